@@ -1,0 +1,172 @@
+//! Recorded CPUID dumps as a source of CPUID.
+
+use core::fmt;
+
+use raw_cpuid::{CpuIdReader, CpuIdResult};
+
+/// The text of a recorded dump, read in place.
+///
+/// Two formats are understood, as the tools write them; lines that are neither are headings or
+/// remarks, and skipped:
+///
+/// - `cpuid -r`: `   0x0000000a 0x00: eax=0x07300404 ebx=0x00000000 ecx=0x00000000 edx=0x00000603`
+/// - AIDA64 and InstLatx64: `CPUID 0000000A: 07300404-00000000-00000000-00000603 [SL 00]`
+///
+/// Where a dump holds several processors, the first one answers.
+#[derive(Clone, Copy, Debug)]
+pub struct CpuidDump<'t> {
+    text: &'t str,
+}
+
+impl<'t> CpuidDump<'t> {
+    /// Checks that `text` is a dump with at least leaf 0.
+    ///
+    /// # Errors
+    /// The first line that begins like a leaf and is none, or that there is no leaf 0.
+    pub fn parse(text: &'t str) -> Result<Self, DumpError> {
+        let mut found = false;
+        for (index, line) in text.lines().enumerate() {
+            match Line::parse(line) {
+                Ok(Some(line)) => found |= line.leaf == 0,
+                Ok(None) => {}
+                Err(Malformed) => return Err(DumpError::MalformedLine(index + 1)),
+            }
+        }
+        if found { Ok(Self { text }) } else { Err(DumpError::NoLeafZero) }
+    }
+}
+
+impl CpuIdReader for &CpuidDump<'_> {
+    fn cpuid2(&self, eax: u32, ecx: u32) -> CpuIdResult {
+        self.text
+            .lines()
+            .filter_map(|line| Line::parse(line).ok().flatten())
+            .find(|line| line.leaf == eax && line.subleaf == ecx)
+            .map_or(CpuIdResult { eax: 0, ebx: 0, ecx: 0, edx: 0 }, |line| line.result)
+    }
+}
+
+/// Why a text is not a CPUID dump.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub enum DumpError {
+    /// This line, from 1, begins like a leaf and is none.
+    MalformedLine(usize),
+    /// No line holds leaf 0.
+    NoLeafZero,
+}
+
+impl fmt::Display for DumpError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::MalformedLine(line) => write!(f, "line {line} is not a CPUID leaf"),
+            Self::NoLeafZero => f.write_str("not a CPUID dump: leaf 0 is missing"),
+        }
+    }
+}
+
+impl core::error::Error for DumpError {}
+
+struct Malformed;
+
+struct Line {
+    leaf: u32,
+    subleaf: u32,
+    result: CpuIdResult,
+}
+
+impl Line {
+    /// The leaf in a line; `None` if the line does not begin like one.
+    fn parse(line: &str) -> Result<Option<Self>, Malformed> {
+        let line = line.trim();
+        if let Some(rest) = line.strip_prefix("0x") {
+            Self::parse_cpuid_r(rest).ok_or(Malformed).map(Some)
+        } else if let Some(rest) = line.strip_prefix("CPUID ")
+            && rest.as_bytes().get(8) == Some(&b':')
+        {
+            Self::parse_aida64(rest).ok_or(Malformed).map(Some)
+        } else {
+            Ok(None)
+        }
+    }
+
+    fn parse_cpuid_r(rest: &str) -> Option<Self> {
+        let (leaf, rest) = rest.split_once(" 0x")?;
+        let (subleaf, rest) = rest.split_once(':')?;
+        let mut words = rest.split_whitespace();
+        let mut register =
+            |name: &str| hex(words.next()?.strip_prefix(name)?.strip_prefix("=0x")?);
+        Some(Self {
+            leaf: hex(leaf)?,
+            subleaf: hex(subleaf)?,
+            result: CpuIdResult {
+                eax: register("eax")?,
+                ebx: register("ebx")?,
+                ecx: register("ecx")?,
+                edx: register("edx")?,
+            },
+        })
+    }
+
+    fn parse_aida64(rest: &str) -> Option<Self> {
+        let (leaf, rest) = rest.split_once(':')?;
+        let (registers, note) = rest.trim().split_once(' ').unwrap_or((rest.trim(), ""));
+        let mut words = registers.split('-').map(hex);
+        let mut register = || words.next()?;
+        let result =
+            CpuIdResult { eax: register()?, ebx: register()?, ecx: register()?, edx: register()? };
+        let subleaf = match note.trim().strip_prefix("[SL ") {
+            Some(subleaf) => hex(subleaf.split(']').next()?)?,
+            None => 0,
+        };
+        Some(Self { leaf: hex(leaf)?, subleaf, result })
+    }
+}
+
+fn hex(digits: &str) -> Option<u32> {
+    // `from_str_radix` takes a sign.
+    digits.bytes().all(|b| b.is_ascii_hexdigit()).then(|| u32::from_str_radix(digits, 16).ok())?
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_formats_are_read() {
+        for text in [
+            "CPU 0:\n   0x00000000 0x00: eax=0x0000000d ebx=0x00000001 ecx=0x00000002 edx=0x00000003\n   \
+             0x00000007 0x01: eax=0x00000100 ebx=0x00000000 ecx=0x00000000 edx=0x00000000",
+            "CPUID 00000000: 0000000D-00000001-00000002-00000003 [x]\nCPUID Manufacturer: none\n\
+             CPUID 00000007: 00000100-00000000-00000000-00000000 [SL 01]",
+        ] {
+            let dump = CpuidDump::parse(text).unwrap();
+            let leaf = (&dump).cpuid2(0, 0);
+            assert_eq!((leaf.eax, leaf.ebx, leaf.ecx, leaf.edx), (13, 1, 2, 3));
+            assert_eq!((&dump).cpuid2(7, 1).eax, 0x100);
+            assert_eq!((&dump).cpuid2(7, 0).eax, 0);
+        }
+    }
+
+    #[test]
+    fn the_first_processor_of_several_answers() {
+        let text = "CPU 0:\n0x00000000 0x00: eax=0x1 ebx=0x0 ecx=0x0 edx=0x0\n\
+                    CPU 1:\n0x00000000 0x00: eax=0x2 ebx=0x0 ecx=0x0 edx=0x0\n";
+        assert_eq!((&CpuidDump::parse(text).unwrap()).cpuid2(0, 0).eax, 1);
+    }
+
+    #[test]
+    fn what_is_no_dump_is_refused() {
+        assert_eq!(CpuidDump::parse("").unwrap_err(), DumpError::NoLeafZero);
+        assert_eq!(CpuidDump::parse("\u{7f}ELF").unwrap_err(), DumpError::NoLeafZero);
+        for line in [
+            "0x00000000 0x00: eax=0x1 ebx=0x2",
+            "0x00000000 0x00: eax=0x1 ebx=0x0 ecx=0x0 edx=0x100000000",
+            "0x00000000 0x00: eax=0x+1 ebx=0x0 ecx=0x0 edx=0x0",
+            "CPUID 00000000: 1-2-3",
+        ] {
+            let text = std::format!("heading\n{line}\n");
+            assert_eq!(CpuidDump::parse(&text).unwrap_err(), DumpError::MalformedLine(2));
+        }
+    }
+}

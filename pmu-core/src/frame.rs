@@ -1,0 +1,120 @@
+//! What an interrupt interrupted.
+
+use core::fmt;
+use core::num::NonZeroU64;
+
+/// The identity of a process: any number that the kernel never gives to two processes at a time,
+/// such as the address of its process object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct ProcessId(NonZeroU64);
+
+impl ProcessId {
+    /// The process with this number; 0 is no process.
+    pub const fn new(value: u64) -> Option<Self> {
+        match NonZeroU64::new(value) {
+            Some(value) => Some(Self(value)),
+            None => None,
+        }
+    }
+
+    /// The number.
+    pub const fn get(self) -> u64 {
+        self.0.get()
+    }
+}
+
+/// A logical processor, as Windows numbers them: a group, and a number within the group.
+///
+/// A kernel without groups puts processors 0–63 into group 0, 64–127 into group 1 and so on:
+/// [`from_index`](Self::from_index).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct ProcessorNumber {
+    /// The group, from 0.
+    pub group: u16,
+    /// The number within the group, 0–63.
+    pub number: u8,
+}
+
+impl ProcessorNumber {
+    /// The processor with this system-wide index, in full groups of 64.
+    pub const fn from_index(index: u16) -> Self {
+        Self { group: index / 64, number: (index % 64) as u8 }
+    }
+
+    /// The system-wide index, in full groups of 64.
+    pub const fn index(self) -> usize {
+        self.group as usize * 64 + self.number as usize
+    }
+}
+
+impl fmt::Display for ProcessorNumber {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.group, self.number)
+    }
+}
+
+/// The circumstances of an interrupt: the embedder's trap frame and what its kernel knows.
+///
+/// # For embedders
+/// - Called from the interrupt itself, possibly an NMI: every method answers at once, from the
+///   frame or from per-processor data; it takes no lock.
+pub trait InterruptFrame {
+    /// The address that the interrupt returns to: linear, or an offset into CS in virtual-8086 mode.
+    fn pc(&self) -> u64;
+
+    /// The interrupted code segment selector.
+    fn cs(&self) -> u16;
+
+    /// The interrupted RFLAGS (bit 17, VM, tells virtual-8086 mode).
+    fn flags(&self) -> u64;
+
+    /// The processor that was interrupted, which is the one that executes the handler.
+    fn processor(&self) -> ProcessorNumber;
+
+    /// The process whose address space is loaded, if any.
+    fn process(&self) -> Option<ProcessId>;
+
+    /// The thread that was interrupted, for trace records; 0 if unknown.
+    fn thread(&self) -> u32 {
+        0
+    }
+
+    /// The time stamp for trace records, in whatever unit the trace declares.
+    fn timestamp(&self) -> u64 {
+        0
+    }
+
+    /// The processor's PEBS index, where a Debug Store is in use: attached to trace records.
+    fn pebs_index(&self) -> Option<u64> {
+        None
+    }
+}
+
+impl<F: InterruptFrame + ?Sized> InterruptFrame for &F {
+    fn pc(&self) -> u64 {
+        (**self).pc()
+    }
+    fn cs(&self) -> u16 {
+        (**self).cs()
+    }
+    fn flags(&self) -> u64 {
+        (**self).flags()
+    }
+    fn processor(&self) -> ProcessorNumber {
+        (**self).processor()
+    }
+    fn process(&self) -> Option<ProcessId> {
+        (**self).process()
+    }
+    fn thread(&self) -> u32 {
+        (**self).thread()
+    }
+    fn timestamp(&self) -> u64 {
+        (**self).timestamp()
+    }
+    fn pebs_index(&self) -> Option<u64> {
+        (**self).pebs_index()
+    }
+}

@@ -1,0 +1,380 @@
+//! The profile interface: what a vendor crate says of its counters, and what follows from it.
+
+use core::sync::atomic::{AtomicU32, Ordering};
+
+use crate::session::{self, Overflow, Serviced, Session};
+use crate::{
+    Counter, CounterMemory, EventSelect, InterfaceError, Interval, IntervalLimits, IntervalUnit,
+    KProfileSource, MsrAddress, MsrBackend, MsrFault, Platform, PmcIndex, ProfileSource,
+};
+
+/// A family of counters and its table of profile sources, for the whole machine.
+///
+/// One value serves all processors: it is decided from the boot processor, is immutable but for the
+/// intervals, and is shared with interrupt handlers. What differs by processor is in a
+/// [`CounterMemory`] (interrupt path) and a [`Session`] (control path).
+///
+/// A vendor implements what its manual says; the operations are the same for all and provided.
+pub trait ProfileInterface {
+    /// The event-select register.
+    type Select: EventSelect;
+    /// A row of the table.
+    type Source: ProfileSource<Select = Self::Select> + 'static;
+    /// A counter.
+    type Counter: Counter;
+
+    /// The interface's name.
+    const NAME: &'static str;
+
+    /// Whether too little lent memory is an error of [`initialise`](Self::initialise), or leaves
+    /// every source unsupported.
+    const MEMORY_REQUIRED: bool;
+
+    /// The table, ascending by value; its first row is `ProfileTime`.
+    fn sources(&self) -> &'static [Self::Source];
+
+    /// Where in the table a source is.
+    fn row(&self, source: KProfileSource) -> Option<usize>;
+
+    /// Whether the processor declares the event of a row of the table.
+    fn is_declared(&self, row: usize) -> bool;
+
+    /// How many counters each processor has, from 0 to 64.
+    fn counters(&self) -> u8;
+
+    /// The counter with this number, if it is below [`counters`](Self::counters).
+    fn counter(&self, number: u8) -> Option<Self::Counter>;
+
+    /// The registers that control all counters together, where the processor has them.
+    fn global(&self) -> Option<GlobalRegisters>;
+
+    /// Whether the local APIC masks its performance entry when it delivers the interrupt, so that
+    /// each interrupt must unmask it.
+    fn entry_masked_on_delivery(&self) -> bool;
+
+    /// Where the interval of a row of the table is kept, for the whole machine.
+    fn interval_cell(&self, row: usize) -> Option<&AtomicU32>;
+
+    /// What is known of a source without touching a register: at best
+    /// [`Declared`](Availability::Declared). Any context.
+    fn query(&self, source: KProfileSource) -> SourceInformation {
+        let row = self.row(source).filter(|row| self.is_declared(*row));
+        let limits = IntervalLimits::of(unit_of(source));
+        match row.and_then(|row| self.interval_cell(row)) {
+            Some(cell) => SourceInformation {
+                source,
+                availability: Availability::Declared,
+                interval: cell.load(Ordering::Relaxed),
+                limits,
+            },
+            None => SourceInformation {
+                source,
+                availability: Availability::Unsupported,
+                interval: 0,
+                limits,
+            },
+        }
+    }
+
+    /// Sets the machine-wide interval of a source.
+    ///
+    /// A running counter takes it up when it next overflows; a running timer, at
+    /// [`Session::apply_interval`]. It stays until it is set again: nobody restores it for you.
+    ///
+    /// # Errors
+    /// [`UnsupportedSource`](InterfaceError::UnsupportedSource), or
+    /// [`Interval`](InterfaceError::Interval) with the limits. Task context.
+    fn set_interval(&self, source: KProfileSource, units: u64) -> Result<Interval, InterfaceError> {
+        let cell = self.declared_cell(source)?;
+        let interval = IntervalLimits::of(unit_of(source)).check(units)?;
+        cell.store(interval.get(), Ordering::Relaxed);
+        Ok(interval)
+    }
+
+    /// Like [`set_interval`](Self::set_interval), but takes the nearest interval within the limits,
+    /// and says which.
+    fn set_interval_clamped(
+        &self,
+        source: KProfileSource,
+        units: u64,
+    ) -> Result<Interval, InterfaceError> {
+        let cell = self.declared_cell(source)?;
+        let interval = IntervalLimits::of(unit_of(source)).clamp(units);
+        cell.store(interval.get(), Ordering::Relaxed);
+        Ok(interval)
+    }
+
+    /// The interval's cell of a source that the processor declares.
+    #[doc(hidden)]
+    fn declared_cell(&self, source: KProfileSource) -> Result<&AtomicU32, InterfaceError> {
+        self.row(source)
+            .filter(|row| self.is_declared(*row))
+            .and_then(|row| self.interval_cell(row))
+            .ok_or(InterfaceError::UnsupportedSource(source))
+    }
+
+    /// Takes over the counters of the processor that executes the call.
+    ///
+    /// Loads zero into every declared event select, proves each counter by writing and reading it
+    /// back (by RDMSR and by RDPMC), leaves it zero, enables the interface's own bits of the global
+    /// control register where there is one, and unmasks the local APIC's entry.
+    ///
+    /// # Errors
+    /// [`CountersUnresponsive`](InterfaceError::CountersUnresponsive) where a counter does not echo;
+    /// [`Access`](InterfaceError::Access) where a register faults;
+    /// [`InsufficientMemory`](InterfaceError::InsufficientMemory) if the interface
+    /// [requires](Self::MEMORY_REQUIRED) it. Afterwards no counter runs, and time is what remains:
+    /// see [`DefaultInterface`].
+    ///
+    /// Task context, interrupts of the processor's counters not yet expected. The caller stays on
+    /// the processor for as long as the session lives.
+    fn initialise<'a, M: MsrBackend, P: Platform>(
+        &'a self,
+        msr: M,
+        platform: P,
+        memory: &'a CounterMemory,
+    ) -> Result<Session<'a, Self, M, P>, InterfaceError>
+    where
+        Self: Sized,
+    {
+        Session::initialise(self, msr, platform, memory)
+    }
+
+    /// Services the performance interrupt of the processor that executes the call: finds the
+    /// counters that overflowed, loads them again, tells each source's overflow to `overflowed`,
+    /// acknowledges, and lets the interrupt recur.
+    ///
+    /// Interrupt or NMI context; `memory` is what the processor's session was initialised with.
+    /// Bounded by the number of counters; takes no lock, does not allocate and does not panic unless
+    /// `overflowed` does.
+    ///
+    /// # Errors
+    /// The first access that failed; the others were made all the same.
+    #[inline]
+    fn service<M: MsrBackend, P: Platform>(
+        &self,
+        msr: &M,
+        platform: &P,
+        memory: &CounterMemory,
+        overflowed: impl FnMut(Overflow),
+    ) -> Result<Serviced, MsrFault>
+    where
+        Self: Sized,
+    {
+        session::service(self, msr, platform, memory, overflowed)
+    }
+}
+
+/// The unit of a source's interval.
+pub(crate) fn unit_of(source: KProfileSource) -> IntervalUnit {
+    if source == KProfileSource::TIME {
+        IntervalUnit::HundredNanoseconds
+    } else {
+        IntervalUnit::Events
+    }
+}
+
+/// The registers that control all counters of a processor together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct GlobalRegisters {
+    /// A bit a counter: it counts while the bit is set (and its event select says so).
+    pub control: MsrAddress,
+    /// A bit a counter: it overflowed.
+    pub status: MsrAddress,
+    /// Writing 1 clears the bit of the status.
+    pub acknowledge: MsrAddress,
+}
+
+/// How far a source can be relied upon.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub enum Availability {
+    /// Not in the table, or the processor says that the event is not available.
+    Unsupported,
+    /// CPUID says that it is there; nobody has touched a counter.
+    Declared,
+    /// The counters of this processor gave back what was written to them.
+    Proven,
+}
+
+/// What is known of a source: `HAL_PROFILE_SOURCE_INFORMATION_EX`, with the availability in place
+/// of a boolean.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct SourceInformation {
+    /// The source asked for.
+    pub source: KProfileSource,
+    /// Whether it can be started.
+    pub availability: Availability,
+    /// The interval now in force; 0 if the source is unsupported.
+    pub interval: u32,
+    /// The interval's unit, default and limits.
+    pub limits: IntervalLimits,
+}
+
+impl SourceInformation {
+    /// Whether the source can be started.
+    pub fn is_supported(&self) -> bool {
+        self.availability != Availability::Unsupported
+    }
+}
+
+/// The profile interface of a processor without counters: `ProfileTime` and nothing else.
+#[derive(Debug)]
+pub struct DefaultInterface {
+    time: AtomicU32,
+}
+
+impl DefaultInterface {
+    /// The interface, with the default interval.
+    pub const fn new() -> Self {
+        Self { time: AtomicU32::new(IntervalLimits::TIME.default) }
+    }
+}
+
+impl Default for DefaultInterface {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl ProfileInterface for DefaultInterface {
+    type Select = NoSelect;
+    type Source = TimeSource;
+    type Counter = NoCounter;
+
+    const NAME: &'static str = "Default";
+    const MEMORY_REQUIRED: bool = false;
+
+    fn sources(&self) -> &'static [TimeSource] {
+        &[TimeSource]
+    }
+
+    fn row(&self, source: KProfileSource) -> Option<usize> {
+        (source == KProfileSource::TIME).then_some(0)
+    }
+
+    fn is_declared(&self, row: usize) -> bool {
+        row == 0
+    }
+
+    fn counters(&self) -> u8 {
+        0
+    }
+
+    fn counter(&self, _: u8) -> Option<NoCounter> {
+        None
+    }
+
+    fn global(&self) -> Option<GlobalRegisters> {
+        None
+    }
+
+    fn entry_masked_on_delivery(&self) -> bool {
+        false
+    }
+
+    fn interval_cell(&self, row: usize) -> Option<&AtomicU32> {
+        (row == 0).then_some(&self.time)
+    }
+}
+
+/// The one source of [`DefaultInterface`].
+#[derive(Clone, Copy, Debug)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct TimeSource;
+
+impl ProfileSource for TimeSource {
+    type Select = NoSelect;
+
+    fn source(&self) -> KProfileSource {
+        KProfileSource::TIME
+    }
+
+    fn name(&self) -> &'static str {
+        "ProfileTime"
+    }
+
+    fn windows_name(&self) -> &'static str {
+        "Timer"
+    }
+
+    fn select(&self) -> NoSelect {
+        NoSelect
+    }
+
+    fn canonical(&self) -> Option<KProfileSource> {
+        None
+    }
+}
+
+/// The event select of an interface without counters.
+#[derive(Clone, Copy, Debug)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct NoSelect;
+
+impl EventSelect for NoSelect {
+    fn bits(self) -> u64 {
+        0
+    }
+    fn event(self) -> u16 {
+        0
+    }
+    fn unit_mask(self) -> u8 {
+        0
+    }
+    fn running(self) -> Self {
+        self
+    }
+}
+
+/// The counter of an interface without counters: there is none.
+#[derive(Clone, Copy, Debug)]
+pub enum NoCounter {}
+
+impl Counter for NoCounter {
+    fn select_register(&self) -> MsrAddress {
+        match *self {}
+    }
+    fn value_register(&self) -> MsrAddress {
+        match *self {}
+    }
+    fn rdpmc_index(&self) -> PmcIndex {
+        match *self {}
+    }
+    fn width(&self) -> u32 {
+        match *self {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_default_interface_has_time_alone() {
+        let interface = DefaultInterface::new();
+        assert!(interface.query(KProfileSource::TIME).is_supported());
+        for value in (1..0x200).filter(|v| *v != KProfileSource::MAXIMUM) {
+            let source = KProfileSource::new(value).unwrap();
+            assert_eq!(interface.query(source).availability, Availability::Unsupported);
+            assert_eq!(
+                interface.set_interval(source, 0x1_0000),
+                Err(InterfaceError::UnsupportedSource(source))
+            );
+        }
+    }
+
+    #[test]
+    fn an_interval_outside_the_limits_changes_nothing() {
+        let interface = DefaultInterface::new();
+        let error = interface.set_interval(KProfileSource::TIME, 1_220).unwrap_err();
+        let expected = crate::IntervalError { requested: 1_220, limits: IntervalLimits::TIME };
+        assert_eq!(error, InterfaceError::Interval(expected));
+        assert_eq!(interface.query(KProfileSource::TIME).interval, 10_000);
+        let set = interface.set_interval_clamped(KProfileSource::TIME, 1_220).unwrap();
+        assert_eq!(set.get(), 1_221);
+        assert_eq!(interface.query(KProfileSource::TIME).interval, 1_221);
+    }
+}

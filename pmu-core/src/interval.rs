@@ -1,0 +1,124 @@
+//! Intervals between profile interrupts: units, defaults and limits.
+
+use core::fmt;
+
+/// What an interval counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub enum IntervalUnit {
+    /// 100 ns: the unit of `ProfileTime`.
+    HundredNanoseconds,
+    /// Occurrences of the source's event.
+    Events,
+}
+
+/// An interval that was found to lie within its source's limits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct Interval(u32);
+
+impl Interval {
+    /// The number of units.
+    pub const fn get(self) -> u32 {
+        self.0
+    }
+
+    /// A value that was checked before, as it comes back from where it was stored.
+    pub(crate) const fn stored(value: u32) -> Self {
+        Self(value)
+    }
+}
+
+/// Which intervals a source accepts.
+///
+/// The figures are those that Windows 8 and later report for every processor; see
+/// [`TIME`](Self::TIME) and [`EVENTS`](Self::EVENTS).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct IntervalLimits {
+    /// What the figures count.
+    pub unit: IntervalUnit,
+    /// The interval until another is set.
+    pub default: u32,
+    /// The shortest interval.
+    pub min: u32,
+    /// The longest interval.
+    pub max: u32,
+}
+
+impl IntervalLimits {
+    /// `ProfileTime`: 1 ms; from 122.1 µs to 100 ms.
+    pub const TIME: Self = Self {
+        unit: IntervalUnit::HundredNanoseconds,
+        default: 10_000,
+        min: 1_221,
+        max: 1_000_000,
+    };
+
+    /// Every counter source: 65,536 events; from 4,096 to 2³¹−1.
+    ///
+    /// The upper limit keeps the value loaded into a counter negative in 32 bits, since a write to
+    /// a counter may be sign-extended from bit 31 (Intel SDM vol. 3B, "Full-Width Writes to
+    /// Performance Counter Registers").
+    pub const EVENTS: Self =
+        Self { unit: IntervalUnit::Events, default: 0x1_0000, min: 0x1000, max: 0x7FFF_FFFF };
+
+    /// The limits of a source of this unit.
+    pub const fn of(unit: IntervalUnit) -> Self {
+        match unit {
+            IntervalUnit::HundredNanoseconds => Self::TIME,
+            IntervalUnit::Events => Self::EVENTS,
+        }
+    }
+
+    /// The default, as an interval.
+    pub const fn default_interval(self) -> Interval {
+        Interval(self.default)
+    }
+
+    /// `units` as an interval, if it lies within the limits.
+    pub const fn check(self, units: u64) -> Result<Interval, IntervalError> {
+        if units < self.min as u64 || units > self.max as u64 {
+            Err(IntervalError { requested: units, limits: self })
+        } else {
+            Ok(Interval(units as u32))
+        }
+    }
+
+    /// The interval within the limits that is nearest to `units`.
+    pub const fn clamp(self, units: u64) -> Interval {
+        if units < self.min as u64 {
+            Interval(self.min)
+        } else if units > self.max as u64 {
+            Interval(self.max)
+        } else {
+            Interval(units as u32)
+        }
+    }
+}
+
+/// An interval outside its source's limits. Nothing was changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct IntervalError {
+    /// What was asked for.
+    pub requested: u64,
+    /// What could have been.
+    pub limits: IntervalLimits,
+}
+
+impl fmt::Display for IntervalError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let unit = match self.limits.unit {
+            IntervalUnit::HundredNanoseconds => "units of 100 ns",
+            IntervalUnit::Events => "events",
+        };
+        write!(
+            f,
+            "interval of {} {unit} is outside {} to {}",
+            self.requested, self.limits.min, self.limits.max
+        )
+    }
+}
+
+impl core::error::Error for IntervalError {}

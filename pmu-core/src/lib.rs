@@ -1,0 +1,44 @@
+#![doc = include_str!("../README.md")]
+#![no_std]
+
+#[cfg(test)]
+extern crate std;
+
+mod counter;
+mod dump;
+mod error;
+mod frame;
+mod interface;
+mod interval;
+mod msr;
+mod platform;
+mod select;
+mod session;
+mod snapshot;
+mod source;
+mod status;
+
+#[cfg(feature = "testing")]
+pub mod testing;
+
+pub use counter::{Counter, CounterMemory, CounterSlot};
+pub use dump::{CpuidDump, DumpError};
+pub use error::{InterfaceError, NoInterface};
+pub use frame::{InterruptFrame, ProcessId, ProcessorNumber};
+pub use interface::{
+    Availability, DefaultInterface, GlobalRegisters, NoCounter, NoSelect, ProfileInterface,
+    SourceInformation, TimeSource,
+};
+pub use interval::{Interval, IntervalError, IntervalLimits, IntervalUnit};
+#[cfg(all(feature = "native", any(target_arch = "x86", target_arch = "x86_64")))]
+pub use msr::native::NativeMsr;
+#[cfg(all(feature = "native", target_arch = "x86_64"))]
+pub use msr::native::{FaultFixup, FixupMsr};
+pub use msr::{MsrAddress, MsrBackend, MsrError, MsrErrorKind, MsrFault, MsrOperation, PmcIndex};
+pub use platform::{Platform, TimerUnavailable};
+pub use raw_cpuid;
+pub use select::EventSelect;
+pub use session::{Overflow, Serviced, Session};
+pub use snapshot::Snapshot;
+pub use source::{KProfileSource, NotASource, ProfileSource, find_by_name};
+pub use status::NtStatus;

@@ -1,0 +1,217 @@
+//! Access to the model-specific registers of the processor that executes the call.
+//!
+//! Read first: Intel SDM vol. 2, RDMSR, WRMSR and RDPMC; AMD APM vol. 3, the same.
+
+use core::fmt;
+
+#[cfg(all(feature = "native", any(target_arch = "x86", target_arch = "x86_64")))]
+pub(crate) mod native;
+
+/// The number of a model-specific register that a caller vouches for.
+///
+/// A WRMSR can redirect SYSCALL, turn off paging protection or make the processor write to memory.
+/// [`MsrBackend`] is nevertheless safe to call, because whoever *names* a register has made the
+/// promise of [`MsrAddress::new`] for every value that safe code could write to it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct MsrAddress(u32);
+
+impl MsrAddress {
+    /// Names the register `address`.
+    ///
+    /// # Safety
+    /// - No value written to this register may break memory safety: it holds no pointer that the
+    ///   processor follows, and starts nothing that writes to memory. Event selects, counters and
+    ///   their global control are such registers; `IA32_DS_AREA`, `IA32_PEBS_ENABLE` and
+    ///   `IA32_DEBUGCTL` are not: wrap those in an unsafe operation that states its duties, and
+    ///   keep their `MsrAddress` private.
+    #[inline]
+    pub const unsafe fn new(address: u32) -> Self {
+        Self(address)
+    }
+
+    /// The register's number, as RDMSR and WRMSR take it in ECX.
+    #[inline]
+    pub const fn get(self) -> u32 {
+        self.0
+    }
+}
+
+impl fmt::Debug for MsrAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "MsrAddress({:#X})", self.0)
+    }
+}
+
+/// What RDPMC takes in ECX. Reading a counter breaks nothing, so any value may be made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct PmcIndex(u32);
+
+impl PmcIndex {
+    /// The index as it goes into ECX.
+    #[inline]
+    pub const fn new(ecx: u32) -> Self {
+        Self(ecx)
+    }
+
+    /// The value for ECX.
+    #[inline]
+    pub const fn get(self) -> u32 {
+        self.0
+    }
+}
+
+/// Access to the registers of *the logical processor that I run on*.
+///
+/// Whoever holds a backend must stay on the processor while a sequence of accesses is under way.
+/// Every method may be called in task, interrupt and NMI context; an implementation takes no lock
+/// that an interrupt could find held, does not allocate and does not panic.
+///
+/// # For authors of a backend
+/// - `read` and `write` reach exactly the register that is named, once, in program order.
+/// - A #GP is an `Err` whose [kind](MsrError::kind) is [`MsrErrorKind::GeneralProtection`] and has
+///   no other effect. A backend that can not catch one says so in its documentation.
+/// - `read_pmc` is RDPMC: `index` goes to ECX unchanged.
+pub trait MsrBackend {
+    /// What can go wrong with an access.
+    type Error: MsrError;
+
+    /// RDMSR.
+    fn read(&self, address: MsrAddress) -> Result<u64, Self::Error>;
+
+    /// WRMSR.
+    fn write(&self, address: MsrAddress, value: u64) -> Result<(), Self::Error>;
+
+    /// RDPMC.
+    fn read_pmc(&self, index: PmcIndex) -> Result<u64, Self::Error>;
+}
+
+impl<B: MsrBackend + ?Sized> MsrBackend for &B {
+    type Error = B::Error;
+
+    #[inline]
+    fn read(&self, address: MsrAddress) -> Result<u64, Self::Error> {
+        (**self).read(address)
+    }
+
+    #[inline]
+    fn write(&self, address: MsrAddress, value: u64) -> Result<(), Self::Error> {
+        (**self).write(address, value)
+    }
+
+    #[inline]
+    fn read_pmc(&self, index: PmcIndex) -> Result<u64, Self::Error> {
+        (**self).read_pmc(index)
+    }
+}
+
+/// An error of a [backend](MsrBackend); generic code asks for its kind.
+pub trait MsrError: fmt::Debug {
+    /// What kind of failure this is.
+    fn kind(&self) -> MsrErrorKind;
+}
+
+impl MsrError for core::convert::Infallible {
+    fn kind(&self) -> MsrErrorKind {
+        match *self {}
+    }
+}
+
+/// Kinds of failure of an MSR access.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[non_exhaustive]
+pub enum MsrErrorKind {
+    /// The processor raised #GP(0): no such register, a reserved bit, or too little privilege.
+    GeneralProtection,
+    /// The backend can not reach the register at all (no such processor, no permission).
+    Unreachable,
+    /// Something else, particular to the backend.
+    Other,
+}
+
+impl MsrError for MsrErrorKind {
+    fn kind(&self) -> MsrErrorKind {
+        *self
+    }
+}
+
+impl fmt::Display for MsrErrorKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::GeneralProtection => "general protection fault",
+            Self::Unreachable => "register unreachable",
+            Self::Other => "backend failure",
+        })
+    }
+}
+
+/// Which instruction failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub enum MsrOperation {
+    /// RDMSR.
+    Read,
+    /// WRMSR.
+    Write,
+    /// RDPMC; the register number of the fault is then the index in ECX.
+    ReadPmc,
+}
+
+/// An access that failed: what was tried, on which register, and why it failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct MsrFault {
+    /// The instruction.
+    pub operation: MsrOperation,
+    /// The register's number (ECX).
+    pub register: u32,
+    /// The kind of failure.
+    pub kind: MsrErrorKind,
+}
+
+impl fmt::Display for MsrFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let instruction = match self.operation {
+            MsrOperation::Read => "RDMSR",
+            MsrOperation::Write => "WRMSR",
+            MsrOperation::ReadPmc => "RDPMC",
+        };
+        write!(f, "{instruction} {:#X}: {}", self.register, self.kind)
+    }
+}
+
+impl core::error::Error for MsrFault {}
+
+/// The same accesses, with the fault naming the register: what the drivers use.
+pub(crate) trait MsrAccess: MsrBackend {
+    #[inline]
+    fn get(&self, address: MsrAddress) -> Result<u64, MsrFault> {
+        self.read(address).map_err(|error| MsrFault {
+            operation: MsrOperation::Read,
+            register: address.get(),
+            kind: error.kind(),
+        })
+    }
+
+    #[inline]
+    fn put(&self, address: MsrAddress, value: u64) -> Result<(), MsrFault> {
+        self.write(address, value).map_err(|error| MsrFault {
+            operation: MsrOperation::Write,
+            register: address.get(),
+            kind: error.kind(),
+        })
+    }
+
+    #[inline]
+    fn get_pmc(&self, index: PmcIndex) -> Result<u64, MsrFault> {
+        self.read_pmc(index).map_err(|error| MsrFault {
+            operation: MsrOperation::ReadPmc,
+            register: index.get(),
+            kind: error.kind(),
+        })
+    }
+}
+
+impl<B: MsrBackend + ?Sized> MsrAccess for B {}

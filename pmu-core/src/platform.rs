@@ -1,0 +1,48 @@
+//! What the embedder's kernel does for a profile interface.
+
+use core::fmt;
+
+use crate::Interval;
+
+/// The interrupt controller and the timer of the processor that executes the call.
+///
+/// # For embedders
+/// - `unmask_performance_interrupt` is called in task, interrupt and NMI context; the other two in
+///   task context only. None may take a lock that an interrupt could find held.
+pub trait Platform {
+    /// Writes the local APIC's performance-counter entry (LVTPC, offset 0x340) with the embedder's
+    /// vector or NMI delivery mode, mask bit clear. Intel processors set the mask bit when they
+    /// deliver the interrupt (SDM vol. 3A, "Local Vector Table").
+    fn unmask_performance_interrupt(&self);
+
+    /// Starts interrupts of this processor's profile timer, or changes their interval.
+    fn start_profile_timer(&self, interval: Interval) -> Result<(), TimerUnavailable>;
+
+    /// Stops them.
+    fn stop_profile_timer(&self);
+}
+
+impl<P: Platform + ?Sized> Platform for &P {
+    fn unmask_performance_interrupt(&self) {
+        (**self).unmask_performance_interrupt();
+    }
+    fn start_profile_timer(&self, interval: Interval) -> Result<(), TimerUnavailable> {
+        (**self).start_profile_timer(interval)
+    }
+    fn stop_profile_timer(&self) {
+        (**self).stop_profile_timer();
+    }
+}
+
+/// The platform has no timer to profile with, or can not run it at that interval.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct TimerUnavailable;
+
+impl fmt::Display for TimerUnavailable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the platform's profile timer is unavailable")
+    }
+}
+
+impl core::error::Error for TimerUnavailable {}

@@ -1,0 +1,432 @@
+//! The counters of one processor at work: the control path, and the interrupt path beside it.
+//!
+//! They share a [`CounterMemory`] and the registers, and the interrupt may come between any two
+//! instructions of the control path. So a counter's slot names its source *after* the counter was
+//! loaded and *before* it can run, and forgets it *after* it was stopped.
+
+use core::marker::PhantomData;
+use core::sync::atomic::Ordering;
+
+use crate::counter::Use;
+use crate::msr::MsrAccess;
+use crate::{
+    Availability, Counter, CounterMemory, EventSelect, GlobalRegisters, InterfaceError, Interval,
+    KProfileSource, MsrAddress, MsrBackend, MsrFault, Platform, ProfileInterface, ProfileSource,
+    SourceInformation,
+};
+
+/// The control handle to the counters of one processor: task context, on that processor only.
+///
+/// It can not move to another thread, and dropping it touches no register: a session that is to end
+/// is [shut down](Self::shut_down) on its processor.
+///
+/// ```compile_fail,E0277
+/// fn needs_send<T: Send>() {}
+/// needs_send::<pmu_core::Session<'static, pmu_core::DefaultInterface, (), ()>>();
+/// ```
+#[derive(Debug)]
+pub struct Session<'a, I, M, P> {
+    interface: &'a I,
+    msr: M,
+    platform: P,
+    memory: &'a CounterMemory,
+    /// What the global control register held before the session.
+    control_before: u64,
+    /// False if the lent memory is too small and the interface goes on without.
+    usable: bool,
+    timer_running: bool,
+    not_send: PhantomData<*mut ()>,
+}
+
+/// One counter's overflow, as the interrupt path reports it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct Overflow {
+    /// The source that the counter counts for.
+    pub source: KProfileSource,
+    /// The events that this overflow stands for: the interval it was loaded with.
+    pub events: u32,
+    /// The counter's number.
+    pub counter: u8,
+}
+
+/// What servicing an interrupt came to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct Serviced {
+    /// How many overflows were reported. 0: the interrupt was spurious, or another's.
+    pub overflows: u32,
+}
+
+/// The bits of `count` counters in a global register.
+#[inline]
+fn own_bits(count: u8) -> u64 {
+    if count >= 64 { u64::MAX } else { (1 << count) - 1 }
+}
+
+/// Makes an access once more if it failed: what undoes or stops survives a fault that passes.
+fn insist<T>(mut access: impl FnMut() -> Result<T, MsrFault>) -> Result<T, MsrFault> {
+    access().or_else(|_| access())
+}
+
+impl<'a, I: ProfileInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
+    /// See [`ProfileInterface::initialise`].
+    pub(crate) fn initialise(
+        interface: &'a I,
+        msr: M,
+        platform: P,
+        memory: &'a CounterMemory,
+    ) -> Result<Self, InterfaceError> {
+        let (needed, lent) = (usize::from(interface.counters()), memory.counters());
+        let mut session = Self {
+            interface,
+            msr,
+            platform,
+            memory,
+            control_before: 0,
+            usable: lent >= needed,
+            timer_running: false,
+            not_send: PhantomData,
+        };
+        if session.usable {
+            session.take_counters()?;
+        } else if I::MEMORY_REQUIRED {
+            return Err(InterfaceError::InsufficientMemory { needed, lent });
+        }
+        Ok(session)
+    }
+
+    fn take_counters(&mut self) -> Result<(), InterfaceError> {
+        let access = InterfaceError::Access;
+        let global = self.interface.global();
+        if let Some(global) = global {
+            self.control_before = self.msr.get(global.control).map_err(access)?;
+        }
+        for slot in &self.memory.slots {
+            slot.store(Use::Free);
+        }
+        for counter in self.counters() {
+            self.msr.put(counter.select_register(), 0).map_err(access)?;
+        }
+        self.prove_counters()?;
+        let own = own_bits(self.interface.counters());
+        self.memory.global_control.store(self.control_before | own, Ordering::Relaxed);
+        if let Some(global) = global {
+            self.msr.put(global.acknowledge, own).map_err(access)?;
+            self.msr.put(global.control, self.control_before | own).map_err(access)?;
+        }
+        if self.interface.counters() > 0 {
+            self.platform.unmask_performance_interrupt();
+        }
+        Ok(())
+    }
+
+    /// Writes a value of its own to each counter, then reads all of them back both ways: registers
+    /// that ignore writes, and registers that are the same one, are found out.
+    fn prove_counters(&self) -> Result<(), InterfaceError> {
+        let access = InterfaceError::Access;
+        let pattern = |number: u8| 0x0135_7AC0 + u64::from(number);
+        for (number, counter) in (0..).zip(self.counters()) {
+            self.msr.put(counter.value_register(), pattern(number)).map_err(access)?;
+        }
+        for (number, counter) in (0..).zip(self.counters()) {
+            let by_msr = self.msr.get(counter.value_register()).map_err(access)?;
+            let by_pmc = self.msr.get_pmc(counter.rdpmc_index()).map_err(access)?;
+            if by_msr != pattern(number) || by_pmc != pattern(number) {
+                return Err(InterfaceError::CountersUnresponsive { counter: number });
+            }
+        }
+        for counter in self.counters() {
+            self.msr.put(counter.value_register(), 0).map_err(access)?;
+        }
+        Ok(())
+    }
+
+    fn counters(&self) -> impl Iterator<Item = I::Counter> + use<'a, I, M, P> {
+        let interface = self.interface;
+        (0..interface.counters()).filter_map(|number| interface.counter(number))
+    }
+
+    /// What is known of a source on this processor: its counters are proven. Task context.
+    pub fn query(&self, source: KProfileSource) -> SourceInformation {
+        let mut information = self.interface.query(source);
+        if !self.usable {
+            information.availability = Availability::Unsupported;
+            information.interval = 0;
+        } else if information.is_supported() && source != KProfileSource::TIME {
+            information.availability = Availability::Proven;
+        }
+        information
+    }
+
+    /// Whether the source runs on this processor.
+    pub fn is_running(&self, source: KProfileSource) -> bool {
+        if source == KProfileSource::TIME {
+            self.timer_running
+        } else {
+            self.interface.row(source).and_then(|row| self.find(row)).is_some()
+        }
+    }
+
+    /// The number of the counter that runs for a row of the table, and what it was loaded with.
+    fn find(&self, row: usize) -> Option<(u8, u32)> {
+        (0..).zip(&self.memory.slots).find_map(|(number, slot)| match slot.load() {
+            Use::Running { row: of, events } if usize::from(of) == row => Some((number, events)),
+            _ => None,
+        })
+    }
+
+    fn supported_row(&self, source: KProfileSource) -> Result<usize, InterfaceError> {
+        self.interface
+            .row(source)
+            .filter(|row| self.usable && self.interface.is_declared(*row))
+            .ok_or(InterfaceError::UnsupportedSource(source))
+    }
+
+    /// Starts a source at its interval: `ProfileTime` on the platform's timer, any other on a free
+    /// counter, which will interrupt each time that the interval's events have passed.
+    ///
+    /// # Errors
+    /// [`UnsupportedSource`](InterfaceError::UnsupportedSource),
+    /// [`AlreadyStarted`](InterfaceError::AlreadyStarted),
+    /// [`NoFreeCounter`](InterfaceError::NoFreeCounter), [`Timer`](InterfaceError::Timer);
+    /// [`Access`](InterfaceError::Access) if a register faulted and the counter is as it was;
+    /// [`Faulted`](InterfaceError::Faulted) if it could not even be stopped again.
+    pub fn start(&mut self, source: KProfileSource) -> Result<(), InterfaceError> {
+        let row = self.supported_row(source)?;
+        if self.is_running(source) {
+            return Err(InterfaceError::AlreadyStarted(source));
+        }
+        let cell = self.interface.declared_cell(source)?;
+        let events = cell.load(Ordering::Relaxed);
+        if source == KProfileSource::TIME {
+            self.platform.start_profile_timer(Interval::stored(events))?;
+            self.timer_running = true;
+            return Ok(());
+        }
+        let (slot, counter) = (0..self.interface.counters())
+            .zip(&self.memory.slots)
+            .find(|(_, slot)| slot.load() == Use::Free)
+            .and_then(|(number, slot)| Some((slot, self.interface.counter(number)?)))
+            .ok_or(InterfaceError::NoFreeCounter(source))?;
+        let Some(select) = self.interface.sources().get(row).map(ProfileSource::select) else {
+            return Err(InterfaceError::UnsupportedSource(source));
+        };
+
+        self.msr
+            .put(counter.value_register(), counter.preload(events))
+            .map_err(InterfaceError::Access)?;
+        slot.store(Use::Running { row: row as u16, events });
+        let Err(fault) = self.msr.put(counter.select_register(), select.running().bits()) else {
+            return Ok(());
+        };
+        match insist(|| self.msr.put(counter.select_register(), 0)) {
+            Ok(()) => {
+                slot.store(Use::Free);
+                Err(InterfaceError::Access(fault))
+            }
+            Err(fault) => {
+                slot.store(Use::Faulted);
+                Err(InterfaceError::Faulted(fault))
+            }
+        }
+    }
+
+    /// Stops a source. An overflow that is pending is dropped: a stopped source is silent.
+    ///
+    /// # Errors
+    /// [`NotStarted`](InterfaceError::NotStarted) if it does not run;
+    /// [`Faulted`](InterfaceError::Faulted) if the counter's registers do not answer.
+    pub fn stop(&mut self, source: KProfileSource) -> Result<(), InterfaceError> {
+        let not_started = InterfaceError::NotStarted(source);
+        if source == KProfileSource::TIME {
+            if !self.timer_running {
+                return Err(not_started);
+            }
+            self.platform.stop_profile_timer();
+            self.timer_running = false;
+            return Ok(());
+        }
+        let row = self.interface.row(source).ok_or(not_started)?;
+        let (number, _) = self.find(row).ok_or(not_started)?;
+        self.release(number)
+    }
+
+    /// Stops the counter with this number and frees its slot.
+    fn release(&self, number: u8) -> Result<(), InterfaceError> {
+        let Some((slot, counter)) =
+            self.memory.slots.get(usize::from(number)).zip(self.interface.counter(number))
+        else {
+            return Ok(());
+        };
+        let stopped = insist(|| self.msr.put(counter.select_register(), 0)).and_then(|()| {
+            let Some(global) = self.interface.global() else { return Ok(()) };
+            let pending = insist(|| self.msr.get(global.status))? & (1 << number);
+            if pending != 0 {
+                insist(|| self.msr.put(global.acknowledge, pending))?;
+            }
+            Ok(())
+        });
+        slot.store(if stopped.is_ok() { Use::Free } else { Use::Faulted });
+        stopped.map_err(InterfaceError::Faulted)
+    }
+
+    /// Makes a running timer take up the interval that was set machine-wide. A running counter does
+    /// so by itself when it next overflows.
+    ///
+    /// # Errors
+    /// [`NotStarted`](InterfaceError::NotStarted), [`Timer`](InterfaceError::Timer).
+    pub fn apply_interval(&mut self, source: KProfileSource) -> Result<(), InterfaceError> {
+        if !self.is_running(source) {
+            return Err(InterfaceError::NotStarted(source));
+        }
+        if source == KProfileSource::TIME {
+            let cell = self.interface.declared_cell(source)?;
+            let interval = Interval::stored(cell.load(Ordering::Relaxed));
+            self.platform.start_profile_timer(interval)?;
+        }
+        Ok(())
+    }
+
+    /// The events that a running counter source has counted since it was last loaded (RDPMC).
+    ///
+    /// # Errors
+    /// [`NotStarted`](InterfaceError::NotStarted) if no counter runs for it,
+    /// [`Access`](InterfaceError::Access).
+    pub fn read(&self, source: KProfileSource) -> Result<u64, InterfaceError> {
+        let not_started = InterfaceError::NotStarted(source);
+        let row = self.interface.row(source).ok_or(not_started)?;
+        let (number, events) = self.find(row).ok_or(not_started)?;
+        let counter = self.interface.counter(number).ok_or(not_started)?;
+        let value = self.msr.get_pmc(counter.rdpmc_index()).map_err(InterfaceError::Access)?;
+        Ok(value.wrapping_sub(counter.preload(events)) & counter.mask())
+    }
+
+    /// Stops everything that runs, the counters that had faulted too, and gives the interface's
+    /// bits of the global control register back as they were found.
+    ///
+    /// # Errors
+    /// [`Faulted`](InterfaceError::Faulted) with the first register that did not answer, after
+    /// everything else was stopped. May be called again.
+    pub fn shut_down(&mut self) -> Result<(), InterfaceError> {
+        let mut outcome = Ok(());
+        if self.timer_running {
+            self.platform.stop_profile_timer();
+            self.timer_running = false;
+        }
+        if !self.usable {
+            return outcome;
+        }
+        for number in 0..self.interface.counters() {
+            let slot = self.memory.slots.get(usize::from(number));
+            if slot.is_some_and(|slot| slot.load() != Use::Free) {
+                outcome = outcome.and(self.release(number));
+            }
+        }
+        if let Some(global) = self.interface.global() {
+            let restored = insist(|| self.msr.put(global.control, self.control_before));
+            outcome = outcome.and(restored.map_err(InterfaceError::Faulted));
+        }
+        outcome
+    }
+
+    /// The interface that the session belongs to.
+    pub fn interface(&self) -> &'a I {
+        self.interface
+    }
+}
+
+/// See [`ProfileInterface::service`].
+#[inline]
+pub(crate) fn service<I: ProfileInterface, M: MsrBackend, P: Platform>(
+    interface: &I,
+    msr: &M,
+    platform: &P,
+    memory: &CounterMemory,
+    overflowed: impl FnMut(Overflow),
+) -> Result<Serviced, MsrFault> {
+    let mut pass = Pass { interface, msr, memory, overflowed, overflows: 0, fault: None };
+    match interface.global() {
+        Some(global) => pass.by_status(global),
+        None => pass.by_value(),
+    }
+    if interface.entry_masked_on_delivery() {
+        platform.unmask_performance_interrupt();
+    }
+    match pass.fault {
+        None => Ok(Serviced { overflows: pass.overflows }),
+        Some(fault) => Err(fault),
+    }
+}
+
+/// One pass of the interrupt path over the counters.
+struct Pass<'a, I, M, F> {
+    interface: &'a I,
+    msr: &'a M,
+    memory: &'a CounterMemory,
+    overflowed: F,
+    overflows: u32,
+    /// The first fault; the pass goes on, so that nothing else is lost.
+    fault: Option<MsrFault>,
+}
+
+impl<I: ProfileInterface, M: MsrBackend, F: FnMut(Overflow)> Pass<'_, I, M, F> {
+    fn note<T>(&mut self, result: Result<T, MsrFault>) -> Option<T> {
+        result.map_err(|fault| self.fault.get_or_insert(fault).register).ok()
+    }
+
+    fn put(&mut self, register: MsrAddress, value: u64) {
+        let written = self.msr.put(register, value);
+        self.note(written);
+    }
+
+    /// The processor says which counters overflowed. They stand still meanwhile.
+    fn by_status(&mut self, global: GlobalRegisters) {
+        let own = own_bits(self.interface.counters());
+        let control = self.memory.global_control.load(Ordering::Relaxed);
+        self.put(global.control, control & !own);
+        let status = self.msr.get(global.status);
+        let overflowed = self.note(status).unwrap_or(0) & own;
+        let mut left = overflowed;
+        while left != 0 {
+            let number = left.trailing_zeros() as u8;
+            left &= left - 1;
+            self.reload(number, |_, _, _| true);
+        }
+        if overflowed != 0 {
+            self.put(global.acknowledge, overflowed);
+        }
+        self.put(global.control, control);
+    }
+
+    /// The processor says nothing: each running counter is read.
+    fn by_value(&mut self) {
+        for number in 0..self.interface.counters() {
+            self.reload(number, |pass, counter, _| {
+                let value = pass.msr.get_pmc(counter.rdpmc_index());
+                pass.note(value).is_some_and(|value| counter.has_overflowed(value))
+            });
+        }
+    }
+
+    /// If the counter runs and `has_overflowed`, loads it again and reports the overflow.
+    fn reload(&mut self, number: u8, has_overflowed: impl Fn(&mut Self, &I::Counter, u8) -> bool) {
+        let (interface, memory) = (self.interface, self.memory);
+        let Some(slot) = memory.slots.get(usize::from(number)) else { return };
+        let Use::Running { row, events } = slot.load() else { return };
+        let Some(counter) = interface.counter(number) else { return };
+        let Some(source) = interface.sources().get(usize::from(row)) else { return };
+        if !has_overflowed(self, &counter, number) {
+            return;
+        }
+        let next = interface
+            .interval_cell(usize::from(row))
+            .map_or(events, |cell| cell.load(Ordering::Relaxed));
+        self.put(counter.value_register(), counter.preload(next));
+        if next != events {
+            slot.store(Use::Running { row, events: next });
+        }
+        self.overflows += 1;
+        (self.overflowed)(Overflow { source: source.source(), events, counter: number });
+    }
+}

@@ -1,0 +1,240 @@
+//! What CPUID says, read once.
+
+use core::fmt;
+
+use raw_cpuid::{CpuId, CpuIdReader, CpuIdResult};
+
+/// The leaves that speak of the processor's identity or of its performance monitoring, with their
+/// sub-leaf. Source: Intel SDM vol. 2A, CPUID; AMD APM vol. 3, appendix E; Microsoft's Hypervisor
+/// Top-Level Functional Specification, "Feature and Interface Discovery".
+const LEAVES: [(u32, u32); 25] = [
+    (0x0000_0000, 0),
+    (0x0000_0001, 0),
+    (0x0000_0007, 0),
+    (0x0000_0007, 1),
+    (0x0000_000A, 0),
+    (0x0000_001A, 0),
+    (0x0000_001C, 0),
+    (0x0000_0023, 0),
+    (0x0000_0023, 1),
+    (0x0000_0023, 2),
+    (0x0000_0023, 3),
+    (0x0000_0023, 4),
+    (0x0000_0023, 5),
+    (0x4000_0000, 0),
+    (0x4000_0001, 0),
+    (0x4000_0002, 0),
+    (0x4000_0003, 0),
+    (0x8000_0000, 0),
+    (0x8000_0001, 0),
+    (0x8000_0002, 0),
+    (0x8000_0003, 0),
+    (0x8000_0004, 0),
+    (0x8000_0008, 0),
+    (0x8000_001B, 0),
+    (0x8000_0022, 0),
+];
+
+const NOTHING: CpuIdResult = CpuIdResult { eax: 0, ebx: 0, ecx: 0, edx: 0 };
+
+/// An immutable record of the CPUID leaves that matter to a PMU, of one processor.
+///
+/// Take it once, on the boot processor, and hand it to the vendor crates; nothing executes CPUID
+/// afterwards. It is itself a reader for [`raw_cpuid::CpuId`], so every accessor of that crate works
+/// on it, and a leaf that was not recorded reads as zeros.
+///
+/// ```
+/// use pmu_core::{CpuidDump, Snapshot};
+/// let dump = CpuidDump::parse(
+///     "   0x00000000 0x00: eax=0x0000000a ebx=0x756e6547 ecx=0x6c65746e edx=0x49656e69\n\
+///         0x0000000a 0x00: eax=0x07280202 ebx=0x00000000 ecx=0x00000000 edx=0x00000503",
+/// )
+/// .unwrap();
+/// let snapshot = Snapshot::capture(&dump);
+/// assert_eq!(&snapshot.vendor(), b"GenuineIntel");
+/// assert_eq!(snapshot.leaf(0x0A, 0).eax & 0xFF, 2); // version of architectural performance monitoring
+/// ```
+#[derive(Clone, Copy)]
+pub struct Snapshot {
+    leaves: [CpuIdResult; LEAVES.len()],
+}
+
+impl Snapshot {
+    /// Reads the leaves that the processor says it has, through `reader`: a recorded dump, a guest's
+    /// synthesised CPUID, or the instruction (`raw_cpuid::native_cpuid::CpuIdReaderNative`).
+    pub fn capture(reader: impl CpuIdReader) -> Self {
+        let basic = reader.cpuid2(0, 0).eax;
+        let extended = reader.cpuid2(0x8000_0000, 0).eax;
+        let hypervisor = if basic >= 1 && reader.cpuid2(1, 0).ecx >> 31 != 0 {
+            // Hypervisors that answer 0 here have the signature leaf and no more.
+            reader.cpuid2(0x4000_0000, 0).eax.max(0x4000_0000)
+        } else {
+            0
+        };
+        let leaves = LEAVES.map(|(leaf, subleaf)| {
+            let last = match leaf >> 28 {
+                0 => basic,
+                4 => hypervisor,
+                _ => extended,
+            };
+            // A range that is absent may answer with another range's values.
+            let exists = leaf <= last && leaf >> 28 == last >> 28;
+            if exists { reader.cpuid2(leaf, subleaf) } else { NOTHING }
+        });
+        Self { leaves }
+    }
+
+    /// A recorded leaf; zeros if the processor lacks it or it is not among those recorded.
+    pub fn leaf(&self, leaf: u32, subleaf: u32) -> CpuIdResult {
+        LEAVES
+            .iter()
+            .position(|recorded| *recorded == (leaf, subleaf))
+            .and_then(|index| self.leaves.get(index))
+            .copied()
+            .unwrap_or(NOTHING)
+    }
+
+    /// The same leaves, decoded by [`raw_cpuid`].
+    pub fn cpuid(&self) -> CpuId<&Self> {
+        CpuId::with_cpuid_reader(self)
+    }
+
+    /// The vendor's twelve characters (leaf 0, EBX, EDX, ECX).
+    pub fn vendor(&self) -> [u8; 12] {
+        let leaf = self.leaf(0, 0);
+        let mut vendor = [0; 12];
+        for (characters, register) in vendor.chunks_exact_mut(4).zip([leaf.ebx, leaf.edx, leaf.ecx])
+        {
+            characters.copy_from_slice(&register.to_le_bytes());
+        }
+        vendor
+    }
+
+    /// The family as manuals print it: base plus extended (leaf 1, EAX).
+    pub fn family(&self) -> u16 {
+        let signature = self.leaf(1, 0).eax;
+        let base = (signature >> 8 & 0xF) as u16;
+        if base == 0xF { base + (signature >> 20 & 0xFF) as u16 } else { base }
+    }
+
+    /// The model as manuals print it: extended and base (leaf 1, EAX). Intel extends it for
+    /// families 6 and 15, AMD for 15.
+    pub fn model(&self) -> u8 {
+        let signature = self.leaf(1, 0).eax;
+        let base = (signature >> 4 & 0xF) as u8;
+        let extended = (signature >> 16 & 0xF) as u8;
+        match signature >> 8 & 0xF {
+            0xF => extended << 4 | base,
+            6 if self.vendor() != *b"AuthenticAMD" => extended << 4 | base,
+            _ => base,
+        }
+    }
+
+    /// The stepping (leaf 1, EAX).
+    pub fn stepping(&self) -> u8 {
+        (self.leaf(1, 0).eax & 0xF) as u8
+    }
+
+    /// Whether the processor has 64-bit mode (leaf 0x80000001, EDX bit 29).
+    pub fn has_long_mode(&self) -> bool {
+        self.leaf(0x8000_0001, 0).edx >> 29 & 1 != 0
+    }
+
+    /// Whether this is a virtual machine whose hypervisor says so (leaf 1, ECX bit 31).
+    pub fn has_hypervisor(&self) -> bool {
+        self.leaf(1, 0).ecx >> 31 != 0
+    }
+
+    /// Whether the hypervisor implements Microsoft's interface (`Hv#1` in leaf 0x40000001, EAX).
+    pub fn has_microsoft_hypervisor(&self) -> bool {
+        self.has_hypervisor() && self.leaf(0x4000_0001, 0).eax == u32::from_le_bytes(*b"Hv#1")
+    }
+
+    /// Whether a Microsoft-compatible hypervisor keeps the counters from this machine (leaf
+    /// 0x40000003, EDX bit 2, "performance monitors available", clear).
+    pub fn hypervisor_hides_counters(&self) -> bool {
+        self.has_microsoft_hypervisor() && self.leaf(0x4000_0003, 0).edx >> 2 & 1 == 0
+    }
+}
+
+impl CpuIdReader for &Snapshot {
+    fn cpuid2(&self, eax: u32, ecx: u32) -> CpuIdResult {
+        self.leaf(eax, ecx)
+    }
+}
+
+impl fmt::Debug for Snapshot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut map = f.debug_map();
+        for ((leaf, subleaf), result) in LEAVES.iter().zip(&self.leaves) {
+            map.entry(
+                &format_args!("{leaf:#010X}.{subleaf}"),
+                &format_args!(
+                    "{:08X} {:08X} {:08X} {:08X}",
+                    result.eax, result.ebx, result.ecx, result.edx
+                ),
+            );
+        }
+        map.finish()
+    }
+}
+
+#[cfg(feature = "defmt")]
+impl defmt::Format for Snapshot {
+    fn format(&self, f: defmt::Formatter<'_>) {
+        for ((leaf, subleaf), r) in LEAVES.iter().zip(&self.leaves) {
+            defmt::write!(
+                f,
+                "{=u32:#010X}.{=u32}: {=u32:08X} {=u32:08X} {=u32:08X} {=u32:08X}; ",
+                leaf,
+                subleaf,
+                r.eax,
+                r.ebx,
+                r.ecx,
+                r.edx
+            );
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn result(eax: u32, ebx: u32, ecx: u32, edx: u32) -> CpuIdResult {
+        CpuIdResult { eax, ebx, ecx, edx }
+    }
+
+    #[test]
+    fn absent_ranges_read_as_zeros_whatever_the_reader_answers() {
+        // A processor answers a leaf beyond the last with the data of another.
+        let snapshot = Snapshot::capture(|leaf: u32, _: u32| match leaf {
+            0 => result(1, 0x756E_6547, 0x6C65_746E, 0x4965_6E69),
+            1 => result(0x6F6, 0, 0, 0),
+            0x8000_0000 => result(0x16, 1, 2, 3),
+            _ => result(0x0730_0404, u32::MAX, u32::MAX, u32::MAX),
+        });
+        assert_eq!(snapshot.leaf(0x0A, 0), NOTHING);
+        assert_eq!(snapshot.leaf(0x8000_0001, 0), NOTHING);
+        assert_eq!(snapshot.leaf(0x4000_0000, 0), NOTHING);
+        assert!(!snapshot.has_long_mode());
+    }
+
+    #[test]
+    fn a_hypervisor_hides_counters_only_if_it_is_microsoft_compatible() {
+        let with = |signature: &[u8; 4], features: u32| {
+            let signature = u32::from_le_bytes(*signature);
+            Snapshot::capture(move |leaf: u32, _: u32| match leaf {
+                0 => result(1, 0, 0, 0),
+                1 => result(0, 0, 1 << 31, 0),
+                0x4000_0000 => result(0x4000_0003, 0, 0, 0),
+                0x4000_0001 => result(signature, 0, 0, 0),
+                0x4000_0003 => result(0, 0, 0, features),
+                _ => NOTHING,
+            })
+        };
+        assert!(with(b"Hv#1", 0).hypervisor_hides_counters());
+        assert!(!with(b"Hv#1", 1 << 2).hypervisor_hides_counters());
+        assert!(!with(b"Xen\0", 0).hypervisor_hides_counters());
+    }
+}

@@ -1,0 +1,168 @@
+//! Profile sources: the `KPROFILE_SOURCE` enumeration and the rows of an interface's table.
+
+use core::fmt;
+
+use crate::EventSelect;
+
+/// `KPROFILE_SOURCE`: what makes a profile interrupt recur.
+///
+/// Values 0x00–0x17 are common to all processors and named here; 0x19 and above belong to the
+/// profile interface in use (the same number means different events on different processors).
+/// 0x18, `ProfileMaximum`, is the number of general sources and never a source.
+///
+/// Source: WDM.H, `KPROFILE_SOURCE`.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct KProfileSource(u32);
+
+macro_rules! general_sources {
+    ($($value:literal $constant:ident $name:literal $meaning:literal)*) => {
+        impl KProfileSource {
+            $(#[doc = $meaning] pub const $constant: Self = Self($value);)*
+        }
+
+        const GENERAL_NAMES: [&str; KProfileSource::MAXIMUM as usize] = [$($name),*];
+    };
+}
+
+general_sources! {
+    0x00 TIME "ProfileTime" "A periodic timer; its interval is in units of 100 ns."
+    0x01 ALIGNMENT_FIXUP "ProfileAlignmentFixup" "Alignment faults that the kernel fixed up. Never a hardware counter."
+    0x02 TOTAL_ISSUES "ProfileTotalIssues" "Instructions issued (on today's interfaces: retired)."
+    0x03 PIPELINE_DRY "ProfilePipelineDry" "Cycles with nothing to issue."
+    0x04 LOAD_INSTRUCTIONS "ProfileLoadInstructions" "Load instructions."
+    0x05 PIPELINE_FROZEN "ProfilePipelineFrozen" "Cycles in which the pipeline could not advance."
+    0x06 BRANCH_INSTRUCTIONS "ProfileBranchInstructions" "Branch instructions."
+    0x07 TOTAL_NONISSUES "ProfileTotalNonissues" "Cycles without an issue."
+    0x08 DCACHE_MISSES "ProfileDcacheMisses" "Data-cache misses."
+    0x09 ICACHE_MISSES "ProfileIcacheMisses" "Instruction-cache misses."
+    0x0A CACHE_MISSES "ProfileCacheMisses" "Misses of the last cache."
+    0x0B BRANCH_MISPREDICTIONS "ProfileBranchMispredictions" "Mispredicted branches."
+    0x0C STORE_INSTRUCTIONS "ProfileStoreInstructions" "Store instructions."
+    0x0D FP_INSTRUCTIONS "ProfileFpInstructions" "Floating-point instructions."
+    0x0E INTEGER_INSTRUCTIONS "ProfileIntegerInstructions" "Integer instructions."
+    0x0F TWO_ISSUE "Profile2Issue" "Cycles in which two instructions issued."
+    0x10 THREE_ISSUE "Profile3Issue" "Cycles in which three instructions issued."
+    0x11 FOUR_ISSUE "Profile4Issue" "Cycles in which four instructions issued."
+    0x12 SPECIAL_INSTRUCTIONS "ProfileSpecialInstructions" "Special instructions."
+    0x13 TOTAL_CYCLES "ProfileTotalCycles" "Processor cycles."
+    0x14 ICACHE_ISSUES "ProfileIcacheIssues" "Instruction-cache fetches."
+    0x15 DCACHE_ACCESSES "ProfileDcacheAccesses" "Data-cache accesses."
+    0x16 MEMORY_BARRIER_CYCLES "ProfileMemoryBarrierCycles" "Cycles waiting at memory barriers."
+    0x17 LOAD_LINKED_ISSUES "ProfileLoadLinkedIssues" "Load-linked instructions."
+}
+
+impl KProfileSource {
+    /// `ProfileMaximum`: how many general sources there are. Not a source.
+    pub const MAXIMUM: u32 = 0x18;
+
+    /// The source with this value; `None` for [`MAXIMUM`](Self::MAXIMUM), which is none.
+    pub const fn new(value: u32) -> Option<Self> {
+        if value == Self::MAXIMUM { None } else { Some(Self(value)) }
+    }
+
+    /// The enumeration's value.
+    pub const fn value(self) -> u32 {
+        self.0
+    }
+
+    /// Whether the value means the same event for every processor (0x00–0x17).
+    pub const fn is_general(self) -> bool {
+        self.0 < Self::MAXIMUM
+    }
+
+    /// The name in WDM.H of a general source; `None` for a processor-specific one, whose name is in
+    /// its interface's table.
+    pub fn general_name(self) -> Option<&'static str> {
+        GENERAL_NAMES.get(self.0 as usize).copied()
+    }
+
+    /// The general sources, in order of their values.
+    pub fn general() -> impl ExactSizeIterator<Item = Self> {
+        (0..Self::MAXIMUM).map(Self)
+    }
+}
+
+impl fmt::Debug for KProfileSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.general_name() {
+            Some(name) => write!(f, "{name} ({:#04X})", self.0),
+            None => write!(f, "profile source {:#04X}", self.0),
+        }
+    }
+}
+
+impl fmt::Display for KProfileSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self, f)
+    }
+}
+
+impl TryFrom<u32> for KProfileSource {
+    type Error = NotASource;
+
+    fn try_from(value: u32) -> Result<Self, NotASource> {
+        Self::new(value).ok_or(NotASource)
+    }
+}
+
+/// 0x18, `ProfileMaximum`, was given where a source is wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct NotASource;
+
+impl fmt::Display for NotASource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ProfileMaximum (0x18) is the number of general sources, not a source")
+    }
+}
+
+impl core::error::Error for NotASource {}
+
+/// One row of a profile interface's table.
+pub trait ProfileSource {
+    /// The vendor's event-select register.
+    type Select: EventSelect;
+
+    /// The value that selects this row.
+    fn source(&self) -> KProfileSource;
+
+    /// The documented name, with its `Profile` prefix.
+    fn name(&self) -> &'static str;
+
+    /// The string that Windows itself reports for this source: usually the name without its prefix.
+    fn windows_name(&self) -> &'static str {
+        self.name().strip_prefix("Profile").unwrap_or(self.name())
+    }
+
+    /// What the event-select register must hold for this event, without the bits that make it run.
+    fn select(&self) -> Self::Select;
+
+    /// The processor-specific source for the same event, where this row is a general one.
+    fn canonical(&self) -> Option<KProfileSource>;
+}
+
+/// The row with this name: the documented spelling or Windows' own, letters' case as written.
+pub fn find_by_name<'t, S: ProfileSource>(sources: &'t [S], name: &str) -> Option<&'t S> {
+    sources.iter().find(|row| row.name() == name || row.windows_name() == name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_maximum_is_not_a_source() {
+        assert_eq!(KProfileSource::new(0x18), None);
+        assert_eq!(KProfileSource::try_from(0x18), Err(NotASource));
+        assert_eq!(KProfileSource::new(0x19).map(KProfileSource::value), Some(0x19));
+        assert_eq!(KProfileSource::new(u32::MAX).map(KProfileSource::value), Some(u32::MAX));
+    }
+
+    #[test]
+    fn only_general_sources_have_a_general_name() {
+        assert_eq!(KProfileSource::general().len(), 0x18);
+        assert!(KProfileSource::general().all(|s| s.is_general() && s.general_name().is_some()));
+        assert_eq!(KProfileSource::new(0x19).unwrap().general_name(), None);
+    }
+}

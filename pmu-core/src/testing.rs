@@ -1,0 +1,216 @@
+//! Backends for tests of drivers: a scripted mock, and a recorder around any other backend.
+
+use core::cell::{Cell, RefCell};
+
+use heapless::Vec;
+
+use crate::{MsrAddress, MsrBackend, MsrErrorKind, MsrOperation, PmcIndex};
+
+/// One access: what was done to which register, and the value that was read or written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct Access {
+    /// The instruction.
+    pub operation: MsrOperation,
+    /// The register's number, or RDPMC's index.
+    pub register: u32,
+    /// The value, or how the access failed.
+    pub outcome: Result<u64, MsrErrorKind>,
+}
+
+impl Access {
+    /// RDMSR of `register` that answers `value`.
+    pub const fn read(register: u32, value: u64) -> Self {
+        Self { operation: MsrOperation::Read, register, outcome: Ok(value) }
+    }
+
+    /// WRMSR of `value` to `register`.
+    pub const fn write(register: u32, value: u64) -> Self {
+        Self { operation: MsrOperation::Write, register, outcome: Ok(value) }
+    }
+
+    /// RDPMC with `index` that answers `value`.
+    pub const fn read_pmc(index: u32, value: u64) -> Self {
+        Self { operation: MsrOperation::ReadPmc, register: index, outcome: Ok(value) }
+    }
+
+    /// The same access, failing with #GP.
+    pub const fn faulting(mut self) -> Self {
+        self.outcome = Err(MsrErrorKind::GeneralProtection);
+        self
+    }
+}
+
+/// A backend that expects exactly the accesses of a script, in order.
+///
+/// Any other access panics with what was expected and what came, which fails the test at the line
+/// of the driver that made it. Call [`finish`](Self::finish) at the end.
+///
+/// ```
+/// use pmu_core::{MsrAddress, MsrBackend, testing::{Access, ScriptedMsr}};
+/// let accesses = [Access::write(0x186, 0), Access::read(0xC1, 42)];
+/// let script = ScriptedMsr::new(&accesses);
+/// // SAFETY: an event select and a counter.
+/// let (select, counter) = unsafe { (MsrAddress::new(0x186), MsrAddress::new(0xC1)) };
+/// script.write(select, 0).unwrap();
+/// assert_eq!(script.read(counter), Ok(42));
+/// script.finish();
+/// ```
+#[derive(Debug)]
+pub struct ScriptedMsr<'s> {
+    script: &'s [Access],
+    next: Cell<usize>,
+}
+
+impl<'s> ScriptedMsr<'s> {
+    /// A backend that expects `script`.
+    pub const fn new(script: &'s [Access]) -> Self {
+        Self { script, next: Cell::new(0) }
+    }
+
+    /// Asserts that the whole script was played.
+    ///
+    /// # Panics
+    /// If accesses are missing.
+    #[track_caller]
+    pub fn finish(&self) {
+        let missing = self.script.get(self.next.get()..).unwrap_or(&[]);
+        assert!(missing.is_empty(), "accesses that did not come: {missing:x?}");
+    }
+
+    fn play(
+        &self,
+        operation: MsrOperation,
+        register: u32,
+        value: Option<u64>,
+    ) -> Result<u64, MsrErrorKind> {
+        let index = self.next.get();
+        let Some(expected) = self.script.get(index) else {
+            panic!("access after the script's end: {operation:?} {register:#X} {value:x?}");
+        };
+        let same_value = match (value, expected.outcome) {
+            (Some(value), Ok(expected)) => value == expected,
+            _ => true,
+        };
+        assert!(
+            expected.operation == operation && expected.register == register && same_value,
+            "access {index}: expected {expected:x?}, got {operation:?} {register:#X} {value:x?}"
+        );
+        self.next.set(index + 1);
+        expected.outcome
+    }
+}
+
+impl MsrBackend for ScriptedMsr<'_> {
+    type Error = MsrErrorKind;
+
+    fn read(&self, address: MsrAddress) -> Result<u64, MsrErrorKind> {
+        self.play(MsrOperation::Read, address.get(), None)
+    }
+
+    fn write(&self, address: MsrAddress, value: u64) -> Result<(), MsrErrorKind> {
+        self.play(MsrOperation::Write, address.get(), Some(value)).map(|_| ())
+    }
+
+    fn read_pmc(&self, index: PmcIndex) -> Result<u64, MsrErrorKind> {
+        self.play(MsrOperation::ReadPmc, index.get(), None)
+    }
+}
+
+/// A backend that passes every access on to another, and keeps the first `N` of them.
+#[derive(Debug)]
+pub struct RecordingMsr<B, const N: usize> {
+    inner: B,
+    accesses: RefCell<Vec<Access, N>>,
+    dropped: Cell<usize>,
+}
+
+impl<B: MsrBackend, const N: usize> RecordingMsr<B, N> {
+    /// A recorder around `inner`.
+    pub const fn new(inner: B) -> Self {
+        Self { inner, accesses: RefCell::new(Vec::new()), dropped: Cell::new(0) }
+    }
+
+    /// The backend inside.
+    pub fn inner(&self) -> &B {
+        &self.inner
+    }
+
+    /// What was recorded since the last call.
+    pub fn take(&self) -> Vec<Access, N> {
+        self.dropped.set(0);
+        self.accesses.take()
+    }
+
+    /// How many accesses since the last [`take`](Self::take) found no room.
+    pub fn dropped(&self) -> usize {
+        self.dropped.get()
+    }
+
+    fn record<E: crate::MsrError>(
+        &self,
+        operation: MsrOperation,
+        register: u32,
+        outcome: Result<u64, &E>,
+    ) {
+        let outcome = outcome.map_err(crate::MsrError::kind);
+        if self.accesses.borrow_mut().push(Access { operation, register, outcome }).is_err() {
+            self.dropped.set(self.dropped.get() + 1);
+        }
+    }
+}
+
+impl<B: MsrBackend, const N: usize> MsrBackend for RecordingMsr<B, N> {
+    type Error = B::Error;
+
+    fn read(&self, address: MsrAddress) -> Result<u64, B::Error> {
+        let result = self.inner.read(address);
+        self.record(MsrOperation::Read, address.get(), result.as_ref().copied());
+        result
+    }
+
+    fn write(&self, address: MsrAddress, value: u64) -> Result<(), B::Error> {
+        let result = self.inner.write(address, value);
+        self.record(MsrOperation::Write, address.get(), result.as_ref().map(|()| value));
+        result
+    }
+
+    fn read_pmc(&self, index: PmcIndex) -> Result<u64, B::Error> {
+        let result = self.inner.read_pmc(index);
+        self.record(MsrOperation::ReadPmc, index.get(), result.as_ref().copied());
+        result
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_recorder_keeps_what_passed_and_counts_what_found_no_room() {
+        let script = [Access::read(1, 7), Access::write(2, 8).faulting(), Access::read_pmc(0, 9)];
+        let recorder = RecordingMsr::<_, 2>::new(ScriptedMsr::new(&script));
+        // SAFETY: no register is touched.
+        let (one, two) = unsafe { (MsrAddress::new(1), MsrAddress::new(2)) };
+        assert_eq!(recorder.read(one), Ok(7));
+        assert!(recorder.write(two, 8).is_err());
+        assert_eq!(recorder.read_pmc(PmcIndex::new(0)), Ok(9));
+        assert_eq!(recorder.dropped(), 1);
+        assert_eq!(recorder.take(), script[..2]);
+        recorder.inner().finish();
+    }
+
+    #[test]
+    #[should_panic(expected = "expected")]
+    fn an_access_off_the_script_fails_the_test() {
+        let script = [Access::write(1, 7)];
+        // SAFETY: no register is touched.
+        let _ = ScriptedMsr::new(&script).write(unsafe { MsrAddress::new(1) }, 8);
+    }
+
+    #[test]
+    #[should_panic(expected = "did not come")]
+    fn a_missing_access_fails_the_test() {
+        ScriptedMsr::new(&[Access::write(1, 7)]).finish();
+    }
+}
