@@ -315,13 +315,13 @@ impl ProfileSource for TimeSource {
 pub struct NoSelect;
 
 impl EventSelect for NoSelect {
-    fn bits(self) -> u64 {
+    fn select_bits(self) -> u64 {
         0
     }
-    fn event(self) -> u16 {
+    fn event_number(self) -> u16 {
         0
     }
-    fn unit_mask(self) -> u8 {
+    fn event_unit_mask(self) -> u8 {
         0
     }
     fn running(self) -> Self {

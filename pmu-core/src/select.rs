@@ -8,13 +8,13 @@ use core::fmt::Debug;
 /// and in what is reserved. Implemented by the vendors' register types; used by [`crate::Session`].
 pub trait EventSelect: Copy + Debug {
     /// The register's value.
-    fn bits(self) -> u64;
+    fn select_bits(self) -> u64;
 
     /// The event's number.
-    fn event(self) -> u16;
+    fn event_number(self) -> u16;
 
     /// The unit mask.
-    fn unit_mask(self) -> u8;
+    fn event_unit_mask(self) -> u8;
 
     /// The same event, counting, and interrupting at overflow.
     fn running(self) -> Self;

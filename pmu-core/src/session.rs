@@ -217,7 +217,8 @@ impl<'a, I: ProfileInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
             .put(counter.value_register(), counter.preload(events))
             .map_err(InterfaceError::Access)?;
         slot.store(Use::Running { row: row as u16, events });
-        let Err(fault) = self.msr.put(counter.select_register(), select.running().bits()) else {
+        let Err(fault) = self.msr.put(counter.select_register(), select.running().select_bits())
+        else {
             return Ok(());
         };
         match insist(|| self.msr.put(counter.select_register(), 0)) {

@@ -1,1 +1,15 @@
+#![doc = include_str!("../README.md")]
+#![no_std]
 
+#[cfg(test)]
+extern crate std;
+
+mod cpuid;
+pub mod debug_store;
+mod interface;
+pub mod registers;
+mod sources;
+
+pub use cpuid::ArchitecturalPerfmon;
+pub use interface::{Emon, GeneralCounter};
+pub use sources::{EmonSource, SOURCES};

@@ -1,0 +1,74 @@
+//! The registers of AMD's performance counters.
+//!
+//! Read first: AMD APM vol. 2, §13.2.1 "Performance Counters"; PPR of a family, MSRC001_00[00…07].
+
+use bitfield_struct::bitfield;
+use pmu_core::EventSelect;
+
+/// `PerfEvtSel0`–`PerfEvtSel3`: the first of the legacy event-select registers (APM vol. 2, appendix A).
+pub const PERF_LEGACY_CTL0: u32 = 0xC001_0000;
+
+/// `PerfCtr0`–`PerfCtr3`: the first of the legacy counters (APM vol. 2, appendix A).
+pub const PERF_LEGACY_CTR0: u32 = 0xC001_0004;
+
+/// How many legacy counters every processor of the architecture has (APM vol. 2, §13.2.1).
+pub const LEGACY_COUNTERS: u8 = 4;
+
+/// The counters' width in bits (APM vol. 2, §13.2.1).
+pub const COUNTER_WIDTH: u32 = 48;
+
+/// `PERF_CTL`: an event-select register (APM vol. 2, §13.2.1, figure "Core Performance Event-Select
+/// Register").
+#[bitfield(u64, defmt = cfg(feature = "defmt"))]
+#[derive(PartialEq, Eq)]
+pub struct PerfCtl {
+    /// Bits 7:0 of the event's number.
+    pub event_low: u8,
+    /// The unit mask.
+    pub unit_mask: u8,
+    /// Counts at privilege levels above 0.
+    pub user: bool,
+    /// Counts at privilege level 0.
+    pub os: bool,
+    /// Counts rising edges of the event.
+    pub edge: bool,
+    __: bool,
+    /// Interrupts through the local APIC when the counter overflows.
+    pub interrupt: bool,
+    __: bool,
+    /// Counts.
+    pub enable: bool,
+    /// Inverts the comparison with the counter mask.
+    pub invert: bool,
+    /// Counts cycles with at least this many events (0: events).
+    pub counter_mask: u8,
+    /// Bits 11:8 of the event's number.
+    #[bits(4)]
+    pub event_high: u8,
+    #[bits(4)]
+    __: u8,
+    /// Counts only while a guest runs (needs SVM).
+    pub guest_only: bool,
+    /// Counts only while no guest runs (needs SVM).
+    pub host_only: bool,
+    #[bits(22)]
+    __: u32,
+}
+
+impl EventSelect for PerfCtl {
+    fn select_bits(self) -> u64 {
+        self.into_bits()
+    }
+
+    fn event_number(self) -> u16 {
+        u16::from(self.event_high()) << 8 | u16::from(self.event_low())
+    }
+
+    fn event_unit_mask(self) -> u8 {
+        self.unit_mask()
+    }
+
+    fn running(self) -> Self {
+        self.with_interrupt(true).with_enable(true)
+    }
+}

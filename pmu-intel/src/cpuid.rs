@@ -1,0 +1,133 @@
+//! CPUID leaf 0x0A, architectural performance monitoring.
+
+use bitfield_struct::bitfield;
+use pmu_core::Snapshot;
+
+/// CPUID leaf 0x0A as the processor gave it, with what it means (SDM vol. 2A, CPUID, "Input EAX =
+/// 0AH").
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct ArchitecturalPerfmon {
+    eax: Eax,
+    events_unavailable: u32,
+    fixed_bitmap: u32,
+    edx: Edx,
+}
+
+#[bitfield(u32, defmt = cfg(feature = "defmt"))]
+#[derive(PartialEq, Eq)]
+struct Eax {
+    version: u8,
+    counters: u8,
+    width: u8,
+    events: u8,
+}
+
+#[bitfield(u32, defmt = cfg(feature = "defmt"))]
+#[derive(PartialEq, Eq)]
+struct Edx {
+    #[bits(5)]
+    fixed_counters: u8,
+    fixed_width: u8,
+    #[bits(2)]
+    __: u8,
+    any_thread_deprecated: bool,
+    __: u16,
+}
+
+impl ArchitecturalPerfmon {
+    /// The leaf from a snapshot; all zero where the processor lacks it.
+    pub fn from_snapshot(snapshot: &Snapshot) -> Self {
+        let leaf = snapshot.leaf(0x0A, 0);
+        Self::from_registers(leaf.eax, leaf.ebx, leaf.ecx, leaf.edx)
+    }
+
+    /// The leaf from its registers.
+    pub const fn from_registers(eax: u32, ebx: u32, ecx: u32, edx: u32) -> Self {
+        Self {
+            eax: Eax::from_bits(eax),
+            events_unavailable: ebx,
+            fixed_bitmap: ecx,
+            edx: Edx::from_bits(edx),
+        }
+    }
+
+    /// The version of architectural performance monitoring; 0: none (EAX 7:0).
+    pub const fn version(&self) -> u8 {
+        self.eax.version()
+    }
+
+    /// The general counters of a logical processor (EAX 15:8).
+    pub const fn counters(&self) -> u8 {
+        self.eax.counters()
+    }
+
+    /// Their width in bits (EAX 23:16).
+    pub const fn width(&self) -> u8 {
+        self.eax.width()
+    }
+
+    /// How many bits of [`events_unavailable`](Self::events_unavailable) are meaningful (EAX 31:24).
+    pub const fn events(&self) -> u8 {
+        self.eax.events()
+    }
+
+    /// A bit for each architectural event: set, the event is not available (EBX).
+    pub const fn events_unavailable(&self) -> u32 {
+        self.events_unavailable
+    }
+
+    /// Whether the architectural event of this number is available: its bit is meaningful and clear.
+    pub const fn has_event(&self, number: u8) -> bool {
+        number < self.events() && number < 32 && self.events_unavailable >> number & 1 == 0
+    }
+
+    /// The fixed-function counters, a bit each: from version 5 the bitmap of ECX together with those
+    /// that EDX counts, before it those that EDX counts, before version 2 none.
+    pub const fn fixed_counters(&self) -> u32 {
+        let contiguous = ((1u64 << self.edx.fixed_counters()) - 1) as u32;
+        match self.version() {
+            0 | 1 => 0,
+            2..=4 => contiguous,
+            _ => contiguous | self.fixed_bitmap,
+        }
+    }
+
+    /// Their width in bits (EDX 12:5); 0 before version 2.
+    pub const fn fixed_width(&self) -> u8 {
+        if self.version() < 2 { 0 } else { self.edx.fixed_width() }
+    }
+
+    /// Whether an event select's bit 21, `AnyThread`, is deprecated (EDX 15).
+    pub const fn any_thread_deprecated(&self) -> bool {
+        self.edx.any_thread_deprecated()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The SDM's rule for a fixed counter: "FxCtr[i]_is_supported := ECX[i] || (EDX[4:0] > i)".
+    #[test]
+    fn fixed_counters_follow_the_manuals_formula_from_version_5() {
+        for (version, bitmap, count) in [(5, 0b1_0001, 2), (5, 0, 4), (6, 0xF0, 0), (5, 1 << 31, 3)]
+        {
+            let leaf = ArchitecturalPerfmon::from_registers(version, 0, bitmap, count);
+            for i in 0..32 {
+                assert_eq!(leaf.fixed_counters() >> i & 1 != 0, bitmap >> i & 1 != 0 || count > i);
+            }
+        }
+        assert_eq!(ArchitecturalPerfmon::from_registers(2, 0, 0xFF, 3).fixed_counters(), 0b111);
+        assert_eq!(ArchitecturalPerfmon::from_registers(1, 0, 0, 3).fixed_counters(), 0);
+    }
+
+    #[test]
+    fn an_event_beyond_the_meaningful_bits_is_not_available() {
+        let leaf = ArchitecturalPerfmon::from_registers(0x0728_0202, 0b100, 0, 0);
+        let available: std::vec::Vec<u8> = (0..=255).filter(|n| leaf.has_event(*n)).collect();
+        assert_eq!(available, [0, 1, 3, 4, 5, 6]);
+        let absurd = ArchitecturalPerfmon::from_registers(0xFF28_0202, 0, 0, 0);
+        assert!(!absurd.has_event(32) && !absurd.has_event(255) && absurd.has_event(31));
+    }
+}

@@ -1,0 +1,15 @@
+//! The Debug Store: where the processor itself writes branch and event records.
+//!
+//! Read first: Intel SDM vol. 3B, §18.4.9 "BTS and DS Save Area", §20.6.2.4 "Processor Event-Based
+//! Sampling".
+
+mod area;
+mod control;
+mod operations;
+mod support;
+
+pub use area::{ControlAreaMemory, DsSaveArea, PebsDsSaveArea, PebsDsSaveArea32};
+pub use area::{ProcessorProfileControlArea, ProcessorProfileControlArea32};
+pub use control::{CallerMode, ControlAreaError, ProcessorProfileControl, ProfileControlRequest};
+pub use operations::{write_debugctl, write_ds_area, write_pebs_enable};
+pub use support::DebugStoreSupport;

@@ -1,0 +1,130 @@
+//! The layouts that the processor reads and writes.
+
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// The DS save area, with words of either width and any number of counter resets.
+///
+/// The processor updates the two indexes on its own while tracing is enabled, hence atomics. The
+/// four counter resets of the documented `PEBS_DS_SAVE_AREA` serve processors whose PEBS has four
+/// general counters; later ones read more of them, from offsets that depend on the PEBS format, so
+/// `RESETS` is a parameter: 12 for the form of later Windows headers (eight general counters and
+/// four fixed ones), 48 for PEBS formats 5 and 6 (32 and 16).
+#[derive(Debug)]
+#[repr(C)]
+pub struct DsSaveArea<Word, const RESETS: usize> {
+    /// Linear address of the BTS buffer's first byte.
+    pub bts_buffer_base: Word,
+    /// Linear address of the next BTS record to write. The processor advances it.
+    pub bts_index: Word,
+    /// Linear address of the byte after the BTS buffer.
+    pub bts_absolute_maximum: Word,
+    /// Linear address of the BTS record at which to interrupt.
+    pub bts_interrupt_threshold: Word,
+    /// Linear address of the PEBS buffer's first byte.
+    pub pebs_buffer_base: Word,
+    /// Linear address of the next PEBS record to write. The processor advances it.
+    pub pebs_index: Word,
+    /// Linear address of the byte after the PEBS buffer.
+    pub pebs_absolute_maximum: Word,
+    /// Linear address of the PEBS record at which to interrupt.
+    pub pebs_interrupt_threshold: Word,
+    /// What the processor loads into a counter after each of its PEBS records.
+    pub pebs_counter_reset: [Word; RESETS],
+}
+
+/// `PEBS_DS_SAVE_AREA`: the 64-bit DS save area, 0x60 bytes with four counter resets.
+pub type PebsDsSaveArea<const RESETS: usize = 4> = DsSaveArea<AtomicU64, RESETS>;
+
+/// The 32-bit DS save area, which a processor without DTES64 uses: 0x30 bytes with four counter
+/// resets.
+pub type PebsDsSaveArea32<const RESETS: usize = 4> = DsSaveArea<AtomicU32, RESETS>;
+
+/// `PROCESSOR_PROFILE_CONTROL_AREA`: what a processor's own profiling needs in memory. The Debug
+/// Store is all it holds yet, so it is 0x60 bytes with four counter resets.
+#[derive(Debug, Default)]
+#[repr(C)]
+pub struct ProcessorProfileControlArea<const RESETS: usize = 4> {
+    /// The Debug Store's save area.
+    pub pebs_ds_save_area: PebsDsSaveArea<RESETS>,
+}
+
+/// The same in the 32-bit form.
+#[derive(Debug, Default)]
+#[repr(C)]
+pub struct ProcessorProfileControlArea32<const RESETS: usize = 4> {
+    /// The Debug Store's save area.
+    pub pebs_ds_save_area: PebsDsSaveArea32<RESETS>,
+}
+
+macro_rules! zeroed {
+    ($word:ident) => {
+        impl<const RESETS: usize> DsSaveArea<$word, RESETS> {
+            /// An area of zeros: no buffer at all.
+            pub const fn new() -> Self {
+                Self {
+                    bts_buffer_base: $word::new(0),
+                    bts_index: $word::new(0),
+                    bts_absolute_maximum: $word::new(0),
+                    bts_interrupt_threshold: $word::new(0),
+                    pebs_buffer_base: $word::new(0),
+                    pebs_index: $word::new(0),
+                    pebs_absolute_maximum: $word::new(0),
+                    pebs_interrupt_threshold: $word::new(0),
+                    pebs_counter_reset: [const { $word::new(0) }; RESETS],
+                }
+            }
+        }
+
+        impl<const RESETS: usize> Default for DsSaveArea<$word, RESETS> {
+            fn default() -> Self {
+                Self::new()
+            }
+        }
+    };
+}
+
+impl<const RESETS: usize> PebsDsSaveArea<RESETS> {
+    /// Stores zero into every word.
+    pub(crate) fn clear(&self) {
+        let words = [
+            &self.bts_buffer_base,
+            &self.bts_index,
+            &self.bts_absolute_maximum,
+            &self.bts_interrupt_threshold,
+            &self.pebs_buffer_base,
+            &self.pebs_index,
+            &self.pebs_absolute_maximum,
+            &self.pebs_interrupt_threshold,
+        ];
+        for word in words.into_iter().chain(&self.pebs_counter_reset) {
+            word.store(0, Ordering::Relaxed);
+        }
+    }
+}
+
+zeroed!(AtomicU64);
+zeroed!(AtomicU32);
+
+const _: () = assert!(size_of::<ProcessorProfileControlArea>() == 0x60);
+
+/// Memory for one processor's control area, aligned to a cache line.
+///
+/// Where the area is handed to a processor, the memory must be mapped and writable in every address
+/// space that the processor may run in while tracing is enabled.
+#[derive(Debug, Default)]
+#[repr(C, align(64))]
+pub struct ControlAreaMemory<const RESETS: usize = 4>(ProcessorProfileControlArea<RESETS>);
+
+impl<const RESETS: usize> ControlAreaMemory<RESETS> {
+    /// Zeroed memory.
+    pub const fn new() -> Self {
+        Self(ProcessorProfileControlArea {
+            pebs_ds_save_area: DsSaveArea::<AtomicU64, RESETS>::new(),
+        })
+    }
+
+    /// The area.
+    pub const fn area(&self) -> &ProcessorProfileControlArea<RESETS> {
+        &self.0
+    }
+}

@@ -1,0 +1,311 @@
+//! Creating and destroying a processor's control area: what `ZwSetSystemInformation` does for the
+//! information class `SystemProcessorProfileControlArea` (0x81).
+
+use core::fmt;
+use core::sync::atomic::{AtomicBool, Ordering};
+
+use pmu_core::NtStatus;
+
+use super::{ControlAreaMemory, DebugStoreSupport, ProcessorProfileControlArea};
+
+/// `SYSTEM_PROCESSOR_PROFILE_CONTROL_AREA`: the request, and its answer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct ProfileControlRequest {
+    /// `ProcessorProfileControlArea`, out: where the area is; 0: nowhere.
+    pub area: u64,
+    /// `Allocate`, in: whether to create the area or to destroy it.
+    pub allocate: bool,
+}
+
+impl ProfileControlRequest {
+    /// The structure's size for 64-bit callers.
+    pub const SIZE: usize = 0x10;
+    /// The structure's size for 32-bit callers.
+    pub const SIZE_32: usize = 0x08;
+
+    /// Reads the structure of a caller whose pointers have 4 or 8 bytes.
+    ///
+    /// # Errors
+    /// [`LengthMismatch`](ControlAreaError::LengthMismatch) unless `bytes` is exactly as long.
+    pub fn decode(bytes: &[u8], is_64_bit: bool) -> Result<Self, ControlAreaError> {
+        let mismatch = ControlAreaError::LengthMismatch { length: bytes.len() };
+        let size = if is_64_bit { Self::SIZE } else { Self::SIZE_32 };
+        if bytes.len() != size {
+            return Err(mismatch);
+        }
+        let (pointer, rest) = bytes.split_at(size / 2);
+        let mut area = [0; 8];
+        area.iter_mut().zip(pointer).for_each(|(to, from)| *to = *from);
+        let allocate = rest.first().is_some_and(|byte| *byte != 0);
+        Ok(Self { area: u64::from_le_bytes(area), allocate })
+    }
+
+    /// Writes the answer back: the pointer, and nothing else of the structure.
+    ///
+    /// # Errors
+    /// [`LengthMismatch`](ControlAreaError::LengthMismatch) unless `bytes` is exactly as long.
+    pub fn encode(&self, bytes: &mut [u8], is_64_bit: bool) -> Result<(), ControlAreaError> {
+        let mismatch = ControlAreaError::LengthMismatch { length: bytes.len() };
+        let size = if is_64_bit { Self::SIZE } else { Self::SIZE_32 };
+        if bytes.len() != size {
+            return Err(mismatch);
+        }
+        bytes.iter_mut().zip(self.area.to_le_bytes()).take(size / 2).for_each(|(to, b)| *to = b);
+        Ok(())
+    }
+}
+
+/// Who asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub enum CallerMode {
+    /// Kernel mode.
+    Kernel,
+    /// User mode: never allowed.
+    User,
+}
+
+/// Why a request was refused. Nothing was changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub enum ControlAreaError {
+    /// User mode asked.
+    AccessDenied,
+    /// The request does not have the structure's size.
+    LengthMismatch {
+        /// The size that it has.
+        length: usize,
+    },
+    /// No memory was lent for this processor.
+    InsufficientResources,
+    /// The processor has no usable Debug Store.
+    NotSupported,
+    /// The processor has an area already; the request names it.
+    AlreadyExists {
+        /// Its address.
+        area: u64,
+    },
+    /// The processor has no area that could be destroyed.
+    NotAllocated,
+}
+
+impl ControlAreaError {
+    /// The status with which Windows reports it.
+    pub const fn status(&self) -> NtStatus {
+        match self {
+            Self::AccessDenied => NtStatus::ACCESS_DENIED,
+            Self::LengthMismatch { .. } => NtStatus::INFO_LENGTH_MISMATCH,
+            Self::InsufficientResources => NtStatus::INSUFFICIENT_RESOURCES,
+            Self::NotSupported => NtStatus::NOT_SUPPORTED,
+            Self::AlreadyExists { .. } => NtStatus::ADDRESS_ALREADY_EXISTS,
+            Self::NotAllocated => NtStatus::MEMORY_NOT_ALLOCATED,
+        }
+    }
+}
+
+impl fmt::Display for ControlAreaError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::AccessDenied => f.write_str("only kernel mode may set a control area"),
+            Self::LengthMismatch { length } => write!(f, "request of {length} bytes"),
+            Self::InsufficientResources => f.write_str("no memory for a control area"),
+            Self::NotSupported => f.write_str("the processor has no usable Debug Store"),
+            Self::AlreadyExists { area } => write!(f, "there is a control area at {area:#X}"),
+            Self::NotAllocated => f.write_str("the processor has no control area"),
+        }
+    }
+}
+
+impl core::error::Error for ControlAreaError {}
+
+/// One processor's control area, if it has one.
+///
+/// Creating only prepares memory and remembers where the PEBS index is; whoever asked fills the area
+/// in and hands it to the processor ([`write_ds_area`](super::write_ds_area)). All requests are of
+/// the processor that executes them: the caller stays on it.
+///
+/// ```
+/// use pmu_intel::debug_store::{ControlAreaMemory, ProcessorProfileControl};
+/// const PROCESSORS: usize = 2;
+/// static MEMORY: [ControlAreaMemory; PROCESSORS] = [const { ControlAreaMemory::new() }; PROCESSORS];
+/// static CONTROL: [ProcessorProfileControl; PROCESSORS] = [
+///     ProcessorProfileControl::new(Some(&MEMORY[0])),
+///     ProcessorProfileControl::new(Some(&MEMORY[1])),
+/// ];
+/// assert_eq!(CONTROL[0].pebs_index(), None);
+/// ```
+#[derive(Debug)]
+pub struct ProcessorProfileControl<'m, const RESETS: usize = 4> {
+    memory: Option<&'m ControlAreaMemory<RESETS>>,
+    created: AtomicBool,
+    wide: bool,
+}
+
+impl<'m, const RESETS: usize> ProcessorProfileControl<'m, RESETS> {
+    /// No area yet; it will be in `memory`, which serves no other processor. `None`: there was no
+    /// memory, and creating answers so.
+    pub const fn new(memory: Option<&'m ControlAreaMemory<RESETS>>) -> Self {
+        Self { memory, created: AtomicBool::new(false), wide: true }
+    }
+
+    /// The same in a 32-bit kernel, where Windows demands DTES64 too: its area has 64-bit words.
+    pub const fn new_32_bit(memory: Option<&'m ControlAreaMemory<RESETS>>) -> Self {
+        Self { memory, created: AtomicBool::new(false), wide: false }
+    }
+
+    /// Serves a request of [`SystemProcessorProfileControlArea`](self) as Windows does, in its order
+    /// of checks: mode, length; then to create, memory, support, whether there is one already; to
+    /// destroy, whether there is one. `request` receives the area's address where there is one, and
+    /// 0 where there is none. Task context.
+    ///
+    /// # Errors
+    /// Each with the [status](ControlAreaError::status) that Windows answers.
+    pub fn set(
+        &self,
+        mode: CallerMode,
+        support: &DebugStoreSupport,
+        request: &mut [u8],
+    ) -> Result<(), ControlAreaError> {
+        if mode == CallerMode::User {
+            return Err(ControlAreaError::AccessDenied);
+        }
+        let mut asked = ProfileControlRequest::decode(request, self.wide)?;
+        let outcome = if asked.allocate {
+            self.create(support).map(core::ptr::from_ref)
+        } else {
+            self.destroy().map(|()| core::ptr::null())
+        };
+        asked.area = match outcome {
+            Ok(area) => area as usize as u64,
+            Err(ControlAreaError::AlreadyExists { area }) => area,
+            Err(_) => 0,
+        };
+        asked.encode(request, self.wide)?;
+        outcome.map(|_| ())
+    }
+
+    /// Creates the area, zeroed.
+    ///
+    /// # Errors
+    /// [`InsufficientResources`](ControlAreaError::InsufficientResources),
+    /// [`NotSupported`](ControlAreaError::NotSupported),
+    /// [`AlreadyExists`](ControlAreaError::AlreadyExists).
+    pub fn create(
+        &self,
+        support: &DebugStoreSupport,
+    ) -> Result<&'m ProcessorProfileControlArea<RESETS>, ControlAreaError> {
+        let memory = self.memory.ok_or(ControlAreaError::InsufficientResources)?;
+        if !support.has_pebs() || (!self.wide && !support.dtes64) {
+            return Err(ControlAreaError::NotSupported);
+        }
+        if self.created.load(Ordering::Acquire) {
+            let area = core::ptr::from_ref(memory.area()) as usize as u64;
+            return Err(ControlAreaError::AlreadyExists { area });
+        }
+        memory.area().pebs_ds_save_area.clear();
+        self.created.store(true, Ordering::Release);
+        Ok(memory.area())
+    }
+
+    /// Destroys the area. The caller has taken it from the processor before
+    /// ([`write_ds_area`](super::write_ds_area) with 0).
+    ///
+    /// # Errors
+    /// [`NotAllocated`](ControlAreaError::NotAllocated).
+    pub fn destroy(&self) -> Result<(), ControlAreaError> {
+        if self.created.swap(false, Ordering::AcqRel) {
+            Ok(())
+        } else {
+            Err(ControlAreaError::NotAllocated)
+        }
+    }
+
+    /// The area's PEBS index, to stamp into the kernel's own events; `None` while there is no area.
+    /// Any context, on the area's processor.
+    #[inline]
+    pub fn pebs_index(&self) -> Option<u64> {
+        let memory = self.memory.filter(|_| self.created.load(Ordering::Acquire))?;
+        Some(memory.area().pebs_ds_save_area.pebs_index.load(Ordering::Relaxed))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::registers::MiscEnable;
+
+    fn supported() -> DebugStoreSupport {
+        DebugStoreSupport {
+            debug_store: true,
+            dtes64: true,
+            misc_enable: MiscEnable::new().with_performance_monitoring(true),
+        }
+    }
+
+    fn request(allocate: bool) -> [u8; 16] {
+        let mut bytes = [0xAA; 16];
+        bytes[8] = allocate.into();
+        bytes
+    }
+
+    fn pointer(bytes: &[u8; 16]) -> u64 {
+        u64::from_le_bytes(bytes[..8].try_into().unwrap())
+    }
+
+    #[test]
+    fn create_destroy_and_every_status() {
+        use CallerMode::{Kernel, User};
+        let memory = ControlAreaMemory::<4>::new();
+        let address = core::ptr::from_ref(memory.area()) as u64;
+        let control = ProcessorProfileControl::new(Some(&memory));
+        let set = |mode, allocate, support: &DebugStoreSupport| {
+            let mut bytes = request(allocate);
+            let status = control.set(mode, support, &mut bytes).map_err(|e| e.status());
+            (status, pointer(&bytes))
+        };
+        let untouched = u64::from_le_bytes([0xAA; 8]);
+
+        assert_eq!(set(User, true, &supported()), (Err(NtStatus::ACCESS_DENIED), untouched));
+        assert_eq!(set(Kernel, false, &supported()), (Err(NtStatus::MEMORY_NOT_ALLOCATED), 0));
+        let unsupported = DebugStoreSupport::default();
+        assert_eq!(set(Kernel, true, &unsupported), (Err(NtStatus::NOT_SUPPORTED), 0));
+        assert_eq!(control.pebs_index(), None);
+
+        assert_eq!(set(Kernel, true, &supported()), (Ok(()), address));
+        memory.area().pebs_ds_save_area.pebs_index.store(0x1234, Ordering::Relaxed);
+        assert_eq!(control.pebs_index(), Some(0x1234));
+        let again = (Err(NtStatus::ADDRESS_ALREADY_EXISTS), address);
+        assert_eq!(set(Kernel, true, &supported()), again);
+        assert_eq!(control.pebs_index(), Some(0x1234), "an existing area is left alone");
+
+        assert_eq!(set(Kernel, false, &supported()), (Ok(()), 0));
+        assert_eq!(control.pebs_index(), None);
+        assert_eq!(set(Kernel, true, &supported()), (Ok(()), address));
+        assert_eq!(control.pebs_index(), Some(0), "a new area is zeroed");
+
+        let mut short = [0; 8];
+        let mismatch = control.set(Kernel, &supported(), &mut short).unwrap_err();
+        assert_eq!(mismatch.status(), NtStatus::INFO_LENGTH_MISMATCH);
+    }
+
+    #[test]
+    fn without_memory_no_support_is_looked_for() {
+        let control = ProcessorProfileControl::<4>::new(None);
+        let error = control.create(&DebugStoreSupport::default()).unwrap_err();
+        assert_eq!(error.status(), NtStatus::INSUFFICIENT_RESOURCES);
+    }
+
+    #[test]
+    fn a_32_bit_kernel_needs_dtes64() {
+        let memory = ControlAreaMemory::<4>::new();
+        let control = ProcessorProfileControl::new_32_bit(Some(&memory));
+        let narrow = DebugStoreSupport { dtes64: false, ..supported() };
+        assert_eq!(control.create(&narrow).unwrap_err(), ControlAreaError::NotSupported);
+        let mut bytes = [0xAA, 0xAA, 0xAA, 0xAA, 1, 0xAA, 0xAA, 0xAA];
+        control.set(CallerMode::Kernel, &supported(), &mut bytes).unwrap();
+        let low = core::ptr::from_ref(memory.area()) as u64 as u32;
+        assert_eq!(u32::from_le_bytes(bytes[..4].try_into().unwrap()), low);
+        assert_eq!(bytes[4..], [1, 0xAA, 0xAA, 0xAA]);
+    }
+}

@@ -1,0 +1,57 @@
+//! Whether there is a Debug Store.
+
+use pmu_core::{MsrAddress, MsrBackend, MsrError, MsrFault, MsrOperation, Snapshot};
+
+use crate::registers::{IA32_MISC_ENABLE, MiscEnable};
+
+/// What CPUID and `IA32_MISC_ENABLE` say of the Debug Store.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct DebugStoreSupport {
+    /// The processor is Intel's and has the Debug Store (leaf 1, EDX bit 21, DS).
+    pub debug_store: bool,
+    /// Its save area has 64-bit words (leaf 1, ECX bit 2, DTES64).
+    pub dtes64: bool,
+    /// `IA32_MISC_ENABLE`; zero if there is no Debug Store.
+    pub misc_enable: MiscEnable,
+}
+
+impl DebugStoreSupport {
+    /// Asks the processor that executes the call. Task context.
+    ///
+    /// # Errors
+    /// `IA32_MISC_ENABLE` faulted; it is read only where CPUID declares a Debug Store.
+    pub fn detect<M: MsrBackend>(snapshot: &Snapshot, msr: &M) -> Result<Self, MsrFault> {
+        let features = snapshot.leaf(1, 0);
+        let debug_store = snapshot.vendor() == *b"GenuineIntel" && features.edx >> 21 & 1 != 0;
+        let misc_enable = if debug_store {
+            // SAFETY: it is only read here, and does not leave this function.
+            let address = unsafe { MsrAddress::new(IA32_MISC_ENABLE) };
+            msr.read(address).map_err(|error| MsrFault {
+                operation: MsrOperation::Read,
+                register: IA32_MISC_ENABLE,
+                kind: error.kind(),
+            })?
+        } else {
+            0
+        };
+        Ok(Self {
+            debug_store,
+            dtes64: debug_store && features.ecx >> 2 & 1 != 0,
+            misc_enable: MiscEnable::from_bits(misc_enable),
+        })
+    }
+
+    /// Whether branch trace storage can be used.
+    pub const fn has_bts(&self) -> bool {
+        self.debug_store && !self.misc_enable.bts_unavailable()
+    }
+
+    /// Whether processor event-based sampling can be used: Windows' condition for a control area in
+    /// a 64-bit kernel, which is that performance monitoring is available and PEBS not unavailable.
+    pub const fn has_pebs(&self) -> bool {
+        self.debug_store
+            && self.misc_enable.performance_monitoring()
+            && !self.misc_enable.pebs_unavailable()
+    }
+}

@@ -1,0 +1,154 @@
+//! The Emon profile interface.
+
+use core::sync::atomic::AtomicU32;
+
+use pmu_core::{
+    Counter, GlobalRegisters, IntervalLimits, KProfileSource, MsrAddress, NoInterface, PmcIndex,
+    ProfileInterface, Snapshot,
+};
+
+use crate::ArchitecturalPerfmon;
+use crate::registers::{
+    IA32_PERF_GLOBAL_CTRL, IA32_PERF_GLOBAL_OVF_CTRL, IA32_PERF_GLOBAL_STATUS, IA32_PERFEVTSEL0,
+    IA32_PMC0, PerfEvtSel,
+};
+use crate::sources::{self, EmonSource, SOURCES};
+
+/// The most general counters that there are registers for: after `IA32_PERFEVTSEL9` and `IA32_PMC9`
+/// come registers of another kind (SDM vol. 4, table 2-2).
+const MAX_COUNTERS: u8 = 10;
+
+/// The Emon interface of a machine: the general counters of architectural performance monitoring,
+/// and 13 sources.
+#[derive(Debug)]
+pub struct Emon {
+    perfmon: ArchitecturalPerfmon,
+    intervals: [AtomicU32; SOURCES.len()],
+}
+
+impl Emon {
+    /// Claims the machine whose boot processor `snapshot` describes, by Windows' rule: the vendor is
+    /// Intel; CPUID leaf 0x0A exists, has a version, a number of events, and the first event (cycles)
+    /// available; and no Microsoft-compatible hypervisor hides the counters. Beyond that rule, the
+    /// counters must be ones that can be.
+    ///
+    /// # Errors
+    /// The first of these conditions that does not hold.
+    pub fn claim(snapshot: &Snapshot) -> Result<Self, NoInterface> {
+        let perfmon = ArchitecturalPerfmon::from_snapshot(snapshot);
+        let (count, width) = (perfmon.counters(), perfmon.width());
+        if snapshot.vendor() != *b"GenuineIntel" {
+            Err(NoInterface::OtherVendor(snapshot.vendor()))
+        } else if snapshot.hypervisor_hides_counters() {
+            Err(NoInterface::HiddenByHypervisor)
+        } else if perfmon.version() == 0 || perfmon.events() == 0 {
+            Err(NoInterface::NoPerformanceMonitoring)
+        } else if !perfmon.has_event(0) {
+            Err(NoInterface::CyclesUnavailable)
+        } else if !(1..=MAX_COUNTERS).contains(&count) || !(32..=64).contains(&width) {
+            Err(NoInterface::ImplausibleCounters { count, width })
+        } else {
+            Ok(Self::new(perfmon))
+        }
+    }
+
+    /// The interface as a machine has it that declares every event: for listings of what it offers.
+    pub const fn declared() -> Self {
+        Self::new(ArchitecturalPerfmon::from_registers(0x0730_0401, 0, 0, 0))
+    }
+
+    const fn new(perfmon: ArchitecturalPerfmon) -> Self {
+        let mut intervals = [const { AtomicU32::new(IntervalLimits::EVENTS.default) }; _];
+        intervals[0] = AtomicU32::new(IntervalLimits::TIME.default);
+        Self { perfmon, intervals }
+    }
+
+    /// CPUID leaf 0x0A of the boot processor.
+    pub const fn perfmon(&self) -> &ArchitecturalPerfmon {
+        &self.perfmon
+    }
+}
+
+impl ProfileInterface for Emon {
+    type Select = PerfEvtSel;
+    type Source = EmonSource;
+    type Counter = GeneralCounter;
+
+    const NAME: &'static str = "Emon";
+    /// Windows goes on without: every source is then unsupported.
+    const MEMORY_REQUIRED: bool = false;
+
+    fn sources(&self) -> &'static [EmonSource] {
+        &SOURCES
+    }
+
+    fn row(&self, source: KProfileSource) -> Option<usize> {
+        sources::row(source)
+    }
+
+    fn is_declared(&self, row: usize) -> bool {
+        SOURCES
+            .get(row)
+            .is_some_and(|source| source.event_bit().is_none_or(|bit| self.perfmon.has_event(bit)))
+    }
+
+    fn counters(&self) -> u8 {
+        self.perfmon.counters()
+    }
+
+    fn counter(&self, number: u8) -> Option<GeneralCounter> {
+        let width = self.perfmon.width();
+        (number < self.perfmon.counters()).then_some(GeneralCounter { number, width })
+    }
+
+    /// From version 2 (SDM vol. 3B, §20.2.2).
+    fn global(&self) -> Option<GlobalRegisters> {
+        // SAFETY: these say which counters run and which overflowed; none holds an address. The PEBS
+        // buffer's bit of the acknowledge register clears a flag.
+        (self.perfmon.version() >= 2).then_some(unsafe {
+            GlobalRegisters {
+                control: MsrAddress::new(IA32_PERF_GLOBAL_CTRL),
+                status: MsrAddress::new(IA32_PERF_GLOBAL_STATUS),
+                acknowledge: MsrAddress::new(IA32_PERF_GLOBAL_OVF_CTRL),
+            }
+        })
+    }
+
+    /// SDM vol. 3A, "Local Vector Table": delivery of the interrupt sets the entry's mask bit.
+    fn entry_masked_on_delivery(&self) -> bool {
+        true
+    }
+
+    fn interval_cell(&self, row: usize) -> Option<&AtomicU32> {
+        self.intervals.get(row)
+    }
+}
+
+/// A general counter: `IA32_PMCn` with `IA32_PERFEVTSELn`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct GeneralCounter {
+    number: u8,
+    width: u8,
+}
+
+impl Counter for GeneralCounter {
+    fn select_register(&self) -> MsrAddress {
+        // SAFETY: an event select; no value of it makes the processor write to memory. (Precise
+        // sampling needs IA32_PEBS_ENABLE as well, which is behind an unsafe operation.)
+        unsafe { MsrAddress::new(IA32_PERFEVTSEL0 + u32::from(self.number)) }
+    }
+
+    fn value_register(&self) -> MsrAddress {
+        // SAFETY: a counter; its value is a number.
+        unsafe { MsrAddress::new(IA32_PMC0 + u32::from(self.number)) }
+    }
+
+    fn rdpmc_index(&self) -> PmcIndex {
+        PmcIndex::new(u32::from(self.number))
+    }
+
+    fn width(&self) -> u32 {
+        self.width.into()
+    }
+}

@@ -1,0 +1,133 @@
+//! The registers of architectural performance monitoring and of the Debug Store.
+//!
+//! Read first: Intel SDM vol. 3B, ch. 20 "Performance Monitoring", §20.2; vol. 4, §2.1
+//! "Architectural MSRs".
+
+use bitfield_struct::bitfield;
+use pmu_core::EventSelect;
+
+/// `IA32_PMC0`: the first general counter; writes take 32 bits and sign-extend them (SDM vol. 3B,
+/// §20.2.1.1).
+pub const IA32_PMC0: u32 = 0xC1;
+
+/// `IA32_PERFEVTSEL0`: the first event select (SDM vol. 3B, §20.2.1.1).
+pub const IA32_PERFEVTSEL0: u32 = 0x186;
+
+/// `IA32_MISC_ENABLE` (SDM vol. 4, table 2-2).
+pub const IA32_MISC_ENABLE: u32 = 0x1A0;
+
+/// `IA32_DEBUGCTL` (SDM vol. 3B, §18.4.1).
+pub const IA32_DEBUGCTL: u32 = 0x1D9;
+
+/// `IA32_PERF_GLOBAL_STATUS`, from version 2 (SDM vol. 3B, §20.2.2).
+pub const IA32_PERF_GLOBAL_STATUS: u32 = 0x38E;
+
+/// `IA32_PERF_GLOBAL_CTRL`, from version 2 (SDM vol. 3B, §20.2.2).
+pub const IA32_PERF_GLOBAL_CTRL: u32 = 0x38F;
+
+/// `IA32_PERF_GLOBAL_OVF_CTRL`, from version 4 named `IA32_PERF_GLOBAL_STATUS_RESET` (SDM vol. 3B,
+/// §20.2.2 and §20.2.4).
+pub const IA32_PERF_GLOBAL_OVF_CTRL: u32 = 0x390;
+
+/// `IA32_PEBS_ENABLE` (SDM vol. 3B, §20.6.2.4).
+pub const IA32_PEBS_ENABLE: u32 = 0x3F1;
+
+/// `IA32_DS_AREA` (SDM vol. 3B, §18.4.9).
+pub const IA32_DS_AREA: u32 = 0x600;
+
+/// `IA32_PERFEVTSELx` (SDM vol. 3B, §20.2.1.1, figure "Layout of IA32_PERFEVTSELx MSRs").
+#[bitfield(u64, defmt = cfg(feature = "defmt"))]
+#[derive(PartialEq, Eq)]
+pub struct PerfEvtSel {
+    /// The event's number.
+    pub event: u8,
+    /// The unit mask.
+    pub unit_mask: u8,
+    /// Counts at privilege levels above 0.
+    pub user: bool,
+    /// Counts at privilege level 0.
+    pub os: bool,
+    /// Counts rising edges of the event.
+    pub edge: bool,
+    /// Toggles the PMi pins; reserved on today's processors.
+    pub pin_control: bool,
+    /// Interrupts through the local APIC when the counter overflows.
+    pub interrupt: bool,
+    /// Version 3: counts for all threads of the core; deprecated from version 5.
+    pub any_thread: bool,
+    /// Counts.
+    pub enable: bool,
+    /// Inverts the comparison with the counter mask.
+    pub invert: bool,
+    /// Counts cycles with at least this many events (0: events).
+    pub counter_mask: u8,
+    __: u32,
+}
+
+impl EventSelect for PerfEvtSel {
+    fn select_bits(self) -> u64 {
+        self.into_bits()
+    }
+
+    fn event_number(self) -> u16 {
+        self.event().into()
+    }
+
+    fn event_unit_mask(self) -> u8 {
+        self.unit_mask()
+    }
+
+    fn running(self) -> Self {
+        self.with_interrupt(true).with_enable(true)
+    }
+}
+
+/// The bits of `IA32_MISC_ENABLE` that speak of performance monitoring (SDM vol. 4, table 2-2).
+#[bitfield(u64, defmt = cfg(feature = "defmt"))]
+#[derive(PartialEq, Eq)]
+pub struct MiscEnable {
+    #[bits(7)]
+    __: u8,
+    /// Performance monitoring is available (read-only).
+    pub performance_monitoring: bool,
+    #[bits(3)]
+    __: u8,
+    /// Branch trace storage is unavailable (read-only).
+    pub bts_unavailable: bool,
+    /// Processor event-based sampling is unavailable (read-only).
+    pub pebs_unavailable: bool,
+    #[bits(51)]
+    __: u64,
+}
+
+/// The bits of `IA32_DEBUGCTL` that speak of tracing and performance monitoring (SDM vol. 3B,
+/// §18.4.1, figure "IA32_DEBUGCTL MSR").
+#[bitfield(u64, defmt = cfg(feature = "defmt"))]
+#[derive(PartialEq, Eq)]
+pub struct DebugCtl {
+    /// Records branches in the LBR stack.
+    pub lbr: bool,
+    /// Single-steps on branches.
+    pub btf: bool,
+    #[bits(4)]
+    __: u8,
+    /// Sends branch trace messages.
+    pub tr: bool,
+    /// Stores branch trace messages in the BTS buffer: **memory is written**.
+    pub bts: bool,
+    /// Interrupts when the BTS buffer is nearly full, instead of wrapping around.
+    pub bt_int: bool,
+    /// No branch trace messages at privilege level 0.
+    pub bts_off_os: bool,
+    /// No branch trace messages at privilege levels above 0.
+    pub bts_off_usr: bool,
+    /// Freezes the LBR stack when a performance interrupt is requested.
+    pub freeze_lbrs_on_pmi: bool,
+    /// Freezes the counters when a performance interrupt is requested.
+    pub freeze_perfmon_on_pmi: bool,
+    __: bool,
+    /// Freezes the counters in system-management mode.
+    pub freeze_while_smm: bool,
+    #[bits(49)]
+    __: u64,
+}
