@@ -1,1 +1,29 @@
+#![doc = include_str!("../README.md")]
+#![no_std]
 
+#[cfg(test)]
+extern crate std;
+
+mod affinity;
+pub mod bucket;
+mod error;
+mod hardware;
+pub mod layout;
+mod marks;
+mod object;
+mod profiles;
+mod source_list;
+pub mod trace;
+mod version;
+pub mod walk;
+
+pub use affinity::{Affinity, MAX_GROUPS};
+pub use error::{CreateError, ProfileError};
+pub use hardware::{ProfileHardware, ThisProcessor};
+pub use marks::Statistics;
+pub use object::{BasicProfile, ProfileCallback, ProfileObject};
+pub use profiles::{Examination, Profiles};
+pub use source_list::{
+    SOURCE_LIST_CLASS, SourceListEntry, SourceListError, read_source_list, write_source_list,
+};
+pub use version::{HalInterface, PointerWidth, Rules, WindowsVersion};

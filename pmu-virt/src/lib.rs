@@ -1,1 +1,37 @@
+#![doc = include_str!("../README.md")]
+#![no_std]
+#![forbid(unsafe_code)]
 
+#[cfg(test)]
+extern crate std;
+
+mod access;
+mod advance;
+mod amd;
+mod configuration;
+mod cpuid;
+mod event;
+mod feed;
+mod filter;
+mod intel;
+mod layout;
+mod model;
+mod overflow;
+mod pmi;
+mod state;
+
+pub mod mock;
+
+pub use access::{Mode, Read, Write, Written};
+pub use advance::Advanced;
+pub use configuration::{AmdConfiguration, Configuration, ConfigurationError, IntelConfiguration};
+pub use configuration::Vendor;
+pub use event::{EventKey, Privilege};
+pub use feed::{Feed, FedEvent, FedEvents, TooManyEvents};
+pub use filter::{
+    AllowAll, EventFilter, EventPolicy, FilterAction, FilterEntry, FilterError, FilterRow,
+};
+pub use model::{RunningEvent, VirtualPmu};
+pub use overflow::Headroom;
+pub use pmi::{Delivery, PerformanceEntry, PmiOutcome};
+pub use state::{PmuState, StateError};

@@ -1,0 +1,133 @@
+//! Sets of processors, by group.
+
+use pmu_core::ProcessorNumber;
+
+/// How many processor groups a set can speak of: those of `KAFFINITY_EX` in the largest Windows.
+pub const MAX_GROUPS: usize = 32;
+
+/// A set of processors: `KAFFINITY_EX`, a 64-bit mask a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct Affinity {
+    masks: [u64; MAX_GROUPS],
+}
+
+impl Affinity {
+    /// No processor.
+    pub const EMPTY: Self = Self { masks: [0; MAX_GROUPS] };
+
+    /// Every processor that there could be.
+    pub const ALL: Self = Self { masks: [u64::MAX; MAX_GROUPS] };
+
+    /// The processors of one group.
+    pub const fn of_group(group: u16, mask: u64) -> Self {
+        let mut masks = [0; MAX_GROUPS];
+        if (group as usize) < MAX_GROUPS {
+            masks[group as usize] = mask;
+        }
+        Self { masks }
+    }
+
+    /// One processor.
+    pub const fn of(processor: ProcessorNumber) -> Self {
+        Self::of_group(processor.group, 1u64.unbounded_shl(processor.number as u32))
+    }
+
+    /// The first `count` processors, in full groups of 64.
+    pub const fn first(count: usize) -> Self {
+        let mut masks = [0; MAX_GROUPS];
+        let mut group = 0;
+        while group < MAX_GROUPS {
+            let left = count.saturating_sub(group * 64);
+            masks[group] = if left >= 64 { u64::MAX } else { (1 << left) - 1 };
+            group += 1;
+        }
+        Self { masks }
+    }
+
+    /// The mask of a group.
+    #[inline]
+    pub fn mask(&self, group: usize) -> u64 {
+        self.masks.get(group).copied().unwrap_or(0)
+    }
+
+    /// Whether the set has a processor.
+    #[inline]
+    pub fn contains(&self, processor: ProcessorNumber) -> bool {
+        let bit = 1u64.unbounded_shl(processor.number.into());
+        self.mask(processor.group.into()) & bit != 0
+    }
+
+    /// Whether the set is empty.
+    pub fn is_empty(&self) -> bool {
+        self.masks.iter().all(|mask| *mask == 0)
+    }
+
+    /// Processors that are in either set.
+    pub fn union(self, other: Self) -> Self {
+        self.zip(other, |a, b| a | b)
+    }
+
+    /// Processors that are in both sets.
+    pub fn intersection(self, other: Self) -> Self {
+        self.zip(other, |a, b| a & b)
+    }
+
+    /// Processors that are in this set and not in the other.
+    pub fn difference(self, other: Self) -> Self {
+        self.zip(other, |a, b| a & !b)
+    }
+
+    fn zip(mut self, other: Self, combine: impl Fn(u64, u64) -> u64) -> Self {
+        for (mask, other) in self.masks.iter_mut().zip(other.masks) {
+            *mask = combine(*mask, other);
+        }
+        self
+    }
+
+    /// The processors, ascending.
+    pub fn iter(&self) -> impl Iterator<Item = ProcessorNumber> + '_ {
+        (0..).zip(&self.masks).flat_map(|(group, mask)| {
+            (0..64)
+                .filter(move |number| mask >> number & 1 != 0)
+                .map(move |number| ProcessorNumber { group, number })
+        })
+    }
+}
+
+impl FromIterator<ProcessorNumber> for Affinity {
+    fn from_iter<T: IntoIterator<Item = ProcessorNumber>>(processors: T) -> Self {
+        processors.into_iter().fold(Self::EMPTY, |set, p| set.union(Self::of(p)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::vec::Vec;
+
+    #[test]
+    fn a_set_has_what_was_put_in_over_group_borders() {
+        let set = Affinity::first(66);
+        let members: Vec<usize> = set.iter().map(ProcessorNumber::index).collect();
+        assert_eq!(members, (0..66).collect::<Vec<_>>());
+        assert!(set.contains(ProcessorNumber { group: 1, number: 1 }));
+        assert!(!set.contains(ProcessorNumber { group: 1, number: 2 }));
+        assert_eq!(set.iter().collect::<Affinity>(), set);
+        assert_eq!(Affinity::first(MAX_GROUPS * 64), Affinity::ALL);
+        assert_eq!(Affinity::first(usize::MAX), Affinity::ALL);
+        assert!(Affinity::first(0).is_empty());
+    }
+
+    #[test]
+    fn a_processor_that_can_not_be_is_in_no_set() {
+        for processor in [
+            ProcessorNumber { group: 32, number: 0 },
+            ProcessorNumber { group: 0, number: 64 },
+            ProcessorNumber { group: u16::MAX, number: u8::MAX },
+        ] {
+            assert!(!Affinity::ALL.contains(processor));
+            assert!(Affinity::of(processor).is_empty());
+        }
+    }
+}

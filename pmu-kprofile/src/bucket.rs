@@ -1,0 +1,124 @@
+//! Bucket arithmetic: which counter of a buffer an address belongs to.
+//!
+//! A profile divides its range into buckets of 2ᴮ bytes, 2 ≤ B ≤ 31, and counts each in a 4-byte
+//! counter. Windows stores B−2, so that one shift turns the distance from the range's base into a
+//! byte offset in the buffer, but for its two low bits: `((pc − base) >> (B − 2)) & !3`.
+
+use core::fmt;
+
+use crate::Rules;
+
+/// A counter's size in bytes.
+pub const COUNTER_BYTES: u64 = 4;
+
+/// A bucket's size, as a profile object stores it: two less than its logarithm.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct Bucket {
+    shift: u8,
+}
+
+impl Bucket {
+    /// The smallest bucket, 4 bytes.
+    pub const SMALLEST: Self = Self { shift: 0 };
+
+    /// The largest bucket, 2 GiB.
+    pub const LARGEST: Self = Self { shift: 29 };
+
+    /// Buckets of 2 to the power of `log2` bytes.
+    ///
+    /// # Errors
+    /// `log2` is not within 2–31.
+    pub const fn from_log2(log2: u32) -> Result<Self, BucketSizeError> {
+        if log2 < 2 || log2 > 31 {
+            Err(BucketSizeError { log2 })
+        } else {
+            Ok(Self { shift: (log2 - 2) as u8 })
+        }
+    }
+
+    /// The logarithm of the bucket's size in bytes.
+    pub const fn log2(self) -> u32 {
+        self.shift as u32 + 2
+    }
+
+    /// What `KPROFILE.BucketShift` holds: [`log2`](Self::log2) less 2.
+    pub const fn shift(self) -> u32 {
+        self.shift as u32
+    }
+
+    /// The bucket's size in bytes.
+    pub const fn bytes(self) -> u64 {
+        1 << self.log2()
+    }
+
+    /// The byte offset in the buffer of the counter for a distance from the range's base.
+    #[inline]
+    pub const fn offset(self, distance: u64) -> u64 {
+        (distance >> self.shift) & !3
+    }
+
+    /// How many buckets a range of `size` bytes has; the last one may be partial.
+    pub const fn count(self, size: u64) -> u64 {
+        size.div_ceil(self.bytes())
+    }
+
+    /// Whether a buffer is large enough for a range, as a version of Windows sees it.
+    ///
+    /// Before version 1703 bytes are compared where counters should be: a partial last bucket and a
+    /// buffer that is no multiple of 4 both let through what does not fit.
+    pub const fn fits(self, rules: Rules, size: u64, buffer_bytes: u32) -> bool {
+        if rules.version.checks_buffer_strictly() {
+            self.count(size) <= buffer_bytes as u64 / COUNTER_BYTES
+        } else {
+            size >> self.shift <= buffer_bytes as u64
+        }
+    }
+
+    /// The bucket for a range whose creator left the choice to the kernel, which only the segment
+    /// mode of 32-bit Windows does: the smallest with which the range fits the buffer.
+    ///
+    /// Before version 1703 the formula rounds down on its way, and may so choose buckets too small
+    /// for the buffer (refused afterwards, or let through) or none at all.
+    pub const fn for_buffer(rules: Rules, size: u64, buffer_bytes: u32) -> Option<Self> {
+        let counters = buffer_bytes as u64 / COUNTER_BYTES;
+        if counters == 0 {
+            return None;
+        }
+        let log2 = if rules.version.checks_buffer_strictly() {
+            // The smallest B with ceil(size / 2ᴮ) ≤ counters, which is ceil(size / counters) ≤ 2ᴮ.
+            ceil_log2(size.div_ceil(counters))
+        } else {
+            match size / counters {
+                // The logarithm of −1 or of 0; both end outside the limits of a bucket.
+                0 => return None,
+                1 => 2,
+                quotient => (quotient - 1).ilog2() + 1,
+            }
+        };
+        match Self::from_log2(if log2 < 2 { 2 } else { log2 }) {
+            Ok(bucket) => Some(bucket),
+            Err(_) => None,
+        }
+    }
+}
+
+const fn ceil_log2(n: u64) -> u32 {
+    if n <= 1 { 0 } else { (n - 1).ilog2() + 1 }
+}
+
+/// A bucket size outside 2–31.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct BucketSizeError {
+    /// The logarithm that was asked for.
+    pub log2: u32,
+}
+
+impl fmt::Display for BucketSizeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "a bucket of 2^{} bytes is outside 4 bytes to 2 GiB", self.log2)
+    }
+}
+
+impl core::error::Error for BucketSizeError {}

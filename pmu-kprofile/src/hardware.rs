@@ -1,0 +1,79 @@
+//! The profile hardware of all processors, as profile objects need it.
+
+use pmu_core::{
+    InterfaceError, KProfileSource, MsrBackend, Platform, ProcessorNumber, ProfileInterface,
+    Session,
+};
+
+use crate::Affinity;
+
+/// Starts and stops profile sources on any processor: `HalStartProfileInterrupt` and
+/// `HalStopProfileInterrupt`, with an answer.
+///
+/// [`ThisProcessor`] serves a machine with one processor. For more, implement it with what the
+/// kernel has to run a function on another processor (an inter-processor interrupt), and let that
+/// function use the other processor's [`Session`].
+///
+/// Every method is called in task context, with no lock of this crate held that an interrupt wants.
+pub trait ProfileHardware {
+    /// The processor that executes the call.
+    fn this_processor(&self) -> ProcessorNumber;
+
+    /// The processors that are running.
+    fn active_processors(&self) -> Affinity;
+
+    /// Whether the interface supports a source.
+    fn supports(&self, source: KProfileSource) -> bool;
+
+    /// Starts a source on a processor. It does not run there.
+    fn start(
+        &mut self,
+        processor: ProcessorNumber,
+        source: KProfileSource,
+    ) -> Result<(), InterfaceError>;
+
+    /// Stops a source on a processor. It runs there.
+    fn stop(
+        &mut self,
+        processor: ProcessorNumber,
+        source: KProfileSource,
+    ) -> Result<(), InterfaceError>;
+}
+
+/// The hardware of a machine whose only active processor is this one.
+#[derive(Debug)]
+pub struct ThisProcessor<'s, 'a, I, M, P> {
+    session: &'s mut Session<'a, I, M, P>,
+    number: ProcessorNumber,
+}
+
+impl<'s, 'a, I, M, P> ThisProcessor<'s, 'a, I, M, P> {
+    /// The processor `number`, whose session this is.
+    pub fn new(session: &'s mut Session<'a, I, M, P>, number: ProcessorNumber) -> Self {
+        Self { session, number }
+    }
+}
+
+impl<I: ProfileInterface, M: MsrBackend, P: Platform> ProfileHardware
+    for ThisProcessor<'_, '_, I, M, P>
+{
+    fn this_processor(&self) -> ProcessorNumber {
+        self.number
+    }
+
+    fn active_processors(&self) -> Affinity {
+        Affinity::of(self.number)
+    }
+
+    fn supports(&self, source: KProfileSource) -> bool {
+        self.session.query(source).is_supported()
+    }
+
+    fn start(&mut self, _: ProcessorNumber, source: KProfileSource) -> Result<(), InterfaceError> {
+        self.session.start(source)
+    }
+
+    fn stop(&mut self, _: ProcessorNumber, source: KProfileSource) -> Result<(), InterfaceError> {
+        self.session.stop(source)
+    }
+}

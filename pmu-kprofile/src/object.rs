@@ -1,0 +1,323 @@
+//! Profile objects: which interrupts to act on, and what to do.
+
+use core::fmt;
+use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+
+use pmu_core::{InterruptFrame, KProfileSource, ProcessId};
+
+use crate::bucket::{Bucket, COUNTER_BYTES};
+use crate::layout::{KProfile, ListEntry, ObjectType, Role};
+use crate::{Affinity, CreateError, PointerWidth, ProfileHardware, Rules};
+
+/// What a basic profile is to sample: the arguments of `NtCreateProfileEx`.
+#[derive(Clone, Copy, Debug)]
+pub struct BasicProfile<'b> {
+    /// The process whose execution is profiled; `None`: whatever executes.
+    pub process: Option<ProcessId>,
+    /// The range's first address. In the segment mode of a 32-bit Windows, which a `bucket_log2` of 0
+    /// and a base below 64 KiB select: the segment, for virtual-8086 execution.
+    pub base: u64,
+    /// The range's size in bytes.
+    pub size: u64,
+    /// The logarithm of a bucket's size in bytes, 2–31.
+    pub bucket_log2: u32,
+    /// A counter for each bucket. They are added to, modulo 2³², and never cleared.
+    pub buffer: &'b [AtomicU32],
+    /// What makes the interrupt recur.
+    pub source: KProfileSource,
+    /// The processors whose execution is profiled; `None`: all active ones.
+    pub affinity: Option<Affinity>,
+}
+
+/// Acts on a profile interrupt in a way of its own.
+///
+/// # For implementers
+/// - Called in interrupt or NMI context, possibly on several processors at a time, and while a call
+///   on the same processor is under way: no lock, no allocation, no panic.
+/// - Starting and stopping profiles from here is refused
+///   ([`WrongContext`](crate::ProfileError::WrongContext)).
+pub trait ProfileCallback: Sync {
+    /// An interrupt of the object's source came.
+    fn profile_interrupt(&self, frame: &dyn InterruptFrame, source: KProfileSource);
+}
+
+/// A kernel profile object: conditions, and an action for the interrupts that meet them.
+///
+/// It is created stopped, and acts while it is started on [lists](crate::Profiles).
+pub struct ProfileObject<'b> {
+    process: Option<ProcessId>,
+    source: AtomicU32,
+    /// The processors on which the source runs for this object; a callback object's are all.
+    affinity: Affinity,
+    action: Action<'b>,
+    rules: Rules,
+    /// The lists that it is started on, by address; 0: none.
+    owner: AtomicUsize,
+}
+
+enum Action<'b> {
+    Basic(Basic<'b>),
+    Callback(&'b dyn ProfileCallback),
+}
+
+struct Basic<'b> {
+    base: u64,
+    /// Base plus size.
+    limit: u64,
+    bucket: Bucket,
+    buffer: &'b [AtomicU32],
+    /// The segment of virtual-8086 execution; 0: linear addresses.
+    segment: u16,
+}
+
+/// What an object did with an interrupt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// The conditions are not met.
+    Passed,
+    /// It counted, or called back.
+    Acted,
+    /// Windows would have counted outside the buffer.
+    Outside,
+}
+
+impl<'b> ProfileObject<'b> {
+    /// Creates a basic profile object, with Windows' checks in Windows' order.
+    ///
+    /// The affinity is taken as of now: `None`, and before Windows 7 an affinity without active
+    /// processors, become the processors that are active.
+    ///
+    /// # Errors
+    /// See [`CreateError`]; each has the status that Windows answers. Task context.
+    pub fn basic(
+        rules: Rules,
+        request: BasicProfile<'b>,
+        hardware: &impl ProfileHardware,
+    ) -> Result<Self, CreateError> {
+        let buffer_bytes = u32::try_from(request.buffer.len() as u64 * COUNTER_BYTES)
+            .unwrap_or(u32::MAX - (COUNTER_BYTES as u32 - 1));
+        let (version, mut base, mut segment) = (rules.version, request.base, 0);
+        if buffer_bytes == 0 && version.refuses_empty_buffer() {
+            return Err(CreateError::EmptyBuffer);
+        }
+        let segment_mode = rules.width == PointerWidth::Bits32
+            && request.bucket_log2 == 0
+            && request.base < 0x1_0000;
+        let bucket = if segment_mode {
+            segment = request.base as u16;
+            base = 0;
+            Bucket::for_buffer(rules, request.size, buffer_bytes)
+        } else {
+            Bucket::from_log2(request.bucket_log2).ok()
+        };
+        let bucket = bucket.ok_or(CreateError::BucketSize { log2: request.bucket_log2 })?;
+        if !bucket.fits(rules, request.size, buffer_bytes) {
+            return Err(CreateError::BufferTooSmall {
+                buckets: bucket.count(request.size),
+                counters: request.buffer.len() as u64,
+            });
+        }
+        let limit = base
+            .checked_add(request.size)
+            .filter(|limit| base.max(*limit) <= rules.width.max_address())
+            .ok_or(CreateError::RangeWraps)?;
+        if version.checks_source() && !hardware.supports(request.source) {
+            return Err(CreateError::UnsupportedSource(request.source));
+        }
+        let active = hardware.active_processors();
+        let affinity = match request.affinity {
+            Some(affinity) if version.checks_affinity() => {
+                if affinity.is_empty() || !affinity.difference(active).is_empty() {
+                    return Err(CreateError::Affinity);
+                }
+                affinity
+            }
+            Some(affinity) => {
+                let idle = affinity.intersection(active).is_empty();
+                let all = affinity.is_empty() || (idle && version.idle_affinity_means_all());
+                if all { active } else { affinity }
+            }
+            None => active,
+        };
+        if segment != 0 && request.process.is_none() {
+            return Err(CreateError::SegmentWithoutProcess);
+        }
+        let basic = Basic { base, limit, bucket, buffer: request.buffer, segment };
+        Ok(Self::new(rules, request.process, request.source, affinity, Action::Basic(basic)))
+    }
+
+    /// Creates a callback object. Its only condition is the source; it acts on every processor.
+    ///
+    /// # Errors
+    /// [`NoCallbackObjects`](CreateError::NoCallbackObjects) before Windows 8. A source that the
+    /// hardware does not support shows when the object is started.
+    pub const fn callback(
+        rules: Rules,
+        source: KProfileSource,
+        callback: &'b dyn ProfileCallback,
+    ) -> Result<Self, CreateError> {
+        if !rules.version.has_callback_objects() {
+            return Err(CreateError::NoCallbackObjects);
+        }
+        Ok(Self::new_callback(rules, source, callback))
+    }
+
+    /// A callback object, whatever the version.
+    pub(crate) const fn new_callback(
+        rules: Rules,
+        source: KProfileSource,
+        callback: &'b dyn ProfileCallback,
+    ) -> Self {
+        Self::new(rules, None, source, Affinity::ALL, Action::Callback(callback))
+    }
+
+    const fn new(
+        rules: Rules,
+        process: Option<ProcessId>,
+        source: KProfileSource,
+        affinity: Affinity,
+        action: Action<'b>,
+    ) -> Self {
+        Self {
+            process,
+            source: AtomicU32::new(source.value()),
+            affinity,
+            action,
+            rules,
+            owner: AtomicUsize::new(0),
+        }
+    }
+
+    /// The process on whose list the object goes; `None`: the global list.
+    #[inline]
+    pub fn process(&self) -> Option<ProcessId> {
+        self.process
+    }
+
+    /// What makes the interrupt recur.
+    pub fn source(&self) -> KProfileSource {
+        // The value came from a source, so it is one.
+        KProfileSource::new(self.source.load(Ordering::Relaxed)).unwrap_or(KProfileSource::TIME)
+    }
+
+    /// Changes the source of an object that is not started.
+    pub(crate) fn set_source(&self, source: KProfileSource) {
+        self.source.store(source.value(), Ordering::Relaxed);
+    }
+
+    /// Whether the object is started, on whichever lists.
+    pub fn is_started(&self) -> bool {
+        self.owner.load(Ordering::Acquire) != 0
+    }
+
+    /// The lists that the object is started on, by address; 0: none.
+    pub(crate) fn owner(&self) -> usize {
+        self.owner.load(Ordering::Acquire)
+    }
+
+    /// Moves the object from one owner to another. `false`: it was not `from`'s.
+    pub(crate) fn change_owner(&self, from: usize, to: usize) -> bool {
+        self.owner.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire).is_ok()
+    }
+
+    /// The processors on which the source must run for this object.
+    pub(crate) fn processors(&self, active: Affinity) -> Affinity {
+        self.affinity.intersection(active)
+    }
+
+    /// Looks at an interrupt, and acts if it meets the conditions.
+    #[inline]
+    pub(crate) fn examine<F: InterruptFrame>(&self, frame: &F, source: KProfileSource) -> Outcome {
+        let version = self.rules.version;
+        if version.has_source_and_affinity()
+            && self.source.load(Ordering::Relaxed) != source.value()
+        {
+            return Outcome::Passed;
+        }
+        match &self.action {
+            Action::Basic(basic) => {
+                if version.has_source_and_affinity() && !self.affinity.contains(frame.processor()) {
+                    return Outcome::Passed;
+                }
+                basic.count(frame, version.end_is_inclusive())
+            }
+            Action::Callback(callback) => {
+                callback.profile_interrupt(frame, source);
+                Outcome::Acted
+            }
+        }
+    }
+
+    /// The object as Windows would lay it out, linked to nothing: for a debugger's eyes.
+    pub fn to_kprofile(&self) -> KProfile {
+        let role = match &self.action {
+            Action::Basic(basic) => Role::Basic {
+                range_base: basic.base,
+                range_limit: basic.limit,
+                bucket_shift: basic.bucket.shift(),
+                buffer: basic.buffer.as_ptr() as usize as u64,
+                segment: basic.segment.into(),
+            },
+            Action::Callback(callback) => Role::Callback {
+                callback: 0,
+                context: core::ptr::from_ref(*callback).cast::<()>() as usize as u64,
+            },
+        };
+        KProfile {
+            object_type: match &self.action {
+                Action::Callback(_) => ObjectType::Callback,
+                Action::Basic(_) => ObjectType::basic_of(self.rules.version),
+            },
+            link: ListEntry::default(),
+            process: self.process.map_or(0, ProcessId::get),
+            role,
+            affinity: match &self.action {
+                Action::Basic(_) => self.affinity,
+                Action::Callback(_) => Affinity::EMPTY,
+            },
+            source: self.source(),
+            started: self.is_started(),
+        }
+    }
+}
+
+/// RFLAGS bit 17: virtual-8086 mode (Intel SDM vol. 1, §3.4.3).
+const VIRTUAL_8086: u64 = 1 << 17;
+
+impl Basic<'_> {
+    #[inline]
+    fn count<F: InterruptFrame>(&self, frame: &F, end_is_inclusive: bool) -> Outcome {
+        let pc = frame.pc();
+        let inside = pc >= self.base && (pc < self.limit || (end_is_inclusive && pc == self.limit));
+        if !inside {
+            return Outcome::Passed;
+        }
+        if self.segment != 0 && (frame.flags() & VIRTUAL_8086 == 0 || frame.cs() != self.segment) {
+            return Outcome::Passed;
+        }
+        let offset = self.bucket.offset(pc - self.base);
+        match self.buffer.get((offset / COUNTER_BYTES) as usize) {
+            Some(counter) => {
+                counter.fetch_add(1, Ordering::Relaxed);
+                Outcome::Acted
+            }
+            None => Outcome::Outside,
+        }
+    }
+}
+
+impl fmt::Debug for ProfileObject<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut object = f.debug_struct("ProfileObject");
+        object.field("process", &self.process).field("source", &self.source());
+        match &self.action {
+            Action::Basic(basic) => object
+                .field("base", &format_args!("{:#X}", basic.base))
+                .field("limit", &format_args!("{:#X}", basic.limit))
+                .field("bucket", &basic.bucket.bytes())
+                .field("counters", &basic.buffer.len()),
+            Action::Callback(_) => object.field("callback", &()),
+        };
+        object.field("started", &self.is_started()).finish()
+    }
+}

@@ -1,0 +1,173 @@
+//! The source list as Windows' kernel returns it: a chain of `PROFILE_SOURCE_INFO`.
+//!
+//! `NtQuerySystemInformation`, information class 0x1F (`SystemPerformanceTraceInformation`), whose
+//! buffer's first word selects 0x0D (`EventTraceProfileSourceListInformation`).
+
+use core::fmt;
+
+use pmu_core::{IntervalLimits, KProfileSource, NtStatus, ProfileInterface, ProfileSource};
+
+/// `EventTraceProfileSourceListInformation`.
+pub const SOURCE_LIST_CLASS: u32 = 0x0D;
+
+/// What precedes the first entry: the class, and a spare word.
+const HEADER: usize = 8;
+
+/// An entry's bytes before its name.
+const ENTRY: usize = 0x18;
+
+/// Why a source list was not written or read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub enum SourceListError {
+    /// The buffer is too small; nothing was written.
+    BufferTooSmall {
+        /// Bytes that the list needs.
+        needed: usize,
+    },
+    /// The buffer's first word is not the class.
+    WrongClass(u32),
+    /// An entry, its link or its name is not within the buffer, or ill-formed.
+    Malformed {
+        /// The entry's offset.
+        offset: usize,
+    },
+}
+
+impl SourceListError {
+    /// The status with which Windows reports it.
+    pub const fn status(&self) -> NtStatus {
+        match self {
+            Self::BufferTooSmall { .. } => NtStatus::BUFFER_TOO_SMALL,
+            Self::WrongClass(_) => NtStatus::NOT_IMPLEMENTED,
+            Self::Malformed { .. } => NtStatus::INVALID_PARAMETER,
+        }
+    }
+}
+
+impl fmt::Display for SourceListError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::BufferTooSmall { needed } => write!(f, "the source list needs {needed} bytes"),
+            Self::WrongClass(class) => write!(f, "class {class:#X} is not the source list's"),
+            Self::Malformed { offset } => write!(f, "malformed entry at offset {offset:#X}"),
+        }
+    }
+}
+
+impl core::error::Error for SourceListError {}
+
+/// Answers a query: writes the supported sources of an interface into `buffer`, whose first word
+/// names the class, and says how many bytes were written. Task context.
+///
+/// # Errors
+/// [`WrongClass`](SourceListError::WrongClass);
+/// [`BufferTooSmall`](SourceListError::BufferTooSmall) with the size that would do.
+pub fn write_source_list<I: ProfileInterface>(
+    interface: &I,
+    buffer: &mut [u8],
+) -> Result<usize, SourceListError> {
+    let supported =
+        || interface.sources().iter().filter(|row| interface.query(row.source()).is_supported());
+    let needed = HEADER + supported().map(|row| entry_size(row.windows_name())).sum::<usize>();
+    if buffer.len() < needed {
+        return Err(SourceListError::BufferTooSmall { needed });
+    }
+    let class = word(buffer, 0).unwrap_or_default();
+    if class != SOURCE_LIST_CLASS {
+        return Err(SourceListError::WrongClass(class));
+    }
+    let (header, mut rest) = buffer.split_at_mut(HEADER);
+    put(header, 4, &[0; 4]);
+    let mut rows = supported().peekable();
+    while let Some(row) = rows.next() {
+        let size = entry_size(row.windows_name());
+        let (entry, after) = rest.split_at_mut(size);
+        rest = after;
+        let limits: IntervalLimits = interface.query(row.source()).limits;
+        let next = if rows.peek().is_some() { size as u32 } else { 0 };
+        entry.fill(0);
+        put(entry, 0x00, &next.to_le_bytes());
+        put(entry, 0x04, &row.source().value().to_le_bytes());
+        put(entry, 0x08, &limits.min.to_le_bytes());
+        put(entry, 0x0C, &limits.max.to_le_bytes());
+        for (index, unit) in row.windows_name().encode_utf16().enumerate() {
+            put(entry, ENTRY + 2 * index, &unit.to_le_bytes());
+        }
+    }
+    Ok(needed)
+}
+
+/// An entry's size with its name and the name's end, a multiple of 8.
+fn entry_size(name: &str) -> usize {
+    (ENTRY + 2 * (name.encode_utf16().count() + 1)).next_multiple_of(8)
+}
+
+fn put(bytes: &mut [u8], offset: usize, value: &[u8]) {
+    bytes.iter_mut().skip(offset).zip(value).for_each(|(to, from)| *to = *from);
+}
+
+fn word(bytes: &[u8], offset: usize) -> Option<u32> {
+    let bytes = bytes.get(offset..offset.checked_add(4)?)?;
+    Some(u32::from_le_bytes(bytes.try_into().ok()?))
+}
+
+/// One `PROFILE_SOURCE_INFO`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct SourceListEntry<'b> {
+    /// The source.
+    pub source: KProfileSource,
+    /// Its shortest interval.
+    pub min_interval: u32,
+    /// Its longest interval.
+    pub max_interval: u32,
+    /// Its name in UTF-16, little-endian, without the terminating zero.
+    name: &'b [u8],
+}
+
+impl SourceListEntry<'_> {
+    /// The name's characters; what is no character is replaced.
+    pub fn name(&self) -> impl Iterator<Item = char> {
+        let units = self.name.chunks_exact(2).map(|unit| match unit {
+            [low, high] => u16::from_le_bytes([*low, *high]),
+            _ => 0,
+        });
+        char::decode_utf16(units).map(|unit| unit.unwrap_or(char::REPLACEMENT_CHARACTER))
+    }
+}
+
+/// Reads a source list, from this crate or from Windows. At the first thing that is wrong the error
+/// is the last item.
+pub fn read_source_list(
+    buffer: &[u8],
+) -> impl Iterator<Item = Result<SourceListEntry<'_>, SourceListError>> {
+    let mut next = Some(HEADER);
+    core::iter::from_fn(move || {
+        let offset = next.take()?;
+        let malformed = SourceListError::Malformed { offset };
+        Some(read_entry(buffer, offset).ok_or(malformed).map(|(entry, following)| {
+            next = following;
+            entry
+        }))
+    })
+}
+
+/// The entry at an offset, and where the following one is.
+fn read_entry(buffer: &[u8], offset: usize) -> Option<(SourceListEntry<'_>, Option<usize>)> {
+    let next = word(buffer, offset)? as usize;
+    // An entry does not reach into the next one, and links lead forward: so a walk ends.
+    let end = if next == 0 { buffer.len() } else { offset.checked_add(next)? };
+    let entry = buffer.get(offset..end)?;
+    let name = entry.get(ENTRY..)?;
+    let length = name.chunks_exact(2).position(|unit| unit == [0, 0])?;
+    Some((
+        SourceListEntry {
+            source: KProfileSource::new(word(entry, 4)?)?,
+            min_interval: word(entry, 8)?,
+            max_interval: word(entry, 0xC)?,
+            name: name.get(..2 * length)?,
+        },
+        (next != 0).then_some(end),
+    ))
+}

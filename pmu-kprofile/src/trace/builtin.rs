@@ -1,0 +1,110 @@
+//! The callbacks that the kernel itself has: cache-errata bookkeeping, the sampled profile, and the
+//! PMC interrupt.
+
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use pmu_core::{InterruptFrame, Interval, IntervalLimits, KProfileSource};
+
+use super::record::{Detail, Hook, TraceRecord};
+use super::ring::TraceRing;
+use crate::{PointerWidth, ProfileCallback};
+
+/// Writes a record of each interrupt into the interrupted processor's ring.
+///
+/// ```
+/// use pmu_kprofile::PointerWidth;
+/// use pmu_kprofile::trace::{Hook, TraceCallback, TraceRing};
+/// static RINGS: [TraceRing<128>; 2] = [const { TraceRing::new() }; 2];
+/// static SAMPLED_PROFILE: TraceCallback<128> =
+///     TraceCallback::new(Hook::SampledProfile, PointerWidth::Bits64, &RINGS);
+/// assert_eq!(SAMPLED_PROFILE.dropped(), 0);
+/// ```
+#[derive(Debug)]
+pub struct TraceCallback<const N: usize> {
+    hook: Hook,
+    width: PointerWidth,
+    rings: &'static [TraceRing<N>],
+    ringless: AtomicU64,
+}
+
+impl<const N: usize> TraceCallback<N> {
+    /// A callback that writes `hook`'s records into `rings`, a ring a processor, by index.
+    pub const fn new(hook: Hook, width: PointerWidth, rings: &'static [TraceRing<N>]) -> Self {
+        Self { hook, width, rings, ringless: AtomicU64::new(0) }
+    }
+
+    /// Records lost so far: those that found a ring full (whoever shares it), and those of processors
+    /// without a ring.
+    pub fn dropped(&self) -> u64 {
+        let full: u64 = self.rings.iter().map(TraceRing::dropped).sum();
+        full + self.ringless.load(Ordering::Relaxed)
+    }
+}
+
+impl<const N: usize> ProfileCallback for TraceCallback<N> {
+    #[inline]
+    fn profile_interrupt(&self, frame: &dyn InterruptFrame, source: KProfileSource) {
+        let Some(ring) = self.rings.get(frame.processor().index()) else {
+            self.ringless.fetch_add(1, Ordering::Relaxed);
+            return;
+        };
+        let detail = match self.hook {
+            Hook::SampledProfile => Detail::SampledProfile { count: 1, flags: 0, rank: 0 },
+            Hook::PmcInterrupt => Detail::PmcInterrupt { source: source.value() as u16 },
+        };
+        ring.push(&TraceRecord {
+            width: self.width,
+            timestamp: frame.timestamp(),
+            pebs_index: frame.pebs_index(),
+            pc: frame.pc(),
+            thread: frame.thread(),
+            detail,
+        });
+    }
+}
+
+/// Cache-errata bookkeeping: counts the time interrupts that a work-around relies on, and remembers
+/// how often it needs them.
+///
+/// While it does, the interval of `ProfileTime` must not be longer than it needs:
+/// [`limit`](Self::limit) what is asked for before setting it.
+#[derive(Debug)]
+pub struct CacheErrata {
+    interrupts: AtomicU64,
+    /// The longest interval that serves, in 100 ns.
+    longest: AtomicU32,
+}
+
+impl CacheErrata {
+    /// Needs no interrupts.
+    pub const fn new() -> Self {
+        Self { interrupts: AtomicU64::new(0), longest: AtomicU32::new(IntervalLimits::TIME.max) }
+    }
+
+    /// Needs an interrupt at least every `interval`.
+    pub fn require(&self, interval: Interval) {
+        self.longest.store(interval.get(), Ordering::Relaxed);
+    }
+
+    /// The interval to set where `units` of 100 ns are asked for.
+    pub fn limit(&self, units: u64) -> u64 {
+        units.min(self.longest.load(Ordering::Relaxed).into())
+    }
+
+    /// How many interrupts came.
+    pub fn interrupts(&self) -> u64 {
+        self.interrupts.load(Ordering::Relaxed)
+    }
+}
+
+impl Default for CacheErrata {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl ProfileCallback for CacheErrata {
+    fn profile_interrupt(&self, _: &dyn InterruptFrame, _: KProfileSource) {
+        self.interrupts.fetch_add(1, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,214 @@
+//! Starting and stopping the built-in trace objects: `TraceSetInformation` with
+//! `TraceSystemTraceEnableFlagsInfo` (4) and `TraceProfileSourceConfigInfo` (6).
+
+use core::fmt;
+
+use pmu_core::{KProfileSource, NtStatus};
+
+use super::group_mask::{GroupMask, PERF_PMC_PROFILE, PERF_PROFILE};
+use crate::{ProfileCallback, ProfileError, ProfileHardware, ProfileObject, Profiles, Rules};
+
+/// `ETW_MAX_PROFILING_SOURCES`: how many sources PMC interrupts are traced for.
+pub const MAX_PMC_SOURCES: usize = 4;
+
+/// The built-in callback objects: one for the sampled profile, four for PMC interrupts.
+#[derive(Debug)]
+pub struct TraceObjects {
+    sampled: ProfileObject<'static>,
+    pmc: [ProfileObject<'static>; MAX_PMC_SOURCES],
+}
+
+impl TraceObjects {
+    /// Objects that call `sampled` on interrupts of `ProfileTime`, and `pmc` on those of the
+    /// configured sources: two [`TraceCallback`](super::TraceCallback)s, as a rule.
+    pub const fn new(
+        rules: Rules,
+        sampled: &'static dyn ProfileCallback,
+        pmc: &'static dyn ProfileCallback,
+    ) -> Self {
+        const TIME: KProfileSource = KProfileSource::TIME;
+        Self {
+            sampled: ProfileObject::new_callback(rules, TIME, sampled),
+            pmc: [
+                ProfileObject::new_callback(rules, TIME, pmc),
+                ProfileObject::new_callback(rules, TIME, pmc),
+                ProfileObject::new_callback(rules, TIME, pmc),
+                ProfileObject::new_callback(rules, TIME, pmc),
+            ],
+        }
+    }
+}
+
+/// Why tracing was not configured so. Nothing was changed, unless the error is the profile's of an
+/// object that was to be stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[non_exhaustive]
+pub enum TraceError {
+    /// This version of Windows has no callback objects.
+    NoCallbackObjects,
+    /// No source was given.
+    NoSource,
+    /// More sources than [`MAX_PMC_SOURCES`].
+    TooManySources(usize),
+    /// A source was given twice.
+    DuplicateSource(KProfileSource),
+    /// A source that the hardware does not support, that is no counter's, or that no profile object
+    /// can hold.
+    UnsupportedSource(KProfileSource),
+    /// PMC interrupts are being traced; their sources can not be changed meanwhile.
+    Busy,
+    /// PMC interrupts were to be traced, and no sources are configured.
+    NotConfigured,
+    /// An object could not be started or stopped.
+    Profile(ProfileError),
+}
+
+impl TraceError {
+    /// The status with which Windows reports the same, where it does.
+    pub const fn status(&self) -> Option<NtStatus> {
+        match self {
+            Self::NoSource | Self::TooManySources(_) | Self::DuplicateSource(_) => {
+                Some(NtStatus::INVALID_PARAMETER)
+            }
+            Self::NoCallbackObjects | Self::UnsupportedSource(_) => Some(NtStatus::NOT_SUPPORTED),
+            Self::Busy => Some(NtStatus::WMI_ALREADY_ENABLED),
+            Self::NotConfigured => None,
+            Self::Profile(error) => error.status(),
+        }
+    }
+}
+
+impl fmt::Display for TraceError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoCallbackObjects => f.write_str("this version has no callback objects"),
+            Self::NoSource => f.write_str("no source is given"),
+            Self::TooManySources(n) => write!(f, "{n} sources; at most {MAX_PMC_SOURCES} can be"),
+            Self::DuplicateSource(source) => write!(f, "{source} is given twice"),
+            Self::UnsupportedSource(source) => write!(f, "{source} can not be traced"),
+            Self::Busy => f.write_str("PMC interrupts are being traced"),
+            Self::NotConfigured => f.write_str("no PMC sources are configured"),
+            Self::Profile(error) => error.fmt(f),
+        }
+    }
+}
+
+impl core::error::Error for TraceError {}
+
+impl From<ProfileError> for TraceError {
+    fn from(error: ProfileError) -> Self {
+        Self::Profile(error)
+    }
+}
+
+/// What is traced on profile interrupts. Task context.
+#[derive(Debug)]
+pub struct TraceControl<const N: usize, const P: usize> {
+    profiles: &'static Profiles<N, P>,
+    objects: &'static TraceObjects,
+    mask: GroupMask,
+    configured: usize,
+}
+
+impl<const N: usize, const P: usize> TraceControl<N, P> {
+    /// Nothing is traced yet. `objects` are for this control alone.
+    pub const fn new(profiles: &'static Profiles<N, P>, objects: &'static TraceObjects) -> Self {
+        Self { profiles, objects, mask: GroupMask::EMPTY, configured: 0 }
+    }
+
+    /// The group mask in force.
+    pub const fn group_mask(&self) -> GroupMask {
+        self.mask
+    }
+
+    /// The sources whose PMC interrupts are traced while the mask says so.
+    pub fn pmc_sources(&self) -> impl Iterator<Item = KProfileSource> + '_ {
+        self.configured().map(ProfileObject::source)
+    }
+
+    fn configured(
+        &self,
+    ) -> impl DoubleEndedIterator<Item = &'static ProfileObject<'static>> + use<N, P> {
+        self.objects.pmc.iter().take(self.configured)
+    }
+
+    /// Configures the sources of PMC interrupts, in place of those before.
+    ///
+    /// # Errors
+    /// See [`TraceError`].
+    pub fn set_pmc_sources(
+        &mut self,
+        sources: &[KProfileSource],
+        hardware: &impl ProfileHardware,
+    ) -> Result<(), TraceError> {
+        if self.mask.contains(PERF_PMC_PROFILE) {
+            return Err(TraceError::Busy);
+        }
+        match sources.len() {
+            0 => return Err(TraceError::NoSource),
+            1..=MAX_PMC_SOURCES => {}
+            many => return Err(TraceError::TooManySources(many)),
+        }
+        for (index, source) in sources.iter().enumerate() {
+            let fits = source.value() <= i16::MAX as u32;
+            if *source == KProfileSource::TIME || !fits || !hardware.supports(*source) {
+                return Err(TraceError::UnsupportedSource(*source));
+            }
+            if sources.iter().take(index).any(|earlier| earlier == source) {
+                return Err(TraceError::DuplicateSource(*source));
+            }
+        }
+        for (object, source) in self.objects.pmc.iter().zip(sources) {
+            object.set_source(*source);
+        }
+        self.configured = sources.len();
+        Ok(())
+    }
+
+    /// Sets the group mask: starts and stops the objects whose flag changes.
+    ///
+    /// # Errors
+    /// See [`TraceError`]. If something can not be started, nothing that this call started runs.
+    pub fn set_group_mask<H: ProfileHardware>(
+        &mut self,
+        mask: GroupMask,
+        hardware: &mut H,
+    ) -> Result<(), TraceError> {
+        let starts = |flag| mask.contains(flag) && !self.mask.contains(flag);
+        let stops = |flag| !mask.contains(flag) && self.mask.contains(flag);
+        let (sampled, pmc) = (starts(PERF_PROFILE), starts(PERF_PMC_PROFILE));
+        let has_objects = self.profiles.rules().version.has_callback_objects();
+        if (sampled || pmc) && !has_objects {
+            return Err(TraceError::NoCallbackObjects);
+        }
+        if pmc && self.configured == 0 {
+            return Err(TraceError::NotConfigured);
+        }
+        let count = if pmc { self.configured } else { 0 };
+        let to_start = sampled
+            .then_some(&self.objects.sampled)
+            .into_iter()
+            .chain(self.objects.pmc.iter().take(count));
+        for (done, object) in to_start.clone().enumerate() {
+            if let Err(error) = self.profiles.start(object, hardware) {
+                for object in to_start.clone().take(done) {
+                    // The first error is the one that explains.
+                    let _ = self.profiles.stop(object, hardware);
+                }
+                return Err(error.into());
+            }
+        }
+        let mut outcome = Ok(());
+        let count = if stops(PERF_PMC_PROFILE) { self.configured } else { 0 };
+        let to_stop = stops(PERF_PROFILE)
+            .then_some(&self.objects.sampled)
+            .into_iter()
+            .chain(self.objects.pmc.iter().take(count));
+        for object in to_stop {
+            outcome = outcome.and(self.profiles.stop(object, hardware));
+        }
+        self.mask = mask;
+        outcome.map_err(TraceError::from)
+    }
+}

@@ -1,0 +1,205 @@
+//! A processor's ring of trace records: written by its interrupts, read in task context.
+//!
+//! An interrupt that writes may itself be interrupted by one that writes (a timer's examination by a
+//! PMI as NMI). A slot is therefore claimed by one atomic step, filled, and then published by its
+//! sequence number; the reader stops at the first slot that is claimed and not yet published.
+
+use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+
+use super::record::{MAX_RECORD, RecordBytes, RecordError, TraceRecord};
+
+/// Words of a slot: the longest record.
+const WORDS: usize = MAX_RECORD / 8;
+
+/// How often a claim is tried. Each failure means that an interrupt came in between and claimed a
+/// slot of its own; so deep do interrupts not nest.
+const TRIES: usize = 8;
+
+/// Room for `N` records of one processor.
+#[derive(Debug)]
+pub struct TraceRing<const N: usize> {
+    slots: [Slot; N],
+    /// The next position to claim; positions count on without wrapping at `N`.
+    head: AtomicUsize,
+    /// The next position to read.
+    tail: AtomicUsize,
+    dropped: AtomicU64,
+    draining: AtomicBool,
+}
+
+/// A slot says by its turn whose it is: of the position `p` that maps to it, turn `2·(p / N)` means
+/// free for the writer of `p`, and `2·(p / N) + 1` means published by it.
+#[derive(Debug)]
+struct Slot {
+    turn: AtomicUsize,
+    words: [AtomicU64; WORDS],
+}
+
+impl Slot {
+    const fn new() -> Self {
+        Self { turn: AtomicUsize::new(0), words: [const { AtomicU64::new(0) }; WORDS] }
+    }
+
+    #[inline]
+    fn fill(&self, record: &RecordBytes) {
+        for (word, bytes) in self.words.iter().zip(record.as_slice().chunks(8)) {
+            let mut padded = [0; 8];
+            padded.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);
+            word.store(u64::from_le_bytes(padded), Ordering::Relaxed);
+        }
+    }
+
+    fn read(&self) -> [u8; MAX_RECORD] {
+        let mut bytes = [0; MAX_RECORD];
+        for (bytes, word) in bytes.chunks_exact_mut(8).zip(&self.words) {
+            bytes.copy_from_slice(&word.load(Ordering::Relaxed).to_le_bytes());
+        }
+        bytes
+    }
+}
+
+impl<const N: usize> TraceRing<N> {
+    /// An empty ring.
+    pub const fn new() -> Self {
+        const { assert!(N > 0, "a ring has at least one slot") };
+        Self {
+            slots: [const { Slot::new() }; N],
+            head: AtomicUsize::new(0),
+            tail: AtomicUsize::new(0),
+            dropped: AtomicU64::new(0),
+            draining: AtomicBool::new(false),
+        }
+    }
+
+    /// Stores a record; `false`, and one more [dropped](Self::dropped), if there is no room.
+    ///
+    /// Interrupt or NMI context, on the ring's processor only. Wait-free.
+    #[inline]
+    pub fn push(&self, record: &TraceRecord) -> bool {
+        for _ in 0..TRIES {
+            let position = self.head.load(Ordering::Relaxed);
+            let Some(slot) = self.slots.get(position % N) else { break };
+            if slot.turn.load(Ordering::Acquire) != 2 * (position / N) {
+                if position == self.head.load(Ordering::Relaxed) {
+                    break; // Full: the slot still holds what was not read.
+                }
+                continue;
+            }
+            let claim = self.head.compare_exchange(
+                position,
+                position.wrapping_add(1),
+                Ordering::Relaxed,
+                Ordering::Relaxed,
+            );
+            if claim.is_ok() {
+                slot.fill(&record.encode());
+                slot.turn.store(2 * (position / N) + 1, Ordering::Release);
+                return true;
+            }
+        }
+        self.dropped.fetch_add(1, Ordering::Relaxed);
+        false
+    }
+
+    /// Records that found no room so far. Any context.
+    pub fn dropped(&self) -> u64 {
+        self.dropped.load(Ordering::Relaxed)
+    }
+
+    /// The right to read; `None` while somebody else has it. Task context, any processor.
+    pub fn drain(&self) -> Option<Drain<'_, N>> {
+        let free = !self.draining.swap(true, Ordering::Acquire);
+        free.then(|| Drain { ring: self })
+    }
+}
+
+impl<const N: usize> Default for TraceRing<N> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Reads a ring's records, oldest first; ends where the ring is empty.
+#[derive(Debug)]
+pub struct Drain<'r, const N: usize> {
+    ring: &'r TraceRing<N>,
+}
+
+impl<const N: usize> Iterator for Drain<'_, N> {
+    type Item = Result<TraceRecord, RecordError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let position = self.ring.tail.load(Ordering::Relaxed);
+        let slot = self.ring.slots.get(position % N)?;
+        let turn = 2 * (position / N);
+        if slot.turn.load(Ordering::Acquire) != turn + 1 {
+            return None;
+        }
+        let bytes = slot.read();
+        slot.turn.store(turn + 2, Ordering::Release);
+        self.ring.tail.store(position.wrapping_add(1), Ordering::Relaxed);
+        Some(TraceRecord::decode(&bytes).map(|(record, _)| record))
+    }
+}
+
+impl<const N: usize> Drop for Drain<'_, N> {
+    fn drop(&mut self) {
+        self.ring.draining.store(false, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::record::Detail;
+    use super::*;
+    use crate::PointerWidth;
+    use std::vec::Vec;
+
+    fn record(pc: u64) -> TraceRecord {
+        TraceRecord {
+            width: PointerWidth::Bits64,
+            timestamp: pc * 10,
+            pebs_index: pc.is_multiple_of(2).then_some(pc),
+            pc,
+            thread: 7,
+            detail: Detail::PmcInterrupt { source: 0x19 },
+        }
+    }
+
+    #[test]
+    fn records_come_out_in_order_and_what_finds_no_room_is_counted() {
+        let ring = TraceRing::<3>::new();
+        let mut next = 0;
+        for round in 0..5 {
+            let pushed: Vec<bool> = (0..4).map(|i| ring.push(&record(next + i))).collect();
+            assert_eq!(pushed, [true, true, true, false]);
+            assert_eq!(ring.dropped(), round + 1);
+            let read: Vec<_> = ring.drain().unwrap().map(Result::unwrap).collect();
+            assert_eq!(read, [record(next), record(next + 1), record(next + 2)]);
+            assert_eq!(ring.drain().unwrap().count(), 0);
+            next += 4;
+        }
+    }
+
+    #[test]
+    fn one_reader_at_a_time() {
+        let ring = TraceRing::<3>::new();
+        let first = ring.drain();
+        assert!(first.is_some() && ring.drain().is_none());
+        drop(first);
+        assert!(ring.drain().is_some());
+    }
+
+    #[test]
+    fn a_record_in_the_making_holds_the_reader_back_and_loses_nothing() {
+        let ring = TraceRing::<3>::new();
+        // An interrupt claimed position 0 and was interrupted before it published.
+        ring.head.store(1, Ordering::Relaxed);
+        assert!(ring.push(&record(1)));
+        assert_eq!(ring.drain().unwrap().count(), 0);
+        ring.slots[0].fill(&record(0).encode());
+        ring.slots[0].turn.store(1, Ordering::Release);
+        let read: Vec<_> = ring.drain().unwrap().map(Result::unwrap).collect();
+        assert_eq!(read, [record(0), record(1)]);
+    }
+}

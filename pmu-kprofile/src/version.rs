@@ -1,0 +1,191 @@
+//! Which Windows to be like, where versions differ.
+
+use crate::layout::Layout;
+
+/// A version of Windows at which something of profiling changed.
+///
+/// The default, [`LATEST`](Self::LATEST), is also the one without the defects of its predecessors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[non_exhaustive]
+pub enum WindowsVersion {
+    /// Windows NT 3.1: time is the only source, affinity is unknown.
+    Nt310,
+    /// Windows NT 3.5.
+    Nt350,
+    /// Windows NT 3.51: sources and affinity.
+    Nt351,
+    /// Windows NT 4.0: the object type moves to 0x17.
+    Nt40,
+    /// Windows NT 4.0 SP4: an empty buffer is refused.
+    Nt40Sp4,
+    /// Windows 2000 (5.0).
+    Windows2000,
+    /// Windows XP (5.1): sampled profiles can be traced.
+    WindowsXp,
+    /// Windows Server 2003 (5.2).
+    Server2003,
+    /// Windows Server 2003 SP1: 64-bit, with AMD's counters.
+    Server2003Sp1,
+    /// Windows Vista (6.0): Intel's counters, in the 64-bit version.
+    Vista,
+    /// Windows 7 (6.1): processor groups.
+    Windows7,
+    /// Windows 8 (6.2): callback objects, counters in the 32-bit version; the end address becomes
+    /// inclusive, by mistake.
+    Windows8,
+    /// Windows 8.1 (6.3).
+    Windows81,
+    /// Windows 10, original release.
+    Windows10v1507,
+    /// Windows 10, version 1607.
+    Windows10v1607,
+    /// Windows 10, version 1703: the buffer's size is checked correctly.
+    Windows10v1703,
+    /// Windows 10, version 1803.
+    Windows10v1803,
+    /// Windows 10, version 1809: the end address is exclusive again.
+    Windows10v1809,
+    /// Windows 10, version 1903.
+    Windows10v1903,
+    /// Windows 10, version 2004: the last whose layouts are certain.
+    Windows10v2004,
+}
+
+/// Width of the kernel's pointers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub enum PointerWidth {
+    /// 32-bit Windows (x86).
+    Bits32,
+    /// 64-bit Windows (x64).
+    Bits64,
+}
+
+impl PointerWidth {
+    /// The highest address.
+    pub const fn max_address(self) -> u64 {
+        match self {
+            Self::Bits32 => u32::MAX as u64,
+            Self::Bits64 => u64::MAX,
+        }
+    }
+
+    /// A pointer's size in bytes.
+    pub const fn bytes(self) -> usize {
+        match self {
+            Self::Bits32 => 4,
+            Self::Bits64 => 8,
+        }
+    }
+}
+
+/// The profile interfaces of the HAL.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub enum HalInterface {
+    /// `ProfileTime` alone.
+    Default,
+    /// Intel's counters.
+    Emon,
+    /// AMD's counters.
+    Amd64,
+}
+
+impl WindowsVersion {
+    /// The version to be like unless another is asked for.
+    pub const LATEST: Self = Self::Windows10v2004;
+
+    /// Whether profiles have a source and an affinity; before, every interrupt is for every object.
+    pub const fn has_source_and_affinity(self) -> bool {
+        self as u8 >= Self::Nt351 as u8
+    }
+
+    /// Whether a profile without a buffer is refused.
+    pub const fn refuses_empty_buffer(self) -> bool {
+        self as u8 >= Self::Nt40Sp4 as u8
+    }
+
+    /// Whether the buffer is checked to have room for every bucket; before, for nearly every.
+    pub const fn checks_buffer_strictly(self) -> bool {
+        self as u8 >= Self::Windows10v1703 as u8
+    }
+
+    /// Whether creating a profile looks whether its source is supported.
+    pub const fn checks_source(self) -> bool {
+        self as u8 >= Self::Windows8 as u8
+    }
+
+    /// Whether creating a profile looks whether its processors exist.
+    pub const fn checks_affinity(self) -> bool {
+        self as u8 >= Self::Windows7 as u8
+    }
+
+    /// Whether an affinity that selects no active processor means all of them.
+    pub const fn idle_affinity_means_all(self) -> bool {
+        self as u8 >= Self::Nt40Sp4 as u8 && !self.checks_affinity()
+    }
+
+    /// Whether an interrupt at the very end of the range counts as inside.
+    pub const fn end_is_inclusive(self) -> bool {
+        self as u8 >= Self::Windows8 as u8 && (self as u8) < Self::Windows10v1809 as u8
+    }
+
+    /// Whether there are callback objects.
+    pub const fn has_callback_objects(self) -> bool {
+        self as u8 >= Self::Windows8 as u8
+    }
+
+    /// Whether this version's HAL has an interface's counter sources, in a kernel of that width.
+    pub const fn has_counters(self, interface: HalInterface, width: PointerWidth) -> bool {
+        let since = match (interface, width) {
+            (HalInterface::Default, _) => return false,
+            (_, PointerWidth::Bits32) => Self::Windows8,
+            (HalInterface::Amd64, PointerWidth::Bits64) => Self::Server2003Sp1,
+            (HalInterface::Emon, PointerWidth::Bits64) => Self::Vista,
+        };
+        self as u8 >= since as u8
+    }
+
+    /// How this version lays a `KPROFILE` out; `None` for a 64-bit Windows that never was.
+    pub const fn layout(self, width: PointerWidth) -> Option<Layout> {
+        match width {
+            PointerWidth::Bits32 if (self as u8) < Self::Nt351 as u8 => Some(Layout::X86Nt310),
+            PointerWidth::Bits32 if (self as u8) < Self::Windows7 as u8 => Some(Layout::X86Nt351),
+            PointerWidth::Bits32 => Some(Layout::X86Win7),
+            PointerWidth::Bits64 if (self as u8) < Self::Server2003 as u8 => None,
+            PointerWidth::Bits64 if (self as u8) < Self::Windows7 as u8 => {
+                Some(Layout::X64Server2003)
+            }
+            PointerWidth::Bits64 if (self as u8) < Self::Windows8 as u8 => Some(Layout::X64Win7),
+            PointerWidth::Bits64 => Some(Layout::X64Win8),
+        }
+    }
+}
+
+impl Default for WindowsVersion {
+    fn default() -> Self {
+        Self::LATEST
+    }
+}
+
+/// The Windows to be like: its version, and its width.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct Rules {
+    /// The version.
+    pub version: WindowsVersion,
+    /// The width of its pointers.
+    pub width: PointerWidth,
+}
+
+impl Rules {
+    /// The latest version, 64 bits wide: correct behaviour.
+    pub const LATEST: Self = Self { version: WindowsVersion::LATEST, width: PointerWidth::Bits64 };
+}
+
+impl Default for Rules {
+    fn default() -> Self {
+        Self::LATEST
+    }
+}

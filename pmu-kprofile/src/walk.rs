@@ -1,0 +1,155 @@
+//! Walking the profile lists of a foreign memory image: a crash dump, a guest, another kernel.
+
+use core::fmt;
+
+use crate::layout::{KProfile, Layout, LayoutError};
+
+/// Reads the memory of the image, by the addresses that its own kernel uses.
+pub trait MemoryReader {
+    /// Fills `buffer` from `address`, all of it.
+    ///
+    /// # Errors
+    /// Some of it is not mapped, or not in the image.
+    fn read(&self, address: u64, buffer: &mut [u8]) -> Result<(), Unreadable>;
+}
+
+impl<R: MemoryReader + ?Sized> MemoryReader for &R {
+    fn read(&self, address: u64, buffer: &mut [u8]) -> Result<(), Unreadable> {
+        (**self).read(address, buffer)
+    }
+}
+
+/// Memory that is not there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct Unreadable;
+
+/// Why a walk ended before its list did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[non_exhaustive]
+pub enum WalkError {
+    /// Memory that a link led to is not there.
+    Unreadable {
+        /// Where it should have been.
+        address: u64,
+    },
+    /// A link leads to what is no profile object.
+    Object {
+        /// Where.
+        address: u64,
+        /// Why it is none.
+        error: LayoutError,
+    },
+    /// An entry's backward link does not lead to where the walk came from: the list is damaged, or
+    /// was being changed, or runs in a circle that leaves out its head.
+    BrokenLink {
+        /// The entry.
+        entry: u64,
+        /// Its backward link.
+        blink: u64,
+    },
+    /// The list has more objects than the limit.
+    TooLong,
+}
+
+impl fmt::Display for WalkError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unreadable { address } => write!(f, "memory at {address:#X} can not be read"),
+            Self::Object { address, error } => write!(f, "no profile at {address:#X}: {error}"),
+            Self::BrokenLink { entry, blink } => {
+                write!(f, "the list entry at {entry:#X} is linked back to {blink:#X}")
+            }
+            Self::TooLong => f.write_str("the list is longer than the limit"),
+        }
+    }
+}
+
+impl core::error::Error for WalkError {}
+
+/// The profile objects of a list, from its head: `KPROCESS.ProfileListHead` or the kernel's global
+/// one, by the address of the `LIST_ENTRY`.
+///
+/// Each item is a structure's address and what it holds. At the first thing that is wrong the error
+/// is the last item; what was found before it stands. The walk ends whatever the image holds: after
+/// `limit` objects at the latest, and a circle at once, since no entry has two predecessors.
+pub fn walk<R: MemoryReader>(
+    reader: R,
+    layout: Layout,
+    head: u64,
+    limit: usize,
+) -> impl Iterator<Item = Result<(u64, KProfile), WalkError>> {
+    Walk { reader, layout, head, previous: head, left: limit, next: Next::Head }
+}
+
+struct Walk<R> {
+    reader: R,
+    layout: Layout,
+    head: u64,
+    /// The entry that led to the next one.
+    previous: u64,
+    left: usize,
+    next: Next,
+}
+
+enum Next {
+    /// The head has not been read yet.
+    Head,
+    /// The list entry to visit.
+    Entry(u64),
+    /// Nothing more.
+    End,
+}
+
+impl<R: MemoryReader> Walk<R> {
+    fn pointer(&self, address: u64) -> Result<u64, WalkError> {
+        let mut bytes = [0; 8];
+        let pointer = bytes.get_mut(..self.layout.width().bytes()).unwrap_or(&mut []);
+        self.reader.read(address, pointer).map_err(|_| WalkError::Unreadable { address })?;
+        Ok(u64::from_le_bytes(bytes))
+    }
+
+    fn visit(&mut self) -> Result<Option<(u64, KProfile)>, WalkError> {
+        let entry = match self.next {
+            Next::Head => self.pointer(self.head)?,
+            Next::Entry(entry) => entry,
+            Next::End => return Ok(None),
+        };
+        if entry == self.head {
+            let address = self.head.wrapping_add(self.layout.width().bytes() as u64);
+            let blink = self.pointer(address)?;
+            return if blink == self.previous {
+                Ok(None)
+            } else {
+                Err(WalkError::BrokenLink { entry, blink })
+            };
+        }
+        self.left = self.left.checked_sub(1).ok_or(WalkError::TooLong)?;
+        let unreadable = WalkError::Unreadable { address: entry };
+        let address = entry.checked_sub(self.layout.link_offset() as u64).ok_or(unreadable)?;
+        let mut bytes = [0; Layout::X64Win8.size()];
+        let bytes = bytes.get_mut(..self.layout.size()).unwrap_or(&mut []);
+        self.reader.read(address, bytes).map_err(|_| WalkError::Unreadable { address })?;
+        let object = KProfile::decode(self.layout, bytes)
+            .map_err(|error| WalkError::Object { address, error })?;
+        if object.link.blink != self.previous {
+            return Err(WalkError::BrokenLink { entry, blink: object.link.blink });
+        }
+        self.previous = entry;
+        self.next = Next::Entry(object.link.flink);
+        Ok(Some((address, object)))
+    }
+}
+
+impl<R: MemoryReader> Iterator for Walk<R> {
+    type Item = Result<(u64, KProfile), WalkError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let visited = self.visit().transpose();
+        if !matches!(visited, Some(Ok(_))) {
+            self.next = Next::End;
+        }
+        visited
+    }
+}

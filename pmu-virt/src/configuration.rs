@@ -1,0 +1,219 @@
+//! Which PMU a guest sees, and which PMUs there can not be.
+
+use core::fmt;
+
+/// Whose rules a processor follows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub enum Vendor {
+    /// Intel, and compatible.
+    Intel,
+    /// AMD, and Hygon.
+    Amd,
+}
+
+/// The PMU of a virtual processor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub enum Configuration {
+    /// Intel's architectural performance monitoring.
+    Intel(IntelConfiguration),
+    /// AMD's core counters.
+    Amd(AmdConfiguration),
+    /// A processor of this vendor, without a PMU: CPUID says so and the registers are not there.
+    Hidden(Vendor),
+}
+
+/// Architectural performance monitoring. SDM vol. 3B, "Architectural Performance Monitoring".
+///
+/// ```
+/// use pmu_virt::{Configuration, IntelConfiguration};
+/// let plain = IntelConfiguration::new(2, 4, 3);
+/// let narrow = IntelConfiguration { general_width: 40, full_width_writes: false, ..plain };
+/// assert!(Configuration::Intel(narrow).check().is_ok());
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct IntelConfiguration {
+    /// Version, 1–5 (leaf 0x0A, EAX[7:0]).
+    pub version: u8,
+    /// The general counters: bit *n* for `IA32_PMCn`, at least one. Gaps need
+    /// [`extended_leaf`](Self::extended_leaf).
+    pub general: u8,
+    /// Their width in bits, 32–64.
+    pub general_width: u8,
+    /// The fixed counters: bit *n* for `IA32_FIXED_CTRn`. None in version 1; gaps from version 5 on.
+    pub fixed: u8,
+    /// Their width in bits, 32–64; of no meaning without fixed counters.
+    pub fixed_width: u8,
+    /// `IA32_PERF_CAPABILITIES[13]`: the counters can be written in full width at 0x4C1.
+    pub full_width_writes: bool,
+    /// The architectural events that the processor has: bit *n* for bit *n* of leaf 0x0A's EBX.
+    pub events: u8,
+    /// The AnyThread bits exist (version 3 on): leaf 0x0A, EDX[15] is then clear. What they select
+    /// is part of the event's key.
+    pub any_thread: bool,
+    /// Leaf 0x23 tells the counters' bitmaps, announced by leaf 7.1, EAX[8]. Version 5 only.
+    pub extended_leaf: bool,
+}
+
+impl IntelConfiguration {
+    /// `general` and `fixed` counters of 48 bits from number 0 on, full-width writes, and all of the
+    /// first seven architectural events.
+    pub const fn new(version: u8, general: u8, fixed: u8) -> Self {
+        Self {
+            version,
+            general: first(general),
+            general_width: 48,
+            fixed: first(fixed),
+            fixed_width: 48,
+            full_width_writes: true,
+            events: 0x7F,
+            any_thread: false,
+            extended_leaf: false,
+        }
+    }
+
+    const fn check(&self) -> Result<(), ConfigurationError> {
+        use ConfigurationError as E;
+        if self.version == 0 || self.version > 5 {
+            return Err(E::Version(self.version));
+        }
+        if self.general == 0 {
+            return Err(E::NoGeneralCounter);
+        }
+        if self.extended_leaf && self.version < 5 {
+            return Err(E::ExtendedLeaf { version: self.version });
+        }
+        if has_gaps(self.general) && !self.extended_leaf {
+            return Err(E::GeneralGaps { general: self.general });
+        }
+        if self.fixed != 0 && self.version == 1 {
+            return Err(E::FixedInVersion1);
+        }
+        if has_gaps(self.fixed) && self.version < 5 {
+            return Err(E::FixedGaps { fixed: self.fixed });
+        }
+        if self.general_width < 32 || self.general_width > 64 {
+            return Err(E::Width(self.general_width));
+        }
+        if self.fixed != 0 && (self.fixed_width < 32 || self.fixed_width > 64) {
+            return Err(E::Width(self.fixed_width));
+        }
+        if self.any_thread && self.version < 3 {
+            return Err(E::AnyThread { version: self.version });
+        }
+        Ok(())
+    }
+}
+
+/// AMD's core performance counters, of 48 bits. APM vol. 2, "Performance Monitoring Counters".
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub enum AmdConfiguration {
+    /// Four counters at C001_0000 and C001_0004.
+    Legacy,
+    /// Six counters at C001_0200, the first four of them at the legacy addresses as well
+    /// (leaf 0x80000001, ECX[23]).
+    CoreExtension,
+    /// The core extension, with global registers at C000_0300 (leaf 0x80000022, EAX[0]).
+    PerfMonV2 {
+        /// How many counters, 4–8.
+        counters: u8,
+    },
+}
+
+impl Configuration {
+    /// Whether there can be such a PMU.
+    ///
+    /// # Errors
+    /// The first contradiction.
+    pub const fn check(&self) -> Result<(), ConfigurationError> {
+        match self {
+            Self::Intel(intel) => intel.check(),
+            Self::Amd(AmdConfiguration::PerfMonV2 { counters: counters @ (..=3 | 9..) }) => {
+                Err(ConfigurationError::AmdCounters(*counters))
+            }
+            Self::Amd(_) | Self::Hidden(_) => Ok(()),
+        }
+    }
+
+    /// Whose rules the processor follows.
+    pub const fn vendor(&self) -> Vendor {
+        match self {
+            Self::Intel(_) => Vendor::Intel,
+            Self::Amd(_) => Vendor::Amd,
+            Self::Hidden(vendor) => *vendor,
+        }
+    }
+}
+
+/// The lowest `count` bits of eight.
+pub(crate) const fn first(count: u8) -> u8 {
+    if count >= 8 { u8::MAX } else { (1 << count) - 1 }
+}
+
+const fn has_gaps(bitmap: u8) -> bool {
+    bitmap & bitmap.wrapping_add(1) != 0
+}
+
+/// Why there can be no such PMU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[non_exhaustive]
+pub enum ConfigurationError {
+    /// A version other than 1–5.
+    Version(u8),
+    /// No general counter.
+    NoGeneralCounter,
+    /// The general counters have gaps, and no leaf 0x23 to tell of them.
+    GeneralGaps {
+        /// The bitmap.
+        general: u8,
+    },
+    /// Leaf 0x23 in a version below 5.
+    ExtendedLeaf {
+        /// The version.
+        version: u8,
+    },
+    /// Fixed counters in version 1.
+    FixedInVersion1,
+    /// The fixed counters have gaps in a version below 5, which has no bitmap of them.
+    FixedGaps {
+        /// The bitmap.
+        fixed: u8,
+    },
+    /// A width outside 32–64.
+    Width(u8),
+    /// AnyThread in a version below 3.
+    AnyThread {
+        /// The version.
+        version: u8,
+    },
+    /// PerfMonV2 with other than 4–8 counters.
+    AmdCounters(u8),
+}
+
+impl fmt::Display for ConfigurationError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Version(version) => {
+                write!(f, "no version {version} of architectural performance monitoring")
+            }
+            Self::NoGeneralCounter => f.write_str("no general counter"),
+            Self::GeneralGaps { general } => {
+                write!(f, "general counters {general:#010b} have gaps, without leaf 0x23")
+            }
+            Self::ExtendedLeaf { version } => write!(f, "leaf 0x23 in version {version}"),
+            Self::FixedInVersion1 => f.write_str("fixed counters in version 1"),
+            Self::FixedGaps { fixed } => {
+                write!(f, "fixed counters {fixed:#010b} have gaps in a version below 5")
+            }
+            Self::Width(width) => write!(f, "counters of {width} bits"),
+            Self::AnyThread { version } => write!(f, "AnyThread in version {version}"),
+            Self::AmdCounters(counters) => write!(f, "PerfMonV2 with {counters} counters"),
+        }
+    }
+}
+
+impl core::error::Error for ConfigurationError {}

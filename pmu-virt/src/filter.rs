@@ -1,0 +1,291 @@
+//! Which events a guest may count. The rules are those of KVM's `KVM_SET_PMU_EVENT_FILTER` (Linux,
+//! Documentation/virt/kvm/api.rst), so that one policy serves both.
+
+use core::fmt;
+
+/// Says which events count. What it forbids can be programmed as ever, and counts nothing.
+///
+/// Asked when a guest writes an event select, and for all counters at
+/// [`VirtualPmu::set_policy`](crate::VirtualPmu::set_policy).
+pub trait EventPolicy {
+    /// Whether a general counter may count this event.
+    fn allows_general(&self, event: u16, unit_mask: u8) -> bool;
+
+    /// Whether the fixed counter with this number may count.
+    fn allows_fixed(&self, counter: u8) -> bool;
+}
+
+impl<P: EventPolicy + ?Sized> EventPolicy for &P {
+    fn allows_general(&self, event: u16, unit_mask: u8) -> bool {
+        (**self).allows_general(event, unit_mask)
+    }
+    fn allows_fixed(&self, counter: u8) -> bool {
+        (**self).allows_fixed(counter)
+    }
+}
+
+/// No filter.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct AllowAll;
+
+impl EventPolicy for AllowAll {
+    #[inline]
+    fn allows_general(&self, _: u16, _: u8) -> bool {
+        true
+    }
+    #[inline]
+    fn allows_fixed(&self, _: u8) -> bool {
+        true
+    }
+}
+
+/// What becomes of an event that the entries match.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub enum FilterAction {
+    /// It counts; no other does.
+    Allow,
+    /// It does not count; any other does.
+    Deny,
+}
+
+/// Matches an event with those unit masks that agree with `unit_mask` in the bits of `mask`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct FilterEntry {
+    /// The event, 12 bits.
+    pub event: u16,
+    /// What the unit mask is compared with.
+    pub unit_mask: u8,
+    /// The bits of the unit mask that are compared.
+    pub mask: u8,
+    /// Takes the unit masks out of what other entries of the event match.
+    pub exclude: bool,
+}
+
+impl FilterEntry {
+    /// Matches this event with this unit mask.
+    pub const fn new(event: u16, unit_mask: u8) -> Self {
+        Self { event, unit_mask, mask: u8::MAX, exclude: false }
+    }
+
+    /// KVM's masked entry: 7:0 and 35:32 event, 15:8 unit mask, 55 exclude, 63:56 mask.
+    ///
+    /// # Errors
+    /// The bits that no entry has.
+    pub const fn from_masked(entry: u64) -> Result<Self, FilterError> {
+        let unknown = entry & !0xFF80_000F_0000_FFFF;
+        if unknown != 0 {
+            return Err(FilterError::UnknownBits(unknown));
+        }
+        Ok(Self {
+            event: (entry & 0xFF | entry >> 24 & 0xF00) as u16,
+            unit_mask: (entry >> 8) as u8,
+            mask: (entry >> 56) as u8,
+            exclude: entry >> 55 & 1 != 0,
+        })
+    }
+
+    const fn matches(&self, unit_mask: u8) -> bool {
+        unit_mask & self.mask == self.unit_mask
+    }
+}
+
+/// A row of a compiled filter: an event, and a bit for each unit mask that its entries match.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct FilterRow {
+    event: u16,
+    unit_masks: [u64; 4],
+}
+
+/// A filter, compiled into lent rows so that a guest's access takes at most 8 steps to look up.
+///
+/// ```
+/// use pmu_virt::{EventFilter, EventPolicy, FilterAction, FilterEntry, FilterRow};
+/// let mut rows = [FilterRow::default(); 2];
+/// let entries = [FilterEntry::new(0xC0, 0), FilterEntry::new(0x3C, 0)];
+/// let filter = EventFilter::compile(FilterAction::Allow, 0b001, &entries, &mut rows).unwrap();
+/// assert!(filter.allows_general(0x3C, 0) && !filter.allows_general(0x3C, 1));
+/// assert!(filter.allows_fixed(0) && !filter.allows_fixed(1));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct EventFilter<'r> {
+    action: FilterAction,
+    fixed: u32,
+    /// Ascending by event.
+    rows: &'r [FilterRow],
+}
+
+impl<'r> EventFilter<'r> {
+    /// The most entries, as in KVM.
+    pub const MAX_ENTRIES: usize = 300;
+    /// The most different events.
+    pub const MAX_EVENTS: usize = 255;
+
+    /// Compiles `entries` into `rows`, one for each different event. `fixed` is the bitmap of the
+    /// fixed counters that `action` is for; entries have no say in those.
+    ///
+    /// # Errors
+    /// There are too many entries or events, too few rows, or an event of more than 12 bits.
+    pub fn compile(
+        action: FilterAction,
+        fixed: u32,
+        entries: &[FilterEntry],
+        rows: &'r mut [FilterRow],
+    ) -> Result<Self, FilterError> {
+        if entries.len() > Self::MAX_ENTRIES {
+            return Err(FilterError::TooManyEntries(entries.len()));
+        }
+        let mut used = 0;
+        for entry in entries {
+            if entry.event > 0xFFF {
+                return Err(FilterError::WideEvent(entry.event));
+            }
+            let known = rows.iter().take(used).any(|row| row.event == entry.event);
+            if known {
+                continue;
+            }
+            if used == Self::MAX_EVENTS {
+                return Err(FilterError::TooManyEvents);
+            }
+            let row = rows.get_mut(used).ok_or(FilterError::TooFewRows { lent: used })?;
+            let matched = |unit_mask: u8| {
+                let mut of_event = entries.iter().filter(|e| e.event == entry.event);
+                of_event.clone().any(|e| !e.exclude && e.matches(unit_mask))
+                    && !of_event.any(|e| e.exclude && e.matches(unit_mask))
+            };
+            *row = FilterRow { event: entry.event, unit_masks: [0; 4] };
+            for (word, first) in row.unit_masks.iter_mut().zip((0..=u8::MAX).step_by(64)) {
+                for bit in 0..64 {
+                    *word |= u64::from(matched(first | bit)) << bit;
+                }
+            }
+            used += 1;
+        }
+        let rows: &'r mut [FilterRow] = rows.get_mut(..used).unwrap_or_default();
+        rows.sort_unstable_by_key(|row| row.event);
+        Ok(Self { action, fixed, rows })
+    }
+}
+
+impl EventPolicy for EventFilter<'_> {
+    fn allows_general(&self, event: u16, unit_mask: u8) -> bool {
+        let row = self.rows.binary_search_by_key(&event, |row| row.event).ok();
+        let matched = row.and_then(|row| self.rows.get(row)).is_some_and(|row| {
+            row.unit_masks[usize::from(unit_mask >> 6)] >> (unit_mask & 63) & 1 != 0
+        });
+        matched == (self.action == FilterAction::Allow)
+    }
+
+    fn allows_fixed(&self, counter: u8) -> bool {
+        let matched = self.fixed.checked_shr(counter.into()).unwrap_or(0) & 1 != 0;
+        matched == (self.action == FilterAction::Allow)
+    }
+}
+
+/// Why a filter can not be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[non_exhaustive]
+pub enum FilterError {
+    /// More entries than [`EventFilter::MAX_ENTRIES`].
+    TooManyEntries(usize),
+    /// More different events than [`EventFilter::MAX_EVENTS`].
+    TooManyEvents,
+    /// More different events than rows.
+    TooFewRows {
+        /// The rows lent.
+        lent: usize,
+    },
+    /// An event of more than 12 bits.
+    WideEvent(u16),
+    /// Bits that no entry has.
+    UnknownBits(u64),
+}
+
+impl fmt::Display for FilterError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::TooManyEntries(entries) => {
+                write!(f, "{entries} entries, at most {}", EventFilter::MAX_ENTRIES)
+            }
+            Self::TooManyEvents => {
+                write!(f, "more than {} different events", EventFilter::MAX_EVENTS)
+            }
+            Self::TooFewRows { lent } => write!(f, "rows lent for {lent} events, more needed"),
+            Self::WideEvent(event) => write!(f, "event {event:#X} has more than 12 bits"),
+            Self::UnknownBits(bits) => write!(f, "no filter entry has the bits {bits:#X}"),
+        }
+    }
+}
+
+impl core::error::Error for FilterError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // Expected values: Documentation/virt/kvm/api.rst, 4.120 KVM_SET_PMU_EVENT_FILTER.
+
+    #[test]
+    fn an_exclude_takes_out_of_an_include() {
+        let entries = [
+            // Every unit mask with bit 0 set, but 0x03.
+            FilterEntry { event: 0xD0, unit_mask: 1, mask: 1, exclude: false },
+            FilterEntry { event: 0xD0, unit_mask: 3, mask: 0xFF, exclude: true },
+        ];
+        let mut rows = [FilterRow::default(); 1];
+        let filter = EventFilter::compile(FilterAction::Deny, 0, &entries, &mut rows).unwrap();
+        for unit_mask in 0..=u8::MAX {
+            let denied = unit_mask & 1 == 1 && unit_mask != 3;
+            assert_eq!(filter.allows_general(0xD0, unit_mask), !denied, "{unit_mask:#X}");
+            assert!(filter.allows_general(0xD1, unit_mask));
+        }
+    }
+
+    #[test]
+    fn the_fixed_bitmap_alone_speaks_of_fixed_counters() {
+        for (action, bitmap, counter, allowed) in [
+            (FilterAction::Allow, 0b10, 1, true),
+            (FilterAction::Allow, 0b10, 0, false),
+            (FilterAction::Deny, 0b10, 1, false),
+            (FilterAction::Deny, 0b10, 0, true),
+        ] {
+            let filter = EventFilter::compile(action, bitmap, &[], &mut []).unwrap();
+            assert_eq!(filter.allows_fixed(counter), allowed);
+        }
+    }
+
+    #[test]
+    fn a_masked_entry_is_read_from_kvms_layout() {
+        assert_eq!(
+            FilterEntry::from_masked(0xF080_000A_0000_10D1),
+            Ok(FilterEntry { event: 0xAD1, unit_mask: 0x10, mask: 0xF0, exclude: true })
+        );
+        assert_eq!(FilterEntry::from_masked(1 << 16), Err(FilterError::UnknownBits(1 << 16)));
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused() {
+        let entries = [FilterEntry::new(1, 0), FilterEntry::new(2, 0)];
+        let mut one = [FilterRow::default()];
+        let compile = |entries: &[FilterEntry], rows: &mut [FilterRow]| {
+            EventFilter::compile(FilterAction::Deny, 0, entries, rows).map(|_| ())
+        };
+        assert_eq!(compile(&entries, &mut one), Err(FilterError::TooFewRows { lent: 1 }));
+        assert_eq!(
+            compile(&[FilterEntry::new(0x1000, 0)], &mut one),
+            Err(FilterError::WideEvent(0x1000))
+        );
+        assert_eq!(
+            compile(&[FilterEntry::new(1, 0); 301], &mut one),
+            Err(FilterError::TooManyEntries(301))
+        );
+        let many: std::vec::Vec<_> = (0..256).map(|event| FilterEntry::new(event, 0)).collect();
+        let mut rows = [FilterRow::default(); 256];
+        assert_eq!(compile(&many, &mut rows), Err(FilterError::TooManyEvents));
+    }
+}
