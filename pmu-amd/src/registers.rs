@@ -42,8 +42,8 @@ pub struct PerfCtl {
     pub invert: bool,
     /// Counts cycles with at least this many events (0: events).
     pub counter_mask: u8,
-    /// Bits 11:8 of the event's number.
-    #[bits(4)]
+    /// Bits 11:8 of the event's number; no event of the table has any.
+    #[bits(4, access = RO)]
     pub event_high: u8,
     #[bits(4)]
     __: u8,

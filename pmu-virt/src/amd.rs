@@ -94,7 +94,11 @@ const fn decode(amd: AmdConfiguration, address: u32) -> Option<Register> {
         }
         CORE_FIRST..=CORE_LAST if !matches!(amd, AmdConfiguration::Legacy) => {
             let counter = (address - CORE_FIRST) / 2;
-            Some(if address & 1 == 0 { Register::Select(counter) } else { Register::Counter(counter) })
+            Some(if address & 1 == 0 {
+                Register::Select(counter)
+            } else {
+                Register::Counter(counter)
+            })
         }
         _ => None,
     }

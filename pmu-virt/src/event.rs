@@ -78,11 +78,7 @@ impl EventKey {
 
     /// The event's number; 0 for a fixed counter.
     pub const fn event(self) -> u16 {
-        if self.0 & Self::FIXED != 0 {
-            0
-        } else {
-            (self.0 & 0xFF | self.0 >> 8 & 0xF00) as u16
-        }
+        if self.0 & Self::FIXED != 0 { 0 } else { (self.0 & 0xFF | self.0 >> 8 & 0xF00) as u16 }
     }
 
     /// The unit mask.

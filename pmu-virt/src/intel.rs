@@ -1,7 +1,6 @@
 //! Intel's registers. Read first: SDM vol. 3B, "Architectural Performance Monitoring"; vol. 4,
 //! "Architectural MSRs".
 
-use crate::layout::from_global;
 use crate::model::Model;
 use crate::{EventPolicy, IntelConfiguration, Read, Write, Written};
 
@@ -166,11 +165,9 @@ pub(crate) fn read(model: &Model, intel: &IntelConfiguration, address: u32) -> R
         MISC_ENABLE => Read::Shared { value: misc_enable(true), mask: bits::MISC_OF_PMU },
         DEBUGCTL => Read::Shared { value: model.debug_control, mask: bits::DEBUG_OF_PMU },
         FIXED_CTR_FIRST..=FIXED_CTR_LAST => read_counter(model, address - FIXED_CTR_FIRST + 8),
-        PERF_CAPABILITIES => Read::Value(if intel.full_width_writes {
-            bits::CAPABILITY_FULL_WIDTH
-        } else {
-            0
-        }),
+        PERF_CAPABILITIES => {
+            Read::Value(if intel.full_width_writes { bits::CAPABILITY_FULL_WIDTH } else { 0 })
+        }
         // The SDM gives version 1 no global registers; nor does KVM.
         FIXED_CTR_CTRL if version >= 2 => Read::Value(model.fixed_control),
         PERF_GLOBAL_STATUS if version >= 2 => Read::Value(model.global_status),
@@ -329,7 +326,8 @@ pub(crate) fn read_pmc(model: &Model, ecx: u32) -> Read {
     }
 }
 
-/// The counters that a set status stands for.
+/// The counters stand still until the guest clears the bit. SDM vol. 3B, the same section as
+/// [`freeze`].
 #[inline]
 pub(crate) fn is_frozen(model: &Model) -> bool {
     model.global_status & bits::STATUS_COUNTERS_FROZEN != 0
@@ -344,6 +342,6 @@ pub(crate) fn freeze(model: &mut Model) {
     if model.layout.freezes_by_status {
         model.global_status |= bits::STATUS_COUNTERS_FROZEN;
     } else {
-        model.global_control &= !crate::layout::to_global(from_global(model.layout.global));
+        model.global_control = 0;
     }
 }

@@ -24,10 +24,10 @@ pub mod mock;
 
 pub use access::{Mode, Read, Write, Written};
 pub use advance::Advanced;
-pub use configuration::{AmdConfiguration, Configuration, ConfigurationError, IntelConfiguration};
 pub use configuration::Vendor;
+pub use configuration::{AmdConfiguration, Configuration, ConfigurationError, IntelConfiguration};
 pub use event::{EventKey, Privilege};
-pub use feed::{Feed, FedEvent, FedEvents, TooManyEvents};
+pub use feed::{FedEvent, FedEvents, Feed, TooManyEvents};
 pub use filter::{
     AllowAll, EventFilter, EventPolicy, FilterAction, FilterEntry, FilterError, FilterRow,
 };

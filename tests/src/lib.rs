@@ -1,1 +1,65 @@
+//! What the tests share: the independent data files.
 
+mod register_file;
+
+use std::collections::HashMap;
+
+pub use register_file::{FakePlatform, Fault, RegisterFile};
+
+/// One row of a data file, by column name.
+#[derive(Clone, Debug)]
+pub struct Row<'t>(HashMap<&'t str, &'t str>);
+
+impl<'t> Row<'t> {
+    /// The text of a column.
+    ///
+    /// # Panics
+    /// If the file has no such column.
+    #[track_caller]
+    pub fn text(&self, column: &str) -> &'t str {
+        self.0.get(column).unwrap_or_else(|| panic!("no column {column}"))
+    }
+
+    /// The number in a column, decimal or `0x`; `None` where the column is empty.
+    ///
+    /// # Panics
+    /// If it holds something else.
+    #[track_caller]
+    pub fn optional(&self, column: &str) -> Option<u64> {
+        let text = self.text(column);
+        (!text.is_empty()).then(|| match text.strip_prefix("0x") {
+            Some(hex) => u64::from_str_radix(hex, 16).unwrap_or_else(|_| panic!("{text}")),
+            None => text.parse().unwrap_or_else(|_| panic!("{column}: {text}")),
+        })
+    }
+
+    /// The number in a column.
+    ///
+    /// # Panics
+    /// If it holds none.
+    #[track_caller]
+    pub fn number(&self, column: &str) -> u64 {
+        self.optional(column).unwrap_or_else(|| panic!("{column} is empty"))
+    }
+}
+
+/// The rows of a data file: CSV without quoting, a heading, remarks after `#`.
+pub fn rows(text: &str) -> Vec<Row<'_>> {
+    let mut lines = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
+    let columns: Vec<&str> = lines.next().unwrap_or_default().split(',').collect();
+    lines
+        .map(|line| {
+            let cells: Vec<&str> = line.split(',').collect();
+            assert_eq!(cells.len(), columns.len(), "{line}");
+            Row(columns.iter().copied().zip(cells).collect())
+        })
+        .collect()
+}
+
+/// A data file of `tests/data`.
+#[macro_export]
+macro_rules! data {
+    ($file:literal) => {
+        $crate::rows(include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/data/", $file)))
+    };
+}

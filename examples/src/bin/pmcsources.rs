@@ -1,0 +1,83 @@
+//! Lists the profile sources of a processor, as Windows' own tools do.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::{Parser, ValueEnum};
+use pmu_core::CpuidDump;
+use pmu_examples::machine::Machine;
+use pmu_examples::{listing, output};
+
+/// Lists the profile sources of this machine's processor, as `wpr -pmcsources` does.
+///
+/// Nothing is probed, no register is read: a source is listed if the processor declares it.
+#[derive(Parser)]
+#[command(version)]
+struct Arguments {
+    /// List an interface's sources, all declared, instead of this machine's.
+    #[arg(long, conflicts_with = "cpuid")]
+    interface: Option<Choice>,
+
+    /// List the sources of the processor recorded in this CPUID dump (`cpuid -r`, AIDA64 or
+    /// InstLatx64 format) instead of this machine's.
+    #[arg(long, value_name = "FILE")]
+    cpuid: Option<PathBuf>,
+
+    /// The form of the list. `csv` and `json` have the unsupported sources too.
+    #[arg(long, default_value = "table")]
+    format: Format,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Choice {
+    /// Intel's.
+    Emon,
+    /// AMD's.
+    Amd64,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Format {
+    /// What Windows' tools print.
+    Table,
+    /// Comma-separated values.
+    Csv,
+    /// A JSON object.
+    Json,
+}
+
+fn main() -> ExitCode {
+    match list(&Arguments::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            eprintln!("pmcsources: {message}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn list(arguments: &Arguments) -> Result<(), String> {
+    let machine = match (&arguments.cpuid, arguments.interface) {
+        (Some(file), _) => recorded(file)?,
+        (None, Some(Choice::Emon)) => Machine::with_interface(pmu_intel::Emon::declared()),
+        (None, Some(Choice::Amd64)) => Machine::with_interface(pmu_amd::Amd64::declared()),
+        (None, None) => Machine::this().ok_or(
+            "this machine is no x86; --interface lists any interface, --cpuid a recorded processor",
+        )?,
+    };
+    let text = match arguments.format {
+        Format::Table => listing::table(&machine),
+        Format::Csv => listing::csv(&machine).map_err(|error| error.to_string())?,
+        Format::Json => listing::json(&machine).map_err(|error| error.to_string())?,
+    };
+    output::print(&text).map_err(|error| format!("standard output: {error}"))
+}
+
+fn recorded(file: &Path) -> Result<Machine, String> {
+    let at_fault = |error: &dyn std::fmt::Display| format!("{}: {error}", file.display());
+    let bytes = std::fs::read(file).map_err(|error| at_fault(&error))?;
+    let text =
+        String::from_utf8(bytes).map_err(|_| at_fault(&"not a CPUID dump: not a text in UTF-8"))?;
+    let dump = CpuidDump::parse(&text).map_err(|error| at_fault(&error))?;
+    Ok(Machine::new(&dump))
+}

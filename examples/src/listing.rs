@@ -1,0 +1,112 @@
+//! The list of profile sources, as text for people and for machines.
+
+use core::fmt::Write as _;
+
+use serde::Serialize;
+
+use crate::machine::{Machine, Source};
+
+/// A row of the list, with the columns that machines read.
+#[derive(Serialize)]
+struct Row {
+    id: String,
+    name: &'static str,
+    windows_name: &'static str,
+    select: String,
+    interval: u32,
+    min: u32,
+    max: u32,
+    supported: &'static str,
+}
+
+impl Row {
+    fn new(source: &Source) -> Self {
+        let information = &source.information;
+        Self {
+            id: format!("0x{:02X}", source.id.value()),
+            name: source.name,
+            windows_name: source.windows_name,
+            select: format!("0x{:08X}", source.select),
+            interval: information.interval,
+            min: information.limits.min,
+            max: information.limits.max,
+            // No counter is touched, so none is known to count.
+            supported: if information.is_supported() { "declared" } else { "no" },
+        }
+    }
+}
+
+/// The supported sources as `wpr -pmcsources`, `xperf -pmcsources` and `tracelog -profilesources`
+/// print them, below a line each for the processor and the interface.
+pub fn table(machine: &Machine) -> String {
+    let mut text = format!(
+        "Processor: {}\nInterface: {}\n\n",
+        machine.processor(),
+        machine.describe_interface()
+    );
+    text.push_str("Id  Name                        Interval  Min      Max\n");
+    text.push_str("--------------------------------------------------------------\n");
+    for source in machine.sources().iter().filter(|source| source.information.is_supported()) {
+        let (id, name, information) = (source.id.value(), source.windows_name, source.information);
+        let (interval, limits) = (information.interval, information.limits);
+        // A String takes whatever is written.
+        let _ = writeln!(
+            text,
+            "{id:3} {name:25}{interval:11}{min:6}{max:11}",
+            min = limits.min,
+            max = limits.max
+        );
+    }
+    text
+}
+
+/// All sources as comma-separated values, under a line of column names.
+pub fn csv(machine: &Machine) -> Result<String, csv::Error> {
+    let mut writer = csv::Writer::from_writer(Vec::new());
+    for source in &machine.sources() {
+        writer.serialize(Row::new(source))?;
+    }
+    let bytes = writer.into_inner().map_err(|error| csv::Error::from(error.into_error()))?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// All sources as a JSON object, with the processor and the interface.
+pub fn json(machine: &Machine) -> Result<String, serde_json::Error> {
+    #[derive(Serialize)]
+    struct List<'m> {
+        processor: &'m str,
+        interface: &'static str,
+        reason: Option<String>,
+        sources: Vec<Row>,
+    }
+    let list = List {
+        processor: machine.processor(),
+        interface: machine.interface().name(),
+        reason: machine.absent().map(|reason| reason.to_string()),
+        sources: machine.sources().iter().map(Row::new).collect(),
+    };
+    serde_json::to_string_pretty(&list).map(|json| json + "\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Lines of two published listings: Microsoft's documentation of `wpr -pmcsources` (Intel), and
+    /// dotnet/BenchmarkDotNet issue 1520 (AMD).
+    #[test]
+    fn the_table_is_laid_out_as_windows_tools_lay_it_out() {
+        let intel = table(&Machine::with_interface(pmu_intel::Emon::declared()));
+        let amd = table(&Machine::with_interface(pmu_amd::Amd64::declared()));
+        for (list, line) in [
+            (&intel, "Id  Name                        Interval  Min      Max"),
+            (&intel, "--------------------------------------------------------------"),
+            (&intel, "  0 Timer                          10000  1221    1000000"),
+            (&intel, "  2 TotalIssues                    65536  4096 2147483647"),
+            (&intel, " 27 UnhaltedReferenceCycles        65536  4096 2147483647"),
+            (&amd, " 26 FPDispatchedFPUOpsAddExcludeJunk      65536  4096 2147483647"),
+        ] {
+            assert!(list.lines().any(|l| l == line), "{line:?} is missing in\n{list}");
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! What is to go wrong.
+
+use core::cell::Cell;
+
+use pmu_core::MsrOperation;
+
+/// What goes wrong with accesses. They are numbered from 1, from the injection on; a fault is a #GP
+/// without any other effect.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub enum Fault {
+    /// Nothing.
+    #[default]
+    None,
+    /// The access with this number faults: a fault that passes.
+    At(u32),
+    /// The access with this number, and all after it: a fault that stays.
+    From(u32),
+    /// RDMSR and WRMSR of this register fault, always: it is missing.
+    Register(u32),
+    /// RDMSR of this register reads 0 and WRMSR does nothing: it is missing under a hypervisor that
+    /// ignores accesses to what it does not know.
+    Ignored(u32),
+}
+
+/// What goes wrong with interrupts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub enum PmiFault {
+    /// Nothing.
+    #[default]
+    None,
+    /// They are lost; the status of the overflow stays.
+    Lost,
+    /// They come only after this many further accesses.
+    Late(u32),
+}
+
+pub(super) struct Plan {
+    fault: Cell<Fault>,
+    /// Accesses since the injection.
+    made: Cell<u32>,
+    pub(super) pmi: Cell<PmiFault>,
+    /// Accesses until an interrupt is raised, or delivered: 1 is the next one, 0 is never.
+    pub(super) interrupt_in: Cell<u32>,
+    pub(super) deliver_in: Cell<u32>,
+}
+
+impl Plan {
+    pub(super) const fn new() -> Self {
+        Self {
+            fault: Cell::new(Fault::None),
+            made: Cell::new(0),
+            pmi: Cell::new(PmiFault::None),
+            interrupt_in: Cell::new(0),
+            deliver_in: Cell::new(0),
+        }
+    }
+
+    pub(super) fn inject(&self, fault: Fault) {
+        self.fault.set(fault);
+        self.made.set(0);
+    }
+
+    /// The fault of the next access, if it has one.
+    pub(super) fn fault(&self, operation: MsrOperation, register: u32) -> Option<Fault> {
+        let number = self.made.get().saturating_add(1);
+        self.made.set(number);
+        let fault = self.fault.get();
+        let of_register = operation != MsrOperation::ReadPmc;
+        let strikes = match fault {
+            Fault::None => false,
+            Fault::At(access) => access == number,
+            Fault::From(access) => access <= number,
+            Fault::Register(missing) | Fault::Ignored(missing) => {
+                of_register && missing == register
+            }
+        };
+        strikes.then_some(fault)
+    }
+}

@@ -1,0 +1,135 @@
+//! What was done.
+
+use core::fmt;
+
+use pmu_core::{MsrErrorKind, MsrOperation};
+
+/// One access.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct Record {
+    /// The instruction.
+    pub operation: MsrOperation,
+    /// The register's number, or RDPMC's index.
+    pub register: u32,
+    /// The value read or written, or how it failed.
+    pub outcome: Result<u64, MsrErrorKind>,
+}
+
+/// How many accesses there were, whether they failed or not.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct Accesses {
+    /// RDMSR.
+    pub reads: u32,
+    /// WRMSR.
+    pub writes: u32,
+    /// RDPMC.
+    pub pmc_reads: u32,
+}
+
+impl Accesses {
+    pub(super) const NONE: Self = Self { reads: 0, writes: 0, pmc_reads: 0 };
+
+    /// All of them.
+    pub const fn total(self) -> u32 {
+        self.reads.saturating_add(self.writes).saturating_add(self.pmc_reads)
+    }
+
+    pub(super) const fn and(mut self, operation: MsrOperation) -> Self {
+        let count = match operation {
+            MsrOperation::Read => &mut self.reads,
+            MsrOperation::Write => &mut self.writes,
+            MsrOperation::ReadPmc => &mut self.pmc_reads,
+        };
+        *count = count.saturating_add(1);
+        self
+    }
+}
+
+/// An access that the manual does not allow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct Breach {
+    /// The instruction.
+    pub operation: MsrOperation,
+    /// The register's number, or RDPMC's index.
+    pub register: u32,
+    /// The value written.
+    pub value: u64,
+    /// Its bits that are not allowed there; 0 if there is no such register.
+    pub illegal: u64,
+}
+
+impl fmt::Display for Breach {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { operation, register, value, illegal } = self;
+        match operation {
+            MsrOperation::Read => write!(f, "RDMSR {register:#X}: no such register"),
+            MsrOperation::ReadPmc => write!(f, "RDPMC {register:#X}: no such counter"),
+            MsrOperation::Write => {
+                write!(f, "WRMSR {register:#X} of {value:#X}: illegal bits {illegal:#X}")
+            }
+        }
+    }
+}
+
+/// The last `T` accesses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Trace<const T: usize> {
+    records: [Option<Record>; T],
+    total: usize,
+}
+
+impl<const T: usize> Trace<T> {
+    pub(super) const fn new() -> Self {
+        Self { records: [None; T], total: 0 }
+    }
+
+    pub(super) fn push(&mut self, record: Record) {
+        if let Some(place) = self.total.checked_rem(T).and_then(|p| self.records.get_mut(p)) {
+            *place = Some(record);
+        }
+        self.total = self.total.saturating_add(1);
+    }
+
+    /// The accesses, the oldest first.
+    pub fn records(&self) -> impl Iterator<Item = Record> + '_ {
+        let oldest = if self.total > T { self.total.checked_rem(T).unwrap_or(0) } else { 0 };
+        let (newer, older) = self.records.split_at(oldest);
+        older.iter().chain(newer).flatten().copied()
+    }
+
+    /// How many accesses there were beyond those kept.
+    pub fn dropped(&self) -> usize {
+        self.total.saturating_sub(T)
+    }
+}
+
+#[cfg(feature = "defmt")]
+impl<const T: usize> defmt::Format for Trace<T> {
+    fn format(&self, f: defmt::Formatter<'_>) {
+        for record in self.records() {
+            defmt::write!(f, "{} ", record);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_ring_keeps_the_last_in_order() {
+        let mut trace = Trace::<3>::new();
+        let record = |register| Record { operation: MsrOperation::Read, register, outcome: Ok(0) };
+        for register in 0..5 {
+            trace.push(record(register));
+        }
+        assert!(trace.records().eq([2, 3, 4].map(record)));
+        assert_eq!(trace.dropped(), 2);
+        let mut none = Trace::<0>::new();
+        none.push(record(0));
+        assert_eq!((none.records().count(), none.dropped()), (0, 1));
+    }
+}

@@ -1,0 +1,160 @@
+//! The plainest fake of a processor's registers: what is written is read back, and nothing counts
+//! but what a test stores. For tests of single operations and of their faults.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+
+use pmu_core::{
+    Interval, MsrAddress, MsrBackend, MsrErrorKind, Platform, PmcIndex, TimerUnavailable,
+};
+
+/// When accesses fail with #GP. Accesses are counted from 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// Never.
+    Never,
+    /// The access with this number, once.
+    Once(usize),
+    /// This access and every later one.
+    From(usize),
+    /// Every access to this register.
+    Register(u32),
+    /// Every write to this register.
+    WritesTo(u32),
+}
+
+/// Registers by number; one that is not there faults.
+#[derive(Debug)]
+pub struct RegisterFile {
+    registers: RefCell<BTreeMap<u32, u64>>,
+    /// RDPMC's index 0 reads this register, 1 the next.
+    first_counter: u32,
+    /// Bits that a register keeps of what is written.
+    masks: BTreeMap<u32, u64>,
+    fault: Cell<Fault>,
+    accesses: Cell<usize>,
+    writes: RefCell<Vec<(u32, u64)>>,
+}
+
+impl RegisterFile {
+    /// Registers that hold zero.
+    pub fn new(numbers: impl IntoIterator<Item = u32>, first_counter: u32) -> Self {
+        Self {
+            registers: RefCell::new(numbers.into_iter().map(|number| (number, 0)).collect()),
+            first_counter,
+            masks: BTreeMap::new(),
+            fault: Cell::new(Fault::Never),
+            accesses: Cell::new(0),
+            writes: RefCell::default(),
+        }
+    }
+
+    /// A processor with Intel's registers: `counters` of them, and the global ones if asked for.
+    pub fn intel(counters: u32, global: bool) -> Self {
+        let global = if global { 0x38E..0x391 } else { 0..0 };
+        Self::new((0xC1..0xC1 + counters).chain(0x186..0x186 + counters).chain(global), 0xC1)
+    }
+
+    /// A processor with AMD's four legacy counters.
+    pub fn amd() -> Self {
+        Self::new(0xC001_0000..0xC001_0008, 0xC001_0004)
+    }
+
+    /// The same, with a register that keeps only some bits of what is written.
+    pub fn keeping(mut self, register: u32, mask: u64) -> Self {
+        self.masks.insert(register, mask);
+        self
+    }
+
+    /// From now on accesses, counted from 0 again, fail so.
+    pub fn fail(&self, fault: Fault) {
+        self.fault.set(fault);
+        self.accesses.set(0);
+    }
+
+    /// Accesses since [`fail`](Self::fail).
+    pub fn accesses(&self) -> usize {
+        self.accesses.get()
+    }
+
+    /// A register's value.
+    pub fn get(&self, register: u32) -> u64 {
+        self.registers.borrow()[&register]
+    }
+
+    /// Stores a value, as the hardware would.
+    pub fn set(&self, register: u32, value: u64) {
+        self.registers.borrow_mut().insert(register, value);
+    }
+
+    /// The writes since the last call.
+    pub fn take_writes(&self) -> Vec<(u32, u64)> {
+        self.writes.take()
+    }
+
+    fn access(&self, register: u32, write: Option<u64>) -> Result<u64, MsrErrorKind> {
+        let number = self.accesses.replace(self.accesses.get() + 1);
+        let fails = match self.fault.get() {
+            Fault::Never => false,
+            Fault::Once(at) => number == at,
+            Fault::From(at) => number >= at,
+            Fault::Register(bad) => register == bad,
+            Fault::WritesTo(bad) => register == bad && write.is_some(),
+        };
+        let mut registers = self.registers.borrow_mut();
+        let value = registers.get_mut(&register).ok_or(MsrErrorKind::GeneralProtection)?;
+        if fails {
+            return Err(MsrErrorKind::GeneralProtection);
+        }
+        if let Some(written) = write {
+            *value = written & self.masks.get(&register).unwrap_or(&u64::MAX);
+            self.writes.borrow_mut().push((register, written));
+        }
+        Ok(*value)
+    }
+}
+
+impl MsrBackend for RegisterFile {
+    type Error = MsrErrorKind;
+
+    fn read(&self, address: MsrAddress) -> Result<u64, MsrErrorKind> {
+        self.access(address.get(), None)
+    }
+
+    fn write(&self, address: MsrAddress, value: u64) -> Result<(), MsrErrorKind> {
+        self.access(address.get(), Some(value)).map(|_| ())
+    }
+
+    fn read_pmc(&self, index: PmcIndex) -> Result<u64, MsrErrorKind> {
+        self.access(self.first_counter + index.get(), None)
+    }
+}
+
+/// A platform that remembers what was asked of it.
+#[derive(Debug, Default)]
+pub struct FakePlatform {
+    /// How often the performance interrupt was unmasked.
+    pub unmasked: Cell<u32>,
+    /// The timer's interval while it runs.
+    pub timer: Cell<Option<Interval>>,
+    /// Whether there is no timer.
+    pub timerless: Cell<bool>,
+}
+
+impl Platform for FakePlatform {
+    fn unmask_performance_interrupt(&self) {
+        self.unmasked.set(self.unmasked.get() + 1);
+    }
+
+    fn start_profile_timer(&self, interval: Interval) -> Result<(), TimerUnavailable> {
+        if self.timerless.get() {
+            return Err(TimerUnavailable);
+        }
+        self.timer.set(Some(interval));
+        Ok(())
+    }
+
+    fn stop_profile_timer(&self) {
+        self.timer.set(None);
+    }
+}

@@ -1,0 +1,205 @@
+//! Register numbers and bit positions, against data files and against another crate's constants.
+
+use pmu_amd::registers::{self as amd, PerfCtl};
+use pmu_core::{Counter, EventSelect, ProfileInterface, ProfileSource};
+use pmu_intel::registers::{self as intel, DebugCtl, MiscEnable, PerfEvtSel};
+use pmu_tests::data;
+
+fn address(vendor: &str, name: &str) -> u32 {
+    data!("registers.csv")
+        .iter()
+        .find(|row| row.text("vendor") == vendor && row.text("name") == name)
+        .unwrap_or_else(|| panic!("{vendor} {name}"))
+        .number("address") as u32
+}
+
+/// The mask of a field, by the data file.
+fn field(register: &str, name: &str) -> u64 {
+    let rows = data!("register_fields.csv");
+    let row = rows
+        .iter()
+        .find(|row| row.text("register") == register && row.text("field") == name)
+        .unwrap_or_else(|| panic!("{register} {name}"));
+    let (lsb, msb) = (row.number("lsb"), row.number("msb"));
+    (u64::MAX >> (63 - msb)) & (u64::MAX << lsb)
+}
+
+#[test]
+fn intel_register_numbers_equal_the_data_file() {
+    for (number, name) in [
+        (intel::IA32_PMC0, "IA32_PMC0"),
+        (intel::IA32_PERFEVTSEL0, "IA32_PERFEVTSEL0"),
+        (intel::IA32_MISC_ENABLE, "IA32_MISC_ENABLE"),
+        (intel::IA32_DEBUGCTL, "IA32_DEBUGCTL"),
+        (intel::IA32_PERF_GLOBAL_STATUS, "IA32_PERF_GLOBAL_STATUS"),
+        (intel::IA32_PERF_GLOBAL_CTRL, "IA32_PERF_GLOBAL_CTRL"),
+        (intel::IA32_PERF_GLOBAL_OVF_CTRL, "IA32_PERF_GLOBAL_OVF_CTRL"),
+        (intel::IA32_PEBS_ENABLE, "IA32_PEBS_ENABLE"),
+        (intel::IA32_DS_AREA, "IA32_DS_AREA"),
+    ] {
+        assert_eq!(number, address("intel", name), "{name}");
+    }
+}
+
+#[test]
+fn intel_register_numbers_equal_those_of_the_x86_crate() {
+    use x86::msr;
+    assert_eq!(intel::IA32_PMC0, msr::IA32_PMC0);
+    assert_eq!(intel::IA32_PERFEVTSEL0, msr::IA32_PERFEVTSEL0);
+    assert_eq!(intel::IA32_MISC_ENABLE, msr::IA32_MISC_ENABLE);
+    assert_eq!(intel::IA32_DEBUGCTL, msr::IA32_DEBUGCTL);
+    assert_eq!(intel::IA32_PERF_GLOBAL_STATUS, msr::IA32_PERF_GLOBAL_STAUS);
+    assert_eq!(intel::IA32_PERF_GLOBAL_CTRL, msr::IA32_PERF_GLOBAL_CTRL);
+    assert_eq!(intel::IA32_PERF_GLOBAL_OVF_CTRL, msr::IA32_PERF_GLOBAL_OVF_CTRL);
+    assert_eq!(intel::IA32_PEBS_ENABLE, msr::IA32_PEBS_ENABLE);
+    assert_eq!(intel::IA32_DS_AREA, msr::IA32_DS_AREA);
+}
+
+#[test]
+fn each_counter_has_its_registers() {
+    let emon = pmu_intel::Emon::declared();
+    for number in 0..emon.counters() {
+        let counter = emon.counter(number).unwrap();
+        let name = format!("IA32_PERFEVTSEL{number}");
+        assert_eq!(counter.select_register().get(), address("intel", &name));
+        assert_eq!(counter.value_register().get(), address("intel", &format!("IA32_PMC{number}")));
+        assert_eq!(counter.rdpmc_index().get(), u32::from(number));
+    }
+    assert!(emon.counter(emon.counters()).is_none());
+    let amd64 = pmu_amd::Amd64::declared();
+    assert_eq!(amd64.counters(), 4);
+    for number in 0..4 {
+        let counter = amd64.counter(number).unwrap();
+        assert_eq!(counter.select_register().get(), address("amd", &format!("PerfEvtSel{number}")));
+        assert_eq!(counter.value_register().get(), address("amd", &format!("PerfCtr{number}")));
+        assert_eq!(counter.rdpmc_index().get(), u32::from(number));
+        assert_eq!(counter.width(), 48);
+    }
+    assert!(amd64.counter(4).is_none());
+    assert_eq!(amd::PERF_LEGACY_CTL0, address("amd", "PerfEvtSel0"));
+    assert_eq!(amd::PERF_LEGACY_CTR0, address("amd", "PerfCtr0"));
+}
+
+#[test]
+fn fields_lie_where_the_data_file_says() {
+    let evtsel = |name| field("IA32_PERFEVTSELx", name);
+    let new = PerfEvtSel::new;
+    for (select, name) in [
+        (new().with_event(0xFF), "EVENT_SELECT"),
+        (new().with_unit_mask(0xFF), "UMASK"),
+        (new().with_user(true), "USR"),
+        (new().with_os(true), "OS"),
+        (new().with_edge(true), "EDGE"),
+        (new().with_pin_control(true), "PIN_CONTROL"),
+        (new().with_interrupt(true), "INT"),
+        (new().with_any_thread(true), "ANY_THREAD"),
+        (new().with_enable(true), "EN"),
+        (new().with_invert(true), "INV"),
+        (new().with_counter_mask(0xFF), "CMASK"),
+    ] {
+        assert_eq!(select.into_bits(), evtsel(name), "IA32_PERFEVTSELx.{name}");
+    }
+    let new = MiscEnable::new;
+    for (value, name) in [
+        (new().with_performance_monitoring(true), "EMON_AVAILABLE"),
+        (new().with_bts_unavailable(true), "BTS_UNAVAILABLE"),
+        (new().with_pebs_unavailable(true), "PEBS_UNAVAILABLE"),
+    ] {
+        assert_eq!(value.into_bits(), field("IA32_MISC_ENABLE", name), "IA32_MISC_ENABLE.{name}");
+    }
+    let new = DebugCtl::new;
+    for (value, name) in [
+        (new().with_lbr(true), "LBR"),
+        (new().with_btf(true), "BTF"),
+        (new().with_tr(true), "TR"),
+        (new().with_bts(true), "BTS"),
+        (new().with_bt_int(true), "BTINT"),
+        (new().with_bts_off_os(true), "BTS_OFF_OS"),
+        (new().with_bts_off_usr(true), "BTS_OFF_USR"),
+        (new().with_freeze_lbrs_on_pmi(true), "FREEZE_LBRS_ON_PMI"),
+        (new().with_freeze_perfmon_on_pmi(true), "FREEZE_PERFMON_ON_PMI"),
+        (new().with_freeze_while_smm(true), "FREEZE_WHILE_SMM"),
+    ] {
+        assert_eq!(value.into_bits(), field("IA32_DEBUGCTL", name), "IA32_DEBUGCTL.{name}");
+    }
+    let new = PerfCtl::new;
+    for (select, name) in [
+        (new().with_event_low(0xFF), "EVENT_SELECT_LOW"),
+        (new().with_unit_mask(0xFF), "UNIT_MASK"),
+        (new().with_user(true), "USR"),
+        (new().with_os(true), "OS"),
+        (new().with_edge(true), "EDGE"),
+        (new().with_interrupt(true), "INT"),
+        (new().with_enable(true), "EN"),
+        (new().with_invert(true), "INV"),
+        (new().with_counter_mask(0xFF), "CNT_MASK"),
+        (new().with_guest_only(true), "GUEST_ONLY"),
+        (new().with_host_only(true), "HOST_ONLY"),
+    ] {
+        assert_eq!(select.into_bits(), field("AMD_PERF_CTL", name), "PERF_CTL.{name}");
+    }
+    let high = PerfCtl::from_bits(field("AMD_PERF_CTL", "EVENT_SELECT_HIGH"));
+    assert_eq!((high.event_number(), high.event_unit_mask()), (0xF00, 0));
+}
+
+/// A running select is its table's, with the interrupt and the enable bit and nothing else.
+#[test]
+fn running_adds_the_interrupt_and_the_enable_bit() {
+    let bits = field("IA32_PERFEVTSELx", "INT") | field("IA32_PERFEVTSELx", "EN");
+    for entry in pmu_intel::Emon::declared().sources() {
+        let select = entry.select();
+        assert_eq!(select.running().select_bits(), select.select_bits() | bits);
+    }
+    for entry in pmu_amd::Amd64::declared().sources() {
+        let select = entry.select();
+        assert_eq!(select.running().select_bits(), select.select_bits() | bits);
+    }
+}
+
+/// The Debug Store's areas, against the data file.
+#[test]
+fn debug_store_areas_are_laid_out_as_the_data_file_says() {
+    use core::mem::offset_of;
+    use pmu_intel::debug_store::{
+        ControlAreaMemory, PebsDsSaveArea, PebsDsSaveArea32, ProcessorProfileControlArea,
+    };
+    macro_rules! offsets {
+        ($area:ty, $word:expr) => {{
+            let resets = offset_of!($area, pebs_counter_reset);
+            [
+                ("BtsBufferBase", offset_of!($area, bts_buffer_base)),
+                ("BtsIndex", offset_of!($area, bts_index)),
+                ("BtsAbsoluteMaximum", offset_of!($area, bts_absolute_maximum)),
+                ("BtsInterruptThreshold", offset_of!($area, bts_interrupt_threshold)),
+                ("PebsBufferBase", offset_of!($area, pebs_buffer_base)),
+                ("PebsIndex", offset_of!($area, pebs_index)),
+                ("PebsAbsoluteMaximum", offset_of!($area, pebs_absolute_maximum)),
+                ("PebsInterruptThreshold", offset_of!($area, pebs_interrupt_threshold)),
+                ("PebsCounterReset0", resets),
+                ("PebsCounterReset1", resets + $word),
+                ("PebsCounterReset2", resets + 2 * $word),
+                ("PebsCounterReset3", resets + 3 * $word),
+            ]
+        }};
+    }
+    let totals = [
+        ("64", "total(resets=4)", size_of::<PebsDsSaveArea>()),
+        ("64", "total(resets=12)", size_of::<PebsDsSaveArea<12>>()),
+        ("32", "total(resets=4)", size_of::<PebsDsSaveArea32>()),
+        ("32", "total(resets=12)", size_of::<PebsDsSaveArea32<12>>()),
+    ];
+    let wide = offsets!(PebsDsSaveArea, 8).map(|(member, offset)| ("64", member, offset));
+    let narrow = offsets!(PebsDsSaveArea32, 4).map(|(member, offset)| ("32", member, offset));
+    let rows = data!("ds_area.csv");
+    let found: Vec<_> = wide.into_iter().chain(narrow).chain(totals).collect();
+    assert_eq!(found.len(), rows.len());
+    for (form, member, offset) in found {
+        let row = rows
+            .iter()
+            .find(|row| row.text("form") == form && row.text("member") == member)
+            .unwrap_or_else(|| panic!("{form} {member}"));
+        assert_eq!(offset as u64, row.number("offset"), "{form} {member}");
+    }
+    assert_eq!(size_of::<ProcessorProfileControlArea>(), 0x60);
+    assert_eq!(align_of::<ControlAreaMemory>(), 64);
+}

@@ -1,0 +1,480 @@
+//! The driver's control and interrupt path, on registers that do nothing by themselves: what it
+//! writes, what it refuses, and what a fault half way through leaves behind.
+
+use std::cell::RefCell;
+
+use pmu_amd::Amd64;
+use pmu_core::testing::{Access, RecordingMsr, ScriptedMsr};
+use pmu_core::{
+    Availability, CounterMemory, CounterSlot, DefaultInterface, InterfaceError, KProfileSource,
+    MsrErrorKind, MsrFault, MsrOperation, NtStatus, Overflow, ProfileInterface, Session, Snapshot,
+};
+use pmu_intel::Emon;
+use pmu_tests::{FakePlatform, Fault, RegisterFile};
+
+type Memory = CounterMemory<[CounterSlot; 8]>;
+
+const TIME: KProfileSource = KProfileSource::TIME;
+const CYCLES: KProfileSource = KProfileSource::TOTAL_CYCLES;
+const INSTRUCTIONS: KProfileSource = KProfileSource::TOTAL_ISSUES;
+const BRANCHES: KProfileSource = KProfileSource::BRANCH_INSTRUCTIONS;
+
+fn source(value: u32) -> KProfileSource {
+    KProfileSource::new(value).unwrap()
+}
+
+/// The interface of an Intel processor with `counters` of 48 bits.
+fn emon(version: u32, counters: u32) -> Emon {
+    let snapshot = Snapshot::capture(move |leaf: u32, _: u32| {
+        let (eax, ebx, ecx, edx) = match leaf {
+            0 => (0x0A, 0x756E_6547, 0x6C65_746E, 0x4965_6E69),
+            0x0A => (0x0730_0000 | counters << 8 | version, 0, 0, 0),
+            _ => (0, 0, 0, 0),
+        };
+        pmu_core::raw_cpuid::CpuIdResult { eax, ebx, ecx, edx }
+    });
+    Emon::claim(&snapshot).unwrap()
+}
+
+fn write_fault(register: u32) -> MsrFault {
+    MsrFault { operation: MsrOperation::Write, register, kind: MsrErrorKind::GeneralProtection }
+}
+
+/// Every declared select is loaded with zero first; then each counter is proven.
+#[test]
+fn initialise_zeroes_the_selects_and_proves_the_counters() {
+    let interface = emon(1, 2);
+    let script = [
+        Access::write(0x186, 0),
+        Access::write(0x187, 0),
+        Access::write(0xC1, 0x0135_7AC0),
+        Access::write(0xC2, 0x0135_7AC1),
+        Access::read(0xC1, 0x0135_7AC0),
+        Access::read_pmc(0, 0x0135_7AC0),
+        Access::read(0xC2, 0x0135_7AC1),
+        Access::read_pmc(1, 0x0135_7AC1),
+        Access::write(0xC1, 0),
+        Access::write(0xC2, 0),
+    ];
+    let (msr, platform, memory) =
+        (ScriptedMsr::new(&script), FakePlatform::default(), Memory::new());
+    let session = interface.initialise(&msr, &platform, &memory).unwrap();
+    msr.finish();
+    assert_eq!(platform.unmasked.get(), 1);
+    assert_eq!(session.query(CYCLES).availability, Availability::Proven);
+    assert_eq!(interface.query(CYCLES).availability, Availability::Declared);
+}
+
+/// The encodings of SDM vol. 3B and APM vol. 2: event, unit mask, USR, OS, INT and EN.
+#[test]
+fn start_loads_the_counter_and_then_the_select() {
+    let (msr, platform, memory) =
+        (RegisterFile::intel(4, false), FakePlatform::default(), Memory::new());
+    let interface = emon(1, 4);
+    interface.set_interval(BRANCHES, 0x1234).unwrap();
+    let mut session = interface.initialise(&msr, &platform, &memory).unwrap();
+    msr.take_writes();
+    session.start(BRANCHES).unwrap();
+    assert_eq!(msr.take_writes(), [(0xC1, (1 << 48) - 0x1234), (0x186, 0x0053_00C4)]);
+    session.start(CYCLES).unwrap();
+    assert_eq!(msr.take_writes(), [(0xC2, (1 << 48) - 0x1_0000), (0x187, 0x0053_003C)]);
+    session.stop(BRANCHES).unwrap();
+    assert_eq!(msr.take_writes(), [(0x186, 0)]);
+
+    let (msr, memory, interface) = (RegisterFile::amd(), Memory::new(), Amd64::declared());
+    let mut session = interface.initialise(&msr, &platform, &memory).unwrap();
+    msr.take_writes();
+    session.start(source(0xAA)).unwrap();
+    let expected = [(0xC001_0004, (1 << 48) - 0x1_0000), (0xC001_0000, 0x0053_0FEC)];
+    assert_eq!(msr.take_writes(), expected);
+}
+
+/// Runs a check against the Intel and against the AMD driver.
+fn both(check: impl Fn(&dyn Fn(&dyn Fn(&mut dyn Control, &RegisterFile, &FakePlatform)))) {
+    check(&|body| {
+        for (version, global) in [(1, false), (2, true), (4, true)] {
+            let (interface, memory) = (emon(version, 4), Memory::new());
+            let (msr, platform) = (RegisterFile::intel(4, global), FakePlatform::default());
+            body(&mut interface.initialise(&msr, &platform, &memory).unwrap(), &msr, &platform);
+        }
+        let (interface, memory) = (Amd64::declared(), Memory::new());
+        let (msr, platform) = (RegisterFile::amd(), FakePlatform::default());
+        body(&mut interface.initialise(&msr, &platform, &memory).unwrap(), &msr, &platform);
+    });
+}
+
+/// A session of either vendor.
+trait Control {
+    fn start(&mut self, source: KProfileSource) -> Result<(), InterfaceError>;
+    fn stop(&mut self, source: KProfileSource) -> Result<(), InterfaceError>;
+    fn is_running(&self, source: KProfileSource) -> bool;
+    fn shut_down(&mut self) -> Result<(), InterfaceError>;
+    fn selects(&self) -> Vec<u32>;
+    fn counters(&self) -> Vec<u32>;
+}
+
+impl<I: ProfileInterface> Control for Session<'_, I, &RegisterFile, &FakePlatform> {
+    fn start(&mut self, source: KProfileSource) -> Result<(), InterfaceError> {
+        Session::start(self, source)
+    }
+    fn stop(&mut self, source: KProfileSource) -> Result<(), InterfaceError> {
+        Session::stop(self, source)
+    }
+    fn is_running(&self, source: KProfileSource) -> bool {
+        Session::is_running(self, source)
+    }
+    fn shut_down(&mut self) -> Result<(), InterfaceError> {
+        Session::shut_down(self)
+    }
+    fn selects(&self) -> Vec<u32> {
+        use pmu_core::Counter;
+        let interface = self.interface();
+        (0..interface.counters())
+            .map(|n| interface.counter(n).unwrap().select_register().get())
+            .collect()
+    }
+    fn counters(&self) -> Vec<u32> {
+        use pmu_core::Counter;
+        let interface = self.interface();
+        (0..interface.counters())
+            .map(|n| interface.counter(n).unwrap().value_register().get())
+            .collect()
+    }
+}
+
+#[test]
+fn bad_requests_are_refused_and_change_nothing() {
+    both(|with| {
+        with(&|session, msr, platform| {
+            let unsupported = source(0x1234);
+            let before = msr.accesses();
+            assert_eq!(
+                session.start(unsupported),
+                Err(InterfaceError::UnsupportedSource(unsupported))
+            );
+            assert_eq!(
+                session.start(unsupported).unwrap_err().status(),
+                Some(NtStatus::NOT_SUPPORTED)
+            );
+            assert_eq!(
+                session.start(KProfileSource::ALIGNMENT_FIXUP),
+                Err(InterfaceError::UnsupportedSource(KProfileSource::ALIGNMENT_FIXUP))
+            );
+            let stopped = Err(InterfaceError::NotStarted(BRANCHES));
+            assert_eq!(session.stop(BRANCHES), stopped);
+            assert_eq!(stopped.unwrap_err().status(), Some(NtStatus::PROFILING_NOT_STARTED));
+            assert_eq!(session.stop(TIME), Err(InterfaceError::NotStarted(TIME)));
+            assert_eq!(session.stop(unsupported), Err(InterfaceError::NotStarted(unsupported)));
+            platform.timerless.set(true);
+            assert!(matches!(session.start(TIME), Err(InterfaceError::Timer(_))));
+            assert!(!session.is_running(TIME));
+            assert_eq!(msr.accesses(), before, "no register was touched");
+
+            session.start(BRANCHES).unwrap();
+            let before = msr.accesses();
+            assert_eq!(session.start(BRANCHES), Err(InterfaceError::AlreadyStarted(BRANCHES)));
+            // Three more fill the four counters; aliases are sources of their own.
+            for value in [0x02, 0x0B, 0x1A] {
+                session.start(source(value)).unwrap();
+            }
+            let after = msr.accesses();
+            assert_eq!(after - before, 6);
+            let full = session.start(source(0x1B)).unwrap_err();
+            assert_eq!(full, InterfaceError::NoFreeCounter(source(0x1B)));
+            assert_eq!(full.status(), Some(NtStatus::INSUFFICIENT_RESOURCES));
+            assert_eq!(msr.accesses(), after);
+            session.stop(source(0x0B)).unwrap();
+            session.start(source(0x1B)).unwrap();
+        });
+    });
+}
+
+/// `ProfileTime` never takes a counter.
+#[test]
+fn time_runs_on_the_platforms_timer() {
+    both(|with| {
+        with(&|session, msr, platform| {
+            let before = msr.accesses();
+            session.start(TIME).unwrap();
+            assert_eq!(platform.timer.get().map(|i| i.get()), Some(10_000));
+            assert_eq!(session.start(TIME), Err(InterfaceError::AlreadyStarted(TIME)));
+            session.stop(TIME).unwrap();
+            assert_eq!(platform.timer.get(), None);
+            assert_eq!(msr.accesses(), before);
+        });
+    });
+}
+
+#[test]
+fn a_running_timer_takes_up_a_new_interval_when_told() {
+    let interface = DefaultInterface::new();
+    let (msr, platform) = (RegisterFile::new([], 0), FakePlatform::default());
+    let memory = CounterMemory::<[CounterSlot; 0]>::new();
+    let mut session = interface.initialise(&msr, &platform, &memory).unwrap();
+    assert_eq!(session.apply_interval(TIME), Err(InterfaceError::NotStarted(TIME)));
+    session.start(TIME).unwrap();
+    interface.set_interval(TIME, 20_000).unwrap();
+    session.apply_interval(TIME).unwrap();
+    assert_eq!(platform.timer.get().map(|i| i.get()), Some(20_000));
+    assert_eq!(platform.unmasked.get(), 0, "there are no counters to interrupt");
+}
+
+/// Without memory Emon goes on, with every source unsupported; Amd64 does not.
+#[test]
+fn too_little_memory() {
+    let (msr, platform) = (RegisterFile::intel(4, false), FakePlatform::default());
+    let none = CounterMemory::<[CounterSlot; 3]>::new();
+    let interface = emon(1, 4);
+    let mut session = interface.initialise(&msr, &platform, &none).unwrap();
+    for entry in interface.sources() {
+        let source = pmu_core::ProfileSource::source(entry);
+        assert_eq!(session.query(source).availability, Availability::Unsupported);
+        assert_eq!(session.start(source), Err(InterfaceError::UnsupportedSource(source)));
+    }
+    session.shut_down().unwrap();
+    assert_eq!(msr.accesses(), 0);
+
+    let (msr, interface) = (RegisterFile::amd(), Amd64::declared());
+    let error = interface.initialise(&msr, &platform, &none).unwrap_err();
+    assert_eq!(error, InterfaceError::InsufficientMemory { needed: 4, lent: 3 });
+    assert_eq!(msr.accesses(), 0);
+}
+
+#[test]
+fn counters_that_do_not_echo_are_found_out() {
+    let platform = FakePlatform::default();
+    let unresponsive = |interface: &Emon, msr: &RegisterFile| {
+        interface.initialise(msr, &platform, &Memory::new()).map(|_| ()).unwrap_err()
+    };
+    // As an emulator without a PMU: writes are ignored, reads are zero.
+    let dead = (0xC1..0xC5).fold(RegisterFile::intel(4, false), |msr, r| msr.keeping(r, 0));
+    assert_eq!(
+        unresponsive(&emon(1, 4), &dead),
+        InterfaceError::CountersUnresponsive { counter: 0 }
+    );
+    let one = RegisterFile::intel(4, true).keeping(0xC3, 0);
+    assert_eq!(
+        unresponsive(&emon(2, 4), &one),
+        InterfaceError::CountersUnresponsive { counter: 2 }
+    );
+    let missing = RegisterFile::intel(2, false);
+    assert_eq!(unresponsive(&emon(1, 3), &missing), InterfaceError::Access(write_fault(0x188)));
+    assert_eq!(platform.unmasked.get(), 0);
+    let dead = (0xC001_0004..0xC001_0008).fold(RegisterFile::amd(), |msr, r| msr.keeping(r, 0));
+    let error = Amd64::declared().initialise(&dead, &platform, &Memory::new()).unwrap_err();
+    assert_eq!(error, InterfaceError::CountersUnresponsive { counter: 0 });
+    assert_eq!(error.status(), Some(NtStatus::NOT_SUPPORTED));
+}
+
+/// After one transient fault at any access the source is either started or stopped, as the result
+/// says, and everything works on.
+#[test]
+fn a_transient_fault_at_any_access_leaves_started_or_stopped() {
+    both(|with| {
+        for at in 0..4 {
+            with(&|session, msr, _| {
+                let select = session.selects()[0];
+                msr.fail(Fault::Once(at));
+                let started = session.start(BRANCHES);
+                let runs = msr.get(select) != 0;
+                assert_eq!(started.is_ok(), runs, "access {at}: {started:?}");
+                assert_eq!(session.is_running(BRANCHES), runs);
+                assert!(!matches!(started, Err(InterfaceError::Faulted(_))));
+                msr.fail(Fault::Never);
+                if !runs {
+                    session.start(BRANCHES).unwrap();
+                }
+
+                msr.fail(Fault::Once(at));
+                let stopped = session.stop(BRANCHES);
+                assert_eq!(stopped, Ok(()), "access {at}");
+                assert_eq!(msr.get(select), 0);
+                assert!(!session.is_running(BRANCHES));
+                msr.fail(Fault::Never);
+                session.start(BRANCHES).unwrap();
+            });
+        }
+    });
+}
+
+/// After a persistent fault the error says which register, the source does not claim to run, and the
+/// other counters go on.
+#[test]
+fn a_persistent_fault_is_named_and_the_counter_is_given_up() {
+    both(|with| {
+        with(&|session, msr, _| {
+            let (select, counter) = (session.selects()[0], session.counters()[0]);
+            // The counter can not be loaded: nothing was programmed.
+            msr.fail(Fault::WritesTo(counter));
+            assert_eq!(session.start(BRANCHES), Err(InterfaceError::Access(write_fault(counter))));
+            assert_eq!(msr.get(select), 0);
+            // Neither the select nor undoing it: presumed running, until shut-down.
+            msr.fail(Fault::WritesTo(select));
+            assert_eq!(session.start(BRANCHES), Err(InterfaceError::Faulted(write_fault(select))));
+            assert!(!session.is_running(BRANCHES));
+            assert_eq!(session.stop(BRANCHES), Err(InterfaceError::NotStarted(BRANCHES)));
+            // The next start takes another counter.
+            session.start(BRANCHES).unwrap();
+            assert_ne!(msr.get(session.selects()[1]), 0);
+            assert_eq!(session.shut_down(), Err(InterfaceError::Faulted(write_fault(select))));
+            assert_eq!(msr.get(session.selects()[1]), 0, "the others were stopped");
+            msr.fail(Fault::Never);
+            assert_eq!(session.shut_down(), Ok(()));
+            assert_eq!(msr.get(select), 0);
+        });
+        with(&|session, msr, _| {
+            let select = session.selects()[0];
+            session.start(BRANCHES).unwrap();
+            msr.fail(Fault::From(0));
+            assert_eq!(session.stop(BRANCHES), Err(InterfaceError::Faulted(write_fault(select))));
+            assert!(!session.is_running(BRANCHES));
+            msr.fail(Fault::Never);
+            session.shut_down().unwrap();
+            assert_eq!(msr.get(select), 0, "shut-down tries again");
+        });
+    });
+}
+
+mod interrupts {
+    use super::*;
+
+    const WIDTH: u64 = (1 << 48) - 1;
+
+    /// Services an interrupt and gives back what overflowed.
+    fn service<I: ProfileInterface>(
+        interface: &I,
+        msr: &RegisterFile,
+        platform: &FakePlatform,
+        memory: &CounterMemory,
+    ) -> Vec<Overflow> {
+        let found = RefCell::new(Vec::new());
+        let result = interface
+            .service(&msr, &platform, memory, |overflow| found.borrow_mut().push(overflow));
+        assert_eq!(result.unwrap().overflows as usize, found.borrow().len());
+        found.into_inner()
+    }
+
+    /// Without a status register each running counter is read: one that wrapped has its top bit clear.
+    #[test]
+    fn a_counter_that_wrapped_is_reported_and_loaded_again() {
+        let (msr, platform, memory) =
+            (RegisterFile::intel(4, false), FakePlatform::default(), Memory::new());
+        let interface = emon(1, 4);
+        let mut session = interface.initialise(&msr, &platform, &memory).unwrap();
+        session.start(CYCLES).unwrap();
+        session.start(INSTRUCTIONS).unwrap();
+        platform.unmasked.set(0);
+
+        assert_eq!(service(&interface, &msr, &platform, &memory), []);
+        assert_eq!(platform.unmasked.get(), 1, "a spurious interrupt is unmasked too");
+        msr.set(0xC2, 5);
+        let expected = Overflow { source: INSTRUCTIONS, events: 0x1_0000, counter: 1 };
+        assert_eq!(service(&interface, &msr, &platform, &memory), [expected]);
+        assert_eq!(msr.get(0xC2), WIDTH - 0xFFFF);
+        // A new interval is taken up at the next overflow; this one still stands for the old.
+        interface.set_interval(INSTRUCTIONS, 0x2000).unwrap();
+        msr.set(0xC2, 0);
+        msr.set(0xC1, 0);
+        let found = service(&interface, &msr, &platform, &memory);
+        assert_eq!(
+            found.iter().map(|o| (o.counter, o.events)).collect::<Vec<_>>(),
+            [(0, 0x1_0000), (1, 0x1_0000)]
+        );
+        assert_eq!(msr.get(0xC2), WIDTH - 0x1FFF);
+        msr.set(0xC2, 0);
+        assert_eq!(service(&interface, &msr, &platform, &memory)[0].events, 0x2000);
+
+        // A stopped source is silent, whatever its counter holds.
+        session.stop(INSTRUCTIONS).unwrap();
+        msr.set(0xC2, 0);
+        assert_eq!(service(&interface, &msr, &platform, &memory), []);
+    }
+
+    #[test]
+    fn amd_does_not_unmask_the_entry_again() {
+        let (msr, platform, memory) = (RegisterFile::amd(), FakePlatform::default(), Memory::new());
+        let interface = Amd64::declared();
+        let mut session = interface.initialise(&msr, &platform, &memory).unwrap();
+        session.start(source(0xBF)).unwrap();
+        assert_eq!(platform.unmasked.get(), 1);
+        msr.set(0xC001_0004, 3);
+        let expected = Overflow { source: source(0xBF), events: 0x1_0000, counter: 0 };
+        assert_eq!(service(&interface, &msr, &platform, &memory), [expected]);
+        assert_eq!(platform.unmasked.get(), 1);
+    }
+
+    /// Version 2 on: the status says what overflowed; the counters stand still meanwhile; bits of
+    /// others in the shared registers stay as they are.
+    #[test]
+    fn the_status_register_is_believed_and_others_bits_are_left_alone() {
+        const FIXED: u64 = 7 << 32;
+        let platform = FakePlatform::default();
+        let (interface, memory) = (emon(2, 4), Memory::new());
+        let msr = RecordingMsr::<_, 32>::new(RegisterFile::intel(4, true));
+        msr.inner().set(0x38F, FIXED);
+        let mut session = interface.initialise(&msr, &platform, &memory).unwrap();
+        assert_eq!(msr.inner().get(0x38F), FIXED | 0xF);
+        session.start(CYCLES).unwrap();
+        session.start(BRANCHES).unwrap();
+        msr.take();
+        platform.unmasked.set(0);
+
+        msr.inner().set(0x38E, 1 << 63 | 1 << 32 | 0b10);
+        let result = interface.service(&msr, &&platform, &memory, |overflow| {
+            assert_eq!((overflow.source, overflow.counter), (BRANCHES, 1));
+            assert_eq!(msr.inner().get(0x38F), FIXED, "the own counters stand still");
+        });
+        assert_eq!(result.unwrap().overflows, 1);
+        let expected = [
+            Access::write(0x38F, FIXED),
+            Access::read(0x38E, 1 << 63 | 1 << 32 | 0b10),
+            Access::write(0xC2, WIDTH - 0xFFFF),
+            Access::write(0x390, 0b10),
+            Access::write(0x38F, FIXED | 0xF),
+        ];
+        assert_eq!(msr.take(), expected);
+        assert_eq!(platform.unmasked.get(), 1);
+
+        // An overflow that is pending when its source stops is acknowledged and dropped.
+        msr.inner().set(0x38E, 0b01);
+        session.stop(CYCLES).unwrap();
+        assert_eq!(msr.inner().get(0x390), 0b01);
+        session.shut_down().unwrap();
+        assert_eq!(msr.inner().get(0x38F), FIXED);
+    }
+
+    /// A fault on the way is reported after everything else was done.
+    #[test]
+    fn a_fault_does_not_keep_the_rest_from_being_serviced() {
+        let platform = FakePlatform::default();
+        let (interface, memory) = (emon(2, 4), Memory::new());
+        let msr = RegisterFile::intel(4, true);
+        let mut session = interface.initialise(&msr, &platform, &memory).unwrap();
+        session.start(CYCLES).unwrap();
+        session.start(BRANCHES).unwrap();
+        msr.set(0x38E, 0b11);
+        msr.fail(Fault::Register(0xC1));
+        platform.unmasked.set(0);
+        let mut seen = Vec::new();
+        let result = interface.service(&msr, &platform, &memory, |o| seen.push(o.source));
+        assert_eq!(result, Err(write_fault(0xC1)));
+        assert_eq!(seen, [CYCLES, BRANCHES]);
+        assert_eq!(msr.get(0xC2), WIDTH - 0xFFFF);
+        assert_eq!((msr.get(0x390), msr.get(0x38F)), (0b11, 0xF));
+        assert_eq!(platform.unmasked.get(), 1);
+    }
+
+    #[test]
+    fn read_tells_the_events_since_the_counter_was_loaded() {
+        let (msr, platform, memory) =
+            (RegisterFile::intel(4, false), FakePlatform::default(), Memory::new());
+        let interface = emon(1, 4);
+        let mut session = interface.initialise(&msr, &platform, &memory).unwrap();
+        assert_eq!(session.read(CYCLES), Err(InterfaceError::NotStarted(CYCLES)));
+        session.start(CYCLES).unwrap();
+        msr.set(0xC1, msr.get(0xC1) + 77);
+        assert_eq!(session.read(CYCLES), Ok(77));
+        msr.set(0xC1, 2);
+        assert_eq!(session.read(CYCLES), Ok(0x1_0002));
+    }
+}
