@@ -3,3 +3,5 @@
 pub mod listing;
 pub mod machine;
 pub mod output;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+pub mod profiler;

@@ -23,7 +23,8 @@ impl Cell {
 
     #[inline]
     pub(crate) const fn new(event: FedEvent, user: bool, kernel: bool) -> Self {
-        Self(event.0 * CELLS as u8 | kernel as u8 * KERNEL as u8 | user as u8 * USER as u8)
+        let privileges = (kernel as u8) << 1 | user as u8;
+        Self(event.0 * CELLS as u8 + privileges)
     }
 
     pub(crate) const fn event(self) -> usize {

@@ -1,5 +1,10 @@
 //! What the tests share: the independent data files.
 
+/// The README's examples compile.
+#[cfg(doctest)]
+#[doc = include_str!("../../README.md")]
+struct Readme;
+
 mod register_file;
 
 use std::collections::HashMap;

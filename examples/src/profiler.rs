@@ -1,0 +1,15 @@
+//! A sampling profiler for Linux: whatever interrupts, a timer's signal or a record of a perf event,
+//! goes through the examination of `pmu-kprofile` into buckets.
+
+pub mod builtin;
+pub mod cli;
+pub mod command;
+pub mod error;
+pub mod histogram;
+pub mod maps;
+pub mod perf;
+pub mod report;
+pub mod sampling;
+pub mod symbols;
+pub mod timer;
+pub mod workload;

@@ -1,0 +1,116 @@
+//! Why there is no profile, and what helps.
+
+use core::fmt;
+use std::io;
+
+use pmu_core::InterfaceError;
+use pmu_kprofile::{CreateError, ProfileError};
+
+use crate::machine::FindError;
+
+/// Why the profiler could not do its work.
+#[derive(Debug)]
+pub enum Error {
+    /// The machine's sources could not be found out: there is no CPUID.
+    NotX86,
+    /// There is no such source, or it is not supported.
+    Source(FindError),
+    /// The interval is outside the source's limits.
+    Interval(InterfaceError),
+    /// The built-in workload has no counter for this source.
+    NotFed(&'static str),
+    /// The kernel does not let this user sample.
+    Forbidden {
+        /// What it answered.
+        error: io::Error,
+        /// `kernel.perf_event_paranoid`.
+        paranoid: Option<i32>,
+    },
+    /// The kernel offers no counter for this source.
+    NoCounter {
+        /// The source.
+        source: &'static str,
+        /// What it answered.
+        error: io::Error,
+    },
+    /// The kernel has no perf events, or refused for another reason.
+    Perf(io::Error),
+    /// The command could not be run.
+    Command {
+        /// The command.
+        program: String,
+        /// Why.
+        error: io::Error,
+    },
+    /// A profile object could not be created.
+    Create(CreateError),
+    /// A profile object could not be started or stopped.
+    Profile(ProfileError),
+    /// The profile timer failed.
+    Timer(io::Error),
+    /// A file could not be read or written.
+    File {
+        /// Its path.
+        path: String,
+        /// Why.
+        error: io::Error,
+    },
+    /// Nothing was sampled.
+    NoSamples,
+}
+
+impl Error {
+    /// The exit status that tells of the error: as of a shell for a command that can not be run.
+    pub fn exit_status(&self) -> u8 {
+        match self {
+            Self::Command { error, .. } if error.kind() == io::ErrorKind::NotFound => 127,
+            Self::Command { .. } => 126,
+            _ => 2,
+        }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotX86 => f.write_str("this machine is no x86"),
+            Self::Source(error) => error.fmt(f),
+            Self::Interval(error) => error.fmt(f),
+            Self::NotFed(source) => write!(
+                f,
+                "{source} is not fed: the built-in workload is sampled by ProfileTime alone; give a \
+                 COMMAND to sample it by a counter"
+            ),
+            Self::Forbidden { error, paranoid } => {
+                writeln!(f, "the kernel forbids sampling: {error}")?;
+                match paranoid {
+                    Some(level) => writeln!(f, "  kernel.perf_event_paranoid is {level}.")?,
+                    None => writeln!(f, "  kernel.perf_event_paranoid can not be read.")?,
+                }
+                f.write_str(
+                    "  Either lower it:    sudo sysctl kernel.perf_event_paranoid=2\n  \
+                       or run as root, or with the capability CAP_PERFMON.\n  \
+                       In a container, its seccomp profile must allow perf_event_open.\n  \
+                       The built-in workload (no COMMAND) needs no permission.",
+                )
+            }
+            Self::NoCounter { source, error } => write!(
+                f,
+                "the kernel has no counter for {source}: {error}\n  \
+                 Virtual machines often have none. ProfileTime (the default) needs no counter."
+            ),
+            Self::Perf(error) => write!(f, "perf events: {error}"),
+            Self::Command { program, error } => write!(f, "{program}: {error}"),
+            Self::Create(error) => write!(f, "profile object: {error}"),
+            Self::Profile(error) => write!(f, "profile object: {error}"),
+            Self::Timer(error) => write!(f, "profile timer: {error}"),
+            Self::File { path, error } => write!(f, "{path}: {error}"),
+            Self::NoSamples => f.write_str(
+                "no samples: what ran was shorter than the interval; run it for longer, or choose a \
+                 shorter --interval",
+            ),
+        }
+    }
+}
+
+impl core::error::Error for Error {}

@@ -1,0 +1,116 @@
+//! Linux's perf events, as far as the profiler needs them: one small interface, which the
+//! [kernel](kernel::Kernel) serves, and in tests a fake.
+//!
+//! Read first: perf_event_open(2).
+
+pub mod kernel;
+
+use std::io;
+
+use super::maps::Mapping;
+
+/// Perf events of the calling thread's future children, from when they execute a program.
+pub trait PerfEvents {
+    /// The processors that are running.
+    ///
+    /// # Errors
+    /// It can not be found out.
+    fn processors(&self) -> io::Result<Vec<u16>>;
+
+    /// Opens an event on a processor, and the ring buffer of its records.
+    ///
+    /// # Errors
+    /// The kernel's: `ENOENT` where there is no such event, `EACCES` and `EPERM` where it is
+    /// forbidden.
+    fn open(&mut self, processor: u16, request: &Request) -> io::Result<()>;
+
+    /// Closes what was opened on a processor; records that were not read are lost.
+    fn close(&mut self, processor: u16);
+
+    /// Moves the records that have come since to `records`, each processor's in order.
+    fn read(&mut self, records: &mut Vec<Record>);
+
+    /// How much the kernel forbids: `kernel.perf_event_paranoid`.
+    fn paranoid(&self) -> Option<i32>;
+}
+
+/// What is to be sampled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// What is counted.
+    pub event: Event,
+    /// How much of it lies between two samples: nanoseconds of the clock, or events.
+    pub period: u64,
+    /// Whether the kernel's execution is sampled too.
+    pub kernel: bool,
+}
+
+/// What an event counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// Processor time, by a timer of the kernel: it needs no PMU.
+    Clock,
+    /// What the processor's PMU counts under this configuration. On x86 it is laid out like the
+    /// event select: event in bits 7:0 and 35:32, unit mask in 15:8.
+    Raw(u64),
+}
+
+/// Something that happened to a process, and when (in an order that all processors share).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// When, in nanoseconds.
+    pub time: u64,
+    /// What.
+    pub what: What,
+}
+
+/// What happened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum What {
+    /// The period has passed: the profile interrupt.
+    Sample(Sample),
+    /// A process mapped something executable.
+    Map {
+        /// The process.
+        process: u32,
+        /// What, and where.
+        mapping: Mapping,
+    },
+    /// A process executed another program: what was mapped is gone.
+    Exec {
+        /// The process.
+        process: u32,
+    },
+    /// A thread began; where the process is another than the parent's, so did the process, with the
+    /// parent's mappings.
+    Fork {
+        /// The process that the thread belongs to.
+        process: u32,
+        /// The process that it comes from.
+        parent: u32,
+    },
+    /// A thread ended.
+    Exit {
+        /// Its process.
+        process: u32,
+    },
+    /// So many records found no room.
+    Lost(u64),
+    /// The kernel paused the event, which came too often.
+    Throttled,
+}
+
+/// A sample: what an interrupt interrupted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sample {
+    /// The process; 0 if none.
+    pub process: u32,
+    /// The thread.
+    pub thread: u32,
+    /// The processor.
+    pub processor: u16,
+    /// The instruction's address.
+    pub pc: u64,
+    /// Whether the kernel executed it.
+    pub kernel: bool,
+}

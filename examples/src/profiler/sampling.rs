@@ -1,0 +1,346 @@
+//! Profiling by perf events: their records are the profile interrupts, and each mapping of each
+//! process has a profile object on the process's list.
+
+use std::collections::HashMap;
+use std::io;
+
+use pmu_core::{
+    InterfaceError, InterruptFrame, KProfileSource, ProcessId, ProcessorNumber, TimerUnavailable,
+};
+use pmu_kprofile::{
+    Affinity, MAX_GROUPS, ProfileError, ProfileHardware, ProfileObject, Profiles, Statistics,
+};
+
+use super::error::Error;
+use super::histogram::{Histogram, Histograms};
+use super::maps::Mapping;
+use super::perf::{Event, PerfEvents, Record, Request, Sample, What};
+use crate::machine::Source;
+
+/// How many mappings of all processes can be profiled at a time.
+const OBJECTS: usize = 4096;
+
+/// How many processors a set can speak of.
+const PROCESSORS: usize = MAX_GROUPS * 64;
+
+/// The kernel's half of the address space (Linux, Documentation/arch/x86/x86_64/mm.rst), but for its
+/// last page: a range ends before the last address.
+const KERNEL_START: u64 = 0xFFFF_8000_0000_0000;
+const KERNEL_SIZE: u64 = (1 << 47) - 0x1000;
+
+/// The name of the kernel among files.
+pub const KERNEL: &str = "[kernel]";
+
+/// Sampling under way.
+pub struct Sampling<E: PerfEvents> {
+    hardware: Hardware<E>,
+    profiles: &'static Profiles<OBJECTS, PROCESSORS>,
+    kernel: Histogram,
+    kernel_object: &'static ProfileObject<'static>,
+    histograms: Histograms,
+    processes: HashMap<u32, Process>,
+    /// Records that one still to come may precede.
+    pending: Vec<Record>,
+    lost: u64,
+    throttled: u64,
+    unprofiled: u64,
+}
+
+/// What sampling came to.
+#[derive(Debug)]
+pub struct Outcome {
+    /// The buckets.
+    pub histograms: Vec<Histogram>,
+    /// What became of the interrupts.
+    pub statistics: Statistics,
+    /// Records for which the ring buffers had no room.
+    pub lost: u64,
+    /// How often the kernel paused the event, which came too often.
+    pub throttled: u64,
+    /// Mappings for which there was no room on the lists.
+    pub unprofiled: u64,
+    /// Whether the kernel's own execution was sampled.
+    pub kernel_sampled: bool,
+}
+
+/// A process that is running.
+#[derive(Default)]
+struct Process {
+    threads: u32,
+    mappings: Vec<(Mapping, Option<&'static ProfileObject<'static>>)>,
+}
+
+impl<E: PerfEvents> Sampling<E> {
+    /// Opens the source's event, at this interval, on all processors: the programs that the calling
+    /// thread's children execute from now on are sampled.
+    ///
+    /// # Errors
+    /// The kernel forbids it, or has no such event.
+    pub fn start(events: E, source: &Source, interval: u32) -> Result<Self, Error> {
+        let mut hardware = Hardware::new(events, source, interval)?;
+        let profiles = Box::leak(Box::new(Profiles::new()));
+        let whole_kernel = Mapping {
+            start: KERNEL_START,
+            size: KERNEL_SIZE,
+            file_offset: 0,
+            path: KERNEL.into(),
+        };
+        // On the global list, and the first of the source: this starts the hardware.
+        let kernel = Histogram::coarse(&whole_kernel);
+        let kernel_object = kernel
+            .object(None, KERNEL_START, source.id, &hardware)
+            .map_err(Error::Create)?;
+        match profiles.start(kernel_object, &mut hardware) {
+            Ok(()) => {}
+            Err(error) => {
+                return Err(match hardware.refused.take() {
+                    Some(refusal) => hardware.explain(refusal, source.name),
+                    None => Error::Profile(error),
+                });
+            }
+        }
+        Ok(Self {
+            hardware,
+            profiles,
+            kernel,
+            kernel_object,
+            histograms: Histograms::default(),
+            processes: HashMap::new(),
+            pending: Vec::new(),
+            lost: 0,
+            throttled: 0,
+            unprofiled: 0,
+        })
+    }
+
+    /// Takes in what has been recorded since the last call.
+    ///
+    /// # Errors
+    /// A profile object could not be stopped.
+    pub fn read(&mut self) -> Result<(), Error> {
+        // Each processor's records are in order, but one may come here later than another's later
+        // one. No record is older than what all processors had when they were last asked.
+        let settled = self.pending.iter().map(|record| record.time).max().unwrap_or(0);
+        self.hardware.events.read(&mut self.pending);
+        self.pending.sort_by_key(|record| record.time);
+        let later = self.pending.partition_point(|record| record.time <= settled);
+        let later = self.pending.split_off(later);
+        self.take_in(later)
+    }
+
+    /// Applies the pending records; `later` are pending then.
+    fn take_in(&mut self, later: Vec<Record>) -> Result<(), Error> {
+        let settled = core::mem::replace(&mut self.pending, later);
+        settled.into_iter().try_for_each(|record| self.apply(record.what)).map_err(Error::Profile)
+    }
+
+    /// What became of the interrupts so far.
+    pub fn statistics(&self) -> Statistics {
+        self.profiles.statistics()
+    }
+
+    /// Takes in the rest, and stops.
+    ///
+    /// # Errors
+    /// A profile object could not be stopped.
+    pub fn finish(mut self) -> Result<Outcome, Error> {
+        self.read()?;
+        self.take_in(Vec::new())?;
+        for process in self.processes.keys().copied().filter_map(id) {
+            self.profiles
+                .stop_process(process, &mut self.hardware)
+                .map_err(Error::Profile)?;
+        }
+        self.profiles.stop(self.kernel_object, &mut self.hardware).map_err(Error::Profile)?;
+        let mut histograms = self.histograms.into_vec();
+        histograms.push(self.kernel);
+        Ok(Outcome {
+            histograms,
+            statistics: self.profiles.statistics(),
+            lost: self.lost,
+            throttled: self.throttled,
+            unprofiled: self.unprofiled,
+            kernel_sampled: self.hardware.request.kernel,
+        })
+    }
+
+    fn apply(&mut self, what: What) -> Result<(), ProfileError> {
+        match what {
+            What::Sample(sample) => {
+                self.profiles.interrupt(&sample, self.hardware.source);
+            }
+            What::Map { process, mapping } => self.map(process, mapping)?,
+            What::Exec { process } => {
+                self.unmap_all(process)?;
+                self.processes.insert(process, Process { threads: 1, mappings: Vec::new() });
+            }
+            What::Fork { process, parent } if process == parent => {
+                self.processes.entry(process).or_default().threads += 1;
+            }
+            What::Fork { process, parent } => {
+                let inherited = self.processes.get(&parent).map(|parent| {
+                    parent.mappings.iter().map(|(mapping, _)| mapping.clone()).collect::<Vec<_>>()
+                });
+                self.processes.insert(process, Process { threads: 1, mappings: Vec::new() });
+                for mapping in inherited.into_iter().flatten() {
+                    self.map(process, mapping)?;
+                }
+            }
+            What::Exit { process } => {
+                let Some(exiting) = self.processes.get_mut(&process) else { return Ok(()) };
+                exiting.threads = exiting.threads.saturating_sub(1);
+                if exiting.threads == 0 {
+                    self.unmap_all(process)?;
+                    self.processes.remove(&process);
+                }
+            }
+            What::Lost(records) => self.lost += records,
+            What::Throttled => self.throttled += 1,
+        }
+        Ok(())
+    }
+
+    /// Profiles a new mapping, in place of what it lies over.
+    fn map(&mut self, process: u32, mapping: Mapping) -> Result<(), ProfileError> {
+        let Some(id) = id(process) else { return Ok(()) };
+        let mappings = &mut self.processes.entry(process).or_default().mappings;
+        // The kernel tells of a mapping again when a part of it gets another protection.
+        if mappings.iter().any(|(old, _)| old.contains(&mapping)) {
+            return Ok(());
+        }
+        for (_, object) in mappings.extract_if(.., |(old, _)| old.overlaps(&mapping)) {
+            object.map_or(Ok(()), |object| self.profiles.stop(object, &mut self.hardware))?;
+        }
+        let object = self
+            .histograms
+            .of(&mapping)
+            .object(Some(id), mapping.start, self.hardware.source, &self.hardware)
+            .ok()
+            .filter(|object| self.profiles.start(object, &mut self.hardware).is_ok());
+        self.unprofiled += u64::from(object.is_none());
+        mappings.push((mapping, object));
+        Ok(())
+    }
+
+    fn unmap_all(&mut self, process: u32) -> Result<(), ProfileError> {
+        if let Some(process) = self.processes.get_mut(&process) {
+            process.mappings.clear();
+        }
+        id(process).map_or(Ok(()), |id| self.profiles.stop_process(id, &mut self.hardware))
+    }
+}
+
+fn id(process: u32) -> Option<ProcessId> {
+    ProcessId::new(process.into())
+}
+
+/// Linux's code segments (arch/x86/include/asm/segment.h).
+const KERNEL_CS: u16 = 0x10;
+const USER_CS: u16 = 0x33;
+
+impl InterruptFrame for Sample {
+    fn pc(&self) -> u64 {
+        self.pc
+    }
+
+    fn cs(&self) -> u16 {
+        if self.kernel { KERNEL_CS } else { USER_CS }
+    }
+
+    fn flags(&self) -> u64 {
+        0
+    }
+
+    fn processor(&self) -> ProcessorNumber {
+        ProcessorNumber::from_index(self.processor)
+    }
+
+    fn process(&self) -> Option<ProcessId> {
+        id(self.process)
+    }
+
+    fn thread(&self) -> u32 {
+        self.thread
+    }
+}
+
+/// Perf events as profile hardware: a source starts on a processor by opening its event there.
+struct Hardware<E> {
+    events: E,
+    active: Affinity,
+    source: KProfileSource,
+    request: Request,
+    /// Why the last event was not opened.
+    refused: Option<io::Error>,
+}
+
+impl<E: PerfEvents> Hardware<E> {
+    fn new(events: E, source: &Source, interval: u32) -> Result<Self, Error> {
+        let processors = events.processors().map_err(Error::Perf)?;
+        let active = processors.into_iter().map(ProcessorNumber::from_index).collect();
+        let (event, units) = if source.id == KProfileSource::TIME {
+            (Event::Clock, 100)
+        } else {
+            let (event, unit_mask) = (u64::from(source.event), u64::from(source.unit_mask));
+            (Event::Raw(event & 0xFF | unit_mask << 8 | (event >> 8) << 32), 1)
+        };
+        let request = Request { event, period: u64::from(interval) * units, kernel: true };
+        Ok(Self { events, active, source: source.id, request, refused: None })
+    }
+
+    fn explain(&self, refusal: io::Error, source: &'static str) -> Error {
+        match (refusal.raw_os_error(), self.request.event) {
+            (Some(libc::EACCES | libc::EPERM), _) => {
+                Error::Forbidden { error: refusal, paranoid: self.events.paranoid() }
+            }
+            (Some(libc::ENOENT | libc::EOPNOTSUPP | libc::ENODEV | libc::EINVAL), Event::Raw(_)) => {
+                Error::NoCounter { source, error: refusal }
+            }
+            _ => Error::Perf(refusal),
+        }
+    }
+}
+
+impl<E: PerfEvents> ProfileHardware for Hardware<E> {
+    fn this_processor(&self) -> ProcessorNumber {
+        // The records are taken in by one thread, never while it examines one.
+        self.active.iter().next().unwrap_or_default()
+    }
+
+    fn active_processors(&self) -> Affinity {
+        self.active
+    }
+
+    fn supports(&self, source: KProfileSource) -> bool {
+        source == self.source
+    }
+
+    fn start(
+        &mut self,
+        processor: ProcessorNumber,
+        source: KProfileSource,
+    ) -> Result<(), InterfaceError> {
+        let index = processor.index() as u16;
+        let forbidden = |error: &io::Error| {
+            matches!(error.raw_os_error(), Some(libc::EACCES | libc::EPERM))
+        };
+        let mut opened = self.events.open(index, &self.request);
+        // Most users may sample their own programs, but not the kernel.
+        if self.request.kernel && opened.as_ref().is_err_and(forbidden) {
+            self.request.kernel = false;
+            opened = self.events.open(index, &self.request);
+        }
+        opened.map_err(|error| {
+            self.refused = Some(error);
+            match self.request.event {
+                Event::Clock => InterfaceError::Timer(TimerUnavailable),
+                Event::Raw(_) => InterfaceError::UnsupportedSource(source),
+            }
+        })
+    }
+
+    fn stop(&mut self, processor: ProcessorNumber, _: KProfileSource) -> Result<(), InterfaceError> {
+        self.events.close(processor.index() as u16);
+        Ok(())
+    }
+}

@@ -1,0 +1,152 @@
+//! The profile timer of a thread: a POSIX timer whose signal is the profile interrupt.
+
+use std::io;
+use std::mem::zeroed;
+use std::ptr::null_mut;
+use std::time::Duration;
+
+use libc::{c_int, c_void, siginfo_t, ucontext_t};
+use pmu_core::{Interval, InterruptFrame, Platform, ProcessId, ProcessorNumber, TimerUnavailable};
+use pmu_kprofile::Profiles;
+
+/// How many objects may be started: one for each executable mapping of the program.
+const OBJECTS: usize = 16;
+
+/// The lists that the signal handler examines.
+///
+/// A profiled thread plays the only processor: it has one timer and one interrupt handler, on
+/// whichever processor the kernel runs it.
+pub static PROFILES: Profiles<OBJECTS, 1> = Profiles::new();
+
+/// The number of the thread that plays the processor.
+pub const PROCESSOR: ProcessorNumber = ProcessorNumber { group: 0, number: 0 };
+
+/// This process.
+pub fn this_process() -> Option<ProcessId> {
+    ProcessId::new(std::process::id().into())
+}
+
+/// The profile timer of the thread that made it.
+///
+/// It follows the monotonic clock. A timer on the thread's processor time would be looked at by the
+/// kernel's tick only, that is at 100 to 250 Hz on most systems; and what interrupts a thread whose
+/// turn is over meets it where it was, which is as likely anywhere as its time.
+#[derive(Debug)]
+pub struct ThreadTimer {
+    timer: libc::timer_t,
+}
+
+impl ThreadTimer {
+    /// A stopped timer.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn new() -> io::Result<Self> {
+        // SAFETY: both are plain data, for which zero is a valid value of every field.
+        let (mut action, mut event): (libc::sigaction, libc::sigevent) =
+            unsafe { (zeroed(), zeroed()) };
+        action.sa_sigaction = interrupt as *const () as usize;
+        // What the signal interrupts goes on as if nothing had been.
+        action.sa_flags = libc::SA_SIGINFO | libc::SA_RESTART;
+        // SAFETY: `interrupt` has the signature that SA_SIGINFO asks for, and does only what a signal
+        // handler may: it takes no lock and does not allocate.
+        check(unsafe { libc::sigaction(libc::SIGPROF, &action, null_mut()) })?;
+        event.sigev_notify = libc::SIGEV_THREAD_ID;
+        event.sigev_signo = libc::SIGPROF;
+        // SAFETY: no preconditions.
+        event.sigev_notify_thread_id = unsafe { libc::gettid() };
+        let mut timer = null_mut();
+        // SAFETY: both pointers are valid for the call.
+        check(unsafe { libc::timer_create(libc::CLOCK_MONOTONIC, &mut event, &mut timer) })?;
+        Ok(Self { timer })
+    }
+
+    fn set(&self, every: Duration) -> io::Result<()> {
+        let every = libc::timespec {
+            tv_sec: every.as_secs() as libc::time_t,
+            tv_nsec: every.subsec_nanos().into(),
+        };
+        let setting = libc::itimerspec { it_interval: every, it_value: every };
+        // SAFETY: the timer exists until this is dropped; the setting is valid for the call.
+        check(unsafe { libc::timer_settime(self.timer, 0, &setting, null_mut()) })
+    }
+}
+
+impl Platform for &ThreadTimer {
+    /// No counter interrupts here.
+    fn unmask_performance_interrupt(&self) {}
+
+    fn start_profile_timer(&self, interval: Interval) -> Result<(), TimerUnavailable> {
+        let every = Duration::from_nanos(u64::from(interval.get()) * 100);
+        self.set(every).map_err(|_| TimerUnavailable)
+    }
+
+    fn stop_profile_timer(&self) {
+        // The timer exists, and zero is a valid setting: nothing can fail.
+        let _ = self.set(Duration::ZERO);
+    }
+}
+
+impl Drop for ThreadTimer {
+    fn drop(&mut self) {
+        // SAFETY: the timer exists, and nobody uses it any more.
+        unsafe { libc::timer_delete(self.timer) };
+    }
+}
+
+/// The profile interrupt.
+extern "C" fn interrupt(_: c_int, _: *mut siginfo_t, context: *mut c_void) {
+    // SAFETY: the kernel hands a ucontext_t to a handler that was installed with SA_SIGINFO, valid
+    // until it returns.
+    let frame = SignalFrame(unsafe { &*context.cast::<ucontext_t>() });
+    PROFILES.timer_interrupt(&frame);
+}
+
+/// What a signal interrupted.
+struct SignalFrame<'c>(&'c ucontext_t);
+
+impl SignalFrame<'_> {
+    fn register(&self, index: c_int) -> u64 {
+        self.0.uc_mcontext.gregs[index as usize] as u64
+    }
+}
+
+impl InterruptFrame for SignalFrame<'_> {
+    fn pc(&self) -> u64 {
+        self.register(libc::REG_RIP)
+    }
+
+    fn cs(&self) -> u16 {
+        // The low 16 bits of CS, GS and FS together.
+        self.register(libc::REG_CSGSFS) as u16
+    }
+
+    fn flags(&self) -> u64 {
+        self.register(libc::REG_EFL)
+    }
+
+    fn processor(&self) -> ProcessorNumber {
+        PROCESSOR
+    }
+
+    fn process(&self) -> Option<ProcessId> {
+        this_process()
+    }
+
+    fn thread(&self) -> u32 {
+        // SAFETY: no preconditions.
+        unsafe { libc::gettid() as u32 }
+    }
+}
+
+/// The processor time of the thread that asks.
+pub fn thread_time() -> Duration {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the pointer is valid for the call. The clock exists in every Linux.
+    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+fn check(result: c_int) -> io::Result<()> {
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}

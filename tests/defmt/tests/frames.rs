@@ -1,0 +1,96 @@
+//! Types of the crates go through a real encoder, and come back as text from a real decoder.
+
+use std::sync::{Mutex, MutexGuard};
+
+use defmt_decoder::Table;
+use pmu_core::{
+    InterfaceError, IntervalLimits, KProfileSource, MsrErrorKind, MsrFault, MsrOperation, NtStatus,
+    Overflow, ProcessorNumber, ProfileSource,
+};
+use pmu_intel::registers::PerfEvtSel;
+
+#[defmt::global_logger]
+struct Logger;
+
+static FRAMES: Mutex<(Vec<u8>, defmt::Encoder)> = Mutex::new((Vec::new(), defmt::Encoder::new()));
+
+thread_local! {
+    static HELD: std::cell::RefCell<Option<MutexGuard<'static, (Vec<u8>, defmt::Encoder)>>> =
+        const { std::cell::RefCell::new(None) };
+}
+
+fn with_frames(f: impl FnOnce(&mut Vec<u8>, &mut defmt::Encoder)) {
+    HELD.with_borrow_mut(|held| {
+        let (bytes, encoder) = &mut **held.as_mut().expect("a frame is open");
+        f(bytes, encoder);
+    });
+}
+
+// SAFETY: the mutex is held from `acquire` to `release`.
+unsafe impl defmt::Logger for Logger {
+    fn acquire() {
+        HELD.set(Some(FRAMES.lock().unwrap()));
+        with_frames(|bytes, encoder| encoder.start_frame(|b| bytes.extend_from_slice(b)));
+    }
+
+    unsafe fn flush() {}
+
+    unsafe fn release() {
+        with_frames(|bytes, encoder| encoder.end_frame(|b| bytes.extend_from_slice(b)));
+        HELD.set(None);
+    }
+
+    unsafe fn write(written: &[u8]) {
+        with_frames(|bytes, encoder| encoder.write(written, |b| bytes.extend_from_slice(b)));
+    }
+}
+
+defmt::timestamp!("");
+
+/// What was logged since the last call, decoded.
+fn decoded() -> Vec<String> {
+    let bytes = std::mem::take(&mut FRAMES.lock().unwrap().0);
+    let executable = std::fs::read(std::env::current_exe().unwrap()).unwrap();
+    let table = Table::parse(&executable).unwrap().expect("a .defmt section");
+    let mut stream = table.new_stream_decoder();
+    stream.received(&bytes);
+    std::iter::from_fn(|| stream.decode().ok().map(|frame| frame.display_message().to_string()))
+        .collect()
+}
+
+#[test]
+fn frames_of_the_crates_types_decode_to_what_was_logged() {
+    let source = KProfileSource::TOTAL_CYCLES;
+    let fault = MsrFault {
+        operation: MsrOperation::Write,
+        register: 0x186,
+        kind: MsrErrorKind::GeneralProtection,
+    };
+    defmt::error!("{}", InterfaceError::Faulted(fault));
+    defmt::error!("{}", Overflow { source, events: 65536, counter: 3 });
+    defmt::error!("{}", PerfEvtSel::new().with_event(0x3C).with_os(true));
+    defmt::error!("{}", pmu_amd::SOURCES[1].windows_name());
+    defmt::error!("{} {}", IntervalLimits::TIME, NtStatus::NOT_SUPPORTED);
+    defmt::error!(
+        "{}",
+        pmu_kprofile::ProfileError::Hardware {
+            processor: ProcessorNumber { group: 1, number: 2 },
+            error: InterfaceError::NoFreeCounter(source),
+        }
+    );
+    let lines = decoded();
+    let expected = [
+        "Faulted(MsrFault { operation: Write, register: 390, kind: GeneralProtection })",
+        "Overflow { source: KProfileSource(19), events: 65536, counter: 3 }",
+    ];
+    assert_eq!(lines[..2], expected);
+    for part in ["event: 60", "os: true", "user: false", "enable: false"] {
+        assert!(lines[2].contains(part), "{}", lines[2]);
+    }
+    assert_eq!(lines[3], "TotalIssues");
+    assert!(lines[4].contains("default: 10000") && lines[4].contains("3221225659"), "{}", lines[4]);
+    let hardware = "Hardware { processor: ProcessorNumber { group: 1, number: 2 }, \
+                    error: NoFreeCounter(KProfileSource(19)) }";
+    assert_eq!(lines[5], hardware);
+    assert_eq!(lines.len(), 6);
+}

@@ -1,0 +1,245 @@
+//! A kernel in miniature: the embedder's three traits over memory instead of hardware, a profile
+//! started, an overflow taken, the bucket looked at. It links with nothing but the library crates and
+//! `core`, and only if no panic can be reached. Its exit status says what went wrong; 0: nothing.
+#![no_std]
+#![no_main]
+
+use core::arch::{asm, global_asm};
+use core::convert::Infallible;
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use pmu_core::{
+    CounterMemory, CounterSlot, InterruptFrame, Interval, KProfileSource, MsrAddress, MsrBackend,
+    Platform, PmcIndex, ProcessId, ProcessorNumber, ProfileInterface, Session, Snapshot,
+    TimerUnavailable,
+};
+use pmu_kprofile::trace::{
+    GroupMask, Hook, PERF_PROFILE, TraceCallback, TraceControl, TraceObjects, TraceRing,
+};
+use pmu_kprofile::{BasicProfile, PointerWidth, ProfileObject, Profiles, Rules, ThisProcessor};
+
+/// The registers, as memory: 64 places for the low bits of the register's number.
+struct Registers([AtomicU64; 64]);
+
+impl Registers {
+    fn at(&self, number: u32) -> Option<&AtomicU64> {
+        // Selects, counters and the global registers of either vendor fall into places of their own.
+        self.0.get((number & 0x3F) as usize)
+    }
+}
+
+impl MsrBackend for Registers {
+    type Error = Infallible;
+
+    fn read(&self, address: MsrAddress) -> Result<u64, Infallible> {
+        Ok(self.at(address.get()).map_or(0, |register| register.load(Ordering::Relaxed)))
+    }
+
+    fn write(&self, address: MsrAddress, value: u64) -> Result<(), Infallible> {
+        if let Some(register) = self.at(address.get()) {
+            register.store(value, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    fn read_pmc(&self, index: PmcIndex) -> Result<u64, Infallible> {
+        // IA32_PMC0 and AMD's first legacy counter.
+        let base = if VENDOR.load(Ordering::Relaxed) == 0 { 0xC1 } else { 0x4 };
+        Ok(self.at(base + index.get()).map_or(0, |register| register.load(Ordering::Relaxed)))
+    }
+}
+
+struct Apic;
+
+impl Platform for Apic {
+    fn unmask_performance_interrupt(&self) {}
+    fn start_profile_timer(&self, _: Interval) -> Result<(), TimerUnavailable> {
+        Ok(())
+    }
+    fn stop_profile_timer(&self) {}
+}
+
+struct Frame {
+    pc: u64,
+}
+
+impl InterruptFrame for Frame {
+    fn pc(&self) -> u64 {
+        self.pc
+    }
+    fn cs(&self) -> u16 {
+        0x10
+    }
+    fn flags(&self) -> u64 {
+        0x202
+    }
+    fn processor(&self) -> ProcessorNumber {
+        ProcessorNumber::from_index(0)
+    }
+    fn process(&self) -> Option<ProcessId> {
+        None
+    }
+}
+
+struct NoInterrupts;
+critical_section::set_impl!(NoInterrupts);
+
+// SAFETY: one processor, and nothing interrupts it.
+unsafe impl critical_section::Impl for NoInterrupts {
+    unsafe fn acquire() -> critical_section::RawRestoreState {}
+    unsafe fn release(_: critical_section::RawRestoreState) {}
+}
+
+static VENDOR: AtomicU32 = AtomicU32::new(0);
+static REGISTERS: Registers = Registers([const { AtomicU64::new(0) }; 64]);
+static MEMORY: CounterMemory<[CounterSlot; 8]> = CounterMemory::new();
+static PROFILES: Profiles<16, 1> = Profiles::new();
+static BUFFER: [AtomicU32; 16] = [const { AtomicU32::new(0) }; 16];
+static RINGS: [TraceRing<16>; 1] = [const { TraceRing::new() }; 1];
+static SAMPLED: TraceCallback<16> =
+    TraceCallback::new(Hook::SampledProfile, PointerWidth::Bits64, &RINGS);
+static PMC: TraceCallback<16> =
+    TraceCallback::new(Hook::PmcInterrupt, PointerWidth::Bits64, &RINGS);
+static OBJECTS: TraceObjects = TraceObjects::new(Rules::LATEST, &SAMPLED, &PMC);
+
+/// What a vendor's machine does; the number says where it went wrong.
+fn profile<I: ProfileInterface>(interface: &I, counter: u32) -> Result<(), i32> {
+    let source = KProfileSource::BRANCH_INSTRUCTIONS;
+    interface.set_interval(source, 0x4000).map_err(|_| 1)?;
+    let mut session: Session<'_, I, _, _> =
+        interface.initialise(&REGISTERS, Apic, &MEMORY).map_err(|_| 2)?;
+    let mut hardware = ThisProcessor::new(&mut session, ProcessorNumber::from_index(0));
+    let request = BasicProfile {
+        process: None,
+        base: 0x1000,
+        size: 0x40,
+        bucket_log2: 2,
+        buffer: &BUFFER,
+        source,
+        affinity: None,
+    };
+    let object = ProfileObject::basic(Rules::LATEST, request, &hardware).map_err(|_| 3)?;
+    // SAFETY: the object is stopped below, before it goes out of scope; its buffer is static. A
+    // failing stop could only be one of the hardware, which stops the object all the same.
+    unsafe { PROFILES.start_borrowed(&object, &mut hardware) }.map_err(|_| 4)?;
+    let mut trace = TraceControl::new(&PROFILES, &OBJECTS);
+    let traced = trace.set_group_mask(GroupMask::EMPTY.with(PERF_PROFILE), &mut hardware);
+
+    // The counter wraps, and the interrupt comes.
+    REGISTERS.at(counter).ok_or(5)?.store(1, Ordering::Relaxed);
+    REGISTERS.at(0x38E).ok_or(5)?.store(1, Ordering::Relaxed);
+    let mut acted = 0;
+    let serviced = interface.service(&&REGISTERS, &Apic, &MEMORY, |overflow| {
+        acted = PROFILES.interrupt(&Frame { pc: 0x1009 }, overflow.source).hits;
+    });
+    PROFILES.timer_interrupt(&Frame { pc: 0x2000 });
+    let traced = traced.and(trace.set_group_mask(GroupMask::EMPTY, &mut hardware));
+    let stopped = PROFILES.stop(&object, &mut hardware);
+    let records = RINGS.first().and_then(TraceRing::drain).map_or(0, Iterator::count);
+    let counted = BUFFER.get(2).map_or(0, |bucket| bucket.swap(0, Ordering::Relaxed));
+
+    stopped.map_err(|_| 6)?;
+    traced.map_err(|_| 7)?;
+    session.shut_down().map_err(|_| 8)?;
+    let overflows = serviced.map_err(|_| 9)?.overflows;
+    if (overflows, acted, counted, records) == (1, 1, 1, 1) { Ok(()) } else { Err(10) }
+}
+
+fn snapshot(vendor: &[u8; 12], leaf_0a: u32) -> Snapshot {
+    let word = |at: usize| {
+        let bytes = vendor.iter().skip(at).take(4).rev();
+        bytes.fold(0, |word, byte| word << 8 | u32::from(*byte))
+    };
+    let (ebx, edx, ecx) = (word(0), word(4), word(8));
+    Snapshot::capture(move |leaf: u32, _: u32| {
+        let (eax, ebx, ecx, edx) = match leaf {
+            0 => (0x0A, ebx, ecx, edx),
+            0x0A => (leaf_0a, 0, 0, 0),
+            0x8000_0000 => (0x8000_0001, 0, 0, 0),
+            0x8000_0001 => (0, 0, 0, 1 << 29),
+            _ => (0, 0, 0, 0),
+        };
+        pmu_core::raw_cpuid::CpuIdResult { eax, ebx, ecx, edx }
+    })
+}
+
+extern "C" fn main() -> i32 {
+    #[cfg(feature = "seeded-panic")]
+    {
+        let index = REGISTERS.0[0].load(Ordering::Relaxed) as usize;
+        BUFFER[index].store(0, Ordering::Relaxed);
+    }
+    let intel = pmu_intel::Emon::claim(&snapshot(b"GenuineIntel", 0x0730_0402));
+    let status = match intel {
+        Ok(emon) => profile(&emon, 0xC1).err().unwrap_or(0),
+        Err(_) => 11,
+    };
+    if status != 0 {
+        return status;
+    }
+    VENDOR.store(1, Ordering::Relaxed);
+    match pmu_amd::Amd64::claim(&snapshot(b"AuthenticAMD", 0)) {
+        Ok(amd64) => profile(&amd64, 0xC001_0004).map_or_else(|where_| 20 + where_, |()| 0),
+        Err(_) => 31,
+    }
+}
+
+global_asm!(
+    ".globl _start",
+    "_start:",
+    "xor ebp, ebp",
+    "and rsp, -16",
+    "call {main}",
+    "mov edi, eax",
+    "mov eax, 60",
+    "syscall",
+    main = sym main,
+);
+
+/// Links only if the optimiser found that nothing calls it.
+#[panic_handler]
+fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
+    unsafe extern "C" {
+        fn a_panic_can_be_reached() -> !;
+    }
+    // SAFETY: never linked.
+    unsafe { a_panic_can_be_reached() }
+}
+
+// `core` is compiled for a host with these; a kernel has its own.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn memset(to: *mut u8, byte: i32, count: usize) -> *mut u8 {
+    // SAFETY: the caller's promise of `count` writable bytes.
+    unsafe {
+        asm!("rep stosb", inout("rdi") to => _, inout("rcx") count => _, in("al") byte as u8);
+    }
+    to
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn memcpy(to: *mut u8, from: *const u8, count: usize) -> *mut u8 {
+    // SAFETY: the caller's promise of `count` bytes that do not overlap.
+    unsafe {
+        asm!("rep movsb", inout("rdi") to => _, inout("rsi") from => _, inout("rcx") count => _);
+    }
+    to
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn memcmp(a: *const u8, b: *const u8, count: usize) -> i32 {
+    for index in 0..count {
+        // SAFETY: the caller's promise of `count` readable bytes. Volatile, so that this loop does
+        // not become a call to itself.
+        let (a, b) = unsafe { (a.add(index).read_volatile(), b.add(index).read_volatile()) };
+        if a != b {
+            return i32::from(a) - i32::from(b);
+        }
+    }
+    0
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn bcmp(a: *const u8, b: *const u8, count: usize) -> i32 {
+    // SAFETY: the caller's promise is the same.
+    unsafe { memcmp(a, b, count) }
+}

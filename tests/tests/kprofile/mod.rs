@@ -1,0 +1,199 @@
+//! What the tests of kernel profile objects share.
+#![allow(dead_code)] // Each test file uses a part of it.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use pmu_core::{InterfaceError, InterruptFrame, KProfileSource, ProcessId, ProcessorNumber};
+use pmu_kprofile::WindowsVersion::{self, *};
+use pmu_kprofile::{Affinity, BasicProfile, PointerWidth, ProfileHardware, Rules};
+
+pub(crate) const WIDTHS: [PointerWidth; 2] = [PointerWidth::Bits32, PointerWidth::Bits64];
+
+pub(crate) const VERSIONS: [WindowsVersion; 20] = [
+    Nt310,
+    Nt350,
+    Nt351,
+    Nt40,
+    Nt40Sp4,
+    Windows2000,
+    WindowsXp,
+    Server2003,
+    Server2003Sp1,
+    Vista,
+    Windows7,
+    Windows8,
+    Windows81,
+    Windows10v1507,
+    Windows10v1607,
+    Windows10v1703,
+    Windows10v1803,
+    Windows10v1809,
+    Windows10v1903,
+    Windows10v2004,
+];
+
+pub(crate) const fn x64(version: WindowsVersion) -> Rules {
+    Rules { version, width: PointerWidth::Bits64 }
+}
+
+pub(crate) const fn x86(version: WindowsVersion) -> Rules {
+    Rules { version, width: PointerWidth::Bits32 }
+}
+
+pub(crate) fn source(value: u32) -> KProfileSource {
+    KProfileSource::new(value).expect("not ProfileMaximum")
+}
+
+pub(crate) fn process(value: u64) -> Option<ProcessId> {
+    ProcessId::new(value)
+}
+
+pub(crate) fn processor(group: u16, number: u8) -> ProcessorNumber {
+    ProcessorNumber { group, number }
+}
+
+pub(crate) fn leak<T>(value: T) -> &'static T {
+    Box::leak(Box::new(value))
+}
+
+/// Counters that live as long as the test's process.
+pub(crate) fn buffer(counters: usize) -> &'static [AtomicU32] {
+    (0..counters).map(|_| AtomicU32::new(0)).collect::<Vec<_>>().leak()
+}
+
+pub(crate) fn counts(buffer: &[AtomicU32]) -> Vec<u32> {
+    buffer.iter().map(|counter| counter.load(Ordering::Relaxed)).collect()
+}
+
+/// A global profile by time on all processors, from 0x1000 on, of a 4-byte bucket a counter.
+pub(crate) fn request(buffer: &[AtomicU32]) -> BasicProfile<'_> {
+    BasicProfile {
+        process: None,
+        base: 0x1000,
+        size: 4 * buffer.len() as u64,
+        bucket_log2: 2,
+        buffer,
+        source: KProfileSource::TIME,
+        affinity: None,
+    }
+}
+
+/// An interrupt, as a test tells it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Frame {
+    pub(crate) pc: u64,
+    pub(crate) cs: u16,
+    pub(crate) flags: u64,
+    pub(crate) processor: ProcessorNumber,
+    pub(crate) process: Option<ProcessId>,
+    pub(crate) thread: u32,
+    pub(crate) timestamp: u64,
+    pub(crate) pebs_index: Option<u64>,
+}
+
+impl Frame {
+    pub(crate) fn at(pc: u64) -> Self {
+        Self { pc, ..Self::default() }
+    }
+}
+
+impl InterruptFrame for Frame {
+    fn pc(&self) -> u64 {
+        self.pc
+    }
+    fn cs(&self) -> u16 {
+        self.cs
+    }
+    fn flags(&self) -> u64 {
+        self.flags
+    }
+    fn processor(&self) -> ProcessorNumber {
+        self.processor
+    }
+    fn process(&self) -> Option<ProcessId> {
+        self.process
+    }
+    fn thread(&self) -> u32 {
+        self.thread
+    }
+    fn timestamp(&self) -> u64 {
+        self.timestamp
+    }
+    fn pebs_index(&self) -> Option<u64> {
+        self.pebs_index
+    }
+}
+
+/// Profile hardware that fails the test if a source is started where it runs, or stopped where it
+/// does not.
+#[derive(Clone, Debug)]
+pub(crate) struct Machine {
+    pub(crate) this: ProcessorNumber,
+    pub(crate) active: Affinity,
+    /// What runs, and where.
+    pub(crate) running: BTreeSet<(ProcessorNumber, u32)>,
+    /// The interface has no such source, and no processor can start it.
+    pub(crate) unsupported: Option<KProfileSource>,
+    /// The processors on which no start, and on which no stop, succeeds.
+    pub(crate) refuses_start: Affinity,
+    pub(crate) refuses_stop: Affinity,
+    /// Successful starts and stops so far.
+    pub(crate) changes: usize,
+}
+
+impl Machine {
+    pub(crate) fn new(active: Affinity) -> Self {
+        Self {
+            this: ProcessorNumber::default(),
+            active,
+            running: BTreeSet::new(),
+            unsupported: None,
+            refuses_start: Affinity::EMPTY,
+            refuses_stop: Affinity::EMPTY,
+            changes: 0,
+        }
+    }
+
+    /// What runs, and where, with processors as (group, number).
+    pub(crate) fn running(&self) -> Vec<(u16, u8, u32)> {
+        self.running.iter().map(|(on, source)| (on.group, on.number, *source)).collect()
+    }
+}
+
+/// What [`Machine`] answers where it refuses.
+pub(crate) const REFUSAL: InterfaceError = InterfaceError::NoFreeCounter(KProfileSource::TIME);
+
+impl ProfileHardware for Machine {
+    fn this_processor(&self) -> ProcessorNumber {
+        self.this
+    }
+
+    fn active_processors(&self) -> Affinity {
+        self.active
+    }
+
+    fn supports(&self, source: KProfileSource) -> bool {
+        self.unsupported != Some(source)
+    }
+
+    fn start(&mut self, on: ProcessorNumber, source: KProfileSource) -> Result<(), InterfaceError> {
+        assert!(self.active.contains(on), "{on} is not active");
+        if self.refuses_start.contains(on) {
+            return Err(REFUSAL);
+        }
+        assert!(self.running.insert((on, source.value())), "{source} runs on {on}");
+        self.changes += 1;
+        Ok(())
+    }
+
+    fn stop(&mut self, on: ProcessorNumber, source: KProfileSource) -> Result<(), InterfaceError> {
+        assert!(self.running.contains(&(on, source.value())), "{source} does not run on {on}");
+        if self.refuses_stop.contains(on) {
+            return Err(REFUSAL);
+        }
+        self.running.remove(&(on, source.value()));
+        self.changes += 1;
+        Ok(())
+    }
+}

@@ -1,0 +1,554 @@
+//! Creating profile objects, and what each examines and does, version by version.
+
+mod kprofile;
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, OnceLock};
+
+use kprofile::{
+    Frame, Machine, VERSIONS, WIDTHS, buffer, counts, leak, process, processor, request, source,
+    x64, x86,
+};
+use pmu_core::{InterruptFrame, KProfileSource};
+use pmu_kprofile::CreateError::{
+    self, BucketSize, BufferTooSmall, EmptyBuffer, NoCallbackObjects, RangeWraps,
+    SegmentWithoutProcess, UnsupportedSource,
+};
+use pmu_kprofile::WindowsVersion::{self, *};
+use pmu_kprofile::layout::Role;
+use pmu_kprofile::{
+    Affinity, BasicProfile, Examination, PointerWidth, ProfileCallback, ProfileObject, Profiles,
+    Rules, Statistics,
+};
+use pmu_tests::data;
+
+type Lists = Profiles<8, 70>;
+
+const TIME: KProfileSource = KProfileSource::TIME;
+const HIT: Examination = Examination { hits: 1, outside: 0 };
+const PASSED: Examination = Examination { hits: 0, outside: 0 };
+const OUTSIDE: Examination = Examination { hits: 0, outside: 1 };
+
+/// The inclusive end of the range is 6.2's mistake, corrected in 1809.
+fn end_is_inclusive(version: WindowsVersion) -> bool {
+    (Windows8..Windows10v1809).contains(&version)
+}
+
+fn machine() -> Machine {
+    Machine::new(Affinity::first(70))
+}
+
+fn create(rules: Rules, request: BasicProfile<'_>) -> Result<ProfileObject<'_>, CreateError> {
+    ProfileObject::basic(rules, request, &machine())
+}
+
+/// Lists on which one basic object is started.
+fn started(rules: Rules, request: BasicProfile<'static>) -> &'static Lists {
+    let lists = leak(Lists::with_rules(rules));
+    let object = create(rules, request).unwrap_or_else(|error| panic!("{rules:?}: {error}"));
+    lists.start(leak(object), &mut machine()).unwrap();
+    lists
+}
+
+/// Everything is wrong; each step mends one thing, in the order in which Windows looks at them.
+#[test]
+fn creation_checks_come_in_windows_order_with_windows_status_in_each_version() {
+    type Mend = fn(&mut BasicProfile<'static>);
+    static MANY: [AtomicU32; 0x400] = [const { AtomicU32::new(0) }; 0x400];
+    let first = BasicProfile {
+        base: 0xFFFF_F100,
+        size: 0x1000,
+        bucket_log2: 1,
+        source: source(0x77),
+        affinity: Some(Affinity::of(processor(1, 6))),
+        ..request(&[])
+    };
+    let steps: [(CreateError, u32, WindowsVersion, Mend); 6] = [
+        (EmptyBuffer, 0xC000_00F5, Nt40Sp4, |r| r.buffer = &MANY[..1]),
+        (BucketSize { log2: 1 }, 0xC000_000D, Nt310, |r| r.bucket_log2 = 2),
+        (BufferTooSmall { buckets: 0x400, counters: 1 }, 0xC000_0023, Nt310, |r| r.buffer = &MANY),
+        (RangeWraps, 0x8000_0005, Nt310, |r| r.base = 0xFFFF_E000),
+        (UnsupportedSource(source(0x77)), 0xC000_00BB, Windows8, |r| r.source = source(0x76)),
+        (CreateError::Affinity, 0xC000_000D, Windows7, |r| r.affinity = None),
+    ];
+    let machine = Machine { unsupported: Some(source(0x77)), ..machine() };
+    for version in VERSIONS {
+        let mut request = first;
+        for (number, (.., mend)) in steps.iter().enumerate() {
+            let expected = steps[number..].iter().find(|(_, _, since, _)| *since <= version);
+            let error = ProfileObject::basic(x86(version), request, &machine).err();
+            assert_eq!(error, expected.map(|(error, ..)| *error), "{version:?} step {number}");
+            let status = error.map(|error| (error.status().value(), error.status().is_success()));
+            assert_eq!(status, expected.map(|(_, status, ..)| (*status, false)));
+            mend(&mut request);
+        }
+        assert!(ProfileObject::basic(x86(version), request, &machine).is_ok());
+    }
+}
+
+#[test]
+fn a_segment_needs_a_process_and_that_is_looked_at_last() {
+    for version in VERSIONS {
+        let machine = Machine { unsupported: Some(source(0x77)), ..machine() };
+        let request = BasicProfile { base: 0x1234, bucket_log2: 0, ..request(buffer(2)) };
+        let check = |request| ProfileObject::basic(x86(version), request, &machine).err();
+        assert_eq!(check(request), Some(SegmentWithoutProcess));
+        assert_eq!(SegmentWithoutProcess.status().value(), 0xC000_000D);
+        assert_eq!(check(BasicProfile { process: process(8), ..request }), None);
+        assert_eq!(check(BasicProfile { base: 0, ..request }), None, "no segment");
+        if version >= Windows8 {
+            let unsupported = BasicProfile { source: source(0x77), ..request };
+            assert_eq!(check(unsupported), Some(UnsupportedSource(source(0x77))));
+            let elsewhere = Some(Affinity::of(processor(1, 6)));
+            assert_eq!(
+                check(BasicProfile { affinity: elsewhere, ..request }),
+                Some(CreateError::Affinity)
+            );
+        }
+    }
+}
+
+#[test]
+fn a_bucket_of_0_is_the_kernel_s_choice_for_a_segment_of_32_bit_windows_alone() {
+    let zero = |base| BasicProfile {
+        process: process(8),
+        base,
+        size: 17,
+        bucket_log2: 0,
+        ..request(buffer(2))
+    };
+    let none = Some(BucketSize { log2: 0 });
+    assert_eq!(create(x86(Windows10v1703), zero(0xFFFF)).err(), None);
+    assert_eq!(create(x86(Windows10v1703), zero(0x1_0000)).err(), none);
+    assert_eq!(create(x64(Windows10v1703), zero(0xFFFF)).err(), none);
+    // The old formula: fewer bytes than counters have no logarithm.
+    let short = BasicProfile { size: 1, ..zero(0xFFFF) };
+    assert_eq!(create(x86(Windows10v1607), short).err(), none);
+    assert_eq!(create(x86(Windows10v1703), short).err(), None);
+}
+
+#[test]
+fn a_range_that_ends_at_the_last_address_plus_one_is_refused_in_every_version_and_width() {
+    let counters = buffer(0x40);
+    for version in VERSIONS {
+        for (width, last) in WIDTHS.into_iter().zip([0xFFFF_FFFF, u64::MAX]) {
+            let rules = Rules { version, width };
+            let check =
+                |base, size| create(rules, BasicProfile { base, size, ..request(counters) });
+            for size in [1, 2, 3, 4, 0xFF, 0x100] {
+                assert_eq!(check(last - size + 1, size).err(), Some(RangeWraps), "{rules:?}");
+                assert_eq!(check(last, size).err(), Some(RangeWraps), "{rules:?}");
+                assert_eq!(check(last - size, size).err(), None, "{rules:?}");
+            }
+            assert_eq!(check(last, 0).err(), None);
+            if width == PointerWidth::Bits32 {
+                assert_eq!(check(last + 1, 0).err(), Some(RangeWraps));
+                assert_eq!(check(u64::MAX - 3, 4).err(), Some(RangeWraps));
+            }
+        }
+    }
+    assert_eq!(RangeWraps.status().value(), 0x8000_0005);
+}
+
+#[test]
+fn the_affinity_must_be_active_from_windows_7_on_and_before_may_mean_all() {
+    let active = Affinity::first(2);
+    let on = |numbers: &[u8]| -> Affinity {
+        numbers.iter().map(|number| processor(0, *number)).collect()
+    };
+    for version in VERSIONS.into_iter().filter(|version| *version >= Nt351) {
+        // Asked for; whether Windows 7 accepts it; who profiles before, from SP4 on and earlier.
+        let cases = [
+            (on(&[]), false, on(&[0, 1]), on(&[0, 1])),
+            (on(&[1]), true, on(&[1]), on(&[1])),
+            (on(&[0, 1]), true, on(&[0, 1]), on(&[0, 1])),
+            (on(&[1, 2]), false, on(&[1]), on(&[1])),
+            (on(&[2]), false, on(&[0, 1]), on(&[])),
+        ];
+        for (affinity, accepted, since_sp4, earlier) in cases {
+            let mut machine = Machine::new(active);
+            let asked = BasicProfile { affinity: Some(affinity), ..request(buffer(1)) };
+            let object = match ProfileObject::basic(x64(version), asked, &machine) {
+                Err(error) => {
+                    assert!(version >= Windows7 && !accepted, "{version:?} {error}");
+                    continue;
+                }
+                Ok(object) => object,
+            };
+            assert!(version < Windows7 || accepted, "{version:?}");
+            let lists = leak(Lists::with_rules(x64(version)));
+            let expected = if version >= Nt40Sp4 { since_sp4 } else { earlier };
+            let outcome = lists.start(leak(object), &mut machine);
+            assert_eq!(outcome.is_ok(), !expected.is_empty());
+            let running: Affinity = machine.running.iter().map(|(on, _)| *on).collect();
+            assert_eq!(running, expected, "{version:?} {affinity:?}");
+        }
+    }
+}
+
+#[test]
+fn a_refused_creation_leaves_buffer_and_hardware_alone() {
+    let counters = buffer(1);
+    counters[0].store(7, Ordering::Relaxed);
+    let machine = machine();
+    for bad in [
+        BasicProfile { bucket_log2: 32, ..request(counters) },
+        BasicProfile { size: 5, ..request(counters) },
+        BasicProfile { base: u64::MAX, ..request(counters) },
+        BasicProfile { affinity: Some(Affinity::EMPTY), ..request(counters) },
+    ] {
+        assert!(ProfileObject::basic(Rules::LATEST, bad, &machine).is_err());
+    }
+    assert_eq!((counts(counters), machine.changes), (vec![7], 0));
+}
+
+#[test]
+fn callback_objects_exist_from_windows_8_on() {
+    static NOTHING: Log = Log(Mutex::new(Vec::new()));
+    for version in VERSIONS {
+        for width in WIDTHS {
+            let object = ProfileObject::callback(Rules { version, width }, TIME, &NOTHING);
+            assert_eq!(object.is_ok(), version >= Windows8);
+        }
+    }
+    assert_eq!(NoCallbackObjects.status().value(), 0xC000_00BB);
+}
+
+/// A callback that remembers what it was told.
+struct Log(Mutex<Vec<(u64, u32)>>);
+
+impl ProfileCallback for Log {
+    fn profile_interrupt(&self, frame: &dyn InterruptFrame, source: KProfileSource) {
+        self.0.lock().unwrap().push((frame.pc(), source.value()));
+    }
+}
+
+#[test]
+fn a_profile_acts_on_its_source_its_processors_and_its_range_alone() {
+    let counters = buffer(4);
+    let affinity = [processor(0, 1), processor(0, 63), processor(1, 5)].into_iter().collect();
+    let lists = started(
+        Rules::LATEST,
+        BasicProfile { source: source(0x19), affinity: Some(affinity), ..request(counters) },
+    );
+    let on = |group, number| Frame { processor: processor(group, number), ..Frame::at(0x1008) };
+    for (frame, from, expected) in [
+        (on(0, 1), 0x19, HIT),
+        (on(0, 63), 0x19, HIT),
+        (on(1, 5), 0x19, HIT),
+        (on(0, 5), 0x19, PASSED),
+        (on(1, 1), 0x19, PASSED),
+        (on(0, 0), 0x19, PASSED),
+        (on(1, 63), 0x19, PASSED),
+        (on(0, 1), 0x1A, PASSED),
+        (on(0, 1), 0x00, PASSED),
+        (Frame { pc: 0xFFF, ..on(0, 1) }, 0x19, PASSED),
+        (Frame { pc: 0x1000, ..on(0, 1) }, 0x19, HIT),
+        (Frame { pc: 0x100F, ..on(0, 1) }, 0x19, HIT),
+        (Frame { pc: 0x1010, ..on(0, 1) }, 0x19, PASSED),
+        (Frame { process: process(3), ..on(0, 1) }, 0x19, HIT),
+        (Frame { cs: 0x33, flags: u64::MAX, ..on(0, 1) }, 0x19, HIT),
+    ] {
+        assert_eq!(lists.interrupt(&frame, source(from)), expected, "{frame:x?} {from:#X}");
+    }
+    assert_eq!(lists.timer_interrupt(&on(0, 1)), PASSED);
+    assert_eq!(counts(counters), [1, 0, 5, 1]);
+}
+
+#[test]
+fn an_interrupt_without_a_source_is_the_timer_s() {
+    let (time, cycles) = (buffer(1), buffer(1));
+    let lists = started(Rules::LATEST, request(time));
+    let other = BasicProfile { source: source(0x13), ..request(cycles) };
+    lists.start(leak(create(Rules::LATEST, other).unwrap()), &mut machine()).unwrap();
+    assert_eq!(lists.timer_interrupt(&Frame::at(0x1000)), HIT);
+    assert_eq!(lists.interrupt(&Frame::at(0x1000), TIME), HIT);
+    assert_eq!(lists.interrupt(&Frame::at(0x1000), source(0x13)), HIT);
+    assert_eq!((counts(time), counts(cycles)), (vec![2], vec![1]));
+}
+
+#[test]
+fn before_3_51_neither_source_nor_processor_is_a_condition() {
+    for version in VERSIONS {
+        let asked = BasicProfile {
+            source: source(0x19),
+            affinity: Some(Affinity::of(processor(0, 1))),
+            ..request(buffer(1))
+        };
+        let lists = started(x86(version), asked);
+        let expected = if version < Nt351 { HIT } else { PASSED };
+        let other = Frame { processor: processor(0, 2), ..Frame::at(0x1000) };
+        let own = Frame { processor: processor(0, 1), ..other };
+        assert_eq!(lists.interrupt(&other, source(0x19)), expected, "{version:?}");
+        assert_eq!(lists.interrupt(&own, source(0x1A)), expected, "{version:?}");
+        assert_eq!(lists.timer_interrupt(&own), expected, "{version:?}");
+        assert_eq!(lists.interrupt(&own, source(0x19)), HIT, "{version:?}");
+        assert_eq!(lists.interrupt(&Frame::at(0x1004), source(0x19)).hits, 0);
+    }
+}
+
+/// A profile of a process sees that process, wherever the address lies; a global one sees all.
+#[test]
+fn a_process_s_list_is_for_its_interrupts_and_the_global_list_for_all() {
+    let (of_3, of_4, global) = (buffer(1), buffer(1), buffer(1));
+    let lists = started(Rules::LATEST, BasicProfile { process: process(3), ..request(of_3) });
+    for (owner, counters) in [(process(4), of_4), (None, global)] {
+        let asked = BasicProfile { process: owner, ..request(counters) };
+        lists.start(leak(create(Rules::LATEST, asked).unwrap()), &mut machine()).unwrap();
+    }
+    for (interrupted, hits) in [(process(3), 2), (process(4), 2), (process(5), 1), (None, 1)] {
+        let frame = Frame { process: interrupted, ..Frame::at(0x1000) };
+        assert_eq!(lists.timer_interrupt(&frame), Examination { hits, outside: 0 });
+    }
+    assert_eq!([of_3, of_4, global].map(counts), [vec![1], vec![1], vec![4]]);
+}
+
+/// Notes at each call how often each of two counters counted before.
+struct Witness(&'static [AtomicU32], OnceLock<Vec<u32>>);
+
+impl ProfileCallback for Witness {
+    fn profile_interrupt(&self, _: &dyn InterruptFrame, _: KProfileSource) {
+        self.1.set(counts(self.0)).expect("called once");
+    }
+}
+
+#[test]
+fn the_process_s_list_comes_before_the_global_one_and_each_in_the_order_of_starting() {
+    let counters = buffer(3);
+    let lists = leak(Lists::new());
+    let mut machine = machine();
+    let basic = |number: usize, owner| {
+        let own = &counters[number..=number];
+        leak(create(Rules::LATEST, BasicProfile { process: owner, ..request(own) }).unwrap())
+    };
+    let witness = leak(Witness(counters, OnceLock::new()));
+    let callback = leak(ProfileObject::callback(Rules::LATEST, TIME, witness).unwrap());
+    lists.start(basic(0, None), &mut machine).unwrap();
+    lists.start(callback, &mut machine).unwrap();
+    lists.start(basic(1, None), &mut machine).unwrap();
+    lists.start(basic(2, process(3)), &mut machine).unwrap();
+    let frame = Frame { process: process(3), ..Frame::at(0x1000) };
+    assert_eq!(lists.timer_interrupt(&frame).hits, 4);
+    assert_eq!(witness.1.get().unwrap(), &[1, 0, 1], "after 0 and the process's, before 1");
+}
+
+#[test]
+fn a_callback_object_has_no_condition_but_its_source() {
+    let log = leak(Log(Mutex::default()));
+    let lists = leak(Lists::new());
+    let object = leak(ProfileObject::callback(Rules::LATEST, source(0x1D), log).unwrap());
+    lists.start(object, &mut machine()).unwrap();
+    let frame = |pc, on, owner| Frame { process: owner, processor: on, ..Frame::at(pc) };
+    let frames = [
+        frame(0, processor(0, 0), None),
+        frame(u64::MAX, processor(1, 5), process(9)),
+        frame(0x1000, processor(0, 63), process(u64::MAX)),
+    ];
+    for frame in frames {
+        assert_eq!(lists.interrupt(&frame, source(0x1D)), HIT);
+        assert_eq!(lists.interrupt(&frame, source(0x1E)), PASSED);
+        assert_eq!(lists.timer_interrupt(&frame), PASSED);
+    }
+    assert_eq!(*log.0.lock().unwrap(), frames.map(|frame| (frame.pc, 0x1D)));
+}
+
+/// A buffer with a counter before and one behind it that nobody may touch.
+struct Guarded(&'static [AtomicU32]);
+
+impl Guarded {
+    fn new(counters: usize) -> Self {
+        Self(buffer(counters + 2))
+    }
+
+    fn counters(&self) -> &'static [AtomicU32] {
+        &self.0[1..self.0.len() - 1]
+    }
+
+    #[track_caller]
+    fn counts(&self) -> Vec<u32> {
+        let all = counts(self.0);
+        assert_eq!((all[0], all[all.len() - 1]), (0, 0), "written outside the buffer");
+        counts(self.counters())
+    }
+}
+
+#[test]
+fn an_interrupt_at_the_inclusive_end_of_an_exact_fit_is_reported_and_nothing_is_written() {
+    for version in VERSIONS {
+        for width in WIDTHS {
+            let guarded = Guarded::new(4);
+            let lists = started(Rules { version, width }, request(guarded.counters()));
+            let expected = if end_is_inclusive(version) { OUTSIDE } else { PASSED };
+            assert_eq!(lists.timer_interrupt(&Frame::at(0x1010)), expected, "{version:?}");
+            assert_eq!(lists.timer_interrupt(&Frame::at(0x1011)), PASSED, "{version:?}");
+            assert_eq!(lists.timer_interrupt(&Frame::at(0x100F)), HIT);
+            assert_eq!(guarded.counts(), [0, 0, 0, 1]);
+            let outside = expected.outside.into();
+            let statistics = Statistics { seen: 3, hit: 1, missed: 2, outside };
+            assert_eq!(lists.statistics(), statistics);
+        }
+    }
+}
+
+#[test]
+fn the_inclusive_end_counts_where_it_lies_in_a_partial_bucket_or_a_spare_counter() {
+    for version in VERSIONS {
+        let expected = if end_is_inclusive(version) { HIT } else { PASSED };
+        for (size, counters, own) in [(0xE, 4, 3), (0x10, 5, 4)] {
+            let guarded = Guarded::new(counters);
+            let lists = started(x64(version), BasicProfile { size, ..request(guarded.counters()) });
+            assert_eq!(lists.timer_interrupt(&Frame::at(0x1000 + size)), expected, "{version:?}");
+            assert_eq!(lists.timer_interrupt(&Frame::at(0x1001 + size)), PASSED, "{version:?}");
+            assert_eq!(guarded.counts()[own], expected.hits);
+            assert_eq!(guarded.counts().iter().sum::<u32>(), expected.hits);
+        }
+    }
+}
+
+/// Whatever slipped through the check before version 1703.
+#[test]
+fn a_bucket_without_a_counter_is_reported_and_nothing_is_written() {
+    for version in VERSIONS.into_iter().filter(|version| *version < Windows10v1703) {
+        let guarded = Guarded::new(1);
+        let asked = BasicProfile { size: 19, bucket_log2: 4, ..request(guarded.counters()) };
+        let lists = started(x86(version), asked);
+        for (pc, expected) in [(0xFFF, PASSED), (0x100F, HIT), (0x1010, OUTSIDE), (0x1012, OUTSIDE)]
+        {
+            assert_eq!(lists.timer_interrupt(&Frame::at(pc)), expected, "{version:?} {pc:#X}");
+        }
+        let end = if end_is_inclusive(version) { OUTSIDE } else { PASSED };
+        assert_eq!(lists.timer_interrupt(&Frame::at(0x1013)), end, "{version:?}");
+        assert_eq!(guarded.counts(), [1]);
+        assert_eq!(lists.statistics().outside, 2 + u64::from(end.outside));
+    }
+}
+
+#[test]
+fn an_empty_range_matches_nothing_but_its_base_where_the_end_is_inclusive() {
+    for version in VERSIONS {
+        let guarded = Guarded::new(1);
+        let lists = started(x64(version), BasicProfile { size: 0, ..request(guarded.counters()) });
+        let expected = if end_is_inclusive(version) { HIT } else { PASSED };
+        assert_eq!(lists.timer_interrupt(&Frame::at(0x1000)), expected, "{version:?}");
+        assert_eq!(lists.timer_interrupt(&Frame::at(0xFFF)), PASSED);
+        assert_eq!(lists.timer_interrupt(&Frame::at(0x1001)), PASSED);
+        assert_eq!(guarded.counts(), [expected.hits]);
+    }
+}
+
+/// Before NT 4.0 SP4 nobody looked at the buffer's size alone.
+#[test]
+fn an_empty_buffer_is_accepted_for_an_empty_range_before_sp4_and_never_written() {
+    for version in VERSIONS {
+        let asked = BasicProfile { size: 0, ..request(&[]) };
+        if version >= Nt40Sp4 {
+            assert_eq!(create(x86(version), asked).err(), Some(EmptyBuffer));
+        } else {
+            assert_eq!(started(x86(version), asked).timer_interrupt(&Frame::at(0x1000)), PASSED);
+        }
+    }
+}
+
+#[test]
+fn a_segment_s_profile_counts_virtual_8086_execution_in_that_segment_alone() {
+    const V86: u64 = 1 << 17;
+    for version in VERSIONS {
+        let counters = buffer(8);
+        let asked = BasicProfile {
+            process: process(8),
+            base: 0x1234,
+            size: 32,
+            bucket_log2: 0,
+            ..request(counters)
+        };
+        let lists = started(x86(version), asked);
+        let frame = Frame { cs: 0x1234, flags: V86, process: process(8), ..Frame::at(9) };
+        for (frame, expected) in [
+            (frame, HIT),
+            (Frame { flags: V86 | 0x246, ..frame }, HIT),
+            (Frame { flags: !V86, ..frame }, PASSED),
+            (Frame { cs: 0x1235, ..frame }, PASSED),
+            (Frame { cs: 0, ..frame }, PASSED),
+            (Frame { pc: 33, ..frame }, PASSED),
+            (Frame { pc: 0x1_2349, ..frame }, PASSED),
+            (Frame { process: process(9), ..frame }, PASSED),
+            (Frame { pc: 31, ..frame }, HIT),
+            (Frame { pc: 0, ..frame }, HIT),
+        ] {
+            assert_eq!(lists.timer_interrupt(&frame), expected, "{version:?} {frame:x?}");
+        }
+        assert_eq!(counts(counters), [1, 0, 2, 0, 0, 0, 0, 1]);
+    }
+}
+
+#[test]
+fn without_a_segment_code_segment_and_flags_are_no_condition() {
+    let counters = buffer(4);
+    let lists =
+        started(x86(Windows2000), BasicProfile { base: 0, bucket_log2: 0, ..request(counters) });
+    for (cs, flags) in [(0, 0), (0x1B, 0x246), (0x1234, 1 << 17)] {
+        assert_eq!(lists.timer_interrupt(&Frame { cs, flags, ..Frame::at(5) }), HIT);
+    }
+    assert_eq!(counts(counters), [0, 3, 0, 0]);
+}
+
+#[test]
+fn a_counter_is_added_to_modulo_2_to_the_32_and_never_cleared() {
+    let counters = buffer(2);
+    counters[0].store(u32::MAX, Ordering::Relaxed);
+    counters[1].store(41, Ordering::Relaxed);
+    let lists = started(Rules::LATEST, request(counters));
+    assert_eq!(lists.timer_interrupt(&Frame::at(0x1000)), HIT);
+    assert_eq!(lists.timer_interrupt(&Frame::at(0x1004)), HIT);
+    assert_eq!(counts(counters), [0, 42]);
+}
+
+#[test]
+fn an_object_shows_itself_as_its_windows_lays_it_out() {
+    let rows = data!("kprofile_layouts.csv");
+    for version in VERSIONS {
+        for width in WIDTHS {
+            let rules = Rules { version, width };
+            let Some(layout) = version.layout(width) else { continue };
+            let counters = buffer(1);
+            let lists = leak(Lists::with_rules(rules));
+            let asked = BasicProfile { process: process(0x80), size: 3, ..request(counters) };
+            let mut machine = Machine::new(Affinity::first(3));
+            let object = leak(ProfileObject::basic(rules, asked, &machine).unwrap());
+            lists.start(object, &mut machine).unwrap();
+            let mut kprofile = object.to_kprofile();
+            // The host's address of the buffer may be wider than the kernel's.
+            if let Role::Basic { buffer, .. } = &mut kprofile.role {
+                assert_eq!(*buffer, counters.as_ptr() as u64);
+                *buffer = 0x8000;
+            }
+            let mut bytes = [0xAA; 0x100];
+            let size = kprofile.encode(layout, &mut bytes);
+            let size = size.unwrap_or_else(|error| panic!("{rules:?}: {error}"));
+            let member = |name| {
+                let is_it = |row: &&pmu_tests::Row<'_>| {
+                    row.text("layout") == format!("{layout:?}") && row.text("member") == name
+                };
+                let row = rows.iter().find(is_it)?;
+                assert_eq!(row.number("total_size"), size as u64);
+                let (at, size) = (row.number("offset") as usize, row.number("size") as usize);
+                Some(bytes[at..at + size].iter().rev().fold(0u64, |n, b| n << 8 | u64::from(*b)))
+            };
+            let kind = if version <= Nt351 { 0x0F } else { 0x17 };
+            for (name, expected) in [
+                ("Type", kind),
+                ("Size", size as u64),
+                ("Process", 0x80),
+                ("RangeBase", 0x1000),
+                ("RangeLimit", 0x1003),
+                ("BucketShift", 0),
+                ("Buffer", 0x8000),
+                ("Segment", 0),
+                ("Started", 1),
+            ] {
+                assert_eq!(member(name), Some(expected), "{rules:?} {name}");
+            }
+            assert_eq!(member("Source"), (version >= Nt351).then_some(0));
+        }
+    }
+}

@@ -1,0 +1,231 @@
+//! A processor without a PMU, and what CPUID says of each PMU. Intel SDM vol. 2A, CPUID; AMD APM
+//! vol. 3, appendix E; for hidden ones KVM's behaviour.
+
+mod virt_support;
+
+use pmu_core::raw_cpuid::{CpuId, CpuIdResult};
+use pmu_virt::{
+    AmdConfiguration, Configuration, IntelConfiguration, Read, Vendor, VirtualPmu, Write,
+};
+use virt_support::*;
+
+const ONES: CpuIdResult =
+    CpuIdResult { eax: u32::MAX, ebx: u32::MAX, ecx: u32::MAX, edx: u32::MAX };
+const ZEROS: CpuIdResult = CpuIdResult { eax: 0, ebx: 0, ecx: 0, edx: 0 };
+
+fn registers(result: CpuIdResult) -> [u32; 4] {
+    [result.eax, result.ebx, result.ecx, result.edx]
+}
+
+/// The registers that the data file names, of one vendor.
+fn data(vendor: &str) -> Vec<(&'static str, u32)> {
+    include_str!("../data/registers.csv")
+        .lines()
+        .filter_map(|line| line.strip_prefix(vendor)?.strip_prefix(',')?.split_once(','))
+        .map(|(name, address)| {
+            (name, u32::from_str_radix(address.trim().trim_start_matches("0x"), 16).unwrap())
+        })
+        .collect()
+}
+
+#[test]
+fn the_registers_of_the_data_file_are_the_pmus_and_of_its_vendor_alone() {
+    let (intel, amd) = (data("intel"), data("amd"));
+    assert!(intel.len() > 30 && amd.len() > 20);
+    for configuration in matrix() {
+        let pmu = pmu(configuration);
+        let (own, other) = match configuration.vendor() {
+            Vendor::Intel => (&intel, &amd),
+            Vendor::Amd => (&amd, &intel),
+        };
+        for (name, address) in own {
+            assert_ne!(pmu.read(*address), Read::NotMine, "{name} {configuration:?}");
+        }
+        for (name, address) in other {
+            assert_eq!(pmu.read(*address), Read::NotMine, "{name} {configuration:?}");
+        }
+    }
+}
+
+#[test]
+fn hidden_intel_registers_fault() {
+    let mut pmu = pmu(Configuration::Hidden(Vendor::Intel));
+    for (name, address) in data("intel") {
+        if matches!(name, "IA32_MISC_ENABLE" | "IA32_DEBUGCTL") {
+            continue;
+        }
+        for value in [0, 1, u64::MAX] {
+            assert_eq!(pmu.write(address, value).answer, Write::GeneralProtection, "{name}");
+        }
+        assert_eq!(pmu.read(address), Read::GeneralProtection, "{name}");
+    }
+    let Read::Shared { value, mask } = pmu.read(0x1A0) else { panic!() };
+    assert_eq!((value >> 7 & 1, mask >> 7 & 1), (0, 1), "MISC_ENABLE[7]");
+    assert_eq!(pmu.write(0x1D9, 1 << 12).answer, Write::GeneralProtection);
+}
+
+#[test]
+fn hidden_amd_legacy_registers_read_0_and_ignore_writes_and_all_others_fault() {
+    let mut pmu = pmu(Configuration::Hidden(Vendor::Amd));
+    for (name, address) in data("amd") {
+        if (0xC001_0000..=0xC001_0007).contains(&address) {
+            assert_eq!(pmu.write(address, 0x53_0076).answer, Write::Done, "{name}");
+            assert_eq!(pmu.read(address), Read::Value(0), "{name}");
+        } else {
+            assert_eq!(pmu.write(address, 0).answer, Write::GeneralProtection, "{name}");
+            assert_eq!(pmu.read(address), Read::GeneralProtection, "{name}");
+        }
+    }
+}
+
+#[test]
+fn hidden_rdpmc_faults() {
+    for configuration in HIDDEN {
+        let pmu = pmu(configuration);
+        for ecx in [0, 1, 0x4000_0000, 0x8000_0000, u32::MAX] {
+            assert_eq!(pmu.read_pmc(ecx, KERNEL), Read::GeneralProtection);
+        }
+    }
+}
+
+#[test]
+fn hidden_leaves_say_nothing_of_a_pmu() {
+    for configuration in HIDDEN {
+        for subleaf in 0..8 {
+            for leaf in [0x0A, 0x23, 0x1C, 0x8000_0022, 0x8000_001B] {
+                assert_eq!(registers(configuration.cpuid(leaf, subleaf, ONES)), [0; 4]);
+            }
+        }
+        let one = configuration.cpuid(1, 0, ONES);
+        // PDCM 15, DS-CPL 4, DTES64 2; DS 21. Everything else is the embedder's.
+        assert_eq!(registers(one), [u32::MAX, u32::MAX, !0x8014, !0x20_0000]);
+        assert_eq!(configuration.cpuid(7, 0, ONES).edx, !(1 << 19));
+        assert_eq!(configuration.cpuid(7, 1, ONES).eax, !(1 << 8));
+        // IBS 10, PerfCtrExtCore 23, PerfCtrExtNB 24, PerfTsc 27, PerfCtrExtLLC 28.
+        let ecx = configuration.cpuid(0x8000_0001, 0, ONES).ecx;
+        assert_eq!(ecx, !(1 << 10 | 1 << 23 | 1 << 24 | 1 << 27 | 1 << 28));
+        for (leaf, subleaf) in [(0, 0), (7, 2), (0x0D, 0), (0x8000_0000, 0), (0x4000_0000, 0)] {
+            assert_eq!(registers(configuration.cpuid(leaf, subleaf, ONES)), [u32::MAX; 4]);
+            assert_eq!(registers(configuration.cpuid(leaf, subleaf, ZEROS)), [0; 4]);
+        }
+    }
+}
+
+/// Leaf 0AH, by the eyes of another crate.
+#[test]
+fn leaf_0a_tells_of_the_intel_configuration() {
+    for intel in intel_matrix() {
+        let configuration = Configuration::Intel(intel);
+        let reader = move |leaf, subleaf| {
+            let given = match leaf {
+                0 => CpuIdResult { eax: 1, ebx: 0x756E_6547, ecx: 0x6C65_746E, edx: 0x4965_6E69 },
+                _ => ZEROS,
+            };
+            configuration.cpuid(leaf, subleaf, given)
+        };
+        let cpuid = CpuId::with_cpuid_reader(reader);
+        let leaf = cpuid.get_performance_monitoring_info().expect("leaf 0x0A is within reach");
+        assert_eq!(leaf.version_id(), intel.version);
+        assert_eq!(u32::from(leaf.number_of_counters()), intel.general.count_ones());
+        assert_eq!(leaf.counter_bit_width(), intel.general_width);
+        assert_eq!(leaf.ebx_length(), 7);
+        assert!(!leaf.is_core_cyc_ev_unavailable() && !leaf.is_branch_midpred_ev_unavailable());
+        let raw = configuration.cpuid(0x0A, 0, ONES);
+        if intel.version == 1 {
+            assert_eq!((raw.ecx, raw.edx), (0, 0));
+        } else {
+            assert_eq!(u32::from(leaf.fixed_function_counters()), intel.fixed.count_ones());
+            let width = if intel.fixed == 0 { 0 } else { intel.fixed_width };
+            assert_eq!(leaf.fixed_function_counters_bit_width(), width);
+            assert!(leaf.has_any_thread_deprecation());
+            assert_eq!(raw.ecx, if intel.version == 5 { intel.fixed.into() } else { 0 });
+        }
+        let features = cpuid.get_feature_info().unwrap();
+        assert!(features.has_pdcm());
+        assert!(!features.has_ds_area() && !features.has_ds());
+        assert_eq!(registers(configuration.cpuid(0x23, 0, ONES)), [0; 4]);
+    }
+}
+
+/// Leaf 0AH: EBX has a bit for each event that is not there, and is as long as EAX[31:24] says.
+#[test]
+fn leaf_0a_tells_which_events_are_missing() {
+    for (events, length, ebx) in [(0x7F, 7, 0), (0x01, 7, 0x7E), (0xFF, 8, 0), (0x80, 8, 0x7F)] {
+        let intel = IntelConfiguration { events, ..IntelConfiguration::new(5, 8, 4) };
+        let leaf = Configuration::Intel(intel).cpuid(0x0A, 0, ZEROS);
+        assert_eq!((leaf.eax >> 24, leaf.ebx), (length, ebx));
+    }
+}
+
+/// Leaf 23H, announced by leaf 07H sub-leaf 1, EAX[8]; both within the highest leaves.
+#[test]
+fn leaf_23_tells_of_counters_with_gaps() {
+    let intel = IntelConfiguration {
+        general: 0b1011_0111,
+        fixed: 0b1000_0011,
+        extended_leaf: true,
+        any_thread: true,
+        ..IntelConfiguration::new(5, 8, 8)
+    };
+    let configuration = Configuration::Intel(intel);
+    assert_eq!(configuration.cpuid(0, 0, ZEROS).eax, 0x23);
+    assert_eq!(configuration.cpuid(7, 0, ZEROS).eax, 1);
+    assert_eq!(configuration.cpuid(7, 1, ZEROS).eax, 1 << 8);
+    assert_eq!(registers(configuration.cpuid(0x23, 0, ONES)), [0b1011, 0, 0, 0]);
+    assert_eq!(registers(configuration.cpuid(0x23, 1, ONES)), [0b1011_0111, 0b1000_0011, 0, 0]);
+    assert_eq!(registers(configuration.cpuid(0x23, 2, ONES)), [0; 4]);
+    assert_eq!(registers(configuration.cpuid(0x23, 3, ONES)), [0x7F, 0, 0, 0]);
+    // Whoever reads leaf 0AH alone sees the counters up to the first gap.
+    let leaf = configuration.cpuid(0x0A, 0, ZEROS);
+    assert_eq!((leaf.eax >> 8 & 0xFF, leaf.edx & 0x1F, leaf.ecx), (3, 2, 0b1000_0011));
+    assert_eq!(leaf.edx >> 15 & 1, 0, "AnyThread is there");
+}
+
+/// Leaf 8000_0001H ECX[23] and leaf 8000_0022H, by the eyes of another crate.
+#[test]
+fn amd_leaves_tell_of_the_counters() {
+    for (amd, counters) in AMD_MATRIX {
+        let configuration = Configuration::Amd(amd);
+        let reader = move |leaf, subleaf| {
+            let given = match leaf {
+                0 => CpuIdResult { eax: 1, ebx: 0x6874_7541, ecx: 0x444D_4163, edx: 0x6974_6E65 },
+                0x8000_0000 => CpuIdResult { eax: 0x8000_0008, ..ZEROS },
+                _ => ZEROS,
+            };
+            configuration.cpuid(leaf, subleaf, given)
+        };
+        let cpuid = CpuId::with_cpuid_reader(reader);
+        let features = cpuid.get_extended_processor_and_feature_identifiers().unwrap();
+        assert_eq!(features.has_perf_cntr_extensions(), amd != AmdConfiguration::Legacy);
+        assert!(!features.has_ibs() && !features.has_nb_perf_cntr_extensions());
+        let v2 = cpuid.get_extended_performance_monitoring_and_debug();
+        if let AmdConfiguration::PerfMonV2 { .. } = amd {
+            let v2 = v2.unwrap();
+            assert!(v2.has_perf_mon_v2() && !v2.has_lbr_stack());
+            assert_eq!(u32::from(v2.num_perf_ctr_core()), counters);
+        } else {
+            assert_eq!(registers(configuration.cpuid(0x8000_0022, 0, ONES)), [0; 4]);
+        }
+        assert_eq!(registers(configuration.cpuid(0x0A, 0, ONES)), [0; 4]);
+        assert_eq!(registers(configuration.cpuid(0x8000_001B, 0, ONES)), [0; 4]);
+    }
+}
+
+/// What CPUID declares is there, and what it does not declare is not: each configuration, found out
+/// by its guest from nothing else.
+#[test]
+fn the_registers_keep_what_cpuid_promises() {
+    for intel in intel_matrix() {
+        let configuration = Configuration::Intel(intel);
+        let pmu: VirtualPmu = pmu(configuration);
+        let leaf = configuration.cpuid(0x0A, 0, ZEROS);
+        for n in 0..8 {
+            let there = n < leaf.eax >> 8 & 0xFF;
+            assert_eq!(pmu.read(0x186 + n) == Read::Value(0), there);
+            assert_eq!(pmu.read_pmc(n, KERNEL) == Read::Value(0), there);
+            let there = n < leaf.edx & 0x1F;
+            assert_eq!(pmu.read(0x309 + n) == Read::Value(0), there);
+            assert_eq!(pmu.read_pmc(1 << 30 | n, KERNEL) == Read::Value(0), there);
+        }
+    }
+}

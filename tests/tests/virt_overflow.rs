@@ -1,0 +1,334 @@
+//! Advancing, overflow, and the interrupt; the filter; state. Intel SDM vol. 3B, "Performance
+//! Monitoring"; vol. 3A, "Local Vector Table"; AMD APM vol. 2, the same.
+
+mod virt_support;
+
+use pmu_virt::{
+    Configuration, Delivery, EventFilter, EventKey, Feed, FilterAction, FilterEntry, FilterRow,
+    IntelConfiguration, PerformanceEntry, PmiOutcome, PmuState, Privilege, StateError, VirtualPmu,
+    Write,
+};
+use virt_support::*;
+
+fn intel(version: u8) -> Configuration {
+    Configuration::Intel(IntelConfiguration::new(version, 4, 3))
+}
+
+fn amd() -> Configuration {
+    Configuration::Amd(pmu_virt::AmdConfiguration::PerfMonV2 { counters: 6 })
+}
+
+/// A local APIC's entry that keeps what it is told.
+struct Apic {
+    entry: u32,
+    raised: Vec<Delivery>,
+}
+
+impl PerformanceEntry for Apic {
+    fn entry(&self) -> u32 {
+        self.entry
+    }
+    fn set_entry(&mut self, entry: u32) {
+        self.entry = entry;
+    }
+    fn raise(&mut self, delivery: Delivery) {
+        self.raised.push(delivery);
+    }
+}
+
+/// A PMU whose counter 0 interrupts after `events` cycles, in either privilege.
+fn armed(configuration: Configuration, events: u32) -> VirtualPmu {
+    let mut pmu = pmu(configuration);
+    let preload = u64::from(events).wrapping_neg() & mask(48);
+    match configuration {
+        Configuration::Intel(_) => {
+            set(&mut pmu, 0xC1, preload);
+            set(&mut pmu, 0x186, 0x53_003C);
+        }
+        _ => {
+            set(&mut pmu, 0xC001_0201, preload);
+            set(&mut pmu, 0xC001_0200, 0x53_003C);
+        }
+    }
+    pmu
+}
+
+/// Vol. 3A, "Local Vector Table": Intel processors set the mask when they deliver.
+#[test]
+fn delivery_masks_the_entry_on_intel() {
+    let mut pmu = armed(intel(2), 1);
+    let mut apic = Apic { entry: 0x400, raised: vec![] };
+    assert_eq!(pmu.deliver_pmi(&mut apic), PmiOutcome::NotPending);
+    assert!(happen(&mut pmu, CYCLES, Privilege::User, 1).pmi);
+    assert_eq!(pmu.deliver_pmi(&mut apic), PmiOutcome::Raised(Delivery::NonMaskable));
+    assert_eq!((apic.entry, apic.raised.len()), (0x1_0400, 1));
+    assert_eq!(pmu.deliver_pmi(&mut apic), PmiOutcome::NotPending, "one for each overflow");
+    // Masked: the next one is lost; the status tells.
+    set(&mut pmu, 0xC1, 0xFFFF_FFFF);
+    assert!(happen(&mut pmu, CYCLES, Privilege::User, 1).pmi);
+    assert_eq!(pmu.deliver_pmi(&mut apic), PmiOutcome::Masked);
+    apic.entry = 0x400;
+    assert_eq!(pmu.deliver_pmi(&mut apic), PmiOutcome::NotPending);
+    assert_eq!((apic.raised.len(), get(&pmu, 0x38E)), (1, 1));
+}
+
+/// AMD's processors do not.
+#[test]
+fn delivery_leaves_the_entry_alone_on_amd() {
+    let mut pmu = armed(amd(), 1);
+    let mut apic = Apic { entry: 0x0EC, raised: vec![] };
+    for round in 1..=3 {
+        set(&mut pmu, 0xC001_0201, mask(48));
+        assert!(happen(&mut pmu, CYCLES, Privilege::User, 1).pmi);
+        assert_eq!(pmu.deliver_pmi(&mut apic), PmiOutcome::Raised(Delivery::Fixed(0xEC)));
+        assert_eq!((apic.entry, apic.raised.len()), (0x0EC, round));
+    }
+}
+
+#[test]
+fn the_entry_says_how_the_interrupt_is_delivered() {
+    for (entry, delivery) in [
+        (0x0000_0030, Delivery::Fixed(0x30)),
+        (0x0000_0431, Delivery::NonMaskable),
+        (0x0000_0200, Delivery::Other(2)),
+        (0x0000_0700, Delivery::Other(7)),
+    ] {
+        let mut pmu = armed(intel(5), 1);
+        happen(&mut pmu, CYCLES, Privilege::User, 1);
+        let mut apic = Apic { entry, raised: vec![] };
+        assert_eq!(pmu.deliver_pmi(&mut apic), PmiOutcome::Raised(delivery));
+    }
+}
+
+/// INIT masks the entry; a pending interrupt does not outlive it.
+#[test]
+fn init_drops_a_pending_interrupt_and_no_register() {
+    let mut pmu = armed(intel(2), 1);
+    happen(&mut pmu, CYCLES, Privilege::User, 1);
+    let before = pmu.state();
+    pmu.init();
+    assert_eq!(pmu.state(), PmuState { pmi_pending: false, ..before });
+}
+
+#[test]
+fn advance_stops_at_the_overflow_and_gives_back_the_rest() {
+    let mut pmu = armed(intel(2), 40);
+    // Another counter that does not interrupt, on another event.
+    set(&mut pmu, 0x187, 0x43_00C0);
+    let mut span = feed(CYCLES, Privilege::User, 60);
+    span.add(events().find(CYCLES).unwrap(), Privilege::Kernel, 40);
+    span.add(events().find(INSTRUCTIONS).unwrap(), Privilege::User, 10);
+    let advanced = pmu.advance(&mut span);
+    assert_eq!((advanced.overflowed, advanced.pmi), (1, true));
+    // 40 of 100 cycles, so 4 of 10 instructions, and 24 of the 60 in user mode.
+    assert_eq!((get(&pmu, 0xC1), get(&pmu, 0xC2)), (0, 4));
+    assert_eq!(span.count(events().find(CYCLES).unwrap(), Privilege::User), 36);
+    assert_eq!(span.count(events().find(CYCLES).unwrap(), Privilege::Kernel), 24);
+    assert_eq!(span.count(events().find(INSTRUCTIONS).unwrap(), Privilege::User), 6);
+    assert!(!pmu.advance(&mut span).pmi);
+    assert!(span.is_empty());
+    assert_eq!((get(&pmu, 0xC1), get(&pmu, 0xC2)), (60, 10));
+}
+
+#[test]
+fn counters_that_overflow_at_the_same_time_raise_one_interrupt() {
+    let mut pmu = armed(intel(2), 10);
+    set(&mut pmu, 0xC2, 0xFFFF_FFFF - 19);
+    set(&mut pmu, 0x187, 0x53_00C0);
+    let mut span = feed(CYCLES, Privilege::User, 100);
+    span.add(events().find(INSTRUCTIONS).unwrap(), Privilege::User, 200);
+    let advanced = pmu.advance(&mut span);
+    assert_eq!((advanced.overflowed, advanced.pmi), (0b11, true));
+    assert_eq!((get(&pmu, 0xC1), get(&pmu, 0xC2)), (0, 0));
+}
+
+#[test]
+fn splitting_a_span_anywhere_gives_the_same_registers_at_the_end() {
+    let total = 1000;
+    let whole = {
+        let mut pmu = armed(intel(4), 300);
+        let mut span = feed(CYCLES, Privilege::User, total);
+        while !span.is_empty() {
+            pmu.advance(&mut span);
+        }
+        pmu.state()
+    };
+    for first in 0..=total {
+        let mut pmu = armed(intel(4), 300);
+        let mut interrupts = 0;
+        for part in [first, total - first] {
+            let mut span = feed(CYCLES, Privilege::User, part);
+            while !span.is_empty() {
+                interrupts += u32::from(pmu.advance(&mut span).pmi);
+            }
+        }
+        assert_eq!((pmu.state(), interrupts), (whole, 1), "split at {first}");
+    }
+}
+
+#[test]
+fn several_wraps_in_a_span_make_one_interrupt_and_a_number() {
+    let narrow = IntelConfiguration { general_width: 32, ..IntelConfiguration::new(2, 1, 0) };
+    for (select, interrupts) in [(0x53_003C, true), (0x43_003C, false)] {
+        let mut pmu = pmu(Configuration::Intel(narrow));
+        set(&mut pmu, 0x186, select);
+        set(&mut pmu, 0xC1, 0xFFFF_FFFF);
+        let mut span = feed(CYCLES, Privilege::User, 5 << 32);
+        let advanced = pmu.advance_through(&mut span);
+        assert!(span.is_empty());
+        assert_eq!((advanced.overflowed, advanced.pmi, advanced.wraps(0)), (1, interrupts, 5));
+        assert_eq!((get(&pmu, 0xC1), pmu.pmi_pending()), (0xFFFF_FFFF, interrupts));
+    }
+}
+
+#[test]
+fn a_counter_of_64_bits_overflows() {
+    let wide = IntelConfiguration { general_width: 64, ..IntelConfiguration::new(2, 1, 0) };
+    let mut pmu = pmu(Configuration::Intel(wide));
+    set(&mut pmu, 0x186, 0x53_003C);
+    set(&mut pmu, 0x4C1, u64::MAX - 4);
+    let mut span = feed(CYCLES, Privilege::User, u64::MAX);
+    let advanced = pmu.advance(&mut span);
+    assert_eq!((advanced.overflowed, advanced.wraps(0), get(&pmu, 0xC1)), (1, 1, 0));
+    assert_eq!(span.count(events().find(CYCLES).unwrap(), Privilege::User), Feed::MAXIMUM - 5);
+}
+
+#[test]
+fn what_is_not_fed_or_not_allowed_to_count_changes_nothing() {
+    let mut pmu = armed(intel(2), 5);
+    set(&mut pmu, 0x186, 0x53_00D1);
+    let before = pmu.state();
+    let mut span = feed(CYCLES, Privilege::User, 1000);
+    assert_eq!(pmu.advance(&mut span).overflowed, 0);
+    assert_eq!((pmu.state(), span.is_empty()), (before, true));
+    let unfed: Vec<_> = pmu.unfed().map(|event| event.key).collect();
+    assert_eq!(unfed, [EventKey::general(0xD1, 0)]);
+}
+
+#[test]
+fn next_overflow_is_as_far_as_nothing_must_be_raised() {
+    for configuration in [intel(1), intel(2), intel(5), amd()] {
+        let cycles = events().find(CYCLES).unwrap();
+        let pmu = armed(configuration, 77);
+        for privilege in [Privilege::User, Privilege::Kernel] {
+            let headroom = pmu.next_overflow().of(cycles, privilege).unwrap();
+            let mut early = pmu.clone();
+            assert!(!happen(&mut early, CYCLES, privilege, headroom - 1).pmi);
+            let mut due = pmu.clone();
+            assert!(happen(&mut due, CYCLES, privilege, headroom).pmi);
+            assert_eq!(headroom, 77);
+        }
+        let instructions = events().find(INSTRUCTIONS).unwrap();
+        assert_eq!(pmu.next_overflow().of(instructions, Privilege::User), None);
+    }
+}
+
+#[test]
+fn next_overflow_knows_of_the_nearest_counter_in_each_privilege() {
+    let mut pmu = pmu(intel(2));
+    for (n, select, missing) in
+        [(0, 0x51_003C, 900), (1, 0x52_003C, 50), (2, 0x51_003C, 800), (3, 0x43_003C, 1)]
+    {
+        set(&mut pmu, 0x186 + n, select);
+        set(&mut pmu, 0x4C1 + n, mask(48) + 1 - missing);
+    }
+    set(&mut pmu, 0x38D, 0xA0);
+    set(&mut pmu, 0x30A, mask(48) - 6);
+    set(&mut pmu, 0x38F, 0x2_0000_000F);
+    let headroom = pmu.next_overflow();
+    let cycles = events().find(CYCLES).unwrap();
+    assert_eq!(headroom.of(cycles, Privilege::User), Some(800));
+    assert_eq!(headroom.of(cycles, Privilege::Kernel), Some(50));
+    let fixed = events().find(EventKey::fixed(1)).unwrap();
+    assert_eq!(headroom.of(fixed, Privilege::User), Some(7));
+    assert_eq!(headroom.of(fixed, Privilege::Kernel), None);
+}
+
+/// Linux, Documentation/virt/kvm/api.rst, KVM_SET_PMU_EVENT_FILTER.
+#[test]
+fn a_filtered_event_can_be_programmed_and_counts_nothing() {
+    let mut rows = [FilterRow::default(); 1];
+    let entries = [FilterEntry::new(0x3C, 0)];
+    let deny = EventFilter::compile(FilterAction::Deny, 0b10, &entries, &mut rows).unwrap();
+    let nothing = EventFilter::compile(FilterAction::Deny, 0, &[], &mut []).unwrap();
+    let mut pmu = VirtualPmu::with_policy(intel(2), events(), deny).unwrap();
+    for (register, value) in
+        [(0x186, 0x43_003C), (0x187, 0x43_00C0), (0x38D, 0x33), (0x38F, 0x3_0000_0003)]
+    {
+        assert_eq!(pmu.write(register, value).answer, Write::Done);
+    }
+    let mut span = Feed::new();
+    for key in [CYCLES, INSTRUCTIONS, EventKey::fixed(0), EventKey::fixed(1)] {
+        span.add(events().find(key).unwrap(), Privilege::User, 1);
+    }
+    pmu.advance(&mut span.clone());
+    let counts = |pmu: &VirtualPmu<EventFilter<'_>>| {
+        let state = pmu.state();
+        [state.general[0], state.general[1], state.fixed[0], state.fixed[1]]
+    };
+    assert_eq!(counts(&pmu), [0, 1, 1, 0]);
+    // A new policy is for counters that run already.
+    pmu.set_policy(nothing);
+    pmu.advance(&mut span.clone());
+    assert_eq!(counts(&pmu), [1, 2, 2, 1]);
+    pmu.set_policy(deny);
+    pmu.advance(&mut span);
+    assert_eq!(counts(&pmu), [1, 3, 3, 1]);
+}
+
+#[test]
+fn a_state_comes_back_as_it_was() {
+    for configuration in matrix() {
+        let mut original = pmu(configuration);
+        for address in (0xC1..0xC9).chain(0x186..0x18E).chain(0x309..0x311).chain(0x38D..0x393) {
+            let _ = original.write(address, 0x13);
+        }
+        for address in (0xC001_0000..0xC001_0008).chain(0xC001_0200..0xC001_0210) {
+            let _ = original.write(address, 0x53_003C);
+        }
+        let _ = original.write(0x1D9, 1 << 12);
+        let restored = VirtualPmu::restore(&original.state(), events()).unwrap();
+        assert_eq!(restored.state(), original.state());
+        // What is derived is derived again: both go on alike.
+        let (mut one, mut other) = (original, restored);
+        happen(&mut one, CYCLES, Privilege::User, 1 << 48);
+        happen(&mut other, CYCLES, Privilege::User, 1 << 48);
+        assert_eq!(one.state(), other.state());
+        assert!(one.running().eq(other.running()));
+    }
+}
+
+#[test]
+fn a_state_that_can_not_be_is_refused() {
+    let good = armed(intel(2), 5).state();
+    let restore = |state: &PmuState| VirtualPmu::restore(state, events()).map(|_| ());
+    assert_eq!(restore(&good), Ok(()));
+    assert_eq!(restore(&PmuState { version: 2, ..good }), Err(StateError::Version(2)));
+    let impossible = IntelConfiguration::new(9, 4, 3);
+    let state = PmuState { configuration: Configuration::Intel(impossible), ..good };
+    assert!(matches!(restore(&state), Err(StateError::Configuration(_))));
+
+    type Spoil = fn(&mut PmuState);
+    let spoils: [(&str, u64, Spoil); 12] = [
+        ("event select", 1 << 21, |s| s.selects[1] = 1 << 21),
+        ("event select", 1, |s| s.selects[4] = 1),
+        ("general counter", 1 << 48, |s| s.general[0] |= 1 << 48),
+        ("general counter", 1, |s| s.general[7] = 1),
+        ("fixed counter", 1 << 48, |s| s.fixed[2] = 1 << 48),
+        ("fixed counter", 1, |s| s.fixed[3] = 1),
+        ("fixed control", 0b100, |s| s.fixed_control = 0b100),
+        ("fixed control", 1 << 12, |s| s.fixed_control = 1 << 12),
+        ("global control", 1 << 4, |s| s.global_control |= 1 << 4),
+        ("global status", 1 << 59, |s| s.global_status = 1 << 59),
+        ("global status", 1 << 63, |s| s.global_status = 1 << 63),
+        ("debug control", 1, |s| s.debug_control = 1),
+    ];
+    for (register, bits, spoil) in spoils {
+        let mut state = good;
+        spoil(&mut state);
+        assert_eq!(restore(&state), Err(StateError::Impossible { register, bits }));
+    }
+    let mut hidden = pmu(HIDDEN[0]).state();
+    hidden.pmi_pending = true;
+    assert!(matches!(restore(&hidden), Err(StateError::Impossible { .. })));
+}

@@ -1,0 +1,133 @@
+//! The matrix of configurations, and short ways to drive a model.
+#![allow(dead_code, reason = "each test file uses its part")]
+
+use pmu_virt::{
+    AmdConfiguration, Configuration, EventKey, FedEvents, Feed, IntelConfiguration, Mode,
+    Privilege, Read, Vendor, VirtualPmu, Write,
+};
+
+pub(crate) const KERNEL: Mode = Mode { cpl: 0, pce: false, protected: true };
+
+/// UnHalted Core Cycles, SDM vol. 3B, table of the architectural events.
+pub(crate) const CYCLES: EventKey = EventKey::general(0x3C, 0x00);
+/// Instructions Retired.
+pub(crate) const INSTRUCTIONS: EventKey = EventKey::general(0xC0, 0x00);
+
+/// What the tests feed: two general events, and all fixed counters.
+pub(crate) const FED: [EventKey; 10] = [
+    CYCLES,
+    INSTRUCTIONS,
+    EventKey::fixed(0),
+    EventKey::fixed(1),
+    EventKey::fixed(2),
+    EventKey::fixed(3),
+    EventKey::fixed(4),
+    EventKey::fixed(5),
+    EventKey::fixed(6),
+    EventKey::fixed(7),
+];
+
+pub(crate) fn events() -> FedEvents {
+    FedEvents::new(&FED).unwrap()
+}
+
+pub(crate) fn pmu(configuration: Configuration) -> VirtualPmu {
+    VirtualPmu::new(configuration, events()).unwrap()
+}
+
+/// Versions 1–5 × {1, 4, 8} general × {0, 3, 4} fixed × 40 and 48 bits × full-width writes off and
+/// on. Version 1 has no fixed counters: 12 configurations of it, and 36 of each other.
+pub(crate) fn intel_matrix() -> impl Iterator<Item = IntelConfiguration> {
+    let general = [1, 4, 8];
+    let fixed = [0, 3, 4];
+    (1..=5).flat_map(move |version| {
+        general.into_iter().flat_map(move |general| {
+            fixed.into_iter().filter(move |fixed| version > 1 || *fixed == 0).flat_map(
+                move |fixed| {
+                    [(40, false), (40, true), (48, false), (48, true)].map(|(width, full)| {
+                        IntelConfiguration {
+                            general_width: width,
+                            fixed_width: width,
+                            full_width_writes: full,
+                            ..IntelConfiguration::new(version, general, fixed)
+                        }
+                    })
+                },
+            )
+        })
+    })
+}
+
+pub(crate) const AMD_MATRIX: [(AmdConfiguration, u32); 5] = [
+    (AmdConfiguration::Legacy, 4),
+    (AmdConfiguration::CoreExtension, 6),
+    (AmdConfiguration::PerfMonV2 { counters: 4 }, 4),
+    (AmdConfiguration::PerfMonV2 { counters: 6 }, 6),
+    (AmdConfiguration::PerfMonV2 { counters: 8 }, 8),
+];
+
+pub(crate) const HIDDEN: [Configuration; 2] =
+    [Configuration::Hidden(Vendor::Intel), Configuration::Hidden(Vendor::Amd)];
+
+/// Every configuration that the tests run on.
+pub(crate) fn matrix() -> impl Iterator<Item = Configuration> {
+    intel_matrix()
+        .map(Configuration::Intel)
+        .chain(AMD_MATRIX.map(|(amd, _)| Configuration::Amd(amd)))
+        .chain(HIDDEN)
+}
+
+/// WRMSR that must be taken as legal.
+#[track_caller]
+pub(crate) fn set(pmu: &mut VirtualPmu, address: u32, value: u64) {
+    let written = pmu.write(address, value);
+    assert_eq!((written.answer, written.illegal), (Write::Done, 0), "{address:#X} {value:#X}");
+}
+
+/// RDMSR that must have a value.
+#[track_caller]
+pub(crate) fn get(pmu: &VirtualPmu, address: u32) -> u64 {
+    match pmu.read(address) {
+        Read::Value(value) => value,
+        other => panic!("{address:#X}: {other:?}"),
+    }
+}
+
+#[track_caller]
+pub(crate) fn write_faults(pmu: &mut VirtualPmu, address: u32, value: u64) {
+    assert_eq!(
+        pmu.write(address, value).answer,
+        Write::GeneralProtection,
+        "{address:#X} {value:#X}"
+    );
+}
+
+#[track_caller]
+pub(crate) fn read_faults(pmu: &VirtualPmu, address: u32) {
+    assert_eq!(pmu.read(address), Read::GeneralProtection, "{address:#X}");
+}
+
+/// `count` of the event in this privilege, and nothing else.
+pub(crate) fn feed(key: EventKey, privilege: Privilege, count: u64) -> Feed {
+    let mut feed = Feed::new();
+    feed.add(events().find(key).unwrap(), privilege, count);
+    feed
+}
+
+pub(crate) fn happen(
+    pmu: &mut VirtualPmu,
+    key: EventKey,
+    privilege: Privilege,
+    count: u64,
+) -> pmu_virt::Advanced {
+    pmu.advance(&mut feed(key, privilege, count))
+}
+
+pub(crate) fn mask(width: u8) -> u64 {
+    ((1u128 << width) - 1) as u64
+}
+
+/// The lowest `count` bits.
+pub(crate) fn low(count: u32) -> u64 {
+    (1 << count) - 1
+}
