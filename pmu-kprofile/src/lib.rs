@@ -19,7 +19,7 @@ pub mod walk;
 
 pub use affinity::{Affinity, MAX_GROUPS};
 pub use error::{CreateError, ProfileError};
-pub use hardware::{ProfileHardware, ThisProcessor};
+pub use hardware::{AsOfVersion, ProfileHardware, ThisProcessor};
 pub use marks::Statistics;
 pub use object::{BasicProfile, ProfileCallback, ProfileObject};
 pub use profiles::{Examination, Profiles};

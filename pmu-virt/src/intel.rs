@@ -218,18 +218,28 @@ pub(crate) fn write<P: EventPolicy>(
     match address {
         PMC_FIRST..=PMC_LAST => write_narrow(model, address - PMC_FIRST, value),
         A_PMC_FIRST..=A_PMC_LAST if intel.full_width_writes => {
+            let counter = address - A_PMC_FIRST;
             let illegal = value & !layout.masks[0];
-            if illegal != 0 || !model.set_counter(address - A_PMC_FIRST, value) {
-                return refused_or(illegal);
+            if model.counter(counter).is_none() {
+                Written::REFUSED
+            } else if illegal != 0 {
+                Written::fault(illegal)
+            } else {
+                model.set_counter(counter, value);
+                Written::done(0)
             }
-            Written::done(0)
         }
         PERFEVTSEL_FIRST..=PERFEVTSEL_LAST => {
+            let counter = address - PERFEVTSEL_FIRST;
             let illegal = value & !layout.select;
-            if illegal != 0 || !model.set_select(policy, address - PERFEVTSEL_FIRST, value) {
-                return refused_or(illegal);
+            if model.select(counter).is_none() {
+                Written::REFUSED
+            } else if illegal != 0 {
+                Written::fault(illegal)
+            } else {
+                model.set_select(policy, counter, value);
+                Written::done(0)
             }
-            Written::done(0)
         }
         MISC_ENABLE => write_misc_enable(value, true),
         DEBUGCTL => {
@@ -290,11 +300,6 @@ pub(crate) fn write<P: EventPolicy>(
         _ if is_pmu_register(address) => Written::REFUSED,
         _ => Written::NOT_MINE,
     }
-}
-
-/// A fault for reserved bits, or because there is no such register.
-const fn refused_or(illegal: u64) -> Written {
-    if illegal == 0 { Written::REFUSED } else { Written::fault(illegal) }
 }
 
 /// SDM vol. 3B, "Full-Width Writes to Performance Counter Registers": the value is EAX, extended

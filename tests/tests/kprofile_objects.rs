@@ -2,7 +2,7 @@
 
 mod kprofile;
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, OnceLock};
 
 use kprofile::{

@@ -11,7 +11,7 @@ use pmu_virt::{
 use virt_support::*;
 
 fn intel(version: u8) -> Configuration {
-    Configuration::Intel(IntelConfiguration::new(version, 4, 3))
+    Configuration::Intel(IntelConfiguration::new(version, 4, if version == 1 { 0 } else { 3 }))
 }
 
 fn amd() -> Configuration {

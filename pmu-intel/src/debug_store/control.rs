@@ -154,7 +154,7 @@ impl<'m, const RESETS: usize> ProcessorProfileControl<'m, RESETS> {
         Self { memory, created: AtomicBool::new(false), wide: false }
     }
 
-    /// Serves a request of [`SystemProcessorProfileControlArea`](self) as Windows does, in its order
+    /// Serves a request of `SystemProcessorProfileControlArea` as Windows does, in its order
     /// of checks: mode, length; then to create, memory, support, whether there is one already; to
     /// destroy, whether there is one. `request` receives the area's address where there is one, and
     /// 0 where there is none. Task context.

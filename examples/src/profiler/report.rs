@@ -1,0 +1,148 @@
+//! What a run found: where the samples fell, function by function, and of the hottest one bucket by
+//! bucket.
+
+pub mod machine;
+pub mod svg;
+pub mod text;
+
+use std::collections::{BTreeMap, HashMap};
+
+use pmu_kprofile::Statistics;
+
+use super::histogram::Histogram;
+use super::symbols::{Function as Place, Symbols, module_name};
+
+/// The name under which interrupts appear that no profile object counted.
+pub const MISSED: &str = "[missed]";
+
+/// What a run found.
+#[derive(Debug)]
+pub struct Report {
+    /// What the run was.
+    pub run: Run,
+    /// What became of the interrupts.
+    pub statistics: Statistics,
+    /// The functions, the hottest first.
+    pub functions: Vec<Function>,
+    /// The buckets of the hottest function, ascending.
+    pub buckets: Vec<BucketHits>,
+    /// How large they are.
+    pub bucket_bytes: u64,
+    /// What the reader should know besides.
+    pub notes: Vec<String>,
+}
+
+/// What was run, how it was sampled, and on what.
+#[derive(Clone, Debug)]
+pub struct Run {
+    /// The processor's name.
+    pub processor: String,
+    /// The profile interface, or why there is none.
+    pub interface: String,
+    /// The source's name.
+    pub source: &'static str,
+    /// Its interval, with the unit.
+    pub interval: String,
+    /// What was profiled.
+    pub subject: String,
+}
+
+/// A function that was hit.
+#[derive(Clone, Debug)]
+pub struct Function {
+    /// Its name.
+    pub name: String,
+    /// The file that it is in.
+    pub module: String,
+    /// How often it was hit.
+    pub samples: u64,
+    /// Its part of all samples, from 0 to 1.
+    pub share: f64,
+    /// What the share should be, where that is known.
+    pub expected: Option<f64>,
+}
+
+/// A bucket that was hit.
+#[derive(Clone, Debug)]
+pub struct BucketHits {
+    /// Its distance from the function's start; where the function is not known, from the file's.
+    pub offset: u64,
+    /// How often it was hit.
+    pub samples: u64,
+    /// The source line that it begins with, where that is known.
+    pub line: Option<String>,
+}
+
+impl Report {
+    /// Sums the buckets up by function. `expected` knows what a function's share should be.
+    pub fn new(
+        run: Run,
+        statistics: Statistics,
+        histograms: &[Histogram],
+        expected: impl Fn(&str) -> Option<f64>,
+    ) -> Self {
+        let total = statistics.seen.max(1) as f64;
+        let mut symbols = Symbols::default();
+        let mut tallies: HashMap<(usize, Place), Tally> = HashMap::new();
+        // The same file may be mapped in several parts: a module is a path.
+        let mut modules: Vec<&Histogram> = Vec::new();
+        for histogram in histograms {
+            let known = modules.iter().position(|module| module.path == histogram.path);
+            let module = known.unwrap_or_else(|| {
+                modules.push(histogram);
+                modules.len() - 1
+            });
+            for (file_offset, samples) in histogram.hits() {
+                let (place, offset) = symbols.function(&histogram.path, file_offset);
+                let tally = tallies.entry((module, place)).or_default();
+                tally.samples += samples;
+                tally.bucket_bytes = histogram.bucket.bytes();
+                let bucket = tally.buckets.entry(offset).or_insert((file_offset, 0));
+                bucket.1 += samples;
+            }
+        }
+        let mut tallies: Vec<_> = tallies.into_iter().collect();
+        tallies.sort_by(|((_, a), at), ((_, b), bt)| {
+            (bt.samples, &a.name, a.start).cmp(&(at.samples, &b.name, b.start))
+        });
+        let (mut buckets, mut bucket_bytes) = (Vec::new(), 0);
+        if let Some(((module, _), hottest)) = tallies.first() {
+            let path = &modules[*module].path;
+            bucket_bytes = hottest.bucket_bytes;
+            buckets.extend(hottest.buckets.iter().map(|(offset, (file_offset, samples))| {
+                let line = symbols.line(path, *file_offset);
+                BucketHits { offset: *offset, samples: *samples, line }
+            }));
+        }
+        let functions = tallies.into_iter().map(|((module, place), tally)| Function {
+            samples: tally.samples,
+            share: tally.samples as f64 / total,
+            expected: expected(&place.name),
+            name: place.name,
+            module: module_name(&modules[module].path).trim_matches(['[', ']']).into(),
+        });
+        let missed = (statistics.missed > 0).then(|| Function {
+            name: MISSED.into(),
+            module: String::new(),
+            samples: statistics.missed,
+            share: statistics.missed as f64 / total,
+            expected: None,
+        });
+        let functions = functions.chain(missed).collect();
+        Self { run, statistics, functions, buckets, bucket_bytes, notes: Vec::new() }
+    }
+
+    /// The hottest function, if any was hit.
+    pub fn hottest(&self) -> Option<&Function> {
+        self.functions.first().filter(|_| !self.buckets.is_empty())
+    }
+}
+
+/// The samples of a function so far: in all, and by its buckets' offsets, with where in the file
+/// each bucket begins.
+#[derive(Default)]
+struct Tally {
+    samples: u64,
+    buckets: BTreeMap<u64, (u64, u64)>,
+    bucket_bytes: u64,
+}

@@ -1,0 +1,99 @@
+//! A report for machines: JSON and comma-separated values.
+
+use serde::Serialize;
+
+use super::Report;
+
+#[derive(Serialize)]
+struct Json<'r> {
+    samples: u64,
+    functions: Vec<Function<'r>>,
+    hottest: Option<Hottest<'r>>,
+    interrupts: Interrupts,
+    processor: &'r str,
+    interface: &'r str,
+    source: &'r str,
+    interval: &'r str,
+    notes: &'r [String],
+}
+
+#[derive(Serialize)]
+struct Function<'r> {
+    name: &'r str,
+    samples: u64,
+    share: f64,
+    module: &'r str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    expected: Option<f64>,
+}
+
+#[derive(Serialize)]
+struct Hottest<'r> {
+    name: &'r str,
+    bucket_bytes: u64,
+    buckets: Vec<Bucket<'r>>,
+}
+
+#[derive(Serialize)]
+struct Bucket<'r> {
+    offset: u64,
+    samples: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    line: Option<&'r str>,
+}
+
+#[derive(Serialize)]
+struct Interrupts {
+    seen: u64,
+    hit: u64,
+    missed: u64,
+}
+
+/// The report as a JSON object.
+pub fn json(report: &Report) -> Result<String, serde_json::Error> {
+    let statistics = report.statistics;
+    let functions = report.functions.iter().map(|function| Function {
+        name: &function.name,
+        samples: function.samples,
+        share: function.share,
+        module: &function.module,
+        expected: function.expected,
+    });
+    let buckets = report.buckets.iter().map(|bucket| Bucket {
+        offset: bucket.offset,
+        samples: bucket.samples,
+        line: bucket.line.as_deref(),
+    });
+    let json = Json {
+        samples: statistics.seen,
+        functions: functions.collect(),
+        hottest: report.hottest().map(|function| Hottest {
+            name: &function.name,
+            bucket_bytes: report.bucket_bytes,
+            buckets: buckets.collect(),
+        }),
+        interrupts: Interrupts {
+            seen: statistics.seen,
+            hit: statistics.hit,
+            missed: statistics.missed,
+        },
+        processor: &report.run.processor,
+        interface: &report.run.interface,
+        source: report.run.source,
+        interval: &report.run.interval,
+        notes: &report.notes,
+    };
+    serde_json::to_string_pretty(&json).map(|json| json + "\n")
+}
+
+/// The report's functions as comma-separated values, under a line of column names.
+pub fn csv(report: &Report) -> Result<String, csv::Error> {
+    let mut writer = csv::Writer::from_writer(Vec::new());
+    writer.write_record(["name", "module", "samples", "share"])?;
+    for function in &report.functions {
+        let (samples, share) = (function.samples.to_string(), format!("{:.6}", function.share));
+        writer.write_record([&function.name, &function.module, &samples, &share])?;
+    }
+    let bytes = writer.into_inner().map_err(|error| csv::Error::from(error.into_error()))?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}

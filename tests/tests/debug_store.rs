@@ -1,0 +1,98 @@
+//! Whether there is a Debug Store, and the register writes that hand memory to it.
+
+use pmu_core::raw_cpuid::CpuIdResult;
+use pmu_core::testing::{Access, ScriptedMsr};
+use pmu_core::{MsrErrorKind, MsrFault, MsrOperation, Snapshot};
+use pmu_intel::debug_store::{DebugStoreSupport, write_debugctl, write_ds_area, write_pebs_enable};
+use pmu_intel::registers::DebugCtl;
+use pmu_tests::data;
+
+/// A processor with these features in leaf 1.
+fn processor(vendor: &[u8; 12], ecx: u32, edx: u32) -> Snapshot {
+    let word = |at| u32::from_le_bytes(vendor[at..at + 4].try_into().unwrap());
+    let vendor = CpuIdResult { eax: 1, ebx: word(0), ecx: word(8), edx: word(4) };
+    Snapshot::capture(move |leaf: u32, _: u32| match leaf {
+        0 => vendor,
+        1 => CpuIdResult { eax: 0, ebx: 0, ecx, edx },
+        _ => CpuIdResult { eax: 0, ebx: 0, ecx: 0, edx: 0 },
+    })
+}
+
+const DS: u32 = 1 << 21;
+const DTES64: u32 = 1 << 2;
+
+#[test]
+fn the_debug_store_is_usable_as_cpuid_and_misc_enable_say() {
+    let bit = |name| {
+        let rows = data!("register_fields.csv");
+        let row = rows
+            .iter()
+            .find(|r| r.text("register") == "IA32_MISC_ENABLE" && r.text("field") == name);
+        1u64 << row.unwrap().number("lsb")
+    };
+    let (emon, bts, pebs) =
+        (bit("EMON_AVAILABLE"), bit("BTS_UNAVAILABLE"), bit("PEBS_UNAVAILABLE"));
+    for (misc_enable, has_bts, has_pebs) in [
+        (emon, true, true),
+        (0, true, false),
+        (emon | bts, false, true),
+        (emon | pebs, true, false),
+        (!(bts | pebs), true, true),
+        (!emon, false, false),
+    ] {
+        let script = [Access::read(0x1A0, misc_enable)];
+        let msr = ScriptedMsr::new(&script);
+        let snapshot = processor(b"GenuineIntel", DTES64, DS);
+        let support = DebugStoreSupport::detect(&snapshot, &msr).unwrap();
+        assert_eq!(
+            (support.has_bts(), support.has_pebs()),
+            (has_bts, has_pebs),
+            "{misc_enable:#x}"
+        );
+        assert!(support.dtes64);
+        msr.finish();
+    }
+}
+
+/// `IA32_MISC_ENABLE` is touched only where the Debug Store is declared.
+#[test]
+fn without_a_debug_store_no_register_is_read() {
+    for snapshot in
+        [processor(b"GenuineIntel", DTES64, !DS), processor(b"AuthenticAMD", DTES64, DS)]
+    {
+        let support = DebugStoreSupport::detect(&snapshot, &ScriptedMsr::new(&[])).unwrap();
+        assert_eq!(support, DebugStoreSupport::default());
+        assert!(!support.has_bts() && !support.has_pebs());
+    }
+}
+
+#[test]
+fn a_fault_of_misc_enable_is_named() {
+    let script = [Access::read(0x1A0, 0).faulting()];
+    let snapshot = processor(b"GenuineIntel", 0, DS);
+    let fault = MsrFault {
+        operation: MsrOperation::Read,
+        register: 0x1A0,
+        kind: MsrErrorKind::GeneralProtection,
+    };
+    assert_eq!(DebugStoreSupport::detect(&snapshot, &ScriptedMsr::new(&script)), Err(fault));
+}
+
+#[test]
+fn operations_that_hand_memory_over_write_their_register() {
+    let script = [
+        Access::write(0x600, 0xFFFF_8000_0000_1000),
+        Access::write(0x3F1, 0b101),
+        Access::write(0x1D9, 0xC0),
+        Access::write(0x600, 1).faulting(),
+    ];
+    let msr = ScriptedMsr::new(&script);
+    // SAFETY: no processor is behind the script.
+    unsafe {
+        write_ds_area(&msr, 0xFFFF_8000_0000_1000).unwrap();
+        write_pebs_enable(&msr, 0b101).unwrap();
+        write_debugctl(&msr, DebugCtl::new().with_tr(true).with_bts(true)).unwrap();
+        assert_eq!(write_ds_area(&msr, 1), Err(MsrErrorKind::GeneralProtection));
+    }
+    msr.finish();
+}

@@ -1,0 +1,639 @@
+//! A naive model of the PMU, and random programs that must come to the same on both. It keeps the
+//! registers in a map, decodes each of them whenever it is asked, caches nothing, and takes the
+//! manuals' tables as written.
+//!
+//! Shared with the fuzz target, which feeds the same programs from its input.
+
+use std::collections::HashMap;
+
+use pmu_virt::{
+    AmdConfiguration, Configuration, EventKey, FedEvents, Feed, IntelConfiguration, Mode,
+    Privilege, Read, Vendor, VirtualPmu, Write,
+};
+
+/// What is fed, as an event select's bits 31:0 and 35:32 without those that say when it counts, and
+/// as a key.
+fn fed() -> [(u64, EventKey); 6] {
+    [
+        (0x003C, EventKey::general(0x3C, 0)),
+        (0x00C0, EventKey::general(0xC0, 0)),
+        (0xF_0000_41D0, EventKey::general(0xFD0, 0x41)),
+        (0x0004_003C, EventKey::general(0x3C, 0).edge()),
+        (0x0280_00C0, EventKey::general(0xC0, 0).counter_mask(2, true)),
+        (0x0020_003C, EventKey::general(0x3C, 0).any_thread()),
+    ]
+}
+/// Beside those, every other fixed counter; the first one with AnyThread as well.
+const FED_FIXED: [(u32, bool); 5] = [(0, false), (2, false), (4, false), (6, false), (0, true)];
+
+fn events() -> FedEvents {
+    let fixed = FED_FIXED.map(|(counter, any_thread)| {
+        let key = EventKey::fixed(counter as u8);
+        if any_thread { key.any_thread() } else { key }
+    });
+    FedEvents::new(&[&fed().map(|(_, key)| key)[..], &fixed].concat()).unwrap()
+}
+
+/// What happens of one fed event: user, kernel.
+type Happened = [[u64; 2]; 11];
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Kind {
+    Select(u32),
+    /// General counters from 0, fixed ones from 8.
+    Counter(u32),
+    FixedControl,
+    Control,
+    Status,
+    Clear,
+    Set,
+    InUse,
+    Capabilities,
+    Misc,
+    Debug,
+    Absent,
+    Foreign,
+}
+
+/// The naive model.
+pub(crate) struct Naive {
+    configuration: Configuration,
+    /// By the lowest address of the register.
+    registers: HashMap<u32, u64>,
+    pending: bool,
+}
+
+fn bits(width: u8) -> u64 {
+    (0..width).map(|bit| 1u64 << bit).sum()
+}
+
+impl Naive {
+    pub(crate) fn new(configuration: Configuration) -> Self {
+        let mut naive = Self { configuration, registers: HashMap::new(), pending: false };
+        naive.reset();
+        naive
+    }
+
+    fn reset(&mut self) {
+        self.registers.clear();
+        self.pending = false;
+        if self.has_global() {
+            let all: u64 = (0..8).filter(|n| self.exists(*n)).map(|n| 1 << n).sum();
+            self.registers.insert(self.at(Kind::Control), all);
+        }
+    }
+
+    fn intel(&self) -> Option<IntelConfiguration> {
+        match self.configuration {
+            Configuration::Intel(intel) => Some(intel),
+            _ => None,
+        }
+    }
+
+    fn version(&self) -> u8 {
+        self.intel().map_or(0, |intel| intel.version)
+    }
+
+    fn has_global(&self) -> bool {
+        self.version() >= 2
+            || matches!(self.configuration, Configuration::Amd(AmdConfiguration::PerfMonV2 { .. }))
+    }
+
+    /// General counters from 0, fixed ones from 8.
+    fn exists(&self, counter: u32) -> bool {
+        match self.configuration {
+            Configuration::Intel(intel) if counter < 8 => intel.general >> counter & 1 == 1,
+            Configuration::Intel(intel) if counter < 16 => intel.fixed >> (counter - 8) & 1 == 1,
+            Configuration::Amd(AmdConfiguration::Legacy) => counter < 4,
+            Configuration::Amd(AmdConfiguration::CoreExtension) => counter < 6,
+            Configuration::Amd(AmdConfiguration::PerfMonV2 { counters }) => {
+                counter < counters.into()
+            }
+            _ => false,
+        }
+    }
+
+    fn width(&self, counter: u32) -> u8 {
+        match self.intel() {
+            Some(intel) if counter < 8 => intel.general_width,
+            Some(intel) => intel.fixed_width,
+            None => 48,
+        }
+    }
+
+    /// Where a register is kept.
+    fn at(&self, kind: Kind) -> u32 {
+        let amd = self.configuration.vendor() == Vendor::Amd;
+        match kind {
+            Kind::Select(n) => 0x1000 + n,
+            Kind::Counter(n) => 0x2000 + n,
+            Kind::FixedControl => 0x38D,
+            Kind::Control => {
+                if amd {
+                    0xC000_0301
+                } else {
+                    0x38F
+                }
+            }
+            Kind::Status => {
+                if amd {
+                    0xC000_0300
+                } else {
+                    0x38E
+                }
+            }
+            Kind::Debug => 0x1D9,
+            _ => unreachable!("not kept"),
+        }
+    }
+
+    fn get(&self, kind: Kind) -> u64 {
+        self.registers.get(&self.at(kind)).copied().unwrap_or(0)
+    }
+
+    fn put(&mut self, kind: Kind, value: u64) {
+        self.registers.insert(self.at(kind), value);
+    }
+
+    /// SDM vol. 4 and APM vol. 2, the tables of registers.
+    fn kind(&self, address: u32) -> Kind {
+        let counter = |n: u32, kind: fn(u32) -> Kind| {
+            if self.exists(n) { kind(n) } else { Kind::Absent }
+        };
+        let from = |version: u8, kind: Kind| {
+            if self.version() >= version { kind } else { Kind::Absent }
+        };
+        match (self.configuration.vendor(), address) {
+            (Vendor::Intel, 0xC1..0xC9) => counter(address - 0xC1, Kind::Counter),
+            (Vendor::Intel, 0x4C1..0x4C9) => {
+                if self.intel().is_some_and(|intel| intel.full_width_writes) {
+                    counter(address - 0x4C1, Kind::Counter)
+                } else {
+                    Kind::Absent
+                }
+            }
+            (Vendor::Intel, 0x186..0x18E) => counter(address - 0x186, Kind::Select),
+            (Vendor::Intel, 0x1A0) => Kind::Misc,
+            (Vendor::Intel, 0x1D9) => Kind::Debug,
+            (Vendor::Intel, 0x309..0x311) => counter(address - 0x309 + 8, Kind::Counter),
+            (Vendor::Intel, 0x345) => from(1, Kind::Capabilities),
+            (Vendor::Intel, 0x38D) => from(2, Kind::FixedControl),
+            (Vendor::Intel, 0x38E) => from(2, Kind::Status),
+            (Vendor::Intel, 0x38F) => from(2, Kind::Control),
+            (Vendor::Intel, 0x390) => from(2, Kind::Clear),
+            (Vendor::Intel, 0x391) => from(4, Kind::Set),
+            (Vendor::Intel, 0x392) => from(4, Kind::InUse),
+            (Vendor::Intel, 0x329 | 0x3F1 | 0x600) => Kind::Absent,
+            (Vendor::Amd, 0xC001_0000..0xC001_0004) => counter(address - 0xC001_0000, Kind::Select),
+            (Vendor::Amd, 0xC001_0004..0xC001_0008) => {
+                counter(address - 0xC001_0004, Kind::Counter)
+            }
+            (Vendor::Amd, 0xC001_0200..0xC001_0210) => {
+                let n = (address - 0xC001_0200) / 2;
+                match self.configuration {
+                    Configuration::Amd(AmdConfiguration::Legacy) => Kind::Absent,
+                    _ if address % 2 == 0 => counter(n, Kind::Select),
+                    _ => counter(n, Kind::Counter),
+                }
+            }
+            (Vendor::Amd, 0xC000_0300..0xC000_0304) if !self.has_global() => Kind::Absent,
+            (Vendor::Amd, 0xC000_0300) => Kind::Status,
+            (Vendor::Amd, 0xC000_0301) => Kind::Control,
+            (Vendor::Amd, 0xC000_0302) => Kind::Clear,
+            (Vendor::Amd, 0xC000_0303) => Kind::Set,
+            (Vendor::Amd, 0xC001_1030) => Kind::Absent,
+            _ => Kind::Foreign,
+        }
+    }
+
+    fn hides_legacy(&self, address: u32) -> bool {
+        self.configuration == Configuration::Hidden(Vendor::Amd)
+            && (0xC001_0000..0xC001_0008).contains(&address)
+    }
+
+    fn read(&self, address: u32) -> Read {
+        if self.hides_legacy(address) {
+            return Read::Value(0);
+        }
+        let misc = 1 << 7 | 1 << 11 | 1 << 12;
+        match self.kind(address) {
+            Kind::Absent => Read::GeneralProtection,
+            Kind::Foreign => Read::NotMine,
+            Kind::Clear | Kind::Set => Read::Value(0),
+            Kind::Capabilities => {
+                Read::Value(u64::from(self.intel().unwrap().full_width_writes) << 13)
+            }
+            Kind::Misc if self.version() == 0 => {
+                Read::Shared { value: misc & !(1 << 7), mask: misc }
+            }
+            Kind::Misc => Read::Shared { value: misc, mask: misc },
+            Kind::Debug => Read::Shared { value: self.get(Kind::Debug), mask: 0x7FC1 },
+            Kind::InUse => {
+                let mut value = 0;
+                for n in 0..8 {
+                    let select = self.get(Kind::Select(n));
+                    let nibble = self.get(Kind::FixedControl) >> (4 * n) & 15;
+                    value |= u64::from(select & 0xFF != 0) << n;
+                    value |= u64::from(nibble & 3 != 0) << (32 + n);
+                    value |= u64::from(select >> 20 & 1 != 0 || nibble & 8 != 0) << 63;
+                }
+                Read::Value(value)
+            }
+            kind => Read::Value(self.get(kind)),
+        }
+    }
+
+    /// The bits that every counter has in the global registers.
+    fn counters(&self) -> u64 {
+        (0..16).filter(|n| self.exists(*n)).map(|n| 1 << if n < 8 { n } else { n + 24 }).sum()
+    }
+
+    /// The answer, and the illegal bits.
+    fn write(&mut self, address: u32, value: u64) -> (Write, u64) {
+        let amd = self.configuration.vendor() == Vendor::Amd;
+        let any_thread = self.intel().is_some_and(|intel| intel.any_thread);
+        if self.hides_legacy(address) {
+            return (Write::Done, u64::MAX);
+        }
+        let kind = self.kind(address);
+        let frozen = if self.version() >= 4 { 1 << 59 } else { 0 };
+        let (legal, droppable) = match kind {
+            Kind::Foreign => return (Write::NotMine, 0),
+            Kind::Status if amd => return (Write::Done, u64::MAX),
+            Kind::Absent | Kind::Status | Kind::InUse | Kind::Capabilities => {
+                return (Write::GeneralProtection, u64::MAX);
+            }
+            Kind::Misc => {
+                let Read::Shared { value: old, mask } = self.read(address) else { unreachable!() };
+                let changed = (old ^ value) & mask;
+                let faults = changed & !(1 << 7) != 0;
+                let shared = Write::Shared { mask };
+                return (if faults { Write::GeneralProtection } else { shared }, changed);
+            }
+            Kind::Debug => {
+                let legal = if self.version() >= 2 { 1 << 12 } else { 0 };
+                let illegal = value & 0x7FC1 & !legal;
+                if illegal > 1 {
+                    return (Write::GeneralProtection, illegal);
+                }
+                self.put(Kind::Debug, value & legal);
+                return (Write::Shared { mask: 0x7FC1 }, illegal);
+            }
+            Kind::Counter(n) if !amd && address < 0x100 => {
+                let extended = value as u32 as i32 as i64 as u64;
+                let stored = extended & bits(self.width(n));
+                self.put(kind, stored);
+                let sensible = [0, extended >> 32, stored >> 32].contains(&(value >> 32));
+                let lost = (value ^ extended) >> 32 << 32;
+                return (Write::Done, if sensible { 0 } else { lost });
+            }
+            Kind::Counter(n) => (bits(self.width(n)), address < 0x4C1 || amd),
+            Kind::Select(_) if amd => (0xF_FFD7_FFFF, true),
+            Kind::Select(_) => (0xFFDF_FFFF | if any_thread { 1 << 21 } else { 0 }, false),
+            Kind::FixedControl => {
+                let nibble = if any_thread { 15 } else { 11 };
+                let legal = (0..8).filter(|n| self.exists(8 + n)).map(|n| nibble << (4 * n)).sum();
+                (legal, false)
+            }
+            Kind::Control => (self.counters(), amd),
+            Kind::Clear if amd => (self.counters(), true),
+            Kind::Clear => {
+                let legal = self.counters() | frozen | 1 << 63;
+                (legal, value & !legal & !(1 << 62) == 0)
+            }
+            Kind::Set => (self.counters() | frozen, amd),
+        };
+        let illegal = value & !legal;
+        if illegal != 0 && !droppable {
+            return (Write::GeneralProtection, illegal);
+        }
+        let status = self.get(Kind::Status);
+        match kind {
+            Kind::Clear => self.put(Kind::Status, status & !value),
+            Kind::Set => self.put(Kind::Status, status | value & legal),
+            _ => self.put(kind, value & legal),
+        }
+        (Write::Done, illegal)
+    }
+
+    fn read_pmc(&self, ecx: u32, mode: Mode) -> Read {
+        let counter = match (self.configuration.vendor(), ecx) {
+            (_, 0..8) => Some(ecx),
+            (Vendor::Intel, 0x4000_0000..0x4000_0008) => Some(ecx - 0x4000_0000 + 8),
+            _ => None,
+        };
+        match counter.filter(|n| self.exists(*n)) {
+            Some(n) if mode.cpl == 0 || mode.pce || !mode.protected => {
+                Read::Value(self.get(Kind::Counter(n)))
+            }
+            _ => Read::GeneralProtection,
+        }
+    }
+
+    /// Whether a counter counts in user and kernel mode, which fed event, and whether it interrupts.
+    fn counts(&self, n: u32) -> Option<([bool; 2], Option<usize>, bool)> {
+        let global = if n < 8 { n } else { n + 24 };
+        if !self.exists(n)
+            || self.has_global() && self.get(Kind::Control) >> global & 1 == 0
+            || self.get(Kind::Status) >> 59 & 1 == 1
+        {
+            return None;
+        }
+        if n < 8 {
+            let select = self.get(Kind::Select(n));
+            let enabled = select >> 22 & 1 == 1 && select >> 16 & 3 != 0;
+            let event = select & !(1 << 16 | 1 << 17 | 1 << 19 | 1 << 20 | 1 << 22);
+            let index = fed().iter().position(|(bits, _)| *bits == event);
+            let modes = [select >> 16 & 1 == 1, select >> 17 & 1 == 1];
+            enabled.then_some((modes, index, select >> 20 & 1 == 1))
+        } else {
+            let nibble = self.get(Kind::FixedControl) >> (4 * (n - 8)) & 15;
+            let counter = (n - 8, nibble & 4 != 0);
+            let index = FED_FIXED.iter().position(|fed| *fed == counter).map(|index| index + 6);
+            (nibble & 3 != 0).then_some((
+                [nibble & 2 != 0, nibble & 1 != 0],
+                index,
+                nibble & 8 != 0,
+            ))
+        }
+    }
+
+    fn amount(&self, n: u32, happened: &Happened) -> Option<(u128, bool)> {
+        let (modes, index, interrupts) = self.counts(n)?;
+        let [user, kernel] = happened[index?];
+        let amount = if modes[0] { u128::from(user) } else { 0 }
+            + if modes[1] { u128::from(kernel) } else { 0 };
+        Some((amount, interrupts))
+    }
+
+    /// Everything happens; no stop. Answers the overflowed counters and the interrupt.
+    fn count(&mut self, happened: &Happened) -> (u64, bool) {
+        let (mut overflowed, mut pmi) = (0, false);
+        let amounts: Vec<_> = (0..16).map(|n| self.amount(n, happened)).collect();
+        for (n, amount) in (0..).zip(amounts) {
+            let Some((amount, interrupts)) = amount else { continue };
+            let end = 1u128 << self.width(n);
+            let sum = u128::from(self.get(Kind::Counter(n))) + amount;
+            self.put(Kind::Counter(n), (sum % end) as u64);
+            if sum >= end {
+                overflowed |= 1 << if n < 8 { n } else { n + 24 };
+                pmi |= interrupts;
+            }
+        }
+        if self.has_global() {
+            self.put(Kind::Status, self.get(Kind::Status) | overflowed);
+        }
+        if pmi {
+            self.pending = true;
+            if self.get(Kind::Debug) >> 12 & 1 == 1 {
+                if self.version() >= 4 {
+                    self.put(Kind::Status, self.get(Kind::Status) | 1 << 59);
+                } else {
+                    self.put(Kind::Control, 0);
+                }
+            }
+        }
+        (overflowed, pmi)
+    }
+
+    /// Up to the first overflow that interrupts; what is left stays in `happened`.
+    fn advance(&mut self, happened: &mut Happened) -> (u64, bool) {
+        let mut first: Option<(u128, u128, u32)> = None;
+        for n in 0..16 {
+            let Some((amount, true)) = self.amount(n, happened) else { continue };
+            let missing = (1u128 << self.width(n)) - u128::from(self.get(Kind::Counter(n)));
+            let sooner = first.is_none_or(|(part, whole, _)| missing * whole < part * amount);
+            if amount >= missing && sooner {
+                first = Some((missing, amount, n));
+            }
+        }
+        let mut passed = *happened;
+        if let Some((part, whole, n)) = first {
+            for cells in &mut passed {
+                *cells = cells.map(|cell| (u128::from(cell) * part / whole) as u64);
+            }
+            let Some(([true, true], Some(event), _)) = self.counts(n) else {
+                return self.pass(happened, &passed);
+            };
+            passed[event][1] = part as u64 - passed[event][0];
+        }
+        self.pass(happened, &passed)
+    }
+
+    fn pass(&mut self, happened: &mut Happened, passed: &Happened) -> (u64, bool) {
+        for (left, passed) in happened.iter_mut().flatten().zip(passed.iter().flatten()) {
+            *left -= passed;
+        }
+        self.count(passed)
+    }
+
+    /// Compares all that can be seen of the registers.
+    fn assert_same(&self, pmu: &VirtualPmu) {
+        let state = pmu.state();
+        for n in 0..8 {
+            assert_eq!(state.selects[n], self.get(Kind::Select(n as u32)));
+            assert_eq!(state.general[n], self.get(Kind::Counter(n as u32)));
+            assert_eq!(state.fixed[n], self.get(Kind::Counter(n as u32 + 8)));
+        }
+        assert_eq!(state.fixed_control, self.get(Kind::FixedControl));
+        assert_eq!(state.global_control, self.get(Kind::Control));
+        assert_eq!(state.global_status, self.get(Kind::Status));
+        assert_eq!(state.debug_control, self.get(Kind::Debug));
+        assert_eq!(state.pmi_pending, self.pending);
+        let running: Vec<u32> = (0..16).filter(|n| self.counts(*n).is_some()).collect();
+        let told: Vec<u32> = pmu
+            .running()
+            .map(|e| u32::from(e.counter))
+            .map(|c| if c < 8 { c } else { c - 24 })
+            .collect();
+        assert_eq!(told, running);
+        for event in pmu.running() {
+            let place = u32::from(event.counter);
+            let place = if place < 8 { place } else { place - 24 };
+            assert_eq!(event.fed, self.counts(place).unwrap().1.is_some());
+        }
+    }
+}
+
+/// One step of a program: four words that mean something whatever they hold.
+pub(crate) type Step = (u8, u8, u32, u64);
+
+/// A configuration that can be, from any words.
+pub(crate) fn configuration(words: [u8; 4]) -> Configuration {
+    let [kind, version, counters, flags] = words;
+    match kind % 8 {
+        0 => Configuration::Hidden(if flags & 1 == 0 { Vendor::Intel } else { Vendor::Amd }),
+        1 => Configuration::Amd(AmdConfiguration::Legacy),
+        2 => Configuration::Amd(AmdConfiguration::CoreExtension),
+        3 => Configuration::Amd(AmdConfiguration::PerfMonV2 { counters: 4 + counters % 5 }),
+        _ => {
+            let version = 1 + version % 5;
+            let fixed = if version == 1 { 0 } else { (counters >> 3) % 9 };
+            let widths = [32, 40, 48, 63, 64];
+            let mut intel = IntelConfiguration {
+                general_width: widths[usize::from(flags >> 2) % 5],
+                fixed_width: widths[usize::from(flags >> 4) % 5],
+                full_width_writes: flags & 1 == 1,
+                any_thread: version >= 3 && flags & 2 == 2,
+                ..IntelConfiguration::new(version, 1 + counters % 8, fixed)
+            };
+            if version == 5 && kind & 0x80 != 0 {
+                intel.extended_leaf = true;
+                intel.general = counters | 1;
+                intel.fixed = flags;
+            }
+            Configuration::Intel(intel)
+        }
+    }
+}
+
+/// Registers, of both vendors, that are worth an access.
+fn address(choice: u32) -> u32 {
+    const BASES: [(u32, u32); 10] = [
+        (0x186, 8),
+        (0xC1, 8),
+        (0x4C1, 8),
+        (0x309, 8),
+        (0x38D, 6),
+        (0xC001_0000, 8),
+        (0xC001_0200, 16),
+        (0xC000_0300, 4),
+        (0x1A0, 1),
+        (0x1D9, 1),
+    ];
+    match BASES.get(choice as usize & 15) {
+        Some((base, count)) => base + (choice >> 4) % count,
+        None if choice & 15 == 15 => choice,
+        None => [0x345, 0x38F, 0x38E, 0x38D][choice as usize >> 4 & 3],
+    }
+}
+
+/// A value that means something in the register.
+fn value(address: u32, shape: u8, word: u64) -> u64 {
+    let select = [
+        0x53_003C,
+        0x43_00C0,
+        0x51_003C,
+        0x52_003C,
+        0xF_0053_41D0,
+        0x57_003C,
+        0x02D3_00C0,
+        0x73_003C,
+    ];
+    match shape % 8 {
+        0 => word,
+        // Close to an overflow, of whatever width.
+        1 | 2 => (word & 0xFF).wrapping_neg(),
+        3 => (word & 0xFF).wrapping_neg() & 0xFFFF_FFFF_FFFF,
+        4 => 1 << (word & 63),
+        5 if address == 0x38D => 0xBBBB_BBBB & word,
+        5 => word & 0xFF | (word & 0xFF00) << 24,
+        6 if address == 0x1D9 => 1 << 12,
+        _ => select[word as usize & 7],
+    }
+}
+
+/// Runs a program on both models, comparing after each step. With `restored`, the model is saved and
+/// restored before each step.
+pub(crate) fn run(configuration: Configuration, program: &[Step], restored: bool) {
+    let events = events();
+    let keys: Vec<EventKey> = fed()
+        .map(|(_, key)| key)
+        .into_iter()
+        .chain(FED_FIXED.map(|(n, any)| {
+            let key = EventKey::fixed(n as u8);
+            if any { key.any_thread() } else { key }
+        }))
+        .collect();
+    let mut pmu = VirtualPmu::new(configuration, events).unwrap();
+    let mut naive = Naive::new(configuration);
+    for &(operation, shape, choice, word) in program {
+        if restored {
+            pmu = VirtualPmu::restore(&pmu.state(), events).unwrap();
+        }
+        let address = address(choice);
+        match operation % 8 {
+            0..=3 => {
+                let value = value(address, shape, word);
+                let written = pmu.write(address, value);
+                let expected = naive.write(address, value);
+                assert_eq!((written.answer, written.illegal), expected, "{address:#X} {value:#X}");
+            }
+            4 => {
+                if naive.kind(address) != Kind::Foreign {
+                    assert_eq!(pmu.read(address), naive.read(address), "{address:#X}");
+                }
+                let mode = Mode { cpl: shape & 3, pce: shape & 4 != 0, protected: shape & 8 == 0 };
+                let ecx = if shape & 16 == 0 { choice } else { (choice & 0x4000_000F) & !8 };
+                assert_eq!(pmu.read_pmc(ecx, mode), naive.read_pmc(ecx, mode), "{ecx:#X}");
+            }
+            5 | 6 => {
+                let mut happened = Happened::default();
+                for (n, cell) in happened.iter_mut().flatten().enumerate() {
+                    let count = word.rotate_left(7 * n as u32);
+                    *cell = match shape % 4 {
+                        0 => count & 0x1F,
+                        1 => count & 0xFFF,
+                        2 if choice >> n & 1 == 1 => count >> 16,
+                        3 if choice >> n & 1 == 1 => (count >> 8).min(Feed::MAXIMUM),
+                        _ => 0,
+                    };
+                }
+                let mut feed = Feed::new();
+                for (key, [user, kernel]) in keys.iter().zip(happened) {
+                    let event = events.find(*key).unwrap();
+                    feed.add(event, Privilege::User, user);
+                    feed.add(event, Privilege::Kernel, kernel);
+                }
+                if operation % 8 == 5 {
+                    let through = pmu.advance_through(&mut feed);
+                    let first = naive.advance(&mut happened);
+                    let rest = naive.count(&happened);
+                    assert_eq!(through.overflowed, first.0 | rest.0);
+                    assert_eq!(through.pmi, first.1 | rest.1);
+                    assert!(feed.is_empty());
+                } else {
+                    assert_headroom(&pmu, &naive, &keys);
+                    let advanced = pmu.advance(&mut feed);
+                    assert_eq!((advanced.overflowed, advanced.pmi), naive.advance(&mut happened));
+                    for (key, [user, kernel]) in keys.iter().zip(happened) {
+                        let event = events.find(*key).unwrap();
+                        assert_eq!(feed.count(event, Privilege::User), user);
+                        assert_eq!(feed.count(event, Privilege::Kernel), kernel);
+                    }
+                }
+            }
+            _ if shape % 16 == 0 => {
+                pmu.reset();
+                naive.reset();
+            }
+            _ => {
+                pmu.init();
+                naive.pending = false;
+            }
+        }
+        naive.assert_same(&pmu);
+    }
+}
+
+/// The next overflow is the least that any interrupting counter misses, by event and privilege.
+fn assert_headroom(pmu: &VirtualPmu, naive: &Naive, keys: &[EventKey]) {
+    let headroom = pmu.next_overflow();
+    for (index, key) in keys.iter().enumerate() {
+        for (mode, privilege) in [Privilege::User, Privilege::Kernel].into_iter().enumerate() {
+            let missing = (0..16)
+                .filter_map(|n| match naive.counts(n)? {
+                    (modes, Some(event), true) if event == index && modes[mode] => {
+                        let end = 1u128 << naive.width(n);
+                        Some(end - u128::from(naive.get(Kind::Counter(n))))
+                    }
+                    _ => None,
+                })
+                .min();
+            let told = headroom.of(events().find(*key).unwrap(), privilege);
+            let expressible =
+                missing.and_then(|m| u64::try_from(m).ok()).filter(|m| *m != u64::MAX);
+            assert_eq!(told, expressible);
+        }
+    }
+}
