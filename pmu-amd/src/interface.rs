@@ -3,18 +3,21 @@
 use core::sync::atomic::AtomicU32;
 
 use pmu_core::{
-    Counter, GlobalRegisters, IntervalLimits, KProfileSource, MsrAddress, NoInterface, PmcIndex,
-    ProfileInterface, Snapshot,
+    GlobalRegisters, IntervalLimits, KProfileSource, MsrAddress, NoInterface, ProfileInterface,
+    Snapshot,
 };
 
+use crate::counter::{CoreCounter, Family};
 use crate::registers::{
-    COUNTER_WIDTH, LEGACY_COUNTERS, PERF_LEGACY_CTL0, PERF_LEGACY_CTR0, PerfCtl,
+    PERF_CNTR_GLOBAL_CTL, PERF_CNTR_GLOBAL_STATUS, PERF_CNTR_GLOBAL_STATUS_CLR, PerfCtl,
 };
 use crate::sources::{self, Amd64Source, SOURCES};
 
-/// The Amd64 interface of a machine: four counters a processor, 176 sources.
+/// The Amd64 interface of a machine: 176 sources, on the best counters that CPUID declares: the four
+/// legacy ones, those of the core extension, or those of PerfMonV2 with their global registers.
 #[derive(Debug)]
 pub struct Amd64 {
+    family: Family,
     intervals: [AtomicU32; SOURCES.len()],
 }
 
@@ -22,8 +25,8 @@ impl Amd64 {
     /// Claims the machine whose boot processor `snapshot` describes, by Windows' rule: the vendor is
     /// AMD, the processor has long mode, and no Microsoft-compatible hypervisor hides the counters.
     ///
-    /// No CPUID bit says that the counters exist; [`initialise`](ProfileInterface::initialise)
-    /// proves them.
+    /// No CPUID bit says that the legacy counters exist; [`initialise`](ProfileInterface::initialise)
+    /// proves whichever are used.
     ///
     /// # Errors
     /// The first of these conditions that does not hold.
@@ -35,22 +38,27 @@ impl Amd64 {
         } else if snapshot.hypervisor_hides_counters() {
             Err(NoInterface::HiddenByHypervisor)
         } else {
-            Ok(Self::declared())
+            Ok(Self::new(Family::of(snapshot)))
         }
     }
 
-    /// The interface as any machine that it claims would have it: for listings of what it offers.
+    /// The interface as any machine that it claims would have it, with the four legacy counters: for
+    /// listings of what it offers.
     pub const fn declared() -> Self {
+        Self::new(Family::Legacy)
+    }
+
+    const fn new(family: Family) -> Self {
         let mut intervals = [const { AtomicU32::new(IntervalLimits::EVENTS.default) }; _];
         intervals[0] = AtomicU32::new(IntervalLimits::TIME.default);
-        Self { intervals }
+        Self { family, intervals }
     }
 }
 
 impl ProfileInterface for Amd64 {
     type Select = PerfCtl;
     type Source = Amd64Source;
-    type Counter = LegacyCounter;
+    type Counter = CoreCounter;
 
     const NAME: &'static str = "Amd64";
     /// Where Windows finds no memory it stops with bug check 0xAC, `HAL_MEMORY_ALLOCATION`.
@@ -69,15 +77,25 @@ impl ProfileInterface for Amd64 {
     }
 
     fn counters(&self) -> u8 {
-        LEGACY_COUNTERS
+        self.family.counters()
     }
 
-    fn counter(&self, number: u8) -> Option<LegacyCounter> {
-        (number < LEGACY_COUNTERS).then_some(LegacyCounter { number })
+    fn counter(&self, number: u8) -> Option<CoreCounter> {
+        self.family.counter(number)
     }
 
+    /// With PerfMonV2.
     fn global(&self) -> Option<GlobalRegisters> {
-        None
+        // SAFETY: these say which counters run and which overflowed; none holds an address.
+        matches!(self.family, Family::PerfMonV2 { .. }).then_some(unsafe {
+            GlobalRegisters {
+                control: MsrAddress::new(PERF_CNTR_GLOBAL_CTL),
+                status: MsrAddress::new(PERF_CNTR_GLOBAL_STATUS),
+                acknowledge: MsrAddress::new(PERF_CNTR_GLOBAL_STATUS_CLR),
+                stop_while_serviced: false,
+                freeze: None,
+            }
+        })
     }
 
     /// AMD's local APIC leaves the entry as it is (APM vol. 2, §16.4.4, has no such side effect).
@@ -87,32 +105,5 @@ impl ProfileInterface for Amd64 {
 
     fn interval_cell(&self, row: usize) -> Option<&AtomicU32> {
         self.intervals.get(row)
-    }
-}
-
-/// One of the four legacy counters.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "defmt", derive(defmt::Format))]
-pub struct LegacyCounter {
-    number: u8,
-}
-
-impl Counter for LegacyCounter {
-    fn select_register(&self) -> MsrAddress {
-        // SAFETY: an event select; no value of it makes the processor write to memory.
-        unsafe { MsrAddress::new(PERF_LEGACY_CTL0 + u32::from(self.number)) }
-    }
-
-    fn value_register(&self) -> MsrAddress {
-        // SAFETY: a counter; its value is a number.
-        unsafe { MsrAddress::new(PERF_LEGACY_CTR0 + u32::from(self.number)) }
-    }
-
-    fn rdpmc_index(&self) -> PmcIndex {
-        PmcIndex::new(u32::from(self.number))
-    }
-
-    fn width(&self) -> u32 {
-        COUNTER_WIDTH
     }
 }

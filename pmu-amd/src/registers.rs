@@ -14,6 +14,25 @@ pub const PERF_LEGACY_CTR0: u32 = 0xC001_0004;
 /// How many legacy counters every processor of the architecture has (APM vol. 2, §13.2.1).
 pub const LEGACY_COUNTERS: u8 = 4;
 
+/// `PERF_CTL0`: the first event select of the core extension; the next is two further (APM vol. 2,
+/// §13.2.1, CPUID 0x80000001 ECX bit 23, PerfCtrExtCore).
+pub const PERF_CTL0: u32 = 0xC001_0200;
+
+/// `PERF_CTR0`: the first counter of the core extension; the next is two further.
+pub const PERF_CTR0: u32 = 0xC001_0201;
+
+/// How many counters the core extension has where CPUID does not say (APM vol. 2, §13.2.1).
+pub const CORE_COUNTERS: u8 = 6;
+
+/// `PerfCntrGlobalStatus`, with PerfMonV2 (APM vol. 2, §13.2.1; CPUID 0x80000022 EAX bit 0).
+pub const PERF_CNTR_GLOBAL_STATUS: u32 = 0xC000_0300;
+
+/// `PerfCntrGlobalCtl`, with PerfMonV2.
+pub const PERF_CNTR_GLOBAL_CTL: u32 = 0xC000_0301;
+
+/// `PerfCntrGlobalStatusClr`, with PerfMonV2: writing 1 clears the bit of the status.
+pub const PERF_CNTR_GLOBAL_STATUS_CLR: u32 = 0xC000_0302;
+
 /// The counters' width in bits (APM vol. 2, §13.2.1).
 pub const COUNTER_WIDTH: u32 = 48;
 

@@ -1,6 +1,6 @@
 //! Hardware counters, and the memory in which a processor's interrupt path finds them.
 
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::{MsrAddress, PmcIndex};
 
@@ -57,6 +57,8 @@ pub(crate) enum Use {
     Free,
     /// Counts for the source in this row of the table; `events` were to pass when it was loaded.
     Running { row: u16, events: u32 },
+    /// Nobody's; its select holds this row's event, enabled, and the global control keeps it still.
+    Parked { row: u16 },
     /// It could not be stopped: presumed running until shut-down, for nobody.
     Faulted,
 }
@@ -64,6 +66,7 @@ pub(crate) enum Use {
 impl CounterSlot {
     const RUNNING: u64 = 1 << 63;
     const FAULTED: u64 = 1 << 62;
+    const PARKED: u64 = 1 << 61;
 
     /// A free counter.
     pub const fn new() -> Self {
@@ -77,6 +80,8 @@ impl CounterSlot {
             Use::Running { row: (bits >> 32) as u16, events: bits as u32 }
         } else if bits & Self::FAULTED != 0 {
             Use::Faulted
+        } else if bits & Self::PARKED != 0 {
+            Use::Parked { row: (bits >> 32) as u16 }
         } else {
             Use::Free
         }
@@ -90,12 +95,13 @@ impl CounterSlot {
                 Self::RUNNING | u64::from(row) << 32 | u64::from(events)
             }
             Use::Faulted => Self::FAULTED,
+            Use::Parked { row } => Self::PARKED | u64::from(row) << 32,
         };
         self.0.store(bits, Ordering::Release);
     }
 }
 
-/// The memory that one processor's counters need: 8 bytes a counter, and 8 for the processor.
+/// The memory that one processor's counters need: 8 bytes a counter, and 16 for the processor.
 ///
 /// The embedder lends it for as long as the processor profiles, commonly from a static array with
 /// an element a processor; the interrupt path finds its state here without the control handle.
@@ -111,15 +117,21 @@ impl CounterSlot {
 #[derive(Debug)]
 pub struct CounterMemory<S: ?Sized = [CounterSlot]> {
     /// What the global control register holds while the counters run: the bits of others as they
-    /// were found, and our own.
+    /// were found, and our own. The interrupt path leaves the register so.
     pub(crate) global_control: AtomicU64,
+    /// Whether the processor freezes the counters for the interrupt path.
+    pub(crate) freezes: AtomicBool,
     pub(crate) slots: S,
 }
 
 impl<const N: usize> CounterMemory<[CounterSlot; N]> {
     /// Memory for `N` counters, all free. `N` = 0 stands for "there was no memory".
     pub const fn new() -> Self {
-        Self { global_control: AtomicU64::new(0), slots: [const { CounterSlot::new() }; N] }
+        Self {
+            global_control: AtomicU64::new(0),
+            freezes: AtomicBool::new(false),
+            slots: [const { CounterSlot::new() }; N],
+        }
     }
 }
 
@@ -148,6 +160,7 @@ mod tests {
             Use::Running { row: 0, events: 0 },
             Use::Running { row: u16::MAX, events: u32::MAX },
             Use::Faulted,
+            Use::Parked { row: u16::MAX },
             Use::Free,
         ] {
             slot.store(usage);
@@ -156,8 +169,8 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_eight_bytes_a_counter_and_eight_more() {
-        assert_eq!(size_of::<CounterMemory<[CounterSlot; 8]>>(), 8 * 8 + 8);
+    fn memory_is_eight_bytes_a_counter_and_sixteen_more() {
+        assert_eq!(size_of::<CounterMemory<[CounterSlot; 8]>>(), 8 * 8 + 16);
     }
 
     struct Wide(u32);

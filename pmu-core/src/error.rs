@@ -93,6 +93,11 @@ pub enum InterfaceError {
     },
     /// The platform has no profile timer.
     Timer(TimerUnavailable),
+    /// The processor can not freeze its counters.
+    FreezeUnsupported,
+    /// The counters that were saved can not be restored: the save area is another interface's, or
+    /// one of its counters is in use.
+    NotRestorable,
     /// A register access failed; what had been programmed was undone.
     Access(MsrFault),
     /// A register access failed, and so did undoing: this register does not answer. The counter is
@@ -112,7 +117,8 @@ impl InterfaceError {
             Self::NotStarted(_) => Some(NtStatus::PROFILING_NOT_STARTED),
             Self::Interval(_) => Some(NtStatus::INVALID_PARAMETER),
             Self::CountersUnresponsive { .. } => Some(NtStatus::NOT_SUPPORTED),
-            Self::Timer(_) | Self::Access(_) | Self::Faulted(_) => None,
+            Self::FreezeUnsupported => Some(NtStatus::NOT_SUPPORTED),
+            Self::Timer(_) | Self::NotRestorable | Self::Access(_) | Self::Faulted(_) => None,
         }
     }
 }
@@ -132,6 +138,8 @@ impl fmt::Display for InterfaceError {
                 write!(f, "memory lent for {lent} counters, {needed} needed")
             }
             Self::Timer(error) => error.fmt(f),
+            Self::FreezeUnsupported => f.write_str("the processor can not freeze its counters"),
+            Self::NotRestorable => f.write_str("the saved counters can not be restored"),
             Self::Access(fault) => write!(f, "register access failed and was undone: {fault}"),
             Self::Faulted(fault) => {
                 write!(f, "a counter can not be stopped and is presumed running: {fault}")

@@ -2,10 +2,10 @@
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
-use crate::session::{self, Overflow, Serviced, Session};
+use crate::interrupt::{self, Overflow, Serviced};
 use crate::{
     Counter, CounterMemory, EventSelect, InterfaceError, Interval, IntervalLimits, IntervalUnit,
-    KProfileSource, MsrAddress, MsrBackend, MsrFault, Platform, PmcIndex, ProfileSource,
+    KProfileSource, MsrAddress, MsrBackend, MsrFault, Platform, PmcIndex, ProfileSource, Session,
 };
 
 /// A family of counters and its table of profile sources, for the whole machine.
@@ -161,7 +161,7 @@ pub trait ProfileInterface {
     where
         Self: Sized,
     {
-        session::service(self, msr, platform, memory, overflowed)
+        interrupt::service(self, msr, platform, memory, overflowed)
     }
 }
 
@@ -175,6 +175,10 @@ pub(crate) fn unit_of(source: KProfileSource) -> IntervalUnit {
 }
 
 /// The registers that control all counters of a processor together.
+///
+/// The interface owns the bits of its counters in them, and no others: it reads the control register
+/// once, when a session is initialised, and keeps what it found of the others' bits. The embedder
+/// promises that nobody else writes the register while the session lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct GlobalRegisters {
@@ -184,6 +188,36 @@ pub struct GlobalRegisters {
     pub status: MsrAddress,
     /// Writing 1 clears the bit of the status.
     pub acknowledge: MsrAddress,
+    /// Whether the counters are stopped while their interrupt is serviced: two writes more, and none
+    /// of the events of servicing itself are counted.
+    pub stop_while_serviced: bool,
+    /// How the processor can stop the counters by itself, where it can.
+    pub freeze: Option<Freeze>,
+}
+
+/// The bit that makes a processor stop all its counters as it raises the performance interrupt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct Freeze {
+    /// Not public: other bits of this register may make the processor write to memory.
+    pub(crate) register: MsrAddress,
+    pub(crate) bit: u64,
+    /// The status bit that says that the counters are frozen, and whose acknowledgement releases
+    /// them; 0: the processor clears the control register instead, and it must be written again.
+    pub(crate) frozen_status: u64,
+}
+
+impl Freeze {
+    /// `bit` of `register` freezes; the counters stay so until `frozen_status` is acknowledged, or, if
+    /// that is 0, until the control register is written.
+    ///
+    /// # Safety
+    /// - Setting and clearing `bit` of `register`, with its other bits as they are, does not break
+    ///   memory safety.
+    pub const unsafe fn new(register: u32, bit: u64, frozen_status: u64) -> Self {
+        // SAFETY: the address does not leave this crate, which changes the one bit only.
+        Self { register: unsafe { MsrAddress::new(register) }, bit, frozen_status }
+    }
 }
 
 /// How far a source can be relied upon.

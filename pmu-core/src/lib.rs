@@ -9,6 +9,7 @@ mod dump;
 mod error;
 mod frame;
 mod interface;
+mod interrupt;
 mod interval;
 mod msr;
 mod platform;
@@ -17,6 +18,7 @@ mod session;
 mod snapshot;
 mod source;
 mod status;
+mod switch;
 
 #[cfg(feature = "testing")]
 pub mod testing;
@@ -26,9 +28,10 @@ pub use dump::{CpuidDump, DumpError};
 pub use error::{InterfaceError, NoInterface};
 pub use frame::{InterruptFrame, ProcessId, ProcessorNumber};
 pub use interface::{
-    Availability, DefaultInterface, GlobalRegisters, NoCounter, NoSelect, ProfileInterface,
+    Availability, DefaultInterface, Freeze, GlobalRegisters, NoCounter, NoSelect, ProfileInterface,
     SourceInformation, TimeSource,
 };
+pub use interrupt::{Overflow, Serviced};
 pub use interval::{Interval, IntervalError, IntervalLimits, IntervalUnit};
 #[cfg(all(feature = "native", any(target_arch = "x86", target_arch = "x86_64")))]
 pub use msr::native::NativeMsr;
@@ -38,7 +41,8 @@ pub use msr::{MsrAddress, MsrBackend, MsrError, MsrErrorKind, MsrFault, MsrOpera
 pub use platform::{Platform, TimerUnavailable};
 pub use raw_cpuid;
 pub use select::EventSelect;
-pub use session::{Overflow, Serviced, Session};
+pub use session::Session;
 pub use snapshot::Snapshot;
 pub use source::{KProfileSource, NotASource, ProfileSource, find_by_name};
 pub use status::NtStatus;
+pub use switch::{SavedCounter, SavedCounters};

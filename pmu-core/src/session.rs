@@ -1,18 +1,18 @@
-//! The counters of one processor at work: the control path, and the interrupt path beside it.
+//! The counters of one processor at work: the control path.
 //!
-//! They share a [`CounterMemory`] and the registers, and the interrupt may come between any two
-//! instructions of the control path. So a counter's slot names its source *after* the counter was
+//! It shares a [`CounterMemory`] and the registers with the interrupt path, and the interrupt may come
+//! between any two instructions. So a counter's slot names its source *after* the counter was
 //! loaded and *before* it can run, and forgets it *after* it was stopped.
 
 use core::marker::PhantomData;
 use core::sync::atomic::Ordering;
 
 use crate::counter::Use;
+use crate::interrupt::own_bits;
 use crate::msr::MsrAccess;
 use crate::{
-    Availability, Counter, CounterMemory, EventSelect, GlobalRegisters, InterfaceError, Interval,
-    KProfileSource, MsrAddress, MsrBackend, MsrFault, Platform, ProfileInterface, ProfileSource,
-    SourceInformation,
+    Availability, Counter, CounterMemory, EventSelect, InterfaceError, Interval, KProfileSource,
+    MsrBackend, MsrFault, Platform, ProfileInterface, ProfileSource, SourceInformation,
 };
 
 /// The control handle to the counters of one processor: task context, on that processor only.
@@ -26,46 +26,22 @@ use crate::{
 /// ```
 #[derive(Debug)]
 pub struct Session<'a, I, M, P> {
-    interface: &'a I,
-    msr: M,
+    pub(crate) interface: &'a I,
+    pub(crate) msr: M,
     platform: P,
-    memory: &'a CounterMemory,
+    pub(crate) memory: &'a CounterMemory,
     /// What the global control register held before the session.
     control_before: u64,
     /// False if the lent memory is too small and the interface goes on without.
-    usable: bool,
+    pub(crate) usable: bool,
+    /// The register that freezes the counters, as it was, if the session has changed it.
+    freeze_before: Option<u64>,
     timer_running: bool,
     not_send: PhantomData<*mut ()>,
 }
 
-/// One counter's overflow, as the interrupt path reports it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "defmt", derive(defmt::Format))]
-pub struct Overflow {
-    /// The source that the counter counts for.
-    pub source: KProfileSource,
-    /// The events that this overflow stands for: the interval it was loaded with.
-    pub events: u32,
-    /// The counter's number.
-    pub counter: u8,
-}
-
-/// What servicing an interrupt came to.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "defmt", derive(defmt::Format))]
-pub struct Serviced {
-    /// How many overflows were reported. 0: the interrupt was spurious, or another's.
-    pub overflows: u32,
-}
-
-/// The bits of `count` counters in a global register.
-#[inline]
-fn own_bits(count: u8) -> u64 {
-    if count >= 64 { u64::MAX } else { (1 << count) - 1 }
-}
-
 /// Makes an access once more if it failed: what undoes or stops survives a fault that passes.
-fn insist<T>(mut access: impl FnMut() -> Result<T, MsrFault>) -> Result<T, MsrFault> {
+pub(crate) fn insist<T>(mut access: impl FnMut() -> Result<T, MsrFault>) -> Result<T, MsrFault> {
     access().or_else(|_| access())
 }
 
@@ -85,6 +61,7 @@ impl<'a, I: ProfileInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
             memory,
             control_before: 0,
             usable: lent >= needed,
+            freeze_before: None,
             timer_running: false,
             not_send: PhantomData,
         };
@@ -102,6 +79,7 @@ impl<'a, I: ProfileInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
         if let Some(global) = global {
             self.control_before = self.msr.get(global.control).map_err(access)?;
         }
+        self.memory.freezes.store(false, Ordering::Relaxed);
         for slot in &self.memory.slots {
             slot.store(Use::Free);
         }
@@ -204,6 +182,7 @@ impl<'a, I: ProfileInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
             self.timer_running = true;
             return Ok(());
         }
+        self.leave_switch()?;
         let (slot, counter) = (0..self.interface.counters())
             .zip(&self.memory.slots)
             .find(|(_, slot)| slot.load() == Use::Free)
@@ -233,6 +212,41 @@ impl<'a, I: ProfileInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
         }
     }
 
+    /// Lets the processor stop all its counters as it raises the performance interrupt, until the
+    /// interrupt path has acknowledged it. Servicing then needs fewer register accesses, and none of
+    /// its own events are counted.
+    ///
+    /// **Every** counter of the processor stands still meanwhile, whoever owns it: between the raise
+    /// and the acknowledgement nothing is counted anywhere.
+    ///
+    /// # Errors
+    /// [`FreezeUnsupported`](InterfaceError::FreezeUnsupported),
+    /// [`Access`](InterfaceError::Access). Task context, with the performance interrupt not yet
+    /// expected: before the first source is started.
+    pub fn freeze_on_interrupt(&mut self) -> Result<(), InterfaceError> {
+        let freeze = self.interface.global().and_then(|global| global.freeze);
+        let freeze = freeze.filter(|_| self.usable).ok_or(InterfaceError::FreezeUnsupported)?;
+        if self.freeze_before.is_none() {
+            let before = self.msr.get(freeze.register).map_err(InterfaceError::Access)?;
+            self.msr.put(freeze.register, before | freeze.bit).map_err(InterfaceError::Access)?;
+            self.freeze_before = Some(before);
+            self.memory.freezes.store(true, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// Gives the freezing bit back as it was found, and leaves the register's other bits.
+    fn stop_freezing(&mut self) -> Result<(), MsrFault> {
+        let freeze = self.interface.global().and_then(|global| global.freeze);
+        let Some((freeze, before)) = freeze.zip(self.freeze_before) else { return Ok(()) };
+        let now = insist(|| self.msr.get(freeze.register))?;
+        let restored = now & !freeze.bit | before & freeze.bit;
+        insist(|| self.msr.put(freeze.register, restored))?;
+        self.freeze_before = None;
+        self.memory.freezes.store(false, Ordering::Relaxed);
+        Ok(())
+    }
+
     /// Stops a source. An overflow that is pending is dropped: a stopped source is silent.
     ///
     /// # Errors
@@ -254,7 +268,7 @@ impl<'a, I: ProfileInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
     }
 
     /// Stops the counter with this number and frees its slot.
-    fn release(&self, number: u8) -> Result<(), InterfaceError> {
+    pub(crate) fn release(&self, number: u8) -> Result<(), InterfaceError> {
         let Some((slot, counter)) =
             self.memory.slots.get(usize::from(number)).zip(self.interface.counter(number))
         else {
@@ -328,106 +342,11 @@ impl<'a, I: ProfileInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
             let restored = insist(|| self.msr.put(global.control, self.control_before));
             outcome = outcome.and(restored.map_err(InterfaceError::Faulted));
         }
-        outcome
+        outcome.and(self.stop_freezing().map_err(InterfaceError::Faulted))
     }
 
     /// The interface that the session belongs to.
     pub fn interface(&self) -> &'a I {
         self.interface
-    }
-}
-
-/// See [`ProfileInterface::service`].
-#[inline]
-pub(crate) fn service<I: ProfileInterface, M: MsrBackend, P: Platform>(
-    interface: &I,
-    msr: &M,
-    platform: &P,
-    memory: &CounterMemory,
-    overflowed: impl FnMut(Overflow),
-) -> Result<Serviced, MsrFault> {
-    let mut pass = Pass { interface, msr, memory, overflowed, overflows: 0, fault: None };
-    match interface.global() {
-        Some(global) => pass.by_status(global),
-        None => pass.by_value(),
-    }
-    if interface.entry_masked_on_delivery() {
-        platform.unmask_performance_interrupt();
-    }
-    match pass.fault {
-        None => Ok(Serviced { overflows: pass.overflows }),
-        Some(fault) => Err(fault),
-    }
-}
-
-/// One pass of the interrupt path over the counters.
-struct Pass<'a, I, M, F> {
-    interface: &'a I,
-    msr: &'a M,
-    memory: &'a CounterMemory,
-    overflowed: F,
-    overflows: u32,
-    /// The first fault; the pass goes on, so that nothing else is lost.
-    fault: Option<MsrFault>,
-}
-
-impl<I: ProfileInterface, M: MsrBackend, F: FnMut(Overflow)> Pass<'_, I, M, F> {
-    fn note<T>(&mut self, result: Result<T, MsrFault>) -> Option<T> {
-        result.map_err(|fault| self.fault.get_or_insert(fault).register).ok()
-    }
-
-    fn put(&mut self, register: MsrAddress, value: u64) {
-        let written = self.msr.put(register, value);
-        self.note(written);
-    }
-
-    /// The processor says which counters overflowed. They stand still meanwhile.
-    fn by_status(&mut self, global: GlobalRegisters) {
-        let own = own_bits(self.interface.counters());
-        let control = self.memory.global_control.load(Ordering::Relaxed);
-        self.put(global.control, control & !own);
-        let status = self.msr.get(global.status);
-        let overflowed = self.note(status).unwrap_or(0) & own;
-        let mut left = overflowed;
-        while left != 0 {
-            let number = left.trailing_zeros() as u8;
-            left &= left - 1;
-            self.reload(number, |_, _, _| true);
-        }
-        if overflowed != 0 {
-            self.put(global.acknowledge, overflowed);
-        }
-        self.put(global.control, control);
-    }
-
-    /// The processor says nothing: each running counter is read.
-    fn by_value(&mut self) {
-        for number in 0..self.interface.counters() {
-            self.reload(number, |pass, counter, _| {
-                let value = pass.msr.get_pmc(counter.rdpmc_index());
-                pass.note(value).is_some_and(|value| counter.has_overflowed(value))
-            });
-        }
-    }
-
-    /// If the counter runs and `has_overflowed`, loads it again and reports the overflow.
-    fn reload(&mut self, number: u8, has_overflowed: impl Fn(&mut Self, &I::Counter, u8) -> bool) {
-        let (interface, memory) = (self.interface, self.memory);
-        let Some(slot) = memory.slots.get(usize::from(number)) else { return };
-        let Use::Running { row, events } = slot.load() else { return };
-        let Some(counter) = interface.counter(number) else { return };
-        let Some(source) = interface.sources().get(usize::from(row)) else { return };
-        if !has_overflowed(self, &counter, number) {
-            return;
-        }
-        let next = interface
-            .interval_cell(usize::from(row))
-            .map_or(events, |cell| cell.load(Ordering::Relaxed));
-        self.put(counter.value_register(), counter.preload(next));
-        if next != events {
-            slot.store(Use::Running { row, events: next });
-        }
-        self.overflows += 1;
-        (self.overflowed)(Overflow { source: source.source(), events, counter: number });
     }
 }

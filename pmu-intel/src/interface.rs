@@ -3,16 +3,19 @@
 use core::sync::atomic::AtomicU32;
 
 use pmu_core::{
-    Counter, GlobalRegisters, IntervalLimits, KProfileSource, MsrAddress, NoInterface, PmcIndex,
-    ProfileInterface, Snapshot,
+    Counter, Freeze, GlobalRegisters, IntervalLimits, KProfileSource, MsrAddress, NoInterface,
+    PmcIndex, ProfileInterface, Snapshot,
 };
 
 use crate::ArchitecturalPerfmon;
 use crate::registers::{
-    IA32_PERF_GLOBAL_CTRL, IA32_PERF_GLOBAL_OVF_CTRL, IA32_PERF_GLOBAL_STATUS, IA32_PERFEVTSEL0,
-    IA32_PMC0, PerfEvtSel,
+    DebugCtl, IA32_DEBUGCTL, IA32_PERF_GLOBAL_CTRL, IA32_PERF_GLOBAL_OVF_CTRL,
+    IA32_PERF_GLOBAL_STATUS, IA32_PERFEVTSEL0, IA32_PMC0, PerfEvtSel, STATUS_CTR_FRZ,
 };
 use crate::sources::{self, EmonSource, SOURCES};
+
+/// `IA32_DEBUGCTL.FREEZE_PERFMON_ON_PMI`.
+const FREEZE: u64 = DebugCtl::new().with_freeze_perfmon_on_pmi(true).into_bits();
 
 /// The most general counters that there are registers for: after `IA32_PERFEVTSEL9` and `IA32_PMC9`
 /// come registers of another kind (SDM vol. 4, table 2-2).
@@ -63,6 +66,12 @@ impl Emon {
         Self { perfmon, intervals }
     }
 
+    /// What says that the counters are frozen: from version 4 the status bit CTR_FRZ; before it the
+    /// processor clears `IA32_PERF_GLOBAL_CTRL` (SDM vol. 3B, §18.4.7 and §20.2.4).
+    const fn frozen_status(&self) -> u64 {
+        if self.perfmon.version() >= 4 { STATUS_CTR_FRZ } else { 0 }
+    }
+
     /// CPUID leaf 0x0A of the boot processor.
     pub const fn perfmon(&self) -> &ArchitecturalPerfmon {
         &self.perfmon
@@ -105,11 +114,14 @@ impl ProfileInterface for Emon {
     fn global(&self) -> Option<GlobalRegisters> {
         // SAFETY: these say which counters run and which overflowed; none holds an address. The PEBS
         // buffer's bit of the acknowledge register clears a flag.
+        // Freezing the counters is one bit of a register whose others stay as they are.
         (self.perfmon.version() >= 2).then_some(unsafe {
             GlobalRegisters {
                 control: MsrAddress::new(IA32_PERF_GLOBAL_CTRL),
                 status: MsrAddress::new(IA32_PERF_GLOBAL_STATUS),
                 acknowledge: MsrAddress::new(IA32_PERF_GLOBAL_OVF_CTRL),
+                stop_while_serviced: true,
+                freeze: Some(Freeze::new(IA32_DEBUGCTL, FREEZE, self.frozen_status())),
             }
         })
     }

@@ -22,6 +22,10 @@ pub const IA32_DEBUGCTL: u32 = 0x1D9;
 /// `IA32_PERF_GLOBAL_STATUS`, from version 2 (SDM vol. 3B, §20.2.2).
 pub const IA32_PERF_GLOBAL_STATUS: u32 = 0x38E;
 
+/// `IA32_PERF_GLOBAL_STATUS.CTR_FRZ`, from version 4: the counters are frozen (SDM vol. 3B,
+/// §20.2.4.1).
+pub const STATUS_CTR_FRZ: u64 = 1 << 59;
+
 /// `IA32_PERF_GLOBAL_CTRL`, from version 2 (SDM vol. 3B, §20.2.2).
 pub const IA32_PERF_GLOBAL_CTRL: u32 = 0x38F;
 

@@ -2,7 +2,7 @@
 
 use crate::feed::Cell;
 use crate::layout::{Counters, to_global};
-use crate::model::{ALL, Model};
+use crate::model::{ALL, KIND, Model};
 use crate::{EventPolicy, Feed, VirtualPmu, intel};
 
 /// What came of an [`advance`](VirtualPmu::advance).
@@ -55,17 +55,22 @@ impl<P: EventPolicy> VirtualPmu<P> {
     pub fn advance(&mut self, feed: &mut Feed) -> Advanced {
         let model = &mut self.model;
         let running = model.running();
-        let mut left = running;
-        while left != 0 {
-            let place = left.trailing_zeros() as usize % ALL;
-            let count = feed.at(model.cells[place]);
-            let value = model.values[place];
-            if count > model.layout.mask(place) - value {
+        let mut general = running & 0xFF;
+        while general != 0 {
+            let place = general.trailing_zeros() as usize % KIND;
+            if model.overflows_in(feed, 0, place) {
                 // Those before this one were counted to the end of the span: back.
-                return model.overflow(feed, running, running & !left);
+                return model.overflow(feed, running, (running & 0xFF) - general);
             }
-            model.values[place] = value + count;
-            left &= left - 1;
+            general &= general - 1;
+        }
+        let mut fixed = running >> KIND;
+        while fixed != 0 {
+            let place = fixed.trailing_zeros() as usize % KIND;
+            if model.overflows_in(feed, 1, place) {
+                return model.overflow(feed, running, running - (fixed << KIND));
+            }
+            fixed &= fixed - 1;
         }
         feed.clear();
         Advanced::NOTHING
@@ -87,23 +92,33 @@ impl<P: EventPolicy> VirtualPmu<P> {
 }
 
 impl Model {
+    /// Counts the whole span on one counter, unless it overflows.
+    #[inline]
+    fn overflows_in(&mut self, feed: &Feed, kind: usize, place: usize) -> bool {
+        let count = feed.at(self.cells[kind][place]);
+        let value = &mut self.values[kind][place];
+        let overflows = count > self.layout.masks[kind] - *value;
+        if !overflows {
+            *value += count;
+        }
+        overflows
+    }
+
     /// A counter overflows within the feed. `counted` are those that have had all of it already.
     #[cold]
     #[inline(never)]
     fn overflow(&mut self, feed: &mut Feed, running: Counters, counted: Counters) -> Advanced {
         // The earliest overflow that interrupts: missing/count is its time within the span.
         let mut first: Option<(u64, u64, Cell)> = None;
-        for place in 0..ALL {
-            if running >> place & 1 == 0 {
-                continue;
-            }
-            let cell = self.cells[place];
+        for counter in (0..ALL).filter(|counter| running >> counter & 1 != 0) {
+            let (kind, place) = (counter / KIND, counter % KIND);
+            let cell = self.cells[kind][place];
             let count = feed.at(cell);
-            if counted >> place & 1 != 0 {
-                self.values[place] = self.values[place].wrapping_sub(count);
+            if counted >> counter & 1 != 0 {
+                self.values[kind][place] = self.values[kind][place].wrapping_sub(count);
             }
-            let room = self.layout.mask(place) - self.values[place];
-            if self.interrupting >> place & 1 == 0 || count <= room {
+            let room = self.layout.masks[kind] - self.values[kind][place];
+            if self.interrupting >> counter & 1 == 0 || count <= room {
                 continue;
             }
             let missing = room.saturating_add(1);
@@ -125,18 +140,17 @@ impl Model {
     fn count(&mut self, feed: &Feed, running: Counters) -> Advanced {
         let mut advanced = Advanced::NOTHING;
         let mut overflowed = 0;
-        for place in 0..ALL {
-            if running >> place & 1 == 0 {
-                continue;
-            }
-            let mask = self.layout.mask(place);
-            let sum = u128::from(self.values[place]) + u128::from(feed.at(self.cells[place]));
-            self.values[place] = sum as u64 & mask;
+        for counter in (0..ALL).filter(|counter| running >> counter & 1 != 0) {
+            let (kind, place) = (counter / KIND, counter % KIND);
+            let mask = self.layout.masks[kind];
+            let value = &mut self.values[kind][place];
+            let sum = u128::from(*value) + u128::from(feed.at(self.cells[kind][place]));
+            *value = sum as u64 & mask;
             // A feed is below 2⁶³ and a counter has 32 bits or more.
             let wraps = (sum >> mask.count_ones()) as u32;
             if wraps != 0 {
-                advanced.wraps[place] = wraps;
-                overflowed |= 1 << place;
+                advanced.wraps[counter] = wraps;
+                overflowed |= 1 << counter;
             }
         }
         advanced.overflowed = to_global(overflowed);
@@ -161,8 +175,8 @@ impl Model {
     /// Every running counter that interrupts overflows now, for the mock.
     pub(crate) fn overflow_all(&mut self) {
         let overflowing = self.running() & self.interrupting;
-        for place in (0..ALL).filter(|place| overflowing >> place & 1 != 0) {
-            self.values[place] = 0;
+        for counter in (0..ALL).filter(|counter| overflowing >> counter & 1 != 0) {
+            self.values[counter / KIND][counter % KIND] = 0;
         }
         self.raise(overflowing);
     }

@@ -137,26 +137,27 @@ pub(crate) fn write<P: EventPolicy>(
     value: u64,
 ) -> Written {
     use msr::*;
-    let layout = model.layout;
     let (legal, exists) = match decode(amd, address) {
         Some(Register::Select(counter)) => {
-            (layout.select, model.set_select(policy, counter, value & layout.select))
+            let legal = model.layout.select;
+            (legal, model.set_select(policy, counter, value & legal))
         }
         Some(Register::Counter(counter)) => {
-            (layout.masks[0], model.set_counter(counter, value & layout.masks[0]))
+            let legal = model.layout.masks[0];
+            (legal, model.set_counter(counter, value & legal))
         }
         None if !is_pmu_register(address) => return Written::NOT_MINE,
-        None if layout.global == 0 => return Written::REFUSED,
+        None if model.layout.global == 0 => return Written::REFUSED,
         None => {
-            let bits = value & layout.global;
+            let legal = model.layout.global;
             match address {
                 GLOBAL_STATUS => return Written::IGNORED,
-                GLOBAL_CONTROL => model.global_control = bits,
-                GLOBAL_STATUS_CLEAR => model.global_status &= !bits,
-                GLOBAL_STATUS_SET => model.global_status |= bits,
+                GLOBAL_CONTROL => model.global_control = value & legal,
+                GLOBAL_STATUS_CLEAR => model.global_status &= !(value & legal),
+                GLOBAL_STATUS_SET => model.global_status |= value & legal,
                 _ => return Written::REFUSED,
             }
-            (layout.global, true)
+            (legal, true)
         }
     };
     if exists { Written::done(value & !legal) } else { Written::REFUSED }

@@ -35,7 +35,7 @@ pub enum Configuration {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct IntelConfiguration {
-    /// Version, 1–5 (leaf 0x0A, EAX[7:0]).
+    /// Version, 1–5 (leaf 0x0A, EAX bits 7:0).
     pub version: u8,
     /// The general counters: bit *n* for `IA32_PMCn`, at least one. Gaps need
     /// [`extended_leaf`](Self::extended_leaf).
@@ -50,10 +50,10 @@ pub struct IntelConfiguration {
     pub full_width_writes: bool,
     /// The architectural events that the processor has: bit *n* for bit *n* of leaf 0x0A's EBX.
     pub events: u8,
-    /// The AnyThread bits exist (version 3 on): leaf 0x0A, EDX[15] is then clear. What they select
+    /// The AnyThread bits exist (version 3 on): leaf 0x0A, EDX bit 15 is then clear. What they select
     /// is part of the event's key.
     pub any_thread: bool,
-    /// Leaf 0x23 tells the counters' bitmaps, announced by leaf 7.1, EAX[8]. Version 5 only.
+    /// Leaf 0x23 tells the counters' bitmaps, announced by leaf 7.1, EAX bit 8. Version 5 only.
     pub extended_leaf: bool,
 }
 
@@ -114,9 +114,9 @@ pub enum AmdConfiguration {
     /// Four counters at C001_0000 and C001_0004.
     Legacy,
     /// Six counters at C001_0200, the first four of them at the legacy addresses as well
-    /// (leaf 0x80000001, ECX[23]).
+    /// (leaf 0x80000001, ECX bit 23).
     CoreExtension,
-    /// The core extension, with global registers at C000_0300 (leaf 0x80000022, EAX[0]).
+    /// The core extension, with global registers at C000_0300 (leaf 0x80000022, EAX bit 0).
     PerfMonV2 {
         /// How many counters, 4–8.
         counters: u8,

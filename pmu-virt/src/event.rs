@@ -62,10 +62,10 @@ impl EventKey {
         Self((self.0 & !(0xFF << 24 | Self::INVERT)) | (threshold as u32) << 24 | invert)
     }
 
-    /// The key in an event select that has passed its register's check. Both vendors agree on these
-    /// bits, but for 35:32, which Intel has none of.
+    /// What a counter with this event select counts. Both vendors agree on these bits, but for 35:32,
+    /// of which Intel has none.
     #[inline]
-    pub(crate) const fn of_select(select: u64) -> Self {
+    pub const fn of_select(select: u64) -> Self {
         let select_high = (select >> 32) as u32 & 0xF;
         let select = select as u32;
         Self(

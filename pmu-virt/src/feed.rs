@@ -8,13 +8,14 @@ use crate::{EventKey, Privilege};
 pub(crate) const EVENTS: usize = 16;
 
 /// The cells of an event in a feed, by what a counter counts of it: nothing, user, kernel, both.
-const CELLS: usize = 4;
-pub(crate) const USER: usize = 1;
-pub(crate) const KERNEL: usize = 2;
+pub(crate) const CELLS: usize = 4;
+const USER: usize = 1;
+const KERNEL: usize = 2;
 const BOTH: usize = USER | KERNEL;
 
 /// Which cell of a [`Feed`] a counter draws from: the event's place and the privileges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(transparent)]
 pub(crate) struct Cell(pub(crate) u8);
 
 impl Cell {
@@ -78,12 +79,10 @@ impl FedEvents {
     /// The event with this key, if it is fed.
     #[inline]
     pub fn find(&self, key: EventKey) -> Option<FedEvent> {
-        // Without an early exit, so that the comparisons can be made side by side.
-        let mut found = 0u32;
-        for (place, fed) in self.keys.iter().enumerate() {
-            found |= u32::from(*fed == key) << place;
-        }
-        (found != 0).then(|| FedEvent(found.trailing_zeros() as u8 % EVENTS as u8))
+        // A byte for each comparison and no early exit, so that all are made side by side.
+        let equal = self.keys.map(|fed| u8::from(fed == key));
+        let found = u128::from_le_bytes(equal).trailing_zeros() / 8;
+        (found < EVENTS as u32).then_some(FedEvent(found as u8))
     }
 }
 

@@ -1,7 +1,7 @@
 //! Intel's registers. Read first: SDM vol. 3B, "Architectural Performance Monitoring"; vol. 4,
 //! "Architectural MSRs".
 
-use crate::model::Model;
+use crate::model::{Model, bits_of, bytes_of};
 use crate::{EventPolicy, IntelConfiguration, Read, Write, Written};
 
 /// Register numbers. SDM vol. 4, table "IA-32 Architectural MSRs", in its order.
@@ -186,21 +186,12 @@ pub(crate) fn read(model: &Model, intel: &IntelConfiguration, address: u32) -> R
 fn in_use(model: &Model) -> u64 {
     let mut general = 0;
     for (counter, select) in model.selects.iter().enumerate() {
-        general |= u64::from(select & 0xFF != 0) << counter;
+        general |= u64::from(*select as u8 != 0) << counter;
     }
-    let fixed = u64::from(nibbles_with(model.fixed_control, 0b0011));
+    let nibbles = bytes_of(model.fixed_control);
+    let fixed = u64::from(bits_of(nibbles | nibbles >> 1));
     let pmi = if model.interrupting != 0 { bits::INUSE_PMI } else { 0 };
     general | fixed << 32 | pmi
-}
-
-/// Which of eight nibbles have one of two neighbouring `fields` set, a bit a nibble.
-#[inline]
-pub(crate) const fn nibbles_with(nibbles: u64, fields: u64) -> u8 {
-    let chosen = nibbles & (fields * 0x1111_1111);
-    let mut bits = (chosen | chosen >> 1 | chosen >> 2 | chosen >> 3) & 0x1111_1111;
-    bits = (bits | bits >> 3) & 0x0303_0303;
-    bits = (bits | bits >> 6) & 0x000F_000F;
-    (bits | bits >> 12) as u8
 }
 
 /// WRMSR.
@@ -214,12 +205,11 @@ pub(crate) fn write<P: EventPolicy>(
 ) -> Written {
     use msr::*;
     let version = intel.version;
-    let layout = model.layout;
     match address {
         PMC_FIRST..=PMC_LAST => write_narrow(model, address - PMC_FIRST, value),
         A_PMC_FIRST..=A_PMC_LAST if intel.full_width_writes => {
             let counter = address - A_PMC_FIRST;
-            let illegal = value & !layout.masks[0];
+            let illegal = value & !model.layout.masks[0];
             if model.counter(counter).is_none() {
                 Written::REFUSED
             } else if illegal != 0 {
@@ -231,7 +221,7 @@ pub(crate) fn write<P: EventPolicy>(
         }
         PERFEVTSEL_FIRST..=PERFEVTSEL_LAST => {
             let counter = address - PERFEVTSEL_FIRST;
-            let illegal = value & !layout.select;
+            let illegal = value & !model.layout.select;
             if model.select(counter).is_none() {
                 Written::REFUSED
             } else if illegal != 0 {
@@ -243,15 +233,15 @@ pub(crate) fn write<P: EventPolicy>(
         }
         MISC_ENABLE => write_misc_enable(value, true),
         DEBUGCTL => {
-            let written = check_debug_control(value, layout.debug_control);
+            let written = check_debug_control(value, model.layout.debug_control);
             if written.answer != Write::GeneralProtection {
-                model.debug_control = value & layout.debug_control;
+                model.debug_control = value & model.layout.debug_control;
             }
             written
         }
         FIXED_CTR_FIRST..=FIXED_CTR_LAST => {
             // The SDM calls bits above the width reserved. As KVM does, they are dropped.
-            let mask = layout.masks[1];
+            let mask = model.layout.masks[1];
             if model.set_counter(address - FIXED_CTR_FIRST + 8, value & mask) {
                 Written::done(value & !mask)
             } else {
@@ -259,7 +249,7 @@ pub(crate) fn write<P: EventPolicy>(
             }
         }
         FIXED_CTR_CTRL if version >= 2 => {
-            let illegal = value & !layout.fixed_control;
+            let illegal = value & !model.layout.fixed_control;
             if illegal == 0 {
                 model.set_fixed_control(value);
                 Written::done(0)
@@ -268,7 +258,7 @@ pub(crate) fn write<P: EventPolicy>(
             }
         }
         PERF_GLOBAL_CTRL if version >= 2 => {
-            let illegal = value & !layout.global;
+            let illegal = value & !model.layout.global;
             if illegal == 0 {
                 model.global_control = value;
                 Written::done(0)
@@ -277,7 +267,7 @@ pub(crate) fn write<P: EventPolicy>(
             }
         }
         PERF_GLOBAL_STATUS_RESET if version >= 2 => {
-            let illegal = value & !(layout.global | layout.status);
+            let illegal = value & !(model.layout.global | model.layout.status);
             // The SDM has a bit for the DS buffer in every version, and without one, KVM ignores it.
             if illegal & !bits::STATUS_BUFFER_OVERFLOW != 0 {
                 return Written::fault(illegal);
@@ -287,7 +277,8 @@ pub(crate) fn write<P: EventPolicy>(
         }
         PERF_GLOBAL_STATUS_SET if version >= 4 => {
             // SDM vol. 4: bit 63 is reserved here.
-            let legal = (layout.global | layout.status) & !bits::STATUS_CONDITION_CHANGED;
+            let legal =
+                (model.layout.global | model.layout.status) & !bits::STATUS_CONDITION_CHANGED;
             let illegal = value & !legal;
             if illegal == 0 {
                 model.global_status |= value;
@@ -319,7 +310,7 @@ fn write_narrow(model: &mut Model, counter: u32, value: u64) -> Written {
     }
 }
 
-/// RDPMC. SDM vol. 2B: ECX[31:16] is the type, ECX[15:0] the index. As in KVM, there are types for
+/// RDPMC. SDM vol. 2B: ECX 31:16 is the type, ECX 15:0 the index. As in KVM, there are types for
 /// general (0) and fixed (0x4000) counters; the fast mode of bit 31 and `PERF_METRICS` fault.
 #[inline]
 pub(crate) fn read_pmc(model: &Model, ecx: u32) -> Read {

@@ -1,7 +1,6 @@
 //! The virtual processor's PMU: its registers, and which counters run.
 
 use crate::feed::Cell;
-use crate::intel::nibbles_with;
 use crate::layout::{Counters, Layout, from_global, to_global};
 use crate::{
     AllowAll, Configuration, ConfigurationError, EventKey, EventPolicy, FedEvents, Mode, Read,
@@ -33,8 +32,8 @@ const _: () = assert!(size_of::<VirtualPmu>() < 1024);
 pub(crate) struct Model {
     pub(crate) layout: Layout,
     pub(crate) selects: [u64; KIND],
-    /// The general counters, then the fixed ones.
-    pub(crate) values: [u64; ALL],
+    /// The general counters, and the fixed ones.
+    pub(crate) values: [[u64; KIND]; 2],
     pub(crate) fixed_control: u64,
     pub(crate) global_control: u64,
     pub(crate) global_status: u64,
@@ -49,8 +48,8 @@ pub(crate) struct Model {
     enabled: Counters,
     /// The counters that interrupt when they overflow.
     pub(crate) interrupting: Counters,
-    /// What each counter draws from a feed.
-    pub(crate) cells: [Cell; ALL],
+    /// What each counter draws from a feed, while it runs.
+    pub(crate) cells: [[Cell; KIND]; 2],
     /// A byte a fixed counter: its event's first cell, without and with AnyThread; 0xFF in the mask
     /// if it is fed.
     fixed_cells: [ByteOfEach; 2],
@@ -196,7 +195,7 @@ impl Model {
         Self {
             layout,
             selects: [0; KIND],
-            values: [0; ALL],
+            values: [[0; KIND]; 2],
             fixed_control: 0,
             global_control: 0,
             global_status: 0,
@@ -206,7 +205,7 @@ impl Model {
             allowed_fixed: 0,
             enabled: 0,
             interrupting: 0,
-            cells: [Cell::EMPTY; ALL],
+            cells: [[Cell::EMPTY; KIND]; 2],
             fixed_cells: [0; 2],
             fixed_fed: [0; 2],
         }
@@ -250,7 +249,7 @@ impl Model {
             if policy.allows_general(key.event(), key.unit_mask()) {
                 self.enabled |= bit;
             }
-            self.cells[counter] = match self.events.find(key) {
+            self.cells[0][counter] = match self.events.find(key) {
                 Some(event) => Cell::new(event, user, kernel),
                 None => Cell::EMPTY,
             };
@@ -258,23 +257,26 @@ impl Model {
     }
 
     /// Writes a checked value to `IA32_FIXED_CTR_CTRL`. SDM vol. 3B: a nibble a counter; bit 0 OS,
-    /// bit 1 USR, bit 2 AnyThread, bit 3 PMI. Free of loops, for there are no instructions to waste.
+    /// bit 1 USR, bit 2 AnyThread, bit 3 PMI. All counters at once, for there are no instructions to
+    /// waste.
     #[inline]
     pub(crate) fn set_fixed_control(&mut self, value: u64) {
         self.fixed_control = value;
-        let enabled = Counters::from(nibbles_with(value, 0b0011) & self.allowed_fixed);
-        let interrupting = Counters::from(nibbles_with(value, 0b1000));
+        let nibbles = bytes_of(value);
+        let enabled = Counters::from(bits_of(nibbles | nibbles >> 1) & self.allowed_fixed);
+        let interrupting = Counters::from(bits_of(nibbles >> 3));
         self.enabled = self.enabled & 0xFF | enabled << KIND;
         self.interrupting = self.interrupting & 0xFF | interrupting << KIND;
 
-        // The cells' order is user, kernel; the register's is kernel, user.
-        let privileges = bytes_of((value >> 1 & 0x1111_1111) | (value << 1 & 0x2222_2222));
-        let any_thread = bytes_of(value >> 2 & 0x1111_1111) * 0xFF;
-        let choose = |of: [ByteOfEach; 2]| of[0] & !any_thread | of[1] & any_thread;
-        let cells = (choose(self.fixed_cells) | privileges) & choose(self.fixed_fed);
-        for (cell, byte) in self.cells.iter_mut().skip(KIND).zip(cells.to_le_bytes()) {
-            *cell = Cell(byte);
+        let (mut cells, mut fed) = (self.fixed_cells[0], self.fixed_fed[0]);
+        if nibbles & (0x04 * EACH) != 0 {
+            let any_thread = (nibbles >> 2 & EACH) * 0xFF;
+            cells = cells & !any_thread | self.fixed_cells[1] & any_thread;
+            fed = fed & !any_thread | self.fixed_fed[1] & any_thread;
         }
+        // The cells' order is user, kernel; the register's is kernel, user.
+        let privileges = nibbles >> 1 & EACH | (nibbles & EACH) << 1;
+        self.cells[1] = ((cells | privileges) & fed).to_le_bytes().map(Cell);
     }
 
     /// The counters that count: enabled by their own control and, where there is one, by the global
@@ -294,7 +296,7 @@ impl Model {
     #[inline]
     pub(crate) fn counter(&self, place: u32) -> Option<u64> {
         let place = place as usize;
-        (place < ALL && self.layout.has(place)).then(|| self.values[place % ALL])
+        (place < ALL && self.layout.has(place)).then(|| self.values[place / KIND % 2][place % KIND])
     }
 
     /// Sets a counter that exists to a value that it can hold.
@@ -303,7 +305,7 @@ impl Model {
         let place = place as usize;
         let exists = place < ALL && self.layout.has(place);
         if exists {
-            self.values[place % ALL] = value;
+            self.values[place / KIND % 2][place % KIND] = value;
         }
         exists
     }
@@ -348,10 +350,20 @@ impl Model {
     }
 }
 
+/// 1 in each byte.
+const EACH: ByteOfEach = 0x0101_0101_0101_0101;
+
 /// Spreads eight nibbles over eight bytes.
 #[inline]
-const fn bytes_of(nibbles: u64) -> ByteOfEach {
+pub(crate) const fn bytes_of(nibbles: u64) -> ByteOfEach {
     let mut bytes = (nibbles | nibbles << 16) & 0x0000_FFFF_0000_FFFF;
     bytes = (bytes | bytes << 8) & 0x00FF_00FF_00FF_00FF;
     (bytes | bytes << 4) & 0x0F0F_0F0F_0F0F_0F0F
+}
+
+/// The lowest bit of each byte. The factor moves the bit of byte *n* from place 8*n* to 56 + *n*; no
+/// two others meet.
+#[inline]
+pub(crate) const fn bits_of(bytes: ByteOfEach) -> u8 {
+    ((bytes & EACH).wrapping_mul(0x0102_0408_1020_4080) >> 56) as u8
 }

@@ -1,15 +1,15 @@
 //! When the next interrupt is due.
 
-use crate::feed::{EVENTS, KERNEL, USER};
-use crate::model::ALL;
+use crate::feed::{CELLS, Cell, EVENTS};
+use crate::model::{ALL, KIND};
 use crate::{EventPolicy, FedEvent, Privilege, VirtualPmu};
 
 /// How much of each event may pass before an interrupt must be raised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Headroom {
-    /// User, then kernel, of each event; `u64::MAX` for never.
-    events: [[u64; 2]; EVENTS],
+    /// By what counters count of an event, as in a feed; `u64::MAX` for never.
+    cells: [u64; EVENTS * CELLS],
 }
 
 impl Headroom {
@@ -20,12 +20,15 @@ impl Headroom {
     /// an event in both stays below the smaller of its two limits, nothing is due.
     #[inline]
     pub fn of(&self, event: FedEvent, privilege: Privilege) -> Option<u64> {
-        let limits = self.events[usize::from(event.0) % EVENTS];
-        let limit = match privilege {
-            Privilege::User => limits[0],
-            Privilege::Kernel => limits[1],
-        };
+        let user = privilege == Privilege::User;
+        let limit =
+            self.at(Cell::new(event, user, !user)).min(self.at(Cell::new(event, true, true)));
         (limit != u64::MAX).then_some(limit)
+    }
+
+    #[inline]
+    const fn at(&self, cell: Cell) -> u64 {
+        self.cells[cell.0 as usize % (EVENTS * CELLS)]
     }
 }
 
@@ -36,20 +39,16 @@ impl<P: EventPolicy> VirtualPmu<P> {
     #[inline]
     pub fn next_overflow(&self) -> Headroom {
         let model = &self.model;
-        let mut headroom = Headroom { events: [[u64::MAX; 2]; EVENTS] };
+        let mut headroom = Headroom { cells: [u64::MAX; EVENTS * CELLS] };
         let mut left = model.running() & model.interrupting;
         while left != 0 {
             let place = left.trailing_zeros() as usize % ALL;
             left &= left - 1;
-            let cell = model.cells[place];
-            let missing = (model.layout.mask(place) - model.values[place]).saturating_add(1);
-            let limits = &mut headroom.events[cell.event()];
-            // 0 where the privilege is counted, all ones where it is not.
-            let privileges = usize::from(cell.0);
-            let not_user = ((privileges & USER) as u64).wrapping_sub(1);
-            let not_kernel = ((privileges & KERNEL) as u64 >> 1).wrapping_sub(1);
-            limits[0] = limits[0].min(missing | not_user);
-            limits[1] = limits[1].min(missing | not_kernel);
+            let (kind, place) = (place / KIND, place % KIND);
+            let missing = (model.layout.masks[kind] - model.values[kind][place]).saturating_add(1);
+            let cell = usize::from(model.cells[kind][place].0);
+            let limit = &mut headroom.cells[cell % (EVENTS * CELLS)];
+            *limit = missing.min(*limit);
         }
         headroom
     }

@@ -3,7 +3,7 @@
 use core::fmt;
 
 use crate::layout::Layout;
-use crate::model::{ALL, KIND};
+use crate::model::KIND;
 use crate::{
     AllowAll, Configuration, ConfigurationError, EventPolicy, FedEvents, VirtualPmu, intel,
 };
@@ -91,12 +91,7 @@ impl<P: EventPolicy> VirtualPmu<P> {
     /// The state now.
     pub fn state(&self) -> PmuState {
         let model = &self.model;
-        let mut general = [0; KIND];
-        let mut fixed = [0; KIND];
-        for place in 0..KIND {
-            general[place] = model.values[place];
-            fixed[place] = model.values[(KIND + place) % ALL];
-        }
+        let [general, fixed] = model.values;
         PmuState {
             version: PmuState::VERSION,
             configuration: self.configuration,
@@ -121,10 +116,7 @@ impl<P: EventPolicy> VirtualPmu<P> {
             .map_err(StateError::Configuration)?;
         let model = &mut pmu.model;
         model.selects = state.selects;
-        for place in 0..KIND {
-            model.values[place] = state.general[place];
-            model.values[(KIND + place) % ALL] = state.fixed[place];
-        }
+        model.values = [state.general, state.fixed];
         model.fixed_control = state.fixed_control;
         model.global_control = state.global_control;
         model.global_status = state.global_status;

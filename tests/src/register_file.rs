@@ -27,8 +27,9 @@ pub enum Fault {
 #[derive(Debug)]
 pub struct RegisterFile {
     registers: RefCell<BTreeMap<u32, u64>>,
-    /// RDPMC's index 0 reads this register, 1 the next.
+    /// RDPMC's index 0 reads this register, 1 the one a step further.
     first_counter: u32,
+    rdpmc_step: u32,
     /// Bits that a register keeps of what is written.
     masks: BTreeMap<u32, u64>,
     fault: Cell<Fault>,
@@ -42,6 +43,7 @@ impl RegisterFile {
         Self {
             registers: RefCell::new(numbers.into_iter().map(|number| (number, 0)).collect()),
             first_counter,
+            rdpmc_step: 1,
             masks: BTreeMap::new(),
             fault: Cell::new(Fault::Never),
             accesses: Cell::new(0),
@@ -58,6 +60,12 @@ impl RegisterFile {
     /// A processor with AMD's four legacy counters.
     pub fn amd() -> Self {
         Self::new(0xC001_0000..0xC001_0008, 0xC001_0004)
+    }
+
+    /// The same, with counters that are that many registers apart.
+    pub fn rdpmc_step(mut self, step: u32) -> Self {
+        self.rdpmc_step = step;
+        self
     }
 
     /// The same, with a register that keeps only some bits of what is written.
@@ -126,7 +134,7 @@ impl MsrBackend for RegisterFile {
     }
 
     fn read_pmc(&self, index: PmcIndex) -> Result<u64, MsrErrorKind> {
-        self.access(self.first_counter + index.get(), None)
+        self.access(self.first_counter + self.rdpmc_step * index.get(), None)
     }
 }
 

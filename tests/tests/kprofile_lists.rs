@@ -11,7 +11,7 @@ use std::thread;
 use std::time::Instant;
 
 use kprofile::{
-    Frame, Machine, REFUSAL, buffer, counts, leak, process, processor, request, source, x64,
+    FAULT, Frame, Machine, REFUSAL, buffer, counts, leak, process, processor, request, source, x64,
 };
 use pmu_core::{InterfaceError, InterruptFrame, KProfileSource, ProcessorNumber};
 use pmu_kprofile::WindowsVersion::{self, Nt351, Windows8, Windows10v2004};
@@ -115,33 +115,567 @@ fn an_object_without_an_active_processor_does_not_start() {
     assert!(!object.is_started());
 }
 
+/// The processors of the tests below: two groups of which not all is active.
+fn active() -> Affinity {
+    Affinity::of_group(0, 0b1011).union(Affinity::of_group(1, 0b10_0001))
+}
+
+/// A callback that does nothing.
+struct Nothing;
+
+impl ProfileCallback for Nothing {
+    fn profile_interrupt(&self, _: &dyn InterruptFrame, _: KProfileSource) {}
+}
+
+fn everywhere(from: u32, machine: &Machine) -> &'static ProfileObject<'static> {
+    leak(object(BasicProfile { source: source(from), ..request(buffer(1)) }, machine))
+}
+
 #[test]
 fn hardware_that_fails_on_the_kth_processor_leaves_nothing_started() {
-    let active = Affinity::of_group(0, 0b111).union(Affinity::of_group(1, 0b11));
-    let all: Vec<ProcessorNumber> = active.iter().collect();
-    for (k, failing) in all.iter().enumerate() {
+    let all: Vec<ProcessorNumber> = active().iter().collect();
+    for failing in &all {
         let lists = leak(Lists::new());
-        let machine = &mut Machine::new(active);
-        // One of the processors runs the source for somebody else all the time.
-        let first = on(0x19, &[1], machine);
-        lists.start(first, machine).unwrap();
+        let machine = &mut Machine::new(active());
         machine.refuses_start = Affinity::of(*failing);
-        let everywhere = BasicProfile { source: source(0x19), ..request(buffer(1)) };
-        let object = leak(object(everywhere, machine));
-        let outcome = unchanged(lists, machine, |m| lists.start(object, m));
-        if *failing == processor(0, 1) {
-            // Where it runs already there is nothing to fail.
-            unreachable!("{outcome:?}");
-        }
+        let object = everywhere(0x19, machine);
         let expected = ProfileError::Hardware { processor: *failing, error: REFUSAL };
-        assert_eq!(outcome, Err(expected), "{k}");
+        assert_eq!(unchanged(lists, machine, |m| lists.start(object, m)), Err(expected));
         assert_eq!(expected.status().unwrap().value(), 0xC000_009A);
-        assert_eq!(machine.running(), [(0, 1, 0x19)]);
         assert!(!object.is_started());
         assert_eq!(lists.interrupt(&Frame::at(0x1000), source(0x19)).hits, 0);
 
         machine.refuses_start = Affinity::EMPTY;
         lists.start(object, machine).unwrap();
-        assert_eq!(machine.running().len(), all.len());
+        assert_eq!(machine.running.len(), all.len());
     }
+}
+
+#[test]
+fn a_failing_start_undoes_what_it_started_and_not_what_runs_for_others() {
+    let lists = leak(Lists::new());
+    let machine = &mut Machine::new(active());
+    lists.start(on(0x19, &[1], machine), machine).unwrap();
+    // Where it runs already, nothing is started that could fail.
+    machine.refuses_start = Affinity::of(processor(0, 1)).union(Affinity::of(processor(1, 5)));
+    let object = everywhere(0x19, machine);
+    let expected = ProfileError::Hardware { processor: processor(1, 5), error: REFUSAL };
+    assert_eq!(unchanged(lists, machine, |m| lists.start(object, m)), Err(expected));
+    assert_eq!(machine.running(), [(0, 1, 0x19)]);
+}
+
+#[test]
+fn an_undo_that_fails_too_is_told_as_a_fault_that_names_the_register() {
+    let lists = leak(Lists::new());
+    let machine = &mut Machine::new(Affinity::first(2));
+    machine.refuses_start = Affinity::of(processor(0, 1));
+    machine.refuses_stop = Affinity::of(processor(0, 0));
+    let object = everywhere(0x19, machine);
+    let error = lists.start(object, machine).unwrap_err();
+    assert!(!object.is_started());
+    assert_eq!(error, ProfileError::Hardware { processor: processor(0, 0), error: FAULT });
+}
+
+#[test]
+fn a_stop_that_fails_somewhere_goes_on_and_takes_the_object_off_its_list() {
+    let lists = leak(Lists::new());
+    let machine = &mut Machine::new(active());
+    let object = everywhere(0x19, machine);
+    lists.start(object, machine).unwrap();
+    machine.refuses_stop = [processor(0, 1), processor(1, 0)].into_iter().collect();
+    let expected = ProfileError::Hardware { processor: processor(0, 1), error: FAULT };
+    assert_eq!(lists.stop(object, machine), Err(expected));
+    assert_eq!(expected.status(), None);
+    assert_eq!(machine.running(), [(0, 1, 0x19), (1, 0, 0x19)]);
+    assert!(!object.is_started() && lists.started() == 0);
+    assert_eq!(lists.interrupt(&Frame::at(0x1000), source(0x19)).hits, 0);
+    assert_eq!(lists.stop(object, machine), Err(ProfileError::NotStarted));
+}
+
+#[test]
+fn a_source_runs_on_a_processor_from_the_first_object_that_wants_it_to_the_last() {
+    let lists = leak(Lists::new());
+    let machine = &mut Machine::new(active());
+    let a = on(0x19, &[0, 1], machine);
+    let b = on(0x19, &[1, 3], machine);
+    let other = on(0x1A, &[1], machine);
+    let callback = leak(ProfileObject::callback(Rules::LATEST, source(0x19), &Nothing).unwrap());
+    type Object = &'static ProfileObject<'static>;
+    type Change = fn(&Lists, Object, &mut Machine) -> Result<(), ProfileError>;
+    type Running = &'static [(u16, u8, u32)];
+    let start: Change = |lists, object, machine| lists.start(object, machine);
+    let stop: Change = |lists, object, machine| lists.stop(object, machine);
+    let steps: [(_, _, Running); 9] = [
+        (start, a, &[(0, 0, 0x19), (0, 1, 0x19)]),
+        (start, other, &[(0, 0, 0x19), (0, 1, 0x19), (0, 1, 0x1A)]),
+        (start, b, &[(0, 0, 0x19), (0, 1, 0x19), (0, 1, 0x1A), (0, 3, 0x19)]),
+        (stop, a, &[(0, 1, 0x19), (0, 1, 0x1A), (0, 3, 0x19)]),
+        (stop, other, &[(0, 1, 0x19), (0, 3, 0x19)]),
+        (start, callback, &[(0, 0, 0x19), (0, 1, 0x19), (0, 3, 0x19), (1, 0, 0x19), (1, 5, 0x19)]),
+        (stop, b, &[(0, 0, 0x19), (0, 1, 0x19), (0, 3, 0x19), (1, 0, 0x19), (1, 5, 0x19)]),
+        (
+            start,
+            other,
+            &[(0, 0, 0x19), (0, 1, 0x19), (0, 1, 0x1A), (0, 3, 0x19), (1, 0, 0x19), (1, 5, 0x19)],
+        ),
+        (stop, callback, &[(0, 1, 0x1A)]),
+    ];
+    for (number, (change, object, running)) in steps.into_iter().enumerate() {
+        change(lists, object, machine).unwrap();
+        assert_eq!(machine.running(), running, "step {number}");
+    }
+}
+
+/// What runs after processors came and went must be what the started objects want.
+#[test]
+fn a_processor_that_becomes_active_gets_the_sources_that_are_started_from_then_on() {
+    let lists = leak(Lists::new());
+    let machine = &mut Machine::new(Affinity::first(1));
+    let callback = leak(ProfileObject::callback(Rules::LATEST, source(0x19), &Nothing).unwrap());
+    lists.start(callback, machine).unwrap();
+    machine.active = Affinity::first(2);
+    let later = on(0x19, &[1], machine);
+    lists.start(later, machine).unwrap();
+    assert_eq!(machine.running(), [(0, 0, 0x19), (0, 1, 0x19)]);
+    lists.stop(callback, machine).unwrap();
+    assert_eq!(machine.running(), [(0, 1, 0x19)]);
+    lists.stop(later, machine).unwrap();
+    assert_eq!(machine.running(), []);
+}
+
+/// A process's profiles are stopped with it, and nobody else's.
+#[test]
+fn the_profiles_of_a_process_end_with_it() {
+    let lists = leak(Lists::new());
+    let machine = &mut Machine::new(active());
+    let profile = |owner, from| {
+        let request = BasicProfile { process: owner, source: source(from), ..request(buffer(1)) };
+        leak(object(request, &Machine::new(active())))
+    };
+    let of_3 = [profile(process(3), 0x19), profile(process(3), 0x1A)];
+    let others = [profile(process(4), 0x1A), profile(None, 0x1B)];
+    for object in of_3.into_iter().chain(others) {
+        lists.start(object, machine).unwrap();
+    }
+    machine.refuses_stop = Affinity::of(processor(0, 0));
+    let expected = ProfileError::Hardware { processor: processor(0, 0), error: FAULT };
+    assert_eq!(lists.stop_process(process(3).unwrap(), machine), Err(expected));
+    machine.refuses_stop = Affinity::EMPTY;
+    assert_eq!(of_3.map(ProfileObject::is_started), [false; 2]);
+    assert_eq!(others.map(ProfileObject::is_started), [true; 2]);
+    machine.running.remove(&(processor(0, 0), 0x19));
+    let sources: BTreeSet<u32> = machine.running.iter().map(|(_, source)| *source).collect();
+    assert_eq!(sources, [0x1A, 0x1B].into());
+    assert_eq!(lists.stop_process(process(3).unwrap(), machine), Ok(()));
+    assert_eq!(lists.started(), 2);
+}
+
+/// A callback that is interrupted itself, and tries to change the lists that called it.
+struct Meddler {
+    lists: &'static Lists,
+    itself: OnceLock<&'static ProfileObject<'static>>,
+    other: &'static ProfileObject<'static>,
+    machine: Mutex<Machine>,
+    answers: Mutex<Vec<Result<(), ProfileError>>>,
+}
+
+impl ProfileCallback for Meddler {
+    fn profile_interrupt(&self, frame: &dyn InterruptFrame, _: KProfileSource) {
+        self.lists.interrupt(&frame, source(0x1F));
+        let mut machine = self.machine.lock().unwrap();
+        machine.this = frame.processor();
+        self.answers.lock().unwrap().extend([
+            self.lists.start(self.other, &mut *machine),
+            self.lists.stop(self.itself.get().unwrap(), &mut *machine),
+            self.lists.stop_process(process(1).unwrap(), &mut *machine),
+        ]);
+    }
+}
+
+#[test]
+fn a_callback_may_not_start_and_stop_profiles_even_after_an_interrupt_of_its_own() {
+    let lists = leak(Lists::new());
+    let mut machine = Machine::new(Affinity::first(2));
+    let meddler: &Meddler = leak(Meddler {
+        lists,
+        itself: OnceLock::new(),
+        other: on(0x1A, &[0], &machine),
+        machine: Mutex::new(machine.clone()),
+        answers: Mutex::default(),
+    });
+    let callback = leak(ProfileObject::callback(Rules::LATEST, TIME, meddler).unwrap());
+    meddler.itself.set(callback).unwrap();
+    lists.start(callback, &mut machine).unwrap();
+    for number in [0, 1] {
+        let frame = Frame { processor: processor(0, number), ..Frame::default() };
+        assert_eq!(lists.timer_interrupt(&frame).hits, 1);
+    }
+    assert_eq!(*meddler.answers.lock().unwrap(), [Err(ProfileError::WrongContext); 6]);
+    assert_eq!(ProfileError::WrongContext.status(), None);
+    assert_eq!(meddler.machine.lock().unwrap().changes, 0);
+    assert!(callback.is_started() && !meddler.other.is_started());
+    assert_eq!(lists.statistics(), Statistics { seen: 4, hit: 2, missed: 2, outside: 0 });
+    // In task context the same is fine.
+    lists.start(meddler.other, &mut machine).unwrap();
+    lists.stop(callback, &mut machine).unwrap();
+}
+
+#[test]
+fn interrupts_seen_hit_missed_and_outside_are_counted() {
+    let lists = leak(Lists::with_rules(x64(Windows8)));
+    let machine = &mut Machine::new(Affinity::first(70));
+    assert_eq!(lists.timer_interrupt(&Frame::at(0x1000)), Examination::default());
+    for _ in 0..2 {
+        let basic = ProfileObject::basic(x64(Windows8), request(buffer(1)), machine).unwrap();
+        lists.start(leak(basic), machine).unwrap();
+    }
+    for (pc, hits, outside) in [(0x1000, 2, 0), (0x1003, 2, 0), (0x1004, 0, 2), (0x1005, 0, 0)] {
+        for number in [0, 1, 69] {
+            let on = ProcessorNumber::from_index(number);
+            let frame = Frame { processor: on, ..Frame::at(pc) };
+            assert_eq!(lists.timer_interrupt(&frame), Examination { hits, outside });
+        }
+    }
+    // An interrupt counts once, however many objects act on it; a count outside, each.
+    let expected = Statistics { seen: 13, hit: 6, missed: 7, outside: 6 };
+    assert_eq!(lists.statistics(), expected);
+    // The lists have no place for a processor beyond the 70th.
+    let beyond = Frame { processor: ProcessorNumber::from_index(70), ..Frame::at(0x1000) };
+    assert_eq!(lists.timer_interrupt(&beyond), Examination::default());
+    assert_eq!(lists.statistics(), expected);
+}
+
+#[test]
+fn counts_outlast_a_stop_and_go_on_at_the_next_start() {
+    let lists = leak(Lists::new());
+    let machine = &mut Machine::new(Affinity::first(1));
+    let counters = [AtomicU32::new(0)];
+    let object = object(request(&counters), machine);
+    for round in 0..3 {
+        // SAFETY: object and buffer live, and stay where they are, until the stop below.
+        unsafe { lists.start_borrowed(&object, machine) }.unwrap();
+        assert_eq!(lists.timer_interrupt(&Frame::at(0x1000)).hits, 1);
+        lists.stop(&object, machine).unwrap();
+        assert_eq!(lists.timer_interrupt(&Frame::at(0x1000)).hits, 0);
+        assert_eq!(counts(&counters), [round + 1]);
+    }
+}
+
+/// A profile of the random programs below.
+#[derive(Clone, Debug)]
+struct Definition {
+    process: Option<u64>,
+    base: u64,
+    size: u64,
+    bucket_log2: u32,
+    spare: usize,
+    source: u32,
+    affinity: BTreeSet<ProcessorNumber>,
+    is_callback: bool,
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Start { object: usize, refusing: Option<ProcessorNumber> },
+    Stop { object: usize },
+    StopProcess { process: u64 },
+    Interrupt { pc: u64, source: u32, process: Option<u64>, on: ProcessorNumber },
+}
+
+/// What should happen, the simplest way.
+struct Model<'d> {
+    definitions: &'d [Definition],
+    inclusive: bool,
+    list: Vec<usize>,
+    counts: Vec<Vec<u32>>,
+    statistics: Statistics,
+}
+
+impl<'d> Model<'d> {
+    fn new(definitions: &'d [Definition], inclusive: bool) -> Self {
+        let counts = definitions.iter().map(|of| vec![0; of.counters()]).collect();
+        let statistics = Statistics::default();
+        Self { definitions, inclusive, list: Vec::new(), counts, statistics }
+    }
+
+    fn running(&self) -> BTreeSet<(ProcessorNumber, u32)> {
+        let started = self.list.iter().map(|object| &self.definitions[*object]);
+        started.flat_map(|of| of.affinity.iter().map(|on| (*on, of.source))).collect()
+    }
+
+    fn start(
+        &mut self,
+        object: usize,
+        refusing: Option<ProcessorNumber>,
+    ) -> Result<(), ProfileError> {
+        let Definition { affinity, source, .. } = &self.definitions[object];
+        if self.list.contains(&object) {
+            return Err(ProfileError::AlreadyStarted);
+        }
+        if self.list.len() == 5 {
+            return Err(ProfileError::AtLimit);
+        }
+        match refusing {
+            Some(on) if affinity.contains(&on) && !self.running().contains(&(on, *source)) => {
+                Err(ProfileError::Hardware { processor: on, error: REFUSAL })
+            }
+            _ => {
+                self.list.push(object);
+                Ok(())
+            }
+        }
+    }
+
+    fn stop(&mut self, object: usize) -> Result<(), ProfileError> {
+        let place = self.list.iter().position(|started| *started == object);
+        self.list.remove(place.ok_or(ProfileError::NotStarted)?);
+        Ok(())
+    }
+
+    fn interrupt(
+        &mut self,
+        pc: u64,
+        from: u32,
+        process: Option<u64>,
+        on: ProcessorNumber,
+    ) -> Examination {
+        let mut examination = Examination::default();
+        for object in &self.list {
+            let of = &self.definitions[*object];
+            let counts = &mut self.counts[*object];
+            let own_process = of.process.is_none() || of.process == process;
+            let limit = of.base + of.size;
+            let inside = (of.base..limit).contains(&pc) || (self.inclusive && pc == limit);
+            if of.source != from {
+            } else if of.is_callback {
+                counts[0] += 1;
+                examination.hits += 1;
+            } else if own_process && of.affinity.contains(&on) && inside {
+                let own = (pc - of.base) / 2u64.pow(of.bucket_log2);
+                match counts.get_mut(own as usize) {
+                    Some(count) => {
+                        *count += 1;
+                        examination.hits += 1;
+                    }
+                    None => examination.outside += 1,
+                }
+            }
+        }
+        self.statistics.seen += 1;
+        match examination.hits {
+            0 => self.statistics.missed += 1,
+            _ => self.statistics.hit += 1,
+        }
+        self.statistics.outside += u64::from(examination.outside);
+        examination
+    }
+}
+
+impl Definition {
+    fn counters(&self) -> usize {
+        (self.size.div_ceil(1 << self.bucket_log2) as usize + self.spare).max(1)
+    }
+
+    /// The object, and its counters: a callback object's is one that it counts its calls in.
+    fn create(
+        &self,
+        rules: Rules,
+        machine: &Machine,
+    ) -> (&'static ProfileObject<'static>, &'static [AtomicU32]) {
+        let counters = buffer(self.counters());
+        let object = if self.is_callback {
+            ProfileObject::callback(rules, source(self.source), leak(Calls(&counters[0])))
+        } else {
+            let request = BasicProfile {
+                process: self.process.and_then(process),
+                base: self.base,
+                size: self.size,
+                bucket_log2: self.bucket_log2,
+                buffer: counters,
+                source: source(self.source),
+                affinity: Some(self.affinity.iter().copied().collect()),
+            };
+            ProfileObject::basic(rules, request, machine)
+        };
+        (leak(object.expect("a good request")), counters)
+    }
+}
+
+/// A callback that counts.
+struct Calls(&'static AtomicU32);
+
+impl ProfileCallback for Calls {
+    fn profile_interrupt(&self, _: &dyn InterruptFrame, _: KProfileSource) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+fn a_processor() -> impl Strategy<Value = ProcessorNumber> {
+    prop::sample::select(active().iter().collect::<Vec<_>>())
+}
+
+fn a_process() -> impl Strategy<Value = Option<u64>> {
+    prop::option::of(1u64..4)
+}
+
+fn a_source() -> impl Strategy<Value = u32> {
+    prop::sample::select(vec![0, 0x19, 0x1A])
+}
+
+prop_compose! {
+    fn a_definition()(
+        is_callback in prop::bool::weighted(0.2),
+        process in a_process(),
+        base in 0x1000u64..0x1010,
+        size in 0u64..0x30,
+        bucket_log2 in 2u32..5,
+        spare in 0usize..2,
+        source in a_source(),
+        affinity in prop::collection::btree_set(a_processor(), 1..5),
+    ) -> Definition {
+        let (process, affinity) =
+            if is_callback { (None, active().iter().collect()) } else { (process, affinity) };
+        Definition { process, base, size, bucket_log2, spare, source, affinity, is_callback }
+    }
+}
+
+fn a_step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        3 => (0usize..8, prop::option::weighted(0.2, a_processor()))
+            .prop_map(|(object, refusing)| Step::Start { object, refusing }),
+        2 => (0usize..8).prop_map(|object| Step::Stop { object }),
+        1 => (1u64..4).prop_map(|process| Step::StopProcess { process }),
+        8 => (0xFF8u64..0x1048, a_source(), a_process(), a_processor())
+            .prop_map(|(pc, source, process, on)| Step::Interrupt { pc, source, process, on }),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn random_programs_do_what_the_naive_model_does(
+        inclusive: bool,
+        definitions in prop::collection::vec(a_definition(), 8),
+        steps in prop::collection::vec(a_step(), 1..80),
+    ) {
+        let version: WindowsVersion = if inclusive { Windows8 } else { Windows10v2004 };
+        let mut machine = Machine::new(active());
+        machine.this = processor(0, 3);
+        let lists = leak(Lists::with_rules(x64(version)));
+        let (objects, buffers): (Vec<_>, Vec<_>) =
+            definitions.iter().map(|of| of.create(x64(version), &machine)).unzip();
+        let mut model = Model::new(&definitions, inclusive);
+        for step in steps {
+            match step {
+                Step::Start { object, refusing } => {
+                    machine.refuses_start = refusing.map_or(Affinity::EMPTY, Affinity::of);
+                    let outcome = lists.start(objects[object], &mut machine);
+                    prop_assert_eq!(outcome, model.start(object, refusing));
+                }
+                Step::Stop { object } => {
+                    let outcome = lists.stop(objects[object], &mut machine);
+                    prop_assert_eq!(outcome, model.stop(object));
+                }
+                Step::StopProcess { process: id } => {
+                    lists.stop_process(process(id).unwrap(), &mut machine).unwrap();
+                    model.list.retain(|object| definitions[*object].process != Some(id));
+                }
+                Step::Interrupt { pc, source: from, process: id, on } => {
+                    let frame =
+                        Frame { process: id.and_then(process), processor: on, ..Frame::at(pc) };
+                    let examination = lists.interrupt(&frame, source(from));
+                    prop_assert_eq!(examination, model.interrupt(pc, from, id, on));
+                }
+            }
+            prop_assert_eq!(&machine.running, &model.running());
+            prop_assert_eq!(lists.started(), model.list.len());
+            for (number, object) in objects.iter().enumerate() {
+                prop_assert_eq!(object.is_started(), model.list.contains(&number));
+            }
+        }
+        prop_assert_eq!(buffers.into_iter().map(counts).collect::<Vec<_>>(), model.counts);
+        prop_assert_eq!(lists.statistics(), model.statistics);
+    }
+}
+
+/// One machine's hardware as several processors reach it.
+struct Shared<'m>(&'m Mutex<Machine>, ProcessorNumber);
+
+impl Shared<'_> {
+    fn machine(&self) -> MutexGuard<'_, Machine> {
+        self.0.lock().unwrap()
+    }
+}
+
+impl ProfileHardware for Shared<'_> {
+    fn this_processor(&self) -> ProcessorNumber {
+        self.1
+    }
+    fn active_processors(&self) -> Affinity {
+        self.machine().active
+    }
+    fn supports(&self, source: KProfileSource) -> bool {
+        self.machine().supports(source)
+    }
+    fn start(&mut self, on: ProcessorNumber, source: KProfileSource) -> Result<(), InterfaceError> {
+        self.machine().start(on, source)
+    }
+    fn stop(&mut self, on: ProcessorNumber, source: KProfileSource) -> Result<(), InterfaceError> {
+        self.machine().stop(on, source)
+    }
+}
+
+/// Two threads are interrupted all the time, as processors 0 and 1, while two start and stop
+/// profiles that live no longer than they must, as processors 2 and 3.
+#[test]
+fn after_stop_nobody_touches_the_buffer_and_every_hit_is_in_it() {
+    const TIME_LIMIT: Duration = Duration::from_millis(800);
+    let lists = leak(Lists::new());
+    let machine = Mutex::new(Machine::new(Affinity::first(4)));
+    let (over, counted, rounds) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
+    let play = |number| {
+        let (mut hits, mut seen) = (0, 0);
+        let mut frame = Frame { processor: processor(0, number), ..Frame::default() };
+        while !over.load(Ordering::Relaxed) {
+            frame.pc = 0x1000 + seen % 20;
+            frame.process = process(1 + seen % 2);
+            hits += u64::from(lists.timer_interrupt(&frame).hits);
+            seen += 1;
+        }
+        (hits, seen)
+    };
+    let change = |number: u8| {
+        let mut hardware = Shared(&machine, processor(0, number));
+        let begin = Instant::now();
+        while begin.elapsed() < TIME_LIMIT {
+            let counters: Vec<AtomicU32> = (0..4).map(|_| AtomicU32::new(0)).collect();
+            let owner = process(rounds.fetch_add(1, Ordering::Relaxed) % 3);
+            let request = BasicProfile { process: owner, ..request(&counters) };
+            let object = ProfileObject::basic(Rules::LATEST, request, &hardware).unwrap();
+            // SAFETY: object and buffer live, and stay where they are, until the stop below.
+            unsafe { lists.start_borrowed(&object, &mut hardware) }.unwrap();
+            thread::yield_now();
+            lists.stop(&object, &mut hardware).unwrap();
+            let at_stop = counts(&counters);
+            thread::yield_now();
+            assert_eq!(counts(&counters), at_stop, "counted after stop");
+            counted.fetch_add(at_stop.iter().map(|n| u64::from(*n)).sum(), Ordering::Relaxed);
+        }
+    };
+    let played = thread::scope(|scope| {
+        let players = [0, 1].map(|number| scope.spawn(move || play(number)));
+        let changers = [2, 3].map(|number| scope.spawn(move || change(number)));
+        let changed = changers.map(|changer| changer.join());
+        over.store(true, Ordering::Relaxed);
+        let played = players.map(|player| player.join().unwrap());
+        changed.into_iter().for_each(Result::unwrap);
+        played
+    });
+    let [(hits_0, seen_0), (hits_1, seen_1)] = played;
+    assert_eq!(counted.into_inner(), hits_0 + hits_1);
+    let statistics = lists.statistics();
+    assert_eq!((statistics.seen, statistics.outside), (seen_0 + seen_1, 0));
+    assert_eq!(statistics.hit + statistics.missed, statistics.seen);
+    assert!(machine.into_inner().unwrap().running.is_empty());
+    assert_eq!(lists.started(), 0);
+    assert!(hits_0 + hits_1 > 0 && rounds.into_inner() > 2, "nothing happened");
 }

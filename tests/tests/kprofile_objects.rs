@@ -9,7 +9,7 @@ use kprofile::{
     Frame, Machine, VERSIONS, WIDTHS, buffer, counts, leak, process, processor, request, source,
     x64, x86,
 };
-use pmu_core::{InterruptFrame, KProfileSource};
+use pmu_core::{InterfaceError, InterruptFrame, KProfileSource};
 use pmu_kprofile::CreateError::{
     self, BucketSize, BufferTooSmall, EmptyBuffer, NoCallbackObjects, RangeWraps,
     SegmentWithoutProcess, UnsupportedSource,
@@ -17,8 +17,8 @@ use pmu_kprofile::CreateError::{
 use pmu_kprofile::WindowsVersion::{self, *};
 use pmu_kprofile::layout::Role;
 use pmu_kprofile::{
-    Affinity, BasicProfile, Examination, PointerWidth, ProfileCallback, ProfileObject, Profiles,
-    Rules, Statistics,
+    Affinity, AsOfVersion, BasicProfile, Examination, HalInterface, PointerWidth, ProfileCallback,
+    ProfileHardware, ProfileObject, Profiles, Rules, Statistics,
 };
 use pmu_tests::data;
 
@@ -549,6 +549,44 @@ fn an_object_shows_itself_as_its_windows_lays_it_out() {
                 assert_eq!(member(name), Some(expected), "{rules:?} {name}");
             }
             assert_eq!(member("Source"), (version >= Nt351).then_some(0));
+        }
+    }
+}
+
+/// Before, the HAL had no profile sources but time.
+#[test]
+fn counter_sources_exist_from_the_version_that_brought_their_interface_in_each_width() {
+    use HalInterface::*;
+    for version in VERSIONS {
+        for width in WIDTHS {
+            for interface in [Default, Emon, Amd64] {
+                let since = match (interface, width) {
+                    (Default, _) => None,
+                    (_, PointerWidth::Bits32) => Some(Windows8),
+                    (Amd64, PointerWidth::Bits64) => Some(Server2003Sp1),
+                    (Emon, PointerWidth::Bits64) => Some(Vista),
+                };
+                let expected = since.is_some_and(|since| since <= version);
+                let rules = Rules { version, width };
+                assert_eq!(version.has_counters(interface, width), expected, "{rules:?}");
+
+                let on = processor(0, 1);
+                let mut machine = Machine { unsupported: Some(source(0x77)), ..machine() };
+                let mut hardware = AsOfVersion::new(&mut machine, interface, rules);
+                assert_eq!(hardware.supports(source(0x19)), expected);
+                assert!(hardware.supports(TIME) && !hardware.supports(source(0x77)));
+                assert_eq!(hardware.this_processor(), processor(0, 0));
+                assert_eq!(hardware.active_processors(), Affinity::first(70));
+                hardware.start(on, TIME).unwrap();
+                let started = hardware.start(on, source(0x19));
+                let unsupported = InterfaceError::UnsupportedSource(source(0x19));
+                assert_eq!(started, if expected { Ok(()) } else { Err(unsupported) });
+                if expected {
+                    hardware.stop(on, source(0x19)).unwrap();
+                }
+                hardware.stop(on, TIME).unwrap();
+                assert_eq!(machine.running(), []);
+            }
         }
     }
 }

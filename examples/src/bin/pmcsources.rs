@@ -74,7 +74,7 @@ fn list(arguments: &Arguments) -> Result<(), String> {
 }
 
 fn recorded(file: &Path) -> Result<Machine, String> {
-    let at_fault = |error: &dyn std::fmt::Display| format!("{}: {error}", file.display());
+    let at_fault = |error: &dyn core::fmt::Display| format!("{}: {error}", file.display());
     let bytes = std::fs::read(file).map_err(|error| at_fault(&error))?;
     let text =
         String::from_utf8(bytes).map_err(|_| at_fault(&"not a CPUID dump: not a text in UTF-8"))?;

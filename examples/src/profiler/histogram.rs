@@ -1,8 +1,8 @@
 //! The buckets that profile objects count into, a buffer for each mapped part of a file: all
 //! processes that map it share the buffer.
 
+use core::sync::atomic::{AtomicU32, Ordering};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use pmu_core::{KProfileSource, ProcessId};
 use pmu_kprofile::bucket::Bucket;

@@ -28,10 +28,10 @@ impl Mapping {
 
     /// Whether another shows a part of what this one shows, at the same addresses.
     pub fn contains(&self, other: &Self) -> bool {
-        self.path == other.path
-            && self.start <= other.start
+        self.start <= other.start
             && other.end() <= self.end()
             && other.file_offset.wrapping_sub(self.file_offset) == other.start - self.start
+            && self.path == other.path
     }
 }
 

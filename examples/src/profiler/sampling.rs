@@ -17,7 +17,7 @@ use super::maps::Mapping;
 use super::perf::{Event, PerfEvents, Record, Request, Sample, What};
 use crate::machine::Source;
 
-/// How many mappings of all processes can be profiled at a time.
+/// How many mappings of all processes can be profiled at a time, unless said otherwise.
 const OBJECTS: usize = 4096;
 
 /// How many processors a set can speak of.
@@ -31,10 +31,10 @@ const KERNEL_SIZE: u64 = (1 << 47) - 0x1000;
 /// The name of the kernel among files.
 pub const KERNEL: &str = "[kernel]";
 
-/// Sampling under way.
-pub struct Sampling<E: PerfEvents> {
+/// Sampling under way, of at most `N` mappings at a time.
+pub struct Sampling<E: PerfEvents, const N: usize = OBJECTS> {
     hardware: Hardware<E>,
-    profiles: &'static Profiles<OBJECTS, PROCESSORS>,
+    profiles: &'static Profiles<N, PROCESSORS>,
     kernel: Histogram,
     kernel_object: &'static ProfileObject<'static>,
     histograms: Histograms,
@@ -63,6 +63,26 @@ pub struct Outcome {
     pub kernel_sampled: bool,
 }
 
+impl Outcome {
+    /// What a reader of the profile should know of it.
+    pub fn notes(&self) -> Vec<String> {
+        let user_only = "user mode only: this user may not sample the kernel's execution";
+        [
+            (!self.kernel_sampled).then(|| user_only.into()),
+            (self.lost > 0)
+                .then(|| format!("{} records lost: the ring buffers were full", self.lost)),
+            (self.throttled > 0).then(|| {
+                format!("{} pauses by the kernel, for too many interrupts", self.throttled)
+            }),
+            (self.unprofiled > 0)
+                .then(|| format!("{} mappings not profiled: the lists were full", self.unprofiled)),
+        ]
+        .into_iter()
+        .flatten()
+        .collect()
+    }
+}
+
 /// A process that is running.
 #[derive(Default)]
 struct Process {
@@ -70,7 +90,7 @@ struct Process {
     mappings: Vec<(Mapping, Option<&'static ProfileObject<'static>>)>,
 }
 
-impl<E: PerfEvents> Sampling<E> {
+impl<E: PerfEvents, const N: usize> Sampling<E, N> {
     /// Opens the source's event, at this interval, on all processors: the programs that the calling
     /// thread's children execute from now on are sampled.
     ///
@@ -79,17 +99,12 @@ impl<E: PerfEvents> Sampling<E> {
     pub fn start(events: E, source: &Source, interval: u32) -> Result<Self, Error> {
         let mut hardware = Hardware::new(events, source, interval)?;
         let profiles = Box::leak(Box::new(Profiles::new()));
-        let whole_kernel = Mapping {
-            start: KERNEL_START,
-            size: KERNEL_SIZE,
-            file_offset: 0,
-            path: KERNEL.into(),
-        };
+        let whole_kernel =
+            Mapping { start: KERNEL_START, size: KERNEL_SIZE, file_offset: 0, path: KERNEL.into() };
         // On the global list, and the first of the source: this starts the hardware.
         let kernel = Histogram::coarse(&whole_kernel);
-        let kernel_object = kernel
-            .object(None, KERNEL_START, source.id, &hardware)
-            .map_err(Error::Create)?;
+        let kernel_object =
+            kernel.object(None, KERNEL_START, source.id, &hardware).map_err(Error::Create)?;
         match profiles.start(kernel_object, &mut hardware) {
             Ok(()) => {}
             Err(error) => {
@@ -147,9 +162,7 @@ impl<E: PerfEvents> Sampling<E> {
         self.read()?;
         self.take_in(Vec::new())?;
         for process in self.processes.keys().copied().filter_map(id) {
-            self.profiles
-                .stop_process(process, &mut self.hardware)
-                .map_err(Error::Profile)?;
+            self.profiles.stop_process(process, &mut self.hardware).map_err(Error::Profile)?;
         }
         self.profiles.stop(self.kernel_object, &mut self.hardware).map_err(Error::Profile)?;
         let mut histograms = self.histograms.into_vec();
@@ -293,9 +306,10 @@ impl<E: PerfEvents> Hardware<E> {
             (Some(libc::EACCES | libc::EPERM), _) => {
                 Error::Forbidden { error: refusal, paranoid: self.events.paranoid() }
             }
-            (Some(libc::ENOENT | libc::EOPNOTSUPP | libc::ENODEV | libc::EINVAL), Event::Raw(_)) => {
-                Error::NoCounter { source, error: refusal }
-            }
+            (
+                Some(libc::ENOENT | libc::EOPNOTSUPP | libc::ENODEV | libc::EINVAL),
+                Event::Raw(_),
+            ) => Error::NoCounter { source, error: refusal },
             _ => Error::Perf(refusal),
         }
     }
@@ -321,9 +335,8 @@ impl<E: PerfEvents> ProfileHardware for Hardware<E> {
         source: KProfileSource,
     ) -> Result<(), InterfaceError> {
         let index = processor.index() as u16;
-        let forbidden = |error: &io::Error| {
-            matches!(error.raw_os_error(), Some(libc::EACCES | libc::EPERM))
-        };
+        let forbidden =
+            |error: &io::Error| matches!(error.raw_os_error(), Some(libc::EACCES | libc::EPERM));
         let mut opened = self.events.open(index, &self.request);
         // Most users may sample their own programs, but not the kernel.
         if self.request.kernel && opened.as_ref().is_err_and(forbidden) {
@@ -339,7 +352,11 @@ impl<E: PerfEvents> ProfileHardware for Hardware<E> {
         })
     }
 
-    fn stop(&mut self, processor: ProcessorNumber, _: KProfileSource) -> Result<(), InterfaceError> {
+    fn stop(
+        &mut self,
+        processor: ProcessorNumber,
+        _: KProfileSource,
+    ) -> Result<(), InterfaceError> {
         self.events.close(processor.index() as u16);
         Ok(())
     }

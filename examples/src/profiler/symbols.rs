@@ -1,13 +1,13 @@
 //! From a place in a file to the function and the line there.
 
+use core::cell::OnceCell;
+use core::cmp::Reverse;
 use std::borrow::Cow;
-use std::cell::OnceCell;
-use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use addr2line::Loader;
-use object::{Object, ObjectSegment, ObjectSymbol, SymbolKind};
+use object::{Object, ObjectSection, ObjectSegment, ObjectSymbol, SymbolKind};
 
 /// The function that a place belongs to.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -40,7 +40,13 @@ impl Symbols {
     /// The source line at an offset in a file, where the file tells.
     pub fn line(&mut self, path: &Path, file_offset: u64) -> Option<String> {
         let file = self.file(path)?;
-        let location = file.loader()?.find_location(file.address(file_offset)?).ok()??;
+        let mut frames = file.loader()?.find_frames(file.address(file_offset)?).ok()?;
+        // The last frame is the function's own; those before it were inlined into it.
+        let mut own = None;
+        while let Ok(Some(frame)) = frames.next() {
+            own = frame.location;
+        }
+        let location = own?;
         let name = Path::new(location.file?).file_name()?.to_string_lossy().into_owned();
         Some(match location.line {
             Some(line) => format!("{name}:{line}"),
@@ -103,8 +109,17 @@ impl File {
             .chain(file.dynamic_symbols())
             .filter(|symbol| symbol.is_definition() && symbol.kind() == SymbolKind::Text)
             .filter_map(|symbol| {
-                let name = symbol.name().ok()?.into();
-                Some(Symbol { address: symbol.address(), size: symbol.size(), name })
+                let (address, name) = (symbol.address(), symbol.name().ok()?.into());
+                let size = match symbol.size() {
+                    // Assembly may give no size: then it reaches to the next symbol, or to its
+                    // section's end.
+                    0 => {
+                        let section = file.section_by_index(symbol.section_index()?).ok()?;
+                        (section.address() + section.size()).checked_sub(address)?
+                    }
+                    size => size,
+                };
+                Some(Symbol { address, size, name })
             })
             .collect();
         symbols.sort_by(|a, b| {
@@ -125,8 +140,7 @@ impl File {
     fn function(&self, address: u64) -> Option<Function> {
         let next = self.symbols.partition_point(|symbol| symbol.address <= address);
         let symbol = self.symbols[..next].last()?;
-        // Assembly may give no size: then it reaches to the next symbol.
-        let inside = symbol.size == 0 || address - symbol.address < symbol.size;
+        let inside = address - symbol.address < symbol.size;
         inside.then(|| Function { name: demangle(&symbol.name), start: symbol.address })
     }
 
@@ -177,7 +191,9 @@ mod tests {
         let file_offset = here - mapping.start + mapping.file_offset;
         let mut symbols = Symbols::default();
         let (function, distance) = symbols.function(&mapping.path, file_offset + 4);
-        assert!(function.name.ends_with("this_test_is_found_in_its_own_executable_and_in_this_file"));
+        assert!(
+            function.name.ends_with("this_test_is_found_in_its_own_executable_and_in_this_file")
+        );
         assert_eq!(distance, 4);
         assert!(symbols.line(&mapping.path, file_offset).unwrap().starts_with("symbols.rs:"));
     }
@@ -188,16 +204,17 @@ mod tests {
         let file = File {
             path: "/nowhere".into(),
             segments: vec![Segment { file_offset: 0x1000, file_size: 0x1000, address: 0x40_1000 }],
-            symbols: vec![symbol(0x40_1010, 0x10, "sized"), symbol(0x40_1040, 0, "assembly")],
+            symbols: vec![symbol(0x40_1010, 0x10, "first"), symbol(0x40_1040, 0x100, "second")],
             loader: OnceCell::new(),
         };
         let name = |offset| file.function(file.address(offset)?).map(|function| function.name);
         assert_eq!(name(0xFFF), None);
         assert_eq!(name(0x100F), None);
-        assert_eq!(name(0x1010).as_deref(), Some("sized"));
-        assert_eq!(name(0x101F).as_deref(), Some("sized"));
+        assert_eq!(name(0x1010).as_deref(), Some("first"));
+        assert_eq!(name(0x101F).as_deref(), Some("first"));
         assert_eq!(name(0x1020), None);
-        assert_eq!(name(0x1FFF).as_deref(), Some("assembly"));
-        assert_eq!(name(0x2000), None);
+        assert_eq!(name(0x113F).as_deref(), Some("second"));
+        assert_eq!(name(0x1140), None);
+        assert_eq!(file.address(0x2000), None);
     }
 }

@@ -1,12 +1,12 @@
 //! The profile timer of a thread: a POSIX timer whose signal is the profile interrupt.
 
+use core::mem::zeroed;
+use core::ptr::null_mut;
+use core::time::Duration;
 use std::io;
-use std::mem::zeroed;
-use std::ptr::null_mut;
-use std::time::Duration;
 
 use libc::{c_int, c_void, siginfo_t, ucontext_t};
-use pmu_core::{Interval, InterruptFrame, Platform, ProcessId, ProcessorNumber, TimerUnavailable};
+use pmu_core::{InterruptFrame, Interval, Platform, ProcessId, ProcessorNumber, TimerUnavailable};
 use pmu_kprofile::Profiles;
 
 /// How many objects may be started: one for each executable mapping of the program.

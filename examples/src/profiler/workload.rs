@@ -1,8 +1,8 @@
-//! A program to profile whose shares of time are known by construction: four functions with the same
-//! loop, which run for a fixed proportion of iterations.
+//! A program to profile whose shares of time are known by construction: four functions that take
+//! turns, each for a fixed part of the thread's processor time.
 
-use std::hint::black_box;
-use std::time::Duration;
+use core::hint::black_box;
+use core::time::Duration;
 
 use super::timer::thread_time;
 
@@ -11,9 +11,9 @@ use super::timer::thread_time;
 pub struct Part {
     /// The function's full name.
     pub name: &'static str,
-    /// Its share of all iterations, in percent.
-    pub percent: u64,
-    run: fn(u64),
+    /// Its share of the time, in percent.
+    pub percent: u32,
+    run: fn(Duration),
 }
 
 macro_rules! parts {
@@ -25,15 +25,16 @@ macro_rules! parts {
             run: $function,
         }),*];
 
-        // Each step depends on the one before, so an iteration takes its latency, wherever the loop
-        // lies in memory. The multipliers differ so that no function is merged with another.
+        // The multipliers differ so that no function is merged with another.
         $(#[inline(never)]
-        fn $function(iterations: u64) {
+        fn $function(until: Duration) {
             let mut value = black_box($multiplier);
-            let mut left = iterations;
-            while left != 0 {
-                value = (value ^ (value >> 7)).wrapping_mul($multiplier);
-                left -= 1;
+            while thread_time() < until {
+                let mut left = STEPS;
+                while left != 0 {
+                    value = (value ^ (value >> 7)).wrapping_mul($multiplier);
+                    left -= 1;
+                }
             }
             black_box(value);
         })*
@@ -47,38 +48,22 @@ parts! {
     ten_percent 10 0x94D0_49BB_1331_11EB_u64;
 }
 
-/// How long a round is to take. A part's stretch is then many interrupts long, so that how often it
-/// is interrupted is nearly exactly its share, and not left to chance.
+/// How many steps lie between two looks at the clock: so many that the looks take no share of the
+/// time that is worth mentioning, and so few that a turn ends on time.
+const STEPS: u32 = 1 << 16;
+
+/// How long a round takes. A turn is then many interrupts long, so that how often it is interrupted
+/// is nearly exactly its share, and not left to chance.
 const ROUND: Duration = Duration::from_millis(100);
 
-/// The workload, fitted to this processor's speed.
-#[derive(Debug)]
-pub struct Workload {
-    iterations_per_percent: u64,
-}
-
-impl Workload {
-    /// Finds how many iterations a round must have.
-    pub fn calibrate() -> Self {
-        let mut iterations_per_percent = 100;
-        loop {
-            let trial = Self { iterations_per_percent };
-            let before = thread_time();
-            trial.round();
-            let taken = thread_time().saturating_sub(before);
-            if taken >= ROUND / 10 {
-                let scale = ROUND.as_secs_f64() / taken.as_secs_f64();
-                let fitted = iterations_per_percent as f64 * scale;
-                return Self { iterations_per_percent: fitted as u64 };
-            }
-            iterations_per_percent *= 2;
-        }
-    }
-
-    /// Runs every part once, for its share.
-    pub fn round(&self) {
+/// Runs for at least so much of the calling thread's processor time, in whole rounds.
+pub fn run(length: Duration) {
+    let start = thread_time();
+    let mut until = start;
+    while until - start < length {
         for part in &PARTS {
-            (part.run)(part.percent * self.iterations_per_percent);
+            until += ROUND * part.percent / 100;
+            (part.run)(until);
         }
     }
 }
@@ -89,6 +74,6 @@ mod tests {
 
     #[test]
     fn the_shares_add_up() {
-        assert_eq!(PARTS.iter().map(|part| part.percent).sum::<u64>(), 100);
+        assert_eq!(PARTS.iter().map(|part| part.percent).sum::<u32>(), 100);
     }
 }

@@ -1,10 +1,13 @@
 //! What the tests of kernel profile objects share.
 #![allow(dead_code)] // Each test file uses a part of it.
 
-use std::collections::BTreeSet;
 use core::sync::atomic::{AtomicU32, Ordering};
+use std::collections::BTreeSet;
 
-use pmu_core::{InterfaceError, InterruptFrame, KProfileSource, ProcessId, ProcessorNumber};
+use pmu_core::{
+    InterfaceError, InterruptFrame, KProfileSource, MsrErrorKind, MsrFault, MsrOperation,
+    ProcessId, ProcessorNumber,
+};
 use pmu_kprofile::WindowsVersion::{self, *};
 use pmu_kprofile::{Affinity, BasicProfile, PointerWidth, ProfileHardware, Rules};
 
@@ -135,6 +138,8 @@ pub(crate) struct Machine {
     pub(crate) running: BTreeSet<(ProcessorNumber, u32)>,
     /// The interface has no such source, and no processor can start it.
     pub(crate) unsupported: Option<KProfileSource>,
+    /// The interface has it, and no processor has a counter for it.
+    pub(crate) counterless: Option<KProfileSource>,
     /// The processors on which no start, and on which no stop, succeeds.
     pub(crate) refuses_start: Affinity,
     pub(crate) refuses_stop: Affinity,
@@ -149,6 +154,7 @@ impl Machine {
             active,
             running: BTreeSet::new(),
             unsupported: None,
+            counterless: None,
             refuses_start: Affinity::EMPTY,
             refuses_stop: Affinity::EMPTY,
             changes: 0,
@@ -161,8 +167,15 @@ impl Machine {
     }
 }
 
-/// What [`Machine`] answers where it refuses.
+/// What [`Machine`] answers where it refuses to start.
 pub(crate) const REFUSAL: InterfaceError = InterfaceError::NoFreeCounter(KProfileSource::TIME);
+
+/// What it answers where it refuses to stop.
+pub(crate) const FAULT: InterfaceError = InterfaceError::Faulted(MsrFault {
+    operation: MsrOperation::Write,
+    register: 0x186,
+    kind: MsrErrorKind::GeneralProtection,
+});
 
 impl ProfileHardware for Machine {
     fn this_processor(&self) -> ProcessorNumber {
@@ -179,7 +192,7 @@ impl ProfileHardware for Machine {
 
     fn start(&mut self, on: ProcessorNumber, source: KProfileSource) -> Result<(), InterfaceError> {
         assert!(self.active.contains(on), "{on} is not active");
-        if self.refuses_start.contains(on) {
+        if self.refuses_start.contains(on) || self.counterless == Some(source) {
             return Err(REFUSAL);
         }
         assert!(self.running.insert((on, source.value())), "{source} runs on {on}");
@@ -190,7 +203,7 @@ impl ProfileHardware for Machine {
     fn stop(&mut self, on: ProcessorNumber, source: KProfileSource) -> Result<(), InterfaceError> {
         assert!(self.running.contains(&(on, source.value())), "{source} does not run on {on}");
         if self.refuses_stop.contains(on) {
-            return Err(REFUSAL);
+            return Err(FAULT);
         }
         self.running.remove(&(on, source.value()));
         self.changes += 1;

@@ -5,7 +5,8 @@ use std::ffi::OsStr;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 
-use perf_event::data::parse::Parser;
+use perf_event::data::endian::Native;
+use perf_event::data::parse::{ParseConfig, Parser};
 use perf_event::data::{
     Comm, Exit, Fork, Lost, LostSamples, Mmap2, RecordMetadata, Sample as SampleRecord, Throttle,
     Visitor,
@@ -33,27 +34,7 @@ impl PerfEvents for Kernel {
     }
 
     fn open(&mut self, processor: u16, request: &Request) -> io::Result<()> {
-        let mut builder = match request.event {
-            Event::Clock => Builder::new(Software::TASK_CLOCK),
-            Event::Raw(config) => Builder::new(Raw::new(config)),
-        };
-        let counter = builder
-            .observe_self()
-            .one_cpu(processor.into())
-            // This thread is never sampled: its children are, from when they execute a program.
-            .inherit(true)
-            .enabled(false)
-            .enable_on_exec(true)
-            .sample_period(request.period)
-            .exclude_kernel(!request.kernel)
-            .sample(SampleFlag::IP | SampleFlag::TID | SampleFlag::TIME | SampleFlag::CPU)
-            .sample_id_all(true)
-            .mmap(true)
-            .mmap2(true)
-            .comm(true)
-            .comm_exec(true)
-            .task(true)
-            .build()?;
+        let counter = builder(request).one_cpu(processor.into()).build()?;
         self.samplers.insert(processor, counter.sampled(RING_BYTES)?);
         Ok(())
     }
@@ -66,16 +47,8 @@ impl PerfEvents for Kernel {
         for sampler in self.samplers.values_mut() {
             let config = sampler.as_counter().config().clone();
             while let Some(raw) = sampler.next_record() {
-                // The crate's own parsing drops the header's flags and the time of what is no sample.
-                let (kind, flags, body) = (raw.ty(), raw.misc(), raw.to_contiguous());
-                let size = (HEADER_BYTES + body.len()) as u16;
-                let mut bytes = Vec::with_capacity(size.into());
-                bytes.extend_from_slice(&kind.to_ne_bytes());
-                bytes.extend_from_slice(&flags.to_ne_bytes());
-                bytes.extend_from_slice(&size.to_ne_bytes());
-                bytes.extend_from_slice(&body);
-                let parsed = Parser::new(&*bytes, config.clone()).parse_record(IntoRecord);
-                records.extend(parsed.ok().flatten());
+                let record = parse(raw.ty(), raw.misc(), &raw.to_contiguous(), config.clone());
+                records.extend(record);
             }
         }
     }
@@ -84,6 +57,30 @@ impl PerfEvents for Kernel {
         let text = std::fs::read_to_string("/proc/sys/kernel/perf_event_paranoid").ok()?;
         text.trim().parse().ok()
     }
+}
+
+/// The event as the kernel is to open it.
+fn builder(request: &Request) -> Builder<'static> {
+    let mut builder = match request.event {
+        Event::Clock => Builder::new(Software::TASK_CLOCK),
+        Event::Raw(config) => Builder::new(Raw::new(config)),
+    };
+    builder
+        .observe_self()
+        // This thread is never sampled: its children are, from when they execute a program.
+        .inherit(true)
+        .enabled(false)
+        .enable_on_exec(true)
+        .sample_period(request.period)
+        .exclude_kernel(!request.kernel)
+        .sample(SampleFlag::IP | SampleFlag::TID | SampleFlag::TIME | SampleFlag::CPU)
+        .sample_id_all(true)
+        .mmap(true)
+        .mmap2(true)
+        .comm(true)
+        .comm_exec(true)
+        .task(true);
+    builder
 }
 
 /// `struct perf_event_header`.
@@ -96,6 +93,20 @@ const MODE_KERNEL: u16 = 1;
 /// The flag of a `COMM` record that execve(2) caused, and that of a `MMAP2` record of data.
 const COMM_EXEC: u16 = 1 << 13;
 const MMAP_DATA: u16 = 1 << 13;
+
+/// The record with this header and body; `None` if the profiler does not need it.
+///
+/// (The crate's own parsing of a whole record drops the header's flags, and the time of what is no
+/// sample.)
+fn parse(kind: u32, flags: u16, body: &[u8], config: ParseConfig<Native>) -> Option<Record> {
+    let size = (HEADER_BYTES + body.len()) as u16;
+    let mut bytes = Vec::with_capacity(size.into());
+    bytes.extend_from_slice(&kind.to_ne_bytes());
+    bytes.extend_from_slice(&flags.to_ne_bytes());
+    bytes.extend_from_slice(&size.to_ne_bytes());
+    bytes.extend_from_slice(body);
+    Parser::new(&*bytes, config).parse_record(IntoRecord).ok().flatten()
+}
 
 /// Makes a [`Record`] of the kernel's; `None` of those that the profiler does not need.
 struct IntoRecord;
@@ -175,6 +186,76 @@ fn parse_list(list: &str) -> Option<Vec<u16>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn request(event: Event) -> Request {
+        Request { event, period: 65_536, kernel: false }
+    }
+
+    #[test]
+    fn a_request_becomes_the_attributes_of_the_manual() {
+        let attributes = *builder(&request(Event::Raw(0x412E))).attrs();
+        assert_eq!((attributes.type_, attributes.config), (4, 0x412E)); // PERF_TYPE_RAW
+        // SAFETY: the union's other member has the same type and meaning "frequency".
+        assert_eq!(unsafe { attributes.__bindgen_anon_1.sample_period }, 65_536);
+        assert_eq!((attributes.freq(), attributes.exclude_kernel()), (0, 1));
+        assert_eq!((attributes.disabled(), attributes.inherit()), (1, 1));
+        assert_eq!((attributes.enable_on_exec(), attributes.sample_id_all()), (1, 1));
+        assert_eq!((attributes.mmap2(), attributes.comm_exec(), attributes.task()), (1, 1, 1));
+        let clock = Request { kernel: true, ..request(Event::Clock) };
+        let attributes = *builder(&clock).attrs();
+        assert_eq!((attributes.type_, attributes.config), (1, 1)); // PERF_COUNT_SW_TASK_CLOCK
+        assert_eq!(attributes.exclude_kernel(), 0);
+    }
+
+    /// The body of a record: its words, and the identification that follows in all but samples.
+    fn body(words: &[u64], tail: &[u8], identified: bool) -> Vec<u8> {
+        let mut bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
+        bytes.extend_from_slice(tail);
+        if identified {
+            // pid and tid, time, cpu.
+            bytes.extend([7 | 7 << 32, 1234, 3].iter().flat_map(|word: &u64| word.to_ne_bytes()));
+        }
+        bytes
+    }
+
+    fn parsed(kind: u32, flags: u16, body: &[u8]) -> Option<Record> {
+        parse(kind, flags, body, ParseConfig::from(*builder(&request(Event::Clock)).attrs()))
+    }
+
+    /// Laid out by hand after perf_event_open(2), "MMAP layout".
+    #[test]
+    fn records_are_read_as_the_manual_lays_them_out() {
+        let at = |what| Some(Record { time: 1234, what });
+        let thread = 7 | 8 << 32;
+
+        let sample = body(&[0x40_1000, thread, 1234, 3], &[], false);
+        let expected =
+            |kernel| Sample { process: 7, thread: 8, processor: 3, pc: 0x40_1000, kernel };
+        assert_eq!(parsed(9, 2, &sample), at(What::Sample(expected(false))));
+        assert_eq!(parsed(9, 1, &sample), at(What::Sample(expected(true))));
+
+        // Address, length, offset; device and inode; protection and flags; the path.
+        let words = [thread, 0x40_0000, 0x2000, 0x1000, 0, 0, 0, 5 | 2 << 32];
+        let map = body(&words, b"/bin/ls\0", true);
+        let mapping =
+            Mapping { start: 0x40_0000, size: 0x2000, file_offset: 0x1000, path: "/bin/ls".into() };
+        assert_eq!(parsed(10, 2, &map), at(What::Map { process: 7, mapping }));
+        assert_eq!(parsed(10, MMAP_DATA | 2, &map), None);
+
+        let comm = body(&[thread], b"ls\0\0\0\0\0\0", true);
+        assert_eq!(parsed(3, COMM_EXEC, &comm), at(What::Exec { process: 7 }));
+        assert_eq!(parsed(3, 0, &comm), None);
+
+        let task = body(&[9 | 7 << 32, 9 | 7 << 32, 1234], &[], true);
+        assert_eq!(parsed(7, 0, &task), at(What::Fork { process: 9, parent: 7 }));
+        assert_eq!(parsed(4, 0, &task), at(What::Exit { process: 9 }));
+
+        assert_eq!(parsed(2, 0, &body(&[1, 42], &[], true)), at(What::Lost(42)));
+        assert_eq!(parsed(13, 0, &body(&[43], &[], true)), at(What::Lost(43)));
+        assert_eq!(parsed(5, 0, &body(&[1234, 1, 1], &[], true)), at(What::Throttled));
+        assert_eq!(parsed(0x7FFF, 0, &body(&[0; 8], &[], true)), None);
+        assert_eq!(parsed(9, 2, &sample[..8]), None);
+    }
 
     #[test]
     fn a_processor_list_is_read() {

@@ -1,0 +1,146 @@
+//! `pmu-virt`: instructions of each access, of advancing, and of saving and restoring.
+//!
+//! The limits are the crate's aims; a benchmark that passes its limit fails.
+
+use std::hint::black_box;
+
+use gungraun::prelude::*;
+use gungraun::{Callgrind, EventKind};
+use pmu_virt::{
+    Advanced, AmdConfiguration, Configuration, EventKey, FedEvents, Feed, Headroom,
+    IntelConfiguration, Mode, PmuState, Privilege, Read, VirtualPmu, Written,
+};
+
+/// Eight events, one for each of eight counters.
+fn events() -> FedEvents {
+    let keys: [EventKey; 8] = core::array::from_fn(|n| EventKey::general(0xC0 + n as u16, n as u8));
+    FedEvents::new(&keys).unwrap()
+}
+
+/// A PMU with `running` general counters that count and interrupt, far from an overflow.
+fn pmu(configuration: Configuration, running: u32) -> Box<VirtualPmu> {
+    let mut pmu = Box::new(VirtualPmu::new(configuration, events()).unwrap());
+    for n in 0..running {
+        let select = 0x53_00C0 + u64::from(n) * 0x101;
+        let (register, counter) = match configuration {
+            Configuration::Intel(_) => (0x186 + n, 0x4C1 + n),
+            _ => (0xC001_0200 + 2 * n, 0xC001_0201 + 2 * n),
+        };
+        let _ = pmu.write(register, select);
+        let _ = pmu.write(counter, 0x8000_0000_0000);
+    }
+    pmu
+}
+
+fn intel(running: u32) -> Box<VirtualPmu> {
+    pmu(Configuration::Intel(IntelConfiguration::new(5, 8, 4)), running)
+}
+
+fn amd(running: u32) -> Box<VirtualPmu> {
+    pmu(Configuration::Amd(AmdConfiguration::PerfMonV2 { counters: 8 }), running)
+}
+
+#[library_benchmark]
+#[bench::intel_select(intel(4), 0x187, 0x53_05C5)]
+#[bench::intel_select_not_fed(intel(4), 0x187, 0x53_003C)]
+#[bench::intel_select_stop(intel(4), 0x187, 0)]
+#[bench::intel_counter(intel(4), 0xC1, 0xFFFF_0000)]
+#[bench::intel_counter_full_width(intel(4), 0x4C1, 0xFFFF_FFFF_0000)]
+#[bench::intel_fixed_counter(intel(4), 0x309, 0xFFFF_FFFF_0000)]
+#[bench::intel_fixed_control(intel(4), 0x38D, 0xBBBB)]
+#[bench::intel_global_control(intel(4), 0x38F, 0xF)]
+#[bench::intel_global_clear(intel(4), 0x390, 0xF)]
+#[bench::intel_absent(intel(4), 0x3F1, 0)]
+#[bench::amd_select(amd(4), 0xC001_0202, 0x53_05C5)]
+#[bench::amd_counter(amd(4), 0xC001_0203, 0xFFFF_FFFF_0000)]
+#[bench::amd_global_control(amd(4), 0xC000_0301, 0xF)]
+fn wrmsr(mut pmu: Box<VirtualPmu>, address: u32, value: u64) -> (Box<VirtualPmu>, Written) {
+    let written = black_box(&mut *pmu).write(black_box(address), black_box(value));
+    (pmu, written)
+}
+
+#[library_benchmark]
+#[bench::intel_select(intel(4), 0x187)]
+#[bench::intel_counter(intel(4), 0xC1)]
+#[bench::intel_global_status(intel(4), 0x38E)]
+#[bench::intel_in_use(intel(8), 0x392)]
+#[bench::not_mine(intel(4), 0x10)]
+#[bench::amd_counter(amd(4), 0xC001_0203)]
+#[bench::amd_global_status(amd(4), 0xC000_0300)]
+fn rdmsr(pmu: Box<VirtualPmu>, address: u32) -> (Box<VirtualPmu>, Read) {
+    let read = black_box(&*pmu).read(black_box(address));
+    (pmu, read)
+}
+
+#[library_benchmark]
+#[bench::intel_general(intel(4), 3)]
+#[bench::intel_fixed(intel(4), 0x4000_0001)]
+#[bench::amd(amd(4), 3)]
+fn rdpmc(pmu: Box<VirtualPmu>, ecx: u32) -> (Box<VirtualPmu>, Read) {
+    let read = black_box(&*pmu).read_pmc(black_box(ecx), Mode::KERNEL);
+    (pmu, read)
+}
+
+/// As many events as can be, in both privileges.
+fn happened(each: u64) -> Box<Feed> {
+    let mut feed = Box::new(Feed::new());
+    for n in 0..8u64 {
+        let event = events().find(EventKey::general(0xC0 + n as u16, n as u8)).unwrap();
+        feed.add(event, Privilege::User, each + n);
+        feed.add(event, Privilege::Kernel, each);
+    }
+    feed
+}
+
+type Both = (Box<VirtualPmu>, Box<Feed>, Advanced);
+
+#[library_benchmark]
+#[bench::four_counters(intel(4), happened(1000))]
+#[bench::eight_counters(intel(8), happened(1000))]
+#[bench::amd_eight_counters(amd(8), happened(1000))]
+fn advance(mut pmu: Box<VirtualPmu>, mut feed: Box<Feed>) -> Both {
+    let advanced = black_box(&mut *pmu).advance(black_box(&mut *feed));
+    (pmu, feed, advanced)
+}
+
+// With an overflow, which is to be rare.
+#[library_benchmark]
+#[bench::eight_counters(intel(8), happened(1 << 47))]
+fn advance_to_overflow(mut pmu: Box<VirtualPmu>, mut feed: Box<Feed>) -> Both {
+    let advanced = black_box(&mut *pmu).advance(black_box(&mut *feed));
+    (pmu, feed, advanced)
+}
+
+#[library_benchmark]
+#[bench::four_counters(intel(4))]
+#[bench::eight_counters(intel(8))]
+fn next_overflow(pmu: Box<VirtualPmu>) -> (Box<VirtualPmu>, Headroom) {
+    let headroom = black_box(&*pmu).next_overflow();
+    (pmu, headroom)
+}
+
+#[library_benchmark]
+#[bench::eight_counters(intel(8))]
+fn save(pmu: Box<VirtualPmu>) -> (Box<VirtualPmu>, PmuState) {
+    let state = black_box(&*pmu).state();
+    (pmu, state)
+}
+
+#[library_benchmark]
+#[bench::eight_counters(Box::new(intel(8).state()), events())]
+fn restore(state: Box<PmuState>, events: FedEvents) -> (Box<PmuState>, VirtualPmu) {
+    let pmu = VirtualPmu::restore(black_box(&*state), black_box(events)).unwrap();
+    (state, pmu)
+}
+
+fn at_most(instructions: u64) -> LibraryBenchmarkConfig {
+    let mut callgrind = Callgrind::default();
+    callgrind.hard_limits([(EventKind::Ir, instructions)]);
+    LibraryBenchmarkConfig::default().tool(callgrind).clone()
+}
+
+library_benchmark_group!(name = access, config = at_most(100), benchmarks = [wrmsr, rdmsr, rdpmc]);
+library_benchmark_group!(name = time, config = at_most(200), benchmarks = [advance]);
+library_benchmark_group!(name = rare, benchmarks = [advance_to_overflow, next_overflow, save, restore]);
+
+main!(library_benchmark_groups = [access, time, rare]);

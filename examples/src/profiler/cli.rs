@@ -1,0 +1,224 @@
+//! The command line of `profile`.
+
+use core::time::Duration;
+use std::ffi::OsString;
+use std::io::IsTerminal;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Parser, value_parser};
+use indicatif::ProgressBar;
+use pmu_core::IntervalUnit;
+use pmu_kprofile::Statistics;
+
+use super::error::Error;
+use super::perf::kernel::Kernel;
+use super::report::{Report, Run, machine, svg};
+use super::workload::PARTS;
+use super::{builtin, command};
+use crate::machine::{Machine, Source};
+use crate::output;
+
+/// Shows where a program spends its time, function by function.
+///
+/// Without a COMMAND, a built-in workload is profiled, a few functions with known shares. With one,
+/// it is run as it is and sampled with all that it starts, through Linux's perf events.
+#[derive(Parser)]
+#[command(
+    version,
+    after_help = "Exit status: that of COMMAND (128 and the number of the signal that ended it); \
+                  127 if there is no such command, 126 if it can not be run, 2 for every other \
+                  error, such as no samples of a COMMAND that succeeded."
+)]
+struct Arguments {
+    /// What is to interrupt: a profile source's number or name, see `pmcsources`.
+    #[arg(long, default_value = "ProfileTime", value_name = "NUMBER|NAME")]
+    source: String,
+
+    /// How much lies between two interrupts: units of 100 ns for ProfileTime, events for any other
+    /// source [default: the source's, 10000 or 65536].
+    #[arg(long, value_name = "N")]
+    interval: Option<u64>,
+
+    /// How much processor time the built-in workload takes.
+    #[arg(long, default_value_t = 2, value_parser = value_parser!(u32).range(1..=3600))]
+    seconds: u32,
+
+    /// Draw the profile into a file.
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+
+    /// Print the profile as a JSON object, and nothing else on standard output.
+    #[arg(long, conflicts_with = "csv")]
+    json: bool,
+
+    /// Print the functions as comma-separated values, and nothing else on standard output.
+    #[arg(long)]
+    csv: bool,
+
+    /// Show no progress. (It is shown only on a terminal.)
+    #[arg(long, short)]
+    quiet: bool,
+
+    /// The command to profile, with its arguments.
+    #[arg(trailing_var_arg = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+}
+
+/// The program.
+pub fn main() -> ExitCode {
+    match profile(&Arguments::parse()) {
+        Ok(status) => ExitCode::from(status),
+        Err(error) => {
+            eprintln!("profile: {error}");
+            ExitCode::from(error.exit_status())
+        }
+    }
+}
+
+fn profile(arguments: &Arguments) -> Result<u8, Error> {
+    let machine = Machine::this().ok_or(Error::NotX86)?;
+    let source = machine.find(&arguments.source).map_err(Error::Source)?;
+    let interval = match arguments.interval {
+        None => source.information.interval,
+        Some(units) => {
+            machine.interface().set_interval_of(source.id, units).map_err(Error::Interval)?
+        }
+    };
+    let (report, status) = if arguments.command.is_empty() {
+        (profile_builtin(arguments, &machine, &source, interval)?, 0)
+    } else {
+        profile_command(arguments, &machine, &source, interval)?
+    };
+
+    let text = if arguments.json {
+        machine::json(&report).map_err(|error| written("standard output", error.into()))?
+    } else if arguments.csv {
+        machine::csv(&report).map_err(|error| written("standard output", error.into()))?
+    } else {
+        report.to_string()
+    };
+    let empty = report.statistics.seen == 0;
+    if !empty || arguments.json || arguments.csv {
+        output::print(&text).map_err(|error| written("standard output", error))?;
+    }
+    if let Some(file) = &arguments.svg {
+        let path = file.to_string_lossy();
+        std::fs::write(file, svg::draw(&report)).map_err(|error| written(&path, error))?;
+    }
+    match status {
+        0 if empty => Err(Error::NoSamples),
+        _ if empty => {
+            eprintln!("profile: {}", Error::NoSamples);
+            Ok(status)
+        }
+        _ => Ok(status),
+    }
+}
+
+fn written(path: &str, error: std::io::Error) -> Error {
+    Error::File { path: path.into(), error }
+}
+
+fn profile_builtin(
+    arguments: &Arguments,
+    machine: &Machine,
+    source: &Source,
+    interval: u32,
+) -> Result<Report, Error> {
+    let progress = Progress::new(arguments.quiet);
+    let length = Duration::from_secs(arguments.seconds.into());
+    let outcome = builtin::run(source, interval, length, |so_far| progress.show(so_far))?;
+    drop(progress);
+    let expected = |name: &str| {
+        let part = PARTS.iter().find(|part| part.name == name)?;
+        Some(f64::from(part.percent) / 100.0)
+    };
+    let subject = format!("the built-in workload, {} s of processor time", arguments.seconds);
+    let run = describe(machine, source, interval, subject);
+    Ok(Report::new(run, outcome.statistics, &outcome.histograms, expected))
+}
+
+fn profile_command(
+    arguments: &Arguments,
+    machine: &Machine,
+    source: &Source,
+    interval: u32,
+) -> Result<(Report, u8), Error> {
+    let progress = Progress::new(arguments.quiet);
+    let (outcome, status) = command::run(
+        Kernel::default(),
+        source,
+        interval,
+        &arguments.command,
+        arguments.json || arguments.csv,
+        |so_far| progress.show(so_far),
+    )?;
+    drop(progress);
+    let words: Vec<_> = arguments.command.iter().map(|word| word.to_string_lossy()).collect();
+    let run = describe(machine, source, interval, words.join(" "));
+    let mut report = Report::new(run, outcome.statistics, &outcome.histograms, |_| None);
+    report.notes.extend(outcome.notes());
+    Ok((report, command::exit_code(status)))
+}
+
+fn describe(machine: &Machine, source: &Source, interval: u32, subject: String) -> Run {
+    let interval = match source.information.limits.unit {
+        IntervalUnit::HundredNanoseconds if interval >= 10_000 => {
+            format!("{} ms", f64::from(interval) / 10_000.0)
+        }
+        IntervalUnit::HundredNanoseconds => format!("{} µs", f64::from(interval) / 10.0),
+        IntervalUnit::Events => format!("{interval} events"),
+    };
+    Run {
+        processor: machine.processor().into(),
+        interface: machine.describe_interface(),
+        source: source.name,
+        interval,
+        subject,
+    }
+}
+
+/// A line on the terminal that says how far it is; it vanishes at the end.
+struct Progress(Option<ProgressBar>);
+
+impl Progress {
+    fn new(quiet: bool) -> Self {
+        let shown = !quiet && std::io::stderr().is_terminal();
+        Self(shown.then(ProgressBar::new_spinner))
+    }
+
+    fn show(&self, so_far: Statistics) {
+        if let Some(line) = &self.0 {
+            line.set_message(format!("profiling, {} interrupts so far", so_far.seen));
+            line.tick();
+        }
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        if let Some(line) = &self.0 {
+            line.finish_and_clear();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pmu_core::KProfileSource;
+
+    use super::*;
+
+    #[test]
+    fn an_interval_is_told_in_readable_units() {
+        let machine = Machine::with_interface(pmu_intel::Emon::declared());
+        let told = |source: KProfileSource, interval| {
+            let source = machine.find(&source.value().to_string()).unwrap();
+            describe(&machine, &source, interval, String::new()).interval
+        };
+        assert_eq!(told(KProfileSource::TIME, 10_000), "1 ms");
+        assert_eq!(told(KProfileSource::TIME, 1_221), "122.1 µs");
+        assert_eq!(told(KProfileSource::TOTAL_CYCLES, 65_536), "65536 events");
+    }
+}

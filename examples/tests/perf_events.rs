@@ -1,0 +1,314 @@
+//! Profiling by perf events against a fake of the kernel, which has a PMU, or forbids, or loses.
+
+#![cfg(all(target_os = "linux", target_arch = "x86_64"))]
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::io;
+use std::path::Path;
+use std::rc::Rc;
+
+use pmu_examples::machine::{Machine, Source};
+use pmu_examples::profiler::error::Error;
+use pmu_examples::profiler::maps::Mapping;
+use pmu_examples::profiler::perf::{Event, PerfEvents, Record, Request, Sample, What};
+use pmu_examples::profiler::sampling::{KERNEL, Outcome, Sampling};
+
+/// What was asked of the fake.
+#[derive(Default)]
+struct Asked {
+    opened: Vec<(u16, Request)>,
+    closed: Vec<u16>,
+}
+
+/// A kernel with two processors.
+struct Fake {
+    asked: Rc<RefCell<Asked>>,
+    /// The error with which it answers an open, if any.
+    refusal: fn(u16, &Request) -> Option<i32>,
+    /// What each call of `read` finds.
+    batches: VecDeque<Vec<Record>>,
+}
+
+impl Fake {
+    fn new(batches: impl IntoIterator<Item = Vec<Record>>) -> Self {
+        Self { asked: Rc::default(), refusal: |_, _| None, batches: batches.into_iter().collect() }
+    }
+
+    fn refusing(refusal: fn(u16, &Request) -> Option<i32>) -> Self {
+        Self { refusal, ..Self::new([]) }
+    }
+}
+
+impl PerfEvents for Fake {
+    fn processors(&self) -> io::Result<Vec<u16>> {
+        Ok(vec![0, 65])
+    }
+
+    fn open(&mut self, processor: u16, request: &Request) -> io::Result<()> {
+        match (self.refusal)(processor, request) {
+            Some(error) => Err(io::Error::from_raw_os_error(error)),
+            None => {
+                self.asked.borrow_mut().opened.push((processor, *request));
+                Ok(())
+            }
+        }
+    }
+
+    fn close(&mut self, processor: u16) {
+        self.asked.borrow_mut().closed.push(processor);
+    }
+
+    fn read(&mut self, records: &mut Vec<Record>) {
+        records.extend(self.batches.pop_front().into_iter().flatten());
+    }
+
+    fn paranoid(&self) -> Option<i32> {
+        Some(4)
+    }
+}
+
+fn intel() -> Machine {
+    Machine::with_interface(pmu_intel::Emon::declared())
+}
+
+fn time() -> Source {
+    intel().find("Timer").unwrap()
+}
+
+/// Starts, with as many lists' places as the profiler has.
+fn start(fake: Fake, source: &Source, interval: u32) -> Result<Sampling<Fake>, Error> {
+    Sampling::start(fake, source, interval)
+}
+
+/// Takes all batches in by time, and finishes.
+fn replay(batches: impl IntoIterator<Item = Vec<Record>>) -> Outcome {
+    let fake = Fake::new(batches);
+    let reads = fake.batches.len();
+    let mut sampling = start(fake, &time(), 10_000).unwrap();
+    for _ in 0..reads {
+        sampling.read().unwrap();
+    }
+    sampling.finish().unwrap()
+}
+
+fn map(time: u64, process: u32, start: u64, size: u64, path: &str) -> Record {
+    let mapping = Mapping { start, size, file_offset: 0x1000, path: path.into() };
+    Record { time, what: What::Map { process, mapping } }
+}
+
+fn sample(time: u64, process: u32, pc: u64) -> Record {
+    let sample = Sample { process, thread: process, processor: 65, pc, kernel: pc >> 63 != 0 };
+    Record { time, what: What::Sample(sample) }
+}
+
+fn at(time: u64, what: What) -> Record {
+    Record { time, what }
+}
+
+/// The hits of a file, by offset in the file.
+fn hits(outcome: &Outcome, path: &str) -> Vec<(u64, u64)> {
+    let of_file = outcome.histograms.iter().filter(|histogram| histogram.path == Path::new(path));
+    of_file.flat_map(|histogram| histogram.hits().collect::<Vec<_>>()).collect()
+}
+
+#[test]
+fn every_source_becomes_the_raw_event_of_its_select_on_every_processor() {
+    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/data");
+    for (machine, table) in [
+        (intel(), "emon_sources.csv"),
+        (Machine::with_interface(pmu_amd::Amd64::declared()), "amd64_sources.csv"),
+    ] {
+        let text = std::fs::read_to_string(data.join(table)).unwrap();
+        let mut lines = text.lines().filter(|line| !line.starts_with('#'));
+        let columns: Vec<&str> = lines.next().unwrap().split(',').collect();
+        let select = columns.iter().position(|column| *column == "select").unwrap();
+        let mut tried = 0;
+        for fields in lines.map(|line| line.split(',').collect::<Vec<_>>()) {
+            let source = machine.find(fields[0]).unwrap();
+            let fake = Fake::new([]);
+            let asked = fake.asked.clone();
+            let sampling = start(fake, &source, source.information.interval).unwrap();
+            let expected = if fields[1] == "ProfileTime" {
+                Request { event: Event::Clock, period: 1_000_000, kernel: true }
+            } else {
+                let select = fields[select].strip_prefix("0x").unwrap();
+                let select = u64::from_str_radix(select, 16).unwrap();
+                Request { event: Event::Raw(select & 0xFFFF), period: 65_536, kernel: true }
+            };
+            assert_eq!(asked.borrow().opened, [(0, expected), (65, expected)], "{}", fields[1]);
+            assert!(asked.borrow().closed.is_empty());
+            sampling.finish().unwrap();
+            assert_eq!(asked.borrow().closed, [0, 65], "{}", fields[1]);
+            tried += 1;
+        }
+        assert_eq!(tried, machine.sources().len());
+    }
+}
+
+#[test]
+fn samples_of_a_counter_fall_into_buckets_of_the_process_that_mapped_the_file() {
+    let records = vec![
+        at(1, What::Exec { process: 7 }),
+        map(2, 7, 0x40_0000, 0x1000, "/bin/a"),
+        sample(3, 7, 0x40_0000),
+        sample(4, 7, 0x40_0003),
+        sample(5, 7, 0x40_0FFF),
+        sample(6, 7, 0x40_1000),
+        sample(7, 7, 0x3F_FFFF),
+        sample(8, 8, 0x40_0000),
+        sample(9, 7, 0xFFFF_FFFF_8100_0000),
+    ];
+    let fake = Fake::new([records]);
+    let source = intel().find("LLCMisses").unwrap();
+    let outcome = start(fake, &source, 4_096).unwrap().finish().unwrap();
+    assert_eq!(hits(&outcome, "/bin/a"), [(0x1000, 2), (0x1FFC, 1)]);
+    assert_eq!(hits(&outcome, KERNEL).iter().map(|(_, hits)| hits).sum::<u64>(), 1);
+    assert_eq!((outcome.statistics.seen, outcome.statistics.hit), (7, 4));
+    assert_eq!(outcome.statistics.missed, 3);
+    assert!(outcome.notes().is_empty(), "{:?}", outcome.notes());
+}
+
+#[test]
+fn processes_share_a_files_buckets_wherever_they_map_it() {
+    let outcome = replay([vec![
+        map(1, 7, 0x40_0000, 0x1000, "/lib/x"),
+        map(2, 8, 0x7F00_0000, 0x1000, "/lib/x"),
+        sample(3, 7, 0x40_0010),
+        sample(4, 8, 0x7F00_0010),
+    ]]);
+    assert_eq!(hits(&outcome, "/lib/x"), [(0x1010, 2)]);
+}
+
+#[test]
+fn a_program_that_is_executed_replaces_what_was_mapped() {
+    let outcome = replay([vec![
+        map(1, 7, 0x40_0000, 0x1000, "/bin/old"),
+        sample(2, 7, 0x40_0000),
+        at(3, What::Exec { process: 7 }),
+        sample(4, 7, 0x40_0000),
+        map(5, 7, 0x40_0000, 0x1000, "/bin/new"),
+        sample(6, 7, 0x40_0000),
+    ]]);
+    assert_eq!(hits(&outcome, "/bin/old"), [(0x1000, 1)]);
+    assert_eq!(hits(&outcome, "/bin/new"), [(0x1000, 1)]);
+    assert_eq!(outcome.statistics.missed, 1);
+}
+
+#[test]
+fn a_forked_process_has_its_parents_mappings_until_its_last_thread_ends() {
+    let outcome = replay([vec![
+        map(1, 7, 0x40_0000, 0x1000, "/bin/a"),
+        at(2, What::Fork { process: 8, parent: 7 }),
+        sample(3, 8, 0x40_0000),
+        at(4, What::Fork { process: 8, parent: 8 }),
+        at(5, What::Exit { process: 8 }),
+        sample(6, 8, 0x40_0000),
+        at(7, What::Exit { process: 8 }),
+        sample(8, 8, 0x40_0000),
+        sample(9, 7, 0x40_0000),
+    ]]);
+    assert_eq!(hits(&outcome, "/bin/a"), [(0x1000, 3)]);
+    assert_eq!(outcome.statistics.missed, 1);
+}
+
+#[test]
+fn a_new_mapping_lies_over_an_old_one_but_a_part_told_again_changes_nothing() {
+    let again =
+        Mapping { start: 0x40_1000, size: 0x1000, file_offset: 0x2000, path: "/lib/a".into() };
+    let outcome = replay([vec![
+        map(1, 7, 0x40_0000, 0x4000, "/lib/a"),
+        at(2, What::Map { process: 7, mapping: again }),
+        sample(3, 7, 0x40_0000),
+        sample(4, 7, 0x40_1000),
+        map(5, 7, 0x40_3000, 0x4000, "/lib/b"),
+        sample(6, 7, 0x40_3000),
+    ]]);
+    assert_eq!(hits(&outcome, "/lib/a"), [(0x1000, 1), (0x2000, 1)]);
+    assert_eq!(hits(&outcome, "/lib/b"), [(0x1000, 1)]);
+}
+
+#[test]
+fn a_sample_read_before_the_mapping_that_precedes_it_is_not_missed() {
+    // Another processor's ring buffer holds the mapping, and is read in the next round.
+    let outcome = replay([
+        vec![sample(20, 7, 0x40_0000), sample(21, 7, 0x40_0004)],
+        vec![map(10, 7, 0x40_0000, 0x1000, "/bin/a")],
+        vec![],
+    ]);
+    assert_eq!(hits(&outcome, "/bin/a"), [(0x1000, 1), (0x1004, 1)]);
+    assert_eq!(outcome.statistics.missed, 0);
+}
+
+#[test]
+fn what_the_kernel_loses_or_pauses_is_told() {
+    let outcome =
+        replay([vec![at(1, What::Lost(40)), at(2, What::Lost(2)), at(3, What::Throttled)]]);
+    assert_eq!((outcome.lost, outcome.throttled), (42, 1));
+    let notes = outcome.notes();
+    assert!(notes.iter().any(|note| note.contains("42 records lost")), "{notes:?}");
+    assert!(notes.iter().any(|note| note.contains("1 pauses")), "{notes:?}");
+}
+
+#[test]
+fn mappings_beyond_the_lists_room_are_told_and_the_rest_still_counts() {
+    let map_of = |n: u64| map(n, 7, 0x40_0000 + n * 0x1000, 0x1000, "/lib/many");
+    let mut records: Vec<Record> = (0..10).map(map_of).collect();
+    records.push(sample(20, 7, 0x40_0000));
+    let sampling: Sampling<Fake, 8> =
+        Sampling::start(Fake::new([records]), &time(), 10_000).unwrap();
+    let outcome = sampling.finish().unwrap();
+    // One place on the lists is the kernel's.
+    assert_eq!(outcome.unprofiled, 3);
+    assert!(outcome.notes().iter().any(|note| note.contains("3 mappings not profiled")));
+    assert_eq!(hits(&outcome, "/lib/many"), [(0x1000, 1)]);
+}
+
+#[test]
+fn a_user_who_may_not_sample_the_kernel_samples_the_rest() {
+    let fake = Fake::refusing(|_, request| request.kernel.then_some(libc::EACCES));
+    let asked = fake.asked.clone();
+    let outcome = start(fake, &time(), 10_000).unwrap().finish().unwrap();
+    assert!(asked.borrow().opened.iter().all(|(_, request)| !request.kernel));
+    assert_eq!(asked.borrow().opened.len(), 2);
+    assert!(outcome.notes().iter().any(|note| note.contains("user mode only")));
+}
+
+#[test]
+fn a_kernel_that_forbids_gets_a_message_with_its_setting_and_the_remedy() {
+    for refusal in
+        [(|_, _| Some(libc::EACCES)) as fn(u16, &Request) -> Option<i32>, |_, _| Some(libc::EPERM)]
+    {
+        let Err(error) = start(Fake::refusing(refusal), &time(), 10_000) else {
+            panic!("it was not forbidden");
+        };
+        assert!(matches!(error, Error::Forbidden { paranoid: Some(4), .. }), "{error:?}");
+        let message = error.to_string();
+        for part in ["perf_event_paranoid is 4", "sysctl kernel.perf_event_paranoid=2"] {
+            assert!(message.contains(part), "{message}");
+        }
+    }
+}
+
+#[test]
+fn a_kernel_without_a_pmu_says_so_of_a_counter() {
+    let refusal =
+        |_, request: &Request| matches!(request.event, Event::Raw(_)).then_some(libc::ENOENT);
+    let source = intel().find("TotalCycles").unwrap();
+    let Err(error) = start(Fake::refusing(refusal), &source, 65_536) else {
+        panic!("there was a counter");
+    };
+    assert!(matches!(error, Error::NoCounter { source: "ProfileTotalCycles", .. }), "{error:?}");
+    assert!(start(Fake::refusing(refusal), &time(), 10_000).is_ok());
+}
+
+#[test]
+fn an_event_that_opens_on_one_processor_alone_is_closed_again() {
+    let fake = Fake::refusing(|processor, _| (processor == 65).then_some(libc::EMFILE));
+    let asked = fake.asked.clone();
+    let Err(error) = start(fake, &time(), 10_000) else {
+        panic!("it was not refused");
+    };
+    assert!(matches!(error, Error::Perf(_)), "{error:?}");
+    assert_eq!(asked.borrow().closed, [0]);
+}

@@ -1,0 +1,316 @@
+//! What the driver's operations cost in register accesses: exactly, and as the README's table says.
+//!
+//! R, W and P are RDMSR, WRMSR and RDPMC; A is an unmask of the local APIC's entry, counted at the
+//! platform.
+
+use std::fmt;
+
+use pmu_amd::Amd64;
+use pmu_core::testing::RecordingMsr;
+use pmu_core::{
+    CounterMemory, CounterSlot, KProfileSource, MsrOperation, ProfileInterface, ProfileSource,
+    SavedCounter, SavedCounters, Session, Snapshot,
+};
+use pmu_intel::Emon;
+use pmu_tests::{FakePlatform, RegisterFile};
+
+type Recorder = RecordingMsr<RegisterFile, 128>;
+
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+struct Cost {
+    r: u32,
+    w: u32,
+    p: u32,
+    a: u32,
+}
+
+impl fmt::Display for Cost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let parts = [(self.r, 'R'), (self.w, 'W'), (self.p, 'P'), (self.a, 'A')];
+        let parts = parts.iter().filter(|(n, _)| *n > 0).map(|(n, kind)| format!("{n}{kind}"));
+        f.write_str(&parts.collect::<Vec<_>>().join(" "))
+    }
+}
+
+impl fmt::Debug for Cost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+fn cost(r: u32, w: u32, p: u32, a: u32) -> Cost {
+    Cost { r, w, p, a }
+}
+
+/// What was accessed since the last call.
+fn take(msr: &Recorder, platform: &FakePlatform) -> Cost {
+    assert_eq!(msr.dropped(), 0);
+    let mut cost = Cost { a: platform.unmasked.take(), ..Cost::default() };
+    for access in &msr.take() {
+        *match access.operation {
+            MsrOperation::Read => &mut cost.r,
+            MsrOperation::Write => &mut cost.w,
+            MsrOperation::ReadPmc => &mut cost.p,
+        } += 1;
+    }
+    cost
+}
+
+/// A machine: its interface, its registers, and where the hardware says that counter 0 overflowed.
+struct Machine<I> {
+    interface: I,
+    registers: RegisterFile,
+    freeze: bool,
+    counter_0: u32,
+    status: Option<(u32, u64)>,
+}
+
+fn intel(version: u32, freeze: bool) -> Machine<Emon> {
+    let snapshot = Snapshot::capture(move |leaf: u32, _: u32| {
+        let (eax, ebx, ecx, edx) = match leaf {
+            0 => (0x0A, 0x756E_6547, 0x6C65_746E, 0x4965_6E69),
+            0x0A => (0x0730_0800 | version, 0, 0, 0),
+            _ => (0, 0, 0, 0),
+        };
+        pmu_core::raw_cpuid::CpuIdResult { eax, ebx, ecx, edx }
+    });
+    let registers = RegisterFile::intel(8, version >= 2);
+    registers.set(0x1D9, 0);
+    Machine {
+        interface: Emon::claim(&snapshot).unwrap(),
+        registers,
+        freeze,
+        counter_0: 0xC1,
+        // From version 4 a frozen processor says so in bit 59.
+        status: (version >= 2).then_some((0x38E, 1 | u64::from(freeze && version >= 4) << 59)),
+    }
+}
+
+fn amd(core: bool, v2: bool) -> Machine<Amd64> {
+    let snapshot = Snapshot::capture(move |leaf: u32, _: u32| {
+        let (eax, ebx, ecx, edx) = match leaf {
+            0 => (1, 0x6874_7541, 0x444D_4163, 0x6974_6E65),
+            0x8000_0000 => (0x8000_0022, 0, 0, 0),
+            0x8000_0001 => (0, 0, u32::from(core) << 23, 1 << 29),
+            0x8000_0022 => (v2.into(), 6, 0, 0),
+            _ => (0, 0, 0, 0),
+        };
+        pmu_core::raw_cpuid::CpuIdResult { eax, ebx, ecx, edx }
+    });
+    let registers = match (core, v2) {
+        (false, _) => RegisterFile::amd(),
+        (_, v2) => {
+            let global = if v2 { 0xC000_0300..0xC000_0304 } else { 0..0 };
+            RegisterFile::new((0xC001_0200..0xC001_020C).chain(global), 0xC001_0201).rdpmc_step(2)
+        }
+    };
+    Machine {
+        interface: Amd64::claim(&snapshot).unwrap(),
+        registers,
+        freeze: false,
+        counter_0: if core { 0xC001_0201 } else { 0xC001_0004 },
+        status: v2.then_some((0xC000_0300, 1)),
+    }
+}
+
+/// Costs of one overflow of `n` counters, of a switch out and in, and of one start more.
+fn measure<I: ProfileInterface>(machine: Machine<I>, n: usize) -> (Cost, Cost, Cost) {
+    let Machine { interface, registers, freeze, counter_0, status } = machine;
+    let (msr, platform) = (Recorder::new(registers), FakePlatform::default());
+    let memory = CounterMemory::<[CounterSlot; 8]>::new();
+    let mut session = interface.initialise(&msr, &platform, &memory).unwrap();
+    if freeze {
+        session.freeze_on_interrupt().unwrap();
+    }
+    let sources: Vec<KProfileSource> =
+        interface.sources().iter().skip(1).map(ProfileSource::source).take(n).collect();
+    let (last, others) = sources.split_last().unwrap();
+    for source in others {
+        session.start(*source).unwrap();
+    }
+    take(&msr, &platform);
+    session.start(*last).unwrap();
+    let start = take(&msr, &platform);
+
+    msr.inner().set(counter_0, 5);
+    if let Some((register, value)) = status {
+        msr.inner().set(register, value);
+    }
+    let serviced = interface.service(&msr, &platform, &memory, |_| {}).unwrap();
+    assert_eq!(serviced.overflows, 1);
+    let pmi = take(&msr, &platform);
+
+    if let Some((register, _)) = status {
+        msr.inner().set(register, 0);
+    }
+    let mut area = SavedCounters::<[SavedCounter; 8]>::new();
+    session.save(&mut area, |_| panic!("nothing is pending")).unwrap();
+    assert_eq!(area.len(), n);
+    session.restore(&area).unwrap();
+    (pmi, take(&msr, &platform), start)
+}
+
+#[test]
+fn operations_cost_what_the_table_says() {
+    for n in [1, 2, 4] {
+        let m = n as u32;
+        let start = cost(0, 2, 0, 0);
+        let switch = cost(0, m + 2, m, 0);
+        let switch_by_select = cost(0, 3 * m, m, 0);
+        for version in [2, 3, 4, 5] {
+            let found = measure(intel(version, false), n);
+            assert_eq!(found, (cost(1, 4, 0, 1), switch, start), "v{version}, {n}");
+        }
+        for version in [4, 5] {
+            let found = measure(intel(version, true), n);
+            assert_eq!(found, (cost(1, 2, 0, 1), switch, start), "v{version} freezing, {n}");
+        }
+        let found = measure(intel(3, true), n);
+        assert_eq!(found, (cost(1, 3, 0, 1), switch, start), "v3 freezing, {n}");
+        assert_eq!(measure(intel(1, false), n), (cost(0, 1, m, 1), switch_by_select, start));
+        let legacy = (cost(0, 1, m, 0), switch_by_select, start);
+        assert_eq!(measure(amd(false, false), n), legacy);
+        assert_eq!(measure(amd(true, false), n), legacy);
+        assert_eq!(measure(amd(true, true), n), (cost(1, 2, 0, 0), switch, start));
+    }
+}
+
+/// The README's rows are what is measured, for N = 4.
+#[test]
+fn the_readmes_table_is_what_is_measured() {
+    let readme = include_str!("../../README.md");
+    let rows = [
+        ("Intel, version 2 on", measure(intel(2, false), 4)),
+        ("Intel, version 4 on, freezing", measure(intel(4, true), 4)),
+        ("AMD, legacy and core extension", measure(amd(false, false), 4)),
+        ("AMD, PerfMonV2", measure(amd(true, true), 4)),
+    ];
+    for (name, (pmi, switch, start)) in rows {
+        let row = format!("| {name} | {pmi} | {switch} | {start} |");
+        println!("{row}");
+        assert!(readme.contains(&row), "the README lacks: {row}");
+    }
+}
+
+mod switch {
+    use super::*;
+    use std::cell::RefCell;
+
+    type Control<'a, I> = Session<'a, I, &'a Recorder, &'a FakePlatform>;
+
+    /// Two threads with different sources take turns on one processor.
+    fn take_turns<I: ProfileInterface>(machine: Machine<I>, selects: [u32; 2]) {
+        let (msr, platform) = (Recorder::new(machine.registers), FakePlatform::default());
+        let memory = CounterMemory::<[CounterSlot; 8]>::new();
+        let interface = machine.interface;
+        let mut session: Control<'_, I> = interface.initialise(&msr, &platform, &memory).unwrap();
+        let [a, b, c] = [0x02, 0x06, 0x0B].map(|value| KProfileSource::new(value).unwrap());
+        let (mut first, mut second) =
+            (SavedCounters::<[SavedCounter; 8]>::new(), SavedCounters::<[SavedCounter; 8]>::new());
+        let nothing = |_| panic!("nothing is pending");
+        session.start(a).unwrap();
+        session.start(b).unwrap();
+        msr.inner().set(machine.counter_0, msr.inner().get(machine.counter_0) + 100);
+        session.save(&mut first, nothing).unwrap();
+        assert!(!session.is_running(a) && !session.is_running(b));
+        assert_eq!(first.len(), 2);
+
+        // The other thread's sources do not mix with what is parked.
+        session.start(c).unwrap();
+        assert_eq!(msr.inner().get(selects[1]), 0, "nothing runs for nobody");
+        msr.inner().set(machine.counter_0, msr.inner().get(machine.counter_0) + 7);
+        let mut blocked = session.restore(&first);
+        assert_eq!(blocked, Err(pmu_core::InterfaceError::NotRestorable));
+        session.save(&mut second, nothing).unwrap();
+
+        session.restore(&first).unwrap();
+        assert_eq!((session.read(a), session.read(b)), (Ok(100), Ok(0)));
+        blocked = session.restore(&first);
+        assert_eq!(blocked, Err(pmu_core::InterfaceError::NotRestorable));
+        session.save(&mut first, nothing).unwrap();
+        session.restore(&second).unwrap();
+        assert_eq!(session.read(c), Ok(7));
+        assert!(!session.is_running(a));
+        session.shut_down().unwrap();
+        assert_eq!(selects.map(|select| msr.inner().get(select)), [0, 0]);
+    }
+
+    #[test]
+    fn threads_with_different_sources_do_not_mix() {
+        take_turns(intel(2, false), [0x186, 0x187]);
+        take_turns(intel(1, false), [0x186, 0x187]);
+        take_turns(amd(false, false), [0xC001_0000, 0xC001_0001]);
+        take_turns(amd(true, true), [0xC001_0200, 0xC001_0202]);
+    }
+
+    /// An overflow that became pending on the way out is told once, acknowledged, and what was
+    /// counted since stays counted.
+    fn pending<I: ProfileInterface>(machine: Machine<I>) {
+        let (msr, platform) = (Recorder::new(machine.registers), FakePlatform::default());
+        let memory = CounterMemory::<[CounterSlot; 8]>::new();
+        let interface = machine.interface;
+        let mut session: Control<'_, I> = interface.initialise(&msr, &platform, &memory).unwrap();
+        let source = KProfileSource::TOTAL_ISSUES;
+        session.start(source).unwrap();
+        msr.inner().set(machine.counter_0, 9);
+        if let Some((register, value)) = machine.status {
+            msr.inner().set(register, value & 1);
+        }
+        take(&msr, &platform);
+        let told = RefCell::new(Vec::new());
+        let mut area = SavedCounters::<[SavedCounter; 8]>::new();
+        session.save(&mut area, |overflow| told.borrow_mut().push(overflow)).unwrap();
+        let expected = pmu_core::Overflow { source, events: 0x1_0000, counter: 0 };
+        assert_eq!(*told.borrow(), [expected]);
+        let acknowledged = u32::from(machine.status.is_some());
+        assert_eq!(take(&msr, &platform), cost(0, 1 + acknowledged, 1, 0));
+        // The interrupt comes after all: it finds nothing.
+        let serviced = interface.service(&msr, &platform, &memory, |o| panic!("{o:?}")).unwrap();
+        assert_eq!(serviced.overflows, 0);
+        session.restore(&area).unwrap();
+        assert_eq!(session.read(source), Ok(9));
+    }
+
+    #[test]
+    fn a_pending_overflow_is_neither_lost_nor_told_twice() {
+        pending(intel(2, false));
+        pending(intel(1, false));
+        pending(amd(false, false));
+        pending(amd(true, true));
+    }
+}
+
+mod freezing {
+    use super::*;
+
+    /// Bit 12 of IA32_DEBUGCTL is the session's while it lives; the others are somebody else's.
+    #[test]
+    fn the_bit_is_set_and_given_back() {
+        for before in [0b11, 1 << 12 | 0b11] {
+            let machine = intel(4, true);
+            machine.registers.set(0x1D9, before);
+            let (msr, platform) = (machine.registers, FakePlatform::default());
+            let memory = CounterMemory::<[CounterSlot; 8]>::new();
+            let mut session = machine.interface.initialise(&msr, &platform, &memory).unwrap();
+            session.freeze_on_interrupt().unwrap();
+            assert_eq!(msr.get(0x1D9), 1 << 12 | 0b11);
+            msr.set(0x1D9, msr.get(0x1D9) & !1);
+            session.shut_down().unwrap();
+            assert_eq!(msr.get(0x1D9), before & !1);
+        }
+    }
+
+    #[test]
+    fn not_every_processor_can() {
+        fn refused<I: ProfileInterface>(machine: Machine<I>) {
+            let (msr, platform) = (machine.registers, FakePlatform::default());
+            let memory = CounterMemory::<[CounterSlot; 8]>::new();
+            let mut session = machine.interface.initialise(&msr, &platform, &memory).unwrap();
+            let error = session.freeze_on_interrupt();
+            assert_eq!(error, Err(pmu_core::InterfaceError::FreezeUnsupported));
+        }
+        refused(intel(1, false));
+        refused(amd(false, false));
+        refused(amd(true, true));
+    }
+}

@@ -1,0 +1,645 @@
+//! The vendors' drivers on the software PMU, in strict mode: on every configuration that they claim,
+//! with a fault and with an interrupt at each of their accesses.
+//!
+//! Which bits an access may hold is the model's to say; it is written from the manuals' tables and
+//! shares nothing with the drivers.
+
+mod virt_support;
+
+use std::cell::{Cell, RefCell};
+
+use pmu_amd::Amd64;
+use pmu_core::raw_cpuid::CpuIdResult;
+use pmu_core::{
+    Availability, CounterMemory, CounterSlot, EventSelect, InterfaceError, KProfileSource,
+    MsrFault, NoInterface, Overflow, Platform, ProfileInterface, ProfileSource, Session, Snapshot,
+};
+use pmu_intel::Emon;
+use pmu_virt::mock::{Fault, MockMachine, MockMsr, PmiFault};
+use pmu_virt::{Configuration, EventKey, FedEvents, Feed, Privilege, Vendor, VirtualPmu};
+use virt_support::{AMD_MATRIX, HIDDEN, intel_matrix};
+
+type Mock<'h> = MockMsr<'h, 64>;
+type Memory = CounterMemory<[CounterSlot; 8]>;
+const INTERVAL: u64 = 0x1000;
+
+/// The guest's CPUID, on a host that has every feature.
+fn snapshot(configuration: Configuration) -> Snapshot {
+    let vendor = match configuration.vendor() {
+        Vendor::Intel => [0x756E_6547, 0x6C65_746E, 0x4965_6E69],
+        Vendor::Amd => [0x6874_7541, 0x444D_4163, 0x6974_6E65],
+    };
+    Snapshot::capture(move |leaf, subleaf| {
+        let given = match leaf {
+            0 => CpuIdResult { eax: 0x23, ebx: vendor[0], ecx: vendor[1], edx: vendor[2] },
+            0x8000_0000 => CpuIdResult { eax: 0x8000_0022, ebx: 0, ecx: 0, edx: 0 },
+            // No hypervisor.
+            1 => CpuIdResult { eax: 0x806F8, ebx: 0, ecx: !(1 << 31), edx: u32::MAX },
+            _ => CpuIdResult { eax: u32::MAX, ebx: u32::MAX, ecx: u32::MAX, edx: u32::MAX },
+        };
+        configuration.cpuid(leaf, subleaf, given)
+    })
+}
+
+/// A driver on one configuration. A test is something that runs with any.
+struct Bench<'i, I> {
+    interface: &'i I,
+    configuration: Configuration,
+    /// Two sources for which the model is fed.
+    sources: [KProfileSource; 2],
+    keys: [EventKey; 2],
+}
+
+trait Test {
+    fn run<I: ProfileInterface>(&self, bench: &Bench<'_, I>);
+}
+
+impl<'i, I: ProfileInterface> Bench<'i, I> {
+    fn new(interface: &'i I, configuration: Configuration) -> Self {
+        let rows: Vec<_> = interface
+            .sources()
+            .iter()
+            .filter(|row| row.source() != KProfileSource::TIME && row.canonical().is_none())
+            .filter(|row| interface.query(row.source()).is_supported())
+            .take(2)
+            .collect();
+        let sources = [rows[0].source(), rows[1].source()];
+        let keys =
+            [rows[0].select(), rows[1].select()].map(|s| EventKey::of_select(s.select_bits()));
+        assert_ne!(keys[0], keys[1]);
+        for source in sources {
+            interface.set_interval(source, INTERVAL).unwrap();
+        }
+        Self { interface, configuration, sources, keys }
+    }
+
+    fn events(&self) -> FedEvents {
+        FedEvents::new(&self.keys).unwrap()
+    }
+
+    fn mock<'h>(&self) -> Mock<'h> {
+        Mock::strict(VirtualPmu::new(self.configuration, self.events()).unwrap())
+    }
+
+    /// `count` of a source's event.
+    fn happened(&self, source: usize, count: u64) -> Feed {
+        let mut feed = Feed::new();
+        feed.add(self.events().find(self.keys[source]).unwrap(), Privilege::User, count);
+        feed
+    }
+
+    fn session<'a, 'm>(
+        &'a self,
+        mock: &'m Mock<'m>,
+        memory: &'a Memory,
+    ) -> Session<'a, I, &'m Mock<'m>, &'m Mock<'m>> {
+        self.interface.initialise(mock, mock, memory).unwrap()
+    }
+}
+
+/// Runs a test on every configuration that each driver claims.
+fn everywhere(test: &impl Test) {
+    for intel in intel_matrix() {
+        let configuration = Configuration::Intel(intel);
+        let emon = Emon::claim(&snapshot(configuration)).unwrap();
+        assert_eq!(u32::from(emon.counters()), intel.general.count_ones());
+        test.run(&Bench::new(&emon, configuration));
+    }
+    for (amd, _) in AMD_MATRIX {
+        let configuration = Configuration::Amd(amd);
+        let amd64 = Amd64::claim(&snapshot(configuration)).unwrap();
+        test.run(&Bench::new(&amd64, configuration));
+    }
+}
+
+/// How many counters really run.
+fn running(mock: &Mock<'_>) -> usize {
+    mock.with_pmu(|pmu| pmu.running().count())
+}
+
+/// Whether the hardware has a counter running for the event.
+fn counts(mock: &Mock<'_>, key: EventKey) -> bool {
+    mock.with_pmu(|pmu| pmu.running().any(|event| event.key == key))
+}
+
+/// What the driver says of its sources is what the counters do.
+#[track_caller]
+fn assert_truthful<I: ProfileInterface, P: Platform>(
+    bench: &Bench<'_, I>,
+    session: &Session<'_, I, &Mock<'_>, P>,
+    mock: &Mock<'_>,
+    context: &str,
+) {
+    for (source, key) in bench.sources.into_iter().zip(bench.keys) {
+        assert_eq!(
+            session.is_running(source),
+            counts(mock, key),
+            "{context}: {source} on {:?}",
+            bench.configuration
+        );
+    }
+}
+
+#[test]
+fn a_driver_starts_counts_interrupts_and_stops() {
+    struct Lifecycle;
+    impl Test for Lifecycle {
+        fn run<I: ProfileInterface>(&self, bench: &Bench<'_, I>) {
+            let memory = Memory::new();
+            let reported = RefCell::new(Vec::<Overflow>::new());
+            let handler = |mock: &Mock<'_>| {
+                let push = |overflow| reported.borrow_mut().push(overflow);
+                bench.interface.service(mock, mock, &memory, push).unwrap();
+            };
+            let mock = bench.mock();
+            mock.on_interrupt(&handler);
+            let before = mock.with_pmu(|pmu| pmu.state());
+            let mut session = bench.interface.initialise(&mock, &mock, &memory).unwrap();
+            let source = bench.sources[0];
+            assert_eq!(session.query(source).availability, Availability::Proven);
+            assert_eq!(running(&mock), 0);
+
+            session.start(source).unwrap();
+            assert_truthful(bench, &session, &mock, "started");
+            mock.advance(&mut bench.happened(0, INTERVAL - 1));
+            assert_eq!(session.read(source), Ok(INTERVAL - 1));
+            assert!(reported.borrow().is_empty());
+            mock.advance(&mut bench.happened(0, 3 * INTERVAL + 1));
+            assert_eq!(session.read(source), Ok(0));
+            let overflow = Overflow { source, events: INTERVAL as u32, counter: 0 };
+            assert_eq!(*reported.borrow(), [overflow; 4]);
+            assert_eq!(mock.interrupts(), 4);
+            assert_truthful(bench, &session, &mock, "interrupted");
+
+            session.stop(source).unwrap();
+            assert_truthful(bench, &session, &mock, "stopped");
+            mock.advance(&mut bench.happened(0, 2 * INTERVAL));
+            assert_eq!(mock.interrupts(), 4);
+            session.shut_down().unwrap();
+            assert_eq!(running(&mock), 0);
+            let after = mock.with_pmu(|pmu| pmu.state());
+            assert_eq!(after.global_control, before.global_control);
+            assert_eq!(mock.breach(), None);
+            // A driver of the legacy counters knows no status.
+            if bench.interface.global().is_some() {
+                assert_eq!(after.global_status, 0);
+            }
+        }
+    }
+    everywhere(&Lifecycle);
+}
+
+#[test]
+fn every_counter_takes_a_source_and_interrupts_for_its_own() {
+    struct Full;
+    impl Test for Full {
+        fn run<I: ProfileInterface>(&self, bench: &Bench<'_, I>) {
+            let memory = Memory::new();
+            let reported = RefCell::new(Vec::new());
+            let handler = |mock: &Mock<'_>| {
+                let push = |overflow: Overflow| reported.borrow_mut().push(overflow.source);
+                bench.interface.service(mock, mock, &memory, push).unwrap();
+            };
+            let mock = bench.mock();
+            mock.on_interrupt(&handler);
+            let mut session = bench.interface.initialise(&mock, &mock, &memory).unwrap();
+            let mut started = vec![];
+            for row in bench.interface.sources() {
+                let source = row.source();
+                if source == KProfileSource::TIME || !session.query(source).is_supported() {
+                    continue;
+                }
+                match session.start(source) {
+                    Ok(()) => started.push(source),
+                    Err(error) => {
+                        assert_eq!(error, InterfaceError::NoFreeCounter(source));
+                        break;
+                    }
+                }
+            }
+            assert!(started.len() <= usize::from(bench.interface.counters()));
+            assert_eq!(running(&mock), started.len());
+            for (index, source) in bench.sources.into_iter().enumerate() {
+                reported.borrow_mut().clear();
+                mock.advance(&mut bench.happened(index, 0x1_0000));
+                let expected = session.is_running(source);
+                assert_eq!(reported.borrow().contains(&source), expected);
+            }
+            session.shut_down().unwrap();
+            assert_eq!(running(&mock), 0);
+        }
+    }
+    everywhere(&Full);
+}
+
+/// Something that a driver does, on a session that is ready for it.
+type Operation<I> = for<'a, 'm> fn(
+    &Bench<'_, I>,
+    &mut Session<'a, I, &'m Mock<'m>, &'m Mock<'m>>,
+) -> Result<(), InterfaceError>;
+
+/// Each operation, with what comes before it.
+fn operations<I: ProfileInterface>() -> [(&'static str, Operation<I>, Operation<I>); 4] {
+    fn nothing<I: ProfileInterface>(
+        _: &Bench<'_, I>,
+        _: &mut Session<'_, I, &Mock<'_>, &Mock<'_>>,
+    ) -> Result<(), InterfaceError> {
+        Ok(())
+    }
+    fn start<I: ProfileInterface>(
+        bench: &Bench<'_, I>,
+        session: &mut Session<'_, I, &Mock<'_>, &Mock<'_>>,
+    ) -> Result<(), InterfaceError> {
+        session.start(bench.sources[0])
+    }
+    fn stop<I: ProfileInterface>(
+        bench: &Bench<'_, I>,
+        session: &mut Session<'_, I, &Mock<'_>, &Mock<'_>>,
+    ) -> Result<(), InterfaceError> {
+        session.stop(bench.sources[0])
+    }
+    fn read<I: ProfileInterface>(
+        bench: &Bench<'_, I>,
+        session: &mut Session<'_, I, &Mock<'_>, &Mock<'_>>,
+    ) -> Result<(), InterfaceError> {
+        session.read(bench.sources[0]).map(|_| ())
+    }
+    fn shut_down<I: ProfileInterface>(
+        _: &Bench<'_, I>,
+        session: &mut Session<'_, I, &Mock<'_>, &Mock<'_>>,
+    ) -> Result<(), InterfaceError> {
+        session.shut_down()
+    }
+    [
+        ("start", nothing::<I>, start::<I>),
+        ("stop", start::<I>, stop::<I>),
+        ("read", start::<I>, read::<I>),
+        ("shut down", start::<I>, shut_down::<I>),
+    ]
+}
+
+/// How many accesses an operation makes when nothing fails.
+fn accesses_of<I: ProfileInterface>(
+    bench: &Bench<'_, I>,
+    before: Operation<I>,
+    operation: Operation<I>,
+) -> u32 {
+    let (mock, memory) = (bench.mock(), Memory::new());
+    let mut session = bench.session(&mock, &memory);
+    before(bench, &mut session).unwrap();
+    mock.clear();
+    operation(bench, &mut session).unwrap();
+    mock.accesses().total()
+}
+
+/// The register of the `access`-th access from the end of the trace's records.
+fn faulted(mock: &Mock<'_>) -> Vec<u32> {
+    mock.trace().records().filter(|r| r.outcome.is_err()).map(|r| r.register).collect()
+}
+
+#[test]
+fn after_a_fault_that_passes_a_source_is_started_or_stopped_and_never_half() {
+    struct Transient;
+    impl Test for Transient {
+        fn run<I: ProfileInterface>(&self, bench: &Bench<'_, I>) {
+            for (name, before, operation) in operations::<I>() {
+                for access in 1..=accesses_of(bench, before, operation) {
+                    let (mock, memory) = (bench.mock(), Memory::new());
+                    let mut session = bench.session(&mock, &memory);
+                    before(bench, &mut session).unwrap();
+                    mock.clear();
+                    mock.inject(Fault::At(access));
+                    let outcome = operation(bench, &mut session);
+                    let context = format!("{name}, access {access}: {outcome:?}");
+                    assert!(!matches!(outcome, Err(InterfaceError::Faulted(_))), "{context}");
+                    if let Err(InterfaceError::Access(MsrFault { register, .. })) = outcome {
+                        assert_eq!(faulted(&mock), [register], "{context}");
+                    }
+                    mock.inject(Fault::None);
+                    assert_truthful(bench, &session, &mock, &context);
+                    // And it works on.
+                    if !session.is_running(bench.sources[0]) && name != "shut down" {
+                        session.start(bench.sources[0]).unwrap();
+                        assert_truthful(bench, &session, &mock, &context);
+                    }
+                    session.shut_down().unwrap();
+                    assert_eq!(running(&mock), 0, "{context}");
+                }
+            }
+        }
+    }
+    everywhere(&Transient);
+}
+
+#[test]
+fn after_a_fault_that_stays_the_register_is_named_and_nothing_false_is_said() {
+    struct Persistent;
+    impl Test for Persistent {
+        fn run<I: ProfileInterface>(&self, bench: &Bench<'_, I>) {
+            for (name, before, operation) in operations::<I>() {
+                for access in 1..=accesses_of(bench, before, operation) {
+                    let (mock, memory) = (bench.mock(), Memory::new());
+                    let mut session = bench.session(&mock, &memory);
+                    before(bench, &mut session).unwrap();
+                    mock.clear();
+                    mock.inject(Fault::From(access));
+                    let outcome = operation(bench, &mut session);
+                    let context = format!("{name}, from access {access}: {outcome:?}");
+                    match outcome {
+                        Ok(()) => panic!("{context}: the fault went unnoticed"),
+                        Err(InterfaceError::Access(fault)) => {
+                            // Nothing was changed.
+                            assert!(faulted(&mock).contains(&fault.register), "{context}");
+                            let was_running = name != "start";
+                            assert_eq!(session.is_running(bench.sources[0]), was_running);
+                            assert_truthful(bench, &session, &mock, &context);
+                        }
+                        Err(InterfaceError::Faulted(fault)) => {
+                            assert!(faulted(&mock).contains(&fault.register), "{context}");
+                            // It counts for nobody, and is not handed out again.
+                            assert!(!session.is_running(bench.sources[0]), "{context}");
+                            let not_started = InterfaceError::NotStarted(bench.sources[0]);
+                            assert_eq!(session.read(bench.sources[0]), Err(not_started));
+                            assert_eq!(session.stop(bench.sources[0]), Err(not_started));
+                        }
+                        Err(other) => panic!("{context}: {other:?}"),
+                    }
+                    // When the registers answer again, everything can be stopped.
+                    mock.inject(Fault::None);
+                    session.shut_down().unwrap();
+                    assert_eq!(running(&mock), 0, "{context}");
+                }
+            }
+        }
+    }
+    everywhere(&Persistent);
+}
+
+#[test]
+fn a_missing_register_is_named_at_initialisation() {
+    struct Missing;
+    impl Test for Missing {
+        fn run<I: ProfileInterface>(&self, bench: &Bench<'_, I>) {
+            let used = {
+                let (mock, memory) = (bench.mock(), Memory::new());
+                bench.session(&mock, &memory);
+                let mut used: Vec<u32> = mock
+                    .trace()
+                    .records()
+                    .filter(|r| r.operation != pmu_core::MsrOperation::ReadPmc)
+                    .map(|r| r.register)
+                    .collect();
+                used.sort_unstable();
+                used.dedup();
+                used
+            };
+            for register in used {
+                let (mock, memory) = (bench.mock(), Memory::new());
+                mock.inject(Fault::Register(register));
+                match bench.interface.initialise(&mock, &mock, &memory).map(|_| ()) {
+                    Err(InterfaceError::Access(fault)) => assert_eq!(fault.register, register),
+                    other => panic!("{register:#X}: {other:?}"),
+                }
+                assert_eq!(running(&mock), 0);
+            }
+        }
+    }
+    everywhere(&Missing);
+}
+
+#[test]
+fn a_fault_at_any_access_of_initialisation_leaves_no_counter_running() {
+    struct Initialise;
+    impl Test for Initialise {
+        fn run<I: ProfileInterface>(&self, bench: &Bench<'_, I>) {
+            let accesses = {
+                let (mock, memory) = (bench.mock(), Memory::new());
+                bench.session(&mock, &memory);
+                mock.accesses().total()
+            };
+            for access in 1..=accesses {
+                for fault in [Fault::At(access), Fault::From(access)] {
+                    let (mock, memory) = (bench.mock(), Memory::new());
+                    mock.inject(fault);
+                    let outcome = bench.interface.initialise(&mock, &mock, &memory).map(|_| ());
+                    match outcome {
+                        Err(InterfaceError::Access(f)) => {
+                            assert!(faulted(&mock).contains(&f.register));
+                        }
+                        other => panic!("{fault:?}: {other:?}"),
+                    }
+                    assert_eq!(running(&mock), 0);
+                    // Once it has passed, initialisation succeeds.
+                    mock.inject(Fault::None);
+                    bench.session(&mock, &memory).shut_down().unwrap();
+                }
+            }
+        }
+    }
+    everywhere(&Initialise);
+}
+
+/// Services one interrupt with a fault at each of its accesses; `then` sees the outcome, and how many
+/// interrupts another interval brings.
+fn service_with_faults<I: ProfileInterface>(
+    bench: &Bench<'_, I>,
+    then: impl Fn(&Mock<'_>, &Session<'_, I, &Mock<'_>, &Mock<'_>>, Result<(), MsrFault>, &str),
+) {
+    let accesses = Cell::new(0);
+    for access in 0.. {
+        let memory = Memory::new();
+        let outcome = Cell::new(Ok(()));
+        let fault = Cell::new(if access == 0 { Fault::None } else { Fault::At(access) });
+        let handler = |mock: &Mock<'_>| {
+            mock.clear();
+            mock.inject(fault.take());
+            let serviced = bench.interface.service(mock, mock, &memory, |_| ());
+            outcome.set(serviced.map(|_| ()));
+            if access == 0 {
+                accesses.set(mock.accesses().total());
+            }
+        };
+        let mock = bench.mock();
+        mock.on_interrupt(&handler);
+        let mut session = bench.interface.initialise(&mock, &mock, &memory).unwrap();
+        session.start(bench.sources[0]).unwrap();
+        mock.advance(&mut bench.happened(0, INTERVAL));
+        assert_eq!(mock.interrupts(), 1);
+        let context = format!("service, access {access}: {:?}", outcome.get());
+        then(&mock, &session, outcome.get(), &context);
+        session.shut_down().unwrap();
+        assert_eq!(running(&mock), 0, "{context}");
+        if access == accesses.get() {
+            break;
+        }
+    }
+}
+
+#[test]
+fn a_fault_in_the_interrupt_path_is_reported_with_its_register() {
+    struct Service;
+    impl Test for Service {
+        fn run<I: ProfileInterface>(&self, bench: &Bench<'_, I>) {
+            service_with_faults(bench, |mock, _, outcome, context| match outcome {
+                Ok(()) => assert_eq!(faulted(mock).len(), usize::from(!context.contains(" 0:"))),
+                Err(fault) => assert_eq!(faulted(mock), [fault.register], "{context}"),
+            });
+        }
+    }
+    everywhere(&Service);
+}
+
+#[test]
+#[ignore = "pmu-core's interrupt path does not repeat an access that failed"]
+fn after_a_fault_that_passes_the_interrupt_path_goes_on() {
+    struct GoesOn;
+    impl Test for GoesOn {
+        fn run<I: ProfileInterface>(&self, bench: &Bench<'_, I>) {
+            service_with_faults(bench, |mock, session, _, context| {
+                assert_truthful(bench, session, mock, context);
+                mock.advance(&mut bench.happened(0, INTERVAL));
+                assert_eq!(mock.interrupts(), 2, "{context}");
+            });
+        }
+    }
+    everywhere(&GoesOn);
+}
+
+#[test]
+fn an_interrupt_at_any_access_of_an_operation_does_no_harm() {
+    struct Interrupted;
+    impl Test for Interrupted {
+        fn run<I: ProfileInterface>(&self, bench: &Bench<'_, I>) {
+            for (name, before, operation) in operations::<I>() {
+                for access in 1..=accesses_of(bench, before, operation) {
+                    let memory = Memory::new();
+                    let strangers = Cell::new(0);
+                    let handler = |mock: &Mock<'_>| {
+                        bench
+                            .interface
+                            .service(mock, mock, &memory, |overflow| {
+                                let own = overflow.source == bench.sources[0];
+                                strangers.set(strangers.get() + u32::from(!own));
+                            })
+                            .unwrap();
+                    };
+                    let mock = bench.mock();
+                    mock.on_interrupt(&handler);
+                    let mut session = bench.interface.initialise(&mock, &mock, &memory).unwrap();
+                    before(bench, &mut session).unwrap();
+                    mock.interrupt_at(access);
+                    operation(bench, &mut session).unwrap();
+                    let context = format!("{name}, interrupted at access {access}");
+                    assert_eq!((mock.interrupts(), strangers.get()), (1, 0), "{context}");
+                    assert_truthful(bench, &session, &mock, &context);
+                    if name == "start" || name == "read" {
+                        mock.advance(&mut bench.happened(0, INTERVAL));
+                        assert_eq!(mock.interrupts(), 2, "{context}");
+                    }
+                    session.shut_down().unwrap();
+                }
+            }
+        }
+    }
+    everywhere(&Interrupted);
+}
+
+#[test]
+fn a_late_interrupt_is_serviced_and_a_lost_one_leaves_the_source_running() {
+    struct Delivery;
+    impl Test for Delivery {
+        fn run<I: ProfileInterface>(&self, bench: &Bench<'_, I>) {
+            let memory = Memory::new();
+            let overflows = Cell::new(0);
+            let handler = |mock: &Mock<'_>| {
+                let count = |_| overflows.set(overflows.get() + 1);
+                bench.interface.service(mock, mock, &memory, count).unwrap();
+            };
+            let mock = bench.mock();
+            mock.on_interrupt(&handler);
+            let mut session = bench.interface.initialise(&mock, &mock, &memory).unwrap();
+            session.start(bench.sources[0]).unwrap();
+            mock.inject_pmi(PmiFault::Late(1));
+            mock.advance(&mut bench.happened(0, INTERVAL));
+            assert_eq!((mock.interrupts(), overflows.get()), (0, 0));
+            // The first access passes, the interrupt comes before the second.
+            session.read(bench.sources[0]).unwrap();
+            assert_eq!(mock.interrupts(), 0);
+            session.read(bench.sources[0]).unwrap();
+            assert_eq!((mock.interrupts(), overflows.get()), (1, 1));
+
+            mock.inject_pmi(PmiFault::Lost);
+            mock.advance(&mut bench.happened(0, INTERVAL));
+            assert_eq!(mock.interrupts(), 1);
+            assert_truthful(bench, &session, &mock, "lost");
+            session.stop(bench.sources[0]).unwrap();
+            if bench.interface.global().is_some() {
+                assert_eq!(mock.with_pmu(|pmu| pmu.state()).global_status, 0, "no stale status");
+            }
+        }
+    }
+    everywhere(&Delivery);
+}
+
+#[test]
+fn counters_that_ignore_writes_are_found_out() {
+    struct Ignored;
+    impl Test for Ignored {
+        fn run<I: ProfileInterface>(&self, bench: &Bench<'_, I>) {
+            for number in 0..bench.interface.counters() {
+                use pmu_core::Counter;
+                let counter = bench.interface.counter(number).unwrap();
+                let (mock, memory) = (bench.mock(), Memory::new());
+                mock.inject(Fault::Ignored(counter.value_register().get()));
+                let outcome = bench.interface.initialise(&mock, &mock, &memory).map(|_| ());
+                assert_eq!(outcome, Err(InterfaceError::CountersUnresponsive { counter: number }));
+            }
+        }
+    }
+    everywhere(&Ignored);
+}
+
+#[test]
+fn a_hidden_pmu_is_claimed_by_nobody_or_found_out() {
+    let intel = Emon::claim(&snapshot(HIDDEN[0])).map(|_| ());
+    assert_eq!(intel, Err(NoInterface::NoPerformanceMonitoring));
+    // AMD's legacy counters are declared by no bit; the driver finds them dead.
+    let amd64 = Amd64::claim(&snapshot(HIDDEN[1])).unwrap();
+    let mock = Mock::new(VirtualPmu::new(HIDDEN[1], FedEvents::NONE).unwrap());
+    let memory = Memory::new();
+    let outcome = amd64.initialise(&mock, &mock, &memory).map(|_| ());
+    // RDMSR answers 0, RDPMC faults: whichever the driver tells of is true.
+    assert!(
+        matches!(
+            outcome,
+            Err(InterfaceError::CountersUnresponsive { counter: 0 }
+                | InterfaceError::Access(MsrFault { register: 0, .. }))
+        ),
+        "{outcome:?}"
+    );
+}
+
+#[test]
+fn each_processor_of_a_machine_has_its_own_counters() {
+    struct Machine;
+    impl Test for Machine {
+        fn run<I: ProfileInterface>(&self, bench: &Bench<'_, I>) {
+            let machine = MockMachine::new([bench.mock(), bench.mock()]);
+            let memory = [Memory::new(), Memory::new()];
+            let processors = [0, 1].map(|n| machine.processor(n).unwrap());
+            let mut sessions = [0, 1].map(|n| {
+                machine.run_on(n);
+                bench.interface.initialise(&machine, processors[n], &memory[n]).unwrap()
+            });
+            sessions[1].start(bench.sources[0]).unwrap();
+            assert_eq!(processors.map(running), [0, 1]);
+            machine.run_on(0);
+            sessions[0].start(bench.sources[1]).unwrap();
+            assert!(counts(processors[0], bench.keys[1]) && counts(processors[1], bench.keys[0]));
+            machine.run_on(2);
+            let gone = sessions[0].read(bench.sources[1]);
+            assert!(matches!(gone, Err(InterfaceError::Access(_))));
+        }
+    }
+    everywhere(&Machine);
+}
