@@ -87,8 +87,9 @@ pub enum ProfileError {
     WrongContext,
     /// None of the object's processors is active.
     NoProcessor,
-    /// The hardware refused on a processor. Of a start, everything was undone; a stop went on with
-    /// the other processors and took the object off its list.
+    /// The hardware refused on a processor. Of a start, everything was undone, and if that failed
+    /// somewhere, this is the fault; a stop went on with the other processors and took the object off
+    /// its list.
     Hardware {
         /// Where.
         processor: ProcessorNumber,

@@ -8,6 +8,7 @@ mod affinity;
 pub mod bucket;
 mod error;
 mod hardware;
+mod index;
 pub mod layout;
 mod marks;
 mod object;

@@ -1,6 +1,6 @@
 //! Per-processor marks of interrupts in flight, and their statistics.
 
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU64, Ordering};
 
 use pmu_core::ProcessorNumber;
 
@@ -9,11 +9,23 @@ use pmu_core::ProcessorNumber;
 #[derive(Debug, Default)]
 #[repr(align(64))]
 pub(crate) struct Mark {
-    /// How many examinations are under way: more than one where an interrupt was interrupted.
-    in_flight: AtomicU32,
+    /// Low half: how many examinations are under way, more than one where an interrupt was
+    /// interrupted. High half: how often there was none after there had been.
+    in_flight: AtomicU64,
     seen: AtomicU64,
     hit: AtomicU64,
     outside: AtomicU64,
+}
+
+/// The half that counts examinations under way.
+const UNDER_WAY: u64 = ONCE_NONE - 1;
+/// One more in the half that counts how often there was none.
+const ONCE_NONE: u64 = 1 << 32;
+
+/// That an examination has begun.
+#[derive(Clone, Copy)]
+pub(crate) struct Token {
+    outermost: bool,
 }
 
 /// What became of the interrupts so far.
@@ -33,7 +45,7 @@ pub struct Statistics {
 impl Mark {
     pub(crate) const fn new() -> Self {
         Self {
-            in_flight: AtomicU32::new(0),
+            in_flight: AtomicU64::new(0),
             seen: AtomicU64::new(0),
             hit: AtomicU64::new(0),
             outside: AtomicU64::new(0),
@@ -41,15 +53,18 @@ impl Mark {
     }
 
     /// An examination begins. What it then reads of the lists stays valid until it
-    /// [leaves](Self::leave).
+    /// [leaves](Self::leave) with the token that this returns.
     #[inline]
-    pub(crate) fn enter(&self) {
-        // A read-modify-write, ordered before the load of the current generation: see `is_idle`.
-        self.in_flight.fetch_add(1, Ordering::SeqCst);
+    pub(crate) fn enter(&self) -> Token {
+        // A read-modify-write, ordered before the load of the current generation: see `wait_idle`.
+        let before = self.in_flight.fetch_add(1, Ordering::SeqCst);
+        // What interrupts this examination is over before it goes on. So, as on a stack, the
+        // outermost is the one that found nothing under way.
+        Token { outermost: before & UNDER_WAY == 0 }
     }
 
     #[inline]
-    pub(crate) fn leave(&self, hits: u32, outside: u32) {
+    pub(crate) fn leave(&self, token: Token, hits: u32, outside: u32) {
         self.seen.fetch_add(1, Ordering::Relaxed);
         if hits != 0 {
             self.hit.fetch_add(1, Ordering::Relaxed);
@@ -57,14 +72,25 @@ impl Mark {
         if outside != 0 {
             self.outside.fetch_add(outside.into(), Ordering::Relaxed);
         }
-        self.in_flight.fetch_sub(1, Ordering::Release);
+        let one_less = if token.outermost { ONCE_NONE - 1 } else { u64::MAX };
+        self.in_flight.fetch_add(one_less, Ordering::Release);
     }
 
-    /// Whether no examination is under way. Once this was seen true after a generation was replaced,
-    /// no examination on this processor uses the old one: a later one enters after this
-    /// read-modify-write, and so sees the new one.
-    pub(crate) fn is_idle(&self) -> bool {
-        self.in_flight.fetch_add(0, Ordering::SeqCst) == 0
+    /// Whether an examination is under way on this processor.
+    pub(crate) fn is_under_way(&self) -> bool {
+        self.in_flight.load(Ordering::Relaxed) & UNDER_WAY != 0
+    }
+
+    /// Waits until no examination that is now under way still is. If a generation was replaced before,
+    /// none uses the old one afterwards: a later one enters after this read-modify-write, and so sees
+    /// the new one.
+    pub(crate) fn wait_idle(&self) {
+        let first = self.in_flight.fetch_add(0, Ordering::SeqCst);
+        let mut now = first;
+        while now & UNDER_WAY != 0 && now / ONCE_NONE == first / ONCE_NONE {
+            core::hint::spin_loop();
+            now = self.in_flight.fetch_add(0, Ordering::SeqCst);
+        }
     }
 
     pub(crate) fn add_to(&self, total: &mut Statistics) {

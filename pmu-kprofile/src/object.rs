@@ -6,6 +6,7 @@ use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use pmu_core::{InterruptFrame, KProfileSource, ProcessId};
 
 use crate::bucket::{Bucket, COUNTER_BYTES};
+use crate::index::Key;
 use crate::layout::{KProfile, ListEntry, ObjectType, Role};
 use crate::{Affinity, CreateError, PointerWidth, ProfileHardware, Rules};
 
@@ -220,26 +221,42 @@ impl<'b> ProfileObject<'b> {
         self.owner.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 
+    /// Which interrupts can concern the object.
+    pub(crate) fn key(&self) -> Key {
+        Key {
+            process: self.process.map_or(0, ProcessId::get),
+            source: key_source(self.rules, self.source()),
+        }
+    }
+
+    /// The first and the last address that can concern a basic object; the last is below the first if
+    /// none can.
+    pub(crate) fn range(&self) -> Option<(u64, u64)> {
+        match &self.action {
+            Action::Callback(_) => None,
+            Action::Basic(b) if self.rules.version.end_is_inclusive() => Some((b.base, b.limit)),
+            Action::Basic(b) if b.base < b.limit => Some((b.base, b.limit - 1)),
+            Action::Basic(_) => Some((1, 0)),
+        }
+    }
+
     /// The processors on which the source must run for this object.
     pub(crate) fn processors(&self, active: Affinity) -> Affinity {
         self.affinity.intersection(active)
     }
 
-    /// Looks at an interrupt, and acts if it meets the conditions.
+    /// Acts on an interrupt of the object's [key](Self::key) and [range](Self::range), if it meets
+    /// the other conditions.
     #[inline]
-    pub(crate) fn examine<F: InterruptFrame>(&self, frame: &F, source: KProfileSource) -> Outcome {
-        let version = self.rules.version;
-        if version.has_source_and_affinity()
-            && self.source.load(Ordering::Relaxed) != source.value()
-        {
-            return Outcome::Passed;
-        }
+    pub(crate) fn act<F: InterruptFrame>(&self, frame: &F, source: KProfileSource) -> Outcome {
         match &self.action {
             Action::Basic(basic) => {
-                if version.has_source_and_affinity() && !self.affinity.contains(frame.processor()) {
-                    return Outcome::Passed;
+                let everywhere = !self.rules.version.has_source_and_affinity();
+                if everywhere || self.affinity.contains(frame.processor()) {
+                    basic.count(frame)
+                } else {
+                    Outcome::Passed
                 }
-                basic.count(frame, version.end_is_inclusive())
             }
             Action::Callback(callback) => {
                 callback.profile_interrupt(frame, source);
@@ -281,21 +298,22 @@ impl<'b> ProfileObject<'b> {
     }
 }
 
+/// What the source of an interrupt or an object counts as: before version 3.51, all are one.
+#[inline]
+pub(crate) const fn key_source(rules: Rules, source: KProfileSource) -> u32 {
+    if rules.version.has_source_and_affinity() { source.value() } else { 0 }
+}
+
 /// RFLAGS bit 17: virtual-8086 mode (Intel SDM vol. 1, §3.4.3).
 const VIRTUAL_8086: u64 = 1 << 17;
 
 impl Basic<'_> {
     #[inline]
-    fn count<F: InterruptFrame>(&self, frame: &F, end_is_inclusive: bool) -> Outcome {
-        let pc = frame.pc();
-        let inside = pc >= self.base && (pc < self.limit || (end_is_inclusive && pc == self.limit));
-        if !inside {
-            return Outcome::Passed;
-        }
+    fn count<F: InterruptFrame>(&self, frame: &F) -> Outcome {
         if self.segment != 0 && (frame.flags() & VIRTUAL_8086 == 0 || frame.cs() != self.segment) {
             return Outcome::Passed;
         }
-        let offset = self.bucket.offset(pc - self.base);
+        let offset = self.bucket.offset(frame.pc().wrapping_sub(self.base));
         match self.buffer.get((offset / COUNTER_BYTES) as usize) {
             Some(counter) => {
                 counter.fetch_add(1, Ordering::Relaxed);

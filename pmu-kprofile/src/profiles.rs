@@ -1,18 +1,19 @@
 //! The lists of started profiles, and the examination of an interrupt.
 //!
-//! The lists exist twice, as two generations of an array. An interrupt marks its processor, looks up
+//! The lists exist twice, as two generations of an index. An interrupt marks its processor, looks up
 //! which generation is current, and reads that one; a writer fills the other, makes it current, and
 //! then waits until no processor can still be reading the old one. So the interrupt path is
 //! wait-free, and what was removed is nobody's once `stop` returns.
 
-use core::cell::Cell;
-use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+use core::cell::{Cell, UnsafeCell};
+use core::sync::atomic::{AtomicUsize, Ordering};
 
 use critical_section::Mutex;
-use pmu_core::{InterruptFrame, KProfileSource};
+use pmu_core::{InterruptFrame, KProfileSource, ProcessorNumber};
 
+use crate::index::{Index, Key};
 use crate::marks::{Mark, Statistics, mark_of};
-use crate::object::Outcome;
+use crate::object::{Outcome, key_source};
 use crate::{Affinity, ProfileError, ProfileHardware, ProfileObject, Rules};
 
 /// The started profile objects of a system: each process's list and the global list, for at most `N`
@@ -25,61 +26,45 @@ use crate::{Affinity, ProfileError, ProfileHardware, ProfileObject, Rules};
 /// static PROFILES: Profiles<64, 4> = Profiles::new();
 /// assert_eq!(PROFILES.statistics().seen, 0);
 /// ```
-#[derive(Debug)]
 pub struct Profiles<const N: usize, const P: usize> {
     rules: Rules,
     generations: [Generation<N>; 2],
     /// The index of the generation that interrupts read.
     current: AtomicUsize,
+    started: AtomicUsize,
+    /// The processors on which the hardware runs for the started objects that want it. Belongs to
+    /// the one who changes the lists.
+    processors: UnsafeCell<Affinity>,
     marks: [Mark; P],
     /// Whether somebody is changing the lists.
     changing: Mutex<Cell<bool>>,
 }
 
-/// One state of the lists: objects in the order in which they were started.
-#[derive(Debug)]
-struct Generation<const N: usize> {
-    length: AtomicUsize,
-    objects: [AtomicPtr<ProfileObject<'static>>; N],
+/// One state of the lists.
+struct Generation<const N: usize>(UnsafeCell<Index<N>>);
+
+// SAFETY: an index is read while it is current, and written only by the one who holds the right to
+// change the lists, while it is not current and every processor was seen outside the examination
+// since it was. The pointers in it are those of `Sync` objects, shared.
+unsafe impl<const N: usize> Sync for Generation<N> {}
+// SAFETY: as above; nothing in it belongs to a thread.
+unsafe impl<const N: usize> Send for Generation<N> {}
+
+/// An object on the lists, for as long as they are looked at.
+///
+/// # Safety
+/// - `object` comes from an index that is current, or that a processor's mark keeps from being
+///   written, or whose writer is the caller.
+#[inline]
+unsafe fn listed<'l>(object: *const ProfileObject<'static>) -> &'l ProfileObject<'static> {
+    // SAFETY: the object was started and its `stop` has not returned, which waits for everybody who
+    // may be looking; until then it lives: it is 'static, or that was promised to `start_borrowed`.
+    unsafe { &*object }
 }
 
-impl<const N: usize> Generation<N> {
-    const fn new() -> Self {
-        Self {
-            length: AtomicUsize::new(0),
-            objects: [const { AtomicPtr::new(core::ptr::null_mut()) }; N],
-        }
-    }
-
-    #[inline]
-    fn objects(&self) -> impl Iterator<Item = &ProfileObject<'static>> {
-        let length = self.length.load(Ordering::Acquire);
-        self.objects.iter().take(length).filter_map(|object| {
-            // SAFETY: a pointer in a generation that is, or may be, current is that of an object
-            // that was started and whose `stop` has not returned; until it does, the object lives
-            // (it is 'static, or that was promised to `start_borrowed`).
-            unsafe { object.load(Ordering::Relaxed).as_ref() }
-        })
-    }
-
-    /// Becomes a copy of `from`, without `without` and with `with`. The caller made sure of the room,
-    /// and that nobody reads this generation.
-    fn fill(&self, from: &Self, without: *const (), with: Option<*mut ProfileObject<'static>>) {
-        let kept = from
-            .objects
-            .iter()
-            .take(from.length.load(Ordering::Relaxed))
-            .map(|object| object.load(Ordering::Relaxed))
-            .filter(|object| object.cast_const().cast() != without)
-            .chain(with);
-        let mut length = 0;
-        for (place, object) in self.objects.iter().zip(kept) {
-            place.store(object, Ordering::Relaxed);
-            length += 1;
-        }
-        self.length.store(length, Ordering::Release);
-    }
-}
+// SAFETY: what is not an atomic is either a generation, see above, or belongs to the one who holds the
+// right to change the lists.
+unsafe impl<const N: usize, const P: usize> Sync for Profiles<N, P> {}
 
 /// What became of one interrupt.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -101,8 +86,10 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     pub const fn with_rules(rules: Rules) -> Self {
         Self {
             rules,
-            generations: [const { Generation::new() }; 2],
+            generations: [const { Generation(UnsafeCell::new(Index::new())) }; 2],
             current: AtomicUsize::new(0),
+            started: AtomicUsize::new(0),
+            processors: UnsafeCell::new(Affinity::EMPTY),
             marks: [const { Mark::new() }; P],
             changing: Mutex::new(Cell::new(false)),
         }
@@ -114,8 +101,8 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     }
 
     /// Examines an interrupt with its source: `KeProfileInterruptWithSource`. The objects of the
-    /// interrupted process come first, then the global ones, each in the order in which they were
-    /// started.
+    /// interrupted process come first, then the global ones; of each, callback objects in the order in
+    /// which they were started, then basic ones, whose order does not matter to what they count.
     ///
     /// Interrupt or NMI context, on the processor that the frame names. Wait-free: bounded by the
     /// number of started objects, no lock, no allocation, no panic but a callback's. An interrupt of
@@ -125,19 +112,25 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
         let Some(mark) = mark_of(&self.marks, frame.processor()) else {
             return Examination::default();
         };
-        mark.enter();
+        let token = mark.enter();
         let mut examination = Examination::default();
-        let mut examine = |object: &ProfileObject<'static>| match object.examine(frame, source) {
-            Outcome::Passed => {}
-            Outcome::Acted => examination.hits += 1,
-            Outcome::Outside => examination.outside += 1,
+        // SAFETY: the mark keeps the index from being written until it is left.
+        let lists = unsafe { &*self.generation(self.current.load(Ordering::SeqCst)).get() };
+        let (pc, source_key) = (frame.pc(), key_source(self.rules, source));
+        let mut examine = |object| {
+            // SAFETY: the index is current, or the mark keeps it.
+            match unsafe { listed(object) }.act(frame, source) {
+                Outcome::Passed => {}
+                Outcome::Acted => examination.hits += 1,
+                Outcome::Outside => examination.outside += 1,
+            }
         };
-        let generation = self.generation(self.current.load(Ordering::SeqCst));
-        if let process @ Some(_) = frame.process() {
-            generation.objects().filter(|o| o.process() == process).for_each(&mut examine);
+        if let Some(process) = frame.process() {
+            let key = Key { process: process.get(), source: source_key };
+            lists.for_each(key, pc, &mut examine);
         }
-        generation.objects().filter(|o| o.process().is_none()).for_each(&mut examine);
-        mark.leave(examination.hits, examination.outside);
+        lists.for_each(Key { process: 0, source: source_key }, pc, &mut examine);
+        mark.leave(token, examination.hits, examination.outside);
         examination
     }
 
@@ -148,9 +141,9 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     }
 
     #[inline]
-    fn generation(&self, index: usize) -> &Generation<N> {
+    fn generation(&self, number: usize) -> &UnsafeCell<Index<N>> {
         let [even, odd] = &self.generations;
-        if index & 1 == 0 { even } else { odd }
+        if number & 1 == 0 { &even.0 } else { &odd.0 }
     }
 
     /// Starts a profile: starts the source on each processor that wants it first, then puts the
@@ -188,10 +181,10 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
             owner if owner == me => return Err(ProfileError::AlreadyStarted),
             _ => return Err(ProfileError::OnAnotherList),
         }
-        let lists = self.generation(self.current.load(Ordering::Relaxed));
-        if lists.length.load(Ordering::Relaxed) >= N {
+        if change.lists().len() >= N {
             return Err(ProfileError::AtLimit);
         }
+        change.follow_processors(hardware)?;
         let active = hardware.active_processors();
         let wanted = object.processors(active);
         if wanted.is_empty() {
@@ -202,22 +195,20 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
             return Err(ProfileError::OnAnotherList);
         }
         let source = object.source();
-        let first = wanted.difference(self.processors_of(source, active, None));
+        let first = wanted.difference(change.processors_of(source, active));
         let mut started = Affinity::EMPTY;
         for processor in first.iter() {
             if let Err(error) = hardware.start(processor, source) {
-                for processor in started.iter() {
-                    // A counter that can not be stopped is the session's to remember; the first
-                    // error is the one that explains.
-                    let _ = hardware.stop(processor, source);
-                }
                 object.change_owner(me, 0);
-                return Err(ProfileError::Hardware { processor, error });
+                let error = ProfileError::Hardware { processor, error };
+                return Err(undo(hardware, started, source).err().unwrap_or(error));
             }
             started = started.union(Affinity::of(processor));
         }
-        let pointer = core::ptr::from_ref(object).cast_mut().cast::<ProfileObject<'static>>();
-        change.replace(core::ptr::null(), Some(pointer));
+        let pointer = core::ptr::from_ref(object).cast::<ProfileObject<'static>>();
+        change.replace(|lists, from| {
+            lists.fill_with(from, pointer, object.key(), object.range());
+        });
         Ok(())
     }
 
@@ -249,12 +240,11 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
             owner if owner == me => {}
             _ => return Err(ProfileError::OnAnotherList),
         }
-        let pointer: *const () = core::ptr::from_ref(object).cast();
-        change.replace(pointer, None);
-        let active = hardware.active_processors();
+        let pointer = core::ptr::from_ref(object).cast::<ProfileObject<'static>>();
+        change.replace(|lists, from| lists.fill_without(from, pointer));
+        let active = change.known_processors().intersection(hardware.active_processors());
         let source = object.source();
-        let last =
-            object.processors(active).difference(self.processors_of(source, active, Some(pointer)));
+        let last = object.processors(active).difference(change.processors_of(source, active));
         let mut outcome = Ok(());
         for processor in last.iter() {
             let stopped = hardware.stop(processor, source);
@@ -263,6 +253,19 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
         }
         object.change_owner(me, 0);
         outcome
+    }
+
+    /// Starts what the started profiles want on processors that became active since profiles were
+    /// last started. A kernel that brings processors up later calls this then; otherwise the next
+    /// start does it. A processor that is no longer active is expected to have shut its session down.
+    ///
+    /// # Errors
+    /// See [`ProfileError`]. On the processor that it names, nothing was started. Task context.
+    pub fn update_processors<H: ProfileHardware>(
+        &self,
+        hardware: &mut H,
+    ) -> Result<(), ProfileError> {
+        self.change(hardware)?.follow_processors(hardware)
     }
 
     /// Stops every profile of a process, which is about to end. Task context.
@@ -278,31 +281,16 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
         let change = self.change(hardware)?;
         let mut outcome = Ok(());
         loop {
-            let lists = self.generation(self.current.load(Ordering::Relaxed));
-            let Some(object) = lists.objects().find(|o| o.process() == Some(process)) else {
+            let Some(object) = change.objects().find(|o| o.process() == Some(process)) else {
                 return outcome;
             };
             outcome = outcome.and(self.stop_with(&change, object, hardware));
         }
     }
 
-    /// The processors on which started objects want a source, leaving one object out.
-    fn processors_of(
-        &self,
-        source: KProfileSource,
-        active: Affinity,
-        without: Option<*const ()>,
-    ) -> Affinity {
-        self.generation(self.current.load(Ordering::Relaxed))
-            .objects()
-            .filter(|object| object.source() == source)
-            .filter(|object| Some(core::ptr::from_ref(*object).cast()) != without)
-            .fold(Affinity::EMPTY, |wanted, object| wanted.union(object.processors(active)))
-    }
-
-    /// How many objects are started.
+    /// How many objects are started. Any context.
     pub fn started(&self) -> usize {
-        self.generation(self.current.load(Ordering::SeqCst)).length.load(Ordering::Relaxed)
+        self.started.load(Ordering::Relaxed)
     }
 
     /// What became of the interrupts so far, on all processors. Any context.
@@ -320,13 +308,23 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     /// which could wait for the task that they interrupted.
     fn change<H: ProfileHardware>(&self, hardware: &H) -> Result<Change<'_, N, P>, ProfileError> {
         let mark = mark_of(&self.marks, hardware.this_processor());
-        if mark.is_some_and(|mark| !mark.is_idle()) {
+        if mark.is_some_and(Mark::is_under_way) {
             return Err(ProfileError::WrongContext);
         }
         while critical_section::with(|cs| self.changing.borrow(cs).replace(true)) {
             core::hint::spin_loop();
         }
         Ok(Change { profiles: self })
+    }
+}
+
+impl<const N: usize, const P: usize> core::fmt::Debug for Profiles<N, P> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Profiles")
+            .field("rules", &self.rules)
+            .field("started", &self.started())
+            .field("statistics", &self.statistics())
+            .finish_non_exhaustive()
     }
 }
 
@@ -342,19 +340,86 @@ struct Change<'p, const N: usize, const P: usize> {
 }
 
 impl<const N: usize, const P: usize> Change<'_, N, P> {
-    /// Replaces the current generation by one without an object, or with one more, and waits until
-    /// nobody reads the old one.
-    fn replace(&self, without: *const (), with: Option<*mut ProfileObject<'static>>) {
+    /// The lists as they are; nobody else writes them meanwhile.
+    fn lists(&self) -> &Index<N> {
+        let current = self.profiles.current.load(Ordering::Relaxed);
+        // SAFETY: only who holds the right to change writes an index, and that is not done while this
+        // borrow of the right lives: `replace` writes the other generation.
+        unsafe { &*self.profiles.generation(current).get() }
+    }
+
+    fn objects(&self) -> impl Iterator<Item = &ProfileObject<'static>> {
+        // SAFETY: the index is current.
+        self.lists().objects().map(|object| unsafe { listed(object) })
+    }
+
+    /// The processors on which the started objects want a source.
+    fn processors_of(&self, source: KProfileSource, active: Affinity) -> Affinity {
+        self.objects()
+            .filter(|object| object.source() == source)
+            .fold(Affinity::EMPTY, |wanted, object| wanted.union(object.processors(active)))
+    }
+
+    fn known_processors(&self) -> Affinity {
+        // SAFETY: it belongs to the one who holds the right to change, and no reference to it stays.
+        unsafe { *self.profiles.processors.get() }
+    }
+
+    /// Starts what is wanted on processors that became active, and forgets those that no longer are.
+    fn follow_processors<H: ProfileHardware>(&self, hardware: &mut H) -> Result<(), ProfileError> {
+        let active = hardware.active_processors();
+        let mut known = self.known_processors().intersection(active);
+        let mut outcome = Ok(());
+        for processor in active.difference(known).iter() {
+            match self.start_all(processor, hardware) {
+                Ok(()) => known = known.union(Affinity::of(processor)),
+                Err(error) => outcome = outcome.and(Err(error)),
+            }
+        }
+        // SAFETY: as in `known_processors`.
+        unsafe { *self.profiles.processors.get() = known };
+        outcome
+    }
+
+    /// Starts every source that is wanted on a processor where nothing runs.
+    fn start_all<H: ProfileHardware>(
+        &self,
+        processor: ProcessorNumber,
+        hardware: &mut H,
+    ) -> Result<(), ProfileError> {
+        let here = Affinity::of(processor);
+        let wanting = || self.objects().filter(|object| !object.processors(here).is_empty());
+        let earlier = |count, source| wanting().take(count).any(|object| object.source() == source);
+        for (count, source) in wanting().map(ProfileObject::source).enumerate() {
+            if earlier(count, source) {
+                continue;
+            }
+            if let Err(error) = hardware.start(processor, source) {
+                let mut failure = ProfileError::Hardware { processor, error };
+                for (done, source) in wanting().map(ProfileObject::source).take(count).enumerate() {
+                    if !earlier(done, source) {
+                        failure = undo(hardware, here, source).err().unwrap_or(failure);
+                    }
+                }
+                return Err(failure);
+            }
+        }
+        Ok(())
+    }
+
+    /// Replaces the current generation by one that `fill` makes of it, and waits until nobody reads
+    /// the old one.
+    fn replace(&self, fill: impl FnOnce(&mut Index<N>, &Index<N>)) {
         let profiles = self.profiles;
         let old = profiles.current.load(Ordering::Relaxed);
         let new = old ^ 1;
-        profiles.generation(new).fill(profiles.generation(old), without, with);
+        // SAFETY: this is who holds the right to change; the other generation is not current, and
+        // when it ceased to be, this function waited until nobody read it.
+        let lists = unsafe { &mut *profiles.generation(new).get() };
+        fill(lists, self.lists());
+        profiles.started.store(lists.len(), Ordering::Relaxed);
         profiles.current.swap(new, Ordering::SeqCst);
-        for mark in &profiles.marks {
-            while !mark.is_idle() {
-                core::hint::spin_loop();
-            }
-        }
+        profiles.marks.iter().for_each(Mark::wait_idle);
     }
 }
 
@@ -362,4 +427,18 @@ impl<const N: usize, const P: usize> Drop for Change<'_, N, P> {
     fn drop(&mut self) {
         critical_section::with(|cs| self.profiles.changing.borrow(cs).set(false));
     }
+}
+
+/// Stops a source where it was just started. If that fails too, its error is the one to report.
+fn undo<H: ProfileHardware>(
+    hardware: &mut H,
+    started: Affinity,
+    source: KProfileSource,
+) -> Result<(), ProfileError> {
+    let mut outcome = Ok(());
+    for processor in started.iter() {
+        let stopped = hardware.stop(processor, source);
+        outcome = outcome.and(stopped.map_err(|error| ProfileError::Hardware { processor, error }));
+    }
+    outcome
 }

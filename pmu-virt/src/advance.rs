@@ -55,20 +55,22 @@ impl<P: EventPolicy> VirtualPmu<P> {
     pub fn advance(&mut self, feed: &mut Feed) -> Advanced {
         let model = &mut self.model;
         let running = model.running();
-        let mut general = running & 0xFF;
+        if model.layout.masks[0].max(model.layout.masks[1]) == u64::MAX {
+            // Below, a counter and a feed must fit in 64 bits together.
+            return model.overflow(feed, running, 0);
+        }
+        let mut general = u32::from(running & 0xFF);
         while general != 0 {
-            let place = general.trailing_zeros() as usize % KIND;
-            if model.overflows_in(feed, 0, place) {
+            if model.overflows_in(feed, 0, general.trailing_zeros() as usize % KIND) {
                 // Those before this one were counted to the end of the span: back.
-                return model.overflow(feed, running, (running & 0xFF) - general);
+                return model.overflow(feed, running, (running & 0xFF) - general as Counters);
             }
             general &= general - 1;
         }
-        let mut fixed = running >> KIND;
+        let mut fixed = u32::from(running >> KIND);
         while fixed != 0 {
-            let place = fixed.trailing_zeros() as usize % KIND;
-            if model.overflows_in(feed, 1, place) {
-                return model.overflow(feed, running, running - (fixed << KIND));
+            if model.overflows_in(feed, 1, fixed.trailing_zeros() as usize % KIND) {
+                return model.overflow(feed, running, running - (fixed << KIND) as Counters);
             }
             fixed &= fixed - 1;
         }
@@ -92,19 +94,19 @@ impl<P: EventPolicy> VirtualPmu<P> {
 }
 
 impl Model {
-    /// Counts the whole span on one counter, unless it overflows.
+    /// Counts the whole span on one counter of less than 64 bits, unless it overflows.
     #[inline]
     fn overflows_in(&mut self, feed: &Feed, kind: usize, place: usize) -> bool {
-        let count = feed.at(self.cells[kind][place]);
         let value = &mut self.values[kind][place];
-        let overflows = count > self.layout.masks[kind] - *value;
+        let sum = value.wrapping_add(feed.at(self.cells[kind][place]));
+        let overflows = sum > self.layout.masks[kind];
         if !overflows {
-            *value += count;
+            *value = sum;
         }
         overflows
     }
 
-    /// A counter overflows within the feed. `counted` are those that have had all of it already.
+    /// A counter may overflow within the feed. `counted` are those that have had all of it already.
     #[cold]
     #[inline(never)]
     fn overflow(&mut self, feed: &mut Feed, running: Counters, counted: Counters) -> Advanced {

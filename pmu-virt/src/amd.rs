@@ -85,20 +85,21 @@ enum Register {
 #[inline]
 const fn decode(amd: AmdConfiguration, address: u32) -> Option<Register> {
     use msr::*;
+    let core = address.wrapping_sub(CORE_FIRST);
+    if core <= CORE_LAST - CORE_FIRST && !matches!(amd, AmdConfiguration::Legacy) {
+        let counter = core / 2;
+        return Some(if core & 1 == 0 {
+            Register::Select(counter)
+        } else {
+            Register::Counter(counter)
+        });
+    }
     match address {
         LEGACY_SELECT_FIRST..=LEGACY_SELECT_LAST => {
             Some(Register::Select(address - LEGACY_SELECT_FIRST))
         }
         LEGACY_COUNTER_FIRST..=LEGACY_COUNTER_LAST => {
             Some(Register::Counter(address - LEGACY_COUNTER_FIRST))
-        }
-        CORE_FIRST..=CORE_LAST if !matches!(amd, AmdConfiguration::Legacy) => {
-            let counter = (address - CORE_FIRST) / 2;
-            Some(if address & 1 == 0 {
-                Register::Select(counter)
-            } else {
-                Register::Counter(counter)
-            })
         }
         _ => None,
     }

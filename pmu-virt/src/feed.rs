@@ -58,6 +58,7 @@ pub struct FedEvent(pub(crate) u8);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct FedEvents {
+    /// Ascending; the rest is [`EventKey::NONE`], the greatest.
     keys: [EventKey; EVENTS],
 }
 
@@ -73,16 +74,20 @@ impl FedEvents {
         let mut events = Self::NONE;
         let places = events.keys.get_mut(..keys.len()).ok_or(TooManyEvents(keys.len()))?;
         places.copy_from_slice(keys);
+        events.keys.sort_unstable();
         Ok(events)
     }
 
     /// The event with this key, if it is fed.
     #[inline]
     pub fn find(&self, key: EventKey) -> Option<FedEvent> {
-        // A byte for each comparison and no early exit, so that all are made side by side.
-        let equal = self.keys.map(|fed| u8::from(fed == key));
-        let found = u128::from_le_bytes(equal).trailing_zeros() / 8;
-        (found < EVENTS as u32).then_some(FedEvent(found as u8))
+        let mut place = 0;
+        for step in [8, 4, 2, 1] {
+            if self.keys[(place + step) % EVENTS] <= key {
+                place += step;
+            }
+        }
+        (self.keys[place % EVENTS] == key).then_some(FedEvent(place as u8))
     }
 }
 
@@ -207,6 +212,19 @@ mod tests {
     }
 
     #[test]
+    fn events_are_found_in_whatever_order_they_are_named() {
+        for count in 0..=16 {
+            let keys: std::vec::Vec<_> =
+                (0..count).map(|n| EventKey::general(n * 7 % 16, 1)).collect();
+            let events = FedEvents::new(&keys).unwrap();
+            let mut places: std::vec::Vec<_> =
+                keys.iter().map(|key| events.find(*key).unwrap().0).collect();
+            places.sort();
+            assert!(places.iter().copied().eq(0..count as u8));
+        }
+    }
+
+    #[test]
     fn a_feed_saturates() {
         let mut feed = Feed::new();
         for _ in 0..3 {
@@ -221,8 +239,12 @@ mod tests {
     fn there_is_room_for_sixteen_events() {
         let keys: [EventKey; 17] = core::array::from_fn(|n| EventKey::general(n as u16, 0));
         assert_eq!(FedEvents::new(&keys), Err(TooManyEvents(17)));
-        let events = FedEvents::new(&keys[..16]).unwrap();
-        assert_eq!(events.find(keys[15]), Some(FedEvent(15)));
-        assert_eq!(events.find(keys[16]), None);
+        let events = FedEvents::new(&keys[1..]).unwrap();
+        for (place, key) in (0..).zip(&keys[1..]) {
+            assert_eq!(events.find(*key), Some(FedEvent(place)));
+        }
+        assert_eq!(events.find(keys[0]), None);
+        assert_eq!(events.find(keys[16].edge()), None);
+        assert_eq!(FedEvents::NONE.find(keys[0]), None);
     }
 }

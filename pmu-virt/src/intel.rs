@@ -1,7 +1,7 @@
 //! Intel's registers. Read first: SDM vol. 3B, "Architectural Performance Monitoring"; vol. 4,
 //! "Architectural MSRs".
 
-use crate::model::{Model, bits_of, bytes_of};
+use crate::model::{EACH, KIND, Model, bits_of};
 use crate::{EventPolicy, IntelConfiguration, Read, Write, Written};
 
 /// Register numbers. SDM vol. 4, table "IA-32 Architectural MSRs", in its order.
@@ -184,12 +184,10 @@ pub(crate) fn read(model: &Model, intel: &IntelConfiguration, address: u32) -> R
 /// SDM vol. 3B, "IA32_PERF_GLOBAL_INUSE MSR": an event other than 0 is selected, a fixed counter's
 /// enable field is not 0, an interrupt is enabled anywhere.
 fn in_use(model: &Model) -> u64 {
-    let mut general = 0;
-    for (counter, select) in model.selects.iter().enumerate() {
-        general |= u64::from(*select as u8 != 0) << counter;
-    }
-    let nibbles = bytes_of(model.fixed_control);
-    let fixed = u64::from(bits_of(nibbles | nibbles >> 1));
+    let selected = u64::from_le_bytes(model.selects.map(|select| select as u8));
+    let low = !(EACH << 7);
+    let general = u64::from(bits_of(((selected & low) + low | selected) >> 7));
+    let fixed = u64::from(model.enabled >> KIND);
     let pmi = if model.interrupting != 0 { bits::INUSE_PMI } else { 0 };
     general | fixed << 32 | pmi
 }

@@ -42,10 +42,10 @@ pub(crate) struct Model {
     pub(crate) pmi_pending: bool,
     events: FedEvents,
 
-    /// The fixed counters that the policy allows.
-    allowed_fixed: u8,
-    /// The counters that would count if the global registers let them.
-    enabled: Counters,
+    /// The counters whose event the policy allows.
+    allowed: Counters,
+    /// The counters that their own control lets count.
+    pub(crate) enabled: Counters,
     /// The counters that interrupt when they overflow.
     pub(crate) interrupting: Counters,
     /// What each counter draws from a feed, while it runs.
@@ -202,7 +202,7 @@ impl Model {
             debug_control: 0,
             pmi_pending: false,
             events,
-            allowed_fixed: 0,
+            allowed: 0,
             enabled: 0,
             interrupting: 0,
             cells: [[Cell::EMPTY; KIND]; 2],
@@ -213,10 +213,10 @@ impl Model {
 
     /// Everything that follows from the registers and the policy.
     pub(crate) fn derive<P: EventPolicy>(&mut self, policy: &P) {
-        self.allowed_fixed = 0;
+        self.allowed = 0;
         (self.fixed_cells, self.fixed_fed) = ([0; 2], [0; 2]);
         for counter in 0..KIND as u8 {
-            self.allowed_fixed |= u8::from(policy.allows_fixed(counter)) << counter;
+            self.allowed |= Counters::from(policy.allows_fixed(counter)) << KIND << counter;
             let key = EventKey::fixed(counter);
             for (thread, key) in [key, key.any_thread()].into_iter().enumerate() {
                 if let Some(event) = self.events.find(key) {
@@ -246,8 +246,10 @@ impl Model {
         }
         if enable && (user || kernel) {
             let key = EventKey::of_select(select);
+            self.enabled |= bit;
+            self.allowed &= !bit;
             if policy.allows_general(key.event(), key.unit_mask()) {
-                self.enabled |= bit;
+                self.allowed |= bit;
             }
             self.cells[0][counter] = match self.events.find(key) {
                 Some(event) => Cell::new(event, user, kernel),
@@ -263,7 +265,7 @@ impl Model {
     pub(crate) fn set_fixed_control(&mut self, value: u64) {
         self.fixed_control = value;
         let nibbles = bytes_of(value);
-        let enabled = Counters::from(bits_of(nibbles | nibbles >> 1) & self.allowed_fixed);
+        let enabled = Counters::from(bits_of(nibbles | nibbles >> 1));
         let interrupting = Counters::from(bits_of(nibbles >> 3));
         self.enabled = self.enabled & 0xFF | enabled << KIND;
         self.interrupting = self.interrupting & 0xFF | interrupting << KIND;
@@ -279,16 +281,17 @@ impl Model {
         self.cells[1] = ((cells | privileges) & fed).to_le_bytes().map(Cell);
     }
 
-    /// The counters that count: enabled by their own control and, where there is one, by the global
-    /// one (SDM vol. 3B, "IA32_PERF_GLOBAL_CTRL"; APM vol. 2, "PerfCntrGlobalCtl"), and not frozen.
+    /// The counters that count: allowed, enabled by their own control and, where there is one, by the
+    /// global one (SDM vol. 3B, "IA32_PERF_GLOBAL_CTRL"; APM vol. 2, "PerfCntrGlobalCtl"), and not frozen.
     #[inline]
     pub(crate) fn running(&self) -> Counters {
+        let enabled = self.enabled & self.allowed;
         if self.layout.global == 0 {
-            self.enabled
+            enabled
         } else if intel::is_frozen(self) {
             0
         } else {
-            self.enabled & from_global(self.global_control)
+            enabled & from_global(self.global_control)
         }
     }
 
@@ -351,11 +354,11 @@ impl Model {
 }
 
 /// 1 in each byte.
-const EACH: ByteOfEach = 0x0101_0101_0101_0101;
+pub(crate) const EACH: ByteOfEach = 0x0101_0101_0101_0101;
 
 /// Spreads eight nibbles over eight bytes.
 #[inline]
-pub(crate) const fn bytes_of(nibbles: u64) -> ByteOfEach {
+const fn bytes_of(nibbles: u64) -> ByteOfEach {
     let mut bytes = (nibbles | nibbles << 16) & 0x0000_FFFF_0000_FFFF;
     bytes = (bytes | bytes << 8) & 0x00FF_00FF_00FF_00FF;
     (bytes | bytes << 4) & 0x0F0F_0F0F_0F0F_0F0F

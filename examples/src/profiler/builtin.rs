@@ -12,10 +12,23 @@ use pmu_kprofile::{ProfileError, ProfileObject, Statistics, ThisProcessor};
 
 use super::error::Error;
 use super::histogram::{Histogram, Histograms};
-use super::timer::{PROCESSOR, PROFILES, ThreadTimer, this_process};
+use super::timer::{PROCESSOR, PROFILES, ThreadTimer, late, this_process, thread_time};
 use super::{maps, workload};
 
 use crate::machine::Source;
+
+/// How long the workload runs.
+#[derive(Clone, Copy, Debug)]
+pub enum Length {
+    /// Until there are samples enough to tell the shares, but not forever.
+    Enough,
+    /// For this much processor time.
+    Time(Duration),
+}
+
+/// Samples that are enough, and the processor time after which it is enough all the same.
+const ENOUGH: u64 = 2_000;
+const FOREVER: Duration = Duration::from_secs(20);
 
 /// What profiling came to.
 #[derive(Debug)]
@@ -24,10 +37,14 @@ pub struct Outcome {
     pub histograms: Vec<Histogram>,
     /// What became of the interrupts.
     pub statistics: Statistics,
+    /// Signals of the timer that were left out, because they came while the thread did not run.
+    pub late: u64,
+    /// The processor time that the workload took.
+    pub time: Duration,
 }
 
-/// Profiles the workload for this much processor time, and tells `progress` now and then what became
-/// of the interrupts so far. Not more than once at a time in a process.
+/// Profiles the workload, and tells `progress` now and then what became of the interrupts so far. Not
+/// more than once at a time in a process.
 ///
 /// # Errors
 /// The source is fed by nothing, or the interval is outside its limits. Else this system lacks
@@ -35,7 +52,7 @@ pub struct Outcome {
 pub fn run(
     source: &Source,
     interval: u32,
-    length: Duration,
+    length: Length,
     progress: impl Fn(Statistics),
 ) -> Result<Outcome, Error> {
     // What feeds a source: for time, the thread's timer.
@@ -47,15 +64,19 @@ pub fn run(
 
 fn run_by_time(
     interval: u32,
-    length: Duration,
+    length: Length,
     progress: impl Fn(Statistics),
 ) -> Result<Outcome, Error> {
-    let before = PROFILES.statistics();
+    let (before, late_before) = (PROFILES.statistics(), late());
     let running = AtomicBool::new(true);
     let result = thread::scope(|scope| {
         // The workload has a thread of its own, so that this one's doings are not in the profile.
         let thread = scope.spawn(|| {
-            let result = profile(interval, length);
+            let enough = |time| match length {
+                Length::Enough => since(before).seen >= ENOUGH || time >= FOREVER,
+                Length::Time(length) => time >= length,
+            };
+            let result = profile(interval, enough);
             running.store(false, Ordering::Relaxed);
             result
         });
@@ -65,8 +86,9 @@ fn run_by_time(
         }
         thread.join()
     });
-    let histograms = result.unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
-    Ok(Outcome { histograms, statistics: since(before) })
+    let (histograms, time) = result.unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+    let late = late() - late_before;
+    Ok(Outcome { histograms, statistics: since(before), late, time })
 }
 
 fn since(before: Statistics) -> Statistics {
@@ -80,7 +102,10 @@ fn since(before: Statistics) -> Statistics {
 }
 
 /// Runs the workload on this thread, with profile objects over this program's text.
-fn profile(interval: u32, length: Duration) -> Result<Vec<Histogram>, Error> {
+fn profile(
+    interval: u32,
+    enough: impl Fn(Duration) -> bool,
+) -> Result<(Vec<Histogram>, Duration), Error> {
     let timer = ThreadTimer::new().map_err(Error::Timer)?;
     let interface = DefaultInterface::new();
     interface.set_interval(KProfileSource::TIME, interval.into()).map_err(Error::Interval)?;
@@ -101,11 +126,13 @@ fn profile(interval: u32, length: Duration) -> Result<Vec<Histogram>, Error> {
     for object in &objects {
         PROFILES.start(object, &mut hardware).map_err(Error::Profile)?;
     }
-    workload::run(length);
+    let start = thread_time();
+    workload::run(enough);
+    let time = thread_time() - start;
     for object in &objects {
         PROFILES.stop(object, &mut hardware).map_err(Error::Profile)?;
     }
-    Ok(histograms.into_vec())
+    Ok((histograms.into_vec(), time))
 }
 
 fn failed(error: InterfaceError) -> Error {

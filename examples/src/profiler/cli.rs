@@ -11,11 +11,12 @@ use indicatif::ProgressBar;
 use pmu_core::IntervalUnit;
 use pmu_kprofile::Statistics;
 
+use super::builtin::{self, Length};
+use super::command;
 use super::error::Error;
 use super::perf::kernel::Kernel;
 use super::report::{Report, Run, machine, svg};
 use super::workload::PARTS;
-use super::{builtin, command};
 use crate::machine::{Machine, Source};
 use crate::output;
 
@@ -40,9 +41,9 @@ struct Arguments {
     #[arg(long, value_name = "N")]
     interval: Option<u64>,
 
-    /// How much processor time the built-in workload takes.
-    #[arg(long, default_value_t = 2, value_parser = value_parser!(u32).range(1..=3600))]
-    seconds: u32,
+    /// How much processor time the built-in workload takes [default: until there are 2000 samples].
+    #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..=3600))]
+    seconds: Option<u32>,
 
     /// Draw the profile into a file.
     #[arg(long, value_name = "FILE")]
@@ -127,16 +128,25 @@ fn profile_builtin(
     interval: u32,
 ) -> Result<Report, Error> {
     let progress = Progress::new(arguments.quiet);
-    let length = Duration::from_secs(arguments.seconds.into());
+    let length = match arguments.seconds {
+        None => Length::Enough,
+        Some(seconds) => Length::Time(Duration::from_secs(seconds.into())),
+    };
     let outcome = builtin::run(source, interval, length, |so_far| progress.show(so_far))?;
     drop(progress);
     let expected = |name: &str| {
         let part = PARTS.iter().find(|part| part.name == name)?;
         Some(f64::from(part.percent) / 100.0)
     };
-    let subject = format!("the built-in workload, {} s of processor time", arguments.seconds);
+    let time = outcome.time.as_secs_f64();
+    let subject = format!("the built-in workload, {time:.1} s of processor time");
     let run = describe(machine, source, interval, subject);
-    Ok(Report::new(run, outcome.statistics, &outcome.histograms, expected))
+    let mut report = Report::new(run, outcome.statistics, &outcome.histograms, expected);
+    if outcome.late > 0 {
+        let late = outcome.late;
+        report.notes.push(format!("{late} interrupts left out: the thread waited for its turn"));
+    }
+    Ok(report)
 }
 
 fn profile_command(

@@ -2,6 +2,7 @@
 
 use core::mem::zeroed;
 use core::ptr::null_mut;
+use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
 use std::io;
 
@@ -28,9 +29,9 @@ pub fn this_process() -> Option<ProcessId> {
 
 /// The profile timer of the thread that made it.
 ///
-/// It follows the monotonic clock. A timer on the thread's processor time would be looked at by the
-/// kernel's tick only, that is at 100 to 250 Hz on most systems; and what interrupts a thread whose
-/// turn is over meets it where it was, which is as likely anywhere as its time.
+/// It follows the monotonic clock: a timer on the thread's processor time would be looked at by the
+/// kernel's tick only, at 100 to 250 Hz on most systems. What fires while the thread waits for its
+/// turn is left out: see [`interrupt`].
 #[derive(Debug)]
 pub struct ThreadTimer {
     timer: libc::timer_t,
@@ -61,14 +62,11 @@ impl ThreadTimer {
         Ok(Self { timer })
     }
 
-    fn set(&self, every: Duration) -> io::Result<()> {
-        let every = libc::timespec {
-            tv_sec: every.as_secs() as libc::time_t,
-            tv_nsec: every.subsec_nanos().into(),
-        };
-        let setting = libc::itimerspec { it_interval: every, it_value: every };
+    /// Fires first at `first`, and then each `every`; never, if `first` is zero.
+    fn set(&self, first: Duration, every: Duration) -> io::Result<()> {
+        let setting = libc::itimerspec { it_interval: timespec(every), it_value: timespec(first) };
         // SAFETY: the timer exists until this is dropped; the setting is valid for the call.
-        check(unsafe { libc::timer_settime(self.timer, 0, &setting, null_mut()) })
+        check(unsafe { libc::timer_settime(self.timer, libc::TIMER_ABSTIME, &setting, null_mut()) })
     }
 }
 
@@ -78,12 +76,15 @@ impl Platform for &ThreadTimer {
 
     fn start_profile_timer(&self, interval: Interval) -> Result<(), TimerUnavailable> {
         let every = Duration::from_nanos(u64::from(interval.get()) * 100);
-        self.set(every).map_err(|_| TimerUnavailable)
+        let now = clock(libc::CLOCK_MONOTONIC);
+        EVERY.store(every.as_nanos() as u64, Ordering::Relaxed);
+        START.store(now.as_nanos() as u64, Ordering::Relaxed);
+        self.set(now + every, every).map_err(|_| TimerUnavailable)
     }
 
     fn stop_profile_timer(&self) {
         // The timer exists, and zero is a valid setting: nothing can fail.
-        let _ = self.set(Duration::ZERO);
+        let _ = self.set(Duration::ZERO, Duration::ZERO);
     }
 }
 
@@ -94,8 +95,34 @@ impl Drop for ThreadTimer {
     }
 }
 
+/// When the timer was started, and how often it fires, in nanoseconds of the monotonic clock.
+static START: AtomicU64 = AtomicU64::new(0);
+static EVERY: AtomicU64 = AtomicU64::new(1);
+
+/// Signals that were left out.
+static LATE: AtomicU64 = AtomicU64::new(0);
+
+/// A signal that comes more than this late did not interrupt the thread, but waited for its turn.
+const PROMPT: Duration = Duration::from_micros(100);
+
+/// How many signals were left out so far because they came late.
+pub fn late() -> u64 {
+    LATE.load(Ordering::Relaxed)
+}
+
 /// The profile interrupt.
+///
+/// Where a thread is when its turn ends says more of the scheduler than of the thread: it is often
+/// at the end of a system call. A signal from then is delivered when the next turn begins, which is
+/// seldom a time at which the timer fires; so the time tells it from one that interrupted the thread.
 extern "C" fn interrupt(_: c_int, _: *mut siginfo_t, context: *mut c_void) {
+    let since_start = clock(libc::CLOCK_MONOTONIC).as_nanos() as u64;
+    let since_start = since_start.wrapping_sub(START.load(Ordering::Relaxed));
+    let every = EVERY.load(Ordering::Relaxed).max(1);
+    if since_start % every > (every / 4).min(PROMPT.as_nanos() as u64) {
+        LATE.fetch_add(1, Ordering::Relaxed);
+        return;
+    }
     // SAFETY: the kernel hands a ucontext_t to a handler that was installed with SA_SIGINFO, valid
     // until it returns.
     let frame = SignalFrame(unsafe { &*context.cast::<ucontext_t>() });
@@ -141,10 +168,18 @@ impl InterruptFrame for SignalFrame<'_> {
 
 /// The processor time of the thread that asks.
 pub fn thread_time() -> Duration {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the pointer is valid for the call. The clock exists in every Linux.
-    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };
+    clock(libc::CLOCK_THREAD_CPUTIME_ID)
+}
+
+fn clock(id: libc::clockid_t) -> Duration {
+    let mut time = timespec(Duration::ZERO);
+    // SAFETY: the pointer is valid for the call. Every Linux has the clocks that are asked for here.
+    unsafe { libc::clock_gettime(id, &mut time) };
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+fn timespec(time: Duration) -> libc::timespec {
+    libc::timespec { tv_sec: time.as_secs() as libc::time_t, tv_nsec: time.subsec_nanos().into() }
 }
 
 fn check(result: c_int) -> io::Result<()> {

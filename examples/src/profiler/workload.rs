@@ -52,15 +52,16 @@ parts! {
 /// time that is worth mentioning, and so few that a turn ends on time.
 const STEPS: u32 = 1 << 16;
 
-/// How long a round takes. A turn is then many interrupts long, so that how often it is interrupted
-/// is nearly exactly its share, and not left to chance.
-const ROUND: Duration = Duration::from_millis(100);
+/// How long a round takes. A turn is then several interrupts long, so that how often it is
+/// interrupted is nearly its share, and not left to chance; and no number of rounds is soon a number
+/// of the kernel's ticks, which would interrupt each round at the same places.
+const ROUND: Duration = Duration::from_micros(103_300);
 
-/// Runs for at least so much of the calling thread's processor time, in whole rounds.
-pub fn run(length: Duration) {
+/// Runs in whole rounds, until `enough` says so of the calling thread's processor time that it took.
+pub fn run(enough: impl Fn(Duration) -> bool) {
     let start = thread_time();
     let mut until = start;
-    while until - start < length {
+    while !enough(until - start) {
         for part in &PARTS {
             until += ROUND * part.percent / 100;
             (part.run)(until);

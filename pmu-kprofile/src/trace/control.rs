@@ -192,11 +192,12 @@ impl<const N: usize, const P: usize> TraceControl<N, P> {
             .chain(self.objects.pmc.iter().take(count));
         for (done, object) in to_start.clone().enumerate() {
             if let Err(error) = self.profiles.start(object, hardware) {
+                // If undoing fails too, its error is the one to report.
+                let mut undone = Ok(());
                 for object in to_start.clone().take(done) {
-                    // The first error is the one that explains.
-                    let _ = self.profiles.stop(object, hardware);
+                    undone = undone.and(self.profiles.stop(object, hardware));
                 }
-                return Err(error.into());
+                return Err(undone.err().unwrap_or(error).into());
             }
         }
         let mut outcome = Ok(());
