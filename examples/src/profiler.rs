@@ -6,6 +6,7 @@ pub mod cli;
 pub mod command;
 pub mod error;
 pub mod histogram;
+pub mod kallsyms;
 pub mod maps;
 pub mod perf;
 pub mod report;

@@ -2,7 +2,8 @@
 
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
-use std::cell::RefCell;
+use core::cell::RefCell;
+use core::ops::Range;
 use std::collections::VecDeque;
 use std::io;
 use std::path::Path;
@@ -10,9 +11,13 @@ use std::rc::Rc;
 
 use pmu_examples::machine::{Machine, Source};
 use pmu_examples::profiler::error::Error;
+use pmu_examples::profiler::kallsyms::KERNEL;
 use pmu_examples::profiler::maps::Mapping;
 use pmu_examples::profiler::perf::{Event, PerfEvents, Record, Request, Sample, What};
-use pmu_examples::profiler::sampling::{KERNEL, Outcome, Sampling};
+use pmu_examples::profiler::sampling::{Outcome, Sampling};
+
+/// Where the fake has its functions.
+const KERNEL_TEXT: Range<u64> = 0xFFFF_FFFF_8100_0000..0xFFFF_FFFF_8200_0000;
 
 /// What was asked of the fake.
 #[derive(Default)]
@@ -65,6 +70,10 @@ impl PerfEvents for Fake {
 
     fn paranoid(&self) -> Option<i32> {
         Some(4)
+    }
+
+    fn kernel_text(&self) -> Option<Range<u64>> {
+        Some(KERNEL_TEXT)
     }
 }
 
@@ -157,14 +166,20 @@ fn samples_of_a_counter_fall_into_buckets_of_the_process_that_mapped_the_file() 
         sample(6, 7, 0x40_1000),
         sample(7, 7, 0x3F_FFFF),
         sample(8, 8, 0x40_0000),
-        sample(9, 7, 0xFFFF_FFFF_8100_0000),
+        sample(9, 7, KERNEL_TEXT.start + 6),
+        sample(10, 7, KERNEL_TEXT.start - 1),
+        sample(11, 7, KERNEL_TEXT.end),
     ];
     let fake = Fake::new([records]);
     let source = intel().find("LLCMisses").unwrap();
     let outcome = start(fake, &source, 4_096).unwrap().finish().unwrap();
     assert_eq!(hits(&outcome, "/bin/a"), [(0x1000, 2), (0x1FFC, 1)]);
-    assert_eq!(hits(&outcome, KERNEL).iter().map(|(_, hits)| hits).sum::<u64>(), 1);
-    assert_eq!((outcome.statistics.seen, outcome.statistics.hit), (7, 4));
+    // Fine buckets of the kernel's functions, coarse ones below and above.
+    let of_kernel = hits(&outcome, KERNEL);
+    assert_eq!(of_kernel.iter().map(|(_, hits)| hits).sum::<u64>(), 3);
+    assert!(of_kernel.contains(&(KERNEL_TEXT.start + 4, 1)), "{of_kernel:x?}");
+    assert!(of_kernel.contains(&(KERNEL_TEXT.end, 1)), "{of_kernel:x?}");
+    assert_eq!((outcome.statistics.seen, outcome.statistics.hit), (9, 6));
     assert_eq!(outcome.statistics.missed, 3);
     assert!(outcome.notes().is_empty(), "{:?}", outcome.notes());
 }
@@ -258,9 +273,9 @@ fn mappings_beyond_the_lists_room_are_told_and_the_rest_still_counts() {
     let sampling: Sampling<Fake, 8> =
         Sampling::start(Fake::new([records]), &time(), 10_000).unwrap();
     let outcome = sampling.finish().unwrap();
-    // One place on the lists is the kernel's.
-    assert_eq!(outcome.unprofiled, 3);
-    assert!(outcome.notes().iter().any(|note| note.contains("3 mappings not profiled")));
+    // Three of the eight places on the lists are the kernel's.
+    assert_eq!(outcome.unprofiled, 5);
+    assert!(outcome.notes().iter().any(|note| note.contains("5 mappings not profiled")));
     assert_eq!(hits(&outcome, "/lib/many"), [(0x1000, 1)]);
 }
 

@@ -13,7 +13,7 @@ use crate::registers::PerfCtl;
 pub struct Amd64Source {
     source: KProfileSource,
     name: &'static str,
-    windows_name: Option<&'static str>,
+    windows_spelling: Option<&'static str>,
     select: PerfCtl,
     canonical: Option<KProfileSource>,
 }
@@ -29,10 +29,8 @@ impl ProfileSource for Amd64Source {
         self.name
     }
 
-    fn windows_name(&self) -> &'static str {
-        // Windows' strings are the documented names without their prefix, but for a few.
-        let unprefixed = || self.name.strip_prefix("Profile").unwrap_or(self.name);
-        self.windows_name.unwrap_or_else(unprefixed)
+    fn windows_spelling(&self) -> Option<&'static str> {
+        self.windows_spelling
     }
 
     fn select(&self) -> PerfCtl {
@@ -57,13 +55,13 @@ macro_rules! table {
     // value, documented name, event, unit mask; = the specific source of the same event, where the
     // row is a general one; as Windows' string, where it is not the name without its prefix
     ($($value:literal $name:literal $event:literal $unit_mask:literal
-       $(= $canonical:literal)? $(as $windows_name:literal)?;)*) => {
+       $(= $canonical:literal)? $(as $windows:literal)?;)*) => {
         /// The sources, ascending by value. `ProfileTime` runs on a timer: its select, unhalted
         /// cycles, is what a counter standing in for the timer would count.
         pub static SOURCES: [Amd64Source; 176] = [$(Amd64Source {
             source: source($value),
             name: $name,
-            windows_name: table!(@option $($windows_name)?),
+            windows_spelling: table!(@option $($windows)?),
             select: PerfCtl::new()
                 .with_event_low($event)
                 .with_unit_mask($unit_mask)

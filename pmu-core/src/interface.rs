@@ -330,8 +330,8 @@ impl ProfileSource for TimeSource {
         "ProfileTime"
     }
 
-    fn windows_name(&self) -> &'static str {
-        "Timer"
+    fn windows_spelling(&self) -> Option<&'static str> {
+        Some("Timer")
     }
 
     fn select(&self) -> NoSelect {

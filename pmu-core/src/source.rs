@@ -130,9 +130,15 @@ pub trait ProfileSource {
     /// The documented name, with its `Profile` prefix.
     fn name(&self) -> &'static str;
 
-    /// The string that Windows itself reports for this source: usually the name without its prefix.
+    /// Windows' own spelling, where it is not the documented name without its prefix.
+    fn windows_spelling(&self) -> Option<&'static str> {
+        None
+    }
+
+    /// The string that Windows itself reports for this source.
     fn windows_name(&self) -> &'static str {
-        self.name().strip_prefix("Profile").unwrap_or(self.name())
+        let unprefixed = || self.name().strip_prefix("Profile").unwrap_or(self.name());
+        self.windows_spelling().unwrap_or_else(unprefixed)
     }
 
     /// What the event-select register must hold for this event, without the bits that make it run.

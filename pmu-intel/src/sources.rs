@@ -10,7 +10,7 @@ use crate::registers::PerfEvtSel;
 pub struct EmonSource {
     source: KProfileSource,
     name: &'static str,
-    windows_name: Option<&'static str>,
+    windows_spelling: Option<&'static str>,
     event_bit: Option<u8>,
     select: PerfEvtSel,
     canonical: Option<KProfileSource>,
@@ -35,9 +35,8 @@ impl ProfileSource for EmonSource {
         self.name
     }
 
-    fn windows_name(&self) -> &'static str {
-        let unprefixed = || self.name.strip_prefix("Profile").unwrap_or(self.name);
-        self.windows_name.unwrap_or_else(unprefixed)
+    fn windows_spelling(&self) -> Option<&'static str> {
+        self.windows_spelling
     }
 
     fn select(&self) -> PerfEvtSel {
@@ -78,7 +77,7 @@ const fn specific(name: &'static str, bit: u8) -> EmonSource {
     EmonSource {
         source,
         name,
-        windows_name: None,
+        windows_spelling: None,
         event_bit: Some(bit),
         select: event(bit),
         canonical: None,
@@ -97,7 +96,7 @@ pub static SOURCES: [EmonSource; 13] = [
     EmonSource {
         source: KProfileSource::TIME,
         name: "ProfileTime",
-        windows_name: Some("Timer"),
+        windows_spelling: Some("Timer"),
         event_bit: None,
         select: event(0),
         canonical: None,

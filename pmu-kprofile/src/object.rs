@@ -127,6 +127,7 @@ impl<'b> ProfileObject<'b> {
         }
         let active = hardware.active_processors();
         let affinity = match request.affinity {
+            _ if !version.has_source_and_affinity() => Affinity::ALL,
             Some(affinity) if version.checks_affinity() => {
                 if affinity.is_empty() || !affinity.difference(active).is_empty() {
                     return Err(CreateError::Affinity);
@@ -251,8 +252,7 @@ impl<'b> ProfileObject<'b> {
     pub(crate) fn act<F: InterruptFrame>(&self, frame: &F, source: KProfileSource) -> Outcome {
         match &self.action {
             Action::Basic(basic) => {
-                let everywhere = !self.rules.version.has_source_and_affinity();
-                if everywhere || self.affinity.contains(frame.processor()) {
+                if self.affinity.contains(frame.processor()) {
                     basic.count(frame)
                 } else {
                     Outcome::Passed
@@ -289,8 +289,8 @@ impl<'b> ProfileObject<'b> {
             process: self.process.map_or(0, ProcessId::get),
             role,
             affinity: match &self.action {
-                Action::Basic(_) => self.affinity,
-                Action::Callback(_) => Affinity::EMPTY,
+                Action::Basic(_) if self.rules.version.has_source_and_affinity() => self.affinity,
+                _ => Affinity::EMPTY,
             },
             source: self.source(),
             started: self.is_started(),

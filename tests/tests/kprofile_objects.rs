@@ -240,6 +240,7 @@ fn a_profile_acts_on_its_source_its_processors_and_its_range_alone() {
         (on(1, 1), 0x19, PASSED),
         (on(0, 0), 0x19, PASSED),
         (on(1, 63), 0x19, PASSED),
+        (on(0, 65), 0x19, PASSED),
         (on(0, 1), 0x1A, PASSED),
         (on(0, 1), 0x00, PASSED),
         (Frame { pc: 0xFFF, ..on(0, 1) }, 0x19, PASSED),
@@ -420,6 +421,40 @@ fn a_bucket_without_a_counter_is_reported_and_nothing_is_written() {
         assert_eq!(lists.timer_interrupt(&Frame::at(0x1013)), end, "{version:?}");
         assert_eq!(guarded.counts(), [1]);
         assert_eq!(lists.statistics().outside, 2 + u64::from(end.outside));
+    }
+}
+
+/// Every range that every small buffer is accepted for, and every address of it and around it.
+#[test]
+fn whatever_is_accepted_counts_in_its_own_counter_or_is_reported() {
+    for version in [Windows2000, Windows8, Windows10v1803, Windows10v2004] {
+        for (bucket_log2, counters) in [(2, 1), (2, 3), (3, 1), (3, 2), (4, 1), (4, 3), (5, 2)] {
+            for size in 0.. {
+                let guarded = Guarded::new(counters);
+                let request = request(guarded.counters());
+                let asked = BasicProfile { size, bucket_log2, ..request };
+                if create(x64(version), asked).is_err() {
+                    assert!(size >= (counters as u64) << bucket_log2);
+                    break;
+                }
+                let lists = started(x64(version), asked);
+                let mut expected = vec![0; counters];
+                for pc in 0xFFE..0x1002 + size {
+                    let end = if end_is_inclusive(version) { size } else { size.wrapping_sub(1) };
+                    let distance = pc.checked_sub(0x1000).filter(|at| *at <= end && end != !0);
+                    let outcome = match distance.map(|at| at / 2u64.pow(bucket_log2)) {
+                        None => PASSED,
+                        Some(own) if own < counters as u64 => {
+                            expected[own as usize] += 1;
+                            HIT
+                        }
+                        Some(_) => OUTSIDE,
+                    };
+                    assert_eq!(lists.timer_interrupt(&Frame::at(pc)), outcome, "{pc:#X} {asked:?}");
+                }
+                assert_eq!(guarded.counts(), expected);
+            }
+        }
     }
 }
 

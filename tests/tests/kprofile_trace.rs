@@ -7,7 +7,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Mutex;
 use std::thread;
 
-use kprofile::{Frame, Machine, REFUSAL, VERSIONS, leak, process, processor, source, x64};
+use kprofile::{FAULT, Frame, Machine, REFUSAL, VERSIONS, leak, process, processor, source, x64};
 use pmu_amd::Amd64;
 use pmu_core::{
     CounterMemory, CounterSlot, DefaultInterface, InterruptFrame, IntervalLimits, KProfileSource,
@@ -292,8 +292,8 @@ proptest! {
 /// What interrupts write to is read by another thread meanwhile: in order, each or counted dropped.
 #[test]
 fn a_ring_read_while_it_is_written_loses_nothing_but_what_it_counts() {
-    const PUSHES: u64 = 60_000;
-    let ring = TraceRing::<16>::new();
+    const PUSHES: u64 = 200_000;
+    let ring = TraceRing::<2>::new();
     let record = |n: u64| TraceRecord {
         width: Bits64,
         timestamp: n,
@@ -579,6 +579,22 @@ fn hardware_that_refuses_one_source_leaves_tracing_as_it_was() {
             tracing.flags(&both).unwrap();
             assert_eq!(tracing.running(), [0, 0x19, 0x1A, 0x1B, 0x1C]);
         }
+    }
+}
+
+/// An object whose source does not stop is off its list all the same, and so are those after it.
+#[test]
+fn hardware_that_does_not_stop_is_told_and_nothing_is_traced_any_more() {
+    for stuck in [0, 0x19, 0x1A] {
+        let mut tracing = Tracing::latest();
+        tracing.sources(&[0x19, 0x1A]).unwrap();
+        tracing.flags(&[PERF_PROFILE, PERF_PMC_PROFILE]).unwrap();
+        tracing.machine.stuck = Some(source(stuck));
+        let fault = ProfileError::Hardware { processor: processor(0, 0), error: FAULT };
+        assert_eq!(tracing.flags(&[]), Err(TraceError::Profile(fault)));
+        assert_eq!((tracing.running(), tracing.lists.started()), (vec![stuck], 0));
+        assert_eq!(tracing.control.group_mask(), GroupMask::EMPTY);
+        assert_eq!(tracing.flags(&[]), Ok(()));
     }
 }
 

@@ -2,6 +2,10 @@
 
 mod virt_naive;
 
+use pmu_core::raw_cpuid::CpuIdResult;
+use pmu_virt::{
+    AmdConfiguration, Configuration, FedEvents, IntelConfiguration, PmuState, VirtualPmu,
+};
 use proptest::prelude::*;
 use virt_naive::{Step, configuration, run};
 
@@ -10,7 +14,7 @@ fn program() -> impl Strategy<Value = Vec<Step>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 1000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn the_model_and_the_naive_one_agree(words: [u8; 4], program in program()) {
@@ -23,5 +27,60 @@ proptest! {
         program in program(),
     ) {
         run(configuration(words), &program, true);
+    }
+
+    #[test]
+    fn any_configuration_is_refused_or_works(
+        bytes: [u8; 6],
+        version in 0..8u8,
+        widths in [30..68u8, 30..68u8],
+        flags: [bool; 4],
+    ) {
+        let amd = AmdConfiguration::PerfMonV2 { counters: bytes[5] };
+        let intel = IntelConfiguration {
+            version,
+            general: bytes[1],
+            general_width: widths[0],
+            fixed: bytes[3],
+            fixed_width: widths[1],
+            full_width_writes: flags[0],
+            events: bytes[4],
+            any_thread: flags[1],
+            extended_leaf: flags[2],
+        };
+        let configuration =
+            if flags[3] { Configuration::Intel(intel) } else { Configuration::Amd(amd) };
+        for leaf in [0, 1, 7, 0x0A, 0x1C, 0x23, 0x8000_0000, 0x8000_0001, 0x8000_0022] {
+            let given = CpuIdResult { eax: 0, ebx: 0, ecx: 0, edx: 0 };
+            let _ = configuration.cpuid(leaf, u32::from(bytes[0]), given);
+        }
+        let built = VirtualPmu::new(configuration, FedEvents::NONE).map(|pmu| pmu.state());
+        prop_assert_eq!(built.as_ref().err().copied(), configuration.check().err());
+        if let Ok(state) = built {
+            prop_assert!(VirtualPmu::restore(&state, FedEvents::NONE).is_ok());
+        }
+    }
+
+    #[test]
+    fn any_state_is_refused_or_comes_back(
+        words: [u8; 4],
+        registers: [u64; 8],
+        place in 0..8usize,
+        version in 0..3u16,
+    ) {
+        let fresh = VirtualPmu::new(configuration(words), FedEvents::NONE).unwrap().state();
+        let [select, general, fixed, fixed_control, control, status, debug, mask] = registers;
+        let mut state = PmuState { version, ..fresh };
+        state.selects[place] = select & mask & 0xF_FFFF_FFFF;
+        state.general[place] = general & mask;
+        state.fixed[place] = fixed & mask & mask.rotate_left(7);
+        state.fixed_control = fixed_control & mask & mask.rotate_left(13) & 0xBBBB;
+        state.global_control = control & mask & mask.rotate_left(23) & 0xF_0000_00FF;
+        state.global_status = status & mask & mask.rotate_left(31) & 0xF_0000_00FF;
+        state.debug_control = debug & mask & mask.rotate_left(43) & 0x1000;
+        if let Ok(pmu) = VirtualPmu::restore(&state, FedEvents::NONE) {
+            prop_assert_eq!(pmu.state(), state);
+            prop_assert_eq!(version, PmuState::VERSION);
+        }
     }
 }

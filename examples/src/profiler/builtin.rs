@@ -169,3 +169,17 @@ impl MsrBackend for NoRegisters {
         Err(MsrErrorKind::Unreachable)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::machine::Machine;
+
+    #[test]
+    fn a_counters_source_is_not_fed() {
+        let machine = Machine::with_interface(pmu_intel::Emon::declared());
+        let source = machine.find("TotalCycles").unwrap();
+        let result = run(&source, 65_536, Length::Enough, |_| {});
+        assert!(matches!(result, Err(Error::NotFed("ProfileTotalCycles"))), "{result:?}");
+    }
+}

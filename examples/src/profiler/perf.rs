@@ -5,6 +5,7 @@
 
 pub mod kernel;
 
+use core::ops::Range;
 use std::io;
 
 use super::maps::Mapping;
@@ -32,6 +33,9 @@ pub trait PerfEvents {
 
     /// How much the kernel forbids: `kernel.perf_event_paranoid`.
     fn paranoid(&self) -> Option<i32>;
+
+    /// The addresses of the kernel's functions, if it shows them.
+    fn kernel_text(&self) -> Option<Range<u64>>;
 }
 
 /// What is to be sampled.

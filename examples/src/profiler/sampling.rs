@@ -1,6 +1,7 @@
 //! Profiling by perf events: their records are the profile interrupts, and each mapping of each
 //! process has a profile object on the process's list.
 
+use core::ops::Range;
 use std::collections::HashMap;
 use std::io;
 
@@ -13,6 +14,7 @@ use pmu_kprofile::{
 
 use super::error::Error;
 use super::histogram::{Histogram, Histograms};
+use super::kallsyms::KERNEL;
 use super::maps::Mapping;
 use super::perf::{Event, PerfEvents, Record, Request, Sample, What};
 use crate::machine::Source;
@@ -25,18 +27,13 @@ const PROCESSORS: usize = MAX_GROUPS * 64;
 
 /// The kernel's half of the address space (Linux, Documentation/arch/x86/x86_64/mm.rst), but for its
 /// last page: a range ends before the last address.
-const KERNEL_START: u64 = 0xFFFF_8000_0000_0000;
-const KERNEL_SIZE: u64 = (1 << 47) - 0x1000;
-
-/// The name of the kernel among files.
-pub const KERNEL: &str = "[kernel]";
+const KERNEL_HALF: Range<u64> = 0xFFFF_8000_0000_0000..0xFFFF_FFFF_FFFF_F000;
 
 /// Sampling under way, of at most `N` mappings at a time.
 pub struct Sampling<E: PerfEvents, const N: usize = OBJECTS> {
     hardware: Hardware<E>,
     profiles: &'static Profiles<N, PROCESSORS>,
-    kernel: Histogram,
-    kernel_object: &'static ProfileObject<'static>,
+    kernel: Vec<(Histogram, &'static ProfileObject<'static>)>,
     histograms: Histograms,
     processes: HashMap<u32, Process>,
     /// Records that one still to come may precede.
@@ -97,35 +94,50 @@ impl<E: PerfEvents, const N: usize> Sampling<E, N> {
     /// # Errors
     /// The kernel forbids it, or has no such event.
     pub fn start(events: E, source: &Source, interval: u32) -> Result<Self, Error> {
-        let mut hardware = Hardware::new(events, source, interval)?;
-        let profiles = Box::leak(Box::new(Profiles::new()));
-        let whole_kernel =
-            Mapping { start: KERNEL_START, size: KERNEL_SIZE, file_offset: 0, path: KERNEL.into() };
-        // On the global list, and the first of the source: this starts the hardware.
-        let kernel = Histogram::coarse(&whole_kernel);
-        let kernel_object =
-            kernel.object(None, KERNEL_START, source.id, &hardware).map_err(Error::Create)?;
-        match profiles.start(kernel_object, &mut hardware) {
-            Ok(()) => {}
-            Err(error) => {
-                return Err(match hardware.refused.take() {
-                    Some(refusal) => hardware.explain(refusal, source.name),
-                    None => Error::Profile(error),
-                });
-            }
-        }
-        Ok(Self {
-            hardware,
-            profiles,
-            kernel,
-            kernel_object,
+        let mut sampling = Self {
+            hardware: Hardware::new(events, source, interval)?,
+            profiles: Box::leak(Box::new(Profiles::new())),
+            kernel: Vec::new(),
             histograms: Histograms::default(),
             processes: HashMap::new(),
             pending: Vec::new(),
             lost: 0,
             throttled: 0,
             unprofiled: 0,
-        })
+        };
+        let half = KERNEL_HALF;
+        let text = sampling.hardware.events.kernel_text().unwrap_or(half.end..half.end);
+        // The first object of the source starts the hardware.
+        sampling.profile_kernel(half.start..text.start, Histogram::coarse, source.name)?;
+        if sampling.hardware.request.kernel {
+            sampling.profile_kernel(text.clone(), Histogram::fine, source.name)?;
+            sampling.profile_kernel(text.end..half.end, Histogram::coarse, source.name)?;
+        }
+        Ok(sampling)
+    }
+
+    /// Profiles a part of the kernel, with an object on the global list.
+    fn profile_kernel(
+        &mut self,
+        part: Range<u64>,
+        histogram: fn(&Mapping) -> Histogram,
+        source: &'static str,
+    ) -> Result<(), Error> {
+        let Some(size @ 1..) = part.end.checked_sub(part.start) else { return Ok(()) };
+        let mapping =
+            Mapping { start: part.start, size, file_offset: part.start, path: KERNEL.into() };
+        let histogram = histogram(&mapping);
+        let object = histogram
+            .object(None, part.start, self.hardware.source, &self.hardware)
+            .map_err(Error::Create)?;
+        self.profiles.start(object, &mut self.hardware).map_err(|error| {
+            match self.hardware.refused.take() {
+                Some(refusal) => self.hardware.explain(refusal, source),
+                None => Error::Profile(error),
+            }
+        })?;
+        self.kernel.push((histogram, object));
+        Ok(())
     }
 
     /// Takes in what has been recorded since the last call.
@@ -164,9 +176,11 @@ impl<E: PerfEvents, const N: usize> Sampling<E, N> {
         for process in self.processes.keys().copied().filter_map(id) {
             self.profiles.stop_process(process, &mut self.hardware).map_err(Error::Profile)?;
         }
-        self.profiles.stop(self.kernel_object, &mut self.hardware).map_err(Error::Profile)?;
         let mut histograms = self.histograms.into_vec();
-        histograms.push(self.kernel);
+        for (histogram, object) in self.kernel {
+            self.profiles.stop(object, &mut self.hardware).map_err(Error::Profile)?;
+            histograms.push(histogram);
+        }
         Ok(Outcome {
             histograms,
             statistics: self.profiles.statistics(),

@@ -9,6 +9,8 @@ use std::path::{Path, PathBuf};
 use addr2line::Loader;
 use object::{Object, ObjectSection, ObjectSegment, ObjectSymbol, SymbolKind};
 
+use super::kallsyms::{KERNEL, Kallsyms};
+
 /// The function that a place belongs to.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Function {
@@ -23,11 +25,18 @@ pub struct Function {
 #[derive(Default)]
 pub struct Symbols {
     files: HashMap<PathBuf, Option<File>>,
+    kernel: OnceCell<Option<Kallsyms>>,
 }
 
 impl Symbols {
     /// The function at an offset in a file, and the distance from its start.
     pub fn function(&mut self, path: &Path, file_offset: u64) -> (Function, u64) {
+        if path == Path::new(KERNEL)
+            && let Some(kernel) = self.kernel.get_or_init(Kallsyms::read)
+            && let Some((start, name)) = kernel.function(file_offset)
+        {
+            return (Function { name: name.into(), start }, file_offset - start);
+        }
         let known = self.file(path).and_then(|file| {
             let address = file.address(file_offset)?;
             let function = file.function(address)?;

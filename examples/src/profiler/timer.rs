@@ -31,7 +31,7 @@ pub fn this_process() -> Option<ProcessId> {
 ///
 /// It follows the monotonic clock: a timer on the thread's processor time would be looked at by the
 /// kernel's tick only, at 100 to 250 Hz on most systems. What fires while the thread waits for its
-/// turn is left out: see [`interrupt`].
+/// turn is left out.
 #[derive(Debug)]
 pub struct ThreadTimer {
     timer: libc::timer_t,

@@ -140,6 +140,8 @@ pub(crate) struct Machine {
     pub(crate) unsupported: Option<KProfileSource>,
     /// The interface has it, and no processor has a counter for it.
     pub(crate) counterless: Option<KProfileSource>,
+    /// No processor can stop it.
+    pub(crate) stuck: Option<KProfileSource>,
     /// The processors on which no start, and on which no stop, succeeds.
     pub(crate) refuses_start: Affinity,
     pub(crate) refuses_stop: Affinity,
@@ -155,6 +157,7 @@ impl Machine {
             running: BTreeSet::new(),
             unsupported: None,
             counterless: None,
+            stuck: None,
             refuses_start: Affinity::EMPTY,
             refuses_stop: Affinity::EMPTY,
             changes: 0,
@@ -202,7 +205,7 @@ impl ProfileHardware for Machine {
 
     fn stop(&mut self, on: ProcessorNumber, source: KProfileSource) -> Result<(), InterfaceError> {
         assert!(self.running.contains(&(on, source.value())), "{source} does not run on {on}");
-        if self.refuses_stop.contains(on) {
+        if self.refuses_stop.contains(on) || self.stuck == Some(source) {
             return Err(FAULT);
         }
         self.running.remove(&(on, source.value()));

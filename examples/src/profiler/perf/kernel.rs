@@ -1,5 +1,6 @@
 //! Perf events of the running kernel.
 
+use core::ops::Range;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::io;
@@ -15,6 +16,7 @@ use perf_event::events::{Raw, Software};
 use perf_event::{Builder, SampleFlag, Sampler};
 
 use super::{Event, PerfEvents, Record, Request, Sample, What};
+use crate::profiler::kallsyms::Kallsyms;
 use crate::profiler::maps::Mapping;
 
 /// The size of a processor's ring buffer. Any user may lock twice as much per processor unless
@@ -56,6 +58,10 @@ impl PerfEvents for Kernel {
     fn paranoid(&self) -> Option<i32> {
         let text = std::fs::read_to_string("/proc/sys/kernel/perf_event_paranoid").ok()?;
         text.trim().parse().ok()
+    }
+
+    fn kernel_text(&self) -> Option<Range<u64>> {
+        Kallsyms::read().map(|kernel| kernel.text())
     }
 }
 

@@ -10,6 +10,9 @@ const FUNCTIONS: usize = 20;
 /// How many buckets are shown.
 const BUCKETS: usize = 32;
 
+/// The longest name, in characters.
+const NAME: usize = 100;
+
 /// The longest bar, in characters.
 const BAR: f64 = 24.0;
 
@@ -51,7 +54,7 @@ impl Report {
                 "{:6.1}%{expected} {:8}  {bar}  {}",
                 function.share * 100.0,
                 function.samples,
-                function.name
+                shorten(&function.name)
             )?;
             // A name in brackets is the module's.
             if function.name.starts_with('[') {
@@ -73,7 +76,7 @@ impl Report {
         shown.truncate(BUCKETS);
         let greatest = shown.first().map_or(0, |bucket| bucket.samples);
         shown.sort_by_key(|bucket| bucket.offset);
-        write!(f, "\n{}, in buckets of {} bytes", hottest.name, self.bucket_bytes)?;
+        write!(f, "\n{}, in buckets of {} bytes", shorten(&hottest.name), self.bucket_bytes)?;
         if shown.len() < self.buckets.len() {
             write!(f, ", the {} hottest of {}", shown.len(), self.buckets.len())?;
         }
@@ -87,6 +90,14 @@ impl Report {
         }
         Ok(())
     }
+}
+
+/// A name, cut if it is very long.
+fn shorten(name: &str) -> String {
+    if name.chars().count() <= NAME {
+        return name.into();
+    }
+    name.chars().take(NAME - 1).chain(['…']).collect()
 }
 
 /// A bar of `value`, where `greatest` fills all characters.
