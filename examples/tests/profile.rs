@@ -54,7 +54,7 @@ fn assert_shares(functions: &[Value], samples: u64) {
         function.map_or(0, |function| function["samples"].as_u64().unwrap())
     };
     let all: u64 = SHARES.iter().map(|(part, _)| of(part)).sum();
-    assert!(all * 100 >= samples * 95, "{all} of {samples} samples are the workload's");
+    assert!(all * 100 >= samples * 90, "{all} of {samples} samples are the workload's");
     for (part, expected) in SHARES {
         let share = of(part) as f64 / all as f64;
         assert!((share - expected).abs() <= TOLERANCE, "{part}: {share} of {functions:#?}");
@@ -191,7 +191,7 @@ fn wrong_sources_and_intervals_are_errors_that_say_what_is_right() {
         (&["--source", "-1"], ""),
         (&["--json", "--csv"], "cannot be used with"),
         (&["--seconds", "0"], "0"),
-        (&["--svg", "/no/such/directory/x.svg", "--seconds", "1"], "/no/such/directory/x.svg"),
+        (&["--svg", "/no/such/directory/x.svg"], "/no/such/directory/x.svg"),
     ] {
         let output = profile(arguments);
         let complaint = complaint(&output);

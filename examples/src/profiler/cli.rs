@@ -2,7 +2,8 @@
 
 use core::time::Duration;
 use std::ffi::OsString;
-use std::io::IsTerminal;
+use std::fs::File;
+use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -86,6 +87,14 @@ fn profile(arguments: &Arguments) -> Result<u8, Error> {
             machine.interface().set_interval_of(source.id, units).map_err(Error::Interval)?
         }
     };
+    // Before all else: a profile should not be lost for want of a place.
+    let drawing = match &arguments.svg {
+        None => None,
+        Some(path) => {
+            let failed = |error| written(&path.to_string_lossy(), error);
+            Some((path, File::create(path).map_err(failed)?))
+        }
+    };
     let (report, status) = if arguments.command.is_empty() {
         (profile_builtin(arguments, &machine, &source, interval)?, 0)
     } else {
@@ -103,9 +112,9 @@ fn profile(arguments: &Arguments) -> Result<u8, Error> {
     if !empty || arguments.json || arguments.csv {
         output::print(&text).map_err(|error| written("standard output", error))?;
     }
-    if let Some(file) = &arguments.svg {
-        let path = file.to_string_lossy();
-        std::fs::write(file, svg::draw(&report)).map_err(|error| written(&path, error))?;
+    if let Some((path, mut file)) = drawing {
+        let failed = |error| written(&path.to_string_lossy(), error);
+        file.write_all(svg::draw(&report).as_bytes()).map_err(failed)?;
     }
     match status {
         0 if empty => Err(Error::NoSamples),

@@ -106,8 +106,8 @@ impl fmt::Display for Error {
             Self::Timer(error) => write!(f, "profile timer: {error}"),
             Self::File { path, error } => write!(f, "{path}: {error}"),
             Self::NoSamples => f.write_str(
-                "no samples: what ran was shorter than the interval; run it for longer, or choose a \
-                 shorter --interval",
+                "no samples: what ran took less processor time than an interval; let it do more, or \
+                 choose a shorter --interval",
             ),
         }
     }

@@ -2,7 +2,7 @@
 
 use core::mem::zeroed;
 use core::ptr::null_mut;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use core::time::Duration;
 use std::io;
 
@@ -77,6 +77,7 @@ impl Platform for &ThreadTimer {
     fn start_profile_timer(&self, interval: Interval) -> Result<(), TimerUnavailable> {
         let every = Duration::from_nanos(u64::from(interval.get()) * 100);
         let now = clock(libc::CLOCK_MONOTONIC);
+        TIMER.store(self.timer, Ordering::Relaxed);
         EVERY.store(every.as_nanos() as u64, Ordering::Relaxed);
         START.store(now.as_nanos() as u64, Ordering::Relaxed);
         self.set(now + every, every).map_err(|_| TimerUnavailable)
@@ -95,14 +96,15 @@ impl Drop for ThreadTimer {
     }
 }
 
-/// When the timer was started, and how often it fires, in nanoseconds of the monotonic clock.
+/// The timer, when it was started, and how often it fires, in nanoseconds of the monotonic clock.
+static TIMER: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
 static START: AtomicU64 = AtomicU64::new(0);
 static EVERY: AtomicU64 = AtomicU64::new(1);
 
 /// Signals that were left out.
 static LATE: AtomicU64 = AtomicU64::new(0);
 
-/// A signal that comes more than this late did not interrupt the thread, but waited for its turn.
+/// A signal that comes later than this did not interrupt the thread, but waited for its turn.
 const PROMPT: Duration = Duration::from_micros(100);
 
 /// How many signals were left out so far because they came late.
@@ -113,13 +115,14 @@ pub fn late() -> u64 {
 /// The profile interrupt.
 ///
 /// Where a thread is when its turn ends says more of the scheduler than of the thread: it is often
-/// at the end of a system call. A signal from then is delivered when the next turn begins, which is
-/// seldom a time at which the timer fires; so the time tells it from one that interrupted the thread.
+/// at the end of a system call. A signal from then is delivered when the next turn begins; by then
+/// the timer has fired again, or it is no time at which it fires.
 extern "C" fn interrupt(_: c_int, _: *mut siginfo_t, context: *mut c_void) {
     let since_start = clock(libc::CLOCK_MONOTONIC).as_nanos() as u64;
     let since_start = since_start.wrapping_sub(START.load(Ordering::Relaxed));
     let every = EVERY.load(Ordering::Relaxed).max(1);
-    if since_start % every > (every / 4).min(PROMPT.as_nanos() as u64) {
+    let prompt = since_start % every <= (every / 4).min(PROMPT.as_nanos() as u64);
+    if !prompt || fired_again() {
         LATE.fetch_add(1, Ordering::Relaxed);
         return;
     }
@@ -127,6 +130,19 @@ extern "C" fn interrupt(_: c_int, _: *mut siginfo_t, context: *mut c_void) {
     // until it returns.
     let frame = SignalFrame(unsafe { &*context.cast::<ucontext_t>() });
     PROFILES.timer_interrupt(&frame);
+}
+
+/// Whether the timer fired again before its signal was delivered.
+fn fired_again() -> bool {
+    // SAFETY: of the interrupted code, errno must stay as it is; the pointer is valid in any thread.
+    let errno = unsafe { libc::__errno_location() };
+    // SAFETY: as above.
+    let before = unsafe { errno.read() };
+    // SAFETY: a number that is no timer's any more is an error and nothing worse.
+    let overruns = unsafe { libc::timer_getoverrun(TIMER.load(Ordering::Relaxed)) };
+    // SAFETY: as above.
+    unsafe { errno.write(before) };
+    overruns != 0
 }
 
 /// What a signal interrupted.
