@@ -3,6 +3,7 @@
 
 use libfuzzer_sys::arbitrary::{Result, Unstructured};
 use libfuzzer_sys::fuzz_target;
+use pmu_core::raw_cpuid::CpuIdResult;
 use pmu_virt::{
     AmdConfiguration, Configuration, EventKey, FedEvents, Feed, IntelConfiguration, Mode, PmuState,
     Privilege, Vendor, VirtualPmu,
@@ -71,7 +72,7 @@ fn run(input: &mut Unstructured<'_>) -> Result<()> {
     let events = FedEvents::new(&[key, EventKey::fixed(0), EventKey::fixed(7)]).unwrap();
     let Some(mut pmu) = pardon(state, events) else { return Ok(()) };
     for leaf in [0, 1, 7, 0x0A, 0x1C, 0x23, 0x8000_0000, 0x8000_0001, 0x8000_0022] {
-        let given = Default::default();
+        let given = CpuIdResult { eax: 0, ebx: 0, ecx: 0, edx: 0 };
         let _ = pmu.configuration().cpuid(leaf, input.arbitrary()?, given);
     }
     while !input.is_empty() {

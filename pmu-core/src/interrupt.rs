@@ -6,7 +6,7 @@
 use core::sync::atomic::Ordering;
 
 use crate::counter::Use;
-use crate::msr::MsrAccess;
+use crate::msr::{MsrAccess, insist};
 use crate::{
     Counter, CounterMemory, GlobalRegisters, KProfileSource, MsrAddress, MsrBackend, MsrFault,
     Platform, ProfileInterface, ProfileSource,
@@ -78,7 +78,7 @@ impl<I: ProfileInterface, M: MsrBackend, F: FnMut(Overflow)> Pass<'_, I, M, F> {
     }
 
     fn put(&mut self, register: MsrAddress, value: u64) {
-        let written = self.msr.put(register, value);
+        let written = insist(|| self.msr.put(register, value));
         self.note(written);
     }
 
@@ -90,7 +90,7 @@ impl<I: ProfileInterface, M: MsrBackend, F: FnMut(Overflow)> Pass<'_, I, M, F> {
         if freeze.is_none() && global.stop_while_serviced {
             self.put(global.control, control & !own);
         }
-        let status = self.msr.get(global.status);
+        let status = insist(|| self.msr.get(global.status));
         let status = self.note(status).unwrap_or(0);
         let overflowed = status & own;
         let mut left = overflowed;
@@ -114,7 +114,7 @@ impl<I: ProfileInterface, M: MsrBackend, F: FnMut(Overflow)> Pass<'_, I, M, F> {
     fn by_value(&mut self) {
         for number in 0..self.interface.counters() {
             self.reload(number, |pass, counter, _| {
-                let value = pass.msr.get_pmc(counter.rdpmc_index());
+                let value = insist(|| pass.msr.get_pmc(counter.rdpmc_index()));
                 pass.note(value).is_some_and(|value| counter.has_overflowed(value))
             });
         }

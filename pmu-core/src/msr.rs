@@ -215,3 +215,10 @@ pub(crate) trait MsrAccess: MsrBackend {
 }
 
 impl<B: MsrBackend + ?Sized> MsrAccess for B {}
+
+/// Makes an access once more if it failed: what undoes, stops or services survives a fault that
+/// passes.
+#[inline]
+pub(crate) fn insist<T>(mut access: impl FnMut() -> Result<T, MsrFault>) -> Result<T, MsrFault> {
+    access().or_else(|_| access())
+}

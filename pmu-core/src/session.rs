@@ -9,7 +9,7 @@ use core::sync::atomic::Ordering;
 
 use crate::counter::Use;
 use crate::interrupt::own_bits;
-use crate::msr::MsrAccess;
+use crate::msr::{MsrAccess, insist};
 use crate::{
     Availability, Counter, CounterMemory, EventSelect, InterfaceError, Interval, KProfileSource,
     MsrBackend, MsrFault, Platform, ProfileInterface, ProfileSource, SourceInformation,
@@ -38,11 +38,6 @@ pub struct Session<'a, I, M, P> {
     freeze_before: Option<u64>,
     timer_running: bool,
     not_send: PhantomData<*mut ()>,
-}
-
-/// Makes an access once more if it failed: what undoes or stops survives a fault that passes.
-pub(crate) fn insist<T>(mut access: impl FnMut() -> Result<T, MsrFault>) -> Result<T, MsrFault> {
-    access().or_else(|_| access())
 }
 
 impl<'a, I: ProfileInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
@@ -108,10 +103,12 @@ impl<'a, I: ProfileInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
             self.msr.put(counter.value_register(), pattern(number)).map_err(access)?;
         }
         for (number, counter) in (0..).zip(self.counters()) {
-            let by_msr = self.msr.get(counter.value_register()).map_err(access)?;
-            let by_pmc = self.msr.get_pmc(counter.rdpmc_index()).map_err(access)?;
-            if by_msr != pattern(number) || by_pmc != pattern(number) {
-                return Err(InterfaceError::CountersUnresponsive { counter: number });
+            let unresponsive = Err(InterfaceError::CountersUnresponsive { counter: number });
+            if self.msr.get(counter.value_register()).map_err(access)? != pattern(number) {
+                return unresponsive;
+            }
+            if self.msr.get_pmc(counter.rdpmc_index()).map_err(access)? != pattern(number) {
+                return unresponsive;
             }
         }
         for counter in self.counters() {

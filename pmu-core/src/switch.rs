@@ -7,8 +7,7 @@ use core::sync::atomic::Ordering;
 
 use crate::counter::Use;
 use crate::interrupt::own_bits;
-use crate::msr::MsrAccess;
-use crate::session::insist;
+use crate::msr::{MsrAccess, insist};
 use crate::{
     Counter, EventSelect, InterfaceError, MsrBackend, Overflow, Platform, ProfileInterface,
     ProfileSource, Session,

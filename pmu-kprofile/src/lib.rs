@@ -14,6 +14,7 @@ mod marks;
 mod object;
 mod profiles;
 mod source_list;
+mod sync;
 pub mod trace;
 mod version;
 pub mod walk;

@@ -1,8 +1,10 @@
 //! Per-processor marks of interrupts in flight, and their statistics.
 
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::Ordering;
 
 use pmu_core::ProcessorNumber;
+
+use crate::sync::{AtomicU64, const_fn, spin_loop};
 
 /// Where one processor's interrupts say that they are looking at the lists. A cache line of its own,
 /// since every interrupt writes it.
@@ -43,12 +45,14 @@ pub struct Statistics {
 }
 
 impl Mark {
-    pub(crate) const fn new() -> Self {
-        Self {
-            in_flight: AtomicU64::new(0),
-            seen: AtomicU64::new(0),
-            hit: AtomicU64::new(0),
-            outside: AtomicU64::new(0),
+    const_fn! {
+        pub(crate) const fn new() -> Self {
+            Self {
+                in_flight: AtomicU64::new(0),
+                seen: AtomicU64::new(0),
+                hit: AtomicU64::new(0),
+                outside: AtomicU64::new(0),
+            }
         }
     }
 
@@ -67,7 +71,8 @@ impl Mark {
     pub(crate) fn leave(&self, token: Token, hits: u32, outside: u32) {
         self.seen.fetch_add(1, Ordering::Relaxed);
         if hits != 0 {
-            self.hit.fetch_add(1, Ordering::Relaxed);
+            // After `seen`, for whoever reads them in the opposite order: see `add_to`.
+            self.hit.fetch_add(1, Ordering::Release);
         }
         if outside != 0 {
             self.outside.fetch_add(outside.into(), Ordering::Relaxed);
@@ -88,7 +93,7 @@ impl Mark {
         let first = self.in_flight.fetch_add(0, Ordering::SeqCst);
         let mut now = first;
         while now & UNDER_WAY != 0 && now / ONCE_NONE == first / ONCE_NONE {
-            core::hint::spin_loop();
+            spin_loop();
             now = self.in_flight.fetch_add(0, Ordering::SeqCst);
         }
     }

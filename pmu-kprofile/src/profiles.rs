@@ -5,8 +5,8 @@
 //! then waits until no processor can still be reading the old one. So the interrupt path is
 //! wait-free, and what was removed is nobody's once `stop` returns.
 
-use core::cell::{Cell, UnsafeCell};
-use core::sync::atomic::{AtomicUsize, Ordering};
+use core::cell::Cell;
+use core::sync::atomic::Ordering;
 
 use critical_section::Mutex;
 use pmu_core::{InterruptFrame, KProfileSource, ProcessorNumber};
@@ -14,6 +14,7 @@ use pmu_core::{InterruptFrame, KProfileSource, ProcessorNumber};
 use crate::index::{Index, Key};
 use crate::marks::{Mark, Statistics, mark_of};
 use crate::object::{Outcome, key_source};
+use crate::sync::{AtomicUsize, UnsafeCell, array_of, const_fn, exclusively, spin_loop};
 use crate::{Affinity, ProfileError, ProfileHardware, ProfileObject, Rules};
 
 /// The started profile objects of a system: each process's list and the global list, for at most `N`
@@ -77,21 +78,25 @@ pub struct Examination {
 }
 
 impl<const N: usize, const P: usize> Profiles<N, P> {
-    /// Empty lists that behave like the latest Windows, correctly.
-    pub const fn new() -> Self {
-        Self::with_rules(Rules::LATEST)
+    const_fn! {
+        /// Empty lists that behave like the latest Windows, correctly.
+        pub const fn new() -> Self {
+            Self::with_rules(Rules::LATEST)
+        }
     }
 
-    /// Empty lists of a given Windows. Objects for them are created with the same rules.
-    pub const fn with_rules(rules: Rules) -> Self {
-        Self {
-            rules,
-            generations: [const { Generation(UnsafeCell::new(Index::new())) }; 2],
-            current: AtomicUsize::new(0),
-            started: AtomicUsize::new(0),
-            processors: UnsafeCell::new(Affinity::EMPTY),
-            marks: [const { Mark::new() }; P],
-            changing: Mutex::new(Cell::new(false)),
+    const_fn! {
+        /// Empty lists of a given Windows. Objects for them are created with the same rules.
+        pub const fn with_rules(rules: Rules) -> Self {
+            Self {
+                rules,
+                generations: array_of!(Generation(UnsafeCell::new(Index::new()))),
+                current: AtomicUsize::new(0),
+                started: AtomicUsize::new(0),
+                processors: UnsafeCell::new(Affinity::EMPTY),
+                marks: array_of!(Mark::new()),
+                changing: Mutex::new(Cell::new(false)),
+            }
         }
     }
 
@@ -114,8 +119,6 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
         };
         let token = mark.enter();
         let mut examination = Examination::default();
-        // SAFETY: the mark keeps the index from being written until it is left.
-        let lists = unsafe { &*self.generation(self.current.load(Ordering::SeqCst)).get() };
         let (pc, source_key) = (frame.pc(), key_source(self.rules, source));
         let mut examine = |object| {
             // SAFETY: the index is current, or the mark keeps it.
@@ -125,11 +128,15 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
                 Outcome::Outside => examination.outside += 1,
             }
         };
-        if let Some(process) = frame.process() {
-            let key = Key { process: process.get(), source: source_key };
-            lists.for_each(key, pc, &mut examine);
-        }
-        lists.for_each(Key { process: 0, source: source_key }, pc, &mut examine);
+        self.generation(self.current.load(Ordering::SeqCst)).with(|lists| {
+            // SAFETY: the mark keeps the index from being written until it is left.
+            let lists = unsafe { &*lists };
+            if let Some(process) = frame.process() {
+                let key = Key { process: process.get(), source: source_key };
+                lists.for_each(key, pc, &mut examine);
+            }
+            lists.for_each(Key { process: 0, source: source_key }, pc, &mut examine);
+        });
         mark.leave(token, examination.hits, examination.outside);
         examination
     }
@@ -311,8 +318,8 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
         if mark.is_some_and(Mark::is_under_way) {
             return Err(ProfileError::WrongContext);
         }
-        while critical_section::with(|cs| self.changing.borrow(cs).replace(true)) {
-            core::hint::spin_loop();
+        while exclusively(|cs| self.changing.borrow(cs).replace(true)) {
+            spin_loop();
         }
         Ok(Change { profiles: self })
     }
@@ -345,7 +352,7 @@ impl<const N: usize, const P: usize> Change<'_, N, P> {
         let current = self.profiles.current.load(Ordering::Relaxed);
         // SAFETY: only who holds the right to change writes an index, and that is not done while this
         // borrow of the right lives: `replace` writes the other generation.
-        unsafe { &*self.profiles.generation(current).get() }
+        self.profiles.generation(current).with(|lists| unsafe { &*lists })
     }
 
     fn objects(&self) -> impl Iterator<Item = &ProfileObject<'static>> {
@@ -362,7 +369,7 @@ impl<const N: usize, const P: usize> Change<'_, N, P> {
 
     fn known_processors(&self) -> Affinity {
         // SAFETY: it belongs to the one who holds the right to change, and no reference to it stays.
-        unsafe { *self.profiles.processors.get() }
+        self.profiles.processors.with(|processors| unsafe { *processors })
     }
 
     /// Starts what is wanted on processors that became active, and forgets those that no longer are.
@@ -377,7 +384,7 @@ impl<const N: usize, const P: usize> Change<'_, N, P> {
             }
         }
         // SAFETY: as in `known_processors`.
-        unsafe { *self.profiles.processors.get() = known };
+        self.profiles.processors.with_mut(|processors| unsafe { *processors = known });
         outcome
     }
 
@@ -413,11 +420,14 @@ impl<const N: usize, const P: usize> Change<'_, N, P> {
         let profiles = self.profiles;
         let old = profiles.current.load(Ordering::Relaxed);
         let new = old ^ 1;
-        // SAFETY: this is who holds the right to change; the other generation is not current, and
-        // when it ceased to be, this function waited until nobody read it.
-        let lists = unsafe { &mut *profiles.generation(new).get() };
-        fill(lists, self.lists());
-        profiles.started.store(lists.len(), Ordering::Relaxed);
+        let length = profiles.generation(new).with_mut(|lists| {
+            // SAFETY: this is who holds the right to change; the other generation is not current, and
+            // when it ceased to be, this function waited until nobody read it.
+            let lists = unsafe { &mut *lists };
+            fill(lists, self.lists());
+            lists.len()
+        });
+        profiles.started.store(length, Ordering::Relaxed);
         profiles.current.swap(new, Ordering::SeqCst);
         profiles.marks.iter().for_each(Mark::wait_idle);
     }
@@ -425,7 +435,7 @@ impl<const N: usize, const P: usize> Change<'_, N, P> {
 
 impl<const N: usize, const P: usize> Drop for Change<'_, N, P> {
     fn drop(&mut self) {
-        critical_section::with(|cs| self.profiles.changing.borrow(cs).set(false));
+        exclusively(|cs| self.profiles.changing.borrow(cs).set(false));
     }
 }
 

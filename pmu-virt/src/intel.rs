@@ -186,7 +186,7 @@ pub(crate) fn read(model: &Model, intel: &IntelConfiguration, address: u32) -> R
 fn in_use(model: &Model) -> u64 {
     let selected = u64::from_le_bytes(model.selects.map(|select| select as u8));
     let low = !(EACH << 7);
-    let general = u64::from(bits_of(((selected & low) + low | selected) >> 7));
+    let general = u64::from(bits_of((((selected & low) + low) | selected) >> 7));
     let fixed = u64::from(model.enabled >> KIND);
     let pmi = if model.interrupting != 0 { bits::INUSE_PMI } else { 0 };
     general | fixed << 32 | pmi

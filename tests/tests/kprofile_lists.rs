@@ -243,6 +243,59 @@ fn a_processor_that_becomes_active_gets_the_sources_that_are_started_from_then_o
     assert_eq!(machine.running(), []);
 }
 
+#[test]
+fn processors_that_come_and_go_run_what_is_wanted_while_they_are_there() {
+    let lists = leak(Lists::new());
+    let machine = &mut Machine::new(Affinity::first(1));
+    let objects = [0x19, 0x19, 0x1A]
+        .map(|from| leak(ProfileObject::callback(Rules::LATEST, source(from), &Nothing).unwrap()));
+    for object in objects {
+        lists.start(object, machine).unwrap();
+    }
+    lists.start(on(0x1B, &[0], machine), machine).unwrap();
+    let alone = [(0, 0, 0x19), (0, 0, 0x1A), (0, 0, 0x1B)];
+    unchanged(lists, machine, |m| lists.update_processors(m)).unwrap();
+    assert_eq!(machine.running(), alone);
+
+    // The second source fails there: neither runs, until it is tried again.
+    machine.active = Affinity::first(2);
+    machine.counterless = Some(source(0x1A));
+    let failure = ProfileError::Hardware { processor: processor(0, 1), error: REFUSAL };
+    assert_eq!(unchanged(lists, machine, |m| lists.update_processors(m)), Err(failure));
+    assert_eq!(machine.running(), alone);
+    machine.counterless = None;
+    lists.update_processors(machine).unwrap();
+    let both = [alone.as_slice(), &[(0, 1, 0x19), (0, 1, 0x1A)]].concat();
+    assert_eq!(machine.running(), both);
+    unchanged(lists, machine, |m| lists.update_processors(m)).unwrap();
+
+    // Of two more, one fails and one does not.
+    machine.active = Affinity::first(4);
+    machine.refuses_start = Affinity::of(processor(0, 2));
+    let failure = ProfileError::Hardware { processor: processor(0, 2), error: REFUSAL };
+    assert_eq!(lists.update_processors(machine), Err(failure));
+    let three = [both.as_slice(), &[(0, 3, 0x19), (0, 3, 0x1A)]].concat();
+    assert_eq!(machine.running(), three);
+    machine.refuses_start = Affinity::EMPTY;
+    lists.update_processors(machine).unwrap();
+    assert_eq!(machine.running.len(), 9);
+
+    // They go, with their counters, and one comes back without.
+    machine.active = Affinity::first(1);
+    machine.running.retain(|(on, _)| on.number == 0);
+    unchanged(lists, machine, |m| lists.update_processors(m)).unwrap();
+    machine.active = Affinity::first(2);
+    lists.update_processors(machine).unwrap();
+    assert_eq!(machine.running(), both);
+
+    // What was never started on a processor is not stopped there.
+    machine.active = Affinity::first(3);
+    for object in objects {
+        lists.stop(object, machine).unwrap();
+    }
+    assert_eq!(machine.running(), [(0, 0, 0x1B)]);
+}
+
 /// A process's profiles are stopped with it, and nobody else's.
 #[test]
 fn the_profiles_of_a_process_end_with_it() {
@@ -597,6 +650,72 @@ proptest! {
     }
 }
 
+/// Bases and sizes of ranges that touch, overlap, contain each other, are empty, or lie at either end
+/// of the address space.
+fn a_range() -> impl Strategy<Value = (u64, u64)> {
+    let base = prop_oneof![0x1000u64..0x1018, 0u64..4, u64::MAX - 0x30..u64::MAX - 0x20];
+    (base, prop_oneof![4 => 0u64..0x20, 1 => Just(0x4_0000_0000)])
+        .prop_map(|(base, size)| (base, size.min(u64::MAX - base)))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    /// Whatever the lists do to find objects quickly: each interrupt finds exactly those that hold it.
+    #[test]
+    fn each_address_is_counted_by_every_started_range_that_has_it_and_by_no_other(
+        inclusive: bool,
+        ranges in prop::collection::vec((a_range(), prop::bool::weighted(0.8)), 20),
+        toggles in prop::collection::vec(0usize..20, 1..50),
+    ) {
+        let rules = x64(if inclusive { Windows8 } else { Windows10v2004 });
+        let machine = &mut Machine::new(Affinity::first(1));
+        let lists = leak(Profiles::<20, 1>::with_rules(rules));
+        let mut place = |((base, size), is_global): &((u64, u64), bool)| {
+            let owner = if *is_global { None } else { process(7) };
+            let asked = BasicProfile {
+                process: owner,
+                base: *base,
+                size: *size,
+                bucket_log2: 31,
+                ..request(buffer(10))
+            };
+            let object = leak(ProfileObject::basic(rules, asked, machine).unwrap());
+            (object, asked.buffer)
+        };
+        let (objects, buffers): (Vec<_>, Vec<_>) = ranges.iter().map(&mut place).unzip();
+        let mut expected = vec![0; ranges.len()];
+        let edges = |((base, size), _): &((u64, u64), bool)| {
+            let end = base + size;
+            [base.wrapping_sub(1), *base, end.wrapping_sub(1), end, end.wrapping_add(1)]
+        };
+        let addresses: BTreeSet<u64> = ranges.iter().flat_map(edges).collect();
+        for toggled in toggles {
+            match lists.stop(objects[toggled], machine) {
+                Err(ProfileError::NotStarted) => lists.start(objects[toggled], machine).unwrap(),
+                stopped => stopped.unwrap(),
+            }
+            for (number, pc) in addresses.iter().enumerate() {
+                let of_process = number % 3 == 0;
+                let owner = if of_process { process(7) } else { None };
+                let examination = lists.timer_interrupt(&Frame { process: owner, ..Frame::at(*pc) });
+                let mut hits = 0;
+                for (index, ((base, size), is_global)) in ranges.iter().enumerate() {
+                    let distance = pc.checked_sub(*base);
+                    let inside = distance.is_some_and(|at| at < *size || inclusive && at == *size);
+                    if inside && (*is_global || of_process) && objects[index].is_started() {
+                        expected[index] += 1;
+                        hits += 1;
+                    }
+                }
+                prop_assert_eq!(examination, Examination { hits, outside: 0 }, "{:#X}", pc);
+            }
+        }
+        let sums: Vec<u32> = buffers.into_iter().map(|b| counts(b).iter().sum()).collect();
+        prop_assert_eq!(sums, expected);
+    }
+}
+
 /// One machine's hardware as several processors reach it.
 struct Shared<'m>(&'m Mutex<Machine>, ProcessorNumber);
 
@@ -673,23 +792,28 @@ fn one_change_of_the_lists_waits_for_the_other() {
 /// How long a test gives others to do what they must not.
 const A_WHILE: Duration = Duration::from_millis(50);
 
+#[track_caller]
 fn wait_for(flag: &AtomicBool) {
+    let begin = Instant::now();
     while !flag.load(Ordering::Acquire) {
+        assert!(begin.elapsed() < Duration::from_secs(20), "it does not come");
         thread::yield_now();
     }
 }
 
-/// A callback that takes its time.
-#[derive(Default)]
+/// A callback that takes its time, and is interrupted meanwhile.
 struct Slow {
+    lists: &'static Lists,
     entered: AtomicBool,
     stop_returned: AtomicBool,
     was_stopped_meanwhile: AtomicBool,
 }
 
 impl ProfileCallback for Slow {
-    fn profile_interrupt(&self, _: &dyn InterruptFrame, _: KProfileSource) {
+    fn profile_interrupt(&self, frame: &dyn InterruptFrame, _: KProfileSource) {
         self.entered.store(true, Ordering::Release);
+        thread::sleep(A_WHILE);
+        self.lists.interrupt(&frame, source(0x1F));
         thread::sleep(A_WHILE);
         let returned = self.stop_returned.load(Ordering::Acquire);
         self.was_stopped_meanwhile.store(returned, Ordering::Release);
@@ -697,10 +821,11 @@ impl ProfileCallback for Slow {
 }
 
 #[test]
-fn stop_waits_for_an_interrupt_on_another_processor_that_is_looking_at_the_lists() {
+fn stop_waits_for_an_interrupt_on_another_processor_and_not_for_what_interrupts_that() {
     let lists = leak(Lists::new());
     let mut machine = Machine::new(Affinity::first(2));
-    let slow: &Slow = leak(Slow::default());
+    let [entered, stop_returned, was_stopped_meanwhile] = [const { AtomicBool::new(false) }; 3];
+    let slow: &Slow = leak(Slow { lists, entered, stop_returned, was_stopped_meanwhile });
     let object = leak(ProfileObject::callback(Rules::LATEST, TIME, slow).unwrap());
     lists.start(object, &mut machine).unwrap();
     thread::scope(|scope| {

@@ -3,7 +3,7 @@
 mod kprofile;
 
 use core::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, OnceLock};
+use std::sync::Mutex;
 
 use kprofile::{
     Frame, Machine, VERSIONS, WIDTHS, buffer, counts, leak, process, processor, request, source,
@@ -304,33 +304,35 @@ fn a_process_s_list_is_for_its_interrupts_and_the_global_list_for_all() {
     assert_eq!([of_3, of_4, global].map(counts), [vec![1], vec![1], vec![4]]);
 }
 
-/// Notes at each call how often each of two counters counted before.
-struct Witness(&'static [AtomicU32], OnceLock<Vec<u32>>);
+/// Notes at each call who was called, and how often a counter counted before.
+struct Witness(&'static [AtomicU32], u64, &'static Mutex<Vec<(u64, Vec<u32>)>>);
 
 impl ProfileCallback for Witness {
     fn profile_interrupt(&self, _: &dyn InterruptFrame, _: KProfileSource) {
-        self.1.set(counts(self.0)).expect("called once");
+        self.2.lock().unwrap().push((self.1, counts(self.0)));
     }
 }
 
 #[test]
-fn the_process_s_list_comes_before_the_global_one_and_each_in_the_order_of_starting() {
-    let counters = buffer(3);
+fn the_process_s_list_comes_before_the_global_one_and_callbacks_in_the_order_of_starting() {
+    let counters = buffer(1);
     let lists = leak(Lists::new());
     let mut machine = machine();
-    let basic = |number: usize, owner| {
-        let own = &counters[number..=number];
-        leak(create(Rules::LATEST, BasicProfile { process: owner, ..request(own) }).unwrap())
-    };
-    let witness = leak(Witness(counters, OnceLock::new()));
-    let callback = leak(ProfileObject::callback(Rules::LATEST, TIME, witness).unwrap());
-    lists.start(basic(0, None), &mut machine).unwrap();
-    lists.start(callback, &mut machine).unwrap();
-    lists.start(basic(1, None), &mut machine).unwrap();
-    lists.start(basic(2, process(3)), &mut machine).unwrap();
+    let log = leak(Mutex::default());
+    let callbacks: Vec<&ProfileObject<'_>> = (0..4)
+        .map(|number| leak(Witness(counters, number, log)))
+        .map(|witness| leak(ProfileObject::callback(Rules::LATEST, TIME, witness).unwrap()))
+        .collect();
+    let asked = BasicProfile { process: process(3), ..request(counters) };
+    let of_process = leak(create(Rules::LATEST, asked).unwrap());
+    for object in [callbacks[2], callbacks[0], of_process, callbacks[3], callbacks[1]] {
+        lists.start(object, &mut machine).unwrap();
+    }
+    lists.stop(callbacks[0], &mut machine).unwrap();
+    lists.start(callbacks[0], &mut machine).unwrap();
     let frame = Frame { process: process(3), ..Frame::at(0x1000) };
-    assert_eq!(lists.timer_interrupt(&frame).hits, 4);
-    assert_eq!(witness.1.get().unwrap(), &[1, 0, 1], "after 0 and the process's, before 1");
+    assert_eq!(lists.timer_interrupt(&frame).hits, 5);
+    assert_eq!(*log.lock().unwrap(), [2, 3, 1, 0].map(|number| (number, vec![1])));
 }
 
 #[test]

@@ -582,6 +582,18 @@ fn hardware_that_refuses_one_source_leaves_tracing_as_it_was() {
     }
 }
 
+#[test]
+fn an_undo_that_fails_too_is_told_as_the_fault_and_nothing_is_traced() {
+    let mut tracing = Tracing::latest();
+    tracing.sources(&[0x19]).unwrap();
+    tracing.machine.counterless = Some(source(0x19));
+    tracing.machine.stuck = Some(TIME);
+    let fault = ProfileError::Hardware { processor: processor(0, 0), error: FAULT };
+    let outcome = tracing.flags(&[PERF_PROFILE, PERF_PMC_PROFILE]);
+    assert_eq!(outcome, Err(TraceError::Profile(fault)));
+    assert_eq!((tracing.lists.started(), tracing.control.group_mask()), (0, GroupMask::EMPTY));
+}
+
 /// An object whose source does not stop is off its list all the same, and so are those after it.
 #[test]
 fn hardware_that_does_not_stop_is_told_and_nothing_is_traced_any_more() {

@@ -131,6 +131,36 @@ fn advance_stops_at_the_overflow_and_gives_back_the_rest() {
 }
 
 #[test]
+fn the_first_overflow_in_time_stops_all_counters_there() {
+    let mut pmu = armed(intel(2), 50);
+    // Counted before the one that overflows, and after it.
+    for (n, select) in [(1, 0x43_003C), (2, 0x53_00C0), (3, 0x43_003C)] {
+        set(&mut pmu, 0x186 + n, select);
+    }
+    set(&mut pmu, 0xC3, 0xFFFF_FFFF - 59);
+    let mut span = feed(CYCLES, Privilege::User, 100);
+    span.add(events().find(INSTRUCTIONS).unwrap(), Privilege::User, 1000);
+    // 60 of 1000 instructions come before 50 of 100 cycles.
+    assert_eq!(pmu.advance(&mut span).overflowed, 0b100);
+    assert_eq!(pmu.state().general[..4], [mask(48) + 1 - 44, 6, 0, 6]);
+    assert_eq!(pmu.advance(&mut span).overflowed, 0b001);
+    pmu.advance(&mut span);
+    assert_eq!(pmu.state().general[..4], [50, 100, 940, 100]);
+}
+
+#[test]
+fn a_counter_before_the_one_that_overflows_stops_with_it() {
+    let mut pmu = armed(intel(2), 500);
+    set(&mut pmu, 0x187, 0x53_003C);
+    set(&mut pmu, 0xC2, 0xFFFF_FFFF - 39);
+    set(&mut pmu, 0x38D, 0x3);
+    set(&mut pmu, 0x38F, 0x1_0000_0003);
+    let mut span = feed(CYCLES, Privilege::User, 100);
+    assert_eq!(pmu.advance(&mut span).overflowed, 0b10);
+    assert_eq!(pmu.state().general[..2], [mask(48) + 1 - 460, 0]);
+}
+
+#[test]
 fn counters_that_overflow_at_the_same_time_raise_one_interrupt() {
     let mut pmu = armed(intel(2), 10);
     set(&mut pmu, 0xC2, 0xFFFF_FFFF - 19);

@@ -4,9 +4,10 @@
 //! PMI as NMI). A slot is therefore claimed by one atomic step, filled, and then published by its
 //! sequence number; the reader stops at the first slot that is claimed and not yet published.
 
-use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::Ordering;
 
 use super::record::{MAX_RECORD, RecordBytes, RecordError, TraceRecord};
+use crate::sync::{AtomicBool, AtomicU64, AtomicUsize, array_of, const_fn};
 
 /// Words of a slot: the longest record.
 const WORDS: usize = MAX_RECORD / 8;
@@ -36,8 +37,10 @@ struct Slot {
 }
 
 impl Slot {
-    const fn new() -> Self {
-        Self { turn: AtomicUsize::new(0), words: [const { AtomicU64::new(0) }; WORDS] }
+    const_fn! {
+        const fn new() -> Self {
+            Self { turn: AtomicUsize::new(0), words: array_of!(AtomicU64::new(0)) }
+        }
     }
 
     #[inline]
@@ -59,15 +62,17 @@ impl Slot {
 }
 
 impl<const N: usize> TraceRing<N> {
-    /// An empty ring.
-    pub const fn new() -> Self {
-        const { assert!(N > 0, "a ring has at least one slot") };
-        Self {
-            slots: [const { Slot::new() }; N],
-            head: AtomicUsize::new(0),
-            tail: AtomicUsize::new(0),
-            dropped: AtomicU64::new(0),
-            draining: AtomicBool::new(false),
+    const_fn! {
+        /// An empty ring.
+        pub const fn new() -> Self {
+            const { assert!(N > 0, "a ring has at least one slot") };
+            Self {
+                slots: array_of!(Slot::new()),
+                head: AtomicUsize::new(0),
+                tail: AtomicUsize::new(0),
+                dropped: AtomicU64::new(0),
+                draining: AtomicBool::new(false),
+            }
         }
     }
 

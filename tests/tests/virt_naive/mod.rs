@@ -192,7 +192,7 @@ impl Naive {
                 let n = (address - 0xC001_0200) / 2;
                 match self.configuration {
                     Configuration::Amd(AmdConfiguration::Legacy) => Kind::Absent,
-                    _ if address % 2 == 0 => counter(n, Kind::Select),
+                    _ if address & 1 == 0 => counter(n, Kind::Select),
                     _ => counter(n, Kind::Counter),
                 }
             }

@@ -1,0 +1,415 @@
+//! The models. Every interleaving of each is executed, and every value that a load may see.
+//!
+//! A cell of loom's stands for an object's buffer: an examination reads it in the object's callback,
+//! and its owner writes it once the object is stopped. If the one can still be under way when the other
+//! is done, loom says so.
+
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::vec::Vec;
+
+use loom::cell::UnsafeCell;
+use loom::thread;
+use pmu_core::{InterfaceError, InterruptFrame, KProfileSource, ProcessId, ProcessorNumber};
+
+use super::modelled::{Seed, interrupt_before, no_interrupt, seeded};
+use crate::trace::{Detail, TraceRecord, TraceRing};
+use crate::{
+    Affinity, PointerWidth, ProfileCallback, ProfileError, ProfileHardware, ProfileObject,
+    Profiles, Rules,
+};
+
+const TIME: KProfileSource = KProfileSource::TIME;
+
+/// All executions of a model.
+fn explore(model: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = None;
+    builder.max_branches = 10_000;
+    builder.check(model);
+}
+
+/// That a model finds a bug.
+#[track_caller]
+fn finds(seed: Seed, model: impl Fn() + Sync + Send + 'static) {
+    let mut found = false;
+    seeded(seed, || found = catch_unwind(AssertUnwindSafe(|| explore(model))).is_err());
+    assert!(found, "{seed:?} was not found");
+}
+
+struct Frame(u16);
+
+impl InterruptFrame for Frame {
+    fn pc(&self) -> u64 {
+        0x1000
+    }
+    fn cs(&self) -> u16 {
+        0
+    }
+    fn flags(&self) -> u64 {
+        0
+    }
+    fn processor(&self) -> ProcessorNumber {
+        ProcessorNumber::from_index(self.0)
+    }
+    fn process(&self) -> Option<ProcessId> {
+        None
+    }
+}
+
+/// Hardware that does whatever it is told, called on a processor.
+struct Hardware(u16);
+
+impl ProfileHardware for Hardware {
+    fn this_processor(&self) -> ProcessorNumber {
+        ProcessorNumber::from_index(self.0)
+    }
+    fn active_processors(&self) -> Affinity {
+        Affinity::first(1)
+    }
+    fn supports(&self, _: KProfileSource) -> bool {
+        true
+    }
+    fn start(&mut self, _: ProcessorNumber, _: KProfileSource) -> Result<(), InterfaceError> {
+        Ok(())
+    }
+    fn stop(&mut self, _: ProcessorNumber, _: KProfileSource) -> Result<(), InterfaceError> {
+        Ok(())
+    }
+}
+
+type Lists = Profiles<2, 3>;
+
+/// What stands for an object's buffer; and, if the lists are given, its callback is interrupted by an
+/// examination on the same processor before it looks at it.
+struct Buffer {
+    counts: UnsafeCell<u32>,
+    interrupted: Option<Arc<Lists>>,
+    depth: AtomicUsize,
+}
+
+// SAFETY: whether accesses to the cell exclude each other is what loom checks.
+unsafe impl Sync for Buffer {}
+// SAFETY: as above.
+unsafe impl Send for Buffer {}
+
+impl Buffer {
+    fn new(interrupted: Option<Arc<Lists>>) -> Self {
+        Self { counts: UnsafeCell::new(0), interrupted, depth: AtomicUsize::new(0) }
+    }
+
+    /// Its owner does with it what he likes.
+    fn reuse(&self) {
+        // SAFETY: loom checks that nobody else accesses it.
+        self.counts.with_mut(|counts| unsafe { *counts += 1 });
+    }
+}
+
+impl ProfileCallback for Buffer {
+    fn profile_interrupt(&self, frame: &dyn InterruptFrame, source: KProfileSource) {
+        if let Some(lists) = &self.interrupted
+            && self.depth.fetch_add(1, Ordering::Relaxed) == 0
+        {
+            lists.interrupt(&Frame(frame.processor().index() as u16), source);
+        }
+        // SAFETY: loom checks that nobody writes it.
+        self.counts.with(|counts| unsafe { *counts });
+    }
+}
+
+fn object(buffer: &Buffer) -> ProfileObject<'_> {
+    ProfileObject::callback(Rules::LATEST, TIME, buffer).unwrap()
+}
+
+/// Starts an object, lets the interrupts of `examiners` processors come, and stops it meanwhile.
+fn remove(examiners: u16, nested: bool) {
+    let lists = Arc::new(Lists::new());
+    let buffer = Arc::new(Buffer::new(nested.then(|| lists.clone())));
+    let object = object(&buffer);
+    // SAFETY: the object lives until it is stopped, below.
+    unsafe { lists.start_borrowed(&object, &mut Hardware(2)) }.unwrap();
+    let examiners: Vec<_> = (0..examiners)
+        .map(|processor| {
+            let lists = lists.clone();
+            thread::spawn(move || lists.interrupt(&Frame(processor), TIME).hits)
+        })
+        .collect();
+    lists.stop(&object, &mut Hardware(2)).unwrap();
+    buffer.reuse();
+    let hits: u32 = examiners.into_iter().map(|examiner| examiner.join().unwrap()).sum();
+    let statistics = lists.statistics();
+    assert!(statistics.hit >= hits.into());
+    assert_eq!(statistics.hit + statistics.missed, statistics.seen);
+}
+
+#[test]
+fn after_stop_no_other_processor_touches_the_object() {
+    explore(|| remove(1, false));
+    explore(|| remove(2, false));
+}
+
+#[test]
+fn a_removal_that_does_not_wait_is_found() {
+    finds(Seed::NoWait, || remove(1, false));
+}
+
+#[test]
+fn a_removal_that_waits_by_plain_loads_is_found() {
+    finds(Seed::LoadForReadModifyWrite, || remove(1, false));
+}
+
+#[test]
+fn an_examination_whose_end_is_relaxed_is_found() {
+    finds(Seed::RelaxedAdd, || remove(1, false));
+}
+
+#[test]
+fn after_stop_no_interrupted_examination_touches_the_object() {
+    explore(|| remove(1, true));
+}
+
+#[test]
+fn a_nested_examination_that_ends_the_outer_one_is_found() {
+    finds(Seed::NestingForgotten, || remove(1, true));
+}
+
+/// An object is prepared and started while another processor is interrupted.
+fn insert() {
+    let lists = Arc::new(Lists::new());
+    let buffer = Buffer::new(None);
+    buffer.reuse();
+    let object = object(&buffer);
+    let examiner = {
+        let lists = lists.clone();
+        thread::spawn(move || {
+            lists.interrupt(&Frame(0), TIME);
+        })
+    };
+    // SAFETY: the object lives until it is stopped, below.
+    unsafe { lists.start_borrowed(&object, &mut Hardware(1)) }.unwrap();
+    examiner.join().unwrap();
+    lists.stop(&object, &mut Hardware(1)).unwrap();
+}
+
+#[test]
+fn an_examination_finds_a_started_object_complete() {
+    explore(insert);
+}
+
+#[test]
+fn a_generation_that_is_published_relaxed_is_found() {
+    finds(Seed::RelaxedPublication, insert);
+}
+
+/// Two tasks start and stop an object each, while a third processor is interrupted.
+fn two_writers() {
+    let lists = Arc::new(Lists::new());
+    let change = |lists: Arc<Lists>, processor| {
+        let buffer = Buffer::new(None);
+        let object = object(&buffer);
+        // SAFETY: the object lives until it is stopped, below.
+        unsafe { lists.start_borrowed(&object, &mut Hardware(processor)) }.unwrap();
+        lists.stop(&object, &mut Hardware(processor)).unwrap();
+        buffer.reuse();
+    };
+    let writer = {
+        let lists = lists.clone();
+        thread::spawn(move || change(lists, 1))
+    };
+    change(lists.clone(), 2);
+    writer.join().unwrap();
+    assert_eq!(lists.started(), 0);
+}
+
+#[test]
+fn writers_take_turns() {
+    explore(two_writers);
+}
+
+/// The interrupt comes before the `at`th atomic access of the task that changes the lists, on its own
+/// processor, while another processor is interrupted.
+fn interrupted_change(at: usize, came: &Arc<AtomicUsize>) {
+    let lists = Arc::new(Lists::new());
+    let buffer = Arc::new(Buffer::new(None));
+    let object = object(&buffer);
+    let examiner = {
+        let lists = lists.clone();
+        thread::spawn(move || {
+            lists.interrupt(&Frame(0), TIME);
+        })
+    };
+    let (here, came) = (lists.clone(), came.clone());
+    interrupt_before(at, move || {
+        came.store(at, Ordering::Relaxed);
+        here.interrupt(&Frame(1), TIME);
+    });
+    // SAFETY: the object lives until it is stopped, below.
+    unsafe { lists.start_borrowed(&object, &mut Hardware(1)) }.unwrap();
+    lists.stop(&object, &mut Hardware(1)).unwrap();
+    buffer.reuse();
+    no_interrupt();
+    examiner.join().unwrap();
+}
+
+#[test]
+fn an_interrupt_at_any_step_of_a_change_finds_the_lists_whole() {
+    for at in 1.. {
+        let came = Arc::new(AtomicUsize::new(0));
+        let seen = came.clone();
+        explore(move || interrupted_change(at, &came));
+        if seen.load(Ordering::Relaxed) != at {
+            assert!(at > 10, "only {at} steps");
+            break;
+        }
+    }
+}
+
+/// A callback that asks for what an interrupt may not do.
+struct Meddler(Arc<Lists>);
+
+impl ProfileCallback for Meddler {
+    fn profile_interrupt(&self, _: &dyn InterruptFrame, _: KProfileSource) {
+        let buffer = Buffer::new(None);
+        let object = object(&buffer);
+        let outcome = self.0.stop(&object, &mut Hardware(0));
+        assert_eq!(outcome, Err(ProfileError::WrongContext));
+    }
+}
+
+#[test]
+fn a_callback_that_changes_the_lists_is_refused_and_waits_for_nobody() {
+    explore(|| {
+        let lists = Arc::new(Lists::new());
+        let meddler = Meddler(lists.clone());
+        let object = ProfileObject::callback(Rules::LATEST, TIME, &meddler).unwrap();
+        // SAFETY: the object lives until it is stopped, below.
+        unsafe { lists.start_borrowed(&object, &mut Hardware(1)) }.unwrap();
+        let examiner = {
+            let lists = lists.clone();
+            thread::spawn(move || {
+                lists.interrupt(&Frame(0), TIME);
+            })
+        };
+        lists.stop(&object, &mut Hardware(1)).unwrap();
+        examiner.join().unwrap();
+    });
+}
+
+/// Somebody reads the statistics while a processor is interrupted.
+fn statistics() {
+    let lists = Arc::new(Lists::new());
+    let buffer = Buffer::new(None);
+    let object = object(&buffer);
+    // SAFETY: the object lives until it is stopped, below.
+    unsafe { lists.start_borrowed(&object, &mut Hardware(1)) }.unwrap();
+    let examiner = {
+        let lists = lists.clone();
+        thread::spawn(move || {
+            lists.interrupt(&Frame(0), TIME);
+        })
+    };
+    let statistics = lists.statistics();
+    assert!(statistics.hit <= statistics.seen, "{statistics:?}");
+    examiner.join().unwrap();
+    lists.stop(&object, &mut Hardware(1)).unwrap();
+}
+
+#[test]
+fn no_more_hits_than_interrupts_are_ever_read() {
+    explore(statistics);
+}
+
+#[test]
+fn a_hit_that_is_counted_relaxed_is_found() {
+    finds(Seed::RelaxedHit, statistics);
+}
+
+fn record(number: u64) -> TraceRecord {
+    TraceRecord {
+        width: PointerWidth::Bits64,
+        timestamp: number,
+        pebs_index: None,
+        pc: !number,
+        thread: number as u32,
+        detail: Detail::PmcInterrupt { source: number as u16 },
+    }
+}
+
+/// A processor's interrupts push `count` records, numbered from 1; before the `at`th atomic access of
+/// the last push an interrupt comes and pushes number 100; somebody else drains meanwhile. Whether the
+/// interrupt came in any execution is told to `came`.
+fn nested_push<const N: usize>(count: u64, at: usize, came: &Arc<AtomicBool>) {
+    let ring = Arc::new(TraceRing::<N>::new());
+    for number in 1..count {
+        assert!(ring.push(&record(number)));
+    }
+    let producer = {
+        let ring = ring.clone();
+        thread::spawn(move || {
+            let (nested, pushed) = (ring.clone(), Arc::new(AtomicBool::new(false)));
+            let told = pushed.clone();
+            interrupt_before(at, move || {
+                told.store(true, Ordering::Relaxed);
+                nested.push(&record(100));
+            });
+            ring.push(&record(count));
+            no_interrupt();
+            pushed.load(Ordering::Relaxed)
+        })
+    };
+    let mut read = drain(&ring);
+    let interrupted = producer.join().unwrap();
+    came.fetch_or(interrupted, Ordering::Relaxed);
+    read.extend(drain(&ring));
+    let pushed = count + u64::from(interrupted);
+    assert_eq!(read.len() as u64 + ring.dropped(), pushed, "{read:?}");
+    // What was not nested comes once and in order, and what was nested comes once.
+    let (nested, others): (Vec<u64>, Vec<u64>) = read.iter().partition(|number| **number == 100);
+    assert!(nested.len() <= usize::from(interrupted), "{read:?}");
+    assert!(others.is_sorted_by(|a, b| a < b), "{read:?}");
+}
+
+/// The records of a ring by number, each of them whole.
+fn drain<const N: usize>(ring: &TraceRing<N>) -> Vec<u64> {
+    let whole = |found: TraceRecord| {
+        assert_eq!(found, record(found.timestamp), "a torn record");
+        found.timestamp
+    };
+    ring.drain().unwrap().map(|found| whole(found.unwrap())).collect()
+}
+
+/// With the interrupt at every step of the push.
+fn nested_pushes<const N: usize>(count: u64) {
+    for at in 1.. {
+        let came = Arc::new(AtomicBool::new(false));
+        let told = came.clone();
+        explore(move || nested_push::<N>(count, at, &told));
+        if !came.load(Ordering::Relaxed) {
+            assert!(at > 8, "only {at} steps");
+            return;
+        }
+    }
+}
+
+#[test]
+fn a_ring_loses_nothing_of_a_nested_producer() {
+    nested_pushes::<2>(1);
+}
+
+/// One slot is left, which the nested producer may take; or the reader makes room in time.
+#[test]
+fn a_ring_that_is_nearly_full_counts_what_it_drops() {
+    nested_pushes::<2>(2);
+}
+
+#[test]
+fn a_slot_that_is_claimed_in_two_steps_is_found() {
+    // Between the load and the store, after those of head and turn.
+    finds(Seed::ClaimInTwoSteps, || nested_push::<2>(1, 4, &Arc::default()));
+}
+
+#[test]
+fn a_record_that_is_published_relaxed_is_found() {
+    finds(Seed::RelaxedPublication, || nested_push::<2>(1, 1, &Arc::default()));
+}

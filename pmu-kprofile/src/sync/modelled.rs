@@ -1,0 +1,190 @@
+//! Loom's atomics and cells, between any two steps of which an interrupt may come, and which may be
+//! seeded with a bug that the models must find.
+
+use core::cell::{Cell, RefCell};
+use core::sync::atomic::Ordering;
+use std::boxed::Box;
+
+pub(crate) use loom::cell::UnsafeCell;
+pub(crate) use loom::hint::spin_loop;
+
+/// A bug: the code as if it were written otherwise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Seed {
+    None,
+    /// Whoever removes an object does not wait.
+    NoWait,
+    /// He looks at a mark by a plain load.
+    LoadForReadModifyWrite,
+    /// An examination ends by a relaxed addition.
+    RelaxedAdd,
+    /// An examination that interrupted another counts as the outermost.
+    NestingForgotten,
+    /// A generation, or a slot of a ring, is published by a relaxed store.
+    RelaxedPublication,
+    /// A slot of a ring is claimed by a load, and then a store.
+    ClaimInTwoSteps,
+    /// An interrupt's hit is counted by a relaxed addition.
+    RelaxedHit,
+}
+
+std::thread_local! {
+    /// The test's seed; all threads of a model are its thread's.
+    static SEED: Cell<Seed> = const { Cell::new(Seed::None) };
+}
+
+loom::thread_local! {
+    static INTERRUPT: RefCell<Option<(usize, Box<dyn FnOnce()>)>> = RefCell::new(None);
+}
+
+/// Runs models of code with a bug.
+pub(crate) fn seeded(seed: Seed, run: impl FnOnce()) {
+    SEED.set(seed);
+    run();
+    SEED.set(Seed::None);
+}
+
+fn has(seed: Seed) -> bool {
+    SEED.get() == seed
+}
+
+/// Interrupts the thread just before its `step`th atomic access from now, from 1.
+pub(crate) fn interrupt_before(step: usize, interrupt: impl FnOnce() + 'static) {
+    INTERRUPT.with(|pending| *pending.borrow_mut() = Some((step, Box::new(interrupt))));
+}
+
+/// No interrupt is to come any more.
+pub(crate) fn no_interrupt() {
+    INTERRUPT.with(|pending| pending.borrow_mut().take());
+}
+
+/// Between two steps.
+fn step() {
+    let due = INTERRUPT.with(|pending| {
+        let mut pending = pending.borrow_mut();
+        let (left, _) = pending.as_mut()?;
+        *left -= 1;
+        if *left == 0 { pending.take() } else { None }
+    });
+    if let Some((_, interrupt)) = due {
+        interrupt();
+    }
+}
+
+loom::lazy_static! {
+    static ref CRITICAL_SECTION: loom::sync::Mutex<()> = loom::sync::Mutex::new(());
+}
+
+/// As `critical_section::with`, of whose order loom would not know.
+pub(crate) fn exclusively<R>(act: impl FnOnce(critical_section::CriticalSection<'_>) -> R) -> R {
+    let _guard = CRITICAL_SECTION.lock().unwrap();
+    critical_section::with(act)
+}
+
+fn publication(order: Ordering) -> Ordering {
+    if has(Seed::RelaxedPublication) { Ordering::Relaxed } else { order }
+}
+
+/// What makes loom try every order of the accesses to an atomic. By itself loom 0.7.2 remembers the
+/// last access alone: a load, then another thread's load and store, and it misses that the first load
+/// could have come after the store. Two relaxed read-modify-writes it always reorders, and they order
+/// nothing else.
+#[derive(Debug, Default)]
+struct Reordered(loom::sync::atomic::AtomicUsize);
+
+impl Reordered {
+    #[track_caller]
+    fn step(&self) {
+        step();
+        self.0.fetch_add(0, Ordering::Relaxed);
+    }
+}
+
+macro_rules! atomic {
+    ($name:ident, $value:ty) => {
+        #[derive(Debug, Default)]
+        pub(crate) struct $name(loom::sync::atomic::$name, Reordered);
+
+        #[allow(dead_code)] // Not each atomic has a use for each operation.
+        impl $name {
+            pub(crate) fn new(value: $value) -> Self {
+                Self(loom::sync::atomic::$name::new(value), Reordered::default())
+            }
+
+            #[track_caller]
+            pub(crate) fn load(&self, order: Ordering) -> $value {
+                self.1.step();
+                self.0.load(order)
+            }
+
+            #[track_caller]
+            pub(crate) fn store(&self, value: $value, order: Ordering) {
+                self.1.step();
+                self.0.store(value, publication(order));
+            }
+
+            #[track_caller]
+            pub(crate) fn swap(&self, value: $value, order: Ordering) -> $value {
+                self.1.step();
+                self.0.swap(value, publication(order))
+            }
+
+            #[track_caller]
+            pub(crate) fn compare_exchange(
+                &self,
+                current: $value,
+                new: $value,
+                success: Ordering,
+                failure: Ordering,
+            ) -> Result<$value, $value> {
+                self.1.step();
+                if !has(Seed::ClaimInTwoSteps) {
+                    return self.0.compare_exchange(current, new, success, failure);
+                }
+                let found = self.0.load(success);
+                if found != current {
+                    return Err(found);
+                }
+                self.1.step();
+                self.0.store(new, success);
+                Ok(found)
+            }
+        }
+    };
+}
+
+atomic!(AtomicBool, bool);
+atomic!(AtomicU64, u64);
+atomic!(AtomicUsize, usize);
+
+impl AtomicU64 {
+    #[track_caller]
+    pub(crate) fn fetch_add(&self, value: u64, order: Ordering) -> u64 {
+        self.1.step();
+        match (SEED.get(), value, order) {
+            (Seed::NoWait, 0, _) => 0,
+            (Seed::LoadForReadModifyWrite, 0, _) => self.0.load(Ordering::Acquire),
+            (Seed::RelaxedAdd, 1.., Ordering::Release) => {
+                self.0.fetch_add(value, Ordering::Relaxed)
+            }
+            (Seed::NestingForgotten, 1, Ordering::SeqCst) => {
+                self.0.fetch_add(value, order);
+                0
+            }
+            (Seed::RelaxedHit, 1, Ordering::Release) => self.0.fetch_add(1, Ordering::Relaxed),
+            _ => self.0.fetch_add(value, order),
+        }
+    }
+}
+
+macro_rules! const_fn {
+    ($(#[$attribute:meta])* $visibility:vis const fn $($rest:tt)*) => {
+        $(#[$attribute])* $visibility fn $($rest)*
+    };
+}
+macro_rules! array_of {
+    ($element:expr) => {
+        core::array::from_fn(|_| $element)
+    };
+}
+pub(crate) use {array_of, const_fn};
