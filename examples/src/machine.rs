@@ -12,6 +12,7 @@ use pmu_intel::Emon;
 /// A processor, and what Windows' rule makes of it.
 pub struct Machine {
     processor: String,
+    vendor: [u8; 12],
     interface: Box<dyn Interface>,
     absent: Option<NoInterface>,
     /// The vendor's sources, where the interface is not the vendor's: named, and not supported.
@@ -22,7 +23,7 @@ impl Machine {
     /// The machine whose boot processor answers CPUID through `reader`.
     pub fn new(reader: impl CpuIdReader) -> Self {
         let snapshot = Snapshot::capture(reader);
-        let processor = name_of(&snapshot);
+        let (processor, vendor) = (name_of(&snapshot), snapshot.vendor());
         let claimed: Result<Box<dyn Interface>, NoInterface> = match Emon::claim(&snapshot) {
             Ok(emon) => Ok(Box::new(emon)),
             Err(not_intel) => match Amd64::claim(&snapshot) {
@@ -31,12 +32,15 @@ impl Machine {
             },
         };
         match claimed {
-            Ok(interface) => Self { processor, interface, absent: None, foregone: Vec::new() },
+            Ok(interface) => {
+                Self { processor, vendor, interface, absent: None, foregone: Vec::new() }
+            }
             Err(reason) => Self {
                 processor,
+                vendor,
                 interface: Box::new(DefaultInterface::new()),
                 absent: Some(reason),
-                foregone: foregone(&snapshot.vendor()),
+                foregone: foregone(&vendor),
             },
         }
     }
@@ -57,10 +61,21 @@ impl Machine {
     pub fn with_interface(interface: impl Interface + 'static) -> Self {
         Self {
             processor: "(any that has the interface)".into(),
+            vendor: [0; 12],
             interface: Box::new(interface),
             absent: None,
             foregone: Vec::new(),
         }
+    }
+
+    /// The same machine as if it had its vendor's counters, in software.
+    pub fn in_software(self) -> Self {
+        let mut machine = match &self.vendor {
+            b"AuthenticAMD" => Self::with_interface(Amd64::declared()),
+            _ => Self::with_interface(Emon::declared()),
+        };
+        (machine.processor, machine.vendor) = (self.processor, self.vendor);
+        machine
     }
 
     /// The processor's name, as it gives it itself.

@@ -4,6 +4,7 @@
 pub mod builtin;
 pub mod cli;
 pub mod command;
+pub mod counters;
 pub mod error;
 pub mod histogram;
 pub mod kallsyms;

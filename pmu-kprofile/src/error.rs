@@ -54,7 +54,10 @@ impl fmt::Display for CreateError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::EmptyBuffer => f.write_str("the buffer is empty"),
-            Self::BucketSize { log2: 0 } => f.write_str("no bucket size suits range and buffer"),
+            Self::BucketSize { log2: 0 } => f.write_str(
+                "no bucket size is given, and none can be chosen: that takes the segment mode, and a \
+                 buffer for which there is one",
+            ),
             Self::BucketSize { log2 } => crate::bucket::BucketSizeError { log2: *log2 }.fmt(f),
             Self::BufferTooSmall { buckets, counters } => {
                 write!(f, "{buckets} buckets do not fit {counters} counters")
@@ -87,6 +90,9 @@ pub enum ProfileError {
     WrongContext,
     /// None of the object's processors is active.
     NoProcessor,
+    /// One of the object's processors is beyond those that the lists are for: its interrupts would
+    /// find nothing.
+    ProcessorBeyondLists(ProcessorNumber),
     /// The hardware refused on a processor. Of a start, everything was undone, and if that failed
     /// somewhere, this is the fault; a stop went on with the other processors and took the object off
     /// its list.
@@ -105,7 +111,7 @@ impl ProfileError {
             Self::AlreadyStarted | Self::OnAnotherList => Some(NtStatus::PROFILING_NOT_STOPPED),
             Self::NotStarted => Some(NtStatus::PROFILING_NOT_STARTED),
             Self::AtLimit => Some(NtStatus::PROFILING_AT_LIMIT),
-            Self::WrongContext | Self::NoProcessor => None,
+            Self::WrongContext | Self::NoProcessor | Self::ProcessorBeyondLists(_) => None,
             Self::Hardware { error, .. } => error.status(),
         }
     }
@@ -120,6 +126,9 @@ impl fmt::Display for ProfileError {
             Self::AtLimit => f.write_str("as many profiles are started as there can be"),
             Self::WrongContext => f.write_str("only task context may start and stop profiles"),
             Self::NoProcessor => f.write_str("none of the profile's processors is active"),
+            Self::ProcessorBeyondLists(processor) => {
+                write!(f, "the lists are for fewer processors than {processor}")
+            }
             Self::Hardware { processor, error } => write!(f, "processor {processor}: {error}"),
         }
     }

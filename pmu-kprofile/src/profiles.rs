@@ -197,6 +197,9 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
         if wanted.is_empty() {
             return Err(ProfileError::NoProcessor);
         }
+        if let Some(beyond) = wanted.difference(Affinity::first(P)).iter().next() {
+            return Err(ProfileError::ProcessorBeyondLists(beyond));
+        }
         // Lists elsewhere may be taking the object at the same time; the first wins.
         if !object.change_owner(0, me) {
             return Err(ProfileError::OnAnotherList);

@@ -1,7 +1,7 @@
 //! The plainest fake of a processor's registers: what is written is read back, and nothing counts
 //! but what a test stores. For tests of single operations and of their faults.
 
-use std::cell::{Cell, RefCell};
+use core::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 
 use pmu_core::{

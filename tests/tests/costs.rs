@@ -3,7 +3,7 @@
 //! R, W and P are RDMSR, WRMSR and RDPMC; A is an unmask of the local APIC's entry, counted at the
 //! platform.
 
-use std::fmt;
+use core::fmt;
 
 use pmu_amd::Amd64;
 use pmu_core::testing::RecordingMsr;
@@ -194,7 +194,7 @@ fn the_readmes_table_is_what_is_measured() {
 
 mod switch {
     use super::*;
-    use std::cell::RefCell;
+    use core::cell::RefCell;
 
     type Control<'a, I> = Session<'a, I, &'a Recorder, &'a FakePlatform>;
 

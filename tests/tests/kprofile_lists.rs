@@ -898,3 +898,14 @@ fn after_stop_nobody_touches_the_buffer_and_every_hit_is_in_it() {
     assert_eq!(lists.started(), 0);
     assert!(hits_0 + hits_1 > 100, "nothing happened");
 }
+
+/// An interrupt there would find nothing: better not to start than to lose it.
+#[test]
+fn a_processor_beyond_those_of_the_lists_is_refused() {
+    let lists = leak(Profiles::<4, 2>::new());
+    let machine = &mut Machine::new(Affinity::first(3));
+    let beyond = Err(ProfileError::ProcessorBeyondLists(processor(0, 2)));
+    assert_eq!(lists.start(everywhere(0x19, machine), machine), beyond);
+    assert!(machine.running.is_empty());
+    lists.start(on(0x19, &[0, 1], machine), machine).unwrap();
+}

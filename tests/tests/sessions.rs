@@ -1,7 +1,7 @@
 //! The driver's control and interrupt path, on registers that do nothing by themselves: what it
 //! writes, what it refuses, and what a fault half way through leaves behind.
 
-use std::cell::RefCell;
+use core::cell::RefCell;
 
 use pmu_amd::Amd64;
 use pmu_core::testing::{Access, RecordingMsr, ScriptedMsr};
@@ -160,9 +160,9 @@ fn bad_requests_are_refused_and_change_nothing() {
                 session.start(KProfileSource::ALIGNMENT_FIXUP),
                 Err(InterfaceError::UnsupportedSource(KProfileSource::ALIGNMENT_FIXUP))
             );
-            let stopped = Err(InterfaceError::NotStarted(BRANCHES));
-            assert_eq!(session.stop(BRANCHES), stopped);
-            assert_eq!(stopped.unwrap_err().status(), Some(NtStatus::PROFILING_NOT_STARTED));
+            let stopped = InterfaceError::NotStarted(BRANCHES);
+            assert_eq!(session.stop(BRANCHES), Err(stopped));
+            assert_eq!(stopped.status(), Some(NtStatus::PROFILING_NOT_STARTED));
             assert_eq!(session.stop(TIME), Err(InterfaceError::NotStarted(TIME)));
             assert_eq!(session.stop(unsupported), Err(InterfaceError::NotStarted(unsupported)));
             platform.timerless.set(true);

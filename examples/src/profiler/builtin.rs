@@ -5,11 +5,12 @@ use core::time::Duration;
 use std::thread;
 
 use pmu_core::{
-    CounterMemory, CounterSlot, DefaultInterface, InterfaceError, KProfileSource, MsrAddress,
-    MsrBackend, MsrErrorKind, PmcIndex, ProfileInterface,
+    CounterMemory, CounterSlot, DefaultInterface, InterfaceError, IntervalLimits, KProfileSource,
+    MsrAddress, MsrBackend, MsrErrorKind, Platform, PmcIndex, ProfileInterface,
 };
-use pmu_kprofile::{ProfileError, ProfileObject, Statistics, ThisProcessor};
+use pmu_kprofile::{ProfileError, ProfileHardware, ProfileObject, Statistics, ThisProcessor};
 
+use super::counters::{Counters, is_counter};
 use super::error::Error;
 use super::histogram::{Histogram, Histograms};
 use super::timer::{PROCESSOR, PROFILES, ThreadTimer, late, this_process, thread_time};
@@ -26,9 +27,14 @@ pub enum Length {
     Time(Duration),
 }
 
-/// Samples that are enough, and the processor time after which it is enough all the same.
+/// Samples that are enough, the processor time that they are to be spread over, and the time after
+/// which it is enough all the same.
 const ENOUGH: u64 = 2_000;
+const LONG_ENOUGH: Duration = Duration::from_millis(1_900);
 const FOREVER: Duration = Duration::from_secs(20);
+
+/// How often the counters are moved on where they are the source: each 200 µs.
+const TICK: u64 = 2_000;
 
 /// What profiling came to.
 #[derive(Debug)]
@@ -55,15 +61,25 @@ pub fn run(
     length: Length,
     progress: impl Fn(Statistics),
 ) -> Result<Outcome, Error> {
-    // What feeds a source: for time, the thread's timer.
-    match source.id {
-        KProfileSource::TIME => run_by_time(interval, length, progress),
-        _ => Err(Error::NotFed(source.name)),
+    if is_counter(source) && Counters::feed_of(source).is_none() {
+        return Err(Error::NotFed(source.name));
     }
+    let profile = |enough: &dyn Fn(Duration) -> bool| {
+        if is_counter(source) {
+            let counters = Counters::for_source(source).ok_or(Error::NotFed(source.name))?;
+            profile_by_counter(counters, source.id, interval, enough)
+        } else {
+            profile_by_time(interval, enough)
+        }
+    };
+    run_thread(&profile, length, progress)
 }
 
-fn run_by_time(
-    interval: u32,
+/// Histograms, and the processor time that the workload took.
+type Profiled = (Vec<Histogram>, Duration);
+
+fn run_thread(
+    profile: &(impl Fn(&dyn Fn(Duration) -> bool) -> Result<Profiled, Error> + Sync),
     length: Length,
     progress: impl Fn(Statistics),
 ) -> Result<Outcome, Error> {
@@ -73,10 +89,12 @@ fn run_by_time(
         // The workload has a thread of its own, so that this one's doings are not in the profile.
         let thread = scope.spawn(|| {
             let enough = |time| match length {
-                Length::Enough => since(before).seen >= ENOUGH || time >= FOREVER,
+                Length::Enough => {
+                    since(before).seen >= ENOUGH && time >= LONG_ENOUGH || time >= FOREVER
+                }
                 Length::Time(length) => time >= length,
             };
-            let result = profile(interval, enough);
+            let result = profile(&enough);
             running.store(false, Ordering::Relaxed);
             result
         });
@@ -101,38 +119,68 @@ fn since(before: Statistics) -> Statistics {
     }
 }
 
-/// Runs the workload on this thread, with profile objects over this program's text.
-fn profile(
-    interval: u32,
-    enough: impl Fn(Duration) -> bool,
-) -> Result<(Vec<Histogram>, Duration), Error> {
+/// Profiles by the thread's timer.
+fn profile_by_time(interval: u32, enough: &dyn Fn(Duration) -> bool) -> Result<Profiled, Error> {
     let timer = ThreadTimer::new().map_err(Error::Timer)?;
     let interface = DefaultInterface::new();
     interface.set_interval(KProfileSource::TIME, interval.into()).map_err(Error::Interval)?;
     let memory: &CounterMemory = &CounterMemory::<[CounterSlot; 0]>::new();
     let mut session = interface.initialise(NoRegisters, &timer, memory).map_err(failed)?;
     let mut hardware = ThisProcessor::new(&mut session, PROCESSOR);
+    profile(KProfileSource::TIME, &mut hardware, || {
+        workload::run(enough);
+        Ok(())
+    })
+}
 
+/// Profiles by a counter of the software PMU, which the thread's timer moves on.
+fn profile_by_counter(
+    counters: &'static Counters,
+    source: KProfileSource,
+    interval: u32,
+    enough: &dyn Fn(Duration) -> bool,
+) -> Result<Profiled, Error> {
+    let timer = ThreadTimer::new().map_err(Error::Timer)?;
+    let Counters { interface, registers, memory, .. } = counters;
+    interface.set_interval(source, interval.into()).map_err(Error::Interval)?;
+    let mut session = interface.initialise(registers, registers, memory).map_err(failed)?;
+    let mut hardware = ThisProcessor::new(&mut session, PROCESSOR);
+    profile(source, &mut hardware, || {
+        counters.begin();
+        let tick = IntervalLimits::TIME.clamp(TICK);
+        timer.move_on(counters, tick).map_err(Error::Timer)?;
+        workload::run(enough);
+        (&timer).stop_profile_timer();
+        Ok(())
+    })
+}
+
+/// Runs the workload on this thread, with profile objects over this program's text.
+fn profile(
+    source: KProfileSource,
+    hardware: &mut impl ProfileHardware,
+    workload: impl FnOnce() -> Result<(), Error>,
+) -> Result<Profiled, Error> {
     let mut histograms = Histograms::default();
     let mut objects: Vec<&'static ProfileObject<'static>> = Vec::new();
     for mapping in own_text()? {
         let histogram = histograms.of(&mapping);
         let object = histogram
-            .object(this_process(), mapping.start, KProfileSource::TIME, &hardware)
+            .object(this_process(), mapping.start, source, hardware)
             .map_err(Error::Create)?;
         objects.push(object);
     }
 
     for object in &objects {
-        PROFILES.start(object, &mut hardware).map_err(Error::Profile)?;
+        PROFILES.start(object, hardware).map_err(Error::Profile)?;
     }
     let start = thread_time();
-    workload::run(enough);
+    let outcome = workload();
     let time = thread_time() - start;
     for object in &objects {
-        PROFILES.stop(object, &mut hardware).map_err(Error::Profile)?;
+        PROFILES.stop(object, hardware).map_err(Error::Profile)?;
     }
-    Ok((histograms.into_vec(), time))
+    outcome.map(|()| (histograms.into_vec(), time))
 }
 
 fn failed(error: InterfaceError) -> Error {
@@ -175,11 +223,23 @@ mod tests {
     use super::*;
     use crate::machine::Machine;
 
+    /// Time tells how many cycles passed, and nothing of other events.
     #[test]
-    fn a_counters_source_is_not_fed() {
+    fn only_cycles_are_fed() {
         let machine = Machine::with_interface(pmu_intel::Emon::declared());
-        let source = machine.find("TotalCycles").unwrap();
-        let result = run(&source, 65_536, Length::Enough, |_| {});
-        assert!(matches!(result, Err(Error::NotFed("ProfileTotalCycles"))), "{result:?}");
+        let fed =
+            ["ProfileTotalCycles", "ProfileUnhaltedCoreCycles", "ProfileUnhaltedReferenceCycles"];
+        for source in machine.sources().iter().filter(|source| is_counter(source)) {
+            let counters = Counters::for_source(source);
+            assert_eq!(counters.is_some(), fed.contains(&source.name), "{}", source.name);
+            if counters.is_none() {
+                let result = run(source, 65_536, Length::Enough, |_| {});
+                assert!(matches!(result, Err(Error::NotFed(name)) if name == source.name));
+            }
+        }
+        let machine = Machine::with_interface(pmu_amd::Amd64::declared());
+        for source in machine.sources().iter().filter(|source| is_counter(source)) {
+            assert!(Counters::for_source(source).is_none(), "{}", source.name);
+        }
     }
 }

@@ -14,6 +14,7 @@ use pmu_kprofile::Statistics;
 
 use super::builtin::{self, Length};
 use super::command;
+use super::counters::is_counter;
 use super::error::Error;
 use super::perf::kernel::Kernel;
 use super::report::{Report, Run, machine, svg};
@@ -79,7 +80,13 @@ pub fn main() -> ExitCode {
 }
 
 fn profile(arguments: &Arguments) -> Result<u8, Error> {
-    let machine = Machine::this().ok_or(Error::NotX86)?;
+    let mut machine = Machine::this().ok_or(Error::NotX86)?;
+    // No program may program counters; the built-in workload has a software PMU for them.
+    let in_software = arguments.command.is_empty()
+        && !machine.find(&arguments.source).is_ok_and(|source| !is_counter(&source));
+    if in_software {
+        machine = machine.in_software();
+    }
     let source = machine.find(&arguments.source).map_err(Error::Source)?;
     let interval = match arguments.interval {
         None => source.information.interval,
@@ -149,7 +156,10 @@ fn profile_builtin(
     };
     let time = outcome.time.as_secs_f64();
     let subject = format!("the built-in workload, {time:.1} s of processor time");
-    let run = describe(machine, source, interval, subject);
+    let mut run = describe(machine, source, interval, subject);
+    if is_counter(source) {
+        run.interface += ", on a software PMU that counts the thread's time as cycles at 1 GHz";
+    }
     let mut report = Report::new(run, outcome.statistics, &outcome.histograms, expected);
     if outcome.late > 0 {
         let late = outcome.late;

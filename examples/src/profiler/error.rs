@@ -78,8 +78,8 @@ impl fmt::Display for Error {
             Self::Interval(error) => error.fmt(f),
             Self::NotFed(source) => write!(
                 f,
-                "{source} is not fed: the built-in workload is sampled by ProfileTime alone; give a \
-                 COMMAND to sample it by a counter"
+                "{source} is not fed: of the built-in workload only the time is known, and so its cycles; \
+                 give a COMMAND to sample it by another counter"
             ),
             Self::Forbidden { error, paranoid } => {
                 writeln!(f, "the kernel forbids sampling: {error}")?;

@@ -10,6 +10,8 @@ use libc::{c_int, c_void, siginfo_t, ucontext_t};
 use pmu_core::{InterruptFrame, Interval, Platform, ProcessId, ProcessorNumber, TimerUnavailable};
 use pmu_kprofile::Profiles;
 
+use super::counters::Counters;
+
 /// How many objects may be started: one for each executable mapping of the program.
 const OBJECTS: usize = 16;
 
@@ -70,6 +72,18 @@ impl ThreadTimer {
     }
 }
 
+impl ThreadTimer {
+    /// Moves `counters` on at every tick from now on, each `every`, until the timer is
+    /// [stopped](Platform::stop_profile_timer).
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn move_on(&self, counters: &'static Counters, every: Interval) -> io::Result<()> {
+        COUNTERS.store(core::ptr::from_ref(counters).cast_mut(), Ordering::Release);
+        (&self).start_profile_timer(every).map_err(|_| io::Error::last_os_error())
+    }
+}
+
 impl Platform for &ThreadTimer {
     /// No counter interrupts here.
     fn unmask_performance_interrupt(&self) {}
@@ -86,6 +100,7 @@ impl Platform for &ThreadTimer {
     fn stop_profile_timer(&self) {
         // The timer exists, and zero is a valid setting: nothing can fail.
         let _ = self.set(Duration::ZERO, Duration::ZERO);
+        COUNTERS.store(null_mut(), Ordering::Release);
     }
 }
 
@@ -100,6 +115,9 @@ impl Drop for ThreadTimer {
 static TIMER: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
 static START: AtomicU64 = AtomicU64::new(0);
 static EVERY: AtomicU64 = AtomicU64::new(1);
+
+/// The counters that the timer's ticks move on; null: the timer itself is the source.
+static COUNTERS: AtomicPtr<Counters> = AtomicPtr::new(null_mut());
 
 /// Signals that were left out.
 static LATE: AtomicU64 = AtomicU64::new(0);
@@ -129,7 +147,11 @@ extern "C" fn interrupt(_: c_int, _: *mut siginfo_t, context: *mut c_void) {
     // SAFETY: the kernel hands a ucontext_t to a handler that was installed with SA_SIGINFO, valid
     // until it returns.
     let frame = SignalFrame(unsafe { &*context.cast::<ucontext_t>() });
-    PROFILES.timer_interrupt(&frame);
+    // SAFETY: what is stored here lives forever.
+    match unsafe { COUNTERS.load(Ordering::Acquire).as_ref() } {
+        None => _ = PROFILES.timer_interrupt(&frame),
+        Some(counters) => counters.tick(&frame),
+    }
 }
 
 /// Whether the timer fired again before its signal was delivered.
@@ -146,7 +168,7 @@ fn fired_again() -> bool {
 }
 
 /// What a signal interrupted.
-struct SignalFrame<'c>(&'c ucontext_t);
+pub struct SignalFrame<'c>(&'c ucontext_t);
 
 impl SignalFrame<'_> {
     fn register(&self, index: c_int) -> u64 {

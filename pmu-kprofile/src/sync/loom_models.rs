@@ -24,8 +24,14 @@ const TIME: KProfileSource = KProfileSource::TIME;
 
 /// All executions of a model.
 fn explore(model: impl Fn() + Sync + Send + 'static) {
+    explore_up_to(None, model);
+}
+
+/// The executions in which so many times at most a processor stops before it must: of what is too
+/// large to be explored without a bound.
+fn explore_up_to(preemptions: Option<usize>, model: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = None;
+    builder.preemption_bound = preemptions;
     builder.max_branches = 10_000;
     builder.check(model);
 }
@@ -146,7 +152,7 @@ fn remove(examiners: u16, nested: bool) {
 #[test]
 fn after_stop_no_other_processor_touches_the_object() {
     explore(|| remove(1, false));
-    explore(|| remove(2, false));
+    explore_up_to(Some(4), || remove(2, false));
 }
 
 #[test]
@@ -167,6 +173,43 @@ fn an_examination_whose_end_is_relaxed_is_found() {
 #[test]
 fn after_stop_no_interrupted_examination_touches_the_object() {
     explore(|| remove(1, true));
+}
+
+/// An examination is interrupted before its `at`th atomic access by another one.
+fn interrupted_examination(at: usize, came: &Arc<AtomicUsize>) {
+    let lists = Arc::new(Lists::new());
+    let buffer = Arc::new(Buffer::new(None));
+    let object = object(&buffer);
+    // SAFETY: the object lives until it is stopped, below.
+    unsafe { lists.start_borrowed(&object, &mut Hardware(2)) }.unwrap();
+    let examiner = {
+        let (lists, came) = (lists.clone(), came.clone());
+        thread::spawn(move || {
+            let here = lists.clone();
+            interrupt_before(at, move || {
+                came.store(at, Ordering::Relaxed);
+                here.interrupt(&Frame(0), TIME);
+            });
+            lists.interrupt(&Frame(0), TIME);
+            no_interrupt();
+        })
+    };
+    lists.stop(&object, &mut Hardware(2)).unwrap();
+    buffer.reuse();
+    examiner.join().unwrap();
+}
+
+#[test]
+fn an_interrupt_at_any_step_of_an_examination_does_not_end_it() {
+    for at in 1.. {
+        let came = Arc::new(AtomicUsize::new(0));
+        let seen = came.clone();
+        explore_up_to(Some(4), move || interrupted_examination(at, &came));
+        if seen.load(Ordering::Relaxed) != at {
+            assert!(at > 4, "only {at} steps");
+            break;
+        }
+    }
 }
 
 #[test]
@@ -224,7 +267,7 @@ fn two_writers() {
 
 #[test]
 fn writers_take_turns() {
-    explore(two_writers);
+    explore_up_to(Some(4), two_writers);
 }
 
 /// The interrupt comes before the `at`th atomic access of the task that changes the lists, on its own
@@ -257,7 +300,7 @@ fn an_interrupt_at_any_step_of_a_change_finds_the_lists_whole() {
     for at in 1.. {
         let came = Arc::new(AtomicUsize::new(0));
         let seen = came.clone();
-        explore(move || interrupted_change(at, &came));
+        explore_up_to(Some(4), move || interrupted_change(at, &came));
         if seen.load(Ordering::Relaxed) != at {
             assert!(at > 10, "only {at} steps");
             break;

@@ -3,7 +3,7 @@
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use pmu_core::{InterruptFrame, Interval, IntervalLimits, KProfileSource};
+use pmu_core::{InterruptFrame, Interval, KProfileSource};
 
 use super::record::{Detail, Hook, TraceRecord};
 use super::ring::TraceRing;
@@ -71,14 +71,14 @@ impl<const N: usize> ProfileCallback for TraceCallback<N> {
 #[derive(Debug)]
 pub struct CacheErrata {
     interrupts: AtomicU64,
-    /// The longest interval that serves, in 100 ns.
+    /// The longest interval that serves, in 100 ns; `u32::MAX`: any.
     longest: AtomicU32,
 }
 
 impl CacheErrata {
     /// Needs no interrupts.
     pub const fn new() -> Self {
-        Self { interrupts: AtomicU64::new(0), longest: AtomicU32::new(IntervalLimits::TIME.max) }
+        Self { interrupts: AtomicU64::new(0), longest: AtomicU32::new(u32::MAX) }
     }
 
     /// Needs an interrupt at least every `interval`.
@@ -88,7 +88,10 @@ impl CacheErrata {
 
     /// The interval to set where `units` of 100 ns are asked for.
     pub fn limit(&self, units: u64) -> u64 {
-        units.min(self.longest.load(Ordering::Relaxed).into())
+        match self.longest.load(Ordering::Relaxed) {
+            u32::MAX => units,
+            longest => units.min(longest.into()),
+        }
     }
 
     /// How many interrupts came.

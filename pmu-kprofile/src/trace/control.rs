@@ -207,7 +207,11 @@ impl<const N: usize, const P: usize> TraceControl<N, P> {
             .into_iter()
             .chain(self.objects.pmc.iter().take(count));
         for object in to_stop {
-            outcome = outcome.and(self.profiles.stop(object, hardware));
+            let stopped = self.profiles.stop(object, hardware);
+            if stopped == Err(ProfileError::WrongContext) {
+                return Err(ProfileError::WrongContext.into()); // of the first already: nothing changed
+            }
+            outcome = outcome.and(stopped);
         }
         self.mask = mask;
         outcome.map_err(TraceError::from)

@@ -1,11 +1,12 @@
 //! A kernel in miniature: the embedder's three traits over memory instead of hardware, a profile
-//! started, an overflow taken, the bucket looked at. It links with nothing but the library crates and
+//! started, an overflow taken, the bucket looked at; and a hypervisor's exit handler. It links with nothing but the library crates and
 //! `core`, and only if no panic can be reached. Its exit status says what went wrong; 0: nothing.
 #![no_std]
 #![no_main]
 
 use core::arch::{asm, global_asm};
 use core::convert::Infallible;
+use core::hint::black_box;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use pmu_core::{
@@ -17,6 +18,10 @@ use pmu_kprofile::trace::{
     GroupMask, Hook, PERF_PROFILE, TraceCallback, TraceControl, TraceObjects, TraceRing,
 };
 use pmu_kprofile::{BasicProfile, PointerWidth, ProfileObject, Profiles, Rules, ThisProcessor};
+use pmu_virt::{
+    AllowAll, Configuration, Delivery, EventKey, FedEvents, Feed, IntelConfiguration, Mode,
+    PerformanceEntry, Privilege, Read, VirtualPmu, Write,
+};
 
 /// The registers, as memory: 64 places for the low bits of the register's number.
 struct Registers([AtomicU64; 64]);
@@ -163,6 +168,49 @@ fn snapshot(vendor: &[u8; 12], leaf_0a: u32) -> Snapshot {
     })
 }
 
+/// The local APIC's performance entry of a virtual processor.
+struct Entry(u32);
+
+impl PerformanceEntry for Entry {
+    fn entry(&self) -> u32 {
+        self.0
+    }
+    fn set_entry(&mut self, entry: u32) {
+        self.0 = entry;
+    }
+    fn raise(&mut self, _: Delivery) {}
+}
+
+/// What a hypervisor does for a guest, with numbers and values that the optimiser can not know.
+fn guest(configuration: Configuration, cycles: EventKey) -> Result<(), i32> {
+    let fed = FedEvents::new(&[cycles]).map_err(|_| 1)?;
+    let event = fed.find(cycles).ok_or(2)?;
+    let mut pmu = VirtualPmu::new(configuration, fed).map_err(|_| 3)?;
+    let mut entry = Entry(4 << 8);
+    let mut answered = 0;
+    for register in 0..0x800 {
+        let register = black_box(register | VENDOR.load(Ordering::Relaxed) * 0xC001_0000);
+        let written = pmu.write(register, black_box(0x0053_003C)).answer;
+        let read = pmu.read(register);
+        answered += u32::from(matches!((written, read), (Write::Done, Read::Value(_))));
+        let _ = pmu.read_pmc(register, Mode::KERNEL);
+    }
+    let mut feed = Feed::new();
+    feed.add(event, Privilege::Kernel, black_box(1 << 50));
+    let headroom = pmu.next_overflow().of(event, Privilege::Kernel);
+    let pmi = pmu.advance(&mut feed).pmi | pmu.advance_through(&mut feed).pmi;
+    let _ = pmu.deliver_pmi(&mut entry);
+    let state = black_box(pmu.state());
+    let restored = VirtualPmu::from_state(&state, fed, AllowAll).map_err(|_| 4)?;
+    let same = restored.state() == state && pmu.unfed().count() <= 16;
+    let nothing = pmu_core::raw_cpuid::CpuIdResult { eax: 0, ebx: 0, ecx: 0, edx: 0 };
+    let leaf = configuration.cpuid(black_box(0x0A), 0, nothing);
+    pmu.init();
+    pmu.reset();
+    let counts = answered > 4 && headroom.is_some() && pmi && same && leaf.ebx == 0;
+    if counts { Ok(()) } else { Err(5) }
+}
+
 extern "C" fn main() -> i32 {
     #[cfg(feature = "seeded-panic")]
     {
@@ -176,6 +224,10 @@ extern "C" fn main() -> i32 {
     };
     if status != 0 {
         return status;
+    }
+    let configuration = Configuration::Intel(IntelConfiguration::new(4, 8, 3));
+    if let Err(where_) = guest(configuration, EventKey::general(0x3C, 0)) {
+        return 40 + where_;
     }
     VENDOR.store(1, Ordering::Relaxed);
     match pmu_amd::Amd64::claim(&snapshot(b"AuthenticAMD", 0)) {

@@ -1,0 +1,106 @@
+//! Counters for the built-in workload: the vendor's driver on a software PMU, which is fed with the
+//! time that the workload's thread ran, as cycles of a processor of 1 GHz.
+//!
+//! Time is all that is known of what the thread did, so cycles are all that is fed: a source of any
+//! other event says so, and does not pretend.
+
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use pmu_core::raw_cpuid::CpuIdResult;
+use pmu_core::{CounterMemory, CounterSlot, KProfileSource, ProfileInterface, Snapshot};
+use pmu_intel::Emon;
+use pmu_virt::mock::MockMsr;
+use pmu_virt::{
+    Configuration, EventKey, FedEvent, FedEvents, Feed, IntelConfiguration, Privilege, VirtualPmu,
+};
+
+use super::timer::{PROFILES, SignalFrame, thread_time};
+use crate::machine::Source;
+
+/// Architectural performance monitoring, version 4, with four general counters.
+const PMU: IntelConfiguration = IntelConfiguration::new(4, 4, 3);
+
+/// A processor with counters, and the driver for them.
+pub struct Counters {
+    /// The driver.
+    pub interface: Emon,
+    /// The processor's registers and its local APIC.
+    pub registers: MockMsr<'static, 1>,
+    /// What the driver's interrupt path needs.
+    pub memory: CounterMemory<[CounterSlot; 4]>,
+    cycles: FedEvent,
+    /// The thread's time up to which the counters have counted, in nanoseconds.
+    counted: AtomicU64,
+}
+
+impl Counters {
+    /// The event that a source counts, if the thread's time tells of it.
+    pub fn feed_of(source: &Source) -> Option<EventKey> {
+        let wanted = EventKey::general(source.event, source.unit_mask);
+        // Unhalted core cycles and unhalted reference cycles; at 1 GHz, they are the same.
+        let cycles = [EventKey::general(0x3C, 0x00), EventKey::general(0x3C, 0x01)];
+        cycles.into_iter().find(|event| *event == wanted)
+    }
+
+    /// A processor that can count a source truthfully; `None`: it can not be fed. Lives forever, since
+    /// a signal handler will look at it.
+    pub fn for_source(source: &Source) -> Option<&'static Self> {
+        let event = Self::feed_of(source)?;
+        let fed = FedEvents::new(&[event]).ok()?;
+        let configuration = Configuration::Intel(PMU);
+        let interface = Emon::claim(&Snapshot::capture(move |leaf: u32, subleaf: u32| {
+            configuration.cpuid(leaf, subleaf, intel(leaf))
+        }));
+        Some(Box::leak(Box::new(Self {
+            interface: interface.ok()?,
+            registers: MockMsr::strict(VirtualPmu::new(configuration, fed).ok()?),
+            memory: CounterMemory::new(),
+            cycles: fed.find(event)?,
+            counted: AtomicU64::new(0),
+        })))
+    }
+
+    /// Counts from now on.
+    pub fn begin(&self) {
+        self.counted.store(thread_time().as_nanos() as u64, Ordering::Relaxed);
+    }
+
+    /// The timer's interrupt: lets the time since the last one happen, and services the performance
+    /// interrupts that come of it.
+    ///
+    /// The registers can not be in use: the timer runs only while nobody starts or stops anything.
+    pub fn tick(&self, frame: &SignalFrame<'_>) {
+        let now = thread_time().as_nanos() as u64;
+        let passed = now.saturating_sub(self.counted.swap(now, Ordering::Relaxed));
+        let mut feed = Feed::new();
+        feed.add(self.cycles, Privilege::User, passed);
+        while !feed.is_empty() {
+            let advanced = self.registers.with_pmu(|pmu| pmu.advance(&mut feed));
+            if advanced.pmi {
+                self.registers.with_pmu(pmu_virt::VirtualPmu::init);
+                self.performance_interrupt(frame);
+            }
+        }
+    }
+
+    fn performance_interrupt(&self, frame: &SignalFrame<'_>) {
+        let examine = |overflow: pmu_core::Overflow| {
+            PROFILES.interrupt(frame, overflow.source);
+        };
+        // The model raises no fault where the driver is right, and is strict where it is not.
+        let _ = self.interface.service(&self.registers, &self.registers, &self.memory, examine);
+    }
+}
+
+/// What an Intel processor says of itself, apart from its PMU.
+fn intel(leaf: u32) -> CpuIdResult {
+    match leaf {
+        0 => CpuIdResult { eax: 0x0A, ebx: 0x756E_6547, ecx: 0x6C65_746E, edx: 0x4965_6E69 },
+        _ => CpuIdResult { eax: 0, ebx: 0, ecx: 0, edx: 0 },
+    }
+}
+
+/// Whether a source's interrupts come from a counter.
+pub fn is_counter(source: &Source) -> bool {
+    source.id != KProfileSource::TIME
+}
