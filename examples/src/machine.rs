@@ -12,7 +12,6 @@ use pmu_intel::Emon;
 /// A processor, and what Windows' rule makes of it.
 pub struct Machine {
     processor: String,
-    vendor: [u8; 12],
     interface: Box<dyn Interface>,
     absent: Option<NoInterface>,
     /// The vendor's sources, where the interface is not the vendor's: named, and not supported.
@@ -23,7 +22,7 @@ impl Machine {
     /// The machine whose boot processor answers CPUID through `reader`.
     pub fn new(reader: impl CpuIdReader) -> Self {
         let snapshot = Snapshot::capture(reader);
-        let (processor, vendor) = (name_of(&snapshot), snapshot.vendor());
+        let processor = name_of(&snapshot);
         let claimed: Result<Box<dyn Interface>, NoInterface> = match Emon::claim(&snapshot) {
             Ok(emon) => Ok(Box::new(emon)),
             Err(not_intel) => match Amd64::claim(&snapshot) {
@@ -32,15 +31,12 @@ impl Machine {
             },
         };
         match claimed {
-            Ok(interface) => {
-                Self { processor, vendor, interface, absent: None, foregone: Vec::new() }
-            }
+            Ok(interface) => Self { processor, interface, absent: None, foregone: Vec::new() },
             Err(reason) => Self {
                 processor,
-                vendor,
                 interface: Box::new(DefaultInterface::new()),
                 absent: Some(reason),
-                foregone: foregone(&vendor),
+                foregone: foregone(&snapshot.vendor()),
             },
         }
     }
@@ -61,21 +57,16 @@ impl Machine {
     pub fn with_interface(interface: impl Interface + 'static) -> Self {
         Self {
             processor: "(any that has the interface)".into(),
-            vendor: [0; 12],
             interface: Box::new(interface),
             absent: None,
             foregone: Vec::new(),
         }
     }
 
-    /// The same machine as if it had its vendor's counters, in software.
+    /// The same machine as if it had Intel's counters, in software. (Of AMD's sources none counts what
+    /// could be told.)
     pub fn in_software(self) -> Self {
-        let mut machine = match &self.vendor {
-            b"AuthenticAMD" => Self::with_interface(Amd64::declared()),
-            _ => Self::with_interface(Emon::declared()),
-        };
-        (machine.processor, machine.vendor) = (self.processor, self.vendor);
-        machine
+        Self { processor: self.processor, ..Self::with_interface(Emon::declared()) }
     }
 
     /// The processor's name, as it gives it itself.

@@ -201,18 +201,12 @@ fn wrong_sources_and_intervals_are_errors_that_say_what_is_right() {
     }
 }
 
-/// Where this processor declares the event, nothing feeds it to the built-in workload; where not,
-/// the error says why.
 /// The vendor's driver, on a software PMU that is fed with the thread's time.
 #[test]
 fn the_built_in_workload_is_sampled_by_its_cycles() {
     const INTERVAL: u64 = 1_000_000;
     let arguments = ["--json", "--seconds", "2", "--source", "TotalCycles"];
     let output = profile(&[&arguments[..], &["--interval", "1000000"]].concat());
-    if complaint(&output).contains("no profile source") {
-        println!("skipped: this machine's vendor has no source that counts cycles");
-        return;
-    }
     assert!(output.status.success() && output.stderr.is_empty(), "{}", complaint(&output));
     let report = json(&output);
     let samples = report["samples"].as_u64().unwrap();
@@ -228,7 +222,7 @@ fn what_can_not_be_told_from_time_is_not_fed() {
         let output = profile(&["--source", source]);
         assert_eq!(output.status.code(), Some(2));
         assert!(output.stdout.is_empty());
-        let told = ["is not fed", "no profile source"];
+        let told = ["is not fed", "no profile source"]; // 0x6A is AMD's
         let complaint = complaint(&output);
         assert!(told.iter().any(|told| complaint.contains(told)), "{complaint}");
     }

@@ -75,7 +75,18 @@ impl CounterSlot {
 
     #[inline]
     pub(crate) fn load(&self) -> Use {
-        let bits = self.0.load(Ordering::Acquire);
+        Self::decode(self.0.load(Ordering::Acquire))
+    }
+
+    /// Stores a state, and says which one it replaced: an interrupt may have changed the events
+    /// since they were loaded.
+    #[inline]
+    pub(crate) fn replace(&self, usage: Use) -> Use {
+        Self::decode(self.0.swap(Self::encode(usage), Ordering::AcqRel))
+    }
+
+    #[inline]
+    fn decode(bits: u64) -> Use {
         if bits & Self::RUNNING != 0 {
             Use::Running { row: (bits >> 32) as u16, events: bits as u32 }
         } else if bits & Self::FAULTED != 0 {
@@ -89,15 +100,19 @@ impl CounterSlot {
 
     #[inline]
     pub(crate) fn store(&self, usage: Use) {
-        let bits = match usage {
+        self.0.store(Self::encode(usage), Ordering::Release);
+    }
+
+    #[inline]
+    fn encode(usage: Use) -> u64 {
+        match usage {
             Use::Free => 0,
             Use::Running { row, events } => {
                 Self::RUNNING | u64::from(row) << 32 | u64::from(events)
             }
             Use::Faulted => Self::FAULTED,
             Use::Parked { row } => Self::PARKED | u64::from(row) << 32,
-        };
-        self.0.store(bits, Ordering::Release);
+        }
     }
 }
 

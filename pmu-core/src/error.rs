@@ -64,7 +64,7 @@ impl fmt::Display for NoInterface {
 impl core::error::Error for NoInterface {}
 
 /// Why an operation of a profile interface failed. Unless it is [`Faulted`](Self::Faulted), nothing
-/// was changed.
+/// was changed; of [`initialise`](crate::ProfileInterface::initialise), that no counter runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
@@ -115,10 +115,14 @@ impl InterfaceError {
             }
             Self::AlreadyStarted(_) => Some(NtStatus::PROFILING_NOT_STOPPED),
             Self::NotStarted(_) => Some(NtStatus::PROFILING_NOT_STARTED),
-            Self::Interval(_) => Some(NtStatus::INVALID_PARAMETER),
-            Self::CountersUnresponsive { .. } => Some(NtStatus::NOT_SUPPORTED),
-            Self::FreezeUnsupported => Some(NtStatus::NOT_SUPPORTED),
-            Self::Timer(_) | Self::NotRestorable | Self::Access(_) | Self::Faulted(_) => None,
+            // Windows' call to set an interval always succeeds; the rest it does not know.
+            Self::Interval(_)
+            | Self::CountersUnresponsive { .. }
+            | Self::FreezeUnsupported
+            | Self::Timer(_)
+            | Self::NotRestorable
+            | Self::Access(_)
+            | Self::Faulted(_) => None,
         }
     }
 }

@@ -215,7 +215,8 @@ impl Freeze {
     /// - Setting and clearing `bit` of `register`, with its other bits as they are, does not break
     ///   memory safety.
     pub const unsafe fn new(register: u32, bit: u64, frozen_status: u64) -> Self {
-        // SAFETY: the address does not leave this crate, which changes the one bit only.
+        // SAFETY: this crate changes the one bit only, and hands the address only to a backend of which
+        // `Session::freeze_on_interrupt` was promised that it does just that.
         Self { register: unsafe { MsrAddress::new(register) }, bit, frozen_status }
     }
 }

@@ -8,8 +8,8 @@ use core::sync::atomic::Ordering;
 use crate::counter::Use;
 use crate::msr::{MsrAccess, insist};
 use crate::{
-    Counter, CounterMemory, GlobalRegisters, KProfileSource, MsrAddress, MsrBackend, MsrFault,
-    Platform, ProfileInterface, ProfileSource,
+    Counter, CounterMemory, Freeze, GlobalRegisters, KProfileSource, MsrAddress, MsrBackend,
+    MsrFault, Platform, ProfileInterface, ProfileSource,
 };
 
 /// One counter's overflow, as the interrupt path reports it.
@@ -47,13 +47,10 @@ pub(crate) fn service<I: ProfileInterface, M: MsrBackend, P: Platform>(
     memory: &CounterMemory,
     overflowed: impl FnMut(Overflow),
 ) -> Result<Serviced, MsrFault> {
-    let mut pass = Pass { interface, msr, memory, overflowed, overflows: 0, fault: None };
+    let mut pass = Pass { interface, msr, platform, memory, overflowed, overflows: 0, fault: None };
     match interface.global() {
         Some(global) => pass.by_status(global),
         None => pass.by_value(),
-    }
-    if interface.entry_masked_on_delivery() {
-        platform.unmask_performance_interrupt();
     }
     match pass.fault {
         None => Ok(Serviced { overflows: pass.overflows }),
@@ -62,9 +59,10 @@ pub(crate) fn service<I: ProfileInterface, M: MsrBackend, P: Platform>(
 }
 
 /// One pass of the interrupt path over the counters.
-struct Pass<'a, I, M, F> {
+struct Pass<'a, I, M, P, F> {
     interface: &'a I,
     msr: &'a M,
+    platform: &'a P,
     memory: &'a CounterMemory,
     overflowed: F,
     overflows: u32,
@@ -72,14 +70,32 @@ struct Pass<'a, I, M, F> {
     fault: Option<MsrFault>,
 }
 
-impl<I: ProfileInterface, M: MsrBackend, F: FnMut(Overflow)> Pass<'_, I, M, F> {
+impl<I: ProfileInterface, M: MsrBackend, P: Platform, F: FnMut(Overflow)> Pass<'_, I, M, P, F> {
     fn note<T>(&mut self, result: Result<T, MsrFault>) -> Option<T> {
         result.map_err(|fault| self.fault.get_or_insert(fault).register).ok()
     }
 
-    fn put(&mut self, register: MsrAddress, value: u64) {
+    fn put(&mut self, register: MsrAddress, value: u64) -> bool {
         let written = insist(|| self.msr.put(register, value));
-        self.note(written);
+        self.note(written).is_some()
+    }
+
+    /// Of these counters it can not be said any more that they count and interrupt: they are nobody's,
+    /// until shut-down.
+    fn give_up(&self, counters: u64) {
+        for (number, slot) in (0..64).zip(&self.memory.slots) {
+            if counters >> number & 1 != 0 && matches!(slot.load(), Use::Running { .. }) {
+                slot.store(Use::Faulted);
+            }
+        }
+    }
+
+    /// Lets the interrupt recur. An overflow while the entry is masked interrupts nobody, then or
+    /// later: so this comes before the counters go on.
+    fn unmask(&self) {
+        if self.interface.entry_masked_on_delivery() {
+            self.platform.unmask_performance_interrupt();
+        }
     }
 
     /// The processor says which counters overflowed.
@@ -87,11 +103,32 @@ impl<I: ProfileInterface, M: MsrBackend, F: FnMut(Overflow)> Pass<'_, I, M, F> {
         let own = own_bits(self.interface.counters());
         let control = self.memory.global_control.load(Ordering::Relaxed);
         let freeze = global.freeze.filter(|_| self.memory.freezes.load(Ordering::Relaxed));
-        if freeze.is_none() && global.stop_while_serviced {
-            self.put(global.control, control & !own);
+        let stops = freeze.is_none() && global.stop_while_serviced;
+        let stopped = stops && self.put(global.control, control & !own);
+        let found = self.acknowledge(global, freeze);
+        // The interrupt was not a counter's, so nothing froze them. One that overflowed since the
+        // status was read, and froze them then, had no interrupt.
+        if freeze.is_some() && !found {
+            self.acknowledge(global, freeze);
         }
+        let restart = freeze.map_or(global.stop_while_serviced, |f| f.frozen_status == 0);
+        if restart && !self.put(global.control, control) && (stopped || freeze.is_some()) {
+            // They stand still. The next start tries again.
+            self.memory.global_control.store(control & !own, Ordering::Relaxed);
+            self.give_up(own);
+        }
+    }
+
+    /// Reloads what overflowed, lets the interrupt recur, and acknowledges. `false`: nothing was found.
+    fn acknowledge(&mut self, global: GlobalRegisters, freeze: Option<Freeze>) -> bool {
+        let own = own_bits(self.interface.counters());
         let status = insist(|| self.msr.get(global.status));
-        let status = self.note(status).unwrap_or(0);
+        let Some(status) = self.note(status) else {
+            // Whichever overflowed will not interrupt again.
+            self.give_up(own);
+            self.unmask();
+            return true;
+        };
         let overflowed = status & own;
         let mut left = overflowed;
         while left != 0 {
@@ -99,23 +136,27 @@ impl<I: ProfileInterface, M: MsrBackend, F: FnMut(Overflow)> Pass<'_, I, M, F> {
             left &= left - 1;
             self.reload(number, |_, _, _| true);
         }
+        self.unmask();
         // What froze the counters is acknowledged last and with the rest: that releases them.
         let frozen = freeze.map_or(0, |freeze| status & freeze.frozen_status);
-        if overflowed | frozen != 0 {
-            self.put(global.acknowledge, overflowed | frozen);
+        if overflowed | frozen != 0 && !self.put(global.acknowledge, overflowed | frozen) {
+            self.give_up(if frozen != 0 { own } else { overflowed });
         }
-        let restart = freeze.map_or(global.stop_while_serviced, |f| f.frozen_status == 0);
-        if restart {
-            self.put(global.control, control);
-        }
+        overflowed | frozen != 0
     }
 
     /// The processor says nothing: each running counter is read.
     fn by_value(&mut self) {
+        // The counters run meanwhile.
+        self.unmask();
         for number in 0..self.interface.counters() {
             self.reload(number, |pass, counter, _| {
                 let value = insist(|| pass.msr.get_pmc(counter.rdpmc_index()));
-                pass.note(value).is_some_and(|value| counter.has_overflowed(value))
+                let value = pass.note(value);
+                if value.is_none() {
+                    pass.give_up(1 << number);
+                }
+                value.is_some_and(|value| counter.has_overflowed(value))
             });
         }
     }
@@ -133,8 +174,10 @@ impl<I: ProfileInterface, M: MsrBackend, F: FnMut(Overflow)> Pass<'_, I, M, F> {
         let next = interface
             .interval_cell(usize::from(row))
             .map_or(events, |cell| cell.load(Ordering::Relaxed));
-        self.put(counter.value_register(), counter.preload(next));
-        if next != events {
+        if !self.put(counter.value_register(), counter.preload(next)) {
+            // It overflowed, and will not again for long.
+            self.give_up(1 << number);
+        } else if next != events {
             slot.store(Use::Running { row, events: next });
         }
         self.overflows += 1;

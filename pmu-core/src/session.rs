@@ -81,7 +81,12 @@ impl<'a, I: ProfileInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
         for counter in self.counters() {
             self.msr.put(counter.select_register(), 0).map_err(access)?;
         }
-        self.prove_counters()?;
+        self.prove_counters().inspect_err(|_| {
+            // What was written to prove them does not stay; one that does not answer can not be helped.
+            for counter in self.counters() {
+                let _ = self.msr.put(counter.value_register(), 0);
+            }
+        })?;
         let own = own_bits(self.interface.counters());
         self.memory.global_control.store(self.control_before | own, Ordering::Relaxed);
         if let Some(global) = global {
@@ -220,14 +225,24 @@ impl<'a, I: ProfileInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
     /// [`FreezeUnsupported`](InterfaceError::FreezeUnsupported),
     /// [`Access`](InterfaceError::Access). Task context, with the performance interrupt not yet
     /// expected: before the first source is started.
-    pub fn freeze_on_interrupt(&mut self) -> Result<(), InterfaceError> {
+    ///
+    /// # Safety
+    /// The register has other bits, which make the processor write to memory. So, now and at
+    /// shut-down:
+    /// - the session's backend writes the value that it is given, once, and neither keeps the register's
+    ///   [`MsrAddress`](crate::MsrAddress) nor passes it on to safe code of somebody else's.
+    pub unsafe fn freeze_on_interrupt(&mut self) -> Result<(), InterfaceError> {
         let freeze = self.interface.global().and_then(|global| global.freeze);
         let freeze = freeze.filter(|_| self.usable).ok_or(InterfaceError::FreezeUnsupported)?;
         if self.freeze_before.is_none() {
             let before = self.msr.get(freeze.register).map_err(InterfaceError::Access)?;
-            self.msr.put(freeze.register, before | freeze.bit).map_err(InterfaceError::Access)?;
-            self.freeze_before = Some(before);
+            // First the interrupt path, which else would leave the counters frozen.
             self.memory.freezes.store(true, Ordering::Relaxed);
+            self.msr.put(freeze.register, before | freeze.bit).map_err(|fault| {
+                self.memory.freezes.store(false, Ordering::Relaxed);
+                InterfaceError::Access(fault)
+            })?;
+            self.freeze_before = Some(before);
         }
         Ok(())
     }
@@ -239,6 +254,15 @@ impl<'a, I: ProfileInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
         let now = insist(|| self.msr.get(freeze.register))?;
         let restored = now & !freeze.bit | before & freeze.bit;
         insist(|| self.msr.put(freeze.register, restored))?;
+        // An interrupt that is yet to come may have frozen them before.
+        let Some(global) = self.interface.global().filter(|_| freeze.frozen_status != 0) else {
+            self.freeze_before = None;
+            self.memory.freezes.store(false, Ordering::Relaxed);
+            return Ok(());
+        };
+        if insist(|| self.msr.get(global.status))? & freeze.frozen_status != 0 {
+            insist(|| self.msr.put(global.acknowledge, freeze.frozen_status))?;
+        }
         self.freeze_before = None;
         self.memory.freezes.store(false, Ordering::Relaxed);
         Ok(())
@@ -310,8 +334,13 @@ impl<'a, I: ProfileInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
         let row = self.interface.row(source).ok_or(not_started)?;
         let (number, events) = self.find(row).ok_or(not_started)?;
         let counter = self.interface.counter(number).ok_or(not_started)?;
-        let value = self.msr.get_pmc(counter.rdpmc_index()).map_err(InterfaceError::Access)?;
-        Ok(value.wrapping_sub(counter.preload(events)) & counter.mask())
+        let read = || self.msr.get_pmc(counter.rdpmc_index()).map_err(InterfaceError::Access);
+        let (mut value, (_, now)) = (read()?, self.find(row).ok_or(not_started)?);
+        if now != events {
+            // An interrupt came in between, and loaded the counter for another interval.
+            value = read()?;
+        }
+        Ok(value.wrapping_sub(counter.preload(now)) & counter.mask())
     }
 
     /// Stops everything that runs, the counters that had faulted too, and gives the interface's
@@ -336,6 +365,8 @@ impl<'a, I: ProfileInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
             }
         }
         if let Some(global) = self.interface.global() {
+            // First what the interrupt path leaves behind, then the register.
+            self.memory.global_control.store(self.control_before, Ordering::Relaxed);
             let restored = insist(|| self.msr.put(global.control, self.control_before));
             outcome = outcome.and(restored.map_err(InterfaceError::Faulted));
         }

@@ -78,7 +78,7 @@ impl Snapshot {
                 _ => extended,
             };
             // A range that is absent may answer with another range's values.
-            let exists = leaf <= last && leaf >> 28 == last >> 28;
+            let exists = leaf == 0 || leaf <= last && leaf >> 28 == last >> 28;
             if exists { reader.cpuid2(leaf, subleaf) } else { NOTHING }
         });
         Self { leaves }

@@ -13,7 +13,7 @@ macro_rules! statuses {
             $(#[doc = concat!("`", $name, "`, ", stringify!($value), ".")]
             pub const $constant: Self = Self($value);)*
 
-            /// Every status that these crates use.
+            /// Every status that has a name here: those of Windows' profiling.
             pub const ALL: &[Self] = &[$(Self::$constant),*];
 
             /// The name in NTSTATUS.H.

@@ -85,18 +85,19 @@ impl<I: ProfileInterface, M: MsrBackend, P: Platform> Session<'_, I, M, P> {
         area.counters.fill(SavedCounter::default());
         let (mut pending, mut outcome) = (0, Ok(()));
         for (number, (slot, saved)) in (0..).zip(self.memory.slots.iter().zip(&mut area.counters)) {
-            let Use::Running { row, events } = slot.load() else { continue };
+            let Use::Running { row, .. } = slot.load() else { continue };
             let Some(counter) = self.interface.counter(number) else { continue };
             // Once the slot is nobody's, the interrupt path leaves the counter as it is, and an
             // overflow is ours to tell.
-            let stopped = if gated {
-                slot.store(Use::Parked { row });
-                Ok(())
+            let (stopped, next) = if gated {
+                (Ok(()), Use::Parked { row })
             } else {
                 let stopped = insist(|| self.msr.put(counter.select_register(), 0));
-                slot.store(if stopped.is_ok() { Use::Free } else { Use::Faulted });
-                stopped
+                let next = if stopped.is_ok() { Use::Free } else { Use::Faulted };
+                (stopped, next)
             };
+            // Until here it may have loaded the counter for another interval.
+            let Use::Running { events, .. } = slot.replace(next) else { continue };
             let read = stopped.and_then(|()| insist(|| self.msr.get_pmc(counter.rdpmc_index())));
             let mut value = match read {
                 Ok(value) => value,
@@ -135,7 +136,8 @@ impl<I: ProfileInterface, M: MsrBackend, P: Platform> Session<'_, I, M, P> {
     /// of them runs. [`Faulted`](InterfaceError::Faulted): as at
     /// [`start`](Self::start).
     pub fn restore(&mut self, area: &SavedCounters) -> Result<(), InterfaceError> {
-        let mine = area.interface == I::NAME && area.counters.len() >= self.memory.slots.len();
+        let needed = usize::from(self.interface.counters());
+        let mine = area.interface == I::NAME && area.counters.len() >= needed;
         let counters = || self.memory.slots.iter().zip(&area.counters).zip(0..);
         let blocked = |slot: Use| matches!(slot, Use::Running { .. } | Use::Faulted);
         let taken = counters().any(|((slot, saved), _)| saved.in_use && blocked(slot.load()));

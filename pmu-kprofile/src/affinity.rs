@@ -88,9 +88,14 @@ impl Affinity {
     /// The processors, ascending.
     pub fn iter(&self) -> impl Iterator<Item = ProcessorNumber> + '_ {
         (0..).zip(&self.masks).flat_map(|(group, mask)| {
-            (0..64)
-                .filter(move |number| mask >> number & 1 != 0)
-                .map(move |number| ProcessorNumber { group, number })
+            let mut left = *mask;
+            core::iter::from_fn(move || {
+                let number = left.trailing_zeros() as u8;
+                (left != 0).then(|| {
+                    left &= left - 1;
+                    ProcessorNumber { group, number }
+                })
+            })
         })
     }
 }

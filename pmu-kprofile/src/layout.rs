@@ -256,7 +256,8 @@ impl fmt::Display for LayoutError {
 impl core::error::Error for LayoutError {}
 
 impl KProfile {
-    /// Reads a structure. Members that the object does not use are not looked at.
+    /// Reads a structure. Of the members that mean something in one role only, the other role's are not
+    /// looked at.
     ///
     /// # Errors
     /// See [`LayoutError`].

@@ -24,11 +24,8 @@ const UNDER_WAY: u64 = ONCE_NONE - 1;
 /// One more in the half that counts how often there was none.
 const ONCE_NONE: u64 = 1 << 32;
 
-/// That an examination has begun.
-#[derive(Clone, Copy)]
-pub(crate) struct Token {
-    outermost: bool,
-}
+/// How often leaving is tried in one step. Each failure means that an interrupt came in between.
+const TRIES: usize = 4;
 
 /// What became of the interrupts so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -57,18 +54,15 @@ impl Mark {
     }
 
     /// An examination begins. What it then reads of the lists stays valid until it
-    /// [leaves](Self::leave) with the token that this returns.
+    /// [leaves](Self::leave).
     #[inline]
-    pub(crate) fn enter(&self) -> Token {
+    pub(crate) fn enter(&self) {
         // A read-modify-write, ordered before the load of the current generation: see `wait_idle`.
-        let before = self.in_flight.fetch_add(1, Ordering::SeqCst);
-        // What interrupts this examination is over before it goes on. So, as on a stack, the
-        // outermost is the one that found nothing under way.
-        Token { outermost: before & UNDER_WAY == 0 }
+        self.in_flight.fetch_add(1, Ordering::SeqCst);
     }
 
     #[inline]
-    pub(crate) fn leave(&self, token: Token, hits: u32, outside: u32) {
+    pub(crate) fn leave(&self, hits: u32, outside: u32) {
         self.seen.fetch_add(1, Ordering::Relaxed);
         if hits != 0 {
             // After `seen`, for whoever reads them in the opposite order: see `add_to`.
@@ -77,8 +71,23 @@ impl Mark {
         if outside != 0 {
             self.outside.fetch_add(outside.into(), Ordering::Relaxed);
         }
-        let one_less = if token.outermost { ONCE_NONE - 1 } else { u64::MAX };
-        self.in_flight.fetch_add(one_less, Ordering::Release);
+        let mut before = self.in_flight.load(Ordering::Relaxed);
+        for _ in 0..TRIES {
+            let none_after = before & UNDER_WAY == 1;
+            let after = before - 1 + if none_after { ONCE_NONE } else { 0 };
+            let left = self.in_flight.compare_exchange(
+                before,
+                after,
+                Ordering::Release,
+                Ordering::Relaxed,
+            );
+            match left {
+                Ok(_) => return,
+                Err(now) => before = now,
+            }
+        }
+        // Without the hint for those who wait; they see that there is none when there is none.
+        self.in_flight.fetch_add(u64::MAX, Ordering::Release); // One less.
     }
 
     /// Whether an examination is under way on this processor.

@@ -18,7 +18,11 @@ use crate::sync::{AtomicUsize, UnsafeCell, array_of, const_fn, exclusively, spin
 use crate::{Affinity, ProfileError, ProfileHardware, ProfileObject, Rules};
 
 /// The started profile objects of a system: each process's list and the global list, for at most `N`
-/// objects on at most `P` processors.
+/// objects on processors whose [index](ProcessorNumber::index) is below `P`.
+///
+/// Starting and stopping are serialised: who comes second waits, spinning. On one processor with
+/// priorities, keep the tasks that do so from preempting each other. The flag that tells is guarded by
+/// [`critical_section`], for which every kernel provides the implementation.
 ///
 /// Everything is inside; a `static` is the usual place:
 ///
@@ -117,7 +121,7 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
         let Some(mark) = mark_of(&self.marks, frame.processor()) else {
             return Examination::default();
         };
-        let token = mark.enter();
+        mark.enter();
         let mut examination = Examination::default();
         let (pc, source_key) = (frame.pc(), key_source(self.rules, source));
         let mut examine = |object| {
@@ -137,7 +141,7 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
             }
             lists.for_each(Key { process: 0, source: source_key }, pc, &mut examine);
         });
-        mark.leave(token, examination.hits, examination.outside);
+        mark.leave(examination.hits, examination.outside);
         examination
     }
 
@@ -171,7 +175,8 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     /// [Starts](Self::start) a profile object that does not live forever.
     ///
     /// # Safety
-    /// Unless this fails, until [`stop`](Self::stop) of the object has returned anything but
+    /// Unless this fails, until [`stop`](Self::stop) of the object on these lists, wherever they are
+    /// moved, has returned anything but
     /// [`WrongContext`](ProfileError::WrongContext) or
     /// [`OnAnotherList`](ProfileError::OnAnotherList):
     /// - the object is not moved or dropped, by unwinding neither;
@@ -251,6 +256,10 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
             _ => return Err(ProfileError::OnAnotherList),
         }
         let pointer = core::ptr::from_ref(object).cast::<ProfileObject<'static>>();
+        // Lists that were moved, and others that took their place, have one address.
+        if !change.objects().any(|listed| core::ptr::eq(listed, pointer)) {
+            return Err(ProfileError::OnAnotherList);
+        }
         change.replace(|lists, from| lists.fill_without(from, pointer));
         let active = change.known_processors().intersection(hardware.active_processors());
         let source = object.source();
@@ -267,7 +276,8 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
 
     /// Starts what the started profiles want on processors that became active since profiles were
     /// last started. A kernel that brings processors up later calls this then; otherwise the next
-    /// start does it. A processor that is no longer active is expected to have shut its session down.
+    /// start does it. It also calls this when a processor has shut its session down and is no longer
+    /// active, before that becomes active again: what returns unnoticed is taken to run still.
     ///
     /// # Errors
     /// See [`ProfileError`]. On the processor that it names, nothing was started. Task context.

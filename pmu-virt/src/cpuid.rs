@@ -45,6 +45,9 @@ impl Configuration {
                 answer.eax &= !(1 << 8);
                 answer.eax |= u32::from(extended.is_some()) << 8;
             }
+            // Where XSAVE keeps the architectural LBRs.
+            (0x0D, 1) => answer.ecx &= !(1 << 15),
+            (0x0D, 15) => answer = NOTHING,
             (0x0A, _) => answer = intel.map_or(NOTHING, architectural),
             (0x1C, _) => answer = NOTHING,
             (0x23, _) => answer = extended.map_or(NOTHING, |intel| extension(intel, subleaf)),
@@ -65,6 +68,8 @@ impl Configuration {
                 );
                 answer.ecx |= u32::from(core) << 23;
             }
+            // EBX: 1 InstRetCntMsr, the counter at C000_00E9.
+            (0x8000_0008, _) => answer.ebx &= !(1 << 1),
             (0x8000_001B, _) => answer = NOTHING,
             (0x8000_0022, _) => {
                 answer = match amd {

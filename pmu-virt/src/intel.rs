@@ -168,7 +168,7 @@ pub(crate) fn read(model: &Model, intel: &IntelConfiguration, address: u32) -> R
         PERF_CAPABILITIES => {
             Read::Value(if intel.full_width_writes { bits::CAPABILITY_FULL_WIDTH } else { 0 })
         }
-        // The SDM gives version 1 no global registers; nor does KVM.
+        // As KVM: version 1 has no global registers.
         FIXED_CTR_CTRL if version >= 2 => Read::Value(model.fixed_control),
         PERF_GLOBAL_STATUS if version >= 2 => Read::Value(model.global_status),
         PERF_GLOBAL_CTRL if version >= 2 => Read::Value(model.global_control),

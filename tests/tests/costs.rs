@@ -120,7 +120,8 @@ fn measure<I: ProfileInterface>(machine: Machine<I>, n: usize) -> (Cost, Cost, C
     let memory = CounterMemory::<[CounterSlot; 8]>::new();
     let mut session = interface.initialise(&msr, &platform, &memory).unwrap();
     if freeze {
-        session.freeze_on_interrupt().unwrap();
+        // SAFETY: no processor is behind the registers.
+        unsafe { session.freeze_on_interrupt() }.unwrap();
     }
     let sources: Vec<KProfileSource> =
         interface.sources().iter().skip(1).map(ProfileSource::source).take(n).collect();
@@ -292,7 +293,8 @@ mod freezing {
             let (msr, platform) = (machine.registers, FakePlatform::default());
             let memory = CounterMemory::<[CounterSlot; 8]>::new();
             let mut session = machine.interface.initialise(&msr, &platform, &memory).unwrap();
-            session.freeze_on_interrupt().unwrap();
+            // SAFETY: no processor is behind the registers.
+            unsafe { session.freeze_on_interrupt() }.unwrap();
             assert_eq!(msr.get(0x1D9), 1 << 12 | 0b11);
             msr.set(0x1D9, msr.get(0x1D9) & !1);
             session.shut_down().unwrap();
@@ -306,7 +308,8 @@ mod freezing {
             let (msr, platform) = (machine.registers, FakePlatform::default());
             let memory = CounterMemory::<[CounterSlot; 8]>::new();
             let mut session = machine.interface.initialise(&msr, &platform, &memory).unwrap();
-            let error = session.freeze_on_interrupt();
+            // SAFETY: no processor is behind the registers.
+            let error = unsafe { session.freeze_on_interrupt() };
             assert_eq!(error, Err(pmu_core::InterfaceError::FreezeUnsupported));
         }
         refused(intel(1, false));

@@ -909,3 +909,65 @@ fn a_processor_beyond_those_of_the_lists_is_refused() {
     assert!(machine.running.is_empty());
     lists.start(on(0x19, &[0, 1], machine), machine).unwrap();
 }
+
+/// Lists that were moved, and others in their place, have one address; the object is on the first.
+#[test]
+fn lists_in_the_place_of_others_do_not_stop_their_objects() {
+    let machine = &mut Machine::new(active());
+    let mut lists = Lists::new();
+    let object = everywhere(0x19, machine);
+    lists.start(object, machine).unwrap();
+    let moved = core::mem::take(&mut lists);
+    assert_eq!(lists.stop(object, machine), Err(ProfileError::OnAnotherList));
+    assert!(object.is_started());
+    assert_eq!(moved.interrupt(&Frame::at(0x1000), source(0x19)).hits, 1);
+}
+
+/// Stays inside until it is let go.
+#[derive(Default)]
+struct Hold {
+    inside: AtomicU32,
+    released: [AtomicBool; 2],
+}
+
+impl ProfileCallback for Hold {
+    fn profile_interrupt(&self, frame: &dyn InterruptFrame, _: KProfileSource) {
+        self.inside.fetch_add(1, Ordering::SeqCst);
+        while !self.released[frame.pc() as usize].load(Ordering::SeqCst) {
+            thread::yield_now();
+        }
+        self.inside.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// Frames that name one processor on two, which a careless kernel's may, and examinations that then
+/// end in another order than a processor's own: `stop` waits for all of them.
+#[test]
+fn stop_waits_for_examinations_that_do_not_nest() {
+    let lists = leak(Profiles::<4, 8>::new());
+    let hold: &'static Hold = leak(Hold::default());
+    let object = leak(ProfileObject::callback(Rules::LATEST, TIME, hold).unwrap());
+    let machine = Mutex::new(Machine::new(Affinity::of(processor(0, 5))));
+    let mut hardware = Shared(&machine, processor(0, 5));
+    lists.start(object, &mut hardware).unwrap();
+    let (first, second) = (Frame::at(0), Frame::at(1));
+    thread::scope(|scope| {
+        for (number, frame) in [&first, &second].into_iter().enumerate() {
+            scope.spawn(move || lists.timer_interrupt(frame));
+            while hold.inside.load(Ordering::SeqCst) as usize != number + 1 {
+                thread::yield_now();
+            }
+        }
+        let stopping = scope.spawn(|| lists.stop(object, &mut Shared(&machine, processor(0, 5))));
+        // The first in is the first out. The second is inside still, and so is `stop`.
+        hold.released[0].store(true, Ordering::SeqCst);
+        while hold.inside.load(Ordering::SeqCst) != 1 {
+            thread::yield_now();
+        }
+        thread::sleep(Duration::from_millis(50));
+        let too_early = stopping.is_finished();
+        hold.released[1].store(true, Ordering::SeqCst);
+        stopping.join().unwrap().unwrap();
+        assert!(!too_early);
+    });
+}

@@ -4,8 +4,8 @@
 //! must be the same: no overflow lost, none invented, none outside a buffer, no counter running for
 //! nobody, and a stopped source silent.
 
+use core::cell::{Cell, RefCell};
 use core::sync::atomic::{AtomicU32, Ordering};
-use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 
 use pmu_amd::Amd64;
@@ -41,16 +41,16 @@ enum Plan {
     All { at: u32, late: u32 },
     /// One source's counter does, and another's later.
     OneByOne { first: u32, second: u32 },
-    /// An interrupt comes that is nobody's.
-    Spurious { at: u32 },
+    /// An interrupt comes that is nobody's; then one source's counter overflows.
+    Spurious { at: u32, second: u32 },
 }
 
 impl Plan {
     /// The access before which the last of it happens.
     fn last(self) -> u32 {
         match self {
-            Self::All { at, .. } | Self::Spurious { at } => at,
-            Self::OneByOne { second, .. } => second,
+            Self::All { at, .. } => at,
+            Self::OneByOne { second, .. } | Self::Spurious { second, .. } => second,
         }
     }
 }
@@ -118,7 +118,7 @@ impl<'h> Processor<'h> {
                 if late > 0 {
                     self.deliver_in.set(Some(late - 1));
                 }
-                (0..SOURCES).for_each(|source| self.feed(source, 1));
+                self.overflow_all();
             }
             Plan::OneByOne { first, second } => {
                 if first == access {
@@ -128,8 +128,15 @@ impl<'h> Processor<'h> {
                     self.feed(1, 1);
                 }
             }
-            Plan::Spurious { at } if at == access => self.interrupt(),
-            _ => {}
+            Plan::Spurious { at, second } => {
+                if second == access {
+                    self.feed(1, 1);
+                }
+                if at == access {
+                    self.interrupt();
+                }
+            }
+            Plan::All { .. } => {}
         }
     }
 
@@ -142,17 +149,28 @@ impl<'h> Processor<'h> {
         }
         if left {
             match plan {
-                Plan::All { .. } => (0..SOURCES).for_each(|source| self.feed(source, 1)),
+                Plan::All { .. } => self.overflow_all(),
                 Plan::OneByOne { first, .. } => {
                     if first > self.access.get() {
                         self.feed(0, 1);
                     }
                     self.feed(1, 1);
                 }
-                Plan::Spurious { .. } => self.interrupt(),
+                Plan::Spurious { at, .. } => {
+                    if at > self.access.get() {
+                        self.interrupt();
+                    }
+                    self.feed(1, 1);
+                }
             }
         }
         left
+    }
+
+    /// So much happens that every running counter overflows, that of a source just started too.
+    fn overflow_all(&self) {
+        (0..STARTED).for_each(|source| self.feed(source, 1));
+        self.feed(STARTED, INTERVAL);
     }
 
     /// So many of a source's event happen; every overflow is booked and interrupts.
@@ -380,18 +398,24 @@ enum Operation {
     /// Whatever was set before is taken up, or not, on the way.
     Save,
     Restore,
+    /// Saved and restored.
+    Switch,
+    /// Stopped, and another started on its counter.
+    Replace,
     ShutDown,
     StartProfile,
     StopProfile,
 }
 
-const OPERATIONS: [Operation; 9] = [
+const OPERATIONS: [Operation; 11] = [
     Operation::Start,
     Operation::Stop,
     Operation::Read,
     Operation::SetInterval,
     Operation::Save,
     Operation::Restore,
+    Operation::Switch,
+    Operation::Replace,
     Operation::ShutDown,
     Operation::StartProfile,
     Operation::StopProfile,
@@ -423,7 +447,8 @@ fn interrupt<I: ProfileInterface>(bench: &Bench<'_, I>, operation: Operation, pl
     let found = processor.mock.with_pmu(|pmu| pmu.state());
     let mut session = bench.interface.initialise(&processor, &processor, &memory).unwrap();
     if bench.freezing {
-        session.freeze_on_interrupt().unwrap();
+        // SAFETY: no processor is behind the registers.
+        unsafe { session.freeze_on_interrupt() }.unwrap();
     }
     let buffer = [const { AtomicU32::new(0) }; 2];
     let counts = || buffer.iter().map(|count| count.load(Ordering::Relaxed)).sum::<u32>();
@@ -473,6 +498,14 @@ fn interrupt<I: ProfileInterface>(bench: &Bench<'_, I>, operation: Operation, pl
         }
         Operation::Save => session.save(&mut area, |overflow| processor.told(overflow)).unwrap(),
         Operation::Restore => session.restore(&area).unwrap(),
+        Operation::Replace => {
+            session.stop(bench.sources[0]).unwrap();
+            session.start(bench.sources[STARTED]).unwrap();
+        }
+        Operation::Switch => {
+            session.save(&mut area, |overflow| processor.told(overflow)).unwrap();
+            session.restore(&area).unwrap();
+        }
         Operation::ShutDown => session.shut_down().unwrap(),
         Operation::StartProfile => {
             // SAFETY: the object lives until it is stopped.
@@ -484,7 +517,7 @@ fn interrupt<I: ProfileInterface>(bench: &Bench<'_, I>, operation: Operation, pl
         }
     }
     let stopped = |source| match operation {
-        Operation::Stop | Operation::StopProfile => source == 0,
+        Operation::Stop | Operation::Replace | Operation::StopProfile => source == 0,
         Operation::ShutDown => true,
         _ => false,
     };
@@ -513,6 +546,11 @@ fn interrupt<I: ProfileInterface>(bench: &Bench<'_, I>, operation: Operation, pl
         (0..SOURCES).for_each(|source| processor.feed(source, 2 * INTERVAL));
         all_told("while saved");
         session.restore(&area).unwrap();
+    }
+    if matches!(operation, Operation::Stop | Operation::StopProfile) {
+        // The counter's next source inherits no overflow.
+        session.start(bench.sources[STARTED]).unwrap();
+        processor.interrupt();
     }
     // What runs goes on, and what does not is silent.
     for source in 0..SOURCES {
@@ -562,7 +600,7 @@ fn a_strangers_interrupt_leaves_no_counter_frozen() {
                 // The owner of the fixed counter.
                 processor.mock.with_pmu(|pmu| {
                     if pmu.state().global_status >> 32 & 1 != 0 {
-                        pmu.write(0x390, 1 << 32);
+                        let _ = pmu.write(0x390, 1 << 32);
                         strangers.set(strangers.get() + 1);
                     }
                 });
@@ -570,19 +608,21 @@ fn a_strangers_interrupt_leaves_no_counter_frozen() {
             let processor = Processor::new(&bench, &handler);
             processor.mock.with_pmu(|pmu| {
                 // Counts everywhere, and interrupts.
-                pmu.write(0x38D, 0xB);
-                pmu.write(GLOBAL_CONTROL, 1 << 32);
-                pmu.write(0x309, u64::MAX >> 16);
+                let _ = pmu.write(0x38D, 0xB);
+                let _ = pmu.write(GLOBAL_CONTROL, 1 << 32);
+                let _ = pmu.write(0x309, u64::MAX >> 16);
             });
             let mut session = emon.initialise(&processor, &processor, &memory).unwrap();
             if shuts_down {
-                session.freeze_on_interrupt().unwrap();
+                // SAFETY: no processor is behind the registers.
+                unsafe { session.freeze_on_interrupt() }.unwrap();
             }
             processor.plan.set(Some(Plan::All { at, late }));
             if shuts_down {
                 session.shut_down().unwrap();
             } else {
-                session.freeze_on_interrupt().unwrap();
+                // SAFETY: no processor is behind the registers.
+                unsafe { session.freeze_on_interrupt() }.unwrap();
             }
             processor.end();
             assert_eq!(strangers.get(), 1, "{context}");
@@ -614,31 +654,25 @@ fn all_counters_overflow_at_any_access() {
 
 #[test]
 fn the_interrupt_comes_later_than_the_overflow() {
-    for late in 1..=3 {
+    for late in [1, 2, 3, 5, 8, 13, 21] {
         everywhere(&at_every_access(|at| Plan::All { at, late }));
     }
 }
 
-#[test]
-fn an_interrupt_of_nobodys_comes_at_any_access() {
-    everywhere(&at_every_access(|at| Plan::Spurious { at }));
+/// Runs through the plans of two events at most so many accesses apart.
+fn at_any_two_accesses(plan: impl Fn(u32, u32) -> Plan) {
+    for distance in 0..16 {
+        everywhere(&at_every_access(|first| plan(first, first + distance)));
+    }
 }
 
 /// The second may come within the interrupt of the first.
 #[test]
 fn counters_overflow_one_after_the_other_at_any_two_accesses() {
-    struct OneByOne;
-    impl Test for OneByOne {
-        fn run<I: ProfileInterface>(&self, bench: &Bench<'_, I>) {
-            for operation in OPERATIONS {
-                for distance in 0..16 {
-                    (1..).find(|first| {
-                        let plan = Plan::OneByOne { first: *first, second: first + distance };
-                        interrupt(bench, operation, plan)
-                    });
-                }
-            }
-        }
-    }
-    everywhere(&OneByOne);
+    at_any_two_accesses(|first, second| Plan::OneByOne { first, second });
+}
+
+#[test]
+fn a_counter_overflows_within_an_interrupt_of_nobodys() {
+    at_any_two_accesses(|at, second| Plan::Spurious { at, second });
 }

@@ -443,17 +443,19 @@ fn a_fault_at_any_access_of_initialisation_leaves_no_counter_running() {
 /// interrupts another interval brings.
 fn service_with_faults<I: ProfileInterface>(
     bench: &Bench<'_, I>,
+    fault_at: fn(u32) -> Fault,
     then: impl Fn(&Mock<'_>, &Session<'_, I, &Mock<'_>, &Mock<'_>>, Result<(), MsrFault>, &str),
 ) {
     let accesses = Cell::new(0);
     for access in 0.. {
         let memory = Memory::new();
         let outcome = Cell::new(Ok(()));
-        let fault = Cell::new(if access == 0 { Fault::None } else { Fault::At(access) });
+        let fault = Cell::new(if access == 0 { Fault::None } else { fault_at(access) });
         let handler = |mock: &Mock<'_>| {
             mock.clear();
             mock.inject(fault.take());
             let serviced = bench.interface.service(mock, mock, &memory, |_| ());
+            mock.inject(Fault::None);
             outcome.set(serviced.map(|_| ()));
             if access == 0 {
                 accesses.set(mock.accesses().total());
@@ -480,7 +482,7 @@ fn a_fault_in_the_interrupt_path_is_reported_with_its_register() {
     struct Service;
     impl Test for Service {
         fn run<I: ProfileInterface>(&self, bench: &Bench<'_, I>) {
-            service_with_faults(bench, |mock, _, outcome, context| match outcome {
+            service_with_faults(bench, Fault::At, |mock, _, outcome, context| match outcome {
                 Ok(()) => assert_eq!(faulted(mock).len(), usize::from(!context.contains(" 0:"))),
                 Err(fault) => assert_eq!(faulted(mock), [fault.register], "{context}"),
             });
@@ -494,7 +496,7 @@ fn after_a_fault_that_passes_the_interrupt_path_goes_on() {
     struct GoesOn;
     impl Test for GoesOn {
         fn run<I: ProfileInterface>(&self, bench: &Bench<'_, I>) {
-            service_with_faults(bench, |mock, session, _, context| {
+            service_with_faults(bench, Fault::At, |mock, session, _, context| {
                 assert_truthful(bench, session, mock, context);
                 mock.advance(&mut bench.happened(0, INTERVAL));
                 assert_eq!(mock.interrupts(), 2, "{context}");
@@ -502,6 +504,31 @@ fn after_a_fault_that_passes_the_interrupt_path_goes_on() {
         }
     }
     everywhere(&GoesOn);
+}
+
+/// A register that does not answer any more is named. What then does not count and interrupt is not
+/// said to; what is said to, does.
+#[test]
+fn after_a_fault_that_stays_the_interrupt_path_says_nothing_false() {
+    struct Truthful;
+    impl Test for Truthful {
+        fn run<I: ProfileInterface>(&self, bench: &Bench<'_, I>) {
+            service_with_faults(bench, Fault::From, |mock, session, outcome, context| {
+                assert_eq!(outcome.is_err(), !context.contains(" 0:"), "{context}");
+                if let Err(fault) = outcome {
+                    assert!(faulted(mock).contains(&fault.register), "{context}");
+                }
+                let said = session.is_running(bench.sources[0]);
+                let before = mock.interrupts();
+                mock.advance(&mut bench.happened(0, INTERVAL));
+                let interrupted = mock.interrupts() - before;
+                if said {
+                    assert_eq!(interrupted, 1, "{context}");
+                }
+            });
+        }
+    }
+    everywhere(&Truthful);
 }
 
 #[test]

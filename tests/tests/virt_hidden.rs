@@ -229,3 +229,23 @@ fn the_registers_keep_what_cpuid_promises() {
         }
     }
 }
+
+/// Registers that the model has not are not declared, whatever the embedder's own CPUID says.
+#[test]
+fn what_is_not_offered_is_not_declared() {
+    use pmu_core::raw_cpuid::CpuIdResult;
+    use pmu_virt::{AmdConfiguration, Configuration, IntelConfiguration, Vendor};
+    let all = CpuIdResult { eax: !0, ebx: !0, ecx: !0, edx: !0 };
+    for configuration in [
+        Configuration::Intel(IntelConfiguration::new(5, 8, 4)),
+        Configuration::Amd(AmdConfiguration::PerfMonV2 { counters: 6 }),
+        Configuration::Hidden(Vendor::Intel),
+        Configuration::Hidden(Vendor::Amd),
+    ] {
+        // The architectural LBRs' XSAVE state, and AMD's counter of retired instructions.
+        assert_eq!(configuration.cpuid(0x0D, 1, all).ecx, !(1 << 15));
+        let lbr = configuration.cpuid(0x0D, 15, all);
+        assert_eq!((lbr.eax, lbr.ebx, lbr.ecx, lbr.edx), (0, 0, 0, 0));
+        assert_eq!(configuration.cpuid(0x8000_0008, 0, all).ebx, !(1 << 1));
+    }
+}

@@ -99,7 +99,9 @@ fn profile(arguments: &Arguments) -> Result<u8, Error> {
         None => None,
         Some(path) => {
             let failed = |error| written(&path.to_string_lossy(), error);
-            Some((path, File::create(path).map_err(failed)?))
+            // Emptied only when there is something to put into it.
+            let file = File::options().write(true).create(true).truncate(false).open(path);
+            Some((path, file.map_err(failed)?))
         }
     };
     let (report, status) = if arguments.command.is_empty() {
@@ -121,7 +123,11 @@ fn profile(arguments: &Arguments) -> Result<u8, Error> {
     }
     if let Some((path, mut file)) = drawing {
         let failed = |error| written(&path.to_string_lossy(), error);
+        file.set_len(0).map_err(failed)?;
         file.write_all(svg::draw(&report).as_bytes()).map_err(failed)?;
+    }
+    if empty {
+        report.notes.iter().for_each(|note| eprintln!("profile: {note}"));
     }
     match status {
         0 if empty => Err(Error::NoSamples),

@@ -104,6 +104,10 @@ struct Symbol {
 
 impl File {
     fn read(path: &Path) -> Option<Self> {
+        // What was mapped need not be a file that ends.
+        if !std::fs::metadata(path).ok()?.is_file() {
+            return None;
+        }
         let data = std::fs::read(path).ok()?;
         let file = object::File::parse(&*data).ok()?;
         let segments = file

@@ -203,6 +203,7 @@ impl<'m, const RESETS: usize> ProcessorProfileControl<'m, RESETS> {
             let area = core::ptr::from_ref(memory.area()) as usize as u64;
             return Err(ControlAreaError::AlreadyExists { area });
         }
+        // Nothing else on this processor creates meanwhile: the caller stays on it, in task context.
         memory.area().pebs_ds_save_area.clear();
         self.created.store(true, Ordering::Release);
         Ok(memory.area())

@@ -11,7 +11,8 @@ use crate::registers::{DebugCtl, IA32_DEBUGCTL, IA32_DS_AREA, IA32_PEBS_ENABLE};
 /// The access failed; on processors with the register, a non-canonical address does.
 ///
 /// # Safety
-/// Unless `linear_address` is 0, until another value was written on this processor:
+/// `msr` writes the value that it is given, once, and neither keeps the register's [`MsrAddress`] nor
+/// passes it on to safe code of somebody else's. Unless `linear_address` is 0, until another value was written on this processor:
 /// - a DS save area of the form that this processor uses (DTES64, number of counter resets by its
 ///   PEBS format) is mapped, writable, at `linear_address` in *every* address space that the
 ///   processor runs in, and nothing frees or moves it;
@@ -20,7 +21,7 @@ use crate::registers::{DebugCtl, IA32_DEBUGCTL, IA32_DS_AREA, IA32_PEBS_ENABLE};
 /// - no other processor uses the same save area.
 pub unsafe fn write_ds_area<M: MsrBackend>(msr: &M, linear_address: u64) -> Result<(), M::Error> {
     // SAFETY: the register holds an address that the processor writes through; the caller promised
-    // that it may. The `MsrAddress` does not leave this function.
+    // that it may. The backend keeps the address to itself, by the caller's promise.
     msr.write(unsafe { MsrAddress::new(IA32_DS_AREA) }, linear_address)
 }
 
@@ -31,13 +32,13 @@ pub unsafe fn write_ds_area<M: MsrBackend>(msr: &M, linear_address: u64) -> Resu
 /// The access failed; a bit of a counter that has no PEBS does.
 ///
 /// # Safety
-/// Unless `counters` is 0, until 0 was written on this processor:
+/// `msr` does as [`write_ds_area`] says of it. Unless `counters` is 0, until 0 was written on this processor:
 /// - the promises of [`write_ds_area`] hold for a save area that was written, with a PEBS buffer;
 /// - the save area has a counter reset for each counter whose bit is set, at the offset that the
 ///   processor's PEBS format gives it.
 pub unsafe fn write_pebs_enable<M: MsrBackend>(msr: &M, counters: u64) -> Result<(), M::Error> {
     // SAFETY: the caller promised a save area and a buffer that the processor may write. The
-    // `MsrAddress` does not leave this function.
+    // backend keeps the address to itself, by the caller's promise.
     msr.write(unsafe { MsrAddress::new(IA32_PEBS_ENABLE) }, counters)
 }
 
@@ -48,11 +49,12 @@ pub unsafe fn write_pebs_enable<M: MsrBackend>(msr: &M, counters: u64) -> Result
 /// The access failed; a reserved bit, or one that the processor lacks, does.
 ///
 /// # Safety
+/// - `msr` does as [`write_ds_area`] says of it.
 /// - If `value` has both `tr` and `bts` set, then until one of them was cleared on this processor
 ///   the promises of [`write_ds_area`] hold for a save area that was written, with a BTS buffer.
 /// - The kernel's debugger and debug-exception handler can live with `lbr` and `btf` as given.
 pub unsafe fn write_debugctl<M: MsrBackend>(msr: &M, value: DebugCtl) -> Result<(), M::Error> {
-    // SAFETY: the caller promised that the processor may store branch records. The `MsrAddress`
-    // does not leave this function.
+    // SAFETY: the caller promised that the processor may store branch records. The
+    // backend keeps the address to itself, by the caller's promise.
     msr.write(unsafe { MsrAddress::new(IA32_DEBUGCTL) }, value.into_bits())
 }

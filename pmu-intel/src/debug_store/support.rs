@@ -25,7 +25,8 @@ impl DebugStoreSupport {
         let features = snapshot.leaf(1, 0);
         let debug_store = snapshot.vendor() == *b"GenuineIntel" && features.edx >> 21 & 1 != 0;
         let misc_enable = if debug_store {
-            // SAFETY: it is only read here, and does not leave this function.
+            // SAFETY: the register switches features on and off; no value of it is an address, or makes
+            // the processor write to memory by itself.
             let address = unsafe { MsrAddress::new(IA32_MISC_ENABLE) };
             msr.read(address).map_err(|error| MsrFault {
                 operation: MsrOperation::Read,

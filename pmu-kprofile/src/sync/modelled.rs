@@ -16,8 +16,8 @@ pub(crate) enum Seed {
     NoWait,
     /// He looks at a mark by a plain load.
     LoadForReadModifyWrite,
-    /// An examination ends by a relaxed addition.
-    RelaxedAdd,
+    /// An examination ends by a relaxed step.
+    RelaxedEnd,
     /// An examination that interrupted another counts as the outermost.
     NestingForgotten,
     /// A generation, or a slot of a ring, is published by a relaxed store.
@@ -81,6 +81,10 @@ pub(crate) fn exclusively<R>(act: impl FnOnce(critical_section::CriticalSection<
     critical_section::with(act)
 }
 
+fn end(order: Ordering) -> Ordering {
+    if has(Seed::RelaxedEnd) { Ordering::Relaxed } else { order }
+}
+
 fn publication(order: Ordering) -> Ordering {
     if has(Seed::RelaxedPublication) { Ordering::Relaxed } else { order }
 }
@@ -128,27 +132,6 @@ macro_rules! atomic {
                 self.1.step();
                 self.0.swap(value, publication(order))
             }
-
-            #[track_caller]
-            pub(crate) fn compare_exchange(
-                &self,
-                current: $value,
-                new: $value,
-                success: Ordering,
-                failure: Ordering,
-            ) -> Result<$value, $value> {
-                self.1.step();
-                if !has(Seed::ClaimInTwoSteps) {
-                    return self.0.compare_exchange(current, new, success, failure);
-                }
-                let found = self.0.load(success);
-                if found != current {
-                    return Err(found);
-                }
-                self.1.step();
-                self.0.store(new, success);
-                Ok(found)
-            }
         }
     };
 }
@@ -164,16 +147,33 @@ impl AtomicU64 {
         match (SEED.get(), value, order) {
             (Seed::NoWait, 0, _) => 0,
             (Seed::LoadForReadModifyWrite, 0, _) => self.0.load(Ordering::Acquire),
-            (Seed::RelaxedAdd, 1.., Ordering::Release) => {
-                self.0.fetch_add(value, Ordering::Relaxed)
-            }
-            (Seed::NestingForgotten, 1, Ordering::SeqCst) => {
-                self.0.fetch_add(value, order);
-                0
-            }
             (Seed::RelaxedHit, 1, Ordering::Release) => self.0.fetch_add(1, Ordering::Relaxed),
             _ => self.0.fetch_add(value, order),
         }
+    }
+
+    #[track_caller]
+    pub(crate) fn compare_exchange(
+        &self,
+        current: u64,
+        new: u64,
+        success: Ordering,
+        failure: Ordering,
+    ) -> Result<u64, u64> {
+        self.1.step();
+        if has(Seed::ClaimInTwoSteps) {
+            let found = self.0.load(success);
+            if found != current {
+                return Err(found);
+            }
+            self.1.step();
+            self.0.store(new, success);
+            return Ok(found);
+        }
+        // The end of an examination that leaves others under way.
+        let nested = success == Ordering::Release && new >> 32 == current >> 32;
+        let more = if nested && has(Seed::NestingForgotten) { 1 << 32 } else { 0 };
+        self.0.compare_exchange(current, new + more, end(success), failure)
     }
 }
 

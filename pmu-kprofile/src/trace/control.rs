@@ -72,8 +72,7 @@ impl TraceError {
                 Some(NtStatus::INVALID_PARAMETER)
             }
             Self::NoCallbackObjects | Self::UnsupportedSource(_) => Some(NtStatus::NOT_SUPPORTED),
-            Self::Busy => Some(NtStatus::WMI_ALREADY_ENABLED),
-            Self::NotConfigured => None,
+            Self::Busy | Self::NotConfigured => None,
             Self::Profile(error) => error.status(),
         }
     }

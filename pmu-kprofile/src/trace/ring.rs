@@ -7,7 +7,7 @@
 use core::sync::atomic::Ordering;
 
 use super::record::{MAX_RECORD, RecordBytes, RecordError, TraceRecord};
-use crate::sync::{AtomicBool, AtomicU64, AtomicUsize, array_of, const_fn};
+use crate::sync::{AtomicBool, AtomicU64, array_of, const_fn};
 
 /// Words of a slot: the longest record.
 const WORDS: usize = MAX_RECORD / 8;
@@ -21,9 +21,9 @@ const TRIES: usize = 8;
 pub struct TraceRing<const N: usize> {
     slots: [Slot; N],
     /// The next position to claim; positions count on without wrapping at `N`.
-    head: AtomicUsize,
+    head: AtomicU64,
     /// The next position to read.
-    tail: AtomicUsize,
+    tail: AtomicU64,
     dropped: AtomicU64,
     draining: AtomicBool,
 }
@@ -32,14 +32,14 @@ pub struct TraceRing<const N: usize> {
 /// free for the writer of `p`, and `2·(p / N) + 1` means published by it.
 #[derive(Debug)]
 struct Slot {
-    turn: AtomicUsize,
+    turn: AtomicU64,
     words: [AtomicU64; WORDS],
 }
 
 impl Slot {
     const_fn! {
         const fn new() -> Self {
-            Self { turn: AtomicUsize::new(0), words: array_of!(AtomicU64::new(0)) }
+            Self { turn: AtomicU64::new(0), words: array_of!(AtomicU64::new(0)) }
         }
     }
 
@@ -62,14 +62,16 @@ impl Slot {
 }
 
 impl<const N: usize> TraceRing<N> {
+    const SLOTS: u64 = N as u64;
+
     const_fn! {
         /// An empty ring.
         pub const fn new() -> Self {
             const { assert!(N > 0, "a ring has at least one slot") };
             Self {
                 slots: array_of!(Slot::new()),
-                head: AtomicUsize::new(0),
-                tail: AtomicUsize::new(0),
+                head: AtomicU64::new(0),
+                tail: AtomicU64::new(0),
                 dropped: AtomicU64::new(0),
                 draining: AtomicBool::new(false),
             }
@@ -83,8 +85,8 @@ impl<const N: usize> TraceRing<N> {
     pub fn push(&self, record: &TraceRecord) -> bool {
         for _ in 0..TRIES {
             let position = self.head.load(Ordering::Relaxed);
-            let Some(slot) = self.slots.get(position % N) else { break };
-            if slot.turn.load(Ordering::Acquire) != 2 * (position / N) {
+            let Some(slot) = self.slots.get((position % Self::SLOTS) as usize) else { break };
+            if slot.turn.load(Ordering::Acquire) != 2 * (position / Self::SLOTS) {
                 if position == self.head.load(Ordering::Relaxed) {
                     break; // Full: the slot still holds what was not read.
                 }
@@ -98,7 +100,7 @@ impl<const N: usize> TraceRing<N> {
             );
             if claim.is_ok() {
                 slot.fill(&record.encode());
-                slot.turn.store(2 * (position / N) + 1, Ordering::Release);
+                slot.turn.store(2 * (position / Self::SLOTS) + 1, Ordering::Release);
                 return true;
             }
         }
@@ -135,8 +137,8 @@ impl<const N: usize> Iterator for Drain<'_, N> {
 
     fn next(&mut self) -> Option<Self::Item> {
         let position = self.ring.tail.load(Ordering::Relaxed);
-        let slot = self.ring.slots.get(position % N)?;
-        let turn = 2 * (position / N);
+        let slot = self.ring.slots.get((position % TraceRing::<N>::SLOTS) as usize)?;
+        let turn = 2 * (position / TraceRing::<N>::SLOTS);
         if slot.turn.load(Ordering::Acquire) != turn + 1 {
             return None;
         }

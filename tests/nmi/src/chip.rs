@@ -1,0 +1,274 @@
+//! The counters of a processor, in atomics: an access is one instruction, so that a signal's handler
+//! finds them as an interrupt finds a processor's.
+
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::SeqCst};
+
+use pmu_core::{
+    Interval, KProfileSource, MsrAddress, MsrBackend, MsrErrorKind, Overflow, Platform, PmcIndex,
+    TimerUnavailable,
+};
+
+/// How many sources there are events of.
+pub const SOURCES: usize = 3;
+const COUNTERS: usize = 6;
+const MASK: u64 = (1 << 48) - 1;
+/// How many events may pass uncounted while an overflow is serviced.
+const SLACK: u64 = 64;
+const FROZEN: u64 = 1 << 59;
+
+/// Whose registers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Intel, of this version.
+    Intel(u32),
+    /// AMD's legacy counters.
+    Legacy,
+    /// AMD's core extension, with PerfMonV2 or without.
+    Core(bool),
+}
+
+/// What is known of a source from the events that happened.
+#[derive(Debug, Default)]
+struct Book {
+    /// Counted since the last overflow.
+    since: AtomicU64,
+    /// Which were counted when it overflowed.
+    expected: AtomicU64,
+    overflows: AtomicU64,
+    told: AtomicU64,
+}
+
+/// One processor.
+#[derive(Debug)]
+pub struct Chip {
+    kind: Kind,
+    selects: [AtomicU64; COUNTERS],
+    values: [AtomicU64; COUNTERS],
+    control: AtomicU64,
+    status: AtomicU64,
+    debug_control: AtomicU64,
+    /// The mask bit of the local APIC's performance entry.
+    masked: AtomicBool,
+    /// An interrupt was raised and waits to be delivered.
+    pending: AtomicBool,
+    sources: [(KProfileSource, u64); SOURCES],
+    books: [Book; SOURCES],
+    /// Overflows told that there were not, or with other events.
+    wrong: AtomicU32,
+}
+
+enum Register<'c> {
+    Plain(&'c AtomicU64),
+    Counter(&'c AtomicU64),
+    Status,
+    Acknowledge,
+}
+
+impl Chip {
+    /// A processor on which these sources' events, by the bits of their selects, happen.
+    pub fn new(kind: Kind, sources: [(KProfileSource, u64); SOURCES]) -> Self {
+        Self {
+            kind,
+            selects: Default::default(),
+            values: Default::default(),
+            control: AtomicU64::new(0),
+            status: AtomicU64::new(0),
+            debug_control: AtomicU64::new(0),
+            masked: AtomicBool::new(true),
+            pending: AtomicBool::new(false),
+            sources: sources.map(|(source, select)| (source, event(select))),
+            books: Default::default(),
+            wrong: AtomicU32::new(0),
+        }
+    }
+
+    fn has_global(&self) -> bool {
+        matches!(self.kind, Kind::Intel(2..) | Kind::Core(true))
+    }
+
+    fn register(&self, number: u32) -> Option<Register<'_>> {
+        use Register::*;
+        let (select, value, step, status, control, acknowledge) = match self.kind {
+            Kind::Intel(_) => (0x186, 0xC1, 1, 0x38E, 0x38F, 0x390),
+            Kind::Legacy => (0xC001_0000, 0xC001_0004, 1, 0, 0, 0),
+            Kind::Core(_) => (0xC001_0200, 0xC001_0201, 2, 0xC000_0300, 0xC000_0301, 0xC000_0302),
+        };
+        let counters = if self.kind == Kind::Legacy { 4 } else { COUNTERS };
+        let of = |first: u32| {
+            let distance = number.wrapping_sub(first);
+            let place = (distance / step) as usize;
+            (distance.is_multiple_of(step) && place < counters).then_some(place)
+        };
+        if let Some(select) = of(select).and_then(|place| self.selects.get(place)) {
+            Some(Plain(select))
+        } else if let Some(value) = of(value).and_then(|place| self.values.get(place)) {
+            Some(Counter(value))
+        } else if !self.has_global() {
+            None
+        } else if number == status {
+            Some(Status)
+        } else if number == control {
+            Some(Plain(&self.control))
+        } else if number == acknowledge {
+            Some(Acknowledge)
+        } else {
+            (number == 0x1D9).then_some(Plain(&self.debug_control))
+        }
+    }
+
+    fn counts(&self, counter: usize) -> bool {
+        self.selects[counter].load(SeqCst) >> 22 & 1 != 0
+            && (!self.has_global() || self.control.load(SeqCst) >> counter & 1 != 0)
+            && self.status.load(SeqCst) & FROZEN == 0
+    }
+
+    /// Which sources are counted.
+    pub fn counted(&self) -> [bool; SOURCES] {
+        self.sources.map(|(_, event_of)| {
+            (0..COUNTERS).any(|counter| {
+                self.counts(counter) && event(self.selects[counter].load(SeqCst)) == event_of
+            })
+        })
+    }
+
+    /// What the global control register holds, and whether the counters are frozen.
+    pub fn global(&self) -> (u64, bool) {
+        (self.control.load(SeqCst), self.status.load(SeqCst) & FROZEN != 0)
+    }
+
+    /// Up to `count` of a source's event happen, until one counter overflows. The rest is returned.
+    /// Not while the chip itself is being accessed.
+    pub fn happen(&self, source: usize, count: u64) -> u64 {
+        let ((_, event_of), book) = (self.sources[source], &self.books[source]);
+        for counter in 0..COUNTERS {
+            if !self.counts(counter) || event(self.selects[counter].load(SeqCst)) != event_of {
+                continue;
+            }
+            let value = self.values[counter].load(SeqCst);
+            let room = MASK + 1 - value;
+            if count < room {
+                self.values[counter].store(value + count, SeqCst);
+                book.since.fetch_add(count, SeqCst);
+                return 0;
+            }
+            self.values[counter].store(0, SeqCst);
+            book.expected.store(book.since.swap(0, SeqCst) + room, SeqCst);
+            book.overflows.fetch_add(1, SeqCst);
+            if self.has_global() {
+                self.status.fetch_or(1 << counter, SeqCst);
+            }
+            if self.debug_control.load(SeqCst) >> 12 & 1 != 0 {
+                match self.kind {
+                    Kind::Intel(4..) => _ = self.status.fetch_or(FROZEN, SeqCst),
+                    _ => self.control.store(0, SeqCst),
+                }
+            }
+            self.pending.store(true, SeqCst);
+            return count - room;
+        }
+        0
+    }
+
+    /// An interrupt is raised that no counter asked for.
+    pub fn raise(&self) {
+        self.pending.store(true, SeqCst);
+    }
+
+    /// Delivers the interrupt that was raised, if there is one. One that finds the entry masked is lost.
+    pub fn deliver(&self) -> bool {
+        let raised = self.pending.swap(false, SeqCst);
+        let delivered = raised && !self.masked.load(SeqCst);
+        if delivered && matches!(self.kind, Kind::Intel(_)) {
+            self.masked.store(true, SeqCst);
+        }
+        delivered
+    }
+
+    /// The driver tells of an overflow.
+    pub fn told(&self, overflow: Overflow) {
+        let source = self.sources.iter().position(|(source, _)| *source == overflow.source);
+        let Some(book) = source.and_then(|source| self.books.get(source)) else {
+            self.wrong.fetch_add(1, SeqCst);
+            return;
+        };
+        let told = book.told.fetch_add(1, SeqCst) + 1;
+        let error = book.expected.load(SeqCst).abs_diff(overflow.events.into());
+        if told > book.overflows.load(SeqCst) || error > SLACK {
+            self.wrong.fetch_add(1, SeqCst);
+        }
+    }
+
+    /// How many overflows of a source there were that were not told.
+    pub fn untold(&self, source: usize) -> u64 {
+        let book = &self.books[source];
+        book.overflows.load(SeqCst) - book.told.load(SeqCst)
+    }
+
+    /// Overflows told so far, of each source.
+    pub fn tellings(&self) -> [u64; SOURCES] {
+        core::array::from_fn(|source| self.books[source].told.load(SeqCst))
+    }
+
+    /// How many overflows were told that there were not, or with other events.
+    pub fn wrong(&self) -> u32 {
+        self.wrong.load(SeqCst)
+    }
+
+    /// A source was stopped: what was not told of it was dropped, and that is right. Says how much.
+    pub fn forgive(&self, source: usize) -> u64 {
+        let (book, untold) = (&self.books[source], self.untold(source));
+        book.told.fetch_add(untold, SeqCst);
+        book.since.store(0, SeqCst);
+        untold
+    }
+}
+
+/// The bits of a select that say which event.
+fn event(select: u64) -> u64 {
+    select & 0xF_0000_FFFF
+}
+
+impl MsrBackend for Chip {
+    type Error = MsrErrorKind;
+
+    fn read(&self, address: MsrAddress) -> Result<u64, MsrErrorKind> {
+        match self.register(address.get()) {
+            Some(Register::Plain(register) | Register::Counter(register)) => {
+                Ok(register.load(SeqCst))
+            }
+            Some(Register::Status) => Ok(self.status.load(SeqCst)),
+            _ => Err(MsrErrorKind::GeneralProtection),
+        }
+    }
+
+    fn write(&self, address: MsrAddress, value: u64) -> Result<(), MsrErrorKind> {
+        match self.register(address.get()) {
+            Some(Register::Plain(register)) => register.store(value, SeqCst),
+            Some(Register::Counter(register)) => {
+                let intel = matches!(self.kind, Kind::Intel(_));
+                let value = if intel { i64::from(value as i32) as u64 } else { value };
+                register.store(value & MASK, SeqCst);
+            }
+            Some(Register::Acknowledge) => _ = self.status.fetch_and(!value, SeqCst),
+            _ => return Err(MsrErrorKind::GeneralProtection),
+        }
+        Ok(())
+    }
+
+    fn read_pmc(&self, index: PmcIndex) -> Result<u64, MsrErrorKind> {
+        let counter = self.values.get(index.get() as usize);
+        counter.map(|value| value.load(SeqCst)).ok_or(MsrErrorKind::GeneralProtection)
+    }
+}
+
+impl Platform for Chip {
+    fn unmask_performance_interrupt(&self) {
+        self.masked.store(false, SeqCst);
+    }
+
+    fn start_profile_timer(&self, _: Interval) -> Result<(), TimerUnavailable> {
+        Ok(())
+    }
+
+    fn stop_profile_timer(&self) {}
+}

@@ -1,0 +1,100 @@
+//! The drivers, and the chips that they run on.
+
+use pmu_amd::Amd64;
+use pmu_core::raw_cpuid::CpuIdResult;
+use pmu_core::{
+    EventSelect, InterruptFrame, KProfileSource, ProcessId, ProcessorNumber, ProfileInterface,
+    ProfileSource, Snapshot,
+};
+use pmu_intel::Emon;
+
+use crate::{Chip, Kind, SOURCES};
+
+/// The sources' interval.
+pub const INTERVAL: u64 = 0x1000;
+
+/// A driver, and what kind of processor it is for.
+#[derive(Debug)]
+pub struct Machine<I> {
+    /// The driver.
+    pub interface: I,
+    /// Whose registers.
+    pub kind: Kind,
+    /// Whether its counters freeze.
+    pub freezes: bool,
+    /// The sources that are used.
+    pub sources: [KProfileSource; SOURCES],
+}
+
+impl<I: ProfileInterface> Machine<I> {
+    fn new(interface: I, kind: Kind, freezes: bool) -> Self {
+        let mut rows = interface.sources().iter().filter(|row| {
+            row.source() != KProfileSource::TIME
+                && row.canonical().is_none()
+                && interface.query(row.source()).is_supported()
+        });
+        let sources = core::array::from_fn(|_| rows.next().expect("another source").source());
+        Self { interface, kind, freezes, sources }
+    }
+
+    /// A processor for it, and every interval as it is at first.
+    pub fn chip(&self) -> Chip {
+        let sources = self.sources.map(|source| {
+            self.interface.set_interval(source, INTERVAL).expect("an interval");
+            let row = self.interface.row(source).expect("a row");
+            (source, self.interface.sources()[row].select().select_bits())
+        });
+        Chip::new(self.kind, sources)
+    }
+}
+
+/// An Intel processor of a version, with four counters.
+pub fn intel(version: u32, freezes: bool) -> Machine<Emon> {
+    let snapshot = Snapshot::capture(move |leaf: u32, _: u32| {
+        let (eax, ebx, ecx, edx) = match leaf {
+            0 => (0x0A, 0x756E_6547, 0x6C65_746E, 0x4965_6E69),
+            0x0A => (0x0730_0400 | version, 0, 0, 0),
+            _ => (0, 0, 0, 0),
+        };
+        CpuIdResult { eax, ebx, ecx, edx }
+    });
+    Machine::new(Emon::claim(&snapshot).expect("Intel's"), Kind::Intel(version), freezes)
+}
+
+/// An AMD processor.
+pub fn amd(kind: Kind) -> Machine<Amd64> {
+    let (core, v2) = (kind == Kind::Core(false), kind == Kind::Core(true));
+    let snapshot = Snapshot::capture(move |leaf: u32, _: u32| {
+        let (eax, ebx, ecx, edx) = match leaf {
+            0 => (1, 0x6874_7541, 0x444D_4163, 0x6974_6E65),
+            0x8000_0000 => (0x8000_0022, 0, 0, 0),
+            0x8000_0001 => (0, 0, u32::from(core) << 23, 1 << 29),
+            0x8000_0022 => (v2.into(), 4, 0, 0),
+            _ => (0, 0, 0, 0),
+        };
+        CpuIdResult { eax, ebx, ecx, edx }
+    });
+    Machine::new(Amd64::claim(&snapshot).expect("AMD's"), kind, false)
+}
+
+/// An interrupt of a processor.
+#[derive(Clone, Copy, Debug)]
+pub struct Frame(pub u16);
+
+impl InterruptFrame for Frame {
+    fn pc(&self) -> u64 {
+        0x1004
+    }
+    fn cs(&self) -> u16 {
+        0
+    }
+    fn flags(&self) -> u64 {
+        0
+    }
+    fn processor(&self) -> ProcessorNumber {
+        ProcessorNumber::from_index(self.0)
+    }
+    fn process(&self) -> Option<ProcessId> {
+        None
+    }
+}
