@@ -146,7 +146,8 @@ fn save(pmu: Box<VirtualPmu>) -> Box<VirtualPmu> {
 #[library_benchmark]
 #[bench::eight_counters(Box::new(intel(8).state()), events())]
 fn restore(state: Box<PmuState>, events: FedEvents) -> Box<PmuState> {
-    let pmu = VirtualPmu::restore(black_box(&*state), black_box(events)).unwrap();
+    let pmu =
+        VirtualPmu::restore(black_box(&*state), state.configuration, black_box(events)).unwrap();
     black_box(&pmu);
     state
 }

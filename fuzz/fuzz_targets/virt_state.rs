@@ -47,7 +47,7 @@ fn state(input: &mut Unstructured<'_>) -> Result<PmuState> {
 /// Keeps the bits that the error does not name, so that more states are accepted.
 fn pardon(mut state: PmuState, events: FedEvents) -> Option<VirtualPmu> {
     for _ in 0..64 {
-        match VirtualPmu::restore(&state, events) {
+        match VirtualPmu::restore(&state, state.configuration, events) {
             Ok(pmu) => return Some(pmu),
             Err(pmu_virt::StateError::Impossible { bits, .. }) => {
                 let PmuState { selects, general, fixed, .. } = &mut state;
@@ -96,7 +96,7 @@ fn run(input: &mut Unstructured<'_>) -> Result<()> {
         let _ = pmu.next_overflow();
         // What it came to is a state in turn.
         let state = pmu.state();
-        pmu = VirtualPmu::restore(&state, events).unwrap();
+        pmu = VirtualPmu::restore(&state, state.configuration, events).unwrap();
         assert_eq!(pmu.state(), state);
     }
     Ok(())

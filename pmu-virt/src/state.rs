@@ -106,12 +106,21 @@ impl<P: EventPolicy> VirtualPmu<P> {
         }
     }
 
-    /// A PMU in this state, under the embedder's policy.
+    /// A PMU in this state, under the embedder's policy. `configuration` is what this guest's CPUID was
+    /// told; the state does not choose.
     ///
     /// # Errors
-    /// No guest could have brought a PMU into this state. The state may come from anywhere.
-    pub fn from_state(state: &PmuState, events: FedEvents, policy: P) -> Result<Self, StateError> {
+    /// No guest with that PMU could have brought it into this state. The state may come from anywhere.
+    pub fn from_state(
+        state: &PmuState,
+        configuration: Configuration,
+        events: FedEvents,
+        policy: P,
+    ) -> Result<Self, StateError> {
         state.check()?;
+        if state.configuration != configuration {
+            return Err(StateError::OtherConfiguration(state.configuration));
+        }
         let mut pmu = Self::with_policy(state.configuration, events, policy)
             .map_err(StateError::Configuration)?;
         let model = &mut pmu.model;
@@ -132,8 +141,12 @@ impl VirtualPmu<AllowAll> {
     ///
     /// # Errors
     /// See [`from_state`](Self::from_state).
-    pub fn restore(state: &PmuState, events: FedEvents) -> Result<Self, StateError> {
-        Self::from_state(state, events, AllowAll)
+    pub fn restore(
+        state: &PmuState,
+        configuration: Configuration,
+        events: FedEvents,
+    ) -> Result<Self, StateError> {
+        Self::from_state(state, configuration, events, AllowAll)
     }
 }
 
@@ -146,6 +159,8 @@ pub enum StateError {
     Version(u16),
     /// There is no such PMU.
     Configuration(ConfigurationError),
+    /// The state is of another PMU than the guest has.
+    OtherConfiguration(Configuration),
     /// A register holds bits that it does not have, or is not there.
     Impossible {
         /// Which register.
@@ -162,6 +177,7 @@ impl fmt::Display for StateError {
                 write!(f, "state of version {version}, not {}", PmuState::VERSION)
             }
             Self::Configuration(error) => error.fmt(f),
+            Self::OtherConfiguration(other) => write!(f, "state of another PMU: {other:?}"),
             Self::Impossible { register, bits } => {
                 write!(f, "{register} has no bits {bits:#X}")
             }

@@ -12,7 +12,8 @@ use pmu_amd::Amd64;
 use pmu_core::raw_cpuid::CpuIdResult;
 use pmu_core::{
     Availability, CounterMemory, CounterSlot, EventSelect, InterfaceError, KProfileSource,
-    MsrFault, NoInterface, Overflow, Platform, ProfileInterface, ProfileSource, Session, Snapshot,
+    MsrFault, NoInterface, Overflow, Platform, ProfileInterface, ProfileSource, SavedCounter,
+    SavedCounters, Session, Snapshot,
 };
 use pmu_intel::Emon;
 use pmu_virt::mock::{Fault, MockMachine, MockMsr, PmiFault};
@@ -668,4 +669,69 @@ fn each_processor_of_a_machine_has_its_own_counters() {
         }
     }
     everywhere(&Machine);
+}
+
+/// What a session does beside starting and stopping, with a fault at each of its accesses that passes
+/// and with one that stays.
+#[test]
+fn a_fault_at_any_access_of_a_switch_or_of_freezing_leaves_nothing_half() {
+    type Area = SavedCounters<[SavedCounter; 8]>;
+    struct Switch;
+    impl Test for Switch {
+        fn run<I: ProfileInterface>(&self, bench: &Bench<'_, I>) {
+            for name in ["save", "restore", "restore after another", "freeze"] {
+                for fault_at in [Fault::At as fn(u32) -> Fault, Fault::From] {
+                    for access in 1.. {
+                        let (mock, memory) = (bench.mock(), Memory::new());
+                        let mut session = bench.session(&mock, &memory);
+                        let (mut area, mut another) = (Area::new(), Area::new());
+                        if name != "freeze" {
+                            session.start(bench.sources[0]).unwrap();
+                        }
+                        if name.starts_with("restore") {
+                            session.save(&mut area, |_| ()).unwrap();
+                        }
+                        if name == "restore after another" {
+                            session.start(bench.sources[1]).unwrap();
+                            session.save(&mut another, |_| ()).unwrap();
+                        }
+                        mock.clear();
+                        mock.inject(fault_at(access));
+                        let outcome = match name {
+                            "save" => session.save(&mut area, |_| ()),
+                            // SAFETY: no processor is behind the mock.
+                            "freeze" => unsafe { session.freeze_on_interrupt() },
+                            _ => session.restore(&area),
+                        };
+                        let (made, failed) = (mock.accesses().total(), faulted(&mock));
+                        mock.inject(Fault::None);
+                        let context = format!("{name}, {:?}: {outcome:?}", fault_at(access));
+                        if outcome == Err(InterfaceError::FreezeUnsupported) {
+                            break;
+                        }
+                        if access > made {
+                            assert_eq!(outcome, Ok(()), "{context}");
+                            break;
+                        }
+                        match outcome {
+                            // What passes is survived, or undone; what stays is told.
+                            Ok(()) => assert_eq!(fault_at(access), Fault::At(access), "{context}"),
+                            Err(InterfaceError::Access(fault)) => {
+                                assert!(failed.contains(&fault.register), "{context}");
+                                assert_truthful(bench, &session, &mock, &context);
+                            }
+                            Err(InterfaceError::Faulted(fault)) => {
+                                assert!(failed.contains(&fault.register), "{context}");
+                                assert_eq!(fault_at(access), Fault::From(access), "{context}");
+                            }
+                            Err(_) => panic!("{context}"),
+                        }
+                        session.shut_down().unwrap();
+                        assert_eq!(running(&mock), 0, "{context}");
+                    }
+                }
+            }
+        }
+    }
+    everywhere(&Switch);
 }

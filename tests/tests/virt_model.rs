@@ -57,7 +57,7 @@ proptest! {
         let built = VirtualPmu::new(configuration, FedEvents::NONE).map(|pmu| pmu.state());
         prop_assert_eq!(built.as_ref().err().copied(), configuration.check().err());
         if let Ok(state) = built {
-            prop_assert!(VirtualPmu::restore(&state, FedEvents::NONE).is_ok());
+            prop_assert!(VirtualPmu::restore(&state, state.configuration, FedEvents::NONE).is_ok());
         }
     }
 
@@ -78,7 +78,7 @@ proptest! {
         state.global_control = control & mask & mask.rotate_left(23) & 0xF_0000_00FF;
         state.global_status = status & mask & mask.rotate_left(31) & 0xF_0000_00FF;
         state.debug_control = debug & mask & mask.rotate_left(43) & 0x1000;
-        if let Ok(pmu) = VirtualPmu::restore(&state, FedEvents::NONE) {
+        if let Ok(pmu) = VirtualPmu::restore(&state, state.configuration, FedEvents::NONE) {
             prop_assert_eq!(pmu.state(), state);
             prop_assert_eq!(version, PmuState::VERSION);
         }

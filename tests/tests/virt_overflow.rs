@@ -317,7 +317,8 @@ fn a_state_comes_back_as_it_was() {
             let _ = original.write(address, 0x53_003C);
         }
         let _ = original.write(0x1D9, 1 << 12);
-        let restored = VirtualPmu::restore(&original.state(), events()).unwrap();
+        let restored =
+            VirtualPmu::restore(&original.state(), original.configuration(), events()).unwrap();
         assert_eq!(restored.state(), original.state());
         // What is derived is derived again: both go on alike.
         let (mut one, mut other) = (original, restored);
@@ -331,7 +332,8 @@ fn a_state_comes_back_as_it_was() {
 #[test]
 fn a_state_that_can_not_be_is_refused() {
     let good = armed(intel(2), 5).state();
-    let restore = |state: &PmuState| VirtualPmu::restore(state, events()).map(|_| ());
+    let restore =
+        |state: &PmuState| VirtualPmu::restore(state, state.configuration, events()).map(|_| ());
     assert_eq!(restore(&good), Ok(()));
     assert_eq!(restore(&PmuState { version: 2, ..good }), Err(StateError::Version(2)));
     let impossible = IntelConfiguration::new(9, 4, 3);
@@ -361,4 +363,20 @@ fn a_state_that_can_not_be_is_refused() {
     let mut hidden = pmu(HIDDEN[0]).state();
     hidden.pmi_pending = true;
     assert!(matches!(restore(&hidden), Err(StateError::Impossible { .. })));
+}
+
+/// Whoever forged it does not choose the guest's PMU.
+#[test]
+fn a_state_of_another_pmu_is_refused() {
+    use pmu_virt::{Configuration, IntelConfiguration, StateError, Vendor};
+    let other = Configuration::Intel(IntelConfiguration::new(5, 8, 4));
+    let state = VirtualPmu::new(other, events()).unwrap().state();
+    for told in [
+        Configuration::Hidden(Vendor::Intel),
+        Configuration::Intel(IntelConfiguration::new(5, 4, 4)),
+    ] {
+        let refused = VirtualPmu::restore(&state, told, events()).map(|_| ());
+        assert_eq!(refused, Err(StateError::OtherConfiguration(other)));
+    }
+    assert!(VirtualPmu::restore(&state, other, events()).is_ok());
 }

@@ -189,7 +189,7 @@ fn guest(configuration: Configuration, cycles: EventKey) -> Result<(), i32> {
     let mut entry = Entry(4 << 8);
     let mut answered = 0;
     for register in 0..0x800 {
-        let register = black_box(register | VENDOR.load(Ordering::Relaxed) * 0xC001_0000);
+        let register = black_box(register | (VENDOR.load(Ordering::Relaxed) * 0xC001_0000));
         let written = pmu.write(register, black_box(0x0053_003C)).answer;
         let read = pmu.read(register);
         answered += u32::from(matches!((written, read), (Write::Done, Read::Value(_))));
@@ -201,7 +201,7 @@ fn guest(configuration: Configuration, cycles: EventKey) -> Result<(), i32> {
     let pmi = pmu.advance(&mut feed).pmi | pmu.advance_through(&mut feed).pmi;
     let _ = pmu.deliver_pmi(&mut entry);
     let state = black_box(pmu.state());
-    let restored = VirtualPmu::from_state(&state, fed, AllowAll).map_err(|_| 4)?;
+    let restored = VirtualPmu::from_state(&state, configuration, fed, AllowAll).map_err(|_| 4)?;
     let same = restored.state() == state && pmu.unfed().count() <= 16;
     let nothing = pmu_core::raw_cpuid::CpuIdResult { eax: 0, ebx: 0, ecx: 0, edx: 0 };
     let leaf = configuration.cpuid(black_box(0x0A), 0, nothing);

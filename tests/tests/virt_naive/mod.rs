@@ -549,7 +549,7 @@ pub(crate) fn run(configuration: Configuration, program: &[Step], restored: bool
     let mut naive = Naive::new(configuration);
     for &(operation, shape, choice, word) in program {
         if restored {
-            pmu = VirtualPmu::restore(&pmu.state(), events).unwrap();
+            pmu = VirtualPmu::restore(&pmu.state(), pmu.configuration(), events).unwrap();
         }
         let address = address(choice);
         match operation % 8 {
