@@ -16,11 +16,16 @@ use crate::ProfileObject;
 /// No place.
 const NONE: u32 = u32::MAX;
 
-/// Which interrupts concern an object: those of one process (0: of all) and of one source.
+/// Which interrupts concern an object: those of one process (0: of all) and of one source. One number,
+/// so that keys are compared in two instructions.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Key {
-    pub(crate) process: u64,
-    pub(crate) source: u32,
+pub(crate) struct Key(u128);
+
+impl Key {
+    #[inline]
+    pub(crate) const fn new(process: u64, source: u32) -> Self {
+        Self((process as u128) << 32 | source as u128)
+    }
 }
 
 /// An object and its range.
@@ -39,7 +44,7 @@ struct Entry {
 
 impl Entry {
     const UNUSED: Self = Self {
-        key: Key { process: 0, source: 0 },
+        key: Key::new(0, 0),
         has_range: false,
         base: 0,
         last: 0,
@@ -92,12 +97,7 @@ pub(crate) struct Index<const N: usize> {
 impl<const N: usize> Index<N> {
     pub(crate) const fn new() -> Self {
         const { assert!(N < NONE as usize / 2, "places are 32-bit numbers") };
-        let group = Group {
-            key: Key { process: 0, source: 0 },
-            callbacks: 0,
-            ranges: 0,
-            stretches: [0; 2],
-        };
+        let group = Group { key: Key::new(0, 0), callbacks: 0, ranges: 0, stretches: [0; 2] };
         Self {
             length: 0,
             entries: [Entry::UNUSED; N],
@@ -241,6 +241,19 @@ impl<const N: usize> Index<N> {
         }
     }
 
+    #[inline]
+    fn group(&self, key: Key) -> Option<&Group> {
+        let (mut low, mut size) = (0, self.group_count);
+        while size > 1 {
+            let half = size / 2;
+            if self.groups.get(low + half)?.key <= key {
+                low += half;
+            }
+            size -= half;
+        }
+        self.groups.get(low).filter(|group| size != 0 && group.key == key)
+    }
+
     /// Calls `examine` with each object of a key that concerns an interrupt at `pc`: its callback
     /// objects in the order in which they were started, then the objects whose range has `pc`.
     #[inline]
@@ -250,12 +263,11 @@ impl<const N: usize> Index<N> {
         pc: u64,
         mut examine: impl FnMut(*const ProfileObject<'static>),
     ) {
-        let groups = self.groups.get(..self.group_count).unwrap_or(&[]);
-        let found = groups.partition_point(|group| group.key < key);
-        let Some(group) = groups.get(found).filter(|group| group.key == key) else { return };
-        let callbacks = group.callbacks as usize..group.ranges as usize;
-        for entry in self.entries.get(callbacks).unwrap_or(&[]) {
-            examine(entry.object);
+        let Some(group) = self.group(key) else { return };
+        for callback in group.callbacks..group.ranges {
+            if let Some(entry) = self.entry(callback) {
+                examine(entry.object);
+            }
         }
         let mut place = self.stretches.last_hit(group.stretches, pc);
         while let Some(entry) = self.entry(place) {

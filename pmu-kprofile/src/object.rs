@@ -224,10 +224,8 @@ impl<'b> ProfileObject<'b> {
 
     /// Which interrupts can concern the object.
     pub(crate) fn key(&self) -> Key {
-        Key {
-            process: self.process.map_or(0, ProcessId::get),
-            source: key_source(self.rules, self.source()),
-        }
+        let process = self.process.map_or(0, ProcessId::get);
+        Key::new(process, key_source(self.rules, self.source()))
     }
 
     /// The first and the last address that can concern a basic object; the last is below the first if

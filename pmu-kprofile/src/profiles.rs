@@ -9,7 +9,7 @@ use core::cell::Cell;
 use core::sync::atomic::Ordering;
 
 use critical_section::Mutex;
-use pmu_core::{InterruptFrame, KProfileSource, ProcessorNumber};
+use pmu_core::{InterruptFrame, KProfileSource, ProcessId, ProcessorNumber};
 
 use crate::index::{Index, Key};
 use crate::marks::{Mark, Statistics, mark_of};
@@ -135,11 +135,15 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
         self.generation(self.current.load(Ordering::SeqCst)).with(|lists| {
             // SAFETY: the mark keeps the index from being written until it is left.
             let lists = unsafe { &*lists };
-            if let Some(process) = frame.process() {
-                let key = Key { process: process.get(), source: source_key };
-                lists.for_each(key, pc, &mut examine);
+            // The process's list, then the global one, by one call: it is inlined once.
+            let mut process = frame.process().map_or(0, ProcessId::get);
+            loop {
+                lists.for_each(Key::new(process, source_key), pc, &mut examine);
+                if process == 0 {
+                    break;
+                }
+                process = 0;
             }
-            lists.for_each(Key { process: 0, source: source_key }, pc, &mut examine);
         });
         mark.leave(examination.hits, examination.outside);
         examination
@@ -295,7 +299,7 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     /// [`WrongContext`](ProfileError::WrongContext): none was.
     pub fn stop_process<H: ProfileHardware>(
         &self,
-        process: pmu_core::ProcessId,
+        process: ProcessId,
         hardware: &mut H,
     ) -> Result<(), ProfileError> {
         let change = self.change(hardware)?;
