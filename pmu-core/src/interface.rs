@@ -149,7 +149,9 @@ pub trait ProfileInterface {
     /// `overflowed` does.
     ///
     /// # Errors
-    /// The first access that failed; the others were made all the same.
+    /// The first access that failed, twice; the others were made all the same. A counter of which it can
+    /// not be said any more that it counts and interrupts is given up: its source does not
+    /// [run](Session::is_running).
     #[inline]
     fn service<M: MsrBackend, P: Platform>(
         &self,
