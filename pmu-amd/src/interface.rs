@@ -11,7 +11,7 @@ use crate::counter::{CoreCounter, Family};
 use crate::registers::{
     PERF_CNTR_GLOBAL_CTL, PERF_CNTR_GLOBAL_STATUS, PERF_CNTR_GLOBAL_STATUS_CLR, PerfCtl,
 };
-use crate::sources::{self, Amd64Source, SOURCES};
+use crate::sources::{Amd64Source, INDEX, SOURCES};
 
 /// The Amd64 interface of a machine: 176 sources, on the best counters that CPUID declares: the four
 /// legacy ones, those of the core extension, or those of PerfMonV2 with their global registers.
@@ -69,7 +69,11 @@ impl ProfileInterface for Amd64 {
     }
 
     fn row(&self, source: KProfileSource) -> Option<usize> {
-        sources::row(source)
+        INDEX.row(source)
+    }
+
+    fn row_named(&self, name: &str) -> Option<usize> {
+        INDEX.row_named(&SOURCES, name)
     }
 
     fn is_declared(&self, row: usize) -> bool {

@@ -3,7 +3,7 @@
 //! The events are those of the Hammer processors (BKDG for AMD Athlon 64 and AMD Opteron, ch. 10);
 //! on later families many of the codes mean another event, or none.
 
-use pmu_core::{KProfileSource, ProfileSource};
+use pmu_core::{KProfileSource, ProfileSource, SourceIndex, SourceNames};
 
 use crate::registers::PerfCtl;
 
@@ -251,22 +251,17 @@ table! {
     0xBF "ProfileBUSharedToDirty" 0x63 0x20;
 }
 
-/// The first source that belongs to this interface alone.
-const FIRST_SPECIFIC: u32 = 0x19;
-
-/// How many general sources the table begins with.
-const GENERAL: usize = 9;
-
-/// Where in the table a source is.
-pub(crate) fn row(source: KProfileSource) -> Option<usize> {
-    let value = source.value();
-    if value >= FIRST_SPECIFIC {
-        let row = (value - FIRST_SPECIFIC) as usize + GENERAL;
-        (row < SOURCES.len()).then_some(row)
-    } else {
-        SOURCES.iter().take(GENERAL).position(|row| row.source == source)
+/// Finds a row of [`SOURCES`].
+pub(crate) static INDEX: SourceIndex<512> = {
+    let mut names = [SourceNames { source: source(0), name: "", windows_spelling: None }; SOURCES.len()];
+    let mut row = 0;
+    while row < SOURCES.len() {
+        let Amd64Source { source, name, windows_spelling, .. } = SOURCES[row];
+        names[row] = SourceNames { source, name, windows_spelling };
+        row += 1;
     }
-}
+    SourceIndex::new(&names)
+};
 
 #[cfg(test)]
 mod tests {
@@ -275,9 +270,9 @@ mod tests {
     #[test]
     fn every_row_is_found_by_its_value_and_nothing_else_is() {
         for (index, entry) in SOURCES.iter().enumerate() {
-            assert_eq!(row(entry.source), Some(index));
+            assert_eq!(INDEX.row(entry.source), Some(index));
         }
-        let found = (0..0x1_0000).filter_map(KProfileSource::new).filter(|s| row(*s).is_some());
+        let found = (0..0x1_0000).filter_map(KProfileSource::new).filter(|s| INDEX.row(*s).is_some());
         assert_eq!(found.count(), SOURCES.len());
     }
 }

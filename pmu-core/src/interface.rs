@@ -36,6 +36,10 @@ pub trait ProfileInterface {
     /// Where in the table a source is.
     fn row(&self, source: KProfileSource) -> Option<usize>;
 
+    /// Where in the table the source is that has this name: the documented spelling or Windows' own,
+    /// letters' case as written.
+    fn row_named(&self, name: &str) -> Option<usize>;
+
     /// Whether the processor declares the event of a row of the table.
     fn is_declared(&self, row: usize) -> bool;
 
@@ -290,6 +294,10 @@ impl ProfileInterface for DefaultInterface {
 
     fn row(&self, source: KProfileSource) -> Option<usize> {
         (source == KProfileSource::TIME).then_some(0)
+    }
+
+    fn row_named(&self, name: &str) -> Option<usize> {
+        TimeSource.is_named(name).then_some(0)
     }
 
     fn is_declared(&self, row: usize) -> bool {

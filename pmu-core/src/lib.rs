@@ -17,6 +17,7 @@ mod select;
 mod session;
 mod snapshot;
 mod source;
+mod source_index;
 mod status;
 mod switch;
 
@@ -43,6 +44,7 @@ pub use raw_cpuid;
 pub use select::EventSelect;
 pub use session::Session;
 pub use snapshot::Snapshot;
-pub use source::{KProfileSource, NotASource, ProfileSource, find_by_name};
+pub use source::{KProfileSource, NotASource, ProfileSource};
+pub use source_index::{SourceIndex, SourceNames};
 pub use status::NtStatus;
 pub use switch::{SavedCounter, SavedCounters};

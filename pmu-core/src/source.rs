@@ -141,16 +141,17 @@ pub trait ProfileSource {
         self.windows_spelling().unwrap_or_else(unprefixed)
     }
 
+    /// Whether this is a name of the source: the documented spelling or Windows' own, letters' case as
+    /// written.
+    fn is_named(&self, name: &str) -> bool {
+        self.name() == name || self.windows_name() == name
+    }
+
     /// What the event-select register must hold for this event, without the bits that make it run.
     fn select(&self) -> Self::Select;
 
     /// The processor-specific source for the same event, where this row is a general one.
     fn canonical(&self) -> Option<KProfileSource>;
-}
-
-/// The row with this name: the documented spelling or Windows' own, letters' case as written.
-pub fn find_by_name<'t, S: ProfileSource>(sources: &'t [S], name: &str) -> Option<&'t S> {
-    sources.iter().find(|row| row.name() == name || row.windows_name() == name)
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use crate::registers::{
     DebugCtl, IA32_DEBUGCTL, IA32_PERF_GLOBAL_CTRL, IA32_PERF_GLOBAL_OVF_CTRL,
     IA32_PERF_GLOBAL_STATUS, IA32_PERFEVTSEL0, IA32_PMC0, PerfEvtSel, STATUS_CTR_FRZ,
 };
-use crate::sources::{self, EmonSource, SOURCES};
+use crate::sources::{EmonSource, INDEX, SOURCES};
 
 /// `IA32_DEBUGCTL.FREEZE_PERFMON_ON_PMI`.
 const FREEZE: u64 = DebugCtl::new().with_freeze_perfmon_on_pmi(true).into_bits();
@@ -92,7 +92,11 @@ impl ProfileInterface for Emon {
     }
 
     fn row(&self, source: KProfileSource) -> Option<usize> {
-        sources::row(source)
+        INDEX.row(source)
+    }
+
+    fn row_named(&self, name: &str) -> Option<usize> {
+        INDEX.row_named(&SOURCES, name)
     }
 
     fn is_declared(&self, row: usize) -> bool {

@@ -58,6 +58,12 @@ impl Affinity {
         self.mask(processor.group.into()) & bit != 0
     }
 
+    /// Whether the set has the processor with this system-wide index, in full groups of 64.
+    #[inline]
+    pub(crate) fn contains_index(&self, index: usize) -> bool {
+        self.mask(index / 64) >> (index % 64) & 1 != 0
+    }
+
     /// Whether the set is empty.
     pub fn is_empty(&self) -> bool {
         self.masks.iter().all(|mask| *mask == 0)

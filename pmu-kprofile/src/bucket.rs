@@ -11,19 +11,19 @@ use crate::Rules;
 /// A counter's size in bytes.
 pub const COUNTER_BYTES: u64 = 4;
 
-/// A bucket's size, as a profile object stores it: two less than its logarithm.
+/// A bucket's size: a power of two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Bucket {
-    shift: u8,
+    log2: u8,
 }
 
 impl Bucket {
     /// The smallest bucket, 4 bytes.
-    pub const SMALLEST: Self = Self { shift: 0 };
+    pub const SMALLEST: Self = Self { log2: 2 };
 
     /// The largest bucket, 2 GiB.
-    pub const LARGEST: Self = Self { shift: 29 };
+    pub const LARGEST: Self = Self { log2: 31 };
 
     /// Buckets of 2 to the power of `log2` bytes.
     ///
@@ -33,18 +33,18 @@ impl Bucket {
         if log2 < 2 || log2 > 31 {
             Err(BucketSizeError { log2 })
         } else {
-            Ok(Self { shift: (log2 - 2) as u8 })
+            Ok(Self { log2: log2 as u8 })
         }
     }
 
     /// The logarithm of the bucket's size in bytes.
     pub const fn log2(self) -> u32 {
-        self.shift as u32 + 2
+        self.log2 as u32
     }
 
     /// What `KPROFILE.BucketShift` holds: [`log2`](Self::log2) less 2.
     pub const fn shift(self) -> u32 {
-        self.shift as u32
+        self.log2() - 2
     }
 
     /// The bucket's size in bytes.
@@ -55,7 +55,14 @@ impl Bucket {
     /// The byte offset in the buffer of the counter for a distance from the range's base.
     #[inline]
     pub const fn offset(self, distance: u64) -> u64 {
-        (distance >> self.shift) & !3
+        (distance >> self.shift()) & !3
+    }
+
+    /// The number of the counter for a distance from the range's base: [`offset`](Self::offset), in
+    /// counters.
+    #[inline]
+    pub const fn counter(self, distance: u64) -> u64 {
+        distance >> self.log2
     }
 
     /// How many buckets a range of `size` bytes has; the last one may be partial.
@@ -71,7 +78,7 @@ impl Bucket {
         if rules.version.checks_buffer_strictly() {
             self.count(size) <= buffer_bytes as u64 / COUNTER_BYTES
         } else {
-            size >> self.shift <= buffer_bytes as u64
+            size >> self.shift() <= buffer_bytes as u64
         }
     }
 

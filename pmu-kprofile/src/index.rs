@@ -1,60 +1,75 @@
 //! Finds the objects that an interrupt concerns, without looking at the others.
 //!
-//! Objects are kept in groups of one process and one source; within a group the callback objects come
-//! first, then the basic ones by the base of their range. The addresses where a range begins or ends
-//! divide the address space into stretches, over each of which the same ranges are hit. A binary search
-//! finds the stretch of an address; the stretch names the last range, in order of the bases, that is
-//! hit. Each range names the nearest one before it that reaches further: whatever lies between the two
-//! reaches no further than itself, so the way to the next hit leads past most that are missed.
+//! Objects are kept by source, then by process (those of all processes first): a group is what has both
+//! in common. Within a group the callback objects come first, then the basic ones by the base of their
+//! range. The addresses where a range begins or ends divide the address space into stretches, over each
+//! of which the same ranges are hit. A binary search finds the stretch of an address; the stretch names
+//! the last range, in order of the bases, that is hit. Each range names the nearest one before it that
+//! reaches further: whatever lies between the two reaches no further than itself, so the way to the
+//! next hit leads past most that are missed.
 //!
 //! An index is built from its predecessor, in a number of steps that grows with its length.
 
+mod stretches;
+
 use core::ptr;
 
+use pmu_core::KProfileSource;
+
 use crate::ProfileObject;
+use crate::object::Basic;
+use stretches::{Found, Part, Stretches};
 
 /// No place.
 const NONE: u32 = u32::MAX;
 
-/// Which interrupts concern an object: those of one process (0: of all) and of one source. One number,
-/// so that keys are compared in two instructions.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Key(u128);
+/// No source: `ProfileMaximum`.
+const UNUSED: u32 = KProfileSource::MAXIMUM;
 
-impl Key {
-    #[inline]
-    pub(crate) const fn new(process: u64, source: u32) -> Self {
-        Self((process as u128) << 32 | source as u128)
-    }
+/// Which interrupts concern an object: those of one source, and of one process (0: of all).
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Key {
+    pub(crate) source: u32,
+    pub(crate) process: u64,
 }
+
+/// What a basic object counts, and its first and its last address.
+pub(crate) type Range = (*const Basic<'static>, (u64, u64));
 
 /// An object and its range.
 #[derive(Clone, Copy)]
+#[repr(align(64))] // A cache line, and a shift from the place to the address.
 struct Entry {
-    key: Key,
-    /// Callback objects, which have no range, come before the others.
-    has_range: bool,
+    object: *const ProfileObject<'static>,
+    /// Of an object that has a range.
+    basic: *const Basic<'static>,
     base: u64,
     /// The range's last address; below the base, if the range is empty.
     last: u64,
-    /// The nearest entry before this one, of the same group, whose range reaches further.
+    /// The entry before this one, if it is a range of the same group.
+    before: u32,
+    /// The nearest one before this one whose range reaches further.
     further: u32,
-    object: *const ProfileObject<'static>,
+    /// Callback objects, which have no range, come before the others.
+    has_range: bool,
+    key: Key,
 }
 
 impl Entry {
     const UNUSED: Self = Self {
-        key: Key::new(0, 0),
-        has_range: false,
+        object: ptr::null(),
+        basic: ptr::null(),
         base: 0,
         last: 0,
+        before: NONE,
         further: NONE,
-        object: ptr::null(),
+        has_range: false,
+        key: Key { source: 0, process: 0 },
     };
 
-    fn of(object: *const ProfileObject<'static>, key: Key, range: Option<(u64, u64)>) -> Self {
-        let (base, last) = range.unwrap_or((0, 0));
-        Self { key, has_range: range.is_some(), base, last, further: NONE, object }
+    fn of(object: *const ProfileObject<'static>, key: Key, range: Option<Range>) -> Self {
+        let (basic, (base, last)) = range.unwrap_or((ptr::null(), (0, 0)));
+        Self { object, basic, base, last, has_range: range.is_some(), key, ..Self::UNUSED }
     }
 
     /// Where the entry goes among the others.
@@ -63,48 +78,97 @@ impl Entry {
     }
 }
 
-/// The entries of one key, and their stretches.
+/// A part of a table.
 #[derive(Clone, Copy)]
-struct Group {
-    key: Key,
-    /// Its callback objects begin here…
-    callbacks: u32,
-    /// …and its ranges here…
-    ranges: u32,
-    /// …and its stretches here, up to here.
-    stretches: [u32; 2],
+struct Span {
+    from: u32,
+    to: u32,
 }
 
-/// Where a stretch begins, and the last range in order of the bases that is hit there.
+impl Span {
+    const EMPTY: Self = Self { from: 0, to: 0 };
+
+    const fn is_empty(self) -> bool {
+        self.from == self.to
+    }
+}
+
+/// The entries of one key.
 #[derive(Clone, Copy)]
-struct Stretches<const N: usize> {
-    from: [[u64; 2]; N],
-    last: [[u32; 2]; N],
+pub(crate) struct Group<const N: usize> {
+    /// Its callback objects; its ranges come next.
+    callbacks: Span,
+    stretches: Part<N>,
+}
+
+impl<const N: usize> Group<N> {
+    const EMPTY: Self = Self { callbacks: Span::EMPTY, stretches: Part::NOTHING };
+}
+
+/// The groups of one source.
+#[derive(Clone, Copy)]
+#[repr(align(64))]
+pub(crate) struct Source<const N: usize> {
+    /// Its number, if it has nothing but ranges of the group of all processes and all bits of a number
+    /// count.
+    only_ranges_of: u32,
+    number: u32,
+    /// The group of all processes, if there is one.
+    global: Group<N>,
+    has_global: bool,
+    /// The groups of single processes.
+    processes: Span,
+}
+
+impl<const N: usize> Source<N> {
+    const UNUSED: Self = Self {
+        only_ranges_of: UNUSED,
+        number: UNUSED,
+        global: Group::EMPTY,
+        has_global: false,
+        processes: Span::EMPTY,
+    };
+
+    /// The group of all processes.
+    pub(crate) fn global(&self) -> Option<&Group<N>> {
+        self.has_global.then_some(&self.global)
+    }
+}
+
+/// The groups of single processes, ascending within a source.
+struct Processes<const N: usize> {
+    ids: [u64; N],
+    groups: [Group<N>; N],
     length: usize,
 }
 
 /// The index of at most `N` objects.
+#[repr(C)] // The entries first: an interrupt has their address then.
 pub(crate) struct Index<const N: usize> {
-    length: usize,
     entries: [Entry; N],
+    /// By number, modulo `N`, or wherever there was room next to that.
+    sources: [Source<N>; N],
+    length: usize,
+    /// Which bits of a source's number tell sources apart.
+    source_mask: u32,
     /// The entries in order of their ranges' last addresses, within their groups.
     by_last: [u32; N],
-    groups: [Group; N],
-    group_count: usize,
+    processes: Processes<N>,
     stretches: Stretches<N>,
 }
 
 impl<const N: usize> Index<N> {
-    pub(crate) const fn new() -> Self {
+    /// An empty index; `source_mask` says which bits of a source's number tell sources apart.
+    pub(crate) const fn new(source_mask: u32) -> Self {
         const { assert!(N < NONE as usize / 2, "places are 32-bit numbers") };
-        let group = Group { key: Key::new(0, 0), callbacks: 0, ranges: 0, stretches: [0; 2] };
         Self {
             length: 0,
+            source_mask,
             entries: [Entry::UNUSED; N],
             by_last: [0; N],
-            groups: [group; N],
-            group_count: 0,
-            stretches: Stretches { from: [[0; 2]; N], last: [[NONE; 2]; N], length: 0 },
+            sources: [Source::UNUSED; N],
+            processes: Processes { ids: [0; N], groups: [Group::EMPTY; N], length: 0 },
+            stretches: Stretches::new(),
         }
     }
 
@@ -118,15 +182,75 @@ impl<const N: usize> Index<N> {
         self.entries.iter().take(self.length).map(|entry| entry.object)
     }
 
-    /// Becomes `from` with one object more, of which there is room. `range` is its first address and
-    /// its last; `None`: a callback object.
+    /// The group of all processes of a source that has nothing else than ranges of that, and the place
+    /// that it should have; most have. Others are [`source`](Self::source)'s to find.
+    #[inline]
+    pub(crate) fn only_ranges(&self, source: u32) -> Option<&Group<N>> {
+        let there = self.sources.get(source as usize % N)?;
+        (there.only_ranges_of == source).then_some(&there.global)
+    }
+
+    /// The groups of a source; `None`: there are none.
+    pub(crate) fn source(&self, number: u32) -> Option<&Source<N>> {
+        let number = number & self.source_mask;
+        self.sources.get(self.place_of(number)?).filter(|source| source.number == number)
+    }
+
+    /// Where a source is, or would be; `None`: there is no room for it.
+    fn place_of(&self, number: u32) -> Option<usize> {
+        let first = number as usize % N;
+        (first..N).chain(0..first).find(|place| {
+            let there = self.sources.get(*place).map_or(UNUSED, |source| source.number);
+            there == number || there == UNUSED
+        })
+    }
+
+    /// The group of a process.
+    pub(crate) fn process(&self, source: &Source<N>, process: u64) -> Option<&Group<N>> {
+        let Span { from, to } = source.processes;
+        let ids = self.processes.ids.get(from as usize..to as usize)?;
+        let place = ids.binary_search(&process).ok()?;
+        self.processes.groups.get(from as usize + place)
+    }
+
+    /// A group's callback objects, in the order in which they were started.
+    #[inline]
+    pub(crate) fn callbacks(
+        &self,
+        group: &Group<N>,
+    ) -> impl Iterator<Item = *const ProfileObject<'static>> {
+        (group.callbacks.from..group.callbacks.to).map_while(|n| self.entry(n)).map(|e| e.object)
+    }
+
+    /// Calls `hit` with the part that counts of a group's basic objects whose range has `pc`.
+    #[inline(always)]
+    pub(crate) fn ranges(
+        &self,
+        group: &Group<N>,
+        pc: u64,
+        mut hit: impl FnMut(*const Basic<'static>),
+    ) {
+        let mut next = match self.stretches.find(group.stretches, pc) {
+            Found::Only(only) => {
+                self.entry(only).filter(|range| range.base <= pc && pc <= range.last)
+            }
+            Found::Last(last) => self.entry(last),
+        };
+        while let Some(entry) = next {
+            hit(entry.basic);
+            next = self.reaching(entry.before, pc);
+        }
+    }
+
+    /// Becomes `from` with one object more, of which there is room. Callback objects have no range.
     pub(crate) fn fill_with(
         &mut self,
         from: &Self,
         object: *const ProfileObject<'static>,
         key: Key,
-        range: Option<(u64, u64)>,
+        range: Option<Range>,
     ) {
+        let key = Key { source: key.source & self.source_mask, ..key };
         let entry = Entry::of(object, key, range);
         let kept = from.entries.get(..from.length).unwrap_or(&[]);
         // Behind those of its order: callbacks are called in the order in which they were started.
@@ -174,7 +298,9 @@ impl<const N: usize> Index<N> {
 
     /// Makes groups, links and stretches from the two orders.
     fn link(&mut self) {
-        (self.group_count, self.stretches.length) = (0, 0);
+        self.sources = [Source::UNUSED; N];
+        self.processes.length = 0;
+        self.stretches.clear();
         let mut place = 0;
         while let Some(key) = self.entry(place).filter(|_| (place as usize) < self.length) {
             let key = key.key;
@@ -182,15 +308,39 @@ impl<const N: usize> Index<N> {
             let members = rest.iter().take_while(|entry| entry.key == key);
             let callbacks = members.clone().filter(|entry| !entry.has_range).count() as u32;
             let (ranges, end) = (place + callbacks, place + members.count() as u32);
-            let first = self.stretches.length as u32;
             self.link_further(ranges, end);
-            self.divide(place, ranges, end);
-            let stretches = [first, self.stretches.length as u32];
-            if let Some(group) = self.groups.get_mut(self.group_count) {
-                *group = Group { key, callbacks: place, ranges, stretches };
-            }
-            self.group_count += 1;
+            let stretches = match end - ranges {
+                1 => Part::only(ranges),
+                _ => self.divide(place, ranges, end),
+            };
+            let group = Group { callbacks: Span { from: place, to: ranges }, stretches };
+            self.add_group(key, group);
             place = end;
+        }
+    }
+
+    /// Adds the next group in order of the keys.
+    fn add_group(&mut self, key: Key, group: Group<N>) {
+        let place = self.place_of(key.source);
+        let Some(source) = place.and_then(|place| self.sources.get_mut(place)) else { return };
+        source.number = key.source;
+        if key.process == 0 {
+            (source.global, source.has_global) = (group, true);
+            let only_ranges = group.callbacks.is_empty() && self.source_mask == u32::MAX;
+            source.only_ranges_of = if only_ranges { key.source } else { UNUSED };
+            return;
+        }
+        source.only_ranges_of = UNUSED;
+        let processes = &mut self.processes;
+        if let (Some(id), Some(to)) =
+            (processes.ids.get_mut(processes.length), processes.groups.get_mut(processes.length))
+        {
+            (*id, *to) = (key.process, group);
+            if source.processes.is_empty() {
+                source.processes.from = processes.length as u32;
+            }
+            processes.length += 1;
+            source.processes.to = processes.length as u32;
         }
     }
 
@@ -199,36 +349,40 @@ impl<const N: usize> Index<N> {
             let last = self.entry(place).map_or(0, |entry| entry.last);
             let before = if place == ranges { NONE } else { place - 1 };
             // One that reaches as far is as good as this one: it is passed with it.
-            let further = last.checked_add(1).map_or(NONE, |next| self.reaching(before, next));
+            let further = last
+                .checked_add(1)
+                .map_or(NONE, |next| place_reaching(&self.entries, before, next));
             if let Some(entry) = self.entries.get_mut(place as usize) {
-                entry.further = further;
+                (entry.before, entry.further) = (before, further);
             }
         }
     }
 
     /// Of this entry, and those before it that reach ever further, the first to reach an address.
     #[inline]
-    fn reaching(&self, mut place: u32, address: u64) -> u32 {
-        while let Some(entry) = self.entry(place).filter(|entry| entry.last < address) {
-            place = entry.further;
+    fn reaching(&self, place: u32, address: u64) -> Option<&Entry> {
+        let mut next = self.entry(place);
+        while let Some(entry) = next.filter(|entry| entry.last < address) {
+            next = self.entry(entry.further);
         }
-        place
+        next
     }
 
     /// Divides a group's addresses into stretches.
-    fn divide(&mut self, group: u32, ranges: u32, end: u32) {
-        let first = self.stretches.length;
+    fn divide(&mut self, group: u32, ranges: u32, end: u32) -> Part<N> {
+        let Self { entries, by_last, stretches, .. } = self;
+        let mut stretches = stretches.open();
         let (mut begins, mut ends) = (ranges, group);
         let mut hit = NONE;
         loop {
-            let begin = (begins < end).then(|| self.entry(begins)).flatten();
+            let begin = entries.get(begins as usize).filter(|_| begins < end);
             let begin = begin.map(|entry| entry.base);
-            let ending = self.by_last.get(ends as usize).filter(|_| ends < end);
-            let ending = ending.and_then(|place| self.entry(*place)?.last.checked_add(1));
+            let ending = by_last.get(ends as usize).filter(|_| ends < end);
+            let ending = ending.and_then(|place| entries.get(*place as usize)?.last.checked_add(1));
             let at = match (begin, ending) {
                 (Some(begin), Some(ending)) => begin.min(ending),
                 (Some(at), None) | (None, Some(at)) => at,
-                (None, None) => return,
+                (None, None) => return stretches.close(),
             };
             if begin == Some(at) {
                 hit = begins;
@@ -236,76 +390,16 @@ impl<const N: usize> Index<N> {
             } else {
                 ends += 1;
             }
-            hit = self.reaching(hit, at);
-            self.stretches.push(first, at, hit);
-        }
-    }
-
-    #[inline]
-    fn group(&self, key: Key) -> Option<&Group> {
-        let (mut low, mut size) = (0, self.group_count);
-        while size > 1 {
-            let half = size / 2;
-            if self.groups.get(low + half)?.key <= key {
-                low += half;
-            }
-            size -= half;
-        }
-        self.groups.get(low).filter(|group| size != 0 && group.key == key)
-    }
-
-    /// Calls `examine` with each object of a key that concerns an interrupt at `pc`: its callback
-    /// objects in the order in which they were started, then the objects whose range has `pc`.
-    #[inline]
-    pub(crate) fn for_each(
-        &self,
-        key: Key,
-        pc: u64,
-        mut examine: impl FnMut(*const ProfileObject<'static>),
-    ) {
-        let Some(group) = self.group(key) else { return };
-        for callback in group.callbacks..group.ranges {
-            if let Some(entry) = self.entry(callback) {
-                examine(entry.object);
-            }
-        }
-        let mut place = self.stretches.last_hit(group.stretches, pc);
-        while let Some(entry) = self.entry(place) {
-            examine(entry.object);
-            let before = if place == group.ranges { NONE } else { place - 1 };
-            place = self.reaching(before, pc);
+            hit = place_reaching(entries, hit, at);
+            stretches.push(at, hit);
         }
     }
 }
 
-impl<const N: usize> Stretches<N> {
-    /// Adds a stretch to those of a group, or corrects the last one if it begins at the same address.
-    fn push(&mut self, first: usize, from: u64, last: u32) {
-        let (froms, lasts) = (self.from.as_flattened_mut(), self.last.as_flattened_mut());
-        if let Some(previous) = self.length.checked_sub(1).filter(|previous| *previous >= first)
-            && froms.get(previous) == Some(&from)
-            && let Some(place) = lasts.get_mut(previous)
-        {
-            *place = last;
-        } else if let (Some(to), Some(place)) =
-            (froms.get_mut(self.length), lasts.get_mut(self.length))
-        {
-            (*to, *place) = (from, last);
-            self.length += 1;
-        }
+/// Of this entry, and those before it that reach ever further, the first to reach an address.
+fn place_reaching(entries: &[Entry], mut place: u32, address: u64) -> u32 {
+    while let Some(entry) = entries.get(place as usize).filter(|entry| entry.last < address) {
+        place = entry.further;
     }
-
-    /// Of the stretches of a group, the last hit in that of an address.
-    #[inline]
-    fn last_hit(&self, [first, end]: [u32; 2], address: u64) -> u32 {
-        let froms = self.from.as_flattened().get(first as usize..end as usize).unwrap_or(&[]);
-        let after = froms.partition_point(|from| *from <= address);
-        match after.checked_sub(1) {
-            Some(within) => {
-                let place = first as usize + within;
-                self.last.as_flattened().get(place).copied().unwrap_or(NONE)
-            }
-            None => NONE,
-        }
-    }
+    place
 }

@@ -48,8 +48,6 @@ pub trait ProfileCallback: Sync {
 pub struct ProfileObject<'b> {
     process: Option<ProcessId>,
     source: AtomicU32,
-    /// The processors on which the source runs for this object; a callback object's are all.
-    affinity: Affinity,
     action: Action<'b>,
     rules: Rules,
     /// The lists that it is started on, by address; 0: none.
@@ -61,14 +59,17 @@ enum Action<'b> {
     Callback(&'b dyn ProfileCallback),
 }
 
-struct Basic<'b> {
+/// What a basic object counts.
+pub(crate) struct Basic<'b> {
     base: u64,
     /// Base plus size.
     limit: u64,
     bucket: Bucket,
     buffer: &'b [AtomicU32],
-    /// The segment of virtual-8086 execution; 0: linear addresses.
+    /// The segment of virtual-8086 execution; 0: linear addresses. Only objects of a process have one.
     segment: u16,
+    /// The processors on which the source runs for this object.
+    affinity: Affinity,
 }
 
 /// What an object did with an interrupt.
@@ -76,7 +77,7 @@ struct Basic<'b> {
 pub(crate) enum Outcome {
     /// The conditions are not met.
     Passed,
-    /// It counted, or called back.
+    /// It counted.
     Acted,
     /// Windows would have counted outside the buffer.
     Outside,
@@ -144,8 +145,8 @@ impl<'b> ProfileObject<'b> {
         if segment != 0 && request.process.is_none() {
             return Err(CreateError::SegmentWithoutProcess);
         }
-        let basic = Basic { base, limit, bucket, buffer: request.buffer, segment };
-        Ok(Self::new(rules, request.process, request.source, affinity, Action::Basic(basic)))
+        let basic = Basic { base, limit, bucket, buffer: request.buffer, segment, affinity };
+        Ok(Self::new(rules, request.process, request.source, Action::Basic(basic)))
     }
 
     /// Creates a callback object. Its only condition is the source; it acts on every processor.
@@ -170,20 +171,18 @@ impl<'b> ProfileObject<'b> {
         source: KProfileSource,
         callback: &'b dyn ProfileCallback,
     ) -> Self {
-        Self::new(rules, None, source, Affinity::ALL, Action::Callback(callback))
+        Self::new(rules, None, source, Action::Callback(callback))
     }
 
     const fn new(
         rules: Rules,
         process: Option<ProcessId>,
         source: KProfileSource,
-        affinity: Affinity,
         action: Action<'b>,
     ) -> Self {
         Self {
             process,
             source: AtomicU32::new(source.value()),
-            affinity,
             action,
             rules,
             owner: AtomicUsize::new(0),
@@ -224,8 +223,7 @@ impl<'b> ProfileObject<'b> {
 
     /// Which interrupts can concern the object.
     pub(crate) fn key(&self) -> Key {
-        let process = self.process.map_or(0, ProcessId::get);
-        Key::new(process, key_source(self.rules, self.source()))
+        Key { source: self.source().value(), process: self.process.map_or(0, ProcessId::get) }
     }
 
     /// The first and the last address that can concern a basic object; the last is below the first if
@@ -241,25 +239,22 @@ impl<'b> ProfileObject<'b> {
 
     /// The processors on which the source must run for this object.
     pub(crate) fn processors(&self, active: Affinity) -> Affinity {
-        self.affinity.intersection(active)
+        self.counting().map_or(active, |basic| basic.affinity.intersection(active))
     }
 
-    /// Acts on an interrupt of the object's [key](Self::key) and [range](Self::range), if it meets
-    /// the other conditions.
+    /// Calls a callback object back.
     #[inline]
-    pub(crate) fn act<F: InterruptFrame>(&self, frame: &F, source: KProfileSource) -> Outcome {
+    pub(crate) fn call_back<F: InterruptFrame>(&self, frame: &F, source: KProfileSource) {
+        if let Action::Callback(callback) = &self.action {
+            callback.profile_interrupt(frame, source);
+        }
+    }
+
+    /// What a basic object counts.
+    pub(crate) fn counting(&self) -> Option<&Basic<'b>> {
         match &self.action {
-            Action::Basic(basic) => {
-                if self.affinity.contains(frame.processor()) {
-                    basic.count(frame)
-                } else {
-                    Outcome::Passed
-                }
-            }
-            Action::Callback(callback) => {
-                callback.profile_interrupt(frame, source);
-                Outcome::Acted
-            }
+            Action::Basic(basic) => Some(basic),
+            Action::Callback(_) => None,
         }
     }
 
@@ -287,7 +282,7 @@ impl<'b> ProfileObject<'b> {
             process: self.process.map_or(0, ProcessId::get),
             role,
             affinity: match &self.action {
-                Action::Basic(_) if self.rules.version.has_source_and_affinity() => self.affinity,
+                Action::Basic(b) if self.rules.version.has_source_and_affinity() => b.affinity,
                 _ => Affinity::EMPTY,
             },
             source: self.source(),
@@ -296,23 +291,25 @@ impl<'b> ProfileObject<'b> {
     }
 }
 
-/// What the source of an interrupt or an object counts as: before version 3.51, all are one.
-#[inline]
-pub(crate) const fn key_source(rules: Rules, source: KProfileSource) -> u32 {
-    if rules.version.has_source_and_affinity() { source.value() } else { 0 }
-}
-
 /// RFLAGS bit 17: virtual-8086 mode (Intel SDM vol. 1, §3.4.3).
 const VIRTUAL_8086: u64 = 1 << 17;
 
 impl Basic<'_> {
+    /// Whether an interrupt is of the segment that is profiled, if one is.
     #[inline]
-    fn count<F: InterruptFrame>(&self, frame: &F) -> Outcome {
-        if self.segment != 0 && (frame.flags() & VIRTUAL_8086 == 0 || frame.cs() != self.segment) {
+    pub(crate) fn has_segment_of<F: InterruptFrame>(&self, frame: &F) -> bool {
+        self.segment == 0 || (frame.flags() & VIRTUAL_8086 != 0 && frame.cs() == self.segment)
+    }
+
+    /// Counts an interrupt of the object's key and range at `pc`, if the processor, by its
+    /// index, is one of the object's.
+    #[inline]
+    pub(crate) fn count(&self, pc: u64, processor: usize) -> Outcome {
+        if !self.affinity.contains_index(processor) {
             return Outcome::Passed;
         }
-        let offset = self.bucket.offset(frame.pc().wrapping_sub(self.base));
-        match self.buffer.get((offset / COUNTER_BYTES) as usize) {
+        let counter = self.bucket.counter(pc.wrapping_sub(self.base));
+        match self.buffer.get(counter as usize) {
             Some(counter) => {
                 counter.fetch_add(1, Ordering::Relaxed);
                 Outcome::Acted

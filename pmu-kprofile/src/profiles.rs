@@ -11,9 +11,9 @@ use core::sync::atomic::Ordering;
 use critical_section::Mutex;
 use pmu_core::{InterruptFrame, KProfileSource, ProcessId, ProcessorNumber};
 
-use crate::index::{Index, Key};
-use crate::marks::{Mark, Statistics, mark_of};
-use crate::object::{Outcome, key_source};
+use crate::index::Index;
+use crate::marks::{Entered, Mark, Statistics, wait_until_left};
+use crate::object::{Basic, Outcome};
 use crate::sync::{AtomicUsize, UnsafeCell, array_of, const_fn, exclusively, spin_loop};
 use crate::{Affinity, ProfileError, ProfileHardware, ProfileObject, Rules};
 
@@ -31,16 +31,19 @@ use crate::{Affinity, ProfileError, ProfileHardware, ProfileObject, Rules};
 /// static PROFILES: Profiles<64, 4> = Profiles::new();
 /// assert_eq!(PROFILES.statistics().seen, 0);
 /// ```
+#[repr(C)] // The generations first: an interrupt has their address then.
 pub struct Profiles<const N: usize, const P: usize> {
-    rules: Rules,
     generations: [Generation<N>; 2],
+    marks: [Mark; P],
+    rules: Rules,
     /// The index of the generation that interrupts read.
     current: AtomicUsize,
+    /// Which of a mark's two counts examinations enter.
+    epoch: AtomicUsize,
     started: AtomicUsize,
     /// The processors on which the hardware runs for the started objects that want it. Belongs to
     /// the one who changes the lists.
     processors: UnsafeCell<Affinity>,
-    marks: [Mark; P],
     /// Whether somebody is changing the lists.
     changing: Mutex<Cell<bool>>,
 }
@@ -67,6 +70,16 @@ unsafe fn listed<'l>(object: *const ProfileObject<'static>) -> &'l ProfileObject
     unsafe { &*object }
 }
 
+/// What a basic object on the lists counts, for as long as they are looked at.
+///
+/// # Safety
+/// As [`listed`].
+#[inline]
+unsafe fn counting<'l>(basic: *const Basic<'static>) -> &'l Basic<'static> {
+    // SAFETY: it is a part of an object on the lists.
+    unsafe { &*basic }
+}
+
 // SAFETY: what is not an atomic is either a generation, see above, or belongs to the one who holds the
 // right to change the lists.
 unsafe impl<const N: usize, const P: usize> Sync for Profiles<N, P> {}
@@ -81,6 +94,40 @@ pub struct Examination {
     pub outside: u32,
 }
 
+/// An examination in the making, as one number, to be added to in one instruction: hits in its low half,
+/// what would have been outside in its high one.
+struct Tally(u64);
+
+impl Tally {
+    const NOTHING: Self = Self(0);
+
+    #[inline]
+    fn add(&mut self, outcome: Outcome, entered: Entered<'_>) {
+        // There are fewer than 2³¹ objects.
+        match outcome {
+            Outcome::Passed => {}
+            Outcome::Acted => self.0 += 1,
+            Outcome::Outside => {
+                // This needs no register for a constant while there is nothing outside.
+                self.0 = (self.0.rotate_left(32) + 1).rotate_left(32);
+                entered.outside();
+            }
+        }
+    }
+
+    #[inline]
+    fn hits(&self) -> u32 {
+        self.0 as u32
+    }
+}
+
+impl From<Tally> for Examination {
+    #[inline]
+    fn from(tally: Tally) -> Self {
+        Self { hits: tally.hits(), outside: (tally.0 >> 32) as u32 }
+    }
+}
+
 impl<const N: usize, const P: usize> Profiles<N, P> {
     const_fn! {
         /// Empty lists that behave like the latest Windows, correctly.
@@ -92,10 +139,13 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     const_fn! {
         /// Empty lists of a given Windows. Objects for them are created with the same rules.
         pub const fn with_rules(rules: Rules) -> Self {
+            // Before version 3.51, all sources are one.
+            let mask = if rules.version.has_source_and_affinity() { u32::MAX } else { 0 };
             Self {
                 rules,
-                generations: array_of!(Generation(UnsafeCell::new(Index::new()))),
+                generations: [Generation(UnsafeCell::new(Index::new(mask))), Generation(UnsafeCell::new(Index::new(mask)))],
                 current: AtomicUsize::new(0),
+                epoch: AtomicUsize::new(0),
                 started: AtomicUsize::new(0),
                 processors: UnsafeCell::new(Affinity::EMPTY),
                 marks: array_of!(Mark::new()),
@@ -118,35 +168,67 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     /// a processor beyond the `P`th finds nothing and is not counted.
     #[inline]
     pub fn interrupt<F: InterruptFrame>(&self, frame: &F, source: KProfileSource) -> Examination {
-        let Some(mark) = mark_of(&self.marks, frame.processor()) else {
-            return Examination::default();
-        };
-        mark.enter();
-        let mut examination = Examination::default();
-        let (pc, source_key) = (frame.pc(), key_source(self.rules, source));
-        let mut examine = |object| {
-            // SAFETY: the index is current, or the mark keeps it.
-            match unsafe { listed(object) }.act(frame, source) {
-                Outcome::Passed => {}
-                Outcome::Acted => examination.hits += 1,
-                Outcome::Outside => examination.outside += 1,
-            }
-        };
-        self.generation(self.current.load(Ordering::SeqCst)).with(|lists| {
+        let processor = frame.processor().index();
+        let Some(mark) = self.marks.get(processor) else { return Examination::default() };
+        let entered = mark.enter(&self.epoch);
+        self.current().with(|lists| {
             // SAFETY: the mark keeps the index from being written until it is left.
             let lists = unsafe { &*lists };
-            // The process's list, then the global one, by one call: it is inlined once.
-            let mut process = frame.process().map_or(0, ProcessId::get);
-            loop {
-                lists.for_each(Key::new(process, source_key), pc, &mut examine);
-                if process == 0 {
-                    break;
+            let Some(group) = lists.only_ranges(source.value()) else {
+                // It leaves, so that this function calls nothing.
+                return self.examine_all(frame, source, processor, entered);
+            };
+            let pc = frame.pc();
+            let mut tally = Tally::NOTHING;
+            lists.ranges(group, pc, |basic| {
+                // SAFETY: as above.
+                tally.add(unsafe { counting(basic) }.count(pc, processor), entered);
+            });
+            entered.leave(tally.hits() != 0);
+            tally.into()
+        })
+    }
+
+    /// Examines everything of a source: the process's list, then the global one; of each, callback
+    /// objects, then basic ones. Leaves the mark.
+    #[inline(never)]
+    fn examine_all<F: InterruptFrame>(
+        &self,
+        frame: &F,
+        source: KProfileSource,
+        processor: usize,
+        entered: Entered<'_>,
+    ) -> Examination {
+        let pc = frame.pc();
+        let mut tally = Tally::NOTHING;
+        self.current().with(|lists| {
+            // SAFETY: the mark keeps the index from being written until it is left.
+            let lists = unsafe { &*lists };
+            let Some(found) = lists.source(source.value()) else { return };
+            let process = frame.process().and_then(|process| lists.process(found, process.get()));
+            for group in process.into_iter().chain(found.global()) {
+                for object in lists.callbacks(group) {
+                    // SAFETY: as above.
+                    unsafe { listed(object) }.call_back(frame, source);
+                    tally.add(Outcome::Acted, entered);
                 }
-                process = 0;
+                lists.ranges(group, pc, |basic| {
+                    // SAFETY: as above.
+                    let basic = unsafe { counting(basic) };
+                    if basic.has_segment_of(frame) {
+                        tally.add(basic.count(pc, processor), entered);
+                    }
+                });
             }
         });
-        mark.leave(examination.hits, examination.outside);
-        examination
+        entered.leave(tally.hits() != 0);
+        tally.into()
+    }
+
+    /// The generation that is current.
+    #[inline]
+    fn current(&self) -> &UnsafeCell<Index<N>> {
+        self.generation(self.current.load(Ordering::Acquire))
     }
 
     /// Examines an interrupt of the profile timer: `KeProfileInterrupt`.
@@ -157,8 +239,8 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
 
     #[inline]
     fn generation(&self, number: usize) -> &UnsafeCell<Index<N>> {
-        let [even, odd] = &self.generations;
-        if number & 1 == 0 { &even.0 } else { &odd.0 }
+        let [even, _] = &self.generations;
+        &self.generations.get(number & 1).unwrap_or(even).0
     }
 
     /// Starts a profile: starts the source on each processor that wants it first, then puts the
@@ -225,9 +307,9 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
             started = started.union(Affinity::of(processor));
         }
         let pointer = core::ptr::from_ref(object).cast::<ProfileObject<'static>>();
-        change.replace(|lists, from| {
-            lists.fill_with(from, pointer, object.key(), object.range());
-        });
+        let basic = object.counting().map(|basic| core::ptr::from_ref(basic).cast());
+        let range = basic.zip(object.range());
+        change.replace(|lists, from| lists.fill_with(from, pointer, object.key(), range));
         Ok(())
     }
 
@@ -331,7 +413,7 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     /// Becomes the one who changes the lists, waiting for whoever does so now; refuses interrupts,
     /// which could wait for the task that they interrupted.
     fn change<H: ProfileHardware>(&self, hardware: &H) -> Result<Change<'_, N, P>, ProfileError> {
-        let mark = mark_of(&self.marks, hardware.this_processor());
+        let mark = self.marks.get(hardware.this_processor().index());
         if mark.is_some_and(Mark::is_under_way) {
             return Err(ProfileError::WrongContext);
         }
@@ -445,8 +527,8 @@ impl<const N: usize, const P: usize> Change<'_, N, P> {
             lists.len()
         });
         profiles.started.store(length, Ordering::Relaxed);
-        profiles.current.swap(new, Ordering::SeqCst);
-        profiles.marks.iter().for_each(Mark::wait_idle);
+        profiles.current.swap(new, Ordering::AcqRel);
+        wait_until_left(&profiles.marks, &profiles.epoch);
     }
 }
 

@@ -18,14 +18,16 @@ pub(crate) enum Seed {
     LoadForReadModifyWrite,
     /// An examination ends by a relaxed step.
     RelaxedEnd,
-    /// An examination that interrupted another counts as the outermost.
+    /// An examination that interrupted another ends both.
     NestingForgotten,
+    /// Whoever removes an object does not wait for those who entered in the epoch before.
+    OneEpoch,
     /// A generation, or a slot of a ring, is published by a relaxed store.
     RelaxedPublication,
     /// A slot of a ring is claimed by a load, and then a store.
     ClaimInTwoSteps,
-    /// An interrupt's hit is counted by a relaxed addition.
-    RelaxedHit,
+    /// An interrupt's miss is counted by a relaxed addition.
+    RelaxedMiss,
 }
 
 std::thread_local! {
@@ -34,6 +36,8 @@ std::thread_local! {
 }
 
 loom::thread_local! {
+    /// Between the publication of a generation and the change of the epoch.
+    static WAITS_FOR_LAST_EPOCH: Cell<bool> = Cell::new(false);
     static INTERRUPT: RefCell<Option<(usize, Box<dyn FnOnce()>)>> = RefCell::new(None);
 }
 
@@ -81,10 +85,6 @@ pub(crate) fn exclusively<R>(act: impl FnOnce(critical_section::CriticalSection<
     critical_section::with(act)
 }
 
-fn end(order: Ordering) -> Ordering {
-    if has(Seed::RelaxedEnd) { Ordering::Relaxed } else { order }
-}
-
 fn publication(order: Ordering) -> Ordering {
     if has(Seed::RelaxedPublication) { Ordering::Relaxed } else { order }
 }
@@ -124,12 +124,14 @@ macro_rules! atomic {
             #[track_caller]
             pub(crate) fn store(&self, value: $value, order: Ordering) {
                 self.1.step();
+                WAITS_FOR_LAST_EPOCH.with(|waits| waits.set(false));
                 self.0.store(value, publication(order));
             }
 
             #[track_caller]
             pub(crate) fn swap(&self, value: $value, order: Ordering) -> $value {
                 self.1.step();
+                WAITS_FOR_LAST_EPOCH.with(|waits| waits.set(true));
                 self.0.swap(value, publication(order))
             }
         }
@@ -146,9 +148,20 @@ impl AtomicU64 {
         self.1.step();
         match (SEED.get(), value, order) {
             (Seed::NoWait, 0, _) => 0,
+            (Seed::OneEpoch, 0, _) if WAITS_FOR_LAST_EPOCH.with(Cell::get) => 0,
             (Seed::LoadForReadModifyWrite, 0, _) => self.0.load(Ordering::Acquire),
-            (Seed::RelaxedHit, 1, Ordering::Release) => self.0.fetch_add(1, Ordering::Relaxed),
+            (Seed::RelaxedMiss, 1, Ordering::Release) => self.0.fetch_add(1, Ordering::Relaxed),
             _ => self.0.fetch_add(value, order),
+        }
+    }
+
+    #[track_caller]
+    pub(crate) fn fetch_sub(&self, value: u64, order: Ordering) -> u64 {
+        self.1.step();
+        match SEED.get() {
+            Seed::NestingForgotten => self.0.swap(0, order),
+            Seed::RelaxedEnd => self.0.fetch_sub(value, Ordering::Relaxed),
+            _ => self.0.fetch_sub(value, order),
         }
     }
 
@@ -170,10 +183,7 @@ impl AtomicU64 {
             self.0.store(new, success);
             return Ok(found);
         }
-        // The end of an examination that leaves others under way.
-        let nested = success == Ordering::Release && new >> 32 == current >> 32;
-        let more = if nested && has(Seed::NestingForgotten) { 1 << 32 } else { 0 };
-        self.0.compare_exchange(current, new + more, end(success), failure)
+        self.0.compare_exchange(current, new, success, failure)
     }
 }
 

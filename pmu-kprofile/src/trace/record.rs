@@ -108,25 +108,20 @@ struct Payload {
     rank: u8,
 }
 
+/// Words of the longest record.
+pub(super) const WORDS: usize = MAX_RECORD / 8;
+
 /// A record as bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct RecordBytes {
-    bytes: [u8; MAX_RECORD],
+    words: [U64; WORDS],
     length: usize,
 }
 
 impl RecordBytes {
     /// The record.
-    #[inline]
     pub fn as_slice(&self) -> &[u8] {
-        self.bytes.get(..self.length).unwrap_or(&[])
-    }
-
-    #[inline]
-    fn push(&mut self, bytes: &[u8]) {
-        let free = self.bytes.get_mut(self.length..).unwrap_or(&mut []);
-        free.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);
-        self.length += bytes.len();
+        self.words.as_bytes().get(..self.length).unwrap_or(&[])
     }
 }
 
@@ -157,41 +152,40 @@ impl core::error::Error for RecordError {}
 
 impl TraceRecord {
     /// Writes the record. Any context.
-    #[inline]
     pub fn encode(&self) -> RecordBytes {
-        let ip = self.pc.to_le_bytes();
-        let ip = ip.get(..self.width.bytes()).unwrap_or(&[]);
-        let (count_or_source, flags, rank) = match self.detail {
-            Detail::SampledProfile { count, flags, rank } => (count, flags, rank),
-            Detail::PmcInterrupt { source } => (source, 0, 0),
-        };
+        let (words, length) = self.words();
+        RecordBytes { words: words.map(U64::new), length }
+    }
+
+    /// The record as little-endian words, and its length in bytes. Its parts are put together by shifts,
+    /// since an interrupt pays for each step.
+    #[inline]
+    pub(super) fn words(&self) -> ([u64; WORDS], usize) {
         let marker = match self.width {
             PointerWidth::Bits32 => MARKER_32,
             PointerWidth::Bits64 => MARKER_64,
         };
-        let pebs = if self.pebs_index.is_some() { 8 } else { 0 };
-        let size = size_of::<Header>() + pebs + ip.len() + size_of::<Payload>();
-        let flag = if pebs != 0 { FLAG_PEBS_INDEX } else { 0 };
-        let header = Header {
-            marker: U32::new(marker | VERSION | flag),
-            size: U16::new(size as u16),
-            hook: U16::new(self.detail.hook().id()),
-            timestamp: U64::new(self.timestamp),
+        let (flag, pebs) = if self.pebs_index.is_some() { (FLAG_PEBS_INDEX, 8) } else { (0, 0) };
+        let length = size_of::<Header>() + pebs + self.width.bytes() + size_of::<Payload>();
+        let header = u64::from(marker | VERSION | flag)
+            | (length as u64) << 32
+            | u64::from(self.detail.hook().id()) << 48;
+        let detail = match self.detail {
+            Detail::SampledProfile { count, flags, rank } => {
+                u32::from(count) | u32::from(flags) << 16 | u32::from(rank) << 24
+            }
+            Detail::PmcInterrupt { source } => source.into(),
         };
-        let payload = Payload {
-            thread: U32::new(self.thread),
-            count_or_source: U16::new(count_or_source),
-            flags,
-            rank,
+        let payload = u64::from(self.thread) | u64::from(detail) << 32;
+        let (ip, payload) = match self.width {
+            PointerWidth::Bits32 => (self.pc & 0xFFFF_FFFF | payload << 32, payload >> 32),
+            PointerWidth::Bits64 => (self.pc, payload),
         };
-        let mut record = RecordBytes { bytes: [0; MAX_RECORD], length: 0 };
-        record.push(header.as_bytes());
-        if let Some(index) = self.pebs_index {
-            record.push(&index.to_le_bytes());
-        }
-        record.push(ip);
-        record.push(payload.as_bytes());
-        record
+        let words = match self.pebs_index {
+            Some(index) => [header, self.timestamp, index, ip, payload],
+            None => [header, self.timestamp, ip, payload, 0],
+        };
+        (words, length)
     }
 
     /// Reads the record at the beginning of `bytes`, and says how long it is. PMC values, which other

@@ -6,11 +6,8 @@
 
 use core::sync::atomic::Ordering;
 
-use super::record::{MAX_RECORD, RecordBytes, RecordError, TraceRecord};
+use super::record::{MAX_RECORD, RecordError, TraceRecord, WORDS};
 use crate::sync::{AtomicBool, AtomicU64, array_of, const_fn};
-
-/// Words of a slot: the longest record.
-const WORDS: usize = MAX_RECORD / 8;
 
 /// How often a claim is tried. Each failure means that an interrupt came in between and claimed a
 /// slot of its own; so deep do interrupts not nest.
@@ -44,11 +41,10 @@ impl Slot {
     }
 
     #[inline]
-    fn fill(&self, record: &RecordBytes) {
-        for (word, bytes) in self.words.iter().zip(record.as_slice().chunks(8)) {
-            let mut padded = [0; 8];
-            padded.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);
-            word.store(u64::from_le_bytes(padded), Ordering::Relaxed);
+    fn fill(&self, record: &TraceRecord) {
+        let (words, _) = record.words();
+        for (to, word) in self.words.iter().zip(words) {
+            to.store(word, Ordering::Relaxed);
         }
     }
 
@@ -99,7 +95,7 @@ impl<const N: usize> TraceRing<N> {
                 Ordering::Relaxed,
             );
             if claim.is_ok() {
-                slot.fill(&record.encode());
+                slot.fill(record);
                 slot.turn.store(2 * (position / Self::SLOTS) + 1, Ordering::Release);
                 return true;
             }
@@ -204,7 +200,7 @@ mod tests {
         ring.head.store(1, Ordering::Relaxed);
         assert!(ring.push(&record(1)));
         assert_eq!(ring.drain().unwrap().count(), 0);
-        ring.slots[0].fill(&record(0).encode());
+        ring.slots[0].fill(&record(0));
         ring.slots[0].turn.store(1, Ordering::Release);
         let read: Vec<_> = ring.drain().unwrap().map(Result::unwrap).collect();
         assert_eq!(read, [record(0), record(1)]);

@@ -1,0 +1,343 @@
+//! `pmu-kprofile`: instructions of an interrupt, of starting and stopping, and of a trace record.
+//!
+//! The limits are the crate's aims; a benchmark that passes its limit fails. `nothing` is what the
+//! benchmarks' own frame costs, and is added to each limit; `linear` is the baseline: the same thousand
+//! objects, one after the other.
+
+use std::hint::black_box;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use gungraun::prelude::*;
+use gungraun::{Callgrind, EventKind};
+use pmu_core::{InterfaceError, InterruptFrame, KProfileSource, ProcessId, ProcessorNumber};
+use pmu_kprofile::trace::{Detail, TraceRecord, TraceRing};
+use pmu_kprofile::{
+    Affinity, BasicProfile, PointerWidth, ProfileCallback, ProfileHardware,
+    ProfileObject, Profiles, Rules,
+};
+
+type Lists = Profiles<1024, 64>;
+/// An object and what it counts.
+type Object = (&'static ProfileObject<'static>, &'static [AtomicU32]);
+
+/// Where the objects begin, and how large the smallest is.
+const BASE: u64 = 0xFFFF_F800_0000_0000;
+const SIZE: u64 = 0x100;
+
+/// The interrupted process.
+const PROCESS: u64 = 0x4000;
+
+const SOURCE: KProfileSource = KProfileSource::BRANCH_MISPREDICTIONS;
+const OTHER: KProfileSource = KProfileSource::TOTAL_CYCLES;
+
+struct Frame {
+    pc: u64,
+    processor: u16,
+    process: Option<ProcessId>,
+}
+
+impl InterruptFrame for Frame {
+    #[inline]
+    fn pc(&self) -> u64 {
+        self.pc
+    }
+    fn cs(&self) -> u16 {
+        0x10
+    }
+    fn flags(&self) -> u64 {
+        0x2
+    }
+    #[inline]
+    fn processor(&self) -> ProcessorNumber {
+        ProcessorNumber::from_index(self.processor)
+    }
+    #[inline]
+    fn process(&self) -> Option<ProcessId> {
+        self.process
+    }
+}
+
+struct Hardware;
+
+impl ProfileHardware for Hardware {
+    fn this_processor(&self) -> ProcessorNumber {
+        ProcessorNumber::from_index(0)
+    }
+    fn active_processors(&self) -> Affinity {
+        Affinity::first(8)
+    }
+    fn supports(&self, _: KProfileSource) -> bool {
+        true
+    }
+    fn start(&mut self, _: ProcessorNumber, _: KProfileSource) -> Result<(), InterfaceError> {
+        Ok(())
+    }
+    fn stop(&mut self, _: ProcessorNumber, _: KProfileSource) -> Result<(), InterfaceError> {
+        Ok(())
+    }
+}
+
+struct Callback;
+
+impl ProfileCallback for Callback {
+    fn profile_interrupt(&self, _: &dyn InterruptFrame, _: KProfileSource) {}
+}
+
+/// An object of a range in units of `SIZE`, of which there are `of` in all processes' list.
+fn object(begin: u64, length: u64, process: Option<ProcessId>, source: KProfileSource) -> Object {
+    let counters = (length * SIZE / 16) as usize;
+    let buffer = Box::leak((0..counters).map(|_| AtomicU32::new(0)).collect::<Box<[_]>>());
+    let request = BasicProfile {
+        process,
+        base: BASE + begin * SIZE,
+        size: length * SIZE,
+        bucket_log2: 4,
+        buffer,
+        source,
+        affinity: None,
+    };
+    let object = ProfileObject::basic(Rules::LATEST, request, &Hardware).unwrap();
+    (Box::leak(Box::new(object)), buffer)
+}
+
+/// Lists with objects, and an interrupt.
+struct Case {
+    lists: Box<Lists>,
+    frame: Frame,
+}
+
+impl Case {
+    /// `hits`: how many of the objects count.
+    fn new(objects: Vec<Object>, at: u64, hits: u32) -> Self {
+        let lists = Box::new(Lists::new());
+        objects.iter().for_each(|(object, _)| lists.start(object, &mut Hardware).unwrap());
+        let frame = Frame {
+            pc: BASE + at * SIZE + 0x21,
+            processor: 3,
+            process: ProcessId::new(PROCESS),
+        };
+        let case = Self { lists, frame };
+        handler(&case.lists, &case.frame, SOURCE);
+        let counters = objects.iter().flat_map(|(_, counters)| *counters);
+        let counted: u32 = counters.map(|counter| counter.load(Ordering::Relaxed)).sum();
+        assert_eq!(counted, hits, "the benchmark is not what it says");
+        case
+    }
+
+    fn one(at: u64, hits: u32) -> Self {
+        Self::new(vec![object(0, 1, None, SOURCE)], at, hits)
+    }
+
+    fn disjoint() -> Self {
+        Self::new((0..1000).map(|n| object(n, 1, None, SOURCE)).collect(), 617, 1)
+    }
+
+    /// Each range begins one unit after the one before, and has `k` units: `k` are hit anywhere.
+    fn stairs(k: u64) -> Self {
+        Self::new((0..1000).map(|n| object(n, k, None, SOURCE)).collect(), 617, k as u32)
+    }
+
+    /// Each range is within the one before; the address is in the outer `k`.
+    fn nested(k: u64) -> Self {
+        let objects = (0..1000).map(|n| object(n, 2000 - 2 * n, None, SOURCE)).collect();
+        Self::new(objects, 2000 - k, k as u32)
+    }
+
+    /// All others have another source, and the same range.
+    fn beside_others(k: u64) -> Self {
+        let source = |n| if n % (1000 / k) == 1 { SOURCE } else { OTHER };
+        Self::new((0..1000).map(|n| object(0, 1, None, source(n))).collect(), 0, k as u32)
+    }
+
+    /// An object of each of so many processes, the interrupted one among them.
+    fn processes(count: u64) -> Self {
+        let process = |n| ProcessId::new(PROCESS + n);
+        Self::new((0..count).map(|n| object(0, 1, process(n), SOURCE)).collect(), 0, 1)
+    }
+
+    fn callback() -> Self {
+        static CALLBACK: Callback = Callback;
+        let object = ProfileObject::callback(Rules::LATEST, SOURCE, &CALLBACK).unwrap();
+        Self::new(vec![(Box::leak(Box::new(object)), &[])], 0, 0)
+    }
+}
+
+#[library_benchmark]
+#[bench::one_hit(Case::one(0, 1))]
+#[bench::one_missed(Case::one(1, 0))]
+fn one(case: Case) -> Case {
+    examine(case)
+}
+
+#[library_benchmark]
+#[bench::one_hit(Case::disjoint())]
+fn thousand_disjoint(case: Case) -> Case {
+    examine(case)
+}
+
+#[library_benchmark]
+#[bench::stairs(Case::stairs(1))]
+#[bench::nested(Case::nested(1))]
+#[bench::beside_others(Case::beside_others(1))]
+fn one_of_thousand(case: Case) -> Case {
+    examine(case)
+}
+
+#[library_benchmark]
+#[bench::stairs(Case::stairs(10))]
+#[bench::nested(Case::nested(10))]
+#[bench::beside_others(Case::beside_others(10))]
+fn ten_of_thousand(case: Case) -> Case {
+    examine(case)
+}
+
+#[library_benchmark]
+#[bench::nested(Case::nested(1000))]
+fn all_of_thousand(case: Case) -> Case {
+    examine(case)
+}
+
+// What is not in the aims: the way that looks for more than the ranges of all processes.
+#[library_benchmark]
+#[bench::one_process(Case::processes(1))]
+#[bench::thousand_processes(Case::processes(1000))]
+#[bench::callback(Case::callback())]
+fn others(case: Case) -> Case {
+    examine(case)
+}
+
+#[inline(always)]
+fn examine(case: Case) -> Case {
+    let handler: Handler = black_box(handler);
+    handler(&case.lists, &case.frame, SOURCE);
+    case
+}
+
+type Handler = fn(&Lists, &Frame, KProfileSource);
+
+/// An interrupt's handler.
+fn handler(lists: &Lists, frame: &Frame, source: KProfileSource) {
+    lists.interrupt(frame, source);
+}
+
+#[library_benchmark]
+#[bench::frame(Case::one(0, 1))]
+fn nothing(case: Case) -> Case {
+    let handler: Handler = black_box(empty_handler);
+    handler(&case.lists, &case.frame, SOURCE);
+    case
+}
+
+fn empty_handler(_: &Lists, frame: &Frame, _: KProfileSource) {
+    // What the embedder answers is not the crate's.
+    black_box(frame.pc() ^ u64::from(frame.processor));
+}
+
+// Each object after the other, as a linked list has it.
+#[library_benchmark]
+#[bench::thousand_disjoint(Case::disjoint(), Plain::disjoint())]
+fn linear(case: Case, plain: Vec<Plain>) -> (Case, Vec<Plain>) {
+    let (pc, source) = (black_box(case.frame.pc), black_box(SOURCE));
+    for object in black_box(&plain) {
+        if object.source == source && object.base <= pc && pc < object.limit {
+            let counter = ((pc - object.base) >> object.bucket_log2) as usize;
+            object.buffer[counter].fetch_add(1, Ordering::Relaxed);
+        }
+    }
+    (case, plain)
+}
+
+/// What a linear walk needs of an object.
+struct Plain {
+    source: KProfileSource,
+    base: u64,
+    limit: u64,
+    bucket_log2: u32,
+    buffer: Vec<AtomicU32>,
+}
+
+impl Plain {
+    fn disjoint() -> Vec<Self> {
+        let plain = |n| Self {
+            source: SOURCE,
+            base: BASE + n * SIZE,
+            limit: BASE + (n + 1) * SIZE,
+            bucket_log2: 4,
+            buffer: (0..16).map(|_| AtomicU32::new(0)).collect(),
+        };
+        (0..1000).map(plain).collect()
+    }
+}
+
+/// So many other objects are started.
+fn among(others: u64) -> (Case, Object) {
+    let objects = (0..others).map(|n| object(2 * n, 1, None, SOURCE)).collect();
+    (Case::new(objects, 0, 1), object(others, 1, None, SOURCE))
+}
+
+fn started_among(others: u64) -> (Case, Object) {
+    let (case, object) = among(others);
+    case.lists.start(object.0, &mut Hardware).unwrap();
+    (case, object)
+}
+
+#[library_benchmark]
+#[bench::among_10(among(9))]
+#[bench::among_100(among(99))]
+#[bench::among_1000(among(999))]
+fn start((case, object): (Case, Object)) -> Case {
+    black_box(&*case.lists).start(black_box(object.0), &mut Hardware).unwrap();
+    case
+}
+
+#[library_benchmark]
+#[bench::among_10(started_among(9))]
+#[bench::among_100(started_among(99))]
+#[bench::among_1000(started_among(999))]
+fn stop((case, object): (Case, Object)) -> Case {
+    black_box(&*case.lists).stop(black_box(object.0), &mut Hardware).unwrap();
+    case
+}
+
+fn ring() -> Box<TraceRing<64>> {
+    Box::new(TraceRing::new())
+}
+
+fn record(pebs_index: Option<u64>) -> TraceRecord {
+    TraceRecord {
+        width: PointerWidth::Bits64,
+        timestamp: 1,
+        pebs_index,
+        pc: BASE,
+        thread: 3,
+        detail: Detail::PmcInterrupt { source: 0x19 },
+    }
+}
+
+#[library_benchmark]
+#[bench::plain(ring(), record(None))]
+#[bench::with_pebs_index(ring(), record(Some(9)))]
+fn push(ring: Box<TraceRing<64>>, record: TraceRecord) -> Box<TraceRing<64>> {
+    let pushed = black_box(&*ring).push(black_box(&record));
+    black_box(pushed);
+    ring
+}
+
+/// What `nothing` counts.
+const FRAME: u64 = 28;
+
+fn at_most(instructions: u64) -> LibraryBenchmarkConfig {
+    let mut callgrind = Callgrind::default();
+    callgrind.hard_limits([(EventKind::Ir, instructions + FRAME)]);
+    LibraryBenchmarkConfig::default().tool(callgrind).clone()
+}
+
+library_benchmark_group!(name = object, config = at_most(60), benchmarks = [one]);
+library_benchmark_group!(name = disjoint, config = at_most(120), benchmarks = [thousand_disjoint]);
+library_benchmark_group!(name = hit_1, config = at_most(160), benchmarks = [one_of_thousand]);
+library_benchmark_group!(name = hit_10, config = at_most(520), benchmarks = [ten_of_thousand]);
+library_benchmark_group!(name = hit_1000, config = at_most(40_120), benchmarks = [all_of_thousand]);
+library_benchmark_group!(name = trace, config = at_most(60), benchmarks = [push]);
+library_benchmark_group!(name = rest, benchmarks = [nothing, linear, others, start, stop]);
+
+main!(library_benchmark_groups = [object, disjoint, hit_1, hit_10, hit_1000, trace, rest]);

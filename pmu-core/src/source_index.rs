@@ -1,0 +1,152 @@
+//! Finding a row of a table of profile sources by its value or by one of its names, in few steps.
+
+use crate::{KProfileSource, ProfileSource};
+
+/// What a table's index must know of a row.
+#[derive(Clone, Copy, Debug)]
+pub struct SourceNames {
+    /// The value that selects it.
+    pub source: KProfileSource,
+    /// The documented name: [`ProfileSource::name`].
+    pub name: &'static str,
+    /// Windows' own spelling: [`ProfileSource::windows_spelling`].
+    pub windows_spelling: Option<&'static str>,
+}
+
+/// The index of a table of profile sources, made at compile time: for vendor crates, which find
+/// [`row`](crate::ProfileInterface::row) and [`row_named`](crate::ProfileInterface::row_named) by it.
+///
+/// A name is looked up by a hash of what it is without its prefix. `SLOTS` is a power of two, and at least
+/// twice as many as there are names.
+#[derive(Debug)]
+pub struct SourceIndex<const SLOTS: usize> {
+    /// The row of each general source, or [`NONE`].
+    general: [u8; KProfileSource::MAXIMUM as usize],
+    /// How many general sources the table begins with. Behind them come those of the interface, whose
+    /// values have no gap.
+    generals: u16,
+    rows: u16,
+    /// Rows by the hashes of their names, or wherever there was room behind that.
+    names: [Named; SLOTS],
+}
+
+/// No row.
+const NONE: u8 = u8::MAX;
+
+/// The row of a name, and a part of the name's hash, which spares most comparisons with others.
+#[derive(Clone, Copy, Debug)]
+struct Named {
+    tag: u8,
+    row: u8,
+}
+
+/// The first source that belongs to one interface alone.
+const FIRST_SPECIFIC: u32 = KProfileSource::MAXIMUM + 1;
+
+const PREFIX: &str = "Profile";
+
+impl<const SLOTS: usize> SourceIndex<SLOTS> {
+    /// The index of a table with these rows: first the general sources, ascending, then those of the
+    /// interface, ascending without a gap. Anything else does not compile.
+    pub const fn new(rows: &[SourceNames]) -> Self {
+        assert!(SLOTS.is_power_of_two() && rows.len() < NONE as usize);
+        let mut index = Self {
+            general: [NONE; KProfileSource::MAXIMUM as usize],
+            generals: 0,
+            rows: rows.len() as u16,
+            names: [Named { tag: 0, row: NONE }; SLOTS],
+        };
+        let (mut row, mut names) = (0, 0);
+        while row < rows.len() {
+            let SourceNames { source, name, windows_spelling } = rows[row];
+            if source.is_general() {
+                assert!(index.generals as usize == row, "a general source behind others");
+                index.general[source.value() as usize] = row as u8;
+                index.generals += 1;
+            } else {
+                let value = FIRST_SPECIFIC as usize + row - index.generals as usize;
+                assert!(source.value() as usize == value, "a gap between the values");
+            }
+            index.insert(name, row as u8);
+            names += 1;
+            if let Some(spelling) = windows_spelling {
+                index.insert(spelling, row as u8);
+                names += 1;
+            }
+            row += 1;
+        }
+        assert!(names * 2 <= SLOTS, "too few slots");
+        index
+    }
+
+    const fn insert(&mut self, name: &str, row: u8) {
+        let (mut slot, tag) = place_of::<SLOTS>(name.as_bytes());
+        while self.names[slot].row != NONE {
+            slot = (slot + 1) % SLOTS;
+        }
+        self.names[slot] = Named { tag, row };
+    }
+
+    /// The row of a source.
+    #[inline]
+    pub fn row(&self, source: KProfileSource) -> Option<usize> {
+        let row = match source.value().checked_sub(FIRST_SPECIFIC) {
+            None => *self.general.get(source.value() as usize)? as usize,
+            Some(specific) => specific as usize + self.generals as usize,
+        };
+        (row < self.rows as usize).then_some(row)
+    }
+
+    /// The row of `table`, whose index this is, that has a name, as it is documented or as Windows
+    /// spells it; letters' case as written.
+    pub fn row_named<S: ProfileSource>(&self, table: &[S], name: &str) -> Option<usize> {
+        let (mut slot, tag) = place_of::<SLOTS>(name.as_bytes());
+        loop {
+            let there = self.names.get(slot)?;
+            if there.row == NONE {
+                return None;
+            }
+            let row = usize::from(there.row);
+            if there.tag == tag && table.get(row)?.is_named(name) {
+                return Some(row);
+            }
+            slot = (slot + 1) % SLOTS;
+        }
+    }
+}
+
+/// Where a name is looked up first, and its tag; the same with and without the prefix.
+const fn place_of<const SLOTS: usize>(name: &[u8]) -> (usize, u8) {
+    let mut rest = match name.split_at_checked(PREFIX.len()) {
+        Some((prefix, rest)) if equal(prefix, PREFIX.as_bytes()) => rest,
+        _ => name,
+    };
+    let mut hash = 0;
+    while let Some((word, after)) = rest.split_first_chunk() {
+        hash = mix(hash, u64::from_le_bytes(*word));
+        rest = after;
+    }
+    let mut tail = rest.len() as u64;
+    while let Some((byte, after)) = rest.split_first() {
+        tail = tail << 8 | *byte as u64;
+        rest = after;
+    }
+    hash = mix(hash, tail);
+    ((hash >> 32) as usize % SLOTS, (hash >> 56) as u8)
+}
+
+/// A step of a multiplicative hash, by a constant near 2⁶⁴ divided by the golden ratio (Knuth, The Art of
+/// Computer Programming, vol. 3, §6.4).
+const fn mix(hash: u64, word: u64) -> u64 {
+    (hash.rotate_left(5) ^ word).wrapping_mul(0x9E37_79B9_7F4A_7C15)
+}
+
+const fn equal(a: &[u8], b: &[u8]) -> bool {
+    let mut same = a.len() == b.len();
+    let mut at = 0;
+    while same && at < a.len() {
+        same = a[at] == b[at];
+        at += 1;
+    }
+    same
+}

@@ -1,0 +1,167 @@
+//! Stretches of addresses, and the range that each leads to.
+
+use core::hint::select_unpredictable;
+
+use super::NONE;
+
+/// For each group, stretches in order of their addresses: the last address before it, and the last range
+/// in order of the bases that is hit in it. A group's first stretch begins at 0, before which there is
+/// none, and most often hits nothing; with it there are three at most for each of `N` ranges.
+pub(super) struct Stretches<const N: usize> {
+    before: [[u64; 3]; N],
+    last: [[u32; 3]; N],
+    length: usize,
+}
+
+/// A group's stretches, ready to be searched: by halving a part whose length is a power of two, a step
+/// needs neither the part's end nor a branch but the loop's.
+///
+/// Invariant: unless `power` is 0, `first` is at most `upper`, `upper + power` at most 3·`N`, and `power` a
+/// power of two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Part<const N: usize> {
+    first: u32,
+    /// Where as many begin as are a power of two…
+    upper: u32,
+    /// …which is the largest that is at most their number; 0: there are none, but one range, the `first`.
+    power: u32,
+}
+
+impl<const N: usize> Part<N> {
+    /// No range.
+    pub(super) const NOTHING: Self = Self::only(NONE);
+
+    /// One range, the most common case, needs no stretches.
+    pub(super) const fn only(range: u32) -> Self {
+        Self { first: range, upper: 0, power: 0 }
+    }
+}
+
+/// A range that an address may hit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Found {
+    /// The only one, which may lie elsewhere.
+    Only(u32),
+    /// The last one that is hit.
+    Last(u32),
+}
+
+impl<const N: usize> Stretches<N> {
+    pub(super) const fn new() -> Self {
+        Self { before: [[0; 3]; N], last: [[NONE; 3]; N], length: 0 }
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.length = 0;
+    }
+
+    /// Begins a group's stretches.
+    pub(super) fn open(&mut self) -> Open<'_, N> {
+        let first = self.length;
+        let mut open = Open { stretches: self, first };
+        open.append(0, NONE);
+        open
+    }
+
+    /// The range that an address may hit.
+    #[inline(always)]
+    pub(super) fn find(&self, part: Part<N>, address: u64) -> Found {
+        if part.power == 0 {
+            return Found::Only(part.first);
+        }
+        let before = |place: u32| {
+            // SAFETY: by the part's invariant, each place below is one of the table's 3·N: one of the
+            // `power` that begin at `upper`, or at `first`, which comes before it.
+            unsafe { *self.before.as_flattened().get_unchecked(place as usize) }
+        };
+        let mut found = select_unpredictable(before(part.upper) < address, part.upper, part.first);
+        let mut half = part.power / 2;
+        while half > 0 {
+            let middle = found + half;
+            found = select_unpredictable(before(middle) < address, middle, found);
+            half /= 2;
+        }
+        // SAFETY: as above; both tables have one length.
+        Found::Last(unsafe { *self.last.as_flattened().get_unchecked(found as usize) })
+    }
+}
+
+/// The stretches of a group that is being made.
+pub(super) struct Open<'s, const N: usize> {
+    stretches: &'s mut Stretches<N>,
+    first: usize,
+}
+
+impl<const N: usize> Open<'_, N> {
+    /// Adds a stretch, or corrects the one before if it begins at the same address.
+    pub(super) fn push(&mut self, begin: u64, last: u32) {
+        let previous = self.stretches.length.saturating_sub(1);
+        let same = match begin.checked_sub(1) {
+            None => true,
+            Some(before) => {
+                previous > self.first
+                    && self.stretches.before.as_flattened().get(previous) == Some(&before)
+            }
+        };
+        match self.stretches.last.as_flattened_mut().get_mut(previous) {
+            Some(to) if same => *to = last,
+            _ => self.append(begin.wrapping_sub(1), last),
+        }
+    }
+
+    fn append(&mut self, before: u64, last: u32) {
+        let Stretches { before: befores, last: lasts, length } = &mut *self.stretches;
+        let (befores, lasts) = (befores.as_flattened_mut(), lasts.as_flattened_mut());
+        if let (Some(to), Some(place)) = (befores.get_mut(*length), lasts.get_mut(*length)) {
+            (*to, *place) = (before, last);
+            *length += 1;
+        }
+    }
+
+    /// That is all.
+    pub(super) fn close(self) -> Part<N> {
+        let length = self.stretches.length.saturating_sub(self.first);
+        let Some(log2) = length.checked_ilog2() else { return Part::NOTHING };
+        let power = 1 << log2;
+        // They end at `stretches.length`, which `append` never lets exceed 3·N.
+        Part { first: self.first as u32, upper: self.stretches.length as u32 - power, power }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Found, NONE, Part, Stretches};
+    use std::vec::Vec;
+
+    #[test]
+    fn the_same_as_by_looking_at_all() {
+        for length in 0..60 {
+            let mut table = Stretches::<41>::new();
+            let begins: Vec<u64> = (0..length).map(|n| n / 3 * 5).collect();
+            let mut open = table.open();
+            (0..).zip(&begins).for_each(|(n, begin)| open.push(*begin, n));
+            let part = open.close();
+            for address in (0..130).chain([u64::MAX]) {
+                let naive = begins.iter().rposition(|begin| *begin <= address);
+                let naive = naive.map_or(NONE, |n| n as u32);
+                assert_eq!(table.find(part, address), Found::Last(naive), "{part:?} {address}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_finds_no_room_is_not_searched() {
+        let mut table = Stretches::<1>::new();
+        let mut open = table.open();
+        (1..9).for_each(|n| open.push(n, n as u32));
+        let part = open.close();
+        let found = [0, 1, 2, 3].map(|address| table.find(part, address));
+        assert_eq!(found, [NONE, 1, 2, 2].map(Found::Last));
+    }
+
+    #[test]
+    fn an_only_range_is_found_without_a_search() {
+        let table = Stretches::<1>::new();
+        assert_eq!(table.find(Part::only(7), 3), Found::Only(7));
+    }
+}
