@@ -49,7 +49,7 @@ pub(crate) fn service<I: ProfileInterface, M: MsrBackend, P: Platform>(
 ) -> Result<Serviced, MsrFault> {
     let mut pass = Pass { interface, msr, platform, memory, overflowed, overflows: 0, fault: None };
     match interface.global() {
-        Some(global) => pass.by_status(global),
+        Some(global) => pass.by_status(&global),
         None => pass.by_value(),
     }
     match pass.fault {
@@ -99,10 +99,11 @@ impl<I: ProfileInterface, M: MsrBackend, P: Platform, F: FnMut(Overflow)> Pass<'
     }
 
     /// The processor says which counters overflowed.
-    fn by_status(&mut self, global: GlobalRegisters) {
+    fn by_status(&mut self, global: &GlobalRegisters) {
         let own = own_bits(self.interface.counters());
         let control = self.memory.global_control.load(Ordering::Relaxed);
-        let freeze = global.freeze.filter(|_| self.memory.freezes.load(Ordering::Relaxed));
+        let freeze = global.freeze.as_ref();
+        let freeze = freeze.filter(|_| self.memory.freezes.load(Ordering::Relaxed));
         let stops = freeze.is_none() && global.stop_while_serviced;
         let stopped = stops && self.put(global.control, control & !own);
         let found = self.acknowledge(global, freeze);
@@ -120,7 +121,7 @@ impl<I: ProfileInterface, M: MsrBackend, P: Platform, F: FnMut(Overflow)> Pass<'
     }
 
     /// Reloads what overflowed, lets the interrupt recur, and acknowledges. `false`: nothing was found.
-    fn acknowledge(&mut self, global: GlobalRegisters, freeze: Option<Freeze>) -> bool {
+    fn acknowledge(&mut self, global: &GlobalRegisters, freeze: Option<&Freeze>) -> bool {
         let own = own_bits(self.interface.counters());
         let status = insist(|| self.msr.get(global.status));
         let Some(status) = self.note(status) else {

@@ -34,8 +34,8 @@ pub struct Session<'a, I, M, P> {
     control_before: u64,
     /// False if the lent memory is too small and the interface goes on without.
     pub(crate) usable: bool,
-    /// The register that freezes the counters, as it was, if the session has changed it.
-    freeze_before: Option<u64>,
+    /// Whether the counters froze before the session had them freeze, if it has.
+    freeze_before: Option<bool>,
     timer_running: bool,
     not_send: PhantomData<*mut ()>,
 }
@@ -242,7 +242,7 @@ impl<'a, I: ProfileInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
                 self.memory.freezes.store(false, Ordering::Relaxed);
                 InterfaceError::Access(fault)
             })?;
-            self.freeze_before = Some(before);
+            self.freeze_before = Some(before & freeze.bit != 0);
         }
         Ok(())
     }
@@ -252,7 +252,7 @@ impl<'a, I: ProfileInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
         let freeze = self.interface.global().and_then(|global| global.freeze);
         let Some((freeze, before)) = freeze.zip(self.freeze_before) else { return Ok(()) };
         let now = insist(|| self.msr.get(freeze.register))?;
-        let restored = now & !freeze.bit | before & freeze.bit;
+        let restored = if before { now | freeze.bit } else { now & !freeze.bit };
         insist(|| self.msr.put(freeze.register, restored))?;
         // An interrupt that is yet to come may have frozen them before.
         let Some(global) = self.interface.global().filter(|_| freeze.frozen_status != 0) else {

@@ -1,4 +1,6 @@
 //! Sets of processors, by group.
+//!
+//! They are large, and no interrupt needs what they do, so what they do is not inlined.
 
 use pmu_core::ProcessorNumber;
 
@@ -20,6 +22,7 @@ impl Affinity {
     pub const ALL: Self = Self { masks: [u64::MAX; MAX_GROUPS] };
 
     /// The processors of one group.
+    #[inline(never)]
     pub const fn of_group(group: u16, mask: u64) -> Self {
         let mut masks = [0; MAX_GROUPS];
         if (group as usize) < MAX_GROUPS {
@@ -34,6 +37,7 @@ impl Affinity {
     }
 
     /// The first `count` processors, in full groups of 64.
+    #[inline(never)]
     pub const fn first(count: usize) -> Self {
         let mut masks = [0; MAX_GROUPS];
         let mut group = 0;
@@ -65,21 +69,25 @@ impl Affinity {
     }
 
     /// Whether the set is empty.
+    #[inline(never)]
     pub fn is_empty(&self) -> bool {
         self.masks.iter().all(|mask| *mask == 0)
     }
 
     /// Processors that are in either set.
+    #[inline(never)]
     pub fn union(self, other: Self) -> Self {
         self.zip(other, |a, b| a | b)
     }
 
     /// Processors that are in both sets.
+    #[inline(never)]
     pub fn intersection(self, other: Self) -> Self {
         self.zip(other, |a, b| a & b)
     }
 
     /// Processors that are in this set and not in the other.
+    #[inline(never)]
     pub fn difference(self, other: Self) -> Self {
         self.zip(other, |a, b| a & !b)
     }

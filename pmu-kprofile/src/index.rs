@@ -255,40 +255,41 @@ impl<const N: usize> Index<N> {
         let kept = from.entries.get(..from.length).unwrap_or(&[]);
         // Behind those of its order: callbacks are called in the order in which they were started.
         let place = kept.partition_point(|other| other.order() <= entry.order());
-        let (before, after) = kept.split_at_checked(place).unwrap_or((kept, &[]));
-        self.set_entries(before.iter().chain([&entry]).chain(after).copied());
+        insert(&mut self.entries, kept, place, entry);
 
-        let moved = |old: &u32| if (*old as usize) < place { *old } else { *old + 1 };
         let ends = from.by_last.get(..from.length).unwrap_or(&[]);
         let earlier = |old: &u32| {
             let other = from.entry(*old);
             other.is_some_and(|other| (other.key, other.last) <= (key, entry.last))
         };
-        let end_place = ends.partition_point(earlier);
-        let (before, after) = ends.split_at_checked(end_place).unwrap_or((ends, &[]));
-        let ends = before.iter().map(moved).chain([place as u32]).chain(after.iter().map(moved));
-        self.by_last.iter_mut().zip(ends).for_each(|(to, from)| *to = from);
+        let end = ends.partition_point(earlier);
+        insert(&mut self.by_last, ends, end, NONE);
+        for moved in &mut self.by_last {
+            if *moved == NONE {
+                *moved = place as u32;
+            } else if *moved as usize >= place {
+                *moved += 1;
+            }
+        }
+        self.length = from.length + 1;
         self.link();
     }
 
     /// Becomes `from` without an object.
     pub(crate) fn fill_without(&mut self, from: &Self, object: *const ProfileObject<'static>) {
         let kept = from.entries.get(..from.length).unwrap_or(&[]);
-        let place = kept.iter().position(|entry| entry.object == object).unwrap_or(from.length);
-        self.set_entries(kept.iter().filter(|entry| entry.object != object).copied());
         let ends = from.by_last.get(..from.length).unwrap_or(&[]);
-        let ends = ends.iter().filter(|old| **old as usize != place);
-        let moved = |old: &u32| if (*old as usize) < place { *old } else { *old - 1 };
-        self.by_last.iter_mut().zip(ends.map(moved)).for_each(|(to, from)| *to = from);
-        self.link();
-    }
-
-    fn set_entries(&mut self, entries: impl Iterator<Item = Entry>) {
-        self.length = 0;
-        for (place, entry) in self.entries.iter_mut().zip(entries) {
-            *place = entry;
-            self.length += 1;
+        let Some(place) = kept.iter().position(|entry| entry.object == object) else { return };
+        let Some(end) = ends.iter().position(|old| *old as usize == place) else { return };
+        remove(&mut self.entries, kept, place);
+        remove(&mut self.by_last, ends, end);
+        for moved in &mut self.by_last {
+            if *moved as usize > place {
+                *moved -= 1;
+            }
         }
+        self.length = kept.len().saturating_sub(1);
+        self.link();
     }
 
     #[inline]
@@ -394,6 +395,26 @@ impl<const N: usize> Index<N> {
             stretches.push(at, hit);
         }
     }
+}
+
+/// Becomes `from` with one element more.
+fn insert<T: Copy>(to: &mut [T], from: &[T], place: usize, element: T) {
+    let (before, after) = from.split_at_checked(place).unwrap_or((from, &[]));
+    copy(to, before);
+    if let Some([first, rest @ ..]) = to.get_mut(place..) {
+        *first = element;
+        copy(rest, after);
+    }
+}
+
+/// Becomes `from` without one element.
+fn remove<T: Copy>(to: &mut [T], from: &[T], place: usize) {
+    copy(to, from.get(..place).unwrap_or(&[]));
+    copy(to.get_mut(place..).unwrap_or(&mut []), from.get(place + 1..).unwrap_or(&[]));
+}
+
+fn copy<T: Copy>(to: &mut [T], from: &[T]) {
+    to.iter_mut().zip(from).for_each(|(to, from)| *to = *from);
 }
 
 /// Of this entry, and those before it that reach ever further, the first to reach an address.

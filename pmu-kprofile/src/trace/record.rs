@@ -153,14 +153,21 @@ impl core::error::Error for RecordError {}
 impl TraceRecord {
     /// Writes the record. Any context.
     pub fn encode(&self) -> RecordBytes {
-        let (words, length) = self.words();
-        RecordBytes { words: words.map(U64::new), length }
+        let mut record = RecordBytes { words: [U64::ZERO; WORDS], length: 0 };
+        let mut words = record.words.iter_mut();
+        record.length = self.put_words(|word| {
+            if let Some(to) = words.next() {
+                to.set(word);
+            }
+        });
+        record
     }
 
-    /// The record as little-endian words, and its length in bytes. Its parts are put together by shifts,
-    /// since an interrupt pays for each step.
+    /// Puts the record, one little-endian word after the other; its length in bytes. Its parts are put
+    /// together by shifts, since an interrupt pays for each step, and nowhere kept, since an interrupt's
+    /// stack is small.
     #[inline]
-    pub(super) fn words(&self) -> ([u64; WORDS], usize) {
+    pub(super) fn put_words(&self, mut put: impl FnMut(u64)) -> usize {
         let marker = match self.width {
             PointerWidth::Bits32 => MARKER_32,
             PointerWidth::Bits64 => MARKER_64,
@@ -181,11 +188,14 @@ impl TraceRecord {
             PointerWidth::Bits32 => (self.pc & 0xFFFF_FFFF | payload << 32, payload >> 32),
             PointerWidth::Bits64 => (self.pc, payload),
         };
-        let words = match self.pebs_index {
-            Some(index) => [header, self.timestamp, index, ip, payload],
-            None => [header, self.timestamp, ip, payload, 0],
-        };
-        (words, length)
+        put(header);
+        put(self.timestamp);
+        if let Some(index) = self.pebs_index {
+            put(index);
+        }
+        put(ip);
+        put(payload);
+        length
     }
 
     /// Reads the record at the beginning of `bytes`, and says how long it is. PMC values, which other

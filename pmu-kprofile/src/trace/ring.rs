@@ -42,10 +42,12 @@ impl Slot {
 
     #[inline]
     fn fill(&self, record: &TraceRecord) {
-        let (words, _) = record.words();
-        for (to, word) in self.words.iter().zip(words) {
-            to.store(word, Ordering::Relaxed);
-        }
+        let mut words = self.words.iter();
+        record.put_words(|word| {
+            if let Some(to) = words.next() {
+                to.store(word, Ordering::Relaxed);
+            }
+        });
     }
 
     fn read(&self) -> [u8; MAX_RECORD] {

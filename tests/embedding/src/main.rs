@@ -1,18 +1,19 @@
-//! A kernel in miniature: the embedder's three traits over memory instead of hardware, a profile
-//! started, an overflow taken, the bucket looked at; and a hypervisor's exit handler. It links with nothing but the library crates and
-//! `core`, and only if no panic can be reached. Its exit status says what went wrong; 0: nothing.
+//! A kernel in miniature: a profile started, an overflow taken, the bucket looked at; and a hypervisor's
+//! exit handler. It links with nothing but the library crates and `core`, and only if no panic can be
+//! reached. Its exit status says what went wrong; 0: nothing.
 #![no_std]
 #![no_main]
 
-use core::arch::{asm, global_asm};
-use core::convert::Infallible;
-use core::hint::black_box;
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+mod bare;
+mod machine;
 
+use core::hint::black_box;
+use core::sync::atomic::{AtomicU32, Ordering};
+
+use machine::{Apic, FIRST_COUNTER, Frame, Msr, register};
 use pmu_core::{
-    CounterMemory, CounterSlot, InterruptFrame, Interval, KProfileSource, MsrAddress, MsrBackend,
-    Platform, PmcIndex, ProcessId, ProcessorNumber, ProfileInterface, Session, Snapshot,
-    TimerUnavailable,
+    CounterMemory, CounterSlot, KProfileSource, ProcessorNumber, ProfileInterface, Session,
+    Snapshot,
 };
 use pmu_kprofile::trace::{
     GroupMask, Hook, PERF_PROFILE, TraceCallback, TraceControl, TraceObjects, TraceRing,
@@ -23,80 +24,7 @@ use pmu_virt::{
     PerformanceEntry, Privilege, Read, VirtualPmu, Write,
 };
 
-/// The registers, as memory: 64 places for the low bits of the register's number.
-struct Registers([AtomicU64; 64]);
-
-impl Registers {
-    fn at(&self, number: u32) -> Option<&AtomicU64> {
-        // Selects, counters and the global registers of either vendor fall into places of their own.
-        self.0.get((number & 0x3F) as usize)
-    }
-}
-
-impl MsrBackend for Registers {
-    type Error = Infallible;
-
-    fn read(&self, address: MsrAddress) -> Result<u64, Infallible> {
-        Ok(self.at(address.get()).map_or(0, |register| register.load(Ordering::Relaxed)))
-    }
-
-    fn write(&self, address: MsrAddress, value: u64) -> Result<(), Infallible> {
-        if let Some(register) = self.at(address.get()) {
-            register.store(value, Ordering::Relaxed);
-        }
-        Ok(())
-    }
-
-    fn read_pmc(&self, index: PmcIndex) -> Result<u64, Infallible> {
-        // IA32_PMC0 and AMD's first legacy counter.
-        let base = if VENDOR.load(Ordering::Relaxed) == 0 { 0xC1 } else { 0x4 };
-        Ok(self.at(base + index.get()).map_or(0, |register| register.load(Ordering::Relaxed)))
-    }
-}
-
-struct Apic;
-
-impl Platform for Apic {
-    fn unmask_performance_interrupt(&self) {}
-    fn start_profile_timer(&self, _: Interval) -> Result<(), TimerUnavailable> {
-        Ok(())
-    }
-    fn stop_profile_timer(&self) {}
-}
-
-struct Frame {
-    pc: u64,
-}
-
-impl InterruptFrame for Frame {
-    fn pc(&self) -> u64 {
-        self.pc
-    }
-    fn cs(&self) -> u16 {
-        0x10
-    }
-    fn flags(&self) -> u64 {
-        0x202
-    }
-    fn processor(&self) -> ProcessorNumber {
-        ProcessorNumber::from_index(0)
-    }
-    fn process(&self) -> Option<ProcessId> {
-        None
-    }
-}
-
-struct NoInterrupts;
-critical_section::set_impl!(NoInterrupts);
-
-// SAFETY: one processor, and nothing interrupts it.
-unsafe impl critical_section::Impl for NoInterrupts {
-    unsafe fn acquire() -> critical_section::RawRestoreState {}
-    unsafe fn release(_: critical_section::RawRestoreState) {}
-}
-
 static VENDOR: AtomicU32 = AtomicU32::new(0);
-static REGISTERS: Registers = Registers([const { AtomicU64::new(0) }; 64]);
 static MEMORY: CounterMemory<[CounterSlot; 8]> = CounterMemory::new();
 static PROFILES: Profiles<16, 1> = Profiles::new();
 static BUFFER: [AtomicU32; 16] = [const { AtomicU32::new(0) }; 16];
@@ -112,7 +40,7 @@ fn profile<I: ProfileInterface>(interface: &I, counter: u32) -> Result<(), i32> 
     let source = KProfileSource::BRANCH_INSTRUCTIONS;
     interface.set_interval(source, 0x4000).map_err(|_| 1)?;
     let mut session: Session<'_, I, _, _> =
-        interface.initialise(&REGISTERS, Apic, &MEMORY).map_err(|_| 2)?;
+        interface.initialise(Msr, Apic, &MEMORY).map_err(|_| 2)?;
     let mut hardware = ThisProcessor::new(&mut session, ProcessorNumber::from_index(0));
     let request = BasicProfile {
         process: None,
@@ -131,13 +59,13 @@ fn profile<I: ProfileInterface>(interface: &I, counter: u32) -> Result<(), i32> 
     let traced = trace.set_group_mask(GroupMask::EMPTY.with(PERF_PROFILE), &mut hardware);
 
     // The counter wraps, and the interrupt comes.
-    REGISTERS.at(counter).ok_or(5)?.store(1, Ordering::Relaxed);
-    REGISTERS.at(0x38E).ok_or(5)?.store(1, Ordering::Relaxed);
+    register(counter).ok_or(5)?.store(1, Ordering::Relaxed);
+    register(0x38E).ok_or(5)?.store(1, Ordering::Relaxed);
     let mut acted = 0;
-    let serviced = interface.service(&&REGISTERS, &Apic, &MEMORY, |overflow| {
-        acted = PROFILES.interrupt(&Frame { pc: 0x1009 }, overflow.source).hits;
+    let serviced = interface.service(&Msr, &Apic, &MEMORY, |overflow| {
+        acted = PROFILES.interrupt(&Frame { pc: 0x1009, process: None }, overflow.source).hits;
     });
-    PROFILES.timer_interrupt(&Frame { pc: 0x2000 });
+    PROFILES.timer_interrupt(&Frame { pc: 0x2000, process: None });
     let traced = traced.and(trace.set_group_mask(GroupMask::EMPTY, &mut hardware));
     let stopped = PROFILES.stop(&object, &mut hardware);
     let records = RINGS.first().and_then(TraceRing::drain).map_or(0, Iterator::count);
@@ -214,7 +142,7 @@ fn guest(configuration: Configuration, cycles: EventKey) -> Result<(), i32> {
 extern "C" fn main() -> i32 {
     #[cfg(feature = "seeded-panic")]
     {
-        let index = REGISTERS.0[0].load(Ordering::Relaxed) as usize;
+        let index = VENDOR.load(Ordering::Relaxed) as usize;
         BUFFER[index].store(0, Ordering::Relaxed);
     }
     let intel = pmu_intel::Emon::claim(&snapshot(b"GenuineIntel", 0x0730_0402));
@@ -230,68 +158,9 @@ extern "C" fn main() -> i32 {
         return 40 + where_;
     }
     VENDOR.store(1, Ordering::Relaxed);
+    FIRST_COUNTER.store(0xC001_0004, Ordering::Relaxed);
     match pmu_amd::Amd64::claim(&snapshot(b"AuthenticAMD", 0)) {
         Ok(amd64) => profile(&amd64, 0xC001_0004).map_or_else(|where_| 20 + where_, |()| 0),
         Err(_) => 31,
     }
-}
-
-global_asm!(
-    ".globl _start",
-    "_start:",
-    "xor ebp, ebp",
-    "and rsp, -16",
-    "call {main}",
-    "mov edi, eax",
-    "mov eax, 60",
-    "syscall",
-    main = sym main,
-);
-
-/// Links only if the optimiser found that nothing calls it.
-#[panic_handler]
-fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
-    unsafe extern "C" {
-        fn a_panic_can_be_reached() -> !;
-    }
-    // SAFETY: never linked.
-    unsafe { a_panic_can_be_reached() }
-}
-
-// `core` is compiled for a host with these; a kernel has its own.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn memset(to: *mut u8, byte: i32, count: usize) -> *mut u8 {
-    // SAFETY: the caller's promise of `count` writable bytes.
-    unsafe {
-        asm!("rep stosb", inout("rdi") to => _, inout("rcx") count => _, in("al") byte as u8);
-    }
-    to
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn memcpy(to: *mut u8, from: *const u8, count: usize) -> *mut u8 {
-    // SAFETY: the caller's promise of `count` bytes that do not overlap.
-    unsafe {
-        asm!("rep movsb", inout("rdi") to => _, inout("rsi") from => _, inout("rcx") count => _);
-    }
-    to
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn memcmp(a: *const u8, b: *const u8, count: usize) -> i32 {
-    for index in 0..count {
-        // SAFETY: the caller's promise of `count` readable bytes. Volatile, so that this loop does
-        // not become a call to itself.
-        let (a, b) = unsafe { (a.add(index).read_volatile(), b.add(index).read_volatile()) };
-        if a != b {
-            return i32::from(a) - i32::from(b);
-        }
-    }
-    0
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn bcmp(a: *const u8, b: *const u8, count: usize) -> i32 {
-    // SAFETY: the caller's promise is the same.
-    unsafe { memcmp(a, b, count) }
 }

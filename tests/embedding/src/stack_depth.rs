@@ -1,0 +1,183 @@
+//! The deepest stack of an interrupt: the handlers run on a painted stack, in every way that they can go.
+//! And how much memory a processor takes.
+//!
+//! Prints what it measured; its exit status is not 0 where that is more than it may be.
+#![no_std]
+#![no_main]
+
+mod bare;
+mod machine;
+mod stack;
+
+use core::arch::asm;
+use core::cell::UnsafeCell;
+use core::mem::size_of;
+use core::sync::atomic::{AtomicU32, Ordering};
+
+use machine::{Apic, FAULTY, Frame, Msr, register};
+use pmu_core::{
+    CounterMemory, CounterSlot, KProfileSource, ProcessId, ProcessorNumber, ProfileInterface,
+    Session, Snapshot,
+};
+use pmu_intel::Emon;
+use pmu_kprofile::trace::{Hook, TraceCallback, TraceRing};
+use pmu_kprofile::{BasicProfile, PointerWidth, ProfileObject, Profiles, Rules, ThisProcessor};
+
+const COUNTERS: usize = 8;
+/// Bytes of stack that an interrupt may take.
+const STACK_LIMIT: usize = 512;
+/// Bytes that a processor's counters and session may take.
+const STATE_LIMIT: usize = 8 * COUNTERS + 64;
+const STATE: usize =
+    size_of::<CounterMemory<[CounterSlot; COUNTERS]>>() + size_of::<Session<'_, Emon, Msr, Apic>>();
+
+const SOURCES: [KProfileSource; 4] = [
+    KProfileSource::TOTAL_CYCLES,
+    KProfileSource::TOTAL_ISSUES,
+    KProfileSource::BRANCH_INSTRUCTIONS,
+    KProfileSource::BRANCH_MISPREDICTIONS,
+];
+
+static MEMORY: CounterMemory<[CounterSlot; COUNTERS]> = CounterMemory::new();
+static PROFILES: Profiles<64, 1> = Profiles::new();
+static BUFFER: [AtomicU32; 16] = [const { AtomicU32::new(0) }; 16];
+static RINGS: [TraceRing<2>; 1] = [const { TraceRing::new() }; 1];
+static TRACE: TraceCallback<2> =
+    TraceCallback::new(Hook::PmcInterrupt, PointerWidth::Bits64, &RINGS);
+
+/// The interface, once it is known.
+struct Interface(UnsafeCell<Option<Emon>>);
+// SAFETY: the program has one thread.
+unsafe impl Sync for Interface {}
+static INTERFACE: Interface = Interface(UnsafeCell::new(None));
+
+fn emon() -> Option<&'static Emon> {
+    // SAFETY: it is written once, before this is called.
+    unsafe { (*INTERFACE.0.get()).as_ref() }
+}
+
+/// The handler of the performance interrupt.
+extern "C" fn performance_interrupt() {
+    let Some(emon) = emon() else { return };
+    let frame = Frame { pc: 0x1009, process: ProcessId::new(7) };
+    let serviced = emon.service(&Msr, &Apic, &MEMORY, |overflow| {
+        PROFILES.interrupt(&frame, overflow.source);
+    });
+    if let Ok(serviced) = serviced {
+        OVERFLOWS.fetch_add(serviced.overflows, Ordering::Relaxed);
+    }
+}
+
+/// The handler of the profile timer's interrupt.
+extern "C" fn timer_interrupt() {
+    PROFILES.timer_interrupt(&Frame { pc: 0x1009, process: ProcessId::new(7) });
+}
+
+static OVERFLOWS: AtomicU32 = AtomicU32::new(0);
+
+/// Profiles everything, and has the interrupts come: the overflows that `status` says, in the bits of
+/// IA32_PERF_GLOBAL_STATUS, and a register that faults meanwhile (0: none does). The deepest stack that a
+/// handler took; or a number that says what failed.
+fn interrupt(emon: &Emon, status: u64, faulty: u32) -> Result<usize, i32> {
+    let mut session: Session<'_, _, _, _> = emon.initialise(Msr, Apic, &MEMORY).map_err(|_| 2)?;
+    let mut hardware = ThisProcessor::new(&mut session, ProcessorNumber::from_index(0));
+    let object = |source, process| {
+        let request = BasicProfile {
+            process,
+            base: 0x1000,
+            size: 0x40,
+            bucket_log2: 2,
+            buffer: &BUFFER,
+            source,
+            affinity: None,
+        };
+        ProfileObject::basic(Rules::LATEST, request, &hardware).map_err(|_| 3)
+    };
+    let timed = object(KProfileSource::TIME, None)?;
+    let [cycles, issues, branches, mispredictions] =
+        SOURCES.map(|source| object(source, ProcessId::new(7)));
+    let [cycles, issues, branches, mispredictions] = [cycles?, issues?, branches?, mispredictions?];
+    let traced = ProfileObject::callback(Rules::LATEST, SOURCES[0], &TRACE).map_err(|_| 4)?;
+    let objects = [&timed, &cycles, &issues, &branches, &mispredictions, &traced];
+    let mut started = Ok(());
+    for object in objects {
+        // SAFETY: the objects are stopped below, before they go out of scope; what they count in is
+        // static. A failing stop could only be one of the hardware, which stops the object all the same.
+        started = started.and(unsafe { PROFILES.start_borrowed(object, &mut hardware) });
+    }
+    if let Some(register) = register(0x38E) {
+        register.store(status, Ordering::Relaxed);
+    }
+    FAULTY.store(faulty, Ordering::Relaxed);
+    let deepest = stack::depth_of(performance_interrupt).max(stack::depth_of(timer_interrupt));
+    FAULTY.store(0, Ordering::Relaxed);
+    for object in objects {
+        let _ = PROFILES.stop(object, &mut hardware);
+    }
+    let shut_down = session.shut_down();
+    started.map_err(|_| 5)?;
+    // A counter that faulted stays so.
+    if faulty == 0 { shut_down.map_err(|_| 6).map(|()| deepest) } else { Ok(deepest) }
+}
+
+/// The deepest stack of all ways that the handlers can go.
+fn measure(emon: &Emon) -> Result<usize, i32> {
+    let mut deepest = 0;
+    for status in [0, 1, 0xF] {
+        for faulty in [0, 0x38E, 0x38F, 0x390, 0x4C1, 0xC1, 0x186] {
+            deepest = deepest.max(interrupt(emon, status, faulty)?);
+        }
+    }
+    let counted = BUFFER.get(2).map_or(0, |bucket| bucket.load(Ordering::Relaxed));
+    let records = RINGS.first().and_then(TraceRing::drain).map_or(0, Iterator::count);
+    // The profiles were hit, the ring filled, and overflows seen: what was measured is what was meant.
+    let meant = counted > 21 && records == 2 && OVERFLOWS.load(Ordering::Relaxed) > 4;
+    if meant { Ok(deepest) } else { Err(7) }
+}
+
+/// Asks the processor; of Intel's leaf 0x0A, that of a Skylake, so that every machine has it.
+fn snapshot() -> Snapshot {
+    Snapshot::capture(|leaf: u32, subleaf: u32| {
+        let own = core::arch::x86_64::__cpuid_count(leaf, subleaf);
+        let (eax, ebx, ecx, edx) = match leaf {
+            0 => (0x0A, 0x756E_6547, 0x6C65_746E, 0x4965_6E69),
+            0x0A => (0x0730_0404, 0, 0, 0x603),
+            _ => (own.eax, own.ebx, own.ecx, own.edx),
+        };
+        pmu_core::raw_cpuid::CpuIdResult { eax, ebx, ecx, edx }
+    })
+}
+
+extern "C" fn main() -> i32 {
+    let Ok(emon) = Emon::claim(&snapshot()) else { return 1 };
+    // SAFETY: nobody has looked at it yet.
+    unsafe { *INTERFACE.0.get() = Some(emon) };
+    let Some(emon) = crate::emon() else { return 1 };
+    match measure(emon) {
+        Ok(deepest) => {
+            print("deepest interrupt stack, bytes: ", deepest);
+            print("state of a processor with 8 counters, bytes: ", STATE);
+            i32::from(deepest > STACK_LIMIT) * 10 + i32::from(STATE > STATE_LIMIT) * 20
+        }
+        Err(what) => what,
+    }
+}
+
+fn print(what: &str, number: usize) {
+    let digit = |number: usize| b'0' + (number % 10) as u8;
+    let digits = [digit(number / 1000), digit(number / 100), digit(number / 10), digit(number)];
+    for text in [what.as_bytes(), &digits, b"\n"] {
+        // SAFETY: the system call `write` reads the bytes of a slice.
+        unsafe {
+            asm!(
+                "syscall",
+                inout("rax") 1usize => _,
+                in("rdi") 1usize,
+                in("rsi") text.as_ptr(),
+                in("rdx") text.len(),
+                out("rcx") _,
+                out("r11") _,
+            );
+        }
+    }
+}
