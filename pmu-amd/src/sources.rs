@@ -253,7 +253,8 @@ table! {
 
 /// Finds a row of [`SOURCES`].
 pub(crate) static INDEX: SourceIndex<512> = {
-    let mut names = [SourceNames { source: source(0), name: "", windows_spelling: None }; SOURCES.len()];
+    let mut names =
+        [SourceNames { source: source(0), name: "", windows_spelling: None }; SOURCES.len()];
     let mut row = 0;
     while row < SOURCES.len() {
         let Amd64Source { source, name, windows_spelling, .. } = SOURCES[row];
@@ -272,7 +273,8 @@ mod tests {
         for (index, entry) in SOURCES.iter().enumerate() {
             assert_eq!(INDEX.row(entry.source), Some(index));
         }
-        let found = (0..0x1_0000).filter_map(KProfileSource::new).filter(|s| INDEX.row(*s).is_some());
+        let found =
+            (0..0x1_0000).filter_map(KProfileSource::new).filter(|s| INDEX.row(*s).is_some());
         assert_eq!(found.count(), SOURCES.len());
     }
 }

@@ -120,7 +120,8 @@ pub static SOURCES: [EmonSource; 13] = [
 
 /// Finds a row of [`SOURCES`].
 pub(crate) static INDEX: SourceIndex<64> = {
-    let mut names = [SourceNames { source: source(0), name: "", windows_spelling: None }; SOURCES.len()];
+    let mut names =
+        [SourceNames { source: source(0), name: "", windows_spelling: None }; SOURCES.len()];
     let mut row = 0;
     while row < SOURCES.len() {
         let EmonSource { source, name, windows_spelling, .. } = SOURCES[row];
@@ -139,7 +140,8 @@ mod tests {
         for (index, entry) in SOURCES.iter().enumerate() {
             assert_eq!(INDEX.row(entry.source), Some(index));
         }
-        let found = (0..0x1_0000).filter_map(KProfileSource::new).filter(|s| INDEX.row(*s).is_some());
+        let found =
+            (0..0x1_0000).filter_map(KProfileSource::new).filter(|s| INDEX.row(*s).is_some());
         assert_eq!(found.count(), SOURCES.len());
     }
 }

@@ -1,9 +1,7 @@
 //! The source tables, against data files from other sources than the tables'.
 
 use pmu_amd::Amd64;
-use pmu_core::{
-    EventSelect, IntervalLimits, KProfileSource, ProfileInterface, ProfileSource,
-};
+use pmu_core::{EventSelect, IntervalLimits, KProfileSource, ProfileInterface, ProfileSource};
 use pmu_intel::Emon;
 use pmu_tests::{Row, data};
 

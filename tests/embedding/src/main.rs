@@ -142,7 +142,7 @@ fn guest(configuration: Configuration, cycles: EventKey) -> Result<(), i32> {
 extern "C" fn main() -> i32 {
     #[cfg(feature = "seeded-panic")]
     {
-        let index = VENDOR.load(Ordering::Relaxed) as usize;
+        let index = black_box(0usize);
         BUFFER[index].store(0, Ordering::Relaxed);
     }
     let intel = pmu_intel::Emon::claim(&snapshot(b"GenuineIntel", 0x0730_0402));
