@@ -1,0 +1,93 @@
+//! Starting a source, switching counters out and in, and one performance interrupt, each marked for a
+//! monitor that counts register accesses.
+
+use core::sync::atomic::Ordering;
+
+use pmu_core::{
+    IntervalLimits, KProfileSource, ProfileInterface, ProfileSource, SavedCounter, SavedCounters,
+};
+
+use crate::failure::Failure;
+use crate::pmu::MARK_NEXT;
+use crate::profile::Rate;
+use crate::serial::{Mark, mark};
+use crate::sessions::{Control, Sessions};
+use crate::{clock, line, workload};
+
+/// How many counters run meanwhile.
+const COUNTERS: usize = 4;
+/// After how long the one interrupt comes.
+const INTERRUPT_MS: u64 = 20;
+/// How long to wait for it.
+const PATIENCE_MS: u64 = 20_000;
+
+/// Does it with as many counters as there are, at most four; `counting` counts, at this rate.
+///
+/// # Errors
+/// Those of the interface; a counter that moved while it was switched out; no interrupt.
+pub fn run<I: ProfileInterface + Sync>(
+    sessions: &Sessions<'_, I>,
+    counting: KProfileSource,
+    rate: Rate,
+) -> Result<(), Failure> {
+    let interface = sessions.interface();
+    let others = || {
+        let sources = interface.sources().iter().skip(1).map(ProfileSource::source);
+        let wanted = COUNTERS.min(interface.counters().into()) - 1;
+        sources.filter(|s| *s != counting && interface.query(*s).is_supported()).take(wanted)
+    };
+    // None of them interrupts meanwhile.
+    for source in others().chain([counting]) {
+        interface.set_interval(source, IntervalLimits::EVENTS.max.into())?;
+    }
+    sessions.on(0, |session| {
+        others().try_for_each(|source| session.start(source))?;
+        mark(Mark::Start);
+        let started = session.start(counting);
+        mark(Mark::Rest);
+        started?;
+        switch(session, counting)
+    })?;
+    line!("marked {} start, {} switch", Mark::Start as u8, Mark::Switch as u8);
+
+    interface.set_interval_clamped(counting, rate.per(INTERRUPT_MS))?;
+    MARK_NEXT.store(true, Ordering::Relaxed);
+    sessions.on(0, |session| session.stop(counting).and_then(|()| session.start(counting)))?;
+    let begin = clock::now();
+    while MARK_NEXT.load(Ordering::Relaxed) {
+        workload::short_turn();
+        if clock::now() - begin > clock::milliseconds(PATIENCE_MS) {
+            return Err(Failure::Wrong("a counter did not interrupt"));
+        }
+    }
+    sessions
+        .on(0, |session| others().chain([counting]).try_for_each(|source| session.stop(source)))?;
+    line!("marked {} interrupt", Mark::Interrupt as u8);
+    Ok(())
+}
+
+/// What a scheduler does with a thread that has counters: out, another thread's turn, in.
+fn switch<I: ProfileInterface + Sync>(
+    session: &mut Control<'_, I>,
+    counting: KProfileSource,
+) -> Result<(), Failure> {
+    let mut thread = SavedCounters::<[SavedCounter; 16]>::new();
+    let before = session.read(counting)?;
+    mark(Mark::Switch);
+    let saved = session.save(&mut thread, |_| ());
+    mark(Mark::Rest);
+    saved?;
+    workload::turn(); // another thread's
+    mark(Mark::Switch);
+    let restored = session.restore(&thread);
+    mark(Mark::Rest);
+    restored?;
+    let between = session.read(counting)?;
+    workload::turn(); // its own
+    let after = session.read(counting)?;
+    line!("switch counters {} out {} in {}", thread.len(), between - before, after - between);
+    if between - before > (after - between) / 2 {
+        return Err(Failure::Wrong("a counter moved while it was switched out"));
+    }
+    Ok(())
+}

@@ -1,0 +1,64 @@
+//! Loops whose instructions and branches were counted by hand, counted by the processor.
+
+use core::hint::black_box;
+
+use pmu_core::{InterfaceError, IntervalLimits, KProfileSource, ProfileInterface};
+
+use crate::failure::Failure;
+use crate::line;
+use crate::sessions::{Control, Sessions};
+use crate::workload::{COUNTED, Counted, EMPTY};
+
+/// Counts each loop's instructions and branches, and compares them with the known numbers.
+///
+/// # Errors
+/// Those of the interface; a number that is not the known one.
+pub fn run<I: ProfileInterface + Sync>(sessions: &Sessions<'_, I>) -> Result<(), Failure> {
+    let instructions = |counted: &Counted| counted.instructions;
+    let branches = |counted: &Counted| counted.branches;
+    compare(sessions, KProfileSource::TOTAL_ISSUES, instructions)?;
+    compare(sessions, KProfileSource::BRANCH_INSTRUCTIONS, branches)
+}
+
+fn compare<I: ProfileInterface + Sync>(
+    sessions: &Sessions<'_, I>,
+    source: KProfileSource,
+    known: fn(&Counted) -> u64,
+) -> Result<(), Failure> {
+    let name = source.general_name().unwrap_or("");
+    if !sessions.interface().query(source).is_supported() {
+        line!("count {} unsupported", name);
+        return Ok(());
+    }
+    // No interrupt comes in between.
+    sessions.interface().set_interval(source, IntervalLimits::EVENTS.max.into())?;
+    let mut right = true;
+    for counted in &COUNTED {
+        let count = sessions.on(0, |session| {
+            session.start(source)?;
+            let around = measure(session, source, EMPTY)?;
+            let count = measure(session, source, counted.run)?.wrapping_sub(around);
+            session.stop(source)?;
+            Ok::<u64, InterfaceError>(count)
+        })?;
+        right &= count == known(counted);
+        line!("count {} {} {} expected {}", name, counted.name, count, known(counted));
+    }
+    if right { Ok(()) } else { Err(Failure::Wrong("a count is not the known one")) }
+}
+
+/// What passes between two readings with `run` between them. What is not `run`'s is the same each time,
+/// so this is one piece of code.
+#[inline(never)]
+fn measure<I: ProfileInterface + Sync>(
+    session: &Control<'_, I>,
+    source: KProfileSource,
+    run: extern "C" fn(),
+) -> Result<u64, InterfaceError> {
+    let run = black_box(run);
+    x86_64::instructions::interrupts::without_interrupts(|| {
+        let before = session.read(source)?;
+        run();
+        Ok(session.read(source)?.wrapping_sub(before))
+    })
+}

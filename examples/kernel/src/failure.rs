@@ -1,0 +1,69 @@
+//! Why a run ends early.
+
+use core::fmt;
+
+use pmu_core::{InterfaceError, MsrFault};
+use pmu_intel::debug_store::ControlAreaError;
+use pmu_kprofile::trace::TraceError;
+use pmu_kprofile::{CreateError, ProfileError};
+
+use crate::serial::End;
+
+/// Why a run ends early.
+#[derive(Clone, Copy, Debug)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub enum Failure {
+    /// The interface refused.
+    Interface(InterfaceError),
+    /// A profile object could not be created.
+    Create(CreateError),
+    /// A profile could not be started or stopped.
+    Profile(ProfileError),
+    /// Tracing could not be configured.
+    Trace(TraceError),
+    /// A Debug Store area could not be created.
+    Area(ControlAreaError),
+    /// A register faulted.
+    Fault(MsrFault),
+    /// What came out is not what it should be.
+    Wrong(&'static str),
+}
+
+impl Failure {
+    /// How the machine ends.
+    pub fn end(self) -> End {
+        if let Self::Wrong(_) = self { End::Wrong } else { End::Error }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Interface(error) => error.fmt(f),
+            Self::Create(error) => error.fmt(f),
+            Self::Profile(error) => error.fmt(f),
+            Self::Trace(error) => error.fmt(f),
+            Self::Area(error) => error.fmt(f),
+            Self::Fault(fault) => fault.fmt(f),
+            Self::Wrong(what) => f.write_str(what),
+        }
+    }
+}
+
+macro_rules! from {
+    ($($error:ty => $variant:ident;)*) => {
+        $(impl From<$error> for Failure {
+            fn from(error: $error) -> Self {
+                Self::$variant(error)
+            }
+        })*
+    };
+}
+from! {
+    InterfaceError => Interface;
+    CreateError => Create;
+    ProfileError => Profile;
+    TraceError => Trace;
+    ControlAreaError => Area;
+    MsrFault => Fault;
+}

@@ -1,0 +1,139 @@
+//! The interrupt descriptor table, the stubs that it points to, and who handles what.
+
+use core::arch::naked_asm;
+
+use pmu_core::FaultFixup;
+use spin::Once;
+use x86_64::VirtAddr;
+use x86_64::structures::idt::InterruptDescriptorTable;
+
+use crate::processor::{DOUBLE_FAULT_STACK, NMI_STACK};
+use crate::serial::{End, exit};
+use crate::{apic, line, pmu, smp};
+
+/// The vector of the local APIC's timer.
+pub const TIMER: u8 = 0x40;
+/// The vector of the performance interrupt, where it is not delivered as NMI.
+pub const PERFORMANCE: u8 = 0x41;
+/// The vector of an interrupt from another processor that wants a function run here.
+pub const CALL: u8 = 0x42;
+/// Where the local APIC sends what went away again.
+pub const SPURIOUS: u8 = 0xFF;
+
+const NMI: u8 = 2;
+const UNDEFINED: u8 = 6;
+const DOUBLE_FAULT: u8 = 8;
+const GENERAL_PROTECTION: u8 = 13;
+const PAGE_FAULT: u8 = 14;
+
+/// What a stub and the processor push, lowest address first.
+#[derive(Debug)]
+#[repr(C)]
+pub struct TrapFrame {
+    registers: [u64; 15],
+    /// Which stub.
+    pub vector: u64,
+    /// The exception's error code, or 0.
+    pub error: u64,
+    /// Where the interrupt returns to.
+    pub rip: u64,
+    /// The interrupted code segment.
+    pub cs: u64,
+    /// The interrupted flags.
+    pub rflags: u64,
+    rsp: u64,
+    ss: u64,
+}
+
+/// A stub: pushes what the processor did not, and the vector.
+macro_rules! stub {
+    ($name:ident, $vector:expr, $error:literal) => {
+        #[unsafe(naked)]
+        extern "C" fn $name() {
+            naked_asm!($error, "push {}", "jmp {}", const $vector, sym save_and_handle)
+        }
+    };
+    ($name:ident, $vector:expr) => { stub!($name, $vector, "push 0"); };
+    ($name:ident, $vector:expr, with error) => { stub!($name, $vector, ""); };
+}
+
+stub!(nmi, NMI);
+stub!(undefined, UNDEFINED);
+stub!(double_fault, DOUBLE_FAULT, with error);
+stub!(general_protection, GENERAL_PROTECTION, with error);
+stub!(page_fault, PAGE_FAULT, with error);
+stub!(timer, TIMER);
+stub!(performance, PERFORMANCE);
+stub!(call, CALL);
+stub!(spurious, SPURIOUS as i32);
+
+#[unsafe(naked)]
+extern "C" fn save_and_handle() {
+    naked_asm!(
+        "push rax; push rbx; push rcx; push rdx; push rsi; push rdi; push rbp",
+        "push r8; push r9; push r10; push r11; push r12; push r13; push r14; push r15",
+        "cld",
+        "mov rdi, rsp",
+        // The processor aligned the stack to 16 before it pushed; 22 words have been pushed since.
+        "call {}",
+        "pop r15; pop r14; pop r13; pop r12; pop r11; pop r10; pop r9; pop r8",
+        "pop rbp; pop rdi; pop rsi; pop rdx; pop rcx; pop rbx; pop rax",
+        "add rsp, 16",
+        "iretq",
+        sym handle,
+    )
+}
+
+extern "C" fn handle(frame: &mut TrapFrame) {
+    match frame.vector as u8 {
+        NMI => pmu::performance_interrupt(frame),
+        PERFORMANCE => {
+            pmu::performance_interrupt(frame);
+            apic::end_of_interrupt();
+        }
+        TIMER => {
+            pmu::timer_interrupt(frame);
+            apic::end_of_interrupt();
+        }
+        CALL => {
+            smp::serve();
+            apic::end_of_interrupt();
+        }
+        SPURIOUS => {}
+        vector => {
+            if let GENERAL_PROTECTION | UNDEFINED = vector
+                && let Some(resume) = FaultFixup::resume_at(frame.rip)
+            {
+                frame.rip = resume;
+                return;
+            }
+            line!("failed exception {} error {:#x} at {:#x}", vector, frame.error, frame.rip);
+            exit(End::Exception)
+        }
+    }
+}
+
+/// Loads the table on this processor, whose segments are set.
+pub fn initialise() {
+    static TABLE: Once<InterruptDescriptorTable> = Once::new();
+    let address = |stub: extern "C" fn()| VirtAddr::new(stub as usize as u64);
+    let table = TABLE.call_once(|| {
+        let mut table = InterruptDescriptorTable::new();
+        // SAFETY: each stub returns as its vector demands, and a stack is a processor's own.
+        unsafe {
+            let entry = table.non_maskable_interrupt.set_handler_addr(address(nmi));
+            entry.set_stack_index(NMI_STACK);
+            let entry = table.double_fault.set_handler_addr(address(double_fault));
+            entry.set_stack_index(DOUBLE_FAULT_STACK);
+            table.invalid_opcode.set_handler_addr(address(undefined));
+            table.general_protection_fault.set_handler_addr(address(general_protection));
+            table.page_fault.set_handler_addr(address(page_fault));
+            table[TIMER].set_handler_addr(address(timer));
+            table[PERFORMANCE].set_handler_addr(address(performance));
+            table[CALL].set_handler_addr(address(call));
+            table[SPURIOUS].set_handler_addr(address(spurious));
+        }
+        table
+    });
+    table.load();
+}

@@ -1,0 +1,216 @@
+//! A kernel that finds its PMU, counts with it, and profiles itself: what a kernel of your own does to
+//! embed the pmu crates. Read `pmu`, then `sessions`, then [`use_pmu`] here and what it calls.
+#![no_std]
+#![no_main]
+
+mod apic;
+mod boot;
+mod clock;
+mod costs;
+mod critical;
+mod exact;
+mod failure;
+mod interrupts;
+mod others;
+mod pmu;
+mod processor;
+mod profile;
+mod report;
+mod serial;
+mod sessions;
+mod smp;
+mod trace;
+mod workload;
+
+use core::panic::PanicInfo;
+use core::sync::atomic::Ordering;
+
+use pmu_amd::{Amd64, Amd64Source};
+use pmu_core::raw_cpuid::native_cpuid::CpuIdReaderNative;
+use pmu_core::{
+    Availability, Counter, EventSelect, KProfileSource, ProfileInterface, ProfileSource, Snapshot,
+    TimeSource,
+};
+use pmu_intel::{Emon, EmonSource};
+
+use boot::{CommandLine, Door};
+use failure::Failure;
+use pmu::Delivery;
+use profile::{Meaning, Plan, Rate};
+use serial::{End, Serial, exit};
+use sessions::Sessions;
+
+/// The longest table of sources is AMD's.
+const MOST_SOURCES: usize = pmu_amd::SOURCES.len();
+
+/// Where the boot processor arrives from `boot.s`, with interrupts off.
+#[unsafe(no_mangle)]
+extern "C" fn kernel_main(door: u32, information: u32) -> ! {
+    Serial::initialise();
+    let door = Door::from_number(door);
+    // SAFETY: nothing was written to memory yet but the kernel's own.
+    let words = unsafe { CommandLine::read(door, information) };
+    processor::initialise(0);
+    interrupts::initialise();
+    apic::initialise();
+    clock::measure();
+    smp::start();
+    x86_64::instructions::interrupts::enable();
+    line!("boot {} processors {}", door.name(), smp::processors());
+
+    match find_pmu(&words) {
+        Ok(()) => {
+            line!("end good");
+            exit(End::Good)
+        }
+        Err(failure) => {
+            line!("failed {}", failure);
+            exit(failure.end())
+        }
+    }
+}
+
+/// Which interface has this machine? It is decided once; every processor uses it.
+fn find_pmu(words: &CommandLine) -> Result<(), Failure> {
+    let snapshot = Snapshot::capture(CpuIdReaderNative);
+    let found = match (Emon::claim(&snapshot), Amd64::claim(&snapshot)) {
+        (Ok(emon), _) => use_pmu(pmu::INTEL.call_once(|| emon), &snapshot, words, &intel_meaning),
+        (_, Ok(amd64)) => {
+            let meaning = |source: &Amd64Source| amd_meaning(source, snapshot.family());
+            use_pmu(pmu::AMD.call_once(|| amd64), &snapshot, words, &meaning)
+        }
+        (Err(intel), Err(amd)) => {
+            line!("pmu none: {}", intel.or(amd));
+            Ok(false)
+        }
+    }?;
+    if !found {
+        use_pmu(&pmu::TIME_ONLY, &snapshot, words, &|_: &TimeSource| Meaning::Even)?;
+    }
+    Ok(())
+}
+
+/// Everything that this kernel does with an interface. `false`: its counters do not answer.
+fn use_pmu<I: ProfileInterface + Sync>(
+    interface: &'static I,
+    snapshot: &Snapshot,
+    words: &CommandLine,
+    meaning: &dyn Fn(&I::Source) -> Meaning,
+) -> Result<bool, Failure> {
+    let mut sessions = match Sessions::open(interface, words.freeze) {
+        Ok(sessions) => sessions,
+        Err(error) => {
+            line!("pmu none: {}: {}", I::NAME, error);
+            return Ok(false);
+        }
+    };
+    let width = interface.counter(0).map_or(0, |counter| counter.width());
+    line!("pmu {} counters {} width {}", I::NAME, interface.counters(), width);
+
+    let samples = words.samples();
+    let rates = list_sources(&sessions, meaning, samples)?;
+    if words.exact {
+        exact::run(&sessions)?;
+    }
+
+    // What counts, and is not just another name of what does: the first such source stands for all
+    // where one is enough.
+    let mut first = None;
+    Plan::by_time(samples).run_here(&mut sessions)?;
+    for (row, rate) in interface.sources().iter().zip(rates) {
+        let Some(rate) = rate.filter(|rate| row.canonical().is_none() && !rate.is_rare(samples))
+        else {
+            continue;
+        };
+        let meaning = meaning(row);
+        let known = (row.source(), row.name(), meaning);
+        let deliveries: &[Delivery] = match meaning {
+            Meaning::Unverified => &[Delivery::Nmi],
+            Meaning::Even | Meaning::Known => &[Delivery::Nmi, Delivery::Vector],
+        };
+        let samples = if meaning == Meaning::Unverified { samples.div_ceil(10) } else { samples };
+        for delivery in deliveries {
+            sessions.deliver(*delivery);
+            Plan::by_counter(known, rate, *delivery, samples).run_here(&mut sessions)?;
+        }
+        if meaning != Meaning::Unverified {
+            first.get_or_insert((known, rate));
+        }
+    }
+
+    sessions.deliver(Delivery::Nmi);
+    if let Some(((source, ..), rate)) = first {
+        costs::run(&sessions, source, rate)?;
+    }
+    let plan = match first {
+        Some((known, rate)) => Plan::by_counter(known, rate, Delivery::Nmi, samples),
+        None => Plan::by_time(samples),
+    };
+    trace::run(snapshot, &mut sessions, &plan)?;
+    if smp::processors() > 1 {
+        // There, being started and stopped has a share of its own, so the others' are not known.
+        let meaning = Meaning::Known;
+        others::run(Plan { processor: 1, meaning, ..plan }, &mut sessions)?;
+    }
+    let spurious = pmu::SPURIOUS.load(Ordering::Relaxed);
+    line!("spurious {}", spurious);
+    sessions.shut_down()?;
+    Ok(true)
+}
+
+/// Prints each source that this machine supports: how far it can be relied upon, and whether it counts
+/// often enough for so many samples. Gives the counter sources' rates, by row of the table.
+fn list_sources<I: ProfileInterface + Sync>(
+    sessions: &Sessions<'_, I>,
+    meaning: &dyn Fn(&I::Source) -> Meaning,
+    samples: u64,
+) -> Result<[Option<Rate>; MOST_SOURCES], Failure> {
+    let mut rates = [None; MOST_SOURCES];
+    for (row, place) in sessions.interface().sources().iter().zip(&mut rates) {
+        let source = row.source();
+        let information = sessions.on(0, |session| session.query(source));
+        let availability = match information.availability {
+            Availability::Unsupported => continue,
+            Availability::Declared => "declared",
+            Availability::Proven => "proven",
+        };
+        if source == KProfileSource::TIME {
+            line!("source {} {} timer", row.name(), availability);
+            continue;
+        }
+        let rate = *place.insert(Rate::of(source, sessions)?);
+        let counts = match rate.events {
+            0 => "silent",
+            _ if rate.is_rare(samples) => "rare",
+            _ => "counts",
+        };
+        let verified = if meaning(row) == Meaning::Unverified { "unverified" } else { "verified" };
+        line!("source {} {} {} {} {}", row.name(), availability, verified, counts, rate.events);
+    }
+    Ok(rates)
+}
+
+/// Intel's events are architectural; cycles, instructions and branches pass evenly here.
+fn intel_meaning(source: &EmonSource) -> Meaning {
+    match source.event_bit() {
+        Some(0 | 1 | 2 | 5) => Meaning::Even,
+        _ => Meaning::Known,
+    }
+}
+
+/// The events of the table are those of family 0xF. Of them these have kept their codes on every family:
+/// cycles, instructions, branches, taken branches; and those of the branches that were mispredicted.
+fn amd_meaning(source: &Amd64Source, family: u16) -> Meaning {
+    match source.select().event_number() {
+        0x76 | 0xC0 | 0xC2 | 0xC4 => Meaning::Even,
+        0xC3 | 0xC5 => Meaning::Known,
+        _ if family == 0xF => Meaning::Known,
+        _ => Meaning::Unverified,
+    }
+}
+
+#[panic_handler]
+fn panic(information: &PanicInfo<'_>) -> ! {
+    line!("failed panic {}", report::text(information));
+    exit(End::Panic)
+}

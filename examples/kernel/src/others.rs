@@ -1,0 +1,60 @@
+//! Profiles of another processor: started and stopped from here while it is being interrupted.
+
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use pmu_core::{InterruptFrame, KProfileSource, ProfileInterface};
+use pmu_kprofile::{ProfileCallback, ProfileObject, Rules};
+
+use crate::failure::Failure;
+use crate::pmu::PROFILES;
+use crate::profile::Plan;
+use crate::sessions::Sessions;
+use crate::{clock, line, smp};
+
+/// How long the second profile is started each time.
+const INTERVAL_MS: u64 = 100;
+
+/// Counts what was interrupted where.
+struct Counts {
+    here: AtomicU64,
+    elsewhere: AtomicU64,
+}
+
+impl ProfileCallback for Counts {
+    fn profile_interrupt(&self, frame: &dyn InterruptFrame, _: KProfileSource) {
+        let here = frame.processor().index() == 0;
+        (if here { &self.here } else { &self.elsewhere }).fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Profiles processor 1 by `plan` while it executes the workload, and meanwhile starts and stops a
+/// second profile, by time on all processors, again and again.
+///
+/// # Errors
+/// Those of the plan; a second profile without interrupts.
+pub fn run<I: ProfileInterface + Sync>(
+    plan: Plan,
+    sessions: &mut Sessions<'_, I>,
+) -> Result<(), Failure> {
+    let counts = Counts { here: AtomicU64::new(0), elsewhere: AtomicU64::new(0) };
+    let second = ProfileObject::callback(Rules::LATEST, KProfileSource::TIME, &counts)?;
+    let mut restarts = 0;
+    smp::set_busy(true);
+    let outcome = plan.run(sessions, |sessions| {
+        // SAFETY: object and counts are on this stack until `stop`, which follows.
+        unsafe { PROFILES.start_borrowed(&second, sessions)? };
+        clock::wait(INTERVAL_MS);
+        PROFILES.stop(&second, sessions)?;
+        restarts += 1;
+        Ok(())
+    });
+    smp::set_busy(false);
+    outcome?;
+    let (here, elsewhere) =
+        (counts.here.load(Ordering::Relaxed), counts.elsewhere.load(Ordering::Relaxed));
+    line!("restarts {} here {} elsewhere {}", restarts, here, elsewhere);
+    if here == 0 || elsewhere == 0 {
+        return Err(Failure::Wrong("the second profile did not interrupt every processor"));
+    }
+    Ok(())
+}

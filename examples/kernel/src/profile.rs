@@ -1,0 +1,238 @@
+//! Profiling: which sources count here, and where in the kernel their events happen.
+
+use core::sync::atomic::{AtomicU32, Ordering};
+
+use pmu_core::{IntervalLimits, KProfileSource, ProcessorNumber, ProfileInterface};
+use pmu_kprofile::{Affinity, BasicProfile, ProfileObject, Rules};
+
+use crate::failure::Failure;
+use crate::pmu::{Delivery, PROFILES};
+use crate::sessions::Sessions;
+use crate::{clock, line, workload};
+
+/// The time between interrupts that intervals are chosen for.
+const PERIOD_MS: u64 = 4;
+/// How long a source is watched to see whether it counts.
+const WATCHED_MS: u64 = 10;
+/// 16 bytes of code a bucket.
+const BUCKET_LOG2: u32 = 4;
+/// Enough for the workload.
+const BUCKET_COUNT: usize = 64;
+/// From so many samples on, the shares are checked: 5 points are three standard deviations.
+const ENOUGH: u64 = 1_000;
+/// How far a share may be from the known one, in tenths of a percent.
+const TOLERANCE: u64 = 50;
+
+static BUCKETS: [AtomicU32; BUCKET_COUNT] = [const { AtomicU32::new(0) }; BUCKET_COUNT];
+
+/// What is known of a source's event on this machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Meaning {
+    /// It is what the name says, and passes evenly in the workload: the functions' shares are known.
+    Even,
+    /// It is what the name says.
+    Known,
+    /// The processor may count something else.
+    Unverified,
+}
+
+/// What a source was seen to do.
+#[derive(Clone, Copy, Debug)]
+pub struct Rate {
+    /// Events that it counted.
+    pub events: u64,
+    /// In so many ticks of the time-stamp counter.
+    pub ticks: u64,
+}
+
+impl Rate {
+    /// Watches a counter source for a while, without interrupts.
+    ///
+    /// # Errors
+    /// Those of starting, reading and stopping.
+    pub fn of<I: ProfileInterface + Sync>(
+        source: KProfileSource,
+        sessions: &Sessions<'_, I>,
+    ) -> Result<Self, Failure> {
+        sessions.interface().set_interval(source, IntervalLimits::EVENTS.max.into())?;
+        let rate = sessions.on(0, |session| {
+            session.start(source)?;
+            let begin = clock::now();
+            while clock::now() - begin < clock::milliseconds(WATCHED_MS) {
+                workload::short_turn();
+            }
+            let rate =
+                session.read(source).map(|events| Self { events, ticks: clock::now() - begin });
+            session.stop(source).and(rate)
+        })?;
+        Ok(rate)
+    }
+
+    /// Whether so many samples would take too long, at the shortest interval.
+    pub fn is_rare(&self, samples: u64) -> bool {
+        self.per(patience_ms(samples) / 2) < samples * u64::from(IntervalLimits::EVENTS.min)
+    }
+
+    /// The interval for an interrupt each `milliseconds`, before limits.
+    pub fn per(&self, milliseconds: u64) -> u64 {
+        (u128::from(self.events) * u128::from(clock::milliseconds(milliseconds))
+            / u128::from(self.ticks.max(1))) as u64
+    }
+}
+
+/// What to profile, and for how long.
+#[derive(Clone, Copy, Debug)]
+pub struct Plan {
+    /// The source.
+    pub source: KProfileSource,
+    /// Its name.
+    pub name: &'static str,
+    /// How its interrupt comes; `None`: by the timer.
+    pub delivery: Option<Delivery>,
+    /// The interval, before limits.
+    pub interval: u64,
+    /// The processor.
+    pub processor: u16,
+    /// How many samples to take.
+    pub samples: u64,
+    /// Whether the shares are known.
+    pub meaning: Meaning,
+}
+
+impl Plan {
+    /// Profiling by time.
+    pub fn by_time(samples: u64) -> Self {
+        Self {
+            source: KProfileSource::TIME,
+            name: "ProfileTime",
+            delivery: None,
+            interval: PERIOD_MS * 10_000,
+            processor: 0,
+            samples,
+            meaning: Meaning::Even,
+        }
+    }
+
+    /// Profiling by a counter source that was seen to count.
+    pub fn by_counter(
+        (source, name, meaning): (KProfileSource, &'static str, Meaning),
+        rate: Rate,
+        delivery: Delivery,
+        samples: u64,
+    ) -> Self {
+        let interval = rate.per(PERIOD_MS);
+        Self { source, name, delivery: Some(delivery), interval, processor: 0, samples, meaning }
+    }
+
+    /// Profiles this processor, which executes the workload.
+    ///
+    /// # Errors
+    /// See [`run`](Self::run).
+    pub fn run_here<I: ProfileInterface + Sync>(
+        &self,
+        sessions: &mut Sessions<'_, I>,
+    ) -> Result<(), Failure> {
+        self.run(sessions, |_| {
+            workload::turn();
+            Ok(())
+        })
+    }
+
+    /// Profiles the workload's code while `meanwhile` runs, again and again, until there are enough samples.
+    ///
+    /// # Errors
+    /// Those of the interface and of profile objects; too few samples; shares that are not the known.
+    pub fn run<I: ProfileInterface + Sync>(
+        &self,
+        sessions: &mut Sessions<'_, I>,
+        mut meanwhile: impl FnMut(&mut Sessions<'_, I>) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        sessions.interface().set_interval_clamped(self.source, self.interval)?;
+        for bucket in &BUCKETS {
+            bucket.store(0, Ordering::Relaxed);
+        }
+        let (start, end) = workload::code();
+        let processor = ProcessorNumber::from_index(self.processor);
+        let object = ProfileObject::basic(
+            Rules::LATEST,
+            BasicProfile {
+                process: None,
+                base: start,
+                size: end - start,
+                bucket_log2: BUCKET_LOG2,
+                buffer: &BUCKETS,
+                source: self.source,
+                affinity: Some(Affinity::of(processor)),
+            },
+            sessions,
+        )?;
+        let patience = clock::milliseconds(patience_ms(self.samples));
+        let (before, begin) = (PROFILES.statistics(), clock::now());
+        // SAFETY: the object is on this stack until `stop`, which follows on every way out.
+        unsafe { PROFILES.start_borrowed(&object, sessions)? };
+        let mut outcome = Ok(());
+        while outcome.is_ok() && sampled() < self.samples && clock::now() - begin < patience {
+            outcome = meanwhile(sessions);
+        }
+        PROFILES.stop(&object, sessions)?;
+        outcome?;
+        let missed = PROFILES.statistics().missed - before.missed;
+        self.report(missed)
+    }
+
+    /// Prints the histogram by function. What no bucket is for was executing elsewhere in the kernel.
+    fn report(&self, elsewhere: u64) -> Result<(), Failure> {
+        let delivery = self.delivery.map_or("timer", Delivery::name);
+        let (by, processor, samples) = (self.name, self.processor, sampled());
+        line!("samples {} {} {} {}", by, delivery, processor, samples);
+        if samples < self.samples {
+            return Err(Failure::Wrong("too few samples came in time"));
+        }
+        let share = |name, found: u64| {
+            let tenths = found * 1_000 / (samples + elsewhere);
+            let (percent, tenth) = (tenths / 10, tenths % 10);
+            let bar = bar(tenths);
+            line!("share {} {} {} {} {}.{}{}", by, delivery, processor, name, percent, tenth, bar);
+            tenths
+        };
+        let mut right = true;
+        for function in workload::functions() {
+            let tenths = share(function.name, samples_in(function.start, function.end));
+            right &= tenths.abs_diff(u64::from(function.share) * 10) <= TOLERANCE;
+        }
+        share("elsewhere", elsewhere);
+        if self.meaning == Meaning::Even && samples >= ENOUGH && !right {
+            return Err(Failure::Wrong("a function's share is not its known one"));
+        }
+        Ok(())
+    }
+}
+
+/// How long to wait for so many samples: their interrupts may cost much more than their interval.
+fn patience_ms(samples: u64) -> u64 {
+    samples * PERIOD_MS * 25 + 20_000
+}
+
+/// Samples in all buckets.
+fn sampled() -> u64 {
+    BUCKETS.iter().map(|bucket| u64::from(bucket.load(Ordering::Relaxed))).sum()
+}
+
+/// Samples in a function, whose ends are multiples of a bucket's size.
+fn samples_in(start: u64, end: u64) -> u64 {
+    let (base, _) = workload::code();
+    let bucket = |address: u64| (address - base) as usize >> BUCKET_LOG2;
+    BUCKETS[bucket(start)..bucket(end)]
+        .iter()
+        .map(|bucket| u64::from(bucket.load(Ordering::Relaxed)))
+        .sum()
+}
+
+/// A space, and a character for each two percent; nothing below that.
+fn bar(tenths: u64) -> &'static str {
+    const BAR: &str = " ##################################################";
+    match tenths as usize / 20 {
+        0 => "",
+        length => &BAR[..=length.min(BAR.len() - 1)],
+    }
+}

@@ -1,0 +1,94 @@
+//! The ports that speak to whoever runs the machine: COM1, the debug exit, and a monitor's marks.
+//!
+//! Read first: National Semiconductor, PC16550D data sheet, "Registers".
+
+use core::fmt;
+
+use x86_64::instructions::hlt;
+use x86_64::instructions::port::Port;
+
+/// COM1's first register.
+const COM1: u16 = 0x3F8;
+/// QEMU's `isa-debug-exit`, at the address that `run.sh` gives it.
+const DEBUG_EXIT: u16 = 0xF4;
+/// Where a monitor that counts register accesses takes marks; elsewhere nobody is there.
+const MARK: u16 = 0xE8;
+
+/// COM1: 115,200 baud, 8 bits, no parity, polled.
+#[derive(Debug)]
+pub struct Serial;
+
+impl Serial {
+    /// Sets the line up.
+    pub fn initialise() {
+        // Interrupts off; divisor 1; 8N1; FIFOs on and empty; RTS and DTR.
+        for (register, value) in [(1, 0), (3, 0x80), (0, 1), (1, 0), (3, 0x03), (2, 0x07), (4, 3)] {
+            // SAFETY: COM1 is this module's alone.
+            unsafe { Port::<u8>::new(COM1 + register).write(value) };
+        }
+    }
+
+    /// Sends bytes as they are.
+    pub fn send(bytes: &[u8]) {
+        for byte in bytes {
+            // SAFETY: as above. Bit 5 of the line status: there is room.
+            unsafe {
+                while Port::<u8>::new(COM1 + 5).read() & 1 << 5 == 0 {}
+                Port::<u8>::new(COM1).write(*byte);
+            }
+        }
+    }
+}
+
+impl fmt::Write for Serial {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        Self::send(text.as_bytes());
+        Ok(())
+    }
+}
+
+/// How a run ends. QEMU, and a monitor like it, exit with twice the value plus one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum End {
+    /// Everything was as it should be: status 33.
+    Good = 0x10,
+    /// A panic: status 3.
+    Panic = 1,
+    /// An operation of the crates failed: status 5.
+    Error = 2,
+    /// What was counted or sampled is not what it should be: status 7.
+    Wrong = 3,
+    /// An exception that nobody expected: status 9.
+    Exception = 4,
+}
+
+/// Ends the machine, or stands still where it can not be ended.
+pub fn exit(end: End) -> ! {
+    // SAFETY: writing there ends the machine, or does nothing.
+    unsafe { Port::<u8>::new(DEBUG_EXIT).write(end as u8) };
+    loop {
+        x86_64::instructions::interrupts::disable();
+        hlt();
+    }
+}
+
+/// What a monitor is to count accesses for, from now on. Any context.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Mark {
+    /// Nothing in particular.
+    Rest = 0,
+    /// Starting one source more.
+    Start = 1,
+    /// Switching all counters out and in.
+    Switch = 2,
+    /// Servicing one performance interrupt.
+    Interrupt = 3,
+}
+
+/// Sets a mark.
+pub fn mark(mark: Mark) {
+    // SAFETY: a monitor takes a note; elsewhere the port is unused.
+    unsafe { Port::<u8>::new(MARK).write(mark as u8) };
+}

@@ -1,0 +1,173 @@
+//! The other processors: starting them, and running a function on one.
+
+use core::cell::UnsafeCell;
+use core::ptr;
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicUsize, Ordering};
+
+use x86_64::instructions::interrupts;
+
+use crate::processor::{self, MAX_PROCESSORS};
+use crate::serial::{End, exit};
+use crate::{apic, clock, line, workload};
+
+/// Where the others begin, in real mode: a page that firmware and loaders leave alone.
+const TRAMPOLINE: usize = 0x8000;
+/// How long to wait for them.
+const PATIENCE_MS: u64 = 100;
+/// How long a function may take on another processor.
+const CALL_MS: u64 = 10_000;
+
+unsafe extern "C" {
+    static trampoline_start: u8;
+    static trampoline_end: u8;
+}
+
+/// How many have arrived; those that come too late are not used.
+static ARRIVED: AtomicUsize = AtomicUsize::new(1);
+static PROCESSORS: AtomicUsize = AtomicUsize::new(1);
+static APIC_IDS: [AtomicU8; MAX_PROCESSORS] = [const { AtomicU8::new(0) }; MAX_PROCESSORS];
+static BUSY: AtomicBool = AtomicBool::new(false);
+static CALLS: [Mailbox; MAX_PROCESSORS] = [const { Mailbox::new() }; MAX_PROCESSORS];
+
+/// How many processors there are to use.
+pub fn processors() -> usize {
+    PROCESSORS.load(Ordering::Acquire)
+}
+
+/// Starts whatever other processors there are, and waits a while for them. Boot processor.
+pub fn start() {
+    let (start, end) = (&raw const trampoline_start, &raw const trampoline_end);
+    // SAFETY: the page is memory that nobody uses, and the code is shorter.
+    unsafe {
+        ptr::copy_nonoverlapping(start, TRAMPOLINE as *mut u8, end.offset_from(start) as usize);
+    }
+    apic::start_others((TRAMPOLINE >> 12) as u8);
+    // CPUID says how many there can be; fewer may come.
+    let declared = core::arch::x86_64::__cpuid(1).ebx as usize >> 16 & 0xFF;
+    let begin = clock::now();
+    while ARRIVED.load(Ordering::Acquire) < declared.min(MAX_PROCESSORS)
+        && clock::now() - begin < clock::milliseconds(PATIENCE_MS)
+    {
+        core::hint::spin_loop();
+    }
+    PROCESSORS.store(ARRIVED.load(Ordering::Acquire), Ordering::Release);
+}
+
+/// Where another processor arrives from `boot.s`, with interrupts off.
+#[unsafe(no_mangle)]
+extern "C" fn processor_main(number: usize) -> ! {
+    processor::initialise(number);
+    crate::interrupts::initialise();
+    apic::initialise();
+    APIC_IDS[number].store(apic::id(), Ordering::Relaxed);
+    while ARRIVED.load(Ordering::Relaxed) != number {
+        core::hint::spin_loop();
+    }
+    ARRIVED.store(number + 1, Ordering::Release);
+    loop {
+        if BUSY.load(Ordering::Relaxed) {
+            interrupts::enable();
+            workload::turn();
+        } else {
+            interrupts::disable();
+            if !BUSY.load(Ordering::Relaxed) {
+                interrupts::enable_and_hlt();
+            }
+        }
+    }
+}
+
+/// Lets the other processors execute the workload, or nothing.
+pub fn set_busy(busy: bool) {
+    BUSY.store(busy, Ordering::Relaxed);
+    for id in APIC_IDS.iter().take(processors()).skip(1) {
+        apic::call(id.load(Ordering::Relaxed));
+    }
+}
+
+/// Where a processor finds what it is to run. Each field has one writer.
+struct Mailbox {
+    /// The requester's.
+    call: AtomicPtr<Call>,
+    /// The requester's: how many calls there were.
+    requested: AtomicUsize,
+    /// The processor's: how many it has run.
+    served: AtomicUsize,
+}
+
+impl Mailbox {
+    const fn new() -> Self {
+        Self {
+            call: AtomicPtr::new(ptr::null_mut()),
+            requested: AtomicUsize::new(0),
+            served: AtomicUsize::new(0),
+        }
+    }
+}
+
+/// A function to run, in the requester's stack frame.
+struct Call {
+    run: unsafe fn(*const Call),
+}
+
+/// [`Call`] with what it needs and gives.
+#[repr(C)]
+struct CallOf<F, R> {
+    call: Call,
+    function: UnsafeCell<Option<F>>,
+    result: UnsafeCell<Option<R>>,
+}
+
+/// Runs `function` on a processor, in an interrupt if it is another, and waits for it. Boot processor,
+/// task context: so one request is made at a time.
+pub fn run_on<F: FnOnce() -> R + Send, R: Send>(number: usize, function: F) -> R {
+    if number == processor::number() {
+        return function();
+    }
+    /// # Safety
+    /// - `call` begins a `CallOf<F, R>`, and nobody else accesses it meanwhile.
+    unsafe fn run<F: FnOnce() -> R, R>(call: *const Call) {
+        // SAFETY: as promised.
+        unsafe {
+            let call = &*call.cast::<CallOf<F, R>>();
+            if let Some(function) = (*call.function.get()).take() {
+                *call.result.get() = Some(function());
+            }
+        }
+    }
+    let call = CallOf {
+        call: Call { run: run::<F, R> },
+        function: UnsafeCell::new(Some(function)),
+        result: UnsafeCell::new(None),
+    };
+    let mailbox = &CALLS[number];
+    let ticket = mailbox.requested.load(Ordering::Relaxed) + 1;
+    mailbox.call.store(ptr::from_ref(&call).cast::<Call>().cast_mut(), Ordering::Relaxed);
+    mailbox.requested.store(ticket, Ordering::Release);
+    apic::call(APIC_IDS[number].load(Ordering::Relaxed));
+    let begin = clock::now();
+    while mailbox.served.load(Ordering::Acquire) != ticket {
+        if clock::now() - begin > clock::milliseconds(CALL_MS) {
+            line!("failed processor {} does not answer", number);
+            exit(End::Wrong);
+        }
+        core::hint::spin_loop();
+    }
+    match call.result.into_inner() {
+        Some(result) => result,
+        None => unreachable!("it was run"),
+    }
+}
+
+/// The other processor's side of [`run_on`]: the handler of its interrupt.
+pub fn serve() {
+    let mailbox = &CALLS[processor::number()];
+    let ticket = mailbox.requested.load(Ordering::Acquire);
+    if ticket != mailbox.served.load(Ordering::Relaxed) {
+        let call = mailbox.call.load(Ordering::Relaxed);
+        // SAFETY: the requester keeps the call where it is until it is served, and looks at nothing of
+        // it before.
+        unsafe { ((*call).run)(call) };
+        mailbox.served.store(ticket, Ordering::Release);
+    }
+}

@@ -1,0 +1,84 @@
+//! Tracing: callback objects write a record of each interrupt into the processor's ring, stamped with the
+//! index of its Debug Store; task context drains the ring.
+
+use core::sync::atomic::Ordering;
+
+use pmu_core::{KProfileSource, ProfileInterface, Snapshot};
+use pmu_intel::debug_store::DebugStoreSupport;
+use pmu_intel::registers::MiscEnable;
+use pmu_kprofile::trace::{
+    GroupMask, Hook, PERF_PMC_PROFILE, PERF_PROFILE, TraceCallback, TraceControl, TraceObjects,
+    TraceRing,
+};
+use pmu_kprofile::{PointerWidth, Rules};
+
+use crate::failure::Failure;
+use crate::pmu::{DEBUG_STORE, PROFILES, control_msr};
+use crate::processor::MAX_PROCESSORS;
+use crate::profile::Plan;
+use crate::sessions::Sessions;
+use crate::{clock, line, workload};
+
+static RINGS: [TraceRing<128>; MAX_PROCESSORS] = [const { TraceRing::new() }; MAX_PROCESSORS];
+static SAMPLED: TraceCallback<128> =
+    TraceCallback::new(Hook::SampledProfile, PointerWidth::Bits64, &RINGS);
+static PMC: TraceCallback<128> =
+    TraceCallback::new(Hook::PmcInterrupt, PointerWidth::Bits64, &RINGS);
+static OBJECTS: TraceObjects = TraceObjects::new(Rules::LATEST, &SAMPLED, &PMC);
+
+/// How many records to wait for, and how long.
+const RECORDS: u64 = 20;
+const PATIENCE_MS: u64 = 20_000;
+/// How far the index advances at a time.
+const RECORD_SIZE: u64 = 0x20;
+
+/// Traces the interrupts of `plan`'s source: of a counter's, PMC interrupts; of time, the sampled profile.
+/// On all processors.
+///
+/// # Errors
+/// Those of the interface and of tracing; records that did not come, or came without stamp.
+pub fn run<I: ProfileInterface + Sync>(
+    snapshot: &Snapshot,
+    sessions: &mut Sessions<'_, I>,
+    plan: &Plan,
+) -> Result<(), Failure> {
+    let mut support = DebugStoreSupport::detect(snapshot, &control_msr())?;
+    let origin = if support.has_pebs() { "area" } else { "stand-in" };
+    if !support.has_pebs() {
+        // Without a Debug Store there is no area. This one is handed to no processor in any case; the
+        // kernel advances its index below. The way of a stamp is the same.
+        support.debug_store = true;
+        support.misc_enable = MiscEnable::new().with_performance_monitoring(true);
+    }
+    let index = &DEBUG_STORE.create(&support)?.pebs_ds_save_area.pebs_index;
+
+    let mut trace = TraceControl::new(&PROFILES, &OBJECTS);
+    sessions.interface().set_interval_clamped(plan.source, plan.interval)?;
+    let (name, mask) = if plan.source == KProfileSource::TIME {
+        ("SampledProfile", GroupMask::EMPTY.with(PERF_PROFILE))
+    } else {
+        trace.set_pmc_sources(&[plan.source], sessions)?;
+        ("PmcInterrupt", GroupMask::EMPTY.with(PERF_PMC_PROFILE))
+    };
+    trace.set_group_mask(mask, sessions)?;
+    let (mut records, mut stamped, mut last) = (0, 0, 0);
+    let begin = clock::now();
+    while records < RECORDS && clock::now() - begin < clock::milliseconds(PATIENCE_MS) {
+        workload::turn();
+        for record in RINGS[0].drain().into_iter().flatten().flatten() {
+            records += 1;
+            if let Some(stamp) = record.pebs_index.filter(|stamp| *stamp >= last) {
+                stamped += 1;
+                last = stamp;
+            }
+        }
+        index.fetch_add(RECORD_SIZE, Ordering::Relaxed);
+    }
+    trace.set_group_mask(GroupMask::EMPTY, sessions)?;
+    DEBUG_STORE.destroy()?;
+    line!("trace {} records {} stamped {} pebs-index {} {}", name, records, stamped, last, origin);
+    if records < RECORDS || stamped < records {
+        return Err(Failure::Wrong("a trace record is missing, or its stamp"));
+    }
+    Ok(())
+}

@@ -1,0 +1,164 @@
+//! What is profiled: three functions whose shares of time are known, and loops whose instructions were
+//! counted by hand.
+
+use core::arch::global_asm;
+
+use crate::clock;
+
+/// Iterations in the shortest [`turn`], times the shares.
+const ITERATIONS: u32 = 300;
+
+// The functions take a number of iterations, and execute five, three and two times as many, of the same
+// instructions. Each multiplication waits for the one before, so that nothing else decides how long an
+// iteration takes.
+macro_rules! share {
+    ($name:literal, $times:literal) => {
+        global_asm!(
+            ".pushsection .text.workload, \"ax\", @progbits",
+            ".balign 64",
+            concat!(".globl ", $name),
+            concat!($name, ":"),
+            concat!("imul ecx, edi, ", $times),
+            "2:",
+            ".rept 8",
+            "imul eax, eax, 3",
+            ".endr",
+            "dec ecx",
+            "jnz 2b",
+            "ret",
+            ".balign 64",
+            concat!(".globl ", $name, "_end"),
+            concat!($name, "_end:"),
+            ".popsection",
+        );
+    };
+}
+share!("fifty_percent", 5);
+share!("thirty_percent", 3);
+share!("twenty_percent", 2);
+
+global_asm!(
+    ".pushsection .text.workload, \"ax\", @progbits",
+    ".globl nothing, count_down, straight, calls, alternating",
+    "nothing: ret",
+    // 1 + 1000 · 2 instructions, 1000 branches
+    "count_down: mov ecx, 1000",
+    "2: dec ecx",
+    "jnz 2b",
+    "ret",
+    // 100 instructions, no branch
+    "straight:",
+    ".rept 100",
+    "nop",
+    ".endr",
+    "ret",
+    // 1 + 100 · 4 instructions, 100 · 3 branches
+    "calls: mov ecx, 100",
+    "2: call 3f",
+    "dec ecx",
+    "jnz 2b",
+    "ret",
+    "3: ret",
+    // 1 + 100 · 4 + 50 instructions, 100 · 2 branches, of which 51 are not taken
+    "alternating: mov ecx, 100",
+    "2: test cl, 1",
+    "jz 3f",
+    "nop",
+    "3: dec ecx",
+    "jnz 2b",
+    "ret",
+    ".popsection",
+);
+
+unsafe extern "C" {
+    fn fifty_percent(iterations: u32);
+    fn thirty_percent(iterations: u32);
+    fn twenty_percent(iterations: u32);
+    static fifty_percent_end: u8;
+    static thirty_percent_end: u8;
+    static twenty_percent_end: u8;
+    safe fn nothing();
+    safe fn count_down();
+    safe fn straight();
+    safe fn calls();
+    safe fn alternating();
+    static workload_start: u8;
+    static workload_end: u8;
+}
+
+/// A function of known share.
+#[derive(Clone, Copy, Debug)]
+pub struct Function {
+    /// Its symbol.
+    pub name: &'static str,
+    /// Its share of whatever passes evenly, in percent.
+    pub share: u32,
+    /// Its first address.
+    pub start: u64,
+    /// The address after its last.
+    pub end: u64,
+}
+
+/// The functions of known shares.
+pub fn functions() -> [Function; 3] {
+    let function = |name, share, start: unsafe extern "C" fn(u32), end: *const u8| Function {
+        name,
+        share,
+        start: start as usize as u64,
+        end: end as u64,
+    };
+    [
+        function("fifty_percent", 50, fifty_percent, &raw const fifty_percent_end),
+        function("thirty_percent", 30, thirty_percent, &raw const thirty_percent_end),
+        function("twenty_percent", 20, twenty_percent, &raw const twenty_percent_end),
+    ]
+}
+
+/// The code of all that is here in assembly: its first address, and the one after its last.
+pub fn code() -> (u64, u64) {
+    (&raw const workload_start as u64, &raw const workload_end as u64)
+}
+
+/// One turn of the workload: 30,000 to 43,000 instructions. No two in a row are as long, so that they do
+/// not keep step with whatever interrupts them.
+pub fn turn() {
+    execute(ITERATIONS + (clock::now() as u32 & 0x7F));
+}
+
+/// A hundredth of the shortest [`turn`].
+pub fn short_turn() {
+    execute(ITERATIONS / 100);
+}
+
+fn execute(iterations: u32) {
+    // SAFETY: they use no memory, and follow the C calling convention; 0 iterations are not asked for.
+    unsafe {
+        fifty_percent(iterations);
+        thirty_percent(iterations);
+        twenty_percent(iterations);
+    }
+}
+
+/// A loop whose instructions were counted by hand, without the `ret` that [`EMPTY`] has as well.
+#[derive(Clone, Copy, Debug)]
+pub struct Counted {
+    /// Its symbol.
+    pub name: &'static str,
+    /// The loop.
+    pub run: extern "C" fn(),
+    /// Instructions that it retires.
+    pub instructions: u64,
+    /// Branches that it retires, taken or not, calls and returns among them.
+    pub branches: u64,
+}
+
+/// The loop that does nothing: what counts here is not the loops'.
+pub const EMPTY: extern "C" fn() = nothing;
+
+/// The loops.
+pub const COUNTED: [Counted; 4] = [
+    Counted { name: "count_down", run: count_down, instructions: 2_001, branches: 1_000 },
+    Counted { name: "straight", run: straight, instructions: 100, branches: 0 },
+    Counted { name: "calls", run: calls, instructions: 401, branches: 300 },
+    Counted { name: "alternating", run: alternating, instructions: 451, branches: 200 },
+];

@@ -1,0 +1,130 @@
+//! The command line.
+
+use core::fmt;
+use core::time::Duration;
+use std::fs;
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Parser, ValueEnum};
+
+use crate::error::Error;
+use crate::machine::{self, End};
+use crate::{boot, spec};
+
+/// Runs a guest kernel under KVM and gives it a PMU in software.
+///
+/// The guest's serial port (COM1) is on standard output. Its exit status is what it writes to
+/// isa-debug-exit (port 0xF4): (value << 1) | 1, always odd. The monitor's own are even: 0 the guest
+/// halted or reset itself, 2 usage, 4 unreadable file, 6 no bootable image, 8 impossible PMU,
+/// 10 triple fault, 12 timeout, 14 refused by KVM, 16 no /dev/kvm, 18 does not fit in memory,
+/// 20 the guest executes what KVM can not, 22 no host counters.
+#[derive(Debug, Parser)]
+#[command(name = "vmm", version)]
+pub(crate) struct Options {
+    /// The kernel: a multiboot ELF, a PVH ELF, or a 64-bit Linux vmlinux.
+    #[arg(long, value_name = "PATH")]
+    pub(crate) kernel: PathBuf,
+    /// The initial RAM disk; for multiboot and PVH, the first module.
+    #[arg(long, value_name = "PATH")]
+    pub(crate) initrd: Option<PathBuf>,
+    /// The kernel's command line.
+    #[arg(long, value_name = "STR", default_value = "", allow_hyphen_values = true)]
+    pub(crate) append: String,
+    /// How many processors.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=16))]
+    pub(crate) cpus: u8,
+    /// How much memory, in MiB.
+    #[arg(long, value_name = "MIB", default_value_t = 128, value_parser = clap::value_parser!(u64).range(2..=3072))]
+    pub(crate) memory: u64,
+    /// The PMU: none, intel[:KEY[=VALUE],…], amd:legacy, amd:core, amd:v2[,counters=N]. Intel's keys:
+    /// version, gp, fixed, width, gp-width, fixed-width, gp-mask, fixed-mask, events, full-width,
+    /// any-thread, extended-leaf.
+    #[arg(long, value_name = "SPEC", default_value = "intel")]
+    pub(crate) pmu: String,
+    /// Ends the machine after so many seconds; 0: never.
+    #[arg(long, value_name = "S", default_value_t = 60)]
+    pub(crate) timeout: u64,
+    /// What the counters count.
+    #[arg(long, value_enum, default_value_t = Count::Time)]
+    pub(crate) count: Count,
+    /// With --count time: the nominal frequency of cycles and reference cycles, in MHz. CPUID leaf
+    /// 0x16 tells it to an Intel guest.
+    #[arg(long, value_name = "MHZ", default_value_t = 1000, value_parser = clap::value_parser!(u16).range(1..=10_000))]
+    pub(crate) frequency: u16,
+    /// With --count time: how many instructions are said to pass in 1000 cycles.
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u16).range(1..=10_000))]
+    pub(crate) rate: u16,
+    /// Counts exits, MSR accesses and PMIs, and prints them on standard error.
+    #[arg(long, value_name = "FORMAT", value_enum, num_args = 0..=1, default_missing_value = "table")]
+    pub(crate) stats: Option<StatsFormat>,
+}
+
+/// Where events come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Count {
+    /// Cycles from the time the guest ran, instructions at a stated rate.
+    Time,
+    /// Instructions and branches, exactly: single-stepped while a counter runs.
+    Step,
+    /// The host's own counters.
+    Perf,
+}
+
+/// How `--stats` prints.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum StatsFormat {
+    /// For people.
+    Table,
+    /// One line of JSON.
+    Json,
+}
+
+/// What the command line asks for, and the status to exit with.
+pub(crate) fn run() -> ExitCode {
+    let options = Options::parse();
+    match start(&options) {
+        Ok(End::Orderly(how)) => {
+            say(&format_args!("the guest {how}"));
+            ExitCode::SUCCESS
+        }
+        Ok(End::DebugExit(value)) => ExitCode::from(value << 1 | 1),
+        Err(error) => {
+            say(&error);
+            ExitCode::from(error.exit_status())
+        }
+    }
+}
+
+/// Says something on standard error, if anybody listens.
+pub(crate) fn say(what: &dyn fmt::Display) {
+    let _ = writeln!(io::stderr(), "vmm: {what}");
+}
+
+/// Prints on standard error, if anybody listens.
+pub(crate) fn print(what: &dyn fmt::Display) {
+    let _ = writeln!(io::stderr(), "{what}");
+}
+
+/// Reads a file, but none without an end.
+fn read(path: &PathBuf) -> Result<Vec<u8>, Error> {
+    let kind = fs::metadata(path).map(|metadata| metadata.file_type());
+    let read = kind.and_then(|kind| match kind.is_file() || kind.is_dir() {
+        true => fs::read(path),
+        false => Err(io::Error::other("not a regular file")),
+    });
+    read.map_err(|error| Error::File { path: path.clone(), error })
+}
+
+fn start(options: &Options) -> Result<End, Error> {
+    let configuration = spec::parse(&options.pmu)
+        .map_err(|error| Error::Spec { spec: options.pmu.clone(), error })?;
+    let kernel = read(&options.kernel)?;
+    let initrd = options.initrd.as_ref().map(read).transpose()?;
+    let image = boot::Image::parse(&kernel)
+        .map_err(|error| Error::Image { path: options.kernel.clone(), error })?;
+    let request = boot::Request { command_line: &options.append, initrd: initrd.as_deref() };
+    let timeout = (options.timeout != 0).then(|| Duration::from_secs(options.timeout));
+    machine::run(options, configuration, &image, &request, timeout)
+}

@@ -1,0 +1,180 @@
+//! Sources of events: what is fed to the guest's counters.
+
+pub(crate) mod perf;
+pub(crate) mod step;
+pub(crate) mod time;
+
+use core::time::Duration;
+
+use pmu_virt::{EventKey, FedEvent, FedEvents, Feed, Privilege, TooManyEvents, Vendor, VirtualPmu};
+
+use crate::cli::Count;
+use crate::error::Error;
+use crate::guest::Guest;
+
+/// Something that a source counts, under the names that both vendors have for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Quantity {
+    Cycles,
+    Instructions,
+    ReferenceCycles,
+    CacheReferences,
+    CacheMisses,
+    Branches,
+    BranchMisses,
+    TakenBranches,
+}
+
+impl Quantity {
+    pub(crate) const ALL: [Self; 8] = [
+        Self::Cycles,
+        Self::Instructions,
+        Self::ReferenceCycles,
+        Self::CacheReferences,
+        Self::CacheMisses,
+        Self::Branches,
+        Self::BranchMisses,
+        Self::TakenBranches,
+    ];
+
+    /// Its bit in leaf 0x0A's EBX. SDM vol. 3B, "Pre-defined Architectural Performance Events".
+    pub(crate) const fn architectural(self) -> u8 {
+        match self {
+            Self::Cycles => 1 << 0,
+            Self::Instructions => 1 << 1,
+            Self::ReferenceCycles => 1 << 2,
+            Self::CacheReferences => 1 << 3,
+            Self::CacheMisses => 1 << 4,
+            Self::Branches => 1 << 5,
+            Self::BranchMisses => 1 << 6,
+            Self::TakenBranches => 0,
+        }
+    }
+
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Cycles => "cycles",
+            Self::Instructions => "instructions",
+            Self::ReferenceCycles => "reference cycles",
+            Self::CacheReferences => "cache references",
+            Self::CacheMisses => "cache misses",
+            Self::Branches => "branches",
+            Self::BranchMisses => "mispredicted branches",
+            Self::TakenBranches => "taken branches",
+        }
+    }
+
+    /// How a guest asks for it. Intel: the architectural events and the fixed counters. AMD: "Core
+    /// Performance Monitor Counters" in the processor programming references, PMCx076, x0C0, x0C2,
+    /// x0C3 and x0C4.
+    pub(crate) fn keys(self, vendor: Vendor) -> &'static [EventKey] {
+        const fn key(event: u16, unit_mask: u8) -> EventKey {
+            EventKey::general(event, unit_mask)
+        }
+        match (vendor, self) {
+            (Vendor::Intel, Self::Cycles) => const { &[key(0x3C, 0), EventKey::fixed(1)] },
+            (Vendor::Intel, Self::Instructions) => const { &[key(0xC0, 0), EventKey::fixed(0)] },
+            (Vendor::Intel, Self::ReferenceCycles) => const { &[key(0x3C, 1), EventKey::fixed(2)] },
+            (Vendor::Intel, Self::CacheReferences) => const { &[key(0x2E, 0x4F)] },
+            (Vendor::Intel, Self::CacheMisses) => const { &[key(0x2E, 0x41)] },
+            (Vendor::Intel, Self::Branches) => const { &[key(0xC4, 0)] },
+            (Vendor::Intel, Self::BranchMisses) => const { &[key(0xC5, 0)] },
+            (Vendor::Amd, Self::Cycles) => const { &[key(0x76, 0)] },
+            (Vendor::Amd, Self::Instructions) => const { &[key(0xC0, 0)] },
+            (Vendor::Amd, Self::Branches) => const { &[key(0xC2, 0)] },
+            (Vendor::Amd, Self::BranchMisses) => const { &[key(0xC3, 0)] },
+            (Vendor::Amd, Self::TakenBranches) => const { &[key(0xC4, 0)] },
+            _ => &[],
+        }
+    }
+}
+
+/// What the source feeds, on this host.
+pub(crate) fn quantities(count: Count) -> Result<Vec<Quantity>, Error> {
+    match count {
+        Count::Time => Ok(time::QUANTITIES.into()),
+        Count::Step => Ok(step::QUANTITIES.into()),
+        Count::Perf => perf::offered(&perf::PerfEvents).map_err(Error::NoCounters),
+    }
+}
+
+/// What a source feeds, by the places that its events have in a [`Feed`].
+#[derive(Clone, Debug)]
+pub(crate) struct Fed {
+    pub(crate) events: FedEvents,
+    places: Vec<(Quantity, EventKey, FedEvent)>,
+}
+
+impl Fed {
+    /// These quantities, as a guest of `vendor` asks for them.
+    pub(crate) fn new(quantities: &[Quantity], vendor: Vendor) -> Result<Self, TooManyEvents> {
+        let keys =
+            || quantities.iter().flat_map(|what| what.keys(vendor).iter().map(|key| (*what, *key)));
+        let events = FedEvents::new(&keys().map(|(_, key)| key).collect::<Vec<_>>())?;
+        let places =
+            keys().filter_map(|(what, key)| Some((what, key, events.find(key)?))).collect();
+        Ok(Self { events, places })
+    }
+
+    /// What a guest's counter with this key counts, if it is fed.
+    pub(crate) fn quantity(&self, key: EventKey) -> Option<Quantity> {
+        self.places.iter().find(|(_, known, _)| *known == key).map(|(what, ..)| *what)
+    }
+
+    /// So much of it happened.
+    pub(crate) fn add(&self, feed: &mut Feed, what: Quantity, privilege: Privilege, count: u64) {
+        for (_, _, place) in self.places.iter().filter(|(quantity, ..)| *quantity == what) {
+            feed.add(*place, privilege, count);
+        }
+    }
+
+    /// How long until the first overflow that interrupts, if each quantity passes at most so often in
+    /// a second; `None` if nothing is due.
+    pub(crate) fn due(
+        &self,
+        pmu: &VirtualPmu,
+        mut per_second: impl FnMut(Quantity) -> u64,
+    ) -> Option<Duration> {
+        let headroom = pmu.next_overflow();
+        let nanoseconds = self.places.iter().flat_map(|(what, _, place)| {
+            let rate = u128::from(per_second(*what).max(1));
+            [Privilege::User, Privilege::Kernel].map(|privilege| {
+                headroom.of(*place, privilege).map(|left| u128::from(left) * 1_000_000_000 / rate)
+            })
+        });
+        let soonest = nanoseconds.flatten().min()?;
+        Some(Duration::from_nanos(u64::try_from(soonest).unwrap_or(u64::MAX)))
+    }
+}
+
+/// What became of the guest between two looks at it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stop {
+    /// One instruction was executed, or an exception or interrupt was taken.
+    Stepped,
+    /// The guest ran until anything else.
+    Ran,
+}
+
+/// A source of events for one virtual processor.
+///
+/// The processor calls [`enter`](Self::enter) before it runs the guest, and [`leave`](Self::leave)
+/// afterwards, before it looks at what the guest wants.
+pub(crate) trait Source {
+    /// What it feeds.
+    fn fed(&self) -> &Fed;
+
+    /// Whether it ever stops the guest after one instruction.
+    fn steps(&self) -> bool {
+        false
+    }
+
+    /// The guest is about to run. Whether it is to stop after one instruction.
+    fn enter(&mut self, guest: Guest<'_>, pmu: &VirtualPmu) -> Result<bool, Error>;
+
+    /// The guest ran: adds what happened.
+    fn leave(&mut self, guest: Guest<'_>, stop: Stop, happened: &mut Feed) -> Result<(), Error>;
+
+    /// When to look at it again, at the latest: an overflow may be due then.
+    fn due(&self, pmu: &VirtualPmu) -> Option<Duration>;
+}

@@ -1,0 +1,93 @@
+//! Why there is no machine, or no more; each with its exit status.
+
+use core::fmt;
+use std::io;
+use std::path::PathBuf;
+
+use crate::boot::{ImageError, MemoryError};
+use crate::spec::SpecError;
+
+/// Why the monitor ends without the guest's consent.
+///
+/// The statuses are even: a guest's, by `isa-debug-exit`, are odd.
+#[derive(Debug)]
+pub(crate) enum Error {
+    /// A file could not be read.
+    File { path: PathBuf, error: io::Error },
+    /// The kernel is no image that can be booted.
+    Image { path: PathBuf, error: ImageError },
+    /// There is no such PMU.
+    Spec { spec: String, error: SpecError },
+    /// The guest's processor shut down.
+    TripleFault { processor: usize },
+    /// The guest did not end in time.
+    Timeout { seconds: u64 },
+    /// KVM refused an operation.
+    Kvm { operation: &'static str, error: io::Error },
+    /// /dev/kvm can not be opened.
+    NoKvm(io::Error),
+    /// The kernel, the initial RAM disk or the command line do not fit in the guest's memory.
+    Memory(MemoryError),
+    /// KVM can not go on with the guest.
+    Stuck { processor: usize, why: String },
+    /// The host has no counters for `--count perf`.
+    NoCounters(io::Error),
+}
+
+impl Error {
+    /// KVM's answer to `operation`.
+    pub(crate) fn kvm(operation: &'static str) -> impl FnOnce(kvm_ioctls::Error) -> Self {
+        move |error| Self::Kvm { operation, error: error.into() }
+    }
+
+    /// What can not be, by the monitor's own doing.
+    pub(crate) fn internal(error: impl Into<Box<dyn core::error::Error + Send + Sync>>) -> Self {
+        Self::Kvm { operation: "internal error", error: io::Error::other(error) }
+    }
+
+    /// The operating system's answer to `operation`.
+    pub(crate) fn system(operation: &'static str) -> impl FnOnce(io::Error) -> Self {
+        move |error| Self::Kvm { operation, error }
+    }
+
+    /// The status that tells of the error. Usage errors have 2, by clap.
+    pub(crate) fn exit_status(&self) -> u8 {
+        match self {
+            Self::File { .. } => 4,
+            Self::Image { .. } => 6,
+            Self::Spec { .. } => 8,
+            Self::TripleFault { .. } => 10,
+            Self::Timeout { .. } => 12,
+            Self::Kvm { .. } => 14,
+            Self::NoKvm(_) => 16,
+            Self::Memory(_) => 18,
+            Self::Stuck { .. } => 20,
+            Self::NoCounters(_) => 22,
+        }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::File { path, error } => write!(f, "{}: {error}", path.display()),
+            Self::Image { path, error } => write!(f, "{}: {error}", path.display()),
+            Self::Spec { spec, error } => write!(f, "--pmu {spec}: {error}"),
+            Self::TripleFault { processor } => {
+                write!(f, "the guest's processor {processor} shut down after a triple fault")
+            }
+            Self::Timeout { seconds } => write!(f, "the guest did not end within {seconds} s"),
+            Self::Kvm { operation, error } => write!(f, "{operation}: {error}"),
+            Self::NoKvm(error) => write!(f, "/dev/kvm can not be opened: {error}"),
+            Self::Memory(error) => error.fmt(f),
+            Self::Stuck { processor, why } => {
+                write!(f, "KVM can not go on with the guest's processor {processor}: {why}")
+            }
+            Self::NoCounters(error) => {
+                write!(f, "--count perf: the host offers none of the counters: {error}")
+            }
+        }
+    }
+}
+
+impl core::error::Error for Error {}

@@ -1,0 +1,183 @@
+//! A look into a guest's processor: its registers, and memory by virtual address.
+
+use kvm_bindings::{kvm_regs, kvm_segment, kvm_sregs};
+use kvm_ioctls::{SyncReg, VcpuFd};
+use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap};
+
+use crate::error::Error;
+
+const PAGE: u64 = 0x1000;
+const EFER_LMA: u64 = 1 << 10;
+pub(crate) const CR4_PCE: u64 = 1 << 8;
+
+/// One virtual processor, while it is outside of the guest.
+#[derive(Clone, Copy)]
+pub(crate) struct Guest<'a> {
+    pub(crate) vcpu: &'a VcpuFd,
+    pub(crate) memory: &'a GuestMemoryMmap,
+}
+
+impl Guest<'_> {
+    /// The registers at the last exit; KVM leaves them in `kvm_run`.
+    pub(crate) fn registers(&self) -> kvm_regs {
+        self.vcpu.sync_regs().regs
+    }
+
+    pub(crate) fn system(&self) -> kvm_sregs {
+        self.vcpu.sync_regs().sregs
+    }
+
+    /// As many bytes from a virtual address on as are mapped, up to the buffer's length.
+    pub(crate) fn read<'b>(&self, address: u64, buffer: &'b mut [u8]) -> &'b [u8] {
+        let mut done = 0;
+        while done < buffer.len() {
+            let at = address.wrapping_add(done as u64);
+            let in_page = ((PAGE - at % PAGE) as usize).min(buffer.len() - done);
+            let Ok(translation) = self.vcpu.translate_gva(at) else { break };
+            let part = &mut buffer[done..done + in_page];
+            let place = GuestAddress(translation.physical_address);
+            if translation.valid == 0 || self.memory.read_slice(part, place).is_err() {
+                break;
+            }
+            done += in_page;
+        }
+        &buffer[..done]
+    }
+
+    /// 64-bit words from a virtual address on.
+    pub(crate) fn read_words<const N: usize>(&self, address: u64) -> Option<[u64; N]> {
+        let mut words = [0; N];
+        for (place, word) in (0..).zip(&mut words) {
+            let mut bytes = [0; 8];
+            if self.read(address.wrapping_add(place * 8), &mut bytes).len() != 8 {
+                return None;
+            }
+            *word = u64::from_le_bytes(bytes);
+        }
+        Some(words)
+    }
+
+    /// Changes a 64-bit word, if it is mapped and within one page.
+    pub(crate) fn write_word(&self, address: u64, word: u64) {
+        let Ok(translation) = self.vcpu.translate_gva(address) else { return };
+        if translation.valid != 0 && address % PAGE <= PAGE - 8 {
+            // A word outside of the memory is not the guest's.
+            let _ = self.memory.write_obj(word, GuestAddress(translation.physical_address));
+        }
+    }
+
+    /// Where the guest handles an exception or interrupt, if it does and is in long mode. SDM vol. 3A,
+    /// "64-Bit Mode IDT".
+    pub(crate) fn handler(&self, system: &kvm_sregs, vector: u8) -> Option<u64> {
+        let offset = u64::from(vector) * 16;
+        if !is_long(system) || u64::from(system.idt.limit) < offset + 15 {
+            return None;
+        }
+        let [low, high] = self.read_words(system.idt.base.wrapping_add(offset))?;
+        let present = low >> 47 & 1 != 0;
+        present.then_some(low & 0xFFFF | low >> 32 & 0xFFFF_0000 | high << 32)
+    }
+}
+
+/// From now on KVM leaves the registers in `kvm_run` at each exit.
+pub(crate) fn expose_registers(vcpu: &mut VcpuFd) {
+    vcpu.set_sync_valid_reg(SyncReg::Register);
+    vcpu.set_sync_valid_reg(SyncReg::SystemRegister);
+}
+
+/// Changes the registers.
+pub(crate) fn set_registers(
+    vcpu: &mut VcpuFd,
+    registers: kvm_regs,
+    system: kvm_sregs,
+) -> Result<(), Error> {
+    vcpu.set_sregs(&system).map_err(Error::kvm("KVM_SET_SREGS"))?;
+    vcpu.set_regs(&registers).map_err(Error::kvm("KVM_SET_REGS"))?;
+    let exposed = vcpu.sync_regs_mut();
+    (exposed.regs, exposed.sregs) = (registers, system);
+    Ok(())
+}
+
+/// Raises an exception without error code when the guest runs on.
+pub(crate) fn raise(vcpu: &VcpuFd, vector: u8) -> Result<(), Error> {
+    let mut events = vcpu.get_vcpu_events().map_err(Error::kvm("KVM_GET_VCPU_EVENTS"))?;
+    events.exception.injected = 1;
+    events.exception.nr = vector;
+    events.exception.has_error_code = 0;
+    vcpu.set_vcpu_events(&events).map_err(Error::kvm("KVM_SET_VCPU_EVENTS"))
+}
+
+/// What an exception pushed, but for an error code. SDM vol. 3A, "64-Bit Mode Stack Frame".
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Frame {
+    pub(crate) rip: u64,
+    pub(crate) cs: u64,
+    pub(crate) flags: u64,
+    pub(crate) rsp: u64,
+    pub(crate) ss: u64,
+}
+
+impl Frame {
+    pub(crate) fn read(guest: Guest<'_>, address: u64) -> Option<Self> {
+        let [rip, cs, flags, rsp, ss] = guest.read_words(address)?;
+        Some(Self { rip, cs, flags, rsp, ss })
+    }
+
+    /// The registers as before the exception, but for those of `registers` that are not in the frame.
+    pub(crate) fn undo(&self, guest: Guest<'_>, registers: kvm_regs) -> (kvm_regs, kvm_sregs) {
+        let Self { rip, flags, rsp, .. } = *self;
+        let mut system = guest.system();
+        for (segment_register, selector) in
+            [(&mut system.cs, self.cs as u16), (&mut system.ss, self.ss as u16)]
+        {
+            let place = system.gdt.base.wrapping_add(u64::from(selector & !7));
+            // A null selector is the stack's in ring 0; a local table is nobody's here.
+            let descriptor = if selector & !3 == 0 { None } else { guest.read_words::<1>(place) };
+            match descriptor {
+                Some([descriptor]) => *segment_register = segment(selector, descriptor),
+                None => segment_register.selector = selector,
+            }
+        }
+        (kvm_regs { rip, rsp, rflags: flags, ..registers }, system)
+    }
+}
+
+/// Whether the processor is in long mode.
+pub(crate) fn is_long(system: &kvm_sregs) -> bool {
+    system.efer & EFER_LMA != 0
+}
+
+/// The current privilege level: that of the stack segment. SDM vol. 3A, "Privilege Levels".
+pub(crate) fn privilege_level(system: &kvm_sregs) -> u8 {
+    system.ss.dpl
+}
+
+/// The bits of code that the processor executes: 16, 32 or 64.
+pub(crate) fn bitness(system: &kvm_sregs) -> u32 {
+    match (is_long(system) && system.cs.l != 0, system.cs.db != 0) {
+        (true, _) => 64,
+        (false, true) => 32,
+        (false, false) => 16,
+    }
+}
+
+/// The segment that a descriptor of 8 bytes describes. SDM vol. 3A, "Segment Descriptors".
+pub(crate) fn segment(selector: u16, descriptor: u64) -> kvm_segment {
+    let bits = |from: u32, count: u32| (descriptor >> from & ((1 << count) - 1)) as u32;
+    let granular = bits(55, 1) != 0;
+    let limit = bits(0, 16) | bits(48, 4) << 16;
+    kvm_segment {
+        base: (bits(16, 24) | bits(56, 8) << 24).into(),
+        limit: if granular { limit << 12 | 0xFFF } else { limit },
+        selector,
+        type_: bits(40, 4) as u8,
+        present: bits(47, 1) as u8,
+        dpl: bits(45, 2) as u8,
+        db: bits(54, 1) as u8,
+        s: bits(44, 1) as u8,
+        l: bits(53, 1) as u8,
+        g: granular.into(),
+        avl: bits(52, 1) as u8,
+        ..Default::default()
+    }
+}

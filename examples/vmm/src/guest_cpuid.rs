@@ -1,0 +1,129 @@
+//! What CPUID tells the guest: KVM's own answer, the processor's place in the topology, and the PMU.
+
+use kvm_bindings::{CpuId, KVM_CPUID_FLAG_SIGNIFCANT_INDEX, kvm_cpuid_entry2};
+use pmu_core::raw_cpuid::CpuIdResult;
+use pmu_virt::{AmdConfiguration, Configuration, Vendor};
+
+use crate::error::Error;
+
+/// Leaves with a meaning for the PMU, whether KVM has them or not, and how many sub-leaves.
+const LEAVES: [(u32, u32); 6] =
+    [(0x0A, 1), (0x23, 4), (7, 2), (0x8000_0000, 1), (0x8000_0001, 1), (0x8000_0022, 1)];
+
+/// Leaf 0x16: the nominal frequency in MHz.
+const FREQUENCY: u32 = 0x16;
+
+/// The answers for the processor with this number, of so many.
+///
+/// `frequency` is that of the cycles which the guest's counters count, if it is known.
+pub(crate) fn answers(
+    supported: &CpuId,
+    pmu: &Configuration,
+    frequency: Option<u16>,
+    number: u8,
+    processors: u8,
+) -> Result<CpuId, Error> {
+    let mut entries: Vec<kvm_cpuid_entry2> = supported.as_slice().to_vec();
+    // Leaf 0x0B is written anew.
+    entries.retain(|entry| entry.function != 0x0B);
+    for subleaf in 0..3 {
+        entries.push(topology(subleaf, number, processors));
+    }
+    for (function, subleaves) in LEAVES {
+        for index in 0..subleaves {
+            let there =
+                |entry: &kvm_cpuid_entry2| entry.function == function && entry.index == index;
+            if !entries.iter().any(there) {
+                let flags = if subleaves > 1 { KVM_CPUID_FLAG_SIGNIFCANT_INDEX } else { 0 };
+                entries.push(kvm_cpuid_entry2 { function, index, flags, ..Default::default() });
+            }
+        }
+    }
+    if let Some(frequency) = frequency.filter(|_| pmu.vendor() == Vendor::Intel) {
+        entries.retain(|entry| entry.function != FREQUENCY);
+        let eax = frequency.into();
+        entries.push(kvm_cpuid_entry2 { function: FREQUENCY, eax, ..Default::default() });
+    }
+    let highest = |from: u32, to: u32| {
+        entries.iter().map(|entry| entry.function).filter(|leaf| (from..to).contains(leaf)).max()
+    };
+    let (basic, extended) = (highest(0, 0x4000_0000), highest(0x8000_0000, 0xC000_0000));
+    for entry in &mut entries {
+        match entry.function {
+            0 => entry.eax = entry.eax.max(basic.unwrap_or(0).min(FREQUENCY)),
+            1 => {
+                entry.ebx =
+                    entry.ebx & 0xFFFF | u32::from(number) << 24 | u32::from(processors) << 16;
+                // EDX: 28 HTT, more than one logical processor in the package.
+                entry.edx = entry.edx & !(1 << 28) | u32::from(processors > 1) << 28;
+                entry.eax = signature(pmu, entry.eax);
+            }
+            // EAX: 31:26 cores in the package, 25:14 threads that share the cache.
+            4 if entry.eax & 0x1F != 0 => {
+                entry.eax = entry.eax & 0x3FFF | (u32::from(processors) - 1) << 26;
+            }
+            0x8000_0000 => entry.eax = entry.eax.max(extended.unwrap_or(0x8000_0000)),
+            _ => {}
+        }
+        if matches!(entry.function, 0 | 0x8000_0000) {
+            [entry.ebx, entry.edx, entry.ecx] = vendor(entry.function, pmu.vendor());
+        }
+        let given = CpuIdResult { eax: entry.eax, ebx: entry.ebx, ecx: entry.ecx, edx: entry.edx };
+        let answer = pmu.cpuid(entry.function, entry.index, given);
+        (entry.eax, entry.ebx, entry.ecx, entry.edx) =
+            (answer.eax, answer.ebx, answer.ecx, answer.edx);
+    }
+    CpuId::from_entries(&entries).map_err(|_| Error::Kvm {
+        operation: "CPUID",
+        error: std::io::ErrorKind::OutOfMemory.into(),
+    })
+}
+
+/// Leaf 0x0B: one thread a core, all cores in one package. SDM vol. 3A, "Hierarchical Mapping of
+/// Shared Resources".
+fn topology(subleaf: u32, number: u8, processors: u8) -> kvm_cpuid_entry2 {
+    let bits = u32::from(processors).next_power_of_two().ilog2();
+    let (eax, ebx, kind) = match subleaf {
+        0 => (0, 1, 1),
+        1 => (bits, processors.into(), 2),
+        _ => (0, 0, 0),
+    };
+    kvm_cpuid_entry2 {
+        function: 0x0B,
+        index: subleaf,
+        flags: KVM_CPUID_FLAG_SIGNIFCANT_INDEX,
+        eax,
+        ebx,
+        ecx: kind << 8 | subleaf,
+        edx: number.into(),
+        ..Default::default()
+    }
+}
+
+/// The vendor's name in EBX, EDX and ECX; Intel has none in the extended leaves.
+fn vendor(leaf: u32, vendor: Vendor) -> [u32; 3] {
+    let name: &[u8; 12] = match (leaf, vendor) {
+        (_, Vendor::Amd) => b"AuthenticAMD",
+        (0, Vendor::Intel) => b"GenuineIntel",
+        (_, Vendor::Intel) => &[0; 12],
+    };
+    core::array::from_fn(|word| {
+        (0..4).fold(0, |value, byte| value | u32::from(name[word * 4 + byte]) << (8 * byte))
+    })
+}
+
+/// Leaf 1, EAX: a processor that has such a PMU, where the host is of the other vendor. Drivers go
+/// by the family.
+fn signature(pmu: &Configuration, own: u32) -> u32 {
+    let family = (own >> 8 & 0xF) + (own >> 20 & 0xFF);
+    let amd = family >= 0x0F;
+    match pmu {
+        // Skylake.
+        Configuration::Intel(_) if amd => 0x0005_06E3,
+        // K10, Bulldozer and Zen 4: families 10h, 15h and 19h.
+        Configuration::Amd(AmdConfiguration::Legacy) => 0x0010_0F42,
+        Configuration::Amd(AmdConfiguration::CoreExtension) => 0x0060_0F12,
+        Configuration::Amd(AmdConfiguration::PerfMonV2 { .. }) => 0x00A6_0F12,
+        _ => own,
+    }
+}

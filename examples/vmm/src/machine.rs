@@ -1,0 +1,366 @@
+//! The virtual machine: made, run on a thread for each processor, and ended.
+
+use core::sync::atomic::{AtomicBool, Ordering};
+use core::time::Duration;
+use std::os::unix::thread::JoinHandleExt;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread::{self, JoinHandle};
+use std::time::Instant;
+
+use kvm_bindings::{
+    CpuId, KVM_CAP_PMU_CAPABILITY, KVM_CAP_X86_USER_SPACE_MSR, KVM_MAX_CPUID_ENTRIES,
+    KVM_MSR_EXIT_REASON_FILTER, KVM_MSR_EXIT_REASON_INVAL, KVM_MSR_EXIT_REASON_UNKNOWN,
+    KVM_PIT_SPEAKER_DUMMY, KVM_PMU_CAP_DISABLE, kvm_enable_cap, kvm_pit_config, kvm_regs,
+    kvm_segment, kvm_userspace_memory_region,
+};
+use kvm_ioctls::{Kvm, VcpuFd, VmFd};
+use pmu_virt::{Configuration, IntelConfiguration, VirtualPmu};
+use vm_memory::{GuestAddress, GuestMemoryBackend, GuestMemoryMmap, GuestMemoryRegion};
+
+use crate::boot::{Image, Request, Start, low};
+use crate::cli::{self, Count, Options, StatsFormat, say};
+use crate::count::perf::{Perf, PerfEvents};
+use crate::count::step::Step;
+use crate::count::time::Time;
+use crate::count::{self, Fed, Quantity, Source};
+use crate::error::Error;
+use crate::ports::Ports;
+use crate::processor::{Debugging, Processor, Report};
+use crate::rendezvous::Rendezvous;
+use crate::stats::Stats;
+use crate::{guest, guest_cpuid, kick, mptable, msr, pvm};
+
+/// How the guest ended the machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    /// By writing this to isa-debug-exit.
+    DebugExit(u8),
+    /// It did this.
+    Orderly(&'static str),
+}
+
+/// What the processors share.
+pub(crate) struct Machine {
+    pub(crate) vm: VmFd,
+    pub(crate) memory: GuestMemoryMmap,
+    pub(crate) ports: Ports,
+    /// The guest has a PMU.
+    pub(crate) has_pmu: bool,
+    /// The host's KVM is kvm-pvm.
+    pub(crate) kvm_pvm: bool,
+    /// Which processors are in the guest.
+    pub(crate) rendezvous: Rendezvous,
+    stopping: AtomicBool,
+    reports: Vec<Report>,
+}
+
+impl Machine {
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Relaxed)
+    }
+
+    /// A processor says whether it is parked.
+    pub(crate) fn report(&self, number: u8, parked: bool) {
+        if let Some(report) = self.reports.get(usize::from(number)) {
+            report.answer(parked);
+        }
+    }
+}
+
+/// A thread that runs a processor, and what it counted.
+type ProcessorThread = JoinHandle<Stats>;
+
+/// How a processor ended the machine.
+type Verdict = Result<End, Error>;
+
+/// How often the processors are asked whether they are parked. All parked twice in a row: the guest
+/// is over.
+const QUESTION: Duration = Duration::from_millis(100);
+
+/// Makes the machine, runs it, and prints what the options ask for.
+pub(crate) fn run(
+    options: &Options,
+    configuration: Configuration,
+    image: &Image<'_>,
+    request: &Request<'_>,
+    timeout: Option<Duration>,
+) -> Verdict {
+    let quantities = count::quantities(options.count)?;
+    let pmu = with_events_of(configuration, &quantities);
+    announce(options, &pmu, &quantities, image);
+    kick::install().map_err(Error::system("sigaction"))?;
+    let kvm = Kvm::new().map_err(|error| Error::NoKvm(error.into()))?;
+    let machine = Arc::new(machine(&kvm, options, &pmu)?);
+    let start = image.load(&machine.memory, request).map_err(Error::Memory)?;
+    mptable::write(&machine.memory, options.cpus).map_err(|_| Error::Kvm {
+        operation: "the MP table",
+        error: std::io::ErrorKind::StorageFull.into(),
+    })?;
+
+    let supported = kvm
+        .get_supported_cpuid(KVM_MAX_CPUID_ENTRIES)
+        .map_err(Error::kvm("KVM_GET_SUPPORTED_CPUID"))?;
+    let mut vcpus = Vec::new();
+    for number in 0..options.cpus {
+        vcpus.push(vcpu(&machine.vm, options, &pmu, &supported, number)?);
+    }
+    set_start(&vcpus[0], start)?;
+
+    let (sender, receiver) = channel();
+    let threads: Vec<_> = (0..)
+        .zip(vcpus)
+        .map(|(number, vcpu)| {
+            let plan = Plan {
+                number,
+                pmu,
+                count: options.count,
+                quantities: quantities.clone(),
+                frequency: options.frequency,
+                rate: options.rate,
+            };
+            spawn(Arc::clone(&machine), vcpu, plan, sender.clone())
+        })
+        .collect::<Result<_, _>>()?;
+    drop(sender);
+    let verdict = wait(&machine, &threads, &receiver, timeout);
+    machine.stopping.store(true, Ordering::Relaxed);
+    threads.iter().map(JoinHandleExt::as_pthread_t).for_each(kick::kick);
+    let mut stats = Stats::default();
+    for thread in threads {
+        if let Ok(theirs) = thread.join() {
+            stats.add(theirs);
+        }
+    }
+    machine.ports.flush();
+    match options.stats {
+        Some(StatsFormat::Table) => cli::print(&stats),
+        Some(StatsFormat::Json) => cli::print(&serde_json::to_string(&stats).unwrap_or_default()),
+        None => {}
+    }
+    verdict
+}
+
+/// The guest's PMU without the events that nobody feeds, where CPUID can say so.
+fn with_events_of(configuration: Configuration, fed: &[Quantity]) -> Configuration {
+    let available = fed.iter().fold(0, |bits, what| bits | what.architectural());
+    match configuration {
+        Configuration::Intel(pmu) => {
+            Configuration::Intel(IntelConfiguration { events: pmu.events & available, ..pmu })
+        }
+        other => other,
+    }
+}
+
+/// Says what counts, so that nobody mistakes one source for another.
+fn announce(options: &Options, pmu: &Configuration, fed: &[Quantity], image: &Image<'_>) {
+    say(&format_args!("{} by {}", options.kernel.display(), image.protocol()));
+    if let Configuration::Hidden(_) = pmu {
+        say(&"no PMU");
+        return;
+    }
+    let source = match options.count {
+        Count::Time => format!(
+            "the time the guest ran, at nominally {} MHz, {} instructions in 1000 cycles",
+            options.frequency, options.rate
+        ),
+        Count::Step => {
+            "single steps: instructions and branches are exact, a cycle is an instruction".into()
+        }
+        Count::Perf => "the host's counters".into(),
+    };
+    let known = |what: &&Quantity| !what.keys(pmu.vendor()).is_empty();
+    let names = |quantities: &mut dyn Iterator<Item = &Quantity>| {
+        quantities.filter(known).map(|what| what.name()).collect::<Vec<_>>().join(", ")
+    };
+    say(&format_args!("PMU {}, counting {source}", options.pmu));
+    say(&format_args!(
+        "fed: {}; not fed: {}, and everything else",
+        names(&mut fed.iter()),
+        names(&mut Quantity::ALL.iter().filter(|what| !fed.contains(what)))
+    ));
+}
+
+/// A machine without processors and with empty memory.
+fn machine(kvm: &Kvm, options: &Options, pmu: &Configuration) -> Result<Machine, Error> {
+    let vm = kvm.create_vm().map_err(Error::kvm("KVM_CREATE_VM"))?;
+    // Three pages for Intel's processors without real mode, and one more, below the local APIC.
+    vm.set_identity_map_address(0xFFFB_C000).map_err(Error::kvm("KVM_SET_IDENTITY_MAP_ADDR"))?;
+    vm.set_tss_address(0xFFFB_D000).map_err(Error::kvm("KVM_SET_TSS_ADDR"))?;
+    // A PMU of KVM's own would answer in the place of this one.
+    if vm.check_extension_raw(KVM_CAP_PMU_CAPABILITY.into()) & KVM_PMU_CAP_DISABLE as i32 != 0 {
+        enable(&vm, KVM_CAP_PMU_CAPABILITY, KVM_PMU_CAP_DISABLE, "KVM_CAP_PMU_CAPABILITY")?;
+    }
+    let reasons =
+        KVM_MSR_EXIT_REASON_FILTER | KVM_MSR_EXIT_REASON_INVAL | KVM_MSR_EXIT_REASON_UNKNOWN;
+    enable(&vm, KVM_CAP_X86_USER_SPACE_MSR, reasons, "KVM_CAP_X86_USER_SPACE_MSR")?;
+    msr::intercept(&vm)?;
+    vm.create_irq_chip().map_err(Error::kvm("KVM_CREATE_IRQCHIP"))?;
+    let pit = kvm_pit_config { flags: KVM_PIT_SPEAKER_DUMMY, ..Default::default() };
+    vm.create_pit2(pit).map_err(Error::kvm("KVM_CREATE_PIT2"))?;
+    let memory = memory(&vm, options.memory << 20)?;
+    Ok(Machine {
+        vm,
+        memory,
+        ports: Ports::new(),
+        has_pmu: !matches!(pmu, Configuration::Hidden(_)),
+        kvm_pvm: pvm::is_there(),
+        rendezvous: Rendezvous::default(),
+        stopping: AtomicBool::new(false),
+        reports: (0..options.cpus).map(|_| Report::default()).collect(),
+    })
+}
+
+fn enable(vm: &VmFd, cap: u32, argument: u32, name: &'static str) -> Result<(), Error> {
+    let mut enable = kvm_enable_cap { cap, ..Default::default() };
+    enable.args[0] = argument.into();
+    vm.enable_cap(&enable).map_err(Error::kvm(name))
+}
+
+/// Memory from address 0 on.
+fn memory(vm: &VmFd, size: u64) -> Result<GuestMemoryMmap, Error> {
+    let memory = GuestMemoryMmap::<()>::from_ranges(&[(GuestAddress(0), size as usize)])
+        .map_err(|error| Error::Kvm { operation: "mmap", error: std::io::Error::other(error) })?;
+    for (slot, region) in (0..).zip(memory.iter()) {
+        let region = kvm_userspace_memory_region {
+            slot,
+            guest_phys_addr: region.start_addr().0,
+            memory_size: region.len(),
+            userspace_addr: region.as_ptr() as u64,
+            flags: 0,
+        };
+        // SAFETY: the region is mapped until the machine is dropped, which drops the VM first.
+        unsafe { vm.set_user_memory_region(region) }
+            .map_err(Error::kvm("KVM_SET_USER_MEMORY_REGION"))?;
+    }
+    Ok(memory)
+}
+
+fn vcpu(
+    vm: &VmFd,
+    options: &Options,
+    pmu: &Configuration,
+    supported: &CpuId,
+    number: u8,
+) -> Result<VcpuFd, Error> {
+    let vcpu = vm.create_vcpu(number.into()).map_err(Error::kvm("KVM_CREATE_VCPU"))?;
+    let frequency = (options.count == Count::Time).then_some(options.frequency);
+    let answers = guest_cpuid::answers(supported, pmu, frequency, number, options.cpus)?;
+    vcpu.set_cpuid2(&answers).map_err(Error::kvm("KVM_SET_CPUID2"))?;
+    Ok(vcpu)
+}
+
+/// The first processor starts as the boot protocol wants it.
+fn set_start(vcpu: &VcpuFd, start: Start) -> Result<(), Error> {
+    const CR0_PE: u64 = 1;
+    const CR0_ET: u64 = 1 << 4;
+    const CR0_PG: u64 = 1 << 31;
+    const CR4_PAE: u64 = 1 << 5;
+    const EFER_LME_LMA: u64 = 1 << 8 | 1 << 10;
+    // Flat segments of 4 GiB, in ring 0, accessed: code and data of 32 bits, code of 64, a busy TSS.
+    let flat = |selector, descriptor| guest::segment(selector, descriptor);
+    let data = flat(0x18, 0x00CF_9300_0000_FFFF);
+    let task = kvm_segment { limit: 0x67, ..flat(0, 0x0000_8B00_0000_0067) };
+
+    let mut system = vcpu.get_sregs().map_err(Error::kvm("KVM_GET_SREGS"))?;
+    system.cr0 = CR0_PE | CR0_ET;
+    system.cs = flat(0x10, 0x00CF_9B00_0000_FFFF);
+    (system.ds, system.es, system.fs, system.gs, system.ss) = (data, data, data, data, data);
+    system.tr = task;
+    let mut registers = kvm_regs { rflags: 0b10, ..Default::default() };
+    match start {
+        Start::Protected { eip, eax, ebx } => {
+            (registers.rip, registers.rax, registers.rbx) = (eip.into(), eax.into(), ebx.into());
+        }
+        Start::Long { rip, rsi } => {
+            system.cs = flat(0x10, 0x00AF_9B00_0000_FFFF);
+            system.gdt.base = low::GDT;
+            system.gdt.limit = 4 * 8 - 1;
+            system.cr3 = low::PAGE_TABLES;
+            system.cr4 |= CR4_PAE;
+            system.cr0 |= CR0_PG;
+            system.efer = EFER_LME_LMA;
+            (registers.rip, registers.rsi) = (rip, rsi);
+        }
+    }
+    vcpu.set_sregs(&system).map_err(Error::kvm("KVM_SET_SREGS"))?;
+    vcpu.set_regs(&registers).map_err(Error::kvm("KVM_SET_REGS"))
+}
+
+/// What a processor's thread makes its processor of.
+struct Plan {
+    number: u8,
+    pmu: Configuration,
+    count: Count,
+    quantities: Vec<Quantity>,
+    frequency: u16,
+    rate: u16,
+}
+
+fn spawn(
+    machine: Arc<Machine>,
+    vcpu: VcpuFd,
+    plan: Plan,
+    sender: Sender<Verdict>,
+) -> Result<ProcessorThread, Error> {
+    let work = move || {
+        let number = plan.number;
+        let made = plan.source().and_then(|source| {
+            let pmu = VirtualPmu::new(plan.pmu, source.fed().events).map_err(Error::internal)?;
+            let (stats, debugging) = (Stats::default(), Debugging::default());
+            Ok(Processor { number, machine, vcpu, pmu, source, debugging, stats })
+        });
+        let (verdict, stats) = match made {
+            Ok(mut processor) => (processor.run(), processor.stats),
+            Err(error) => (Err(error), Stats::default()),
+        };
+        // Nobody listens after the end.
+        let _ = verdict.transpose().map(|verdict| sender.send(verdict));
+        stats
+    };
+    thread::Builder::new().spawn(work).map_err(Error::system("a thread"))
+}
+
+impl Plan {
+    fn source(&self) -> Result<Box<dyn Source>, Error> {
+        let vendor = self.pmu.vendor();
+        let fed = Fed::new(&self.quantities, vendor).map_err(Error::internal)?;
+        Ok(match self.count {
+            Count::Time => Box::new(Time::new(fed, self.frequency, self.rate)),
+            Count::Step => Box::new(Step::new(fed)),
+            Count::Perf => Box::new(Perf::new(fed, PerfEvents)),
+        })
+    }
+}
+
+/// Waits for the end, in whatever way it comes.
+fn wait(
+    machine: &Machine,
+    threads: &[ProcessorThread],
+    receiver: &Receiver<Verdict>,
+    timeout: Option<Duration>,
+) -> Verdict {
+    let end = timeout.map(|timeout| (Instant::now() + timeout, timeout));
+    let mut parked_before = false;
+    loop {
+        match receiver.recv_timeout(QUESTION) {
+            Ok(verdict) => return verdict,
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => {
+                return Err(Error::internal("every processor's thread is gone"));
+            }
+        }
+        if let Some((end, timeout)) = end
+            && Instant::now() >= end
+        {
+            return Err(Error::Timeout { seconds: timeout.as_secs() });
+        }
+        let parked = machine.reports.iter().all(Report::is_parked);
+        if parked && parked_before {
+            return Ok(End::Orderly("halted all its processors, with interrupts off"));
+        }
+        parked_before = parked;
+        machine.reports.iter().for_each(Report::ask);
+        threads.iter().map(JoinHandleExt::as_pthread_t).for_each(kick::kick);
+    }
+}

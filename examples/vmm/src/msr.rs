@@ -1,0 +1,61 @@
+//! Which model-specific registers come to the monitor, and those of them that stay KVM's.
+
+use kvm_bindings::{Msrs, kvm_msr_entry};
+use kvm_ioctls::{MsrFilterDefaultAction, MsrFilterRange, MsrFilterRangeFlags, VcpuFd, VmFd};
+
+use crate::error::Error;
+
+/// The PMU's registers of both vendors, by first number and count, including those that a guest looks
+/// for and does not find. SDM vol. 4; APM vol. 2, "Performance Monitoring Counter MSRs".
+const RANGES: [(u32, u32); 10] = [
+    (0x0C1, 8),
+    (0x186, 8),
+    (0x1A0, 1),
+    (0x1D9, 1),
+    (0x300, 0x100),
+    (0x4C1, 8),
+    (0x600, 1),
+    (0xC000_0300, 4),
+    (0xC001_0000, 8),
+    (0xC001_0200, 16),
+];
+
+/// IA32_MISC_ENABLE and IA32_DEBUGCTL: the processor's, with bits of the PMU.
+const SHARED: [u32; 2] = [0x1A0, 0x1D9];
+
+/// No access is allowed: a bitmap of zeros, one bit a register.
+const NONE_ALLOWED: [u8; 0x100 / 8] = [0; 0x100 / 8];
+
+/// Sends the guest's accesses to the PMU's registers to the monitor.
+pub(crate) fn intercept(vm: &VmFd) -> Result<(), Error> {
+    let ranges = RANGES.map(|(base, count)| MsrFilterRange {
+        flags: MsrFilterRangeFlags::READ | MsrFilterRangeFlags::WRITE,
+        base,
+        msr_count: count,
+        bitmap: &NONE_ALLOWED[..count.div_ceil(8) as usize],
+    });
+    vm.set_msr_filter(MsrFilterDefaultAction::ALLOW, &ranges)
+        .map_err(Error::kvm("KVM_X86_SET_MSR_FILTER"))
+}
+
+/// Whether the register is one of the PMU's; the others come because KVM does not know them.
+pub(crate) fn is_intercepted(address: u32) -> bool {
+    RANGES.iter().any(|(base, count)| address.wrapping_sub(*base) < *count)
+}
+
+/// KVM's own value of a register that the PMU leaves to the monitor. `None`: #GP.
+pub(crate) fn read(vcpu: &VcpuFd, address: u32) -> Option<u64> {
+    let entry = kvm_msr_entry { index: address, ..Default::default() };
+    let mut msrs = Msrs::from_entries(&[entry]).ok()?;
+    if !SHARED.contains(&address) || vcpu.get_msrs(&mut msrs).ok()? != 1 {
+        return None;
+    }
+    msrs.as_slice().first().map(|entry| entry.data)
+}
+
+/// Changes it. `None`: #GP.
+pub(crate) fn write(vcpu: &VcpuFd, address: u32, value: u64) -> Option<()> {
+    let entry = kvm_msr_entry { index: address, data: value, ..Default::default() };
+    let msrs = Msrs::from_entries(&[entry]).ok()?;
+    (SHARED.contains(&address) && vcpu.set_msrs(&msrs).ok()? == 1).then_some(())
+}

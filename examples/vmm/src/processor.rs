@@ -1,0 +1,372 @@
+//! One virtual processor: a thread that runs the guest and answers what it wants.
+
+use core::sync::atomic::{AtomicBool, Ordering};
+use core::time::Duration;
+use std::sync::Arc;
+
+use kvm_bindings::{
+    KVM_GUESTDBG_ENABLE, KVM_GUESTDBG_SINGLESTEP, KVM_GUESTDBG_USE_HW_BP, KVM_MP_STATE_HALTED,
+    KVM_MP_STATE_RUNNABLE, KVM_SYSTEM_EVENT_RESET, KVM_SYSTEM_EVENT_SHUTDOWN, kvm_debug_exit_arch,
+    kvm_guest_debug,
+};
+use kvm_ioctls::{VcpuExit, VcpuFd};
+use pmu_virt::{Feed, Read, VirtualPmu, Write};
+
+use crate::apic::LocalApic;
+use crate::count::{Source, Stop};
+use crate::error::Error;
+use crate::guest::{self, Guest};
+use crate::kick::Kicks;
+use crate::machine::{End, Machine};
+use crate::stats::{Access, Exit, Register, Stats};
+use crate::{msr, pvm, rdpmc};
+
+/// A PMI that is due sooner waits so long: the time that a guest can make the monitor work between
+/// two of its instructions stays bounded.
+const SOONEST: Duration = Duration::from_micros(50);
+
+const RFLAGS_IF: u64 = 1 << 9;
+/// DR6: breakpoints 0 and 1, single step. DR7: breakpoints 0 and 1, on execution.
+const DR6_B0: u64 = 1;
+const DR6_B1: u64 = 1 << 1;
+const DR6_BS: u64 = 1 << 14;
+const DR7_EXECUTE_0: u64 = 1 << 1 | 1 << 10;
+const DR7_EXECUTE_1: u64 = 1 << 3 | 1 << 10;
+
+/// One virtual processor.
+pub(crate) struct Processor {
+    pub(crate) number: u8,
+    pub(crate) machine: Arc<Machine>,
+    pub(crate) vcpu: VcpuFd,
+    pub(crate) pmu: VirtualPmu,
+    pub(crate) source: Box<dyn Source>,
+    pub(crate) debugging: Debugging,
+    pub(crate) stats: Stats,
+}
+
+/// What KVM was told of debugging the guest.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Debugging {
+    /// The guest's handler of #GP: see [`rdpmc`].
+    breakpoint: Option<u64>,
+    /// Its handler of #DB, where kvm-pvm takes the steps of ring 3: see [`pvm`].
+    trap: Option<u64>,
+    /// A breakpoint was hit and the handler is to run: one instruction without breakpoints.
+    passing: bool,
+    step: bool,
+}
+
+/// What the guest wants of the monitor.
+enum Wants {
+    Nothing(Exit),
+    Rdmsr(u32),
+    Wrmsr(u32, u64),
+    Debug(kvm_debug_exit_arch),
+    End(End),
+    /// KVM does not know the instruction.
+    Emulation,
+    /// KVM can not go on.
+    Stuck(String),
+    TripleFault,
+}
+
+impl Processor {
+    /// Runs the guest until the machine stops, or this processor ends it.
+    pub(crate) fn run(&mut self) -> Result<Option<End>, Error> {
+        let immediate_exit = &raw mut self.vcpu.get_kvm_run().immediate_exit;
+        // SAFETY: the byte is in the mapping of `self.vcpu`, which outlives the kicks, and KVM alone
+        // looks at it beside `run_guest`, by this thread.
+        let mut kicks =
+            unsafe { Kicks::new(immediate_exit) }.map_err(Error::system("timer_create"))?;
+        guest::expose_registers(&mut self.vcpu);
+        let mut happened = Feed::new();
+        while !self.machine.is_stopping() {
+            let counting = self.pmu.running().next().is_some();
+            let due = if counting { self.source.due(&self.pmu) } else { None };
+            kicks.after(due.map(|due| due.max(SOONEST))).map_err(Error::system("timer_settime"))?;
+            let guest = Guest { vcpu: &self.vcpu, memory: &self.machine.memory };
+            let step = counting && self.source.enter(guest, &self.pmu)?;
+            self.debug(Debugging { step, ..self.debugging })?;
+            let (phase, mut wants) = self.run_guest()?;
+            if let Wants::Debug(why) = &mut wants {
+                self.take_back_step(why)?;
+            }
+            if counting {
+                let stop = match &wants {
+                    Wants::Debug(why) if why.dr6 & DR6_BS != 0 => Stop::Stepped,
+                    _ => Stop::Ran,
+                };
+                let guest = Guest { vcpu: &self.vcpu, memory: &self.machine.memory };
+                self.source.leave(guest, stop, &mut happened)?;
+                self.pmu.advance_through(&mut happened);
+                self.deliver_pmi(phase)?;
+            }
+            if let Some(end) = self.serve(phase, wants)? {
+                return Ok(Some(end));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Runs the guest until it wants something, in a phase of the statistics.
+    fn run_guest(&mut self) -> Result<(u8, Wants), Error> {
+        let ports = &self.machine.ports;
+        let exit = self.machine.rendezvous.inside(|| self.vcpu.run());
+        let phase = ports.phase();
+        let wants = match exit {
+            Ok(VcpuExit::X86Rdmsr(access)) => Wants::Rdmsr(access.index),
+            Ok(VcpuExit::X86Wrmsr(access)) => Wants::Wrmsr(access.index, access.data),
+            Ok(VcpuExit::IoIn(port, bytes)) => {
+                ports.read(port, bytes);
+                Wants::Nothing(Exit::PortIn)
+            }
+            Ok(VcpuExit::IoOut(port, bytes)) => {
+                ports.write(port, bytes).map_or(Wants::Nothing(Exit::PortOut), Wants::End)
+            }
+            Ok(VcpuExit::MmioRead(_, bytes)) => {
+                bytes.fill(0xFF);
+                Wants::Nothing(Exit::Mmio)
+            }
+            Ok(VcpuExit::MmioWrite(..)) => Wants::Nothing(Exit::Mmio),
+            Ok(VcpuExit::Debug(why)) => Wants::Debug(why),
+            Ok(VcpuExit::Shutdown) => Wants::TripleFault,
+            Ok(VcpuExit::SystemEvent(KVM_SYSTEM_EVENT_SHUTDOWN, _)) => {
+                Wants::End(End::Orderly("shut down"))
+            }
+            Ok(VcpuExit::SystemEvent(KVM_SYSTEM_EVENT_RESET, _)) => {
+                Wants::End(End::Orderly("reset the machine"))
+            }
+            Ok(VcpuExit::InternalError) => Wants::Emulation,
+            Ok(VcpuExit::FailEntry(reason, _)) => {
+                Wants::Stuck(format!("no entry, hardware's reason is {reason:#x}"))
+            }
+            Ok(VcpuExit::Intr | VcpuExit::IrqWindowOpen) => Wants::Nothing(Exit::Other),
+            Ok(other) => Wants::Stuck(format!("{other:?}")),
+            Err(error) if error.errno() == libc::EINTR => Wants::Nothing(Exit::Kick),
+            // A processor that waits for its start-up was woken.
+            Err(error) if error.errno() == libc::EAGAIN => Wants::Nothing(Exit::Other),
+            Err(error) => return Err(Error::kvm("KVM_RUN")(error)),
+        };
+        Ok((phase, wants))
+    }
+
+    /// Does what the guest wants.
+    fn serve(&mut self, phase: u8, wants: Wants) -> Result<Option<End>, Error> {
+        match wants {
+            Wants::Nothing(exit) => {
+                self.stats.exit(phase, exit);
+                if exit == Exit::Kick {
+                    self.vcpu.set_kvm_immediate_exit(0);
+                    self.find_handler()?;
+                    self.machine.report(self.number, self.is_parked()?);
+                }
+            }
+            Wants::Rdmsr(address) => {
+                self.stats.exit(phase, Exit::Rdmsr);
+                let value = match self.pmu.read(address) {
+                    Read::Value(value) => Some(value),
+                    Read::Shared { value, mask } => {
+                        msr::read(&self.vcpu, address).map(|own| own & !mask | value)
+                    }
+                    Read::GeneralProtection => None,
+                    Read::NotMine => msr::read(&self.vcpu, address),
+                };
+                self.stats.access(phase, Access::Rdmsr(named(address)), value.is_none());
+                self.answer(value);
+            }
+            Wants::Wrmsr(address, value) => {
+                self.stats.exit(phase, Exit::Wrmsr);
+                let done = self.write(address, value);
+                self.stats.access(phase, Access::Wrmsr(named(address)), done.is_none());
+                self.answer(done.map(|()| value));
+                // A guest that reads counters has its handler by now.
+                self.find_handler()?;
+            }
+            Wants::Debug(why) => self.debugged(phase, why)?,
+            Wants::End(end) => return Ok(Some(end)),
+            Wants::TripleFault => {
+                return Err(Error::TripleFault { processor: self.number.into() });
+            }
+            Wants::Emulation => {
+                let guest = Guest { vcpu: &self.vcpu, memory: &self.machine.memory };
+                let emulated = self.machine.kvm_pvm.then(|| pvm::emulate(guest)).flatten();
+                let Some(pvm::Emulated { registers, exception }) = emulated else {
+                    return Err(self.stuck("no emulation of the instruction".into()));
+                };
+                self.stats.exit(phase, Exit::Emulation);
+                let system = guest.system();
+                guest::set_registers(&mut self.vcpu, registers, system)?;
+                if let Some(vector) = exception {
+                    guest::raise(&self.vcpu, vector)?;
+                }
+            }
+            Wants::Stuck(why) => return Err(self.stuck(why)),
+        }
+        Ok(None)
+    }
+
+    /// WRMSR. `None`: #GP, and nothing was changed.
+    fn write(&mut self, address: u32, value: u64) -> Option<()> {
+        // Of a register that is shared the processor's part comes first: it can be taken back.
+        let before = match self.pmu.read(address) {
+            Read::Shared { mask, .. } => {
+                let before = msr::read(&self.vcpu, address)?;
+                msr::write(&self.vcpu, address, before & mask | value & !mask)?;
+                Some(before)
+            }
+            _ => None,
+        };
+        match self.pmu.write(address, value).answer {
+            Write::Done | Write::Shared { .. } => Some(()),
+            Write::NotMine => msr::write(&self.vcpu, address, value),
+            Write::GeneralProtection => {
+                msr::write(&self.vcpu, address, before?)?;
+                None
+            }
+        }
+    }
+
+    /// The answer to RDMSR, or `Some` for a WRMSR that was taken; `None`: #GP.
+    fn answer(&mut self, value: Option<u64>) {
+        let run = self.vcpu.get_kvm_run();
+        // SAFETY: the last exit was KVM_EXIT_X86_RDMSR or KVM_EXIT_X86_WRMSR, for which KVM reads
+        // this part of the union.
+        let msr = unsafe { &mut run.__bindgen_anon_1.msr };
+        msr.error = value.is_none().into();
+        msr.data = value.unwrap_or(msr.data);
+    }
+
+    fn deliver_pmi(&mut self, phase: u8) -> Result<(), Error> {
+        if !self.pmu.pmi_pending() {
+            return Ok(());
+        }
+        let (machine, vcpu, id) = (&self.machine, &self.vcpu, self.number);
+        let mut apic = LocalApic { machine, vcpu, id, error: None };
+        self.stats.pmi(phase, self.pmu.deliver_pmi(&mut apic));
+        apic.error.map_or(Ok(()), |error| Err(Error::kvm("a PMI")(error)))
+    }
+
+    /// If this is the guest's handler of #DB, after a step in ring 3: it was a step.
+    fn take_back_step(&mut self, why: &mut kvm_debug_exit_arch) -> Result<(), Error> {
+        if why.dr6 & DR6_B1 == 0 || Some(why.pc) != self.debugging.trap {
+            return Ok(());
+        }
+        let guest = Guest { vcpu: &self.vcpu, memory: &self.machine.memory };
+        if let Some((registers, system)) = pvm::step_of_ring_3(guest) {
+            why.dr6 = DR6_BS;
+            guest::set_registers(&mut self.vcpu, registers, system)?;
+        }
+        Ok(())
+    }
+
+    /// A single step, or one of the guest's handlers.
+    fn debugged(&mut self, phase: u8, why: kvm_debug_exit_arch) -> Result<(), Error> {
+        let guest = Guest { vcpu: &self.vcpu, memory: &self.machine.memory };
+        let passed = Debugging { passing: false, ..self.debugging };
+        if why.dr6 & DR6_BS != 0 && self.debugging.passing {
+            self.stats.exit(phase, Exit::Breakpoint);
+            return self.debug(passed);
+        }
+        if why.dr6 & (DR6_B0 | DR6_B1) == 0 {
+            self.stats.exit(phase, Exit::SingleStep);
+            return Ok(());
+        }
+        self.stats.exit(phase, Exit::Breakpoint);
+        let general_protection = Some(why.pc) == self.debugging.breakpoint;
+        if let Some(fault) = rdpmc::fault(guest).filter(|_| general_protection) {
+            let counter = Access::Rdpmc(Register::Number(fault.counter));
+            let read = self.pmu.read_pmc(fault.counter, fault.mode);
+            self.stats.access(phase, counter, !matches!(read, Read::Value(_)));
+            if let Read::Value(value) = read {
+                let (registers, system) = fault.finish(guest, value);
+                return guest::set_registers(&mut self.vcpu, registers, system);
+            }
+        }
+        self.debug(Debugging { passing: true, ..self.debugging })
+    }
+
+    /// Tells KVM, if it does not know yet. A single step is asked for each time: KVM sets the trap flag
+    /// when it is told, and the guest's next flags may lack it.
+    fn debug(&mut self, debugging: Debugging) -> Result<(), Error> {
+        if debugging == self.debugging && !debugging.step {
+            return Ok(());
+        }
+        let mut control = kvm_guest_debug::default();
+        let breakpoints = [(debugging.breakpoint, DR7_EXECUTE_0), (debugging.trap, DR7_EXECUTE_1)];
+        for (number, (handler, execute)) in breakpoints.into_iter().enumerate() {
+            if let Some(handler) = handler.filter(|_| !debugging.passing) {
+                control.control |= KVM_GUESTDBG_ENABLE | KVM_GUESTDBG_USE_HW_BP;
+                control.arch.debugreg[number] = handler;
+                control.arch.debugreg[7] |= execute;
+            }
+        }
+        if debugging.step || debugging.passing {
+            control.control |= KVM_GUESTDBG_ENABLE | KVM_GUESTDBG_SINGLESTEP;
+        }
+        self.debugging = debugging;
+        self.vcpu.set_guest_debug(&control).map_err(Error::kvm("KVM_SET_GUEST_DEBUG"))
+    }
+
+    /// Looks where the guest handles #GP and #DB now.
+    fn find_handler(&mut self) -> Result<(), Error> {
+        if !self.machine.has_pmu {
+            return Ok(());
+        }
+        let guest = Guest { vcpu: &self.vcpu, memory: &self.machine.memory };
+        let system = guest.system();
+        let breakpoint = guest.handler(&system, rdpmc::GENERAL_PROTECTION);
+        let trap = guest
+            .handler(&system, pvm::DEBUG)
+            .filter(|_| self.machine.kvm_pvm && self.source.steps());
+        self.debug(Debugging { breakpoint, trap, ..self.debugging })
+    }
+
+    /// Whether nothing but an NMI or another processor can wake it.
+    fn is_parked(&self) -> Result<bool, Error> {
+        let state = self.vcpu.get_mp_state().map_err(Error::kvm("KVM_GET_MP_STATE"))?;
+        Ok(match state.mp_state {
+            KVM_MP_STATE_RUNNABLE => false,
+            KVM_MP_STATE_HALTED => self.vcpu.sync_regs().regs.rflags & RFLAGS_IF == 0,
+            // It was not started yet.
+            _ => true,
+        })
+    }
+
+    /// Where the guest was when KVM could not go on.
+    fn stuck(&self, why: String) -> Error {
+        let guest = Guest { vcpu: &self.vcpu, memory: &self.machine.memory };
+        let mut bytes = [0; 8];
+        let rip = guest.registers().rip;
+        let code = guest.read(rip, &mut bytes);
+        let why = format!("{why} at {rip:#x}, at instruction bytes {code:02x?}");
+        Error::Stuck { processor: self.number.into(), why }
+    }
+}
+
+fn named(address: u32) -> Register {
+    if msr::is_intercepted(address) { Register::Number(address) } else { Register::Other }
+}
+
+/// What a processor said when it was last asked whether it is parked.
+#[derive(Debug, Default)]
+pub(crate) struct Report {
+    asked: AtomicBool,
+    parked: AtomicBool,
+}
+
+impl Report {
+    /// Asks again.
+    pub(crate) fn ask(&self) {
+        self.asked.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn answer(&self, parked: bool) {
+        self.parked.store(parked, Ordering::Relaxed);
+        self.asked.store(false, Ordering::Release);
+    }
+
+    /// Whether it answered, and is.
+    pub(crate) fn is_parked(&self) -> bool {
+        !self.asked.load(Ordering::Acquire) && self.parked.load(Ordering::Relaxed)
+    }
+}

@@ -1,0 +1,54 @@
+//! RDPMC, for which KVM has no exit.
+//!
+//! Without a PMU of KVM's own the instruction faults. A hardware breakpoint at the guest's handler of
+//! #GP finds the fault before the guest sees it: if it was RDPMC's, the monitor executes the
+//! instruction and takes the exception back; if not, or if RDPMC has to fault, the handler runs. This
+//! works at every privilege level, in long mode.
+
+use kvm_bindings::{kvm_regs, kvm_sregs};
+use pmu_virt::Mode;
+
+use crate::guest::{CR4_PCE, Frame, Guest};
+
+/// #GP.
+pub(crate) const GENERAL_PROTECTION: u8 = 13;
+const RDPMC: [u8; 2] = [0x0F, 0x33];
+const RFLAGS_RF: u64 = 1 << 16;
+
+/// An RDPMC that faulted; the processor is at the first instruction of the handler.
+pub(crate) struct Fault {
+    registers: kvm_regs,
+    frame: Frame,
+    /// ECX.
+    pub(crate) counter: u32,
+    /// What RDPMC depends on.
+    pub(crate) mode: Mode,
+}
+
+/// What faulted, if it was RDPMC.
+pub(crate) fn fault(guest: Guest<'_>) -> Option<Fault> {
+    let registers = guest.registers();
+    // The error code comes first; RDPMC's is 0.
+    let [0] = guest.read_words(registers.rsp)? else { return None };
+    let frame = Frame::read(guest, registers.rsp.wrapping_add(8))?;
+    let mut instruction = [0; 2];
+    if guest.read(frame.rip, &mut instruction) != RDPMC {
+        return None;
+    }
+    let pce = guest.system().cr4 & CR4_PCE != 0;
+    let mode = Mode { cpl: (frame.cs & 3) as u8, pce, protected: true };
+    Some(Fault { registers, frame, counter: registers.rcx as u32, mode })
+}
+
+impl Fault {
+    /// The processor's registers if RDPMC did not fault, and read this.
+    pub(crate) fn finish(self, guest: Guest<'_>, value: u64) -> (kvm_regs, kvm_sregs) {
+        let frame = Frame {
+            rip: self.frame.rip.wrapping_add(RDPMC.len() as u64),
+            flags: self.frame.flags & !RFLAGS_RF,
+            ..self.frame
+        };
+        let (rax, rdx) = (value & 0xFFFF_FFFF, value >> 32);
+        frame.undo(guest, kvm_regs { rax, rdx, ..self.registers })
+    }
+}

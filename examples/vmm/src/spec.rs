@@ -1,0 +1,199 @@
+//! `--pmu SPEC`: which PMU the guest sees.
+
+use core::fmt;
+use core::num::ParseIntError;
+
+use pmu_virt::{AmdConfiguration, Configuration, ConfigurationError, IntelConfiguration, Vendor};
+
+/// Why a SPEC names no PMU.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum SpecError {
+    /// Neither `none`, `intel` nor `amd`.
+    Vendor(String),
+    /// Not one of AMD's three.
+    AmdKind(String),
+    /// No such key for this PMU.
+    Key(String),
+    /// The key needs a value.
+    NoValue(&'static str),
+    /// The key takes no value.
+    Flag(&'static str),
+    /// The value is no number of 8 bits.
+    Value { key: &'static str, value: String, error: ParseIntError },
+    /// More counters than the eight that there can be.
+    Counters { key: &'static str, count: u8 },
+    /// The parts contradict each other.
+    Impossible(ConfigurationError),
+}
+
+impl fmt::Display for SpecError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Vendor(vendor) => write!(f, "`{vendor}` is not none, intel or amd"),
+            Self::AmdKind(kind) => write!(f, "`{kind}` is not legacy, core or v2"),
+            Self::Key(key) => write!(f, "no key `{key}` here"),
+            Self::NoValue(key) => write!(f, "`{key}` needs a value"),
+            Self::Flag(key) => write!(f, "`{key}` takes no value"),
+            Self::Value { key, value, error } => write!(f, "{key}={value}: {error}"),
+            Self::Counters { key, count } => write!(f, "{key}={count}: at most 8 counters"),
+            Self::Impossible(error) => write!(f, "there is no such PMU: {error}"),
+        }
+    }
+}
+
+impl core::error::Error for SpecError {}
+
+/// The PMU that `spec` names.
+pub(crate) fn parse(spec: &str) -> Result<Configuration, SpecError> {
+    let (vendor, keys) = spec.split_once(':').unwrap_or((spec, ""));
+    let mut keys = keys.split(',').filter(|key| !key.is_empty());
+    let configuration = match vendor {
+        "none" => match keys.next() {
+            None => Configuration::Hidden(Vendor::Intel),
+            Some(key) => return Err(SpecError::Key(key.into())),
+        },
+        "intel" => intel(keys)?,
+        "amd" => amd(keys.next().unwrap_or_default(), keys)?,
+        _ => return Err(SpecError::Vendor(vendor.into())),
+    };
+    configuration.check().map_err(SpecError::Impossible)?;
+    Ok(configuration)
+}
+
+fn intel<'a>(keys: impl Iterator<Item = &'a str>) -> Result<Configuration, SpecError> {
+    let mut pmu =
+        IntelConfiguration { full_width_writes: false, ..IntelConfiguration::new(4, 4, 3) };
+    for key in keys {
+        let (key, value) = split(key);
+        match key {
+            "version" => pmu.version = number("version", value)?,
+            "gp" => pmu.general = counters("gp", value)?,
+            "fixed" => pmu.fixed = counters("fixed", value)?,
+            "gp-mask" => pmu.general = number("gp-mask", value)?,
+            "fixed-mask" => pmu.fixed = number("fixed-mask", value)?,
+            "width" => {
+                pmu.general_width = number("width", value)?;
+                pmu.fixed_width = pmu.general_width;
+            }
+            "gp-width" => pmu.general_width = number("gp-width", value)?,
+            "fixed-width" => pmu.fixed_width = number("fixed-width", value)?,
+            "events" => pmu.events = number("events", value)?,
+            "full-width" => pmu.full_width_writes = flag("full-width", value)?,
+            "any-thread" => pmu.any_thread = flag("any-thread", value)?,
+            "extended-leaf" => pmu.extended_leaf = flag("extended-leaf", value)?,
+            _ => return Err(SpecError::Key(key.into())),
+        }
+    }
+    Ok(Configuration::Intel(pmu))
+}
+
+fn amd<'a>(kind: &str, keys: impl Iterator<Item = &'a str>) -> Result<Configuration, SpecError> {
+    let mut pmu = match kind {
+        "legacy" => AmdConfiguration::Legacy,
+        "core" => AmdConfiguration::CoreExtension,
+        "v2" => AmdConfiguration::PerfMonV2 { counters: 6 },
+        _ => return Err(SpecError::AmdKind(kind.into())),
+    };
+    for key in keys {
+        match (&mut pmu, split(key)) {
+            (AmdConfiguration::PerfMonV2 { counters }, ("counters", value)) => {
+                *counters = number("counters", value)?;
+            }
+            (_, (key, _)) => return Err(SpecError::Key(key.into())),
+        }
+    }
+    Ok(Configuration::Amd(pmu))
+}
+
+fn split(key: &str) -> (&str, Option<&str>) {
+    key.split_once('=').map_or((key, None), |(key, value)| (key, Some(value)))
+}
+
+/// Decimal, or hexadecimal with 0x.
+fn number(key: &'static str, value: Option<&str>) -> Result<u8, SpecError> {
+    let value = value.ok_or(SpecError::NoValue(key))?;
+    match value.strip_prefix("0x") {
+        Some(digits) => u8::from_str_radix(digits, 16),
+        None => value.parse(),
+    }
+    .map_err(|error| SpecError::Value { key, value: value.into(), error })
+}
+
+/// So many counters, from number 0 on.
+fn counters(key: &'static str, value: Option<&str>) -> Result<u8, SpecError> {
+    match number(key, value)? {
+        count @ 0..=7 => Ok((1 << count) - 1),
+        8 => Ok(u8::MAX),
+        count => Err(SpecError::Counters { key, count }),
+    }
+}
+
+fn flag(key: &'static str, value: Option<&str>) -> Result<bool, SpecError> {
+    if value.is_some() { Err(SpecError::Flag(key)) } else { Ok(true) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_documented_specs_name_these_pmus() {
+        let full = IntelConfiguration::new(4, 8, 3);
+        assert_eq!(
+            parse("intel:version=4,gp=8,fixed=3,width=48,full-width"),
+            Ok(Configuration::Intel(full))
+        );
+        assert_eq!(parse("amd:legacy"), Ok(Configuration::Amd(AmdConfiguration::Legacy)));
+        assert_eq!(parse("amd:core"), Ok(Configuration::Amd(AmdConfiguration::CoreExtension)));
+        assert_eq!(
+            parse("amd:v2,counters=5"),
+            Ok(Configuration::Amd(AmdConfiguration::PerfMonV2 { counters: 5 }))
+        );
+        assert_eq!(parse("none"), Ok(Configuration::Hidden(Vendor::Intel)));
+        let odd = IntelConfiguration {
+            general: 0b101,
+            fixed: 0b11,
+            general_width: 40,
+            fixed_width: 32,
+            full_width_writes: false,
+            events: 0x21,
+            any_thread: true,
+            extended_leaf: true,
+            ..IntelConfiguration::new(5, 0, 0)
+        };
+        assert_eq!(
+            parse(
+                "intel:version=5,gp-mask=0x5,fixed=2,gp-width=40,fixed-width=32,events=0x21,\
+                 any-thread,extended-leaf"
+            ),
+            Ok(Configuration::Intel(odd))
+        );
+    }
+
+    #[test]
+    fn a_spec_that_names_no_pmu_says_why() {
+        for (spec, why) in [
+            ("", "`` is not none, intel or amd"),
+            ("arm", "`arm` is not none, intel or amd"),
+            ("none:gp=1", "no key `gp=1` here"),
+            ("amd", "`` is not legacy, core or v2"),
+            ("amd:v3", "`v3` is not legacy, core or v2"),
+            ("amd:core,counters=4", "no key `counters` here"),
+            ("amd:v2,counters=9", "there is no such PMU: PerfMonV2 with 9 counters"),
+            ("intel:gp", "`gp` needs a value"),
+            ("intel:gp=9", "gp=9: at most 8 counters"),
+            ("intel:gp=0", "there is no such PMU: no general counter"),
+            ("intel:gp=x", "gp=x: invalid digit found in string"),
+            ("intel:gp=300", "gp=300: number too large to fit in target type"),
+            ("intel:full-width=1", "`full-width` takes no value"),
+            ("intel:pebs", "no key `pebs` here"),
+            (
+                "intel:version=6",
+                "there is no such PMU: no version 6 of architectural performance monitoring",
+            ),
+            ("intel:width=65", "there is no such PMU: counters of 65 bits"),
+        ] {
+            assert_eq!(parse(spec).unwrap_err().to_string(), why, "{spec}");
+        }
+    }
+}

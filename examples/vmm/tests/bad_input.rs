@@ -1,0 +1,150 @@
+//! Each thing that can be wrong has its exit status and its message.
+#![cfg(all(target_os = "linux", target_arch = "x86_64"))]
+
+mod guest;
+
+use core::time::Duration;
+use std::time::Instant;
+
+use guest::{exit, file, image, kvm, messages, run, vmm};
+use iced_x86::code_asm::*;
+
+/// The monitor ended so with this kernel.
+fn expect(kernel: &[u8], arguments: &str, status: i32, message: &str) {
+    let output = run(kernel, arguments);
+    let said = messages(&output);
+    assert_eq!(output.status.code(), Some(status), "{said}");
+    assert!(said.contains(message), "{said:?} has no {message:?}");
+}
+
+#[test]
+fn unreadable_files() {
+    let missing = "/nonexistent/kernel";
+    let output = vmm(&format!("--kernel {missing}"));
+    assert_eq!(output.status.code(), Some(4));
+    assert!(messages(&output).contains("/nonexistent/kernel: No such file"));
+    let output = vmm("--kernel /");
+    assert_eq!(output.status.code(), Some(4));
+    assert!(messages(&output).contains("/: Is a directory"));
+    let output = vmm("--kernel /dev/zero");
+    assert_eq!(output.status.code(), Some(4));
+    assert!(messages(&output).contains("/dev/zero: not a regular file"));
+    let kernel = image(|a| exit(a, 0), &[]);
+    expect(&kernel, "--initrd /nonexistent/initrd", 4, "/nonexistent/initrd: No such file");
+}
+
+#[test]
+fn files_that_are_no_kernel() {
+    expect(b"", "", 6, "not an ELF file");
+    expect(b"#!/bin/sh\nexit 0\n# a script of some length\n", "", 6, "not an ELF file");
+    let whole = image(|a| exit(a, 0), &[]);
+    expect(&whole[..60], "", 6, "not an ELF file");
+    // A kernel without its multiboot header.
+    let mut headless = whole.clone();
+    headless[84] ^= 1;
+    expect(&headless, "", 6, "neither a multiboot header nor a PVH note");
+    // The machine is ARM.
+    let mut foreign = whole.clone();
+    foreign[18] = 40;
+    expect(&foreign, "", 6, "not an executable for x86");
+    // The segment is longer than the file.
+    let truncated = &whole[..whole.len() - 1];
+    expect(truncated, "", 6, "a segment ends beyond the file");
+    // The header requires a video mode (flag 2); the checksum is put right.
+    let mut video = whole.clone();
+    video[88] = 4;
+    video[92..96].copy_from_slice(&(0x1BAD_B002_u32 + 4).wrapping_neg().to_le_bytes());
+    expect(&video, "", 6, "requires what is not offered (0x4)");
+    // Nothing is at the entry point.
+    let mut elsewhere = whole;
+    elsewhere[24..28].copy_from_slice(&0x20_0000_u32.to_le_bytes());
+    expect(&elsewhere, "", 6, "the entry point 0x200000 is in no segment");
+}
+
+#[test]
+fn no_command_line() {
+    assert_eq!(vmm("").status.code(), Some(2));
+    assert_eq!(vmm("--kernel x --cpus 0").status.code(), Some(2));
+    assert_eq!(vmm("--kernel x --count guess").status.code(), Some(2));
+    assert_eq!(vmm("--kernel x --memory 0").status.code(), Some(2));
+}
+
+#[test]
+fn impossible_pmus() {
+    let kernel = image(|a| exit(a, 0), &[]);
+    expect(&kernel, "--pmu intel:version=9", 8, "no version 9");
+    expect(&kernel, "--pmu intel:version=1,fixed=3", 8, "fixed counters in version 1");
+    expect(&kernel, "--pmu amd:v2,counters=16", 8, "PerfMonV2 with 16 counters");
+    expect(&kernel, "--pmu via", 8, "`via` is not none, intel or amd");
+}
+
+#[test]
+fn what_does_not_fit_in_memory() {
+    if !kvm("what_does_not_fit_in_memory") {
+        return;
+    }
+    let mut kernel = image(|a| exit(a, 0), &[]);
+    let big = file(&vec![0; 3 << 20]);
+    let arguments = format!("--memory 2 --initrd {}", big.display());
+    expect(&kernel, &arguments, 18, "the initial RAM disk");
+    let line = "x".repeat(8000);
+    expect(&kernel, &format!("--append {line}"), 18, "the command line");
+    // p_memsz: 3 GiB.
+    kernel[52 + 20..52 + 24].copy_from_slice(&0xC000_0000_u32.to_le_bytes());
+    expect(&kernel, "", 18, "a segment of 3221225472 bytes at 0x100000");
+    // p_memsz and p_paddr: it ends beyond 4 GiB.
+    kernel[52 + 12..52 + 16].copy_from_slice(&0xFFF0_0000_u32.to_le_bytes());
+    kernel[24..28].copy_from_slice(&0xFFF0_0040_u32.to_le_bytes());
+    expect(&kernel, "", 18, "a segment");
+}
+
+#[test]
+fn guests_that_do_not_end_well() {
+    if !kvm("guests_that_do_not_end_well") {
+        return;
+    }
+    let fault = image(|a| a.ud2(), &[]);
+    expect(&fault, "", 10, "processor 0 shut down after a triple fault");
+    let hang = image(
+        |a| {
+            let mut here = a.create_label();
+            a.set_label(&mut here)?;
+            a.jmp(here)
+        },
+        &[],
+    );
+    let start = Instant::now();
+    expect(&hang, "--timeout 1", 12, "the guest did not end within 1 s");
+    assert!(start.elapsed() < Duration::from_secs(5));
+    let asleep = image(
+        |a| {
+            a.sti()?;
+            let mut here = a.create_label();
+            a.set_label(&mut here)?;
+            a.hlt()?;
+            a.jmp(here)
+        },
+        &[],
+    );
+    expect(&asleep, "--timeout 1", 12, "the guest did not end within 1 s");
+}
+
+#[test]
+fn guests_that_end_well() {
+    if !kvm("guests_that_end_well") {
+        return;
+    }
+    let exits = image(|a| exit(a, 0x10), &[]);
+    expect(&exits, "", 33, "");
+    let halts = image(|a| a.hlt(), &[]);
+    expect(&halts, "", 0, "halted all its processors, with interrupts off");
+    expect(&halts, "--cpus 3", 0, "halted all its processors, with interrupts off");
+    let resets = image(
+        |a| {
+            a.mov(al, 0xFE)?;
+            a.out(0x64, al)
+        },
+        &[],
+    );
+    expect(&resets, "", 0, "reset the machine");
+}

@@ -1,0 +1,423 @@
+//! Guests that use the PMU: exact counts, interrupts, RDPMC at each privilege, statistics.
+#![cfg(all(target_os = "linux", target_arch = "x86_64"))]
+
+mod guest;
+
+use guest::{
+    COM1, Code, MARK, enter_ring_3, exit, image, kvm, messages, numbers, print, run,
+    skip_two_bytes, wrmsr,
+};
+use iced_x86::IcedError;
+use iced_x86::code_asm::*;
+
+// SDM vol. 4: IA32_PERFEVTSELx and IA32_PMCx, IA32_PERF_GLOBAL_CTRL and _OVF_CTRL; APM vol. 2:
+// PerfEvtSel0 and PerfCtr0 at the legacy addresses.
+const SELECT_0: u32 = 0x186;
+const COUNTER_0: u32 = 0xC1;
+const GLOBAL_CONTROL: u32 = 0x38F;
+const AMD_SELECT_0: u32 = 0xC001_0000;
+const AMD_COUNTER_0: u32 = 0xC001_0004;
+// Enable (22), interrupt (20), OS (17), user (16).
+const USER: u64 = 1 << 22 | 1 << 16;
+const KERNEL: u64 = 1 << 22 | 1 << 17;
+const ALL: u64 = USER | KERNEL;
+const INTERRUPT: u64 = 1 << 20;
+const INSTRUCTIONS: u64 = 0xC0;
+const BRANCHES: u64 = 0xC4;
+/// The local APIC's performance entry, and its mask bit.
+const LVTPC: u64 = 0xFEE0_0340;
+const NMI: u32 = 4 << 8;
+
+/// The guest printed these numbers and ended well.
+fn expect(kernel: &[u8], arguments: &str, expected: &[u64]) {
+    let output = run(kernel, arguments);
+    assert_eq!(output.status.code(), Some(33), "{}", messages(&output));
+    assert_eq!(numbers(&output), expected, "{arguments}");
+}
+
+/// The counter's value, printed.
+fn print_counter(a: &mut CodeAssembler, address: u32) -> Result<(), IcedError> {
+    a.mov(ecx, address)?;
+    a.rdmsr()?;
+    print(a)
+}
+
+/// 1000 turns: 2001 instructions, 1000 branches of which 999 are taken.
+fn count_down(a: &mut CodeAssembler) -> Result<(), IcedError> {
+    a.mov(ecx, 1000)?;
+    let mut again = a.create_label();
+    a.set_label(&mut again)?;
+    a.dec(ecx)?;
+    a.jne(again)
+}
+
+/// Selects `event` in counter 0 of version 1 (no global control), runs `body`, stops, and prints.
+///
+/// What counts beside the body: the WRMSR that starts, and three MOVs before the WRMSR that stops.
+fn counted(a: &mut CodeAssembler, select: u64, body: Code) -> Result<(), IcedError> {
+    wrmsr(a, COUNTER_0, 0)?;
+    wrmsr(a, SELECT_0, select)?;
+    body(a)?;
+    wrmsr(a, SELECT_0, 0)?;
+    print_counter(a, COUNTER_0)
+}
+const AROUND: u64 = 1 + 3;
+
+#[test]
+fn single_steps_count_exactly() {
+    if !kvm("single_steps_count_exactly") {
+        return;
+    }
+    let kernel = image(
+        |a| {
+            counted(a, ALL | INSTRUCTIONS, count_down)?;
+            counted(a, ALL | BRANCHES, count_down)?;
+            counted(a, KERNEL | INSTRUCTIONS, count_down)?;
+            counted(a, USER | INSTRUCTIONS, count_down)?;
+            // A repeated string instruction retires once.
+            let fill: Code = |a| {
+                a.lea(rdi, ptr(0x12_0000))?;
+                a.mov(ecx, 100)?;
+                a.rep().stosb()
+            };
+            counted(a, ALL | INSTRUCTIONS, fill)?;
+            // Calls by every way, and returns.
+            let calls: Code = |a| {
+                let (mut function, mut over) = (a.create_label(), a.create_label());
+                a.call(function)?;
+                a.lea(rax, ptr(function))?;
+                a.call(rax)?;
+                a.push(rax)?;
+                a.call(qword_ptr(rsp))?;
+                a.pop(rax)?;
+                a.jmp(over)?;
+                a.set_label(&mut function)?;
+                a.ret()?;
+                a.set_label(&mut over)?;
+                a.nop()
+            };
+            counted(a, ALL | INSTRUCTIONS, calls)?;
+            counted(a, ALL | BRANCHES, calls)?;
+            // An instruction that faults does not retire; its handler's two do.
+            counted(a, ALL | INSTRUCTIONS, |a| a.ud2())?;
+            counted(a, ALL | BRANCHES, |a| a.ud2())?;
+            exit(a, 0x10)
+        },
+        &[(6, skip_two_bytes)],
+    );
+    let expected =
+        [2001 + AROUND, 1000, 2001 + AROUND, 0, 3 + AROUND, 11 + AROUND, 7, 2 + AROUND, 1];
+    expect(&kernel, "--count step --pmu intel:version=1,fixed=0", &expected);
+}
+
+#[test]
+fn single_steps_know_privilege() {
+    if !kvm("single_steps_know_privilege") {
+        return;
+    }
+    // Ring 3 ends with UD2, whose handler prints what was counted until then.
+    let kernel: fn(&mut CodeAssembler) -> Result<(), IcedError> = |a| {
+        let mut user = a.create_label();
+        wrmsr(a, SELECT_0, USER | INSTRUCTIONS)?;
+        wrmsr(a, SELECT_0 + 1, KERNEL | INSTRUCTIONS)?;
+        enter_ring_3(a, user)?;
+        a.set_label(&mut user)?;
+        count_down(a)?;
+        a.ud2()
+    };
+    let handler: Code = |a| {
+        wrmsr(a, SELECT_0 + 1, 0)?;
+        print_counter(a, COUNTER_0)?;
+        print_counter(a, COUNTER_0 + 1)?;
+        exit(a, 0x10)
+    };
+    // In ring 0: the WRMSR, seven instructions into ring 3, and three MOVs in the handler.
+    let expected = [2001, 1 + 7 + 3];
+    // kvm-pvm steps in ring 3 through the guest's handler of #DB, which is never executed.
+    let kernel = image(kernel, &[(6, handler), (1, |a| exit(a, 1))]);
+    expect(&kernel, "--count step --pmu intel:version=1,fixed=0", &expected);
+}
+
+#[test]
+fn amd_counts_taken_branches_too() {
+    if !kvm("amd_counts_taken_branches_too") {
+        return;
+    }
+    let kernel = image(
+        |a| {
+            // PMCx0C2 and PMCx0C4.
+            wrmsr(a, AMD_SELECT_0, ALL | 0xC2)?;
+            wrmsr(a, AMD_SELECT_0 + 1, ALL | 0xC4)?;
+            count_down(a)?;
+            wrmsr(a, AMD_SELECT_0, 0)?;
+            wrmsr(a, AMD_SELECT_0 + 1, 0)?;
+            print_counter(a, AMD_COUNTER_0)?;
+            print_counter(a, AMD_COUNTER_0 + 1)?;
+            exit(a, 0x10)
+        },
+        &[],
+    );
+    expect(&kernel, "--count step --pmu amd:legacy", &[1000, 999]);
+}
+
+/// Reads a counter by RDPMC at ring 3, of which 0 holds 0x1234_5678_9ABC, and ends with UD2.
+fn rdpmc_at_ring_3(a: &mut CodeAssembler, pce: bool, index: u32) -> Result<(), IcedError> {
+    let mut user = a.create_label();
+    wrmsr(a, 0x4C1, 0x1234_5678_9ABC)?;
+    if pce {
+        a.mov(rax, cr4)?;
+        a.or(rax, 1 << 8)?;
+        a.mov(cr4, rax)?;
+    }
+    enter_ring_3(a, user)?;
+    a.set_label(&mut user)?;
+    a.mov(ecx, index)?;
+    a.rdpmc()?;
+    a.ud2()
+}
+
+#[test]
+fn rdpmc_works_at_ring_3_where_it_may() {
+    if !kvm("rdpmc_works_at_ring_3_where_it_may") {
+        return;
+    }
+    const FAULT: u64 = 0xFA17;
+    let invalid_opcode: Code = |a| {
+        print(a)?;
+        exit(a, 0x10)
+    };
+    let general_protection: Code = |a| {
+        a.mov(eax, FAULT as u32)?;
+        a.xor(edx, edx)?;
+        print(a)?;
+        exit(a, 0x10)
+    };
+    let handlers = &[(6, invalid_opcode), (13, general_protection)];
+    for pmu in ["--pmu intel:full-width", "--pmu intel:full-width --count step"] {
+        expect(&image(|a| rdpmc_at_ring_3(a, true, 0), handlers), pmu, &[0x1234_5678_9ABC]);
+        expect(&image(|a| rdpmc_at_ring_3(a, false, 0), handlers), pmu, &[FAULT]);
+        expect(&image(|a| rdpmc_at_ring_3(a, true, 7), handlers), pmu, &[FAULT]);
+    }
+}
+
+/// A counter of cycles that overflows in 5 ms, by an interrupt as `entry` says.
+fn start_counter(
+    a: &mut CodeAssembler,
+    select: u32,
+    event: u64,
+    counter: u32,
+    entry: u32,
+) -> Result<(), IcedError> {
+    // The spurious-interrupt vector register: while the APIC is off, its entries stay masked.
+    a.mov(rax, 0xFEE0_00F0_u64)?;
+    a.mov(dword_ptr(rax), 0x1FF)?;
+    a.mov(rax, LVTPC)?;
+    a.mov(dword_ptr(rax), entry)?;
+    // Intel's counters are written with 32 bits, of which the last is extended.
+    wrmsr(a, counter, 0u64.wrapping_sub(5_000_000))?;
+    wrmsr(a, select, ALL | INTERRUPT | event)?;
+    a.sti()
+}
+
+/// The same, and then the guest does nothing but jump.
+fn wait_for_overflow(
+    a: &mut CodeAssembler,
+    select: u32,
+    event: u64,
+    counter: u32,
+    entry: u32,
+) -> Result<(), IcedError> {
+    start_counter(a, select, event, counter, entry)?;
+    let mut here = a.create_label();
+    a.set_label(&mut here)?;
+    a.jmp(here)
+}
+
+/// The handler prints the entry's mask bit.
+fn print_mask(a: &mut CodeAssembler) -> Result<(), IcedError> {
+    a.mov(rax, LVTPC)?;
+    a.mov(eax, dword_ptr(rax))?;
+    a.and(eax, 1 << 16)?;
+    a.xor(edx, edx)?;
+    print(a)?;
+    exit(a, 0x10)
+}
+
+#[test]
+fn interrupts_come_between_exits_and_intel_masks_the_entry() {
+    if !kvm("interrupts_come_between_exits_and_intel_masks_the_entry") {
+        return;
+    }
+    let intel = "--timeout 10 --pmu intel:version=1,fixed=0";
+    let nmi: Code = |a| wait_for_overflow(a, SELECT_0, 0x3C, COUNTER_0, NMI);
+    expect(&image(nmi, &[(2, print_mask)]), intel, &[1 << 16]);
+    let fixed: Code = |a| wait_for_overflow(a, SELECT_0, 0x3C, COUNTER_0, 0x41);
+    expect(&image(fixed, &[(0x41, print_mask)]), intel, &[1 << 16]);
+    let amd = "--timeout 10 --pmu amd:legacy";
+    let nmi: Code = |a| wait_for_overflow(a, AMD_SELECT_0, 0x76, AMD_COUNTER_0, NMI);
+    expect(&image(nmi, &[(2, print_mask)]), amd, &[0]);
+}
+
+#[test]
+fn a_masked_entry_loses_the_interrupt_and_says_so() {
+    if !kvm("a_masked_entry_loses_the_interrupt_and_says_so") {
+        return;
+    }
+    let kernel: Code = |a| wait_for_overflow(a, SELECT_0, 0x3C, COUNTER_0, NMI | 1 << 16);
+    let arguments = "--timeout 1 --stats=json --pmu intel:version=1,fixed=0";
+    let output = run(&image(kernel, &[]), arguments);
+    assert_eq!(output.status.code(), Some(12), "{}", messages(&output));
+    let stats = stats(&output);
+    assert_eq!(stats["phases"]["0"]["pmis_masked"], 1);
+    assert_eq!(stats["phases"]["0"]["pmis_nmi"], 0);
+}
+
+fn stats(output: &std::process::Output) -> serde_json::Value {
+    let messages = messages(output);
+    let json = messages.lines().find(|line| line.starts_with('{')).unwrap();
+    serde_json::from_str(json).unwrap()
+}
+
+#[test]
+fn accesses_are_counted_by_register_and_phase() {
+    if !kvm("accesses_are_counted_by_register_and_phase") {
+        return;
+    }
+    let kernel = image(
+        |a| {
+            for _ in 0..3 {
+                wrmsr(a, COUNTER_0, 5)?;
+            }
+            a.mov(al, 7)?;
+            a.out(MARK, al)?;
+            for _ in 0..4 {
+                a.mov(ecx, COUNTER_0)?;
+                a.rdmsr()?;
+            }
+            // Read-only, of no PMU, and past the last counter: three faults.
+            wrmsr(a, 0x38E, 0)?;
+            wrmsr(a, 0x1234_5678, 0)?;
+            a.mov(ecx, 99)?;
+            a.rdpmc()?;
+            a.mov(ecx, 2)?;
+            a.rdpmc()?;
+            a.rdpmc()?;
+            a.mov(dx, COM1 + 5)?;
+            a.in_(al, dx)?;
+            exit(a, 0x10)
+        },
+        &[(13, |a| {
+            a.add(rsp, 8)?;
+            skip_two_bytes(a)
+        })],
+    );
+    let output = run(&kernel, "--stats=json --pmu intel:version=2");
+    assert_eq!(output.status.code(), Some(33), "{}", messages(&output));
+    let stats = stats(&output);
+    let (start, marked) = (&stats["phases"]["0"], &stats["phases"]["7"]);
+    assert_eq!(start["wrmsr"], serde_json::json!({"0xc1": 3}));
+    assert_eq!(start["rdmsr"], serde_json::json!({}));
+    assert_eq!(start["faults"], 0);
+    assert_eq!(marked["rdmsr"], serde_json::json!({"0xc1": 4}));
+    assert_eq!(marked["wrmsr"], serde_json::json!({"0x38e": 1, "other": 1}));
+    assert_eq!(marked["rdpmc"], serde_json::json!({"0x2": 2, "0x63": 1}));
+    assert_eq!(marked["faults"], 3);
+    assert_eq!(marked["exits"]["port_in"], 1);
+}
+
+#[test]
+fn without_a_pmu_its_registers_fault() {
+    if !kvm("without_a_pmu_its_registers_fault") {
+        return;
+    }
+    let kernel = image(
+        |a| {
+            for address in [SELECT_0, COUNTER_0, GLOBAL_CONTROL, AMD_SELECT_0, AMD_COUNTER_0] {
+                wrmsr(a, address, 0)?;
+            }
+            a.rdpmc()?;
+            a.mov(rax, r15)?;
+            a.xor(edx, edx)?;
+            print(a)?;
+            exit(a, 0x10)
+        },
+        &[(13, |a| {
+            a.inc(r15)?;
+            a.add(rsp, 8)?;
+            skip_two_bytes(a)
+        })],
+    );
+    expect(&kernel, "--pmu none", &[6]);
+}
+
+/// The other processor sends interrupt 0x42 to this one each time that `ANSWERS` has changed.
+///
+/// It is in real mode, from where it reaches its local APIC as x2APIC: IA32_APIC_BASE (0x1B), bits 10
+/// and 11, and the interrupt command register (0x830).
+fn send_interrupts(a: &mut CodeAssembler) -> Result<(), IcedError> {
+    let (mut send, mut wait) = (a.create_label(), a.create_label());
+    a.mov(ecx, 0x1B)?;
+    a.rdmsr()?;
+    a.or(eax, 0xC00)?;
+    a.wrmsr()?;
+    a.xor(bx, bx)?;
+    a.mov(ds, bx)?;
+    a.set_label(&mut send)?;
+    a.mov(si, word_ptr(ANSWERS))?;
+    a.mov(ecx, 0x830)?;
+    a.mov(eax, 0x4042)?;
+    a.xor(edx, edx)?;
+    a.wrmsr()?;
+    a.set_label(&mut wait)?;
+    a.cmp(si, word_ptr(ANSWERS))?;
+    a.je(wait)?;
+    a.jmp(send)
+}
+const ANSWERS: u32 = 0x7000;
+
+#[test]
+fn no_interrupt_of_another_processor_is_lost_when_the_entry_is_masked() {
+    if !kvm("no_interrupt_of_another_processor_is_lost_when_the_entry_is_masked") {
+        return;
+    }
+    fn end_of_interrupt(a: &mut CodeAssembler) -> Result<(), IcedError> {
+        a.mov(rax, 0xFEE0_00B0_u64)?;
+        a.mov(dword_ptr(rax), 0)
+    }
+    // An overflow each 100,000 cycles, whose handler unmasks the entry.
+    let main: Code = |a| {
+        let mut sender = CodeAssembler::new(16)?;
+        send_interrupts(&mut sender)?;
+        let code = sender.assemble(0x8000)?;
+        for (place, byte) in (0x8000..).zip(code) {
+            a.mov(byte_ptr(place), i32::from(byte as i8))?;
+        }
+        start_counter(a, SELECT_0, 0x3C, COUNTER_0, 0x41)?;
+        // INIT and SIPI to all others, at 0x8000.
+        a.mov(rsi, 0xFEE0_0300_u64)?;
+        a.mov(dword_ptr(rsi), 0xC_4500)?;
+        a.mov(dword_ptr(rsi), 0xC_4608)?;
+        let mut again = a.create_label();
+        a.set_label(&mut again)?;
+        a.cmp(word_ptr(ANSWERS), 2000)?;
+        a.jb(again)?;
+        exit(a, 0x10)
+    };
+    let overflow: Code = |a| {
+        wrmsr(a, COUNTER_0, 0u64.wrapping_sub(100_000))?;
+        a.mov(rax, LVTPC)?;
+        a.mov(dword_ptr(rax), 0x41)?;
+        end_of_interrupt(a)?;
+        a.iretq()
+    };
+    let answer: Code = |a| {
+        a.push(rax)?;
+        a.inc(word_ptr(ANSWERS))?;
+        end_of_interrupt(a)?;
+        a.pop(rax)?;
+        a.iretq()
+    };
+    let kernel = image(main, &[(0x41, overflow), (0x42, answer)]);
+    let output = run(&kernel, "--cpus 2 --timeout 30 --pmu intel:version=1,fixed=0");
+    assert_eq!(output.status.code(), Some(33), "{}", messages(&output));
+}
