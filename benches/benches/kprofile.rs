@@ -12,8 +12,8 @@ use gungraun::{Callgrind, EventKind};
 use pmu_core::{InterfaceError, InterruptFrame, KProfileSource, ProcessId, ProcessorNumber};
 use pmu_kprofile::trace::{Detail, TraceRecord, TraceRing};
 use pmu_kprofile::{
-    Affinity, BasicProfile, PointerWidth, ProfileCallback, ProfileHardware,
-    ProfileObject, Profiles, Rules,
+    Affinity, BasicProfile, PointerWidth, ProfileCallback, ProfileHardware, ProfileObject,
+    Profiles, Rules,
 };
 
 type Lists = Profiles<1024, 64>;
@@ -111,11 +111,8 @@ impl Case {
     fn new(objects: Vec<Object>, at: u64, hits: u32) -> Self {
         let lists = Box::new(Lists::new());
         objects.iter().for_each(|(object, _)| lists.start(object, &mut Hardware).unwrap());
-        let frame = Frame {
-            pc: BASE + at * SIZE + 0x21,
-            processor: 3,
-            process: ProcessId::new(PROCESS),
-        };
+        let frame =
+            Frame { pc: BASE + at * SIZE + 0x21, processor: 3, process: ProcessId::new(PROCESS) };
         let case = Self { lists, frame };
         handler(&case.lists, &case.frame, SOURCE);
         let counters = objects.iter().flat_map(|(_, counters)| *counters);
@@ -318,26 +315,55 @@ fn record(pebs_index: Option<u64>) -> TraceRecord {
 #[bench::plain(ring(), record(None))]
 #[bench::with_pebs_index(ring(), record(Some(9)))]
 fn push(ring: Box<TraceRing<64>>, record: TraceRecord) -> Box<TraceRing<64>> {
-    let pushed = black_box(&*ring).push(black_box(&record));
-    black_box(pushed);
+    let push: Push = black_box(TraceRing::push);
+    black_box(push(&ring, &record));
     ring
 }
 
-/// What `nothing` counts.
+type Push = fn(&TraceRing<64>, &TraceRecord) -> bool;
+
+#[library_benchmark]
+#[bench::frame(ring(), record(None))]
+fn nothing_pushed(ring: Box<TraceRing<64>>, record: TraceRecord) -> Box<TraceRing<64>> {
+    let push: Push = black_box(|_, _| true);
+    black_box(push(&ring, &record));
+    ring
+}
+
+/// What `nothing` counts, and `nothing_pushed`.
 const FRAME: u64 = 28;
+const PUSH_FRAME: u64 = 17;
 
 fn at_most(instructions: u64) -> LibraryBenchmarkConfig {
     let mut callgrind = Callgrind::default();
-    callgrind.hard_limits([(EventKind::Ir, instructions + FRAME)]);
+    callgrind.hard_limits([(EventKind::Ir, instructions)]);
     LibraryBenchmarkConfig::default().tool(callgrind).clone()
 }
 
-library_benchmark_group!(name = object, config = at_most(60), benchmarks = [one]);
-library_benchmark_group!(name = disjoint, config = at_most(120), benchmarks = [thousand_disjoint]);
-library_benchmark_group!(name = hit_1, config = at_most(160), benchmarks = [one_of_thousand]);
-library_benchmark_group!(name = hit_10, config = at_most(520), benchmarks = [ten_of_thousand]);
-library_benchmark_group!(name = hit_1000, config = at_most(40_120), benchmarks = [all_of_thousand]);
-library_benchmark_group!(name = trace, config = at_most(60), benchmarks = [push]);
-library_benchmark_group!(name = rest, benchmarks = [nothing, linear, others, start, stop]);
+library_benchmark_group!(name = object, config = at_most(60 + FRAME), benchmarks = [one]);
+library_benchmark_group!(
+    name = disjoint,
+    config = at_most(120 + FRAME),
+    benchmarks = [thousand_disjoint]
+);
+library_benchmark_group!(
+    name = hit_1,
+    config = at_most(120 + 40 + FRAME),
+    benchmarks = [one_of_thousand]
+);
+library_benchmark_group!(
+    name = hit_10,
+    config = at_most(120 + 10 * 40 + FRAME),
+    benchmarks = [ten_of_thousand]
+);
+library_benchmark_group!(
+    name = hit_1000,
+    config = at_most(120 + 1000 * 40 + FRAME),
+    benchmarks = [all_of_thousand]
+);
+library_benchmark_group!(name = trace, config = at_most(60 + PUSH_FRAME), benchmarks = [push]);
+// A thousand instructions for each object at most, and what there is room for.
+library_benchmark_group!(name = control, config = at_most(1_000_000), benchmarks = [start, stop]);
+library_benchmark_group!(name = rest, benchmarks = [nothing, nothing_pushed, linear, others]);
 
-main!(library_benchmark_groups = [object, disjoint, hit_1, hit_10, hit_1000, trace, rest]);
+main!(library_benchmark_groups = [object, disjoint, hit_1, hit_10, hit_1000, trace, control, rest]);

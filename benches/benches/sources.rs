@@ -125,7 +125,4 @@ library_benchmark_group!(
 );
 library_benchmark_group!(name = baseline, benchmarks = [nothing, linear]);
 
-main!(
-    library_benchmark_groups =
-        [by_value, by_name, all_amd64_names, all_emon_names, baseline]
-);
+main!(library_benchmark_groups = [by_value, by_name, all_amd64_names, all_emon_names, baseline]);

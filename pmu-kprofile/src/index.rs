@@ -264,7 +264,7 @@ impl<const N: usize> Index<N> {
         };
         let end = ends.partition_point(earlier);
         insert(&mut self.by_last, ends, end, NONE);
-        for moved in &mut self.by_last {
+        for moved in self.by_last.iter_mut().take(from.length + 1) {
             if *moved == NONE {
                 *moved = place as u32;
             } else if *moved as usize >= place {
@@ -283,7 +283,7 @@ impl<const N: usize> Index<N> {
         let Some(end) = ends.iter().position(|old| *old as usize == place) else { return };
         remove(&mut self.entries, kept, place);
         remove(&mut self.by_last, ends, end);
-        for moved in &mut self.by_last {
+        for moved in self.by_last.iter_mut().take(kept.len()) {
             if *moved as usize > place {
                 *moved -= 1;
             }

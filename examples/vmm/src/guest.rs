@@ -9,6 +9,7 @@ use crate::error::Error;
 const PAGE: u64 = 0x1000;
 const EFER_LMA: u64 = 1 << 10;
 pub(crate) const CR4_PCE: u64 = 1 << 8;
+const CR4_LA57: u64 = 1 << 12;
 
 /// One virtual processor, while it is outside of the guest.
 #[derive(Clone, Copy)]
@@ -27,16 +28,43 @@ impl Guest<'_> {
         self.vcpu.sync_regs().sregs
     }
 
+    /// Where a virtual address is. In long mode without KVM's help, which costs an ioctl: SDM vol. 3A,
+    /// "4-Level Paging and 5-Level Paging".
+    fn physical(&self, address: u64) -> Option<GuestAddress> {
+        const PRESENT: u64 = 1;
+        const LARGE: u64 = 1 << 7;
+        const FRAME: u64 = 0x000F_FFFF_FFFF_F000;
+        let system = self.system();
+        if !is_long(&system) {
+            let translation = self.vcpu.translate_gva(address).ok()?;
+            return (translation.valid != 0).then_some(GuestAddress(translation.physical_address));
+        }
+        let levels = if system.cr4 & CR4_LA57 != 0 { 5 } else { 4 };
+        let mut entry = system.cr3;
+        for level in (0..levels).rev() {
+            let shift = 12 + 9 * level;
+            let place = (entry & FRAME) + (address >> shift & 0x1FF) * 8;
+            entry = self.memory.read_obj(GuestAddress(place)).ok()?;
+            if entry & PRESENT == 0 {
+                return None;
+            }
+            if level == 0 || level <= 2 && entry & LARGE != 0 {
+                let offset = (1 << shift) - 1;
+                return Some(GuestAddress(entry & FRAME & !offset | address & offset));
+            }
+        }
+        None
+    }
+
     /// As many bytes from a virtual address on as are mapped, up to the buffer's length.
     pub(crate) fn read<'b>(&self, address: u64, buffer: &'b mut [u8]) -> &'b [u8] {
         let mut done = 0;
         while done < buffer.len() {
             let at = address.wrapping_add(done as u64);
             let in_page = ((PAGE - at % PAGE) as usize).min(buffer.len() - done);
-            let Ok(translation) = self.vcpu.translate_gva(at) else { break };
+            let Some(place) = self.physical(at) else { break };
             let part = &mut buffer[done..done + in_page];
-            let place = GuestAddress(translation.physical_address);
-            if translation.valid == 0 || self.memory.read_slice(part, place).is_err() {
+            if self.memory.read_slice(part, place).is_err() {
                 break;
             }
             done += in_page;
@@ -59,10 +87,9 @@ impl Guest<'_> {
 
     /// Changes a 64-bit word, if it is mapped and within one page.
     pub(crate) fn write_word(&self, address: u64, word: u64) {
-        let Ok(translation) = self.vcpu.translate_gva(address) else { return };
-        if translation.valid != 0 && address % PAGE <= PAGE - 8 {
+        if let Some(place) = self.physical(address).filter(|_| address % PAGE <= PAGE - 8) {
             // A word outside of the memory is not the guest's.
-            let _ = self.memory.write_obj(word, GuestAddress(translation.physical_address));
+            let _ = self.memory.write_obj(word, place);
         }
     }
 

@@ -274,7 +274,7 @@ impl Processor {
         self.stats.exit(phase, Exit::Breakpoint);
         let general_protection = Some(why.pc) == self.debugging.breakpoint;
         if let Some(fault) = rdpmc::fault(guest).filter(|_| general_protection) {
-            let counter = Access::Rdpmc(Register::Number(fault.counter));
+            let counter = Access::Rdpmc(named_counter(fault.counter));
             let read = self.pmu.read_pmc(fault.counter, fault.mode);
             self.stats.access(phase, counter, !matches!(read, Read::Value(_)));
             if let Read::Value(value) = read {
@@ -345,6 +345,11 @@ impl Processor {
 
 fn named(address: u32) -> Register {
     if msr::is_intercepted(address) { Register::Number(address) } else { Register::Other }
+}
+
+/// ECX of an RDPMC, if there can be such a counter: bit 30 is for the fixed ones.
+fn named_counter(ecx: u32) -> Register {
+    if ecx & !(1 << 30 | 0x1F) == 0 { Register::Number(ecx) } else { Register::Other }
 }
 
 /// What a processor said when it was last asked whether it is parked.

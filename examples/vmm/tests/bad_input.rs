@@ -148,3 +148,31 @@ fn guests_that_end_well() {
     );
     expect(&resets, "", 0, "reset the machine");
 }
+
+#[test]
+fn a_host_without_counters() {
+    if !kvm("a_host_without_counters") {
+        return;
+    }
+    let output = run(&image(|a| exit(a, 0x10), &[]), "--count perf");
+    let said = messages(&output);
+    match output.status.code() {
+        Some(22) => assert!(said.contains("the host offers none of the counters"), "{said}"),
+        // This one has some.
+        status => assert_eq!(status, Some(33), "{said}"),
+    }
+}
+
+#[test]
+fn what_kvm_does_not_know() {
+    if !kvm("what_kvm_does_not_know") {
+        return;
+    }
+    if !std::path::Path::new("/sys/module/kvm_pvm").exists() {
+        eprintln!("skipped: what_kvm_does_not_know: KVM knows every instruction but on kvm-pvm");
+        return;
+    }
+    let kernel = image(|a| a.addps(xmm0, xmm1), &[]);
+    expect(&kernel, "", 20, "KVM can not go on with the guest's processor 0");
+    expect(&kernel, "", 20, "instruction bytes [0f, 58, c1");
+}
