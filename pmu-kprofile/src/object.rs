@@ -54,6 +54,7 @@ pub struct ProfileObject<'b> {
     owner: AtomicUsize,
 }
 
+#[allow(clippy::large_enum_variant)] // There is nowhere else to put it.
 enum Action<'b> {
     Basic(Basic<'b>),
     Callback(&'b dyn ProfileCallback),

@@ -87,6 +87,7 @@ fn what_does_not_fit_in_memory() {
     let big = file(&vec![0; 3 << 20]);
     let arguments = format!("--memory 2 --initrd {}", big.display());
     expect(&kernel, &arguments, 18, "the initial RAM disk");
+    std::fs::remove_file(big).unwrap();
     let line = "x".repeat(8000);
     expect(&kernel, &format!("--append {line}"), 18, "the command line");
     // p_memsz: 3 GiB.
