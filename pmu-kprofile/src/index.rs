@@ -149,8 +149,8 @@ pub(crate) struct Index<const N: usize> {
     /// By number, modulo `N`, or wherever there was room next to that.
     sources: [Source<N>; N],
     length: usize,
-    /// Which bits of a source's number tell sources apart.
-    source_mask: u32,
+    /// Which bits of a source's number tell sources apart. Set before it is filled.
+    pub(crate) source_mask: u32,
     /// The entries in order of their ranges' last addresses, within their groups.
     by_last: [u32; N],
     processes: Processes<N>,
@@ -158,12 +158,12 @@ pub(crate) struct Index<const N: usize> {
 }
 
 impl<const N: usize> Index<N> {
-    /// An empty index; `source_mask` says which bits of a source's number tell sources apart.
-    pub(crate) const fn new(source_mask: u32) -> Self {
+    /// An empty index.
+    pub(crate) const fn new() -> Self {
         const { assert!(N < NONE as usize / 2, "places are 32-bit numbers") };
         Self {
             length: 0,
-            source_mask,
+            source_mask: u32::MAX,
             entries: [Entry::UNUSED; N],
             by_last: [0; N],
             sources: [Source::UNUSED; N],

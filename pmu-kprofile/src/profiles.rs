@@ -139,11 +139,9 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     const_fn! {
         /// Empty lists of a given Windows. Objects for them are created with the same rules.
         pub const fn with_rules(rules: Rules) -> Self {
-            // Before version 3.51, all sources are one.
-            let mask = if rules.version.has_source_and_affinity() { u32::MAX } else { 0 };
             Self {
                 rules,
-                generations: [Generation(UnsafeCell::new(Index::new(mask))), Generation(UnsafeCell::new(Index::new(mask)))],
+                generations: array_of!(Generation(UnsafeCell::new(Index::new()))),
                 current: AtomicUsize::new(0),
                 epoch: AtomicUsize::new(0),
                 started: AtomicUsize::new(0),
@@ -523,6 +521,7 @@ impl<const N: usize, const P: usize> Change<'_, N, P> {
             // SAFETY: this is who holds the right to change; the other generation is not current, and
             // when it ceased to be, this function waited until nobody read it.
             let lists = unsafe { &mut *lists };
+            lists.source_mask = source_mask(profiles.rules);
             fill(lists, self.lists());
             lists.len()
         });
@@ -536,6 +535,11 @@ impl<const N: usize, const P: usize> Drop for Change<'_, N, P> {
     fn drop(&mut self) {
         exclusively(|cs| self.profiles.changing.borrow(cs).set(false));
     }
+}
+
+/// Which bits of a source's number tell sources apart: before version 3.51, all are one.
+const fn source_mask(rules: Rules) -> u32 {
+    if rules.version.has_source_and_affinity() { u32::MAX } else { 0 }
 }
 
 /// Stops a source where it was just started. If that fails too, its error is the one to report.

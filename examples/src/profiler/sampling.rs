@@ -20,7 +20,7 @@ use super::perf::{Event, PerfEvents, Record, Request, Sample, What};
 use crate::machine::Source;
 
 /// How many mappings of all processes can be profiled at a time, unless said otherwise.
-const OBJECTS: usize = 4096;
+const OBJECTS: usize = 2048;
 
 /// How many processors a set can speak of.
 const PROCESSORS: usize = MAX_GROUPS * 64;

@@ -5,9 +5,9 @@ use core::time::Duration;
 use std::sync::Arc;
 
 use kvm_bindings::{
-    KVM_GUESTDBG_ENABLE, KVM_GUESTDBG_SINGLESTEP, KVM_GUESTDBG_USE_HW_BP, KVM_MP_STATE_HALTED,
-    KVM_MP_STATE_RUNNABLE, KVM_SYSTEM_EVENT_RESET, KVM_SYSTEM_EVENT_SHUTDOWN, kvm_debug_exit_arch,
-    kvm_guest_debug,
+    KVM_GUESTDBG_ENABLE, KVM_GUESTDBG_SINGLESTEP, KVM_GUESTDBG_USE_HW_BP,
+    KVM_INTERNAL_ERROR_EMULATION, KVM_MP_STATE_HALTED, KVM_MP_STATE_RUNNABLE,
+    KVM_SYSTEM_EVENT_RESET, KVM_SYSTEM_EVENT_SHUTDOWN, kvm_debug_exit_arch, kvm_guest_debug,
 };
 use kvm_ioctls::{VcpuExit, VcpuFd};
 use pmu_virt::{Feed, Read, VirtualPmu, Write};
@@ -136,7 +136,15 @@ impl Processor {
             Ok(VcpuExit::SystemEvent(KVM_SYSTEM_EVENT_RESET, _)) => {
                 Wants::End(End::Orderly("reset the machine"))
             }
-            Ok(VcpuExit::InternalError) => Wants::Emulation,
+            Ok(VcpuExit::InternalError) => {
+                // SAFETY: the exit was KVM_EXIT_INTERNAL_ERROR, for which KVM fills this part of the
+                // union.
+                let internal = unsafe { self.vcpu.get_kvm_run().__bindgen_anon_1.internal };
+                match internal.suberror {
+                    KVM_INTERNAL_ERROR_EMULATION => Wants::Emulation,
+                    suberror => Wants::Stuck(format!("internal error {suberror}")),
+                }
+            }
             Ok(VcpuExit::FailEntry(reason, _)) => {
                 Wants::Stuck(format!("no entry, hardware's reason is {reason:#x}"))
             }

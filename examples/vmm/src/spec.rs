@@ -3,6 +3,8 @@
 use core::fmt;
 use core::num::ParseIntError;
 
+use pmu_core::Snapshot;
+use pmu_core::raw_cpuid::native_cpuid::CpuIdReaderNative;
 use pmu_virt::{AmdConfiguration, Configuration, ConfigurationError, IntelConfiguration, Vendor};
 
 /// Why a SPEC names no PMU.
@@ -49,7 +51,7 @@ pub(crate) fn parse(spec: &str) -> Result<Configuration, SpecError> {
     let mut keys = keys.split(',').filter(|key| !key.is_empty());
     let configuration = match vendor {
         "none" => match keys.next() {
-            None => Configuration::Hidden(Vendor::Intel),
+            None => Configuration::Hidden(host_vendor()),
             Some(key) => return Err(SpecError::Key(key.into())),
         },
         "intel" => intel(keys)?,
@@ -58,6 +60,14 @@ pub(crate) fn parse(spec: &str) -> Result<Configuration, SpecError> {
     };
     configuration.check().map_err(SpecError::Impossible)?;
     Ok(configuration)
+}
+
+/// Without a PMU the guest's processor is of the host's vendor.
+fn host_vendor() -> Vendor {
+    match &Snapshot::capture(CpuIdReaderNative).vendor() {
+        b"AuthenticAMD" | b"HygonGenuine" => Vendor::Amd,
+        _ => Vendor::Intel,
+    }
 }
 
 fn intel<'a>(keys: impl Iterator<Item = &'a str>) -> Result<Configuration, SpecError> {
@@ -149,7 +159,7 @@ mod tests {
             parse("amd:v2,counters=5"),
             Ok(Configuration::Amd(AmdConfiguration::PerfMonV2 { counters: 5 }))
         );
-        assert_eq!(parse("none"), Ok(Configuration::Hidden(Vendor::Intel)));
+        assert_eq!(parse("none"), Ok(Configuration::Hidden(host_vendor())));
         let odd = IntelConfiguration {
             general: 0b101,
             fixed: 0b11,

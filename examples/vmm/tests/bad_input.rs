@@ -151,6 +151,13 @@ fn guests_that_end_well() {
 }
 
 #[test]
+fn a_host_without_kvm() {
+    if std::fs::OpenOptions::new().read(true).write(true).open("/dev/kvm").is_err() {
+        expect(&image(|a| exit(a, 0), &[]), "", 16, "/dev/kvm can not be opened");
+    }
+}
+
+#[test]
 fn a_host_without_counters() {
     if !kvm("a_host_without_counters") {
         return;

@@ -7,7 +7,7 @@ mod guest;
 use core::time::Duration;
 use std::time::Instant;
 
-use guest::{Code, exit, file, image, kvm, messages, run, skip_two_bytes};
+use guest::{Code, exit, file, image, kvm, messages, run, skip_two_bytes, wrmsr};
 use iced_x86::IcedError;
 use iced_x86::code_asm::*;
 
@@ -48,6 +48,27 @@ fn fuzz(a: &mut CodeAssembler, turns: u32) -> Result<(), IcedError> {
     a.and(eax, NMI)?;
     a.or(eax, 0x41)?;
     a.mov(dword_ptr(rdi), eax)?;
+    // Once in 16 times, a counter of cycles that soon runs over, of either vendor. What is not there
+    // faults.
+    let mut random = a.create_label();
+    a.mov(rax, r8)?;
+    a.shr(rax, 50)?;
+    a.test(eax, 15)?;
+    a.jne(random)?;
+    let soon = 0u64.wrapping_sub(20_000);
+    for (address, value) in [
+        (0xC1, soon),
+        (0x186, 0x53_003C),
+        (0x38F, 1),
+        (0xC001_0201, soon & 0xFFFF_FFFF_FFFF),
+        (0xC001_0004, soon & 0xFFFF_FFFF_FFFF),
+        (0xC001_0200, 0x53_0076),
+        (0xC001_0000, 0x53_0076),
+        (0xC000_0301, 1),
+    ] {
+        wrmsr(a, address, value)?;
+    }
+    a.set_label(&mut random)?;
     // A register in one of eight ranges, or one in four times, any at all.
     a.mov(rax, r8)?;
     a.shr(rax, 20)?;
@@ -134,8 +155,16 @@ fn a_fuzzing_guest_neither_stops_nor_slows_the_monitor() {
         "amd:legacy",
         "amd:v2",
     ] {
-        let output = run(&ends, &format!("--pmu {pmu}"));
-        assert_eq!(output.status.code(), Some(33), "{pmu}: {}", messages(&output));
+        let output = run(&ends, &format!("--stats=json --pmu {pmu}"));
+        let said = messages(&output);
+        assert_eq!(output.status.code(), Some(33), "{pmu}: {said}");
+        // It did something: there were faults, and counters ran over.
+        let json = said.lines().find(|line| line.starts_with('{')).unwrap();
+        let stats: serde_json::Value = serde_json::from_str(json).unwrap();
+        let count = |what: &str| stats["phases"]["0"][what].as_u64().unwrap_or(0);
+        assert!(count("faults") > 1000, "{pmu}: {said}");
+        let interrupts = (count("pmis_nmi") > 0, count("pmis_fixed") > 0);
+        assert_eq!(interrupts, (pmu != "none", pmu != "none"), "{pmu}: {said}");
     }
     let steps = image(|a| fuzz(a, 2_000), &fuzz_handlers());
     let output = run(&steps, "--count step --pmu intel:full-width");
