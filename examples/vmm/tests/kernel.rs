@@ -1,0 +1,232 @@
+//! `examples/kernel` in the monitor: exact counts, shares of samples, register accesses, no PMU.
+//!
+//! The image is what PMU_KERNEL names (`examples/kernel/run.sh build` prints its path). What is expected
+//! is not taken from what the kernel prints as expected.
+#![cfg(all(target_os = "linux", target_arch = "x86_64"))]
+
+mod guest;
+
+use core::fmt;
+use std::ffi::OsString;
+use std::process::Command;
+
+use guest::{kvm, messages};
+use serde_json::Value;
+
+const INTEL: &str = "intel:version=4,gp=8,fixed=3,width=48,full-width";
+const AMD: &str = "amd:v2,counters=6";
+
+/// The kernel's image, if this test can run; says if not.
+fn kernel(test: &str) -> Option<OsString> {
+    if !kvm(test) {
+        return None;
+    }
+    let kernel = std::env::var_os("PMU_KERNEL");
+    if kernel.is_none() {
+        eprintln!(
+            "skipped: {test}: PMU_KERNEL names no kernel image (examples/kernel/run.sh build)"
+        );
+    }
+    kernel
+}
+
+/// What a run printed, and what the monitor counted.
+struct Run {
+    lines: String,
+    stats: Value,
+}
+
+impl Run {
+    /// The kernel ended well with this PMU and these arguments.
+    fn new(kernel: &OsString, pmu: &str, arguments: &[&str]) -> Self {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_vmm"));
+        command.arg("--kernel").arg(kernel).args(["--timeout", "250", "--stats=json"]);
+        let output = command.args(["--pmu", pmu]).args(arguments).output().unwrap();
+        let (messages, lines) = (messages(&output), String::from_utf8(output.stdout).unwrap());
+        assert_eq!(output.status.code(), Some(33), "{pmu} {arguments:?}:\n{lines}{messages}");
+        let json = messages.lines().find(|line| line.starts_with('{')).unwrap();
+        Self { lines, stats: serde_json::from_str(json).unwrap() }
+    }
+
+    /// The fields of each line that starts with this word.
+    fn fields(&self, word: &str) -> Vec<Vec<&str>> {
+        let fields = self.lines.lines().map(|line| line.split(' ').collect::<Vec<_>>());
+        fields.filter(|fields| fields[0] == word).map(|fields| fields[1..].to_vec()).collect()
+    }
+
+    /// The line that starts with these words: there is one, and this is its next field.
+    fn number(&self, words: &str) -> f64 {
+        let prefix = format!("{words} ");
+        let found: Vec<_> = self.lines.lines().filter_map(|l| l.strip_prefix(&prefix)).collect();
+        assert_eq!(found.len(), 1, "{words}:\n{}", self.lines);
+        found[0].split(' ').next().unwrap().parse().unwrap()
+    }
+
+    /// Of all phases, this number of the statistics.
+    fn total(&self, what: &str) -> u64 {
+        let phases = self.stats["phases"].as_object().unwrap();
+        phases.values().map(|phase| phase[what].as_u64().unwrap()).sum()
+    }
+}
+
+/// The loops of `examples/kernel/src/workload.rs`: name, instructions, branches, counted by hand. What
+/// executes for an empty function too is not a loop's: its call and its RET.
+const LOOPS: [(&str, u32, u32); 4] = [
+    // MOV; 1000 times DEC, JNZ. Branches: each JNZ, the last one too, which is not taken.
+    ("count_down", 1 + 1000 * 2, 1000),
+    // 100 times NOP.
+    ("straight", 100, 0),
+    // MOV; 100 times CALL, RET, DEC, JNZ. Branches: all of these but DEC.
+    ("calls", 1 + 100 * 4, 100 * 3),
+    // MOV; 100 times TEST, JZ, DEC, JNZ; and NOP for the 50 odd numbers from 100 to 1, where JZ is not
+    // taken. Branches: each JZ and each JNZ.
+    ("alternating", 1 + 100 * 4 + 50, 100 * 2),
+];
+
+#[test]
+fn exact_counts_are_those_counted_by_hand() {
+    let Some(kernel) = kernel("exact_counts_are_those_counted_by_hand") else { return };
+    let of = |source: &str, known: fn(&(&str, u32, u32)) -> u32| {
+        LOOPS.map(|counted| format!("{source} {} {}", counted.0, known(&counted)))
+    };
+    let expected = [
+        of("ProfileTotalIssues", |(_, instructions, _)| *instructions),
+        of("ProfileBranchInstructions", |(_, _, branches)| *branches),
+    ]
+    .concat();
+    for pmu in [INTEL, AMD] {
+        let run = Run::new(&kernel, pmu, &["--count", "step", "--append", "exact"]);
+        let counted: Vec<_> = run.fields("count").iter().map(|line| line[..3].join(" ")).collect();
+        assert_eq!(counted, expected, "{pmu}");
+    }
+}
+
+/// The functions of the workload execute five, three and two times as many iterations of the same loop.
+const SHARES: [(&str, f64); 3] =
+    [("fifty_percent", 50.0), ("thirty_percent", 30.0), ("twenty_percent", 20.0)];
+const POINTS: f64 = 5.0;
+const ENOUGH: f64 = 1000.0;
+
+/// The kernel profiles by `sources`, by time, and on the other processor by the first of them.
+fn shares_are_known(kernel: &OsString, pmu: &str, sources: &[&str]) {
+    let run = Run::new(kernel, pmu, &["--cpus", "2"]);
+    let samples = |profile: &str| {
+        let samples = run.number(&format!("samples {profile}"));
+        assert!(samples >= ENOUGH, "{pmu}, {profile}: {samples} samples");
+        samples
+    };
+    let check = |profile: &str| {
+        for (function, known) in SHARES {
+            let share = run.number(&format!("share {profile} {function}"));
+            assert!((share - known).abs() <= POINTS, "{pmu}, {profile}, {function}: {share} %");
+        }
+        samples(profile)
+    };
+    check("ProfileTime timer 0");
+    let by = |delivery| sources.iter().map(|s| check(&format!("{s} {delivery} 0"))).sum::<f64>();
+    let (nmis, vectors) = (by("NMI"), by("vector"));
+    // The interrupts came as the kernel asked for them.
+    assert!(run.total("pmis_nmi") as f64 >= nmis, "{pmu}");
+    assert!(run.total("pmis_fixed") as f64 >= vectors, "{pmu}");
+    // The other processor; meanwhile a second profile was started and stopped on both, which has a share
+    // of its own.
+    samples(&format!("{} NMI 1", sources[0]));
+    assert!(run.number("restarts") > 0.0, "{pmu}");
+}
+
+/// Cycles, instructions and reference cycles, which `--count time` feeds.
+#[test]
+fn shares_on_intel_are_the_known_ones() {
+    let Some(kernel) = kernel("shares_on_intel_are_the_known_ones") else { return };
+    let sources = [
+        "ProfileUnhaltedCoreCycles",
+        "ProfileInstructionRetired",
+        "ProfileUnhaltedReferenceCycles",
+    ];
+    shares_are_known(&kernel, INTEL, &sources);
+}
+
+/// Instructions: the table of the AMD interface has no source for cycles.
+#[test]
+fn shares_on_amd_are_the_known_ones() {
+    let Some(kernel) = kernel("shares_on_amd_are_the_known_ones") else { return };
+    shares_are_known(&kernel, AMD, &["ProfileFRRetiredx86Instructions"]);
+}
+
+/// RDMSR, WRMSR and RDPMC.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Cost([u64; 3]);
+
+impl Cost {
+    /// From a cell of the README's table, like "1R 4W 1A". The monitor does not see A, an unmask of
+    /// the local APIC's entry.
+    fn from_cell(cell: &str) -> Self {
+        let mut cost = [0; 3];
+        for part in cell.split_whitespace() {
+            let (number, kind) = part.split_at(part.len() - 1);
+            let place = "RWPA".find(kind).unwrap();
+            if let Some(place) = cost.get_mut(place) {
+                *place = number.parse().unwrap();
+            }
+        }
+        Self(cost)
+    }
+
+    /// What the monitor counted in a phase.
+    fn of_phase(run: &Run, number: &str) -> Self {
+        let phase = &run.stats["phases"][number];
+        assert_eq!(phase["faults"], 0, "phase {number}");
+        Self(["rdmsr", "wrmsr", "rdpmc"].map(|kind| {
+            let accesses = phase[kind].as_object().unwrap();
+            accesses.values().map(|count| count.as_u64().unwrap()).sum()
+        }))
+    }
+}
+
+impl fmt::Debug for Cost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [r, w, p] = self.0;
+        write!(f, "{r}R {w}W {p}P")
+    }
+}
+
+/// A row of the README's table: interrupt, switch, start.
+fn readme_row(name: &str) -> [Cost; 3] {
+    let readme = include_str!("../../../README.md");
+    let start = format!("| {name} |");
+    let row = readme.lines().find_map(|line| line.strip_prefix(&start)).expect(name);
+    let cells: Vec<_> = row.split_terminator('|').map(Cost::from_cell).collect();
+    cells.try_into().expect(name)
+}
+
+/// The table is for four counters running, and the kernel runs as many, of however many there are.
+#[test]
+fn register_accesses_are_those_of_the_readme() {
+    let Some(kernel) = kernel("register_accesses_are_those_of_the_readme") else { return };
+    for (pmu, words, row) in [
+        ("intel:version=2,gp=4", "quick", "Intel, version 2 on"),
+        ("intel:version=4,gp=8,fixed=3", "quick freeze", "Intel, version 4 on, freezing"),
+        ("amd:legacy", "quick", "AMD, legacy and core extension"),
+        ("amd:core", "quick", "AMD, legacy and core extension"),
+        (AMD, "quick", "AMD, PerfMonV2"),
+    ] {
+        let run = Run::new(&kernel, pmu, &["--append", words]);
+        assert_eq!(run.number("switch counters"), 4.0, "{pmu}");
+        // Phases are numbered from the start on: start, switch, interrupt.
+        let counted = ["3", "2", "1"].map(|phase| Cost::of_phase(&run, phase));
+        assert_eq!(counted, readme_row(row), "{pmu}");
+    }
+}
+
+#[test]
+fn without_a_pmu_time_remains() {
+    let Some(kernel) = kernel("without_a_pmu_time_remains") else { return };
+    let run = Run::new(&kernel, "none", &["--append", "quick"]);
+    let pmu = run.fields("pmu");
+    assert_eq!(pmu[0][0], "none:", "{pmu:?}");
+    assert_eq!(pmu[1..], [["Default", "counters", "0", "width", "0"]]);
+    assert_eq!(run.fields("source"), [["ProfileTime", "declared", "timer"]]);
+    let samples = run.fields("samples");
+    assert_eq!(samples.len(), 1, "{samples:?}");
+    assert!(run.number("samples ProfileTime timer 0") >= 200.0);
+}
