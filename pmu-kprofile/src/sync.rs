@@ -1,6 +1,7 @@
 //! What control path and interrupt path meet on: `core`'s atomics and cells, or loom's, for the models.
 //!
-//! The models are exhaustive, without a bound on preemptions:
+//! The small models are exhaustive; the larger ones bound how often a processor stops before it must, and
+//! say where. For each there is a bug that it finds:
 //!
 //! ```text
 //! RUSTFLAGS="--cfg loom" cargo test -p pmu-kprofile --release --lib loom

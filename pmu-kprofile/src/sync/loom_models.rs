@@ -217,6 +217,8 @@ fn an_interrupt_at_any_step_of_an_examination_does_not_end_it() {
 #[test]
 fn a_nested_examination_that_ends_the_outer_one_is_found() {
     finds(Seed::NestingForgotten, || remove(true));
+    // Between its entering and its looking.
+    finds(Seed::NestingForgotten, || interrupted_examination(3, &Arc::default()));
 }
 
 /// An object is prepared and started while another processor is interrupted.
@@ -300,6 +302,11 @@ fn writers_take_turns() {
     explore_up_to(Some(4), two_writers);
 }
 
+#[test]
+fn turns_that_are_not_ordered_are_found() {
+    finds(Seed::TurnsUnordered, two_writers);
+}
+
 /// The interrupt comes before the `at`th atomic access of the task that changes the lists, on its own
 /// processor, while another processor is interrupted.
 fn interrupted_change(at: usize, came: &Arc<AtomicUsize>) {
@@ -338,6 +345,11 @@ fn an_interrupt_at_any_step_of_a_change_finds_the_lists_whole() {
     }
 }
 
+#[test]
+fn an_interrupted_removal_that_does_not_wait_is_found() {
+    finds(Seed::NoWait, || interrupted_change(1, &Arc::default()));
+}
+
 /// A callback that asks for what an interrupt may not do.
 struct Meddler(Arc<Lists>);
 
@@ -350,23 +362,30 @@ impl ProfileCallback for Meddler {
     }
 }
 
+fn change_by_callback() {
+    let lists = Arc::new(Lists::<1>::new());
+    let meddler = Meddler(lists.clone());
+    let object = ProfileObject::callback(Rules::LATEST, TIME, &meddler).unwrap();
+    // SAFETY: the object lives until it is stopped, below.
+    unsafe { lists.start_borrowed(&object, &mut Hardware(MARKLESS)) }.unwrap();
+    let examiner = {
+        let lists = lists.clone();
+        thread::spawn(move || {
+            lists.interrupt(&Frame(0), TIME);
+        })
+    };
+    lists.stop(&object, &mut Hardware(MARKLESS)).unwrap();
+    examiner.join().unwrap();
+}
+
 #[test]
 fn a_callback_that_changes_the_lists_is_refused_and_waits_for_nobody() {
-    explore_up_to(Some(4), || {
-        let lists = Arc::new(Lists::<1>::new());
-        let meddler = Meddler(lists.clone());
-        let object = ProfileObject::callback(Rules::LATEST, TIME, &meddler).unwrap();
-        // SAFETY: the object lives until it is stopped, below.
-        unsafe { lists.start_borrowed(&object, &mut Hardware(MARKLESS)) }.unwrap();
-        let examiner = {
-            let lists = lists.clone();
-            thread::spawn(move || {
-                lists.interrupt(&Frame(0), TIME);
-            })
-        };
-        lists.stop(&object, &mut Hardware(MARKLESS)).unwrap();
-        examiner.join().unwrap();
-    });
+    explore_up_to(Some(4), change_by_callback);
+}
+
+#[test]
+fn a_callback_that_is_not_refused_is_found() {
+    finds(Seed::NotRefused, change_by_callback);
 }
 
 /// Somebody reads the statistics while a processor is interrupted, by what no object waits for.
@@ -475,6 +494,7 @@ fn a_ring_that_is_nearly_full_counts_what_it_drops() {
 fn a_slot_that_is_claimed_in_two_steps_is_found() {
     // Between the load and the store, after those of head and turn.
     finds(Seed::ClaimInTwoSteps, || nested_push::<2>(1, 4, &Arc::default()));
+    finds(Seed::ClaimInTwoSteps, || nested_push::<2>(2, 4, &Arc::default()));
 }
 
 #[test]

@@ -26,6 +26,10 @@ pub(crate) enum Seed {
     RelaxedPublication,
     /// A slot of a ring is claimed by a load, and then a store.
     ClaimInTwoSteps,
+    /// Whoever changes the lists has his turn, but not what was written in turns before.
+    TurnsUnordered,
+    /// Changes by a callback are not refused.
+    NotRefused,
     /// An interrupt's miss is counted by a relaxed addition.
     RelaxedMiss,
 }
@@ -81,7 +85,7 @@ loom::lazy_static! {
 
 /// As `critical_section::with`, of whose order loom would not know.
 pub(crate) fn exclusively<R>(act: impl FnOnce(critical_section::CriticalSection<'_>) -> R) -> R {
-    let _guard = CRITICAL_SECTION.lock().unwrap();
+    let _guard = (!has(Seed::TurnsUnordered)).then(|| CRITICAL_SECTION.lock().unwrap());
     critical_section::with(act)
 }
 
@@ -118,6 +122,9 @@ macro_rules! atomic {
             #[track_caller]
             pub(crate) fn load(&self, order: Ordering) -> $value {
                 self.1.step();
+                if has(Seed::NotRefused) && stringify!($name) == "AtomicU64" {
+                    return <$value>::default();
+                }
                 self.0.load(order)
             }
 
