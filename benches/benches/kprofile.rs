@@ -63,6 +63,9 @@ impl ProfileHardware for Hardware {
     fn this_processor(&self) -> ProcessorNumber {
         ProcessorNumber::from_index(0)
     }
+    fn in_interrupt(&self) -> bool {
+        false
+    }
     fn active_processors(&self) -> Affinity {
         Affinity::first(8)
     }
@@ -140,6 +143,15 @@ impl Case {
         Self::new(objects, 2000 - k, k as u32)
     }
 
+    /// A range that begins last and is hit, behind `1000 - k` that end before the address, each later than
+    /// the one before; the other `k - 1` are hit too.
+    fn outlived(k: u64) -> Self {
+        let short = |n| object(n, 5_000 + n, None, SOURCE);
+        let long = |n| object(n, 20_000, None, SOURCE);
+        let objects = (0..1000).map(|n| if n < 1000 - k { short(n) } else { long(n) }).collect();
+        Self::new(objects, 10_000, k as u32)
+    }
+
     /// All others have another source, and the same range.
     fn beside_others(k: u64) -> Self {
         let source = |n| if n % (1000 / k) == 1 { SOURCE } else { OTHER };
@@ -175,6 +187,7 @@ fn thousand_disjoint(case: Case) -> Case {
 #[library_benchmark]
 #[bench::stairs(Case::stairs(1))]
 #[bench::nested(Case::nested(1))]
+#[bench::outlived(Case::outlived(1))]
 #[bench::beside_others(Case::beside_others(1))]
 fn one_of_thousand(case: Case) -> Case {
     examine(case)
@@ -183,6 +196,7 @@ fn one_of_thousand(case: Case) -> Case {
 #[library_benchmark]
 #[bench::stairs(Case::stairs(10))]
 #[bench::nested(Case::nested(10))]
+#[bench::outlived(Case::outlived(10))]
 #[bench::beside_others(Case::beside_others(10))]
 fn ten_of_thousand(case: Case) -> Case {
     examine(case)
@@ -362,8 +376,22 @@ library_benchmark_group!(
     benchmarks = [all_of_thousand]
 );
 library_benchmark_group!(name = trace, config = at_most(60 + PUSH_FRAME), benchmarks = [push]);
+// What the others' limits allow for.
+library_benchmark_group!(name = frame, config = at_most(FRAME), benchmarks = [nothing]);
+library_benchmark_group!(
+    name = push_frame,
+    config = at_most(PUSH_FRAME),
+    benchmarks = [nothing_pushed]
+);
+// The way that looks for more than the ranges of all processes.
+library_benchmark_group!(name = every_way, config = at_most(300 + FRAME), benchmarks = [others]);
 // A thousand instructions for each object at most, and what there is room for.
 library_benchmark_group!(name = control, config = at_most(1_000_000), benchmarks = [start, stop]);
-library_benchmark_group!(name = rest, benchmarks = [nothing, nothing_pushed, linear, others]);
+library_benchmark_group!(name = baseline, benchmarks = [linear]);
 
-main!(library_benchmark_groups = [object, disjoint, hit_1, hit_10, hit_1000, trace, control, rest]);
+main!(
+    library_benchmark_groups = [
+        object, disjoint, hit_1, hit_10, hit_1000, trace, every_way, control, frame, push_frame,
+        baseline
+    ]
+);

@@ -8,8 +8,8 @@ use core::sync::atomic::Ordering;
 use crate::counter::Use;
 use crate::msr::{MsrAccess, insist};
 use crate::{
-    Counter, CounterMemory, Freeze, GlobalRegisters, KProfileSource, MsrAddress, MsrBackend,
-    MsrFault, Platform, ProfileInterface, ProfileSource,
+    Counter, CounterMemory, GlobalRegisters, KProfileSource, MsrAddress, MsrBackend, MsrFault,
+    Platform, ProfileInterface, ProfileSource,
 };
 
 /// One counter's overflow, as the interrupt path reports it.
@@ -106,11 +106,11 @@ impl<I: ProfileInterface, M: MsrBackend, P: Platform, F: FnMut(Overflow)> Pass<'
         let freeze = freeze.filter(|_| self.memory.freezes.load(Ordering::Relaxed));
         let stops = freeze.is_none() && global.stop_while_serviced;
         let stopped = stops && self.put(global.control, control & !own);
-        let found = self.acknowledge(global, freeze);
+        let found = self.acknowledge(global);
         // The interrupt was not a counter's, so nothing froze them. One that overflowed since the
         // status was read, and froze them then, had no interrupt.
         if freeze.is_some() && !found {
-            self.acknowledge(global, freeze);
+            self.acknowledge(global);
         }
         let restart = freeze.map_or(global.stop_while_serviced, |f| f.frozen_status == 0);
         if restart && !self.put(global.control, control) && (stopped || freeze.is_some()) {
@@ -121,7 +121,7 @@ impl<I: ProfileInterface, M: MsrBackend, P: Platform, F: FnMut(Overflow)> Pass<'
     }
 
     /// Reloads what overflowed, lets the interrupt recur, and acknowledges. `false`: nothing was found.
-    fn acknowledge(&mut self, global: &GlobalRegisters, freeze: Option<&Freeze>) -> bool {
+    fn acknowledge(&mut self, global: &GlobalRegisters) -> bool {
         let own = own_bits(self.interface.counters());
         let status = insist(|| self.msr.get(global.status));
         let Some(status) = self.note(status) else {
@@ -139,7 +139,8 @@ impl<I: ProfileInterface, M: MsrBackend, P: Platform, F: FnMut(Overflow)> Pass<'
         }
         self.unmask();
         // What froze the counters is acknowledged last and with the rest: that releases them.
-        let frozen = freeze.map_or(0, |freeze| status & freeze.frozen_status);
+        // They may freeze though nobody asked: the bit that makes them may have been found set.
+        let frozen = global.freeze.as_ref().map_or(0, |freeze| status & freeze.frozen_status);
         if overflowed | frozen != 0 && !self.put(global.acknowledge, overflowed | frozen) {
             self.give_up(if frozen != 0 { own } else { overflowed });
         }

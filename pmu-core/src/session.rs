@@ -90,7 +90,9 @@ impl<'a, I: ProfileInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
         let own = own_bits(self.interface.counters());
         self.memory.global_control.store(self.control_before | own, Ordering::Relaxed);
         if let Some(global) = global {
-            self.msr.put(global.acknowledge, own).map_err(access)?;
+            // They may have been left frozen.
+            let frozen = global.freeze.map_or(0, |freeze| freeze.frozen_status);
+            self.msr.put(global.acknowledge, own | frozen).map_err(access)?;
             self.msr.put(global.control, self.control_before | own).map_err(access)?;
         }
         if self.interface.counters() > 0 {

@@ -19,6 +19,10 @@ pub trait ProfileHardware {
     /// The processor that executes the call.
     fn this_processor(&self) -> ProcessorNumber;
 
+    /// Whether this processor is handling an interrupt, an NMI for instance. Profiles are not started or
+    /// stopped then: what was interrupted may be doing just that, and would be waited for.
+    fn in_interrupt(&self) -> bool;
+
     /// The processors that are running.
     fn active_processors(&self) -> Affinity;
 
@@ -61,6 +65,11 @@ impl<I: ProfileInterface, M: MsrBackend, P: Platform> ProfileHardware
         self.number
     }
 
+    /// Never: who has a [`Session`] to lend is a task.
+    fn in_interrupt(&self) -> bool {
+        false
+    }
+
     fn active_processors(&self) -> Affinity {
         Affinity::of(self.number)
     }
@@ -101,6 +110,10 @@ impl<'h, H: ProfileHardware> AsOfVersion<'h, H> {
 impl<H: ProfileHardware> ProfileHardware for AsOfVersion<'_, H> {
     fn this_processor(&self) -> ProcessorNumber {
         self.hardware.this_processor()
+    }
+
+    fn in_interrupt(&self) -> bool {
+        self.hardware.in_interrupt()
     }
 
     fn active_processors(&self) -> Affinity {

@@ -3,13 +3,12 @@
 //! Objects are kept by source, then by process (those of all processes first): a group is what has both
 //! in common. Within a group the callback objects come first, then the basic ones by the base of their
 //! range. The addresses where a range begins or ends divide the address space into stretches, over each
-//! of which the same ranges are hit. A binary search finds the stretch of an address; the stretch names
-//! the last range, in order of the bases, that is hit. Each range names the nearest one before it that
-//! reaches further: whatever lies between the two reaches no further than itself, so the way to the
-//! next hit leads past most that are missed.
+//! of which the same ranges are hit. A binary search finds the stretch of an address; the stretch names the
+//! head of a chain of just those ranges.
 //!
 //! An index is built from its predecessor, in a number of steps that grows with its length.
 
+mod chains;
 mod stretches;
 
 use core::ptr;
@@ -18,6 +17,7 @@ use pmu_core::KProfileSource;
 
 use crate::ProfileObject;
 use crate::object::Basic;
+use chains::Chains;
 use stretches::{Found, Part, Stretches};
 
 /// No place.
@@ -46,10 +46,6 @@ struct Entry {
     base: u64,
     /// The range's last address; below the base, if the range is empty.
     last: u64,
-    /// The entry before this one, if it is a range of the same group.
-    before: u32,
-    /// The nearest one before this one whose range reaches further.
-    further: u32,
     /// Callback objects, which have no range, come before the others.
     has_range: bool,
     key: Key,
@@ -61,8 +57,6 @@ impl Entry {
         basic: ptr::null(),
         base: 0,
         last: 0,
-        before: NONE,
-        further: NONE,
         has_range: false,
         key: Key { source: 0, process: 0 },
     };
@@ -155,12 +149,13 @@ pub(crate) struct Index<const N: usize> {
     by_last: [u32; N],
     processes: Processes<N>,
     stretches: Stretches<N>,
+    chains: Chains<N>,
 }
 
 impl<const N: usize> Index<N> {
     /// An empty index.
     pub(crate) const fn new() -> Self {
-        const { assert!(N < NONE as usize / 2, "places are 32-bit numbers") };
+        const { assert!(N > 0 && N < NONE as usize / 3, "places are 32-bit numbers") };
         Self {
             length: 0,
             source_mask: u32::MAX,
@@ -169,6 +164,7 @@ impl<const N: usize> Index<N> {
             sources: [Source::UNUSED; N],
             processes: Processes { ids: [0; N], groups: [Group::EMPTY; N], length: 0 },
             stretches: Stretches::new(),
+            chains: Chains::new(),
         }
     }
 
@@ -230,15 +226,18 @@ impl<const N: usize> Index<N> {
         pc: u64,
         mut hit: impl FnMut(*const Basic<'static>),
     ) {
-        let mut next = match self.stretches.find(group.stretches, pc) {
+        match self.stretches.find(group.stretches, pc) {
             Found::Only(only) => {
-                self.entry(only).filter(|range| range.base <= pc && pc <= range.last)
+                if let Some(entry) = self.entry(only).filter(|e| e.base <= pc && pc <= e.last) {
+                    hit(entry.basic);
+                }
             }
-            Found::Last(last) => self.entry(last),
-        };
-        while let Some(entry) = next {
-            hit(entry.basic);
-            next = self.reaching(entry.before, pc);
+            Found::Chain(mut link) => {
+                while let Some((basic, next)) = self.chains.follow(link, pc) {
+                    hit(basic);
+                    link = next;
+                }
+            }
         }
     }
 
@@ -302,6 +301,7 @@ impl<const N: usize> Index<N> {
         self.sources = [Source::UNUSED; N];
         self.processes.length = 0;
         self.stretches.clear();
+        self.chains.clear();
         let mut place = 0;
         while let Some(key) = self.entry(place).filter(|_| (place as usize) < self.length) {
             let key = key.key;
@@ -309,7 +309,6 @@ impl<const N: usize> Index<N> {
             let members = rest.iter().take_while(|entry| entry.key == key);
             let callbacks = members.clone().filter(|entry| !entry.has_range).count() as u32;
             let (ranges, end) = (place + callbacks, place + members.count() as u32);
-            self.link_further(ranges, end);
             let stretches = match end - ranges {
                 1 => Part::only(ranges),
                 _ => self.divide(place, ranges, end),
@@ -345,54 +344,38 @@ impl<const N: usize> Index<N> {
         }
     }
 
-    fn link_further(&mut self, ranges: u32, end: u32) {
-        for place in ranges..end {
-            let last = self.entry(place).map_or(0, |entry| entry.last);
-            let before = if place == ranges { NONE } else { place - 1 };
-            // One that reaches as far is as good as this one: it is passed with it.
-            let further = last
-                .checked_add(1)
-                .map_or(NONE, |next| place_reaching(&self.entries, before, next));
-            if let Some(entry) = self.entries.get_mut(place as usize) {
-                (entry.before, entry.further) = (before, further);
-            }
-        }
-    }
-
-    /// Of this entry, and those before it that reach ever further, the first to reach an address.
-    #[inline]
-    fn reaching(&self, place: u32, address: u64) -> Option<&Entry> {
-        let mut next = self.entry(place);
-        while let Some(entry) = next.filter(|entry| entry.last < address) {
-            next = self.entry(entry.further);
-        }
-        next
-    }
-
-    /// Divides a group's addresses into stretches.
+    /// Divides a group's addresses into stretches, and makes their chains.
     fn divide(&mut self, group: u32, ranges: u32, end: u32) -> Part<N> {
-        let Self { entries, by_last, stretches, .. } = self;
+        let Self { entries, by_last, stretches, chains, .. } = self;
         let mut stretches = stretches.open();
-        let (mut begins, mut ends) = (ranges, group);
-        let mut hit = NONE;
+        let range = |place: u32| {
+            let entry = entries.get(place as usize).filter(|_| place < end)?;
+            (entry.has_range && entry.base <= entry.last).then_some(entry)
+        };
+        let mut begins = (ranges..end).filter_map(|place| Some((place, range(place)?))).peekable();
+        let ends = by_last.get(group as usize..end as usize).unwrap_or(&[]).iter();
+        let mut ends =
+            ends.filter_map(|place| Some((*place, range(*place)?.last.checked_add(1)?))).peekable();
+        let mut head = NONE;
         loop {
-            let begin = entries.get(begins as usize).filter(|_| begins < end);
-            let begin = begin.map(|entry| entry.base);
-            let ending = by_last.get(ends as usize).filter(|_| ends < end);
-            let ending = ending.and_then(|place| entries.get(*place as usize)?.last.checked_add(1));
-            let at = match (begin, ending) {
-                (Some(begin), Some(ending)) => begin.min(ending),
-                (Some(at), None) | (None, Some(at)) => at,
-                (None, None) => return stretches.close(),
+            let at = match (begins.peek(), ends.peek()) {
+                (Some((place, entry)), next_end)
+                    if next_end.is_none_or(|(_, end)| entry.base <= *end) =>
+                {
+                    head = chains.begin(*place, entry, head);
+                    let at = entry.base;
+                    begins.next();
+                    at
+                }
+                (_, Some((place, at))) => {
+                    head = chains.end(*place, *at, head);
+                    let at = *at;
+                    ends.next();
+                    at
+                }
+                _ => return stretches.close(),
             };
-            if begin == Some(at) {
-                hit = begins;
-                begins += 1;
-            } else {
-                ends += 1;
-            }
-            hit = place_reaching(entries, hit, at);
-            stretches.push(at, hit);
+            stretches.push(at, chains.link_of(head));
         }
     }
 }
@@ -417,10 +400,67 @@ fn copy<T: Copy>(to: &mut [T], from: &[T]) {
     to.iter_mut().zip(from).for_each(|(to, from)| *to = *from);
 }
 
-/// Of this entry, and those before it that reach ever further, the first to reach an address.
-fn place_reaching(entries: &[Entry], mut place: u32, address: u64) -> u32 {
-    while let Some(entry) = entries.get(place as usize).filter(|entry| entry.last < address) {
-        place = entry.further;
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::boxed::Box;
+    use std::vec::Vec;
+
+    /// Objects are told by their addresses; nobody looks at them.
+    fn pointer<T>(number: usize) -> *const T {
+        ptr::without_provenance(number * 0x1000)
     }
-    place
+
+    /// Pseudo-random numbers (xorshift64).
+    fn random(state: &mut u64, below: u64) -> u64 {
+        for shift in [13, -7, 17] {
+            *state ^= if shift > 0 { *state << shift } else { *state >> -shift };
+        }
+        *state % below
+    }
+
+    #[test]
+    fn the_same_is_hit_as_by_looking_at_all() {
+        const KEY: Key = Key { source: 3, process: 0 };
+        for seed in 1..300 {
+            let mut state = seed * 0x9E37_79B9;
+            let (mut index, mut spare) = (Box::new(Index::<24>::new()), Box::new(Index::new()));
+            let mut objects: Vec<(usize, (u64, u64))> = Vec::new();
+            for step in 1..60 {
+                if objects.len() == 24 || (!objects.is_empty() && random(&mut state, 3) == 0) {
+                    let which = random(&mut state, objects.len() as u64) as usize;
+                    spare.fill_without(&index, pointer(objects.swap_remove(which).0));
+                } else {
+                    let base = random(&mut state, 30);
+                    // Empty ones, those within others, and those that reach to the end.
+                    let last = match random(&mut state, 8) {
+                        0 => base.wrapping_sub(1),
+                        1 => u64::MAX,
+                        2 => u64::MAX - 1,
+                        _ => base + random(&mut state, 30),
+                    };
+                    let range = if last < base || base == 0 && last == u64::MAX {
+                        (1, 0)
+                    } else {
+                        (base, last)
+                    };
+                    spare.fill_with(&index, pointer(step), KEY, Some((pointer(step), range)));
+                    objects.push((step, range));
+                }
+                core::mem::swap(&mut index, &mut spare);
+                for pc in (0..64).chain([u64::MAX - 1, u64::MAX]) {
+                    let mut hit = Vec::new();
+                    if let Some(group) = index.only_ranges(KEY.source) {
+                        index.ranges(group, pc, |basic| hit.push(basic.addr() / 0x1000));
+                    }
+                    hit.sort_unstable();
+                    let in_range = |(base, last): (u64, u64)| base <= pc && pc <= last;
+                    let naive = objects.iter().filter(|(_, range)| in_range(*range));
+                    let mut naive: Vec<_> = naive.map(|(number, _)| *number).collect();
+                    naive.sort_unstable();
+                    assert_eq!(hit, naive, "seed {seed}, step {step}, address {pc:#x}");
+                }
+            }
+        }
+    }
 }

@@ -3,7 +3,7 @@
 use core::fmt;
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
-use pmu_core::{InterruptFrame, KProfileSource, ProcessId};
+use pmu_core::{InterruptFrame, KProfileSource, ProcessId, ProcessorNumber};
 
 use crate::bucket::{Bucket, COUNTER_BYTES};
 use crate::index::Key;
@@ -236,6 +236,11 @@ impl<'b> ProfileObject<'b> {
             Action::Basic(b) if b.base < b.limit => Some((b.base, b.limit - 1)),
             Action::Basic(_) => Some((1, 0)),
         }
+    }
+
+    /// Whether the source must run on a processor for this object.
+    pub(crate) fn is_wanted_on(&self, processor: ProcessorNumber) -> bool {
+        self.counting().is_none_or(|basic| basic.affinity.contains(processor))
     }
 
     /// The processors on which the source must run for this object.

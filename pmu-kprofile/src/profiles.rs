@@ -409,10 +409,10 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     }
 
     /// Becomes the one who changes the lists, waiting for whoever does so now; refuses interrupts,
-    /// which could wait for the task that they interrupted.
+    /// which could wait for the task that they interrupted, and callbacks, which would wait for themselves.
     fn change<H: ProfileHardware>(&self, hardware: &H) -> Result<Change<'_, N, P>, ProfileError> {
         let mark = self.marks.get(hardware.this_processor().index());
-        if mark.is_some_and(Mark::is_under_way) {
+        if hardware.in_interrupt() || mark.is_some_and(Mark::is_under_way) {
             return Err(ProfileError::WrongContext);
         }
         while exclusively(|cs| self.changing.borrow(cs).replace(true)) {
@@ -491,19 +491,19 @@ impl<const N: usize, const P: usize> Change<'_, N, P> {
         processor: ProcessorNumber,
         hardware: &mut H,
     ) -> Result<(), ProfileError> {
-        let here = Affinity::of(processor);
-        let wanting = || self.objects().filter(|object| !object.processors(here).is_empty());
-        let earlier = |count, source| wanting().take(count).any(|object| object.source() == source);
-        for (count, source) in wanting().map(ProfileObject::source).enumerate() {
-            if earlier(count, source) {
-                continue;
-            }
+        let wanted = || {
+            let wanting = self.objects().filter(|object| object.is_wanted_on(processor));
+            wanting.map(ProfileObject::source)
+        };
+        let is_first = |count, source| wanted().take(count).all(|earlier| earlier != source);
+        for (count, source) in wanted().enumerate().filter(|(count, s)| is_first(*count, *s)) {
             if let Err(error) = hardware.start(processor, source) {
                 let mut failure = ProfileError::Hardware { processor, error };
-                for (done, source) in wanting().map(ProfileObject::source).take(count).enumerate() {
-                    if !earlier(done, source) {
-                        failure = undo(hardware, here, source).err().unwrap_or(failure);
-                    }
+                for (_, source) in
+                    wanted().take(count).enumerate().filter(|(n, s)| is_first(*n, *s))
+                {
+                    let undone = undo(hardware, Affinity::of(processor), source);
+                    failure = undone.err().unwrap_or(failure);
                 }
                 return Err(failure);
             }

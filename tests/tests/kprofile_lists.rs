@@ -346,6 +346,23 @@ impl ProfileCallback for Meddler {
 }
 
 #[test]
+fn an_interrupt_that_examines_nothing_may_not_start_and_stop_profiles_either() {
+    let lists = leak(Lists::new());
+    let mut machine = Machine::new(Affinity::first(2));
+    let [started, other] = [0x1A, 0x1B].map(|number| on(number, &[0], &machine));
+    lists.start(started, &mut machine).unwrap();
+    machine.in_interrupt = true;
+    let before = machine.changes;
+    let refused = Err(ProfileError::WrongContext);
+    assert_eq!(lists.start(other, &mut machine), refused);
+    assert_eq!(lists.stop(started, &mut machine), refused);
+    assert_eq!(lists.update_processors(&mut machine), refused);
+    assert_eq!(machine.changes, before);
+    machine.in_interrupt = false;
+    assert_eq!(lists.stop(started, &mut machine), Ok(()));
+}
+
+#[test]
 fn a_callback_may_not_start_and_stop_profiles_even_after_an_interrupt_of_its_own() {
     let lists = leak(Lists::new());
     let mut machine = Machine::new(Affinity::first(2));
@@ -729,6 +746,9 @@ impl ProfileHardware for Shared<'_> {
     fn this_processor(&self) -> ProcessorNumber {
         self.1
     }
+    fn in_interrupt(&self) -> bool {
+        false
+    }
     fn active_processors(&self) -> Affinity {
         self.machine().active
     }
@@ -753,6 +773,9 @@ struct SlowHardware<'m> {
 impl ProfileHardware for SlowHardware<'_> {
     fn this_processor(&self) -> ProcessorNumber {
         self.machine.this_processor()
+    }
+    fn in_interrupt(&self) -> bool {
+        self.machine.in_interrupt()
     }
     fn active_processors(&self) -> Affinity {
         self.machine.active_processors()

@@ -190,6 +190,35 @@ fn a_driver_starts_counts_interrupts_and_stops() {
     everywhere(&Lifecycle);
 }
 
+/// Firmware, or a kernel before, may have left the bit set that makes the processor freeze its counters,
+/// and the counters frozen (SDM vol. 3B, "Freezing LBR and Performance Counters on PMI").
+#[test]
+fn counters_that_freeze_though_nobody_asked_go_on() {
+    const IA32_DEBUGCTL: u32 = 0x1D9;
+    const FREEZE_PERFMON_ON_PMI: u64 = 1 << 12;
+    for intel in intel_matrix().filter(|intel| intel.version > 1) {
+        let configuration = Configuration::Intel(intel);
+        let emon = Emon::claim(&snapshot(configuration)).unwrap();
+        let bench = Bench::new(&emon, configuration);
+        let (memory, reported) = (Memory::new(), RefCell::new(0));
+        let handler = |mock: &Mock<'_>| {
+            let count = |_| *reported.borrow_mut() += 1;
+            emon.service(mock, mock, &memory, count).unwrap();
+        };
+        let mock = bench.mock();
+        mock.on_interrupt(&handler);
+        mock.with_pmu(|pmu| pmu.write(IA32_DEBUGCTL, FREEZE_PERFMON_ON_PMI));
+        let mut session = bench.session(&mock, &memory);
+        session.start(bench.sources[0]).unwrap();
+        for intervals in 1..=3 {
+            mock.advance(&mut bench.happened(0, INTERVAL));
+            assert_eq!(*reported.borrow(), intervals, "{intel:?}");
+        }
+        session.shut_down().unwrap();
+        assert_eq!(mock.breach(), None);
+    }
+}
+
 #[test]
 fn every_counter_takes_a_source_and_interrupts_for_its_own() {
     struct Full;

@@ -7,7 +7,7 @@ use spin::Once;
 use x86_64::VirtAddr;
 use x86_64::structures::idt::InterruptDescriptorTable;
 
-use crate::processor::{DOUBLE_FAULT_STACK, NMI_STACK};
+use crate::processor::{self, DOUBLE_FAULT_STACK, NMI_STACK};
 use crate::serial::{End, exit};
 use crate::{apic, line, pmu, smp};
 
@@ -86,19 +86,19 @@ extern "C" fn save_and_handle() {
 
 extern "C" fn handle(frame: &mut TrapFrame) {
     match frame.vector as u8 {
-        NMI => pmu::performance_interrupt(frame),
-        PERFORMANCE => {
+        NMI => processor::handling(|| pmu::performance_interrupt(frame)),
+        PERFORMANCE => processor::handling(|| {
             pmu::performance_interrupt(frame);
             apic::end_of_interrupt();
-        }
-        TIMER => {
+        }),
+        TIMER => processor::handling(|| {
             pmu::timer_interrupt(frame);
             apic::end_of_interrupt();
-        }
-        CALL => {
+        }),
+        CALL => processor::handling(|| {
             smp::serve();
             apic::end_of_interrupt();
-        }
+        }),
         SPURIOUS => {}
         vector => {
             if let GENERAL_PROTECTION | UNDEFINED = vector

@@ -109,6 +109,10 @@ impl<I: ProfileInterface + Sync> ProfileHardware for Sessions<'_, I> {
         ProcessorNumber::from_index(processor::number() as u16)
     }
 
+    fn in_interrupt(&self) -> bool {
+        processor::in_interrupt()
+    }
+
     fn active_processors(&self) -> Affinity {
         Affinity::first(smp::processors())
     }

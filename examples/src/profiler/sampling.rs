@@ -335,6 +335,10 @@ impl<E: PerfEvents> ProfileHardware for Hardware<E> {
         self.active.iter().next().unwrap_or_default()
     }
 
+    fn in_interrupt(&self) -> bool {
+        false
+    }
+
     fn active_processors(&self) -> Affinity {
         self.active
     }

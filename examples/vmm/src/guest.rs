@@ -112,12 +112,14 @@ pub(crate) fn expose_registers(vcpu: &mut VcpuFd) {
     vcpu.set_sync_valid_reg(SyncReg::SystemRegister);
 }
 
-/// Changes the registers.
+/// Changes the registers. The bitmap is of an interrupt that KVM is about to deliver, and may be out of
+/// date: KVM would deliver it again. An empty one changes nothing.
 pub(crate) fn set_registers(
     vcpu: &mut VcpuFd,
     registers: kvm_regs,
     system: kvm_sregs,
 ) -> Result<(), Error> {
+    let system = kvm_sregs { interrupt_bitmap: [0; 4], ..system };
     vcpu.set_sregs(&system).map_err(Error::kvm("KVM_SET_SREGS"))?;
     vcpu.set_regs(&registers).map_err(Error::kvm("KVM_SET_REGS"))?;
     let exposed = vcpu.sync_regs_mut();

@@ -1,15 +1,15 @@
-//! Stretches of addresses, and the range that each leads to.
+//! Stretches of addresses, and the chain that each leads to.
 
 use core::hint::select_unpredictable;
 
 use super::NONE;
 
-/// For each group, stretches in order of their addresses: the last address before it, and the last range
-/// in order of the bases that is hit in it. A group's first stretch begins at 0, before which there is
-/// none, and most often hits nothing; with it there are three at most for each of `N` ranges.
+/// For each group, stretches in order of their addresses: the last address before it, and the head of its
+/// chain. A group's first stretch begins at 0, before which there is none, and most often hits nothing; with
+/// it there are three at most for each of `N` ranges.
 pub(super) struct Stretches<const N: usize> {
     before: [[u64; 3]; N],
-    last: [[u32; 3]; N],
+    heads: [[u32; 3]; N],
     length: usize,
 }
 
@@ -42,13 +42,13 @@ impl<const N: usize> Part<N> {
 pub(super) enum Found {
     /// The only one, which may lie elsewhere.
     Only(u32),
-    /// The last one that is hit.
-    Last(u32),
+    /// The head of the chain of what is hit.
+    Chain(u32),
 }
 
 impl<const N: usize> Stretches<N> {
     pub(super) const fn new() -> Self {
-        Self { before: [[0; 3]; N], last: [[NONE; 3]; N], length: 0 }
+        Self { before: [[0; 3]; N], heads: [[NONE; 3]; N], length: 0 }
     }
 
     pub(super) fn clear(&mut self) {
@@ -82,7 +82,7 @@ impl<const N: usize> Stretches<N> {
             half /= 2;
         }
         // SAFETY: as above; both tables have one length.
-        Found::Last(unsafe { *self.last.as_flattened().get_unchecked(found as usize) })
+        Found::Chain(unsafe { *self.heads.as_flattened().get_unchecked(found as usize) })
     }
 }
 
@@ -94,7 +94,7 @@ pub(super) struct Open<'s, const N: usize> {
 
 impl<const N: usize> Open<'_, N> {
     /// Adds a stretch, or corrects the one before if it begins at the same address.
-    pub(super) fn push(&mut self, begin: u64, last: u32) {
+    pub(super) fn push(&mut self, begin: u64, head: u32) {
         let previous = self.stretches.length.saturating_sub(1);
         let same = match begin.checked_sub(1) {
             None => true,
@@ -103,17 +103,17 @@ impl<const N: usize> Open<'_, N> {
                     && self.stretches.before.as_flattened().get(previous) == Some(&before)
             }
         };
-        match self.stretches.last.as_flattened_mut().get_mut(previous) {
-            Some(to) if same => *to = last,
-            _ => self.append(begin.wrapping_sub(1), last),
+        match self.stretches.heads.as_flattened_mut().get_mut(previous) {
+            Some(to) if same => *to = head,
+            _ => self.append(begin.wrapping_sub(1), head),
         }
     }
 
-    fn append(&mut self, before: u64, last: u32) {
-        let Stretches { before: befores, last: lasts, length } = &mut *self.stretches;
-        let (befores, lasts) = (befores.as_flattened_mut(), lasts.as_flattened_mut());
-        if let (Some(to), Some(place)) = (befores.get_mut(*length), lasts.get_mut(*length)) {
-            (*to, *place) = (before, last);
+    fn append(&mut self, before: u64, head: u32) {
+        let Stretches { before: befores, heads, length } = &mut *self.stretches;
+        let (befores, heads) = (befores.as_flattened_mut(), heads.as_flattened_mut());
+        if let (Some(to), Some(place)) = (befores.get_mut(*length), heads.get_mut(*length)) {
+            (*to, *place) = (before, head);
             *length += 1;
         }
     }
@@ -144,7 +144,7 @@ mod tests {
             for address in (0..130).chain([u64::MAX]) {
                 let naive = begins.iter().rposition(|begin| *begin <= address);
                 let naive = naive.map_or(NONE, |n| n as u32);
-                assert_eq!(table.find(part, address), Found::Last(naive), "{part:?} {address}");
+                assert_eq!(table.find(part, address), Found::Chain(naive), "{part:?} {address}");
             }
         }
     }
@@ -156,7 +156,7 @@ mod tests {
         (1..9).for_each(|n| open.push(n, n as u32));
         let part = open.close();
         let found = [0, 1, 2, 3].map(|address| table.find(part, address));
-        assert_eq!(found, [NONE, 1, 2, 2].map(Found::Last));
+        assert_eq!(found, [NONE, 1, 2, 2].map(Found::Chain));
     }
 
     #[test]

@@ -72,6 +72,9 @@ impl ProfileHardware for Hardware {
     fn this_processor(&self) -> ProcessorNumber {
         ProcessorNumber::from_index(self.0)
     }
+    fn in_interrupt(&self) -> bool {
+        false
+    }
     fn active_processors(&self) -> Affinity {
         Affinity::first(1)
     }

@@ -171,6 +171,9 @@ impl ProfileHardware for Hardware<'_, '_> {
     fn this_processor(&self) -> ProcessorNumber {
         self.number
     }
+    fn in_interrupt(&self) -> bool {
+        false
+    }
     fn active_processors(&self) -> Affinity {
         Affinity::first(PROCESSORS)
     }

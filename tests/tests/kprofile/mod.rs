@@ -133,6 +133,7 @@ impl InterruptFrame for Frame {
 #[derive(Clone, Debug)]
 pub(crate) struct Machine {
     pub(crate) this: ProcessorNumber,
+    pub(crate) in_interrupt: bool,
     pub(crate) active: Affinity,
     /// What runs, and where.
     pub(crate) running: BTreeSet<(ProcessorNumber, u32)>,
@@ -153,6 +154,7 @@ impl Machine {
     pub(crate) fn new(active: Affinity) -> Self {
         Self {
             this: ProcessorNumber::default(),
+            in_interrupt: false,
             active,
             running: BTreeSet::new(),
             unsupported: None,
@@ -183,6 +185,10 @@ pub(crate) const FAULT: InterfaceError = InterfaceError::Faulted(MsrFault {
 impl ProfileHardware for Machine {
     fn this_processor(&self) -> ProcessorNumber {
         self.this
+    }
+
+    fn in_interrupt(&self) -> bool {
+        self.in_interrupt
     }
 
     fn active_processors(&self) -> Affinity {
