@@ -13,6 +13,9 @@ use crate::{clock, line, smp};
 
 /// How long the second profile is started each time.
 const INTERVAL_MS: u64 = 100;
+/// The second profile's interval, in units of 100 ns: on a slow machine too, a processor then has time left
+/// for what the first is to sample.
+const TIMER: u64 = 200_000;
 
 /// Counts what was interrupted where.
 struct Counts {
@@ -38,6 +41,7 @@ pub fn run<I: ProfileInterface + Sync>(
 ) -> Result<(), Failure> {
     let counts = Counts { here: AtomicU64::new(0), elsewhere: AtomicU64::new(0) };
     let second = ProfileObject::callback(Rules::LATEST, KProfileSource::TIME, &counts)?;
+    sessions.interface().set_interval_clamped(KProfileSource::TIME, TIMER)?;
     let mut restarts = 0;
     smp::set_busy(true);
     let outcome = plan.run(sessions, |sessions| {
