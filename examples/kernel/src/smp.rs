@@ -16,6 +16,8 @@ const TRAMPOLINE: usize = 0x8000;
 const PATIENCE_MS: u64 = 100;
 /// How long a function may take on another processor.
 const CALL_MS: u64 = 10_000;
+/// How long until it is asked again.
+const AGAIN_MS: u64 = 10;
 
 unsafe extern "C" {
     static trampoline_start: u8;
@@ -144,9 +146,16 @@ pub fn run_on<F: FnOnce() -> R + Send, R: Send>(number: usize, function: F) -> R
     let ticket = mailbox.requested.load(Ordering::Relaxed) + 1;
     mailbox.call.store(ptr::from_ref(&call).cast::<Call>().cast_mut(), Ordering::Relaxed);
     mailbox.requested.store(ticket, Ordering::Release);
-    apic::call(APIC_IDS[number].load(Ordering::Relaxed));
-    let begin = clock::now();
+    let processor = APIC_IDS[number].load(Ordering::Relaxed);
+    apic::call(processor);
+    let (begin, mut asked) = (clock::now(), clock::now());
     while mailbox.served.load(Ordering::Acquire) != ticket {
+        // An NMI, or whoever steps the processor, may come between its STI and its HLT, and then the call:
+        // it sleeps over what it was woken for.
+        if clock::now() - asked > clock::milliseconds(AGAIN_MS) {
+            apic::call(processor);
+            asked = clock::now();
+        }
         if clock::now() - begin > clock::milliseconds(CALL_MS) {
             line!("failed processor {} does not answer", number);
             exit(End::Wrong);

@@ -7,7 +7,8 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Parser, ValueEnum};
+use clap::error::ErrorKind;
+use clap::{CommandFactory, Parser, ValueEnum};
 
 use crate::error::Error;
 use crate::machine::{self, End};
@@ -21,7 +22,7 @@ use crate::{boot, spec};
 /// 10 triple fault, 12 timeout, 14 refused by KVM, 16 no /dev/kvm, 18 does not fit in memory,
 /// 20 the guest executes what KVM can not, 22 no host counters.
 #[derive(Debug, Parser)]
-#[command(name = "vmm", version)]
+#[command(name = "vmm", version, args_override_self = true)]
 pub(crate) struct Options {
     /// The kernel: a multiboot ELF, a PVH ELF, or a 64-bit Linux vmlinux.
     #[arg(long, value_name = "PATH")]
@@ -84,6 +85,10 @@ pub(crate) enum StatsFormat {
 /// What the command line asks for, and the status to exit with.
 pub(crate) fn run() -> ExitCode {
     let options = Options::parse();
+    if options.count == Count::Step && options.cpus > 1 {
+        let why = "--count step counts one processor: it can not be used with --cpus above 1";
+        Options::command().error(ErrorKind::ArgumentConflict, why).exit();
+    }
     match start(&options) {
         Ok(End::Orderly(how)) => {
             say(&format_args!("the guest {how}"));

@@ -78,6 +78,9 @@ type Verdict = Result<End, Error>;
 /// is over.
 const QUESTION: Duration = Duration::from_millis(100);
 
+/// How long the processors' threads have to end.
+const PATIENCE: Duration = Duration::from_secs(1);
+
 /// Makes the machine, runs it, and prints what the options ask for.
 pub(crate) fn run(
     options: &Options,
@@ -126,13 +129,10 @@ pub(crate) fn run(
     let verdict = wait(&machine, &threads, &receiver, timeout);
     machine.stopping.store(true, Ordering::Relaxed);
     threads.iter().map(JoinHandleExt::as_pthread_t).for_each(kick::kick);
-    let mut stats = Stats::default();
-    for thread in threads {
-        if let Ok(theirs) = thread.join() {
-            stats.add(theirs);
-        }
+    let (stats, all) = join(threads);
+    if all {
+        machine.ports.flush();
     }
-    machine.ports.flush();
     match options.stats {
         Some(StatsFormat::Table) => cli::print(&stats),
         Some(StatsFormat::Json) => cli::print(&serde_json::to_string(&stats).unwrap_or_default()),
@@ -333,6 +333,24 @@ impl Plan {
     }
 }
 
+/// What the processors' threads counted, and whether all of them ended. One may be writing to a standard
+/// output that nobody reads: it ends with the process.
+fn join(threads: Vec<ProcessorThread>) -> (Stats, bool) {
+    let begin = Instant::now();
+    let (mut stats, mut all) = (Stats::default(), true);
+    for thread in threads {
+        while !thread.is_finished() && begin.elapsed() < PATIENCE {
+            thread::sleep(Duration::from_millis(1));
+        }
+        if !thread.is_finished() {
+            all = false;
+        } else if let Ok(theirs) = thread.join() {
+            stats.add(theirs);
+        }
+    }
+    (stats, all)
+}
+
 /// Waits for the end, in whatever way it comes.
 fn wait(
     machine: &Machine,
@@ -340,7 +358,8 @@ fn wait(
     receiver: &Receiver<Verdict>,
     timeout: Option<Duration>,
 ) -> Verdict {
-    let end = timeout.map(|timeout| (Instant::now() + timeout, timeout));
+    // Never, if it is later than the clock can tell.
+    let end = timeout.and_then(|timeout| Some((Instant::now().checked_add(timeout)?, timeout)));
     let mut parked_before = false;
     loop {
         match receiver.recv_timeout(QUESTION) {

@@ -73,8 +73,10 @@ fn host_vendor() -> Vendor {
 fn intel<'a>(keys: impl Iterator<Item = &'a str>) -> Result<Configuration, SpecError> {
     let mut pmu =
         IntelConfiguration { full_width_writes: false, ..IntelConfiguration::new(4, 4, 3) };
+    let mut fixed_named = false;
     for key in keys {
         let (key, value) = split(key);
+        fixed_named |= key.starts_with("fixed");
         match key {
             "version" => pmu.version = number("version", value)?,
             "gp" => pmu.general = counters("gp", value)?,
@@ -93,6 +95,9 @@ fn intel<'a>(keys: impl Iterator<Item = &'a str>) -> Result<Configuration, SpecE
             "extended-leaf" => pmu.extended_leaf = flag("extended-leaf", value)?,
             _ => return Err(SpecError::Key(key.into())),
         }
+    }
+    if pmu.version == 1 && !fixed_named {
+        pmu.fixed = 0;
     }
     Ok(Configuration::Intel(pmu))
 }

@@ -67,6 +67,7 @@ fn no_command_line() {
     assert_eq!(vmm("--kernel x --cpus 0").status.code(), Some(2));
     assert_eq!(vmm("--kernel x --count guess").status.code(), Some(2));
     assert_eq!(vmm("--kernel x --memory 0").status.code(), Some(2));
+    assert_eq!(vmm("--kernel x --count step --cpus 2").status.code(), Some(2));
 }
 
 #[test]
@@ -137,6 +138,8 @@ fn guests_that_end_well() {
     }
     let exits = image(|a| exit(a, 0x10), &[]);
     expect(&exits, "", 33, "");
+    expect(&exits, "--timeout 18446744073709551615 --timeout 9223372036854775807", 33, "");
+    expect(&exits, "--pmu intel:version=1", 33, "");
     let halts = image(|a| a.hlt(), &[]);
     expect(&halts, "", 0, "halted all its processors, with interrupts off");
     expect(&halts, "--cpus 3", 0, "halted all its processors, with interrupts off");
