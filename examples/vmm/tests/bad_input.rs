@@ -4,6 +4,7 @@
 mod guest;
 
 use core::time::Duration;
+use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use guest::{exit, file, image, kvm, messages, run, vmm};
@@ -186,4 +187,39 @@ fn what_kvm_does_not_know() {
     let kernel = image(|a| a.addps(xmm0, xmm1), &[]);
     expect(&kernel, "", 20, "KVM can not go on with the guest's processor 0");
     expect(&kernel, "", 20, "instruction bytes [0f, 58, c1");
+}
+
+#[test]
+fn a_standard_output_that_nobody_reads() {
+    if !kvm("a_standard_output_that_nobody_reads") {
+        return;
+    }
+    let talks = image(
+        |a| {
+            a.mov(dx, 0x3F8)?;
+            let mut here = a.create_label();
+            a.set_label(&mut here)?;
+            a.out(dx, al)?;
+            a.jmp(here)
+        },
+        &[],
+    );
+    let kernel = file(&talks);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_vmm"));
+    command.arg("--kernel").arg(&kernel).args(["--timeout", "3"]);
+    // The pipe's other end is held, and fills.
+    let mut monitor = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let begin = Instant::now();
+    let status = loop {
+        if let Some(status) = monitor.try_wait().unwrap() {
+            break status;
+        }
+        if begin.elapsed() > Duration::from_secs(20) {
+            monitor.kill().unwrap();
+            panic!("the monitor waits for who reads");
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    };
+    assert_eq!(status.code(), Some(12));
+    std::fs::remove_file(kernel).unwrap();
 }
