@@ -63,7 +63,7 @@ impl Entry {
 
     fn of(object: *const ProfileObject<'static>, key: Key, range: Option<Range>) -> Self {
         let (basic, (base, last)) = range.unwrap_or((ptr::null(), (0, 0)));
-        Self { object, basic, base, last, has_range: range.is_some(), key, ..Self::UNUSED }
+        Self { object, basic, base, last, has_range: range.is_some(), key }
     }
 
     /// Where the entry goes among the others.
