@@ -207,7 +207,7 @@ fn counters_that_freeze_though_nobody_asked_go_on() {
         };
         let mock = bench.mock();
         mock.on_interrupt(&handler);
-        mock.with_pmu(|pmu| pmu.write(IA32_DEBUGCTL, FREEZE_PERFMON_ON_PMI));
+        let _ = mock.with_pmu(|pmu| pmu.write(IA32_DEBUGCTL, FREEZE_PERFMON_ON_PMI));
         let mut session = bench.session(&mock, &memory);
         session.start(bench.sources[0]).unwrap();
         for intervals in 1..=3 {
