@@ -4,6 +4,7 @@
 use core::ops::Range;
 use std::collections::HashMap;
 use std::io;
+use std::thread;
 
 use pmu_core::{
     InterfaceError, InterruptFrame, KProfileSource, ProcessId, ProcessorNumber, TimerUnavailable,
@@ -20,7 +21,7 @@ use super::perf::{Event, PerfEvents, Record, Request, Sample, What};
 use crate::machine::Source;
 
 /// How many mappings of all processes can be profiled at a time, unless said otherwise.
-const OBJECTS: usize = 2048;
+const OBJECTS: usize = 4096;
 
 /// How many processors a set can speak of.
 const PROCESSORS: usize = MAX_GROUPS * 64;
@@ -28,6 +29,19 @@ const PROCESSORS: usize = MAX_GROUPS * 64;
 /// The kernel's half of the address space (Linux, Documentation/arch/x86/x86_64/mm.rst), but for its
 /// last page: a range ends before the last address.
 const KERNEL_HALF: Range<u64> = 0xFFFF_8000_0000_0000..0xFFFF_FFFF_FFFF_F000;
+
+/// Lists that live forever. They are megabytes, which a debug build has on the stack first: on one that is
+/// large enough.
+fn lists<const N: usize>() -> &'static Profiles<N, PROCESSORS> {
+    let make = || &*Box::leak(Box::new(Profiles::new()));
+    let stack = 4 * size_of::<Profiles<N, PROCESSORS>>() + (1 << 20);
+    let made = thread::Builder::new().stack_size(stack).spawn(make).map(|thread| thread.join());
+    match made {
+        Ok(Ok(lists)) => lists,
+        // There is no thread to be had: then on this one's stack.
+        _ => make(),
+    }
+}
 
 /// Sampling under way, of at most `N` mappings at a time.
 pub struct Sampling<E: PerfEvents, const N: usize = OBJECTS> {
@@ -96,7 +110,7 @@ impl<E: PerfEvents, const N: usize> Sampling<E, N> {
     pub fn start(events: E, source: &Source, interval: u32) -> Result<Self, Error> {
         let mut sampling = Self {
             hardware: Hardware::new(events, source, interval)?,
-            profiles: Box::leak(Box::new(Profiles::new())),
+            profiles: lists(),
             kernel: Vec::new(),
             histograms: Histograms::default(),
             processes: HashMap::new(),
