@@ -66,7 +66,7 @@ impl PerfEvents for Kernel {
 }
 
 /// The event as the kernel is to open it.
-fn builder(request: &Request) -> Builder<'static> {
+pub fn builder(request: &Request) -> Builder<'static> {
     let mut builder = match request.event {
         Event::Clock => Builder::new(Software::TASK_CLOCK),
         Event::Raw(config) => Builder::new(Raw::new(config)),
@@ -104,7 +104,7 @@ const MMAP_DATA: u16 = 1 << 13;
 ///
 /// (The crate's own parsing of a whole record drops the header's flags, and the time of what is no
 /// sample.)
-fn parse(kind: u32, flags: u16, body: &[u8], config: ParseConfig<Native>) -> Option<Record> {
+pub fn parse(kind: u32, flags: u16, body: &[u8], config: ParseConfig<Native>) -> Option<Record> {
     let size = (HEADER_BYTES + body.len()) as u16;
     let mut bytes = Vec::with_capacity(size.into());
     bytes.extend_from_slice(&kind.to_ne_bytes());
