@@ -46,7 +46,11 @@ impl<'f> Elf<'f> {
         self.get(at + offset, size)
     }
 
+    /// A part of the file. One of no bytes is anywhere.
     fn slice(&self, offset: u64, size: u64) -> &'f [u8] {
+        if size == 0 {
+            return &[];
+        }
         &self.file[offset as usize..][..size as usize]
     }
 
