@@ -2,10 +2,10 @@
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
-use crate::interrupt::{self, Overflow, Serviced};
-use crate::msr::{MsrAccess, retry_once};
 #[cfg(doc)]
 use crate::Claim;
+use crate::interrupt::{self, Overflow, Serviced};
+use crate::msr::{MsrAccess, retry_once};
 use crate::{
     Counter, CounterMemory, EventSelect, InterfaceError, Interval, IntervalLimits, IntervalUnit,
     KProfileSource, MsrAddress, MsrBackend, MsrFault, MsrUpdate, Platform, PmcIndex, ProfileSource,

@@ -109,6 +109,7 @@ pub(crate) fn service<I: ProfileInterface, M: MsrBackend, P: Platform>(
         own,
         overflowed,
         overflows: 0,
+        found: 0,
         claim: Claim::NotOurs,
         fault: None,
     };
@@ -124,11 +125,11 @@ pub(crate) fn service<I: ProfileInterface, M: MsrBackend, P: Platform>(
     if let Some(fault) = pass.fault {
         return Err(fault);
     }
-    let claim = match pass.overflows {
-        2.. => Claim::OursAndMore,
-        1 => pass.claim.max(Claim::Ours),
+    let claim = match pass.found {
         0 if pass.claim == Claim::NotOurs => memory.claim_empty(),
         0 => pass.claim,
+        1 => pass.claim.max(Claim::Ours),
+        2.. => Claim::OursAndMore,
     };
     Ok(Serviced { overflows: pass.overflows, claim })
 }
@@ -143,6 +144,8 @@ struct Pass<'a, I, M, P, F> {
     own: u64,
     overflowed: F,
     overflows: u32,
+    /// Counters found overflowed, reported or not: each may have raised an interrupt.
+    found: u32,
     claim: Claim,
     /// The first fault; the pass goes on, so that nothing else is lost.
     fault: Option<MsrFault>,
@@ -186,21 +189,21 @@ impl<I: ProfileInterface, M: MsrBackend, P: Platform, F: FnMut(Overflow)> Pass<'
         let freezes = self.memory.freezes.load(Ordering::Relaxed);
         let stops = global.stop_while_serviced && !freezes;
         let stopped = stops && self.wrmsr(global.control, control & !own);
-        let mut unmasked = !stopped && !freezes;
+        let may_be_frozen = freezes && global.frozen != 0;
+        let mut unmasked = !stopped && !may_be_frozen;
         if unmasked {
             self.unmask();
         }
         let mut status = self.status(global);
-        // Where the freezing has no status bit, an overflow is what freezes.
-        let freezing = if global.frozen == 0 { own } else { global.frozen };
-        if freezes && status.is_some_and(|status| status & freezing == 0) {
+        if may_be_frozen && status.is_some_and(|status| status & global.frozen == 0) {
             // They run after all: another's interrupt, or a processor that does not freeze.
             self.unmask();
             unmasked = true;
             status = self.status(global);
-            if status.is_some_and(|status| status & own != 0) {
-                self.claim = Claim::OursAndMore;
-            }
+        }
+        if freezes && unmasked && status.is_some_and(|status| status & own != 0) {
+            // The entry was unmasked while the status was set, or they overflowed since.
+            self.claim = Claim::OursAndMore;
         }
         match status {
             Some(status) => self.serve(global, status, stopped, unmasked),
@@ -224,7 +227,8 @@ impl<I: ProfileInterface, M: MsrBackend, P: Platform, F: FnMut(Overflow)> Pass<'
     fn serve(&mut self, global: &GlobalRegisters, status: u64, stopped: bool, unmasked: bool) {
         let (overflowed, frozen) = (status & self.own, status & global.frozen);
         let bits = overflowed | frozen;
-        if bits != 0 {
+        self.found += overflowed.count_ones();
+        if frozen != 0 {
             self.claim = self.claim.max(Claim::Ours);
         }
         let releases = frozen != 0 && !stopped;
@@ -258,7 +262,9 @@ impl<I: ProfileInterface, M: MsrBackend, P: Platform, F: FnMut(Overflow)> Pass<'
                 if value.is_none() {
                     pass.mark_faulted(1 << number);
                 }
-                value.is_some_and(|value| counter.has_overflowed(value))
+                let overflowed = value.is_some_and(|value| counter.has_overflowed(value));
+                pass.found += u32::from(overflowed);
+                overflowed
             });
         }
     }

@@ -46,7 +46,7 @@ pub use msr::{
 pub use platform::{Platform, TimerUnavailable};
 pub use raw_cpuid;
 pub use select::EventSelect;
-pub use session::{SessionCounters, Session};
+pub use session::{Session, SessionCounters};
 pub use snapshot::Snapshot;
 pub use source::{KProfileSource, NotASource, ProfileSource};
 pub use source_index::{SourceIndex, SourceNames};

@@ -28,8 +28,8 @@ pub struct CounterMemory<S: ?Sized = [CounterSlot]> {
     pub(crate) proven: AtomicU64,
     owner: AtomicU8,
     service: AtomicU8,
-    /// An interrupt may still come of an overflow that was already told or dropped.
-    late: AtomicBool,
+    /// Interrupts that may still come of overflows that were already told or dropped: 0, 1, or 2 for more.
+    late: AtomicU8,
     /// Whether the processor freezes the counters for the interrupt path.
     pub(crate) freezes: AtomicBool,
     pub(crate) slots: S,
@@ -54,7 +54,7 @@ impl<const N: usize> CounterMemory<[CounterSlot; N]> {
             proven: AtomicU64::new(0),
             owner: AtomicU8::new(UNTAKEN),
             service: AtomicU8::new(IDLE),
-            late: AtomicBool::new(false),
+            late: AtomicU8::new(0),
             freezes: AtomicBool::new(false),
             slots: [const { CounterSlot::new() }; N],
         }
@@ -91,6 +91,13 @@ impl CounterMemory {
         self.proven.store(proven, Ordering::Release);
     }
 
+    /// Takes the counters from the interrupt path while they are programmed: an interrupt is claimed, and
+    /// touches no register, until they are [published](Self::publish) again.
+    pub(crate) fn withdraw(&self) {
+        self.owner.store(INITIALIZING, Ordering::Relaxed);
+        self.proven.store(0, Ordering::Release);
+    }
+
     /// Gives the memory back: the interrupt path touches no register from here on.
     pub(crate) fn give_back(&self) {
         self.proven.store(0, Ordering::Release);
@@ -98,19 +105,30 @@ impl CounterMemory {
         self.owner.store(UNTAKEN, Ordering::Release);
     }
 
-    /// An interrupt may come that will find nothing.
-    pub(crate) fn expect_late(&self) {
-        self.late.store(true, Ordering::Relaxed);
+    /// As many interrupts may come that will find nothing.
+    pub(crate) fn expect_late(&self, interrupts: u32) {
+        let more = interrupts.min(2) as u8;
+        self.late.store((self.late.load(Ordering::Relaxed) + more).min(2), Ordering::Relaxed);
+    }
+
+    /// One fewer: its counter had not overflowed.
+    pub(crate) fn expect_one_fewer(&self) {
+        let late = self.late.load(Ordering::Relaxed);
+        self.late.store(late.saturating_sub(1), Ordering::Relaxed);
+    }
+
+    /// An interrupt may come that will find no session.
+    pub(crate) fn expect_late_after_shut_down(&self) {
+        self.late.fetch_max(1, Ordering::Relaxed);
     }
 
     /// Answers an interrupt for which no counter was found: it is the session's if it is one that was
     /// expected to find nothing, or one of counters that are just being taken over.
     pub(crate) fn claim_empty(&self) -> Claim {
-        let expected = self.late.swap(false, Ordering::Relaxed);
-        if expected || self.owner.load(Ordering::Relaxed) == INITIALIZING {
-            Claim::Ours
-        } else {
-            Claim::NotOurs
+        match self.late.swap(0, Ordering::Relaxed) {
+            0 if self.owner.load(Ordering::Relaxed) != INITIALIZING => Claim::NotOurs,
+            0 | 1 => Claim::Ours,
+            _ => Claim::OursAndMore,
         }
     }
 
@@ -126,12 +144,8 @@ impl CounterMemory {
     /// Ends it. `false`: another interrupt came meanwhile, so it is to be served once more.
     #[inline]
     pub(crate) fn end_service(&self) -> bool {
-        let ended = self.service.compare_exchange(
-            SERVING,
-            IDLE,
-            Ordering::Relaxed,
-            Ordering::Relaxed,
-        );
+        let ended =
+            self.service.compare_exchange(SERVING, IDLE, Ordering::Relaxed, Ordering::Relaxed);
         if ended.is_err() {
             self.service.store(SERVING, Ordering::Relaxed);
         }

@@ -8,12 +8,12 @@ use core::marker::PhantomData;
 use core::sync::atomic::Ordering;
 
 use crate::counter::{SlotState, counter_mask, counters_in, read_counter};
-use crate::interrupt::{Claim, Serviced, service};
+use crate::interrupt::service;
 use crate::msr::{MsrAccess, retry_once};
 use crate::{
-    Availability, Counter, CounterMemory, CounterSlot, EventSelect, GlobalRegisters, InterfaceError,
-    Interval, KProfileSource, MAX_COUNTERS, MsrBackend, MsrFault, Overflow, Platform,
-    ProfileInterface, ProfileSource, Snapshot, SourceInformation,
+    Availability, Counter, CounterMemory, CounterSlot, EventSelect, GlobalRegisters,
+    InterfaceError, Interval, KProfileSource, MAX_COUNTERS, MsrBackend, MsrFault, Overflow,
+    Platform, ProfileInterface, ProfileSource, Snapshot, SourceInformation,
 };
 
 /// The control handle to the counters of one processor.
@@ -102,7 +102,11 @@ impl<'a, I: ProfileInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
         Ok(session)
     }
 
-    fn take_counters(&mut self, processor: &Snapshot, candidates: u64) -> Result<(), InterfaceError> {
+    fn take_counters(
+        &mut self,
+        processor: &Snapshot,
+        candidates: u64,
+    ) -> Result<(), InterfaceError> {
         let (memory, global) = (self.memory, self.interface.global());
         for slot in &memory.slots {
             slot.store(SlotState::Free);
@@ -122,6 +126,10 @@ impl<'a, I: ProfileInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
             memory.global_control.store(found | proven, Ordering::Relaxed);
         }
         memory.publish(proven);
+        if global.is_none() {
+            // No status tells whether its predecessor's counters overflowed.
+            memory.expect_late(1);
+        }
         if let Some(global) = global {
             let control = memory.global_control.load(Ordering::Relaxed);
             let enabled = retry_once(|| self.msr.wrmsr(global.control, control));
@@ -169,20 +177,24 @@ impl<'a, I: ProfileInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
     fn acknowledge(&self, global: &GlobalRegisters, bits: u64) -> Result<u64, MsrFault> {
         let pending = retry_once(|| self.msr.rdmsr(global.status))? & bits;
         if pending != 0 {
-            self.memory.expect_late();
+            self.memory.expect_late((pending & self.candidates()).count_ones());
             retry_once(|| self.msr.wrmsr(global.acknowledge, pending))?;
         }
         Ok(pending)
     }
 
+    /// The counters that the session may have, one bit each.
+    fn candidates(&self) -> u64 {
+        u64::from(self.declared) & counter_mask(self.memory.counters())
+    }
+
     /// Counters on which sources run, and those left out.
     pub fn counters(&self) -> SessionCounters {
-        let (declared, lent) = (u64::from(self.declared), counter_mask(self.memory.counters()));
         let usable = if self.usable { self.own() } else { 0 };
         SessionCounters {
             usable,
-            unresponsive: declared & lent & !usable,
-            without_slot: declared & !lent,
+            unresponsive: self.candidates() & !usable,
+            without_slot: u64::from(self.declared) & !self.candidates(),
         }
     }
 
@@ -335,10 +347,6 @@ impl<'a, I: ProfileInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
         let Some(global) = self.interface.global() else { return Ok(()) };
         let Some((freeze, before)) = global.freeze.zip(self.freeze_before) else { return Ok(()) };
         retry_once(|| self.msr.change(freeze.set(before)))?;
-        // An interrupt that is yet to come may have frozen them before.
-        if global.frozen != 0 {
-            self.acknowledge(&global, global.frozen)?;
-        }
         self.freeze_before = None;
         self.memory.freezes.store(false, Ordering::Relaxed);
         Ok(())
@@ -407,9 +415,9 @@ impl<'a, I: ProfileInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
                 Some(global) => self.acknowledge(&global, 1 << number).map(|_| ()),
                 None => {
                     let ran = matches!(slot.load(), SlotState::Running { .. });
-                    let value = retry_once(|| read_counter(&counter, &self.msr));
-                    if ran && !value.is_ok_and(|value| !counter.has_overflowed(value)) {
-                        self.memory.expect_late();
+                    let value = retry_once(|| read_counter(&counter, &self.msr))?;
+                    if ran && counter.has_overflowed(value) {
+                        self.memory.expect_late(1);
                     }
                     Ok(())
                 }
@@ -484,24 +492,24 @@ impl<'a, I: ProfileInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
     /// [`Faulted`](InterfaceError::Faulted) with the first register that did not answer, after everything
     /// else was programmed; the source of a counter that cannot be programmed does not
     /// [run](Self::is_running). [`Timer`](InterfaceError::Timer).
-    pub fn reprogram(
-        &mut self,
-        overflowed: impl FnMut(Overflow),
-    ) -> Result<u64, InterfaceError> {
+    pub fn reprogram(&mut self, overflowed: impl FnMut(Overflow)) -> Result<u64, InterfaceError> {
+        let own = self.own();
         if !self.usable {
             return Ok(0);
         }
+        // Until they are programmed, the interrupt path is to leave the counters as they are.
+        self.memory.withdraw();
         let (mut lost, mut outcome) = (0, Ok(()));
-        for (number, slot) in self.slots() {
-            let Some(counter) = self.interface.counter(number) else { continue };
+        for (number, slot) in (0u8..64).zip(&self.memory.slots) {
+            let counter = self.interface.counter(number).filter(|_| own >> number & 1 != 0);
+            let Some(counter) = counter else { continue };
             let before = slot.load();
             if let SlotState::Running { row, .. } | SlotState::Parked { row } = before
                 && self.holds(&counter, row.into()) == Ok(true)
             {
                 continue;
             }
-            // The interrupt path is to leave the counter as it is while it is being programmed.
-            let before = slot.replace(SlotState::Free);
+            slot.store(SlotState::Free);
             let stopped = retry_once(|| self.msr.wrmsr(counter.select_register(), 0));
             let programmed = stopped.and_then(|()| {
                 let SlotState::Running { row, .. } = before else { return Ok(()) };
@@ -521,12 +529,13 @@ impl<'a, I: ProfileInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
         }
         let registers = self.reprogram_global();
         outcome = outcome.and(registers.map_err(InterfaceError::Faulted));
-        if self.own() != 0 {
+        self.memory.publish(own);
+        if own != 0 {
             self.platform.unmask_performance_interrupt();
+            // The interrupts that came meanwhile were not served.
             let (interface, memory) = (self.interface, self.memory);
             match service(interface, &self.msr, &self.platform, memory, overflowed) {
-                Ok(Serviced { claim: Claim::NotOurs, .. }) => {}
-                Ok(_) => memory.expect_late(),
+                Ok(serviced) => memory.expect_late(serviced.overflows),
                 Err(fault) => outcome = outcome.and(Err(InterfaceError::Faulted(fault))),
             }
         }
@@ -540,21 +549,19 @@ impl<'a, I: ProfileInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
 
     /// The same for the registers of all counters together.
     fn reprogram_global(&self) -> Result<(), MsrFault> {
-        self.memory.publish(self.own());
         let Some(global) = self.interface.global() else { return Ok(()) };
         let mut outcome = Ok(());
         if let Some((freeze, _)) = global.freeze.zip(self.freeze_before) {
             outcome = retry_once(|| self.msr.change(freeze.set(true))).map(|_| ());
         }
-        let frozen = self.acknowledge(&global, global.frozen).map(|_| ());
         let control = self.memory.global_control.load(Ordering::Relaxed);
         let enabled = retry_once(|| self.msr.wrmsr(global.control, control));
         if enabled.is_err() {
-            for (_, slot) in self.slots() {
+            for slot in &self.memory.slots {
                 slot.store(SlotState::Faulted);
             }
         }
-        outcome.and(frozen).and(enabled)
+        outcome.and(enabled)
     }
 
     /// Stops everything that runs, the counters that had faulted too, gives the session's bits of the
@@ -584,6 +591,11 @@ impl<'a, I: ProfileInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
         outcome = outcome.and(self.stop_freezing().map_err(InterfaceError::Faulted));
         let own = self.own();
         if let Some(global) = self.interface.global().filter(|_| own != 0) {
+            if global.frozen != 0 {
+                // An interrupt that is yet to come may have frozen the counters.
+                let released = self.acknowledge(&global, global.frozen).map(|_| ());
+                outcome = outcome.and(released.map_err(InterfaceError::Faulted));
+            }
             // First what the interrupt path leaves behind, then the register.
             let control = &self.memory.global_control;
             let restored = control.load(Ordering::Relaxed) & !own | self.control_before;
@@ -594,7 +606,7 @@ impl<'a, I: ProfileInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
         if outcome.is_ok() {
             self.usable = false;
             if own != 0 {
-                self.memory.expect_late();
+                self.memory.expect_late_after_shut_down();
                 self.memory.give_back();
             }
         }

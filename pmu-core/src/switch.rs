@@ -8,7 +8,8 @@ use core::sync::atomic::Ordering;
 use crate::counter::{SlotState, read_counter};
 use crate::msr::{MsrAccess, retry_once};
 use crate::{
-    Counter, InterfaceError, MsrBackend, Overflow, Platform, ProfileInterface, ProfileSource, Session,
+    Counter, InterfaceError, MsrBackend, Overflow, Platform, ProfileInterface, ProfileSource,
+    Session,
 };
 
 /// One counter's state while it is not on a processor.
@@ -83,7 +84,7 @@ impl<I: ProfileInterface, M: MsrBackend, P: Platform> Session<'_, I, M, P> {
         let gated = self.close_gate()?;
         area.interface = I::NAME;
         area.counters.fill(SavedCounter::default());
-        let (mut pending, mut outcome) = (0, Ok(()));
+        let (mut pending, mut outcome) = (0u64, Ok(()));
         for (number, slot) in self.slots() {
             let SlotState::Running { row, .. } = slot.load() else { continue };
             let Some(counter) = self.interface.counter(number) else { continue };
@@ -96,6 +97,8 @@ impl<I: ProfileInterface, M: MsrBackend, P: Platform> Session<'_, I, M, P> {
                 let next = if stopped.is_ok() { SlotState::Free } else { SlotState::Faulted };
                 (stopped, next)
             };
+            // An interrupt of the counter that comes from here on finds nothing.
+            self.memory.expect_late(1);
             // Until here it may have loaded the counter for another interval.
             let SlotState::Running { events, .. } = slot.replace(next) else { continue };
             let read = stopped.and_then(|()| retry_once(|| read_counter(&counter, &self.msr)));
@@ -108,7 +111,9 @@ impl<I: ProfileInterface, M: MsrBackend, P: Platform> Session<'_, I, M, P> {
                 }
             };
             let mut next = events;
-            if counter.has_overflowed(value) {
+            if !counter.has_overflowed(value) {
+                self.memory.expect_one_fewer();
+            } else {
                 let row = usize::from(row);
                 let cell = self.interface.interval_cell(row);
                 next = cell.map_or(events, |cell| cell.load(Ordering::Relaxed));
@@ -131,9 +136,6 @@ impl<I: ProfileInterface, M: MsrBackend, P: Platform> Session<'_, I, M, P> {
                 *place = SavedCounter { in_use: true, row, events: next, value };
             }
         }
-        if pending != 0 {
-            self.memory.expect_late();
-        }
         if let Some(global) = self.interface.global().filter(|_| pending != 0) {
             let acknowledged = retry_once(|| self.msr.wrmsr(global.acknowledge, pending));
             outcome = outcome.and(acknowledged.map_err(InterfaceError::Faulted));
@@ -151,7 +153,8 @@ impl<I: ProfileInterface, M: MsrBackend, P: Platform> Session<'_, I, M, P> {
     /// [`start`](Self::start).
     pub fn restore(&mut self, area: &SavedCounters) -> Result<(), InterfaceError> {
         let fits = area.interface == I::NAME && area.counters.len() >= self.places();
-        let saved = |number: u8| area.counters.get(usize::from(number)).copied().unwrap_or_default();
+        let saved =
+            |number: u8| area.counters.get(usize::from(number)).copied().unwrap_or_default();
         if area.is_empty() {
             return Ok(());
         }

@@ -20,7 +20,8 @@ pub use plan::{Fault, PmiFault};
 pub use trace::{Accesses, Breach, Record, Trace};
 
 use crate::{
-    Configuration, Delivery, Feed, Mode, PerformanceEntry, PmiOutcome, Read, Vendor, VirtualPmu, Write,
+    Advanced, Configuration, Delivery, Feed, Mode, PerformanceEntry, PmiOutcome, Read, Vendor,
+    VirtualPmu, Write,
 };
 
 /// `IA32_MISC_ENABLE`, its bit that PEBS is unavailable, and `IA32_PEBS_ENABLE`.
@@ -141,7 +142,7 @@ impl<'h, const T: usize> MockMsr<'h, T> {
             model.global_status |= own;
         }
         if left(Deviation::LeftFrozen) && model.layout.global != 0 {
-            if !amd {
+            if !amd && !left(Deviation::NarrowAcknowledge) {
                 model.debug_control |= FREEZE_COUNTERS;
             }
             if amd || model.layout.freezes_by_status {
@@ -271,11 +272,7 @@ impl<'h, const T: usize> MockMsr<'h, T> {
         let late = self.deviations.contains(Deviation::ServicesLate);
         let mut pmi = false;
         while !feed.is_empty() {
-            let mut pmu = self.pmu.borrow_mut();
-            let advanced = if late { pmu.advance_through(feed) } else { pmu.advance(feed) };
-            drop(pmu);
-            self.overflowed.set(self.overflowed.get() | advanced.overflowed);
-            pmi |= advanced.pmi;
+            pmi |= self.pass(feed).pmi;
             if pmi && !late {
                 self.interrupt();
                 pmi = false;
@@ -284,6 +281,14 @@ impl<'h, const T: usize> MockMsr<'h, T> {
         if pmi {
             self.interrupt();
         }
+    }
+
+    /// Lets `feed` happen up to the first overflow that interrupts, and does not [deliver](Self::deliver) the
+    /// interrupt yet.
+    pub fn pass(&self, feed: &mut Feed) -> Advanced {
+        let advanced = self.pmu.borrow_mut().advance(feed);
+        self.overflowed.set(self.overflowed.get() | advanced.overflowed);
+        advanced
     }
 
     /// An interrupt is pending: delivers it, or what the plan has in store for it.
@@ -401,6 +406,13 @@ impl<'h, const T: usize> MockMsr<'h, T> {
                 Some(Ok(value.unwrap_or(0)))
             }
             (DEBUGCTL, Some(value)) if deviates(Deviation::IgnoresDebugControl) => Some(Ok(value)),
+            (DEBUGCTL, _) if deviates(Deviation::NarrowAcknowledge) => {
+                let [_, kept] = self.shared.get();
+                if let Some(value) = value {
+                    self.set_other_bits(register, value);
+                }
+                Some(Ok(value.unwrap_or(kept)))
+            }
             (MISC_ENABLE, None) if deviates(Deviation::LeftPrecise) => {
                 match self.pmu.borrow().read(register) {
                     Read::Shared { value, .. } => Some(Ok(value & !PEBS_UNAVAILABLE)),

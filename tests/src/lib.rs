@@ -5,6 +5,7 @@
 #[doc = include_str!("../../README.md")]
 struct Readme;
 
+pub mod deviations;
 mod processors;
 mod register_file;
 

@@ -210,7 +210,8 @@ mod switch {
         let (msr, platform) = (Recorder::new(machine.registers), FakePlatform::default());
         let memory = CounterMemory::<[CounterSlot; 8]>::new();
         let (interface, processor) = (machine.interface, machine.processor);
-        let mut session: Control<'_, I> = interface.initialise(&processor, &msr, &platform, &memory).unwrap();
+        let mut session: Control<'_, I> =
+            interface.initialise(&processor, &msr, &platform, &memory).unwrap();
         let [a, b, c] = [0x02, 0x06, 0x0B].map(|value| KProfileSource::new(value).unwrap());
         let (mut first, mut second) =
             (SavedCounters::<[SavedCounter; 8]>::new(), SavedCounters::<[SavedCounter; 8]>::new());
@@ -256,7 +257,8 @@ mod switch {
         let (msr, platform) = (Recorder::new(machine.registers), FakePlatform::default());
         let memory = CounterMemory::<[CounterSlot; 8]>::new();
         let (interface, processor) = (machine.interface, machine.processor);
-        let mut session: Control<'_, I> = interface.initialise(&processor, &msr, &platform, &memory).unwrap();
+        let mut session: Control<'_, I> =
+            interface.initialise(&processor, &msr, &platform, &memory).unwrap();
         let source = KProfileSource::TOTAL_ISSUES;
         session.start(source).unwrap();
         msr.inner().set(machine.counter_0, 9);
@@ -299,7 +301,8 @@ mod freezing {
             machine.registers.set(0x1D9, before);
             let (msr, platform) = (machine.registers, FakePlatform::default());
             let memory = CounterMemory::<[CounterSlot; 8]>::new();
-            let mut session = machine.interface.initialise(&machine.processor, &msr, &platform, &memory).unwrap();
+            let mut session =
+                machine.interface.initialise(&machine.processor, &msr, &platform, &memory).unwrap();
             session.freeze_on_interrupt().unwrap();
             assert_eq!(msr.get(0x1D9), 1 << 12 | 0b11);
             msr.set(0x1D9, msr.get(0x1D9) & !1);
@@ -313,7 +316,8 @@ mod freezing {
         fn refused<I: ProfileInterface>(machine: Machine<I>) {
             let (msr, platform) = (machine.registers, FakePlatform::default());
             let memory = CounterMemory::<[CounterSlot; 8]>::new();
-            let mut session = machine.interface.initialise(&machine.processor, &msr, &platform, &memory).unwrap();
+            let mut session =
+                machine.interface.initialise(&machine.processor, &msr, &platform, &memory).unwrap();
             let error = session.freeze_on_interrupt();
             assert_eq!(error, Err(pmu_core::InterfaceError::FreezeUnsupported));
         }

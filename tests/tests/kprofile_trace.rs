@@ -25,7 +25,7 @@ use pmu_kprofile::{
     Affinity, ProfileCallback, ProfileError, ProfileObject, Profiles, Rules, SOURCE_LIST_CLASS,
     SourceListError, ThisProcessor, read_source_list, write_source_list,
 };
-use pmu_tests::{FakePlatform, RegisterFile, Row, data};
+use pmu_tests::{FakePlatform, RegisterFile, Row, data, intel_processor};
 use proptest::prelude::*;
 
 const TIME: KProfileSource = KProfileSource::TIME;
@@ -699,7 +699,8 @@ fn four_counters_and_the_timer_are_traced_from_the_registers_up() {
     let registers = RegisterFile::intel(4, false);
     let platform = FakePlatform::default();
     let memory: CounterMemory<[CounterSlot; 4]> = CounterMemory::new();
-    let mut session = emon.initialise(&processor, &registers, &platform, &memory).unwrap();
+    let mut session =
+        emon.initialise(&intel_processor(1, 4), &registers, &platform, &memory).unwrap();
     let mut hardware = ThisProcessor::new(&mut session, processor(0, 1));
     let Tracing { lists, rings, mut control, .. } = Tracing::latest();
     let sources = [0x19, 0x1A, 0x1F, 0x1D].map(source);

@@ -77,8 +77,7 @@ fn initialise_zeroes_the_selects_and_proves_the_counters() {
     ];
     let (msr, platform, memory) =
         (ScriptedMsr::new(&script), FakePlatform::default(), Memory::new());
-    let session =
-        interface.initialise(&intel_processor(1, 2), &msr, &platform, &memory).unwrap();
+    let session = interface.initialise(&intel_processor(1, 2), &msr, &platform, &memory).unwrap();
     msr.finish();
     assert_eq!(platform.unmasked.get(), 1);
     assert_eq!(session.query(CYCLES).availability, Availability::Proven);

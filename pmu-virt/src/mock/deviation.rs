@@ -50,8 +50,8 @@ deviations! {
     /// An interrupt nests in the handler of another at any access, and in its callback: NMIs are unblocked by
     /// any IRET, that of a page fault or of a fixed-up #GP too.
     NestsInterrupts
-    /// The acknowledge register refuses the bits from 59 on, though the version is 4 or above: a hypervisor
-    /// with a narrow mask.
+    /// The acknowledge register refuses bit 59, though the version is 4 or above, and nothing ever freezes,
+    /// though the bit that asks for it is kept: a hypervisor with a narrow mask.
     NarrowAcknowledge
     /// Firmware, or the kernel before, left the counters running, and interrupting.
     LeftRunning
@@ -104,7 +104,9 @@ impl Deviations {
                 intel.general &= !(0x80 >> intel.general.leading_zeros());
                 Configuration::Intel(intel)
             }
-            Configuration::Amd(AmdConfiguration::PerfMonV2 { counters: counters @ 2.. }) if fewer => {
+            Configuration::Amd(AmdConfiguration::PerfMonV2 { counters: counters @ 2.. })
+                if fewer =>
+            {
                 Configuration::Amd(AmdConfiguration::PerfMonV2 { counters: counters - 1 })
             }
             other => other,
@@ -114,7 +116,8 @@ impl Deviations {
 
 impl fmt::Display for Deviations {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut names = Deviation::ALL.into_iter().filter(|d| self.contains(*d)).map(Deviation::name);
+        let mut names =
+            Deviation::ALL.into_iter().filter(|d| self.contains(*d)).map(Deviation::name);
         f.write_str(names.next().unwrap_or("none"))?;
         names.try_for_each(|name| write!(f, " + {name}"))
     }
