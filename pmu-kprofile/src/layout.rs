@@ -215,7 +215,7 @@ pub struct KProfile {
     pub started: bool,
 }
 
-/// Why bytes are no `KPROFILE`, or a `KPROFILE` can not be put into bytes.
+/// Why bytes are no `KPROFILE`, or a `KPROFILE` cannot be put into bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]

@@ -33,6 +33,25 @@ pub struct BasicProfile<'b> {
     pub affinity: Option<Affinity>,
 }
 
+#[cfg(feature = "defmt")]
+impl defmt::Format for BasicProfile<'_> {
+    /// With the number of the counters in place of what they hold.
+    fn format(&self, f: defmt::Formatter<'_>) {
+        defmt::write!(
+            f,
+            "BasicProfile {{ process: {}, base: {=u64:#x}, size: {=u64}, bucket_log2: {=u32}, \
+             counters: {=usize}, source: {}, affinity: {} }}",
+            self.process,
+            self.base,
+            self.size,
+            self.bucket_log2,
+            self.buffer.len(),
+            self.source,
+            self.affinity,
+        );
+    }
+}
+
 /// Acts on a profile interrupt in a way of its own.
 ///
 /// # For implementers

@@ -190,7 +190,7 @@ impl<const N: usize, const P: usize> TraceControl<N, P> {
     /// Task.
     ///
     /// # Errors
-    /// See [`TraceError`]. If something can not be started, nothing that this call started runs.
+    /// See [`TraceError`]. If something cannot be started, nothing that this call started runs.
     pub fn set_group_mask<H: ProfileHardware>(
         &mut self,
         mask: GroupMask,

@@ -1,4 +1,5 @@
-//! The stack that starting and stopping a profile takes, in the debug build that tests are.
+//! The memory that profiles take, and the stack that starting and stopping them does, in the debug build
+//! that tests are.
 //!
 //! Each operation runs on a painted stack of its own, from whose bottom the paint that is left is counted:
 //! the same program always uses the same bytes, so the result does not depend on the machine's load.
@@ -208,4 +209,27 @@ fn following_processors_in_a_debug_build_fits_8_kib_of_stack() {
     for object in objects {
         within_limit("stop on 2,047 processors", || LISTS.stop(object, &mut hardware)).unwrap();
     }
+}
+
+/// The README's figures.
+#[test]
+fn lists_take_512_bytes_for_each_object_and_64_for_each_processor() {
+    let of_objects = [8, 64, 1024].map(|n| 512 * n);
+    let by_objects = [
+        size_of::<Profiles<8, 64>>(),
+        size_of::<Profiles<64, 64>>(),
+        size_of::<Profiles<1024, 64>>(),
+    ];
+    for (size, of_objects) in by_objects.into_iter().zip(of_objects) {
+        // What is left is the lists' own: a few words, and what aligns them.
+        let own = size - of_objects - 64 * 64;
+        assert!(own <= 512, "{size} bytes, of which {own} are nobody's");
+    }
+    let more = size_of::<Profiles<64, 65>>() - size_of::<Profiles<64, 64>>();
+    assert_eq!(more, 64);
+    let object = size_of::<ProfileObject<'_>>();
+    // Two sets of processors, and the rest.
+    let sets = 2 * size_of::<Affinity>();
+    assert!((sets..sets + 128).contains(&object), "{object} bytes");
+    assert_eq!(sets, 512);
 }
