@@ -211,6 +211,10 @@ fn lists_refuse_an_object_that_was_made_under_other_rules() {
         }
     }
     assert_eq!(Lists::new().rules(), Rules::LATEST);
+    let refused = ProfileError::OtherRules { object: x86(Nt351), lists: Rules::LATEST };
+    let told =
+        "the profile was created for 32-bit Nt351, and the lists are for 64-bit Windows10v2004";
+    assert_eq!(refused.to_string(), told);
 }
 
 /// The lists are where they were moved to, and so are the objects.
