@@ -273,7 +273,9 @@ pub(crate) trait MsrAccess: MsrBackend {
     }
 
     fn change(&self, update: MsrUpdate) -> Result<u64, MsrFault> {
-        self.update(update).map_err(|e| fault(MsrOperation::Update, update.register(), &e))
+        let changes = update.clear | update.set != 0;
+        let operation = if changes { MsrOperation::Update } else { MsrOperation::Read };
+        self.update(update).map_err(|e| fault(operation, update.register(), &e))
     }
 }
 

@@ -20,7 +20,7 @@ use core::convert::Infallible;
 use kprofile::{REFUSAL, buffer, leak, process, request, source};
 use pmu_core::{
     CounterMemory, CounterSlot, InterfaceError, Interval, KProfileSource, MsrAddress, MsrBackend,
-    Platform, PmcIndex, ProcessorNumber, ProfileInterface, TimerUnavailable,
+    MsrUpdate, Platform, PmcIndex, ProcessorNumber, ProfileInterface, TimerUnavailable,
 };
 use pmu_intel::Emon;
 use pmu_kprofile::{
@@ -57,6 +57,12 @@ impl MsrBackend for Registers {
     }
     fn read_pmc(&self, index: PmcIndex) -> Result<u64, Infallible> {
         Ok(self.0[0][index.get() as usize].get())
+    }
+    fn update(&self, update: MsrUpdate) -> Result<u64, Infallible> {
+        let register = self.register(update.register());
+        let found = register.get();
+        register.set(update.apply(found).unwrap_or(found));
+        Ok(found)
     }
 }
 
@@ -127,7 +133,8 @@ fn object(
 fn through_a_session<const N: usize>(lists: &'static Profiles<N, 1>) {
     let (emon, registers) = (Emon::declared(), Registers::default());
     let memory: CounterMemory<[CounterSlot; 4]> = CounterMemory::new();
-    let mut session = emon.initialise(&registers, NoPlatform, &memory).unwrap();
+    let processor = pmu_tests::intel_processor(1, 4);
+    let mut session = emon.initialise(&processor, &registers, NoPlatform, &memory).unwrap();
     let mut hardware = ThisProcessor::new(&mut session, ProcessorNumber::default());
     for from in [TIME, KProfileSource::BRANCH_MISPREDICTIONS] {
         // Alone, beside an object of the same source, and beside one of another.

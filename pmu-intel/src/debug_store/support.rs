@@ -27,7 +27,7 @@ impl DebugStoreSupport {
         let misc_enable = if debug_store {
             // Only read: the register has bits that change what a page table means.
             msr.update(MsrUpdate::read(IA32_MISC_ENABLE)).map_err(|error| MsrFault {
-                operation: MsrOperation::Update,
+                operation: MsrOperation::Read,
                 register: IA32_MISC_ENABLE,
                 kind: error.kind(),
             })?
