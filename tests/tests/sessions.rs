@@ -278,8 +278,8 @@ fn too_little_memory() {
         for value in [0x02, 0x06, 0x0B] {
             session.start(source(value)).unwrap();
         }
-        let full = InterfaceError::NoFreeCounter(source(0x0A));
-        assert_eq!(session.start(source(0x0A)), Err(full));
+        let full = InterfaceError::NoFreeCounter(source(0x1A));
+        assert_eq!(session.start(source(0x1A)), Err(full));
         session.shut_down().unwrap();
         assert_eq!(others.map(|register| msr.get(register)), [7, 7], "another owner's");
     }
@@ -494,8 +494,9 @@ mod interrupts {
         let expected = [
             Access::write(0x38F, FIXED),
             Access::read(0x38E, 1 << 63 | 1 << 32 | 0b10),
-            Access::write(0xC2, WIDTH - 0xFFFF),
+            // Acknowledged first: an overflow after that sets the status anew.
             Access::write(0x390, 0b10),
+            Access::write(0xC2, WIDTH - 0xFFFF),
             Access::write(0x38F, FIXED | 0xF),
         ];
         assert_eq!(msr.take(), expected);
