@@ -4,7 +4,7 @@ use pmu_core::{Counter, MsrAddress, PmcIndex, Snapshot};
 
 use crate::registers::{
     CORE_COUNTERS, COUNTER_WIDTH, LEGACY_COUNTERS, PERF_CTL0, PERF_CTR0, PERF_LEGACY_CTL0,
-    PERF_LEGACY_CTR0,
+    PERF_LEGACY_CTR0, RDPMC_CORE_COUNTERS,
 };
 
 /// Which family of counters a processor has.
@@ -41,6 +41,17 @@ impl Family {
         }
     }
 
+    /// The counters that a processor of this family shares with one of the other.
+    pub(crate) fn shared_with(self, other: Self) -> u8 {
+        match (self, other) {
+            (Self::PerfMonV2 { counters }, Self::PerfMonV2 { counters: others }) => {
+                counters.min(others)
+            }
+            _ if self == other => self.counters(),
+            _ => 0,
+        }
+    }
+
     pub(crate) fn counter(self, number: u8) -> Option<CoreCounter> {
         (number < self.counters()).then_some(CoreCounter { number, legacy: self == Self::Legacy })
     }
@@ -69,8 +80,8 @@ impl Counter for CoreCounter {
         unsafe { MsrAddress::new(address) }
     }
 
-    fn rdpmc_index(&self) -> PmcIndex {
-        PmcIndex::new(self.number.into())
+    fn rdpmc_index(&self) -> Option<PmcIndex> {
+        (self.number < RDPMC_CORE_COUNTERS).then_some(PmcIndex::new(self.number.into()))
     }
 
     fn width(&self) -> u32 {

@@ -10,6 +10,7 @@ use pmu_core::{
 use crate::counter::{CoreCounter, Family};
 use crate::registers::{
     PERF_CNTR_GLOBAL_CTL, PERF_CNTR_GLOBAL_STATUS, PERF_CNTR_GLOBAL_STATUS_CLR, PerfCtl,
+    STATUS_PMC_FREEZE,
 };
 use crate::sources::{Amd64Source, INDEX, SOURCES};
 
@@ -18,6 +19,8 @@ use crate::sources::{Amd64Source, INDEX, SOURCES};
 #[derive(Debug)]
 pub struct Amd64 {
     family: Family,
+    /// Some hypervisors mask the entry on delivery, as Intel's processors do.
+    hypervisor: bool,
     intervals: [AtomicU32; SOURCES.len()],
 }
 
@@ -38,20 +41,20 @@ impl Amd64 {
         } else if snapshot.hypervisor_hides_counters() {
             Err(NoInterface::HiddenByHypervisor)
         } else {
-            Ok(Self::new(Family::of(snapshot)))
+            Ok(Self::new(Family::of(snapshot), snapshot.has_hypervisor()))
         }
     }
 
     /// The interface as any machine that it claims would have it, with the four legacy counters: for
     /// listings of what it offers.
     pub const fn declared() -> Self {
-        Self::new(Family::Legacy)
+        Self::new(Family::Legacy, false)
     }
 
-    const fn new(family: Family) -> Self {
+    const fn new(family: Family, hypervisor: bool) -> Self {
         let mut intervals = [const { AtomicU32::new(IntervalLimits::EVENTS.default) }; _];
         intervals[0] = AtomicU32::new(IntervalLimits::TIME.default);
-        Self { family, intervals }
+        Self { family, hypervisor, intervals }
     }
 }
 
@@ -88,6 +91,13 @@ impl ProfileInterface for Amd64 {
         self.family.counter(number)
     }
 
+    /// Those that both processors have, if they are of one family of counters.
+    fn counters_of(&self, processor: &Snapshot) -> u64 {
+        let amd = processor.vendor() == *b"AuthenticAMD";
+        let count = if amd { self.family.shared_with(Family::of(processor)) } else { 0 };
+        (1 << count) - 1
+    }
+
     /// With PerfMonV2.
     fn global(&self) -> Option<GlobalRegisters> {
         // SAFETY: these say which counters run and which overflowed; none holds an address.
@@ -97,14 +107,16 @@ impl ProfileInterface for Amd64 {
                 status: MsrAddress::new(PERF_CNTR_GLOBAL_STATUS),
                 acknowledge: MsrAddress::new(PERF_CNTR_GLOBAL_STATUS_CLR),
                 stop_while_serviced: false,
+                frozen: STATUS_PMC_FREEZE,
                 freeze: None,
             }
         })
     }
 
-    /// AMD's local APIC leaves the entry as it is (APM vol. 2, §16.4.4, has no such side effect).
+    /// AMD's local APIC leaves the entry as it is (APM vol. 2, §16.4.4, has no such side effect); in a
+    /// virtual machine the hypervisor's may not.
     fn entry_masked_on_delivery(&self) -> bool {
-        false
+        self.hypervisor
     }
 
     fn interval_cell(&self, row: usize) -> Option<&AtomicU32> {

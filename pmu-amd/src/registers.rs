@@ -33,6 +33,14 @@ pub const PERF_CNTR_GLOBAL_CTL: u32 = 0xC000_0301;
 /// `PerfCntrGlobalStatusClr`, with PerfMonV2: writing 1 clears the bit of the status.
 pub const PERF_CNTR_GLOBAL_STATUS_CLR: u32 = 0xC000_0302;
 
+/// `PerfCntrGlobalStatus` bit 59, PMCF: the counters are frozen, until the bit is cleared (APM vol. 2,
+/// §13.2.1). Frozen by bit 12 of DebugCtl, which the interface does not set but may find set.
+pub const STATUS_PMC_FREEZE: u64 = 1 << 59;
+
+/// The counters of the core that RDPMC reads by their number; at 6 those of other units begin (APM vol. 3,
+/// RDPMC).
+pub const RDPMC_CORE_COUNTERS: u8 = 6;
+
 /// The counters' width in bits (APM vol. 2, §13.2.1).
 pub const COUNTER_WIDTH: u32 = 48;
 

@@ -1,8 +1,9 @@
-//! Hardware counters, and the memory in which a processor's interrupt path finds them.
+//! Hardware counters, and the state of each that control path and interrupt path share.
 
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU64, Ordering};
 
-use crate::{MsrAddress, PmcIndex};
+use crate::msr::MsrAccess;
+use crate::{MsrAddress, MsrBackend, MsrFault, PmcIndex};
 
 /// One hardware counter with its event-select register.
 ///
@@ -14,8 +15,8 @@ pub trait Counter {
     /// The counter itself.
     fn value_register(&self) -> MsrAddress;
 
-    /// The counter's index for RDPMC.
-    fn rdpmc_index(&self) -> PmcIndex;
+    /// The counter's index for RDPMC; `None` where RDMSR alone reads it.
+    fn rdpmc_index(&self) -> Option<PmcIndex>;
 
     /// How many bits the counter has, 32–64.
     fn width(&self) -> u32;
@@ -44,7 +45,37 @@ pub trait Counter {
     }
 }
 
-/// What one counter is doing: 8 bytes that control path and interrupt path share.
+/// Reads a counter by RDPMC, or by RDMSR where it has no index.
+#[inline]
+pub(crate) fn read_counter(counter: &impl Counter, msr: &impl MsrBackend) -> Result<u64, MsrFault> {
+    match counter.rdpmc_index() {
+        Some(index) => msr.rdpmc(index),
+        None => msr.rdmsr(counter.value_register()),
+    }
+}
+
+/// The most counters that any claimed interface has on a processor: as many [`CounterSlot`]s are enough
+/// everywhere. (Intel: 10, before `IA32_PERFEVTSEL10` other registers begin; AMD: 15, a field of 4 bits.)
+pub const MAX_COUNTERS: usize = 16;
+
+/// The bits of the first `count` counters in a global register.
+#[inline]
+pub(crate) const fn counter_mask(count: usize) -> u64 {
+    if count >= 64 { u64::MAX } else { (1 << count) - 1 }
+}
+
+/// The numbers of the counters in a mask, ascending.
+#[inline]
+pub(crate) fn counters_in(mask: u64) -> impl Iterator<Item = u8> {
+    let mut left = mask;
+    core::iter::from_fn(move || {
+        let number = left.trailing_zeros() as u8;
+        left &= left.wrapping_sub(1);
+        (number < 64).then_some(number)
+    })
+}
+
+/// State of one counter: 8 bytes that control path and interrupt path share.
 ///
 /// A slot changes by single stores, each of them a state that an interrupt may see.
 #[derive(Debug, Default)]
@@ -52,14 +83,14 @@ pub struct CounterSlot(AtomicU64);
 
 /// The state of a slot, decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Use {
-    /// Nobody's.
+pub(crate) enum SlotState {
+    /// Not in use.
     Free,
     /// Counts for the source in this row of the table; `events` were to pass when it was loaded.
     Running { row: u16, events: u32 },
-    /// Nobody's; its select holds this row's event, enabled, and the global control keeps it still.
+    /// Not in use; its select holds this row's event, enabled, and the global control keeps it still.
     Parked { row: u16 },
-    /// It could not be stopped: presumed running until shut-down, for nobody.
+    /// It could not be stopped or re-armed: presumed running until shut-down, for no source.
     Faulted,
 }
 
@@ -74,92 +105,45 @@ impl CounterSlot {
     }
 
     #[inline]
-    pub(crate) fn load(&self) -> Use {
+    pub(crate) fn load(&self) -> SlotState {
         Self::decode(self.0.load(Ordering::Acquire))
     }
 
-    /// Stores a state, and says which one it replaced: an interrupt may have changed the events
+    /// Stores a state, and returns the one that it replaced: an interrupt may have changed the events
     /// since they were loaded.
     #[inline]
-    pub(crate) fn replace(&self, usage: Use) -> Use {
-        Self::decode(self.0.swap(Self::encode(usage), Ordering::AcqRel))
+    pub(crate) fn replace(&self, state: SlotState) -> SlotState {
+        Self::decode(self.0.swap(Self::encode(state), Ordering::AcqRel))
     }
 
     #[inline]
-    fn decode(bits: u64) -> Use {
+    fn decode(bits: u64) -> SlotState {
         if bits & Self::RUNNING != 0 {
-            Use::Running { row: (bits >> 32) as u16, events: bits as u32 }
+            SlotState::Running { row: (bits >> 32) as u16, events: bits as u32 }
         } else if bits & Self::FAULTED != 0 {
-            Use::Faulted
+            SlotState::Faulted
         } else if bits & Self::PARKED != 0 {
-            Use::Parked { row: (bits >> 32) as u16 }
+            SlotState::Parked { row: (bits >> 32) as u16 }
         } else {
-            Use::Free
+            SlotState::Free
         }
     }
 
     #[inline]
-    pub(crate) fn store(&self, usage: Use) {
-        self.0.store(Self::encode(usage), Ordering::Release);
+    pub(crate) fn store(&self, state: SlotState) {
+        self.0.store(Self::encode(state), Ordering::Release);
     }
 
     #[inline]
-    fn encode(usage: Use) -> u64 {
-        match usage {
-            Use::Free => 0,
-            Use::Running { row, events } => {
+    fn encode(state: SlotState) -> u64 {
+        match state {
+            SlotState::Free => 0,
+            SlotState::Running { row, events } => {
                 Self::RUNNING | u64::from(row) << 32 | u64::from(events)
             }
-            Use::Faulted => Self::FAULTED,
-            Use::Parked { row } => Self::PARKED | u64::from(row) << 32,
+            SlotState::Faulted => Self::FAULTED,
+            SlotState::Parked { row } => Self::PARKED | u64::from(row) << 32,
         }
-    }
-}
-
-/// The memory that one processor's counters need: 8 bytes a counter, and 16 for the processor.
-///
-/// The embedder lends it for as long as the processor profiles, commonly from a static array with
-/// an element a processor; the interrupt path finds its state here without the control handle.
-/// `&CounterMemory<[CounterSlot; N]>` coerces to `&CounterMemory`.
-///
-/// ```
-/// use pmu_core::CounterMemory;
-/// const PROCESSORS: usize = 4;
-/// static MEMORY: [CounterMemory<[pmu_core::CounterSlot; 8]>; PROCESSORS] =
-///     [const { CounterMemory::new() }; PROCESSORS];
-/// let of_processor_0: &CounterMemory = &MEMORY[0];
-/// ```
-#[derive(Debug)]
-pub struct CounterMemory<S: ?Sized = [CounterSlot]> {
-    /// What the global control register holds while the counters run: the bits of others as they
-    /// were found, and our own. The interrupt path leaves the register so.
-    pub(crate) global_control: AtomicU64,
-    /// Whether the processor freezes the counters for the interrupt path.
-    pub(crate) freezes: AtomicBool,
-    pub(crate) slots: S,
-}
-
-impl<const N: usize> CounterMemory<[CounterSlot; N]> {
-    /// Memory for `N` counters, all free. `N` = 0 stands for "there was no memory".
-    pub const fn new() -> Self {
-        Self {
-            global_control: AtomicU64::new(0),
-            freezes: AtomicBool::new(false),
-            slots: [const { CounterSlot::new() }; N],
-        }
-    }
-}
-
-impl<const N: usize> Default for CounterMemory<[CounterSlot; N]> {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
-impl CounterMemory {
-    /// For how many counters it is enough.
-    pub const fn counters(&self) -> usize {
-        self.slots.len()
     }
 }
 
@@ -170,22 +154,17 @@ mod tests {
     #[test]
     fn a_slot_gives_back_what_was_stored() {
         let slot = CounterSlot::new();
-        assert_eq!(slot.load(), Use::Free);
+        assert_eq!(slot.load(), SlotState::Free);
         for usage in [
-            Use::Running { row: 0, events: 0 },
-            Use::Running { row: u16::MAX, events: u32::MAX },
-            Use::Faulted,
-            Use::Parked { row: u16::MAX },
-            Use::Free,
+            SlotState::Running { row: 0, events: 0 },
+            SlotState::Running { row: u16::MAX, events: u32::MAX },
+            SlotState::Faulted,
+            SlotState::Parked { row: u16::MAX },
+            SlotState::Free,
         ] {
             slot.store(usage);
             assert_eq!(slot.load(), usage);
         }
-    }
-
-    #[test]
-    fn memory_is_eight_bytes_a_counter_and_sixteen_more() {
-        assert_eq!(size_of::<CounterMemory<[CounterSlot; 8]>>(), 8 * 8 + 16);
     }
 
     struct Wide(u32);
@@ -197,7 +176,7 @@ mod tests {
         fn value_register(&self) -> MsrAddress {
             unreachable!()
         }
-        fn rdpmc_index(&self) -> PmcIndex {
+        fn rdpmc_index(&self) -> Option<PmcIndex> {
             unreachable!()
         }
         fn width(&self) -> u32 {

@@ -21,7 +21,7 @@ pub enum NoInterface {
     NoLongMode,
     /// A Microsoft-compatible hypervisor does not offer performance monitors.
     HiddenByHypervisor,
-    /// CPUID declares counters that can not be: none, more than there are registers for, or narrower
+    /// CPUID declares counters that cannot be: none, more than there are registers for, or narrower
     /// or wider than a counter can be.
     ImplausibleCounters {
         /// The declared number of counters.
@@ -79,12 +79,14 @@ pub enum InterfaceError {
     NotStarted(KProfileSource),
     /// The interval is outside the source's limits.
     Interval(IntervalError),
-    /// A counter does not give back what was written to it: there is none, whatever CPUID declares.
-    CountersUnresponsive {
-        /// The first counter that did not answer.
-        counter: u8,
-    },
-    /// The lent memory has fewer slots than the processor has counters.
+    /// No counter gives back what is written to it: there are none, whatever CPUID declares.
+    CountersUnresponsive,
+    /// The processor is of another kind than the one that the interface was claimed for: they have no
+    /// counter in common.
+    OtherProcessor,
+    /// The memory belongs to a session: another processor's, or one that was not shut down.
+    MemoryInUse,
+    /// The lent memory has too few slots.
     InsufficientMemory {
         /// Slots needed.
         needed: usize,
@@ -93,9 +95,14 @@ pub enum InterfaceError {
     },
     /// The platform has no profile timer.
     Timer(TimerUnavailable),
-    /// The processor can not freeze its counters.
+    /// The processor cannot freeze its counters, or does not keep the bit that asks for it.
     FreezeUnsupported,
-    /// The counters that were saved can not be restored: the save area is another interface's, or
+    /// These bits of the global control register are the session's own; or there is no such register.
+    OwnControlBits(u64),
+    /// Registers of a running counter lost their contents: see
+    /// [`reprogram`](crate::Session::reprogram).
+    RegistersLost,
+    /// The counters that were saved cannot be restored: the save area is another interface's, or
     /// one of its counters is in use.
     NotRestorable,
     /// A register access failed; what had been programmed was undone.
@@ -117,7 +124,11 @@ impl InterfaceError {
             Self::NotStarted(_) => Some(NtStatus::PROFILING_NOT_STARTED),
             // Windows' call to set an interval always succeeds; the rest it does not know.
             Self::Interval(_)
-            | Self::CountersUnresponsive { .. }
+            | Self::CountersUnresponsive
+            | Self::OtherProcessor
+            | Self::MemoryInUse
+            | Self::OwnControlBits(_)
+            | Self::RegistersLost
             | Self::FreezeUnsupported
             | Self::Timer(_)
             | Self::NotRestorable
@@ -135,18 +146,31 @@ impl fmt::Display for InterfaceError {
             Self::AlreadyStarted(source) => write!(f, "{source} is already started"),
             Self::NotStarted(source) => write!(f, "{source} is not started"),
             Self::Interval(error) => error.fmt(f),
-            Self::CountersUnresponsive { counter } => {
-                write!(f, "counter {counter} does not give back what is written to it")
+            Self::CountersUnresponsive => {
+                f.write_str("no counter gives back what is written to it")
+            }
+            Self::OtherProcessor => {
+                f.write_str("this processor has none of the interface's counters")
+            }
+            Self::MemoryInUse => f.write_str(
+                "the counter memory belongs to another processor's session, \
+                 or to one that was not shut down",
+            ),
+            Self::OwnControlBits(bits) => {
+                write!(f, "bits {bits:#X} of the global control are not another owner's")
+            }
+            Self::RegistersLost => {
+                f.write_str("a counter's registers lost their contents: reprogram them")
             }
             Self::InsufficientMemory { needed, lent } => {
                 write!(f, "memory lent for {lent} counters, {needed} needed")
             }
             Self::Timer(error) => error.fmt(f),
-            Self::FreezeUnsupported => f.write_str("the processor can not freeze its counters"),
-            Self::NotRestorable => f.write_str("the saved counters can not be restored"),
+            Self::FreezeUnsupported => f.write_str("the processor does not freeze its counters"),
+            Self::NotRestorable => f.write_str("the saved counters cannot be restored"),
             Self::Access(fault) => write!(f, "register access failed and was undone: {fault}"),
             Self::Faulted(fault) => {
-                write!(f, "a counter can not be stopped and is presumed running: {fault}")
+                write!(f, "a counter cannot be stopped and is presumed running: {fault}")
             }
         }
     }

@@ -2,10 +2,14 @@
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
+#[cfg(doc)]
+use crate::Claim;
 use crate::interrupt::{self, Overflow, Serviced};
+use crate::msr::{MsrAccess, retry_once};
 use crate::{
     Counter, CounterMemory, EventSelect, InterfaceError, Interval, IntervalLimits, IntervalUnit,
-    KProfileSource, MsrAddress, MsrBackend, MsrFault, Platform, PmcIndex, ProfileSource, Session,
+    KProfileSource, MsrAddress, MsrBackend, MsrFault, MsrUpdate, Platform, PmcIndex, ProfileSource,
+    Session, Snapshot,
 };
 
 /// A family of counters and its table of profile sources, for the whole machine.
@@ -43,16 +47,26 @@ pub trait ProfileInterface {
     /// Whether the processor declares the event of a row of the table.
     fn is_declared(&self, row: usize) -> bool;
 
-    /// How many counters each processor has, from 0 to 64.
+    /// How many counters each processor has, from 0 to [`MAX_COUNTERS`](crate::MAX_COUNTERS).
     fn counters(&self) -> u8;
 
     /// The counter with this number, if it is below [`counters`](Self::counters).
     fn counter(&self, number: u8) -> Option<Self::Counter>;
 
+    /// The counters of this interface that a processor has, one bit each; 0 if it is of another kind.
+    /// On a hybrid machine processors differ.
+    fn counters_of(&self, processor: &Snapshot) -> u64;
+
     /// The registers that control all counters together, where the processor has them.
     fn global(&self) -> Option<GlobalRegisters>;
 
-    /// Whether the local APIC masks its performance entry when it delivers the interrupt, so that
+    /// The enable register of precise sampling, where a processor declares it.
+    fn precise_sampling(&self, processor: &Snapshot) -> Option<PreciseSampling> {
+        let _ = processor;
+        None
+    }
+
+    /// Whether the local APIC may mask its performance entry when it delivers the interrupt, so that
     /// each interrupt must unmask it.
     fn entry_masked_on_delivery(&self) -> bool;
 
@@ -83,7 +97,7 @@ pub trait ProfileInterface {
     /// Sets the machine-wide interval of a source.
     ///
     /// A running counter takes it up when it next overflows; a running timer, at
-    /// [`Session::apply_interval`]. It stays until it is set again: nobody restores it for you.
+    /// [`Session::apply_interval`]. It stays until it is set again.
     ///
     /// # Errors
     /// [`UnsupportedSource`](InterfaceError::UnsupportedSource), or
@@ -117,23 +131,33 @@ pub trait ProfileInterface {
             .ok_or(InterfaceError::UnsupportedSource(source))
     }
 
-    /// Takes over the counters of the processor that executes the call.
+    /// Takes over the counters of the processor that executes the call, which `processor` describes.
     ///
-    /// Loads zero into every declared event select, proves each counter by writing and reading it
-    /// back (by RDMSR and by RDPMC), leaves it zero, enables the interface's own bits of the global
-    /// control register where there is one, and unmasks the local APIC's entry.
+    /// Loads zero into the event select of each counter that the processor shares with the interface,
+    /// proves the counter by writing and reading it back (by RDMSR and by RDPMC), and leaves it zero. Then
+    /// acknowledges what its predecessor left of their overflows, takes their precise sampling away,
+    /// enables their bits of the global control register where there is one, and unmasks the local APIC's
+    /// entry.
+    ///
+    /// A counter that does not answer, or for which no slot was lent, is left out and untouched from then
+    /// on: [`Session::counters`] tells which.
+    ///
+    /// # Context
+    /// Task, on the processor on which the session then lives. An interrupt may come at any time.
     ///
     /// # Errors
-    /// [`CountersUnresponsive`](InterfaceError::CountersUnresponsive) where a counter does not echo;
-    /// [`Access`](InterfaceError::Access) where a register faults;
-    /// [`InsufficientMemory`](InterfaceError::InsufficientMemory) if the interface
-    /// [requires](Self::MEMORY_REQUIRED) it. Afterwards no counter runs, and time is what remains:
-    /// see [`DefaultInterface`].
+    /// - [`MemoryInUse`](InterfaceError::MemoryInUse): a session has this memory, another processor's for
+    ///   instance, or one that was dropped without [`shut_down`](Session::shut_down).
+    /// - [`OtherProcessor`](InterfaceError::OtherProcessor): the processor has none of these counters.
+    /// - [`InsufficientMemory`](InterfaceError::InsufficientMemory): no slot was lent, and the interface
+    ///   [requires](Self::MEMORY_REQUIRED) one. Otherwise every source is unsupported.
+    /// - [`CountersUnresponsive`](InterfaceError::CountersUnresponsive): no counter answers.
+    /// - [`Access`](InterfaceError::Access): a global register faulted.
     ///
-    /// Task context, interrupts of the processor's counters not yet expected. The caller stays on
-    /// the processor for as long as the session lives.
+    /// Afterwards no counter runs, and time is what remains: see [`DefaultInterface`].
     fn initialise<'a, M: MsrBackend, P: Platform>(
         &'a self,
+        processor: &Snapshot,
         msr: M,
         platform: P,
         memory: &'a CounterMemory,
@@ -141,20 +165,26 @@ pub trait ProfileInterface {
     where
         Self: Sized,
     {
-        Session::initialise(self, msr, platform, memory)
+        Session::initialise(self, processor, msr, platform, memory)
     }
 
-    /// Services the performance interrupt of the processor that executes the call: finds the
-    /// counters that overflowed, loads them again, tells each source's overflow to `overflowed`,
-    /// acknowledges, and lets the interrupt recur.
+    /// Services the performance interrupt of the processor that executes the call: finds the overflowed
+    /// counters, re-arms them, reports each overflow to `overflowed` once, and lets the interrupt recur.
     ///
-    /// Interrupt or NMI context; `memory` is what the processor's session was initialised with.
-    /// Bounded by the number of counters; takes no lock, does not allocate and does not panic unless
-    /// `overflowed` does.
+    /// `memory` is the processor's. Where no session has it, nothing is touched and the answer is
+    /// [`NotOurs`](Claim::NotOurs); but one interrupt that comes late, after
+    /// [`shut_down`](Session::shut_down), is claimed. A nested call, from an interrupt that interrupted
+    /// this one, returns [`Ours`](Claim::Ours) at once, and the call under way looks once more.
+    ///
+    /// # Context
+    /// Interrupt or NMI, and any other. Bounded by the number of counters, once more for each nested
+    /// interrupt; takes no lock, does not allocate and does not panic unless `overflowed` does. If that
+    /// unwinds, later interrupts are only noted, until [`reprogram`](Session::reprogram).
     ///
     /// # Errors
-    /// The first access that failed, twice; the others were made all the same. A counter of which it can
-    /// not be said any more that it counts and interrupts is given up: its source does not
+    /// Returns the first access that failed after one retry; the remaining accesses are still attempted.
+    /// The interrupt is then to be counted as [`OursAndMore`](Claim::OursAndMore). A counter that may no
+    /// longer count or interrupt is marked as faulted: its source does not
     /// [run](Session::is_running).
     #[inline]
     fn service<M: MsrBackend, P: Platform>(
@@ -182,22 +212,25 @@ pub(crate) fn unit_of(source: KProfileSource) -> IntervalUnit {
 
 /// The registers that control all counters of a processor together.
 ///
-/// The interface owns the bits of its counters in them, and no others: it reads the control register
-/// once, when a session is initialised, and keeps what it found of the others' bits. The embedder
-/// promises that nobody else writes the register while the session lives.
+/// A session owns the bits of its counters in them, and no others. Other owners do not write the control
+/// register while a session lives, but have it set their bits
+/// ([`Session::set_others_control`]); of the status they acknowledge their own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct GlobalRegisters {
-    /// A bit a counter: it counts while the bit is set (and its event select says so).
+    /// One bit per counter: it counts while the bit is set (and its event select says so).
     pub control: MsrAddress,
-    /// A bit a counter: it overflowed.
+    /// One bit per counter: it overflowed.
     pub status: MsrAddress,
     /// Writing 1 clears the bit of the status.
     pub acknowledge: MsrAddress,
     /// Whether the counters are stopped while their interrupt is serviced: two writes more, and none
     /// of the events of servicing itself are counted.
     pub stop_while_serviced: bool,
-    /// How the processor can stop the counters by itself, where it can.
+    /// Bit of the status that says that the processor froze the counters, and whose acknowledgement
+    /// releases them. 0: a processor that freezes clears the control register instead.
+    pub frozen: u64,
+    /// The control by which the processor freezes the counters itself, where it can.
     pub freeze: Option<Freeze>,
 }
 
@@ -205,25 +238,65 @@ pub struct GlobalRegisters {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Freeze {
-    /// Not public: other bits of this register may make the processor write to memory.
-    pub(crate) register: MsrAddress,
+    register: u32,
     pub(crate) bit: u64,
-    /// The status bit that says that the counters are frozen, and whose acknowledgement releases
-    /// them; 0: the processor clears the control register instead, and it must be written again.
-    pub(crate) frozen_status: u64,
 }
 
 impl Freeze {
-    /// `bit` of `register` freezes; the counters stay so until `frozen_status` is acknowledged, or, if
-    /// that is 0, until the control register is written.
+    /// `bit` of `register` freezes.
     ///
     /// # Safety
     /// - Setting and clearing `bit` of `register`, with its other bits as they are, does not break
     ///   memory safety.
-    pub const unsafe fn new(register: u32, bit: u64, frozen_status: u64) -> Self {
-        // SAFETY: this crate changes the one bit only, and hands the address only to a backend of which
-        // `Session::freeze_on_interrupt` was promised that it does just that.
-        Self { register: unsafe { MsrAddress::new(register) }, bit, frozen_status }
+    pub const unsafe fn new(register: u32, bit: u64) -> Self {
+        Self { register, bit }
+    }
+
+    /// Sets the bit or clears it.
+    pub(crate) const fn set(&self, freezes: bool) -> MsrUpdate {
+        let (clear, set) = if freezes { (0, self.bit) } else { (self.bit, 0) };
+        // SAFETY: by the promise of `new`.
+        unsafe { MsrUpdate::new(self.register, clear, set) }
+    }
+
+    /// Reads the register.
+    pub(crate) const fn read(&self) -> MsrUpdate {
+        MsrUpdate::read(self.register)
+    }
+}
+
+/// The register whose bits make an overflow write a record to memory instead of interrupting, one bit per
+/// counter: `IA32_PEBS_ENABLE`. A predecessor may have left bits of it set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct PreciseSampling {
+    enable: u32,
+    capability: u32,
+    unavailable: u64,
+}
+
+impl PreciseSampling {
+    /// Bits of `enable` enable it, unless `unavailable` of the register `capability` says that there is no
+    /// such register.
+    ///
+    /// # Safety
+    /// - Clearing bits of `enable`, with its other bits as they are, does not break memory safety.
+    pub const unsafe fn new(enable: u32, capability: u32, unavailable: u64) -> Self {
+        Self { enable, capability, unavailable }
+    }
+
+    /// Takes it away from these counters, and returns those from which it could not be taken.
+    pub(crate) fn disable(&self, msr: &impl MsrBackend, counters: u64) -> u64 {
+        let capability = retry_once(|| msr.change(MsrUpdate::read(self.capability)));
+        if capability.is_ok_and(|capability| capability & self.unavailable == 0) {
+            // SAFETY: by the promise of `new`.
+            let disable = unsafe { MsrUpdate::new(self.enable, counters, 0) };
+            if retry_once(|| msr.change(disable)).is_err() {
+                // A register that cannot even be read is not there.
+                return msr.change(MsrUpdate::read(self.enable)).unwrap_or(0) & counters;
+            }
+        }
+        0
     }
 }
 
@@ -233,7 +306,7 @@ impl Freeze {
 pub enum Availability {
     /// Not in the table, or the processor says that the event is not available.
     Unsupported,
-    /// CPUID says that it is there; nobody has touched a counter.
+    /// CPUID declares it; no counter was touched.
     Declared,
     /// The counters of this processor gave back what was written to them.
     Proven,
@@ -312,6 +385,10 @@ impl ProfileInterface for DefaultInterface {
         None
     }
 
+    fn counters_of(&self, _: &Snapshot) -> u64 {
+        0
+    }
+
     fn global(&self) -> Option<GlobalRegisters> {
         None
     }
@@ -385,7 +462,7 @@ impl Counter for NoCounter {
     fn value_register(&self) -> MsrAddress {
         match *self {}
     }
-    fn rdpmc_index(&self) -> PmcIndex {
+    fn rdpmc_index(&self) -> Option<PmcIndex> {
         match *self {}
     }
     fn width(&self) -> u32 {

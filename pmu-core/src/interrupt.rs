@@ -1,12 +1,23 @@
-//! The interrupt path: which counters overflowed, and that they go on.
+//! The interrupt path: finds the overflowed counters and re-arms them.
 //!
-//! It finds everything in the processor's [`CounterMemory`] and in the registers, and may come between
-//! any two instructions of the control path.
+//! It finds everything in the processor's [`CounterMemory`] and in the registers. It may come between
+//! any two instructions of the control path, and between any two of its own: then it leaves a note for
+//! the service under way.
+//!
+//! Order of the accesses, so that no overflow is lost on any platform:
+//! - The overflow status is acknowledged before a counter is loaded again, wherever counters run
+//!   meanwhile: an overflow after the acknowledgement sets the status, and interrupts, anew. Where the
+//!   status says that the processor froze the counters, its acknowledgement releases them, and comes last.
+//! - The local APIC's entry is unmasked before counters can overflow again: an overflow while it is masked
+//!   interrupts neither then nor later. Counters that run are looked at after it. Where the counters stand
+//!   still it comes after the acknowledgement, because from Intel's version 3 on unmasking raises an
+//!   interrupt while a bit of the status is set; only frozen counters leave no choice, and that interrupt
+//!   is claimed.
 
 use core::sync::atomic::Ordering;
 
-use crate::counter::Use;
-use crate::msr::{MsrAccess, insist};
+use crate::counter::{SlotState, counters_in, read_counter};
+use crate::msr::{MsrAccess, retry_once};
 use crate::{
     Counter, CounterMemory, GlobalRegisters, KProfileSource, MsrAddress, MsrBackend, MsrFault,
     Platform, ProfileInterface, ProfileSource,
@@ -24,18 +35,54 @@ pub struct Overflow {
     pub counter: u8,
 }
 
-/// What servicing an interrupt came to.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// Result of servicing an interrupt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Serviced {
-    /// How many overflows were reported. 0: the interrupt was spurious, or another's.
+    /// Number of overflows that were reported.
     pub overflows: u32,
+    /// Whether the interrupt was the session's.
+    pub claim: Claim,
 }
 
-/// The bits of `count` counters in a global register.
-#[inline]
-pub(crate) fn own_bits(count: u8) -> u64 {
-    if count >= 64 { u64::MAX } else { (1 << count) - 1 }
+/// What a handler that shares its interrupt with others (an NMI) needs to know of one.
+///
+/// An NMI that no handler claims is unknown, and may be a failing machine. One that a performance counter
+/// raised may find nothing, because the NMI before it already served the counter. So a shared handler adds
+/// up what its handlers claim. More than 1: the next NMI on this processor within 100 ms that no handler
+/// claims is a counter's.
+///
+/// ```
+/// use pmu_core::Claim;
+/// /// The part of a kernel's NMI handler that comes after all sources were asked. `true`: unknown NMI.
+/// fn unknown(pmu: Claim, others: u32, swallow_until: &mut u64, now_ms: u64) -> bool {
+///     let claimed = pmu.interrupts() + others;
+///     if claimed > 1 {
+///         *swallow_until = now_ms + 100;
+///     }
+///     claimed == 0 && now_ms >= core::mem::take(swallow_until)
+/// }
+/// let mut swallow = 0;
+/// assert!(!unknown(Claim::OursAndMore, 0, &mut swallow, 1000));
+/// assert!(!unknown(Claim::NotOurs, 0, &mut swallow, 1001));
+/// assert!(unknown(Claim::NotOurs, 0, &mut swallow, 1002));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub enum Claim {
+    /// Nothing of the session's was found: another source's, or unknown.
+    NotOurs,
+    /// The session's.
+    Ours,
+    /// The session's, and another interrupt may follow that finds nothing.
+    OursAndMore,
+}
+
+impl Claim {
+    /// How many interrupts it stands for: 0, 1, or 2 where another may follow.
+    pub const fn interrupts(self) -> u32 {
+        self as u32
+    }
 }
 
 /// See [`ProfileInterface::service`].
@@ -47,15 +94,44 @@ pub(crate) fn service<I: ProfileInterface, M: MsrBackend, P: Platform>(
     memory: &CounterMemory,
     overflowed: impl FnMut(Overflow),
 ) -> Result<Serviced, MsrFault> {
-    let mut pass = Pass { interface, msr, platform, memory, overflowed, overflows: 0, fault: None };
-    match interface.global() {
-        Some(global) => pass.by_status(&global),
-        None => pass.by_value(),
+    let own = memory.proven.load(Ordering::Acquire);
+    if own == 0 {
+        return Ok(Serviced { overflows: 0, claim: memory.claim_empty() });
     }
-    match pass.fault {
-        None => Ok(Serviced { overflows: pass.overflows }),
-        Some(fault) => Err(fault),
+    if !memory.begin_service() {
+        return Ok(Serviced { overflows: 0, claim: Claim::Ours });
     }
+    let mut pass = Pass {
+        interface,
+        msr,
+        platform,
+        memory,
+        own,
+        overflowed,
+        overflows: 0,
+        found: 0,
+        claim: Claim::NotOurs,
+        fault: None,
+    };
+    loop {
+        match interface.global() {
+            Some(global) => pass.by_status(&global),
+            None => pass.by_value(),
+        }
+        if memory.end_service() {
+            break;
+        }
+    }
+    if let Some(fault) = pass.fault {
+        return Err(fault);
+    }
+    let claim = match pass.found {
+        0 if pass.claim == Claim::NotOurs => memory.claim_empty(),
+        0 => pass.claim,
+        1 => pass.claim.max(Claim::Ours),
+        2.. => Claim::OursAndMore,
+    };
+    Ok(Serviced { overflows: pass.overflows, claim })
 }
 
 /// One pass of the interrupt path over the counters.
@@ -64,8 +140,13 @@ struct Pass<'a, I, M, P, F> {
     msr: &'a M,
     platform: &'a P,
     memory: &'a CounterMemory,
+    /// The session's counters.
+    own: u64,
     overflowed: F,
     overflows: u32,
+    /// Counters found overflowed, reported or not: each may have raised an interrupt.
+    found: u32,
+    claim: Claim,
     /// The first fault; the pass goes on, so that nothing else is lost.
     fault: Option<MsrFault>,
 }
@@ -75,112 +156,137 @@ impl<I: ProfileInterface, M: MsrBackend, P: Platform, F: FnMut(Overflow)> Pass<'
         result.map_err(|fault| self.fault.get_or_insert(fault).register).ok()
     }
 
-    fn put(&mut self, register: MsrAddress, value: u64) -> bool {
-        let written = insist(|| self.msr.put(register, value));
+    fn wrmsr(&mut self, register: MsrAddress, value: u64) -> bool {
+        let written = retry_once(|| self.msr.wrmsr(register, value));
         self.note(written).is_some()
     }
 
-    /// Of these counters it can not be said any more that they count and interrupt: they are nobody's,
-    /// until shut-down.
-    fn give_up(&self, counters: u64) {
+    /// Marks the running ones of these counters as faulted: they may no longer count or interrupt.
+    fn mark_faulted(&self, counters: u64) {
         for (number, slot) in (0..64).zip(&self.memory.slots) {
-            if counters >> number & 1 != 0 && matches!(slot.load(), Use::Running { .. }) {
-                slot.store(Use::Faulted);
+            if counters >> number & 1 != 0 && matches!(slot.load(), SlotState::Running { .. }) {
+                slot.store(SlotState::Faulted);
             }
         }
     }
 
-    /// Lets the interrupt recur. An overflow while the entry is masked interrupts nobody, then or
-    /// later: so this comes before the counters go on.
+    /// Unmasks the local APIC's entry where its delivery masked it.
     fn unmask(&self) {
         if self.interface.entry_masked_on_delivery() {
             self.platform.unmask_performance_interrupt();
         }
     }
 
-    /// The processor says which counters overflowed.
+    fn status(&mut self, global: &GlobalRegisters) -> Option<u64> {
+        let status = retry_once(|| self.msr.rdmsr(global.status));
+        self.note(status)
+    }
+
+    /// Serves counters whose overflows the processor tells in a status register.
     fn by_status(&mut self, global: &GlobalRegisters) {
-        let own = own_bits(self.interface.counters());
+        let own = self.own;
         let control = self.memory.global_control.load(Ordering::Relaxed);
-        let freeze = global.freeze.as_ref();
-        let freeze = freeze.filter(|_| self.memory.freezes.load(Ordering::Relaxed));
-        let stops = freeze.is_none() && global.stop_while_serviced;
-        let stopped = stops && self.put(global.control, control & !own);
-        let found = self.acknowledge(global);
-        // The interrupt was not a counter's, so nothing froze them. One that overflowed since the
-        // status was read, and froze them then, had no interrupt.
-        if freeze.is_some() && !found {
-            self.acknowledge(global);
+        let freezes = self.memory.freezes.load(Ordering::Relaxed);
+        let stops = global.stop_while_serviced && !freezes;
+        let stopped = stops && self.wrmsr(global.control, control & !own);
+        let may_be_frozen = freezes && global.frozen != 0;
+        let mut unmasked = !stopped && !may_be_frozen;
+        if unmasked {
+            self.unmask();
         }
-        let restart = freeze.map_or(global.stop_while_serviced, |f| f.frozen_status == 0);
-        if restart && !self.put(global.control, control) && (stopped || freeze.is_some()) {
+        let mut status = self.status(global);
+        if may_be_frozen && status.is_some_and(|status| status & global.frozen == 0) {
+            // They run after all: another's interrupt, or a processor that does not freeze.
+            self.unmask();
+            unmasked = true;
+            status = self.status(global);
+        }
+        if freezes && unmasked && status.is_some_and(|status| status & own != 0) {
+            // The entry was unmasked while the status was set, or they overflowed since.
+            self.claim = Claim::OursAndMore;
+        }
+        match status {
+            Some(status) => self.serve(global, status, stopped, unmasked),
+            None => {
+                // An overflow that was not seen will not interrupt again.
+                self.mark_faulted(own);
+                if !unmasked {
+                    self.unmask();
+                }
+            }
+        }
+        let restart = stops || freezes && global.frozen == 0;
+        if restart && !self.wrmsr(global.control, control) && (stopped || freezes) {
             // They stand still. The next start tries again.
             self.memory.global_control.store(control & !own, Ordering::Relaxed);
-            self.give_up(own);
+            self.mark_faulted(own);
         }
     }
 
-    /// Reloads what overflowed, lets the interrupt recur, and acknowledges. `false`: nothing was found.
-    fn acknowledge(&mut self, global: &GlobalRegisters) -> bool {
-        let own = own_bits(self.interface.counters());
-        let status = insist(|| self.msr.get(global.status));
-        let Some(status) = self.note(status) else {
-            // Whichever overflowed will not interrupt again.
-            self.give_up(own);
+    /// Acknowledges what the status tells, loads the overflowed counters again, and unmasks.
+    fn serve(&mut self, global: &GlobalRegisters, status: u64, stopped: bool, unmasked: bool) {
+        let (overflowed, frozen) = (status & self.own, status & global.frozen);
+        let bits = overflowed | frozen;
+        self.found += overflowed.count_ones();
+        if frozen != 0 {
+            self.claim = self.claim.max(Claim::Ours);
+        }
+        let releases = frozen != 0 && !stopped;
+        let mut acknowledged = bits == 0 || releases || self.wrmsr(global.acknowledge, bits);
+        for number in counters_in(overflowed) {
+            self.reload(number, |_, _| true);
+        }
+        if !unmasked {
             self.unmask();
-            return true;
-        };
-        let overflowed = status & own;
-        let mut left = overflowed;
-        while left != 0 {
-            let number = left.trailing_zeros() as u8;
-            left &= left - 1;
-            self.reload(number, |_, _, _| true);
         }
-        self.unmask();
-        // What froze the counters is acknowledged last and with the rest: that releases them.
-        // They may freeze though nobody asked: the bit that makes them may have been found set.
-        let frozen = global.freeze.as_ref().map_or(0, |freeze| status & freeze.frozen_status);
-        if overflowed | frozen != 0 && !self.put(global.acknowledge, overflowed | frozen) {
-            self.give_up(if frozen != 0 { own } else { overflowed });
+        if releases {
+            if self.interface.entry_masked_on_delivery() {
+                // Unmasking may have raised an interrupt, for the status was still set.
+                self.claim = Claim::OursAndMore;
+            }
+            acknowledged = self.wrmsr(global.acknowledge, bits);
         }
-        overflowed | frozen != 0
+        if !acknowledged {
+            self.mark_faulted(if releases { self.own } else { overflowed });
+        }
     }
 
-    /// The processor says nothing: each running counter is read.
+    /// Serves counters of which the processor tells nothing: reads each that runs.
     fn by_value(&mut self) {
         // The counters run meanwhile.
         self.unmask();
-        for number in 0..self.interface.counters() {
-            self.reload(number, |pass, counter, _| {
-                let value = insist(|| pass.msr.get_pmc(counter.rdpmc_index()));
+        for number in counters_in(self.own) {
+            self.reload(number, |pass, counter| {
+                let value = retry_once(|| read_counter(counter, pass.msr));
                 let value = pass.note(value);
                 if value.is_none() {
-                    pass.give_up(1 << number);
+                    pass.mark_faulted(1 << number);
                 }
-                value.is_some_and(|value| counter.has_overflowed(value))
+                let overflowed = value.is_some_and(|value| counter.has_overflowed(value));
+                pass.found += u32::from(overflowed);
+                overflowed
             });
         }
     }
 
     /// If the counter runs and `has_overflowed`, loads it again and reports the overflow.
-    fn reload(&mut self, number: u8, has_overflowed: impl Fn(&mut Self, &I::Counter, u8) -> bool) {
+    fn reload(&mut self, number: u8, has_overflowed: impl Fn(&mut Self, &I::Counter) -> bool) {
         let (interface, memory) = (self.interface, self.memory);
         let Some(slot) = memory.slots.get(usize::from(number)) else { return };
-        let Use::Running { row, events } = slot.load() else { return };
+        let SlotState::Running { row, events } = slot.load() else { return };
         let Some(counter) = interface.counter(number) else { return };
         let Some(source) = interface.sources().get(usize::from(row)) else { return };
-        if !has_overflowed(self, &counter, number) {
+        if !has_overflowed(self, &counter) {
             return;
         }
         let next = interface
             .interval_cell(usize::from(row))
             .map_or(events, |cell| cell.load(Ordering::Relaxed));
-        if !self.put(counter.value_register(), counter.preload(next)) {
+        if !self.wrmsr(counter.value_register(), counter.preload(next)) {
             // It overflowed, and will not again for long.
-            self.give_up(1 << number);
+            self.mark_faulted(1 << number);
         } else if next != events {
-            slot.store(Use::Running { row, events: next });
+            slot.store(SlotState::Running { row, events: next });
         }
         self.overflows += 1;
         (self.overflowed)(Overflow { source: source.source(), events, counter: number });

@@ -11,6 +11,7 @@ mod frame;
 mod interface;
 mod interrupt;
 mod interval;
+mod memory;
 mod msr;
 mod platform;
 mod select;
@@ -24,25 +25,28 @@ mod switch;
 #[cfg(feature = "testing")]
 pub mod testing;
 
-pub use counter::{Counter, CounterMemory, CounterSlot};
+pub use counter::{Counter, CounterSlot, MAX_COUNTERS};
 pub use dump::{CpuidDump, DumpError};
 pub use error::{InterfaceError, NoInterface};
 pub use frame::{InterruptFrame, ProcessId, ProcessorNumber};
 pub use interface::{
-    Availability, DefaultInterface, Freeze, GlobalRegisters, NoCounter, NoSelect, ProfileInterface,
-    SourceInformation, TimeSource,
+    Availability, DefaultInterface, Freeze, GlobalRegisters, NoCounter, NoSelect, PreciseSampling,
+    ProfileInterface, SourceInformation, TimeSource,
 };
-pub use interrupt::{Overflow, Serviced};
+pub use interrupt::{Claim, Overflow, Serviced};
 pub use interval::{Interval, IntervalError, IntervalLimits, IntervalUnit};
+pub use memory::CounterMemory;
 #[cfg(all(feature = "native", any(target_arch = "x86", target_arch = "x86_64")))]
 pub use msr::native::NativeMsr;
 #[cfg(all(feature = "native", target_arch = "x86_64"))]
 pub use msr::native::{FaultFixup, FixupMsr};
-pub use msr::{MsrAddress, MsrBackend, MsrError, MsrErrorKind, MsrFault, MsrOperation, PmcIndex};
+pub use msr::{
+    MsrAddress, MsrBackend, MsrError, MsrErrorKind, MsrFault, MsrOperation, MsrUpdate, PmcIndex,
+};
 pub use platform::{Platform, TimerUnavailable};
 pub use raw_cpuid;
 pub use select::EventSelect;
-pub use session::Session;
+pub use session::{Session, SessionCounters};
 pub use snapshot::Snapshot;
 pub use source::{KProfileSource, NotASource, ProfileSource};
 pub use source_index::{SourceIndex, SourceNames};

@@ -43,6 +43,64 @@ impl fmt::Debug for MsrAddress {
     }
 }
 
+/// A change of some bits of one register, for registers that safe code must not write as a whole.
+///
+/// `IA32_DEBUGCTL` and `IA32_PEBS_ENABLE` have bits that make the processor write to memory. A value of
+/// this type changes others of their bits, and it is all that safe code can do with it.
+///
+/// ```
+/// use pmu_core::MsrUpdate;
+/// // SAFETY: bit 12 of IA32_DEBUGCTL freezes the counters, and no more.
+/// let freeze = unsafe { MsrUpdate::new(0x1D9, 0, 1 << 12) };
+/// assert_eq!(freeze.apply(0x3), Some(0x1003));
+/// assert_eq!(freeze.apply(0x1003), None);
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct MsrUpdate {
+    register: u32,
+    clear: u64,
+    set: u64,
+}
+
+impl MsrUpdate {
+    /// Clears the bits of `clear` and sets those of `set` in the register `register`.
+    ///
+    /// # Safety
+    /// - Making the change, whatever the register holds, at any time and any number of times, does not
+    ///   break memory safety.
+    #[inline]
+    pub const unsafe fn new(register: u32, clear: u64, set: u64) -> Self {
+        Self { register, clear, set }
+    }
+
+    /// Changes nothing: reads the register.
+    #[inline]
+    pub const fn read(register: u32) -> Self {
+        Self { register, clear: 0, set: 0 }
+    }
+
+    /// The register's number, as RDMSR and WRMSR take it in ECX.
+    #[inline]
+    pub const fn register(self) -> u32 {
+        self.register
+    }
+
+    /// The value to write where the register holds `found`, or `None` where that is the value already.
+    #[inline]
+    pub const fn apply(self, found: u64) -> Option<u64> {
+        let value = found & !self.clear | self.set;
+        if value == found { None } else { Some(value) }
+    }
+}
+
+impl fmt::Debug for MsrUpdate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { register, clear, set } = self;
+        write!(f, "MsrUpdate({register:#X}, clear {clear:#X}, set {set:#X})")
+    }
+}
+
 /// What RDPMC takes in ECX. Reading a counter breaks nothing, so any value may be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
@@ -73,6 +131,8 @@ impl PmcIndex {
 /// - A #GP is an `Err` whose [kind](MsrError::kind) is [`MsrErrorKind::GeneralProtection`] and has
 ///   no other effect. A backend that can not catch one says so in its documentation.
 /// - `read_pmc` is RDPMC: `index` goes to ECX unchanged.
+/// - `update` is RDMSR, and WRMSR of what [`MsrUpdate::apply`] says. It must not be made of `read` and
+///   `write`: these registers have no [`MsrAddress`].
 pub trait MsrBackend {
     /// What can go wrong with an access.
     type Error: MsrError;
@@ -85,6 +145,9 @@ pub trait MsrBackend {
 
     /// RDPMC.
     fn read_pmc(&self, index: PmcIndex) -> Result<u64, Self::Error>;
+
+    /// Changes bits of a register, and returns the value that it held before.
+    fn update(&self, update: MsrUpdate) -> Result<u64, Self::Error>;
 }
 
 impl<B: MsrBackend + ?Sized> MsrBackend for &B {
@@ -103,6 +166,11 @@ impl<B: MsrBackend + ?Sized> MsrBackend for &B {
     #[inline]
     fn read_pmc(&self, index: PmcIndex) -> Result<u64, Self::Error> {
         (**self).read_pmc(index)
+    }
+
+    #[inline]
+    fn update(&self, update: MsrUpdate) -> Result<u64, Self::Error> {
+        (**self).update(update)
     }
 }
 
@@ -157,6 +225,8 @@ pub enum MsrOperation {
     Write,
     /// RDPMC; the register number of the fault is then the index in ECX.
     ReadPmc,
+    /// RDMSR or WRMSR of an [`MsrUpdate`].
+    Update,
 }
 
 /// An access that failed: what was tried, on which register, and why it failed.
@@ -177,6 +247,7 @@ impl fmt::Display for MsrFault {
             MsrOperation::Read => "RDMSR",
             MsrOperation::Write => "WRMSR",
             MsrOperation::ReadPmc => "RDPMC",
+            MsrOperation::Update => "RDMSR or WRMSR",
         };
         write!(f, "{instruction} {:#X}: {}", self.register, self.kind)
     }
@@ -184,41 +255,42 @@ impl fmt::Display for MsrFault {
 
 impl core::error::Error for MsrFault {}
 
-/// The same accesses, with the fault naming the register: what the drivers use.
+/// The same accesses, with the fault naming the register: the form that the drivers use.
 pub(crate) trait MsrAccess: MsrBackend {
     #[inline]
-    fn get(&self, address: MsrAddress) -> Result<u64, MsrFault> {
-        self.read(address).map_err(|error| MsrFault {
-            operation: MsrOperation::Read,
-            register: address.get(),
-            kind: error.kind(),
-        })
+    fn rdmsr(&self, address: MsrAddress) -> Result<u64, MsrFault> {
+        self.read(address).map_err(|e| fault(MsrOperation::Read, address.get(), &e))
     }
 
     #[inline]
-    fn put(&self, address: MsrAddress, value: u64) -> Result<(), MsrFault> {
-        self.write(address, value).map_err(|error| MsrFault {
-            operation: MsrOperation::Write,
-            register: address.get(),
-            kind: error.kind(),
-        })
+    fn wrmsr(&self, address: MsrAddress, value: u64) -> Result<(), MsrFault> {
+        self.write(address, value).map_err(|e| fault(MsrOperation::Write, address.get(), &e))
     }
 
     #[inline]
-    fn get_pmc(&self, index: PmcIndex) -> Result<u64, MsrFault> {
-        self.read_pmc(index).map_err(|error| MsrFault {
-            operation: MsrOperation::ReadPmc,
-            register: index.get(),
-            kind: error.kind(),
-        })
+    fn rdpmc(&self, index: PmcIndex) -> Result<u64, MsrFault> {
+        self.read_pmc(index).map_err(|e| fault(MsrOperation::ReadPmc, index.get(), &e))
+    }
+
+    fn change(&self, update: MsrUpdate) -> Result<u64, MsrFault> {
+        let changes = update.clear | update.set != 0;
+        let operation = if changes { MsrOperation::Update } else { MsrOperation::Read };
+        self.update(update).map_err(|e| fault(operation, update.register(), &e))
     }
 }
 
 impl<B: MsrBackend + ?Sized> MsrAccess for B {}
 
-/// Makes an access once more if it failed: what undoes, stops or services survives a fault that
-/// passes.
 #[inline]
-pub(crate) fn insist<T>(mut access: impl FnMut() -> Result<T, MsrFault>) -> Result<T, MsrFault> {
+fn fault(operation: MsrOperation, register: u32, error: &impl MsrError) -> MsrFault {
+    MsrFault { operation, register, kind: error.kind() }
+}
+
+/// Makes an access once more if it failed, so that a transient fault does not keep anything from being
+/// undone, stopped or serviced.
+#[inline]
+pub(crate) fn retry_once<T>(
+    mut access: impl FnMut() -> Result<T, MsrFault>,
+) -> Result<T, MsrFault> {
     access().or_else(|_| access())
 }

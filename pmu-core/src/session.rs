@@ -7,18 +7,23 @@
 use core::marker::PhantomData;
 use core::sync::atomic::Ordering;
 
-use crate::counter::Use;
-use crate::interrupt::own_bits;
-use crate::msr::{MsrAccess, insist};
+use crate::counter::{SlotState, counter_mask, counters_in, read_counter};
+use crate::interrupt::service;
+use crate::msr::{MsrAccess, retry_once};
 use crate::{
-    Availability, Counter, CounterMemory, EventSelect, InterfaceError, Interval, KProfileSource,
-    MsrBackend, MsrFault, Platform, ProfileInterface, ProfileSource, SourceInformation,
+    Availability, Counter, CounterMemory, CounterSlot, EventSelect, GlobalRegisters,
+    InterfaceError, Interval, KProfileSource, MAX_COUNTERS, MsrBackend, MsrFault, Overflow,
+    Platform, ProfileInterface, ProfileSource, Snapshot, SourceInformation,
 };
 
-/// The control handle to the counters of one processor: task context, on that processor only.
+/// The control handle to the counters of one processor.
 ///
-/// It can not move to another thread, and dropping it touches no register: a session that is to end
-/// is [shut down](Self::shut_down) on its processor.
+/// It cannot move to another thread, and dropping it touches no register: a session that is to end
+/// is [shut down](Self::shut_down) on its processor. One that is dropped without keeps its
+/// [`CounterMemory`] in use.
+///
+/// # Context
+/// Every method: task, on the session's processor. The performance interrupt may come at any time.
 ///
 /// ```compile_fail,E0277
 /// fn needs_send<T: Send>() {}
@@ -30,103 +35,178 @@ pub struct Session<'a, I, M, P> {
     pub(crate) msr: M,
     platform: P,
     pub(crate) memory: &'a CounterMemory,
-    /// What the global control register held before the session.
+    /// Value of the session's bits of the global control register before it.
     control_before: u64,
-    /// False if the lent memory is too small and the interface goes on without.
+    /// The counters that this processor shares with the interface, one bit each.
+    declared: u32,
+    /// Whether the session can start anything: not where memory is lacking, nor after shut-down.
     pub(crate) usable: bool,
-    /// Whether the counters froze before the session had them freeze, if it has.
+    /// Previous value of the freeze bit, if the session set it.
     freeze_before: Option<bool>,
     timer_running: bool,
     not_send: PhantomData<*mut ()>,
+}
+
+/// The counters of a processor, by what became of them when a session took them over: one bit each.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct SessionCounters {
+    /// Sources run on these.
+    pub usable: u64,
+    /// These did not give back what was written to them, or faulted: another owner's, or none.
+    pub unresponsive: u64,
+    /// For these no [`CounterSlot`] was lent.
+    pub without_slot: u64,
 }
 
 impl<'a, I: ProfileInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
     /// See [`ProfileInterface::initialise`].
     pub(crate) fn initialise(
         interface: &'a I,
+        processor: &Snapshot,
         msr: M,
         platform: P,
         memory: &'a CounterMemory,
     ) -> Result<Self, InterfaceError> {
-        let (needed, lent) = (usize::from(interface.counters()), memory.counters());
+        let declared = interface.counters_of(processor) & counter_mask(MAX_COUNTERS);
+        let (needed, lent) = (declared.count_ones() as usize, memory.counters());
+        let has_counters = interface.counters() > 0;
+        if has_counters && lent == 0 && I::MEMORY_REQUIRED {
+            return Err(InterfaceError::InsufficientMemory { needed, lent });
+        }
+        if has_counters && declared == 0 {
+            return Err(InterfaceError::OtherProcessor);
+        }
+        let candidates = declared & counter_mask(lent);
+        if candidates != 0 && !memory.take() {
+            return Err(InterfaceError::MemoryInUse);
+        }
         let mut session = Self {
             interface,
             msr,
             platform,
             memory,
             control_before: 0,
-            usable: lent >= needed,
+            declared: declared as u32,
+            usable: !has_counters || lent > 0,
             freeze_before: None,
             timer_running: false,
             not_send: PhantomData,
         };
-        if session.usable {
-            session.take_counters()?;
-        } else if I::MEMORY_REQUIRED {
-            return Err(InterfaceError::InsufficientMemory { needed, lent });
+        if candidates != 0
+            && let Err(error) = session.take_counters(processor, candidates)
+        {
+            memory.give_back();
+            return Err(error);
         }
         Ok(session)
     }
 
-    fn take_counters(&mut self) -> Result<(), InterfaceError> {
-        let access = InterfaceError::Access;
-        let global = self.interface.global();
+    fn take_counters(
+        &mut self,
+        processor: &Snapshot,
+        candidates: u64,
+    ) -> Result<(), InterfaceError> {
+        let (memory, global) = (self.memory, self.interface.global());
+        for slot in &memory.slots {
+            slot.store(SlotState::Free);
+        }
+        let mut proven = self.prove_counters(candidates);
+        if let Some(precise) = self.interface.precise_sampling(processor) {
+            proven &= !precise.disable(&self.msr, proven);
+        }
+        if proven == 0 {
+            return Err(InterfaceError::CountersUnresponsive);
+        }
         if let Some(global) = global {
-            self.control_before = self.msr.get(global.control).map_err(access)?;
+            let found = retry_once(|| self.msr.rdmsr(global.control));
+            let found = found.map_err(InterfaceError::Access)?;
+            self.acknowledge(&global, proven | global.frozen).map_err(InterfaceError::Access)?;
+            self.control_before = found & proven;
+            memory.global_control.store(found | proven, Ordering::Relaxed);
         }
-        self.memory.freezes.store(false, Ordering::Relaxed);
-        for slot in &self.memory.slots {
-            slot.store(Use::Free);
+        memory.publish(proven);
+        if global.is_none() {
+            // No status tells whether its predecessor's counters overflowed.
+            memory.expect_late(1);
         }
-        for counter in self.counters() {
-            self.msr.put(counter.select_register(), 0).map_err(access)?;
-        }
-        self.prove_counters().inspect_err(|_| {
-            // What was written to prove them does not stay; one that does not answer can not be helped.
-            for counter in self.counters() {
-                let _ = self.msr.put(counter.value_register(), 0);
-            }
-        })?;
-        let own = own_bits(self.interface.counters());
-        self.memory.global_control.store(self.control_before | own, Ordering::Relaxed);
         if let Some(global) = global {
-            // They may have been left frozen.
-            let frozen = global.freeze.map_or(0, |freeze| freeze.frozen_status);
-            self.msr.put(global.acknowledge, own | frozen).map_err(access)?;
-            self.msr.put(global.control, self.control_before | own).map_err(access)?;
+            let control = memory.global_control.load(Ordering::Relaxed);
+            let enabled = retry_once(|| self.msr.wrmsr(global.control, control));
+            enabled.map_err(InterfaceError::Access)?;
         }
-        if self.interface.counters() > 0 {
-            self.platform.unmask_performance_interrupt();
-        }
+        self.platform.unmask_performance_interrupt();
         Ok(())
     }
 
-    /// Writes a value of its own to each counter, then reads all of them back both ways: registers
-    /// that ignore writes, and registers that are the same one, are found out.
-    fn prove_counters(&self) -> Result<(), InterfaceError> {
-        let access = InterfaceError::Access;
+    /// Stops these counters, and returns those that answer: writes a value of its own to each, then reads
+    /// all of them back both ways, so that registers that ignore writes, and registers that are the same
+    /// one, are found out.
+    fn prove_counters(&self, candidates: u64) -> u64 {
         let pattern = |number: u8| 0x0135_7AC0 + u64::from(number);
-        for (number, counter) in (0..).zip(self.counters()) {
-            self.msr.put(counter.value_register(), pattern(number)).map_err(access)?;
+        let write = |number: u8, value: u64| {
+            let counter = self.interface.counter(number);
+            counter.is_some_and(|counter| {
+                retry_once(|| self.msr.wrmsr(counter.value_register(), value)).is_ok()
+            })
+        };
+        let echoes = |number: u8| {
+            self.interface.counter(number).is_some_and(|counter| {
+                let by_number = retry_once(|| self.msr.rdmsr(counter.value_register()));
+                let by_index = retry_once(|| read_counter(&counter, &self.msr));
+                by_number == Ok(pattern(number)) && by_index == Ok(pattern(number))
+            })
+        };
+        let mut proven = retain(candidates, |number| {
+            self.interface.counter(number).is_some_and(|counter| {
+                retry_once(|| self.msr.wrmsr(counter.select_register(), 0)).is_ok()
+            })
+        });
+        proven = retain(proven, |number| write(number, pattern(number)));
+        let written = proven;
+        proven = retain(proven, echoes);
+        for number in counters_in(written) {
+            // One that does not answer cannot be helped.
+            let _ = write(number, 0);
         }
-        for (number, counter) in (0..).zip(self.counters()) {
-            let unresponsive = Err(InterfaceError::CountersUnresponsive { counter: number });
-            if self.msr.get(counter.value_register()).map_err(access)? != pattern(number) {
-                return unresponsive;
-            }
-            if self.msr.get_pmc(counter.rdpmc_index()).map_err(access)? != pattern(number) {
-                return unresponsive;
-            }
-        }
-        for counter in self.counters() {
-            self.msr.put(counter.value_register(), 0).map_err(access)?;
-        }
-        Ok(())
+        proven
     }
 
-    fn counters(&self) -> impl Iterator<Item = I::Counter> + use<'a, I, M, P> {
-        let interface = self.interface;
-        (0..interface.counters()).filter_map(|number| interface.counter(number))
+    /// Acknowledges those of the bits that the global status shows. An interrupt of theirs that still comes
+    /// finds nothing.
+    fn acknowledge(&self, global: &GlobalRegisters, bits: u64) -> Result<u64, MsrFault> {
+        let pending = retry_once(|| self.msr.rdmsr(global.status))? & bits;
+        if pending != 0 {
+            self.memory.expect_late((pending & self.candidates()).count_ones());
+            retry_once(|| self.msr.wrmsr(global.acknowledge, pending))?;
+        }
+        Ok(pending)
+    }
+
+    /// The counters that the session may have, one bit each.
+    fn candidates(&self) -> u64 {
+        u64::from(self.declared) & counter_mask(self.memory.counters())
+    }
+
+    /// Counters on which sources run, and those left out.
+    pub fn counters(&self) -> SessionCounters {
+        let usable = if self.usable { self.own() } else { 0 };
+        SessionCounters {
+            usable,
+            unresponsive: self.candidates() & !usable,
+            without_slot: u64::from(self.declared) & !self.candidates(),
+        }
+    }
+
+    /// The session's counters, one bit each.
+    pub(crate) fn own(&self) -> u64 {
+        self.memory.proven.load(Ordering::Relaxed)
+    }
+
+    /// The session's counters with their slots.
+    pub(crate) fn slots(&self) -> impl Iterator<Item = (u8, &'a CounterSlot)> + use<'a, I, M, P> {
+        let (memory, own) = (self.memory, if self.usable { self.own() } else { 0 });
+        (0u8..64).zip(&memory.slots).filter(move |(number, _)| own >> number & 1 != 0)
     }
 
     /// What is known of a source on this processor: its counters are proven. Task context.
@@ -152,8 +232,10 @@ impl<'a, I: ProfileInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
 
     /// The number of the counter that runs for a row of the table, and what it was loaded with.
     fn find(&self, row: usize) -> Option<(u8, u32)> {
-        (0..).zip(&self.memory.slots).find_map(|(number, slot)| match slot.load() {
-            Use::Running { row: of, events } if usize::from(of) == row => Some((number, events)),
+        self.slots().find_map(|(number, slot)| match slot.load() {
+            SlotState::Running { row: of, events } if usize::from(of) == row => {
+                Some((number, events))
+            }
             _ => None,
         })
     }
@@ -187,9 +269,9 @@ impl<'a, I: ProfileInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
             return Ok(());
         }
         self.leave_switch()?;
-        let (slot, counter) = (0..self.interface.counters())
-            .zip(&self.memory.slots)
-            .find(|(_, slot)| slot.load() == Use::Free)
+        let (slot, counter) = self
+            .slots()
+            .find(|(_, slot)| slot.load() == SlotState::Free)
             .and_then(|(number, slot)| Some((slot, self.interface.counter(number)?)))
             .ok_or(InterfaceError::NoFreeCounter(source))?;
         let Some(select) = self.interface.sources().get(row).map(ProfileSource::select) else {
@@ -197,20 +279,20 @@ impl<'a, I: ProfileInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
         };
 
         self.msr
-            .put(counter.value_register(), counter.preload(events))
+            .wrmsr(counter.value_register(), counter.preload(events))
             .map_err(InterfaceError::Access)?;
-        slot.store(Use::Running { row: row as u16, events });
-        let Err(fault) = self.msr.put(counter.select_register(), select.running().select_bits())
+        slot.store(SlotState::Running { row: row as u16, events });
+        let Err(fault) = self.msr.wrmsr(counter.select_register(), select.running().select_bits())
         else {
             return Ok(());
         };
-        match insist(|| self.msr.put(counter.select_register(), 0)) {
+        match retry_once(|| self.msr.wrmsr(counter.select_register(), 0)) {
             Ok(()) => {
-                slot.store(Use::Free);
+                slot.store(SlotState::Free);
                 Err(InterfaceError::Access(fault))
             }
             Err(fault) => {
-                slot.store(Use::Faulted);
+                slot.store(SlotState::Faulted);
                 Err(InterfaceError::Faulted(fault))
             }
         }
@@ -223,51 +305,82 @@ impl<'a, I: ProfileInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
     /// **Every** counter of the processor stands still meanwhile, whoever owns it: between the raise
     /// and the acknowledgement nothing is counted anywhere.
     ///
-    /// # Errors
-    /// [`FreezeUnsupported`](InterfaceError::FreezeUnsupported),
-    /// [`Access`](InterfaceError::Access). Task context, with the performance interrupt not yet
-    /// expected: before the first source is started.
+    /// Call it before the first source is started, with the performance interrupt not yet expected.
     ///
-    /// # Safety
-    /// The register has other bits, which make the processor write to memory. So, now and at
-    /// shut-down:
-    /// - the session's backend writes the value that it is given, once, and neither keeps the register's
-    ///   [`MsrAddress`](crate::MsrAddress) nor passes it on to safe code of somebody else's.
-    pub unsafe fn freeze_on_interrupt(&mut self) -> Result<(), InterfaceError> {
+    /// # Errors
+    /// [`FreezeUnsupported`](InterfaceError::FreezeUnsupported), also where the processor, or a hypervisor,
+    /// does not keep the bit; [`Access`](InterfaceError::Access).
+    pub fn freeze_on_interrupt(&mut self) -> Result<(), InterfaceError> {
         let freeze = self.interface.global().and_then(|global| global.freeze);
         let freeze = freeze.filter(|_| self.usable).ok_or(InterfaceError::FreezeUnsupported)?;
-        if self.freeze_before.is_none() {
-            let before = self.msr.get(freeze.register).map_err(InterfaceError::Access)?;
-            // First the interrupt path, which else would leave the counters frozen.
-            self.memory.freezes.store(true, Ordering::Relaxed);
-            self.msr.put(freeze.register, before | freeze.bit).map_err(|fault| {
-                self.memory.freezes.store(false, Ordering::Relaxed);
-                InterfaceError::Access(fault)
-            })?;
-            self.freeze_before = Some(before & freeze.bit != 0);
+        if self.freeze_before.is_some() {
+            return Ok(());
         }
-        Ok(())
+        // First the interrupt path, which else would leave the counters frozen.
+        self.memory.freezes.store(true, Ordering::Relaxed);
+        let set = self.msr.change(freeze.set(true)).and_then(|before| {
+            let kept = self.msr.change(freeze.read()).inspect_err(|_| {
+                if before & freeze.bit == 0 {
+                    let _ = retry_once(|| self.msr.change(freeze.set(false)));
+                }
+            })?;
+            Ok((before, kept))
+        });
+        match set {
+            Ok((before, kept)) if kept & freeze.bit != 0 => {
+                self.freeze_before = Some(before & freeze.bit != 0);
+                return Ok(());
+            }
+            Ok(_) => {
+                self.memory.freezes.store(false, Ordering::Relaxed);
+                Err(InterfaceError::FreezeUnsupported)
+            }
+            Err(fault) => {
+                self.memory.freezes.store(false, Ordering::Relaxed);
+                Err(InterfaceError::Access(fault))
+            }
+        }
     }
 
     /// Gives the freezing bit back as it was found, and leaves the register's other bits.
     fn stop_freezing(&mut self) -> Result<(), MsrFault> {
-        let freeze = self.interface.global().and_then(|global| global.freeze);
-        let Some((freeze, before)) = freeze.zip(self.freeze_before) else { return Ok(()) };
-        let now = insist(|| self.msr.get(freeze.register))?;
-        let restored = if before { now | freeze.bit } else { now & !freeze.bit };
-        insist(|| self.msr.put(freeze.register, restored))?;
-        // An interrupt that is yet to come may have frozen them before.
-        let Some(global) = self.interface.global().filter(|_| freeze.frozen_status != 0) else {
-            self.freeze_before = None;
-            self.memory.freezes.store(false, Ordering::Relaxed);
-            return Ok(());
-        };
-        if insist(|| self.msr.get(global.status))? & freeze.frozen_status != 0 {
-            insist(|| self.msr.put(global.acknowledge, freeze.frozen_status))?;
-        }
+        let Some(global) = self.interface.global() else { return Ok(()) };
+        let Some((freeze, before)) = global.freeze.zip(self.freeze_before) else { return Ok(()) };
+        retry_once(|| self.msr.change(freeze.set(before)))?;
         self.freeze_before = None;
         self.memory.freezes.store(false, Ordering::Relaxed);
         Ok(())
+    }
+
+    /// Sets or clears bits of the global control register for the other owners of counters, a watchdog for
+    /// instance. They do not write the register while the session lives; what they set through it stays at
+    /// [`shut_down`](Self::shut_down).
+    ///
+    /// # Errors
+    /// [`OwnControlBits`](InterfaceError::OwnControlBits): some of `bits` are the session's counters', or
+    /// the processor has no such register. [`Access`](InterfaceError::Access): the register is as it was.
+    pub fn set_others_control(&mut self, bits: u64, enabled: bool) -> Result<(), InterfaceError> {
+        let not_others = InterfaceError::OwnControlBits(bits & self.own());
+        let global = self.interface.global().filter(|_| self.usable).ok_or(not_others)?;
+        if bits & self.own() != 0 {
+            return Err(not_others);
+        }
+        let control = &self.memory.global_control;
+        let change = |enabled| {
+            if enabled {
+                control.fetch_or(bits, Ordering::Relaxed) | bits
+            } else {
+                control.fetch_and(!bits, Ordering::Relaxed) & !bits
+            }
+        };
+        let before = control.load(Ordering::Relaxed) & bits;
+        // First what the interrupt path leaves behind, then the register.
+        let value = change(enabled);
+        self.msr.wrmsr(global.control, value).map_err(|fault| {
+            control.fetch_and(!bits, Ordering::Relaxed);
+            control.fetch_or(before, Ordering::Relaxed);
+            InterfaceError::Access(fault)
+        })
     }
 
     /// Stops a source. An overflow that is pending is dropped: a stopped source is silent.
@@ -297,15 +410,20 @@ impl<'a, I: ProfileInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
         else {
             return Ok(());
         };
-        let stopped = insist(|| self.msr.put(counter.select_register(), 0)).and_then(|()| {
-            let Some(global) = self.interface.global() else { return Ok(()) };
-            let pending = insist(|| self.msr.get(global.status))? & (1 << number);
-            if pending != 0 {
-                insist(|| self.msr.put(global.acknowledge, pending))?;
+        let stopped = retry_once(|| self.msr.wrmsr(counter.select_register(), 0)).and_then(|()| {
+            match self.interface.global() {
+                Some(global) => self.acknowledge(&global, 1 << number).map(|_| ()),
+                None => {
+                    let ran = matches!(slot.load(), SlotState::Running { .. });
+                    let value = retry_once(|| read_counter(&counter, &self.msr))?;
+                    if ran && counter.has_overflowed(value) {
+                        self.memory.expect_late(1);
+                    }
+                    Ok(())
+                }
             }
-            Ok(())
         });
-        slot.store(if stopped.is_ok() { Use::Free } else { Use::Faulted });
+        slot.store(if stopped.is_ok() { SlotState::Free } else { SlotState::Faulted });
         stopped.map_err(InterfaceError::Faulted)
     }
 
@@ -326,57 +444,182 @@ impl<'a, I: ProfileInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
         Ok(())
     }
 
-    /// The events that a running counter source has counted since it was last loaded (RDPMC).
+    /// Returns the events that a running counter source has counted since it was last loaded (RDPMC).
     ///
     /// # Errors
     /// [`NotStarted`](InterfaceError::NotStarted) if no counter runs for it,
-    /// [`Access`](InterfaceError::Access).
+    /// [`RegistersLost`](InterfaceError::RegistersLost), [`Access`](InterfaceError::Access).
     pub fn read(&self, source: KProfileSource) -> Result<u64, InterfaceError> {
         let not_started = InterfaceError::NotStarted(source);
         let row = self.interface.row(source).ok_or(not_started)?;
         let (number, events) = self.find(row).ok_or(not_started)?;
         let counter = self.interface.counter(number).ok_or(not_started)?;
-        let read = || self.msr.get_pmc(counter.rdpmc_index()).map_err(InterfaceError::Access);
+        let read = || read_counter(&counter, &self.msr).map_err(InterfaceError::Access);
         let (mut value, (_, now)) = (read()?, self.find(row).ok_or(not_started)?);
         if now != events {
             // An interrupt came in between, and loaded the counter for another interval.
             value = read()?;
         }
+        if counter.has_overflowed(value) && !self.holds(&counter, row)? {
+            return Err(InterfaceError::RegistersLost);
+        }
         Ok(value.wrapping_sub(counter.preload(now)) & counter.mask())
     }
 
-    /// Stops everything that runs, the counters that had faulted too, and gives the interface's
-    /// bits of the global control register back as they were found.
+    /// Whether the counter's select holds what was written to it for a row of the table.
+    pub(crate) fn holds(&self, counter: &I::Counter, row: usize) -> Result<bool, InterfaceError> {
+        let expected = self.running_bits(row);
+        let found = retry_once(|| self.msr.rdmsr(counter.select_register()));
+        found.map(|found| Some(found) == expected).map_err(InterfaceError::Access)
+    }
+
+    /// The select's value of a running counter for a row of the table.
+    pub(crate) fn running_bits(&self, row: usize) -> Option<u64> {
+        let source = self.interface.sources().get(row)?;
+        Some(source.select().running().select_bits())
+    }
+
+    /// Programs this processor's counters again after their registers lost their contents: after suspend
+    /// and hibernation, and after the processor was offline. Call it on each processor, before the performance
+    /// interrupt is expected again.
+    ///
+    /// Returns the counters whose sources start their interval anew, one bit each: what they had counted of
+    /// it is lost. A counter that kept its registers goes on; an overflow of it that is pending is reported
+    /// to `overflowed`, for its interrupt may be lost. A source that was not running, and one whose counters
+    /// were [saved](Self::save), is not started. The platform's timer is started again if it ran.
+    ///
+    /// # Errors
+    /// [`Faulted`](InterfaceError::Faulted) with the first register that did not answer, after everything
+    /// else was programmed; the source of a counter that cannot be programmed does not
+    /// [run](Self::is_running). [`Timer`](InterfaceError::Timer).
+    pub fn reprogram(&mut self, overflowed: impl FnMut(Overflow)) -> Result<u64, InterfaceError> {
+        let own = self.own();
+        if !self.usable {
+            return Ok(0);
+        }
+        // Until they are programmed, the interrupt path is to leave the counters as they are.
+        self.memory.withdraw();
+        let (mut lost, mut outcome) = (0, Ok(()));
+        for (number, slot) in (0u8..64).zip(&self.memory.slots) {
+            let counter = self.interface.counter(number).filter(|_| own >> number & 1 != 0);
+            let Some(counter) = counter else { continue };
+            let before = slot.load();
+            if let SlotState::Running { row, .. } | SlotState::Parked { row } = before
+                && self.holds(&counter, row.into()) == Ok(true)
+            {
+                continue;
+            }
+            slot.store(SlotState::Free);
+            let stopped = retry_once(|| self.msr.wrmsr(counter.select_register(), 0));
+            let programmed = stopped.and_then(|()| {
+                let SlotState::Running { row, .. } = before else { return Ok(()) };
+                let Some(bits) = self.running_bits(row.into()) else { return Ok(()) };
+                lost |= 1 << number;
+                let cell = self.interface.interval_cell(row.into());
+                let events = cell.map_or(1, |cell| cell.load(Ordering::Relaxed));
+                let preload = counter.preload(events);
+                retry_once(|| self.msr.wrmsr(counter.value_register(), preload))?;
+                slot.store(SlotState::Running { row, events });
+                retry_once(|| self.msr.wrmsr(counter.select_register(), bits))
+            });
+            if let Err(fault) = programmed {
+                slot.store(SlotState::Faulted);
+                outcome = outcome.and(Err(InterfaceError::Faulted(fault)));
+            }
+        }
+        let registers = self.reprogram_global();
+        outcome = outcome.and(registers.map_err(InterfaceError::Faulted));
+        self.memory.publish(own);
+        if own != 0 {
+            self.platform.unmask_performance_interrupt();
+            // The interrupts that came meanwhile were not served.
+            let (interface, memory) = (self.interface, self.memory);
+            match service(interface, &self.msr, &self.platform, memory, overflowed) {
+                Ok(serviced) => memory.expect_late(serviced.overflows),
+                Err(fault) => outcome = outcome.and(Err(InterfaceError::Faulted(fault))),
+            }
+        }
+        if self.timer_running {
+            let timer = self.apply_interval(KProfileSource::TIME);
+            self.timer_running = timer.is_ok();
+            outcome = outcome.and(timer);
+        }
+        outcome.map(|()| lost)
+    }
+
+    /// The same for the registers of all counters together.
+    fn reprogram_global(&self) -> Result<(), MsrFault> {
+        let Some(global) = self.interface.global() else { return Ok(()) };
+        let mut outcome = Ok(());
+        if let Some((freeze, _)) = global.freeze.zip(self.freeze_before) {
+            outcome = retry_once(|| self.msr.change(freeze.set(true))).map(|_| ());
+        }
+        let control = self.memory.global_control.load(Ordering::Relaxed);
+        let enabled = retry_once(|| self.msr.wrmsr(global.control, control));
+        if enabled.is_err() {
+            for slot in &self.memory.slots {
+                slot.store(SlotState::Faulted);
+            }
+        }
+        outcome.and(enabled)
+    }
+
+    /// Stops everything that runs, the counters that had faulted too, gives the session's bits of the
+    /// global control register back as they were found, and the memory to whoever takes it next. Nothing
+    /// can be started afterwards.
+    ///
+    /// An interrupt that comes late finds nothing: the first one is claimed.
     ///
     /// # Errors
     /// [`Faulted`](InterfaceError::Faulted) with the first register that did not answer, after
-    /// everything else was stopped. May be called again.
+    /// everything else was stopped. The session then stays open, and `shut_down` may be called again.
     pub fn shut_down(&mut self) -> Result<(), InterfaceError> {
-        let mut outcome = Ok(());
         if self.timer_running {
             self.platform.stop_profile_timer();
             self.timer_running = false;
         }
         if !self.usable {
-            return outcome;
+            return Ok(());
         }
-        for number in 0..self.interface.counters() {
-            let slot = self.memory.slots.get(usize::from(number));
-            if slot.is_some_and(|slot| slot.load() != Use::Free) {
+        let mut outcome = Ok(());
+        for (number, slot) in self.slots() {
+            if slot.load() != SlotState::Free {
                 outcome = outcome.and(self.release(number));
             }
         }
-        if let Some(global) = self.interface.global() {
+        // While they freeze, a late interrupt would stop the others' counters by the control register.
+        outcome = outcome.and(self.stop_freezing().map_err(InterfaceError::Faulted));
+        let own = self.own();
+        if let Some(global) = self.interface.global().filter(|_| own != 0) {
+            if global.frozen != 0 {
+                // An interrupt that is yet to come may have frozen the counters.
+                let released = self.acknowledge(&global, global.frozen).map(|_| ());
+                outcome = outcome.and(released.map_err(InterfaceError::Faulted));
+            }
             // First what the interrupt path leaves behind, then the register.
-            self.memory.global_control.store(self.control_before, Ordering::Relaxed);
-            let restored = insist(|| self.msr.put(global.control, self.control_before));
+            let control = &self.memory.global_control;
+            let restored = control.load(Ordering::Relaxed) & !own | self.control_before;
+            control.store(restored, Ordering::Relaxed);
+            let restored = retry_once(|| self.msr.wrmsr(global.control, restored));
             outcome = outcome.and(restored.map_err(InterfaceError::Faulted));
         }
-        outcome.and(self.stop_freezing().map_err(InterfaceError::Faulted))
+        if outcome.is_ok() {
+            self.usable = false;
+            if own != 0 {
+                self.memory.expect_late_after_shut_down();
+                self.memory.give_back();
+            }
+        }
+        outcome
     }
 
     /// The interface that the session belongs to.
     pub fn interface(&self) -> &'a I {
         self.interface
     }
+}
+
+/// Those of the counters for which `keep` says so.
+fn retain(counters: u64, mut keep: impl FnMut(u8) -> bool) -> u64 {
+    counters_in(counters).filter(|number| keep(*number)).fold(0, |kept, number| kept | 1 << number)
 }

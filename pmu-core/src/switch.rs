@@ -5,12 +5,11 @@
 
 use core::sync::atomic::Ordering;
 
-use crate::counter::Use;
-use crate::interrupt::own_bits;
-use crate::msr::{MsrAccess, insist};
+use crate::counter::{SlotState, read_counter};
+use crate::msr::{MsrAccess, retry_once};
 use crate::{
-    Counter, EventSelect, InterfaceError, MsrBackend, Overflow, Platform, ProfileInterface,
-    ProfileSource, Session,
+    Counter, InterfaceError, MsrBackend, Overflow, Platform, ProfileInterface, ProfileSource,
+    Session,
 };
 
 /// One counter's state while it is not on a processor.
@@ -28,7 +27,7 @@ pub struct SavedCounter {
 /// `&mut SavedCounters<[SavedCounter; N]>` coerces to `&mut SavedCounters`. A new one holds nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SavedCounters<S: ?Sized = [SavedCounter]> {
-    /// Whose rows these are; empty: nobody's.
+    /// The interface whose rows these are; empty: none.
     interface: &'static str,
     counters: S,
 }
@@ -70,58 +69,75 @@ impl<I: ProfileInterface, M: MsrBackend, P: Platform> Session<'_, I, M, P> {
     /// [`InsufficientMemory`](InterfaceError::InsufficientMemory) or
     /// [`Access`](InterfaceError::Access): nothing was changed.
     /// [`Faulted`](InterfaceError::Faulted): one counter's register did not answer, and what it had
-    /// counted is lost; the others were saved.
+    /// counted is lost; the others were saved. [`RegistersLost`](InterfaceError::RegistersLost), where
+    /// there is a global control register: what a counter had counted is lost, and it was saved at the
+    /// beginning of its interval.
     pub fn save(
         &mut self,
         area: &mut SavedCounters,
         mut overflowed: impl FnMut(Overflow),
     ) -> Result<(), InterfaceError> {
-        let (needed, lent) = (usize::from(self.interface.counters()), area.counters.len());
+        let (needed, lent) = (self.places(), area.counters.len());
         if lent < needed {
             return Err(InterfaceError::InsufficientMemory { needed, lent });
         }
         let gated = self.close_gate()?;
         area.interface = I::NAME;
         area.counters.fill(SavedCounter::default());
-        let (mut pending, mut outcome) = (0, Ok(()));
-        for (number, (slot, saved)) in (0..).zip(self.memory.slots.iter().zip(&mut area.counters)) {
-            let Use::Running { row, .. } = slot.load() else { continue };
+        let (mut pending, mut outcome) = (0u64, Ok(()));
+        for (number, slot) in self.slots() {
+            let SlotState::Running { row, .. } = slot.load() else { continue };
             let Some(counter) = self.interface.counter(number) else { continue };
-            // Once the slot is nobody's, the interrupt path leaves the counter as it is, and an
-            // overflow is ours to tell.
+            // Once the slot is free, the interrupt path leaves the counter as it is, and an overflow is
+            // this function's to tell.
             let (stopped, next) = if gated {
-                (Ok(()), Use::Parked { row })
+                (Ok(()), SlotState::Parked { row })
             } else {
-                let stopped = insist(|| self.msr.put(counter.select_register(), 0));
-                let next = if stopped.is_ok() { Use::Free } else { Use::Faulted };
+                let stopped = retry_once(|| self.msr.wrmsr(counter.select_register(), 0));
+                let next = if stopped.is_ok() { SlotState::Free } else { SlotState::Faulted };
                 (stopped, next)
             };
+            // An interrupt of the counter that comes from here on finds nothing.
+            self.memory.expect_late(1);
             // Until here it may have loaded the counter for another interval.
-            let Use::Running { events, .. } = slot.replace(next) else { continue };
-            let read = stopped.and_then(|()| insist(|| self.msr.get_pmc(counter.rdpmc_index())));
+            let SlotState::Running { events, .. } = slot.replace(next) else { continue };
+            let read = stopped.and_then(|()| retry_once(|| read_counter(&counter, &self.msr)));
             let mut value = match read {
                 Ok(value) => value,
                 Err(fault) => {
-                    slot.store(Use::Faulted);
+                    slot.store(SlotState::Faulted);
                     outcome = outcome.and(Err(InterfaceError::Faulted(fault)));
                     continue;
                 }
             };
             let mut next = events;
-            if counter.has_overflowed(value) {
-                pending |= 1 << number;
-                let (row, cell) = (usize::from(row), self.interface.interval_cell(row.into()));
+            if !counter.has_overflowed(value) {
+                self.memory.expect_one_fewer();
+            } else {
+                let row = usize::from(row);
+                let cell = self.interface.interval_cell(row);
                 next = cell.map_or(events, |cell| cell.load(Ordering::Relaxed));
-                // What was counted since the overflow stays counted.
-                value = counter.preload(next).wrapping_add(value) & counter.mask();
-                if let Some(source) = self.interface.sources().get(row).map(ProfileSource::source) {
-                    overflowed(Overflow { source, events, counter: number });
+                if gated && self.holds(&counter, row) == Ok(false) {
+                    // What it had counted is lost, and it did not overflow.
+                    outcome = outcome.and(Err(InterfaceError::RegistersLost));
+                    value = counter.preload(next);
+                } else {
+                    pending |= 1 << number;
+                    // What was counted since the overflow stays counted, less the intervals that are over.
+                    let since = value.checked_rem(next.into()).unwrap_or(0);
+                    value = counter.preload(next).wrapping_add(since) & counter.mask();
+                    let source = self.interface.sources().get(row).map(ProfileSource::source);
+                    if let Some(source) = source {
+                        overflowed(Overflow { source, events, counter: number });
+                    }
                 }
             }
-            *saved = SavedCounter { in_use: true, row, events: next, value };
+            if let Some(place) = area.counters.get_mut(usize::from(number)) {
+                *place = SavedCounter { in_use: true, row, events: next, value };
+            }
         }
         if let Some(global) = self.interface.global().filter(|_| pending != 0) {
-            let acknowledged = insist(|| self.msr.put(global.acknowledge, pending));
+            let acknowledged = retry_once(|| self.msr.wrmsr(global.acknowledge, pending));
             outcome = outcome.and(acknowledged.map_err(InterfaceError::Faulted));
         }
         outcome
@@ -136,36 +152,40 @@ impl<I: ProfileInterface, M: MsrBackend, P: Platform> Session<'_, I, M, P> {
     /// of them runs. [`Faulted`](InterfaceError::Faulted): as at
     /// [`start`](Self::start).
     pub fn restore(&mut self, area: &SavedCounters) -> Result<(), InterfaceError> {
-        let needed = usize::from(self.interface.counters());
-        let mine = area.interface == I::NAME && area.counters.len() >= needed;
-        let counters = || self.memory.slots.iter().zip(&area.counters).zip(0..);
-        let blocked = |slot: Use| matches!(slot, Use::Running { .. } | Use::Faulted);
-        let taken = counters().any(|((slot, saved), _)| saved.in_use && blocked(slot.load()));
+        let fits = area.interface == I::NAME && area.counters.len() >= self.places();
+        let saved =
+            |number: u8| area.counters.get(usize::from(number)).copied().unwrap_or_default();
         if area.is_empty() {
             return Ok(());
         }
-        if !mine || taken || !self.usable {
+        let own = self.slots().fold(0u64, |own, (number, _)| own | 1 << number);
+        let elsewhere = area.counters.iter().zip(0u32..).any(|(saved, number)| {
+            saved.in_use && own.checked_shr(number).is_none_or(|own| own & 1 == 0)
+        });
+        let taken = self.slots().any(|(number, slot)| {
+            let busy = matches!(slot.load(), SlotState::Running { .. } | SlotState::Faulted);
+            saved(number).in_use && busy
+        });
+        if !fits || taken || elsewhere || !self.usable {
             return Err(InterfaceError::NotRestorable);
         }
         let mut outcome = Ok(());
-        for ((slot, saved), number) in counters() {
+        for (number, slot) in self.slots() {
             let Some(counter) = self.interface.counter(number) else { continue };
-            let before = slot.load();
+            let (before, saved) = (slot.load(), saved(number));
             let loaded = if saved.in_use {
-                let row = usize::from(saved.row);
-                let select = self.interface.sources().get(row).map(ProfileSource::select);
-                let bits = select.map_or(0, |select| select.running().select_bits());
-                self.msr.put(counter.value_register(), saved.value).and_then(|()| {
-                    slot.store(Use::Running { row: saved.row, events: saved.events });
-                    if before == (Use::Parked { row: saved.row }) {
+                let bits = self.running_bits(saved.row.into()).unwrap_or(0);
+                self.msr.wrmsr(counter.value_register(), saved.value).and_then(|()| {
+                    slot.store(SlotState::Running { row: saved.row, events: saved.events });
+                    if before == (SlotState::Parked { row: saved.row }) {
                         return Ok(());
                     }
-                    self.msr.put(counter.select_register(), bits)
+                    self.msr.wrmsr(counter.select_register(), bits)
                 })
-            } else if matches!(before, Use::Parked { .. }) {
-                // Another thread's event would run for nobody.
-                let cleared = self.msr.put(counter.select_register(), 0);
-                cleared.map(|()| slot.store(Use::Free))
+            } else if matches!(before, SlotState::Parked { .. }) {
+                // Another thread's event would run for nothing.
+                let cleared = self.msr.wrmsr(counter.select_register(), 0);
+                cleared.map(|()| slot.store(SlotState::Free))
             } else {
                 Ok(())
             };
@@ -173,7 +193,7 @@ impl<I: ProfileInterface, M: MsrBackend, P: Platform> Session<'_, I, M, P> {
         }
         outcome = outcome.and_then(|()| self.open_gate());
         if outcome.is_err() {
-            for number in counters().filter(|((_, saved), _)| saved.in_use).map(|(_, n)| n) {
+            for (number, _) in self.slots().filter(|(number, _)| saved(*number).in_use) {
                 if let faulted @ Err(_) = self.release(number) {
                     outcome = faulted;
                 }
@@ -182,16 +202,22 @@ impl<I: ProfileInterface, M: MsrBackend, P: Platform> Session<'_, I, M, P> {
         outcome
     }
 
+    /// Places that an area needs: one for each counter up to the session's last.
+    fn places(&self) -> usize {
+        (u64::BITS - self.own().leading_zeros()) as usize
+    }
+
     /// Stops all counters by the global control register. `false`: there is none.
     fn close_gate(&self) -> Result<bool, InterfaceError> {
         let Some(global) = self.interface.global().filter(|_| self.usable) else {
             return Ok(false);
         };
+        let own = self.own();
         let open = self.memory.global_control.load(Ordering::Relaxed);
-        let closed = open & !own_bits(self.interface.counters());
+        let closed = open & !own;
         // First what the interrupt path leaves behind, then the register.
         self.memory.global_control.store(closed, Ordering::Relaxed);
-        self.msr.put(global.control, closed).map_err(|fault| {
+        self.msr.wrmsr(global.control, closed).map_err(|fault| {
             self.memory.global_control.store(open, Ordering::Relaxed);
             InterfaceError::Access(fault)
         })?;
@@ -200,13 +226,13 @@ impl<I: ProfileInterface, M: MsrBackend, P: Platform> Session<'_, I, M, P> {
 
     /// Lets the counters go on, if they are [stopped](Self::close_gate).
     fn open_gate(&self) -> Result<(), InterfaceError> {
-        let own = own_bits(self.interface.counters());
+        let own = self.own();
         let closed = self.memory.global_control.load(Ordering::Relaxed);
         let Some(global) = self.interface.global().filter(|_| closed & own == 0) else {
             return Ok(());
         };
         self.memory.global_control.store(closed | own, Ordering::Relaxed);
-        self.msr.put(global.control, closed | own).map_err(|fault| {
+        self.msr.wrmsr(global.control, closed | own).map_err(|fault| {
             self.memory.global_control.store(closed, Ordering::Relaxed);
             InterfaceError::Access(fault)
         })
@@ -214,12 +240,12 @@ impl<I: ProfileInterface, M: MsrBackend, P: Platform> Session<'_, I, M, P> {
 
     /// Makes a session whose counters were saved ready to start others: nothing parked, gate open.
     pub(crate) fn leave_switch(&self) -> Result<(), InterfaceError> {
-        for (number, slot) in (0..).zip(&self.memory.slots) {
-            if let (Use::Parked { .. }, Some(counter)) =
+        for (number, slot) in self.slots() {
+            if let (SlotState::Parked { .. }, Some(counter)) =
                 (slot.load(), self.interface.counter(number))
             {
-                self.msr.put(counter.select_register(), 0).map_err(InterfaceError::Access)?;
-                slot.store(Use::Free);
+                self.msr.wrmsr(counter.select_register(), 0).map_err(InterfaceError::Access)?;
+                slot.store(SlotState::Free);
             }
         }
         self.open_gate()

@@ -4,7 +4,7 @@ use core::cell::{Cell, RefCell};
 
 use heapless::Vec;
 
-use crate::{MsrAddress, MsrBackend, MsrErrorKind, MsrOperation, PmcIndex};
+use crate::{MsrAddress, MsrBackend, MsrErrorKind, MsrOperation, MsrUpdate, PmcIndex};
 
 /// One access: what was done to which register, and the value that was read or written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -115,6 +115,15 @@ impl MsrBackend for ScriptedMsr<'_> {
     fn read_pmc(&self, index: PmcIndex) -> Result<u64, MsrErrorKind> {
         self.play(MsrOperation::ReadPmc, index.get(), None)
     }
+
+    /// RDMSR, and WRMSR where the value changes: one access of the script, or two.
+    fn update(&self, update: MsrUpdate) -> Result<u64, MsrErrorKind> {
+        let found = self.play(MsrOperation::Read, update.register(), None)?;
+        if let Some(value) = update.apply(found) {
+            self.play(MsrOperation::Write, update.register(), Some(value))?;
+        }
+        Ok(found)
+    }
 }
 
 /// A backend that passes every access on to another, and keeps the first `N` of them.
@@ -178,6 +187,13 @@ impl<B: MsrBackend, const N: usize> MsrBackend for RecordingMsr<B, N> {
     fn read_pmc(&self, index: PmcIndex) -> Result<u64, B::Error> {
         let result = self.inner.read_pmc(index);
         self.record(MsrOperation::ReadPmc, index.get(), result.as_ref().copied());
+        result
+    }
+
+    /// Recorded as one access, with the value that the register held before.
+    fn update(&self, update: MsrUpdate) -> Result<u64, B::Error> {
+        let result = self.inner.update(update);
+        self.record(MsrOperation::Update, update.register(), result.as_ref().copied());
         result
     }
 }

@@ -4,18 +4,22 @@ use core::sync::atomic::AtomicU32;
 
 use pmu_core::{
     Counter, Freeze, GlobalRegisters, IntervalLimits, KProfileSource, MsrAddress, NoInterface,
-    PmcIndex, ProfileInterface, Snapshot,
+    PmcIndex, PreciseSampling, ProfileInterface, Snapshot,
 };
 
 use crate::ArchitecturalPerfmon;
 use crate::registers::{
-    DebugCtl, IA32_DEBUGCTL, IA32_PERF_GLOBAL_CTRL, IA32_PERF_GLOBAL_OVF_CTRL,
-    IA32_PERF_GLOBAL_STATUS, IA32_PERFEVTSEL0, IA32_PMC0, PerfEvtSel, STATUS_CTR_FRZ,
+    DebugCtl, IA32_DEBUGCTL, IA32_MISC_ENABLE, IA32_PEBS_ENABLE, IA32_PERF_GLOBAL_CTRL,
+    IA32_PERF_GLOBAL_OVF_CTRL, IA32_PERF_GLOBAL_STATUS, IA32_PERFEVTSEL0, IA32_PMC0, MiscEnable,
+    PerfEvtSel, STATUS_CTR_FRZ,
 };
 use crate::sources::{EmonSource, INDEX, SOURCES};
 
 /// `IA32_DEBUGCTL.FREEZE_PERFMON_ON_PMI`.
 const FREEZE: u64 = DebugCtl::new().with_freeze_perfmon_on_pmi(true).into_bits();
+
+/// `IA32_MISC_ENABLE.PEBS_UNAVAILABLE`.
+const PEBS_UNAVAILABLE: u64 = MiscEnable::new().with_pebs_unavailable(true).into_bits();
 
 /// The most general counters that there are registers for: after `IA32_PERFEVTSEL9` and `IA32_PMC9`
 /// come registers of another kind (SDM vol. 4, table 2-2).
@@ -66,10 +70,10 @@ impl Emon {
         Self { perfmon, intervals }
     }
 
-    /// What says that the counters are frozen: from version 4 the status bit CTR_FRZ; before it the
-    /// processor clears `IA32_PERF_GLOBAL_CTRL` (SDM vol. 3B, §18.4.7 and §20.2.4).
-    const fn frozen_status(&self) -> u64 {
-        if self.perfmon.version() >= 4 { STATUS_CTR_FRZ } else { 0 }
+    /// The status bit of frozen counters: from version 4 CTR_FRZ; before it the processor clears
+    /// `IA32_PERF_GLOBAL_CTRL` (SDM vol. 3B, §18.4.7 and §20.2.4).
+    const fn frozen_status(perfmon: &ArchitecturalPerfmon) -> u64 {
+        if perfmon.version() >= 4 { STATUS_CTR_FRZ } else { 0 }
     }
 
     /// CPUID leaf 0x0A of the boot processor.
@@ -114,6 +118,18 @@ impl ProfileInterface for Emon {
         (number < self.perfmon.counters()).then_some(GeneralCounter { number, width })
     }
 
+    /// The counters that leaf 0x0A of both processors declares, if they are of one width and have the same
+    /// global registers.
+    fn counters_of(&self, processor: &Snapshot) -> u64 {
+        let other = ArchitecturalPerfmon::from_snapshot(processor);
+        let alike = processor.vendor() == *b"GenuineIntel"
+            && other.width() == self.perfmon.width()
+            && (other.version() >= 2) == (self.perfmon.version() >= 2)
+            && Self::frozen_status(&other) == Self::frozen_status(&self.perfmon);
+        let count = if alike { other.counters().min(self.perfmon.counters()) } else { 0 };
+        (1 << count.min(MAX_COUNTERS)) - 1
+    }
+
     /// From version 2 (SDM vol. 3B, §20.2.2).
     fn global(&self) -> Option<GlobalRegisters> {
         // SAFETY: these say which counters run and which overflowed; none holds an address. The PEBS
@@ -125,8 +141,18 @@ impl ProfileInterface for Emon {
                 status: MsrAddress::new(IA32_PERF_GLOBAL_STATUS),
                 acknowledge: MsrAddress::new(IA32_PERF_GLOBAL_OVF_CTRL),
                 stop_while_serviced: true,
-                freeze: Some(Freeze::new(IA32_DEBUGCTL, FREEZE, self.frozen_status())),
+                frozen: Self::frozen_status(&self.perfmon),
+                freeze: Some(Freeze::new(IA32_DEBUGCTL, FREEZE)),
             }
+        })
+    }
+
+    /// Where CPUID declares the Debug Store (leaf 1, EDX bit 21), and `IA32_MISC_ENABLE` does not say that
+    /// PEBS is unavailable (SDM vol. 3B, §20.6.2.4).
+    fn precise_sampling(&self, processor: &Snapshot) -> Option<PreciseSampling> {
+        // SAFETY: without a counter's bit, its overflow writes no record.
+        (processor.leaf(1, 0).edx >> 21 & 1 != 0).then_some(unsafe {
+            PreciseSampling::new(IA32_PEBS_ENABLE, IA32_MISC_ENABLE, PEBS_UNAVAILABLE)
         })
     }
 
@@ -160,8 +186,8 @@ impl Counter for GeneralCounter {
         unsafe { MsrAddress::new(IA32_PMC0 + u32::from(self.number)) }
     }
 
-    fn rdpmc_index(&self) -> PmcIndex {
-        PmcIndex::new(u32::from(self.number))
+    fn rdpmc_index(&self) -> Option<PmcIndex> {
+        Some(PmcIndex::new(u32::from(self.number)))
     }
 
     fn width(&self) -> u32 {

@@ -18,7 +18,8 @@ impl Affinity {
     /// No processor.
     pub const EMPTY: Self = Self { masks: [0; MAX_GROUPS] };
 
-    /// Every processor that there could be.
+    /// All processors, ever: those that are active, and those that will be. A [profile](crate::BasicProfile)
+    /// of these also runs on processors that become active while it is started.
     pub const ALL: Self = Self { masks: [u64::MAX; MAX_GROUPS] };
 
     /// The processors of one group.
@@ -33,7 +34,7 @@ impl Affinity {
 
     /// One processor.
     pub const fn of(processor: ProcessorNumber) -> Self {
-        Self::of_group(processor.group, 1u64.unbounded_shl(processor.number as u32))
+        Self::of_group(processor.group, mask_of(processor))
     }
 
     /// The first `count` processors, in full groups of 64.
@@ -42,8 +43,7 @@ impl Affinity {
         let mut masks = [0; MAX_GROUPS];
         let mut group = 0;
         while group < MAX_GROUPS {
-            let left = count.saturating_sub(group * 64);
-            masks[group] = if left >= 64 { u64::MAX } else { (1 << left) - 1 };
+            masks[group] = first_of_group(count, group);
             group += 1;
         }
         Self { masks }
@@ -58,8 +58,7 @@ impl Affinity {
     /// Whether the set has a processor.
     #[inline]
     pub fn contains(&self, processor: ProcessorNumber) -> bool {
-        let bit = 1u64.unbounded_shl(processor.number.into());
-        self.mask(processor.group.into()) & bit != 0
+        self.mask(processor.group.into()) & mask_of(processor) != 0
     }
 
     /// Whether the set has the processor with this system-wide index, in full groups of 64.
@@ -101,17 +100,36 @@ impl Affinity {
 
     /// The processors, ascending.
     pub fn iter(&self) -> impl Iterator<Item = ProcessorNumber> + '_ {
-        (0..).zip(&self.masks).flat_map(|(group, mask)| {
-            let mut left = *mask;
-            core::iter::from_fn(move || {
-                let number = left.trailing_zeros() as u8;
-                (left != 0).then(|| {
-                    left &= left - 1;
-                    ProcessorNumber { group, number }
-                })
-            })
-        })
+        processors_in(|group| self.mask(group))
     }
+}
+
+/// A processor's bit in the mask of its group.
+pub(crate) const fn mask_of(processor: ProcessorNumber) -> u64 {
+    1u64.unbounded_shl(processor.number as u32)
+}
+
+/// The mask of a group's processors that are among the first `count`, in full groups of 64.
+pub(crate) const fn first_of_group(count: usize, group: usize) -> u64 {
+    let left = count.saturating_sub(group * 64);
+    if left >= 64 { u64::MAX } else { (1 << left) - 1 }
+}
+
+/// The processors in the groups' masks, ascending. A mask is asked for when its group's turn comes, so a
+/// combination of sets needs no room for itself.
+pub(crate) fn processors_in(mask: impl Fn(usize) -> u64) -> impl Iterator<Item = ProcessorNumber> {
+    let (mut group, mut left) = (0, mask(0));
+    core::iter::from_fn(move || {
+        while left == 0 && group + 1 < MAX_GROUPS {
+            group += 1;
+            left = mask(group);
+        }
+        let number = left.trailing_zeros() as u8;
+        (left != 0).then(|| {
+            left &= left - 1;
+            ProcessorNumber { group: group as u16, number }
+        })
+    })
 }
 
 impl FromIterator<ProcessorNumber> for Affinity {

@@ -4,6 +4,8 @@ use core::fmt;
 
 use pmu_core::{InterfaceError, KProfileSource, NtStatus, ProcessorNumber};
 
+use crate::Rules;
+
 /// Why a profile object was not created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
@@ -73,7 +75,7 @@ impl fmt::Display for CreateError {
 
 impl core::error::Error for CreateError {}
 
-/// Why a profile was not started or stopped.
+/// Why a profile was not started or stopped, or not everywhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
@@ -84,22 +86,29 @@ pub enum ProfileError {
     NotStarted,
     /// The object is started on other lists than these.
     OnAnotherList,
+    /// The object was created under other rules than those of the lists.
+    OtherRules {
+        /// The rules of the object.
+        object: Rules,
+        /// The rules of the lists.
+        lists: Rules,
+    },
     /// The lists are full.
     AtLimit,
     /// An interrupt or a callback asked; only task context may.
     WrongContext,
     /// None of the object's processors is active.
     NoProcessor,
-    /// One of the object's processors is beyond those that the lists are for: its interrupts would
-    /// find nothing.
+    /// An active processor that is to be profiled is beyond those that the lists are for: its interrupts
+    /// would find nothing, so nothing is started there.
     ProcessorBeyondLists(ProcessorNumber),
-    /// The hardware refused on a processor. Of a start, everything was undone, and if that failed
-    /// somewhere, this is the fault; a stop went on with the other processors and took the object off
-    /// its list.
+    /// The hardware refused on a processor. A start undid everything; if that failed too, this is the
+    /// fault. All other operations went on with the other sources and processors, and this is what failed
+    /// first.
     Hardware {
-        /// Where.
+        /// The processor on which it failed.
         processor: ProcessorNumber,
-        /// What.
+        /// The cause.
         error: InterfaceError,
     },
 }
@@ -111,7 +120,10 @@ impl ProfileError {
             Self::AlreadyStarted | Self::OnAnotherList => Some(NtStatus::PROFILING_NOT_STOPPED),
             Self::NotStarted => Some(NtStatus::PROFILING_NOT_STARTED),
             Self::AtLimit => Some(NtStatus::PROFILING_AT_LIMIT),
-            Self::WrongContext | Self::NoProcessor | Self::ProcessorBeyondLists(_) => None,
+            Self::OtherRules { .. }
+            | Self::WrongContext
+            | Self::NoProcessor
+            | Self::ProcessorBeyondLists(_) => None,
             Self::Hardware { error, .. } => error.status(),
         }
     }
@@ -123,6 +135,9 @@ impl fmt::Display for ProfileError {
             Self::AlreadyStarted => f.write_str("the profile is already started"),
             Self::NotStarted => f.write_str("the profile is not started"),
             Self::OnAnotherList => f.write_str("the profile is started on other lists"),
+            Self::OtherRules { object, lists } => {
+                write!(f, "the profile was created for {object}, and the lists are for {lists}")
+            }
             Self::AtLimit => f.write_str("as many profiles are started as there can be"),
             Self::WrongContext => f.write_str("only task context may start and stop profiles"),
             Self::NoProcessor => f.write_str("none of the profile's processors is active"),

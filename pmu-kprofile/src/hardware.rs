@@ -14,6 +14,7 @@ use crate::{Affinity, HalInterface, Rules};
 /// kernel has to run a function on another processor (an inter-processor interrupt), and let that
 /// function use the other processor's [`Session`].
 ///
+/// # Context
 /// Every method is called in task context, with no lock of this crate held that an interrupt wants.
 pub trait ProfileHardware {
     /// The processor that executes the call.
@@ -23,20 +24,27 @@ pub trait ProfileHardware {
     /// stopped then: what was interrupted may be doing just that, and would be waited for.
     fn in_interrupt(&self) -> bool;
 
-    /// The processors that are running.
+    /// The processors that run, with their sessions initialized. One that is missing here has lost what was
+    /// started on it.
     fn active_processors(&self) -> Affinity;
 
     /// Whether the interface supports a source.
     fn supports(&self, source: KProfileSource) -> bool;
 
-    /// Starts a source on a processor. It does not run there.
+    /// Starts a source on an active processor, where it does not run.
+    ///
+    /// # Errors
+    /// Why it does not run there. The operation that asked for it goes on or undoes what it did, and tells.
     fn start(
         &mut self,
         processor: ProcessorNumber,
         source: KProfileSource,
     ) -> Result<(), InterfaceError>;
 
-    /// Stops a source on a processor. It runs there.
+    /// Stops a source on an active processor, where it was started.
+    ///
+    /// # Errors
+    /// Why it may still run there. It is not stopped again.
     fn stop(
         &mut self,
         processor: ProcessorNumber,

@@ -298,7 +298,8 @@ impl<const N: usize> Index<N> {
 
     /// Makes groups, links and stretches from the two orders.
     fn link(&mut self) {
-        self.sources = [Source::UNUSED; N];
+        // In place: an array of this length may not fit the stack of a debug build.
+        self.sources.fill(Source::UNUSED);
         self.processes.length = 0;
         self.stretches.clear();
         self.chains.clear();

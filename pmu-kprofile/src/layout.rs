@@ -73,6 +73,16 @@ impl Layout {
         self.width().bytes()
     }
 
+    /// The processors that its affinity has room for; none where it has none.
+    pub(crate) const fn processors(self) -> Affinity {
+        match (self.tail().groups, self.width()) {
+            (None, _) => Affinity::EMPTY,
+            (Some(_), PointerWidth::Bits32) => Affinity::first(32),
+            (Some(0), PointerWidth::Bits64) => Affinity::first(64),
+            (Some(groups), PointerWidth::Bits64) => Affinity::first(64 * groups),
+        }
+    }
+
     /// Offset of the `index`th pointer: two of the list entry, process, base, limit.
     const fn pointer(self, index: usize) -> usize {
         self.link_offset() + index * self.width().bytes()
@@ -205,7 +215,7 @@ pub struct KProfile {
     pub started: bool,
 }
 
-/// Why bytes are no `KPROFILE`, or a `KPROFILE` can not be put into bytes.
+/// Why bytes are no `KPROFILE`, or a `KPROFILE` cannot be put into bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]

@@ -1,14 +1,15 @@
 //! Profile objects: which interrupts to act on, and what to do.
 
 use core::fmt;
-use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use pmu_core::{InterruptFrame, KProfileSource, ProcessId, ProcessorNumber};
 
+use crate::affinity::mask_of;
 use crate::bucket::{Bucket, COUNTER_BYTES};
 use crate::index::Key;
-use crate::layout::{KProfile, ListEntry, ObjectType, Role};
-use crate::{Affinity, CreateError, PointerWidth, ProfileHardware, Rules};
+use crate::layout::{KProfile, Layout, ListEntry, ObjectType, Role};
+use crate::{Affinity, CreateError, MAX_GROUPS, PointerWidth, ProfileHardware, Rules};
 
 /// What a basic profile is to sample: the arguments of `NtCreateProfileEx`.
 #[derive(Clone, Copy, Debug)]
@@ -26,8 +27,29 @@ pub struct BasicProfile<'b> {
     pub buffer: &'b [AtomicU32],
     /// What makes the interrupt recur.
     pub source: KProfileSource,
-    /// The processors whose execution is profiled; `None`: all active ones.
+    /// The processors whose execution is profiled. `None`: those that are active when the object is
+    /// created, as for Windows. [`Affinity::ALL`]: all, ever, which Windows does not have: also those that
+    /// become active later, from [`update_processors`](crate::Profiles::update_processors) on.
     pub affinity: Option<Affinity>,
+}
+
+#[cfg(feature = "defmt")]
+impl defmt::Format for BasicProfile<'_> {
+    /// With the number of the counters in place of what they hold.
+    fn format(&self, f: defmt::Formatter<'_>) {
+        defmt::write!(
+            f,
+            "BasicProfile {{ process: {}, base: {=u64:#x}, size: {=u64}, bucket_log2: {=u32}, \
+             counters: {=usize}, source: {}, affinity: {} }}",
+            self.process,
+            self.base,
+            self.size,
+            self.bucket_log2,
+            self.buffer.len(),
+            self.source,
+            self.affinity,
+        );
+    }
 }
 
 /// Acts on a profile interrupt in a way of its own.
@@ -50,8 +72,10 @@ pub struct ProfileObject<'b> {
     source: AtomicU32,
     action: Action<'b>,
     rules: Rules,
-    /// The lists that it is started on, by address; 0: none.
-    owner: AtomicUsize,
+    started: AtomicBool,
+    /// The processors on which the source was started for this object, or for another one that shares it:
+    /// a mask for each group. Written by the holder of the lists' write guard alone.
+    running: [AtomicU64; MAX_GROUPS],
 }
 
 #[allow(clippy::large_enum_variant)] // There is nowhere else to put it.
@@ -88,10 +112,16 @@ impl<'b> ProfileObject<'b> {
     /// Creates a basic profile object, with Windows' checks in Windows' order.
     ///
     /// The affinity is taken as of now: `None`, and before Windows 7 an affinity without active
-    /// processors, become the processors that are active.
+    /// processors, become the processors that are active. [`Affinity::ALL`] is accepted under all rules, and
+    /// stays what it is.
+    ///
+    /// The object is for lists of the same rules: take them from [`Profiles::rules`](crate::Profiles::rules).
+    ///
+    /// # Context
+    /// Task.
     ///
     /// # Errors
-    /// See [`CreateError`]; each has the status that Windows answers. Task context.
+    /// See [`CreateError`]; each has the status that Windows answers.
     pub fn basic(
         rules: Rules,
         request: BasicProfile<'b>,
@@ -130,6 +160,7 @@ impl<'b> ProfileObject<'b> {
         let active = hardware.active_processors();
         let affinity = match request.affinity {
             _ if !version.has_source_and_affinity() => Affinity::ALL,
+            Some(Affinity::ALL) => Affinity::ALL,
             Some(affinity) if version.checks_affinity() => {
                 if affinity.is_empty() || !affinity.difference(active).is_empty() {
                     return Err(CreateError::Affinity);
@@ -150,7 +181,7 @@ impl<'b> ProfileObject<'b> {
         Ok(Self::new(rules, request.process, request.source, Action::Basic(basic)))
     }
 
-    /// Creates a callback object. Its only condition is the source; it acts on every processor.
+    /// Creates a callback object. Its only condition is the source; it acts on all processors, ever.
     ///
     /// # Errors
     /// [`NoCallbackObjects`](CreateError::NoCallbackObjects) before Windows 8. A source that the
@@ -186,7 +217,8 @@ impl<'b> ProfileObject<'b> {
             source: AtomicU32::new(source.value()),
             action,
             rules,
-            owner: AtomicUsize::new(0),
+            started: AtomicBool::new(false),
+            running: [const { AtomicU64::new(0) }; MAX_GROUPS],
         }
     }
 
@@ -207,19 +239,48 @@ impl<'b> ProfileObject<'b> {
         self.source.store(source.value(), Ordering::Relaxed);
     }
 
-    /// Whether the object is started, on whichever lists.
+    /// The Windows that the object is like.
+    pub const fn rules(&self) -> Rules {
+        self.rules
+    }
+
+    /// Whether the object is started, on whichever lists. Any context.
     pub fn is_started(&self) -> bool {
-        self.owner.load(Ordering::Acquire) != 0
+        self.started.load(Ordering::Acquire)
     }
 
-    /// The lists that the object is started on, by address; 0: none.
-    pub(crate) fn owner(&self) -> usize {
-        self.owner.load(Ordering::Acquire)
+    /// Marks the object as started or stopped. `false`: it was so already.
+    pub(crate) fn set_started(&self, started: bool) -> bool {
+        self.started.swap(started, Ordering::AcqRel) != started
     }
 
-    /// Moves the object from one owner to another. `false`: it was not `from`'s.
-    pub(crate) fn change_owner(&self, from: usize, to: usize) -> bool {
-        self.owner.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire).is_ok()
+    /// Whether the source runs for this object on a processor, as far as the lists know: it was started
+    /// there, and neither stopped nor lost since. Any context.
+    ///
+    /// Tells, of an operation that failed somewhere, what it achieved elsewhere.
+    pub fn runs_on(&self, processor: ProcessorNumber) -> bool {
+        self.running(processor.group.into()) & mask_of(processor) != 0
+    }
+
+    /// The processors of a group on which the source runs for this object.
+    pub(crate) fn running(&self, group: usize) -> u64 {
+        self.running.get(group).map_or(0, |mask| mask.load(Ordering::Relaxed))
+    }
+
+    /// The source runs on these processors of a group: those that the object wants are its.
+    pub(crate) fn add_running(&self, group: usize, processors: u64) {
+        self.set_running(group, self.running(group) | (processors & self.wanted(group)));
+    }
+
+    /// The source runs on no other processors of a group than these.
+    pub(crate) fn keep_running(&self, group: usize, processors: u64) {
+        self.set_running(group, self.running(group) & processors);
+    }
+
+    fn set_running(&self, group: usize, processors: u64) {
+        if let Some(mask) = self.running.get(group) {
+            mask.store(processors, Ordering::Relaxed);
+        }
     }
 
     /// Which interrupts can concern the object.
@@ -238,14 +299,9 @@ impl<'b> ProfileObject<'b> {
         }
     }
 
-    /// Whether the source must run on a processor for this object.
-    pub(crate) fn is_wanted_on(&self, processor: ProcessorNumber) -> bool {
-        self.counting().is_none_or(|basic| basic.affinity.contains(processor))
-    }
-
-    /// The processors on which the source must run for this object.
-    pub(crate) fn processors(&self, active: Affinity) -> Affinity {
-        self.counting().map_or(active, |basic| basic.affinity.intersection(active))
+    /// The processors of a group on which the source is to run for this object while they are active.
+    pub(crate) fn wanted(&self, group: usize) -> u64 {
+        self.counting().map_or(u64::MAX, |basic| basic.affinity.mask(group))
     }
 
     /// Calls a callback object back.
@@ -288,8 +344,12 @@ impl<'b> ProfileObject<'b> {
             process: self.process.map_or(0, ProcessId::get),
             role,
             affinity: match &self.action {
-                Action::Basic(b) if self.rules.version.has_source_and_affinity() => b.affinity,
-                _ => Affinity::EMPTY,
+                Action::Basic(Basic { affinity: Affinity::ALL, .. }) => {
+                    let layout = self.rules.version.layout(self.rules.width);
+                    layout.map_or(Affinity::ALL, Layout::processors)
+                }
+                Action::Basic(basic) => basic.affinity,
+                Action::Callback(_) => Affinity::EMPTY,
             },
             source: self.source(),
             started: self.is_started(),

@@ -3,7 +3,9 @@
 //! The lists exist twice, as two generations of an index. An interrupt marks its processor, looks up
 //! which generation is current, and reads that one; a writer fills the other, makes it current, and
 //! then waits until no processor can still be reading the old one. So the interrupt path is
-//! wait-free, and what was removed is nobody's once `stop` returns.
+//! wait-free, and what was removed is the caller's alone once `stop` returns.
+
+mod write;
 
 use core::cell::Cell;
 use core::sync::atomic::Ordering;
@@ -11,18 +13,20 @@ use core::sync::atomic::Ordering;
 use critical_section::Mutex;
 use pmu_core::{InterruptFrame, KProfileSource, ProcessId, ProcessorNumber};
 
+use crate::affinity::mask_of;
 use crate::index::Index;
-use crate::marks::{Entered, Mark, Statistics, wait_until_left};
+use crate::marks::{Entered, Mark, Statistics};
 use crate::object::{Basic, Outcome};
-use crate::sync::{AtomicUsize, UnsafeCell, array_of, const_fn, exclusively, spin_loop};
-use crate::{Affinity, ProfileError, ProfileHardware, ProfileObject, Rules};
+use crate::sync::{AtomicUsize, UnsafeCell, array_of, const_fn};
+use crate::{ProfileError, ProfileHardware, ProfileObject, Rules};
+use write::WriteGuard;
 
 /// The started profile objects of a system: each process's list and the global list, for at most `N`
-/// objects on processors whose [index](ProcessorNumber::index) is below `P`.
+/// objects on processors whose [index](ProcessorNumber::index) is below `P`. Nothing is started on others.
 ///
-/// Starting and stopping are serialised: who comes second waits, spinning. On one processor with
-/// priorities, keep the tasks that do so from preempting each other. The flag that tells is guarded by
-/// [`critical_section`], for which every kernel provides the implementation.
+/// Starting and stopping are serialized: concurrent callers spin until the first one is done. On one
+/// processor with priorities, keep the tasks that do so from preempting each other. The flag that tells is
+/// guarded by [`critical_section`], for which every kernel provides the implementation.
 ///
 /// Everything is inside; a `static` is the usual place:
 ///
@@ -41,11 +45,8 @@ pub struct Profiles<const N: usize, const P: usize> {
     /// Which of a mark's two counts examinations enter.
     epoch: AtomicUsize,
     started: AtomicUsize,
-    /// The processors on which the hardware runs for the started objects that want it. Belongs to
-    /// the one who changes the lists.
-    processors: UnsafeCell<Affinity>,
-    /// Whether somebody is changing the lists.
-    changing: Mutex<Cell<bool>>,
+    /// Whether there is a write guard.
+    writing: Mutex<Cell<bool>>,
 }
 
 /// One state of the lists.
@@ -130,14 +131,16 @@ impl From<Tally> for Examination {
 
 impl<const N: usize, const P: usize> Profiles<N, P> {
     const_fn! {
-        /// Empty lists that behave like the latest Windows, correctly.
+        /// Empty lists that behave like the latest Windows, correctly: those of
+        /// [`Rules::LATEST`].
         pub const fn new() -> Self {
             Self::with_rules(Rules::LATEST)
         }
     }
 
     const_fn! {
-        /// Empty lists of a given Windows. Objects for them are created with the same rules.
+        /// Empty lists of a given Windows. They take objects that were created with the same rules, and
+        /// refuse others ([`OtherRules`](ProfileError::OtherRules)).
         pub const fn with_rules(rules: Rules) -> Self {
             Self {
                 rules,
@@ -145,9 +148,8 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
                 current: AtomicUsize::new(0),
                 epoch: AtomicUsize::new(0),
                 started: AtomicUsize::new(0),
-                processors: UnsafeCell::new(Affinity::EMPTY),
                 marks: array_of!(Mark::new()),
-                changing: Mutex::new(Cell::new(false)),
+                writing: Mutex::new(Cell::new(false)),
             }
         }
     }
@@ -241,12 +243,15 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
         &self.generations.get(number & 1).unwrap_or(even).0
     }
 
-    /// Starts a profile: starts the source on each processor that wants it first, then puts the
-    /// object at its list's end.
+    /// Starts a profile: starts the source on each of its active processors on which it does not run yet,
+    /// then puts the object at its list's end. Other objects and other processors are not touched.
+    ///
+    /// # Context
+    /// Task.
     ///
     /// # Errors
-    /// See [`ProfileError`]; nothing is changed, except that a counter that
-    /// [faulted](pmu_core::InterfaceError::Faulted) stays so. Task context.
+    /// See [`ProfileError`]. The object is started on all of its active processors or on none: nothing is
+    /// changed, except that a counter that [faulted](pmu_core::InterfaceError::Faulted) stays so.
     pub fn start<H: ProfileHardware>(
         &self,
         object: &'static ProfileObject<'static>,
@@ -258,121 +263,48 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
 
     /// [Starts](Self::start) a profile object that does not live forever.
     ///
+    /// # Errors
+    /// As [`start`](Self::start).
+    ///
     /// # Safety
     /// Unless this fails, until [`stop`](Self::stop) of the object on these lists, wherever they are
     /// moved, has returned anything but
     /// [`WrongContext`](ProfileError::WrongContext) or
     /// [`OnAnotherList`](ProfileError::OnAnotherList):
-    /// - the object is not moved or dropped, by unwinding neither;
+    /// - the object is neither moved nor dropped, not even by unwinding;
     /// - its buffer, or its callback, is not freed.
     pub unsafe fn start_borrowed<H: ProfileHardware>(
         &self,
         object: &ProfileObject<'_>,
         hardware: &mut H,
     ) -> Result<(), ProfileError> {
-        let change = self.change(hardware)?;
-        let me = self.address();
-        match object.owner() {
-            0 => {}
-            owner if owner == me => return Err(ProfileError::AlreadyStarted),
-            _ => return Err(ProfileError::OnAnotherList),
-        }
-        if change.lists().len() >= N {
-            return Err(ProfileError::AtLimit);
-        }
-        change.follow_processors(hardware)?;
-        let active = hardware.active_processors();
-        let wanted = object.processors(active);
-        if wanted.is_empty() {
-            return Err(ProfileError::NoProcessor);
-        }
-        if let Some(beyond) = wanted.difference(Affinity::first(P)).iter().next() {
-            return Err(ProfileError::ProcessorBeyondLists(beyond));
-        }
-        // Lists elsewhere may be taking the object at the same time; the first wins.
-        if !object.change_owner(0, me) {
-            return Err(ProfileError::OnAnotherList);
-        }
-        let source = object.source();
-        let first = wanted.difference(change.processors_of(source, active));
-        let mut started = Affinity::EMPTY;
-        for processor in first.iter() {
-            if let Err(error) = hardware.start(processor, source) {
-                object.change_owner(me, 0);
-                let error = ProfileError::Hardware { processor, error };
-                return Err(undo(hardware, started, source).err().unwrap_or(error));
-            }
-            started = started.union(Affinity::of(processor));
-        }
-        let pointer = core::ptr::from_ref(object).cast::<ProfileObject<'static>>();
-        let basic = object.counting().map(|basic| core::ptr::from_ref(basic).cast());
-        let range = basic.zip(object.range());
-        change.replace(|lists, from| lists.fill_with(from, pointer, object.key(), range));
-        Ok(())
+        let guard = self.write(hardware)?;
+        // SAFETY: the caller's promise.
+        unsafe { guard.start(object, hardware) }
     }
 
     /// Stops a profile: takes the object off its list, waits until no processor can be looking at
-    /// it, and stops the source on each processor that nobody else wants it on. Afterwards the
+    /// it, and stops the source on each processor where no other object has it. Afterwards the
     /// object and its buffer are the caller's alone.
+    ///
+    /// # Context
+    /// Task.
     ///
     /// # Errors
     /// See [`ProfileError`]. With [`Hardware`](ProfileError::Hardware) the object is stopped all the
-    /// same. Task context.
+    /// same.
     pub fn stop<H: ProfileHardware>(
         &self,
         object: &ProfileObject<'_>,
         hardware: &mut H,
     ) -> Result<(), ProfileError> {
-        let change = self.change(hardware)?;
-        self.stop_with(&change, object, hardware)
+        self.write(hardware)?.stop(object, hardware)
     }
 
-    fn stop_with<H: ProfileHardware>(
-        &self,
-        change: &Change<'_, N, P>,
-        object: &ProfileObject<'_>,
-        hardware: &mut H,
-    ) -> Result<(), ProfileError> {
-        let me = self.address();
-        match object.owner() {
-            0 => return Err(ProfileError::NotStarted),
-            owner if owner == me => {}
-            _ => return Err(ProfileError::OnAnotherList),
-        }
-        let pointer = core::ptr::from_ref(object).cast::<ProfileObject<'static>>();
-        // Lists that were moved, and others that took their place, have one address.
-        if !change.objects().any(|listed| core::ptr::eq(listed, pointer)) {
-            return Err(ProfileError::OnAnotherList);
-        }
-        change.replace(|lists, from| lists.fill_without(from, pointer));
-        let active = change.known_processors().intersection(hardware.active_processors());
-        let source = object.source();
-        let last = object.processors(active).difference(change.processors_of(source, active));
-        let mut outcome = Ok(());
-        for processor in last.iter() {
-            let stopped = hardware.stop(processor, source);
-            outcome =
-                outcome.and(stopped.map_err(|error| ProfileError::Hardware { processor, error }));
-        }
-        object.change_owner(me, 0);
-        outcome
-    }
-
-    /// Starts what the started profiles want on processors that became active since profiles were
-    /// last started. A kernel that brings processors up later calls this then; otherwise the next
-    /// start does it. It also calls this when a processor has shut its session down and is no longer
-    /// active, before that becomes active again: what returns unnoticed is taken to run still.
+    /// Stops every profile of a process, which is about to end.
     ///
-    /// # Errors
-    /// See [`ProfileError`]. On the processor that it names, nothing was started. Task context.
-    pub fn update_processors<H: ProfileHardware>(
-        &self,
-        hardware: &mut H,
-    ) -> Result<(), ProfileError> {
-        self.change(hardware)?.follow_processors(hardware)
-    }
-
-    /// Stops every profile of a process, which is about to end. Task context.
+    /// # Context
+    /// Task.
     ///
     /// # Errors
     /// The first error of the hardware; every object was stopped all the same.
@@ -382,14 +314,55 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
         process: ProcessId,
         hardware: &mut H,
     ) -> Result<(), ProfileError> {
-        let change = self.change(hardware)?;
+        let guard = self.write(hardware)?;
         let mut outcome = Ok(());
-        loop {
-            let Some(object) = change.objects().find(|o| o.process() == Some(process)) else {
-                return outcome;
-            };
-            outcome = outcome.and(self.stop_with(&change, object, hardware));
+        while let Some(object) = guard.objects().find(|o| o.process() == Some(process)) {
+            outcome = outcome.and(guard.stop(object, hardware));
         }
+        outcome
+    }
+
+    /// Starts what the started profiles want and do not have: on processors that became active, and where
+    /// a source could not be started before. Call it when a processor came up with its session
+    /// initialized, and when one went down.
+    ///
+    /// A processor that this call, or any other that starts or stops, sees inactive is known to run
+    /// nothing any more. One that went down and came back between two calls is taken to run what it ran:
+    /// say so with [`restart_processor`](Self::restart_processor).
+    ///
+    /// # Context
+    /// Task.
+    ///
+    /// # Errors
+    /// See [`ProfileError`]: what failed first. Each source on each processor stands for itself: all
+    /// others were started, and what failed is tried again by the next call.
+    /// [`ProfileObject::runs_on`] tells what an object has.
+    pub fn update_processors<H: ProfileHardware>(
+        &self,
+        hardware: &mut H,
+    ) -> Result<(), ProfileError> {
+        let guard = self.write(hardware)?;
+        guard.start_missing(|group| guard.active().mask(group), hardware)
+    }
+
+    /// Starts again what the started profiles want on a processor that lost its state: it went down and
+    /// came back, or its session was shut down and is another one now. Of a processor that is not active,
+    /// only takes note.
+    ///
+    /// # Context
+    /// Task. On the processor nothing runs that a profile started.
+    ///
+    /// # Errors
+    /// As [`update_processors`](Self::update_processors), of this processor.
+    pub fn restart_processor<H: ProfileHardware>(
+        &self,
+        processor: ProcessorNumber,
+        hardware: &mut H,
+    ) -> Result<(), ProfileError> {
+        let guard = self.write(hardware)?;
+        let there = |group| if group == processor.group.into() { mask_of(processor) } else { 0 };
+        guard.keep_running(|group| !there(group));
+        guard.start_missing(|group| guard.active().mask(group) & there(group), hardware)
     }
 
     /// How many objects are started. Any context.
@@ -404,21 +377,17 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
         total
     }
 
-    fn address(&self) -> usize {
-        core::ptr::from_ref(self) as usize
-    }
-
-    /// Becomes the one who changes the lists, waiting for whoever does so now; refuses interrupts,
-    /// which could wait for the task that they interrupted, and callbacks, which would wait for themselves.
-    fn change<H: ProfileHardware>(&self, hardware: &H) -> Result<Change<'_, N, P>, ProfileError> {
+    /// Takes the right to write the lists, after whoever has it now; refuses interrupts, which could wait
+    /// for the task that they interrupted, and callbacks, which would wait for themselves.
+    fn write<H: ProfileHardware>(
+        &self,
+        hardware: &H,
+    ) -> Result<WriteGuard<'_, N, P>, ProfileError> {
         let mark = self.marks.get(hardware.this_processor().index());
         if hardware.in_interrupt() || mark.is_some_and(Mark::is_under_way) {
             return Err(ProfileError::WrongContext);
         }
-        while exclusively(|cs| self.changing.borrow(cs).replace(true)) {
-            spin_loop();
-        }
-        Ok(Change { profiles: self })
+        Ok(WriteGuard::take(self, hardware))
     }
 }
 
@@ -436,122 +405,4 @@ impl<const N: usize, const P: usize> Default for Profiles<N, P> {
     fn default() -> Self {
         Self::new()
     }
-}
-
-/// The right to change the lists.
-struct Change<'p, const N: usize, const P: usize> {
-    profiles: &'p Profiles<N, P>,
-}
-
-impl<const N: usize, const P: usize> Change<'_, N, P> {
-    /// The lists as they are; nobody else writes them meanwhile.
-    fn lists(&self) -> &Index<N> {
-        let current = self.profiles.current.load(Ordering::Relaxed);
-        // SAFETY: only who holds the right to change writes an index, and that is not done while this
-        // borrow of the right lives: `replace` writes the other generation.
-        self.profiles.generation(current).with(|lists| unsafe { &*lists })
-    }
-
-    fn objects(&self) -> impl Iterator<Item = &ProfileObject<'static>> {
-        // SAFETY: the index is current.
-        self.lists().objects().map(|object| unsafe { listed(object) })
-    }
-
-    /// The processors on which the started objects want a source.
-    fn processors_of(&self, source: KProfileSource, active: Affinity) -> Affinity {
-        self.objects()
-            .filter(|object| object.source() == source)
-            .fold(Affinity::EMPTY, |wanted, object| wanted.union(object.processors(active)))
-    }
-
-    fn known_processors(&self) -> Affinity {
-        // SAFETY: it belongs to the one who holds the right to change, and no reference to it stays.
-        self.profiles.processors.with(|processors| unsafe { *processors })
-    }
-
-    /// Starts what is wanted on processors that became active, and forgets those that no longer are.
-    fn follow_processors<H: ProfileHardware>(&self, hardware: &mut H) -> Result<(), ProfileError> {
-        let active = hardware.active_processors();
-        let mut known = self.known_processors().intersection(active);
-        let mut outcome = Ok(());
-        for processor in active.difference(known).iter() {
-            match self.start_all(processor, hardware) {
-                Ok(()) => known = known.union(Affinity::of(processor)),
-                Err(error) => outcome = outcome.and(Err(error)),
-            }
-        }
-        // SAFETY: as in `known_processors`.
-        self.profiles.processors.with_mut(|processors| unsafe { *processors = known });
-        outcome
-    }
-
-    /// Starts every source that is wanted on a processor where nothing runs.
-    fn start_all<H: ProfileHardware>(
-        &self,
-        processor: ProcessorNumber,
-        hardware: &mut H,
-    ) -> Result<(), ProfileError> {
-        let wanted = || {
-            let wanting = self.objects().filter(|object| object.is_wanted_on(processor));
-            wanting.map(ProfileObject::source)
-        };
-        let is_first = |count, source| wanted().take(count).all(|earlier| earlier != source);
-        for (count, source) in wanted().enumerate().filter(|(count, s)| is_first(*count, *s)) {
-            if let Err(error) = hardware.start(processor, source) {
-                let mut failure = ProfileError::Hardware { processor, error };
-                for (_, source) in
-                    wanted().take(count).enumerate().filter(|(n, s)| is_first(*n, *s))
-                {
-                    let undone = undo(hardware, Affinity::of(processor), source);
-                    failure = undone.err().unwrap_or(failure);
-                }
-                return Err(failure);
-            }
-        }
-        Ok(())
-    }
-
-    /// Replaces the current generation by one that `fill` makes of it, and waits until nobody reads
-    /// the old one.
-    fn replace(&self, fill: impl FnOnce(&mut Index<N>, &Index<N>)) {
-        let profiles = self.profiles;
-        let old = profiles.current.load(Ordering::Relaxed);
-        let new = old ^ 1;
-        let length = profiles.generation(new).with_mut(|lists| {
-            // SAFETY: this is who holds the right to change; the other generation is not current, and
-            // when it ceased to be, this function waited until nobody read it.
-            let lists = unsafe { &mut *lists };
-            lists.source_mask = source_mask(profiles.rules);
-            fill(lists, self.lists());
-            lists.len()
-        });
-        profiles.started.store(length, Ordering::Relaxed);
-        profiles.current.swap(new, Ordering::AcqRel);
-        wait_until_left(&profiles.marks, &profiles.epoch);
-    }
-}
-
-impl<const N: usize, const P: usize> Drop for Change<'_, N, P> {
-    fn drop(&mut self) {
-        exclusively(|cs| self.profiles.changing.borrow(cs).set(false));
-    }
-}
-
-/// Which bits of a source's number tell sources apart: before version 3.51, all are one.
-const fn source_mask(rules: Rules) -> u32 {
-    if rules.version.has_source_and_affinity() { u32::MAX } else { 0 }
-}
-
-/// Stops a source where it was just started. If that fails too, its error is the one to report.
-fn undo<H: ProfileHardware>(
-    hardware: &mut H,
-    started: Affinity,
-    source: KProfileSource,
-) -> Result<(), ProfileError> {
-    let mut outcome = Ok(());
-    for processor in started.iter() {
-        let stopped = hardware.stop(processor, source);
-        outcome = outcome.and(stopped.map_err(|error| ProfileError::Hardware { processor, error }));
-    }
-    outcome
 }

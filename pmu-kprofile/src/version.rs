@@ -1,5 +1,7 @@
 //! Which Windows to be like, where versions differ.
 
+use core::fmt;
+
 use crate::layout::Layout;
 
 /// A version of Windows at which something of profiling changed.
@@ -131,6 +133,17 @@ impl WindowsVersion {
         self as u8 >= Self::Windows8 as u8 && (self as u8) < Self::Windows10v1809 as u8
     }
 
+    /// Whether interrupts of `ProfileTime` can be traced as sampled profiles. Before Windows 8 that takes
+    /// no profile object; what is traced is the same.
+    pub const fn traces_sampled_profile(self) -> bool {
+        self as u8 >= Self::WindowsXp as u8
+    }
+
+    /// Whether interrupts of counters can be traced as PMC interrupts.
+    pub const fn traces_pmc_interrupts(self) -> bool {
+        self as u8 >= Self::Windows8 as u8
+    }
+
     /// Whether there are callback objects.
     pub const fn has_callback_objects(self) -> bool {
         self as u8 >= Self::Windows8 as u8
@@ -187,5 +200,11 @@ impl Rules {
 impl Default for Rules {
     fn default() -> Self {
         Self::LATEST
+    }
+}
+
+impl fmt::Display for Rules {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-bit {:?}", 8 * self.width.bytes(), self.version)
     }
 }

@@ -1,6 +1,7 @@
 //! The model as a backend for tests of drivers: it counts and records accesses, refuses what a driver
 //! must not do, fails on demand, and interrupts.
 
+mod deviation;
 mod machine;
 mod plan;
 mod trace;
@@ -8,18 +9,35 @@ mod trace;
 use core::cell::{Cell, RefCell};
 
 use pmu_core::{
-    Interval, MsrAddress, MsrBackend, MsrErrorKind, MsrOperation, Platform, PmcIndex,
+    Interval, MsrAddress, MsrBackend, MsrErrorKind, MsrOperation, MsrUpdate, Platform, PmcIndex,
     TimerUnavailable,
 };
 
+pub use deviation::{Deviation, Deviations};
 pub use machine::MockMachine;
 use plan::Plan;
 pub use plan::{Fault, PmiFault};
 pub use trace::{Accesses, Breach, Record, Trace};
 
-use crate::{Delivery, Feed, Mode, PerformanceEntry, PmiOutcome, Read, VirtualPmu, Write};
+use crate::{
+    Advanced, Configuration, Delivery, Feed, Mode, PerformanceEntry, PmiOutcome, Read, Vendor,
+    VirtualPmu, Write,
+};
 
-/// A handler of the performance interrupt.
+/// `IA32_MISC_ENABLE`, its bit that PEBS is unavailable, and `IA32_PEBS_ENABLE`.
+const MISC_ENABLE: u32 = 0x1A0;
+const PEBS_UNAVAILABLE: u64 = 1 << 12;
+const PEBS_ENABLE: u32 = 0x3F1;
+/// `IA32_DEBUGCTL`, and its bit that freezes the counters.
+const DEBUGCTL: u32 = 0x1D9;
+const FREEZE_COUNTERS: u64 = 1 << 12;
+/// The status bit of frozen counters, of both vendors, and the registers that clear it.
+const FROZEN: u64 = 1 << 59;
+const ACKNOWLEDGE: [u32; 2] = [0x390, 0xC000_0302];
+/// The mask bit of the local APIC's entry.
+const MASKED: u32 = 1 << 16;
+
+/// A handler of the performance interrupt, or what is to happen before an access.
 type Handler<'h, const T: usize> = &'h dyn Fn(&MockMsr<'h, T>);
 
 /// One processor with a software PMU, for a driver to run on; it keeps the last `T` accesses.
@@ -54,6 +72,16 @@ pub struct MockMsr<'h, const T: usize = 64> {
     timer: Cell<Option<Interval>>,
     handler: Cell<Option<Handler<'h, T>>>,
     handled: Cell<u32>,
+    /// The handler runs, and an interrupt that waits for its end.
+    handling: Cell<bool>,
+    latched: Cell<bool>,
+    /// Counters that overflowed since an interrupt was last delivered.
+    overflowed: Cell<u64>,
+    before_access: Cell<Option<Handler<'h, T>>>,
+    deviations: Deviations,
+    while_serviced: Cell<Option<Feed>>,
+    /// `IA32_PEBS_ENABLE`, where there is PEBS.
+    precise: Cell<u64>,
     /// What of `IA32_MISC_ENABLE` and `IA32_DEBUGCTL` is not the PMU's.
     shared: Cell<[u64; 2]>,
 }
@@ -73,6 +101,13 @@ impl<'h, const T: usize> MockMsr<'h, T> {
             timer: Cell::new(None),
             handler: Cell::new(None),
             handled: Cell::new(0),
+            handling: Cell::new(false),
+            latched: Cell::new(false),
+            overflowed: Cell::new(0),
+            before_access: Cell::new(None),
+            deviations: Deviations::NONE,
+            while_serviced: Cell::new(None),
+            precise: Cell::new(0),
             shared: Cell::new([0; 2]),
         }
     }
@@ -82,6 +117,77 @@ impl<'h, const T: usize> MockMsr<'h, T> {
         let mut mock = Self::new(pmu);
         mock.strict = Cell::new(true);
         mock
+    }
+
+    /// The same processor on a platform with these deviations.
+    pub fn deviating(mut self, deviations: Deviations) -> Self {
+        self.deviations = deviations;
+        let left = |deviation| deviations.contains(deviation);
+        let pmu = self.pmu.get_mut();
+        let amd = pmu.vendor() == Vendor::Amd;
+        let model = &mut pmu.model;
+        let own = model.layout.global & 0xFF;
+        if left(Deviation::LeftRunning) {
+            for counter in 0..8 {
+                // Cycles, at every privilege, interrupting; a few short of the overflow.
+                let event = if amd { 0x76 } else { 0x3C };
+                if model.set_select(&crate::AllowAll, counter, 0x53_0000 | event) {
+                    let value = model.layout.masks[0] - 10;
+                    model.set_counter(counter, value);
+                }
+            }
+            model.global_control |= own;
+        }
+        if left(Deviation::LeftOverflowed) {
+            model.global_status |= own;
+        }
+        if left(Deviation::LeftFrozen) && model.layout.global != 0 {
+            if !amd && !left(Deviation::NarrowAcknowledge) {
+                model.debug_control |= FREEZE_COUNTERS;
+            }
+            if amd || model.layout.freezes_by_status {
+                model.global_status |= FROZEN;
+            } else {
+                model.global_control = 0;
+            }
+        }
+        if left(Deviation::LeftPrecise) && !amd {
+            self.precise.set(0xFF);
+        }
+        self
+    }
+
+    /// The platform's deviations.
+    pub fn deviations(&self) -> Deviations {
+        self.deviations
+    }
+
+    /// The processor loses its registers' contents, and its local APIC's, as in suspend.
+    pub fn lose_registers(&self) {
+        self.pmu.borrow_mut().reset();
+        self.entry.set(MASKED);
+        self.shared.set([0; 2]);
+        self.precise.set(0);
+    }
+
+    /// Sets what passes while the driver next [reports](Self::reported) an overflow, on a platform where
+    /// counters [overflow while serviced](Deviation::OverflowsWhileServiced).
+    pub fn pass_while_serviced(&self, feed: Feed) {
+        self.while_serviced.set(Some(feed));
+    }
+
+    /// To be called where the driver reports an overflow: what the platform has in store for that moment.
+    pub fn reported(&self) {
+        if self.deviations.contains(Deviation::OverflowsWhileServiced)
+            && let Some(mut feed) = self.while_serviced.take()
+        {
+            self.advance(&mut feed);
+        }
+    }
+
+    /// Calls `before` before each access, and before the local APIC's entry is unmasked.
+    pub fn on_access(&self, before: Handler<'h, T>) {
+        self.before_access.set(Some(before));
     }
 
     /// Looks at the PMU, or changes it behind the driver's back.
@@ -163,12 +269,26 @@ impl<'h, const T: usize> MockMsr<'h, T> {
 
     /// Lets all of `feed` happen, and interrupts where counters overflow.
     pub fn advance(&self, feed: &mut Feed) {
+        let late = self.deviations.contains(Deviation::ServicesLate);
+        let mut pmi = false;
         while !feed.is_empty() {
-            let advanced = self.pmu.borrow_mut().advance(feed);
-            if advanced.pmi {
+            pmi |= self.pass(feed).pmi;
+            if pmi && !late {
                 self.interrupt();
+                pmi = false;
             }
         }
+        if pmi {
+            self.interrupt();
+        }
+    }
+
+    /// Lets `feed` happen up to the first overflow that interrupts, and does not [deliver](Self::deliver) the
+    /// interrupt yet.
+    pub fn pass(&self, feed: &mut Feed) -> Advanced {
+        let advanced = self.pmu.borrow_mut().advance(feed);
+        self.overflowed.set(self.overflowed.get() | advanced.overflowed);
+        advanced
     }
 
     /// An interrupt is pending: delivers it, or what the plan has in store for it.
@@ -180,18 +300,59 @@ impl<'h, const T: usize> MockMsr<'h, T> {
         }
     }
 
-    fn deliver(&self) {
+    /// Delivers the interrupt that the PMU raised, if it did and the entry is not masked.
+    pub fn deliver(&self) {
+        let overflowed = self.overflowed.take();
+        if self.precise.get() & overflowed != 0 {
+            // A record was written instead.
+            self.pmu.borrow_mut().init();
+        }
         let outcome = self.pmu.borrow_mut().deliver_pmi(&mut Entry(&self.entry));
         if let PmiOutcome::Raised(_) = outcome {
+            if self.deviations.contains(Deviation::MasksOnDelivery) {
+                self.entry.set(self.entry.get() | MASKED);
+            }
+            let second = self.deviations.contains(Deviation::LatchesSecondInterrupt)
+                && overflowed.count_ones() > 1;
+            self.execute_handler(second);
+        }
+    }
+
+    /// Interrupts the processor, whatever the PMU says: an NMI of another source. `false`: it waits for the
+    /// end of the one that is handled.
+    pub fn interrupt_from_elsewhere(&self) -> bool {
+        self.execute_handler(false)
+    }
+
+    /// Executes the handler, unless it is being executed: then one interrupt is latched.
+    fn execute_handler(&self, second: bool) -> bool {
+        let outer = self.handling.get();
+        if second {
+            self.latched.set(true);
+        }
+        if outer && !self.deviations.contains(Deviation::NestsInterrupts) {
+            self.latched.set(true);
+            return false;
+        }
+        self.handling.set(true);
+        loop {
             self.handled.set(self.handled.get().saturating_add(1));
             if let Some(handler) = self.handler.get() {
                 handler(self);
             }
+            if outer || !self.latched.take() {
+                break;
+            }
         }
+        self.handling.set(outer);
+        true
     }
 
     /// What comes before an access: the interrupts that are due, and the fault that is.
     fn before(&self, operation: MsrOperation, register: u32) -> Option<Fault> {
+        if let Some(before) = self.before_access.get() {
+            before(self);
+        }
         let due = |cell: &Cell<u32>| {
             let left = cell.get();
             cell.set(left.saturating_sub(1));
@@ -199,8 +360,10 @@ impl<'h, const T: usize> MockMsr<'h, T> {
         };
         if due(&self.plan.interrupt_in) {
             let mut pmu = self.pmu.borrow_mut();
+            let before = pmu.model.global_status;
             pmu.model.overflow_all();
             pmu.model.pmi_pending = true;
+            self.overflowed.set(self.overflowed.get() | pmu.model.global_status & !before);
             drop(pmu);
             self.interrupt();
         }
@@ -233,17 +396,65 @@ impl<'h, const T: usize> MockMsr<'h, T> {
         self.shared.set(if register == 0x1A0 { [value, other] } else { [misc_enable, value] });
     }
 
+    /// What the platform answers instead of the manual. RDMSR has no value to write.
+    fn deviate(&self, register: u32, value: Option<u64>) -> Option<Result<u64, MsrErrorKind>> {
+        let deviates = |deviation| self.deviations.contains(deviation);
+        let refused = Some(Err(MsrErrorKind::GeneralProtection));
+        match (register, value) {
+            // The second counter, by each of its addresses.
+            (0xC2 | 0x4C2 | 0xC001_0005 | 0xC001_0203, _) if deviates(Deviation::DeadCounter) => {
+                Some(Ok(value.unwrap_or(0)))
+            }
+            (DEBUGCTL, Some(value)) if deviates(Deviation::IgnoresDebugControl) => Some(Ok(value)),
+            (DEBUGCTL, _) if deviates(Deviation::NarrowAcknowledge) => {
+                let [_, kept] = self.shared.get();
+                if let Some(value) = value {
+                    self.set_other_bits(register, value);
+                }
+                Some(Ok(value.unwrap_or(kept)))
+            }
+            (MISC_ENABLE, None) if deviates(Deviation::LeftPrecise) => {
+                match self.pmu.borrow().read(register) {
+                    Read::Shared { value, .. } => Some(Ok(value & !PEBS_UNAVAILABLE)),
+                    _ => None,
+                }
+            }
+            (PEBS_ENABLE, _) if deviates(Deviation::LeftPrecise) => {
+                if let Some(value) = value {
+                    self.precise.set(value);
+                }
+                Some(Ok(value.unwrap_or(self.precise.get())))
+            }
+            (register, Some(value)) if ACKNOWLEDGE.contains(&register) => {
+                if value & FROZEN != 0 && deviates(Deviation::NarrowAcknowledge) {
+                    return refused;
+                }
+                let mut pmu = self.pmu.borrow_mut();
+                if matches!(pmu.configuration(), Configuration::Amd(_)) && value & FROZEN != 0 {
+                    // The model does not freeze AMD's counters: they were left so.
+                    pmu.model.global_status &= !value;
+                    return Some(Ok(value));
+                }
+                None
+            }
+            _ => None,
+        }
+    }
+
+    /// RDMSR, or RDPMC, that `answer` answers where nothing goes wrong.
     fn finish_read(
         &self,
         operation: MsrOperation,
         register: u32,
-        fault: Option<Fault>,
+        deviation: Option<Result<u64, MsrErrorKind>>,
         answer: impl FnOnce(&VirtualPmu) -> Read,
     ) -> Result<u64, MsrErrorKind> {
-        let outcome = match fault {
-            Some(Fault::Ignored(_)) => Ok(0),
-            Some(_) => Err(MsrErrorKind::GeneralProtection),
-            None => match answer(&self.pmu.borrow()) {
+        let fault = self.before(operation, register);
+        let outcome = match (fault, deviation) {
+            (Some(Fault::Ignored(_)), _) => Ok(0),
+            (Some(_), _) => Err(MsrErrorKind::GeneralProtection),
+            (None, Some(answer)) => answer,
+            (None, None) => match answer(&self.pmu.borrow()) {
                 Read::Value(value) => Ok(value),
                 Read::Shared { value, mask } => Ok(self.other_bits(register) & !mask | value),
                 Read::GeneralProtection | Read::NotMine => {
@@ -255,23 +466,18 @@ impl<'h, const T: usize> MockMsr<'h, T> {
         self.record(operation, register, outcome);
         outcome
     }
-}
 
-impl<const T: usize> MsrBackend for MockMsr<'_, T> {
-    type Error = MsrErrorKind;
-
-    fn read(&self, address: MsrAddress) -> Result<u64, MsrErrorKind> {
-        let (operation, register) = (MsrOperation::Read, address.get());
-        let fault = self.before(operation, register);
-        self.finish_read(operation, register, fault, |pmu| pmu.read(register))
+    fn rdmsr(&self, register: u32) -> Result<u64, MsrErrorKind> {
+        let deviation = self.deviate(register, None);
+        self.finish_read(MsrOperation::Read, register, deviation, |pmu| pmu.read(register))
     }
 
-    fn write(&self, address: MsrAddress, value: u64) -> Result<(), MsrErrorKind> {
-        let (operation, register) = (MsrOperation::Write, address.get());
-        let done = match self.before(operation, register) {
-            Some(Fault::Ignored(_)) => true,
-            Some(_) => false,
-            None => {
+    fn wrmsr(&self, register: u32, value: u64) -> Result<(), MsrErrorKind> {
+        let operation = MsrOperation::Write;
+        let outcome = match self.before(operation, register) {
+            Some(Fault::Ignored(_)) => Ok(value),
+            Some(_) => Err(MsrErrorKind::GeneralProtection),
+            None => self.deviate(register, Some(value)).unwrap_or_else(|| {
                 let written = self.pmu.borrow_mut().write(register, value);
                 let done = matches!(written.answer, Write::Done | Write::Shared { .. });
                 if written.illegal != 0 || !done {
@@ -281,26 +487,58 @@ impl<const T: usize> MsrBackend for MockMsr<'_, T> {
                 if let Write::Shared { mask } = written.answer {
                     self.set_other_bits(register, value & !mask);
                 }
-                done
-            }
+                if done { Ok(value) } else { Err(MsrErrorKind::GeneralProtection) }
+            }),
         };
-        let outcome = if done { Ok(value) } else { Err(MsrErrorKind::GeneralProtection) };
         self.record(operation, register, outcome);
         outcome.map(|_| ())
     }
+}
+
+impl<const T: usize> MsrBackend for MockMsr<'_, T> {
+    type Error = MsrErrorKind;
+
+    fn read(&self, address: MsrAddress) -> Result<u64, MsrErrorKind> {
+        self.rdmsr(address.get())
+    }
+
+    fn write(&self, address: MsrAddress, value: u64) -> Result<(), MsrErrorKind> {
+        self.wrmsr(address.get(), value)
+    }
 
     fn read_pmc(&self, index: PmcIndex) -> Result<u64, MsrErrorKind> {
-        let (operation, register) = (MsrOperation::ReadPmc, index.get());
-        let fault = self.before(operation, register);
-        let mode = self.mode.get();
-        self.finish_read(operation, register, fault, |pmu| pmu.read_pmc(register, mode))
+        let (index, mode) = (index.get(), self.mode.get());
+        let dead = index == 1 && self.deviations.contains(Deviation::DeadCounter);
+        let deviation = dead.then_some(Ok(0));
+        self.finish_read(MsrOperation::ReadPmc, index, deviation, |pmu| pmu.read_pmc(index, mode))
+    }
+
+    /// As two accesses, of which each is counted, kept and interrupted.
+    fn update(&self, update: MsrUpdate) -> Result<u64, MsrErrorKind> {
+        let found = self.rdmsr(update.register())?;
+        if let Some(value) = update.apply(found) {
+            self.wrmsr(update.register(), value)?;
+        }
+        Ok(found)
     }
 }
 
 impl<const T: usize> Platform for MockMsr<'_, T> {
     /// As a non-maskable interrupt.
     fn unmask_performance_interrupt(&self) {
-        self.entry.set(0x400);
+        if let Some(before) = self.before_access.get() {
+            before(self);
+        }
+        let masked = self.entry.replace(0x400) & MASKED != 0;
+        if masked && self.deviations.contains(Deviation::RaisesOnUnmask) {
+            let mut pmu = self.pmu.borrow_mut();
+            let raises = pmu.vendor() == Vendor::Intel && pmu.model.global_status & !FROZEN != 0;
+            pmu.model.pmi_pending |= raises;
+            drop(pmu);
+            if raises {
+                self.interrupt();
+            }
+        }
     }
 
     fn start_profile_timer(&self, interval: Interval) -> Result<(), TimerUnavailable> {

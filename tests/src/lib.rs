@@ -5,10 +5,13 @@
 #[doc = include_str!("../../README.md")]
 struct Readme;
 
+pub mod deviations;
+mod processors;
 mod register_file;
 
 use std::collections::HashMap;
 
+pub use processors::{amd_processor, intel_processor};
 pub use register_file::{FakePlatform, Fault, RegisterFile};
 
 /// One row of a data file, by column name.

@@ -5,7 +5,7 @@ use core::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 
 use pmu_core::{
-    Interval, MsrAddress, MsrBackend, MsrErrorKind, Platform, PmcIndex, TimerUnavailable,
+    Interval, MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, Platform, PmcIndex, TimerUnavailable,
 };
 
 /// When accesses fail with #GP. Accesses are counted from 0.
@@ -135,6 +135,14 @@ impl MsrBackend for RegisterFile {
 
     fn read_pmc(&self, index: PmcIndex) -> Result<u64, MsrErrorKind> {
         self.access(self.first_counter + self.rdpmc_step * index.get(), None)
+    }
+
+    fn update(&self, update: MsrUpdate) -> Result<u64, MsrErrorKind> {
+        let found = self.access(update.register(), None)?;
+        if let Some(value) = update.apply(found) {
+            self.access(update.register(), Some(value))?;
+        }
+        Ok(found)
     }
 }
 

@@ -12,7 +12,7 @@ use pmu_core::{
     SavedCounter, SavedCounters, Session, Snapshot,
 };
 use pmu_intel::Emon;
-use pmu_tests::{FakePlatform, RegisterFile};
+use pmu_tests::{FakePlatform, RegisterFile, amd_processor, intel_processor};
 
 type Recorder = RecordingMsr<RegisterFile, 128>;
 
@@ -48,7 +48,7 @@ fn take(msr: &Recorder, platform: &FakePlatform) -> Cost {
     let mut cost = Cost { a: platform.unmasked.take(), ..Cost::default() };
     for access in &msr.take() {
         *match access.operation {
-            MsrOperation::Read => &mut cost.r,
+            MsrOperation::Read | MsrOperation::Update => &mut cost.r,
             MsrOperation::Write => &mut cost.w,
             MsrOperation::ReadPmc => &mut cost.p,
         } += 1;
@@ -58,6 +58,7 @@ fn take(msr: &Recorder, platform: &FakePlatform) -> Cost {
 
 /// A machine: its interface, its registers, and where the hardware says that counter 0 overflowed.
 struct Machine<I> {
+    processor: Snapshot,
     interface: I,
     registers: RegisterFile,
     freeze: bool,
@@ -66,18 +67,12 @@ struct Machine<I> {
 }
 
 fn intel(version: u32, freeze: bool) -> Machine<Emon> {
-    let snapshot = Snapshot::capture(move |leaf: u32, _: u32| {
-        let (eax, ebx, ecx, edx) = match leaf {
-            0 => (0x0A, 0x756E_6547, 0x6C65_746E, 0x4965_6E69),
-            0x0A => (0x0730_0800 | version, 0, 0, 0),
-            _ => (0, 0, 0, 0),
-        };
-        pmu_core::raw_cpuid::CpuIdResult { eax, ebx, ecx, edx }
-    });
+    let processor = intel_processor(version, 8);
     let registers = RegisterFile::intel(8, version >= 2);
     registers.set(0x1D9, 0);
     Machine {
-        interface: Emon::claim(&snapshot).unwrap(),
+        interface: Emon::claim(&processor).unwrap(),
+        processor,
         registers,
         freeze,
         counter_0: 0xC1,
@@ -87,16 +82,21 @@ fn intel(version: u32, freeze: bool) -> Machine<Emon> {
 }
 
 fn amd(core: bool, v2: bool) -> Machine<Amd64> {
-    let snapshot = Snapshot::capture(move |leaf: u32, _: u32| {
-        let (eax, ebx, ecx, edx) = match leaf {
-            0 => (1, 0x6874_7541, 0x444D_4163, 0x6974_6E65),
-            0x8000_0000 => (0x8000_0022, 0, 0, 0),
-            0x8000_0001 => (0, 0, u32::from(core) << 23, 1 << 29),
-            0x8000_0022 => (v2.into(), 6, 0, 0),
-            _ => (0, 0, 0, 0),
-        };
-        pmu_core::raw_cpuid::CpuIdResult { eax, ebx, ecx, edx }
+    amd_of(amd_processor(core, if v2 { 6 } else { 0 }), core, v2)
+}
+
+/// The same, in a virtual machine.
+fn amd_guest(core: bool, v2: bool) -> Machine<Amd64> {
+    let processor = amd_processor(core, if v2 { 6 } else { 0 });
+    let guest = Snapshot::capture(move |leaf, subleaf| {
+        let mut answer = processor.leaf(leaf, subleaf);
+        answer.ecx |= u32::from(leaf == 1) << 31;
+        answer
     });
+    amd_of(guest, core, v2)
+}
+
+fn amd_of(processor: Snapshot, core: bool, v2: bool) -> Machine<Amd64> {
     let registers = match (core, v2) {
         (false, _) => RegisterFile::amd(),
         (_, v2) => {
@@ -105,7 +105,8 @@ fn amd(core: bool, v2: bool) -> Machine<Amd64> {
         }
     };
     Machine {
-        interface: Amd64::claim(&snapshot).unwrap(),
+        interface: Amd64::claim(&processor).unwrap(),
+        processor,
         registers,
         freeze: false,
         counter_0: if core { 0xC001_0201 } else { 0xC001_0004 },
@@ -115,13 +116,12 @@ fn amd(core: bool, v2: bool) -> Machine<Amd64> {
 
 /// Costs of one overflow of `n` counters, of a switch out and in, and of one start more.
 fn measure<I: ProfileInterface>(machine: Machine<I>, n: usize) -> (Cost, Cost, Cost) {
-    let Machine { interface, registers, freeze, counter_0, status } = machine;
+    let Machine { processor, interface, registers, freeze, counter_0, status } = machine;
     let (msr, platform) = (Recorder::new(registers), FakePlatform::default());
     let memory = CounterMemory::<[CounterSlot; 8]>::new();
-    let mut session = interface.initialise(&msr, &platform, &memory).unwrap();
+    let mut session = interface.initialise(&processor, &msr, &platform, &memory).unwrap();
     if freeze {
-        // SAFETY: no processor is behind the registers.
-        unsafe { session.freeze_on_interrupt() }.unwrap();
+        session.freeze_on_interrupt().unwrap();
     }
     let sources: Vec<KProfileSource> =
         interface.sources().iter().skip(1).map(ProfileSource::source).take(n).collect();
@@ -173,6 +173,10 @@ fn operations_cost_what_the_table_says() {
         assert_eq!(measure(amd(false, false), n), legacy);
         assert_eq!(measure(amd(true, false), n), legacy);
         assert_eq!(measure(amd(true, true), n), (cost(1, 2, 0, 0), switch, start));
+        let legacy = (cost(0, 1, m, 1), switch_by_select, start);
+        assert_eq!(measure(amd_guest(false, false), n), legacy, "a hypervisor may mask the entry");
+        assert_eq!(measure(amd_guest(true, false), n), legacy);
+        assert_eq!(measure(amd_guest(true, true), n), (cost(1, 2, 0, 1), switch, start));
     }
 }
 
@@ -184,7 +188,9 @@ fn the_readmes_table_is_what_is_measured() {
         ("Intel, version 2 on", measure(intel(2, false), 4)),
         ("Intel, version 4 on, freezing", measure(intel(4, true), 4)),
         ("AMD, legacy and core extension", measure(amd(false, false), 4)),
+        ("AMD in a guest, legacy and core extension", measure(amd_guest(false, false), 4)),
         ("AMD, PerfMonV2", measure(amd(true, true), 4)),
+        ("AMD in a guest, PerfMonV2", measure(amd_guest(true, true), 4)),
     ];
     for (name, (pmi, switch, start)) in rows {
         let row = format!("| {name} | {pmi} | {switch} | {start} |");
@@ -203,8 +209,9 @@ mod switch {
     fn take_turns<I: ProfileInterface>(machine: Machine<I>, selects: [u32; 2]) {
         let (msr, platform) = (Recorder::new(machine.registers), FakePlatform::default());
         let memory = CounterMemory::<[CounterSlot; 8]>::new();
-        let interface = machine.interface;
-        let mut session: Control<'_, I> = interface.initialise(&msr, &platform, &memory).unwrap();
+        let (interface, processor) = (machine.interface, machine.processor);
+        let mut session: Control<'_, I> =
+            interface.initialise(&processor, &msr, &platform, &memory).unwrap();
         let [a, b, c] = [0x02, 0x06, 0x0B].map(|value| KProfileSource::new(value).unwrap());
         let (mut first, mut second) =
             (SavedCounters::<[SavedCounter; 8]>::new(), SavedCounters::<[SavedCounter; 8]>::new());
@@ -249,8 +256,9 @@ mod switch {
     fn pending<I: ProfileInterface>(machine: Machine<I>) {
         let (msr, platform) = (Recorder::new(machine.registers), FakePlatform::default());
         let memory = CounterMemory::<[CounterSlot; 8]>::new();
-        let interface = machine.interface;
-        let mut session: Control<'_, I> = interface.initialise(&msr, &platform, &memory).unwrap();
+        let (interface, processor) = (machine.interface, machine.processor);
+        let mut session: Control<'_, I> =
+            interface.initialise(&processor, &msr, &platform, &memory).unwrap();
         let source = KProfileSource::TOTAL_ISSUES;
         session.start(source).unwrap();
         msr.inner().set(machine.counter_0, 9);
@@ -264,7 +272,8 @@ mod switch {
         let expected = pmu_core::Overflow { source, events: 0x1_0000, counter: 0 };
         assert_eq!(*told.borrow(), [expected]);
         let acknowledged = u32::from(machine.status.is_some());
-        assert_eq!(take(&msr, &platform), cost(0, 1 + acknowledged, 1, 0));
+        // With a global control register, the select is looked at: an overflow, or registers lost?
+        assert_eq!(take(&msr, &platform), cost(acknowledged, 1 + acknowledged, 1, 0));
         // The interrupt comes after all: it finds nothing.
         let serviced = interface.service(&msr, &platform, &memory, |o| panic!("{o:?}")).unwrap();
         assert_eq!(serviced.overflows, 0);
@@ -292,9 +301,9 @@ mod freezing {
             machine.registers.set(0x1D9, before);
             let (msr, platform) = (machine.registers, FakePlatform::default());
             let memory = CounterMemory::<[CounterSlot; 8]>::new();
-            let mut session = machine.interface.initialise(&msr, &platform, &memory).unwrap();
-            // SAFETY: no processor is behind the registers.
-            unsafe { session.freeze_on_interrupt() }.unwrap();
+            let mut session =
+                machine.interface.initialise(&machine.processor, &msr, &platform, &memory).unwrap();
+            session.freeze_on_interrupt().unwrap();
             assert_eq!(msr.get(0x1D9), 1 << 12 | 0b11);
             msr.set(0x1D9, msr.get(0x1D9) & !1);
             session.shut_down().unwrap();
@@ -307,9 +316,9 @@ mod freezing {
         fn refused<I: ProfileInterface>(machine: Machine<I>) {
             let (msr, platform) = (machine.registers, FakePlatform::default());
             let memory = CounterMemory::<[CounterSlot; 8]>::new();
-            let mut session = machine.interface.initialise(&msr, &platform, &memory).unwrap();
-            // SAFETY: no processor is behind the registers.
-            let error = unsafe { session.freeze_on_interrupt() };
+            let mut session =
+                machine.interface.initialise(&machine.processor, &msr, &platform, &memory).unwrap();
+            let error = session.freeze_on_interrupt();
             assert_eq!(error, Err(pmu_core::InterfaceError::FreezeUnsupported));
         }
         refused(intel(1, false));

@@ -11,7 +11,8 @@ use std::thread;
 use std::time::Instant;
 
 use kprofile::{
-    FAULT, Frame, Machine, REFUSAL, buffer, counts, leak, process, processor, request, source, x64,
+    FAULT, Frame, Machine, Nothing, REFUSAL, VERSIONS, active, buffer, counts, everywhere, leak,
+    object, on, process, processor, request, source, unchanged, x64, x86,
 };
 use pmu_core::{InterfaceError, InterruptFrame, KProfileSource, ProcessorNumber};
 use pmu_kprofile::WindowsVersion::{self, Nt351, Windows8, Windows10v2004};
@@ -25,27 +26,6 @@ const TIME: KProfileSource = KProfileSource::TIME;
 
 /// Room for few objects, and for the processors of two groups.
 type Lists = Profiles<5, 70>;
-
-fn object<'b>(request: BasicProfile<'b>, machine: &Machine) -> ProfileObject<'b> {
-    ProfileObject::basic(Rules::LATEST, request, machine).expect("a good request")
-}
-
-/// A profile by `from` on `processors` of group 0.
-fn on(from: u32, processors: &[u8], machine: &Machine) -> &'static ProfileObject<'static> {
-    let affinity = processors.iter().map(|number| processor(0, *number)).collect();
-    let request =
-        BasicProfile { source: source(from), affinity: Some(affinity), ..request(buffer(1)) };
-    leak(object(request, machine))
-}
-
-/// That a refusal changed nothing: what runs, and how many objects are started.
-#[track_caller]
-fn unchanged<R>(lists: &Lists, machine: &mut Machine, act: impl FnOnce(&mut Machine) -> R) -> R {
-    let before = (machine.running(), lists.started(), lists.statistics());
-    let result = act(machine);
-    assert_eq!((machine.running(), lists.started(), lists.statistics()), before);
-    result
-}
 
 #[test]
 fn starting_twice_and_stopping_what_is_stopped_are_errors_that_change_nothing() {
@@ -113,22 +93,6 @@ fn an_object_without_an_active_processor_does_not_start() {
     let error = unchanged(lists, machine, |m| lists.start(object, m)).unwrap_err();
     assert_eq!((error, error.status()), (ProfileError::NoProcessor, None));
     assert!(!object.is_started());
-}
-
-/// The processors of the tests below: two groups of which not all is active.
-fn active() -> Affinity {
-    Affinity::of_group(0, 0b1011).union(Affinity::of_group(1, 0b10_0001))
-}
-
-/// A callback that does nothing.
-struct Nothing;
-
-impl ProfileCallback for Nothing {
-    fn profile_interrupt(&self, _: &dyn InterruptFrame, _: KProfileSource) {}
-}
-
-fn everywhere(from: u32, machine: &Machine) -> &'static ProfileObject<'static> {
-    leak(object(BasicProfile { source: source(from), ..request(buffer(1)) }, machine))
 }
 
 #[test]
@@ -226,74 +190,54 @@ fn a_source_runs_on_a_processor_from_the_first_object_that_wants_it_to_the_last(
     }
 }
 
-/// What runs after processors came and went must be what the started objects want.
 #[test]
-fn a_processor_that_becomes_active_gets_the_sources_that_are_started_from_then_on() {
-    let lists = leak(Lists::new());
-    let machine = &mut Machine::new(Affinity::first(1));
-    let callback = leak(ProfileObject::callback(Rules::LATEST, source(0x19), &Nothing).unwrap());
-    lists.start(callback, machine).unwrap();
-    machine.active = Affinity::first(2);
-    let later = on(0x19, &[1], machine);
-    lists.start(later, machine).unwrap();
-    assert_eq!(machine.running(), [(0, 0, 0x19), (0, 1, 0x19)]);
-    lists.stop(callback, machine).unwrap();
-    assert_eq!(machine.running(), [(0, 1, 0x19)]);
-    lists.stop(later, machine).unwrap();
-    assert_eq!(machine.running(), []);
+fn lists_refuse_an_object_that_was_made_under_other_rules() {
+    for of_lists in VERSIONS.map(x64) {
+        let lists = leak(Lists::with_rules(of_lists));
+        for of_object in VERSIONS.map(x64).into_iter().chain(VERSIONS.map(x86)) {
+            let machine = &mut Machine::new(Affinity::first(1));
+            let request = request(buffer(1));
+            let object = leak(ProfileObject::basic(of_object, request, machine).unwrap());
+            assert_eq!(object.rules(), of_object);
+            let outcome = lists.start(object, machine);
+            if of_lists == of_object {
+                assert_eq!(outcome, Ok(()));
+                lists.stop(object, machine).unwrap();
+                continue;
+            }
+            let refused = ProfileError::OtherRules { object: of_object, lists: of_lists };
+            assert_eq!((outcome, refused.status()), (Err(refused), None));
+            assert!(!object.is_started() && lists.started() == 0 && machine.changes == 0);
+        }
+    }
+    assert_eq!(Lists::new().rules(), Rules::LATEST);
+    let refused = ProfileError::OtherRules { object: x86(Nt351), lists: Rules::LATEST };
+    let told =
+        "the profile was created for 32-bit Nt351, and the lists are for 64-bit Windows10v2004";
+    assert_eq!(refused.to_string(), told);
 }
 
+/// The lists are where they were moved to, and so are the objects.
 #[test]
-fn processors_that_come_and_go_run_what_is_wanted_while_they_are_there() {
-    let lists = leak(Lists::new());
-    let machine = &mut Machine::new(Affinity::first(1));
-    let objects = [0x19, 0x19, 0x1A]
-        .map(|from| leak(ProfileObject::callback(Rules::LATEST, source(from), &Nothing).unwrap()));
+fn lists_that_were_moved_stop_their_objects() {
+    let machine = &mut Machine::new(active());
+    let mut lists = Lists::new();
+    let of_process = |from| {
+        let asked =
+            BasicProfile { process: process(3), source: source(from), ..request(buffer(1)) };
+        leak(object(asked, &Machine::new(active())))
+    };
+    let objects = [of_process(0x19), of_process(0x1A), of_process(0x1B)];
     for object in objects {
         lists.start(object, machine).unwrap();
     }
-    lists.start(on(0x1B, &[0], machine), machine).unwrap();
-    let alone = [(0, 0, 0x19), (0, 0, 0x1A), (0, 0, 0x1B)];
-    unchanged(lists, machine, |m| lists.update_processors(m)).unwrap();
-    assert_eq!(machine.running(), alone);
-
-    // The second source fails there: neither runs, until it is tried again.
-    machine.active = Affinity::first(2);
-    machine.counterless = Some(source(0x1A));
-    let failure = ProfileError::Hardware { processor: processor(0, 1), error: REFUSAL };
-    assert_eq!(unchanged(lists, machine, |m| lists.update_processors(m)), Err(failure));
-    assert_eq!(machine.running(), alone);
-    machine.counterless = None;
-    lists.update_processors(machine).unwrap();
-    let both = [alone.as_slice(), &[(0, 1, 0x19), (0, 1, 0x1A)]].concat();
-    assert_eq!(machine.running(), both);
-    unchanged(lists, machine, |m| lists.update_processors(m)).unwrap();
-
-    // Of two more, one fails and one does not.
-    machine.active = Affinity::first(4);
-    machine.refuses_start = Affinity::of(processor(0, 2));
-    let failure = ProfileError::Hardware { processor: processor(0, 2), error: REFUSAL };
-    assert_eq!(lists.update_processors(machine), Err(failure));
-    let three = [both.as_slice(), &[(0, 3, 0x19), (0, 3, 0x1A)]].concat();
-    assert_eq!(machine.running(), three);
-    machine.refuses_start = Affinity::EMPTY;
-    lists.update_processors(machine).unwrap();
-    assert_eq!(machine.running.len(), 9);
-
-    // They go, with their counters, and one comes back without.
-    machine.active = Affinity::first(1);
-    machine.running.retain(|(on, _)| on.number == 0);
-    unchanged(lists, machine, |m| lists.update_processors(m)).unwrap();
-    machine.active = Affinity::first(2);
-    lists.update_processors(machine).unwrap();
-    assert_eq!(machine.running(), both);
-
-    // What was never started on a processor is not stopped there.
-    machine.active = Affinity::first(3);
-    for object in objects {
-        lists.stop(object, machine).unwrap();
-    }
-    assert_eq!(machine.running(), [(0, 0, 0x1B)]);
+    let moved = core::mem::take(&mut lists);
+    assert_eq!(moved.start(objects[0], machine), Err(ProfileError::AlreadyStarted));
+    assert_eq!(lists.start(objects[0], machine), Err(ProfileError::OnAnotherList));
+    moved.stop(objects[0], machine).unwrap();
+    assert!(!objects[0].is_started());
+    moved.stop_process(process(3).unwrap(), machine).unwrap();
+    assert_eq!((machine.running(), moved.started()), (vec![], 0));
 }
 
 /// A process's profiles are stopped with it, and nobody else's.
@@ -920,17 +864,6 @@ fn after_stop_nobody_touches_the_buffer_and_every_hit_is_in_it() {
     assert!(machine.into_inner().unwrap().running.is_empty());
     assert_eq!(lists.started(), 0);
     assert!(hits_0 + hits_1 > 100, "nothing happened");
-}
-
-/// An interrupt there would find nothing: better not to start than to lose it.
-#[test]
-fn a_processor_beyond_those_of_the_lists_is_refused() {
-    let lists = leak(Profiles::<4, 2>::new());
-    let machine = &mut Machine::new(Affinity::first(3));
-    let beyond = Err(ProfileError::ProcessorBeyondLists(processor(0, 2)));
-    assert_eq!(lists.start(everywhere(0x19, machine), machine), beyond);
-    assert!(machine.running.is_empty());
-    lists.start(on(0x19, &[0, 1], machine), machine).unwrap();
 }
 
 /// Lists that were moved, and others in their place, have one address; the object is on the first.

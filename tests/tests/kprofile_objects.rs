@@ -15,7 +15,7 @@ use pmu_kprofile::CreateError::{
     SegmentWithoutProcess, UnsupportedSource,
 };
 use pmu_kprofile::WindowsVersion::{self, *};
-use pmu_kprofile::layout::Role;
+use pmu_kprofile::layout::{KProfile, Role};
 use pmu_kprofile::{
     Affinity, AsOfVersion, BasicProfile, Examination, HalInterface, PointerWidth, ProfileCallback,
     ProfileHardware, ProfileObject, Profiles, Rules, Statistics,
@@ -586,6 +586,37 @@ fn an_object_shows_itself_as_its_windows_lays_it_out() {
                 assert_eq!(member(name), Some(expected), "{rules:?} {name}");
             }
             assert_eq!(member("Source"), (version >= Nt351).then_some(0));
+        }
+    }
+}
+
+/// A profile of all processors, ever, names all that its Windows could have.
+#[test]
+fn a_profile_of_all_processors_ever_shows_those_that_its_windows_has_room_for() {
+    for version in VERSIONS {
+        for width in WIDTHS {
+            let rules = Rules { version, width };
+            let Some(layout) = version.layout(width) else { continue };
+            let asked = BasicProfile { affinity: Some(Affinity::ALL), ..request(buffer(1)) };
+            let object = create(rules, asked).unwrap();
+            let mut kprofile = object.to_kprofile();
+            if let Role::Basic { buffer, .. } = &mut kprofile.role {
+                *buffer = 0x8000;
+            }
+            // KAFFINITY has a pointer's bits; KAFFINITY_EX 4 of them in Windows 7, then 20.
+            let expected = match (width, version) {
+                (_, Nt310 | Nt350) => Affinity::EMPTY,
+                (PointerWidth::Bits32, _) => Affinity::first(32),
+                (PointerWidth::Bits64, _) if version < Windows7 => Affinity::first(64),
+                (PointerWidth::Bits64, Windows7) => Affinity::first(4 * 64),
+                (PointerWidth::Bits64, _) => Affinity::first(20 * 64),
+            };
+            let mut bytes = [0; 0x100];
+            kprofile
+                .encode(layout, &mut bytes)
+                .unwrap_or_else(|error| panic!("{rules:?}: {error}"));
+            let shown = KProfile::decode(layout, &bytes).unwrap().affinity;
+            assert_eq!(shown, expected, "{rules:?}");
         }
     }
 }

@@ -7,7 +7,9 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Mutex;
 use std::thread;
 
-use kprofile::{FAULT, Frame, Machine, REFUSAL, VERSIONS, leak, process, processor, source, x64};
+use kprofile::{
+    FAULT, Frame, Machine, REFUSAL, VERSIONS, WIDTHS, leak, process, processor, source,
+};
 use pmu_amd::Amd64;
 use pmu_core::{
     CounterMemory, CounterSlot, DefaultInterface, InterruptFrame, IntervalLimits, KProfileSource,
@@ -15,7 +17,7 @@ use pmu_core::{
 };
 use pmu_intel::Emon;
 use pmu_kprofile::PointerWidth::{self, Bits32, Bits64};
-use pmu_kprofile::WindowsVersion::Windows8;
+use pmu_kprofile::WindowsVersion::{Windows8, WindowsXp};
 use pmu_kprofile::trace::{
     CacheErrata, Detail, EVENT_TRACE_FLAG_PROFILE, GroupMask, Hook, MAX_PMC_SOURCES,
     PERF_PMC_PROFILE, PERF_PROFILE, RecordError, TraceCallback, TraceControl, TraceError,
@@ -25,7 +27,7 @@ use pmu_kprofile::{
     Affinity, ProfileCallback, ProfileError, ProfileObject, Profiles, Rules, SOURCE_LIST_CLASS,
     SourceListError, ThisProcessor, read_source_list, write_source_list,
 };
-use pmu_tests::{FakePlatform, RegisterFile, Row, data};
+use pmu_tests::{FakePlatform, RegisterFile, Row, data, intel_processor};
 use proptest::prelude::*;
 
 const TIME: KProfileSource = KProfileSource::TIME;
@@ -541,20 +543,44 @@ fn pmc_interrupts_without_sources_are_not_traced() {
     assert_eq!(tracing.control.group_mask(), GroupMask::EMPTY);
 }
 
+/// Windows XP began to trace the sampled profile; PMC interrupts, and the objects that all of it became,
+/// are Windows 8's.
 #[test]
-fn before_windows_8_nothing_is_traced() {
+fn sampled_profiles_are_traced_from_windows_xp_on_and_pmc_interrupts_from_windows_8() {
     for version in VERSIONS {
-        let mut tracing = Tracing::new(x64(version), Bits64);
-        let outcome = tracing.flags(&[PERF_PROFILE]);
-        if version >= Windows8 {
-            assert_eq!(outcome, Ok(()));
-        } else {
-            assert_eq!(outcome, Err(TraceError::NoCallbackObjects), "{version:?}");
-            assert_eq!(outcome.unwrap_err().status().unwrap().value(), 0xC000_00BB);
-            assert_eq!(
-                (tracing.running(), tracing.control.group_mask()),
-                (vec![], GroupMask::EMPTY)
-            );
+        for width in WIDTHS {
+            let rules = Rules { version, width };
+            let mut tracing = Tracing::new(rules, width);
+            let nothing = |tracing: &Tracing| {
+                assert_eq!((tracing.running(), tracing.lists.started()), (vec![], 0), "{rules:?}");
+                assert_eq!(tracing.control.group_mask(), GroupMask::EMPTY);
+            };
+            let refused = |flag| Err(TraceError::NotTraced(flag));
+            assert_eq!(TraceError::NotTraced(PERF_PROFILE).status().unwrap().value(), 0xC000_00BB);
+
+            // Who cannot trace PMC interrupts cannot configure them.
+            let pmc = if version >= Windows8 { Ok(()) } else { refused(PERF_PMC_PROFILE) };
+            assert_eq!(tracing.sources(&[0x19]), pmc, "{rules:?}");
+            assert_eq!(tracing.flags(&[PERF_PMC_PROFILE]), pmc, "{rules:?}");
+            assert_eq!(tracing.configured().len(), usize::from(pmc.is_ok()));
+            if pmc.is_ok() {
+                assert_eq!(tracing.lists.interrupt(&frame(1, 0x20), source(0x19)).hits, 1);
+                let detail = Detail::PmcInterrupt { source: 0x19 };
+                assert_eq!(tracing.drain(1), [record_of(frame(1, 0x20), width, detail)]);
+                tracing.flags(&[]).unwrap();
+            }
+            nothing(&tracing);
+
+            let sampled = if version >= WindowsXp { Ok(()) } else { refused(PERF_PROFILE) };
+            assert_eq!(tracing.flags(&[PERF_PROFILE]), sampled, "{rules:?}");
+            if sampled.is_ok() {
+                assert_eq!(tracing.running(), [0]);
+                assert_eq!(tracing.lists.timer_interrupt(&frame(0, 0x10)).hits, 1);
+                assert_eq!(tracing.drain(0), [record_of(frame(0, 0x10), width, SAMPLE)]);
+                tracing.flags(&[]).unwrap();
+            }
+            nothing(&tracing);
+            // Others' flags are not this crate's to refuse.
             tracing.flags(&[0x2000_0004]).unwrap();
         }
     }
@@ -699,7 +725,8 @@ fn four_counters_and_the_timer_are_traced_from_the_registers_up() {
     let registers = RegisterFile::intel(4, false);
     let platform = FakePlatform::default();
     let memory: CounterMemory<[CounterSlot; 4]> = CounterMemory::new();
-    let mut session = emon.initialise(&registers, &platform, &memory).unwrap();
+    let mut session =
+        emon.initialise(&intel_processor(1, 4), &registers, &platform, &memory).unwrap();
     let mut hardware = ThisProcessor::new(&mut session, processor(0, 1));
     let Tracing { lists, rings, mut control, .. } = Tracing::latest();
     let sources = [0x19, 0x1A, 0x1F, 0x1D].map(source);

@@ -10,7 +10,7 @@ use pmu_core::{
     MsrErrorKind, MsrFault, MsrOperation, NtStatus, Overflow, ProfileInterface, Session, Snapshot,
 };
 use pmu_intel::Emon;
-use pmu_tests::{FakePlatform, Fault, RegisterFile};
+use pmu_tests::{FakePlatform, Fault, RegisterFile, amd_processor, intel_processor};
 
 type Memory = CounterMemory<[CounterSlot; 8]>;
 
@@ -25,15 +25,34 @@ fn source(value: u32) -> KProfileSource {
 
 /// The interface of an Intel processor with `counters` of 48 bits.
 fn emon(version: u32, counters: u32) -> Emon {
-    let snapshot = Snapshot::capture(move |leaf: u32, _: u32| {
-        let (eax, ebx, ecx, edx) = match leaf {
-            0 => (0x0A, 0x756E_6547, 0x6C65_746E, 0x4965_6E69),
-            0x0A => (0x0730_0000 | counters << 8 | version, 0, 0, 0),
-            _ => (0, 0, 0, 0),
-        };
-        pmu_core::raw_cpuid::CpuIdResult { eax, ebx, ecx, edx }
-    });
-    Emon::claim(&snapshot).unwrap()
+    Emon::claim(&intel_processor(version, counters)).unwrap()
+}
+
+/// A session of an interface on the processor that it was claimed for.
+fn open<'a, I: Claimed>(
+    interface: &'a I,
+    msr: &'a RegisterFile,
+    platform: &'a FakePlatform,
+    memory: &'a CounterMemory,
+) -> Session<'a, I, &'a RegisterFile, &'a FakePlatform> {
+    interface.initialise(&interface.processor(), msr, platform, memory).unwrap()
+}
+
+/// An interface, and a processor for it.
+trait Claimed: ProfileInterface + Sized {
+    fn processor(&self) -> Snapshot;
+}
+
+impl Claimed for Emon {
+    fn processor(&self) -> Snapshot {
+        intel_processor(self.perfmon().version().into(), self.counters().into())
+    }
+}
+
+impl Claimed for Amd64 {
+    fn processor(&self) -> Snapshot {
+        amd_processor(false, 0)
+    }
 }
 
 fn write_fault(register: u32) -> MsrFault {
@@ -58,7 +77,7 @@ fn initialise_zeroes_the_selects_and_proves_the_counters() {
     ];
     let (msr, platform, memory) =
         (ScriptedMsr::new(&script), FakePlatform::default(), Memory::new());
-    let session = interface.initialise(&msr, &platform, &memory).unwrap();
+    let session = interface.initialise(&intel_processor(1, 2), &msr, &platform, &memory).unwrap();
     msr.finish();
     assert_eq!(platform.unmasked.get(), 1);
     assert_eq!(session.query(CYCLES).availability, Availability::Proven);
@@ -72,7 +91,7 @@ fn start_loads_the_counter_and_then_the_select() {
         (RegisterFile::intel(4, false), FakePlatform::default(), Memory::new());
     let interface = emon(1, 4);
     interface.set_interval(BRANCHES, 0x1234).unwrap();
-    let mut session = interface.initialise(&msr, &platform, &memory).unwrap();
+    let mut session = open(&interface, &msr, &platform, &memory);
     msr.take_writes();
     session.start(BRANCHES).unwrap();
     assert_eq!(msr.take_writes(), [(0xC1, (1 << 48) - 0x1234), (0x186, 0x0053_00C4)]);
@@ -82,7 +101,7 @@ fn start_loads_the_counter_and_then_the_select() {
     assert_eq!(msr.take_writes(), [(0x186, 0)]);
 
     let (msr, memory, interface) = (RegisterFile::amd(), Memory::new(), Amd64::declared());
-    let mut session = interface.initialise(&msr, &platform, &memory).unwrap();
+    let mut session = open(&interface, &msr, &platform, &memory);
     msr.take_writes();
     session.start(source(0xAA)).unwrap();
     let expected = [(0xC001_0004, (1 << 48) - 0x1_0000), (0xC001_0000, 0x0053_0FEC)];
@@ -95,11 +114,11 @@ fn both(check: impl Fn(&dyn Fn(&dyn Fn(&mut dyn Control, &RegisterFile, &FakePla
         for (version, global) in [(1, false), (2, true), (4, true)] {
             let (interface, memory) = (emon(version, 4), Memory::new());
             let (msr, platform) = (RegisterFile::intel(4, global), FakePlatform::default());
-            body(&mut interface.initialise(&msr, &platform, &memory).unwrap(), &msr, &platform);
+            body(&mut open(&interface, &msr, &platform, &memory), &msr, &platform);
         }
         let (interface, memory) = (Amd64::declared(), Memory::new());
         let (msr, platform) = (RegisterFile::amd(), FakePlatform::default());
-        body(&mut interface.initialise(&msr, &platform, &memory).unwrap(), &msr, &platform);
+        body(&mut open(&interface, &msr, &platform, &memory), &msr, &platform);
     });
 }
 
@@ -210,7 +229,8 @@ fn a_running_timer_takes_up_a_new_interval_when_told() {
     let interface = DefaultInterface::new();
     let (msr, platform) = (RegisterFile::new([], 0), FakePlatform::default());
     let memory = CounterMemory::<[CounterSlot; 0]>::new();
-    let mut session = interface.initialise(&msr, &platform, &memory).unwrap();
+    let any = intel_processor(0, 0);
+    let mut session = interface.initialise(&any, &msr, &platform, &memory).unwrap();
     assert_eq!(session.apply_interval(TIME), Err(InterfaceError::NotStarted(TIME)));
     session.start(TIME).unwrap();
     interface.set_interval(TIME, 20_000).unwrap();
@@ -221,48 +241,93 @@ fn a_running_timer_takes_up_a_new_interval_when_told() {
 
 /// Without memory Emon goes on, with every source unsupported; Amd64 does not.
 #[test]
-fn too_little_memory() {
+fn no_memory() {
     let (msr, platform) = (RegisterFile::intel(4, false), FakePlatform::default());
-    let none = CounterMemory::<[CounterSlot; 3]>::new();
+    let none = CounterMemory::<[CounterSlot; 0]>::new();
     let interface = emon(1, 4);
-    let mut session = interface.initialise(&msr, &platform, &none).unwrap();
+    let mut session = open(&interface, &msr, &platform, &none);
     for entry in interface.sources() {
         let source = pmu_core::ProfileSource::source(entry);
         assert_eq!(session.query(source).availability, Availability::Unsupported);
         assert_eq!(session.start(source), Err(InterfaceError::UnsupportedSource(source)));
     }
+    assert_eq!(session.counters().without_slot, 0xF);
     session.shut_down().unwrap();
     assert_eq!(msr.accesses(), 0);
 
     let (msr, interface) = (RegisterFile::amd(), Amd64::declared());
-    let error = interface.initialise(&msr, &platform, &none).unwrap_err();
-    assert_eq!(error, InterfaceError::InsufficientMemory { needed: 4, lent: 3 });
+    let processor = amd_processor(false, 0);
+    let error = interface.initialise(&processor, &msr, &platform, &none).unwrap_err();
+    assert_eq!(error, InterfaceError::InsufficientMemory { needed: 4, lent: 0 });
     assert_eq!(msr.accesses(), 0);
 }
 
+/// With some, the counters that have a slot are used, and the others are named and not touched.
 #[test]
-fn counters_that_do_not_echo_are_found_out() {
+fn too_little_memory() {
+    fn check<I: Claimed>(interface: &I, msr: &RegisterFile, others: [u32; 2]) {
+        let platform = FakePlatform::default();
+        let three = CounterMemory::<[CounterSlot; 3]>::new();
+        others.iter().for_each(|register| msr.set(*register, 7));
+        let mut session = open(interface, msr, &platform, &three);
+        let counters = session.counters();
+        assert_eq!(
+            (counters.usable, counters.without_slot, counters.unresponsive),
+            (0b111, 0b1000, 0)
+        );
+        for value in [0x02, 0x06, 0x0B] {
+            session.start(source(value)).unwrap();
+        }
+        let full = InterfaceError::NoFreeCounter(source(0x1A));
+        assert_eq!(session.start(source(0x1A)), Err(full));
+        session.shut_down().unwrap();
+        assert_eq!(others.map(|register| msr.get(register)), [7, 7], "another owner's");
+    }
+    check(&emon(1, 4), &RegisterFile::intel(4, false), [0xC4, 0x189]);
+    check(&Amd64::declared(), &RegisterFile::amd(), [0xC001_0003, 0xC001_0007]);
+}
+
+/// A counter that does not answer is left out and named, and the others work.
+#[test]
+fn counters_that_do_not_echo_are_left_out() {
     let platform = FakePlatform::default();
-    let unresponsive = |interface: &Emon, msr: &RegisterFile| {
-        interface.initialise(msr, &platform, &Memory::new()).map(|_| ()).unwrap_err()
+    let usable = |interface: &Emon, msr: &RegisterFile| {
+        let memory = Memory::new();
+        let found = interface.initialise(&interface.processor(), msr, &platform, &memory);
+        found.map(|mut session| {
+            let counters = session.counters();
+            session.start(CYCLES).unwrap();
+            session.start(BRANCHES).unwrap();
+            session.shut_down().unwrap();
+            (counters.usable, counters.unresponsive)
+        })
     };
+    let one = RegisterFile::intel(4, true).keeping(0xC3, 0);
+    one.set(0x38F, 0b100);
+    assert_eq!(usable(&emon(2, 4), &one), Ok((0b1011, 0b0100)));
+    assert_eq!(one.get(0x38F), 0b100, "the bit of a counter that is left out is another owner's");
+    // PMC0's select cannot be written.
+    let locked = RegisterFile::intel(4, true);
+    locked.fail(Fault::WritesTo(0x186));
+    assert_eq!(usable(&emon(2, 4), &locked), Ok((0b1110, 0b0001)));
+    // Two of three have no registers.
+    let missing = RegisterFile::intel(2, false);
+    assert_eq!(usable(&emon(1, 3), &missing), Ok((0b011, 0b100)));
+}
+
+#[test]
+fn counters_of_which_none_answers_are_found_out() {
+    let platform = FakePlatform::default();
     // As an emulator without a PMU: writes are ignored, reads are zero.
     let dead = (0xC1..0xC5).fold(RegisterFile::intel(4, false), |msr, r| msr.keeping(r, 0));
-    assert_eq!(
-        unresponsive(&emon(1, 4), &dead),
-        InterfaceError::CountersUnresponsive { counter: 0 }
-    );
-    let one = RegisterFile::intel(4, true).keeping(0xC3, 0);
-    assert_eq!(
-        unresponsive(&emon(2, 4), &one),
-        InterfaceError::CountersUnresponsive { counter: 2 }
-    );
-    let missing = RegisterFile::intel(2, false);
-    assert_eq!(unresponsive(&emon(1, 3), &missing), InterfaceError::Access(write_fault(0x188)));
+    let (interface, memory) = (emon(1, 4), Memory::new());
+    let outcome = interface.initialise(&interface.processor(), &dead, &platform, &memory);
+    assert_eq!(outcome.unwrap_err(), InterfaceError::CountersUnresponsive);
     assert_eq!(platform.unmasked.get(), 0);
     let dead = (0xC001_0004..0xC001_0008).fold(RegisterFile::amd(), |msr, r| msr.keeping(r, 0));
-    let error = Amd64::declared().initialise(&dead, &platform, &Memory::new()).unwrap_err();
-    assert_eq!(error, InterfaceError::CountersUnresponsive { counter: 0 });
+    let (interface, processor) = (Amd64::declared(), amd_processor(false, 0));
+    let error = interface.initialise(&processor, &dead, &platform, &memory).unwrap_err();
+    assert_eq!(error, InterfaceError::CountersUnresponsive);
     assert_eq!(error.status(), None);
 }
 
@@ -360,7 +425,7 @@ mod interrupts {
         let (msr, platform, memory) =
             (RegisterFile::intel(4, false), FakePlatform::default(), Memory::new());
         let interface = emon(1, 4);
-        let mut session = interface.initialise(&msr, &platform, &memory).unwrap();
+        let mut session = open(&interface, &msr, &platform, &memory);
         session.start(CYCLES).unwrap();
         session.start(INSTRUCTIONS).unwrap();
         platform.unmasked.set(0);
@@ -394,7 +459,7 @@ mod interrupts {
     fn amd_does_not_unmask_the_entry_again() {
         let (msr, platform, memory) = (RegisterFile::amd(), FakePlatform::default(), Memory::new());
         let interface = Amd64::declared();
-        let mut session = interface.initialise(&msr, &platform, &memory).unwrap();
+        let mut session = open(&interface, &msr, &platform, &memory);
         session.start(source(0xBF)).unwrap();
         assert_eq!(platform.unmasked.get(), 1);
         msr.set(0xC001_0004, 3);
@@ -412,7 +477,8 @@ mod interrupts {
         let (interface, memory) = (emon(2, 4), Memory::new());
         let msr = RecordingMsr::<_, 32>::new(RegisterFile::intel(4, true));
         msr.inner().set(0x38F, FIXED);
-        let mut session = interface.initialise(&msr, &platform, &memory).unwrap();
+        let processor = intel_processor(2, 4);
+        let mut session = interface.initialise(&processor, &msr, &platform, &memory).unwrap();
         assert_eq!(msr.inner().get(0x38F), FIXED | 0xF);
         session.start(CYCLES).unwrap();
         session.start(BRANCHES).unwrap();
@@ -428,8 +494,9 @@ mod interrupts {
         let expected = [
             Access::write(0x38F, FIXED),
             Access::read(0x38E, 1 << 63 | 1 << 32 | 0b10),
-            Access::write(0xC2, WIDTH - 0xFFFF),
+            // Acknowledged first: an overflow after that sets the status anew.
             Access::write(0x390, 0b10),
+            Access::write(0xC2, WIDTH - 0xFFFF),
             Access::write(0x38F, FIXED | 0xF),
         ];
         assert_eq!(msr.take(), expected);
@@ -449,7 +516,7 @@ mod interrupts {
         let platform = FakePlatform::default();
         let (interface, memory) = (emon(2, 4), Memory::new());
         let msr = RegisterFile::intel(4, true);
-        let mut session = interface.initialise(&msr, &platform, &memory).unwrap();
+        let mut session = open(&interface, &msr, &platform, &memory);
         session.start(CYCLES).unwrap();
         session.start(BRANCHES).unwrap();
         msr.set(0x38E, 0b11);
@@ -469,7 +536,7 @@ mod interrupts {
         let (msr, platform, memory) =
             (RegisterFile::intel(4, false), FakePlatform::default(), Memory::new());
         let interface = emon(1, 4);
-        let mut session = interface.initialise(&msr, &platform, &memory).unwrap();
+        let mut session = open(&interface, &msr, &platform, &memory);
         assert_eq!(session.read(CYCLES), Err(InterfaceError::NotStarted(CYCLES)));
         session.start(CYCLES).unwrap();
         msr.set(0xC1, msr.get(0xC1) + 77);

@@ -9,43 +9,29 @@ mod virt_support;
 use core::cell::{Cell, RefCell};
 
 use pmu_amd::Amd64;
-use pmu_core::raw_cpuid::CpuIdResult;
 use pmu_core::{
     Availability, CounterMemory, CounterSlot, EventSelect, InterfaceError, KProfileSource,
     MsrFault, NoInterface, Overflow, Platform, ProfileInterface, ProfileSource, SavedCounter,
     SavedCounters, Session, Snapshot,
 };
 use pmu_intel::Emon;
-use pmu_virt::mock::{Fault, MockMachine, MockMsr, PmiFault};
-use pmu_virt::{Configuration, EventKey, FedEvents, Feed, Privilege, Vendor, VirtualPmu};
+use pmu_tests::deviations::{self, snapshot};
+use pmu_virt::mock::{Deviation, Deviations, Fault, MockMachine, MockMsr, PmiFault};
+use pmu_virt::{
+    AmdConfiguration, Configuration, EventKey, FedEvents, Feed, IntelConfiguration, Privilege,
+    VirtualPmu,
+};
 use virt_support::{AMD_MATRIX, HIDDEN, intel_matrix};
 
 type Mock<'h> = MockMsr<'h, 64>;
 type Memory = CounterMemory<[CounterSlot; 8]>;
 const INTERVAL: u64 = 0x1000;
 
-/// The guest's CPUID, on a host that has every feature.
-fn snapshot(configuration: Configuration) -> Snapshot {
-    let vendor = match configuration.vendor() {
-        Vendor::Intel => [0x756E_6547, 0x6C65_746E, 0x4965_6E69],
-        Vendor::Amd => [0x6874_7541, 0x444D_4163, 0x6974_6E65],
-    };
-    Snapshot::capture(move |leaf, subleaf| {
-        let given = match leaf {
-            0 => CpuIdResult { eax: 0x23, ebx: vendor[0], ecx: vendor[1], edx: vendor[2] },
-            0x8000_0000 => CpuIdResult { eax: 0x8000_0022, ebx: 0, ecx: 0, edx: 0 },
-            // No hypervisor.
-            1 => CpuIdResult { eax: 0x806F8, ebx: 0, ecx: !(1 << 31), edx: u32::MAX },
-            _ => CpuIdResult { eax: u32::MAX, ebx: u32::MAX, ecx: u32::MAX, edx: u32::MAX },
-        };
-        configuration.cpuid(leaf, subleaf, given)
-    })
-}
-
 /// A driver on one configuration. A test is something that runs with any.
 struct Bench<'i, I> {
     interface: &'i I,
     configuration: Configuration,
+    deviations: Deviations,
     /// Two sources for which the model is fed.
     sources: [KProfileSource; 2],
     keys: [EventKey; 2],
@@ -56,7 +42,7 @@ trait Test {
 }
 
 impl<'i, I: ProfileInterface> Bench<'i, I> {
-    fn new(interface: &'i I, configuration: Configuration) -> Self {
+    fn new(interface: &'i I, configuration: Configuration, deviations: Deviations) -> Self {
         let rows: Vec<_> = interface
             .sources()
             .iter()
@@ -71,7 +57,7 @@ impl<'i, I: ProfileInterface> Bench<'i, I> {
         for source in sources {
             interface.set_interval(source, INTERVAL).unwrap();
         }
-        Self { interface, configuration, sources, keys }
+        Self { interface, configuration, deviations, sources, keys }
     }
 
     fn events(&self) -> FedEvents {
@@ -79,7 +65,27 @@ impl<'i, I: ProfileInterface> Bench<'i, I> {
     }
 
     fn mock<'h>(&self) -> Mock<'h> {
-        Mock::strict(VirtualPmu::new(self.configuration, self.events()).unwrap())
+        let (configuration, _) = self.processor();
+        let pmu = VirtualPmu::new(configuration, self.events()).unwrap();
+        Mock::strict(pmu).deviating(self.deviations)
+    }
+
+    /// The processor that is tested: it may have less than the boot processor.
+    fn processor(&self) -> (Configuration, Snapshot) {
+        let own = self.deviations.configuration(self.configuration);
+        (own, snapshot(own, self.deviations))
+    }
+
+    fn deviates(&self, deviation: Deviation) -> bool {
+        self.deviations.contains(deviation)
+    }
+
+    fn initialise<'a, 'm>(
+        &'a self,
+        mock: &'m Mock<'m>,
+        memory: &'a Memory,
+    ) -> Result<Session<'a, I, &'m Mock<'m>, &'m Mock<'m>>, InterfaceError> {
+        self.interface.initialise(&self.processor().1, mock, mock, memory)
     }
 
     /// `count` of a source's event.
@@ -94,22 +100,88 @@ impl<'i, I: ProfileInterface> Bench<'i, I> {
         mock: &'m Mock<'m>,
         memory: &'a Memory,
     ) -> Session<'a, I, &'m Mock<'m>, &'m Mock<'m>> {
-        self.interface.initialise(mock, mock, memory).unwrap()
+        self.initialise(mock, memory).unwrap()
     }
 }
 
-/// Runs a test on every configuration that each driver claims.
+/// Runs a test on every configuration that each driver claims; and on some of them with each deviation, and
+/// with a sample of their pairs.
 fn everywhere(test: &impl Test) {
     for intel in intel_matrix() {
-        let configuration = Configuration::Intel(intel);
-        let emon = Emon::claim(&snapshot(configuration)).unwrap();
-        assert_eq!(u32::from(emon.counters()), intel.general.count_ones());
-        test.run(&Bench::new(&emon, configuration));
+        on(Configuration::Intel(intel), Deviations::NONE, test);
     }
     for (amd, _) in AMD_MATRIX {
-        let configuration = Configuration::Amd(amd);
-        let amd64 = Amd64::claim(&snapshot(configuration)).unwrap();
-        test.run(&Bench::new(&amd64, configuration));
+        on(Configuration::Amd(amd), Deviations::NONE, test);
+    }
+    for deviations in deviations::single().chain(deviations::pairs(16, 0xB529_7A4D)) {
+        println!("{deviations}");
+        for version in [1, 2, 3, 4, 5] {
+            let intel = IntelConfiguration::new(version, 4, if version > 1 { 3 } else { 0 });
+            on(Configuration::Intel(intel), deviations, test);
+        }
+        for amd in [
+            AmdConfiguration::Legacy,
+            AmdConfiguration::CoreExtension,
+            AmdConfiguration::PerfMonV2 { counters: 8 },
+        ] {
+            on(Configuration::Amd(amd), deviations, test);
+        }
+    }
+}
+
+/// The same, without a deviation under which the test makes no sense.
+fn everywhere_but(unwanted: Deviation, test: &impl Test) {
+    struct But<'t, T>(Deviation, &'t T);
+    impl<T: Test> Test for But<'_, T> {
+        fn run<I: ProfileInterface>(&self, bench: &Bench<'_, I>) {
+            if !bench.deviates(self.0) {
+                self.1.run(bench);
+            }
+        }
+    }
+    everywhere(&But(unwanted, test));
+}
+
+/// Runs a test with the driver of a configuration.
+fn on(configuration: Configuration, deviations: Deviations, test: &impl Test) {
+    let snapshot = snapshot(configuration, deviations);
+    match configuration {
+        Configuration::Intel(intel) => {
+            let frozen = deviations.contains(Deviation::LeftFrozen) && intel.version >= 4;
+            if frozen && deviations.contains(Deviation::NarrowAcknowledge) {
+                // Refused: see `counters_that_stay_frozen_are_refused`.
+                return;
+            }
+            let emon = Emon::claim(&snapshot).unwrap();
+            assert_eq!(u32::from(emon.counters()), intel.general.count_ones());
+            test.run(&Bench::new(&emon, configuration, deviations));
+        }
+        _ => {
+            let frozen =
+                matches!(configuration, Configuration::Amd(AmdConfiguration::PerfMonV2 { .. }))
+                    && deviations.contains(Deviation::LeftFrozen);
+            if frozen && deviations.contains(Deviation::NarrowAcknowledge) {
+                return;
+            }
+            let amd64 = Amd64::claim(&snapshot).unwrap();
+            test.run(&Bench::new(&amd64, configuration, deviations));
+        }
+    }
+}
+
+/// What cannot be released does not count, and says so.
+#[test]
+fn counters_that_stay_frozen_are_refused() {
+    let deviations = Deviations::of(&[Deviation::LeftFrozen, Deviation::NarrowAcknowledge]);
+    for version in [4, 5] {
+        let configuration = Configuration::Intel(IntelConfiguration::new(version, 4, 0));
+        let emon = Emon::claim(&snapshot(configuration, deviations)).unwrap();
+        let bench = Bench::new(&emon, configuration, deviations);
+        let (mock, memory) = (bench.mock(), Memory::new());
+        let outcome = bench.initialise(&mock, &memory).map(|_| ());
+        let refused =
+            matches!(outcome, Err(InterfaceError::Access(MsrFault { register: 0x390, .. })));
+        assert!(refused, "{outcome:?}");
     }
 }
 
@@ -155,7 +227,8 @@ fn a_driver_starts_counts_interrupts_and_stops() {
             let mock = bench.mock();
             mock.on_interrupt(&handler);
             let before = mock.with_pmu(|pmu| pmu.state());
-            let mut session = bench.interface.initialise(&mock, &mock, &memory).unwrap();
+            let mut session = bench.initialise(&mock, &memory).unwrap();
+            let usable = session.counters().usable;
             let source = bench.sources[0];
             assert_eq!(session.query(source).availability, Availability::Proven);
             assert_eq!(running(&mock), 0);
@@ -165,17 +238,21 @@ fn a_driver_starts_counts_interrupts_and_stops() {
             mock.advance(&mut bench.happened(0, INTERVAL - 1));
             assert_eq!(session.read(source), Ok(INTERVAL - 1));
             assert!(reported.borrow().is_empty());
-            mock.advance(&mut bench.happened(0, 3 * INTERVAL + 1));
+            mock.advance(&mut bench.happened(0, 1));
+            (0..3).for_each(|_| mock.advance(&mut bench.happened(0, INTERVAL)));
             assert_eq!(session.read(source), Ok(0));
             let overflow = Overflow { source, events: INTERVAL as u32, counter: 0 };
             assert_eq!(*reported.borrow(), [overflow; 4]);
-            assert_eq!(mock.interrupts(), 4);
+            // Beyond one for each overflow, some are raised by unmasking.
+            let interrupts = mock.interrupts();
+            let exact = !bench.deviates(Deviation::RaisesOnUnmask);
+            assert!(if exact { interrupts == 4 } else { interrupts >= 4 }, "{interrupts}");
             assert_truthful(bench, &session, &mock, "interrupted");
 
             session.stop(source).unwrap();
             assert_truthful(bench, &session, &mock, "stopped");
             mock.advance(&mut bench.happened(0, 2 * INTERVAL));
-            assert_eq!(mock.interrupts(), 4);
+            assert_eq!(mock.interrupts(), interrupts);
             session.shut_down().unwrap();
             assert_eq!(running(&mock), 0);
             let after = mock.with_pmu(|pmu| pmu.state());
@@ -183,7 +260,7 @@ fn a_driver_starts_counts_interrupts_and_stops() {
             assert_eq!(mock.breach(), None);
             // A driver of the legacy counters knows no status.
             if bench.interface.global().is_some() {
-                assert_eq!(after.global_status, 0);
+                assert_eq!(after.global_status & usable, 0);
             }
         }
     }
@@ -198,8 +275,8 @@ fn counters_that_freeze_though_nobody_asked_go_on() {
     const FREEZE_PERFMON_ON_PMI: u64 = 1 << 12;
     for intel in intel_matrix().filter(|intel| intel.version > 1) {
         let configuration = Configuration::Intel(intel);
-        let emon = Emon::claim(&snapshot(configuration)).unwrap();
-        let bench = Bench::new(&emon, configuration);
+        let emon = Emon::claim(&snapshot(configuration, Deviations::NONE)).unwrap();
+        let bench = Bench::new(&emon, configuration, Deviations::NONE);
         let (memory, reported) = (Memory::new(), RefCell::new(0));
         let handler = |mock: &Mock<'_>| {
             let count = |_| *reported.borrow_mut() += 1;
@@ -232,7 +309,7 @@ fn every_counter_takes_a_source_and_interrupts_for_its_own() {
             };
             let mock = bench.mock();
             mock.on_interrupt(&handler);
-            let mut session = bench.interface.initialise(&mock, &mock, &memory).unwrap();
+            let mut session = bench.initialise(&mock, &memory).unwrap();
             let mut started = vec![];
             for row in bench.interface.sources() {
                 let source = row.source();
@@ -405,14 +482,15 @@ fn after_a_fault_that_stays_the_register_is_named_and_nothing_false_is_said() {
     everywhere(&Persistent);
 }
 
+/// A missing register of a counter costs that counter; one of all counters together is named.
 #[test]
 fn a_missing_register_is_named_at_initialisation() {
     struct Missing;
     impl Test for Missing {
         fn run<I: ProfileInterface>(&self, bench: &Bench<'_, I>) {
-            let used = {
+            let (used, usable) = {
                 let (mock, memory) = (bench.mock(), Memory::new());
-                bench.session(&mock, &memory);
+                let usable = bench.session(&mock, &memory).counters().usable;
                 let mut used: Vec<u32> = mock
                     .trace()
                     .records()
@@ -421,20 +499,48 @@ fn a_missing_register_is_named_at_initialisation() {
                     .collect();
                 used.sort_unstable();
                 used.dedup();
-                used
+                (used, usable)
             };
+            let counters = (0..bench.interface.counters()).map(|number| {
+                use pmu_core::Counter;
+                let counter = bench.interface.counter(number).unwrap();
+                (number, [counter.select_register().get(), counter.value_register().get()])
+            });
+            let counters: Vec<_> = counters.collect();
             for register in used {
                 let (mock, memory) = (bench.mock(), Memory::new());
                 mock.inject(Fault::Register(register));
-                match bench.interface.initialise(&mock, &mock, &memory).map(|_| ()) {
-                    Err(InterfaceError::Access(fault)) => assert_eq!(fault.register, register),
-                    other => panic!("{register:#X}: {other:?}"),
+                let context =
+                    format!("{register:#X}, {:?}, {}", bench.configuration, bench.deviations);
+                let outcome = bench.initialise(&mock, &memory).map(|session| session.counters());
+                let of_counter = counters.iter().find(|(_, own)| own.contains(&register));
+                match (outcome, of_counter) {
+                    (Ok(found), Some((number, _))) => {
+                        assert_eq!(found.usable, usable & !(1 << number), "{context}");
+                        assert!(
+                            found.unresponsive >> number & 1 != 0 || usable >> number & 1 == 0,
+                            "{context}"
+                        );
+                    }
+                    (Err(InterfaceError::CountersUnresponsive), Some((number, _))) => {
+                        assert_eq!(usable & !(1 << number), 0, "{context}");
+                    }
+                    (Err(InterfaceError::Access(fault)), None) => {
+                        assert_eq!(fault.register, register);
+                    }
+                    // Whether there is PEBS, and its register: without them there is none to disable.
+                    (Ok(found), None) => {
+                        assert!(matches!(register, 0x1A0 | 0x3F1), "{context}");
+                        assert_eq!(found.usable, usable, "{context}");
+                    }
+                    other => panic!("{context}: {other:?}"),
                 }
                 assert_eq!(running(&mock), 0);
             }
         }
     }
-    everywhere(&Missing);
+    // Where firmware left counters running, one whose select is missing cannot be stopped.
+    everywhere_but(Deviation::LeftRunning, &Missing);
 }
 
 #[test]
@@ -442,31 +548,41 @@ fn a_fault_at_any_access_of_initialisation_leaves_no_counter_running() {
     struct Initialise;
     impl Test for Initialise {
         fn run<I: ProfileInterface>(&self, bench: &Bench<'_, I>) {
-            let accesses = {
+            let (accesses, usable) = {
                 let (mock, memory) = (bench.mock(), Memory::new());
-                bench.session(&mock, &memory);
-                mock.accesses().total()
+                let usable = bench.session(&mock, &memory).counters().usable;
+                (mock.accesses().total(), usable)
             };
             for access in 1..=accesses {
                 for fault in [Fault::At(access), Fault::From(access)] {
                     let (mock, memory) = (bench.mock(), Memory::new());
                     mock.inject(fault);
-                    let outcome = bench.interface.initialise(&mock, &mock, &memory).map(|_| ());
-                    match outcome {
-                        Err(InterfaceError::Access(f)) => {
-                            assert!(faulted(&mock).contains(&f.register));
+                    let context =
+                        format!("{fault:?}, {:?}, {}", bench.configuration, bench.deviations);
+                    match (bench.initialise(&mock, &memory).map(|s| s.counters()), fault) {
+                        // One that passes is survived.
+                        (Ok(found), Fault::At(_)) => assert_eq!(found.usable, usable, "{context}"),
+                        (Err(InterfaceError::Access(fault)), Fault::From(_)) => {
+                            assert!(faulted(&mock).contains(&fault.register), "{context}");
                         }
-                        other => panic!("{fault:?}: {other:?}"),
+                        (Err(InterfaceError::CountersUnresponsive), Fault::From(_)) => {}
+                        // Once they are proven, a counter that cannot be written is still a counter.
+                        (Ok(found), Fault::From(_)) => {
+                            assert!(bench.interface.global().is_none(), "{context}");
+                            assert_eq!(found.usable & !usable, 0, "{context}");
+                        }
+                        (other, _) => panic!("{context}: {other:?}"),
                     }
                     assert_eq!(running(&mock), 0);
                     // Once it has passed, initialisation succeeds.
                     mock.inject(Fault::None);
+                    let memory = Memory::new();
                     bench.session(&mock, &memory).shut_down().unwrap();
                 }
             }
         }
     }
-    everywhere(&Initialise);
+    everywhere_but(Deviation::LeftRunning, &Initialise);
 }
 
 /// Services one interrupt with a fault at each of its accesses; `then` sees the outcome, and how many
@@ -482,22 +598,25 @@ fn service_with_faults<I: ProfileInterface>(
         let outcome = Cell::new(Ok(()));
         let fault = Cell::new(if access == 0 { Fault::None } else { fault_at(access) });
         let handler = |mock: &Mock<'_>| {
-            mock.clear();
+            if mock.interrupts() == 1 {
+                mock.clear();
+            }
             mock.inject(fault.take());
             let serviced = bench.interface.service(mock, mock, &memory, |_| ());
             mock.inject(Fault::None);
-            outcome.set(serviced.map(|_| ()));
-            if access == 0 {
+            outcome.set(outcome.get().and(serviced.map(|_| ())));
+            if access == 0 && mock.interrupts() == 1 {
                 accesses.set(mock.accesses().total());
             }
         };
         let mock = bench.mock();
         mock.on_interrupt(&handler);
-        let mut session = bench.interface.initialise(&mock, &mock, &memory).unwrap();
+        let mut session = bench.initialise(&mock, &memory).unwrap();
         session.start(bench.sources[0]).unwrap();
         mock.advance(&mut bench.happened(0, INTERVAL));
-        assert_eq!(mock.interrupts(), 1);
-        let context = format!("service, access {access}: {:?}", outcome.get());
+        let context =
+            format!("service, access {access}: {:?}, {}", outcome.get(), bench.deviations);
+        assert!(mock.interrupts() >= 1, "{context}");
         then(&mock, &session, outcome.get(), &context);
         session.shut_down().unwrap();
         assert_eq!(running(&mock), 0, "{context}");
@@ -553,7 +672,7 @@ fn after_a_fault_that_stays_the_interrupt_path_says_nothing_false() {
                 mock.advance(&mut bench.happened(0, INTERVAL));
                 let interrupted = mock.interrupts() - before;
                 if said {
-                    assert_eq!(interrupted, 1, "{context}");
+                    assert!(interrupted >= 1, "{context}");
                 }
             });
         }
@@ -581,7 +700,7 @@ fn an_interrupt_at_any_access_of_an_operation_does_no_harm() {
                     };
                     let mock = bench.mock();
                     mock.on_interrupt(&handler);
-                    let mut session = bench.interface.initialise(&mock, &mock, &memory).unwrap();
+                    let mut session = bench.initialise(&mock, &memory).unwrap();
                     before(bench, &mut session).unwrap();
                     mock.interrupt_at(access);
                     operation(bench, &mut session).unwrap();
@@ -613,12 +732,12 @@ fn a_late_interrupt_is_serviced_and_a_lost_one_leaves_the_source_running() {
             };
             let mock = bench.mock();
             mock.on_interrupt(&handler);
-            let mut session = bench.interface.initialise(&mock, &mock, &memory).unwrap();
+            let mut session = bench.initialise(&mock, &memory).unwrap();
             session.start(bench.sources[0]).unwrap();
-            mock.inject_pmi(PmiFault::Late(1));
+            mock.inject_pmi(PmiFault::Late(2));
             mock.advance(&mut bench.happened(0, INTERVAL));
             assert_eq!((mock.interrupts(), overflows.get()), (0, 0));
-            // The first access passes, the interrupt comes before the second.
+            // Two accesses pass, the interrupt comes before the third.
             session.read(bench.sources[0]).unwrap();
             assert_eq!(mock.interrupts(), 0);
             session.read(bench.sources[0]).unwrap();
@@ -627,10 +746,13 @@ fn a_late_interrupt_is_serviced_and_a_lost_one_leaves_the_source_running() {
             mock.inject_pmi(PmiFault::Lost);
             mock.advance(&mut bench.happened(0, INTERVAL));
             assert_eq!(mock.interrupts(), 1);
-            assert_truthful(bench, &session, &mock, "lost");
+            if !bench.deviates(Deviation::LeftFrozen) {
+                assert_truthful(bench, &session, &mock, "lost");
+            }
             session.stop(bench.sources[0]).unwrap();
             if bench.interface.global().is_some() {
-                assert_eq!(mock.with_pmu(|pmu| pmu.state()).global_status, 0, "no stale status");
+                let status = mock.with_pmu(|pmu| pmu.state()).global_status;
+                assert_eq!(status & session.counters().usable, 0, "no stale status");
             }
         }
     }
@@ -638,17 +760,29 @@ fn a_late_interrupt_is_serviced_and_a_lost_one_leaves_the_source_running() {
 }
 
 #[test]
-fn counters_that_ignore_writes_are_found_out() {
+fn a_counter_that_ignores_writes_is_left_out() {
     struct Ignored;
     impl Test for Ignored {
         fn run<I: ProfileInterface>(&self, bench: &Bench<'_, I>) {
-            for number in 0..bench.interface.counters() {
+            let usable = {
+                let (mock, memory) = (bench.mock(), Memory::new());
+                bench.session(&mock, &memory).counters().usable
+            };
+            for number in (0..bench.interface.counters()).filter(|n| usable >> n & 1 != 0) {
                 use pmu_core::Counter;
                 let counter = bench.interface.counter(number).unwrap();
                 let (mock, memory) = (bench.mock(), Memory::new());
                 mock.inject(Fault::Ignored(counter.value_register().get()));
-                let outcome = bench.interface.initialise(&mock, &mock, &memory).map(|_| ());
-                assert_eq!(outcome, Err(InterfaceError::CountersUnresponsive { counter: number }));
+                match bench.initialise(&mock, &memory).map(|session| session.counters()) {
+                    Ok(found) => {
+                        assert_eq!(found.usable, usable & !(1 << number));
+                        assert_eq!(found.unresponsive >> number & 1, 1);
+                    }
+                    Err(error) => {
+                        assert_eq!(error, InterfaceError::CountersUnresponsive);
+                        assert_eq!(usable, 1 << number, "the only one");
+                    }
+                }
             }
         }
     }
@@ -657,22 +791,15 @@ fn counters_that_ignore_writes_are_found_out() {
 
 #[test]
 fn a_hidden_pmu_is_claimed_by_nobody_or_found_out() {
-    let intel = Emon::claim(&snapshot(HIDDEN[0])).map(|_| ());
+    let intel = Emon::claim(&snapshot(HIDDEN[0], Deviations::NONE)).map(|_| ());
     assert_eq!(intel, Err(NoInterface::NoPerformanceMonitoring));
     // AMD's legacy counters are declared by no bit; the driver finds them dead.
-    let amd64 = Amd64::claim(&snapshot(HIDDEN[1])).unwrap();
+    let hidden = snapshot(HIDDEN[1], Deviations::NONE);
+    let amd64 = Amd64::claim(&hidden).unwrap();
     let mock = Mock::new(VirtualPmu::new(HIDDEN[1], FedEvents::NONE).unwrap());
     let memory = Memory::new();
-    let outcome = amd64.initialise(&mock, &mock, &memory).map(|_| ());
-    // RDMSR answers 0, RDPMC faults: whichever the driver tells of is true.
-    assert!(
-        matches!(
-            outcome,
-            Err(InterfaceError::CountersUnresponsive { counter: 0 }
-                | InterfaceError::Access(MsrFault { register: 0, .. }))
-        ),
-        "{outcome:?}"
-    );
+    let outcome = amd64.initialise(&hidden, &mock, &mock, &memory).map(|_| ());
+    assert_eq!(outcome, Err(InterfaceError::CountersUnresponsive));
 }
 
 #[test]
@@ -685,7 +812,8 @@ fn each_processor_of_a_machine_has_its_own_counters() {
             let processors = [0, 1].map(|n| machine.processor(n).unwrap());
             let mut sessions = [0, 1].map(|n| {
                 machine.run_on(n);
-                bench.interface.initialise(&machine, processors[n], &memory[n]).unwrap()
+                let snapshot = bench.processor().1;
+                bench.interface.initialise(&snapshot, &machine, processors[n], &memory[n]).unwrap()
             });
             sessions[1].start(bench.sources[0]).unwrap();
             assert_eq!(processors.map(running), [0, 1]);
@@ -728,8 +856,7 @@ fn a_fault_at_any_access_of_a_switch_or_of_freezing_leaves_nothing_half() {
                         mock.inject(fault_at(access));
                         let outcome = match name {
                             "save" => session.save(&mut area, |_| ()),
-                            // SAFETY: no processor is behind the mock.
-                            "freeze" => unsafe { session.freeze_on_interrupt() },
+                            "freeze" => session.freeze_on_interrupt(),
                             _ => session.restore(&area),
                         };
                         let (made, failed) = (mock.accesses().total(), faulted(&mock));

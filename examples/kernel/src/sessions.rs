@@ -4,8 +4,9 @@
 use core::cell::UnsafeCell;
 
 use pmu_core::{
-    FixupMsr, InterfaceError, KProfileSource, ProcessorNumber, ProfileInterface, Session,
+    FixupMsr, InterfaceError, KProfileSource, ProcessorNumber, ProfileInterface, Session, Snapshot,
 };
+use pmu_core::raw_cpuid::native_cpuid::CpuIdReaderNative;
 use pmu_kprofile::{Affinity, ProfileHardware};
 
 use crate::pmu::{COUNTERS, Delivery, LocalApic, control_msr, set_delivery};
@@ -46,10 +47,11 @@ impl<'a, I: ProfileInterface + Sync> Sessions<'a, I> {
         let processors = sessions.places.iter().zip(&COUNTERS).enumerate();
         for (number, (place, counters)) in processors.take(smp::processors()) {
             smp::run_on(number, || {
-                let mut session = interface.initialise(control_msr(), LocalApic, counters)?;
+                let this = Snapshot::capture(CpuIdReaderNative);
+                let mut session =
+                    interface.initialise(&this, control_msr(), LocalApic, counters)?;
                 if freeze {
-                    // SAFETY: the backend is the instruction itself and keeps nothing.
-                    unsafe { session.freeze_on_interrupt()? };
+                    session.freeze_on_interrupt()?;
                 }
                 // SAFETY: on the place's own processor, and one at a time.
                 unsafe { *place.get() = Some(session) };

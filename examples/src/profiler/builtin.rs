@@ -6,7 +6,8 @@ use std::thread;
 
 use pmu_core::{
     CounterMemory, CounterSlot, DefaultInterface, InterfaceError, IntervalLimits, KProfileSource,
-    MsrAddress, MsrBackend, MsrErrorKind, Platform, PmcIndex, ProfileInterface,
+    MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, Platform, PmcIndex, ProfileInterface,
+    Snapshot, raw_cpuid,
 };
 use pmu_kprofile::{ProfileError, ProfileHardware, ProfileObject, Statistics, ThisProcessor};
 
@@ -125,7 +126,10 @@ fn profile_by_time(interval: u32, enough: &dyn Fn(Duration) -> bool) -> Result<P
     let interface = DefaultInterface::new();
     interface.set_interval(KProfileSource::TIME, interval.into()).map_err(Error::Interval)?;
     let memory: &CounterMemory = &CounterMemory::<[CounterSlot; 0]>::new();
-    let mut session = interface.initialise(NoRegisters, &timer, memory).map_err(failed)?;
+    let nothing =
+        Snapshot::capture(|_, _| raw_cpuid::CpuIdResult { eax: 0, ebx: 0, ecx: 0, edx: 0 });
+    let mut session =
+        interface.initialise(&nothing, NoRegisters, &timer, memory).map_err(failed)?;
     let mut hardware = ThisProcessor::new(&mut session, PROCESSOR);
     profile(KProfileSource::TIME, &mut hardware, || {
         workload::run(enough);
@@ -141,9 +145,10 @@ fn profile_by_counter(
     enough: &dyn Fn(Duration) -> bool,
 ) -> Result<Profiled, Error> {
     let timer = ThreadTimer::new().map_err(Error::Timer)?;
-    let Counters { interface, registers, memory, .. } = counters;
+    let Counters { interface, processor, registers, memory, .. } = counters;
     interface.set_interval(source, interval.into()).map_err(Error::Interval)?;
-    let mut session = interface.initialise(registers, registers, memory).map_err(failed)?;
+    let mut session =
+        interface.initialise(processor, registers, registers, memory).map_err(failed)?;
     let mut hardware = ThisProcessor::new(&mut session, PROCESSOR);
     profile(source, &mut hardware, || {
         counters.begin();
@@ -214,6 +219,10 @@ impl MsrBackend for NoRegisters {
     }
 
     fn read_pmc(&self, _: PmcIndex) -> Result<u64, Self::Error> {
+        Err(MsrErrorKind::Unreachable)
+    }
+
+    fn update(&self, _: MsrUpdate) -> Result<u64, Self::Error> {
         Err(MsrErrorKind::Unreachable)
     }
 }

@@ -24,6 +24,8 @@ const PMU: IntelConfiguration = IntelConfiguration::new(4, 4, 3);
 pub struct Counters {
     /// The driver.
     pub interface: Emon,
+    /// What CPUID says of the processor.
+    pub processor: Snapshot,
     /// The processor's registers and its local APIC.
     pub registers: MockMsr<'static, 1>,
     /// What the driver's interrupt path needs.
@@ -48,11 +50,12 @@ impl Counters {
         let event = Self::feed_of(source)?;
         let fed = FedEvents::new(&[event]).ok()?;
         let configuration = Configuration::Intel(PMU);
-        let interface = Emon::claim(&Snapshot::capture(move |leaf: u32, subleaf: u32| {
+        let processor = Snapshot::capture(move |leaf: u32, subleaf: u32| {
             configuration.cpuid(leaf, subleaf, intel(leaf))
-        }));
+        });
         Some(Box::leak(Box::new(Self {
-            interface: interface.ok()?,
+            interface: Emon::claim(&processor).ok()?,
+            processor,
             registers: MockMsr::strict(VirtualPmu::new(configuration, fed).ok()?),
             memory: CounterMemory::new(),
             cycles: fed.find(event)?,

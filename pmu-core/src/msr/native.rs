@@ -2,12 +2,12 @@
 
 use core::arch::asm;
 #[cfg(target_arch = "x86_64")]
-use core::arch::global_asm;
+use core::arch::naked_asm;
 use core::convert::Infallible;
 
 #[cfg(target_arch = "x86_64")]
 use super::MsrErrorKind;
-use super::{MsrAddress, MsrBackend, PmcIndex};
+use super::{MsrAddress, MsrBackend, MsrUpdate, PmcIndex};
 
 /// RDMSR, WRMSR and RDPMC on this processor, with nothing in between.
 ///
@@ -57,59 +57,47 @@ impl MsrBackend for NativeMsr {
         }
         Ok(u64::from(high) << 32 | u64::from(low))
     }
+
+    #[inline]
+    fn update(&self, update: MsrUpdate) -> Result<u64, Infallible> {
+        // SAFETY: privilege level 0 by the promise of `new`; reading changes nothing.
+        let found = unsafe { x86::msr::rdmsr(update.register()) };
+        if let Some(value) = update.apply(found) {
+            // SAFETY: privilege level 0 by the promise of `new`; the change does not break memory safety,
+            // by the promise of `MsrUpdate::new`.
+            unsafe { x86::msr::wrmsr(update.register(), value) };
+        }
+        Ok(found)
+    }
 }
 
-// Three routines whose one faulting instruction has a name. Each takes ECX (and EDX:EAX) as the
-// instruction wants them and answers in R8D: 0, or 1 when the fault handler resumed it at
-// `pmu_core_fixup_fault`. At both places the top of the stack is the return address.
-#[cfg(target_arch = "x86_64")]
-global_asm!(
-    ".pushsection .text.pmu_core_fixup, \"ax\", @progbits",
-    ".p2align 4",
-    ".hidden pmu_core_fixup_rdmsr",
-    ".globl pmu_core_fixup_rdmsr",
-    "pmu_core_fixup_rdmsr:",
-    "xor r8d, r8d",
-    ".hidden pmu_core_fixup_rdmsr_at",
-    ".globl pmu_core_fixup_rdmsr_at",
-    "pmu_core_fixup_rdmsr_at:",
-    "rdmsr",
-    "ret",
-    ".hidden pmu_core_fixup_wrmsr",
-    ".globl pmu_core_fixup_wrmsr",
-    "pmu_core_fixup_wrmsr:",
-    "xor r8d, r8d",
-    ".hidden pmu_core_fixup_wrmsr_at",
-    ".globl pmu_core_fixup_wrmsr_at",
-    "pmu_core_fixup_wrmsr_at:",
-    "wrmsr",
-    "ret",
-    ".hidden pmu_core_fixup_rdpmc",
-    ".globl pmu_core_fixup_rdpmc",
-    "pmu_core_fixup_rdpmc:",
-    "xor r8d, r8d",
-    ".hidden pmu_core_fixup_rdpmc_at",
-    ".globl pmu_core_fixup_rdpmc_at",
-    "pmu_core_fixup_rdpmc_at:",
-    "rdpmc",
-    "ret",
-    ".hidden pmu_core_fixup_fault",
-    ".globl pmu_core_fixup_fault",
-    "pmu_core_fixup_fault:",
-    "mov r8d, 1",
-    "ret",
-    ".popsection",
-);
+// Each routine begins with its one instruction that can fault, so that its address is the fault's. It takes
+// ECX (and EDX:EAX) as the instruction wants them. R8D is 0 on entry, and 1 on return where the fault's
+// handler resumed at `fixup_fault`. At both places the top of the stack is the return address. Naked
+// functions need no directive of an object format.
 
 #[cfg(target_arch = "x86_64")]
-unsafe extern "C" {
-    fn pmu_core_fixup_rdmsr();
-    fn pmu_core_fixup_rdmsr_at();
-    fn pmu_core_fixup_wrmsr();
-    fn pmu_core_fixup_wrmsr_at();
-    fn pmu_core_fixup_rdpmc();
-    fn pmu_core_fixup_rdpmc_at();
-    fn pmu_core_fixup_fault();
+#[unsafe(naked)]
+unsafe extern "C" fn fixup_rdmsr() {
+    naked_asm!("rdmsr", "ret")
+}
+
+#[cfg(target_arch = "x86_64")]
+#[unsafe(naked)]
+unsafe extern "C" fn fixup_wrmsr() {
+    naked_asm!("wrmsr", "ret")
+}
+
+#[cfg(target_arch = "x86_64")]
+#[unsafe(naked)]
+unsafe extern "C" fn fixup_rdpmc() {
+    naked_asm!("rdpmc", "ret")
+}
+
+#[cfg(target_arch = "x86_64")]
+#[unsafe(naked)]
+unsafe extern "C" fn fixup_fault() {
+    naked_asm!("mov r8d, 1", "ret")
 }
 
 /// The part of the embedder's #GP handler that belongs to [`FixupMsr`].
@@ -121,19 +109,23 @@ pub struct FaultFixup;
 #[cfg(target_arch = "x86_64")]
 impl FaultFixup {
     /// For a #GP whose return address is `rip`: where to resume if the fault was one of
-    /// [`FixupMsr`]'s accesses, or `None` if it is somebody else's.
+    /// [`FixupMsr`]'s accesses, or `None` if it is another's.
     ///
     /// The handler stores the answer as the frame's RIP and returns with all other registers as
     /// they were. Callable in any context.
     #[inline]
     pub fn resume_at(rip: u64) -> Option<u64> {
-        let mine = [pmu_core_fixup_rdmsr_at, pmu_core_fixup_wrmsr_at, pmu_core_fixup_rdpmc_at]
+        let own = [fixup_rdmsr, fixup_wrmsr, fixup_rdpmc]
             .map(|at: unsafe extern "C" fn()| at as usize as u64);
-        mine.contains(&rip).then_some(pmu_core_fixup_fault as *const () as u64)
+        own.contains(&rip).then_some(fixup_fault as *const () as u64)
     }
 }
 
 /// RDMSR, WRMSR and RDPMC on this processor, whose #GP comes back as an error.
+///
+/// In an NMI handler a fault that is fixed up ends with IRET, which unblocks NMIs: another NMI may then
+/// interrupt the handler, as after any fault in an NMI. `service` can take that; the kernel's NMI entry must
+/// be able to nest (an NMI stack of its own that is not reused from the top), or the backend must not fault.
 ///
 /// Needs a #GP handler that consults [`FaultFixup::resume_at`] before anything else:
 ///
@@ -165,42 +157,70 @@ impl FixupMsr {
 }
 
 #[cfg(target_arch = "x86_64")]
+impl FixupMsr {
+    #[inline]
+    fn rdmsr(register: u32) -> Result<u64, MsrErrorKind> {
+        let (low, high, fault): (u32, u32, u32);
+        // SAFETY: the routine changes nothing but the registers listed; a fault ends in `fault`
+        // by the promise of `new`. The stack is used for the return address, so no `nostack`.
+        unsafe {
+            asm!("xor r8d, r8d", "call {}", sym fixup_rdmsr, in("ecx") register,
+                 lateout("eax") low, lateout("edx") high, out("r8d") fault);
+        }
+        checked(fault, u64::from(high) << 32 | u64::from(low))
+    }
+
+    /// # Safety
+    /// Writing `value` to the register does not break memory safety.
+    #[inline]
+    unsafe fn wrmsr(register: u32, value: u64) -> Result<(), MsrErrorKind> {
+        let fault: u32;
+        // SAFETY: as of `rdmsr`; of the value, by the caller's promise. The compiler assumes that memory
+        // may have changed.
+        unsafe {
+            asm!("xor r8d, r8d", "call {}", sym fixup_wrmsr, in("ecx") register,
+                 in("eax") value as u32, in("edx") (value >> 32) as u32, out("r8d") fault);
+        }
+        checked(fault, ())
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
 impl MsrBackend for FixupMsr {
     type Error = MsrErrorKind;
 
     #[inline]
     fn read(&self, address: MsrAddress) -> Result<u64, MsrErrorKind> {
-        let (low, high, fault): (u32, u32, u32);
-        // SAFETY: the routine changes nothing but the registers listed; a fault ends in `fault`
-        // by the promise of `new`. The stack is used for the return address, so no `nostack`.
-        unsafe {
-            asm!("call {}", sym pmu_core_fixup_rdmsr, in("ecx") address.get(),
-                 lateout("eax") low, lateout("edx") high, lateout("r8d") fault);
-        }
-        checked(fault, u64::from(high) << 32 | u64::from(low))
+        Self::rdmsr(address.get())
     }
 
     #[inline]
     fn write(&self, address: MsrAddress, value: u64) -> Result<(), MsrErrorKind> {
-        let fault: u32;
-        // SAFETY: as for `read`; no value of a register named by an `MsrAddress` breaks memory
-        // safety. The compiler assumes that memory may have changed.
-        unsafe {
-            asm!("call {}", sym pmu_core_fixup_wrmsr, in("ecx") address.get(),
-                 in("eax") value as u32, in("edx") (value >> 32) as u32, lateout("r8d") fault);
-        }
-        checked(fault, ())
+        // SAFETY: no value of a register named by an `MsrAddress` breaks memory safety, by the promise of
+        // `MsrAddress::new`.
+        unsafe { Self::wrmsr(address.get(), value) }
     }
 
     #[inline]
     fn read_pmc(&self, index: PmcIndex) -> Result<u64, MsrErrorKind> {
         let (low, high, fault): (u32, u32, u32);
-        // SAFETY: as for `read`.
+        // SAFETY: the routine changes nothing but the registers listed; a fault ends in `fault`
+        // by the promise of `new`. The stack is used for the return address, so no `nostack`.
         unsafe {
-            asm!("call {}", sym pmu_core_fixup_rdpmc, in("ecx") index.get(),
-                 lateout("eax") low, lateout("edx") high, lateout("r8d") fault);
+            asm!("xor r8d, r8d", "call {}", sym fixup_rdpmc, in("ecx") index.get(),
+                 lateout("eax") low, lateout("edx") high, out("r8d") fault);
         }
         checked(fault, u64::from(high) << 32 | u64::from(low))
+    }
+
+    #[inline]
+    fn update(&self, update: MsrUpdate) -> Result<u64, MsrErrorKind> {
+        let found = Self::rdmsr(update.register())?;
+        if let Some(value) = update.apply(found) {
+            // SAFETY: the change does not break memory safety, by the promise of `MsrUpdate::new`.
+            unsafe { Self::wrmsr(update.register(), value) }?;
+        }
+        Ok(found)
     }
 }
 
@@ -241,19 +261,20 @@ mod tests {
     #[test]
     fn a_real_general_protection_fault_comes_back_as_an_error() {
         let msr = backend();
-        // SAFETY: the time-stamp counter holds no pointer; user mode can not write it anyway.
+        // SAFETY: the time-stamp counter holds no pointer; user mode cannot write it anyway.
         let tsc = unsafe { MsrAddress::new(0x10) };
         assert_eq!(msr.read(tsc), Err(MsrErrorKind::GeneralProtection));
         assert_eq!(msr.write(tsc, 0), Err(MsrErrorKind::GeneralProtection));
         // No processor has this counter, whether or not it lets user mode read others.
         assert_eq!(msr.read_pmc(PmcIndex::new(0x3FFF_FFFF)), Err(MsrErrorKind::GeneralProtection));
+        assert_eq!(msr.update(MsrUpdate::read(0x10)), Err(MsrErrorKind::GeneralProtection));
     }
 
     #[test]
     fn foreign_faults_are_left_alone() {
         assert_eq!(FaultFixup::resume_at(0), None);
-        assert_eq!(FaultFixup::resume_at(pmu_core_fixup_rdmsr as *const () as u64), None);
-        let wrmsr = pmu_core_fixup_wrmsr_at as *const () as u64;
-        assert_eq!(FaultFixup::resume_at(wrmsr), Some(pmu_core_fixup_fault as *const () as u64));
+        assert_eq!(FaultFixup::resume_at(fixup_rdmsr as *const () as u64 + 2), None);
+        let wrmsr = fixup_wrmsr as *const () as u64;
+        assert_eq!(FaultFixup::resume_at(wrmsr), Some(fixup_fault as *const () as u64));
     }
 }

@@ -1,6 +1,6 @@
 //! Whether there is a Debug Store.
 
-use pmu_core::{MsrAddress, MsrBackend, MsrError, MsrFault, MsrOperation, Snapshot};
+use pmu_core::{MsrBackend, MsrError, MsrFault, MsrOperation, MsrUpdate, Snapshot};
 
 use crate::registers::{IA32_MISC_ENABLE, MiscEnable};
 
@@ -25,10 +25,8 @@ impl DebugStoreSupport {
         let features = snapshot.leaf(1, 0);
         let debug_store = snapshot.vendor() == *b"GenuineIntel" && features.edx >> 21 & 1 != 0;
         let misc_enable = if debug_store {
-            // SAFETY: the register switches features on and off; no value of it is an address, or makes
-            // the processor write to memory by itself.
-            let address = unsafe { MsrAddress::new(IA32_MISC_ENABLE) };
-            msr.read(address).map_err(|error| MsrFault {
+            // Only read: the register has bits that change what a page table means.
+            msr.update(MsrUpdate::read(IA32_MISC_ENABLE)).map_err(|error| MsrFault {
                 operation: MsrOperation::Read,
                 register: IA32_MISC_ENABLE,
                 kind: error.kind(),

@@ -11,7 +11,10 @@ use crate::{ProfileCallback, ProfileError, ProfileHardware, ProfileObject, Profi
 /// `ETW_MAX_PROFILING_SOURCES`: how many sources PMC interrupts are traced for.
 pub const MAX_PMC_SOURCES: usize = 4;
 
-/// The built-in callback objects: one for the sampled profile, four for PMC interrupts.
+/// The built-in objects: one for the sampled profile, four for PMC interrupts.
+///
+/// From Windows 8 on, these are callback objects. Before, the kernel traced sampled profiles without an
+/// object; what it did with an interrupt is the same, and here the same objects do it.
 #[derive(Debug)]
 pub struct TraceObjects {
     sampled: ProfileObject<'static>,
@@ -20,7 +23,8 @@ pub struct TraceObjects {
 
 impl TraceObjects {
     /// Objects that call `sampled` on interrupts of `ProfileTime`, and `pmc` on those of the
-    /// configured sources: two [`TraceCallback`](super::TraceCallback)s, as a rule.
+    /// configured sources: two [`TraceCallback`](super::TraceCallback)s, as a rule. They are for lists of
+    /// the same rules.
     pub const fn new(
         rules: Rules,
         sampled: &'static dyn ProfileCallback,
@@ -45,8 +49,9 @@ impl TraceObjects {
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum TraceError {
-    /// This version of Windows has no callback objects.
-    NoCallbackObjects,
+    /// This version of Windows does not trace what a flag asks for: [`PERF_PROFILE`] is Windows XP's and
+    /// later, [`PERF_PMC_PROFILE`] Windows 8's and later.
+    NotTraced(u32),
     /// No source was given.
     NoSource,
     /// More sources than [`MAX_PMC_SOURCES`].
@@ -56,7 +61,7 @@ pub enum TraceError {
     /// A source that the hardware does not support, that is no counter's, or that no profile object
     /// can hold.
     UnsupportedSource(KProfileSource),
-    /// PMC interrupts are being traced; their sources can not be changed meanwhile.
+    /// PMC interrupts are being traced; their sources cannot be changed meanwhile.
     Busy,
     /// PMC interrupts were to be traced, and no sources are configured.
     NotConfigured,
@@ -71,7 +76,7 @@ impl TraceError {
             Self::NoSource | Self::TooManySources(_) | Self::DuplicateSource(_) => {
                 Some(NtStatus::INVALID_PARAMETER)
             }
-            Self::NoCallbackObjects | Self::UnsupportedSource(_) => Some(NtStatus::NOT_SUPPORTED),
+            Self::NotTraced(_) | Self::UnsupportedSource(_) => Some(NtStatus::NOT_SUPPORTED),
             Self::Busy | Self::NotConfigured => None,
             Self::Profile(error) => error.status(),
         }
@@ -81,11 +86,11 @@ impl TraceError {
 impl fmt::Display for TraceError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NoCallbackObjects => f.write_str("this version has no callback objects"),
+            Self::NotTraced(flag) => write!(f, "this version does not trace {flag:#010X}"),
             Self::NoSource => f.write_str("no source is given"),
             Self::TooManySources(n) => write!(f, "{n} sources; at most {MAX_PMC_SOURCES} can be"),
             Self::DuplicateSource(source) => write!(f, "{source} is given twice"),
-            Self::UnsupportedSource(source) => write!(f, "{source} can not be traced"),
+            Self::UnsupportedSource(source) => write!(f, "{source} cannot be traced"),
             Self::Busy => f.write_str("PMC interrupts are being traced"),
             Self::NotConfigured => f.write_str("no PMC sources are configured"),
             Self::Profile(error) => error.fmt(f),
@@ -134,6 +139,9 @@ impl<const N: usize, const P: usize> TraceControl<N, P> {
 
     /// Configures the sources of PMC interrupts, in place of those before.
     ///
+    /// # Context
+    /// Task.
+    ///
     /// # Errors
     /// See [`TraceError`].
     pub fn set_pmc_sources(
@@ -141,6 +149,7 @@ impl<const N: usize, const P: usize> TraceControl<N, P> {
         sources: &[KProfileSource],
         hardware: &impl ProfileHardware,
     ) -> Result<(), TraceError> {
+        self.check(PERF_PMC_PROFILE)?;
         if self.mask.contains(PERF_PMC_PROFILE) {
             return Err(TraceError::Busy);
         }
@@ -165,10 +174,23 @@ impl<const N: usize, const P: usize> TraceControl<N, P> {
         Ok(())
     }
 
-    /// Sets the group mask: starts and stops the objects whose flag changes.
+    /// Refuses a flag that the lists' Windows does not know.
+    fn check(&self, flag: u32) -> Result<(), TraceError> {
+        let version = self.profiles.rules().version;
+        let traces = match flag {
+            PERF_PROFILE => version.traces_sampled_profile(),
+            _ => version.traces_pmc_interrupts(),
+        };
+        if traces { Ok(()) } else { Err(TraceError::NotTraced(flag)) }
+    }
+
+    /// Sets the group mask: starts and stops the objects whose flag changes. Other flags are only kept.
+    ///
+    /// # Context
+    /// Task.
     ///
     /// # Errors
-    /// See [`TraceError`]. If something can not be started, nothing that this call started runs.
+    /// See [`TraceError`]. If something cannot be started, nothing that this call started runs.
     pub fn set_group_mask<H: ProfileHardware>(
         &mut self,
         mask: GroupMask,
@@ -177,12 +199,14 @@ impl<const N: usize, const P: usize> TraceControl<N, P> {
         let starts = |flag| mask.contains(flag) && !self.mask.contains(flag);
         let stops = |flag| !mask.contains(flag) && self.mask.contains(flag);
         let (sampled, pmc) = (starts(PERF_PROFILE), starts(PERF_PMC_PROFILE));
-        let has_objects = self.profiles.rules().version.has_callback_objects();
-        if (sampled || pmc) && !has_objects {
-            return Err(TraceError::NoCallbackObjects);
+        if sampled {
+            self.check(PERF_PROFILE)?;
         }
-        if pmc && self.configured == 0 {
-            return Err(TraceError::NotConfigured);
+        if pmc {
+            self.check(PERF_PMC_PROFILE)?;
+            if self.configured == 0 {
+                return Err(TraceError::NotConfigured);
+            }
         }
         let count = if pmc { self.configured } else { 0 };
         let to_start = sampled

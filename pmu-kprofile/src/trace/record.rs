@@ -125,6 +125,13 @@ impl RecordBytes {
     }
 }
 
+#[cfg(feature = "defmt")]
+impl defmt::Format for RecordBytes {
+    fn format(&self, f: defmt::Formatter<'_>) {
+        defmt::write!(f, "RecordBytes({=[u8]:02x})", self.as_slice());
+    }
+}
+
 /// Why bytes are no record of a profile interrupt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]

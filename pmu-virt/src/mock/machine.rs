@@ -2,7 +2,7 @@
 
 use core::cell::Cell;
 
-use pmu_core::{MsrAddress, MsrBackend, MsrErrorKind, PmcIndex};
+use pmu_core::{MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, PmcIndex};
 
 use super::MockMsr;
 
@@ -48,5 +48,9 @@ impl<const N: usize, const T: usize> MsrBackend for MockMachine<'_, N, T> {
 
     fn read_pmc(&self, index: PmcIndex) -> Result<u64, MsrErrorKind> {
         self.current()?.read_pmc(index)
+    }
+
+    fn update(&self, update: MsrUpdate) -> Result<u64, MsrErrorKind> {
+        self.current()?.update(update)
     }
 }

@@ -38,7 +38,7 @@ impl Accesses {
 
     pub(super) const fn and(mut self, operation: MsrOperation) -> Self {
         let count = match operation {
-            MsrOperation::Read => &mut self.reads,
+            MsrOperation::Read | MsrOperation::Update => &mut self.reads,
             MsrOperation::Write => &mut self.writes,
             MsrOperation::ReadPmc => &mut self.pmc_reads,
         };
@@ -65,7 +65,9 @@ impl fmt::Display for Breach {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { operation, register, value, illegal } = self;
         match operation {
-            MsrOperation::Read => write!(f, "RDMSR {register:#X}: no such register"),
+            MsrOperation::Read | MsrOperation::Update => {
+                write!(f, "RDMSR {register:#X}: no such register")
+            }
             MsrOperation::ReadPmc => write!(f, "RDPMC {register:#X}: no such counter"),
             MsrOperation::Write => {
                 write!(f, "WRMSR {register:#X} of {value:#X}: illegal bits {illegal:#X}")

@@ -78,6 +78,29 @@ fn frames_of_the_crates_types_decode_to_what_was_logged() {
             error: InterfaceError::NoFreeCounter(source),
         }
     );
+    static COUNTERS: [core::sync::atomic::AtomicU32; 3] =
+        [const { core::sync::atomic::AtomicU32::new(0) }; 3];
+    defmt::error!(
+        "{}",
+        pmu_kprofile::BasicProfile {
+            process: pmu_core::ProcessId::new(5),
+            base: 0x1000,
+            size: 48,
+            bucket_log2: 4,
+            buffer: &COUNTERS,
+            source,
+            affinity: None,
+        }
+    );
+    let record = pmu_kprofile::trace::TraceRecord {
+        width: pmu_kprofile::PointerWidth::Bits32,
+        timestamp: 7,
+        pebs_index: None,
+        pc: 0x1234,
+        thread: 9,
+        detail: pmu_kprofile::trace::Detail::PmcInterrupt { source: 2 },
+    };
+    defmt::error!("{}", record.encode());
     let lines = decoded();
     let expected = [
         "Faulted(MsrFault { operation: Write, register: 390, kind: GeneralProtection })",
@@ -92,5 +115,13 @@ fn frames_of_the_crates_types_decode_to_what_was_logged() {
     let hardware = "Hardware { processor: ProcessorNumber { group: 1, number: 2 }, \
                     error: NoFreeCounter(KProfileSource(19)) }";
     assert_eq!(lines[5], hardware);
-    assert_eq!(lines.len(), 6);
+    // Not the counters, of which there may be thousands.
+    let profile = "BasicProfile { process: Some(ProcessId(5)), base: 0x1000, size: 48, bucket_log2: 4, \
+                   counters: 3, source: KProfileSource(19), affinity: None }";
+    assert_eq!(lines[6], profile);
+    // Marker, size, hook, time; address, thread, source.
+    let bytes = "RecordBytes([02, 00, 10, c0, 1c, 00, 2f, 0f, 07, 00, 00, 00, 00, 00, 00, 00, \
+                 34, 12, 00, 00, 09, 00, 00, 00, 02, 00, 00, 00])";
+    assert_eq!(lines[7], bytes);
+    assert_eq!(lines.len(), 8);
 }

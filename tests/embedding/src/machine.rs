@@ -4,8 +4,8 @@
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use pmu_core::{
-    InterruptFrame, Interval, MsrAddress, MsrBackend, MsrErrorKind, Platform, PmcIndex, ProcessId,
-    ProcessorNumber, TimerUnavailable,
+    InterruptFrame, Interval, MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, Platform, PmcIndex,
+    ProcessId, ProcessorNumber, TimerUnavailable,
 };
 
 /// 64 registers, by the low bits of their numbers. Selects, counters and the global registers of either
@@ -38,6 +38,15 @@ impl MsrBackend for Msr {
     fn write(&self, address: MsrAddress, value: u64) -> Result<(), MsrErrorKind> {
         answering(address.get())?.store(value, Ordering::Relaxed);
         Ok(())
+    }
+
+    fn update(&self, update: MsrUpdate) -> Result<u64, MsrErrorKind> {
+        let register = answering(update.register())?;
+        let found = register.load(Ordering::Relaxed);
+        if let Some(value) = update.apply(found) {
+            register.store(value, Ordering::Relaxed);
+        }
+        Ok(found)
     }
 
     fn read_pmc(&self, index: PmcIndex) -> Result<u64, MsrErrorKind> {

@@ -36,11 +36,15 @@ static PMC: TraceCallback<16> =
 static OBJECTS: TraceObjects = TraceObjects::new(Rules::LATEST, &SAMPLED, &PMC);
 
 /// What a vendor's machine does; the number says where it went wrong.
-fn profile<I: ProfileInterface>(interface: &I, counter: u32) -> Result<(), i32> {
+fn profile<I: ProfileInterface>(
+    interface: &I,
+    processor: &Snapshot,
+    counter: u32,
+) -> Result<(), i32> {
     let source = KProfileSource::BRANCH_INSTRUCTIONS;
     interface.set_interval(source, 0x4000).map_err(|_| 1)?;
     let mut session: Session<'_, I, _, _> =
-        interface.initialise(Msr, Apic, &MEMORY).map_err(|_| 2)?;
+        interface.initialise(processor, Msr, Apic, &MEMORY).map_err(|_| 2)?;
     let mut hardware = ThisProcessor::new(&mut session, ProcessorNumber::from_index(0));
     let request = BasicProfile {
         process: None,
@@ -145,9 +149,10 @@ extern "C" fn main() -> i32 {
         let index = black_box(0usize);
         BUFFER[index].store(0, Ordering::Relaxed);
     }
-    let intel = pmu_intel::Emon::claim(&snapshot(b"GenuineIntel", 0x0730_0402));
+    let processor = snapshot(b"GenuineIntel", 0x0730_0402);
+    let intel = pmu_intel::Emon::claim(&processor);
     let status = match intel {
-        Ok(emon) => profile(&emon, 0xC1).err().unwrap_or(0),
+        Ok(emon) => profile(&emon, &processor, 0xC1).err().unwrap_or(0),
         Err(_) => 11,
     };
     if status != 0 {
@@ -159,8 +164,11 @@ extern "C" fn main() -> i32 {
     }
     VENDOR.store(1, Ordering::Relaxed);
     FIRST_COUNTER.store(0xC001_0004, Ordering::Relaxed);
-    match pmu_amd::Amd64::claim(&snapshot(b"AuthenticAMD", 0)) {
-        Ok(amd64) => profile(&amd64, 0xC001_0004).map_or_else(|where_| 20 + where_, |()| 0),
+    let processor = snapshot(b"AuthenticAMD", 0);
+    match pmu_amd::Amd64::claim(&processor) {
+        Ok(amd64) => {
+            profile(&amd64, &processor, 0xC001_0004).map_or_else(|where_| 20 + where_, |()| 0)
+        }
         Err(_) => 31,
     }
 }

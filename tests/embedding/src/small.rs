@@ -36,7 +36,7 @@ fn timer_interrupt(frame: &Frame) {
 /// Profiles what comes between, for as long as `run` runs.
 fn profile(emon: &Emon, source: KProfileSource, run: fn(&Emon)) -> Result<(), i32> {
     emon.set_interval(source, 0x10000).map_err(|_| 2)?;
-    let mut session = emon.initialise(Msr, Apic, &MEMORY).map_err(|_| 3)?;
+    let mut session = emon.initialise(&snapshot(), Msr, Apic, &MEMORY).map_err(|_| 3)?;
     let mut hardware = ThisProcessor::new(&mut session, ProcessorNumber::from_index(0));
     let request = BasicProfile {
         process: None,

@@ -79,7 +79,8 @@ static OVERFLOWS: AtomicU32 = AtomicU32::new(0);
 /// IA32_PERF_GLOBAL_STATUS, and a register that faults meanwhile (0: none does). The deepest stack that a
 /// handler took; or a number that says what failed.
 fn interrupt(emon: &Emon, status: u64, faulty: u32) -> Result<usize, i32> {
-    let mut session: Session<'_, _, _, _> = emon.initialise(Msr, Apic, &MEMORY).map_err(|_| 2)?;
+    let mut session: Session<'_, _, _, _> =
+        emon.initialise(&snapshot(), Msr, Apic, &MEMORY).map_err(|_| 2)?;
     let mut hardware = ThisProcessor::new(&mut session, ProcessorNumber::from_index(0));
     let object = |source, process| {
         let request = BasicProfile {

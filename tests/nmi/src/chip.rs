@@ -4,8 +4,8 @@
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::SeqCst};
 
 use pmu_core::{
-    Interval, KProfileSource, MsrAddress, MsrBackend, MsrErrorKind, Overflow, Platform, PmcIndex,
-    TimerUnavailable,
+    Interval, KProfileSource, MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, Overflow, Platform,
+    PmcIndex, TimerUnavailable,
 };
 
 /// How many sources there are events of.
@@ -253,6 +253,17 @@ impl MsrBackend for Chip {
             _ => return Err(MsrErrorKind::GeneralProtection),
         }
         Ok(())
+    }
+
+    fn update(&self, update: MsrUpdate) -> Result<u64, MsrErrorKind> {
+        let Some(Register::Plain(register)) = self.register(update.register()) else {
+            return Err(MsrErrorKind::GeneralProtection);
+        };
+        let found = register.load(SeqCst);
+        if let Some(value) = update.apply(found) {
+            register.store(value, SeqCst);
+        }
+        Ok(found)
     }
 
     fn read_pmc(&self, index: PmcIndex) -> Result<u64, MsrErrorKind> {

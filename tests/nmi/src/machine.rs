@@ -18,6 +18,8 @@ pub const INTERVAL: u64 = 0x1000;
 pub struct Machine<I> {
     /// The driver.
     pub interface: I,
+    /// What CPUID says of the processor.
+    pub processor: Snapshot,
     /// Whose registers.
     pub kind: Kind,
     /// Whether its counters freeze.
@@ -27,14 +29,14 @@ pub struct Machine<I> {
 }
 
 impl<I: ProfileInterface> Machine<I> {
-    fn new(interface: I, kind: Kind, freezes: bool) -> Self {
+    fn new(interface: I, processor: Snapshot, kind: Kind, freezes: bool) -> Self {
         let mut rows = interface.sources().iter().filter(|row| {
             row.source() != KProfileSource::TIME
                 && row.canonical().is_none()
                 && interface.query(row.source()).is_supported()
         });
         let sources = core::array::from_fn(|_| rows.next().expect("another source").source());
-        Self { interface, kind, freezes, sources }
+        Self { interface, processor, kind, freezes, sources }
     }
 
     /// A processor for it, and every interval as it is at first.
@@ -58,7 +60,8 @@ pub fn intel(version: u32, freezes: bool) -> Machine<Emon> {
         };
         CpuIdResult { eax, ebx, ecx, edx }
     });
-    Machine::new(Emon::claim(&snapshot).expect("Intel's"), Kind::Intel(version), freezes)
+    let emon = Emon::claim(&snapshot).expect("Intel's");
+    Machine::new(emon, snapshot, Kind::Intel(version), freezes)
 }
 
 /// An AMD processor.
@@ -74,7 +77,7 @@ pub fn amd(kind: Kind) -> Machine<Amd64> {
         };
         CpuIdResult { eax, ebx, ecx, edx }
     });
-    Machine::new(Amd64::claim(&snapshot).expect("AMD's"), kind, false)
+    Machine::new(Amd64::claim(&snapshot).expect("AMD's"), snapshot, kind, false)
 }
 
 /// An interrupt of a processor.

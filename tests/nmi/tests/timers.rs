@@ -201,10 +201,9 @@ struct Account {
 /// Starts and stops profiles on a processor that is interrupted, until the time is over.
 fn play(processor: &Processor<'_>, until: Instant) -> Account {
     let Processor { chip, machine, memory, .. } = processor;
-    let mut session = machine.interface.initialise(chip, chip, memory).unwrap();
+    let mut session = machine.interface.initialise(&machine.processor, chip, chip, memory).unwrap();
     if machine.freezes {
-        // SAFETY: no processor is behind the registers.
-        unsafe { session.freeze_on_interrupt() }.unwrap();
+        session.freeze_on_interrupt().unwrap();
     }
     let number = ProcessorNumber::from_index(processor.number);
     PROCESSOR.set(ptr::from_ref(processor).cast());

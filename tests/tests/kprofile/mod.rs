@@ -9,7 +9,10 @@ use pmu_core::{
     ProcessId, ProcessorNumber,
 };
 use pmu_kprofile::WindowsVersion::{self, *};
-use pmu_kprofile::{Affinity, BasicProfile, PointerWidth, ProfileHardware, Rules};
+use pmu_kprofile::{
+    Affinity, BasicProfile, PointerWidth, ProfileCallback, ProfileHardware, ProfileObject,
+    Profiles, Rules,
+};
 
 pub(crate) const WIDTHS: [PointerWidth; 2] = [PointerWidth::Bits32, PointerWidth::Bits64];
 
@@ -148,6 +151,8 @@ pub(crate) struct Machine {
     pub(crate) refuses_stop: Affinity,
     /// Successful starts and stops so far.
     pub(crate) changes: usize,
+    /// Starts so far that were refused.
+    pub(crate) refusals: usize,
 }
 
 impl Machine {
@@ -163,7 +168,13 @@ impl Machine {
             refuses_start: Affinity::EMPTY,
             refuses_stop: Affinity::EMPTY,
             changes: 0,
+            refusals: 0,
         }
+    }
+
+    /// A processor loses what runs on it, as by a power-down.
+    pub(crate) fn lose(&mut self, processor: ProcessorNumber) {
+        self.running.retain(|(on, _)| *on != processor);
     }
 
     /// What runs, and where, with processors as (group, number).
@@ -202,6 +213,7 @@ impl ProfileHardware for Machine {
     fn start(&mut self, on: ProcessorNumber, source: KProfileSource) -> Result<(), InterfaceError> {
         assert!(self.active.contains(on), "{on} is not active");
         if self.refuses_start.contains(on) || self.counterless == Some(source) {
+            self.refusals += 1;
             return Err(REFUSAL);
         }
         assert!(self.running.insert((on, source.value())), "{source} runs on {on}");
@@ -218,4 +230,57 @@ impl ProfileHardware for Machine {
         self.changes += 1;
         Ok(())
     }
+}
+
+pub(crate) fn object<'b>(request: BasicProfile<'b>, machine: &Machine) -> ProfileObject<'b> {
+    ProfileObject::basic(Rules::LATEST, request, machine).expect("a good request")
+}
+
+/// That a refusal changed nothing: what runs, and how many objects are started.
+#[track_caller]
+pub(crate) fn unchanged<R, const N: usize, const P: usize>(
+    lists: &Profiles<N, P>,
+    machine: &mut Machine,
+    act: impl FnOnce(&mut Machine) -> R,
+) -> R {
+    let before = (machine.running(), lists.started(), lists.statistics());
+    let result = act(machine);
+    assert_eq!((machine.running(), lists.started(), lists.statistics()), before);
+    result
+}
+
+/// A profile by `from` on `processors` of group 0.
+pub(crate) fn on(
+    from: u32,
+    processors: &[u8],
+    machine: &Machine,
+) -> &'static ProfileObject<'static> {
+    let affinity = processors.iter().map(|number| processor(0, *number)).collect();
+    let request =
+        BasicProfile { source: source(from), affinity: Some(affinity), ..request(buffer(1)) };
+    leak(object(request, machine))
+}
+
+/// A profile by `from` on the processors that are active now.
+pub(crate) fn everywhere(from: u32, machine: &Machine) -> &'static ProfileObject<'static> {
+    leak(object(BasicProfile { source: source(from), ..request(buffer(1)) }, machine))
+}
+
+/// A profile of all processors, ever.
+pub(crate) fn everywhere_ever(from: u32, machine: &Machine) -> &'static ProfileObject<'static> {
+    let asked =
+        BasicProfile { source: source(from), affinity: Some(Affinity::ALL), ..request(buffer(1)) };
+    leak(object(asked, machine))
+}
+
+/// Active processors of two groups of which not all is active.
+pub(crate) fn active() -> Affinity {
+    Affinity::of_group(0, 0b1011).union(Affinity::of_group(1, 0b10_0001))
+}
+
+/// A callback that does nothing.
+pub(crate) struct Nothing;
+
+impl ProfileCallback for Nothing {
+    fn profile_interrupt(&self, _: &dyn InterruptFrame, _: KProfileSource) {}
 }

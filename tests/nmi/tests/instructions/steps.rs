@@ -38,12 +38,16 @@ enum Operation {
     Freeze,
     StartProfile,
     StopProfile,
+    /// What was not lost goes on.
+    Reprogram,
+    /// The interrupt path of the counters, which another interrupt interrupts.
+    Serve,
     /// The interrupt path itself: a timer's interrupt is examined, counted and recorded.
     Examine,
     Drain,
 }
 
-const OPERATIONS: [Operation; 13] = [
+const OPERATIONS: [Operation; 15] = [
     Operation::Start,
     Operation::Stop,
     Operation::SetInterval,
@@ -55,6 +59,8 @@ const OPERATIONS: [Operation; 13] = [
     Operation::Freeze,
     Operation::StartProfile,
     Operation::StopProfile,
+    Operation::Reprogram,
+    Operation::Serve,
     Operation::Examine,
     Operation::Drain,
 ];
@@ -225,15 +231,18 @@ fn interrupt<I: ProfileInterface>(machine: &Machine<I>, operation: Operation) {
         hits.fetch_add(examination.hits, SeqCst);
         examined.fetch_add(1, SeqCst);
     };
+    let serve = || {
+        let serviced = interface.service(&chip, &chip, &memory, |overflow| {
+            chip.told(overflow);
+            examine(overflow.source);
+        });
+        if serviced.is_err() {
+            std::process::abort();
+        }
+    };
     let deliver = || {
         while chip.deliver() {
-            let serviced = interface.service(&chip, &chip, &memory, |overflow| {
-                chip.told(overflow);
-                examine(overflow.source);
-            });
-            if serviced.is_err() {
-                std::process::abort();
-            }
+            serve();
         }
     };
     let interrupt = |moment| match moment {
@@ -245,11 +254,10 @@ fn interrupt<I: ProfileInterface>(machine: &Machine<I>, operation: Operation) {
         Moment::Delivered => deliver(),
     };
 
-    let mut session = interface.initialise(&chip, &chip, &memory).unwrap();
+    let mut session = interface.initialise(&machine.processor, &chip, &chip, &memory).unwrap();
     let found = 0;
     if machine.freezes && operation != Operation::Freeze {
-        // SAFETY: no processor is behind the registers.
-        unsafe { session.freeze_on_interrupt() }.unwrap();
+        session.freeze_on_interrupt().unwrap();
     }
     let number = ProcessorNumber::default();
     let buffer = [const { AtomicU32::new(0) }; 2];
@@ -311,8 +319,12 @@ fn interrupt<I: ProfileInterface>(machine: &Machine<I>, operation: Operation) {
             session.restore(&area).unwrap();
         }
         Operation::ShutDown => session.shut_down().unwrap(),
-        // SAFETY: no processor is behind the registers.
-        Operation::Freeze => unsafe { session.freeze_on_interrupt() }.unwrap(),
+        Operation::Freeze => session.freeze_on_interrupt().unwrap(),
+        Operation::Reprogram => {
+            let anew = session.reprogram(|overflow| chip.told(overflow)).unwrap();
+            assert_eq!(anew, 0, "{context}: registers that were not lost");
+        }
+        Operation::Serve => serve(),
         Operation::StartProfile => start(&object, &mut session),
         Operation::StopProfile => {
             lists.stop(&object, &mut ThisProcessor::new(&mut session, number)).unwrap();

@@ -1,0 +1,187 @@
+//! The memory in which a processor's interrupt path finds its counters.
+
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+
+use crate::CounterSlot;
+use crate::interrupt::Claim;
+
+/// The memory that one processor's counters need: 8 bytes per counter, and 24 for the processor.
+///
+/// The embedder lends it for as long as the processor profiles, commonly from a static array with
+/// an element per processor; the interrupt path finds its state here without the control handle.
+/// `&CounterMemory<[CounterSlot; N]>` coerces to `&CounterMemory`. It knows whether a session has taken it,
+/// so [`service`](crate::ProfileInterface::service) may be called at any time.
+///
+/// ```
+/// use pmu_core::{CounterMemory, CounterSlot, MAX_COUNTERS};
+/// const PROCESSORS: usize = 4;
+/// static MEMORY: [CounterMemory<[CounterSlot; MAX_COUNTERS]>; PROCESSORS] =
+///     [const { CounterMemory::new() }; PROCESSORS];
+/// let of_processor_0: &CounterMemory = &MEMORY[0];
+/// ```
+#[derive(Debug)]
+pub struct CounterMemory<S: ?Sized = [CounterSlot]> {
+    /// Value of the global control register while the counters run: the bits of other owners as they
+    /// were found or told, and the session's. The interrupt path leaves the register so.
+    pub(crate) global_control: AtomicU64,
+    /// The counters that answered and belong to the session; 0: the registers belong to others.
+    pub(crate) proven: AtomicU64,
+    owner: AtomicU8,
+    service: AtomicU8,
+    /// Interrupts that may still come of overflows that were already told or dropped: 0, 1, or 2 for more.
+    late: AtomicU8,
+    /// Whether the processor freezes the counters for the interrupt path.
+    pub(crate) freezes: AtomicBool,
+    pub(crate) slots: S,
+}
+
+/// Values of `owner`.
+const UNTAKEN: u8 = 0;
+const INITIALIZING: u8 = 1;
+const TAKEN: u8 = 2;
+
+/// Values of `service`.
+const IDLE: u8 = 0;
+const SERVING: u8 = 1;
+/// Serving, and another interrupt came meanwhile.
+const AGAIN: u8 = 2;
+
+impl<const N: usize> CounterMemory<[CounterSlot; N]> {
+    /// Memory for `N` counters, all free. `N` = 0 stands for "there was no memory".
+    pub const fn new() -> Self {
+        Self {
+            global_control: AtomicU64::new(0),
+            proven: AtomicU64::new(0),
+            owner: AtomicU8::new(UNTAKEN),
+            service: AtomicU8::new(IDLE),
+            late: AtomicU8::new(0),
+            freezes: AtomicBool::new(false),
+            slots: [const { CounterSlot::new() }; N],
+        }
+    }
+}
+
+impl<const N: usize> Default for CounterMemory<[CounterSlot; N]> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl CounterMemory {
+    /// The number of counters that it has room for.
+    pub const fn counters(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Takes the memory for a session that is being initialized. `false`: it is taken.
+    pub(crate) fn take(&self) -> bool {
+        let taken = self.owner.compare_exchange(
+            UNTAKEN,
+            INITIALIZING,
+            Ordering::Acquire,
+            Ordering::Relaxed,
+        );
+        taken.is_ok()
+    }
+
+    /// Hands these counters to the interrupt path.
+    pub(crate) fn publish(&self, proven: u64) {
+        self.service.store(IDLE, Ordering::Relaxed);
+        self.owner.store(TAKEN, Ordering::Relaxed);
+        self.proven.store(proven, Ordering::Release);
+    }
+
+    /// Takes the counters from the interrupt path while they are programmed: an interrupt is claimed, and
+    /// touches no register, until they are [published](Self::publish) again.
+    pub(crate) fn withdraw(&self) {
+        self.owner.store(INITIALIZING, Ordering::Relaxed);
+        self.proven.store(0, Ordering::Release);
+    }
+
+    /// Gives the memory back: the interrupt path touches no register from here on.
+    pub(crate) fn give_back(&self) {
+        self.proven.store(0, Ordering::Release);
+        self.freezes.store(false, Ordering::Relaxed);
+        self.owner.store(UNTAKEN, Ordering::Release);
+    }
+
+    /// As many interrupts may come that will find nothing.
+    pub(crate) fn expect_late(&self, interrupts: u32) {
+        let more = interrupts.min(2) as u8;
+        self.late.store((self.late.load(Ordering::Relaxed) + more).min(2), Ordering::Relaxed);
+    }
+
+    /// One fewer: its counter had not overflowed.
+    pub(crate) fn expect_one_fewer(&self) {
+        let late = self.late.load(Ordering::Relaxed);
+        self.late.store(late.saturating_sub(1), Ordering::Relaxed);
+    }
+
+    /// An interrupt may come that will find no session.
+    pub(crate) fn expect_late_after_shut_down(&self) {
+        self.late.fetch_max(1, Ordering::Relaxed);
+    }
+
+    /// Answers an interrupt for which no counter was found: it is the session's if it is one that was
+    /// expected to find nothing, or one of counters that are just being taken over.
+    pub(crate) fn claim_empty(&self) -> Claim {
+        match self.late.swap(0, Ordering::Relaxed) {
+            0 if self.owner.load(Ordering::Relaxed) != INITIALIZING => Claim::NotOurs,
+            0 | 1 => Claim::Ours,
+            _ => Claim::OursAndMore,
+        }
+    }
+
+    /// Begins to serve an interrupt. `false`: this one interrupted another that is being served, which
+    /// will look once more.
+    #[inline]
+    pub(crate) fn begin_service(&self) -> bool {
+        let idle = self.service.load(Ordering::Relaxed) == IDLE;
+        self.service.store(if idle { SERVING } else { AGAIN }, Ordering::Relaxed);
+        idle
+    }
+
+    /// Ends it. `false`: another interrupt came meanwhile, so it is to be served once more.
+    #[inline]
+    pub(crate) fn end_service(&self) -> bool {
+        let ended =
+            self.service.compare_exchange(SERVING, IDLE, Ordering::Relaxed, Ordering::Relaxed);
+        if ended.is_err() {
+            self.service.store(SERVING, Ordering::Relaxed);
+        }
+        ended.is_ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_eight_bytes_per_counter_and_24_more() {
+        assert_eq!(size_of::<CounterMemory<[CounterSlot; 8]>>(), 8 * 8 + 24);
+    }
+
+    #[test]
+    fn a_nested_service_leaves_a_note_for_the_one_under_way() {
+        let memory = CounterMemory::<[CounterSlot; 1]>::new();
+        let memory: &CounterMemory = &memory;
+        assert!(memory.begin_service());
+        assert!(!memory.begin_service() && !memory.begin_service());
+        assert!(!memory.end_service(), "served once more");
+        assert!(memory.end_service());
+        assert!(memory.begin_service());
+    }
+
+    #[test]
+    fn memory_is_taken_once_until_it_is_given_back() {
+        let memory = CounterMemory::<[CounterSlot; 1]>::new();
+        let memory: &CounterMemory = &memory;
+        assert!(memory.take());
+        assert!(!memory.take());
+        memory.publish(1);
+        assert!(!memory.take());
+        memory.give_back();
+        assert!(memory.take());
+    }
+}

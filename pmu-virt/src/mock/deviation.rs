@@ -1,0 +1,124 @@
+//! Habits of real platforms that no manual tells of.
+
+use core::fmt;
+
+use crate::{AmdConfiguration, Configuration};
+
+macro_rules! deviations {
+    ($($(#[doc = $meaning:literal])+ $variant:ident)*) => {
+        /// One habit of a real platform: a driver that only knows the manuals loses overflows there.
+        ///
+        /// ```
+        /// use pmu_virt::mock::{Deviation, Deviations};
+        /// let deviations = Deviations::of(&[Deviation::DeadCounter, Deviation::NestsInterrupts]);
+        /// assert!(deviations.contains(Deviation::DeadCounter));
+        /// assert_eq!(deviations.to_string(), "NestsInterrupts + DeadCounter");
+        /// ```
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[cfg_attr(feature = "defmt", derive(defmt::Format))]
+        #[non_exhaustive]
+        pub enum Deviation {
+            $($(#[doc = $meaning])+ $variant,)*
+        }
+
+        impl Deviation {
+            /// Every deviation.
+            pub const ALL: [Self; [$(Self::$variant),*].len()] = [$(Self::$variant),*];
+
+            /// The deviation's name, as in the code.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$variant => stringify!($variant),)*
+                }
+            }
+        }
+    };
+}
+
+deviations! {
+    /// A counter overflows again while the driver reports its overflow: callbacks that take longer than a
+    /// short interval, where counters run meanwhile. What passes then is fed by
+    /// [`MockMsr::pass_while_serviced`](super::MockMsr::pass_while_serviced).
+    OverflowsWhileServiced
+    /// The local APIC's entry is masked on delivery on AMD too: guests on KVM 6.6 to 6.9.
+    MasksOnDelivery
+    /// Writes of `IA32_DEBUGCTL` are ignored: hypervisors.
+    IgnoresDebugControl
+    /// Where several counters overflowed, a second interrupt is latched while the first is serviced, and
+    /// finds nothing: all of AMD; Intel with several counters.
+    LatchesSecondInterrupt
+    /// An interrupt nests in the handler of another at any access, and in its callback: NMIs are unblocked by
+    /// any IRET, that of a page fault or of a fixed-up #GP too.
+    NestsInterrupts
+    /// The acknowledge register refuses bit 59, though the version is 4 or above, and nothing ever freezes,
+    /// though the bit that asks for it is kept: a hypervisor with a narrow mask.
+    NarrowAcknowledge
+    /// Firmware, or the kernel before, left the counters running, and interrupting.
+    LeftRunning
+    /// It left their overflows unacknowledged.
+    LeftOverflowed
+    /// It left them frozen, and the bit set that freezes them.
+    LeftFrozen
+    /// It left them enabled for PEBS: an overflow writes a record, and does not interrupt.
+    LeftPrecise
+    /// The second counter does not answer: PMC3 under TSX force-abort, a counter of the BIOS.
+    DeadCounter
+    /// This processor has one counter fewer than the boot processor:
+    /// [`configuration`](Deviations::configuration).
+    FewerCounters
+    /// Registers lose their contents: suspend, hibernation, a processor that was offline. At
+    /// [`MockMsr::lose_registers`](super::MockMsr::lose_registers).
+    LosesRegisters
+    /// The interrupt is taken only when everything of a feed has passed, several intervals perhaps: an
+    /// interrupt by vector, and a stretch with interrupts off.
+    ServicesLate
+    /// To unmask the local APIC's entry while a bit of the status is set raises an interrupt: Intel from
+    /// version 3 on.
+    RaisesOnUnmask
+}
+
+/// A set of deviations.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct Deviations(u32);
+
+impl Deviations {
+    /// None: the platform of the manuals.
+    pub const NONE: Self = Self(0);
+
+    /// These.
+    pub fn of(deviations: &[Deviation]) -> Self {
+        Self(deviations.iter().fold(0, |set, deviation| set | 1 << *deviation as u32))
+    }
+
+    /// Whether this one is among them.
+    pub const fn contains(self, deviation: Deviation) -> bool {
+        self.0 >> deviation as u32 & 1 != 0
+    }
+
+    /// The configuration of this processor, where the boot processor's is `configuration`.
+    pub fn configuration(self, configuration: Configuration) -> Configuration {
+        let fewer = self.contains(Deviation::FewerCounters);
+        match configuration {
+            Configuration::Intel(mut intel) if fewer && intel.general.count_ones() > 1 => {
+                intel.general &= !(0x80 >> intel.general.leading_zeros());
+                Configuration::Intel(intel)
+            }
+            Configuration::Amd(AmdConfiguration::PerfMonV2 { counters: counters @ 2.. })
+                if fewer =>
+            {
+                Configuration::Amd(AmdConfiguration::PerfMonV2 { counters: counters - 1 })
+            }
+            other => other,
+        }
+    }
+}
+
+impl fmt::Display for Deviations {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut names =
+            Deviation::ALL.into_iter().filter(|d| self.contains(*d)).map(Deviation::name);
+        f.write_str(names.next().unwrap_or("none"))?;
+        names.try_for_each(|name| write!(f, " + {name}"))
+    }
+}

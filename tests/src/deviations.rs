@@ -1,0 +1,59 @@
+//! Platforms that deviate from the manuals, and the processors on them.
+
+use std::collections::BTreeSet;
+
+use pmu_core::Snapshot;
+use pmu_core::raw_cpuid::CpuIdResult;
+use pmu_virt::mock::{Deviation, Deviations};
+use pmu_virt::{Configuration, Vendor};
+
+/// CPUID of a processor of a platform, on which a guest sees `configuration`: every other feature is there.
+/// A hypervisor says so where only hypervisors deviate like that.
+pub fn snapshot(configuration: Configuration, deviations: Deviations) -> Snapshot {
+    let vendor = match configuration.vendor() {
+        Vendor::Intel => [0x756E_6547, 0x6C65_746E, 0x4965_6E69],
+        Vendor::Amd => [0x6874_7541, 0x444D_4163, 0x6974_6E65],
+    };
+    let hypervisor = deviations.contains(Deviation::MasksOnDelivery);
+    let precise = deviations.contains(Deviation::LeftPrecise);
+    Snapshot::capture(move |leaf, subleaf| {
+        let given = match leaf {
+            0 => CpuIdResult { eax: 0x23, ebx: vendor[0], ecx: vendor[1], edx: vendor[2] },
+            0x4000_0000..=0x4000_FFFF => CpuIdResult { eax: 0x4000_0000, ebx: 0, ecx: 0, edx: 0 },
+            0x8000_0000 => CpuIdResult { eax: 0x8000_0022, ebx: 0, ecx: 0, edx: 0 },
+            1 => CpuIdResult { eax: 0x806F8, ebx: 0, ecx: !(1 << 31), edx: u32::MAX },
+            _ => CpuIdResult { eax: u32::MAX, ebx: u32::MAX, ecx: u32::MAX, edx: u32::MAX },
+        };
+        let mut answer = configuration.cpuid(leaf, subleaf, given);
+        if leaf == 1 {
+            answer.ecx |= u32::from(hypervisor) << 31;
+            answer.edx |= u32::from(precise) << 21;
+        }
+        answer
+    })
+}
+
+/// Each deviation, alone.
+pub fn single() -> impl Iterator<Item = Deviations> {
+    Deviation::ALL.into_iter().map(|deviation| Deviations::of(&[deviation]))
+}
+
+/// Pairs of deviations: `count` of them, by this seed; all where `PMU_TEST_ALL_PAIRS` is set.
+pub fn pairs(count: usize, seed: u64) -> Vec<Deviations> {
+    let all: Vec<_> = (0..Deviation::ALL.len())
+        .flat_map(|a| (0..a).map(move |b| [Deviation::ALL[a], Deviation::ALL[b]]))
+        .map(|pair| Deviations::of(&pair))
+        .collect();
+    if std::env::var_os("PMU_TEST_ALL_PAIRS").is_some() || count >= all.len() {
+        return all;
+    }
+    // Marsaglia's xorshift64, for the same sample everywhere.
+    let (mut state, mut chosen) = (seed, BTreeSet::new());
+    while chosen.len() < count {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        chosen.insert((state >> 32) as usize % all.len());
+    }
+    chosen.into_iter().map(|place| all[place]).collect()
+}
