@@ -11,7 +11,9 @@ use pmu_kprofile::bucket::BucketSizeError;
 use pmu_kprofile::layout::LayoutError;
 use pmu_kprofile::trace::{RecordError, TraceError};
 use pmu_kprofile::walk::WalkError;
-use pmu_kprofile::{CreateError, ProfileError, SourceListError};
+use pmu_kprofile::{
+    CreateError, PointerWidth, ProfileError, Rules, SourceListError, WindowsVersion,
+};
 use pmu_virt::{ConfigurationError, FilterError, StateError, TooManyEvents};
 
 const SOURCE: KProfileSource = KProfileSource::TOTAL_CYCLES;
@@ -51,6 +53,8 @@ fn errors_of_the_interfaces_name_source_register_and_numbers() {
         (&InterfaceError::Interval(interval), &["12", "4096", "2147483647"]),
         (&InterfaceError::InsufficientMemory { needed: 9, lent: 3 }, &["9", "3"]),
         (&InterfaceError::Timer(TimerUnavailable), &["timer"]),
+        (&InterfaceError::MemoryInUse, &["memory", "session"]),
+        (&InterfaceError::OwnControlBits(0x21), &["0x21"]),
         (&InterfaceError::Access(FAULT), &["WRMSR", "0x186", "general protection"]),
         (&InterfaceError::Faulted(FAULT), &["WRMSR", "0x186", "running"]),
     ]);
@@ -73,6 +77,9 @@ fn errors_of_the_interfaces_name_source_register_and_numbers() {
 fn errors_of_profiles_name_processor_source_and_numbers() {
     let refused = InterfaceError::NoFreeCounter(SOURCE);
     let hardware = ProfileError::Hardware { processor: PROCESSOR, error: refused };
+    let (object, lists) = (WindowsVersion::Vista, WindowsVersion::Windows8);
+    let rules = |version| Rules { version, width: PointerWidth::Bits64 };
+    let others = ProfileError::OtherRules { object: rules(object), lists: rules(lists) };
     say(&[
         (&ProfileError::AlreadyStarted, &["already started"]),
         (&ProfileError::NotStarted, &["not started"]),
@@ -81,6 +88,7 @@ fn errors_of_profiles_name_processor_source_and_numbers() {
         (&ProfileError::WrongContext, &["context"]),
         (&ProfileError::NoProcessor, &["processors", "active"]),
         (&ProfileError::ProcessorBeyondLists(PROCESSOR), &["2:17"]),
+        (&others, &["Vista", "Windows8"]),
         (&hardware, &["2:17", "no free counter", "ProfileTotalCycles"]),
     ]);
     say(&[
@@ -95,7 +103,7 @@ fn errors_of_profiles_name_processor_source_and_numbers() {
         (&BucketSizeError { log2: 34 }, &["34"]),
     ]);
     say(&[
-        (&TraceError::NoCallbackObjects, &["callback"]),
+        (&TraceError::NotTraced(0x2000_0400), &["0x20000400"]),
         (&TraceError::NoSource, &["no source"]),
         (&TraceError::TooManySources(9), &["9", "4"]),
         (&TraceError::DuplicateSource(SOURCE), &["ProfileTotalCycles", "twice"]),

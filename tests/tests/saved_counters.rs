@@ -1,27 +1,18 @@
 //! What a save area says of itself.
 
-use pmu_core::raw_cpuid::CpuIdResult;
 use pmu_core::{
     CounterMemory, CounterSlot, KProfileSource, ProfileInterface, SavedCounter, SavedCounters,
-    Snapshot,
 };
 use pmu_intel::Emon;
-use pmu_tests::{FakePlatform, RegisterFile};
+use pmu_tests::{FakePlatform, RegisterFile, intel_processor};
 
 #[test]
 fn a_save_area_tells_how_many_counters_it_holds() {
-    let snapshot = Snapshot::capture(|leaf: u32, _: u32| {
-        let (eax, ebx, ecx, edx) = match leaf {
-            0 => (0x0A, 0x756E_6547, 0x6C65_746E, 0x4965_6E69),
-            0x0A => (0x0730_0401, 0, 0, 0),
-            _ => (0, 0, 0, 0),
-        };
-        CpuIdResult { eax, ebx, ecx, edx }
-    });
-    let interface = Emon::claim(&snapshot).unwrap();
+    let processor = intel_processor(1, 4);
+    let interface = Emon::claim(&processor).unwrap();
     let (msr, platform) = (RegisterFile::intel(4, false), FakePlatform::default());
     let memory = CounterMemory::<[CounterSlot; 4]>::new();
-    let mut session = interface.initialise(&msr, &platform, &memory).unwrap();
+    let mut session = interface.initialise(&processor, &msr, &platform, &memory).unwrap();
     let mut area = SavedCounters::<[SavedCounter; 4]>::new();
     assert_eq!((area.len(), area.is_empty()), (0, true), "a new one holds nothing");
 
