@@ -3,9 +3,11 @@
 
 use core::sync::atomic::{AtomicUsize, Ordering};
 use std::fs;
+use std::io::{self, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::{Command, Output};
+use std::sync::Once;
 
 use iced_x86::IcedError;
 use iced_x86::code_asm::*;
@@ -240,13 +242,20 @@ pub(crate) fn messages(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// Whether there is a KVM; says if not.
-pub(crate) fn kvm(test: &str) -> bool {
-    let there = fs::OpenOptions::new().read(true).write(true).open("/dev/kvm").is_ok();
-    if !there {
-        eprintln!("skipped: {test}: /dev/kvm cannot be opened");
+/// Whether there is a KVM; says once if not.
+pub(crate) fn kvm() -> bool {
+    static SAID: Once = Once::new();
+    let opened = fs::OpenOptions::new().read(true).write(true).open("/dev/kvm");
+    if let Err(error) = &opened {
+        let which = format!("every test of `{}` that runs a guest", env!("CARGO_CRATE_NAME"));
+        SAID.call_once(|| skipped(&which, &format!("/dev/kvm cannot be opened: {error}")));
     }
-    there
+    opened.is_ok()
+}
+
+/// Says in a line what is skipped. Not by `eprintln`, whose output the test harness holds back.
+pub(crate) fn skipped(what: &str, why: &str) {
+    let _ = io::stderr().write_all(format!("skipped: {what}: {why}\n").as_bytes());
 }
 
 pub(crate) fn wrmsr(a: &mut CodeAssembler, address: u32, value: u64) -> Result<(), IcedError> {
