@@ -3,70 +3,16 @@
 
 mod guest;
 
-use std::path::Path;
-use std::process::Output;
-
+use guest::counted::{
+    AROUND, BRANCHES, INSTRUCTIONS, INTEL, SCRATCH, count_down, counted, ended, expect, expect_of,
+    fences, interrupt_returns, strings,
+};
 use guest::{
-    ALL, AMD_COUNTER_0, AMD_SELECT_0, Assembled, COUNTER_0, Code, KERNEL, KERNEL_CODE, KERNEL_DATA,
-    LVTPC, NMI, SELECT_0, USER, USER_CODE, USER_DATA, USER_STACK, enter_ring_3, exit, image, kvm,
-    messages, numbers, print, print_counter, run, skip_two_bytes, skipped, stats, wrmsr,
+    ALL, AMD_COUNTER_0, AMD_SELECT_0, Assembled, COUNTER_0, Code, KERNEL, KERNEL_CODE, SELECT_0,
+    USER, USER_CODE, USER_DATA, USER_STACK, enter_ring_3, exit, image, kvm, messages, numbers,
+    print, print_counter, skip_two_bytes, stats, wrmsr,
 };
 use iced_x86::code_asm::*;
-
-const INSTRUCTIONS: u64 = 0xC0;
-const BRANCHES: u64 = 0xC4;
-const INTEL: &str = "--count step --stats=json --pmu intel:version=1,fixed=0";
-
-/// What a guest printed that ended well.
-fn ended(kernel: &[u8], arguments: &str) -> Output {
-    let output = run(kernel, arguments);
-    assert_eq!(output.status.code(), Some(33), "{}", messages(&output));
-    output
-}
-
-fn expect(kernel: &[u8], arguments: &str, expected: &[u64]) {
-    let output = ended(kernel, arguments);
-    expect_counted(&output, &numbers(&output), expected);
-}
-
-/// The guest counted as expected, or the monitor says that it did not count exactly. On kvm-pvm it has no
-/// excuse.
-fn expect_counted(output: &Output, counted: &[u64], expected: &[u64]) {
-    let said = messages(output);
-    if said.contains("not exact") && !Path::new("/sys/module/kvm_pvm").exists() {
-        return skipped("exact counts", "the monitor says that on this KVM they are not exact");
-    }
-    assert!(!said.contains("not exact"), "{said}");
-    assert_eq!(counted, expected, "{said}");
-    for phase in stats(output)["phases"].as_object().unwrap().values() {
-        assert_eq!(phase["unreconciled"], 0, "{said}");
-    }
-}
-
-/// 1000 turns: 2001 instructions, 1000 branches of which 999 are taken.
-fn count_down(a: &mut CodeAssembler) -> Assembled {
-    a.mov(ecx, 1000)?;
-    let mut again = a.create_label();
-    a.set_label(&mut again)?;
-    a.dec(ecx)?;
-    a.jne(again)
-}
-
-/// Selects `event` in counter 0 of version 1 (no global control), runs `body`, stops, and prints.
-///
-/// What counts beside the body: the WRMSR that starts, and three MOVs before the WRMSR that stops.
-fn counted(
-    a: &mut CodeAssembler,
-    select: u64,
-    body: impl FnOnce(&mut CodeAssembler) -> Assembled,
-) -> Assembled {
-    wrmsr(a, COUNTER_0, 0)?;
-    wrmsr(a, SELECT_0, select)?;
-    body(a)?;
-    wrmsr(a, SELECT_0, 0)?;
-    print_counter(a, COUNTER_0)
-}
-const AROUND: u64 = 1 + 3;
 
 #[test]
 fn single_steps_count_exactly() {
@@ -211,46 +157,6 @@ fn rare_instructions_do_what_they_should_and_count() {
     expect(&kernel, INTEL, &expected);
 }
 
-/// Where the guests below keep far pointers and strings, and count their interrupts.
-const SCRATCH: u32 = 0x7000;
-const INTERRUPTS: u32 = 0x7F00;
-
-/// The first counter counts the body's instructions, and then its branches.
-fn expect_of(body: Code, handlers: &[(u8, Code)], instructions: u64, branches: u64) {
-    let kernel = image(
-        |a| {
-            counted(a, ALL | INSTRUCTIONS, body)?;
-            counted(a, ALL | BRANCHES, body)?;
-            exit(a, 0x10)
-        },
-        handlers,
-    );
-    expect(&kernel, INTEL, &[instructions + AROUND, branches]);
-}
-
-/// 50 turns of 11 instructions, three of them branches: 553 instructions, 151 branches.
-fn fences(a: &mut CodeAssembler) -> Assembled {
-    let (mut again, mut function, mut over) =
-        (a.create_label(), a.create_label(), a.create_label());
-    a.mov(r12d, 50)?;
-    a.set_label(&mut again)?;
-    a.clflush(byte_ptr(SCRATCH))?;
-    a.mfence()?;
-    a.lfence()?;
-    a.sfence()?;
-    a.mfence()?;
-    a.call(function)?;
-    a.dec(r12d)?;
-    a.mfence()?;
-    a.jne(again)?;
-    a.jmp(over)?;
-    a.set_label(&mut function)?;
-    a.lfence()?;
-    a.ret()?;
-    a.set_label(&mut over)?;
-    a.nop()
-}
-
 #[test]
 fn fences_and_what_follows_them_are_counted() {
     if kvm() {
@@ -258,75 +164,11 @@ fn fences_and_what_follows_them_are_counted() {
     }
 }
 
-/// 10 turns of 17 instructions: 171 instructions, 10 branches.
-fn strings(a: &mut CodeAssembler) -> Assembled {
-    let mut again = a.create_label();
-    a.mov(r12d, 10)?;
-    a.set_label(&mut again)?;
-    a.mov(edi, SCRATCH)?;
-    a.mov(ecx, 20)?;
-    a.rep().stosb()?;
-    a.mov(esi, SCRATCH)?;
-    a.mov(edi, SCRATCH + 64)?;
-    a.mov(ecx, 7)?;
-    a.rep().movsq()?;
-    a.xor(ecx, ecx)?;
-    a.rep().movsb()?;
-    a.mov(esi, SCRATCH)?;
-    a.mov(edi, SCRATCH + 64)?;
-    a.mov(ecx, 5)?;
-    a.repe().cmpsb()?;
-    a.lodsb()?;
-    a.stosb()?;
-    a.dec(r12d)?;
-    a.jne(again)
-}
-
 #[test]
 fn a_repeated_string_instruction_is_counted_once() {
     if kvm() {
         expect_of(strings, &[], 171, 10);
     }
-}
-
-/// A frame for IRET to `target` in ring 0: 7 instructions.
-fn push_frame(a: &mut CodeAssembler, target: CodeLabel) -> Assembled {
-    a.mov(r9, rsp)?;
-    a.push(KERNEL_DATA as i32)?;
-    a.push(r9)?;
-    a.pushfq()?;
-    a.push(KERNEL_CODE as i32)?;
-    a.lea(rax, ptr(target))?;
-    a.push(rax)
-}
-
-/// 20 turns of 45 instructions, six of them branches: 901 instructions, 120 branches.
-fn interrupt_returns(a: &mut CodeAssembler) -> Assembled {
-    let [mut again, mut one, mut two, mut three, mut four, mut five] =
-        core::array::from_fn(|_| a.create_label());
-    a.mov(r12d, 20)?;
-    a.set_label(&mut again)?;
-    push_frame(a, one)?;
-    a.iretq()?;
-    a.set_label(&mut one)?;
-    push_frame(a, two)?;
-    a.mfence()?;
-    a.iretq()?;
-    a.set_label(&mut two)?;
-    push_frame(a, three)?;
-    a.swapgs()?;
-    a.iretq()?;
-    a.set_label(&mut three)?;
-    a.swapgs()?;
-    // To another IRET.
-    push_frame(a, five)?;
-    push_frame(a, four)?;
-    a.iretq()?;
-    a.set_label(&mut four)?;
-    a.iretq()?;
-    a.set_label(&mut five)?;
-    a.dec(r12d)?;
-    a.jne(again)
 }
 
 #[test]
@@ -430,121 +272,6 @@ fn ring_3_is_stepped_when_iret_comes_after_what_is_not_stepped() {
     expect(&kernel, INTEL, &[2 + 2001 + 1, 1 + 9 + 3]);
 }
 
-/// Five turns of three instructions: 16 instructions. The processor waits for an interrupt each time.
-fn halts(a: &mut CodeAssembler) -> Assembled {
-    let mut again = a.create_label();
-    a.mov(r12d, 5)?;
-    a.set_label(&mut again)?;
-    a.hlt()?;
-    a.dec(r12d)?;
-    a.jne(again)
-}
-
-/// The local APIC's timer interrupts each millisecond, at vector 0x41.
-fn start_timer(a: &mut CodeAssembler) -> Assembled {
-    a.mov(dword_ptr(INTERRUPTS), 0)?;
-    // Spurious-interrupt vector, divisor 1, periodic timer, initial count.
-    for (register, value) in
-        [(0xF0, 0x1FF), (0x3E0, 0b1011), (0x320, 1 << 17 | 0x41), (0x380, 1_000_000)]
-    {
-        a.mov(rax, 0xFEE0_0000_u64 + register)?;
-        a.mov(dword_ptr(rax), value)?;
-    }
-    Ok(())
-}
-
-/// The handler: six instructions.
-const COUNT_INTERRUPT: (u8, Code) = (0x41, |a| {
-    a.inc(dword_ptr(INTERRUPTS))?;
-    a.push(rax)?;
-    a.mov(rax, 0xFEE0_00B0_u64)?;
-    a.mov(dword_ptr(rax), 0)?;
-    a.pop(rax)?;
-    a.iretq()
-});
-
-fn print_interrupts(a: &mut CodeAssembler) -> Assembled {
-    a.mov(eax, dword_ptr(INTERRUPTS))?;
-    a.xor(edx, edx)?;
-    print(a)
-}
-
-#[test]
-fn interrupts_at_any_instruction_leave_the_count_exact() {
-    if !kvm() {
-        return;
-    }
-    let bodies: [(Code, u64); 4] =
-        [(fences, 553), (strings, 171), (interrupt_returns, 901), (halts, 16)];
-    for (body, instructions) in bodies {
-        let kernel = image(
-            |a| {
-                start_timer(a)?;
-                counted(a, ALL | INSTRUCTIONS, |a| {
-                    a.sti()?;
-                    for _ in 0..10 {
-                        body(a)?;
-                    }
-                    a.cli()
-                })?;
-                print_interrupts(a)?;
-                exit(a, 0x10)
-            },
-            &[COUNT_INTERRUPT],
-        );
-        let output = ended(&kernel, INTEL);
-        let [counted, interrupts] = numbers(&output)[..] else { panic!() };
-        assert!(interrupts > 0);
-        let expected = 2 + 10 * instructions + AROUND + 6 * interrupts;
-        expect_counted(&output, &[counted], &[expected]);
-    }
-}
-
-/// Ring 3 executes what it executes, and ring 0 the handlers.
-#[test]
-fn interrupts_of_ring_3_leave_both_counts_exact() {
-    if !kvm() {
-        return;
-    }
-    let kernel = image(
-        |a| {
-            let mut user = a.create_label();
-            start_timer(a)?;
-            wrmsr(a, SELECT_0, USER | INSTRUCTIONS)?;
-            wrmsr(a, SELECT_0 + 1, KERNEL | INSTRUCTIONS)?;
-            a.push(USER_DATA as i32)?;
-            a.push(USER_STACK as i32)?;
-            // IF.
-            a.push(0x0202)?;
-            a.push(USER_CODE as i32)?;
-            a.lea(rax, ptr(user))?;
-            a.push(rax)?;
-            a.iretq()?;
-            a.set_label(&mut user)?;
-            for _ in 0..5 {
-                count_down(a)?;
-            }
-            a.ud2()
-        },
-        &[
-            (6, |a| {
-                wrmsr(a, SELECT_0 + 1, 0)?;
-                print_counter(a, COUNTER_0)?;
-                print_counter(a, COUNTER_0 + 1)?;
-                print_interrupts(a)?;
-                exit(a, 0x10)
-            }),
-            (1, |a| exit(a, 1)),
-            COUNT_INTERRUPT,
-        ],
-    );
-    let output = ended(&kernel, INTEL);
-    let [user, kernel, interrupts] = numbers(&output)[..] else { panic!() };
-    assert!(interrupts > 0);
-    // In ring 0: WRMSR, seven into ring 3, three MOVs of the handler.
-    expect_counted(&output, &[user, kernel], &[5 * 2001, 1 + 7 + 3 + 6 * interrupts]);
-}
-
 /// RDPMC faults in KVM, and the monitor executes it: MOV, RDPMC, NOP.
 #[test]
 fn an_instruction_that_the_monitor_executes_is_counted() {
@@ -556,57 +283,6 @@ fn an_instruction_that_the_monitor_executes_is_counted() {
         };
         expect_of(body, &[(13, |a| exit(a, 1))], 3, 0);
     }
-}
-
-/// Counter 0 interrupts each 25 instructions, by an NMI whose handler has 14. Counter 1 counts all.
-#[test]
-fn performance_interrupts_at_any_instruction_leave_the_count_exact() {
-    if !kvm() {
-        return;
-    }
-    const PERIOD: u64 = 25;
-    const INTERRUPT: u64 = 1 << 20;
-    let kernel = image(
-        |a| {
-            a.mov(dword_ptr(INTERRUPTS), 0)?;
-            a.mov(rax, 0xFEE0_00F0_u64)?;
-            a.mov(dword_ptr(rax), 0x1FF)?;
-            a.mov(rax, LVTPC)?;
-            a.mov(dword_ptr(rax), NMI)?;
-            wrmsr(a, COUNTER_0, PERIOD.wrapping_neg())?;
-            wrmsr(a, COUNTER_0 + 1, 0)?;
-            wrmsr(a, SELECT_0 + 1, ALL | INSTRUCTIONS)?;
-            wrmsr(a, SELECT_0, ALL | INSTRUCTIONS | INTERRUPT)?;
-            fences(a)?;
-            interrupt_returns(a)?;
-            wrmsr(a, SELECT_0, 0)?;
-            wrmsr(a, SELECT_0 + 1, 0)?;
-            print_counter(a, COUNTER_0 + 1)?;
-            a.mov(eax, dword_ptr(INTERRUPTS))?;
-            a.xor(edx, edx)?;
-            print(a)?;
-            exit(a, 0x10)
-        },
-        &[(2, |a| {
-            a.push(rax)?;
-            a.push(rcx)?;
-            a.push(rdx)?;
-            a.inc(dword_ptr(INTERRUPTS))?;
-            wrmsr(a, COUNTER_0, 25u64.wrapping_neg())?;
-            a.mov(rax, LVTPC)?;
-            a.mov(dword_ptr(rax), NMI)?;
-            a.pop(rdx)?;
-            a.pop(rcx)?;
-            a.pop(rax)?;
-            a.iretq()
-        })],
-    );
-    let output = ended(&kernel, INTEL);
-    let [counted, interrupts] = numbers(&output)[..] else { panic!() };
-    assert!(interrupts > 50, "{interrupts} interrupts");
-    // Starting and stopping counter 0 is four instructions each.
-    let expected = 4 + 553 + 901 + 4 + AROUND + 14 * interrupts;
-    expect_counted(&output, &[counted], &[expected]);
 }
 
 /// Where SYSCALL leads is in a register that the monitor does not look at.

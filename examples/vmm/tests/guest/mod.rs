@@ -1,6 +1,8 @@
 //! Small guests: multiboot images that a test assembles, and runs in the monitor.
 #![allow(dead_code, reason = "no test needs all of it")]
 
+pub(crate) mod counted;
+
 use core::sync::atomic::{AtomicUsize, Ordering};
 use std::fs;
 use std::io::{self, Write};

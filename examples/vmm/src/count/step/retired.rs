@@ -353,3 +353,6 @@ fn stack_change(instruction: &Instruction) -> Option<i64> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
