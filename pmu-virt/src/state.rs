@@ -136,6 +136,14 @@ impl<P: EventPolicy> VirtualPmu<P> {
     }
 }
 
+/// As its [`PmuState`]: everything else follows from that and from what the embedder chose.
+#[cfg(feature = "defmt")]
+impl<P: EventPolicy> defmt::Format for VirtualPmu<P> {
+    fn format(&self, f: defmt::Formatter<'_>) {
+        defmt::write!(f, "{}", self.state());
+    }
+}
+
 impl VirtualPmu<AllowAll> {
     /// The same, where everything may be counted.
     ///

@@ -39,9 +39,9 @@ pub(crate) struct Options {
     /// How much memory, in MiB.
     #[arg(long, value_name = "MIB", default_value_t = 128, value_parser = clap::value_parser!(u64).range(2..=3072))]
     pub(crate) memory: u64,
-    /// The PMU: none, intel[:KEY[=VALUE],…], amd:legacy, amd:core, amd:v2[,counters=N]. Intel's keys:
-    /// version, gp, fixed, width, gp-width, fixed-width, gp-mask, fixed-mask, events, full-width,
-    /// any-thread, extended-leaf.
+    /// The PMU: none[:intel|:amd], intel[:KEY[=VALUE],…], amd:legacy, amd:core, amd:v2[,counters=N].
+    /// Intel's keys: version, gp, fixed, width, gp-width, fixed-width, gp-mask, fixed-mask, events,
+    /// full-width, any-thread, extended-leaf.
     #[arg(long, value_name = "SPEC", default_value = "intel")]
     pub(crate) pmu: String,
     /// Ends the machine after so many seconds; 0: never.

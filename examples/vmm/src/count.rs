@@ -158,8 +158,8 @@ pub(crate) enum Stop {
 
 /// A source of events for one virtual processor.
 ///
-/// The processor calls [`enter`](Self::enter) before it runs the guest, and [`leave`](Self::leave)
-/// afterwards, before it looks at what the guest wants.
+/// While a counter runs the processor calls [`enter`](Self::enter) before it runs the guest, and
+/// [`leave`](Self::leave) afterwards, before it looks at what the guest wants.
 pub(crate) trait Source {
     /// What it feeds.
     fn fed(&self) -> &Fed;
@@ -169,11 +169,14 @@ pub(crate) trait Source {
         false
     }
 
+    /// The guest is about to run, and no counter does.
+    fn idle(&mut self) {}
+
     /// The guest is about to run. Whether it is to stop after one instruction.
     fn enter(&mut self, guest: Guest<'_>, pmu: &VirtualPmu) -> Result<bool, Error>;
 
-    /// The guest ran: adds what happened.
-    fn leave(&mut self, guest: Guest<'_>, stop: Stop, happened: &mut Feed) -> Result<(), Error>;
+    /// The guest ran: adds what happened. Whether that is known; if not, nothing was added.
+    fn leave(&mut self, guest: Guest<'_>, stop: Stop, happened: &mut Feed) -> Result<bool, Error>;
 
     /// When to look at it again, at the latest: an overflow may be due then.
     fn due(&self, pmu: &VirtualPmu) -> Option<Duration>;

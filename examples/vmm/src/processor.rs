@@ -7,7 +7,8 @@ use std::sync::Arc;
 use kvm_bindings::{
     KVM_GUESTDBG_ENABLE, KVM_GUESTDBG_SINGLESTEP, KVM_GUESTDBG_USE_HW_BP,
     KVM_INTERNAL_ERROR_EMULATION, KVM_MP_STATE_HALTED, KVM_MP_STATE_RUNNABLE,
-    KVM_SYSTEM_EVENT_RESET, KVM_SYSTEM_EVENT_SHUTDOWN, kvm_debug_exit_arch, kvm_guest_debug,
+    KVM_SYSTEM_EVENT_RESET, KVM_SYSTEM_EVENT_SHUTDOWN, KVM_VCPUEVENT_VALID_SHADOW,
+    kvm_debug_exit_arch, kvm_guest_debug, kvm_mp_state,
 };
 use kvm_ioctls::{VcpuExit, VcpuFd};
 use pmu_virt::{Feed, Read, VirtualPmu, Write};
@@ -15,7 +16,7 @@ use pmu_virt::{Feed, Read, VirtualPmu, Write};
 use crate::apic::LocalApic;
 use crate::count::{Source, Stop};
 use crate::error::Error;
-use crate::guest::{self, Guest};
+use crate::guest::{self, Guest, Memory};
 use crate::kick::Kicks;
 use crate::machine::{End, Machine};
 use crate::stats::{Access, Exit, Register, Stats};
@@ -85,22 +86,36 @@ impl Processor {
             let due = if counting { self.source.due(&self.pmu) } else { None };
             kicks.after(due.map(|due| due.max(SOONEST))).map_err(Error::system("timer_settime"))?;
             let guest = Guest { vcpu: &self.vcpu, memory: &self.machine.memory };
-            let step = counting && self.source.enter(guest, &self.pmu)?;
-            self.debug(Debugging { step, ..self.debugging })?;
-            let (phase, mut wants) = self.run_guest()?;
-            if let Wants::Debug(why) = &mut wants {
-                self.take_back_step(why)?;
+            let mut step = false;
+            if counting {
+                step = self.source.enter(guest, &self.pmu)?;
+                if step && self.halt()? {
+                    let guest = Guest { vcpu: &self.vcpu, memory: &self.machine.memory };
+                    self.source.enter(guest, &self.pmu)?;
+                }
+            } else {
+                self.source.idle();
             }
+            self.debug(Debugging { step, ..self.debugging })?;
+            let (phase, wants) = self.run_guest()?;
+            let taken_back = self.take_back_step(&wants)?;
             if counting {
                 let stop = match &wants {
+                    _ if taken_back => Stop::Stepped,
                     Wants::Debug(why) if why.dr6 & DR6_BS != 0 => Stop::Stepped,
                     _ => Stop::Ran,
                 };
                 let guest = Guest { vcpu: &self.vcpu, memory: &self.machine.memory };
-                self.source.leave(guest, stop, &mut happened)?;
+                if !self.source.leave(guest, stop, &mut happened)? {
+                    self.stats.unreconciled(phase);
+                }
                 self.pmu.advance_through(&mut happened);
                 self.deliver_pmi(phase)?;
             }
+            let wants = match wants {
+                Wants::Debug(_) if taken_back => Wants::Nothing(Exit::SingleStep),
+                wants => wants,
+            };
             if let Some(end) = self.serve(phase, wants)? {
                 return Ok(Some(end));
             }
@@ -254,17 +269,36 @@ impl Processor {
         apic.error.map_or(Ok(()), |error| Err(Error::kvm("a PMI")(error)))
     }
 
-    /// If this is the guest's handler of #DB, after a step in ring 3: it was a step.
-    fn take_back_step(&mut self, why: &mut kvm_debug_exit_arch) -> Result<(), Error> {
-        if why.dr6 & DR6_B1 == 0 || Some(why.pc) != self.debugging.trap {
-            return Ok(());
-        }
+    /// Executes a HLT that is to be stepped: kvm-pvm halts only when it steps no more. Whether it did.
+    fn halt(&mut self) -> Result<bool, Error> {
         let guest = Guest { vcpu: &self.vcpu, memory: &self.machine.memory };
-        if let Some((registers, system)) = pvm::step_of_ring_3(guest) {
-            why.dr6 = DR6_BS;
-            guest::set_registers(&mut self.vcpu, registers, system)?;
+        let Some((registers, system)) = self.machine.kvm_pvm.then(|| pvm::halt(guest)).flatten()
+        else {
+            return Ok(false);
+        };
+        guest::set_registers(&mut self.vcpu, registers, system)?;
+        // What STI puts off until after the next instruction is due.
+        let mut events = self.vcpu.get_vcpu_events().map_err(Error::kvm("KVM_GET_VCPU_EVENTS"))?;
+        events.flags = KVM_VCPUEVENT_VALID_SHADOW;
+        events.interrupt.shadow = 0;
+        self.vcpu.set_vcpu_events(&events).map_err(Error::kvm("KVM_SET_VCPU_EVENTS"))?;
+        let halted = kvm_mp_state { mp_state: KVM_MP_STATE_HALTED };
+        self.vcpu.set_mp_state(halted).map_err(Error::kvm("KVM_SET_MP_STATE"))?;
+        Ok(true)
+    }
+
+    /// If the guest is at its handler of #DB after a step in ring 3: back to where the step ended.
+    fn take_back_step(&mut self, wants: &Wants) -> Result<bool, Error> {
+        let guest = Guest { vcpu: &self.vcpu, memory: &self.machine.memory };
+        let may_be = matches!(wants, Wants::Debug(_) | Wants::Nothing(Exit::Kick));
+        if !may_be || Some(guest.registers().rip) != self.debugging.trap {
+            return Ok(false);
         }
-        Ok(())
+        let Some((registers, system)) = pvm::step_of_ring_3(guest, self.debugging.step) else {
+            return Ok(false);
+        };
+        guest::set_registers(&mut self.vcpu, registers, system)?;
+        Ok(true)
     }
 
     /// A single step, or one of the guest's handlers.

@@ -6,7 +6,7 @@ use std::path::Path;
 use iced_x86::{Code, OpKind};
 use kvm_bindings::{kvm_regs, kvm_sregs};
 
-use crate::guest::{self, Frame, Guest};
+use crate::guest::{self, Frame, Guest, Memory};
 use crate::instruction::{address, decode, general, value};
 
 const RFLAGS_ZF: u64 = 1 << 6;
@@ -24,10 +24,15 @@ pub(crate) fn is_there() -> bool {
 pub(crate) const DEBUG: u8 = 1;
 const BREAKPOINT: u8 = 3;
 
-/// It steps in ring 0 alone, and does not stop after IRET. So IRET is to return with the trap flag
-/// set; what comes of that in ring 3 is [taken back](step_of_ring_3) from the guest's handler of #DB.
-pub(crate) fn step_through_iret(guest: Guest<'_>, registers: &kvm_regs) {
-    let flags = registers.rsp.wrapping_add(16);
+/// What its interpreter executes together with the instruction behind it, and stops only then.
+pub(crate) fn has_no_stop(code: Code) -> bool {
+    matches!(code, Code::Lfence | Code::Mfence | Code::Sfence | Code::Swapgs | Code::Iretq)
+}
+
+/// It steps in ring 0 alone. So an IRET to ring 3, whose frame this is, is to return with the trap flag
+/// set; what comes of that there is [taken back](step_of_ring_3) from the guest's handler of #DB.
+pub(crate) fn step_through_iret(guest: Guest<'_>, frame: u64) {
+    let flags = frame.wrapping_add(16);
     if let Some([saved]) = guest.read_words(flags) {
         guest.write_word(flags, saved | RFLAGS_TF);
     }
@@ -35,12 +40,22 @@ pub(crate) fn step_through_iret(guest: Guest<'_>, registers: &kvm_regs) {
 
 /// The processor is at the first instruction of the guest's handler of #DB: its registers as they were
 /// after the step in ring 3 that led there. `None`: it was something else.
-pub(crate) fn step_of_ring_3(guest: Guest<'_>) -> Option<(kvm_regs, kvm_sregs)> {
+///
+/// The step was asked for now (`stepping`), or earlier, and the trap flag is still set. POPF clears it.
+pub(crate) fn step_of_ring_3(guest: Guest<'_>, stepping: bool) -> Option<(kvm_regs, kvm_sregs)> {
     let registers = guest.registers();
-    let frame = Frame::read(guest, registers.rsp)?;
-    let ours = frame.cs & 3 == 3 && frame.flags & RFLAGS_TF != 0;
+    let frame = Frame::read(&guest, registers.rsp)?;
+    let ours = frame.cs & 3 == 3 && (stepping || frame.flags & RFLAGS_TF != 0);
     let frame = Frame { flags: frame.flags & !RFLAGS_TF, ..frame };
-    ours.then(|| frame.undo(guest, registers))
+    ours.then(|| frame.undo(&guest, registers, guest.system()))
+}
+
+/// The registers after a HLT, if the processor is at one and may execute it.
+pub(crate) fn halt(guest: Guest<'_>) -> Option<(kvm_regs, kvm_sregs)> {
+    let (registers, system) = (guest.registers(), guest.system());
+    let next = decode(&guest, &system, registers.rip);
+    let halts = next.code() == Code::Hlt && guest::privilege_level(&system) == 0;
+    halts.then(|| (kvm_regs { rip: next.next_ip(), ..registers }, system))
 }
 
 /// What its interpreter lacks and the monitor executes.
@@ -73,7 +88,7 @@ pub(crate) fn emulate(guest: Guest<'_>) -> Option<Emulated> {
     if guest::bitness(&system) != 64 {
         return None;
     }
-    let instruction = decode(guest, &system, registers.rip);
+    let instruction = decode(&guest, &system, registers.rip);
     let operand = |registers: &kvm_regs, number| match instruction.op_kind(number) {
         OpKind::Register => value(registers, &system, instruction.op_register(number)),
         _ => {

@@ -8,7 +8,7 @@
 use kvm_bindings::{kvm_regs, kvm_sregs};
 use pmu_virt::Mode;
 
-use crate::guest::{CR4_PCE, Frame, Guest};
+use crate::guest::{CR4_PCE, Frame, Guest, Memory};
 
 /// #GP.
 pub(crate) const GENERAL_PROTECTION: u8 = 13;
@@ -30,7 +30,7 @@ pub(crate) fn fault(guest: Guest<'_>) -> Option<Fault> {
     let registers = guest.registers();
     // The error code comes first; RDPMC's is 0.
     let [0] = guest.read_words(registers.rsp)? else { return None };
-    let frame = Frame::read(guest, registers.rsp.wrapping_add(8))?;
+    let frame = Frame::read(&guest, registers.rsp.wrapping_add(8))?;
     let mut instruction = [0; 2];
     if guest.read(frame.rip, &mut instruction) != RDPMC {
         return None;
@@ -49,6 +49,6 @@ impl Fault {
             ..self.frame
         };
         let (rax, rdx) = (value & 0xFFFF_FFFF, value >> 32);
-        frame.undo(guest, kvm_regs { rax, rdx, ..self.registers })
+        frame.undo(&guest, kvm_regs { rax, rdx, ..self.registers }, guest.system())
     }
 }

@@ -78,14 +78,14 @@ impl Source for Time {
 
     /// The guest's privilege is that at which it stopped, for all of the time: where a PMI is due at
     /// regular intervals, that is a sample.
-    fn leave(&mut self, guest: Guest<'_>, _: Stop, happened: &mut Feed) -> Result<(), Error> {
+    fn leave(&mut self, guest: Guest<'_>, _: Stop, happened: &mut Feed) -> Result<bool, Error> {
         self.ran += thread_time().saturating_sub(self.entered);
         let privilege = match guest::privilege_level(&guest.system()) {
             0 => Privilege::Kernel,
             _ => Privilege::User,
         };
         self.count(privilege, happened);
-        Ok(())
+        Ok(true)
     }
 
     fn due(&self, pmu: &VirtualPmu) -> Option<Duration> {
