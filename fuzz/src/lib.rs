@@ -19,19 +19,30 @@ pub mod virt_model;
 pub mod virt_pmi;
 pub mod virt_state;
 pub mod vmm_image;
+pub mod vmm_step;
 
 /// What of the monitor takes bytes from elsewhere. It is a program, and no library.
 #[path = "../../examples/vmm/src"]
 #[allow(dead_code, reason = "each target uses its part")]
 mod vmm {
     pub(crate) mod boot;
+    pub(crate) mod count {
+        pub(crate) mod step {
+            pub(crate) mod retired;
+        }
+    }
+    pub(crate) mod error;
+    pub(crate) mod guest;
+    pub(crate) mod instruction;
+    pub(crate) mod spec;
 }
+use vmm::{boot, error, guest, instruction, spec};
 
 /// The body of a target.
 pub type Target = fn(&[u8]);
 
 /// The targets by name.
-pub const TARGETS: [(&str, Target); 16] = [
+pub const TARGETS: [(&str, Target); 17] = [
     ("control_area", control_area::run),
     ("cpuid_claim", cpuid_claim::run),
     ("cpuid_dump", cpuid_dump::run),
@@ -48,6 +59,7 @@ pub const TARGETS: [(&str, Target); 16] = [
     ("virt_pmi", virt_pmi::run),
     ("virt_state", virt_state::run),
     ("vmm_image", vmm_image::run),
+    ("vmm_step", vmm_step::run),
 ];
 
 #[cfg(test)]

@@ -4,6 +4,8 @@
 //! from where the guest was to where it is: straight on, along the branches whose target is known, and by
 //! way of the frame that an exception or interrupt pushed. Where the two do not meet there is no answer.
 
+use core::cell::Cell;
+
 use iced_x86::{
     Code, FlowControl, Instruction, InstructionInfoFactory, MemorySize, OpAccess, OpKind, Register,
 };
@@ -18,6 +20,27 @@ const LONGEST_WAY: usize = 16;
 /// How many exceptions and interrupts may have been taken one upon the other, none of whose handlers
 /// executed an instruction.
 const NESTED: u32 = 3;
+/// How often memory is looked at for one step, at most. Every vector at every level looks 18 times, and the
+/// tables of some guests lead round in circles.
+const LOOKS: u32 = 20_000;
+
+/// Memory that is there for so many looks.
+struct Limited<'m, M> {
+    memory: &'m M,
+    left: Cell<u32>,
+}
+
+impl<M: Memory> Memory for Limited<'_, M> {
+    fn read<'b>(&self, address: u64, buffer: &'b mut [u8]) -> &'b [u8] {
+        match self.left.get().checked_sub(1) {
+            Some(left) => {
+                self.left.set(left);
+                self.memory.read(address, buffer)
+            }
+            None => &[],
+        }
+    }
+}
 
 /// The processor before an instruction, as far as it is known.
 #[derive(Clone)]
@@ -174,7 +197,7 @@ pub(crate) fn ahead(
 /// What retired on the way from the instructions ahead to a point: at least one instruction, or what an
 /// exception or interrupt led to. `None`: they do not meet.
 pub(crate) fn between(memory: &impl Memory, ahead: &[Next], to: &Point) -> Option<Vec<Retired>> {
-    explain(memory, ahead, to, NESTED)
+    explain(&Limited { memory, left: Cell::new(LOOKS) }, ahead, to, NESTED)
 }
 
 fn explain(memory: &impl Memory, ahead: &[Next], to: &Point, nested: u32) -> Option<Vec<Retired>> {
