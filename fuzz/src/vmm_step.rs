@@ -136,7 +136,9 @@ pub fn run(bytes: &[u8]) {
     });
     let straight = straight.count();
     let at = |count: usize| listing.get(count).map(|instruction| instruction.ip());
-    for count in 1..=straight.min(15) {
+    for count in
+        [1, steps, straight.min(15)].into_iter().filter(|count| (1..=straight).contains(count))
+    {
         let Some(rip) = at(count) else { break };
         let there = Point::new(kvm_regs { rip, ..to }, system);
         assert_eq!(between(&ram, &there), Some(vec![(privilege, false); count]), "{rip:#x}");
