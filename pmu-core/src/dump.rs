@@ -14,6 +14,7 @@ use raw_cpuid::{CpuIdReader, CpuIdResult};
 ///
 /// Where a dump holds several processors, the first one answers.
 #[derive(Clone, Copy, Debug)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct CpuidDump<'t> {
     text: &'t str,
 }

@@ -40,6 +40,13 @@ impl<const N: usize> SavedCounters<[SavedCounter; N]> {
     }
 }
 
+#[cfg(feature = "defmt")]
+impl<const N: usize> defmt::Format for SavedCounters<[SavedCounter; N]> {
+    fn format(&self, f: defmt::Formatter<'_>) {
+        defmt::write!(f, "{}: {}", self.interface, self.counters);
+    }
+}
+
 impl<const N: usize> Default for SavedCounters<[SavedCounter; N]> {
     fn default() -> Self {
         Self::new()

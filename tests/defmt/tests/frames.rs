@@ -78,6 +78,7 @@ fn frames_of_the_crates_types_decode_to_what_was_logged() {
             error: InterfaceError::NoFreeCounter(source),
         }
     );
+    defmt::error!("{}", pmu_core::SavedCounters::<[pmu_core::SavedCounter; 1]>::new());
     static COUNTERS: [core::sync::atomic::AtomicU32; 3] =
         [const { core::sync::atomic::AtomicU32::new(0) }; 3];
     defmt::error!(
@@ -118,10 +119,12 @@ fn frames_of_the_crates_types_decode_to_what_was_logged() {
     // Not the counters, of which there may be thousands.
     let profile = "BasicProfile { process: Some(ProcessId(5)), base: 0x1000, size: 48, bucket_log2: 4, \
                    counters: 3, source: KProfileSource(19), affinity: None }";
-    assert_eq!(lines[6], profile);
+    let saved = ": [SavedCounter { in_use: false, row: 0, events: 0, value: 0 }]";
+    assert_eq!(lines[6], saved);
+    assert_eq!(lines[7], profile);
     // Marker, size, hook, time; address, thread, source.
     let bytes = "RecordBytes([02, 00, 10, c0, 1c, 00, 2f, 0f, 07, 00, 00, 00, 00, 00, 00, 00, \
                  34, 12, 00, 00, 09, 00, 00, 00, 02, 00, 00, 00])";
-    assert_eq!(lines[7], bytes);
-    assert_eq!(lines.len(), 8);
+    assert_eq!(lines[8], bytes);
+    assert_eq!(lines.len(), 9);
 }

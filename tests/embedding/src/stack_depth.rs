@@ -25,7 +25,7 @@ use pmu_kprofile::{BasicProfile, PointerWidth, ProfileObject, Profiles, Rules, T
 
 const COUNTERS: usize = 8;
 /// Bytes of stack that an interrupt may take.
-const STACK_LIMIT: usize = 512;
+const STACK_LIMIT: usize = 576;
 /// Bytes that a processor's counters and session may take.
 const STATE_LIMIT: usize = 8 * COUNTERS + 64;
 const STATE: usize =

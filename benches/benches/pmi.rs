@@ -1,0 +1,204 @@
+//! Instructions of a whole performance interrupt: one overflow, a backend and a handler that do as little as
+//! they can. Each access is a load or a store of an array, so what is left is the driver's.
+//!
+//! `nothing` is the same call on memory that no session has taken.
+
+use std::hint::black_box;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use gungraun::prelude::*;
+use gungraun::{Callgrind, EventKind};
+use pmu_amd::Amd64;
+use pmu_core::raw_cpuid::CpuIdResult;
+use pmu_core::{
+    Claim, CounterMemory, CounterSlot, Interval, KProfileSource, MsrAddress, MsrBackend, MsrUpdate,
+    Platform, PmcIndex, ProfileInterface, ProfileSource, Snapshot, TimerUnavailable,
+};
+use pmu_intel::Emon;
+
+/// 64 registers, by the low bits of their numbers: those that a driver uses fall into places of their own.
+struct Registers {
+    file: [AtomicU64; 64],
+    /// The place of counter 0, and the distance to the next.
+    counters: (u32, u32),
+}
+
+impl Registers {
+    fn at(&self, number: u32) -> &AtomicU64 {
+        &self.file[number as usize % 64]
+    }
+}
+
+impl MsrBackend for Registers {
+    type Error = core::convert::Infallible;
+
+    #[inline]
+    fn read(&self, address: MsrAddress) -> Result<u64, Self::Error> {
+        Ok(self.at(address.get()).load(Relaxed))
+    }
+
+    #[inline]
+    fn write(&self, address: MsrAddress, value: u64) -> Result<(), Self::Error> {
+        self.at(address.get()).store(value, Relaxed);
+        Ok(())
+    }
+
+    #[inline]
+    fn read_pmc(&self, index: PmcIndex) -> Result<u64, Self::Error> {
+        Ok(self.at(self.counters.0 + self.counters.1 * index.get()).load(Relaxed))
+    }
+
+    fn update(&self, update: MsrUpdate) -> Result<u64, Self::Error> {
+        let register = self.at(update.register());
+        let found = register.load(Relaxed);
+        register.store(update.apply(found).unwrap_or(found), Relaxed);
+        Ok(found)
+    }
+}
+
+impl Platform for Registers {
+    #[inline]
+    fn unmask_performance_interrupt(&self) {
+        // The place of LVTPC's offset, 0x340.
+        self.file[0].store(0x400, Relaxed);
+    }
+
+    fn start_profile_timer(&self, _: Interval) -> Result<(), TimerUnavailable> {
+        Err(TimerUnavailable)
+    }
+
+    fn stop_profile_timer(&self) {}
+}
+
+type Memory = CounterMemory<[CounterSlot; 8]>;
+
+/// A processor in the middle of a performance interrupt.
+struct Processor<I: 'static> {
+    interface: &'static I,
+    registers: &'static Registers,
+    memory: &'static Memory,
+}
+
+/// Starts four sources, one of which then overflows.
+fn interrupted<I: ProfileInterface>(
+    interface: I,
+    processor: &Snapshot,
+    counters: (u32, u32),
+    freezes: bool,
+    status: Option<(u32, u64)>,
+) -> Processor<I> {
+    let interface: &'static I = Box::leak(Box::new(interface));
+    let file = [const { AtomicU64::new(0) }; 64];
+    let registers: &'static Registers = Box::leak(Box::new(Registers { file, counters }));
+    let memory: &'static Memory = Box::leak(Box::new(Memory::new()));
+    let mut session = interface.initialise(processor, registers, registers, memory).unwrap();
+    if freezes {
+        session.freeze_on_interrupt().unwrap();
+    }
+    for row in interface.sources().iter().skip(1).take(4) {
+        session.start(row.source()).unwrap();
+    }
+    registers.at(counters.0).store(5, Relaxed);
+    if let Some((register, value)) = status {
+        registers.at(register).store(value, Relaxed);
+    }
+    Processor { interface, registers, memory }
+}
+
+fn intel(version: u32, freezes: bool) -> Processor<Emon> {
+    let processor = Snapshot::capture(move |leaf: u32, _: u32| {
+        let (eax, ebx, ecx, edx) = match leaf {
+            0 => (0x0A, 0x756E_6547, 0x6C65_746E, 0x4965_6E69),
+            0x0A => (0x0730_0800 | version, 0, 0, 0),
+            _ => (0, 0, 0, 0),
+        };
+        CpuIdResult { eax, ebx, ecx, edx }
+    });
+    let status = (version >= 2).then_some((0x38E, 1 | u64::from(freezes) << 59));
+    interrupted(Emon::claim(&processor).unwrap(), &processor, (0xC1, 1), freezes, status)
+}
+
+fn amd(v2: bool) -> Processor<Amd64> {
+    let processor = Snapshot::capture(move |leaf: u32, _: u32| {
+        let (eax, ebx, ecx, edx) = match leaf {
+            0 => (1, 0x6874_7541, 0x444D_4163, 0x6974_6E65),
+            0x8000_0000 => (0x8000_0022, 0, 0, 0),
+            0x8000_0001 => (0, 0, u32::from(v2) << 23, 1 << 29),
+            0x8000_0022 => (v2.into(), 6, 0, 0),
+            _ => (0, 0, 0, 0),
+        };
+        CpuIdResult { eax, ebx, ecx, edx }
+    });
+    let counters = if v2 { (0xC001_0201, 2) } else { (0xC001_0004, 1) };
+    let status = v2.then_some((0xC000_0300, 1));
+    interrupted(Amd64::claim(&processor).unwrap(), &processor, counters, false, status)
+}
+
+/// An interrupt's handler; the source's value is all that it wants.
+#[inline(always)]
+fn interrupt<I: ProfileInterface>(processor: &Processor<I>) -> (u32, Claim) {
+    let Processor { interface, registers, memory } = processor;
+    let mut last = 0;
+    let count = |overflow: pmu_core::Overflow| last = KProfileSource::value(overflow.source);
+    let serviced = interface.service(*registers, *registers, *memory, count);
+    (black_box(last), serviced.map_or(Claim::OursAndMore, |serviced| serviced.claim))
+}
+
+fn untaken() -> Processor<Emon> {
+    Processor { memory: Box::leak(Box::new(Memory::new())), ..intel(2, false) }
+}
+
+#[library_benchmark]
+#[bench::untaken(untaken())]
+fn nothing(processor: Processor<Emon>) -> (u32, Claim) {
+    interrupt(black_box(&processor))
+}
+
+#[library_benchmark(config = LibraryBenchmarkConfig::default()
+    .tool(Callgrind::default().hard_limits([(EventKind::Ir, 180)])))]
+#[bench::version_2(intel(2, false))]
+fn stopping(processor: Processor<Emon>) -> (u32, Claim) {
+    interrupt(black_box(&processor))
+}
+
+#[library_benchmark(config = LibraryBenchmarkConfig::default()
+    .tool(Callgrind::default().hard_limits([(EventKind::Ir, 180)])))]
+#[bench::version_4(intel(4, true))]
+fn freezing(processor: Processor<Emon>) -> (u32, Claim) {
+    interrupt(black_box(&processor))
+}
+
+#[library_benchmark(config = LibraryBenchmarkConfig::default()
+    .tool(Callgrind::default().hard_limits([(EventKind::Ir, 160)])))]
+#[bench::perf_mon_v2(amd(true))]
+fn running_by_status(processor: Processor<Amd64>) -> (u32, Claim) {
+    interrupt(black_box(&processor))
+}
+
+#[library_benchmark(config = LibraryBenchmarkConfig::default()
+    .tool(Callgrind::default().hard_limits([(EventKind::Ir, 235)])))]
+#[bench::legacy(amd(false))]
+fn running_by_value(processor: Processor<Amd64>) -> (u32, Claim) {
+    interrupt(black_box(&processor))
+}
+
+#[library_benchmark(config = LibraryBenchmarkConfig::default()
+    .tool(Callgrind::default().hard_limits([(EventKind::Ir, 270)])))]
+#[bench::version_1(intel(1, false))]
+fn running_by_value_of_eight(processor: Processor<Emon>) -> (u32, Claim) {
+    interrupt(black_box(&processor))
+}
+
+library_benchmark_group!(
+    name = interrupts,
+    benchmarks = [
+        nothing,
+        stopping,
+        freezing,
+        running_by_status,
+        running_by_value,
+        running_by_value_of_eight
+    ]
+);
+
+main!(library_benchmark_groups = interrupts);
