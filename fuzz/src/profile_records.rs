@@ -9,15 +9,19 @@ use std::sync::LazyLock;
 
 use perf_event::data::endian::Native;
 use perf_event::data::parse::ParseConfig;
+use perf_event::events::Software;
+use perf_event::{Builder, SampleFlag};
 use pmu_examples::profiler::maps::Mapping;
-use pmu_examples::profiler::perf::kernel::{builder, parse};
-use pmu_examples::profiler::perf::{Event, Record, Request, Sample, What};
+use pmu_examples::profiler::perf::kernel::parse;
+use pmu_examples::profiler::perf::{Record, Sample, What};
 
 use crate::input::Input;
 
+/// What the profiler asks for in each sample, and behind each other record.
 static CONFIG: LazyLock<ParseConfig<Native>> = LazyLock::new(|| {
-    let request = Request { event: Event::Clock, period: 65_536, kernel: true };
-    ParseConfig::from(*builder(&request).attrs())
+    let mut builder = Builder::new(Software::TASK_CLOCK);
+    let fields = SampleFlag::IP | SampleFlag::TID | SampleFlag::TIME | SampleFlag::CPU;
+    ParseConfig::from(*builder.sample(fields).sample_id_all(true).attrs())
 });
 
 /// The header's kind and flags, the body, and what the profiler is to make of it.

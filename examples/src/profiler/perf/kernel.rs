@@ -66,7 +66,7 @@ impl PerfEvents for Kernel {
 }
 
 /// The event as the kernel is to open it.
-pub fn builder(request: &Request) -> Builder<'static> {
+fn builder(request: &Request) -> Builder<'static> {
     let mut builder = match request.event {
         Event::Clock => Builder::new(Software::TASK_CLOCK),
         Event::Raw(config) => Builder::new(Raw::new(config)),
