@@ -80,11 +80,7 @@ impl Source for Time {
     /// regular intervals, that is a sample.
     fn leave(&mut self, guest: Guest<'_>, _: Stop, happened: &mut Feed) -> Result<bool, Error> {
         self.ran += thread_time().saturating_sub(self.entered);
-        let privilege = match guest::privilege_level(&guest.system()) {
-            0 => Privilege::Kernel,
-            _ => Privilege::User,
-        };
-        self.count(privilege, happened);
+        self.count(guest::privilege(&guest.system()), happened);
         Ok(true)
     }
 
