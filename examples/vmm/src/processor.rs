@@ -66,7 +66,7 @@ enum Wants {
     End(End),
     /// KVM does not know the instruction.
     Emulation,
-    /// KVM can not go on.
+    /// KVM cannot go on.
     Stuck(String),
     TripleFault,
 }
