@@ -114,7 +114,7 @@ pub fn run(bytes: &[u8]) {
     let between = |ram: &Ram, to: &Point| {
         ram.reads.set(0);
         let ways = ahead(ram, start.clone(), |_| false);
-        let retired = told(between(ram, &ways, to));
+        let retired = told(between(ram, &ways, to, false));
         assert!(ram.reads.get() <= MOST_READS, "{} reads for one step", ram.reads.get());
         retired
     };

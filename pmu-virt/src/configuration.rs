@@ -1,4 +1,4 @@
-//! Which PMU a guest sees, and which PMUs there can not be.
+//! Which PMU a guest sees, and which PMUs there cannot be.
 
 use core::fmt;
 

@@ -14,7 +14,7 @@ pub enum Privilege {
 
 /// What a counter is programmed to count: everything in its control but when it counts.
 ///
-/// Edge, invert and counter mask make another quantity of the same event, which can not be derived
+/// Edge, invert and counter mask make another quantity of the same event, which cannot be derived
 /// from totals; so they are part of the key, and a guest that uses them counts nothing unless the
 /// embedder feeds just that key. Invert without a counter mask is ignored by both vendors: that key is
 /// the plain event's.

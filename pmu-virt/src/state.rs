@@ -158,7 +158,7 @@ impl VirtualPmu<AllowAll> {
     }
 }
 
-/// Why a state can not be.
+/// Why a state cannot be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
@@ -173,7 +173,7 @@ pub enum StateError {
     Impossible {
         /// Which register.
         register: &'static str,
-        /// The bits that can not be.
+        /// The bits that cannot be.
         bits: u64,
     },
 }

@@ -6,6 +6,7 @@ pub(crate) mod time;
 
 use core::time::Duration;
 
+use iced_x86::Instruction;
 use pmu_virt::{EventKey, FedEvent, FedEvents, Feed, Privilege, TooManyEvents, Vendor, VirtualPmu};
 
 use crate::cli::Count;
@@ -171,6 +172,9 @@ pub(crate) trait Source {
 
     /// The guest is about to run, and no counter does.
     fn idle(&mut self) {}
+
+    /// The monitor executed an instruction for the guest.
+    fn executed(&mut self, _: Instruction, _: Privilege) {}
 
     /// The guest is about to run. Whether it is to stop after one instruction.
     fn enter(&mut self, guest: Guest<'_>, pmu: &VirtualPmu) -> Result<bool, Error>;

@@ -2,6 +2,7 @@
 
 use kvm_bindings::{kvm_regs, kvm_segment, kvm_sregs};
 use kvm_ioctls::{SyncReg, VcpuFd};
+use pmu_virt::Privilege;
 use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap};
 
 use crate::error::Error;
@@ -193,6 +194,11 @@ pub(crate) fn is_long(system: &kvm_sregs) -> bool {
 /// The current privilege level: that of the stack segment. SDM vol. 3A, "Privilege Levels".
 pub(crate) fn privilege_level(system: &kvm_sregs) -> u8 {
     system.ss.dpl
+}
+
+/// In which of the two that counters tell apart it is.
+pub(crate) fn privilege(system: &kvm_sregs) -> Privilege {
+    if privilege_level(system) == 0 { Privilege::Kernel } else { Privilege::User }
 }
 
 /// The bits of code that the processor executes: 16, 32 or 64.

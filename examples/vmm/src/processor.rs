@@ -66,7 +66,7 @@ enum Wants {
     End(End),
     /// KVM does not know the instruction.
     Emulation,
-    /// KVM can not go on.
+    /// KVM cannot go on.
     Stuck(String),
     TripleFault,
 }
@@ -85,14 +85,11 @@ impl Processor {
             let counting = self.pmu.running().next().is_some();
             let due = if counting { self.source.due(&self.pmu) } else { None };
             kicks.after(due.map(|due| due.max(SOONEST))).map_err(Error::system("timer_settime"))?;
-            let guest = Guest { vcpu: &self.vcpu, memory: &self.machine.memory };
             let mut step = false;
             if counting {
+                self.halt()?;
+                let guest = Guest { vcpu: &self.vcpu, memory: &self.machine.memory };
                 step = self.source.enter(guest, &self.pmu)?;
-                if step && self.halt()? {
-                    let guest = Guest { vcpu: &self.vcpu, memory: &self.machine.memory };
-                    self.source.enter(guest, &self.pmu)?;
-                }
             } else {
                 self.source.idle();
             }
@@ -213,11 +210,12 @@ impl Processor {
             Wants::Emulation => {
                 let guest = Guest { vcpu: &self.vcpu, memory: &self.machine.memory };
                 let emulated = self.machine.kvm_pvm.then(|| pvm::emulate(guest)).flatten();
-                let Some(pvm::Emulated { registers, exception }) = emulated else {
+                let Some(pvm::Emulated { instruction, registers, exception }) = emulated else {
                     return Err(self.stuck("no emulation of the instruction".into()));
                 };
                 self.stats.exit(phase, Exit::Emulation);
                 let system = guest.system();
+                self.source.executed(instruction, guest::privilege(&system));
                 guest::set_registers(&mut self.vcpu, registers, system)?;
                 if let Some(vector) = exception {
                     guest::raise(&self.vcpu, vector)?;
@@ -269,13 +267,17 @@ impl Processor {
         apic.error.map_or(Ok(()), |error| Err(Error::kvm("a PMI")(error)))
     }
 
-    /// Executes a HLT that is to be stepped: kvm-pvm halts only when it steps no more. Whether it did.
-    fn halt(&mut self) -> Result<bool, Error> {
+    /// Executes a HLT that would be stepped: kvm-pvm halts only when it steps no more.
+    fn halt(&mut self) -> Result<(), Error> {
+        if !self.machine.kvm_pvm || !self.source.steps() {
+            return Ok(());
+        }
         let guest = Guest { vcpu: &self.vcpu, memory: &self.machine.memory };
-        let Some((registers, system)) = self.machine.kvm_pvm.then(|| pvm::halt(guest)).flatten()
-        else {
-            return Ok(false);
+        let system = guest.system();
+        let Some(pvm::Emulated { instruction, registers, .. }) = pvm::halt(guest) else {
+            return Ok(());
         };
+        self.source.executed(instruction, guest::privilege(&system));
         guest::set_registers(&mut self.vcpu, registers, system)?;
         // What STI puts off until after the next instruction is due.
         let mut events = self.vcpu.get_vcpu_events().map_err(Error::kvm("KVM_GET_VCPU_EVENTS"))?;
@@ -283,8 +285,7 @@ impl Processor {
         events.interrupt.shadow = 0;
         self.vcpu.set_vcpu_events(&events).map_err(Error::kvm("KVM_SET_VCPU_EVENTS"))?;
         let halted = kvm_mp_state { mp_state: KVM_MP_STATE_HALTED };
-        self.vcpu.set_mp_state(halted).map_err(Error::kvm("KVM_SET_MP_STATE"))?;
-        Ok(true)
+        self.vcpu.set_mp_state(halted).map_err(Error::kvm("KVM_SET_MP_STATE"))
     }
 
     /// If the guest is at its handler of #DB after a step in ring 3: back to where the step ended.
@@ -320,7 +321,9 @@ impl Processor {
             let read = self.pmu.read_pmc(fault.counter, fault.mode);
             self.stats.access(phase, counter, !matches!(read, Read::Value(_)));
             if let Read::Value(value) = read {
+                let instruction = fault.instruction;
                 let (registers, system) = fault.finish(guest, value);
+                self.source.executed(instruction, guest::privilege(&system));
                 return guest::set_registers(&mut self.vcpu, registers, system);
             }
         }

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use iced_x86::{Code, OpKind};
+use iced_x86::{Code, Instruction, OpKind};
 use kvm_bindings::{kvm_regs, kvm_sregs};
 
 use crate::guest::{self, Frame, Guest, Memory};
@@ -50,37 +50,24 @@ pub(crate) fn step_of_ring_3(guest: Guest<'_>, stepping: bool) -> Option<(kvm_re
     ours.then(|| frame.undo(&guest, registers, guest.system()))
 }
 
-/// The registers after a HLT, if the processor is at one and may execute it.
-pub(crate) fn halt(guest: Guest<'_>) -> Option<(kvm_regs, kvm_sregs)> {
+/// The HLT at which the processor is, if it may execute it, and the registers afterwards.
+pub(crate) fn halt(guest: Guest<'_>) -> Option<Emulated> {
     let (registers, system) = (guest.registers(), guest.system());
-    let next = decode(&guest, &system, registers.rip);
-    let halts = next.code() == Code::Hlt && guest::privilege_level(&system) == 0;
-    halts.then(|| (kvm_regs { rip: next.next_ip(), ..registers }, system))
-}
-
-/// What its interpreter lacks and the monitor executes.
-pub(crate) fn emulates(code: Code) -> bool {
-    matches!(
-        code,
-        Code::Clac
-            | Code::Stac
-            | Code::Wait
-            | Code::Clflushopt_m8
-            | Code::Clwb_m8
-            | Code::Popcnt_r32_rm32
-            | Code::Popcnt_r64_rm64
-            | Code::Cmpxchg16b_m128
-            | Code::Int3
-    )
+    let instruction = decode(&guest, &system, registers.rip);
+    let halts = instruction.code() == Code::Hlt && guest::privilege_level(&system) == 0;
+    let registers = kvm_regs { rip: instruction.next_ip(), ..registers };
+    halts.then_some(Emulated { instruction, registers, exception: None })
 }
 
 /// What an instruction comes to: the registers afterwards, and the exception to raise there.
 pub(crate) struct Emulated {
+    pub(crate) instruction: Instruction,
     pub(crate) registers: kvm_regs,
     pub(crate) exception: Option<u8>,
 }
 
-/// Executes the instruction at which KVM could not go on, in 64-bit code. `None`: not one of those.
+/// Executes the instruction at which KVM could not go on, in 64-bit code: one of those that its
+/// interpreter lacks. `None`: another.
 ///
 /// CMPXCHG16B is not atomic towards other processors.
 pub(crate) fn emulate(guest: Guest<'_>) -> Option<Emulated> {
@@ -124,5 +111,5 @@ pub(crate) fn emulate(guest: Guest<'_>) -> Option<Emulated> {
         _ => return None,
     }
     registers.rip = instruction.next_ip();
-    Some(Emulated { registers, exception })
+    Some(Emulated { instruction, registers, exception })
 }

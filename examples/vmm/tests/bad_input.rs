@@ -157,7 +157,7 @@ fn guests_that_end_well() {
 #[test]
 fn a_host_without_kvm() {
     if std::fs::OpenOptions::new().read(true).write(true).open("/dev/kvm").is_err() {
-        expect(&image(|a| exit(a, 0), &[]), "", 16, "/dev/kvm can not be opened");
+        expect(&image(|a| exit(a, 0), &[]), "", 16, "/dev/kvm cannot be opened");
     }
 }
 
@@ -184,7 +184,7 @@ fn what_kvm_does_not_know() {
         return skipped("what_kvm_does_not_know", "KVM knows every instruction but on kvm-pvm");
     }
     let kernel = image(|a| a.addps(xmm0, xmm1), &[]);
-    expect(&kernel, "", 20, "KVM can not go on with the guest's processor 0");
+    expect(&kernel, "", 20, "KVM cannot go on with the guest's processor 0");
     expect(&kernel, "", 20, "instruction bytes [0f, 58, c1");
 }
 

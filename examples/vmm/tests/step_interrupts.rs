@@ -178,3 +178,48 @@ fn performance_interrupts_at_any_instruction_leave_the_count_exact() {
     let expected = 4 + 553 + 901 + 4 + AROUND + 14 * interrupts;
     expect_counted(&output, &[counted], &[expected]);
 }
+
+/// An NMI comes just before an IRET to ring 3, and its handler stops the last counter. The IRET was to be
+/// stepped, and is not.
+#[test]
+fn a_step_that_is_not_to_be_any_more_leaves_no_trap_to_the_guest() {
+    if !kvm() {
+        return;
+    }
+    let kernel = image(
+        |a| {
+            let mut user = a.create_label();
+            a.mov(rax, 0xFEE0_00F0_u64)?;
+            a.mov(dword_ptr(rax), 0x1FF)?;
+            a.mov(rax, LVTPC)?;
+            a.mov(dword_ptr(rax), NMI)?;
+            // The WRMSR that starts, and the six up to IRET.
+            wrmsr(a, COUNTER_0, 7u64.wrapping_neg())?;
+            wrmsr(a, SELECT_0, ALL | INSTRUCTIONS | 1 << 20)?;
+            a.push(USER_DATA as i32)?;
+            a.push(USER_STACK as i32)?;
+            a.push(0x0002)?;
+            a.push(USER_CODE as i32)?;
+            a.lea(rax, ptr(user))?;
+            a.push(rax)?;
+            a.iretq()?;
+            a.set_label(&mut user)?;
+            count_down(a)?;
+            a.ud2()
+        },
+        &[
+            (2, |a| {
+                wrmsr(a, SELECT_0, 0)?;
+                a.iretq()
+            }),
+            (1, |a| exit(a, 1)),
+            (6, |a| {
+                print_counter(a, COUNTER_0)?;
+                exit(a, 0x10)
+            }),
+        ],
+    );
+    // It overflowed, and then three MOVs were counted: of the handler.
+    let output = ended(&kernel, INTEL);
+    expect_counted(&output, &numbers(&output), &[3]);
+}

@@ -1,12 +1,12 @@
-//! `--count step`: instructions and branches, exactly. While a counter runs the guest is stopped after
-//! each instruction, which was decoded before.
+//! `--count step`: instructions and branches, exactly, or with a word that they are not. While a counter
+//! runs the guest is stopped after each instruction, which was decoded before.
 
 mod retired;
 
 use core::time::Duration;
 
-use iced_x86::Code;
-use pmu_virt::{Feed, VirtualPmu};
+use iced_x86::Instruction;
+use pmu_virt::{Feed, Privilege, VirtualPmu};
 
 use self::retired::{Next, Point, Retired, ahead, between};
 use super::{Fed, Quantity, Source, Stop};
@@ -27,11 +27,12 @@ pub(crate) const QUANTITIES: [Quantity; 5] = [
 /// The source.
 pub(crate) struct Step {
     fed: Fed,
-    /// What the guest was about to execute when it was last entered; empty if that was long ago.
+    /// What the guest was about to execute when it was last entered.
     ahead: Vec<Next>,
     /// An instruction that the monitor executed for the guest, and that was not counted yet.
     owed: Option<Retired>,
-    /// kvm-pvm left ring 3 for another reason after an instruction, whose trap comes with the next stop.
+    /// After an instruction in ring 3 kvm-pvm stopped for another reason, and the instruction's own stop is
+    /// still to come.
     trap_pending: bool,
     kvm_pvm: bool,
 }
@@ -54,11 +55,6 @@ impl Step {
             }
         }
     }
-
-    /// Whether the monitor may execute it for the guest, after [`leave`](Source::leave).
-    fn is_monitors(&self, code: Code) -> bool {
-        code == Code::Rdpmc || self.kvm_pvm && pvm::emulates(code)
-    }
 }
 
 impl Source for Step {
@@ -71,15 +67,15 @@ impl Source for Step {
     }
 
     fn idle(&mut self) {
-        self.ahead.clear();
-        self.trap_pending = false;
+        (self.owed, self.trap_pending) = (None, false);
+    }
+
+    fn executed(&mut self, instruction: Instruction, privilege: Privilege) {
+        self.owed = Some(Retired { instruction, privilege, taken: false });
     }
 
     fn enter(&mut self, guest: Guest<'_>, _: &VirtualPmu) -> Result<bool, Error> {
         let here = Point::new(guest.registers(), guest.system());
-        let last = self.ahead.first();
-        let executed = last.filter(|last| last.instruction.next_ip() == here.rip);
-        self.owed = executed.map(Next::completed);
         self.ahead = ahead(&guest, here, |code| self.kvm_pvm && pvm::has_no_stop(code));
         if self.kvm_pvm
             && let Some(frame) = self.ahead.iter().find_map(Next::frame_to_ring_3)
@@ -89,26 +85,18 @@ impl Source for Step {
         Ok(true)
     }
 
-    /// An instruction counts if the counter runs when it retires. Of a way that leads nowhere, nothing
-    /// does: the counts are then too low, and never too high.
+    /// An instruction counts if the counter runs when it retires. Where the instructions do not lead to
+    /// the stop, none is counted: the counts are then too low, and never too high.
     fn leave(&mut self, guest: Guest<'_>, stop: Stop, happened: &mut Feed) -> Result<bool, Error> {
         if let Some(owed) = self.owed.take() {
             self.add(happened, &owed);
         }
-        let Some(next) = self.ahead.first() else { return Ok(true) };
         let here = Point::new(guest.registers(), guest.system());
-        let unmoved = here.rip == next.instruction.ip();
-        let may_stay = stop == Stop::Ran || next.is_repeated() || self.trap_pending;
-        let retired = match unmoved && may_stay {
-            true => Some(Vec::new()),
-            false => between(&guest, &self.ahead, &here),
-        };
+        let may_stay = stop == Stop::Ran || self.trap_pending;
+        let retired = between(&guest, &self.ahead, &here, may_stay);
         retired.iter().flatten().for_each(|retired| self.add(happened, retired));
-        let none = retired.as_ref().is_some_and(Vec::is_empty);
-        self.trap_pending = self.kvm_pvm && here.is_user() && stop == Stop::Ran && !none;
-        if !none || !self.is_monitors(next.instruction.code()) {
-            self.ahead.clear();
-        }
+        let some = retired.as_ref().is_some_and(|retired| !retired.is_empty());
+        self.trap_pending = self.kvm_pvm && here.is_user() && stop == Stop::Ran && some;
         Ok(retired.is_some())
     }
 

@@ -45,7 +45,7 @@ impl<M: Memory> Memory for Limited<'_, M> {
 /// The processor before an instruction, as far as it is known.
 #[derive(Clone)]
 pub(crate) struct Point {
-    pub(crate) rip: u64,
+    rip: u64,
     /// The general registers, unless an instruction was passed that may have changed them.
     registers: Option<kvm_regs>,
     system: kvm_sregs,
@@ -54,7 +54,7 @@ pub(crate) struct Point {
 
 impl Point {
     pub(crate) fn new(registers: kvm_regs, system: kvm_sregs) -> Self {
-        let privilege = privilege(guest::privilege_level(&system));
+        let privilege = guest::privilege(&system);
         Self { rip: registers.rip, registers: Some(registers), system, privilege }
     }
 
@@ -73,15 +73,11 @@ impl Point {
     }
 }
 
-fn privilege(level: u8) -> Privilege {
-    if level == 0 { Privilege::Kernel } else { Privilege::User }
-}
-
 /// An instruction before its execution.
 #[derive(Clone)]
 pub(crate) struct Next {
     at: Point,
-    pub(crate) instruction: Instruction,
+    instruction: Instruction,
     /// Where it goes if it is a branch and is taken, if that can be foreseen.
     target: Option<u64>,
     /// What IRET is about to pop.
@@ -90,7 +86,7 @@ pub(crate) struct Next {
 
 /// An instruction that retired.
 pub(crate) struct Retired {
-    instruction: Instruction,
+    pub(crate) instruction: Instruction,
     pub(crate) privilege: Privilege,
     /// It went elsewhere than to the instruction behind it.
     pub(crate) taken: bool,
@@ -113,7 +109,7 @@ impl Retired {
 }
 
 impl Next {
-    pub(crate) fn at(memory: &impl Memory, at: Point) -> Self {
+    fn at(memory: &impl Memory, at: Point) -> Self {
         let instruction = decode(memory, &at.system, at.rip);
         let frame = match (instruction.code(), &at.registers) {
             (Code::Iretq, Some(registers)) => Frame::read(memory, registers.rsp),
@@ -123,23 +119,18 @@ impl Next {
         Self { at, instruction, target, frame }
     }
 
-    /// The instruction, retired without a jump.
-    pub(crate) fn completed(&self) -> Retired {
-        self.retired(false)
-    }
-
     fn retired(&self, taken: bool) -> Retired {
         Retired { instruction: self.instruction, privilege: self.at.privilege, taken }
     }
 
     /// A string instruction that may have to be executed again.
-    pub(crate) fn is_repeated(&self) -> bool {
+    fn is_repeated(&self) -> bool {
         let repeats = self.instruction.has_rep_prefix() || self.instruction.has_repne_prefix();
         repeats && self.instruction.is_string_instruction()
     }
 
-    /// If it leads to `rip`: whether by a jump. Of a conditional jump to the instruction behind it nobody
-    /// can tell.
+    /// If it leads to `rip`: whether by a jump. A conditional jump to the instruction behind it leads
+    /// there either way, and no answer is given.
     fn leads_to(&self, rip: u64) -> Option<bool> {
         let jumps = self.target == Some(rip);
         let passes = passes(&self.instruction) && self.instruction.next_ip() == rip;
@@ -194,9 +185,20 @@ pub(crate) fn ahead(
     ahead
 }
 
-/// What retired on the way from the instructions ahead to a point: at least one instruction, or what an
-/// exception or interrupt led to. `None`: they do not meet.
-pub(crate) fn between(memory: &impl Memory, ahead: &[Next], to: &Point) -> Option<Vec<Retired>> {
+/// What retired on the way from the instructions ahead to a point. `None`: they do not meet.
+///
+/// Where the guest is still at the first of them it did not move if it `may_stay`, or if the instruction
+/// is to be repeated; otherwise it jumped back.
+pub(crate) fn between(
+    memory: &impl Memory,
+    ahead: &[Next],
+    to: &Point,
+    may_stay: bool,
+) -> Option<Vec<Retired>> {
+    let first = ahead.first()?;
+    if first.at.rip == to.rip && (may_stay || first.is_repeated()) {
+        return Some(Vec::new());
+    }
     explain(&Limited { memory, left: Cell::new(LOOKS) }, ahead, to, NESTED)
 }
 
@@ -254,7 +256,7 @@ fn through_handler(
     }
     let (registers, system) = frame.undo(memory, registers, to.system);
     let interrupted = Point::new(registers, system);
-    let mut retired = match interrupted.rip == ahead.first()?.instruction.ip() {
+    let mut retired = match interrupted.rip == ahead.first()?.at.rip {
         true => Vec::new(),
         false => explain(memory, ahead, &interrupted, nested)?,
     };

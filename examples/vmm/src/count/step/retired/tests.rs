@@ -92,7 +92,7 @@ fn unstopped(code: Code) -> bool {
 /// taken.
 fn way(ram: &Ram, to: Point) -> Option<Vec<bool>> {
     let ahead = ahead(ram, point(CODE, STACK), unstopped);
-    let retired = between(ram, &ahead, &to)?;
+    let retired = between(ram, &ahead, &to, false)?;
     Some(retired.iter().map(|retired| retired.is_branch() && retired.taken).collect())
 }
 
@@ -108,6 +108,25 @@ fn a_stop_two_instructions_further_is_two_instructions() {
     assert_eq!(way(&ram, point(CODE + 6, STACK)), Some(vec![false; 3]));
     assert_eq!(way(&ram, point(CODE + 5, STACK)), None, "within an instruction");
     assert_eq!(way(&ram, point(CODE, STACK)), None, "nothing leads back");
+}
+
+#[test]
+fn a_guest_that_did_not_move_retired_nothing_or_jumped_to_itself() {
+    let retired = |code: Body, may_stay| {
+        let ram = Ram::new(code);
+        let ahead = ahead(&ram, point(CODE, STACK), unstopped);
+        between(&ram, &ahead, &point(CODE, STACK), may_stay).map(|retired| retired.len())
+    };
+    for (code, stepped) in [
+        ((|a| a.rep().movsb()) as Body, Some(0)),
+        (|a| a.jmp(CODE), Some(1)),
+        // Whatever brought it back is not known.
+        (|a| a.movsb(), None),
+        (|a| a.nop(), None),
+    ] {
+        assert_eq!(retired(code, false), stepped);
+        assert_eq!(retired(code, true), Some(0));
+    }
 }
 
 #[test]
@@ -158,7 +177,7 @@ fn an_iret_is_known_by_the_frame_that_it_popped_and_not_by_what_overwrote_it() {
     assert_eq!(ahead.iter().find_map(Next::frame_to_ring_3), Some(STACK));
     // The trap after the NOP pushed its frame in the same place.
     ram.push(0x1801, USER, 0x9000, STACK);
-    let retired = between(&ram, &ahead, &point(0x1801, 0x9000)).unwrap();
+    let retired = between(&ram, &ahead, &point(0x1801, 0x9000), false).unwrap();
     let told: Vec<_> = retired.iter().map(|retired| (retired.taken, retired.privilege)).collect();
     let kernel = |taken| (taken, Privilege::Kernel);
     assert_eq!(told, [kernel(false), kernel(false), kernel(true), (false, Privilege::User)]);
@@ -223,6 +242,23 @@ fn code_of_32_bits_is_followed() {
         point
     };
     let ahead = ahead(&ram, in_32_bits(CODE, STACK), unstopped);
-    let retired = between(&ram, &ahead, &in_32_bits(0x1234, STACK + 4)).unwrap();
+    let retired = between(&ram, &ahead, &in_32_bits(0x1234, STACK + 4), false).unwrap();
     assert!(retired.len() == 1 && retired[0].taken);
+}
+
+/// Every vector leads to one handler, in which a frame says that it was interrupted at its beginning.
+#[test]
+fn tables_that_lead_round_in_a_circle_are_given_up_after_a_bounded_search() {
+    let mut ram = Ram::new(|a| a.ud2());
+    let handler = ram.handle(0, |a| a.nop());
+    for vector in 1..=0xFF {
+        ram.words(IDT + vector * 16, &[handler & 0xFFFF | 8 << 16 | 0x8E00 << 32, 0]);
+    }
+    let frame = STACK - 40;
+    ram.push(handler, KERNEL, frame, frame);
+    let ram = Limited { memory: &ram, left: Cell::new(u32::MAX) };
+    let ahead = ahead(&ram, point(CODE, STACK), unstopped);
+    assert!(between(&ram, &ahead, &point(handler, frame), false).is_none());
+    let looks = u32::MAX - ram.left.get();
+    assert!((1_000..50_000).contains(&looks), "{looks}");
 }
