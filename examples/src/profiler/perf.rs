@@ -4,26 +4,28 @@
 //! Read first: perf_event_open(2).
 
 pub mod kernel;
+pub mod setting;
 
 use core::ops::Range;
 use std::io;
 
 use super::maps::Mapping;
+use setting::Setting;
 
-/// Perf events of the calling thread's future children, from when they execute a program.
+/// Perf events that follow the *command*: the calling thread's future children and all that they start,
+/// each from when it executes a program.
 pub trait PerfEvents {
-    /// The processors that are running.
+    /// Lists the processors that are running.
     ///
     /// # Errors
-    /// It can not be found out.
+    /// The list cannot be read.
     fn processors(&self) -> io::Result<Vec<u16>>;
 
     /// Opens an event on a processor, and the ring buffer of its records.
     ///
     /// # Errors
-    /// The kernel's: `ENOENT` where there is no such event, `EACCES` and `EPERM` where it is
-    /// forbidden.
-    fn open(&mut self, processor: u16, request: &Request) -> io::Result<()>;
+    /// The kernel's.
+    fn open(&mut self, processor: u16, request: &Request) -> Result<(), OpenError>;
 
     /// Closes what was opened on a processor; records that were not read are lost.
     fn close(&mut self, processor: u16);
@@ -31,11 +33,25 @@ pub trait PerfEvents {
     /// Moves the records that have come since to `records`, each processor's in order.
     fn read(&mut self, records: &mut Vec<Record>);
 
-    /// How much the kernel forbids: `kernel.perf_event_paranoid`.
-    fn paranoid(&self) -> Option<i32>;
+    /// Counts what the command has used so far on the opened processors, in the period's unit; `None` if
+    /// the kernel does not tell.
+    fn used(&mut self) -> Option<u64>;
 
-    /// The addresses of the kernel's functions, if it shows them.
+    /// Reads what the machine allows.
+    fn setting(&self) -> Setting;
+
+    /// Returns the addresses of the kernel's functions, if it shows them.
     fn kernel_text(&self) -> Option<Range<u64>>;
+}
+
+/// Why an event was not opened.
+#[derive(Debug)]
+pub enum OpenError {
+    /// The event was refused: `ENOENT` where there is no such event, `EACCES` and `EPERM` where it is
+    /// forbidden.
+    Event(io::Error),
+    /// There is no memory for its ring buffer: `EPERM` where this user may lock no more.
+    Ring(io::Error),
 }
 
 /// What is to be sampled.
@@ -45,8 +61,20 @@ pub struct Request {
     pub event: Event,
     /// How much of it lies between two samples: nanoseconds of the clock, or events.
     pub period: u64,
+    /// Whose execution is sampled.
+    pub scope: Scope,
     /// Whether the kernel's execution is sampled too.
     pub kernel: bool,
+}
+
+/// Whose execution an event samples.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// Everybody's: the period goes on from one thread to the next. Mappings, beginnings and ends are
+    /// recorded of the command alone.
+    Processor,
+    /// The command's: each of its threads has a period of its own, which begins with the thread.
+    Threads,
 }
 
 /// What an event counts.

@@ -1,24 +1,25 @@
 //! Profiling by perf events: their records are the profile interrupts, and each mapping of each
 //! process has a profile object on the process's list.
 
+mod hardware;
+pub mod thinning;
+
 use core::ops::Range;
 use std::collections::HashMap;
-use std::io;
 use std::thread;
 
-use pmu_core::{
-    InterfaceError, InterruptFrame, KProfileSource, ProcessId, ProcessorNumber, TimerUnavailable,
-};
-use pmu_kprofile::{
-    Affinity, MAX_GROUPS, ProfileError, ProfileHardware, ProfileObject, Profiles, Statistics,
-};
+use pmu_core::{InterruptFrame, ProcessId, ProcessorNumber};
+use pmu_kprofile::{MAX_GROUPS, ProfileError, ProfileObject, Profiles, Statistics};
 
 use super::error::Error;
 use super::histogram::{Histogram, Histograms};
 use super::kallsyms::KERNEL;
 use super::maps::Mapping;
-use super::perf::{Event, PerfEvents, Record, Request, Sample, What};
+use super::perf::setting::Setting;
+use super::perf::{Event, PerfEvents, Record, Request, Sample, Scope, What};
+use super::report::consumed::{Consumed, Unit};
 use crate::machine::Source;
+use hardware::Hardware;
 
 /// How many mappings of all processes can be profiled at a time, unless said otherwise.
 const OBJECTS: usize = 4096;
@@ -70,16 +71,28 @@ pub struct Outcome {
     pub throttled: u64,
     /// Mappings for which there was no room on the lists.
     pub unprofiled: u64,
-    /// Whether the kernel's own execution was sampled.
-    pub kernel_sampled: bool,
+    /// What was used, and how much of it was sampled; `None` if the kernel does not tell.
+    pub consumed: Option<Consumed>,
+    /// How the event was opened.
+    pub request: Request,
+    /// What the machine allows.
+    pub setting: Setting,
 }
 
 impl Outcome {
-    /// What a reader of the profile should know of it.
+    /// Returns what a reader of the profile should know of it.
     pub fn notes(&self) -> Vec<String> {
-        let user_only = "user mode only: this user may not sample the kernel's execution";
+        let by_thread = || {
+            let period = match self.request.event {
+                Event::Clock => format!("{} µs", self.request.period as f64 / 1e3),
+                Event::Raw(_) => format!("{} events", self.request.period),
+            };
+            let processors = self.setting.for_processors();
+            format!("each thread is sampled apart, but for up to {period} at its end; {processors}")
+        };
         [
-            (!self.kernel_sampled).then(|| user_only.into()),
+            (self.request.scope == Scope::Threads).then(by_thread),
+            (!self.request.kernel).then(|| self.setting.for_kernel()),
             (self.lost > 0)
                 .then(|| format!("{} records lost: the ring buffers were full", self.lost)),
             (self.throttled > 0).then(|| {
@@ -142,14 +155,11 @@ impl<E: PerfEvents, const N: usize> Sampling<E, N> {
             Mapping { start: part.start, size, file_offset: part.start, path: KERNEL.into() };
         let histogram = histogram(&mapping);
         let object = histogram
-            .object(None, part.start, self.hardware.source, &self.hardware)
+            .object(None, part.start, self.hardware.source(), &self.hardware)
             .map_err(Error::Create)?;
-        self.profiles.start(object, &mut self.hardware).map_err(|error| {
-            match self.hardware.refused.take() {
-                Some(refusal) => self.hardware.explain(refusal, source),
-                None => Error::Profile(error),
-            }
-        })?;
+        self.profiles
+            .start(object, &mut self.hardware)
+            .map_err(|error| self.hardware.refusal(source).unwrap_or(Error::Profile(error)))?;
         self.kernel.push((histogram, object));
         Ok(())
     }
@@ -185,6 +195,7 @@ impl<E: PerfEvents, const N: usize> Sampling<E, N> {
     /// # Errors
     /// A profile object could not be stopped.
     pub fn finish(mut self) -> Result<Outcome, Error> {
+        let used = self.hardware.events.used();
         self.read()?;
         self.take_in(Vec::new())?;
         for process in self.processes.keys().copied().filter_map(id) {
@@ -195,21 +206,33 @@ impl<E: PerfEvents, const N: usize> Sampling<E, N> {
             self.profiles.stop(object, &mut self.hardware).map_err(Error::Profile)?;
             histograms.push(histogram);
         }
+        let statistics = self.profiles.statistics();
+        let Hardware { events, request, interval, .. } = self.hardware;
+        let unit = match request.event {
+            Event::Clock => Unit::Nanoseconds,
+            Event::Raw(_) => Unit::Events,
+        };
+        let sampled = statistics.seen * interval;
         Ok(Outcome {
             histograms,
-            statistics: self.profiles.statistics(),
+            statistics,
             lost: self.lost,
             throttled: self.throttled,
             unprofiled: self.unprofiled,
-            kernel_sampled: self.hardware.request.kernel,
+            consumed: used.map(|total| Consumed { unit, total, sampled }),
+            request,
+            setting: events.setting(),
         })
     }
 
     fn apply(&mut self, what: What) -> Result<(), ProfileError> {
         match what {
-            What::Sample(sample) => {
-                self.profiles.interrupt(&sample, self.hardware.source);
+            What::Sample(sample) if self.is_of_command(&sample) => {
+                for _ in 0..self.hardware.interrupts() {
+                    self.profiles.interrupt(&sample, self.hardware.source());
+                }
             }
+            What::Sample(_) => {}
             What::Map { process, mapping } => self.map(process, mapping)?,
             What::Exec { process } => {
                 self.unmap_all(process)?;
@@ -241,6 +264,13 @@ impl<E: PerfEvents, const N: usize> Sampling<E, N> {
         Ok(())
     }
 
+    /// Whether the sample is the command's. Where everybody is sampled, the command's processes are those
+    /// whose beginning was recorded.
+    fn is_of_command(&self, sample: &Sample) -> bool {
+        self.hardware.request.scope == Scope::Threads
+            || self.processes.contains_key(&sample.process)
+    }
+
     /// Profiles a new mapping, in place of what it lies over.
     fn map(&mut self, process: u32, mapping: Mapping) -> Result<(), ProfileError> {
         let Some(id) = id(process) else { return Ok(()) };
@@ -255,7 +285,7 @@ impl<E: PerfEvents, const N: usize> Sampling<E, N> {
         let object = self
             .histograms
             .of(&mapping)
-            .object(Some(id), mapping.start, self.hardware.source, &self.hardware)
+            .object(Some(id), mapping.start, self.hardware.source(), &self.hardware)
             .ok()
             .filter(|object| self.profiles.start(object, &mut self.hardware).is_ok());
         self.unprofiled += u64::from(object.is_none());
@@ -302,94 +332,5 @@ impl InterruptFrame for Sample {
 
     fn thread(&self) -> u32 {
         self.thread
-    }
-}
-
-/// Perf events as profile hardware: a source starts on a processor by opening its event there.
-struct Hardware<E> {
-    events: E,
-    active: Affinity,
-    source: KProfileSource,
-    request: Request,
-    /// Why the last event was not opened.
-    refused: Option<io::Error>,
-}
-
-impl<E: PerfEvents> Hardware<E> {
-    fn new(events: E, source: &Source, interval: u32) -> Result<Self, Error> {
-        let processors = events.processors().map_err(Error::Perf)?;
-        let active = processors.into_iter().map(ProcessorNumber::from_index).collect();
-        let (event, units) = if source.id == KProfileSource::TIME {
-            (Event::Clock, 100)
-        } else {
-            let (event, unit_mask) = (u64::from(source.event), u64::from(source.unit_mask));
-            (Event::Raw(event & 0xFF | unit_mask << 8 | (event >> 8) << 32), 1)
-        };
-        let request = Request { event, period: u64::from(interval) * units, kernel: true };
-        Ok(Self { events, active, source: source.id, request, refused: None })
-    }
-
-    fn explain(&self, refusal: io::Error, source: &'static str) -> Error {
-        match (refusal.raw_os_error(), self.request.event) {
-            (Some(libc::EACCES | libc::EPERM), _) => {
-                Error::Forbidden { error: refusal, paranoid: self.events.paranoid() }
-            }
-            (
-                Some(libc::ENOENT | libc::EOPNOTSUPP | libc::ENODEV | libc::EINVAL),
-                Event::Raw(_),
-            ) => Error::NoCounter { source, error: refusal },
-            _ => Error::Perf(refusal),
-        }
-    }
-}
-
-impl<E: PerfEvents> ProfileHardware for Hardware<E> {
-    fn this_processor(&self) -> ProcessorNumber {
-        // The records are taken in by one thread, never while it examines one.
-        self.active.iter().next().unwrap_or_default()
-    }
-
-    fn in_interrupt(&self) -> bool {
-        false
-    }
-
-    fn active_processors(&self) -> Affinity {
-        self.active
-    }
-
-    fn supports(&self, source: KProfileSource) -> bool {
-        source == self.source
-    }
-
-    fn start(
-        &mut self,
-        processor: ProcessorNumber,
-        source: KProfileSource,
-    ) -> Result<(), InterfaceError> {
-        let index = processor.index() as u16;
-        let forbidden =
-            |error: &io::Error| matches!(error.raw_os_error(), Some(libc::EACCES | libc::EPERM));
-        let mut opened = self.events.open(index, &self.request);
-        // Most users may sample their own programs, but not the kernel.
-        if self.request.kernel && opened.as_ref().is_err_and(forbidden) {
-            self.request.kernel = false;
-            opened = self.events.open(index, &self.request);
-        }
-        opened.map_err(|error| {
-            self.refused = Some(error);
-            match self.request.event {
-                Event::Clock => InterfaceError::Timer(TimerUnavailable),
-                Event::Raw(_) => InterfaceError::UnsupportedSource(source),
-            }
-        })
-    }
-
-    fn stop(
-        &mut self,
-        processor: ProcessorNumber,
-        _: KProfileSource,
-    ) -> Result<(), InterfaceError> {
-        self.events.close(processor.index() as u16);
-        Ok(())
     }
 }
