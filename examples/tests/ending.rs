@@ -1,25 +1,27 @@
-//! How `profile` ends: by a signal, at a time limit, and what becomes of the command then.
+//! The end of `profile` by a signal or at a time limit, and of the command with it.
 
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
+use core::ptr::null_mut;
 use core::time::Duration;
-use std::fs;
-use std::io::{BufRead, BufReader, Read};
+use std::fs::{self, File};
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::fd::{FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
 use std::time::Instant;
 
 use serde_json::Value;
 
-/// What takes longer than this has failed.
+/// A time after which anything has failed.
 const TIME_LIMIT: Duration = Duration::from_secs(60);
 
-/// Takes some processor time, and tells the shell's own process.
+/// Takes some processor time, and tells the shell's process.
 const WORK: &str = "i=0; while [ $i -lt 50000 ]; do i=$((i+1)); done; echo $$ >&2;";
 
-/// Leaves two processes in the background, of which one's parent is gone, and tells them.
+/// Starts two processes in the background, one of which loses its parent, and tells them.
 const CHILDREN: &str = "sleep 1000 & echo $! >&2; (sleep 1000 & echo $! >&2);";
 
 const FOREVER: &str = "while :; do :; done";
@@ -33,7 +35,7 @@ struct Running {
     told: Vec<i32>,
 }
 
-/// What it ended with.
+/// The outcome of `profile`.
 struct Ended {
     status: Option<i32>,
     report: Value,
@@ -42,8 +44,12 @@ struct Ended {
 }
 
 impl Running {
-    /// Starts `profile` with these signals as in a shell of a terminal, or as after `nohup`.
+    /// Starts `profile` with signals as in a shell of a terminal, or with hangups ignored as by `nohup`.
     fn start(arguments: &[&str], hangup: libc::sighandler_t) -> Self {
+        Self::spawn(&mut Self::command(arguments, hangup))
+    }
+
+    fn command(arguments: &[&str], hangup: libc::sighandler_t) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_profile"));
         command.args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped());
         let signals = move || {
@@ -58,6 +64,10 @@ impl Running {
         };
         // SAFETY: signal(2) may be called between fork and exec.
         unsafe { command.pre_exec(signals) };
+        command
+    }
+
+    fn spawn(command: &mut Command) -> Self {
         let mut profile = command.spawn().expect("the program runs");
         let stderr = BufReader::new(profile.stderr.take().unwrap());
         let (sender, lines) = channel();
@@ -80,16 +90,20 @@ impl Running {
         hangup: libc::sighandler_t,
     ) -> Option<Self> {
         let arguments = [options, &["--json", "--", "sh", "-c", script]].concat();
-        let mut running = Self::start(&arguments, hangup);
+        Self::start(&arguments, hangup).told(processes)
+    }
+
+    /// Reads so many processes that the script tells.
+    fn told(mut self, processes: usize) -> Option<Self> {
         for _ in 0..processes {
-            if let Err(line) = running.read_process() {
+            if let Err(line) = self.read_process() {
                 let skipped = line.contains("forbids sampling") || line.contains("perf events:");
                 assert!(skipped, "{line}");
                 println!("skipped: no perf events here: {line}");
                 return None;
             }
         }
-        Some(running)
+        Some(self)
     }
 
     /// Reads a process that the command tells; another line is an error.
@@ -143,7 +157,7 @@ impl Drop for Running {
     }
 }
 
-/// Whether a process is there and not dead.
+/// Returns true if a process exists and is not dead.
 fn is_running(process: i32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
     let state = stat.rsplit(") ").next().and_then(|rest| rest.chars().next());
@@ -230,6 +244,41 @@ fn a_hangup_that_is_ignored_from_the_start_ends_nothing() {
     assert!(is_running(running.told[0]));
     running.signal(libc::SIGTERM);
     assert_ended(&running.end(), 128 + libc::SIGTERM);
+}
+
+/// A terminal sends the signal to the command too, which is not to get it twice.
+#[test]
+fn an_interrupt_from_the_terminal_reaches_the_command_once() {
+    let script = format!("trap 'echo $$ >&2' INT; {WORK} {FOREVER}");
+    let (mut controller, mut terminal) = (-1, -1);
+    // SAFETY: both pointers are valid for the call, and null pointers ask for nothing.
+    let opened = unsafe {
+        libc::openpty(&mut controller, &mut terminal, null_mut(), null_mut(), null_mut())
+    };
+    if opened != 0 {
+        println!("skipped: no terminal here: {}", io::Error::last_os_error());
+        return;
+    }
+    // SAFETY: both were just opened, and have no other owner.
+    let (mut controller, terminal) =
+        unsafe { (File::from_raw_fd(controller), OwnedFd::from_raw_fd(terminal)) };
+    let mut command = Running::command(&["--json", "--", "sh", "-c", &script], libc::SIG_DFL);
+    let controlled = || {
+        // SAFETY: neither takes a pointer; standard input is the terminal.
+        let done = unsafe { libc::setsid() >= 0 && libc::ioctl(0, libc::TIOCSCTTY, 0) == 0 };
+        if done { Ok(()) } else { Err(io::Error::last_os_error()) }
+    };
+    // SAFETY: both system calls may be made between fork and exec.
+    unsafe { command.stdin(terminal).pre_exec(controlled) };
+    let Some(mut running) = Running::spawn(&mut command).told(1) else { return };
+    // Control-C.
+    controller.write_all(b"\x03").unwrap();
+    running.read_process().unwrap();
+    assert_eq!(running.told[0], running.told[1]);
+    let more = running.lines.recv_timeout(Duration::from_secs(1));
+    assert_eq!(more, Err(RecvTimeoutError::Timeout));
+    // It does not end by that signal.
+    assert_ended(&running.end(), 128 + libc::SIGKILL);
 }
 
 #[test]

@@ -35,10 +35,10 @@ struct Fake {
     asked: Rc<RefCell<Asked>>,
     /// The error with which it answers an open, if any.
     refusal: fn(u16, &Request) -> Option<i32>,
-    /// Whether there is memory for ring buffers.
+    /// Set if there is memory for ring buffers.
     has_memory: bool,
-    /// What it says that the command used.
-    used: Option<u64>,
+    /// The command's consumption.
+    consumed: Option<u64>,
     setting: Setting,
     /// What each call of `read` finds.
     batches: VecDeque<Vec<Record>>,
@@ -50,7 +50,7 @@ impl Fake {
             asked: Rc::default(),
             refusal: |_, _| None,
             has_memory: true,
-            used: None,
+            consumed: None,
             setting: Setting { paranoid: Some(4), ..Setting::default() },
             batches: batches.into_iter().collect(),
         }
@@ -87,8 +87,8 @@ impl PerfEvents for Fake {
         records.extend(self.batches.pop_front().into_iter().flatten());
     }
 
-    fn used(&mut self) -> Option<u64> {
-        self.used
+    fn consumed(&mut self) -> Option<u64> {
+        self.consumed
     }
 
     fn setting(&self) -> Setting {
@@ -102,7 +102,7 @@ impl PerfEvents for Fake {
 
 /// The refusal of a kernel that lets this user sample own threads only.
 fn by_thread(_: u16, request: &Request) -> Option<i32> {
-    (request.scope == Scope::Processor).then_some(libc::EACCES)
+    (request.scope == Scope::SystemWide).then_some(libc::EACCES)
 }
 
 fn intel() -> Machine {
@@ -179,7 +179,7 @@ fn every_source_becomes_the_raw_event_of_its_select_on_every_processor() {
                 let select = u64::from_str_radix(select, 16).unwrap();
                 (Event::Raw(select & 0xFFFF), 65_536)
             };
-            let expected = Request { event, period, scope: Scope::Processor, kernel: true };
+            let expected = Request { event, period, scope: Scope::SystemWide, kernel: true };
             assert_eq!(asked.borrow().opened, [(0, expected), (65, expected)], "{}", fields[1]);
             assert!(asked.borrow().closed.is_empty());
             sampling.finish().unwrap();
@@ -305,14 +305,30 @@ fn what_the_kernel_loses_or_pauses_is_told() {
 fn mappings_beyond_the_lists_room_are_told_and_the_rest_still_counts() {
     let map_of = |n: u64| map(n, 7, 0x40_0000 + n * 0x1000, 0x1000, "/lib/many");
     let mut records: Vec<Record> = (0..10).map(map_of).collect();
-    records.push(sample(20, 7, 0x40_0000));
+    // Twice in each mapping.
+    records.extend((0..20).map(|n| sample(20 + n, 7, 0x40_0000 + n / 2 * 0x1000)));
     let sampling: Sampling<Fake, 8> =
         Sampling::start(Fake::new([records]), &counter(), 4_096).unwrap();
     let outcome = sampling.finish().unwrap();
     // Three of the eight places on the lists are the kernel's.
     assert_eq!(outcome.unprofiled, 5);
     assert!(outcome.notes().iter().any(|note| note.contains("5 mappings not profiled")));
-    assert_eq!(hits(&outcome, "/lib/many"), [(0x1000, 1)]);
+    assert_eq!(hits(&outcome, "/lib/many"), [(0x1000, 10)]);
+    assert_eq!(outcome.statistics.missed, 10);
+}
+
+/// As many processes as no list has room for: 4 of their 5 mappings are never hit.
+#[test]
+fn mappings_that_are_not_hit_take_no_room() {
+    let mut records = Vec::new();
+    for process in 1..=100 {
+        records.extend((0..5).map(|n| map(process, process as u32, n << 20, 0x1000, "/bin/a")));
+        records.push(sample(200 + process, process as u32, 0));
+    }
+    let sampling: Sampling<Fake, 128> =
+        Sampling::start(Fake::new([records]), &counter(), 4_096).unwrap();
+    let outcome = sampling.finish().unwrap();
+    assert_eq!((outcome.unprofiled, outcome.statistics.hit), (0, 100));
 }
 
 #[test]
@@ -342,17 +358,17 @@ fn a_process_that_is_not_the_commands_is_not_in_the_profile_where_everybody_is_s
 }
 
 #[test]
-fn what_was_used_and_not_sampled_is_told_in_the_sources_unit() {
+fn what_was_consumed_and_not_sampled_is_told_in_the_sources_unit() {
     let records = vec![at(1, What::Exec { process: 7 }), sample(2, 7, 0), sample(3, 7, 0)];
     let mut fake = Fake::new([records]);
-    fake.used = Some(10_000);
+    fake.consumed = Some(10_000);
     let outcome = start(fake, &counter(), 4_096).unwrap().finish().unwrap();
     let events = Consumed { unit: Unit::Events, total: 10_000, sampled: 8_192 };
     assert_eq!(outcome.consumed, Some(events));
     assert_eq!(events.not_sampled(), 1_808);
 
     let mut fake = Fake::new([]);
-    fake.used = Some(600_000);
+    fake.consumed = Some(600_000);
     let outcome = start(fake, &time(), 10_000).unwrap().finish().unwrap();
     let nothing = Consumed { unit: Unit::Nanoseconds, total: 600_000, sampled: 0 };
     assert_eq!(outcome.consumed, Some(nothing));
@@ -405,7 +421,8 @@ fn a_clock_of_a_thread_is_not_faster_than_the_kernel_allows() {
         fake.setting.max_rate = max_rate;
         let asked = fake.asked.clone();
         start(fake, &time(), interval).unwrap().finish().unwrap();
-        let request = Request { event: Event::Clock, period, scope: Scope::Threads, kernel: true };
+        let request =
+            Request { event: Event::Clock, period, scope: Scope::PerThread, kernel: true };
         assert_eq!(
             asked.borrow().opened,
             [(0, request), (65, request)],

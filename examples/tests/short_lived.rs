@@ -1,16 +1,28 @@
-//! Threads and processes that end before an interval has passed: their shares, and what was not sampled.
+//! Threads and processes that end before an interval has passed: they have their share of the profile, and
+//! the time that was not sampled is told.
 
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
-use std::process::Command;
+use core::ops::Range;
+use core::time::Duration;
+use std::io;
+use std::process::{Command, Stdio};
+use std::thread;
 
+use pmu_examples::machine::Machine;
+use pmu_examples::profiler::error::Error;
+use pmu_examples::profiler::perf::kernel::Kernel;
+use pmu_examples::profiler::perf::setting::Setting;
+use pmu_examples::profiler::perf::{OpenError, PerfEvents, Record, Request, Scope};
+use pmu_examples::profiler::report::{Report, Run, machine};
+use pmu_examples::profiler::sampling::Sampling;
 use serde_json::Value;
 
-/// What `short-lived` is asked for: as much work in its main thread as in these, 2.4 s each.
+/// The threads or processes of `short-lived`, 2.4 s in all; its main thread works as long.
 const NUMBER: &str = "4000";
 const MICROSECONDS: &str = "600";
 
-/// How far the shares may be from halves.
+/// The greatest distance of the shares from halves.
 const TOLERANCE: f64 = 0.05;
 
 /// Profiles `short-lived`, and returns the report and the processor time that the kernel said was used, in
@@ -68,4 +80,79 @@ fn processes_shorter_than_the_interval_have_their_share() {
     let Some((report, used)) = profile("processes") else { return };
     assert_halves(&report);
     assert_all_is_told(&report, used);
+}
+
+/// The running kernel as it is to an ordinary user, who may not sample what a processor executes.
+#[derive(Default)]
+struct Restricted(Kernel);
+
+impl PerfEvents for Restricted {
+    fn processors(&self) -> io::Result<Vec<u16>> {
+        self.0.processors()
+    }
+
+    fn open(&mut self, processor: u16, request: &Request) -> Result<(), OpenError> {
+        match request.scope {
+            Scope::SystemWide => Err(OpenError::Event(io::Error::from_raw_os_error(libc::EACCES))),
+            Scope::PerThread => self.0.open(processor, request),
+        }
+    }
+
+    fn close(&mut self, processor: u16) {
+        self.0.close(processor);
+    }
+
+    fn read(&mut self, records: &mut Vec<Record>) {
+        self.0.read(records);
+    }
+
+    fn consumed(&mut self) -> Option<u64> {
+        self.0.consumed()
+    }
+
+    fn setting(&self) -> Setting {
+        self.0.setting()
+    }
+
+    fn kernel_text(&self) -> Option<Range<u64>> {
+        self.0.kernel_text()
+    }
+}
+
+#[test]
+fn an_ordinary_user_sees_threads_shorter_than_the_interval_too() {
+    let source = Machine::with_interface(pmu_intel::Emon::declared()).find("ProfileTime").unwrap();
+    let mut sampling: Sampling<Restricted> =
+        match Sampling::start(Restricted::default(), &source, 10_000) {
+            Ok(sampling) => sampling,
+            Err(error @ (Error::Forbidden { .. } | Error::Perf(_) | Error::Ring(_))) => {
+                println!("skipped: no perf events here: {error}");
+                return;
+            }
+            Err(error) => panic!("{error}"),
+        };
+    let mut command = Command::new(env!("CARGO_BIN_EXE_short-lived"));
+    command.args(["threads", NUMBER, MICROSECONDS]).stdout(Stdio::piped());
+    let mut command = command.spawn().unwrap();
+    while command.try_wait().unwrap().is_none() {
+        thread::sleep(Duration::from_millis(10));
+        sampling.read().unwrap();
+    }
+    let output = command.wait_with_output().unwrap();
+    let used = String::from_utf8(output.stdout).unwrap().trim().parse().unwrap();
+    let outcome = sampling.finish().unwrap();
+
+    let run = Run {
+        processor: String::new(),
+        interface: String::new(),
+        source: source.name,
+        interval: String::new(),
+        subject: String::new(),
+    };
+    let (statistics, consumed) = (outcome.statistics, outcome.consumed);
+    let report = Report::new(run, statistics, consumed, &outcome.histograms, |_| None);
+    let report = serde_json::from_str(&machine::json(&report).unwrap()).unwrap();
+    assert_halves(&report);
+    assert_all_is_told(&report, used);
+    assert!(outcome.notes().iter().any(|note| note.contains("62.5 µs")), "{:?}", outcome.notes());
 }

@@ -17,7 +17,7 @@ use super::timer::{PROCESSOR, PROFILES, ThreadTimer, late, this_process, thread_
 use super::{maps, signals, workload};
 use crate::machine::Source;
 
-/// How long the workload runs, unless a [signal](signals) asks for its end.
+/// The length of the workload, which a [request to stop](signals) cuts short.
 #[derive(Clone, Copy, Debug)]
 pub enum Length {
     /// Until there are samples enough to tell the shares, but not forever.
@@ -93,7 +93,7 @@ fn run_thread(
                 }
                 Length::Time(length) => time >= length,
             };
-            let enough = |time| long_enough(time) || signals::asked().is_some();
+            let enough = |time| long_enough(time) || signals::requested().is_some();
             let result = profile(&enough);
             running.store(false, Ordering::Relaxed);
             result

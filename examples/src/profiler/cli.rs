@@ -102,10 +102,10 @@ fn profile(arguments: &Arguments) -> Result<u8, Error> {
     if let Some(path) = &arguments.svg {
         drawing::check(path).map_err(|error| written(&path.to_string_lossy(), error))?;
     }
-    signals::note().map_err(Error::Signals)?;
+    signals::catch().map_err(Error::Signals)?;
     let (report, status) = if arguments.command.is_empty() {
         let report = profile_builtin(arguments, &machine, &source, interval)?;
-        (report, signals::asked().map_or(0, signals::Ask::exit_code))
+        (report, signals::requested().map_or(0, signals::StopRequest::exit_code))
     } else {
         profile_command(arguments, &machine, &source, interval)?
     };
@@ -121,7 +121,7 @@ fn profile(arguments: &Arguments) -> Result<u8, Error> {
     if !empty || arguments.json || arguments.csv {
         output::print(&text).map_err(|error| written("standard output", error))?;
     }
-    signals::note_no_more().map_err(Error::Signals)?;
+    signals::restore().map_err(Error::Signals)?;
     if let (Some(path), false) = (&arguments.svg, empty) {
         drawing::write(path, &svg::draw(&report))
             .map_err(|error| written(&path.to_string_lossy(), error))?;
@@ -182,7 +182,7 @@ fn profile_builtin(
         let late = outcome.late;
         report.notes.push(format!("{late} interrupts left out: the thread waited for its turn"));
     }
-    report.notes.extend(signals::asked().map(|ask| format!("ended by {}", ask.name())));
+    report.notes.extend(signals::requested().map(|ask| format!("ended by {}", ask.name())));
     Ok(report)
 }
 

@@ -12,32 +12,32 @@ use std::time::Instant;
 use pmu_kprofile::Statistics;
 
 use super::error::Error;
-use super::family::{Family, descendants};
 use super::perf::PerfEvents;
+use super::process_tree::{ProcessTree, descendants};
 use super::sampling::{Outcome, Sampling};
-use super::signals::{self, Ask};
+use super::signals::{self, StopRequest};
 use crate::machine::Source;
 
 /// How often the ring buffers are emptied.
 const READ_EACH: Duration = Duration::from_millis(10);
 
-/// What ends a command at its time limit.
-const LATE: Ask = Ask { signal: libc::SIGTERM, by_terminal: false };
+/// The request that ends a command at its time limit.
+const AT_LIMIT: StopRequest = StopRequest { signal: libc::SIGTERM, by_terminal: false };
 
 /// A command that ended, or was ended.
 pub struct Ended {
-    /// What sampling came to.
+    /// The profile.
     pub outcome: Outcome,
-    /// The exit status that passes the command's on.
+    /// The exit status to pass on.
     pub status: u8,
-    /// By what it was ended, and whether all of it was.
+    /// Remarks for the reader on how the command was ended.
     pub notes: Vec<String>,
 }
 
 /// Runs a command to its end, sampled by a source's event, and tells `progress` now and then what
 /// became of the interrupts so far. What the command started and left running is not waited for.
 ///
-/// A [signal](signals) to this process, or the time limit, ends the command and all that it started.
+/// A [request to stop](signals), the time limit or an error ends the command and all its descendants.
 ///
 /// With `apart`, what the command writes to standard output goes to standard error.
 ///
@@ -62,31 +62,31 @@ pub fn run<E: PerfEvents>(
 
     let mut sampling: Sampling<E> = Sampling::start(events, source, interval)?;
     // The events are inherited from the thread that opened them: this one.
-    let mut family = Family::start(&mut command).map_err(failed)?;
+    let mut processes = ProcessTree::start(&mut command).map_err(failed)?;
     let (start, mut ended_by) = (Instant::now(), None);
-    while !family.is_over() {
+    while !processes.is_over() {
         thread::sleep(READ_EACH);
         sampling.read()?;
         progress(sampling.statistics());
         if ended_by.is_none() {
             let is_late = limit.is_some_and(|limit| start.elapsed() >= limit);
-            ended_by = signals::asked().or(is_late.then_some(LATE));
-            ended_by.into_iter().for_each(|ask| family.end(ask));
+            ended_by = signals::requested().or(is_late.then_some(AT_LIMIT));
+            ended_by.into_iter().for_each(|request| processes.terminate(request));
         }
     }
     let mut notes = Vec::new();
-    if let Some(ask) = ended_by {
-        notes.push(format!("the command was ended by {}", ask.name()));
+    if let Some(request) = ended_by {
+        notes.push(format!("the command was ended by {}", request.name()));
         if let left @ 1.. = descendants().len() {
             notes.push(format!("{left} of its processes cannot be ended"));
         }
     }
-    let status = family.status().map(exit_code).or(ended_by.map(Ask::exit_code));
+    let status = processes.status().map(exit_code).or(ended_by.map(StopRequest::exit_code));
     let status = status.ok_or_else(|| failed(io::Error::other("its status is not known")))?;
     Ok(Ended { outcome: sampling.finish()?, status, notes })
 }
 
-/// The exit status that passes a command's on; of one that a signal ended, as a shell's.
+/// Returns the exit status that passes a command's on; of one that a signal ended, as a shell's.
 fn exit_code(status: ExitStatus) -> u8 {
     let of_signal = || status.signal().map_or(1, |signal| 128 + signal);
     status.code().unwrap_or_else(of_signal) as u8

@@ -5,10 +5,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::{fs, io};
 
-/// Checks that a drawing can be written there, and leaves everything as it is.
+/// Checks that a drawing may be written to a path, and changes nothing there.
 ///
 /// # Errors
-/// Why it cannot, as far as that is seen without trying.
+/// The path is a directory's, or may not be written. Other failures show only when writing.
 pub fn check(path: &Path) -> io::Result<()> {
     match fs::metadata(path) {
         Ok(found) if found.is_dir() => Err(io::Error::from_raw_os_error(libc::EISDIR)),
@@ -28,10 +28,10 @@ fn check_writable(path: &Path) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Writes a drawing, in place of what a file had. A reader that has seen enough is no error.
+/// Writes a drawing, and replaces what a file contained. A pipe whose reader is gone is no error.
 ///
 /// # Errors
-/// The system's; a file that was not there before is not left behind.
+/// Any of the system's. A file that did not exist before is not left behind.
 pub fn write(path: &Path, svg: &str) -> io::Result<()> {
     let is_new = !path.exists();
     match fs::write(path, svg) {

@@ -24,7 +24,7 @@ pub enum Error {
     Forbidden {
         /// What it answered.
         error: io::Error,
-        /// What the machine allows.
+        /// The machine's permissions.
         setting: Setting,
     },
     /// The kernel offers no counter for this source.
@@ -99,6 +99,10 @@ impl fmt::Display for Error {
                 "perf events: no ring buffer: {error}\n  \
                  Either raise what a user may lock:    sudo sysctl kernel.perf_event_mlock_kb=4096\n  \
                  or `ulimit -l`, or run with the capability CAP_IPC_LOCK."
+            ),
+            Self::Perf(error) if error.raw_os_error() == Some(libc::ENOSYS) => write!(
+                f,
+                "perf events: {error}: this kernel has none, or a seccomp filter hides them"
             ),
             Self::Perf(error) => write!(f, "perf events: {error}"),
             Self::Command { program, error } => write!(f, "{program}: {error}"),

@@ -12,8 +12,8 @@ use std::io;
 use super::maps::Mapping;
 use setting::Setting;
 
-/// Perf events that follow the *command*: the calling thread's future children and all that they start,
-/// each from when it executes a program.
+/// Perf events of the *command*: the calling thread's future children, each from when it executes a program,
+/// and their descendants.
 pub trait PerfEvents {
     /// Lists the processors that are running.
     ///
@@ -33,24 +33,24 @@ pub trait PerfEvents {
     /// Moves the records that have come since to `records`, each processor's in order.
     fn read(&mut self, records: &mut Vec<Record>);
 
-    /// Counts what the command has used so far on the opened processors, in the period's unit; `None` if
+    /// Returns how much the command has consumed on the opened processors, in the period's unit; `None` if
     /// the kernel does not tell.
-    fn used(&mut self) -> Option<u64>;
+    fn consumed(&mut self) -> Option<u64>;
 
-    /// Reads what the machine allows.
+    /// Returns what the machine allows.
     fn setting(&self) -> Setting;
 
     /// Returns the addresses of the kernel's functions, if it shows them.
     fn kernel_text(&self) -> Option<Range<u64>>;
 }
 
-/// Why an event was not opened.
+/// A reason for which an event is not opened.
 #[derive(Debug)]
 pub enum OpenError {
     /// The event was refused: `ENOENT` where there is no such event, `EACCES` and `EPERM` where it is
     /// forbidden.
     Event(io::Error),
-    /// There is no memory for its ring buffer: `EPERM` where this user may lock no more.
+    /// Its ring buffer was refused: `EPERM` where this user may lock no more memory.
     Ring(io::Error),
 }
 
@@ -61,20 +61,20 @@ pub struct Request {
     pub event: Event,
     /// How much of it lies between two samples: nanoseconds of the clock, or events.
     pub period: u64,
-    /// Whose execution is sampled.
+    /// The tasks that are sampled.
     pub scope: Scope,
     /// Whether the kernel's execution is sampled too.
     pub kernel: bool,
 }
 
-/// Whose execution an event samples.
+/// The tasks that an event samples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
-    /// Everybody's: the period goes on from one thread to the next. Mappings, beginnings and ends are
-    /// recorded of the command alone.
-    Processor,
-    /// The command's: each of its threads has a period of its own, which begins with the thread.
-    Threads,
+    /// All tasks of a processor: the period goes on from one to the next. Mappings, forks and exits are
+    /// recorded of the command's alone.
+    SystemWide,
+    /// The command's threads, each with a period of its own, which begins with the thread.
+    PerThread,
 }
 
 /// What an event counts.

@@ -24,7 +24,7 @@ pub struct Report {
     pub run: Run,
     /// What became of the interrupts.
     pub statistics: Statistics,
-    /// What the run consumed, if that is known.
+    /// The run's consumption, if it is known.
     pub consumed: Option<Consumed>,
     /// The functions, the hottest first.
     pub functions: Vec<Function>,
@@ -137,7 +137,7 @@ impl Report {
         Self { run, statistics, consumed, functions, buckets, bucket_bytes, notes: Vec::new() }
     }
 
-    /// What was consumed, and how much of that was sampled.
+    /// Describes the consumption.
     pub fn describe_consumed(&self) -> String {
         self.consumed.map_or("not known".into(), |consumed| consumed.to_string())
     }

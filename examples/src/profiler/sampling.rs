@@ -1,5 +1,5 @@
 //! Profiling by perf events: their records are the profile interrupts, and each mapping of each
-//! process has a profile object on the process's list.
+//! process, once it is hit, has a profile object on the process's list.
 
 mod hardware;
 pub mod thinning;
@@ -71,11 +71,11 @@ pub struct Outcome {
     pub throttled: u64,
     /// Mappings for which there was no room on the lists.
     pub unprofiled: u64,
-    /// What was used, and how much of it was sampled; `None` if the kernel does not tell.
+    /// The command's consumption; `None` if the kernel does not tell.
     pub consumed: Option<Consumed>,
-    /// How the event was opened.
+    /// The event as it was opened.
     pub request: Request,
-    /// What the machine allows.
+    /// The machine's permissions.
     pub setting: Setting,
 }
 
@@ -87,12 +87,12 @@ impl Outcome {
                 Event::Clock => format!("{} µs", self.request.period as f64 / 1e3),
                 Event::Raw(_) => format!("{} events", self.request.period),
             };
-            let processors = self.setting.for_processors();
-            format!("each thread is sampled apart, but for up to {period} at its end; {processors}")
+            let advice = self.setting.system_wide_advice();
+            format!("up to {period} at the end of each thread are not sampled; {advice}")
         };
         [
-            (self.request.scope == Scope::Threads).then(by_thread),
-            (!self.request.kernel).then(|| self.setting.for_kernel()),
+            (self.request.scope == Scope::PerThread).then(by_thread),
+            (!self.request.kernel).then(|| self.setting.kernel_advice()),
             (self.lost > 0)
                 .then(|| format!("{} records lost: the ring buffers were full", self.lost)),
             (self.throttled > 0).then(|| {
@@ -111,7 +111,17 @@ impl Outcome {
 #[derive(Default)]
 struct Process {
     threads: u32,
-    mappings: Vec<(Mapping, Option<&'static ProfileObject<'static>>)>,
+    mappings: Vec<(Mapping, Object)>,
+}
+
+/// The profile object of a mapping.
+#[derive(Clone, Copy)]
+enum Object {
+    /// Not needed before the first sample, which most mappings of short processes never have.
+    Unhit,
+    Started(&'static ProfileObject<'static>),
+    /// Not created, or without room on the lists.
+    Refused,
 }
 
 impl<E: PerfEvents, const N: usize> Sampling<E, N> {
@@ -195,11 +205,11 @@ impl<E: PerfEvents, const N: usize> Sampling<E, N> {
     /// # Errors
     /// A profile object could not be stopped.
     pub fn finish(mut self) -> Result<Outcome, Error> {
-        let used = self.hardware.events.used();
+        let consumed = self.hardware.events.consumed();
         self.read()?;
         self.take_in(Vec::new())?;
-        for process in self.processes.keys().copied().filter_map(id) {
-            self.profiles.stop_process(process, &mut self.hardware).map_err(Error::Profile)?;
+        for process in self.processes.keys().copied().collect::<Vec<_>>() {
+            self.unmap_all(process).map_err(Error::Profile)?;
         }
         let mut histograms = self.histograms.into_vec();
         for (histogram, object) in self.kernel {
@@ -219,7 +229,7 @@ impl<E: PerfEvents, const N: usize> Sampling<E, N> {
             lost: self.lost,
             throttled: self.throttled,
             unprofiled: self.unprofiled,
-            consumed: used.map(|total| Consumed { unit, total, sampled }),
+            consumed: consumed.map(|total| Consumed { unit, total, sampled }),
             request,
             setting: events.setting(),
         })
@@ -229,6 +239,7 @@ impl<E: PerfEvents, const N: usize> Sampling<E, N> {
         match what {
             What::Sample(sample) if self.is_of_command(&sample) => {
                 for _ in 0..self.hardware.interrupts() {
+                    self.profile(&sample);
                     self.profiles.interrupt(&sample, self.hardware.source());
                 }
             }
@@ -242,13 +253,10 @@ impl<E: PerfEvents, const N: usize> Sampling<E, N> {
                 self.processes.entry(process).or_default().threads += 1;
             }
             What::Fork { process, parent } => {
-                let inherited = self.processes.get(&parent).map(|parent| {
-                    parent.mappings.iter().map(|(mapping, _)| mapping.clone()).collect::<Vec<_>>()
-                });
-                self.processes.insert(process, Process { threads: 1, mappings: Vec::new() });
-                for mapping in inherited.into_iter().flatten() {
-                    self.map(process, mapping)?;
-                }
+                let inherited = self.processes.get(&parent).map(|parent| &*parent.mappings);
+                let unhit = |(mapping, _): &(Mapping, Object)| (mapping.clone(), Object::Unhit);
+                let mappings = inherited.unwrap_or_default().iter().map(unhit).collect();
+                self.processes.insert(process, Process { threads: 1, mappings });
             }
             What::Exit { process } => {
                 let Some(exiting) = self.processes.get_mut(&process) else { return Ok(()) };
@@ -264,40 +272,55 @@ impl<E: PerfEvents, const N: usize> Sampling<E, N> {
         Ok(())
     }
 
-    /// Whether the sample is the command's. Where everybody is sampled, the command's processes are those
-    /// whose beginning was recorded.
+    /// Returns true if a sample is the command's. Of system-wide samples, those are of the processes whose
+    /// begin was recorded.
     fn is_of_command(&self, sample: &Sample) -> bool {
-        self.hardware.request.scope == Scope::Threads
+        self.hardware.request.scope == Scope::PerThread
             || self.processes.contains_key(&sample.process)
     }
 
-    /// Profiles a new mapping, in place of what it lies over.
+    /// Records a new mapping, in place of those that it covers.
     fn map(&mut self, process: u32, mapping: Mapping) -> Result<(), ProfileError> {
-        let Some(id) = id(process) else { return Ok(()) };
         let mappings = &mut self.processes.entry(process).or_default().mappings;
         // The kernel tells of a mapping again when a part of it gets another protection.
         if mappings.iter().any(|(old, _)| old.contains(&mapping)) {
             return Ok(());
         }
         for (_, object) in mappings.extract_if(.., |(old, _)| old.overlaps(&mapping)) {
-            object.map_or(Ok(()), |object| self.profiles.stop(object, &mut self.hardware))?;
+            if let Object::Started(object) = object {
+                self.profiles.stop(object, &mut self.hardware)?;
+            }
         }
-        let object = self
-            .histograms
-            .of(&mapping)
-            .object(Some(id), mapping.start, self.hardware.source(), &self.hardware)
-            .ok()
-            .filter(|object| self.profiles.start(object, &mut self.hardware).is_ok());
-        self.unprofiled += u64::from(object.is_none());
-        mappings.push((mapping, object));
+        mappings.push((mapping, Object::Unhit));
         Ok(())
     }
 
+    /// Starts the profile object of the mapping that a sample is in, if this is its first sample.
+    fn profile(&mut self, sample: &Sample) {
+        let Some(id) = id(sample.process) else { return };
+        let Some(process) = self.processes.get_mut(&sample.process) else { return };
+        let here = |(mapping, _): &&mut (Mapping, Object)| mapping.has(sample.pc);
+        let Some((mapping, object @ Object::Unhit)) = process.mappings.iter_mut().find(here) else {
+            return;
+        };
+        let histogram = self.histograms.of(mapping);
+        let (source, hardware) = (self.hardware.source(), &mut self.hardware);
+        let started = histogram
+            .object(Some(id), mapping.start, source, hardware)
+            .ok()
+            .filter(|object| self.profiles.start(object, hardware).is_ok());
+        self.unprofiled += u64::from(started.is_none());
+        *object = started.map_or(Object::Refused, Object::Started);
+    }
+
     fn unmap_all(&mut self, process: u32) -> Result<(), ProfileError> {
-        if let Some(process) = self.processes.get_mut(&process) {
-            process.mappings.clear();
+        let mappings = self.processes.get_mut(&process).map(|process| &mut process.mappings);
+        for (_, object) in mappings.into_iter().flat_map(|mappings| mappings.drain(..)) {
+            if let Object::Started(object) = object {
+                self.profiles.stop(object, &mut self.hardware)?;
+            }
         }
-        id(process).map_or(Ok(()), |id| self.profiles.stop_process(id, &mut self.hardware))
+        Ok(())
     }
 }
 

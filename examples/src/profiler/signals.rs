@@ -1,4 +1,4 @@
-//! The signals that ask the profiler to end. They are noted, and looked at now and then.
+//! SIGINT, SIGTERM and SIGHUP: requests to stop, which the profiler polls.
 
 use core::mem::zeroed;
 use core::ptr::null_mut;
@@ -7,16 +7,16 @@ use std::io;
 
 use libc::{c_int, c_void, siginfo_t};
 
-/// A request to end.
+/// A request to stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ask {
+pub struct StopRequest {
     /// The signal.
     pub signal: c_int,
-    /// Whether a terminal sent it: then it went to the whole process group.
+    /// Set if the terminal sent the signal, and so to the whole process group.
     pub by_terminal: bool,
 }
 
-impl Ask {
+impl StopRequest {
     /// Returns the signal's name.
     pub fn name(self) -> &'static str {
         match self.signal {
@@ -26,34 +26,36 @@ impl Ask {
         }
     }
 
-    /// Returns the exit status of what the signal ended, as a shell has it.
+    /// Returns the exit status of a program that the signal ended, as a shell reports it.
     pub fn exit_code(self) -> u8 {
         128 + self.signal as u8
     }
 }
 
-/// The first signal that was noted; 0 is none, and a bit beyond all signals says that a terminal sent it.
-static NOTED: AtomicI32 = AtomicI32::new(0);
+/// The first signal that was caught, or 0, with [`BY_TERMINAL`].
+static CAUGHT: AtomicI32 = AtomicI32::new(0);
+
+/// A bit beyond all signal numbers.
 const BY_TERMINAL: c_int = 1 << 16;
 
-/// Notes SIGINT, SIGTERM and SIGHUP from now on, instead of being ended by them. A hangup that is ignored,
-/// as `nohup` has it, stays ignored. A program that is executed does not inherit this.
+/// Catches the signals from now on. SIGHUP stays ignored where it is, as under `nohup`. Executed programs
+/// do not inherit the handlers.
 ///
 /// # Errors
 /// The kernel's.
-pub fn note() -> io::Result<()> {
-    act(noted as *const () as libc::sighandler_t)
+pub fn catch() -> io::Result<()> {
+    set(caught as *const () as libc::sighandler_t)
 }
 
-/// Lets the signals end this process again.
+/// Restores the signals' default action, which ends this process.
 ///
 /// # Errors
 /// The kernel's.
-pub fn note_no_more() -> io::Result<()> {
-    act(libc::SIG_DFL)
+pub fn restore() -> io::Result<()> {
+    set(libc::SIG_DFL)
 }
 
-fn act(handler: libc::sighandler_t) -> io::Result<()> {
+fn set(handler: libc::sighandler_t) -> io::Result<()> {
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
         // SAFETY: both are plain data, for which zero is a valid value of every field.
         let (mut action, mut before): (libc::sigaction, libc::sigaction) =
@@ -65,27 +67,28 @@ fn act(handler: libc::sighandler_t) -> io::Result<()> {
         }
         action.sa_sigaction = handler;
         action.sa_flags = libc::SA_SIGINFO | libc::SA_RESTART;
-        // SAFETY: the handler is SIG_DFL, or `noted`, which has the signature that SA_SIGINFO asks for and
-        // stores to an atomic only.
+        // SAFETY: the handler is SIG_DFL, or `caught`, which has the signature that SA_SIGINFO asks for and
+        // only stores to an atomic.
         check(unsafe { libc::sigaction(signal, &action, null_mut()) })?;
     }
     Ok(())
 }
 
-/// Returns the first request to end, if there was one.
-pub fn asked() -> Option<Ask> {
-    match NOTED.load(Ordering::Relaxed) {
-        0 => None,
-        noted => Some(Ask { signal: noted & !BY_TERMINAL, by_terminal: noted & BY_TERMINAL != 0 }),
-    }
+/// Returns the first request to stop, if there was one.
+pub fn requested() -> Option<StopRequest> {
+    let caught = CAUGHT.load(Ordering::Relaxed);
+    let by_terminal = caught & BY_TERMINAL != 0;
+    (caught != 0).then_some(StopRequest { signal: caught & !BY_TERMINAL, by_terminal })
 }
 
-extern "C" fn noted(signal: c_int, information: *mut siginfo_t, _: *mut c_void) {
+extern "C" fn caught(signal: c_int, information: *mut siginfo_t, _: *mut c_void) {
     // SAFETY: the kernel hands a siginfo_t to a handler that was installed with SA_SIGINFO.
     let code = unsafe { (*information).si_code };
-    let by_terminal = if code == libc::SI_KERNEL { BY_TERMINAL } else { 0 };
-    // Only the first one counts: who sends one often sends another.
-    let _ = NOTED.compare_exchange(0, signal | by_terminal, Ordering::Relaxed, Ordering::Relaxed);
+    // A terminal's SIGHUP goes to the session leader alone.
+    let by_terminal = signal == libc::SIGINT && code == libc::SI_KERNEL;
+    let by_terminal = if by_terminal { BY_TERMINAL } else { 0 };
+    // Only the first one counts: many senders repeat theirs.
+    let _ = CAUGHT.compare_exchange(0, signal | by_terminal, Ordering::Relaxed, Ordering::Relaxed);
 }
 
 fn check(result: c_int) -> io::Result<()> {

@@ -31,11 +31,11 @@ pub struct Kernel {
     processors: BTreeMap<u16, Opened>,
 }
 
-/// What was opened on a processor.
+/// The events of a processor.
 struct Opened {
-    /// Samples, and the ring buffer of all records.
+    /// The event that samples, with the ring buffer of all records.
     sampler: Sampler,
-    /// Of the command alone, where the samples are everybody's: it counts, and records what happens.
+    /// The command's event, which counts and records what happens, where the samples are system-wide.
     command: Option<Counter>,
 }
 
@@ -50,18 +50,16 @@ impl PerfEvents for Kernel {
             builder.one_cpu(processor.into()).build().map_err(OpenError::Event)
         };
         let opened = match request.scope {
-            Scope::Threads => {
+            Scope::PerThread => {
                 let mut builder = of_command(request);
-                let sampler = open(builder.sample_period(request.period).clone())?;
-                Opened {
-                    sampler: sampler.sampled(RING_BYTES).map_err(OpenError::Ring)?,
-                    command: None,
-                }
+                let counter = open(builder.sample_period(request.period).clone())?;
+                let sampler = counter.sampled(RING_BYTES).map_err(OpenError::Ring)?;
+                Opened { sampler, command: None }
             }
-            Scope::Processor => {
-                let sampler = open(of_processor(request))?;
+            Scope::SystemWide => {
+                let counter = open(of_processor(request))?;
                 let command = open(of_command(request))?;
-                let sampler = sampler.sampled(RING_BYTES).map_err(OpenError::Ring)?;
+                let sampler = counter.sampled(RING_BYTES).map_err(OpenError::Ring)?;
                 redirect(&command, &sampler).map_err(OpenError::Ring)?;
                 Opened { sampler, command: Some(command) }
             }
@@ -84,18 +82,11 @@ impl PerfEvents for Kernel {
         }
     }
 
-    fn used(&mut self) -> Option<u64> {
-        self.processors
-            .values_mut()
-            .map(|Opened { sampler, command }| {
-                let counter = command.as_mut().unwrap_or(sampler.as_counter_mut());
-                let read = counter.read_count_and_time().ok()?;
-                // Where events share a counter, each counts for a part of the time.
-                let scaled = u128::from(read.count) * u128::from(read.time_enabled)
-                    / u128::from(read.time_running.max(1));
-                Some(if read.count == 0 { 0 } else { scaled as u64 })
-            })
-            .sum()
+    fn consumed(&mut self) -> Option<u64> {
+        let consumed = |opened: &mut Opened| {
+            opened.command.as_mut().unwrap_or(opened.sampler.as_counter_mut()).read().ok()
+        };
+        self.processors.values_mut().map(consumed).sum()
     }
 
     fn setting(&self) -> Setting {
@@ -107,14 +98,14 @@ impl PerfEvents for Kernel {
     }
 }
 
-/// An event that samples whatever a processor executes.
+/// Describes the event that samples whatever a processor executes.
 fn of_processor(request: &Request) -> Builder<'static> {
     let mut builder = builder(request, Software::CPU_CLOCK);
     builder.any_pid().enabled(true).exclude_idle(true).sample_period(request.period);
     builder
 }
 
-/// An event of the command, which counts, and records what happens to its processes.
+/// Describes the event that counts what the command consumes, and records what happens to its processes.
 fn of_command(request: &Request) -> Builder<'static> {
     let mut builder = builder(request, Software::TASK_CLOCK);
     builder
@@ -131,7 +122,7 @@ fn of_command(request: &Request) -> Builder<'static> {
     builder
 }
 
-/// The event as the kernel is to open it, with records that are all laid out alike.
+/// Describes what both events have in common, such as the layout of their records.
 fn builder(request: &Request, clock: Software) -> Builder<'static> {
     let mut builder = match request.event {
         Event::Clock => Builder::new(clock),
@@ -258,7 +249,7 @@ mod tests {
     use super::*;
 
     fn request(event: Event) -> Request {
-        Request { event, period: 65_536, scope: Scope::Threads, kernel: false }
+        Request { event, period: 65_536, scope: Scope::PerThread, kernel: false }
     }
 
     #[test]
@@ -278,14 +269,14 @@ mod tests {
         assert_eq!((attributes.exclude_kernel(), attributes.exclude_idle()), (0, 1));
         assert_eq!((attributes.disabled(), attributes.inherit()), (0, 0));
         assert_eq!((attributes.mmap2(), attributes.comm(), attributes.task()), (0, 0, 0));
-        // SAFETY: as above.
+        // SAFETY: the other member is a number too.
         assert_eq!(unsafe { attributes.__bindgen_anon_1.sample_period }, 65_536);
         // Records of both go into one ring buffer: they must be laid out alike.
         let of_command = *of_command(&clock).attrs();
         assert_eq!((of_command.type_, of_command.config), (1, 1)); // PERF_COUNT_SW_TASK_CLOCK
         assert_eq!(attributes.sample_type, of_command.sample_type);
         assert_eq!((attributes.sample_id_all(), of_command.sample_id_all()), (1, 1));
-        // SAFETY: as above.
+        // SAFETY: the other member is a number too.
         assert_eq!(unsafe { of_command.__bindgen_anon_1.sample_period }, 0);
     }
 

@@ -1,37 +1,41 @@
-//! What the machine allows of perf events, and what helps where it is not enough.
+//! The machine's permissions on perf events, and advice that fits them.
 //!
 //! Sources: perf_event_open(2); Linux, Documentation/admin-guide/sysctl/kernel.rst,
 //! `perf_event_paranoid` and `perf_event_max_sample_rate`, and perf-security.rst; proc(5), `status`.
 
 use core::fmt;
+use core::str::FromStr;
 use std::fs;
 
-/// The machine's settings, as far as this process sees them.
+/// The machine's settings, as far as this process sees them. Displayed, they are advice to a user who may
+/// not even sample own commands.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Setting {
-    /// `kernel.perf_event_paranoid`: how much is forbidden to users without the capability.
+    /// `kernel.perf_event_paranoid`: the higher, the more is forbidden without a capability.
     pub paranoid: Option<i32>,
     /// `kernel.perf_event_max_sample_rate`: samples per second and processor, beyond which the kernel
     /// pauses an event.
     pub max_rate: Option<u64>,
-    /// Whether this process has CAP_PERFMON or CAP_SYS_ADMIN, if only within its container.
+    /// Set if this process has CAP_PERFMON or CAP_SYS_ADMIN, which may be valid in its container only.
     pub capable: bool,
-    /// Whether a seccomp filter examines this process's system calls.
+    /// Set if a seccomp filter examines this process's system calls.
     pub filtered: bool,
 }
 
-/// The highest `perf_event_paranoid` that allows a user to sample what every processor executes, the
-/// kernel's execution on behalf of own commands, and own commands at all. (Beyond 2 is not upstream: Debian
-/// and Ubuntu have it.)
-const PROCESSORS: i32 = 0;
+/// The highest `perf_event_paranoid` at which any user may sample whole processors.
+const SYSTEM_WIDE: i32 = 0;
+
+/// The highest at which any user may sample the kernel's execution for own commands.
 const KERNEL: i32 = 1;
+
+/// The highest at which any user may sample own commands. (Debian and Ubuntu have levels above.)
 const OWN: i32 = 2;
 
 const CAP_SYS_ADMIN: u32 = 21;
 const CAP_PERFMON: u32 = 38;
 
 impl Setting {
-    /// Reads this machine's.
+    /// Reads this machine's settings.
     pub fn read() -> Self {
         let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
         let (capable, filtered) = parse_status(&status);
@@ -43,73 +47,56 @@ impl Setting {
         }
     }
 
-    /// Says how the kernel's execution could be sampled too, which was forbidden.
-    pub fn for_kernel(&self) -> String {
-        format!("user mode only: sampling the kernel's execution {}", self.forbidden_above(KERNEL))
+    /// Says what sampling the kernel's execution needs, where that was forbidden.
+    pub fn kernel_advice(&self) -> String {
+        format!("user mode only: sampling the kernel's execution {}", self.needed(KERNEL))
     }
 
-    /// Says how the processors' clocks could be used, which was forbidden.
-    pub fn for_processors(&self) -> String {
-        format!("sampling by the processors' clocks {}", self.forbidden_above(PROCESSORS))
+    /// Says what sampling whole processors needs, where that was forbidden.
+    pub fn system_wide_advice(&self) -> String {
+        format!("sampling whole processors {}", self.needed(SYSTEM_WIDE))
     }
 
-    fn forbidden_above(&self, level: i32) -> String {
+    fn needed(&self, level: i32) -> String {
         match self.paranoid {
             Some(paranoid) if paranoid > level && !self.capable => format!(
-                "needs root, CAP_PERFMON, or kernel.perf_event_paranoid {level}, which is {paranoid}"
+                "needs root, CAP_PERFMON or kernel.perf_event_paranoid {level} (it is {paranoid})"
             ),
             _ => "is forbidden here".into(),
         }
     }
 }
 
-/// What to do where even a user's own commands may not be sampled.
 impl fmt::Display for Setting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let by_level = match self.paranoid {
-            None => {
-                f.write_str("  kernel.perf_event_paranoid cannot be read")?;
-                f.write_str(": this kernel may have no perf events.\n")?;
-                false
-            }
-            Some(level @ ..=OWN) => {
-                writeln!(f, "  kernel.perf_event_paranoid is {level}, which allows it.")?;
-                false
-            }
-            Some(level) => {
-                writeln!(f, "  kernel.perf_event_paranoid is {level}.")?;
-                writeln!(f, "  Either lower it:    sudo sysctl kernel.perf_event_paranoid={OWN}")?;
-                true
-            }
+        let level = match self.paranoid {
+            None => "cannot be read".into(),
+            Some(level @ ..=OWN) => format!("is {level}, which allows it"),
+            Some(level) => format!("is {level}"),
         };
-        match (by_level, self.capable) {
-            (true, false) => {
-                f.write_str("  or run as root, or with the capability CAP_PERFMON.\n")?;
-            }
-            (true, true) => {
-                f.write_str(
-                    "  or run outside of the container: CAP_PERFMON within it is not enough.\n",
-                )?;
-            }
-            (false, _) if !self.filtered => {
-                f.write_str("  A security module (SELinux, lockdown) may forbid it.\n")?;
-            }
-            (false, _) => {}
+        writeln!(f, "  kernel.perf_event_paranoid {level}.")?;
+        if self.paranoid > Some(OWN) {
+            writeln!(f, "  Either lower it:    sudo sysctl kernel.perf_event_paranoid={OWN}")?;
+            f.write_str(if self.capable {
+                "  or leave the container: CAP_PERFMON within it is not enough.\n"
+            } else {
+                "  or run as root, or with the capability CAP_PERFMON.\n"
+            })?;
+        } else if !self.filtered {
+            f.write_str("  A security module (SELinux, lockdown) may forbid it.\n")?;
         }
         if self.filtered {
-            f.write_str(
-                "  A seccomp filter is in force: a container's profile must allow perf_event_open.\n",
-            )?;
+            f.write_str("  A seccomp filter is in force: it must allow perf_event_open.\n")?;
         }
         f.write_str("  The built-in workload (no COMMAND) needs no permission.")
     }
 }
 
-fn number<N: core::str::FromStr>(path: &str) -> Option<N> {
+fn number<N: FromStr>(path: &str) -> Option<N> {
     fs::read_to_string(path).ok()?.trim().parse().ok()
 }
 
-/// Whether the process with this `/proc/PID/status` is capable and filtered.
+/// Parses `/proc/PID/status`: returns whether the process is capable, and whether it is filtered.
 fn parse_status(status: &str) -> (bool, bool) {
     let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
     let capabilities =
@@ -144,7 +131,7 @@ mod tests {
         assert_eq!(parse_status(""), (false, false));
     }
 
-    /// What each setting must say, and must not.
+    /// The table has what the advice must contain, and what it must not.
     #[test]
     fn advice_fits_the_setting() {
         let setting =
@@ -186,12 +173,12 @@ mod tests {
     fn the_level_that_would_allow_more_is_named_only_where_the_level_forbids() {
         let setting = |paranoid, capable| Setting { paranoid, capable, ..Setting::default() };
         let ordinary = setting(Some(2), false);
-        assert!(ordinary.for_kernel().contains("perf_event_paranoid 1, which is 2"));
-        assert!(ordinary.for_processors().contains("perf_event_paranoid 0, which is 2"));
+        assert!(ordinary.kernel_advice().contains("perf_event_paranoid 1 (it is 2)"));
+        assert!(ordinary.system_wide_advice().contains("perf_event_paranoid 0 (it is 2)"));
         for other in [setting(Some(0), false), setting(Some(2), true), setting(None, false)] {
-            assert!(other.for_kernel().ends_with("forbidden here"), "{}", other.for_kernel());
-            assert!(other.for_processors().ends_with("forbidden here"));
+            assert!(other.kernel_advice().ends_with("forbidden here"), "{}", other.kernel_advice());
+            assert!(other.system_wide_advice().ends_with("forbidden here"));
         }
-        assert!(setting(Some(1), false).for_processors().contains("paranoid 0, which is 1"));
+        assert!(setting(Some(1), false).system_wide_advice().contains("paranoid 0 (it is 1)"));
     }
 }

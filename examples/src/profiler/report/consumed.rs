@@ -1,10 +1,10 @@
-//! What a run consumed, and how much of that was sampled.
+//! The consumption of a run, and the part of it that was sampled.
 
 use core::fmt;
 
 use serde::Serialize;
 
-/// What is consumed.
+/// The unit of a consumption.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Unit {
@@ -14,14 +14,14 @@ pub enum Unit {
     Events,
 }
 
-/// What a run consumed, as the kernel counted it, and what the interrupts stand for.
+/// The consumption of a run as the kernel counted it, and as the interrupts sampled it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Consumed {
     /// The unit of both.
     pub unit: Unit,
-    /// All that was consumed.
+    /// The kernel's count.
     pub total: u64,
-    /// The interrupts, times the interval. Chance may make it more than the total.
+    /// The number of interrupts times the interval; by chance, this may be more than the total.
     pub sampled: u64,
 }
 
@@ -70,7 +70,7 @@ mod tests {
                 "3.2 ms of processor time: 3.0 ms sampled, 0.2 ms not (6.2%)",
             ),
             (Unit::Events, 70_000, 65_536, "70000 events: 65536 sampled, 4464 not (6.4%)"),
-            // More than all was not consumed.
+            // By chance, more than all.
             (Unit::Events, 60_000, 65_536, "60000 events: 65536 sampled, 0 not (0.0%)"),
             (Unit::Events, 0, 0, "0 events: 0 sampled, 0 not (0.0%)"),
         ] {

@@ -10,27 +10,30 @@ use super::super::perf::{Event, OpenError, PerfEvents, Request, Scope};
 use super::thinning::Thinning;
 use crate::machine::Source;
 
-/// The golden section. A clock whose period is this part of the interval comes at other places of whatever
-/// repeats with the interval, or with any multiple of it, each time.
-const GOLDEN: f64 = 0.618_033_988_75;
+/// The period of a processor's clock, in intervals. With the golden ratio it never falls into step with
+/// what repeats with the interval, such as a program that a timer wakes each millisecond.
+const SYSTEM_WIDE_PERIOD: f64 = 0.618_033_988_75;
 
-/// A clock that begins anew with each thread is looked at so many times in an interval; each time takes a
-/// microsecond or a few, so not sooner again than this, in nanoseconds.
-const LOOKS: u64 = 16;
-const SOONEST: u64 = 50_000;
+/// The number of periods of a thread's clock in an interval. What a thread executes after its last period
+/// is not sampled, so the period is short.
+const PERIODS_PER_THREAD: u64 = 16;
+
+/// The shortest period of a thread's clock, in nanoseconds: a sample takes a microsecond or more.
+const SHORTEST_PERIOD: u64 = 50_000;
 
 /// The perf events of a source.
 pub(super) struct Hardware<E> {
     pub(super) events: E,
-    /// How the source's event is opened.
+    /// The source's event.
     pub(super) request: Request,
     /// The source's interval, in the period's unit.
     pub(super) interval: u64,
     active: Affinity,
     source: KProfileSource,
-    /// Chooses among the samples of the event, once it is opened: all processors have the same.
+    /// Chooses among the event's samples. Absent until the event is opened on the first processor; the
+    /// others then have the same event.
     thinning: Option<Thinning>,
-    /// Why the last event was not opened.
+    /// The reason for which the last event was not opened.
     refusal: Option<OpenError>,
 }
 
@@ -47,7 +50,7 @@ impl<E: PerfEvents> Hardware<E> {
         let interval = u64::from(interval) * unit;
         let mut hardware = Self {
             events,
-            request: Request { event, period: interval, scope: Scope::Processor, kernel: true },
+            request: Request { event, period: interval, scope: Scope::SystemWide, kernel: true },
             interval,
             active,
             source: source.id,
@@ -67,27 +70,29 @@ impl<E: PerfEvents> Hardware<E> {
         self.source
     }
 
-    /// The period with which an interval is sampled best.
+    /// Returns the period that samples an interval best.
     fn period(&self) -> u64 {
         match (self.request.event, self.request.scope) {
             (Event::Raw(_), _) => self.interval,
-            (Event::Clock, Scope::Processor) => (self.interval as f64 * GOLDEN).round() as u64,
-            (Event::Clock, Scope::Threads) => {
+            (Event::Clock, Scope::SystemWide) => {
+                (self.interval as f64 * SYSTEM_WIDE_PERIOD).round() as u64
+            }
+            (Event::Clock, Scope::PerThread) => {
                 let rate = self.events.setting().max_rate.unwrap_or(u64::MAX).max(1);
-                // Half of what is allowed, or an irregular clock would be paused now and then.
-                let allowed = 2_000_000_000 / rate;
-                (self.interval / LOOKS).max(SOONEST).max(allowed).min(self.interval)
+                // Half the rate, as the kernel pauses a clock that exceeds it for a moment.
+                let allowed = (2_000_000_000 / rate).max(SHORTEST_PERIOD);
+                (self.interval / PERIODS_PER_THREAD).max(allowed).min(self.interval)
             }
         }
     }
 
     /// Asks for less: own threads instead of processors, and then not the kernel's execution. Returns
-    /// whether there was less to ask for.
+    /// false if nothing less is left.
     fn ask_for_less(&mut self) -> bool {
         match (self.request.scope, self.request.kernel) {
-            (Scope::Processor, _) => self.request.scope = Scope::Threads,
-            (Scope::Threads, true) => self.request.kernel = false,
-            (Scope::Threads, false) => return false,
+            (Scope::SystemWide, _) => self.request.scope = Scope::PerThread,
+            (Scope::PerThread, true) => self.request.kernel = false,
+            (Scope::PerThread, false) => return false,
         }
         self.request.period = self.period();
         true

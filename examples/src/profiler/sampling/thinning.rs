@@ -1,24 +1,24 @@
-//! Which samples are profile interrupts.
+//! Stratified random choice of the samples that become profile interrupts.
 //!
-//! One sample for each interval sees too little: a thread whose period begins with it, and that ends before
-//! an interval has passed, is never sampled; and what repeats with each interval is sampled at the same
-//! place again and again. So the period is shorter than the interval, and in each interval one point is
-//! chosen at random, over all threads together: the sample that covers it is the interrupt.
+//! A sampling period of a whole interval misses threads that end before their first period has passed, and
+//! falls into step with what repeats with the interval. So the period is shorter. Of the time that the
+//! samples of all threads stand for together, a random point is drawn in each interval, and the sample that
+//! covers it becomes an interrupt.
 
-/// Chooses samples so that one remains for each interval.
+/// Chooses samples, one for each interval.
 #[derive(Debug)]
 pub struct Thinning {
     period: u64,
     interval: u64,
-    /// How much the samples so far stand for.
+    /// The time, or events, that the samples so far stand for.
     passed: u64,
-    /// Where the next interrupt is.
+    /// The next random point.
     point: u64,
     random: u64,
 }
 
 impl Thinning {
-    /// Chooses among samples that stand for `period` each, of which an interval has one or more.
+    /// Chooses among samples that stand for `period` each, which is at most `interval`.
     pub fn new(period: u64, interval: u64) -> Self {
         // Any number but 0 will do.
         let random = 0x9E37_79B9_7F4A_7C15;
@@ -27,7 +27,7 @@ impl Thinning {
         thinning
     }
 
-    /// Returns how many interrupts the next sample is: one or none, or two where it lies in two intervals.
+    /// Returns how many interrupts the next sample becomes: none, one, or two if it covers two points.
     pub fn interrupts(&mut self) -> u32 {
         self.passed += self.period;
         let mut interrupts = 0;
@@ -44,7 +44,7 @@ impl Thinning {
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
         self.random ^= self.random << 17;
-        (u128::from(self.random) * u128::from(self.interval) >> 64) as u64
+        ((u128::from(self.random) * u128::from(self.interval)) >> 64) as u64
     }
 }
 

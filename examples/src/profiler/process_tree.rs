@@ -1,7 +1,7 @@
-//! A command and all that it started, to its end.
+//! A command and its descendants.
 //!
-//! This process adopts whom the command's processes leave behind when they end (`PR_SET_CHILD_SUBREAPER` of
-//! prctl(2)): so all that the command started descends from this process, where it can be found.
+//! This process is their subreaper (`PR_SET_CHILD_SUBREAPER` of prctl(2)): a descendant whose parent has
+//! ended becomes its child, so all descendants can be found and waited for.
 
 use core::time::Duration;
 use std::collections::{HashMap, HashSet};
@@ -12,77 +12,77 @@ use std::{fs, io, thread};
 
 use libc::{c_int, pid_t};
 
-use super::signals::Ask;
+use super::signals::StopRequest;
 
-/// How long the processes may take to end when they are asked to; then they are killed.
-const GRACE: Duration = Duration::from_secs(5);
+/// The time between the signal that asks processes to end and SIGKILL.
+const GRACE_PERIOD: Duration = Duration::from_secs(5);
 
-/// How long the kernel may take to kill them; what is there after that, it cannot kill.
-const KILL: Duration = Duration::from_secs(2);
+/// The time after SIGKILL in which processes end, unless the kernel cannot kill them.
+const KILL_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// A command that was started, and all its descendants. They are killed if this is dropped while the
-/// command runs.
-pub struct Family {
+/// A running command and its descendants. Dropping it while the command runs kills them.
+pub struct ProcessTree {
     command: pid_t,
-    /// The command's status, once it ended.
+    /// The command's status, once it has ended.
     status: Option<ExitStatus>,
-    /// Whether this process has children.
+    /// Set while this process has children, and so descendants.
     alive: bool,
-    ending: Option<Ending>,
+    termination: Option<Termination>,
 }
 
-/// How the family is being ended.
-struct Ending {
-    ask: Ask,
+/// A termination under way.
+struct Termination {
+    request: StopRequest,
     since: Instant,
-    /// Which process was sent which signal.
+    /// The signals that were sent, each with its process.
     sent: HashSet<(pid_t, c_int)>,
 }
 
-impl Family {
-    /// Starts a command. This process has no other children, then or later.
+impl ProcessTree {
+    /// Starts a command. This process must have no other children, as it waits for them all.
     ///
     /// # Errors
     /// The command cannot be run.
     pub fn start(command: &mut Command) -> io::Result<Self> {
-        // Where these fail (there are no adoptions before Linux 3.4), what loses its parent is not found.
-        // SAFETY: the request takes numbers only, and SIG_DFL is no handler that could do wrong. A parent
-        // that ignored SIGCHLD would have left it so, and then no status could be had.
-        unsafe {
-            libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
-            libc::signal(libc::SIGCHLD, libc::SIG_DFL);
-        }
+        // Before Linux 3.4 this fails, and descendants whose parent has ended are not found.
+        // SAFETY: the request takes numbers only.
+        unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) };
+        // Where SIGCHLD is ignored, as the parent may have left it, there is no status to wait for.
+        // SAFETY: SIG_DFL is no handler that could do wrong.
+        unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
         let command = command.spawn()?.id() as pid_t;
-        Ok(Self { command, status: None, alive: true, ending: None })
+        Ok(Self { command, status: None, alive: true, termination: None })
     }
 
-    /// Asks all processes to end, and kills in due time those that do not.
-    pub fn end(&mut self, ask: Ask) {
-        self.ending.get_or_insert_with(|| Ending {
-            ask,
-            since: Instant::now(),
-            sent: HashSet::new(),
-        });
+    /// Ends all processes, by the request's signal and after a grace period by SIGKILL, in the calls of
+    /// [`is_over`](Self::is_over) from now on.
+    pub fn terminate(&mut self, request: StopRequest) {
+        self.termination =
+            Some(Termination { request, since: Instant::now(), sent: HashSet::new() });
     }
 
-    /// Does what is to be done now and then. Returns whether it is over: the command has ended, or where
-    /// all are to end, they have, or cannot be killed.
+    /// Returns true once the command has ended; after [`terminate`](Self::terminate), once all processes
+    /// have, or cannot be killed. To be called every few milliseconds.
     pub fn is_over(&mut self) -> bool {
         self.reap();
-        let Some(ending) = &mut self.ending else { return self.status.is_some() || !self.alive };
-        if !self.alive || ending.since.elapsed() > GRACE + KILL {
+        let ended = self.status.is_some();
+        let Some(Termination { request, since, sent }) = &mut self.termination else {
+            return ended || !self.alive;
+        };
+        let elapsed = since.elapsed();
+        if !self.alive || elapsed > GRACE_PERIOD + KILL_TIMEOUT {
             return true;
         }
-        if ending.since.elapsed() > GRACE {
+        if elapsed > GRACE_PERIOD {
             kill_all();
             return false;
         }
-        // What the command left behind may ignore the signal, as a shell's background jobs ignore SIGINT.
-        let signal = if self.status.is_none() { ending.ask.signal } else { libc::SIGTERM };
+        // Once the command has ended, SIGTERM: a shell's background jobs ignore SIGINT.
+        let signal = if ended { libc::SIGTERM } else { request.signal };
         for process in descendants() {
-            if ending.sent.insert((process, signal)) && !ending.ask.has_reached(process) {
+            if sent.insert((process, signal)) && !request.has_reached(process) {
                 send(process, signal);
-                // Whoever is stopped goes on, and ends.
+                // A stopped process acts on a signal only when it continues.
                 send(process, libc::SIGCONT);
             }
         }
@@ -113,10 +113,10 @@ impl Family {
     }
 }
 
-impl Drop for Family {
+impl Drop for ProcessTree {
     fn drop(&mut self) {
         let start = Instant::now();
-        while self.status.is_none() && self.alive && start.elapsed() < KILL {
+        while self.status.is_none() && self.alive && start.elapsed() < KILL_TIMEOUT {
             kill_all();
             thread::sleep(Duration::from_millis(10));
             self.reap();
@@ -124,8 +124,8 @@ impl Drop for Family {
     }
 }
 
-impl Ask {
-    /// Whether the process was sent the signal at once with this one, as a terminal's go to a group.
+impl StopRequest {
+    /// Returns true if the terminal sent the signal to the process as well.
     fn has_reached(&self, process: pid_t) -> bool {
         // SAFETY: no preconditions.
         self.by_terminal && unsafe { libc::getpgid(process) == libc::getpgrp() }
@@ -136,7 +136,7 @@ fn kill_all() {
     descendants().into_iter().for_each(|process| send(process, libc::SIGKILL));
 }
 
-/// Sends a signal. Nothing can be done if that is forbidden, as to a program of another user.
+/// Sends a signal. A failure is ignored: the process has ended, or is another user's.
 fn send(process: pid_t, signal: c_int) {
     // SAFETY: no preconditions.
     unsafe { libc::kill(process, signal) };
@@ -162,8 +162,8 @@ pub fn descendants() -> Vec<pid_t> {
     found
 }
 
-/// Returns the parent of the process with this `/proc/PID/stat` (proc(5)): `PID (NAME) STATE PARENT …`,
-/// with any characters in the name. `None` if it is dead.
+/// Parses `/proc/PID/stat` (proc(5)), `PID (NAME) STATE PARENT …` with any characters in the name, and
+/// returns the parent; `None` if the process is dead.
 fn parent(stat: &str) -> Option<pid_t> {
     let mut fields = stat.rsplit_once(") ")?.1.split(' ');
     let state = fields.next()?;
