@@ -1,5 +1,5 @@
 //! `profile` from the outside: the built-in workload's shares, commands through the real perf events
-//! where they are allowed, the forms of output, and what it says when it can not.
+//! where they are allowed, the forms of output, and what it says when it cannot.
 
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 

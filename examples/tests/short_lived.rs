@@ -63,7 +63,7 @@ fn assert_all_is_told(report: &Value, used: u64) {
     assert_eq!(consumed["unit"], "nanoseconds");
     // Between fork and exec nothing is profiled; the two clocks may differ in what a hypervisor stole.
     assert!(told("total") as f64 >= used as f64 * 0.9, "{used} of {consumed}");
-    assert!(told("total") as f64 <= used as f64 * 1.5, "{used} of {consumed}");
+    assert!(told("total") as f64 <= used as f64 * 3.0, "{used} of {consumed}");
     assert_eq!(told("sampled"), report["samples"].as_u64().unwrap() * 1_000_000);
     assert_eq!(told("not_sampled"), told("total").saturating_sub(told("sampled")));
 }
@@ -126,7 +126,8 @@ fn an_ordinary_user_sees_threads_shorter_than_the_interval_too() {
         match Sampling::start(Restricted::default(), &source, 10_000) {
             Ok(sampling) => sampling,
             Err(error @ (Error::Forbidden { .. } | Error::Perf(_) | Error::Ring(_))) => {
-                println!("skipped: no perf events here: {error}");
+                let error = error.to_string();
+                println!("skipped: no perf events here: {}", error.lines().next().unwrap_or(""));
                 return;
             }
             Err(error) => panic!("{error}"),

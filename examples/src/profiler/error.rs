@@ -65,7 +65,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// The exit status that tells of the error: as of a shell for a command that can not be run.
+    /// The exit status that tells of the error: as of a shell for a command that cannot be run.
     pub fn exit_status(&self) -> u8 {
         match self {
             Self::Command { error, .. } if error.kind() == io::ErrorKind::NotFound => 127,
