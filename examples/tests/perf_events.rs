@@ -13,7 +13,11 @@ use pmu_examples::machine::{Machine, Source};
 use pmu_examples::profiler::error::Error;
 use pmu_examples::profiler::kallsyms::KERNEL;
 use pmu_examples::profiler::maps::Mapping;
-use pmu_examples::profiler::perf::{Event, PerfEvents, Record, Request, Sample, What};
+use pmu_examples::profiler::perf::setting::Setting;
+use pmu_examples::profiler::perf::{
+    Event, OpenError, PerfEvents, Record, Request, Sample, Scope, What,
+};
+use pmu_examples::profiler::report::consumed::{Consumed, Unit};
 use pmu_examples::profiler::sampling::{Outcome, Sampling};
 
 /// Where the fake has its functions.
@@ -31,13 +35,25 @@ struct Fake {
     asked: Rc<RefCell<Asked>>,
     /// The error with which it answers an open, if any.
     refusal: fn(u16, &Request) -> Option<i32>,
+    /// Set if there is memory for ring buffers.
+    has_memory: bool,
+    /// The command's consumption.
+    consumed: Option<u64>,
+    setting: Setting,
     /// What each call of `read` finds.
     batches: VecDeque<Vec<Record>>,
 }
 
 impl Fake {
     fn new(batches: impl IntoIterator<Item = Vec<Record>>) -> Self {
-        Self { asked: Rc::default(), refusal: |_, _| None, batches: batches.into_iter().collect() }
+        Self {
+            asked: Rc::default(),
+            refusal: |_, _| None,
+            has_memory: true,
+            consumed: None,
+            setting: Setting { paranoid: Some(4), ..Setting::default() },
+            batches: batches.into_iter().collect(),
+        }
     }
 
     fn refusing(refusal: fn(u16, &Request) -> Option<i32>) -> Self {
@@ -50,9 +66,12 @@ impl PerfEvents for Fake {
         Ok(vec![0, 65])
     }
 
-    fn open(&mut self, processor: u16, request: &Request) -> io::Result<()> {
+    fn open(&mut self, processor: u16, request: &Request) -> Result<(), OpenError> {
         match (self.refusal)(processor, request) {
-            Some(error) => Err(io::Error::from_raw_os_error(error)),
+            Some(error) => Err(OpenError::Event(io::Error::from_raw_os_error(error))),
+            None if !self.has_memory => {
+                Err(OpenError::Ring(io::Error::from_raw_os_error(libc::EPERM)))
+            }
             None => {
                 self.asked.borrow_mut().opened.push((processor, *request));
                 Ok(())
@@ -68,13 +87,22 @@ impl PerfEvents for Fake {
         records.extend(self.batches.pop_front().into_iter().flatten());
     }
 
-    fn paranoid(&self) -> Option<i32> {
-        Some(4)
+    fn consumed(&mut self) -> Option<u64> {
+        self.consumed
+    }
+
+    fn setting(&self) -> Setting {
+        self.setting
     }
 
     fn kernel_text(&self) -> Option<Range<u64>> {
         Some(KERNEL_TEXT)
     }
+}
+
+/// The refusal of a kernel that lets this user sample own threads only.
+fn by_thread(_: u16, request: &Request) -> Option<i32> {
+    (request.scope == Scope::SystemWide).then_some(libc::EACCES)
 }
 
 fn intel() -> Machine {
@@ -85,16 +113,21 @@ fn time() -> Source {
     intel().find("Timer").unwrap()
 }
 
+/// A source of which every sample is an interrupt.
+fn counter() -> Source {
+    intel().find("LLCMisses").unwrap()
+}
+
 /// Starts, with as many lists' places as the profiler has.
 fn start(fake: Fake, source: &Source, interval: u32) -> Result<Sampling<Fake>, Error> {
     Sampling::start(fake, source, interval)
 }
 
-/// Takes all batches in by time, and finishes.
+/// Takes all batches in, and finishes.
 fn replay(batches: impl IntoIterator<Item = Vec<Record>>) -> Outcome {
     let fake = Fake::new(batches);
     let reads = fake.batches.len();
-    let mut sampling = start(fake, &time(), 10_000).unwrap();
+    let mut sampling = start(fake, &counter(), 4_096).unwrap();
     for _ in 0..reads {
         sampling.read().unwrap();
     }
@@ -138,13 +171,15 @@ fn every_source_becomes_the_raw_event_of_its_select_on_every_processor() {
             let fake = Fake::new([]);
             let asked = fake.asked.clone();
             let sampling = start(fake, &source, source.information.interval).unwrap();
-            let expected = if fields[1] == "ProfileTime" {
-                Request { event: Event::Clock, period: 1_000_000, kernel: true }
+            let (event, period) = if fields[1] == "ProfileTime" {
+                // The golden section of 1 ms.
+                (Event::Clock, 618_034)
             } else {
                 let select = fields[select].strip_prefix("0x").unwrap();
                 let select = u64::from_str_radix(select, 16).unwrap();
-                Request { event: Event::Raw(select & 0xFFFF), period: 65_536, kernel: true }
+                (Event::Raw(select & 0xFFFF), 65_536)
             };
+            let expected = Request { event, period, scope: Scope::SystemWide, kernel: true };
             assert_eq!(asked.borrow().opened, [(0, expected), (65, expected)], "{}", fields[1]);
             assert!(asked.borrow().closed.is_empty());
             sampling.finish().unwrap();
@@ -158,6 +193,7 @@ fn every_source_becomes_the_raw_event_of_its_select_on_every_processor() {
 #[test]
 fn samples_of_a_counter_fall_into_buckets_of_the_process_that_mapped_the_file() {
     let records = vec![
+        at(0, What::Exec { process: 8 }),
         at(1, What::Exec { process: 7 }),
         map(2, 7, 0x40_0000, 0x1000, "/bin/a"),
         sample(3, 7, 0x40_0000),
@@ -171,8 +207,7 @@ fn samples_of_a_counter_fall_into_buckets_of_the_process_that_mapped_the_file() 
         sample(11, 7, KERNEL_TEXT.end),
     ];
     let fake = Fake::new([records]);
-    let source = intel().find("LLCMisses").unwrap();
-    let outcome = start(fake, &source, 4_096).unwrap().finish().unwrap();
+    let outcome = start(fake, &counter(), 4_096).unwrap().finish().unwrap();
     assert_eq!(hits(&outcome, "/bin/a"), [(0x1000, 2), (0x1FFC, 1)]);
     // Fine buckets of the kernel's functions, coarse ones below and above.
     let of_kernel = hits(&outcome, KERNEL);
@@ -224,7 +259,8 @@ fn a_forked_process_has_its_parents_mappings_until_its_last_thread_ends() {
         sample(9, 7, 0x40_0000),
     ]]);
     assert_eq!(hits(&outcome, "/bin/a"), [(0x1000, 3)]);
-    assert_eq!(outcome.statistics.missed, 1);
+    // The number of a process that ended may be that of one of somebody else's.
+    assert_eq!((outcome.statistics.seen, outcome.statistics.missed), (3, 0));
 }
 
 #[test]
@@ -269,14 +305,130 @@ fn what_the_kernel_loses_or_pauses_is_told() {
 fn mappings_beyond_the_lists_room_are_told_and_the_rest_still_counts() {
     let map_of = |n: u64| map(n, 7, 0x40_0000 + n * 0x1000, 0x1000, "/lib/many");
     let mut records: Vec<Record> = (0..10).map(map_of).collect();
-    records.push(sample(20, 7, 0x40_0000));
+    // Twice in each mapping.
+    records.extend((0..20).map(|n| sample(20 + n, 7, 0x40_0000 + n / 2 * 0x1000)));
     let sampling: Sampling<Fake, 8> =
-        Sampling::start(Fake::new([records]), &time(), 10_000).unwrap();
+        Sampling::start(Fake::new([records]), &counter(), 4_096).unwrap();
     let outcome = sampling.finish().unwrap();
     // Three of the eight places on the lists are the kernel's.
     assert_eq!(outcome.unprofiled, 5);
     assert!(outcome.notes().iter().any(|note| note.contains("5 mappings not profiled")));
-    assert_eq!(hits(&outcome, "/lib/many"), [(0x1000, 1)]);
+    assert_eq!(hits(&outcome, "/lib/many"), [(0x1000, 10)]);
+    assert_eq!(outcome.statistics.missed, 10);
+}
+
+/// As many processes as no list has room for: 4 of their 5 mappings are never hit.
+#[test]
+fn mappings_that_are_not_hit_take_no_room() {
+    let mut records = Vec::new();
+    for process in 1..=100 {
+        records.extend((0..5).map(|n| map(process, process as u32, n << 20, 0x1000, "/bin/a")));
+        records.push(sample(200 + process, process as u32, 0));
+    }
+    let sampling: Sampling<Fake, 128> =
+        Sampling::start(Fake::new([records]), &counter(), 4_096).unwrap();
+    let outcome = sampling.finish().unwrap();
+    assert_eq!((outcome.unprofiled, outcome.statistics.hit), (0, 100));
+}
+
+#[test]
+fn a_process_that_is_not_the_commands_is_not_in_the_profile_where_everybody_is_sampled() {
+    let records = || {
+        vec![
+            at(1, What::Exec { process: 7 }),
+            map(2, 7, 0x40_0000, 0x1000, "/bin/a"),
+            at(3, What::Fork { process: 8, parent: 7 }),
+            sample(4, 7, 0x40_0000),
+            sample(5, 8, 0x40_0004),
+            sample(6, 9, 0x40_0000),
+            sample(7, 9, KERNEL_TEXT.start),
+            sample(8, 0, KERNEL_TEXT.start),
+            sample(9, 8, KERNEL_TEXT.start),
+        ]
+    };
+    let outcome = replay([records()]);
+    assert_eq!(hits(&outcome, "/bin/a"), [(0x1000, 1), (0x1004, 1)]);
+    assert_eq!(hits(&outcome, KERNEL), [(KERNEL_TEXT.start, 1)]);
+    assert_eq!(outcome.statistics.seen, 3);
+    // A kernel that samples the command's threads alone is believed.
+    let mut fake = Fake::refusing(by_thread);
+    fake.batches.push_back(records());
+    let outcome = start(fake, &counter(), 4_096).unwrap().finish().unwrap();
+    assert_eq!(outcome.statistics.seen, 6);
+}
+
+#[test]
+fn what_was_consumed_and_not_sampled_is_told_in_the_sources_unit() {
+    let records = vec![at(1, What::Exec { process: 7 }), sample(2, 7, 0), sample(3, 7, 0)];
+    let mut fake = Fake::new([records]);
+    fake.consumed = Some(10_000);
+    let outcome = start(fake, &counter(), 4_096).unwrap().finish().unwrap();
+    let events = Consumed { unit: Unit::Events, total: 10_000, sampled: 8_192 };
+    assert_eq!(outcome.consumed, Some(events));
+    assert_eq!(events.not_sampled(), 1_808);
+
+    let mut fake = Fake::new([]);
+    fake.consumed = Some(600_000);
+    let outcome = start(fake, &time(), 10_000).unwrap().finish().unwrap();
+    let nothing = Consumed { unit: Unit::Nanoseconds, total: 600_000, sampled: 0 };
+    assert_eq!(outcome.consumed, Some(nothing));
+
+    assert_eq!(replay([]).consumed, None);
+}
+
+/// 1,000 threads of 0.6 ms, and 0.6 s in another process: as the kernel samples them where each thread has a
+/// clock of its own, each time its period has passed.
+#[test]
+fn threads_shorter_than_the_interval_are_sampled_by_clocks_of_their_own() {
+    const PERIOD: u64 = 62_500;
+    let mut records =
+        vec![map(1, 7, 0x40_0000, 0x1000, "/bin/short"), map(2, 8, 0x40_0000, 0x1000, "/bin/long")];
+    for thread in 0..1000 {
+        let (start, samples) = (10 + thread * 600_000, 600_000 / PERIOD);
+        records.extend((1..=samples).map(|nth| sample(start + nth * PERIOD, 7, 0x40_0000)));
+    }
+    let samples = 600_000_000 / PERIOD;
+    records.extend((1..=samples).map(|nth| sample(700_000_000 + nth * PERIOD, 8, 0x40_0000)));
+    let mut fake = Fake::refusing(by_thread);
+    fake.batches.push_back(records);
+    fake.setting = Setting { paranoid: Some(2), ..Setting::default() };
+    let asked = fake.asked.clone();
+    let outcome = start(fake, &time(), 10_000).unwrap().finish().unwrap();
+    assert_eq!(asked.borrow().opened[0].1.period, PERIOD);
+    let of = |path| hits(&outcome, path).iter().map(|(_, hits)| *hits).sum::<u64>() as f64;
+    let share = of("/bin/short") / (of("/bin/short") + of("/bin/long"));
+    assert!((share - 0.5).abs() <= 0.05, "{share}");
+    // One interrupt for each millisecond all the same.
+    assert!((of("/bin/long") - 600.0).abs() <= 1.0, "{}", of("/bin/long"));
+    let notes = outcome.notes();
+    let told = notes.iter().any(|note| note.contains("62.5 µs") && note.contains("paranoid 0"));
+    assert!(told, "{notes:?}");
+}
+
+#[test]
+fn a_clock_of_a_thread_is_not_faster_than_the_kernel_allows() {
+    // Intervals in 100 ns, the highest rate, and the period in nanoseconds.
+    for (interval, max_rate, period) in [
+        (10_000, None, 62_500),
+        (10_000, Some(100_000), 62_500),
+        (10_000, Some(4_000), 500_000),
+        (10_000, Some(1), 1_000_000),
+        (10_000, Some(0), 1_000_000),
+        (1_221, Some(100_000), 50_000),
+        (1_000_000, Some(100_000), 6_250_000),
+    ] {
+        let mut fake = Fake::refusing(by_thread);
+        fake.setting.max_rate = max_rate;
+        let asked = fake.asked.clone();
+        start(fake, &time(), interval).unwrap().finish().unwrap();
+        let request =
+            Request { event: Event::Clock, period, scope: Scope::PerThread, kernel: true };
+        assert_eq!(
+            asked.borrow().opened,
+            [(0, request), (65, request)],
+            "{interval}, {max_rate:?}"
+        );
+    }
 }
 
 #[test]
@@ -297,12 +449,38 @@ fn a_kernel_that_forbids_gets_a_message_with_its_setting_and_the_remedy() {
         let Err(error) = start(Fake::refusing(refusal), &time(), 10_000) else {
             panic!("it was not forbidden");
         };
-        assert!(matches!(error, Error::Forbidden { paranoid: Some(4), .. }), "{error:?}");
+        let paranoid = match &error {
+            Error::Forbidden { setting, .. } => setting.paranoid,
+            _ => panic!("{error:?}"),
+        };
+        assert_eq!(paranoid, Some(4));
         let message = error.to_string();
         for part in ["perf_event_paranoid is 4", "sysctl kernel.perf_event_paranoid=2"] {
             assert!(message.contains(part), "{message}");
         }
     }
+}
+
+#[test]
+fn a_kernel_whose_level_allows_sampling_is_not_advised_to_lower_it() {
+    let mut fake = Fake::refusing(|_, _| Some(libc::EPERM));
+    fake.setting = Setting { paranoid: Some(2), filtered: true, ..Setting::default() };
+    let Err(error) = start(fake, &time(), 10_000) else { panic!("it was not forbidden") };
+    let message = error.to_string();
+    assert!(message.contains("is 2, which allows it"), "{message}");
+    assert!(message.contains("seccomp"), "{message}");
+    assert!(!message.contains("sysctl"), "{message}");
+}
+
+/// mmap(2) of a ring buffer fails with EPERM too.
+#[test]
+fn a_limit_on_locked_memory_is_not_taken_for_a_kernel_that_forbids_sampling() {
+    let mut fake = Fake::new([]);
+    fake.has_memory = false;
+    let Err(error) = start(fake, &time(), 10_000) else { panic!("there was memory") };
+    let message = error.to_string();
+    assert!(message.contains("perf_event_mlock_kb"), "{message}");
+    assert!(!message.contains("paranoid"), "{message}");
 }
 
 #[test]

@@ -1,5 +1,5 @@
 //! `pmcsources` from the outside: its lists against the tables and the recorded processors that are
-//! the library's test data too, and what it says of what it can not read.
+//! the library's test data too, and what it says of what it cannot read.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};

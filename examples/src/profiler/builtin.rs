@@ -15,11 +15,10 @@ use super::counters::{Counters, is_counter};
 use super::error::Error;
 use super::histogram::{Histogram, Histograms};
 use super::timer::{PROCESSOR, PROFILES, ThreadTimer, late, this_process, thread_time};
-use super::{maps, workload};
-
+use super::{maps, signals, workload};
 use crate::machine::Source;
 
-/// How long the workload runs.
+/// The length of the workload, which a [request to stop](signals) cuts short.
 #[derive(Clone, Copy, Debug)]
 pub enum Length {
     /// Until there are samples enough to tell the shares, but not forever.
@@ -89,12 +88,13 @@ fn run_thread(
     let result = thread::scope(|scope| {
         // The workload has a thread of its own, so that this one's doings are not in the profile.
         let thread = scope.spawn(|| {
-            let enough = |time| match length {
+            let long_enough = |time| match length {
                 Length::Enough => {
                     since(before).seen >= ENOUGH && time >= LONG_ENOUGH || time >= FOREVER
                 }
                 Length::Time(length) => time >= length,
             };
+            let enough = |time| long_enough(time) || signals::requested().is_some();
             let result = profile(&enough);
             running.store(false, Ordering::Relaxed);
             result

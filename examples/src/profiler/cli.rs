@@ -2,8 +2,7 @@
 
 use core::time::Duration;
 use std::ffi::OsString;
-use std::fs::File;
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -17,8 +16,10 @@ use super::command;
 use super::counters::is_counter;
 use super::error::Error;
 use super::perf::kernel::Kernel;
+use super::report::consumed::{Consumed, Unit};
 use super::report::{Report, Run, machine, svg};
 use super::workload::PARTS;
+use super::{drawing, signals};
 use crate::machine::{Machine, Source};
 use crate::output;
 
@@ -29,8 +30,10 @@ use crate::output;
 #[derive(Parser)]
 #[command(
     version,
-    after_help = "Exit status: that of COMMAND (128 and the number of the signal that ended it); \
-                  127 if there is no such command, 126 if it can not be run, 2 for every other \
+    after_help = "SIGINT, SIGTERM and SIGHUP end COMMAND, and all that it started, with the same signal, \
+                  and after 5 seconds with SIGKILL; then the profile is printed.\n\n\
+                  Exit status: that of COMMAND (128 and the number of the signal that ended it); \
+                  127 if there is no such command, 126 if it cannot be run, 2 for every other \
                   error, such as no samples of a COMMAND that succeeded."
 )]
 struct Arguments {
@@ -43,7 +46,8 @@ struct Arguments {
     #[arg(long, value_name = "N")]
     interval: Option<u64>,
 
-    /// How much processor time the built-in workload takes [default: until there are 2000 samples].
+    /// How long COMMAND may run, in seconds; then it is ended by SIGTERM. Without a COMMAND, how much
+    /// processor time the built-in workload takes [default: until there are 2000 samples].
     #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..=3600))]
     seconds: Option<u32>,
 
@@ -95,17 +99,13 @@ fn profile(arguments: &Arguments) -> Result<u8, Error> {
         }
     };
     // Before all else: a profile should not be lost for want of a place.
-    let drawing = match &arguments.svg {
-        None => None,
-        Some(path) => {
-            let failed = |error| written(&path.to_string_lossy(), error);
-            // Emptied only when there is something to put into it.
-            let file = File::options().write(true).create(true).truncate(false).open(path);
-            Some((path, file.map_err(failed)?))
-        }
-    };
+    if let Some(path) = &arguments.svg {
+        drawing::check(path).map_err(|error| written(&path.to_string_lossy(), error))?;
+    }
+    signals::catch().map_err(Error::Signals)?;
     let (report, status) = if arguments.command.is_empty() {
-        (profile_builtin(arguments, &machine, &source, interval)?, 0)
+        let report = profile_builtin(arguments, &machine, &source, interval)?;
+        (report, signals::requested().map_or(0, signals::StopRequest::exit_code))
     } else {
         profile_command(arguments, &machine, &source, interval)?
     };
@@ -121,12 +121,14 @@ fn profile(arguments: &Arguments) -> Result<u8, Error> {
     if !empty || arguments.json || arguments.csv {
         output::print(&text).map_err(|error| written("standard output", error))?;
     }
-    if let Some((path, mut file)) = drawing {
-        let failed = |error| written(&path.to_string_lossy(), error);
-        file.set_len(0).map_err(failed)?;
-        file.write_all(svg::draw(&report).as_bytes()).map_err(failed)?;
+    signals::restore().map_err(Error::Signals)?;
+    if let (Some(path), false) = (&arguments.svg, empty) {
+        drawing::write(path, &svg::draw(&report))
+            .map_err(|error| written(&path.to_string_lossy(), error))?;
     }
-    if empty {
+    // What the form of the profile has no place for.
+    if empty || arguments.csv && !arguments.command.is_empty() {
+        eprintln!("profile: consumed {}", report.describe_consumed());
         report.notes.iter().for_each(|note| eprintln!("profile: {note}"));
     }
     match status {
@@ -163,14 +165,24 @@ fn profile_builtin(
     let time = outcome.time.as_secs_f64();
     let subject = format!("the built-in workload, {time:.1} s of processor time");
     let mut run = describe(machine, source, interval, subject);
+    // At 1 GHz a nanosecond is an event.
+    let (mut unit, mut each) = (Unit::Nanoseconds, 100);
     if is_counter(source) {
         run.interface += ", on a software PMU that counts the thread's time as cycles at 1 GHz";
+        (unit, each) = (Unit::Events, 1);
     }
-    let mut report = Report::new(run, outcome.statistics, &outcome.histograms, expected);
+    let consumed = Consumed {
+        unit,
+        total: outcome.time.as_nanos() as u64,
+        sampled: outcome.statistics.seen * u64::from(interval) * each,
+    };
+    let mut report =
+        Report::new(run, outcome.statistics, Some(consumed), &outcome.histograms, expected);
     if outcome.late > 0 {
         let late = outcome.late;
         report.notes.push(format!("{late} interrupts left out: the thread waited for its turn"));
     }
+    report.notes.extend(signals::requested().map(|ask| format!("ended by {}", ask.name())));
     Ok(report)
 }
 
@@ -181,20 +193,23 @@ fn profile_command(
     interval: u32,
 ) -> Result<(Report, u8), Error> {
     let progress = Progress::new(arguments.quiet);
-    let (outcome, status) = command::run(
+    let ended = command::run(
         Kernel::default(),
         source,
         interval,
         &arguments.command,
+        arguments.seconds.map(|seconds| Duration::from_secs(seconds.into())),
         arguments.json || arguments.csv,
         |so_far| progress.show(so_far),
     )?;
     drop(progress);
+    let outcome = ended.outcome;
     let words: Vec<_> = arguments.command.iter().map(|word| word.to_string_lossy()).collect();
     let run = describe(machine, source, interval, words.join(" "));
-    let mut report = Report::new(run, outcome.statistics, &outcome.histograms, |_| None);
-    report.notes.extend(outcome.notes());
-    Ok((report, command::exit_code(status)))
+    let (statistics, consumed) = (outcome.statistics, outcome.consumed);
+    let mut report = Report::new(run, statistics, consumed, &outcome.histograms, |_| None);
+    report.notes.extend(ended.notes.into_iter().chain(outcome.notes()));
+    Ok((report, ended.status))
 }
 
 fn describe(machine: &Machine, source: &Source, interval: u32, subject: String) -> Run {

@@ -6,34 +6,52 @@ use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, ExitStatus};
-use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
+use std::time::Instant;
 
 use pmu_kprofile::Statistics;
 
 use super::error::Error;
 use super::perf::PerfEvents;
+use super::process_tree::{ProcessTree, descendants};
 use super::sampling::{Outcome, Sampling};
+use super::signals::{self, StopRequest};
 use crate::machine::Source;
 
 /// How often the ring buffers are emptied.
-const READ_EACH: Duration = Duration::from_millis(20);
+const READ_EACH: Duration = Duration::from_millis(10);
+
+/// The request that ends a command at its time limit.
+const AT_LIMIT: StopRequest = StopRequest { signal: libc::SIGTERM, by_terminal: false };
+
+/// A command that ended, or was ended.
+pub struct Ended {
+    /// The profile.
+    pub outcome: Outcome,
+    /// The exit status to pass on.
+    pub status: u8,
+    /// Remarks for the reader on how the command was ended.
+    pub notes: Vec<String>,
+}
 
 /// Runs a command to its end, sampled by a source's event, and tells `progress` now and then what
 /// became of the interrupts so far. What the command started and left running is not waited for.
 ///
+/// A [request to stop](signals), the time limit or an error ends the command and all its descendants.
+///
 /// With `apart`, what the command writes to standard output goes to standard error.
 ///
 /// # Errors
-/// The kernel forbids sampling or has no such event; the command can not be run.
+/// The kernel forbids sampling or has no such event; the command cannot be run.
 pub fn run<E: PerfEvents>(
     events: E,
     source: &Source,
     interval: u32,
     command: &[OsString],
+    limit: Option<Duration>,
     apart: bool,
     progress: impl Fn(Statistics),
-) -> Result<(Outcome, ExitStatus), Error> {
+) -> Result<Ended, Error> {
     let (program, arguments) = command.split_first().expect("a command has at least its name");
     let failed = |error| Error::Command { program: program.to_string_lossy().into(), error };
     let mut command = Command::new(program);
@@ -44,29 +62,32 @@ pub fn run<E: PerfEvents>(
 
     let mut sampling: Sampling<E> = Sampling::start(events, source, interval)?;
     // The events are inherited from the thread that opened them: this one.
-    let mut child = command.spawn().map_err(failed)?;
-    // An interrupt from the terminal is for the command; the profile is shown all the same.
-    // SAFETY: SIG_IGN is no handler that could do wrong.
-    unsafe { libc::signal(libc::SIGINT, libc::SIG_IGN) };
-    let (ended, end) = channel();
-    thread::spawn(move || ended.send(child.wait()));
-    let status = loop {
-        let status = end.recv_timeout(READ_EACH);
+    let mut processes = ProcessTree::start(&mut command).map_err(failed)?;
+    let (start, mut ended_by) = (Instant::now(), None);
+    while !processes.is_over() {
+        thread::sleep(READ_EACH);
         sampling.read()?;
         progress(sampling.statistics());
-        match status {
-            Ok(status) => break status,
-            Err(RecvTimeoutError::Timeout) => {}
-            Err(RecvTimeoutError::Disconnected) => {
-                break Err(io::Error::other("was not waited for"));
-            }
+        if ended_by.is_none() {
+            let is_late = limit.is_some_and(|limit| start.elapsed() >= limit);
+            ended_by = signals::requested().or(is_late.then_some(AT_LIMIT));
+            ended_by.into_iter().for_each(|request| processes.terminate(request));
         }
-    };
-    Ok((sampling.finish()?, status.map_err(failed)?))
+    }
+    let mut notes = Vec::new();
+    if let Some(request) = ended_by {
+        notes.push(format!("the command was ended by {}", request.name()));
+        if let left @ 1.. = descendants().len() {
+            notes.push(format!("{left} of its processes cannot be ended"));
+        }
+    }
+    let status = processes.status().map(exit_code).or(ended_by.map(StopRequest::exit_code));
+    let status = status.ok_or_else(|| failed(io::Error::other("its status is not known")))?;
+    Ok(Ended { outcome: sampling.finish()?, status, notes })
 }
 
-/// The exit status that passes a command's on; of one that a signal ended, as a shell's.
-pub fn exit_code(status: ExitStatus) -> u8 {
+/// Returns the exit status that passes a command's on; of one that a signal ended, as a shell's.
+fn exit_code(status: ExitStatus) -> u8 {
     let of_signal = || status.signal().map_or(1, |signal| 128 + signal);
     status.code().unwrap_or_else(of_signal) as u8
 }

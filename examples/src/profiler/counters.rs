@@ -44,7 +44,7 @@ impl Counters {
         cycles.into_iter().find(|event| *event == wanted)
     }
 
-    /// A processor that can count a source truthfully; `None`: it can not be fed. Lives forever, since
+    /// A processor that can count a source truthfully; `None`: it cannot be fed. Lives forever, since
     /// a signal handler will look at it.
     pub fn for_source(source: &Source) -> Option<&'static Self> {
         let event = Self::feed_of(source)?;
@@ -71,7 +71,7 @@ impl Counters {
     /// The timer's interrupt: lets the time since the last one happen, and services the performance
     /// interrupts that come of it.
     ///
-    /// The registers can not be in use: the timer runs only while nobody starts or stops anything.
+    /// The registers cannot be in use: the timer runs only while nobody starts or stops anything.
     pub fn tick(&self, frame: &SignalFrame<'_>) {
         let now = thread_time().as_nanos() as u64;
         let passed = now.saturating_sub(self.counted.swap(now, Ordering::Relaxed));

@@ -6,6 +6,7 @@ use std::io;
 use pmu_core::InterfaceError;
 use pmu_kprofile::{CreateError, ProfileError};
 
+use super::perf::setting::Setting;
 use crate::machine::FindError;
 
 /// Why the profiler could not do its work.
@@ -23,8 +24,8 @@ pub enum Error {
     Forbidden {
         /// What it answered.
         error: io::Error,
-        /// `kernel.perf_event_paranoid`.
-        paranoid: Option<i32>,
+        /// The machine's permissions.
+        setting: Setting,
     },
     /// The kernel offers no counter for this source.
     NoCounter {
@@ -33,6 +34,8 @@ pub enum Error {
         /// What it answered.
         error: io::Error,
     },
+    /// There is no memory for a ring buffer.
+    Ring(io::Error),
     /// The kernel has no perf events, or refused for another reason.
     Perf(io::Error),
     /// The command could not be run.
@@ -48,6 +51,8 @@ pub enum Error {
     Profile(ProfileError),
     /// The profile timer failed.
     Timer(io::Error),
+    /// The actions of signals could not be set.
+    Signals(io::Error),
     /// A file could not be read or written.
     File {
         /// Its path.
@@ -60,7 +65,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// The exit status that tells of the error: as of a shell for a command that can not be run.
+    /// The exit status that tells of the error: as of a shell for a command that cannot be run.
     pub fn exit_status(&self) -> u8 {
         match self {
             Self::Command { error, .. } if error.kind() == io::ErrorKind::NotFound => 127,
@@ -81,29 +86,30 @@ impl fmt::Display for Error {
                 "{source} is not fed: of the built-in workload only the time is known, and so its cycles; \
                  give a COMMAND to sample it by another counter"
             ),
-            Self::Forbidden { error, paranoid } => {
-                writeln!(f, "the kernel forbids sampling: {error}")?;
-                match paranoid {
-                    Some(level) => writeln!(f, "  kernel.perf_event_paranoid is {level}.")?,
-                    None => writeln!(f, "  kernel.perf_event_paranoid can not be read.")?,
-                }
-                f.write_str(
-                    "  Either lower it:    sudo sysctl kernel.perf_event_paranoid=2\n  \
-                       or run as root, or with the capability CAP_PERFMON.\n  \
-                       In a container, its seccomp profile must allow perf_event_open.\n  \
-                       The built-in workload (no COMMAND) needs no permission.",
-                )
+            Self::Forbidden { error, setting } => {
+                write!(f, "the kernel forbids sampling: {error}\n{setting}")
             }
             Self::NoCounter { source, error } => write!(
                 f,
                 "the kernel has no counter for {source}: {error}\n  \
                  Virtual machines often have none. ProfileTime (the default) needs no counter."
             ),
+            Self::Ring(error) => write!(
+                f,
+                "perf events: no ring buffer: {error}\n  \
+                 Either raise what a user may lock:    sudo sysctl kernel.perf_event_mlock_kb=4096\n  \
+                 or `ulimit -l`, or run with the capability CAP_IPC_LOCK."
+            ),
+            Self::Perf(error) if error.raw_os_error() == Some(libc::ENOSYS) => write!(
+                f,
+                "perf events: {error}: this kernel has none, or a seccomp filter hides them"
+            ),
             Self::Perf(error) => write!(f, "perf events: {error}"),
             Self::Command { program, error } => write!(f, "{program}: {error}"),
             Self::Create(error) => write!(f, "profile object: {error}"),
             Self::Profile(error) => write!(f, "profile object: {error}"),
             Self::Timer(error) => write!(f, "profile timer: {error}"),
+            Self::Signals(error) => write!(f, "signals: {error}"),
             Self::File { path, error } => write!(f, "{path}: {error}"),
             Self::NoSamples => f.write_str(
                 "no samples: what ran took less processor time than an interval; let it do more, or \

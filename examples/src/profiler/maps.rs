@@ -21,6 +21,11 @@ impl Mapping {
         self.start.saturating_add(self.size)
     }
 
+    /// Returns true if an address is in it.
+    pub fn has(&self, address: u64) -> bool {
+        (self.start..self.end()).contains(&address)
+    }
+
     /// Whether it has an address in common with another.
     pub fn overlaps(&self, other: &Self) -> bool {
         self.start < other.end() && other.start < self.end()

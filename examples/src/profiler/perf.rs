@@ -4,26 +4,28 @@
 //! Read first: perf_event_open(2).
 
 pub mod kernel;
+pub mod setting;
 
 use core::ops::Range;
 use std::io;
 
 use super::maps::Mapping;
+use setting::Setting;
 
-/// Perf events of the calling thread's future children, from when they execute a program.
+/// Perf events of the *command*: the calling thread's future children, each from when it executes a program,
+/// and their descendants.
 pub trait PerfEvents {
-    /// The processors that are running.
+    /// Lists the processors that are running.
     ///
     /// # Errors
-    /// It can not be found out.
+    /// The list cannot be read.
     fn processors(&self) -> io::Result<Vec<u16>>;
 
     /// Opens an event on a processor, and the ring buffer of its records.
     ///
     /// # Errors
-    /// The kernel's: `ENOENT` where there is no such event, `EACCES` and `EPERM` where it is
-    /// forbidden.
-    fn open(&mut self, processor: u16, request: &Request) -> io::Result<()>;
+    /// The kernel's.
+    fn open(&mut self, processor: u16, request: &Request) -> Result<(), OpenError>;
 
     /// Closes what was opened on a processor; records that were not read are lost.
     fn close(&mut self, processor: u16);
@@ -31,11 +33,25 @@ pub trait PerfEvents {
     /// Moves the records that have come since to `records`, each processor's in order.
     fn read(&mut self, records: &mut Vec<Record>);
 
-    /// How much the kernel forbids: `kernel.perf_event_paranoid`.
-    fn paranoid(&self) -> Option<i32>;
+    /// Returns how much the command has consumed on the opened processors, in the period's unit; `None` if
+    /// the kernel does not tell.
+    fn consumed(&mut self) -> Option<u64>;
 
-    /// The addresses of the kernel's functions, if it shows them.
+    /// Returns what the machine allows.
+    fn setting(&self) -> Setting;
+
+    /// Returns the addresses of the kernel's functions, if it shows them.
     fn kernel_text(&self) -> Option<Range<u64>>;
+}
+
+/// A reason for which an event is not opened.
+#[derive(Debug)]
+pub enum OpenError {
+    /// The event was refused: `ENOENT` where there is no such event, `EACCES` and `EPERM` where it is
+    /// forbidden.
+    Event(io::Error),
+    /// Its ring buffer was refused: `EPERM` where this user may lock no more memory.
+    Ring(io::Error),
 }
 
 /// What is to be sampled.
@@ -45,8 +61,20 @@ pub struct Request {
     pub event: Event,
     /// How much of it lies between two samples: nanoseconds of the clock, or events.
     pub period: u64,
+    /// The tasks that are sampled.
+    pub scope: Scope,
     /// Whether the kernel's execution is sampled too.
     pub kernel: bool,
+}
+
+/// The tasks that an event samples.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// All tasks of a processor: the period goes on from one to the next. Mappings, forks and exits are
+    /// recorded of the command's alone.
+    SystemWide,
+    /// The command's threads, each with a period of its own, which begins with the thread.
+    PerThread,
 }
 
 /// What an event counts.

@@ -1,6 +1,7 @@
 //! What a run found: where the samples fell, function by function, and of the hottest one bucket by
 //! bucket.
 
+pub mod consumed;
 pub mod machine;
 pub mod svg;
 pub mod text;
@@ -11,6 +12,7 @@ use pmu_kprofile::Statistics;
 
 use super::histogram::Histogram;
 use super::symbols::{Function as Place, Symbols, module_name};
+use consumed::Consumed;
 
 /// The name under which interrupts appear that no profile object counted.
 pub const MISSED: &str = "[missed]";
@@ -22,6 +24,8 @@ pub struct Report {
     pub run: Run,
     /// What became of the interrupts.
     pub statistics: Statistics,
+    /// The run's consumption, if it is known.
+    pub consumed: Option<Consumed>,
     /// The functions, the hottest first.
     pub functions: Vec<Function>,
     /// The buckets of the hottest function, ascending.
@@ -78,6 +82,7 @@ impl Report {
     pub fn new(
         run: Run,
         statistics: Statistics,
+        consumed: Option<Consumed>,
         histograms: &[Histogram],
         expected: impl Fn(&str) -> Option<f64>,
     ) -> Self {
@@ -129,7 +134,12 @@ impl Report {
             expected: None,
         });
         let functions = functions.chain(missed).collect();
-        Self { run, statistics, functions, buckets, bucket_bytes, notes: Vec::new() }
+        Self { run, statistics, consumed, functions, buckets, bucket_bytes, notes: Vec::new() }
+    }
+
+    /// Describes the consumption.
+    pub fn describe_consumed(&self) -> String {
+        self.consumed.map_or("not known".into(), |consumed| consumed.to_string())
     }
 
     /// The hottest function, if any was hit.

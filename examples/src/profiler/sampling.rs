@@ -1,24 +1,25 @@
 //! Profiling by perf events: their records are the profile interrupts, and each mapping of each
-//! process has a profile object on the process's list.
+//! process, once it is hit, has a profile object on the process's list.
+
+mod hardware;
+pub mod thinning;
 
 use core::ops::Range;
 use std::collections::HashMap;
-use std::io;
 use std::thread;
 
-use pmu_core::{
-    InterfaceError, InterruptFrame, KProfileSource, ProcessId, ProcessorNumber, TimerUnavailable,
-};
-use pmu_kprofile::{
-    Affinity, MAX_GROUPS, ProfileError, ProfileHardware, ProfileObject, Profiles, Statistics,
-};
+use pmu_core::{InterruptFrame, ProcessId, ProcessorNumber};
+use pmu_kprofile::{MAX_GROUPS, ProfileError, ProfileObject, Profiles, Statistics};
 
 use super::error::Error;
 use super::histogram::{Histogram, Histograms};
 use super::kallsyms::KERNEL;
 use super::maps::Mapping;
-use super::perf::{Event, PerfEvents, Record, Request, Sample, What};
+use super::perf::setting::Setting;
+use super::perf::{Event, PerfEvents, Record, Request, Sample, Scope, What};
+use super::report::consumed::{Consumed, Unit};
 use crate::machine::Source;
+use hardware::Hardware;
 
 /// How many mappings of all processes can be profiled at a time, unless said otherwise.
 const OBJECTS: usize = 4096;
@@ -70,16 +71,28 @@ pub struct Outcome {
     pub throttled: u64,
     /// Mappings for which there was no room on the lists.
     pub unprofiled: u64,
-    /// Whether the kernel's own execution was sampled.
-    pub kernel_sampled: bool,
+    /// The command's consumption; `None` if the kernel does not tell.
+    pub consumed: Option<Consumed>,
+    /// The event as it was opened.
+    pub request: Request,
+    /// The machine's permissions.
+    pub setting: Setting,
 }
 
 impl Outcome {
-    /// What a reader of the profile should know of it.
+    /// Returns what a reader of the profile should know of it.
     pub fn notes(&self) -> Vec<String> {
-        let user_only = "user mode only: this user may not sample the kernel's execution";
+        let by_thread = || {
+            let period = match self.request.event {
+                Event::Clock => format!("{} µs", self.request.period as f64 / 1e3),
+                Event::Raw(_) => format!("{} events", self.request.period),
+            };
+            let advice = self.setting.system_wide_advice();
+            format!("up to {period} at the end of each thread are not sampled; {advice}")
+        };
         [
-            (!self.kernel_sampled).then(|| user_only.into()),
+            (self.request.scope == Scope::PerThread).then(by_thread),
+            (!self.request.kernel).then(|| self.setting.kernel_advice()),
             (self.lost > 0)
                 .then(|| format!("{} records lost: the ring buffers were full", self.lost)),
             (self.throttled > 0).then(|| {
@@ -98,7 +111,17 @@ impl Outcome {
 #[derive(Default)]
 struct Process {
     threads: u32,
-    mappings: Vec<(Mapping, Option<&'static ProfileObject<'static>>)>,
+    mappings: Vec<(Mapping, Object)>,
+}
+
+/// The profile object of a mapping.
+#[derive(Clone, Copy)]
+enum Object {
+    /// Not needed before the first sample, which most mappings of short processes never have.
+    Unhit,
+    Started(&'static ProfileObject<'static>),
+    /// Not created, or without room on the lists.
+    Refused,
 }
 
 impl<E: PerfEvents, const N: usize> Sampling<E, N> {
@@ -142,14 +165,11 @@ impl<E: PerfEvents, const N: usize> Sampling<E, N> {
             Mapping { start: part.start, size, file_offset: part.start, path: KERNEL.into() };
         let histogram = histogram(&mapping);
         let object = histogram
-            .object(None, part.start, self.hardware.source, &self.hardware)
+            .object(None, part.start, self.hardware.source(), &self.hardware)
             .map_err(Error::Create)?;
-        self.profiles.start(object, &mut self.hardware).map_err(|error| {
-            match self.hardware.refused.take() {
-                Some(refusal) => self.hardware.explain(refusal, source),
-                None => Error::Profile(error),
-            }
-        })?;
+        self.profiles
+            .start(object, &mut self.hardware)
+            .map_err(|error| self.hardware.refusal(source).unwrap_or(Error::Profile(error)))?;
         self.kernel.push((histogram, object));
         Ok(())
     }
@@ -185,31 +205,45 @@ impl<E: PerfEvents, const N: usize> Sampling<E, N> {
     /// # Errors
     /// A profile object could not be stopped.
     pub fn finish(mut self) -> Result<Outcome, Error> {
+        let consumed = self.hardware.events.consumed();
         self.read()?;
         self.take_in(Vec::new())?;
-        for process in self.processes.keys().copied().filter_map(id) {
-            self.profiles.stop_process(process, &mut self.hardware).map_err(Error::Profile)?;
+        for process in self.processes.keys().copied().collect::<Vec<_>>() {
+            self.unmap_all(process).map_err(Error::Profile)?;
         }
         let mut histograms = self.histograms.into_vec();
         for (histogram, object) in self.kernel {
             self.profiles.stop(object, &mut self.hardware).map_err(Error::Profile)?;
             histograms.push(histogram);
         }
+        let statistics = self.profiles.statistics();
+        let Hardware { events, request, interval, .. } = self.hardware;
+        let unit = match request.event {
+            Event::Clock => Unit::Nanoseconds,
+            Event::Raw(_) => Unit::Events,
+        };
+        let sampled = statistics.seen * interval;
         Ok(Outcome {
             histograms,
-            statistics: self.profiles.statistics(),
+            statistics,
             lost: self.lost,
             throttled: self.throttled,
             unprofiled: self.unprofiled,
-            kernel_sampled: self.hardware.request.kernel,
+            consumed: consumed.map(|total| Consumed { unit, total, sampled }),
+            request,
+            setting: events.setting(),
         })
     }
 
     fn apply(&mut self, what: What) -> Result<(), ProfileError> {
         match what {
-            What::Sample(sample) => {
-                self.profiles.interrupt(&sample, self.hardware.source);
+            What::Sample(sample) if self.is_of_command(&sample) => {
+                for _ in 0..self.hardware.interrupts() {
+                    self.profile(&sample);
+                    self.profiles.interrupt(&sample, self.hardware.source());
+                }
             }
+            What::Sample(_) => {}
             What::Map { process, mapping } => self.map(process, mapping)?,
             What::Exec { process } => {
                 self.unmap_all(process)?;
@@ -219,13 +253,10 @@ impl<E: PerfEvents, const N: usize> Sampling<E, N> {
                 self.processes.entry(process).or_default().threads += 1;
             }
             What::Fork { process, parent } => {
-                let inherited = self.processes.get(&parent).map(|parent| {
-                    parent.mappings.iter().map(|(mapping, _)| mapping.clone()).collect::<Vec<_>>()
-                });
-                self.processes.insert(process, Process { threads: 1, mappings: Vec::new() });
-                for mapping in inherited.into_iter().flatten() {
-                    self.map(process, mapping)?;
-                }
+                let inherited = self.processes.get(&parent).map(|parent| &*parent.mappings);
+                let unhit = |(mapping, _): &(Mapping, Object)| (mapping.clone(), Object::Unhit);
+                let mappings = inherited.unwrap_or_default().iter().map(unhit).collect();
+                self.processes.insert(process, Process { threads: 1, mappings });
             }
             What::Exit { process } => {
                 let Some(exiting) = self.processes.get_mut(&process) else { return Ok(()) };
@@ -241,33 +272,55 @@ impl<E: PerfEvents, const N: usize> Sampling<E, N> {
         Ok(())
     }
 
-    /// Profiles a new mapping, in place of what it lies over.
+    /// Returns true if a sample is the command's. Of system-wide samples, those are of the processes whose
+    /// begin was recorded.
+    fn is_of_command(&self, sample: &Sample) -> bool {
+        self.hardware.request.scope == Scope::PerThread
+            || self.processes.contains_key(&sample.process)
+    }
+
+    /// Records a new mapping, in place of those that it covers.
     fn map(&mut self, process: u32, mapping: Mapping) -> Result<(), ProfileError> {
-        let Some(id) = id(process) else { return Ok(()) };
         let mappings = &mut self.processes.entry(process).or_default().mappings;
         // The kernel tells of a mapping again when a part of it gets another protection.
         if mappings.iter().any(|(old, _)| old.contains(&mapping)) {
             return Ok(());
         }
         for (_, object) in mappings.extract_if(.., |(old, _)| old.overlaps(&mapping)) {
-            object.map_or(Ok(()), |object| self.profiles.stop(object, &mut self.hardware))?;
+            if let Object::Started(object) = object {
+                self.profiles.stop(object, &mut self.hardware)?;
+            }
         }
-        let object = self
-            .histograms
-            .of(&mapping)
-            .object(Some(id), mapping.start, self.hardware.source, &self.hardware)
-            .ok()
-            .filter(|object| self.profiles.start(object, &mut self.hardware).is_ok());
-        self.unprofiled += u64::from(object.is_none());
-        mappings.push((mapping, object));
+        mappings.push((mapping, Object::Unhit));
         Ok(())
     }
 
+    /// Starts the profile object of the mapping that a sample is in, if this is its first sample.
+    fn profile(&mut self, sample: &Sample) {
+        let Some(id) = id(sample.process) else { return };
+        let Some(process) = self.processes.get_mut(&sample.process) else { return };
+        let here = |(mapping, _): &&mut (Mapping, Object)| mapping.has(sample.pc);
+        let Some((mapping, object @ Object::Unhit)) = process.mappings.iter_mut().find(here) else {
+            return;
+        };
+        let histogram = self.histograms.of(mapping);
+        let (source, hardware) = (self.hardware.source(), &mut self.hardware);
+        let started = histogram
+            .object(Some(id), mapping.start, source, hardware)
+            .ok()
+            .filter(|object| self.profiles.start(object, hardware).is_ok());
+        self.unprofiled += u64::from(started.is_none());
+        *object = started.map_or(Object::Refused, Object::Started);
+    }
+
     fn unmap_all(&mut self, process: u32) -> Result<(), ProfileError> {
-        if let Some(process) = self.processes.get_mut(&process) {
-            process.mappings.clear();
+        let mappings = self.processes.get_mut(&process).map(|process| &mut process.mappings);
+        for (_, object) in mappings.into_iter().flat_map(|mappings| mappings.drain(..)) {
+            if let Object::Started(object) = object {
+                self.profiles.stop(object, &mut self.hardware)?;
+            }
         }
-        id(process).map_or(Ok(()), |id| self.profiles.stop_process(id, &mut self.hardware))
+        Ok(())
     }
 }
 
@@ -302,94 +355,5 @@ impl InterruptFrame for Sample {
 
     fn thread(&self) -> u32 {
         self.thread
-    }
-}
-
-/// Perf events as profile hardware: a source starts on a processor by opening its event there.
-struct Hardware<E> {
-    events: E,
-    active: Affinity,
-    source: KProfileSource,
-    request: Request,
-    /// Why the last event was not opened.
-    refused: Option<io::Error>,
-}
-
-impl<E: PerfEvents> Hardware<E> {
-    fn new(events: E, source: &Source, interval: u32) -> Result<Self, Error> {
-        let processors = events.processors().map_err(Error::Perf)?;
-        let active = processors.into_iter().map(ProcessorNumber::from_index).collect();
-        let (event, units) = if source.id == KProfileSource::TIME {
-            (Event::Clock, 100)
-        } else {
-            let (event, unit_mask) = (u64::from(source.event), u64::from(source.unit_mask));
-            (Event::Raw(event & 0xFF | unit_mask << 8 | (event >> 8) << 32), 1)
-        };
-        let request = Request { event, period: u64::from(interval) * units, kernel: true };
-        Ok(Self { events, active, source: source.id, request, refused: None })
-    }
-
-    fn explain(&self, refusal: io::Error, source: &'static str) -> Error {
-        match (refusal.raw_os_error(), self.request.event) {
-            (Some(libc::EACCES | libc::EPERM), _) => {
-                Error::Forbidden { error: refusal, paranoid: self.events.paranoid() }
-            }
-            (
-                Some(libc::ENOENT | libc::EOPNOTSUPP | libc::ENODEV | libc::EINVAL),
-                Event::Raw(_),
-            ) => Error::NoCounter { source, error: refusal },
-            _ => Error::Perf(refusal),
-        }
-    }
-}
-
-impl<E: PerfEvents> ProfileHardware for Hardware<E> {
-    fn this_processor(&self) -> ProcessorNumber {
-        // The records are taken in by one thread, never while it examines one.
-        self.active.iter().next().unwrap_or_default()
-    }
-
-    fn in_interrupt(&self) -> bool {
-        false
-    }
-
-    fn active_processors(&self) -> Affinity {
-        self.active
-    }
-
-    fn supports(&self, source: KProfileSource) -> bool {
-        source == self.source
-    }
-
-    fn start(
-        &mut self,
-        processor: ProcessorNumber,
-        source: KProfileSource,
-    ) -> Result<(), InterfaceError> {
-        let index = processor.index() as u16;
-        let forbidden =
-            |error: &io::Error| matches!(error.raw_os_error(), Some(libc::EACCES | libc::EPERM));
-        let mut opened = self.events.open(index, &self.request);
-        // Most users may sample their own programs, but not the kernel.
-        if self.request.kernel && opened.as_ref().is_err_and(forbidden) {
-            self.request.kernel = false;
-            opened = self.events.open(index, &self.request);
-        }
-        opened.map_err(|error| {
-            self.refused = Some(error);
-            match self.request.event {
-                Event::Clock => InterfaceError::Timer(TimerUnavailable),
-                Event::Raw(_) => InterfaceError::UnsupportedSource(source),
-            }
-        })
-    }
-
-    fn stop(
-        &mut self,
-        processor: ProcessorNumber,
-        _: KProfileSource,
-    ) -> Result<(), InterfaceError> {
-        self.events.close(processor.index() as u16);
-        Ok(())
     }
 }

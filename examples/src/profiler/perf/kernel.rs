@@ -4,6 +4,7 @@ use core::ops::Range;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::io;
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 
 use perf_event::data::endian::Native;
@@ -13,9 +14,10 @@ use perf_event::data::{
     Visitor,
 };
 use perf_event::events::{Raw, Software};
-use perf_event::{Builder, SampleFlag, Sampler};
+use perf_event::{Builder, Counter, SampleFlag, Sampler};
 
-use super::{Event, PerfEvents, Record, Request, Sample, What};
+use super::setting::Setting;
+use super::{Event, OpenError, PerfEvents, Record, Request, Sample, Scope, What};
 use crate::profiler::kallsyms::Kallsyms;
 use crate::profiler::maps::Mapping;
 
@@ -26,7 +28,15 @@ const RING_BYTES: usize = 256 << 10;
 /// The running kernel's perf events.
 #[derive(Default)]
 pub struct Kernel {
-    samplers: BTreeMap<u16, Sampler>,
+    processors: BTreeMap<u16, Opened>,
+}
+
+/// The events of a processor.
+struct Opened {
+    /// The event that samples, with the ring buffer of all records.
+    sampler: Sampler,
+    /// The command's event, which counts and records what happens, where the samples are system-wide.
+    command: Option<Counter>,
 }
 
 impl PerfEvents for Kernel {
@@ -35,18 +45,35 @@ impl PerfEvents for Kernel {
         parse_list(&list).ok_or_else(|| io::Error::other(format!("not a processor list: {list}")))
     }
 
-    fn open(&mut self, processor: u16, request: &Request) -> io::Result<()> {
-        let counter = builder(request).one_cpu(processor.into()).build()?;
-        self.samplers.insert(processor, counter.sampled(RING_BYTES)?);
+    fn open(&mut self, processor: u16, request: &Request) -> Result<(), OpenError> {
+        let open = |mut builder: Builder<'_>| {
+            builder.one_cpu(processor.into()).build().map_err(OpenError::Event)
+        };
+        let opened = match request.scope {
+            Scope::PerThread => {
+                let mut builder = of_command(request);
+                let counter = open(builder.sample_period(request.period).clone())?;
+                let sampler = counter.sampled(RING_BYTES).map_err(OpenError::Ring)?;
+                Opened { sampler, command: None }
+            }
+            Scope::SystemWide => {
+                let counter = open(of_processor(request))?;
+                let command = open(of_command(request))?;
+                let sampler = counter.sampled(RING_BYTES).map_err(OpenError::Ring)?;
+                redirect(&command, &sampler).map_err(OpenError::Ring)?;
+                Opened { sampler, command: Some(command) }
+            }
+        };
+        self.processors.insert(processor, opened);
         Ok(())
     }
 
     fn close(&mut self, processor: u16) {
-        self.samplers.remove(&processor);
+        self.processors.remove(&processor);
     }
 
     fn read(&mut self, records: &mut Vec<Record>) {
-        for sampler in self.samplers.values_mut() {
+        for Opened { sampler, .. } in self.processors.values_mut() {
             let config = sampler.as_counter().config().clone();
             while let Some(raw) = sampler.next_record() {
                 let record = parse(raw.ty(), raw.misc(), &raw.to_contiguous(), config.clone());
@@ -55,9 +82,15 @@ impl PerfEvents for Kernel {
         }
     }
 
-    fn paranoid(&self) -> Option<i32> {
-        let text = std::fs::read_to_string("/proc/sys/kernel/perf_event_paranoid").ok()?;
-        text.trim().parse().ok()
+    fn consumed(&mut self) -> Option<u64> {
+        let consumed = |opened: &mut Opened| {
+            opened.command.as_mut().unwrap_or(opened.sampler.as_counter_mut()).read().ok()
+        };
+        self.processors.values_mut().map(consumed).sum()
+    }
+
+    fn setting(&self) -> Setting {
+        Setting::read()
     }
 
     fn kernel_text(&self) -> Option<Range<u64>> {
@@ -65,28 +98,50 @@ impl PerfEvents for Kernel {
     }
 }
 
-/// The event as the kernel is to open it.
-fn builder(request: &Request) -> Builder<'static> {
-    let mut builder = match request.event {
-        Event::Clock => Builder::new(Software::TASK_CLOCK),
-        Event::Raw(config) => Builder::new(Raw::new(config)),
-    };
+/// Describes the event that samples whatever a processor executes.
+fn of_processor(request: &Request) -> Builder<'static> {
+    let mut builder = builder(request, Software::CPU_CLOCK);
+    builder.any_pid().enabled(true).exclude_idle(true).sample_period(request.period);
+    builder
+}
+
+/// Describes the event that counts what the command consumes, and records what happens to its processes.
+fn of_command(request: &Request) -> Builder<'static> {
+    let mut builder = builder(request, Software::TASK_CLOCK);
     builder
         .observe_self()
-        // This thread is never sampled: its children are, from when they execute a program.
+        // This thread is never counted: its children are, from when they execute a program.
         .inherit(true)
         .enabled(false)
         .enable_on_exec(true)
-        .sample_period(request.period)
-        .exclude_kernel(!request.kernel)
-        .sample(SampleFlag::IP | SampleFlag::TID | SampleFlag::TIME | SampleFlag::CPU)
-        .sample_id_all(true)
         .mmap(true)
         .mmap2(true)
         .comm(true)
         .comm_exec(true)
         .task(true);
     builder
+}
+
+/// Describes what both events have in common, such as the layout of their records.
+fn builder(request: &Request, clock: Software) -> Builder<'static> {
+    let mut builder = match request.event {
+        Event::Clock => Builder::new(clock),
+        Event::Raw(config) => Builder::new(Raw::new(config)),
+    };
+    builder
+        .exclude_kernel(!request.kernel)
+        .sample(SampleFlag::IP | SampleFlag::TID | SampleFlag::TIME | SampleFlag::CPU)
+        .sample_id_all(true);
+    builder
+}
+
+/// Sends a counter's records into a sampler's ring buffer.
+fn redirect(counter: &Counter, sampler: &Sampler) -> io::Result<()> {
+    // `PERF_EVENT_IOC_SET_OUTPUT`, _IO('$', 5).
+    const SET_OUTPUT: libc::Ioctl = 0x2405;
+    // SAFETY: the request takes a file descriptor and no pointer, and both are open.
+    let result = unsafe { libc::ioctl(counter.as_raw_fd(), SET_OUTPUT, sampler.as_raw_fd()) };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 /// `struct perf_event_header`.
@@ -194,12 +249,13 @@ mod tests {
     use super::*;
 
     fn request(event: Event) -> Request {
-        Request { event, period: 65_536, kernel: false }
+        Request { event, period: 65_536, scope: Scope::PerThread, kernel: false }
     }
 
     #[test]
     fn a_request_becomes_the_attributes_of_the_manual() {
-        let attributes = *builder(&request(Event::Raw(0x412E))).attrs();
+        let mut builder = of_command(&request(Event::Raw(0x412E)));
+        let attributes = *builder.sample_period(65_536).attrs();
         assert_eq!((attributes.type_, attributes.config), (4, 0x412E)); // PERF_TYPE_RAW
         // SAFETY: the union's other member has the same type and meaning "frequency".
         assert_eq!(unsafe { attributes.__bindgen_anon_1.sample_period }, 65_536);
@@ -208,9 +264,20 @@ mod tests {
         assert_eq!((attributes.enable_on_exec(), attributes.sample_id_all()), (1, 1));
         assert_eq!((attributes.mmap2(), attributes.comm_exec(), attributes.task()), (1, 1, 1));
         let clock = Request { kernel: true, ..request(Event::Clock) };
-        let attributes = *builder(&clock).attrs();
-        assert_eq!((attributes.type_, attributes.config), (1, 1)); // PERF_COUNT_SW_TASK_CLOCK
-        assert_eq!(attributes.exclude_kernel(), 0);
+        let attributes = *of_processor(&clock).attrs();
+        assert_eq!((attributes.type_, attributes.config), (1, 0)); // PERF_COUNT_SW_CPU_CLOCK
+        assert_eq!((attributes.exclude_kernel(), attributes.exclude_idle()), (0, 1));
+        assert_eq!((attributes.disabled(), attributes.inherit()), (0, 0));
+        assert_eq!((attributes.mmap2(), attributes.comm(), attributes.task()), (0, 0, 0));
+        // SAFETY: the other member is a number too.
+        assert_eq!(unsafe { attributes.__bindgen_anon_1.sample_period }, 65_536);
+        // Records of both go into one ring buffer: they must be laid out alike.
+        let of_command = *of_command(&clock).attrs();
+        assert_eq!((of_command.type_, of_command.config), (1, 1)); // PERF_COUNT_SW_TASK_CLOCK
+        assert_eq!(attributes.sample_type, of_command.sample_type);
+        assert_eq!((attributes.sample_id_all(), of_command.sample_id_all()), (1, 1));
+        // SAFETY: the other member is a number too.
+        assert_eq!(unsafe { of_command.__bindgen_anon_1.sample_period }, 0);
     }
 
     /// The body of a record: its words, and the identification that follows in all but samples.
@@ -225,7 +292,7 @@ mod tests {
     }
 
     fn parsed(kind: u32, flags: u16, body: &[u8]) -> Option<Record> {
-        parse(kind, flags, body, ParseConfig::from(*builder(&request(Event::Clock)).attrs()))
+        parse(kind, flags, body, ParseConfig::from(*of_command(&request(Event::Clock)).attrs()))
     }
 
     /// Laid out by hand after perf_event_open(2), "MMAP layout".

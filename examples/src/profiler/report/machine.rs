@@ -3,6 +3,7 @@
 use serde::Serialize;
 
 use super::Report;
+use super::consumed::Unit;
 
 #[derive(Serialize)]
 struct Json<'r> {
@@ -10,6 +11,7 @@ struct Json<'r> {
     functions: Vec<Function<'r>>,
     hottest: Option<Hottest<'r>>,
     interrupts: Interrupts,
+    consumed: Option<Consumed>,
     processor: &'r str,
     interface: &'r str,
     source: &'r str,
@@ -49,6 +51,14 @@ struct Interrupts {
     missed: u64,
 }
 
+#[derive(Serialize)]
+struct Consumed {
+    unit: Unit,
+    total: u64,
+    sampled: u64,
+    not_sampled: u64,
+}
+
 /// The report as a JSON object.
 pub fn json(report: &Report) -> Result<String, serde_json::Error> {
     let statistics = report.statistics;
@@ -77,6 +87,12 @@ pub fn json(report: &Report) -> Result<String, serde_json::Error> {
             hit: statistics.hit,
             missed: statistics.missed,
         },
+        consumed: report.consumed.map(|consumed| Consumed {
+            unit: consumed.unit,
+            total: consumed.total,
+            sampled: consumed.sampled,
+            not_sampled: consumed.not_sampled(),
+        }),
         processor: &report.run.processor,
         interface: &report.run.interface,
         source: report.run.source,

@@ -12,13 +12,14 @@ const MARGIN: f64 = 20.0;
 const ROW: f64 = 22.0;
 const HISTOGRAM: f64 = 200.0;
 
-/// Where the functions' bars begin, after their shares.
+/// Where the functions' bars begin, after their shares and below the headings.
 const BARS: f64 = MARGIN + 60.0;
+const BARS_TOP: f64 = MARGIN * 3.0;
 
 /// The drawing, a whole SVG file.
 pub fn draw(report: &Report) -> String {
     let rows = report.functions.len().min(FUNCTIONS);
-    let histogram_top = MARGIN * 4.0 + rows as f64 * ROW;
+    let histogram_top = BARS_TOP + MARGIN * 2.0 + rows as f64 * ROW;
     let height = histogram_top + HISTOGRAM + MARGIN * 4.0;
     let mut svg = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{WIDTH}\" height=\"{height}\" \
@@ -34,6 +35,8 @@ pub fn draw(report: &Report) -> String {
             run.subject, report.statistics.seen, run.source, run.interval
         ),
     );
+    let consumed = report.describe_consumed();
+    text(&mut svg, (MARGIN, MARGIN + 24.0), &format!("consumed: {consumed}"));
     functions(&mut svg, report);
     buckets(&mut svg, report, histogram_top);
     svg.push_str("</svg>\n");
@@ -43,7 +46,7 @@ pub fn draw(report: &Report) -> String {
 fn functions(svg: &mut String, report: &Report) {
     let greatest = report.functions.iter().map(|function| function.share).fold(0.0, f64::max);
     for (row, function) in (0..FUNCTIONS).zip(&report.functions) {
-        let top = MARGIN * 2.5 + row as f64 * ROW;
+        let top = BARS_TOP + row as f64 * ROW;
         let width = (WIDTH - BARS - MARGIN) * function.share / greatest.max(f64::MIN_POSITIVE);
         let title = format!("{}: {} samples", function.name, function.samples);
         bar(svg, (BARS, top), (width, ROW - 4.0), "#9ecae1", &title);

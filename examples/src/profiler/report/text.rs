@@ -28,6 +28,7 @@ impl fmt::Display for Report {
             "interrupts  {} seen, {} hit, {} missed",
             statistics.seen, statistics.hit, statistics.missed
         )?;
+        writeln!(f, "consumed    {}", self.describe_consumed())?;
         for note in &self.notes {
             writeln!(f, "note        {note}")?;
         }
