@@ -46,7 +46,7 @@ pub struct Written {
     /// What the hardware would do.
     pub answer: Write,
     /// The bits of the value that the manual does not allow there, also where hardware ignores
-    /// them. All bits, if the register can not be written at all.
+    /// them. All bits, if the register cannot be written at all.
     pub illegal: u64,
 }
 

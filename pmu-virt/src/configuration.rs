@@ -1,4 +1,4 @@
-//! Which PMU a guest sees, and which PMUs there can not be.
+//! Which PMU a guest sees, and which PMUs there cannot be.
 
 use core::fmt;
 
@@ -20,7 +20,9 @@ pub enum Configuration {
     Intel(IntelConfiguration),
     /// AMD's core counters.
     Amd(AmdConfiguration),
-    /// A processor of this vendor, without a PMU: CPUID says so and the registers are not there.
+    /// A processor of this vendor, without a PMU. CPUID says so. Intel's registers fault; AMD's four
+    /// selects and counters at C001_0000–7, which guests take to be on every processor, read 0 and
+    /// ignore writes, as on KVM, and AMD's other registers fault.
     Hidden(Vendor),
 }
 

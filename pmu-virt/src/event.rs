@@ -14,12 +14,13 @@ pub enum Privilege {
 
 /// What a counter is programmed to count: everything in its control but when it counts.
 ///
-/// Edge, invert and counter mask make another quantity of the same event, which can not be derived
+/// Edge, invert and counter mask make another quantity of the same event, which cannot be derived
 /// from totals; so they are part of the key, and a guest that uses them counts nothing unless the
-/// embedder feeds just that key.
+/// embedder feeds just that key. Invert without a counter mask is ignored by both vendors: that key is
+/// the plain event's.
 ///
-/// Bits: 7:0 and 19:16 event, 15:8 unit mask, 20 edge, 21 AnyThread, 22 invert, 23 fixed counter,
-/// 31:24 counter mask.
+/// Bits: 7:0 and 19:16 event, 15:8 unit mask, 20 edge, 21 AnyThread, 22 fixed counter, 23 invert, 31:24
+/// counter mask. Those from 21 on, but 22, are where an event select has them.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct EventKey(u32);
@@ -27,8 +28,9 @@ pub struct EventKey(u32);
 impl EventKey {
     const EDGE: u32 = 1 << 20;
     const ANY_THREAD: u32 = 1 << 21;
-    const INVERT: u32 = 1 << 22;
-    const FIXED: u32 = 1 << 23;
+    const FIXED: u32 = 1 << 22;
+    const INVERT: u32 = 1 << 23;
+    const COUNTER_MASK: u32 = 0xFF << 24;
     /// No counter's key.
     pub(crate) const NONE: Self = Self(u32::MAX);
 
@@ -41,7 +43,8 @@ impl EventKey {
 
     /// What the fixed counter with this number, 0–7, counts. Which event that is says the SDM,
     /// vol. 3B, "Fixed-function Performance Counters"; a general counter for the same event has a
-    /// key of its own.
+    /// key of its own, and an embedder that feeds one is expected to feed the other: fixed counter 0
+    /// counts retired instructions, as event 0xC0 with unit mask 0 does.
     pub const fn fixed(counter: u8) -> Self {
         Self(Self::FIXED | (counter & 7) as u32)
     }
@@ -56,10 +59,19 @@ impl EventKey {
         Self(self.0 | Self::ANY_THREAD)
     }
 
-    /// The cycles with at least `threshold` of the event in them, or with fewer if `invert`.
+    /// The cycles with at least `threshold` of the event in them, or with fewer if `invert`. A
+    /// threshold of 0 is none: the plain event, whatever `invert` is.
     pub const fn counter_mask(self, threshold: u8, invert: bool) -> Self {
         let invert = if invert { Self::INVERT } else { 0 };
-        Self((self.0 & !(0xFF << 24 | Self::INVERT)) | (threshold as u32) << 24 | invert)
+        let plain = self.0 & !(Self::COUNTER_MASK | Self::INVERT);
+        Self(plain | (threshold as u32) << 24 | invert).normal()
+    }
+
+    /// SDM vol. 3B, figure "Layout of IA32_PERFEVTSELx MSRs", INV; APM vol. 2, "Core Performance
+    /// Event-Select", table of CntMask and Inv.
+    #[inline]
+    const fn normal(self) -> Self {
+        if self.0 & Self::COUNTER_MASK == 0 { Self(self.0 & !Self::INVERT) } else { self }
     }
 
     /// What a counter with this event select counts. Both vendors agree on these bits, but for 35:32,
@@ -68,12 +80,7 @@ impl EventKey {
     pub const fn of_select(select: u64) -> Self {
         let select_high = (select >> 32) as u32 & 0xF;
         let select = select as u32;
-        Self(
-            select & 0xFF20_FFFF
-                | select_high << 16
-                | (select >> 18 & 1) << 20
-                | (select >> 23 & 1) << 22,
-        )
+        Self(select & 0xFFA0_FFFF | select_high << 16 | (select >> 18 & 1) << 20).normal()
     }
 
     /// The event's number; 0 for a fixed counter.

@@ -186,7 +186,7 @@ impl EventPolicy for EventFilter<'_> {
     }
 }
 
-/// Why a filter can not be.
+/// Why a filter cannot be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]

@@ -35,6 +35,10 @@ pub(crate) mod bits {
     pub(crate) const STATUS_COUNTERS_FROZEN: u64 = 1 << 59;
     pub(crate) const STATUS_BUFFER_OVERFLOW: u64 = 1 << 62;
     pub(crate) const STATUS_CONDITION_CHANGED: u64 = 1 << 63;
+    /// What the status has beside the counters' bits from version 4 on: Trace_ToPA_PMI (55), LBR_Frz
+    /// (58), CTR_Frz, ASCI (60), Ovf_Uncore (61), OvfBuf and CondChgd. SDM vol. 4,
+    /// `IA32_PERF_GLOBAL_STATUS_RESET`, makes all but the first depend on the version alone.
+    pub(crate) const STATUS_FROM_VERSION_4: u64 = 0xFC80_0000_0000_0000;
     pub(crate) const INUSE_PMI: u64 = 1 << 63;
     pub(crate) const DEBUG_LBR: u64 = 1 << 0;
     pub(crate) const DEBUG_FREEZE_COUNTERS: u64 = 1 << 12;
@@ -265,6 +269,7 @@ pub(crate) fn write<P: EventPolicy>(
             }
         }
         PERF_GLOBAL_STATUS_RESET if version >= 2 => {
+            // Nothing but a guest's own SET sets the bits of absent features.
             let illegal = value & !(model.layout.global | model.layout.status);
             // The SDM has a bit for the DS buffer in every version, and without one, KVM ignores it.
             if illegal & !bits::STATUS_BUFFER_OVERFLOW != 0 {
@@ -274,7 +279,8 @@ pub(crate) fn write<P: EventPolicy>(
             Written::done(illegal)
         }
         PERF_GLOBAL_STATUS_SET if version >= 4 => {
-            // SDM vol. 4: bit 63 is reserved here.
+            // SDM vol. 4: bit 63 is reserved here. The bits of absent features are set as asked: an
+            // embedder that wants otherwise refuses the write before it hands it over.
             let legal =
                 (model.layout.global | model.layout.status) & !bits::STATUS_CONDITION_CHANGED;
             let illegal = value & !legal;

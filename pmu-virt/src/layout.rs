@@ -85,7 +85,7 @@ impl Layout {
             status: match (global, freezes_by_status) {
                 (false, _) => 0,
                 (true, false) => bits::STATUS_CONDITION_CHANGED,
-                (true, true) => bits::STATUS_CONDITION_CHANGED | bits::STATUS_COUNTERS_FROZEN,
+                (true, true) => bits::STATUS_FROM_VERSION_4,
             },
             debug_control: if global { bits::DEBUG_FREEZE_COUNTERS } else { 0 },
             freezes_by_status,

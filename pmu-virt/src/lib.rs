@@ -35,3 +35,11 @@ pub use model::{RunningEvent, VirtualPmu};
 pub use overflow::Headroom;
 pub use pmi::{Delivery, PerformanceEntry, PmiOutcome};
 pub use state::{PmuState, StateError};
+
+#[cfg(all(test, feature = "defmt"))]
+#[test]
+fn a_virtual_pmu_has_a_defmt_format() {
+    fn has<T: defmt::Format>() {}
+    has::<VirtualPmu>();
+    has::<VirtualPmu<EventFilter<'static>>>();
+}

@@ -8,22 +8,23 @@ use crate::{EventPolicy, FedEvent, Privilege, VirtualPmu};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Headroom {
-    /// By what counters count of an event, as in a feed; `u64::MAX` for never.
+    /// By what counters count of an event, as in a feed: how much may pass without an interrupt;
+    /// `u64::MAX` for any amount.
     cells: [u64; EVENTS * CELLS],
 }
 
 impl Headroom {
     /// After this many of the event in this privilege, and none in the other, an interrupt is due;
-    /// `None` if no running counter that interrupts counts it.
+    /// `None` if no running counter that interrupts counts it, or if it is due after 2⁶⁴, for which a
+    /// counter of 64 bits must stand at 0.
     ///
     /// Where a counter counts both privileges, both count down together: as long as what passed of
     /// an event in both stays below the smaller of its two limits, nothing is due.
     #[inline]
     pub fn of(&self, event: FedEvent, privilege: Privilege) -> Option<u64> {
         let user = privilege == Privilege::User;
-        let limit =
-            self.at(Cell::new(event, user, !user)).min(self.at(Cell::new(event, true, true)));
-        (limit != u64::MAX).then_some(limit)
+        let alone = self.at(Cell::new(event, user, !user));
+        alone.min(self.at(Cell::new(event, true, true))).checked_add(1)
     }
 
     #[inline]
@@ -34,8 +35,6 @@ impl Headroom {
 
 impl<P: EventPolicy> VirtualPmu<P> {
     /// How much of each event may pass before an interrupt must be raised: what to set a timer to.
-    ///
-    /// A counter of 64 bits that stands at 0 has one event more to go than the answer can say.
     #[inline]
     pub fn next_overflow(&self) -> Headroom {
         let model = &self.model;
@@ -45,10 +44,10 @@ impl<P: EventPolicy> VirtualPmu<P> {
             let place = left.trailing_zeros() as usize % ALL;
             left &= left - 1;
             let (kind, place) = (place / KIND, place % KIND);
-            let missing = (model.layout.masks[kind] - model.values[kind][place]).saturating_add(1);
+            let room = model.layout.masks[kind] - model.values[kind][place];
             let cell = usize::from(model.cells[kind][place].0);
-            let limit = &mut headroom.cells[cell % (EVENTS * CELLS)];
-            *limit = missing.min(*limit);
+            let least = &mut headroom.cells[cell % (EVENTS * CELLS)];
+            *least = room.min(*least);
         }
         headroom
     }

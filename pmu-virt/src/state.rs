@@ -136,6 +136,14 @@ impl<P: EventPolicy> VirtualPmu<P> {
     }
 }
 
+/// As its [`PmuState`]: everything else follows from that and from what the embedder chose.
+#[cfg(feature = "defmt")]
+impl<P: EventPolicy> defmt::Format for VirtualPmu<P> {
+    fn format(&self, f: defmt::Formatter<'_>) {
+        defmt::write!(f, "{}", self.state());
+    }
+}
+
 impl VirtualPmu<AllowAll> {
     /// The same, where everything may be counted.
     ///
@@ -150,7 +158,7 @@ impl VirtualPmu<AllowAll> {
     }
 }
 
-/// Why a state can not be.
+/// Why a state cannot be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
@@ -165,7 +173,7 @@ pub enum StateError {
     Impossible {
         /// Which register.
         register: &'static str,
-        /// The bits that can not be.
+        /// The bits that cannot be.
         bits: u64,
     },
 }

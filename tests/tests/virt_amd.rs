@@ -178,6 +178,26 @@ fn a_counter_counts_its_event_in_its_privileges_while_enabled() {
     }
 }
 
+/// "Core Performance Event-Select", table of CntMask and Inv: with a CntMask of 0 the event is counted,
+/// whatever Inv is.
+#[test]
+fn invert_without_a_counter_mask_counts_the_plain_event() {
+    each(|amd, counters, mut pmu| {
+        for n in 0..counters {
+            let (select, counter) = registers(amd, n);
+            // Inv is bit 23, CntMask 31:24.
+            set(&mut pmu, select, 0x43_003C | 1 << 23);
+            set(&mut pmu, counter, 0);
+            happen(&mut pmu, CYCLES, Privilege::User, 9);
+            assert_eq!(get(&pmu, counter), 9);
+            set(&mut pmu, select, 0x43_003C | 1 << 23 | 1 << 24);
+            happen(&mut pmu, CYCLES, Privilege::User, 9);
+            assert_eq!(get(&pmu, counter), 9, "fewer than one a cycle is another quantity");
+            set(&mut pmu, select, 0);
+        }
+    });
+}
+
 /// Without the global registers a counter's own enable is all there is; with them both count.
 #[test]
 fn the_global_control_gates_where_it_exists() {

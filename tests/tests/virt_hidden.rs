@@ -249,3 +249,46 @@ fn what_is_not_offered_is_not_declared() {
         assert_eq!(configuration.cpuid(0x8000_0008, 0, all).ebx, !(1 << 1));
     }
 }
+
+/// TSX (leaf 07H, EBX[4] and EBX[11]) and SVM (leaf 8000_0001H, ECX[2]) announce qualifiers of event
+/// selects that the model lacks. Whether a guest has them is the embedder's to say.
+#[test]
+fn tsx_and_svm_stay_as_the_embedder_declares_them_and_their_qualifiers_are_not_there() {
+    for configuration in matrix() {
+        for given in [ZEROS, ONES] {
+            let ebx = configuration.cpuid(7, 0, given).ebx;
+            assert_eq!(ebx & (1 << 4 | 1 << 11), given.ebx & (1 << 4 | 1 << 11));
+            let ecx = configuration.cpuid(0x8000_0001, 0, given).ecx;
+            assert_eq!(ecx & 1 << 2, given.ecx & 1 << 2);
+        }
+        let mut pmu = pmu(configuration);
+        match configuration {
+            Configuration::Intel(_) => {
+                for bit in [32, 33] {
+                    write_faults(&mut pmu, 0x186, 0x43_00C0 | 1 << bit);
+                }
+            }
+            Configuration::Amd(_) => {
+                let written = pmu.write(0xC001_0000, 0x43_00C0 | 3 << 40);
+                assert_eq!((written.answer, written.illegal), (Write::Done, 3 << 40));
+                assert_eq!(get(&pmu, 0xC001_0000), 0x43_00C0);
+            }
+            Configuration::Hidden(_) => {}
+        }
+    }
+}
+
+/// KVM without a PMU reads 0 and drops writes for P6's four registers; hardware faults. Some paravisors
+/// answer RDPMC with 0; hardware without counters does not.
+#[test]
+fn a_hidden_pmu_is_not_kvms_where_hardware_faults() {
+    let mut intel = pmu(HIDDEN[0]);
+    for address in [0xC1, 0xC2, 0x186, 0x187] {
+        read_faults(&intel, address);
+        write_faults(&mut intel, address, 0);
+    }
+    let amd = pmu(HIDDEN[1]);
+    for ecx in 0..4 {
+        assert_eq!(amd.read_pmc(ecx, KERNEL), Read::GeneralProtection);
+    }
+}

@@ -278,6 +278,10 @@ fn the_status_can_not_be_written() {
     });
 }
 
+/// The bits that IA32_PERF_GLOBAL_STATUS_RESET and _SET have beside the counters' from version 4 on:
+/// Trace_ToPA_PMI, LBR_Frz, CTR_Frz, ASCI, Ovf_Uncore, OvfBuf. Vol. 4, 390H and 391H.
+const STATUS_FROM_VERSION_4: [u32; 6] = [55, 58, 59, 60, 61, 62];
+
 /// "IA32_PERF_GLOBAL_STATUS_RESET", "_SET", version 4 on; vol. 4, 390H and 391H.
 #[test]
 fn the_status_is_set_and_cleared_by_bit_from_version_4_on() {
@@ -289,32 +293,32 @@ fn the_status_is_set_and_cleared_by_bit_from_version_4_on() {
             read_faults(&pmu, 0x391);
             return read_faults(&pmu, 0x392);
         }
-        let frozen = 1 << 59;
-        set(&mut pmu, 0x391, counters | frozen);
-        assert_eq!(get(&pmu, 0x38E), counters | frozen);
+        let all = STATUS_FROM_VERSION_4.iter().fold(counters, |bits, bit| bits | 1 << bit);
+        set(&mut pmu, 0x391, all);
+        assert_eq!(get(&pmu, 0x38E), all);
         for bit in 0..64 {
-            if (counters | frozen) >> bit & 1 == 0 {
+            if all >> bit & 1 == 0 {
                 let written = pmu.write(0x391, 1 << bit);
                 assert_eq!((written.answer, written.illegal), (Write::GeneralProtection, 1 << bit));
             }
         }
         set(&mut pmu, 0x390, 1);
-        assert_eq!(get(&pmu, 0x38E), counters & !1 | frozen);
-        set(&mut pmu, 0x390, counters | frozen);
+        assert_eq!(get(&pmu, 0x38E), all & !1);
+        set(&mut pmu, 0x390, all);
         assert_eq!((get(&pmu, 0x38E), get(&pmu, 0x390), get(&pmu, 0x391)), (0, 0, 0));
     });
 }
 
-/// "IA32_PERF_GLOBAL_OVF_CTRL": the counters' bits and CondChgd (63) can be cleared; ClrOvfBuffer
-/// (62) has nothing to clear without a DS area, and is told of.
+/// "IA32_PERF_GLOBAL_OVF_CTRL", versions 2 and 3: the counters' bits and CondChgd (63) can be cleared;
+/// ClrOvfBuffer (62) has nothing to clear without a DS area, and is told of.
 #[test]
 fn the_status_is_cleared_with_the_bits_that_there_are() {
     each(|intel, mut pmu| {
-        if intel.version == 1 {
+        if !matches!(intel.version, 2 | 3) {
             return;
         }
         let counters = low(general(&intel)) | low(fixed(&intel)) << 32;
-        let legal = counters | 1 << 63 | if intel.version >= 4 { 1 << 59 } else { 0 };
+        let legal = counters | 1 << 63;
         for bit in 0..64 {
             let written = pmu.write(0x390, 1 << bit);
             let illegal = !legal & 1 << bit;
@@ -322,6 +326,32 @@ fn the_status_is_cleared_with_the_bits_that_there_are() {
             let faults = illegal != 0 && bit != 62;
             assert_eq!(written.answer == Write::GeneralProtection, faults, "bit {bit}");
         }
+    });
+}
+
+/// "IA32_PERF_GLOBAL_STATUS_RESET", version 4 on: what cannot be set in this guest, since it lacks the
+/// feature, is cleared without effect. The other bits are reserved.
+#[test]
+fn a_reset_of_the_status_bits_of_absent_features_is_ignored() {
+    each(|intel, mut pmu| {
+        if intel.version < 4 {
+            return;
+        }
+        let counters = low(general(&intel)) | low(fixed(&intel)) << 32;
+        let legal =
+            STATUS_FROM_VERSION_4.iter().fold(counters | 1 << 63, |bits, bit| bits | 1 << bit);
+        set(&mut pmu, 0x391, counters);
+        for bit in (0..64).filter(|bit| counters >> bit & 1 == 0) {
+            let written = pmu.write(0x390, 1 << bit);
+            let expected = match legal >> bit & 1 {
+                1 => (Write::Done, 0),
+                _ => (Write::GeneralProtection, 1 << bit),
+            };
+            assert_eq!((written.answer, written.illegal), expected, "bit {bit}");
+            assert_eq!(get(&pmu, 0x38E), counters, "bit {bit}");
+        }
+        set(&mut pmu, 0x390, legal);
+        assert_eq!(get(&pmu, 0x38E), 0);
     });
 }
 
@@ -407,6 +437,26 @@ fn edge_invert_and_counter_mask_count_only_what_is_fed_as_such() {
         assert_eq!(pmu.unfed().count(), 0);
         assert_eq!(pmu.running().count(), 1);
     });
+}
+
+/// Figure "Layout of IA32_PERFEVTSELx MSRs", INV: "if counter-mask is programmed to zero, INV flag is
+/// ignored".
+#[test]
+fn invert_without_a_counter_mask_counts_the_plain_event() {
+    each(|intel, mut pmu| {
+        enable_globally(&intel, &mut pmu);
+        // INV is bit 23.
+        set(&mut pmu, 0x186, 0x43_003C | 1 << 23);
+        assert_eq!(get(&pmu, 0x186), 0x43_003C | 1 << 23);
+        happen(&mut pmu, CYCLES, Privilege::Kernel, 1000);
+        assert_eq!(get(&pmu, 0xC1), 1000);
+        assert_eq!(pmu.unfed().count(), 0);
+        assert!(pmu.running().all(|event| event.key == CYCLES));
+    });
+    // An embedder that says it so means the same.
+    assert_eq!(CYCLES.counter_mask(0, true), CYCLES);
+    assert_eq!(CYCLES.counter_mask(3, true).counter_mask(0, true), CYCLES);
+    assert_eq!(CYCLES.edge().counter_mask(0, true), CYCLES.edge());
 }
 
 /// "IA32_PERF_GLOBAL_CTRL": ANDed with each counter's own enable.

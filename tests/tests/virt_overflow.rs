@@ -274,6 +274,40 @@ fn next_overflow_knows_of_the_nearest_counter_in_each_privilege() {
     assert_eq!(headroom.of(fixed, Privilege::Kernel), None);
 }
 
+/// 2⁶⁴ events more than a counter of 64 bits holds overflow it: 2⁶⁴ - 1 from 1 on, which can be told;
+/// from 0 on one more, which cannot.
+#[test]
+fn next_overflow_of_a_counter_of_64_bits_is_told_up_to_what_can_be() {
+    let configuration = IntelConfiguration {
+        general_width: 64,
+        fixed_width: 64,
+        ..IntelConfiguration::new(2, 2, 1)
+    };
+    let cycles = events().find(CYCLES).unwrap();
+    let fixed = events().find(EventKey::fixed(0)).unwrap();
+    for (value, told) in
+        [(0, None), (1, Some(u64::MAX)), (2, Some(u64::MAX - 1)), (u64::MAX, Some(1))]
+    {
+        let mut pmu = pmu(Configuration::Intel(configuration));
+        set(&mut pmu, 0x38F, 0x1_0000_0003);
+        set(&mut pmu, 0x186, 0x53_003C);
+        set(&mut pmu, 0x4C1, value);
+        set(&mut pmu, 0x38D, 0xA);
+        set(&mut pmu, 0x309, value);
+        let headroom = pmu.next_overflow();
+        assert_eq!(headroom.of(cycles, Privilege::User), told, "{value}");
+        assert_eq!(headroom.of(cycles, Privilege::Kernel), told, "{value}");
+        assert_eq!(headroom.of(fixed, Privilege::User), told, "{value}");
+        assert_eq!(headroom.of(fixed, Privilege::Kernel), None, "it does not count there");
+        // Another counter of the event is nearer.
+        set(&mut pmu, 0x187, 0x51_003C);
+        set(&mut pmu, 0x4C2, u64::MAX - 4);
+        let nearer = told.map_or(5, |told| told.min(5));
+        assert_eq!(pmu.next_overflow().of(cycles, Privilege::User), Some(nearer), "{value}");
+        assert_eq!(pmu.next_overflow().of(cycles, Privilege::Kernel), told, "{value}");
+    }
+}
+
 /// Linux, Documentation/virt/kvm/api.rst, KVM_SET_PMU_EVENT_FILTER.
 #[test]
 fn a_filtered_event_can_be_programmed_and_counts_nothing() {

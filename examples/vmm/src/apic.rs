@@ -27,7 +27,7 @@ impl LocalApic<'_> {
 
 impl PerformanceEntry for LocalApic<'_> {
     fn entry(&self) -> u32 {
-        // An APIC that can not be asked delivers nothing.
+        // An APIC that cannot be asked delivers nothing.
         self.vcpu.get_lapic().map_or(MASKED, |registers| lvtpc(&registers))
     }
 

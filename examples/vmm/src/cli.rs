@@ -20,7 +20,7 @@ use crate::{boot, spec};
 /// isa-debug-exit (port 0xF4): (value << 1) | 1, always odd. The monitor's own are even: 0 the guest
 /// halted or reset itself, 2 usage, 4 unreadable file, 6 no bootable image, 8 impossible PMU,
 /// 10 triple fault, 12 timeout, 14 refused by KVM, 16 no /dev/kvm, 18 does not fit in memory,
-/// 20 the guest executes what KVM can not, 22 no host counters.
+/// 20 the guest executes what KVM cannot, 22 no host counters.
 #[derive(Debug, Parser)]
 #[command(name = "vmm", version, args_override_self = true)]
 pub(crate) struct Options {
@@ -39,9 +39,9 @@ pub(crate) struct Options {
     /// How much memory, in MiB.
     #[arg(long, value_name = "MIB", default_value_t = 128, value_parser = clap::value_parser!(u64).range(2..=3072))]
     pub(crate) memory: u64,
-    /// The PMU: none, intel[:KEY[=VALUE],…], amd:legacy, amd:core, amd:v2[,counters=N]. Intel's keys:
-    /// version, gp, fixed, width, gp-width, fixed-width, gp-mask, fixed-mask, events, full-width,
-    /// any-thread, extended-leaf.
+    /// The PMU: none[:intel|:amd], intel[:KEY[=VALUE],…], amd:legacy, amd:core, amd:v2[,counters=N].
+    /// Intel's keys: version, gp, fixed, width, gp-width, fixed-width, gp-mask, fixed-mask, events,
+    /// full-width, any-thread, extended-leaf.
     #[arg(long, value_name = "SPEC", default_value = "intel")]
     pub(crate) pmu: String,
     /// Ends the machine after so many seconds; 0: never.
@@ -86,7 +86,7 @@ pub(crate) enum StatsFormat {
 pub(crate) fn run() -> ExitCode {
     let options = Options::parse();
     if options.count == Count::Step && options.cpus > 1 {
-        let why = "--count step counts one processor: it can not be used with --cpus above 1";
+        let why = "--count step counts one processor: it cannot be used with --cpus above 1";
         Options::command().error(ErrorKind::ArgumentConflict, why).exit();
     }
     match start(&options) {

@@ -6,6 +6,7 @@ pub(crate) mod time;
 
 use core::time::Duration;
 
+use iced_x86::Instruction;
 use pmu_virt::{EventKey, FedEvent, FedEvents, Feed, Privilege, TooManyEvents, Vendor, VirtualPmu};
 
 use crate::cli::Count;
@@ -158,8 +159,8 @@ pub(crate) enum Stop {
 
 /// A source of events for one virtual processor.
 ///
-/// The processor calls [`enter`](Self::enter) before it runs the guest, and [`leave`](Self::leave)
-/// afterwards, before it looks at what the guest wants.
+/// While a counter runs the processor calls [`enter`](Self::enter) before it runs the guest, and
+/// [`leave`](Self::leave) afterwards, before it looks at what the guest wants.
 pub(crate) trait Source {
     /// What it feeds.
     fn fed(&self) -> &Fed;
@@ -169,11 +170,17 @@ pub(crate) trait Source {
         false
     }
 
+    /// The guest is about to run, and no counter does.
+    fn idle(&mut self) {}
+
+    /// The monitor executed an instruction for the guest.
+    fn executed(&mut self, _: Instruction, _: Privilege) {}
+
     /// The guest is about to run. Whether it is to stop after one instruction.
     fn enter(&mut self, guest: Guest<'_>, pmu: &VirtualPmu) -> Result<bool, Error>;
 
-    /// The guest ran: adds what happened.
-    fn leave(&mut self, guest: Guest<'_>, stop: Stop, happened: &mut Feed) -> Result<(), Error>;
+    /// The guest ran: adds what happened. Whether that is known; if not, nothing was added.
+    fn leave(&mut self, guest: Guest<'_>, stop: Stop, happened: &mut Feed) -> Result<bool, Error>;
 
     /// When to look at it again, at the latest: an overflow may be due then.
     fn due(&self, pmu: &VirtualPmu) -> Option<Duration>;

@@ -24,11 +24,11 @@ pub(crate) enum Error {
     Timeout { seconds: u64 },
     /// KVM refused an operation.
     Kvm { operation: &'static str, error: io::Error },
-    /// /dev/kvm can not be opened.
+    /// /dev/kvm cannot be opened.
     NoKvm(io::Error),
     /// The kernel, the initial RAM disk or the command line do not fit in the guest's memory.
     Memory(MemoryError),
-    /// KVM can not go on with the guest.
+    /// KVM cannot go on with the guest.
     Stuck { processor: usize, why: String },
     /// The host has no counters for `--count perf`.
     NoCounters(io::Error),
@@ -40,7 +40,7 @@ impl Error {
         move |error| Self::Kvm { operation, error: error.into() }
     }
 
-    /// What can not be, by the monitor's own doing.
+    /// What cannot be, by the monitor's own doing.
     pub(crate) fn internal(error: impl Into<Box<dyn core::error::Error + Send + Sync>>) -> Self {
         Self::Kvm { operation: "internal error", error: io::Error::other(error) }
     }
@@ -78,10 +78,10 @@ impl fmt::Display for Error {
             }
             Self::Timeout { seconds } => write!(f, "the guest did not end within {seconds} s"),
             Self::Kvm { operation, error } => write!(f, "{operation}: {error}"),
-            Self::NoKvm(error) => write!(f, "/dev/kvm can not be opened: {error}"),
+            Self::NoKvm(error) => write!(f, "/dev/kvm cannot be opened: {error}"),
             Self::Memory(error) => error.fmt(f),
             Self::Stuck { processor, why } => {
-                write!(f, "KVM can not go on with the guest's processor {processor}: {why}")
+                write!(f, "KVM cannot go on with the guest's processor {processor}: {why}")
             }
             Self::NoCounters(error) => {
                 write!(f, "--count perf: the host offers none of the counters: {error}")

@@ -2,6 +2,7 @@
 
 use kvm_bindings::{kvm_regs, kvm_segment, kvm_sregs};
 use kvm_ioctls::{SyncReg, VcpuFd};
+use pmu_virt::Privilege;
 use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap};
 
 use crate::error::Error;
@@ -56,8 +57,17 @@ impl Guest<'_> {
         None
     }
 
-    /// As many bytes from a virtual address on as are mapped, up to the buffer's length.
-    pub(crate) fn read<'b>(&self, address: u64, buffer: &'b mut [u8]) -> &'b [u8] {
+    /// Changes a 64-bit word, if it is mapped and within one page.
+    pub(crate) fn write_word(&self, address: u64, word: u64) {
+        if let Some(place) = self.physical(address).filter(|_| address % PAGE <= PAGE - 8) {
+            // A word outside of the memory is not the guest's.
+            let _ = self.memory.write_obj(word, place);
+        }
+    }
+}
+
+impl Memory for Guest<'_> {
+    fn read<'b>(&self, address: u64, buffer: &'b mut [u8]) -> &'b [u8] {
         let mut done = 0;
         while done < buffer.len() {
             let at = address.wrapping_add(done as u64);
@@ -71,31 +81,32 @@ impl Guest<'_> {
         }
         &buffer[..done]
     }
+}
 
-    /// 64-bit words from a virtual address on.
-    pub(crate) fn read_words<const N: usize>(&self, address: u64) -> Option<[u64; N]> {
+/// The guest's memory by virtual address.
+pub(crate) trait Memory {
+    /// As many bytes from an address on as are mapped, up to the buffer's length.
+    fn read<'b>(&self, address: u64, buffer: &'b mut [u8]) -> &'b [u8];
+
+    /// A number of up to 8 bytes.
+    fn read_number(&self, address: u64, size: usize) -> Option<u64> {
+        let mut bytes = [0; 8];
+        let complete = self.read(address, bytes.get_mut(..size)?).len() == size;
+        complete.then_some(u64::from_le_bytes(bytes))
+    }
+
+    /// 64-bit words from an address on.
+    fn read_words<const N: usize>(&self, address: u64) -> Option<[u64; N]> {
         let mut words = [0; N];
         for (place, word) in (0..).zip(&mut words) {
-            let mut bytes = [0; 8];
-            if self.read(address.wrapping_add(place * 8), &mut bytes).len() != 8 {
-                return None;
-            }
-            *word = u64::from_le_bytes(bytes);
+            *word = self.read_number(address.wrapping_add(place * 8), 8)?;
         }
         Some(words)
     }
 
-    /// Changes a 64-bit word, if it is mapped and within one page.
-    pub(crate) fn write_word(&self, address: u64, word: u64) {
-        if let Some(place) = self.physical(address).filter(|_| address % PAGE <= PAGE - 8) {
-            // A word outside of the memory is not the guest's.
-            let _ = self.memory.write_obj(word, place);
-        }
-    }
-
     /// Where the guest handles an exception or interrupt, if it does and is in long mode. SDM vol. 3A,
     /// "64-Bit Mode IDT".
-    pub(crate) fn handler(&self, system: &kvm_sregs, vector: u8) -> Option<u64> {
+    fn handler(&self, system: &kvm_sregs, vector: u8) -> Option<u64> {
         let offset = u64::from(vector) * 16;
         if !is_long(system) || u64::from(system.idt.limit) < offset + 15 {
             return None;
@@ -147,21 +158,25 @@ pub(crate) struct Frame {
 }
 
 impl Frame {
-    pub(crate) fn read(guest: Guest<'_>, address: u64) -> Option<Self> {
-        let [rip, cs, flags, rsp, ss] = guest.read_words(address)?;
+    pub(crate) fn read(memory: &impl Memory, address: u64) -> Option<Self> {
+        let [rip, cs, flags, rsp, ss] = memory.read_words(address)?;
         Some(Self { rip, cs, flags, rsp, ss })
     }
 
-    /// The registers as before the exception, but for those of `registers` that are not in the frame.
-    pub(crate) fn undo(&self, guest: Guest<'_>, registers: kvm_regs) -> (kvm_regs, kvm_sregs) {
+    /// The registers as before the exception, but for those that are not in the frame.
+    pub(crate) fn undo(
+        &self,
+        memory: &impl Memory,
+        registers: kvm_regs,
+        mut system: kvm_sregs,
+    ) -> (kvm_regs, kvm_sregs) {
         let Self { rip, flags, rsp, .. } = *self;
-        let mut system = guest.system();
         for (segment_register, selector) in
             [(&mut system.cs, self.cs as u16), (&mut system.ss, self.ss as u16)]
         {
             let place = system.gdt.base.wrapping_add(u64::from(selector & !7));
             // A null selector is the stack's in ring 0; a local table is nobody's here.
-            let descriptor = if selector & !3 == 0 { None } else { guest.read_words::<1>(place) };
+            let descriptor = if selector & !3 == 0 { None } else { memory.read_words::<1>(place) };
             match descriptor {
                 Some([descriptor]) => *segment_register = segment(selector, descriptor),
                 None => segment_register.selector = selector,
@@ -179,6 +194,11 @@ pub(crate) fn is_long(system: &kvm_sregs) -> bool {
 /// The current privilege level: that of the stack segment. SDM vol. 3A, "Privilege Levels".
 pub(crate) fn privilege_level(system: &kvm_sregs) -> u8 {
     system.ss.dpl
+}
+
+/// In which of the two that counters tell apart it is.
+pub(crate) fn privilege(system: &kvm_sregs) -> Privilege {
+    if privilege_level(system) == 0 { Privilege::Kernel } else { Privilege::User }
 }
 
 /// The bits of code that the processor executes: 16, 32 or 64.

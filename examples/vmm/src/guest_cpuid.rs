@@ -24,6 +24,9 @@ pub(crate) fn answers(
     processors: u8,
 ) -> Result<CpuId, Error> {
     let mut entries: Vec<kvm_cpuid_entry2> = supported.as_slice().to_vec();
+    let named = |entry: &kvm_cpuid_entry2| [entry.ebx, entry.edx, entry.ecx];
+    let host = entries.iter().find(|entry| entry.function == 0).map(named);
+    let foreign = host != Some(vendor(0, pmu.vendor()));
     // Leaf 0x0B is written anew.
     entries.retain(|entry| entry.function != 0x0B);
     for subleaf in 0..3 {
@@ -56,7 +59,7 @@ pub(crate) fn answers(
                     entry.ebx & 0xFFFF | u32::from(number) << 24 | u32::from(processors) << 16;
                 // EDX: 28 HTT, more than one logical processor in the package.
                 entry.edx = entry.edx & !(1 << 28) | u32::from(processors > 1) << 28;
-                entry.eax = signature(pmu, entry.eax);
+                entry.eax = signature(pmu, entry.eax, foreign);
             }
             // EAX: 31:26 cores in the package, 25:14 threads that share the cache.
             4 if entry.eax & 0x1F != 0 => {
@@ -112,18 +115,66 @@ fn vendor(leaf: u32, vendor: Vendor) -> [u32; 3] {
     })
 }
 
-/// Leaf 1, EAX: a processor that has such a PMU, where the host is of the other vendor. Drivers go
-/// by the family.
-fn signature(pmu: &Configuration, own: u32) -> u32 {
-    let family = (own >> 8 & 0xF) + (own >> 20 & 0xFF);
-    let amd = family >= 0x0F;
+/// Leaf 1, EAX: a processor that has such a PMU, since drivers go by the family. An AMD guest always gets
+/// one that fits; an Intel guest, and one without a PMU, keeps the host's unless the host is `foreign`, of
+/// another vendor.
+fn signature(pmu: &Configuration, own: u32, foreign: bool) -> u32 {
     match pmu {
-        // Skylake.
-        Configuration::Intel(_) if amd => 0x0005_06E3,
         // K10, Bulldozer and Zen 4: families 10h, 15h and 19h.
         Configuration::Amd(AmdConfiguration::Legacy) => 0x0010_0F42,
         Configuration::Amd(AmdConfiguration::CoreExtension) => 0x0060_0F12,
         Configuration::Amd(AmdConfiguration::PerfMonV2 { .. }) => 0x00A6_0F12,
-        _ => own,
+        _ if !foreign => own,
+        Configuration::Hidden(Vendor::Amd) => 0x00A6_0F12,
+        // Skylake.
+        Configuration::Intel(_) | Configuration::Hidden(Vendor::Intel) => 0x0005_06E3,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pmu_virt::IntelConfiguration;
+
+    use super::*;
+
+    /// Leaf 1, EAX, of the answers for a guest with this PMU on a host of this vendor and signature.
+    fn signature_on(vendor: &[u8; 12], eax: u32, pmu: Configuration) -> u32 {
+        let word = |place: usize| u32::from_le_bytes(vendor[place..place + 4].try_into().unwrap());
+        let host = CpuId::from_entries(&[
+            kvm_cpuid_entry2 {
+                function: 0,
+                eax: 0x0D,
+                ebx: word(0),
+                edx: word(4),
+                ecx: word(8),
+                ..Default::default()
+            },
+            kvm_cpuid_entry2 { function: 1, eax, ..Default::default() },
+        ])
+        .unwrap();
+        let answers = answers(&host, &pmu, None, 0, 1).unwrap();
+        answers.as_slice().iter().find(|entry| entry.function == 1).unwrap().eax
+    }
+
+    /// SDM vol. 2A and APM vol. 3, CPUID: families 6 and, from 0x10 on, AMD's, but for Intel's of 2026
+    /// (0x12 and 0x13).
+    #[test]
+    fn the_family_fits_the_guests_vendor_on_a_host_of_the_other() {
+        let family = |eax: u32| (eax >> 8 & 0xF) + (eax >> 20 & 0xFF);
+        let (intel, amd) = (b"GenuineIntel", b"AuthenticAMD");
+        // Sapphire Rapids, a Xeon of family 0x13, Zen 3.
+        let (sapphire, diamond, zen) = (0x000C_06F8, 0x0040_0F10, 0x00A0_0F11);
+        let of_intel = Configuration::Intel(IntelConfiguration::new(4, 4, 3));
+        let of_amd = Configuration::Amd(AmdConfiguration::PerfMonV2 { counters: 6 });
+        let (no_intel, no_amd) =
+            (Configuration::Hidden(Vendor::Intel), Configuration::Hidden(Vendor::Amd));
+        for pmu in [of_intel, no_intel] {
+            assert_eq!(signature_on(intel, sapphire, pmu), sapphire);
+            assert_eq!(signature_on(intel, diamond, pmu), diamond);
+            assert_eq!(family(signature_on(amd, zen, pmu)), 6);
+        }
+        assert_eq!(signature_on(amd, zen, no_amd), zen);
+        assert_eq!(family(signature_on(intel, sapphire, no_amd)), 0x19);
+        assert_eq!(family(signature_on(intel, sapphire, of_amd)), 0x19);
     }
 }

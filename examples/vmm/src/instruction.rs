@@ -1,18 +1,26 @@
-//! The guest's instructions, and their operands in 64-bit code.
+//! The guest's instructions, and their operands.
 
 use iced_x86::{Decoder, DecoderOptions, Instruction, Register};
 use kvm_bindings::{kvm_regs, kvm_sregs};
 
-use crate::guest::{self, Guest};
+use crate::guest::{self, Memory};
 
 /// An x86 instruction has at most 15 bytes.
-pub(crate) const LONGEST: usize = 15;
+const LONGEST: usize = 15;
 
 /// The instruction at an address in the code segment; an invalid one, if none can be read.
-pub(crate) fn decode(guest: Guest<'_>, system: &kvm_sregs, rip: u64) -> Instruction {
+pub(crate) fn decode(memory: &impl Memory, system: &kvm_sregs, rip: u64) -> Instruction {
     let mut bytes = [0; LONGEST];
-    let code = guest.read(system.cs.base.wrapping_add(rip), &mut bytes);
+    let code = memory.read(linear(system, rip), &mut bytes);
     Decoder::with_ip(guest::bitness(system), code, rip, DecoderOptions::NONE).decode()
+}
+
+/// The address of an instruction: in 64-bit code the segment's base does not count.
+fn linear(system: &kvm_sregs, rip: u64) -> u64 {
+    match guest::bitness(system) {
+        64 => rip,
+        _ => system.cs.base.wrapping_add(rip) & 0xFFFF_FFFF,
+    }
 }
 
 /// The address of an operand in memory.
@@ -22,24 +30,35 @@ pub(crate) fn address(
     instruction: &Instruction,
     operand: u32,
 ) -> Option<u64> {
-    instruction.virtual_address(operand, 0, |register, _, _| value(registers, system, register))
+    let value = |register, _, _| value(registers, system, register);
+    let address = instruction.virtual_address(operand, 0, value)?;
+    Some(if guest::bitness(system) == 64 { address } else { address & 0xFFFF_FFFF })
 }
 
-/// A register in 64-bit mode; of a segment register, the segment's base.
+/// A register of 16 bits or more; of a segment register, the segment's base.
 pub(crate) fn value(registers: &kvm_regs, system: &kvm_sregs, register: Register) -> Option<u64> {
+    let flat = guest::bitness(system) == 64;
     let base = match register.full_register() {
         Register::FS => system.fs.base,
         Register::GS => system.gs.base,
-        Register::CS | Register::DS | Register::ES | Register::SS => 0,
+        Register::CS | Register::DS | Register::ES | Register::SS if flat => 0,
+        Register::CS => system.cs.base,
+        Register::DS => system.ds.base,
+        Register::ES => system.es.base,
+        Register::SS => system.ss.base,
         _ => {
             let full = *general(&mut registers.clone(), register)?;
-            return Some(if register.size() == 4 { full & 0xFFFF_FFFF } else { full });
+            return Some(match register.size() {
+                2 => full & 0xFFFF,
+                4 => full & 0xFFFF_FFFF,
+                _ => full,
+            });
         }
     };
     Some(base)
 }
 
-/// Where a general register of 32 or 64 bits is kept.
+/// Where a general register is kept.
 pub(crate) fn general(registers: &mut kvm_regs, register: Register) -> Option<&mut u64> {
     Some(match register.full_register() {
         Register::RAX => &mut registers.rax,

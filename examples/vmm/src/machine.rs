@@ -78,6 +78,9 @@ type Verdict = Result<End, Error>;
 /// is over.
 const QUESTION: Duration = Duration::from_millis(100);
 
+/// Of KVM with hardware virtualisation, where nobody tried.
+const NOT_EXACT: &str = "not exact where handlers of interrupts and exceptions run";
+
 /// How long the processors' threads have to end.
 const PATIENCE: Duration = Duration::from_secs(1);
 
@@ -133,6 +136,13 @@ pub(crate) fn run(
     if all {
         machine.ports.flush();
     }
+    if let stops @ 1.. = stats.all_unreconciled() {
+        let (plural, are) = if stops == 1 { ("", "is") } else { ("s", "are") };
+        say(&format_args!(
+            "--count step is not exact: {stops} stop{plural} of the guest {are} not where its \
+             instructions lead, and what it executed before is not counted"
+        ));
+    }
     match options.stats {
         Some(StatsFormat::Table) => cli::print(&stats),
         Some(StatsFormat::Json) => cli::print(&serde_json::to_string(&stats).unwrap_or_default()),
@@ -164,9 +174,10 @@ fn announce(options: &Options, pmu: &Configuration, fed: &[Quantity], image: &Im
             "the time the guest ran, at nominally {} MHz, {} instructions in 1000 cycles",
             options.frequency, options.rate
         ),
-        Count::Step => {
-            "single steps: instructions and branches are exact, a cycle is an instruction".into()
-        }
+        Count::Step => format!(
+            "single steps: instructions and branches are {}, a cycle is an instruction",
+            if pvm::is_there() { "exact" } else { NOT_EXACT }
+        ),
         Count::Perf => "the host's counters".into(),
     };
     let known = |what: &&Quantity| !what.keys(pmu.vendor()).is_empty();

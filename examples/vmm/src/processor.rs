@@ -7,7 +7,8 @@ use std::sync::Arc;
 use kvm_bindings::{
     KVM_GUESTDBG_ENABLE, KVM_GUESTDBG_SINGLESTEP, KVM_GUESTDBG_USE_HW_BP,
     KVM_INTERNAL_ERROR_EMULATION, KVM_MP_STATE_HALTED, KVM_MP_STATE_RUNNABLE,
-    KVM_SYSTEM_EVENT_RESET, KVM_SYSTEM_EVENT_SHUTDOWN, kvm_debug_exit_arch, kvm_guest_debug,
+    KVM_SYSTEM_EVENT_RESET, KVM_SYSTEM_EVENT_SHUTDOWN, KVM_VCPUEVENT_VALID_SHADOW,
+    kvm_debug_exit_arch, kvm_guest_debug, kvm_mp_state,
 };
 use kvm_ioctls::{VcpuExit, VcpuFd};
 use pmu_virt::{Feed, Read, VirtualPmu, Write};
@@ -15,7 +16,7 @@ use pmu_virt::{Feed, Read, VirtualPmu, Write};
 use crate::apic::LocalApic;
 use crate::count::{Source, Stop};
 use crate::error::Error;
-use crate::guest::{self, Guest};
+use crate::guest::{self, Guest, Memory};
 use crate::kick::Kicks;
 use crate::machine::{End, Machine};
 use crate::stats::{Access, Exit, Register, Stats};
@@ -65,7 +66,7 @@ enum Wants {
     End(End),
     /// KVM does not know the instruction.
     Emulation,
-    /// KVM can not go on.
+    /// KVM cannot go on.
     Stuck(String),
     TripleFault,
 }
@@ -84,23 +85,34 @@ impl Processor {
             let counting = self.pmu.running().next().is_some();
             let due = if counting { self.source.due(&self.pmu) } else { None };
             kicks.after(due.map(|due| due.max(SOONEST))).map_err(Error::system("timer_settime"))?;
-            let guest = Guest { vcpu: &self.vcpu, memory: &self.machine.memory };
-            let step = counting && self.source.enter(guest, &self.pmu)?;
-            self.debug(Debugging { step, ..self.debugging })?;
-            let (phase, mut wants) = self.run_guest()?;
-            if let Wants::Debug(why) = &mut wants {
-                self.take_back_step(why)?;
+            let mut step = false;
+            if counting {
+                self.halt()?;
+                let guest = Guest { vcpu: &self.vcpu, memory: &self.machine.memory };
+                step = self.source.enter(guest, &self.pmu)?;
+            } else {
+                self.source.idle();
             }
+            self.debug(Debugging { step, ..self.debugging })?;
+            let (phase, wants) = self.run_guest()?;
+            let taken_back = self.take_back_step(&wants)?;
             if counting {
                 let stop = match &wants {
+                    _ if taken_back => Stop::Stepped,
                     Wants::Debug(why) if why.dr6 & DR6_BS != 0 => Stop::Stepped,
                     _ => Stop::Ran,
                 };
                 let guest = Guest { vcpu: &self.vcpu, memory: &self.machine.memory };
-                self.source.leave(guest, stop, &mut happened)?;
+                if !self.source.leave(guest, stop, &mut happened)? {
+                    self.stats.unreconciled(phase);
+                }
                 self.pmu.advance_through(&mut happened);
                 self.deliver_pmi(phase)?;
             }
+            let wants = match wants {
+                Wants::Debug(_) if taken_back => Wants::Nothing(Exit::SingleStep),
+                wants => wants,
+            };
             if let Some(end) = self.serve(phase, wants)? {
                 return Ok(Some(end));
             }
@@ -198,11 +210,12 @@ impl Processor {
             Wants::Emulation => {
                 let guest = Guest { vcpu: &self.vcpu, memory: &self.machine.memory };
                 let emulated = self.machine.kvm_pvm.then(|| pvm::emulate(guest)).flatten();
-                let Some(pvm::Emulated { registers, exception }) = emulated else {
+                let Some(pvm::Emulated { instruction, registers, exception }) = emulated else {
                     return Err(self.stuck("no emulation of the instruction".into()));
                 };
                 self.stats.exit(phase, Exit::Emulation);
                 let system = guest.system();
+                self.source.executed(instruction, guest::privilege(&system));
                 guest::set_registers(&mut self.vcpu, registers, system)?;
                 if let Some(vector) = exception {
                     guest::raise(&self.vcpu, vector)?;
@@ -254,17 +267,39 @@ impl Processor {
         apic.error.map_or(Ok(()), |error| Err(Error::kvm("a PMI")(error)))
     }
 
-    /// If this is the guest's handler of #DB, after a step in ring 3: it was a step.
-    fn take_back_step(&mut self, why: &mut kvm_debug_exit_arch) -> Result<(), Error> {
-        if why.dr6 & DR6_B1 == 0 || Some(why.pc) != self.debugging.trap {
+    /// Executes a HLT that would be stepped: kvm-pvm halts only when it steps no more.
+    fn halt(&mut self) -> Result<(), Error> {
+        if !self.machine.kvm_pvm || !self.source.steps() {
             return Ok(());
         }
         let guest = Guest { vcpu: &self.vcpu, memory: &self.machine.memory };
-        if let Some((registers, system)) = pvm::step_of_ring_3(guest) {
-            why.dr6 = DR6_BS;
-            guest::set_registers(&mut self.vcpu, registers, system)?;
+        let system = guest.system();
+        let Some(pvm::Emulated { instruction, registers, .. }) = pvm::halt(guest) else {
+            return Ok(());
+        };
+        self.source.executed(instruction, guest::privilege(&system));
+        guest::set_registers(&mut self.vcpu, registers, system)?;
+        // What STI puts off until after the next instruction is due.
+        let mut events = self.vcpu.get_vcpu_events().map_err(Error::kvm("KVM_GET_VCPU_EVENTS"))?;
+        events.flags = KVM_VCPUEVENT_VALID_SHADOW;
+        events.interrupt.shadow = 0;
+        self.vcpu.set_vcpu_events(&events).map_err(Error::kvm("KVM_SET_VCPU_EVENTS"))?;
+        let halted = kvm_mp_state { mp_state: KVM_MP_STATE_HALTED };
+        self.vcpu.set_mp_state(halted).map_err(Error::kvm("KVM_SET_MP_STATE"))
+    }
+
+    /// If the guest is at its handler of #DB after a step in ring 3: back to where the step ended.
+    fn take_back_step(&mut self, wants: &Wants) -> Result<bool, Error> {
+        let guest = Guest { vcpu: &self.vcpu, memory: &self.machine.memory };
+        let may_be = matches!(wants, Wants::Debug(_) | Wants::Nothing(Exit::Kick));
+        if !may_be || Some(guest.registers().rip) != self.debugging.trap {
+            return Ok(false);
         }
-        Ok(())
+        let Some((registers, system)) = pvm::step_of_ring_3(guest, self.debugging.step) else {
+            return Ok(false);
+        };
+        guest::set_registers(&mut self.vcpu, registers, system)?;
+        Ok(true)
     }
 
     /// A single step, or one of the guest's handlers.
@@ -286,7 +321,9 @@ impl Processor {
             let read = self.pmu.read_pmc(fault.counter, fault.mode);
             self.stats.access(phase, counter, !matches!(read, Read::Value(_)));
             if let Read::Value(value) = read {
+                let instruction = fault.instruction;
                 let (registers, system) = fault.finish(guest, value);
+                self.source.executed(instruction, guest::privilege(&system));
                 return guest::set_registers(&mut self.vcpu, registers, system);
             }
         }

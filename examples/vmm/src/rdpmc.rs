@@ -5,20 +5,22 @@
 //! instruction and takes the exception back; if not, or if RDPMC has to fault, the handler runs. This
 //! works at every privilege level, in long mode.
 
+use iced_x86::{Code, Instruction};
 use kvm_bindings::{kvm_regs, kvm_sregs};
 use pmu_virt::Mode;
 
-use crate::guest::{CR4_PCE, Frame, Guest};
+use crate::guest::{CR4_PCE, Frame, Guest, Memory};
+use crate::instruction::decode;
 
 /// #GP.
 pub(crate) const GENERAL_PROTECTION: u8 = 13;
-const RDPMC: [u8; 2] = [0x0F, 0x33];
 const RFLAGS_RF: u64 = 1 << 16;
 
 /// An RDPMC that faulted; the processor is at the first instruction of the handler.
 pub(crate) struct Fault {
     registers: kvm_regs,
     frame: Frame,
+    pub(crate) instruction: Instruction,
     /// ECX.
     pub(crate) counter: u32,
     /// What RDPMC depends on.
@@ -30,25 +32,25 @@ pub(crate) fn fault(guest: Guest<'_>) -> Option<Fault> {
     let registers = guest.registers();
     // The error code comes first; RDPMC's is 0.
     let [0] = guest.read_words(registers.rsp)? else { return None };
-    let frame = Frame::read(guest, registers.rsp.wrapping_add(8))?;
-    let mut instruction = [0; 2];
-    if guest.read(frame.rip, &mut instruction) != RDPMC {
+    let frame = Frame::read(&guest, registers.rsp.wrapping_add(8))?;
+    let instruction = decode(&guest, &guest.system(), frame.rip);
+    if instruction.code() != Code::Rdpmc {
         return None;
     }
     let pce = guest.system().cr4 & CR4_PCE != 0;
     let mode = Mode { cpl: (frame.cs & 3) as u8, pce, protected: true };
-    Some(Fault { registers, frame, counter: registers.rcx as u32, mode })
+    Some(Fault { registers, frame, instruction, counter: registers.rcx as u32, mode })
 }
 
 impl Fault {
     /// The processor's registers if RDPMC did not fault, and read this.
     pub(crate) fn finish(self, guest: Guest<'_>, value: u64) -> (kvm_regs, kvm_sregs) {
         let frame = Frame {
-            rip: self.frame.rip.wrapping_add(RDPMC.len() as u64),
+            rip: self.instruction.next_ip(),
             flags: self.frame.flags & !RFLAGS_RF,
             ..self.frame
         };
         let (rax, rdx) = (value & 0xFFFF_FFFF, value >> 32);
-        frame.undo(guest, kvm_regs { rax, rdx, ..self.registers })
+        frame.undo(&guest, kvm_regs { rax, rdx, ..self.registers }, guest.system())
     }
 }

@@ -50,10 +50,7 @@ pub(crate) fn parse(spec: &str) -> Result<Configuration, SpecError> {
     let (vendor, keys) = spec.split_once(':').unwrap_or((spec, ""));
     let mut keys = keys.split(',').filter(|key| !key.is_empty());
     let configuration = match vendor {
-        "none" => match keys.next() {
-            None => Configuration::Hidden(host_vendor()),
-            Some(key) => return Err(SpecError::Key(key.into())),
-        },
+        "none" => Configuration::Hidden(hidden(keys)?),
         "intel" => intel(keys)?,
         "amd" => amd(keys.next().unwrap_or_default(), keys)?,
         _ => return Err(SpecError::Vendor(vendor.into())),
@@ -62,7 +59,17 @@ pub(crate) fn parse(spec: &str) -> Result<Configuration, SpecError> {
     Ok(configuration)
 }
 
-/// Without a PMU the guest's processor is of the host's vendor.
+/// Without a PMU the guest's processor is of the vendor that is named, or of the host's.
+fn hidden<'a>(mut keys: impl Iterator<Item = &'a str>) -> Result<Vendor, SpecError> {
+    let vendor = match keys.next() {
+        None => host_vendor(),
+        Some("intel") => Vendor::Intel,
+        Some("amd") => Vendor::Amd,
+        Some(key) => return Err(SpecError::Key(key.into())),
+    };
+    keys.next().map_or(Ok(vendor), |key| Err(SpecError::Key(key.into())))
+}
+
 fn host_vendor() -> Vendor {
     match &Snapshot::capture(CpuIdReaderNative).vendor() {
         b"AuthenticAMD" | b"HygonGenuine" => Vendor::Amd,
@@ -165,6 +172,8 @@ mod tests {
             Ok(Configuration::Amd(AmdConfiguration::PerfMonV2 { counters: 5 }))
         );
         assert_eq!(parse("none"), Ok(Configuration::Hidden(host_vendor())));
+        assert_eq!(parse("none:intel"), Ok(Configuration::Hidden(Vendor::Intel)));
+        assert_eq!(parse("none:amd"), Ok(Configuration::Hidden(Vendor::Amd)));
         let odd = IntelConfiguration {
             general: 0b101,
             fixed: 0b11,
@@ -191,6 +200,7 @@ mod tests {
             ("", "`` is not none, intel or amd"),
             ("arm", "`arm` is not none, intel or amd"),
             ("none:gp=1", "no key `gp=1` here"),
+            ("none:amd,intel", "no key `intel` here"),
             ("amd", "`` is not legacy, core or v2"),
             ("amd:v3", "`v3` is not legacy, core or v2"),
             ("amd:core,counters=4", "no key `counters` here"),

@@ -64,6 +64,8 @@ struct Phase {
     pmis_other: u64,
     /// Interrupts that were lost because the guest's entry was masked.
     pmis_masked: u64,
+    /// Stops of which `--count step` could not tell what retired before them.
+    unreconciled: u64,
 }
 
 /// What happened, by phase.
@@ -108,6 +110,16 @@ impl Stats {
         }
     }
 
+    /// It is not known what happened before the guest stopped.
+    pub(crate) fn unreconciled(&mut self, phase: u8) {
+        self.phases.entry(phase).or_default().unreconciled += 1;
+    }
+
+    /// How often that was so.
+    pub(crate) fn all_unreconciled(&self) -> u64 {
+        self.phases.values().map(|phase| phase.unreconciled).sum()
+    }
+
     /// What happened on another processor.
     pub(crate) fn add(&mut self, other: Self) {
         for (number, theirs) in other.phases {
@@ -129,6 +141,7 @@ impl Stats {
             ours.pmis_fixed += theirs.pmis_fixed;
             ours.pmis_other += theirs.pmis_other;
             ours.pmis_masked += theirs.pmis_masked;
+            ours.unreconciled += theirs.unreconciled;
         }
     }
 }
@@ -162,6 +175,9 @@ impl fmt::Display for Stats {
             }
             if phase.faults != 0 {
                 row("#GP", &"", phase.faults)?;
+            }
+            if phase.unreconciled != 0 {
+                row("step", &"unreconciled", phase.unreconciled)?;
             }
         }
         Ok(())

@@ -7,7 +7,7 @@ use core::time::Duration;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-use guest::{exit, file, image, kvm, messages, run, vmm};
+use guest::{exit, file, image, kvm, messages, run, skipped, vmm};
 use iced_x86::code_asm::*;
 
 /// The monitor ended so with this kernel.
@@ -82,7 +82,7 @@ fn impossible_pmus() {
 
 #[test]
 fn what_does_not_fit_in_memory() {
-    if !kvm("what_does_not_fit_in_memory") {
+    if !kvm() {
         return;
     }
     let mut kernel = image(|a| exit(a, 0), &[]);
@@ -103,7 +103,7 @@ fn what_does_not_fit_in_memory() {
 
 #[test]
 fn guests_that_do_not_end_well() {
-    if !kvm("guests_that_do_not_end_well") {
+    if !kvm() {
         return;
     }
     let fault = image(|a| a.ud2(), &[]);
@@ -118,7 +118,7 @@ fn guests_that_do_not_end_well() {
     );
     let start = Instant::now();
     expect(&hang, "--timeout 1", 12, "the guest did not end within 1 s");
-    assert!(start.elapsed() < Duration::from_secs(5));
+    assert!(start.elapsed() < Duration::from_secs(60));
     let asleep = image(
         |a| {
             a.sti()?;
@@ -134,7 +134,7 @@ fn guests_that_do_not_end_well() {
 
 #[test]
 fn guests_that_end_well() {
-    if !kvm("guests_that_end_well") {
+    if !kvm() {
         return;
     }
     let exits = image(|a| exit(a, 0x10), &[]);
@@ -157,13 +157,13 @@ fn guests_that_end_well() {
 #[test]
 fn a_host_without_kvm() {
     if std::fs::OpenOptions::new().read(true).write(true).open("/dev/kvm").is_err() {
-        expect(&image(|a| exit(a, 0), &[]), "", 16, "/dev/kvm can not be opened");
+        expect(&image(|a| exit(a, 0), &[]), "", 16, "/dev/kvm cannot be opened");
     }
 }
 
 #[test]
 fn a_host_without_counters() {
-    if !kvm("a_host_without_counters") {
+    if !kvm() {
         return;
     }
     let output = run(&image(|a| exit(a, 0x10), &[]), "--count perf");
@@ -177,21 +177,20 @@ fn a_host_without_counters() {
 
 #[test]
 fn what_kvm_does_not_know() {
-    if !kvm("what_kvm_does_not_know") {
+    if !kvm() {
         return;
     }
     if !std::path::Path::new("/sys/module/kvm_pvm").exists() {
-        eprintln!("skipped: what_kvm_does_not_know: KVM knows every instruction but on kvm-pvm");
-        return;
+        return skipped("what_kvm_does_not_know", "KVM knows every instruction but on kvm-pvm");
     }
     let kernel = image(|a| a.addps(xmm0, xmm1), &[]);
-    expect(&kernel, "", 20, "KVM can not go on with the guest's processor 0");
+    expect(&kernel, "", 20, "KVM cannot go on with the guest's processor 0");
     expect(&kernel, "", 20, "instruction bytes [0f, 58, c1");
 }
 
 #[test]
 fn a_standard_output_that_nobody_reads() {
-    if !kvm("a_standard_output_that_nobody_reads") {
+    if !kvm() {
         return;
     }
     let talks = image(
@@ -214,7 +213,7 @@ fn a_standard_output_that_nobody_reads() {
         if let Some(status) = monitor.try_wait().unwrap() {
             break status;
         }
-        if begin.elapsed() > Duration::from_secs(20) {
+        if begin.elapsed() > Duration::from_secs(60) {
             monitor.kill().unwrap();
             panic!("the monitor waits for who reads");
         }

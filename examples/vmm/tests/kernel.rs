@@ -9,23 +9,24 @@ mod guest;
 use core::fmt;
 use std::ffi::OsString;
 use std::process::Command;
+use std::sync::Once;
 
-use guest::{kvm, messages};
+use guest::{kvm, messages, skipped};
 use serde_json::Value;
 
 const INTEL: &str = "intel:version=4,gp=8,fixed=3,width=48,full-width";
 const AMD: &str = "amd:v2,counters=6";
 
-/// The kernel's image, if this test can run; says if not.
-fn kernel(test: &str) -> Option<OsString> {
-    if !kvm(test) {
+/// The kernel's image, if these tests can run; says once if not.
+fn kernel() -> Option<OsString> {
+    static SAID: Once = Once::new();
+    if !kvm() {
         return None;
     }
     let kernel = std::env::var_os("PMU_KERNEL");
     if kernel.is_none() {
-        eprintln!(
-            "skipped: {test}: PMU_KERNEL names no kernel image (examples/kernel/run.sh build)"
-        );
+        let why = "PMU_KERNEL names no kernel image (examples/kernel/run.sh build)";
+        SAID.call_once(|| skipped("every test of `kernel`", why));
     }
     kernel
 }
@@ -85,7 +86,7 @@ const LOOPS: [(&str, u32, u32); 4] = [
 
 #[test]
 fn exact_counts_are_those_counted_by_hand() {
-    let Some(kernel) = kernel("exact_counts_are_those_counted_by_hand") else { return };
+    let Some(kernel) = kernel() else { return };
     let of = |source: &str, known: fn(&(&str, u32, u32)) -> u32| {
         LOOPS.map(|counted| format!("{source} {} {}", counted.0, known(&counted)))
     };
@@ -137,7 +138,7 @@ fn shares_are_known(kernel: &OsString, pmu: &str, sources: &[&str]) {
 /// Cycles, instructions and reference cycles, which `--count time` feeds.
 #[test]
 fn shares_on_intel_are_the_known_ones() {
-    let Some(kernel) = kernel("shares_on_intel_are_the_known_ones") else { return };
+    let Some(kernel) = kernel() else { return };
     let sources = [
         "ProfileUnhaltedCoreCycles",
         "ProfileInstructionRetired",
@@ -149,7 +150,7 @@ fn shares_on_intel_are_the_known_ones() {
 /// Instructions: the table of the AMD interface has no source for cycles.
 #[test]
 fn shares_on_amd_are_the_known_ones() {
-    let Some(kernel) = kernel("shares_on_amd_are_the_known_ones") else { return };
+    let Some(kernel) = kernel() else { return };
     shares_are_known(&kernel, AMD, &["ProfileFRRetiredx86Instructions"]);
 }
 
@@ -202,7 +203,7 @@ fn readme_row(name: &str) -> [Cost; 3] {
 /// The table is for four counters running, and the kernel runs as many, of however many there are.
 #[test]
 fn register_accesses_are_those_of_the_readme() {
-    let Some(kernel) = kernel("register_accesses_are_those_of_the_readme") else { return };
+    let Some(kernel) = kernel() else { return };
     for (pmu, words, row) in [
         ("intel:version=2,gp=4", "quick", "Intel, version 2 on"),
         ("intel:version=4,gp=8,fixed=3", "quick freeze", "Intel, version 4 on, freezing"),
@@ -220,7 +221,7 @@ fn register_accesses_are_those_of_the_readme() {
 
 #[test]
 fn without_a_pmu_time_remains() {
-    let Some(kernel) = kernel("without_a_pmu_time_remains") else { return };
+    let Some(kernel) = kernel() else { return };
     let run = Run::new(&kernel, "none", &["--append", "quick"]);
     let pmu = run.fields("pmu");
     assert_eq!(pmu[0][0], "none:", "{pmu:?}");

@@ -144,8 +144,9 @@ impl<H: Host> Source for Perf<H> {
         Ok(false)
     }
 
-    fn leave(&mut self, _: Guest<'_>, _: Stop, happened: &mut Feed) -> Result<(), Error> {
-        self.collect(happened).map_err(Error::NoCounters)
+    fn leave(&mut self, _: Guest<'_>, _: Stop, happened: &mut Feed) -> Result<bool, Error> {
+        self.collect(happened).map_err(Error::NoCounters)?;
+        Ok(true)
     }
 
     fn due(&self, pmu: &VirtualPmu) -> Option<Duration> {

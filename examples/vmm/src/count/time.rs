@@ -78,14 +78,10 @@ impl Source for Time {
 
     /// The guest's privilege is that at which it stopped, for all of the time: where a PMI is due at
     /// regular intervals, that is a sample.
-    fn leave(&mut self, guest: Guest<'_>, _: Stop, happened: &mut Feed) -> Result<(), Error> {
+    fn leave(&mut self, guest: Guest<'_>, _: Stop, happened: &mut Feed) -> Result<bool, Error> {
         self.ran += thread_time().saturating_sub(self.entered);
-        let privilege = match guest::privilege_level(&guest.system()) {
-            0 => Privilege::Kernel,
-            _ => Privilege::User,
-        };
-        self.count(privilege, happened);
-        Ok(())
+        self.count(guest::privilege(&guest.system()), happened);
+        Ok(true)
     }
 
     fn due(&self, pmu: &VirtualPmu) -> Option<Duration> {
@@ -97,7 +93,7 @@ impl Source for Time {
 fn thread_time() -> Duration {
     // SAFETY: plain data, for which zero is a valid value of every field.
     let mut time: libc::timespec = unsafe { zeroed() };
-    // SAFETY: the pointer is valid for the call. The clock exists on every Linux, so it can not fail.
+    // SAFETY: the pointer is valid for the call. The clock exists on every Linux, so it cannot fail.
     unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };
     Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs() as u32)
 }

@@ -1,21 +1,42 @@
 //! Small guests: multiboot images that a test assembles, and runs in the monitor.
 #![allow(dead_code, reason = "no test needs all of it")]
 
+pub(crate) mod counted;
+
 use core::sync::atomic::{AtomicUsize, Ordering};
 use std::fs;
+use std::io::{self, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::{Command, Output};
+use std::sync::Once;
 
 use iced_x86::IcedError;
 use iced_x86::code_asm::*;
 
+/// What assembling comes to.
+pub(crate) type Assembled = Result<(), IcedError>;
 /// What assembles part of a guest.
-pub(crate) type Code = fn(&mut CodeAssembler) -> Result<(), IcedError>;
+pub(crate) type Code = fn(&mut CodeAssembler) -> Assembled;
 
 pub(crate) const COM1: u32 = 0x3F8;
 pub(crate) const DEBUG_EXIT: u32 = 0xF4;
 pub(crate) const MARK: u32 = 0xE8;
+// SDM vol. 4: IA32_PERFEVTSELx, IA32_PMCx and IA32_PERF_GLOBAL_CTRL; APM vol. 2: PerfEvtSel0 and PerfCtr0
+// at the legacy addresses.
+pub(crate) const SELECT_0: u32 = 0x186;
+pub(crate) const COUNTER_0: u32 = 0xC1;
+pub(crate) const GLOBAL_CONTROL: u32 = 0x38F;
+pub(crate) const AMD_SELECT_0: u32 = 0xC001_0000;
+pub(crate) const AMD_COUNTER_0: u32 = 0xC001_0004;
+// Of an event select: enable (22), OS (17), user (16).
+pub(crate) const USER: u64 = 1 << 22 | 1 << 16;
+pub(crate) const KERNEL: u64 = 1 << 22 | 1 << 17;
+pub(crate) const ALL: u64 = USER | KERNEL;
+/// The local APIC's performance entry, and its delivery mode for an NMI.
+pub(crate) const LVTPC: u64 = 0xFEE0_0340;
+pub(crate) const NMI: u32 = 4 << 8;
+
 /// Selectors: code and data of ring 0 and of ring 3, and the task.
 pub(crate) const KERNEL_CODE: u64 = 0x08;
 pub(crate) const KERNEL_DATA: u64 = 0x10;
@@ -43,7 +64,10 @@ const START_64: u64 = BASE + 0xC0;
 
 /// The image of a kernel that runs `main` in 64-bit mode in ring 0, without interrupts. Each vector
 /// has a handler from `handlers`, or none: then it is a triple fault.
-pub(crate) fn image(main: Code, handlers: &[(u8, Code)]) -> Vec<u8> {
+pub(crate) fn image(
+    main: impl FnOnce(&mut CodeAssembler) -> Assembled,
+    handlers: &[(u8, Code)],
+) -> Vec<u8> {
     let mut memory = vec![0; (END - BASE) as usize];
     let mut put = |address: u64, bytes: &[u8]| {
         let place = (address - BASE) as usize;
@@ -132,7 +156,11 @@ fn start() -> Vec<u8> {
     bytes
 }
 
-fn assemble(bitness: u32, address: u64, code: Code) -> Vec<u8> {
+fn assemble(
+    bitness: u32,
+    address: u64,
+    code: impl FnOnce(&mut CodeAssembler) -> Assembled,
+) -> Vec<u8> {
     let mut assembler = CodeAssembler::new(bitness).unwrap();
     code(&mut assembler).unwrap();
     assembler.assemble(address).unwrap()
@@ -235,18 +263,39 @@ pub(crate) fn run(image: &[u8], arguments: &str) -> Output {
     output
 }
 
+/// The guest printed these numbers and ended well.
+pub(crate) fn expect(kernel: &[u8], arguments: &str, expected: &[u64]) {
+    let output = run(kernel, arguments);
+    assert_eq!(output.status.code(), Some(33), "{}", messages(&output));
+    assert_eq!(numbers(&output), expected, "{arguments}");
+}
+
+/// What `--stats=json` told.
+pub(crate) fn stats(output: &Output) -> serde_json::Value {
+    let messages = messages(output);
+    let json = messages.lines().find(|line| line.starts_with('{')).unwrap();
+    serde_json::from_str(json).unwrap()
+}
+
 /// What the monitor said.
 pub(crate) fn messages(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// Whether there is a KVM; says if not.
-pub(crate) fn kvm(test: &str) -> bool {
-    let there = fs::OpenOptions::new().read(true).write(true).open("/dev/kvm").is_ok();
-    if !there {
-        eprintln!("skipped: {test}: /dev/kvm cannot be opened");
+/// Whether there is a KVM; says once if not.
+pub(crate) fn kvm() -> bool {
+    static SAID: Once = Once::new();
+    let opened = fs::OpenOptions::new().read(true).write(true).open("/dev/kvm");
+    if let Err(error) = &opened {
+        let which = format!("every test of `{}` that runs a guest", env!("CARGO_CRATE_NAME"));
+        SAID.call_once(|| skipped(&which, &format!("/dev/kvm cannot be opened: {error}")));
     }
-    there
+    opened.is_ok()
+}
+
+/// Says in a line what is skipped. Not by `eprintln`, whose output the test harness holds back.
+pub(crate) fn skipped(what: &str, why: &str) {
+    let _ = io::stderr().write_all(format!("skipped: {what}: {why}\n").as_bytes());
 }
 
 pub(crate) fn wrmsr(a: &mut CodeAssembler, address: u32, value: u64) -> Result<(), IcedError> {
@@ -272,6 +321,13 @@ pub(crate) fn print(a: &mut CodeAssembler) -> Result<(), IcedError> {
         a.shr(rax, 8)?;
     }
     Ok(())
+}
+
+/// The counter's value, printed.
+pub(crate) fn print_counter(a: &mut CodeAssembler, address: u32) -> Result<(), IcedError> {
+    a.mov(ecx, address)?;
+    a.rdmsr()?;
+    print(a)
 }
 
 /// The numbers that a guest printed.

@@ -1,0 +1,225 @@
+//! `--count step` of guests that are interrupted, at whatever instruction that is.
+#![cfg(all(target_os = "linux", target_arch = "x86_64"))]
+
+mod guest;
+
+use guest::counted::{
+    AROUND, INSTRUCTIONS, INTEL, INTERRUPTS, count_down, counted, ended, expect_counted, fences,
+    interrupt_returns, strings,
+};
+use guest::{
+    ALL, Assembled, COUNTER_0, Code, KERNEL, LVTPC, NMI, SELECT_0, USER, USER_CODE, USER_DATA,
+    USER_STACK, exit, image, kvm, numbers, print, print_counter, wrmsr,
+};
+use iced_x86::code_asm::*;
+
+/// Five turns of three instructions: 16 instructions. The processor waits for an interrupt each time.
+fn halts(a: &mut CodeAssembler) -> Assembled {
+    let mut again = a.create_label();
+    a.mov(r12d, 5)?;
+    a.set_label(&mut again)?;
+    a.hlt()?;
+    a.dec(r12d)?;
+    a.jne(again)
+}
+
+/// The local APIC's timer interrupts each millisecond, at vector 0x41.
+fn start_timer(a: &mut CodeAssembler) -> Assembled {
+    a.mov(dword_ptr(INTERRUPTS), 0)?;
+    // Spurious-interrupt vector, divisor 1, periodic timer, initial count.
+    for (register, value) in
+        [(0xF0, 0x1FF), (0x3E0, 0b1011), (0x320, 1 << 17 | 0x41), (0x380, 1_000_000)]
+    {
+        a.mov(rax, 0xFEE0_0000_u64 + register)?;
+        a.mov(dword_ptr(rax), value)?;
+    }
+    Ok(())
+}
+
+/// The handler: six instructions.
+const COUNT_INTERRUPT: (u8, Code) = (0x41, |a| {
+    a.inc(dword_ptr(INTERRUPTS))?;
+    a.push(rax)?;
+    a.mov(rax, 0xFEE0_00B0_u64)?;
+    a.mov(dword_ptr(rax), 0)?;
+    a.pop(rax)?;
+    a.iretq()
+});
+
+fn print_interrupts(a: &mut CodeAssembler) -> Assembled {
+    a.mov(eax, dword_ptr(INTERRUPTS))?;
+    a.xor(edx, edx)?;
+    print(a)
+}
+
+#[test]
+fn interrupts_at_any_instruction_leave_the_count_exact() {
+    if !kvm() {
+        return;
+    }
+    let bodies: [(Code, u64); 4] =
+        [(fences, 553), (strings, 171), (interrupt_returns, 901), (halts, 16)];
+    for (body, instructions) in bodies {
+        let kernel = image(
+            |a| {
+                start_timer(a)?;
+                counted(a, ALL | INSTRUCTIONS, |a| {
+                    a.sti()?;
+                    for _ in 0..10 {
+                        body(a)?;
+                    }
+                    a.cli()
+                })?;
+                print_interrupts(a)?;
+                exit(a, 0x10)
+            },
+            &[COUNT_INTERRUPT],
+        );
+        let output = ended(&kernel, INTEL);
+        let [counted, interrupts] = numbers(&output)[..] else { panic!() };
+        assert!(interrupts > 0);
+        let expected = 2 + 10 * instructions + AROUND + 6 * interrupts;
+        expect_counted(&output, &[counted], &[expected]);
+    }
+}
+
+/// Ring 3 executes what it executes, and ring 0 the handlers.
+#[test]
+fn interrupts_of_ring_3_leave_both_counts_exact() {
+    if !kvm() {
+        return;
+    }
+    let kernel = image(
+        |a| {
+            let mut user = a.create_label();
+            start_timer(a)?;
+            wrmsr(a, SELECT_0, USER | INSTRUCTIONS)?;
+            wrmsr(a, SELECT_0 + 1, KERNEL | INSTRUCTIONS)?;
+            a.push(USER_DATA as i32)?;
+            a.push(USER_STACK as i32)?;
+            // IF.
+            a.push(0x0202)?;
+            a.push(USER_CODE as i32)?;
+            a.lea(rax, ptr(user))?;
+            a.push(rax)?;
+            a.iretq()?;
+            a.set_label(&mut user)?;
+            for _ in 0..2 {
+                count_down(a)?;
+            }
+            a.ud2()
+        },
+        &[
+            (6, |a| {
+                wrmsr(a, SELECT_0 + 1, 0)?;
+                print_counter(a, COUNTER_0)?;
+                print_counter(a, COUNTER_0 + 1)?;
+                print_interrupts(a)?;
+                exit(a, 0x10)
+            }),
+            (1, |a| exit(a, 1)),
+            COUNT_INTERRUPT,
+        ],
+    );
+    let output = ended(&kernel, INTEL);
+    let [user, kernel, interrupts] = numbers(&output)[..] else { panic!() };
+    assert!(interrupts > 0);
+    // In ring 0: WRMSR, seven into ring 3, three MOVs of the handler.
+    expect_counted(&output, &[user, kernel], &[2 * 2001, 1 + 7 + 3 + 6 * interrupts]);
+}
+
+/// Counter 0 interrupts each 25 instructions, by an NMI whose handler has 14. Counter 1 counts all.
+#[test]
+fn performance_interrupts_at_any_instruction_leave_the_count_exact() {
+    if !kvm() {
+        return;
+    }
+    const PERIOD: u64 = 25;
+    const INTERRUPT: u64 = 1 << 20;
+    let kernel = image(
+        |a| {
+            a.mov(dword_ptr(INTERRUPTS), 0)?;
+            a.mov(rax, 0xFEE0_00F0_u64)?;
+            a.mov(dword_ptr(rax), 0x1FF)?;
+            a.mov(rax, LVTPC)?;
+            a.mov(dword_ptr(rax), NMI)?;
+            wrmsr(a, COUNTER_0, PERIOD.wrapping_neg())?;
+            wrmsr(a, COUNTER_0 + 1, 0)?;
+            wrmsr(a, SELECT_0 + 1, ALL | INSTRUCTIONS)?;
+            wrmsr(a, SELECT_0, ALL | INSTRUCTIONS | INTERRUPT)?;
+            fences(a)?;
+            interrupt_returns(a)?;
+            wrmsr(a, SELECT_0, 0)?;
+            wrmsr(a, SELECT_0 + 1, 0)?;
+            print_counter(a, COUNTER_0 + 1)?;
+            a.mov(eax, dword_ptr(INTERRUPTS))?;
+            a.xor(edx, edx)?;
+            print(a)?;
+            exit(a, 0x10)
+        },
+        &[(2, |a| {
+            a.push(rax)?;
+            a.push(rcx)?;
+            a.push(rdx)?;
+            a.inc(dword_ptr(INTERRUPTS))?;
+            wrmsr(a, COUNTER_0, 25u64.wrapping_neg())?;
+            a.mov(rax, LVTPC)?;
+            a.mov(dword_ptr(rax), NMI)?;
+            a.pop(rdx)?;
+            a.pop(rcx)?;
+            a.pop(rax)?;
+            a.iretq()
+        })],
+    );
+    let output = ended(&kernel, INTEL);
+    let [counted, interrupts] = numbers(&output)[..] else { panic!() };
+    assert!(interrupts > 50, "{interrupts} interrupts");
+    // Starting and stopping counter 0 is four instructions each.
+    let expected = 4 + 553 + 901 + 4 + AROUND + 14 * interrupts;
+    expect_counted(&output, &[counted], &[expected]);
+}
+
+/// An NMI comes just before an IRET to ring 3, and its handler stops the last counter. The IRET was to be
+/// stepped, and is not.
+#[test]
+fn a_step_that_is_not_to_be_any_more_leaves_no_trap_to_the_guest() {
+    if !kvm() {
+        return;
+    }
+    let kernel = image(
+        |a| {
+            let mut user = a.create_label();
+            a.mov(rax, 0xFEE0_00F0_u64)?;
+            a.mov(dword_ptr(rax), 0x1FF)?;
+            a.mov(rax, LVTPC)?;
+            a.mov(dword_ptr(rax), NMI)?;
+            // The WRMSR that starts, and the six up to IRET.
+            wrmsr(a, COUNTER_0, 7u64.wrapping_neg())?;
+            wrmsr(a, SELECT_0, ALL | INSTRUCTIONS | 1 << 20)?;
+            a.push(USER_DATA as i32)?;
+            a.push(USER_STACK as i32)?;
+            a.push(0x0002)?;
+            a.push(USER_CODE as i32)?;
+            a.lea(rax, ptr(user))?;
+            a.push(rax)?;
+            a.iretq()?;
+            a.set_label(&mut user)?;
+            count_down(a)?;
+            a.ud2()
+        },
+        &[
+            (2, |a| {
+                wrmsr(a, SELECT_0, 0)?;
+                a.iretq()
+            }),
+            (1, |a| exit(a, 1)),
+            (6, |a| {
+                print_counter(a, COUNTER_0)?;
+                exit(a, 0x10)
+            }),
+        ],
+    );
+    // It overflowed, and then three MOVs were counted: of the handler.
+    let output = ended(&kernel, INTEL);
+    expect_counted(&output, &numbers(&output), &[3]);
+}
