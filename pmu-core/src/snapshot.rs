@@ -65,7 +65,9 @@ impl Snapshot {
     pub fn capture(reader: impl CpuIdReader) -> Self {
         let basic = reader.cpuid2(0, 0).eax;
         let extended = reader.cpuid2(0x8000_0000, 0).eax;
-        let hypervisor = if basic >= 1 && reader.cpuid2(1, 0).ecx >> 31 != 0 {
+        // A range that is absent may answer with another range's values.
+        let exists = |leaf: u32, last: u32| leaf == 0 || leaf <= last && leaf >> 28 == last >> 28;
+        let hypervisor = if exists(1, basic) && reader.cpuid2(1, 0).ecx >> 31 != 0 {
             // Hypervisors that answer 0 here have the signature leaf and no more.
             reader.cpuid2(0x4000_0000, 0).eax.max(0x4000_0000)
         } else {
@@ -77,9 +79,7 @@ impl Snapshot {
                 4 => hypervisor,
                 _ => extended,
             };
-            // A range that is absent may answer with another range's values.
-            let exists = leaf == 0 || leaf <= last && leaf >> 28 == last >> 28;
-            if exists { reader.cpuid2(leaf, subleaf) } else { NOTHING }
+            if exists(leaf, last) { reader.cpuid2(leaf, subleaf) } else { NOTHING }
         });
         Self { leaves }
     }
@@ -218,6 +218,19 @@ mod tests {
         assert_eq!(snapshot.leaf(0x8000_0001, 0), NOTHING);
         assert_eq!(snapshot.leaf(0x4000_0000, 0), NOTHING);
         assert!(!snapshot.has_long_mode());
+    }
+
+    #[test]
+    fn without_leaf_1_there_is_no_hypervisor() {
+        // The last basic leaf is in no range, so leaf 1 is not there, whatever is answered to it.
+        let snapshot = Snapshot::capture(|leaf: u32, _: u32| match leaf {
+            0 => result(0x1000_0000, 0, 0, 0),
+            1 => result(0, 0, 1 << 31, 0),
+            0x4000_0000 => result(0x4000_0003, 1, 2, 3),
+            _ => NOTHING,
+        });
+        assert!(!snapshot.has_hypervisor());
+        assert_eq!(snapshot.leaf(0x4000_0000, 0), NOTHING);
     }
 
     #[test]

@@ -19,9 +19,10 @@ impl Kallsyms {
         Self::parse(&std::fs::read_to_string("/proc/kallsyms").ok()?)
     }
 
-    /// Lines such as `ffffffff81000000 T _stext`; hidden addresses are zeros. Symbols of modules have
-    /// a fourth column.
-    fn parse(text: &str) -> Option<Self> {
+    /// The kernel with these symbols, in lines such as `ffffffff81000000 T _stext`; `None` if a line is
+    /// none, or no function is shown. Hidden addresses are zeros. Symbols of modules have a fourth
+    /// column.
+    pub fn parse(text: &str) -> Option<Self> {
         let (mut start, mut end) = (0, 0);
         let mut functions = Vec::new();
         for line in text.lines() {

@@ -42,7 +42,8 @@ impl Mapping {
 
 /// The executable mappings in the text of `/proc/PID/maps` (proc(5)). A line that is none is skipped.
 pub fn executable(maps: &str) -> Vec<Mapping> {
-    maps.lines().filter_map(parse).filter(|(x, _)| *x).map(|(_, mapping)| mapping).collect()
+    // Not `lines`: a path may end in a carriage return.
+    maps.split('\n').filter_map(parse).filter(|(x, _)| *x).map(|(_, mapping)| mapping).collect()
 }
 
 /// A line such as `55d0-55e0 r-xp 00001000 fe:01 1234    /usr/bin/true`: whether it is executable,
@@ -62,6 +63,12 @@ fn parse(line: &str) -> Option<(bool, Mapping)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_path_keeps_a_carriage_return_at_its_end() {
+        let mappings = executable("1000-2000 r-xp 00000000 fe:00 131    /opt/tool\r\n");
+        assert_eq!(mappings[0].path, PathBuf::from("/opt/tool\r"));
+    }
 
     #[test]
     fn executable_lines_become_mappings_and_paths_keep_their_blanks() {

@@ -49,7 +49,9 @@ impl Symbols {
     /// The source line at an offset in a file, where the file tells.
     pub fn line(&mut self, path: &Path, file_offset: u64) -> Option<String> {
         let file = self.file(path)?;
-        let mut frames = file.loader()?.find_frames(file.address(file_offset)?).ok()?;
+        // The last address is in no unit, and addr2line would look behind it.
+        let address = file.address(file_offset).filter(|address| *address != u64::MAX)?;
+        let mut frames = file.loader()?.find_frames(address).ok()?;
         // The last frame is the function's own; those before it were inlined into it.
         let mut own = None;
         while let Ok(Some(frame)) = frames.next() {
@@ -128,7 +130,7 @@ impl File {
                     // section's end.
                     0 => {
                         let section = file.section_by_index(symbol.section_index()?).ok()?;
-                        (section.address() + section.size()).checked_sub(address)?
+                        section.address().saturating_add(section.size()).checked_sub(address)?
                     }
                     size => size,
                 };
@@ -144,10 +146,11 @@ impl File {
 
     /// The address in the file's own address space.
     fn address(&self, file_offset: u64) -> Option<u64> {
-        self.segments.iter().find_map(|segment| {
+        let (segment, distance) = self.segments.iter().find_map(|segment| {
             let distance = file_offset.checked_sub(segment.file_offset)?;
-            (distance < segment.file_size).then(|| segment.address.wrapping_add(distance))
-        })
+            (distance < segment.file_size).then_some((segment, distance))
+        })?;
+        segment.address.checked_add(distance)
     }
 
     fn function(&self, address: u64) -> Option<Function> {

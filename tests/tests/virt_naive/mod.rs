@@ -183,7 +183,25 @@ impl Naive {
             (Vendor::Intel, 0x390) => from(2, Kind::Clear),
             (Vendor::Intel, 0x391) => from(4, Kind::Set),
             (Vendor::Intel, 0x392) => from(4, Kind::InUse),
-            (Vendor::Intel, 0x329 | 0x3F1 | 0x600) => Kind::Absent,
+            // Off-core response, LBRs, PERF_METRICS, PEBS, the DS area, and version 6's registers.
+            (
+                Vendor::Intel,
+                0x1A6..0x1A8
+                | 0x1C8..0x1CA
+                | 0x329
+                | 0x3F1..0x3F8
+                | 0x600
+                | 0x680..0x6A0
+                | 0x6C0..0x6E0
+                | 0xDC0..0xDE0
+                | 0x1200..0x1220
+                | 0x1309..0x1311
+                | 0x14C1..0x14C9
+                | 0x14CE..0x14D0
+                | 0x1500..0x1520
+                | 0x1600..0x1620
+                | 0x1900..0x19C0,
+            ) => Kind::Absent,
             (Vendor::Amd, 0xC001_0000..0xC001_0004) => counter(address - 0xC001_0000, Kind::Select),
             (Vendor::Amd, 0xC001_0004..0xC001_0008) => {
                 counter(address - 0xC001_0004, Kind::Counter)
@@ -201,7 +219,16 @@ impl Naive {
             (Vendor::Amd, 0xC000_0301) => Kind::Control,
             (Vendor::Amd, 0xC000_0302) => Kind::Clear,
             (Vendor::Amd, 0xC000_0303) => Kind::Set,
-            (Vendor::Amd, 0xC001_1030) => Kind::Absent,
+            // Instructions retired, LBRs, the counters of caches and memory, sampled branches, IBS.
+            (
+                Vendor::Amd,
+                0xC000_00E9
+                | 0xC000_010E..0xC000_0110
+                | 0xC001_0230..0xC001_0250
+                | 0xC001_0300..0xC001_0320
+                | 0xC001_0800..0xC001_0820
+                | 0xC001_1030..0xC001_1040,
+            ) => Kind::Absent,
             _ => Kind::Foreign,
         }
     }

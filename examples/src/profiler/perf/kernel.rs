@@ -159,7 +159,7 @@ const MMAP_DATA: u16 = 1 << 13;
 ///
 /// (The crate's own parsing of a whole record drops the header's flags, and the time of what is no
 /// sample.)
-fn parse(kind: u32, flags: u16, body: &[u8], config: ParseConfig<Native>) -> Option<Record> {
+pub fn parse(kind: u32, flags: u16, body: &[u8], config: ParseConfig<Native>) -> Option<Record> {
     let size = (HEADER_BYTES + body.len()) as u16;
     let mut bytes = Vec::with_capacity(size.into());
     bytes.extend_from_slice(&kind.to_ne_bytes());

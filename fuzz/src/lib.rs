@@ -1,0 +1,104 @@
+//! The bodies of the fuzz targets: each takes any bytes, and panics where something is not as it must be.
+//!
+//! cargo-fuzz runs them on what it makes up; the test below, on the inputs that are kept in `seeds`.
+
+pub mod control_area;
+pub mod cpuid_claim;
+pub mod cpuid_dump;
+pub mod input;
+pub mod kprofile_layout;
+pub mod kprofile_walk;
+pub mod profile_kallsyms;
+pub mod profile_maps;
+pub mod profile_records;
+pub mod profile_symbols;
+pub mod source_list;
+pub mod trace_record;
+pub mod virt_filter;
+pub mod virt_model;
+pub mod virt_pmi;
+pub mod virt_state;
+pub mod vmm_image;
+
+/// What of the monitor takes bytes from elsewhere. It is a program, and no library.
+#[path = "../../examples/vmm/src"]
+#[allow(dead_code, reason = "each target uses its part")]
+mod vmm {
+    pub(crate) mod boot;
+}
+
+/// The body of a target.
+pub type Target = fn(&[u8]);
+
+/// The targets by name.
+pub const TARGETS: [(&str, Target); 16] = [
+    ("control_area", control_area::run),
+    ("cpuid_claim", cpuid_claim::run),
+    ("cpuid_dump", cpuid_dump::run),
+    ("kprofile_layout", kprofile_layout::run),
+    ("kprofile_walk", kprofile_walk::run),
+    ("profile_kallsyms", profile_kallsyms::run),
+    ("profile_maps", profile_maps::run),
+    ("profile_records", profile_records::run),
+    ("profile_symbols", profile_symbols::run),
+    ("source_list", source_list::run),
+    ("trace_record", trace_record::run),
+    ("virt_filter", virt_filter::run),
+    ("virt_model", virt_model::run),
+    ("virt_pmi", virt_pmi::run),
+    ("virt_state", virt_state::run),
+    ("vmm_image", vmm_image::run),
+];
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::fs;
+    use std::path::{Path, PathBuf};
+
+    use super::*;
+
+    /// How many changes are made to an input, at most.
+    const CHANGES: usize = 48;
+
+    fn files(folder: &str) -> Vec<PathBuf> {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
+        let entries = fs::read_dir(&folder).unwrap_or_else(|error| panic!("{folder:?}: {error}"));
+        entries.map(|entry| entry.unwrap().path()).collect()
+    }
+
+    #[test]
+    fn every_target_has_its_program_and_kept_inputs() {
+        let names = |paths: Vec<PathBuf>| {
+            let stem = |path: &PathBuf| path.file_stem().unwrap().to_str().unwrap().to_owned();
+            paths.iter().map(stem).collect::<BTreeSet<_>>()
+        };
+        let targets: BTreeSet<_> = TARGETS.iter().map(|(name, _)| (*name).to_owned()).collect();
+        assert_eq!(names(files("fuzz_targets")), targets);
+        assert_eq!(names(files("seeds")), targets);
+        for target in targets {
+            assert!(!files(&format!("seeds/{target}")).is_empty(), "{target}");
+        }
+    }
+
+    /// As it is, cut off, and with a byte changed, at places all over it.
+    #[test]
+    fn every_kept_input_keeps_its_promises() {
+        for (name, run) in TARGETS {
+            for path in files(&format!("seeds/{name}")) {
+                // Shown where something fails.
+                println!("{}", path.display());
+                let bytes = fs::read(&path).unwrap();
+                run(&bytes);
+                for place in (0..bytes.len()).step_by(bytes.len().div_ceil(CHANGES).max(1)) {
+                    println!("cut off at {place}");
+                    run(&bytes[..place]);
+                    let mut changed = bytes.clone();
+                    changed[place] ^= 1 << (place % 8);
+                    println!("changed at {place}");
+                    run(&changed);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! Records of perf events: arbitrary ones, and such as perf_event_open(2) lays out.
+//!
+//! The bytes: which kind of record, a header's flags, how many bytes are cut off its end; then its
+//! fields, or after an unknown kind a whole body.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::sync::LazyLock;
+
+use perf_event::data::endian::Native;
+use perf_event::data::parse::ParseConfig;
+use perf_event::events::Software;
+use perf_event::{Builder, SampleFlag};
+use pmu_examples::profiler::maps::Mapping;
+use pmu_examples::profiler::perf::kernel::parse;
+use pmu_examples::profiler::perf::{Record, Sample, What};
+
+use crate::input::Input;
+
+/// What the profiler asks for in each sample, and behind each other record.
+static CONFIG: LazyLock<ParseConfig<Native>> = LazyLock::new(|| {
+    let mut builder = Builder::new(Software::TASK_CLOCK);
+    let fields = SampleFlag::IP | SampleFlag::TID | SampleFlag::TIME | SampleFlag::CPU;
+    ParseConfig::from(*builder.sample(fields).sample_id_all(true).attrs())
+});
+
+/// The header's kind and flags, the body, and what the profiler is to make of it.
+struct Laid {
+    kind: u32,
+    flags: u16,
+    body: Vec<u8>,
+    meant: Option<Record>,
+}
+
+/// A path: as many bytes as said, none of them zero.
+fn path<'b>(input: &mut Input<'b>) -> &'b [u8] {
+    let length = input.u8().into();
+    let bytes = input.bytes(length);
+    let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
+    &bytes[..end]
+}
+
+/// Text in a record ends in zeros, up to a multiple of eight bytes.
+fn padded(text: &[u8]) -> Vec<u8> {
+    let mut bytes = text.to_vec();
+    bytes.resize((text.len() + 1).next_multiple_of(8), 0);
+    bytes
+}
+
+/// perf_event_open(2), "MMAP layout", `PERF_RECORD_MMAP2` (10), `_COMM` (3), `_FORK` (7), `_EXIT` (4),
+/// `_LOST` (2), `_LOST_SAMPLES` (13), `_THROTTLE` (5) and `_SAMPLE` (9).
+fn laid(which: u8, flags: u16, input: &mut Input<'_>) -> Laid {
+    let (process, thread, time) = (input.u32(), input.u32(), input.u64());
+    let processor = input.u32();
+    let both = u64::from(process) | u64::from(thread) << 32;
+    let words =
+        |words: &[u64]| words.iter().flat_map(|word| word.to_ne_bytes()).collect::<Vec<_>>();
+    let at = |what| Some(Record { time, what });
+    let (kind, mut body, meant) = match which {
+        0 => {
+            let pc = input.u64();
+            let kernel = flags & 7 == 1;
+            let known = u16::try_from(processor).ok();
+            let sample = |processor| Sample { process, thread, processor, pc, kernel };
+            let body = words(&[pc, both, time, processor.into()]);
+            // No trailer: a sample tells it in its fields.
+            let meant = known.and_then(|processor| at(What::Sample(sample(processor))));
+            return Laid { kind: 9, flags, body, meant };
+        }
+        1 => {
+            let (start, size, file_offset) = (input.u64(), input.u64(), input.u64());
+            let name = path(input);
+            let body =
+                [words(&[both, start, size, file_offset, 0, 0, 0, 0]), padded(name)].concat();
+            let path = OsStr::from_bytes(name).into();
+            let mapping = Mapping { start, size, file_offset, path };
+            let data = flags >> 13 & 1 != 0;
+            (10, body, (!data).then_some(What::Map { process, mapping }))
+        }
+        2 => {
+            let body = [words(&[both]), padded(path(input))].concat();
+            (3, body, (flags >> 13 & 1 != 0).then_some(What::Exec { process }))
+        }
+        3 | 4 => {
+            let parent = input.u32();
+            let body = words(&[u64::from(process) | u64::from(parent) << 32, both, time]);
+            let fork = which == 3;
+            let what = if fork { What::Fork { process, parent } } else { What::Exit { process } };
+            (if fork { 7 } else { 4 }, body, Some(what))
+        }
+        5 => {
+            let lost = input.u64();
+            (2, words(&[1, lost]), Some(What::Lost(lost)))
+        }
+        6 => {
+            let lost = input.u64();
+            (13, words(&[lost]), Some(What::Lost(lost)))
+        }
+        _ => (5, words(&[time, 1, 1]), Some(What::Throttled)),
+    };
+    body.extend(words(&[both, time, processor.into()]));
+    Laid { kind, flags, body, meant: meant.and_then(at) }
+}
+
+/// See the module.
+pub fn run(bytes: &[u8]) {
+    let mut input = Input::new(bytes);
+    let (which, flags, cut) = (input.u8(), input.u16(), usize::from(input.u8()));
+    if which >= 8 {
+        let (kind, body) = (input.u32(), input.rest());
+        // A record's length has 16 bits, and counts its header.
+        let body = &body[..body.len().min(0xFFF0)];
+        let record = parse(kind, flags, body, CONFIG.clone());
+        if let Some(Record { what: What::Map { mapping, .. }, .. }) = &record {
+            assert!(!mapping.path.as_os_str().as_bytes().contains(&0));
+        }
+        return;
+    }
+    let Laid { kind, flags, mut body, meant } = laid(which, flags, &mut input);
+    assert_eq!(parse(kind, flags, &body, CONFIG.clone()), meant);
+    // What is cut off is refused, or misread: it is the kernel's, which cuts nothing off.
+    body.truncate(body.len().saturating_sub(cut));
+    let _ = parse(kind, flags, &body, CONFIG.clone());
+}

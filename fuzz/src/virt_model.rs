@@ -1,0 +1,18 @@
+//! The programs of the property tests, on the model and on the naive one, with the model saved and
+//! restored between any two steps.
+
+use crate::input::Input;
+
+#[path = "../../tests/tests/virt_naive/mod.rs"]
+mod naive;
+
+/// Four words of a configuration; then steps, four words each.
+pub fn run(bytes: &[u8]) {
+    let mut input = Input::new(bytes);
+    let words = [(); 4].map(|()| input.u8());
+    let mut program = Vec::new();
+    while !input.is_empty() {
+        program.push((input.u8(), input.u8(), input.u32(), input.u64()));
+    }
+    naive::run(naive::configuration(words), &program, true);
+}

@@ -1,0 +1,180 @@
+//! What errors say to a person: what is wrong, and with what.
+
+use core::error::Error;
+
+use pmu_core::{
+    DumpError, InterfaceError, IntervalError, IntervalLimits, KProfileSource, MsrErrorKind,
+    MsrFault, MsrOperation, NoInterface, NotASource, ProcessorNumber, TimerUnavailable,
+};
+use pmu_intel::debug_store::ControlAreaError;
+use pmu_kprofile::bucket::BucketSizeError;
+use pmu_kprofile::layout::LayoutError;
+use pmu_kprofile::trace::{RecordError, TraceError};
+use pmu_kprofile::walk::WalkError;
+use pmu_kprofile::{
+    CreateError, PointerWidth, ProfileError, Rules, SourceListError, WindowsVersion,
+};
+use pmu_virt::{ConfigurationError, FilterError, StateError, TooManyEvents};
+
+const SOURCE: KProfileSource = KProfileSource::TOTAL_CYCLES;
+const FAULT: MsrFault = MsrFault {
+    operation: MsrOperation::Write,
+    register: 0x186,
+    kind: MsrErrorKind::GeneralProtection,
+};
+const PROCESSOR: ProcessorNumber = ProcessorNumber { group: 2, number: 17 };
+
+/// Each has a text of its own, a line without a capital or a full stop around it, that has the words.
+#[track_caller]
+fn say(errors: &[(&dyn Error, &[&str])]) {
+    let mut texts = Vec::new();
+    for (error, words) in errors {
+        let text = error.to_string();
+        assert!(text.len() > 8, "{error:?}: {text}");
+        assert!(!text.contains('\n') && !text.ends_with('.'), "{text}");
+        for word in *words {
+            assert!(text.contains(word), "{error:?}: {text}");
+        }
+        texts.push(text);
+    }
+    texts.sort();
+    texts.dedup();
+    assert_eq!(texts.len(), errors.len(), "two say the same");
+}
+
+#[test]
+fn errors_of_the_interfaces_name_source_register_and_numbers() {
+    let interval = IntervalError { requested: 12, limits: IntervalLimits::EVENTS };
+    say(&[
+        (&InterfaceError::UnsupportedSource(SOURCE), &["ProfileTotalCycles"]),
+        (&InterfaceError::NoFreeCounter(SOURCE), &["ProfileTotalCycles", "counter"]),
+        (&InterfaceError::AlreadyStarted(SOURCE), &["ProfileTotalCycles", "already"]),
+        (&InterfaceError::NotStarted(SOURCE), &["ProfileTotalCycles", "not started"]),
+        (&InterfaceError::Interval(interval), &["12", "4096", "2147483647"]),
+        (&InterfaceError::InsufficientMemory { needed: 9, lent: 3 }, &["9", "3"]),
+        (&InterfaceError::Timer(TimerUnavailable), &["timer"]),
+        (&InterfaceError::MemoryInUse, &["memory", "session"]),
+        (&InterfaceError::OwnControlBits(0x21), &["0x21"]),
+        (&InterfaceError::Access(FAULT), &["WRMSR", "0x186", "general protection"]),
+        (&InterfaceError::Faulted(FAULT), &["WRMSR", "0x186", "running"]),
+    ]);
+    say(&[
+        (&NoInterface::OtherVendor(*b"  Shanghai  "), &["Shanghai"]),
+        (&NoInterface::NoPerformanceMonitoring, &["performance monitoring"]),
+        (&NoInterface::CyclesUnavailable, &["cycles"]),
+        (&NoInterface::NoLongMode, &["long mode"]),
+        (&NoInterface::HiddenByHypervisor, &["hypervisor"]),
+        (&NoInterface::ImplausibleCounters { count: 77, width: 99 }, &["77", "99"]),
+    ]);
+    say(&[
+        (&DumpError::MalformedLine(12), &["line 12"]),
+        (&DumpError::NoLeafZero, &["leaf 0"]),
+        (&NotASource, &["0x18"]),
+    ]);
+}
+
+#[test]
+fn errors_of_profiles_name_processor_source_and_numbers() {
+    let refused = InterfaceError::NoFreeCounter(SOURCE);
+    let hardware = ProfileError::Hardware { processor: PROCESSOR, error: refused };
+    let (object, lists) = (WindowsVersion::Vista, WindowsVersion::Windows8);
+    let rules = |version| Rules { version, width: PointerWidth::Bits64 };
+    let others = ProfileError::OtherRules { object: rules(object), lists: rules(lists) };
+    say(&[
+        (&ProfileError::AlreadyStarted, &["already started"]),
+        (&ProfileError::NotStarted, &["not started"]),
+        (&ProfileError::OnAnotherList, &["other lists"]),
+        (&ProfileError::AtLimit, &["as many"]),
+        (&ProfileError::WrongContext, &["context"]),
+        (&ProfileError::NoProcessor, &["processors", "active"]),
+        (&ProfileError::ProcessorBeyondLists(PROCESSOR), &["2:17"]),
+        (&others, &["Vista", "Windows8"]),
+        (&hardware, &["2:17", "no free counter", "ProfileTotalCycles"]),
+    ]);
+    say(&[
+        (&CreateError::EmptyBuffer, &["buffer"]),
+        (&CreateError::BucketSize { log2: 33 }, &["33"]),
+        (&CreateError::BufferTooSmall { buckets: 7, counters: 5 }, &["7", "5"]),
+        (&CreateError::RangeWraps, &["range"]),
+        (&CreateError::UnsupportedSource(SOURCE), &["ProfileTotalCycles"]),
+        (&CreateError::Affinity, &["affinity"]),
+        (&CreateError::SegmentWithoutProcess, &["segment", "process"]),
+        (&CreateError::NoCallbackObjects, &["callback"]),
+        (&BucketSizeError { log2: 34 }, &["34"]),
+    ]);
+    say(&[
+        (&TraceError::NotTraced(0x2000_0400), &["0x20000400"]),
+        (&TraceError::NoSource, &["no source"]),
+        (&TraceError::TooManySources(9), &["9", "4"]),
+        (&TraceError::DuplicateSource(SOURCE), &["ProfileTotalCycles", "twice"]),
+        (&TraceError::UnsupportedSource(SOURCE), &["ProfileTotalCycles", "traced"]),
+        (&TraceError::Busy, &["being traced"]),
+        (&TraceError::NotConfigured, &["configured"]),
+        (&TraceError::Profile(ProfileError::AtLimit), &["as many"]),
+    ]);
+}
+
+#[test]
+fn errors_of_foreign_bytes_name_place_and_value() {
+    let layout = LayoutError::ObjectType(0x77);
+    say(&[
+        (&LayoutError::TooShort { needed: 0x58, given: 87 }, &["88", "87"]),
+        (&layout, &["0x77"]),
+        (&LayoutError::SizeMember(0x123), &["0x123"]),
+        (&LayoutError::Source(0x18), &["0x18"]),
+        (&LayoutError::Segment(0x1_0000), &["0x10000"]),
+        (&LayoutError::BucketShift(30), &["30", "29"]),
+        (&LayoutError::Affinity, &["affinity"]),
+        (&LayoutError::Address(0x1_2345_6789), &["0x123456789"]),
+        (&LayoutError::NoSourceOrAffinity, &["source"]),
+    ]);
+    say(&[
+        (&WalkError::Unreadable { address: 0xABC0 }, &["0xABC0"]),
+        (&WalkError::Object { address: 0xABC0, error: layout }, &["0xABC0", "0x77"]),
+        (&WalkError::BrokenLink { entry: 0xABC0, blink: 0xDEF0 }, &["0xABC0", "0xDEF0"]),
+        (&WalkError::TooLong, &["limit"]),
+    ]);
+    say(&[
+        (&RecordError::TooShort, &["cut off"]),
+        (&RecordError::Marker(0xC014_0002), &["0xC0140002"]),
+        (&RecordError::Hook(0x0F30), &["0x0F30"]),
+        (&SourceListError::BufferTooSmall { needed: 1234 }, &["1234"]),
+        (&SourceListError::WrongClass(0x0E), &["0xE"]),
+        (&SourceListError::Malformed { offset: 0x38 }, &["0x38"]),
+    ]);
+    say(&[
+        (&ControlAreaError::AccessDenied, &["kernel mode"]),
+        (&ControlAreaError::LengthMismatch { length: 15 }, &["15"]),
+        (&ControlAreaError::InsufficientResources, &["memory"]),
+        (&ControlAreaError::NotSupported, &["Debug Store"]),
+        (&ControlAreaError::AlreadyExists { area: 0xFEED_0040 }, &["0xFEED0040"]),
+        (&ControlAreaError::NotAllocated, &["no control area"]),
+    ]);
+}
+
+#[test]
+fn errors_of_the_software_pmu_name_what_can_not_be() {
+    say(&[
+        (&ConfigurationError::Version(9), &["version 9"]),
+        (&ConfigurationError::NoGeneralCounter, &["general counter"]),
+        (&ConfigurationError::GeneralGaps { general: 0b101 }, &["101", "gaps"]),
+        (&ConfigurationError::ExtendedLeaf { version: 4 }, &["0x23", "version 4"]),
+        (&ConfigurationError::FixedInVersion1, &["fixed", "version 1"]),
+        (&ConfigurationError::FixedGaps { fixed: 0b1001 }, &["1001", "gaps"]),
+        (&ConfigurationError::Width(65), &["65"]),
+        (&ConfigurationError::AnyThread { version: 2 }, &["AnyThread", "version 2"]),
+        (&ConfigurationError::AmdCounters(9), &["9 counters"]),
+    ]);
+    let impossible = StateError::Impossible { register: "event select", bits: 0x20_0000 };
+    say(&[
+        (&StateError::Version(7), &["version 7"]),
+        (&StateError::Configuration(ConfigurationError::Version(9)), &["version 9"]),
+        (&impossible, &["event select", "0x200000"]),
+        (&FilterError::TooManyEntries(301), &["301", "300"]),
+        (&FilterError::TooManyEvents, &["255"]),
+        (&FilterError::TooFewRows { lent: 3 }, &["3"]),
+        (&FilterError::WideEvent(0x1000), &["0x1000"]),
+        (&FilterError::UnknownBits(1 << 16), &["0x10000"]),
+        (&TooManyEvents(17), &["17"]),
+    ]);
+}
