@@ -16,11 +16,11 @@
 
 use core::sync::atomic::Ordering;
 
-use crate::counter::{SlotState, counters_in, read_counter};
+use crate::counter::{SlotState, counters_in};
 use crate::msr::{MsrAccess, retry_once};
 use crate::{
-    Counter, CounterMemory, GlobalRegisters, KProfileSource, MsrAddress, MsrBackend, MsrFault,
-    Platform, ProfileInterface, ProfileSource,
+    Counter, CounterMemory, CounterUnit, GlobalRegisters, KProfileSource, MsrAddress, MsrBackend,
+    MsrFault, Platform, SourceInterface,
 };
 
 /// One counter's overflow, as the interrupt path reports it.
@@ -87,7 +87,7 @@ impl Claim {
 
 /// See [`ProfileInterface::service`].
 #[inline]
-pub(crate) fn service<I: ProfileInterface, M: MsrBackend, P: Platform>(
+pub(crate) fn service<I: SourceInterface, M: MsrBackend, P: Platform>(
     interface: &I,
     msr: &M,
     platform: &P,
@@ -103,6 +103,7 @@ pub(crate) fn service<I: ProfileInterface, M: MsrBackend, P: Platform>(
     }
     let mut pass = Pass {
         interface,
+        unit: interface.unit(),
         msr,
         platform,
         memory,
@@ -114,8 +115,8 @@ pub(crate) fn service<I: ProfileInterface, M: MsrBackend, P: Platform>(
         fault: None,
     };
     loop {
-        match interface.global() {
-            Some(global) => pass.by_status(&global),
+        match pass.unit.global() {
+            Some(global) => pass.by_status(global),
             None => pass.by_value(),
         }
         if memory.end_service() {
@@ -137,6 +138,7 @@ pub(crate) fn service<I: ProfileInterface, M: MsrBackend, P: Platform>(
 /// One pass of the interrupt path over the counters.
 struct Pass<'a, I, M, P, F> {
     interface: &'a I,
+    unit: &'a CounterUnit,
     msr: &'a M,
     platform: &'a P,
     memory: &'a CounterMemory,
@@ -151,7 +153,7 @@ struct Pass<'a, I, M, P, F> {
     fault: Option<MsrFault>,
 }
 
-impl<I: ProfileInterface, M: MsrBackend, P: Platform, F: FnMut(Overflow)> Pass<'_, I, M, P, F> {
+impl<I: SourceInterface, M: MsrBackend, P: Platform, F: FnMut(Overflow)> Pass<'_, I, M, P, F> {
     fn note<T>(&mut self, result: Result<T, MsrFault>) -> Option<T> {
         result.map_err(|fault| self.fault.get_or_insert(fault).register).ok()
     }
@@ -172,7 +174,7 @@ impl<I: ProfileInterface, M: MsrBackend, P: Platform, F: FnMut(Overflow)> Pass<'
 
     /// Unmasks the local APIC's entry where its delivery masked it.
     fn unmask(&self) {
-        if self.interface.entry_masked_on_delivery() {
+        if self.unit.is_masked_on_delivery() {
             self.platform.unmask_performance_interrupt();
         }
     }
@@ -240,7 +242,7 @@ impl<I: ProfileInterface, M: MsrBackend, P: Platform, F: FnMut(Overflow)> Pass<'
             self.unmask();
         }
         if releases {
-            if self.interface.entry_masked_on_delivery() {
+            if self.unit.is_masked_on_delivery() {
                 // Unmasking may have raised an interrupt, for the status was still set.
                 self.claim = Claim::OursAndMore;
             }
@@ -257,7 +259,7 @@ impl<I: ProfileInterface, M: MsrBackend, P: Platform, F: FnMut(Overflow)> Pass<'
         self.unmask();
         for number in counters_in(self.own) {
             self.reload(number, |pass, counter| {
-                let value = retry_once(|| read_counter(counter, pass.msr));
+                let value = retry_once(|| counter.read(pass.msr));
                 let value = pass.note(value);
                 if value.is_none() {
                     pass.mark_faulted(1 << number);
@@ -270,12 +272,12 @@ impl<I: ProfileInterface, M: MsrBackend, P: Platform, F: FnMut(Overflow)> Pass<'
     }
 
     /// If the counter runs and `has_overflowed`, loads it again and reports the overflow.
-    fn reload(&mut self, number: u8, has_overflowed: impl Fn(&mut Self, &I::Counter) -> bool) {
+    fn reload(&mut self, number: u8, has_overflowed: impl Fn(&mut Self, &Counter) -> bool) {
         let (interface, memory) = (self.interface, self.memory);
         let Some(slot) = memory.slots.get(usize::from(number)) else { return };
         let SlotState::Running { row, events } = slot.load() else { return };
-        let Some(counter) = interface.counter(number) else { return };
-        let Some(source) = interface.sources().get(usize::from(row)) else { return };
+        let Some(counter) = self.unit.counter(number) else { return };
+        let Some(source) = interface.table().rows().get(usize::from(row)) else { return };
         if !has_overflowed(self, &counter) {
             return;
         }
