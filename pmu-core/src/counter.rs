@@ -12,7 +12,8 @@ pub struct Counter {
     pub(crate) select: MsrAddress,
     pub(crate) value: MsrAddress,
     pub(crate) rdpmc: Option<PmcIndex>,
-    pub(crate) width: u8,
+    /// One bit for each bit of the counter.
+    pub(crate) mask: u64,
 }
 
 impl Counter {
@@ -35,8 +36,8 @@ impl Counter {
     }
 
     /// Its width in bits, 32–64.
-    pub const fn width(&self) -> u8 {
-        self.width
+    pub const fn width(&self) -> u32 {
+        self.mask.count_ones()
     }
 
     /// The value from which the counter overflows after `events` events.
@@ -45,7 +46,7 @@ impl Counter {
     /// sign-extends its low 32 bits.
     #[inline]
     pub const fn preload(&self, events: u32) -> u64 {
-        (events as u64).wrapping_neg() & self.mask()
+        (events as u64).wrapping_neg() & self.mask
     }
 
     /// Whether a counter that was [preloaded](Self::preload), and since read as `value`, wrapped.
@@ -53,16 +54,13 @@ impl Counter {
     /// Right until it has counted half its range more.
     #[inline]
     pub const fn has_overflowed(&self, value: u64) -> bool {
-        value & (self.mask() ^ self.mask() >> 1) == 0
+        value & (self.mask ^ self.mask >> 1) == 0
     }
 
     /// The counter's bits.
     #[inline]
     pub const fn mask(&self) -> u64 {
-        match 64u32.checked_sub(self.width as u32) {
-            Some(unused @ 0..64) => u64::MAX >> unused,
-            _ => 0,
-        }
+        self.mask
     }
 
     /// Reads the counter, by RDPMC or, where it has no index, by RDMSR.
@@ -193,7 +191,8 @@ mod tests {
         for width in [32, 40, 48, 64] {
             // SAFETY: nothing accesses it.
             let register = unsafe { MsrAddress::new(0) };
-            let counter = Counter { select: register, value: register, rdpmc: None, width };
+            let mask = u64::MAX >> (64 - width);
+            let counter = Counter { select: register, value: register, rdpmc: None, mask };
             for events in [1, 0x1000, 0x1_0000, 0x7FFF_FFFF] {
                 let start = counter.preload(events);
                 // What a processor makes of a write that it sign-extends from bit 31.

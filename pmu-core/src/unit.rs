@@ -29,6 +29,8 @@ pub struct CounterBank {
 pub struct CounterUnit {
     counters: u64,
     bank: CounterBank,
+    /// One bit for each bit of a counter.
+    mask: u64,
     global: Option<GlobalRegisters>,
     precise: Option<PreciseSampling>,
     masked_on_delivery: bool,
@@ -38,7 +40,14 @@ impl CounterUnit {
     /// No counters.
     pub const NONE: Self = {
         let bank = CounterBank { select: 0, value: 0, step: 0, rdpmc: 0, width: 64 };
-        Self { counters: 0, bank, global: None, precise: None, masked_on_delivery: false }
+        Self {
+            counters: 0,
+            bank,
+            mask: u64::MAX,
+            global: None,
+            precise: None,
+            masked_on_delivery: false,
+        }
     };
 
     /// The counters whose bits are set in `counters`, of which those from [`MAX_COUNTERS`] on are left out.
@@ -48,7 +57,11 @@ impl CounterUnit {
     ///   them makes the processor write to memory.
     pub const unsafe fn new(counters: u64, bank: CounterBank) -> Self {
         let counters = counters & ((1 << MAX_COUNTERS) - 1);
-        Self { counters, bank, ..Self::NONE }
+        let mask = match 64u32.checked_sub(bank.width as u32) {
+            Some(unused @ 0..64) => u64::MAX >> unused,
+            _ => 0,
+        };
+        Self { counters, bank, mask, ..Self::NONE }
     }
 
     /// The same, with registers that control all counters together.
@@ -89,6 +102,13 @@ impl CounterUnit {
     /// The counter with this number, if it is one of them.
     #[inline]
     pub fn counter(&self, number: u8) -> Option<Counter> {
+        let there = number < MAX_COUNTERS as u8 && self.counters >> number & 1 != 0;
+        there.then(|| self.registers(number))
+    }
+
+    /// The registers of a counter that is one of them.
+    #[inline]
+    pub(crate) fn registers(&self, number: u8) -> Counter {
         let bank = &self.bank;
         let distance = bank.step * u32::from(number);
         let readable = number < bank.rdpmc;
@@ -97,8 +117,7 @@ impl CounterUnit {
             (MsrAddress::new(bank.select + distance), MsrAddress::new(bank.value + distance))
         };
         let rdpmc = readable.then_some(PmcIndex::new(number.into()));
-        let there = number < MAX_COUNTERS as u8 && self.counters >> number & 1 != 0;
-        there.then_some(Counter { select, value, rdpmc, width: bank.width })
+        Counter { select, value, rdpmc, mask: self.mask }
     }
 
     /// The registers that control all counters together, where the processor has them.
