@@ -7,7 +7,7 @@ use pmu_amd::Amd64;
 use pmu_core::testing::{Access, RecordingMsr};
 use pmu_core::{
     Claim, CounterMemory, CounterSlot, InterfaceError, KProfileSource, MAX_COUNTERS, MsrOperation,
-    Overflow, ProfileInterface, SavedCounter, SavedCounters, Snapshot,
+    Overflow, ProfileInterface, SavedCounter, SavedCounters, Snapshot, SourceInterface,
 };
 use pmu_intel::Emon;
 use pmu_tests::deviations::snapshot;
@@ -522,12 +522,12 @@ mod platforms {
     fn no_claimed_interface_has_more_counters_than_the_most() {
         let most = (0..=255)
             .filter_map(|counters| Emon::claim(&intel_processor(4, counters)).ok())
-            .map(|emon| usize::from(emon.counters()))
+            .map(|emon| usize::from(emon.unit().count()))
             .max();
         assert_eq!(most, Some(10));
         let most = (0..=0xF).map(|counters| {
             let processor = amd_processor(true, counters);
-            usize::from(Amd64::claim(&processor).unwrap().counters())
+            usize::from(Amd64::claim(&processor).unwrap().unit().count())
         });
         assert_eq!(most.max(), Some(15));
         const { assert!(MAX_COUNTERS >= 15) };
