@@ -69,9 +69,9 @@ pub struct PerfEvtSel {
 }
 
 impl PerfEvtSel {
-    /// The register's value, as a counter takes it.
+    /// The register's value, as a counter takes it: without the reserved bits, 63:32.
     pub const fn select(self) -> EventSelect {
-        EventSelect::from_bits(self.into_bits())
+        EventSelect::from_bits(self.into_bits() & 0xFFFF_FFFF)
     }
 }
 
