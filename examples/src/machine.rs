@@ -200,7 +200,7 @@ pub trait Interface {
 
 impl<I: ProfileInterface> Interface for I {
     fn name(&self) -> &'static str {
-        I::NAME
+        pmu_core::SourceInterface::name(self)
     }
 
     fn sources(&self) -> Vec<Source> {

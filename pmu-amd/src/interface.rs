@@ -53,9 +53,14 @@ impl Amd64 {
 }
 
 impl SourceInterface for Amd64 {
-    const NAME: &'static str = "Amd64";
+    fn name(&self) -> &'static str {
+        "Amd64"
+    }
+
     /// Where Windows finds no memory it stops with bug check 0xAC, `HAL_MEMORY_ALLOCATION`.
-    const MEMORY_REQUIRED: bool = true;
+    fn requires_memory(&self) -> bool {
+        true
+    }
 
     fn table(&self) -> &'static SourceTable {
         &TABLE

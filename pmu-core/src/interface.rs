@@ -19,11 +19,11 @@ use crate::{
 /// [`CounterMemory`] (interrupt path) and a [`Session`] (control path).
 pub trait SourceInterface {
     /// The interface's name.
-    const NAME: &'static str;
+    fn name(&self) -> &'static str;
 
     /// Whether lent memory without a slot is an error of [`initialise`](ProfileInterface::initialise), or
     /// leaves every source unsupported.
-    const MEMORY_REQUIRED: bool;
+    fn requires_memory(&self) -> bool;
 
     /// The table of sources.
     fn table(&self) -> &'static SourceTable;
@@ -137,7 +137,7 @@ pub trait ProfileInterface: SourceInterface {
     ///   instance, or one that was dropped without [`shut_down`](Session::shut_down).
     /// - [`OtherProcessor`](InterfaceError::OtherProcessor): the processor has none of these counters.
     /// - [`InsufficientMemory`](InterfaceError::InsufficientMemory): no slot was lent, and the interface
-    ///   [requires](SourceInterface::MEMORY_REQUIRED) one. Otherwise every source is unsupported.
+    ///   [requires](SourceInterface::requires_memory) one. Otherwise every source is unsupported.
     /// - [`CountersUnresponsive`](InterfaceError::CountersUnresponsive): no counter answers.
     /// - [`Access`](InterfaceError::Access): a global register faulted.
     ///
@@ -258,8 +258,13 @@ static INDEX: SourceIndex<4> = SourceIndex::new(&SOURCES);
 static TABLE: SourceTable = SourceTable::new(&SOURCES, &INDEX);
 
 impl SourceInterface for DefaultInterface {
-    const NAME: &'static str = "Default";
-    const MEMORY_REQUIRED: bool = false;
+    fn name(&self) -> &'static str {
+        "Default"
+    }
+
+    fn requires_memory(&self) -> bool {
+        false
+    }
 
     fn table(&self) -> &'static SourceTable {
         &TABLE

@@ -72,7 +72,7 @@ impl<'a, I: ProfileInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
         let declared = interface.unit().shared_with(&own);
         let (needed, lent) = (declared.count_ones() as usize, memory.counters());
         let has_counters = interface.unit().counters() != 0;
-        if has_counters && lent == 0 && I::MEMORY_REQUIRED {
+        if has_counters && lent == 0 && interface.requires_memory() {
             return Err(InterfaceError::InsufficientMemory { needed, lent });
         }
         if has_counters && declared == 0 {
@@ -335,7 +335,7 @@ impl<'a, I: ProfileInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
         match set {
             Ok((before, kept)) if kept & freeze.bit != 0 => {
                 self.freeze_before = Some(before & freeze.bit != 0);
-                return Ok(());
+                Ok(())
             }
             Ok(_) => {
                 self.memory.freezes.store(false, Ordering::Relaxed);

@@ -88,7 +88,7 @@ impl<I: ProfileInterface, M: MsrBackend, P: Platform> Session<'_, I, M, P> {
             return Err(InterfaceError::InsufficientMemory { needed, lent });
         }
         let gated = self.close_gate()?;
-        area.interface = I::NAME;
+        area.interface = self.interface.name();
         area.counters.fill(SavedCounter::default());
         let (mut pending, mut outcome) = (0u64, Ok(()));
         for (number, slot) in self.slots() {
@@ -158,7 +158,7 @@ impl<I: ProfileInterface, M: MsrBackend, P: Platform> Session<'_, I, M, P> {
     /// of them runs. [`Faulted`](InterfaceError::Faulted): as at
     /// [`start`](Self::start).
     pub fn restore(&mut self, area: &SavedCounters) -> Result<(), InterfaceError> {
-        let fits = area.interface == I::NAME && area.counters.len() >= self.places();
+        let fits = area.interface == self.interface.name() && area.counters.len() >= self.places();
         let saved =
             |number: u8| area.counters.get(usize::from(number)).copied().unwrap_or_default();
         if area.is_empty() {

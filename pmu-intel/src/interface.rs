@@ -62,9 +62,14 @@ impl Emon {
 }
 
 impl SourceInterface for Emon {
-    const NAME: &'static str = "Emon";
+    fn name(&self) -> &'static str {
+        "Emon"
+    }
+
     /// Windows goes on without: every source is then unsupported.
-    const MEMORY_REQUIRED: bool = false;
+    fn requires_memory(&self) -> bool {
+        false
+    }
 
     fn table(&self) -> &'static SourceTable {
         &TABLE

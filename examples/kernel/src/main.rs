@@ -97,12 +97,12 @@ fn use_pmu<I: ProfileInterface + Sync>(
     let mut sessions = match Sessions::open(interface, words.freeze) {
         Ok(sessions) => sessions,
         Err(error) => {
-            line!("pmu none: {}: {}", I::NAME, error);
+            line!("pmu none: {}: {}", interface.name(), error);
             return Ok(false);
         }
     };
     let width = interface.unit().counter(0).map_or(0, |counter| counter.width());
-    line!("pmu {} counters {} width {}", I::NAME, interface.unit().count(), width);
+    line!("pmu {} counters {} width {}", interface.name(), interface.unit().count(), width);
 
     let samples = words.samples();
     let rates = list_sources(&sessions, meaning, samples)?;
