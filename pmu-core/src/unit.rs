@@ -149,7 +149,7 @@ impl CounterUnit {
 ///
 /// A session owns the bits of its counters in them, and no others. Other owners do not write the control
 /// register while a session lives, but have it set their bits
-/// ([`Session::set_others_control`]); of the status they acknowledge their own.
+/// ([`Session::set_others_control`](crate::Session::set_others_control)); of the status they acknowledge their own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct GlobalRegisters {

@@ -33,6 +33,10 @@ use pmu_intel::Emon;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "a machine has one, in a static, and there is no heap"
+)]
 pub enum Machine {
     /// Architectural performance monitoring.
     Intel(Emon),

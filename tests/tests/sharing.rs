@@ -47,7 +47,7 @@ mod memory {
         assert!(session.is_running(CYCLES));
         session.shut_down().unwrap();
         // Dropped without shut-down, it stays in use, and the error says what that may be.
-        drop(take().unwrap());
+        take().unwrap();
         let error = take().unwrap_err();
         assert_eq!(error, InterfaceError::MemoryInUse);
         assert!(error.to_string().contains("not shut down"), "{error}");
@@ -389,12 +389,11 @@ mod platforms {
             let ((emon, processor), memory) = (emon(4, 4), Memory::new());
             let (msr, platform) = (RegisterFile::intel(4, true), FakePlatform::default());
             msr.set(GLOBAL_STATUS, left);
-            let session = emon.initialise(&processor, &msr, &platform, &memory).unwrap();
+            emon.initialise(&processor, &msr, &platform, &memory).unwrap();
             let written: Vec<_> =
                 msr.take_writes().into_iter().filter(|(r, _)| *r == STATUS_RESET).collect();
             let expected = if left == 0 { vec![] } else { vec![(STATUS_RESET, left)] };
             assert_eq!(written, expected);
-            drop(session);
         }
     }
 
