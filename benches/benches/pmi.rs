@@ -12,7 +12,7 @@ use pmu_amd::Amd64;
 use pmu_core::raw_cpuid::CpuIdResult;
 use pmu_core::{
     Claim, CounterMemory, CounterSlot, Interval, KProfileSource, MsrAddress, MsrBackend, MsrUpdate,
-    Platform, PmcIndex, ProfileInterface, ProfileSource, Snapshot, TimerUnavailable,
+    Platform, PmcIndex, ProfileInterface, Snapshot, TimerUnavailable,
 };
 use pmu_intel::Emon;
 

@@ -9,7 +9,7 @@ use std::hint::black_box;
 use gungraun::prelude::*;
 use gungraun::{Callgrind, EventKind};
 use pmu_amd::Amd64;
-use pmu_core::{KProfileSource, ProfileInterface, ProfileSource};
+use pmu_core::{KProfileSource, ProfileInterface};
 use pmu_intel::Emon;
 
 /// Both names of each source.

@@ -4,8 +4,8 @@
 use pmu_amd::Amd64;
 use pmu_core::raw_cpuid::CpuIdReader;
 use pmu_core::{
-    DefaultInterface, EventSelect, InterfaceError, KProfileSource, NoInterface, ProfileInterface,
-    ProfileSource, Snapshot, SourceInformation,
+    DefaultInterface, InterfaceError, KProfileSource, NoInterface, ProfileInterface, ProfileSource,
+    Snapshot, SourceInformation,
 };
 use pmu_intel::Emon;
 
@@ -148,11 +148,11 @@ fn foregone(vendor: &[u8; 12]) -> Vec<Source> {
     }
 }
 
-fn sources<S: ProfileSource>(
-    table: &[S],
+fn sources(
+    table: &[ProfileSource],
     query: impl Fn(KProfileSource) -> SourceInformation,
 ) -> Vec<Source> {
-    let row = |row: &S| Source {
+    let row = |row: &ProfileSource| Source {
         id: row.source(),
         name: row.name(),
         windows_name: row.windows_name(),
@@ -200,7 +200,7 @@ pub trait Interface {
 
 impl<I: ProfileInterface> Interface for I {
     fn name(&self) -> &'static str {
-        I::NAME
+        pmu_core::SourceInterface::name(self)
     }
 
     fn sources(&self) -> Vec<Source> {

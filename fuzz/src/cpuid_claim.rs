@@ -8,7 +8,7 @@ use std::collections::HashMap;
 
 use pmu_amd::Amd64;
 use pmu_core::raw_cpuid::{CpuIdReader, CpuIdResult};
-use pmu_core::{Counter, NoInterface, ProfileInterface, ProfileSource, Snapshot};
+use pmu_core::{NoInterface, ProfileInterface, Snapshot, SourceInterface};
 use pmu_intel::{ArchitecturalPerfmon, Emon};
 
 use crate::input::Input;
@@ -133,9 +133,9 @@ fn assert_emon(processor: &Processor, emon: &Emon) {
     assert_perfmon(processor, emon.perfmon());
     let CpuIdResult { eax, ebx, .. } = processor.leaf(0x0A, 0);
     let (version, count, width) = (eax & 0xFF, eax >> 8 & 0xFF, eax >> 16 & 0xFF);
-    assert_eq!(u32::from(emon.counters()), count);
+    assert_eq!(u32::from(emon.unit().count()), count);
     for number in 0..=u8::MAX {
-        let counter = emon.counter(number);
+        let counter = emon.unit().counter(number);
         assert_eq!(counter.is_some(), u32::from(number) < count);
         let Some(counter) = counter else { continue };
         // SDM vol. 4, table 2-2: ten of each, from 0x186 and from 0xC1 on.
@@ -143,7 +143,7 @@ fn assert_emon(processor: &Processor, emon: &Emon) {
         assert_eq!(counter.value_register().get(), 0xC1 + u32::from(number));
         assert!(number < 10 && counter.width() == width && (32..=64).contains(&width));
     }
-    let global = emon.global();
+    let global = emon.unit().global();
     assert_eq!(global.is_some(), version >= 2);
     if let Some(global) = global {
         let registers = [global.status, global.control, global.acknowledge];
@@ -164,10 +164,10 @@ fn assert_amd64(processor: &Processor, amd64: &Amd64) {
         _ if extended => (6, false),
         _ => (4, false),
     };
-    assert_eq!(u32::from(amd64.counters()), count);
-    assert_eq!(amd64.global().is_some(), global);
+    assert_eq!(u32::from(amd64.unit().count()), count);
+    assert_eq!(amd64.unit().global().is_some(), global);
     for number in 0..=u8::MAX {
-        let counter = amd64.counter(number);
+        let counter = amd64.unit().counter(number);
         assert_eq!(counter.is_some(), u32::from(number) < count);
         let Some(counter) = counter else { continue };
         let number = u32::from(number);

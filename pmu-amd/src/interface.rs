@@ -2,25 +2,19 @@
 
 use core::sync::atomic::AtomicU32;
 
-use pmu_core::{
-    GlobalRegisters, IntervalLimits, KProfileSource, MsrAddress, NoInterface, ProfileInterface,
-    Snapshot,
-};
+#[cfg(doc)]
+use pmu_core::ProfileInterface;
+use pmu_core::{CounterUnit, IntervalLimits, NoInterface, Snapshot, SourceInterface, SourceTable};
 
-use crate::counter::{CoreCounter, Family};
-use crate::registers::{
-    PERF_CNTR_GLOBAL_CTL, PERF_CNTR_GLOBAL_STATUS, PERF_CNTR_GLOBAL_STATUS_CLR, PerfCtl,
-    STATUS_PMC_FREEZE,
-};
-use crate::sources::{Amd64Source, INDEX, SOURCES};
+use crate::counters;
+use crate::cpuid::Family;
+use crate::sources::{SOURCES, TABLE};
 
 /// The Amd64 interface of a machine: 176 sources, on the best counters that CPUID declares: the four
 /// legacy ones, those of the core extension, or those of PerfMonV2 with their global registers.
 #[derive(Debug)]
 pub struct Amd64 {
-    family: Family,
-    /// Some hypervisors mask the entry on delivery, as Intel's processors do.
-    hypervisor: bool,
+    unit: CounterUnit,
     intervals: [AtomicU32; SOURCES.len()],
 }
 
@@ -41,84 +35,51 @@ impl Amd64 {
         } else if snapshot.hypervisor_hides_counters() {
             Err(NoInterface::HiddenByHypervisor)
         } else {
-            Ok(Self::new(Family::of(snapshot), snapshot.has_hypervisor()))
+            Ok(Self::new(counters::unit(snapshot)))
         }
     }
 
     /// The interface as any machine that it claims would have it, with the four legacy counters: for
     /// listings of what it offers.
     pub const fn declared() -> Self {
-        Self::new(Family::Legacy, false)
+        Self::new(counters::of_family(Family::Legacy))
     }
 
-    const fn new(family: Family, hypervisor: bool) -> Self {
+    const fn new(unit: CounterUnit) -> Self {
         let mut intervals = [const { AtomicU32::new(IntervalLimits::EVENTS.default) }; _];
         intervals[0] = AtomicU32::new(IntervalLimits::TIME.default);
-        Self { family, hypervisor, intervals }
+        Self { unit, intervals }
     }
 }
 
-impl ProfileInterface for Amd64 {
-    type Select = PerfCtl;
-    type Source = Amd64Source;
-    type Counter = CoreCounter;
+impl SourceInterface for Amd64 {
+    fn name(&self) -> &'static str {
+        "Amd64"
+    }
 
-    const NAME: &'static str = "Amd64";
     /// Where Windows finds no memory it stops with bug check 0xAC, `HAL_MEMORY_ALLOCATION`.
-    const MEMORY_REQUIRED: bool = true;
-
-    fn sources(&self) -> &'static [Amd64Source] {
-        &SOURCES
+    fn requires_memory(&self) -> bool {
+        true
     }
 
-    fn row(&self, source: KProfileSource) -> Option<usize> {
-        INDEX.row(source)
+    fn table(&self) -> &'static SourceTable {
+        &TABLE
     }
 
-    fn row_named(&self, name: &str) -> Option<usize> {
-        INDEX.row_named(&SOURCES, name)
+    #[inline]
+    fn unit(&self) -> &CounterUnit {
+        &self.unit
+    }
+
+    fn unit_of(&self, processor: &Snapshot) -> CounterUnit {
+        counters::unit(processor)
     }
 
     fn is_declared(&self, row: usize) -> bool {
         row < SOURCES.len()
     }
 
-    fn counters(&self) -> u8 {
-        self.family.counters()
-    }
-
-    fn counter(&self, number: u8) -> Option<CoreCounter> {
-        self.family.counter(number)
-    }
-
-    /// Those that both processors have, if they are of one family of counters.
-    fn counters_of(&self, processor: &Snapshot) -> u64 {
-        let amd = processor.vendor() == *b"AuthenticAMD";
-        let count = if amd { self.family.shared_with(Family::of(processor)) } else { 0 };
-        (1 << count) - 1
-    }
-
-    /// With PerfMonV2.
-    fn global(&self) -> Option<GlobalRegisters> {
-        // SAFETY: these say which counters run and which overflowed; none holds an address.
-        matches!(self.family, Family::PerfMonV2 { .. }).then_some(unsafe {
-            GlobalRegisters {
-                control: MsrAddress::new(PERF_CNTR_GLOBAL_CTL),
-                status: MsrAddress::new(PERF_CNTR_GLOBAL_STATUS),
-                acknowledge: MsrAddress::new(PERF_CNTR_GLOBAL_STATUS_CLR),
-                stop_while_serviced: false,
-                frozen: STATUS_PMC_FREEZE,
-                freeze: None,
-            }
-        })
-    }
-
-    /// AMD's local APIC leaves the entry as it is (APM vol. 2, §16.4.4, has no such side effect); in a
-    /// virtual machine the hypervisor's may not.
-    fn entry_masked_on_delivery(&self) -> bool {
-        self.hypervisor
-    }
-
+    #[inline]
     fn interval_cell(&self, row: usize) -> Option<&AtomicU32> {
         self.intervals.get(row)
     }

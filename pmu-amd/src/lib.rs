@@ -1,11 +1,11 @@
 #![doc = include_str!("../README.md")]
 #![no_std]
 
-mod counter;
+mod counters;
+mod cpuid;
 mod interface;
 pub mod registers;
 mod sources;
 
-pub use counter::CoreCounter;
 pub use interface::Amd64;
-pub use sources::{Amd64Source, SOURCES};
+pub use sources::SOURCES;

@@ -42,7 +42,7 @@ pub const STATUS_PMC_FREEZE: u64 = 1 << 59;
 pub const RDPMC_CORE_COUNTERS: u8 = 6;
 
 /// The counters' width in bits (APM vol. 2, §13.2.1).
-pub const COUNTER_WIDTH: u32 = 48;
+pub const COUNTER_WIDTH: u8 = 48;
 
 /// `PERF_CTL`: an event-select register (APM vol. 2, §13.2.1, figure "Core Performance Event-Select
 /// Register").
@@ -82,20 +82,9 @@ pub struct PerfCtl {
     __: u32,
 }
 
-impl EventSelect for PerfCtl {
-    fn select_bits(self) -> u64 {
-        self.into_bits()
-    }
-
-    fn event_number(self) -> u16 {
-        u16::from(self.event_high()) << 8 | u16::from(self.event_low())
-    }
-
-    fn event_unit_mask(self) -> u8 {
-        self.unit_mask()
-    }
-
-    fn running(self) -> Self {
-        self.with_interrupt(true).with_enable(true)
+impl PerfCtl {
+    /// The register's value, as a counter takes it.
+    pub const fn select(self) -> EventSelect {
+        EventSelect::from_bits(self.into_bits())
     }
 }

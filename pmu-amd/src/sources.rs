@@ -3,72 +3,32 @@
 //! The events are those of the Hammer processors (BKDG for AMD Athlon 64 and AMD Opteron, ch. 10);
 //! on later families many of the codes mean another event, or none.
 
-use pmu_core::{KProfileSource, ProfileSource, SourceIndex, SourceNames};
+use pmu_core::{EventSelect, ProfileSource, SourceIndex, SourceTable};
 
 use crate::registers::PerfCtl;
 
-/// A profile source of the Amd64 interface.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "defmt", derive(defmt::Format))]
-pub struct Amd64Source {
-    source: KProfileSource,
-    name: &'static str,
-    windows_spelling: Option<&'static str>,
-    select: PerfCtl,
-    canonical: Option<KProfileSource>,
-}
-
-impl ProfileSource for Amd64Source {
-    type Select = PerfCtl;
-
-    fn source(&self) -> KProfileSource {
-        self.source
-    }
-
-    fn name(&self) -> &'static str {
-        self.name
-    }
-
-    fn windows_spelling(&self) -> Option<&'static str> {
-        self.windows_spelling
-    }
-
-    fn select(&self) -> PerfCtl {
-        self.select
-    }
-
-    fn canonical(&self) -> Option<KProfileSource> {
-        self.canonical
-    }
-}
-
-const fn source(value: u32) -> KProfileSource {
-    match KProfileSource::new(value) {
-        Some(source) => source,
-        None => panic!("ProfileMaximum is not a source"),
-    }
+/// At every privilege.
+const fn event(number: u8, unit_mask: u8) -> EventSelect {
+    PerfCtl::new()
+        .with_event_low(number)
+        .with_unit_mask(unit_mask)
+        .with_user(true)
+        .with_os(true)
+        .select()
 }
 
 macro_rules! table {
-    (@option) => { None };
-    (@option $value:expr) => { Some($value) };
     // value, documented name, event, unit mask; = the specific source of the same event, where the
     // row is a general one; as Windows' string, where it is not the name without its prefix
     ($($value:literal $name:literal $event:literal $unit_mask:literal
        $(= $canonical:literal)? $(as $windows:literal)?;)*) => {
         /// The sources, ascending by value. `ProfileTime` runs on a timer: its select, unhalted
         /// cycles, is what a counter standing in for the timer would count.
-        pub static SOURCES: [Amd64Source; 176] = [$(Amd64Source {
-            source: source($value),
-            name: $name,
-            windows_spelling: table!(@option $($windows)?),
-            select: PerfCtl::new()
-                .with_event_low($event)
-                .with_unit_mask($unit_mask)
-                .with_user(true)
-                .with_os(true),
-            canonical: table!(@option $(source($canonical))?),
-        }),*];
+        pub static SOURCES: [ProfileSource; 176] = [$(
+            ProfileSource::new($value, $name, event($event, $unit_mask))
+                $(.another_name_of($canonical))?
+                $(.spelled($windows))?
+        ),*];
     };
 }
 
@@ -251,30 +211,24 @@ table! {
     0xBF "ProfileBUSharedToDirty" 0x63 0x20;
 }
 
-/// Finds a row of [`SOURCES`].
-pub(crate) static INDEX: SourceIndex<512> = {
-    let mut names =
-        [SourceNames { source: source(0), name: "", windows_spelling: None }; SOURCES.len()];
-    let mut row = 0;
-    while row < SOURCES.len() {
-        let Amd64Source { source, name, windows_spelling, .. } = SOURCES[row];
-        names[row] = SourceNames { source, name, windows_spelling };
-        row += 1;
-    }
-    SourceIndex::new(&names)
-};
+static INDEX: SourceIndex<512> = SourceIndex::new(&SOURCES);
+
+/// [`SOURCES`], found by value or name.
+pub(crate) static TABLE: SourceTable = SourceTable::new(&SOURCES, &INDEX);
 
 #[cfg(test)]
 mod tests {
+    use pmu_core::KProfileSource;
+
     use super::*;
 
     #[test]
     fn every_row_is_found_by_its_value_and_nothing_else_is() {
         for (index, entry) in SOURCES.iter().enumerate() {
-            assert_eq!(INDEX.row(entry.source), Some(index));
+            assert_eq!(TABLE.row(entry.source()), Some(index));
         }
         let found =
-            (0..0x1_0000).filter_map(KProfileSource::new).filter(|s| INDEX.row(*s).is_some());
+            (0..0x1_0000).filter_map(KProfileSource::new).filter(|s| TABLE.row(*s).is_some());
         assert_eq!(found.count(), SOURCES.len());
     }
 }

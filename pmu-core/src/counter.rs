@@ -5,52 +5,71 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use crate::msr::MsrAccess;
 use crate::{MsrAddress, MsrBackend, MsrFault, PmcIndex};
 
-/// One hardware counter with its event-select register.
-///
-/// Implemented by the vendors' counter types; used by [`crate::Session`].
-pub trait Counter {
+/// One hardware counter with its event-select register: a row of a [`CounterUnit`](crate::CounterUnit).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct Counter {
+    pub(crate) select: MsrAddress,
+    pub(crate) value: MsrAddress,
+    pub(crate) rdpmc: Option<PmcIndex>,
+    /// One bit for each bit of the counter.
+    pub(crate) mask: u64,
+}
+
+impl Counter {
     /// The event-select register.
-    fn select_register(&self) -> MsrAddress;
+    #[inline]
+    pub const fn select_register(&self) -> MsrAddress {
+        self.select
+    }
 
     /// The counter itself.
-    fn value_register(&self) -> MsrAddress;
+    #[inline]
+    pub const fn value_register(&self) -> MsrAddress {
+        self.value
+    }
 
     /// The counter's index for RDPMC; `None` where RDMSR alone reads it.
-    fn rdpmc_index(&self) -> Option<PmcIndex>;
+    #[inline]
+    pub const fn rdpmc_index(&self) -> Option<PmcIndex> {
+        self.rdpmc
+    }
 
-    /// How many bits the counter has, 32–64.
-    fn width(&self) -> u32;
+    /// Its width in bits, 32–64.
+    pub const fn width(&self) -> u32 {
+        self.mask.count_ones()
+    }
 
     /// The value from which the counter overflows after `events` events.
     ///
     /// With `events` below 2³¹ it is right whether the processor takes the whole value or
     /// sign-extends its low 32 bits.
     #[inline]
-    fn preload(&self, events: u32) -> u64 {
-        u64::from(events).wrapping_neg() & self.mask()
+    pub const fn preload(&self, events: u32) -> u64 {
+        (events as u64).wrapping_neg() & self.mask
     }
 
     /// Whether a counter that was [preloaded](Self::preload), and since read as `value`, wrapped.
     ///
     /// Right until it has counted half its range more.
     #[inline]
-    fn has_overflowed(&self, value: u64) -> bool {
-        value & (1 << (self.width() - 1)) == 0
+    pub const fn has_overflowed(&self, value: u64) -> bool {
+        value & (self.mask ^ self.mask >> 1) == 0
     }
 
     /// The counter's bits.
     #[inline]
-    fn mask(&self) -> u64 {
-        u64::MAX >> (64 - self.width())
+    pub const fn mask(&self) -> u64 {
+        self.mask
     }
-}
 
-/// Reads a counter by RDPMC, or by RDMSR where it has no index.
-#[inline]
-pub(crate) fn read_counter(counter: &impl Counter, msr: &impl MsrBackend) -> Result<u64, MsrFault> {
-    match counter.rdpmc_index() {
-        Some(index) => msr.rdpmc(index),
-        None => msr.rdmsr(counter.value_register()),
+    /// Reads the counter, by RDPMC or, where it has no index, by RDMSR.
+    #[inline]
+    pub(crate) fn read(&self, msr: &impl MsrBackend) -> Result<u64, MsrFault> {
+        match self.rdpmc {
+            Some(index) => msr.rdpmc(index),
+            None => msr.rdmsr(self.value),
+        }
     }
 }
 
@@ -167,27 +186,13 @@ mod tests {
         }
     }
 
-    struct Wide(u32);
-
-    impl Counter for Wide {
-        fn select_register(&self) -> MsrAddress {
-            unreachable!()
-        }
-        fn value_register(&self) -> MsrAddress {
-            unreachable!()
-        }
-        fn rdpmc_index(&self) -> Option<PmcIndex> {
-            unreachable!()
-        }
-        fn width(&self) -> u32 {
-            self.0
-        }
-    }
-
     #[test]
     fn a_preloaded_counter_overflows_after_exactly_its_events() {
         for width in [32, 40, 48, 64] {
-            let counter = Wide(width);
+            // SAFETY: nothing accesses it.
+            let register = unsafe { MsrAddress::new(0) };
+            let mask = u64::MAX >> (64 - width);
+            let counter = Counter { select: register, value: register, rdpmc: None, mask };
             for events in [1, 0x1000, 0x1_0000, 0x7FFF_FFFF] {
                 let start = counter.preload(events);
                 // What a processor makes of a write that it sign-extends from bit 31.

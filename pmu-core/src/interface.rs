@@ -5,73 +5,60 @@ use core::sync::atomic::{AtomicU32, Ordering};
 #[cfg(doc)]
 use crate::Claim;
 use crate::interrupt::{self, Overflow, Serviced};
-use crate::msr::{MsrAccess, retry_once};
 use crate::{
-    Counter, CounterMemory, EventSelect, InterfaceError, Interval, IntervalLimits, IntervalUnit,
-    KProfileSource, MsrAddress, MsrBackend, MsrFault, MsrUpdate, Platform, PmcIndex, ProfileSource,
-    Session, Snapshot,
+    CounterMemory, CounterUnit, EventSelect, InterfaceError, Interval, IntervalLimits,
+    IntervalUnit, KProfileSource, MsrBackend, MsrFault, Platform, ProfileSource, Session, Snapshot,
+    SourceIndex, SourceTable,
 };
 
-/// A family of counters and its table of profile sources, for the whole machine.
+/// What a family of counters and its table of profile sources are, for the whole machine: all that a vendor
+/// has to say.
 ///
 /// One value serves all processors: it is decided from the boot processor, is immutable but for the
 /// intervals, and is shared with interrupt handlers. What differs by processor is in a
 /// [`CounterMemory`] (interrupt path) and a [`Session`] (control path).
-///
-/// A vendor implements what its manual says; the operations are the same for all and provided.
-pub trait ProfileInterface {
-    /// The event-select register.
-    type Select: EventSelect;
-    /// A row of the table.
-    type Source: ProfileSource<Select = Self::Select> + 'static;
-    /// A counter.
-    type Counter: Counter;
-
+pub trait SourceInterface {
     /// The interface's name.
-    const NAME: &'static str;
+    fn name(&self) -> &'static str;
 
-    /// Whether too little lent memory is an error of [`initialise`](Self::initialise), or leaves
-    /// every source unsupported.
-    const MEMORY_REQUIRED: bool;
+    /// Whether lent memory without a slot is an error of [`initialise`](ProfileInterface::initialise), or
+    /// leaves every source unsupported.
+    fn requires_memory(&self) -> bool;
 
-    /// The table, ascending by value; its first row is `ProfileTime`.
-    fn sources(&self) -> &'static [Self::Source];
+    /// The table of sources.
+    fn table(&self) -> &'static SourceTable;
 
-    /// Where in the table a source is.
-    fn row(&self, source: KProfileSource) -> Option<usize>;
+    /// The boot processor's counters.
+    fn unit(&self) -> &CounterUnit;
 
-    /// Where in the table the source is that has this name: the documented spelling or Windows' own,
-    /// letters' case as written.
-    fn row_named(&self, name: &str) -> Option<usize>;
+    /// The counters of a processor of this vendor; none, where it has none of the kind.
+    fn unit_of(&self, processor: &Snapshot) -> CounterUnit;
 
     /// Whether the processor declares the event of a row of the table.
     fn is_declared(&self, row: usize) -> bool;
 
-    /// How many counters each processor has, from 0 to [`MAX_COUNTERS`](crate::MAX_COUNTERS).
-    fn counters(&self) -> u8;
-
-    /// The counter with this number, if it is below [`counters`](Self::counters).
-    fn counter(&self, number: u8) -> Option<Self::Counter>;
-
-    /// The counters of this interface that a processor has, one bit each; 0 if it is of another kind.
-    /// On a hybrid machine processors differ.
-    fn counters_of(&self, processor: &Snapshot) -> u64;
-
-    /// The registers that control all counters together, where the processor has them.
-    fn global(&self) -> Option<GlobalRegisters>;
-
-    /// The enable register of precise sampling, where a processor declares it.
-    fn precise_sampling(&self, processor: &Snapshot) -> Option<PreciseSampling> {
-        let _ = processor;
-        None
-    }
-
-    /// Whether the local APIC may mask its performance entry when it delivers the interrupt, so that
-    /// each interrupt must unmask it.
-    fn entry_masked_on_delivery(&self) -> bool;
-
     /// Where the interval of a row of the table is kept, for the whole machine.
     fn interval_cell(&self, row: usize) -> Option<&AtomicU32>;
+}
+
+/// The operations of a profile interface. They are the same for all, and cannot be overridden.
+pub trait ProfileInterface: SourceInterface {
+    /// The rows of the table, ascending by value; the first is `ProfileTime`.
+    fn sources(&self) -> &'static [ProfileSource] {
+        self.table().rows()
+    }
+
+    /// The place of a source in the table.
+    #[inline]
+    fn row(&self, source: KProfileSource) -> Option<usize> {
+        self.table().row(source)
+    }
+
+    /// The place in the table of the source that has this name: the documented spelling or Windows' own,
+    /// letters' case as written.
+    fn row_named(&self, name: &str) -> Option<usize> {
+        self.table().row_named(name)
+    }
 
     /// What is known of a source without touching a register: at best
     /// [`Declared`](Availability::Declared). Any context.
@@ -150,7 +137,7 @@ pub trait ProfileInterface {
     ///   instance, or one that was dropped without [`shut_down`](Session::shut_down).
     /// - [`OtherProcessor`](InterfaceError::OtherProcessor): the processor has none of these counters.
     /// - [`InsufficientMemory`](InterfaceError::InsufficientMemory): no slot was lent, and the interface
-    ///   [requires](Self::MEMORY_REQUIRED) one. Otherwise every source is unsupported.
+    ///   [requires](SourceInterface::requires_memory) one. Otherwise every source is unsupported.
     /// - [`CountersUnresponsive`](InterfaceError::CountersUnresponsive): no counter answers.
     /// - [`Access`](InterfaceError::Access): a global register faulted.
     ///
@@ -201,102 +188,14 @@ pub trait ProfileInterface {
     }
 }
 
+impl<I: SourceInterface> ProfileInterface for I {}
+
 /// The unit of a source's interval.
 pub(crate) fn unit_of(source: KProfileSource) -> IntervalUnit {
     if source == KProfileSource::TIME {
         IntervalUnit::HundredNanoseconds
     } else {
         IntervalUnit::Events
-    }
-}
-
-/// The registers that control all counters of a processor together.
-///
-/// A session owns the bits of its counters in them, and no others. Other owners do not write the control
-/// register while a session lives, but have it set their bits
-/// ([`Session::set_others_control`]); of the status they acknowledge their own.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "defmt", derive(defmt::Format))]
-pub struct GlobalRegisters {
-    /// One bit per counter: it counts while the bit is set (and its event select says so).
-    pub control: MsrAddress,
-    /// One bit per counter: it overflowed.
-    pub status: MsrAddress,
-    /// Writing 1 clears the bit of the status.
-    pub acknowledge: MsrAddress,
-    /// Whether the counters are stopped while their interrupt is serviced: two writes more, and none
-    /// of the events of servicing itself are counted.
-    pub stop_while_serviced: bool,
-    /// Bit of the status that says that the processor froze the counters, and whose acknowledgement
-    /// releases them. 0: a processor that freezes clears the control register instead.
-    pub frozen: u64,
-    /// The control by which the processor freezes the counters itself, where it can.
-    pub freeze: Option<Freeze>,
-}
-
-/// The bit that makes a processor stop all its counters as it raises the performance interrupt.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "defmt", derive(defmt::Format))]
-pub struct Freeze {
-    register: u32,
-    pub(crate) bit: u64,
-}
-
-impl Freeze {
-    /// `bit` of `register` freezes.
-    ///
-    /// # Safety
-    /// - Setting and clearing `bit` of `register`, with its other bits as they are, does not break
-    ///   memory safety.
-    pub const unsafe fn new(register: u32, bit: u64) -> Self {
-        Self { register, bit }
-    }
-
-    /// Sets the bit or clears it.
-    pub(crate) const fn set(&self, freezes: bool) -> MsrUpdate {
-        let (clear, set) = if freezes { (0, self.bit) } else { (self.bit, 0) };
-        // SAFETY: by the promise of `new`.
-        unsafe { MsrUpdate::new(self.register, clear, set) }
-    }
-
-    /// Reads the register.
-    pub(crate) const fn read(&self) -> MsrUpdate {
-        MsrUpdate::read(self.register)
-    }
-}
-
-/// The register whose bits make an overflow write a record to memory instead of interrupting, one bit per
-/// counter: `IA32_PEBS_ENABLE`. A predecessor may have left bits of it set.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "defmt", derive(defmt::Format))]
-pub struct PreciseSampling {
-    enable: u32,
-    capability: u32,
-    unavailable: u64,
-}
-
-impl PreciseSampling {
-    /// Bits of `enable` enable it, unless `unavailable` of the register `capability` says that there is no
-    /// such register.
-    ///
-    /// # Safety
-    /// - Clearing bits of `enable`, with its other bits as they are, does not break memory safety.
-    pub const unsafe fn new(enable: u32, capability: u32, unavailable: u64) -> Self {
-        Self { enable, capability, unavailable }
-    }
-
-    /// Takes it away from these counters, and returns those from which it could not be taken.
-    pub(crate) fn disable(&self, msr: &impl MsrBackend, counters: u64) -> u64 {
-        let capability = retry_once(|| msr.change(MsrUpdate::read(self.capability)));
-        if capability.is_ok_and(|capability| capability & self.unavailable == 0) {
-            // SAFETY: by the promise of `new`.
-            let disable = unsafe { MsrUpdate::new(self.enable, counters, 0) };
-            if retry_once(|| msr.change(disable)).is_err() {
-                // A register that cannot even be read is not there.
-                return msr.change(MsrUpdate::read(self.enable)).unwrap_or(0) & counters;
-            }
-        }
-        0
     }
 }
 
@@ -353,150 +252,37 @@ impl Default for DefaultInterface {
     }
 }
 
-impl ProfileInterface for DefaultInterface {
-    type Select = NoSelect;
-    type Source = TimeSource;
-    type Counter = NoCounter;
+static SOURCES: [ProfileSource; 1] =
+    [ProfileSource::new(0, "ProfileTime", EventSelect::from_bits(0)).spelled("Timer")];
+static INDEX: SourceIndex<4> = SourceIndex::new(&SOURCES);
+static TABLE: SourceTable = SourceTable::new(&SOURCES, &INDEX);
 
-    const NAME: &'static str = "Default";
-    const MEMORY_REQUIRED: bool = false;
-
-    fn sources(&self) -> &'static [TimeSource] {
-        &[TimeSource]
+impl SourceInterface for DefaultInterface {
+    fn name(&self) -> &'static str {
+        "Default"
     }
 
-    fn row(&self, source: KProfileSource) -> Option<usize> {
-        (source == KProfileSource::TIME).then_some(0)
+    fn requires_memory(&self) -> bool {
+        false
     }
 
-    fn row_named(&self, name: &str) -> Option<usize> {
-        TimeSource.is_named(name).then_some(0)
+    fn table(&self) -> &'static SourceTable {
+        &TABLE
+    }
+
+    fn unit(&self) -> &CounterUnit {
+        &CounterUnit::NONE
+    }
+
+    fn unit_of(&self, _: &Snapshot) -> CounterUnit {
+        CounterUnit::NONE
     }
 
     fn is_declared(&self, row: usize) -> bool {
         row == 0
     }
 
-    fn counters(&self) -> u8 {
-        0
-    }
-
-    fn counter(&self, _: u8) -> Option<NoCounter> {
-        None
-    }
-
-    fn counters_of(&self, _: &Snapshot) -> u64 {
-        0
-    }
-
-    fn global(&self) -> Option<GlobalRegisters> {
-        None
-    }
-
-    fn entry_masked_on_delivery(&self) -> bool {
-        false
-    }
-
     fn interval_cell(&self, row: usize) -> Option<&AtomicU32> {
         (row == 0).then_some(&self.time)
-    }
-}
-
-/// The one source of [`DefaultInterface`].
-#[derive(Clone, Copy, Debug)]
-#[cfg_attr(feature = "defmt", derive(defmt::Format))]
-pub struct TimeSource;
-
-impl ProfileSource for TimeSource {
-    type Select = NoSelect;
-
-    fn source(&self) -> KProfileSource {
-        KProfileSource::TIME
-    }
-
-    fn name(&self) -> &'static str {
-        "ProfileTime"
-    }
-
-    fn windows_spelling(&self) -> Option<&'static str> {
-        Some("Timer")
-    }
-
-    fn select(&self) -> NoSelect {
-        NoSelect
-    }
-
-    fn canonical(&self) -> Option<KProfileSource> {
-        None
-    }
-}
-
-/// The event select of an interface without counters.
-#[derive(Clone, Copy, Debug)]
-#[cfg_attr(feature = "defmt", derive(defmt::Format))]
-pub struct NoSelect;
-
-impl EventSelect for NoSelect {
-    fn select_bits(self) -> u64 {
-        0
-    }
-    fn event_number(self) -> u16 {
-        0
-    }
-    fn event_unit_mask(self) -> u8 {
-        0
-    }
-    fn running(self) -> Self {
-        self
-    }
-}
-
-/// The counter of an interface without counters: there is none.
-#[derive(Clone, Copy, Debug)]
-pub enum NoCounter {}
-
-impl Counter for NoCounter {
-    fn select_register(&self) -> MsrAddress {
-        match *self {}
-    }
-    fn value_register(&self) -> MsrAddress {
-        match *self {}
-    }
-    fn rdpmc_index(&self) -> Option<PmcIndex> {
-        match *self {}
-    }
-    fn width(&self) -> u32 {
-        match *self {}
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_default_interface_has_time_alone() {
-        let interface = DefaultInterface::new();
-        assert!(interface.query(KProfileSource::TIME).is_supported());
-        for value in (1..0x200).filter(|v| *v != KProfileSource::MAXIMUM) {
-            let source = KProfileSource::new(value).unwrap();
-            assert_eq!(interface.query(source).availability, Availability::Unsupported);
-            assert_eq!(
-                interface.set_interval(source, 0x1_0000),
-                Err(InterfaceError::UnsupportedSource(source))
-            );
-        }
-    }
-
-    #[test]
-    fn an_interval_outside_the_limits_changes_nothing() {
-        let interface = DefaultInterface::new();
-        let error = interface.set_interval(KProfileSource::TIME, 1_220).unwrap_err();
-        let expected = crate::IntervalError { requested: 1_220, limits: IntervalLimits::TIME };
-        assert_eq!(error, InterfaceError::Interval(expected));
-        assert_eq!(interface.query(KProfileSource::TIME).interval, 10_000);
-        let set = interface.set_interval_clamped(KProfileSource::TIME, 1_220).unwrap();
-        assert_eq!(set.get(), 1_221);
-        assert_eq!(interface.query(KProfileSource::TIME).interval, 1_221);
     }
 }

@@ -16,11 +16,11 @@
 
 use core::sync::atomic::Ordering;
 
-use crate::counter::{SlotState, counters_in, read_counter};
+use crate::counter::{SlotState, counters_in};
 use crate::msr::{MsrAccess, retry_once};
 use crate::{
-    Counter, CounterMemory, GlobalRegisters, KProfileSource, MsrAddress, MsrBackend, MsrFault,
-    Platform, ProfileInterface, ProfileSource,
+    Counter, CounterMemory, CounterUnit, GlobalRegisters, KProfileSource, MsrAddress, MsrBackend,
+    MsrFault, Platform, SourceInterface,
 };
 
 /// One counter's overflow, as the interrupt path reports it.
@@ -87,7 +87,7 @@ impl Claim {
 
 /// See [`ProfileInterface::service`].
 #[inline]
-pub(crate) fn service<I: ProfileInterface, M: MsrBackend, P: Platform>(
+pub(crate) fn service<I: SourceInterface, M: MsrBackend, P: Platform>(
     interface: &I,
     msr: &M,
     platform: &P,
@@ -103,6 +103,7 @@ pub(crate) fn service<I: ProfileInterface, M: MsrBackend, P: Platform>(
     }
     let mut pass = Pass {
         interface,
+        unit: interface.unit(),
         msr,
         platform,
         memory,
@@ -114,9 +115,13 @@ pub(crate) fn service<I: ProfileInterface, M: MsrBackend, P: Platform>(
         fault: None,
     };
     loop {
-        match interface.global() {
-            Some(global) => pass.by_status(&global),
+        let freezes = memory.freezes.load(Ordering::Relaxed);
+        match pass.unit.global() {
             None => pass.by_value(),
+            Some(global) if freezes && global.frozen != 0 => pass.freezing(global),
+            Some(global) if freezes => pass.cleared(global),
+            Some(global) if global.stop_while_serviced => pass.stopping(global),
+            Some(global) => _ = pass.running(global),
         }
         if memory.end_service() {
             break;
@@ -137,6 +142,7 @@ pub(crate) fn service<I: ProfileInterface, M: MsrBackend, P: Platform>(
 /// One pass of the interrupt path over the counters.
 struct Pass<'a, I, M, P, F> {
     interface: &'a I,
+    unit: &'a CounterUnit,
     msr: &'a M,
     platform: &'a P,
     memory: &'a CounterMemory,
@@ -151,7 +157,7 @@ struct Pass<'a, I, M, P, F> {
     fault: Option<MsrFault>,
 }
 
-impl<I: ProfileInterface, M: MsrBackend, P: Platform, F: FnMut(Overflow)> Pass<'_, I, M, P, F> {
+impl<I: SourceInterface, M: MsrBackend, P: Platform, F: FnMut(Overflow)> Pass<'_, I, M, P, F> {
     fn note<T>(&mut self, result: Result<T, MsrFault>) -> Option<T> {
         result.map_err(|fault| self.fault.get_or_insert(fault).register).ok()
     }
@@ -172,82 +178,116 @@ impl<I: ProfileInterface, M: MsrBackend, P: Platform, F: FnMut(Overflow)> Pass<'
 
     /// Unmasks the local APIC's entry where its delivery masked it.
     fn unmask(&self) {
-        if self.interface.entry_masked_on_delivery() {
+        if self.unit.is_masked_on_delivery() {
             self.platform.unmask_performance_interrupt();
         }
     }
 
-    fn status(&mut self, global: &GlobalRegisters) -> Option<u64> {
-        let status = retry_once(|| self.msr.rdmsr(global.status));
-        self.note(status)
+    /// Counters that the processor does not stop, and that the driver does.
+    fn stopping(&mut self, global: &GlobalRegisters) {
+        let control = self.memory.global_control.load(Ordering::Relaxed);
+        if !self.wrmsr(global.control, control & !self.own) {
+            _ = self.running(global);
+            return;
+        }
+        if let Some(status) = self.status(global) {
+            // Released by the restart alone.
+            self.acknowledge_and_reload(global, status & (self.own | global.frozen));
+        }
+        self.unmask();
+        self.restart(global, control);
     }
 
-    /// Serves counters whose overflows the processor tells in a status register.
-    fn by_status(&mut self, global: &GlobalRegisters) {
-        let own = self.own;
-        let control = self.memory.global_control.load(Ordering::Relaxed);
-        let freezes = self.memory.freezes.load(Ordering::Relaxed);
-        let stops = global.stop_while_serviced && !freezes;
-        let stopped = stops && self.wrmsr(global.control, control & !own);
-        let may_be_frozen = freezes && global.frozen != 0;
-        let mut unmasked = !stopped && !may_be_frozen;
-        if unmasked {
-            self.unmask();
+    /// Counters that run meanwhile. Returns the session's overflows.
+    fn running(&mut self, global: &GlobalRegisters) -> u64 {
+        self.unmask();
+        let Some(status) = self.status(global) else { return 0 };
+        if status & global.frozen == 0 {
+            self.acknowledge_and_reload(global, status & self.own);
+        } else {
+            // They do not run: firmware left the bit set that freezes them.
+            self.reload_and_release(global, status);
         }
-        let mut status = self.status(global);
-        if may_be_frozen && status.is_some_and(|status| status & global.frozen == 0) {
+        status & self.own
+    }
+
+    /// Counters that the processor stops, until a bit of the status is acknowledged.
+    fn freezing(&mut self, global: &GlobalRegisters) {
+        match self.status(global) {
+            None => self.unmask(),
+            Some(status) if status & global.frozen != 0 => {
+                // An overflow while the entry is masked may be lost: unmask before the release.
+                self.unmask();
+                // That may have raised an interrupt, for the status is still set.
+                self.claim = Claim::OursAndMore;
+                self.reload_and_release(global, status);
+            }
             // They run after all: another's interrupt, or a processor that does not freeze.
-            self.unmask();
-            unmasked = true;
-            status = self.status(global);
+            Some(_) => self.claim_more(|pass| pass.running(global)),
         }
-        if freezes && unmasked && status.is_some_and(|status| status & own != 0) {
-            // The entry was unmasked while the status was set, or they overflowed since.
+    }
+
+    /// Counters that the processor stops by clearing the control register: whether it did is not asked.
+    fn cleared(&mut self, global: &GlobalRegisters) {
+        let control = self.memory.global_control.load(Ordering::Relaxed);
+        self.claim_more(|pass| pass.running(global));
+        self.restart(global, control);
+    }
+
+    /// Where overflows are found, their status was set when the entry was unmasked, or they came since: either
+    /// may have raised another interrupt.
+    fn claim_more(&mut self, serve: impl FnOnce(&mut Self) -> u64) {
+        if serve(self) != 0 {
             self.claim = Claim::OursAndMore;
         }
-        match status {
-            Some(status) => self.serve(global, status, stopped, unmasked),
-            None => {
-                // An overflow that was not seen will not interrupt again.
-                self.mark_faulted(own);
-                if !unmasked {
-                    self.unmask();
-                }
-            }
-        }
-        let restart = stops || freezes && global.frozen == 0;
-        if restart && !self.wrmsr(global.control, control) && (stopped || freezes) {
+    }
+
+    fn restart(&mut self, global: &GlobalRegisters, control: u64) {
+        if !self.wrmsr(global.control, control) {
             // They stand still. The next start tries again.
-            self.memory.global_control.store(control & !own, Ordering::Relaxed);
-            self.mark_faulted(own);
+            self.memory.global_control.fetch_and(!self.own, Ordering::Relaxed);
+            self.mark_faulted(self.own);
         }
     }
 
-    /// Acknowledges what the status tells, loads the overflowed counters again, and unmasks.
-    fn serve(&mut self, global: &GlobalRegisters, status: u64, stopped: bool, unmasked: bool) {
-        let (overflowed, frozen) = (status & self.own, status & global.frozen);
-        let bits = overflowed | frozen;
-        self.found += overflowed.count_ones();
-        if frozen != 0 {
-            self.claim = self.claim.max(Claim::Ours);
+    /// The status; where it cannot be read, an overflow that was not seen will not interrupt again.
+    fn status(&mut self, global: &GlobalRegisters) -> Option<u64> {
+        let status = retry_once(|| self.msr.rdmsr(global.status));
+        let status = self.note(status);
+        if status.is_none() {
+            self.mark_faulted(self.own);
         }
-        let releases = frozen != 0 && !stopped;
-        let mut acknowledged = bits == 0 || releases || self.wrmsr(global.acknowledge, bits);
+        status
+    }
+
+    /// Acknowledges these bits of the status, and loads their counters again: an overflow that comes after the
+    /// acknowledgement sets the status anew.
+    fn acknowledge_and_reload(&mut self, global: &GlobalRegisters, bits: u64) {
+        if bits == 0 {
+            return;
+        }
+        let acknowledged = self.wrmsr(global.acknowledge, bits);
+        self.reload_overflowed(bits);
+        if !acknowledged {
+            self.mark_faulted(bits & self.own);
+        }
+    }
+
+    /// Loads the overflowed counters again, and acknowledges, which releases all that are frozen.
+    fn reload_and_release(&mut self, global: &GlobalRegisters, status: u64) {
+        let bits = status & (self.own | global.frozen);
+        self.reload_overflowed(bits);
+        if !self.wrmsr(global.acknowledge, bits) {
+            self.mark_faulted(self.own);
+        }
+    }
+
+    fn reload_overflowed(&mut self, bits: u64) {
+        let overflowed = bits & self.own;
+        self.claim = self.claim.max(Claim::Ours);
+        self.found += overflowed.count_ones();
         for number in counters_in(overflowed) {
             self.reload(number, |_, _| true);
-        }
-        if !unmasked {
-            self.unmask();
-        }
-        if releases {
-            if self.interface.entry_masked_on_delivery() {
-                // Unmasking may have raised an interrupt, for the status was still set.
-                self.claim = Claim::OursAndMore;
-            }
-            acknowledged = self.wrmsr(global.acknowledge, bits);
-        }
-        if !acknowledged {
-            self.mark_faulted(if releases { self.own } else { overflowed });
         }
     }
 
@@ -257,7 +297,7 @@ impl<I: ProfileInterface, M: MsrBackend, P: Platform, F: FnMut(Overflow)> Pass<'
         self.unmask();
         for number in counters_in(self.own) {
             self.reload(number, |pass, counter| {
-                let value = retry_once(|| read_counter(counter, pass.msr));
+                let value = retry_once(|| counter.read(pass.msr));
                 let value = pass.note(value);
                 if value.is_none() {
                     pass.mark_faulted(1 << number);
@@ -270,12 +310,12 @@ impl<I: ProfileInterface, M: MsrBackend, P: Platform, F: FnMut(Overflow)> Pass<'
     }
 
     /// If the counter runs and `has_overflowed`, loads it again and reports the overflow.
-    fn reload(&mut self, number: u8, has_overflowed: impl Fn(&mut Self, &I::Counter) -> bool) {
+    fn reload(&mut self, number: u8, has_overflowed: impl Fn(&mut Self, &Counter) -> bool) {
         let (interface, memory) = (self.interface, self.memory);
         let Some(slot) = memory.slots.get(usize::from(number)) else { return };
         let SlotState::Running { row, events } = slot.load() else { return };
-        let Some(counter) = interface.counter(number) else { return };
-        let Some(source) = interface.sources().get(usize::from(row)) else { return };
+        let counter = self.unit.registers(number);
+        let Some(source) = interface.table().rows().get(usize::from(row)) else { return };
         if !has_overflowed(self, &counter) {
             return;
         }

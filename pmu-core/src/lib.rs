@@ -21,6 +21,7 @@ mod source;
 mod source_index;
 mod status;
 mod switch;
+mod unit;
 
 #[cfg(feature = "testing")]
 pub mod testing;
@@ -30,8 +31,7 @@ pub use dump::{CpuidDump, DumpError};
 pub use error::{InterfaceError, NoInterface};
 pub use frame::{InterruptFrame, ProcessId, ProcessorNumber};
 pub use interface::{
-    Availability, DefaultInterface, Freeze, GlobalRegisters, NoCounter, NoSelect, PreciseSampling,
-    ProfileInterface, SourceInformation, TimeSource,
+    Availability, DefaultInterface, ProfileInterface, SourceInformation, SourceInterface,
 };
 pub use interrupt::{Claim, Overflow, Serviced};
 pub use interval::{Interval, IntervalError, IntervalLimits, IntervalUnit};
@@ -49,6 +49,7 @@ pub use select::EventSelect;
 pub use session::{Session, SessionCounters};
 pub use snapshot::Snapshot;
 pub use source::{KProfileSource, NotASource, ProfileSource};
-pub use source_index::{SourceIndex, SourceNames};
+pub use source_index::{SourceIndex, SourceTable};
 pub use status::NtStatus;
 pub use switch::{SavedCounter, SavedCounters};
+pub use unit::{CounterBank, CounterUnit, Freeze, GlobalRegisters, PreciseSampling};

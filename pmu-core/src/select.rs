@@ -1,21 +1,58 @@
 //! Event-select registers, as far as all vendors agree.
 
-use core::fmt::Debug;
+use core::fmt;
 
-/// The value of an event-select register: which event a counter counts, and when.
+/// Value of an event-select register: which event a counter counts, and when.
 ///
-/// Both vendors' layouts agree in bits 23:8 and 31:24; they differ in how wide an event's number is
-/// and in what is reserved. Implemented by the vendors' register types; used by [`crate::Session`].
-pub trait EventSelect: Copy + Debug {
-    /// The register's value.
-    fn select_bits(self) -> u64;
+/// Both vendors' layouts agree in bits 31:0, but for single reserved ones; AMD's event numbers go on in bits
+/// 35:32. The vendors' register types say what each bit means, and convert into this one.
+/// Source: SDM vol. 3B, "Layout of IA32_PERFEVTSELx MSRs"; APM vol. 2, "Core Performance Event-Select
+/// Register".
+///
+/// ```
+/// use pmu_core::EventSelect;
+/// let cycles = EventSelect::from_bits(0x3_003C); // event 0x3C, at every privilege
+/// assert_eq!(cycles.running().select_bits(), 0x53_003C);
+/// assert_eq!(EventSelect::from_bits(0xF_0000_02D0).event_number(), 0xFD0);
+/// ```
+#[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct EventSelect(u64);
 
-    /// The event's number.
-    fn event_number(self) -> u16;
+impl EventSelect {
+    /// Bit 20: interrupts through the local APIC when the counter overflows.
+    const INTERRUPT: u64 = 1 << 20;
+    /// Bit 22: counts.
+    const ENABLE: u64 = 1 << 22;
+
+    /// The register's value.
+    pub const fn from_bits(bits: u64) -> Self {
+        Self(bits)
+    }
+
+    /// The register's value.
+    pub const fn select_bits(self) -> u64 {
+        self.0
+    }
+
+    /// The event's number: 8 bits on Intel, 12 bits on AMD.
+    pub const fn event_number(self) -> u16 {
+        (self.0 & 0xFF | self.0 >> 24 & 0xF00) as u16
+    }
 
     /// The unit mask.
-    fn event_unit_mask(self) -> u8;
+    pub const fn event_unit_mask(self) -> u8 {
+        (self.0 >> 8) as u8
+    }
 
     /// The same event, counting, and interrupting at overflow.
-    fn running(self) -> Self;
+    pub const fn running(self) -> Self {
+        Self(self.0 | Self::INTERRUPT | Self::ENABLE)
+    }
+}
+
+impl fmt::Debug for EventSelect {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "EventSelect({:#X})", self.0)
+    }
 }

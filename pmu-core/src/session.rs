@@ -7,13 +7,13 @@
 use core::marker::PhantomData;
 use core::sync::atomic::Ordering;
 
-use crate::counter::{SlotState, counter_mask, counters_in, read_counter};
+use crate::counter::{SlotState, counter_mask, counters_in};
 use crate::interrupt::service;
 use crate::msr::{MsrAccess, retry_once};
 use crate::{
-    Availability, Counter, CounterMemory, CounterSlot, EventSelect, GlobalRegisters,
-    InterfaceError, Interval, KProfileSource, MAX_COUNTERS, MsrBackend, MsrFault, Overflow,
-    Platform, ProfileInterface, ProfileSource, Snapshot, SourceInformation,
+    Availability, Counter, CounterMemory, CounterSlot, CounterUnit, GlobalRegisters,
+    InterfaceError, Interval, KProfileSource, MsrBackend, MsrFault, Overflow, Platform,
+    ProfileInterface, ProfileSource, Snapshot, SourceInformation,
 };
 
 /// The control handle to the counters of one processor.
@@ -68,10 +68,11 @@ impl<'a, I: ProfileInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
         platform: P,
         memory: &'a CounterMemory,
     ) -> Result<Self, InterfaceError> {
-        let declared = interface.counters_of(processor) & counter_mask(MAX_COUNTERS);
+        let own = interface.unit_of(processor);
+        let declared = interface.unit().shared_with(&own);
         let (needed, lent) = (declared.count_ones() as usize, memory.counters());
-        let has_counters = interface.counters() > 0;
-        if has_counters && lent == 0 && I::MEMORY_REQUIRED {
+        let has_counters = interface.unit().counters() != 0;
+        if has_counters && lent == 0 && interface.requires_memory() {
             return Err(InterfaceError::InsufficientMemory { needed, lent });
         }
         if has_counters && declared == 0 {
@@ -94,7 +95,7 @@ impl<'a, I: ProfileInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
             not_send: PhantomData,
         };
         if candidates != 0
-            && let Err(error) = session.take_counters(processor, candidates)
+            && let Err(error) = session.take_counters(&own, candidates)
         {
             memory.give_back();
             return Err(error);
@@ -104,15 +105,15 @@ impl<'a, I: ProfileInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
 
     fn take_counters(
         &mut self,
-        processor: &Snapshot,
+        processor: &CounterUnit,
         candidates: u64,
     ) -> Result<(), InterfaceError> {
-        let (memory, global) = (self.memory, self.interface.global());
+        let (memory, global) = (self.memory, self.unit().global());
         for slot in &memory.slots {
             slot.store(SlotState::Free);
         }
         let mut proven = self.prove_counters(candidates);
-        if let Some(precise) = self.interface.precise_sampling(processor) {
+        if let Some(precise) = processor.precise() {
             proven &= !precise.disable(&self.msr, proven);
         }
         if proven == 0 {
@@ -121,7 +122,7 @@ impl<'a, I: ProfileInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
         if let Some(global) = global {
             let found = retry_once(|| self.msr.rdmsr(global.control));
             let found = found.map_err(InterfaceError::Access)?;
-            self.acknowledge(&global, proven | global.frozen).map_err(InterfaceError::Access)?;
+            self.acknowledge(global, proven | global.frozen).map_err(InterfaceError::Access)?;
             self.control_before = found & proven;
             memory.global_control.store(found | proven, Ordering::Relaxed);
         }
@@ -145,20 +146,20 @@ impl<'a, I: ProfileInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
     fn prove_counters(&self, candidates: u64) -> u64 {
         let pattern = |number: u8| 0x0135_7AC0 + u64::from(number);
         let write = |number: u8, value: u64| {
-            let counter = self.interface.counter(number);
+            let counter = self.unit().counter(number);
             counter.is_some_and(|counter| {
                 retry_once(|| self.msr.wrmsr(counter.value_register(), value)).is_ok()
             })
         };
         let echoes = |number: u8| {
-            self.interface.counter(number).is_some_and(|counter| {
+            self.unit().counter(number).is_some_and(|counter| {
                 let by_number = retry_once(|| self.msr.rdmsr(counter.value_register()));
-                let by_index = retry_once(|| read_counter(&counter, &self.msr));
+                let by_index = retry_once(|| counter.read(&self.msr));
                 by_number == Ok(pattern(number)) && by_index == Ok(pattern(number))
             })
         };
         let mut proven = retain(candidates, |number| {
-            self.interface.counter(number).is_some_and(|counter| {
+            self.unit().counter(number).is_some_and(|counter| {
                 retry_once(|| self.msr.wrmsr(counter.select_register(), 0)).is_ok()
             })
         });
@@ -196,6 +197,11 @@ impl<'a, I: ProfileInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
             unresponsive: self.candidates() & !usable,
             without_slot: u64::from(self.declared) & !self.candidates(),
         }
+    }
+
+    /// The counters that the interface describes.
+    pub(crate) fn unit(&self) -> &'a CounterUnit {
+        self.interface.unit()
     }
 
     /// The session's counters, one bit each.
@@ -272,7 +278,7 @@ impl<'a, I: ProfileInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
         let (slot, counter) = self
             .slots()
             .find(|(_, slot)| slot.load() == SlotState::Free)
-            .and_then(|(number, slot)| Some((slot, self.interface.counter(number)?)))
+            .and_then(|(number, slot)| Some((slot, self.unit().counter(number)?)))
             .ok_or(InterfaceError::NoFreeCounter(source))?;
         let Some(select) = self.interface.sources().get(row).map(ProfileSource::select) else {
             return Err(InterfaceError::UnsupportedSource(source));
@@ -311,7 +317,7 @@ impl<'a, I: ProfileInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
     /// [`FreezeUnsupported`](InterfaceError::FreezeUnsupported), also where the processor, or a hypervisor,
     /// does not keep the bit; [`Access`](InterfaceError::Access).
     pub fn freeze_on_interrupt(&mut self) -> Result<(), InterfaceError> {
-        let freeze = self.interface.global().and_then(|global| global.freeze);
+        let freeze = self.unit().global().and_then(|global| global.freeze);
         let freeze = freeze.filter(|_| self.usable).ok_or(InterfaceError::FreezeUnsupported)?;
         if self.freeze_before.is_some() {
             return Ok(());
@@ -329,7 +335,7 @@ impl<'a, I: ProfileInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
         match set {
             Ok((before, kept)) if kept & freeze.bit != 0 => {
                 self.freeze_before = Some(before & freeze.bit != 0);
-                return Ok(());
+                Ok(())
             }
             Ok(_) => {
                 self.memory.freezes.store(false, Ordering::Relaxed);
@@ -344,7 +350,7 @@ impl<'a, I: ProfileInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
 
     /// Gives the freezing bit back as it was found, and leaves the register's other bits.
     fn stop_freezing(&mut self) -> Result<(), MsrFault> {
-        let Some(global) = self.interface.global() else { return Ok(()) };
+        let Some(global) = self.unit().global() else { return Ok(()) };
         let Some((freeze, before)) = global.freeze.zip(self.freeze_before) else { return Ok(()) };
         retry_once(|| self.msr.change(freeze.set(before)))?;
         self.freeze_before = None;
@@ -361,7 +367,7 @@ impl<'a, I: ProfileInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
     /// the processor has no such register. [`Access`](InterfaceError::Access): the register is as it was.
     pub fn set_others_control(&mut self, bits: u64, enabled: bool) -> Result<(), InterfaceError> {
         let not_others = InterfaceError::OwnControlBits(bits & self.own());
-        let global = self.interface.global().filter(|_| self.usable).ok_or(not_others)?;
+        let global = self.unit().global().filter(|_| self.usable).ok_or(not_others)?;
         if bits & self.own() != 0 {
             return Err(not_others);
         }
@@ -406,16 +412,16 @@ impl<'a, I: ProfileInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
     /// Stops the counter with this number and frees its slot.
     pub(crate) fn release(&self, number: u8) -> Result<(), InterfaceError> {
         let Some((slot, counter)) =
-            self.memory.slots.get(usize::from(number)).zip(self.interface.counter(number))
+            self.memory.slots.get(usize::from(number)).zip(self.unit().counter(number))
         else {
             return Ok(());
         };
         let stopped = retry_once(|| self.msr.wrmsr(counter.select_register(), 0)).and_then(|()| {
-            match self.interface.global() {
-                Some(global) => self.acknowledge(&global, 1 << number).map(|_| ()),
+            match self.unit().global() {
+                Some(global) => self.acknowledge(global, 1 << number).map(|_| ()),
                 None => {
                     let ran = matches!(slot.load(), SlotState::Running { .. });
-                    let value = retry_once(|| read_counter(&counter, &self.msr))?;
+                    let value = retry_once(|| counter.read(&self.msr))?;
                     if ran && counter.has_overflowed(value) {
                         self.memory.expect_late(1);
                     }
@@ -453,8 +459,8 @@ impl<'a, I: ProfileInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
         let not_started = InterfaceError::NotStarted(source);
         let row = self.interface.row(source).ok_or(not_started)?;
         let (number, events) = self.find(row).ok_or(not_started)?;
-        let counter = self.interface.counter(number).ok_or(not_started)?;
-        let read = || read_counter(&counter, &self.msr).map_err(InterfaceError::Access);
+        let counter = self.unit().counter(number).ok_or(not_started)?;
+        let read = || counter.read(&self.msr).map_err(InterfaceError::Access);
         let (mut value, (_, now)) = (read()?, self.find(row).ok_or(not_started)?);
         if now != events {
             // An interrupt came in between, and loaded the counter for another interval.
@@ -467,7 +473,7 @@ impl<'a, I: ProfileInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
     }
 
     /// Whether the counter's select holds what was written to it for a row of the table.
-    pub(crate) fn holds(&self, counter: &I::Counter, row: usize) -> Result<bool, InterfaceError> {
+    pub(crate) fn holds(&self, counter: &Counter, row: usize) -> Result<bool, InterfaceError> {
         let expected = self.running_bits(row);
         let found = retry_once(|| self.msr.rdmsr(counter.select_register()));
         found.map(|found| Some(found) == expected).map_err(InterfaceError::Access)
@@ -501,7 +507,7 @@ impl<'a, I: ProfileInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
         self.memory.withdraw();
         let (mut lost, mut outcome) = (0, Ok(()));
         for (number, slot) in (0u8..64).zip(&self.memory.slots) {
-            let counter = self.interface.counter(number).filter(|_| own >> number & 1 != 0);
+            let counter = self.unit().counter(number).filter(|_| own >> number & 1 != 0);
             let Some(counter) = counter else { continue };
             let before = slot.load();
             if let SlotState::Running { row, .. } | SlotState::Parked { row } = before
@@ -549,7 +555,7 @@ impl<'a, I: ProfileInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
 
     /// The same for the registers of all counters together.
     fn reprogram_global(&self) -> Result<(), MsrFault> {
-        let Some(global) = self.interface.global() else { return Ok(()) };
+        let Some(global) = self.unit().global() else { return Ok(()) };
         let mut outcome = Ok(());
         if let Some((freeze, _)) = global.freeze.zip(self.freeze_before) {
             outcome = retry_once(|| self.msr.change(freeze.set(true))).map(|_| ());
@@ -590,10 +596,10 @@ impl<'a, I: ProfileInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
         // While they freeze, a late interrupt would stop the others' counters by the control register.
         outcome = outcome.and(self.stop_freezing().map_err(InterfaceError::Faulted));
         let own = self.own();
-        if let Some(global) = self.interface.global().filter(|_| own != 0) {
+        if let Some(global) = self.unit().global().filter(|_| own != 0) {
             if global.frozen != 0 {
                 // An interrupt that is yet to come may have frozen the counters.
-                let released = self.acknowledge(&global, global.frozen).map(|_| ());
+                let released = self.acknowledge(global, global.frozen).map(|_| ());
                 outcome = outcome.and(released.map_err(InterfaceError::Faulted));
             }
             // First what the interrupt path leaves behind, then the register.

@@ -120,38 +120,97 @@ impl fmt::Display for NotASource {
 impl core::error::Error for NotASource {}
 
 /// One row of a profile interface's table.
-pub trait ProfileSource {
-    /// The vendor's event-select register.
-    type Select: EventSelect;
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct ProfileSource {
+    source: KProfileSource,
+    name: &'static str,
+    windows_spelling: Option<&'static str>,
+    select: EventSelect,
+    event_bit: Option<u8>,
+    canonical: Option<KProfileSource>,
+}
+
+impl ProfileSource {
+    /// The row of the source with this value and documented name, which counts the event of `select`.
+    ///
+    /// # Panics
+    /// At compile time, if the value is `ProfileMaximum`.
+    pub const fn new(value: u32, name: &'static str, select: EventSelect) -> Self {
+        let source = source(value);
+        Self { source, name, windows_spelling: None, select, event_bit: None, canonical: None }
+    }
+
+    /// The same, which Windows itself spells otherwise.
+    pub const fn spelled(mut self, windows: &'static str) -> Self {
+        self.windows_spelling = Some(windows);
+        self
+    }
+
+    /// The same, there only where CPUID declares the architectural event of this number.
+    pub const fn declared_by(mut self, event_bit: u8) -> Self {
+        self.event_bit = Some(event_bit);
+        self
+    }
+
+    /// The same, as another name of the source with the value `canonical`.
+    ///
+    /// # Panics
+    /// At compile time, if the value is `ProfileMaximum`.
+    pub const fn another_name_of(mut self, canonical: u32) -> Self {
+        self.canonical = Some(source(canonical));
+        self
+    }
 
     /// The value that selects this row.
-    fn source(&self) -> KProfileSource;
+    pub const fn source(&self) -> KProfileSource {
+        self.source
+    }
 
     /// The documented name, with its `Profile` prefix.
-    fn name(&self) -> &'static str;
+    pub const fn name(&self) -> &'static str {
+        self.name
+    }
 
     /// Windows' own spelling, where it is not the documented name without its prefix.
-    fn windows_spelling(&self) -> Option<&'static str> {
-        None
+    pub const fn windows_spelling(&self) -> Option<&'static str> {
+        self.windows_spelling
     }
 
     /// The string that Windows itself reports for this source.
-    fn windows_name(&self) -> &'static str {
+    pub fn windows_name(&self) -> &'static str {
         let unprefixed = || self.name().strip_prefix("Profile").unwrap_or(self.name());
         self.windows_spelling().unwrap_or_else(unprefixed)
     }
 
     /// Whether this is a name of the source: the documented spelling or Windows' own, letters' case as
     /// written.
-    fn is_named(&self, name: &str) -> bool {
+    pub fn is_named(&self, name: &str) -> bool {
         self.name() == name || self.windows_name() == name
     }
 
-    /// What the event-select register must hold for this event, without the bits that make it run.
-    fn select(&self) -> Self::Select;
+    /// The event-select register's value for this event, without the bits that make it run.
+    pub const fn select(&self) -> EventSelect {
+        self.select
+    }
+
+    /// The number of the architectural event: its bit in EBX of CPUID leaf 0x0A. A source that needs no
+    /// such declaration has none.
+    pub const fn event_bit(&self) -> Option<u8> {
+        self.event_bit
+    }
 
     /// The processor-specific source for the same event, where this row is a general one.
-    fn canonical(&self) -> Option<KProfileSource>;
+    pub const fn canonical(&self) -> Option<KProfileSource> {
+        self.canonical
+    }
+}
+
+const fn source(value: u32) -> KProfileSource {
+    match KProfileSource::new(value) {
+        Some(source) => source,
+        None => panic!("ProfileMaximum is not a source"),
+    }
 }
 
 #[cfg(test)]

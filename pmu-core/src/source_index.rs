@@ -2,19 +2,61 @@
 
 use crate::{KProfileSource, ProfileSource};
 
-/// What a table's index must know of a row.
+/// The rows of a profile interface, found by value or name.
 #[derive(Clone, Copy, Debug)]
-pub struct SourceNames {
-    /// The value that selects it.
-    pub source: KProfileSource,
-    /// The documented name: [`ProfileSource::name`].
-    pub name: &'static str,
-    /// Windows' own spelling: [`ProfileSource::windows_spelling`].
-    pub windows_spelling: Option<&'static str>,
+pub struct SourceTable {
+    rows: &'static [ProfileSource],
+    general: &'static [u8; KProfileSource::MAXIMUM as usize],
+    generals: u16,
+    names: &'static [Named],
 }
 
-/// The index of a table of profile sources, made at compile time: for vendor crates, which find
-/// [`row`](crate::ProfileInterface::row) and [`row_named`](crate::ProfileInterface::row_named) by it.
+impl SourceTable {
+    /// The rows whose index this is.
+    pub const fn new<const SLOTS: usize>(
+        rows: &'static [ProfileSource],
+        index: &'static SourceIndex<SLOTS>,
+    ) -> Self {
+        assert!(rows.len() == index.rows as usize);
+        Self { rows, general: &index.general, generals: index.generals, names: &index.names }
+    }
+
+    /// The rows, ascending by value; the first is `ProfileTime`.
+    pub const fn rows(&self) -> &'static [ProfileSource] {
+        self.rows
+    }
+
+    /// The place of a source.
+    #[inline]
+    pub fn row(&self, source: KProfileSource) -> Option<usize> {
+        let row = match source.value().checked_sub(FIRST_SPECIFIC) {
+            None => usize::from(*self.general.get(source.value() as usize)?),
+            Some(specific) => specific as usize + usize::from(self.generals),
+        };
+        (row < self.rows.len()).then_some(row)
+    }
+
+    /// The place of the source that has a name, as it is documented or as Windows spells it; letters' case as
+    /// written.
+    pub fn row_named(&self, name: &str) -> Option<usize> {
+        let mask = self.names.len().checked_sub(1)?;
+        let (hash, tag) = hash_of(name.as_bytes());
+        let mut slot = hash & mask;
+        loop {
+            let there = self.names.get(slot)?;
+            if there.row == NONE {
+                return None;
+            }
+            let row = usize::from(there.row);
+            if there.tag == tag && self.rows.get(row)?.is_named(name) {
+                return Some(row);
+            }
+            slot = (slot + 1) & mask;
+        }
+    }
+}
+
+/// The index of a [`SourceTable`], made at compile time by the vendor crates.
 ///
 /// A name is looked up by a hash of what it is without its prefix. `SLOTS` is a power of two, and at least
 /// twice as many as there are names.
@@ -22,7 +64,7 @@ pub struct SourceNames {
 pub struct SourceIndex<const SLOTS: usize> {
     /// The row of each general source, or [`NONE`].
     general: [u8; KProfileSource::MAXIMUM as usize],
-    /// How many general sources the table begins with. Behind them come those of the interface, whose
+    /// Number of general sources that the table begins with. Behind them come those of the interface, whose
     /// values have no gap.
     generals: u16,
     rows: u16,
@@ -48,7 +90,7 @@ const PREFIX: &str = "Profile";
 impl<const SLOTS: usize> SourceIndex<SLOTS> {
     /// The index of a table with these rows: first the general sources, ascending, then those of the
     /// interface, ascending without a gap. Anything else does not compile.
-    pub const fn new(rows: &[SourceNames]) -> Self {
+    pub const fn new(rows: &[ProfileSource]) -> Self {
         assert!(SLOTS.is_power_of_two() && rows.len() < NONE as usize);
         let mut index = Self {
             general: [NONE; KProfileSource::MAXIMUM as usize],
@@ -58,7 +100,8 @@ impl<const SLOTS: usize> SourceIndex<SLOTS> {
         };
         let (mut row, mut names) = (0, 0);
         while row < rows.len() {
-            let SourceNames { source, name, windows_spelling } = rows[row];
+            let (source, name) = (rows[row].source(), rows[row].name());
+            let windows_spelling = rows[row].windows_spelling();
             if source.is_general() {
                 assert!(index.generals as usize == row, "a general source behind others");
                 index.general[source.value() as usize] = row as u8;
@@ -80,43 +123,17 @@ impl<const SLOTS: usize> SourceIndex<SLOTS> {
     }
 
     const fn insert(&mut self, name: &str, row: u8) {
-        let (mut slot, tag) = place_of::<SLOTS>(name.as_bytes());
+        let (hash, tag) = hash_of(name.as_bytes());
+        let mut slot = hash % SLOTS;
         while self.names[slot].row != NONE {
             slot = (slot + 1) % SLOTS;
         }
         self.names[slot] = Named { tag, row };
     }
-
-    /// The row of a source.
-    #[inline]
-    pub fn row(&self, source: KProfileSource) -> Option<usize> {
-        let row = match source.value().checked_sub(FIRST_SPECIFIC) {
-            None => *self.general.get(source.value() as usize)? as usize,
-            Some(specific) => specific as usize + self.generals as usize,
-        };
-        (row < self.rows as usize).then_some(row)
-    }
-
-    /// The row of `table`, whose index this is, that has a name, as it is documented or as Windows
-    /// spells it; letters' case as written.
-    pub fn row_named<S: ProfileSource>(&self, table: &[S], name: &str) -> Option<usize> {
-        let (mut slot, tag) = place_of::<SLOTS>(name.as_bytes());
-        loop {
-            let there = self.names.get(slot)?;
-            if there.row == NONE {
-                return None;
-            }
-            let row = usize::from(there.row);
-            if there.tag == tag && table.get(row)?.is_named(name) {
-                return Some(row);
-            }
-            slot = (slot + 1) % SLOTS;
-        }
-    }
 }
 
-/// Where a name is looked up first, and its tag; the same with and without the prefix.
-const fn place_of<const SLOTS: usize>(name: &[u8]) -> (usize, u8) {
+/// The hash of a name, from which the first slot follows, and its tag; the same with and without the prefix.
+const fn hash_of(name: &[u8]) -> (usize, u8) {
     let mut rest = match name.split_at_checked(PREFIX.len()) {
         Some((prefix, rest)) if equal(prefix, PREFIX.as_bytes()) => rest,
         _ => name,
@@ -132,7 +149,7 @@ const fn place_of<const SLOTS: usize>(name: &[u8]) -> (usize, u8) {
         rest = after;
     }
     hash = mix(hash, tail);
-    ((hash >> 32) as usize % SLOTS, (hash >> 56) as u8)
+    ((hash >> 32) as usize, (hash >> 56) as u8)
 }
 
 /// A step of a multiplicative hash, by a constant near 2⁶⁴ divided by the golden ratio (Knuth, The Art of

@@ -5,11 +5,10 @@
 
 use core::sync::atomic::Ordering;
 
-use crate::counter::{SlotState, read_counter};
+use crate::counter::SlotState;
 use crate::msr::{MsrAccess, retry_once};
 use crate::{
-    Counter, InterfaceError, MsrBackend, Overflow, Platform, ProfileInterface, ProfileSource,
-    Session,
+    InterfaceError, MsrBackend, Overflow, Platform, ProfileInterface, ProfileSource, Session,
 };
 
 /// One counter's state while it is not on a processor.
@@ -89,12 +88,12 @@ impl<I: ProfileInterface, M: MsrBackend, P: Platform> Session<'_, I, M, P> {
             return Err(InterfaceError::InsufficientMemory { needed, lent });
         }
         let gated = self.close_gate()?;
-        area.interface = I::NAME;
+        area.interface = self.interface.name();
         area.counters.fill(SavedCounter::default());
         let (mut pending, mut outcome) = (0u64, Ok(()));
         for (number, slot) in self.slots() {
             let SlotState::Running { row, .. } = slot.load() else { continue };
-            let Some(counter) = self.interface.counter(number) else { continue };
+            let Some(counter) = self.unit().counter(number) else { continue };
             // Once the slot is free, the interrupt path leaves the counter as it is, and an overflow is
             // this function's to tell.
             let (stopped, next) = if gated {
@@ -108,7 +107,7 @@ impl<I: ProfileInterface, M: MsrBackend, P: Platform> Session<'_, I, M, P> {
             self.memory.expect_late(1);
             // Until here it may have loaded the counter for another interval.
             let SlotState::Running { events, .. } = slot.replace(next) else { continue };
-            let read = stopped.and_then(|()| retry_once(|| read_counter(&counter, &self.msr)));
+            let read = stopped.and_then(|()| retry_once(|| counter.read(&self.msr)));
             let mut value = match read {
                 Ok(value) => value,
                 Err(fault) => {
@@ -143,7 +142,7 @@ impl<I: ProfileInterface, M: MsrBackend, P: Platform> Session<'_, I, M, P> {
                 *place = SavedCounter { in_use: true, row, events: next, value };
             }
         }
-        if let Some(global) = self.interface.global().filter(|_| pending != 0) {
+        if let Some(global) = self.unit().global().filter(|_| pending != 0) {
             let acknowledged = retry_once(|| self.msr.wrmsr(global.acknowledge, pending));
             outcome = outcome.and(acknowledged.map_err(InterfaceError::Faulted));
         }
@@ -159,7 +158,7 @@ impl<I: ProfileInterface, M: MsrBackend, P: Platform> Session<'_, I, M, P> {
     /// of them runs. [`Faulted`](InterfaceError::Faulted): as at
     /// [`start`](Self::start).
     pub fn restore(&mut self, area: &SavedCounters) -> Result<(), InterfaceError> {
-        let fits = area.interface == I::NAME && area.counters.len() >= self.places();
+        let fits = area.interface == self.interface.name() && area.counters.len() >= self.places();
         let saved =
             |number: u8| area.counters.get(usize::from(number)).copied().unwrap_or_default();
         if area.is_empty() {
@@ -178,7 +177,7 @@ impl<I: ProfileInterface, M: MsrBackend, P: Platform> Session<'_, I, M, P> {
         }
         let mut outcome = Ok(());
         for (number, slot) in self.slots() {
-            let Some(counter) = self.interface.counter(number) else { continue };
+            let Some(counter) = self.unit().counter(number) else { continue };
             let (before, saved) = (slot.load(), saved(number));
             let loaded = if saved.in_use {
                 let bits = self.running_bits(saved.row.into()).unwrap_or(0);
@@ -216,7 +215,7 @@ impl<I: ProfileInterface, M: MsrBackend, P: Platform> Session<'_, I, M, P> {
 
     /// Stops all counters by the global control register. `false`: there is none.
     fn close_gate(&self) -> Result<bool, InterfaceError> {
-        let Some(global) = self.interface.global().filter(|_| self.usable) else {
+        let Some(global) = self.unit().global().filter(|_| self.usable) else {
             return Ok(false);
         };
         let own = self.own();
@@ -235,7 +234,7 @@ impl<I: ProfileInterface, M: MsrBackend, P: Platform> Session<'_, I, M, P> {
     fn open_gate(&self) -> Result<(), InterfaceError> {
         let own = self.own();
         let closed = self.memory.global_control.load(Ordering::Relaxed);
-        let Some(global) = self.interface.global().filter(|_| closed & own == 0) else {
+        let Some(global) = self.unit().global().filter(|_| closed & own == 0) else {
             return Ok(());
         };
         self.memory.global_control.store(closed | own, Ordering::Relaxed);
@@ -249,7 +248,7 @@ impl<I: ProfileInterface, M: MsrBackend, P: Platform> Session<'_, I, M, P> {
     pub(crate) fn leave_switch(&self) -> Result<(), InterfaceError> {
         for (number, slot) in self.slots() {
             if let (SlotState::Parked { .. }, Some(counter)) =
-                (slot.load(), self.interface.counter(number))
+                (slot.load(), self.unit().counter(number))
             {
                 self.msr.wrmsr(counter.select_register(), 0).map_err(InterfaceError::Access)?;
                 slot.store(SlotState::Free);

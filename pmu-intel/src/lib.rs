@@ -4,6 +4,7 @@
 #[cfg(test)]
 extern crate std;
 
+mod counters;
 mod cpuid;
 pub mod debug_store;
 mod interface;
@@ -11,5 +12,5 @@ pub mod registers;
 mod sources;
 
 pub use cpuid::ArchitecturalPerfmon;
-pub use interface::{Emon, GeneralCounter};
-pub use sources::{EmonSource, SOURCES};
+pub use interface::Emon;
+pub use sources::SOURCES;

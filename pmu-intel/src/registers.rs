@@ -68,21 +68,10 @@ pub struct PerfEvtSel {
     __: u32,
 }
 
-impl EventSelect for PerfEvtSel {
-    fn select_bits(self) -> u64 {
-        self.into_bits()
-    }
-
-    fn event_number(self) -> u16 {
-        self.event().into()
-    }
-
-    fn event_unit_mask(self) -> u8 {
-        self.unit_mask()
-    }
-
-    fn running(self) -> Self {
-        self.with_interrupt(true).with_enable(true)
+impl PerfEvtSel {
+    /// The register's value, as a counter takes it: without the reserved bits, 63:32.
+    pub const fn select(self) -> EventSelect {
+        EventSelect::from_bits(self.into_bits() & 0xFFFF_FFFF)
     }
 }
 

@@ -5,7 +5,7 @@
 
 use core::fmt;
 
-use pmu_core::{IntervalLimits, KProfileSource, NtStatus, ProfileInterface, ProfileSource};
+use pmu_core::{IntervalLimits, KProfileSource, NtStatus, ProfileInterface};
 
 /// `EventTraceProfileSourceListInformation`.
 pub const SOURCE_LIST_CLASS: u32 = 0x0D;

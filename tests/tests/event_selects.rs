@@ -2,7 +2,7 @@
 
 use pmu_amd::Amd64;
 use pmu_amd::registers::PerfCtl;
-use pmu_core::{EventSelect, ProfileInterface, ProfileSource};
+use pmu_core::ProfileInterface;
 use pmu_intel::Emon;
 use pmu_intel::registers::PerfEvtSel;
 use pmu_tests::{Row, data};
@@ -20,8 +20,8 @@ fn intels_event_has_8_bits_and_its_unit_mask_8() {
         (0xFFFF_FFFF_0000_0000, 0x00, 0x00),
     ] {
         let select = PerfEvtSel::from_bits(bits);
-        assert_eq!(select.event_number(), event, "{bits:#X}");
-        assert_eq!(select.event_unit_mask(), unit_mask, "{bits:#X}");
+        assert_eq!(select.select().event_number(), event, "{bits:#X}");
+        assert_eq!(select.select().event_unit_mask(), unit_mask, "{bits:#X}");
     }
 }
 
@@ -37,8 +37,8 @@ fn amds_event_has_12_bits_and_its_unit_mask_8() {
         (0x0000_0000_0000_FF00, 0x000, 0xFF),
     ] {
         let select = PerfCtl::from_bits(bits);
-        assert_eq!(select.event_number(), event, "{bits:#X}");
-        assert_eq!(select.event_unit_mask(), unit_mask, "{bits:#X}");
+        assert_eq!(select.select().event_number(), event, "{bits:#X}");
+        assert_eq!(select.select().event_unit_mask(), unit_mask, "{bits:#X}");
     }
 }
 

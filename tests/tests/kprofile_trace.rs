@@ -818,7 +818,7 @@ fn check_source_list<I: ProfileInterface>(interface: &I, rows: &[Row<'_>]) {
     let needed = expected.len();
     let mut bytes = query(needed + 9);
     assert_eq!(write_source_list(interface, &mut bytes), Ok(needed));
-    assert_eq!(bytes[..needed], expected, "{}", I::NAME);
+    assert_eq!(bytes[..needed], expected, "{}", interface.name());
     assert_eq!(bytes[needed..], [0xEE; 9]);
     assert_eq!(write_source_list(interface, &mut query(needed)), Ok(needed));
     for image in [&bytes[..needed], &bytes] {

@@ -11,9 +11,8 @@ use std::collections::VecDeque;
 
 use pmu_amd::Amd64;
 use pmu_core::{
-    Claim, CounterMemory, CounterSlot, EventSelect, InterfaceError, InterruptFrame, KProfileSource,
-    Overflow, ProcessId, ProcessorNumber, ProfileInterface, ProfileSource, SavedCounter,
-    SavedCounters, Snapshot,
+    Claim, CounterMemory, CounterSlot, InterfaceError, InterruptFrame, KProfileSource, Overflow,
+    ProcessId, ProcessorNumber, ProfileInterface, SavedCounter, SavedCounters, Snapshot,
 };
 use pmu_intel::Emon;
 use pmu_kprofile::{BasicProfile, ProfileObject, Profiles, Rules, ThisProcessor};

@@ -8,6 +8,7 @@ use pmu_core::testing::{Access, RecordingMsr, ScriptedMsr};
 use pmu_core::{
     Availability, CounterMemory, CounterSlot, DefaultInterface, InterfaceError, KProfileSource,
     MsrErrorKind, MsrFault, MsrOperation, NtStatus, Overflow, ProfileInterface, Session, Snapshot,
+    SourceInterface,
 };
 use pmu_intel::Emon;
 use pmu_tests::{FakePlatform, Fault, RegisterFile, amd_processor, intel_processor};
@@ -45,7 +46,7 @@ trait Claimed: ProfileInterface + Sized {
 
 impl Claimed for Emon {
     fn processor(&self) -> Snapshot {
-        intel_processor(self.perfmon().version().into(), self.counters().into())
+        intel_processor(self.perfmon().version().into(), self.unit().count().into())
     }
 }
 
@@ -146,18 +147,12 @@ impl<I: ProfileInterface> Control for Session<'_, I, &RegisterFile, &FakePlatfor
         Session::shut_down(self)
     }
     fn selects(&self) -> Vec<u32> {
-        use pmu_core::Counter;
         let interface = self.interface();
-        (0..interface.counters())
-            .map(|n| interface.counter(n).unwrap().select_register().get())
-            .collect()
+        interface.unit().iter().map(|(_, counter)| counter.select_register().get()).collect()
     }
     fn counters(&self) -> Vec<u32> {
-        use pmu_core::Counter;
         let interface = self.interface();
-        (0..interface.counters())
-            .map(|n| interface.counter(n).unwrap().value_register().get())
-            .collect()
+        interface.unit().iter().map(|(_, counter)| counter.value_register().get()).collect()
     }
 }
 

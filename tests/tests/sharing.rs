@@ -7,7 +7,7 @@ use pmu_amd::Amd64;
 use pmu_core::testing::{Access, RecordingMsr};
 use pmu_core::{
     Claim, CounterMemory, CounterSlot, InterfaceError, KProfileSource, MAX_COUNTERS, MsrOperation,
-    Overflow, ProfileInterface, SavedCounter, SavedCounters, Snapshot,
+    Overflow, ProfileInterface, SavedCounter, SavedCounters, Snapshot, SourceInterface,
 };
 use pmu_intel::Emon;
 use pmu_tests::deviations::snapshot;
@@ -47,7 +47,7 @@ mod memory {
         assert!(session.is_running(CYCLES));
         session.shut_down().unwrap();
         // Dropped without shut-down, it stays in use, and the error says what that may be.
-        drop(take().unwrap());
+        take().unwrap();
         let error = take().unwrap_err();
         assert_eq!(error, InterfaceError::MemoryInUse);
         assert!(error.to_string().contains("not shut down"), "{error}");
@@ -389,12 +389,11 @@ mod platforms {
             let ((emon, processor), memory) = (emon(4, 4), Memory::new());
             let (msr, platform) = (RegisterFile::intel(4, true), FakePlatform::default());
             msr.set(GLOBAL_STATUS, left);
-            let session = emon.initialise(&processor, &msr, &platform, &memory).unwrap();
+            emon.initialise(&processor, &msr, &platform, &memory).unwrap();
             let written: Vec<_> =
                 msr.take_writes().into_iter().filter(|(r, _)| *r == STATUS_RESET).collect();
             let expected = if left == 0 { vec![] } else { vec![(STATUS_RESET, left)] };
             assert_eq!(written, expected);
-            drop(session);
         }
     }
 
@@ -522,12 +521,12 @@ mod platforms {
     fn no_claimed_interface_has_more_counters_than_the_most() {
         let most = (0..=255)
             .filter_map(|counters| Emon::claim(&intel_processor(4, counters)).ok())
-            .map(|emon| usize::from(emon.counters()))
+            .map(|emon| usize::from(emon.unit().count()))
             .max();
         assert_eq!(most, Some(10));
         let most = (0..=0xF).map(|counters| {
             let processor = amd_processor(true, counters);
-            usize::from(Amd64::claim(&processor).unwrap().counters())
+            usize::from(Amd64::claim(&processor).unwrap().unit().count())
         });
         assert_eq!(most.max(), Some(15));
         const { assert!(MAX_COUNTERS >= 15) };

@@ -1,7 +1,7 @@
 //! The source tables, against data files from other sources than the tables'.
 
 use pmu_amd::Amd64;
-use pmu_core::{EventSelect, IntervalLimits, KProfileSource, ProfileInterface, ProfileSource};
+use pmu_core::{IntervalLimits, KProfileSource, ProfileInterface, ProfileSource};
 use pmu_intel::Emon;
 use pmu_tests::{Row, data};
 
@@ -72,7 +72,7 @@ fn general_sources_equal_the_data_file() {
 /// A general source is spelled the same in the enumeration and in every table that has it.
 #[test]
 fn tables_spell_general_sources_as_the_enumeration_does() {
-    fn check<S: ProfileSource>(table: &[S]) {
+    fn check(table: &[ProfileSource]) {
         for entry in table.iter().filter(|entry| entry.source().is_general()) {
             assert_eq!(entry.source().general_name(), Some(entry.name()));
         }

@@ -10,9 +10,9 @@ use core::cell::{Cell, RefCell};
 
 use pmu_amd::Amd64;
 use pmu_core::{
-    Availability, CounterMemory, CounterSlot, EventSelect, InterfaceError, KProfileSource,
-    MsrFault, NoInterface, Overflow, Platform, ProfileInterface, ProfileSource, SavedCounter,
-    SavedCounters, Session, Snapshot,
+    Availability, CounterMemory, CounterSlot, InterfaceError, KProfileSource, MsrFault,
+    NoInterface, Overflow, Platform, ProfileInterface, SavedCounter, SavedCounters, Session,
+    Snapshot, SourceInterface,
 };
 use pmu_intel::Emon;
 use pmu_tests::deviations::{self, snapshot};
@@ -153,7 +153,7 @@ fn on(configuration: Configuration, deviations: Deviations, test: &impl Test) {
                 return;
             }
             let emon = Emon::claim(&snapshot).unwrap();
-            assert_eq!(u32::from(emon.counters()), intel.general.count_ones());
+            assert_eq!(emon.unit().counters().count_ones(), intel.general.count_ones());
             test.run(&Bench::new(&emon, configuration, deviations));
         }
         _ => {
@@ -259,7 +259,7 @@ fn a_driver_starts_counts_interrupts_and_stops() {
             assert_eq!(after.global_control, before.global_control);
             assert_eq!(mock.breach(), None);
             // A driver of the legacy counters knows no status.
-            if bench.interface.global().is_some() {
+            if bench.interface.unit().global().is_some() {
                 assert_eq!(after.global_status & usable, 0);
             }
         }
@@ -324,7 +324,7 @@ fn every_counter_takes_a_source_and_interrupts_for_its_own() {
                     }
                 }
             }
-            assert!(started.len() <= usize::from(bench.interface.counters()));
+            assert!(started.len() <= usize::from(bench.interface.unit().count()));
             assert_eq!(running(&mock), started.len());
             for (index, source) in bench.sources.into_iter().enumerate() {
                 reported.borrow_mut().clear();
@@ -501,9 +501,7 @@ fn a_missing_register_is_named_at_initialisation() {
                 used.dedup();
                 (used, usable)
             };
-            let counters = (0..bench.interface.counters()).map(|number| {
-                use pmu_core::Counter;
-                let counter = bench.interface.counter(number).unwrap();
+            let counters = bench.interface.unit().iter().map(|(number, counter)| {
                 (number, [counter.select_register().get(), counter.value_register().get()])
             });
             let counters: Vec<_> = counters.collect();
@@ -568,7 +566,7 @@ fn a_fault_at_any_access_of_initialisation_leaves_no_counter_running() {
                         (Err(InterfaceError::CountersUnresponsive), Fault::From(_)) => {}
                         // Once they are proven, a counter that cannot be written is still a counter.
                         (Ok(found), Fault::From(_)) => {
-                            assert!(bench.interface.global().is_none(), "{context}");
+                            assert!(bench.interface.unit().global().is_none(), "{context}");
                             assert_eq!(found.usable & !usable, 0, "{context}");
                         }
                         (other, _) => panic!("{context}: {other:?}"),
@@ -750,7 +748,7 @@ fn a_late_interrupt_is_serviced_and_a_lost_one_leaves_the_source_running() {
                 assert_truthful(bench, &session, &mock, "lost");
             }
             session.stop(bench.sources[0]).unwrap();
-            if bench.interface.global().is_some() {
+            if bench.interface.unit().global().is_some() {
                 let status = mock.with_pmu(|pmu| pmu.state()).global_status;
                 assert_eq!(status & session.counters().usable, 0, "no stale status");
             }
@@ -768,9 +766,8 @@ fn a_counter_that_ignores_writes_is_left_out() {
                 let (mock, memory) = (bench.mock(), Memory::new());
                 bench.session(&mock, &memory).counters().usable
             };
-            for number in (0..bench.interface.counters()).filter(|n| usable >> n & 1 != 0) {
-                use pmu_core::Counter;
-                let counter = bench.interface.counter(number).unwrap();
+            let counters = bench.interface.unit().iter();
+            for (number, counter) in counters.filter(|(n, _)| usable >> n & 1 != 0) {
                 let (mock, memory) = (bench.mock(), Memory::new());
                 mock.inject(Fault::Ignored(counter.value_register().get()));
                 match bench.initialise(&mock, &memory).map(|session| session.counters()) {

@@ -33,7 +33,7 @@ pub fn run<I: ProfileInterface + Sync>(
     let interface = sessions.interface();
     let others = || {
         let sources = interface.sources().iter().skip(1).map(ProfileSource::source);
-        let wanted = COUNTERS.min(interface.counters().into()) - 1;
+        let wanted = COUNTERS.min(interface.unit().count().into()) - 1;
         sources.filter(|s| *s != counting && interface.query(*s).is_supported()).take(wanted)
     };
     // None of them interrupts meanwhile.

@@ -25,13 +25,10 @@ mod workload;
 use core::panic::PanicInfo;
 use core::sync::atomic::Ordering;
 
-use pmu_amd::{Amd64, Amd64Source};
+use pmu_amd::Amd64;
 use pmu_core::raw_cpuid::native_cpuid::CpuIdReaderNative;
-use pmu_core::{
-    Availability, Counter, EventSelect, KProfileSource, ProfileInterface, ProfileSource, Snapshot,
-    TimeSource,
-};
-use pmu_intel::{Emon, EmonSource};
+use pmu_core::{Availability, KProfileSource, ProfileInterface, ProfileSource, Snapshot};
+use pmu_intel::Emon;
 
 use boot::{CommandLine, Door};
 use failure::Failure;
@@ -76,7 +73,7 @@ fn find_pmu(words: &CommandLine) -> Result<(), Failure> {
     let found = match (Emon::claim(&snapshot), Amd64::claim(&snapshot)) {
         (Ok(emon), _) => use_pmu(pmu::INTEL.call_once(|| emon), &snapshot, words, &intel_meaning),
         (_, Ok(amd64)) => {
-            let meaning = |source: &Amd64Source| amd_meaning(source, snapshot.family());
+            let meaning = |source: &ProfileSource| amd_meaning(source, snapshot.family());
             use_pmu(pmu::AMD.call_once(|| amd64), &snapshot, words, &meaning)
         }
         (Err(intel), Err(amd)) => {
@@ -85,7 +82,7 @@ fn find_pmu(words: &CommandLine) -> Result<(), Failure> {
         }
     }?;
     if !found {
-        use_pmu(&pmu::TIME_ONLY, &snapshot, words, &|_: &TimeSource| Meaning::Even)?;
+        use_pmu(&pmu::TIME_ONLY, &snapshot, words, &|_: &ProfileSource| Meaning::Even)?;
     }
     Ok(())
 }
@@ -95,17 +92,17 @@ fn use_pmu<I: ProfileInterface + Sync>(
     interface: &'static I,
     snapshot: &Snapshot,
     words: &CommandLine,
-    meaning: &dyn Fn(&I::Source) -> Meaning,
+    meaning: &dyn Fn(&ProfileSource) -> Meaning,
 ) -> Result<bool, Failure> {
     let mut sessions = match Sessions::open(interface, words.freeze) {
         Ok(sessions) => sessions,
         Err(error) => {
-            line!("pmu none: {}: {}", I::NAME, error);
+            line!("pmu none: {}: {}", interface.name(), error);
             return Ok(false);
         }
     };
-    let width = interface.counter(0).map_or(0, |counter| counter.width());
-    line!("pmu {} counters {} width {}", I::NAME, interface.counters(), width);
+    let width = interface.unit().counter(0).map_or(0, |counter| counter.width());
+    line!("pmu {} counters {} width {}", interface.name(), interface.unit().count(), width);
 
     let samples = words.samples();
     let rates = list_sources(&sessions, meaning, samples)?;
@@ -162,7 +159,7 @@ fn use_pmu<I: ProfileInterface + Sync>(
 /// often enough for so many samples. Gives the counter sources' rates, by row of the table.
 fn list_sources<I: ProfileInterface + Sync>(
     sessions: &Sessions<'_, I>,
-    meaning: &dyn Fn(&I::Source) -> Meaning,
+    meaning: &dyn Fn(&ProfileSource) -> Meaning,
     samples: u64,
 ) -> Result<[Option<Rate>; MOST_SOURCES], Failure> {
     let mut rates = [None; MOST_SOURCES];
@@ -191,7 +188,7 @@ fn list_sources<I: ProfileInterface + Sync>(
 }
 
 /// Intel's events are architectural; cycles, instructions and branches pass evenly here.
-fn intel_meaning(source: &EmonSource) -> Meaning {
+fn intel_meaning(source: &ProfileSource) -> Meaning {
     match source.event_bit() {
         Some(0 | 1 | 2 | 5) => Meaning::Even,
         _ => Meaning::Known,
@@ -200,7 +197,7 @@ fn intel_meaning(source: &EmonSource) -> Meaning {
 
 /// The events of the table are those of family 0xF. Of them these have kept their codes on every family:
 /// cycles, instructions, branches, taken branches; and those of the branches that were mispredicted.
-fn amd_meaning(source: &Amd64Source, family: u16) -> Meaning {
+fn amd_meaning(source: &ProfileSource, family: u16) -> Meaning {
     match source.select().event_number() {
         0x76 | 0xC0 | 0xC2 | 0xC4 => Meaning::Even,
         0xC3 | 0xC5 => Meaning::Known,

@@ -3,10 +3,10 @@
 
 use core::cell::UnsafeCell;
 
+use pmu_core::raw_cpuid::native_cpuid::CpuIdReaderNative;
 use pmu_core::{
     FixupMsr, InterfaceError, KProfileSource, ProcessorNumber, ProfileInterface, Session, Snapshot,
 };
-use pmu_core::raw_cpuid::native_cpuid::CpuIdReaderNative;
 use pmu_kprofile::{Affinity, ProfileHardware};
 
 use crate::pmu::{COUNTERS, Delivery, LocalApic, control_msr, set_delivery};
@@ -43,7 +43,8 @@ impl<'a, I: ProfileInterface + Sync> Sessions<'a, I> {
     pub fn open(interface: &'a I, freeze: bool) -> Result<Self, InterfaceError> {
         let places = [const { Place(UnsafeCell::new(None)) }; MAX_PROCESSORS];
         let sessions = Self { interface, places };
-        let freeze = freeze && interface.global().is_some_and(|global| global.freeze.is_some());
+        let freeze =
+            freeze && interface.unit().global().is_some_and(|global| global.freeze.is_some());
         let processors = sessions.places.iter().zip(&COUNTERS).enumerate();
         for (number, (place, counters)) in processors.take(smp::processors()) {
             smp::run_on(number, || {

@@ -3,8 +3,7 @@
 use pmu_amd::Amd64;
 use pmu_core::raw_cpuid::CpuIdResult;
 use pmu_core::{
-    EventSelect, InterruptFrame, KProfileSource, ProcessId, ProcessorNumber, ProfileInterface,
-    ProfileSource, Snapshot,
+    InterruptFrame, KProfileSource, ProcessId, ProcessorNumber, ProfileInterface, Snapshot,
 };
 use pmu_intel::Emon;
 

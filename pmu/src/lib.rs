@@ -1,0 +1,16 @@
+#![doc = include_str!("../README.md")]
+#![no_std]
+
+#[cfg(test)]
+extern crate std;
+
+mod local_apic;
+mod machine;
+mod per_processor;
+
+pub use local_apic::{ApicRegisters, Delivery, InvalidVector, LocalApic, NoTimer, ProfileTimer};
+pub use machine::Machine;
+pub use per_processor::{Busy, PerProcessor, Processors};
+pub use pmu_amd as amd;
+pub use pmu_core as core;
+pub use pmu_intel as intel;

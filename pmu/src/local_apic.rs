@@ -1,0 +1,200 @@
+//! The local APIC's performance entry, as the platform that a session wants.
+//!
+//! Read first: Intel SDM vol. 3A, "Advanced Programmable Interrupt Controller (APIC)", sections "Local Vector
+//! Table" and "x2APIC Register Address Space"; AMD APM vol. 2, "Local Vector Table Registers".
+
+use core::fmt;
+
+use pmu_core::{Interval, Platform, TimerUnavailable};
+
+/// Writes registers of the local APIC of the processor that executes the call.
+///
+/// # For embedders
+/// - Called in task, interrupt and NMI context; takes no lock that an interrupt could find held.
+///
+/// In xAPIC mode the registers are memory; in x2APIC mode they are model-specific registers. It is the
+/// kernel's APIC, and the kernel's to write:
+///
+/// ```
+/// use pmu::{ApicRegisters, LocalApic};
+/// # unsafe fn wrmsr(_: u32, _: u64) {}
+/// struct X2Apic;
+/// impl ApicRegisters for X2Apic {
+///     fn write_performance_entry(&self, entry: u32) {
+///         // SAFETY: the entry is one that this kernel made; its vector has a handler.
+///         unsafe { wrmsr(LocalApic::<Self>::X2APIC_MSR, entry.into()) }
+///     }
+/// }
+///
+/// struct XApic(usize); // where the registers are mapped, uncached
+/// impl ApicRegisters for XApic {
+///     fn write_performance_entry(&self, entry: u32) {
+///         let register = self.0 + LocalApic::<Self>::XAPIC_OFFSET;
+///         # if self.0 == 0 { return }
+///         // SAFETY: the local APIC's page is mapped there, and registers are 32 bits wide.
+///         unsafe { (register as *mut u32).write_volatile(entry) }
+///     }
+/// }
+/// # XApic(0).write_performance_entry(0);
+/// ```
+pub trait ApicRegisters {
+    /// Writes the performance-counter entry (LVTPC): MSR [`X2APIC_MSR`](LocalApic::X2APIC_MSR), or
+    /// [`XAPIC_OFFSET`](LocalApic::XAPIC_OFFSET) bytes into the page.
+    fn write_performance_entry(&self, entry: u32);
+}
+
+impl<A: ApicRegisters + ?Sized> ApicRegisters for &A {
+    fn write_performance_entry(&self, entry: u32) {
+        (**self).write_performance_entry(entry);
+    }
+}
+
+/// How the performance interrupt is delivered.
+///
+/// As NMI it comes everywhere, in code with interrupts off too, and every handler on its way must be ready for
+/// that. By a vector it waits until interrupts are on, and is charged to what runs then; the handler
+/// acknowledges it at the local APIC. Both are served alike:
+/// [`service`](pmu_core::ProfileInterface::service).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct Delivery(u32);
+
+/// A vector below 32, which belongs to the processor's exceptions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct InvalidVector(pub u8);
+
+impl fmt::Display for InvalidVector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "vector {} belongs to an exception", self.0)
+    }
+}
+
+impl core::error::Error for InvalidVector {}
+
+impl Delivery {
+    /// Delivery mode 4.
+    pub const NON_MASKABLE: Self = Self(0b100 << 8);
+
+    /// Delivery mode 0, with this vector.
+    ///
+    /// # Errors
+    /// The vector is below 32 (SDM vol. 3A, table "Protected-Mode Exceptions and Interrupts").
+    pub const fn vector(vector: u8) -> Result<Self, InvalidVector> {
+        if vector < 32 { Err(InvalidVector(vector)) } else { Ok(Self(vector as u32)) }
+    }
+
+    /// The performance entry for it, unmasked: vector 7:0, delivery mode 10:8, mask 16.
+    pub const fn entry(self) -> u32 {
+        self.0
+    }
+}
+
+/// A periodic timer of the processor that executes the call, for `ProfileTime`.
+///
+/// # For embedders
+/// - Called in task context.
+pub trait ProfileTimer {
+    /// Starts its interrupts, or changes their interval.
+    ///
+    /// # Errors
+    /// It cannot run at that interval.
+    fn start(&self, interval: Interval) -> Result<(), TimerUnavailable>;
+
+    /// Stops them.
+    fn stop(&self);
+}
+
+impl<T: ProfileTimer + ?Sized> ProfileTimer for &T {
+    fn start(&self, interval: Interval) -> Result<(), TimerUnavailable> {
+        (**self).start(interval)
+    }
+    fn stop(&self) {
+        (**self).stop();
+    }
+}
+
+/// No timer: `ProfileTime` cannot be started.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct NoTimer;
+
+impl ProfileTimer for NoTimer {
+    fn start(&self, _: Interval) -> Result<(), TimerUnavailable> {
+        Err(TimerUnavailable)
+    }
+    fn stop(&self) {}
+}
+
+/// The [`Platform`] of a processor with a local APIC.
+///
+/// ```
+/// use core::cell::Cell;
+/// use pmu::core::Platform;
+/// use pmu::{ApicRegisters, Delivery, LocalApic, NoTimer};
+/// # struct Apic(Cell<u32>);
+/// # impl ApicRegisters for Apic {
+/// #     fn write_performance_entry(&self, entry: u32) { self.0.set(entry) }
+/// # }
+/// let apic = Apic(Cell::new(0x1_0000));
+/// let platform = LocalApic::new(&apic, Delivery::NON_MASKABLE, NoTimer);
+/// platform.unmask_performance_interrupt();
+/// assert_eq!(apic.0.get(), 0x400);
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct LocalApic<A, T = NoTimer> {
+    registers: A,
+    entry: u32,
+    timer: T,
+}
+
+impl<A, T> LocalApic<A, T> {
+    /// The performance entry's MSR in x2APIC mode (SDM vol. 3A, "x2APIC Register Address Space").
+    pub const X2APIC_MSR: u32 = 0x834;
+
+    /// The performance entry's place in the page of xAPIC mode (SDM vol. 3A, "Local APIC Register Address
+    /// Map").
+    pub const XAPIC_OFFSET: usize = 0x340;
+}
+
+impl<A: ApicRegisters, T: ProfileTimer> LocalApic<A, T> {
+    /// The local APIC that `registers` writes, which delivers the performance interrupt so, and a timer.
+    pub const fn new(registers: A, delivery: Delivery, timer: T) -> Self {
+        Self { registers, entry: delivery.entry(), timer }
+    }
+}
+
+impl<A: ApicRegisters, T: ProfileTimer> Platform for LocalApic<A, T> {
+    #[inline]
+    fn unmask_performance_interrupt(&self) {
+        self.registers.write_performance_entry(self.entry);
+    }
+
+    fn start_profile_timer(&self, interval: Interval) -> Result<(), TimerUnavailable> {
+        self.timer.start(interval)
+    }
+
+    fn stop_profile_timer(&self) {
+        self.timer.stop();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// SDM vol. 3A, figure "Local Vector Table (LVT)".
+    #[test]
+    fn an_entry_says_how_the_interrupt_comes_and_is_not_masked() {
+        assert_eq!(Delivery::NON_MASKABLE.entry(), 0x400);
+        assert_eq!(Delivery::vector(0xE1).map(Delivery::entry), Ok(0xE1));
+    }
+
+    #[test]
+    fn a_vector_of_an_exception_is_refused() {
+        for vector in 0..=255 {
+            let refused = Delivery::vector(vector).err();
+            assert_eq!(refused, (vector < 32).then_some(InvalidVector(vector)));
+        }
+    }
+}

@@ -1,0 +1,204 @@
+//! A value for each processor, which only its own processor uses.
+
+use core::cell::UnsafeCell;
+use core::fmt;
+use core::marker::PhantomData;
+use core::sync::atomic::{AtomicBool, Ordering};
+
+/// Which processor executes: the one promise that a kernel makes for all of its [`PerProcessor`] values.
+///
+/// # Safety
+/// - [`this_processor`](Self::this_processor) returns the same number throughout a call of
+///   [`PerProcessor::with`], and a number always means the same processor. So the task does
+///   not move to another processor within `with`, nor does another task run there in between that calls it:
+///   preemption is off, or the caller is bound to the processor and `with` is not called concurrently.
+/// - It may be called in any context, NMI included.
+///
+/// ```
+/// use pmu::Processors;
+/// struct Kernel;
+/// // SAFETY: this kernel has one processor, and no preemption.
+/// unsafe impl Processors for Kernel {
+///     fn this_processor() -> usize {
+///         0
+///     }
+/// }
+/// ```
+///
+/// Wrong: a number that was read before the task moved.
+///
+/// ```
+/// # use pmu::Processors;
+/// # fn apic_id() -> usize { 0 }
+/// struct Careless;
+/// // NOT SAFE: with preemption on, the task may move between this call and the access.
+/// unsafe impl Processors for Careless {
+///     fn this_processor() -> usize {
+///         apic_id()
+///     }
+/// }
+/// ```
+pub unsafe trait Processors {
+    /// The number of the processor that executes the call, from 0.
+    fn this_processor() -> usize;
+}
+
+/// A place for each of `N` processors, in a static, for what must stay on its processor: a
+/// [`Session`](pmu_core::Session), for instance.
+///
+/// ```
+/// use pmu::{PerProcessor, Processors};
+/// # struct Kernel;
+/// # // SAFETY: one thread.
+/// # unsafe impl Processors for Kernel { fn this_processor() -> usize { 0 } }
+/// static COUNTS: PerProcessor<u32, Kernel, 2> = PerProcessor::new();
+/// COUNTS.with(|count| *count = Some(7))?;
+/// assert_eq!(COUNTS.with(|count| count.take())?, Some(7));
+/// # Ok::<(), pmu::Busy>(())
+/// ```
+pub struct PerProcessor<T, K, const N: usize> {
+    places: [Place<T>; N],
+    kernel: PhantomData<fn() -> K>,
+}
+
+struct Place<T> {
+    busy: AtomicBool,
+    value: UnsafeCell<Option<T>>,
+}
+
+// SAFETY: (1) a place is accessed only by `with`, on the processor whose place it is, by the promise of
+// `Processors`; (2) `busy` keeps a second access on that processor out, from an interrupt for instance; so a
+// value is never reached from two contexts; (3) `with` wants a static, so no other processor drops it. It
+// never leaves its processor, and `T` need not be `Send`, as a thread's own value need not.
+unsafe impl<T, K: Processors, const N: usize> Sync for PerProcessor<T, K, N> {}
+
+/// The value is in use on this processor, or there is no place for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub enum Busy {
+    /// A call of [`PerProcessor::with`] is under way: this one comes from an interrupt, or from within.
+    InUse,
+    /// The processor's number is not below the number of places.
+    NoPlace {
+        /// Its number.
+        processor: usize,
+    },
+}
+
+impl fmt::Display for Busy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::InUse => f.write_str("this processor's value is in use"),
+            Self::NoPlace { processor } => write!(f, "there is no place for processor {processor}"),
+        }
+    }
+}
+
+impl core::error::Error for Busy {}
+
+impl<T, K: Processors, const N: usize> PerProcessor<T, K, N> {
+    /// Places without values.
+    pub const fn new() -> Self {
+        Self {
+            places: [const { Place { busy: AtomicBool::new(false), value: UnsafeCell::new(None) } };
+                N],
+            kernel: PhantomData,
+        }
+    }
+
+    /// Uses this processor's value.
+    ///
+    /// # Context
+    /// Any. From an interrupt that interrupted a call on the same processor it is [`Busy::InUse`].
+    ///
+    /// # Errors
+    /// [`Busy`]: `act` was not called.
+    pub fn with<R>(&'static self, act: impl FnOnce(&mut Option<T>) -> R) -> Result<R, Busy> {
+        let processor = K::this_processor();
+        let place = self.places.get(processor).ok_or(Busy::NoPlace { processor })?;
+        if place.busy.swap(true, Ordering::Acquire) {
+            return Err(Busy::InUse);
+        }
+        /// Also where `act` unwinds.
+        struct Release<'a>(&'a AtomicBool);
+        impl Drop for Release<'_> {
+            fn drop(&mut self) {
+                self.0.store(false, Ordering::Release);
+            }
+        }
+        let _release = Release(&place.busy);
+        // SAFETY: (1) only this processor reaches the place, by the promise of `Processors`; (2) `busy` was
+        // false and is true until `act` is over; so this is the only reference.
+        Ok(act(unsafe { &mut *place.value.get() }))
+    }
+}
+
+impl<T, K: Processors, const N: usize> Default for PerProcessor<T, K, N> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<T, K, const N: usize> fmt::Debug for PerProcessor<T, K, N> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PerProcessor").field("places", &N).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use core::sync::atomic::AtomicUsize;
+
+    use super::*;
+
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    std::thread_local! {
+        static NUMBER: usize = NEXT.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A thread is a processor.
+    struct Threads;
+
+    // SAFETY: each thread has its own number, and stays itself.
+    unsafe impl Processors for Threads {
+        fn this_processor() -> usize {
+            NUMBER.with(|number| *number)
+        }
+    }
+
+    #[test]
+    fn each_processor_has_its_own_value_and_is_not_let_in_twice() {
+        static VALUES: PerProcessor<std::string::String, Threads, 3> = PerProcessor::new();
+        let threads: [_; 3] = core::array::from_fn(|_| {
+            std::thread::spawn(|| {
+                let own = std::format!("{:?}", std::thread::current().id());
+                for _ in 0..1000 {
+                    VALUES.with(|value| *value = Some(own.clone())).unwrap();
+                    let nested = VALUES.with(|_| VALUES.with(|_| ())).unwrap();
+                    assert_eq!(nested, Err(Busy::InUse), "from within");
+                    assert_eq!(VALUES.with(Option::take), Ok(Some(own.clone())));
+                }
+            })
+        });
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        let fourth = std::thread::spawn(|| VALUES.with(|_| ())).join().unwrap();
+        assert_eq!(fourth, Err(Busy::NoPlace { processor: 3 }));
+    }
+
+    #[test]
+    fn a_value_is_released_where_its_user_unwinds() {
+        struct One;
+        // SAFETY: one thread uses it.
+        unsafe impl Processors for One {
+            fn this_processor() -> usize {
+                0
+            }
+        }
+        static VALUE: PerProcessor<u32, One, 1> = PerProcessor::new();
+        let unwound = std::panic::catch_unwind(|| {
+            let _ = VALUE.with(|_| panic!("on purpose"));
+        });
+        assert!(unwound.is_err());
+        assert_eq!(VALUE.with(|_| ()), Ok(()));
+    }
+}
