@@ -363,7 +363,8 @@ impl<'h, const T: usize> MockMsr<'h, T> {
             let before = pmu.model.global_status;
             pmu.model.overflow_all();
             pmu.model.pmi_pending = true;
-            self.overflowed.set(self.overflowed.get() | pmu.model.global_status & !before);
+            self.overflowed
+                .set(self.overflowed.get() | pmu.model.global_status & !before & !FROZEN);
             drop(pmu);
             self.interrupt();
         }
