@@ -19,8 +19,9 @@ use crate::{
 /// The control handle to the counters of one processor.
 ///
 /// It cannot move to another thread, and dropping it touches no register: a session that is to end
-/// is [shut down](Self::shut_down) on its processor. One that is dropped without keeps its
-/// [`CounterMemory`] in use.
+/// is [shut down](Self::shut_down) on its processor. One that is dropped without leaves its counters running
+/// and its [`CounterMemory`] in use: [`service`](ProfileInterface::service) goes on reporting, and no session
+/// can take the memory again.
 ///
 /// # Context
 /// Every method: task, on the session's processor. The performance interrupt may come at any time.
@@ -51,7 +52,8 @@ pub struct Session<'a, I, M, P> {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct SessionCounters {
-    /// Sources run on these.
+    /// These answered, and sources run on them. A later fault does not show here: its counter is not used
+    /// again until [`reprogram`](Session::reprogram) or [`shut_down`](Session::shut_down).
     pub usable: u64,
     /// These did not give back what was written to them, or faulted: another owner's, or none.
     pub unresponsive: u64,
@@ -180,7 +182,7 @@ impl<'a, I: ProfileInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
     /// Status bits of counters that have no owner who would acknowledge them: neither the session's nor enabled
     /// by anyone. From Intel's version 3 on, each unmasking raises an interrupt while one of them is set.
     fn unowned(&self, proven: u64, control: u64) -> u64 {
-        let declared = self.unit().counters();
+        let declared = u64::from(self.declared);
         let disabled = retain(declared & !proven, |number| {
             let select = self.unit().registers(number).select_register();
             let bits = retry_once(|| self.msr.rdmsr(select));
@@ -530,8 +532,9 @@ impl<'a, I: ProfileInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
     ///
     /// Returns the counters whose sources start their interval anew, one bit each: what they had counted of
     /// it is lost. A counter that kept its registers goes on; an overflow of it that is pending is reported
-    /// to `overflowed`, for its interrupt may be lost. A source that was not running, and one whose counters
-    /// were [saved](Self::save), is not started. The platform's timer is started again if it ran.
+    /// to `overflowed`, for its interrupt may be lost; what it interrupted is not known, so a profile drops it
+    /// (`|_| ()`). A source that was not running, and one whose counters were [saved](Self::save), is not
+    /// started. Counters that had faulted are free again; their sources are to be started again. The platform's timer is started again if it ran.
     ///
     /// # Errors
     /// [`Faulted`](InterfaceError::Faulted) with the first register that did not answer, after everything
