@@ -155,21 +155,21 @@ fn nothing(processor: Processor<Emon>) -> (u32, Claim) {
 }
 
 #[library_benchmark(config = LibraryBenchmarkConfig::default()
-    .tool(Callgrind::default().hard_limits([(EventKind::Ir, 180)])))]
+    .tool(Callgrind::default().hard_limits([(EventKind::Ir, 160)])))]
 #[bench::version_2(intel(2, false))]
 fn stopping(processor: Processor<Emon>) -> (u32, Claim) {
     interrupt(black_box(&processor))
 }
 
 #[library_benchmark(config = LibraryBenchmarkConfig::default()
-    .tool(Callgrind::default().hard_limits([(EventKind::Ir, 180)])))]
+    .tool(Callgrind::default().hard_limits([(EventKind::Ir, 150)])))]
 #[bench::version_4(intel(4, true))]
 fn freezing(processor: Processor<Emon>) -> (u32, Claim) {
     interrupt(black_box(&processor))
 }
 
 #[library_benchmark(config = LibraryBenchmarkConfig::default()
-    .tool(Callgrind::default().hard_limits([(EventKind::Ir, 160)])))]
+    .tool(Callgrind::default().hard_limits([(EventKind::Ir, 150)])))]
 #[bench::perf_mon_v2(amd(true))]
 fn running_by_status(processor: Processor<Amd64>) -> (u32, Claim) {
     interrupt(black_box(&processor))
@@ -183,7 +183,7 @@ fn running_by_value(processor: Processor<Amd64>) -> (u32, Claim) {
 }
 
 #[library_benchmark(config = LibraryBenchmarkConfig::default()
-    .tool(Callgrind::default().hard_limits([(EventKind::Ir, 270)])))]
+    .tool(Callgrind::default().hard_limits([(EventKind::Ir, 280)])))]
 #[bench::version_1(intel(1, false))]
 fn running_by_value_of_eight(processor: Processor<Emon>) -> (u32, Claim) {
     interrupt(black_box(&processor))

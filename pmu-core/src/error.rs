@@ -108,7 +108,8 @@ pub enum InterfaceError {
     /// A register access failed; what had been programmed was undone.
     Access(MsrFault),
     /// A register access failed, and so did undoing: this register does not answer. The counter is
-    /// presumed running until shut-down; it counts for nobody and is not used again.
+    /// presumed running until it is programmed again ([`reprogram`](crate::Session::reprogram)) or
+    /// shut-down; it counts for no source and is not used meanwhile.
     Faulted(MsrFault),
 }
 

@@ -28,7 +28,7 @@ pub struct CounterMemory<S: ?Sized = [CounterSlot]> {
     pub(crate) proven: AtomicU64,
     owner: AtomicU8,
     service: AtomicU8,
-    /// Interrupts that may still come of overflows that were already told or dropped: 0, 1, or 2 for more.
+    /// Number of interrupts that may still come of overflows that were already told or dropped.
     late: AtomicU8,
     /// Whether the processor freezes the counters for the interrupt path.
     pub(crate) freezes: AtomicBool,
@@ -87,8 +87,9 @@ impl CounterMemory {
     /// Hands these counters to the interrupt path.
     pub(crate) fn publish(&self, proven: u64) {
         self.service.store(IDLE, Ordering::Relaxed);
-        self.owner.store(TAKEN, Ordering::Relaxed);
+        // In this order an interrupt in between is served, or claimed; never left unclaimed.
         self.proven.store(proven, Ordering::Release);
+        self.owner.store(TAKEN, Ordering::Relaxed);
     }
 
     /// Takes the counters from the interrupt path while they are programmed: an interrupt is claimed, and
@@ -107,14 +108,15 @@ impl CounterMemory {
 
     /// As many interrupts may come that will find nothing.
     pub(crate) fn expect_late(&self, interrupts: u32) {
-        let more = interrupts.min(2) as u8;
-        self.late.store((self.late.load(Ordering::Relaxed) + more).min(2), Ordering::Relaxed);
+        let more = interrupts.min(u8::MAX.into()) as u8;
+        let add = |late: u8| Some(late.saturating_add(more));
+        let _ = self.late.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
     }
 
     /// One fewer: its counter had not overflowed.
     pub(crate) fn expect_one_fewer(&self) {
-        let late = self.late.load(Ordering::Relaxed);
-        self.late.store(late.saturating_sub(1), Ordering::Relaxed);
+        let subtract = |late: u8| Some(late.saturating_sub(1));
+        let _ = self.late.fetch_update(Ordering::Relaxed, Ordering::Relaxed, subtract);
     }
 
     /// An interrupt may come that will find no session.

@@ -68,7 +68,8 @@ impl MsrUpdate {
     ///
     /// # Safety
     /// - Making the change, whatever the register holds, at any time and any number of times, does not
-    ///   break memory safety.
+    ///   break memory safety. It is a read and a write: where an interrupt may change other bits in between,
+    ///   that these are written back as they were does not either.
     #[inline]
     pub const unsafe fn new(register: u32, clear: u64, set: u64) -> Self {
         Self { register, clear, set }

@@ -35,6 +35,11 @@ impl EventSelect {
         self.0
     }
 
+    /// Whether a counter with this select counts.
+    pub const fn is_enabled(self) -> bool {
+        self.0 & Self::ENABLE != 0
+    }
+
     /// The event's number: 8 bits on Intel, 12 bits on AMD.
     pub const fn event_number(self) -> u16 {
         (self.0 & 0xFF | self.0 >> 24 & 0xF00) as u16

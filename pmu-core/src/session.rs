@@ -11,7 +11,7 @@ use crate::counter::{SlotState, counter_mask, counters_in};
 use crate::interrupt::service;
 use crate::msr::{MsrAccess, retry_once};
 use crate::{
-    Availability, Counter, CounterMemory, CounterSlot, CounterUnit, GlobalRegisters,
+    Availability, Counter, CounterMemory, CounterSlot, CounterUnit, EventSelect, GlobalRegisters,
     InterfaceError, Interval, KProfileSource, MsrBackend, MsrFault, Overflow, Platform,
     ProfileInterface, ProfileSource, Snapshot, SourceInformation,
 };
@@ -19,8 +19,9 @@ use crate::{
 /// The control handle to the counters of one processor.
 ///
 /// It cannot move to another thread, and dropping it touches no register: a session that is to end
-/// is [shut down](Self::shut_down) on its processor. One that is dropped without keeps its
-/// [`CounterMemory`] in use.
+/// is [shut down](Self::shut_down) on its processor. One that is dropped without leaves its counters running
+/// and its [`CounterMemory`] in use: [`service`](ProfileInterface::service) goes on reporting, and no session
+/// can take the memory again.
 ///
 /// # Context
 /// Every method: task, on the session's processor. The performance interrupt may come at any time.
@@ -51,13 +52,17 @@ pub struct Session<'a, I, M, P> {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct SessionCounters {
-    /// Sources run on these.
+    /// These answered, and sources run on them. A later fault does not show here: its counter is not used
+    /// again until [`reprogram`](Session::reprogram) or [`shut_down`](Session::shut_down).
     pub usable: u64,
     /// These did not give back what was written to them, or faulted: another owner's, or none.
     pub unresponsive: u64,
     /// For these no [`CounterSlot`] was lent.
     pub without_slot: u64,
 }
+
+/// The counters' bits in the global registers: general from 0, fixed from 32 on.
+const COUNTERS: u64 = (1 << 48) - 1;
 
 impl<'a, I: ProfileInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
     /// See [`ProfileInterface::initialise`].
@@ -122,7 +127,8 @@ impl<'a, I: ProfileInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
         if let Some(global) = global {
             let found = retry_once(|| self.msr.rdmsr(global.control));
             let found = found.map_err(InterfaceError::Access)?;
-            self.acknowledge(global, proven | global.frozen).map_err(InterfaceError::Access)?;
+            let left = proven | global.frozen | self.unowned(proven, found);
+            self.acknowledge(global, left).map_err(InterfaceError::Access)?;
             self.control_before = found & proven;
             memory.global_control.store(found | proven, Ordering::Relaxed);
         }
@@ -173,12 +179,24 @@ impl<'a, I: ProfileInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
         proven
     }
 
+    /// Status bits of counters that have no owner who would acknowledge them: neither the session's nor enabled
+    /// by anyone. From Intel's version 3 on, each unmasking raises an interrupt while one of them is set.
+    fn unowned(&self, proven: u64, control: u64) -> u64 {
+        let declared = u64::from(self.declared);
+        let disabled = retain(declared & !proven, |number| {
+            let select = self.unit().registers(number).select_register();
+            let bits = retry_once(|| self.msr.rdmsr(select));
+            bits.is_ok_and(|bits| !EventSelect::from_bits(bits).is_enabled())
+        });
+        disabled | COUNTERS & !declared & !control
+    }
+
     /// Acknowledges those of the bits that the global status shows. An interrupt of theirs that still comes
     /// finds nothing.
     fn acknowledge(&self, global: &GlobalRegisters, bits: u64) -> Result<u64, MsrFault> {
         let pending = retry_once(|| self.msr.rdmsr(global.status))? & bits;
         if pending != 0 {
-            self.memory.expect_late((pending & self.candidates()).count_ones());
+            self.memory.expect_late((pending & COUNTERS).count_ones());
             retry_once(|| self.msr.wrmsr(global.acknowledge, pending))?;
         }
         Ok(pending)
@@ -204,9 +222,10 @@ impl<'a, I: ProfileInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
         self.interface.unit()
     }
 
-    /// The session's counters, one bit each.
+    /// The session's counters, one bit each. A session without candidates did not take the memory, and has
+    /// none of whoever did.
     pub(crate) fn own(&self) -> u64 {
-        self.memory.proven.load(Ordering::Relaxed)
+        self.memory.proven.load(Ordering::Relaxed) & self.candidates()
     }
 
     /// The session's counters with their slots.
@@ -360,33 +379,55 @@ impl<'a, I: ProfileInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
 
     /// Sets or clears bits of the global control register for the other owners of counters, a watchdog for
     /// instance. They do not write the register while the session lives; what they set through it stays at
-    /// [`shut_down`](Self::shut_down).
+    /// [`shut_down`](Self::shut_down). Of a shared interrupt the handler calls
+    /// [`service`](ProfileInterface::service) first, and then looks for the others' overflows: one that comes
+    /// before `service` unmasked the local APIC's entry has no interrupt of its own.
     ///
     /// # Errors
     /// [`OwnControlBits`](InterfaceError::OwnControlBits): some of `bits` are the session's counters', or
     /// the processor has no such register. [`Access`](InterfaceError::Access): the register is as it was.
+    /// [`Faulted`](InterfaceError::Faulted): it does not answer; no source is known to run any more.
     pub fn set_others_control(&mut self, bits: u64, enabled: bool) -> Result<(), InterfaceError> {
         let not_others = InterfaceError::OwnControlBits(bits & self.own());
         let global = self.unit().global().filter(|_| self.usable).ok_or(not_others)?;
         if bits & self.own() != 0 {
             return Err(not_others);
         }
+        let change = if enabled { (0, bits) } else { (bits, 0) };
+        self.change_control(global, change)
+    }
+
+    /// Clears and sets bits of the global control register: first in what the interrupt path leaves behind,
+    /// then in the register. Where it fails, both are as they were.
+    pub(crate) fn change_control(
+        &self,
+        global: &GlobalRegisters,
+        (clear, set): (u64, u64),
+    ) -> Result<(), InterfaceError> {
         let control = &self.memory.global_control;
-        let change = |enabled| {
-            if enabled {
-                control.fetch_or(bits, Ordering::Relaxed) | bits
-            } else {
-                control.fetch_and(!bits, Ordering::Relaxed) & !bits
+        let before = control.load(Ordering::Relaxed);
+        let after = before & !clear | set;
+        control.store(after, Ordering::Relaxed);
+        retry_once(|| self.msr.wrmsr(global.control, after)).map_err(|fault| {
+            control.store(before, Ordering::Relaxed);
+            // An interrupt in between may have written the new value.
+            match retry_once(|| self.msr.wrmsr(global.control, before)) {
+                Ok(()) => InterfaceError::Access(fault),
+                Err(fault) => {
+                    self.mark_running_faulted();
+                    InterfaceError::Faulted(fault)
+                }
             }
-        };
-        let before = control.load(Ordering::Relaxed) & bits;
-        // First what the interrupt path leaves behind, then the register.
-        let value = change(enabled);
-        self.msr.wrmsr(global.control, value).map_err(|fault| {
-            control.fetch_and(!bits, Ordering::Relaxed);
-            control.fetch_or(before, Ordering::Relaxed);
-            InterfaceError::Access(fault)
         })
+    }
+
+    /// Of no counter it is known any more that it runs.
+    fn mark_running_faulted(&self) {
+        for (_, slot) in self.slots() {
+            if matches!(slot.load(), SlotState::Running { .. }) {
+                slot.store(SlotState::Faulted);
+            }
+        }
     }
 
     /// Stops a source. An overflow that is pending is dropped: a stopped source is silent.
@@ -491,8 +532,9 @@ impl<'a, I: ProfileInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
     ///
     /// Returns the counters whose sources start their interval anew, one bit each: what they had counted of
     /// it is lost. A counter that kept its registers goes on; an overflow of it that is pending is reported
-    /// to `overflowed`, for its interrupt may be lost. A source that was not running, and one whose counters
-    /// were [saved](Self::save), is not started. The platform's timer is started again if it ran.
+    /// to `overflowed`, for its interrupt may be lost; what it interrupted is not known, so a profile drops it
+    /// (`|_| ()`). A source that was not running, and one whose counters were [saved](Self::save), is not
+    /// started. Counters that had faulted are free again; their sources are to be started again. The platform's timer is started again if it ran.
     ///
     /// # Errors
     /// [`Faulted`](InterfaceError::Faulted) with the first register that did not answer, after everything
@@ -503,9 +545,12 @@ impl<'a, I: ProfileInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
         if !self.usable {
             return Ok(0);
         }
+        if own == 0 {
+            return self.restart_timer().map(|()| 0);
+        }
         // Until they are programmed, the interrupt path is to leave the counters as they are.
         self.memory.withdraw();
-        let (mut lost, mut outcome) = (0, Ok(()));
+        let (mut lost, mut kept, mut outcome) = (0, 0, Ok(()));
         for (number, slot) in (0u8..64).zip(&self.memory.slots) {
             let counter = self.unit().counter(number).filter(|_| own >> number & 1 != 0);
             let Some(counter) = counter else { continue };
@@ -513,6 +558,7 @@ impl<'a, I: ProfileInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
             if let SlotState::Running { row, .. } | SlotState::Parked { row } = before
                 && self.holds(&counter, row.into()) == Ok(true)
             {
+                kept |= 1 << number;
                 continue;
             }
             slot.store(SlotState::Free);
@@ -533,41 +579,53 @@ impl<'a, I: ProfileInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
                 outcome = outcome.and(Err(InterfaceError::Faulted(fault)));
             }
         }
-        let registers = self.reprogram_global();
+        let registers = self.reprogram_global(own, kept);
         outcome = outcome.and(registers.map_err(InterfaceError::Faulted));
         self.memory.publish(own);
-        if own != 0 {
-            self.platform.unmask_performance_interrupt();
-            // The interrupts that came meanwhile were not served.
-            let (interface, memory) = (self.interface, self.memory);
-            match service(interface, &self.msr, &self.platform, memory, overflowed) {
-                Ok(serviced) => memory.expect_late(serviced.overflows),
-                Err(fault) => outcome = outcome.and(Err(InterfaceError::Faulted(fault))),
-            }
+        self.platform.unmask_performance_interrupt();
+        // The interrupts that came meanwhile were not served.
+        let (interface, memory) = (self.interface, self.memory);
+        match service(interface, &self.msr, &self.platform, memory, overflowed) {
+            Ok(serviced) => memory.expect_late(serviced.overflows),
+            Err(fault) => outcome = outcome.and(Err(InterfaceError::Faulted(fault))),
         }
+        outcome.and(self.restart_timer()).map(|()| lost)
+    }
+
+    fn restart_timer(&mut self) -> Result<(), InterfaceError> {
         if self.timer_running {
             let timer = self.apply_interval(KProfileSource::TIME);
             self.timer_running = timer.is_ok();
-            outcome = outcome.and(timer);
+            timer?;
         }
-        outcome.map(|()| lost)
+        Ok(())
     }
 
-    /// The same for the registers of all counters together.
-    fn reprogram_global(&self) -> Result<(), MsrFault> {
+    /// The same for the registers of all counters together. What is left of other overflows than those of the
+    /// counters that `kept` their registers is acknowledged.
+    fn reprogram_global(&self, own: u64, kept: u64) -> Result<(), MsrFault> {
+        if let Some(precise) = self.unit().precise() {
+            for number in counters_in(precise.disable(&self.msr, own)) {
+                if let Some(slot) = self.memory.slots.get(usize::from(number)) {
+                    slot.store(SlotState::Faulted);
+                }
+            }
+        }
         let Some(global) = self.unit().global() else { return Ok(()) };
         let mut outcome = Ok(());
         if let Some((freeze, _)) = global.freeze.zip(self.freeze_before) {
             outcome = retry_once(|| self.msr.change(freeze.set(true))).map(|_| ());
         }
         let control = self.memory.global_control.load(Ordering::Relaxed);
+        let left = own & !kept | self.unowned(own, control);
+        let acknowledged = self.acknowledge(global, left).map(|_| ());
         let enabled = retry_once(|| self.msr.wrmsr(global.control, control));
         if enabled.is_err() {
             for slot in &self.memory.slots {
                 slot.store(SlotState::Faulted);
             }
         }
-        outcome.and(enabled)
+        outcome.and(acknowledged).and(enabled)
     }
 
     /// Stops everything that runs, the counters that had faulted too, gives the session's bits of the

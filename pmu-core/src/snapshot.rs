@@ -39,8 +39,8 @@ const NOTHING: CpuIdResult = CpuIdResult { eax: 0, ebx: 0, ecx: 0, edx: 0 };
 
 /// An immutable record of the CPUID leaves that matter to a PMU, of one processor.
 ///
-/// Take it once, on the boot processor, and hand it to the vendor crates; nothing executes CPUID
-/// afterwards. It is itself a reader for [`raw_cpuid::CpuId`], so every accessor of that crate works
+/// Take it once on each processor: the boot processor's decides the interface, and each processor's own is what
+/// its session is given. Nothing executes CPUID afterwards. It is itself a reader for [`raw_cpuid::CpuId`], so every accessor of that crate works
 /// on it, and a leaf that was not recorded reads as zeros.
 ///
 /// ```

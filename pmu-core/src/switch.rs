@@ -8,7 +8,8 @@ use core::sync::atomic::Ordering;
 use crate::counter::SlotState;
 use crate::msr::{MsrAccess, retry_once};
 use crate::{
-    InterfaceError, MsrBackend, Overflow, Platform, ProfileInterface, ProfileSource, Session,
+    InterfaceError, MsrBackend, MsrErrorKind, MsrFault, MsrOperation, Overflow, Platform,
+    ProfileInterface, ProfileSource, Session,
 };
 
 /// One counter's state while it is not on a processor.
@@ -106,7 +107,16 @@ impl<I: ProfileInterface, M: MsrBackend, P: Platform> Session<'_, I, M, P> {
             // An interrupt of the counter that comes from here on finds nothing.
             self.memory.expect_late(1);
             // Until here it may have loaded the counter for another interval.
-            let SlotState::Running { events, .. } = slot.replace(next) else { continue };
+            let SlotState::Running { events, .. } = slot.replace(next) else {
+                // An interrupt marked it meanwhile.
+                slot.store(SlotState::Faulted);
+                outcome = outcome.and(Err(InterfaceError::Faulted(MsrFault {
+                    operation: MsrOperation::Write,
+                    register: counter.value_register().get(),
+                    kind: MsrErrorKind::Other,
+                })));
+                continue;
+            };
             let read = stopped.and_then(|()| retry_once(|| counter.read(&self.msr)));
             let mut value = match read {
                 Ok(value) => value,
@@ -218,30 +228,17 @@ impl<I: ProfileInterface, M: MsrBackend, P: Platform> Session<'_, I, M, P> {
         let Some(global) = self.unit().global().filter(|_| self.usable) else {
             return Ok(false);
         };
-        let own = self.own();
-        let open = self.memory.global_control.load(Ordering::Relaxed);
-        let closed = open & !own;
-        // First what the interrupt path leaves behind, then the register.
-        self.memory.global_control.store(closed, Ordering::Relaxed);
-        self.msr.wrmsr(global.control, closed).map_err(|fault| {
-            self.memory.global_control.store(open, Ordering::Relaxed);
-            InterfaceError::Access(fault)
-        })?;
-        Ok(true)
+        self.change_control(global, (self.own(), 0)).map(|()| true)
     }
 
     /// Lets the counters go on, if they are [stopped](Self::close_gate).
     fn open_gate(&self) -> Result<(), InterfaceError> {
         let own = self.own();
         let closed = self.memory.global_control.load(Ordering::Relaxed);
-        let Some(global) = self.unit().global().filter(|_| closed & own == 0) else {
-            return Ok(());
-        };
-        self.memory.global_control.store(closed | own, Ordering::Relaxed);
-        self.msr.wrmsr(global.control, closed | own).map_err(|fault| {
-            self.memory.global_control.store(closed, Ordering::Relaxed);
-            InterfaceError::Access(fault)
-        })
+        match self.unit().global().filter(|_| closed & own != own) {
+            Some(global) => self.change_control(global, (0, own)),
+            None => Ok(()),
+        }
     }
 
     /// Makes a session whose counters were saved ready to start others: nothing parked, gate open.

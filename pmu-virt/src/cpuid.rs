@@ -10,6 +10,9 @@ impl Configuration {
     /// The answer to CPUID with `leaf` in EAX and `subleaf` in ECX: `given`, the embedder's own
     /// answer, with everything that speaks of the PMU put right.
     ///
+    /// The vendor in leaf 0, and whether there are leaves from 0x80000000 on, are the embedder's: a driver looks
+    /// for `GenuineIntel` or `AuthenticAMD` there.
+    ///
     /// The highest leaf in leaves 0, 7 and 0x80000000 is raised where the PMU needs one that is
     /// higher.
     pub fn cpuid(&self, leaf: u32, subleaf: u32, given: CpuIdResult) -> CpuIdResult {

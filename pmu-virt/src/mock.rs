@@ -119,7 +119,8 @@ impl<'h, const T: usize> MockMsr<'h, T> {
         mock
     }
 
-    /// The same processor on a platform with these deviations.
+    /// The same processor on a platform with these deviations. Its PMU is made of
+    /// [`Deviations::configuration`], and its CPUID is [`Deviations::cpuid`].
     pub fn deviating(mut self, deviations: Deviations) -> Self {
         self.deviations = deviations;
         let left = |deviation| deviations.contains(deviation);
@@ -363,7 +364,8 @@ impl<'h, const T: usize> MockMsr<'h, T> {
             let before = pmu.model.global_status;
             pmu.model.overflow_all();
             pmu.model.pmi_pending = true;
-            self.overflowed.set(self.overflowed.get() | pmu.model.global_status & !before);
+            self.overflowed
+                .set(self.overflowed.get() | pmu.model.global_status & !before & !FROZEN);
             drop(pmu);
             self.interrupt();
         }

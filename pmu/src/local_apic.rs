@@ -159,6 +159,9 @@ impl<A, T> LocalApic<A, T> {
 
 impl<A: ApicRegisters, T: ProfileTimer> LocalApic<A, T> {
     /// The local APIC that `registers` writes, which delivers the performance interrupt so, and a timer.
+    ///
+    /// Every value for one processor has the same delivery, the session's and the handler's: each unmasking
+    /// writes the entry anew.
     pub const fn new(registers: A, delivery: Delivery, timer: T) -> Self {
         Self { registers, entry: delivery.entry(), timer }
     }

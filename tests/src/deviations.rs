@@ -14,8 +14,6 @@ pub fn snapshot(configuration: Configuration, deviations: Deviations) -> Snapsho
         Vendor::Intel => [0x756E_6547, 0x6C65_746E, 0x4965_6E69],
         Vendor::Amd => [0x6874_7541, 0x444D_4163, 0x6974_6E65],
     };
-    let hypervisor = deviations.contains(Deviation::MasksOnDelivery);
-    let precise = deviations.contains(Deviation::LeftPrecise);
     Snapshot::capture(move |leaf, subleaf| {
         let given = match leaf {
             0 => CpuIdResult { eax: 0x23, ebx: vendor[0], ecx: vendor[1], edx: vendor[2] },
@@ -24,12 +22,7 @@ pub fn snapshot(configuration: Configuration, deviations: Deviations) -> Snapsho
             1 => CpuIdResult { eax: 0x806F8, ebx: 0, ecx: !(1 << 31), edx: u32::MAX },
             _ => CpuIdResult { eax: u32::MAX, ebx: u32::MAX, ecx: u32::MAX, edx: u32::MAX },
         };
-        let mut answer = configuration.cpuid(leaf, subleaf, given);
-        if leaf == 1 {
-            answer.ecx |= u32::from(hypervisor) << 31;
-            answer.edx |= u32::from(precise) << 21;
-        }
-        answer
+        deviations.cpuid(&configuration, leaf, subleaf, given)
     })
 }
 

@@ -364,7 +364,9 @@ impl<'i, I: ProfileInterface> Bench<'i, I> {
 
     /// Whether the counters really freeze.
     fn freezes(&self) -> bool {
-        self.freezing && !self.deviations.contains(Deviation::IgnoresDebugControl)
+        let left = self.deviations.contains(Deviation::LeftFrozen);
+        let ignored = self.deviations.contains(Deviation::IgnoresDebugControl);
+        self.freezing && (left || !ignored)
     }
 }
 

@@ -300,7 +300,7 @@ mod others {
         msr.fail(Fault::WritesTo(GLOBAL_CTRL));
         assert!(matches!(
             session.set_others_control(WATCHDOG, true),
-            Err(InterfaceError::Access(_))
+            Err(InterfaceError::Faulted(_))
         ));
         msr.fail(Fault::Never);
         emon.service(&&msr, &&platform, &memory, |_| ()).unwrap();

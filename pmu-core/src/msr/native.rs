@@ -49,11 +49,11 @@ impl MsrBackend for NativeMsr {
     #[inline]
     fn read_pmc(&self, index: PmcIndex) -> Result<u64, Infallible> {
         let (low, high): (u32, u32);
-        // SAFETY: RDPMC reads a counter into EDX:EAX and changes nothing else. It is not `pure`:
-        // the counter moves.
+        // SAFETY: RDPMC reads a counter into EDX:EAX and changes nothing else. It is not `nomem`: the drivers
+        // read a counter before or after they change what an interrupt finds in memory.
         unsafe {
             asm!("rdpmc", in("ecx") index.get(), out("eax") low, out("edx") high,
-                 options(nomem, nostack, preserves_flags));
+                 options(nostack, preserves_flags));
         }
         Ok(u64::from(high) << 32 | u64::from(low))
     }

@@ -36,6 +36,9 @@ pub unsafe fn write_ds_area<M: MsrBackend>(msr: &M, linear_address: u64) -> Resu
 /// - the promises of [`write_ds_area`] hold for a save area that was written, with a PEBS buffer;
 /// - the save area has a counter reset for each counter whose bit is set, at the offset that the
 ///   processor's PEBS format gives it.
+///
+/// Whatever `counters` is, this is not called by what may have interrupted an operation of a session on this
+/// processor: the session changes other bits of the register, and would write these back.
 pub unsafe fn write_pebs_enable<M: MsrBackend>(msr: &M, counters: u64) -> Result<(), M::Error> {
     // SAFETY: the caller promised a save area and a buffer that the processor may write. The
     // backend keeps the address to itself, by the caller's promise.
@@ -53,6 +56,8 @@ pub unsafe fn write_pebs_enable<M: MsrBackend>(msr: &M, counters: u64) -> Result
 /// - If `value` has both `tr` and `bts` set, then until one of them was cleared on this processor
 ///   the promises of [`write_ds_area`] hold for a save area that was written, with a BTS buffer.
 /// - The kernel's debugger and debug-exception handler can live with `lbr` and `btf` as given.
+/// - It is not called by what may have interrupted an operation of a session on this processor: the session
+///   changes another bit of the register, and would write these back.
 pub unsafe fn write_debugctl<M: MsrBackend>(msr: &M, value: DebugCtl) -> Result<(), M::Error> {
     // SAFETY: the caller promised that the processor may store branch records. The
     // backend keeps the address to itself, by the caller's promise.

@@ -2,6 +2,8 @@
 
 use core::fmt;
 
+use pmu_core::raw_cpuid::CpuIdResult;
+
 use crate::{AmdConfiguration, Configuration};
 
 macro_rules! deviations {
@@ -38,9 +40,11 @@ macro_rules! deviations {
 deviations! {
     /// A counter overflows again while the driver reports its overflow: callbacks that take longer than a
     /// short interval, where counters run meanwhile. What passes then is fed by
-    /// [`MockMsr::pass_while_serviced`](super::MockMsr::pass_while_serviced).
+    /// [`MockMsr::pass_while_serviced`](super::MockMsr::pass_while_serviced), when the callback calls
+    /// [`MockMsr::reported`](super::MockMsr::reported).
     OverflowsWhileServiced
-    /// The local APIC's entry is masked on delivery on AMD too: guests on KVM 6.6 to 6.9.
+    /// The local APIC's entry is masked on delivery on AMD too: guests on KVM 6.6 to 6.9. Their CPUID says
+    /// hypervisor: [`Deviations::cpuid`].
     MasksOnDelivery
     /// Writes of `IA32_DEBUGCTL` are ignored: hypervisors.
     IgnoresDebugControl
@@ -59,15 +63,16 @@ deviations! {
     LeftOverflowed
     /// It left them frozen, and the bit set that freezes them.
     LeftFrozen
-    /// It left them enabled for PEBS: an overflow writes a record, and does not interrupt.
+    /// It left them enabled for PEBS: an overflow writes a record, and does not interrupt. CPUID declares the
+    /// Debug Store: [`Deviations::cpuid`].
     LeftPrecise
     /// The second counter does not answer: PMC3 under TSX force-abort, a counter of the BIOS.
     DeadCounter
     /// This processor has one counter fewer than the boot processor:
     /// [`configuration`](Deviations::configuration).
     FewerCounters
-    /// Registers lose their contents: suspend, hibernation, a processor that was offline. At
-    /// [`MockMsr::lose_registers`](super::MockMsr::lose_registers).
+    /// Registers lose their contents: suspend, hibernation, a processor that was offline. A name for tests, which
+    /// call [`MockMsr::lose_registers`](super::MockMsr::lose_registers).
     LosesRegisters
     /// The interrupt is taken only when everything of a feed has passed, several intervals perhaps: an
     /// interrupt by vector, and a stretch with interrupts off.
@@ -94,6 +99,23 @@ impl Deviations {
     /// Whether this one is among them.
     pub const fn contains(self, deviation: Deviation) -> bool {
         self.0 >> deviation as u32 & 1 != 0
+    }
+
+    /// CPUID of a processor on this platform, on which a guest sees `configuration`: `given`, with what
+    /// [`Configuration::cpuid`] says of the PMU and what the deviations add.
+    pub fn cpuid(
+        self,
+        configuration: &Configuration,
+        leaf: u32,
+        subleaf: u32,
+        given: CpuIdResult,
+    ) -> CpuIdResult {
+        let mut answer = configuration.cpuid(leaf, subleaf, given);
+        if leaf == 1 {
+            answer.ecx |= u32::from(self.contains(Deviation::MasksOnDelivery)) << 31;
+            answer.edx |= u32::from(self.contains(Deviation::LeftPrecise)) << 21;
+        }
+        answer
     }
 
     /// The configuration of this processor, where the boot processor's is `configuration`.

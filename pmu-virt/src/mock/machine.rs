@@ -7,7 +7,7 @@ use pmu_core::{MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, PmcIndex};
 use super::MockMsr;
 
 /// A machine of `N` processors, of which one executes the test: the backend means that one, as
-/// RDMSR does. A driver that has wandered to another processor shows itself there.
+/// RDMSR does. The platform of a processor is the processor. A driver that has wandered to another processor shows itself there.
 pub struct MockMachine<'h, const N: usize, const T: usize = 64> {
     processors: [MockMsr<'h, T>; N],
     current: Cell<usize>,

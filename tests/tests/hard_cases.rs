@@ -1,0 +1,347 @@
+//! Cases that a hostile review found: each lost an overflow, invented one, or left a counter or an interrupt
+//! without an owner.
+
+use core::cell::{Cell, RefCell};
+
+use pmu_core::{
+    Claim, CounterMemory, CounterSlot, DefaultInterface, InterfaceError, KProfileSource,
+    MAX_COUNTERS, MsrAddress, MsrBackend, ProfileInterface, SavedCounter, SavedCounters,
+};
+use pmu_intel::Emon;
+use pmu_tests::deviations::snapshot;
+use pmu_tests::{FakePlatform, Fault as FileFault, RegisterFile, intel_processor};
+use pmu_virt::mock::{Deviation, Deviations, Fault, MockMsr};
+use pmu_virt::{
+    Configuration, EventKey, FedEvents, Feed, IntelConfiguration, Privilege, VirtualPmu,
+};
+
+type Memory = CounterMemory<[CounterSlot; MAX_COUNTERS]>;
+type Mock<'h> = MockMsr<'h, 64>;
+
+const CYCLES: KProfileSource = KProfileSource::TOTAL_CYCLES;
+const BRANCHES: KProfileSource = KProfileSource::BRANCH_INSTRUCTIONS;
+const KEYS: [EventKey; 3] =
+    [EventKey::general(0x3C, 0), EventKey::general(0xC4, 0), EventKey::fixed(1)];
+const GLOBAL_CTRL: u32 = 0x38F;
+const STATUS_SET: u32 = 0x391;
+
+/// Version `version` with four counters and three fixed ones, on a platform.
+fn machine(version: u8, deviations: Deviations) -> (Configuration, Emon) {
+    let configuration = Configuration::Intel(IntelConfiguration::new(version, 4, 3));
+    let emon = Emon::claim(&snapshot(configuration, deviations)).unwrap();
+    emon.set_interval(CYCLES, 0x1000).unwrap();
+    emon.set_interval(BRANCHES, 0x1000).unwrap();
+    (configuration, emon)
+}
+
+fn mock<'h>(configuration: Configuration, deviations: Deviations) -> Mock<'h> {
+    let events = FedEvents::new(&KEYS).unwrap();
+    Mock::new(VirtualPmu::new(configuration, events).unwrap()).deviating(deviations)
+}
+
+fn happen(mock: &Mock<'_>, key: EventKey, count: u64) {
+    let mut feed = Feed::new();
+    feed.add(FedEvents::new(&KEYS).unwrap().find(key).unwrap(), Privilege::Kernel, count);
+    mock.advance(&mut feed);
+}
+
+/// Unmasking raises an interrupt while a bit of the status is set: one that nobody acknowledges raises them
+/// without end.
+fn does_not_storm(
+    deviations: &[Deviation],
+    memory: &CounterMemory,
+    prepare: impl Fn(&mut VirtualPmu),
+) {
+    let deviations = Deviations::of(deviations);
+    let (configuration, emon) = machine(4, deviations);
+    let interrupts = Cell::new(0);
+    let handler = |mock: &Mock<'_>| {
+        interrupts.set(interrupts.get() + 1);
+        assert!(interrupts.get() < 50, "a storm of interrupts");
+        emon.service(mock, mock, memory, |_| ()).unwrap();
+    };
+    let mock = mock(configuration, deviations);
+    mock.with_pmu(prepare);
+    mock.on_interrupt(&handler);
+    let processor = snapshot(configuration, deviations);
+    let mut session = emon.initialise(&processor, &mock, &mock, memory).unwrap();
+    session.start(CYCLES).unwrap();
+    happen(&mock, KEYS[0], 0x1000);
+    session.shut_down().unwrap();
+}
+
+#[test]
+fn an_overflow_that_a_dead_counter_left_raises_no_storm() {
+    let deviations = [Deviation::DeadCounter, Deviation::LeftOverflowed, Deviation::RaisesOnUnmask];
+    does_not_storm(&deviations, &Memory::new(), |_| ());
+}
+
+#[test]
+fn overflows_that_counters_without_slots_left_raise_no_storm() {
+    let two = CounterMemory::<[CounterSlot; 2]>::new();
+    does_not_storm(&[Deviation::LeftOverflowed, Deviation::RaisesOnUnmask], &two, |_| ());
+}
+
+#[test]
+fn an_overflow_that_a_fixed_counter_left_raises_no_storm() {
+    does_not_storm(&[Deviation::RaisesOnUnmask], &Memory::new(), |pmu| {
+        let _ = pmu.write(STATUS_SET, 1 << 33);
+    });
+}
+
+#[test]
+fn the_overflow_of_a_fixed_counter_that_is_enabled_is_its_owners() {
+    let (configuration, emon) = machine(4, Deviations::NONE);
+    let (mock, memory) = (mock(configuration, Deviations::NONE), Memory::new());
+    mock.with_pmu(|pmu| {
+        let _ = pmu.write(GLOBAL_CTRL, 1 << 33);
+        let _ = pmu.write(STATUS_SET, 1 << 33);
+    });
+    let processor = snapshot(configuration, Deviations::NONE);
+    emon.initialise(&processor, &mock, &mock, &memory).unwrap();
+    assert_eq!(mock.with_pmu(|pmu| pmu.state()).global_status, 1 << 33);
+}
+
+#[test]
+fn reprogram_reports_no_overflow_that_firmware_left() {
+    let (configuration, emon) = machine(4, Deviations::NONE);
+    let (mock, memory) = (mock(configuration, Deviations::NONE), Memory::new());
+    let processor = snapshot(configuration, Deviations::NONE);
+    let mut session = emon.initialise(&processor, &mock, &mock, &memory).unwrap();
+    session.start(CYCLES).unwrap();
+    mock.lose_registers();
+    let _ = mock.with_pmu(|pmu| pmu.write(STATUS_SET, 0b11));
+    assert_eq!(session.reprogram(|overflow| panic!("invented: {overflow:?}")), Ok(1));
+    assert_eq!(mock.with_pmu(|pmu| pmu.state()).global_status, 0);
+}
+
+#[test]
+fn reprogram_takes_precise_sampling_away_that_firmware_left() {
+    let deviations = Deviations::of(&[Deviation::LeftPrecise]);
+    let (configuration, emon) = machine(2, deviations);
+    let (memory, told) = (Memory::new(), Cell::new(0));
+    let handler = |mock: &Mock<'_>| {
+        emon.service(mock, mock, &memory, |_| told.set(told.get() + 1)).unwrap();
+    };
+    let mock = mock(configuration, deviations);
+    mock.on_interrupt(&handler);
+    let processor = snapshot(configuration, deviations);
+    let mut session = emon.initialise(&processor, &mock, &mock, &memory).unwrap();
+    session.start(CYCLES).unwrap();
+    mock.lose_registers();
+    // SAFETY: no processor is behind the mock.
+    mock.write(unsafe { MsrAddress::new(0x3F1) }, 0xFF).unwrap();
+    assert_eq!(session.reprogram(|overflow| panic!("{overflow:?}")), Ok(1));
+    happen(&mock, KEYS[0], 0x4000);
+    assert_eq!(told.get(), 4);
+}
+
+#[test]
+fn reprogram_marks_every_source_where_the_control_register_does_not_answer() {
+    let (configuration, emon) = machine(2, Deviations::NONE);
+    let (mock, memory) = (mock(configuration, Deviations::NONE), Memory::new());
+    let processor = snapshot(configuration, Deviations::NONE);
+    let mut session = emon.initialise(&processor, &mock, &mock, &memory).unwrap();
+    session.start(CYCLES).unwrap();
+    mock.inject(Fault::Register(GLOBAL_CTRL));
+    let outcome = session.reprogram(|overflow| panic!("{overflow:?}"));
+    assert!(matches!(outcome, Err(InterfaceError::Faulted(f)) if f.register == GLOBAL_CTRL));
+    assert!(!session.is_running(CYCLES), "it cannot count");
+}
+
+#[test]
+fn a_source_that_is_started_after_a_failed_shut_down_counts() {
+    let (configuration, emon) = machine(2, Deviations::NONE);
+    let (memory, told) = (Memory::new(), Cell::new(0));
+    let handler = |mock: &Mock<'_>| {
+        emon.service(mock, mock, &memory, |_| told.set(told.get() + 1)).unwrap();
+    };
+    let mock = mock(configuration, Deviations::NONE);
+    mock.on_interrupt(&handler);
+    // The predecessor left one counter's bit.
+    let _ = mock.with_pmu(|pmu| pmu.write(GLOBAL_CTRL, 1));
+    let processor = snapshot(configuration, Deviations::NONE);
+    let mut session = emon.initialise(&processor, &mock, &mock, &memory).unwrap();
+    session.start(CYCLES).unwrap();
+    mock.inject(Fault::Register(0x186));
+    assert!(session.shut_down().is_err());
+    mock.inject(Fault::None);
+    session.start(BRANCHES).unwrap();
+    happen(&mock, KEYS[1], 0x4000);
+    assert_eq!(told.get(), 4);
+    session.shut_down().unwrap();
+    assert_eq!(mock.with_pmu(|pmu| pmu.state()).global_control, 1);
+}
+
+/// An interrupt comes between what the interrupt path leaves behind and the register, and the register faults:
+/// what is said to run does, and the register is as it was or the sources are faulted.
+#[test]
+fn a_control_register_that_faults_under_an_interrupt_leaves_nothing_half() {
+    for fault_at in 1..16 {
+        for fault in [Fault::At(fault_at), Fault::From(fault_at)] {
+            for others in [false, true] {
+                let (configuration, emon) = machine(2, Deviations::NONE);
+                let (memory, told) = (Memory::new(), Cell::new(0));
+                let handler = |mock: &Mock<'_>| {
+                    let _ = emon.service(mock, mock, &memory, |_| told.set(told.get() + 1));
+                };
+                let mock = mock(configuration, Deviations::NONE);
+                mock.on_interrupt(&handler);
+                let _ = mock.with_pmu(|pmu| pmu.write(GLOBAL_CTRL, 0));
+                let processor = snapshot(configuration, Deviations::NONE);
+                let mut session = emon.initialise(&processor, &mock, &mock, &memory).unwrap();
+                session.start(CYCLES).unwrap();
+                mock.interrupt_at(1);
+                mock.inject(fault);
+                let mut area = SavedCounters::<[SavedCounter; 4]>::new();
+                let outcome = if others {
+                    session.set_others_control(1 << 33, true)
+                } else {
+                    session.save(&mut area, |_| ())
+                };
+                mock.inject(Fault::None);
+                let context = format!("{fault:?}, {others}: {outcome:?}");
+                let control = mock.with_pmu(|pmu| pmu.state()).global_control;
+                if others && matches!(outcome, Err(InterfaceError::Access(_))) {
+                    assert_eq!(control & 1 << 33, 0, "{context}: the register is as it was");
+                }
+                told.set(0);
+                happen(&mock, KEYS[0], 0x4000);
+                let counts = told.get() > 0;
+                assert_eq!(counts, session.is_running(CYCLES), "{context}: control {control:#x}");
+                session.shut_down().unwrap();
+            }
+        }
+    }
+}
+
+#[test]
+fn an_interface_without_counters_leaves_anothers_session_alone() {
+    let (configuration, emon) = machine(2, Deviations::NONE);
+    let (mock, memory) = (mock(configuration, Deviations::NONE), Memory::new());
+    let processor = snapshot(configuration, Deviations::NONE);
+    let mut session = emon.initialise(&processor, &mock, &mock, &memory).unwrap();
+    session.start(CYCLES).unwrap();
+    let time_only = DefaultInterface::new();
+    let mut other = time_only.initialise(&processor, &mock, &mock, &memory).unwrap();
+    assert_eq!(other.counters().usable, 0);
+    assert_eq!(other.reprogram(|overflow| panic!("{overflow:?}")), Ok(0));
+    other.shut_down().unwrap();
+    assert!(session.is_running(CYCLES));
+    session.shut_down().unwrap();
+    assert_eq!(mock.with_pmu(|pmu| pmu.running().count()), 0, "a counter runs unowned");
+}
+
+mod claims {
+    use super::*;
+
+    /// What the interrupts that follow are claimed as.
+    fn claims(emon: &Emon, msr: &RegisterFile, memory: &CounterMemory) -> [Claim; 2] {
+        let platform = FakePlatform::default();
+        [(), ()].map(|()| emon.service(&msr, &&platform, memory, |_| ()).unwrap().claim)
+    }
+
+    #[test]
+    fn a_switch_without_an_overflow_leaves_no_interrupt_to_be_expected() {
+        let (msr, platform, memory) =
+            (RegisterFile::intel(4, false), FakePlatform::default(), Memory::new());
+        let processor = intel_processor(1, 4);
+        let emon = Emon::claim(&processor).unwrap();
+        let mut session = emon.initialise(&processor, &msr, &platform, &memory).unwrap();
+        // The first, of counters that firmware left: without a status nothing tells of it.
+        assert_eq!(claims(&emon, &msr, &memory), [Claim::Ours, Claim::NotOurs]);
+        session.start(CYCLES).unwrap();
+        let mut area = SavedCounters::<[SavedCounter; 4]>::new();
+        session.save(&mut area, |overflow| panic!("{overflow:?}")).unwrap();
+        assert_eq!(claims(&emon, &msr, &memory), [Claim::NotOurs; 2]);
+    }
+
+    #[test]
+    fn an_interrupt_that_only_froze_the_counters_is_claimed() {
+        let (msr, platform, memory) =
+            (RegisterFile::intel(4, true), FakePlatform::default(), Memory::new());
+        let processor = intel_processor(4, 4);
+        let emon = Emon::claim(&processor).unwrap();
+        emon.initialise(&processor, &msr, &platform, &memory).unwrap();
+        msr.set(0x38E, 1 << 59);
+        assert_eq!(claims(&emon, &msr, &memory)[0], Claim::Ours);
+        assert_eq!(msr.get(0x390), 1 << 59);
+    }
+}
+
+mod faults {
+    use super::*;
+
+    /// A running session, whose counter 0 overflowed.
+    fn overflowed(fault: FileFault, then: impl FnOnce(Result<u32, u32>, bool, u32)) {
+        let (msr, platform, memory) =
+            (RegisterFile::intel(4, true), FakePlatform::default(), Memory::new());
+        let processor = intel_processor(2, 4);
+        let emon = Emon::claim(&processor).unwrap();
+        let mut session = emon.initialise(&processor, &msr, &platform, &memory).unwrap();
+        session.start(CYCLES).unwrap();
+        msr.set(0x38E, 1);
+        platform.unmasked.set(0);
+        msr.fail(fault);
+        let serviced = emon.service(&&msr, &&platform, &memory, |_| ());
+        let outcome = serviced.map(|serviced| serviced.overflows).map_err(|fault| fault.register);
+        then(outcome, session.is_running(CYCLES), platform.unmasked.get());
+    }
+
+    #[test]
+    fn a_status_that_cannot_be_read_leaves_the_entry_unmasked_and_no_source_running() {
+        overflowed(FileFault::Register(0x38E), |outcome, runs, unmasked| {
+            assert_eq!((outcome, runs, unmasked), (Err(0x38E), false, 1));
+        });
+    }
+
+    #[test]
+    fn a_status_that_cannot_be_acknowledged_leaves_its_source_not_running() {
+        overflowed(FileFault::WritesTo(0x390), |outcome, runs, unmasked| {
+            assert_eq!((outcome, runs, unmasked), (Err(0x390), false, 1));
+        });
+    }
+
+    /// The driver stopped the counters, and cannot start them again: the next start tries.
+    #[test]
+    fn counters_that_cannot_be_restarted_are_by_the_next_start() {
+        let (memory, writes) = (Memory::new(), Cell::new(0));
+        let (configuration, emon) = machine(2, Deviations::NONE);
+        let told = RefCell::new(vec![]);
+        let handler = |mock: &Mock<'_>| {
+            writes.set(writes.get() + 1);
+            if writes.get() == 1 {
+                // Stop, status, acknowledge, reload; then the restart faults twice.
+                mock.inject(Fault::From(5));
+            }
+            let _ = emon.service(mock, mock, &memory, |o| told.borrow_mut().push(o.source));
+            mock.inject(Fault::None);
+        };
+        let mock = mock(configuration, Deviations::NONE);
+        mock.on_interrupt(&handler);
+        let processor = snapshot(configuration, Deviations::NONE);
+        let mut session = emon.initialise(&processor, &mock, &mock, &memory).unwrap();
+        session.start(CYCLES).unwrap();
+        happen(&mock, KEYS[0], 0x1000);
+        assert_eq!(*told.borrow(), [CYCLES]);
+        assert!(!session.is_running(CYCLES), "they stand still");
+        session.start(BRANCHES).unwrap();
+        happen(&mock, KEYS[1], 0x2000);
+        assert_eq!(*told.borrow(), [CYCLES, BRANCHES, BRANCHES]);
+        session.shut_down().unwrap();
+    }
+
+    #[test]
+    fn a_freeze_bit_that_cannot_be_read_back_is_taken_away_again() {
+        let (configuration, emon) = machine(4, Deviations::NONE);
+        let (mock, memory) = (mock(configuration, Deviations::NONE), Memory::new());
+        let processor = snapshot(configuration, Deviations::NONE);
+        let mut session = emon.initialise(&processor, &mock, &mock, &memory).unwrap();
+        // Read and write; the read-back faults.
+        mock.inject(Fault::At(3));
+        assert!(matches!(session.freeze_on_interrupt(), Err(InterfaceError::Access(_))));
+        let debug_control = mock.with_pmu(|pmu| pmu.read(0x1D9));
+        assert_eq!(debug_control, pmu_virt::Read::Shared { value: 0, mask: 0x7FC1 });
+        session.freeze_on_interrupt().unwrap();
+    }
+}

@@ -1,0 +1,24 @@
+//! The vendor crates have the same files, so that knowing one is knowing the other.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+/// The files of a crate's `src`.
+fn files(vendor: &str) -> BTreeSet<String> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(vendor).join("src");
+    let entries = std::fs::read_dir(folder).expect("a crate");
+    let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    names.filter(|name| name.ends_with(".rs")).collect()
+}
+
+#[test]
+fn both_vendor_crates_have_the_same_files_and_extras_are_listed() {
+    let shared =
+        ["counters.rs", "cpuid.rs", "interface.rs", "lib.rs", "registers.rs", "sources.rs"];
+    let with = |extras: &[&str]| -> BTreeSet<String> {
+        shared.iter().chain(extras).map(ToString::to_string).collect()
+    };
+    // The Debug Store is Intel's.
+    assert_eq!(files("pmu-intel"), with(&["debug_store.rs"]));
+    assert_eq!(files("pmu-amd"), with(&[]));
+}
