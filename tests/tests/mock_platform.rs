@@ -1,11 +1,12 @@
-//! The mock as a platform: a profile timer that runs while it is to.
+//! The mock as a platform: a profile timer that runs while it is to, and interrupts that are latched.
 
 use pmu_core::{
-    CounterMemory, CounterSlot, KProfileSource, Platform, ProfileInterface, TimerUnavailable,
+    CounterMemory, CounterSlot, KProfileSource, MsrAddress, MsrBackend, Platform, ProfileInterface,
+    TimerUnavailable,
 };
 use pmu_intel::Emon;
 use pmu_tests::intel_processor;
-use pmu_virt::mock::MockMsr;
+use pmu_virt::mock::{Deviation, Deviations, MockMsr};
 use pmu_virt::{Configuration, FedEvents, IntelConfiguration, VirtualPmu};
 
 #[test]
@@ -29,4 +30,27 @@ fn the_mocks_timer_has_the_interval_of_the_session_while_time_is_profiled() {
     assert_eq!(mock.timer(), Some(interval));
     mock.stop_profile_timer();
     assert_eq!(mock.timer(), None);
+}
+
+/// Both counters overflow before one access: the second interrupt waits for the end of the first.
+#[test]
+fn a_planned_interrupt_of_two_counters_is_latched_twice_where_the_platform_does_so() {
+    let latches = Deviations::of(&[Deviation::LatchesSecondInterrupt]);
+    for (counters, deviations, expected) in
+        [(1, Deviations::NONE, 1), (2, Deviations::NONE, 1), (1, latches, 1), (2, latches, 2)]
+    {
+        let configuration = Configuration::Intel(IntelConfiguration::new(2, 4, 0));
+        let pmu = VirtualPmu::new(configuration, FedEvents::NONE).unwrap();
+        let mock = MockMsr::<8>::strict(pmu).deviating(deviations);
+        // SAFETY: the mock's registers are numbers.
+        let register = |address| unsafe { MsrAddress::new(address) };
+        mock.unmask_performance_interrupt();
+        for counter in 0..counters {
+            // Cycles, at every privilege level, interrupting.
+            mock.write(register(0x186 + counter), 0x53_003C).unwrap();
+        }
+        mock.interrupt_at(1);
+        mock.read(register(0x38E)).unwrap();
+        assert_eq!(mock.interrupts(), expected, "{counters} counters, {deviations:?}");
+    }
 }
