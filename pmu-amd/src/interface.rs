@@ -10,7 +10,7 @@ use crate::counters;
 use crate::cpuid::Family;
 use crate::sources::{SOURCES, TABLE};
 
-/// The Amd64 interface of a machine: 176 sources, on the best counters that CPUID declares: the four
+/// The Amd64 interface of a machine: the sources of [`SOURCES`](crate::SOURCES), on the best counters that CPUID declares: the four
 /// legacy ones, those of the core extension, or those of PerfMonV2 with their global registers.
 #[derive(Debug)]
 pub struct Amd64 {

@@ -41,11 +41,11 @@ pub struct Overflow {
 pub struct Serviced {
     /// Number of overflows that were reported.
     pub overflows: u32,
-    /// Whether the interrupt was the session's.
+    /// Claim of the interrupt, for a handler that shares it.
     pub claim: Claim,
 }
 
-/// What a handler that shares its interrupt with others (an NMI) needs to know of one.
+/// Claim of one interrupt, for a handler that shares it with others: an NMI's.
 ///
 /// An NMI that no handler claims is unknown, and may be a failing machine. One that a performance counter
 /// raised may find nothing, because the NMI before it already served the counter. So a shared handler adds
@@ -79,7 +79,7 @@ pub enum Claim {
 }
 
 impl Claim {
-    /// How many interrupts it stands for: 0, 1, or 2 where another may follow.
+    /// Returns the number of interrupts that it stands for: 0, 1, or 2 where another may follow.
     pub const fn interrupts(self) -> u32 {
         self as u32
     }

@@ -8,12 +8,11 @@ use core::marker::PhantomData;
 use core::sync::atomic::Ordering;
 
 use crate::counter::{SlotState, counter_mask, counters_in};
-use crate::interrupt::service;
 use crate::msr::{MsrAccess, retry_once};
 use crate::{
-    Availability, Counter, CounterMemory, CounterSlot, CounterUnit, EventSelect, GlobalRegisters,
-    InterfaceError, Interval, KProfileSource, MsrBackend, MsrFault, Overflow, Platform,
-    ProfileInterface, ProfileSource, Snapshot, SourceInformation,
+    Availability, Counter, CounterMemory, CounterSlot, CounterUnit, InterfaceError, Interval,
+    KProfileSource, MsrBackend, Platform, ProfileInterface, ProfileSource, Snapshot,
+    SourceInformation,
 };
 
 /// The control handle to the counters of one processor.
@@ -34,17 +33,17 @@ use crate::{
 pub struct Session<'a, I, M, P> {
     pub(crate) interface: &'a I,
     pub(crate) msr: M,
-    platform: P,
+    pub(crate) platform: P,
     pub(crate) memory: &'a CounterMemory,
     /// Value of the session's bits of the global control register before it.
-    control_before: u64,
+    pub(crate) control_before: u64,
     /// The counters that this processor shares with the interface, one bit each.
-    declared: u32,
+    pub(crate) declared: u32,
     /// Whether the session can start anything: not where memory is lacking, nor after shut-down.
     pub(crate) usable: bool,
     /// Previous value of the freeze bit, if the session set it.
-    freeze_before: Option<bool>,
-    timer_running: bool,
+    pub(crate) freeze_before: Option<bool>,
+    pub(crate) timer_running: bool,
     not_send: PhantomData<*mut ()>,
 }
 
@@ -60,9 +59,6 @@ pub struct SessionCounters {
     /// For these no [`CounterSlot`] was lent.
     pub without_slot: u64,
 }
-
-/// The counters' bits in the global registers: general from 0, fixed from 32 on.
-const COUNTERS: u64 = (1 << 48) - 1;
 
 impl<'a, I: ProfileInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
     /// See [`ProfileInterface::initialise`].
@@ -173,37 +169,14 @@ impl<'a, I: ProfileInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
         let written = proven;
         proven = retain(proven, echoes);
         for number in counters_in(written) {
-            // One that does not answer cannot be helped.
+            // One that does not answer keeps whatever it holds.
             let _ = write(number, 0);
         }
         proven
     }
 
-    /// Status bits of counters that have no owner who would acknowledge them: neither the session's nor enabled
-    /// by anyone. From Intel's version 3 on, each unmasking raises an interrupt while one of them is set.
-    fn unowned(&self, proven: u64, control: u64) -> u64 {
-        let declared = u64::from(self.declared);
-        let disabled = retain(declared & !proven, |number| {
-            let select = self.unit().registers(number).select_register();
-            let bits = retry_once(|| self.msr.rdmsr(select));
-            bits.is_ok_and(|bits| !EventSelect::from_bits(bits).is_enabled())
-        });
-        disabled | COUNTERS & !declared & !control
-    }
-
-    /// Acknowledges those of the bits that the global status shows. An interrupt of theirs that still comes
-    /// finds nothing.
-    fn acknowledge(&self, global: &GlobalRegisters, bits: u64) -> Result<u64, MsrFault> {
-        let pending = retry_once(|| self.msr.rdmsr(global.status))? & bits;
-        if pending != 0 {
-            self.memory.expect_late((pending & COUNTERS).count_ones());
-            retry_once(|| self.msr.wrmsr(global.acknowledge, pending))?;
-        }
-        Ok(pending)
-    }
-
     /// The counters that the session may have, one bit each.
-    fn candidates(&self) -> u64 {
+    pub(crate) fn candidates(&self) -> u64 {
         u64::from(self.declared) & counter_mask(self.memory.counters())
     }
 
@@ -323,113 +296,6 @@ impl<'a, I: ProfileInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
         }
     }
 
-    /// Lets the processor stop all its counters as it raises the performance interrupt, until the
-    /// interrupt path has acknowledged it. Servicing then needs fewer register accesses, and none of
-    /// its own events are counted.
-    ///
-    /// **Every** counter of the processor stands still meanwhile, whoever owns it: between the raise
-    /// and the acknowledgement nothing is counted anywhere.
-    ///
-    /// Call it before the first source is started, with the performance interrupt not yet expected.
-    ///
-    /// # Errors
-    /// [`FreezeUnsupported`](InterfaceError::FreezeUnsupported), also where the processor, or a hypervisor,
-    /// does not keep the bit; [`Access`](InterfaceError::Access).
-    pub fn freeze_on_interrupt(&mut self) -> Result<(), InterfaceError> {
-        let freeze = self.unit().global().and_then(|global| global.freeze);
-        let freeze = freeze.filter(|_| self.usable).ok_or(InterfaceError::FreezeUnsupported)?;
-        if self.freeze_before.is_some() {
-            return Ok(());
-        }
-        // First the interrupt path, which else would leave the counters frozen.
-        self.memory.freezes.store(true, Ordering::Relaxed);
-        let set = self.msr.change(freeze.set(true)).and_then(|before| {
-            let kept = self.msr.change(freeze.read()).inspect_err(|_| {
-                if before & freeze.bit == 0 {
-                    let _ = retry_once(|| self.msr.change(freeze.set(false)));
-                }
-            })?;
-            Ok((before, kept))
-        });
-        match set {
-            Ok((before, kept)) if kept & freeze.bit != 0 => {
-                self.freeze_before = Some(before & freeze.bit != 0);
-                Ok(())
-            }
-            Ok(_) => {
-                self.memory.freezes.store(false, Ordering::Relaxed);
-                Err(InterfaceError::FreezeUnsupported)
-            }
-            Err(fault) => {
-                self.memory.freezes.store(false, Ordering::Relaxed);
-                Err(InterfaceError::Access(fault))
-            }
-        }
-    }
-
-    /// Gives the freezing bit back as it was found, and leaves the register's other bits.
-    fn stop_freezing(&mut self) -> Result<(), MsrFault> {
-        let Some(global) = self.unit().global() else { return Ok(()) };
-        let Some((freeze, before)) = global.freeze.zip(self.freeze_before) else { return Ok(()) };
-        retry_once(|| self.msr.change(freeze.set(before)))?;
-        self.freeze_before = None;
-        self.memory.freezes.store(false, Ordering::Relaxed);
-        Ok(())
-    }
-
-    /// Sets or clears bits of the global control register for the other owners of counters, a watchdog for
-    /// instance. They do not write the register while the session lives; what they set through it stays at
-    /// [`shut_down`](Self::shut_down). Of a shared interrupt the handler calls
-    /// [`service`](ProfileInterface::service) first, and then looks for the others' overflows: one that comes
-    /// before `service` unmasked the local APIC's entry has no interrupt of its own.
-    ///
-    /// # Errors
-    /// [`OwnControlBits`](InterfaceError::OwnControlBits): some of `bits` are the session's counters', or
-    /// the processor has no such register. [`Access`](InterfaceError::Access): the register is as it was.
-    /// [`Faulted`](InterfaceError::Faulted): it does not answer; no source is known to run any more.
-    pub fn set_others_control(&mut self, bits: u64, enabled: bool) -> Result<(), InterfaceError> {
-        let not_others = InterfaceError::OwnControlBits(bits & self.own());
-        let global = self.unit().global().filter(|_| self.usable).ok_or(not_others)?;
-        if bits & self.own() != 0 {
-            return Err(not_others);
-        }
-        let change = if enabled { (0, bits) } else { (bits, 0) };
-        self.change_control(global, change)
-    }
-
-    /// Clears and sets bits of the global control register: first in what the interrupt path leaves behind,
-    /// then in the register. Where it fails, both are as they were.
-    pub(crate) fn change_control(
-        &self,
-        global: &GlobalRegisters,
-        (clear, set): (u64, u64),
-    ) -> Result<(), InterfaceError> {
-        let control = &self.memory.global_control;
-        let before = control.load(Ordering::Relaxed);
-        let after = before & !clear | set;
-        control.store(after, Ordering::Relaxed);
-        retry_once(|| self.msr.wrmsr(global.control, after)).map_err(|fault| {
-            control.store(before, Ordering::Relaxed);
-            // An interrupt in between may have written the new value.
-            match retry_once(|| self.msr.wrmsr(global.control, before)) {
-                Ok(()) => InterfaceError::Access(fault),
-                Err(fault) => {
-                    self.mark_running_faulted();
-                    InterfaceError::Faulted(fault)
-                }
-            }
-        })
-    }
-
-    /// Of no counter it is known any more that it runs.
-    fn mark_running_faulted(&self) {
-        for (_, slot) in self.slots() {
-            if matches!(slot.load(), SlotState::Running { .. }) {
-                slot.store(SlotState::Faulted);
-            }
-        }
-    }
-
     /// Stops a source. An overflow that is pending is dropped: a stopped source is silent.
     ///
     /// # Errors
@@ -526,108 +392,6 @@ impl<'a, I: ProfileInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
         Some(source.select().running().select_bits())
     }
 
-    /// Programs this processor's counters again after their registers lost their contents: after suspend
-    /// and hibernation, and after the processor was offline. Call it on each processor, before the performance
-    /// interrupt is expected again.
-    ///
-    /// Returns the counters whose sources start their interval anew, one bit each: what they had counted of
-    /// it is lost. A counter that kept its registers goes on; an overflow of it that is pending is reported
-    /// to `overflowed`, for its interrupt may be lost; what it interrupted is not known, so a profile drops it
-    /// (`|_| ()`). A source that was not running, and one whose counters were [saved](Self::save), is not
-    /// started. Counters that had faulted are free again; their sources are to be started again. The platform's timer is started again if it ran.
-    ///
-    /// # Errors
-    /// [`Faulted`](InterfaceError::Faulted) with the first register that did not answer, after everything
-    /// else was programmed; the source of a counter that cannot be programmed does not
-    /// [run](Self::is_running). [`Timer`](InterfaceError::Timer).
-    pub fn reprogram(&mut self, overflowed: impl FnMut(Overflow)) -> Result<u64, InterfaceError> {
-        let own = self.own();
-        if !self.usable {
-            return Ok(0);
-        }
-        if own == 0 {
-            return self.restart_timer().map(|()| 0);
-        }
-        // Until they are programmed, the interrupt path is to leave the counters as they are.
-        self.memory.withdraw();
-        let (mut lost, mut kept, mut outcome) = (0, 0, Ok(()));
-        for (number, slot) in (0u8..64).zip(&self.memory.slots) {
-            let counter = self.unit().counter(number).filter(|_| own >> number & 1 != 0);
-            let Some(counter) = counter else { continue };
-            let before = slot.load();
-            if let SlotState::Running { row, .. } | SlotState::Parked { row } = before
-                && self.holds(&counter, row.into()) == Ok(true)
-            {
-                kept |= 1 << number;
-                continue;
-            }
-            slot.store(SlotState::Free);
-            let stopped = retry_once(|| self.msr.wrmsr(counter.select_register(), 0));
-            let programmed = stopped.and_then(|()| {
-                let SlotState::Running { row, .. } = before else { return Ok(()) };
-                let Some(bits) = self.running_bits(row.into()) else { return Ok(()) };
-                lost |= 1 << number;
-                let cell = self.interface.interval_cell(row.into());
-                let events = cell.map_or(1, |cell| cell.load(Ordering::Relaxed));
-                let preload = counter.preload(events);
-                retry_once(|| self.msr.wrmsr(counter.value_register(), preload))?;
-                slot.store(SlotState::Running { row, events });
-                retry_once(|| self.msr.wrmsr(counter.select_register(), bits))
-            });
-            if let Err(fault) = programmed {
-                slot.store(SlotState::Faulted);
-                outcome = outcome.and(Err(InterfaceError::Faulted(fault)));
-            }
-        }
-        let registers = self.reprogram_global(own, kept);
-        outcome = outcome.and(registers.map_err(InterfaceError::Faulted));
-        self.memory.publish(own);
-        self.platform.unmask_performance_interrupt();
-        // The interrupts that came meanwhile were not served.
-        let (interface, memory) = (self.interface, self.memory);
-        match service(interface, &self.msr, &self.platform, memory, overflowed) {
-            Ok(serviced) => memory.expect_late(serviced.overflows),
-            Err(fault) => outcome = outcome.and(Err(InterfaceError::Faulted(fault))),
-        }
-        outcome.and(self.restart_timer()).map(|()| lost)
-    }
-
-    fn restart_timer(&mut self) -> Result<(), InterfaceError> {
-        if self.timer_running {
-            let timer = self.apply_interval(KProfileSource::TIME);
-            self.timer_running = timer.is_ok();
-            timer?;
-        }
-        Ok(())
-    }
-
-    /// The same for the registers of all counters together. What is left of other overflows than those of the
-    /// counters that `kept` their registers is acknowledged.
-    fn reprogram_global(&self, own: u64, kept: u64) -> Result<(), MsrFault> {
-        if let Some(precise) = self.unit().precise() {
-            for number in counters_in(precise.disable(&self.msr, own)) {
-                if let Some(slot) = self.memory.slots.get(usize::from(number)) {
-                    slot.store(SlotState::Faulted);
-                }
-            }
-        }
-        let Some(global) = self.unit().global() else { return Ok(()) };
-        let mut outcome = Ok(());
-        if let Some((freeze, _)) = global.freeze.zip(self.freeze_before) {
-            outcome = retry_once(|| self.msr.change(freeze.set(true))).map(|_| ());
-        }
-        let control = self.memory.global_control.load(Ordering::Relaxed);
-        let left = own & !kept | self.unowned(own, control);
-        let acknowledged = self.acknowledge(global, left).map(|_| ());
-        let enabled = retry_once(|| self.msr.wrmsr(global.control, control));
-        if enabled.is_err() {
-            for slot in &self.memory.slots {
-                slot.store(SlotState::Faulted);
-            }
-        }
-        outcome.and(acknowledged).and(enabled)
-    }
-
     /// Stops everything that runs, the counters that had faulted too, gives the session's bits of the
     /// global control register back as they were found, and the memory to whoever takes it next. Nothing
     /// can be started afterwards.
@@ -684,6 +448,6 @@ impl<'a, I: ProfileInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
 }
 
 /// Those of the counters for which `keep` says so.
-fn retain(counters: u64, mut keep: impl FnMut(u8) -> bool) -> u64 {
+pub(crate) fn retain(counters: u64, mut keep: impl FnMut(u8) -> bool) -> u64 {
     counters_in(counters).filter(|number| keep(*number)).fold(0, |kept, number| kept | 1 << number)
 }

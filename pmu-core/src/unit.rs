@@ -14,7 +14,7 @@ pub struct CounterBank {
     pub value: u32,
     /// The distance from one counter's registers to the next one's.
     pub step: u32,
-    /// How many of them RDPMC reads, with their number in ECX.
+    /// Number of them that RDPMC reads, with their number in ECX.
     pub rdpmc: u8,
     /// Their width in bits, 32–64.
     pub width: u8,
@@ -131,7 +131,7 @@ impl CounterUnit {
         self.precise.as_ref()
     }
 
-    /// Whether each interrupt must unmask the local APIC's performance entry.
+    /// Returns whether each interrupt must unmask the local APIC's performance entry.
     #[inline]
     pub const fn is_masked_on_delivery(&self) -> bool {
         self.masked_on_delivery

@@ -9,7 +9,7 @@ use crate::counters::{self, MAX_COUNTERS};
 use crate::sources::{SOURCES, TABLE};
 
 /// The Emon interface of a machine: the general counters of architectural performance monitoring,
-/// and 13 sources.
+/// and the sources of [`SOURCES`](crate::SOURCES).
 #[derive(Debug)]
 pub struct Emon {
     perfmon: ArchitecturalPerfmon,

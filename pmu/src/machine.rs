@@ -56,7 +56,7 @@ impl Machine {
         }
     }
 
-    /// Why the machine has no counters, if it has none.
+    /// Returns the reason why the machine has no counters, if it has none.
     pub const fn why_time_only(&self) -> Option<NoInterface> {
         match self {
             Self::Intel(_) | Self::Amd(_) => None,

@@ -5,7 +5,7 @@ use core::fmt;
 use core::marker::PhantomData;
 use core::sync::atomic::{AtomicBool, Ordering};
 
-/// Which processor executes: the one promise that a kernel makes for all of its [`PerProcessor`] values.
+/// Identity of the executing processor: the one promise that a kernel makes for all of its [`PerProcessor`] values.
 ///
 /// # Safety
 /// - [`this_processor`](Self::this_processor) returns the same number throughout a call of
