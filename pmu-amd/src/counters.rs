@@ -9,6 +9,10 @@ use crate::registers::{
     STATUS_PMC_FREEZE,
 };
 
+/// Event, of 12 bits, unit mask, USR, OS, edge, INV and CntMask (APM vol. 2, figure "Core Performance Event-Select
+/// Register"). Not HostOnly and GuestOnly, which need SVM to be on.
+const EVENT_BITS: u64 = 0xF_FF87_FFFF;
+
 /// The best counters that a processor declares.
 pub(crate) fn unit(processor: &Snapshot) -> CounterUnit {
     if processor.vendor() != *b"AuthenticAMD" {
@@ -28,7 +32,7 @@ pub(crate) const fn of_family(family: Family) -> CounterUnit {
     let bank =
         CounterBank { select, value, step, rdpmc: RDPMC_CORE_COUNTERS, width: COUNTER_WIDTH };
     // SAFETY: event selects and counters; no value of them makes the processor write to memory.
-    let unit = unsafe { CounterUnit::new((1 << family.counters()) - 1, bank) };
+    let unit = unsafe { CounterUnit::new((1 << family.counters()) - 1, bank, EVENT_BITS) };
     match family {
         Family::PerfMonV2 { .. } => unit.with_global(GLOBAL),
         Family::Legacy | Family::CoreExtension => unit,

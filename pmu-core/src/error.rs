@@ -99,6 +99,8 @@ pub enum InterfaceError {
     FreezeUnsupported,
     /// These bits of the global control register are the session's own; or there is no such register.
     OwnControlBits(u64),
+    /// The event has these bits, which no select of this processor may have.
+    IllegalEvent(u64),
     /// Registers of a running counter lost their contents: see
     /// [`reprogram`](crate::Session::reprogram).
     RegistersLost,
@@ -129,6 +131,7 @@ impl InterfaceError {
             | Self::OtherProcessor
             | Self::MemoryInUse
             | Self::OwnControlBits(_)
+            | Self::IllegalEvent(_)
             | Self::RegistersLost
             | Self::FreezeUnsupported
             | Self::Timer(_)
@@ -159,6 +162,9 @@ impl fmt::Display for InterfaceError {
             ),
             Self::OwnControlBits(bits) => {
                 write!(f, "bits {bits:#X} of the global control are not another owner's")
+            }
+            Self::IllegalEvent(bits) => {
+                write!(f, "the event has bits {bits:#X}, which this processor's selects do not")
             }
             Self::RegistersLost => {
                 f.write_str("a counter's registers lost their contents: reprogram them")

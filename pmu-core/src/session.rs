@@ -251,6 +251,7 @@ impl<'a, I: ProfileInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
     /// # Errors
     /// [`UnsupportedSource`](InterfaceError::UnsupportedSource),
     /// [`AlreadyStarted`](InterfaceError::AlreadyStarted),
+    /// [`IllegalEvent`](InterfaceError::IllegalEvent),
     /// [`NoFreeCounter`](InterfaceError::NoFreeCounter), [`Timer`](InterfaceError::Timer);
     /// [`Access`](InterfaceError::Access) if a register faulted and the counter is as it was;
     /// [`Faulted`](InterfaceError::Faulted) if it could not even be stopped again.
@@ -266,16 +267,18 @@ impl<'a, I: ProfileInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
             self.timer_running = true;
             return Ok(());
         }
+        let select = self.interface.sources().get(row).map(ProfileSource::select);
+        let select = select.ok_or(InterfaceError::UnsupportedSource(source))?;
+        let illegal = self.unit().illegal_bits(select);
+        if illegal != 0 {
+            return Err(InterfaceError::IllegalEvent(illegal));
+        }
         self.leave_switch()?;
         let (slot, counter) = self
             .slots()
             .find(|(_, slot)| slot.load() == SlotState::Free)
             .and_then(|(number, slot)| Some((slot, self.unit().counter(number)?)))
             .ok_or(InterfaceError::NoFreeCounter(source))?;
-        let Some(select) = self.interface.sources().get(row).map(ProfileSource::select) else {
-            return Err(InterfaceError::UnsupportedSource(source));
-        };
-
         self.msr
             .wrmsr(counter.value_register(), counter.preload(events))
             .map_err(InterfaceError::Access)?;

@@ -2,7 +2,7 @@
 
 use crate::counter::counters_in;
 use crate::msr::{MsrAccess, retry_once};
-use crate::{Counter, MAX_COUNTERS, MsrAddress, MsrBackend, MsrUpdate, PmcIndex};
+use crate::{Counter, EventSelect, MAX_COUNTERS, MsrAddress, MsrBackend, MsrUpdate, PmcIndex};
 
 /// Counters whose registers lie at regular distances.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +31,8 @@ pub struct CounterUnit {
     bank: CounterBank,
     /// One bit for each bit of a counter.
     mask: u64,
+    /// The bits that an event may have in a select.
+    event_bits: u64,
     global: Option<GlobalRegisters>,
     precise: Option<PreciseSampling>,
     masked_on_delivery: bool,
@@ -44,6 +46,7 @@ impl CounterUnit {
             counters: 0,
             bank,
             mask: u64::MAX,
+            event_bits: 0,
             global: None,
             precise: None,
             masked_on_delivery: false,
@@ -51,17 +54,18 @@ impl CounterUnit {
     };
 
     /// The counters whose bits are set in `counters`, of which those from [`MAX_COUNTERS`] on are left out.
+    /// `event_bits` are those that an event may have in a select: others fault, or mean something else.
     ///
     /// # Safety
     /// - The registers of `bank`, for each of these counters, are event selects and counters: no value of
     ///   them makes the processor write to memory.
-    pub const unsafe fn new(counters: u64, bank: CounterBank) -> Self {
+    pub const unsafe fn new(counters: u64, bank: CounterBank, event_bits: u64) -> Self {
         let counters = counters & ((1 << MAX_COUNTERS) - 1);
         let mask = match 64u32.checked_sub(bank.width as u32) {
             Some(unused @ 0..64) => u64::MAX >> unused,
             _ => 0,
         };
-        Self { counters, bank, mask, ..Self::NONE }
+        Self { counters, bank, mask, event_bits, ..Self::NONE }
     }
 
     /// The same, with registers that control all counters together.
@@ -87,6 +91,11 @@ impl CounterUnit {
     #[inline]
     pub const fn counters(&self) -> u64 {
         self.counters
+    }
+
+    /// Returns the bits of an event that no select of these counters may have.
+    pub const fn illegal_bits(&self, event: EventSelect) -> u64 {
+        event.select_bits() & !self.event_bits
     }
 
     /// Number of counters.

@@ -8,7 +8,7 @@ use crate::ArchitecturalPerfmon;
 use crate::registers::{
     DebugCtl, IA32_DEBUGCTL, IA32_MISC_ENABLE, IA32_PEBS_ENABLE, IA32_PERF_GLOBAL_CTRL,
     IA32_PERF_GLOBAL_OVF_CTRL, IA32_PERF_GLOBAL_STATUS, IA32_PERFEVTSEL0, IA32_PMC0, MiscEnable,
-    STATUS_CTR_FRZ,
+    PerfEvtSel, STATUS_CTR_FRZ,
 };
 
 /// `IA32_DEBUGCTL.FREEZE_PERFMON_ON_PMI`.
@@ -49,11 +49,19 @@ pub(crate) const fn of_perfmon(perfmon: &ArchitecturalPerfmon) -> CounterUnit {
     };
     // SAFETY: event selects and counters; no value of them makes the processor write to memory. (Precise
     // sampling needs IA32_PEBS_ENABLE as well, which is behind an unsafe operation.)
-    let unit = unsafe { CounterUnit::new((1 << count) - 1, bank) };
+    let unit = unsafe { CounterUnit::new((1 << count) - 1, bank, event_bits(perfmon)) };
     // SDM vol. 3A, "Local Vector Table": delivery of the interrupt sets the entry's mask bit.
     let unit = unit.masked_on_delivery(true);
     // From version 2 (SDM vol. 3B, §20.2.2).
     if perfmon.version() < 2 { unit } else { unit.with_global(global(perfmon)) }
+}
+
+/// Event, unit mask, USR, OS, edge, INV and CMASK; AnyThread in versions 3 and 4, and later where CPUID does not
+/// deprecate it (SDM vol. 3B, §20.2.1.1, §20.2.3 and §20.2.5.1). Not pin control, which is reserved today.
+const fn event_bits(perfmon: &ArchitecturalPerfmon) -> u64 {
+    const ANY_THREAD: u64 = PerfEvtSel::new().with_any_thread(true).into_bits();
+    let any_thread = perfmon.version() >= 3 && !perfmon.any_thread_deprecated();
+    0xFF87_FFFF | if any_thread { ANY_THREAD } else { 0 }
 }
 
 const fn global(perfmon: &ArchitecturalPerfmon) -> GlobalRegisters {
