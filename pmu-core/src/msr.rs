@@ -130,7 +130,7 @@ impl PmcIndex {
 /// # For authors of a backend
 /// - `read` and `write` reach exactly the register that is named, once, in program order.
 /// - A #GP is an `Err` whose [kind](MsrError::kind) is [`MsrErrorKind::GeneralProtection`] and has
-///   no other effect. A backend that can not catch one says so in its documentation.
+///   no other effect. A backend that cannot catch one says so in its documentation.
 /// - `read_pmc` is RDPMC: `index` goes to ECX unchanged.
 /// - `update` is RDMSR, and WRMSR of what [`MsrUpdate::apply`] says. It must not be made of `read` and
 ///   `write`: these registers have no [`MsrAddress`].
@@ -194,7 +194,7 @@ impl MsrError for core::convert::Infallible {
 pub enum MsrErrorKind {
     /// The processor raised #GP(0): no such register, a reserved bit, or too little privilege.
     GeneralProtection,
-    /// The backend can not reach the register at all (no such processor, no permission).
+    /// The backend cannot reach the register at all (no such processor, no permission).
     Unreachable,
     /// Something else, particular to the backend.
     Other,

@@ -34,7 +34,7 @@ impl<P: Platform + ?Sized> Platform for &P {
     }
 }
 
-/// The platform has no timer to profile with, or can not run it at that interval.
+/// The platform has no timer to profile with, or cannot run it at that interval.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct TimerUnavailable;

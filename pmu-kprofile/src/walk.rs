@@ -56,7 +56,7 @@ pub enum WalkError {
 impl fmt::Display for WalkError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Unreadable { address } => write!(f, "memory at {address:#X} can not be read"),
+            Self::Unreadable { address } => write!(f, "memory at {address:#X} cannot be read"),
             Self::Object { address, error } => write!(f, "no profile at {address:#X}: {error}"),
             Self::BrokenLink { entry, blink } => {
                 write!(f, "the list entry at {entry:#X} is linked back to {blink:#X}")

@@ -364,7 +364,7 @@ fn a_persistent_fault_is_named_and_the_counter_is_given_up() {
     both(|with| {
         with(&|session, msr, _| {
             let (select, counter) = (session.selects()[0], session.counters()[0]);
-            // The counter can not be loaded: nothing was programmed.
+            // The counter cannot be loaded: nothing was programmed.
             msr.fail(Fault::WritesTo(counter));
             assert_eq!(session.start(BRANCHES), Err(InterfaceError::Access(write_fault(counter))));
             assert_eq!(msr.get(select), 0);

@@ -63,7 +63,7 @@ pub enum End {
     Exception = 4,
 }
 
-/// Ends the machine, or stands still where it can not be ended.
+/// Ends the machine, or stands still where it cannot be ended.
 pub fn exit(end: End) -> ! {
     // SAFETY: writing there ends the machine, or does nothing.
     unsafe { Port::<u8>::new(DEBUG_EXIT).write(end as u8) };
