@@ -77,6 +77,9 @@ impl Counter {
 /// everywhere. (Intel: 10, before `IA32_PERFEVTSEL10` other registers begin; AMD: 15, a field of 4 bits.)
 pub const MAX_COUNTERS: usize = 16;
 
+/// The counters' bits in the global registers: general from 0, fixed from 32 on.
+pub(crate) const COUNTERS: u64 = (1 << 48) - 1;
+
 /// The bits of the first `count` counters in a global register.
 #[inline]
 pub(crate) const fn counter_mask(count: usize) -> u64 {

@@ -2,16 +2,13 @@
 
 use core::sync::atomic::Ordering;
 
-use crate::counter::SlotState;
+use crate::counter::{COUNTERS, SlotState};
 use crate::msr::{MsrAccess, retry_once};
 use crate::session::retain;
 use crate::{
     EventSelect, GlobalRegisters, InterfaceError, MsrBackend, MsrFault, Platform, ProfileInterface,
     Session,
 };
-
-/// The counters' bits in the global registers: general from 0, fixed from 32 on.
-const COUNTERS: u64 = (1 << 48) - 1;
 
 impl<I: ProfileInterface, M: MsrBackend, P: Platform> Session<'_, I, M, P> {
     /// Lets the processor stop all its counters as it raises the performance interrupt, until the
@@ -105,6 +102,8 @@ impl<I: ProfileInterface, M: MsrBackend, P: Platform> Session<'_, I, M, P> {
             match retry_once(|| self.msr.wrmsr(global.control, before)) {
                 Ok(()) => InterfaceError::Access(fault),
                 Err(fault) => {
+                    // Whatever it holds, the next start is to write it.
+                    control.fetch_and(!self.own(), Ordering::Relaxed);
                     self.mark_running_faulted();
                     InterfaceError::Faulted(fault)
                 }
@@ -130,7 +129,7 @@ impl<I: ProfileInterface, M: MsrBackend, P: Platform> Session<'_, I, M, P> {
             let bits = retry_once(|| self.msr.rdmsr(select));
             bits.is_ok_and(|bits| !EventSelect::from_bits(bits).is_enabled())
         });
-        disabled | COUNTERS & !declared & !control
+        disabled | COUNTERS & !proven & !control
     }
 
     /// Acknowledges those of the bits that the global status shows. An interrupt of theirs that still comes

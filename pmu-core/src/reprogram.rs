@@ -6,8 +6,7 @@ use crate::counter::{SlotState, counters_in};
 use crate::interrupt::service;
 use crate::msr::{MsrAccess, retry_once};
 use crate::{
-    InterfaceError, KProfileSource, MsrBackend, MsrFault, Overflow, Platform, ProfileInterface,
-    Session,
+    InterfaceError, KProfileSource, MsrBackend, Overflow, Platform, ProfileInterface, Session,
 };
 
 impl<I: ProfileInterface, M: MsrBackend, P: Platform> Session<'_, I, M, P> {
@@ -35,37 +34,12 @@ impl<I: ProfileInterface, M: MsrBackend, P: Platform> Session<'_, I, M, P> {
         }
         // Until they are programmed, the interrupt path is to leave the counters as they are.
         self.memory.withdraw();
-        let (mut lost, mut kept, mut outcome) = (0, 0, Ok(()));
-        for (number, slot) in (0u8..64).zip(&self.memory.slots) {
-            let counter = self.unit().counter(number).filter(|_| own >> number & 1 != 0);
-            let Some(counter) = counter else { continue };
-            let before = slot.load();
-            if let SlotState::Running { row, .. } | SlotState::Parked { row } = before
-                && self.holds(&counter, row.into()) == Ok(true)
-            {
-                kept |= 1 << number;
-                continue;
-            }
-            slot.store(SlotState::Free);
-            let stopped = retry_once(|| self.msr.wrmsr(counter.select_register(), 0));
-            let programmed = stopped.and_then(|()| {
-                let SlotState::Running { row, .. } = before else { return Ok(()) };
-                let Some(bits) = self.running_bits(row.into()) else { return Ok(()) };
-                lost |= 1 << number;
-                let cell = self.interface.interval_cell(row.into());
-                let events = cell.map_or(1, |cell| cell.load(Ordering::Relaxed));
-                let preload = counter.preload(events);
-                retry_once(|| self.msr.wrmsr(counter.value_register(), preload))?;
-                slot.store(SlotState::Running { row, events });
-                retry_once(|| self.msr.wrmsr(counter.select_register(), bits))
-            });
-            if let Err(fault) = programmed {
-                slot.store(SlotState::Faulted);
-                outcome = outcome.and(Err(InterfaceError::Faulted(fault)));
-            }
-        }
-        let registers = self.reprogram_global(own, kept);
-        outcome = outcome.and(registers.map_err(InterfaceError::Faulted));
+        let (lost, mut outcome) = self.stop_lost(own);
+        outcome = outcome.and(self.clear_left_over(own, !lost));
+        outcome = outcome.and(self.program(lost));
+        outcome = outcome.and(self.enable());
+        let anew = counters_in(lost).filter(|number| self.runs(*number));
+        let anew = anew.fold(0, |anew, number| anew | 1 << number);
         self.memory.publish(own);
         self.platform.unmask_performance_interrupt();
         // The interrupts that came meanwhile were not served.
@@ -74,34 +48,92 @@ impl<I: ProfileInterface, M: MsrBackend, P: Platform> Session<'_, I, M, P> {
             Ok(serviced) => memory.expect_late(serviced.overflows),
             Err(fault) => outcome = outcome.and(Err(InterfaceError::Faulted(fault))),
         }
-        outcome.and(self.restart_timer()).map(|()| lost)
+        outcome.and(self.restart_timer()).map(|()| anew)
     }
 
-    /// The same for the registers of all counters together. What is left of other overflows than those of the
-    /// counters that `kept` their registers is acknowledged.
-    fn reprogram_global(&self, own: u64, kept: u64) -> Result<(), MsrFault> {
-        if let Some(precise) = self.unit().precise() {
-            for number in counters_in(precise.disable(&self.msr, own)) {
-                if let Some(slot) = self.memory.slots.get(usize::from(number)) {
-                    slot.store(SlotState::Faulted);
-                }
+    /// Stops the counters whose selects do not hold what was written to them, and returns them: nothing of
+    /// what firmware left there counts from here on.
+    fn stop_lost(&self, own: u64) -> (u64, Result<(), InterfaceError>) {
+        let (mut lost, mut outcome) = (0, Ok(()));
+        for (number, slot) in (0u8..64).zip(&self.memory.slots) {
+            let counter = self.unit().counter(number).filter(|_| own >> number & 1 != 0);
+            let Some(counter) = counter else { continue };
+            if let SlotState::Running { row, .. } | SlotState::Parked { row } = slot.load()
+                && self.holds(&counter, row.into()) == Ok(true)
+            {
+                continue;
+            }
+            lost |= 1 << number;
+            if let Err(fault) = retry_once(|| self.msr.wrmsr(counter.select_register(), 0)) {
+                slot.store(SlotState::Faulted);
+                outcome = outcome.and(Err(InterfaceError::Faulted(fault)));
+            } else if !matches!(slot.load(), SlotState::Running { .. }) {
+                slot.store(SlotState::Free);
             }
         }
+        (lost, outcome)
+    }
+
+    /// Takes precise sampling away, and acknowledges what is left of other overflows than those of the
+    /// counters that `kept` their registers.
+    fn clear_left_over(&self, own: u64, kept: u64) -> Result<(), InterfaceError> {
+        if let Some(precise) = self.unit().precise().filter(|_| self.precise) {
+            for number in counters_in(precise.disable(&self.msr, own)) {
+                self.mark_faulted(number);
+            }
+        }
+        let Some(global) = self.unit().global() else { return Ok(()) };
+        let control = self.memory.global_control.load(Ordering::Relaxed);
+        let left = own & !kept | self.unowned(own, control);
+        self.acknowledge(global, left).map(|_| ()).map_err(InterfaceError::Faulted)
+    }
+
+    /// Loads these counters, and lets their selects say again what they count.
+    fn program(&self, lost: u64) -> Result<(), InterfaceError> {
+        let mut outcome = Ok(());
+        for number in counters_in(lost) {
+            let slot = self.memory.slots.get(usize::from(number));
+            let Some((slot, counter)) = slot.zip(self.unit().counter(number)) else { continue };
+            let SlotState::Running { row, .. } = slot.load() else { continue };
+            let Some(bits) = self.running_bits(row.into()) else { continue };
+            let cell = self.interface.interval_cell(row.into());
+            let events = cell.map_or(1, |cell| cell.load(Ordering::Relaxed));
+            slot.store(SlotState::Running { row, events });
+            let preload = counter.preload(events);
+            let programmed = retry_once(|| self.msr.wrmsr(counter.value_register(), preload))
+                .and_then(|()| retry_once(|| self.msr.wrmsr(counter.select_register(), bits)));
+            if let Err(fault) = programmed {
+                slot.store(SlotState::Faulted);
+                outcome = outcome.and(Err(InterfaceError::Faulted(fault)));
+            }
+        }
+        outcome
+    }
+
+    /// Freezing, and last the control register, as they were.
+    fn enable(&self) -> Result<(), InterfaceError> {
         let Some(global) = self.unit().global() else { return Ok(()) };
         let mut outcome = Ok(());
         if let Some((freeze, _)) = global.freeze.zip(self.freeze_before) {
             outcome = retry_once(|| self.msr.change(freeze.set(true))).map(|_| ());
         }
         let control = self.memory.global_control.load(Ordering::Relaxed);
-        let left = own & !kept | self.unowned(own, control);
-        let acknowledged = self.acknowledge(global, left).map(|_| ());
         let enabled = retry_once(|| self.msr.wrmsr(global.control, control));
         if enabled.is_err() {
-            for slot in &self.memory.slots {
-                slot.store(SlotState::Faulted);
-            }
+            (0..64).for_each(|number| self.mark_faulted(number));
         }
-        outcome.and(acknowledged).and(enabled)
+        outcome.and(enabled).map_err(InterfaceError::Faulted)
+    }
+
+    fn mark_faulted(&self, number: u8) {
+        if let Some(slot) = self.memory.slots.get(usize::from(number)) {
+            slot.store(SlotState::Faulted);
+        }
+    }
+
+    fn runs(&self, number: u8) -> bool {
+        let slot = self.memory.slots.get(usize::from(number));
+        slot.is_some_and(|slot| matches!(slot.load(), SlotState::Running { .. }))
     }
 
     fn restart_timer(&mut self) -> Result<(), InterfaceError> {

@@ -11,8 +11,8 @@ use crate::counter::{SlotState, counter_mask, counters_in};
 use crate::msr::{MsrAccess, retry_once};
 use crate::{
     Availability, Counter, CounterMemory, CounterSlot, CounterUnit, InterfaceError, Interval,
-    KProfileSource, MsrBackend, Platform, ProfileInterface, ProfileSource, Snapshot,
-    SourceInformation,
+    KProfileSource, MsrBackend, MsrErrorKind, MsrFault, MsrOperation, Platform, ProfileInterface,
+    ProfileSource, Snapshot, SourceInformation,
 };
 
 /// The control handle to the counters of one processor.
@@ -39,6 +39,8 @@ pub struct Session<'a, I, M, P> {
     pub(crate) control_before: u64,
     /// The counters that this processor shares with the interface, one bit each.
     pub(crate) declared: u32,
+    /// Whether the processor declares precise sampling.
+    pub(crate) precise: bool,
     /// Whether the session can start anything: not where memory is lacking, nor after shut-down.
     pub(crate) usable: bool,
     /// Previous value of the freeze bit, if the session set it.
@@ -90,6 +92,7 @@ impl<'a, I: ProfileInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
             memory,
             control_before: 0,
             declared: declared as u32,
+            precise: own.precise().is_some(),
             usable: !has_counters || lent > 0,
             freeze_before: None,
             timer_running: false,
@@ -128,11 +131,11 @@ impl<'a, I: ProfileInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
             self.control_before = found & proven;
             memory.global_control.store(found | proven, Ordering::Relaxed);
         }
-        memory.publish(proven);
         if global.is_none() {
             // No status tells whether its predecessor's counters overflowed.
             memory.expect_late(1);
         }
+        memory.publish(proven);
         if let Some(global) = global {
             let control = memory.global_control.load(Ordering::Relaxed);
             let enabled = retry_once(|| self.msr.wrmsr(global.control, control));
@@ -285,7 +288,15 @@ impl<'a, I: ProfileInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
         slot.store(SlotState::Running { row: row as u16, events });
         let Err(fault) = self.msr.wrmsr(counter.select_register(), select.running().select_bits())
         else {
-            return Ok(());
+            // An interrupt that met a fault may have marked it meanwhile.
+            return match slot.load() {
+                SlotState::Faulted => Err(InterfaceError::Faulted(MsrFault {
+                    operation: MsrOperation::Write,
+                    register: counter.select_register().get(),
+                    kind: MsrErrorKind::Other,
+                })),
+                _ => Ok(()),
+            };
         };
         match retry_once(|| self.msr.wrmsr(counter.select_register(), 0)) {
             Ok(()) => {

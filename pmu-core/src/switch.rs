@@ -27,8 +27,8 @@ pub struct SavedCounter {
 /// `&mut SavedCounters<[SavedCounter; N]>` coerces to `&mut SavedCounters`. A new one holds nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SavedCounters<S: ?Sized = [SavedCounter]> {
-    /// The interface whose rows these are; empty: none.
-    interface: &'static str,
+    /// The address of the table whose rows these are; 0: none.
+    table: usize,
     counters: S,
 }
 
@@ -36,14 +36,14 @@ impl<const N: usize> SavedCounters<[SavedCounter; N]> {
     /// Room for `N` counters, none of them saved.
     pub const fn new() -> Self {
         let unused = SavedCounter { in_use: false, row: 0, events: 0, value: 0 };
-        Self { interface: "", counters: [unused; N] }
+        Self { table: 0, counters: [unused; N] }
     }
 }
 
 #[cfg(feature = "defmt")]
 impl<const N: usize> defmt::Format for SavedCounters<[SavedCounter; N]> {
     fn format(&self, f: defmt::Formatter<'_>) {
-        defmt::write!(f, "{}: {}", self.interface, self.counters);
+        defmt::write!(f, "{}", self.counters);
     }
 }
 
@@ -89,7 +89,7 @@ impl<I: ProfileInterface, M: MsrBackend, P: Platform> Session<'_, I, M, P> {
             return Err(InterfaceError::InsufficientMemory { needed, lent });
         }
         let gated = self.close_gate()?;
-        area.interface = self.interface.name();
+        area.table = self.table();
         area.counters.fill(SavedCounter::default());
         let (mut pending, mut outcome) = (0u64, Ok(()));
         for (number, slot) in self.slots() {
@@ -168,7 +168,7 @@ impl<I: ProfileInterface, M: MsrBackend, P: Platform> Session<'_, I, M, P> {
     /// of them runs. [`Faulted`](InterfaceError::Faulted): as at
     /// [`start`](Self::start).
     pub fn restore(&mut self, area: &SavedCounters) -> Result<(), InterfaceError> {
-        let fits = area.interface == self.interface.name() && area.counters.len() >= self.places();
+        let fits = area.table == self.table() && area.counters.len() >= self.places();
         let saved =
             |number: u8| area.counters.get(usize::from(number)).copied().unwrap_or_default();
         if area.is_empty() {
@@ -182,7 +182,13 @@ impl<I: ProfileInterface, M: MsrBackend, P: Platform> Session<'_, I, M, P> {
             let busy = matches!(slot.load(), SlotState::Running { .. } | SlotState::Faulted);
             saved(number).in_use && busy
         });
-        if !fits || taken || elsewhere || !self.usable {
+        let strange = area.counters.iter().any(|saved| {
+            let row = usize::from(saved.row);
+            let select = self.interface.sources().get(row).map(ProfileSource::select);
+            let legal = select.is_some_and(|select| self.unit().illegal_bits(select) == 0);
+            saved.in_use && !(legal && self.interface.is_declared(row))
+        });
+        if !fits || taken || elsewhere || strange || !self.usable {
             return Err(InterfaceError::NotRestorable);
         }
         let mut outcome = Ok(());
@@ -216,6 +222,11 @@ impl<I: ProfileInterface, M: MsrBackend, P: Platform> Session<'_, I, M, P> {
             }
         }
         outcome
+    }
+
+    /// The address of the interface's table: interfaces are told apart by it.
+    fn table(&self) -> usize {
+        core::ptr::from_ref(self.interface.table()).addr()
     }
 
     /// Places that an area needs: one for each counter up to the session's last.

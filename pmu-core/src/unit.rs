@@ -149,7 +149,9 @@ impl CounterUnit {
     /// The counters that a processor with these shares with one of `other`, one bit each: none, if they
     /// differ in anything but their number. On a hybrid machine processors differ.
     pub fn shared_with(&self, other: &Self) -> u64 {
-        let alike = self.bank == other.bank && self.global == other.global;
+        let alike = self.bank == other.bank
+            && self.global == other.global
+            && self.event_bits == other.event_bits;
         if alike { self.counters & other.counters } else { 0 }
     }
 }

@@ -12,7 +12,8 @@ use crate::Machine;
 ///
 /// Its rows are sources as any others are: sessions start them, profile objects count them. Their values are
 /// the embedder's to give: from [`FIRST`](Self::FIRST) on, without a gap. Such a session and one of the machine's own table
-/// need memory of their own, and share no counter: give each processor one of the two.
+/// need memory of their own, and share no counter: give each processor one of the two, and call the `service` of
+/// that one.
 ///
 /// ```
 /// use pmu::core::{EventSelect, KProfileSource, ProfileInterface, ProfileSource, SourceIndex, SourceTable};

@@ -12,7 +12,7 @@ mod per_processor;
 pub use events::Events;
 pub use local_apic::{ApicRegisters, Delivery, InvalidVector, LocalApic, NoTimer, ProfileTimer};
 pub use machine::Machine;
-pub use per_processor::{Busy, PerProcessor, Processors};
+pub use per_processor::{Busy, OnProcessor, PerProcessor, Processors};
 pub use pmu_amd as amd;
 pub use pmu_core as core;
 pub use pmu_intel as intel;

@@ -5,6 +5,8 @@ use core::fmt;
 use core::marker::PhantomData;
 use core::sync::atomic::{AtomicBool, Ordering};
 
+use pmu_core::Session;
+
 /// Identity of the executing processor: the one promise that a kernel makes for all of its [`PerProcessor`] values.
 ///
 /// # Safety
@@ -43,18 +45,42 @@ pub unsafe trait Processors {
     fn this_processor() -> usize;
 }
 
+/// A value that tasks on one processor may use in turn, though it is not [`Send`].
+///
+/// # Safety
+/// - Using the value in one task, and then in another, one at a time, does not break memory safety: it shares
+///   nothing with what the first task keeps, as an `Rc` would, and refers to no thread's own memory.
+pub unsafe trait OnProcessor {}
+
+// SAFETY: (1) a session is not `Send` so that it stays on its processor, whose registers it means; used
+// elsewhere it would program the wrong ones, which breaks no memory; (2) what it holds is shared (`I`, and the
+// counter memory, which is atomics) or sent (`M`, `P`).
+unsafe impl<I: Sync, M: Send, P: Send> OnProcessor for Session<'_, I, M, P> {}
+
 /// A place for each of `N` processors, in a static, for what must stay on its processor: a
-/// [`Session`](pmu_core::Session), for instance.
+/// [`Session`], for instance.
 ///
 /// ```
-/// use pmu::{PerProcessor, Processors};
+/// use pmu::{OnProcessor, PerProcessor, Processors};
 /// # struct Kernel;
 /// # // SAFETY: one thread.
 /// # unsafe impl Processors for Kernel { fn this_processor() -> usize { 0 } }
-/// static COUNTS: PerProcessor<u32, Kernel, 2> = PerProcessor::new();
-/// COUNTS.with(|count| *count = Some(7))?;
-/// assert_eq!(COUNTS.with(|count| count.take())?, Some(7));
+/// struct Count(u32);
+/// // SAFETY: a number.
+/// unsafe impl OnProcessor for Count {}
+/// static COUNTS: PerProcessor<Count, Kernel, 2> = PerProcessor::new();
+/// COUNTS.with(|count| *count = Some(Count(7)))?;
+/// assert_eq!(COUNTS.with(|count| count.take().map(|count| count.0))?, Some(7));
 /// # Ok::<(), pmu::Busy>(())
+/// ```
+///
+/// An `Rc` is not one: another task could hold its other half.
+///
+/// ```compile_fail,E0277
+/// # struct Kernel;
+/// # // SAFETY: one thread.
+/// # unsafe impl pmu::Processors for Kernel { fn this_processor() -> usize { 0 } }
+/// static COUNTS: pmu::PerProcessor<std::rc::Rc<u32>, Kernel, 2> = pmu::PerProcessor::new();
 /// ```
 pub struct PerProcessor<T, K, const N: usize> {
     places: [Place<T>; N],
@@ -67,10 +93,9 @@ struct Place<T> {
 }
 
 // SAFETY: (1) a place is accessed only by `with`, on the processor whose place it is, by the promise of
-// `Processors`; (2) `busy` keeps a second access on that processor out, from an interrupt for instance; so a
-// value is never reached from two contexts; (3) `with` wants a static, so no other processor drops it. It
-// never leaves its processor, and `T` need not be `Send`, as a thread's own value need not.
-unsafe impl<T, K: Processors, const N: usize> Sync for PerProcessor<T, K, N> {}
+// `Processors`; (2) `busy` keeps a second access on that processor out, from an interrupt for instance; (3) so
+// tasks use a value in turn, which it can take by the promise of `OnProcessor`.
+unsafe impl<T: OnProcessor, K: Processors, const N: usize> Sync for PerProcessor<T, K, N> {}
 
 /// The value is in use on this processor, or there is no place for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -166,17 +191,24 @@ mod tests {
         }
     }
 
+    /// For these tests.
+    #[derive(Debug, PartialEq)]
+    struct Name(std::string::String);
+
+    // SAFETY: a string is `Send`.
+    unsafe impl OnProcessor for Name {}
+
     #[test]
     fn each_processor_has_its_own_value_and_is_not_let_in_twice() {
-        static VALUES: PerProcessor<std::string::String, Threads, 3> = PerProcessor::new();
+        static VALUES: PerProcessor<Name, Threads, 3> = PerProcessor::new();
         let threads: [_; 3] = core::array::from_fn(|_| {
             std::thread::spawn(|| {
                 let own = std::format!("{:?}", std::thread::current().id());
                 for _ in 0..1000 {
-                    VALUES.with(|value| *value = Some(own.clone())).unwrap();
+                    VALUES.with(|value| *value = Some(Name(own.clone()))).unwrap();
                     let nested = VALUES.with(|_| VALUES.with(|_| ())).unwrap();
                     assert_eq!(nested, Err(Busy::InUse), "from within");
-                    assert_eq!(VALUES.with(Option::take), Ok(Some(own.clone())));
+                    assert_eq!(VALUES.with(Option::take), Ok(Some(Name(own.clone()))));
                 }
             })
         });
@@ -194,7 +226,7 @@ mod tests {
                 0
             }
         }
-        static VALUE: PerProcessor<u32, One, 1> = PerProcessor::new();
+        static VALUE: PerProcessor<Name, One, 1> = PerProcessor::new();
         let unwound = std::panic::catch_unwind(|| {
             let _ = VALUE.with(|_| panic!("on purpose"));
         });

@@ -102,6 +102,82 @@ fn the_overflow_of_a_fixed_counter_that_is_enabled_is_its_owners() {
     assert_eq!(mock.with_pmu(|pmu| pmu.state()).global_status, 1 << 33);
 }
 
+/// A predecessor that stopped its counters by the control register alone.
+#[test]
+fn an_overflow_of_a_counter_that_the_control_register_stopped_raises_no_storm() {
+    let two = CounterMemory::<[CounterSlot; 2]>::new();
+    does_not_storm(&[Deviation::RaisesOnUnmask], &two, |pmu| {
+        let _ = pmu.write(GLOBAL_CTRL, 0);
+        let _ = pmu.write(0x188, 0x53_00C0);
+        let _ = pmu.write(STATUS_SET, 1 << 2);
+    });
+}
+
+/// A reset enables all general counters: they count as soon as their selects say so, while the rest is still
+/// being programmed.
+#[test]
+fn an_overflow_while_lost_registers_are_programmed_leaves_its_source_counting() {
+    for version in [2, 4] {
+        for at in 1..40 {
+            let deviations = Deviations::of(&[Deviation::LosesRegisters]);
+            let (configuration, emon) = machine(version, deviations);
+            let (memory, told, access) = (Memory::new(), Cell::new(0), Cell::new(0));
+            let handler = |mock: &Mock<'_>| {
+                emon.service(mock, mock, &memory, |_| told.set(told.get() + 1)).unwrap();
+            };
+            let before_access = |mock: &Mock<'_>| {
+                access.set(access.get() + 1);
+                if access.get() == at {
+                    happen(mock, KEYS[0], 0x1000);
+                }
+            };
+            let mock = mock(configuration, deviations);
+            mock.on_interrupt(&handler);
+            mock.on_access(&before_access);
+            access.set(100);
+            let processor = snapshot(configuration, deviations);
+            let mut session = emon.initialise(&processor, &mock, &mock, &memory).unwrap();
+            session.start(CYCLES).unwrap();
+            session.start(BRANCHES).unwrap();
+            mock.lose_registers();
+            access.set(0);
+            let anew = session.reprogram(|_| ());
+            assert_eq!(anew, Ok(0b11), "version {version}, access {at}");
+            access.set(100);
+            told.set(0);
+            happen(&mock, KEYS[0], 0x4000);
+            assert!(told.get() >= 3, "version {version}, access {at}: {} overflows", told.get());
+            session.shut_down().unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_start_after_the_control_register_failed_writes_it() {
+    for fault_at in 1..10 {
+        let (configuration, emon) = machine(2, Deviations::NONE);
+        let (memory, told) = (Memory::new(), Cell::new(0));
+        let handler = |mock: &Mock<'_>| {
+            let _ = emon.service(mock, mock, &memory, |_| told.set(told.get() + 1));
+        };
+        let mock = mock(configuration, Deviations::NONE);
+        mock.on_interrupt(&handler);
+        let processor = snapshot(configuration, Deviations::NONE);
+        let mut session = emon.initialise(&processor, &mock, &mock, &memory).unwrap();
+        session.start(CYCLES).unwrap();
+        mock.interrupt_at(1);
+        mock.inject(Fault::From(fault_at));
+        let mut area = SavedCounters::<[SavedCounter; 4]>::new();
+        let _ = session.save(&mut area, |_| ());
+        mock.inject(Fault::None);
+        session.start(BRANCHES).unwrap();
+        told.set(0);
+        happen(&mock, KEYS[1], 0x4000);
+        assert_eq!(told.get(), 4, "from access {fault_at}");
+        session.shut_down().unwrap();
+    }
+}
+
 #[test]
 fn reprogram_reports_no_overflow_that_firmware_left() {
     let (configuration, emon) = machine(4, Deviations::NONE);

@@ -4,7 +4,7 @@ use core::cell::RefCell;
 
 use pmu::core::{
     CounterMemory, CounterSlot, EventSelect, InterfaceError, KProfileSource, MAX_COUNTERS,
-    ProfileInterface, ProfileSource, SourceIndex, SourceTable,
+    ProfileInterface, ProfileSource, SavedCounter, SavedCounters, SourceIndex, SourceTable,
 };
 use pmu::{Events, Machine};
 use pmu_tests::deviations::snapshot;
@@ -98,4 +98,32 @@ fn an_event_with_bits_that_a_select_cannot_have_is_refused_before_anything_is_wr
         }
         session.shut_down().unwrap();
     }
+}
+
+/// Rows of one table mean nothing in another.
+#[test]
+fn counters_that_were_saved_with_one_table_are_not_restored_with_another() {
+    static OTHERS: [ProfileSource; 1] =
+        [ProfileSource::new(0x19, "Cycles", EventSelect::from_bits(0x0003_003C))];
+    static OTHER_INDEX: SourceIndex<2> = SourceIndex::new(&OTHERS);
+    static OTHER_TABLE: SourceTable = SourceTable::new(&OTHERS, &OTHER_INDEX);
+    let (configuration, _) = CONFIGURATIONS[2];
+    let processor = snapshot(configuration, Deviations::NONE);
+    let machine = Machine::detect(&processor);
+    let (events, others) =
+        (Events::<4>::new(&machine, &TABLE), Events::<1>::new(&machine, &OTHER_TABLE));
+    let mock = MockMsr::<64>::strict(VirtualPmu::new(configuration, FedEvents::NONE).unwrap());
+    let memory = CounterMemory::<[CounterSlot; MAX_COUNTERS]>::new();
+    let mut area = SavedCounters::<[SavedCounter; MAX_COUNTERS]>::new();
+    let mut session = events.initialise(&processor, &mock, &mock, &memory).unwrap();
+    session.start(source(1)).unwrap();
+    session.save(&mut area, |overflow| panic!("{overflow:?}")).unwrap();
+    session.shut_down().unwrap();
+    let mut session = others.initialise(&processor, &mock, &mock, &memory).unwrap();
+    assert_eq!(session.restore(&area), Err(InterfaceError::NotRestorable));
+    session.shut_down().unwrap();
+    let mut session = events.initialise(&processor, &mock, &mock, &memory).unwrap();
+    session.restore(&area).unwrap();
+    assert!(session.is_running(source(1)));
+    session.shut_down().unwrap();
 }
