@@ -141,7 +141,8 @@ pub trait ProfileInterface: SourceInterface {
     /// - [`CountersUnresponsive`](InterfaceError::CountersUnresponsive): no counter answers.
     /// - [`Access`](InterfaceError::Access): a global register faulted.
     ///
-    /// Afterwards no counter runs, and time is what remains: see [`DefaultInterface`].
+    /// Afterwards no counter runs, and time is what remains: see [`DefaultInterface`]. An interrupt that came
+    /// meanwhile may have left the local APIC's entry masked: another owner of it unmasks it.
     fn initialise<'a, M: MsrBackend, P: Platform>(
         &'a self,
         processor: &Snapshot,
