@@ -239,9 +239,8 @@ impl<I: SourceInterface, M: MsrBackend, P: Platform, F: FnMut(Overflow)> Pass<'_
     /// While a bit of another owner's counter is set, unmasking may raise an interrupt that then finds nothing: one is
     /// claimed ahead, beside the session's own.
     fn expect_of_others(&mut self, status: u64) {
-        if self.unit.is_masked_on_delivery() && status & COUNTERS & !self.own != 0 {
-            self.found += 1;
-        }
+        let others = status & COUNTERS & !self.own != 0;
+        self.found += u32::from(others && self.unit.is_masked_on_delivery());
     }
 
     /// Where overflows are found, their status was set when the entry was unmasked, or they came since: either
