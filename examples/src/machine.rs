@@ -212,7 +212,7 @@ impl<I: ProfileInterface> Interface for I {
     }
 }
 
-/// Why a source cannot be chosen.
+/// The reason that makes a source unavailable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FindError {
     /// No source has this number or name.

@@ -259,7 +259,7 @@ fn a_forked_process_has_its_parents_mappings_until_its_last_thread_ends() {
         sample(9, 7, 0x40_0000),
     ]]);
     assert_eq!(hits(&outcome, "/bin/a"), [(0x1000, 3)]);
-    // The number of a process that ended may be that of one of somebody else's.
+    // The ID of a process that ended may have been given to an unrelated one.
     assert_eq!((outcome.statistics.seen, outcome.statistics.missed), (3, 0));
 }
 

@@ -293,7 +293,7 @@ mod switch {
 mod freezing {
     use super::*;
 
-    /// Bit 12 of IA32_DEBUGCTL is the session's while it lives; the others are somebody else's.
+    /// Bit 12 of IA32_DEBUGCTL is the session's while it lives; the others have other owners.
     #[test]
     fn the_bit_is_set_and_given_back() {
         for before in [0b11, 1 << 12 | 0b11] {

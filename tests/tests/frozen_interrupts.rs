@@ -19,7 +19,7 @@ fn an_interrupt_that_only_releases_frozen_counters_is_claimed() {
         session.start(KProfileSource::TOTAL_CYCLES).unwrap();
         msr.take_writes();
         // SDM vol. 3B, §20.2.4.1: from version 4 on the bit says that the counters are frozen; before, it is
-        // somebody else's.
+        // not the driver's.
         msr.set(GLOBAL_STATUS, CTR_FRZ);
         let nothing = |overflow| panic!("{overflow:?}");
         let serviced = interface.service(&&msr, &&platform, &memory, nothing).unwrap();

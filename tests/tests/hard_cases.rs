@@ -5,7 +5,7 @@ use core::cell::{Cell, RefCell};
 
 use pmu_core::{
     Claim, CounterMemory, CounterSlot, DefaultInterface, InterfaceError, KProfileSource,
-    MAX_COUNTERS, MsrAddress, MsrBackend, ProfileInterface, SavedCounter, SavedCounters,
+    MAX_COUNTERS, MsrAddress, MsrBackend, ProfileInterface, SavedCounter, SavedCounters, Snapshot,
 };
 use pmu_intel::Emon;
 use pmu_tests::deviations::snapshot;
@@ -43,6 +43,26 @@ fn happen(mock: &Mock<'_>, key: EventKey, count: u64) {
     let mut feed = Feed::new();
     feed.add(FedEvents::new(&KEYS).unwrap().find(key).unwrap(), Privilege::Kernel, count);
     mock.advance(&mut feed);
+}
+
+/// A machine on a platform that deviates in nothing.
+struct Plain {
+    emon: Emon,
+    processor: Snapshot,
+    mock: Mock<'static>,
+    memory: Memory,
+}
+
+impl Plain {
+    fn new(version: u8) -> Self {
+        let (configuration, emon) = machine(version, Deviations::NONE);
+        Self {
+            emon,
+            processor: snapshot(configuration, Deviations::NONE),
+            mock: mock(configuration, Deviations::NONE),
+            memory: Memory::new(),
+        }
+    }
 }
 
 /// Unmasking raises an interrupt while a bit of the status is set: one that nobody acknowledges raises them
@@ -91,13 +111,11 @@ fn an_overflow_that_a_fixed_counter_left_raises_no_storm() {
 
 #[test]
 fn the_overflow_of_a_fixed_counter_that_is_enabled_is_its_owners() {
-    let (configuration, emon) = machine(4, Deviations::NONE);
-    let (mock, memory) = (mock(configuration, Deviations::NONE), Memory::new());
+    let Plain { emon, processor, mock, memory } = Plain::new(4);
     mock.with_pmu(|pmu| {
         let _ = pmu.write(GLOBAL_CTRL, 1 << 33);
         let _ = pmu.write(STATUS_SET, 1 << 33);
     });
-    let processor = snapshot(configuration, Deviations::NONE);
     emon.initialise(&processor, &mock, &mock, &memory).unwrap();
     assert_eq!(mock.with_pmu(|pmu| pmu.state()).global_status, 1 << 33);
 }
@@ -180,9 +198,7 @@ fn a_start_after_the_control_register_failed_writes_it() {
 
 #[test]
 fn reprogram_reports_no_overflow_that_firmware_left() {
-    let (configuration, emon) = machine(4, Deviations::NONE);
-    let (mock, memory) = (mock(configuration, Deviations::NONE), Memory::new());
-    let processor = snapshot(configuration, Deviations::NONE);
+    let Plain { emon, processor, mock, memory } = Plain::new(4);
     let mut session = emon.initialise(&processor, &mock, &mock, &memory).unwrap();
     session.start(CYCLES).unwrap();
     mock.lose_registers();
@@ -214,9 +230,7 @@ fn reprogram_takes_precise_sampling_away_that_firmware_left() {
 
 #[test]
 fn reprogram_marks_every_source_where_the_control_register_does_not_answer() {
-    let (configuration, emon) = machine(2, Deviations::NONE);
-    let (mock, memory) = (mock(configuration, Deviations::NONE), Memory::new());
-    let processor = snapshot(configuration, Deviations::NONE);
+    let Plain { emon, processor, mock, memory } = Plain::new(2);
     let mut session = emon.initialise(&processor, &mock, &mock, &memory).unwrap();
     session.start(CYCLES).unwrap();
     mock.inject(Fault::Register(GLOBAL_CTRL));
@@ -293,9 +307,7 @@ fn a_control_register_that_faults_under_an_interrupt_leaves_nothing_half() {
 
 #[test]
 fn an_interface_without_counters_leaves_anothers_session_alone() {
-    let (configuration, emon) = machine(2, Deviations::NONE);
-    let (mock, memory) = (mock(configuration, Deviations::NONE), Memory::new());
-    let processor = snapshot(configuration, Deviations::NONE);
+    let Plain { emon, processor, mock, memory } = Plain::new(2);
     let mut session = emon.initialise(&processor, &mock, &mock, &memory).unwrap();
     session.start(CYCLES).unwrap();
     let time_only = DefaultInterface::new();
@@ -409,9 +421,7 @@ mod faults {
 
     #[test]
     fn a_freeze_bit_that_cannot_be_read_back_is_taken_away_again() {
-        let (configuration, emon) = machine(4, Deviations::NONE);
-        let (mock, memory) = (mock(configuration, Deviations::NONE), Memory::new());
-        let processor = snapshot(configuration, Deviations::NONE);
+        let Plain { emon, processor, mock, memory } = Plain::new(4);
         let mut session = emon.initialise(&processor, &mock, &mock, &memory).unwrap();
         // Read and write; the read-back faults.
         mock.inject(Fault::At(3));

@@ -46,7 +46,7 @@ struct Arguments {
     #[arg(long, value_name = "N")]
     interval: Option<u64>,
 
-    /// How long COMMAND may run, in seconds; then it is ended by SIGTERM. Without a COMMAND, how much
+    /// Seconds after which COMMAND is ended by SIGTERM. Without a COMMAND, how much
     /// processor time the built-in workload takes [default: until there are 2000 samples].
     #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..=3600))]
     seconds: Option<u32>,

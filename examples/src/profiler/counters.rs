@@ -24,7 +24,7 @@ const PMU: IntelConfiguration = IntelConfiguration::new(4, 4, 3);
 pub struct Counters {
     /// The driver.
     pub interface: Emon,
-    /// What CPUID says of the processor.
+    /// The processor's CPUID leaves that matter here.
     pub processor: Snapshot,
     /// The processor's registers and its local APIC.
     pub registers: MockMsr<'static, 1>,
@@ -71,7 +71,7 @@ impl Counters {
     /// The timer's interrupt: lets the time since the last one happen, and services the performance
     /// interrupts that come of it.
     ///
-    /// The registers cannot be in use: the timer runs only while nobody starts or stops anything.
+    /// The registers are not borrowed then: the timer runs only between starting and stopping.
     pub fn tick(&self, frame: &SignalFrame<'_>) {
         let now = thread_time().as_nanos() as u64;
         let passed = now.saturating_sub(self.counted.swap(now, Ordering::Relaxed));

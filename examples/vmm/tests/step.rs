@@ -9,8 +9,8 @@ use guest::counted::{
 };
 use guest::{
     ALL, AMD_COUNTER_0, AMD_SELECT_0, Assembled, COUNTER_0, Code, KERNEL, KERNEL_CODE, SELECT_0,
-    USER, USER_CODE, USER_DATA, USER_STACK, enter_ring_3, exit, image, kvm, messages, numbers,
-    print, print_counter, skip_two_bytes, stats, wrmsr,
+    USER, enter_ring_3, exit, image, kvm, messages, numbers, print, print_counter, push_ring_3,
+    skip_two_bytes, stats, wrmsr,
 };
 use iced_x86::code_asm::*;
 
@@ -242,12 +242,7 @@ fn ring_3_is_stepped_when_iret_comes_after_what_is_not_stepped() {
             let mut user = a.create_label();
             wrmsr(a, SELECT_0, USER | INSTRUCTIONS)?;
             wrmsr(a, SELECT_0 + 1, KERNEL | INSTRUCTIONS)?;
-            a.push(USER_DATA as i32)?;
-            a.push(USER_STACK as i32)?;
-            a.push(0x0002)?;
-            a.push(USER_CODE as i32)?;
-            a.lea(rax, ptr(user))?;
-            a.push(rax)?;
+            push_ring_3(a, user, 0x0002)?;
             a.mfence()?;
             a.swapgs()?;
             a.iretq()?;

@@ -8,8 +8,8 @@ use guest::counted::{
     interrupt_returns, strings,
 };
 use guest::{
-    ALL, Assembled, COUNTER_0, Code, KERNEL, LVTPC, NMI, SELECT_0, USER, USER_CODE, USER_DATA,
-    USER_STACK, exit, image, kvm, numbers, print, print_counter, wrmsr,
+    ALL, Assembled, COUNTER_0, Code, KERNEL, LVTPC, NMI, SELECT_0, USER, enter_ring_3, exit, image,
+    kvm, numbers, print, print_counter, push_ring_3, wrmsr,
 };
 use iced_x86::code_asm::*;
 
@@ -95,13 +95,8 @@ fn interrupts_of_ring_3_leave_both_counts_exact() {
             start_timer(a)?;
             wrmsr(a, SELECT_0, USER | INSTRUCTIONS)?;
             wrmsr(a, SELECT_0 + 1, KERNEL | INSTRUCTIONS)?;
-            a.push(USER_DATA as i32)?;
-            a.push(USER_STACK as i32)?;
             // IF.
-            a.push(0x0202)?;
-            a.push(USER_CODE as i32)?;
-            a.lea(rax, ptr(user))?;
-            a.push(rax)?;
+            push_ring_3(a, user, 0x0202)?;
             a.iretq()?;
             a.set_label(&mut user)?;
             for _ in 0..2 {
@@ -196,13 +191,7 @@ fn a_step_that_is_not_to_be_any_more_leaves_no_trap_to_the_guest() {
             // The WRMSR that starts, and the six up to IRET.
             wrmsr(a, COUNTER_0, 7u64.wrapping_neg())?;
             wrmsr(a, SELECT_0, ALL | INSTRUCTIONS | 1 << 20)?;
-            a.push(USER_DATA as i32)?;
-            a.push(USER_STACK as i32)?;
-            a.push(0x0002)?;
-            a.push(USER_CODE as i32)?;
-            a.lea(rax, ptr(user))?;
-            a.push(rax)?;
-            a.iretq()?;
+            enter_ring_3(a, user)?;
             a.set_label(&mut user)?;
             count_down(a)?;
             a.ud2()

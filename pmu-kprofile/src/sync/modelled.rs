@@ -113,7 +113,7 @@ macro_rules! atomic {
         #[derive(Debug, Default)]
         pub(crate) struct $name(loom::sync::atomic::$name, Reordered);
 
-        #[allow(dead_code)] // Not each atomic has a use for each operation.
+        #[allow(dead_code, reason = "no atomic needs all of them")]
         impl $name {
             pub(crate) fn new(value: $value) -> Self {
                 Self(loom::sync::atomic::$name::new(value), Reordered::default())

@@ -1,5 +1,5 @@
 //! The embedder's three traits over memory instead of hardware.
-#![allow(dead_code)] // Not each program uses all of it.
+#![allow(dead_code, reason = "no program needs all of it")]
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 

@@ -17,7 +17,7 @@ pub const INTERVAL: u64 = 0x1000;
 pub struct Machine<I> {
     /// The driver.
     pub interface: I,
-    /// What CPUID says of the processor.
+    /// The processor's CPUID leaves that matter here.
     pub processor: Snapshot,
     /// Whose registers.
     pub kind: Kind,

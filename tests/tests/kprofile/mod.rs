@@ -1,5 +1,5 @@
 //! What the tests of kernel profile objects share.
-#![allow(dead_code)] // Each test file uses a part of it.
+#![allow(dead_code, reason = "each test file uses its part")]
 
 use core::sync::atomic::{AtomicU32, Ordering};
 use std::collections::BTreeSet;

@@ -12,7 +12,7 @@ const MARGIN: f64 = 20.0;
 const ROW: f64 = 22.0;
 const HISTOGRAM: f64 = 200.0;
 
-/// Where the functions' bars begin, after their shares and below the headings.
+/// The first bar's position: right of the shares, below the headings.
 const BARS: f64 = MARGIN + 60.0;
 const BARS_TOP: f64 = MARGIN * 3.0;
 

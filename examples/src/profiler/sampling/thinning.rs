@@ -79,7 +79,7 @@ mod tests {
         assert!((0..1000).all(|_| thinning.interrupts() == 1));
     }
 
-    /// What repeats with every so many samples has the share that it has of the samples.
+    /// A pattern that repeats every few samples keeps its share of them.
     #[test]
     fn no_place_of_what_repeats_is_preferred() {
         for period in PERIODS {

@@ -27,7 +27,7 @@ pub(crate) const QUANTITIES: [Quantity; 5] = [
 /// The source.
 pub(crate) struct Step {
     fed: Fed,
-    /// What the guest was about to execute when it was last entered.
+    /// The instruction that the guest was about to execute when it was last entered.
     ahead: Vec<Next>,
     /// An instruction that the monitor executed for the guest, and that was not counted yet.
     owed: Option<Retired>,

@@ -338,13 +338,22 @@ pub(crate) fn numbers(output: &Output) -> Vec<u64> {
 
 /// Goes on at a label in ring 3.
 pub(crate) fn enter_ring_3(a: &mut CodeAssembler, label: CodeLabel) -> Result<(), IcedError> {
+    push_ring_3(a, label, 0x0002)?;
+    a.iretq()
+}
+
+/// The frame from which an IRET goes on at a label in ring 3.
+pub(crate) fn push_ring_3(
+    a: &mut CodeAssembler,
+    label: CodeLabel,
+    flags: i32,
+) -> Result<(), IcedError> {
     a.push(USER_DATA as i32)?;
     a.push(USER_STACK as i32)?;
-    a.push(0x0002)?;
+    a.push(flags)?;
     a.push(USER_CODE as i32)?;
     a.lea(rax, ptr(label))?;
-    a.push(rax)?;
-    a.iretq()
+    a.push(rax)
 }
 
 /// A handler of an exception without error code at an instruction of two bytes.

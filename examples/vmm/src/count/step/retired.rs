@@ -15,7 +15,7 @@ use pmu_virt::Privilege;
 use crate::guest::{self, Frame, Memory};
 use crate::instruction::{address, decode, value};
 
-/// How many instructions are passed at most on one way.
+/// The most instructions that one way may pass.
 const LONGEST_WAY: usize = 16;
 /// How many exceptions and interrupts may have been taken one upon the other, none of whose handlers
 /// executed an instruction.
