@@ -91,7 +91,7 @@ fn interrupted<I: ProfileInterface>(
     let file = [const { AtomicU64::new(0) }; 64];
     let registers: &'static Registers = Box::leak(Box::new(Registers { file, counters }));
     let memory: &'static Memory = Box::leak(Box::new(Memory::new()));
-    let mut session = interface.initialise(processor, registers, registers, memory).unwrap();
+    let mut session = interface.initialize(processor, registers, registers, memory).unwrap();
     if freezes {
         session.freeze_on_interrupt().unwrap();
     }
@@ -115,7 +115,7 @@ fn intel(version: u32, freezes: bool) -> Processor<Emon> {
         CpuIdResult { eax, ebx, ecx, edx }
     });
     let status = (version >= 2).then_some((0x38E, 1 | u64::from(freezes) << 59));
-    interrupted(Emon::claim(&processor).unwrap(), &processor, (0xC1, 1), freezes, status)
+    interrupted(Emon::detect(&processor).unwrap(), &processor, (0xC1, 1), freezes, status)
 }
 
 fn amd(v2: bool) -> Processor<Amd64> {
@@ -131,7 +131,7 @@ fn amd(v2: bool) -> Processor<Amd64> {
     });
     let counters = if v2 { (0xC001_0201, 2) } else { (0xC001_0004, 1) };
     let status = v2.then_some((0xC000_0300, 1));
-    interrupted(Amd64::claim(&processor).unwrap(), &processor, counters, false, status)
+    interrupted(Amd64::detect(&processor).unwrap(), &processor, counters, false, status)
 }
 
 /// An interrupt's handler; the source's value is all that it wants.

@@ -23,9 +23,9 @@ impl Machine {
     pub fn new(reader: impl CpuIdReader) -> Self {
         let snapshot = Snapshot::capture(reader);
         let processor = name_of(&snapshot);
-        let claimed: Result<Box<dyn Interface>, NoInterface> = match Emon::claim(&snapshot) {
+        let claimed: Result<Box<dyn Interface>, NoInterface> = match Emon::detect(&snapshot) {
             Ok(emon) => Ok(Box::new(emon)),
-            Err(not_intel) => match Amd64::claim(&snapshot) {
+            Err(not_intel) => match Amd64::detect(&snapshot) {
                 Ok(amd64) => Ok(Box::new(amd64)),
                 Err(not_amd) => Err(not_intel.or(not_amd)),
             },

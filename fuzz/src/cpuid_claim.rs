@@ -215,7 +215,7 @@ pub fn run(bytes: &[u8]) {
         && eax >> 24 != 0
         && ebx & 1 == 0
         && possible;
-    match Emon::claim(&snapshot) {
+    match Emon::detect(&snapshot) {
         Ok(claimed) => {
             assert!(emon);
             assert_emon(&processor, &claimed);
@@ -236,7 +236,7 @@ pub fn run(bytes: &[u8]) {
         }
     }
     let amd64 = amd && snapshot.has_long_mode() && !processor.is_hidden();
-    match Amd64::claim(&snapshot) {
+    match Amd64::detect(&snapshot) {
         Ok(claimed) => {
             assert!(amd64 && !emon);
             assert_amd64(&processor, &claimed);

@@ -101,7 +101,7 @@ pub fn run(bytes: &[u8]) {
         0x0A => CpuIdResult { eax, ebx, ecx: 0, edx: 0 },
         _ => CpuIdResult { eax: 0, ebx: 0, ecx: 0, edx: 0 },
     });
-    let Ok(emon) = Emon::claim(&snapshot) else { return };
+    let Ok(emon) = Emon::detect(&snapshot) else { return };
     let mut buffer = given.to_vec();
     buffer.resize(length, 0xA5);
     let before = buffer.clone();

@@ -22,12 +22,12 @@ impl Amd64 {
     /// Claims the machine whose boot processor `snapshot` describes, by Windows' rule: the vendor is
     /// AMD, the processor has long mode, and no Microsoft-compatible hypervisor hides the counters.
     ///
-    /// No CPUID bit says that the legacy counters exist; [`initialise`](ProfileInterface::initialise)
+    /// No CPUID bit says that the legacy counters exist; [`initialize`](ProfileInterface::initialize)
     /// proves whichever are used.
     ///
     /// # Errors
     /// The first of these conditions that does not hold.
-    pub fn claim(snapshot: &Snapshot) -> Result<Self, NoInterface> {
+    pub fn detect(snapshot: &Snapshot) -> Result<Self, NoInterface> {
         if snapshot.vendor() != *b"AuthenticAMD" {
             Err(NoInterface::OtherVendor(snapshot.vendor()))
         } else if !snapshot.has_long_mode() {
@@ -39,7 +39,7 @@ impl Amd64 {
         }
     }
 
-    /// The interface as any machine that it claims would have it, with the four legacy counters: for
+    /// The interface as any machine that it detects would have it, with the four legacy counters: for
     /// listings of what it offers.
     pub const fn declared() -> Self {
         Self::new(counters::of_family(Family::Legacy))

@@ -73,7 +73,7 @@ impl Counter {
     }
 }
 
-/// The most counters that any claimed interface has on a processor: as many [`CounterSlot`]s are enough
+/// The most counters that any detected interface has on a processor: as many [`CounterSlot`]s are enough
 /// everywhere. (Intel: 10, before `IA32_PERFEVTSEL10` other registers begin; AMD: 15, a field of 4 bits.)
 pub const MAX_COUNTERS: usize = 16;
 

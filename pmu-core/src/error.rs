@@ -4,7 +4,7 @@ use core::fmt;
 
 use crate::{IntervalError, KProfileSource, MsrFault, NtStatus, TimerUnavailable};
 
-/// Why a vendor crate does not claim a processor: only [`DefaultInterface`](crate::DefaultInterface)
+/// Why a vendor crate does not detect a processor: only [`DefaultInterface`](crate::DefaultInterface)
 /// remains, which profiles by time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
@@ -64,7 +64,7 @@ impl fmt::Display for NoInterface {
 impl core::error::Error for NoInterface {}
 
 /// Why an operation of a profile interface failed. Unless it is [`Faulted`](Self::Faulted), nothing
-/// was changed; of [`initialise`](crate::ProfileInterface::initialise), that no counter runs.
+/// was changed; of [`initialize`](crate::ProfileInterface::initialize), that no counter runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
@@ -81,7 +81,7 @@ pub enum InterfaceError {
     Interval(IntervalError),
     /// No counter gives back what is written to it: there are none, whatever CPUID declares.
     CountersUnresponsive,
-    /// The processor is of another kind than the one that the interface was claimed for: they have no
+    /// The processor is of another kind than the one that the interface was detected for: they have no
     /// counter in common.
     OtherProcessor,
     /// The memory belongs to a session: another processor's, or one that was not shut down.

@@ -21,7 +21,7 @@ pub trait SourceInterface {
     /// The interface's name.
     fn name(&self) -> &'static str;
 
-    /// Whether lent memory without a slot is an error of [`initialise`](ProfileInterface::initialise), or
+    /// Whether lent memory without a slot is an error of [`initialize`](ProfileInterface::initialize), or
     /// leaves every source unsupported.
     fn requires_memory(&self) -> bool;
 
@@ -143,7 +143,7 @@ pub trait ProfileInterface: SourceInterface {
     ///
     /// Afterwards no counter runs, and time is what remains: see [`DefaultInterface`]. An interrupt that came
     /// meanwhile may have left the local APIC's entry masked: another owner of it unmasks it.
-    fn initialise<'a, M: MsrBackend, P: Platform>(
+    fn initialize<'a, M: MsrBackend, P: Platform>(
         &'a self,
         processor: &Snapshot,
         msr: M,
@@ -153,7 +153,7 @@ pub trait ProfileInterface: SourceInterface {
     where
         Self: Sized,
     {
-        Session::initialise(self, processor, msr, platform, memory)
+        Session::initialize(self, processor, msr, platform, memory)
     }
 
     /// Services the performance interrupt of the processor that executes the call: finds the overflowed

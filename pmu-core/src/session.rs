@@ -63,8 +63,8 @@ pub struct SessionCounters {
 }
 
 impl<'a, I: ProfileInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
-    /// See [`ProfileInterface::initialise`].
-    pub(crate) fn initialise(
+    /// See [`ProfileInterface::initialize`].
+    pub(crate) fn initialize(
         interface: &'a I,
         processor: &Snapshot,
         msr: M,

@@ -25,7 +25,7 @@ impl Emon {
     ///
     /// # Errors
     /// The first of these conditions that does not hold.
-    pub fn claim(snapshot: &Snapshot) -> Result<Self, NoInterface> {
+    pub fn detect(snapshot: &Snapshot) -> Result<Self, NoInterface> {
         let perfmon = ArchitecturalPerfmon::from_snapshot(snapshot);
         let (count, width) = (perfmon.counters(), perfmon.width());
         if snapshot.vendor() != *b"GenuineIntel" {

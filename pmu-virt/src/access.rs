@@ -17,7 +17,7 @@ pub enum Read {
     /// #GP(0).
     GeneralProtection,
     /// No register of this vendor's PMU: the embedder's to answer.
-    NotMine,
+    Unhandled,
 }
 
 /// The answer to WRMSR.
@@ -35,7 +35,7 @@ pub enum Write {
     /// #GP(0). Nothing was changed.
     GeneralProtection,
     /// No register of this vendor's PMU: the embedder's to answer.
-    NotMine,
+    Unhandled,
 }
 
 /// The answer to WRMSR, and what was wrong with it.
@@ -51,7 +51,7 @@ pub struct Written {
 }
 
 impl Written {
-    pub(crate) const NOT_MINE: Self = Self { answer: Write::NotMine, illegal: 0 };
+    pub(crate) const UNHANDLED: Self = Self { answer: Write::Unhandled, illegal: 0 };
     /// There is no such register, or it is read-only.
     pub(crate) const REFUSED: Self = Self { answer: Write::GeneralProtection, illegal: u64::MAX };
     /// The register ignores every write.

@@ -1,8 +1,8 @@
 //! What happens in the guest, and the overflows that come of it.
 
-use crate::feed::Cell;
+use crate::feed::FeedSlot;
 use crate::layout::{Counters, to_global};
-use crate::model::{ALL, KIND, Model};
+use crate::model::{MAX_COUNTERS, MAX_PER_KIND, Model};
 use crate::{EventPolicy, Feed, VirtualPmu, intel};
 
 /// What came of an [`advance`](VirtualPmu::advance).
@@ -14,11 +14,11 @@ pub struct Advanced {
     pub overflowed: u64,
     /// An interrupt was raised: [deliver](VirtualPmu::deliver_pmi) it.
     pub pmi: bool,
-    wraps: [u32; ALL],
+    wraps: [u32; MAX_COUNTERS],
 }
 
 impl Advanced {
-    const NOTHING: Self = Self { overflowed: 0, pmi: false, wraps: [0; ALL] };
+    const NOTHING: Self = Self { overflowed: 0, pmi: false, wraps: [0; MAX_COUNTERS] };
 
     /// How often a counter wrapped, by its bit in [`overflowed`](Self::overflowed).
     pub fn wraps(&self, bit: u8) -> u32 {
@@ -61,16 +61,20 @@ impl<P: EventPolicy> VirtualPmu<P> {
         }
         let mut general = u32::from(running & 0xFF);
         while general != 0 {
-            if model.overflows_in(feed, 0, general.trailing_zeros() as usize % KIND) {
+            if model.overflows_in(feed, 0, general.trailing_zeros() as usize % MAX_PER_KIND) {
                 // Those before this one were counted to the end of the span: back.
                 return model.overflow(feed, running, (running & 0xFF) - general as Counters);
             }
             general &= general - 1;
         }
-        let mut fixed = u32::from(running >> KIND);
+        let mut fixed = u32::from(running >> MAX_PER_KIND);
         while fixed != 0 {
-            if model.overflows_in(feed, 1, fixed.trailing_zeros() as usize % KIND) {
-                return model.overflow(feed, running, running - (fixed << KIND) as Counters);
+            if model.overflows_in(feed, 1, fixed.trailing_zeros() as usize % MAX_PER_KIND) {
+                return model.overflow(
+                    feed,
+                    running,
+                    running - (fixed << MAX_PER_KIND) as Counters,
+                );
             }
             fixed &= fixed - 1;
         }
@@ -111,9 +115,9 @@ impl Model {
     #[inline(never)]
     fn overflow(&mut self, feed: &mut Feed, running: Counters, counted: Counters) -> Advanced {
         // The earliest overflow that interrupts: missing/count is its time within the span.
-        let mut first: Option<(u64, u64, Cell)> = None;
-        for counter in (0..ALL).filter(|counter| running >> counter & 1 != 0) {
-            let (kind, place) = (counter / KIND, counter % KIND);
+        let mut first: Option<(u64, u64, FeedSlot)> = None;
+        for counter in (0..MAX_COUNTERS).filter(|counter| running >> counter & 1 != 0) {
+            let (kind, place) = (counter / MAX_PER_KIND, counter % MAX_PER_KIND);
             let cell = self.cells[kind][place];
             let count = feed.at(cell);
             if counted >> counter & 1 != 0 {
@@ -142,8 +146,8 @@ impl Model {
     fn count(&mut self, feed: &Feed, running: Counters) -> Advanced {
         let mut advanced = Advanced::NOTHING;
         let mut overflowed = 0;
-        for counter in (0..ALL).filter(|counter| running >> counter & 1 != 0) {
-            let (kind, place) = (counter / KIND, counter % KIND);
+        for counter in (0..MAX_COUNTERS).filter(|counter| running >> counter & 1 != 0) {
+            let (kind, place) = (counter / MAX_PER_KIND, counter % MAX_PER_KIND);
             let mask = self.layout.masks[kind];
             let value = &mut self.values[kind][place];
             let sum = u128::from(*value) + u128::from(feed.at(self.cells[kind][place]));
@@ -177,8 +181,8 @@ impl Model {
     /// Every running counter that interrupts overflows now, for the mock.
     pub(crate) fn overflow_all(&mut self) {
         let overflowing = self.running() & self.interrupting;
-        for counter in (0..ALL).filter(|counter| overflowing >> counter & 1 != 0) {
-            self.values[counter / KIND][counter % KIND] = 0;
+        for counter in (0..MAX_COUNTERS).filter(|counter| overflowing >> counter & 1 != 0) {
+            self.values[counter / MAX_PER_KIND][counter % MAX_PER_KIND] = 0;
         }
         self.raise(overflowing);
     }

@@ -61,7 +61,7 @@ pub(crate) const fn read_hidden(address: u32) -> Read {
     match address {
         _ if is_legacy(address) => Read::Value(0),
         _ if is_pmu_register(address) => Read::GeneralProtection,
-        _ => Read::NotMine,
+        _ => Read::Unhandled,
     }
 }
 
@@ -70,7 +70,7 @@ pub(crate) const fn write_hidden(address: u32) -> Written {
     match address {
         _ if is_legacy(address) => Written::IGNORED,
         _ if is_pmu_register(address) => Written::REFUSED,
-        _ => Written::NOT_MINE,
+        _ => Written::UNHANDLED,
     }
 }
 
@@ -112,7 +112,7 @@ pub(crate) fn read(model: &Model, amd: AmdConfiguration, address: u32) -> Read {
     let value = match decode(amd, address) {
         Some(Register::Select(counter)) => model.select(counter),
         Some(Register::Counter(counter)) => model.counter(counter),
-        None if !is_pmu_register(address) => return Read::NotMine,
+        None if !is_pmu_register(address) => return Read::Unhandled,
         None if model.layout.global == 0 => None,
         None => match address {
             GLOBAL_STATUS => Some(model.global_status),
@@ -147,7 +147,7 @@ pub(crate) fn write<P: EventPolicy>(
             let legal = model.layout.masks[0];
             (legal, model.set_counter(counter, value & legal))
         }
-        None if !is_pmu_register(address) => return Written::NOT_MINE,
+        None if !is_pmu_register(address) => return Written::UNHANDLED,
         None if model.layout.global == 0 => return Written::REFUSED,
         None => {
             let legal = model.layout.global;

@@ -16,9 +16,9 @@ const BOTH: usize = USER | KERNEL;
 /// Which cell of a [`Feed`] a counter draws from: the event's place and the privileges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(transparent)]
-pub(crate) struct Cell(pub(crate) u8);
+pub(crate) struct FeedSlot(pub(crate) u8);
 
-impl Cell {
+impl FeedSlot {
     /// Always 0: of an event that is not fed, or is counted in no privilege.
     pub(crate) const EMPTY: Self = Self(0);
 
@@ -138,8 +138,8 @@ impl Feed {
     #[inline]
     pub fn count(&self, event: FedEvent, privilege: Privilege) -> u64 {
         match privilege {
-            Privilege::User => self.at(Cell::new(event, true, false)),
-            Privilege::Kernel => self.at(Cell::new(event, false, true)),
+            Privilege::User => self.at(FeedSlot::new(event, true, false)),
+            Privilege::Kernel => self.at(FeedSlot::new(event, false, true)),
         }
     }
 
@@ -154,7 +154,7 @@ impl Feed {
     }
 
     #[inline]
-    pub(crate) const fn at(&self, cell: Cell) -> u64 {
+    pub(crate) const fn at(&self, cell: FeedSlot) -> u64 {
         self.cells[cell.0 as usize % (EVENTS * CELLS)]
     }
 
@@ -162,7 +162,7 @@ impl Feed {
     ///
     /// `exactly` is a cell that holds `whole` in all: of it, exactly `part` is taken. `part` is not
     /// above `whole`.
-    pub(crate) fn take(&mut self, part: u64, whole: u64, exactly: Cell) -> Self {
+    pub(crate) fn take(&mut self, part: u64, whole: u64, exactly: FeedSlot) -> Self {
         let share = |count: u64| {
             let product = u128::from(count) * u128::from(part);
             // The quotient is not above `count`.
@@ -203,7 +203,7 @@ mod tests {
         feed.add(FedEvent(0), Privilege::User, 10);
         feed.add(FedEvent(0), Privilege::Kernel, 11);
         feed.add(FedEvent(5), Privilege::Kernel, 100);
-        let taken = feed.take(8, 21, Cell::new(FedEvent(0), true, true));
+        let taken = feed.take(8, 21, FeedSlot::new(FedEvent(0), true, true));
         assert_eq!(taken.count(FedEvent(0), Privilege::User), 3);
         assert_eq!(taken.count(FedEvent(0), Privilege::Kernel), 5);
         assert_eq!(taken.count(FedEvent(5), Privilege::Kernel), 38);
@@ -232,7 +232,7 @@ mod tests {
             feed.add(FedEvent(15), Privilege::Kernel, u64::MAX);
         }
         assert_eq!(feed.count(FedEvent(15), Privilege::User), Feed::MAXIMUM);
-        assert_eq!(feed.at(Cell::new(FedEvent(15), true, true)), 2 * Feed::MAXIMUM);
+        assert_eq!(feed.at(FeedSlot::new(FedEvent(15), true, true)), 2 * Feed::MAXIMUM);
     }
 
     #[test]

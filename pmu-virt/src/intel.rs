@@ -1,7 +1,7 @@
 //! Intel's registers. Read first: SDM vol. 3B, "Architectural Performance Monitoring"; vol. 4,
 //! "Architectural MSRs".
 
-use crate::model::{EACH, KIND, Model, bits_of};
+use crate::model::{EACH, MAX_PER_KIND, Model, bits_of};
 use crate::{EventPolicy, IntelConfiguration, Read, Write, Written};
 
 /// Register numbers. SDM vol. 4, table "IA-32 Architectural MSRs", in its order.
@@ -107,7 +107,7 @@ pub(crate) const fn read_hidden(address: u32) -> Read {
         msr::MISC_ENABLE => Read::Shared { value: misc_enable(false), mask: bits::MISC_OF_PMU },
         msr::DEBUGCTL => Read::Shared { value: 0, mask: bits::DEBUG_OF_PMU },
         _ if is_pmu_register(address) => Read::GeneralProtection,
-        _ => Read::NotMine,
+        _ => Read::Unhandled,
     }
 }
 
@@ -117,7 +117,7 @@ pub(crate) const fn write_hidden(address: u32, value: u64) -> Written {
         msr::MISC_ENABLE => write_misc_enable(value, false),
         msr::DEBUGCTL => check_debug_control(value, 0),
         _ if is_pmu_register(address) => Written::REFUSED,
-        _ => Written::NOT_MINE,
+        _ => Written::UNHANDLED,
     }
 }
 
@@ -181,7 +181,7 @@ pub(crate) fn read(model: &Model, intel: &IntelConfiguration, address: u32) -> R
         PERF_GLOBAL_STATUS_SET if version >= 4 => Read::Value(0),
         PERF_GLOBAL_INUSE if version >= 4 => Read::Value(in_use(model)),
         _ if is_pmu_register(address) => Read::GeneralProtection,
-        _ => Read::NotMine,
+        _ => Read::Unhandled,
     }
 }
 
@@ -191,7 +191,7 @@ fn in_use(model: &Model) -> u64 {
     let selected = u64::from_le_bytes(model.selects.map(|select| select as u8));
     let low = !(EACH << 7);
     let general = u64::from(bits_of((((selected & low) + low) | selected) >> 7));
-    let fixed = u64::from(model.enabled >> KIND);
+    let fixed = u64::from(model.enabled >> MAX_PER_KIND);
     let pmi = if model.interrupting != 0 { bits::INUSE_PMI } else { 0 };
     general | fixed << 32 | pmi
 }
@@ -293,7 +293,7 @@ pub(crate) fn write<P: EventPolicy>(
         }
         // PERF_CAPABILITIES, PERF_GLOBAL_STATUS and PERF_GLOBAL_INUSE are read-only.
         _ if is_pmu_register(address) => Written::REFUSED,
-        _ => Written::NOT_MINE,
+        _ => Written::UNHANDLED,
     }
 }
 

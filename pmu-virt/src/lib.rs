@@ -32,7 +32,7 @@ pub use filter::{
     AllowAll, EventFilter, EventPolicy, FilterAction, FilterEntry, FilterError, FilterRow,
 };
 pub use model::{RunningEvent, VirtualPmu};
-pub use overflow::Headroom;
+pub use overflow::OverflowBudget;
 pub use pmi::{Delivery, PerformanceEntry, PmiOutcome};
 pub use state::{PmuState, StateError};
 

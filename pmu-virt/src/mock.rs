@@ -459,7 +459,7 @@ impl<'h, const T: usize> MockMsr<'h, T> {
             (None, None) => match answer(&self.pmu.borrow()) {
                 Read::Value(value) => Ok(value),
                 Read::Shared { value, mask } => Ok(self.other_bits(register) & !mask | value),
-                Read::GeneralProtection | Read::NotMine => {
+                Read::GeneralProtection | Read::Unhandled => {
                     self.answer_breach(Breach { operation, register, value: 0, illegal: 0 });
                     Err(MsrErrorKind::GeneralProtection)
                 }

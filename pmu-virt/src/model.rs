@@ -1,6 +1,6 @@
 //! The virtual processor's PMU: its registers, and which counters run.
 
-use crate::feed::Cell;
+use crate::feed::FeedSlot;
 use crate::layout::{Counters, Layout, from_global, to_global};
 use crate::{
     AllowAll, Configuration, ConfigurationError, EventKey, EventPolicy, FedEvents, Mode, Read,
@@ -8,9 +8,9 @@ use crate::{
 };
 
 /// How many counters of a kind there can be.
-pub(crate) const KIND: usize = 8;
+pub(crate) const MAX_PER_KIND: usize = 8;
 /// How many counters there can be: general, then fixed.
-pub(crate) const ALL: usize = 2 * KIND;
+pub(crate) const MAX_COUNTERS: usize = 2 * MAX_PER_KIND;
 
 /// The PMU of one virtual processor.
 ///
@@ -31,9 +31,9 @@ const _: () = assert!(size_of::<VirtualPmu>() < 1024);
 #[derive(Clone, Debug)]
 pub(crate) struct Model {
     pub(crate) layout: Layout,
-    pub(crate) selects: [u64; KIND],
+    pub(crate) selects: [u64; MAX_PER_KIND],
     /// The general counters, and the fixed ones.
-    pub(crate) values: [[u64; KIND]; 2],
+    pub(crate) values: [[u64; MAX_PER_KIND]; 2],
     pub(crate) fixed_control: u64,
     pub(crate) global_control: u64,
     pub(crate) global_status: u64,
@@ -49,7 +49,7 @@ pub(crate) struct Model {
     /// The counters that interrupt when they overflow.
     pub(crate) interrupting: Counters,
     /// What each counter draws from a feed, while it runs.
-    pub(crate) cells: [[Cell; KIND]; 2],
+    pub(crate) cells: [[FeedSlot; MAX_PER_KIND]; 2],
     /// A byte a fixed counter: its event's first cell, without and with AnyThread; 0xFF in the mask
     /// if it is fed.
     fixed_cells: [ByteOfEach; 2],
@@ -180,7 +180,9 @@ impl<P: EventPolicy> VirtualPmu<P> {
     /// The counters that run now, and whether the embedder feeds them.
     pub fn running(&self) -> impl Iterator<Item = RunningEvent> + '_ {
         let running = self.model.running();
-        (0..ALL).filter(move |place| running >> place & 1 != 0).map(|place| self.model.event(place))
+        (0..MAX_COUNTERS)
+            .filter(move |place| running >> place & 1 != 0)
+            .map(|place| self.model.event(place))
     }
 
     /// The events that a running counter waits for in vain: a guest may call it broken, an embedder
@@ -194,8 +196,8 @@ impl Model {
     fn new(layout: Layout, events: FedEvents) -> Self {
         Self {
             layout,
-            selects: [0; KIND],
-            values: [[0; KIND]; 2],
+            selects: [0; MAX_PER_KIND],
+            values: [[0; MAX_PER_KIND]; 2],
             fixed_control: 0,
             global_control: 0,
             global_status: 0,
@@ -205,7 +207,7 @@ impl Model {
             allowed: 0,
             enabled: 0,
             interrupting: 0,
-            cells: [[Cell::EMPTY; KIND]; 2],
+            cells: [[FeedSlot::EMPTY; MAX_PER_KIND]; 2],
             fixed_cells: [0; 2],
             fixed_fed: [0; 2],
         }
@@ -215,12 +217,12 @@ impl Model {
     pub(crate) fn derive<P: EventPolicy>(&mut self, policy: &P) {
         self.allowed = 0;
         (self.fixed_cells, self.fixed_fed) = ([0; 2], [0; 2]);
-        for counter in 0..KIND as u8 {
-            self.allowed |= Counters::from(policy.allows_fixed(counter)) << KIND << counter;
+        for counter in 0..MAX_PER_KIND as u8 {
+            self.allowed |= Counters::from(policy.allows_fixed(counter)) << MAX_PER_KIND << counter;
             let key = EventKey::fixed(counter);
             for (thread, key) in [key, key.any_thread()].into_iter().enumerate() {
                 if let Some(event) = self.events.find(key) {
-                    let cell = ByteOfEach::from(Cell::new(event, false, false).0);
+                    let cell = ByteOfEach::from(FeedSlot::new(event, false, false).0);
                     self.fixed_cells[thread] |= cell << (8 * counter);
                     self.fixed_fed[thread] |= 0xFF << (8 * counter);
                 }
@@ -233,7 +235,7 @@ impl Model {
     /// The same for one general counter.
     #[inline]
     fn derive_general<P: EventPolicy>(&mut self, policy: &P, counter: usize) {
-        let counter = counter % KIND;
+        let counter = counter % MAX_PER_KIND;
         let select = self.selects[counter];
         // Both vendors: 16 USR, 17 OS, 20 INT, 22 EN.
         let (user, kernel) = (select >> 16 & 1 != 0, select >> 17 & 1 != 0);
@@ -252,8 +254,8 @@ impl Model {
                 self.allowed |= bit;
             }
             self.cells[0][counter] = match self.events.find(key) {
-                Some(event) => Cell::new(event, user, kernel),
-                None => Cell::EMPTY,
+                Some(event) => FeedSlot::new(event, user, kernel),
+                None => FeedSlot::EMPTY,
             };
         }
     }
@@ -267,8 +269,8 @@ impl Model {
         let nibbles = bytes_of(value);
         let enabled = Counters::from(bits_of(nibbles | nibbles >> 1));
         let interrupting = Counters::from(bits_of(nibbles >> 3));
-        self.enabled = self.enabled & 0xFF | enabled << KIND;
-        self.interrupting = self.interrupting & 0xFF | interrupting << KIND;
+        self.enabled = self.enabled & 0xFF | enabled << MAX_PER_KIND;
+        self.interrupting = self.interrupting & 0xFF | interrupting << MAX_PER_KIND;
 
         let (mut cells, mut fed) = (self.fixed_cells[0], self.fixed_fed[0]);
         if nibbles & (0x04 * EACH) != 0 {
@@ -278,7 +280,7 @@ impl Model {
         }
         // The cells' order is user, kernel; the register's is kernel, user.
         let privileges = nibbles >> 1 & EACH | (nibbles & EACH) << 1;
-        self.cells[1] = ((cells | privileges) & fed).to_le_bytes().map(Cell);
+        self.cells[1] = ((cells | privileges) & fed).to_le_bytes().map(FeedSlot);
     }
 
     /// The counters that count: allowed, enabled by their own control and, where there is one, by the
@@ -299,16 +301,17 @@ impl Model {
     #[inline]
     pub(crate) fn counter(&self, place: u32) -> Option<u64> {
         let place = place as usize;
-        (place < ALL && self.layout.has(place)).then(|| self.values[place / KIND % 2][place % KIND])
+        (place < MAX_COUNTERS && self.layout.has(place))
+            .then(|| self.values[place / MAX_PER_KIND % 2][place % MAX_PER_KIND])
     }
 
     /// Sets a counter that exists to a value that it can hold.
     #[inline]
     pub(crate) fn set_counter(&mut self, place: u32, value: u64) -> bool {
         let place = place as usize;
-        let exists = place < ALL && self.layout.has(place);
+        let exists = place < MAX_COUNTERS && self.layout.has(place);
         if exists {
-            self.values[place / KIND % 2][place % KIND] = value;
+            self.values[place / MAX_PER_KIND % 2][place % MAX_PER_KIND] = value;
         }
         exists
     }
@@ -317,7 +320,8 @@ impl Model {
     #[inline]
     pub(crate) fn select(&self, counter: u32) -> Option<u64> {
         let counter = counter as usize;
-        (counter < KIND && self.layout.has(counter)).then(|| self.selects[counter % KIND])
+        (counter < MAX_PER_KIND && self.layout.has(counter))
+            .then(|| self.selects[counter % MAX_PER_KIND])
     }
 
     /// Sets the event select of a counter that exists to a checked value.
@@ -329,26 +333,26 @@ impl Model {
         value: u64,
     ) -> bool {
         let counter = counter as usize;
-        let exists = counter < KIND && self.layout.has(counter);
+        let exists = counter < MAX_PER_KIND && self.layout.has(counter);
         if exists {
-            self.selects[counter % KIND] = value;
+            self.selects[counter % MAX_PER_KIND] = value;
             self.derive_general(policy, counter);
         }
         exists
     }
 
     fn event(&self, place: usize) -> RunningEvent {
-        let (key, user, kernel) = if place < KIND {
-            let select = self.selects[place % KIND];
+        let (key, user, kernel) = if place < MAX_PER_KIND {
+            let select = self.selects[place % MAX_PER_KIND];
             (EventKey::of_select(select), select >> 16 & 1 != 0, select >> 17 & 1 != 0)
         } else {
-            let counter = place % KIND;
+            let counter = place % MAX_PER_KIND;
             let nibble = self.fixed_control >> (4 * counter);
             let key = EventKey::fixed(counter as u8);
             let key = if nibble & 0b0100 != 0 { key.any_thread() } else { key };
             (key, nibble & 0b0010 != 0, nibble & 0b0001 != 0)
         };
-        let counter = to_global(1 << (place % ALL)).trailing_zeros() as u8;
+        let counter = to_global(1 << (place % MAX_COUNTERS)).trailing_zeros() as u8;
         RunningEvent { counter, key, user, kernel, fed: self.events.find(key).is_some() }
     }
 }

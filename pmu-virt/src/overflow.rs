@@ -1,19 +1,19 @@
 //! When the next interrupt is due.
 
-use crate::feed::{CELLS, Cell, EVENTS};
-use crate::model::{ALL, KIND};
+use crate::feed::{CELLS, EVENTS, FeedSlot};
+use crate::model::{MAX_COUNTERS, MAX_PER_KIND};
 use crate::{EventPolicy, FedEvent, Privilege, VirtualPmu};
 
 /// How much of each event may pass before an interrupt must be raised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
-pub struct Headroom {
+pub struct OverflowBudget {
     /// By what counters count of an event, as in a feed: how much may pass without an interrupt;
     /// `u64::MAX` for any amount.
     cells: [u64; EVENTS * CELLS],
 }
 
-impl Headroom {
+impl OverflowBudget {
     /// After this many of the event in this privilege, and none in the other, an interrupt is due;
     /// `None` if no running counter that interrupts counts it, or if it is due after 2⁶⁴, for which a
     /// counter of 64 bits must stand at 0.
@@ -23,12 +23,12 @@ impl Headroom {
     #[inline]
     pub fn of(&self, event: FedEvent, privilege: Privilege) -> Option<u64> {
         let user = privilege == Privilege::User;
-        let alone = self.at(Cell::new(event, user, !user));
-        alone.min(self.at(Cell::new(event, true, true))).checked_add(1)
+        let alone = self.at(FeedSlot::new(event, user, !user));
+        alone.min(self.at(FeedSlot::new(event, true, true))).checked_add(1)
     }
 
     #[inline]
-    const fn at(&self, cell: Cell) -> u64 {
+    const fn at(&self, cell: FeedSlot) -> u64 {
         self.cells[cell.0 as usize % (EVENTS * CELLS)]
     }
 }
@@ -36,19 +36,19 @@ impl Headroom {
 impl<P: EventPolicy> VirtualPmu<P> {
     /// How much of each event may pass before an interrupt must be raised: what to set a timer to.
     #[inline]
-    pub fn next_overflow(&self) -> Headroom {
+    pub fn next_overflow(&self) -> OverflowBudget {
         let model = &self.model;
-        let mut headroom = Headroom { cells: [u64::MAX; EVENTS * CELLS] };
+        let mut budget = OverflowBudget { cells: [u64::MAX; EVENTS * CELLS] };
         let mut left = model.running() & model.interrupting;
         while left != 0 {
-            let place = left.trailing_zeros() as usize % ALL;
+            let place = left.trailing_zeros() as usize % MAX_COUNTERS;
             left &= left - 1;
-            let (kind, place) = (place / KIND, place % KIND);
+            let (kind, place) = (place / MAX_PER_KIND, place % MAX_PER_KIND);
             let room = model.layout.masks[kind] - model.values[kind][place];
             let cell = usize::from(model.cells[kind][place].0);
-            let least = &mut headroom.cells[cell % (EVENTS * CELLS)];
+            let least = &mut budget.cells[cell % (EVENTS * CELLS)];
             *least = room.min(*least);
         }
-        headroom
+        budget
     }
 }

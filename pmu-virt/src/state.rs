@@ -3,7 +3,7 @@
 use core::fmt;
 
 use crate::layout::Layout;
-use crate::model::KIND;
+use crate::model::MAX_PER_KIND;
 use crate::{
     AllowAll, Configuration, ConfigurationError, EventPolicy, FedEvents, VirtualPmu, intel,
 };
@@ -18,11 +18,11 @@ pub struct PmuState {
     /// The PMU.
     pub configuration: Configuration,
     /// The event selects.
-    pub selects: [u64; KIND],
+    pub selects: [u64; MAX_PER_KIND],
     /// The general counters.
-    pub general: [u64; KIND],
+    pub general: [u64; MAX_PER_KIND],
     /// The fixed counters.
-    pub fixed: [u64; KIND],
+    pub fixed: [u64; MAX_PER_KIND],
     /// `IA32_FIXED_CTR_CTRL`.
     pub fixed_control: u64,
     /// `IA32_PERF_GLOBAL_CTRL`, `PerfCntrGlobalCtl`.
@@ -58,9 +58,9 @@ impl PmuState {
         }
         configuration.check().map_err(StateError::Configuration)?;
         let layout = Layout::of(&configuration);
-        for place in 0..KIND {
-            let (has_general, has_fixed) = (layout.has(place), layout.has(KIND + place));
-            let (wide, wide_fixed) = (layout.mask(place), layout.mask(KIND + place));
+        for place in 0..MAX_PER_KIND {
+            let (has_general, has_fixed) = (layout.has(place), layout.has(MAX_PER_KIND + place));
+            let (wide, wide_fixed) = (layout.mask(place), layout.mask(MAX_PER_KIND + place));
             for (register, value, legal) in [
                 ("event select", selects[place], if has_general { layout.select } else { 0 }),
                 ("general counter", general[place], if has_general { wide } else { 0 }),

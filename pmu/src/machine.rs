@@ -49,7 +49,7 @@ pub enum Machine {
 impl Machine {
     /// Decides by the boot processor, which `snapshot` describes. Task context, once.
     pub fn detect(snapshot: &Snapshot) -> Self {
-        match (Emon::claim(snapshot), Amd64::claim(snapshot)) {
+        match (Emon::detect(snapshot), Amd64::detect(snapshot)) {
             (Ok(emon), _) => Self::Intel(emon),
             (_, Ok(amd64)) => Self::Amd(amd64),
             (Err(intel), Err(amd)) => Self::TimeOnly(DefaultInterface::new(), intel.or(amd)),

@@ -71,7 +71,7 @@ fn intel(version: u32, freeze: bool) -> Machine<Emon> {
     let registers = RegisterFile::intel(8, version >= 2);
     registers.set(0x1D9, 0);
     Machine {
-        interface: Emon::claim(&processor).unwrap(),
+        interface: Emon::detect(&processor).unwrap(),
         processor,
         registers,
         freeze,
@@ -105,7 +105,7 @@ fn amd_of(processor: Snapshot, core: bool, v2: bool) -> Machine<Amd64> {
         }
     };
     Machine {
-        interface: Amd64::claim(&processor).unwrap(),
+        interface: Amd64::detect(&processor).unwrap(),
         processor,
         registers,
         freeze: false,
@@ -119,7 +119,7 @@ fn measure<I: ProfileInterface>(machine: Machine<I>, n: usize) -> (Cost, Cost, C
     let Machine { processor, interface, registers, freeze, counter_0, status } = machine;
     let (msr, platform) = (Recorder::new(registers), FakePlatform::default());
     let memory = CounterMemory::<[CounterSlot; 8]>::new();
-    let mut session = interface.initialise(&processor, &msr, &platform, &memory).unwrap();
+    let mut session = interface.initialize(&processor, &msr, &platform, &memory).unwrap();
     if freeze {
         session.freeze_on_interrupt().unwrap();
     }
@@ -211,7 +211,7 @@ mod switch {
         let memory = CounterMemory::<[CounterSlot; 8]>::new();
         let (interface, processor) = (machine.interface, machine.processor);
         let mut session: Control<'_, I> =
-            interface.initialise(&processor, &msr, &platform, &memory).unwrap();
+            interface.initialize(&processor, &msr, &platform, &memory).unwrap();
         let [a, b, c] = [0x02, 0x06, 0x0B].map(|value| KProfileSource::new(value).unwrap());
         let (mut first, mut second) =
             (SavedCounters::<[SavedCounter; 8]>::new(), SavedCounters::<[SavedCounter; 8]>::new());
@@ -258,7 +258,7 @@ mod switch {
         let memory = CounterMemory::<[CounterSlot; 8]>::new();
         let (interface, processor) = (machine.interface, machine.processor);
         let mut session: Control<'_, I> =
-            interface.initialise(&processor, &msr, &platform, &memory).unwrap();
+            interface.initialize(&processor, &msr, &platform, &memory).unwrap();
         let source = KProfileSource::TOTAL_ISSUES;
         session.start(source).unwrap();
         msr.inner().set(machine.counter_0, 9);
@@ -302,7 +302,7 @@ mod freezing {
             let (msr, platform) = (machine.registers, FakePlatform::default());
             let memory = CounterMemory::<[CounterSlot; 8]>::new();
             let mut session =
-                machine.interface.initialise(&machine.processor, &msr, &platform, &memory).unwrap();
+                machine.interface.initialize(&machine.processor, &msr, &platform, &memory).unwrap();
             session.freeze_on_interrupt().unwrap();
             assert_eq!(msr.get(0x1D9), 1 << 12 | 0b11);
             msr.set(0x1D9, msr.get(0x1D9) & !1);
@@ -317,7 +317,7 @@ mod freezing {
             let (msr, platform) = (machine.registers, FakePlatform::default());
             let memory = CounterMemory::<[CounterSlot; 8]>::new();
             let mut session =
-                machine.interface.initialise(&machine.processor, &msr, &platform, &memory).unwrap();
+                machine.interface.initialize(&machine.processor, &msr, &platform, &memory).unwrap();
             let error = session.freeze_on_interrupt();
             assert_eq!(error, Err(pmu_core::InterfaceError::FreezeUnsupported));
         }

@@ -94,7 +94,7 @@ fn word(reason: NoInterface) -> &'static str {
 fn the_interface_or_the_reason_for_its_absence_is_windows_choice() {
     let mut seen = std::collections::BTreeSet::new();
     each(|file, row, snapshot| {
-        let (interface, reason) = match (Emon::claim(snapshot), Amd64::claim(snapshot)) {
+        let (interface, reason) = match (Emon::detect(snapshot), Amd64::detect(snapshot)) {
             (Ok(_), Err(_)) => ("emon", ""),
             (Err(_), Ok(_)) => ("amd64", ""),
             (Err(intel), Err(amd)) => ("none", word(intel.or(amd))),
@@ -139,7 +139,7 @@ mod choice {
     #[test]
     fn intel_conditions() {
         let claim = |change: fn(&mut pmu_core::raw_cpuid::CpuIdResult)| {
-            Emon::claim(&changed("intel-skylake.txt", 0x0A, change)).map(|_| ())
+            Emon::detect(&changed("intel-skylake.txt", 0x0A, change)).map(|_| ())
         };
         assert_eq!(claim(|_| {}), Ok(()));
         assert_eq!(claim(|r| r.eax &= !0xFF), Err(NoInterface::NoPerformanceMonitoring));
@@ -151,19 +151,19 @@ mod choice {
             let snapshot = changed("intel-skylake.txt", 0x0A, move |r| r.eax = eax);
             let (count, width) = (count as u8, width as u8);
             assert_eq!(
-                Emon::claim(&snapshot).map(|_| ()),
+                Emon::detect(&snapshot).map(|_| ()),
                 Err(NoInterface::ImplausibleCounters { count, width })
             );
         }
         let short = changed("intel-skylake.txt", 0, |r| r.eax = 9);
-        assert_eq!(Emon::claim(&short).map(|_| ()), Err(NoInterface::NoPerformanceMonitoring));
+        assert_eq!(Emon::detect(&short).map(|_| ()), Err(NoInterface::NoPerformanceMonitoring));
     }
 
     #[test]
     fn amd_needs_long_mode() {
         let long_mode = 1 << 29;
         let without = changed("amd-zen3.txt", 0x8000_0001, move |r| r.edx &= !long_mode);
-        assert_eq!(Amd64::claim(&without).map(|_| ()), Err(NoInterface::NoLongMode));
+        assert_eq!(Amd64::detect(&without).map(|_| ()), Err(NoInterface::NoLongMode));
     }
 
     #[test]
@@ -181,7 +181,7 @@ mod choice {
                 }
                 result
             });
-            assert_eq!(Amd64::claim(&inside).is_err(), hidden);
+            assert_eq!(Amd64::detect(&inside).is_err(), hidden);
         }
     }
 
@@ -196,7 +196,7 @@ mod choice {
                     r.eax = r.eax & 0x00FF_FFFF | length << 24;
                     r.ebx = unavailable;
                 });
-                let emon = Emon::claim(&snapshot).unwrap();
+                let emon = Emon::detect(&snapshot).unwrap();
                 for row in &data!("emon_sources.csv") {
                     let expected = row
                         .optional("ebx_bit")

@@ -12,10 +12,10 @@ const CTR_FRZ: u64 = 1 << 59;
 fn an_interrupt_that_only_releases_frozen_counters_is_claimed() {
     for (version, frozen) in [(3, false), (4, true), (5, true)] {
         let processor = intel_processor(version, 4);
-        let interface = Emon::claim(&processor).unwrap();
+        let interface = Emon::detect(&processor).unwrap();
         let memory = CounterMemory::<[CounterSlot; 4]>::new();
         let (msr, platform) = (RegisterFile::intel(4, true), FakePlatform::default());
-        let mut session = interface.initialise(&processor, &msr, &platform, &memory).unwrap();
+        let mut session = interface.initialize(&processor, &msr, &platform, &memory).unwrap();
         session.start(KProfileSource::TOTAL_CYCLES).unwrap();
         msr.take_writes();
         // SDM vol. 3B, §20.2.4.1: from version 4 on the bit says that the counters are frozen; before, it is

@@ -28,7 +28,7 @@ const STATUS_SET: u32 = 0x391;
 /// Version `version` with four counters and three fixed ones, on a platform.
 fn machine(version: u8, deviations: Deviations) -> (Configuration, Emon) {
     let configuration = Configuration::Intel(IntelConfiguration::new(version, 4, 3));
-    let emon = Emon::claim(&snapshot(configuration, deviations)).unwrap();
+    let emon = Emon::detect(&snapshot(configuration, deviations)).unwrap();
     emon.set_interval(CYCLES, 0x1000).unwrap();
     emon.set_interval(BRANCHES, 0x1000).unwrap();
     (configuration, emon)
@@ -84,7 +84,7 @@ fn does_not_storm(
     mock.with_pmu(prepare);
     mock.on_interrupt(&handler);
     let processor = snapshot(configuration, deviations);
-    let mut session = emon.initialise(&processor, &mock, &mock, memory).unwrap();
+    let mut session = emon.initialize(&processor, &mock, &mock, memory).unwrap();
     session.start(CYCLES).unwrap();
     happen(&mock, KEYS[0], 0x1000);
     session.shut_down().unwrap();
@@ -116,7 +116,7 @@ fn the_overflow_of_a_fixed_counter_that_is_enabled_is_its_owners() {
         let _ = pmu.write(GLOBAL_CTRL, 1 << 33);
         let _ = pmu.write(STATUS_SET, 1 << 33);
     });
-    emon.initialise(&processor, &mock, &mock, &memory).unwrap();
+    emon.initialize(&processor, &mock, &mock, &memory).unwrap();
     assert_eq!(mock.with_pmu(|pmu| pmu.state()).global_status, 1 << 33);
 }
 
@@ -154,7 +154,7 @@ fn an_overflow_while_lost_registers_are_programmed_leaves_its_source_counting() 
             mock.on_access(&before_access);
             access.set(100);
             let processor = snapshot(configuration, deviations);
-            let mut session = emon.initialise(&processor, &mock, &mock, &memory).unwrap();
+            let mut session = emon.initialize(&processor, &mock, &mock, &memory).unwrap();
             session.start(CYCLES).unwrap();
             session.start(BRANCHES).unwrap();
             mock.lose_registers();
@@ -181,7 +181,7 @@ fn a_start_after_the_control_register_failed_writes_it() {
         let mock = mock(configuration, Deviations::NONE);
         mock.on_interrupt(&handler);
         let processor = snapshot(configuration, Deviations::NONE);
-        let mut session = emon.initialise(&processor, &mock, &mock, &memory).unwrap();
+        let mut session = emon.initialize(&processor, &mock, &mock, &memory).unwrap();
         session.start(CYCLES).unwrap();
         mock.interrupt_at(1);
         mock.inject(Fault::From(fault_at));
@@ -199,7 +199,7 @@ fn a_start_after_the_control_register_failed_writes_it() {
 #[test]
 fn reprogram_reports_no_overflow_that_firmware_left() {
     let Plain { emon, processor, mock, memory } = Plain::new(4);
-    let mut session = emon.initialise(&processor, &mock, &mock, &memory).unwrap();
+    let mut session = emon.initialize(&processor, &mock, &mock, &memory).unwrap();
     session.start(CYCLES).unwrap();
     mock.lose_registers();
     let _ = mock.with_pmu(|pmu| pmu.write(STATUS_SET, 0b11));
@@ -218,7 +218,7 @@ fn reprogram_takes_precise_sampling_away_that_firmware_left() {
     let mock = mock(configuration, deviations);
     mock.on_interrupt(&handler);
     let processor = snapshot(configuration, deviations);
-    let mut session = emon.initialise(&processor, &mock, &mock, &memory).unwrap();
+    let mut session = emon.initialize(&processor, &mock, &mock, &memory).unwrap();
     session.start(CYCLES).unwrap();
     mock.lose_registers();
     // SAFETY: no processor is behind the mock.
@@ -231,7 +231,7 @@ fn reprogram_takes_precise_sampling_away_that_firmware_left() {
 #[test]
 fn reprogram_marks_every_source_where_the_control_register_does_not_answer() {
     let Plain { emon, processor, mock, memory } = Plain::new(2);
-    let mut session = emon.initialise(&processor, &mock, &mock, &memory).unwrap();
+    let mut session = emon.initialize(&processor, &mock, &mock, &memory).unwrap();
     session.start(CYCLES).unwrap();
     mock.inject(Fault::Register(GLOBAL_CTRL));
     let outcome = session.reprogram(|overflow| panic!("{overflow:?}"));
@@ -251,7 +251,7 @@ fn a_source_that_is_started_after_a_failed_shut_down_counts() {
     // The predecessor left one counter's bit.
     let _ = mock.with_pmu(|pmu| pmu.write(GLOBAL_CTRL, 1));
     let processor = snapshot(configuration, Deviations::NONE);
-    let mut session = emon.initialise(&processor, &mock, &mock, &memory).unwrap();
+    let mut session = emon.initialize(&processor, &mock, &mock, &memory).unwrap();
     session.start(CYCLES).unwrap();
     mock.inject(Fault::Register(0x186));
     assert!(session.shut_down().is_err());
@@ -279,7 +279,7 @@ fn a_control_register_that_faults_under_an_interrupt_leaves_nothing_half() {
                 mock.on_interrupt(&handler);
                 let _ = mock.with_pmu(|pmu| pmu.write(GLOBAL_CTRL, 0));
                 let processor = snapshot(configuration, Deviations::NONE);
-                let mut session = emon.initialise(&processor, &mock, &mock, &memory).unwrap();
+                let mut session = emon.initialize(&processor, &mock, &mock, &memory).unwrap();
                 session.start(CYCLES).unwrap();
                 mock.interrupt_at(1);
                 mock.inject(fault);
@@ -308,10 +308,10 @@ fn a_control_register_that_faults_under_an_interrupt_leaves_nothing_half() {
 #[test]
 fn an_interface_without_counters_leaves_anothers_session_alone() {
     let Plain { emon, processor, mock, memory } = Plain::new(2);
-    let mut session = emon.initialise(&processor, &mock, &mock, &memory).unwrap();
+    let mut session = emon.initialize(&processor, &mock, &mock, &memory).unwrap();
     session.start(CYCLES).unwrap();
     let time_only = DefaultInterface::new();
-    let mut other = time_only.initialise(&processor, &mock, &mock, &memory).unwrap();
+    let mut other = time_only.initialize(&processor, &mock, &mock, &memory).unwrap();
     assert_eq!(other.counters().usable, 0);
     assert_eq!(other.reprogram(|overflow| panic!("{overflow:?}")), Ok(0));
     other.shut_down().unwrap();
@@ -334,8 +334,8 @@ mod claims {
         let (msr, platform, memory) =
             (RegisterFile::intel(4, false), FakePlatform::default(), Memory::new());
         let processor = intel_processor(1, 4);
-        let emon = Emon::claim(&processor).unwrap();
-        let mut session = emon.initialise(&processor, &msr, &platform, &memory).unwrap();
+        let emon = Emon::detect(&processor).unwrap();
+        let mut session = emon.initialize(&processor, &msr, &platform, &memory).unwrap();
         // The first, of counters that firmware left: without a status nothing tells of it.
         assert_eq!(claims(&emon, &msr, &memory), [Claim::Ours, Claim::NotOurs]);
         session.start(CYCLES).unwrap();
@@ -349,8 +349,8 @@ mod claims {
         let (msr, platform, memory) =
             (RegisterFile::intel(4, true), FakePlatform::default(), Memory::new());
         let processor = intel_processor(4, 4);
-        let emon = Emon::claim(&processor).unwrap();
-        emon.initialise(&processor, &msr, &platform, &memory).unwrap();
+        let emon = Emon::detect(&processor).unwrap();
+        emon.initialize(&processor, &msr, &platform, &memory).unwrap();
         msr.set(0x38E, 1 << 59);
         assert_eq!(claims(&emon, &msr, &memory)[0], Claim::Ours);
         assert_eq!(msr.get(0x390), 1 << 59);
@@ -365,8 +365,8 @@ mod faults {
         let (msr, platform, memory) =
             (RegisterFile::intel(4, true), FakePlatform::default(), Memory::new());
         let processor = intel_processor(2, 4);
-        let emon = Emon::claim(&processor).unwrap();
-        let mut session = emon.initialise(&processor, &msr, &platform, &memory).unwrap();
+        let emon = Emon::detect(&processor).unwrap();
+        let mut session = emon.initialize(&processor, &msr, &platform, &memory).unwrap();
         session.start(CYCLES).unwrap();
         msr.set(0x38E, 1);
         platform.unmasked.set(0);
@@ -408,7 +408,7 @@ mod faults {
         let mock = mock(configuration, Deviations::NONE);
         mock.on_interrupt(&handler);
         let processor = snapshot(configuration, Deviations::NONE);
-        let mut session = emon.initialise(&processor, &mock, &mock, &memory).unwrap();
+        let mut session = emon.initialize(&processor, &mock, &mock, &memory).unwrap();
         session.start(CYCLES).unwrap();
         happen(&mock, KEYS[0], 0x1000);
         assert_eq!(*told.borrow(), [CYCLES]);
@@ -422,7 +422,7 @@ mod faults {
     #[test]
     fn a_freeze_bit_that_cannot_be_read_back_is_taken_away_again() {
         let Plain { emon, processor, mock, memory } = Plain::new(4);
-        let mut session = emon.initialise(&processor, &mock, &mock, &memory).unwrap();
+        let mut session = emon.initialize(&processor, &mock, &mock, &memory).unwrap();
         // Read and write; the read-back faults.
         mock.inject(Fault::At(3));
         assert!(matches!(session.freeze_on_interrupt(), Err(InterfaceError::Access(_))));

@@ -726,7 +726,7 @@ fn four_counters_and_the_timer_are_traced_from_the_registers_up() {
     let platform = FakePlatform::default();
     let memory: CounterMemory<[CounterSlot; 4]> = CounterMemory::new();
     let mut session =
-        emon.initialise(&intel_processor(1, 4), &registers, &platform, &memory).unwrap();
+        emon.initialize(&intel_processor(1, 4), &registers, &platform, &memory).unwrap();
     let mut hardware = ThisProcessor::new(&mut session, processor(0, 1));
     let Tracing { lists, rings, mut control, .. } = Tracing::latest();
     let sources = [0x19, 0x1A, 0x1F, 0x1D].map(source);

@@ -14,9 +14,9 @@ fn the_mocks_timer_has_the_interval_of_the_session_while_time_is_profiled() {
     let configuration = Configuration::Intel(IntelConfiguration::new(2, 4, 0));
     let mock = MockMsr::<8>::strict(VirtualPmu::new(configuration, FedEvents::NONE).unwrap());
     let processor = intel_processor(2, 4);
-    let interface = Emon::claim(&processor).unwrap();
+    let interface = Emon::detect(&processor).unwrap();
     let memory = CounterMemory::<[CounterSlot; 4]>::new();
-    let mut session = interface.initialise(&processor, &mock, &mock, &memory).unwrap();
+    let mut session = interface.initialize(&processor, &mock, &mock, &memory).unwrap();
     assert_eq!(mock.timer(), None);
     let interval = interface.set_interval(KProfileSource::TIME, 12_345).unwrap();
     session.start(KProfileSource::TIME).unwrap();

@@ -381,7 +381,7 @@ fn everywhere(deviations: Deviations, test: &impl Test) {
         [(1, false), (2, false), (3, true), (4, false), (4, true), (5, false), (5, true)]
     {
         let configuration = Configuration::Intel(IntelConfiguration::new(version, 6, 0));
-        let emon = Emon::claim(&snapshot(configuration, deviations)).unwrap();
+        let emon = Emon::detect(&snapshot(configuration, deviations)).unwrap();
         test.run(&Bench::new(&emon, configuration, deviations, freezing));
     }
     for amd in [
@@ -390,7 +390,7 @@ fn everywhere(deviations: Deviations, test: &impl Test) {
         AmdConfiguration::PerfMonV2 { counters: 8 },
     ] {
         let configuration = Configuration::Amd(amd);
-        let amd64 = Amd64::claim(&snapshot(configuration, deviations)).unwrap();
+        let amd64 = Amd64::detect(&snapshot(configuration, deviations)).unwrap();
         test.run(&Bench::new(&amd64, configuration, deviations, false));
     }
 }
@@ -399,7 +399,7 @@ fn everywhere(deviations: Deviations, test: &impl Test) {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Operation {
     /// The counters are taken over, as the predecessor left them.
-    Initialise,
+    Initialize,
     Start,
     Stop,
     Read,
@@ -419,7 +419,7 @@ enum Operation {
 }
 
 const OPERATIONS: [Operation; 13] = [
-    Operation::Initialise,
+    Operation::Initialize,
     Operation::Start,
     Operation::Stop,
     Operation::Read,
@@ -472,14 +472,14 @@ fn interrupt<I: ProfileInterface>(bench: &Bench<'_, I>, operation: Operation, pl
         }
     }
     let found = mock.with_pmu(|pmu| pmu.state());
-    let taking = operation == Operation::Initialise;
+    let taking = operation == Operation::Initialize;
     if taking {
         // As the predecessor left it.
         mock.set_performance_entry(0x400);
         world.booking.set(false);
         world.plan.set(Some(plan));
     }
-    let session = bench.interface.initialise(&processor, &mock, &mock, &memory);
+    let session = bench.interface.initialize(&processor, &mock, &mock, &memory);
     let stays_frozen = found.global_status >> 59 & 1 != 0 && deviates(Deviation::NarrowAcknowledge);
     if stays_frozen {
         assert!(matches!(session, Err(InterfaceError::Access(_))), "{context}");
@@ -539,7 +539,7 @@ fn interrupt<I: ProfileInterface>(bench: &Bench<'_, I>, operation: Operation, pl
         world.plan.set(Some(plan));
     }
     match operation {
-        Operation::Initialise => {}
+        Operation::Initialize => {}
         Operation::Start => session.start(bench.sources[STARTED]).unwrap(),
         Operation::Stop => session.stop(bench.sources[0]).unwrap(),
         Operation::Read => {
@@ -652,7 +652,7 @@ fn a_strangers_interrupt_leaves_no_counter_frozen() {
     for version in [3, 4, 5] {
         let configuration = Configuration::Intel(IntelConfiguration::new(version, 4, 1));
         let processor = snapshot(configuration, Deviations::NONE);
-        let emon = Emon::claim(&processor).unwrap();
+        let emon = Emon::detect(&processor).unwrap();
         let mut bench = Bench::new(&emon, configuration, Deviations::NONE, true);
         bench.keys[STARTED] = EventKey::fixed(0);
         for (at, late, shuts_down) in
@@ -685,7 +685,7 @@ fn a_strangers_interrupt_leaves_no_counter_frozen() {
                 let _ = pmu.write(GLOBAL_CONTROL, 1 << 32);
                 let _ = pmu.write(0x309, u64::MAX >> 16);
             });
-            let mut session = emon.initialise(&processor, &mock, &mock, &memory).unwrap();
+            let mut session = emon.initialize(&processor, &mock, &mock, &memory).unwrap();
             if shuts_down {
                 session.freeze_on_interrupt().unwrap();
             }

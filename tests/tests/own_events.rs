@@ -60,7 +60,7 @@ fn any_event_is_counted_where_and_when_its_select_says() {
         let fed = FedEvents::new(&keys).unwrap();
         let mock = MockMsr::<64>::strict(VirtualPmu::new(configuration, fed).unwrap());
         mock.on_interrupt(&handler);
-        let mut session = events.initialise(&processor, &mock, &mock, &memory).unwrap();
+        let mut session = events.initialize(&processor, &mock, &mock, &memory).unwrap();
         for row in [0, 1] {
             events.set_interval(source(row), 0x1000).unwrap();
             session.start(source(row)).unwrap();
@@ -88,7 +88,7 @@ fn an_event_with_bits_that_a_select_cannot_have_is_refused_before_anything_is_wr
         let memory = CounterMemory::<[CounterSlot; MAX_COUNTERS]>::new();
         let pmu = VirtualPmu::new(configuration, FedEvents::NONE).unwrap();
         let mock = MockMsr::<64>::strict(pmu);
-        let mut session = events.initialise(&processor, &mock, &mock, &memory).unwrap();
+        let mut session = events.initialize(&processor, &mock, &mock, &memory).unwrap();
         for ((row, illegal), legal) in [(2, 1 << 32), (3, 1 << 21)].into_iter().zip(legal) {
             mock.clear();
             let started = session.start(source(row));
@@ -115,14 +115,14 @@ fn counters_that_were_saved_with_one_table_are_not_restored_with_another() {
     let mock = MockMsr::<64>::strict(VirtualPmu::new(configuration, FedEvents::NONE).unwrap());
     let memory = CounterMemory::<[CounterSlot; MAX_COUNTERS]>::new();
     let mut area = SavedCounters::<[SavedCounter; MAX_COUNTERS]>::new();
-    let mut session = events.initialise(&processor, &mock, &mock, &memory).unwrap();
+    let mut session = events.initialize(&processor, &mock, &mock, &memory).unwrap();
     session.start(source(1)).unwrap();
     session.save(&mut area, |overflow| panic!("{overflow:?}")).unwrap();
     session.shut_down().unwrap();
-    let mut session = others.initialise(&processor, &mock, &mock, &memory).unwrap();
+    let mut session = others.initialize(&processor, &mock, &mock, &memory).unwrap();
     assert_eq!(session.restore(&area), Err(InterfaceError::NotRestorable));
     session.shut_down().unwrap();
-    let mut session = events.initialise(&processor, &mock, &mock, &memory).unwrap();
+    let mut session = events.initialize(&processor, &mock, &mock, &memory).unwrap();
     session.restore(&area).unwrap();
     assert!(session.is_running(source(1)));
     session.shut_down().unwrap();

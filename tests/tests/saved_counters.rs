@@ -10,10 +10,10 @@ use pmu_tests::{FakePlatform, RegisterFile, intel_processor};
 #[test]
 fn a_save_area_tells_how_many_counters_it_holds() {
     let processor = intel_processor(1, 4);
-    let interface = Emon::claim(&processor).unwrap();
+    let interface = Emon::detect(&processor).unwrap();
     let (msr, platform) = (RegisterFile::intel(4, false), FakePlatform::default());
     let memory = CounterMemory::<[CounterSlot; 4]>::new();
-    let mut session = interface.initialise(&processor, &msr, &platform, &memory).unwrap();
+    let mut session = interface.initialize(&processor, &msr, &platform, &memory).unwrap();
     let mut area = SavedCounters::<[SavedCounter; 4]>::new();
     assert_eq!((area.len(), area.is_empty()), (0, true), "a new one holds nothing");
 
@@ -34,10 +34,10 @@ fn a_save_area_tells_how_many_counters_it_holds() {
 #[test]
 fn an_area_with_fewer_places_than_the_session_has_counters_is_refused() {
     let processor = intel_processor(1, 4);
-    let interface = Emon::claim(&processor).unwrap();
+    let interface = Emon::detect(&processor).unwrap();
     let (msr, platform) = (RegisterFile::intel(4, false), FakePlatform::default());
     let memory = CounterMemory::<[CounterSlot; 4]>::new();
-    let mut session = interface.initialise(&processor, &msr, &platform, &memory).unwrap();
+    let mut session = interface.initialize(&processor, &msr, &platform, &memory).unwrap();
     session.start(KProfileSource::TOTAL_CYCLES).unwrap();
     let mut small = SavedCounters::<[SavedCounter; 3]>::new();
     let mut large = SavedCounters::<[SavedCounter; 5]>::new();

@@ -26,7 +26,7 @@ fn source(value: u32) -> KProfileSource {
 
 /// The interface of an Intel processor with `counters` of 48 bits.
 fn emon(version: u32, counters: u32) -> Emon {
-    Emon::claim(&intel_processor(version, counters)).unwrap()
+    Emon::detect(&intel_processor(version, counters)).unwrap()
 }
 
 /// A session of an interface on the processor that it was claimed for.
@@ -36,7 +36,7 @@ fn open<'a, I: Claimed>(
     platform: &'a FakePlatform,
     memory: &'a CounterMemory,
 ) -> Session<'a, I, &'a RegisterFile, &'a FakePlatform> {
-    interface.initialise(&interface.processor(), msr, platform, memory).unwrap()
+    interface.initialize(&interface.processor(), msr, platform, memory).unwrap()
 }
 
 /// An interface, and a processor for it.
@@ -62,7 +62,7 @@ fn write_fault(register: u32) -> MsrFault {
 
 /// Every declared select is loaded with zero first; then each counter is proven.
 #[test]
-fn initialise_zeroes_the_selects_and_proves_the_counters() {
+fn initialize_zeroes_the_selects_and_proves_the_counters() {
     let interface = emon(1, 2);
     let script = [
         Access::write(0x186, 0),
@@ -78,7 +78,7 @@ fn initialise_zeroes_the_selects_and_proves_the_counters() {
     ];
     let (msr, platform, memory) =
         (ScriptedMsr::new(&script), FakePlatform::default(), Memory::new());
-    let session = interface.initialise(&intel_processor(1, 2), &msr, &platform, &memory).unwrap();
+    let session = interface.initialize(&intel_processor(1, 2), &msr, &platform, &memory).unwrap();
     msr.finish();
     assert_eq!(platform.unmasked.get(), 1);
     assert_eq!(session.query(CYCLES).availability, Availability::Proven);
@@ -225,7 +225,7 @@ fn a_running_timer_takes_up_a_new_interval_when_told() {
     let (msr, platform) = (RegisterFile::new([], 0), FakePlatform::default());
     let memory = CounterMemory::<[CounterSlot; 0]>::new();
     let any = intel_processor(0, 0);
-    let mut session = interface.initialise(&any, &msr, &platform, &memory).unwrap();
+    let mut session = interface.initialize(&any, &msr, &platform, &memory).unwrap();
     assert_eq!(session.apply_interval(TIME), Err(InterfaceError::NotStarted(TIME)));
     session.start(TIME).unwrap();
     interface.set_interval(TIME, 20_000).unwrap();
@@ -252,7 +252,7 @@ fn no_memory() {
 
     let (msr, interface) = (RegisterFile::amd(), Amd64::declared());
     let processor = amd_processor(false, 0);
-    let error = interface.initialise(&processor, &msr, &platform, &none).unwrap_err();
+    let error = interface.initialize(&processor, &msr, &platform, &none).unwrap_err();
     assert_eq!(error, InterfaceError::InsufficientMemory { needed: 4, lent: 0 });
     assert_eq!(msr.accesses(), 0);
 }
@@ -288,7 +288,7 @@ fn counters_that_do_not_echo_are_left_out() {
     let platform = FakePlatform::default();
     let usable = |interface: &Emon, msr: &RegisterFile| {
         let memory = Memory::new();
-        let found = interface.initialise(&interface.processor(), msr, &platform, &memory);
+        let found = interface.initialize(&interface.processor(), msr, &platform, &memory);
         found.map(|mut session| {
             let counters = session.counters();
             session.start(CYCLES).unwrap();
@@ -316,12 +316,12 @@ fn counters_of_which_none_answers_are_found_out() {
     // As an emulator without a PMU: writes are ignored, reads are zero.
     let dead = (0xC1..0xC5).fold(RegisterFile::intel(4, false), |msr, r| msr.keeping(r, 0));
     let (interface, memory) = (emon(1, 4), Memory::new());
-    let outcome = interface.initialise(&interface.processor(), &dead, &platform, &memory);
+    let outcome = interface.initialize(&interface.processor(), &dead, &platform, &memory);
     assert_eq!(outcome.unwrap_err(), InterfaceError::CountersUnresponsive);
     assert_eq!(platform.unmasked.get(), 0);
     let dead = (0xC001_0004..0xC001_0008).fold(RegisterFile::amd(), |msr, r| msr.keeping(r, 0));
     let (interface, processor) = (Amd64::declared(), amd_processor(false, 0));
-    let error = interface.initialise(&processor, &dead, &platform, &memory).unwrap_err();
+    let error = interface.initialize(&processor, &dead, &platform, &memory).unwrap_err();
     assert_eq!(error, InterfaceError::CountersUnresponsive);
     assert_eq!(error.status(), None);
 }
@@ -473,7 +473,7 @@ mod interrupts {
         let msr = RecordingMsr::<_, 32>::new(RegisterFile::intel(4, true));
         msr.inner().set(0x38F, FIXED);
         let processor = intel_processor(2, 4);
-        let mut session = interface.initialise(&processor, &msr, &platform, &memory).unwrap();
+        let mut session = interface.initialize(&processor, &msr, &platform, &memory).unwrap();
         assert_eq!(msr.inner().get(0x38F), FIXED | 0xF);
         session.start(CYCLES).unwrap();
         session.start(BRANCHES).unwrap();

@@ -28,7 +28,7 @@ const DEBUGCTL: u32 = 0x1D9;
 
 fn emon(version: u32, counters: u32) -> (Emon, Snapshot) {
     let processor = intel_processor(version, counters);
-    (Emon::claim(&processor).unwrap(), processor)
+    (Emon::detect(&processor).unwrap(), processor)
 }
 
 mod memory {
@@ -38,7 +38,7 @@ mod memory {
     fn memory_that_a_session_has_is_in_use_until_it_is_shut_down() {
         let ((emon, processor), memory) = (emon(2, 4), Memory::new());
         let (msr, platform) = (RegisterFile::intel(4, true), FakePlatform::default());
-        let take = || emon.initialise(&processor, &msr, &platform, &memory);
+        let take = || emon.initialize(&processor, &msr, &platform, &memory);
         let mut session = take().unwrap();
         session.start(CYCLES).unwrap();
         let select = msr.get(0x186);
@@ -57,7 +57,7 @@ mod memory {
     fn a_session_that_was_shut_down_does_not_reach_into_its_successor() {
         let ((emon, processor), memory) = (emon(2, 4), Memory::new());
         let (msr, platform) = (RegisterFile::intel(4, true), FakePlatform::default());
-        let take = || emon.initialise(&processor, &msr, &platform, &memory).unwrap();
+        let take = || emon.initialize(&processor, &msr, &platform, &memory).unwrap();
         let mut former = take();
         former.start(CYCLES).unwrap();
         former.shut_down().unwrap();
@@ -80,10 +80,10 @@ mod memory {
         let ((emon, processor), memory) = (emon(2, 4), Memory::new());
         let (msr, platform) = (RegisterFile::intel(4, true), FakePlatform::default());
         msr.fail(Fault::Register(GLOBAL_STATUS));
-        let error = emon.initialise(&processor, &msr, &platform, &memory).unwrap_err();
+        let error = emon.initialize(&processor, &msr, &platform, &memory).unwrap_err();
         assert!(matches!(error, InterfaceError::Access(_)));
         msr.fail(Fault::Never);
-        emon.initialise(&processor, &msr, &platform, &memory).unwrap();
+        emon.initialize(&processor, &msr, &platform, &memory).unwrap();
     }
 
     /// The counters' numbers are bytes.
@@ -91,7 +91,7 @@ mod memory {
     fn more_than_255_slots_can_be_lent() {
         let ((emon, processor), memory) = (emon(2, 4), CounterMemory::<[CounterSlot; 300]>::new());
         let (msr, platform) = (RegisterFile::intel(4, true), FakePlatform::default());
-        let mut session = emon.initialise(&processor, &msr, &platform, &memory).unwrap();
+        let mut session = emon.initialize(&processor, &msr, &platform, &memory).unwrap();
         assert_eq!(session.counters().usable, 0xF);
         session.start(CYCLES).unwrap();
         let mut area = SavedCounters::<[SavedCounter; 300]>::new();
@@ -111,7 +111,7 @@ mod memory {
                 let ((emon, processor), memory) = (emon(version, 4), Memory::new());
                 let msr = RegisterFile::intel(4, version > 1);
                 let platform = FakePlatform::default();
-                let mut session = emon.initialise(&processor, &msr, &platform, &memory).unwrap();
+                let mut session = emon.initialize(&processor, &msr, &platform, &memory).unwrap();
                 session.start(CYCLES).unwrap();
                 // It overflowed, and counted on.
                 msr.set(0xC1, intervals * 0x1_0000 + 5);
@@ -150,7 +150,7 @@ mod interrupts {
         for version in [1, 2] {
             let ((emon, processor), memory) = (emon(version, 4), Memory::new());
             let (msr, platform) = (RegisterFile::intel(4, version > 1), FakePlatform::default());
-            let mut session = emon.initialise(&processor, &msr, &platform, &memory).unwrap();
+            let mut session = emon.initialize(&processor, &msr, &platform, &memory).unwrap();
             session.start(CYCLES).unwrap();
             session.shut_down().unwrap();
             let (accesses, unmasked) = (msr.accesses(), platform.unmasked.get());
@@ -168,7 +168,7 @@ mod interrupts {
     fn an_interrupt_of_another_source_is_not_claimed() {
         let ((emon, processor), memory) = (emon(2, 4), Memory::new());
         let (msr, platform) = (RegisterFile::intel(4, true), FakePlatform::default());
-        let mut session = emon.initialise(&processor, &msr, &platform, &memory).unwrap();
+        let mut session = emon.initialize(&processor, &msr, &platform, &memory).unwrap();
         session.start(CYCLES).unwrap();
         session.start(BRANCHES).unwrap();
         let serve = |status| {
@@ -194,7 +194,7 @@ mod interrupts {
         for version in [1, 2] {
             let ((emon, processor), memory) = (emon(version, 4), Memory::new());
             let (msr, platform) = (RegisterFile::intel(4, version > 1), FakePlatform::default());
-            let mut session = emon.initialise(&processor, &msr, &platform, &memory).unwrap();
+            let mut session = emon.initialize(&processor, &msr, &platform, &memory).unwrap();
             let claim =
                 || emon.service(&&msr, &&platform, &memory, |o| panic!("{o:?}")).unwrap().claim;
             // Without a status, the first may be of a counter that firmware left.
@@ -222,7 +222,7 @@ mod interrupts {
         for version in [1, 2] {
             let ((emon, processor), memory) = (emon(version, 4), Memory::new());
             let (msr, platform) = (RegisterFile::intel(4, version > 1), FakePlatform::default());
-            let mut session = emon.initialise(&processor, &msr, &platform, &memory).unwrap();
+            let mut session = emon.initialize(&processor, &msr, &platform, &memory).unwrap();
             session.start(CYCLES).unwrap();
             msr.set(0xC1, 3);
             if version > 1 {
@@ -258,7 +258,7 @@ mod others {
     fn a_watchdog_survives_service_and_shut_down() {
         let ((emon, processor), memory) = (emon(2, 4), Memory::new());
         let (msr, platform) = (RegisterFile::intel(4, true), FakePlatform::default());
-        let mut session = emon.initialise(&processor, &msr, &platform, &memory).unwrap();
+        let mut session = emon.initialize(&processor, &msr, &platform, &memory).unwrap();
         session.start(CYCLES).unwrap();
         // It comes after the session, and tells it.
         session.set_others_control(WATCHDOG, true).unwrap();
@@ -283,7 +283,7 @@ mod others {
         let ((emon, processor), memory) = (emon(2, 4), Memory::new());
         let (msr, platform) = (RegisterFile::intel(4, true), FakePlatform::default());
         msr.set(GLOBAL_CTRL, WATCHDOG | 0b10);
-        let mut session = emon.initialise(&processor, &msr, &platform, &memory).unwrap();
+        let mut session = emon.initialize(&processor, &msr, &platform, &memory).unwrap();
         session.set_others_control(WATCHDOG, false).unwrap();
         assert_eq!(msr.get(GLOBAL_CTRL), 0xF);
         session.shut_down().unwrap();
@@ -294,7 +294,7 @@ mod others {
     fn own_bits_are_not_anothers_to_set() {
         let ((emon, processor), memory) = (emon(2, 4), Memory::new());
         let (msr, platform) = (RegisterFile::intel(4, true), FakePlatform::default());
-        let mut session = emon.initialise(&processor, &msr, &platform, &memory).unwrap();
+        let mut session = emon.initialize(&processor, &msr, &platform, &memory).unwrap();
         let refused = session.set_others_control(WATCHDOG | 0b101, false);
         assert_eq!(refused, Err(InterfaceError::OwnControlBits(0b101)));
         assert_eq!(msr.get(GLOBAL_CTRL), 0xF);
@@ -309,7 +309,7 @@ mod others {
 
         let ((emon, processor), memory) = (super::emon(1, 4), Memory::new());
         let msr = RegisterFile::intel(4, false);
-        let mut session = emon.initialise(&processor, &msr, &platform, &memory).unwrap();
+        let mut session = emon.initialize(&processor, &msr, &platform, &memory).unwrap();
         let none = session.set_others_control(WATCHDOG, true);
         assert_eq!(none, Err(InterfaceError::OwnControlBits(0)));
     }
@@ -319,7 +319,7 @@ mod others {
     fn a_watchdogs_counter_goes_on_counting_through_interrupts_of_the_session() {
         let configuration = Configuration::Intel(IntelConfiguration::new(4, 4, 3));
         let processor = snapshot(configuration, Deviations::NONE);
-        let emon = Emon::claim(&processor).unwrap();
+        let emon = Emon::detect(&processor).unwrap();
         let keys = [EventKey::general(0x3C, 0), EventKey::fixed(1)];
         let events = FedEvents::new(&keys).unwrap();
         let mock = MockMsr::<8>::strict(VirtualPmu::new(configuration, events).unwrap());
@@ -336,7 +336,7 @@ mod others {
             });
         };
         mock.on_interrupt(&handler);
-        let mut session = emon.initialise(&processor, &mock, &mock, &memory).unwrap();
+        let mut session = emon.initialize(&processor, &mock, &mock, &memory).unwrap();
         emon.set_interval(CYCLES, 0x1000).unwrap();
         session.start(CYCLES).unwrap();
         mock.with_pmu(|pmu| {
@@ -371,7 +371,7 @@ mod platforms {
         let msr = RegisterFile::intel(4, true).keeping(DEBUGCTL, !(1 << 12));
         msr.set(DEBUGCTL, 0b11);
         let platform = FakePlatform::default();
-        let mut session = emon.initialise(&processor, &msr, &platform, &memory).unwrap();
+        let mut session = emon.initialize(&processor, &msr, &platform, &memory).unwrap();
         assert_eq!(session.freeze_on_interrupt(), Err(InterfaceError::FreezeUnsupported));
         assert_eq!(msr.get(DEBUGCTL), 0b11);
         // The interrupt path still stops the counters itself.
@@ -390,7 +390,7 @@ mod platforms {
             let ((emon, processor), memory) = (emon(4, 4), Memory::new());
             let (msr, platform) = (RegisterFile::intel(4, true), FakePlatform::default());
             msr.set(GLOBAL_STATUS, left);
-            emon.initialise(&processor, &msr, &platform, &memory).unwrap();
+            emon.initialize(&processor, &msr, &platform, &memory).unwrap();
             let written: Vec<_> =
                 msr.take_writes().into_iter().filter(|(r, _)| *r == STATUS_RESET).collect();
             let expected = if left == 0 { vec![] } else { vec![(STATUS_RESET, left)] };
@@ -402,12 +402,12 @@ mod platforms {
     #[test]
     fn counters_of_amd_that_firmware_left_frozen_are_released() {
         let (processor, memory) = (amd_processor(true, 6), Memory::new());
-        let amd64 = Amd64::claim(&processor).unwrap();
+        let amd64 = Amd64::detect(&processor).unwrap();
         let registers = (0xC001_0200..0xC001_020C).chain(0xC000_0300..0xC000_0304);
         let msr = RegisterFile::new(registers, 0xC001_0201).rdpmc_step(2);
         msr.set(0xC000_0300, 1 << 59);
         let platform = FakePlatform::default();
-        amd64.initialise(&processor, &msr, &platform, &memory).unwrap();
+        amd64.initialize(&processor, &msr, &platform, &memory).unwrap();
         assert_eq!(msr.get(0xC000_0302), 1 << 59);
         assert_eq!(msr.get(0xC000_0301), 0x3F);
     }
@@ -416,11 +416,11 @@ mod platforms {
     #[test]
     fn core_counters_beyond_the_sixth_are_read_by_their_registers() {
         let (processor, memory) = (amd_processor(true, 8), Memory::new());
-        let amd64 = Amd64::claim(&processor).unwrap();
+        let amd64 = Amd64::detect(&processor).unwrap();
         let registers = (0xC001_0200..0xC001_0210).chain(0xC000_0300..0xC000_0304);
         let file = RegisterFile::new(registers, 0xC001_0201).rdpmc_step(2);
         let (msr, platform) = (RecordingMsr::<_, 200>::new(file), FakePlatform::default());
-        let mut session = amd64.initialise(&processor, &msr, &platform, &memory).unwrap();
+        let mut session = amd64.initialize(&processor, &msr, &platform, &memory).unwrap();
         assert_eq!(session.counters().usable, 0xFF);
         for value in (0x19..0x21).chain(0x21..0x29) {
             let _ = session.start(KProfileSource::new(value).unwrap());
@@ -446,14 +446,14 @@ mod platforms {
             answer.edx |= u32::from(leaf == 1) << 21;
             answer
         });
-        let emon = Emon::claim(&declared).unwrap();
+        let emon = Emon::detect(&declared).unwrap();
         let found = |misc_enable: u64, enabled: u64, fault: Fault| {
             let (msr, platform) = (RegisterFile::intel(4, true), FakePlatform::default());
             msr.set(0x1A0, misc_enable);
             msr.set(0x3F1, enabled);
             msr.fail(fault);
             let memory = Memory::new();
-            let session = emon.initialise(&declared, &msr, &platform, &memory).unwrap();
+            let session = emon.initialize(&declared, &msr, &platform, &memory).unwrap();
             let counters = session.counters();
             (msr.get(0x3F1), counters.usable)
         };
@@ -467,7 +467,7 @@ mod platforms {
         // CPUID does: nor is IA32_MISC_ENABLE.
         let (msr, platform, memory) =
             (RegisterFile::intel(4, true), FakePlatform::default(), Memory::new());
-        emon.initialise(&intel_processor(4, 4), &msr, &platform, &memory).unwrap();
+        emon.initialize(&intel_processor(4, 4), &msr, &platform, &memory).unwrap();
     }
 
     #[test]
@@ -476,7 +476,7 @@ mod platforms {
         let smaller = intel_processor(4, 6);
         let (msr, platform, memory) =
             (RegisterFile::intel(6, true), FakePlatform::default(), Memory::new());
-        let mut session = emon.initialise(&smaller, &msr, &platform, &memory).unwrap();
+        let mut session = emon.initialize(&smaller, &msr, &platform, &memory).unwrap();
         assert_eq!(session.counters().usable, 0x3F);
         assert_eq!(msr.get(GLOBAL_CTRL), 0x3F, "no bit that this processor lacks");
         session.start(CYCLES).unwrap();
@@ -485,7 +485,7 @@ mod platforms {
         let (emon, _) = super::emon(4, 6);
         let memory = Memory::new();
         let msr = RegisterFile::intel(8, true);
-        let session = emon.initialise(&intel_processor(4, 8), &msr, &platform, &memory).unwrap();
+        let session = emon.initialize(&intel_processor(4, 8), &msr, &platform, &memory).unwrap();
         assert_eq!(session.counters().usable, 0x3F);
     }
 
@@ -505,14 +505,14 @@ mod platforms {
             [intel_processor(1, 8), intel_processor(3, 8), amd_processor(true, 6), narrower]
         {
             let (msr, memory) = (RegisterFile::intel(8, true), Memory::new());
-            let error = emon.initialise(&other, &msr, &platform, &memory).unwrap_err();
+            let error = emon.initialize(&other, &msr, &platform, &memory).unwrap_err();
             assert_eq!(error, InterfaceError::OtherProcessor);
             assert_eq!(msr.accesses(), 0);
         }
-        let amd64 = Amd64::claim(&amd_processor(true, 6)).unwrap();
+        let amd64 = Amd64::detect(&amd_processor(true, 6)).unwrap();
         for other in [amd_processor(true, 0), amd_processor(false, 0), intel_processor(4, 4)] {
             let (msr, memory) = (RegisterFile::amd(), Memory::new());
-            let error = amd64.initialise(&other, &msr, &platform, &memory).unwrap_err();
+            let error = amd64.initialize(&other, &msr, &platform, &memory).unwrap_err();
             assert_eq!(error, InterfaceError::OtherProcessor);
         }
     }
@@ -521,13 +521,13 @@ mod platforms {
     #[test]
     fn no_claimed_interface_has_more_counters_than_the_most() {
         let most = (0..=255)
-            .filter_map(|counters| Emon::claim(&intel_processor(4, counters)).ok())
+            .filter_map(|counters| Emon::detect(&intel_processor(4, counters)).ok())
             .map(|emon| usize::from(emon.unit().count()))
             .max();
         assert_eq!(most, Some(10));
         let most = (0..=0xF).map(|counters| {
             let processor = amd_processor(true, counters);
-            usize::from(Amd64::claim(&processor).unwrap().unit().count())
+            usize::from(Amd64::detect(&processor).unwrap().unit().count())
         });
         assert_eq!(most.max(), Some(15));
         const { assert!(MAX_COUNTERS >= 15) };
@@ -546,7 +546,7 @@ mod lost {
             let configuration = Configuration::Intel(IntelConfiguration::new(version, 4, 0));
             let deviations = Deviations::of(&[Deviation::LosesRegisters]);
             let processor = snapshot(configuration, deviations);
-            let emon = Emon::claim(&processor).unwrap();
+            let emon = Emon::detect(&processor).unwrap();
             let keys = [EventKey::general(0x3C, 0), EventKey::general(0xC4, 0)];
             let events = FedEvents::new(&keys).unwrap();
             let pmu = VirtualPmu::new(configuration, events).unwrap();
@@ -557,7 +557,7 @@ mod lost {
                 emon.service(mock, mock, &memory, tell).unwrap();
             };
             mock.on_interrupt(&handler);
-            let mut session = emon.initialise(&processor, &mock, &mock, &memory).unwrap();
+            let mut session = emon.initialize(&processor, &mock, &mock, &memory).unwrap();
             if freezes {
                 session.freeze_on_interrupt().unwrap();
             }
@@ -611,7 +611,7 @@ mod lost {
         for version in [1, 2] {
             let ((emon, processor), memory) = (emon(version, 4), Memory::new());
             let (msr, platform) = (RegisterFile::intel(4, version > 1), FakePlatform::default());
-            let mut session = emon.initialise(&processor, &msr, &platform, &memory).unwrap();
+            let mut session = emon.initialize(&processor, &msr, &platform, &memory).unwrap();
             session.start(CYCLES).unwrap();
             msr.set(0xC1, msr.get(0xC1) + 9);
             let mut area = SavedCounters::<[SavedCounter; 4]>::new();
@@ -631,7 +631,7 @@ mod lost {
     fn a_switch_after_registers_were_lost_says_so_and_invents_no_overflow() {
         let ((emon, processor), memory) = (emon(2, 4), Memory::new());
         let (msr, platform) = (RegisterFile::intel(4, true), FakePlatform::default());
-        let mut session = emon.initialise(&processor, &msr, &platform, &memory).unwrap();
+        let mut session = emon.initialize(&processor, &msr, &platform, &memory).unwrap();
         session.start(CYCLES).unwrap();
         for register in [0xC1, 0x186] {
             msr.set(register, 0);
@@ -645,7 +645,7 @@ mod lost {
     fn a_counter_that_cannot_be_programmed_again_is_named() {
         let ((emon, processor), memory) = (emon(2, 4), Memory::new());
         let (msr, platform) = (RegisterFile::intel(4, true), FakePlatform::default());
-        let mut session = emon.initialise(&processor, &msr, &platform, &memory).unwrap();
+        let mut session = emon.initialize(&processor, &msr, &platform, &memory).unwrap();
         session.start(CYCLES).unwrap();
         session.start(BRANCHES).unwrap();
         msr.set(0x186, 0);
@@ -665,7 +665,7 @@ mod lost {
         let file = RegisterFile::intel(4, true);
         file.set(DEBUGCTL, 1 << 12);
         let (msr, platform) = (RecordingMsr::<_, 64>::new(file), FakePlatform::default());
-        let mut session = emon.initialise(&processor, &msr, &platform, &memory).unwrap();
+        let mut session = emon.initialize(&processor, &msr, &platform, &memory).unwrap();
         msr.take();
         session.freeze_on_interrupt().unwrap();
         let update =

@@ -268,8 +268,8 @@ fn rdpmc_takes_the_counters_number() {
 fn other_registers_are_not_the_pmus() {
     each(|_, _, mut pmu| {
         for address in [0xC1, 0x186, 0x38F, 0x1D9, 0xC000_0080, 0xC001_0010, 0xC001_0210] {
-            assert_eq!(pmu.read(address), Read::NotMine, "{address:#X}");
-            assert_eq!(pmu.write(address, 0).answer, Write::NotMine);
+            assert_eq!(pmu.read(address), Read::Unhandled, "{address:#X}");
+            assert_eq!(pmu.write(address, 0).answer, Write::Unhandled);
         }
         // IBS, LBR, the northbridge's and the L2 cache's counters.
         for address in [0xC001_1030, 0xC001_1033, 0xC000_010E, 0xC001_0240, 0xC001_0230] {

@@ -80,12 +80,12 @@ impl<'i, I: ProfileInterface> Bench<'i, I> {
         self.deviations.contains(deviation)
     }
 
-    fn initialise<'a, 'm>(
+    fn initialize<'a, 'm>(
         &'a self,
         mock: &'m Mock<'m>,
         memory: &'a Memory,
     ) -> Result<Session<'a, I, &'m Mock<'m>, &'m Mock<'m>>, InterfaceError> {
-        self.interface.initialise(&self.processor().1, mock, mock, memory)
+        self.interface.initialize(&self.processor().1, mock, mock, memory)
     }
 
     /// `count` of a source's event.
@@ -100,7 +100,7 @@ impl<'i, I: ProfileInterface> Bench<'i, I> {
         mock: &'m Mock<'m>,
         memory: &'a Memory,
     ) -> Session<'a, I, &'m Mock<'m>, &'m Mock<'m>> {
-        self.initialise(mock, memory).unwrap()
+        self.initialize(mock, memory).unwrap()
     }
 }
 
@@ -152,7 +152,7 @@ fn on(configuration: Configuration, deviations: Deviations, test: &impl Test) {
                 // Refused: see `counters_that_stay_frozen_are_refused`.
                 return;
             }
-            let emon = Emon::claim(&snapshot).unwrap();
+            let emon = Emon::detect(&snapshot).unwrap();
             assert_eq!(emon.unit().counters().count_ones(), intel.general.count_ones());
             test.run(&Bench::new(&emon, configuration, deviations));
         }
@@ -163,7 +163,7 @@ fn on(configuration: Configuration, deviations: Deviations, test: &impl Test) {
             if frozen && deviations.contains(Deviation::NarrowAcknowledge) {
                 return;
             }
-            let amd64 = Amd64::claim(&snapshot).unwrap();
+            let amd64 = Amd64::detect(&snapshot).unwrap();
             test.run(&Bench::new(&amd64, configuration, deviations));
         }
     }
@@ -175,10 +175,10 @@ fn counters_that_stay_frozen_are_refused() {
     let deviations = Deviations::of(&[Deviation::LeftFrozen, Deviation::NarrowAcknowledge]);
     for version in [4, 5] {
         let configuration = Configuration::Intel(IntelConfiguration::new(version, 4, 0));
-        let emon = Emon::claim(&snapshot(configuration, deviations)).unwrap();
+        let emon = Emon::detect(&snapshot(configuration, deviations)).unwrap();
         let bench = Bench::new(&emon, configuration, deviations);
         let (mock, memory) = (bench.mock(), Memory::new());
-        let outcome = bench.initialise(&mock, &memory).map(|_| ());
+        let outcome = bench.initialize(&mock, &memory).map(|_| ());
         let refused =
             matches!(outcome, Err(InterfaceError::Access(MsrFault { register: 0x390, .. })));
         assert!(refused, "{outcome:?}");
@@ -227,7 +227,7 @@ fn a_driver_starts_counts_interrupts_and_stops() {
             let mock = bench.mock();
             mock.on_interrupt(&handler);
             let before = mock.with_pmu(|pmu| pmu.state());
-            let mut session = bench.initialise(&mock, &memory).unwrap();
+            let mut session = bench.initialize(&mock, &memory).unwrap();
             let usable = session.counters().usable;
             let source = bench.sources[0];
             assert_eq!(session.query(source).availability, Availability::Proven);
@@ -275,7 +275,7 @@ fn counters_that_freeze_though_nobody_asked_go_on() {
     const FREEZE_PERFMON_ON_PMI: u64 = 1 << 12;
     for intel in intel_matrix().filter(|intel| intel.version > 1) {
         let configuration = Configuration::Intel(intel);
-        let emon = Emon::claim(&snapshot(configuration, Deviations::NONE)).unwrap();
+        let emon = Emon::detect(&snapshot(configuration, Deviations::NONE)).unwrap();
         let bench = Bench::new(&emon, configuration, Deviations::NONE);
         let (memory, reported) = (Memory::new(), RefCell::new(0));
         let handler = |mock: &Mock<'_>| {
@@ -309,7 +309,7 @@ fn every_counter_takes_a_source_and_interrupts_for_its_own() {
             };
             let mock = bench.mock();
             mock.on_interrupt(&handler);
-            let mut session = bench.initialise(&mock, &memory).unwrap();
+            let mut session = bench.initialize(&mock, &memory).unwrap();
             let mut started = vec![];
             for row in bench.interface.sources() {
                 let source = row.source();
@@ -510,7 +510,7 @@ fn a_missing_register_is_named_at_initialisation() {
                 mock.inject(Fault::Register(register));
                 let context =
                     format!("{register:#X}, {:?}, {}", bench.configuration, bench.deviations);
-                let outcome = bench.initialise(&mock, &memory).map(|session| session.counters());
+                let outcome = bench.initialize(&mock, &memory).map(|session| session.counters());
                 let of_counter = counters.iter().find(|(_, own)| own.contains(&register));
                 match (outcome, of_counter) {
                     (Ok(found), Some((number, _))) => {
@@ -543,8 +543,8 @@ fn a_missing_register_is_named_at_initialisation() {
 
 #[test]
 fn a_fault_at_any_access_of_initialisation_leaves_no_counter_running() {
-    struct Initialise;
-    impl Test for Initialise {
+    struct Initialize;
+    impl Test for Initialize {
         fn run<I: ProfileInterface>(&self, bench: &Bench<'_, I>) {
             let (accesses, usable) = {
                 let (mock, memory) = (bench.mock(), Memory::new());
@@ -557,7 +557,7 @@ fn a_fault_at_any_access_of_initialisation_leaves_no_counter_running() {
                     mock.inject(fault);
                     let context =
                         format!("{fault:?}, {:?}, {}", bench.configuration, bench.deviations);
-                    match (bench.initialise(&mock, &memory).map(|s| s.counters()), fault) {
+                    match (bench.initialize(&mock, &memory).map(|s| s.counters()), fault) {
                         // One that passes is survived.
                         (Ok(found), Fault::At(_)) => assert_eq!(found.usable, usable, "{context}"),
                         (Err(InterfaceError::Access(fault)), Fault::From(_)) => {
@@ -572,7 +572,7 @@ fn a_fault_at_any_access_of_initialisation_leaves_no_counter_running() {
                         (other, _) => panic!("{context}: {other:?}"),
                     }
                     assert_eq!(running(&mock), 0);
-                    // Once it has passed, initialisation succeeds.
+                    // Once it has passed, initialization succeeds.
                     mock.inject(Fault::None);
                     let memory = Memory::new();
                     bench.session(&mock, &memory).shut_down().unwrap();
@@ -580,7 +580,7 @@ fn a_fault_at_any_access_of_initialisation_leaves_no_counter_running() {
             }
         }
     }
-    everywhere_but(Deviation::LeftRunning, &Initialise);
+    everywhere_but(Deviation::LeftRunning, &Initialize);
 }
 
 /// Services one interrupt with a fault at each of its accesses; `then` sees the outcome, and how many
@@ -609,7 +609,7 @@ fn service_with_faults<I: ProfileInterface>(
         };
         let mock = bench.mock();
         mock.on_interrupt(&handler);
-        let mut session = bench.initialise(&mock, &memory).unwrap();
+        let mut session = bench.initialize(&mock, &memory).unwrap();
         session.start(bench.sources[0]).unwrap();
         mock.advance(&mut bench.happened(0, INTERVAL));
         let context =
@@ -698,7 +698,7 @@ fn an_interrupt_at_any_access_of_an_operation_does_no_harm() {
                     };
                     let mock = bench.mock();
                     mock.on_interrupt(&handler);
-                    let mut session = bench.initialise(&mock, &memory).unwrap();
+                    let mut session = bench.initialize(&mock, &memory).unwrap();
                     before(bench, &mut session).unwrap();
                     mock.interrupt_at(access);
                     operation(bench, &mut session).unwrap();
@@ -730,7 +730,7 @@ fn a_late_interrupt_is_serviced_and_a_lost_one_leaves_the_source_running() {
             };
             let mock = bench.mock();
             mock.on_interrupt(&handler);
-            let mut session = bench.initialise(&mock, &memory).unwrap();
+            let mut session = bench.initialize(&mock, &memory).unwrap();
             session.start(bench.sources[0]).unwrap();
             mock.inject_pmi(PmiFault::Late(2));
             mock.advance(&mut bench.happened(0, INTERVAL));
@@ -770,7 +770,7 @@ fn a_counter_that_ignores_writes_is_left_out() {
             for (number, counter) in counters.filter(|(n, _)| usable >> n & 1 != 0) {
                 let (mock, memory) = (bench.mock(), Memory::new());
                 mock.inject(Fault::Ignored(counter.value_register().get()));
-                match bench.initialise(&mock, &memory).map(|session| session.counters()) {
+                match bench.initialize(&mock, &memory).map(|session| session.counters()) {
                     Ok(found) => {
                         assert_eq!(found.usable, usable & !(1 << number));
                         assert_eq!(found.unresponsive >> number & 1, 1);
@@ -788,14 +788,14 @@ fn a_counter_that_ignores_writes_is_left_out() {
 
 #[test]
 fn a_hidden_pmu_is_claimed_by_nobody_or_found_out() {
-    let intel = Emon::claim(&snapshot(HIDDEN[0], Deviations::NONE)).map(|_| ());
+    let intel = Emon::detect(&snapshot(HIDDEN[0], Deviations::NONE)).map(|_| ());
     assert_eq!(intel, Err(NoInterface::NoPerformanceMonitoring));
     // AMD's legacy counters are declared by no bit; the driver finds them dead.
     let hidden = snapshot(HIDDEN[1], Deviations::NONE);
-    let amd64 = Amd64::claim(&hidden).unwrap();
+    let amd64 = Amd64::detect(&hidden).unwrap();
     let mock = Mock::new(VirtualPmu::new(HIDDEN[1], FedEvents::NONE).unwrap());
     let memory = Memory::new();
-    let outcome = amd64.initialise(&hidden, &mock, &mock, &memory).map(|_| ());
+    let outcome = amd64.initialize(&hidden, &mock, &mock, &memory).map(|_| ());
     assert_eq!(outcome, Err(InterfaceError::CountersUnresponsive));
 }
 
@@ -810,7 +810,7 @@ fn each_processor_of_a_machine_has_its_own_counters() {
             let mut sessions = [0, 1].map(|n| {
                 machine.run_on(n);
                 let snapshot = bench.processor().1;
-                bench.interface.initialise(&snapshot, &machine, processors[n], &memory[n]).unwrap()
+                bench.interface.initialize(&snapshot, &machine, processors[n], &memory[n]).unwrap()
             });
             sessions[1].start(bench.sources[0]).unwrap();
             assert_eq!(processors.map(running), [0, 1]);

@@ -703,9 +703,9 @@ fn debug_control_has_no_bits_for_what_there_is_not() {
 fn other_registers_are_not_the_pmus() {
     each(|_, mut pmu| {
         for address in [0, 0x10, 0xC0, 0xC9, 0x174, 0x185, 0x277, 0xC000_0080, 0xC001_0000] {
-            assert_eq!(pmu.read(address), Read::NotMine, "{address:#X}");
+            assert_eq!(pmu.read(address), Read::Unhandled, "{address:#X}");
             let written = pmu.write(address, u64::MAX);
-            assert_eq!((written.answer, written.illegal), (Write::NotMine, 0));
+            assert_eq!((written.answer, written.illegal), (Write::Unhandled, 0));
         }
         // PEBS, DS, LBR, off-core response: performance monitoring, and not offered.
         for address in [0x1A6, 0x1C8, 0x329, 0x3F1, 0x3F2, 0x600, 0x680, 0x14CE, 0x1900] {

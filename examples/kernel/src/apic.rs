@@ -38,7 +38,7 @@ fn write(register: usize, value: u32) {
 }
 
 /// Enables this processor's local APIC, with everything in it masked.
-pub fn initialise() {
+pub fn initialize() {
     // SAFETY: masks every line of both 8259s.
     unsafe {
         Port::<u8>::new(0x21).write(0xFF);

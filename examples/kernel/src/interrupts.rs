@@ -114,7 +114,7 @@ extern "C" fn handle(frame: &mut TrapFrame) {
 }
 
 /// Loads the table on this processor, whose segments are set.
-pub fn initialise() {
+pub fn initialize() {
     static TABLE: Once<InterruptDescriptorTable> = Once::new();
     let address = |stub: extern "C" fn()| VirtAddr::new(stub as usize as u64);
     let table = TABLE.call_once(|| {

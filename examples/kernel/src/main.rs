@@ -43,13 +43,13 @@ const MOST_SOURCES: usize = pmu_amd::SOURCES.len();
 /// Where the boot processor arrives from `boot.s`, with interrupts off.
 #[unsafe(no_mangle)]
 extern "C" fn kernel_main(door: u32, information: u32) -> ! {
-    Serial::initialise();
+    Serial::initialize();
     let door = Door::from_number(door);
     // SAFETY: nothing was written to memory yet but the kernel's own.
     let words = unsafe { CommandLine::read(door, information) };
-    processor::initialise(0);
-    interrupts::initialise();
-    apic::initialise();
+    processor::initialize(0);
+    interrupts::initialize();
+    apic::initialize();
     clock::measure();
     smp::start();
     x86_64::instructions::interrupts::enable();
@@ -70,7 +70,7 @@ extern "C" fn kernel_main(door: u32, information: u32) -> ! {
 /// Which interface has this machine? It is decided once; every processor uses it.
 fn find_pmu(words: &CommandLine) -> Result<(), Failure> {
     let snapshot = Snapshot::capture(CpuIdReaderNative);
-    let found = match (Emon::claim(&snapshot), Amd64::claim(&snapshot)) {
+    let found = match (Emon::detect(&snapshot), Amd64::detect(&snapshot)) {
         (Ok(emon), _) => use_pmu(pmu::INTEL.call_once(|| emon), &snapshot, words, &intel_meaning),
         (_, Ok(amd64)) => {
             let meaning = |source: &ProfileSource| amd_meaning(source, snapshot.family());

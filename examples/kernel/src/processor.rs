@@ -48,7 +48,7 @@ static NUMBERS: [u64; MAX_PROCESSORS] = {
 };
 
 /// Makes this processor the one with `number`: GS, segments, and stacks for NMI and double fault.
-pub fn initialise(number: usize) {
+pub fn initialize(number: usize) {
     let state = TASK_STATES[number].call_once(|| {
         let mut state = TaskStateSegment::new();
         let top = |stack: u16| {

@@ -20,7 +20,7 @@ pub struct Serial;
 
 impl Serial {
     /// Sets the line up.
-    pub fn initialise() {
+    pub fn initialize() {
         // Interrupts off; divisor 1; 8N1; FIFOs on and empty; RTS and DTR.
         for (register, value) in [(1, 0), (3, 0x80), (0, 1), (1, 0), (3, 0x03), (2, 0x07), (4, 3)] {
             // SAFETY: COM1 is this module's alone.

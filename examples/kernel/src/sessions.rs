@@ -50,7 +50,7 @@ impl<'a, I: ProfileInterface + Sync> Sessions<'a, I> {
             smp::run_on(number, || {
                 let this = Snapshot::capture(CpuIdReaderNative);
                 let mut session =
-                    interface.initialise(&this, control_msr(), LocalApic, counters)?;
+                    interface.initialize(&this, control_msr(), LocalApic, counters)?;
                 if freeze {
                     session.freeze_on_interrupt()?;
                 }

@@ -58,9 +58,9 @@ pub fn start() {
 /// Where another processor arrives from `boot.s`, with interrupts off.
 #[unsafe(no_mangle)]
 extern "C" fn processor_main(number: usize) -> ! {
-    processor::initialise(number);
-    crate::interrupts::initialise();
-    apic::initialise();
+    processor::initialize(number);
+    crate::interrupts::initialize();
+    apic::initialize();
     APIC_IDS[number].store(apic::id(), Ordering::Relaxed);
     while ARRIVED.load(Ordering::Relaxed) != number {
         core::hint::spin_loop();

@@ -129,7 +129,7 @@ fn profile_by_time(interval: u32, enough: &dyn Fn(Duration) -> bool) -> Result<P
     let nothing =
         Snapshot::capture(|_, _| raw_cpuid::CpuIdResult { eax: 0, ebx: 0, ecx: 0, edx: 0 });
     let mut session =
-        interface.initialise(&nothing, NoRegisters, &timer, memory).map_err(failed)?;
+        interface.initialize(&nothing, NoRegisters, &timer, memory).map_err(failed)?;
     let mut hardware = ThisProcessor::new(&mut session, PROCESSOR);
     profile(KProfileSource::TIME, &mut hardware, || {
         workload::run(enough);
@@ -148,7 +148,7 @@ fn profile_by_counter(
     let Counters { interface, processor, registers, memory, .. } = counters;
     interface.set_interval(source, interval.into()).map_err(Error::Interval)?;
     let mut session =
-        interface.initialise(processor, registers, registers, memory).map_err(failed)?;
+        interface.initialize(processor, registers, registers, memory).map_err(failed)?;
     let mut hardware = ThisProcessor::new(&mut session, PROCESSOR);
     profile(source, &mut hardware, || {
         counters.begin();

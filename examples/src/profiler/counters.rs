@@ -54,7 +54,7 @@ impl Counters {
             configuration.cpuid(leaf, subleaf, intel(leaf))
         });
         Some(Box::leak(Box::new(Self {
-            interface: Emon::claim(&processor).ok()?,
+            interface: Emon::detect(&processor).ok()?,
             processor,
             registers: MockMsr::strict(VirtualPmu::new(configuration, fed).ok()?),
             memory: CounterMemory::new(),

@@ -189,7 +189,7 @@ impl Processor {
                         msr::read(&self.vcpu, address).map(|own| own & !mask | value)
                     }
                     Read::GeneralProtection => None,
-                    Read::NotMine => msr::read(&self.vcpu, address),
+                    Read::Unhandled => msr::read(&self.vcpu, address),
                 };
                 self.stats.access(phase, Access::Rdmsr(named(address)), value.is_none());
                 self.answer(value);
@@ -239,7 +239,7 @@ impl Processor {
         };
         match self.pmu.write(address, value).answer {
             Write::Done | Write::Shared { .. } => Some(()),
-            Write::NotMine => msr::write(&self.vcpu, address, value),
+            Write::Unhandled => msr::write(&self.vcpu, address, value),
             Write::GeneralProtection => {
                 msr::write(&self.vcpu, address, before?)?;
                 None

@@ -44,7 +44,7 @@ fn profile<I: ProfileInterface>(
     let source = KProfileSource::BRANCH_INSTRUCTIONS;
     interface.set_interval(source, 0x4000).map_err(|_| 1)?;
     let mut session: Session<'_, I, _, _> =
-        interface.initialise(processor, Msr, Apic, &MEMORY).map_err(|_| 2)?;
+        interface.initialize(processor, Msr, Apic, &MEMORY).map_err(|_| 2)?;
     let mut hardware = ThisProcessor::new(&mut session, ProcessorNumber::from_index(0));
     let request = BasicProfile {
         process: None,
@@ -150,7 +150,7 @@ extern "C" fn main() -> i32 {
         BUFFER[index].store(0, Ordering::Relaxed);
     }
     let processor = snapshot(b"GenuineIntel", 0x0730_0402);
-    let intel = pmu_intel::Emon::claim(&processor);
+    let intel = pmu_intel::Emon::detect(&processor);
     let status = match intel {
         Ok(emon) => profile(&emon, &processor, 0xC1).err().unwrap_or(0),
         Err(_) => 11,
@@ -165,7 +165,7 @@ extern "C" fn main() -> i32 {
     VENDOR.store(1, Ordering::Relaxed);
     FIRST_COUNTER.store(0xC001_0004, Ordering::Relaxed);
     let processor = snapshot(b"AuthenticAMD", 0);
-    match pmu_amd::Amd64::claim(&processor) {
+    match pmu_amd::Amd64::detect(&processor) {
         Ok(amd64) => {
             profile(&amd64, &processor, 0xC001_0004).map_or_else(|where_| 20 + where_, |()| 0)
         }

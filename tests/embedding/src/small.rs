@@ -36,7 +36,7 @@ fn timer_interrupt(frame: &Frame) {
 /// Profiles what comes between, for as long as `run` runs.
 fn profile(emon: &Emon, source: KProfileSource, run: fn(&Emon)) -> Result<(), i32> {
     emon.set_interval(source, 0x10000).map_err(|_| 2)?;
-    let mut session = emon.initialise(&snapshot(), Msr, Apic, &MEMORY).map_err(|_| 3)?;
+    let mut session = emon.initialize(&snapshot(), Msr, Apic, &MEMORY).map_err(|_| 3)?;
     let mut hardware = ThisProcessor::new(&mut session, ProcessorNumber::from_index(0));
     let request = BasicProfile {
         process: None,
@@ -82,7 +82,7 @@ fn snapshot() -> Snapshot {
 }
 
 extern "C" fn main() -> i32 {
-    let Ok(emon) = Emon::claim(&snapshot()) else { return 1 };
+    let Ok(emon) = Emon::detect(&snapshot()) else { return 1 };
     for source in [KProfileSource::BRANCH_INSTRUCTIONS, KProfileSource::TIME] {
         if let Err(what) = profile(&emon, black_box(source), run) {
             return what;

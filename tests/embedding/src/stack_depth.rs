@@ -80,7 +80,7 @@ static OVERFLOWS: AtomicU32 = AtomicU32::new(0);
 /// handler took; or a number that says what failed.
 fn interrupt(emon: &Emon, status: u64, faulty: u32) -> Result<usize, i32> {
     let mut session: Session<'_, _, _, _> =
-        emon.initialise(&snapshot(), Msr, Apic, &MEMORY).map_err(|_| 2)?;
+        emon.initialize(&snapshot(), Msr, Apic, &MEMORY).map_err(|_| 2)?;
     let mut hardware = ThisProcessor::new(&mut session, ProcessorNumber::from_index(0));
     let object = |source, process| {
         let request = BasicProfile {
@@ -150,7 +150,7 @@ fn snapshot() -> Snapshot {
 }
 
 extern "C" fn main() -> i32 {
-    let Ok(emon) = Emon::claim(&snapshot()) else { return 1 };
+    let Ok(emon) = Emon::detect(&snapshot()) else { return 1 };
     // SAFETY: nobody has looked at it yet.
     unsafe { *INTERFACE.0.get() = Some(emon) };
     let Some(emon) = crate::emon() else { return 1 };

@@ -59,7 +59,7 @@ pub fn intel(version: u32, freezes: bool) -> Machine<Emon> {
         };
         CpuIdResult { eax, ebx, ecx, edx }
     });
-    let emon = Emon::claim(&snapshot).expect("Intel's");
+    let emon = Emon::detect(&snapshot).expect("Intel's");
     Machine::new(emon, snapshot, Kind::Intel(version), freezes)
 }
 
@@ -76,7 +76,7 @@ pub fn amd(kind: Kind) -> Machine<Amd64> {
         };
         CpuIdResult { eax, ebx, ecx, edx }
     });
-    Machine::new(Amd64::claim(&snapshot).expect("AMD's"), snapshot, kind, false)
+    Machine::new(Amd64::detect(&snapshot).expect("AMD's"), snapshot, kind, false)
 }
 
 /// An interrupt of a processor.

@@ -201,7 +201,7 @@ struct Account {
 /// Starts and stops profiles on a processor that is interrupted, until the time is over.
 fn play(processor: &Processor<'_>, until: Instant) -> Account {
     let Processor { chip, machine, memory, .. } = processor;
-    let mut session = machine.interface.initialise(&machine.processor, chip, chip, memory).unwrap();
+    let mut session = machine.interface.initialize(&machine.processor, chip, chip, memory).unwrap();
     if machine.freezes {
         session.freeze_on_interrupt().unwrap();
     }

@@ -245,7 +245,7 @@ impl Naive {
         let misc = 1 << 7 | 1 << 11 | 1 << 12;
         match self.kind(address) {
             Kind::Absent => Read::GeneralProtection,
-            Kind::Foreign => Read::NotMine,
+            Kind::Foreign => Read::Unhandled,
             Kind::Clear | Kind::Set => Read::Value(0),
             Kind::Capabilities => {
                 Read::Value(u64::from(self.intel().unwrap().full_width_writes) << 13)
@@ -290,7 +290,7 @@ impl Naive {
             _ => 0,
         };
         let (legal, droppable) = match kind {
-            Kind::Foreign => return (Write::NotMine, 0),
+            Kind::Foreign => return (Write::Unhandled, 0),
             Kind::Status if amd => return (Write::Done, u64::MAX),
             Kind::Absent | Kind::Status | Kind::InUse | Kind::Capabilities => {
                 return (Write::GeneralProtection, u64::MAX);

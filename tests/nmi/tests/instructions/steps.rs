@@ -254,7 +254,7 @@ fn interrupt<I: ProfileInterface>(machine: &Machine<I>, operation: Operation) {
         Moment::Delivered => deliver(),
     };
 
-    let mut session = interface.initialise(&machine.processor, &chip, &chip, &memory).unwrap();
+    let mut session = interface.initialize(&machine.processor, &chip, &chip, &memory).unwrap();
     let found = 0;
     if machine.freezes && operation != Operation::Freeze {
         session.freeze_on_interrupt().unwrap();
