@@ -8,7 +8,7 @@ use std::collections::HashMap;
 
 use pmu_amd::Amd64;
 use pmu_core::raw_cpuid::{CpuIdReader, CpuIdResult};
-use pmu_core::{NoInterface, ProfileInterface, Snapshot, SourceInterface};
+use pmu_core::{MAX_GENERAL, CounterId, CounterSet, NoInterface, ProfileInterface, Snapshot, SourceInterface};
 use pmu_intel::{ArchitecturalPerfmon, Emon};
 
 use crate::input::Input;
@@ -133,13 +133,13 @@ fn assert_emon(processor: &Processor, emon: &Emon) {
     assert_perfmon(processor, emon.perfmon());
     let CpuIdResult { eax, ebx, .. } = processor.leaf(0x0A, 0);
     let (version, count, width) = (eax & 0xFF, eax >> 8 & 0xFF, eax >> 16 & 0xFF);
-    assert_eq!(u32::from(emon.unit().count()), count);
-    for number in 0..=u8::MAX {
-        let counter = emon.unit().counter(number);
+    assert_eq!((emon.unit().counters() & CounterSet::GENERAL).len() as u32, count);
+    for number in 0..MAX_GENERAL as u8 {
+        let counter = emon.unit().counter(CounterId::general(number).unwrap());
         assert_eq!(counter.is_some(), u32::from(number) < count);
         let Some(counter) = counter else { continue };
         // SDM vol. 4, table 2-2: ten of each, from 0x186 and from 0xC1 on.
-        assert_eq!(counter.select_register().get(), 0x186 + u32::from(number));
+        assert_eq!(counter.control().register().get(), 0x186 + u32::from(number));
         assert_eq!(counter.value_register().get(), 0xC1 + u32::from(number));
         assert!(number < 10 && counter.width() == width && (32..=64).contains(&width));
     }
@@ -164,10 +164,10 @@ fn assert_amd64(processor: &Processor, amd64: &Amd64) {
         _ if extended => (6, false),
         _ => (4, false),
     };
-    assert_eq!(u32::from(amd64.unit().count()), count);
+    assert_eq!(amd64.unit().counters().len() as u32, count);
     assert_eq!(amd64.unit().global().is_some(), global);
-    for number in 0..=u8::MAX {
-        let counter = amd64.unit().counter(number);
+    for number in 0..MAX_GENERAL as u8 {
+        let counter = amd64.unit().counter(CounterId::general(number).unwrap());
         assert_eq!(counter.is_some(), u32::from(number) < count);
         let Some(counter) = counter else { continue };
         let number = u32::from(number);
@@ -176,7 +176,7 @@ fn assert_amd64(processor: &Processor, amd64: &Amd64) {
         } else {
             (0xC001_0000 + number, 0xC001_0004 + number)
         };
-        assert_eq!((counter.select_register().get(), counter.value_register().get()), registers);
+        assert_eq!((counter.control().register().get(), counter.value_register().get()), registers);
         assert_eq!(counter.width(), 48);
     }
     assert_table(amd64, |_| true);

@@ -19,7 +19,7 @@ pub struct Amd64 {
 }
 
 impl Amd64 {
-    /// Claims the machine whose boot processor `snapshot` describes, by Windows' rule: the vendor is
+    /// Detects the machine whose boot processor `snapshot` describes, by Windows' rule: the vendor is
     /// AMD, the processor has long mode, and no Microsoft-compatible hypervisor hides the counters.
     ///
     /// No CPUID bit says that the legacy counters exist; [`initialize`](ProfileInterface::initialize)

@@ -7,5 +7,6 @@ mod interface;
 pub mod registers;
 mod sources;
 
+pub use counters::counters;
 pub use interface::Amd64;
 pub use sources::SOURCES;

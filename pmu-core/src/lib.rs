@@ -4,40 +4,38 @@
 #[cfg(test)]
 extern crate std;
 
-mod counter;
+mod counters;
+mod detection;
 mod dump;
-mod error;
 mod frame;
-mod global;
-mod interface;
-mod interrupt;
-mod interval;
-mod memory;
 mod msr;
 mod platform;
-mod reprogram;
-mod select;
-mod session;
+mod profile;
 mod snapshot;
-mod source;
-mod source_index;
-mod status;
-mod switch;
-mod unit;
 
 #[cfg(feature = "testing")]
 pub mod testing;
 
-pub use counter::{Counter, CounterSlot, MAX_COUNTERS};
-pub use dump::{CpuidDump, DumpError};
-pub use error::{InterfaceError, NoInterface};
-pub use frame::{InterruptFrame, ProcessId, ProcessorNumber};
-pub use interface::{
-    Availability, DefaultInterface, ProfileInterface, SourceInformation, SourceInterface,
+pub use counters::counter::{Counter, CounterControl};
+pub use counters::error::CounterError;
+pub use counters::event::{Event, EventId, NamedEvent};
+pub use counters::id::{CounterId, CounterSet, MAX_COUNTERS, MAX_FIXED, MAX_GENERAL};
+pub use counters::interrupt::{Claim, EventOverflow, Serviced, service};
+pub use counters::memory::CounterMemory;
+pub use counters::processor::{Counters, SessionCounters};
+pub use counters::select::EventSelect;
+pub use counters::silence::silence;
+pub use counters::slot::CounterSlot;
+pub use counters::sources::{EventSource, OpenedEvents};
+pub use counters::switch::{SavedCounter, SavedCounters};
+pub use counters::table::{EventCount, EventEntry, EventTable, StoppedEvent};
+pub use counters::thread::ThreadEvent;
+pub use counters::unit::{
+    CounterBank, CounterUnit, FixedCounters, Freeze, FullWidth, GlobalRegisters, PreciseSampling,
 };
-pub use interrupt::{Claim, Overflow, Serviced};
-pub use interval::{Interval, IntervalError, IntervalLimits, IntervalUnit};
-pub use memory::CounterMemory;
+pub use detection::NoInterface;
+pub use dump::{CpuidDump, DumpError};
+pub use frame::{InterruptFrame, ProcessId, ProcessorNumber};
 #[cfg(all(feature = "native", any(target_arch = "x86", target_arch = "x86_64")))]
 pub use msr::native::NativeMsr;
 #[cfg(all(feature = "native", target_arch = "x86_64"))]
@@ -46,12 +44,15 @@ pub use msr::{
     MsrAddress, MsrBackend, MsrError, MsrErrorKind, MsrFault, MsrOperation, MsrUpdate, PmcIndex,
 };
 pub use platform::{Platform, TimerUnavailable};
+pub use profile::error::InterfaceError;
+pub use profile::interface::{
+    Availability, DefaultInterface, Overflow, ProfileInterface, SourceInformation, SourceInterface,
+};
+pub use profile::interval::{Interval, IntervalError, IntervalLimits, IntervalUnit};
+pub use profile::session::Session;
+pub use profile::source::{KProfileSource, NotASource, ProfileSource};
+pub use profile::source_index::{SourceIndex, SourceTable};
+pub use profile::status::NtStatus;
+pub use profile::with_events::{Report, WithEvents};
 pub use raw_cpuid;
-pub use select::EventSelect;
-pub use session::{Session, SessionCounters};
 pub use snapshot::Snapshot;
-pub use source::{KProfileSource, NotASource, ProfileSource};
-pub use source_index::{SourceIndex, SourceTable};
-pub use status::NtStatus;
-pub use switch::{SavedCounter, SavedCounters};
-pub use unit::{CounterBank, CounterUnit, Freeze, GlobalRegisters, PreciseSampling};

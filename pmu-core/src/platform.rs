@@ -1,4 +1,4 @@
-//! What the embedder's kernel does for a profile interface.
+//! The embedder's interrupt controller and timer.
 
 use core::fmt;
 
@@ -15,11 +15,15 @@ pub trait Platform {
     /// deliver the interrupt (SDM vol. 3A, "Local Vector Table").
     fn unmask_performance_interrupt(&self);
 
-    /// Starts interrupts of this processor's profile timer, or changes their interval.
-    fn start_profile_timer(&self, interval: Interval) -> Result<(), TimerUnavailable>;
+    /// Starts interrupts of this processor's profile timer, or changes their interval. A platform without one
+    /// leaves this as it is.
+    fn start_profile_timer(&self, interval: Interval) -> Result<(), TimerUnavailable> {
+        let _ = interval;
+        Err(TimerUnavailable)
+    }
 
     /// Stops them.
-    fn stop_profile_timer(&self);
+    fn stop_profile_timer(&self) {}
 }
 
 impl<P: Platform + ?Sized> Platform for &P {

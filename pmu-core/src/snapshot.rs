@@ -7,12 +7,14 @@ use raw_cpuid::{CpuId, CpuIdReader, CpuIdResult};
 /// The leaves that speak of the processor's identity or of its performance monitoring, with their
 /// sub-leaf. Source: Intel SDM vol. 2A, CPUID; AMD APM vol. 3, appendix E; Microsoft's Hypervisor
 /// Top-Level Functional Specification, "Feature and Interface Discovery".
-const LEAVES: [(u32, u32); 25] = [
+const LEAVES: [(u32, u32); 27] = [
     (0x0000_0000, 0),
     (0x0000_0001, 0),
+    (0x0000_0006, 0),
     (0x0000_0007, 0),
     (0x0000_0007, 1),
     (0x0000_000A, 0),
+    (0x0000_0015, 0),
     (0x0000_001A, 0),
     (0x0000_001C, 0),
     (0x0000_0023, 0),

@@ -1,4 +1,4 @@
-//! CPUID leaf 0x0A, architectural performance monitoring.
+//! CPUID leaves 0x0A and 0x23, architectural performance monitoring.
 
 use bitfield_struct::bitfield;
 use pmu_core::Snapshot;
@@ -101,6 +101,53 @@ impl ArchitecturalPerfmon {
     /// Whether an event select's bit 21, `AnyThread`, is deprecated (EDX 15).
     pub const fn any_thread_deprecated(&self) -> bool {
         self.edx.any_thread_deprecated()
+    }
+}
+
+/// CPUID leaf 0x23, architectural performance monitoring extended, as far as counters and events go (SDM vol.
+/// 2A, CPUID, "Input EAX = 23H").
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct PerfmonExtension {
+    features: u32,
+    general: u32,
+    fixed: u32,
+}
+
+impl PerfmonExtension {
+    /// A processor without the leaf.
+    pub(crate) const NONE: Self = Self { features: 0, general: 0, fixed: 0 };
+
+    /// The leaf from a snapshot, where leaf 7.1, EAX bit 8, declares it.
+    pub(crate) fn from_snapshot(snapshot: &Snapshot) -> Self {
+        if snapshot.leaf(7, 1).eax >> 8 & 1 == 0 {
+            return Self::NONE;
+        }
+        let (main, counters) = (snapshot.leaf(0x23, 0), snapshot.leaf(0x23, 1));
+        let has_counters = main.eax >> 1 & 1 != 0;
+        let (general, fixed) = if has_counters { (counters.eax, counters.ebx) } else { (0, 0) };
+        Self { features: main.ebx, general, fixed }
+    }
+
+    /// The general counters, one bit each; 0: leaf 0x0A counts them.
+    pub(crate) const fn general_counters(&self) -> u32 {
+        self.general
+    }
+
+    /// The fixed counters, one bit each; 0: leaf 0x0A has them.
+    pub(crate) const fn fixed_counters(&self) -> u32 {
+        self.fixed
+    }
+
+    /// The bits of an event select that the leaf declares: unit mask 2 (EBX bit 0) and EQ (bit 1).
+    pub(crate) const fn event_bits(&self) -> u64 {
+        let unit_mask_2 = if self.features & 1 != 0 { 0xFF << 40 } else { 0 };
+        let equal = if self.features >> 1 & 1 != 0 { 1 << 36 } else { 0 };
+        unit_mask_2 | equal
+    }
+
+    /// RDPMC above privilege level 0 can be denied for each counter (EBX bit 2).
+    pub(crate) const fn denies_user_rdpmc(&self) -> bool {
+        self.features >> 2 & 1 != 0
     }
 }
 

@@ -6,6 +6,7 @@ use pmu_core::{CounterUnit, IntervalLimits, NoInterface, Snapshot, SourceInterfa
 
 use crate::ArchitecturalPerfmon;
 use crate::counters::{self, MAX_COUNTERS};
+use crate::cpuid::PerfmonExtension;
 use crate::sources::{SOURCES, TABLE};
 
 /// The Emon interface of a machine: the general counters of architectural performance monitoring,
@@ -18,7 +19,7 @@ pub struct Emon {
 }
 
 impl Emon {
-    /// Claims the machine whose boot processor `snapshot` describes, by Windows' rule: the vendor is
+    /// Detects the machine whose boot processor `snapshot` describes, by Windows' rule: the vendor is
     /// Intel; CPUID leaf 0x0A exists, has a version, a number of events, and the first event (cycles)
     /// available; and no Microsoft-compatible hypervisor hides the counters. Beyond that rule, the
     /// counters must be ones that can be.
@@ -46,7 +47,9 @@ impl Emon {
     /// The interface as a machine has it that declares every event: for listings of what it offers.
     pub const fn declared() -> Self {
         let perfmon = ArchitecturalPerfmon::from_registers(0x0730_0401, 0, 0, 0);
-        Self::new(perfmon, counters::of_perfmon(&perfmon))
+        let unit =
+            counters::of_perfmon(&perfmon, &PerfmonExtension::NONE, counters::PLAIN_EVENT_BITS);
+        Self::new(perfmon, unit)
     }
 
     const fn new(perfmon: ArchitecturalPerfmon, unit: CounterUnit) -> Self {

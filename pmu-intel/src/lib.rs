@@ -11,6 +11,7 @@ mod interface;
 pub mod registers;
 mod sources;
 
+pub use counters::counters;
 pub use cpuid::ArchitecturalPerfmon;
 pub use interface::Emon;
 pub use sources::SOURCES;

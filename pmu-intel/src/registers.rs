@@ -19,6 +19,19 @@ pub const IA32_MISC_ENABLE: u32 = 0x1A0;
 /// `IA32_DEBUGCTL` (SDM vol. 3B, §18.4.1).
 pub const IA32_DEBUGCTL: u32 = 0x1D9;
 
+/// `IA32_FIXED_CTR0`: the first fixed counter, from version 2 (SDM vol. 3B, §20.2.2).
+pub const IA32_FIXED_CTR0: u32 = 0x309;
+
+/// `IA32_PERF_CAPABILITIES`, where CPUID leaf 1, ECX bit 15 declares it (SDM vol. 4, table 2-2).
+pub const IA32_PERF_CAPABILITIES: u32 = 0x345;
+
+/// `IA32_PERF_CAPABILITIES.FW_WRITE`: the general counters can be written at [`IA32_A_PMC0`] (SDM vol. 3B,
+/// "Full-Width Writes to Performance Counter Registers").
+pub const FULL_WIDTH_WRITES: u64 = 1 << 13;
+
+/// `IA32_FIXED_CTR_CTRL`, from version 2 (SDM vol. 3B, §20.2.2).
+pub const IA32_FIXED_CTR_CTRL: u32 = 0x38D;
+
 /// `IA32_PERF_GLOBAL_STATUS`, from version 2 (SDM vol. 3B, §20.2.2).
 pub const IA32_PERF_GLOBAL_STATUS: u32 = 0x38E;
 
@@ -32,6 +45,22 @@ pub const IA32_PERF_GLOBAL_CTRL: u32 = 0x38F;
 /// `IA32_PERF_GLOBAL_OVF_CTRL`, from version 4 named `IA32_PERF_GLOBAL_STATUS_RESET` (SDM vol. 3B,
 /// §20.2.2 and §20.2.4).
 pub const IA32_PERF_GLOBAL_OVF_CTRL: u32 = 0x390;
+
+/// `IA32_A_PMC0`: the first general counter, whose writes take the whole value (SDM vol. 3B, "Full-Width Writes
+/// to Performance Counter Registers").
+pub const IA32_A_PMC0: u32 = 0x4C1;
+
+/// `IA32_PMC_GP0_CTR`, from version 6: the first general counter; the next is four further (SDM vol. 4, table
+/// 2-2).
+pub const IA32_PMC_GP0_CTR: u32 = 0x1900;
+
+/// `IA32_PMC_GP0_CFG_A`, from version 6: the first event select; the next is four further (SDM vol. 4, table
+/// 2-2).
+pub const IA32_PMC_GP0_CFG_A: u32 = 0x1901;
+
+/// `IA32_PMC_FX0_CTR`, from version 6: the first fixed counter; the next is four further (SDM vol. 4, table
+/// 2-2).
+pub const IA32_PMC_FX0_CTR: u32 = 0x1980;
 
 /// `IA32_PEBS_ENABLE` (SDM vol. 3B, §20.6.2.4).
 pub const IA32_PEBS_ENABLE: u32 = 0x3F1;

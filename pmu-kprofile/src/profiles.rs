@@ -251,7 +251,7 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     ///
     /// # Errors
     /// See [`ProfileError`]. The object is started on all of its active processors or on none: nothing is
-    /// changed, except that a counter that [faulted](pmu_core::InterfaceError::Faulted) stays so.
+    /// changed, except that a counter that [faulted](pmu_core::CounterError::Faulted) stays so.
     pub fn start<H: ProfileHardware>(
         &self,
         object: &'static ProfileObject<'static>,

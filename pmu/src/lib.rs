@@ -4,12 +4,10 @@
 #[cfg(test)]
 extern crate std;
 
-mod events;
 mod local_apic;
 mod machine;
 mod per_processor;
 
-pub use events::Events;
 pub use local_apic::{ApicRegisters, Delivery, InvalidVector, LocalApic, NoTimer, ProfileTimer};
 pub use machine::Machine;
 pub use per_processor::{Busy, OnProcessor, PerProcessor, Processors};

@@ -4,11 +4,12 @@ use core::sync::atomic::AtomicU32;
 
 use pmu_amd::Amd64;
 use pmu_core::{
-    CounterUnit, DefaultInterface, NoInterface, Snapshot, SourceInterface, SourceTable,
+    CounterUnit, DefaultInterface, EventTable, NoInterface, OpenedEvents, Snapshot,
+    SourceInterface, SourceTable, WithEvents,
 };
 use pmu_intel::Emon;
 
-/// The profile interface of a machine: Intel's, AMD's, or time alone.
+/// The counters and the profile interface of a machine: Intel's, AMD's, counters without sources, or time alone.
 ///
 /// It is one type, so that a kernel keeps it in one static and its interrupt handler needs no generics.
 /// Every operation is that of [`ProfileInterface`](pmu_core::ProfileInterface).
@@ -42,6 +43,9 @@ pub enum Machine {
     Intel(Emon),
     /// AMD's core counters.
     Amd(Amd64),
+    /// Counters that take any event, and have no sources but time, for this reason: Hygon's, which are AMD's,
+    /// and Zhaoxin's, which are Intel's.
+    CountersOnly(DefaultInterface, NoInterface, CounterUnit),
     /// No counters, for this reason.
     TimeOnly(DefaultInterface, NoInterface),
 }
@@ -52,17 +56,40 @@ impl Machine {
         match (Emon::detect(snapshot), Amd64::detect(snapshot)) {
             (Ok(emon), _) => Self::Intel(emon),
             (_, Ok(amd64)) => Self::Amd(amd64),
-            (Err(intel), Err(amd)) => Self::TimeOnly(DefaultInterface::new(), intel.or(amd)),
+            (Err(intel), Err(amd)) => {
+                let (time, why) = (DefaultInterface::new(), intel.or(amd));
+                match counters(snapshot) {
+                    Ok(unit) => Self::CountersOnly(time, why, unit),
+                    Err(_) => Self::TimeOnly(time, why),
+                }
+            }
         }
     }
 
-    /// Returns the reason why the machine has no counters, if it has none.
+    /// The machine's sources, and the events that are opened beside them on the processor whose `events` these
+    /// are.
+    pub const fn with_events<'a>(&'a self, events: &'a EventTable) -> WithEvents<'a, Self> {
+        WithEvents::new(self, events)
+    }
+
+    /// The events that are opened on the processor whose `events` these are, without any source.
+    pub fn events<'a>(&'a self, events: &'a EventTable) -> OpenedEvents<'a> {
+        OpenedEvents::new(self.unit(), events)
+    }
+
+    /// Returns the reason why the machine has no sources but time, if it has none.
     pub const fn why_time_only(&self) -> Option<NoInterface> {
         match self {
             Self::Intel(_) | Self::Amd(_) => None,
-            Self::TimeOnly(_, why) => Some(*why),
+            Self::CountersOnly(_, why, _) | Self::TimeOnly(_, why) => Some(*why),
         }
     }
+}
+
+/// The counters of a processor of any vendor that is known.
+fn counters(processor: &Snapshot) -> Result<CounterUnit, NoInterface> {
+    pmu_intel::counters(processor)
+        .or_else(|intel| pmu_amd::counters(processor).map_err(|amd| intel.or(amd)))
 }
 
 /// The same call of whichever interface it is.
@@ -71,7 +98,7 @@ macro_rules! whichever {
         match $machine {
             Machine::Intel($interface) => $call,
             Machine::Amd($interface) => $call,
-            Machine::TimeOnly($interface, _) => $call,
+            Machine::CountersOnly($interface, ..) | Machine::TimeOnly($interface, _) => $call,
         }
     };
 }
@@ -92,11 +119,17 @@ impl SourceInterface for Machine {
 
     #[inline]
     fn unit(&self) -> &CounterUnit {
-        whichever!(self, interface => interface.unit())
+        match self {
+            Self::CountersOnly(_, _, unit) => unit,
+            _ => whichever!(self, interface => interface.unit()),
+        }
     }
 
     fn unit_of(&self, processor: &Snapshot) -> CounterUnit {
-        whichever!(self, interface => interface.unit_of(processor))
+        match self {
+            Self::CountersOnly(..) => counters(processor).unwrap_or(CounterUnit::NONE),
+            _ => whichever!(self, interface => interface.unit_of(processor)),
+        }
     }
 
     fn is_declared(&self, row: usize) -> bool {

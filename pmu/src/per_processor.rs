@@ -5,7 +5,7 @@ use core::fmt;
 use core::marker::PhantomData;
 use core::sync::atomic::{AtomicBool, Ordering};
 
-use pmu_core::Session;
+use pmu_core::{Counters, Session};
 
 /// Identity of the executing processor: the one promise that a kernel makes for all of its [`PerProcessor`] values.
 ///
@@ -53,9 +53,13 @@ pub unsafe trait Processors {
 pub unsafe trait OnProcessor {}
 
 // SAFETY: (1) a session is not `Send` so that it stays on its processor, whose registers it means; used
-// elsewhere it would program the wrong ones, which breaks no memory; (2) what it holds is shared (`I`, and the
-// counter memory, which is atomics) or sent (`M`, `P`).
-unsafe impl<I: Sync, M: Send, P: Send> OnProcessor for Session<'_, I, M, P> {}
+// elsewhere it would program the wrong ones, which breaks no memory; (2) what it holds is sent (`I`, `M`, `P`), or
+// shared (the counter memory, which is atomics).
+unsafe impl<I: Send, M: Send, P: Send> OnProcessor for Session<'_, I, M, P> {}
+
+// SAFETY: as for a session: (1) they are not `Send` so that they stay on their processor; (2) what they hold is
+// sent (`S`, `M`, `P`), or shared (the counter memory, which is atomics).
+unsafe impl<S: Send, M: Send, P: Send> OnProcessor for Counters<'_, S, M, P> {}
 
 /// A place for each of `N` processors, in a static, for what must stay on its processor: a
 /// [`Session`], for instance.

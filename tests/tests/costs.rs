@@ -203,7 +203,7 @@ mod switch {
     use super::*;
     use core::cell::RefCell;
 
-    type Control<'a, I> = Session<'a, I, &'a Recorder, &'a FakePlatform>;
+    type Control<'a, I> = Session<'a, &'a I, &'a Recorder, &'a FakePlatform>;
 
     /// Two threads with different sources take turns on one processor.
     fn take_turns<I: ProfileInterface>(machine: Machine<I>, selects: [u32; 2]) {
@@ -228,13 +228,19 @@ mod switch {
         assert_eq!(msr.inner().get(selects[1]), 0, "nothing runs for nobody");
         msr.inner().set(machine.counter_0, msr.inner().get(machine.counter_0) + 7);
         let mut blocked = session.restore(&first);
-        assert_eq!(blocked, Err(pmu_core::InterfaceError::NotRestorable));
+        assert_eq!(
+            blocked,
+            Err(pmu_core::InterfaceError::Counters(pmu_core::CounterError::NotRestorable))
+        );
         session.save(&mut second, nothing).unwrap();
 
         session.restore(&first).unwrap();
         assert_eq!((session.read(a), session.read(b)), (Ok(100), Ok(0)));
         blocked = session.restore(&first);
-        assert_eq!(blocked, Err(pmu_core::InterfaceError::NotRestorable));
+        assert_eq!(
+            blocked,
+            Err(pmu_core::InterfaceError::Counters(pmu_core::CounterError::NotRestorable))
+        );
         session.save(&mut first, nothing).unwrap();
         session.restore(&second).unwrap();
         assert_eq!(session.read(c), Ok(7));
@@ -269,7 +275,11 @@ mod switch {
         let told = RefCell::new(Vec::new());
         let mut area = SavedCounters::<[SavedCounter; 8]>::new();
         session.save(&mut area, |overflow| told.borrow_mut().push(overflow)).unwrap();
-        let expected = pmu_core::Overflow { source, events: 0x1_0000, counter: 0 };
+        let expected = pmu_core::Overflow {
+            source,
+            events: 0x1_0000,
+            counter: pmu_core::CounterId::general(0).unwrap(),
+        };
         assert_eq!(*told.borrow(), [expected]);
         let acknowledged = u32::from(machine.status.is_some());
         // With a global control register, the select is looked at: an overflow, or registers lost?
@@ -319,7 +329,10 @@ mod freezing {
             let mut session =
                 machine.interface.initialize(&machine.processor, &msr, &platform, &memory).unwrap();
             let error = session.freeze_on_interrupt();
-            assert_eq!(error, Err(pmu_core::InterfaceError::FreezeUnsupported));
+            assert_eq!(
+                error,
+                Err(pmu_core::InterfaceError::Counters(pmu_core::CounterError::FreezeUnsupported))
+            );
         }
         refused(intel(1, false));
         refused(amd(false, false));

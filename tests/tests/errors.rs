@@ -3,8 +3,9 @@
 use core::error::Error;
 
 use pmu_core::{
-    DumpError, InterfaceError, IntervalError, IntervalLimits, KProfileSource, MsrErrorKind,
-    MsrFault, MsrOperation, NoInterface, NotASource, ProcessorNumber, TimerUnavailable,
+    CounterError, DumpError, InterfaceError, IntervalError, IntervalLimits, KProfileSource,
+    MsrErrorKind, MsrFault, MsrOperation, NoInterface, NotASource, ProcessorNumber,
+    TimerUnavailable,
 };
 use pmu_intel::debug_store::ControlAreaError;
 use pmu_kprofile::bucket::BucketSizeError;
@@ -51,12 +52,18 @@ fn errors_of_the_interfaces_name_source_register_and_numbers() {
         (&InterfaceError::AlreadyStarted(SOURCE), &["ProfileTotalCycles", "already"]),
         (&InterfaceError::NotStarted(SOURCE), &["ProfileTotalCycles", "not started"]),
         (&InterfaceError::Interval(interval), &["12", "4096", "2147483647"]),
-        (&InterfaceError::InsufficientMemory { needed: 9, lent: 3 }, &["9", "3"]),
+        (
+            &InterfaceError::Counters(CounterError::InsufficientMemory { needed: 9, lent: 3 }),
+            &["9", "3"],
+        ),
         (&InterfaceError::Timer(TimerUnavailable), &["timer"]),
-        (&InterfaceError::MemoryInUse, &["memory", "session"]),
-        (&InterfaceError::OwnControlBits(0x21), &["0x21"]),
-        (&InterfaceError::Access(FAULT), &["WRMSR", "0x186", "general protection"]),
-        (&InterfaceError::Faulted(FAULT), &["WRMSR", "0x186", "running"]),
+        (&InterfaceError::Counters(CounterError::MemoryInUse), &["memory", "session"]),
+        (&InterfaceError::Counters(CounterError::OwnControlBits(0x21)), &["0x21"]),
+        (
+            &InterfaceError::Counters(CounterError::Access(FAULT)),
+            &["WRMSR", "0x186", "general protection"],
+        ),
+        (&InterfaceError::Counters(CounterError::Faulted(FAULT)), &["WRMSR", "0x186", "running"]),
     ]);
     say(&[
         (&NoInterface::OtherVendor(*b"  Shanghai  "), &["Shanghai"]),

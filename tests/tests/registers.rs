@@ -1,6 +1,7 @@
 //! Register numbers and bit positions, against data files and against another crate's constants.
 
 use pmu_amd::registers::{self as amd, PerfCtl};
+use pmu_core::{CounterId, CounterSet};
 use pmu_core::{ProfileInterface, SourceInterface};
 use pmu_intel::registers::{self as intel, DebugCtl, MiscEnable, PerfEvtSel};
 use pmu_tests::data;
@@ -58,24 +59,31 @@ fn intel_register_numbers_equal_those_of_the_x86_crate() {
 #[test]
 fn each_counter_has_its_registers() {
     let emon = pmu_intel::Emon::declared();
-    for number in 0..emon.unit().count() {
-        let counter = emon.unit().counter(number).unwrap();
+    for number in 0..(emon.unit().counters() & CounterSet::GENERAL).len() as u8 {
+        let counter = emon.unit().counter(CounterId::general(number).unwrap()).unwrap();
         let name = format!("IA32_PERFEVTSEL{number}");
-        assert_eq!(counter.select_register().get(), address("intel", &name));
+        assert_eq!(counter.control().register().get(), address("intel", &name));
         assert_eq!(counter.value_register().get(), address("intel", &format!("IA32_PMC{number}")));
         assert_eq!(counter.rdpmc_index().map(pmu_core::PmcIndex::get), Some(u32::from(number)));
     }
-    assert!(emon.unit().counter(emon.unit().count()).is_none());
+    assert!(
+        emon.unit()
+            .counter(CounterId::general(emon.unit().counters().len() as u8).unwrap())
+            .is_none()
+    );
     let amd64 = pmu_amd::Amd64::declared();
-    assert_eq!(amd64.unit().count(), 4);
+    assert_eq!(amd64.unit().counters().len(), 4);
     for number in 0..4 {
-        let counter = amd64.unit().counter(number).unwrap();
-        assert_eq!(counter.select_register().get(), address("amd", &format!("PerfEvtSel{number}")));
+        let counter = amd64.unit().counter(CounterId::general(number).unwrap()).unwrap();
+        assert_eq!(
+            counter.control().register().get(),
+            address("amd", &format!("PerfEvtSel{number}"))
+        );
         assert_eq!(counter.value_register().get(), address("amd", &format!("PerfCtr{number}")));
         assert_eq!(counter.rdpmc_index().map(pmu_core::PmcIndex::get), Some(u32::from(number)));
         assert_eq!(counter.width(), 48);
     }
-    assert!(amd64.unit().counter(4).is_none());
+    assert!(amd64.unit().counter(CounterId::general(4).unwrap()).is_none());
     assert_eq!(amd::PERF_LEGACY_CTL0, address("amd", "PerfEvtSel0"));
     assert_eq!(amd::PERF_LEGACY_CTR0, address("amd", "PerfCtr0"));
 }

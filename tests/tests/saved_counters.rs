@@ -1,8 +1,8 @@
 //! What a save area says of itself.
 
 use pmu_core::{
-    CounterMemory, CounterSlot, InterfaceError, KProfileSource, ProfileInterface, SavedCounter,
-    SavedCounters,
+    CounterError, CounterMemory, CounterSlot, InterfaceError, KProfileSource, ProfileInterface,
+    SavedCounter, SavedCounters,
 };
 use pmu_intel::Emon;
 use pmu_tests::{FakePlatform, RegisterFile, intel_processor};
@@ -41,7 +41,8 @@ fn an_area_with_fewer_places_than_the_session_has_counters_is_refused() {
     session.start(KProfileSource::TOTAL_CYCLES).unwrap();
     let mut small = SavedCounters::<[SavedCounter; 3]>::new();
     let mut large = SavedCounters::<[SavedCounter; 5]>::new();
-    let refused = Err(InterfaceError::InsufficientMemory { needed: 4, lent: 3 });
+    let refused =
+        Err(InterfaceError::Counters(CounterError::InsufficientMemory { needed: 4, lent: 3 }));
     assert_eq!(session.save(&mut small, |overflow| panic!("{overflow:?}")), refused);
     assert!(small.is_empty() && session.is_running(KProfileSource::TOTAL_CYCLES));
     session.save(&mut large, |overflow| panic!("{overflow:?}")).unwrap();

@@ -6,9 +6,9 @@ use core::cell::RefCell;
 use pmu_amd::Amd64;
 use pmu_core::testing::{Access, RecordingMsr, ScriptedMsr};
 use pmu_core::{
-    Availability, CounterMemory, CounterSlot, DefaultInterface, InterfaceError, KProfileSource,
-    MsrErrorKind, MsrFault, MsrOperation, NtStatus, Overflow, ProfileInterface, Session, Snapshot,
-    SourceInterface,
+    Availability, Counter, CounterError, CounterId, CounterMemory, CounterSet, CounterSlot,
+    CounterUnit, DefaultInterface, InterfaceError, KProfileSource, MsrErrorKind, MsrFault,
+    MsrOperation, NtStatus, Overflow, ProfileInterface, Session, Snapshot, SourceInterface,
 };
 use pmu_intel::Emon;
 use pmu_tests::{FakePlatform, Fault, RegisterFile, amd_processor, intel_processor};
@@ -35,7 +35,7 @@ fn open<'a, I: Claimed>(
     msr: &'a RegisterFile,
     platform: &'a FakePlatform,
     memory: &'a CounterMemory,
-) -> Session<'a, I, &'a RegisterFile, &'a FakePlatform> {
+) -> Session<'a, &'a I, &'a RegisterFile, &'a FakePlatform> {
     interface.initialize(&interface.processor(), msr, platform, memory).unwrap()
 }
 
@@ -46,7 +46,10 @@ trait Claimed: ProfileInterface + Sized {
 
 impl Claimed for Emon {
     fn processor(&self) -> Snapshot {
-        intel_processor(self.perfmon().version().into(), self.unit().count().into())
+        intel_processor(
+            self.perfmon().version().into(),
+            (self.unit().counters() & CounterSet::GENERAL).len() as u32,
+        )
     }
 }
 
@@ -133,7 +136,7 @@ trait Control {
     fn counters(&self) -> Vec<u32>;
 }
 
-impl<I: ProfileInterface> Control for Session<'_, I, &RegisterFile, &FakePlatform> {
+impl<I: ProfileInterface> Control for Session<'_, &I, &RegisterFile, &FakePlatform> {
     fn start(&mut self, source: KProfileSource) -> Result<(), InterfaceError> {
         Session::start(self, source)
     }
@@ -148,12 +151,21 @@ impl<I: ProfileInterface> Control for Session<'_, I, &RegisterFile, &FakePlatfor
     }
     fn selects(&self) -> Vec<u32> {
         let interface = self.interface();
-        interface.unit().iter().map(|(_, counter)| counter.select_register().get()).collect()
+        general(interface.unit()).map(|counter| counter.control().register().get()).collect()
     }
     fn counters(&self) -> Vec<u32> {
         let interface = self.interface();
-        interface.unit().iter().map(|(_, counter)| counter.value_register().get()).collect()
+        general(interface.unit()).map(|counter| counter.value_register().get()).collect()
     }
+}
+
+fn counter(number: u8) -> CounterId {
+    CounterId::general(number).unwrap()
+}
+
+/// The counters on which sources run.
+fn general(unit: &CounterUnit) -> impl Iterator<Item = Counter> {
+    unit.iter().filter(|(counter, _)| !counter.is_fixed()).map(|(_, counter)| counter)
 }
 
 #[test]
@@ -246,14 +258,17 @@ fn no_memory() {
         assert_eq!(session.query(source).availability, Availability::Unsupported);
         assert_eq!(session.start(source), Err(InterfaceError::UnsupportedSource(source)));
     }
-    assert_eq!(session.counters().without_slot, 0xF);
+    assert_eq!(session.counters().without_slot.bits(), 0xF);
     session.shut_down().unwrap();
     assert_eq!(msr.accesses(), 0);
 
     let (msr, interface) = (RegisterFile::amd(), Amd64::declared());
     let processor = amd_processor(false, 0);
     let error = interface.initialize(&processor, &msr, &platform, &none).unwrap_err();
-    assert_eq!(error, InterfaceError::InsufficientMemory { needed: 4, lent: 0 });
+    assert_eq!(
+        error,
+        InterfaceError::Counters(CounterError::InsufficientMemory { needed: 4, lent: 0 })
+    );
     assert_eq!(msr.accesses(), 0);
 }
 
@@ -267,7 +282,7 @@ fn too_little_memory() {
         let mut session = open(interface, msr, &platform, &three);
         let counters = session.counters();
         assert_eq!(
-            (counters.usable, counters.without_slot, counters.unresponsive),
+            (counters.usable.bits(), counters.without_slot.bits(), counters.unresponsive.bits()),
             (0b111, 0b1000, 0)
         );
         for value in [0x02, 0x06, 0x0B] {
@@ -294,7 +309,7 @@ fn counters_that_do_not_echo_are_left_out() {
             session.start(CYCLES).unwrap();
             session.start(BRANCHES).unwrap();
             session.shut_down().unwrap();
-            (counters.usable, counters.unresponsive)
+            (counters.usable.bits(), counters.unresponsive.bits())
         })
     };
     let one = RegisterFile::intel(4, true).keeping(0xC3, 0);
@@ -317,12 +332,12 @@ fn counters_of_which_none_answers_are_found_out() {
     let dead = (0xC1..0xC5).fold(RegisterFile::intel(4, false), |msr, r| msr.keeping(r, 0));
     let (interface, memory) = (emon(1, 4), Memory::new());
     let outcome = interface.initialize(&interface.processor(), &dead, &platform, &memory);
-    assert_eq!(outcome.unwrap_err(), InterfaceError::CountersUnresponsive);
+    assert_eq!(outcome.unwrap_err(), InterfaceError::Counters(CounterError::Unresponsive));
     assert_eq!(platform.unmasked.get(), 0);
     let dead = (0xC001_0004..0xC001_0008).fold(RegisterFile::amd(), |msr, r| msr.keeping(r, 0));
     let (interface, processor) = (Amd64::declared(), amd_processor(false, 0));
     let error = interface.initialize(&processor, &dead, &platform, &memory).unwrap_err();
-    assert_eq!(error, InterfaceError::CountersUnresponsive);
+    assert_eq!(error, InterfaceError::Counters(CounterError::Unresponsive));
     assert_eq!(error.status(), None);
 }
 
@@ -339,7 +354,10 @@ fn a_transient_fault_at_any_access_leaves_started_or_stopped() {
                 let runs = msr.get(select) != 0;
                 assert_eq!(started.is_ok(), runs, "access {at}: {started:?}");
                 assert_eq!(session.is_running(BRANCHES), runs);
-                assert!(!matches!(started, Err(InterfaceError::Faulted(_))));
+                assert!(!matches!(
+                    started,
+                    Err(InterfaceError::Counters(CounterError::Faulted(_)))
+                ));
                 msr.fail(Fault::Never);
                 if !runs {
                     session.start(BRANCHES).unwrap();
@@ -366,17 +384,26 @@ fn a_persistent_fault_is_named_and_the_counter_is_given_up() {
             let (select, counter) = (session.selects()[0], session.counters()[0]);
             // The counter cannot be loaded: nothing was programmed.
             msr.fail(Fault::WritesTo(counter));
-            assert_eq!(session.start(BRANCHES), Err(InterfaceError::Access(write_fault(counter))));
+            assert_eq!(
+                session.start(BRANCHES),
+                Err(InterfaceError::Counters(CounterError::Access(write_fault(counter))))
+            );
             assert_eq!(msr.get(select), 0);
             // Neither the select nor undoing it: presumed running, until shut-down.
             msr.fail(Fault::WritesTo(select));
-            assert_eq!(session.start(BRANCHES), Err(InterfaceError::Faulted(write_fault(select))));
+            assert_eq!(
+                session.start(BRANCHES),
+                Err(InterfaceError::Counters(CounterError::Faulted(write_fault(select))))
+            );
             assert!(!session.is_running(BRANCHES));
             assert_eq!(session.stop(BRANCHES), Err(InterfaceError::NotStarted(BRANCHES)));
             // The next start takes another counter.
             session.start(BRANCHES).unwrap();
             assert_ne!(msr.get(session.selects()[1]), 0);
-            assert_eq!(session.shut_down(), Err(InterfaceError::Faulted(write_fault(select))));
+            assert_eq!(
+                session.shut_down(),
+                Err(InterfaceError::Counters(CounterError::Faulted(write_fault(select))))
+            );
             assert_eq!(msr.get(session.selects()[1]), 0, "the others were stopped");
             msr.fail(Fault::Never);
             assert_eq!(session.shut_down(), Ok(()));
@@ -386,7 +413,10 @@ fn a_persistent_fault_is_named_and_the_counter_is_given_up() {
             let select = session.selects()[0];
             session.start(BRANCHES).unwrap();
             msr.fail(Fault::From(0));
-            assert_eq!(session.stop(BRANCHES), Err(InterfaceError::Faulted(write_fault(select))));
+            assert_eq!(
+                session.stop(BRANCHES),
+                Err(InterfaceError::Counters(CounterError::Faulted(write_fault(select))))
+            );
             assert!(!session.is_running(BRANCHES));
             msr.fail(Fault::Never);
             session.shut_down().unwrap();
@@ -428,7 +458,7 @@ mod interrupts {
         assert_eq!(service(&interface, &msr, &platform, &memory), []);
         assert_eq!(platform.unmasked.get(), 1, "a spurious interrupt is unmasked too");
         msr.set(0xC2, 5);
-        let expected = Overflow { source: INSTRUCTIONS, events: 0x1_0000, counter: 1 };
+        let expected = Overflow { source: INSTRUCTIONS, events: 0x1_0000, counter: counter(1) };
         assert_eq!(service(&interface, &msr, &platform, &memory), [expected]);
         assert_eq!(msr.get(0xC2), WIDTH - 0xFFFF);
         // A new interval is taken up at the next overflow; this one still stands for the old.
@@ -437,7 +467,7 @@ mod interrupts {
         msr.set(0xC1, 0);
         let found = service(&interface, &msr, &platform, &memory);
         assert_eq!(
-            found.iter().map(|o| (o.counter, o.events)).collect::<Vec<_>>(),
+            found.iter().map(|o| (o.counter.bit(), o.events)).collect::<Vec<_>>(),
             [(0, 0x1_0000), (1, 0x1_0000)]
         );
         assert_eq!(msr.get(0xC2), WIDTH - 0x1FFF);
@@ -458,7 +488,7 @@ mod interrupts {
         session.start(source(0xBF)).unwrap();
         assert_eq!(platform.unmasked.get(), 1);
         msr.set(0xC001_0004, 3);
-        let expected = Overflow { source: source(0xBF), events: 0x1_0000, counter: 0 };
+        let expected = Overflow { source: source(0xBF), events: 0x1_0000, counter: counter(0) };
         assert_eq!(service(&interface, &msr, &platform, &memory), [expected]);
         assert_eq!(platform.unmasked.get(), 1);
     }
@@ -482,7 +512,7 @@ mod interrupts {
 
         msr.inner().set(0x38E, 1 << 63 | 1 << 32 | 0b10);
         let result = interface.service(&msr, &&platform, &memory, |overflow| {
-            assert_eq!((overflow.source, overflow.counter), (BRANCHES, 1));
+            assert_eq!((overflow.source, overflow.counter), (BRANCHES, counter(1)));
             assert_eq!(msr.inner().get(0x38F), FIXED, "the own counters stand still");
         });
         assert_eq!(result.unwrap().overflows, 1);

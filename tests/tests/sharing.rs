@@ -6,8 +6,9 @@ use core::cell::{Cell, RefCell};
 use pmu_amd::Amd64;
 use pmu_core::testing::{Access, RecordingMsr};
 use pmu_core::{
-    Claim, CounterMemory, CounterSlot, InterfaceError, KProfileSource, MAX_COUNTERS, MsrOperation,
-    Overflow, ProfileInterface, SavedCounter, SavedCounters, Snapshot, SourceInterface,
+    Claim, CounterError, CounterMemory, CounterSet, CounterSlot, InterfaceError, KProfileSource,
+    MAX_COUNTERS, MsrOperation, Overflow, ProfileInterface, SavedCounter, SavedCounters, Snapshot,
+    SourceInterface,
 };
 use pmu_intel::Emon;
 use pmu_tests::deviations::snapshot;
@@ -42,14 +43,14 @@ mod memory {
         let mut session = take().unwrap();
         session.start(CYCLES).unwrap();
         let select = msr.get(0x186);
-        assert_eq!(take().unwrap_err(), InterfaceError::MemoryInUse);
+        assert_eq!(take().unwrap_err(), InterfaceError::Counters(CounterError::MemoryInUse));
         assert_eq!(msr.get(0x186), select, "the session goes on");
         assert!(session.is_running(CYCLES));
         session.shut_down().unwrap();
         // Dropped without shut-down, it stays in use, and the error says what that may be.
         take().unwrap();
         let error = take().unwrap_err();
-        assert_eq!(error, InterfaceError::MemoryInUse);
+        assert_eq!(error, InterfaceError::Counters(CounterError::MemoryInUse));
         assert!(error.to_string().contains("not shut down"), "{error}");
     }
 
@@ -67,7 +68,7 @@ mod memory {
         assert_eq!(former.stop(CYCLES), Err(InterfaceError::NotStarted(CYCLES)));
         assert_eq!(former.start(BRANCHES), Err(InterfaceError::UnsupportedSource(BRANCHES)));
         assert_eq!(former.shut_down(), Ok(()));
-        assert_eq!(former.reprogram(|o| panic!("{o:?}")), Ok(0));
+        assert_eq!(former.reprogram(|o| panic!("{o:?}")).map(CounterSet::bits), Ok(0));
         let mut area = SavedCounters::<[SavedCounter; 4]>::new();
         former.save(&mut area, |o| panic!("{o:?}")).unwrap();
         assert!(area.is_empty());
@@ -81,7 +82,7 @@ mod memory {
         let (msr, platform) = (RegisterFile::intel(4, true), FakePlatform::default());
         msr.fail(Fault::Register(GLOBAL_STATUS));
         let error = emon.initialize(&processor, &msr, &platform, &memory).unwrap_err();
-        assert!(matches!(error, InterfaceError::Access(_)));
+        assert!(matches!(error, InterfaceError::Counters(CounterError::Access(_))));
         msr.fail(Fault::Never);
         emon.initialize(&processor, &msr, &platform, &memory).unwrap();
     }
@@ -92,7 +93,7 @@ mod memory {
         let ((emon, processor), memory) = (emon(2, 4), CounterMemory::<[CounterSlot; 300]>::new());
         let (msr, platform) = (RegisterFile::intel(4, true), FakePlatform::default());
         let mut session = emon.initialize(&processor, &msr, &platform, &memory).unwrap();
-        assert_eq!(session.counters().usable, 0xF);
+        assert_eq!(session.counters().usable.bits(), 0xF);
         session.start(CYCLES).unwrap();
         let mut area = SavedCounters::<[SavedCounter; 300]>::new();
         session.save(&mut area, |o| panic!("{o:?}")).unwrap();
@@ -296,12 +297,12 @@ mod others {
         let (msr, platform) = (RegisterFile::intel(4, true), FakePlatform::default());
         let mut session = emon.initialize(&processor, &msr, &platform, &memory).unwrap();
         let refused = session.set_others_control(WATCHDOG | 0b101, false);
-        assert_eq!(refused, Err(InterfaceError::OwnControlBits(0b101)));
+        assert_eq!(refused, Err(InterfaceError::Counters(CounterError::OwnControlBits(0b101))));
         assert_eq!(msr.get(GLOBAL_CTRL), 0xF);
         msr.fail(Fault::WritesTo(GLOBAL_CTRL));
         assert!(matches!(
             session.set_others_control(WATCHDOG, true),
-            Err(InterfaceError::Faulted(_))
+            Err(InterfaceError::Counters(CounterError::Faulted(_)))
         ));
         msr.fail(Fault::Never);
         session.start(CYCLES).unwrap();
@@ -311,7 +312,7 @@ mod others {
         let msr = RegisterFile::intel(4, false);
         let mut session = emon.initialize(&processor, &msr, &platform, &memory).unwrap();
         let none = session.set_others_control(WATCHDOG, true);
-        assert_eq!(none, Err(InterfaceError::OwnControlBits(0)));
+        assert_eq!(none, Err(InterfaceError::Counters(CounterError::OwnControlBits(0))));
     }
 
     /// The watchdog's counter interrupts, on the software PMU, while the session's counters do.
@@ -372,7 +373,10 @@ mod platforms {
         msr.set(DEBUGCTL, 0b11);
         let platform = FakePlatform::default();
         let mut session = emon.initialize(&processor, &msr, &platform, &memory).unwrap();
-        assert_eq!(session.freeze_on_interrupt(), Err(InterfaceError::FreezeUnsupported));
+        assert_eq!(
+            session.freeze_on_interrupt(),
+            Err(InterfaceError::Counters(CounterError::FreezeUnsupported))
+        );
         assert_eq!(msr.get(DEBUGCTL), 0b11);
         // The interrupt path still stops the counters itself.
         session.start(CYCLES).unwrap();
@@ -421,7 +425,7 @@ mod platforms {
         let file = RegisterFile::new(registers, 0xC001_0201).rdpmc_step(2);
         let (msr, platform) = (RecordingMsr::<_, 200>::new(file), FakePlatform::default());
         let mut session = amd64.initialize(&processor, &msr, &platform, &memory).unwrap();
-        assert_eq!(session.counters().usable, 0xFF);
+        assert_eq!(session.counters().usable.bits(), 0xFF);
         for value in (0x19..0x21).chain(0x21..0x29) {
             let _ = session.start(KProfileSource::new(value).unwrap());
         }
@@ -455,7 +459,7 @@ mod platforms {
             let memory = Memory::new();
             let session = emon.initialize(&declared, &msr, &platform, &memory).unwrap();
             let counters = session.counters();
-            (msr.get(0x3F1), counters.usable)
+            (msr.get(0x3F1), counters.usable.bits())
         };
         // Others' bits stay.
         assert_eq!(found(1 << 7, 0xFF, Fault::Never), (0xF0, 0xF));
@@ -477,7 +481,7 @@ mod platforms {
         let (msr, platform, memory) =
             (RegisterFile::intel(6, true), FakePlatform::default(), Memory::new());
         let mut session = emon.initialize(&smaller, &msr, &platform, &memory).unwrap();
-        assert_eq!(session.counters().usable, 0x3F);
+        assert_eq!(session.counters().usable.bits(), 0x3F);
         assert_eq!(msr.get(GLOBAL_CTRL), 0x3F, "no bit that this processor lacks");
         session.start(CYCLES).unwrap();
         session.shut_down().unwrap();
@@ -486,7 +490,7 @@ mod platforms {
         let memory = Memory::new();
         let msr = RegisterFile::intel(8, true);
         let session = emon.initialize(&intel_processor(4, 8), &msr, &platform, &memory).unwrap();
-        assert_eq!(session.counters().usable, 0x3F);
+        assert_eq!(session.counters().usable.bits(), 0x3F);
     }
 
     #[test]
@@ -506,14 +510,14 @@ mod platforms {
         {
             let (msr, memory) = (RegisterFile::intel(8, true), Memory::new());
             let error = emon.initialize(&other, &msr, &platform, &memory).unwrap_err();
-            assert_eq!(error, InterfaceError::OtherProcessor);
+            assert_eq!(error, InterfaceError::Counters(CounterError::OtherProcessor));
             assert_eq!(msr.accesses(), 0);
         }
         let amd64 = Amd64::detect(&amd_processor(true, 6)).unwrap();
         for other in [amd_processor(true, 0), amd_processor(false, 0), intel_processor(4, 4)] {
             let (msr, memory) = (RegisterFile::amd(), Memory::new());
             let error = amd64.initialize(&other, &msr, &platform, &memory).unwrap_err();
-            assert_eq!(error, InterfaceError::OtherProcessor);
+            assert_eq!(error, InterfaceError::Counters(CounterError::OtherProcessor));
         }
     }
 
@@ -522,12 +526,12 @@ mod platforms {
     fn no_claimed_interface_has_more_counters_than_the_most() {
         let most = (0..=255)
             .filter_map(|counters| Emon::detect(&intel_processor(4, counters)).ok())
-            .map(|emon| usize::from(emon.unit().count()))
+            .map(|emon| emon.unit().counters().len())
             .max();
         assert_eq!(most, Some(10));
         let most = (0..=0xF).map(|counters| {
             let processor = amd_processor(true, counters);
-            usize::from(Amd64::detect(&processor).unwrap().unit().count())
+            usize::from(Amd64::detect(&processor).unwrap().unit().counters().len())
         });
         assert_eq!(most.max(), Some(15));
         const { assert!(MAX_COUNTERS >= 15) };
@@ -582,9 +586,17 @@ mod lost {
             happen(keys[0], 0x2000);
             assert_eq!(told.borrow().len(), 1, "nothing counts");
             let context = format!("version {version}, {freezes}");
-            assert_eq!(session.read(CYCLES), Err(InterfaceError::RegistersLost), "{context}");
+            assert_eq!(
+                session.read(CYCLES),
+                Err(InterfaceError::Counters(CounterError::RegistersLost)),
+                "{context}"
+            );
             let anew = session.reprogram(|o| panic!("{context}: {o:?}"));
-            assert_eq!(anew, Ok(0b11), "{context}: these lost what they had counted");
+            assert_eq!(
+                anew.map(CounterSet::bits),
+                Ok(0b11),
+                "{context}: these lost what they had counted"
+            );
             assert_eq!(mock.performance_entry(), ENTRY);
             let state = mock.with_pmu(|pmu| pmu.state());
             assert_eq!(state.global_control, control, "{context}");
@@ -600,7 +612,10 @@ mod lost {
             assert_eq!(*told.borrow(), [CYCLES, BRANCHES], "{context}");
             // Nothing was lost: nothing begins anew.
             happen(keys[0], 0x800);
-            assert_eq!(session.reprogram(|o| panic!("{context}: {o:?}")), Ok(0));
+            assert_eq!(
+                session.reprogram(|o| panic!("{context}: {o:?}")).map(CounterSet::bits),
+                Ok(0)
+            );
             assert_eq!(session.read(CYCLES), Ok(0x800), "{context}");
             session.shut_down().unwrap();
         }
@@ -619,7 +634,7 @@ mod lost {
             for register in [0xC1, 0x186] {
                 msr.set(register, 0);
             }
-            assert_eq!(session.reprogram(|o| panic!("{o:?}")), Ok(0));
+            assert_eq!(session.reprogram(|o| panic!("{o:?}")).map(CounterSet::bits), Ok(0));
             assert_eq!(msr.get(0x186), 0, "it is not on the processor");
             session.restore(&area).unwrap();
             assert_eq!(session.read(CYCLES), Ok(9));
@@ -638,7 +653,7 @@ mod lost {
         }
         let mut area = SavedCounters::<[SavedCounter; 4]>::new();
         let saved = session.save(&mut area, |o| panic!("invented: {o:?}"));
-        assert_eq!(saved, Err(InterfaceError::RegistersLost));
+        assert_eq!(saved, Err(InterfaceError::Counters(CounterError::RegistersLost)));
     }
 
     #[test]
@@ -652,7 +667,9 @@ mod lost {
         msr.set(0x187, 0);
         msr.fail(Fault::WritesTo(0x186));
         let outcome = session.reprogram(|o| panic!("{o:?}"));
-        assert!(matches!(outcome, Err(InterfaceError::Faulted(f)) if f.register == 0x186));
+        assert!(
+            matches!(outcome, Err(InterfaceError::Counters(CounterError::Faulted(f))) if f.register == 0x186)
+        );
         assert!(!session.is_running(CYCLES));
         assert!(session.is_running(BRANCHES) && msr.get(0x187) == 0x53_00C4, "the other goes on");
         msr.fail(Fault::Never);

@@ -10,9 +10,9 @@ use core::cell::{Cell, RefCell};
 
 use pmu_amd::Amd64;
 use pmu_core::{
-    Availability, CounterMemory, CounterSlot, InterfaceError, KProfileSource, MsrFault,
-    NoInterface, Overflow, Platform, ProfileInterface, SavedCounter, SavedCounters, Session,
-    Snapshot, SourceInterface,
+    Availability, CounterError, CounterId, CounterMemory, CounterSet, CounterSlot, InterfaceError,
+    KProfileSource, MsrFault, NoInterface, Overflow, Platform, ProfileInterface, SavedCounter,
+    SavedCounters, Session, Snapshot, SourceInterface,
 };
 use pmu_intel::Emon;
 use pmu_tests::deviations::{self, snapshot};
@@ -84,7 +84,7 @@ impl<'i, I: ProfileInterface> Bench<'i, I> {
         &'a self,
         mock: &'m Mock<'m>,
         memory: &'a Memory,
-    ) -> Result<Session<'a, I, &'m Mock<'m>, &'m Mock<'m>>, InterfaceError> {
+    ) -> Result<Session<'a, &'a I, &'m Mock<'m>, &'m Mock<'m>>, InterfaceError> {
         self.interface.initialize(&self.processor().1, mock, mock, memory)
     }
 
@@ -99,7 +99,7 @@ impl<'i, I: ProfileInterface> Bench<'i, I> {
         &'a self,
         mock: &'m Mock<'m>,
         memory: &'a Memory,
-    ) -> Session<'a, I, &'m Mock<'m>, &'m Mock<'m>> {
+    ) -> Session<'a, &'a I, &'m Mock<'m>, &'m Mock<'m>> {
         self.initialize(mock, memory).unwrap()
     }
 }
@@ -153,7 +153,10 @@ fn on(configuration: Configuration, deviations: Deviations, test: &impl Test) {
                 return;
             }
             let emon = Emon::detect(&snapshot).unwrap();
-            assert_eq!(emon.unit().counters().count_ones(), intel.general.count_ones());
+            assert_eq!(
+                (emon.unit().counters() & CounterSet::GENERAL).bits(),
+                u64::from(intel.general)
+            );
             test.run(&Bench::new(&emon, configuration, deviations));
         }
         _ => {
@@ -179,8 +182,10 @@ fn counters_that_stay_frozen_are_refused() {
         let bench = Bench::new(&emon, configuration, deviations);
         let (mock, memory) = (bench.mock(), Memory::new());
         let outcome = bench.initialize(&mock, &memory).map(|_| ());
-        let refused =
-            matches!(outcome, Err(InterfaceError::Access(MsrFault { register: 0x390, .. })));
+        let refused = matches!(
+            outcome,
+            Err(InterfaceError::Counters(CounterError::Access(MsrFault { register: 0x390, .. })))
+        );
         assert!(refused, "{outcome:?}");
     }
 }
@@ -199,7 +204,7 @@ fn counts(mock: &Mock<'_>, key: EventKey) -> bool {
 #[track_caller]
 fn assert_truthful<I: ProfileInterface, P: Platform>(
     bench: &Bench<'_, I>,
-    session: &Session<'_, I, &Mock<'_>, P>,
+    session: &Session<'_, &I, &Mock<'_>, P>,
     mock: &Mock<'_>,
     context: &str,
 ) {
@@ -228,7 +233,7 @@ fn a_driver_starts_counts_interrupts_and_stops() {
             mock.on_interrupt(&handler);
             let before = mock.with_pmu(|pmu| pmu.state());
             let mut session = bench.initialize(&mock, &memory).unwrap();
-            let usable = session.counters().usable;
+            let usable = session.counters().usable.bits();
             let source = bench.sources[0];
             assert_eq!(session.query(source).availability, Availability::Proven);
             assert_eq!(running(&mock), 0);
@@ -241,7 +246,8 @@ fn a_driver_starts_counts_interrupts_and_stops() {
             mock.advance(&mut bench.happened(0, 1));
             (0..3).for_each(|_| mock.advance(&mut bench.happened(0, INTERVAL)));
             assert_eq!(session.read(source), Ok(0));
-            let overflow = Overflow { source, events: INTERVAL as u32, counter: 0 };
+            let overflow =
+                Overflow { source, events: INTERVAL, counter: CounterId::general(0).unwrap() };
             assert_eq!(*reported.borrow(), [overflow; 4]);
             // Beyond one for each overflow, some are raised by unmasking.
             let interrupts = mock.interrupts();
@@ -324,7 +330,7 @@ fn every_counter_takes_a_source_and_interrupts_for_its_own() {
                     }
                 }
             }
-            assert!(started.len() <= usize::from(bench.interface.unit().count()));
+            assert!(started.len() <= bench.interface.unit().counters().len());
             assert_eq!(running(&mock), started.len());
             for (index, source) in bench.sources.into_iter().enumerate() {
                 reported.borrow_mut().clear();
@@ -342,38 +348,38 @@ fn every_counter_takes_a_source_and_interrupts_for_its_own() {
 /// Something that a driver does, on a session that is ready for it.
 type Operation<I> = for<'a, 'm> fn(
     &Bench<'_, I>,
-    &mut Session<'a, I, &'m Mock<'m>, &'m Mock<'m>>,
+    &mut Session<'a, &'a I, &'m Mock<'m>, &'m Mock<'m>>,
 ) -> Result<(), InterfaceError>;
 
 /// Each operation, with what comes before it.
 fn operations<I: ProfileInterface>() -> [(&'static str, Operation<I>, Operation<I>); 4] {
     fn nothing<I: ProfileInterface>(
         _: &Bench<'_, I>,
-        _: &mut Session<'_, I, &Mock<'_>, &Mock<'_>>,
+        _: &mut Session<'_, &I, &Mock<'_>, &Mock<'_>>,
     ) -> Result<(), InterfaceError> {
         Ok(())
     }
     fn start<I: ProfileInterface>(
         bench: &Bench<'_, I>,
-        session: &mut Session<'_, I, &Mock<'_>, &Mock<'_>>,
+        session: &mut Session<'_, &I, &Mock<'_>, &Mock<'_>>,
     ) -> Result<(), InterfaceError> {
         session.start(bench.sources[0])
     }
     fn stop<I: ProfileInterface>(
         bench: &Bench<'_, I>,
-        session: &mut Session<'_, I, &Mock<'_>, &Mock<'_>>,
+        session: &mut Session<'_, &I, &Mock<'_>, &Mock<'_>>,
     ) -> Result<(), InterfaceError> {
         session.stop(bench.sources[0])
     }
     fn read<I: ProfileInterface>(
         bench: &Bench<'_, I>,
-        session: &mut Session<'_, I, &Mock<'_>, &Mock<'_>>,
+        session: &mut Session<'_, &I, &Mock<'_>, &Mock<'_>>,
     ) -> Result<(), InterfaceError> {
         session.read(bench.sources[0]).map(|_| ())
     }
     fn shut_down<I: ProfileInterface>(
         _: &Bench<'_, I>,
-        session: &mut Session<'_, I, &Mock<'_>, &Mock<'_>>,
+        session: &mut Session<'_, &I, &Mock<'_>, &Mock<'_>>,
     ) -> Result<(), InterfaceError> {
         session.shut_down()
     }
@@ -418,8 +424,15 @@ fn after_a_fault_that_passes_a_source_is_started_or_stopped_and_never_half() {
                     mock.inject(Fault::At(access));
                     let outcome = operation(bench, &mut session);
                     let context = format!("{name}, access {access}: {outcome:?}");
-                    assert!(!matches!(outcome, Err(InterfaceError::Faulted(_))), "{context}");
-                    if let Err(InterfaceError::Access(MsrFault { register, .. })) = outcome {
+                    assert!(
+                        !matches!(outcome, Err(InterfaceError::Counters(CounterError::Faulted(_)))),
+                        "{context}"
+                    );
+                    if let Err(InterfaceError::Counters(CounterError::Access(MsrFault {
+                        register,
+                        ..
+                    }))) = outcome
+                    {
                         assert_eq!(faulted(&mock), [register], "{context}");
                     }
                     mock.inject(Fault::None);
@@ -454,14 +467,14 @@ fn after_a_fault_that_stays_the_register_is_named_and_nothing_false_is_said() {
                     let context = format!("{name}, from access {access}: {outcome:?}");
                     match outcome {
                         Ok(()) => panic!("{context}: the fault went unnoticed"),
-                        Err(InterfaceError::Access(fault)) => {
+                        Err(InterfaceError::Counters(CounterError::Access(fault))) => {
                             // Nothing was changed.
                             assert!(faulted(&mock).contains(&fault.register), "{context}");
                             let was_running = name != "start";
                             assert_eq!(session.is_running(bench.sources[0]), was_running);
                             assert_truthful(bench, &session, &mock, &context);
                         }
-                        Err(InterfaceError::Faulted(fault)) => {
+                        Err(InterfaceError::Counters(CounterError::Faulted(fault))) => {
                             assert!(faulted(&mock).contains(&fault.register), "{context}");
                             // It counts for nobody, and is not handed out again.
                             assert!(!session.is_running(bench.sources[0]), "{context}");
@@ -502,7 +515,7 @@ fn a_missing_register_is_named_at_initialisation() {
                 (used, usable)
             };
             let counters = bench.interface.unit().iter().map(|(number, counter)| {
-                (number, [counter.select_register().get(), counter.value_register().get()])
+                (number, [counter.control().register().get(), counter.value_register().get()])
             });
             let counters: Vec<_> = counters.collect();
             for register in used {
@@ -514,21 +527,24 @@ fn a_missing_register_is_named_at_initialisation() {
                 let of_counter = counters.iter().find(|(_, own)| own.contains(&register));
                 match (outcome, of_counter) {
                     (Ok(found), Some((number, _))) => {
-                        assert_eq!(found.usable, usable & !(1 << number), "{context}");
+                        assert_eq!(found.usable, usable.without(number.only()), "{context}");
                         assert!(
-                            found.unresponsive >> number & 1 != 0 || usable >> number & 1 == 0,
+                            found.unresponsive.contains(*number) || !usable.contains(*number),
                             "{context}"
                         );
                     }
-                    (Err(InterfaceError::CountersUnresponsive), Some((number, _))) => {
-                        assert_eq!(usable & !(1 << number), 0, "{context}");
+                    (
+                        Err(InterfaceError::Counters(CounterError::Unresponsive)),
+                        Some((number, _)),
+                    ) => {
+                        assert!(usable.without(number.only()).is_empty(), "{context}");
                     }
-                    (Err(InterfaceError::Access(fault)), None) => {
+                    (Err(InterfaceError::Counters(CounterError::Access(fault))), None) => {
                         assert_eq!(fault.register, register);
                     }
-                    // Whether there is PEBS, and its register: without them there is none to disable.
+                    // Without these there are no full-width writes, and no PEBS to disable.
                     (Ok(found), None) => {
-                        assert!(matches!(register, 0x1A0 | 0x3F1), "{context}");
+                        assert!(matches!(register, 0x1A0 | 0x345 | 0x3F1), "{context}");
                         assert_eq!(found.usable, usable, "{context}");
                     }
                     other => panic!("{context}: {other:?}"),
@@ -560,14 +576,20 @@ fn a_fault_at_any_access_of_initialisation_leaves_no_counter_running() {
                     match (bench.initialize(&mock, &memory).map(|s| s.counters()), fault) {
                         // One that passes is survived.
                         (Ok(found), Fault::At(_)) => assert_eq!(found.usable, usable, "{context}"),
-                        (Err(InterfaceError::Access(fault)), Fault::From(_)) => {
+                        (
+                            Err(InterfaceError::Counters(CounterError::Access(fault))),
+                            Fault::From(_),
+                        ) => {
                             assert!(faulted(&mock).contains(&fault.register), "{context}");
                         }
-                        (Err(InterfaceError::CountersUnresponsive), Fault::From(_)) => {}
+                        (
+                            Err(InterfaceError::Counters(CounterError::Unresponsive)),
+                            Fault::From(_),
+                        ) => {}
                         // Once they are proven, a counter that cannot be written is still a counter.
                         (Ok(found), Fault::From(_)) => {
                             assert!(bench.interface.unit().global().is_none(), "{context}");
-                            assert_eq!(found.usable & !usable, 0, "{context}");
+                            assert!(found.usable.without(usable).is_empty(), "{context}");
                         }
                         (other, _) => panic!("{context}: {other:?}"),
                     }
@@ -588,7 +610,7 @@ fn a_fault_at_any_access_of_initialisation_leaves_no_counter_running() {
 fn service_with_faults<I: ProfileInterface>(
     bench: &Bench<'_, I>,
     fault_at: fn(u32) -> Fault,
-    then: impl Fn(&Mock<'_>, &Session<'_, I, &Mock<'_>, &Mock<'_>>, Result<(), MsrFault>, &str),
+    then: impl Fn(&Mock<'_>, &Session<'_, &I, &Mock<'_>, &Mock<'_>>, Result<(), MsrFault>, &str),
 ) {
     let accesses = Cell::new(0);
     for access in 0.. {
@@ -750,7 +772,7 @@ fn a_late_interrupt_is_serviced_and_a_lost_one_leaves_the_source_running() {
             session.stop(bench.sources[0]).unwrap();
             if bench.interface.unit().global().is_some() {
                 let status = mock.with_pmu(|pmu| pmu.state()).global_status;
-                assert_eq!(status & session.counters().usable, 0, "no stale status");
+                assert_eq!(status & session.counters().usable.bits(), 0, "no stale status");
             }
         }
     }
@@ -767,17 +789,17 @@ fn a_counter_that_ignores_writes_is_left_out() {
                 bench.session(&mock, &memory).counters().usable
             };
             let counters = bench.interface.unit().iter();
-            for (number, counter) in counters.filter(|(n, _)| usable >> n & 1 != 0) {
+            for (number, counter) in counters.filter(|(number, _)| usable.contains(*number)) {
                 let (mock, memory) = (bench.mock(), Memory::new());
                 mock.inject(Fault::Ignored(counter.value_register().get()));
                 match bench.initialize(&mock, &memory).map(|session| session.counters()) {
                     Ok(found) => {
-                        assert_eq!(found.usable, usable & !(1 << number));
-                        assert_eq!(found.unresponsive >> number & 1, 1);
+                        assert_eq!(found.usable, usable.without(number.only()));
+                        assert!(found.unresponsive.contains(number));
                     }
                     Err(error) => {
-                        assert_eq!(error, InterfaceError::CountersUnresponsive);
-                        assert_eq!(usable, 1 << number, "the only one");
+                        assert_eq!(error, InterfaceError::Counters(CounterError::Unresponsive));
+                        assert_eq!(usable, number.only(), "the only one");
                     }
                 }
             }
@@ -796,7 +818,7 @@ fn a_hidden_pmu_is_claimed_by_nobody_or_found_out() {
     let mock = Mock::new(VirtualPmu::new(HIDDEN[1], FedEvents::NONE).unwrap());
     let memory = Memory::new();
     let outcome = amd64.initialize(&hidden, &mock, &mock, &memory).map(|_| ());
-    assert_eq!(outcome, Err(InterfaceError::CountersUnresponsive));
+    assert_eq!(outcome, Err(InterfaceError::Counters(CounterError::Unresponsive)));
 }
 
 #[test]
@@ -819,7 +841,7 @@ fn each_processor_of_a_machine_has_its_own_counters() {
             assert!(counts(processors[0], bench.keys[1]) && counts(processors[1], bench.keys[0]));
             machine.run_on(2);
             let gone = sessions[0].read(bench.sources[1]);
-            assert!(matches!(gone, Err(InterfaceError::Access(_))));
+            assert!(matches!(gone, Err(InterfaceError::Counters(CounterError::Access(_)))));
         }
     }
     everywhere(&Machine);
@@ -859,7 +881,8 @@ fn a_fault_at_any_access_of_a_switch_or_of_freezing_leaves_nothing_half() {
                         let (made, failed) = (mock.accesses().total(), faulted(&mock));
                         mock.inject(Fault::None);
                         let context = format!("{name}, {:?}: {outcome:?}", fault_at(access));
-                        if outcome == Err(InterfaceError::FreezeUnsupported) {
+                        if outcome == Err(InterfaceError::Counters(CounterError::FreezeUnsupported))
+                        {
                             break;
                         }
                         if access > made {
@@ -869,11 +892,11 @@ fn a_fault_at_any_access_of_a_switch_or_of_freezing_leaves_nothing_half() {
                         match outcome {
                             // What passes is survived, or undone; what stays is told.
                             Ok(()) => assert_eq!(fault_at(access), Fault::At(access), "{context}"),
-                            Err(InterfaceError::Access(fault)) => {
+                            Err(InterfaceError::Counters(CounterError::Access(fault))) => {
                                 assert!(failed.contains(&fault.register), "{context}");
                                 assert_truthful(bench, &session, &mock, &context);
                             }
-                            Err(InterfaceError::Faulted(fault)) => {
+                            Err(InterfaceError::Counters(CounterError::Faulted(fault))) => {
                                 assert!(failed.contains(&fault.register), "{context}");
                                 assert_eq!(fault_at(access), Fault::From(access), "{context}");
                             }

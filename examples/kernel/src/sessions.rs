@@ -14,7 +14,7 @@ use crate::processor::{self, MAX_PROCESSORS};
 use crate::smp;
 
 /// One processor's control handle.
-pub type Control<'a, I> = Session<'a, I, FixupMsr, LocalApic>;
+pub type Control<'a, I> = Session<'a, &'a I, FixupMsr, LocalApic>;
 
 struct Place<'a, I>(UnsafeCell<Option<Control<'a, I>>>);
 

@@ -4,7 +4,7 @@ use std::sync::{Mutex, MutexGuard};
 
 use defmt_decoder::Table;
 use pmu_core::{
-    InterfaceError, IntervalLimits, KProfileSource, MsrErrorKind, MsrFault, MsrOperation, NtStatus,
+    CounterError, InterfaceError, IntervalLimits, KProfileSource, MsrErrorKind, MsrFault, MsrOperation, NtStatus,
     Overflow, ProcessorNumber, ProfileSource,
 };
 use pmu_intel::registers::PerfEvtSel;
@@ -66,7 +66,7 @@ fn frames_of_the_crates_types_decode_to_what_was_logged() {
         register: 0x186,
         kind: MsrErrorKind::GeneralProtection,
     };
-    defmt::error!("{}", InterfaceError::Faulted(fault));
+    defmt::error!("{}", InterfaceError::Counters(CounterError::Faulted(fault)));
     defmt::error!("{}", Overflow { source, events: 65536, counter: 3 });
     defmt::error!("{}", PerfEvtSel::new().with_event(0x3C).with_os(true));
     defmt::error!("{}", pmu_amd::SOURCES[1].windows_name());

@@ -43,7 +43,7 @@ fn profile<I: ProfileInterface>(
 ) -> Result<(), i32> {
     let source = KProfileSource::BRANCH_INSTRUCTIONS;
     interface.set_interval(source, 0x4000).map_err(|_| 1)?;
-    let mut session: Session<'_, I, _, _> =
+    let mut session: Session<'_, &I, _, _> =
         interface.initialize(processor, Msr, Apic, &MEMORY).map_err(|_| 2)?;
     let mut hardware = ThisProcessor::new(&mut session, ProcessorNumber::from_index(0));
     let request = BasicProfile {

@@ -163,7 +163,7 @@ impl Drop for Timers {
 
 /// The hardware as the tasks of one processor use it: their profiles are of this processor only.
 struct Hardware<'s, 'm> {
-    session: &'s mut Session<'m, Emon, &'m Chip, &'m Chip>,
+    session: &'s mut Session<'m, &'m Emon, &'m Chip, &'m Chip>,
     number: ProcessorNumber,
 }
 

@@ -5,8 +5,8 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use std::collections::BTreeSet;
 
 use pmu_core::{
-    InterfaceError, InterruptFrame, KProfileSource, MsrErrorKind, MsrFault, MsrOperation,
-    ProcessId, ProcessorNumber,
+    CounterError, InterfaceError, InterruptFrame, KProfileSource, MsrErrorKind, MsrFault,
+    MsrOperation, ProcessId, ProcessorNumber,
 };
 use pmu_kprofile::WindowsVersion::{self, *};
 use pmu_kprofile::{
@@ -187,11 +187,12 @@ impl Machine {
 pub(crate) const REFUSAL: InterfaceError = InterfaceError::NoFreeCounter(KProfileSource::TIME);
 
 /// What it answers where it refuses to stop.
-pub(crate) const FAULT: InterfaceError = InterfaceError::Faulted(MsrFault {
-    operation: MsrOperation::Write,
-    register: 0x186,
-    kind: MsrErrorKind::GeneralProtection,
-});
+pub(crate) const FAULT: InterfaceError =
+    InterfaceError::Counters(CounterError::Faulted(MsrFault {
+        operation: MsrOperation::Write,
+        register: 0x186,
+        kind: MsrErrorKind::GeneralProtection,
+    }));
 
 impl ProfileHardware for Machine {
     fn this_processor(&self) -> ProcessorNumber {

@@ -2,12 +2,10 @@
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
-#[cfg(doc)]
-use crate::Claim;
-use crate::interrupt::{self, Overflow, Serviced};
 use crate::{
-    CounterMemory, CounterUnit, EventSelect, InterfaceError, Interval, IntervalLimits,
-    IntervalUnit, KProfileSource, MsrBackend, MsrFault, Platform, ProfileSource, Session, Snapshot,
+    CounterId, CounterMemory, CounterSet, CounterUnit, EventId, EventOverflow, EventSelect,
+    EventSource, EventTable, InterfaceError, Interval, IntervalLimits, IntervalUnit,
+    KProfileSource, MsrBackend, MsrFault, Platform, ProfileSource, Serviced, Session, Snapshot,
     SourceIndex, SourceTable,
 };
 
@@ -39,6 +37,101 @@ pub trait SourceInterface {
 
     /// Where the interval of a row of the table is kept, for the whole machine.
     fn interval_cell(&self, row: usize) -> Option<&AtomicU32>;
+
+    /// The events beside the table's that are opened on the processor that executes the call.
+    #[inline]
+    fn opened(&self) -> &EventTable {
+        EventTable::none()
+    }
+}
+
+/// The rows of the table are the counters' events.
+impl<I: SourceInterface> EventSource for I {
+    #[inline]
+    fn unit(&self) -> &CounterUnit {
+        SourceInterface::unit(self)
+    }
+
+    #[inline]
+    fn row_select(&self, row: usize) -> Option<EventSelect> {
+        let source = self.table().rows().get(row).filter(|_| row != 0 && self.is_declared(row))?;
+        Some(source.select())
+    }
+
+    #[inline]
+    fn row_period(&self, row: usize) -> Option<u32> {
+        Some(self.interval_cell(row)?.load(Ordering::Relaxed))
+    }
+
+    fn rows(&self) -> usize {
+        core::ptr::from_ref(self.table()).addr()
+    }
+
+    #[inline]
+    fn opened(&self) -> &EventTable {
+        SourceInterface::opened(self)
+    }
+}
+
+impl<I: SourceInterface + ?Sized> SourceInterface for &I {
+    fn name(&self) -> &'static str {
+        (**self).name()
+    }
+
+    fn requires_memory(&self) -> bool {
+        (**self).requires_memory()
+    }
+
+    #[inline]
+    fn table(&self) -> &'static SourceTable {
+        (**self).table()
+    }
+
+    #[inline]
+    fn unit(&self) -> &CounterUnit {
+        (**self).unit()
+    }
+
+    fn unit_of(&self, processor: &Snapshot) -> CounterUnit {
+        (**self).unit_of(processor)
+    }
+
+    #[inline]
+    fn is_declared(&self, row: usize) -> bool {
+        (**self).is_declared(row)
+    }
+
+    #[inline]
+    fn interval_cell(&self, row: usize) -> Option<&AtomicU32> {
+        (**self).interval_cell(row)
+    }
+
+    #[inline]
+    fn opened(&self) -> &EventTable {
+        (**self).opened()
+    }
+}
+
+/// One source's overflow, as [`service`](ProfileInterface::service) reports it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct Overflow {
+    /// The source that the counter counts for.
+    pub source: KProfileSource,
+    /// The events that this overflow stands for: the interval it was loaded with.
+    pub events: u64,
+    /// The counter.
+    pub counter: CounterId,
+}
+
+impl Overflow {
+    /// The overflow of a row's event.
+    #[inline]
+    pub(crate) fn of(table: &SourceTable, overflow: EventOverflow) -> Option<Self> {
+        let EventOverflow { event, period, counter } = overflow;
+        let source = table.rows().get(event.row()?)?.source();
+        Some(Self { source, events: period, counter })
+    }
 }
 
 /// The operations of a profile interface. They are the same for all, and cannot be overridden.
@@ -52,6 +145,12 @@ pub trait ProfileInterface: SourceInterface {
     #[inline]
     fn row(&self, source: KProfileSource) -> Option<usize> {
         self.table().row(source)
+    }
+
+    /// The event of a source, as the counters know it.
+    #[inline]
+    fn event(&self, source: KProfileSource) -> Option<EventId> {
+        self.row(source).map(EventId::of_row)
     }
 
     /// The place in the table of the source that has this name: the documented spelling or Windows' own,
@@ -118,74 +217,73 @@ pub trait ProfileInterface: SourceInterface {
             .ok_or(InterfaceError::UnsupportedSource(source))
     }
 
-    /// Takes over the counters of the processor that executes the call, which `processor` describes.
-    ///
-    /// Loads zero into the event select of each counter that the processor shares with the interface,
-    /// proves the counter by writing and reading it back (by RDMSR and by RDPMC), and leaves it zero. Then
-    /// acknowledges what its predecessor left of their overflows, takes their precise sampling away,
-    /// enables their bits of the global control register where there is one, and unmasks the local APIC's
-    /// entry.
-    ///
-    /// A counter that does not answer, or for which no slot was lent, is left out and untouched from then
-    /// on: [`Session::counters`] tells which.
+    /// Takes over the general counters of the processor that executes the call, which `processor` describes, as
+    /// [`Counters::take`](crate::Counters::take) does.
     ///
     /// # Context
     /// Task, on the processor on which the session then lives. An interrupt may come at any time.
     ///
     /// # Errors
-    /// - [`MemoryInUse`](InterfaceError::MemoryInUse): a session has this memory, another processor's for
-    ///   instance, or one that was dropped without [`shut_down`](Session::shut_down).
-    /// - [`OtherProcessor`](InterfaceError::OtherProcessor): the processor has none of these counters.
-    /// - [`InsufficientMemory`](InterfaceError::InsufficientMemory): no slot was lent, and the interface
-    ///   [requires](SourceInterface::requires_memory) one. Otherwise every source is unsupported.
-    /// - [`CountersUnresponsive`](InterfaceError::CountersUnresponsive): no counter answers.
-    /// - [`Access`](InterfaceError::Access): a global register faulted.
+    /// Those of [`Counters::take`](crate::Counters::take). Where no slot was lent, and the interface does not
+    /// [require](SourceInterface::requires_memory) one, it is no error: every source is unsupported.
     ///
-    /// Afterwards no counter runs, and time is what remains: see [`DefaultInterface`]. An interrupt that came
-    /// meanwhile may have left the local APIC's entry masked: another owner of it unmasks it.
+    /// Afterwards no counter runs, and time is what remains: see [`DefaultInterface`].
     fn initialize<'a, M: MsrBackend, P: Platform>(
         &'a self,
         processor: &Snapshot,
         msr: M,
         platform: P,
         memory: &'a CounterMemory,
-    ) -> Result<Session<'a, Self, M, P>, InterfaceError>
+    ) -> Result<Session<'a, &'a Self, M, P>, InterfaceError>
     where
         Self: Sized,
     {
-        Session::initialize(self, processor, msr, platform, memory)
+        Session::initialize(self, processor, CounterSet::GENERAL, msr, platform, memory)
     }
 
-    /// Services the performance interrupt of the processor that executes the call: finds the overflowed
-    /// counters, re-arms them, reports each overflow to `overflowed` once, and lets the interrupt recur.
-    ///
-    /// `memory` is the processor's. Where no session has it, nothing is touched and the answer is
-    /// [`NotOurs`](Claim::NotOurs); but one interrupt that comes late, after
-    /// [`shut_down`](Session::shut_down), is claimed. A nested call, from an interrupt that interrupted
-    /// this one, returns [`Ours`](Claim::Ours) at once, and the call under way looks once more.
-    ///
-    /// # Context
-    /// Interrupt or NMI, and any other. Bounded by the number of counters, once more for each nested
-    /// interrupt; takes no lock, does not allocate and does not panic unless `overflowed` does. If that
-    /// unwinds, later interrupts are only noted, until [`reprogram`](Session::reprogram).
+    /// Takes over those of the processor's counters that are in `only`, fixed ones included, and leaves the
+    /// others to their owners.
     ///
     /// # Errors
-    /// Returns the first access that failed after one retry; the remaining accesses are still attempted.
-    /// The interrupt is then to be counted as [`OursAndMore`](Claim::OursAndMore). A counter that may no
-    /// longer count or interrupt is marked as faulted: its source does not
-    /// [run](Session::is_running).
+    /// Those of [`initialize`](Self::initialize).
+    fn initialize_only<'a, M: MsrBackend, P: Platform>(
+        &'a self,
+        processor: &Snapshot,
+        only: CounterSet,
+        msr: M,
+        platform: P,
+        memory: &'a CounterMemory,
+    ) -> Result<Session<'a, &'a Self, M, P>, InterfaceError>
+    where
+        Self: Sized,
+    {
+        Session::initialize(self, processor, only, msr, platform, memory)
+    }
+
+    /// Services the performance interrupt of the processor that executes the call, as
+    /// [`pmu_core::service`](crate::service) does, and reports each source's overflow to `overflowed` once.
+    ///
+    /// # Context
+    /// Interrupt or NMI, and any other.
+    ///
+    /// # Errors
+    /// The first access that failed after one retry; the remaining accesses are still attempted.
     #[inline]
     fn service<M: MsrBackend, P: Platform>(
         &self,
         msr: &M,
         platform: &P,
         memory: &CounterMemory,
-        overflowed: impl FnMut(Overflow),
+        mut overflowed: impl FnMut(Overflow),
     ) -> Result<Serviced, MsrFault>
     where
         Self: Sized,
     {
-        interrupt::service(self, msr, platform, memory, overflowed)
+        crate::service(self, msr, platform, memory, |overflow| {
+            if let Some(overflow) = Overflow::of(self.table(), overflow) {
+                overflowed(overflow);
+            }
+        })
     }
 }
 

@@ -16,23 +16,23 @@
 
 use core::sync::atomic::Ordering;
 
-use crate::counter::{COUNTERS, SlotState, counters_in};
+use crate::counters::slot::SlotState;
 use crate::msr::{MsrAccess, retry_once};
 use crate::{
-    Counter, CounterMemory, CounterUnit, GlobalRegisters, KProfileSource, MsrAddress, MsrBackend,
-    MsrFault, Platform, SourceInterface,
+    Counter, CounterId, CounterMemory, CounterSet, CounterSlot, CounterUnit, EventId, EventSource,
+    GlobalRegisters, MsrAddress, MsrBackend, MsrFault, Platform,
 };
 
-/// One counter's overflow, as the interrupt path reports it.
+/// One event's overflow, as the interrupt path reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
-pub struct Overflow {
-    /// The source that the counter counts for.
-    pub source: KProfileSource,
-    /// The events that this overflow stands for: the interval it was loaded with.
-    pub events: u32,
-    /// The counter's number.
-    pub counter: u8,
+pub struct EventOverflow {
+    /// The event.
+    pub event: EventId,
+    /// Number of its occurrences that this overflow stands for: its period.
+    pub period: u64,
+    /// The counter that it is on.
+    pub counter: CounterId,
 }
 
 /// Result of servicing an interrupt.
@@ -43,6 +43,9 @@ pub struct Serviced {
     pub overflows: u32,
     /// Claim of the interrupt, for a handler that shares it.
     pub claim: Claim,
+    /// Bits of the global status that were set and are not the session's to acknowledge: another owner's
+    /// counters, and whatever else raises this interrupt (a branch or trace buffer). They are left set.
+    pub others: u64,
 }
 
 /// Claim of one interrupt, for a handler that shares it with others: an NMI's.
@@ -85,32 +88,49 @@ impl Claim {
     }
 }
 
-/// See [`ProfileInterface::service`].
+/// Services the performance interrupt of the processor that executes the call: finds the overflowed counters,
+/// re-arms them, reports each period that is over to `overflowed` once, and lets the interrupt recur.
+///
+/// `memory` is the processor's. Where no session has it, nothing is touched and the answer is
+/// [`NotOurs`](Claim::NotOurs); but one interrupt that comes late, after
+/// [`shut_down`](crate::Counters::shut_down), is claimed. A nested call, from an interrupt that interrupted this
+/// one, returns [`Ours`](Claim::Ours) at once, and the call under way looks once more.
+///
+/// # Context
+/// Interrupt or NMI, and any other. Bounded by the number of counters, once more for each nested interrupt;
+/// takes no lock, does not allocate and does not panic unless `overflowed` does. If that unwinds, later
+/// interrupts are only noted, until [`reprogram`](crate::Counters::reprogram).
+///
+/// # Errors
+/// Returns the first access that failed after one retry; the remaining accesses are still attempted.
+/// The interrupt is then to be counted as [`OursAndMore`](Claim::OursAndMore). A counter that may no longer
+/// count or interrupt is marked as faulted: its event does not run.
 #[inline]
-pub(crate) fn service<I: SourceInterface, M: MsrBackend, P: Platform>(
-    interface: &I,
+pub fn service<S: EventSource, M: MsrBackend, P: Platform>(
+    source: &S,
     msr: &M,
     platform: &P,
     memory: &CounterMemory,
-    overflowed: impl FnMut(Overflow),
+    overflowed: impl FnMut(EventOverflow),
 ) -> Result<Serviced, MsrFault> {
-    let own = memory.proven.load(Ordering::Acquire);
-    if own == 0 {
-        return Ok(Serviced { overflows: 0, claim: memory.claim_empty() });
+    let own = memory.proven();
+    if own.is_empty() {
+        return Ok(Serviced { overflows: 0, claim: memory.claim_empty(), others: 0 });
     }
     if !memory.begin_service() {
-        return Ok(Serviced { overflows: 0, claim: Claim::Ours });
+        return Ok(Serviced { overflows: 0, claim: Claim::Ours, others: 0 });
     }
     let mut pass = Pass {
-        interface,
-        unit: interface.unit(),
+        source,
+        unit: source.unit(),
         msr,
         platform,
         memory,
-        own,
+        own: own.bits(),
         overflowed,
         overflows: 0,
         found: 0,
+        others: 0,
         claim: Claim::NotOurs,
         fault: None,
     };
@@ -136,28 +156,39 @@ pub(crate) fn service<I: SourceInterface, M: MsrBackend, P: Platform>(
         1 => pass.claim.max(Claim::Ours),
         2.. => Claim::OursAndMore,
     };
-    Ok(Serviced { overflows: pass.overflows, claim })
+    Ok(Serviced { overflows: pass.overflows, claim, others: pass.others })
 }
 
 /// One pass of the interrupt path over the counters.
-struct Pass<'a, I, M, P, F> {
-    interface: &'a I,
+struct Pass<'a, S, M, P, F> {
+    source: &'a S,
     unit: &'a CounterUnit,
     msr: &'a M,
     platform: &'a P,
     memory: &'a CounterMemory,
-    /// The session's counters.
+    /// The session's counters, one bit each.
     own: u64,
     overflowed: F,
     overflows: u32,
     /// Counters found overflowed, reported or not: each may have raised an interrupt.
     found: u32,
+    /// Other owners' bits of the status.
+    others: u64,
     claim: Claim,
     /// The first fault; the pass goes on, so that nothing else is lost.
     fault: Option<MsrFault>,
 }
 
-impl<I: SourceInterface, M: MsrBackend, P: Platform, F: FnMut(Overflow)> Pass<'_, I, M, P, F> {
+/// The counters' bits in the global registers.
+const COUNTERS: u64 = CounterSet::ALL.bits();
+
+impl<'a, S, M, P, F> Pass<'a, S, M, P, F>
+where
+    S: EventSource,
+    M: MsrBackend,
+    P: Platform,
+    F: FnMut(EventOverflow),
+{
     fn note<T>(&mut self, result: Result<T, MsrFault>) -> Option<T> {
         result.map_err(|fault| self.fault.get_or_insert(fault).register).ok()
     }
@@ -169,8 +200,10 @@ impl<I: SourceInterface, M: MsrBackend, P: Platform, F: FnMut(Overflow)> Pass<'_
 
     /// Marks the running ones of these counters as faulted: they may no longer count or interrupt.
     fn mark_faulted(&self, counters: u64) {
-        for (number, slot) in (0..64).zip(&self.memory.slots) {
-            if counters >> number & 1 != 0 && matches!(slot.load(), SlotState::Running { .. }) {
+        for counter in CounterSet::from_bits(counters).iter() {
+            if let Some(slot) = self.memory.slot(self.unit, counter)
+                && matches!(slot.load(), SlotState::Running { .. })
+            {
                 slot.store(SlotState::Faulted);
             }
         }
@@ -263,8 +296,9 @@ impl<I: SourceInterface, M: MsrBackend, P: Platform, F: FnMut(Overflow)> Pass<'_
     fn status(&mut self, global: &GlobalRegisters) -> Option<u64> {
         let status = retry_once(|| self.msr.rdmsr(global.status));
         let status = self.note(status);
-        if status.is_none() {
-            self.mark_faulted(self.own);
+        match status {
+            Some(status) => self.others |= status & !(self.own | global.frozen),
+            None => self.mark_faulted(self.own),
         }
         status
     }
@@ -295,8 +329,10 @@ impl<I: SourceInterface, M: MsrBackend, P: Platform, F: FnMut(Overflow)> Pass<'_
         let overflowed = bits & self.own;
         self.claim = self.claim.max(Claim::Ours);
         self.found += overflowed.count_ones();
-        for number in counters_in(overflowed) {
-            self.reload(number, |_, _| true);
+        for counter in CounterSet::from_bits(overflowed).iter() {
+            if let Some((slot, registers, running)) = self.at_work(counter) {
+                self.reload(counter, slot, &registers, running, None);
+            }
         }
     }
 
@@ -304,40 +340,113 @@ impl<I: SourceInterface, M: MsrBackend, P: Platform, F: FnMut(Overflow)> Pass<'_
     fn by_value(&mut self) {
         // The counters run meanwhile.
         self.unmask();
-        for number in counters_in(self.own) {
-            self.reload(number, |pass, counter| {
-                let value = retry_once(|| counter.read(pass.msr));
-                let value = pass.note(value);
-                if value.is_none() {
-                    pass.mark_faulted(1 << number);
-                }
-                let overflowed = value.is_some_and(|value| counter.has_overflowed(value));
-                pass.found += u32::from(overflowed);
-                overflowed
-            });
+        for counter in CounterSet::from_bits(self.own).iter() {
+            let Some((slot, registers, running)) = self.at_work(counter) else { continue };
+            let value = retry_once(|| registers.read(self.msr));
+            let Some(value) = self.note(value) else {
+                self.mark_faulted(counter.only().bits());
+                continue;
+            };
+            // What is only counted is never loaded, and its value alone tells nothing.
+            if running.period == 0 || registers.has_overflowed(value) {
+                self.found += u32::from(running.period != 0);
+                self.reload(counter, slot, &registers, running, Some(value));
+            }
         }
     }
 
-    /// If the counter runs and `has_overflowed`, loads it again and reports the overflow.
-    fn reload(&mut self, number: u8, has_overflowed: impl Fn(&mut Self, &Counter) -> bool) {
-        let (interface, memory) = (self.interface, self.memory);
-        let Some(slot) = memory.slots.get(usize::from(number)) else { return };
-        let SlotState::Running { row, events } = slot.load() else { return };
-        let counter = self.unit.registers(number);
-        let Some(source) = interface.table().rows().get(usize::from(row)) else { return };
-        if !has_overflowed(self, &counter) {
-            return;
-        }
-        let next = interface
-            .interval_cell(usize::from(row))
-            .map_or(events, |cell| cell.load(Ordering::Relaxed));
-        if !self.wrmsr(counter.value_register(), counter.preload(next)) {
-            // It overflowed, and will not again for long.
-            self.mark_faulted(1 << number);
-        } else if next != events {
-            slot.store(SlotState::Running { row, events: next });
-        }
-        self.overflows += 1;
-        (self.overflowed)(Overflow { source: source.source(), events, counter: number });
+    /// A counter that runs, and what for.
+    #[inline]
+    fn at_work(&self, counter: CounterId) -> Option<(&'a CounterSlot, Counter, Running)> {
+        let slot = self.memory.slot(self.unit, counter)?;
+        let SlotState::Running { event, period } = slot.load() else { return None };
+        Some((slot, self.unit.registers(counter), Running { event, period }))
     }
+
+    /// Loads a counter that overflowed again, and reports the overflow. `value` is what it was read as, where
+    /// it was.
+    #[inline]
+    fn reload(
+        &mut self,
+        counter: CounterId,
+        slot: &CounterSlot,
+        registers: &Counter,
+        running: Running,
+        value: Option<u64>,
+    ) {
+        let Running { event, period } = running;
+        match event.row().and_then(|row| self.source.row_period(row)) {
+            Some(next) => {
+                let next = u64::from(next);
+                let preload = registers.preload(next);
+                self.load(slot, registers.value_register(), preload, running, next);
+                self.report(event, period, counter);
+            }
+            None => self.reload_opened(counter, slot, registers, running, value),
+        }
+    }
+
+    #[inline]
+    fn load(
+        &mut self,
+        slot: &CounterSlot,
+        register: MsrAddress,
+        preload: u64,
+        Running { event, period }: Running,
+        next: u64,
+    ) {
+        if !self.wrmsr(register, preload) {
+            // It overflowed, and will not again for long.
+            slot.store(SlotState::Faulted);
+        } else if next != period {
+            slot.store(SlotState::Running { event, period: next });
+        }
+    }
+
+    #[inline]
+    fn report(&mut self, event: EventId, period: u64, counter: CounterId) {
+        self.overflows += 1;
+        (self.overflowed)(EventOverflow { event, period, counter });
+    }
+
+    /// The same of an opened event: books its total, and loads the next piece of its period. One that is only
+    /// counted counts on from where it is.
+    #[inline(never)]
+    fn reload_opened(
+        &mut self,
+        counter: CounterId,
+        slot: &CounterSlot,
+        registers: &Counter,
+        running: Running,
+        value: Option<u64>,
+    ) {
+        let source = self.source;
+        let Some(entry) = source.opened().entry(running.event) else { return };
+        let counted_only = running.period == 0;
+        if counted_only || entry.wants_total() {
+            let read = value.map_or_else(|| retry_once(|| registers.read(self.msr)), Ok);
+            let Some(now) = self.note(read) else { return slot.store(SlotState::Faulted) };
+            let wrapped = entry.book(now, registers.mask());
+            if counted_only {
+                // A bit of the status was counted where it was found.
+                self.found += u32::from(wrapped && value.is_some());
+                return;
+            }
+        }
+        let full_width = self.memory.full_width.load(Ordering::Relaxed);
+        let (piece, over) = entry.next_piece(registers.reach(full_width));
+        let preload = registers.preload(piece);
+        entry.loaded(preload);
+        self.load(slot, registers.register_for(preload), preload, running, piece);
+        if let Some(period) = over {
+            self.report(running.event, period, counter);
+        }
+    }
+}
+
+/// What a counter runs for.
+#[derive(Clone, Copy)]
+struct Running {
+    event: EventId,
+    period: u64,
 }

@@ -20,8 +20,16 @@ use core::fmt;
 pub struct EventSelect(u64);
 
 impl EventSelect {
+    /// Bit 16: counts at privilege levels above 0.
+    pub(crate) const USER: u64 = 1 << 16;
+    /// Bit 17: counts at privilege level 0.
+    pub(crate) const KERNEL: u64 = 1 << 17;
+    /// Both.
+    pub(crate) const MODES: u64 = Self::USER | Self::KERNEL;
     /// Bit 20: interrupts through the local APIC when the counter overflows.
     const INTERRUPT: u64 = 1 << 20;
+    /// Bit 37: RDPMC above privilege level 0 does not read the counter, where there is such a bit.
+    pub(crate) const NO_USER_RDPMC: u64 = 1 << 37;
     /// Bit 22: counts.
     const ENABLE: u64 = 1 << 22;
 

@@ -2,13 +2,12 @@
 
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 
-use crate::CounterSlot;
-use crate::interrupt::Claim;
+use crate::{Claim, CounterId, CounterSet, CounterSlot, CounterUnit};
 
-/// The memory that one processor's counters need: 8 bytes per counter, and 24 for the processor.
+/// The memory that one processor's counters need: 8 bytes per counter, and 32 for the processor.
 ///
 /// The embedder lends it for as long as the processor profiles, commonly from a static array with
-/// an element per processor; the interrupt path finds its state here without the control handle.
+/// one element per processor; the interrupt path finds its state here without the control handle.
 /// `&CounterMemory<[CounterSlot; N]>` coerces to `&CounterMemory`. It knows whether a session has taken it,
 /// so [`service`](crate::ProfileInterface::service) may be called at any time.
 ///
@@ -24,15 +23,24 @@ pub struct CounterMemory<S: ?Sized = [CounterSlot]> {
     /// Value of the global control register while the counters run: the bits of other owners as they
     /// were found or told, and the session's. The interrupt path leaves the register so.
     pub(crate) global_control: AtomicU64,
+    /// Value of the fixed counters' control: the bits of other owners as they were found or told, and the
+    /// session's. The interrupt path does not write it.
+    pub(crate) fixed_control: AtomicU64,
     /// The counters that answered and belong to the session; 0: the registers belong to others.
-    pub(crate) proven: AtomicU64,
+    proven: AtomicU64,
     owner: AtomicU8,
     service: AtomicU8,
     /// Number of interrupts that may still come of overflows that were already told or dropped.
     late: AtomicU8,
-    /// Whether the processor freezes the counters for the interrupt path.
+    /// The processor freezes the counters for the interrupt path.
     pub(crate) freezes: AtomicBool,
-    pub(crate) slots: S,
+    /// The freeze bit was set before the session set it.
+    pub(crate) froze_before: AtomicBool,
+    /// The processor declares precise sampling.
+    pub(crate) precise: AtomicBool,
+    /// Its counters can be written in full width.
+    pub(crate) full_width: AtomicBool,
+    slots: S,
 }
 
 /// Values of `owner`.
@@ -51,11 +59,15 @@ impl<const N: usize> CounterMemory<[CounterSlot; N]> {
     pub const fn new() -> Self {
         Self {
             global_control: AtomicU64::new(0),
+            fixed_control: AtomicU64::new(0),
             proven: AtomicU64::new(0),
             owner: AtomicU8::new(UNTAKEN),
             service: AtomicU8::new(IDLE),
             late: AtomicU8::new(0),
             freezes: AtomicBool::new(false),
+            froze_before: AtomicBool::new(false),
+            precise: AtomicBool::new(false),
+            full_width: AtomicBool::new(false),
             slots: [const { CounterSlot::new() }; N],
         }
     }
@@ -73,6 +85,22 @@ impl CounterMemory {
         self.slots.len()
     }
 
+    /// The counters that answered and belong to a session, if any has the memory.
+    #[inline]
+    pub(crate) fn proven(&self) -> CounterSet {
+        CounterSet::from_bits(self.proven.load(Ordering::Acquire))
+    }
+
+    /// A counter's slot, if the memory has room for it.
+    #[inline]
+    pub(crate) fn slot(&self, unit: &CounterUnit, counter: CounterId) -> Option<&CounterSlot> {
+        self.slots.get(unit.slot(counter))
+    }
+
+    pub(crate) fn slots(&self) -> &[CounterSlot] {
+        &self.slots
+    }
+
     /// Takes the memory for a session that is being initialized. `false`: it is taken.
     pub(crate) fn take(&self) -> bool {
         let taken = self.owner.compare_exchange(
@@ -85,11 +113,16 @@ impl CounterMemory {
     }
 
     /// Hands these counters to the interrupt path.
-    pub(crate) fn publish(&self, proven: u64) {
+    pub(crate) fn publish(&self, proven: CounterSet) {
         self.service.store(IDLE, Ordering::Relaxed);
         // In this order an interrupt in between is served, or claimed; never left unclaimed.
-        self.proven.store(proven, Ordering::Release);
+        self.proven.store(proven.bits(), Ordering::Release);
         self.owner.store(TAKEN, Ordering::Relaxed);
+    }
+
+    /// Changes the counters of a session that has the memory.
+    pub(crate) fn set_proven(&self, proven: CounterSet) {
+        self.proven.store(proven.bits(), Ordering::Release);
     }
 
     /// Takes the counters from the interrupt path while they are programmed: an interrupt is claimed, and
@@ -104,6 +137,32 @@ impl CounterMemory {
         self.proven.store(0, Ordering::Release);
         self.freezes.store(false, Ordering::Relaxed);
         self.owner.store(UNTAKEN, Ordering::Release);
+    }
+
+    /// Takes the memory back from a session that was dropped, or forgotten, without
+    /// [`shut_down`](crate::Counters::shut_down): a crashed driver's, or one that a panic left. Its counters go on
+    /// until the next session takes them; see [`silence`](crate::silence).
+    ///
+    /// # Context
+    /// Task, on the processor whose memory it is, no interrupt of it under way.
+    ///
+    /// # Safety
+    /// - The session is not used again. It would share its counters with whichever takes the memory next, and
+    ///   the event of one would be counted, and reported, as the other's.
+    ///
+    /// ```
+    /// # use pmu_core::{CounterMemory, CounterSlot};
+    /// # static MEMORY: CounterMemory<[CounterSlot; 8]> = CounterMemory::new();
+    /// # let memory: &CounterMemory = &MEMORY;
+    /// // SAFETY: the session was lost with the task that held it, which is gone.
+    /// unsafe { memory.reclaim() };
+    /// ```
+    ///
+    /// Wrong: `let mut session = …; memory.reclaim(); session.start(source)`.
+    pub unsafe fn reclaim(&self) {
+        self.give_back();
+        self.service.store(IDLE, Ordering::Relaxed);
+        self.expect_late_after_shut_down();
     }
 
     /// As many interrupts may come that will find nothing.
@@ -160,8 +219,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_is_eight_bytes_per_counter_and_24_more() {
-        assert_eq!(size_of::<CounterMemory<[CounterSlot; 8]>>(), 8 * 8 + 24);
+    fn memory_is_eight_bytes_per_counter_and_32_more() {
+        assert_eq!(size_of::<CounterMemory<[CounterSlot; 8]>>(), 8 * 8 + 32);
     }
 
     #[test]
@@ -181,7 +240,7 @@ mod tests {
         let memory: &CounterMemory = &memory;
         assert!(memory.take());
         assert!(!memory.take());
-        memory.publish(1);
+        memory.publish(CounterSet::from_bits(1));
         assert!(!memory.take());
         memory.give_back();
         assert!(memory.take());

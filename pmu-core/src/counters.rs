@@ -1,0 +1,25 @@
+//! The lower storey: any event on any counter of a processor.
+//!
+//! [`unit`] describes a vendor's counters as data; [`event`] and [`table`] are what is counted; [`processor`]
+//! takes a processor's counters and programs them, with [`opened`], [`assign`], [`control`], [`switch`],
+//! [`thread`] and [`reprogram`] as its operations; [`memory`] is what it shares with [`interrupt`].
+
+pub(crate) mod assign;
+pub(crate) mod control;
+pub(crate) mod counter;
+pub(crate) mod error;
+pub(crate) mod event;
+pub(crate) mod id;
+pub(crate) mod interrupt;
+pub(crate) mod memory;
+pub(crate) mod opened;
+pub(crate) mod processor;
+pub(crate) mod reprogram;
+pub(crate) mod select;
+pub(crate) mod silence;
+pub(crate) mod slot;
+pub(crate) mod sources;
+pub(crate) mod switch;
+pub(crate) mod table;
+pub(crate) mod thread;
+pub(crate) mod unit;

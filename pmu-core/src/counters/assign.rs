@@ -1,0 +1,150 @@
+//! Which event is on which counter: an event is moved where that makes room for another.
+
+use crate::counters::processor::marked_faulted;
+use crate::counters::slot::SlotState;
+use crate::msr::{MsrAccess, retry_once};
+use crate::{
+    CounterError, CounterId, CounterSet, Counters, EventId, EventSource, MsrBackend, Platform,
+};
+
+/// One more than the last bit of a counter.
+const BITS: usize = CounterSet::ALL.bits().ilog2() as usize + 1;
+
+/// What was left of an event's period when its counter was taken from it.
+pub(crate) struct Lifted {
+    /// The period that the counter was loaded for.
+    period: u64,
+    /// Its rest. 1: an overflow was pending, or that much is left.
+    rest: u64,
+    /// An overflow was pending that ended a period, and was not reported.
+    pub(crate) overflowed: bool,
+}
+
+impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
+    /// Returns a free counter of `capable`, after other events were moved if need be. A fixed counter is
+    /// preferred: fewer events can be on it.
+    pub(crate) fn make_room(&self, capable: CounterSet) -> Result<CounterId, CounterError> {
+        self.leave_switch()?;
+        let own = self.own();
+        let free = own.retain(|counter| self.is_free(counter)) & capable;
+        let first = |set: CounterSet| set.iter().next();
+        if let Some(counter) = first(free & CounterSet::FIXED).or_else(|| first(free)) {
+            return Ok(counter);
+        }
+        // Events of rows can be on any counter that another one's can: moving them makes no room.
+        if self.table().is_empty() {
+            return Err(CounterError::NoFreeCounter);
+        }
+        self.move_along(capable & own)
+    }
+
+    fn is_free(&self, counter: CounterId) -> bool {
+        let slot = self.memory.slot(self.unit(), counter);
+        slot.is_some_and(|slot| slot.load() == SlotState::Free)
+    }
+
+    /// The event that runs on a counter, and the counters that can count it.
+    fn occupant(&self, counter: CounterId) -> Option<(EventId, CounterSet)> {
+        let slot = self.memory.slot(self.unit(), counter)?;
+        let SlotState::Running { event, .. } = slot.load() else { return None };
+        let capable = match self.table().entry(event) {
+            Some(entry) => entry.counters(),
+            None => CounterSet::GENERAL,
+        };
+        Some((event, capable))
+    }
+
+    /// Searches, breadth first, for the shortest chain of events each of which can have the next one's counter,
+    /// up to a free one; then moves them, from its end. (An augmenting path of the bipartite matching of events
+    /// and counters: if any assignment of all of them exists, there is such a chain.)
+    fn move_along(&self, capable: CounterSet) -> Result<CounterId, CounterError> {
+        let mut taker = [None::<CounterId>; BITS];
+        let (mut reached, mut frontier) = (capable, capable);
+        while let Some(counter) = frontier.iter().next() {
+            frontier = frontier.without(counter.only());
+            let Some((_, alternatives)) = self.occupant(counter) else { continue };
+            let next = (alternatives & self.own()).without(reached);
+            for alternative in next.iter() {
+                if let Some(taker) = taker.get_mut(usize::from(alternative.bit())) {
+                    *taker = Some(counter);
+                }
+            }
+            if let Some(free) = next.iter().find(|counter| self.is_free(*counter)) {
+                return self.move_chain(free, &taker);
+            }
+            reached = reached | next;
+            frontier = frontier | next;
+        }
+        Err(CounterError::NoFreeCounter)
+    }
+
+    /// Moves each event of the chain that ends at `free`, and returns the counter that becomes free.
+    fn move_chain(
+        &self,
+        mut free: CounterId,
+        from: &[Option<CounterId>; BITS],
+    ) -> Result<CounterId, CounterError> {
+        while let Some(Some(counter)) = from.get(usize::from(free.bit())) {
+            if let Some((event, _)) = self.occupant(*counter) {
+                self.relocate(event, *counter, free)?;
+            }
+            free = *counter;
+        }
+        Ok(free)
+    }
+
+    /// Moves an event to a free counter. An overflow that is pending is reported when the event next happens.
+    fn relocate(&self, event: EventId, from: CounterId, to: CounterId) -> Result<(), CounterError> {
+        let lifted = self.lift(from, event)?;
+        let (slot, registers) = self.place(to).ok_or(CounterError::NoFreeCounter)?;
+        if let Some(entry) = self.table().entry(event) {
+            if lifted.overflowed {
+                entry.set_resume(1);
+            }
+            return self.run(to, event);
+        }
+        let value = registers.preload(lifted.rest);
+        self.run_from(slot, &registers, event, value, lifted.period)
+    }
+
+    /// Stops an event's counter, frees it, and books what it counted. An opened event keeps what is left of its
+    /// period; a new one begins where it was over.
+    pub(crate) fn lift(&self, counter: CounterId, event: EventId) -> Result<Lifted, CounterError> {
+        let not_started = CounterError::NotStarted(event);
+        let (slot, registers) = self.place(counter).ok_or(not_started)?;
+        if let Err(fault) = retry_once(|| self.set_control(&registers, 0)) {
+            slot.store(SlotState::Faulted);
+            return Err(CounterError::Faulted(fault));
+        }
+        // An interrupt of the counter that comes from here on finds nothing.
+        self.memory.expect_late(1);
+        let SlotState::Running { period, .. } = slot.replace(SlotState::Free) else {
+            slot.store(SlotState::Faulted);
+            return Err(marked_faulted(registers.value_register().get()));
+        };
+        let value = retry_once(|| registers.read(&self.msr)).map_err(|fault| {
+            slot.store(SlotState::Faulted);
+            CounterError::Faulted(fault)
+        })?;
+        let entry = self.table().entry(event);
+        let wrapped = entry.is_some_and(|entry| entry.book(value, registers.mask()));
+        let overflowed = if period == 0 { wrapped } else { registers.has_overflowed(value) };
+        if !overflowed {
+            self.memory.expect_one_fewer();
+        } else if let Some(global) = self.unit().global() {
+            let bit = counter.only().bits();
+            let acknowledged = retry_once(|| self.msr.wrmsr(global.acknowledge, bit));
+            acknowledged.map_err(CounterError::Faulted)?;
+        }
+        let rest = if overflowed { 1 } else { value.wrapping_neg() & registers.mask() };
+        let ended = match entry {
+            _ if period == 0 || !overflowed => false,
+            Some(entry) => entry.end_piece(),
+            None => true,
+        };
+        if let Some(entry) = entry.filter(|_| period != 0 && !overflowed) {
+            entry.set_resume(rest);
+        }
+        Ok(Lifted { period, rest, overflowed: ended })
+    }
+}

@@ -1,0 +1,201 @@
+//! The control registers: a counter's own, those that fixed counters share, and those of all counters together.
+
+use core::sync::atomic::Ordering::Relaxed;
+
+use crate::counters::slot::SlotState;
+use crate::msr::{MsrAccess, retry_once};
+use crate::{
+    Counter, CounterControl, CounterError, CounterId, CounterSet, Counters, EventSelect,
+    EventSource, GlobalRegisters, MsrBackend, MsrFault, Platform,
+};
+
+impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
+    /// Tells a counter what to count, by a value of its own bits of its control; 0: nothing.
+    pub(crate) fn set_control(&self, counter: &Counter, bits: u64) -> Result<(), MsrFault> {
+        match counter.control {
+            CounterControl::Select(register) => self.msr.wrmsr(register, bits),
+            CounterControl::Shared { register, .. } => {
+                let shadow = &self.memory.fixed_control;
+                let value = shadow.load(Relaxed) & !counter.control.mask() | bits;
+                self.msr.wrmsr(register, value)?;
+                shadow.store(value, Relaxed);
+                Ok(())
+            }
+        }
+    }
+
+    /// Returns whether the counter's control holds what lets it count `select`.
+    pub(crate) fn holds(&self, counter: &Counter, bits: u64) -> Result<bool, MsrFault> {
+        let control = counter.control;
+        let found = retry_once(|| self.msr.rdmsr(control.register()))?;
+        Ok(found & control.mask() == bits)
+    }
+
+    /// Lets the processor stop all its counters as it raises the performance interrupt, until the
+    /// interrupt path has acknowledged it. Servicing then needs fewer register accesses, and none of
+    /// its own events are counted.
+    ///
+    /// **Every** counter of the processor stands still meanwhile, whoever owns it: between the raise
+    /// and the acknowledgement nothing is counted anywhere.
+    ///
+    /// Call it before the first event is started, with the performance interrupt not yet expected.
+    ///
+    /// # Errors
+    /// [`FreezeUnsupported`](CounterError::FreezeUnsupported), also where the processor, or a hypervisor,
+    /// does not keep the bit; [`Access`](CounterError::Access).
+    pub fn freeze_on_interrupt(&mut self) -> Result<(), CounterError> {
+        let freeze = self.unit().global().and_then(|global| global.freeze);
+        let freeze = freeze.filter(|_| self.is_open()).ok_or(CounterError::FreezeUnsupported)?;
+        let freezes = &self.memory.freezes;
+        // First the interrupt path, which else would leave the counters frozen.
+        if freezes.swap(true, Relaxed) {
+            return Ok(());
+        }
+        let set = self.msr.change(freeze.set(true)).and_then(|before| {
+            let kept = self.msr.change(freeze.read()).inspect_err(|_| {
+                if before & freeze.bit == 0 {
+                    let _ = retry_once(|| self.msr.change(freeze.set(false)));
+                }
+            })?;
+            Ok((before, kept))
+        });
+        match set {
+            Ok((before, kept)) if kept & freeze.bit != 0 => {
+                self.memory.froze_before.store(before & freeze.bit != 0, Relaxed);
+                Ok(())
+            }
+            Ok(_) => {
+                freezes.store(false, Relaxed);
+                Err(CounterError::FreezeUnsupported)
+            }
+            Err(fault) => {
+                freezes.store(false, Relaxed);
+                Err(CounterError::Access(fault))
+            }
+        }
+    }
+
+    /// Gives the freezing bit back as it was found, and leaves the register's other bits.
+    pub(crate) fn stop_freezing(&mut self) -> Result<(), MsrFault> {
+        let freeze = self.unit().global().and_then(|global| global.freeze);
+        let Some(freeze) = freeze.filter(|_| self.memory.freezes.load(Relaxed)) else {
+            return Ok(());
+        };
+        let before = self.memory.froze_before.load(Relaxed);
+        retry_once(|| self.msr.change(freeze.set(before)))?;
+        self.memory.freezes.store(false, Relaxed);
+        Ok(())
+    }
+
+    /// Sets or clears bits of the global control register for the other owners of counters, a watchdog for
+    /// instance. They do not write the register while the session lives; what they set through it stays at
+    /// [`shut_down`](Self::shut_down). Of a shared interrupt the handler calls [`service`](crate::service)
+    /// first, and then looks for the others' overflows: one that comes before `service` unmasked the local
+    /// APIC's entry has no interrupt of its own.
+    ///
+    /// # Errors
+    /// [`OwnControlBits`](CounterError::OwnControlBits): some of `bits` are the session's counters', or
+    /// the processor has no such register. [`Access`](CounterError::Access): the register is as it was.
+    /// [`Faulted`](CounterError::Faulted): it does not answer; no event is known to run any more.
+    pub fn set_others_control(&mut self, bits: u64, enabled: bool) -> Result<(), CounterError> {
+        let not_others = CounterError::OwnControlBits(bits & self.own().bits());
+        let global = self.unit().global().filter(|_| self.is_open()).ok_or(not_others)?;
+        if bits & self.own().bits() != 0 {
+            return Err(not_others);
+        }
+        let change = if enabled { (0, bits) } else { (bits, 0) };
+        self.change_global(global, change)
+    }
+
+    /// Sets the bits of `mask` in the fixed counters' control to those of `bits`, for the other owners of fixed
+    /// counters. They do not write the register while the session lives.
+    ///
+    /// # Errors
+    /// [`OwnControlBits`](CounterError::OwnControlBits): some of `mask` are the session's counters', or the
+    /// processor has no such register. [`Access`](CounterError::Access): the register is as it was.
+    pub fn set_others_fixed_control(&mut self, mask: u64, bits: u64) -> Result<(), CounterError> {
+        let own = self.own() & CounterSet::FIXED;
+        let own = own.iter().map(|counter| self.unit().registers(counter).control.mask());
+        let own = own.fold(0, |all, mask| all | mask);
+        let has_fixed = !(self.unit().counters() & CounterSet::FIXED).is_empty();
+        if mask & own != 0 || !has_fixed || !self.is_open() {
+            return Err(CounterError::OwnControlBits(mask & own));
+        }
+        let shadow = &self.memory.fixed_control;
+        let value = shadow.load(Relaxed) & !mask | bits & mask;
+        let register = self.unit().fixed_control();
+        retry_once(|| self.msr.wrmsr(register, value)).map_err(CounterError::Access)?;
+        shadow.store(value, Relaxed);
+        Ok(())
+    }
+
+    /// Clears and sets bits of the global control register: first in what the interrupt path leaves behind,
+    /// then in the register. Where it fails, both are as they were.
+    pub(crate) fn change_global(
+        &self,
+        global: &GlobalRegisters,
+        (clear, set): (u64, u64),
+    ) -> Result<(), CounterError> {
+        let control = &self.memory.global_control;
+        let before = control.load(Relaxed);
+        let after = before & !clear | set;
+        control.store(after, Relaxed);
+        retry_once(|| self.msr.wrmsr(global.control, after)).map_err(|fault| {
+            control.store(before, Relaxed);
+            // An interrupt in between may have written the new value.
+            match retry_once(|| self.msr.wrmsr(global.control, before)) {
+                Ok(()) => CounterError::Access(fault),
+                Err(fault) => {
+                    // Whatever it holds, the next start is to write it.
+                    control.fetch_and(!self.own().bits(), Relaxed);
+                    self.mark_faulted(self.own());
+                    CounterError::Faulted(fault)
+                }
+            }
+        })
+    }
+
+    /// Marks the running ones of these counters as faulted: they may no longer count or interrupt.
+    pub(crate) fn mark_faulted(&self, counters: CounterSet) {
+        for (_, slot) in self.slots_of(counters) {
+            if matches!(slot.load(), SlotState::Running { .. }) {
+                slot.store(SlotState::Faulted);
+            }
+        }
+    }
+
+    /// Returns the status bits of counters that have no owner who would acknowledge them: neither the session's
+    /// nor enabled by anyone. From Intel's version 3 on, each unmasking raises an interrupt while one of them is
+    /// set.
+    pub(crate) fn unowned(&self, proven: CounterSet, control: u64) -> u64 {
+        let disabled = self.declared().without(proven).retain(|counter| {
+            match self.unit().registers(counter).control {
+                CounterControl::Select(select) => {
+                    let bits = retry_once(|| self.msr.rdmsr(select));
+                    bits.is_ok_and(|bits| !EventSelect::from_bits(bits).is_enabled())
+                }
+                CounterControl::Shared { counter, .. } => {
+                    self.memory.fixed_control.load(Relaxed) >> (4 * (counter & 7)) & 0b11 == 0
+                }
+            }
+        });
+        let gated = CounterSet::from_bits(!control).without(proven);
+        (disabled | gated).bits()
+    }
+
+    /// Acknowledges those of the bits that the global status shows. An interrupt of theirs that still comes
+    /// finds nothing.
+    pub(crate) fn acknowledge(&self, global: &GlobalRegisters, bits: u64) -> Result<u64, MsrFault> {
+        let pending = retry_once(|| self.msr.rdmsr(global.status))? & bits;
+        if pending != 0 {
+            self.memory.expect_late(CounterSet::from_bits(pending).len() as u32);
+            retry_once(|| self.msr.wrmsr(global.acknowledge, pending))?;
+        }
+        Ok(pending)
+    }
+
+    /// The registers of one of the unit's counters, and its slot.
+    pub(crate) fn place(&self, counter: CounterId) -> Option<(&crate::CounterSlot, Counter)> {
+        self.memory.slot(self.unit(), counter).zip(self.unit().counter(counter))
+    }
+}

@@ -1,0 +1,123 @@
+//! Why an operation of a processor's counters failed.
+
+use core::fmt;
+
+use crate::{CounterSet, EventId, MsrFault, NamedEvent};
+
+/// Why an operation of a processor's counters failed. Unless it is [`Faulted`](Self::Faulted), nothing was
+/// changed; of taking counters, that none runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[non_exhaustive]
+pub enum CounterError {
+    /// The processor has none of these counters: it is of another kind than the boot processor, or none of
+    /// the counters that were asked for exists.
+    OtherProcessor,
+    /// The memory belongs to other counters: another processor's, or a session's that was not shut down.
+    MemoryInUse,
+    /// The lent memory has too few places.
+    InsufficientMemory {
+        /// Places needed.
+        needed: usize,
+        /// Places lent.
+        lent: usize,
+    },
+    /// No counter gives back what is written to it: there are none, whatever CPUID declares.
+    Unresponsive,
+    /// The processor cannot freeze its counters, or does not keep the bit that asks for it.
+    FreezeUnsupported,
+    /// These bits of a control register are the session's own; or there is no such register.
+    OwnControlBits(u64),
+    /// Some of these counters are another owner's, or run.
+    NotAvailable(CounterSet),
+    /// The event has these bits, which no select of this processor may have.
+    IllegalBits(u64),
+    /// The processor lacks the event.
+    Unsupported(NamedEvent),
+    /// The processor cannot tell guests from their host.
+    GuestModeUnsupported,
+    /// No counter of this session can count the event: of those that can, it has none.
+    NoCounterForEvent,
+    /// The period is out of range: below the floor, or beyond 63 bits.
+    Period {
+        /// What was asked for.
+        period: u64,
+        /// The shortest period.
+        floor: u64,
+    },
+    /// The event is not open, or has no total or no period, whichever was asked for.
+    NoSuchEvent(EventId),
+    /// The event runs already.
+    AlreadyStarted(EventId),
+    /// The event does not run.
+    NotStarted(EventId),
+    /// Every counter that could count the event is in use, and no other event can give way.
+    NoFreeCounter,
+    /// A running counter's registers lost their contents: see [`reprogram`](crate::Counters::reprogram).
+    RegistersLost,
+    /// The counters that were saved cannot be restored: they are of other rows, or a counter is in use.
+    NotRestorable,
+    /// A register access failed; what had been programmed was undone.
+    Access(MsrFault),
+    /// A register access failed, and so did undoing: this register does not answer. The counter is presumed
+    /// running until it is [programmed again](crate::Counters::reprogram) or shut down; it counts for no event
+    /// and is not used meanwhile.
+    Faulted(MsrFault),
+}
+
+impl fmt::Display for CounterError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::OtherProcessor => {
+                f.write_str("this processor has none of the interface's counters")
+            }
+            Self::MemoryInUse => f.write_str(
+                "the memory belongs to another processor's counters, \
+                 or to a session that was not shut down",
+            ),
+            Self::InsufficientMemory { needed, lent } => {
+                write!(f, "memory lent for {lent}, {needed} needed")
+            }
+            Self::Unresponsive => f.write_str("no counter gives back what is written to it"),
+            Self::FreezeUnsupported => f.write_str("the processor does not freeze its counters"),
+            Self::OwnControlBits(bits) => {
+                write!(f, "bits {bits:#X} of the control register are not another owner's")
+            }
+            Self::NotAvailable(set) => {
+                write!(f, "some of the counters {:#X} run, or are another owner's", set.bits())
+            }
+            Self::IllegalBits(bits) => {
+                write!(f, "the event has bits {bits:#X}, which this processor's selects do not")
+            }
+            Self::Unsupported(event) => write!(f, "this processor lacks the event {event:?}"),
+            Self::GuestModeUnsupported => {
+                f.write_str("this processor's counters cannot tell guests from their host")
+            }
+            Self::NoCounterForEvent => f.write_str("no counter can count the event"),
+            Self::Period { period, floor } => {
+                write!(f, "period of {period} events is out of range, which begins at {floor}")
+            }
+            Self::NoSuchEvent(event) => write!(f, "{event} is not one of this kind that is open"),
+            Self::AlreadyStarted(event) => write!(f, "{event} is already started"),
+            Self::NotStarted(event) => write!(f, "{event} is not started"),
+            Self::NoFreeCounter => f.write_str("no free counter"),
+            Self::RegistersLost => {
+                f.write_str("a counter's registers lost their contents: reprogram them")
+            }
+            Self::NotRestorable => f.write_str("the saved counters cannot be restored"),
+            Self::Access(fault) => write!(f, "register access failed and was undone: {fault}"),
+            Self::Faulted(fault) => {
+                write!(f, "a counter cannot be stopped and is presumed running: {fault}")
+            }
+        }
+    }
+}
+
+impl core::error::Error for CounterError {
+    fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
+        match self {
+            Self::Access(fault) | Self::Faulted(fault) => Some(fault),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,249 @@
+//! Events: what is counted, when, and how it is reported.
+
+use core::fmt;
+
+use crate::{CounterSet, EventSelect};
+
+/// An event of a processor's counters: one that a source of a table names, or one that was opened.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct EventId(u16);
+
+impl EventId {
+    /// A slot has 12 bits for it.
+    const MASK: u16 = 0xFFF;
+    /// From here on: opened events, by their places in an [`EventTable`](crate::EventTable).
+    const FIRST_OPENED: u16 = 0x800;
+
+    #[inline]
+    pub(crate) const fn of_bits(bits: u16) -> Self {
+        Self(bits & Self::MASK)
+    }
+
+    #[inline]
+    pub(crate) const fn bits(self) -> u16 {
+        self.0
+    }
+
+    /// The event of a row of a table of sources.
+    #[inline]
+    pub(crate) const fn of_row(row: usize) -> Self {
+        Self(row as u16 & (Self::FIRST_OPENED - 1))
+    }
+
+    /// The row of a table of sources whose event this is.
+    #[inline]
+    pub const fn row(self) -> Option<usize> {
+        if self.0 < Self::FIRST_OPENED { Some(self.0 as usize) } else { None }
+    }
+
+    /// The opened event with this place.
+    pub(crate) const fn of_place(place: usize) -> Self {
+        Self(Self::FIRST_OPENED | place as u16 & (Self::FIRST_OPENED - 1))
+    }
+
+    /// The place of an opened event in its [`EventTable`](crate::EventTable).
+    #[inline]
+    pub const fn place(self) -> Option<usize> {
+        match self.0.checked_sub(Self::FIRST_OPENED) {
+            Some(place) => Some(place as usize),
+            None => None,
+        }
+    }
+}
+
+impl fmt::Debug for EventId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.place() {
+            Some(place) => write!(f, "opened event {place}"),
+            None => write!(f, "event of row {}", self.0),
+        }
+    }
+}
+
+impl fmt::Display for EventId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self, f)
+    }
+}
+
+/// The events that both vendors have under one name.
+///
+/// Source: SDM vol. 3B, "Pre-defined Architectural Performance Events"; AMD's processor programming references
+/// (which encode them otherwise).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub enum NamedEvent {
+    /// Cycles in which the core is not halted, at its present frequency.
+    Cycles,
+    /// Instructions retired.
+    Instructions,
+    /// Cycles of a clock of constant frequency in which the core is not halted: the TSC's on Intel's fixed
+    /// counter 2 and on AMD's Zen 4 on; on an Intel processor without that counter whatever its manual says.
+    ReferenceCycles,
+    /// Accesses of the last-level cache, on Intel; of the second level, on AMD's Zen.
+    CacheReferences,
+    /// Those of [`CacheReferences`](Self::CacheReferences) that missed.
+    CacheMisses,
+    /// Branch instructions retired.
+    Branches,
+    /// Branch instructions retired that were mispredicted.
+    BranchMisses,
+}
+
+impl NamedEvent {
+    /// The number of names.
+    pub const COUNT: usize = 7;
+
+    /// All of them.
+    pub const ALL: [Self; Self::COUNT] = [
+        Self::Cycles,
+        Self::Instructions,
+        Self::ReferenceCycles,
+        Self::CacheReferences,
+        Self::CacheMisses,
+        Self::Branches,
+        Self::BranchMisses,
+    ];
+}
+
+/// An event to be counted: what, at which privilege levels, how often it interrupts, and on which counters.
+///
+/// A new one is counted without being reported, at every privilege level, on whichever counter there is.
+///
+/// ```
+/// use pmu_core::{Event, EventSelect, NamedEvent};
+/// let instructions = Event::named(NamedEvent::Instructions);
+/// // Every 100,000th miss of the last cache in user mode, by the number that a manual gives it.
+/// let misses = Event::raw(EventSelect::from_bits(0x412E)).user_only().every(100_000);
+/// # let _ = (instructions, misses);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct Event {
+    pub(crate) what: What,
+    /// The bits of the select's modes that are left.
+    pub(crate) modes: u64,
+    pub(crate) guest: GuestMode,
+    /// 0: none.
+    pub(crate) period: u64,
+    pub(crate) total: bool,
+    pub(crate) rotates: bool,
+    pub(crate) user_rdpmc: bool,
+    pub(crate) counters: CounterSet,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub(crate) enum What {
+    Raw(EventSelect),
+    Named(NamedEvent),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub(crate) enum GuestMode {
+    Everywhere,
+    GuestOnly,
+    HostOnly,
+}
+
+impl Event {
+    const fn new(what: What) -> Self {
+        Self {
+            what,
+            modes: EventSelect::MODES,
+            guest: GuestMode::Everywhere,
+            period: 0,
+            total: true,
+            rotates: false,
+            user_rdpmc: false,
+            counters: CounterSet::ALL,
+        }
+    }
+
+    /// The event of an event select: its event, unit mask and qualifiers. Where neither of its mode bits (16,
+    /// 17) is set, it counts at every privilege level.
+    ///
+    /// The bits by which a select runs and interrupts (20, 22) are not the event's, and are refused.
+    pub const fn raw(select: EventSelect) -> Self {
+        let modes = select.select_bits() & EventSelect::MODES;
+        let modes = if modes == 0 { EventSelect::MODES } else { modes };
+        Self { modes, ..Self::new(What::Raw(select)) }
+    }
+
+    /// The event with this name.
+    pub const fn named(event: NamedEvent) -> Self {
+        Self::new(What::Named(event))
+    }
+
+    /// The same, counted at privilege levels above 0 only.
+    pub const fn user_only(mut self) -> Self {
+        self.modes = EventSelect::USER;
+        self
+    }
+
+    /// The same, counted at privilege level 0 only.
+    pub const fn kernel_only(mut self) -> Self {
+        self.modes = EventSelect::KERNEL;
+        self
+    }
+
+    /// The same, counted only while a guest runs. It counts nothing until
+    /// [`set_virtualization`](crate::Counters::set_virtualization) says that there may be one.
+    pub const fn in_guests(mut self) -> Self {
+        self.guest = GuestMode::GuestOnly;
+        self
+    }
+
+    /// The same, counted only while no guest runs.
+    pub const fn outside_guests(mut self) -> Self {
+        self.guest = GuestMode::HostOnly;
+        self
+    }
+
+    /// The same, interrupting each time that `period` events have passed, and counted in between only if
+    /// [`with_total`](Self::with_total) says so.
+    ///
+    /// A period beyond the counter's reach is counted in pieces. One below the table's
+    /// [floor](crate::EventTable::set_floor) is refused when the event is opened.
+    pub const fn every(mut self, period: u64) -> Self {
+        self.period = period;
+        self.total = false;
+        self
+    }
+
+    /// The same, and its total can be read though it interrupts: one RDPMC an interrupt more. Where counters
+    /// run while the interrupt is serviced, the events between that RDPMC and the reload are not in the total.
+    pub const fn with_total(mut self) -> Self {
+        self.total = true;
+        self
+    }
+
+    /// The same, which takes turns with others where there are too few counters, at
+    /// [`rotate`](crate::Counters::rotate).
+    pub const fn rotating(mut self) -> Self {
+        self.rotates = true;
+        self
+    }
+
+    /// The same, whose counter user mode may read by RDPMC. It needs `CR4.PCE` as well, and is of consequence
+    /// where the processor [can deny it](crate::CounterUnit::has_user_rdpmc_control) for each counter.
+    pub const fn with_user_rdpmc(mut self) -> Self {
+        self.user_rdpmc = true;
+        self
+    }
+
+    /// The same, on one of these counters only: where the processor's manual says that only they count it.
+    ///
+    /// A set of fixed counters alone counts what these count, whatever the event's select.
+    pub const fn on(mut self, counters: CounterSet) -> Self {
+        self.counters = counters;
+        self
+    }
+
+    /// Number of events between two interrupts; `None`: it is counted only.
+    pub const fn period(&self) -> Option<u64> {
+        if self.period == 0 { None } else { Some(self.period) }
+    }
+}

@@ -1,0 +1,222 @@
+//! Counters' numbers, and sets of them.
+
+use core::fmt;
+use core::ops::{BitAnd, BitOr, Not};
+
+/// The most general counters that a unit describes.
+pub const MAX_GENERAL: usize = 16;
+
+/// The most fixed counters that a unit describes: as many as their control has room for.
+pub const MAX_FIXED: usize = 8;
+
+/// As many [`CounterSlot`](crate::CounterSlot)s as any processor's counters need.
+pub const MAX_COUNTERS: usize = MAX_GENERAL + MAX_FIXED;
+
+/// One counter of a processor, by its bit in the global control register: general counters from 0, fixed
+/// counters from 32 on.
+///
+/// ```
+/// use pmu_core::CounterId;
+/// assert_eq!(CounterId::fixed(1).map(CounterId::bit), Some(33));
+/// assert_eq!(CounterId::general(16), None);
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct CounterId(u8);
+
+impl CounterId {
+    const FIRST_FIXED: u8 = 32;
+
+    /// General counter `number`, below [`MAX_GENERAL`].
+    pub const fn general(number: u8) -> Option<Self> {
+        if number < MAX_GENERAL as u8 { Some(Self(number)) } else { None }
+    }
+
+    /// Fixed counter `number`, below [`MAX_FIXED`].
+    pub const fn fixed(number: u8) -> Option<Self> {
+        if number < MAX_FIXED as u8 { Some(Self(number + Self::FIRST_FIXED)) } else { None }
+    }
+
+    /// The bit of the global registers.
+    #[inline]
+    pub const fn bit(self) -> u8 {
+        self.0
+    }
+
+    /// The number among the counters of its kind.
+    #[inline]
+    pub const fn number(self) -> u8 {
+        self.0 % Self::FIRST_FIXED
+    }
+
+    /// Returns whether this is a fixed counter.
+    #[inline]
+    pub const fn is_fixed(self) -> bool {
+        self.0 >= Self::FIRST_FIXED
+    }
+
+    /// The set of this counter alone.
+    #[inline]
+    pub const fn only(self) -> CounterSet {
+        CounterSet(1 << self.0)
+    }
+}
+
+impl fmt::Debug for CounterId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = if self.is_fixed() { "fixed" } else { "general" };
+        write!(f, "{kind} counter {}", self.number())
+    }
+}
+
+impl fmt::Display for CounterId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self, f)
+    }
+}
+
+/// Counters of a processor, one bit each, as the global control register has them. There may be gaps.
+///
+/// ```
+/// use pmu_core::{CounterId, CounterSet};
+/// let set = CounterSet::from_bits(0b1001) | CounterSet::fixed(0b1);
+/// assert_eq!(set.bits(), 1 << 32 | 0b1001);
+/// assert_eq!(set.iter().map(CounterId::bit).collect::<Vec<_>>(), [0, 3, 32]);
+/// assert!(!set.contains(CounterId::general(1).unwrap()));
+/// ```
+#[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct CounterSet(u64);
+
+impl CounterSet {
+    /// No counter.
+    pub const NONE: Self = Self(0);
+
+    /// Every general counter that there can be.
+    pub const GENERAL: Self = Self((1 << MAX_GENERAL) - 1);
+
+    /// Every fixed counter that there can be.
+    pub const FIXED: Self = Self(((1 << MAX_FIXED) - 1) << CounterId::FIRST_FIXED);
+
+    /// Every counter that there can be.
+    pub const ALL: Self = Self(Self::GENERAL.0 | Self::FIXED.0);
+
+    /// The counters whose bits are set; bits that are no counter's are left out.
+    #[inline]
+    pub const fn from_bits(bits: u64) -> Self {
+        Self(bits & Self::ALL.0)
+    }
+
+    /// The fixed counters whose numbers' bits are set.
+    pub const fn fixed(numbers: u8) -> Self {
+        Self::from_bits((numbers as u64) << CounterId::FIRST_FIXED)
+    }
+
+    /// One bit per counter, as the global control register has them.
+    #[inline]
+    pub const fn bits(self) -> u64 {
+        self.0
+    }
+
+    /// Returns whether there are none.
+    #[inline]
+    pub const fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    /// Number of counters.
+    #[inline]
+    pub const fn len(self) -> usize {
+        self.0.count_ones() as usize
+    }
+
+    /// Returns whether `counter` is one of them.
+    #[inline]
+    pub const fn contains(self, counter: CounterId) -> bool {
+        self.0 >> counter.0 & 1 != 0
+    }
+
+    /// The counters, ascending by bit.
+    #[inline]
+    pub fn iter(self) -> impl Iterator<Item = CounterId> {
+        let mut left = self.0;
+        core::iter::from_fn(move || {
+            let bit = left.trailing_zeros() as u8;
+            left &= left.wrapping_sub(1);
+            (bit < 64).then_some(CounterId(bit))
+        })
+    }
+
+    /// These counters without those of `others`.
+    #[inline]
+    pub const fn without(self, others: Self) -> Self {
+        Self(self.0 & !others.0)
+    }
+
+    /// Those for which `keep` says so, asked in ascending order.
+    pub(crate) fn retain(self, mut keep: impl FnMut(CounterId) -> bool) -> Self {
+        self.iter().filter(|counter| keep(*counter)).collect()
+    }
+
+    /// The general ones' bits in the low half, the fixed ones' in the high half.
+    pub(crate) const fn pack(self) -> u32 {
+        self.0 as u32 & 0xFFFF | ((self.0 >> CounterId::FIRST_FIXED) as u32) << 16
+    }
+
+    /// The set that was packed.
+    pub(crate) const fn unpack(packed: u32) -> Self {
+        Self(packed as u64 & 0xFFFF | (packed as u64 >> 16) << CounterId::FIRST_FIXED)
+    }
+}
+
+impl FromIterator<CounterId> for CounterSet {
+    fn from_iter<C: IntoIterator<Item = CounterId>>(counters: C) -> Self {
+        counters.into_iter().fold(Self::NONE, |set, counter| set | counter.only())
+    }
+}
+
+impl BitOr for CounterSet {
+    type Output = Self;
+    #[inline]
+    fn bitor(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+}
+
+impl BitAnd for CounterSet {
+    type Output = Self;
+    #[inline]
+    fn bitand(self, other: Self) -> Self {
+        Self(self.0 & other.0)
+    }
+}
+
+impl Not for CounterSet {
+    type Output = Self;
+    #[inline]
+    fn not(self) -> Self {
+        Self(!self.0 & Self::ALL.0)
+    }
+}
+
+impl fmt::Debug for CounterSet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "CounterSet({:#X})", self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_packed_set_is_the_same_set() {
+        for bits in [0, 1, 0x8001, 1 << 32, 0x81_0000_0101] {
+            let set = CounterSet::from_bits(bits);
+            assert_eq!(set.bits(), bits);
+            assert_eq!(CounterSet::unpack(set.pack()), set);
+        }
+        assert_eq!(CounterSet::from_bits(u64::MAX), CounterSet::ALL);
+        assert_eq!(!CounterSet::ALL, CounterSet::NONE);
+    }
+}

@@ -1,0 +1,304 @@
+//! Events that are opened on a processor: counted, reported, and taking turns.
+
+use crate::counters::event::{GuestMode, What};
+use crate::counters::slot::SlotState;
+use crate::counters::table::{EventEntry, EventState};
+use crate::msr::retry_once;
+use crate::{
+    CounterError, CounterId, CounterSet, CounterUnit, Counters, Event, EventCount, EventId,
+    EventSelect, EventSource, EventTable, MsrBackend, NamedEvent, Platform,
+};
+
+impl CounterUnit {
+    /// The select and the counters with which an event is counted.
+    fn resolve(&self, event: &Event) -> Result<(EventSelect, CounterSet), CounterError> {
+        let plain = match event.what {
+            What::Raw(select) => select,
+            What::Named(name) => self.named(name).ok_or(CounterError::Unsupported(name))?,
+        };
+        let illegal = self.illegal_bits(plain);
+        if illegal != 0 {
+            return Err(CounterError::IllegalBits(illegal));
+        }
+        let [guest, host] = self.guest_bits();
+        let guest_bit = match event.guest {
+            GuestMode::Everywhere => 0,
+            GuestMode::GuestOnly if guest != 0 => guest,
+            GuestMode::HostOnly if host != 0 => host,
+            _ => return Err(CounterError::GuestModeUnsupported),
+        };
+        let user_rdpmc = if self.has_user_rdpmc_control() && !event.user_rdpmc {
+            EventSelect::NO_USER_RDPMC
+        } else {
+            0
+        };
+        let bits = plain.select_bits() & !EventSelect::MODES | event.modes | guest_bit | user_rdpmc;
+        let fixed_alone = event.counters.without(CounterSet::FIXED).is_empty();
+        let capable = if fixed_alone { self.counters() } else { self.counters_for(plain) };
+        Ok((EventSelect::from_bits(bits), capable & event.counters))
+    }
+}
+
+impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
+    pub(crate) fn table(&self) -> &EventTable {
+        self.source.opened()
+    }
+
+    pub(crate) fn entry(&self, event: EventId) -> Result<&EventEntry, CounterError> {
+        self.table().entry(event).ok_or(CounterError::NoSuchEvent(event))
+    }
+
+    /// Opens an event, stopped. `processor` describes the processor that executes the call: which events it
+    /// has, and on which counters.
+    ///
+    /// # Errors
+    /// [`Unsupported`](CounterError::Unsupported), [`IllegalBits`](CounterError::IllegalBits),
+    /// [`GuestModeUnsupported`](CounterError::GuestModeUnsupported): this processor lacks it.
+    /// [`NoCounterForEvent`](CounterError::NoCounterForEvent), [`Period`](CounterError::Period).
+    /// [`InsufficientMemory`](CounterError::InsufficientMemory): the table is full.
+    pub fn open_event(
+        &mut self,
+        processor: &CounterUnit,
+        event: &Event,
+    ) -> Result<EventId, CounterError> {
+        let (select, counters) = processor.resolve(event)?;
+        let counters = counters & self.own();
+        if counters.is_empty() {
+            return Err(CounterError::NoCounterForEvent);
+        }
+        if let Some(period) = event.period() {
+            self.table().check_period(period)?;
+        }
+        let (id, entry) = self.free_entry()?;
+        entry.open(event, select, counters);
+        Ok(id)
+    }
+
+    pub(crate) fn free_entry(&self) -> Result<(EventId, &EventEntry), CounterError> {
+        let lent = self.table().len();
+        self.table().free().ok_or(CounterError::InsufficientMemory { needed: lent + 1, lent })
+    }
+
+    /// Closes an event, which is stopped first, and returns what was counted of it. Its identity may be another
+    /// event's afterwards.
+    ///
+    /// # Errors
+    /// [`NoSuchEvent`](CounterError::NoSuchEvent); those of [`stop_event`](Self::stop_event), where it
+    /// stays open.
+    pub fn close_event(&mut self, event: EventId, now: u64) -> Result<EventCount, CounterError> {
+        if self.entry(event)?.state() != EventState::Stopped {
+            self.stop_event(event, now)?;
+        }
+        let entry = self.entry(event)?;
+        entry.set_state(EventState::Closed);
+        Ok(entry.count())
+    }
+
+    /// Starts an opened event on a counter that can count it. Where every such counter is in use, other events
+    /// are moved to other counters, if that makes room; an event that [rotates](Event::rotating) waits for its
+    /// turn.
+    ///
+    /// A total goes on from where it was; so does a period that a stop interrupted. `now` is the time by a clock
+    /// of the caller's, by which the event's times are counted.
+    ///
+    /// # Errors
+    /// [`NoSuchEvent`](CounterError::NoSuchEvent), [`AlreadyStarted`](CounterError::AlreadyStarted),
+    /// [`NoFreeCounter`](CounterError::NoFreeCounter); [`Access`](CounterError::Access) if a register faulted
+    /// and the counter is as it was; [`Faulted`](CounterError::Faulted) if it could not even be stopped again.
+    pub fn start_event(&mut self, event: EventId, now: u64) -> Result<(), CounterError> {
+        let entry = self.entry(event)?;
+        if self.is_started(event) {
+            return Err(CounterError::AlreadyStarted(event));
+        }
+        entry.set_state(EventState::Stopped);
+        entry.add_time(now);
+        let (counters, rotates) = (entry.counters(), entry.rotates());
+        let outcome = self.make_room(counters).and_then(|counter| self.run(counter, event));
+        let state = match outcome {
+            Ok(()) => EventState::Counting,
+            Err(CounterError::NoFreeCounter) if rotates => EventState::Waiting,
+            Err(error) => return Err(error),
+        };
+        self.change_state(event, state);
+        Ok(())
+    }
+
+    /// Stops an opened event. An overflow that is pending is not reported; its total is complete.
+    ///
+    /// # Errors
+    /// [`NoSuchEvent`](CounterError::NoSuchEvent), [`NotStarted`](CounterError::NotStarted);
+    /// [`Faulted`](CounterError::Faulted) if the counter's registers do not answer: what it counted since it
+    /// was last booked is lost.
+    pub fn stop_event(&mut self, event: EventId, now: u64) -> Result<(), CounterError> {
+        let entry = self.entry(event)?;
+        if !self.is_started(event) {
+            return Err(CounterError::NotStarted(event));
+        }
+        entry.add_time(now);
+        let lifted = match self.find(event) {
+            Some((counter, _)) => self.lift(counter, event).map(|_| ()),
+            None => Ok(()),
+        };
+        self.change_state(event, EventState::Stopped);
+        lifted
+    }
+
+    /// Returns whether an opened event is started: on a counter, or waiting for its turn.
+    pub fn is_started(&self, event: EventId) -> bool {
+        match self.table().entry(event).map(EventEntry::state) {
+            Some(EventState::Counting) => self.find(event).is_some(),
+            Some(EventState::Waiting) => true,
+            Some(EventState::Stopped | EventState::Closed) | None => false,
+        }
+    }
+
+    /// The counter that an opened event, or the event of a row, is on at present.
+    pub fn counter_of(&self, event: EventId) -> Option<CounterId> {
+        self.find(event).map(|(counter, _)| counter)
+    }
+
+    /// Reads what was counted of an opened event up to now: its counter once, by RDPMC, if it is on one.
+    ///
+    /// # Errors
+    /// [`NoSuchEvent`](CounterError::NoSuchEvent): it is not open, or has no
+    /// [total](Event::with_total). [`Access`](CounterError::Access).
+    pub fn read_event(&self, event: EventId, now: u64) -> Result<EventCount, CounterError> {
+        let entry = self.entry(event)?;
+        if !entry.wants_total() {
+            return Err(CounterError::NoSuchEvent(event));
+        }
+        entry.add_time(now);
+        let registers = self.counter_of(event).and_then(|counter| self.unit().counter(counter));
+        let Some(registers) = registers else { return Ok(entry.count()) };
+        // An interrupt in between books, and may load the counter again.
+        loop {
+            let (booked, counted_to) = entry.booked();
+            let value = registers.read(&self.msr).map_err(CounterError::Access)?;
+            if entry.booked() == (booked, counted_to) {
+                let since = value.wrapping_sub(counted_to) & registers.mask();
+                return Ok(EventCount { value: booked.wrapping_add(since), ..entry.count() });
+            }
+        }
+    }
+
+    /// Gives events that wait the counters of events that have had theirs longest. Call it at the kernel's tick.
+    ///
+    /// Nothing is touched where no event waits. An overflow that is pending of an event that loses its counter is
+    /// reported when the event next happens on a counter.
+    ///
+    /// # Errors
+    /// The first failure of a register; the events that it did not concern took their turns.
+    pub fn rotate(&mut self, now: u64) -> Result<(), CounterError> {
+        let mut outcome = Ok(());
+        let begun = self.table().next_turn();
+        // Each pass gives one event a counter; an event that lost one this time waits for the next.
+        for _ in 0..self.own().len() {
+            let waiting = self.table().opened().filter(|(_, entry)| {
+                entry.state() == EventState::Waiting && self.is_before(entry, begun)
+            });
+            let Some((next, entry)) =
+                waiting.max_by_key(|(_, entry)| self.table().age(entry.turn()))
+            else {
+                break;
+            };
+            let counters = entry.counters();
+            if let Err(error) = self.rotate_to(next, counters, begun, now) {
+                // It waits on, behind the others.
+                self.change_state(next, EventState::Waiting);
+                if error != CounterError::NoFreeCounter {
+                    outcome = outcome.and(Err(error));
+                }
+            }
+        }
+        outcome
+    }
+
+    /// Returns whether the event's turn changed before the rotation began.
+    fn is_before(&self, entry: &EventEntry, begun: u32) -> bool {
+        self.table().age(entry.turn()) > self.table().age(begun)
+    }
+
+    /// Starts a waiting event: on a free counter, or on that of the event that has had one longest.
+    fn rotate_to(
+        &self,
+        next: EventId,
+        counters: CounterSet,
+        begun: u32,
+        now: u64,
+    ) -> Result<(), CounterError> {
+        let mut room = self.make_room(counters);
+        if room == Err(CounterError::NoFreeCounter) {
+            let on_its_counters = self.table().opened().filter_map(|(event, entry)| {
+                let rotates = entry.rotates() && self.is_before(entry, begun);
+                let (counter, _) = self.find(event).filter(|_| rotates)?;
+                counters.contains(counter).then(|| (event, counter, entry))
+            });
+            let oldest = on_its_counters.max_by_key(|(_, _, entry)| self.table().age(entry.turn()));
+            let Some((event, counter, entry)) = oldest else { return room.map(|_| ()) };
+            entry.add_time(now);
+            let lifted = self.lift(counter, event);
+            self.change_state(event, EventState::Waiting);
+            if lifted?.overflowed {
+                entry.set_resume(1);
+            }
+            room = Ok(counter);
+        }
+        let counter = room?;
+        self.entry(next)?.add_time(now);
+        self.run(counter, next)?;
+        self.change_state(next, EventState::Counting);
+        Ok(())
+    }
+
+    /// Tells whether the processor's virtualization is on (`EFER.SVME`): the bits by which an event counts in
+    /// guests only, or outside them, may be set only meanwhile. Call it after it was switched on, and before it
+    /// is switched off.
+    ///
+    /// # Errors
+    /// [`Faulted`](CounterError::Faulted): a counter's control did not answer; its event does not run.
+    pub fn set_virtualization(&mut self, on: bool) -> Result<(), CounterError> {
+        if self.table().virtualization() == on {
+            return Ok(());
+        }
+        self.table().set_virtualization(on);
+        let mut outcome = Ok(());
+        for (counter, slot) in self.slots() {
+            let SlotState::Running { event, .. } = slot.load() else { continue };
+            let guest = self.table().entry(event).map(EventEntry::guest_mode);
+            let Some(GuestMode::GuestOnly | GuestMode::HostOnly) = guest else { continue };
+            let Some(registers) = self.unit().counter(counter) else { continue };
+            let bits = self.running_bits(&registers, event).unwrap_or(0);
+            if let Err(fault) = retry_once(|| self.set_control(&registers, bits)) {
+                slot.store(SlotState::Faulted);
+                outcome = outcome.and(Err(CounterError::Faulted(fault)));
+            }
+        }
+        outcome
+    }
+
+    /// The event select of an opened event at present.
+    pub(crate) fn opened_select(&self, event: EventId) -> Option<EventSelect> {
+        let entry = self.table().entry(event)?;
+        let [guest, host] = self.unit().guest_bits();
+        let bits = entry.select().select_bits();
+        let bits = match entry.guest_mode() {
+            _ if self.table().virtualization() => bits,
+            GuestMode::Everywhere => bits,
+            GuestMode::HostOnly => bits & !(guest | host),
+            GuestMode::GuestOnly => 0,
+        };
+        Some(EventSelect::from_bits(bits))
+    }
+
+    pub(crate) fn change_state(&self, event: EventId, state: EventState) {
+        if let Some(entry) = self.table().entry(event) {
+            entry.set_state(state);
+            entry.set_turn(self.table().next_turn());
+        }
+    }
+
+    /// Returns whether this processor has an event by its name.
+    pub fn has_named(&self, event: NamedEvent) -> bool {
+        self.unit().named(event).is_some()
+    }
+}

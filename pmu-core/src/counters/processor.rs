@@ -1,0 +1,524 @@
+//! The counters of one processor: taken, started, stopped, and given back.
+//!
+//! The control path shares a [`CounterMemory`] and the registers with the interrupt path, and the interrupt may
+//! come between any two instructions. So a counter's slot names its event *after* the counter was loaded and
+//! *before* it can run, and forgets it *after* it was stopped.
+
+use core::marker::PhantomData;
+use core::sync::atomic::Ordering::Relaxed;
+
+use crate::counters::slot::SlotState;
+use crate::msr::{MsrAccess, retry_once};
+use crate::{
+    Counter, CounterError, CounterId, CounterMemory, CounterSet, CounterSlot, CounterUnit, EventId,
+    EventSource, MsrBackend, MsrErrorKind, MsrFault, MsrOperation, Platform,
+};
+
+/// The control handle to the counters of one processor.
+///
+/// It cannot move to another thread, and dropping it touches no register: counters that are to be given back
+/// are [shut down](Self::shut_down) on their processor. A handle that is dropped without leaves its counters
+/// running and its [`CounterMemory`] in use: [`service`](crate::service) goes on reporting, and the memory can
+/// only be [reclaimed](CounterMemory::reclaim).
+///
+/// # Context
+/// Every method: task, on the processor whose counters these are. The performance interrupt may come at any
+/// time.
+///
+/// ```compile_fail,E0277
+/// fn needs_send<T: Send>() {}
+/// needs_send::<pmu_core::Counters<'static, pmu_core::OpenedEvents<'static>, (), ()>>();
+/// ```
+#[derive(Debug)]
+pub struct Counters<'a, S, M, P> {
+    pub(crate) source: S,
+    pub(crate) msr: M,
+    pub(crate) platform: P,
+    pub(crate) memory: &'a CounterMemory,
+    /// The counters that were enabled in the global control register before, packed.
+    before: u32,
+    /// The counters that this processor shares with the unit, as far as they were asked for, packed. None: it
+    /// was shut down.
+    declared: u32,
+    not_send: PhantomData<*mut ()>,
+}
+
+/// The counters of a processor, by what became of them when they were taken.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct SessionCounters {
+    /// These answered, and events run on them. A later fault does not show here: its counter is not used
+    /// again until [`reprogram`](Counters::reprogram) or [`shut_down`](Counters::shut_down).
+    pub usable: CounterSet,
+    /// These did not give back what was written to them, or faulted: another owner's, or none.
+    pub unresponsive: CounterSet,
+    /// For these no [`CounterSlot`] was lent.
+    pub without_slot: CounterSet,
+}
+
+impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
+    /// Takes over the counters of `only` of the processor that executes the call, which `processor` describes:
+    /// those that it shares with the source's unit.
+    ///
+    /// Stops each of them, proves it by writing and reading it back (by RDMSR and by RDPMC), and leaves it zero.
+    /// Then acknowledges what a predecessor left of their overflows, takes their precise sampling away, enables
+    /// their bits of the global control register where there is one, and unmasks the local APIC's entry.
+    ///
+    /// A counter that does not answer, or for which no slot was lent, is left out and untouched from then
+    /// on: [`counters`](Self::counters) tells which. So is every counter that is not in `only`.
+    ///
+    /// # Context
+    /// Task, on the processor on which the handle then lives. An interrupt may come at any time.
+    ///
+    /// # Errors
+    /// - [`MemoryInUse`](CounterError::MemoryInUse): another handle has this memory or this table of events,
+    ///   another processor's for instance, or one that was dropped without [`shut_down`](Self::shut_down).
+    /// - [`OtherProcessor`](CounterError::OtherProcessor): the processor has none of these counters.
+    /// - [`InsufficientMemory`](CounterError::InsufficientMemory): no slot was lent for any of them.
+    /// - [`Unresponsive`](CounterError::Unresponsive): no counter answers.
+    /// - [`Access`](CounterError::Access): a global register faulted.
+    ///
+    /// Afterwards no counter runs. An interrupt that came meanwhile may have left the local APIC's entry masked:
+    /// another owner of it unmasks it.
+    pub fn take(
+        source: S,
+        processor: &CounterUnit,
+        only: CounterSet,
+        msr: M,
+        platform: P,
+        memory: &'a CounterMemory,
+    ) -> Result<Self, CounterError> {
+        let declared = source.unit().shared_with(processor) & only;
+        let mut counters = Self::unopened(source, declared, msr, platform, memory);
+        let candidates = counters.candidates();
+        if declared.is_empty() {
+            return Err(CounterError::OtherProcessor);
+        }
+        if candidates.is_empty() {
+            let needed = counters.places(declared);
+            return Err(CounterError::InsufficientMemory { needed, lent: memory.counters() });
+        }
+        if !memory.take() {
+            return Err(CounterError::MemoryInUse);
+        }
+        if !counters.source.opened().take() {
+            memory.give_back();
+            return Err(CounterError::MemoryInUse);
+        }
+        memory.precise.store(processor.precise().is_some(), Relaxed);
+        if let Err(error) = counters.open(processor, candidates) {
+            counters.source.opened().give_back();
+            memory.give_back();
+            return Err(error);
+        }
+        Ok(counters)
+    }
+
+    /// A handle to counters that are not taken.
+    pub(crate) fn unopened(
+        source: S,
+        declared: CounterSet,
+        msr: M,
+        platform: P,
+        memory: &'a CounterMemory,
+    ) -> Self {
+        let declared = declared.pack();
+        Self { source, msr, platform, memory, before: 0, declared, not_send: PhantomData }
+    }
+
+    fn open(
+        &mut self,
+        processor: &CounterUnit,
+        candidates: CounterSet,
+    ) -> Result<(), CounterError> {
+        let memory = self.memory;
+        for slot in memory.slots() {
+            slot.store(SlotState::Free);
+        }
+        if !(candidates & CounterSet::FIXED).is_empty() {
+            let found = retry_once(|| self.msr.rdmsr(self.unit().fixed_control()));
+            memory.fixed_control.store(found.map_err(CounterError::Access)?, Relaxed);
+        }
+        let proven = self.prove(processor, candidates)?;
+        if let Some(global) = self.unit().global() {
+            let found = retry_once(|| self.msr.rdmsr(global.control));
+            let found = found.map_err(CounterError::Access)?;
+            let left = proven.bits() | global.frozen | self.unowned(proven, found);
+            self.acknowledge(global, left).map_err(CounterError::Access)?;
+            self.before = (CounterSet::from_bits(found) & proven).pack();
+            memory.global_control.store(found | proven.bits(), Relaxed);
+        } else {
+            // No status tells whether its predecessor's counters overflowed.
+            memory.expect_late(1);
+        }
+        memory.full_width.store(processor.has_full_width(&self.msr), Relaxed);
+        memory.publish(proven);
+        if let Some(global) = self.unit().global() {
+            let control = memory.global_control.load(Relaxed);
+            let enabled = retry_once(|| self.msr.wrmsr(global.control, control));
+            enabled.map_err(CounterError::Access)?;
+        }
+        self.platform.unmask_performance_interrupt();
+        Ok(())
+    }
+
+    /// Stops these counters, and returns those that answer and interrupt.
+    fn prove(
+        &self,
+        processor: &CounterUnit,
+        candidates: CounterSet,
+    ) -> Result<CounterSet, CounterError> {
+        let mut proven = self.prove_counters(candidates);
+        if let Some(precise) = processor.precise() {
+            proven = proven.without(precise.disable(&self.msr, proven));
+        }
+        if proven.is_empty() { Err(CounterError::Unresponsive) } else { Ok(proven) }
+    }
+
+    /// Writes a value of its own to each counter, then reads all of them back both ways, so that registers that
+    /// ignore writes, and registers that are the same one, are found out.
+    fn prove_counters(&self, candidates: CounterSet) -> CounterSet {
+        let unit = self.unit();
+        let pattern = |counter: CounterId| 0x0135_7AC0 + u64::from(counter.bit());
+        let write = |counter: CounterId, value: u64| {
+            let register = unit.registers(counter).value_register();
+            retry_once(|| self.msr.wrmsr(register, value)).is_ok()
+        };
+        let echoes = |counter: CounterId| {
+            let registers = unit.registers(counter);
+            let by_number = retry_once(|| self.msr.rdmsr(registers.value_register()));
+            let by_index = retry_once(|| registers.read(&self.msr));
+            by_number == Ok(pattern(counter)) && by_index == Ok(pattern(counter))
+        };
+        let stopped = candidates
+            .retain(|counter| retry_once(|| self.set_control(&unit.registers(counter), 0)).is_ok());
+        let written = stopped.retain(|counter| write(counter, pattern(counter)));
+        let proven = written.retain(echoes);
+        for counter in written.iter() {
+            // One that does not answer keeps whatever it holds.
+            let _ = write(counter, 0);
+        }
+        proven
+    }
+
+    /// Takes more counters, which another owner gave up; those that are the session's already stay as they are.
+    /// Returns those that answered. Where there are global registers, the other owner does not enable these
+    /// counters' bits from here on.
+    ///
+    /// # Errors
+    /// [`NotAvailable`](CounterError::NotAvailable): this processor lacks one of them, or no slot was lent for
+    /// it. [`Unresponsive`](CounterError::Unresponsive): none answers. [`Access`](CounterError::Access),
+    /// [`Faulted`](CounterError::Faulted): the global control register does not answer.
+    pub fn take_more(
+        &mut self,
+        processor: &CounterUnit,
+        counters: CounterSet,
+    ) -> Result<CounterSet, CounterError> {
+        let more = counters.without(self.own());
+        let shared = self.unit().shared_with(processor);
+        let lent = shared.retain(|counter| self.memory.slot(self.unit(), counter).is_some());
+        if !self.is_open() || !more.without(lent).is_empty() {
+            return Err(CounterError::NotAvailable(counters));
+        }
+        if more.is_empty() {
+            return Ok(more);
+        }
+        if !(more & CounterSet::FIXED).is_empty() && (self.own() & CounterSet::FIXED).is_empty() {
+            let found = retry_once(|| self.msr.rdmsr(self.unit().fixed_control()));
+            self.memory.fixed_control.store(found.map_err(CounterError::Access)?, Relaxed);
+        }
+        let proven = self.prove(processor, more)?;
+        for (_, slot) in self.slots_of(proven) {
+            slot.store(SlotState::Free);
+        }
+        if let Some(global) = self.unit().global() {
+            self.acknowledge(global, proven.bits()).map_err(CounterError::Access)?;
+            self.change_global(global, (0, proven.bits()))?;
+        }
+        self.declared |= more.pack();
+        self.memory.set_proven(self.memory.proven() | proven);
+        Ok(proven)
+    }
+
+    /// Gives counters to another owner: they are stopped, their bits of the global control register are clear,
+    /// and the session touches them no more.
+    ///
+    /// # Errors
+    /// [`NotAvailable`](CounterError::NotAvailable): one of them is not the session's, is in use, or is the last.
+    /// [`Access`](CounterError::Access), [`Faulted`](CounterError::Faulted): the global control register, or a
+    /// counter's control that [`save`](Self::save) left programmed, does not answer.
+    pub fn give_up(&mut self, counters: CounterSet) -> Result<(), CounterError> {
+        let rest = self.own().without(counters);
+        let in_use = |slot: &CounterSlot| {
+            matches!(slot.load(), SlotState::Running { .. } | SlotState::Faulted)
+        };
+        let used = self.slots_of(counters).any(|(_, slot)| in_use(slot));
+        if !counters.without(self.own()).is_empty() || rest.is_empty() || used {
+            return Err(CounterError::NotAvailable(counters));
+        }
+        self.leave_switch()?;
+        if let Some(global) = self.unit().global() {
+            self.change_global(global, (counters.bits(), 0))?;
+        }
+        self.memory.set_proven(rest);
+        self.declared &= !counters.pack();
+        Ok(())
+    }
+
+    /// The counters that this processor shares with the unit, as far as they were asked for.
+    pub(crate) fn declared(&self) -> CounterSet {
+        CounterSet::unpack(self.declared)
+    }
+
+    /// Those of them for which a slot was lent.
+    pub(crate) fn candidates(&self) -> CounterSet {
+        self.declared().retain(|counter| self.memory.slot(self.unit(), counter).is_some())
+    }
+
+    /// Returns whether the session has counters: it was not shut down.
+    pub(crate) fn is_open(&self) -> bool {
+        self.declared != 0 && self.memory.counters() != 0
+    }
+
+    /// Counters on which events run, and those left out.
+    pub fn counters(&self) -> SessionCounters {
+        let (usable, candidates) = (self.own(), self.candidates());
+        SessionCounters {
+            usable,
+            unresponsive: candidates.without(usable),
+            without_slot: self.declared().without(candidates),
+        }
+    }
+
+    /// The source's description of the counters.
+    pub(crate) fn unit(&self) -> &CounterUnit {
+        self.source.unit()
+    }
+
+    /// The session's counters. One without candidates did not take the memory, and has none of its present
+    /// owner's.
+    pub(crate) fn own(&self) -> CounterSet {
+        self.memory.proven() & self.declared()
+    }
+
+    /// These counters with their slots.
+    pub(crate) fn slots_of(
+        &self,
+        counters: CounterSet,
+    ) -> impl Iterator<Item = (CounterId, &'a CounterSlot)> {
+        let (memory, unit) = (self.memory, self.unit());
+        counters.iter().filter_map(move |counter| Some((counter, memory.slot(unit, counter)?)))
+    }
+
+    /// The session's counters with their slots.
+    pub(crate) fn slots(&self) -> impl Iterator<Item = (CounterId, &'a CounterSlot)> {
+        self.slots_of(self.own())
+    }
+
+    /// The counter that runs for an event, and the period that it was loaded for.
+    pub(crate) fn find(&self, event: EventId) -> Option<(CounterId, u64)> {
+        self.slots().find_map(|(counter, slot)| match slot.load() {
+            SlotState::Running { event: of, period } if of == event => Some((counter, period)),
+            _ => None,
+        })
+    }
+
+    /// The event select that an event has on a counter at present; `None`: there is no such event.
+    pub(crate) fn select(&self, event: EventId) -> Option<crate::EventSelect> {
+        match event.row() {
+            Some(row) => self.source.row_select(row),
+            None => self.opened_select(event),
+        }
+    }
+
+    /// The value of a counter's own bits of its control while it counts an event.
+    pub(crate) fn running_bits(&self, counter: &Counter, event: EventId) -> Option<u64> {
+        let select = self.select(event)?;
+        // One that counts in guests only has no bits while there are none.
+        let halted = select.select_bits() == 0 && event.row().is_none();
+        Some(if halted { 0 } else { counter.control.running(select) })
+    }
+
+    /// The value with which a counter is loaded for an event, and the period until it overflows.
+    pub(crate) fn first_load(&self, counter: &Counter, event: EventId) -> Option<(u64, u64)> {
+        let period = match event.row() {
+            Some(row) => self.source.row_period(row)?.into(),
+            None => {
+                let reach = counter.reach(self.memory.full_width.load(Relaxed));
+                self.source.opened().entry(event)?.first_piece(reach)
+            }
+        };
+        // What is only counted begins at 0, and wraps as late as it can.
+        Some((counter.preload(period), period))
+    }
+
+    /// Starts an event of a row on a free counter, which will interrupt each time that its period has passed.
+    pub(crate) fn start_row(&mut self, row: usize) -> Result<(), CounterError> {
+        let event = EventId::of_row(row);
+        if self.find(event).is_some() {
+            return Err(CounterError::AlreadyStarted(event));
+        }
+        let select = self.source.row_select(row).ok_or(CounterError::NoSuchEvent(event))?;
+        let illegal = self.unit().illegal_bits(select);
+        if illegal != 0 {
+            return Err(CounterError::IllegalBits(illegal));
+        }
+        let counter = self.make_room(CounterSet::GENERAL)?;
+        self.run(counter, event)
+    }
+
+    /// Loads a free counter for an event, and lets it run.
+    pub(crate) fn run(&self, counter: CounterId, event: EventId) -> Result<(), CounterError> {
+        let (slot, registers) = self.place(counter).ok_or(CounterError::NoFreeCounter)?;
+        let (value, period) =
+            self.first_load(&registers, event).ok_or(CounterError::NoSuchEvent(event))?;
+        self.run_from(slot, &registers, event, value, period)
+    }
+
+    /// Loads a free counter with a value, and lets it run.
+    pub(crate) fn run_from(
+        &self,
+        slot: &CounterSlot,
+        registers: &Counter,
+        event: EventId,
+        value: u64,
+        period: u64,
+    ) -> Result<(), CounterError> {
+        let bits = self.running_bits(registers, event).ok_or(CounterError::NoSuchEvent(event))?;
+        self.msr.wrmsr(registers.register_for(value), value).map_err(CounterError::Access)?;
+        if let Some(entry) = self.source.opened().entry(event) {
+            entry.loaded(value);
+        }
+        slot.store(SlotState::Running { event, period });
+        let Err(fault) = self.set_control(registers, bits) else {
+            // An interrupt that met a fault may have marked it meanwhile.
+            return match slot.load() {
+                SlotState::Faulted => Err(marked_faulted(registers.control.register().get())),
+                _ => Ok(()),
+            };
+        };
+        match retry_once(|| self.set_control(registers, 0)) {
+            Ok(()) => {
+                slot.store(SlotState::Free);
+                Err(CounterError::Access(fault))
+            }
+            Err(fault) => {
+                slot.store(SlotState::Faulted);
+                Err(CounterError::Faulted(fault))
+            }
+        }
+    }
+
+    /// Stops the counter of a row's event. An overflow that is pending is dropped.
+    pub(crate) fn stop_row(&mut self, row: usize) -> Result<(), CounterError> {
+        let event = EventId::of_row(row);
+        let (counter, _) = self.find(event).ok_or(CounterError::NotStarted(event))?;
+        self.release(counter)
+    }
+
+    /// Stops a counter and frees its slot.
+    pub(crate) fn release(&self, counter: CounterId) -> Result<(), CounterError> {
+        let Some((slot, registers)) = self.place(counter) else { return Ok(()) };
+        let stopped = retry_once(|| self.set_control(&registers, 0)).and_then(|()| {
+            match self.unit().global() {
+                Some(global) => self.acknowledge(global, counter.only().bits()).map(|_| ()),
+                None => {
+                    let ran = matches!(slot.load(), SlotState::Running { period: 1.., .. });
+                    let value = retry_once(|| registers.read(&self.msr))?;
+                    if ran && registers.has_overflowed(value) {
+                        self.memory.expect_late(1);
+                    }
+                    Ok(())
+                }
+            }
+        });
+        slot.store(if stopped.is_ok() { SlotState::Free } else { SlotState::Faulted });
+        stopped.map_err(CounterError::Faulted)
+    }
+
+    /// Returns the occurrences of a row's event that its counter has counted since it was last loaded (RDPMC).
+    pub(crate) fn read_row(&self, row: usize) -> Result<u64, CounterError> {
+        let event = EventId::of_row(row);
+        let not_started = CounterError::NotStarted(event);
+        let (counter, period) = self.find(event).ok_or(not_started)?;
+        let registers = self.unit().counter(counter).ok_or(not_started)?;
+        let read = || registers.read(&self.msr).map_err(CounterError::Access);
+        let (mut value, (_, now)) = (read()?, self.find(event).ok_or(not_started)?);
+        if now != period {
+            // An interrupt came in between, and loaded the counter for another period.
+            value = read()?;
+        }
+        self.check_registers(&registers, event, value)?;
+        Ok(value.wrapping_sub(registers.preload(now)) & registers.mask())
+    }
+
+    /// A counter whose value says that it overflowed: either its interrupt is pending, or its registers lost
+    /// their contents.
+    fn check_registers(
+        &self,
+        registers: &Counter,
+        event: EventId,
+        value: u64,
+    ) -> Result<(), CounterError> {
+        let bits = self.running_bits(registers, event).unwrap_or(0);
+        let suspicious = registers.has_overflowed(value);
+        if suspicious && !self.holds(registers, bits).map_err(CounterError::Access)? {
+            return Err(CounterError::RegistersLost);
+        }
+        Ok(())
+    }
+
+    /// Stops everything that runs, the counters that had faulted too, gives the session's bits of the
+    /// global control register back as they were found, and the memory to its next owner. Nothing
+    /// can be started afterwards, and no opened event is open any more.
+    ///
+    /// An interrupt that comes late finds nothing: the first one is claimed.
+    ///
+    /// # Errors
+    /// [`Faulted`](CounterError::Faulted) with the first register that did not answer, after
+    /// everything else was stopped. The counters then stay open, and `shut_down` may be called again.
+    pub fn shut_down(&mut self) -> Result<(), CounterError> {
+        if !self.is_open() {
+            return Ok(());
+        }
+        let mut outcome = Ok(());
+        for (counter, slot) in self.slots() {
+            if slot.load() != SlotState::Free {
+                outcome = outcome.and(self.release(counter));
+            }
+        }
+        // While they freeze, a late interrupt would stop the others' counters by the control register.
+        outcome = outcome.and(self.stop_freezing().map_err(CounterError::Faulted));
+        let own = self.own();
+        if let Some(global) = self.unit().global().filter(|_| !own.is_empty()) {
+            if global.frozen != 0 {
+                // An interrupt that is yet to come may have frozen the counters.
+                let released = self.acknowledge(global, global.frozen).map(|_| ());
+                outcome = outcome.and(released.map_err(CounterError::Faulted));
+            }
+            // First what the interrupt path leaves behind, then the register.
+            let control = &self.memory.global_control;
+            let before = CounterSet::unpack(self.before) & own;
+            let restored = control.load(Relaxed) & !own.bits() | before.bits();
+            control.store(restored, Relaxed);
+            let restored = retry_once(|| self.msr.wrmsr(global.control, restored));
+            outcome = outcome.and(restored.map_err(CounterError::Faulted));
+        }
+        if outcome.is_ok() {
+            self.declared = 0;
+            self.source.opened().give_back();
+            self.memory.expect_late_after_shut_down();
+            self.memory.give_back();
+        }
+        outcome
+    }
+}
+
+/// An interrupt marked the counter as faulted: what the backend said is not known here.
+pub(crate) fn marked_faulted(register: u32) -> CounterError {
+    CounterError::Faulted(MsrFault {
+        operation: MsrOperation::Write,
+        register,
+        kind: MsrErrorKind::Other,
+    })
+}

@@ -1,0 +1,156 @@
+//! Counters whose registers lost their contents: suspend, hibernation, a processor that was offline.
+
+use core::sync::atomic::Ordering::Relaxed;
+
+use crate::counters::slot::SlotState;
+use crate::msr::{MsrAccess, retry_once};
+use crate::{
+    CounterError, CounterSet, Counters, EventOverflow, EventSource, MsrBackend, Platform, service,
+};
+
+impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
+    /// Programs this processor's counters again after their registers lost their contents: after suspend
+    /// and hibernation, and after the processor was offline. Call it on each processor, before the performance
+    /// interrupt is expected again.
+    ///
+    /// Returns the counters whose events start their period anew: what they had counted of it is lost, and of a
+    /// total what they had counted since it was last booked. A counter that kept its registers goes on; an
+    /// overflow of it that is pending is reported to `overflowed`, for its interrupt may be lost; what it
+    /// interrupted is not known, so a profile drops it (`|_| ()`). An event that was not running, and one whose
+    /// counters were [saved](Self::save), is not started. Counters that had faulted are free again; their events
+    /// are to be started again.
+    ///
+    /// # Errors
+    /// [`Faulted`](CounterError::Faulted) with the first register that did not answer, after everything
+    /// else was programmed; the event of a counter that cannot be programmed does not run.
+    pub fn reprogram(
+        &mut self,
+        overflowed: impl FnMut(EventOverflow),
+    ) -> Result<CounterSet, CounterError> {
+        let own = self.own();
+        if own.is_empty() {
+            return Ok(own);
+        }
+        // Until they are programmed, the interrupt path is to leave the counters as they are.
+        self.memory.withdraw();
+        let mut outcome = self.restore_fixed_control(own);
+        let (lost, stopped) = self.stop_lost(own);
+        outcome = outcome.and(stopped);
+        outcome = outcome.and(self.clear_left_over(own, lost));
+        outcome = outcome.and(self.program(lost));
+        outcome = outcome.and(self.enable(own));
+        self.memory.publish(own);
+        let anew = lost.retain(|counter| self.is_running(counter));
+        self.platform.unmask_performance_interrupt();
+        // The interrupts that came meanwhile were not served.
+        match service(&self.source, &self.msr, &self.platform, self.memory, overflowed) {
+            Ok(serviced) => self.memory.expect_late(serviced.overflows),
+            Err(fault) => outcome = outcome.and(Err(CounterError::Faulted(fault))),
+        }
+        outcome.map(|()| anew)
+    }
+
+    /// Gives the other owners' bits of the fixed counters' control back, and takes the session's own away where
+    /// they are not as they were written.
+    fn restore_fixed_control(&self, own: CounterSet) -> Result<(), CounterError> {
+        if (own & CounterSet::FIXED).is_empty() {
+            return Ok(());
+        }
+        let register = self.unit().fixed_control();
+        let found = retry_once(|| self.msr.rdmsr(register)).map_err(CounterError::Faulted)?;
+        let written = self.memory.fixed_control.load(Relaxed);
+        if found == written {
+            return Ok(());
+        }
+        // Each counter's own bits are looked at, and written, below.
+        let all = CounterSet::FIXED & own;
+        let mask = all.iter().map(|counter| self.unit().registers(counter).control.mask());
+        let mask = mask.fold(0, |all, mask| all | mask);
+        let value = written & !mask | found & mask;
+        self.memory.fixed_control.store(value, Relaxed);
+        retry_once(|| self.msr.wrmsr(register, value)).map_err(CounterError::Faulted)
+    }
+
+    /// Stops the counters whose controls do not hold what was written to them, and returns them: nothing of
+    /// what firmware left there counts from here on.
+    fn stop_lost(&self, own: CounterSet) -> (CounterSet, Result<(), CounterError>) {
+        let (mut lost, mut outcome) = (CounterSet::NONE, Ok(()));
+        for (counter, slot) in self.slots_of(own) {
+            let registers = self.unit().registers(counter);
+            if let SlotState::Running { event, .. } | SlotState::Parked { event } = slot.load()
+                && let Some(bits) = self.running_bits(&registers, event)
+                && self.holds(&registers, bits) == Ok(true)
+            {
+                continue;
+            }
+            lost = lost | counter.only();
+            if let Err(fault) = retry_once(|| self.set_control(&registers, 0)) {
+                slot.store(SlotState::Faulted);
+                outcome = outcome.and(Err(CounterError::Faulted(fault)));
+            } else if !matches!(slot.load(), SlotState::Running { .. }) {
+                slot.store(SlotState::Free);
+            }
+        }
+        (lost, outcome)
+    }
+
+    /// Takes precise sampling away, and acknowledges what is left of other overflows than those of the
+    /// counters that kept their registers.
+    fn clear_left_over(&self, own: CounterSet, lost: CounterSet) -> Result<(), CounterError> {
+        let declared = self.memory.precise.load(Relaxed);
+        if let Some(precise) = self.unit().precise().filter(|_| declared) {
+            for (_, slot) in self.slots_of(precise.disable(&self.msr, own)) {
+                slot.store(SlotState::Faulted);
+            }
+        }
+        let Some(global) = self.unit().global() else { return Ok(()) };
+        let control = self.memory.global_control.load(Relaxed);
+        let left = lost.bits() | self.unowned(own, control);
+        self.acknowledge(global, left).map(|_| ()).map_err(CounterError::Faulted)
+    }
+
+    /// Loads these counters, and lets their controls say again what they count.
+    fn program(&self, lost: CounterSet) -> Result<(), CounterError> {
+        let mut outcome = Ok(());
+        for (counter, slot) in self.slots_of(lost) {
+            let SlotState::Running { event, .. } = slot.load() else { continue };
+            let registers = self.unit().registers(counter);
+            let Some(bits) = self.running_bits(&registers, event) else { continue };
+            let Some((value, period)) = self.first_load(&registers, event) else { continue };
+            slot.store(SlotState::Running { event, period });
+            if let Some(entry) = self.table().entry(event) {
+                entry.loaded(value);
+            }
+            let register = registers.register_for(value);
+            let programmed = retry_once(|| self.msr.wrmsr(register, value))
+                .and_then(|()| retry_once(|| self.set_control(&registers, bits)));
+            if let Err(fault) = programmed {
+                slot.store(SlotState::Faulted);
+                outcome = outcome.and(Err(CounterError::Faulted(fault)));
+            }
+        }
+        outcome
+    }
+
+    /// Freezing, and last the control register, as they were.
+    fn enable(&self, own: CounterSet) -> Result<(), CounterError> {
+        let Some(global) = self.unit().global() else { return Ok(()) };
+        let mut outcome = Ok(());
+        if let Some(freeze) = global.freeze.filter(|_| self.memory.freezes.load(Relaxed)) {
+            outcome = retry_once(|| self.msr.change(freeze.set(true))).map(|_| ());
+        }
+        let control = self.memory.global_control.load(Relaxed);
+        let enabled = retry_once(|| self.msr.wrmsr(global.control, control));
+        if enabled.is_err() {
+            for (_, slot) in self.slots_of(own) {
+                slot.store(SlotState::Faulted);
+            }
+        }
+        outcome.and(enabled).map_err(CounterError::Faulted)
+    }
+
+    fn is_running(&self, counter: crate::CounterId) -> bool {
+        let slot = self.memory.slot(self.unit(), counter);
+        slot.is_some_and(|slot| matches!(slot.load(), SlotState::Running { .. }))
+    }
+}

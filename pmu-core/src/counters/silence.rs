@@ -1,0 +1,51 @@
+//! Stopping a processor's counters without a session: in a panic, before another kernel is started.
+
+use crate::msr::{MsrAccess, retry_once};
+use crate::{CounterControl, CounterSet, CounterUnit, MsrBackend, MsrFault};
+
+/// Stops every counter of the processor that executes the call, whoever owns it, and takes away their pending
+/// interrupts: clears the global control register, each event select, the fixed counters' control, and the
+/// overflow status.
+///
+/// It needs no session, and ends none: sessions of this processor are not to be used afterwards, but for
+/// [`reprogram`](crate::Counters::reprogram), which starts their events anew.
+///
+/// # Context
+/// Any: task, interrupt, NMI, a panic's handler.
+///
+/// # Errors
+/// Returns the first access that failed after one retry; the remaining accesses are still attempted.
+///
+/// ```
+/// # use pmu_core::{CounterUnit, MsrBackend};
+/// fn before_kexec(unit: &CounterUnit, msr: &impl MsrBackend) {
+///     // A register that does not answer does not keep the next kernel from starting.
+///     let _ = pmu_core::silence(unit, msr);
+/// }
+/// ```
+pub fn silence(unit: &CounterUnit, msr: &impl MsrBackend) -> Result<(), MsrFault> {
+    let mut outcome = Ok(());
+    let mut clear = |register| {
+        outcome = outcome.and(retry_once(|| msr.wrmsr(register, 0)));
+    };
+    if let Some(global) = unit.global() {
+        clear(global.control);
+    }
+    for (_, counter) in unit.iter() {
+        if let CounterControl::Select(select) = counter.control() {
+            clear(select);
+        }
+    }
+    if !(unit.counters() & CounterSet::FIXED).is_empty() {
+        clear(unit.fixed_control());
+    }
+    if let Some(global) = unit.global() {
+        let pending = retry_once(|| msr.rdmsr(global.status));
+        let own = unit.counters().bits() | global.frozen;
+        outcome = outcome.and(pending.and_then(|status| match status & own {
+            0 => Ok(()),
+            bits => retry_once(|| msr.wrmsr(global.acknowledge, bits)),
+        }));
+    }
+    outcome
+}

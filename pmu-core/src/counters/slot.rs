@@ -1,0 +1,105 @@
+//! The state of a counter that control path and interrupt path share.
+
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use crate::EventId;
+
+/// State of one counter: 8 bytes that control path and interrupt path share.
+///
+/// A slot changes by single stores, each of them a state that an interrupt may see.
+#[derive(Debug, Default)]
+pub struct CounterSlot(AtomicU64);
+
+/// The state of a slot, decoded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SlotState {
+    /// Not in use.
+    Free,
+    /// Counts this event; after `period` of it since it was loaded it overflows. 0: it is counted, from
+    /// wherever the counter stands.
+    Running { event: EventId, period: u64 },
+    /// Not in use; its control holds this event, enabled, and the global control keeps it still.
+    Parked { event: EventId },
+    /// It could not be stopped or re-armed: presumed running until shut-down, for no event.
+    Faulted,
+}
+
+impl CounterSlot {
+    const RUNNING: u64 = 1 << 63;
+    const FAULTED: u64 = 1 << 62;
+    const PARKED: u64 = 1 << 61;
+    /// Above it lies the event's identity.
+    const PERIOD_BITS: u32 = 48;
+    const PERIOD: u64 = (1 << Self::PERIOD_BITS) - 1;
+
+    /// A free counter.
+    pub const fn new() -> Self {
+        Self(AtomicU64::new(0))
+    }
+
+    #[inline]
+    pub(crate) fn load(&self) -> SlotState {
+        Self::decode(self.0.load(Ordering::Acquire))
+    }
+
+    /// Stores a state, and returns the one that it replaced: an interrupt may have changed the period
+    /// since it was loaded.
+    #[inline]
+    pub(crate) fn replace(&self, state: SlotState) -> SlotState {
+        Self::decode(self.0.swap(Self::encode(state), Ordering::AcqRel))
+    }
+
+    #[inline]
+    fn decode(bits: u64) -> SlotState {
+        let event = EventId::of_bits((bits >> Self::PERIOD_BITS) as u16);
+        if bits & Self::RUNNING != 0 {
+            SlotState::Running { event, period: bits & Self::PERIOD }
+        } else if bits & Self::FAULTED != 0 {
+            SlotState::Faulted
+        } else if bits & Self::PARKED != 0 {
+            SlotState::Parked { event }
+        } else {
+            SlotState::Free
+        }
+    }
+
+    #[inline]
+    pub(crate) fn store(&self, state: SlotState) {
+        self.0.store(Self::encode(state), Ordering::Release);
+    }
+
+    #[inline]
+    fn encode(state: SlotState) -> u64 {
+        let id = |event: EventId| u64::from(event.bits()) << Self::PERIOD_BITS;
+        match state {
+            SlotState::Free => 0,
+            SlotState::Running { event, period } => {
+                Self::RUNNING | id(event) | period & Self::PERIOD
+            }
+            SlotState::Faulted => Self::FAULTED,
+            SlotState::Parked { event } => Self::PARKED | id(event),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slot_gives_back_what_was_stored() {
+        let slot = CounterSlot::new();
+        assert_eq!(slot.load(), SlotState::Free);
+        let last = EventId::of_bits(u16::MAX);
+        for state in [
+            SlotState::Running { event: EventId::of_bits(0), period: 0 },
+            SlotState::Running { event: last, period: (1 << 48) - 1 },
+            SlotState::Faulted,
+            SlotState::Parked { event: last },
+            SlotState::Free,
+        ] {
+            slot.store(state);
+            assert_eq!(slot.load(), state);
+        }
+    }
+}

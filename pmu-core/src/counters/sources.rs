@@ -1,0 +1,72 @@
+//! Where the counters' events come from.
+
+use crate::{CounterUnit, EventSelect, EventTable};
+
+/// The events of a processor's counters: rows of a table that is the same for all processors, and those that
+/// were opened on this one.
+///
+/// The interrupt path asks it, in any context: nothing here takes a lock, allocates or panics.
+pub trait EventSource {
+    /// The counters.
+    fn unit(&self) -> &CounterUnit;
+
+    /// The event of a row, if there is such a row.
+    fn row_select(&self, row: usize) -> Option<EventSelect>;
+
+    /// The period of a row, if there is such a row: the next that its counter is loaded with, below 2³¹.
+    fn row_period(&self, row: usize) -> Option<u32>;
+
+    /// The identity of the rows: saved counters of others are not restored.
+    fn rows(&self) -> usize;
+
+    /// The events that were opened.
+    fn opened(&self) -> &EventTable;
+}
+
+/// Opened events alone, on a processor's counters.
+///
+/// ```
+/// use pmu_core::{CounterUnit, EventEntry, EventTable, OpenedEvents};
+/// static EVENTS: EventTable<[EventEntry; 4]> = EventTable::new();
+/// let unit = CounterUnit::NONE; // or what a vendor crate detects
+/// let events = OpenedEvents::new(&unit, &EVENTS);
+/// # let _ = events;
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct OpenedEvents<'a> {
+    unit: &'a CounterUnit,
+    events: &'a EventTable,
+}
+
+impl<'a> OpenedEvents<'a> {
+    /// The events of `events`, which is this processor's, on the counters of `unit`.
+    pub const fn new(unit: &'a CounterUnit, events: &'a EventTable) -> Self {
+        Self { unit, events }
+    }
+}
+
+impl EventSource for OpenedEvents<'_> {
+    #[inline]
+    fn unit(&self) -> &CounterUnit {
+        self.unit
+    }
+
+    #[inline]
+    fn row_select(&self, _: usize) -> Option<EventSelect> {
+        None
+    }
+
+    #[inline]
+    fn row_period(&self, _: usize) -> Option<u32> {
+        None
+    }
+
+    fn rows(&self) -> usize {
+        0
+    }
+
+    #[inline]
+    fn opened(&self) -> &EventTable {
+        self.events
+    }
+}

@@ -1,0 +1,266 @@
+//! Counters that belong to a process or a thread: saved on its way out, restored on its way in.
+//!
+//! With a global control register all counters are stopped and started by one write each, and their
+//! selects stay as they are: between two threads that count the same, only values move.
+
+use core::sync::atomic::Ordering::Relaxed;
+
+use crate::counters::processor::marked_faulted;
+use crate::counters::slot::SlotState;
+use crate::msr::{MsrAccess, retry_once};
+use crate::{
+    CounterError, CounterSet, Counters, EventId, EventOverflow, EventSource, MsrBackend, Platform,
+};
+
+/// One counter's state while it is not on a processor.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct SavedCounter {
+    in_use: bool,
+    row: u16,
+    period: u64,
+    value: u64,
+}
+
+/// Where a thread's counters are while it does not run: a place a counter.
+///
+/// `&mut SavedCounters<[SavedCounter; N]>` coerces to `&mut SavedCounters`. A new one holds nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SavedCounters<S: ?Sized = [SavedCounter]> {
+    /// The identity of the rows; 0: none.
+    rows: usize,
+    counters: S,
+}
+
+impl<const N: usize> SavedCounters<[SavedCounter; N]> {
+    /// Room for `N` counters, none of them saved.
+    pub const fn new() -> Self {
+        let unused = SavedCounter { in_use: false, row: 0, period: 0, value: 0 };
+        Self { rows: 0, counters: [unused; N] }
+    }
+}
+
+#[cfg(feature = "defmt")]
+impl<const N: usize> defmt::Format for SavedCounters<[SavedCounter; N]> {
+    fn format(&self, f: defmt::Formatter<'_>) {
+        defmt::write!(f, "{}", self.counters);
+    }
+}
+
+impl<const N: usize> Default for SavedCounters<[SavedCounter; N]> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<S: ?Sized + AsRef<[SavedCounter]>> SavedCounters<S> {
+    /// How many counters are saved.
+    pub fn len(&self) -> usize {
+        self.counters.as_ref().iter().filter(|counter| counter.in_use).count()
+    }
+
+    /// Whether none is.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
+    /// Stops every counter that runs for a row and keeps its state in `area`, in place of what was there. Opened
+    /// events go on. An overflow that became pending on the way is reported to `overflowed`, once, as the
+    /// interrupt would have; the interrupt, if it still comes, finds nothing.
+    ///
+    /// Usually called with preemption off.
+    ///
+    /// # Errors
+    /// [`InsufficientMemory`](CounterError::InsufficientMemory) or
+    /// [`Access`](CounterError::Access): nothing was changed.
+    /// [`Faulted`](CounterError::Faulted): one counter's register did not answer, and what it had
+    /// counted is lost; the others were saved. [`RegistersLost`](CounterError::RegistersLost), where
+    /// there is a global control register: what a counter had counted is lost, and it was saved at the
+    /// beginning of its period.
+    pub fn save(
+        &mut self,
+        area: &mut SavedCounters,
+        mut overflowed: impl FnMut(EventOverflow),
+    ) -> Result<(), CounterError> {
+        let (needed, lent) = (self.places(self.own()), area.counters.len());
+        if lent < needed {
+            return Err(CounterError::InsufficientMemory { needed, lent });
+        }
+        let gated = self.close_gate()?;
+        area.rows = self.source.rows();
+        area.counters.fill(SavedCounter::default());
+        let (mut pending, mut outcome) = (CounterSet::NONE, Ok(()));
+        for (counter, slot) in self.slots() {
+            let SlotState::Running { event, .. } = slot.load() else { continue };
+            let Some(row) = event.row() else { continue };
+            let registers = self.unit().registers(counter);
+            // Once the slot is free, the interrupt path leaves the counter as it is, and an overflow is
+            // this function's to report.
+            let (stopped, next) = if gated {
+                (Ok(()), SlotState::Parked { event })
+            } else {
+                let stopped = retry_once(|| self.set_control(&registers, 0));
+                let next = if stopped.is_ok() { SlotState::Free } else { SlotState::Faulted };
+                (stopped, next)
+            };
+            // An interrupt of the counter that comes from here on finds nothing.
+            self.memory.expect_late(1);
+            // Until here it may have loaded the counter for another period.
+            let SlotState::Running { period, .. } = slot.replace(next) else {
+                // An interrupt marked it meanwhile.
+                slot.store(SlotState::Faulted);
+                outcome = outcome.and(Err(marked_faulted(registers.value_register().get())));
+                continue;
+            };
+            let read = stopped.and_then(|()| retry_once(|| registers.read(&self.msr)));
+            let mut value = match read {
+                Ok(value) => value,
+                Err(fault) => {
+                    slot.store(SlotState::Faulted);
+                    outcome = outcome.and(Err(CounterError::Faulted(fault)));
+                    continue;
+                }
+            };
+            let mut next = period;
+            if !registers.has_overflowed(value) {
+                self.memory.expect_one_fewer();
+            } else {
+                next = self.source.row_period(row).map_or(period, u64::from);
+                let bits = self.running_bits(&registers, event).unwrap_or(0);
+                if gated && self.holds(&registers, bits) == Ok(false) {
+                    // What it had counted is lost, and it did not overflow.
+                    outcome = outcome.and(Err(CounterError::RegistersLost));
+                    value = registers.preload(next);
+                } else {
+                    pending = pending | counter.only();
+                    // What was counted since the overflow stays counted, less the periods that are over.
+                    let since = value.checked_rem(next).unwrap_or(0);
+                    value = registers.preload(next).wrapping_add(since) & registers.mask();
+                    overflowed(EventOverflow { event, period, counter });
+                }
+            }
+            if let Some(place) = area.counters.get_mut(self.unit().slot(counter)) {
+                *place = SavedCounter { in_use: true, row: row as u16, period: next, value };
+            }
+        }
+        if let Some(global) = self.unit().global().filter(|_| !pending.is_empty()) {
+            let acknowledged = retry_once(|| self.msr.wrmsr(global.acknowledge, pending.bits()));
+            outcome = outcome.and(acknowledged.map_err(CounterError::Faulted));
+        }
+        outcome
+    }
+
+    /// Loads the counters that [`save`](Self::save) kept, and lets them go on. `area` stays as it is.
+    ///
+    /// The processor need not be the one where they were saved.
+    ///
+    /// # Errors
+    /// [`NotRestorable`](CounterError::NotRestorable) or [`Access`](CounterError::Access): none
+    /// of them runs. [`Faulted`](CounterError::Faulted): one of them cannot be stopped again.
+    pub fn restore(&mut self, area: &SavedCounters) -> Result<(), CounterError> {
+        if area.is_empty() {
+            return Ok(());
+        }
+        let own = self.own();
+        let saved = |place: usize| area.counters.get(place).copied().unwrap_or_default();
+        let fits = area.rows == self.source.rows() && area.counters.len() >= self.places(own);
+        let places = own.iter().map(|counter| self.unit().slot(counter));
+        let here = places.filter(|place| saved(*place).in_use).count();
+        let taken = self.slots().any(|(counter, slot)| {
+            let busy = matches!(slot.load(), SlotState::Running { .. } | SlotState::Faulted);
+            saved(self.unit().slot(counter)).in_use && busy
+        });
+        let strange = area.counters.iter().any(|saved| {
+            let select = self.source.row_select(saved.row.into());
+            let legal = select.is_some_and(|select| self.unit().illegal_bits(select) == 0);
+            saved.in_use && !legal
+        });
+        if !fits || taken || here != area.len() || strange {
+            return Err(CounterError::NotRestorable);
+        }
+        let mut outcome = Ok(());
+        for (counter, slot) in self.slots() {
+            let registers = self.unit().registers(counter);
+            let (before, saved) = (slot.load(), saved(self.unit().slot(counter)));
+            let event = EventId::of_row(saved.row.into());
+            let loaded = if saved.in_use {
+                let bits = self.running_bits(&registers, event).unwrap_or(0);
+                let register = registers.register_for(saved.value);
+                self.msr.wrmsr(register, saved.value).and_then(|()| {
+                    slot.store(SlotState::Running { event, period: saved.period });
+                    if before == (SlotState::Parked { event }) {
+                        return Ok(());
+                    }
+                    self.set_control(&registers, bits)
+                })
+            } else if matches!(before, SlotState::Parked { .. }) {
+                // Another thread's event would run for nothing.
+                let cleared = self.set_control(&registers, 0);
+                cleared.map(|()| slot.store(SlotState::Free))
+            } else {
+                Ok(())
+            };
+            outcome = outcome.and(loaded.map_err(CounterError::Access));
+        }
+        outcome = outcome.and_then(|()| self.open_gate());
+        if outcome.is_err() {
+            for counter in own.iter().filter(|counter| saved(self.unit().slot(*counter)).in_use) {
+                if let faulted @ Err(_) = self.release(counter) {
+                    outcome = faulted;
+                }
+            }
+        }
+        outcome
+    }
+
+    /// Places that an area for these counters needs: one for each slot up to the last.
+    pub(crate) fn places(&self, counters: CounterSet) -> usize {
+        counters.iter().map(|counter| self.unit().slot(counter) + 1).max().unwrap_or(0)
+    }
+
+    /// Stops the counters that run for rows, and those that are free, by the global control register. `false`:
+    /// there is none.
+    fn close_gate(&self) -> Result<bool, CounterError> {
+        let Some(global) = self.unit().global().filter(|_| self.is_open()) else {
+            return Ok(false);
+        };
+        let gated = self.own().without(self.of_opened_events()).bits();
+        self.change_global(global, (gated, 0)).map(|()| true)
+    }
+
+    /// The counters that run for opened events.
+    fn of_opened_events(&self) -> CounterSet {
+        if self.table().is_empty() {
+            return CounterSet::NONE;
+        }
+        let opened = self.slots().filter(|(_, slot)| match slot.load() {
+            SlotState::Running { event, .. } => event.row().is_none(),
+            _ => false,
+        });
+        opened.map(|(counter, _)| counter).collect()
+    }
+
+    /// Lets the counters go on, if they are [stopped](Self::close_gate).
+    fn open_gate(&self) -> Result<(), CounterError> {
+        let own = self.own().bits();
+        let closed = self.memory.global_control.load(Relaxed);
+        match self.unit().global().filter(|_| closed & own != own) {
+            Some(global) => self.change_global(global, (0, own)),
+            None => Ok(()),
+        }
+    }
+
+    /// Makes a session whose counters were saved ready to start others: nothing parked, gate open.
+    pub(crate) fn leave_switch(&self) -> Result<(), CounterError> {
+        for (counter, slot) in self.slots() {
+            if let SlotState::Parked { .. } = slot.load() {
+                let registers = self.unit().registers(counter);
+                self.set_control(&registers, 0).map_err(CounterError::Access)?;
+                slot.store(SlotState::Free);
+            }
+        }
+        self.open_gate()
+    }
+}

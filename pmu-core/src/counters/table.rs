@@ -1,0 +1,570 @@
+//! Opened events: what each counts, its total, its times, and its turn.
+
+use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64};
+
+use crate::counters::event::GuestMode;
+use crate::{CounterError, CounterSet, Event, EventId, EventSelect};
+
+/// Room for the events that are opened on one processor, 96 bytes per event. There may be more of them than
+/// counters.
+///
+/// Lent as [`CounterMemory`](crate::CounterMemory) is: `&EventTable<[EventEntry; N]>` coerces to `&EventTable`.
+///
+/// ```
+/// use pmu_core::{EventEntry, EventTable};
+/// static EVENTS: [EventTable<[EventEntry; 8]>; 2] = [const { EventTable::new() }; 2];
+/// let of_processor_0: &EventTable = &EVENTS[0];
+/// assert_eq!(of_processor_0.len(), 8);
+/// ```
+#[derive(Debug)]
+pub struct EventTable<E: ?Sized = [EventEntry]> {
+    taken: AtomicBool,
+    virtualization: AtomicBool,
+    /// Of the last change of an event's turn.
+    turn: AtomicU32,
+    floor: AtomicU64,
+    entries: E,
+}
+
+/// The table of those that open no events.
+static NONE: EventTable<[EventEntry; 0]> = EventTable::new();
+
+impl<const N: usize> EventTable<[EventEntry; N]> {
+    /// Room for `N` events, of which 2,048 at most are used.
+    pub const fn new() -> Self {
+        Self {
+            taken: AtomicBool::new(false),
+            virtualization: AtomicBool::new(false),
+            turn: AtomicU32::new(0),
+            floor: AtomicU64::new(EventTable::FLOOR),
+            entries: [const { EventEntry::new() }; N],
+        }
+    }
+}
+
+impl<const N: usize> Default for EventTable<[EventEntry; N]> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl EventTable {
+    /// The shortest period, until another is set: that of Windows' sources.
+    pub const FLOOR: u64 = 0x1000;
+
+    /// No room.
+    #[inline]
+    pub const fn none() -> &'static Self {
+        &NONE
+    }
+
+    /// Number of events that it has room for.
+    pub const fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Returns whether it has no room at all.
+    #[inline]
+    pub const fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// Sets the shortest period of events that are opened, or whose period is set, from now on.
+    ///
+    /// An event whose period is shorter than what an interrupt itself makes happen keeps the processor in
+    /// interrupts for ever. So a kernel lowers the floor only for events that its interrupt path does not
+    /// cause, user mode's for instance.
+    ///
+    /// # Context
+    /// Any.
+    pub fn set_floor(&self, events: u64) {
+        self.floor.store(events.max(1), Relaxed);
+    }
+
+    /// Sets the period of an opened event that interrupts. Its counter takes it up when it is loaded next.
+    ///
+    /// # Context
+    /// Any, the event's own interrupt included.
+    ///
+    /// # Errors
+    /// [`NoSuchEvent`](CounterError::NoSuchEvent): it is not open, or does not interrupt;
+    /// [`Period`](CounterError::Period): below the [floor](Self::set_floor).
+    pub fn set_period(&self, event: EventId, period: u64) -> Result<(), CounterError> {
+        let entry = self.entry(event).filter(|entry| entry.period.load(Relaxed) != 0);
+        let entry = entry.ok_or(CounterError::NoSuchEvent(event))?;
+        self.check_period(period)?;
+        entry.period.store(period, Relaxed);
+        Ok(())
+    }
+
+    pub(crate) fn check_period(&self, period: u64) -> Result<(), CounterError> {
+        let floor = self.floor.load(Relaxed);
+        let fits = (floor..=i64::MAX as u64).contains(&period);
+        if fits { Ok(()) } else { Err(CounterError::Period { period, floor }) }
+    }
+
+    /// The opened event's entry.
+    #[inline]
+    pub(crate) fn entry(&self, event: EventId) -> Option<&EventEntry> {
+        let entry = self.entries.get(event.place()?)?;
+        (entry.state() != EventState::Closed).then_some(entry)
+    }
+
+    /// The opened events.
+    pub(crate) fn opened(&self) -> impl Iterator<Item = (EventId, &EventEntry)> {
+        self.places().filter(|(_, entry)| entry.state() != EventState::Closed)
+    }
+
+    /// A place for one more.
+    pub(crate) fn free(&self) -> Option<(EventId, &EventEntry)> {
+        self.places().find(|(_, entry)| entry.state() == EventState::Closed)
+    }
+
+    fn places(&self) -> impl Iterator<Item = (EventId, &EventEntry)> {
+        (0..0x800).map(EventId::of_place).zip(&self.entries)
+    }
+
+    /// Takes the table for the counters of a processor. `false`: another's have it.
+    pub(crate) fn take(&self) -> bool {
+        self.is_empty() || !self.taken.swap(true, Relaxed)
+    }
+
+    /// Closes every event, and gives the table back.
+    pub(crate) fn give_back(&self) {
+        for entry in &self.entries {
+            entry.set_state(EventState::Closed);
+        }
+        self.virtualization.store(false, Relaxed);
+        self.taken.store(false, Relaxed);
+    }
+
+    pub(crate) fn virtualization(&self) -> bool {
+        self.virtualization.load(Relaxed)
+    }
+
+    pub(crate) fn set_virtualization(&self, on: bool) {
+        self.virtualization.store(on, Relaxed);
+    }
+
+    /// The number of the next change of a turn.
+    pub(crate) fn next_turn(&self) -> u32 {
+        self.turn.fetch_add(1, Relaxed).wrapping_add(1)
+    }
+
+    /// Number of changes of turns since the one with this number.
+    pub(crate) fn age(&self, turn: u32) -> u32 {
+        self.turn.load(Relaxed).wrapping_sub(turn)
+    }
+}
+
+/// What an opened event is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum EventState {
+    /// The place is free.
+    Closed,
+    Stopped,
+    /// Started, and no counter's turn.
+    Waiting,
+    /// On a counter.
+    Counting,
+}
+
+/// One place of an [`EventTable`].
+///
+/// The control path alone changes it, but for the total and the rest of the period, which are the interrupt
+/// path's while the event is on a counter.
+#[derive(Debug)]
+pub struct EventEntry {
+    state: AtomicU8,
+    total_wanted: AtomicBool,
+    rotates: AtomicBool,
+    guest: AtomicU8,
+    turn: AtomicU32,
+    select: AtomicU64,
+    counters: AtomicU64,
+    /// Events between two reports, from the next one on; 0: it is counted only.
+    period: AtomicU64,
+    /// The period that the next report stands for.
+    current: AtomicU64,
+    /// Events of that period beyond those that the counter is loaded with.
+    left: AtomicU64,
+    /// Events that the counter is to be loaded with; 0: a period begins.
+    resume: AtomicU64,
+    total: AtomicU64,
+    /// The counter's value up to which the total counts.
+    counted_to: AtomicU64,
+    enabled: AtomicU64,
+    running: AtomicU64,
+    /// The time up to which both are added up.
+    timed_to: AtomicU64,
+}
+
+/// What was counted of an event, and for how long.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct EventCount {
+    /// Events since it was opened, as far as it was on a counter.
+    pub value: u64,
+    /// Time in which the event was started, in the units of the caller's clock.
+    pub enabled: u64,
+    /// Time in which it was on a counter.
+    pub running: u64,
+}
+
+impl EventCount {
+    /// The events of all the time in which it was started, if they happened as often as while it was on a
+    /// counter. `None`: it never was, or the figure exceeds 64 bits.
+    pub fn scaled(&self) -> Option<u64> {
+        let scaled = u128::from(self.value) * u128::from(self.enabled);
+        scaled.checked_div(self.running.into())?.try_into().ok()
+    }
+}
+
+/// A stopped event apart from its table: plain data, which any other processor's table takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct StoppedEvent {
+    total_wanted: bool,
+    rotates: bool,
+    guest: u8,
+    select: u64,
+    counters: u64,
+    period: u64,
+    current: u64,
+    left: u64,
+    resume: u64,
+    count: EventCount,
+}
+
+impl StoppedEvent {
+    /// What was counted of it.
+    pub const fn count(&self) -> EventCount {
+        self.count
+    }
+
+    /// The event select that it has on a counter, without the bits that make it run.
+    pub const fn select(&self) -> EventSelect {
+        EventSelect::from_bits(self.select)
+    }
+
+    /// The counters that it may have.
+    pub(crate) const fn counters(&self) -> CounterSet {
+        CounterSet::from_bits(self.counters)
+    }
+}
+
+impl EventEntry {
+    /// An unused place.
+    pub const fn new() -> Self {
+        const ZERO: AtomicU64 = AtomicU64::new(0);
+        Self {
+            state: AtomicU8::new(EventState::Closed as u8),
+            total_wanted: AtomicBool::new(false),
+            rotates: AtomicBool::new(false),
+            guest: AtomicU8::new(0),
+            turn: AtomicU32::new(0),
+            select: ZERO,
+            counters: ZERO,
+            period: ZERO,
+            current: ZERO,
+            left: ZERO,
+            resume: ZERO,
+            total: ZERO,
+            counted_to: ZERO,
+            enabled: ZERO,
+            running: ZERO,
+            timed_to: ZERO,
+        }
+    }
+
+    /// Opens the event here, stopped: `select` and `counters` are what it resolves to.
+    pub(crate) fn open(&self, event: &Event, select: EventSelect, counters: CounterSet) {
+        let guest = event.guest as u8;
+        self.insert(&StoppedEvent {
+            total_wanted: event.total,
+            rotates: event.rotates,
+            guest,
+            select: select.select_bits(),
+            counters: counters.bits(),
+            period: event.period,
+            current: 0,
+            left: 0,
+            resume: 0,
+            count: EventCount::default(),
+        });
+    }
+
+    /// Puts a stopped event here.
+    pub(crate) fn insert(&self, event: &StoppedEvent) {
+        self.total_wanted.store(event.total_wanted, Relaxed);
+        self.rotates.store(event.rotates, Relaxed);
+        self.guest.store(event.guest, Relaxed);
+        for (cell, value) in [
+            (&self.select, event.select),
+            (&self.counters, event.counters),
+            (&self.period, event.period),
+            (&self.current, event.current),
+            (&self.left, event.left),
+            (&self.resume, event.resume),
+            (&self.total, event.count.value),
+            (&self.enabled, event.count.enabled),
+            (&self.running, event.count.running),
+        ] {
+            cell.store(value, Relaxed);
+        }
+        self.set_state(EventState::Stopped);
+    }
+
+    /// The event, which is stopped, as data.
+    pub(crate) fn extract(&self) -> StoppedEvent {
+        StoppedEvent {
+            total_wanted: self.wants_total(),
+            rotates: self.rotates(),
+            guest: self.guest.load(Relaxed),
+            select: self.select.load(Relaxed),
+            counters: self.counters.load(Relaxed),
+            period: self.period.load(Relaxed),
+            current: self.current.load(Relaxed),
+            left: self.left.load(Relaxed),
+            resume: self.resume.load(Relaxed),
+            count: self.count(),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn state(&self) -> EventState {
+        match self.state.load(Relaxed) {
+            0 => EventState::Closed,
+            1 => EventState::Stopped,
+            2 => EventState::Waiting,
+            _ => EventState::Counting,
+        }
+    }
+
+    pub(crate) fn set_state(&self, state: EventState) {
+        self.state.store(state as u8, Relaxed);
+    }
+
+    pub(crate) fn select(&self) -> EventSelect {
+        EventSelect::from_bits(self.select.load(Relaxed))
+    }
+
+    pub(crate) fn guest_mode(&self) -> GuestMode {
+        match self.guest.load(Relaxed) {
+            0 => GuestMode::Everywhere,
+            1 => GuestMode::GuestOnly,
+            _ => GuestMode::HostOnly,
+        }
+    }
+
+    pub(crate) fn counters(&self) -> CounterSet {
+        CounterSet::from_bits(self.counters.load(Relaxed))
+    }
+
+    pub(crate) fn rotates(&self) -> bool {
+        self.rotates.load(Relaxed)
+    }
+
+    pub(crate) fn turn(&self) -> u32 {
+        self.turn.load(Relaxed)
+    }
+
+    pub(crate) fn set_turn(&self, turn: u32) {
+        self.turn.store(turn, Relaxed);
+    }
+
+    #[inline]
+    pub(crate) fn wants_total(&self) -> bool {
+        self.total_wanted.load(Relaxed)
+    }
+
+    /// Adds the time up to `now`. A clock that goes back adds nothing.
+    pub(crate) fn add_time(&self, now: u64) {
+        let passed = now.saturating_sub(self.timed_to.swap(now, Relaxed));
+        let add = |time: &AtomicU64| time.store(time.load(Relaxed).wrapping_add(passed), Relaxed);
+        match self.state() {
+            EventState::Closed | EventState::Stopped => {}
+            EventState::Waiting => add(&self.enabled),
+            EventState::Counting => {
+                add(&self.enabled);
+                add(&self.running);
+            }
+        }
+    }
+
+    /// What is booked: up to when the counter was last read, or the event was stopped.
+    pub(crate) fn count(&self) -> EventCount {
+        EventCount {
+            value: self.total.load(Relaxed),
+            enabled: self.enabled.load(Relaxed),
+            running: self.running.load(Relaxed),
+        }
+    }
+
+    /// What is booked, and the counter's value up to which it is.
+    pub(crate) fn booked(&self) -> (u64, u64) {
+        (self.total.load(Relaxed), self.counted_to.load(Relaxed))
+    }
+
+    /// The counter was loaded with `value`.
+    #[inline]
+    pub(crate) fn loaded(&self, value: u64) {
+        self.counted_to.store(value, Relaxed);
+    }
+
+    /// The period that was over when the counter was taken.
+    pub(crate) fn ended_period(&self) -> u64 {
+        self.current.load(Relaxed)
+    }
+
+    /// Adds what the counter counted up to `value`. Returns whether it wrapped in between.
+    #[inline]
+    pub(crate) fn book(&self, value: u64, mask: u64) -> bool {
+        let before = self.counted_to.swap(value, Relaxed);
+        let counted = value.wrapping_sub(before) & mask;
+        self.total.store(self.total.load(Relaxed).wrapping_add(counted), Relaxed);
+        value < before
+    }
+
+    /// Events that a counter of this reach is loaded with, where it begins or resumes; 0: it is not loaded.
+    pub(crate) fn first_piece(&self, reach: u64) -> u64 {
+        match self.resume.swap(0, Relaxed) {
+            0 => self.begin_period(reach),
+            // Another counter's reach may be shorter.
+            resume => {
+                let left = self.left.load(Relaxed).saturating_add(resume);
+                self.take_piece(left, reach)
+            }
+        }
+    }
+
+    /// The counter overflowed: the events that it is loaded with next, and the period that is over, if one is.
+    #[inline]
+    pub(crate) fn next_piece(&self, reach: u64) -> (u64, Option<u64>) {
+        match self.left.load(Relaxed) {
+            0 => {
+                let over = self.current.load(Relaxed);
+                (self.begin_period(reach), Some(over))
+            }
+            left => (self.take_piece(left, reach), None),
+        }
+    }
+
+    fn begin_period(&self, reach: u64) -> u64 {
+        let period = self.period.load(Relaxed);
+        self.current.store(period, Relaxed);
+        self.take_piece(period, reach)
+    }
+
+    /// Half of what is little more than the reach: no piece is so short that its interrupt comes at once.
+    fn take_piece(&self, events: u64, reach: u64) -> u64 {
+        let piece = match events {
+            _ if events <= reach => events,
+            _ if events / 2 < reach => events / 2,
+            _ => reach,
+        };
+        self.left.store(events - piece, Relaxed);
+        piece
+    }
+
+    /// The counter was taken from it with so many events to go.
+    pub(crate) fn set_resume(&self, events: u64) {
+        self.resume.store(events, Relaxed);
+    }
+
+    /// The counter was taken from it with an overflow pending. Returns whether the period is over, which then
+    /// begins anew.
+    pub(crate) fn end_piece(&self) -> bool {
+        let left = self.left.swap(0, Relaxed);
+        self.resume.store(left, Relaxed);
+        left == 0
+    }
+}
+
+impl Default for EventEntry {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(period: u64) -> EventEntry {
+        let entry = EventEntry::new();
+        entry.open(
+            &Event::raw(EventSelect::from_bits(0xC0)).every(period),
+            EventSelect::from_bits(0),
+            CounterSet::ALL,
+        );
+        entry
+    }
+
+    #[test]
+    fn the_pieces_of_a_period_add_up_to_it() {
+        for (period, reach) in
+            [(1, 100), (100, 100), (101, 100), (199, 100), (200, 100), (201, 100), (12_345, 100)]
+        {
+            let entry = entry(period);
+            let mut sum = entry.first_piece(reach);
+            let mut pieces = 1;
+            loop {
+                let (next, over) = entry.next_piece(reach);
+                if let Some(over) = over {
+                    assert_eq!((over, sum), (period, period));
+                    break;
+                }
+                assert!(next <= reach && next >= reach / 2);
+                sum += next;
+                pieces += 1;
+            }
+            assert_eq!(pieces, period.div_ceil(reach), "{period}");
+        }
+    }
+
+    #[test]
+    fn a_period_that_changes_is_reported_as_it_was_loaded() {
+        let entry = entry(1000);
+        assert_eq!(entry.first_piece(100_000), 1000);
+        entry.period.store(2000, Relaxed);
+        assert_eq!(entry.next_piece(100_000), (2000, Some(1000)));
+        assert_eq!(entry.next_piece(100_000), (2000, Some(2000)));
+    }
+
+    #[test]
+    fn an_event_that_resumes_on_a_shorter_counter_loses_nothing() {
+        let entry = entry(1000);
+        assert_eq!(entry.first_piece(100_000), 1000);
+        entry.set_resume(700);
+        assert_eq!(entry.first_piece(400), 350);
+        assert_eq!(entry.next_piece(400), (350, None));
+        assert_eq!(entry.next_piece(400).1, Some(1000));
+    }
+
+    #[test]
+    fn a_total_counts_on_over_a_wrap() {
+        let entry = entry(1000);
+        entry.loaded(0xFFF0);
+        assert!(!entry.book(0xFFF8, 0xFFFF));
+        assert!(entry.book(0x0005, 0xFFFF));
+        assert_eq!(entry.count().value, 0x15);
+    }
+
+    #[test]
+    fn time_runs_while_it_is_started_and_while_it_has_a_counter() {
+        let entry = entry(1000);
+        entry.add_time(100);
+        entry.set_state(EventState::Waiting);
+        entry.add_time(130);
+        entry.set_state(EventState::Counting);
+        entry.add_time(150);
+        entry.add_time(140); // the clock went back
+        entry.set_state(EventState::Stopped);
+        entry.add_time(1000);
+        let count = EventCount { value: 10, ..entry.count() };
+        assert_eq!((count.enabled, count.running, count.scaled()), (50, 20, Some(25)));
+        assert_eq!(EventCount { running: 0, ..count }.scaled(), None);
+    }
+}

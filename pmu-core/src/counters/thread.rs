@@ -1,0 +1,110 @@
+//! Events of a thread: taken from a processor on the thread's way out, and given to the one on which it goes on.
+
+use crate::counters::table::EventState;
+use crate::{
+    CounterError, CounterUnit, Counters, EventId, EventOverflow, EventSource, MsrBackend, Platform,
+    StoppedEvent,
+};
+
+/// One event of a thread, wherever the thread is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub enum ThreadEvent {
+    /// None.
+    #[default]
+    Unused,
+    /// Opened on the processor on which the thread runs.
+    Opened(EventId),
+    /// The thread is not on a processor.
+    Switched(StoppedEvent),
+}
+
+impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
+    /// Takes a thread's events from this processor: stops and closes those that are opened here, and keeps
+    /// what they counted, and what is left of their periods. Everything else on the processor goes on. An
+    /// overflow that became pending on the way is reported to `overflowed`, once, as the interrupt would have;
+    /// the interrupt, if it still comes, finds nothing.
+    ///
+    /// For each event on a counter: one write and one RDPMC; one write more if an overflow was pending.
+    ///
+    /// # Errors
+    /// The first failure; every other event was taken. What an event whose counter does not answer
+    /// ([`Faulted`](CounterError::Faulted)) counted since it was last booked is lost.
+    pub fn switch_out(
+        &mut self,
+        events: &mut [ThreadEvent],
+        now: u64,
+        mut overflowed: impl FnMut(EventOverflow),
+    ) -> Result<(), CounterError> {
+        let mut outcome = Ok(());
+        for place in events {
+            let ThreadEvent::Opened(event) = *place else { continue };
+            let Some(entry) = self.table().entry(event) else {
+                *place = ThreadEvent::Unused;
+                outcome = outcome.and(Err(CounterError::NoSuchEvent(event)));
+                continue;
+            };
+            entry.add_time(now);
+            if let Some((counter, _)) = self.find(event) {
+                match self.lift(counter, event) {
+                    Ok(lifted) if lifted.overflowed => {
+                        let period = entry.ended_period();
+                        overflowed(EventOverflow { event, period, counter });
+                    }
+                    Ok(_) => {}
+                    Err(error) => outcome = outcome.and(Err(error)),
+                }
+            }
+            *place = ThreadEvent::Switched(entry.extract());
+            entry.set_state(EventState::Closed);
+        }
+        outcome
+    }
+
+    /// Gives a thread's events to this processor, which `processor` describes and which need not be the one from
+    /// which they were taken: opens and starts them, on whichever counters there are. Each goes on where it was.
+    ///
+    /// For each event two writes.
+    ///
+    /// # Errors
+    /// The first failure; every other event was given. An event of another kind of core
+    /// ([`IllegalBits`](CounterError::IllegalBits), [`NoCounterForEvent`](CounterError::NoCounterForEvent)), and
+    /// one for which the table has no room, stays where it is; one that finds no counter is opened here, and
+    /// stopped, unless it [rotates](crate::Event::rotating).
+    pub fn switch_in(
+        &mut self,
+        processor: &CounterUnit,
+        events: &mut [ThreadEvent],
+        now: u64,
+    ) -> Result<(), CounterError> {
+        let mut outcome = Ok(());
+        for place in events {
+            let ThreadEvent::Switched(event) = place else { continue };
+            match self.insert(processor, event) {
+                Ok(id) => {
+                    *place = ThreadEvent::Opened(id);
+                    outcome = outcome.and(self.start_event(id, now));
+                }
+                Err(error) => outcome = outcome.and(Err(error)),
+            }
+        }
+        outcome
+    }
+
+    fn insert(
+        &self,
+        processor: &CounterUnit,
+        event: &StoppedEvent,
+    ) -> Result<EventId, CounterError> {
+        let illegal = event.select().select_bits() & !processor.all_bits();
+        if illegal != 0 {
+            return Err(CounterError::IllegalBits(illegal));
+        }
+        if (event.counters() & self.own()).is_empty() {
+            return Err(CounterError::NoCounterForEvent);
+        }
+        let (id, entry) = self.free_entry()?;
+        entry.insert(event);
+        Ok(id)
+    }
+}

@@ -1,0 +1,422 @@
+//! A processor's counters as data: which there are, each one's registers, and which events they take.
+
+use crate::msr::{MsrAccess, retry_once};
+use crate::{
+    Counter, CounterControl, CounterId, CounterSet, EventSelect, MAX_FIXED, MsrAddress, MsrBackend,
+    MsrUpdate, NamedEvent, PmcIndex,
+};
+
+/// General counters, whose registers lie at regular distances.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct CounterBank {
+    /// The first counter's event select.
+    pub select: u32,
+    /// The first counter.
+    pub value: u32,
+    /// The distance from one counter's registers to the next one's.
+    pub step: u32,
+    /// Number of them that RDPMC reads, with their number in ECX.
+    pub rdpmc: u8,
+    /// Their width in bits, 32–64.
+    pub width: u8,
+    /// A write takes the value's low 32 bits and extends their sign.
+    pub sign_extended: bool,
+}
+
+/// Other addresses of the general counters, at which a write takes the whole value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct FullWidth {
+    /// The first counter's.
+    pub value: u32,
+    /// The read-only register that declares them.
+    pub capabilities: u32,
+    /// Its bit that does.
+    pub declared: u64,
+}
+
+/// Counters that count one event each: they have four bits each of a register that all share, instead of an
+/// event select.
+///
+/// The four bits are: counts at privilege level 0, counts above it, counts for all threads, interrupts. RDPMC
+/// reads them with bit 30 of ECX set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct FixedCounters {
+    /// The register that controls them.
+    pub control: u32,
+    /// The first counter.
+    pub value: u32,
+    /// The distance from one counter to the next.
+    pub step: u32,
+    /// Their width in bits, 32–64.
+    pub width: u8,
+    /// The event of each, as an event select's bits 15:0 name it; 0: no event select does.
+    pub events: [u16; MAX_FIXED],
+}
+
+/// A processor's counters, as its vendor describes them: all that the operations need to know.
+///
+/// A counter's [`CounterId`] is its bit of the global registers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct CounterUnit {
+    counters: CounterSet,
+    bank: CounterBank,
+    fixed: FixedCounters,
+    /// One bit for each bit of a counter: a general one's, a fixed one's.
+    masks: [u64; 2],
+    full_width: Option<FullWidth>,
+    /// The bits that an event may have in a select.
+    event_bits: u64,
+    named: [u64; NamedEvent::COUNT],
+    user_rdpmc_control: bool,
+    /// The bits of a select by which it counts in guests only, and outside guests only.
+    guest_bits: [u64; 2],
+    global: Option<GlobalRegisters>,
+    precise: Option<PreciseSampling>,
+    masked_on_delivery: bool,
+}
+
+impl CounterUnit {
+    /// No counters.
+    pub const NONE: Self = {
+        let (select, value, step) = (0, 0, 0);
+        let bank = CounterBank { select, value, step, rdpmc: 0, width: 64, sign_extended: false };
+        let events = [0; MAX_FIXED];
+        Self {
+            counters: CounterSet::NONE,
+            bank,
+            fixed: FixedCounters { control: 0, value, step, width: 64, events },
+            masks: [u64::MAX; 2],
+            full_width: None,
+            event_bits: 0,
+            named: [0; _],
+            user_rdpmc_control: false,
+            guest_bits: [0; 2],
+            global: None,
+            precise: None,
+            masked_on_delivery: false,
+        }
+    };
+
+    /// The general counters whose bits are set in `counters`; those from [`MAX_GENERAL`](crate::MAX_GENERAL)
+    /// on are left out. `event_bits` are those that an event may have in a select: others fault, or mean
+    /// something else.
+    ///
+    /// # Safety
+    /// - The registers of `bank`, for each of these counters, are event selects and counters: no value of
+    ///   them makes the processor write to memory.
+    pub const unsafe fn new(counters: u64, bank: CounterBank, event_bits: u64) -> Self {
+        let counters = CounterSet::from_bits(counters & CounterSet::GENERAL.bits());
+        let masks = [mask_of(bank.width), u64::MAX];
+        Self { counters, bank, masks, event_bits, ..Self::NONE }
+    }
+
+    /// The same, and the fixed counters whose numbers' bits are set in `counters`.
+    ///
+    /// # Safety
+    /// - The registers of `fixed`, for each of these counters, are the shared control and counters: no value
+    ///   of them makes the processor write to memory.
+    pub const unsafe fn with_fixed(mut self, counters: u8, fixed: FixedCounters) -> Self {
+        self.counters =
+            CounterSet::from_bits(self.counters.bits() | CounterSet::fixed(counters).bits());
+        self.fixed = fixed;
+        self.masks[1] = mask_of(fixed.width);
+        self
+    }
+
+    /// The same, whose general counters have a second address, where a register declares it.
+    ///
+    /// # Safety
+    /// - The registers are these counters' other addresses, where `declared` is set in `capabilities`.
+    pub const unsafe fn with_full_width(mut self, full_width: FullWidth) -> Self {
+        self.full_width = Some(full_width);
+        self
+    }
+
+    /// The same, with an event select for each [`NamedEvent`], by its number: event and unit mask. 0: the
+    /// processor lacks the event.
+    pub const fn with_named(mut self, named: [u64; NamedEvent::COUNT]) -> Self {
+        self.named = named;
+        self
+    }
+
+    /// The same, with a bit in each counter's control that denies RDPMC of it above privilege level 0: bit 37
+    /// of an event select, and bit 33 + 4*n* of the control of fixed counter *n*.
+    pub const fn with_user_rdpmc_control(mut self) -> Self {
+        self.user_rdpmc_control = true;
+        self
+    }
+
+    /// The same, whose selects have a bit by which they count in guests only, and one outside guests only.
+    /// They may be set only while virtualization is on.
+    pub const fn with_guest_bits(mut self, guest_only: u64, host_only: u64) -> Self {
+        self.guest_bits = [guest_only, host_only];
+        self
+    }
+
+    /// The same, with registers that control all counters together.
+    pub const fn with_global(mut self, global: GlobalRegisters) -> Self {
+        self.global = Some(global);
+        self
+    }
+
+    /// The same, with precise sampling that a predecessor may have left on.
+    pub const fn with_precise_sampling(mut self, precise: PreciseSampling) -> Self {
+        self.precise = Some(precise);
+        self
+    }
+
+    /// The same; `masked` says that the local APIC may mask its performance entry when it delivers the
+    /// interrupt, so that each interrupt must unmask it.
+    pub const fn masked_on_delivery(mut self, masked: bool) -> Self {
+        self.masked_on_delivery = masked;
+        self
+    }
+
+    /// The counters.
+    #[inline]
+    pub const fn counters(&self) -> CounterSet {
+        self.counters
+    }
+
+    /// Returns the bits of an event that no select of these counters may have.
+    pub const fn illegal_bits(&self, event: EventSelect) -> u64 {
+        event.select_bits() & !self.event_bits
+    }
+
+    /// The bits that a select may have, and its modes, guest bits and user RDPMC control.
+    pub(crate) const fn all_bits(&self) -> u64 {
+        let no_user_rdpmc = if self.user_rdpmc_control { EventSelect::NO_USER_RDPMC } else { 0 };
+        self.event_bits | self.guest_bits[0] | self.guest_bits[1] | no_user_rdpmc
+    }
+
+    /// Returns the select of an event by its name, counting at every privilege level, if the processor has it.
+    pub fn named(&self, event: NamedEvent) -> Option<EventSelect> {
+        let bits = *self.named.get(event as usize)?;
+        (bits != 0).then(|| EventSelect::from_bits(bits | EventSelect::MODES))
+    }
+
+    /// Returns the counters that can count what `select` says.
+    ///
+    /// Every general counter can; a fixed counter can where the event is its own and nothing qualifies it.
+    /// Where there are fixed counters, event 0 is one that only they have. Constraints of single events on
+    /// single processors are not known here: see [`Event::on`](crate::Event::on).
+    pub fn counters_for(&self, select: EventSelect) -> CounterSet {
+        let bits = select.select_bits();
+        let (event, plain) = (bits as u16, bits & self.qualifiers() == 0);
+        let fixed = self.counters & CounterSet::FIXED;
+        let of_fixed = fixed.retain(|counter| {
+            let own = self.fixed.events.get(usize::from(counter.number()));
+            plain && event != 0 && own == Some(&event)
+        });
+        let fixed_only = !fixed.is_empty() && event & 0xFF == 0;
+        let general = if fixed_only { CounterSet::NONE } else { CounterSet::GENERAL };
+        self.counters & general | of_fixed
+    }
+
+    /// The bits of a select that make another quantity of its event: all but event, unit mask and modes.
+    const fn qualifiers(&self) -> u64 {
+        !(0xFFFF | EventSelect::MODES | self.guest_bits[0] | self.guest_bits[1])
+    }
+
+    /// The bits of a select by which it counts in guests only, and outside guests only; 0: there is none.
+    pub(crate) const fn guest_bits(&self) -> [u64; 2] {
+        self.guest_bits
+    }
+
+    /// Returns whether RDPMC above privilege level 0 can be denied for each counter.
+    pub const fn has_user_rdpmc_control(&self) -> bool {
+        self.user_rdpmc_control
+    }
+
+    /// The counters with their registers, ascending by bit.
+    pub fn iter(&self) -> impl Iterator<Item = (CounterId, Counter)> + '_ {
+        self.counters.iter().map(|counter| (counter, self.registers(counter)))
+    }
+
+    /// The registers of a counter, if it is one of these.
+    #[inline]
+    pub fn counter(&self, counter: CounterId) -> Option<Counter> {
+        self.counters.contains(counter).then(|| self.registers(counter))
+    }
+
+    /// The registers of a counter that is one of these.
+    #[inline]
+    pub(crate) fn registers(&self, counter: CounterId) -> Counter {
+        let number = counter.number();
+        let mask = self.masks[usize::from(counter.is_fixed())];
+        if counter.is_fixed() {
+            let value = self.fixed.value.wrapping_add(self.fixed.step * u32::from(number));
+            // SAFETY: the control and the counters, by the promise of `with_fixed`.
+            let (register, value) =
+                unsafe { (MsrAddress::new(self.fixed.control), MsrAddress::new(value)) };
+            let control = CounterControl::Shared { register, counter: number };
+            let rdpmc = Some(PmcIndex::new(1 << 30 | u32::from(number)));
+            return Counter { control, value, full: None, sign_extended: false, rdpmc, mask };
+        }
+        let bank = &self.bank;
+        let distance = bank.step * u32::from(number);
+        let readable = number < bank.rdpmc;
+        // SAFETY: these are event selects and counters, by the promises of `new` and `with_full_width`.
+        let (select, value, full) = unsafe {
+            let full = self.full_width.map(|full| MsrAddress::new(full.value + distance));
+            (MsrAddress::new(bank.select + distance), MsrAddress::new(bank.value + distance), full)
+        };
+        let rdpmc = readable.then_some(PmcIndex::new(number.into()));
+        let control = CounterControl::Select(select);
+        Counter { control, value, full, sign_extended: bank.sign_extended, rdpmc, mask }
+    }
+
+    /// The place of a counter's slot in lent memory: the fixed ones' come after the last general one's.
+    #[inline]
+    pub(crate) fn slot(&self, counter: CounterId) -> usize {
+        let first = if counter.is_fixed() { self.first_fixed_slot() } else { 0 };
+        usize::from(counter.number()) + first
+    }
+
+    fn first_fixed_slot(&self) -> usize {
+        (u32::BITS - (self.counters.bits() as u32).leading_zeros()) as usize
+    }
+
+    /// Returns whether the general counters can be written in full width: asks the register that declares it.
+    pub(crate) fn has_full_width(&self, msr: &impl MsrBackend) -> bool {
+        self.full_width.is_some_and(|full| {
+            let capabilities = retry_once(|| msr.change(MsrUpdate::read(full.capabilities)));
+            capabilities.is_ok_and(|bits| bits & full.declared != 0)
+        })
+    }
+
+    /// The register that the fixed counters share.
+    pub(crate) fn fixed_control(&self) -> MsrAddress {
+        // SAFETY: the control, by the promise of `with_fixed`; without fixed counters it is not accessed.
+        unsafe { MsrAddress::new(self.fixed.control) }
+    }
+
+    /// The registers that control all counters together, where the processor has them.
+    #[inline]
+    pub const fn global(&self) -> Option<&GlobalRegisters> {
+        self.global.as_ref()
+    }
+
+    /// Precise sampling, where the processor declares it.
+    pub(crate) const fn precise(&self) -> Option<&PreciseSampling> {
+        self.precise.as_ref()
+    }
+
+    /// Returns whether each interrupt must unmask the local APIC's performance entry.
+    #[inline]
+    pub const fn is_masked_on_delivery(&self) -> bool {
+        self.masked_on_delivery
+    }
+
+    /// Returns the counters that a processor with these shares with one of `other`: none of a kind whose
+    /// registers differ. On a hybrid machine processors differ.
+    pub fn shared_with(&self, other: &Self) -> CounterSet {
+        if self.bank != other.bank || self.global != other.global {
+            return CounterSet::NONE;
+        }
+        let fixed = if self.fixed == other.fixed { CounterSet::FIXED } else { CounterSet::NONE };
+        self.counters & other.counters & (CounterSet::GENERAL | fixed)
+    }
+}
+
+const fn mask_of(width: u8) -> u64 {
+    match 64u32.checked_sub(width as u32) {
+        Some(unused @ 0..64) => u64::MAX >> unused,
+        _ => 0,
+    }
+}
+
+/// The registers that control all counters of a processor together.
+///
+/// A session owns the bits of its counters in them, and no others. Other owners do not write the control
+/// register while a session lives, but have it set their bits
+/// ([`Session::set_others_control`](crate::Session::set_others_control)); of the status they acknowledge their own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct GlobalRegisters {
+    /// One bit per counter: it counts while the bit is set (and its event select says so).
+    pub control: MsrAddress,
+    /// One bit per counter: it overflowed.
+    pub status: MsrAddress,
+    /// Writing 1 clears the bit of the status.
+    pub acknowledge: MsrAddress,
+    /// Whether the counters are stopped while their interrupt is serviced: two writes more, and none
+    /// of the events of servicing itself are counted.
+    pub stop_while_serviced: bool,
+    /// Bit of the status that says that the processor froze the counters, and whose acknowledgement
+    /// releases them. 0: a processor that freezes clears the control register instead.
+    pub frozen: u64,
+    /// The control by which the processor freezes the counters itself, where it can.
+    pub freeze: Option<Freeze>,
+}
+
+/// The bit that makes a processor stop all its counters as it raises the performance interrupt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct Freeze {
+    register: u32,
+    pub(crate) bit: u64,
+}
+
+impl Freeze {
+    /// `bit` of `register` freezes.
+    ///
+    /// # Safety
+    /// - Setting and clearing `bit` of `register`, with its other bits as they are, does not break
+    ///   memory safety.
+    pub const unsafe fn new(register: u32, bit: u64) -> Self {
+        Self { register, bit }
+    }
+
+    /// Sets the bit or clears it.
+    pub(crate) const fn set(&self, freezes: bool) -> MsrUpdate {
+        let (clear, set) = if freezes { (0, self.bit) } else { (self.bit, 0) };
+        // SAFETY: by the promise of `new`.
+        unsafe { MsrUpdate::new(self.register, clear, set) }
+    }
+
+    /// Reads the register.
+    pub(crate) const fn read(&self) -> MsrUpdate {
+        MsrUpdate::read(self.register)
+    }
+}
+
+/// The register whose bits make an overflow write a record to memory instead of interrupting, one bit per
+/// counter: `IA32_PEBS_ENABLE`. A predecessor may have left bits of it set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct PreciseSampling {
+    enable: u32,
+    capability: u32,
+    unavailable: u64,
+}
+
+impl PreciseSampling {
+    /// Bits of `enable` enable it, unless `unavailable` of the register `capability` says that there is no
+    /// such register.
+    ///
+    /// # Safety
+    /// - Clearing bits of `enable`, with its other bits as they are, does not break memory safety.
+    pub const unsafe fn new(enable: u32, capability: u32, unavailable: u64) -> Self {
+        Self { enable, capability, unavailable }
+    }
+
+    /// Takes it away from these counters, and returns those from which it could not be taken.
+    pub(crate) fn disable(&self, msr: &impl MsrBackend, counters: CounterSet) -> CounterSet {
+        let capability = retry_once(|| msr.change(MsrUpdate::read(self.capability)));
+        if capability.is_ok_and(|capability| capability & self.unavailable == 0) {
+            // SAFETY: by the promise of `new`.
+            let disable = unsafe { MsrUpdate::new(self.enable, counters.bits(), 0) };
+            if retry_once(|| msr.change(disable)).is_err() {
+                // A register that cannot even be read is not there.
+                let enabled = msr.change(MsrUpdate::read(self.enable)).unwrap_or(0);
+                return CounterSet::from_bits(enabled) & counters;
+            }
+        }
+        CounterSet::NONE
+    }
+}

@@ -1,0 +1,62 @@
+//! Why a processor has no counters that are known here.
+
+use core::fmt;
+
+/// Why a vendor crate does not detect a processor: only [`DefaultInterface`](crate::DefaultInterface)
+/// remains, which profiles by time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[non_exhaustive]
+pub enum NoInterface {
+    /// The processor is another vendor's, whose name in leaf 0 this is.
+    OtherVendor([u8; 12]),
+    /// CPUID declares no performance monitoring: the leaf is absent, its version or its number of
+    /// events is 0.
+    NoPerformanceMonitoring,
+    /// The event that every interface builds on, unhalted cycles, is not available.
+    CyclesUnavailable,
+    /// The processor lacks long mode.
+    NoLongMode,
+    /// A Microsoft-compatible hypervisor does not offer performance monitors.
+    HiddenByHypervisor,
+    /// CPUID declares counters that cannot be: none, more than there are registers for, or narrower
+    /// or wider than a counter can be.
+    ImplausibleCounters {
+        /// The declared number of counters.
+        count: u8,
+        /// Their declared width in bits.
+        width: u8,
+    },
+}
+
+impl NoInterface {
+    /// Of two vendors' reasons, the one that tells more: that of the processor's own vendor.
+    pub fn or(self, other: Self) -> Self {
+        if matches!(self, Self::OtherVendor(_)) { other } else { self }
+    }
+}
+
+impl fmt::Display for NoInterface {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::OtherVendor(vendor) => {
+                write!(f, "no profile interface for processors of \"{}\"", vendor.escape_ascii())
+            }
+            Self::NoPerformanceMonitoring => {
+                f.write_str("the processor declares no performance monitoring")
+            }
+            Self::CyclesUnavailable => {
+                f.write_str("the processor declares its cycles event unavailable")
+            }
+            Self::NoLongMode => f.write_str("the processor has no long mode"),
+            Self::HiddenByHypervisor => {
+                f.write_str("the hypervisor does not offer performance monitors")
+            }
+            Self::ImplausibleCounters { count, width } => {
+                write!(f, "the processor declares {count} counters of {width} bits")
+            }
+        }
+    }
+}
+
+impl core::error::Error for NoInterface {}

@@ -1,0 +1,10 @@
+//! The upper storey: Windows' profile sources, as rules of choice over the counters' events.
+
+pub(crate) mod error;
+pub(crate) mod interface;
+pub(crate) mod interval;
+pub(crate) mod session;
+pub(crate) mod source;
+pub(crate) mod source_index;
+pub(crate) mod status;
+pub(crate) mod with_events;

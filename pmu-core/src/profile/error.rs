@@ -1,0 +1,85 @@
+//! Why an operation of a profile interface failed.
+
+use core::fmt;
+
+use crate::{CounterError, IntervalError, KProfileSource, NtStatus, TimerUnavailable};
+
+/// Why an operation of a profile interface failed. Unless it is [`CounterError::Faulted`], nothing
+/// was changed; of [`initialize`](crate::ProfileInterface::initialize), that no counter runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[non_exhaustive]
+pub enum InterfaceError {
+    /// The interface has no such source, or this processor does not support it.
+    UnsupportedSource(KProfileSource),
+    /// Every counter is in use.
+    NoFreeCounter(KProfileSource),
+    /// The source runs already on this processor.
+    AlreadyStarted(KProfileSource),
+    /// The source does not run on this processor.
+    NotStarted(KProfileSource),
+    /// The interval is outside the source's limits.
+    Interval(IntervalError),
+    /// The platform has no profile timer.
+    Timer(TimerUnavailable),
+    /// The counters' own reason.
+    Counters(CounterError),
+}
+
+impl InterfaceError {
+    /// The status with which Windows reports the same, where it does.
+    pub const fn status(&self) -> Option<NtStatus> {
+        match self {
+            Self::UnsupportedSource(_) => Some(NtStatus::NOT_SUPPORTED),
+            Self::NoFreeCounter(_)
+            | Self::Counters(
+                CounterError::NoFreeCounter | CounterError::InsufficientMemory { .. },
+            ) => Some(NtStatus::INSUFFICIENT_RESOURCES),
+            Self::AlreadyStarted(_) => Some(NtStatus::PROFILING_NOT_STOPPED),
+            Self::NotStarted(_) => Some(NtStatus::PROFILING_NOT_STARTED),
+            // Windows' call to set an interval always succeeds; the rest it does not know.
+            Self::Interval(_) | Self::Timer(_) | Self::Counters(_) => None,
+        }
+    }
+}
+
+impl fmt::Display for InterfaceError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::UnsupportedSource(source) => write!(f, "{source} is not supported"),
+            Self::NoFreeCounter(source) => write!(f, "no free counter for {source}"),
+            Self::AlreadyStarted(source) => write!(f, "{source} is already started"),
+            Self::NotStarted(source) => write!(f, "{source} is not started"),
+            Self::Interval(error) => error.fmt(f),
+            Self::Timer(error) => error.fmt(f),
+            Self::Counters(error) => error.fmt(f),
+        }
+    }
+}
+
+impl core::error::Error for InterfaceError {
+    fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
+        match self {
+            Self::Counters(error) => error.source(),
+            _ => None,
+        }
+    }
+}
+
+impl From<IntervalError> for InterfaceError {
+    fn from(error: IntervalError) -> Self {
+        Self::Interval(error)
+    }
+}
+
+impl From<TimerUnavailable> for InterfaceError {
+    fn from(error: TimerUnavailable) -> Self {
+        Self::Timer(error)
+    }
+}
+
+impl From<CounterError> for InterfaceError {
+    fn from(error: CounterError) -> Self {
+        Self::Counters(error)
+    }
+}

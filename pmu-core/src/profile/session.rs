@@ -1,0 +1,258 @@
+//! The sources of one processor at work.
+
+use crate::{
+    Availability, CounterError, CounterMemory, CounterSet, Counters, InterfaceError, Interval,
+    KProfileSource, MsrBackend, Overflow, Platform, ProfileInterface, SavedCounters,
+    SessionCounters, Snapshot, SourceInformation, SourceInterface,
+};
+
+/// The control handle to the profile sources of one processor: its [`Counters`], and its profile timer.
+///
+/// It cannot move to another thread, and dropping it touches no register: a session that is to end
+/// is [shut down](Self::shut_down) on its processor. One that is dropped without leaves its counters running
+/// and its [`CounterMemory`] in use: [`service`](ProfileInterface::service) goes on reporting, and no session
+/// can take the memory again.
+///
+/// # Context
+/// Every method: task, on the session's processor. The performance interrupt may come at any time.
+///
+/// ```compile_fail,E0277
+/// fn needs_send<T: Send>() {}
+/// needs_send::<pmu_core::Session<'static, &'static pmu_core::DefaultInterface, (), ()>>();
+/// ```
+#[derive(Debug)]
+pub struct Session<'a, I, M, P> {
+    counters: Counters<'a, I, M, P>,
+    /// Sources can be started: not where memory is lacking, nor after shut-down.
+    usable: bool,
+    timer_running: bool,
+}
+
+impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
+    /// See [`ProfileInterface::initialize_only`].
+    pub(crate) fn initialize(
+        interface: I,
+        processor: &Snapshot,
+        only: CounterSet,
+        msr: M,
+        platform: P,
+        memory: &'a CounterMemory,
+    ) -> Result<Self, InterfaceError> {
+        let has_counters = !interface.unit().counters().is_empty();
+        let usable = !has_counters || memory.counters() > 0;
+        let own = interface.unit_of(processor);
+        let declared = interface.unit().shared_with(&own) & only;
+        if !usable && interface.requires_memory() {
+            let error = CounterError::InsufficientMemory { needed: declared.len(), lent: 0 };
+            return Err(error.into());
+        }
+        let counters = if has_counters && (usable || declared.is_empty()) {
+            Counters::take(interface, &own, only, msr, platform, memory)?
+        } else {
+            Counters::unopened(interface, declared, msr, platform, memory)
+        };
+        Ok(Self { counters, usable, timer_running: false })
+    }
+
+    /// The counters that the sources run on, and events beside them.
+    pub fn counters_mut(&mut self) -> &mut Counters<'a, I, M, P> {
+        &mut self.counters
+    }
+
+    /// Counters on which sources run, and those left out.
+    pub fn counters(&self) -> SessionCounters {
+        self.counters.counters()
+    }
+
+    /// Returns what is known of a source on this processor: its counters are proven.
+    pub fn query(&self, source: KProfileSource) -> SourceInformation {
+        let mut information = self.interface().query(source);
+        if !self.usable {
+            information.availability = Availability::Unsupported;
+            information.interval = 0;
+        } else if information.is_supported() && source != KProfileSource::TIME {
+            information.availability = Availability::Proven;
+        }
+        information
+    }
+
+    /// Returns whether the source runs on this processor.
+    pub fn is_running(&self, source: KProfileSource) -> bool {
+        if source == KProfileSource::TIME {
+            self.timer_running
+        } else {
+            self.interface().event(source).is_some_and(|event| self.counters.find(event).is_some())
+        }
+    }
+
+    fn supported_row(&self, source: KProfileSource) -> Result<usize, InterfaceError> {
+        self.interface()
+            .row(source)
+            .filter(|row| self.usable && self.interface().is_declared(*row))
+            .ok_or(InterfaceError::UnsupportedSource(source))
+    }
+
+    /// Starts a source at its interval: `ProfileTime` on the platform's timer, any other on a free
+    /// general counter, which will interrupt each time that the interval's events have passed.
+    ///
+    /// # Errors
+    /// [`UnsupportedSource`](InterfaceError::UnsupportedSource),
+    /// [`AlreadyStarted`](InterfaceError::AlreadyStarted),
+    /// [`NoFreeCounter`](InterfaceError::NoFreeCounter), [`Timer`](InterfaceError::Timer);
+    /// [`IllegalBits`](CounterError::IllegalBits);
+    /// [`Access`](CounterError::Access) if a register faulted and the counter is as it was;
+    /// [`Faulted`](CounterError::Faulted) if it could not even be stopped again.
+    pub fn start(&mut self, source: KProfileSource) -> Result<(), InterfaceError> {
+        let row = self.supported_row(source)?;
+        if self.is_running(source) {
+            return Err(InterfaceError::AlreadyStarted(source));
+        }
+        if source == KProfileSource::TIME {
+            self.start_timer(row)?;
+            self.timer_running = true;
+            return Ok(());
+        }
+        self.counters.start_row(row).map_err(|error| match error {
+            CounterError::NoFreeCounter => InterfaceError::NoFreeCounter(source),
+            error => error.into(),
+        })
+    }
+
+    fn start_timer(&self, row: usize) -> Result<(), InterfaceError> {
+        use core::sync::atomic::Ordering::Relaxed;
+        let unsupported = InterfaceError::UnsupportedSource(KProfileSource::TIME);
+        let cell = self.interface().interval_cell(row).ok_or(unsupported)?;
+        self.counters.platform.start_profile_timer(Interval::stored(cell.load(Relaxed)))?;
+        Ok(())
+    }
+
+    /// Stops a source. An overflow that is pending is dropped: a stopped source is silent.
+    ///
+    /// # Errors
+    /// [`NotStarted`](InterfaceError::NotStarted) if it does not run;
+    /// [`Faulted`](CounterError::Faulted) if the counter's registers do not answer.
+    pub fn stop(&mut self, source: KProfileSource) -> Result<(), InterfaceError> {
+        if !self.is_running(source) {
+            return Err(InterfaceError::NotStarted(source));
+        }
+        if source == KProfileSource::TIME {
+            self.counters.platform.stop_profile_timer();
+            self.timer_running = false;
+            return Ok(());
+        }
+        let row = self.interface().row(source).ok_or(InterfaceError::NotStarted(source))?;
+        Ok(self.counters.stop_row(row)?)
+    }
+
+    /// Makes a running timer take up the interval that was set machine-wide. A running counter does
+    /// so by itself when it next overflows.
+    ///
+    /// # Errors
+    /// [`NotStarted`](InterfaceError::NotStarted), [`Timer`](InterfaceError::Timer).
+    pub fn apply_interval(&mut self, source: KProfileSource) -> Result<(), InterfaceError> {
+        if !self.is_running(source) {
+            return Err(InterfaceError::NotStarted(source));
+        }
+        if source == KProfileSource::TIME {
+            self.start_timer(self.supported_row(source)?)?;
+        }
+        Ok(())
+    }
+
+    /// Returns the events that a running counter source has counted since it was last loaded (RDPMC).
+    ///
+    /// # Errors
+    /// [`NotStarted`](InterfaceError::NotStarted) if no counter runs for it,
+    /// [`RegistersLost`](CounterError::RegistersLost), [`Access`](CounterError::Access).
+    pub fn read(&self, source: KProfileSource) -> Result<u64, InterfaceError> {
+        let row = self.interface().row(source).ok_or(InterfaceError::NotStarted(source))?;
+        self.counters.read_row(row).map_err(|error| match error {
+            CounterError::NotStarted(_) => InterfaceError::NotStarted(source),
+            error => error.into(),
+        })
+    }
+
+    /// Lets the processor stop all its counters as it raises the performance interrupt:
+    /// [`Counters::freeze_on_interrupt`].
+    ///
+    /// # Errors
+    /// Those of [`Counters::freeze_on_interrupt`].
+    pub fn freeze_on_interrupt(&mut self) -> Result<(), InterfaceError> {
+        Ok(self.counters.freeze_on_interrupt()?)
+    }
+
+    /// Sets or clears other owners' bits of the global control register: [`Counters::set_others_control`].
+    ///
+    /// # Errors
+    /// Those of [`Counters::set_others_control`].
+    pub fn set_others_control(&mut self, bits: u64, enabled: bool) -> Result<(), InterfaceError> {
+        Ok(self.counters.set_others_control(bits, enabled)?)
+    }
+
+    /// Stops every running source and keeps its counter's state in `area`: [`Counters::save`].
+    ///
+    /// # Errors
+    /// Those of [`Counters::save`].
+    pub fn save(
+        &mut self,
+        area: &mut SavedCounters,
+        mut overflowed: impl FnMut(Overflow),
+    ) -> Result<(), InterfaceError> {
+        let table = self.interface().table();
+        Ok(self.counters.save(area, |overflow| {
+            if let Some(overflow) = Overflow::of(table, overflow) {
+                overflowed(overflow);
+            }
+        })?)
+    }
+
+    /// Loads the counters that [`save`](Self::save) kept, and lets them go on: [`Counters::restore`].
+    ///
+    /// # Errors
+    /// Those of [`Counters::restore`].
+    pub fn restore(&mut self, area: &SavedCounters) -> Result<(), InterfaceError> {
+        Ok(self.counters.restore(area)?)
+    }
+
+    /// Programs this processor's counters again after their registers lost their contents:
+    /// [`Counters::reprogram`]. The platform's timer is started again if it ran.
+    ///
+    /// # Errors
+    /// Those of [`Counters::reprogram`]; [`Timer`](InterfaceError::Timer).
+    pub fn reprogram(
+        &mut self,
+        mut overflowed: impl FnMut(Overflow),
+    ) -> Result<CounterSet, InterfaceError> {
+        let table = self.interface().table();
+        let outcome = self.counters.reprogram(|overflow| {
+            if let Some(overflow) = Overflow::of(table, overflow) {
+                overflowed(overflow);
+            }
+        });
+        if self.timer_running {
+            let timer = self.apply_interval(KProfileSource::TIME);
+            self.timer_running = timer.is_ok();
+            return outcome.map_err(InterfaceError::Counters).and_then(|anew| timer.map(|()| anew));
+        }
+        Ok(outcome?)
+    }
+
+    /// Stops everything that runs, and gives the counters and the memory back: [`Counters::shut_down`].
+    ///
+    /// # Errors
+    /// Those of [`Counters::shut_down`]: the session then stays open, and `shut_down` may be called again.
+    pub fn shut_down(&mut self) -> Result<(), InterfaceError> {
+        if self.timer_running {
+            self.counters.platform.stop_profile_timer();
+            self.timer_running = false;
+        }
+        self.counters.shut_down()?;
+        self.usable = false;
+        Ok(())
+    }
+
+    /// The interface that the session belongs to.
+    pub fn interface(&self) -> &I {
+        &self.counters.source
+    }
+}

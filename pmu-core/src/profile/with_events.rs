@@ -1,0 +1,130 @@
+//! Profile sources and opened events on the same counters.
+
+use core::sync::atomic::AtomicU32;
+
+use crate::{
+    CounterMemory, CounterSet, CounterUnit, EventOverflow, EventTable, InterfaceError, MsrBackend,
+    MsrFault, Overflow, Platform, Serviced, Session, Snapshot, SourceInterface, SourceTable,
+};
+
+/// A profile interface, and the events that are opened beside its sources on one processor.
+///
+/// It is two references: the session is made of one, and the interrupt's handler makes its own.
+///
+/// ```
+/// # use pmu_core::{DefaultInterface, EventEntry, EventTable, WithEvents};
+/// # static MACHINE: DefaultInterface = DefaultInterface::new();
+/// static EVENTS: [EventTable<[EventEntry; 8]>; 2] = [const { EventTable::new() }; 2];
+/// let of_processor_0 = WithEvents::new(&MACHINE, &EVENTS[0]);
+/// # let _ = of_processor_0;
+/// ```
+#[derive(Debug)]
+pub struct WithEvents<'a, I> {
+    interface: &'a I,
+    events: &'a EventTable,
+}
+
+impl<I> Clone for WithEvents<'_, I> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<I> Copy for WithEvents<'_, I> {}
+
+/// One overflow: a source's, or an opened event's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub enum Report {
+    /// A source's interval has passed.
+    Source(Overflow),
+    /// An opened event's period has passed.
+    Event(EventOverflow),
+}
+
+impl<'a, I: SourceInterface> WithEvents<'a, I> {
+    /// The sources of `interface`, and the events of `events`, which is this processor's.
+    pub const fn new(interface: &'a I, events: &'a EventTable) -> Self {
+        Self { interface, events }
+    }
+
+    /// Takes over those of the processor's counters that are in `only`, as
+    /// [`ProfileInterface::initialize_only`](crate::ProfileInterface::initialize_only) does. Sources run on
+    /// general counters, events on those and on fixed ones.
+    ///
+    /// # Errors
+    /// Those of [`ProfileInterface::initialize`](crate::ProfileInterface::initialize).
+    pub fn initialize<M: MsrBackend, P: Platform>(
+        self,
+        processor: &Snapshot,
+        only: CounterSet,
+        msr: M,
+        platform: P,
+        memory: &'a CounterMemory,
+    ) -> Result<Session<'a, Self, M, P>, InterfaceError> {
+        Session::initialize(self, processor, only, msr, platform, memory)
+    }
+
+    /// Services the performance interrupt, as [`pmu_core::service`](crate::service) does, and reports each
+    /// overflow of either kind to `overflowed` once.
+    ///
+    /// # Context
+    /// Interrupt or NMI, and any other.
+    ///
+    /// # Errors
+    /// The first access that failed after one retry; the remaining accesses are still attempted.
+    #[inline]
+    pub fn service<M: MsrBackend, P: Platform>(
+        &self,
+        msr: &M,
+        platform: &P,
+        memory: &CounterMemory,
+        mut overflowed: impl FnMut(Report),
+    ) -> Result<Serviced, MsrFault> {
+        crate::service(self, msr, platform, memory, |overflow| {
+            overflowed(match Overflow::of(self.table(), overflow) {
+                Some(overflow) => Report::Source(overflow),
+                None => Report::Event(overflow),
+            });
+        })
+    }
+}
+
+impl<I: SourceInterface> SourceInterface for WithEvents<'_, I> {
+    fn name(&self) -> &'static str {
+        self.interface.name()
+    }
+
+    fn requires_memory(&self) -> bool {
+        self.interface.requires_memory()
+    }
+
+    #[inline]
+    fn table(&self) -> &'static SourceTable {
+        self.interface.table()
+    }
+
+    #[inline]
+    fn unit(&self) -> &CounterUnit {
+        self.interface.unit()
+    }
+
+    fn unit_of(&self, processor: &Snapshot) -> CounterUnit {
+        self.interface.unit_of(processor)
+    }
+
+    #[inline]
+    fn is_declared(&self, row: usize) -> bool {
+        self.interface.is_declared(row)
+    }
+
+    #[inline]
+    fn interval_cell(&self, row: usize) -> Option<&AtomicU32> {
+        self.interface.interval_cell(row)
+    }
+
+    #[inline]
+    fn opened(&self) -> &EventTable {
+        self.events
+    }
+}
