@@ -63,60 +63,70 @@ pub(crate) fn unit(processor: &Snapshot) -> CounterUnit {
 
 /// The best counters that a processor declares.
 fn best(processor: &Snapshot) -> CounterUnit {
-    let unit =
-        of_family(Family::of(processor)).with_named(named(processor.family(), processor.model()));
+    let mut unit = of_family(Family::of(processor));
+    let (family, model) = (processor.family(), processor.model());
+    // Zen 4 on (family 19h from these models on) has cycles of P0's clock.
+    let zen_4 = family >= 0x1A || family == 0x19 && matches!(model, 0x10..=0x1F | 0x60..=0xAF);
+    let reference_cycles = 1 << NamedEvent::ReferenceCycles as u8;
+    let named = match family {
+        ..=0x16 => &BEFORE_ZEN,
+        0x17..=0x19 => &ZEN,
+        0x1A.. => &ZEN_5,
+    };
+    unit.set_named(named, if zen_4 { u8::MAX } else { !reference_cycles });
     // AMD's local APIC leaves the entry as it is (APM vol. 2, §16.4.4, has no such side effect); in a virtual
     // machine the hypervisor's may not.
-    let unit = unit.masked_on_delivery(processor.has_hypervisor());
+    unit.set_masked_on_delivery(processor.has_hypervisor());
     // APM vol. 3, appendix E: leaf 0x80000001, ECX bit 2, SVM.
-    let has_svm = processor.leaf(0x8000_0001, 0).ecx >> 2 & 1 != 0;
-    if has_svm { unit.with_guest_bits(GUEST_ONLY, HOST_ONLY) } else { unit }
+    if processor.leaf(0x8000_0001, 0).ecx >> 2 & 1 != 0 {
+        unit.set_guest_bits(GUEST_ONLY, HOST_ONLY);
+    }
+    unit
 }
 
-/// The events that have a name, in the order of [`NamedEvent`]. Sources: BKDG of families 10h to 16h, PPR of
-/// families 17h to 1Ah; caches are those of the second level.
-fn named(family: u16, model: u8) -> [u64; NamedEvent::COUNT] {
-    // Zen 4 on (family 19h from these models on) has cycles of P0's clock: PMCx120.
-    let zen_4 = family == 0x19 && matches!(model, 0x10..=0x1F | 0x60..=0xAF);
-    let reference_cycles = if zen_4 || family >= 0x1A { 0x1_0000_0120 } else { 0 };
-    let (references, misses) = match family {
-        ..=0x16 => (0x077D, 0x077E),
-        0x17..=0x19 => (0xFF60, 0x0964),
-        0x1A.. => (0xF760, 0x0964),
-    };
-    let mut named = [0; NamedEvent::COUNT];
-    for (event, select) in [
-        (NamedEvent::Cycles, 0x0076),
-        (NamedEvent::Instructions, 0x00C0),
-        (NamedEvent::ReferenceCycles, reference_cycles),
-        (NamedEvent::CacheReferences, references),
-        (NamedEvent::CacheMisses, misses),
-        (NamedEvent::Branches, 0x00C2),
-        (NamedEvent::BranchMisses, 0x00C3),
-    ] {
-        named[event as usize] = select;
-    }
-    named
-}
+/// The events that have a name, in the order of [`NamedEvent`]; caches are those of the second level. Sources: BKDG
+/// of families 10h to 16h.
+static BEFORE_ZEN: [u64; NamedEvent::COUNT] = [0x76, 0xC0, 0, 0x077D, 0x077E, 0xC2, 0xC3];
+
+/// PPR of families 17h and 19h: PMCx120 (from Zen 4 on), PMCx060, PMCx064.
+static ZEN: [u64; NamedEvent::COUNT] = [0x76, 0xC0, 0x1_0000_0120, 0xFF60, 0x0964, 0xC2, 0xC3];
+
+/// PPR of family 1Ah.
+static ZEN_5: [u64; NamedEvent::COUNT] = [0x76, 0xC0, 0x1_0000_0120, 0xF760, 0x0964, 0xC2, 0xC3];
 
 /// The counters of a family.
 pub(crate) const fn of_family(family: Family) -> CounterUnit {
-    let (select, value, step) = match family {
-        Family::Legacy => (PERF_LEGACY_CTL0, PERF_LEGACY_CTR0, 1),
-        Family::CoreExtension | Family::PerfMonV2 { .. } => (PERF_CTL0, PERF_CTR0, 2),
+    let bank = match family {
+        Family::Legacy => &LEGACY,
+        Family::CoreExtension | Family::PerfMonV2 { .. } => &CORE,
     };
-    let (rdpmc, width) = (RDPMC_CORE_COUNTERS, COUNTER_WIDTH);
-    let bank = CounterBank { select, value, step, rdpmc, width, sign_extended: false };
+    let counters = (1 << family.counters()) - 1;
     // SAFETY: event selects and counters; no value of them makes the processor write to memory.
-    let unit = unsafe { CounterUnit::new((1 << family.counters()) - 1, bank, EVENT_BITS) };
-    match family {
-        Family::PerfMonV2 { .. } => unit.with_global(GLOBAL),
-        Family::Legacy | Family::CoreExtension => unit,
+    let mut unit = unsafe { CounterUnit::new(counters, bank, COUNTER_WIDTH, EVENT_BITS) };
+    if let Family::PerfMonV2 { .. } = family {
+        unit.set_global(&GLOBAL);
     }
+    unit
 }
 
+static LEGACY: CounterBank = CounterBank {
+    select: PERF_LEGACY_CTL0,
+    value: PERF_LEGACY_CTR0,
+    step: 1,
+    rdpmc: RDPMC_CORE_COUNTERS,
+    sign_extended: false,
+};
+
+static CORE: CounterBank = CounterBank {
+    select: PERF_CTL0,
+    value: PERF_CTR0,
+    step: 2,
+    rdpmc: RDPMC_CORE_COUNTERS,
+    sign_extended: false,
+};
+
 /// With PerfMonV2.
-const GLOBAL: GlobalRegisters = {
+static GLOBAL: GlobalRegisters = {
     // SAFETY: these say which counters run and which overflowed; none holds an address.
     unsafe {
         GlobalRegisters {

@@ -78,23 +78,15 @@ pub(crate) fn unit(processor: &Snapshot) -> CounterUnit {
     let mut unit = of_perfmon(&perfmon, &extension, event_bits(processor, &perfmon, &extension));
     // SDM vol. 2A, CPUID leaf 1, ECX bit 15, PDCM: there is IA32_PERF_CAPABILITIES.
     if perfmon.version() < 6 && processor.leaf(1, 0).ecx >> 15 & 1 != 0 {
-        let (value, capabilities) = (IA32_A_PMC0, IA32_PERF_CAPABILITIES);
         // SAFETY: the same counters (SDM vol. 3B, "Full-Width Writes to Performance Counter Registers").
-        unit = unsafe {
-            unit.with_full_width(FullWidth { value, capabilities, declared: FULL_WIDTH_WRITES })
-        };
+        unsafe { unit.set_full_width(&FULL_WIDTH) };
     }
-    if extension.denies_user_rdpmc() {
-        unit = unit.with_user_rdpmc_control();
-    }
+    unit.set_user_rdpmc_control(extension.denies_user_rdpmc());
     // SDM vol. 3B, §20.6.2.4: CPUID leaf 1, EDX bit 21, DS; and IA32_MISC_ENABLE must not deny it.
-    if processor.leaf(1, 0).edx >> 21 & 1 == 0 {
-        return unit;
+    if processor.leaf(1, 0).edx >> 21 & 1 != 0 {
+        unit.set_precise_sampling(&PRECISE_SAMPLING);
     }
-    // SAFETY: without a counter's bit, its overflow writes no record.
-    unit.with_precise_sampling(unsafe {
-        PreciseSampling::new(IA32_PEBS_ENABLE, IA32_MISC_ENABLE, PEBS_UNAVAILABLE)
-    })
+    unit
 }
 
 /// The counters that leaf 0x0A declares, of which leaf 0x23 may say which they are.
@@ -103,55 +95,88 @@ pub(crate) const fn of_perfmon(
     extension: &PerfmonExtension,
     event_bits: u64,
 ) -> CounterUnit {
+    let version = perfmon.version();
     let count = if perfmon.counters() < MAX_COUNTERS { perfmon.counters() } else { MAX_COUNTERS };
     let general = match extension.general_counters() {
         0 => (1 << count) - 1,
-        bitmap if perfmon.version() >= 6 => bitmap as u64,
+        bitmap if version >= 6 => bitmap as u64,
         bitmap => bitmap as u64 & ((1 << MAX_COUNTERS) - 1),
     };
-    let width = perfmon.width();
-    let rdpmc = 32;
-    let bank = if perfmon.version() >= 6 {
-        let (select, value) = (IA32_PMC_GP0_CFG_A, IA32_PMC_GP0_CTR);
-        CounterBank { select, value, step: 4, rdpmc, width, sign_extended: false }
-    } else {
-        let (select, value) = (IA32_PERFEVTSEL0, IA32_PMC0);
-        CounterBank { select, value, step: 1, rdpmc, width, sign_extended: true }
-    };
+    let (bank, fixed_bank) = if version >= 6 { (&GENERAL_6, &FIXED_6) } else { (&GENERAL, &FIXED) };
     // SAFETY: event selects and counters; no value of them makes the processor write to memory. (Precise
     // sampling needs IA32_PEBS_ENABLE as well, which is behind an unsafe operation.)
-    let unit = unsafe { CounterUnit::new(general, bank, event_bits) };
+    let mut unit = unsafe { CounterUnit::new(general, bank, perfmon.width(), event_bits) };
     // SDM vol. 3A, "Local Vector Table": delivery of the interrupt sets the entry's mask bit.
-    let unit = unit.masked_on_delivery(true);
-    // From version 2 (SDM vol. 3B, §20.2.2).
-    if perfmon.version() < 2 {
-        return unit.with_named(named(perfmon, 0));
+    unit.set_masked_on_delivery(true);
+    // From version 2 (SDM vol. 3B, §20.2.2). Before version 4 the processor clears IA32_PERF_GLOBAL_CTRL to freeze
+    // (SDM vol. 3B, §18.4.7 and §20.2.4).
+    match version {
+        0 | 1 => {}
+        2 | 3 => unit.set_global(&GLOBAL_2),
+        4.. => unit.set_global(&GLOBAL_4),
     }
     let fixed = match extension.fixed_counters() {
         0 => perfmon.fixed_counters(),
         bitmap => bitmap,
     } as u8;
-    let unit = unit.with_global(global(perfmon)).with_named(named(perfmon, fixed));
-    let (value, step) =
-        if perfmon.version() >= 6 { (IA32_PMC_FX0_CTR, 4) } else { (IA32_FIXED_CTR0, 1) };
-    with_fixed(unit, fixed, value, step, perfmon.fixed_width(), FIXED_EVENTS)
+    set_fixed(&mut unit, perfmon, fixed, fixed_bank);
+    let named = if fixed >> 2 & 1 != 0 { &NAMED_BY_FIXED } else { &NAMED };
+    unit.set_named(named, perfmon.available_events());
+    unit
 }
 
-const fn with_fixed(
-    unit: CounterUnit,
+const fn set_fixed(
+    unit: &mut CounterUnit,
+    perfmon: &ArchitecturalPerfmon,
     counters: u8,
-    value: u32,
-    step: u32,
-    width: u8,
-    events: [u16; MAX_FIXED],
-) -> CounterUnit {
-    if counters == 0 || width < 32 || width > 64 {
-        return unit;
+    bank: &'static FixedCounters,
+) {
+    let width = perfmon.fixed_width();
+    if perfmon.version() >= 2 && counters != 0 && width >= 32 && width <= 64 {
+        // SAFETY: the fixed counters and their control; no value of them makes the processor write to memory.
+        unsafe { unit.set_fixed(counters, bank, width) };
     }
-    let control = IA32_FIXED_CTR_CTRL;
-    // SAFETY: the fixed counters and their control; no value of them makes the processor write to memory.
-    unsafe { unit.with_fixed(counters, FixedCounters { control, value, step, width, events }) }
 }
+
+static GENERAL: CounterBank = CounterBank {
+    select: IA32_PERFEVTSEL0,
+    value: IA32_PMC0,
+    step: 1,
+    rdpmc: 32,
+    sign_extended: true,
+};
+
+static GENERAL_6: CounterBank = CounterBank {
+    select: IA32_PMC_GP0_CFG_A,
+    value: IA32_PMC_GP0_CTR,
+    step: 4,
+    rdpmc: 32,
+    sign_extended: false,
+};
+
+static FULL_WIDTH: FullWidth = FullWidth {
+    value: IA32_A_PMC0,
+    capabilities: IA32_PERF_CAPABILITIES,
+    declared: FULL_WIDTH_WRITES,
+};
+
+static FIXED: FixedCounters = FixedCounters {
+    control: IA32_FIXED_CTR_CTRL,
+    value: IA32_FIXED_CTR0,
+    step: 1,
+    events: FIXED_EVENTS,
+};
+
+static FIXED_6: FixedCounters = FixedCounters {
+    control: IA32_FIXED_CTR_CTRL,
+    value: IA32_PMC_FX0_CTR,
+    step: 4,
+    events: FIXED_EVENTS,
+};
+
+static PRECISE_SAMPLING: PreciseSampling =
+    // SAFETY: without a counter's bit, its overflow writes no record.
+    unsafe { PreciseSampling::new(IA32_PEBS_ENABLE, IA32_MISC_ENABLE, PEBS_UNAVAILABLE) };
 
 /// The events of the fixed counters, as an event select names them (SDM vol. 3B, "Fixed-function Performance
 /// Counters"): instructions retired, core cycles; and reference cycles and top-down slots, for which no general
@@ -159,51 +184,35 @@ const fn with_fixed(
 const FIXED_EVENTS: [u16; MAX_FIXED] = [0x00C0, 0x003C, 0x0300, 0x0400, 0, 0, 0, 0];
 
 /// The pre-defined architectural events (SDM vol. 3B, table "UMask and Event Select Encodings for Pre-Defined
-/// Architectural Performance Events"), in the order of [`NamedEvent`], with their bits in leaf 0x0A's EBX.
-const ARCHITECTURAL: [(NamedEvent, u8, u64); NamedEvent::COUNT] = [
-    (NamedEvent::Cycles, 0, 0x003C),
-    (NamedEvent::Instructions, 1, 0x00C0),
-    (NamedEvent::ReferenceCycles, 2, 0x013C),
-    (NamedEvent::CacheReferences, 3, 0x4F2E),
-    (NamedEvent::CacheMisses, 4, 0x412E),
-    (NamedEvent::Branches, 5, 0x00C4),
-    (NamedEvent::BranchMisses, 6, 0x00C5),
-];
+/// Architectural Performance Events"): their order is that of their bits in leaf 0x0A's EBX, and of
+/// [`NamedEvent`].
+static NAMED: [u64; NamedEvent::COUNT] = [0x003C, 0x00C0, 0x013C, 0x4F2E, 0x412E, 0x00C4, 0x00C5];
 
-/// Those that a processor has. Reference cycles are fixed counter 2's, where there is one.
-const fn named(perfmon: &ArchitecturalPerfmon, fixed: u8) -> [u64; NamedEvent::COUNT] {
-    let mut named = [0; NamedEvent::COUNT];
-    let mut row = 0;
-    while row < ARCHITECTURAL.len() {
-        let (event, bit, select) = ARCHITECTURAL[row];
-        if perfmon.has_event(bit) {
-            named[event as usize] = select;
-        }
-        row += 1;
-    }
-    if fixed >> 2 & 1 != 0 {
-        named[NamedEvent::ReferenceCycles as usize] = FIXED_EVENTS[2] as u64;
-    }
-    named
-}
+/// Those, with reference cycles on fixed counter 2.
+static NAMED_BY_FIXED: [u64; NamedEvent::COUNT] =
+    [0x003C, 0x00C0, FIXED_EVENTS[2] as u64, 0x4F2E, 0x412E, 0x00C4, 0x00C5];
 
 /// Zhaoxin's counters: general and fixed ones with global registers, of leaf 0x0A. Which events the fixed ones
 /// count depends on the model, and is not known here. Linux has them freeze nothing.
 fn of_zhaoxin(perfmon: &ArchitecturalPerfmon) -> CounterUnit {
-    let (select, value) = (IA32_PERFEVTSEL0, IA32_PMC0);
-    let width = perfmon.width();
-    let bank = CounterBank { select, value, step: 1, rdpmc: 32, width, sign_extended: true };
     let general = (1 << perfmon.counters().min(MAX_COUNTERS)) - 1;
     // SAFETY: event selects and counters.
-    let unit = unsafe { CounterUnit::new(general, bank, PLAIN_EVENT_BITS) };
-    let unit = unit.masked_on_delivery(true);
-    if perfmon.version() < 2 {
-        return unit;
+    let mut unit =
+        unsafe { CounterUnit::new(general, &GENERAL, perfmon.width(), PLAIN_EVENT_BITS) };
+    unit.set_masked_on_delivery(true);
+    if perfmon.version() >= 2 {
+        unit.set_global(&GLOBAL_ZHAOXIN);
+        set_fixed(&mut unit, perfmon, perfmon.fixed_counters() as u8, &FIXED_ZHAOXIN);
     }
-    let unit = unit.with_global(GlobalRegisters { freeze: None, frozen: 0, ..global(perfmon) });
-    let fixed = perfmon.fixed_counters() as u8;
-    with_fixed(unit, fixed, IA32_FIXED_CTR0, 1, perfmon.fixed_width(), [0; MAX_FIXED])
+    unit
 }
+
+static FIXED_ZHAOXIN: FixedCounters = FixedCounters {
+    control: IA32_FIXED_CTR_CTRL,
+    value: IA32_FIXED_CTR0,
+    step: 1,
+    events: [0; MAX_FIXED],
+};
 
 /// Event, unit mask, USR, OS, edge, INV and CMASK. Not pin control, which is reserved today.
 pub(crate) const PLAIN_EVENT_BITS: u64 = 0xFF87_FFFF;
@@ -230,7 +239,11 @@ fn event_bits(
     bits
 }
 
-const fn global(perfmon: &ArchitecturalPerfmon) -> GlobalRegisters {
+static GLOBAL_2: GlobalRegisters = global(0, true);
+static GLOBAL_4: GlobalRegisters = global(STATUS_CTR_FRZ, true);
+static GLOBAL_ZHAOXIN: GlobalRegisters = global(0, false);
+
+const fn global(frozen: u64, freezes: bool) -> GlobalRegisters {
     // SAFETY: these say which counters run and which overflowed; none holds an address. The PEBS
     // buffer's bit of the acknowledge register clears a flag.
     // Freezing the counters is one bit of a register whose others stay as they are.
@@ -240,10 +253,8 @@ const fn global(perfmon: &ArchitecturalPerfmon) -> GlobalRegisters {
             status: MsrAddress::new(IA32_PERF_GLOBAL_STATUS),
             acknowledge: MsrAddress::new(IA32_PERF_GLOBAL_OVF_CTRL),
             stop_while_serviced: true,
-            // Before version 4 the processor clears IA32_PERF_GLOBAL_CTRL (SDM vol. 3B, §18.4.7 and
-            // §20.2.4).
-            frozen: if perfmon.version() >= 4 { STATUS_CTR_FRZ } else { 0 },
-            freeze: Some(Freeze::new(IA32_DEBUGCTL, FREEZE)),
+            frozen,
+            freeze: if freezes { Some(Freeze::new(IA32_DEBUGCTL, FREEZE)) } else { None },
         }
     }
 }

@@ -82,7 +82,13 @@ impl ArchitecturalPerfmon {
         number < self.events() && number < 32 && self.events_unavailable >> number & 1 == 0
     }
 
-    /// The fixed-function counters, a bit each: from version 5 the bitmap of ECX together with those
+    /// The architectural events that are available, one bit each, of the first eight.
+    pub(crate) const fn available_events(&self) -> u8 {
+        let meaningful = if self.events() < 8 { (1 << self.events()) - 1 } else { u8::MAX };
+        meaningful & !(self.events_unavailable as u8)
+    }
+
+    /// The fixed-function counters, one bit each: from version 5 the bitmap of ECX together with those
     /// that EDX counts, before it those that EDX counts, before version 2 none.
     pub const fn fixed_counters(&self) -> u32 {
         let contiguous = ((1u64 << self.edx.fixed_counters()) - 1) as u32;

@@ -1,6 +1,7 @@
 //! Counters' numbers, and sets of them.
 
 use core::fmt;
+use core::num::NonZero;
 use core::ops::{BitAnd, BitOr, Not};
 
 /// The most general counters that a unit describes.
@@ -141,9 +142,9 @@ impl CounterSet {
     pub fn iter(self) -> impl Iterator<Item = CounterId> {
         let mut left = self.0;
         core::iter::from_fn(move || {
-            let bit = left.trailing_zeros() as u8;
+            let first = NonZero::new(left)?;
             left &= left.wrapping_sub(1);
-            (bit < 64).then_some(CounterId(bit))
+            Some(CounterId(first.trailing_zeros() as u8))
         })
     }
 

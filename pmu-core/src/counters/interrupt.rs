@@ -19,7 +19,7 @@ use core::sync::atomic::Ordering;
 use crate::counters::slot::SlotState;
 use crate::msr::{MsrAccess, retry_once};
 use crate::{
-    Counter, CounterId, CounterMemory, CounterSet, CounterSlot, CounterUnit, EventId, EventSource,
+    CounterId, CounterMemory, CounterSet, CounterSlot, CounterUnit, EventId, EventSource,
     GlobalRegisters, MsrAddress, MsrBackend, MsrFault, Platform,
 };
 
@@ -135,13 +135,9 @@ pub fn service<S: EventSource, M: MsrBackend, P: Platform>(
         fault: None,
     };
     loop {
-        let freezes = memory.freezes.load(Ordering::Relaxed);
         match pass.unit.global() {
             None => pass.by_value(),
-            Some(global) if freezes && global.frozen != 0 => pass.freezing(global),
-            Some(global) if freezes => pass.cleared(global),
-            Some(global) if global.stop_while_serviced => pass.stopping(global),
-            Some(global) => _ = pass.running(global),
+            Some(global) => pass.by_status(global),
         }
         if memory.end_service() {
             break;
@@ -181,6 +177,7 @@ struct Pass<'a, S, M, P, F> {
 
 /// The counters' bits in the global registers.
 const COUNTERS: u64 = CounterSet::ALL.bits();
+const GENERAL: u64 = CounterSet::GENERAL.bits();
 
 impl<'a, S, M, P, F> Pass<'a, S, M, P, F>
 where
@@ -198,17 +195,6 @@ where
         self.note(written).is_some()
     }
 
-    /// Marks the running ones of these counters as faulted: they may no longer count or interrupt.
-    fn mark_faulted(&self, counters: u64) {
-        for counter in CounterSet::from_bits(counters).iter() {
-            if let Some(slot) = self.memory.slot(self.unit, counter)
-                && matches!(slot.load(), SlotState::Running { .. })
-            {
-                slot.store(SlotState::Faulted);
-            }
-        }
-    }
-
     /// Unmasks the local APIC's entry where its delivery masked it.
     fn unmask(&self) {
         if self.unit.is_masked_on_delivery() {
@@ -216,122 +202,120 @@ where
         }
     }
 
-    /// Counters that the processor does not stop, and that the driver does.
-    fn stopping(&mut self, global: &GlobalRegisters) {
+    /// Serves counters whose overflows the status tells. They stand still meanwhile where the driver stops them,
+    /// or the processor freezes them and says so; otherwise they are taken to run.
+    fn by_status(&mut self, global: &GlobalRegisters) {
         let control = self.memory.global_control.load(Ordering::Relaxed);
-        if !self.wrmsr(global.control, control & !self.own) {
-            _ = self.running(global);
-            return;
+        let freezes = self.memory.freezes.load(Ordering::Relaxed);
+        let stopped = !freezes
+            && global.stop_while_serviced
+            && self.wrmsr(global.control, control & !self.own);
+        // Where the processor says that it froze them, that is seen first. Otherwise they may run, and an overflow
+        // while the entry is masked would be lost.
+        let mut awaits_status = freezes && global.frozen != 0;
+        let clears_control = freezes && !awaits_status;
+        if !(stopped || awaits_status) {
+            self.unmask();
         }
-        if let Some(status) = self.status(global) {
-            // Released by the restart alone.
-            self.acknowledge_and_reload(global, status & (self.own | global.frozen));
-            self.expect_of_others(status);
-        }
-        self.unmask();
-        self.restart(global, control);
-    }
-
-    /// Counters that run meanwhile. Returns the session's overflows.
-    fn running(&mut self, global: &GlobalRegisters) -> u64 {
-        self.unmask();
-        let Some(status) = self.status(global) else { return 0 };
-        self.expect_of_others(status);
-        if status & global.frozen == 0 {
-            self.acknowledge_and_reload(global, status & self.own);
-        } else {
-            // They do not run: firmware left the bit set that freezes them.
-            self.reload_and_release(global, status);
-        }
-        status & self.own
-    }
-
-    /// Counters that the processor stops, until a bit of the status is acknowledged.
-    fn freezing(&mut self, global: &GlobalRegisters) {
-        match self.status(global) {
-            None => self.unmask(),
-            Some(status) if status & global.frozen != 0 => {
-                // An overflow while the entry is masked may be lost: unmask before the release.
-                self.unmask();
-                // That may have raised an interrupt, for the status is still set.
-                self.claim = Claim::OursAndMore;
-                self.reload_and_release(global, status);
+        let status = loop {
+            let status = self.status(global);
+            if !awaits_status {
+                break status;
+            }
+            // Before the release, and it may raise an interrupt, for the status is still set.
+            self.unmask();
+            if status.is_none_or(|status| status & global.frozen != 0) {
+                break status;
             }
             // They run after all: another's interrupt, or a processor that does not freeze.
-            Some(_) => self.claim_more(|pass| pass.running(global)),
+            awaits_status = false;
+        };
+        if let Some(status) = status {
+            self.serve(global, status, stopped, freezes);
+        }
+        if stopped {
+            self.unmask();
+        }
+        if stopped || clears_control {
+            // To freeze, the processor clears the control register; whether it did is not asked.
+            self.restart(global, control);
         }
     }
 
-    /// Counters that the processor stops by clearing the control register: whether it did is not asked.
-    fn cleared(&mut self, global: &GlobalRegisters) {
-        let control = self.memory.global_control.load(Ordering::Relaxed);
-        self.claim_more(|pass| pass.running(global));
-        self.restart(global, control);
-    }
-
-    /// While a bit of another owner's counter is set, unmasking may raise an interrupt that then finds nothing: one is
-    /// claimed ahead, beside the session's own.
-    fn expect_of_others(&mut self, status: u64) {
+    /// Acknowledges the overflows that the status tells of, and loads their counters again: in this order, unless
+    /// the acknowledgement releases frozen counters.
+    #[inline]
+    fn serve(&mut self, global: &GlobalRegisters, status: u64, stopped: bool, freezes: bool) {
+        let bits = status & (self.own | global.frozen);
+        let overflowed = bits & self.own;
+        // Frozen on request, or because firmware left the bit set that freezes them.
+        let frozen = !stopped && status & global.frozen != 0;
+        if freezes && bits != 0 {
+            // Found overflowed when the entry was unmasked, or since: either may have raised another interrupt.
+            self.claim = Claim::OursAndMore;
+        } else if bits != 0 {
+            self.claim = self.claim.max(Claim::Ours);
+        }
+        // While a bit of another owner's counter is set, unmasking may raise an interrupt that then finds
+        // nothing: one is claimed ahead, beside the session's own.
         let others = status & COUNTERS & !self.own != 0;
         self.found += u32::from(others && self.unit.is_masked_on_delivery());
-    }
-
-    /// Where overflows are found, their status was set when the entry was unmasked, or they came since: either
-    /// may have raised another interrupt.
-    fn claim_more(&mut self, serve: impl FnOnce(&mut Self) -> u64) {
-        if serve(self) != 0 {
-            self.claim = Claim::OursAndMore;
+        if bits == 0 {
+            return;
+        }
+        let acknowledged = frozen || self.wrmsr(global.acknowledge, bits);
+        self.reload_overflowed(overflowed);
+        if !acknowledged {
+            mark_faulted(self.memory, self.unit, overflowed);
+        } else if frozen && !self.wrmsr(global.acknowledge, bits) {
+            mark_faulted(self.memory, self.unit, self.own);
         }
     }
 
+    #[inline]
     fn restart(&mut self, global: &GlobalRegisters, control: u64) {
         if !self.wrmsr(global.control, control) {
             // They stand still. The next start tries again.
             self.memory.global_control.fetch_and(!self.own, Ordering::Relaxed);
-            self.mark_faulted(self.own);
+            mark_faulted(self.memory, self.unit, self.own);
         }
     }
 
     /// The status; where it cannot be read, an overflow that was not seen will not interrupt again.
+    #[inline]
     fn status(&mut self, global: &GlobalRegisters) -> Option<u64> {
         let status = retry_once(|| self.msr.rdmsr(global.status));
         let status = self.note(status);
         match status {
             Some(status) => self.others |= status & !(self.own | global.frozen),
-            None => self.mark_faulted(self.own),
+            None => mark_faulted(self.memory, self.unit, self.own),
         }
         status
     }
 
-    /// Acknowledges these bits of the status, and loads their counters again: an overflow that comes after the
-    /// acknowledgement sets the status anew.
-    fn acknowledge_and_reload(&mut self, global: &GlobalRegisters, bits: u64) {
-        if bits == 0 {
-            return;
+    #[inline]
+    fn reload_overflowed(&mut self, overflowed: u64) {
+        for counter in CounterSet::from_bits(overflowed & GENERAL).iter() {
+            self.found += 1;
+            if let Some((slot, running)) = self.at_work(counter) {
+                self.reload(counter, slot, running, None);
+            }
         }
-        let acknowledged = self.wrmsr(global.acknowledge, bits);
-        self.reload_overflowed(bits);
-        if !acknowledged {
-            self.mark_faulted(bits & self.own);
-        }
-    }
-
-    /// Loads the overflowed counters again, and acknowledges, which releases all that are frozen.
-    fn reload_and_release(&mut self, global: &GlobalRegisters, status: u64) {
-        let bits = status & (self.own | global.frozen);
-        self.reload_overflowed(bits);
-        if !self.wrmsr(global.acknowledge, bits) {
-            self.mark_faulted(self.own);
+        // Without opened events this, and what it calls, is not linked.
+        if !self.source.opened().is_empty() && overflowed & !GENERAL != 0 {
+            self.reload_fixed(CounterSet::from_bits(overflowed & !GENERAL));
         }
     }
 
-    fn reload_overflowed(&mut self, bits: u64) {
-        let overflowed = bits & self.own;
-        self.claim = self.claim.max(Claim::Ours);
-        self.found += overflowed.count_ones();
-        for counter in CounterSet::from_bits(overflowed).iter() {
-            if let Some((slot, registers, running)) = self.at_work(counter) {
-                self.reload(counter, slot, &registers, running, None);
+    /// The same of fixed counters, on which there are opened events only.
+    #[cold]
+    fn reload_fixed(&mut self, overflowed: CounterSet) {
+        for counter in overflowed.iter() {
+            self.found += 1;
+            if let Some(slot) = self.memory.slot(self.unit, counter)
+                && let Some(running) = Running::of(slot)
+            {
+                self.reload_opened(counter, slot, running, None);
             }
         }
     }
@@ -340,49 +324,50 @@ where
     fn by_value(&mut self) {
         // The counters run meanwhile.
         self.unmask();
-        for counter in CounterSet::from_bits(self.own).iter() {
-            let Some((slot, registers, running)) = self.at_work(counter) else { continue };
+        for counter in CounterSet::from_bits(self.own & GENERAL).iter() {
+            let Some((slot, running)) = self.at_work(counter) else { continue };
+            let registers = self.unit.general(counter);
             let value = retry_once(|| registers.read(self.msr));
             let Some(value) = self.note(value) else {
-                self.mark_faulted(counter.only().bits());
+                slot.store(SlotState::Faulted);
                 continue;
             };
             // What is only counted is never loaded, and its value alone tells nothing.
             if running.period == 0 || registers.has_overflowed(value) {
                 self.found += u32::from(running.period != 0);
-                self.reload(counter, slot, &registers, running, Some(value));
+                self.reload(counter, slot, running, Some(value));
             }
         }
     }
 
-    /// A counter that runs, and what for.
+    /// A general counter that runs, and what for.
     #[inline]
-    fn at_work(&self, counter: CounterId) -> Option<(&'a CounterSlot, Counter, Running)> {
-        let slot = self.memory.slot(self.unit, counter)?;
-        let SlotState::Running { event, period } = slot.load() else { return None };
-        Some((slot, self.unit.registers(counter), Running { event, period }))
+    fn at_work(&self, counter: CounterId) -> Option<(&'a CounterSlot, Running)> {
+        let slot = self.memory.slots().get(usize::from(counter.bit()))?;
+        Some((slot, Running::of(slot)?))
     }
 
-    /// Loads a counter that overflowed again, and reports the overflow. `value` is what it was read as, where
-    /// it was.
+    /// Loads a general counter that overflowed again, and reports the overflow. `value` is what it was read as,
+    /// where it was.
     #[inline]
     fn reload(
         &mut self,
         counter: CounterId,
         slot: &CounterSlot,
-        registers: &Counter,
         running: Running,
         value: Option<u64>,
     ) {
         let Running { event, period } = running;
-        match event.row().and_then(|row| self.source.row_period(row)) {
+        // No table has as many rows as an opened event's number is.
+        match self.source.row_period(event.bits().into()) {
             Some(next) => {
-                let next = u64::from(next);
+                let (next, registers) = (u64::from(next), self.unit.general(counter));
                 let preload = registers.preload(next);
                 self.load(slot, registers.value_register(), preload, running, next);
                 self.report(event, period, counter);
             }
-            None => self.reload_opened(counter, slot, registers, running, value),
+            None if self.source.opened().is_empty() => {}
+            None => self.reload_opened(counter, slot, running, value),
         }
     }
 
@@ -416,11 +401,10 @@ where
         &mut self,
         counter: CounterId,
         slot: &CounterSlot,
-        registers: &Counter,
         running: Running,
         value: Option<u64>,
     ) {
-        let source = self.source;
+        let (source, registers) = (self.source, self.unit.registers(counter));
         let Some(entry) = source.opened().entry(running.event) else { return };
         let counted_only = running.period == 0;
         if counted_only || entry.wants_total() {
@@ -444,9 +428,30 @@ where
     }
 }
 
+/// Marks the running ones of these counters as faulted: they may no longer count or interrupt.
+fn mark_faulted(memory: &CounterMemory, unit: &CounterUnit, counters: u64) {
+    for counter in CounterSet::from_bits(counters).iter() {
+        if let Some(slot) = memory.slot(unit, counter)
+            && matches!(slot.load(), SlotState::Running { .. })
+        {
+            slot.store(SlotState::Faulted);
+        }
+    }
+}
+
 /// What a counter runs for.
 #[derive(Clone, Copy)]
 struct Running {
     event: EventId,
     period: u64,
+}
+
+impl Running {
+    #[inline]
+    fn of(slot: &CounterSlot) -> Option<Self> {
+        match slot.load() {
+            SlotState::Running { event, period } => Some(Self { event, period }),
+            SlotState::Free | SlotState::Parked { .. } | SlotState::Faulted => None,
+        }
+    }
 }

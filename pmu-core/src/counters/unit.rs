@@ -18,8 +18,6 @@ pub struct CounterBank {
     pub step: u32,
     /// Number of them that RDPMC reads, with their number in ECX.
     pub rdpmc: u8,
-    /// Their width in bits, 32–64.
-    pub width: u8,
     /// A write takes the value's low 32 bits and extends their sign.
     pub sign_extended: bool,
 }
@@ -50,130 +48,135 @@ pub struct FixedCounters {
     pub value: u32,
     /// The distance from one counter to the next.
     pub step: u32,
-    /// Their width in bits, 32–64.
-    pub width: u8,
     /// The event of each, as an event select's bits 15:0 name it; 0: no event select does.
     pub events: [u16; MAX_FIXED],
 }
 
 /// A processor's counters, as its vendor describes them: all that the operations need to know.
 ///
-/// A counter's [`CounterId`] is its bit of the global registers.
+/// What the vendor's processors have in common is in statics; what CPUID says of one processor is here. A
+/// counter's [`CounterId`] is its bit of the global registers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct CounterUnit {
     counters: CounterSet,
-    bank: CounterBank,
-    fixed: FixedCounters,
+    bank: &'static CounterBank,
+    fixed: &'static FixedCounters,
     /// One bit for each bit of a counter: a general one's, a fixed one's.
     masks: [u64; 2],
-    full_width: Option<FullWidth>,
+    full_width: Option<&'static FullWidth>,
     /// The bits that an event may have in a select.
     event_bits: u64,
-    named: [u64; NamedEvent::COUNT],
+    named: &'static [u64; NamedEvent::COUNT],
+    has_named: u8,
     user_rdpmc_control: bool,
+    masked_on_delivery: bool,
     /// The bits of a select by which it counts in guests only, and outside guests only.
     guest_bits: [u64; 2],
-    global: Option<GlobalRegisters>,
-    precise: Option<PreciseSampling>,
-    masked_on_delivery: bool,
+    global: Option<&'static GlobalRegisters>,
+    precise: Option<&'static PreciseSampling>,
 }
 
 impl CounterUnit {
     /// No counters.
     pub const NONE: Self = {
-        let (select, value, step) = (0, 0, 0);
-        let bank = CounterBank { select, value, step, rdpmc: 0, width: 64, sign_extended: false };
-        let events = [0; MAX_FIXED];
+        const BANK: CounterBank =
+            CounterBank { select: 0, value: 0, step: 0, rdpmc: 0, sign_extended: false };
+        const FIXED: FixedCounters =
+            FixedCounters { control: 0, value: 0, step: 0, events: [0; MAX_FIXED] };
         Self {
             counters: CounterSet::NONE,
-            bank,
-            fixed: FixedCounters { control: 0, value, step, width: 64, events },
+            bank: &BANK,
+            fixed: &FIXED,
             masks: [u64::MAX; 2],
             full_width: None,
             event_bits: 0,
-            named: [0; _],
+            named: &[0; _],
+            has_named: 0,
             user_rdpmc_control: false,
+            masked_on_delivery: false,
             guest_bits: [0; 2],
             global: None,
             precise: None,
-            masked_on_delivery: false,
         }
     };
 
-    /// The general counters whose bits are set in `counters`; those from [`MAX_GENERAL`](crate::MAX_GENERAL)
-    /// on are left out. `event_bits` are those that an event may have in a select: others fault, or mean
-    /// something else.
+    /// The general counters whose bits are set in `counters`, of `width` bits, 32–64; those from
+    /// [`MAX_GENERAL`](crate::MAX_GENERAL) on are left out. `event_bits` are those that an event may have in a
+    /// select: others fault, or mean something else.
     ///
     /// # Safety
     /// - The registers of `bank`, for each of these counters, are event selects and counters: no value of
     ///   them makes the processor write to memory.
-    pub const unsafe fn new(counters: u64, bank: CounterBank, event_bits: u64) -> Self {
+    pub const unsafe fn new(
+        counters: u64,
+        bank: &'static CounterBank,
+        width: u8,
+        event_bits: u64,
+    ) -> Self {
         let counters = CounterSet::from_bits(counters & CounterSet::GENERAL.bits());
-        let masks = [mask_of(bank.width), u64::MAX];
-        Self { counters, bank, masks, event_bits, ..Self::NONE }
+        Self { counters, bank, masks: [mask_of(width), u64::MAX], event_bits, ..Self::NONE }
     }
 
-    /// The same, and the fixed counters whose numbers' bits are set in `counters`.
+    /// Adds the fixed counters whose numbers' bits are set in `counters`, of `width` bits, 32–64. They need
+    /// [global registers](Self::set_global).
     ///
     /// # Safety
     /// - The registers of `fixed`, for each of these counters, are the shared control and counters: no value
     ///   of them makes the processor write to memory.
-    pub const unsafe fn with_fixed(mut self, counters: u8, fixed: FixedCounters) -> Self {
+    pub const unsafe fn set_fixed(
+        &mut self,
+        counters: u8,
+        fixed: &'static FixedCounters,
+        width: u8,
+    ) {
         self.counters =
             CounterSet::from_bits(self.counters.bits() | CounterSet::fixed(counters).bits());
         self.fixed = fixed;
-        self.masks[1] = mask_of(fixed.width);
-        self
+        self.masks[1] = mask_of(width);
     }
 
-    /// The same, whose general counters have a second address, where a register declares it.
+    /// Gives the general counters a second address, which counts where a register declares it.
     ///
     /// # Safety
     /// - The registers are these counters' other addresses, where `declared` is set in `capabilities`.
-    pub const unsafe fn with_full_width(mut self, full_width: FullWidth) -> Self {
+    pub const unsafe fn set_full_width(&mut self, full_width: &'static FullWidth) {
         self.full_width = Some(full_width);
-        self
     }
 
-    /// The same, with an event select for each [`NamedEvent`], by its number: event and unit mask. 0: the
-    /// processor lacks the event.
-    pub const fn with_named(mut self, named: [u64; NamedEvent::COUNT]) -> Self {
+    /// Sets the event and unit mask of each [`NamedEvent`], by its number. Those whose bits are clear in
+    /// `available`, and those that are 0, are not there.
+    pub const fn set_named(&mut self, named: &'static [u64; NamedEvent::COUNT], available: u8) {
         self.named = named;
-        self
+        self.has_named = available;
     }
 
-    /// The same, with a bit in each counter's control that denies RDPMC of it above privilege level 0: bit 37
-    /// of an event select, and bit 33 + 4*n* of the control of fixed counter *n*.
-    pub const fn with_user_rdpmc_control(mut self) -> Self {
-        self.user_rdpmc_control = true;
-        self
+    /// Declares a bit in each counter's control that denies RDPMC of it above privilege level 0: bit 37 of an
+    /// event select, and bit 33 + 4*n* of the control of fixed counter *n*.
+    pub const fn set_user_rdpmc_control(&mut self, declared: bool) {
+        self.user_rdpmc_control = declared;
     }
 
-    /// The same, whose selects have a bit by which they count in guests only, and one outside guests only.
-    /// They may be set only while virtualization is on.
-    pub const fn with_guest_bits(mut self, guest_only: u64, host_only: u64) -> Self {
+    /// Declares bits of a select by which it counts in guests only, and outside guests only. They may be set
+    /// only while virtualization is on.
+    pub const fn set_guest_bits(&mut self, guest_only: u64, host_only: u64) {
         self.guest_bits = [guest_only, host_only];
-        self
     }
 
-    /// The same, with registers that control all counters together.
-    pub const fn with_global(mut self, global: GlobalRegisters) -> Self {
+    /// Adds the registers that control all counters together.
+    pub const fn set_global(&mut self, global: &'static GlobalRegisters) {
         self.global = Some(global);
-        self
     }
 
-    /// The same, with precise sampling that a predecessor may have left on.
-    pub const fn with_precise_sampling(mut self, precise: PreciseSampling) -> Self {
+    /// Declares precise sampling, which a predecessor may have left on.
+    pub const fn set_precise_sampling(&mut self, precise: &'static PreciseSampling) {
         self.precise = Some(precise);
-        self
     }
 
-    /// The same; `masked` says that the local APIC may mask its performance entry when it delivers the
-    /// interrupt, so that each interrupt must unmask it.
-    pub const fn masked_on_delivery(mut self, masked: bool) -> Self {
+    /// Declares that the local APIC may mask its performance entry when it delivers the interrupt, so that each
+    /// interrupt must unmask it.
+    pub const fn set_masked_on_delivery(&mut self, masked: bool) {
         self.masked_on_delivery = masked;
-        self
     }
 
     /// The counters.
@@ -196,7 +199,8 @@ impl CounterUnit {
     /// Returns the select of an event by its name, counting at every privilege level, if the processor has it.
     pub fn named(&self, event: NamedEvent) -> Option<EventSelect> {
         let bits = *self.named.get(event as usize)?;
-        (bits != 0).then(|| EventSelect::from_bits(bits | EventSelect::MODES))
+        let available = self.has_named >> event as u32 & 1 != 0;
+        (available && bits != 0).then(|| EventSelect::from_bits(bits | EventSelect::MODES))
     }
 
     /// Returns the counters that can count what `select` says.
@@ -250,17 +254,23 @@ impl CounterUnit {
         let mask = self.masks[usize::from(counter.is_fixed())];
         if counter.is_fixed() {
             let value = self.fixed.value.wrapping_add(self.fixed.step * u32::from(number));
-            // SAFETY: the control and the counters, by the promise of `with_fixed`.
+            // SAFETY: the control and the counters, by the promise of `set_fixed`.
             let (register, value) =
                 unsafe { (MsrAddress::new(self.fixed.control), MsrAddress::new(value)) };
             let control = CounterControl::Shared { register, counter: number };
             let rdpmc = Some(PmcIndex::new(1 << 30 | u32::from(number)));
             return Counter { control, value, full: None, sign_extended: false, rdpmc, mask };
         }
-        let bank = &self.bank;
+        self.general(counter)
+    }
+
+    /// The registers of a general counter that is one of these.
+    #[inline]
+    pub(crate) fn general(&self, counter: CounterId) -> Counter {
+        let (bank, number, mask) = (self.bank, counter.bit(), self.masks[0]);
         let distance = bank.step * u32::from(number);
         let readable = number < bank.rdpmc;
-        // SAFETY: these are event selects and counters, by the promises of `new` and `with_full_width`.
+        // SAFETY: these are event selects and counters, by the promises of `new` and `set_full_width`.
         let (select, value, full) = unsafe {
             let full = self.full_width.map(|full| MsrAddress::new(full.value + distance));
             (MsrAddress::new(bank.select + distance), MsrAddress::new(bank.value + distance), full)
@@ -291,19 +301,19 @@ impl CounterUnit {
 
     /// The register that the fixed counters share.
     pub(crate) fn fixed_control(&self) -> MsrAddress {
-        // SAFETY: the control, by the promise of `with_fixed`; without fixed counters it is not accessed.
+        // SAFETY: the control, by the promise of `set_fixed`; without fixed counters it is not accessed.
         unsafe { MsrAddress::new(self.fixed.control) }
     }
 
     /// The registers that control all counters together, where the processor has them.
     #[inline]
-    pub const fn global(&self) -> Option<&GlobalRegisters> {
-        self.global.as_ref()
+    pub const fn global(&self) -> Option<&'static GlobalRegisters> {
+        self.global
     }
 
     /// Precise sampling, where the processor declares it.
-    pub(crate) const fn precise(&self) -> Option<&PreciseSampling> {
-        self.precise.as_ref()
+    pub(crate) const fn precise(&self) -> Option<&'static PreciseSampling> {
+        self.precise
     }
 
     /// Returns whether each interrupt must unmask the local APIC's performance entry.
@@ -315,11 +325,16 @@ impl CounterUnit {
     /// Returns the counters that a processor with these shares with one of `other`: none of a kind whose
     /// registers differ. On a hybrid machine processors differ.
     pub fn shared_with(&self, other: &Self) -> CounterSet {
-        if self.bank != other.bank || self.global != other.global {
+        let control = |unit: &Self| unit.global.map(|global| global.control);
+        if self.bank.value != other.bank.value || control(self) != control(other) {
             return CounterSet::NONE;
         }
-        let fixed = if self.fixed == other.fixed { CounterSet::FIXED } else { CounterSet::NONE };
-        self.counters & other.counters & (CounterSet::GENERAL | fixed)
+        // A counter of another width overflows elsewhere.
+        let ([general, fixed], [of_general, of_fixed]) = (self.masks, other.masks);
+        let general = if general == of_general { CounterSet::GENERAL } else { CounterSet::NONE };
+        let alike = fixed == of_fixed && self.fixed.value == other.fixed.value;
+        let fixed = if alike { CounterSet::FIXED } else { CounterSet::NONE };
+        self.counters & other.counters & (general | fixed)
     }
 }
 
