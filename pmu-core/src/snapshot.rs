@@ -87,6 +87,7 @@ impl Snapshot {
     }
 
     /// A recorded leaf; zeros if the processor lacks it or it is not among those recorded.
+    #[inline(never)]
     pub fn leaf(&self, leaf: u32, subleaf: u32) -> CpuIdResult {
         LEAVES
             .iter()

@@ -2,7 +2,6 @@
 
 use crate::counters::processor::marked_faulted;
 use crate::counters::slot::SlotState;
-use crate::msr::{MsrAccess, retry_once};
 use crate::{
     CounterError, CounterId, CounterSet, Counters, EventId, EventSource, MsrBackend, Platform,
 };
@@ -25,27 +24,26 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
     /// preferred: fewer events can be on it.
     pub(crate) fn make_room(&self, capable: CounterSet) -> Result<CounterId, CounterError> {
         self.leave_switch()?;
-        let own = self.own();
-        let free = own.retain(|counter| self.is_free(counter)) & capable;
-        let first = |set: CounterSet| set.iter().next();
-        if let Some(counter) = first(free & CounterSet::FIXED).or_else(|| first(free)) {
-            return Ok(counter);
-        }
+        let own = self.own() & capable;
+        let free = |set: CounterSet| set.iter().find(|counter| self.is_free(*counter));
         // Events of rows can be on any counter that another one's can: moving them makes no room.
         if self.table().is_empty() {
-            return Err(CounterError::NoFreeCounter);
+            return free(own).ok_or(CounterError::NoFreeCounter);
         }
-        self.move_along(capable & own)
+        match free(own & CounterSet::FIXED).or_else(|| free(own)) {
+            Some(counter) => Ok(counter),
+            None => self.move_along(own),
+        }
     }
 
     fn is_free(&self, counter: CounterId) -> bool {
-        let slot = self.memory.slot(self.unit(), counter);
+        let slot = self.slot(counter);
         slot.is_some_and(|slot| slot.load() == SlotState::Free)
     }
 
     /// The event that runs on a counter, and the counters that can count it.
     fn occupant(&self, counter: CounterId) -> Option<(EventId, CounterSet)> {
-        let slot = self.memory.slot(self.unit(), counter)?;
+        let slot = self.slot(counter)?;
         let SlotState::Running { event, .. } = slot.load() else { return None };
         let capable = match self.table().entry(event) {
             Some(entry) => entry.counters(),
@@ -112,7 +110,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
     pub(crate) fn lift(&self, counter: CounterId, event: EventId) -> Result<Lifted, CounterError> {
         let not_started = CounterError::NotStarted(event);
         let (slot, registers) = self.place(counter).ok_or(not_started)?;
-        if let Err(fault) = retry_once(|| self.set_control(&registers, 0)) {
+        if let Err(fault) = self.set_control_retrying(&registers, 0) {
             slot.store(SlotState::Faulted);
             return Err(CounterError::Faulted(fault));
         }
@@ -122,7 +120,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
             slot.store(SlotState::Faulted);
             return Err(marked_faulted(registers.value_register().get()));
         };
-        let value = retry_once(|| registers.read(&self.msr)).map_err(|fault| {
+        let value = self.read(&registers).map_err(|fault| {
             slot.store(SlotState::Faulted);
             CounterError::Faulted(fault)
         })?;
@@ -133,7 +131,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
             self.memory.expect_one_fewer();
         } else if let Some(global) = self.unit().global() {
             let bit = counter.only().bits();
-            let acknowledged = retry_once(|| self.msr.wrmsr(global.acknowledge, bit));
+            let acknowledged = self.wrmsr_retrying(global.acknowledge, bit);
             acknowledged.map_err(CounterError::Faulted)?;
         }
         let rest = if overflowed { 1 } else { value.wrapping_neg() & registers.mask() };

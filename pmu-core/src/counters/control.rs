@@ -5,11 +5,35 @@ use core::sync::atomic::Ordering::Relaxed;
 use crate::counters::slot::SlotState;
 use crate::msr::{MsrAccess, retry_once};
 use crate::{
-    Counter, CounterControl, CounterError, CounterId, CounterSet, Counters, EventSelect,
-    EventSource, GlobalRegisters, MsrBackend, MsrFault, Platform,
+    Counter, CounterControl, CounterError, CounterId, CounterSet, CounterSlot, Counters,
+    EventSelect, EventSource, GlobalRegisters, MsrAddress, MsrBackend, MsrFault, Platform,
 };
 
 impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
+    /// Writes a register, twice if the first time fails.
+    pub(crate) fn wrmsr_retrying(&self, register: MsrAddress, value: u64) -> Result<(), MsrFault> {
+        retry_once(|| self.msr.wrmsr(register, value))
+    }
+
+    /// Reads a register, twice if the first time fails.
+    pub(crate) fn rdmsr_retrying(&self, register: MsrAddress) -> Result<u64, MsrFault> {
+        retry_once(|| self.msr.rdmsr(register))
+    }
+
+    /// Reads a counter, twice if the first time fails.
+    pub(crate) fn read(&self, registers: &Counter) -> Result<u64, MsrFault> {
+        retry_once(|| registers.read(&self.msr))
+    }
+
+    /// Tells a counter what to count, twice if the first time fails.
+    pub(crate) fn set_control_retrying(
+        &self,
+        counter: &Counter,
+        bits: u64,
+    ) -> Result<(), MsrFault> {
+        retry_once(|| self.set_control(counter, bits))
+    }
+
     /// Tells a counter what to count, by a value of its own bits of its control; 0: nothing.
     pub(crate) fn set_control(&self, counter: &Counter, bits: u64) -> Result<(), MsrFault> {
         match counter.control {
@@ -27,7 +51,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
     /// Returns whether the counter's control holds what lets it count `select`.
     pub(crate) fn holds(&self, counter: &Counter, bits: u64) -> Result<bool, MsrFault> {
         let control = counter.control;
-        let found = retry_once(|| self.msr.rdmsr(control.register()))?;
+        let found = self.rdmsr_retrying(control.register())?;
         Ok(found & control.mask() == bits)
     }
 
@@ -115,7 +139,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
     /// processor has no such register. [`Access`](CounterError::Access): the register is as it was.
     pub fn set_others_fixed_control(&mut self, mask: u64, bits: u64) -> Result<(), CounterError> {
         let own = self.own() & CounterSet::FIXED;
-        let own = own.iter().map(|counter| self.unit().registers(counter).control.mask());
+        let own = own.iter().map(|counter| self.registers(counter).control.mask());
         let own = own.fold(0, |all, mask| all | mask);
         let has_fixed = !(self.unit().counters() & CounterSet::FIXED).is_empty();
         if mask & own != 0 || !has_fixed || !self.is_open() {
@@ -124,7 +148,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
         let shadow = &self.memory.fixed_control;
         let value = shadow.load(Relaxed) & !mask | bits & mask;
         let register = self.unit().fixed_control();
-        retry_once(|| self.msr.wrmsr(register, value)).map_err(CounterError::Access)?;
+        self.wrmsr_retrying(register, value).map_err(CounterError::Access)?;
         shadow.store(value, Relaxed);
         Ok(())
     }
@@ -140,10 +164,10 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
         let before = control.load(Relaxed);
         let after = before & !clear | set;
         control.store(after, Relaxed);
-        retry_once(|| self.msr.wrmsr(global.control, after)).map_err(|fault| {
+        self.wrmsr_retrying(global.control, after).map_err(|fault| {
             control.store(before, Relaxed);
             // An interrupt in between may have written the new value.
-            match retry_once(|| self.msr.wrmsr(global.control, before)) {
+            match self.wrmsr_retrying(global.control, before) {
                 Ok(()) => CounterError::Access(fault),
                 Err(fault) => {
                     // Whatever it holds, the next start is to write it.
@@ -169,9 +193,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
     /// set.
     pub(crate) fn unowned(&self, proven: CounterSet, control: u64) -> u64 {
         let disabled = self.declared().without(proven).retain(|counter| {
-            match self.unit().registers(counter).control {
+            match self.registers(counter).control {
                 CounterControl::Select(select) => {
-                    let bits = retry_once(|| self.msr.rdmsr(select));
+                    let bits = self.rdmsr_retrying(select);
                     bits.is_ok_and(|bits| !EventSelect::from_bits(bits).is_enabled())
                 }
                 CounterControl::Shared { counter, .. } => {
@@ -186,16 +210,16 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
     /// Acknowledges those of the bits that the global status shows. An interrupt of theirs that still comes
     /// finds nothing.
     pub(crate) fn acknowledge(&self, global: &GlobalRegisters, bits: u64) -> Result<u64, MsrFault> {
-        let pending = retry_once(|| self.msr.rdmsr(global.status))? & bits;
+        let pending = self.rdmsr_retrying(global.status)? & bits;
         if pending != 0 {
             self.memory.expect_late(CounterSet::from_bits(pending).len() as u32);
-            retry_once(|| self.msr.wrmsr(global.acknowledge, pending))?;
+            self.wrmsr_retrying(global.acknowledge, pending)?;
         }
         Ok(pending)
     }
 
-    /// The registers of one of the unit's counters, and its slot.
-    pub(crate) fn place(&self, counter: CounterId) -> Option<(&crate::CounterSlot, Counter)> {
-        self.memory.slot(self.unit(), counter).zip(self.unit().counter(counter))
+    /// The registers of a counter, and its slot.
+    pub(crate) fn place(&self, counter: CounterId) -> Option<(&CounterSlot, Counter)> {
+        Some((self.slot(counter)?, self.registers(counter)))
     }
 }

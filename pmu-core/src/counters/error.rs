@@ -18,9 +18,9 @@ pub enum CounterError {
     /// The lent memory has too few places.
     InsufficientMemory {
         /// Places needed.
-        needed: usize,
+        needed: u16,
         /// Places lent.
-        lent: usize,
+        lent: u16,
     },
     /// No counter gives back what is written to it: there are none, whatever CPUID declares.
     Unresponsive,
@@ -38,13 +38,8 @@ pub enum CounterError {
     GuestModeUnsupported,
     /// No counter of this session can count the event: of those that can, it has none.
     NoCounterForEvent,
-    /// The period is out of range: below the floor, or beyond 63 bits.
-    Period {
-        /// What was asked for.
-        period: u64,
-        /// The shortest period.
-        floor: u64,
-    },
+    /// This period is out of range: below the table's [floor](crate::EventTable::set_floor), or beyond 63 bits.
+    Period(u64),
     /// The event is not open, or has no total or no period, whichever was asked for.
     NoSuchEvent(EventId),
     /// The event runs already.
@@ -94,8 +89,8 @@ impl fmt::Display for CounterError {
                 f.write_str("this processor's counters cannot tell guests from their host")
             }
             Self::NoCounterForEvent => f.write_str("no counter can count the event"),
-            Self::Period { period, floor } => {
-                write!(f, "period of {period} events is out of range, which begins at {floor}")
+            Self::Period(period) => {
+                write!(f, "a period of {period} events is below the floor, or beyond 63 bits")
             }
             Self::NoSuchEvent(event) => write!(f, "{event} is not one of this kind that is open"),
             Self::AlreadyStarted(event) => write!(f, "{event} is already started"),

@@ -148,6 +148,14 @@ impl CounterSet {
         })
     }
 
+    /// The one with the highest bit.
+    pub(crate) const fn last(self) -> Option<CounterId> {
+        match self.0.checked_ilog2() {
+            Some(bit) => Some(CounterId(bit as u8)),
+            None => None,
+        }
+    }
+
     /// These counters without those of `others`.
     #[inline]
     pub const fn without(self, others: Self) -> Self {

@@ -263,12 +263,12 @@ where
         if bits == 0 {
             return;
         }
-        let acknowledged = frozen || self.wrmsr(global.acknowledge, bits);
+        let (first, last) = if frozen { (0, bits) } else { (bits, 0) };
+        let acknowledged = first == 0 || self.wrmsr(global.acknowledge, first);
         self.reload_overflowed(overflowed);
-        if !acknowledged {
-            mark_faulted(self.memory, self.unit, overflowed);
-        } else if frozen && !self.wrmsr(global.acknowledge, bits) {
-            mark_faulted(self.memory, self.unit, self.own);
+        let released = last == 0 || self.wrmsr(global.acknowledge, last);
+        if !(acknowledged && released) {
+            mark_faulted(self.memory, self.unit, if released { overflowed } else { self.own });
         }
     }
 

@@ -1,9 +1,9 @@
 //! Events that are opened on a processor: counted, reported, and taking turns.
 
 use crate::counters::event::{GuestMode, What};
+use crate::counters::processor::too_little_memory;
 use crate::counters::slot::SlotState;
 use crate::counters::table::{EventEntry, EventState};
-use crate::msr::retry_once;
 use crate::{
     CounterError, CounterId, CounterSet, CounterUnit, Counters, Event, EventCount, EventId,
     EventSelect, EventSource, EventTable, MsrBackend, NamedEvent, Platform,
@@ -76,7 +76,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
 
     pub(crate) fn free_entry(&self) -> Result<(EventId, &EventEntry), CounterError> {
         let lent = self.table().len();
-        self.table().free().ok_or(CounterError::InsufficientMemory { needed: lent + 1, lent })
+        self.table().free().ok_or_else(|| too_little_memory(lent + 1, lent))
     }
 
     /// Closes an event, which is stopped first, and returns what was counted of it. Its identity may be another
@@ -168,7 +168,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
             return Err(CounterError::NoSuchEvent(event));
         }
         entry.add_time(now);
-        let registers = self.counter_of(event).and_then(|counter| self.unit().counter(counter));
+        let registers = self.counter_of(event).map(|counter| self.registers(counter));
         let Some(registers) = registers else { return Ok(entry.count()) };
         // An interrupt in between books, and may load the counter again.
         loop {
@@ -266,9 +266,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
             let SlotState::Running { event, .. } = slot.load() else { continue };
             let guest = self.table().entry(event).map(EventEntry::guest_mode);
             let Some(GuestMode::GuestOnly | GuestMode::HostOnly) = guest else { continue };
-            let Some(registers) = self.unit().counter(counter) else { continue };
+            let registers = self.registers(counter);
             let bits = self.running_bits(&registers, event).unwrap_or(0);
-            if let Err(fault) = retry_once(|| self.set_control(&registers, bits)) {
+            if let Err(fault) = self.set_control_retrying(&registers, bits) {
                 slot.store(SlotState::Faulted);
                 outcome = outcome.and(Err(CounterError::Faulted(fault)));
             }

@@ -8,7 +8,7 @@ use core::marker::PhantomData;
 use core::sync::atomic::Ordering::Relaxed;
 
 use crate::counters::slot::SlotState;
-use crate::msr::{MsrAccess, retry_once};
+use crate::msr::MsrAccess;
 use crate::{
     Counter, CounterError, CounterId, CounterMemory, CounterSet, CounterSlot, CounterUnit, EventId,
     EventSource, MsrBackend, MsrErrorKind, MsrFault, MsrOperation, Platform,
@@ -65,7 +65,8 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
     /// their bits of the global control register where there is one, and unmasks the local APIC's entry.
     ///
     /// A counter that does not answer, or for which no slot was lent, is left out and untouched from then
-    /// on: [`counters`](Self::counters) tells which. So is every counter that is not in `only`.
+    /// on: [`counters`](Self::counters) tells which. So is every counter that is not in `only`; and every fixed
+    /// one, where the source has no table of events to open, which are what a fixed counter counts.
     ///
     /// # Context
     /// Task, on the processor on which the handle then lives. An interrupt may come at any time.
@@ -88,6 +89,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
         platform: P,
         memory: &'a CounterMemory,
     ) -> Result<Self, CounterError> {
+        let only = if source.opened().is_empty() { only & CounterSet::GENERAL } else { only };
         let declared = source.unit().shared_with(processor) & only;
         let mut counters = Self::unopened(source, declared, msr, platform, memory);
         let candidates = counters.candidates();
@@ -95,8 +97,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
             return Err(CounterError::OtherProcessor);
         }
         if candidates.is_empty() {
-            let needed = counters.places(declared);
-            return Err(CounterError::InsufficientMemory { needed, lent: memory.counters() });
+            return Err(too_little_memory(counters.places(declared), memory.counters()));
         }
         if !memory.take() {
             return Err(CounterError::MemoryInUse);
@@ -135,13 +136,13 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
         for slot in memory.slots() {
             slot.store(SlotState::Free);
         }
-        if !(candidates & CounterSet::FIXED).is_empty() {
-            let found = retry_once(|| self.msr.rdmsr(self.unit().fixed_control()));
+        if !self.table().is_empty() && !(candidates & CounterSet::FIXED).is_empty() {
+            let found = self.rdmsr_retrying(self.unit().fixed_control());
             memory.fixed_control.store(found.map_err(CounterError::Access)?, Relaxed);
         }
         let proven = self.prove(processor, candidates)?;
         if let Some(global) = self.unit().global() {
-            let found = retry_once(|| self.msr.rdmsr(global.control));
+            let found = self.rdmsr_retrying(global.control);
             let found = found.map_err(CounterError::Access)?;
             let left = proven.bits() | global.frozen | self.unowned(proven, found);
             self.acknowledge(global, left).map_err(CounterError::Access)?;
@@ -155,7 +156,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
         memory.publish(proven);
         if let Some(global) = self.unit().global() {
             let control = memory.global_control.load(Relaxed);
-            let enabled = retry_once(|| self.msr.wrmsr(global.control, control));
+            let enabled = self.wrmsr_retrying(global.control, control);
             enabled.map_err(CounterError::Access)?;
         }
         self.platform.unmask_performance_interrupt();
@@ -178,21 +179,21 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
     /// Writes a value of its own to each counter, then reads all of them back both ways, so that registers that
     /// ignore writes, and registers that are the same one, are found out.
     fn prove_counters(&self, candidates: CounterSet) -> CounterSet {
-        let unit = self.unit();
         let pattern = |counter: CounterId| 0x0135_7AC0 + u64::from(counter.bit());
         let write = |counter: CounterId, value: u64| {
-            let register = unit.registers(counter).value_register();
-            retry_once(|| self.msr.wrmsr(register, value)).is_ok()
+            let register = self.registers(counter).value_register();
+            self.wrmsr_retrying(register, value).is_ok()
         };
         let echoes = |counter: CounterId| {
-            let registers = unit.registers(counter);
-            let by_number = retry_once(|| self.msr.rdmsr(registers.value_register()));
-            let by_index = retry_once(|| registers.read(&self.msr));
+            let registers = self.registers(counter);
+            let by_number = self.rdmsr_retrying(registers.value_register());
+            let by_index = self.read(&registers);
             by_number == Ok(pattern(counter)) && by_index == Ok(pattern(counter))
         };
-        let stopped = candidates
-            .retain(|counter| retry_once(|| self.set_control(&unit.registers(counter), 0)).is_ok());
-        let written = stopped.retain(|counter| write(counter, pattern(counter)));
+        let written = candidates.retain(|counter| {
+            let stopped = self.set_control_retrying(&self.registers(counter), 0);
+            stopped.is_ok() && write(counter, pattern(counter))
+        });
         let proven = written.retain(echoes);
         for counter in written.iter() {
             // One that does not answer keeps whatever it holds.
@@ -216,7 +217,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
     ) -> Result<CounterSet, CounterError> {
         let more = counters.without(self.own());
         let shared = self.unit().shared_with(processor);
-        let lent = shared.retain(|counter| self.memory.slot(self.unit(), counter).is_some());
+        let lent = shared.retain(|counter| self.slot(counter).is_some());
         if !self.is_open() || !more.without(lent).is_empty() {
             return Err(CounterError::NotAvailable(counters));
         }
@@ -224,7 +225,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
             return Ok(more);
         }
         if !(more & CounterSet::FIXED).is_empty() && (self.own() & CounterSet::FIXED).is_empty() {
-            let found = retry_once(|| self.msr.rdmsr(self.unit().fixed_control()));
+            let found = self.rdmsr_retrying(self.unit().fixed_control());
             self.memory.fixed_control.store(found.map_err(CounterError::Access)?, Relaxed);
         }
         let proven = self.prove(processor, more)?;
@@ -272,7 +273,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
 
     /// Those of them for which a slot was lent.
     pub(crate) fn candidates(&self) -> CounterSet {
-        self.declared().retain(|counter| self.memory.slot(self.unit(), counter).is_some())
+        self.declared().retain(|counter| self.slot(counter).is_some())
     }
 
     /// Returns whether the session has counters: it was not shut down.
@@ -295,6 +296,20 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
         self.source.unit()
     }
 
+    /// The registers of one of the unit's counters. Where no events are opened there are general ones only, and
+    /// what is for the others is not linked.
+    pub(crate) fn registers(&self, counter: CounterId) -> Counter {
+        let unit = self.unit();
+        if self.table().is_empty() { unit.general(counter) } else { unit.registers(counter) }
+    }
+
+    /// A counter's slot, if the memory has room for it.
+    pub(crate) fn slot(&self, counter: CounterId) -> Option<&'a CounterSlot> {
+        let place =
+            if self.table().is_empty() { counter.bit().into() } else { self.unit().slot(counter) };
+        self.memory.slots().get(place)
+    }
+
     /// The session's counters. One without candidates did not take the memory, and has none of its present
     /// owner's.
     pub(crate) fn own(&self) -> CounterSet {
@@ -306,8 +321,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
         &self,
         counters: CounterSet,
     ) -> impl Iterator<Item = (CounterId, &'a CounterSlot)> {
-        let (memory, unit) = (self.memory, self.unit());
-        counters.iter().filter_map(move |counter| Some((counter, memory.slot(unit, counter)?)))
+        counters.iter().filter_map(move |counter| Some((counter, self.slot(counter)?)))
     }
 
     /// The session's counters with their slots.
@@ -397,7 +411,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
                 _ => Ok(()),
             };
         };
-        match retry_once(|| self.set_control(registers, 0)) {
+        match self.set_control_retrying(registers, 0) {
             Ok(()) => {
                 slot.store(SlotState::Free);
                 Err(CounterError::Access(fault))
@@ -419,19 +433,18 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
     /// Stops a counter and frees its slot.
     pub(crate) fn release(&self, counter: CounterId) -> Result<(), CounterError> {
         let Some((slot, registers)) = self.place(counter) else { return Ok(()) };
-        let stopped = retry_once(|| self.set_control(&registers, 0)).and_then(|()| {
-            match self.unit().global() {
+        let stopped =
+            self.set_control_retrying(&registers, 0).and_then(|()| match self.unit().global() {
                 Some(global) => self.acknowledge(global, counter.only().bits()).map(|_| ()),
                 None => {
                     let ran = matches!(slot.load(), SlotState::Running { period: 1.., .. });
-                    let value = retry_once(|| registers.read(&self.msr))?;
+                    let value = self.read(&registers)?;
                     if ran && registers.has_overflowed(value) {
                         self.memory.expect_late(1);
                     }
                     Ok(())
                 }
-            }
-        });
+            });
         slot.store(if stopped.is_ok() { SlotState::Free } else { SlotState::Faulted });
         stopped.map_err(CounterError::Faulted)
     }
@@ -441,7 +454,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
         let event = EventId::of_row(row);
         let not_started = CounterError::NotStarted(event);
         let (counter, period) = self.find(event).ok_or(not_started)?;
-        let registers = self.unit().counter(counter).ok_or(not_started)?;
+        let registers = self.registers(counter);
         let read = || registers.read(&self.msr).map_err(CounterError::Access);
         let (mut value, (_, now)) = (read()?, self.find(event).ok_or(not_started)?);
         if now != period {
@@ -501,7 +514,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
             let before = CounterSet::unpack(self.before) & own;
             let restored = control.load(Relaxed) & !own.bits() | before.bits();
             control.store(restored, Relaxed);
-            let restored = retry_once(|| self.msr.wrmsr(global.control, restored));
+            let restored = self.wrmsr_retrying(global.control, restored);
             outcome = outcome.and(restored.map_err(CounterError::Faulted));
         }
         if outcome.is_ok() {
@@ -521,4 +534,9 @@ pub(crate) fn marked_faulted(register: u32) -> CounterError {
         register,
         kind: MsrErrorKind::Other,
     })
+}
+
+/// Memory for so many places was lent, and more are needed.
+pub(crate) fn too_little_memory(needed: usize, lent: usize) -> CounterError {
+    CounterError::InsufficientMemory { needed: needed as u16, lent: lent as u16 }
 }

@@ -57,18 +57,18 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
             return Ok(());
         }
         let register = self.unit().fixed_control();
-        let found = retry_once(|| self.msr.rdmsr(register)).map_err(CounterError::Faulted)?;
+        let found = self.rdmsr_retrying(register).map_err(CounterError::Faulted)?;
         let written = self.memory.fixed_control.load(Relaxed);
         if found == written {
             return Ok(());
         }
         // Each counter's own bits are looked at, and written, below.
         let all = CounterSet::FIXED & own;
-        let mask = all.iter().map(|counter| self.unit().registers(counter).control.mask());
+        let mask = all.iter().map(|counter| self.registers(counter).control.mask());
         let mask = mask.fold(0, |all, mask| all | mask);
         let value = written & !mask | found & mask;
         self.memory.fixed_control.store(value, Relaxed);
-        retry_once(|| self.msr.wrmsr(register, value)).map_err(CounterError::Faulted)
+        self.wrmsr_retrying(register, value).map_err(CounterError::Faulted)
     }
 
     /// Stops the counters whose controls do not hold what was written to them, and returns them: nothing of
@@ -76,7 +76,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
     fn stop_lost(&self, own: CounterSet) -> (CounterSet, Result<(), CounterError>) {
         let (mut lost, mut outcome) = (CounterSet::NONE, Ok(()));
         for (counter, slot) in self.slots_of(own) {
-            let registers = self.unit().registers(counter);
+            let registers = self.registers(counter);
             if let SlotState::Running { event, .. } | SlotState::Parked { event } = slot.load()
                 && let Some(bits) = self.running_bits(&registers, event)
                 && self.holds(&registers, bits) == Ok(true)
@@ -84,7 +84,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
                 continue;
             }
             lost = lost | counter.only();
-            if let Err(fault) = retry_once(|| self.set_control(&registers, 0)) {
+            if let Err(fault) = self.set_control_retrying(&registers, 0) {
                 slot.store(SlotState::Faulted);
                 outcome = outcome.and(Err(CounterError::Faulted(fault)));
             } else if !matches!(slot.load(), SlotState::Running { .. }) {
@@ -114,7 +114,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
         let mut outcome = Ok(());
         for (counter, slot) in self.slots_of(lost) {
             let SlotState::Running { event, .. } = slot.load() else { continue };
-            let registers = self.unit().registers(counter);
+            let registers = self.registers(counter);
             let Some(bits) = self.running_bits(&registers, event) else { continue };
             let Some((value, period)) = self.first_load(&registers, event) else { continue };
             slot.store(SlotState::Running { event, period });
@@ -122,8 +122,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
                 entry.loaded(value);
             }
             let register = registers.register_for(value);
-            let programmed = retry_once(|| self.msr.wrmsr(register, value))
-                .and_then(|()| retry_once(|| self.set_control(&registers, bits)));
+            let programmed = self
+                .wrmsr_retrying(register, value)
+                .and_then(|()| self.set_control_retrying(&registers, bits));
             if let Err(fault) = programmed {
                 slot.store(SlotState::Faulted);
                 outcome = outcome.and(Err(CounterError::Faulted(fault)));
@@ -140,7 +141,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
             outcome = retry_once(|| self.msr.change(freeze.set(true))).map(|_| ());
         }
         let control = self.memory.global_control.load(Relaxed);
-        let enabled = retry_once(|| self.msr.wrmsr(global.control, control));
+        let enabled = self.wrmsr_retrying(global.control, control);
         if enabled.is_err() {
             for (_, slot) in self.slots_of(own) {
                 slot.store(SlotState::Faulted);
@@ -150,7 +151,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
     }
 
     fn is_running(&self, counter: crate::CounterId) -> bool {
-        let slot = self.memory.slot(self.unit(), counter);
+        let slot = self.slot(counter);
         slot.is_some_and(|slot| matches!(slot.load(), SlotState::Running { .. }))
     }
 }

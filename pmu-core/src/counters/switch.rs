@@ -5,9 +5,9 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use crate::counters::processor::marked_faulted;
+use crate::counters::processor::{marked_faulted, too_little_memory};
 use crate::counters::slot::SlotState;
-use crate::msr::{MsrAccess, retry_once};
+use crate::msr::MsrAccess;
 use crate::{
     CounterError, CounterSet, Counters, EventId, EventOverflow, EventSource, MsrBackend, Platform,
 };
@@ -86,7 +86,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
     ) -> Result<(), CounterError> {
         let (needed, lent) = (self.places(self.own()), area.counters.len());
         if lent < needed {
-            return Err(CounterError::InsufficientMemory { needed, lent });
+            return Err(too_little_memory(needed, lent));
         }
         let gated = self.close_gate()?;
         area.rows = self.source.rows();
@@ -95,13 +95,13 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
         for (counter, slot) in self.slots() {
             let SlotState::Running { event, .. } = slot.load() else { continue };
             let Some(row) = event.row() else { continue };
-            let registers = self.unit().registers(counter);
+            let registers = self.registers(counter);
             // Once the slot is free, the interrupt path leaves the counter as it is, and an overflow is
             // this function's to report.
             let (stopped, next) = if gated {
                 (Ok(()), SlotState::Parked { event })
             } else {
-                let stopped = retry_once(|| self.set_control(&registers, 0));
+                let stopped = self.set_control_retrying(&registers, 0);
                 let next = if stopped.is_ok() { SlotState::Free } else { SlotState::Faulted };
                 (stopped, next)
             };
@@ -114,7 +114,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
                 outcome = outcome.and(Err(marked_faulted(registers.value_register().get())));
                 continue;
             };
-            let read = stopped.and_then(|()| retry_once(|| registers.read(&self.msr)));
+            let read = stopped.and_then(|()| self.read(&registers));
             let mut value = match read {
                 Ok(value) => value,
                 Err(fault) => {
@@ -146,7 +146,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
             }
         }
         if let Some(global) = self.unit().global().filter(|_| !pending.is_empty()) {
-            let acknowledged = retry_once(|| self.msr.wrmsr(global.acknowledge, pending.bits()));
+            let acknowledged = self.wrmsr_retrying(global.acknowledge, pending.bits());
             outcome = outcome.and(acknowledged.map_err(CounterError::Faulted));
         }
         outcome
@@ -182,7 +182,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
         }
         let mut outcome = Ok(());
         for (counter, slot) in self.slots() {
-            let registers = self.unit().registers(counter);
+            let registers = self.registers(counter);
             let (before, saved) = (slot.load(), saved(self.unit().slot(counter)));
             let event = EventId::of_row(saved.row.into());
             let loaded = if saved.in_use {
@@ -217,7 +217,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
 
     /// Places that an area for these counters needs: one for each slot up to the last.
     pub(crate) fn places(&self, counters: CounterSet) -> usize {
-        counters.iter().map(|counter| self.unit().slot(counter) + 1).max().unwrap_or(0)
+        counters.last().map_or(0, |last| self.unit().slot(last) + 1)
     }
 
     /// Stops the counters that run for rows, and those that are free, by the global control register. `false`:
@@ -256,7 +256,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
     pub(crate) fn leave_switch(&self) -> Result<(), CounterError> {
         for (counter, slot) in self.slots() {
             if let SlotState::Parked { .. } = slot.load() {
-                let registers = self.unit().registers(counter);
+                let registers = self.registers(counter);
                 self.set_control(&registers, 0).map_err(CounterError::Access)?;
                 slot.store(SlotState::Free);
             }

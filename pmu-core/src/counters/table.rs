@@ -101,7 +101,7 @@ impl EventTable {
     pub(crate) fn check_period(&self, period: u64) -> Result<(), CounterError> {
         let floor = self.floor.load(Relaxed);
         let fits = (floor..=i64::MAX as u64).contains(&period);
-        if fits { Ok(()) } else { Err(CounterError::Period { period, floor }) }
+        if fits { Ok(()) } else { Err(CounterError::Period(period)) }
     }
 
     /// The opened event's entry.

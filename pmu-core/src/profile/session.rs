@@ -43,7 +43,7 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
         let own = interface.unit_of(processor);
         let declared = interface.unit().shared_with(&own) & only;
         if !usable && interface.requires_memory() {
-            let error = CounterError::InsufficientMemory { needed: declared.len(), lent: 0 };
+            let error = CounterError::InsufficientMemory { needed: declared.len() as u16, lent: 0 };
             return Err(error.into());
         }
         let counters = if has_counters && (usable || declared.is_empty()) {
@@ -104,18 +104,15 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
     /// [`Faulted`](CounterError::Faulted) if it could not even be stopped again.
     pub fn start(&mut self, source: KProfileSource) -> Result<(), InterfaceError> {
         let row = self.supported_row(source)?;
-        if self.is_running(source) {
+        if source != KProfileSource::TIME {
+            return self.counters.start_row(row).map_err(|error| of_source(error, source));
+        }
+        if self.timer_running {
             return Err(InterfaceError::AlreadyStarted(source));
         }
-        if source == KProfileSource::TIME {
-            self.start_timer(row)?;
-            self.timer_running = true;
-            return Ok(());
-        }
-        self.counters.start_row(row).map_err(|error| match error {
-            CounterError::NoFreeCounter => InterfaceError::NoFreeCounter(source),
-            error => error.into(),
-        })
+        self.start_timer(row)?;
+        self.timer_running = true;
+        Ok(())
     }
 
     fn start_timer(&self, row: usize) -> Result<(), InterfaceError> {
@@ -132,16 +129,17 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
     /// [`NotStarted`](InterfaceError::NotStarted) if it does not run;
     /// [`Faulted`](CounterError::Faulted) if the counter's registers do not answer.
     pub fn stop(&mut self, source: KProfileSource) -> Result<(), InterfaceError> {
-        if !self.is_running(source) {
-            return Err(InterfaceError::NotStarted(source));
+        let not_started = InterfaceError::NotStarted(source);
+        if source != KProfileSource::TIME {
+            let row = self.interface().row(source).ok_or(not_started)?;
+            return self.counters.stop_row(row).map_err(|error| of_source(error, source));
         }
-        if source == KProfileSource::TIME {
-            self.counters.platform.stop_profile_timer();
-            self.timer_running = false;
-            return Ok(());
+        if !self.timer_running {
+            return Err(not_started);
         }
-        let row = self.interface().row(source).ok_or(InterfaceError::NotStarted(source))?;
-        Ok(self.counters.stop_row(row)?)
+        self.counters.platform.stop_profile_timer();
+        self.timer_running = false;
+        Ok(())
     }
 
     /// Makes a running timer take up the interval that was set machine-wide. A running counter does
@@ -166,10 +164,7 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
     /// [`RegistersLost`](CounterError::RegistersLost), [`Access`](CounterError::Access).
     pub fn read(&self, source: KProfileSource) -> Result<u64, InterfaceError> {
         let row = self.interface().row(source).ok_or(InterfaceError::NotStarted(source))?;
-        self.counters.read_row(row).map_err(|error| match error {
-            CounterError::NotStarted(_) => InterfaceError::NotStarted(source),
-            error => error.into(),
-        })
+        self.counters.read_row(row).map_err(|error| of_source(error, source))
     }
 
     /// Lets the processor stop all its counters as it raises the performance interrupt:
@@ -254,5 +249,15 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
     /// The interface that the session belongs to.
     pub fn interface(&self) -> &I {
         &self.counters.source
+    }
+}
+
+/// The counters' reason, of an operation on this source.
+fn of_source(error: CounterError, source: KProfileSource) -> InterfaceError {
+    match error {
+        CounterError::NoFreeCounter => InterfaceError::NoFreeCounter(source),
+        CounterError::AlreadyStarted(_) => InterfaceError::AlreadyStarted(source),
+        CounterError::NotStarted(_) => InterfaceError::NotStarted(source),
+        error => InterfaceError::Counters(error),
     }
 }
