@@ -69,7 +69,8 @@ const fn misc_enable(visible: bool) -> u64 {
     available | bits::MISC_BTS_UNAVAILABLE | bits::MISC_PEBS_UNAVAILABLE
 }
 
-/// Registers that are a PMU's and that this model never offers: RDMSR and WRMSR find none.
+/// Registers that are a PMU's and that this model never offers, or in version 6 alone (the last range):
+/// elsewhere RDMSR and WRMSR find none.
 ///
 /// Off-core response, LBR, PEBS, the DS area, `PERF_METRICS`, the reload registers. SDM vol. 4, the same table and those of the processor families.
 const fn is_not_offered(address: u32) -> bool {
@@ -91,6 +92,7 @@ const fn is_not_offered(address: u32) -> bool {
             | 0x14CF
             | 0x1500..=0x151F
             | 0x1600..=0x161F
+            | msr::PMC_GP_FIRST..=msr::PMC_FX_LAST
     )
 }
 
@@ -106,7 +108,6 @@ const fn is_pmu_register(address: u32) -> bool {
                 | PERF_CAPABILITIES
                 | FIXED_CTR_CTRL..=PERF_GLOBAL_INUSE
                 | A_PMC_FIRST..=A_PMC_LAST
-                | PMC_GP_FIRST..=PMC_FX_LAST
         )
 }
 
