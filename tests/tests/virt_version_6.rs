@@ -269,8 +269,8 @@ fn equal_counts_only_what_is_fed_as_such() {
         feed.add(events.find(key).unwrap(), Privilege::User, 1 << n);
     }
     let _ = pmu.advance(&mut feed);
-    for n in 0..keys.len() {
-        assert_eq!(get(&pmu, 0x1900 + 4 * n as u32), 1 << n, "{:?}", keys[n]);
+    for (n, key) in keys.iter().enumerate() {
+        assert_eq!(get(&pmu, 0x1900 + 4 * n as u32), 1 << n, "{key:?}");
     }
     // Each comparison replaces the one before.
     assert_eq!(CYCLES.equal(2, true).counter_mask(0, true), CYCLES);

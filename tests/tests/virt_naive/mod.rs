@@ -190,16 +190,15 @@ impl Naive {
             (Vendor::Intel, 0x392) => from(4, Kind::InUse),
             // Version 6: CTR, CFG_A, CFG_B and CFG_C of each general counter, then CTR, none, CFG_B and CFG_C
             // of each fixed one. CFG_B is for reloading and CFG_C for PEBS, of which there is neither.
-            (Vendor::Intel, 0x1900..0x19C0) if self.version() >= 6 => match address {
-                0x1900..0x1920 if address % 4 == 0 => {
-                    counter((address - 0x1900) / 4, Kind::Counter)
+            (Vendor::Intel, 0x1900..0x19C0) if self.version() >= 6 => {
+                let (n, register) = ((address & 0x7F) / 4, address % 4);
+                match (address, register) {
+                    (0x1900..0x1920, 0) => counter(n, Kind::Counter),
+                    (0x1900..0x1920, 1) => counter(n, Kind::Select),
+                    (0x1980..0x19A0, 0) => counter(n + 8, Kind::Counter),
+                    _ => Kind::Absent,
                 }
-                0x1900..0x1920 if address % 4 == 1 => counter((address - 0x1901) / 4, Kind::Select),
-                0x1980..0x19A0 if address % 4 == 0 => {
-                    counter((address - 0x1980) / 4 + 8, Kind::Counter)
-                }
-                _ => Kind::Absent,
-            },
+            }
             // Off-core response, LBRs, PERF_METRICS, PEBS, the DS area, and version 6's registers.
             (
                 Vendor::Intel,
