@@ -399,10 +399,11 @@ pub(crate) fn read_pmc(model: &Model, ecx: u32, privileged: bool) -> Read {
         }
         _ => return Read::GeneralProtection,
     };
-    match read_counter(model, place) {
-        Read::Value(_) if disabled != 0 && !privileged => Read::Value(0),
-        read => read,
+    if disabled != 0 && !privileged {
+        // Only a counter that exists has the bit.
+        return Read::Value(0);
     }
+    read_counter(model, place)
 }
 
 /// The counters stand still until the guest clears the bit. SDM vol. 3B, the same section as

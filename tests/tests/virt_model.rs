@@ -21,6 +21,19 @@ proptest! {
         run(configuration(words), &program, false);
     }
 
+    /// Half of the programs have each of its features.
+    #[test]
+    fn they_agree_in_version_6(
+        (kind, features, counters, flags) in (4..8u8, 0..8u8, any::<u8>(), any::<u8>()),
+        gaps: bool,
+        program in program(),
+    ) {
+        let version = (0..32).map(|word| features << 5 | word).find(|word| word % 6 == 5).unwrap();
+        let configuration = configuration([kind | u8::from(gaps) << 7, version, counters, flags]);
+        prop_assert!(matches!(configuration, Configuration::Intel(intel) if intel.version == 6));
+        run(configuration, &program, false);
+    }
+
     #[test]
     fn saving_and_restoring_between_the_steps_makes_no_difference(
         words: [u8; 4],

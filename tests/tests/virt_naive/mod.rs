@@ -604,13 +604,13 @@ fn value(address: u32, shape: u8, word: u64) -> u64 {
         // Inverted, without a counter mask.
         0x00D3_00C0,
         0x73_003C,
-        // Version 6: unit mask 2; EQ with a counter mask, without one, and inverted; RDPMC user disable.
+        // Version 6: unit mask 2; EQ with a counter mask, without one, and inverted.
         0x0200_0053_01D1,
         0x0010_0253_00C0,
         0x0010_0053_003C,
         0x0010_00D3_003C,
-        0x0020_0053_003C,
     ];
+    let plain = select[word as usize % select.len()];
     match shape % 8 {
         0 => word,
         // Close to an overflow, of whatever width.
@@ -625,7 +625,9 @@ fn value(address: u32, shape: u8, word: u64) -> u64 {
         5 if matches!(address, 0x390 | 0x391) => word & 0xFC80_000F_0000_00FF,
         5 => word & 0xFF | (word & 0xFF00) << 24,
         6 if address == 0x1D9 => 1 << 12,
-        _ => select[word as usize % select.len()],
+        // RDPMC user disable.
+        _ if word >> 62 == 0 => plain | 1 << 37,
+        _ => plain,
     }
 }
 
@@ -660,8 +662,12 @@ pub(crate) fn run(configuration: Configuration, program: &[Step], restored: bool
                     assert_eq!(pmu.read(address), naive.read(address), "{address:#X}");
                 }
                 let mode = Mode { cpl: shape & 3, pce: shape & 4 != 0, protected: shape & 8 == 0 };
-                let ecx = if shape & 16 == 0 { choice } else { (choice & 0x4000_000F) & !8 };
-                assert_eq!(pmu.read_pmc(ecx, mode), naive.read_pmc(ecx, mode), "{ecx:#X}");
+                let user = Mode { cpl: 3, pce: true, protected: true };
+                for ecx in [choice].into_iter().chain((0..8).flat_map(|n| [n, 1 << 30 | n])) {
+                    for mode in [mode, user] {
+                        assert_eq!(pmu.read_pmc(ecx, mode), naive.read_pmc(ecx, mode), "{ecx:#X}");
+                    }
+                }
             }
             5 | 6 => {
                 let mut happened = Happened::default();
