@@ -180,14 +180,16 @@ enum Alias {
     Fixed(u32),
 }
 
-/// The register at this offset from `IA32_PMC_GP0_CTR`. The others, `CFG_B` and `CFG_C`, belong to auto
+/// The register at this offset from `IA32_PMC_GP0_CTR`; whether there is such a counter is not looked at. The
+/// others, `CFG_B` and `CFG_C`, belong to auto
 /// counter reload and architectural PEBS, which this model never offers.
+#[inline]
 const fn alias(offset: u32) -> Option<Alias> {
     let counter = offset >> 2;
     match offset & 3 {
+        1 => Some(Alias::Select(counter)),
         0 if counter < 8 => Some(Alias::General(counter)),
-        1 if counter < 8 => Some(Alias::Select(counter)),
-        0 if counter >= 32 && counter < 40 => Some(Alias::Fixed(counter - 32)),
+        0 if counter >= 32 => Some(Alias::Fixed(counter - 32)),
         _ => None,
     }
 }
@@ -203,6 +205,12 @@ pub(crate) fn read(model: &Model, intel: &IntelConfiguration, address: u32) -> R
             read_counter(model, address - A_PMC_FIRST)
         }
         PERFEVTSEL_FIRST..=PERFEVTSEL_LAST => read_select(model, address - PERFEVTSEL_FIRST),
+        PMC_GP_FIRST..=PMC_FX_LAST if version >= 6 => match alias(address - PMC_GP_FIRST) {
+            Some(Alias::General(counter)) => read_counter(model, counter),
+            Some(Alias::Select(counter)) => read_select(model, counter),
+            Some(Alias::Fixed(counter)) => read_counter(model, counter + 8),
+            None => Read::GeneralProtection,
+        },
         MISC_ENABLE => Read::Shared { value: misc_enable(true), mask: bits::MISC_OF_PMU },
         DEBUGCTL => Read::Shared { value: model.debug_control, mask: bits::DEBUG_OF_PMU },
         FIXED_CTR_FIRST..=FIXED_CTR_LAST => read_counter(model, address - FIXED_CTR_FIRST + 8),
@@ -217,12 +225,6 @@ pub(crate) fn read(model: &Model, intel: &IntelConfiguration, address: u32) -> R
         PERF_GLOBAL_STATUS_RESET if version >= 2 => Read::Value(0),
         PERF_GLOBAL_STATUS_SET if version >= 4 => Read::Value(0),
         PERF_GLOBAL_INUSE if version >= 4 => Read::Value(in_use(model)),
-        PMC_GP_FIRST..=PMC_FX_LAST if version >= 6 => match alias(address - PMC_GP_FIRST) {
-            Some(Alias::General(counter)) => read_counter(model, counter),
-            Some(Alias::Select(counter)) => read_select(model, counter),
-            Some(Alias::Fixed(counter)) => read_counter(model, counter + 8),
-            None => Read::GeneralProtection,
-        },
         _ if is_pmu_register(address) => Read::GeneralProtection,
         _ => Read::Unhandled,
     }
@@ -258,6 +260,12 @@ pub(crate) fn write<P: EventPolicy>(
         PERFEVTSEL_FIRST..=PERFEVTSEL_LAST => {
             write_select(model, policy, address - PERFEVTSEL_FIRST, value)
         }
+        PMC_GP_FIRST..=PMC_FX_LAST if version >= 6 => match alias(address - PMC_GP_FIRST) {
+            Some(Alias::General(counter)) => write_full_width(model, counter, value),
+            Some(Alias::Select(counter)) => write_select(model, policy, counter, value),
+            Some(Alias::Fixed(counter)) => write_fixed(model, counter, value),
+            None => Written::REFUSED,
+        },
         MISC_ENABLE => write_misc_enable(value, true),
         DEBUGCTL => {
             let written = check_debug_control(value, model.layout.debug_control);
@@ -308,12 +316,6 @@ pub(crate) fn write<P: EventPolicy>(
                 Written::fault(illegal)
             }
         }
-        PMC_GP_FIRST..=PMC_FX_LAST if version >= 6 => match alias(address - PMC_GP_FIRST) {
-            Some(Alias::General(counter)) => write_full_width(model, counter, value),
-            Some(Alias::Select(counter)) => write_select(model, policy, counter, value),
-            Some(Alias::Fixed(counter)) => write_fixed(model, counter, value),
-            None => Written::REFUSED,
-        },
         // PERF_CAPABILITIES, PERF_GLOBAL_STATUS and PERF_GLOBAL_INUSE are read-only.
         _ if is_pmu_register(address) => Written::REFUSED,
         _ => Written::UNHANDLED,

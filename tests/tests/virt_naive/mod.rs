@@ -515,6 +515,9 @@ impl Naive {
         assert_eq!(state.global_status, self.get(Kind::Status));
         assert_eq!(state.debug_control, self.get(Kind::Debug));
         assert_eq!(state.pmi_pending, self.pending);
+        if self.version() >= 4 {
+            assert_eq!(pmu.read(0x392), self.read(0x392));
+        }
         let running: Vec<u32> = (0..16).filter(|n| self.counts(*n).is_some()).collect();
         let told: Vec<u32> = pmu
             .running()
