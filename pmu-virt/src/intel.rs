@@ -180,9 +180,8 @@ enum Alias {
     Fixed(u32),
 }
 
-/// The register at this offset from `IA32_PMC_GP0_CTR`; whether there is such a counter is not looked at. The
-/// others, `CFG_B` and `CFG_C`, belong to auto
-/// counter reload and architectural PEBS, which this model never offers.
+/// The register at this offset from `IA32_PMC_GP0_CTR`, of a counter that may be absent. `CFG_B` and `CFG_C`
+/// belong to auto counter reload and architectural PEBS, which this model never offers.
 #[inline]
 const fn alias(offset: u32) -> Option<Alias> {
     let counter = offset >> 2;
