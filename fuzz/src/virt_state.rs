@@ -25,8 +25,19 @@ fn configuration(input: &mut Input<'_>) -> Configuration {
             full_width_writes: input.bool(),
             events: input.u8(),
             any_thread: input.bool(),
-            extended_leaf: input.bool(),
+            ..of_leaf_23(input.u8())
         }),
+    }
+}
+
+/// What leaf 0x23 tells of, a bit each.
+fn of_leaf_23(bits: u8) -> IntelConfiguration {
+    IntelConfiguration {
+        extended_leaf: bits & 1 != 0,
+        unit_mask_2: bits & 2 != 0,
+        equal: bits & 4 != 0,
+        rdpmc_user_disable: bits & 8 != 0,
+        ..IntelConfiguration::new(0, 0, 0)
     }
 }
 

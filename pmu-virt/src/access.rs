@@ -84,9 +84,15 @@ impl Mode {
     /// A kernel.
     pub const KERNEL: Self = Self { cpl: 0, pce: false, protected: true };
 
+    /// CPL 0, or without privilege levels.
+    #[inline]
+    pub(crate) const fn is_privileged(self) -> bool {
+        self.cpl == 0 || !self.protected
+    }
+
     /// SDM vol. 2B and APM vol. 3, RDPMC.
     #[inline]
     pub(crate) const fn allows_rdpmc(self) -> bool {
-        self.cpl == 0 || self.pce || !self.protected
+        self.is_privileged() || self.pce
     }
 }

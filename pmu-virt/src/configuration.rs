@@ -33,11 +33,16 @@ pub enum Configuration {
 /// let plain = IntelConfiguration::new(2, 4, 3);
 /// let narrow = IntelConfiguration { general_width: 40, full_width_writes: false, ..plain };
 /// assert!(Configuration::Intel(narrow).check().is_ok());
+///
+/// let sixth = IntelConfiguration::new(6, 8, 4);
+/// let full = IntelConfiguration { unit_mask_2: true, rdpmc_user_disable: true, ..sixth };
+/// assert!(Configuration::Intel(full).check().is_ok());
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct IntelConfiguration {
-    /// Version, 1–5 (leaf 0x0A, EAX bits 7:0).
+    /// Version, 1–6 (leaf 0x0A, EAX bits 7:0). Version 6 has its own addresses of each counter's registers,
+    /// from 0x1900 on, beside the older ones.
     pub version: u8,
     /// The general counters: bit *n* for `IA32_PMCn`, at least one. Gaps need
     /// [`extended_leaf`](Self::extended_leaf).
@@ -55,13 +60,23 @@ pub struct IntelConfiguration {
     /// The AnyThread bits exist (version 3 on): leaf 0x0A, EDX bit 15 is then clear. What they select
     /// is part of the event's key.
     pub any_thread: bool,
-    /// Leaf 0x23 tells the counters' bitmaps, announced by leaf 7.1, EAX bit 8. Version 5 only.
+    /// Leaf 0x23 tells the counters' bitmaps, announced by leaf 7.1, EAX bit 8. Version 5 may
+    /// have it, and version 6 does.
     pub extended_leaf: bool,
+    /// Event selects have the field UMASK2 (47:40): leaf 0x23, EBX bit 0. Version 6 only.
+    pub unit_mask_2: bool,
+    /// Event selects have the flag EQ (36), which compares for equality with the counter mask: leaf 0x23, EBX
+    /// bit 1. Version 6 only.
+    pub equal: bool,
+    /// Each counter can be hidden from RDPMC above CPL 0, by bit 37 of its event select or bit 33 + 4*n* of
+    /// `IA32_FIXED_CTR_CTRL`: leaf 0x23, EBX bit 2. Version 6 only.
+    pub rdpmc_user_disable: bool,
 }
 
 impl IntelConfiguration {
     /// `general` and `fixed` counters of 48 bits from number 0 on, full-width writes, and all of the
-    /// first seven architectural events.
+    /// first seven architectural events. In version 6 with leaf 0x23, and none of the features that it
+    /// can declare.
     pub const fn new(version: u8, general: u8, fixed: u8) -> Self {
         Self {
             version,
@@ -72,13 +87,16 @@ impl IntelConfiguration {
             full_width_writes: true,
             events: 0x7F,
             any_thread: false,
-            extended_leaf: false,
+            extended_leaf: version >= 6,
+            unit_mask_2: false,
+            equal: false,
+            rdpmc_user_disable: false,
         }
     }
 
     const fn check(&self) -> Result<(), ConfigurationError> {
         use ConfigurationError as E;
-        if self.version == 0 || self.version > 5 {
+        if self.version == 0 || self.version > 6 {
             return Err(E::Version(self.version));
         }
         if self.general == 0 {
@@ -86,6 +104,12 @@ impl IntelConfiguration {
         }
         if self.extended_leaf && self.version < 5 {
             return Err(E::ExtendedLeaf { version: self.version });
+        }
+        if !self.extended_leaf && self.version >= 6 {
+            return Err(E::NoExtendedLeaf { version: self.version });
+        }
+        if (self.unit_mask_2 || self.equal || self.rdpmc_user_disable) && self.version < 6 {
+            return Err(E::SelectFeature { version: self.version });
         }
         if has_gaps(self.general) && !self.extended_leaf {
             return Err(E::GeneralGaps { general: self.general });
@@ -164,7 +188,7 @@ const fn has_gaps(bitmap: u8) -> bool {
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum ConfigurationError {
-    /// A version other than 1–5.
+    /// A version other than 1–6.
     Version(u8),
     /// No general counter.
     NoGeneralCounter,
@@ -175,6 +199,16 @@ pub enum ConfigurationError {
     },
     /// Leaf 0x23 in a version below 5.
     ExtendedLeaf {
+        /// The version.
+        version: u8,
+    },
+    /// Version 6 without leaf 0x23.
+    NoExtendedLeaf {
+        /// The version.
+        version: u8,
+    },
+    /// Unit mask 2, EQ or RDPMC user disable in a version below 6.
+    SelectFeature {
         /// The version.
         version: u8,
     },
@@ -207,6 +241,10 @@ impl fmt::Display for ConfigurationError {
                 write!(f, "general counters {general:#010b} have gaps, without leaf 0x23")
             }
             Self::ExtendedLeaf { version } => write!(f, "leaf 0x23 in version {version}"),
+            Self::NoExtendedLeaf { version } => write!(f, "version {version} without leaf 0x23"),
+            Self::SelectFeature { version } => {
+                write!(f, "unit mask 2, EQ or RDPMC user disable in version {version}")
+            }
             Self::FixedInVersion1 => f.write_str("fixed counters in version 1"),
             Self::FixedGaps { fixed } => {
                 write!(f, "fixed counters {fixed:#010b} have gaps in a version below 5")

@@ -117,10 +117,17 @@ fn architectural(intel: &IntelConfiguration) -> CpuIdResult {
     }
 }
 
-/// Leaf 0x23: sub-leaves 0 (which there are), 1 (counters) and 3 (events).
+/// Leaf 0x23: sub-leaves 0 (which there are, and features of the controls), 1 (counters) and 3 (events).
 fn extension(intel: &IntelConfiguration, subleaf: u32) -> CpuIdResult {
     match subleaf {
-        0 => CpuIdResult { eax: 0b1011, ..NOTHING },
+        0 => CpuIdResult {
+            eax: 0b1011,
+            // EBX: 0 UnitMask2, 1 EQ, 2 RDPMC_USR_DISABLE.
+            ebx: u32::from(intel.unit_mask_2)
+                | u32::from(intel.equal) << 1
+                | u32::from(intel.rdpmc_user_disable) << 2,
+            ..NOTHING
+        },
         1 => CpuIdResult { eax: intel.general.into(), ebx: intel.fixed.into(), ..NOTHING },
         3 => CpuIdResult { eax: intel.events.into(), ..NOTHING },
         _ => NOTHING,

@@ -12,33 +12,50 @@ pub enum Privilege {
     Kernel,
 }
 
-/// What a counter is programmed to count: everything in its control but when it counts.
+/// What a counter is programmed to count: everything in its control but when it counts and which code may
+/// read it.
 ///
-/// Edge, invert and counter mask make another quantity of the same event, which cannot be derived
+/// Edge, invert, counter mask and EQ make another quantity of the same event, which cannot be derived
 /// from totals; so they are part of the key, and a guest that uses them counts nothing unless the
-/// embedder feeds just that key. Invert without a counter mask is ignored by both vendors: that key is
-/// the plain event's.
+/// embedder feeds just that key. Unit mask 2 selects another event. Invert without a comparison is
+/// ignored by both vendors: that key is the plain event's.
 ///
-/// Bits: 7:0 and 19:16 event, 15:8 unit mask, 20 edge, 21 AnyThread, 22 fixed counter, 23 invert, 31:24
-/// counter mask. Those from 21 on, but 22, are where an event select has them.
+/// Bits: those of an event select, with bit 22, which no key has from there, for a fixed counter.
+///
+/// ```
+/// use pmu_virt::EventKey;
+/// const RETIRED: EventKey = EventKey::general(0xC2, 0x02);
+/// // Cycles in which exactly four of it happened, of Intel's version 6.
+/// const FOUR: EventKey = RETIRED.equal(4, false);
+/// assert_ne!(FOUR, RETIRED.counter_mask(4, false));
+/// assert_eq!((FOUR.event(), FOUR.unit_mask(), FOUR.unit_mask_2()), (0xC2, 0x02, 0));
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
-pub struct EventKey(u32);
+pub struct EventKey(u64);
 
 impl EventKey {
-    const EDGE: u32 = 1 << 20;
-    const ANY_THREAD: u32 = 1 << 21;
-    const FIXED: u32 = 1 << 22;
-    const INVERT: u32 = 1 << 23;
-    const COUNTER_MASK: u32 = 0xFF << 24;
+    /// Event and unit mask (15:0), AMD's high half of the event (35:32), Intel's unit mask 2 (47:40).
+    const EVENT: u64 = 0xFF0F_0000_FFFF;
+    const EDGE: u64 = 1 << 18;
+    const ANY_THREAD: u64 = 1 << 21;
+    const FIXED: u64 = 1 << 22;
+    const INVERT: u64 = 1 << 23;
+    const COUNTER_MASK: u64 = 0xFF << 24;
+    const EQUAL: u64 = 1 << 36;
+    const UNIT_MASK_2: u64 = 0xFF << 40;
+    const COMPARISON: u64 = Self::COUNTER_MASK | Self::EQUAL;
+    /// All that a key takes of an event select.
+    const OF_SELECT: u64 =
+        Self::EVENT | Self::EDGE | Self::ANY_THREAD | Self::INVERT | Self::COMPARISON;
     /// No counter's key.
-    pub(crate) const NONE: Self = Self(u32::MAX);
+    pub(crate) const NONE: Self = Self(u64::MAX);
 
     /// An event of a general counter: 8 bits of event on Intel, 12 bits on AMD (the rest of `event`
     /// is not looked at).
     pub const fn general(event: u16, unit_mask: u8) -> Self {
-        let (low, high) = (event as u32 & 0xFF, (event as u32 >> 8) & 0xF);
-        Self(low | (unit_mask as u32) << 8 | high << 16)
+        let (low, high) = (event as u64 & 0xFF, event as u64 >> 8 & 0xF);
+        Self(low | (unit_mask as u64) << 8 | high << 32)
     }
 
     /// What the fixed counter with this number, 0–7, counts. Which event that is says the SDM,
@@ -46,7 +63,12 @@ impl EventKey {
     /// key of its own, and an embedder that feeds one is expected to feed the other: fixed counter 0
     /// counts retired instructions, as event 0xC0 with unit mask 0 does.
     pub const fn fixed(counter: u8) -> Self {
-        Self(Self::FIXED | (counter & 7) as u32)
+        Self(Self::FIXED | (counter & 7) as u64)
+    }
+
+    /// The event with this unit mask 2, of Intel's version 6. 0 is the event that has none.
+    pub const fn with_unit_mask_2(self, unit_mask_2: u8) -> Self {
+        Self(self.0 & !Self::UNIT_MASK_2 | (unit_mask_2 as u64) << 40)
     }
 
     /// The number of times that the event begins.
@@ -62,35 +84,49 @@ impl EventKey {
     /// The cycles with at least `threshold` of the event in them, or with fewer if `invert`. A
     /// threshold of 0 is none: the plain event, whatever `invert` is.
     pub const fn counter_mask(self, threshold: u8, invert: bool) -> Self {
+        self.compared(threshold, invert, 0)
+    }
+
+    /// The cycles with exactly `count` of the event in them, or with any other number if `invert`: the
+    /// EQ flag of Intel's version 6, with `count` as its counter mask. A `count` of 0 compares like any
+    /// other.
+    pub const fn equal(self, count: u8, invert: bool) -> Self {
+        self.compared(count, invert, Self::EQUAL)
+    }
+
+    const fn compared(self, counter_mask: u8, invert: bool, equal: u64) -> Self {
         let invert = if invert { Self::INVERT } else { 0 };
-        let plain = self.0 & !(Self::COUNTER_MASK | Self::INVERT);
-        Self(plain | (threshold as u32) << 24 | invert).normal()
+        let plain = self.0 & !(Self::COMPARISON | Self::INVERT);
+        Self(plain | (counter_mask as u64) << 24 | invert | equal).normal()
     }
 
     /// SDM vol. 3B, figure "Layout of IA32_PERFEVTSELx MSRs", INV; APM vol. 2, "Core Performance
     /// Event-Select", table of CntMask and Inv.
     #[inline]
     const fn normal(self) -> Self {
-        if self.0 & Self::COUNTER_MASK == 0 { Self(self.0 & !Self::INVERT) } else { self }
+        if self.0 & Self::COMPARISON == 0 { Self(self.0 & !Self::INVERT) } else { self }
     }
 
-    /// What a counter with this event select counts. Both vendors agree on these bits, but for 35:32,
-    /// of which Intel has none.
+    /// What a counter with this event select counts. Bits 35:32 are AMD's alone, and 36 and 47:40 Intel's:
+    /// no select of the other vendor can have them set.
     #[inline]
     pub const fn of_select(select: u64) -> Self {
-        let select_high = (select >> 32) as u32 & 0xF;
-        let select = select as u32;
-        Self(select & 0xFFA0_FFFF | select_high << 16 | (select >> 18 & 1) << 20).normal()
+        Self(select & Self::OF_SELECT).normal()
     }
 
     /// The event's number; 0 for a fixed counter.
     pub const fn event(self) -> u16 {
-        if self.0 & Self::FIXED != 0 { 0 } else { (self.0 & 0xFF | self.0 >> 8 & 0xF00) as u16 }
+        if self.0 & Self::FIXED != 0 { 0 } else { (self.0 & 0xFF | self.0 >> 24 & 0xF00) as u16 }
     }
 
     /// The unit mask.
     pub const fn unit_mask(self) -> u8 {
         (self.0 >> 8) as u8
+    }
+
+    /// Unit mask 2, of Intel's version 6; 0 elsewhere.
+    pub const fn unit_mask_2(self) -> u8 {
+        (self.0 >> 40) as u8
     }
 
     /// The number of the fixed counter whose event this is.
@@ -101,9 +137,12 @@ impl EventKey {
 
 impl fmt::Debug for EventKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.fixed_counter() {
-            Some(counter) => write!(f, "fixed counter {counter}")?,
-            None => write!(f, "event {:#05X}/{:#04X}", self.event(), self.unit_mask())?,
+        match (self.fixed_counter(), self.unit_mask_2()) {
+            (Some(counter), _) => write!(f, "fixed counter {counter}")?,
+            (None, 0) => write!(f, "event {:#05X}/{:#04X}", self.event(), self.unit_mask())?,
+            (None, high) => {
+                write!(f, "event {:#05X}/{high:#04X}_{:02X}", self.event(), self.unit_mask())?;
+            }
         }
         for (bit, name) in
             [(Self::EDGE, " edge"), (Self::ANY_THREAD, " any thread"), (Self::INVERT, " inverted")]
@@ -112,9 +151,10 @@ impl fmt::Debug for EventKey {
                 f.write_str(name)?;
             }
         }
-        match self.0 >> 24 {
-            0 => Ok(()),
-            threshold => write!(f, " threshold {threshold}"),
+        match (self.0 >> 24 & 0xFF, self.0 & Self::EQUAL != 0) {
+            (0, false) => Ok(()),
+            (threshold, false) => write!(f, " threshold {threshold}"),
+            (count, true) => write!(f, " equal {count}"),
         }
     }
 }

@@ -11,6 +11,13 @@ pub trait EventPolicy {
     /// Whether a general counter may count this event.
     fn allows_general(&self, event: u16, unit_mask: u8) -> bool;
 
+    /// Whether a general counter may count an event that [`allows_general`](Self::allows_general) allows
+    /// also with this unit mask 2, which is not 0 (Intel's version 6). A policy that does not implement
+    /// this allows none.
+    fn allows_unit_mask_2(&self, _event: u16, _unit_mask: u8, _unit_mask_2: u8) -> bool {
+        false
+    }
+
     /// Whether the fixed counter with this number may count.
     fn allows_fixed(&self, counter: u8) -> bool;
 }
@@ -18,6 +25,9 @@ pub trait EventPolicy {
 impl<P: EventPolicy + ?Sized> EventPolicy for &P {
     fn allows_general(&self, event: u16, unit_mask: u8) -> bool {
         (**self).allows_general(event, unit_mask)
+    }
+    fn allows_unit_mask_2(&self, event: u16, unit_mask: u8, unit_mask_2: u8) -> bool {
+        (**self).allows_unit_mask_2(event, unit_mask, unit_mask_2)
     }
     fn allows_fixed(&self, counter: u8) -> bool {
         (**self).allows_fixed(counter)
@@ -32,6 +42,10 @@ pub struct AllowAll;
 impl EventPolicy for AllowAll {
     #[inline]
     fn allows_general(&self, _: u16, _: u8) -> bool {
+        true
+    }
+    #[inline]
+    fn allows_unit_mask_2(&self, _: u16, _: u8, _: u8) -> bool {
         true
     }
     #[inline]
@@ -178,6 +192,12 @@ impl EventPolicy for EventFilter<'_> {
             row.unit_masks[usize::from(unit_mask >> 6)] >> (unit_mask & 63) & 1 != 0
         });
         matched == (self.action == FilterAction::Allow)
+    }
+
+    /// No entry names a unit mask 2, in KVM's encoding neither: a filter that lists what is allowed lists
+    /// none of them, and one that lists what is denied denies the event with each.
+    fn allows_unit_mask_2(&self, _: u16, _: u8, _: u8) -> bool {
+        self.action == FilterAction::Deny
     }
 
     fn allows_fixed(&self, counter: u8) -> bool {

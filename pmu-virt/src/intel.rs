@@ -24,6 +24,10 @@ mod msr {
     pub(super) const PERF_GLOBAL_INUSE: u32 = 0x392;
     pub(super) const A_PMC_FIRST: u32 = 0x4C1;
     pub(super) const A_PMC_LAST: u32 = 0x4C8;
+    /// Version 6: four registers of each counter from `IA32_PMC_GP0_CTR` on. The fixed counters follow the 32
+    /// places of general ones, with `IA32_PMC_FX0_CTR` at 0x1980.
+    pub(super) const PMC_GP_FIRST: u32 = 0x1900;
+    pub(super) const PMC_FX_LAST: u32 = 0x19BF;
 }
 
 /// Fields. SDM vol. 3B, the figures of "Architectural Performance Monitoring".
@@ -32,6 +36,12 @@ pub(crate) mod bits {
     /// (19) is taken and has no effect, as in KVM: there is no pin.
     pub(crate) const SELECT: u64 = 0xFFDF_FFFF;
     pub(crate) const SELECT_ANY_THREAD: u64 = 1 << 21;
+    /// Version 6, where leaf 0x23 declares them.
+    pub(crate) const SELECT_EQUAL: u64 = 1 << 36;
+    pub(crate) const SELECT_RDPMC_USER_DISABLE: u64 = 1 << 37;
+    pub(crate) const SELECT_UNIT_MASK_2: u64 = 0xFF << 40;
+    /// Of fixed counter 0; those of the others follow, four bits apart.
+    pub(crate) const FIXED_RDPMC_USER_DISABLE: u64 = 1 << 33;
     pub(crate) const STATUS_COUNTERS_FROZEN: u64 = 1 << 59;
     pub(crate) const STATUS_BUFFER_OVERFLOW: u64 = 1 << 62;
     pub(crate) const STATUS_CONDITION_CHANGED: u64 = 1 << 63;
@@ -59,10 +69,10 @@ const fn misc_enable(visible: bool) -> u64 {
     available | bits::MISC_BTS_UNAVAILABLE | bits::MISC_PEBS_UNAVAILABLE
 }
 
-/// Registers that are a PMU's and that this model never offers: RDMSR and WRMSR find none.
+/// Registers that are a PMU's and that this model never offers, or in version 6 alone (the last range):
+/// elsewhere RDMSR and WRMSR find none.
 ///
-/// Off-core response, LBR, PEBS, the DS area, `PERF_METRICS`, the reload registers, the aliases of
-/// version 6. SDM vol. 4, the same table and those of the processor families.
+/// Off-core response, LBR, PEBS, the DS area, `PERF_METRICS`, the reload registers. SDM vol. 4, the same table and those of the processor families.
 const fn is_not_offered(address: u32) -> bool {
     matches!(
         address,
@@ -82,7 +92,7 @@ const fn is_not_offered(address: u32) -> bool {
             | 0x14CF
             | 0x1500..=0x151F
             | 0x1600..=0x161F
-            | 0x1900..=0x19BF
+            | msr::PMC_GP_FIRST..=msr::PMC_FX_LAST
     )
 }
 
@@ -152,6 +162,37 @@ fn read_counter(model: &Model, counter: u32) -> Read {
     }
 }
 
+#[inline]
+fn read_select(model: &Model, counter: u32) -> Read {
+    match model.select(counter) {
+        Some(select) => Read::Value(select),
+        None => Read::GeneralProtection,
+    }
+}
+
+/// A register of version 6 that a counter has at an older address as well.
+enum Alias {
+    /// `IA32_PMC_GPn_CTR`.
+    General(u32),
+    /// `IA32_PMC_GPn_CFG_A`.
+    Select(u32),
+    /// `IA32_PMC_FXn_CTR`.
+    Fixed(u32),
+}
+
+/// The register at this offset from `IA32_PMC_GP0_CTR`, of a counter that may be absent. `CFG_B` and `CFG_C`
+/// belong to auto counter reload and architectural PEBS, which this model never offers.
+#[inline]
+const fn alias(offset: u32) -> Option<Alias> {
+    let counter = offset >> 2;
+    match offset & 3 {
+        1 => Some(Alias::Select(counter)),
+        0 if counter < 8 => Some(Alias::General(counter)),
+        0 if counter >= 32 => Some(Alias::Fixed(counter - 32)),
+        _ => None,
+    }
+}
+
 /// RDMSR.
 #[inline]
 pub(crate) fn read(model: &Model, intel: &IntelConfiguration, address: u32) -> Read {
@@ -162,8 +203,11 @@ pub(crate) fn read(model: &Model, intel: &IntelConfiguration, address: u32) -> R
         A_PMC_FIRST..=A_PMC_LAST if intel.full_width_writes => {
             read_counter(model, address - A_PMC_FIRST)
         }
-        PERFEVTSEL_FIRST..=PERFEVTSEL_LAST => match model.select(address - PERFEVTSEL_FIRST) {
-            Some(select) => Read::Value(select),
+        PERFEVTSEL_FIRST..=PERFEVTSEL_LAST => read_select(model, address - PERFEVTSEL_FIRST),
+        PMC_GP_FIRST..=PMC_FX_LAST if version >= 6 => match alias(address - PMC_GP_FIRST) {
+            Some(Alias::General(counter)) => read_counter(model, counter),
+            Some(Alias::Select(counter)) => read_select(model, counter),
+            Some(Alias::Fixed(counter)) => read_counter(model, counter + 8),
             None => Read::GeneralProtection,
         },
         MISC_ENABLE => Read::Shared { value: misc_enable(true), mask: bits::MISC_OF_PMU },
@@ -210,29 +254,17 @@ pub(crate) fn write<P: EventPolicy>(
     match address {
         PMC_FIRST..=PMC_LAST => write_narrow(model, address - PMC_FIRST, value),
         A_PMC_FIRST..=A_PMC_LAST if intel.full_width_writes => {
-            let counter = address - A_PMC_FIRST;
-            let illegal = value & !model.layout.masks[0];
-            if model.counter(counter).is_none() {
-                Written::REFUSED
-            } else if illegal != 0 {
-                Written::fault(illegal)
-            } else {
-                model.set_counter(counter, value);
-                Written::done(0)
-            }
+            write_full_width(model, address - A_PMC_FIRST, value)
         }
         PERFEVTSEL_FIRST..=PERFEVTSEL_LAST => {
-            let counter = address - PERFEVTSEL_FIRST;
-            let illegal = value & !model.layout.select;
-            if model.select(counter).is_none() {
-                Written::REFUSED
-            } else if illegal != 0 {
-                Written::fault(illegal)
-            } else {
-                model.set_select(policy, counter, value);
-                Written::done(0)
-            }
+            write_select(model, policy, address - PERFEVTSEL_FIRST, value)
         }
+        PMC_GP_FIRST..=PMC_FX_LAST if version >= 6 => match alias(address - PMC_GP_FIRST) {
+            Some(Alias::General(counter)) => write_full_width(model, counter, value),
+            Some(Alias::Select(counter)) => write_select(model, policy, counter, value),
+            Some(Alias::Fixed(counter)) => write_fixed(model, counter, value),
+            None => Written::REFUSED,
+        },
         MISC_ENABLE => write_misc_enable(value, true),
         DEBUGCTL => {
             let written = check_debug_control(value, model.layout.debug_control);
@@ -241,15 +273,7 @@ pub(crate) fn write<P: EventPolicy>(
             }
             written
         }
-        FIXED_CTR_FIRST..=FIXED_CTR_LAST => {
-            // The SDM calls bits above the width reserved. As KVM does, they are dropped.
-            let mask = model.layout.masks[1];
-            if model.set_counter(address - FIXED_CTR_FIRST + 8, value & mask) {
-                Written::done(value & !mask)
-            } else {
-                Written::REFUSED
-            }
-        }
+        FIXED_CTR_FIRST..=FIXED_CTR_LAST => write_fixed(model, address - FIXED_CTR_FIRST, value),
         FIXED_CTR_CTRL if version >= 2 => {
             let illegal = value & !model.layout.fixed_control;
             if illegal == 0 {
@@ -297,6 +321,50 @@ pub(crate) fn write<P: EventPolicy>(
     }
 }
 
+/// A general counter, in full width.
+#[inline]
+fn write_full_width(model: &mut Model, counter: u32, value: u64) -> Written {
+    let illegal = value & !model.layout.masks[0];
+    if model.counter(counter).is_none() {
+        Written::REFUSED
+    } else if illegal != 0 {
+        Written::fault(illegal)
+    } else {
+        model.set_counter(counter, value);
+        Written::done(0)
+    }
+}
+
+/// An event select.
+#[inline]
+fn write_select<P: EventPolicy>(
+    model: &mut Model,
+    policy: &P,
+    counter: u32,
+    value: u64,
+) -> Written {
+    let illegal = value & !model.layout.select;
+    if model.select(counter).is_none() {
+        Written::REFUSED
+    } else if illegal != 0 {
+        Written::fault(illegal)
+    } else {
+        model.set_select(policy, counter, value);
+        Written::done(0)
+    }
+}
+
+/// A fixed counter. The SDM calls bits above the width reserved. As KVM does, they are dropped.
+#[inline]
+fn write_fixed(model: &mut Model, counter: u32, value: u64) -> Written {
+    let mask = model.layout.masks[1];
+    if model.set_counter(counter + 8, value & mask) {
+        Written::done(value & !mask)
+    } else {
+        Written::REFUSED
+    }
+}
+
 /// SDM vol. 3B, "Full-Width Writes to Performance Counter Registers": the value is EAX, extended
 /// with its sign. EDX is ignored; only a sign's extension, or nothing, is what software may put there.
 #[inline]
@@ -316,14 +384,27 @@ fn write_narrow(model: &mut Model, counter: u32, value: u64) -> Written {
 
 /// RDPMC. SDM vol. 2B: ECX 31:16 is the type, ECX 15:0 the index. As in KVM, there are types for
 /// general (0) and fixed (0x4000) counters; the fast mode of bit 31 and `PERF_METRICS` fault.
+///
+/// A counter that is hidden from user code reads 0 there: Intel Architecture Instruction Set Extensions
+/// Programming Reference, chapter "RDPMC User Disable"; the same in Linux's commit 59af95e028d4.
 #[inline]
-pub(crate) fn read_pmc(model: &Model, ecx: u32) -> Read {
+pub(crate) fn read_pmc(model: &Model, ecx: u32, privileged: bool) -> Read {
     let index = ecx & 0xFFFF;
-    match ecx >> 16 {
-        0 if index < 8 => read_counter(model, index),
-        0x4000 if index < 8 => read_counter(model, index + 8),
-        _ => Read::GeneralProtection,
+    let (place, disabled) = match ecx >> 16 {
+        0 if index < 8 => {
+            let select = model.selects[index as usize % MAX_PER_KIND];
+            (index, select & bits::SELECT_RDPMC_USER_DISABLE)
+        }
+        0x4000 if index < 8 => {
+            (index + 8, model.fixed_control & bits::FIXED_RDPMC_USER_DISABLE << (4 * index))
+        }
+        _ => return Read::GeneralProtection,
+    };
+    if disabled != 0 && !privileged {
+        // Only a counter that exists has the bit.
+        return Read::Value(0);
     }
+    read_counter(model, place)
 }
 
 /// The counters stand still until the guest clears the bit. SDM vol. 3B, the same section as

@@ -65,12 +65,23 @@ impl Layout {
         let counters = intel.general as Counters | (intel.fixed as Counters) << 8;
         let (any_thread, any_thread_fixed) =
             if intel.any_thread { (bits::SELECT_ANY_THREAD, 0b0100) } else { (0, 0) };
-        let nibble = 0b1011 | any_thread_fixed;
+        let mut select = bits::SELECT | any_thread;
+        let mut of_fixed = 0b1011 | any_thread_fixed;
+        if intel.unit_mask_2 {
+            select |= bits::SELECT_UNIT_MASK_2;
+        }
+        if intel.equal {
+            select |= bits::SELECT_EQUAL;
+        }
+        if intel.rdpmc_user_disable {
+            select |= bits::SELECT_RDPMC_USER_DISABLE;
+            of_fixed |= bits::FIXED_RDPMC_USER_DISABLE;
+        }
         let mut fixed_control = 0;
         let mut counter = 0;
         while counter < 8 {
             if intel.fixed >> counter & 1 != 0 {
-                fixed_control |= nibble << (4 * counter);
+                fixed_control |= of_fixed << (4 * counter);
             }
             counter += 1;
         }
@@ -79,7 +90,7 @@ impl Layout {
         Self {
             counters,
             masks: [mask(intel.general_width), mask(intel.fixed_width)],
-            select: bits::SELECT | any_thread,
+            select,
             fixed_control,
             global: if global { to_global(counters) } else { 0 },
             status: match (global, freezes_by_status) {

@@ -404,7 +404,9 @@ impl<'h, const T: usize> MockMsr<'h, T> {
         let refused = Some(Err(MsrErrorKind::GeneralProtection));
         match (register, value) {
             // The second counter, by each of its addresses.
-            (0xC2 | 0x4C2 | 0xC001_0005 | 0xC001_0203, _) if deviates(Deviation::DeadCounter) => {
+            (0xC2 | 0x4C2 | 0x1904 | 0xC001_0005 | 0xC001_0203, _)
+                if deviates(Deviation::DeadCounter) =>
+            {
                 Some(Ok(value.unwrap_or(0)))
             }
             (DEBUGCTL, Some(value)) if deviates(Deviation::IgnoresDebugControl) => Some(Ok(value)),

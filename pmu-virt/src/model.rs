@@ -172,7 +172,7 @@ impl<P: EventPolicy> VirtualPmu<P> {
         }
         match self.vendor() {
             // Without a PMU there is no counter to be found.
-            Vendor::Intel => intel::read_pmc(&self.model, ecx),
+            Vendor::Intel => intel::read_pmc(&self.model, ecx, mode.is_privileged()),
             Vendor::Amd => amd::read_pmc(&self.model, ecx),
         }
     }
@@ -250,7 +250,10 @@ impl Model {
             let key = EventKey::of_select(select);
             self.enabled |= bit;
             self.allowed &= !bit;
-            if policy.allows_general(key.event(), key.unit_mask()) {
+            if policy.allows_general(key.event(), key.unit_mask())
+                && (key.unit_mask_2() == 0
+                    || policy.allows_unit_mask_2(key.event(), key.unit_mask(), key.unit_mask_2()))
+            {
                 self.allowed |= bit;
             }
             self.cells[0][counter] = match self.events.find(key) {
@@ -261,12 +264,12 @@ impl Model {
     }
 
     /// Writes a checked value to `IA32_FIXED_CTR_CTRL`. SDM vol. 3B: a nibble a counter; bit 0 OS,
-    /// bit 1 USR, bit 2 AnyThread, bit 3 PMI. All counters at once, for there are no instructions to
+    /// bit 1 USR, bit 2 AnyThread, bit 3 PMI. Bits 63:32 do not say what counts. All counters at once, for there are no instructions to
     /// waste.
     #[inline]
     pub(crate) fn set_fixed_control(&mut self, value: u64) {
         self.fixed_control = value;
-        let nibbles = bytes_of(value);
+        let nibbles = bytes_of(value as u32);
         let enabled = Counters::from(bits_of(nibbles | nibbles >> 1));
         let interrupting = Counters::from(bits_of(nibbles >> 3));
         self.enabled = self.enabled & 0xFF | enabled << MAX_PER_KIND;
@@ -362,7 +365,8 @@ pub(crate) const EACH: ByteOfEach = 0x0101_0101_0101_0101;
 
 /// Spreads eight nibbles over eight bytes.
 #[inline]
-const fn bytes_of(nibbles: u64) -> ByteOfEach {
+const fn bytes_of(nibbles: u32) -> ByteOfEach {
+    let nibbles = nibbles as u64;
     let mut bytes = (nibbles | nibbles << 16) & 0x0000_FFFF_0000_FFFF;
     bytes = (bytes | bytes << 8) & 0x00FF_00FF_00FF_00FF;
     (bytes | bytes << 4) & 0x0F0F_0F0F_0F0F_0F0F

@@ -138,12 +138,15 @@ fn leaf_0a_tells_of_the_intel_configuration() {
             let width = if intel.fixed == 0 { 0 } else { intel.fixed_width };
             assert_eq!(leaf.fixed_function_counters_bit_width(), width);
             assert!(leaf.has_any_thread_deprecation());
-            assert_eq!(raw.ecx, if intel.version == 5 { intel.fixed.into() } else { 0 });
+            assert_eq!(raw.ecx, if intel.version >= 5 { intel.fixed.into() } else { 0 });
         }
         let features = cpuid.get_feature_info().unwrap();
         assert!(features.has_pdcm());
         assert!(!features.has_ds_area() && !features.has_ds());
-        assert_eq!(registers(configuration.cpuid(0x23, 0, ONES)), [0; 4]);
+        // Version 6 has leaf 23H, and nothing of what it can declare in EBX.
+        let eax = if intel.version == 6 { 0b1011 } else { 0 };
+        assert_eq!(registers(configuration.cpuid(0x23, 0, ONES)), [eax, 0, 0, 0]);
+        assert_eq!(configuration.cpuid(7, 1, ZEROS).eax >> 8 & 1, u32::from(intel.version == 6));
     }
 }
 
@@ -179,6 +182,30 @@ fn leaf_23_tells_of_counters_with_gaps() {
     let leaf = configuration.cpuid(0x0A, 0, ZEROS);
     assert_eq!((leaf.eax >> 8 & 0xFF, leaf.edx & 0x1F, leaf.ecx), (3, 2, 0b1000_0011));
     assert_eq!(leaf.edx >> 15 & 1, 0, "AnyThread is there");
+}
+
+/// Leaf 23H sub-leaf 0 EBX: UnitMask2 (0), EQ (1), RDPMC_USR_DISABLE (2). Sub-leaves 2, 4 and 5, of auto
+/// counter reload and architectural PEBS, are not there.
+#[test]
+fn leaf_23_tells_of_the_features_of_version_6() {
+    for features in 0..8 {
+        let intel = IntelConfiguration {
+            unit_mask_2: features & 1 != 0,
+            equal: features & 2 != 0,
+            rdpmc_user_disable: features & 4 != 0,
+            ..IntelConfiguration::new(6, 8, 3)
+        };
+        let configuration = Configuration::Intel(intel);
+        assert_eq!(configuration.cpuid(0, 0, ZEROS).eax, 0x23);
+        assert_eq!(configuration.cpuid(7, 0, ZEROS).eax, 1);
+        assert_eq!(configuration.cpuid(7, 1, ZEROS).eax, 1 << 8);
+        assert_eq!(configuration.cpuid(0x0A, 0, ZEROS).eax & 0xFF, 6);
+        assert_eq!(registers(configuration.cpuid(0x23, 0, ONES)), [0b1011, features, 0, 0]);
+        assert_eq!(registers(configuration.cpuid(0x23, 1, ONES)), [0xFF, 0b111, 0, 0]);
+        for subleaf in [2, 4, 5, 6] {
+            assert_eq!(registers(configuration.cpuid(0x23, subleaf, ONES)), [0; 4]);
+        }
+    }
 }
 
 /// Leaf 8000_0001H ECX[23] and leaf 8000_0022H, by the eyes of another crate.
@@ -238,6 +265,7 @@ fn what_is_not_offered_is_not_declared() {
     let all = CpuIdResult { eax: !0, ebx: !0, ecx: !0, edx: !0 };
     for configuration in [
         Configuration::Intel(IntelConfiguration::new(5, 8, 4)),
+        Configuration::Intel(IntelConfiguration::new(6, 8, 4)),
         Configuration::Amd(AmdConfiguration::PerfMonV2 { counters: 6 }),
         Configuration::Hidden(Vendor::Intel),
         Configuration::Hidden(Vendor::Amd),

@@ -31,7 +31,7 @@ fn enable_globally(intel: &IntelConfiguration, pmu: &mut pmu_virt::VirtualPmu) {
 
 #[test]
 fn the_matrix_is_the_issues() {
-    assert_eq!(intel_matrix().count(), 12 + 4 * 36);
+    assert_eq!(intel_matrix().count(), 12 + 5 * 36);
 }
 
 /// "Architectural Performance Monitoring": what no processor can declare.
@@ -41,7 +41,11 @@ fn contradictions_are_refused() {
     let sound = IntelConfiguration::new(5, 8, 4);
     for (configuration, error) in [
         (IntelConfiguration { version: 0, ..sound }, E::Version(0)),
-        (IntelConfiguration { version: 6, ..sound }, E::Version(6)),
+        (IntelConfiguration { version: 7, ..sound }, E::Version(7)),
+        (IntelConfiguration { version: 6, ..sound }, E::NoExtendedLeaf { version: 6 }),
+        (IntelConfiguration { unit_mask_2: true, ..sound }, E::SelectFeature { version: 5 }),
+        (IntelConfiguration { equal: true, ..sound }, E::SelectFeature { version: 5 }),
+        (IntelConfiguration { rdpmc_user_disable: true, ..sound }, E::SelectFeature { version: 5 }),
         (IntelConfiguration { general: 0, ..sound }, E::NoGeneralCounter),
         (IntelConfiguration { general: 0b101, ..sound }, E::GeneralGaps { general: 0b101 }),
         (IntelConfiguration { general: 0b110, ..sound }, E::GeneralGaps { general: 0b110 }),
@@ -167,7 +171,7 @@ fn reserved_bits_of_an_event_select_fault() {
         write_faults(&mut pmu, 0x186, 0x1_0053_003C);
         assert_eq!(get(&pmu, 0x186), 1 << 31);
     });
-    for version in 3..=5 {
+    for version in 3..=6 {
         let intel =
             IntelConfiguration { any_thread: true, ..IntelConfiguration::new(version, 4, 3) };
         let mut pmu = pmu(Configuration::Intel(intel));
@@ -707,8 +711,8 @@ fn other_registers_are_not_the_pmus() {
             let written = pmu.write(address, u64::MAX);
             assert_eq!((written.answer, written.illegal), (Write::Unhandled, 0));
         }
-        // PEBS, DS, LBR, off-core response: performance monitoring, and not offered.
-        for address in [0x1A6, 0x1C8, 0x329, 0x3F1, 0x3F2, 0x600, 0x680, 0x14CE, 0x1900] {
+        // PEBS, DS, LBR, off-core response, auto counter reload: performance monitoring, and not offered.
+        for address in [0x1A6, 0x1C8, 0x329, 0x3F1, 0x3F2, 0x600, 0x680, 0x14CE, 0x1902, 0x1981] {
             read_faults(&pmu, address);
             write_faults(&mut pmu, address, 0);
         }

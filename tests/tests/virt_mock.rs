@@ -5,7 +5,7 @@ mod virt_support;
 use core::cell::Cell;
 
 use pmu_core::{MsrAddress, MsrBackend, MsrErrorKind, MsrOperation, Platform, PmcIndex};
-use pmu_virt::mock::{Breach, Fault, MockMsr, PmiFault, Record};
+use pmu_virt::mock::{Breach, Deviation, Deviations, Fault, MockMsr, PmiFault, Record};
 use pmu_virt::{Configuration, IntelConfiguration, Mode, Privilege, Vendor};
 use virt_support::*;
 
@@ -40,6 +40,19 @@ fn accesses_are_counted_by_kind_and_kept() {
     ]));
     mock.clear();
     assert_eq!((mock.accesses().total(), mock.trace().records().count()), (0, 0));
+}
+
+/// The second counter, at each address that one version or vendor has of it.
+#[test]
+fn a_dead_counter_is_dead_at_each_of_its_addresses() {
+    let mock = Mock::new(pmu(Configuration::Intel(IntelConfiguration::new(6, 4, 3))))
+        .deviating(Deviations::of(&[Deviation::DeadCounter]));
+    for address in [0xC2, 0x4C2, 0x1904] {
+        mock.write(msr(address), 7).unwrap();
+        assert_eq!(mock.read(msr(address)), Ok(0), "{address:#X}");
+    }
+    mock.write(msr(0x1900), 7).unwrap();
+    assert_eq!(mock.read(msr(0xC1)), Ok(7));
 }
 
 #[test]

@@ -21,6 +21,19 @@ proptest! {
         run(configuration(words), &program, false);
     }
 
+    /// Half of the programs have each of its features.
+    #[test]
+    fn they_agree_in_version_6(
+        (kind, features, counters, flags) in (4..8u8, 0..8u8, any::<u8>(), any::<u8>()),
+        gaps: bool,
+        program in program(),
+    ) {
+        let version = (0..32).map(|word| features << 5 | word).find(|word| word % 6 == 5).unwrap();
+        let configuration = configuration([kind | u8::from(gaps) << 7, version, counters, flags]);
+        prop_assert!(matches!(configuration, Configuration::Intel(intel) if intel.version == 6));
+        run(configuration, &program, false);
+    }
+
     #[test]
     fn saving_and_restoring_between_the_steps_makes_no_difference(
         words: [u8; 4],
@@ -34,7 +47,7 @@ proptest! {
         bytes: [u8; 6],
         version in 0..8u8,
         widths in [30..68u8, 30..68u8],
-        flags: [bool; 4],
+        flags: [bool; 7],
     ) {
         let amd = AmdConfiguration::PerfMonV2 { counters: bytes[5] };
         let intel = IntelConfiguration {
@@ -47,6 +60,9 @@ proptest! {
             events: bytes[4],
             any_thread: flags[1],
             extended_leaf: flags[2],
+            unit_mask_2: flags[4],
+            equal: flags[5],
+            rdpmc_user_disable: flags[6],
         };
         let configuration =
             if flags[3] { Configuration::Intel(intel) } else { Configuration::Amd(amd) };
@@ -71,10 +87,10 @@ proptest! {
         let fresh = VirtualPmu::new(configuration(words), FedEvents::NONE).unwrap().state();
         let [select, general, fixed, fixed_control, control, status, debug, mask] = registers;
         let mut state = PmuState { version, ..fresh };
-        state.selects[place] = select & mask & 0xF_FFFF_FFFF;
+        state.selects[place] = select & mask & 0xFF3F_FFFF_FFFF;
         state.general[place] = general & mask;
         state.fixed[place] = fixed & mask & mask.rotate_left(7);
-        state.fixed_control = fixed_control & mask & mask.rotate_left(13) & 0xBBBB;
+        state.fixed_control = fixed_control & mask & mask.rotate_left(13) & 0x2222_0000_BBBB;
         state.global_control = control & mask & mask.rotate_left(23) & 0xF_0000_00FF;
         state.global_status = status & mask & mask.rotate_left(31) & 0xF_0000_00FF;
         state.debug_control = debug & mask & mask.rotate_left(43) & 0x1000;

@@ -41,7 +41,7 @@ pub(crate) struct Options {
     pub(crate) memory: u64,
     /// The PMU: none[:intel|:amd], intel[:KEY[=VALUE],…], amd:legacy, amd:core, amd:v2[,counters=N].
     /// Intel's keys: version, gp, fixed, width, gp-width, fixed-width, gp-mask, fixed-mask, events,
-    /// full-width, any-thread, extended-leaf.
+    /// full-width, any-thread, extended-leaf, unit-mask-2, equal, rdpmc-user-disable.
     #[arg(long, value_name = "SPEC", default_value = "intel")]
     pub(crate) pmu: String,
     /// Ends the machine after so many seconds; 0: never.

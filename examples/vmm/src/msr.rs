@@ -7,7 +7,7 @@ use crate::error::Error;
 
 /// The PMU's registers of both vendors, by first number and count, including those that a guest looks
 /// for and does not find. SDM vol. 4; APM vol. 2, "Performance Monitoring Counter MSRs".
-const RANGES: [(u32, u32); 10] = [
+const RANGES: [(u32, u32); 11] = [
     (0x0C1, 8),
     (0x186, 8),
     (0x1A0, 1),
@@ -15,6 +15,7 @@ const RANGES: [(u32, u32); 10] = [
     (0x300, 0x100),
     (0x4C1, 8),
     (0x600, 1),
+    (0x1900, 0xC0),
     (0xC000_0300, 4),
     (0xC001_0000, 8),
     (0xC001_0200, 16),

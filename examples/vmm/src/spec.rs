@@ -100,12 +100,17 @@ fn intel<'a>(keys: impl Iterator<Item = &'a str>) -> Result<Configuration, SpecE
             "full-width" => pmu.full_width_writes = flag("full-width", value)?,
             "any-thread" => pmu.any_thread = flag("any-thread", value)?,
             "extended-leaf" => pmu.extended_leaf = flag("extended-leaf", value)?,
+            "unit-mask-2" => pmu.unit_mask_2 = flag("unit-mask-2", value)?,
+            "equal" => pmu.equal = flag("equal", value)?,
+            "rdpmc-user-disable" => pmu.rdpmc_user_disable = flag("rdpmc-user-disable", value)?,
             _ => return Err(SpecError::Key(key.into())),
         }
     }
     if pmu.version == 1 && !fixed_named {
         pmu.fixed = 0;
     }
+    // Version 6 has no other leaf that tells of its features.
+    pmu.extended_leaf |= pmu.version >= 6;
     Ok(Configuration::Intel(pmu))
 }
 
@@ -192,6 +197,17 @@ mod tests {
             ),
             Ok(Configuration::Intel(odd))
         );
+        let sixth = IntelConfiguration {
+            full_width_writes: false,
+            unit_mask_2: true,
+            equal: true,
+            rdpmc_user_disable: true,
+            ..IntelConfiguration::new(6, 4, 3)
+        };
+        assert_eq!(
+            parse("intel:version=6,unit-mask-2,equal,rdpmc-user-disable"),
+            Ok(Configuration::Intel(sixth))
+        );
     }
 
     #[test]
@@ -213,8 +229,12 @@ mod tests {
             ("intel:full-width=1", "`full-width` takes no value"),
             ("intel:pebs", "no key `pebs` here"),
             (
-                "intel:version=6",
-                "there is no such PMU: no version 6 of architectural performance monitoring",
+                "intel:version=7",
+                "there is no such PMU: no version 7 of architectural performance monitoring",
+            ),
+            (
+                "intel:version=5,equal",
+                "there is no such PMU: unit mask 2, EQ or RDPMC user disable in version 5",
             ),
             ("intel:width=65", "there is no such PMU: counters of 65 bits"),
         ] {

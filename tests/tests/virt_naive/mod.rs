@@ -11,9 +11,9 @@ use pmu_virt::{
     Privilege, Read, Vendor, VirtualPmu, Write,
 };
 
-/// What is fed, as an event select's bits 31:0 and 35:32 without those that say when it counts, and
+/// What is fed, as an event select without the bits that say when it counts and which code may read it, and
 /// as a key.
-fn fed() -> [(u64, EventKey); 6] {
+fn fed() -> [(u64, EventKey); 10] {
     [
         (0x003C, EventKey::general(0x3C, 0)),
         (0x00C0, EventKey::general(0xC0, 0)),
@@ -21,6 +21,11 @@ fn fed() -> [(u64, EventKey); 6] {
         (0x0004_003C, EventKey::general(0x3C, 0).edge()),
         (0x0280_00C0, EventKey::general(0xC0, 0).counter_mask(2, true)),
         (0x0020_003C, EventKey::general(0x3C, 0).any_thread()),
+        // Version 6: unit mask 2 (47:40), and EQ (36) with a counter mask, without one, and inverted.
+        (0x0200_0000_01D1, EventKey::general(0xD1, 0x01).with_unit_mask_2(0x02)),
+        (0x0010_0200_00C0, EventKey::general(0xC0, 0).equal(2, false)),
+        (0x0010_0000_003C, EventKey::general(0x3C, 0).equal(0, false)),
+        (0x0010_0080_003C, EventKey::general(0x3C, 0).equal(0, true)),
     ]
 }
 /// Beside those, every other fixed counter; the first one with AnyThread as well.
@@ -35,7 +40,7 @@ fn events() -> FedEvents {
 }
 
 /// What happens of one fed event: user, kernel.
-type Happened = [[u64; 2]; 11];
+type Happened = [[u64; 2]; 15];
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Kind {
@@ -183,6 +188,17 @@ impl Naive {
             (Vendor::Intel, 0x390) => from(2, Kind::Clear),
             (Vendor::Intel, 0x391) => from(4, Kind::Set),
             (Vendor::Intel, 0x392) => from(4, Kind::InUse),
+            // Version 6: CTR, CFG_A, CFG_B and CFG_C of each general counter, then CTR, none, CFG_B and CFG_C
+            // of each fixed one. CFG_B is for reloading and CFG_C for PEBS, of which there is neither.
+            (Vendor::Intel, 0x1900..0x19C0) if self.version() >= 6 => {
+                let (n, register) = ((address & 0x7F) / 4, address % 4);
+                match (address, register) {
+                    (0x1900..0x1920, 0) => counter(n, Kind::Counter),
+                    (0x1900..0x1920, 1) => counter(n, Kind::Select),
+                    (0x1980..0x19A0, 0) => counter(n + 8, Kind::Counter),
+                    _ => Kind::Absent,
+                }
+            }
             // Off-core response, LBRs, PERF_METRICS, PEBS, the DS area, and version 6's registers.
             (
                 Vendor::Intel,
@@ -279,6 +295,7 @@ impl Naive {
     fn write(&mut self, address: u32, value: u64) -> (Write, u64) {
         let amd = self.configuration.vendor() == Vendor::Amd;
         let any_thread = self.intel().is_some_and(|intel| intel.any_thread);
+        let hides_from_user = self.intel().is_some_and(|intel| intel.rdpmc_user_disable);
         if self.hides_legacy(address) {
             return (Write::Done, u64::MAX);
         }
@@ -319,13 +336,28 @@ impl Naive {
                 let lost = (value ^ extended) >> 32 << 32;
                 return (Write::Done, if sensible { 0 } else { lost });
             }
-            Kind::Counter(n) => (bits(self.width(n)), address < 0x4C1 || amd),
+            // Bits above the width: those of fixed counters are dropped, at both addresses.
+            Kind::Counter(n) => (bits(self.width(n)), n >= 8 || amd),
             Kind::Select(_) if amd => (0xF_FFD7_FFFF, true),
-            Kind::Select(_) => (0xFFDF_FFFF | if any_thread { 1 << 21 } else { 0 }, false),
+            Kind::Select(_) => {
+                let mut legal = 0xFFDF_FFFF;
+                let intel = self.intel().unwrap();
+                for (exists, field) in [
+                    (any_thread, 1 << 21),
+                    (intel.equal, 1 << 36),
+                    (hides_from_user, 1 << 37),
+                    (intel.unit_mask_2, 0xFF << 40),
+                ] {
+                    legal |= if exists { field } else { 0 };
+                }
+                (legal, false)
+            }
             Kind::FixedControl => {
                 let nibble = if any_thread { 15 } else { 11 };
-                let legal = (0..8).filter(|n| self.exists(8 + n)).map(|n| nibble << (4 * n)).sum();
-                (legal, false)
+                let counters = (0..8).filter(|n| self.exists(8 + n));
+                let hiding = counters.clone().filter(|_| hides_from_user);
+                let legal: u64 = counters.map(|n| nibble << (4 * n)).sum();
+                (legal + hiding.map(|n| 1 << (33 + 4 * n)).sum::<u64>(), false)
             }
             Kind::Control => (self.counters(), amd),
             Kind::Clear if amd => (self.counters(), true),
@@ -354,9 +386,15 @@ impl Naive {
             (Vendor::Intel, 0x4000_0000..0x4000_0008) => Some(ecx - 0x4000_0000 + 8),
             _ => None,
         };
+        // Outside protected mode there are no privilege levels.
+        let user = mode.protected && mode.cpl != 0;
         match counter.filter(|n| self.exists(*n)) {
-            Some(n) if mode.cpl == 0 || mode.pce || !mode.protected => {
-                Read::Value(self.get(Kind::Counter(n)))
+            Some(n) if !user || mode.pce => {
+                let hidden = match n.checked_sub(8) {
+                    None => self.get(Kind::Select(n)) >> 37 & 1 == 1,
+                    Some(n) => self.get(Kind::FixedControl) >> (33 + 4 * n) & 1 == 1,
+                };
+                Read::Value(if hidden && user { 0 } else { self.get(Kind::Counter(n)) })
             }
             _ => Read::GeneralProtection,
         }
@@ -374,9 +412,9 @@ impl Naive {
         if n < 8 {
             let select = self.get(Kind::Select(n));
             let enabled = select >> 22 & 1 == 1 && select >> 16 & 3 != 0;
-            let mut event = select & !(1 << 16 | 1 << 17 | 1 << 19 | 1 << 20 | 1 << 22);
-            let (invert, counter_mask) = (1 << 23, 0xFF << 24);
-            if event & counter_mask == 0 {
+            let mut event = select & !(1 << 16 | 1 << 17 | 1 << 19 | 1 << 20 | 1 << 22 | 1 << 37);
+            let (invert, counter_mask, equal) = (1 << 23, 0xFF << 24, 1 << 36);
+            if event & counter_mask == 0 && event & equal == 0 {
                 event &= !invert;
             }
             let index = fed().iter().position(|(bits, _)| *bits == event);
@@ -385,7 +423,8 @@ impl Naive {
         } else {
             let nibble = self.get(Kind::FixedControl) >> (4 * (n - 8)) & 15;
             let counter = (n - 8, nibble & 4 != 0);
-            let index = FED_FIXED.iter().position(|fed| *fed == counter).map(|index| index + 6);
+            let index =
+                FED_FIXED.iter().position(|fed| *fed == counter).map(|index| index + fed().len());
             (nibble & 3 != 0).then_some((
                 [nibble & 2 != 0, nibble & 1 != 0],
                 index,
@@ -476,6 +515,9 @@ impl Naive {
         assert_eq!(state.global_status, self.get(Kind::Status));
         assert_eq!(state.debug_control, self.get(Kind::Debug));
         assert_eq!(state.pmi_pending, self.pending);
+        if self.version() >= 4 {
+            assert_eq!(pmu.read(0x392), self.read(0x392));
+        }
         let running: Vec<u32> = (0..16).filter(|n| self.counts(*n).is_some()).collect();
         let told: Vec<u32> = pmu
             .running()
@@ -503,7 +545,7 @@ pub(crate) fn configuration(words: [u8; 4]) -> Configuration {
         2 => Configuration::Amd(AmdConfiguration::CoreExtension),
         3 => Configuration::Amd(AmdConfiguration::PerfMonV2 { counters: 4 + counters % 5 }),
         _ => {
-            let version = 1 + version % 5;
+            let (version, features) = (1 + version % 6, version >> 5);
             let fixed = if version == 1 { 0 } else { (counters >> 3) % 9 };
             let widths = [32, 40, 48, 63, 64];
             let mut intel = IntelConfiguration {
@@ -513,7 +555,12 @@ pub(crate) fn configuration(words: [u8; 4]) -> Configuration {
                 any_thread: version >= 3 && flags & 2 == 2,
                 ..IntelConfiguration::new(version, 1 + counters % 8, fixed)
             };
-            if version == 5 && kind & 0x80 != 0 {
+            if version == 6 {
+                intel.unit_mask_2 = features & 1 != 0;
+                intel.equal = features & 2 != 0;
+                intel.rdpmc_user_disable = features & 4 != 0;
+            }
+            if version >= 5 && kind & 0x80 != 0 {
                 intel.extended_leaf = true;
                 intel.general = counters | 1;
                 intel.fixed = flags;
@@ -525,7 +572,7 @@ pub(crate) fn configuration(words: [u8; 4]) -> Configuration {
 
 /// Registers, of both vendors, that are worth an access.
 fn address(choice: u32) -> u32 {
-    const BASES: [(u32, u32); 10] = [
+    const BASES: [(u32, u32); 12] = [
         (0x186, 8),
         (0xC1, 8),
         (0x4C1, 8),
@@ -536,6 +583,9 @@ fn address(choice: u32) -> u32 {
         (0xC000_0300, 4),
         (0x1A0, 1),
         (0x1D9, 1),
+        // All four of each counter, and of one more.
+        (0x1900, 36),
+        (0x1980, 36),
     ];
     match BASES.get(choice as usize & 15) {
         Some((base, count)) => base + (choice >> 4) % count,
@@ -557,7 +607,13 @@ fn value(address: u32, shape: u8, word: u64) -> u64 {
         // Inverted, without a counter mask.
         0x00D3_00C0,
         0x73_003C,
+        // Version 6: unit mask 2; EQ with a counter mask, without one, and inverted.
+        0x0200_0053_01D1,
+        0x0010_0253_00C0,
+        0x0010_0053_003C,
+        0x0010_00D3_003C,
     ];
+    let plain = select[word as usize % select.len()];
     match shape % 8 {
         0 => word,
         // Close to an overflow, of whatever width.
@@ -567,11 +623,14 @@ fn value(address: u32, shape: u8, word: u64) -> u64 {
         2 => (word & 0xFF).wrapping_neg(),
         3 => (word & 0xFF).wrapping_neg() & 0xFFFF_FFFF_FFFF,
         4 => 1 << (word & 63),
+        5 if address == 0x38D && word & 1 << 32 != 0 => 0x2222_2222_BBBB_BBBB & word,
         5 if address == 0x38D => 0xBBBB_BBBB & word,
         5 if matches!(address, 0x390 | 0x391) => word & 0xFC80_000F_0000_00FF,
         5 => word & 0xFF | (word & 0xFF00) << 24,
         6 if address == 0x1D9 => 1 << 12,
-        _ => select[word as usize % select.len()],
+        // RDPMC user disable.
+        _ if word >> 62 == 0 => plain | 1 << 37,
+        _ => plain,
     }
 }
 
@@ -606,8 +665,12 @@ pub(crate) fn run(configuration: Configuration, program: &[Step], restored: bool
                     assert_eq!(pmu.read(address), naive.read(address), "{address:#X}");
                 }
                 let mode = Mode { cpl: shape & 3, pce: shape & 4 != 0, protected: shape & 8 == 0 };
-                let ecx = if shape & 16 == 0 { choice } else { (choice & 0x4000_000F) & !8 };
-                assert_eq!(pmu.read_pmc(ecx, mode), naive.read_pmc(ecx, mode), "{ecx:#X}");
+                let user = Mode { cpl: 3, pce: true, protected: true };
+                for ecx in [choice].into_iter().chain((0..8).flat_map(|n| [n, 1 << 30 | n])) {
+                    for mode in [mode, user] {
+                        assert_eq!(pmu.read_pmc(ecx, mode), naive.read_pmc(ecx, mode), "{ecx:#X}");
+                    }
+                }
             }
             5 | 6 => {
                 let mut happened = Happened::default();

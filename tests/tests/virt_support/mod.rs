@@ -35,12 +35,12 @@ pub(crate) fn pmu(configuration: Configuration) -> VirtualPmu {
     VirtualPmu::new(configuration, events()).unwrap()
 }
 
-/// Versions 1–5 × {1, 4, 8} general × {0, 3, 4} fixed × 40 and 48 bits × full-width writes off and
+/// Versions 1–6 × {1, 4, 8} general × {0, 3, 4} fixed × 40 and 48 bits × full-width writes off and
 /// on. Version 1 has no fixed counters: 12 configurations of it, and 36 of each other.
 pub(crate) fn intel_matrix() -> impl Iterator<Item = IntelConfiguration> {
     let general = [1, 4, 8];
     let fixed = [0, 3, 4];
-    (1..=5).flat_map(move |version| {
+    (1..=6).flat_map(move |version| {
         general.into_iter().flat_map(move |general| {
             fixed.into_iter().filter(move |fixed| version > 1 || *fixed == 0).flat_map(
                 move |fixed| {
