@@ -212,24 +212,20 @@ where
             && self.wrmsr(global.control, control & !self.own);
         // Where the processor says that it froze them, that is seen first. Otherwise they may run, and an overflow
         // while the entry is masked would be lost.
-        let mut awaits_status = freezes && global.frozen != 0;
+        let awaits_status = freezes && global.frozen != 0;
         let clears_control = freezes && !awaits_status;
         if !(stopped || awaits_status) {
             self.unmask();
         }
-        let status = loop {
-            let status = self.status(global);
-            if !awaits_status {
-                break status;
-            }
+        let mut status = self.status(global);
+        if awaits_status {
             // Before the release, and it may raise an interrupt, for the status is still set.
             self.unmask();
-            if status.is_none_or(|status| status & global.frozen != 0) {
-                break status;
+            if status.is_some_and(|status| status & global.frozen == 0) {
+                // They run after all: another's interrupt, or a processor that does not freeze.
+                status = self.status(global);
             }
-            // They run after all: another's interrupt, or a processor that does not freeze.
-            awaits_status = false;
-        };
+        }
         if let Some(status) = status {
             self.serve(global, status, stopped, freezes);
         }

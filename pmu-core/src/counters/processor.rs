@@ -190,10 +190,9 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
             let by_index = self.read(&registers);
             by_number == Ok(pattern(counter)) && by_index == Ok(pattern(counter))
         };
-        let written = candidates.retain(|counter| {
-            let stopped = self.set_control_retrying(&self.registers(counter), 0);
-            stopped.is_ok() && write(counter, pattern(counter))
-        });
+        let stopped = candidates
+            .retain(|counter| self.set_control_retrying(&self.registers(counter), 0).is_ok());
+        let written = stopped.retain(|counter| write(counter, pattern(counter)));
         let proven = written.retain(echoes);
         for counter in written.iter() {
             // One that does not answer keeps whatever it holds.
@@ -216,9 +215,9 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
         counters: CounterSet,
     ) -> Result<CounterSet, CounterError> {
         let more = counters.without(self.own());
-        let shared = self.unit().shared_with(processor);
-        let lent = shared.retain(|counter| self.slot(counter).is_some());
-        if !self.is_open() || !more.without(lent).is_empty() {
+        let lent = self.unit().within(self.memory.counters());
+        let there = self.unit().shared_with(processor) & lent;
+        if !self.is_open() || !more.without(there).is_empty() {
             return Err(CounterError::NotAvailable(counters));
         }
         if more.is_empty() {
@@ -273,7 +272,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
 
     /// Those of them for which a slot was lent.
     pub(crate) fn candidates(&self) -> CounterSet {
-        self.declared().retain(|counter| self.slot(counter).is_some())
+        self.declared() & self.unit().within(self.memory.counters())
     }
 
     /// Returns whether the session has counters: it was not shut down.

@@ -2,8 +2,8 @@
 
 use crate::msr::{MsrAccess, retry_once};
 use crate::{
-    Counter, CounterControl, CounterId, CounterSet, EventSelect, MAX_FIXED, MsrAddress, MsrBackend,
-    MsrUpdate, NamedEvent, PmcIndex,
+    Counter, CounterControl, CounterId, CounterSet, EventSelect, MAX_FIXED, MAX_GENERAL,
+    MsrAddress, MsrBackend, MsrUpdate, NamedEvent, PmcIndex,
 };
 
 /// General counters, whose registers lie at regular distances.
@@ -287,6 +287,13 @@ impl CounterUnit {
         usize::from(counter.number()) + first
     }
 
+    /// The counters for which so many slots are enough.
+    pub(crate) fn within(&self, slots: usize) -> CounterSet {
+        let first = |count: usize, most: usize| (1u64 << count.min(most)) - 1;
+        let fixed = first(slots.saturating_sub(self.first_fixed_slot()), MAX_FIXED) as u8;
+        CounterSet::from_bits(first(slots, MAX_GENERAL)) | CounterSet::fixed(fixed)
+    }
+
     fn first_fixed_slot(&self) -> usize {
         (u32::BITS - (self.counters.bits() as u32).leading_zeros()) as usize
     }
@@ -325,8 +332,8 @@ impl CounterUnit {
     /// Returns the counters that a processor with these shares with one of `other`: none of a kind whose
     /// registers differ. On a hybrid machine processors differ.
     pub fn shared_with(&self, other: &Self) -> CounterSet {
-        let control = |unit: &Self| unit.global.map(|global| global.control);
-        if self.bank.value != other.bank.value || control(self) != control(other) {
+        let global = |unit: &Self| unit.global.map(|global| (global.control, global.frozen));
+        if self.bank.value != other.bank.value || global(self) != global(other) {
             return CounterSet::NONE;
         }
         // A counter of another width overflows elsewhere.
