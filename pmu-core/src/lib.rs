@@ -49,7 +49,7 @@ pub use profile::interface::{
     Availability, DefaultInterface, Overflow, ProfileInterface, SourceInformation, SourceInterface,
 };
 pub use profile::interval::{Interval, IntervalError, IntervalLimits, IntervalUnit};
-pub use profile::session::Session;
+pub use profile::session::{Session, SessionPlatform};
 pub use profile::source::{KProfileSource, NotASource, ProfileSource};
 pub use profile::source_index::{SourceIndex, SourceTable};
 pub use profile::status::NtStatus;

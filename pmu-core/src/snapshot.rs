@@ -5,37 +5,39 @@ use core::fmt;
 use raw_cpuid::{CpuId, CpuIdReader, CpuIdResult};
 
 /// The leaves that speak of the processor's identity or of its performance monitoring, with their
-/// sub-leaf. Source: Intel SDM vol. 2A, CPUID; AMD APM vol. 3, appendix E; Microsoft's Hypervisor
+/// sub-leaf in bits 23:16, where no leaf's number has any. Source: Intel SDM vol. 2A, CPUID; AMD APM vol. 3, appendix E; Microsoft's Hypervisor
 /// Top-Level Functional Specification, "Feature and Interface Discovery".
-const LEAVES: [(u32, u32); 27] = [
-    (0x0000_0000, 0),
-    (0x0000_0001, 0),
-    (0x0000_0006, 0),
-    (0x0000_0007, 0),
-    (0x0000_0007, 1),
-    (0x0000_000A, 0),
-    (0x0000_0015, 0),
-    (0x0000_001A, 0),
-    (0x0000_001C, 0),
-    (0x0000_0023, 0),
-    (0x0000_0023, 1),
-    (0x0000_0023, 2),
-    (0x0000_0023, 3),
-    (0x0000_0023, 4),
-    (0x0000_0023, 5),
-    (0x4000_0000, 0),
-    (0x4000_0001, 0),
-    (0x4000_0002, 0),
-    (0x4000_0003, 0),
-    (0x8000_0000, 0),
-    (0x8000_0001, 0),
-    (0x8000_0002, 0),
-    (0x8000_0003, 0),
-    (0x8000_0004, 0),
-    (0x8000_0008, 0),
-    (0x8000_001B, 0),
-    (0x8000_0022, 0),
+const LEAVES: [u32; 27] = [
+    0x0000_0000,
+    0x0000_0001,
+    0x0000_0006,
+    0x0000_0007,
+    0x0001_0007,
+    0x0000_000A,
+    0x0000_0015,
+    0x0000_001A,
+    0x0000_001C,
+    0x0000_0023,
+    0x0001_0023,
+    0x0002_0023,
+    0x0003_0023,
+    0x0004_0023,
+    0x0005_0023,
+    0x4000_0000,
+    0x4000_0001,
+    0x4000_0002,
+    0x4000_0003,
+    0x8000_0000,
+    0x8000_0001,
+    0x8000_0002,
+    0x8000_0003,
+    0x8000_0004,
+    0x8000_0008,
+    0x8000_001B,
+    0x8000_0022,
 ];
+
+const SUBLEAF: u32 = 0xFF << 16;
 
 const NOTHING: CpuIdResult = CpuIdResult { eax: 0, ebx: 0, ecx: 0, edx: 0 };
 
@@ -75,7 +77,8 @@ impl Snapshot {
         } else {
             0
         };
-        let leaves = LEAVES.map(|(leaf, subleaf)| {
+        let leaves = LEAVES.map(|recorded| {
+            let (leaf, subleaf) = (recorded & !SUBLEAF, (recorded & SUBLEAF) >> 16);
             let last = match leaf >> 28 {
                 0 => basic,
                 4 => hypervisor,
@@ -89,9 +92,12 @@ impl Snapshot {
     /// A recorded leaf; zeros if the processor lacks it or it is not among those recorded.
     #[inline(never)]
     pub fn leaf(&self, leaf: u32, subleaf: u32) -> CpuIdResult {
+        if leaf & SUBLEAF != 0 || subleaf > SUBLEAF >> 16 {
+            return NOTHING;
+        }
         LEAVES
             .iter()
-            .position(|recorded| *recorded == (leaf, subleaf))
+            .position(|recorded| *recorded == leaf | subleaf << 16)
             .and_then(|index| self.leaves.get(index))
             .copied()
             .unwrap_or(NOTHING)
@@ -169,7 +175,8 @@ impl CpuIdReader for &Snapshot {
 impl fmt::Debug for Snapshot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut map = f.debug_map();
-        for ((leaf, subleaf), result) in LEAVES.iter().zip(&self.leaves) {
+        for (recorded, result) in LEAVES.iter().zip(&self.leaves) {
+            let (leaf, subleaf) = (recorded & !SUBLEAF, (recorded & SUBLEAF) >> 16);
             map.entry(
                 &format_args!("{leaf:#010X}.{subleaf}"),
                 &format_args!(
@@ -185,7 +192,8 @@ impl fmt::Debug for Snapshot {
 #[cfg(feature = "defmt")]
 impl defmt::Format for Snapshot {
     fn format(&self, f: defmt::Formatter<'_>) {
-        for ((leaf, subleaf), r) in LEAVES.iter().zip(&self.leaves) {
+        for (recorded, r) in LEAVES.iter().zip(&self.leaves) {
+            let (leaf, subleaf) = (recorded & !SUBLEAF, (recorded & SUBLEAF) >> 16);
             defmt::write!(
                 f,
                 "{=u32:#010X}.{=u32}: {=u32:08X} {=u32:08X} {=u32:08X} {=u32:08X}; ",

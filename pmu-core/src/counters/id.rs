@@ -164,17 +164,23 @@ impl CounterSet {
 
     /// Those for which `keep` says so, asked in ascending order.
     pub(crate) fn retain(self, mut keep: impl FnMut(CounterId) -> bool) -> Self {
-        self.iter().filter(|counter| keep(*counter)).collect()
+        let mut kept = self;
+        for counter in self.iter() {
+            if !keep(counter) {
+                kept = kept.without(counter.only());
+            }
+        }
+        kept
     }
 
-    /// The general ones' bits in the low half, the fixed ones' in the high half.
-    pub(crate) const fn pack(self) -> u32 {
-        self.0 as u32 & 0xFFFF | ((self.0 >> CounterId::FIRST_FIXED) as u32) << 16
+    /// The set in three bytes: the general ones, and the fixed ones.
+    pub(crate) const fn pack(self) -> [u8; 3] {
+        [self.0 as u8, (self.0 >> 8) as u8, (self.0 >> CounterId::FIRST_FIXED) as u8]
     }
 
     /// The set that was packed.
-    pub(crate) const fn unpack(packed: u32) -> Self {
-        Self(packed as u64 & 0xFFFF | (packed as u64 >> 16) << CounterId::FIRST_FIXED)
+    pub(crate) const fn unpack([low, high, fixed]: [u8; 3]) -> Self {
+        Self(low as u64 | (high as u64) << 8 | (fixed as u64) << CounterId::FIRST_FIXED)
     }
 }
 

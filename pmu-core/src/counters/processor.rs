@@ -36,10 +36,10 @@ pub struct Counters<'a, S, M, P> {
     pub(crate) platform: P,
     pub(crate) memory: &'a CounterMemory,
     /// The counters that were enabled in the global control register before, packed.
-    before: u32,
+    before: [u8; 3],
     /// The counters that this processor shares with the unit, as far as they were asked for, packed. None: it
     /// was shut down.
-    declared: u32,
+    declared: [u8; 3],
     not_send: PhantomData<*mut ()>,
 }
 
@@ -124,7 +124,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
         memory: &'a CounterMemory,
     ) -> Self {
         let declared = declared.pack();
-        Self { source, msr, platform, memory, before: 0, declared, not_send: PhantomData }
+        Self { source, msr, platform, memory, before: [0; 3], declared, not_send: PhantomData }
     }
 
     fn open(
@@ -235,7 +235,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
             self.acknowledge(global, proven.bits()).map_err(CounterError::Access)?;
             self.change_global(global, (0, proven.bits()))?;
         }
-        self.declared |= more.pack();
+        self.declared = (self.declared() | more).pack();
         self.memory.set_proven(self.memory.proven() | proven);
         Ok(proven)
     }
@@ -261,7 +261,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
             self.change_global(global, (counters.bits(), 0))?;
         }
         self.memory.set_proven(rest);
-        self.declared &= !counters.pack();
+        self.declared = self.declared().without(counters).pack();
         Ok(())
     }
 
@@ -277,7 +277,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
 
     /// Returns whether the session has counters: it was not shut down.
     pub(crate) fn is_open(&self) -> bool {
-        self.declared != 0 && self.memory.counters() != 0
+        self.declared != [0; 3] && self.memory.counters() != 0
     }
 
     /// Counters on which events run, and those left out.
@@ -517,7 +517,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
             outcome = outcome.and(restored.map_err(CounterError::Faulted));
         }
         if outcome.is_ok() {
-            self.declared = 0;
+            self.declared = [0; 3];
             self.source.opened().give_back();
             self.memory.expect_late_after_shut_down();
             self.memory.give_back();

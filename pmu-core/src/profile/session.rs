@@ -22,10 +22,22 @@ use crate::{
 /// ```
 #[derive(Debug)]
 pub struct Session<'a, I, M, P> {
-    counters: Counters<'a, I, M, P>,
+    counters: Counters<'a, I, M, SessionPlatform<P>>,
+}
+
+/// The platform, and what its timer does.
+#[derive(Debug)]
+pub struct SessionPlatform<P> {
+    platform: P,
     /// Sources can be started: not where memory is lacking, nor after shut-down.
     usable: bool,
-    timer_running: bool,
+    running: bool,
+}
+
+impl<P: Platform> Platform for SessionPlatform<P> {
+    fn unmask_performance_interrupt(&self) {
+        self.platform.unmask_performance_interrupt();
+    }
 }
 
 impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
@@ -46,16 +58,17 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
             let error = CounterError::InsufficientMemory { needed: declared.len() as u16, lent: 0 };
             return Err(error.into());
         }
+        let platform = SessionPlatform { platform, usable, running: false };
         let counters = if has_counters && (usable || declared.is_empty()) {
             Counters::take(interface, &own, only, msr, platform, memory)?
         } else {
             Counters::unopened(interface, declared, msr, platform, memory)
         };
-        Ok(Self { counters, usable, timer_running: false })
+        Ok(Self { counters })
     }
 
     /// The counters that the sources run on, and events beside them.
-    pub fn counters_mut(&mut self) -> &mut Counters<'a, I, M, P> {
+    pub fn counters_mut(&mut self) -> &mut Counters<'a, I, M, SessionPlatform<P>> {
         &mut self.counters
     }
 
@@ -64,10 +77,18 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
         self.counters.counters()
     }
 
+    fn timer(&self) -> &SessionPlatform<P> {
+        &self.counters.platform
+    }
+
+    fn timer_mut(&mut self) -> &mut SessionPlatform<P> {
+        &mut self.counters.platform
+    }
+
     /// Returns what is known of a source on this processor: its counters are proven.
     pub fn query(&self, source: KProfileSource) -> SourceInformation {
         let mut information = self.interface().query(source);
-        if !self.usable {
+        if !self.timer().usable {
             information.availability = Availability::Unsupported;
             information.interval = 0;
         } else if information.is_supported() && source != KProfileSource::TIME {
@@ -79,7 +100,7 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
     /// Returns whether the source runs on this processor.
     pub fn is_running(&self, source: KProfileSource) -> bool {
         if source == KProfileSource::TIME {
-            self.timer_running
+            self.timer().running
         } else {
             self.interface().event(source).is_some_and(|event| self.counters.find(event).is_some())
         }
@@ -88,7 +109,7 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
     fn supported_row(&self, source: KProfileSource) -> Result<usize, InterfaceError> {
         self.interface()
             .row(source)
-            .filter(|row| self.usable && self.interface().is_declared(*row))
+            .filter(|row| self.timer().usable && self.interface().is_declared(*row))
             .ok_or(InterfaceError::UnsupportedSource(source))
     }
 
@@ -107,11 +128,11 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
         if source != KProfileSource::TIME {
             return self.counters.start_row(row).map_err(|error| of_source(error, source));
         }
-        if self.timer_running {
+        if self.timer().running {
             return Err(InterfaceError::AlreadyStarted(source));
         }
         self.start_timer(row)?;
-        self.timer_running = true;
+        self.timer_mut().running = true;
         Ok(())
     }
 
@@ -119,7 +140,7 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
         use core::sync::atomic::Ordering::Relaxed;
         let unsupported = InterfaceError::UnsupportedSource(KProfileSource::TIME);
         let cell = self.interface().interval_cell(row).ok_or(unsupported)?;
-        self.counters.platform.start_profile_timer(Interval::stored(cell.load(Relaxed)))?;
+        self.timer().platform.start_profile_timer(Interval::stored(cell.load(Relaxed)))?;
         Ok(())
     }
 
@@ -134,11 +155,11 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
             let row = self.interface().row(source).ok_or(not_started)?;
             return self.counters.stop_row(row).map_err(|error| of_source(error, source));
         }
-        if !self.timer_running {
+        if !self.timer().running {
             return Err(not_started);
         }
-        self.counters.platform.stop_profile_timer();
-        self.timer_running = false;
+        self.timer().platform.stop_profile_timer();
+        self.timer_mut().running = false;
         Ok(())
     }
 
@@ -224,9 +245,9 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
                 overflowed(overflow);
             }
         });
-        if self.timer_running {
+        if self.timer().running {
             let timer = self.apply_interval(KProfileSource::TIME);
-            self.timer_running = timer.is_ok();
+            self.timer_mut().running = timer.is_ok();
             return outcome.map_err(InterfaceError::Counters).and_then(|anew| timer.map(|()| anew));
         }
         Ok(outcome?)
@@ -237,12 +258,12 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
     /// # Errors
     /// Those of [`Counters::shut_down`]: the session then stays open, and `shut_down` may be called again.
     pub fn shut_down(&mut self) -> Result<(), InterfaceError> {
-        if self.timer_running {
-            self.counters.platform.stop_profile_timer();
-            self.timer_running = false;
+        if self.timer().running {
+            self.timer().platform.stop_profile_timer();
+            self.timer_mut().running = false;
         }
         self.counters.shut_down()?;
-        self.usable = false;
+        self.timer_mut().usable = false;
         Ok(())
     }
 
