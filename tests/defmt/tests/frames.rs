@@ -119,7 +119,7 @@ fn frames_of_the_crates_types_decode_to_what_was_logged() {
     // Not the counters, of which there may be thousands.
     let profile = "BasicProfile { process: Some(ProcessId(5)), base: 0x1000, size: 48, bucket_log2: 4, \
                    counters: 3, source: KProfileSource(19), affinity: None }";
-    let saved = "[SavedCounter { in_use: false, row: 0, events: 0, value: 0 }]";
+    let saved = "[SavedCounter { in_use: false, row: 0, period: 0, value: 0 }]";
     assert_eq!(lines[6], saved);
     assert_eq!(lines[7], profile);
     // Marker, size, hook, time; address, thread, source.
