@@ -125,8 +125,10 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
             CounterError::Faulted(fault)
         })?;
         let entry = self.table().entry(event);
-        let wrapped = entry.is_some_and(|entry| entry.book(value, registers.mask()));
-        let overflowed = if period == 0 { wrapped } else { registers.has_overflowed(value) };
+        if let Some(entry) = entry {
+            entry.book(value, registers.mask());
+        }
+        let overflowed = registers.has_overflowed(value);
         if !overflowed {
             self.memory.expect_one_fewer();
         } else if let Some(global) = self.unit().global() {
@@ -136,11 +138,11 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
         }
         let rest = if overflowed { 1 } else { value.wrapping_neg() & registers.mask() };
         let ended = match entry {
-            _ if period == 0 || !overflowed => false,
+            _ if !overflowed => false,
             Some(entry) => entry.end_piece(),
             None => true,
         };
-        if let Some(entry) = entry.filter(|_| period != 0 && !overflowed) {
+        if let Some(entry) = entry.filter(|_| !overflowed) {
             entry.set_resume(rest);
         }
         Ok(Lifted { period, rest, overflowed: ended })

@@ -361,7 +361,6 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
                 self.source.opened().entry(event)?.first_piece(reach)
             }
         };
-        // What is only counted begins at 0, and wraps as late as it can.
         Some((counter.preload(period), period))
     }
 
@@ -436,7 +435,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
             self.set_control_retrying(&registers, 0).and_then(|()| match self.unit().global() {
                 Some(global) => self.acknowledge(global, counter.only().bits()).map(|_| ()),
                 None => {
-                    let ran = matches!(slot.load(), SlotState::Running { period: 1.., .. });
+                    let ran = matches!(slot.load(), SlotState::Running { .. });
                     let value = self.read(&registers)?;
                     if ran && registers.has_overflowed(value) {
                         self.memory.expect_late(1);

@@ -15,8 +15,7 @@ pub struct CounterSlot(AtomicU64);
 pub(crate) enum SlotState {
     /// Not in use.
     Free,
-    /// Counts this event; after `period` of it since it was loaded it overflows. 0: it is counted, from
-    /// wherever the counter stands.
+    /// Counts this event; after `period` of it since it was loaded it overflows.
     Running { event: EventId, period: u64 },
     /// Not in use; its control holds this event, enabled, and the global control keeps it still.
     Parked { event: EventId },
