@@ -344,7 +344,6 @@ where
 
     /// Loads a general counter that overflowed again, and reports the overflow. `value` is what it was read as,
     /// where it was.
-    #[inline]
     fn reload(
         &mut self,
         counter: CounterId,
