@@ -139,6 +139,19 @@ impl EventTable {
         self.taken.store(false, Relaxed);
     }
 
+    /// Takes the table back from a session that was dropped, or forgotten, without
+    /// [`shut_down`](crate::Counters::shut_down): with its [memory](crate::CounterMemory::reclaim). Its events are
+    /// closed.
+    ///
+    /// # Context
+    /// Task, on the processor whose table it is, no interrupt of it under way.
+    ///
+    /// # Safety
+    /// - The session is not used again. It would share its events with whichever takes the table next.
+    pub unsafe fn reclaim(&self) {
+        self.give_back();
+    }
+
     pub(crate) fn virtualization(&self) -> bool {
         self.virtualization.load(Relaxed)
     }
