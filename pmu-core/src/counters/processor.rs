@@ -136,9 +136,8 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
         for slot in memory.slots() {
             slot.store(SlotState::Free);
         }
-        if !self.table().is_empty() && !(candidates & CounterSet::FIXED).is_empty() {
-            let found = self.rdmsr_retrying(self.unit().fixed_control());
-            memory.fixed_control.store(found.map_err(CounterError::Access)?, Relaxed);
+        if !self.table().is_empty() && !(self.declared() & CounterSet::FIXED).is_empty() {
+            self.find_fixed_control()?;
         }
         let proven = self.prove(processor, candidates)?;
         if let Some(global) = self.unit().global() {
@@ -217,15 +216,15 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
         let more = counters.without(self.own());
         let lent = self.unit().within(self.memory.counters());
         let there = self.unit().shared_with(processor) & lent;
+        let there = if self.table().is_empty() { there & CounterSet::GENERAL } else { there };
         if !self.is_open() || !more.without(there).is_empty() {
             return Err(CounterError::NotAvailable(counters));
         }
         if more.is_empty() {
             return Ok(more);
         }
-        if !(more & CounterSet::FIXED).is_empty() && (self.own() & CounterSet::FIXED).is_empty() {
-            let found = self.rdmsr_retrying(self.unit().fixed_control());
-            self.memory.fixed_control.store(found.map_err(CounterError::Access)?, Relaxed);
+        if !(more & CounterSet::FIXED).is_empty() {
+            self.find_fixed_control()?;
         }
         let proven = self.prove(processor, more)?;
         for (_, slot) in self.slots_of(proven) {
