@@ -383,7 +383,11 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
         let (slot, registers) = self.place(counter).ok_or(CounterError::NoFreeCounter)?;
         let (value, period) =
             self.first_load(&registers, event).ok_or(CounterError::NoSuchEvent(event))?;
-        self.run_from(slot, &registers, event, value, period)
+        self.run_from(slot, &registers, event, value, period).inspect_err(|_| {
+            if let Some(entry) = self.table().entry(event) {
+                entry.set_resume(period);
+            }
+        })
     }
 
     /// Loads a free counter with a value, and lets it run.
