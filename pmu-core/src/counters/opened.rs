@@ -45,7 +45,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
     }
 
     pub(crate) fn entry(&self, event: EventId) -> Result<&EventEntry, CounterError> {
-        self.table().entry(event).ok_or(CounterError::NoSuchEvent(event))
+        // After a shut-down they are another session's.
+        let entry = self.table().entry(event).filter(|_| self.is_open());
+        entry.ok_or(CounterError::NoSuchEvent(event))
     }
 
     /// Opens an event, stopped. `processor` describes the processor that executes the call: which events it
@@ -144,10 +146,10 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
 
     /// Returns whether an opened event is started: on a counter, or waiting for its turn.
     pub fn is_started(&self, event: EventId) -> bool {
-        match self.table().entry(event).map(EventEntry::state) {
-            Some(EventState::Counting) => self.find(event).is_some(),
-            Some(EventState::Waiting) => true,
-            Some(EventState::Stopped | EventState::Closed) | None => false,
+        match self.entry(event).map(EventEntry::state) {
+            Ok(EventState::Counting) => self.find(event).is_some(),
+            Ok(EventState::Waiting) => true,
+            Ok(EventState::Stopped | EventState::Closed) | Err(_) => false,
         }
     }
 
@@ -260,7 +262,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
     /// # Errors
     /// [`Faulted`](CounterError::Faulted): a counter's control did not answer; its event does not run.
     pub fn set_virtualization(&mut self, on: bool) -> Result<(), CounterError> {
-        if self.table().virtualization() == on {
+        if self.table().virtualization() == on || !self.is_open() {
             return Ok(());
         }
         self.table().set_virtualization(on);
