@@ -460,24 +460,24 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
             // An interrupt came in between, and loaded the counter for another period.
             value = read()?;
         }
-        self.check_registers(&registers, event, value)?;
+        if registers.has_overflowed(value) {
+            self.check_registers(&registers, event)?;
+        }
         Ok(value.wrapping_sub(registers.preload(now)) & registers.mask())
     }
 
-    /// A counter whose value says that it overflowed: either its interrupt is pending, or its registers lost
-    /// their contents.
-    fn check_registers(
+    /// Of a counter whose value says that it overflowed: tells whether its interrupt is pending, or its registers
+    /// lost their contents, which is an error.
+    pub(crate) fn check_registers(
         &self,
         registers: &Counter,
         event: EventId,
-        value: u64,
     ) -> Result<(), CounterError> {
         let bits = self.running_bits(registers, event).unwrap_or(0);
-        let suspicious = registers.has_overflowed(value);
-        if suspicious && !self.holds(registers, bits).map_err(CounterError::Access)? {
-            return Err(CounterError::RegistersLost);
+        match self.holds(registers, bits).map_err(CounterError::Access)? {
+            true => Ok(()),
+            false => Err(CounterError::RegistersLost),
         }
-        Ok(())
     }
 
     /// Stops everything that runs, the counters that had faulted too, gives the session's bits of the

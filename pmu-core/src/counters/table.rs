@@ -257,24 +257,23 @@ impl StoppedEvent {
 impl EventEntry {
     /// An unused place.
     pub const fn new() -> Self {
-        const ZERO: AtomicU64 = AtomicU64::new(0);
         Self {
             state: AtomicU8::new(EventState::Closed as u8),
             total_wanted: AtomicBool::new(false),
             rotates: AtomicBool::new(false),
             guest: AtomicU8::new(0),
             turn: AtomicU32::new(0),
-            select: ZERO,
-            counters: ZERO,
-            period: ZERO,
-            current: ZERO,
-            left: ZERO,
-            resume: ZERO,
-            total: ZERO,
-            counted_to: ZERO,
-            enabled: ZERO,
-            running: ZERO,
-            timed_to: ZERO,
+            select: AtomicU64::new(0),
+            counters: AtomicU64::new(0),
+            period: AtomicU64::new(0),
+            current: AtomicU64::new(0),
+            left: AtomicU64::new(0),
+            resume: AtomicU64::new(0),
+            total: AtomicU64::new(0),
+            counted_to: AtomicU64::new(0),
+            enabled: AtomicU64::new(0),
+            running: AtomicU64::new(0),
+            timed_to: AtomicU64::new(0),
         }
     }
 
