@@ -357,11 +357,15 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
         let period = match event.row() {
             Some(row) => self.source.row_period(row)?.into(),
             None => {
-                let reach = counter.reach(self.memory.full_width.load(Relaxed));
-                self.source.opened().entry(event)?.first_piece(reach)
+                let full_width = self.memory.full_width.load(Relaxed);
+                let entry = self.source.opened().entry(event)?;
+                match entry.first_piece(counter.reach(full_width)) {
+                    // It is only counted.
+                    0 => return Some((counter.counted_on(0, full_width), 0)),
+                    piece => piece,
+                }
             }
         };
-        // What is only counted begins at 0, and wraps as late as it can.
         Some((counter.preload(period), period))
     }
 
@@ -436,7 +440,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
             self.set_control_retrying(&registers, 0).and_then(|()| match self.unit().global() {
                 Some(global) => self.acknowledge(global, counter.only().bits()).map(|_| ()),
                 None => {
-                    let ran = matches!(slot.load(), SlotState::Running { period: 1.., .. });
+                    let ran = matches!(slot.load(), SlotState::Running { .. });
                     let value = self.read(&registers)?;
                     if ran && registers.has_overflowed(value) {
                         self.memory.expect_late(1);
