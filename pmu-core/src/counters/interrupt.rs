@@ -388,7 +388,8 @@ where
         (self.overflowed)(EventOverflow { event, period, counter });
     }
 
-    /// The same of an opened event: books its total, and loads the next piece of its period.
+    /// The same of an opened event: books its total, and loads the next piece of its period. One that is only
+    /// counted goes on as far as the counter reaches: a wrap is seen only if the counter was past it before.
     #[inline(never)]
     fn reload_opened(
         &mut self,
@@ -399,14 +400,20 @@ where
     ) {
         let (source, registers) = (self.source, self.unit.registers(counter));
         let Some(entry) = source.opened().entry(running.event) else { return };
+        let full_width = self.memory.full_width.load(Ordering::Relaxed);
+        let mut now = 0;
         if entry.wants_total() {
             let read = value.map_or_else(|| retry_once(|| registers.read(self.msr)), Ok);
-            let Some(now) = self.note(read) else { return slot.store(SlotState::Faulted) };
-            entry.book(now, registers.mask());
+            let Some(read) = self.note(read) else { return slot.store(SlotState::Faulted) };
+            entry.book(read, registers.mask());
+            now = read;
         }
-        let full_width = self.memory.full_width.load(Ordering::Relaxed);
         let (piece, over) = entry.next_piece(registers.reach(full_width));
-        let preload = registers.preload(piece);
+        let preload = if entry.has_period() {
+            registers.preload(piece)
+        } else {
+            registers.counted_on(now, full_width)
+        };
         entry.loaded(preload);
         self.load(slot, registers.register_for(preload), preload, running, piece);
         if let Some(period) = over {

@@ -239,7 +239,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
             let on_its_counters = self.table().opened().filter_map(|(event, entry)| {
                 let rotates = entry.rotates() && self.is_before(entry, begun);
                 let (counter, _) = self.find(event).filter(|_| rotates)?;
-                counters.contains(counter).then_some((event, counter, entry))
+                within_reach.contains(counter).then_some((event, counter, entry))
             });
             let oldest = on_its_counters.max_by_key(|(_, _, entry)| self.table().age(entry.turn()));
             let Some((event, counter, entry)) = oldest else { return room.map(|_| ()) };
