@@ -79,11 +79,11 @@ fn wander(processor: &Processor, seed: u64) {
     let mut running_time = 0;
     for step in 0..40 {
         let context = format!("{processor:?}, seed {seed}, step {step}");
-        for place in 0..3 {
+        for (place, passed) in passed.iter_mut().enumerate() {
             let count = random.below(0x900);
             happen(&mocks[here], 2 + place, count);
             happen(&mocks[1 - here], 2 + place, count);
-            passed[place] += count;
+            *passed += count;
         }
         time += 10;
         running_time += 10;
