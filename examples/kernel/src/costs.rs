@@ -4,7 +4,8 @@
 use core::sync::atomic::Ordering;
 
 use pmu_core::{
-    IntervalLimits, KProfileSource, ProfileInterface, ProfileSource, SavedCounter, SavedCounters,
+    CounterSet, IntervalLimits, KProfileSource, ProfileInterface, ProfileSource, SavedCounter,
+    SavedCounters,
 };
 
 use crate::failure::Failure;
@@ -33,7 +34,8 @@ pub fn run<I: ProfileInterface + Sync>(
     let interface = sessions.interface();
     let others = || {
         let sources = interface.sources().iter().skip(1).map(ProfileSource::source);
-        let wanted = COUNTERS.min(interface.unit().count().into()) - 1;
+        let general = interface.unit().counters() & CounterSet::GENERAL;
+        let wanted = COUNTERS.min(general.len()) - 1;
         sources.filter(|s| *s != counting && interface.query(*s).is_supported()).take(wanted)
     };
     // None of them interrupts meanwhile.

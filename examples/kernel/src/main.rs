@@ -27,7 +27,9 @@ use core::sync::atomic::Ordering;
 
 use pmu_amd::Amd64;
 use pmu_core::raw_cpuid::native_cpuid::CpuIdReaderNative;
-use pmu_core::{Availability, KProfileSource, ProfileInterface, ProfileSource, Snapshot};
+use pmu_core::{
+    Availability, CounterSet, KProfileSource, ProfileInterface, ProfileSource, Snapshot,
+};
 use pmu_intel::Emon;
 
 use boot::{CommandLine, Door};
@@ -101,8 +103,10 @@ fn use_pmu<I: ProfileInterface + Sync>(
             return Ok(false);
         }
     };
-    let width = interface.unit().counter(0).map_or(0, |counter| counter.width());
-    line!("pmu {} counters {} width {}", interface.name(), interface.unit().count(), width);
+    let unit = interface.unit();
+    let general = unit.counters() & CounterSet::GENERAL;
+    let width = unit.iter().next().map_or(0, |(_, counter)| counter.width());
+    line!("pmu {} counters {} width {}", interface.name(), general.len(), width);
 
     let samples = words.samples();
     let rates = list_sources(&sessions, meaning, samples)?;
