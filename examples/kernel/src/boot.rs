@@ -44,6 +44,8 @@ impl Door {
 /// The words of the command line that concern this kernel.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CommandLine {
+    /// `events`: only the events that are opened; no profile.
+    pub events: bool,
     /// `exact`: whoever runs this machine counts exactly; check the hand-counted loops.
     pub exact: bool,
     /// `freeze`: let the processor stop the counters by itself while an interrupt is serviced.
@@ -83,6 +85,7 @@ impl CommandLine {
         let mut line = Self::default();
         for word in text.split_ascii_whitespace() {
             match word {
+                "events" => line.events = true,
                 "exact" => line.exact = true,
                 "freeze" => line.freeze = true,
                 "quick" => line.quick = true,

@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use pmu_core::{InterfaceError, MsrFault};
+use pmu_core::{CounterError, InterfaceError, MsrFault};
 use pmu_intel::debug_store::ControlAreaError;
 use pmu_kprofile::trace::TraceError;
 use pmu_kprofile::{CreateError, ProfileError};
@@ -15,6 +15,8 @@ use crate::serial::End;
 pub enum Failure {
     /// The interface refused.
     Interface(InterfaceError),
+    /// The counters refused.
+    Counters(CounterError),
     /// A profile object could not be created.
     Create(CreateError),
     /// A profile could not be started or stopped.
@@ -40,6 +42,7 @@ impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Interface(error) => error.fmt(f),
+            Self::Counters(error) => error.fmt(f),
             Self::Create(error) => error.fmt(f),
             Self::Profile(error) => error.fmt(f),
             Self::Trace(error) => error.fmt(f),
@@ -61,6 +64,7 @@ macro_rules! from {
 }
 from! {
     InterfaceError => Interface;
+    CounterError => Counters;
     CreateError => Create;
     ProfileError => Profile;
     TraceError => Trace;

@@ -5,8 +5,9 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use pmu_amd::Amd64;
 use pmu_core::{
-    CounterMemory, CounterSlot, DefaultInterface, FixupMsr, InterruptFrame, Interval, NativeMsr,
-    Platform, ProcessId, ProcessorNumber, ProfileInterface, TimerUnavailable,
+    CounterMemory, CounterSlot, DefaultInterface, EventEntry, EventTable, FixupMsr, InterruptFrame,
+    Interval, MAX_COUNTERS, NativeMsr, Platform, ProcessId, ProcessorNumber, ProfileInterface,
+    Report, TimerUnavailable, WithEvents,
 };
 use pmu_intel::Emon;
 use pmu_intel::debug_store::{ControlAreaMemory, ProcessorProfileControl};
@@ -16,7 +17,7 @@ use spin::Once;
 use crate::interrupts::{PERFORMANCE, TrapFrame};
 use crate::processor::{self, MAX_PROCESSORS};
 use crate::serial::{Mark, mark};
-use crate::{apic, clock};
+use crate::{apic, clock, watchdog};
 
 // ---- 1. Static memory: it lives as long as the kernel, and interrupts find everything here.
 
@@ -30,9 +31,12 @@ pub static TIME_ONLY: DefaultInterface = DefaultInterface::new();
 /// The started profiles: at most 8.
 pub static PROFILES: Profiles<8, MAX_PROCESSORS> = Profiles::new();
 
-/// Each processor's counters; AMD's CPUID can declare 15.
-pub static COUNTERS: [CounterMemory<[CounterSlot; 16]>; MAX_PROCESSORS] =
+/// Each processor's counters.
+pub static COUNTERS: [CounterMemory<[CounterSlot; MAX_COUNTERS]>; MAX_PROCESSORS] =
     [const { CounterMemory::new() }; MAX_PROCESSORS];
+/// Each processor's events beside the profile sources.
+pub static EVENTS: [EventTable<[EventEntry; 8]>; MAX_PROCESSORS] =
+    [const { EventTable::new() }; MAX_PROCESSORS];
 
 /// The boot processor's Debug Store area, whose index stamps trace records.
 pub static DEBUG_STORE: ProcessorProfileControl<'_> = ProcessorProfileControl::new(Some(&AREA));
@@ -176,8 +180,15 @@ fn service(interface: &impl ProfileInterface, frame: &TrapFrame) {
     if marked {
         mark(Mark::Interrupt);
     }
-    let serviced = interface.service(&interrupt_msr(), &LocalApic, &COUNTERS[number], |overflow| {
-        PROFILES.interrupt(&Interrupted(frame), overflow.source);
+    let interface = WithEvents::new(interface, &EVENTS[number]);
+    let serviced = interface.service(&interrupt_msr(), &LocalApic, &COUNTERS[number], |report| {
+        match report {
+            Report::Source(overflow) => {
+                PROFILES.interrupt(&Interrupted(frame), overflow.source);
+            }
+            // No other event of this kernel has a period.
+            Report::Event(_) => watchdog::interrupt(number),
+        }
     });
     if marked {
         mark(Mark::Rest);
