@@ -2,7 +2,7 @@
 //!
 //! [`unit`] describes a vendor's counters as data; [`event`] and [`table`] are what is counted; [`processor`]
 //! takes a processor's counters and programs them, with [`opened`], [`assign`], [`control`], [`switch`],
-//! [`thread`] and [`reprogram`] as its operations; [`memory`] is what it shares with [`interrupt`].
+//! [`thread`], [`user`] and [`reprogram`] as its operations; [`memory`] is what it shares with [`interrupt`].
 
 pub(crate) mod assign;
 pub(crate) mod control;
@@ -23,3 +23,4 @@ pub(crate) mod switch;
 pub(crate) mod table;
 pub(crate) mod thread;
 pub(crate) mod unit;
+pub(crate) mod user;

@@ -4,6 +4,7 @@
 #[cfg(test)]
 extern crate std;
 
+mod clocks;
 mod counters;
 mod detection;
 mod dump;
@@ -16,6 +17,7 @@ mod snapshot;
 #[cfg(feature = "testing")]
 pub mod testing;
 
+pub use clocks::{ClockReading, Clocks, tsc_hertz};
 pub use counters::counter::{Counter, CounterControl};
 pub use counters::error::CounterError;
 pub use counters::event::{Event, EventId, NamedEvent};
@@ -33,6 +35,7 @@ pub use counters::thread::ThreadEvent;
 pub use counters::unit::{
     CounterBank, CounterUnit, FixedCounters, Freeze, FullWidth, GlobalRegisters, PreciseSampling,
 };
+pub use counters::user::UserView;
 pub use detection::NoInterface;
 pub use dump::{CpuidDump, DumpError};
 pub use frame::{InterruptFrame, ProcessId, ProcessorNumber};

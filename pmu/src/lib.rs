@@ -7,6 +7,9 @@ extern crate std;
 mod local_apic;
 mod machine;
 mod per_processor;
+pub mod perf;
+pub mod user;
+mod watchdog;
 
 pub use local_apic::{ApicRegisters, Delivery, InvalidVector, LocalApic, NoTimer, ProfileTimer};
 pub use machine::Machine;
@@ -14,3 +17,4 @@ pub use per_processor::{Busy, OnProcessor, PerProcessor, Processors};
 pub use pmu_amd as amd;
 pub use pmu_core as core;
 pub use pmu_intel as intel;
+pub use watchdog::Watchdog;

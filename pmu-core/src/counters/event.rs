@@ -169,7 +169,8 @@ impl Event {
     pub const fn raw(select: EventSelect) -> Self {
         let modes = select.select_bits() & EventSelect::MODES;
         let modes = if modes == 0 { EventSelect::MODES } else { modes };
-        Self { modes, ..Self::new(What::Raw(select)) }
+        let plain = EventSelect::from_bits(select.select_bits() & !EventSelect::MODES);
+        Self { modes, ..Self::new(What::Raw(plain)) }
     }
 
     /// The event with this name.
@@ -205,11 +206,12 @@ impl Event {
     /// The same, interrupting each time that `period` events have passed, and counted in between only if
     /// [`with_total`](Self::with_total) says so.
     ///
-    /// A period beyond the counter's reach is counted in pieces. One below the table's
+    /// With a period of 0 it does not interrupt, as a new one. A period beyond the counter's reach is counted in
+    /// pieces. One below the table's
     /// [floor](crate::EventTable::set_floor) is refused when the event is opened.
     pub const fn every(mut self, period: u64) -> Self {
         self.period = period;
-        self.total = false;
+        self.total = period == 0;
         self
     }
 
@@ -245,5 +247,61 @@ impl Event {
     /// Number of events between two interrupts; `None`: it is counted only.
     pub const fn period(&self) -> Option<u64> {
         if self.period == 0 { None } else { Some(self.period) }
+    }
+
+    /// The select of an event that has no name: its event, unit mask and qualifiers, without the mode bits.
+    pub const fn select(&self) -> Option<EventSelect> {
+        match self.what {
+            What::Raw(select) => Some(select),
+            What::Named(_) => None,
+        }
+    }
+
+    /// The name of an event that has one.
+    pub const fn name(&self) -> Option<NamedEvent> {
+        match self.what {
+            What::Raw(_) => None,
+            What::Named(name) => Some(name),
+        }
+    }
+
+    /// Returns whether it is counted at privilege levels above 0.
+    pub const fn counts_user(&self) -> bool {
+        self.modes & EventSelect::USER != 0
+    }
+
+    /// Returns whether it is counted at privilege level 0.
+    pub const fn counts_kernel(&self) -> bool {
+        self.modes & EventSelect::KERNEL != 0
+    }
+
+    /// Returns whether it is counted while a guest runs.
+    pub const fn counts_in_guests(&self) -> bool {
+        !matches!(self.guest, GuestMode::HostOnly)
+    }
+
+    /// Returns whether it is counted while no guest runs.
+    pub const fn counts_outside_guests(&self) -> bool {
+        !matches!(self.guest, GuestMode::GuestOnly)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_select_with_mode_bits_is_the_event_counted_in_these_modes() {
+        let raw = |bits| Event::raw(EventSelect::from_bits(bits));
+        assert_eq!(raw(0x1_00C0), raw(0xC0).user_only());
+        assert_eq!(raw(0x2_00C0), raw(0xC0).kernel_only());
+        assert_eq!(raw(0x3_00C0), raw(0xC0));
+        assert_eq!(raw(0x1_00C0).select(), Some(EventSelect::from_bits(0xC0)));
+    }
+
+    #[test]
+    fn a_period_of_0_is_none_and_leaves_the_total() {
+        let event = Event::named(NamedEvent::Cycles);
+        assert_eq!(event.every(0), event);
     }
 }

@@ -374,6 +374,11 @@ impl EventEntry {
         self.turn.store(turn, Relaxed);
     }
 
+    /// Returns whether it interrupts.
+    pub(crate) fn has_period(&self) -> bool {
+        self.period.load(Relaxed) != 0
+    }
+
     #[inline]
     pub(crate) fn wants_total(&self) -> bool {
         self.total_wanted.load(Relaxed)

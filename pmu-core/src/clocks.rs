@@ -1,0 +1,150 @@
+//! The frequencies of a processor: MPERF and APERF, and the TSC's.
+
+use crate::msr::MsrAccess;
+use crate::{MsrBackend, MsrFault, MsrUpdate, Snapshot};
+
+/// `IA32_MPERF`, AMD's `MPERF` (SDM vol. 4, table 2-2; APM vol. 2, "Effective Frequency").
+const MPERF: MsrUpdate = MsrUpdate::read(0xE7);
+/// `IA32_APERF`, AMD's `APERF`.
+const APERF: MsrUpdate = MsrUpdate::read(0xE8);
+
+/// The clocks of a processor that declares them: MPERF at a constant rate, APERF at the core's own. Both stand
+/// still while the core is halted.
+///
+/// The value is the proof that the registers exist, on the processor that the snapshot describes. Nothing here
+/// writes them.
+///
+/// Source: SDM vol. 3B, "Hardware Coordination Feedback", and vol. 2A, CPUID leaf 06H, ECX bit 0; APM vol. 2,
+/// "Effective Frequency", and vol. 3, appendix E, the same bit (`EffFreq`).
+///
+/// ```
+/// use pmu_core::{ClockReading, Clocks, MsrBackend, MsrFault, Snapshot, tsc_hertz};
+///
+/// /// The frequency of the core while `workload` ran, not counting the time in which it was halted.
+/// fn hertz(
+///     this: &Snapshot,
+///     msr: &impl MsrBackend,
+///     workload: impl FnOnce(),
+/// ) -> Result<Option<u64>, MsrFault> {
+///     let (Some(clocks), Some(base)) = (Clocks::detect(this), tsc_hertz(this)) else { return Ok(None) };
+///     let before = clocks.read(msr)?;
+///     workload();
+///     Ok(clocks.read(msr)?.effective_hertz(&before, base))
+/// }
+///
+/// let before = ClockReading { mperf: 1_000, aperf: 5_000 };
+/// let after = ClockReading { mperf: 3_000, aperf: 8_000 };
+/// assert_eq!(after.effective_hertz(&before, 2_000_000_000), Some(3_000_000_000));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct Clocks(());
+
+/// A reading of both clocks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct ClockReading {
+    /// Ticks at the constant rate.
+    pub mperf: u64,
+    /// Ticks at the core's own rate.
+    pub aperf: u64,
+}
+
+impl Clocks {
+    /// Returns the clocks of a processor whose leaf 6 declares them.
+    pub fn detect(processor: &Snapshot) -> Option<Self> {
+        (processor.leaf(6, 0).ecx & 1 != 0).then_some(Self(()))
+    }
+
+    /// Reads both clocks, one after the other.
+    ///
+    /// # Context
+    /// Any, on a processor for which they were detected. An interrupt between the two reads adds its time to one
+    /// of them only, so readings that are close together are taken with interrupts off.
+    ///
+    /// # Errors
+    /// Returns the access that failed: a hypervisor may declare the registers and not have them.
+    pub fn read(self, msr: &impl MsrBackend) -> Result<ClockReading, MsrFault> {
+        Ok(ClockReading { mperf: msr.change(MPERF)?, aperf: msr.change(APERF)? })
+    }
+}
+
+impl ClockReading {
+    /// Returns the mean frequency of the core since `earlier`, over the time in which it was not halted.
+    /// `base_hertz` is MPERF's rate: commonly that of the TSC, on AMD's processors that of P-state 0.
+    ///
+    /// `None`: the core was halted all the time, or the figure exceeds 64 bits.
+    pub fn effective_hertz(&self, earlier: &Self, base_hertz: u64) -> Option<u64> {
+        let mperf = self.mperf.wrapping_sub(earlier.mperf);
+        let aperf = self.aperf.wrapping_sub(earlier.aperf);
+        let scaled = u128::from(base_hertz) * u128::from(aperf);
+        scaled.checked_div(mperf.into())?.try_into().ok()
+    }
+}
+
+/// Returns the frequency of a processor's TSC, where CPUID tells it: the core crystal clock's times a ratio.
+///
+/// `None`: it leaves the ratio or the crystal's frequency open, as many Intel processors do, and all of AMD's.
+///
+/// Source: SDM vol. 2A, CPUID leaf 15H: ECX is the crystal's frequency, EBX/EAX the ratio.
+///
+/// ```
+/// use pmu_core::{CpuidDump, Snapshot, tsc_hertz};
+/// // 216/2 times 19.2 MHz.
+/// let dump = CpuidDump::parse(
+///     "   0x00000000 0x00: eax=0x00000015 ebx=0x756e6547 ecx=0x6c65746e edx=0x49656e69
+///         0x00000015 0x00: eax=0x00000002 ebx=0x000000d8 ecx=0x0124f800 edx=0x00000000",
+/// )?;
+/// assert_eq!(tsc_hertz(&Snapshot::capture(&dump)), Some(2_073_600_000));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub fn tsc_hertz(processor: &Snapshot) -> Option<u64> {
+    let leaf = processor.leaf(0x15, 0);
+    let (crystal, numerator) = (u64::from(leaf.ecx), u64::from(leaf.ebx));
+    // Below 2⁶⁴, for both are below 2³².
+    let hertz = (crystal * numerator).checked_div(leaf.eax.into())?;
+    (crystal != 0 && numerator != 0).then_some(hertz)
+}
+
+#[cfg(test)]
+mod tests {
+    use raw_cpuid::CpuIdResult;
+
+    use super::*;
+
+    fn processor(leaf_6_ecx: u32, [eax, ebx, ecx]: [u32; 3]) -> Snapshot {
+        Snapshot::capture(move |leaf: u32, _: u32| match leaf {
+            0 => CpuIdResult { eax: 0x15, ebx: 0, ecx: 0, edx: 0 },
+            6 => CpuIdResult { eax: !0, ebx: !0, ecx: leaf_6_ecx, edx: !0 },
+            0x15 => CpuIdResult { eax, ebx, ecx, edx: !0 },
+            _ => CpuIdResult { eax: 0, ebx: 0, ecx: 0, edx: 0 },
+        })
+    }
+
+    #[test]
+    fn clocks_are_there_where_leaf_6_says_so() {
+        assert!(Clocks::detect(&processor(1, [0; 3])).is_some());
+        assert!(Clocks::detect(&processor(!1, [0; 3])).is_none());
+    }
+
+    #[test]
+    fn a_frequency_that_cpuid_leaves_open_is_none() {
+        let hertz = |leaf| tsc_hertz(&processor(0, leaf));
+        assert_eq!(hertz([2, 216, 19_200_000]), Some(2_073_600_000));
+        assert_eq!(hertz([0, 216, 19_200_000]), None);
+        assert_eq!(hertz([2, 0, 19_200_000]), None);
+        assert_eq!(hertz([2, 216, 0]), None);
+        assert_eq!(hertz([1, u32::MAX, u32::MAX]), Some(0xFFFF_FFFE_0000_0001));
+    }
+
+    #[test]
+    fn the_effective_frequency_survives_wraps_and_halts() {
+        let at = |mperf, aperf| ClockReading { mperf, aperf };
+        let base = 2_000_000_000;
+        let wrapped = at(500, 249).effective_hertz(&at(u64::MAX - 499, u64::MAX - 250), base);
+        assert_eq!(wrapped, Some(1_000_000_000));
+        assert_eq!(at(7, 9).effective_hertz(&at(7, 8), base), None, "halted all the time");
+        assert_eq!(at(1, u64::MAX).effective_hertz(&at(0, 0), base), None);
+        assert_eq!(at(1 << 62, 1 << 62).effective_hertz(&at(0, 0), base), Some(base));
+    }
+}

@@ -1,0 +1,103 @@
+//! An opened event as user mode sees it: which counter to read by RDPMC, and what to add.
+
+use crate::counters::table::EventEntry;
+use crate::{
+    CounterError, CounterUnit, Counters, EventId, EventSelect, EventSource, MsrBackend, Platform,
+    PmcIndex,
+};
+
+/// All that user mode needs to read an event's total by RDPMC: plain data, for a kernel to share.
+///
+/// The total is `counted`, and the events that the counter counted since it was `counted_to`.
+///
+/// ```
+/// use pmu_core::{PmcIndex, UserView};
+/// let view = UserView { index: PmcIndex::new(1), width: 48, counted: 100, counted_to: 0xFFFF_FFFF_FFF0 };
+/// assert_eq!(view.total(0x10), 132); // the counter wrapped in between
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct UserView {
+    /// The counter's index for RDPMC.
+    pub index: PmcIndex,
+    /// Its width in bits, 32–64.
+    pub width: u32,
+    /// Events that are booked.
+    pub counted: u64,
+    /// The counter's value up to which they are.
+    pub counted_to: u64,
+}
+
+impl UserView {
+    /// Returns the event's total when the counter is read as `value`.
+    #[inline]
+    pub const fn total(&self, value: u64) -> u64 {
+        // A width that is none leaves the counter out.
+        let mask = match self.width {
+            1..=64 => u64::MAX >> (64 - self.width),
+            _ => 0,
+        };
+        self.counted.wrapping_add(value.wrapping_sub(self.counted_to) & mask)
+    }
+}
+
+impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
+    /// Returns what user mode needs to read an opened event that is counted only, while it is on its counter.
+    ///
+    /// The view is right as long as the event stays there, for 2^`width` of its events. Every operation that
+    /// starts, stops, moves or closes an event may take it elsewhere: [`start_event`](Self::start_event) of
+    /// *another* one too, and [`rotate`](Self::rotate).
+    ///
+    /// # Context
+    /// Task, on the processor whose counters these are.
+    ///
+    /// # Errors
+    /// - [`NoSuchEvent`](CounterError::NoSuchEvent): it is not open, or it interrupts. Its view would be wrong
+    ///   from its next interrupt on, which loads the counter anew.
+    /// - [`NotStarted`](CounterError::NotStarted): it is on no counter at present.
+    /// - [`NotAvailable`](CounterError::NotAvailable): RDPMC does not read its counter, or not for user mode:
+    ///   see [`Event::with_user_rdpmc`](crate::Event::with_user_rdpmc).
+    pub fn user_view(&self, event: EventId) -> Result<UserView, CounterError> {
+        let entry = self.entry(event)?;
+        if entry.has_period() {
+            return Err(CounterError::NoSuchEvent(event));
+        }
+        let counter = self.counter_of(event).ok_or(CounterError::NotStarted(event))?;
+        let registers = self.registers(counter);
+        let index = registers.rdpmc_index().filter(|_| may_be_read(self.unit(), entry));
+        let index = index.ok_or(CounterError::NotAvailable(counter.only()))?;
+        loop {
+            let (counted, counted_to) = entry.booked();
+            // An interrupt in between books what was counted up to then.
+            if entry.booked() == (counted, counted_to) {
+                return Ok(UserView { index, width: registers.width(), counted, counted_to });
+            }
+        }
+    }
+}
+
+/// Returns whether the counter of an event answers RDPMC above privilege level 0.
+fn may_be_read(unit: &CounterUnit, entry: &EventEntry) -> bool {
+    let denied = entry.select().select_bits() & EventSelect::NO_USER_RDPMC != 0;
+    !(unit.has_user_rdpmc_control() && denied)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_total_counts_on_over_the_counters_wrap() {
+        let view = |width| UserView {
+            index: PmcIndex::new(0),
+            width,
+            counted: 7,
+            counted_to: 0xFFFF_FFF0,
+        };
+        assert_eq!(view(32).total(0xFFFF_FFF0), 7);
+        assert_eq!(view(32).total(0x0000_0005), 7 + 0x15);
+        assert_eq!(view(40).total(0x1_0000_0005), 7 + 0x15);
+        assert_eq!(view(64).total(0xFFFF_FFEF), 6);
+        assert_eq!([view(0).total(9), view(65).total(9)], [7, 7]);
+    }
+}

@@ -1,0 +1,359 @@
+//! Linux perf's way of naming an event, and an [`Event`] of it.
+//!
+//! Source: `perf_event_open(2)`; perf-list(1), "Raw Hardware Event Descriptor"; the kernel's
+//! `Documentation/ABI/testing/sysfs-bus-event_source-devices-format`, and the files that it describes.
+
+use core::fmt;
+use core::str::FromStr;
+
+use pmu_core::{Event, EventSelect, NamedEvent};
+
+/// `PERF_TYPE_HARDWARE`: the configuration is one of [`HARDWARE_EVENTS`].
+pub const PERF_TYPE_HARDWARE: u32 = 0;
+
+/// `PERF_TYPE_RAW`: the configuration is a [`RawConfig`].
+pub const PERF_TYPE_RAW: u32 = 4;
+
+/// The events of [`PERF_TYPE_HARDWARE`] that have a name here, by their numbers: `PERF_COUNT_HW_CPU_CYCLES`,
+/// `PERF_COUNT_HW_INSTRUCTIONS`, and so on. Those that have none: bus cycles (6), and cycles in which the front end
+/// (7) or the back end (8) is stalled.
+pub const HARDWARE_EVENTS: [(u64, NamedEvent); NamedEvent::COUNT] = [
+    (0, NamedEvent::Cycles),
+    (1, NamedEvent::Instructions),
+    (2, NamedEvent::CacheReferences),
+    (3, NamedEvent::CacheMisses),
+    (4, NamedEvent::Branches),
+    (5, NamedEvent::BranchMisses),
+    (9, NamedEvent::ReferenceCycles),
+];
+
+/// The fields of `perf_event_attr` that say what is counted, and when. All zeros: cycles, everywhere, without
+/// interrupts.
+///
+/// ```
+/// use pmu::core::{Event, EventSelect};
+/// use pmu::perf::{PERF_TYPE_RAW, PerfAttributes};
+/// // perf stat -e r1a8:u
+/// let attributes = PerfAttributes {
+///     type_: PERF_TYPE_RAW,
+///     config: 0x1A8,
+///     exclude_kernel: true,
+///     ..PerfAttributes::default()
+/// };
+/// let event = Event::try_from(attributes)?;
+/// assert_eq!(event, Event::raw(EventSelect::from_bits(0x1A8)).user_only());
+/// assert_eq!(PerfAttributes::try_from(event)?, attributes);
+/// # Ok::<(), pmu::perf::PerfError>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct PerfAttributes {
+    /// `type`: [`PERF_TYPE_HARDWARE`] or [`PERF_TYPE_RAW`].
+    pub type_: u32,
+    /// `config`: the event, as the type says.
+    pub config: u64,
+    /// `sample_period`: events between two interrupts; 0: none.
+    pub sample_period: u64,
+    /// Not at privilege levels above 0.
+    pub exclude_user: bool,
+    /// Not at privilege level 0.
+    pub exclude_kernel: bool,
+    /// Only while a guest runs.
+    pub exclude_host: bool,
+    /// Only while no guest runs.
+    pub exclude_guest: bool,
+}
+
+/// Makes an event of perf's attributes. Where perf reads a total of an event that samples, add
+/// [`with_total`](Event::with_total); where it multiplexes, [`rotating`](Event::rotating).
+///
+/// # Errors
+/// [`Type`](PerfError::Type), [`Hardware`](PerfError::Hardware), [`Bits`](PerfError::Bits),
+/// [`ExcludesAll`](PerfError::ExcludesAll).
+impl TryFrom<PerfAttributes> for Event {
+    type Error = PerfError;
+
+    fn try_from(perf: PerfAttributes) -> Result<Self, PerfError> {
+        let event = match perf.type_ {
+            PERF_TYPE_HARDWARE => {
+                let known = HARDWARE_EVENTS.iter().find(|(number, _)| *number == perf.config);
+                let (_, name) = known.ok_or(PerfError::Hardware(perf.config))?;
+                Self::named(*name)
+            }
+            PERF_TYPE_RAW => Self::raw(RawConfig::new(perf.config)?.select()),
+            other => return Err(PerfError::Type(other)),
+        };
+        let event = match (perf.exclude_user, perf.exclude_kernel) {
+            (false, false) => event,
+            (true, false) => event.kernel_only(),
+            (false, true) => event.user_only(),
+            (true, true) => return Err(PerfError::ExcludesAll),
+        };
+        let event = match (perf.exclude_host, perf.exclude_guest) {
+            (false, false) => event,
+            (true, false) => event.in_guests(),
+            (false, true) => event.outside_guests(),
+            (true, true) => return Err(PerfError::ExcludesAll),
+        };
+        Ok(if perf.sample_period == 0 { event } else { event.every(perf.sample_period) })
+    }
+}
+
+/// Says an event in perf's attributes. What they have no fields for is left out: the counters that the event is
+/// confined to, whether it rotates, and whether it has a total or is open to user mode's RDPMC.
+///
+/// # Errors
+/// [`Bits`](PerfError::Bits).
+impl TryFrom<Event> for PerfAttributes {
+    type Error = PerfError;
+
+    fn try_from(event: Event) -> Result<Self, PerfError> {
+        let (type_, config) = match (event.select(), event.name()) {
+            (Some(select), _) => (PERF_TYPE_RAW, RawConfig::new(select.select_bits())?.bits()),
+            (None, name) => {
+                let known = HARDWARE_EVENTS.iter().find(|(_, known)| Some(*known) == name);
+                let (number, _) = known.ok_or(PerfError::Hardware(u64::MAX))?;
+                (PERF_TYPE_HARDWARE, *number)
+            }
+        };
+        Ok(Self {
+            type_,
+            config,
+            sample_period: event.period().unwrap_or(0),
+            exclude_user: !event.counts_user(),
+            exclude_kernel: !event.counts_kernel(),
+            exclude_host: !event.counts_outside_guests(),
+            exclude_guest: !event.counts_in_guests(),
+        })
+    }
+}
+
+/// A raw configuration: an event select without the bits that are perf's to set (16, 17, 20 and 22).
+///
+/// Its text is perf's: `r01c0`, the event in the low byte and the unit mask in the next; or terms,
+/// `cpu/event=0xc0,umask=0x1/`, of which a flag is written without its value. As in perf, `cpu/r1a8/` and
+/// `cpu/config=0x1a8/` are the same as `r1a8`. The terms are those of the kernel's format files:
+///
+/// | term | bits |
+/// |---|---|
+/// | `event` | 7:0, and 35:32 on AMD's processors |
+/// | `umask` | 15:8, and 47:40 on Intel's with a second unit mask |
+/// | `edge`, `pc`, `any`, `inv` | 18, 19, 21, 23 |
+/// | `cmask` | 31:24 |
+/// | `eq` | 36 |
+///
+/// Which of them a processor has is checked when the event is opened.
+///
+/// ```
+/// use pmu::perf::RawConfig;
+/// let config: RawConfig = "cpu/event=0xc0,umask=0x1,cmask=4,inv,edge/".parse()?;
+/// assert_eq!(config.bits(), 0x0484_01C0);
+/// assert_eq!(config.to_string(), "r48401c0");
+/// assert_eq!(config.terms().to_string(), "cpu/event=0xc0,umask=0x1,edge,inv,cmask=0x4/");
+/// assert_eq!("r01c0".parse::<RawConfig>()?.bits(), 0x01C0);
+/// # Ok::<(), pmu::perf::PerfError>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct RawConfig(u64);
+
+/// One term: its name, and its fields' lowest bits and widths, the value's low bits first.
+struct Term {
+    name: &'static str,
+    fields: &'static [(u32, u32)],
+}
+
+/// In the order in which they are written.
+const TERMS: [Term; 8] = [
+    Term { name: "event", fields: &[(0, 8), (32, 4)] },
+    Term { name: "umask", fields: &[(8, 8), (40, 8)] },
+    Term { name: "edge", fields: &[(18, 1)] },
+    Term { name: "pc", fields: &[(19, 1)] },
+    Term { name: "any", fields: &[(21, 1)] },
+    Term { name: "inv", fields: &[(23, 1)] },
+    Term { name: "cmask", fields: &[(24, 8)] },
+    Term { name: "eq", fields: &[(36, 1)] },
+];
+
+impl Term {
+    fn is_flag(&self) -> bool {
+        matches!(self.fields, [(_, 1)])
+    }
+
+    /// The configuration with this value. `None`: the value is too great.
+    fn of(&self, value: u64) -> Option<u64> {
+        let mut left = value;
+        let bits = self.fields.iter().fold(0, |bits, (lowest, width)| {
+            let low = left & ((1 << width) - 1);
+            left >>= width;
+            bits | low << lowest
+        });
+        (left == 0).then_some(bits)
+    }
+
+    /// The value in a configuration.
+    fn value(&self, bits: u64) -> u64 {
+        let fields = self.fields.iter().rev();
+        fields
+            .fold(0, |value, (lowest, width)| value << width | bits >> lowest & ((1 << width) - 1))
+    }
+
+    /// All of its bits.
+    fn mask(&self) -> u64 {
+        self.fields.iter().fold(0, |bits, (lowest, width)| bits | ((1 << width) - 1) << lowest)
+    }
+}
+
+impl RawConfig {
+    /// The configuration with these bits.
+    ///
+    /// # Errors
+    /// [`Bits`](PerfError::Bits): some are no term's.
+    pub fn new(bits: u64) -> Result<Self, PerfError> {
+        let others = TERMS.iter().fold(bits, |left, term| left & !term.mask());
+        if others == 0 { Ok(Self(bits)) } else { Err(PerfError::Bits(others)) }
+    }
+
+    /// Its bits.
+    pub const fn bits(self) -> u64 {
+        self.0
+    }
+
+    /// The event select, at no privilege level yet.
+    pub const fn select(self) -> EventSelect {
+        EventSelect::from_bits(self.0)
+    }
+
+    /// Its text in terms: `cpu/event=0xc0,umask=0x1/`. Those that are 0 are left out, but for the event.
+    pub const fn terms(self) -> RawTerms {
+        RawTerms(self)
+    }
+
+    /// The terms between the slashes.
+    fn of_terms(text: &str, start: usize) -> Result<Self, PerfError> {
+        let (mut config, mut at) = (0, start);
+        for part in text.split(',') {
+            let (name, value) = part.split_once('=').map_or((part, None), |(n, v)| (n, Some(v)));
+            let term = TERMS.iter().find(|term| term.name == name);
+            config |= match (term, value) {
+                (Some(term), Some(value)) => {
+                    let value = number(value).and_then(|value| term.of(value));
+                    value.ok_or(PerfError::Value { at: at + name.len() + 1 })?
+                }
+                (Some(term), None) if term.is_flag() => term.mask(),
+                (Some(_), None) => return Err(PerfError::Value { at: at + name.len() }),
+                (None, Some(value)) if name == "config" => {
+                    let bits = number(value).ok_or(PerfError::Value { at: at + name.len() + 1 })?;
+                    Self::new(bits)?.0
+                }
+                (None, None) if name.starts_with('r') => Self::of_raw(name, at)?.0,
+                _ => return Err(PerfError::Term { at }),
+            };
+            at += part.len() + 1;
+        }
+        Ok(Self(config))
+    }
+
+    /// `r` and hexadecimal digits, before which there may be `0x`.
+    fn of_raw(text: &str, at: usize) -> Result<Self, PerfError> {
+        let digits = text.strip_prefix('r').ok_or(PerfError::Term { at })?;
+        let digits = digits.strip_prefix("0x").unwrap_or(digits);
+        Self::new(hexadecimal(digits).ok_or(PerfError::Value { at: at + 1 })?)
+    }
+}
+
+/// A number as perf's terms have it: decimal, or hexadecimal after `0x`.
+fn number(text: &str) -> Option<u64> {
+    match text.strip_prefix("0x") {
+        Some(digits) => hexadecimal(digits),
+        // A sign is no digit.
+        None => text.bytes().all(|c| c.is_ascii_digit()).then(|| text.parse().ok())?,
+    }
+}
+
+fn hexadecimal(digits: &str) -> Option<u64> {
+    let plain = digits.bytes().all(|c| c.is_ascii_hexdigit());
+    plain.then(|| u64::from_str_radix(digits, 16).ok())?
+}
+
+impl FromStr for RawConfig {
+    type Err = PerfError;
+
+    /// Parses `r01c0`, or terms between `cpu/` and `/`.
+    fn from_str(text: &str) -> Result<Self, PerfError> {
+        match text.strip_prefix("cpu/") {
+            Some(terms) => {
+                let unclosed = PerfError::Term { at: text.len() };
+                Self::of_terms(terms.strip_suffix('/').ok_or(unclosed)?, "cpu/".len())
+            }
+            None => Self::of_raw(text, 0),
+        }
+    }
+}
+
+/// Writes `r01c0`.
+impl fmt::Display for RawConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "r{:04x}", self.0)
+    }
+}
+
+/// A [`RawConfig`], written in terms.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct RawTerms(RawConfig);
+
+impl fmt::Display for RawTerms {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (place, term) in TERMS.iter().enumerate() {
+            let value = term.value(self.0.0);
+            let separator = if place == 0 { "cpu/" } else { "," };
+            match value {
+                0 if place != 0 => {}
+                1 if term.is_flag() => write!(f, "{separator}{}", term.name)?,
+                _ => write!(f, "{separator}{}={value:#x}", term.name)?,
+            }
+        }
+        f.write_str("/")
+    }
+}
+
+/// Why attributes or a text are no event, or an event has no attributes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[non_exhaustive]
+pub enum PerfError {
+    /// The type is neither hardware nor raw.
+    Type(u32),
+    /// The hardware event with this number has no name here.
+    Hardware(u64),
+    /// These bits of a raw configuration are no term's; bits 16, 17, 20 and 22 are perf's own to set.
+    Bits(u64),
+    /// Everything is excluded: user and kernel, or host and guest.
+    ExcludesAll,
+    /// There is no such term, or no closing slash.
+    Term {
+        /// Where in the text, in bytes.
+        at: usize,
+    },
+    /// A term's value is missing, is no number, or is too great.
+    Value {
+        /// Where in the text, in bytes.
+        at: usize,
+    },
+}
+
+impl fmt::Display for PerfError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Type(type_) => write!(f, "events of type {type_} are not counters' events"),
+            Self::Hardware(number) => write!(f, "hardware event {number} is not known"),
+            Self::Bits(bits) => write!(f, "a raw configuration cannot have bits {bits:#X}"),
+            Self::ExcludesAll => f.write_str("everything is excluded from the event"),
+            Self::Term { at } => write!(f, "no term of an event at byte {at}"),
+            Self::Value { at } => write!(f, "no value, or none that fits, at byte {at}"),
+        }
+    }
+}
+
+impl core::error::Error for PerfError {}

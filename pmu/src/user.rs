@@ -1,0 +1,157 @@
+//! Reading an event in user mode, by RDPMC: the page that a kernel shares with a thread.
+//!
+//! # What the kernel sets
+//! - `CR4.PCE`, bit 8, on each processor (SDM vol. 3A, "Control Registers"; APM vol. 2, "CR4 Register"): without
+//!   it RDPMC above privilege level 0 is a #GP. A kernel sets it while a thread that has such a page runs. It
+//!   opens *every* counter of the processor to that thread, unless the next is there too.
+//! - RDPMC user disable, where [`CounterUnit::has_user_rdpmc_control`](pmu_core::CounterUnit) says that the
+//!   processor has it (SDM vol. 3B, "RDPMC User Disable", CPUID leaf 23H, sub-leaf 0, EBX): the counters of all
+//!   events then read as 0 above privilege level 0, but for those that were opened
+//!   [`with_user_rdpmc`](pmu_core::Event::with_user_rdpmc).
+//! - The page, mapped for the thread read-only.
+//!
+//! # When the kernel publishes
+//! A page is right for one thread on one processor, with its event on one counter. So the kernel publishes it, or
+//! hides it, before the thread next executes in user mode:
+//! - after it started or stopped the event, or closed it;
+//! - after it started *another* event, or after [`rotate`](pmu_core::Counters::rotate): both may move it;
+//! - after a switch to the thread, in any case, on whichever processor: also where nothing moved, since the thread
+//!   may have been in the middle of a read. Before it switches away it need do nothing, for the thread does not
+//!   look;
+//! - once within 2ʷⁱᵈᵗʰ events, after the event was booked; at every switch and every tick is more than enough.
+
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use core::sync::atomic::{AtomicU32, AtomicU64, fence};
+
+use pmu_core::{PmcIndex, UserView};
+
+/// The attempts of [`UserPage::read`]: each but the last met a change by the kernel.
+const ATTEMPTS: u32 = 64;
+
+/// What a kernel shares with a user thread, so that it reads one event without a system call.
+///
+/// A sequence lock, as in Linux' `perf_event_mmap_page`: the sequence is odd while the kernel writes. All zeros is
+/// a hidden page. The layout is fixed: the sequence, the index for RDPMC plus 1 (0: hidden), and the width, at 0, 4
+/// and 8, of 32 bits each; the events booked, and the counter's value up to which they are, at 16 and 24, of 64
+/// bits each.
+///
+/// # Examples
+/// The kernel, whenever the [module](self) says so:
+///
+/// ```
+/// use pmu::core::{Counters, EventId, EventSource, MsrBackend, Platform};
+/// use pmu::user::UserPage;
+///
+/// fn publish<S: EventSource, M: MsrBackend, P: Platform>(
+///     counters: &Counters<'_, S, M, P>,
+///     event: EventId,
+///     page: &UserPage,
+/// ) {
+///     match counters.user_view(event) {
+///         Ok(view) => page.publish(&view),
+///         Err(_) => page.hide(), // on no counter at present
+///     }
+/// }
+/// ```
+///
+/// The thread:
+///
+/// ```
+/// use pmu::user::UserPage;
+/// # fn read_by_system_call() -> u64 { 0 }
+/// # #[cfg(target_arch = "x86_64")]
+/// fn events(page: &UserPage) -> u64 {
+///     let rdpmc = |index: u32| {
+///         let (low, high): (u32, u32);
+///         // SAFETY: the kernel set CR4.PCE, and an index of the page is a counter's.
+///         unsafe { core::arch::asm!("rdpmc", in("ecx") index, out("eax") low, out("edx") high) };
+///         u64::from(high) << 32 | u64::from(low)
+///     };
+///     page.read(rdpmc).unwrap_or_else(read_by_system_call)
+/// }
+/// # #[cfg(target_arch = "x86_64")]
+/// # assert_eq!(events(&UserPage::new()), 0);
+/// ```
+#[derive(Debug, Default)]
+#[repr(C)]
+pub struct UserPage {
+    sequence: AtomicU32,
+    index: AtomicU32,
+    width: AtomicU32,
+    reserved: AtomicU32,
+    counted: AtomicU64,
+    counted_to: AtomicU64,
+}
+
+impl UserPage {
+    /// A hidden page.
+    pub const fn new() -> Self {
+        Self {
+            sequence: AtomicU32::new(0),
+            index: AtomicU32::new(0),
+            width: AtomicU32::new(0),
+            reserved: AtomicU32::new(0),
+            counted: AtomicU64::new(0),
+            counted_to: AtomicU64::new(0),
+        }
+    }
+
+    /// Publishes where the event is counted at present.
+    ///
+    /// # Context
+    /// The kernel: task, on the processor on which the thread then runs, one call at a time for each page.
+    pub fn publish(&self, view: &UserView) {
+        self.write(view.index.get().wrapping_add(1), view);
+    }
+
+    /// Hides the event: [`read`](Self::read) is `None`, and the thread asks the kernel.
+    ///
+    /// # Context
+    /// As [`publish`](Self::publish).
+    pub fn hide(&self) {
+        let view = UserView { index: PmcIndex::new(0), width: 0, counted: 0, counted_to: 0 };
+        self.write(0, &view);
+    }
+
+    fn write(&self, index: u32, view: &UserView) {
+        let sequence = self.sequence.load(Relaxed);
+        self.sequence.store(sequence | 1, Relaxed);
+        // A reader that sees any of what follows sees the odd sequence too.
+        fence(Release);
+        self.index.store(index, Relaxed);
+        self.width.store(view.width, Relaxed);
+        self.counted.store(view.counted, Relaxed);
+        self.counted_to.store(view.counted_to, Relaxed);
+        self.sequence.store((sequence | 1).wrapping_add(1), Release);
+    }
+
+    /// Reads the event's total up to now. `rdpmc` executes RDPMC with that index.
+    ///
+    /// `None`: the event is hidden, or the kernel changed the page at each of several attempts. The thread then
+    /// asks the kernel.
+    ///
+    /// # Context
+    /// User mode, the thread whose page it is. Another thread would read another processor's counter.
+    #[inline]
+    pub fn read(&self, mut rdpmc: impl FnMut(u32) -> u64) -> Option<u64> {
+        for _ in 0..ATTEMPTS {
+            let before = self.sequence.load(Acquire);
+            let index = self.index.load(Relaxed);
+            let view = UserView {
+                index: PmcIndex::new(index.wrapping_sub(1)),
+                width: self.width.load(Relaxed),
+                counted: self.counted.load(Relaxed),
+                counted_to: self.counted_to.load(Relaxed),
+            };
+            // No RDPMC for what would not be returned.
+            let total =
+                (before & 1 == 0 && index != 0).then(|| view.total(rdpmc(view.index.get())));
+            fence(Acquire);
+            if before & 1 == 0 && self.sequence.load(Relaxed) == before {
+                return total;
+            }
+            core::hint::spin_loop();
+        }
+        None
+    }
+}
