@@ -11,7 +11,7 @@ use pmu_core::{
 
 use crate::failure::Failure;
 use crate::pmu::{COUNTERS, EVENTS, LocalApic, control_msr};
-use crate::ring3::{Program, allow_rdpmc};
+use crate::ring3::{Program, SHARED, allow_rdpmc};
 use crate::workload::{COUNTED, EMPTY};
 use crate::{clock, line, processor, watchdog};
 
@@ -115,17 +115,14 @@ fn user<I: ProfileInterface>(
     let event = Event::named(NamedEvent::Instructions).user_only().with_user_rdpmc();
     let event = counters.open_event(unit, &event)?;
     counters.start_event(event, clock::now())?;
-    let counter = counters.counter_of(event).and_then(|counter| unit.counter(counter));
-    let Some(index) = counter.and_then(|counter| counter.rdpmc_index()) else {
-        return Err(Failure::Wrong("a counter has no number for RDPMC"));
-    };
-    let program = Program::Measure(index.get());
+    SHARED.0.publish(&counters.user_view(event)?);
     allow_rdpmc(true);
-    let read = program.run();
+    let read = Program::Measure.run();
     allow_rdpmc(false);
+    SHARED.0.hide();
     let count = counters.close_event(event, clock::now())?.value;
     line!("event user {} rdpmc {}", count, read);
-    Ok(count == program.instructions() && read == Program::MEASURED)
+    Ok(count == Program::Measure.instructions() && read == Program::MEASURED)
 }
 
 /// A thread of ring 3, with an event of its own.

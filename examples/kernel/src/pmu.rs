@@ -181,15 +181,13 @@ fn service(interface: &impl ProfileInterface, frame: &TrapFrame) {
         mark(Mark::Interrupt);
     }
     let interface = WithEvents::new(interface, &EVENTS[number]);
-    let serviced = interface.service(&interrupt_msr(), &LocalApic, &COUNTERS[number], |report| {
-        match report {
+    let serviced =
+        interface.service(&interrupt_msr(), &LocalApic, &COUNTERS[number], |report| match report {
             Report::Source(overflow) => {
                 PROFILES.interrupt(&Interrupted(frame), overflow.source);
             }
-            // No other event of this kernel has a period.
-            Report::Event(_) => watchdog::interrupt(number),
-        }
-    });
+            Report::Event(overflow) => watchdog::interrupt(number, overflow.event),
+        });
     if marked {
         mark(Mark::Rest);
         MARK_NEXT.store(false, Ordering::Relaxed);

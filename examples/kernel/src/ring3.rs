@@ -1,4 +1,4 @@
-//! Ring 3: a page of code and a page of stack of its own, the way there, and the way back.
+//! Ring 3: pages of its own for code, stack and what the kernel shows it, the way there, and the way back.
 //!
 //! Read first: Intel SDM vol. 3A, "IRETQ" and "4-Level Paging and 5-Level Paging".
 
@@ -6,6 +6,7 @@ use core::arch::{global_asm, naked_asm};
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicU64, Ordering};
 
+use pmu::user::UserPage;
 use spin::Once;
 use x86_64::registers::control::{Cr3, Cr4, Cr4Flags};
 
@@ -16,7 +17,8 @@ use crate::processor::{self, KERNEL_CODE, KERNEL_DATA, MAX_PROCESSORS, USER_CODE
 const BASE: u64 = 1 << 39;
 const PAGE: u64 = 0x1000;
 const CODE: u64 = BASE;
-const STACKS: u64 = BASE + PAGE;
+const PAGE_OF_EVENT: u64 = BASE + PAGE;
+const STACKS: u64 = BASE + 2 * PAGE;
 
 /// Bits of a page-table entry: present, writable, ring 3 may use it.
 const PRESENT: u64 = 1;
@@ -35,21 +37,34 @@ global_asm!(
     "2: dec ecx",
     "jnz 2b",
     "ud2",
-    // 2011 instructions; between what the two RDPMCs read, 2006: the first one, and those up to the second
-    "user_measure: mov ecx, edi",
-    "rdpmc",
-    "shl rdx, 32",
-    "or rax, rdx",
-    "mov rsi, rax",
+    // 1 + 18 + 1 + 2000 + 1 + 18 instructions, of which the last 14 are the second RDPMC and what follows it
+    "user_measure: call 3f",
     "mov eax, 1000",
     "2: dec eax",
     "jnz 2b",
-    "mov ecx, edi",
+    "call 3f",
+    "ud2",
+    // What is counted up to now, by the page (`pmu::user::UserPage`) at RDI: 18 instructions.
+    "3: mov r8d, [rdi]",  // the sequence
+    "mov ecx, [rdi + 4]", // the index, plus 1
+    "dec ecx",
+    "js 4f", // hidden
     "rdpmc",
     "shl rdx, 32",
     "or rax, rdx",
-    "sub rax, rsi",
-    "ud2",
+    "sub rax, [rdi + 24]", // the value up to which was booked
+    "mov ecx, 64",
+    "sub ecx, [rdi + 8]", // the width
+    "shl rax, cl",
+    "shr rax, cl",
+    "add rax, [rdi + 16]", // what was booked
+    "test r8d, 1",
+    "jnz 3b",
+    "cmp r8d, [rdi]",
+    "jne 3b",
+    "ret",
+    "4: xor eax, eax",
+    "ret",
     ".balign 4096",
     ".popsection",
 );
@@ -65,9 +80,9 @@ unsafe extern "C" {
 pub enum Program {
     /// Counts down from a number, which is not 0.
     Loop(u32),
-    /// Reads a counter by RDPMC with this number in ECX before and after a loop, and returns the difference.
-    /// CR4.PCE must be [set](allow_rdpmc).
-    Measure(u32),
+    /// Reads the event of [`SHARED`] by RDPMC before and after a loop, and returns the second reading; 0: the page
+    /// is hidden. CR4.PCE must be [set](allow_rdpmc).
+    Measure,
 }
 
 impl Program {
@@ -75,23 +90,24 @@ impl Program {
     pub const fn instructions(self) -> u64 {
         match self {
             Self::Loop(turns) => 1 + 2 * turns as u64,
-            Self::Measure(_) => 2011,
+            Self::Measure => 2039,
         }
     }
 
-    /// Of [`Measure`](Self::Measure)'s, those between its two readings.
-    pub const MEASURED: u64 = 2006;
+    /// Of [`Measure`](Self::Measure)'s, those before its second RDPMC.
+    pub const MEASURED: u64 = Self::Measure.instructions() - 14;
 
     const fn argument(self) -> u64 {
         match self {
-            Self::Loop(argument) | Self::Measure(argument) => argument as u64,
+            Self::Loop(turns) => turns as u64,
+            Self::Measure => PAGE_OF_EVENT,
         }
     }
 
     fn address(self) -> u64 {
         let start = match self {
             Self::Loop(_) => &raw const user_loop,
-            Self::Measure(_) => &raw const user_measure,
+            Self::Measure => &raw const user_measure,
         };
         CODE + (start as u64 - &raw const user_start as u64)
     }
@@ -114,6 +130,13 @@ pub fn allow_rdpmc(allowed: bool) {
         Cr4::update(|flags| flags.set(Cr4Flags::PERFORMANCE_MONITOR_COUNTER, allowed));
     }
 }
+
+/// Where ring 3 finds the event that it may read.
+#[repr(C, align(4096))]
+pub struct SharedPage(pub UserPage);
+
+/// The page that ring 3 can read, and the kernel writes.
+pub static SHARED: SharedPage = SharedPage(UserPage::new());
 
 /// A page table, or what ring 3 has as a stack.
 #[repr(C, align(4096))]
@@ -145,8 +168,9 @@ fn map() {
             unsafe { ((page as *mut u64).add(index)).write_volatile(address | bits | PRESENT) };
         };
         set(table.address(), 0, &raw const user_start as u64, USER);
+        set(table.address(), 1, &raw const SHARED as u64, USER);
         for (index, stack) in STACK_PAGES.iter().enumerate() {
-            set(table.address(), index + 1, stack.address(), USER | WRITABLE);
+            set(table.address(), index + 2, stack.address(), USER | WRITABLE);
         }
         set(directory.address(), 0, table.address(), USER | WRITABLE);
         set(pointers.address(), 0, directory.address(), USER | WRITABLE);

@@ -1,9 +1,10 @@
-//! A watchdog: an event of cycles whose interrupt is an NMI. A processor that does not touch it between two of
-//! them is stuck.
+//! A watchdog that fires on purpose: an event of cycles whose interrupt is an NMI, and a processor that does not
+//! touch the watchdog between two of them.
 
-use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicU32, Ordering};
 
-use pmu_core::{CounterUnit, Event, EventTable, NamedEvent, ProfileInterface};
+use pmu::Watchdog;
+use pmu_core::{CounterUnit, Event, EventId, EventTable, NamedEvent, ProfileInterface};
 use x86_64::instructions::interrupts;
 
 use crate::events::{Events, with_events};
@@ -21,15 +22,15 @@ const PATIENCE_MS: u64 = 8_000;
 /// How many interrupts a processor that is well is watched for.
 const ALIVE: u32 = 2;
 
-static TOUCHED: [AtomicBool; MAX_PROCESSORS] = [const { AtomicBool::new(false) }; MAX_PROCESSORS];
+static WATCHDOGS: [Watchdog; MAX_PROCESSORS] = [const { Watchdog::new() }; MAX_PROCESSORS];
 /// How many interrupts there were, and of how many the processor was stuck.
 static FIRED: [AtomicU32; MAX_PROCESSORS] = [const { AtomicU32::new(0) }; MAX_PROCESSORS];
 static STUCK: [AtomicU32; MAX_PROCESSORS] = [const { AtomicU32::new(0) }; MAX_PROCESSORS];
 
-/// The watchdog's interrupt came: in an NMI.
-pub fn interrupt(number: usize) {
+/// A period of an event is over, in an NMI. A kernel of your own says more than a number here, or panics.
+pub fn interrupt(number: usize, event: EventId) {
     FIRED[number].fetch_add(1, Ordering::Relaxed);
-    if !TOUCHED[number].swap(false, Ordering::Relaxed) {
+    if WATCHDOGS[number].is_stuck(event) {
         STUCK[number].fetch_add(1, Ordering::Relaxed);
     }
 }
@@ -71,13 +72,18 @@ fn watch<I: ProfileInterface>(
     let (events, ticks) = (counters.close_event(measured, clock::now())?, clock::now() - begin);
     let rate = Rate { events: events.value, ticks };
 
-    let period = rate.per(PERIOD_MS).max(EventTable::FLOOR);
-    let watchdog = counters.open_event(unit, &cycles.every(period))?;
-    counters.start_event(watchdog, clock::now())?;
+    // A kernel of your own waits for some seconds. Here a second has 200 ms, so that the example ends.
+    let hertz = rate.per(PERIOD_MS).max(EventTable::FLOOR);
+    let no_cycles = Failure::Wrong("the processor has no event of cycles");
+    let event = Watchdog::event(unit, hertz, 1).ok_or(no_cycles)?;
+    let event = counters.open_event(unit, &event)?;
+    let watchdog = &WATCHDOGS[number];
+    watchdog.watch(event);
+    counters.start_event(event, clock::now())?;
     let fired = || FIRED[number].load(Ordering::Relaxed);
     let stuck = || STUCK[number].load(Ordering::Relaxed);
     wait_for(|| {
-        TOUCHED[number].store(true, Ordering::Relaxed);
+        watchdog.touch(); // as a kernel's timer tick does
         fired() >= ALIVE
     })?;
     if stuck() != 0 {
@@ -85,7 +91,7 @@ fn watch<I: ProfileInterface>(
     }
     let alive = fired();
     wait_for(|| stuck() != 0)?;
-    counters.close_event(watchdog, clock::now())?;
+    counters.close_event(event, clock::now())?;
     Ok(alive)
 }
 
