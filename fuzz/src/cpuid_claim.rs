@@ -8,7 +8,7 @@ use std::collections::HashMap;
 
 use pmu_amd::Amd64;
 use pmu_core::raw_cpuid::{CpuIdReader, CpuIdResult};
-use pmu_core::{MAX_GENERAL, CounterId, CounterSet, NoInterface, ProfileInterface, Snapshot, SourceInterface};
+use pmu_core::{CounterId, MAX_GENERAL, NoInterface, ProfileInterface, Snapshot, SourceInterface};
 use pmu_intel::{ArchitecturalPerfmon, Emon};
 
 use crate::input::Input;
@@ -133,15 +133,26 @@ fn assert_emon(processor: &Processor, emon: &Emon) {
     assert_perfmon(processor, emon.perfmon());
     let CpuIdResult { eax, ebx, .. } = processor.leaf(0x0A, 0);
     let (version, count, width) = (eax & 0xFF, eax >> 8 & 0xFF, eax >> 16 & 0xFF);
-    assert_eq!((emon.unit().counters() & CounterSet::GENERAL).len() as u32, count);
+    // SDM vol. 2A, leaf 0x23, sub-leaf 1: EAX, where leaf 7.1 and sub-leaf 0 declare it.
+    let extended =
+        processor.leaf(7, 1).eax >> 8 & 1 != 0 && processor.leaf(0x23, 0).eax >> 1 & 1 != 0;
+    let there = if version >= 6 { 0xFFFF } else { 0x3FF };
+    let bitmap = match processor.leaf(0x23, 1).eax & there {
+        bitmap @ 1.. if extended => bitmap,
+        _ => (1 << count) - 1,
+    };
+    assert_eq!(emon.unit().counters().bits() & 0xFFFF_FFFF, u64::from(bitmap));
     for number in 0..MAX_GENERAL as u8 {
         let counter = emon.unit().counter(CounterId::general(number).unwrap());
-        assert_eq!(counter.is_some(), u32::from(number) < count);
+        assert_eq!(counter.is_some(), bitmap >> number & 1 != 0);
         let Some(counter) = counter else { continue };
-        // SDM vol. 4, table 2-2: ten of each, from 0x186 and from 0xC1 on.
-        assert_eq!(counter.control().register().get(), 0x186 + u32::from(number));
-        assert_eq!(counter.value_register().get(), 0xC1 + u32::from(number));
-        assert!(number < 10 && counter.width() == width && (32..=64).contains(&width));
+        let at = u32::from(number);
+        // SDM vol. 4, table 2-2: ten of each, from 0x186 and from 0xC1 on; from version 6 on others.
+        let registers =
+            if version >= 6 { (0x1901 + 4 * at, 0x1900 + 4 * at) } else { (0x186 + at, 0xC1 + at) };
+        let found = (counter.control().register().get(), counter.value_register().get());
+        assert_eq!(found, registers);
+        assert!(counter.width() == width && (32..=64).contains(&width));
     }
     let global = emon.unit().global();
     assert_eq!(global.is_some(), version >= 2);

@@ -2,7 +2,7 @@
 
 use pmu_core::{
     CounterBank, CounterUnit, FixedCounters, Freeze, FullWidth, GlobalRegisters, MAX_FIXED,
-    MsrAddress, NamedEvent, NoInterface, PreciseSampling, Snapshot,
+    MAX_GENERAL, MsrAddress, NamedEvent, NoInterface, PreciseSampling, Snapshot,
 };
 
 use crate::ArchitecturalPerfmon;
@@ -97,10 +97,11 @@ pub(crate) const fn of_perfmon(
 ) -> CounterUnit {
     let version = perfmon.version();
     let count = if perfmon.counters() < MAX_COUNTERS { perfmon.counters() } else { MAX_COUNTERS };
-    let general = match extension.general_counters() {
+    // There are registers for more from version 6 on.
+    let most = if version >= 6 { MAX_GENERAL as u8 } else { MAX_COUNTERS };
+    let general = match extension.general_counters() as u64 & ((1 << most) - 1) {
         0 => (1 << count) - 1,
-        bitmap if version >= 6 => bitmap as u64,
-        bitmap => bitmap as u64 & ((1 << MAX_COUNTERS) - 1),
+        bitmap => bitmap,
     };
     let (bank, fixed_bank) = if version >= 6 { (&GENERAL_6, &FIXED_6) } else { (&GENERAL, &FIXED) };
     // SAFETY: event selects and counters; no value of them makes the processor write to memory. (Precise

@@ -273,7 +273,7 @@ impl World {
         // What passes until the counter is loaded again is lost.
         let late = self.deviates(Deviation::ServicesLate)
             || self.deviates(Deviation::OverflowsWhileServiced);
-        let (least, most) = (u64::from(overflow.events), if late { u64::MAX } else { SLACK });
+        let (least, most) = (overflow.events, if late { u64::MAX } else { SLACK });
         let fits = events + SLACK >= least && events.saturating_sub(least) <= most;
         assert!(fits, "{}: it took {events} events: {overflow:?}", self.context);
         book.told.set(book.told.get() + 1);

@@ -531,7 +531,7 @@ mod platforms {
         assert_eq!(most, Some(10));
         let most = (0..=0xF).map(|counters| {
             let processor = amd_processor(true, counters);
-            usize::from(Amd64::detect(&processor).unwrap().unit().counters().len())
+            Amd64::detect(&processor).unwrap().unit().counters().len()
         });
         assert_eq!(most.max(), Some(15));
         const { assert!(MAX_COUNTERS >= 15) };

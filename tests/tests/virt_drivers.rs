@@ -115,7 +115,7 @@ fn everywhere(test: &impl Test) {
     }
     for deviations in deviations::single().chain(deviations::pairs(16, 0xB529_7A4D)) {
         println!("{deviations}");
-        for version in [1, 2, 3, 4, 5] {
+        for version in [1, 2, 3, 4, 5, 6] {
             let intel = IntelConfiguration::new(version, 4, if version > 1 { 3 } else { 0 });
             on(Configuration::Intel(intel), deviations, test);
         }

@@ -91,18 +91,27 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
         Ok(free)
     }
 
-    /// Moves an event to a free counter. An overflow that is pending is reported when the event next happens.
+    /// Moves an event to a free counter, or leaves it where it is. An overflow that is pending is reported when
+    /// the event next happens.
     fn relocate(&self, event: EventId, from: CounterId, to: CounterId) -> Result<(), CounterError> {
         let lifted = self.lift(from, event)?;
-        let (slot, registers) = self.place(to).ok_or(CounterError::NoFreeCounter)?;
-        if let Some(entry) = self.table().entry(event) {
-            if lifted.overflowed {
-                entry.set_resume(1);
-            }
-            return self.run(to, event);
+        let entry = self.table().entry(event);
+        if let Some(entry) = entry.filter(|_| lifted.overflowed) {
+            entry.set_resume(1);
         }
-        let value = registers.preload(lifted.rest);
-        self.run_from(slot, &registers, event, value, lifted.period)
+        let go_on = |counter| {
+            if entry.is_some() {
+                return self.run(counter, event);
+            }
+            let (slot, registers) = self.place(counter).ok_or(CounterError::NoFreeCounter)?;
+            let value = registers.preload(lifted.rest);
+            self.run_from(slot, &registers, event, value, lifted.period)
+        };
+        go_on(to).or_else(|error| match go_on(from) {
+            Ok(()) => Err(error),
+            Err(CounterError::Access(fault)) => Err(CounterError::Faulted(fault)),
+            Err(error) => Err(error),
+        })
     }
 
     /// Stops an event's counter, frees it, and books what it counted. An opened event keeps what is left of its
@@ -125,8 +134,10 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
             CounterError::Faulted(fault)
         })?;
         let entry = self.table().entry(event);
-        let wrapped = entry.is_some_and(|entry| entry.book(value, registers.mask()));
-        let overflowed = if period == 0 { wrapped } else { registers.has_overflowed(value) };
+        if let Some(entry) = entry {
+            entry.book(value, registers.mask());
+        }
+        let overflowed = registers.has_overflowed(value);
         if !overflowed {
             self.memory.expect_one_fewer();
         } else if let Some(global) = self.unit().global() {
@@ -136,11 +147,11 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
         }
         let rest = if overflowed { 1 } else { value.wrapping_neg() & registers.mask() };
         let ended = match entry {
-            _ if period == 0 || !overflowed => false,
+            _ if !overflowed => false,
             Some(entry) => entry.end_piece(),
             None => true,
         };
-        if let Some(entry) = entry.filter(|_| period != 0 && !overflowed) {
+        if let Some(entry) = entry.filter(|_| !overflowed) {
             entry.set_resume(rest);
         }
         Ok(Lifted { period, rest, overflowed: ended })

@@ -145,11 +145,22 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
         if mask & own != 0 || !has_fixed || !self.is_open() {
             return Err(CounterError::OwnControlBits(mask & own));
         }
+        self.find_fixed_control()?;
         let shadow = &self.memory.fixed_control;
         let value = shadow.load(Relaxed) & !mask | bits & mask;
         let register = self.unit().fixed_control();
         self.wrmsr_retrying(register, value).map_err(CounterError::Access)?;
         shadow.store(value, Relaxed);
+        Ok(())
+    }
+
+    /// Sees what the other owners have in the fixed counters' control, where it is not known yet: while none of
+    /// these is the session's.
+    pub(crate) fn find_fixed_control(&self) -> Result<(), CounterError> {
+        if (self.own() & CounterSet::FIXED).is_empty() {
+            let found = self.rdmsr_retrying(self.unit().fixed_control());
+            self.memory.fixed_control.store(found.map_err(CounterError::Access)?, Relaxed);
+        }
         Ok(())
     }
 

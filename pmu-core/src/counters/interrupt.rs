@@ -328,9 +328,8 @@ where
                 slot.store(SlotState::Faulted);
                 continue;
             };
-            // What is only counted is never loaded, and its value alone tells nothing.
-            if running.period == 0 || registers.has_overflowed(value) {
-                self.found += u32::from(running.period != 0);
+            if registers.has_overflowed(value) {
+                self.found += 1;
                 self.reload(counter, slot, running, Some(value));
             }
         }
@@ -345,7 +344,6 @@ where
 
     /// Loads a general counter that overflowed again, and reports the overflow. `value` is what it was read as,
     /// where it was.
-    #[inline]
     fn reload(
         &mut self,
         counter: CounterId,
@@ -390,8 +388,7 @@ where
         (self.overflowed)(EventOverflow { event, period, counter });
     }
 
-    /// The same of an opened event: books its total, and loads the next piece of its period. One that is only
-    /// counted counts on from where it is.
+    /// The same of an opened event: books its total, and loads the next piece of its period.
     #[inline(never)]
     fn reload_opened(
         &mut self,
@@ -402,16 +399,10 @@ where
     ) {
         let (source, registers) = (self.source, self.unit.registers(counter));
         let Some(entry) = source.opened().entry(running.event) else { return };
-        let counted_only = running.period == 0;
-        if counted_only || entry.wants_total() {
+        if entry.wants_total() {
             let read = value.map_or_else(|| retry_once(|| registers.read(self.msr)), Ok);
             let Some(now) = self.note(read) else { return slot.store(SlotState::Faulted) };
-            let wrapped = entry.book(now, registers.mask());
-            if counted_only {
-                // A bit of the status was counted where it was found.
-                self.found += u32::from(wrapped && value.is_some());
-                return;
-            }
+            entry.book(now, registers.mask());
         }
         let full_width = self.memory.full_width.load(Ordering::Relaxed);
         let (piece, over) = entry.next_piece(registers.reach(full_width));

@@ -6,7 +6,7 @@ use crate::counters::slot::SlotState;
 use crate::counters::table::{EventEntry, EventState};
 use crate::{
     CounterError, CounterId, CounterSet, CounterUnit, Counters, Event, EventCount, EventId,
-    EventSelect, EventSource, EventTable, MsrBackend, NamedEvent, Platform,
+    EventSelect, EventSource, EventTable, MsrBackend, Platform,
 };
 
 impl CounterUnit {
@@ -45,7 +45,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
     }
 
     pub(crate) fn entry(&self, event: EventId) -> Result<&EventEntry, CounterError> {
-        self.table().entry(event).ok_or(CounterError::NoSuchEvent(event))
+        // After a shut-down they are another session's.
+        let entry = self.table().entry(event).filter(|_| self.is_open());
+        entry.ok_or(CounterError::NoSuchEvent(event))
     }
 
     /// Opens an event, stopped. `processor` describes the processor that executes the call: which events it
@@ -62,8 +64,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
         event: &Event,
     ) -> Result<EventId, CounterError> {
         let (select, counters) = processor.resolve(event)?;
-        let counters = counters & self.own();
-        if counters.is_empty() {
+        if (counters & self.own()).is_empty() {
             return Err(CounterError::NoCounterForEvent);
         }
         if let Some(period) = event.period() {
@@ -86,7 +87,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
     /// [`NoSuchEvent`](CounterError::NoSuchEvent); those of [`stop_event`](Self::stop_event), where it
     /// stays open.
     pub fn close_event(&mut self, event: EventId, now: u64) -> Result<EventCount, CounterError> {
-        if self.entry(event)?.state() != EventState::Stopped {
+        if self.is_started(event) {
             self.stop_event(event, now)?;
         }
         let entry = self.entry(event)?;
@@ -145,10 +146,10 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
 
     /// Returns whether an opened event is started: on a counter, or waiting for its turn.
     pub fn is_started(&self, event: EventId) -> bool {
-        match self.table().entry(event).map(EventEntry::state) {
-            Some(EventState::Counting) => self.find(event).is_some(),
-            Some(EventState::Waiting) => true,
-            Some(EventState::Stopped | EventState::Closed) | None => false,
+        match self.entry(event).map(EventEntry::state) {
+            Ok(EventState::Counting) => self.find(event).is_some(),
+            Ok(EventState::Waiting) => true,
+            Ok(EventState::Stopped | EventState::Closed) | Err(_) => false,
         }
     }
 
@@ -161,7 +162,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
     ///
     /// # Errors
     /// [`NoSuchEvent`](CounterError::NoSuchEvent): it is not open, or has no
-    /// [total](Event::with_total). [`Access`](CounterError::Access).
+    /// [total](Event::with_total). [`RegistersLost`](CounterError::RegistersLost),
+    /// [`Access`](CounterError::Access).
     pub fn read_event(&self, event: EventId, now: u64) -> Result<EventCount, CounterError> {
         let entry = self.entry(event)?;
         if !entry.wants_total() {
@@ -175,6 +177,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
             let (booked, counted_to) = entry.booked();
             let value = registers.read(&self.msr).map_err(CounterError::Access)?;
             if entry.booked() == (booked, counted_to) {
+                if value < counted_to {
+                    self.check_registers(&registers, event)?;
+                }
                 let since = value.wrapping_sub(counted_to) & registers.mask();
                 return Ok(EventCount { value: booked.wrapping_add(since), ..entry.count() });
             }
@@ -231,7 +236,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
             let on_its_counters = self.table().opened().filter_map(|(event, entry)| {
                 let rotates = entry.rotates() && self.is_before(entry, begun);
                 let (counter, _) = self.find(event).filter(|_| rotates)?;
-                counters.contains(counter).then(|| (event, counter, entry))
+                counters.contains(counter).then_some((event, counter, entry))
             });
             let oldest = on_its_counters.max_by_key(|(_, _, entry)| self.table().age(entry.turn()));
             let Some((event, counter, entry)) = oldest else { return room.map(|_| ()) };
@@ -257,7 +262,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
     /// # Errors
     /// [`Faulted`](CounterError::Faulted): a counter's control did not answer; its event does not run.
     pub fn set_virtualization(&mut self, on: bool) -> Result<(), CounterError> {
-        if self.table().virtualization() == on {
+        if self.table().virtualization() == on || !self.is_open() {
             return Ok(());
         }
         self.table().set_virtualization(on);
@@ -295,10 +300,5 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
             entry.set_state(state);
             entry.set_turn(self.table().next_turn());
         }
-    }
-
-    /// Returns whether this processor has an event by its name.
-    pub fn has_named(&self, event: NamedEvent) -> bool {
-        self.unit().named(event).is_some()
     }
 }

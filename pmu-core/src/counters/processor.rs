@@ -136,9 +136,8 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
         for slot in memory.slots() {
             slot.store(SlotState::Free);
         }
-        if !self.table().is_empty() && !(candidates & CounterSet::FIXED).is_empty() {
-            let found = self.rdmsr_retrying(self.unit().fixed_control());
-            memory.fixed_control.store(found.map_err(CounterError::Access)?, Relaxed);
+        if !self.table().is_empty() && !(self.declared() & CounterSet::FIXED).is_empty() {
+            self.find_fixed_control()?;
         }
         let proven = self.prove(processor, candidates)?;
         if let Some(global) = self.unit().global() {
@@ -217,15 +216,15 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
         let more = counters.without(self.own());
         let lent = self.unit().within(self.memory.counters());
         let there = self.unit().shared_with(processor) & lent;
+        let there = if self.table().is_empty() { there & CounterSet::GENERAL } else { there };
         if !self.is_open() || !more.without(there).is_empty() {
             return Err(CounterError::NotAvailable(counters));
         }
         if more.is_empty() {
             return Ok(more);
         }
-        if !(more & CounterSet::FIXED).is_empty() && (self.own() & CounterSet::FIXED).is_empty() {
-            let found = self.rdmsr_retrying(self.unit().fixed_control());
-            self.memory.fixed_control.store(found.map_err(CounterError::Access)?, Relaxed);
+        if !(more & CounterSet::FIXED).is_empty() {
+            self.find_fixed_control()?;
         }
         let proven = self.prove(processor, more)?;
         for (_, slot) in self.slots_of(proven) {
@@ -361,7 +360,6 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
                 self.source.opened().entry(event)?.first_piece(reach)
             }
         };
-        // What is only counted begins at 0, and wraps as late as it can.
         Some((counter.preload(period), period))
     }
 
@@ -385,7 +383,11 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
         let (slot, registers) = self.place(counter).ok_or(CounterError::NoFreeCounter)?;
         let (value, period) =
             self.first_load(&registers, event).ok_or(CounterError::NoSuchEvent(event))?;
-        self.run_from(slot, &registers, event, value, period)
+        self.run_from(slot, &registers, event, value, period).inspect_err(|_| {
+            if let Some(entry) = self.table().entry(event) {
+                entry.set_resume(period);
+            }
+        })
     }
 
     /// Loads a free counter with a value, and lets it run.
@@ -436,7 +438,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
             self.set_control_retrying(&registers, 0).and_then(|()| match self.unit().global() {
                 Some(global) => self.acknowledge(global, counter.only().bits()).map(|_| ()),
                 None => {
-                    let ran = matches!(slot.load(), SlotState::Running { period: 1.., .. });
+                    let ran = matches!(slot.load(), SlotState::Running { .. });
                     let value = self.read(&registers)?;
                     if ran && registers.has_overflowed(value) {
                         self.memory.expect_late(1);
@@ -460,24 +462,24 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
             // An interrupt came in between, and loaded the counter for another period.
             value = read()?;
         }
-        self.check_registers(&registers, event, value)?;
+        if registers.has_overflowed(value) {
+            self.check_registers(&registers, event)?;
+        }
         Ok(value.wrapping_sub(registers.preload(now)) & registers.mask())
     }
 
-    /// A counter whose value says that it overflowed: either its interrupt is pending, or its registers lost
-    /// their contents.
-    fn check_registers(
+    /// Of a counter whose value says that it overflowed: tells whether its interrupt is pending, or its registers
+    /// lost their contents, which is an error.
+    pub(crate) fn check_registers(
         &self,
         registers: &Counter,
         event: EventId,
-        value: u64,
     ) -> Result<(), CounterError> {
         let bits = self.running_bits(registers, event).unwrap_or(0);
-        let suspicious = registers.has_overflowed(value);
-        if suspicious && !self.holds(registers, bits).map_err(CounterError::Access)? {
-            return Err(CounterError::RegistersLost);
+        match self.holds(registers, bits).map_err(CounterError::Access)? {
+            true => Ok(()),
+            false => Err(CounterError::RegistersLost),
         }
-        Ok(())
     }
 
     /// Stops everything that runs, the counters that had faulted too, gives the session's bits of the

@@ -15,8 +15,7 @@ pub struct CounterSlot(AtomicU64);
 pub(crate) enum SlotState {
     /// Not in use.
     Free,
-    /// Counts this event; after `period` of it since it was loaded it overflows. 0: it is counted, from
-    /// wherever the counter stands.
+    /// Counts this event; after `period` of it since it was loaded it overflows.
     Running { event: EventId, period: u64 },
     /// Not in use; its control holds this event, enabled, and the global control keeps it still.
     Parked { event: EventId },
@@ -30,7 +29,7 @@ impl CounterSlot {
     const PARKED: u64 = 1 << 61;
     /// Above it lies the event's identity.
     const PERIOD_BITS: u32 = 48;
-    const PERIOD: u64 = (1 << Self::PERIOD_BITS) - 1;
+    pub(crate) const PERIOD: u64 = (1 << Self::PERIOD_BITS) - 1;
 
     /// A free counter.
     pub const fn new() -> Self {

@@ -139,6 +139,19 @@ impl EventTable {
         self.taken.store(false, Relaxed);
     }
 
+    /// Takes the table back from a session that was dropped, or forgotten, without
+    /// [`shut_down`](crate::Counters::shut_down): with its [memory](crate::CounterMemory::reclaim). Its events are
+    /// closed.
+    ///
+    /// # Context
+    /// Task, on the processor whose table it is, no interrupt of it under way.
+    ///
+    /// # Safety
+    /// - The session is not used again. It would share its events with whichever takes the table next.
+    pub unsafe fn reclaim(&self) {
+        self.give_back();
+    }
+
     pub(crate) fn virtualization(&self) -> bool {
         self.virtualization.load(Relaxed)
     }
@@ -257,24 +270,23 @@ impl StoppedEvent {
 impl EventEntry {
     /// An unused place.
     pub const fn new() -> Self {
-        const ZERO: AtomicU64 = AtomicU64::new(0);
         Self {
             state: AtomicU8::new(EventState::Closed as u8),
             total_wanted: AtomicBool::new(false),
             rotates: AtomicBool::new(false),
             guest: AtomicU8::new(0),
             turn: AtomicU32::new(0),
-            select: ZERO,
-            counters: ZERO,
-            period: ZERO,
-            current: ZERO,
-            left: ZERO,
-            resume: ZERO,
-            total: ZERO,
-            counted_to: ZERO,
-            enabled: ZERO,
-            running: ZERO,
-            timed_to: ZERO,
+            select: AtomicU64::new(0),
+            counters: AtomicU64::new(0),
+            period: AtomicU64::new(0),
+            current: AtomicU64::new(0),
+            left: AtomicU64::new(0),
+            resume: AtomicU64::new(0),
+            total: AtomicU64::new(0),
+            counted_to: AtomicU64::new(0),
+            enabled: AtomicU64::new(0),
+            running: AtomicU64::new(0),
+            timed_to: AtomicU64::new(0),
         }
     }
 
@@ -423,16 +435,15 @@ impl EventEntry {
         self.current.load(Relaxed)
     }
 
-    /// Adds what the counter counted up to `value`. Returns whether it wrapped in between.
+    /// Adds what the counter counted up to `value`. It is right over a wrap, for the counter was loaded at half
+    /// its range or beyond.
     #[inline]
-    pub(crate) fn book(&self, value: u64, mask: u64) -> bool {
-        let before = self.counted_to.swap(value, Relaxed);
-        let counted = value.wrapping_sub(before) & mask;
+    pub(crate) fn book(&self, value: u64, mask: u64) {
+        let counted = value.wrapping_sub(self.counted_to.swap(value, Relaxed)) & mask;
         self.total.store(self.total.load(Relaxed).wrapping_add(counted), Relaxed);
-        value < before
     }
 
-    /// Events that a counter of this reach is loaded with, where it begins or resumes; 0: it is not loaded.
+    /// Events that a counter of this reach is loaded with, where it begins or resumes.
     pub(crate) fn first_piece(&self, reach: u64) -> u64 {
         match self.resume.swap(0, Relaxed) {
             0 => self.begin_period(reach),
@@ -450,16 +461,17 @@ impl EventEntry {
         match self.left.load(Relaxed) {
             0 => {
                 let over = self.current.load(Relaxed);
-                (self.begin_period(reach), Some(over))
+                (self.begin_period(reach), (over != 0).then_some(over))
             }
             left => (self.take_piece(left, reach), None),
         }
     }
 
+    /// What is only counted wraps as late as it can: a wrap that the interrupt did not see would be lost.
     fn begin_period(&self, reach: u64) -> u64 {
         let period = self.period.load(Relaxed);
         self.current.store(period, Relaxed);
-        self.take_piece(period, reach)
+        self.take_piece(if period == 0 { reach } else { period }, reach)
     }
 
     /// Half of what is little more than the reach: no piece is so short that its interrupt comes at once.
@@ -475,7 +487,8 @@ impl EventEntry {
 
     /// The counter was taken from it with so many events to go.
     pub(crate) fn set_resume(&self, events: u64) {
-        self.resume.store(events, Relaxed);
+        let interrupts = self.current.load(Relaxed) != 0;
+        self.resume.store(if interrupts { events } else { 0 }, Relaxed);
     }
 
     /// The counter was taken from it with an overflow pending. Returns whether the period is over, which then
@@ -483,7 +496,7 @@ impl EventEntry {
     pub(crate) fn end_piece(&self) -> bool {
         let left = self.left.swap(0, Relaxed);
         self.resume.store(left, Relaxed);
-        left == 0
+        left == 0 && self.current.load(Relaxed) != 0
     }
 }
 
@@ -500,7 +513,7 @@ mod tests {
     fn entry(period: u64) -> EventEntry {
         let entry = EventEntry::new();
         entry.open(
-            &Event::raw(EventSelect::from_bits(0xC0)).every(period),
+            &Event { period, ..Event::raw(EventSelect::from_bits(0xC0)) },
             EventSelect::from_bits(0),
             CounterSet::ALL,
         );
@@ -552,9 +565,19 @@ mod tests {
     fn a_total_counts_on_over_a_wrap() {
         let entry = entry(1000);
         entry.loaded(0xFFF0);
-        assert!(!entry.book(0xFFF8, 0xFFFF));
-        assert!(entry.book(0x0005, 0xFFFF));
+        entry.book(0xFFF8, 0xFFFF);
+        entry.book(0x0005, 0xFFFF);
         assert_eq!(entry.count().value, 0x15);
+    }
+
+    #[test]
+    fn what_is_only_counted_wraps_as_late_as_it_can_and_is_not_reported() {
+        let entry = entry(0);
+        assert_eq!(entry.first_piece(100), 100);
+        assert_eq!(entry.next_piece(100), (100, None));
+        entry.set_resume(7);
+        assert_eq!(entry.first_piece(100), 100);
+        assert!(!entry.end_piece());
     }
 
     #[test]

@@ -39,10 +39,13 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
         let mut outcome = Ok(());
         for place in events {
             let ThreadEvent::Opened(event) = *place else { continue };
-            let Some(entry) = self.table().entry(event) else {
-                *place = ThreadEvent::Unused;
-                outcome = outcome.and(Err(CounterError::NoSuchEvent(event)));
-                continue;
+            let entry = match self.entry(event) {
+                Ok(entry) => entry,
+                Err(error) => {
+                    *place = ThreadEvent::Unused;
+                    outcome = outcome.and(Err(error));
+                    continue;
+                }
             };
             entry.add_time(now);
             if let Some((counter, _)) = self.find(event) {

@@ -4,8 +4,8 @@ use std::sync::{Mutex, MutexGuard};
 
 use defmt_decoder::Table;
 use pmu_core::{
-    CounterError, InterfaceError, IntervalLimits, KProfileSource, MsrErrorKind, MsrFault, MsrOperation, NtStatus,
-    Overflow, ProcessorNumber, ProfileSource,
+    CounterError, CounterId, InterfaceError, IntervalLimits, KProfileSource, MsrErrorKind,
+    MsrFault, MsrOperation, NtStatus, Overflow, ProcessorNumber, ProfileSource,
 };
 use pmu_intel::registers::PerfEvtSel;
 
@@ -67,7 +67,7 @@ fn frames_of_the_crates_types_decode_to_what_was_logged() {
         kind: MsrErrorKind::GeneralProtection,
     };
     defmt::error!("{}", InterfaceError::Counters(CounterError::Faulted(fault)));
-    defmt::error!("{}", Overflow { source, events: 65536, counter: 3 });
+    defmt::error!("{}", Overflow { source, events: 65536, counter: CounterId::fixed(3).unwrap() });
     defmt::error!("{}", PerfEvtSel::new().with_event(0x3C).with_os(true));
     defmt::error!("{}", pmu_amd::SOURCES[1].windows_name());
     defmt::error!("{} {}", IntervalLimits::TIME, NtStatus::NOT_SUPPORTED);
@@ -104,8 +104,8 @@ fn frames_of_the_crates_types_decode_to_what_was_logged() {
     defmt::error!("{}", record.encode());
     let lines = decoded();
     let expected = [
-        "Faulted(MsrFault { operation: Write, register: 390, kind: GeneralProtection })",
-        "Overflow { source: KProfileSource(19), events: 65536, counter: 3 }",
+        "Counters(Faulted(MsrFault { operation: Write, register: 390, kind: GeneralProtection }))",
+        "Overflow { source: KProfileSource(19), events: 65536, counter: CounterId(35) }",
     ];
     assert_eq!(lines[..2], expected);
     for part in ["event: 60", "os: true", "user: false", "enable: false"] {
@@ -119,7 +119,7 @@ fn frames_of_the_crates_types_decode_to_what_was_logged() {
     // Not the counters, of which there may be thousands.
     let profile = "BasicProfile { process: Some(ProcessId(5)), base: 0x1000, size: 48, bucket_log2: 4, \
                    counters: 3, source: KProfileSource(19), affinity: None }";
-    let saved = "[SavedCounter { in_use: false, row: 0, events: 0, value: 0 }]";
+    let saved = "[SavedCounter { in_use: false, row: 0, period: 0, value: 0 }]";
     assert_eq!(lines[6], saved);
     assert_eq!(lines[7], profile);
     // Marker, size, hook, time; address, thread, source.

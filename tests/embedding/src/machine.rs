@@ -50,7 +50,10 @@ impl MsrBackend for Msr {
     }
 
     fn read_pmc(&self, index: PmcIndex) -> Result<u64, MsrErrorKind> {
-        let number = FIRST_COUNTER.load(Ordering::Relaxed) + index.get();
+        // Fixed counters have bit 30.
+        let fixed = index.get() >> 30 & 1 != 0;
+        let first = if fixed { 0x309 } else { FIRST_COUNTER.load(Ordering::Relaxed) };
+        let number = first + (index.get() & 0xFF);
         Ok(answering(number)?.load(Ordering::Relaxed))
     }
 }

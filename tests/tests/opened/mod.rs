@@ -1,0 +1,189 @@
+//! Processors on which events are opened, and what happens on them.
+#![allow(dead_code, reason = "each test file uses its part")]
+
+use core::fmt;
+
+use pmu_core::{
+    CounterMemory, CounterSet, CounterSlot, CounterUnit, Counters, Event, EventCount, EventEntry,
+    EventId, EventSelect, EventTable, MAX_COUNTERS, OpenedEvents, Snapshot,
+};
+use pmu_tests::deviations::snapshot;
+use pmu_virt::mock::{Deviations, MockMsr};
+use pmu_virt::{
+    AmdConfiguration, Configuration, EventKey, FedEvents, Feed, IntelConfiguration, Privilege,
+    VirtualPmu,
+};
+
+pub(crate) type Mock<'h> = MockMsr<'h, 64>;
+pub(crate) type Memory = CounterMemory<[CounterSlot; MAX_COUNTERS]>;
+pub(crate) type Table = EventTable<[EventEntry; 12]>;
+pub(crate) type Opened<'a, 'm> = Counters<'a, OpenedEvents<'a>, &'m Mock<'m>, &'m Mock<'m>>;
+
+/// Events that general counters count, by number and unit mask; of the first two there are fixed counters.
+pub(crate) const KINDS: [(u8, u8); 8] =
+    [(0xC0, 0), (0x3C, 0), (0xD0, 1), (0xD1, 1), (0xD2, 1), (0xD3, 1), (0xD4, 1), (0xD5, 1)];
+
+/// An event of [`KINDS`].
+pub(crate) fn raw(kind: usize) -> Event {
+    let (event, unit_mask) = KINDS[kind];
+    Event::raw(EventSelect::from_bits(u64::from(event) | u64::from(unit_mask) << 8))
+}
+
+/// A processor with counters.
+#[derive(Clone, Copy)]
+pub(crate) struct Processor {
+    pub(crate) configuration: Configuration,
+    pub(crate) deviations: Deviations,
+    pub(crate) freezing: bool,
+    pub(crate) unit: CounterUnit,
+    pub(crate) snapshot: Snapshot,
+}
+
+impl fmt::Debug for Processor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let freezing = if self.freezing { ", freezing" } else { "" };
+        write!(f, "{:?}{freezing}, {}", self.configuration, self.deviations)
+    }
+}
+
+impl Processor {
+    pub(crate) fn new(
+        configuration: Configuration,
+        freezing: bool,
+        deviations: Deviations,
+    ) -> Self {
+        let snapshot = snapshot(configuration, deviations);
+        let unit = match configuration {
+            Configuration::Intel(_) => pmu_intel::counters(&snapshot),
+            _ => pmu_amd::counters(&snapshot),
+        };
+        Self { configuration, deviations, freezing, unit: unit.unwrap(), snapshot }
+    }
+
+    pub(crate) fn intel(configuration: IntelConfiguration) -> Self {
+        Self::new(Configuration::Intel(configuration), false, Deviations::NONE)
+    }
+
+    pub(crate) fn mock<'h>(&self) -> Mock<'h> {
+        let mut keys = KINDS.map(|(e, u)| EventKey::general(e.into(), u)).to_vec();
+        keys.extend((0..4).map(EventKey::fixed));
+        let events = FedEvents::new(&keys).unwrap();
+        let pmu = VirtualPmu::new(self.configuration, events).unwrap();
+        let mock = Mock::strict(pmu).deviating(self.deviations);
+        // No other owner's counters run.
+        for control in [0x38F, 0xC000_0301] {
+            let _ = mock.with_pmu(|pmu| pmu.write(control, 0));
+        }
+        mock
+    }
+
+    /// Takes all counters.
+    pub(crate) fn take<'a, 'm>(
+        &'a self,
+        mock: &'m Mock<'m>,
+        memory: &'a CounterMemory,
+        table: &'a EventTable,
+    ) -> Opened<'a, 'm> {
+        self.take_only(CounterSet::ALL, mock, memory, table)
+    }
+
+    pub(crate) fn take_only<'a, 'm>(
+        &'a self,
+        only: CounterSet,
+        mock: &'m Mock<'m>,
+        memory: &'a CounterMemory,
+        table: &'a EventTable,
+    ) -> Opened<'a, 'm> {
+        let source = OpenedEvents::new(&self.unit, table);
+        let mut counters = Counters::take(source, &self.unit, only, mock, mock, memory).unwrap();
+        if self.freezing {
+            counters.freeze_on_interrupt().unwrap();
+        }
+        counters
+    }
+
+    pub(crate) fn fixed(&self) -> bool {
+        !(self.unit.counters() & CounterSet::FIXED).is_empty()
+    }
+}
+
+/// So many of an event happen in user mode.
+pub(crate) fn happened(kind: usize, count: u64) -> Feed {
+    let mut keys = KINDS.map(|(e, u)| EventKey::general(e.into(), u)).to_vec();
+    keys.extend((0..4).map(EventKey::fixed));
+    let events = FedEvents::new(&keys).unwrap();
+    let mut feed = Feed::new();
+    feed.add(events.find(keys[kind]).unwrap(), Privilege::User, count);
+    if kind < 2 {
+        let fixed = EventKey::fixed(kind as u8);
+        feed.add(events.find(fixed).unwrap(), Privilege::User, count);
+    }
+    feed
+}
+
+pub(crate) fn happen(mock: &Mock<'_>, kind: usize, count: u64) {
+    mock.advance(&mut happened(kind, count));
+}
+
+/// The counters that run.
+pub(crate) fn running(mock: &Mock<'_>) -> CounterSet {
+    let bits = mock.with_pmu(|pmu| pmu.running().fold(0, |set, event| set | 1u64 << event.counter));
+    CounterSet::from_bits(bits)
+}
+
+/// The value that is read of an event.
+#[track_caller]
+pub(crate) fn total(counters: &Opened<'_, '_>, event: EventId) -> u64 {
+    count(counters, event).value
+}
+
+#[track_caller]
+pub(crate) fn count(counters: &Opened<'_, '_>, event: EventId) -> EventCount {
+    counters.read_event(event, 0).unwrap()
+}
+
+/// Each way in which a processor tells of its overflows, and has counters.
+pub(crate) fn processors(deviations: Deviations) -> Vec<Processor> {
+    let plain = IntelConfiguration::new;
+    let mut all = vec![];
+    for (intel, freezing) in [
+        (plain(1, 4, 0), false),
+        (plain(2, 4, 3), false),
+        (IntelConfiguration { full_width_writes: false, ..plain(2, 4, 3) }, false),
+        (IntelConfiguration { general_width: 40, fixed_width: 40, ..plain(3, 4, 3) }, true),
+        (plain(4, 4, 3), false),
+        (plain(4, 4, 4), true),
+        (
+            IntelConfiguration {
+                general: 0b0101_1011,
+                fixed: 0b1011,
+                extended_leaf: true,
+                ..plain(5, 8, 4)
+            },
+            true,
+        ),
+        (IntelConfiguration { rdpmc_user_disable: true, ..plain(6, 8, 4) }, false),
+    ] {
+        all.push(Processor::new(Configuration::Intel(intel), freezing, deviations));
+    }
+    for amd in [
+        AmdConfiguration::Legacy,
+        AmdConfiguration::CoreExtension,
+        AmdConfiguration::PerfMonV2 { counters: 8 },
+    ] {
+        all.push(Processor::new(Configuration::Amd(amd), false, deviations));
+    }
+    all
+}
+
+/// Marsaglia's xorshift64, for the same cases everywhere.
+pub(crate) struct Random(pub(crate) u64);
+
+impl Random {
+    pub(crate) fn below(&mut self, end: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 16) % end
+    }
+}

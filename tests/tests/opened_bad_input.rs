@@ -1,0 +1,372 @@
+//! What opened events refuse, each with its error, and that nothing was changed by it.
+
+mod opened;
+
+use opened::*;
+use pmu_core::{
+    CounterError, CounterId, CounterMemory, CounterSet, CounterSlot, Counters, Event, EventId,
+    EventSelect, EventTable, NamedEvent, OpenedEvents, ProfileInterface, ThreadEvent,
+};
+use pmu_intel::Emon;
+use pmu_virt::mock::Deviations;
+use pmu_virt::{Configuration, IntelConfiguration};
+
+fn general(number: u8) -> CounterSet {
+    CounterId::general(number).unwrap().only()
+}
+
+fn plain(version: u8) -> Processor {
+    Processor::intel(IntelConfiguration::new(version, 4, 3))
+}
+
+#[test]
+fn events_that_the_processor_lacks_are_refused_by_name_bits_counter_and_period() {
+    for processor in processors(Deviations::NONE) {
+        let (memory, table, mock) = (Memory::new(), Table::new(), processor.mock());
+        let mut counters = processor.take(&mock, &memory, &table);
+        mock.clear();
+        let unit = &processor.unit;
+        let mut refused = |event: Event, error| {
+            assert_eq!(counters.open_event(unit, &event), Err(error), "{processor:?}: {event:?}");
+        };
+        // Bits of running and interrupting, of pin control, and reserved ones (SDM vol. 3B, "Layout of
+        // IA32_PERFEVTSELx MSRs"; APM vol. 2, "Core Performance Event-Select Register").
+        for bit in [19, 20, 22, 37, 48, 63] {
+            let select = EventSelect::from_bits(0xC0 | 1 << bit);
+            refused(Event::raw(select), CounterError::IllegalBits(1 << bit));
+        }
+        let none = CounterError::NoCounterForEvent;
+        refused(raw(0).on(CounterSet::NONE), none);
+        refused(raw(0).on(CounterSet::from_bits(1 << 15)), none);
+        refused(raw(2).on(CounterSet::fixed(1 << 6)), none);
+        refused(raw(0).every(EventTable::FLOOR - 1), CounterError::Period(EventTable::FLOOR - 1));
+        refused(raw(0).every(1), CounterError::Period(1));
+        refused(raw(0).every(1 << 63), CounterError::Period(1 << 63));
+        if processor.fixed() {
+            refused(Event::raw(EventSelect::from_bits(0x0500)), none);
+        }
+        match processor.configuration {
+            Configuration::Intel(_) => {
+                refused(raw(0).in_guests(), CounterError::GuestModeUnsupported);
+                refused(raw(0).outside_guests(), CounterError::GuestModeUnsupported);
+            }
+            _ => refused(
+                Event::raw(EventSelect::from_bits(0xC0 | 1 << 40)),
+                CounterError::IllegalBits(1 << 40),
+            ),
+        }
+        assert_eq!(mock.accesses().total(), 0);
+        counters.shut_down().unwrap();
+    }
+}
+
+#[test]
+fn named_events_that_cpuid_denies_are_unsupported() {
+    // Leaf 0x0A, EBX: the processor has instructions alone.
+    let configuration = IntelConfiguration { events: 0b10, ..IntelConfiguration::new(2, 4, 0) };
+    let processor = Processor::intel(configuration);
+    let (memory, table, mock) = (Memory::new(), Table::new(), processor.mock());
+    let mut counters = processor.take(&mock, &memory, &table);
+    for name in NamedEvent::ALL {
+        let found = counters.open_event(&processor.unit, &Event::named(name)).map(|_| ());
+        let there = name == NamedEvent::Instructions;
+        assert_eq!(counters.has_named(name), there);
+        assert_eq!(found, if there { Ok(()) } else { Err(CounterError::Unsupported(name)) });
+    }
+}
+
+#[test]
+fn operations_on_events_in_another_state_are_refused() {
+    for processor in processors(Deviations::NONE) {
+        let (memory, table, mock) = (Memory::new(), Table::new(), processor.mock());
+        let mut counters = processor.take(&mock, &memory, &table);
+        let (unit, table) = (&processor.unit, &table as &EventTable);
+        let id = counters.open_event(unit, &raw(2).every(0x1000)).unwrap();
+        let counted = counters.open_event(unit, &raw(3)).unwrap();
+        assert_eq!(counters.stop_event(id, 0), Err(CounterError::NotStarted(id)));
+        counters.start_event(id, 0).unwrap();
+        mock.clear();
+        assert_eq!(counters.start_event(id, 0), Err(CounterError::AlreadyStarted(id)));
+        let none = CounterError::NoSuchEvent;
+        assert_eq!(counters.read_event(id, 0), Err(none(id)), "it has no total");
+        assert_eq!(table.set_period(counted, 0x1000), Err(none(counted)));
+        assert_eq!(table.set_period(id, 0xFFF), Err(CounterError::Period(0xFFF)));
+        table.set_floor(1);
+        table.set_period(id, 1).unwrap();
+        assert_eq!(table.set_period(id, 0), Err(CounterError::Period(0)));
+        assert_eq!(mock.accesses().total(), 0);
+        counters.stop_event(id, 0).unwrap();
+        counters.close_event(id, 0).unwrap();
+        for event in [id, EventId::clone(&id)] {
+            assert_eq!(counters.start_event(event, 0), Err(none(event)));
+            assert_eq!(counters.stop_event(event, 0), Err(none(event)));
+            assert_eq!(counters.read_event(event, 0), Err(none(event)));
+            assert_eq!(counters.close_event(event, 0), Err(none(event)));
+            assert_eq!(table.set_period(event, 0x1000), Err(none(event)));
+            let mut events = [ThreadEvent::Opened(event)];
+            let out = counters.switch_out(&mut events, 0, |o| panic!("{o:?}"));
+            assert_eq!((out, events), (Err(none(event)), [ThreadEvent::Unused]));
+        }
+    }
+}
+
+#[test]
+fn more_events_than_counters_find_no_free_one_and_more_than_places_no_place() {
+    for processor in processors(Deviations::NONE) {
+        let (memory, table, mock) = (Memory::new(), Table::new(), processor.mock());
+        let mut counters = processor.take(&mock, &memory, &table);
+        let own = counters.counters().usable & CounterSet::GENERAL;
+        let mut started = 0;
+        let last = loop {
+            let id = counters.open_event(&processor.unit, &raw(2)).unwrap();
+            mock.clear();
+            match counters.start_event(id, 0) {
+                Ok(()) => started += 1,
+                Err(error) => {
+                    assert_eq!(error, CounterError::NoFreeCounter);
+                    break id;
+                }
+            }
+        };
+        assert_eq!((started, mock.accesses().total()), (own.len(), 0));
+        assert!(!counters.is_started(last));
+        for _ in started + 1..12 {
+            counters.open_event(&processor.unit, &raw(2)).unwrap();
+        }
+        let full = CounterError::InsufficientMemory { needed: 13, lent: 12 };
+        assert_eq!(counters.open_event(&processor.unit, &raw(2)), Err(full));
+        counters.shut_down().unwrap();
+    }
+}
+
+#[test]
+fn a_table_has_one_owner() {
+    let processor = plain(4);
+    let (memory, other, table) = (Memory::new(), Memory::new(), Table::new());
+    let (mock, second) = (processor.mock(), processor.mock());
+    let counters = processor.take(&mock, &memory, &table);
+    let source = OpenedEvents::new(&processor.unit, &table);
+    let take =
+        |memory| Counters::take(source, &processor.unit, CounterSet::ALL, &second, &second, memory);
+    let in_use = Some(CounterError::MemoryInUse);
+    assert_eq!(take(&memory).err(), in_use);
+    assert_eq!(take(&other).err(), in_use, "the table");
+    assert_eq!(second.accesses().total(), 0);
+    core::mem::forget(counters);
+    // SAFETY: it was forgotten.
+    unsafe { (&memory as &CounterMemory).reclaim() };
+    // SAFETY: its counters, too.
+    unsafe { (&table as &EventTable).reclaim() };
+    let mut next = processor.take(&mock, &memory, &table);
+    next.shut_down().unwrap();
+}
+
+/// A session that leaves events running is lost; the next one finds everything free.
+#[test]
+fn a_lost_session_is_reclaimed_with_its_events() {
+    for processor in processors(Deviations::NONE) {
+        let (memory, table, mock) = (Memory::new(), Table::new(), processor.mock());
+        let mut lost = processor.take(&mock, &memory, &table);
+        let id = lost.open_event(&processor.unit, &raw(0).every(0x1000)).unwrap();
+        lost.start_event(id, 0).unwrap();
+        drop(lost);
+        assert_eq!(running(&mock).len(), 1);
+        // SAFETY: the session is gone.
+        unsafe {
+            (&memory as &CounterMemory).reclaim();
+            (&table as &EventTable).reclaim();
+        }
+        let mut next = processor.take(&mock, &memory, &table);
+        assert_eq!(running(&mock), CounterSet::NONE);
+        assert_eq!(next.start_event(id, 0), Err(CounterError::NoSuchEvent(id)));
+        let again = next.open_event(&processor.unit, &raw(0)).unwrap();
+        next.start_event(again, 0).unwrap();
+        happen(&mock, 0, 77);
+        assert_eq!(total(&next, again), 77);
+        next.shut_down().unwrap();
+        assert_eq!(running(&mock), CounterSet::NONE);
+    }
+}
+
+/// The former handle of a table does nothing to its next owner's events.
+#[test]
+fn a_session_that_was_shut_down_does_not_reach_its_successors_events() {
+    for processor in processors(Deviations::NONE) {
+        let (memory, table, mock) = (Memory::new(), Table::new(), processor.mock());
+        let mut former = processor.take(&mock, &memory, &table);
+        former.shut_down().unwrap();
+        let mut next = processor.take(&mock, &memory, &table);
+        let running_id = next.open_event(&processor.unit, &raw(0)).unwrap();
+        let waiting = next.open_event(&processor.unit, &raw(0).rotating()).unwrap();
+        next.start_event(running_id, 10).unwrap();
+        mock.clear();
+        let none = |event| CounterError::NoSuchEvent(event);
+        for event in [running_id, waiting] {
+            assert!(!former.is_started(event));
+            assert_eq!(former.start_event(event, 0), Err(none(event)));
+            assert_eq!(former.stop_event(event, 0), Err(none(event)));
+            assert_eq!(former.close_event(event, 0), Err(none(event)));
+            assert_eq!(former.read_event(event, 9999), Err(none(event)));
+            let mut events = [ThreadEvent::Opened(event)];
+            let out = former.switch_out(&mut events, 9999, |o| panic!("{o:?}"));
+            assert_eq!(out, Err(none(event)));
+        }
+        former.rotate(9999).unwrap();
+        former.set_virtualization(true).unwrap();
+        let opened = former.open_event(&processor.unit, &raw(0));
+        assert_eq!(opened, Err(CounterError::NoCounterForEvent));
+        assert_eq!(former.give_up(general(0)), Err(CounterError::NotAvailable(general(0))));
+        let more = former.take_more(&processor.unit, general(0));
+        assert_eq!(more, Err(CounterError::NotAvailable(general(0))));
+        assert_eq!(mock.accesses().total(), 0);
+        happen(&mock, 0, 5);
+        assert_eq!(next.read_event(running_id, 20).map(|c| (c.value, c.running)), Ok((5, 10)));
+        next.shut_down().unwrap();
+    }
+}
+
+/// A plain session has general counters only, and takes no others later.
+#[test]
+fn fixed_counters_are_no_use_without_events_to_open() {
+    for version in [2, 4, 6] {
+        let processor = plain(version);
+        let (memory, mock) = (Memory::new(), processor.mock());
+        let emon = Emon::detect(&processor.snapshot).unwrap();
+        let session = emon.initialize(&processor.snapshot, &mock, &mock, &memory);
+        let mut session = session.unwrap();
+        let fixed = CounterSet::fixed(1);
+        mock.clear();
+        let more = session.counters_mut().take_more(&processor.unit, fixed);
+        assert_eq!(more, Err(CounterError::NotAvailable(fixed)));
+        assert_eq!(mock.accesses().total(), 0);
+        session.shut_down().unwrap();
+    }
+}
+
+#[test]
+fn counters_that_are_not_there_or_in_use_are_neither_taken_nor_given() {
+    for processor in processors(Deviations::NONE) {
+        let (memory, table, mock) = (Memory::new(), Table::new(), processor.mock());
+        let mut counters = processor.take_only(general(0) | general(1), &mock, &memory, &table);
+        let (unit, not) = (&processor.unit, CounterError::NotAvailable);
+        let beyond = CounterSet::from_bits(1 << 15);
+        assert_eq!(counters.take_more(unit, beyond), Err(not(beyond)));
+        assert_eq!(counters.take_more(unit, general(0)), Ok(CounterSet::NONE), "its own");
+        let id = counters.open_event(unit, &raw(2).on(general(1))).unwrap();
+        counters.start_event(id, 0).unwrap();
+        mock.clear();
+        assert_eq!(counters.give_up(general(1)), Err(not(general(1))), "in use");
+        assert_eq!(counters.give_up(general(3)), Err(not(general(3))), "not its own");
+        let both = general(0) | general(1);
+        assert_eq!(counters.give_up(both), Err(not(both)), "all");
+        assert_eq!(mock.accesses().total(), 0);
+        counters.stop_event(id, 0).unwrap();
+        counters.give_up(general(1)).unwrap();
+        assert_eq!(counters.give_up(general(0)), Err(not(general(0))), "the last");
+        assert_eq!(counters.start_event(id, 0), Err(CounterError::NoFreeCounter));
+        counters.shut_down().unwrap();
+    }
+}
+
+/// CPUID leaf 0x23 of an efficient core lacks unit mask 2: IA32_PERFEVTSELx bits 47:40.
+#[test]
+fn an_event_that_another_core_lacks_is_an_error_before_anything_is_written() {
+    let with = IntelConfiguration { unit_mask_2: true, ..IntelConfiguration::new(6, 8, 4) };
+    let (big, small) = (Processor::intel(with), Processor::intel(IntelConfiguration::new(6, 6, 3)));
+    let (memories, tables) = ([Memory::new(), Memory::new()], [Table::new(), Table::new()]);
+    let (mock, other) = (big.mock(), small.mock());
+    let select = EventSelect::from_bits(0xD0 | 0x12 << 40);
+    let source = |table| OpenedEvents::new(&big.unit, table);
+    let mut on_big = big.take(&mock, &memories[0], &tables[0]);
+    let table: &EventTable = &tables[1];
+    let mut on_small =
+        Counters::take(source(table), &small.unit, CounterSet::ALL, &other, &other, &memories[1])
+            .unwrap();
+    let usable = on_small.counters().usable;
+    assert_eq!(usable, small.unit.counters());
+    other.clear();
+    let illegal = CounterError::IllegalBits(0x12 << 40);
+    assert_eq!(on_small.open_event(&small.unit, &Event::raw(select)), Err(illegal));
+    let id = on_big.open_event(&big.unit, &Event::raw(select)).unwrap();
+    let on_7 = on_big.open_event(&big.unit, &raw(2).on(general(7))).unwrap();
+    let mut events = [ThreadEvent::Opened(id), ThreadEvent::Opened(on_7), ThreadEvent::Unused];
+    on_big.start_event(id, 0).unwrap();
+    on_big.start_event(on_7, 0).unwrap();
+    on_big.switch_out(&mut events, 0, |o| panic!("{o:?}")).unwrap();
+    let before = events;
+    assert_eq!(on_small.switch_in(&small.unit, &mut events, 0), Err(illegal));
+    assert_eq!(events, before, "they stay where they are");
+    assert_eq!(
+        on_small.switch_in(&small.unit, &mut events[1..], 0),
+        Err(CounterError::NoCounterForEvent)
+    );
+    assert_eq!(other.accesses().total(), 0);
+    on_big.switch_in(&big.unit, &mut events, 0).unwrap();
+    assert!(matches!(events[..2], [ThreadEvent::Opened(_), ThreadEvent::Opened(_)]));
+}
+
+/// Fixed counters 1 and 3 are other owners': their bits of the shared control are theirs to say.
+#[test]
+fn the_fixed_counters_control_is_shared() {
+    const CONTROL: u32 = 0x38D;
+    let processor = Processor::intel(IntelConfiguration::new(4, 4, 4));
+    let unit = &processor.unit;
+    for (only, slots) in [
+        (CounterSet::GENERAL, 24),
+        (CounterSet::GENERAL | CounterSet::fixed(0b101), 24),
+        // There are slots for the general counters alone.
+        (CounterSet::ALL, 4),
+    ] {
+        let (small, large, table) =
+            (CounterMemory::<[CounterSlot; 4]>::new(), Memory::new(), Table::new());
+        let memory: &CounterMemory = if slots == 4 { &small } else { &large };
+        let mock = processor.mock();
+        let poke = |register, value| {
+            mock.with_pmu(|pmu| assert_eq!(pmu.write(register, value).illegal, 0))
+        };
+        let fixed_control = || mock.with_pmu(|pmu| pmu.state().fixed_control);
+        poke(CONTROL, 0xB0B0);
+        poke(0x38F, 0b1010 << 32);
+        poke(0x391, 1 << 33);
+        let mut counters = processor.take_only(only, &mock, memory, &table);
+        let context = format!("{only:?}, {slots}: {:?}", counters.counters());
+        assert_eq!(fixed_control(), 0xB0B0, "{context}");
+        let status = mock.with_pmu(|pmu| pmu.state().global_status);
+        assert_eq!(status, 1 << 33, "{context}: its owner acknowledges it");
+        counters.set_others_fixed_control(0xF0, 0x80).unwrap();
+        assert_eq!(fixed_control(), 0xB080, "{context}");
+        let mine = counters.counters().usable.contains(CounterId::fixed(2).unwrap());
+        if mine {
+            let own = |bits| Err(CounterError::OwnControlBits(bits));
+            assert_eq!(counters.set_others_fixed_control(0xFF0, 0xB00), own(0xF00));
+            assert_eq!(counters.set_others_fixed_control(1 << 41, 0), own(1 << 41));
+            let event = raw(2).on(CounterSet::fixed(0b100)).user_only();
+            let id = counters.open_event(unit, &event).unwrap();
+            counters.start_event(id, 0).unwrap();
+            // Bits of a fixed counter: 0 kernel, 1 user, 2 any thread, 3 interrupts.
+            assert_eq!(fixed_control(), 0xBA80);
+            counters.set_others_fixed_control(0xF0, 0xB0).unwrap();
+            assert_eq!(fixed_control(), 0xBAB0);
+            mock.lose_registers();
+            assert_eq!(counters.reprogram(|o| panic!("{o:?}")).map(CounterSet::len), Ok(1));
+            assert_eq!(fixed_control(), 0xBAB0, "{context}");
+        } else {
+            counters.set_others_fixed_control(0xF00, 0xB00).unwrap();
+            assert_eq!(fixed_control(), 0xBB80, "{context}");
+        }
+        counters.shut_down().unwrap();
+        assert_eq!(fixed_control(), if mine { 0xB0B0 } else { 0xBB80 }, "{context}");
+        let closed = CounterError::OwnControlBits(0);
+        assert_eq!(counters.set_others_fixed_control(0xF, 0), Err(closed), "shut down");
+    }
+}
+
+#[test]
+fn without_fixed_counters_no_bits_of_their_control_are_set() {
+    for processor in processors(Deviations::NONE).into_iter().filter(|p| !p.fixed()) {
+        let (memory, table, mock) = (Memory::new(), Table::new(), processor.mock());
+        let mut counters = processor.take(&mock, &memory, &table);
+        let none = CounterError::OwnControlBits(0);
+        assert_eq!(counters.set_others_fixed_control(0xF0, 0xB0), Err(none));
+    }
+}
