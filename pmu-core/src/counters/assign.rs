@@ -107,10 +107,10 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
             let value = registers.preload(lifted.rest);
             self.run_from(slot, &registers, event, value, lifted.period)
         };
-        go_on(to).or_else(|error| match go_on(from) {
-            Ok(()) => Err(error),
-            Err(CounterError::Access(fault)) => Err(CounterError::Faulted(fault)),
-            Err(error) => Err(error),
+        go_on(to).map_err(|error| match go_on(from) {
+            Ok(()) => error,
+            Err(CounterError::Access(fault)) => CounterError::Faulted(fault),
+            Err(error) => error,
         })
     }
 
