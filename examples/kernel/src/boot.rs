@@ -1,4 +1,4 @@
-//! What the loader left: the command line. The way here is in `boot.s`.
+//! The command line that the loader left. The way here is in `boot.s`.
 
 use core::arch::global_asm;
 use core::ffi::{CStr, c_char};
@@ -17,7 +17,7 @@ global_asm!(
     options(att_syntax)
 );
 
-/// By which door the boot processor came in, as `boot.s` numbers them.
+/// The door by which the boot processor came in, as `boot.s` numbers them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Door {
     /// A multiboot loader's.
@@ -46,7 +46,7 @@ impl Door {
 pub struct CommandLine {
     /// `events`: only the events that are opened; no profile.
     pub events: bool,
-    /// `exact`: whoever runs this machine counts exactly; check the hand-counted loops.
+    /// `exact`: the machine counts exactly; check what was counted by hand.
     pub exact: bool,
     /// `freeze`: let the processor stop the counters by itself while an interrupt is serviced.
     pub freeze: bool,
@@ -99,7 +99,7 @@ impl CommandLine {
         line
     }
 
-    /// How many samples each profile is to have.
+    /// Number of samples that each profile is to have.
     pub fn samples(&self) -> u64 {
         let usual = match self {
             Self { exact: true, .. } => 5,

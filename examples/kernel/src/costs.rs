@@ -15,11 +15,11 @@ use crate::serial::{Mark, mark};
 use crate::sessions::{Control, Sessions};
 use crate::{clock, line, workload};
 
-/// How many counters run meanwhile.
+/// Number of counters that run meanwhile.
 const COUNTERS: usize = 4;
-/// After how long the one interrupt comes.
+/// Time until the one interrupt comes.
 const INTERRUPT_MS: u64 = 20;
-/// How long to wait for it.
+/// Time to wait for it.
 const PATIENCE_MS: u64 = 20_000;
 
 /// Does it with as many counters as there are, at most four; `counting` counts, at this rate.
@@ -68,7 +68,7 @@ pub fn run<I: ProfileInterface + Sync>(
     Ok(())
 }
 
-/// What a scheduler does with a thread that has counters: out, another thread's turn, in.
+/// Switches as a scheduler does with a thread that has counters: out, another thread's turn, in.
 fn switch<I: ProfileInterface + Sync>(
     session: &mut Control<'_, I>,
     counting: KProfileSource,

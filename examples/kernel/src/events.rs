@@ -23,7 +23,7 @@ const INSTRUCTIONS: EventSelect = EventSelect::from_bits(0xC0);
 /// Intel's fixed counter of the same.
 const FIXED_0: CounterSet = CounterSet::fixed(1);
 
-/// Opens events of every kind; `exact`: whoever runs the machine counts exactly, so compare.
+/// Opens events of every kind; `exact`: the machine counts exactly, so compare.
 ///
 /// # Errors
 /// Those of the counters; a count that is not the known one; a watchdog that does not fire.
@@ -91,8 +91,8 @@ fn raw_and_fixed<I: ProfileInterface>(
     Ok(right)
 }
 
-/// What passes between two readings with `run` between them. What is not `run`'s is the same each time,
-/// so this is one piece of code.
+/// Returns the events between two readings with `run` between them. Those that are not `run`'s are the same each
+/// time, so this is one piece of code.
 #[inline(never)]
 fn measure<I: ProfileInterface>(
     counters: &Events<'_, I>,

@@ -1,4 +1,4 @@
-//! Why a run ends early.
+//! The reasons why a run ends early.
 
 use core::fmt;
 
@@ -9,7 +9,7 @@ use pmu_kprofile::{CreateError, ProfileError};
 
 use crate::serial::End;
 
-/// Why a run ends early.
+/// Reason why a run ends early.
 #[derive(Clone, Copy, Debug)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum Failure {
@@ -27,12 +27,12 @@ pub enum Failure {
     Area(ControlAreaError),
     /// A register faulted.
     Fault(MsrFault),
-    /// What came out is not what it should be.
+    /// The outcome is not the expected one.
     Wrong(&'static str),
 }
 
 impl Failure {
-    /// How the machine ends.
+    /// The machine's end.
     pub fn end(self) -> End {
         if let Self::Wrong(_) = self { End::Wrong } else { End::Error }
     }

@@ -17,7 +17,7 @@ pub const TIMER: u8 = 0x40;
 pub const PERFORMANCE: u8 = 0x41;
 /// The vector of an interrupt from another processor that wants a function run here.
 pub const CALL: u8 = 0x42;
-/// Where the local APIC sends what went away again.
+/// The vector of an interrupt that went away again.
 pub const SPURIOUS: u8 = 0xFF;
 
 const DEBUG: u8 = 1;
@@ -27,16 +27,16 @@ const DOUBLE_FAULT: u8 = 8;
 const GENERAL_PROTECTION: u8 = 13;
 const PAGE_FAULT: u8 = 14;
 
-/// What a stub and the processor push, lowest address first.
+/// The words that a stub and the processor push, lowest address first.
 #[derive(Debug)]
 #[repr(C)]
 pub struct TrapFrame {
     registers: [u64; 15],
-    /// Which stub.
+    /// The stub's vector.
     pub vector: u64,
     /// The exception's error code, or 0.
     pub error: u64,
-    /// Where the interrupt returns to.
+    /// The address to which the interrupt returns.
     pub rip: u64,
     /// The interrupted code segment.
     pub cs: u64,

@@ -45,7 +45,7 @@ use sessions::Sessions;
 /// The longest table of sources is AMD's.
 const MOST_SOURCES: usize = pmu_amd::SOURCES.len();
 
-/// Where the boot processor arrives from `boot.s`, with interrupts off.
+/// Entry of the boot processor from `boot.s`, with interrupts off.
 #[unsafe(no_mangle)]
 extern "C" fn kernel_main(door: u32, information: u32) -> ! {
     Serial::initialize();
@@ -72,7 +72,7 @@ extern "C" fn kernel_main(door: u32, information: u32) -> ! {
     }
 }
 
-/// Which interface has this machine? It is decided once; every processor uses it.
+/// Finds the machine's interface and uses it. It is decided once; every processor uses it.
 fn find_pmu(words: &CommandLine) -> Result<(), Failure> {
     let snapshot = Snapshot::capture(CpuIdReaderNative);
     let found = match (Emon::detect(&snapshot), Amd64::detect(&snapshot)) {

@@ -1,4 +1,4 @@
-//! What the crates ask of a kernel: register access, the interrupt's frame, the platform, some static
+//! All that the crates ask of a kernel: register access, the interrupt's frame, the platform, some static
 //! memory, and two handlers. This is all that connects them to it; `sessions` and what follows use it.
 
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -97,7 +97,7 @@ impl InterruptFrame for Interrupted<'_> {
 
 // ---- 4. The platform: the local APIC's performance entry, and its timer as the profile timer.
 
-/// How the local APIC delivers the performance interrupt.
+/// The local APIC's way to deliver the performance interrupt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Delivery {
     /// As NMI: it comes even where interrupts are off.
@@ -125,7 +125,7 @@ impl Delivery {
 
 static PERFORMANCE_ENTRY: AtomicU32 = AtomicU32::new(Delivery::Nmi.entry());
 
-/// How the interrupt is delivered from its next unmasking on, on every processor.
+/// Sets the delivery of the interrupt from its next unmasking on, on every processor.
 pub fn set_delivery(delivery: Delivery) {
     PERFORMANCE_ENTRY.store(delivery.entry(), Ordering::Relaxed);
 }
@@ -161,7 +161,7 @@ impl Platform for LocalApic {
 
 /// Performance interrupts in which no counter had overflowed.
 pub static SPURIOUS: AtomicU64 = AtomicU64::new(0);
-/// Whether the boot processor's next performance interrupt is to be marked for the monitor.
+/// The boot processor's next performance interrupt is to be marked for the monitor.
 pub static MARK_NEXT: AtomicBool = AtomicBool::new(false);
 
 /// The performance interrupt came, as NMI or by its vector.
@@ -173,7 +173,7 @@ pub fn performance_interrupt(frame: &TrapFrame) {
     }
 }
 
-/// Which counters overflowed, and what was executing?
+/// Finds the counters that overflowed, and reports what was executing.
 fn service(interface: &impl ProfileInterface, frame: &TrapFrame) {
     let number = processor::number();
     let marked = number == 0 && MARK_NEXT.load(Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! What each processor needs before it can be interrupted: its number, its tables, its stacks.
+//! Each processor's number, tables and stacks, which it needs before it can be interrupted.
 
 use core::arch::asm;
 use core::cell::UnsafeCell;
@@ -40,7 +40,7 @@ const STACK_SIZE: usize = 16 * 1024;
 #[repr(C, align(16))]
 struct Stack(UnsafeCell<[u8; STACK_SIZE]>);
 
-// SAFETY: nobody accesses it but the processor that has it as a stack.
+// SAFETY: only the processor that has it as a stack accesses it.
 unsafe impl Sync for Stack {}
 
 static STACKS: [[Stack; 3]; MAX_PROCESSORS] =
@@ -49,7 +49,7 @@ static TASK_STATES: [Once<TaskStateSegment>; MAX_PROCESSORS] =
     [const { Once::new() }; MAX_PROCESSORS];
 static DESCRIPTORS: [Once<GlobalDescriptorTable>; MAX_PROCESSORS] =
     [const { Once::new() }; MAX_PROCESSORS];
-/// What GS points at, each processor at its own.
+/// The processors' numbers; GS points at the processor's own.
 static NUMBERS: [u64; MAX_PROCESSORS] = {
     let mut numbers = [0; MAX_PROCESSORS];
     let mut number = 0;
@@ -100,7 +100,7 @@ pub fn initialize(number: usize) {
     }
 }
 
-/// How many interrupts each processor is handling, one within the other.
+/// Number of interrupts that each processor is handling, one within the other.
 static HANDLING: [AtomicU32; MAX_PROCESSORS] = [const { AtomicU32::new(0) }; MAX_PROCESSORS];
 
 /// Handles an interrupt of this processor.
@@ -111,7 +111,7 @@ pub fn handling(handle: impl FnOnce()) {
     handling.fetch_sub(1, Ordering::Relaxed);
 }
 
-/// Whether this processor is handling an interrupt.
+/// Returns whether this processor is handling an interrupt.
 pub fn in_interrupt() -> bool {
     HANDLING[number()].load(Ordering::Relaxed) != 0
 }

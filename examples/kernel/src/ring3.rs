@@ -75,7 +75,7 @@ unsafe extern "C" {
     static user_measure: u8;
 }
 
-/// What is executed at ring 3.
+/// A program of ring 3.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Program {
     /// Counts down from a number, which is not 0.
@@ -131,7 +131,7 @@ pub fn allow_rdpmc(allowed: bool) {
     }
 }
 
-/// Where ring 3 finds the event that it may read.
+/// A page by which ring 3 reads an event.
 #[repr(C, align(4096))]
 pub struct SharedPage(pub UserPage);
 
@@ -205,7 +205,7 @@ unsafe extern "C" fn enter(code: u64, stack: u64, argument: u64, saved: *mut u64
     )
 }
 
-/// Where the kernel goes on: [`enter`] returns.
+/// Goes on in the kernel: [`enter`] returns.
 #[unsafe(naked)]
 extern "C" fn entered() {
     naked_asm!("pop r15; pop r14; pop r13; pop r12; pop rbp; pop rbx", "popfq", "ret")

@@ -13,17 +13,17 @@ use crate::processor::MAX_PROCESSORS;
 use crate::profile::Rate;
 use crate::{clock, line, smp, workload};
 
-/// How long a processor is watched for how many cycles it has.
+/// Time for which a processor's cycles are measured.
 const MEASURED_MS: u64 = 10;
 /// The watchdog's period.
 const PERIOD_MS: u64 = 200;
-/// How long to wait for its interrupts.
+/// Time to wait for its interrupts.
 const PATIENCE_MS: u64 = 8_000;
-/// How many interrupts a processor that is well is watched for.
+/// Number of interrupts for which a processor that is well is watched.
 const ALIVE: u32 = 2;
 
 static WATCHDOGS: [Watchdog; MAX_PROCESSORS] = [const { Watchdog::new() }; MAX_PROCESSORS];
-/// How many interrupts there were, and of how many the processor was stuck.
+/// Number of interrupts, and of those that found the processor stuck.
 static FIRED: [AtomicU32; MAX_PROCESSORS] = [const { AtomicU32::new(0) }; MAX_PROCESSORS];
 static STUCK: [AtomicU32; MAX_PROCESSORS] = [const { AtomicU32::new(0) }; MAX_PROCESSORS];
 
