@@ -7,7 +7,7 @@ fn main() {
     println!("cargo:rerun-if-changed=kernel.ld");
     println!("cargo:rustc-link-arg-bins=-T{directory}/kernel.ld");
     println!("cargo:rustc-link-arg-bins=-zmax-page-size=4096");
-    // The image runs where it is linked: nobody relocates it.
+    // The image runs where it is linked, and is not relocated.
     println!("cargo:rustc-link-arg-bins=--no-pie");
     if env::var_os("CARGO_FEATURE_DEFMT").is_some() {
         println!("cargo:rustc-link-arg-bins=-Tdefmt.x");

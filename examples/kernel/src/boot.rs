@@ -1,4 +1,4 @@
-//! What the loader left: the command line. The way here is in `boot.s`.
+//! The command line that the loader left. The way here is in `boot.s`.
 
 use core::arch::global_asm;
 use core::ffi::{CStr, c_char};
@@ -17,7 +17,7 @@ global_asm!(
     options(att_syntax)
 );
 
-/// By which door the boot processor came in, as `boot.s` numbers them.
+/// The door by which the boot processor came in, as `boot.s` numbers them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Door {
     /// A multiboot loader's.
@@ -44,7 +44,9 @@ impl Door {
 /// The words of the command line that concern this kernel.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CommandLine {
-    /// `exact`: whoever runs this machine counts exactly; check the hand-counted loops.
+    /// `events`: only the events that are opened; no profile.
+    pub events: bool,
+    /// `exact`: the machine counts exactly; check what was counted by hand.
     pub exact: bool,
     /// `freeze`: let the processor stop the counters by itself while an interrupt is serviced.
     pub freeze: bool,
@@ -83,6 +85,7 @@ impl CommandLine {
         let mut line = Self::default();
         for word in text.split_ascii_whitespace() {
             match word {
+                "events" => line.events = true,
                 "exact" => line.exact = true,
                 "freeze" => line.freeze = true,
                 "quick" => line.quick = true,
@@ -96,7 +99,7 @@ impl CommandLine {
         line
     }
 
-    /// How many samples each profile is to have.
+    /// Number of samples that each profile is to have.
     pub fn samples(&self) -> u64 {
         let usual = match self {
             Self { exact: true, .. } => 5,

@@ -1,4 +1,4 @@
-//! How fast the time-stamp counter and the local APIC's timer run: measured by the interval timer.
+//! The frequencies of the time-stamp counter and the local APIC's timer, measured by the interval timer.
 //!
 //! Read first: Intel 8254 data sheet, "Mode 2: Rate Generator", "Counter Latch Command".
 
@@ -11,12 +11,12 @@ use crate::apic;
 
 /// The interval timer's clock, in Hz.
 const TIMER_HERTZ: u64 = 1_193_182;
-/// What is measured for: 20 ms of it.
+/// Duration of a measurement: 20 ms of it.
 const TICKS: u64 = TIMER_HERTZ / 50;
 /// After so many readings that are all the same, there is no interval timer.
 const PATIENCE: u32 = 10_000;
 
-/// What was measured.
+/// The measured frequencies.
 #[derive(Clone, Copy, Debug)]
 pub struct Speeds {
     /// The time-stamp counter's, in Hz.
@@ -39,7 +39,7 @@ pub fn milliseconds(count: u64) -> u64 {
     speeds().tsc / 1_000 * count
 }
 
-/// What was measured, or 1 GHz before that and where nothing could be.
+/// The measured frequencies, or 1 GHz before that and where there was nothing to measure by.
 pub fn speeds() -> Speeds {
     SPEEDS.get().copied().unwrap_or(Speeds { tsc: 1_000_000_000, apic: None })
 }
@@ -68,7 +68,7 @@ pub fn measure() {
 /// Waits for [`TICKS`] of the interval timer, and says how many there were.
 fn wait_for_timer() -> Option<u64> {
     let (mut control, mut channel_0) = (Port::<u8>::new(0x43), Port::<u8>::new(0x40));
-    // SAFETY: nobody else uses the interval timer; its interrupt is masked.
+    // SAFETY: nothing else uses the interval timer; its interrupt is masked.
     unsafe {
         control.write(0x34); // channel 0, low byte then high byte, rate generator
         channel_0.write(0); // of 65,536

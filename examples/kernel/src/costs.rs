@@ -4,7 +4,8 @@
 use core::sync::atomic::Ordering;
 
 use pmu_core::{
-    IntervalLimits, KProfileSource, ProfileInterface, ProfileSource, SavedCounter, SavedCounters,
+    CounterSet, IntervalLimits, KProfileSource, ProfileInterface, ProfileSource, SavedCounter,
+    SavedCounters,
 };
 
 use crate::failure::Failure;
@@ -14,11 +15,11 @@ use crate::serial::{Mark, mark};
 use crate::sessions::{Control, Sessions};
 use crate::{clock, line, workload};
 
-/// How many counters run meanwhile.
+/// Number of counters that run meanwhile.
 const COUNTERS: usize = 4;
-/// After how long the one interrupt comes.
+/// Time until the one interrupt comes.
 const INTERRUPT_MS: u64 = 20;
-/// How long to wait for it.
+/// Time to wait for it.
 const PATIENCE_MS: u64 = 20_000;
 
 /// Does it with as many counters as there are, at most four; `counting` counts, at this rate.
@@ -33,7 +34,8 @@ pub fn run<I: ProfileInterface + Sync>(
     let interface = sessions.interface();
     let others = || {
         let sources = interface.sources().iter().skip(1).map(ProfileSource::source);
-        let wanted = COUNTERS.min(interface.unit().count().into()) - 1;
+        let general = interface.unit().counters() & CounterSet::GENERAL;
+        let wanted = COUNTERS.min(general.len()) - 1;
         sources.filter(|s| *s != counting && interface.query(*s).is_supported()).take(wanted)
     };
     // None of them interrupts meanwhile.
@@ -66,7 +68,7 @@ pub fn run<I: ProfileInterface + Sync>(
     Ok(())
 }
 
-/// What a scheduler does with a thread that has counters: out, another thread's turn, in.
+/// Switches as a scheduler does with a thread that has counters: out, another thread's turn, in.
 fn switch<I: ProfileInterface + Sync>(
     session: &mut Control<'_, I>,
     counting: KProfileSource,

@@ -47,8 +47,8 @@ fn compare<I: ProfileInterface + Sync>(
     if right { Ok(()) } else { Err(Failure::Wrong("a count is not the known one")) }
 }
 
-/// What passes between two readings with `run` between them. What is not `run`'s is the same each time,
-/// so this is one piece of code.
+/// Returns the events between two readings with `run` between them. Those that are not `run`'s are the same each
+/// time, so this is one piece of code.
 #[inline(never)]
 fn measure<I: ProfileInterface + Sync>(
     session: &Control<'_, I>,

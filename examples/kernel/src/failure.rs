@@ -1,20 +1,22 @@
-//! Why a run ends early.
+//! The reasons why a run ends early.
 
 use core::fmt;
 
-use pmu_core::{InterfaceError, MsrFault};
+use pmu_core::{CounterError, InterfaceError, MsrFault};
 use pmu_intel::debug_store::ControlAreaError;
 use pmu_kprofile::trace::TraceError;
 use pmu_kprofile::{CreateError, ProfileError};
 
 use crate::serial::End;
 
-/// Why a run ends early.
+/// Reason why a run ends early.
 #[derive(Clone, Copy, Debug)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum Failure {
     /// The interface refused.
     Interface(InterfaceError),
+    /// The counters refused.
+    Counters(CounterError),
     /// A profile object could not be created.
     Create(CreateError),
     /// A profile could not be started or stopped.
@@ -25,12 +27,12 @@ pub enum Failure {
     Area(ControlAreaError),
     /// A register faulted.
     Fault(MsrFault),
-    /// What came out is not what it should be.
+    /// The outcome is not the expected one.
     Wrong(&'static str),
 }
 
 impl Failure {
-    /// How the machine ends.
+    /// The machine's end.
     pub fn end(self) -> End {
         if let Self::Wrong(_) = self { End::Wrong } else { End::Error }
     }
@@ -40,6 +42,7 @@ impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Interface(error) => error.fmt(f),
+            Self::Counters(error) => error.fmt(f),
             Self::Create(error) => error.fmt(f),
             Self::Profile(error) => error.fmt(f),
             Self::Trace(error) => error.fmt(f),
@@ -61,6 +64,7 @@ macro_rules! from {
 }
 from! {
     InterfaceError => Interface;
+    CounterError => Counters;
     CreateError => Create;
     ProfileError => Profile;
     TraceError => Trace;

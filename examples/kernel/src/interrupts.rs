@@ -9,7 +9,7 @@ use x86_64::structures::idt::InterruptDescriptorTable;
 
 use crate::processor::{self, DOUBLE_FAULT_STACK, NMI_STACK};
 use crate::serial::{End, exit};
-use crate::{apic, line, pmu, smp};
+use crate::{apic, line, pmu, ring3, smp};
 
 /// The vector of the local APIC's timer.
 pub const TIMER: u8 = 0x40;
@@ -17,32 +17,35 @@ pub const TIMER: u8 = 0x40;
 pub const PERFORMANCE: u8 = 0x41;
 /// The vector of an interrupt from another processor that wants a function run here.
 pub const CALL: u8 = 0x42;
-/// Where the local APIC sends what went away again.
+/// The vector of an interrupt that went away again.
 pub const SPURIOUS: u8 = 0xFF;
 
+const DEBUG: u8 = 1;
 const NMI: u8 = 2;
 const UNDEFINED: u8 = 6;
 const DOUBLE_FAULT: u8 = 8;
 const GENERAL_PROTECTION: u8 = 13;
 const PAGE_FAULT: u8 = 14;
 
-/// What a stub and the processor push, lowest address first.
+/// The words that a stub and the processor push, lowest address first.
 #[derive(Debug)]
 #[repr(C)]
 pub struct TrapFrame {
     registers: [u64; 15],
-    /// Which stub.
+    /// The stub's vector.
     pub vector: u64,
     /// The exception's error code, or 0.
     pub error: u64,
-    /// Where the interrupt returns to.
+    /// The address to which the interrupt returns.
     pub rip: u64,
     /// The interrupted code segment.
     pub cs: u64,
     /// The interrupted flags.
     pub rflags: u64,
-    rsp: u64,
-    ss: u64,
+    /// The interrupted stack pointer.
+    pub rsp: u64,
+    /// The interrupted stack segment.
+    pub ss: u64,
 }
 
 /// A stub: pushes what the processor did not, and the vector.
@@ -57,6 +60,7 @@ macro_rules! stub {
     ($name:ident, $vector:expr, with error) => { stub!($name, $vector, ""); };
 }
 
+stub!(debug, DEBUG);
 stub!(nmi, NMI);
 stub!(undefined, UNDEFINED);
 stub!(double_fault, DOUBLE_FAULT, with error);
@@ -107,6 +111,9 @@ extern "C" fn handle(frame: &mut TrapFrame) {
                 frame.rip = resume;
                 return;
             }
+            if vector == UNDEFINED && ring3::leave(frame) {
+                return;
+            }
             line!("failed exception {} error {:#x} at {:#x}", vector, frame.error, frame.rip);
             exit(End::Exception)
         }
@@ -125,6 +132,8 @@ pub fn initialize() {
             entry.set_stack_index(NMI_STACK);
             let entry = table.double_fault.set_handler_addr(address(double_fault));
             entry.set_stack_index(DOUBLE_FAULT_STACK);
+            // Never executed: a monitor that steps ring 3 looks for it.
+            table.debug.set_handler_addr(address(debug));
             table.invalid_opcode.set_handler_addr(address(undefined));
             table.general_protection_fault.set_handler_addr(address(general_protection));
             table.page_fault.set_handler_addr(address(page_fault));

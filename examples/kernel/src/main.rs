@@ -8,6 +8,7 @@ mod boot;
 mod clock;
 mod costs;
 mod critical;
+mod events;
 mod exact;
 mod failure;
 mod interrupts;
@@ -16,10 +17,12 @@ mod pmu;
 mod processor;
 mod profile;
 mod report;
+mod ring3;
 mod serial;
 mod sessions;
 mod smp;
 mod trace;
+mod watchdog;
 mod workload;
 
 use core::panic::PanicInfo;
@@ -27,7 +30,9 @@ use core::sync::atomic::Ordering;
 
 use pmu_amd::Amd64;
 use pmu_core::raw_cpuid::native_cpuid::CpuIdReaderNative;
-use pmu_core::{Availability, KProfileSource, ProfileInterface, ProfileSource, Snapshot};
+use pmu_core::{
+    Availability, CounterSet, KProfileSource, ProfileInterface, ProfileSource, Snapshot,
+};
 use pmu_intel::Emon;
 
 use boot::{CommandLine, Door};
@@ -40,7 +45,7 @@ use sessions::Sessions;
 /// The longest table of sources is AMD's.
 const MOST_SOURCES: usize = pmu_amd::SOURCES.len();
 
-/// Where the boot processor arrives from `boot.s`, with interrupts off.
+/// Entry of the boot processor from `boot.s`, with interrupts off.
 #[unsafe(no_mangle)]
 extern "C" fn kernel_main(door: u32, information: u32) -> ! {
     Serial::initialize();
@@ -67,7 +72,7 @@ extern "C" fn kernel_main(door: u32, information: u32) -> ! {
     }
 }
 
-/// Which interface has this machine? It is decided once; every processor uses it.
+/// Finds the machine's interface and uses it. It is decided once; every processor uses it.
 fn find_pmu(words: &CommandLine) -> Result<(), Failure> {
     let snapshot = Snapshot::capture(CpuIdReaderNative);
     let found = match (Emon::detect(&snapshot), Amd64::detect(&snapshot)) {
@@ -94,16 +99,34 @@ fn use_pmu<I: ProfileInterface + Sync>(
     words: &CommandLine,
     meaning: &dyn Fn(&ProfileSource) -> Meaning,
 ) -> Result<bool, Failure> {
-    let mut sessions = match Sessions::open(interface, words.freeze) {
+    let sessions = match Sessions::open(interface, words.freeze) {
         Ok(sessions) => sessions,
         Err(error) => {
             line!("pmu none: {}: {}", interface.name(), error);
             return Ok(false);
         }
     };
-    let width = interface.unit().counter(0).map_or(0, |counter| counter.width());
-    line!("pmu {} counters {} width {}", interface.name(), interface.unit().count(), width);
+    let unit = interface.unit();
+    let general = unit.counters() & CounterSet::GENERAL;
+    let width = unit.iter().next().map_or(0, |(_, counter)| counter.width());
+    line!("pmu {} counters {} width {}", interface.name(), general.len(), width);
 
+    if words.events {
+        sessions.shut_down()?;
+    } else {
+        profile(snapshot, sessions, words, meaning)?;
+    }
+    events::run(interface, words.exact)?;
+    Ok(true)
+}
+
+/// Counts and profiles by the sources, and gives the counters back.
+fn profile<I: ProfileInterface + Sync>(
+    snapshot: &Snapshot,
+    mut sessions: Sessions<'_, I>,
+    words: &CommandLine,
+    meaning: &dyn Fn(&ProfileSource) -> Meaning,
+) -> Result<(), Failure> {
     let samples = words.samples();
     let rates = list_sources(&sessions, meaning, samples)?;
     if words.exact {
@@ -114,7 +137,7 @@ fn use_pmu<I: ProfileInterface + Sync>(
     // where one is enough.
     let mut first = None;
     Plan::by_time(samples).run_here(&mut sessions)?;
-    for (row, rate) in interface.sources().iter().zip(rates) {
+    for (row, rate) in sessions.interface().sources().iter().zip(rates) {
         let Some(rate) = rate.filter(|rate| row.canonical().is_none() && !rate.is_rare(samples))
         else {
             continue;
@@ -151,8 +174,7 @@ fn use_pmu<I: ProfileInterface + Sync>(
     }
     let spurious = pmu::SPURIOUS.load(Ordering::Relaxed);
     line!("spurious {}", spurious);
-    sessions.shut_down()?;
-    Ok(true)
+    Ok(sessions.shut_down()?)
 }
 
 /// Prints each source that this machine supports: how far it can be relied upon, and whether it counts

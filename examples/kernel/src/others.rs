@@ -11,7 +11,7 @@ use crate::profile::Plan;
 use crate::sessions::Sessions;
 use crate::{clock, line, smp};
 
-/// How long the second profile is started each time.
+/// Time for which the second profile is started each time.
 const INTERVAL_MS: u64 = 100;
 /// The second profile's interval, in units of 100 ns: on a slow machine too, a processor then has time left
 /// for what the first is to sample.

@@ -1,12 +1,13 @@
-//! What the crates ask of a kernel: register access, the interrupt's frame, the platform, some static
+//! All that the crates ask of a kernel: register access, the interrupt's frame, the platform, some static
 //! memory, and two handlers. This is all that connects them to it; `sessions` and what follows use it.
 
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use pmu_amd::Amd64;
 use pmu_core::{
-    CounterMemory, CounterSlot, DefaultInterface, FixupMsr, InterruptFrame, Interval, NativeMsr,
-    Platform, ProcessId, ProcessorNumber, ProfileInterface, TimerUnavailable,
+    CounterMemory, CounterSlot, DefaultInterface, EventEntry, EventTable, FixupMsr, InterruptFrame,
+    Interval, MAX_COUNTERS, NativeMsr, Platform, ProcessId, ProcessorNumber, ProfileInterface,
+    Report, TimerUnavailable, WithEvents,
 };
 use pmu_intel::Emon;
 use pmu_intel::debug_store::{ControlAreaMemory, ProcessorProfileControl};
@@ -16,7 +17,7 @@ use spin::Once;
 use crate::interrupts::{PERFORMANCE, TrapFrame};
 use crate::processor::{self, MAX_PROCESSORS};
 use crate::serial::{Mark, mark};
-use crate::{apic, clock};
+use crate::{apic, clock, watchdog};
 
 // ---- 1. Static memory: it lives as long as the kernel, and interrupts find everything here.
 
@@ -30,9 +31,12 @@ pub static TIME_ONLY: DefaultInterface = DefaultInterface::new();
 /// The started profiles: at most 8.
 pub static PROFILES: Profiles<8, MAX_PROCESSORS> = Profiles::new();
 
-/// Each processor's counters; AMD's CPUID can declare 15.
-pub static COUNTERS: [CounterMemory<[CounterSlot; 16]>; MAX_PROCESSORS] =
+/// Each processor's counters.
+pub static COUNTERS: [CounterMemory<[CounterSlot; MAX_COUNTERS]>; MAX_PROCESSORS] =
     [const { CounterMemory::new() }; MAX_PROCESSORS];
+/// Each processor's events beside the profile sources.
+pub static EVENTS: [EventTable<[EventEntry; 8]>; MAX_PROCESSORS] =
+    [const { EventTable::new() }; MAX_PROCESSORS];
 
 /// The boot processor's Debug Store area, whose index stamps trace records.
 pub static DEBUG_STORE: ProcessorProfileControl<'_> = ProcessorProfileControl::new(Some(&AREA));
@@ -93,7 +97,7 @@ impl InterruptFrame for Interrupted<'_> {
 
 // ---- 4. The platform: the local APIC's performance entry, and its timer as the profile timer.
 
-/// How the local APIC delivers the performance interrupt.
+/// The local APIC's way to deliver the performance interrupt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Delivery {
     /// As NMI: it comes even where interrupts are off.
@@ -121,7 +125,7 @@ impl Delivery {
 
 static PERFORMANCE_ENTRY: AtomicU32 = AtomicU32::new(Delivery::Nmi.entry());
 
-/// How the interrupt is delivered from its next unmasking on, on every processor.
+/// Sets the delivery of the interrupt from its next unmasking on, on every processor.
 pub fn set_delivery(delivery: Delivery) {
     PERFORMANCE_ENTRY.store(delivery.entry(), Ordering::Relaxed);
 }
@@ -157,7 +161,7 @@ impl Platform for LocalApic {
 
 /// Performance interrupts in which no counter had overflowed.
 pub static SPURIOUS: AtomicU64 = AtomicU64::new(0);
-/// Whether the boot processor's next performance interrupt is to be marked for the monitor.
+/// The boot processor's next performance interrupt is to be marked for the monitor.
 pub static MARK_NEXT: AtomicBool = AtomicBool::new(false);
 
 /// The performance interrupt came, as NMI or by its vector.
@@ -169,16 +173,21 @@ pub fn performance_interrupt(frame: &TrapFrame) {
     }
 }
 
-/// Which counters overflowed, and what was executing?
+/// Finds the counters that overflowed, and reports what was executing.
 fn service(interface: &impl ProfileInterface, frame: &TrapFrame) {
     let number = processor::number();
     let marked = number == 0 && MARK_NEXT.load(Ordering::Relaxed);
     if marked {
         mark(Mark::Interrupt);
     }
-    let serviced = interface.service(&interrupt_msr(), &LocalApic, &COUNTERS[number], |overflow| {
-        PROFILES.interrupt(&Interrupted(frame), overflow.source);
-    });
+    let interface = WithEvents::new(interface, &EVENTS[number]);
+    let serviced =
+        interface.service(&interrupt_msr(), &LocalApic, &COUNTERS[number], |report| match report {
+            Report::Source(overflow) => {
+                PROFILES.interrupt(&Interrupted(frame), overflow.source);
+            }
+            Report::Event(overflow) => watchdog::interrupt(number, overflow.event),
+        });
     if marked {
         mark(Mark::Rest);
         MARK_NEXT.store(false, Ordering::Relaxed);

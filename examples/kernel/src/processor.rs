@@ -1,4 +1,4 @@
-//! What each processor needs before it can be interrupted: its number, its tables, its stacks.
+//! Each processor's number, tables and stacks, which it needs before it can be interrupted.
 
 use core::arch::asm;
 use core::cell::UnsafeCell;
@@ -6,9 +6,10 @@ use core::sync::atomic::{AtomicU32, Ordering};
 
 use spin::Once;
 use x86_64::VirtAddr;
-use x86_64::instructions::segmentation::{CS, DS, ES, SS, Segment};
+use x86_64::instructions::segmentation::{CS, DS, ES, GS, SS, Segment};
 use x86_64::instructions::tables::load_tss;
 use x86_64::registers::model_specific::GsBase;
+use x86_64::registers::segmentation::SegmentSelector;
 use x86_64::structures::gdt::{Descriptor, GlobalDescriptorTable};
 use x86_64::structures::tss::TaskStateSegment;
 
@@ -21,22 +22,34 @@ pub const NMI_STACK: u16 = 0;
 /// In the task-state segment: the stack of double faults.
 pub const DOUBLE_FAULT_STACK: u16 = 1;
 
+/// The selector of the kernel's code.
+pub const KERNEL_CODE: u16 = 0x08;
+/// The kernel's data.
+pub const KERNEL_DATA: u16 = 0x10;
+/// Ring 3's data.
+pub const USER_DATA: u16 = 0x18 | 3;
+/// Ring 3's code.
+pub const USER_CODE: u16 = 0x20 | 3;
+
+/// Of the stacks below: that of interrupts and exceptions at ring 3.
+const PRIVILEGE_STACK: u16 = 2;
+
 const STACK_SIZE: usize = 16 * 1024;
 
 /// Memory that only the processor itself writes to.
 #[repr(C, align(16))]
 struct Stack(UnsafeCell<[u8; STACK_SIZE]>);
 
-// SAFETY: nobody accesses it but the processor that has it as a stack.
+// SAFETY: only the processor that has it as a stack accesses it.
 unsafe impl Sync for Stack {}
 
-static STACKS: [[Stack; 2]; MAX_PROCESSORS] =
-    [const { [const { Stack(UnsafeCell::new([0; STACK_SIZE])) }; 2] }; MAX_PROCESSORS];
+static STACKS: [[Stack; 3]; MAX_PROCESSORS] =
+    [const { [const { Stack(UnsafeCell::new([0; STACK_SIZE])) }; 3] }; MAX_PROCESSORS];
 static TASK_STATES: [Once<TaskStateSegment>; MAX_PROCESSORS] =
     [const { Once::new() }; MAX_PROCESSORS];
 static DESCRIPTORS: [Once<GlobalDescriptorTable>; MAX_PROCESSORS] =
     [const { Once::new() }; MAX_PROCESSORS];
-/// What GS points at, each processor at its own.
+/// The processors' numbers; GS points at the processor's own.
 static NUMBERS: [u64; MAX_PROCESSORS] = {
     let mut numbers = [0; MAX_PROCESSORS];
     let mut number = 0;
@@ -47,7 +60,7 @@ static NUMBERS: [u64; MAX_PROCESSORS] = {
     numbers
 };
 
-/// Makes this processor the one with `number`: GS, segments, and stacks for NMI and double fault.
+/// Makes this processor the one with `number`: GS, segments, and stacks for NMI, double fault and ring 3.
 pub fn initialize(number: usize) {
     let state = TASK_STATES[number].call_once(|| {
         let mut state = TaskStateSegment::new();
@@ -56,6 +69,7 @@ pub fn initialize(number: usize) {
         };
         state.interrupt_stack_table[usize::from(NMI_STACK)] = top(NMI_STACK);
         state.interrupt_stack_table[usize::from(DOUBLE_FAULT_STACK)] = top(DOUBLE_FAULT_STACK);
+        state.privilege_stack_table[0] = top(PRIVILEGE_STACK);
         state
     });
     let mut selectors = None;
@@ -63,24 +77,30 @@ pub fn initialize(number: usize) {
         let mut table = GlobalDescriptorTable::new();
         let code = table.append(Descriptor::kernel_code_segment());
         let data = table.append(Descriptor::kernel_data_segment());
+        let user_data = table.append(Descriptor::user_data_segment());
+        let user_code = table.append(Descriptor::user_code_segment());
+        let known = [KERNEL_CODE, KERNEL_DATA, USER_DATA, USER_CODE];
+        assert_eq!([code, data, user_data, user_code].map(|selector| selector.0), known);
         selectors = Some((code, data, table.append(Descriptor::tss_segment(state))));
         table
     });
     let Some((code, data, task)) = selectors else { return };
     descriptors.load();
-    // SAFETY: the selectors are those of the table just loaded. GS points at a number that is there
-    // for ever; there is no user mode that could change it.
+    // SAFETY: the selectors are those of the table just loaded. GS points at a number that is there for ever:
+    // what this kernel executes at ring 3 leaves it alone, and so does the way there, which clears selectors of
+    // ring 0 but not the base of one that is 0 already.
     unsafe {
         CS::set_reg(code);
         SS::set_reg(data);
         DS::set_reg(data);
         ES::set_reg(data);
         load_tss(task);
+        GS::set_reg(SegmentSelector::NULL);
         GsBase::write(VirtAddr::from_ptr(&NUMBERS[number]));
     }
 }
 
-/// How many interrupts each processor is handling, one within the other.
+/// Number of interrupts that each processor is handling, one within the other.
 static HANDLING: [AtomicU32; MAX_PROCESSORS] = [const { AtomicU32::new(0) }; MAX_PROCESSORS];
 
 /// Handles an interrupt of this processor.
@@ -91,7 +111,7 @@ pub fn handling(handle: impl FnOnce()) {
     handling.fetch_sub(1, Ordering::Relaxed);
 }
 
-/// Whether this processor is handling an interrupt.
+/// Returns whether this processor is handling an interrupt.
 pub fn in_interrupt() -> bool {
     HANDLING[number()].load(Ordering::Relaxed) != 0
 }

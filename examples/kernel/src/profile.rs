@@ -12,7 +12,7 @@ use crate::{clock, line, workload};
 
 /// The time between interrupts that intervals are chosen for.
 const PERIOD_MS: u64 = 4;
-/// How long a source is watched to see whether it counts.
+/// Time for which a source is watched, to see whether it counts.
 const WATCHED_MS: u64 = 10;
 /// 16 bytes of code a bucket.
 const BUCKET_LOG2: u32 = 4;
@@ -20,12 +20,12 @@ const BUCKET_LOG2: u32 = 4;
 const BUCKET_COUNT: usize = 64;
 /// From so many samples on, the shares are checked: 5 points are three standard deviations.
 const ENOUGH: u64 = 1_000;
-/// How far a share may be from the known one, in tenths of a percent.
+/// Distance that a share may have from the known one, in tenths of a percent.
 const TOLERANCE: u64 = 50;
 
 static BUCKETS: [AtomicU32; BUCKET_COUNT] = [const { AtomicU32::new(0) }; BUCKET_COUNT];
 
-/// What is known of a source's event on this machine.
+/// Knowledge of a source's event on this machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Meaning {
     /// It is what the name says, and passes evenly in the workload: the functions' shares are known.
@@ -36,7 +36,7 @@ pub enum Meaning {
     Unverified,
 }
 
-/// What a source was seen to do.
+/// Observed rate of a source.
 #[derive(Clone, Copy, Debug)]
 pub struct Rate {
     /// Events that it counted.
@@ -68,7 +68,7 @@ impl Rate {
         Ok(rate)
     }
 
-    /// Whether so many samples would take too long, at the shortest interval.
+    /// Returns whether so many samples would take too long, at the shortest interval.
     pub fn is_rare(&self, samples: u64) -> bool {
         self.per(patience_ms(samples) / 2) < samples * u64::from(IntervalLimits::EVENTS.min)
     }
@@ -80,22 +80,22 @@ impl Rate {
     }
 }
 
-/// What to profile, and for how long.
+/// A profile to be taken: of which source, and for how long.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
     /// The source.
     pub source: KProfileSource,
     /// Its name.
     pub name: &'static str,
-    /// How its interrupt comes; `None`: by the timer.
+    /// Delivery of its interrupt; `None`: by the timer.
     pub delivery: Option<Delivery>,
     /// The interval, before limits.
     pub interval: u64,
     /// The processor.
     pub processor: u16,
-    /// How many samples to take.
+    /// Number of samples to take.
     pub samples: u64,
-    /// Whether the shares are known.
+    /// Knowledge of the shares.
     pub meaning: Meaning,
 }
 
@@ -208,7 +208,7 @@ impl Plan {
     }
 }
 
-/// How long to wait for so many samples: their interrupts may cost much more than their interval.
+/// Time to wait for so many samples: their interrupts may cost much more than their interval.
 fn patience_ms(samples: u64) -> u64 {
     samples * PERIOD_MS * 25 + 20_000
 }

@@ -1,4 +1,4 @@
-//! Lines for whoever reads the serial line: text, or defmt frames. Task context only.
+//! Lines for the serial line's reader: text, or defmt frames. Task context only.
 
 /// Reports one line. The arguments implement `Display`, and with defmt `Format`.
 #[cfg(not(feature = "defmt"))]
@@ -18,7 +18,7 @@ macro_rules! line {
     ($format:literal $($argument:tt)*) => { defmt::println!($format $($argument)*) };
 }
 
-/// What implements `Display` alone, as an argument of [`line!`].
+/// Makes an argument of [`line!`] of a value that implements `Display` alone.
 #[cfg(not(feature = "defmt"))]
 pub fn text<T: core::fmt::Display>(value: &T) -> &T {
     value
@@ -73,7 +73,7 @@ mod logger {
     }
 }
 
-/// What implements `Display` alone, as an argument of [`line!`].
+/// Makes an argument of [`line!`] of a value that implements `Display` alone.
 #[cfg(feature = "defmt")]
 pub fn text<T: core::fmt::Display>(value: &T) -> defmt::Display2Format<'_, T> {
     defmt::Display2Format(value)

@@ -1,4 +1,4 @@
-//! The ports that speak to whoever runs the machine: COM1, the debug exit, and a monitor's marks.
+//! The ports that speak to the machine's host: COM1, the debug exit, and a monitor's marks.
 //!
 //! Read first: National Semiconductor, PC16550D data sheet, "Registers".
 
@@ -11,7 +11,7 @@ use x86_64::instructions::port::Port;
 const COM1: u16 = 0x3F8;
 /// QEMU's `isa-debug-exit`, at the address that `run.sh` gives it.
 const DEBUG_EXIT: u16 = 0xF4;
-/// Where a monitor that counts register accesses takes marks; elsewhere nobody is there.
+/// Port at which a monitor that counts register accesses takes marks; elsewhere it is unused.
 const MARK: u16 = 0xE8;
 
 /// COM1: 115,200 baud, 8 bits, no parity, polled.
@@ -47,7 +47,7 @@ impl fmt::Write for Serial {
     }
 }
 
-/// How a run ends. QEMU, and a monitor like it, exit with twice the value plus one.
+/// The end of a run. QEMU, and a monitor like it, exit with twice the value plus one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum End {
@@ -57,9 +57,9 @@ pub enum End {
     Panic = 1,
     /// An operation of the crates failed: status 5.
     Error = 2,
-    /// What was counted or sampled is not what it should be: status 7.
+    /// A count or a sample is not the expected one: status 7.
     Wrong = 3,
-    /// An exception that nobody expected: status 9.
+    /// An unexpected exception: status 9.
     Exception = 4,
 }
 
@@ -73,7 +73,7 @@ pub fn exit(end: End) -> ! {
     }
 }
 
-/// What a monitor is to count accesses for, from now on. Any context.
+/// Phase for which a monitor is to count accesses from now on. Any context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Mark {

@@ -10,13 +10,13 @@ use crate::processor::{self, MAX_PROCESSORS};
 use crate::serial::{End, exit};
 use crate::{apic, clock, line, workload};
 
-/// Where the others begin, in real mode: a page that firmware and loaders leave alone.
+/// Page at which the others begin, in real mode, and which firmware and loaders leave alone.
 const TRAMPOLINE: usize = 0x8000;
-/// How long to wait for them.
+/// Time to wait for them.
 const PATIENCE_MS: u64 = 100;
-/// How long a function may take on another processor.
+/// Time that a function may take on another processor.
 const CALL_MS: u64 = 10_000;
-/// How long until it is asked again.
+/// Time until it is asked again.
 const AGAIN_MS: u64 = 10;
 
 unsafe extern "C" {
@@ -24,14 +24,14 @@ unsafe extern "C" {
     static trampoline_end: u8;
 }
 
-/// How many have arrived; those that come too late are not used.
+/// Number that have arrived; those that come too late are not used.
 static ARRIVED: AtomicUsize = AtomicUsize::new(1);
 static PROCESSORS: AtomicUsize = AtomicUsize::new(1);
 static APIC_IDS: [AtomicU8; MAX_PROCESSORS] = [const { AtomicU8::new(0) }; MAX_PROCESSORS];
 static BUSY: AtomicBool = AtomicBool::new(false);
 static CALLS: [Mailbox; MAX_PROCESSORS] = [const { Mailbox::new() }; MAX_PROCESSORS];
 
-/// How many processors there are to use.
+/// Number of processors to use.
 pub fn processors() -> usize {
     PROCESSORS.load(Ordering::Acquire)
 }
@@ -39,7 +39,7 @@ pub fn processors() -> usize {
 /// Starts whatever other processors there are, and waits a while for them. Boot processor.
 pub fn start() {
     let (start, end) = (&raw const trampoline_start, &raw const trampoline_end);
-    // SAFETY: the page is memory that nobody uses, and the code is shorter.
+    // SAFETY: the page is unused memory, and the code is shorter.
     unsafe {
         ptr::copy_nonoverlapping(start, TRAMPOLINE as *mut u8, end.offset_from(start) as usize);
     }
@@ -55,7 +55,7 @@ pub fn start() {
     PROCESSORS.store(ARRIVED.load(Ordering::Acquire), Ordering::Release);
 }
 
-/// Where another processor arrives from `boot.s`, with interrupts off.
+/// Entry of another processor from `boot.s`, with interrupts off.
 #[unsafe(no_mangle)]
 extern "C" fn processor_main(number: usize) -> ! {
     processor::initialize(number);
@@ -87,7 +87,7 @@ pub fn set_busy(busy: bool) {
     }
 }
 
-/// Where a processor finds what it is to run. Each field has one writer.
+/// A function for a processor to run. Each field has one writer.
 struct Mailbox {
     /// The requester's.
     call: AtomicPtr<Call>,
@@ -127,7 +127,7 @@ pub fn run_on<F: FnOnce() -> R + Send, R: Send>(number: usize, function: F) -> R
         return function();
     }
     /// # Safety
-    /// - `call` begins a `CallOf<F, R>`, and nobody else accesses it meanwhile.
+    /// - `call` begins a `CallOf<F, R>`, and nothing else accesses it meanwhile.
     unsafe fn run<F: FnOnce() -> R, R>(call: *const Call) {
         // SAFETY: as promised.
         unsafe {
@@ -150,7 +150,7 @@ pub fn run_on<F: FnOnce() -> R + Send, R: Send>(number: usize, function: F) -> R
     apic::call(processor);
     let (begin, mut asked) = (clock::now(), clock::now());
     while mailbox.served.load(Ordering::Acquire) != ticket {
-        // An NMI, or whoever steps the processor, may come between its STI and its HLT, and then the call:
+        // An NMI, or a monitor's single step, may come between its STI and its HLT, and then the call:
         // it sleeps over what it was woken for.
         if clock::now() - asked > clock::milliseconds(AGAIN_MS) {
             apic::call(processor);

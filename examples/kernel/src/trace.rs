@@ -26,10 +26,10 @@ static PMC: TraceCallback<128> =
     TraceCallback::new(Hook::PmcInterrupt, PointerWidth::Bits64, &RINGS);
 static OBJECTS: TraceObjects = TraceObjects::new(Rules::LATEST, &SAMPLED, &PMC);
 
-/// How many records to wait for, and how long.
+/// Number of records to wait for, and the longest wait.
 const RECORDS: u64 = 20;
 const PATIENCE_MS: u64 = 20_000;
-/// How far the index advances at a time.
+/// Step by which the index advances.
 const RECORD_SIZE: u64 = 0x20;
 
 /// Traces the interrupts of `plan`'s source: of a counter's, PMC interrupts; of time, the sampled profile.

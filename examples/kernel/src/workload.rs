@@ -1,4 +1,4 @@
-//! What is profiled: three functions whose shares of time are known, and loops whose instructions were
+//! The profiled code: three functions whose shares of time are known, and loops whose instructions were
 //! counted by hand.
 
 use core::arch::global_asm;

@@ -1,0 +1,166 @@
+//! Events of this kernel's own beside the profile sources: a raw one, a fixed counter's, those of ring 3 and of
+//! threads; and a watchdog.
+
+use core::hint::black_box;
+
+use pmu_core::raw_cpuid::native_cpuid::CpuIdReaderNative;
+use pmu_core::{
+    CounterError, CounterSet, CounterUnit, Counters, Event, EventId, EventSelect, FixupMsr,
+    NamedEvent, ProfileInterface, SessionPlatform, Snapshot, ThreadEvent, WithEvents,
+};
+
+use crate::failure::Failure;
+use crate::pmu::{COUNTERS, EVENTS, LocalApic, control_msr};
+use crate::ring3::{Program, SHARED, allow_rdpmc};
+use crate::workload::{COUNTED, EMPTY};
+use crate::{clock, line, processor, watchdog};
+
+/// The counters of a processor, with its events.
+pub type Events<'a, I> = Counters<'a, WithEvents<'a, I>, FixupMsr, SessionPlatform<LocalApic>>;
+
+/// Retired instructions, by the number that both vendors' manuals give them.
+const INSTRUCTIONS: EventSelect = EventSelect::from_bits(0xC0);
+/// Intel's fixed counter of the same.
+const FIXED_0: CounterSet = CounterSet::fixed(1);
+
+/// Opens events of every kind; `exact`: the machine counts exactly, so compare.
+///
+/// # Errors
+/// Those of the counters; a count that is not the known one; a watchdog that does not fire.
+pub fn run<I: ProfileInterface + Sync>(interface: &I, exact: bool) -> Result<(), Failure> {
+    if interface.unit().counters().is_empty() {
+        line!("event none");
+        return Ok(());
+    }
+    let right = with_events(interface, |counters, unit| {
+        let right = raw_and_fixed(counters, unit)?;
+        Ok(right & user(counters, unit)? & threads(counters, unit)?)
+    })?;
+    if exact && !right {
+        return Err(Failure::Wrong("an event's count is not the known one"));
+    }
+    watchdog::run(interface)
+}
+
+/// Takes this processor's counters, fixed ones included, and gives them back.
+///
+/// # Errors
+/// Those of the counters, and of `function`.
+pub fn with_events<I: ProfileInterface, R>(
+    interface: &I,
+    function: impl FnOnce(&mut Events<'_, I>, &CounterUnit) -> Result<R, Failure>,
+) -> Result<R, Failure> {
+    let (number, this) = (processor::number(), Snapshot::capture(CpuIdReaderNative));
+    let events = WithEvents::new(interface, &EVENTS[number]);
+    let mut session =
+        events.initialize(&this, CounterSet::ALL, control_msr(), LocalApic, &COUNTERS[number])?;
+    let result = function(session.counters_mut(), &interface.unit_of(&this));
+    session.shut_down()?;
+    result
+}
+
+/// A raw event on a general counter, and the fixed counter of the same where there is one, over the same loop.
+fn raw_and_fixed<I: ProfileInterface>(
+    counters: &mut Events<'_, I>,
+    unit: &CounterUnit,
+) -> Result<bool, Failure> {
+    let general = Event::raw(INSTRUCTIONS).on(CounterSet::GENERAL);
+    let general = counters.open_event(unit, &general)?;
+    let fixed = match counters.open_event(unit, &Event::named(NamedEvent::Instructions).on(FIXED_0))
+    {
+        Ok(event) => Some(event),
+        Err(CounterError::NoCounterForEvent) => None,
+        Err(error) => return Err(error.into()),
+    };
+    for event in [Some(general), fixed].into_iter().flatten() {
+        counters.start_event(event, clock::now())?;
+    }
+    let counted = &COUNTED[0];
+    let mut right = true;
+    for (name, event) in [("raw", Some(general)), ("fixed", fixed)] {
+        let Some(event) = event else {
+            line!("event {} none", name);
+            continue;
+        };
+        let around = measure(counters, event, EMPTY)?;
+        let count = measure(counters, event, counted.run)?.saturating_sub(around);
+        right &= count == counted.instructions;
+        line!("event {} {} {}", name, counted.name, count);
+        counters.close_event(event, clock::now())?;
+    }
+    Ok(right)
+}
+
+/// Returns the events between two readings with `run` between them. Those that are not `run`'s are the same each
+/// time, so this is one piece of code.
+#[inline(never)]
+fn measure<I: ProfileInterface>(
+    counters: &Events<'_, I>,
+    event: EventId,
+    run: extern "C" fn(),
+) -> Result<u64, CounterError> {
+    let run = black_box(run);
+    x86_64::instructions::interrupts::without_interrupts(|| {
+        let before = counters.read_event(event, 0)?.value;
+        run();
+        Ok(counters.read_event(event, 0)?.value.wrapping_sub(before))
+    })
+}
+
+/// Instructions of ring 3 alone: counted by the kernel, and read there.
+fn user<I: ProfileInterface>(
+    counters: &mut Events<'_, I>,
+    unit: &CounterUnit,
+) -> Result<bool, Failure> {
+    let event = Event::named(NamedEvent::Instructions).user_only().with_user_rdpmc();
+    let event = counters.open_event(unit, &event)?;
+    counters.start_event(event, clock::now())?;
+    SHARED.0.publish(&counters.user_view(event)?);
+    allow_rdpmc(true);
+    let read = Program::Measure.run();
+    allow_rdpmc(false);
+    SHARED.0.hide();
+    let count = counters.close_event(event, clock::now())?.value;
+    line!("event user {} rdpmc {}", count, read);
+    Ok(count == Program::Measure.instructions() && read == Program::MEASURED)
+}
+
+/// A thread of ring 3, with an event of its own.
+struct Thread {
+    program: Program,
+    turns: u64,
+    events: [ThreadEvent; 1],
+}
+
+/// Two threads that take turns: each one's count is what it executed itself.
+fn threads<I: ProfileInterface>(
+    counters: &mut Events<'_, I>,
+    unit: &CounterUnit,
+) -> Result<bool, Failure> {
+    let event = Event::named(NamedEvent::Instructions).user_only();
+    let mut threads = [(Program::Loop(1_000), 3), (Program::Loop(300), 2)]
+        .map(|(program, turns)| Thread { program, turns, events: [ThreadEvent::Unused] });
+    for thread in &mut threads {
+        let event = counters.open_event(unit, &event)?;
+        thread.events = [ThreadEvent::Opened(event)];
+        // It does not run yet.
+        counters.switch_out(&mut thread.events, clock::now(), |_| ())?;
+    }
+    for turn in 0..3 {
+        for thread in threads.iter_mut().filter(|thread| turn < thread.turns) {
+            counters.switch_in(unit, &mut thread.events, clock::now())?;
+            thread.program.run();
+            counters.switch_out(&mut thread.events, clock::now(), |_| ())?;
+        }
+    }
+    let mut right = true;
+    for (number, Thread { program, turns, events }) in threads.iter().enumerate() {
+        let count = match events {
+            [ThreadEvent::Switched(event)] => event.count().value,
+            _ => return Err(Failure::Wrong("a thread's event was lost")),
+        };
+        right &= count == turns * program.instructions();
+        line!("thread {} turns {} instructions {}", number, turns, count);
+    }
+    Ok(right)
+}
