@@ -162,28 +162,28 @@ fn stopping(processor: Processor<Emon>) -> (u32, Claim) {
 }
 
 #[library_benchmark(config = LibraryBenchmarkConfig::default()
-    .tool(Callgrind::default().hard_limits([(EventKind::Ir, 150)])))]
+    .tool(Callgrind::default().hard_limits([(EventKind::Ir, 162)])))]
 #[bench::version_4(intel(4, true))]
 fn freezing(processor: Processor<Emon>) -> (u32, Claim) {
     interrupt(black_box(&processor))
 }
 
 #[library_benchmark(config = LibraryBenchmarkConfig::default()
-    .tool(Callgrind::default().hard_limits([(EventKind::Ir, 150)])))]
+    .tool(Callgrind::default().hard_limits([(EventKind::Ir, 152)])))]
 #[bench::perf_mon_v2(amd(true))]
 fn running_by_status(processor: Processor<Amd64>) -> (u32, Claim) {
     interrupt(black_box(&processor))
 }
 
 #[library_benchmark(config = LibraryBenchmarkConfig::default()
-    .tool(Callgrind::default().hard_limits([(EventKind::Ir, 235)])))]
+    .tool(Callgrind::default().hard_limits([(EventKind::Ir, 220)])))]
 #[bench::legacy(amd(false))]
 fn running_by_value(processor: Processor<Amd64>) -> (u32, Claim) {
     interrupt(black_box(&processor))
 }
 
 #[library_benchmark(config = LibraryBenchmarkConfig::default()
-    .tool(Callgrind::default().hard_limits([(EventKind::Ir, 280)])))]
+    .tool(Callgrind::default().hard_limits([(EventKind::Ir, 260)])))]
 #[bench::version_1(intel(1, false))]
 fn running_by_value_of_eight(processor: Processor<Emon>) -> (u32, Claim) {
     interrupt(black_box(&processor))

@@ -127,14 +127,14 @@ impl Snapshot {
     }
 
     /// The model as manuals print it: extended and base (leaf 1, EAX). Intel extends it for
-    /// families 6 and 15, AMD for 15.
+    /// families 6 and 15, AMD for 15, Zhaoxin for 6 and 7.
     pub fn model(&self) -> u8 {
         let signature = self.leaf(1, 0).eax;
         let base = (signature >> 4 & 0xF) as u8;
         let extended = (signature >> 16 & 0xF) as u8;
         match signature >> 8 & 0xF {
             0xF => extended << 4 | base,
-            6 if self.vendor() != *b"AuthenticAMD" => extended << 4 | base,
+            6 | 7 if self.vendor() != *b"AuthenticAMD" => extended << 4 | base,
             _ => base,
         }
     }

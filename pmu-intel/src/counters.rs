@@ -53,7 +53,7 @@ pub fn counters(processor: &Snapshot) -> Result<CounterUnit, NoInterface> {
     let vendor = processor.vendor();
     let perfmon = ArchitecturalPerfmon::from_snapshot(processor);
     let (count, width) = (perfmon.counters(), perfmon.width());
-    if vendor != INTEL && !ZHAOXIN.contains(&vendor) {
+    if vendor != INTEL && !is_zhaoxin(processor) {
         Err(NoInterface::OtherVendor(vendor))
     } else if processor.hypervisor_hides_counters() {
         Err(NoInterface::HiddenByHypervisor)
@@ -66,6 +66,14 @@ pub fn counters(processor: &Snapshot) -> Result<CounterUnit, NoInterface> {
     } else {
         Ok(of_zhaoxin(&perfmon))
     }
+}
+
+/// Returns whether the processor is of a series of Zhaoxin's whose counters are known: ZX-C (family 6) and later.
+/// VIA's Nano, before them under the same name, is not.
+fn is_zhaoxin(processor: &Snapshot) -> bool {
+    let model = (processor.family(), processor.model(), processor.stepping());
+    let known = matches!(model, (6, 0x0F, 0x0E..) | (6, 0x19, _) | (7.., ..));
+    known && ZHAOXIN.contains(&processor.vendor())
 }
 
 /// The counters of a processor of Intel's; none of another vendor's.
@@ -194,7 +202,9 @@ static NAMED_BY_FIXED: [u64; NamedEvent::COUNT] =
     [0x003C, 0x00C0, FIXED_EVENTS[2] as u64, 0x4F2E, 0x412E, 0x00C4, 0x00C5];
 
 /// Zhaoxin's counters: general and fixed ones with global registers, of leaf 0x0A. Which events the fixed ones
-/// count depends on the model, and is not known here. Linux has them freeze nothing.
+/// count depends on the model, and is not known here. Nothing freezes them. They are not stopped while they are
+/// serviced: ZX-C takes an acknowledgement only while counters are enabled in the global control register (as Linux
+/// has it).
 fn of_zhaoxin(perfmon: &ArchitecturalPerfmon) -> CounterUnit {
     let general = (1 << perfmon.counters().min(MAX_COUNTERS)) - 1;
     // SAFETY: event selects and counters.
@@ -244,7 +254,8 @@ static GLOBAL_2: GlobalRegisters = global(0, true);
 static GLOBAL_4: GlobalRegisters = global(STATUS_CTR_FRZ, true);
 static GLOBAL_ZHAOXIN: GlobalRegisters = global(0, false);
 
-const fn global(frozen: u64, freezes: bool) -> GlobalRegisters {
+/// `stops`: the counters are stopped while they are serviced, and can freeze themselves.
+const fn global(frozen: u64, stops: bool) -> GlobalRegisters {
     // SAFETY: these say which counters run and which overflowed; none holds an address. The PEBS
     // buffer's bit of the acknowledge register clears a flag.
     // Freezing the counters is one bit of a register whose others stay as they are.
@@ -253,9 +264,9 @@ const fn global(frozen: u64, freezes: bool) -> GlobalRegisters {
             control: MsrAddress::new(IA32_PERF_GLOBAL_CTRL),
             status: MsrAddress::new(IA32_PERF_GLOBAL_STATUS),
             acknowledge: MsrAddress::new(IA32_PERF_GLOBAL_OVF_CTRL),
-            stop_while_serviced: true,
+            stop_while_serviced: stops,
             frozen,
-            freeze: if freezes { Some(Freeze::new(IA32_DEBUGCTL, FREEZE)) } else { None },
+            freeze: if stops { Some(Freeze::new(IA32_DEBUGCTL, FREEZE)) } else { None },
         }
     }
 }

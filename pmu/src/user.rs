@@ -18,7 +18,11 @@
 //! - after a switch to the thread, in any case, on whichever processor: also where nothing moved, since the thread
 //!   may have been in the middle of a read. Before it switches away it need do nothing, for the thread does not
 //!   look;
-//! - once within 2ʷⁱᵈᵗʰ events, after the event was booked; at every switch and every tick is more than enough.
+//! - once within 2ʷⁱᵈᵗʰ events, of which the view tells the width: 31 on old processors, half a second of cycles.
+//!   At every tick is often enough. The counter's own interrupt need not.
+//!
+//! A thread that moves to a processor without that counter in the middle of a read, on a hybrid machine, has a #GP
+//! at its RDPMC: there the kernel makes the instruction return 0, and the thread finds the sequence changed.
 
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicU32, AtomicU64, fence};
@@ -32,8 +36,7 @@ const ATTEMPTS: u32 = 64;
 ///
 /// A sequence lock, as in Linux' `perf_event_mmap_page`: the sequence is odd while the kernel writes. All zeros is
 /// a hidden page. The layout is fixed: the sequence, the index for RDPMC plus 1 (0: hidden), and the width, at 0, 4
-/// and 8, of 32 bits each; the events booked, and the counter's value up to which they are, at 16 and 24, of 64
-/// bits each.
+/// and 8, of 32 bits each; the events counted, and the counter's value then, at 16 and 24, of 64 bits each.
 ///
 /// # Examples
 /// The kernel, whenever the [module](self) says so:

@@ -38,6 +38,10 @@ pub struct RegisterFile {
 }
 
 impl RegisterFile {
+    /// RDPMC's index of Intel's fixed counter 0, and its register.
+    const FIXED_INDEX: u32 = 1 << 30;
+    const FIRST_FIXED: u32 = 0x309;
+
     /// Registers that hold zero.
     pub fn new(numbers: impl IntoIterator<Item = u32>, first_counter: u32) -> Self {
         Self {
@@ -134,7 +138,11 @@ impl MsrBackend for RegisterFile {
     }
 
     fn read_pmc(&self, index: PmcIndex) -> Result<u64, MsrErrorKind> {
-        self.access(self.first_counter + self.rdpmc_step * index.get(), None)
+        let register = match index.get().checked_sub(Self::FIXED_INDEX) {
+            Some(number) => Self::FIRST_FIXED + number,
+            None => self.first_counter + self.rdpmc_step * index.get(),
+        };
+        self.access(register, None)
     }
 
     fn update(&self, update: MsrUpdate) -> Result<u64, MsrErrorKind> {

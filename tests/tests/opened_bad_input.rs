@@ -152,11 +152,12 @@ fn a_table_has_one_owner() {
     assert_eq!(take(&memory).err(), in_use);
     assert_eq!(take(&other).err(), in_use, "the table");
     assert_eq!(second.accesses().total(), 0);
-    core::mem::forget(counters);
-    // SAFETY: it was forgotten.
-    unsafe { (&memory as &CounterMemory).reclaim() };
-    // SAFETY: its counters, too.
-    unsafe { (&table as &EventTable).reclaim() };
+    let _lost = counters;
+    // SAFETY: the session is not used any more.
+    unsafe {
+        (&memory as &CounterMemory).reclaim();
+        (&table as &EventTable).reclaim();
+    }
     let mut next = processor.take(&mock, &memory, &table);
     next.shut_down().unwrap();
 }
@@ -169,9 +170,8 @@ fn a_lost_session_is_reclaimed_with_its_events() {
         let mut lost = processor.take(&mock, &memory, &table);
         let id = lost.open_event(&processor.unit, &raw(0).every(0x1000)).unwrap();
         lost.start_event(id, 0).unwrap();
-        drop(lost);
         assert_eq!(running(&mock).len(), 1);
-        // SAFETY: the session is gone.
+        // SAFETY: the session is not used any more.
         unsafe {
             (&memory as &CounterMemory).reclaim();
             (&table as &EventTable).reclaim();

@@ -5,7 +5,12 @@ mod opened;
 use core::cell::RefCell;
 
 use opened::*;
-use pmu_core::{CounterSet, EventId, EventOverflow, OpenedEvents, service};
+use pmu_core::testing::RecordingMsr;
+use pmu_core::{
+    CounterSet, Counters, Event, EventId, EventOverflow, EventTable, MsrOperation, OpenedEvents,
+    ThreadEvent, service,
+};
+use pmu_tests::{FakePlatform, RegisterFile, intel_processor};
 use pmu_virt::mock::{Deviation, Deviations};
 
 /// A strict handler that counts reports by event.
@@ -101,4 +106,119 @@ fn random_totals(processor: &Processor, seed: u64) {
     }
     counters.shut_down().unwrap();
     assert_eq!(running(&mock), CounterSet::NONE);
+}
+
+/// What an overflow of one event costs on Intel's counters of this version, and its switch out and in: reads,
+/// writes, RDPMCs.
+fn costs(version: u32, freezing: bool, event: Event) -> [[u32; 3]; 3] {
+    let unit = pmu_intel::counters(&intel_processor(version, 8)).unwrap();
+    let file = RegisterFile::intel(8, version >= 2);
+    file.set(0x1D9, 0);
+    let (msr, platform) = (RecordingMsr::<_, 64>::new(file), FakePlatform::default());
+    let (memory, table) = (Memory::new(), Table::new());
+    let source = OpenedEvents::new(&unit, &table as &EventTable);
+    let mut counters =
+        Counters::take(source, &unit, CounterSet::ALL, &msr, &platform, &memory).unwrap();
+    if freezing {
+        counters.freeze_on_interrupt().unwrap();
+    }
+    let id = counters.open_event(&unit, &event).unwrap();
+    counters.start_event(id, 0).unwrap();
+    let take = || {
+        let mut cost = [0; 3];
+        for access in &msr.take() {
+            cost[match access.operation {
+                MsrOperation::Read | MsrOperation::Update => 0,
+                MsrOperation::Write => 1,
+                MsrOperation::ReadPmc => 2,
+            }] += 1;
+        }
+        cost
+    };
+    take();
+    msr.inner().set(0xC1, 5);
+    msr.inner().set(0x38E, 1 | u64::from(freezing && version >= 4) << 59);
+    let serviced = service(&source, &msr, &platform, &memory, |_| ()).unwrap();
+    assert_eq!(serviced.overflows, u32::from(event.period().is_some()));
+    let overflow = take();
+    let mut thread = [ThreadEvent::Opened(id)];
+    counters.switch_out(&mut thread, 0, |o| panic!("{o:?}")).unwrap();
+    let out = take();
+    counters.switch_in(&unit, &mut thread, 0).unwrap();
+    [overflow, out, take()]
+}
+
+/// The first column is that of a source, in `costs.rs` and the README.
+#[test]
+fn a_total_costs_one_rdpmc_an_overflow() {
+    let sampled = raw(2).every(0x1000);
+    for (version, freezing, [r, w]) in [
+        (2, false, [1, 4]),
+        (3, true, [1, 3]),
+        (4, false, [1, 4]),
+        (4, true, [1, 2]),
+        (5, false, [1, 4]),
+        (5, true, [1, 2]),
+    ] {
+        let switch = [[0, 1, 1], [0, 2, 0]];
+        let [overflow, out, back] = costs(version, freezing, sampled);
+        assert_eq!((overflow, [out, back]), ([r, w, 0], switch), "version {version}");
+        for with_total in [sampled.with_total(), raw(2)] {
+            let [overflow, out, back] = costs(version, freezing, with_total);
+            assert_eq!((overflow, [out, back]), ([r, w, 1], switch), "version {version}");
+        }
+    }
+    // Where each counter is read all the same, it costs nothing.
+    for event in [sampled, sampled.with_total(), raw(2)] {
+        assert_eq!(costs(1, false, event), [[0, 1, 1], [0, 1, 1], [0, 2, 0]]);
+    }
+}
+
+/// What is only counted wraps once between two looks at it, from anywhere.
+#[test]
+fn a_total_is_exact_over_many_wraps() {
+    for processor in processors(Deviations::NONE) {
+        let (memory, table, reports) = (Memory::new(), Table::new(), RefCell::default());
+        let handler = handler(&processor, &memory, &table, &reports);
+        let mock = processor.mock();
+        mock.on_interrupt(&handler);
+        let mut counters = processor.take(&mock, &memory, &table);
+        let id = counters.open_event(&processor.unit, &raw(2)).unwrap();
+        counters.start_event(id, 0).unwrap();
+        let mut expected = 0;
+        for power in 30..42 {
+            for more in [0, 1, 7] {
+                let count = (1u64 << power) + more;
+                happen(&mock, 2, count);
+                expected += count;
+                assert_eq!(total(&counters, id), expected, "{processor:?}");
+            }
+        }
+        assert_eq!(*reports.borrow(), []);
+        // A wrap that is pending with interrupts off is counted, too, by whichever looks first.
+        for look in 0..3 {
+            let registers = processor.unit.counter(counters.counter_of(id).unwrap()).unwrap();
+            let value = mock.with_pmu(|pmu| pmu.state().general[counter_place(&counters, id)]);
+            let left = registers.mask() - value + 1;
+            let mut feed = happened(2, left + 9);
+            mock.pass(&mut feed);
+            let counted = if processor.freezing { left } else { left + 9 };
+            mock.pass(&mut feed);
+            expected += counted;
+            match look {
+                0 => assert_eq!(total(&counters, id), expected, "{processor:?}"),
+                1 => counters.stop_event(id, 0).unwrap(),
+                _ => {}
+            }
+            mock.deliver();
+            assert_eq!(total(&counters, id), expected, "{processor:?}, {look}");
+            if look == 1 {
+                counters.start_event(id, 0).unwrap();
+            }
+        }
+    }
+}
+
+fn counter_place(counters: &Opened<'_, '_>, id: EventId) -> usize {
+    counters.counter_of(id).unwrap().number().into()
 }

@@ -58,22 +58,38 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
     fn move_along(&self, capable: CounterSet) -> Result<CounterId, CounterError> {
         let mut taker = [None::<CounterId>; BITS];
         let (mut reached, mut frontier) = (capable, capable);
-        while let Some(counter) = frontier.iter().next() {
-            frontier = frontier.without(counter.only());
-            let Some((_, alternatives)) = self.occupant(counter) else { continue };
-            let next = (alternatives & self.own()).without(reached);
-            for alternative in next.iter() {
-                if let Some(taker) = taker.get_mut(usize::from(alternative.bit())) {
-                    *taker = Some(counter);
+        while !frontier.is_empty() {
+            let mut farther = CounterSet::NONE;
+            for counter in frontier.iter() {
+                let Some((_, alternatives)) = self.occupant(counter) else { continue };
+                let next = (alternatives & self.own()).without(reached);
+                for alternative in next.iter() {
+                    if let Some(taker) = taker.get_mut(usize::from(alternative.bit())) {
+                        *taker = Some(counter);
+                    }
                 }
+                if let Some(free) = next.iter().find(|counter| self.is_free(*counter)) {
+                    return self.move_chain(free, &taker);
+                }
+                reached = reached | next;
+                farther = farther | next;
             }
-            if let Some(free) = next.iter().find(|counter| self.is_free(*counter)) {
-                return self.move_chain(free, &taker);
-            }
-            reached = reached | next;
-            frontier = frontier | next;
+            frontier = farther;
         }
         Err(CounterError::NoFreeCounter)
+    }
+
+    /// The counters of which any, once free, makes room for an event of `capable`.
+    pub(crate) fn within_reach(&self, capable: CounterSet) -> CounterSet {
+        let mut reached = self.own() & capable;
+        loop {
+            let occupants = reached.iter().filter_map(|counter| self.occupant(counter));
+            let next = occupants.fold(reached, |all, (_, capable)| all | capable & self.own());
+            if next == reached {
+                return reached;
+            }
+            reached = next;
+        }
     }
 
     /// Moves each event of the chain that ends at `free`, and returns the counter that becomes free.

@@ -125,6 +125,13 @@ impl Counter {
         }
     }
 
+    /// The value with which a counter goes on that is only counted: one from which it overflows within its reach.
+    /// The bits of the reach stay as in `value`, so that they count on over its interrupts.
+    pub(crate) const fn counted_on(&self, value: u64, full_width: bool) -> u64 {
+        let reach = self.reach(full_width);
+        value & reach | self.mask & !reach
+    }
+
     /// The address at which a write makes the counter hold `value`: the plain one where that does.
     pub(crate) fn register_for(&self, value: u64) -> MsrAddress {
         let extended = i64::from(value as u32 as i32) as u64 & self.mask;
@@ -190,6 +197,23 @@ mod tests {
         }
         assert_eq!([narrow.reach(false), narrow.reach(true)], [0x7FFF_FFFF, (1 << 47) - 1]);
         assert_eq!(counter(48, false).reach(false), (1 << 47) - 1);
+    }
+
+    #[test]
+    fn what_is_only_counted_goes_on_where_a_wrap_is_seen() {
+        let counter = counter(48, true);
+        for (full_width, start) in [(false, 0xFFFF_8000_0000), (true, 0x8000_0000_0000)] {
+            let reach = counter.reach(full_width);
+            for value in [0, 5, reach] {
+                let on = counter.counted_on(value, full_width);
+                assert_eq!(on, start | value);
+                assert!(!counter.has_overflowed(on));
+                // Every value between it and the next overflow is greater, and every one within the reach of it less.
+                assert!(reach < on);
+                let register = counter.register_for(on);
+                assert!(full_width || register == counter.value_register(), "{on:#X}");
+            }
+        }
     }
 
     /// SDM vol. 3B, "IA32_FIXED_CTR_CTRL": EN of two bits (OS, then user), AnyThread, PMI; RDPMC user

@@ -243,7 +243,8 @@ where
     #[inline]
     fn serve(&mut self, global: &GlobalRegisters, status: u64, stopped: bool, freezes: bool) {
         let bits = status & (self.own | global.frozen);
-        let overflowed = bits & self.own;
+        let (overflowed, others) = (bits & self.own, status ^ bits);
+        self.others |= others;
         // Frozen on request, or because firmware left the bit set that freezes them.
         let frozen = !stopped && status & global.frozen != 0;
         if freezes && bits != 0 {
@@ -254,15 +255,15 @@ where
         }
         // While a bit of another owner's counter is set, unmasking may raise an interrupt that then finds
         // nothing: one is claimed ahead, beside the session's own.
-        let others = status & COUNTERS & !self.own != 0;
-        self.found += u32::from(others && self.unit.is_masked_on_delivery());
+        if others & COUNTERS != 0 {
+            self.found += u32::from(self.unit.is_masked_on_delivery());
+        }
         if bits == 0 {
             return;
         }
-        let (first, last) = if frozen { (0, bits) } else { (bits, 0) };
-        let acknowledged = first == 0 || self.wrmsr(global.acknowledge, first);
+        let acknowledged = frozen || self.wrmsr(global.acknowledge, bits);
         self.reload_overflowed(overflowed);
-        let released = last == 0 || self.wrmsr(global.acknowledge, last);
+        let released = !frozen || self.wrmsr(global.acknowledge, bits);
         if !(acknowledged && released) {
             mark_faulted(self.memory, self.unit, if released { overflowed } else { self.own });
         }
@@ -282,9 +283,8 @@ where
     fn status(&mut self, global: &GlobalRegisters) -> Option<u64> {
         let status = retry_once(|| self.msr.rdmsr(global.status));
         let status = self.note(status);
-        match status {
-            Some(status) => self.others |= status & !(self.own | global.frozen),
-            None => mark_faulted(self.memory, self.unit, self.own),
+        if status.is_none() {
+            mark_faulted(self.memory, self.unit, self.own);
         }
         status
     }
@@ -388,7 +388,8 @@ where
         (self.overflowed)(EventOverflow { event, period, counter });
     }
 
-    /// The same of an opened event: books its total, and loads the next piece of its period.
+    /// The same of an opened event: books its total, and loads the next piece of its period. One that is only
+    /// counted goes on as far as the counter reaches: a wrap is seen only if the counter was past it before.
     #[inline(never)]
     fn reload_opened(
         &mut self,
@@ -399,14 +400,20 @@ where
     ) {
         let (source, registers) = (self.source, self.unit.registers(counter));
         let Some(entry) = source.opened().entry(running.event) else { return };
+        let full_width = self.memory.full_width.load(Ordering::Relaxed);
+        let mut now = 0;
         if entry.wants_total() {
             let read = value.map_or_else(|| retry_once(|| registers.read(self.msr)), Ok);
-            let Some(now) = self.note(read) else { return slot.store(SlotState::Faulted) };
-            entry.book(now, registers.mask());
+            let Some(read) = self.note(read) else { return slot.store(SlotState::Faulted) };
+            entry.book(read, registers.mask());
+            now = read;
         }
-        let full_width = self.memory.full_width.load(Ordering::Relaxed);
         let (piece, over) = entry.next_piece(registers.reach(full_width));
-        let preload = registers.preload(piece);
+        let preload = if entry.has_period() {
+            registers.preload(piece)
+        } else {
+            registers.counted_on(now, full_width)
+        };
         entry.loaded(preload);
         self.load(slot, registers.register_for(preload), preload, running, piece);
         if let Some(period) = over {

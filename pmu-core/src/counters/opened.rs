@@ -196,21 +196,22 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
     pub fn rotate(&mut self, now: u64) -> Result<(), CounterError> {
         let mut outcome = Ok(());
         let begun = self.table().next_turn();
-        // Each pass gives one event a counter; an event that lost one this time waits for the next.
-        for _ in 0..self.own().len() {
+        // Each pass gives one event a counter, those that waited longest first; one that lost its counter this time
+        // waits for the next. Where no counter can be had for one, it stays first in line.
+        let mut refused = None;
+        loop {
+            let age = |entry: &EventEntry| self.table().age(entry.turn());
             let waiting = self.table().opened().filter(|(_, entry)| {
-                entry.state() == EventState::Waiting && self.is_before(entry, begun)
+                let younger = refused.is_none_or(|turn| age(entry) < self.table().age(turn));
+                entry.state() == EventState::Waiting && self.is_before(entry, begun) && younger
             });
-            let Some((next, entry)) =
-                waiting.max_by_key(|(_, entry)| self.table().age(entry.turn()))
-            else {
-                break;
-            };
-            let counters = entry.counters();
-            if let Err(error) = self.rotate_to(next, counters, begun, now) {
-                // It waits on, behind the others.
-                self.change_state(next, EventState::Waiting);
-                if error != CounterError::NoFreeCounter {
+            let Some((next, entry)) = waiting.max_by_key(|(_, entry)| age(entry)) else { break };
+            match self.rotate_to(next, entry.counters(), begun, now) {
+                Ok(()) => {}
+                Err(CounterError::NoFreeCounter) => refused = Some(entry.turn()),
+                Err(error) => {
+                    // It waits on, behind the others.
+                    self.change_state(next, EventState::Waiting);
                     outcome = outcome.and(Err(error));
                 }
             }
@@ -223,7 +224,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
         self.table().age(entry.turn()) > self.table().age(begun)
     }
 
-    /// Starts a waiting event: on a free counter, or on that of the event that has had one longest.
+    /// Starts a waiting event: on a free counter, or on that of the event that has had one longest, or on one from
+    /// which an event can move there.
     fn rotate_to(
         &self,
         next: EventId,
@@ -233,10 +235,11 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
     ) -> Result<(), CounterError> {
         let mut room = self.make_room(counters);
         if room == Err(CounterError::NoFreeCounter) {
+            let within_reach = self.within_reach(counters);
             let on_its_counters = self.table().opened().filter_map(|(event, entry)| {
                 let rotates = entry.rotates() && self.is_before(entry, begun);
                 let (counter, _) = self.find(event).filter(|_| rotates)?;
-                counters.contains(counter).then_some((event, counter, entry))
+                within_reach.contains(counter).then_some((event, counter, entry))
             });
             let oldest = on_its_counters.max_by_key(|(_, _, entry)| self.table().age(entry.turn()));
             let Some((event, counter, entry)) = oldest else { return room.map(|_| ()) };
@@ -246,7 +249,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
             if lifted?.overflowed {
                 entry.set_resume(1);
             }
-            room = Ok(counter);
+            room = self.make_room(counters);
         }
         let counter = room?;
         self.entry(next)?.add_time(now);

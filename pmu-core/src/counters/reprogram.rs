@@ -5,7 +5,8 @@ use core::sync::atomic::Ordering::Relaxed;
 use crate::counters::slot::SlotState;
 use crate::msr::{MsrAccess, retry_once};
 use crate::{
-    CounterError, CounterSet, Counters, EventOverflow, EventSource, MsrBackend, Platform, service,
+    Counter, CounterError, CounterSet, Counters, EventOverflow, EventSource, MsrBackend, Platform,
+    service,
 };
 
 impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
@@ -80,6 +81,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
             if let SlotState::Running { event, .. } | SlotState::Parked { event } = slot.load()
                 && let Some(bits) = self.running_bits(&registers, event)
                 && self.holds(&registers, bits) == Ok(true)
+                && (bits != 0 || self.keeps_value(&registers))
             {
                 continue;
             }
@@ -92,6 +94,11 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
             }
         }
         (lost, outcome)
+    }
+
+    /// Tells by its value whether a counter whose control is clear kept its registers: one that lost them holds 0.
+    fn keeps_value(&self, registers: &Counter) -> bool {
+        self.read(registers).is_ok_and(|value| !registers.has_overflowed(value))
     }
 
     /// Takes precise sampling away, and acknowledges what is left of other overflows than those of the

@@ -1,5 +1,7 @@
 //! An opened event as user mode sees it: which counter to read by RDPMC, and what to add.
 
+use core::sync::atomic::Ordering::Relaxed;
+
 use crate::counters::table::EventEntry;
 use crate::{
     CounterError, CounterUnit, Counters, EventId, EventSelect, EventSource, MsrBackend, Platform,
@@ -12,19 +14,21 @@ use crate::{
 ///
 /// ```
 /// use pmu_core::{PmcIndex, UserView};
-/// let view = UserView { index: PmcIndex::new(1), width: 48, counted: 100, counted_to: 0xFFFF_FFFF_FFF0 };
-/// assert_eq!(view.total(0x10), 132); // the counter wrapped in between
+/// let view = UserView { index: PmcIndex::new(1), width: 47, counted: 100, counted_to: 0xFFFF_FFFF_FFF0 };
+/// // The counter wrapped in between, and its interrupt loaded it again.
+/// assert_eq!(view.total(0x8000_0000_0010), 132);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct UserView {
     /// The counter's index for RDPMC.
     pub index: PmcIndex,
-    /// Its width in bits, 32–64.
+    /// Number of its low bits that count on over its interrupts: 31 where it can be loaded by sign-extended writes
+    /// alone, or all but the highest.
     pub width: u32,
-    /// Events that are booked.
+    /// Events when the view was made.
     pub counted: u64,
-    /// The counter's value up to which they are.
+    /// The counter's value then.
     pub counted_to: u64,
 }
 
@@ -42,9 +46,11 @@ impl UserView {
 }
 
 impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
-    /// Returns what user mode needs to read an opened event that is counted only, while it is on its counter.
+    /// Returns what user mode needs to read an opened event that is counted only, while it is on its counter: one
+    /// RDPMC.
     ///
-    /// The view is right as long as the event stays there, for 2^`width` of its events. Every operation that
+    /// The view is right as long as the event stays there, for 2^`width` of its events, over the counter's own
+    /// interrupts. Every operation that
     /// starts, stops, moves or closes an event may take it elsewhere: [`start_event`](Self::start_event) of
     /// *another* one too, and [`rotate`](Self::rotate).
     ///
@@ -57,6 +63,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
     /// - [`NotStarted`](CounterError::NotStarted): it is on no counter at present.
     /// - [`NotAvailable`](CounterError::NotAvailable): RDPMC does not read its counter, or not for user mode:
     ///   see [`Event::with_user_rdpmc`](crate::Event::with_user_rdpmc).
+    /// - [`Access`](CounterError::Access).
     pub fn user_view(&self, event: EventId) -> Result<UserView, CounterError> {
         let entry = self.entry(event)?;
         if entry.has_period() {
@@ -66,11 +73,16 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
         let registers = self.registers(counter);
         let index = registers.rdpmc_index().filter(|_| may_be_read(self.unit(), entry));
         let index = index.ok_or(CounterError::NotAvailable(counter.only()))?;
+        let full_width = self.memory.full_width.load(Relaxed);
+        let width = registers.reach(full_width).count_ones();
         loop {
             let (counted, counted_to) = entry.booked();
-            // An interrupt in between books what was counted up to then.
+            let value = registers.read(&self.msr).map_err(CounterError::Access)?;
+            // An interrupt in between books, and may load the counter again.
             if entry.booked() == (counted, counted_to) {
-                return Ok(UserView { index, width: registers.width(), counted, counted_to });
+                let since = value.wrapping_sub(counted_to) & registers.mask();
+                let counted = counted.wrapping_add(since);
+                return Ok(UserView { index, width, counted, counted_to: value });
             }
         }
     }

@@ -1,0 +1,555 @@
+//! The performance interrupt as an NMI at every register access of every operation on opened events, beside a
+//! source. `nmi_accesses.rs` has the operations on sources.
+//!
+//! What was counted is known from the model, by what it was fed: every period is reported once, every total is
+//! exact, and no NMI that a counter raised is left unclaimed.
+
+mod opened;
+
+use core::cell::Cell;
+
+use opened::{Mock, Table, raw, running};
+use pmu_amd::Amd64;
+use pmu_core::{
+    Claim, CounterMemory, CounterSet, CounterSlot, EventId, KProfileSource, MAX_COUNTERS,
+    ProfileInterface, Report, SavedCounter, SavedCounters, ThreadEvent, WithEvents,
+};
+use pmu_intel::Emon;
+use pmu_tests::deviations::{self, snapshot};
+use pmu_virt::mock::{Deviation, Deviations};
+use pmu_virt::{
+    AmdConfiguration, Configuration, EventKey, FedEvents, Feed, IntelConfiguration, Privilege,
+    VirtualPmu,
+};
+
+type Memory = CounterMemory<[CounterSlot; MAX_COUNTERS]>;
+const PERIOD: u64 = 0x1000;
+
+/// The source, an event that interrupts and has a total, one that is only counted, and the operation's, which
+/// interrupts.
+const SOURCE: usize = 0;
+const SAMPLED: usize = 1;
+const COUNTED: usize = 2;
+const OWN: usize = 3;
+
+#[derive(Clone, Copy, Debug)]
+struct Plan {
+    /// Every running counter overflows just before this access; accesses are counted from 1, those of the
+    /// interrupts too.
+    at: u32,
+    /// The interrupt is delivered so many accesses later.
+    late: u32,
+    /// An NMI of another source comes so many accesses before.
+    spurious: Option<u32>,
+}
+
+struct World {
+    context: String,
+    /// The keys under which an event counts: a general counter's, and a fixed one's.
+    keys: [Vec<EventKey>; 4],
+    fed: FedEvents,
+    counted: [Cell<u64>; 4],
+    told: [Cell<u64>; 4],
+    ids: Cell<[Option<EventId>; 4]>,
+    plan: Cell<Option<Plan>>,
+    access: Cell<u32>,
+    deliver_in: Cell<Option<u32>>,
+    foreign: Cell<bool>,
+    swallow: Cell<bool>,
+}
+
+impl World {
+    fn new(context: String, keys: [Vec<EventKey>; 4]) -> Self {
+        let fed = FedEvents::new(&keys.concat()).unwrap();
+        Self {
+            context,
+            keys,
+            fed,
+            counted: Default::default(),
+            told: Default::default(),
+            ids: Cell::default(),
+            plan: Cell::default(),
+            access: Cell::new(0),
+            deliver_in: Cell::default(),
+            foreign: Cell::default(),
+            swallow: Cell::default(),
+        }
+    }
+
+    fn runs(&self, mock: &Mock<'_>, event: usize) -> bool {
+        let keys = &self.keys[event];
+        mock.with_pmu(|pmu| pmu.running().any(|running| keys.contains(&running.key)))
+    }
+
+    /// So many of an event happen up to an overflow. Returns what is left, and whether an interrupt is pending.
+    fn pass(&self, mock: &Mock<'_>, event: usize, count: u64) -> (u64, bool) {
+        let runs = self.runs(mock, event);
+        let mut feed = Feed::new();
+        for key in &self.keys[event] {
+            feed.add(self.fed.find(*key).unwrap(), Privilege::Kernel, count);
+        }
+        let advanced = mock.pass(&mut feed);
+        let left = feed.count(self.fed.find(self.keys[event][0]).unwrap(), Privilege::Kernel);
+        if runs {
+            self.counted[event].set(self.counted[event].get() + count - left);
+        }
+        (left, advanced.pmi)
+    }
+
+    fn feed(&self, mock: &Mock<'_>, event: usize, count: u64) {
+        let mut left = count;
+        while left > 0 {
+            let (rest, pmi) = self.pass(mock, event, left);
+            left = rest;
+            if pmi {
+                mock.deliver();
+            }
+        }
+    }
+
+    fn overflow_all(&self, mock: &Mock<'_>) {
+        let pmi = (0..4).fold(false, |pmi, event| self.pass(mock, event, 1).1 | pmi);
+        if pmi && self.deliver_in.get().is_none() {
+            mock.deliver();
+        }
+    }
+
+    fn step(&self, mock: &Mock<'_>) {
+        if let Some(left) = self.deliver_in.get() {
+            self.deliver_in.set(left.checked_sub(1));
+            if left == 0 {
+                mock.deliver();
+            }
+        }
+        let Some(Plan { at, late, spurious }) = self.plan.get() else { return };
+        self.access.set(self.access.get() + 1);
+        let access = self.access.get();
+        if access == at {
+            if late > 0 {
+                self.deliver_in.set(Some(late - 1));
+            }
+            self.overflow_all(mock);
+        }
+        if spurious.is_some_and(|before| access + before == at) {
+            self.foreign.set(true);
+            mock.interrupt_from_elsewhere();
+        }
+    }
+
+    /// What the plan had left comes now. Returns whether there was anything.
+    fn end(&self, mock: &Mock<'_>) -> bool {
+        let Some(plan) = self.plan.take() else { return false };
+        if self.deliver_in.take().is_some() {
+            mock.deliver();
+        }
+        let left = plan.at > self.access.get();
+        if left {
+            self.overflow_all(mock);
+        }
+        left
+    }
+
+    fn claimed(&self, claim: Claim) {
+        let claims = claim.interrupts() + u32::from(self.foreign.take());
+        if claims > 1 {
+            self.swallow.set(true);
+        }
+        assert!(
+            claims > 0 || self.swallow.take(),
+            "{}: an NMI that no handler claims",
+            self.context
+        );
+    }
+
+    #[track_caller]
+    fn told(&self, report: Report) {
+        let (event, period) = match report {
+            Report::Source(overflow) => (SOURCE, overflow.events),
+            Report::Event(overflow) => {
+                let place = self.ids.get().iter().position(|id| *id == Some(overflow.event));
+                (place.unwrap_or_else(|| panic!("{}: {overflow:?}", self.context)), overflow.period)
+            }
+        };
+        assert_eq!(period, PERIOD, "{}: {event}", self.context);
+        self.told[event].set(self.told[event].get() + 1);
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Operation {
+    Start,
+    StartWithMove,
+    Stop,
+    Close,
+    Read,
+    Rotate,
+    SwitchOut,
+    Switch,
+    TakeMore,
+    GiveUp,
+    OthersFixedControl,
+    Reprogram,
+    ReprogramLost,
+    SaveSources,
+    StopSource,
+    ShutDown,
+}
+
+const OPERATIONS: [Operation; 16] = [
+    Operation::Start,
+    Operation::StartWithMove,
+    Operation::Stop,
+    Operation::Close,
+    Operation::Read,
+    Operation::Rotate,
+    Operation::SwitchOut,
+    Operation::Switch,
+    Operation::TakeMore,
+    Operation::GiveUp,
+    Operation::OthersFixedControl,
+    Operation::Reprogram,
+    Operation::ReprogramLost,
+    Operation::SaveSources,
+    Operation::StopSource,
+    Operation::ShutDown,
+];
+
+/// Interrupts an operation. Returns whether the plan went beyond its end.
+fn interrupt<I: ProfileInterface>(
+    interface: &I,
+    (configuration, freezing, deviations): (Configuration, bool, Deviations),
+    on_fixed: bool,
+    operation: Operation,
+    plan: Plan,
+) -> bool {
+    let snapshot = snapshot(configuration, deviations);
+    let unit = interface.unit_of(&snapshot);
+    let has_fixed = !(unit.counters() & CounterSet::FIXED).is_empty();
+    if operation == Operation::OthersFixedControl && !has_fixed {
+        return true;
+    }
+    let context =
+        format!("{operation:?}, {plan:?}, {on_fixed}, {configuration:?}, {freezing}, {deviations}");
+    // A source whose event is none of the others.
+    let key_of = |row: &pmu_core::ProfileSource| EventKey::of_select(row.select().select_bits());
+    let others = opened::KINDS.map(|(event, unit_mask)| EventKey::general(event.into(), unit_mask));
+    let mut rows = interface.sources().iter().filter(|row| {
+        let there =
+            row.source() != KProfileSource::TIME && interface.query(row.source()).is_supported();
+        there && !others.contains(&key_of(row))
+    });
+    let row = rows.next().unwrap();
+    let source = row.source();
+    interface.set_interval(source, PERIOD).unwrap();
+    // One of the two events is on a fixed counter, where there are some.
+    let kinds = if on_fixed { [0, 5] } else { [5, 0] };
+    let key = |kind: usize| {
+        let (event, unit_mask) = opened::KINDS[kind];
+        let general = EventKey::general(event.into(), unit_mask);
+        if kind == 0 { vec![general, EventKey::fixed(0)] } else { vec![general] }
+    };
+    let keys = [vec![key_of(row)], key(kinds[0]), key(kinds[1]), key(4)];
+    let world = World::new(context, keys);
+    let context = &world.context;
+    let (memory, table) = (Memory::new(), Table::new());
+    let both = WithEvents::new(interface, &table);
+    let handler = |mock: &Mock<'_>| {
+        let serviced = both.service(mock, mock, &memory, |report| world.told(report)).unwrap();
+        world.claimed(serviced.claim);
+    };
+    let before_access = |mock: &Mock<'_>| world.step(mock);
+    let mock =
+        Mock::strict(VirtualPmu::new(configuration, world.fed).unwrap()).deviating(deviations);
+    for control in [0x38F, 0xC000_0301] {
+        let _ = mock.with_pmu(|pmu| pmu.write(control, 0));
+    }
+    mock.on_interrupt(&handler);
+    mock.on_access(&before_access);
+    let general: Vec<_> = (unit.counters() & CounterSet::GENERAL).iter().collect();
+    let only = match operation {
+        Operation::Rotate => general[..3].iter().copied().collect(),
+        Operation::TakeMore => {
+            general[..3].iter().copied().collect::<CounterSet>() | CounterSet::fixed(1)
+        }
+        _ => CounterSet::ALL,
+    };
+    let mut session = both.initialize(&snapshot, only, &mock, &mock, &memory).unwrap();
+    if freezing {
+        session.freeze_on_interrupt().unwrap();
+    }
+    session.start(source).unwrap();
+    let counters = session.counters_mut();
+    let sampling = |kind| raw(kind).every(PERIOD).with_total().rotating();
+    let sampled = counters.open_event(&unit, &sampling(kinds[0])).unwrap();
+    let counted = counters.open_event(&unit, &raw(kinds[1])).unwrap();
+    counters.start_event(sampled, 0).unwrap();
+    counters.start_event(counted, 0).unwrap();
+    let own = match operation {
+        Operation::StartWithMove => {
+            let narrow = counters.counter_of(sampled).unwrap().only();
+            sampling(4).on(narrow)
+        }
+        _ => sampling(4),
+    };
+    if operation == Operation::StartWithMove && on_fixed && has_fixed {
+        // Event 4 has no fixed counter that it could want.
+        return true;
+    }
+    let own = counters.open_event(&unit, &own).unwrap();
+    world.ids.set([None, Some(sampled), Some(counted), Some(own)]);
+    if matches!(operation, Operation::Rotate) {
+        counters.start_event(own, 0).unwrap();
+    }
+    // Each is an event short of its overflow.
+    world.feed(&mock, SOURCE, PERIOD - 1);
+    world.feed(&mock, SAMPLED, PERIOD - 1);
+    let counter = counters.counter_of(counted).unwrap();
+    let state = mock.with_pmu(|pmu| pmu.state());
+    let values = if counter.is_fixed() { state.fixed } else { state.general };
+    let mask = unit.counter(counter).unwrap().mask();
+    world.feed(&mock, COUNTED, mask - values[usize::from(counter.number())]);
+    let lost = operation == Operation::ReprogramLost;
+    if lost {
+        mock.lose_registers();
+        world.counted.iter().for_each(|counted| counted.set(0));
+    }
+    let before = counters.counters().usable;
+    let more = general[3].only() | if has_fixed { CounterSet::fixed(0) } else { CounterSet::NONE };
+    let idle = general.iter().rev().find(|c| !running(&mock).contains(**c)).copied();
+    let mut area = SavedCounters::<[SavedCounter; MAX_COUNTERS]>::new();
+
+    world.plan.set(Some(plan));
+    match operation {
+        Operation::Start | Operation::StartWithMove => counters.start_event(own, 1).unwrap(),
+        Operation::Stop => counters.stop_event(sampled, 1).unwrap(),
+        Operation::Close => {
+            let count = counters.close_event(sampled, 1).unwrap();
+            assert_eq!(count.value, world.counted[SAMPLED].get(), "{context}");
+        }
+        Operation::Read => {
+            // What is read passed before, or while it was read.
+            for (event, id) in [(SAMPLED, sampled), (COUNTED, counted)] {
+                let least = world.counted[event].get();
+                let value = counters.read_event(id, 1).unwrap().value;
+                assert!((least..=world.counted[event].get()).contains(&value), "{context}");
+            }
+        }
+        Operation::Rotate => counters.rotate(1).unwrap(),
+        Operation::SwitchOut | Operation::Switch => {
+            let mut thread = [sampled, counted].map(ThreadEvent::Opened);
+            counters.switch_out(&mut thread, 1, |o| world.told(Report::Event(o))).unwrap();
+            for (event, place) in [(SAMPLED, thread[0]), (COUNTED, thread[1])] {
+                let ThreadEvent::Switched(event_here) = place else { panic!("{place:?}") };
+                assert_eq!(event_here.count().value, world.counted[event].get(), "{context}");
+            }
+            if operation == Operation::SwitchOut {
+                // Nothing of it counts meanwhile.
+                world.end(&mock);
+                assert!(!world.runs(&mock, SAMPLED) && !world.runs(&mock, COUNTED), "{context}");
+                let told = world.told[SAMPLED].get();
+                world.feed(&mock, SAMPLED, 3 * PERIOD);
+                assert_eq!(world.told[SAMPLED].get(), told, "{context}");
+            }
+            counters.switch_in(&unit, &mut thread, 2).unwrap();
+            let id = |place: ThreadEvent| match place {
+                ThreadEvent::Opened(id) => Some(id),
+                _ => None,
+            };
+            let [_, _, _, own] = world.ids.get();
+            world.ids.set([None, id(thread[0]), id(thread[1]), own]);
+        }
+        Operation::TakeMore => {
+            assert_eq!(counters.take_more(&unit, more), Ok(more.without(before)), "{context}");
+        }
+        Operation::GiveUp => {
+            if let Some(idle) = idle {
+                counters.give_up(idle.only()).unwrap();
+            }
+        }
+        Operation::OthersFixedControl => {
+            // The fixed counters are all the session's: nothing is written.
+            let _ = counters.set_others_fixed_control(0xF << 28, 0);
+        }
+        Operation::Reprogram | Operation::ReprogramLost => {
+            let anew = session
+                .counters_mut()
+                .reprogram(|overflow| match overflow.event.row() {
+                    Some(_) => world.told[SOURCE].set(world.told[SOURCE].get() + 1),
+                    None => world.told(Report::Event(overflow)),
+                })
+                .unwrap();
+            assert_eq!(anew.len(), if lost { 3 } else { 0 }, "{context}");
+        }
+        Operation::SaveSources => {
+            session.save(&mut area, |overflow| world.told(Report::Source(overflow))).unwrap();
+            session.restore(&area).unwrap();
+        }
+        Operation::StopSource => session.stop(source).unwrap(),
+        Operation::ShutDown => session.shut_down().unwrap(),
+    }
+    // What the plan had left may have come within the operation.
+    let beyond = plan.at > world.access.get();
+    world.end(&mock);
+    if operation == Operation::ShutDown {
+        assert_eq!(running(&mock), CounterSet::NONE, "{context}");
+        let told: Vec<u64> = world.told.iter().map(Cell::get).collect();
+        (0..4).for_each(|event| world.feed(&mock, event, 3 * PERIOD));
+        assert_eq!(told, world.told.iter().map(Cell::get).collect::<Vec<_>>(), "{context}");
+        return beyond;
+    }
+    // What was stopped is silent, and a pending overflow of it may have been dropped.
+    let mut dropped = [0; 4];
+    let stopped = match operation {
+        Operation::Stop | Operation::Close => Some(SAMPLED),
+        Operation::StopSource => Some(SOURCE),
+        _ => None,
+    };
+    if let Some(stopped) = stopped {
+        let told = world.told[stopped].get();
+        assert!(!world.runs(&mock, stopped), "{context}");
+        world.feed(&mock, stopped, 3 * PERIOD);
+        assert_eq!(world.told[stopped].get(), told, "{context}");
+        dropped[stopped] = 1;
+        match operation {
+            Operation::Stop => session.counters_mut().start_event(sampled, 2).unwrap(),
+            Operation::StopSource => {
+                // A source begins a period anew.
+                session.start(source).unwrap();
+                world.counted[SOURCE].set(0);
+                world.told[SOURCE].set(0);
+                dropped[stopped] = 0;
+            }
+            _ => {
+                let again = session.counters_mut().open_event(&unit, &sampling(kinds[0])).unwrap();
+                session.counters_mut().start_event(again, 2).unwrap();
+                let [_, _, counted, own] = world.ids.get();
+                world.ids.set([None, Some(again), counted, own]);
+                world.counted[SAMPLED].set(0);
+                world.told[SAMPLED].set(0);
+                dropped[stopped] = 0;
+            }
+        }
+    }
+    // Everything goes on: each period is told once, each total is exact.
+    let tested = |event: usize| match event {
+        OWN => matches!(operation, Operation::Start | Operation::StartWithMove | Operation::Rotate),
+        _ => true,
+    };
+    for event in (0..4).filter(|event| tested(*event)) {
+        let id = world.ids.get()[event];
+        let counters = session.counters_mut();
+        if let Some(id) = id
+            && counters.counter_of(id).is_none()
+        {
+            assert_eq!(operation, Operation::Rotate, "{context}: {event} has no counter");
+            counters.rotate(9).unwrap();
+            assert!(counters.counter_of(id).is_some(), "{context}: {event}");
+        }
+        assert!(world.runs(&mock, event), "{context}: {event}");
+        // To the middle of a period, whatever was counted of it.
+        let counted = world.counted[event].get();
+        let goal = (counted / PERIOD + 3) * PERIOD + PERIOD / 2;
+        world.feed(&mock, event, goal - counted);
+        if event == COUNTED {
+            assert_eq!(world.told[event].get(), 0, "{context}");
+        } else {
+            let expected = goal / PERIOD;
+            let told = world.told[event].get();
+            assert!(
+                (expected - dropped[event]..=expected).contains(&told),
+                "{context}: {event} was told {told} times of {expected}"
+            );
+        }
+        if let Some(id) = id {
+            let count = session.counters_mut().read_event(id, 10).unwrap();
+
+            assert_eq!(count.value, world.counted[event].get(), "{context}: {event}");
+        }
+    }
+    session.shut_down().unwrap();
+    assert_eq!(running(&mock), CounterSet::NONE, "{context}");
+    beyond
+}
+
+/// Each way in which a processor tells of its overflows.
+fn everywhere(deviations: Deviations, plan: impl Fn(u32) -> Plan) {
+    fn every<I: ProfileInterface>(
+        interface: &I,
+        processor: (Configuration, bool, Deviations),
+        plan: &impl Fn(u32) -> Plan,
+    ) {
+        for operation in OPERATIONS {
+            for on_fixed in [false, true] {
+                (1..).find(|at| interrupt(interface, processor, on_fixed, operation, plan(*at)));
+            }
+        }
+    }
+    for (version, freezing) in [
+        (1, false),
+        (2, false),
+        (3, true),
+        (4, false),
+        (4, true),
+        (5, false),
+        (5, true),
+        (6, false),
+    ] {
+        let fixed = if version > 1 { 3 } else { 0 };
+        let configuration = Configuration::Intel(IntelConfiguration::new(version, 6, fixed));
+        let ignored = deviations.contains(Deviation::IgnoresDebugControl);
+        let emon = Emon::detect(&snapshot(configuration, deviations)).unwrap();
+        every(&emon, (configuration, freezing && !ignored, deviations), &plan);
+    }
+    for amd in [
+        AmdConfiguration::Legacy,
+        AmdConfiguration::CoreExtension,
+        AmdConfiguration::PerfMonV2 { counters: 8 },
+    ] {
+        let configuration = Configuration::Amd(amd);
+        let amd64 = Amd64::detect(&snapshot(configuration, deviations)).unwrap();
+        every(&amd64, (configuration, false, deviations), &plan);
+    }
+}
+
+#[test]
+fn all_counters_overflow_at_any_access() {
+    everywhere(Deviations::NONE, |at| Plan { at, late: 0, spurious: None });
+}
+
+#[test]
+fn the_interrupt_comes_later_than_the_overflow() {
+    for late in [1, 2, 3, 5, 8, 13] {
+        everywhere(Deviations::NONE, |at| Plan { at, late, spurious: None });
+    }
+}
+
+#[test]
+fn the_counters_overflow_within_an_interrupt_of_another_source() {
+    for before in 0..12 {
+        everywhere(Deviations::NONE, |at| Plan { at, late: 0, spurious: Some(before) });
+    }
+}
+
+#[test]
+fn nothing_is_lost_on_a_platform_that_deviates() {
+    let of_interrupts = [
+        Deviation::MasksOnDelivery,
+        Deviation::IgnoresDebugControl,
+        Deviation::LatchesSecondInterrupt,
+        Deviation::NestsInterrupts,
+        Deviation::LeftOverflowed,
+        Deviation::RaisesOnUnmask,
+    ];
+    for deviations in deviations::single() {
+        if !of_interrupts.iter().any(|deviation| deviations.contains(*deviation)) {
+            continue;
+        }
+        println!("{deviations}");
+        for late in [0, 1, 2, 4] {
+            everywhere(deviations, |at| Plan { at, late, spurious: None });
+        }
+        for before in [0, 1, 3] {
+            everywhere(deviations, |at| Plan { at, late: 0, spurious: Some(before) });
+        }
+    }
+}
