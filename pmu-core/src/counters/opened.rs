@@ -163,7 +163,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
     ///
     /// # Errors
     /// [`NoSuchEvent`](CounterError::NoSuchEvent): it is not open, or has no
-    /// [total](Event::with_total). [`Access`](CounterError::Access).
+    /// [total](Event::with_total). [`RegistersLost`](CounterError::RegistersLost),
+    /// [`Access`](CounterError::Access).
     pub fn read_event(&self, event: EventId, now: u64) -> Result<EventCount, CounterError> {
         let entry = self.entry(event)?;
         if !entry.wants_total() {
@@ -177,6 +178,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
             let (booked, counted_to) = entry.booked();
             let value = registers.read(&self.msr).map_err(CounterError::Access)?;
             if entry.booked() == (booked, counted_to) {
+                self.check_registers(&registers, event, value)?;
                 let since = value.wrapping_sub(counted_to) & registers.mask();
                 return Ok(EventCount { value: booked.wrapping_add(since), ..entry.count() });
             }

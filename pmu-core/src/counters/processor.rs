@@ -468,7 +468,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
 
     /// A counter whose value says that it overflowed: either its interrupt is pending, or its registers lost
     /// their contents.
-    fn check_registers(
+    pub(crate) fn check_registers(
         &self,
         registers: &Counter,
         event: EventId,
