@@ -397,6 +397,37 @@ fn counters_are_taken_and_given_back() {
     }
 }
 
+/// Its former owner left an overflow unacknowledged, and the counter's bit of the global control set.
+#[test]
+fn what_the_former_owner_left_of_a_counter_is_no_report() {
+    for version in [4, 5, 6] {
+        let processor = Processor::intel(IntelConfiguration::new(version, 4, 3));
+        let (memory, table, mock) = (Memory::new(), Table::new(), processor.mock());
+        let source = OpenedEvents::new(&processor.unit, &table as &EventTable);
+        let others = Cell::new(0);
+        let handler = |mock: &Mock<'_>| {
+            let none = |o: EventOverflow| panic!("{o:?}");
+            others.set(service(&source, mock, mock, &memory, none).unwrap().others);
+        };
+        mock.on_interrupt(&handler);
+        let given = general(3) | CounterSet::fixed(1);
+        let mut counters = processor.take_only(general(0), &mock, &memory, &table);
+        counters.set_others_control(given.bits(), true).unwrap();
+        // IA32_PERF_GLOBAL_STATUS_SET.
+        let _ = mock.with_pmu(|pmu| pmu.write(0x391, given.bits()));
+        mock.interrupt_from_elsewhere();
+        assert_eq!(others.get(), given.bits());
+        assert_eq!(counters.take_more(&processor.unit, given), Ok(given));
+        assert_eq!(mock.with_pmu(|pmu| pmu.state()).global_status, 0);
+        let id =
+            counters.open_event(&processor.unit, &raw(2).on(general(3)).every(PERIOD)).unwrap();
+        counters.start_event(id, 0).unwrap();
+        mock.interrupt_from_elsewhere();
+        assert_eq!(others.get(), 0);
+        counters.shut_down().unwrap();
+    }
+}
+
 /// Accesses of one overflow, and what it says of others' bits.
 #[test]
 fn the_status_bits_of_others_are_handed_out_for_nothing() {

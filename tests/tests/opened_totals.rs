@@ -7,8 +7,8 @@ use core::cell::RefCell;
 use opened::*;
 use pmu_core::testing::RecordingMsr;
 use pmu_core::{
-    CounterSet, Counters, Event, EventId, EventOverflow, EventTable, MsrOperation, OpenedEvents,
-    ThreadEvent, service,
+    CounterError, CounterSet, Counters, Event, EventId, EventOverflow, EventTable, MsrOperation,
+    OpenedEvents, ThreadEvent, service,
 };
 use pmu_tests::{FakePlatform, RegisterFile, intel_processor};
 use pmu_virt::mock::{Deviation, Deviations};
@@ -216,6 +216,32 @@ fn a_total_is_exact_over_many_wraps() {
                 counters.start_event(id, 0).unwrap();
             }
         }
+    }
+}
+
+/// A counter that lost its contents holds 0, as if it had wrapped.
+#[test]
+fn a_total_of_lost_registers_is_an_error_until_they_are_programmed_again() {
+    for processor in processors(Deviations::NONE) {
+        let (memory, table, mock) = (Memory::new(), Table::new(), processor.mock());
+        let mut counters = processor.take(&mock, &memory, &table);
+        let events = [raw(0), raw(2), raw(3).every(0x1000).with_total()].map(|event| {
+            let id = counters.open_event(&processor.unit, &event).unwrap();
+            counters.start_event(id, 0).unwrap();
+            id
+        });
+        happen(&mock, 2, 55);
+        // Stopped and started: this much is booked.
+        counters.stop_event(events[1], 0).unwrap();
+        counters.start_event(events[1], 0).unwrap();
+        mock.lose_registers();
+        for id in events {
+            let lost = Err(CounterError::RegistersLost);
+            assert_eq!(counters.read_event(id, 0), lost, "{processor:?}");
+        }
+        assert_eq!(counters.reprogram(|o| panic!("{o:?}")).map(CounterSet::len), Ok(3));
+        happen(&mock, 2, 7);
+        assert_eq!(events.map(|id| total(&counters, id)), [0, 62, 0]);
     }
 }
 
