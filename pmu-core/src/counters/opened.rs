@@ -177,13 +177,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
             let (booked, counted_to) = entry.booked();
             let value = registers.read(&self.msr).map_err(CounterError::Access)?;
             if entry.booked() == (booked, counted_to) {
-<<<<<<< HEAD
-                if value < counted_to {
+                if registers.has_overflowed(value) {
                     self.check_registers(&registers, event)?;
                 }
-=======
-                self.check_registers(&registers, event, value)?;
->>>>>>> proofs
                 let since = value.wrapping_sub(counted_to) & registers.mask();
                 return Ok(EventCount { value: booked.wrapping_add(since), ..entry.count() });
             }

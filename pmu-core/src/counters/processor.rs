@@ -468,13 +468,8 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
         Ok(value.wrapping_sub(registers.preload(now)) & registers.mask())
     }
 
-<<<<<<< HEAD
     /// Of a counter whose value says that it overflowed: tells whether its interrupt is pending, or its registers
     /// lost their contents, which is an error.
-=======
-    /// A counter whose value says that it overflowed: either its interrupt is pending, or its registers lost
-    /// their contents.
->>>>>>> proofs
     pub(crate) fn check_registers(
         &self,
         registers: &Counter,
