@@ -139,6 +139,15 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
             slot.store(SlotState::Faulted);
             return Err(CounterError::Faulted(fault));
         }
+        let entry = self.table().entry(event);
+        let booked = entry.map(|entry| entry.booked());
+        let again = entry
+            .filter(|entry| entry.counts_on())
+            .map_or(Ok(false), |entry| self.wrapped_again(counter, entry, self.read(&registers)?));
+        let again = again.map_err(|fault| {
+            slot.store(SlotState::Faulted);
+            CounterError::Faulted(fault)
+        })?;
         // An interrupt of the counter that comes from here on finds nothing.
         self.memory.expect_late(1);
         let SlotState::Running { period, .. } = slot.replace(SlotState::Free) else {
@@ -149,11 +158,17 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
             slot.store(SlotState::Faulted);
             CounterError::Faulted(fault)
         })?;
-        let entry = self.table().entry(event);
+        let mut overflowed = registers.has_overflowed(value);
         if let Some(entry) = entry {
+            if entry.counts_on() {
+                // Unless an interrupt booked it since.
+                overflowed = again && booked == Some(entry.booked());
+                if overflowed {
+                    entry.book_wrap(registers.mask());
+                }
+            }
             entry.book(value, registers.mask());
         }
-        let overflowed = registers.has_overflowed(value);
         if !overflowed {
             self.memory.expect_one_fewer();
         } else if let Some(global) = self.unit().global() {

@@ -388,8 +388,11 @@ where
         (self.overflowed)(EventOverflow { event, period, counter });
     }
 
-    /// The same of an opened event: books its total, and loads the next piece of its period. One that is only
-    /// counted goes on as far as the counter reaches: a wrap is seen only if the counter was past it before.
+    /// The same of an opened event: books its total, and loads the next piece of its period.
+    ///
+    /// The counter of one that is only counted is not loaded where the status told of its wrap: nothing is lost
+    /// meanwhile. Without a status the next wrap would be seen only if the counter was past it before, so it is
+    /// loaded as far from it as it reaches.
     #[inline(never)]
     fn reload_opened(
         &mut self,
@@ -400,6 +403,9 @@ where
     ) {
         let (source, registers) = (self.source, self.unit.registers(counter));
         let Some(entry) = source.opened().entry(running.event) else { return };
+        if value.is_none() && !entry.has_period() {
+            return entry.book_wrap(registers.mask());
+        }
         let full_width = self.memory.full_width.load(Ordering::Relaxed);
         let mut now = 0;
         if entry.wants_total() {

@@ -6,7 +6,7 @@ use crate::counters::slot::SlotState;
 use crate::counters::table::{EventEntry, EventState};
 use crate::{
     CounterError, CounterId, CounterSet, CounterUnit, Counters, Event, EventCount, EventId,
-    EventSelect, EventSource, EventTable, MsrBackend, Platform,
+    EventSelect, EventSource, EventTable, MsrBackend, MsrFault, Platform,
 };
 
 impl CounterUnit {
@@ -170,19 +170,41 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
             return Err(CounterError::NoSuchEvent(event));
         }
         entry.add_time(now);
-        let registers = self.counter_of(event).map(|counter| self.registers(counter));
-        let Some(registers) = registers else { return Ok(entry.count()) };
+        let Some(counter) = self.counter_of(event) else { return Ok(entry.count()) };
+        let registers = self.registers(counter);
         // An interrupt in between books, and may load the counter again.
         loop {
-            let (booked, counted_to) = entry.booked();
+            let (mut booked, counted_to) = entry.booked();
             let value = registers.read(&self.msr).map_err(CounterError::Access)?;
+            let again = self.wrapped_again(counter, entry, value).map_err(CounterError::Access)?;
             if entry.booked() == (booked, counted_to) {
+                if again {
+                    booked = booked.wrapping_add(registers.mask()).wrapping_add(1);
+                }
                 if registers.has_overflowed(value) {
                     self.check_registers(&registers, event)?;
                 }
                 let since = value.wrapping_sub(counted_to) & registers.mask();
-                return Ok(EventCount { value: booked.wrapping_add(since), ..entry.count() });
+                let value = booked.wrapping_add(since);
+                return Ok(EventCount { value, ..entry.count() });
             }
+        }
+    }
+
+    /// Returns whether a counter that has wrapped since it was loaded, and was read as `value`, has wrapped once
+    /// more, which no interrupt has booked yet: reads the status where the value leaves it open.
+    pub(crate) fn wrapped_again(
+        &self,
+        counter: CounterId,
+        entry: &EventEntry,
+        value: u64,
+    ) -> Result<bool, MsrFault> {
+        let near = entry.counts_on() && self.registers(counter).has_overflowed(value);
+        match self.unit().global() {
+            Some(global) if near => {
+                Ok(self.rdmsr_retrying(global.status)? & counter.only().bits() != 0)
+            }
+            _ => Ok(false),
         }
     }
 

@@ -443,6 +443,19 @@ impl EventEntry {
         self.total.store(self.total.load(Relaxed).wrapping_add(counted), Relaxed);
     }
 
+    /// Adds what the counter counted up to its wrap: it was not loaded since, and counts on from 0.
+    #[inline]
+    pub(crate) fn book_wrap(&self, mask: u64) {
+        let counted = mask.wrapping_add(1).wrapping_sub(self.counted_to.swap(0, Relaxed));
+        self.total.store(self.total.load(Relaxed).wrapping_add(counted), Relaxed);
+    }
+
+    /// Returns whether the counter of an event that is only counted has wrapped since it was loaded: from then on
+    /// its value alone does not tell of the next wrap.
+    pub(crate) fn counts_on(&self) -> bool {
+        !self.has_period() && self.counted_to.load(Relaxed) == 0
+    }
+
     /// Events that a counter of this reach is loaded with, where it begins or resumes.
     pub(crate) fn first_piece(&self, reach: u64) -> u64 {
         match self.resume.swap(0, Relaxed) {

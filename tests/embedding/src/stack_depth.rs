@@ -28,8 +28,8 @@ const COUNTERS: usize = 8;
 const STACK_LIMIT: usize = 576;
 /// Bytes that a processor's counters and session may take.
 const STATE_LIMIT: usize = 8 * COUNTERS + 64;
-const STATE: usize =
-    size_of::<CounterMemory<[CounterSlot; COUNTERS]>>() + size_of::<Session<'_, &Emon, Msr, Apic>>();
+const STATE: usize = size_of::<CounterMemory<[CounterSlot; COUNTERS]>>()
+    + size_of::<Session<'_, &Emon, Msr, Apic>>();
 
 const SOURCES: [KProfileSource; 4] = [
     KProfileSource::TOTAL_CYCLES,
