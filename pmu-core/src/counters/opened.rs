@@ -171,23 +171,34 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
         }
         entry.add_time(now);
         let Some(counter) = self.counter_of(event) else { return Ok(entry.count()) };
+        let (value, _) = self.read_total(counter, event, entry)?;
+        Ok(EventCount { value, ..entry.count() })
+    }
+
+    /// Reads what was counted of an event that is on a counter, and the counter's value then.
+    pub(crate) fn read_total(
+        &self,
+        counter: CounterId,
+        event: EventId,
+        entry: &EventEntry,
+    ) -> Result<(u64, u64), CounterError> {
         let registers = self.registers(counter);
         // An interrupt in between books, and may load the counter again.
         loop {
             let (mut booked, counted_to) = entry.booked();
             let value = registers.read(&self.msr).map_err(CounterError::Access)?;
             let again = self.wrapped_again(counter, entry, value).map_err(CounterError::Access)?;
-            if entry.booked() == (booked, counted_to) {
-                if again {
-                    booked = booked.wrapping_add(registers.mask()).wrapping_add(1);
-                }
-                if registers.has_overflowed(value) {
-                    self.check_registers(&registers, event)?;
-                }
-                let since = value.wrapping_sub(counted_to) & registers.mask();
-                let value = booked.wrapping_add(since);
-                return Ok(EventCount { value, ..entry.count() });
+            if entry.booked() != (booked, counted_to) {
+                continue;
             }
+            if registers.has_overflowed(value) {
+                self.check_registers(&registers, event)?;
+            }
+            if again {
+                booked = booked.wrapping_add(registers.mask()).wrapping_add(1);
+            }
+            let since = value.wrapping_sub(counted_to) & registers.mask();
+            return Ok((booked.wrapping_add(since), value));
         }
     }
 

@@ -63,7 +63,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
     /// - [`NotStarted`](CounterError::NotStarted): it is on no counter at present.
     /// - [`NotAvailable`](CounterError::NotAvailable): RDPMC does not read its counter, or not for user mode:
     ///   see [`Event::with_user_rdpmc`](crate::Event::with_user_rdpmc).
-    /// - [`Access`](CounterError::Access).
+    /// - [`RegistersLost`](CounterError::RegistersLost), [`Access`](CounterError::Access).
     pub fn user_view(&self, event: EventId) -> Result<UserView, CounterError> {
         let entry = self.entry(event)?;
         if entry.has_period() {
@@ -75,16 +75,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
         let index = index.ok_or(CounterError::NotAvailable(counter.only()))?;
         let full_width = self.memory.full_width.load(Relaxed);
         let width = registers.reach(full_width).count_ones();
-        loop {
-            let (counted, counted_to) = entry.booked();
-            let value = registers.read(&self.msr).map_err(CounterError::Access)?;
-            // An interrupt in between books, and may load the counter again.
-            if entry.booked() == (counted, counted_to) {
-                let since = value.wrapping_sub(counted_to) & registers.mask();
-                let counted = counted.wrapping_add(since);
-                return Ok(UserView { index, width, counted, counted_to: value });
-            }
-        }
+        let (counted, counted_to) = self.read_total(counter, event, entry)?;
+        Ok(UserView { index, width, counted, counted_to })
     }
 }
 
