@@ -313,6 +313,16 @@ fn persistent(processor: &Processor, operation: Operation, access: u32, reprogra
         }
         assert_eq!(running(&mock), CounterSet::NONE, "{context}");
     }
+    if !reprograms && operation != Operation::ShutDown {
+        // Those whose counter faulted, too.
+        for event in case.events {
+            let closed = case.counters.close_event(event, 3).map(|_| ());
+            let gone =
+                matches!(operation, Operation::Close | Operation::SwitchOut | Operation::SwitchIn);
+            let none = Err(CounterError::NoSuchEvent(event));
+            assert!(closed.is_ok() || gone && closed == none, "{context}: {closed:?}");
+        }
+    }
     case.counters.shut_down().unwrap();
     assert_eq!(running(&mock), CounterSet::NONE, "{context}");
 }

@@ -1,7 +1,7 @@
 //! One hardware counter: its registers, and its arithmetic.
 
 use crate::msr::MsrAccess;
-use crate::{CounterSlot, EventSelect, MsrAddress, MsrBackend, MsrFault, PmcIndex};
+use crate::{EventSelect, MsrAddress, MsrBackend, MsrFault, PmcIndex};
 
 /// The longest period of a counter whose writes take 32 bits and extend their sign.
 const NARROW_REACH: u64 = (1 << 31) - 1;
@@ -120,8 +120,7 @@ impl Counter {
         if self.sign_extended && !(full_width && self.full.is_some()) {
             NARROW_REACH
         } else {
-            // No more than a slot has room for.
-            self.mask >> 1 & CounterSlot::PERIOD
+            self.mask >> 1
         }
     }
 

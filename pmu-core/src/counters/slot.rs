@@ -29,7 +29,7 @@ impl CounterSlot {
     const PARKED: u64 = 1 << 61;
     /// Above it lies the event's identity.
     const PERIOD_BITS: u32 = 48;
-    pub(crate) const PERIOD: u64 = (1 << Self::PERIOD_BITS) - 1;
+    const PERIOD: u64 = (1 << Self::PERIOD_BITS) - 1;
 
     /// A free counter.
     pub const fn new() -> Self {
