@@ -1,4 +1,4 @@
-//! Creating profile objects, and what each examines and does, version by version.
+//! Creating profile objects, and what each checks and does, version by version.
 
 mod kprofile;
 
@@ -17,17 +17,17 @@ use pmu_kprofile::CreateError::{
 use pmu_kprofile::WindowsVersion::{self, *};
 use pmu_kprofile::layout::{KProfile, Role};
 use pmu_kprofile::{
-    Affinity, AsOfVersion, BasicProfile, Examination, HalInterface, PointerWidth, ProfileCallback,
-    ProfileHardware, ProfileObject, Profiles, Rules, Statistics,
+    Affinity, AsOfVersion, BasicProfile, DispatchOutcome, HalInterface, PointerWidth,
+    ProfileCallback, ProfileHardware, ProfileObject, Profiles, Rules, Statistics,
 };
 use pmu_tests::data;
 
 type Lists = Profiles<8, 70>;
 
 const TIME: KProfileSource = KProfileSource::TIME;
-const HIT: Examination = Examination { hits: 1, outside: 0 };
-const PASSED: Examination = Examination { hits: 0, outside: 0 };
-const OUTSIDE: Examination = Examination { hits: 0, outside: 1 };
+const HIT: DispatchOutcome = DispatchOutcome { hits: 1, outside: 0 };
+const PASSED: DispatchOutcome = DispatchOutcome { hits: 0, outside: 0 };
+const OUTSIDE: DispatchOutcome = DispatchOutcome { hits: 0, outside: 1 };
 
 /// The inclusive end of the range is 6.2's mistake, corrected in 1809.
 fn end_is_inclusive(version: WindowsVersion) -> bool {
@@ -299,7 +299,7 @@ fn a_process_s_list_is_for_its_interrupts_and_the_global_list_for_all() {
     }
     for (interrupted, hits) in [(process(3), 2), (process(4), 2), (process(5), 1), (None, 1)] {
         let frame = Frame { process: interrupted, ..Frame::at(0x1000) };
-        assert_eq!(lists.timer_interrupt(&frame), Examination { hits, outside: 0 });
+        assert_eq!(lists.timer_interrupt(&frame), DispatchOutcome { hits, outside: 0 });
     }
     assert_eq!([of_3, of_4, global].map(counts), [vec![1], vec![1], vec![4]]);
 }
