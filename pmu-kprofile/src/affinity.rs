@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_processor_that_can_not_be_is_in_no_set() {
+    fn a_processor_that_cannot_be_is_in_no_set() {
         for processor in [
             ProcessorNumber { group: 32, number: 0 },
             ProcessorNumber { group: 0, number: 64 },

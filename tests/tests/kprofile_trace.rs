@@ -503,7 +503,7 @@ fn a_configuration_replaces_the_one_before() {
 }
 
 #[test]
-fn sources_that_can_not_be_configured_change_nothing() {
+fn sources_that_cannot_be_configured_change_nothing() {
     let mut tracing = Tracing::latest();
     tracing.machine.unsupported = Some(source(0x77));
     let unsupported = |value| TraceError::UnsupportedSource(source(value));
