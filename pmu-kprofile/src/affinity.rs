@@ -7,7 +7,7 @@ use pmu_core::ProcessorNumber;
 /// How many processor groups a set can speak of: those of `KAFFINITY_EX` in the largest Windows.
 pub const MAX_GROUPS: usize = 32;
 
-/// A set of processors: `KAFFINITY_EX`, a 64-bit mask a group.
+/// A set of processors: `KAFFINITY_EX`, one 64-bit mask per group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Affinity {

@@ -240,7 +240,7 @@ fn lists_that_were_moved_stop_their_objects() {
     assert_eq!((machine.running(), moved.started()), (vec![], 0));
 }
 
-/// A process's profiles are stopped with it, and nobody else's.
+/// A process's profiles are stopped with it, and no other process's.
 #[test]
 fn the_profiles_of_a_process_end_with_it() {
     let lists = leak(Lists::new());
@@ -808,7 +808,7 @@ fn stop_waits_for_an_interrupt_on_another_processor_and_not_for_what_interrupts_
 /// Two threads are interrupted again and again, as processors 0 and 1, while two start and stop
 /// profiles that live no longer than they must, as processors 2 and 3.
 #[test]
-fn after_stop_nobody_touches_the_buffer_and_every_hit_is_in_it() {
+fn after_stop_nothing_touches_the_buffer_and_every_hit_is_in_it() {
     let lists = leak(Lists::new());
     let machine = Mutex::new(Machine::new(Affinity::first(4)));
     let (over, counted, rounds) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));

@@ -50,7 +50,7 @@ fn started(rules: Rules, request: BasicProfile<'static>) -> &'static Lists {
     lists
 }
 
-/// Everything is wrong; each step mends one thing, in the order in which Windows looks at them.
+/// Everything is wrong; each step mends one thing, in the order in which Windows checks them.
 #[test]
 fn creation_checks_come_in_windows_order_with_windows_status_in_each_version() {
     type Mend = fn(&mut BasicProfile<'static>);
@@ -355,7 +355,7 @@ fn a_callback_object_has_no_condition_but_its_source() {
     assert_eq!(*log.0.lock().unwrap(), frames.map(|frame| (frame.pc, 0x1D)));
 }
 
-/// A buffer with a counter before and one behind it that nobody may touch.
+/// A buffer with a counter before and one behind it that nothing may touch.
 struct Guarded(&'static [AtomicU32]);
 
 impl Guarded {
@@ -473,7 +473,7 @@ fn an_empty_range_matches_nothing_but_its_base_where_the_end_is_inclusive() {
     }
 }
 
-/// Before NT 4.0 SP4 nobody looked at the buffer's size alone.
+/// Before NT 4.0 SP4 nothing checked the buffer's size alone.
 #[test]
 fn an_empty_buffer_is_accepted_for_an_empty_range_before_sp4_and_never_written() {
     for version in VERSIONS {

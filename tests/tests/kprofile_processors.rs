@@ -1,4 +1,4 @@
-//! Profiles and the processors that come, go, and fail: what runs where, and who is told.
+//! Profiles and the processors that come, go, and fail: what runs where, and which caller is told.
 
 mod kprofile;
 
@@ -196,7 +196,7 @@ fn nothing_is_started_on_a_processor_beyond_those_of_the_lists() {
         assert_eq!(lists.restart_processor(processor(0, 2), machine), beyond);
         assert_eq!(machine.running(), both);
     }
-    // That blocks nobody else.
+    // That blocks no other object.
     lists.start(on(0x1A, &[1], machine), machine).unwrap();
     lists.stop(callback, machine).unwrap();
     assert_eq!(machine.running(), [(0, 1, 0x1A)]);
@@ -246,7 +246,7 @@ fn a_processor_that_lost_its_state_between_two_calls_is_started_again_when_that_
     lists.start(on(0x1A, &[1], machine), machine).unwrap();
     let all = machine.running();
     let there = processor(0, 1);
-    // Down and up again: nobody asked meanwhile who is active.
+    // Down and up again: no call asked meanwhile which are active.
     machine.lose(there);
     lists.restart_processor(there, machine).unwrap();
     assert_eq!(machine.running(), all);

@@ -13,8 +13,8 @@ pub(super) struct ElementaryIntervals<const N: usize> {
     length: usize,
 }
 
-/// A group's elementary intervals, ready to be searched: by halving a part whose length is a power of two, a step
-/// needs neither the part's end nor a branch but the loop's.
+/// A group's elementary intervals, ready to be searched: by halving a part whose length is a power of two, a
+/// step needs neither the part's end nor a branch but the loop's.
 ///
 /// Invariant: unless `power` is 0, `first` is at most `upper`, `upper + power` at most 3·`N`, and `power` a
 /// power of two.

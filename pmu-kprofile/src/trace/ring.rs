@@ -111,7 +111,7 @@ impl<const N: usize> TraceRing<N> {
         self.dropped.load(Ordering::Relaxed)
     }
 
-    /// The right to read; `None` while somebody else has it. Task context, any processor.
+    /// The right to read; `None` while another reader has it. Task context, any processor.
     pub fn drain(&self) -> Option<Drain<'_, N>> {
         let free = !self.draining.swap(true, Ordering::Acquire);
         free.then(|| Drain { ring: self })
