@@ -175,13 +175,13 @@ impl Case {
 #[bench::one_hit(Case::one(0, 1))]
 #[bench::one_missed(Case::one(1, 0))]
 fn one(case: Case) -> Case {
-    examine(case)
+    dispatch(case)
 }
 
 #[library_benchmark]
 #[bench::one_hit(Case::disjoint())]
 fn thousand_disjoint(case: Case) -> Case {
-    examine(case)
+    dispatch(case)
 }
 
 #[library_benchmark]
@@ -190,7 +190,7 @@ fn thousand_disjoint(case: Case) -> Case {
 #[bench::outlived(Case::outlived(1))]
 #[bench::beside_others(Case::beside_others(1))]
 fn one_of_thousand(case: Case) -> Case {
-    examine(case)
+    dispatch(case)
 }
 
 #[library_benchmark]
@@ -199,13 +199,13 @@ fn one_of_thousand(case: Case) -> Case {
 #[bench::outlived(Case::outlived(10))]
 #[bench::beside_others(Case::beside_others(10))]
 fn ten_of_thousand(case: Case) -> Case {
-    examine(case)
+    dispatch(case)
 }
 
 #[library_benchmark]
 #[bench::nested(Case::nested(1000))]
 fn all_of_thousand(case: Case) -> Case {
-    examine(case)
+    dispatch(case)
 }
 
 // What is not in the aims: the way that looks for more than the ranges of all processes.
@@ -214,11 +214,11 @@ fn all_of_thousand(case: Case) -> Case {
 #[bench::thousand_processes(Case::processes(1000))]
 #[bench::callback(Case::callback())]
 fn others(case: Case) -> Case {
-    examine(case)
+    dispatch(case)
 }
 
 #[inline(always)]
-fn examine(case: Case) -> Case {
+fn dispatch(case: Case) -> Case {
     let handler: Handler = black_box(handler);
     handler(&case.lists, &case.frame, SOURCE);
     case

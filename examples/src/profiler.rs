@@ -1,5 +1,5 @@
 //! A sampling profiler for Linux: whatever interrupts, a timer's signal or a record of a perf event,
-//! goes through the examination of `pmu-kprofile` into buckets.
+//! goes through the interrupt dispatch of `pmu-kprofile` into buckets.
 
 pub mod builtin;
 pub mod cli;

@@ -231,7 +231,7 @@ fn the_built_in_workload_is_sampled_by_its_cycles() {
 }
 
 #[test]
-fn what_can_not_be_told_from_time_is_not_fed() {
+fn what_cannot_be_told_from_time_is_not_fed() {
     for source in ["LLCMisses", "BranchMispredictions", "0x1A", "0x6A"] {
         let output = profile(&["--source", source]);
         assert_eq!(output.status.code(), Some(2));

@@ -7,7 +7,7 @@ use pmu_core::ProcessorNumber;
 /// How many processor groups a set can speak of: those of `KAFFINITY_EX` in the largest Windows.
 pub const MAX_GROUPS: usize = 32;
 
-/// A set of processors: `KAFFINITY_EX`, a 64-bit mask a group.
+/// A set of processors: `KAFFINITY_EX`, one 64-bit mask per group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Affinity {
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_processor_that_can_not_be_is_in_no_set() {
+    fn a_processor_that_cannot_be_is_in_no_set() {
         for processor in [
             ProcessorNumber { group: 32, number: 0 },
             ProcessorNumber { group: 0, number: 64 },

@@ -73,7 +73,7 @@ impl<I: ProfileInterface, M: MsrBackend, P: Platform> ProfileHardware
         self.number
     }
 
-    /// Never: who has a [`Session`] to lend is a task.
+    /// Never: the caller lends a [`Session`], so it is a task.
     fn in_interrupt(&self) -> bool {
         false
     }

@@ -1,15 +1,16 @@
-//! Finds the objects that an interrupt concerns, without looking at the others.
+//! Finds the objects that an interrupt concerns, without visiting the others.
 //!
 //! Objects are kept by source, then by process (those of all processes first): a group is what has both
 //! in common. Within a group the callback objects come first, then the basic ones by the base of their
-//! range. The addresses where a range begins or ends divide the address space into stretches, over each
-//! of which the same ranges are hit. A binary search finds the stretch of an address; the stretch names the
-//! head of a chain of just those ranges.
+//! range. The ranges that an address hits are a stabbing query: the addresses where a range begins or ends
+//! divide the address space into elementary intervals, over each of which the same ranges are hit. A binary
+//! search finds the elementary interval of an address, which names the head of its hit list: of just those
+//! ranges.
 //!
 //! An index is built from its predecessor, in a number of steps that grows with its length.
 
-mod chains;
-mod stretches;
+mod hit_lists;
+mod intervals;
 
 use core::ptr;
 
@@ -17,8 +18,8 @@ use pmu_core::KProfileSource;
 
 use crate::ProfileObject;
 use crate::object::Basic;
-use chains::Chains;
-use stretches::{Found, Part, Stretches};
+use hit_lists::HitLists;
+use intervals::{ElementaryIntervals, Found, Part};
 
 /// No place.
 const NONE: u32 = u32::MAX;
@@ -92,11 +93,11 @@ impl Span {
 pub(crate) struct Group<const N: usize> {
     /// Its callback objects; its ranges come next.
     callbacks: Span,
-    stretches: Part<N>,
+    intervals: Part<N>,
 }
 
 impl<const N: usize> Group<N> {
-    const EMPTY: Self = Self { callbacks: Span::EMPTY, stretches: Part::NOTHING };
+    const EMPTY: Self = Self { callbacks: Span::EMPTY, intervals: Part::NOTHING };
 }
 
 /// The groups of one source.
@@ -148,8 +149,8 @@ pub(crate) struct Index<const N: usize> {
     /// The entries in order of their ranges' last addresses, within their groups.
     by_last: [u32; N],
     processes: Processes<N>,
-    stretches: Stretches<N>,
-    chains: Chains<N>,
+    intervals: ElementaryIntervals<N>,
+    hit_lists: HitLists<N>,
 }
 
 impl<const N: usize> Index<N> {
@@ -163,8 +164,8 @@ impl<const N: usize> Index<N> {
             by_last: [0; N],
             sources: [Source::UNUSED; N],
             processes: Processes { ids: [0; N], groups: [Group::EMPTY; N], length: 0 },
-            stretches: Stretches::new(),
-            chains: Chains::new(),
+            intervals: ElementaryIntervals::new(),
+            hit_lists: HitLists::new(),
         }
     }
 
@@ -218,7 +219,8 @@ impl<const N: usize> Index<N> {
         (group.callbacks.from..group.callbacks.to).map_while(|n| self.entry(n)).map(|e| e.object)
     }
 
-    /// Calls `hit` with the part that counts of a group's basic objects whose range has `pc`.
+    /// The stabbing query: calls `hit` with the part that counts of a group's basic objects whose range has
+    /// `pc`.
     #[inline(always)]
     pub(crate) fn ranges(
         &self,
@@ -226,16 +228,16 @@ impl<const N: usize> Index<N> {
         pc: u64,
         mut hit: impl FnMut(*const Basic<'static>),
     ) {
-        match self.stretches.find(group.stretches, pc) {
+        match self.intervals.find(group.intervals, pc) {
             Found::Only(only) => {
                 if let Some(entry) = self.entry(only).filter(|e| e.base <= pc && pc <= e.last) {
                     hit(entry.basic);
                 }
             }
-            Found::Chain(mut link) => {
-                while let Some((basic, next)) = self.chains.follow(link, pc) {
+            Found::HitList(mut node) => {
+                while let Some((basic, next)) = self.hit_lists.follow(node, pc) {
                     hit(basic);
-                    link = next;
+                    node = next;
                 }
             }
         }
@@ -271,7 +273,7 @@ impl<const N: usize> Index<N> {
             }
         }
         self.length = from.length + 1;
-        self.link();
+        self.build();
     }
 
     /// Becomes `from` without an object.
@@ -288,7 +290,7 @@ impl<const N: usize> Index<N> {
             }
         }
         self.length = kept.len().saturating_sub(1);
-        self.link();
+        self.build();
     }
 
     #[inline]
@@ -296,13 +298,13 @@ impl<const N: usize> Index<N> {
         self.entries.get(place as usize)
     }
 
-    /// Makes groups, links and stretches from the two orders.
-    fn link(&mut self) {
+    /// Builds groups, elementary intervals and hit lists from the two orders.
+    fn build(&mut self) {
         // In place: an array of this length may not fit the stack of a debug build.
         self.sources.fill(Source::UNUSED);
         self.processes.length = 0;
-        self.stretches.clear();
-        self.chains.clear();
+        self.intervals.clear();
+        self.hit_lists.clear();
         let mut place = 0;
         while let Some(key) = self.entry(place).filter(|_| (place as usize) < self.length) {
             let key = key.key;
@@ -310,11 +312,11 @@ impl<const N: usize> Index<N> {
             let members = rest.iter().take_while(|entry| entry.key == key);
             let callbacks = members.clone().filter(|entry| !entry.has_range).count() as u32;
             let (ranges, end) = (place + callbacks, place + members.count() as u32);
-            let stretches = match end - ranges {
+            let intervals = match end - ranges {
                 1 => Part::only(ranges),
                 _ => self.divide(place, ranges, end),
             };
-            let group = Group { callbacks: Span { from: place, to: ranges }, stretches };
+            let group = Group { callbacks: Span { from: place, to: ranges }, intervals };
             self.add_group(key, group);
             place = end;
         }
@@ -345,10 +347,10 @@ impl<const N: usize> Index<N> {
         }
     }
 
-    /// Divides a group's addresses into stretches, and makes their chains.
+    /// Divides a group's addresses into elementary intervals, and builds their hit lists.
     fn divide(&mut self, group: u32, ranges: u32, end: u32) -> Part<N> {
-        let Self { entries, by_last, stretches, chains, .. } = self;
-        let mut stretches = stretches.open();
+        let Self { entries, by_last, intervals, hit_lists, .. } = self;
+        let mut intervals = intervals.open();
         let range = |place: u32| {
             let entry = entries.get(place as usize).filter(|_| place < end)?;
             (entry.has_range && entry.base <= entry.last).then_some(entry)
@@ -363,20 +365,20 @@ impl<const N: usize> Index<N> {
                 (Some((place, entry)), next_end)
                     if next_end.is_none_or(|(_, end)| entry.base <= *end) =>
                 {
-                    head = chains.begin(*place, entry, head);
+                    head = hit_lists.begin(*place, entry, head);
                     let at = entry.base;
                     begins.next();
                     at
                 }
                 (_, Some((place, at))) => {
-                    head = chains.end(*place, *at, head);
+                    head = hit_lists.end(*place, *at, head);
                     let at = *at;
                     ends.next();
                     at
                 }
-                _ => return stretches.close(),
+                _ => return intervals.close(),
             };
-            stretches.push(at, chains.link_of(head));
+            intervals.push(at, hit_lists.node_of(head));
         }
     }
 }
@@ -407,7 +409,7 @@ mod tests {
     use std::boxed::Box;
     use std::vec::Vec;
 
-    /// Objects are told by their addresses; nobody looks at them.
+    /// Objects are told apart by their addresses; nothing dereferences them.
     fn pointer<T>(number: usize) -> *const T {
         ptr::without_provenance(number * 0x1000)
     }
@@ -421,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_is_hit_as_by_looking_at_all() {
+    fn the_same_is_hit_as_by_a_linear_scan() {
         const KEY: Key = Key { source: 3, process: 0 };
         for seed in 1..300 {
             let mut state = seed * 0x9E37_79B9;

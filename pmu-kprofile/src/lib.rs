@@ -10,9 +10,9 @@ mod error;
 mod hardware;
 mod index;
 pub mod layout;
-mod marks;
 mod object;
 mod profiles;
+mod readers;
 mod source_list;
 mod sync;
 pub mod trace;
@@ -22,9 +22,9 @@ pub mod walk;
 pub use affinity::{Affinity, MAX_GROUPS};
 pub use error::{CreateError, ProfileError};
 pub use hardware::{AsOfVersion, ProfileHardware, ThisProcessor};
-pub use marks::Statistics;
 pub use object::{BasicProfile, ProfileCallback, ProfileObject};
-pub use profiles::{Examination, Profiles};
+pub use profiles::{DispatchOutcome, Profiles};
+pub use readers::Statistics;
 pub use source_list::{
     SOURCE_LIST_CLASS, SourceListEntry, SourceListError, read_source_list, write_source_list,
 };

@@ -301,7 +301,7 @@ impl<'b> ProfileObject<'b> {
 
     /// The processors of a group on which the source is to run for this object while they are active.
     pub(crate) fn wanted(&self, group: usize) -> u64 {
-        self.counting().map_or(u64::MAX, |basic| basic.affinity.mask(group))
+        self.as_basic().map_or(u64::MAX, |basic| basic.affinity.mask(group))
     }
 
     /// Calls a callback object back.
@@ -313,7 +313,7 @@ impl<'b> ProfileObject<'b> {
     }
 
     /// What a basic object counts.
-    pub(crate) fn counting(&self) -> Option<&Basic<'b>> {
+    pub(crate) fn as_basic(&self) -> Option<&Basic<'b>> {
         match &self.action {
             Action::Basic(basic) => Some(basic),
             Action::Callback(_) => None,

@@ -1,9 +1,9 @@
-//! The lists of started profiles, and the examination of an interrupt.
+//! The lists of started profiles, and the dispatch of a profile interrupt.
 //!
-//! The lists exist twice, as two generations of an index. An interrupt marks its processor, looks up
-//! which generation is current, and reads that one; a writer fills the other, makes it current, and
-//! then waits until no processor can still be reading the old one. So the interrupt path is
-//! wait-free, and what was removed is the caller's alone once `stop` returns.
+//! The lists are a double-buffered snapshot of an index, read under SRCU. The dispatch of an interrupt takes a
+//! read guard, loads which snapshot is current, and reads that one. A writer holds the write guard, fills the
+//! other snapshot, makes it current, and waits for a grace period. So the interrupt path is wait-free, and a
+//! removed object is the caller's alone once `stop` returns.
 
 mod write;
 
@@ -15,8 +15,8 @@ use pmu_core::{InterruptFrame, KProfileSource, ProcessId, ProcessorNumber};
 
 use crate::affinity::mask_of;
 use crate::index::Index;
-use crate::marks::{Entered, Mark, Statistics};
 use crate::object::{Basic, Outcome};
+use crate::readers::{ReadGuard, ReaderCounters, Statistics};
 use crate::sync::{AtomicUsize, UnsafeCell, array_of, const_fn};
 use crate::{ProfileError, ProfileHardware, ProfileObject, Rules};
 use write::WriteGuard;
@@ -35,75 +35,74 @@ use write::WriteGuard;
 /// static PROFILES: Profiles<64, 4> = Profiles::new();
 /// assert_eq!(PROFILES.statistics().seen, 0);
 /// ```
-#[repr(C)] // The generations first: an interrupt has their address then.
+#[repr(C)] // The snapshots first: an interrupt has their address then.
 pub struct Profiles<const N: usize, const P: usize> {
-    generations: [Generation<N>; 2],
-    marks: [Mark; P],
+    snapshots: [Snapshot<N>; 2],
+    readers: [ReaderCounters; P],
     rules: Rules,
-    /// The index of the generation that interrupts read.
+    /// The index of the snapshot that interrupts read.
     current: AtomicUsize,
-    /// Which of a mark's two counts examinations enter.
+    /// The epoch of new readers, which selects the set of counters that they enter.
     epoch: AtomicUsize,
     started: AtomicUsize,
-    /// Whether there is a write guard.
+    /// Set while the write guard is held.
     writing: Mutex<Cell<bool>>,
 }
 
-/// One state of the lists.
-struct Generation<const N: usize>(UnsafeCell<Index<N>>);
+/// One snapshot of the lists.
+struct Snapshot<const N: usize>(UnsafeCell<Index<N>>);
 
-// SAFETY: an index is read while it is current, and written only by the one who holds the right to
-// change the lists, while it is not current and every processor was seen outside the examination
-// since it was. The pointers in it are those of `Sync` objects, shared.
-unsafe impl<const N: usize> Sync for Generation<N> {}
+// SAFETY: (1) readers read a snapshot under a read guard, taken before they load which snapshot is current;
+// (2) only the holder of the write guard writes a snapshot, while it is not current and a grace period has
+// passed since it was; so no write meets a read. The pointers in it are those of `Sync` objects, shared.
+unsafe impl<const N: usize> Sync for Snapshot<N> {}
 // SAFETY: as above; nothing in it belongs to a thread.
-unsafe impl<const N: usize> Send for Generation<N> {}
+unsafe impl<const N: usize> Send for Snapshot<N> {}
 
-/// An object on the lists, for as long as they are looked at.
+/// Dereferences an object on the lists, for as long as the read guard or the write guard is held.
 ///
 /// # Safety
-/// - `object` comes from an index that is current, or that a processor's mark keeps from being
-///   written, or whose writer is the caller.
+/// - `object` comes from a snapshot that is current, or that a read guard keeps from being written, or
+///   whose writer is the caller.
 #[inline]
-unsafe fn listed<'l>(object: *const ProfileObject<'static>) -> &'l ProfileObject<'static> {
-    // SAFETY: the object was started and its `stop` has not returned, which waits for everybody who
-    // may be looking; until then it lives: it is 'static, or that was promised to `start_borrowed`.
+unsafe fn deref_object<'l>(object: *const ProfileObject<'static>) -> &'l ProfileObject<'static> {
+    // SAFETY: (1) the object is started, and its `stop` waits for a grace period before it returns; (2) until
+    // then it lives: it is 'static, or that was promised to `start_borrowed`.
     unsafe { &*object }
 }
 
-/// What a basic object on the lists counts, for as long as they are looked at.
+/// Dereferences what a basic object on the lists counts, for as long as [`deref_object`] may its object.
 ///
 /// # Safety
-/// As [`listed`].
+/// As [`deref_object`].
 #[inline]
-unsafe fn counting<'l>(basic: *const Basic<'static>) -> &'l Basic<'static> {
+unsafe fn deref_basic<'l>(basic: *const Basic<'static>) -> &'l Basic<'static> {
     // SAFETY: it is a part of an object on the lists.
     unsafe { &*basic }
 }
 
-// SAFETY: what is not an atomic is either a generation, see above, or belongs to the one who holds the
-// right to change the lists.
+// SAFETY: what is not an atomic is either a snapshot, see above, or belongs to the holder of the write guard.
 unsafe impl<const N: usize, const P: usize> Sync for Profiles<N, P> {}
 
-/// What became of one interrupt.
+/// The outcome of one profile interrupt's dispatch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
-pub struct Examination {
+pub struct DispatchOutcome {
     /// Objects that acted on it.
     pub hits: u32,
     /// Objects for which Windows, at the version selected, would have counted outside the buffer.
     pub outside: u32,
 }
 
-/// An examination in the making, as one number, to be added to in one instruction: hits in its low half,
-/// what would have been outside in its high one.
-struct Tally(u64);
+/// The accumulator of a dispatch: one number, to be added to in one instruction. Hits are in its low half,
+/// counts that would have been outside in its high one.
+struct Accumulator(u64);
 
-impl Tally {
-    const NOTHING: Self = Self(0);
+impl Accumulator {
+    const ZERO: Self = Self(0);
 
     #[inline]
-    fn add(&mut self, outcome: Outcome, entered: Entered<'_>) {
+    fn add(&mut self, outcome: Outcome, guard: ReadGuard<'_>) {
         // There are fewer than 2³¹ objects.
         match outcome {
             Outcome::Passed => {}
@@ -111,7 +110,7 @@ impl Tally {
             Outcome::Outside => {
                 // This needs no register for a constant while there is nothing outside.
                 self.0 = (self.0.rotate_left(32) + 1).rotate_left(32);
-                entered.outside();
+                guard.count_outside();
             }
         }
     }
@@ -122,10 +121,10 @@ impl Tally {
     }
 }
 
-impl From<Tally> for Examination {
+impl From<Accumulator> for DispatchOutcome {
     #[inline]
-    fn from(tally: Tally) -> Self {
-        Self { hits: tally.hits(), outside: (tally.0 >> 32) as u32 }
+    fn from(accumulator: Accumulator) -> Self {
+        Self { hits: accumulator.hits(), outside: (accumulator.0 >> 32) as u32 }
     }
 }
 
@@ -144,11 +143,11 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
         pub const fn with_rules(rules: Rules) -> Self {
             Self {
                 rules,
-                generations: array_of!(Generation(UnsafeCell::new(Index::new()))),
+                snapshots: array_of!(Snapshot(UnsafeCell::new(Index::new()))),
                 current: AtomicUsize::new(0),
                 epoch: AtomicUsize::new(0),
                 started: AtomicUsize::new(0),
-                marks: array_of!(Mark::new()),
+                readers: array_of!(ReaderCounters::new()),
                 writing: Mutex::new(Cell::new(false)),
             }
         }
@@ -159,7 +158,7 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
         self.rules
     }
 
-    /// Examines an interrupt with its source: `KeProfileInterruptWithSource`. The objects of the
+    /// Dispatches a profile interrupt with its source: `KeProfileInterruptWithSource`. The objects of the
     /// interrupted process come first, then the global ones; of each, callback objects in the order in
     /// which they were started, then basic ones, whose order does not matter to what they count.
     ///
@@ -167,80 +166,84 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     /// number of started objects, no lock, no allocation, no panic but a callback's. An interrupt of
     /// a processor beyond the `P`th finds nothing and is not counted.
     #[inline]
-    pub fn interrupt<F: InterruptFrame>(&self, frame: &F, source: KProfileSource) -> Examination {
+    pub fn interrupt<F: InterruptFrame>(
+        &self,
+        frame: &F,
+        source: KProfileSource,
+    ) -> DispatchOutcome {
         let processor = frame.processor().index();
-        let Some(mark) = self.marks.get(processor) else { return Examination::default() };
-        let entered = mark.enter(&self.epoch);
+        let Some(counters) = self.readers.get(processor) else { return DispatchOutcome::default() };
+        let guard = counters.read_lock(&self.epoch);
         self.current().with(|lists| {
-            // SAFETY: the mark keeps the index from being written until it is left.
+            // SAFETY: the read guard keeps the snapshot from being written until it is released.
             let lists = unsafe { &*lists };
             let Some(group) = lists.only_ranges(source.value()) else {
-                // It leaves, so that this function calls nothing.
-                return self.examine_all(frame, source, processor, entered);
+                // That releases the guard, so that this function calls nothing.
+                return self.dispatch_all(frame, source, processor, guard);
             };
             let pc = frame.pc();
-            let mut tally = Tally::NOTHING;
+            let mut accumulator = Accumulator::ZERO;
             lists.ranges(group, pc, |basic| {
                 // SAFETY: as above.
-                tally.add(unsafe { counting(basic) }.count(pc, processor), entered);
+                accumulator.add(unsafe { deref_basic(basic) }.count(pc, processor), guard);
             });
-            entered.leave(tally.hits() != 0);
-            tally.into()
+            guard.unlock(accumulator.hits() != 0);
+            accumulator.into()
         })
     }
 
-    /// Examines everything of a source: the process's list, then the global one; of each, callback
-    /// objects, then basic ones. Leaves the mark.
+    /// Dispatches to all objects of a source: the process's list, then the global one; of each, callback
+    /// objects, then basic ones. Releases the guard.
     #[inline(never)]
-    fn examine_all<F: InterruptFrame>(
+    fn dispatch_all<F: InterruptFrame>(
         &self,
         frame: &F,
         source: KProfileSource,
         processor: usize,
-        entered: Entered<'_>,
-    ) -> Examination {
+        guard: ReadGuard<'_>,
+    ) -> DispatchOutcome {
         let pc = frame.pc();
-        let mut tally = Tally::NOTHING;
+        let mut accumulator = Accumulator::ZERO;
         self.current().with(|lists| {
-            // SAFETY: the mark keeps the index from being written until it is left.
+            // SAFETY: the read guard keeps the snapshot from being written until it is released.
             let lists = unsafe { &*lists };
             let Some(found) = lists.source(source.value()) else { return };
             let process = frame.process().and_then(|process| lists.process(found, process.get()));
             for group in process.into_iter().chain(found.global()) {
                 for object in lists.callbacks(group) {
                     // SAFETY: as above.
-                    unsafe { listed(object) }.call_back(frame, source);
-                    tally.add(Outcome::Acted, entered);
+                    unsafe { deref_object(object) }.call_back(frame, source);
+                    accumulator.add(Outcome::Acted, guard);
                 }
                 lists.ranges(group, pc, |basic| {
                     // SAFETY: as above.
-                    let basic = unsafe { counting(basic) };
+                    let basic = unsafe { deref_basic(basic) };
                     if basic.has_segment_of(frame) {
-                        tally.add(basic.count(pc, processor), entered);
+                        accumulator.add(basic.count(pc, processor), guard);
                     }
                 });
             }
         });
-        entered.leave(tally.hits() != 0);
-        tally.into()
+        guard.unlock(accumulator.hits() != 0);
+        accumulator.into()
     }
 
-    /// The generation that is current.
+    /// Returns the current snapshot.
     #[inline]
     fn current(&self) -> &UnsafeCell<Index<N>> {
-        self.generation(self.current.load(Ordering::Acquire))
+        self.snapshot(self.current.load(Ordering::Acquire))
     }
 
-    /// Examines an interrupt of the profile timer: `KeProfileInterrupt`.
+    /// Dispatches an interrupt of the profile timer: `KeProfileInterrupt`.
     #[inline]
-    pub fn timer_interrupt<F: InterruptFrame>(&self, frame: &F) -> Examination {
+    pub fn timer_interrupt<F: InterruptFrame>(&self, frame: &F) -> DispatchOutcome {
         self.interrupt(frame, KProfileSource::TIME)
     }
 
     #[inline]
-    fn generation(&self, number: usize) -> &UnsafeCell<Index<N>> {
-        let [even, _] = &self.generations;
-        &self.generations.get(number & 1).unwrap_or(even).0
+    fn snapshot(&self, number: usize) -> &UnsafeCell<Index<N>> {
+        let [even, _] = &self.snapshots;
+        &self.snapshots.get(number & 1).unwrap_or(even).0
     }
 
     /// Starts a profile: starts the source on each of its active processors on which it does not run yet,
@@ -283,8 +286,8 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
         unsafe { guard.start(object, hardware) }
     }
 
-    /// Stops a profile: takes the object off its list, waits until no processor can be looking at
-    /// it, and stops the source on each processor where no other object has it. Afterwards the
+    /// Stops a profile: takes the object off its list, waits for a grace period, so that no processor can be
+    /// reading it, and stops the source on each processor where no other object has it. Afterwards the
     /// object and its buffer are the caller's alone.
     ///
     /// # Context
@@ -373,18 +376,18 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     /// What became of the interrupts so far, on all processors. Any context.
     pub fn statistics(&self) -> Statistics {
         let mut total = Statistics::default();
-        self.marks.iter().for_each(|mark| mark.add_to(&mut total));
+        self.readers.iter().for_each(|counters| counters.add_to(&mut total));
         total
     }
 
-    /// Takes the right to write the lists, after whoever has it now; refuses interrupts, which could wait
-    /// for the task that they interrupted, and callbacks, which would wait for themselves.
+    /// Takes the write guard, after its present holder; refuses interrupts, which could wait for the task that
+    /// they interrupted, and callbacks, which would wait for themselves.
     fn write<H: ProfileHardware>(
         &self,
         hardware: &H,
     ) -> Result<WriteGuard<'_, N, P>, ProfileError> {
-        let mark = self.marks.get(hardware.this_processor().index());
-        if hardware.in_interrupt() || mark.is_some_and(Mark::is_under_way) {
+        let counters = self.readers.get(hardware.this_processor().index());
+        if hardware.in_interrupt() || counters.is_some_and(ReaderCounters::is_read_locked) {
             return Err(ProfileError::WrongContext);
         }
         Ok(WriteGuard::take(self, hardware))

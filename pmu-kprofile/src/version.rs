@@ -113,12 +113,12 @@ impl WindowsVersion {
         self as u8 >= Self::Windows10v1703 as u8
     }
 
-    /// Whether creating a profile looks whether its source is supported.
+    /// Whether creating a profile checks that its source is supported.
     pub const fn checks_source(self) -> bool {
         self as u8 >= Self::Windows8 as u8
     }
 
-    /// Whether creating a profile looks whether its processors exist.
+    /// Whether creating a profile checks that its processors exist.
     pub const fn checks_affinity(self) -> bool {
         self as u8 >= Self::Windows7 as u8
     }

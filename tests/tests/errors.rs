@@ -160,7 +160,7 @@ fn errors_of_foreign_bytes_name_place_and_value() {
 }
 
 #[test]
-fn errors_of_the_software_pmu_name_what_can_not_be() {
+fn errors_of_the_software_pmu_name_what_cannot_be() {
     say(&[
         (&ConfigurationError::Version(9), &["version 9"]),
         (&ConfigurationError::NoGeneralCounter, &["general counter"]),

@@ -256,8 +256,8 @@ proptest! {
             for edge in [base + (number << log2), base + size] {
                 let pc = edge.wrapping_add_signed(off);
                 let inside = (base..base + size).contains(&pc);
-                let examination = profiles.timer_interrupt(&Frame::at(pc));
-                prop_assert_eq!((examination.hits, examination.outside), (u32::from(inside), 0));
+                let outcome = profiles.timer_interrupt(&Frame::at(pc));
+                prop_assert_eq!((outcome.hits, outcome.outside), (u32::from(inside), 0));
                 if inside {
                     // The first bucket whose end lies beyond.
                     let own = (1u128..).position(|n| u128::from(pc - base) < n << log2);

@@ -17,7 +17,7 @@ use kprofile::{
 use pmu_core::{InterfaceError, InterruptFrame, KProfileSource, ProcessorNumber};
 use pmu_kprofile::WindowsVersion::{self, Nt351, Windows8, Windows10v2004};
 use pmu_kprofile::{
-    Affinity, BasicProfile, Examination, ProfileCallback, ProfileError, ProfileHardware,
+    Affinity, BasicProfile, DispatchOutcome, ProfileCallback, ProfileError, ProfileHardware,
     ProfileObject, Profiles, Rules, Statistics,
 };
 use proptest::prelude::*;
@@ -49,7 +49,7 @@ fn starting_twice_and_stopping_what_is_stopped_are_errors_that_change_nothing() 
     let elsewhere = unchanged(lists, machine, |m| other.stop(object, m)).unwrap_err();
     assert_eq!(elsewhere, ProfileError::OnAnotherList);
     assert!(object.is_started());
-    assert_eq!(lists.timer_interrupt(&Frame::at(0x1000)), Examination::default());
+    assert_eq!(lists.timer_interrupt(&Frame::at(0x1000)), DispatchOutcome::default());
     assert_eq!(lists.interrupt(&Frame::at(0x1000), source(0x19)).hits, 1);
 
     lists.stop(object, machine).unwrap();
@@ -240,7 +240,7 @@ fn lists_that_were_moved_stop_their_objects() {
     assert_eq!((machine.running(), moved.started()), (vec![], 0));
 }
 
-/// A process's profiles are stopped with it, and nobody else's.
+/// A process's profiles are stopped with it, and no other process's.
 #[test]
 fn the_profiles_of_a_process_end_with_it() {
     let lists = leak(Lists::new());
@@ -290,7 +290,7 @@ impl ProfileCallback for Meddler {
 }
 
 #[test]
-fn an_interrupt_that_examines_nothing_may_not_start_and_stop_profiles_either() {
+fn an_interrupt_that_dispatches_nothing_may_not_start_and_stop_profiles_either() {
     let lists = leak(Lists::new());
     let mut machine = Machine::new(Affinity::first(2));
     let [started, other] = [0x1A, 0x1B].map(|number| on(number, &[0], &machine));
@@ -338,7 +338,7 @@ fn a_callback_may_not_start_and_stop_profiles_even_after_an_interrupt_of_its_own
 fn interrupts_seen_hit_missed_and_outside_are_counted() {
     let lists = leak(Lists::with_rules(x64(Windows8)));
     let machine = &mut Machine::new(Affinity::first(70));
-    assert_eq!(lists.timer_interrupt(&Frame::at(0x1000)), Examination::default());
+    assert_eq!(lists.timer_interrupt(&Frame::at(0x1000)), DispatchOutcome::default());
     for _ in 0..2 {
         let basic = ProfileObject::basic(x64(Windows8), request(buffer(1)), machine).unwrap();
         lists.start(leak(basic), machine).unwrap();
@@ -347,7 +347,7 @@ fn interrupts_seen_hit_missed_and_outside_are_counted() {
         for number in [0, 1, 69] {
             let on = ProcessorNumber::from_index(number);
             let frame = Frame { processor: on, ..Frame::at(pc) };
-            assert_eq!(lists.timer_interrupt(&frame), Examination { hits, outside });
+            assert_eq!(lists.timer_interrupt(&frame), DispatchOutcome { hits, outside });
         }
     }
     // An interrupt counts once, however many objects act on it; a count outside, each.
@@ -355,7 +355,7 @@ fn interrupts_seen_hit_missed_and_outside_are_counted() {
     assert_eq!(lists.statistics(), expected);
     // The lists have no place for a processor beyond the 70th.
     let beyond = Frame { processor: ProcessorNumber::from_index(70), ..Frame::at(0x1000) };
-    assert_eq!(lists.timer_interrupt(&beyond), Examination::default());
+    assert_eq!(lists.timer_interrupt(&beyond), DispatchOutcome::default());
     assert_eq!(lists.statistics(), expected);
 }
 
@@ -452,8 +452,8 @@ impl<'d> Model<'d> {
         from: u32,
         process: Option<u64>,
         on: ProcessorNumber,
-    ) -> Examination {
-        let mut examination = Examination::default();
+    ) -> DispatchOutcome {
+        let mut outcome = DispatchOutcome::default();
         for object in &self.list {
             let of = &self.definitions[*object];
             let counts = &mut self.counts[*object];
@@ -463,25 +463,25 @@ impl<'d> Model<'d> {
             if of.source != from {
             } else if of.is_callback {
                 counts[0] += 1;
-                examination.hits += 1;
+                outcome.hits += 1;
             } else if own_process && of.affinity.contains(&on) && inside {
                 let own = (pc - of.base) / 2u64.pow(of.bucket_log2);
                 match counts.get_mut(own as usize) {
                     Some(count) => {
                         *count += 1;
-                        examination.hits += 1;
+                        outcome.hits += 1;
                     }
-                    None => examination.outside += 1,
+                    None => outcome.outside += 1,
                 }
             }
         }
         self.statistics.seen += 1;
-        match examination.hits {
+        match outcome.hits {
             0 => self.statistics.missed += 1,
             _ => self.statistics.hit += 1,
         }
-        self.statistics.outside += u64::from(examination.outside);
-        examination
+        self.statistics.outside += u64::from(outcome.outside);
+        outcome
     }
 }
 
@@ -596,8 +596,8 @@ proptest! {
                 Step::Interrupt { pc, source: from, process: id, on } => {
                     let frame =
                         Frame { process: id.and_then(process), processor: on, ..Frame::at(pc) };
-                    let examination = lists.interrupt(&frame, source(from));
-                    prop_assert_eq!(examination, model.interrupt(pc, from, id, on));
+                    let outcome = lists.interrupt(&frame, source(from));
+                    prop_assert_eq!(outcome, model.interrupt(pc, from, id, on));
                 }
             }
             prop_assert_eq!(&machine.running, &model.running());
@@ -659,7 +659,7 @@ proptest! {
             for (number, pc) in addresses.iter().enumerate() {
                 let of_process = number % 3 == 0;
                 let owner = if of_process { process(7) } else { None };
-                let examination = lists.timer_interrupt(&Frame { process: owner, ..Frame::at(*pc) });
+                let outcome = lists.timer_interrupt(&Frame { process: owner, ..Frame::at(*pc) });
                 let mut hits = 0;
                 for (index, ((base, size), is_global)) in ranges.iter().enumerate() {
                     let distance = pc.checked_sub(*base);
@@ -669,7 +669,7 @@ proptest! {
                         hits += 1;
                     }
                 }
-                prop_assert_eq!(examination, Examination { hits, outside: 0 }, "{:#X}", pc);
+                prop_assert_eq!(outcome, DispatchOutcome { hits, outside: 0 }, "{:#X}", pc);
             }
         }
         let sums: Vec<u32> = buffers.into_iter().map(|b| counts(b).iter().sum()).collect();
@@ -710,7 +710,7 @@ impl ProfileHardware for Shared<'_> {
 /// Hardware that takes its time to start a source.
 struct SlowHardware<'m> {
     machine: Shared<'m>,
-    entered: &'m AtomicBool,
+    began: &'m AtomicBool,
     done: &'m AtomicBool,
 }
 
@@ -728,7 +728,7 @@ impl ProfileHardware for SlowHardware<'_> {
         self.machine.supports(source)
     }
     fn start(&mut self, on: ProcessorNumber, source: KProfileSource) -> Result<(), InterfaceError> {
-        self.entered.store(true, Ordering::Release);
+        self.began.store(true, Ordering::Release);
         thread::sleep(A_WHILE);
         self.done.store(true, Ordering::Release);
         self.machine.start(on, source)
@@ -739,16 +739,16 @@ impl ProfileHardware for SlowHardware<'_> {
 }
 
 #[test]
-fn one_change_of_the_lists_waits_for_the_other() {
+fn one_writer_of_the_lists_waits_for_the_other() {
     let lists = leak(Lists::new());
     let machine = Mutex::new(Machine::new(Affinity::first(1)));
     let [one, other] = [0, 1].map(|_| on(0x19, &[0], &machine.lock().unwrap()));
-    let (entered, done) = (AtomicBool::new(false), AtomicBool::new(false));
+    let (began, done) = (AtomicBool::new(false), AtomicBool::new(false));
     thread::scope(|scope| {
         let shared = |number| Shared(&machine, processor(0, number));
-        let mut slow = SlowHardware { machine: shared(0), entered: &entered, done: &done };
+        let mut slow = SlowHardware { machine: shared(0), began: &began, done: &done };
         scope.spawn(move || lists.start(one, &mut slow).unwrap());
-        wait_for(&entered);
+        wait_for(&began);
         // It shares the source that is just being started.
         lists.start(other, &mut shared(1)).unwrap();
         assert!(done.load(Ordering::Acquire));
@@ -771,14 +771,14 @@ fn wait_for(flag: &AtomicBool) {
 /// A callback that takes its time, and is interrupted meanwhile.
 struct Slow {
     lists: &'static Lists,
-    entered: AtomicBool,
+    began: AtomicBool,
     stop_returned: AtomicBool,
     was_stopped_meanwhile: AtomicBool,
 }
 
 impl ProfileCallback for Slow {
     fn profile_interrupt(&self, frame: &dyn InterruptFrame, _: KProfileSource) {
-        self.entered.store(true, Ordering::Release);
+        self.began.store(true, Ordering::Release);
         thread::sleep(A_WHILE);
         self.lists.interrupt(&frame, source(0x1F));
         thread::sleep(A_WHILE);
@@ -791,14 +791,14 @@ impl ProfileCallback for Slow {
 fn stop_waits_for_an_interrupt_on_another_processor_and_not_for_what_interrupts_that() {
     let lists = leak(Lists::new());
     let mut machine = Machine::new(Affinity::first(2));
-    let [entered, stop_returned, was_stopped_meanwhile] = [const { AtomicBool::new(false) }; 3];
-    let slow: &Slow = leak(Slow { lists, entered, stop_returned, was_stopped_meanwhile });
+    let [began, stop_returned, was_stopped_meanwhile] = [const { AtomicBool::new(false) }; 3];
+    let slow: &Slow = leak(Slow { lists, began, stop_returned, was_stopped_meanwhile });
     let object = leak(ProfileObject::callback(Rules::LATEST, TIME, slow).unwrap());
     lists.start(object, &mut machine).unwrap();
     thread::scope(|scope| {
         let frame = Frame { processor: processor(0, 1), ..Frame::default() };
         scope.spawn(move || lists.timer_interrupt(&frame));
-        wait_for(&slow.entered);
+        wait_for(&slow.began);
         lists.stop(object, &mut machine).unwrap();
         slow.stop_returned.store(true, Ordering::Release);
     });
@@ -808,7 +808,7 @@ fn stop_waits_for_an_interrupt_on_another_processor_and_not_for_what_interrupts_
 /// Two threads are interrupted again and again, as processors 0 and 1, while two start and stop
 /// profiles that live no longer than they must, as processors 2 and 3.
 #[test]
-fn after_stop_nobody_touches_the_buffer_and_every_hit_is_in_it() {
+fn after_stop_nothing_touches_the_buffer_and_every_hit_is_in_it() {
     let lists = leak(Lists::new());
     let machine = Mutex::new(Machine::new(Affinity::first(4)));
     let (over, counted, rounds) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
@@ -830,7 +830,7 @@ fn after_stop_nobody_touches_the_buffer_and_every_hit_is_in_it() {
         }
         (hits, seen)
     };
-    let change = |number: u8| {
+    let write = |number: u8| {
         let mut hardware = Shared(&machine, processor(0, number));
         while !enough() {
             let counters: Vec<AtomicU32> = (0..4).map(|_| AtomicU32::new(0)).collect();
@@ -849,11 +849,11 @@ fn after_stop_nobody_touches_the_buffer_and_every_hit_is_in_it() {
     };
     let played = thread::scope(|scope| {
         let players = [0, 1].map(|number| scope.spawn(move || play(number)));
-        let changers = [2, 3].map(|number| scope.spawn(move || change(number)));
-        let changed = changers.map(|changer| changer.join());
+        let writers = [2, 3].map(|number| scope.spawn(move || write(number)));
+        let written = writers.map(|writer| writer.join());
         over.store(true, Ordering::Relaxed);
         let played = players.map(|player| player.join().unwrap());
-        changed.into_iter().for_each(Result::unwrap);
+        written.into_iter().for_each(Result::unwrap);
         played
     });
     let [(hits_0, seen_0), (hits_1, seen_1)] = played;
@@ -896,10 +896,10 @@ impl ProfileCallback for Hold {
     }
 }
 
-/// Frames that name one processor on two, which a careless kernel's may, and examinations that then
+/// Frames that name one processor on two, which a careless kernel's may, and dispatches that then
 /// end in another order than a processor's own: `stop` waits for all of them.
 #[test]
-fn stop_waits_for_examinations_that_do_not_nest() {
+fn stop_waits_for_dispatches_that_do_not_nest() {
     let lists = leak(Profiles::<4, 8>::new());
     let hold: &'static Hold = leak(Hold::default());
     let object = leak(ProfileObject::callback(Rules::LATEST, TIME, hold).unwrap());

@@ -230,7 +230,7 @@ fn lists_take_512_bytes_for_each_object_and_64_for_each_processor() {
     for (size, of_objects) in by_objects.into_iter().zip(of_objects) {
         // What is left is the lists' own: a few words, and what aligns them.
         let own = size - of_objects - 64 * 64;
-        assert!(own <= 512, "{size} bytes, of which {own} are nobody's");
+        assert!(own <= 512, "{size} bytes, of which {own} are unowned");
     }
     let more = size_of::<Profiles<64, 65>>() - size_of::<Profiles<64, 64>>();
     assert_eq!(more, 64);

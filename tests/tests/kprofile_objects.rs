@@ -1,4 +1,4 @@
-//! Creating profile objects, and what each examines and does, version by version.
+//! Creating profile objects, and what each checks and does, version by version.
 
 mod kprofile;
 
@@ -17,17 +17,17 @@ use pmu_kprofile::CreateError::{
 use pmu_kprofile::WindowsVersion::{self, *};
 use pmu_kprofile::layout::{KProfile, Role};
 use pmu_kprofile::{
-    Affinity, AsOfVersion, BasicProfile, Examination, HalInterface, PointerWidth, ProfileCallback,
-    ProfileHardware, ProfileObject, Profiles, Rules, Statistics,
+    Affinity, AsOfVersion, BasicProfile, DispatchOutcome, HalInterface, PointerWidth,
+    ProfileCallback, ProfileHardware, ProfileObject, Profiles, Rules, Statistics,
 };
 use pmu_tests::data;
 
 type Lists = Profiles<8, 70>;
 
 const TIME: KProfileSource = KProfileSource::TIME;
-const HIT: Examination = Examination { hits: 1, outside: 0 };
-const PASSED: Examination = Examination { hits: 0, outside: 0 };
-const OUTSIDE: Examination = Examination { hits: 0, outside: 1 };
+const HIT: DispatchOutcome = DispatchOutcome { hits: 1, outside: 0 };
+const PASSED: DispatchOutcome = DispatchOutcome { hits: 0, outside: 0 };
+const OUTSIDE: DispatchOutcome = DispatchOutcome { hits: 0, outside: 1 };
 
 /// The inclusive end of the range is 6.2's mistake, corrected in 1809.
 fn end_is_inclusive(version: WindowsVersion) -> bool {
@@ -50,7 +50,7 @@ fn started(rules: Rules, request: BasicProfile<'static>) -> &'static Lists {
     lists
 }
 
-/// Everything is wrong; each step mends one thing, in the order in which Windows looks at them.
+/// Everything is wrong; each step mends one thing, in the order in which Windows checks them.
 #[test]
 fn creation_checks_come_in_windows_order_with_windows_status_in_each_version() {
     type Mend = fn(&mut BasicProfile<'static>);
@@ -299,7 +299,7 @@ fn a_process_s_list_is_for_its_interrupts_and_the_global_list_for_all() {
     }
     for (interrupted, hits) in [(process(3), 2), (process(4), 2), (process(5), 1), (None, 1)] {
         let frame = Frame { process: interrupted, ..Frame::at(0x1000) };
-        assert_eq!(lists.timer_interrupt(&frame), Examination { hits, outside: 0 });
+        assert_eq!(lists.timer_interrupt(&frame), DispatchOutcome { hits, outside: 0 });
     }
     assert_eq!([of_3, of_4, global].map(counts), [vec![1], vec![1], vec![4]]);
 }
@@ -355,7 +355,7 @@ fn a_callback_object_has_no_condition_but_its_source() {
     assert_eq!(*log.0.lock().unwrap(), frames.map(|frame| (frame.pc, 0x1D)));
 }
 
-/// A buffer with a counter before and one behind it that nobody may touch.
+/// A buffer with a counter before and one behind it that nothing may touch.
 struct Guarded(&'static [AtomicU32]);
 
 impl Guarded {
@@ -473,7 +473,7 @@ fn an_empty_range_matches_nothing_but_its_base_where_the_end_is_inclusive() {
     }
 }
 
-/// Before NT 4.0 SP4 nobody looked at the buffer's size alone.
+/// Before NT 4.0 SP4 nothing checked the buffer's size alone.
 #[test]
 fn an_empty_buffer_is_accepted_for_an_empty_range_before_sp4_and_never_written() {
     for version in VERSIONS {

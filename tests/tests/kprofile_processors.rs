@@ -1,4 +1,4 @@
-//! Profiles and the processors that come, go, and fail: what runs where, and who is told.
+//! Profiles and the processors that come, go, and fail: what runs where, and which caller is told.
 
 mod kprofile;
 
@@ -196,7 +196,7 @@ fn nothing_is_started_on_a_processor_beyond_those_of_the_lists() {
         assert_eq!(lists.restart_processor(processor(0, 2), machine), beyond);
         assert_eq!(machine.running(), both);
     }
-    // That blocks nobody else.
+    // That blocks no other object.
     lists.start(on(0x1A, &[1], machine), machine).unwrap();
     lists.stop(callback, machine).unwrap();
     assert_eq!(machine.running(), [(0, 1, 0x1A)]);
@@ -246,7 +246,7 @@ fn a_processor_that_lost_its_state_between_two_calls_is_started_again_when_that_
     lists.start(on(0x1A, &[1], machine), machine).unwrap();
     let all = machine.running();
     let there = processor(0, 1);
-    // Down and up again: nobody asked meanwhile who is active.
+    // Down and up again: no call asked meanwhile which are active.
     machine.lose(there);
     lists.restart_processor(there, machine).unwrap();
     assert_eq!(machine.running(), all);
@@ -320,7 +320,7 @@ enum Step {
 /// The simplest bookkeeping of what should run.
 struct Model {
     wishes: Vec<(u32, Affinity)>,
-    listed: BTreeSet<usize>,
+    started: BTreeSet<usize>,
     running: BTreeSet<(ProcessorNumber, u32)>,
 }
 
@@ -333,7 +333,7 @@ impl Model {
             let (source, affinity) = &self.wishes[*object];
             *source == from && affinity.contains(on)
         };
-        self.listed.iter().any(wanting)
+        self.started.iter().any(wanting)
     }
 
     fn start(&mut self, object: usize, machine: &Machine) -> Result<(), ProfileError> {
@@ -342,7 +342,7 @@ impl Model {
         let refuses = |on: &&ProcessorNumber| {
             machine.refuses_start.contains(**on) && !self.running.contains(&(**on, source))
         };
-        if self.listed.contains(&object) {
+        if self.started.contains(&object) {
             Err(ProfileError::AlreadyStarted)
         } else if wanted.is_empty() {
             Err(ProfileError::NoProcessor)
@@ -351,14 +351,14 @@ impl Model {
         } else if let Some(processor) = wanted.iter().find(refuses) {
             Err(ProfileError::Hardware { processor: *processor, error: REFUSAL })
         } else {
-            self.listed.insert(object);
+            self.started.insert(object);
             self.running.extend(wanted.into_iter().map(|on| (on, source)));
             Ok(())
         }
     }
 
     fn stop(&mut self, object: usize) -> Result<(), ProfileError> {
-        if !self.listed.remove(&object) {
+        if !self.started.remove(&object) {
             return Err(ProfileError::NotStarted);
         }
         let running = self.running.clone();
@@ -417,7 +417,7 @@ proptest! {
             leak(ProfileObject::basic(x64(Windows2000), asked, &machine).unwrap())
         };
         let objects: Vec<_> = wishes.iter().map(create).collect();
-        let mut model = Model { wishes, listed: BTreeSet::new(), running: BTreeSet::new() };
+        let mut model = Model { wishes, started: BTreeSet::new(), running: BTreeSet::new() };
         // Processors that lost their state, which no call has seen yet.
         let mut unseen = Affinity::EMPTY;
         for step in steps {
@@ -477,12 +477,12 @@ proptest! {
                 Step::Refuse(set) => machine.refuses_start = set,
             }
             prop_assert_eq!(&machine.running, &model.running);
-            prop_assert_eq!(lists.started(), model.listed.len());
+            prop_assert_eq!(lists.started(), model.started.len());
             for (number, object) in objects.iter().enumerate() {
                 let (source, affinity) = model.wishes[number];
                 for on in active().iter() {
                     let runs = model.running.contains(&(on, source)) && affinity.contains(on);
-                    let runs = runs && model.listed.contains(&number);
+                    let runs = runs && model.started.contains(&number);
                     if !unseen.contains(on) {
                         prop_assert_eq!(object.runs_on(on), runs, "{} on {}", number, on);
                     }

@@ -33,10 +33,10 @@ fn hit(version: WindowsVersion, base: u64, size: u64, of_process: bool, others: 
         .filter(|pc| {
             let before: u32 = counts(counters).iter().sum();
             let frame = Frame { process, ..Frame::at(*pc) };
-            let examination = lists.timer_interrupt(&frame);
+            let outcome = lists.timer_interrupt(&frame);
             let counted = counts(counters).iter().sum::<u32>() - before;
-            assert_eq!(examination.outside, 0);
-            assert_eq!(examination.hits, counted);
+            assert_eq!(outcome.outside, 0);
+            assert_eq!(outcome.hits, counted);
             counted != 0
         })
         .collect()

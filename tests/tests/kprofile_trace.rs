@@ -503,7 +503,7 @@ fn a_configuration_replaces_the_one_before() {
 }
 
 #[test]
-fn sources_that_can_not_be_configured_change_nothing() {
+fn sources_that_cannot_be_configured_change_nothing() {
     let mut tracing = Tracing::latest();
     tracing.machine.unsupported = Some(source(0x77));
     let unsupported = |value| TraceError::UnsupportedSource(source(value));
@@ -741,10 +741,10 @@ fn four_counters_and_the_timer_are_traced_from_the_registers_up() {
     registers.set(0xC1, 3);
     registers.set(0xC3, 0);
     let frame = Frame { pebs_index: Some(5), ..frame(1, 0x7_0000) };
-    let examine = |overflow: pmu_core::Overflow| {
+    let dispatch = |overflow: pmu_core::Overflow| {
         assert_eq!(lists.interrupt(&frame, overflow.source).hits, 1);
     };
-    assert_eq!(emon.service(&registers, &platform, &memory, examine).unwrap().overflows, 2);
+    assert_eq!(emon.service(&registers, &platform, &memory, dispatch).unwrap().overflows, 2);
     assert_eq!(lists.timer_interrupt(&frame).hits, 1);
     let records: Vec<_> = rings[1].drain().unwrap().map(Result::unwrap).collect();
     let pmc = |source| record_of(frame, Bits64, Detail::PmcInterrupt { source });

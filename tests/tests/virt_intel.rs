@@ -272,7 +272,7 @@ fn reset_enables_the_general_counters_globally_and_init_changes_nothing() {
 
 /// "IA32_PERF_GLOBAL_STATUS MSR": read-only.
 #[test]
-fn the_status_can_not_be_written() {
+fn the_status_cannot_be_written() {
     each(|intel, mut pmu| {
         if intel.version >= 2 {
             let written = pmu.write(0x38E, 1);

@@ -364,7 +364,7 @@ fn a_state_comes_back_as_it_was() {
 }
 
 #[test]
-fn a_state_that_can_not_be_is_refused() {
+fn a_state_that_cannot_be_is_refused() {
     let good = armed(intel(2), 5).state();
     let restore =
         |state: &PmuState| VirtualPmu::restore(state, state.configuration, events()).map(|_| ());

@@ -87,11 +87,11 @@ impl Counters {
     }
 
     fn performance_interrupt(&self, frame: &SignalFrame<'_>) {
-        let examine = |overflow: pmu_core::Overflow| {
+        let dispatch = |overflow: pmu_core::Overflow| {
             PROFILES.interrupt(frame, overflow.source);
         };
         // The model raises no fault where the driver is right, and is strict where it is not.
-        let _ = self.interface.service(&self.registers, &self.registers, &self.memory, examine);
+        let _ = self.interface.service(&self.registers, &self.registers, &self.memory, dispatch);
     }
 }
 

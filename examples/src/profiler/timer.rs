@@ -15,7 +15,7 @@ use super::counters::Counters;
 /// How many objects may be started: one for each executable mapping of the program.
 const OBJECTS: usize = 16;
 
-/// The lists that the signal handler examines.
+/// The lists that the signal handler dispatches to.
 ///
 /// A profiled thread plays the only processor: it has one timer and one interrupt handler, on
 /// whichever processor the kernel runs it.

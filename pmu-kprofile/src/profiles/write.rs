@@ -9,14 +9,14 @@ use core::sync::atomic::Ordering;
 
 use pmu_core::KProfileSource;
 
-use super::{Profiles, listed};
+use super::{Profiles, deref_object};
 use crate::affinity::{first_of_group, mask_of, processors_in};
 use crate::index::Index;
-use crate::marks::wait_until_left;
+use crate::readers::synchronize;
 use crate::sync::{exclusively, spin_loop};
 use crate::{Affinity, MAX_GROUPS, ProfileError, ProfileHardware, ProfileObject, Rules};
 
-/// The right to write the lists, until it is dropped.
+/// The write guard: the exclusive right to write the lists, until it is dropped.
 pub(super) struct WriteGuard<'p, const N: usize, const P: usize> {
     profiles: &'p Profiles<N, P>,
     /// The processors that were active when the guard was taken.
@@ -27,7 +27,7 @@ impl<'p, const N: usize, const P: usize> WriteGuard<'p, N, P> {
     /// How many groups the lists' processors are in.
     const GROUPS: usize = if P < 64 * MAX_GROUPS { P.div_ceil(64) } else { MAX_GROUPS };
 
-    /// Takes the right, after whoever has it now.
+    /// Takes the guard, after its present holder.
     pub(super) fn take<H: ProfileHardware>(profiles: &'p Profiles<N, P>, hardware: &H) -> Self {
         while exclusively(|cs| profiles.writing.borrow(cs).replace(true)) {
             spin_loop();
@@ -43,26 +43,26 @@ impl<'p, const N: usize, const P: usize> WriteGuard<'p, N, P> {
         &self.active
     }
 
-    /// The lists as they are; nobody else writes them meanwhile.
+    /// Returns the current snapshot of the lists, which nothing else writes meanwhile.
     fn lists(&self) -> &Index<N> {
         let current = self.profiles.current.load(Ordering::Relaxed);
-        // SAFETY: only the guard's holder writes an index, and not while this borrow of the guard lives:
-        // `replace` writes the other generation.
-        self.profiles.generation(current).with(|lists| unsafe { &*lists })
+        // SAFETY: only the guard's holder writes a snapshot, and not while this borrow of the guard lives:
+        // `replace` writes the other one.
+        self.profiles.snapshot(current).with(|lists| unsafe { &*lists })
     }
 
     pub(super) fn objects(&self) -> impl Iterator<Item = &ProfileObject<'static>> {
-        // SAFETY: the index is current.
-        self.lists().objects().map(|object| unsafe { listed(object) })
+        // SAFETY: the snapshot is current.
+        self.lists().objects().map(|object| unsafe { deref_object(object) })
     }
 
     fn objects_of(&self, source: KProfileSource) -> impl Iterator<Item = &ProfileObject<'static>> {
         self.objects().filter(move |object| object.source() == source)
     }
 
-    fn is_listed(&self, object: &ProfileObject<'_>) -> bool {
+    fn contains(&self, object: &ProfileObject<'_>) -> bool {
         let object = ptr::from_ref(object).cast();
-        self.objects().any(|listed| ptr::eq(listed, object))
+        self.objects().any(|other| ptr::eq(other, object))
     }
 
     /// The processors of a group on which a source runs for the started objects.
@@ -93,7 +93,7 @@ impl<'p, const N: usize, const P: usize> WriteGuard<'p, N, P> {
         hardware: &mut H,
     ) -> Result<(), ProfileError> {
         if object.is_started() {
-            let here = self.is_listed(object);
+            let here = self.contains(object);
             return Err(if here {
                 ProfileError::AlreadyStarted
             } else {
@@ -133,7 +133,7 @@ impl<'p, const N: usize, const P: usize> WriteGuard<'p, N, P> {
             object.add_running(processor.group.into(), mask_of(processor));
         }
         let pointer = ptr::from_ref(object).cast::<ProfileObject<'static>>();
-        let basic = object.counting().map(|basic| ptr::from_ref(basic).cast());
+        let basic = object.as_basic().map(|basic| ptr::from_ref(basic).cast());
         let range = basic.zip(object.range());
         self.replace(|lists, from| lists.fill_with(from, pointer, object.key(), range));
         for group in 0..Self::GROUPS {
@@ -148,7 +148,7 @@ impl<'p, const N: usize, const P: usize> WriteGuard<'p, N, P> {
         object: &ProfileObject<'_>,
         hardware: &mut H,
     ) -> Result<(), ProfileError> {
-        if !self.is_listed(object) {
+        if !self.contains(object) {
             let started = object.is_started();
             return Err(if started {
                 ProfileError::OnAnotherList
@@ -215,15 +215,15 @@ impl<'p, const N: usize, const P: usize> WriteGuard<'p, N, P> {
         outcome
     }
 
-    /// Replaces the current generation by one that `fill` makes of it, and waits until nobody reads
-    /// the old one.
+    /// Replaces the current snapshot by one that `fill` makes of it, and waits for a grace period, after which
+    /// no interrupt reads the old one.
     fn replace(&self, fill: impl FnOnce(&mut Index<N>, &Index<N>)) {
         let profiles = self.profiles;
         let old = profiles.current.load(Ordering::Relaxed);
         let new = old ^ 1;
-        let length = profiles.generation(new).with_mut(|lists| {
-            // SAFETY: this is the guard's holder; the other generation is not current, and
-            // when it ceased to be, this function waited until nobody read it.
+        let length = profiles.snapshot(new).with_mut(|lists| {
+            // SAFETY: (1) this is the guard's holder; (2) the other snapshot is not current, and when it
+            // ceased to be, this function waited for a grace period; so nothing reads it.
             let lists = unsafe { &mut *lists };
             lists.source_mask = source_mask(profiles.rules);
             fill(lists, self.lists());
@@ -231,7 +231,7 @@ impl<'p, const N: usize, const P: usize> WriteGuard<'p, N, P> {
         });
         profiles.started.store(length, Ordering::Relaxed);
         profiles.current.swap(new, Ordering::AcqRel);
-        wait_until_left(&profiles.marks, &profiles.epoch);
+        synchronize(&profiles.readers, &profiles.epoch);
     }
 }
 

@@ -1,8 +1,8 @@
 //! The models. Every interleaving of each is executed, and every value that a load may see.
 //!
-//! A cell of loom's stands for an object's buffer: an examination reads it in the object's callback,
-//! and its owner writes it once the object is stopped. If the one can still be under way when the other
-//! is done, loom says so.
+//! A cell of loom's stands for an object's buffer: a reader (the dispatch of an interrupt) reads it in the
+//! object's callback, and its owner writes it once the object is stopped. If the read can still be under way
+//! when the write is done, loom says so.
 
 use core::panic::AssertUnwindSafe;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -89,14 +89,14 @@ impl ProfileHardware for Hardware {
     }
 }
 
-/// The tasks that change the lists are on processors that have no mark, unless it matters: a mark less is
-/// many executions less.
+/// The tasks that write the lists are on processors without reader counters, unless it matters: fewer
+/// counters are many executions less.
 type Lists<const P: usize = 1> = Profiles<2, P>;
 /// Such a processor.
-const MARKLESS: u16 = 8;
+const WITHOUT_COUNTERS: u16 = 8;
 
-/// What stands for an object's buffer; and, if the lists are given, its callback is interrupted by an
-/// examination on the same processor before it looks at it.
+/// What stands for an object's buffer; and, if the lists are given, its callback is interrupted by a
+/// reader on the same processor before it reads it.
 struct Buffer {
     counts: UnsafeCell<u32>,
     interrupted: Option<Arc<Lists>>,
@@ -113,9 +113,9 @@ impl Buffer {
         Self { counts: UnsafeCell::new(0), interrupted, depth: AtomicUsize::new(0) }
     }
 
-    /// Its owner does with it what he likes.
+    /// Its owner writes it.
     fn reuse(&self) {
-        // SAFETY: loom checks that nobody else accesses it.
+        // SAFETY: loom checks that nothing else accesses it.
         self.counts.with_mut(|counts| unsafe { *counts += 1 });
     }
 }
@@ -127,7 +127,7 @@ impl ProfileCallback for Buffer {
         {
             lists.interrupt(&Frame(frame.processor().index() as u16), source);
         }
-        // SAFETY: loom checks that nobody writes it.
+        // SAFETY: loom checks that nothing writes it.
         self.counts.with(|counts| unsafe { *counts });
     }
 }
@@ -142,14 +142,14 @@ fn remove(nested: bool) {
     let buffer = Arc::new(Buffer::new(nested.then(|| lists.clone())));
     let object = object(&buffer);
     // SAFETY: the object lives until it is stopped, below.
-    unsafe { lists.start_borrowed(&object, &mut Hardware(MARKLESS)) }.unwrap();
-    let examiner = {
+    unsafe { lists.start_borrowed(&object, &mut Hardware(WITHOUT_COUNTERS)) }.unwrap();
+    let reader = {
         let lists = lists.clone();
         thread::spawn(move || lists.interrupt(&Frame(0), TIME).hits)
     };
-    lists.stop(&object, &mut Hardware(MARKLESS)).unwrap();
+    lists.stop(&object, &mut Hardware(WITHOUT_COUNTERS)).unwrap();
     buffer.reuse();
-    let hits = examiner.join().unwrap();
+    let hits = reader.join().unwrap();
     let statistics = lists.statistics();
     assert!(statistics.hit >= hits.into());
     assert_eq!(statistics.hit + statistics.missed, statistics.seen);
@@ -161,33 +161,33 @@ fn after_stop_no_other_processor_touches_the_object() {
 }
 
 #[test]
-fn a_removal_that_does_not_wait_is_found() {
-    finds(Seed::NoWait, || remove(false));
+fn a_stop_without_a_grace_period_is_found() {
+    finds(Seed::NoGracePeriod, || remove(false));
 }
 
 #[test]
-fn a_removal_that_waits_by_plain_loads_is_found() {
+fn a_grace_period_by_plain_loads_is_found() {
     finds(Seed::LoadForReadModifyWrite, || remove(false));
 }
 
 #[test]
-fn an_examination_whose_end_is_relaxed_is_found() {
-    finds(Seed::RelaxedEnd, || remove(false));
+fn a_relaxed_unlock_is_found() {
+    finds(Seed::RelaxedUnlock, || remove(false));
 }
 
 #[test]
-fn after_stop_no_interrupted_examination_touches_the_object() {
+fn after_stop_no_interrupted_reader_touches_the_object() {
     explore_up_to(Some(5), || remove(true));
 }
 
-/// An examination is interrupted before its `at`th atomic access by another one.
-fn interrupted_examination(at: usize, came: &Arc<AtomicUsize>) {
+/// A reader is interrupted before its `at`th atomic access by another one.
+fn interrupted_reader(at: usize, came: &Arc<AtomicUsize>) {
     let lists = Arc::new(Lists::<1>::new());
     let buffer = Arc::new(Buffer::new(None));
     let object = object(&buffer);
     // SAFETY: the object lives until it is stopped, below.
-    unsafe { lists.start_borrowed(&object, &mut Hardware(MARKLESS)) }.unwrap();
-    let examiner = {
+    unsafe { lists.start_borrowed(&object, &mut Hardware(WITHOUT_COUNTERS)) }.unwrap();
+    let reader = {
         let (lists, came) = (lists.clone(), came.clone());
         thread::spawn(move || {
             let here = lists.clone();
@@ -199,17 +199,17 @@ fn interrupted_examination(at: usize, came: &Arc<AtomicUsize>) {
             no_interrupt();
         })
     };
-    lists.stop(&object, &mut Hardware(MARKLESS)).unwrap();
+    lists.stop(&object, &mut Hardware(WITHOUT_COUNTERS)).unwrap();
     buffer.reuse();
-    examiner.join().unwrap();
+    reader.join().unwrap();
 }
 
 #[test]
-fn an_interrupt_at_any_step_of_an_examination_does_not_end_it() {
+fn an_interrupt_at_any_step_of_a_reader_does_not_unlock_it() {
     for at in 1.. {
         let came = Arc::new(AtomicUsize::new(0));
         let seen = came.clone();
-        explore_up_to(Some(4), move || interrupted_examination(at, &came));
+        explore_up_to(Some(4), move || interrupted_reader(at, &came));
         if seen.load(Ordering::Relaxed) != at {
             assert!(at > 4, "only {at} steps");
             break;
@@ -218,10 +218,10 @@ fn an_interrupt_at_any_step_of_an_examination_does_not_end_it() {
 }
 
 #[test]
-fn a_nested_examination_that_ends_the_outer_one_is_found() {
+fn a_nested_reader_that_unlocks_the_outer_one_is_found() {
     finds(Seed::NestingForgotten, || remove(true));
-    // Between its entering and its looking.
-    finds(Seed::NestingForgotten, || interrupted_examination(3, &Arc::default()));
+    // Between taking the guard and loading the current snapshot.
+    finds(Seed::NestingForgotten, || interrupted_reader(3, &Arc::default()));
 }
 
 /// An object is prepared and started while another processor is interrupted.
@@ -230,60 +230,60 @@ fn insert() {
     let buffer = Arc::new(Buffer::new(None));
     buffer.reuse();
     let object = object(&buffer);
-    let examiner = {
+    let reader = {
         let lists = lists.clone();
         thread::spawn(move || {
             lists.interrupt(&Frame(0), TIME);
         })
     };
     // SAFETY: the object lives until it is stopped, below.
-    unsafe { lists.start_borrowed(&object, &mut Hardware(MARKLESS)) }.unwrap();
-    examiner.join().unwrap();
-    lists.stop(&object, &mut Hardware(MARKLESS)).unwrap();
+    unsafe { lists.start_borrowed(&object, &mut Hardware(WITHOUT_COUNTERS)) }.unwrap();
+    reader.join().unwrap();
+    lists.stop(&object, &mut Hardware(WITHOUT_COUNTERS)).unwrap();
 }
 
 #[test]
-fn an_examination_finds_a_started_object_complete() {
+fn a_reader_finds_a_started_object_complete() {
     explore(insert);
 }
 
-/// The same, and the object is stopped meanwhile. The examination may have read the epoch before both.
+/// The same, and the object is stopped meanwhile. The reader may have loaded the epoch before both.
 fn insert_and_remove() {
     let lists = Arc::new(Lists::<1>::new());
     let buffer = Arc::new(Buffer::new(None));
     let object = object(&buffer);
-    let examiner = {
+    let reader = {
         let lists = lists.clone();
         thread::spawn(move || {
             lists.interrupt(&Frame(0), TIME);
         })
     };
     // SAFETY: the object lives until it is stopped, below.
-    unsafe { lists.start_borrowed(&object, &mut Hardware(MARKLESS)) }.unwrap();
-    lists.stop(&object, &mut Hardware(MARKLESS)).unwrap();
+    unsafe { lists.start_borrowed(&object, &mut Hardware(WITHOUT_COUNTERS)) }.unwrap();
+    lists.stop(&object, &mut Hardware(WITHOUT_COUNTERS)).unwrap();
     buffer.reuse();
-    examiner.join().unwrap();
+    reader.join().unwrap();
 }
 
 #[test]
-fn an_examination_that_began_before_is_waited_for() {
+fn a_reader_that_began_before_is_waited_for() {
     explore_up_to(Some(5), insert_and_remove);
 }
 
 #[test]
-fn a_generation_that_is_published_relaxed_is_found() {
+fn a_snapshot_that_is_published_relaxed_is_found() {
     finds(Seed::RelaxedPublication, insert);
 }
 
 #[test]
-fn an_examination_that_read_the_epoch_long_ago_is_found() {
+fn a_reader_with_a_stale_epoch_is_found() {
     finds(Seed::OneEpoch, insert_and_remove);
 }
 
 /// Two tasks start and stop an object each, while a third processor is interrupted.
 fn two_writers() {
     let lists = Arc::new(Lists::<1>::new());
-    let change = |lists: Arc<Lists>, processor| {
+    let write = |lists: Arc<Lists>, processor| {
         let buffer = Buffer::new(None);
         let object = object(&buffer);
         // SAFETY: the object lives until it is stopped, below.
@@ -293,30 +293,30 @@ fn two_writers() {
     };
     let writer = {
         let lists = lists.clone();
-        thread::spawn(move || change(lists, 1))
+        thread::spawn(move || write(lists, 1))
     };
-    change(lists.clone(), 2);
+    write(lists.clone(), 2);
     writer.join().unwrap();
     assert_eq!(lists.started(), 0);
 }
 
 #[test]
-fn writers_take_turns() {
+fn write_guards_exclude_each_other() {
     explore_up_to(Some(4), two_writers);
 }
 
 #[test]
-fn turns_that_are_not_ordered_are_found() {
-    finds(Seed::TurnsUnordered, two_writers);
+fn write_guards_that_are_not_ordered_are_found() {
+    finds(Seed::WriteGuardUnordered, two_writers);
 }
 
-/// The interrupt comes before the `at`th atomic access of the task that changes the lists, on its own
-/// processor, while another processor is interrupted.
-fn interrupted_change(at: usize, came: &Arc<AtomicUsize>) {
+/// The interrupt comes before the `at`th atomic access of the writer, on its own processor, while another
+/// processor is interrupted.
+fn interrupted_writer(at: usize, came: &Arc<AtomicUsize>) {
     let lists = Arc::new(Lists::<2>::new());
     let buffer = Arc::new(Buffer::new(None));
     let object = object(&buffer);
-    let examiner = {
+    let reader = {
         let lists = lists.clone();
         thread::spawn(move || {
             lists.interrupt(&Frame(0), TIME);
@@ -332,15 +332,15 @@ fn interrupted_change(at: usize, came: &Arc<AtomicUsize>) {
     lists.stop(&object, &mut Hardware(1)).unwrap();
     buffer.reuse();
     no_interrupt();
-    examiner.join().unwrap();
+    reader.join().unwrap();
 }
 
 #[test]
-fn an_interrupt_at_any_step_of_a_change_finds_the_lists_whole() {
+fn an_interrupt_at_any_step_of_a_write_finds_the_lists_whole() {
     for at in 1.. {
         let came = Arc::new(AtomicUsize::new(0));
         let seen = came.clone();
-        explore_up_to(Some(3), move || interrupted_change(at, &came));
+        explore_up_to(Some(3), move || interrupted_writer(at, &came));
         if seen.load(Ordering::Relaxed) != at {
             assert!(at > 10, "only {at} steps");
             break;
@@ -349,8 +349,8 @@ fn an_interrupt_at_any_step_of_a_change_finds_the_lists_whole() {
 }
 
 #[test]
-fn an_interrupted_removal_that_does_not_wait_is_found() {
-    finds(Seed::NoWait, || interrupted_change(1, &Arc::default()));
+fn an_interrupted_stop_without_a_grace_period_is_found() {
+    finds(Seed::NoGracePeriod, || interrupted_writer(1, &Arc::default()));
 }
 
 /// A callback that asks for what an interrupt may not do.
@@ -365,36 +365,36 @@ impl ProfileCallback for Meddler {
     }
 }
 
-fn change_by_callback() {
+fn write_by_callback() {
     let lists = Arc::new(Lists::<1>::new());
     let meddler = Meddler(lists.clone());
     let object = ProfileObject::callback(Rules::LATEST, TIME, &meddler).unwrap();
     // SAFETY: the object lives until it is stopped, below.
-    unsafe { lists.start_borrowed(&object, &mut Hardware(MARKLESS)) }.unwrap();
-    let examiner = {
+    unsafe { lists.start_borrowed(&object, &mut Hardware(WITHOUT_COUNTERS)) }.unwrap();
+    let reader = {
         let lists = lists.clone();
         thread::spawn(move || {
             lists.interrupt(&Frame(0), TIME);
         })
     };
-    lists.stop(&object, &mut Hardware(MARKLESS)).unwrap();
-    examiner.join().unwrap();
+    lists.stop(&object, &mut Hardware(WITHOUT_COUNTERS)).unwrap();
+    reader.join().unwrap();
 }
 
 #[test]
-fn a_callback_that_changes_the_lists_is_refused_and_waits_for_nobody() {
-    explore_up_to(Some(4), change_by_callback);
+fn a_callback_that_writes_the_lists_is_refused_and_does_not_wait() {
+    explore_up_to(Some(4), write_by_callback);
 }
 
 #[test]
 fn a_callback_that_is_not_refused_is_found() {
-    finds(Seed::NotRefused, change_by_callback);
+    finds(Seed::NotRefused, write_by_callback);
 }
 
-/// Somebody reads the statistics while a processor is interrupted, by what no object waits for.
+/// The statistics are read while a processor is interrupted, by what no object waits for.
 fn statistics() {
     let lists = Arc::new(Lists::<1>::new());
-    let examiner = {
+    let reader = {
         let lists = lists.clone();
         thread::spawn(move || {
             lists.interrupt(&Frame(0), TIME);
@@ -402,7 +402,7 @@ fn statistics() {
     };
     let statistics = lists.statistics();
     assert_eq!(statistics.hit + statistics.missed, statistics.seen);
-    examiner.join().unwrap();
+    reader.join().unwrap();
 }
 
 #[test]
@@ -427,7 +427,7 @@ fn record(number: u64) -> TraceRecord {
 }
 
 /// A processor's interrupts push `count` records, numbered from 1; before the `at`th atomic access of
-/// the last push an interrupt comes and pushes number 100; somebody else drains meanwhile. Whether the
+/// the last push an interrupt comes and pushes number 100; another thread drains meanwhile. Whether the
 /// interrupt came in any execution is told to `came`.
 fn nested_push<const N: usize>(count: u64, at: usize, came: &Arc<AtomicBool>) {
     let ring = Arc::new(TraceRing::<N>::new());

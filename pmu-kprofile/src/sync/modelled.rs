@@ -12,23 +12,23 @@ pub(crate) use loom::hint::spin_loop;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Seed {
     None,
-    /// Whoever removes an object does not wait.
-    NoWait,
-    /// He looks at a mark by a plain load.
+    /// `synchronize` does not wait.
+    NoGracePeriod,
+    /// `synchronize` reads a reader counter by a plain load.
     LoadForReadModifyWrite,
-    /// An examination ends by a relaxed step.
-    RelaxedEnd,
-    /// An examination that interrupted another ends both.
+    /// A read guard is released by a relaxed step.
+    RelaxedUnlock,
+    /// A reader that interrupted another releases both guards.
     NestingForgotten,
-    /// Whoever removes an object does not wait for those who entered in the epoch before.
+    /// `synchronize` does not wait for the readers that entered in the epoch before.
     OneEpoch,
-    /// A generation, or a slot of a ring, is published by a relaxed store.
+    /// A snapshot, or a slot of a ring, is published by a relaxed store.
     RelaxedPublication,
     /// A slot of a ring is claimed by a load, and then a store.
     ClaimInTwoSteps,
-    /// Whoever changes the lists has his turn, but not what was written in turns before.
-    TurnsUnordered,
-    /// Changes by a callback are not refused.
+    /// The write guard is exclusive, but does not acquire what its earlier holders wrote.
+    WriteGuardUnordered,
+    /// Starting and stopping by a callback is not refused.
     NotRefused,
     /// An interrupt's miss is counted by a relaxed addition.
     RelaxedMiss,
@@ -40,7 +40,7 @@ std::thread_local! {
 }
 
 loom::thread_local! {
-    /// Between the publication of a generation and the change of the epoch.
+    /// Set between the publication of a snapshot and the flip of the epoch.
     static WAITS_FOR_LAST_EPOCH: Cell<bool> = Cell::new(false);
     static INTERRUPT: RefCell<Option<(usize, Box<dyn FnOnce()>)>> = RefCell::new(None);
 }
@@ -85,7 +85,7 @@ loom::lazy_static! {
 
 /// As `critical_section::with`, of whose order loom would not know.
 pub(crate) fn exclusively<R>(act: impl FnOnce(critical_section::CriticalSection<'_>) -> R) -> R {
-    let _guard = (!has(Seed::TurnsUnordered)).then(|| CRITICAL_SECTION.lock().unwrap());
+    let _guard = (!has(Seed::WriteGuardUnordered)).then(|| CRITICAL_SECTION.lock().unwrap());
     critical_section::with(act)
 }
 
@@ -154,7 +154,7 @@ impl AtomicU64 {
     pub(crate) fn fetch_add(&self, value: u64, order: Ordering) -> u64 {
         self.1.step();
         match (SEED.get(), value, order) {
-            (Seed::NoWait, 0, _) => 0,
+            (Seed::NoGracePeriod, 0, _) => 0,
             (Seed::OneEpoch, 0, _) if WAITS_FOR_LAST_EPOCH.with(Cell::get) => 0,
             (Seed::LoadForReadModifyWrite, 0, _) => self.0.load(Ordering::Acquire),
             (Seed::RelaxedMiss, 1, Ordering::Release) => self.0.fetch_add(1, Ordering::Relaxed),
@@ -167,7 +167,7 @@ impl AtomicU64 {
         self.1.step();
         match SEED.get() {
             Seed::NestingForgotten => self.0.swap(0, order),
-            Seed::RelaxedEnd => self.0.fetch_sub(value, Ordering::Relaxed),
+            Seed::RelaxedUnlock => self.0.fetch_sub(value, Ordering::Relaxed),
             _ => self.0.fetch_sub(value, order),
         }
     }

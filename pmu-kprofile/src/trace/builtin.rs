@@ -33,7 +33,7 @@ impl<const N: usize> TraceCallback<N> {
         Self { hook, width, rings, ringless: AtomicU64::new(0) }
     }
 
-    /// Records lost so far: those that found a ring full (whoever shares it), and those of processors
+    /// Records lost so far: those that found a ring full (shared or not), and those of processors
     /// without a ring.
     pub fn dropped(&self) -> u64 {
         let full: u64 = self.rings.iter().map(TraceRing::dropped).sum();

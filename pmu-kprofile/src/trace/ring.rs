@@ -1,6 +1,6 @@
 //! A processor's ring of trace records: written by its interrupts, read in task context.
 //!
-//! An interrupt that writes may itself be interrupted by one that writes (a timer's examination by a
+//! An interrupt that writes may itself be interrupted by one that writes (a timer's dispatch by a
 //! PMI as NMI). A slot is therefore claimed by one atomic step, filled, and then published by its
 //! sequence number; the reader stops at the first slot that is claimed and not yet published.
 
@@ -111,7 +111,7 @@ impl<const N: usize> TraceRing<N> {
         self.dropped.load(Ordering::Relaxed)
     }
 
-    /// The right to read; `None` while somebody else has it. Task context, any processor.
+    /// The right to read; `None` while another reader has it. Task context, any processor.
     pub fn drain(&self) -> Option<Drain<'_, N>> {
         let free = !self.draining.swap(true, Ordering::Acquire);
         free.then(|| Drain { ring: self })

@@ -40,7 +40,7 @@ struct Processor<'m> {
     /// Interrupts that interrupted another's handler.
     nested: AtomicU64,
     in_timer: AtomicBool,
-    examined: AtomicU64,
+    dispatched: AtomicU64,
     hits: AtomicU64,
     pushed: AtomicU64,
     faults: AtomicU64,
@@ -52,11 +52,11 @@ thread_local! {
 }
 
 impl Processor<'_> {
-    fn examine(&self, source: KProfileSource) {
+    fn dispatch(&self, source: KProfileSource) {
         let frame = Frame(self.number);
-        let examination = LISTS.interrupt(&frame, source);
-        self.examined.fetch_add(1, SeqCst);
-        self.hits.fetch_add(examination.hits.into(), SeqCst);
+        let outcome = LISTS.interrupt(&frame, source);
+        self.dispatched.fetch_add(1, SeqCst);
+        self.hits.fetch_add(outcome.hits.into(), SeqCst);
         let number = self.pushed.fetch_add(1, SeqCst);
         RINGS[usize::from(self.number)].push(&TraceRecord {
             width: PointerWidth::Bits64,
@@ -72,7 +72,7 @@ impl Processor<'_> {
         self.interrupts[0].fetch_add(1, SeqCst);
         self.in_timer.store(true, SeqCst);
         // Long enough to be interrupted itself.
-        (0..8).for_each(|_| self.examine(TIME));
+        (0..8).for_each(|_| self.dispatch(TIME));
         self.in_timer.store(false, SeqCst);
     }
 
@@ -86,7 +86,7 @@ impl Processor<'_> {
             while self.chip.deliver() {
                 let tell = |overflow| {
                     self.chip.told(overflow);
-                    self.examine(overflow.source);
+                    self.dispatch(overflow.source);
                 };
                 let interface = &self.machine.interface;
                 let serviced = interface.service(&self.chip, &self.chip, &self.memory, tell);
@@ -276,7 +276,7 @@ fn profiles_that_real_timers_interrupt_are_exact() {
             interrupts: Default::default(),
             nested: AtomicU64::new(0),
             in_timer: AtomicBool::new(false),
-            examined: AtomicU64::new(0),
+            dispatched: AtomicU64::new(0),
             hits: AtomicU64::new(0),
             pushed: AtomicU64::new(0),
             faults: AtomicU64::new(0),
@@ -299,7 +299,7 @@ fn profiles_that_real_timers_interrupt_are_exact() {
     let counted: u64 = accounts.iter().map(|account| account.counted).sum();
     let (hits, statistics) = (sum(|p| &p.hits), LISTS.statistics());
     assert_eq!(counted, hits, "hits are in the buffers");
-    assert_eq!(statistics.seen, sum(|p| &p.examined));
+    assert_eq!(statistics.seen, sum(|p| &p.dispatched));
     assert_eq!((statistics.hit + statistics.missed, statistics.outside), (statistics.seen, 0));
     assert_eq!(drained + dropped, sum(|p| &p.pushed), "records are drained or dropped");
     assert_eq!(sum(|p| &p.faults), 0);

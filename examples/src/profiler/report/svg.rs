@@ -118,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_can_not_break_the_drawing() {
+    fn names_cannot_break_the_drawing() {
         assert_eq!(escape("<T as \"A&B\">\u{1b}"), "&lt;T as &quot;A&amp;B&quot;&gt;\u{FFFD}");
     }
 }

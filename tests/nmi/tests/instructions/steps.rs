@@ -42,8 +42,8 @@ enum Operation {
     Reprogram,
     /// The interrupt path of the counters, which another interrupt interrupts.
     Serve,
-    /// The interrupt path itself: a timer's interrupt is examined, counted and recorded.
-    Examine,
+    /// The interrupt path itself: a timer's interrupt is dispatched, counted and recorded.
+    Dispatch,
     Drain,
 }
 
@@ -61,7 +61,7 @@ const OPERATIONS: [Operation; 15] = [
     Operation::StopProfile,
     Operation::Reprogram,
     Operation::Serve,
-    Operation::Examine,
+    Operation::Dispatch,
     Operation::Drain,
 ];
 
@@ -225,16 +225,16 @@ fn interrupt<I: ProfileInterface>(machine: &Machine<I>, operation: Operation) {
     // The callback wants rings that live forever; there are not many.
     let rings: &'static [Ring; 1] = Box::leak(Box::new([Ring::new()]));
     let trace = TraceCallback::new(Hook::SampledProfile, PointerWidth::Bits64, rings);
-    let (hits, examined) = (AtomicU32::new(0), AtomicU32::new(0));
-    let examine = |source| {
-        let examination = lists.interrupt(&Frame(0), source);
-        hits.fetch_add(examination.hits, SeqCst);
-        examined.fetch_add(1, SeqCst);
+    let (hits, dispatched) = (AtomicU32::new(0), AtomicU32::new(0));
+    let dispatch = |source| {
+        let outcome = lists.interrupt(&Frame(0), source);
+        hits.fetch_add(outcome.hits, SeqCst);
+        dispatched.fetch_add(1, SeqCst);
     };
     let serve = || {
         let serviced = interface.service(&chip, &chip, &memory, |overflow| {
             chip.told(overflow);
-            examine(overflow.source);
+            dispatch(overflow.source);
         });
         if serviced.is_err() {
             std::process::abort();
@@ -280,14 +280,14 @@ fn interrupt<I: ProfileInterface>(machine: &Machine<I>, operation: Operation) {
         // SAFETY: the object lives until it is stopped, below.
         unsafe { lists.start_borrowed(object, &mut ThisProcessor::new(session, number)) }.unwrap();
     };
-    let traces = matches!(operation, Operation::Examine | Operation::Drain);
+    let traces = matches!(operation, Operation::Dispatch | Operation::Drain);
     if operation == Operation::StopProfile || traces {
         start(&object, &mut session);
     }
     if traces {
         start(&traced[0], &mut session);
         start(&traced[1], &mut session);
-        examine(TIME);
+        dispatch(TIME);
     }
     if operation != Operation::Freeze {
         for source in &sources[..STARTED] {
@@ -329,7 +329,7 @@ fn interrupt<I: ProfileInterface>(machine: &Machine<I>, operation: Operation) {
         Operation::StopProfile => {
             lists.stop(&object, &mut ThisProcessor::new(&mut session, number)).unwrap();
         }
-        Operation::Examine => examine(TIME),
+        Operation::Dispatch => dispatch(TIME),
         Operation::Drain => {
             drained += rings[0].drain().unwrap().filter(Result::is_ok).count() as u64;
         }
@@ -382,7 +382,7 @@ fn interrupt<I: ProfileInterface>(machine: &Machine<I>, operation: Operation) {
         assert_eq!(recorded, 0, "{context}: not in the buffer");
     }
     let statistics = lists.statistics();
-    assert_eq!((statistics.seen, statistics.outside), (examined.load(SeqCst).into(), 0));
+    assert_eq!((statistics.seen, statistics.outside), (dispatched.load(SeqCst).into(), 0));
     let counted = counts();
     for object in traced.iter().chain([&object]).filter(|object| object.is_started()) {
         lists.stop(object, &mut ThisProcessor::new(&mut session, number)).unwrap();
