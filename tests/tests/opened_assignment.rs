@@ -310,3 +310,37 @@ fn a_period_goes_on_over_turns() {
         assert!(expected.len() > 4);
     }
 }
+
+/// An event that does not rotate, and a source, take the counter of one that does.
+#[test]
+fn rotating_events_give_way() {
+    for processor in processors(Deviations::NONE) {
+        let (memory, table, mock) = (Memory::new(), Table::new(), processor.mock());
+        let mut counters = processor.take(&mock, &memory, &table);
+        let unit = &processor.unit;
+        // As many as find a counter, and one that waits.
+        let mut rotating = vec![];
+        while rotating.last().is_none_or(|id| counters.counter_of(*id).is_some()) {
+            let id = counters.open_event(unit, &raw(2).rotating()).unwrap();
+            counters.start_event(id, 5).unwrap();
+            rotating.push(id);
+        }
+        let on_counters = |counters: &Opened<'_, '_>| {
+            rotating.iter().filter(|id| counters.counter_of(**id).is_some()).count()
+        };
+        let before = on_counters(&counters);
+        let pinned = counters.open_event(unit, &raw(2)).unwrap();
+        counters.start_event(pinned, 15).unwrap();
+        assert!(counters.counter_of(pinned).is_some());
+        assert_eq!(on_counters(&counters), before - 1, "{processor:?}");
+        // The one that gave way waits from then on; the last one waited from the beginning.
+        let waiting = rotating.iter().filter(|id| counters.counter_of(**id).is_none());
+        let times = waiting.map(|id| counters.read_event(*id, 25).unwrap());
+        let times: Vec<_> = times.map(|count| (count.enabled, count.running)).collect();
+        assert_eq!(times.iter().filter(|times| **times == (20, 10)).count(), 1, "{times:?}");
+        assert_eq!(times.iter().filter(|times| **times == (20, 0)).count(), 1, "{times:?}");
+        counters.rotate(30).unwrap();
+        assert!(counters.counter_of(pinned).is_some(), "it keeps its counter");
+        counters.shut_down().unwrap();
+    }
+}

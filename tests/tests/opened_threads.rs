@@ -277,7 +277,8 @@ fn a_thread_that_finds_no_room_keeps_its_events() {
     there.start_event(filler[0], 0).unwrap();
     // One place, and no counter.
     let outcome = there.switch_in(unit, &mut thread, 0);
-    assert_eq!(outcome, Err(CounterError::NoFreeCounter));
+    let full = CounterError::InsufficientMemory { needed: 13, lent: 12 };
+    assert_eq!(outcome, Err(full));
     let id = opened_event(thread[0]);
     assert!(!there.is_started(id));
     assert!(matches!(thread[1], ThreadEvent::Switched(_)));
@@ -289,4 +290,57 @@ fn a_thread_that_finds_no_room_keeps_its_events() {
     there.close_event(filler[0], 0).unwrap();
     there.rotate(0).unwrap();
     assert!(there.counter_of(waits).is_some());
+}
+
+/// More rotating events than counters, switched out at the end of each slice: each has its share of the time.
+#[test]
+fn a_threads_rotating_events_take_turns_over_its_slices() {
+    let processor = Processor::intel(IntelConfiguration::new(4, 4, 0));
+    let (memory, table, mock) = (Memory::new(), Table::new(), processor.mock());
+    let mut counters = processor.take(&mock, &memory, &table);
+    let unit = &processor.unit;
+    let mut thread = [0; 8].map(|_| {
+        let id = counters.open_event(unit, &raw(2).rotating()).unwrap();
+        counters.start_event(id, 0).unwrap();
+        ThreadEvent::Opened(id)
+    });
+    let mut now = 0;
+    counters.switch_out(&mut thread, now, |o| panic!("{o:?}")).unwrap();
+    for _ in 0..100 {
+        counters.switch_in(unit, &mut thread, now).unwrap();
+        now += 10;
+        happen(&mock, 2, 10);
+        counters.switch_out(&mut thread, now, |o| panic!("{o:?}")).unwrap();
+    }
+    for event in thread {
+        let ThreadEvent::Switched(event) = event else { panic!("{event:?}") };
+        let count = event.count();
+        assert_eq!((count.enabled, count.running, count.value), (1000, 500, 500));
+    }
+}
+
+/// An event that was stopped stays so over a switch; its overflows carry the tag that it was opened with.
+#[test]
+fn a_switch_starts_what_it_stopped_and_an_overflow_tells_the_tag() {
+    let processor = Processor::intel(IntelConfiguration::new(4, 4, 0));
+    let (memory, table, tags) = (Memory::new(), Table::new(), RefCell::new(vec![]));
+    let handler = |mock: &Mock<'_>| {
+        let source = OpenedEvents::new(&processor.unit, &table);
+        service(&source, mock, mock, &memory, |o| tags.borrow_mut().push(o.tag)).unwrap();
+    };
+    let mock = processor.mock();
+    mock.on_interrupt(&handler);
+    let mut counters = processor.take(&mock, &memory, &table);
+    let unit = &processor.unit;
+    let event = |tag| raw(2).every(0x1000).tagged(tag);
+    let mut thread =
+        [7, 8].map(|tag| ThreadEvent::Opened(counters.open_event(unit, &event(tag)).unwrap()));
+    counters.start_event(opened_event(thread[1]), 0).unwrap();
+    for _ in 0..2 {
+        counters.switch_out(&mut thread, 0, |o| panic!("{o:?}")).unwrap();
+        counters.switch_in(unit, &mut thread, 0).unwrap();
+    }
+    happen(&mock, 2, 0x1000);
+    assert_eq!(tags.take(), [8]);
+    assert!(!counters.is_started(opened_event(thread[0])));
 }

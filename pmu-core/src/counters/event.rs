@@ -132,6 +132,7 @@ pub struct Event {
     pub(crate) total: bool,
     pub(crate) rotates: bool,
     pub(crate) user_rdpmc: bool,
+    pub(crate) tag: u64,
     pub(crate) counters: CounterSet,
 }
 
@@ -160,6 +161,7 @@ impl Event {
             total: true,
             rotates: false,
             user_rdpmc: false,
+            tag: 0,
             counters: CounterSet::ALL,
         }
     }
@@ -221,6 +223,12 @@ impl Event {
     /// run while the interrupt is serviced, the events between that RDPMC and the reload are not in the total.
     pub const fn with_total(mut self) -> Self {
         self.total = true;
+        self
+    }
+
+    /// The same, whose overflows carry `tag`, the caller's own name of the event: an index, an address.
+    pub const fn tagged(mut self, tag: u64) -> Self {
+        self.tag = tag;
         self
     }
 

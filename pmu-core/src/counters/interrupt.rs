@@ -33,6 +33,10 @@ pub struct EventOverflow {
     pub period: u64,
     /// The counter that it is on.
     pub counter: CounterId,
+    /// The event's own [tag](crate::Event::tagged), if it was opened with one. An interrupt may come before the
+    /// caller knows the event's identity, at [`switch_in`](crate::Counters::switch_in) for instance; its tag it
+    /// knows.
+    pub tag: u64,
 }
 
 /// Result of servicing an interrupt.
@@ -358,7 +362,7 @@ where
                 let (next, registers) = (u64::from(next), self.unit.general(counter));
                 let preload = registers.preload(next);
                 self.load(slot, registers.value_register(), preload, running, next);
-                self.report(event, period, counter);
+                self.report(EventOverflow { event, period, counter, tag: 0 });
             }
             None if self.source.opened().is_empty() => {}
             None => self.reload_opened(counter, slot, running, value),
@@ -383,9 +387,9 @@ where
     }
 
     #[inline]
-    fn report(&mut self, event: EventId, period: u64, counter: CounterId) {
+    fn report(&mut self, overflow: EventOverflow) {
         self.overflows += 1;
-        (self.overflowed)(EventOverflow { event, period, counter });
+        (self.overflowed)(overflow);
     }
 
     /// The same of an opened event: books its total, and loads the next piece of its period.
@@ -406,6 +410,11 @@ where
         if value.is_none() && !entry.has_period() {
             return entry.book_wrap(registers.mask());
         }
+        let (event, tag) = (running.event, entry.tag());
+        if let Some(period) = entry.period_over() {
+            // Before the counter is loaded: a period that is set meanwhile is the next one.
+            self.report(EventOverflow { event, period, counter, tag });
+        }
         let full_width = self.memory.full_width.load(Ordering::Relaxed);
         let mut now = 0;
         if entry.wants_total() {
@@ -414,7 +423,7 @@ where
             entry.book(read, registers.mask());
             now = read;
         }
-        let (piece, over) = entry.next_piece(registers.reach(full_width));
+        let piece = entry.next_piece(registers.reach(full_width));
         let preload = if entry.has_period() {
             registers.preload(piece)
         } else {
@@ -422,9 +431,6 @@ where
         };
         entry.loaded(preload);
         self.load(slot, registers.register_for(preload), preload, running, piece);
-        if let Some(period) = over {
-            self.report(running.event, period, counter);
-        }
     }
 }
 

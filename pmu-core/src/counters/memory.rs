@@ -1,5 +1,6 @@
 //! The memory in which a processor's interrupt path finds its counters.
 
+use core::ops::Deref;
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 
 use crate::{Claim, CounterId, CounterSet, CounterSlot, CounterUnit};
@@ -76,6 +77,14 @@ impl<const N: usize> CounterMemory<[CounterSlot; N]> {
 impl<const N: usize> Default for CounterMemory<[CounterSlot; N]> {
     fn default() -> Self {
         Self::new()
+    }
+}
+
+impl<const N: usize> Deref for CounterMemory<[CounterSlot; N]> {
+    type Target = CounterMemory;
+
+    fn deref(&self) -> &CounterMemory {
+        self
     }
 }
 

@@ -96,8 +96,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
     }
 
     /// Starts an opened event on a counter that can count it. Where every such counter is in use, other events
-    /// are moved to other counters, if that makes room; an event that [rotates](Event::rotating) waits for its
-    /// turn.
+    /// are moved to other counters, if that makes room. Otherwise an event that [rotates](Event::rotating) waits for
+    /// its turn, and any other one takes the counter of one that rotates.
     ///
     /// A total goes on from where it was; so does a period that a stop interrupted. `now` is the time by a clock
     /// of the caller's, by which the event's times are counted.
@@ -113,15 +113,60 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
         }
         entry.set_state(EventState::Stopped);
         entry.add_time(now);
+        if !entry.rotates() {
+            // One of them may have to give way.
+            self.table().opened().for_each(|(_, entry)| entry.add_time(now));
+        }
+        self.give_counter(event)
+    }
+
+    /// Starts an event that has no counter, and whose times are added up, on one: where every one is in use, on
+    /// that of an event that rotates, unless it does itself and waits for its turn.
+    pub(crate) fn give_counter(&self, event: EventId) -> Result<(), CounterError> {
+        let entry = self.entry(event)?;
         let (counters, rotates) = (entry.counters(), entry.rotates());
-        let outcome = self.make_room(counters).and_then(|counter| self.run(counter, event));
-        let state = match outcome {
-            Ok(()) => EventState::Counting,
-            Err(CounterError::NoFreeCounter) if rotates => EventState::Waiting,
-            Err(error) => return Err(error),
+        let room = if rotates { self.make_room(counters) } else { self.insist_on_room(counters) };
+        let (state, outcome) = match room.and_then(|counter| self.run(counter, event)) {
+            Ok(()) => (EventState::Counting, Ok(())),
+            Err(CounterError::NoFreeCounter) if rotates => (EventState::Waiting, Ok(())),
+            Err(error) => (EventState::Stopped, Err(error)),
         };
         self.change_state(event, state);
-        Ok(())
+        outcome
+    }
+
+    /// Returns a free counter of `capable`, taken from the rotating event that had one longest if need be. Its
+    /// time on the counter ends with the last time that was told.
+    pub(crate) fn insist_on_room(&self, capable: CounterSet) -> Result<CounterId, CounterError> {
+        match self.make_room(capable) {
+            Err(CounterError::NoFreeCounter) if self.evict(capable, |_| true)? => {
+                self.make_room(capable)
+            }
+            room => room,
+        }
+    }
+
+    /// Takes its counter from the rotating event of `candidates` that had one longest, where that makes room on
+    /// one of `capable`; it waits for its turn. `false`: there is none.
+    fn evict(
+        &self,
+        capable: CounterSet,
+        candidates: impl Fn(&EventEntry) -> bool,
+    ) -> Result<bool, CounterError> {
+        let within_reach = self.within_reach(capable);
+        let on_its_counters = self.table().opened().filter_map(|(event, entry)| {
+            let rotates = entry.rotates() && candidates(entry);
+            let (counter, _) = self.find(event).filter(|_| rotates)?;
+            within_reach.contains(counter).then_some((event, counter, entry))
+        });
+        let oldest = on_its_counters.max_by_key(|(_, _, entry)| self.table().age(entry.turn()));
+        let Some((event, counter, entry)) = oldest else { return Ok(false) };
+        let lifted = self.lift(counter, event);
+        self.change_state(event, EventState::Waiting);
+        if lifted?.overflowed {
+            entry.set_resume(1);
+        }
+        Ok(true)
     }
 
     /// Stops an opened event. An overflow that is pending is not reported; its total is complete.
@@ -228,7 +273,11 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
     /// The first failure of a register; the events that it did not concern took their turns.
     pub fn rotate(&mut self, now: u64) -> Result<(), CounterError> {
         let mut outcome = Ok(());
+        if !self.is_open() {
+            return outcome;
+        }
         let begun = self.table().next_turn();
+        self.table().opened().for_each(|(_, entry)| entry.add_time(now));
         // Each pass gives one event a counter, those that waited longest first; one that lost its counter this time
         // waits for the next. Where no counter can be had for one, it stays first in line.
         let mut refused = None;
@@ -239,7 +288,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
                 entry.state() == EventState::Waiting && self.is_before(entry, begun) && younger
             });
             let Some((next, entry)) = waiting.max_by_key(|(_, entry)| age(entry)) else { break };
-            match self.rotate_to(next, entry.counters(), begun, now) {
+            match self.rotate_to(next, entry.counters(), begun) {
                 Ok(()) => {}
                 Err(CounterError::NoFreeCounter) => refused = Some(entry.turn()),
                 Err(error) => {
@@ -264,28 +313,14 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
         next: EventId,
         counters: CounterSet,
         begun: u32,
-        now: u64,
     ) -> Result<(), CounterError> {
         let mut room = self.make_room(counters);
-        if room == Err(CounterError::NoFreeCounter) {
-            let within_reach = self.within_reach(counters);
-            let on_its_counters = self.table().opened().filter_map(|(event, entry)| {
-                let rotates = entry.rotates() && self.is_before(entry, begun);
-                let (counter, _) = self.find(event).filter(|_| rotates)?;
-                within_reach.contains(counter).then_some((event, counter, entry))
-            });
-            let oldest = on_its_counters.max_by_key(|(_, _, entry)| self.table().age(entry.turn()));
-            let Some((event, counter, entry)) = oldest else { return room.map(|_| ()) };
-            entry.add_time(now);
-            let lifted = self.lift(counter, event);
-            self.change_state(event, EventState::Waiting);
-            if lifted?.overflowed {
-                entry.set_resume(1);
-            }
+        if room == Err(CounterError::NoFreeCounter)
+            && self.evict(counters, |entry| self.is_before(entry, begun))?
+        {
             room = self.make_room(counters);
         }
         let counter = room?;
-        self.entry(next)?.add_time(now);
         self.run(counter, next)?;
         self.change_state(next, EventState::Counting);
         Ok(())

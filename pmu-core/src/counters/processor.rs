@@ -374,7 +374,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
         if illegal != 0 {
             return Err(CounterError::IllegalBits(illegal));
         }
-        let counter = self.make_room(CounterSet::GENERAL)?;
+        let counter = self.insist_on_room(CounterSet::GENERAL)?;
         self.run(counter, event)
     }
 

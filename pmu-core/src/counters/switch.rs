@@ -138,7 +138,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
                     // What was counted since the overflow stays counted, less the periods that are over.
                     let since = value.checked_rem(next).unwrap_or(0);
                     value = registers.preload(next).wrapping_add(since) & registers.mask();
-                    overflowed(EventOverflow { event, period, counter });
+                    overflowed(EventOverflow { event, period, counter, tag: 0 });
                 }
             }
             if let Some(place) = area.counters.get_mut(self.unit().slot(counter)) {

@@ -1,12 +1,13 @@
 //! Opened events: what each counts, its total, its times, and its turn.
 
+use core::ops::Deref;
 use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64};
 
 use crate::counters::event::GuestMode;
 use crate::{CounterError, CounterSet, Event, EventId, EventSelect};
 
-/// Room for the events that are opened on one processor, 96 bytes per event. There may be more of them than
+/// Room for the events that are opened on one processor, 104 bytes per event. There may be more of them than
 /// counters.
 ///
 /// Lent as [`CounterMemory`](crate::CounterMemory) is: `&EventTable<[EventEntry; N]>` coerces to `&EventTable`.
@@ -49,6 +50,14 @@ impl<const N: usize> Default for EventTable<[EventEntry; N]> {
     }
 }
 
+impl<const N: usize> Deref for EventTable<[EventEntry; N]> {
+    type Target = EventTable;
+
+    fn deref(&self) -> &EventTable {
+        self
+    }
+}
+
 impl EventTable {
     /// The shortest period, until another is set: that of Windows' sources.
     pub const FLOOR: u64 = 0x1000;
@@ -82,7 +91,9 @@ impl EventTable {
         self.floor.store(events.max(1), Relaxed);
     }
 
-    /// Sets the period of an opened event that interrupts. Its counter takes it up when it is loaded next.
+    /// Sets the period of an opened event that interrupts. Its counter takes it up when it is loaded for a new
+    /// period: at its next overflow, of which its handler may be told just now; or when the event is stopped and
+    /// started, if less than what was left of the period before.
     ///
     /// # Context
     /// Any, the event's own interrupt included.
@@ -195,6 +206,7 @@ pub struct EventEntry {
     guest: AtomicU8,
     turn: AtomicU32,
     select: AtomicU64,
+    tag: AtomicU64,
     counters: AtomicU64,
     /// Events between two reports, from the next one on; 0: it is counted only.
     period: AtomicU64,
@@ -238,10 +250,13 @@ impl EventCount {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct StoppedEvent {
+    /// It was started: on a counter, or waiting for one.
+    started: bool,
     total_wanted: bool,
     rotates: bool,
     guest: u8,
     select: u64,
+    tag: u64,
     counters: u64,
     period: u64,
     current: u64,
@@ -261,6 +276,18 @@ impl StoppedEvent {
         EventSelect::from_bits(self.select)
     }
 
+    /// Returns whether it was started when it was taken from its processor, so that
+    /// [`switch_in`](crate::Counters::switch_in) starts it again.
+    pub const fn is_started(&self) -> bool {
+        self.started
+    }
+
+    /// The same, to be started, or not, when it is given to a processor.
+    pub const fn to_be_started(mut self, started: bool) -> Self {
+        self.started = started;
+        self
+    }
+
     /// The counters that it may have.
     pub(crate) const fn counters(&self) -> CounterSet {
         CounterSet::from_bits(self.counters)
@@ -277,6 +304,7 @@ impl EventEntry {
             guest: AtomicU8::new(0),
             turn: AtomicU32::new(0),
             select: AtomicU64::new(0),
+            tag: AtomicU64::new(0),
             counters: AtomicU64::new(0),
             period: AtomicU64::new(0),
             current: AtomicU64::new(0),
@@ -294,10 +322,12 @@ impl EventEntry {
     pub(crate) fn open(&self, event: &Event, select: EventSelect, counters: CounterSet) {
         let guest = event.guest as u8;
         self.insert(&StoppedEvent {
+            started: false,
             total_wanted: event.total,
             rotates: event.rotates,
             guest,
             select: select.select_bits(),
+            tag: event.tag,
             counters: counters.bits(),
             period: event.period,
             current: 0,
@@ -314,6 +344,7 @@ impl EventEntry {
         self.guest.store(event.guest, Relaxed);
         for (cell, value) in [
             (&self.select, event.select),
+            (&self.tag, event.tag),
             (&self.counters, event.counters),
             (&self.period, event.period),
             (&self.current, event.current),
@@ -328,13 +359,15 @@ impl EventEntry {
         self.set_state(EventState::Stopped);
     }
 
-    /// The event, which is stopped, as data.
+    /// The event as data: its counter was taken from it.
     pub(crate) fn extract(&self) -> StoppedEvent {
         StoppedEvent {
+            started: matches!(self.state(), EventState::Waiting | EventState::Counting),
             total_wanted: self.wants_total(),
             rotates: self.rotates(),
             guest: self.guest.load(Relaxed),
             select: self.select.load(Relaxed),
+            tag: self.tag(),
             counters: self.counters.load(Relaxed),
             period: self.period.load(Relaxed),
             current: self.current.load(Relaxed),
@@ -460,24 +493,33 @@ impl EventEntry {
     pub(crate) fn first_piece(&self, reach: u64) -> u64 {
         match self.resume.swap(0, Relaxed) {
             0 => self.begin_period(reach),
-            // Another counter's reach may be shorter.
-            resume => {
-                let left = self.left.load(Relaxed).saturating_add(resume);
-                self.take_piece(left, reach)
-            }
+            // Another counter's reach may be shorter, and so may a period that was set since.
+            resume => match self.left.load(Relaxed).saturating_add(resume) {
+                left if left <= self.period.load(Relaxed) => self.take_piece(left, reach),
+                _ => self.begin_period(reach),
+            },
         }
     }
 
-    /// The counter overflowed: the events that it is loaded with next, and the period that is over, if one is.
+    /// The counter overflowed: the events that it is loaded with next.
     #[inline]
-    pub(crate) fn next_piece(&self, reach: u64) -> (u64, Option<u64>) {
+    pub(crate) fn next_piece(&self, reach: u64) -> u64 {
         match self.left.load(Relaxed) {
-            0 => {
-                let over = self.current.load(Relaxed);
-                (self.begin_period(reach), (over != 0).then_some(over))
-            }
-            left => (self.take_piece(left, reach), None),
+            0 => self.begin_period(reach),
+            left => self.take_piece(left, reach),
         }
+    }
+
+    /// The counter overflowed: the period that is over, if this was its last piece.
+    #[inline]
+    pub(crate) fn period_over(&self) -> Option<u64> {
+        let over = self.current.load(Relaxed);
+        (self.left.load(Relaxed) == 0 && over != 0).then_some(over)
+    }
+
+    /// The caller's name of the event.
+    pub(crate) fn tag(&self) -> u64 {
+        self.tag.load(Relaxed)
     }
 
     /// What is only counted wraps as late as it can: a wrap that the interrupt did not see would be lost.
@@ -542,7 +584,8 @@ mod tests {
             let mut sum = entry.first_piece(reach);
             let mut pieces = 1;
             loop {
-                let (next, over) = entry.next_piece(reach);
+                let over = entry.period_over();
+                let next = entry.next_piece(reach);
                 if let Some(over) = over {
                     assert_eq!((over, sum), (period, period));
                     break;
@@ -560,8 +603,8 @@ mod tests {
         let entry = entry(1000);
         assert_eq!(entry.first_piece(100_000), 1000);
         entry.period.store(2000, Relaxed);
-        assert_eq!(entry.next_piece(100_000), (2000, Some(1000)));
-        assert_eq!(entry.next_piece(100_000), (2000, Some(2000)));
+        assert_eq!((entry.period_over(), entry.next_piece(100_000)), (Some(1000), 2000));
+        assert_eq!((entry.period_over(), entry.next_piece(100_000)), (Some(2000), 2000));
     }
 
     #[test]
@@ -570,8 +613,8 @@ mod tests {
         assert_eq!(entry.first_piece(100_000), 1000);
         entry.set_resume(700);
         assert_eq!(entry.first_piece(400), 350);
-        assert_eq!(entry.next_piece(400), (350, None));
-        assert_eq!(entry.next_piece(400).1, Some(1000));
+        assert_eq!((entry.period_over(), entry.next_piece(400)), (None, 350));
+        assert_eq!(entry.period_over(), Some(1000));
     }
 
     #[test]
@@ -587,7 +630,7 @@ mod tests {
     fn what_is_only_counted_wraps_as_late_as_it_can_and_is_not_reported() {
         let entry = entry(0);
         assert_eq!(entry.first_piece(100), 100);
-        assert_eq!(entry.next_piece(100), (100, None));
+        assert_eq!((entry.period_over(), entry.next_piece(100)), (None, 100));
         entry.set_resume(7);
         assert_eq!(entry.first_piece(100), 100);
         assert!(!entry.end_piece());

@@ -52,7 +52,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
                 match self.lift(counter, event) {
                     Ok(lifted) if lifted.overflowed => {
                         let period = entry.ended_period();
-                        overflowed(EventOverflow { event, period, counter });
+                        overflowed(EventOverflow { event, period, counter, tag: entry.tag() });
                     }
                     Ok(_) => {}
                     Err(error) => outcome = outcome.and(Err(error)),
@@ -65,9 +65,12 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
     }
 
     /// Gives a thread's events to this processor, which `processor` describes and which need not be the one from
-    /// which they were taken: opens and starts them, on whichever counters there are. Each goes on where it was.
+    /// which they were taken: opens them, and starts those that were started, on whichever counters there are. Each
+    /// goes on where it was. Those that [rotate](crate::Event::rotating) come last, and first of them the one that
+    /// had a counter for the shortest time.
     ///
-    /// For each event two writes.
+    /// For each event two writes. An interrupt may come before the identities are in `events`: it tells the event by
+    /// its [tag](crate::Event::tagged).
     ///
     /// # Errors
     /// The first failure; every other event was given. An event of another kind of core
@@ -81,15 +84,26 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
         now: u64,
     ) -> Result<(), CounterError> {
         let mut outcome = Ok(());
-        for place in events {
+        for place in events.iter_mut() {
             let ThreadEvent::Switched(event) = place else { continue };
-            match self.insert(processor, event) {
-                Ok(id) => {
-                    *place = ThreadEvent::Opened(id);
-                    outcome = outcome.and(self.start_event(id, now));
-                }
+            match self.insert(processor, event, now) {
+                Ok(id) => *place = ThreadEvent::Opened(id),
                 Err(error) => outcome = outcome.and(Err(error)),
             }
+        }
+        // Those that wait for a counter, by what they had of one.
+        let order = |(number, place): (usize, &ThreadEvent)| {
+            let ThreadEvent::Opened(id) = *place else { return None };
+            let entry = self.table().entry(id)?;
+            let waits = entry.state() == EventState::Waiting;
+            waits.then(|| ((entry.rotates(), entry.count().running, number), id))
+        };
+        let mut last = None;
+        while let Some((key, id)) =
+            events.iter().enumerate().filter_map(order).filter(|(key, _)| Some(*key) > last).min()
+        {
+            last = Some(key);
+            outcome = outcome.and(self.give_counter(id));
         }
         outcome
     }
@@ -98,6 +112,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
         &self,
         processor: &CounterUnit,
         event: &StoppedEvent,
+        now: u64,
     ) -> Result<EventId, CounterError> {
         let illegal = event.select().select_bits() & !processor.all_bits();
         if illegal != 0 {
@@ -108,6 +123,10 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
         }
         let (id, entry) = self.free_entry()?;
         entry.insert(event);
+        entry.add_time(now);
+        if event.is_started() {
+            entry.set_state(EventState::Waiting);
+        }
         Ok(id)
     }
 }

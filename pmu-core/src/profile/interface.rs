@@ -128,7 +128,7 @@ impl Overflow {
     /// The overflow of a row's event.
     #[inline]
     pub(crate) fn of(table: &SourceTable, overflow: EventOverflow) -> Option<Self> {
-        let EventOverflow { event, period, counter } = overflow;
+        let EventOverflow { event, period, counter, .. } = overflow;
         let source = table.rows().get(event.row()?)?.source();
         Some(Self { source, events: period, counter })
     }

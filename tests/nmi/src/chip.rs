@@ -192,7 +192,7 @@ impl Chip {
             return;
         };
         let told = book.told.fetch_add(1, SeqCst) + 1;
-        let error = book.expected.load(SeqCst).abs_diff(overflow.events.into());
+        let error = book.expected.load(SeqCst).abs_diff(overflow.events);
         if told > book.overflows.load(SeqCst) || error > SLACK {
             self.wrong.fetch_add(1, SeqCst);
         }
