@@ -52,7 +52,8 @@ impl Amd64 {
     }
 }
 
-impl SourceInterface for Amd64 {
+// SAFETY: the unit is a field, or a constant.
+unsafe impl SourceInterface for Amd64 {
     fn name(&self) -> &'static str {
         "Amd64"
     }

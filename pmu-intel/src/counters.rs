@@ -1,8 +1,8 @@
 //! The counters of architectural performance monitoring, as CPUID declares them.
 
 use pmu_core::{
-    CounterBank, CounterUnit, FixedCounters, Freeze, FullWidth, GlobalRegisters, MAX_FIXED,
-    MAX_GENERAL, MsrAddress, NamedEvent, NoInterface, PreciseSampling, Snapshot,
+    CounterBank, CounterSet, CounterUnit, FixedCounters, Freeze, FullWidth, GlobalRegisters,
+    MAX_FIXED, MAX_GENERAL, MsrAddress, NamedEvent, NoInterface, PreciseSampling, Snapshot,
 };
 
 use crate::ArchitecturalPerfmon;
@@ -92,7 +92,8 @@ pub(crate) fn unit(processor: &Snapshot) -> CounterUnit {
     unit.set_user_rdpmc_control(extension.denies_user_rdpmc());
     // SDM vol. 3B, §20.6.2.4: CPUID leaf 1, EDX bit 21, DS; and IA32_MISC_ENABLE must not deny it.
     if processor.leaf(1, 0).edx >> 21 & 1 != 0 {
-        unit.set_precise_sampling(&PRECISE_SAMPLING);
+        let from_5 = perfmon.version() >= 5;
+        unit.set_precise_sampling(if from_5 { &PRECISE_SAMPLING_5 } else { &PRECISE_SAMPLING });
     }
     unit
 }
@@ -129,7 +130,8 @@ pub(crate) const fn of_perfmon(
         bitmap => bitmap,
     } as u8;
     set_fixed(&mut unit, perfmon, fixed, fixed_bank);
-    let named = if fixed >> 2 & 1 != 0 { &NAMED_BY_FIXED } else { &NAMED };
+    let has_fixed_2 = unit.counters().bits() >> 34 & 1 != 0;
+    let named = if has_fixed_2 { &NAMED_BY_FIXED } else { &NAMED };
     unit.set_named(named, perfmon.available_events());
     unit
 }
@@ -183,9 +185,15 @@ static FIXED_6: FixedCounters = FixedCounters {
     events: FIXED_EVENTS,
 };
 
-static PRECISE_SAMPLING: PreciseSampling =
+/// Before version 5, bits 35:32 are general counters' load latency (SDM vol. 3B, §20.3.1.1.2).
+static PRECISE_SAMPLING: PreciseSampling = precise_sampling(CounterSet::GENERAL);
+static PRECISE_SAMPLING_5: PreciseSampling = precise_sampling(CounterSet::ALL);
+
+const fn precise_sampling(counters: CounterSet) -> PreciseSampling {
+    let (enable, capability) = (IA32_PEBS_ENABLE, IA32_MISC_ENABLE);
     // SAFETY: without a counter's bit, its overflow writes no record.
-    unsafe { PreciseSampling::new(IA32_PEBS_ENABLE, IA32_MISC_ENABLE, PEBS_UNAVAILABLE) };
+    unsafe { PreciseSampling::new(counters, enable, capability, PEBS_UNAVAILABLE) }
+}
 
 /// The events of the fixed counters, as an event select names them (SDM vol. 3B, "Fixed-function Performance
 /// Counters"): instructions retired, core cycles; and reference cycles and top-down slots, for which no general

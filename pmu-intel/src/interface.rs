@@ -64,7 +64,8 @@ impl Emon {
     }
 }
 
-impl SourceInterface for Emon {
+// SAFETY: the unit is a field, or a constant.
+unsafe impl SourceInterface for Emon {
     fn name(&self) -> &'static str {
         "Emon"
     }

@@ -103,7 +103,8 @@ macro_rules! whichever {
     };
 }
 
-impl SourceInterface for Machine {
+// SAFETY: the unit is that of the one variant that the machine is, and there is no table of its own.
+unsafe impl SourceInterface for Machine {
     fn name(&self) -> &'static str {
         whichever!(self, interface => interface.name())
     }

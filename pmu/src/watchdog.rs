@@ -107,6 +107,11 @@ impl Watchdog {
         fits.then(|| Event::named(event).every(period))
     }
 
+    /// Watches nothing any more. Call it before the event is closed: another one may have its identity then.
+    pub fn unwatch(&self) {
+        self.place.store(0, Relaxed);
+    }
+
     /// Watches an opened event from now on: the processor has one whole period for its first tick. Another one
     /// that was watched is watched no more.
     ///

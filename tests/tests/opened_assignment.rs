@@ -45,11 +45,12 @@ fn an_assignment_is_found_whenever_there_is_one() {
                     allowed = allowed | all[random.below(all.len() as u64) as usize].only();
                 }
                 let kind = 2 + random.below(6) as usize;
-                // A fixed counter counts its own event: only a set of fixed ones counts whatever is said.
-                if !(allowed & CounterSet::FIXED).is_empty()
-                    && !(allowed & CounterSet::GENERAL).is_empty()
-                {
+                // A fixed counter counts its own event: only one alone counts whatever is said.
+                let fixed = allowed & CounterSet::FIXED;
+                if !fixed.is_empty() && !(allowed & CounterSet::GENERAL).is_empty() {
                     allowed = allowed & CounterSet::GENERAL;
+                } else if let Some(one) = fixed.iter().next() {
+                    allowed = one.only();
                 }
                 let event = raw(kind).on(allowed);
                 let id = counters.open_event(&processor.unit, &event).unwrap();

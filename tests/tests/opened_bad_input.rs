@@ -4,10 +4,12 @@ mod opened;
 
 use opened::*;
 use pmu_core::{
-    CounterError, CounterId, CounterMemory, CounterSet, CounterSlot, Counters, Event, EventId,
-    EventSelect, EventTable, NamedEvent, OpenedEvents, ProfileInterface, ThreadEvent,
+    CounterError, CounterId, CounterMemory, CounterSet, CounterSlot, CounterUnit, Counters, Event,
+    EventId, EventSelect, EventTable, NamedEvent, OpenedEvents, ProfileInterface, Snapshot,
+    ThreadEvent, service,
 };
 use pmu_intel::Emon;
+use pmu_tests::{FakePlatform, RegisterFile};
 use pmu_virt::mock::Deviations;
 use pmu_virt::{Configuration, IntelConfiguration};
 
@@ -369,4 +371,63 @@ fn without_fixed_counters_no_bits_of_their_control_are_set() {
         let none = CounterError::OwnControlBits(0);
         assert_eq!(counters.set_others_fixed_control(0xF0, 0xB0), Err(none));
     }
+}
+
+/// A fixed counter counts its own event, and no other one's name makes it count that.
+#[test]
+fn an_event_is_not_put_on_a_fixed_counter_that_counts_another() {
+    let processor = Processor::intel(IntelConfiguration::new(4, 4, 3));
+    let (memory, table, mock) = (Memory::new(), Table::new(), processor.mock());
+    let mut counters = processor.take(&mock, &memory, &table);
+    let instructions = Event::named(NamedEvent::Instructions).on(CounterSet::FIXED);
+    let first = counters.open_event(&processor.unit, &instructions).unwrap();
+    counters.start_event(first, 0).unwrap();
+    assert_eq!(counters.counter_of(first), CounterId::fixed(0));
+    let second = counters.open_event(&processor.unit, &instructions).unwrap();
+    assert_eq!(counters.start_event(second, 0), Err(CounterError::NoFreeCounter));
+    let other = Event::raw(EventSelect::from_bits(0x412E)).on(CounterSet::FIXED);
+    let refused = counters.open_event(&processor.unit, &other);
+    assert_eq!(refused, Err(CounterError::NoCounterForEvent));
+}
+
+/// The interrupt's handler has the source of another session, or none: it touches no register of theirs.
+#[test]
+fn an_interrupt_with_another_source_touches_nothing() {
+    let processor = Processor::intel(IntelConfiguration::new(2, 4, 0));
+    let (memory, table, mock) = (Memory::new(), Table::new(), processor.mock());
+    let mut counters = processor.take(&mock, &memory, &table);
+    let id = counters.open_event(&processor.unit, &raw(2).every(0x1000)).unwrap();
+    counters.start_event(id, 0).unwrap();
+    mock.pass(&mut happened(2, 0x1000));
+    mock.clear();
+    let none = OpenedEvents::new(&CounterUnit::NONE, &table);
+    let serviced = service(&none, &mock, &mock, &memory, |o| panic!("{o:?}")).unwrap();
+    assert_eq!((serviced.overflows, mock.accesses().total()), (0, 0));
+}
+
+/// SDM vol. 3B, "Performance Monitoring and Intel TSX": IN_TXCP is counter 2's alone, and not for sampling.
+#[test]
+fn in_txcp_is_counter_2s() {
+    let plain = Processor::intel(IntelConfiguration::new(4, 4, 0)).snapshot;
+    let with_transactions = Snapshot::capture(|leaf: u32, subleaf: u32| {
+        let mut answer = plain.leaf(leaf, subleaf);
+        answer.ebx |= u32::from(leaf == 7 && subleaf == 0) << 11;
+        answer.eax = if leaf == 0 { 0x0A } else { answer.eax };
+        answer
+    });
+    let unit = pmu_intel::counters(&with_transactions).unwrap();
+    let select = EventSelect::from_bits(1 << 33 | 0xC0);
+    assert_eq!(unit.illegal_bits(select), 0);
+    assert_eq!(unit.counters_for(select), CounterSet::from_bits(0b100));
+    let (registers, platform) = (RegisterFile::intel(4, true), FakePlatform::default());
+    let (memory, table) = (Memory::new(), Table::new());
+    let source = OpenedEvents::new(&unit, &table);
+    let mut counters =
+        Counters::take(source, &unit, CounterSet::ALL, &registers, &platform, &memory).unwrap();
+    let sampled = counters.open_event(&unit, &Event::raw(select).every(0x1000));
+    assert_eq!(sampled, Err(CounterError::IllegalBits(1 << 33)));
+    let id = counters.open_event(&unit, &Event::raw(select)).unwrap();
+    counters.start_event(id, 0).unwrap();
+    assert_eq!(counters.counter_of(id), CounterId::general(2));
+    assert_eq!(registers.get(0x188), 1 << 33 | 0x0053_00C0);
 }

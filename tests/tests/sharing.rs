@@ -302,7 +302,7 @@ mod others {
         msr.fail(Fault::WritesTo(GLOBAL_CTRL));
         assert!(matches!(
             session.set_others_control(WATCHDOG, true),
-            Err(InterfaceError::Counters(CounterError::Faulted(_)))
+            Err(InterfaceError::Counters(CounterError::Access(_)))
         ));
         msr.fail(Fault::Never);
         session.start(CYCLES).unwrap();

@@ -128,7 +128,24 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
             return Err(not_others);
         }
         let change = if enabled { (0, bits) } else { (bits, 0) };
+        // First in the register: bits that it refuses must not be what an interrupt leaves behind.
+        let value = self.memory.global_control.load(Relaxed) & !change.0 | change.1;
+        self.wrmsr_retrying(global.control, value).map_err(CounterError::Access)?;
         self.change_global(global, change)
+    }
+
+    /// Acknowledges bits of the overflow status that are not the session's: what a predecessor left of a Debug
+    /// Store's buffer (62) for instance, or of counters that have no owner. Each unmasking of the local APIC's entry
+    /// raises an interrupt while one of them is set, on Intel's processors from version 3 on.
+    ///
+    /// # Errors
+    /// [`OwnControlBits`](CounterError::OwnControlBits): some of `bits` are the session's counters', or there is
+    /// no such register. [`Access`](CounterError::Access).
+    pub fn acknowledge_others(&mut self, bits: u64) -> Result<(), CounterError> {
+        let own = bits & self.own().bits();
+        let global = self.unit().global().filter(|_| own == 0 && self.is_open());
+        let global = global.ok_or(CounterError::OwnControlBits(own))?;
+        self.wrmsr_retrying(global.acknowledge, bits).map_err(CounterError::Access)
     }
 
     /// Sets the bits of `mask` in the fixed counters' control to those of `bits`, for the other owners of fixed

@@ -248,7 +248,7 @@ impl Event {
 
     /// The same, on one of these counters only: where the processor's manual says that only they count it.
     ///
-    /// A set of fixed counters alone counts what these count, whatever the event's select.
+    /// One fixed counter alone counts what it counts, whatever the event's select.
     pub const fn on(mut self, counters: CounterSet) -> Self {
         self.counters = counters;
         self

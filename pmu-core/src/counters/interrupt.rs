@@ -117,7 +117,9 @@ pub fn service<S: EventSource, M: MsrBackend, P: Platform>(
     memory: &CounterMemory,
     overflowed: impl FnMut(EventOverflow),
 ) -> Result<Serviced, MsrFault> {
-    let own = memory.proven();
+    let unit = source.unit();
+    // What another source's session has taken, this one's unit says nothing of.
+    let own = memory.proven() & unit.counters();
     if own.is_empty() {
         return Ok(Serviced { overflows: 0, claim: memory.claim_empty(), others: 0 });
     }
@@ -126,7 +128,7 @@ pub fn service<S: EventSource, M: MsrBackend, P: Platform>(
     }
     let mut pass = Pass {
         source,
-        unit: source.unit(),
+        unit,
         msr,
         platform,
         memory,
@@ -179,8 +181,9 @@ struct Pass<'a, S, M, P, F> {
     fault: Option<MsrFault>,
 }
 
-/// The counters' bits in the global registers.
-const COUNTERS: u64 = CounterSet::ALL.bits();
+/// The bits of the status that raise the interrupt: counters', and those of `PERF_METRICS` (48), architectural PEBS
+/// (54), a trace's table (55), the uncore (61) and the Debug Store's buffer (62).
+const INTERRUPTING: u64 = CounterSet::ALL.bits() | 1 << 48 | 1 << 54 | 1 << 55 | 1 << 61 | 1 << 62;
 const GENERAL: u64 = CounterSet::GENERAL.bits();
 
 impl<'a, S, M, P, F> Pass<'a, S, M, P, F>
@@ -259,7 +262,7 @@ where
         }
         // While a bit of another owner's counter is set, unmasking may raise an interrupt that then finds
         // nothing: one is claimed ahead, beside the session's own.
-        if others & COUNTERS != 0 {
+        if others & INTERRUPTING != 0 {
             self.found += u32::from(self.unit.is_masked_on_delivery());
         }
         if bits == 0 {
@@ -269,7 +272,7 @@ where
         self.reload_overflowed(overflowed);
         let released = !frozen || self.wrmsr(global.acknowledge, bits);
         if !(acknowledged && released) {
-            mark_faulted(self.memory, self.unit, if released { overflowed } else { self.own });
+            mark_faulted(self.memory, if released { overflowed } else { self.own });
         }
     }
 
@@ -278,7 +281,7 @@ where
         if !self.wrmsr(global.control, control) {
             // They stand still. The next start tries again.
             self.memory.global_control.fetch_and(!self.own, Ordering::Relaxed);
-            mark_faulted(self.memory, self.unit, self.own);
+            mark_faulted(self.memory, self.own);
         }
     }
 
@@ -288,7 +291,7 @@ where
         let status = retry_once(|| self.msr.rdmsr(global.status));
         let status = self.note(status);
         if status.is_none() {
-            mark_faulted(self.memory, self.unit, self.own);
+            mark_faulted(self.memory, self.own);
         }
         status
     }
@@ -297,8 +300,10 @@ where
     fn reload_overflowed(&mut self, overflowed: u64) {
         for counter in CounterSet::from_bits(overflowed & GENERAL).iter() {
             self.found += 1;
-            if let Some((slot, running)) = self.at_work(counter) {
-                self.reload(counter, slot, running, None);
+            match self.at_work(counter) {
+                Some((slot, running)) => self.reload(counter, slot, running, None),
+                // It was stopped meanwhile, and this is the interrupt that was expected of it.
+                None => self.memory.expect_one_fewer(),
             }
         }
         // Without opened events this, and what it calls, is not linked.
@@ -312,10 +317,10 @@ where
     fn reload_fixed(&mut self, overflowed: CounterSet) {
         for counter in overflowed.iter() {
             self.found += 1;
-            if let Some(slot) = self.memory.slot(self.unit, counter)
-                && let Some(running) = Running::of(slot)
-            {
-                self.reload_opened(counter, slot, running, None);
+            let slot = self.memory.slot(counter);
+            match slot.and_then(|slot| Some((slot, Running::of(slot)?))) {
+                Some((slot, running)) => self.reload_opened(counter, slot, running, None),
+                None => self.memory.expect_one_fewer(),
             }
         }
     }
@@ -435,9 +440,9 @@ where
 }
 
 /// Marks the running ones of these counters as faulted: they may no longer count or interrupt.
-fn mark_faulted(memory: &CounterMemory, unit: &CounterUnit, counters: u64) {
+fn mark_faulted(memory: &CounterMemory, counters: u64) {
     for counter in CounterSet::from_bits(counters).iter() {
-        if let Some(slot) = memory.slot(unit, counter)
+        if let Some(slot) = memory.slot(counter)
             && matches!(slot.load(), SlotState::Running { .. })
         {
             slot.store(SlotState::Faulted);

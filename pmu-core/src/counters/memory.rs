@@ -3,7 +3,7 @@
 use core::ops::Deref;
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 
-use crate::{Claim, CounterId, CounterSet, CounterSlot, CounterUnit};
+use crate::{Claim, CounterId, CounterSet, CounterSlot};
 
 /// The memory that one processor's counters need: 8 bytes per counter, and 32 for the processor.
 ///
@@ -41,6 +41,8 @@ pub struct CounterMemory<S: ?Sized = [CounterSlot]> {
     pub(crate) precise: AtomicBool,
     /// Its counters can be written in full width.
     pub(crate) full_width: AtomicBool,
+    /// The slot of the first fixed counter, behind the general ones'.
+    pub(crate) first_fixed: AtomicU8,
     slots: S,
 }
 
@@ -69,6 +71,7 @@ impl<const N: usize> CounterMemory<[CounterSlot; N]> {
             froze_before: AtomicBool::new(false),
             precise: AtomicBool::new(false),
             full_width: AtomicBool::new(false),
+            first_fixed: AtomicU8::new(0),
             slots: [const { CounterSlot::new() }; N],
         }
     }
@@ -102,8 +105,9 @@ impl CounterMemory {
 
     /// A counter's slot, if the memory has room for it.
     #[inline]
-    pub(crate) fn slot(&self, unit: &CounterUnit, counter: CounterId) -> Option<&CounterSlot> {
-        self.slots.get(unit.slot(counter))
+    pub(crate) fn slot(&self, counter: CounterId) -> Option<&CounterSlot> {
+        let fixed = if counter.is_fixed() { self.first_fixed.load(Ordering::Relaxed) } else { 0 };
+        self.slots.get(usize::from(counter.number() + fixed))
     }
 
     pub(crate) fn slots(&self) -> &[CounterSlot] {

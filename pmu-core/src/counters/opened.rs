@@ -4,6 +4,7 @@ use crate::counters::event::{GuestMode, What};
 use crate::counters::processor::too_little_memory;
 use crate::counters::slot::SlotState;
 use crate::counters::table::{EventEntry, EventState};
+use crate::counters::unit::IN_TXCP;
 use crate::{
     CounterError, CounterId, CounterSet, CounterUnit, Counters, Event, EventCount, EventId,
     EventSelect, EventSource, EventTable, MsrBackend, MsrFault, Platform,
@@ -33,8 +34,14 @@ impl CounterUnit {
             0
         };
         let bits = plain.select_bits() & !EventSelect::MODES | event.modes | guest_bit | user_rdpmc;
-        let fixed_alone = event.counters.without(CounterSet::FIXED).is_empty();
-        let capable = if fixed_alone { self.counters() } else { self.counters_for(plain) };
+        // A rollback takes back the overflow that its interrupt was for.
+        if event.period != 0 && self.in_txcp(plain) {
+            return Err(CounterError::IllegalBits(IN_TXCP));
+        }
+        // One fixed counter counts its event, by whatever name.
+        let one_fixed =
+            event.counters.len() == 1 && event.counters.without(CounterSet::FIXED).is_empty();
+        let capable = if one_fixed { self.counters() } else { self.counters_for(plain) };
         Ok((EventSelect::from_bits(bits), capable & event.counters))
     }
 }

@@ -107,6 +107,8 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
             return Err(CounterError::MemoryInUse);
         }
         memory.precise.store(processor.precise().is_some(), Relaxed);
+        let first_fixed = counters.unit().first_fixed_slot() as u8;
+        memory.first_fixed.store(first_fixed, Relaxed);
         if let Err(error) = counters.open(processor, candidates) {
             counters.source.opened().give_back();
             memory.give_back();
@@ -303,9 +305,10 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
 
     /// A counter's slot, if the memory has room for it.
     pub(crate) fn slot(&self, counter: CounterId) -> Option<&'a CounterSlot> {
-        let place =
-            if self.table().is_empty() { counter.bit().into() } else { self.unit().slot(counter) };
-        self.memory.slots().get(place)
+        if !self.table().is_empty() {
+            return self.memory.slot(counter);
+        }
+        self.memory.slots().get(usize::from(counter.bit()))
     }
 
     /// The session's counters. One without candidates did not take the memory, and has none of its present
@@ -338,7 +341,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
     /// The event select that an event has on a counter at present; `None`: there is no such event.
     pub(crate) fn select(&self, event: EventId) -> Option<crate::EventSelect> {
         match event.row() {
-            Some(row) => self.source.row_select(row),
+            Some(row) => Some(self.source.row_select(row)?.without_user_rdpmc(self.unit())),
             None => self.opened_select(event),
         }
     }

@@ -2,6 +2,8 @@
 
 use core::fmt;
 
+use crate::CounterUnit;
+
 /// Value of an event-select register: which event a counter counts, and when.
 ///
 /// Both vendors' layouts agree in bits 31:0, but for single reserved ones; AMD's event numbers go on in bits
@@ -56,6 +58,12 @@ impl EventSelect {
     /// The unit mask.
     pub const fn event_unit_mask(self) -> u8 {
         (self.0 >> 8) as u8
+    }
+
+    /// The same, whose counter user mode cannot read, where the processor can deny it.
+    pub(crate) const fn without_user_rdpmc(self, unit: &CounterUnit) -> Self {
+        let bit = if unit.has_user_rdpmc_control() { Self::NO_USER_RDPMC } else { 0 };
+        Self(self.0 | bit)
     }
 
     /// The same event, counting, and interrupting at overflow.

@@ -8,7 +8,9 @@ use crate::{CounterControl, CounterSet, CounterUnit, MsrBackend, MsrFault};
 /// overflow status.
 ///
 /// It needs no session, and ends none: sessions of this processor are not to be used afterwards, but for
-/// [`reprogram`](crate::Counters::reprogram), which starts their events anew.
+/// [`reprogram`](crate::Counters::reprogram), which starts their events anew. A performance interrupt that is still to
+/// come, and whose handler calls [`service`](crate::service), may write the global control once more; the counters'
+/// own controls stay clear.
 ///
 /// # Context
 /// Any: task, interrupt, NMI, a panic's handler.
@@ -40,11 +42,13 @@ pub fn silence(unit: &CounterUnit, msr: &impl MsrBackend) -> Result<(), MsrFault
         clear(unit.fixed_control());
     }
     if let Some(global) = unit.global() {
-        let pending = retry_once(|| msr.rdmsr(global.status));
+        let acknowledge = |bits| retry_once(|| msr.wrmsr(global.acknowledge, bits));
         let own = unit.counters().bits() | global.frozen;
-        outcome = outcome.and(pending.and_then(|status| match status & own {
+        let pending = retry_once(|| msr.rdmsr(global.status));
+        outcome = outcome.and(pending.and_then(|status| match status {
             0 => Ok(()),
-            bits => retry_once(|| msr.wrmsr(global.acknowledge, bits)),
+            // Buffers' bits too; a processor may have some that it does not take back.
+            _ => acknowledge(status).or_else(|_| acknowledge(status & own)),
         }));
     }
     outcome

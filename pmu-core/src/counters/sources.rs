@@ -6,7 +6,11 @@ use crate::{CounterUnit, EventSelect, EventTable};
 /// were opened on this one.
 ///
 /// The interrupt path asks it, in any context: nothing here takes a lock, allocates or panics.
-pub trait EventSource {
+///
+/// # Safety
+/// - [`unit`](Self::unit) and [`opened`](Self::opened) return the same on each call: registers are accessed that
+///   the unit vouched for when the counters were taken.
+pub unsafe trait EventSource {
     /// The counters.
     fn unit(&self) -> &CounterUnit;
 
@@ -45,7 +49,8 @@ impl<'a> OpenedEvents<'a> {
     }
 }
 
-impl EventSource for OpenedEvents<'_> {
+// SAFETY: the unit is the source's own, which stays the same.
+unsafe impl EventSource for OpenedEvents<'_> {
     #[inline]
     fn unit(&self) -> &CounterUnit {
         self.unit

@@ -210,6 +210,9 @@ impl CounterUnit {
     /// single processors are not known here: see [`Event::on`](crate::Event::on).
     pub fn counters_for(&self, select: EventSelect) -> CounterSet {
         let bits = select.select_bits();
+        if self.in_txcp(select) {
+            return self.counters & CounterSet::from_bits(1 << 2);
+        }
         let (event, plain) = (bits as u16, bits & self.qualifiers() == 0);
         let fixed = self.counters & CounterSet::FIXED;
         let of_fixed = fixed.retain(|counter| {
@@ -219,6 +222,12 @@ impl CounterUnit {
         let fixed_only = !fixed.is_empty() && event & 0xFF == 0;
         let general = if fixed_only { CounterSet::NONE } else { CounterSet::GENERAL };
         self.counters & general | of_fixed
+    }
+
+    /// Returns whether `select` has IN_TXCP: on AMD the bit is one of the event's number.
+    pub(crate) const fn in_txcp(&self, select: EventSelect) -> bool {
+        let twelve_bits = self.event_bits >> 35 & 1 != 0;
+        select.select_bits() & IN_TXCP != 0 && !twelve_bits
     }
 
     /// The bits of a select that make another quantity of its event: all but event, unit mask and modes.
@@ -294,7 +303,7 @@ impl CounterUnit {
         CounterSet::from_bits(first(slots, MAX_GENERAL)) | CounterSet::fixed(fixed)
     }
 
-    fn first_fixed_slot(&self) -> usize {
+    pub(crate) fn first_fixed_slot(&self) -> usize {
         (u32::BITS - (self.counters.bits() as u32).leading_zeros()) as usize
     }
 
@@ -344,6 +353,10 @@ impl CounterUnit {
         self.counters & other.counters & (general | fixed)
     }
 }
+
+/// Counts outside of transactions only, and not what an aborted one did: `IA32_PERFEVTSEL2` alone has it (SDM vol.
+/// 3B, "Performance Monitoring and Intel TSX"). No other vendor has the bit.
+pub(crate) const IN_TXCP: u64 = 1 << 33;
 
 const fn mask_of(width: u8) -> u64 {
     match 64u32.checked_sub(width as u32) {
@@ -415,20 +428,27 @@ pub struct PreciseSampling {
     enable: u32,
     capability: u32,
     unavailable: u64,
+    counters: CounterSet,
 }
 
 impl PreciseSampling {
-    /// Bits of `enable` enable it, unless `unavailable` of the register `capability` says that there is no
-    /// such register.
+    /// Bits of `enable` enable it for these `counters`, unless `unavailable` of the register `capability` says that
+    /// there is no such register.
     ///
     /// # Safety
     /// - Clearing bits of `enable`, with its other bits as they are, does not break memory safety.
-    pub const unsafe fn new(enable: u32, capability: u32, unavailable: u64) -> Self {
-        Self { enable, capability, unavailable }
+    pub const unsafe fn new(
+        counters: CounterSet,
+        enable: u32,
+        capability: u32,
+        unavailable: u64,
+    ) -> Self {
+        Self { enable, capability, unavailable, counters }
     }
 
     /// Takes it away from these counters, and returns those from which it could not be taken.
     pub(crate) fn disable(&self, msr: &impl MsrBackend, counters: CounterSet) -> CounterSet {
+        let counters = counters & self.counters;
         let capability = retry_once(|| msr.change(MsrUpdate::read(self.capability)));
         if capability.is_ok_and(|capability| capability & self.unavailable == 0) {
             // SAFETY: by the promise of `new`.

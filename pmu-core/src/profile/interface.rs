@@ -15,7 +15,11 @@ use crate::{
 /// One value serves all processors: it is decided from the boot processor, is immutable but for the
 /// intervals, and is shared with interrupt handlers. What differs by processor is in a
 /// [`CounterMemory`] (interrupt path) and a [`Session`] (control path).
-pub trait SourceInterface {
+///
+/// # Safety
+/// - [`unit`](Self::unit) and [`opened`](Self::opened) return the same on each call: registers are accessed that
+///   the unit vouched for when the counters were taken.
+pub unsafe trait SourceInterface {
     /// The interface's name.
     fn name(&self) -> &'static str;
 
@@ -46,7 +50,8 @@ pub trait SourceInterface {
 }
 
 /// The rows of the table are the counters' events.
-impl<I: SourceInterface> EventSource for I {
+// SAFETY: both are the interface's, by the promise of `SourceInterface`.
+unsafe impl<I: SourceInterface> EventSource for I {
     #[inline]
     fn unit(&self) -> &CounterUnit {
         SourceInterface::unit(self)
@@ -73,7 +78,8 @@ impl<I: SourceInterface> EventSource for I {
     }
 }
 
-impl<I: SourceInterface + ?Sized> SourceInterface for &I {
+// SAFETY: both are those of the interface that it refers to.
+unsafe impl<I: SourceInterface + ?Sized> SourceInterface for &I {
     fn name(&self) -> &'static str {
         (**self).name()
     }
@@ -356,7 +362,8 @@ static SOURCES: [ProfileSource; 1] =
 static INDEX: SourceIndex<4> = SourceIndex::new(&SOURCES);
 static TABLE: SourceTable = SourceTable::new(&SOURCES, &INDEX);
 
-impl SourceInterface for DefaultInterface {
+// SAFETY: the unit is a field, or a constant.
+unsafe impl SourceInterface for DefaultInterface {
     fn name(&self) -> &'static str {
         "Default"
     }

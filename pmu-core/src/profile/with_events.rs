@@ -90,7 +90,8 @@ impl<'a, I: SourceInterface> WithEvents<'a, I> {
     }
 }
 
-impl<I: SourceInterface> SourceInterface for WithEvents<'_, I> {
+// SAFETY: the unit is the interface's, and the table a field.
+unsafe impl<I: SourceInterface> SourceInterface for WithEvents<'_, I> {
     fn name(&self) -> &'static str {
         self.interface.name()
     }
