@@ -5,9 +5,10 @@
 //!   it RDPMC above privilege level 0 is a #GP. A kernel sets it while a thread that has such a page runs. It
 //!   opens *every* counter of the processor to that thread, unless the next is there too.
 //! - RDPMC user disable, where [`CounterUnit::has_user_rdpmc_control`](pmu_core::CounterUnit) says that the
-//!   processor has it (SDM vol. 3B, "RDPMC User Disable", CPUID leaf 23H, sub-leaf 0, EBX): the counters of all
-//!   events then read as 0 above privilege level 0, but for those that were opened
-//!   [`with_user_rdpmc`](pmu_core::Event::with_user_rdpmc).
+//!   processor has it (SDM vol. 3B, "RDPMC User Disable", CPUID leaf 23H, sub-leaf 0, EBX): counters that
+//!   run for sources and events then read as 0 above privilege level 0, but for events that were opened
+//!   [`with_user_rdpmc`](pmu_core::Event::with_user_rdpmc). A counter that was stopped keeps its last value, which
+//!   user mode can read.
 //! - The page, mapped for the thread read-only.
 //!
 //! # When the kernel publishes
@@ -15,6 +16,7 @@
 //! hides it, before the thread next executes in user mode:
 //! - after it started or stopped the event, or closed it;
 //! - after it started *another* event, or after [`rotate`](pmu_core::Counters::rotate): both may move it;
+//! - after [`reprogram`](pmu_core::Counters::reprogram): the counter may begin anew;
 //! - after a switch to the thread, in any case, on whichever processor: also where nothing moved, since the thread
 //!   may have been in the middle of a read. Before it switches away it need do nothing, for the thread does not
 //!   look;

@@ -71,7 +71,7 @@ impl fmt::Display for CounterError {
                  or to a session that was not shut down",
             ),
             Self::InsufficientMemory { needed, lent } => {
-                write!(f, "memory lent for {lent}, {needed} needed")
+                write!(f, "room lent for {lent} (slots of counters, or events), {needed} needed")
             }
             Self::Unresponsive => f.write_str("no counter gives back what is written to it"),
             Self::FreezeUnsupported => f.write_str("the processor does not freeze its counters"),
@@ -92,7 +92,9 @@ impl fmt::Display for CounterError {
             Self::Period(period) => {
                 write!(f, "a period of {period} events is below the floor, or beyond 63 bits")
             }
-            Self::NoSuchEvent(event) => write!(f, "{event} is not one of this kind that is open"),
+            Self::NoSuchEvent(event) => {
+                write!(f, "{event} is not open, or lacks what was asked for: a total, or a period")
+            }
             Self::AlreadyStarted(event) => write!(f, "{event} is already started"),
             Self::NotStarted(event) => write!(f, "{event} is not started"),
             Self::NoFreeCounter => f.write_str("no free counter"),

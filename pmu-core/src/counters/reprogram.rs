@@ -15,7 +15,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
     /// interrupt is expected again.
     ///
     /// Returns the counters whose events start their period anew: what they had counted of it is lost, and of a
-    /// total what they had counted since it was last booked. A counter that kept its registers goes on; an
+    /// total what they had counted since they were last started or loaded by an interrupt: a kernel that knows of
+    /// the suspend stops its events before, or [switches](Self::switch_out) them out. A counter that kept its registers goes on; an
     /// overflow of it that is pending is reported to `overflowed`, for its interrupt may be lost; what it
     /// interrupted is not known, so a profile drops it (`|_| ()`). An event that was not running, and one whose
     /// counters were [saved](Self::save), is not started. Counters that had faulted are free again; their events

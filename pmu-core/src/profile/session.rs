@@ -1,8 +1,8 @@
 //! The sources of one processor at work.
 
 use crate::{
-    Availability, CounterError, CounterMemory, CounterSet, Counters, InterfaceError, Interval,
-    KProfileSource, MsrBackend, Overflow, Platform, ProfileInterface, SavedCounters,
+    Availability, CounterError, CounterMemory, CounterSet, Counters, EventOverflow, InterfaceError,
+    Interval, KProfileSource, MsrBackend, Overflow, Platform, ProfileInterface, SavedCounters,
     SessionCounters, Snapshot, SourceInformation, SourceInterface,
 };
 
@@ -10,8 +10,8 @@ use crate::{
 ///
 /// It cannot move to another thread, and dropping it touches no register: a session that is to end
 /// is [shut down](Self::shut_down) on its processor. One that is dropped without leaves its counters running
-/// and its [`CounterMemory`] in use: [`service`](ProfileInterface::service) goes on reporting, and no session
-/// can take the memory again.
+/// and its [`CounterMemory`] in use: [`service`](ProfileInterface::service) goes on reporting, and the memory can
+/// only be [reclaimed](CounterMemory::reclaim).
 ///
 /// # Context
 /// Every method: task, on the session's processor. The performance interrupt may come at any time.
@@ -231,7 +231,8 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
     }
 
     /// Programs this processor's counters again after their registers lost their contents:
-    /// [`Counters::reprogram`]. The platform's timer is started again if it ran.
+    /// [`Counters::reprogram`]. The platform's timer is started again if it ran. Overflows of opened events are not
+    /// reported: [`reprogram_all`](Self::reprogram_all) of a session with events does.
     ///
     /// # Errors
     /// Those of [`Counters::reprogram`]; [`Timer`](InterfaceError::Timer).
@@ -240,11 +241,18 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
         mut overflowed: impl FnMut(Overflow),
     ) -> Result<CounterSet, InterfaceError> {
         let table = self.interface().table();
-        let outcome = self.counters.reprogram(|overflow| {
+        self.reprogram_with(|overflow| {
             if let Some(overflow) = Overflow::of(table, overflow) {
                 overflowed(overflow);
             }
-        });
+        })
+    }
+
+    pub(crate) fn reprogram_with(
+        &mut self,
+        overflowed: impl FnMut(EventOverflow),
+    ) -> Result<CounterSet, InterfaceError> {
+        let outcome = self.counters.reprogram(overflowed);
         if self.timer().running {
             let timer = self.apply_interval(KProfileSource::TIME);
             self.timer_mut().running = timer.is_ok();

@@ -18,6 +18,43 @@ use crate::{
 /// let of_processor_0 = WithEvents::new(&MACHINE, &EVENTS[0]);
 /// # let _ = of_processor_0;
 /// ```
+///
+/// A session starts sources, and its counters open events:
+///
+/// ```
+/// use pmu_core::{
+///     CounterMemory, CounterSet, Event, InterfaceError, KProfileSource, MsrBackend, NamedEvent, Platform, Report,
+///     Snapshot, SourceInterface, WithEvents,
+/// };
+/// fn both<I: SourceInterface>(
+///     with_events: WithEvents<'static, I>,
+///     this_processor: &Snapshot,
+///     msr: impl MsrBackend,
+///     platform: impl Platform,
+///     memory: &'static CounterMemory,
+/// ) -> Result<(), InterfaceError> {
+///     let mut session = with_events.initialize(this_processor, CounterSet::ALL, msr, platform, memory)?;
+///     session.start(KProfileSource::BRANCH_MISPREDICTIONS)?;
+///     let (unit, counters) = (with_events.unit_of(this_processor), session.counters_mut());
+///     let id = counters.open_event(&unit, &Event::named(NamedEvent::Cycles).every(1_000_000_000))?;
+///     counters.start_event(id, 0)?;
+///     Ok(())
+/// }
+///
+/// /// The interrupt's handler: of the pair, not of the interface alone, which knows no events.
+/// fn interrupt<I: SourceInterface>(
+///     with_events: &WithEvents<'static, I>,
+///     msr: &impl MsrBackend,
+///     platform: &impl Platform,
+///     memory: &CounterMemory,
+/// ) {
+///     let serviced = with_events.service(msr, platform, memory, |report| match report {
+///         Report::Source(overflow) => { /* pmu_kprofile::Profiles::interrupt(&frame, overflow.source) */ }
+///         Report::Event(overflow) => { /* overflow.event, overflow.tag */ }
+///     });
+///     # let _ = serviced;
+/// }
+/// ```
 #[derive(Debug)]
 pub struct WithEvents<'a, I> {
     interface: &'a I,
@@ -40,6 +77,16 @@ pub enum Report {
     Source(Overflow),
     /// An opened event's period has passed.
     Event(EventOverflow),
+}
+
+impl Report {
+    #[inline]
+    fn of(table: &SourceTable, overflow: EventOverflow) -> Self {
+        match Overflow::of(table, overflow) {
+            Some(overflow) => Self::Source(overflow),
+            None => Self::Event(overflow),
+        }
+    }
 }
 
 impl<'a, I: SourceInterface> WithEvents<'a, I> {
@@ -82,11 +129,22 @@ impl<'a, I: SourceInterface> WithEvents<'a, I> {
         mut overflowed: impl FnMut(Report),
     ) -> Result<Serviced, MsrFault> {
         crate::service(self, msr, platform, memory, |overflow| {
-            overflowed(match Overflow::of(self.table(), overflow) {
-                Some(overflow) => Report::Source(overflow),
-                None => Report::Event(overflow),
-            });
+            overflowed(Report::of(self.table(), overflow));
         })
+    }
+}
+
+impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, WithEvents<'a, I>, M, P> {
+    /// The same as [`reprogram`](Session::reprogram), and reports the pending overflows of opened events, too.
+    ///
+    /// # Errors
+    /// Those of [`reprogram`](Session::reprogram).
+    pub fn reprogram_all(
+        &mut self,
+        mut overflowed: impl FnMut(Report),
+    ) -> Result<CounterSet, InterfaceError> {
+        let table = self.interface().table();
+        self.reprogram_with(|overflow| overflowed(Report::of(table, overflow)))
     }
 }
 
