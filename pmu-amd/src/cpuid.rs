@@ -1,10 +1,10 @@
-//! What CPUID declares of the core counters.
+//! The core counters, as CPUID declares them.
 
 use pmu_core::Snapshot;
 
 use crate::registers::{CORE_COUNTERS, LEGACY_COUNTERS};
 
-/// Which family of counters a processor has.
+/// The families of counters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Family {
     /// The four that every processor has.

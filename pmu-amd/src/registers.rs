@@ -11,7 +11,7 @@ pub const PERF_LEGACY_CTL0: u32 = 0xC001_0000;
 /// `PerfCtr0`–`PerfCtr3`: the first of the legacy counters (APM vol. 2, appendix A).
 pub const PERF_LEGACY_CTR0: u32 = 0xC001_0004;
 
-/// How many legacy counters every processor of the architecture has (APM vol. 2, §13.2.1).
+/// Number of legacy counters that every processor of the architecture has (APM vol. 2, §13.2.1).
 pub const LEGACY_COUNTERS: u8 = 4;
 
 /// `PERF_CTL0`: the first event select of the core extension; the next is two further (APM vol. 2,
@@ -21,7 +21,7 @@ pub const PERF_CTL0: u32 = 0xC001_0200;
 /// `PERF_CTR0`: the first counter of the core extension; the next is two further.
 pub const PERF_CTR0: u32 = 0xC001_0201;
 
-/// How many counters the core extension has where CPUID does not say (APM vol. 2, §13.2.1).
+/// Number of the core extension's counters where CPUID does not say (APM vol. 2, §13.2.1).
 pub const CORE_COUNTERS: u8 = 6;
 
 /// `PerfCntrGlobalStatus`, with PerfMonV2 (APM vol. 2, §13.2.1; CPUID 0x80000022 EAX bit 0).

@@ -7,6 +7,7 @@
 pub(crate) mod assign;
 pub(crate) mod control;
 pub(crate) mod counter;
+pub(crate) mod entry;
 pub(crate) mod error;
 pub(crate) mod event;
 pub(crate) mod id;

@@ -1,8 +1,8 @@
-//! Why a processor has no counters that are known here.
+//! Reasons why a processor has no counters that are known here.
 
 use core::fmt;
 
-/// Why a vendor crate does not detect a processor: only [`DefaultInterface`](crate::DefaultInterface)
+/// Reason why a vendor crate does not detect a processor: only [`DefaultInterface`](crate::DefaultInterface)
 /// remains, which profiles by time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]

@@ -19,6 +19,7 @@ pub mod testing;
 
 pub use clocks::{ClockReading, Clocks, tsc_hertz};
 pub use counters::counter::{Counter, CounterControl};
+pub use counters::entry::{EventCount, EventEntry, StoppedEvent};
 pub use counters::error::CounterError;
 pub use counters::event::{Event, EventId, NamedEvent};
 pub use counters::id::{CounterId, CounterSet, MAX_COUNTERS, MAX_FIXED, MAX_GENERAL};
@@ -30,7 +31,7 @@ pub use counters::silence::silence;
 pub use counters::slot::CounterSlot;
 pub use counters::sources::{EventSource, OpenedEvents};
 pub use counters::switch::{SavedCounter, SavedCounters};
-pub use counters::table::{EventCount, EventEntry, EventTable, StoppedEvent};
+pub use counters::table::EventTable;
 pub use counters::thread::ThreadEvent;
 pub use counters::unit::{
     CounterBank, CounterUnit, FixedCounters, Freeze, FullWidth, GlobalRegisters, PreciseSampling,

@@ -49,7 +49,7 @@ impl<A: ApicRegisters + ?Sized> ApicRegisters for &A {
     }
 }
 
-/// How the performance interrupt is delivered.
+/// Delivery of the performance interrupt.
 ///
 /// As NMI it comes everywhere, in code with interrupts off too, and every handler on its way must be ready for
 /// that. By a vector it waits until interrupts are on, and is charged to what runs then; the handler

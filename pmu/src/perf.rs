@@ -142,7 +142,7 @@ impl TryFrom<Event> for PerfAttributes {
 /// | `cmask` | 31:24 |
 /// | `eq` | 36 |
 ///
-/// Which of them a processor has is checked when the event is opened.
+/// A processor may lack some of them, which is checked when the event is opened.
 ///
 /// ```
 /// use pmu::perf::RawConfig;
@@ -318,7 +318,7 @@ impl fmt::Display for RawTerms {
     }
 }
 
-/// Why attributes or a text are no event, or an event has no attributes.
+/// Reason why attributes or a text are no event, or an event has no attributes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
@@ -333,12 +333,12 @@ pub enum PerfError {
     ExcludesAll,
     /// There is no such term, or no closing slash.
     Term {
-        /// Where in the text, in bytes.
+        /// Place in the text, in bytes.
         at: usize,
     },
     /// A term's value is missing, is no number, or is too great.
     Value {
-        /// Where in the text, in bytes.
+        /// Place in the text, in bytes.
         at: usize,
     },
 }

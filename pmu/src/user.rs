@@ -34,7 +34,7 @@ use pmu_core::{PmcIndex, UserView};
 /// The attempts of [`UserPage::read`]: each but the last met a change by the kernel.
 const ATTEMPTS: u32 = 64;
 
-/// What a kernel shares with a user thread, so that it reads one event without a system call.
+/// The page that a kernel shares with a user thread, so that it reads one event without a system call.
 ///
 /// A sequence lock, as in Linux' `perf_event_mmap_page`: the sequence is odd while the kernel writes. All zeros is
 /// a hidden page. The layout is fixed: the sequence, the index for RDPMC plus 1 (0: hidden), and the width, at 0, 4

@@ -1,7 +1,7 @@
 //! The performance interrupt as an NMI at every register access of every operation on opened events, beside a
 //! source. `nmi_accesses.rs` has the operations on sources.
 //!
-//! What was counted is known from the model, by what it was fed: every period is reported once, every total is
+//! The counts are known from the model, by what it was fed: every period is reported once, every total is
 //! exact, and no NMI that a counter raised is left unclaimed.
 
 mod opened;
@@ -136,7 +136,7 @@ impl World {
         }
     }
 
-    /// What the plan had left comes now. Returns whether there was anything.
+    /// The rest of the plan comes now. Returns whether there was anything.
     fn end(&self, mock: &Mock<'_>) -> bool {
         let Some(plan) = self.plan.take() else { return false };
         if self.deliver_in.take().is_some() {

@@ -1,4 +1,4 @@
-//! Which event gets which counter, and whose turn it is: compared with exhaustive search.
+//! Assignment of events to counters, and their turns, compared with exhaustive search.
 
 mod opened;
 
@@ -13,7 +13,7 @@ use pmu_intel::Emon;
 use pmu_virt::IntelConfiguration;
 use pmu_virt::mock::Deviations;
 
-/// Whether there is an assignment of all these events to different counters.
+/// Returns whether there is an assignment of all these events to different counters.
 fn assignable(events: &[CounterSet], free: CounterSet) -> bool {
     let Some((first, rest)) = events.split_first() else { return true };
     (*first & free).iter().any(|counter| assignable(rest, free.without(counter.only())))
@@ -271,7 +271,7 @@ fn a_source_gives_way_to_an_event_and_goes_on() {
     }
 }
 
-/// What rotation takes from an event that interrupts: the rest of its period goes on at its next turn.
+/// Rotation takes the counter of an event that interrupts: the rest of its period goes on at its next turn.
 #[test]
 fn a_period_goes_on_over_turns() {
     for processor in processors(Deviations::NONE) {

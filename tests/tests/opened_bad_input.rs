@@ -1,4 +1,4 @@
-//! What opened events refuse, each with its error, and that nothing was changed by it.
+//! Refusals of opened events, each with its error, and nothing changed by it.
 
 mod opened;
 

@@ -154,7 +154,7 @@ fn accesses_of(processor: &Processor, operation: Operation) -> u32 {
     mock.accesses().total()
 }
 
-/// What runs is what is said to run.
+/// The counters that run are those that are said to run.
 #[track_caller]
 fn assert_truthful(case: &Case<'_, '_>, mock: &Mock<'_>, context: &str) {
     let said: CounterSet =

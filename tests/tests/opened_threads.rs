@@ -257,7 +257,7 @@ fn a_period_goes_on_on_a_counter_of_shorter_reach() {
     assert_eq!(there.counter_of(id), CounterId::general(0));
 }
 
-/// What finds no place stays with the thread, and what finds no counter is opened, stopped.
+/// An event that finds no place stays with the thread, and one that finds no counter is opened, stopped.
 #[test]
 fn a_thread_that_finds_no_room_keeps_its_events() {
     let processor = Processor::intel(IntelConfiguration::new(4, 1, 0));

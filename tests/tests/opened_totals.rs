@@ -108,7 +108,7 @@ fn random_totals(processor: &Processor, seed: u64) {
     assert_eq!(running(&mock), CounterSet::NONE);
 }
 
-/// What an overflow of one event costs on Intel's counters of this version, and its switch out and in: reads,
+/// Costs of one event's overflow on Intel's counters of this version, and its switch out and in: reads,
 /// writes, RDPMCs.
 fn costs(version: u32, freezing: bool, event: Event) -> [[u32; 3]; 3] {
     let unit = pmu_intel::counters(&intel_processor(version, 8)).unwrap();
@@ -177,7 +177,7 @@ fn a_total_costs_one_rdpmc_an_overflow() {
     }
 }
 
-/// What is only counted wraps once between two looks at it, from anywhere.
+/// An event that is only counted wraps once between two looks at it, from anywhere.
 #[test]
 fn a_total_is_exact_over_many_wraps() {
     for processor in processors(Deviations::NONE) {
@@ -222,7 +222,7 @@ fn a_total_is_exact_over_many_wraps() {
     }
 }
 
-/// Where the counters run while their interrupt is serviced, and the status tells of a wrap, nothing is lost: an event
+/// Nothing is lost where the counters run while their interrupt is serviced, and the status tells of a wrap: an event
 /// happens before each access.
 #[test]
 fn what_happens_while_a_wrap_is_serviced_is_counted() {

@@ -1,4 +1,4 @@
-//! Which event is on which counter: an event is moved where that makes room for another.
+//! The assignment of events to counters: an event is moved where that makes room for another.
 
 use crate::counters::processor::marked_faulted;
 use crate::counters::slot::SlotState;
@@ -9,7 +9,7 @@ use crate::{
 /// One more than the last bit of a counter.
 const BITS: usize = CounterSet::ALL.bits().ilog2() as usize + 1;
 
-/// What was left of an event's period when its counter was taken from it.
+/// Rest of an event's period when its counter was taken from it.
 pub(crate) struct Lifted {
     /// The period that the counter was loaded for.
     period: u64,

@@ -6,7 +6,7 @@ use crate::{EventSelect, MsrAddress, MsrBackend, MsrFault, PmcIndex};
 /// The longest period of a counter whose writes take 32 bits and extend their sign.
 const NARROW_REACH: u64 = (1 << 31) - 1;
 
-/// Where a counter is told what to count.
+/// The control by which a counter is told what to count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum CounterControl {
@@ -69,7 +69,7 @@ pub struct Counter {
 }
 
 impl Counter {
-    /// Where the counter is told what to count.
+    /// The control by which the counter is told what to count.
     #[inline]
     pub const fn control(&self) -> CounterControl {
         self.control

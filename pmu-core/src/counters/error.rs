@@ -1,10 +1,10 @@
-//! Why an operation of a processor's counters failed.
+//! Errors of operations on a processor's counters.
 
 use core::fmt;
 
 use crate::{CounterSet, EventId, MsrFault, NamedEvent};
 
-/// Why an operation of a processor's counters failed. Unless it is [`Faulted`](Self::Faulted), nothing was
+/// Error of an operation on a processor's counters. Unless it is [`Faulted`](Self::Faulted), nothing was
 /// changed; of taking counters, that none runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]

@@ -450,7 +450,7 @@ fn mark_faulted(memory: &CounterMemory, counters: u64) {
     }
 }
 
-/// What a counter runs for.
+/// The event that a counter runs for, and its period.
 #[derive(Clone, Copy)]
 struct Running {
     event: EventId,

@@ -1,9 +1,9 @@
 //! Events that are opened on a processor: counted, reported, and taking turns.
 
+use crate::counters::entry::{EventEntry, EventState};
 use crate::counters::event::{GuestMode, What};
 use crate::counters::processor::too_little_memory;
 use crate::counters::slot::SlotState;
-use crate::counters::table::{EventEntry, EventState};
 use crate::counters::unit::IN_TXCP;
 use crate::{
     CounterError, CounterId, CounterSet, CounterUnit, Counters, Event, EventCount, EventId,

@@ -45,7 +45,7 @@ impl EventSelect {
         self.0
     }
 
-    /// Whether a counter with this select counts.
+    /// Returns whether a counter with this select counts.
     pub const fn is_enabled(self) -> bool {
         self.0 & Self::ENABLE != 0
     }

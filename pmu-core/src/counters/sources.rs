@@ -1,4 +1,4 @@
-//! Where the counters' events come from.
+//! The sources of the counters' events.
 
 use crate::{CounterUnit, EventSelect, EventTable};
 

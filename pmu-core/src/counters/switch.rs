@@ -22,7 +22,7 @@ pub struct SavedCounter {
     value: u64,
 }
 
-/// Where a thread's counters are while it does not run: a place a counter.
+/// Save area of a thread's counters while it does not run: one place per counter.
 ///
 /// `&mut SavedCounters<[SavedCounter; N]>` coerces to `&mut SavedCounters`. A new one holds nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,12 +54,12 @@ impl<const N: usize> Default for SavedCounters<[SavedCounter; N]> {
 }
 
 impl<S: ?Sized + AsRef<[SavedCounter]>> SavedCounters<S> {
-    /// How many counters are saved.
+    /// Number of counters that are saved.
     pub fn len(&self) -> usize {
         self.counters.as_ref().iter().filter(|counter| counter.in_use).count()
     }
 
-    /// Whether none is.
+    /// Returns whether none is saved.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

@@ -1,6 +1,6 @@
 //! Events of a thread: taken from a processor on the thread's way out, and given to the one on which it goes on.
 
-use crate::counters::table::EventState;
+use crate::counters::entry::EventState;
 use crate::{
     CounterError, CounterUnit, Counters, EventId, EventOverflow, EventSource, MsrBackend, Platform,
     StoppedEvent,

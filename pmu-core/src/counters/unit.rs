@@ -54,7 +54,7 @@ pub struct FixedCounters {
 
 /// A processor's counters, as its vendor describes them: all that the operations need to know.
 ///
-/// What the vendor's processors have in common is in statics; what CPUID says of one processor is here. A
+/// Statics hold the part that a vendor's processors have in common; the rest is one processor's CPUID. A
 /// counter's [`CounterId`] is its bit of the global registers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
@@ -206,7 +206,7 @@ impl CounterUnit {
     /// Returns the counters that can count what `select` says.
     ///
     /// Every general counter can; a fixed counter can where the event is its own and nothing qualifies it.
-    /// Where there are fixed counters, event 0 is one that only they have. Constraints of single events on
+    /// Event 0, where there are fixed counters, is one that only they have. Constraints of single events on
     /// single processors are not known here: see [`Event::on`](crate::Event::on).
     pub fn counters_for(&self, select: EventSelect) -> CounterSet {
         let bits = select.select_bits();
@@ -379,7 +379,7 @@ pub struct GlobalRegisters {
     pub status: MsrAddress,
     /// Writing 1 clears the bit of the status.
     pub acknowledge: MsrAddress,
-    /// Whether the counters are stopped while their interrupt is serviced: two writes more, and none
+    /// The driver stops the counters while their interrupt is serviced: two writes more, and none
     /// of the events of servicing itself are counted.
     pub stop_while_serviced: bool,
     /// Bit of the status that says that the processor froze the counters, and whose acknowledgement

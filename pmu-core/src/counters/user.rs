@@ -2,7 +2,7 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use crate::counters::table::EventEntry;
+use crate::counters::entry::EventEntry;
 use crate::{
     CounterError, CounterUnit, Counters, EventId, EventSelect, EventSource, MsrBackend, Platform,
     PmcIndex,

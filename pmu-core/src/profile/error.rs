@@ -1,10 +1,10 @@
-//! Why an operation of a profile interface failed.
+//! Errors of operations on a profile interface.
 
 use core::fmt;
 
 use crate::{CounterError, IntervalError, KProfileSource, NtStatus, TimerUnavailable};
 
-/// Why an operation of a profile interface failed. Unless it is [`CounterError::Faulted`], nothing
+/// Error of an operation on a profile interface. Unless it is [`CounterError::Faulted`], nothing
 /// was changed; of [`initialize`](crate::ProfileInterface::initialize), that no counter runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]

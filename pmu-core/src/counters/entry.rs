@@ -1,0 +1,483 @@
+//! One opened event: what it counts, its total, its times, and its turn.
+
+use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64};
+
+use crate::counters::event::GuestMode;
+use crate::{CounterSet, Event, EventSelect};
+
+/// State of an opened event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum EventState {
+    /// The place is free.
+    Closed,
+    Stopped,
+    /// Started, and no counter's turn.
+    Waiting,
+    /// On a counter.
+    Counting,
+}
+
+/// One place of an [`EventTable`].
+///
+/// The control path alone changes it, but for the total and the rest of the period, which are the interrupt
+/// path's while the event is on a counter.
+#[derive(Debug)]
+pub struct EventEntry {
+    state: AtomicU8,
+    total_wanted: AtomicBool,
+    rotates: AtomicBool,
+    guest: AtomicU8,
+    turn: AtomicU32,
+    select: AtomicU64,
+    tag: AtomicU64,
+    counters: AtomicU64,
+    /// Events between two reports, from the next one on; 0: it is counted only.
+    period: AtomicU64,
+    /// The period that the next report stands for.
+    current: AtomicU64,
+    /// Events of that period beyond those that the counter is loaded with.
+    left: AtomicU64,
+    /// Events that the counter is to be loaded with; 0: a period begins.
+    resume: AtomicU64,
+    total: AtomicU64,
+    /// The counter's value up to which the total counts.
+    counted_to: AtomicU64,
+    enabled: AtomicU64,
+    running: AtomicU64,
+    /// The time up to which both are added up.
+    timed_to: AtomicU64,
+}
+
+/// Count of an event, and the time for which it was counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct EventCount {
+    /// Events since it was opened, as far as it was on a counter.
+    pub value: u64,
+    /// Time in which the event was started, in the units of the caller's clock.
+    pub enabled: u64,
+    /// Time in which it was on a counter.
+    pub running: u64,
+}
+
+impl EventCount {
+    /// The events of all the time in which it was started, if they happened as often as while it was on a
+    /// counter. `None`: it never was, or the figure exceeds 64 bits.
+    pub fn scaled(&self) -> Option<u64> {
+        let scaled = u128::from(self.value) * u128::from(self.enabled);
+        scaled.checked_div(self.running.into())?.try_into().ok()
+    }
+}
+
+/// A stopped event apart from its table: plain data, which any other processor's table takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct StoppedEvent {
+    /// It was started: on a counter, or waiting for one.
+    started: bool,
+    total_wanted: bool,
+    rotates: bool,
+    guest: u8,
+    select: u64,
+    tag: u64,
+    counters: u64,
+    period: u64,
+    current: u64,
+    left: u64,
+    resume: u64,
+    count: EventCount,
+}
+
+impl StoppedEvent {
+    /// The count so far.
+    pub const fn count(&self) -> EventCount {
+        self.count
+    }
+
+    /// The event select that it has on a counter, without the bits that make it run.
+    pub const fn select(&self) -> EventSelect {
+        EventSelect::from_bits(self.select)
+    }
+
+    /// Returns whether it was started when it was taken from its processor, so that
+    /// [`switch_in`](crate::Counters::switch_in) starts it again.
+    pub const fn is_started(&self) -> bool {
+        self.started
+    }
+
+    /// The same, to be started, or not, when it is given to a processor.
+    pub const fn to_be_started(mut self, started: bool) -> Self {
+        self.started = started;
+        self
+    }
+
+    /// The counters that it may have.
+    pub(crate) const fn counters(&self) -> CounterSet {
+        CounterSet::from_bits(self.counters)
+    }
+}
+
+impl EventEntry {
+    /// An unused place.
+    pub const fn new() -> Self {
+        Self {
+            state: AtomicU8::new(EventState::Closed as u8),
+            total_wanted: AtomicBool::new(false),
+            rotates: AtomicBool::new(false),
+            guest: AtomicU8::new(0),
+            turn: AtomicU32::new(0),
+            select: AtomicU64::new(0),
+            tag: AtomicU64::new(0),
+            counters: AtomicU64::new(0),
+            period: AtomicU64::new(0),
+            current: AtomicU64::new(0),
+            left: AtomicU64::new(0),
+            resume: AtomicU64::new(0),
+            total: AtomicU64::new(0),
+            counted_to: AtomicU64::new(0),
+            enabled: AtomicU64::new(0),
+            running: AtomicU64::new(0),
+            timed_to: AtomicU64::new(0),
+        }
+    }
+
+    /// Opens the event here, stopped: `select` and `counters` are what it resolves to.
+    pub(crate) fn open(&self, event: &Event, select: EventSelect, counters: CounterSet) {
+        let guest = event.guest as u8;
+        self.insert(&StoppedEvent {
+            started: false,
+            total_wanted: event.total,
+            rotates: event.rotates,
+            guest,
+            select: select.select_bits(),
+            tag: event.tag,
+            counters: counters.bits(),
+            period: event.period,
+            current: 0,
+            left: 0,
+            resume: 0,
+            count: EventCount::default(),
+        });
+    }
+
+    /// Puts a stopped event here.
+    pub(crate) fn insert(&self, event: &StoppedEvent) {
+        self.total_wanted.store(event.total_wanted, Relaxed);
+        self.rotates.store(event.rotates, Relaxed);
+        self.guest.store(event.guest, Relaxed);
+        for (cell, value) in [
+            (&self.select, event.select),
+            (&self.tag, event.tag),
+            (&self.counters, event.counters),
+            (&self.period, event.period),
+            (&self.current, event.current),
+            (&self.left, event.left),
+            (&self.resume, event.resume),
+            (&self.total, event.count.value),
+            (&self.enabled, event.count.enabled),
+            (&self.running, event.count.running),
+        ] {
+            cell.store(value, Relaxed);
+        }
+        self.set_state(EventState::Stopped);
+    }
+
+    /// The event as data: its counter was taken from it.
+    pub(crate) fn extract(&self) -> StoppedEvent {
+        StoppedEvent {
+            started: matches!(self.state(), EventState::Waiting | EventState::Counting),
+            total_wanted: self.wants_total(),
+            rotates: self.rotates(),
+            guest: self.guest.load(Relaxed),
+            select: self.select.load(Relaxed),
+            tag: self.tag(),
+            counters: self.counters.load(Relaxed),
+            period: self.period.load(Relaxed),
+            current: self.current.load(Relaxed),
+            left: self.left.load(Relaxed),
+            resume: self.resume.load(Relaxed),
+            count: self.count(),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn state(&self) -> EventState {
+        match self.state.load(Relaxed) {
+            0 => EventState::Closed,
+            1 => EventState::Stopped,
+            2 => EventState::Waiting,
+            _ => EventState::Counting,
+        }
+    }
+
+    pub(crate) fn set_state(&self, state: EventState) {
+        self.state.store(state as u8, Relaxed);
+    }
+
+    pub(crate) fn select(&self) -> EventSelect {
+        EventSelect::from_bits(self.select.load(Relaxed))
+    }
+
+    pub(crate) fn guest_mode(&self) -> GuestMode {
+        match self.guest.load(Relaxed) {
+            0 => GuestMode::Everywhere,
+            1 => GuestMode::GuestOnly,
+            _ => GuestMode::HostOnly,
+        }
+    }
+
+    pub(crate) fn counters(&self) -> CounterSet {
+        CounterSet::from_bits(self.counters.load(Relaxed))
+    }
+
+    pub(crate) fn rotates(&self) -> bool {
+        self.rotates.load(Relaxed)
+    }
+
+    pub(crate) fn turn(&self) -> u32 {
+        self.turn.load(Relaxed)
+    }
+
+    pub(crate) fn set_turn(&self, turn: u32) {
+        self.turn.store(turn, Relaxed);
+    }
+
+    /// Sets the period that begins next.
+    pub(crate) fn set_period(&self, period: u64) {
+        self.period.store(period, Relaxed);
+    }
+
+    /// Returns whether it interrupts.
+    pub(crate) fn has_period(&self) -> bool {
+        self.period.load(Relaxed) != 0
+    }
+
+    #[inline]
+    pub(crate) fn wants_total(&self) -> bool {
+        self.total_wanted.load(Relaxed)
+    }
+
+    /// Adds the time up to `now`. A clock that goes back adds nothing.
+    pub(crate) fn add_time(&self, now: u64) {
+        let passed = now.saturating_sub(self.timed_to.swap(now, Relaxed));
+        let add = |time: &AtomicU64| time.store(time.load(Relaxed).wrapping_add(passed), Relaxed);
+        match self.state() {
+            EventState::Closed | EventState::Stopped => {}
+            EventState::Waiting => add(&self.enabled),
+            EventState::Counting => {
+                add(&self.enabled);
+                add(&self.running);
+            }
+        }
+    }
+
+    /// The count that is booked: up to when the counter was last read, or the event was stopped.
+    pub(crate) fn count(&self) -> EventCount {
+        EventCount {
+            value: self.total.load(Relaxed),
+            enabled: self.enabled.load(Relaxed),
+            running: self.running.load(Relaxed),
+        }
+    }
+
+    /// The total that is booked, and the counter's value up to which it is.
+    pub(crate) fn booked(&self) -> (u64, u64) {
+        (self.total.load(Relaxed), self.counted_to.load(Relaxed))
+    }
+
+    /// The counter was loaded with `value`.
+    #[inline]
+    pub(crate) fn loaded(&self, value: u64) {
+        self.counted_to.store(value, Relaxed);
+    }
+
+    /// The period that was over when the counter was taken.
+    pub(crate) fn ended_period(&self) -> u64 {
+        self.current.load(Relaxed)
+    }
+
+    /// Adds what the counter counted up to `value`. It is right over a wrap, for the counter was loaded at half
+    /// its range or beyond.
+    #[inline]
+    pub(crate) fn book(&self, value: u64, mask: u64) {
+        let counted = value.wrapping_sub(self.counted_to.swap(value, Relaxed)) & mask;
+        self.total.store(self.total.load(Relaxed).wrapping_add(counted), Relaxed);
+    }
+
+    /// Adds what the counter counted up to its wrap: it was not loaded since, and counts on from 0.
+    #[inline]
+    pub(crate) fn book_wrap(&self, mask: u64) {
+        let counted = mask.wrapping_add(1).wrapping_sub(self.counted_to.swap(0, Relaxed));
+        self.total.store(self.total.load(Relaxed).wrapping_add(counted), Relaxed);
+    }
+
+    /// Returns whether the counter of an event that is only counted has wrapped since it was loaded: from then on
+    /// its value alone does not tell of the next wrap.
+    pub(crate) fn counts_on(&self) -> bool {
+        !self.has_period() && self.counted_to.load(Relaxed) == 0
+    }
+
+    /// Events that a counter of this reach is loaded with, where it begins or resumes.
+    pub(crate) fn first_piece(&self, reach: u64) -> u64 {
+        match self.resume.swap(0, Relaxed) {
+            0 => self.begin_period(reach),
+            // Another counter's reach may be shorter, and so may a period that was set since.
+            resume => match self.left.load(Relaxed).saturating_add(resume) {
+                left if left <= self.period.load(Relaxed) => self.take_piece(left, reach),
+                _ => self.begin_period(reach),
+            },
+        }
+    }
+
+    /// The counter overflowed: the events that it is loaded with next.
+    #[inline]
+    pub(crate) fn next_piece(&self, reach: u64) -> u64 {
+        match self.left.load(Relaxed) {
+            0 => self.begin_period(reach),
+            left => self.take_piece(left, reach),
+        }
+    }
+
+    /// The counter overflowed: the period that is over, if this was its last piece.
+    #[inline]
+    pub(crate) fn period_over(&self) -> Option<u64> {
+        let over = self.current.load(Relaxed);
+        (self.left.load(Relaxed) == 0 && over != 0).then_some(over)
+    }
+
+    /// The caller's name of the event.
+    pub(crate) fn tag(&self) -> u64 {
+        self.tag.load(Relaxed)
+    }
+
+    /// An event that is only counted wraps as late as it can: a wrap that the interrupt did not see would be lost.
+    fn begin_period(&self, reach: u64) -> u64 {
+        let period = self.period.load(Relaxed);
+        self.current.store(period, Relaxed);
+        self.take_piece(if period == 0 { reach } else { period }, reach)
+    }
+
+    /// Half of what is little more than the reach: no piece is so short that its interrupt comes at once.
+    fn take_piece(&self, events: u64, reach: u64) -> u64 {
+        let piece = match events {
+            _ if events <= reach => events,
+            _ if events / 2 < reach => events / 2,
+            _ => reach,
+        };
+        self.left.store(events - piece, Relaxed);
+        piece
+    }
+
+    /// The counter was taken from it with so many events to go.
+    pub(crate) fn set_resume(&self, events: u64) {
+        let interrupts = self.current.load(Relaxed) != 0;
+        self.resume.store(if interrupts { events } else { 0 }, Relaxed);
+    }
+
+    /// The counter was taken from it with an overflow pending. Returns whether the period is over, which then
+    /// begins anew.
+    pub(crate) fn end_piece(&self) -> bool {
+        let left = self.left.swap(0, Relaxed);
+        self.resume.store(left, Relaxed);
+        left == 0 && self.current.load(Relaxed) != 0
+    }
+}
+
+impl Default for EventEntry {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(period: u64) -> EventEntry {
+        let entry = EventEntry::new();
+        entry.open(
+            &Event { period, ..Event::raw(EventSelect::from_bits(0xC0)) },
+            EventSelect::from_bits(0),
+            CounterSet::ALL,
+        );
+        entry
+    }
+
+    #[test]
+    fn the_pieces_of_a_period_add_up_to_it() {
+        for (period, reach) in
+            [(1, 100), (100, 100), (101, 100), (199, 100), (200, 100), (201, 100), (12_345, 100)]
+        {
+            let entry = entry(period);
+            let mut sum = entry.first_piece(reach);
+            let mut pieces = 1;
+            loop {
+                let over = entry.period_over();
+                let next = entry.next_piece(reach);
+                if let Some(over) = over {
+                    assert_eq!((over, sum), (period, period));
+                    break;
+                }
+                assert!(next <= reach && next >= reach / 2);
+                sum += next;
+                pieces += 1;
+            }
+            assert_eq!(pieces, period.div_ceil(reach), "{period}");
+        }
+    }
+
+    #[test]
+    fn a_period_that_changes_is_reported_as_it_was_loaded() {
+        let entry = entry(1000);
+        assert_eq!(entry.first_piece(100_000), 1000);
+        entry.period.store(2000, Relaxed);
+        assert_eq!((entry.period_over(), entry.next_piece(100_000)), (Some(1000), 2000));
+        assert_eq!((entry.period_over(), entry.next_piece(100_000)), (Some(2000), 2000));
+    }
+
+    #[test]
+    fn an_event_that_resumes_on_a_shorter_counter_loses_nothing() {
+        let entry = entry(1000);
+        assert_eq!(entry.first_piece(100_000), 1000);
+        entry.set_resume(700);
+        assert_eq!(entry.first_piece(400), 350);
+        assert_eq!((entry.period_over(), entry.next_piece(400)), (None, 350));
+        assert_eq!(entry.period_over(), Some(1000));
+    }
+
+    #[test]
+    fn a_total_counts_on_over_a_wrap() {
+        let entry = entry(1000);
+        entry.loaded(0xFFF0);
+        entry.book(0xFFF8, 0xFFFF);
+        entry.book(0x0005, 0xFFFF);
+        assert_eq!(entry.count().value, 0x15);
+    }
+
+    #[test]
+    fn what_is_only_counted_wraps_as_late_as_it_can_and_is_not_reported() {
+        let entry = entry(0);
+        assert_eq!(entry.first_piece(100), 100);
+        assert_eq!((entry.period_over(), entry.next_piece(100)), (None, 100));
+        entry.set_resume(7);
+        assert_eq!(entry.first_piece(100), 100);
+        assert!(!entry.end_piece());
+    }
+
+    #[test]
+    fn time_runs_while_it_is_started_and_while_it_has_a_counter() {
+        let entry = entry(1000);
+        entry.add_time(100);
+        entry.set_state(EventState::Waiting);
+        entry.add_time(130);
+        entry.set_state(EventState::Counting);
+        entry.add_time(150);
+        entry.add_time(140); // the clock went back
+        entry.set_state(EventState::Stopped);
+        entry.add_time(1000);
+        let count = EventCount { value: 10, ..entry.count() };
+        assert_eq!((count.enabled, count.running, count.scaled()), (50, 20, Some(25)));
+        assert_eq!(EventCount { running: 0, ..count }.scaled(), None);
+    }
+}
