@@ -111,6 +111,11 @@ fn random_totals(processor: &Processor, seed: u64) {
 /// Costs of one event's overflow on Intel's counters of this version, and its switch out and in: reads,
 /// writes, RDPMCs.
 fn costs(version: u32, freezing: bool, event: Event) -> [[u32; 3]; 3] {
+    costs_and_unmasks(version, freezing, event).0
+}
+
+/// The same, and how often the overflow's interrupt unmasked the local APIC's entry.
+fn costs_and_unmasks(version: u32, freezing: bool, event: Event) -> ([[u32; 3]; 3], u32) {
     let unit = pmu_intel::counters(&intel_processor(version, 8)).unwrap();
     let file = RegisterFile::intel(8, version >= 2);
     file.set(0x1D9, 0);
@@ -136,17 +141,18 @@ fn costs(version: u32, freezing: bool, event: Event) -> [[u32; 3]; 3] {
         cost
     };
     take();
+    platform.unmasked.take();
     msr.inner().set(0xC1, 5);
     msr.inner().set(0x38E, 1 | u64::from(freezing && version >= 4) << 59);
     let serviced = service(&source, &msr, &platform, &memory, |_| ()).unwrap();
     assert_eq!(serviced.overflows, u32::from(event.period().is_some()));
-    let overflow = take();
+    let (overflow, unmasks) = (take(), platform.unmasked.take());
     msr.inner().set(0x38E, 0);
     let mut thread = [ThreadEvent::Opened(id)];
     counters.switch_out(&mut thread, 0, |o| panic!("{o:?}")).unwrap();
     let out = take();
     counters.switch_in(&unit, &mut thread, 0).unwrap();
-    [overflow, out, take()]
+    ([overflow, out, take()], unmasks)
 }
 
 /// The first column is that of a source, in `costs.rs` and the README.
@@ -174,6 +180,33 @@ fn a_total_costs_one_rdpmc_an_overflow() {
     // Where each counter is read all the same, it costs nothing.
     for event in [sampled, sampled.with_total(), raw(2)] {
         assert_eq!(costs(1, false, event), [[0, 1, 1], [0, 1, 1], [0, 2, 0]]);
+    }
+}
+
+/// The README's rows of events, on Intel's version 2: an overflow, a switch out and in, a start.
+#[test]
+fn the_readmes_rows_of_events_are_what_is_measured() {
+    let text = |[r, w, p]: [u32; 3], unmasks: u32| {
+        let parts = [(r, 'R'), (w, 'W'), (p, 'P'), (unmasks, 'A')];
+        let parts = parts.into_iter().filter(|(count, _)| *count > 0);
+        parts.map(|(count, kind)| format!("{count}{kind}")).collect::<Vec<_>>().join(" ")
+    };
+    let sampled = raw(2).every(0x1000);
+    for (name, event) in [
+        ("an event that interrupts", sampled),
+        ("the same, with a total", sampled.with_total()),
+        ("an event that is counted only", raw(2)),
+    ] {
+        let ([overflow, out, back], unmasks) = costs_and_unmasks(2, false, event);
+        let switch = [0, 1, 2].map(|kind| out[kind] + back[kind]);
+        let row = format!(
+            "| {name} | {} | {} | {} |",
+            text(overflow, unmasks),
+            text(switch, 0),
+            text(back, 0)
+        );
+        println!("{row}");
+        assert!(include_str!("../../README.md").contains(&row), "the README lacks: {row}");
     }
 }
 
