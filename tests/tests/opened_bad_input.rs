@@ -431,3 +431,24 @@ fn in_txcp_is_counter_2s() {
     assert_eq!(counters.counter_of(id), CounterId::general(2));
     assert_eq!(registers.get(0x188), 1 << 33 | 0x0053_00C0);
 }
+
+/// Bits of the status that are no session's are acknowledged on request, and the session's own are not.
+#[test]
+fn what_has_no_owner_is_acknowledged_on_request() {
+    let unit = pmu_intel::counters(&pmu_tests::intel_processor(4, 4)).unwrap();
+    let (registers, platform) = (RegisterFile::intel(4, true), FakePlatform::default());
+    let (memory, table) = (Memory::new(), Table::new());
+    registers.set(0x38E, 1 << 62);
+    let source = OpenedEvents::new(&unit, &table);
+    let mut counters =
+        Counters::take(source, &unit, CounterSet::ALL, &registers, &platform, &memory).unwrap();
+    registers.take_writes();
+    counters.acknowledge_others(1 << 62).unwrap();
+    assert_eq!(registers.take_writes(), [(0x390, 1 << 62)]);
+    let own = Err(CounterError::OwnControlBits(0b1));
+    assert_eq!(counters.acknowledge_others(1 << 62 | 0b1), own);
+    assert_eq!(registers.take_writes(), []);
+    counters.shut_down().unwrap();
+    let closed = Err(CounterError::OwnControlBits(0));
+    assert_eq!(counters.acknowledge_others(1 << 62), closed);
+}

@@ -174,6 +174,25 @@ fn only_the_watched_event_is_the_watchdogs() {
     assert!(watchdog.is_stuck(watched));
 }
 
+/// Another event may have the identity of the one that was watched.
+#[test]
+fn a_watchdog_that_watches_no_more_bites_no_other_event() {
+    let processor = Processor::new(Configuration::Intel(IntelConfiguration::new(2, 4, 3)));
+    let source = OpenedEvents::new(&processor.unit, &processor.events);
+    let mock = Mock::strict(VirtualPmu::new(processor.configuration, fed()).unwrap());
+    let (unit, memory) = (&processor.unit, &processor.memory);
+    let mut counters = Counters::take(source, unit, CounterSet::ALL, &mock, &mock, memory).unwrap();
+    let event = Event::named(NamedEvent::Cycles).every(0x1000);
+    let watched = counters.open_event(unit, &event).unwrap();
+    processor.watchdog.watch(watched);
+    processor.watchdog.unwatch();
+    counters.close_event(watched, 0).unwrap();
+    let other = counters.open_event(unit, &event).unwrap();
+    assert_eq!(other, watched);
+    assert!((0..3).all(|_| !processor.watchdog.is_stuck(other)));
+    counters.shut_down().unwrap();
+}
+
 #[test]
 fn the_event_is_cycles_or_reference_cycles_or_none() {
     let period = |event: Option<Event>| event.map(|event| (event.name(), event.period()));
