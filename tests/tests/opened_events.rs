@@ -578,6 +578,12 @@ fn sources_and_events_share_counters_and_their_reports_are_told_apart() {
         session.stop(cycles).unwrap();
         happen(&mock, 1, 2 * PERIOD);
         assert!(matches!(reports.take()[..], [Report::Event(_)]));
+        // An overflow whose interrupt is not taken before the registers are programmed again.
+        mock.pass(&mut happened(1, 2 * PERIOD));
+        session.reprogram_all(|report| reports.borrow_mut().push(report)).unwrap();
+        assert!(matches!(reports.take()[..], [Report::Event(o)] if o.event == same));
+        mock.deliver();
+        assert_eq!(reports.take(), []);
         session.shut_down().unwrap();
     }
 }
