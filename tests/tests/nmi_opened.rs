@@ -9,6 +9,7 @@ mod opened;
 use core::cell::Cell;
 
 use opened::{Mock, Table, raw, running};
+use pmu::Watchdog;
 use pmu_amd::Amd64;
 use pmu_core::{
     Claim, CounterMemory, CounterSet, CounterSlot, EventId, KProfileSource, MAX_COUNTERS,
@@ -50,6 +51,9 @@ struct World {
     fed: FedEvents,
     counted: [Cell<u64>; 4],
     told: [Cell<u64>; 4],
+    /// It watches the event that interrupts.
+    watchdog: Watchdog,
+    verdicts: Cell<u64>,
     ids: Cell<[Option<EventId>; 4]>,
     plan: Cell<Option<Plan>>,
     access: Cell<u32>,
@@ -67,6 +71,8 @@ impl World {
             fed,
             counted: Default::default(),
             told: Default::default(),
+            watchdog: Watchdog::new(),
+            verdicts: Cell::default(),
             ids: Cell::default(),
             plan: Cell::default(),
             access: Cell::new(0),
@@ -161,11 +167,20 @@ impl World {
         );
     }
 
+    /// No tick comes: the watched event has one period, and is late at each further one.
+    fn is_late(&self, event: EventId) -> bool {
+        let watched = self.ids.get()[SAMPLED].and_then(EventId::place) == event.place();
+        watched && self.verdicts.replace(1) > 0
+    }
+
     #[track_caller]
     fn told(&self, report: Report) {
         let (event, period) = match report {
             Report::Source(overflow) => (SOURCE, overflow.events),
             Report::Event(overflow) => {
+                if self.watchdog.is_stuck(overflow.event) != self.is_late(overflow.event) {
+                    panic!("{}: {overflow:?}: the watchdog", self.context);
+                }
                 let place = self.ids.get().iter().position(|id| *id == Some(overflow.event));
                 (place.unwrap_or_else(|| panic!("{}: {overflow:?}", self.context)), overflow.period)
             }
@@ -282,6 +297,7 @@ fn interrupt<I: ProfileInterface>(
     let sampling = |kind| raw(kind).every(PERIOD).with_total().rotating();
     let sampled = counters.open_event(&unit, &sampling(kinds[0])).unwrap();
     let counted = counters.open_event(&unit, &raw(kinds[1])).unwrap();
+    world.watchdog.watch(sampled);
     counters.start_event(sampled, 0).unwrap();
     counters.start_event(counted, 0).unwrap();
     let own = match operation {

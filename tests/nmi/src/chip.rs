@@ -4,13 +4,16 @@
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::SeqCst};
 
 use pmu_core::{
-    Interval, KProfileSource, MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, Overflow, Platform,
-    PmcIndex, TimerUnavailable,
+    Interval, MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, Platform, PmcIndex, TimerUnavailable,
 };
 
 /// How many sources there are events of.
 pub const SOURCES: usize = 3;
-const COUNTERS: usize = 6;
+/// The general counters, and after them the fixed ones.
+const GENERAL: usize = 6;
+const COUNTERS: usize = GENERAL + FIXED.len();
+/// The events of the fixed counters.
+const FIXED: [u64; 3] = [0xC0, 0x3C, 0x0300];
 const MASK: u64 = (1 << 48) - 1;
 /// How many events may pass uncounted while an overflow is serviced.
 const SLACK: u64 = 64;
@@ -27,9 +30,11 @@ pub enum Kind {
     Core(bool),
 }
 
-/// What is known of a source from the events that happened.
+/// The driver's reports of one event beside what happened.
 #[derive(Debug, Default)]
 struct Book {
+    /// Counted by any counter, ever.
+    counted: AtomicU64,
     /// Counted since the last overflow.
     since: AtomicU64,
     /// Which were counted when it overflowed.
@@ -38,11 +43,12 @@ struct Book {
     told: AtomicU64,
 }
 
-/// One processor.
+/// One processor, on which `N` events happen.
 #[derive(Debug)]
-pub struct Chip {
+pub struct Chip<const N: usize = SOURCES> {
     kind: Kind,
-    selects: [AtomicU64; COUNTERS],
+    selects: [AtomicU64; GENERAL],
+    fixed_control: AtomicU64,
     values: [AtomicU64; COUNTERS],
     control: AtomicU64,
     status: AtomicU64,
@@ -51,8 +57,8 @@ pub struct Chip {
     masked: AtomicBool,
     /// An interrupt was raised and waits to be delivered.
     pending: AtomicBool,
-    sources: [(KProfileSource, u64); SOURCES],
-    books: [Book; SOURCES],
+    events: [u64; N],
+    books: [Book; N],
     /// Overflows told that there were not, or with other events.
     wrong: AtomicU32,
 }
@@ -64,20 +70,21 @@ enum Register<'c> {
     Acknowledge,
 }
 
-impl Chip {
-    /// A processor on which these sources' events, by the bits of their selects, happen.
-    pub fn new(kind: Kind, sources: [(KProfileSource, u64); SOURCES]) -> Self {
+impl<const N: usize> Chip<N> {
+    /// A processor on which these events, by the bits of their selects, happen.
+    pub fn new(kind: Kind, selects: [u64; N]) -> Self {
         Self {
             kind,
             selects: Default::default(),
+            fixed_control: AtomicU64::new(0),
             values: Default::default(),
             control: AtomicU64::new(0),
             status: AtomicU64::new(0),
             debug_control: AtomicU64::new(0),
             masked: AtomicBool::new(true),
             pending: AtomicBool::new(false),
-            sources: sources.map(|(source, select)| (source, event(select))),
-            books: Default::default(),
+            events: selects.map(event),
+            books: core::array::from_fn(|_| Book::default()),
             wrong: AtomicU32::new(0),
         }
     }
@@ -93,7 +100,7 @@ impl Chip {
             Kind::Legacy => (0xC001_0000, 0xC001_0004, 1, 0, 0, 0),
             Kind::Core(_) => (0xC001_0200, 0xC001_0201, 2, 0xC000_0300, 0xC000_0301, 0xC000_0302),
         };
-        let counters = if self.kind == Kind::Legacy { 4 } else { COUNTERS };
+        let counters = if self.kind == Kind::Legacy { 4 } else { GENERAL };
         let of = |first: u32| {
             let distance = number.wrapping_sub(first);
             let place = (distance / step) as usize;
@@ -103,6 +110,10 @@ impl Chip {
             Some(Plain(select))
         } else if let Some(value) = of(value).and_then(|place| self.values.get(place)) {
             Some(Counter(value))
+        } else if self.has_fixed() && number == 0x38D {
+            Some(Plain(&self.fixed_control))
+        } else if self.has_fixed() && (0x309..0x309 + FIXED.len() as u32).contains(&number) {
+            Some(Plain(&self.values[GENERAL + (number - 0x309) as usize]))
         } else if !self.has_global() {
             None
         } else if number == status {
@@ -116,19 +127,63 @@ impl Chip {
         }
     }
 
+    fn has_fixed(&self) -> bool {
+        matches!(self.kind, Kind::Intel(2..))
+    }
+
+    /// A counter's bit in the global registers.
+    fn bit(counter: usize) -> u64 {
+        if counter < GENERAL { 1 << counter } else { 1 << (32 + counter - GENERAL) }
+    }
+
+    /// A fixed counter's bits of their control.
+    fn fixed_bits(&self, counter: usize) -> u64 {
+        self.fixed_control.load(SeqCst) >> (4 * (counter - GENERAL)) & 0xF
+    }
+
     fn counts(&self, counter: usize) -> bool {
-        self.selects[counter].load(SeqCst) >> 22 & 1 != 0
-            && (!self.has_global() || self.control.load(SeqCst) >> counter & 1 != 0)
+        let enabled = match self.selects.get(counter) {
+            Some(select) => select.load(SeqCst) >> 22 & 1 != 0,
+            None => self.fixed_bits(counter) & 0b11 != 0,
+        };
+        enabled
+            && (!self.has_global() || self.control.load(SeqCst) & Self::bit(counter) != 0)
             && self.status.load(SeqCst) & FROZEN == 0
     }
 
-    /// Which sources are counted.
-    pub fn counted(&self) -> [bool; SOURCES] {
-        self.sources.map(|(_, event_of)| {
-            (0..COUNTERS).any(|counter| {
-                self.counts(counter) && event(self.selects[counter].load(SeqCst)) == event_of
-            })
-        })
+    fn interrupts(&self, counter: usize) -> bool {
+        match self.selects.get(counter) {
+            Some(select) => select.load(SeqCst) >> 20 & 1 != 0,
+            None => self.fixed_bits(counter) & 0b1000 != 0,
+        }
+    }
+
+    /// The counters that count an event, one bit each.
+    fn counting(&self, place: usize) -> u32 {
+        let event_of = |counter: usize| match self.selects.get(counter) {
+            Some(select) => event(select.load(SeqCst)),
+            None => FIXED[counter - GENERAL],
+        };
+        let counting = (0..COUNTERS)
+            .filter(|counter| self.counts(*counter) && event_of(*counter) == self.events[place]);
+        counting.fold(0, |set, counter| set | 1 << counter)
+    }
+
+    /// Which events are counted.
+    pub fn counted(&self) -> [bool; N] {
+        core::array::from_fn(|place| self.counting(place) != 0)
+    }
+
+    /// Number of times that an event happened while a counter counted it.
+    pub fn total(&self, place: usize) -> u64 {
+        self.books[place].counted.load(SeqCst)
+    }
+
+    /// Number of times that an event happens until a counter overflows; `None`: it is not counted.
+    pub fn room(&self, place: usize) -> Option<u64> {
+        let counting = self.counting(place);
+        let counters = (0..COUNTERS).filter(|counter| counting >> counter & 1 != 0);
+        counters.map(|counter| MASK + 1 - self.values[counter].load(SeqCst)).min()
     }
 
     /// What the global control register holds, and whether the counters are frozen.
@@ -136,26 +191,27 @@ impl Chip {
         (self.control.load(SeqCst), self.status.load(SeqCst) & FROZEN != 0)
     }
 
-    /// Up to `count` of a source's event happen, until one counter overflows. The rest is returned.
+    /// Up to `count` of an event happen, until a counter overflows. The rest is returned; 0, if it is not counted.
     /// Not while the chip itself is being accessed.
-    pub fn happen(&self, source: usize, count: u64) -> u64 {
-        let ((_, event_of), book) = (self.sources[source], &self.books[source]);
-        for counter in 0..COUNTERS {
-            if !self.counts(counter) || event(self.selects[counter].load(SeqCst)) != event_of {
+    pub fn happen(&self, place: usize, count: u64) -> u64 {
+        let (book, counting) = (&self.books[place], self.counting(place));
+        let Some(room) = self.room(place) else { return 0 };
+        let passed = count.min(room);
+        book.counted.fetch_add(passed, SeqCst);
+        book.since.fetch_add(passed, SeqCst);
+        for counter in (0..COUNTERS).filter(|counter| counting >> counter & 1 != 0) {
+            let value = self.values[counter].load(SeqCst) + passed;
+            self.values[counter].store(value & MASK, SeqCst);
+            if value <= MASK {
                 continue;
             }
-            let value = self.values[counter].load(SeqCst);
-            let room = MASK + 1 - value;
-            if count < room {
-                self.values[counter].store(value + count, SeqCst);
-                book.since.fetch_add(count, SeqCst);
-                return 0;
-            }
-            self.values[counter].store(0, SeqCst);
-            book.expected.store(book.since.swap(0, SeqCst) + room, SeqCst);
+            book.expected.store(book.since.swap(0, SeqCst), SeqCst);
             book.overflows.fetch_add(1, SeqCst);
             if self.has_global() {
-                self.status.fetch_or(1 << counter, SeqCst);
+                self.status.fetch_or(Self::bit(counter), SeqCst);
+            }
+            if !self.interrupts(counter) {
+                continue;
             }
             if self.debug_control.load(SeqCst) >> 12 & 1 != 0 {
                 match self.kind {
@@ -164,9 +220,8 @@ impl Chip {
                 }
             }
             self.pending.store(true, SeqCst);
-            return count - room;
         }
-        0
+        count - passed
     }
 
     /// An interrupt is raised that no counter asked for.
@@ -184,15 +239,14 @@ impl Chip {
         delivered
     }
 
-    /// The driver tells of an overflow.
-    pub fn told(&self, overflow: Overflow) {
-        let source = self.sources.iter().position(|(source, _)| *source == overflow.source);
-        let Some(book) = source.and_then(|source| self.books.get(source)) else {
+    /// The driver tells of an overflow after so many events.
+    pub fn told(&self, place: usize, events: u64) {
+        let Some(book) = self.books.get(place) else {
             self.wrong.fetch_add(1, SeqCst);
             return;
         };
         let told = book.told.fetch_add(1, SeqCst) + 1;
-        let error = book.expected.load(SeqCst).abs_diff(overflow.events);
+        let error = book.expected.load(SeqCst).abs_diff(events);
         if told > book.overflows.load(SeqCst) || error > SLACK {
             self.wrong.fetch_add(1, SeqCst);
         }
@@ -205,7 +259,7 @@ impl Chip {
     }
 
     /// Overflows told so far, of each source.
-    pub fn tellings(&self) -> [u64; SOURCES] {
+    pub fn tellings(&self) -> [u64; N] {
         core::array::from_fn(|source| self.books[source].told.load(SeqCst))
     }
 
@@ -228,7 +282,7 @@ fn event(select: u64) -> u64 {
     select & 0xF_0000_FFFF
 }
 
-impl MsrBackend for Chip {
+impl<const N: usize> MsrBackend for Chip<N> {
     type Error = MsrErrorKind;
 
     fn read(&self, address: MsrAddress) -> Result<u64, MsrErrorKind> {
@@ -267,12 +321,16 @@ impl MsrBackend for Chip {
     }
 
     fn read_pmc(&self, index: PmcIndex) -> Result<u64, MsrErrorKind> {
-        let counter = self.values.get(index.get() as usize);
+        let number = (index.get() & !(1 << 30)) as usize;
+        let counter = match index.get() >> 30 {
+            0 => self.values[..GENERAL].get(number),
+            _ => self.values[GENERAL..].get(number),
+        };
         counter.map(|value| value.load(SeqCst)).ok_or(MsrErrorKind::GeneralProtection)
     }
 }
 
-impl Platform for Chip {
+impl<const N: usize> Platform for Chip<N> {
     fn unmask_performance_interrupt(&self) {
         self.masked.store(false, SeqCst);
     }

@@ -3,6 +3,8 @@
 
 mod chip;
 mod machine;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+pub mod steps;
 
 pub use chip::{Chip, Kind, SOURCES};
 pub use machine::{Frame, INTERVAL, Machine, amd, intel};

@@ -43,18 +43,18 @@ impl<I: ProfileInterface> Machine<I> {
         let sources = self.sources.map(|source| {
             self.interface.set_interval(source, INTERVAL).expect("an interval");
             let row = self.interface.row(source).expect("a row");
-            (source, self.interface.sources()[row].select().select_bits())
+            self.interface.sources()[row].select().select_bits()
         });
         Chip::new(self.kind, sources)
     }
 }
 
-/// An Intel processor of a version, with four counters.
+/// An Intel processor of a version, with four counters, and from version 2 on three fixed ones.
 pub fn intel(version: u32, freezes: bool) -> Machine<Emon> {
     let snapshot = Snapshot::capture(move |leaf: u32, _: u32| {
         let (eax, ebx, ecx, edx) = match leaf {
             0 => (0x0A, 0x756E_6547, 0x6C65_746E, 0x4965_6E69),
-            0x0A => (0x0730_0400 | version, 0, 0, 0),
+            0x0A => (0x0730_0400 | version, 0, 0, if version > 1 { 0x603 } else { 0 }),
             _ => (0, 0, 0, 0),
         };
         CpuIdResult { eax, ebx, ecx, edx }

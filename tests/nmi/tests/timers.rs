@@ -12,8 +12,8 @@ use std::ptr;
 use std::time::Instant;
 
 use pmu_core::{
-    CounterMemory, CounterSlot, InterfaceError, InterruptFrame, KProfileSource, ProcessorNumber,
-    ProfileInterface, Session,
+    CounterMemory, CounterSlot, InterfaceError, InterruptFrame, KProfileSource, Overflow,
+    ProcessorNumber, ProfileInterface, Session,
 };
 use pmu_intel::Emon;
 use pmu_kprofile::trace::{Detail, TraceRecord, TraceRing};
@@ -84,8 +84,10 @@ impl Processor<'_> {
         while left > 0 {
             left = self.chip.happen(count as usize % SOURCES, left);
             while self.chip.deliver() {
-                let tell = |overflow| {
-                    self.chip.told(overflow);
+                let tell = |overflow: Overflow| {
+                    let sources = &self.machine.sources;
+                    let place = sources.iter().position(|source| *source == overflow.source);
+                    self.chip.told(place.unwrap_or(SOURCES), overflow.events);
                     self.dispatch(overflow.source);
                 };
                 let interface = &self.machine.interface;
