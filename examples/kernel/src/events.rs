@@ -143,8 +143,11 @@ fn threads<I: ProfileInterface>(
     for thread in &mut threads {
         let event = counters.open_event(unit, &event)?;
         thread.events = [ThreadEvent::Opened(event)];
-        // It does not run yet.
+        // The thread does not run yet: its event starts with its first turn.
         counters.switch_out(&mut thread.events, clock::now(), |_| ())?;
+        if let [ThreadEvent::Switched(event)] = &mut thread.events {
+            *event = event.to_be_started(true);
+        }
     }
     for turn in 0..3 {
         for thread in threads.iter_mut().filter(|thread| turn < thread.turns) {

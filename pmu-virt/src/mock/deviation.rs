@@ -111,6 +111,10 @@ impl Deviations {
         given: CpuIdResult,
     ) -> CpuIdResult {
         let mut answer = configuration.cpuid(leaf, subleaf, given);
+        if leaf == 0 {
+            // Leaf 1 says what they add.
+            answer.eax = answer.eax.max(1);
+        }
         if leaf == 1 {
             answer.ecx |= u32::from(self.contains(Deviation::MasksOnDelivery)) << 31;
             answer.edx |= u32::from(self.contains(Deviation::LeftPrecise)) << 21;
