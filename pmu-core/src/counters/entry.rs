@@ -18,7 +18,7 @@ pub(crate) enum EventState {
     Counting,
 }
 
-/// One place of an [`EventTable`].
+/// One place of an [`EventTable`](crate::EventTable).
 ///
 /// The control path alone changes it, but for the total and the rest of the period, which are the interrupt
 /// path's while the event is on a counter.
