@@ -30,7 +30,7 @@ fn configuration(input: &mut Input<'_>) -> Configuration {
     }
 }
 
-/// What leaf 0x23 tells of, a bit each.
+/// The features of leaf 0x23, one bit each.
 fn of_leaf_23(bits: u8) -> IntelConfiguration {
     IntelConfiguration {
         extended_leaf: bits & 1 != 0,

@@ -58,7 +58,7 @@ unsafe impl SourceInterface for Amd64 {
         "Amd64"
     }
 
-    /// Where Windows finds no memory it stops with bug check 0xAC, `HAL_MEMORY_ALLOCATION`.
+    /// Windows without memory stops with bug check 0xAC, `HAL_MEMORY_ALLOCATION`.
     fn requires_memory(&self) -> bool {
         true
     }

@@ -102,7 +102,7 @@ impl fmt::Debug for MsrUpdate {
     }
 }
 
-/// What RDPMC takes in ECX. Reading a counter breaks nothing, so any value may be made.
+/// RDPMC's operand in ECX. Reading a counter breaks nothing, so any value may be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct PmcIndex(u32);
@@ -135,7 +135,7 @@ impl PmcIndex {
 /// - `update` is RDMSR, and WRMSR of what [`MsrUpdate::apply`] says. It must not be made of `read` and
 ///   `write`: these registers have no [`MsrAddress`].
 pub trait MsrBackend {
-    /// What can go wrong with an access.
+    /// Error of an access.
     type Error: MsrError;
 
     /// RDMSR.
@@ -177,7 +177,7 @@ impl<B: MsrBackend + ?Sized> MsrBackend for &B {
 
 /// An error of a [backend](MsrBackend); generic code asks for its kind.
 pub trait MsrError: fmt::Debug {
-    /// What kind of failure this is.
+    /// Returns the kind of failure.
     fn kind(&self) -> MsrErrorKind;
 }
 
@@ -216,7 +216,7 @@ impl fmt::Display for MsrErrorKind {
     }
 }
 
-/// Which instruction failed.
+/// The instruction that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum MsrOperation {

@@ -1,4 +1,4 @@
-//! What CPUID says, read once.
+//! CPUID, read once.
 
 use core::fmt;
 
@@ -144,22 +144,22 @@ impl Snapshot {
         (self.leaf(1, 0).eax & 0xF) as u8
     }
 
-    /// Whether the processor has 64-bit mode (leaf 0x80000001, EDX bit 29).
+    /// Returns whether the processor has 64-bit mode (leaf 0x80000001, EDX bit 29).
     pub fn has_long_mode(&self) -> bool {
         self.leaf(0x8000_0001, 0).edx >> 29 & 1 != 0
     }
 
-    /// Whether this is a virtual machine whose hypervisor says so (leaf 1, ECX bit 31).
+    /// Returns whether this is a virtual machine whose hypervisor says so (leaf 1, ECX bit 31).
     pub fn has_hypervisor(&self) -> bool {
         self.leaf(1, 0).ecx >> 31 != 0
     }
 
-    /// Whether the hypervisor implements Microsoft's interface (`Hv#1` in leaf 0x40000001, EAX).
+    /// Returns whether the hypervisor implements Microsoft's interface (`Hv#1` in leaf 0x40000001, EAX).
     pub fn has_microsoft_hypervisor(&self) -> bool {
         self.has_hypervisor() && self.leaf(0x4000_0001, 0).eax == u32::from_le_bytes(*b"Hv#1")
     }
 
-    /// Whether a Microsoft-compatible hypervisor keeps the counters from this machine (leaf
+    /// Returns whether a Microsoft-compatible hypervisor keeps the counters from this machine (leaf
     /// 0x40000003, EDX bit 2, "performance monitors available", clear).
     pub fn hypervisor_hides_counters(&self) -> bool {
         self.has_microsoft_hypervisor() && self.leaf(0x4000_0003, 0).edx >> 2 & 1 == 0

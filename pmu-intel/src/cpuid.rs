@@ -67,7 +67,7 @@ impl ArchitecturalPerfmon {
         self.eax.width()
     }
 
-    /// How many bits of [`events_unavailable`](Self::events_unavailable) are meaningful (EAX 31:24).
+    /// Number of bits of [`events_unavailable`](Self::events_unavailable) are meaningful (EAX 31:24).
     pub const fn events(&self) -> u8 {
         self.eax.events()
     }
@@ -77,7 +77,7 @@ impl ArchitecturalPerfmon {
         self.events_unavailable
     }
 
-    /// Whether the architectural event of this number is available: its bit is meaningful and clear.
+    /// Returns whether the architectural event of this number is available: its bit is meaningful and clear.
     pub const fn has_event(&self, number: u8) -> bool {
         number < self.events() && number < 32 && self.events_unavailable >> number & 1 == 0
     }
@@ -104,7 +104,7 @@ impl ArchitecturalPerfmon {
         if self.version() < 2 { 0 } else { self.edx.fixed_width() }
     }
 
-    /// Whether an event select's bit 21, `AnyThread`, is deprecated (EDX 15).
+    /// Returns whether an event select's bit 21, `AnyThread`, is deprecated (EDX 15).
     pub const fn any_thread_deprecated(&self) -> bool {
         self.edx.any_thread_deprecated()
     }

@@ -55,19 +55,19 @@ impl Affinity {
         self.masks.get(group).copied().unwrap_or(0)
     }
 
-    /// Whether the set has a processor.
+    /// Returns whether the set has a processor.
     #[inline]
     pub fn contains(&self, processor: ProcessorNumber) -> bool {
         self.mask(processor.group.into()) & mask_of(processor) != 0
     }
 
-    /// Whether the set has the processor with this system-wide index, in full groups of 64.
+    /// Returns whether the set has the processor with this system-wide index, in full groups of 64.
     #[inline]
     pub(crate) fn contains_index(&self, index: usize) -> bool {
         self.mask(index / 64) >> (index % 64) & 1 != 0
     }
 
-    /// Whether the set is empty.
+    /// Returns whether the set is empty.
     #[inline(never)]
     pub fn is_empty(&self) -> bool {
         self.masks.iter().all(|mask| *mask == 0)

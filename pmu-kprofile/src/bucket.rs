@@ -70,7 +70,7 @@ impl Bucket {
         size.div_ceil(self.bytes())
     }
 
-    /// Whether a buffer is large enough for a range, as a version of Windows sees it.
+    /// Returns whether a buffer is large enough for a range, as a version of Windows sees it.
     ///
     /// Before version 1703 bytes are compared where counters should be: a partial last bucket and a
     /// buffer that is no multiple of 4 both let through what does not fit.

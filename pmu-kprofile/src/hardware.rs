@@ -20,7 +20,7 @@ pub trait ProfileHardware {
     /// The processor that executes the call.
     fn this_processor(&self) -> ProcessorNumber;
 
-    /// Whether this processor is handling an interrupt, an NMI for instance. Profiles are not started or
+    /// Returns whether this processor is handling an interrupt, an NMI for instance. Profiles are not started or
     /// stopped then: what was interrupted may be doing just that, and would be waited for.
     fn in_interrupt(&self) -> bool;
 
@@ -28,7 +28,7 @@ pub trait ProfileHardware {
     /// started on it.
     fn active_processors(&self) -> Affinity;
 
-    /// Whether the interface supports a source.
+    /// Returns whether the interface supports a source.
     fn supports(&self, source: KProfileSource) -> bool;
 
     /// Starts a source on an active processor, where it does not run.

@@ -61,7 +61,7 @@ impl Layout {
         self.tail().size
     }
 
-    /// Whether an object of this layout can be a callback object. (Of the 32-bit layout of 6.1, only
+    /// Returns whether an object of this layout can be a callback object. (Of the 32-bit layout of 6.1, only
     /// from version 6.2 on.)
     pub const fn has_callback_objects(self) -> bool {
         matches!(self, Self::X86Win7 | Self::X64Win8)

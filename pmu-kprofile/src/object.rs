@@ -244,7 +244,7 @@ impl<'b> ProfileObject<'b> {
         self.rules
     }
 
-    /// Whether the object is started, on whichever lists. Any context.
+    /// Returns whether the object is started, on whichever lists. Any context.
     pub fn is_started(&self) -> bool {
         self.started.load(Ordering::Acquire)
     }
@@ -254,7 +254,7 @@ impl<'b> ProfileObject<'b> {
         self.started.swap(started, Ordering::AcqRel) != started
     }
 
-    /// Whether the source runs for this object on a processor, as far as the lists know: it was started
+    /// Returns whether the source runs for this object on a processor, as far as the lists know: it was started
     /// there, and neither stopped nor lost since. Any context.
     ///
     /// Tells, of an operation that failed somewhere, what it achieved elsewhere.
@@ -361,7 +361,7 @@ impl<'b> ProfileObject<'b> {
 const VIRTUAL_8086: u64 = 1 << 17;
 
 impl Basic<'_> {
-    /// Whether an interrupt is of the segment that is profiled, if one is.
+    /// Returns whether an interrupt is of the segment that is profiled, if one is.
     #[inline]
     pub(crate) fn has_segment_of<F: InterruptFrame>(&self, frame: &F) -> bool {
         self.segment == 0 || (frame.flags() & VIRTUAL_8086 != 0 && frame.cs() == self.segment)

@@ -28,7 +28,7 @@ struct EpochCounters {
     outside: AtomicU64,
 }
 
-/// What became of the interrupts so far.
+/// Counts of the interrupts so far, by outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Statistics {

@@ -98,58 +98,58 @@ impl WindowsVersion {
     /// The version to be like unless another is asked for.
     pub const LATEST: Self = Self::Windows10v2004;
 
-    /// Whether profiles have a source and an affinity; before, every interrupt is for every object.
+    /// Returns whether profiles have a source and an affinity; before, every interrupt is for every object.
     pub const fn has_source_and_affinity(self) -> bool {
         self as u8 >= Self::Nt351 as u8
     }
 
-    /// Whether a profile without a buffer is refused.
+    /// Returns whether a profile without a buffer is refused.
     pub const fn refuses_empty_buffer(self) -> bool {
         self as u8 >= Self::Nt40Sp4 as u8
     }
 
-    /// Whether the buffer is checked to have room for every bucket; before, for nearly every.
+    /// Returns whether the buffer is checked to have room for every bucket; before, for nearly every.
     pub const fn checks_buffer_strictly(self) -> bool {
         self as u8 >= Self::Windows10v1703 as u8
     }
 
-    /// Whether creating a profile checks that its source is supported.
+    /// Returns whether creating a profile checks that its source is supported.
     pub const fn checks_source(self) -> bool {
         self as u8 >= Self::Windows8 as u8
     }
 
-    /// Whether creating a profile checks that its processors exist.
+    /// Returns whether creating a profile checks that its processors exist.
     pub const fn checks_affinity(self) -> bool {
         self as u8 >= Self::Windows7 as u8
     }
 
-    /// Whether an affinity that selects no active processor means all of them.
+    /// Returns whether an affinity that selects no active processor means all of them.
     pub const fn idle_affinity_means_all(self) -> bool {
         self as u8 >= Self::Nt40Sp4 as u8 && !self.checks_affinity()
     }
 
-    /// Whether an interrupt at the very end of the range counts as inside.
+    /// Returns whether an interrupt at the very end of the range counts as inside.
     pub const fn end_is_inclusive(self) -> bool {
         self as u8 >= Self::Windows8 as u8 && (self as u8) < Self::Windows10v1809 as u8
     }
 
-    /// Whether interrupts of `ProfileTime` can be traced as sampled profiles. Before Windows 8 that takes
+    /// Returns whether interrupts of `ProfileTime` can be traced as sampled profiles. Before Windows 8 that takes
     /// no profile object; what is traced is the same.
     pub const fn traces_sampled_profile(self) -> bool {
         self as u8 >= Self::WindowsXp as u8
     }
 
-    /// Whether interrupts of counters can be traced as PMC interrupts.
+    /// Returns whether interrupts of counters can be traced as PMC interrupts.
     pub const fn traces_pmc_interrupts(self) -> bool {
         self as u8 >= Self::Windows8 as u8
     }
 
-    /// Whether there are callback objects.
+    /// Returns whether there are callback objects.
     pub const fn has_callback_objects(self) -> bool {
         self as u8 >= Self::Windows8 as u8
     }
 
-    /// Whether this version's HAL has an interface's counter sources, in a kernel of that width.
+    /// Returns whether this version's HAL has an interface's counter sources, in a kernel of that width.
     pub const fn has_counters(self, interface: HalInterface, width: PointerWidth) -> bool {
         let since = match (interface, width) {
             (HalInterface::Default, _) => return false,

@@ -150,7 +150,7 @@ pub enum AmdConfiguration {
 }
 
 impl Configuration {
-    /// Whether there can be such a PMU.
+    /// Returns whether there can be such a PMU.
     ///
     /// # Errors
     /// The first contradiction.

@@ -12,7 +12,7 @@ pub enum Privilege {
     Kernel,
 }
 
-/// What a counter is programmed to count: everything in its control but when it counts and which code may
+/// The quantity that a counter is programmed to count: everything in its control but when it counts and which code may
 /// read it.
 ///
 /// Edge, invert, counter mask and EQ make another quantity of the same event, which cannot be derived
@@ -107,7 +107,7 @@ impl EventKey {
         if self.0 & Self::COMPARISON == 0 { Self(self.0 & !Self::INVERT) } else { self }
     }
 
-    /// What a counter with this event select counts. Bits 35:32 are AMD's alone, and 36 and 47:40 Intel's:
+    /// Returns the key of a counter with this event select. Bits 35:32 are AMD's alone, and 36 and 47:40 Intel's:
     /// no select of the other vendor can have them set.
     #[inline]
     pub const fn of_select(select: u64) -> Self {

@@ -143,7 +143,7 @@ impl Feed {
         }
     }
 
-    /// Whether nothing is left.
+    /// Returns whether nothing is left.
     pub fn is_empty(&self) -> bool {
         self.cells.iter().all(|cell| *cell == 0)
     }

@@ -8,17 +8,17 @@ use core::fmt;
 /// Asked when a guest writes an event select, and for all counters at
 /// [`VirtualPmu::set_policy`](crate::VirtualPmu::set_policy).
 pub trait EventPolicy {
-    /// Whether a general counter may count this event.
+    /// Returns whether a general counter may count this event.
     fn allows_general(&self, event: u16, unit_mask: u8) -> bool;
 
-    /// Whether a general counter may count an event that [`allows_general`](Self::allows_general) allows
+    /// Returns whether a general counter may count an event that [`allows_general`](Self::allows_general) allows
     /// also with this unit mask 2, which is not 0 (Intel's version 6). A policy that does not implement
     /// this allows none.
     fn allows_unit_mask_2(&self, _event: u16, _unit_mask: u8, _unit_mask_2: u8) -> bool {
         false
     }
 
-    /// Whether the fixed counter with this number may count.
+    /// Returns whether the fixed counter with this number may count.
     fn allows_fixed(&self, counter: u8) -> bool;
 }
 

@@ -96,7 +96,7 @@ const fn is_not_offered(address: u32) -> bool {
     )
 }
 
-/// Whether the address is one of this vendor's PMU registers that a guest without a PMU lacks.
+/// Returns whether the address is one of this vendor's PMU registers that a guest without a PMU lacks.
 const fn is_pmu_register(address: u32) -> bool {
     use msr::*;
     is_not_offered(address)

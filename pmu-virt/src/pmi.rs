@@ -47,7 +47,7 @@ pub enum PmiOutcome {
 const MASKED: u32 = 1 << 16;
 
 impl<P: EventPolicy> VirtualPmu<P> {
-    /// Whether an interrupt waits to be delivered.
+    /// Returns whether an interrupt waits to be delivered.
     pub fn pmi_pending(&self) -> bool {
         self.model.pmi_pending
     }

@@ -83,7 +83,7 @@ fn the_counters_are_those_that_cpuid_declares() {
     }
 }
 
-/// What a test finds of an opened event: the writes that started it.
+/// An opened event, as the writes that started it.
 fn started(
     unit: &CounterUnit,
     msr: &RegisterFile,

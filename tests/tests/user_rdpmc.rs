@@ -161,7 +161,7 @@ fn what_user_mode_cannot_read_has_no_view() {
     assert_eq!(counters.user_view(id), Err(CounterError::NoSuchEvent(id)));
 }
 
-/// What a thread that is not written in Rust finds at which offset.
+/// Offsets of the page's fields, for a thread that is not written in Rust.
 #[test]
 fn the_pages_layout_is_fixed() {
     // Offsets by the documentation of `UserPage`.

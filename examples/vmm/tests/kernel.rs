@@ -74,7 +74,7 @@ impl Run {
         fields.filter(|fields| fields[0] == word).map(|fields| fields[1..].to_vec()).collect()
     }
 
-    /// What is behind this word in each line that starts with it.
+    /// Returns the rest of each line that starts with this word.
     fn lines_of(&self, word: &str) -> Vec<String> {
         self.fields(word).iter().map(|fields| fields.join(" ")).collect()
     }

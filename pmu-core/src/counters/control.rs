@@ -2,7 +2,6 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use crate::counters::slot::SlotState;
 use crate::msr::{MsrAccess, retry_once};
 use crate::{
     Counter, CounterControl, CounterError, CounterId, CounterSet, CounterSlot, Counters,
@@ -155,9 +154,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
     /// [`OwnControlBits`](CounterError::OwnControlBits): some of `mask` are the session's counters', or the
     /// processor has no such register. [`Access`](CounterError::Access): the register is as it was.
     pub fn set_others_fixed_control(&mut self, mask: u64, bits: u64) -> Result<(), CounterError> {
-        let own = self.own() & CounterSet::FIXED;
-        let own = own.iter().map(|counter| self.registers(counter).control.mask());
-        let own = own.fold(0, |all, mask| all | mask);
+        let own = self.fixed_control_of(self.own());
         let has_fixed = !(self.unit().counters() & CounterSet::FIXED).is_empty();
         if mask & own != 0 || !has_fixed || !self.is_open() {
             return Err(CounterError::OwnControlBits(mask & own));
@@ -169,6 +166,12 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
         self.wrmsr_retrying(register, value).map_err(CounterError::Access)?;
         shadow.store(value, Relaxed);
         Ok(())
+    }
+
+    /// The bits of the fixed counters' control that are these counters'.
+    pub(crate) fn fixed_control_of(&self, counters: CounterSet) -> u64 {
+        let fixed = (counters & CounterSet::FIXED).iter();
+        fixed.fold(0, |all, counter| all | self.registers(counter).control.mask())
     }
 
     /// Sees what the other owners have in the fixed counters' control, where it is not known yet: while none of
@@ -200,20 +203,11 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
                 Err(fault) => {
                     // Whatever it holds, the next start is to write it.
                     control.fetch_and(!self.own().bits(), Relaxed);
-                    self.mark_faulted(self.own());
+                    self.memory.mark_faulted(self.own().bits());
                     CounterError::Faulted(fault)
                 }
             }
         })
-    }
-
-    /// Marks the running ones of these counters as faulted: they may no longer count or interrupt.
-    pub(crate) fn mark_faulted(&self, counters: CounterSet) {
-        for (_, slot) in self.slots_of(counters) {
-            if matches!(slot.load(), SlotState::Running { .. }) {
-                slot.store(SlotState::Faulted);
-            }
-        }
     }
 
     /// Returns the status bits of counters that have no owner who would acknowledge them: neither the session's

@@ -272,7 +272,7 @@ where
         self.reload_overflowed(overflowed);
         let released = !frozen || self.wrmsr(global.acknowledge, bits);
         if !(acknowledged && released) {
-            mark_faulted(self.memory, if released { overflowed } else { self.own });
+            self.memory.mark_faulted(if released { overflowed } else { self.own });
         }
     }
 
@@ -281,7 +281,7 @@ where
         if !self.wrmsr(global.control, control) {
             // They stand still. The next start tries again.
             self.memory.global_control.fetch_and(!self.own, Ordering::Relaxed);
-            mark_faulted(self.memory, self.own);
+            self.memory.mark_faulted(self.own);
         }
     }
 
@@ -291,7 +291,7 @@ where
         let status = retry_once(|| self.msr.rdmsr(global.status));
         let status = self.note(status);
         if status.is_none() {
-            mark_faulted(self.memory, self.own);
+            self.memory.mark_faulted(self.own);
         }
         status
     }
@@ -436,17 +436,6 @@ where
         };
         entry.loaded(preload);
         self.load(slot, registers.register_for(preload), preload, running, piece);
-    }
-}
-
-/// Marks the running ones of these counters as faulted: they may no longer count or interrupt.
-fn mark_faulted(memory: &CounterMemory, counters: u64) {
-    for counter in CounterSet::from_bits(counters).iter() {
-        if let Some(slot) = memory.slot(counter)
-            && matches!(slot.load(), SlotState::Running { .. })
-        {
-            slot.store(SlotState::Faulted);
-        }
     }
 }
 

@@ -3,6 +3,7 @@
 use core::ops::Deref;
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 
+use crate::counters::slot::SlotState;
 use crate::{Claim, CounterId, CounterSet, CounterSlot};
 
 /// The memory that one processor's counters need: 8 bytes per counter, and 32 for the processor.
@@ -108,6 +109,17 @@ impl CounterMemory {
     pub(crate) fn slot(&self, counter: CounterId) -> Option<&CounterSlot> {
         let fixed = if counter.is_fixed() { self.first_fixed.load(Ordering::Relaxed) } else { 0 };
         self.slots.get(usize::from(counter.number() + fixed))
+    }
+
+    /// Marks the running ones of these counters, one bit each, as faulted: they may no longer count or interrupt.
+    pub(crate) fn mark_faulted(&self, counters: u64) {
+        for counter in CounterSet::from_bits(counters).iter() {
+            if let Some(slot) = self.slot(counter)
+                && matches!(slot.load(), SlotState::Running { .. })
+            {
+                slot.store(SlotState::Faulted);
+            }
+        }
     }
 
     pub(crate) fn slots(&self) -> &[CounterSlot] {

@@ -65,9 +65,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
             return Ok(());
         }
         // Each counter's own bits are looked at, and written, below.
-        let all = CounterSet::FIXED & own;
-        let mask = all.iter().map(|counter| self.registers(counter).control.mask());
-        let mask = mask.fold(0, |all, mask| all | mask);
+        let mask = self.fixed_control_of(own);
         let value = written & !mask | found & mask;
         self.memory.fixed_control.store(value, Relaxed);
         self.wrmsr_retrying(register, value).map_err(CounterError::Faulted)

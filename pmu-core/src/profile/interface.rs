@@ -9,7 +9,7 @@ use crate::{
     SourceIndex, SourceTable,
 };
 
-/// What a family of counters and its table of profile sources are, for the whole machine: all that a vendor
+/// A family of counters and its table of profile sources, for the whole machine: all that a vendor
 /// has to say.
 ///
 /// One value serves all processors: it is decided from the boot processor, is immutable but for the
@@ -23,7 +23,7 @@ pub unsafe trait SourceInterface {
     /// The interface's name.
     fn name(&self) -> &'static str;
 
-    /// Whether lent memory without a slot is an error of [`initialize`](ProfileInterface::initialize), or
+    /// Returns whether lent memory without a slot is an error of [`initialize`](ProfileInterface::initialize), or
     /// leaves every source unsupported.
     fn requires_memory(&self) -> bool;
 
@@ -36,10 +36,10 @@ pub unsafe trait SourceInterface {
     /// The counters of a processor of this vendor; none, where it has none of the kind.
     fn unit_of(&self, processor: &Snapshot) -> CounterUnit;
 
-    /// Whether the processor declares the event of a row of the table.
+    /// Returns whether the processor declares the event of a row of the table.
     fn is_declared(&self, row: usize) -> bool;
 
-    /// Where the interval of a row of the table is kept, for the whole machine.
+    /// The cell of a row's interval, for the whole machine.
     fn interval_cell(&self, row: usize) -> Option<&AtomicU32>;
 
     /// The events beside the table's that are opened on the processor that executes the call.
@@ -165,7 +165,7 @@ pub trait ProfileInterface: SourceInterface {
         self.table().row_named(name)
     }
 
-    /// What is known of a source without touching a register: at best
+    /// Returns what is known of a source without touching a register: at best
     /// [`Declared`](Availability::Declared). Any context.
     fn query(&self, source: KProfileSource) -> SourceInformation {
         let row = self.row(source).filter(|row| self.is_declared(*row));
@@ -304,7 +304,7 @@ pub(crate) fn unit_of(source: KProfileSource) -> IntervalUnit {
     }
 }
 
-/// How far a source can be relied upon.
+/// Degree to which a source can be relied upon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum Availability {
@@ -316,14 +316,14 @@ pub enum Availability {
     Proven,
 }
 
-/// What is known of a source: `HAL_PROFILE_SOURCE_INFORMATION_EX`, with the availability in place
+/// Knowledge of a source: `HAL_PROFILE_SOURCE_INFORMATION_EX`, with the availability in place
 /// of a boolean.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct SourceInformation {
     /// The source asked for.
     pub source: KProfileSource,
-    /// Whether it can be started.
+    /// Degree to which it can be relied upon.
     pub availability: Availability,
     /// The interval now in force; 0 if the source is unsupported.
     pub interval: u32,
@@ -332,7 +332,7 @@ pub struct SourceInformation {
 }
 
 impl SourceInformation {
-    /// Whether the source can be started.
+    /// Returns whether the source can be started.
     pub fn is_supported(&self) -> bool {
         self.availability != Availability::Unsupported
     }

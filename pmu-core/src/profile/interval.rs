@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-/// What an interval counts.
+/// The unit of an interval.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum IntervalUnit {
@@ -29,14 +29,14 @@ impl Interval {
     }
 }
 
-/// Which intervals a source accepts.
+/// The intervals that a source accepts.
 ///
 /// The figures are those that Windows 8 and later report for every processor; see
 /// [`TIME`](Self::TIME) and [`EVENTS`](Self::EVENTS).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct IntervalLimits {
-    /// What the figures count.
+    /// The unit of the figures.
     pub unit: IntervalUnit,
     /// The interval until another is set.
     pub default: u32,
@@ -101,9 +101,9 @@ impl IntervalLimits {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct IntervalError {
-    /// What was asked for.
+    /// The interval that was asked for.
     pub requested: u64,
-    /// What could have been.
+    /// The limits of the source.
     pub limits: IntervalLimits,
 }
 

@@ -66,7 +66,7 @@ impl KProfileSource {
         self.0
     }
 
-    /// Whether the value means the same event for every processor (0x00–0x17).
+    /// Returns whether the value means the same event for every processor (0x00–0x17).
     pub const fn is_general(self) -> bool {
         self.0 < Self::MAXIMUM
     }
@@ -183,7 +183,7 @@ impl ProfileSource {
         self.windows_spelling().unwrap_or_else(unprefixed)
     }
 
-    /// Whether this is a name of the source: the documented spelling or Windows' own, letters' case as
+    /// Returns whether this is a name of the source: the documented spelling or Windows' own, letters' case as
     /// written.
     pub fn is_named(&self, name: &str) -> bool {
         self.name() == name || self.windows_name() == name

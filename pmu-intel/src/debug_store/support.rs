@@ -41,12 +41,12 @@ impl DebugStoreSupport {
         })
     }
 
-    /// Whether branch trace storage can be used.
+    /// Returns whether branch trace storage can be used.
     pub const fn has_bts(&self) -> bool {
         self.debug_store && !self.misc_enable.bts_unavailable()
     }
 
-    /// Whether processor event-based sampling can be used: Windows' condition for a control area in
+    /// Returns whether processor event-based sampling can be used: Windows' condition for a control area in
     /// a 64-bit kernel, which is that performance monitoring is available and PEBS not unavailable.
     pub const fn has_pebs(&self) -> bool {
         self.debug_store

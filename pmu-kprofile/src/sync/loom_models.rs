@@ -95,7 +95,7 @@ type Lists<const P: usize = 1> = Profiles<2, P>;
 /// Such a processor.
 const WITHOUT_COUNTERS: u16 = 8;
 
-/// What stands for an object's buffer; and, if the lists are given, its callback is interrupted by a
+/// Stand-in for an object's buffer; and, if the lists are given, its callback is interrupted by a
 /// reader on the same processor before it reads it.
 struct Buffer {
     counts: UnsafeCell<u32>,

@@ -36,7 +36,7 @@ impl GroupMask {
         self
     }
 
-    /// Whether all bits of a flag are set.
+    /// Returns whether all bits of a flag are set.
     pub const fn contains(&self, flag: u32) -> bool {
         let bits = flag & 0x1FFF_FFFF;
         self.masks[(flag >> 29) as usize] & bits == bits

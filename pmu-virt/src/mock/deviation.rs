@@ -96,7 +96,7 @@ impl Deviations {
         Self(deviations.iter().fold(0, |set, deviation| set | 1 << *deviation as u32))
     }
 
-    /// Whether this one is among them.
+    /// Returns whether this one is among them.
     pub const fn contains(self, deviation: Deviation) -> bool {
         self.0 >> deviation as u32 & 1 != 0
     }

@@ -113,7 +113,7 @@ impl PerformanceEntry for Entry {
     fn raise(&mut self, _: Delivery) {}
 }
 
-/// What a hypervisor does for a guest, with numbers and values that the optimiser cannot know.
+/// A hypervisor's part for a guest, with numbers and values that the optimiser cannot know.
 fn guest(configuration: Configuration, cycles: EventKey) -> Result<(), i32> {
     let fed = FedEvents::new(&[cycles]).map_err(|_| 1)?;
     let event = fed.find(cycles).ok_or(2)?;

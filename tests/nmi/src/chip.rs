@@ -169,7 +169,7 @@ impl<const N: usize> Chip<N> {
         counting.fold(0, |set, counter| set | 1 << counter)
     }
 
-    /// Which events are counted.
+    /// Returns which events are counted.
     pub fn counted(&self) -> [bool; N] {
         core::array::from_fn(|place| self.counting(place) != 0)
     }

@@ -11,7 +11,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 use std::time::Instant;
 
-/// What comes at an instruction.
+/// Event at an instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     /// Nothing: the operation is executed instruction by instruction, and each time once to its end
@@ -19,21 +19,21 @@ pub enum Event {
     None,
     /// So much happens that every running counter overflows; the interrupt is delivered so many instructions later.
     Overflow { late: u32 },
-    /// An interrupt that is nobody's.
+    /// An interrupt without a source.
     Spurious,
 }
 
 const EVENTS: [Event; 3] =
     [Event::Overflow { late: 0 }, Event::Overflow { late: 7 }, Event::Spurious];
 
-/// Whether it only happens, or is delivered too.
+/// A moment: it only happens, or is delivered too.
 #[derive(Clone, Copy)]
 pub enum Moment {
     Happens(Event),
     Delivered,
 }
 
-/// What a test looks like from the signal's handler. One thread writes it; a child has a copy.
+/// A test, as the signal's handler sees it. One thread writes it; a child has a copy.
 struct Steps {
     /// Instructions executed one by one, and those of them that were interrupted.
     executed: AtomicU32,
@@ -43,13 +43,13 @@ struct Steps {
     /// In a child: its event, by place, and one more; and in how many instructions it is delivered.
     child_of: AtomicUsize,
     deliver_in: AtomicU32,
-    /// What is to be done: a `&dyn Fn(Moment)`.
+    /// The work to be done: a `&dyn Fn(Moment)`.
     interrupt: AtomicPtr<&'static dyn Fn(Moment)>,
-    /// How often the instructions were interrupted, by a part of their addresses.
+    /// Number of times that the instructions were interrupted, by a part of their addresses.
     rounds: [AtomicU8; 1 << 16],
     /// The most.
     most_rounds: AtomicU8,
-    /// How many of [`EVENTS`] come.
+    /// Number of [`EVENTS`] that come.
     events: AtomicUsize,
 }
 

@@ -11,7 +11,7 @@ use pmu_virt::{
     Privilege, Read, Vendor, VirtualPmu, Write,
 };
 
-/// What is fed, as an event select without the bits that say when it counts and which code may read it, and
+/// The key that is fed, as an event select without the bits that say when it counts and which code may read it, and
 /// as a key.
 fn fed() -> [(u64, EventKey); 10] {
     [

@@ -19,7 +19,7 @@ const TIME: KProfileSource = KProfileSource::TIME;
 /// The source that an operation starts, where it starts one.
 const STARTED: usize = 2;
 
-/// How often an instruction is interrupted: in the first rounds of a loop.
+/// Rounds of a loop in which its instructions are interrupted: the first ones.
 const ROUNDS: u8 = 16;
 
 /// What is interrupted: two sources run, an event short of overflowing.

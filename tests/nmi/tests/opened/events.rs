@@ -16,7 +16,7 @@ type Table = EventTable<[EventEntry; 4]>;
 type Area = SavedCounters<[SavedCounter; MAX_COUNTERS]>;
 
 const PERIOD: u64 = 0x1000;
-/// How often an instruction is interrupted: in the first rounds of a loop.
+/// Rounds of a loop in which its instructions are interrupted: the first ones.
 const ROUNDS: u8 = 2;
 
 /// A source; an event that interrupts; one that is only counted; and the operation's, which interrupts. An opened
@@ -100,7 +100,7 @@ const OPERATIONS: [(Operation, Setting); 22] = [
     (ShutDown, Watching),
 ];
 
-/// What the driver told.
+/// The driver's reports.
 #[derive(Default)]
 struct Reports {
     count: [AtomicU64; EVENTS],
