@@ -2,10 +2,12 @@
 
 mod opened;
 
+use core::cell::{Cell, RefCell};
+
 use opened::*;
 use pmu_core::{
-    CounterError, CounterId, CounterMemory, CounterSet, CounterSlot, CounterUnit, Counters, Event,
-    EventId, EventSelect, EventTable, NamedEvent, OpenedEvents, ProfileInterface, Snapshot,
+    Claim, CounterError, CounterId, CounterMemory, CounterSet, CounterSlot, CounterUnit, Counters,
+    Event, EventId, EventSelect, EventTable, NamedEvent, OpenedEvents, ProfileInterface, Snapshot,
     ThreadEvent, service,
 };
 use pmu_intel::Emon;
@@ -451,4 +453,84 @@ fn what_has_no_owner_is_acknowledged_on_request() {
     counters.shut_down().unwrap();
     let closed = Err(CounterError::OwnControlBits(0));
     assert_eq!(counters.acknowledge_others(1 << 62), closed);
+}
+
+/// SDM vol. 3B, "Pre-defined Architectural Performance Events": without fixed counter 2, reference cycles are event
+/// 0x3C, unit mask 1. Leaf 0x0A counts three fixed counters here, which have no width.
+#[test]
+fn reference_cycles_are_not_a_fixed_counters_that_is_not_there() {
+    let processor = Snapshot::capture(|leaf: u32, _: u32| {
+        let (eax, ebx, ecx, edx) = match leaf {
+            0 => (0x0A, 0x756E_6547, 0x6C65_746E, 0x4965_6E69),
+            0x0A => (0x0730_0402, 0, 0, 3),
+            _ => (0, 0, 0, 0),
+        };
+        pmu_core::raw_cpuid::CpuIdResult { eax, ebx, ecx, edx }
+    });
+    let unit = pmu_intel::counters(&processor).unwrap();
+    assert_eq!(unit.counters(), CounterSet::from_bits(0b1111));
+    let select = unit.named(NamedEvent::ReferenceCycles).unwrap();
+    assert_eq!(select.select_bits() & 0xFFFF, 0x013C);
+}
+
+/// A trace's interrupt (bit 55) is its owner's; unmasking the entry may raise one more, which finds nothing.
+#[test]
+fn an_interrupt_of_a_buffer_is_claimed_ahead_and_told() {
+    let unit = pmu_intel::counters(&pmu_tests::intel_processor(4, 4)).unwrap();
+    let (registers, platform) = (RegisterFile::intel(4, true), FakePlatform::default());
+    let (memory, table) = (Memory::new(), Table::new());
+    let source = OpenedEvents::new(&unit, &table);
+    let mut counters =
+        Counters::take(source, &unit, CounterSet::ALL, &registers, &platform, &memory).unwrap();
+    registers.set(0x38E, 1 << 55);
+    let serviced = service(&source, &registers, &platform, &memory, |o| panic!("{o:?}")).unwrap();
+    assert_eq!((serviced.claim, serviced.others), (Claim::Ours, 1 << 55));
+    assert_eq!(registers.get(0x390), 0, "its owner acknowledges it");
+    counters.shut_down().unwrap();
+}
+
+/// An interrupt that comes while its counter is stopped, at any access, is claimed once; the next is another's.
+#[test]
+fn an_interrupt_while_its_counter_is_stopped_leaves_no_claim_behind() {
+    for processor in processors(Deviations::NONE) {
+        for at in 1..12 {
+            let (memory, table) = (Memory::new(), Table::new());
+            let claims = RefCell::new(vec![]);
+            let handler = |mock: &Mock<'_>| {
+                let source = OpenedEvents::new(&processor.unit, &table);
+                let claim = service(&source, mock, mock, &memory, |_| ()).unwrap().claim;
+                claims.borrow_mut().push(claim);
+            };
+            let left = Cell::new(0);
+            let deliver = |mock: &Mock<'_>| {
+                left.set(left.get() - i32::from(left.get() > 0));
+                if left.get() == 1 {
+                    left.set(0);
+                    mock.deliver();
+                }
+            };
+            let mock = processor.mock();
+            mock.on_interrupt(&handler);
+            mock.on_access(&deliver);
+            let mut counters = processor.take(&mock, &memory, &table);
+            let id = counters.open_event(&processor.unit, &raw(2).every(0x1000)).unwrap();
+            counters.start_event(id, 0).unwrap();
+            // Without a status, one is expected of a predecessor.
+            mock.interrupt_from_elsewhere();
+            mock.deliver();
+            claims.take();
+            happen(&mock, 2, 0xFFF);
+            mock.pass(&mut happened(2, 1));
+            left.set(at + 1);
+            counters.stop_event(id, 0).unwrap();
+            left.set(0);
+            mock.deliver();
+            let context = format!("{processor:?}, access {at}: {claims:?}");
+            assert!(claims.take().iter().all(|claim| *claim != Claim::NotOurs), "{context}");
+            mock.interrupt_from_elsewhere();
+            mock.deliver();
+            let next = claims.take();
+            assert!(next.iter().all(|claim| *claim == Claim::NotOurs), "{context}; then {next:?}");
+        }
+    }
 }

@@ -268,6 +268,10 @@ where
         if bits == 0 {
             return;
         }
+        if overflowed == 0 {
+            // They are frozen for a counter that was stopped meanwhile: this is the interrupt expected of it.
+            self.memory.expect_one_fewer();
+        }
         let acknowledged = frozen || self.wrmsr(global.acknowledge, bits);
         self.reload_overflowed(overflowed);
         let released = !frozen || self.wrmsr(global.acknowledge, bits);
