@@ -155,14 +155,14 @@ fn nothing(processor: Processor<Emon>) -> (u32, Claim) {
 }
 
 #[library_benchmark(config = LibraryBenchmarkConfig::default()
-    .tool(Callgrind::default().hard_limits([(EventKind::Ir, 160)])))]
+    .tool(Callgrind::default().hard_limits([(EventKind::Ir, 162)])))]
 #[bench::version_2(intel(2, false))]
 fn stopping(processor: Processor<Emon>) -> (u32, Claim) {
     interrupt(black_box(&processor))
 }
 
 #[library_benchmark(config = LibraryBenchmarkConfig::default()
-    .tool(Callgrind::default().hard_limits([(EventKind::Ir, 162)])))]
+    .tool(Callgrind::default().hard_limits([(EventKind::Ir, 164)])))]
 #[bench::version_4(intel(4, true))]
 fn freezing(processor: Processor<Emon>) -> (u32, Claim) {
     interrupt(black_box(&processor))
