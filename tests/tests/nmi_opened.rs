@@ -7,6 +7,7 @@
 mod opened;
 
 use core::cell::Cell;
+use pmu_tests::StateRegisters;
 
 use opened::{Mock, Table, raw, running};
 use pmu::Watchdog;
@@ -90,9 +91,9 @@ impl World {
     /// So many of an event happen up to an overflow. Returns what is left, and whether an interrupt is pending.
     fn pass(&self, mock: &Mock<'_>, event: usize, count: u64) -> (u64, bool) {
         let runs = self.runs(mock, event);
-        let mut feed = Feed::new();
+        let mut feed = Feed::new(&self.fed);
         for key in &self.keys[event] {
-            feed.add(self.fed.find(*key).unwrap(), Privilege::Kernel, count);
+            feed.add(self.fed.find(*key).unwrap(), Privilege::Kernel, count).unwrap();
         }
         let advanced = mock.pass(&mut feed);
         let left = feed.count(self.fed.find(self.keys[event][0]).unwrap(), Privilege::Kernel);
@@ -261,7 +262,7 @@ fn interrupt<I: ProfileInterface>(
     let key = |kind: usize| {
         let (event, unit_mask) = opened::KINDS[kind];
         let general = EventKey::general(event.into(), unit_mask);
-        if kind == 0 { vec![general, EventKey::fixed(0)] } else { vec![general] }
+        vec![general]
     };
     let keys = [vec![key_of(row)], key(kinds[0]), key(kinds[1]), key(4)];
     let world = World::new(context, keys);
@@ -321,7 +322,7 @@ fn interrupt<I: ProfileInterface>(
     world.feed(&mock, SAMPLED, PERIOD - 1);
     let counter = counters.counter_of(counted).unwrap();
     let state = mock.with_pmu(|pmu| pmu.state());
-    let values = if counter.is_fixed() { state.fixed } else { state.general };
+    let values = if counter.is_fixed() { state.fixed() } else { state.general() };
     let mask = unit.counter(counter).unwrap().mask();
     world.feed(&mock, COUNTED, mask - values[usize::from(counter.number())]);
     let lost = operation == Operation::ReprogramLost;
@@ -517,9 +518,9 @@ fn everywhere(deviations: Deviations, plan: impl Fn(u32) -> Plan) {
         every(&emon, (configuration, freezing && !ignored, deviations), &plan);
     }
     for amd in [
-        AmdConfiguration::Legacy,
-        AmdConfiguration::CoreExtension,
-        AmdConfiguration::PerfMonV2 { counters: 8 },
+        AmdConfiguration::LEGACY,
+        AmdConfiguration::CORE_EXTENSION,
+        AmdConfiguration::perf_mon_v2(8),
     ] {
         let configuration = Configuration::Amd(amd);
         let amd64 = Amd64::detect(&snapshot(configuration, deviations)).unwrap();

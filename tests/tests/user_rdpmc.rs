@@ -62,7 +62,7 @@ fn user_mode_reads_what_the_kernel_reads_over_stops_and_wraps() {
         // Each part with one view: up to the last event before the interrupt, and over it.
         for part in [[0, 1000, (1 << 47) - 2000], [1500, 0, (1 << 47) - 1501], [70, 1 << 46, 1]] {
             for count in part {
-                mock.advance(&mut feed(EventKey::fixed(0), Privilege::User, count));
+                mock.advance(&mut feed(EventKey::fixed(0).unwrap(), Privilege::User, count));
                 expected += count;
                 assert_eq!(counters.read_event(id, 0).unwrap().value, expected);
                 assert_eq!(user(&page), Some(expected), "{count}");
@@ -79,10 +79,9 @@ fn user_mode_reads_what_the_kernel_reads_over_stops_and_wraps() {
 /// Without full-width writes an interrupt comes each 2³¹ events.
 #[test]
 fn a_narrow_counters_view_outlives_its_interrupts() {
-    let configuration = Configuration::Intel(IntelConfiguration {
-        full_width_writes: false,
-        ..IntelConfiguration::new(2, 2, 0)
-    });
+    let configuration = Configuration::Intel(
+        IntelConfiguration::new(2, 2, 0).with(|intel| intel.full_width_writes = false),
+    );
     let unit = unit(configuration);
     let memory = CounterMemory::<[CounterSlot; MAX_COUNTERS]>::new();
     let events = EventTable::<[EventEntry; 4]>::new();
@@ -116,7 +115,7 @@ fn an_event_that_another_one_moves_has_another_view() {
         Counters::take(source, &unit, CounterSet::ALL, &mock, &mock, &memory).unwrap();
     let moved = counters.open_event(&unit, &INSTRUCTIONS_EVENT).unwrap();
     counters.start_event(moved, 0).unwrap();
-    mock.advance(&mut feed(EventKey::fixed(0), Privilege::User, 70));
+    mock.advance(&mut feed(EventKey::fixed(0).unwrap(), Privilege::User, 70));
     let before = counters.user_view(moved).unwrap();
     let value = mock.read_pmc(before.index).unwrap();
     assert_eq!(before, view(1 << 30, 47, 70, value));
@@ -132,10 +131,9 @@ fn an_event_that_another_one_moves_has_another_view() {
 
 #[test]
 fn what_user_mode_cannot_read_has_no_view() {
-    let configuration = Configuration::Intel(IntelConfiguration {
-        rdpmc_user_disable: true,
-        ..IntelConfiguration::new(6, 2, 3)
-    });
+    let configuration = Configuration::Intel(
+        IntelConfiguration::new(6, 2, 3).with(|intel| intel.rdpmc_user_disable = true),
+    );
     let unit = unit(configuration);
     assert!(unit.has_user_rdpmc_control());
     let memory = CounterMemory::<[CounterSlot; MAX_COUNTERS]>::new();

@@ -65,10 +65,7 @@ impl Processor {
     }
 
     pub(crate) fn mock<'h>(&self) -> Mock<'h> {
-        let mut keys = KINDS.map(|(e, u)| EventKey::general(e.into(), u)).to_vec();
-        keys.extend((0..4).map(EventKey::fixed));
-        let events = FedEvents::new(&keys).unwrap();
-        let pmu = VirtualPmu::new(self.configuration, events).unwrap();
+        let pmu = VirtualPmu::new(self.configuration, fed()).unwrap();
         let mock = Mock::strict(pmu).deviating(self.deviations);
         // No other owner's counters run.
         for control in [0x38F, 0xC000_0301] {
@@ -107,17 +104,17 @@ impl Processor {
     }
 }
 
+fn fed() -> FedEvents {
+    FedEvents::new(&KINDS.map(|(event, unit_mask)| EventKey::general(event.into(), unit_mask)))
+        .unwrap()
+}
+
 /// So many of an event happen in user mode.
 pub(crate) fn happened(kind: usize, count: u64) -> Feed {
-    let mut keys = KINDS.map(|(e, u)| EventKey::general(e.into(), u)).to_vec();
-    keys.extend((0..4).map(EventKey::fixed));
-    let events = FedEvents::new(&keys).unwrap();
-    let mut feed = Feed::new();
-    feed.add(events.find(keys[kind]).unwrap(), Privilege::User, count);
-    if kind < 2 {
-        let fixed = EventKey::fixed(kind as u8);
-        feed.add(events.find(fixed).unwrap(), Privilege::User, count);
-    }
+    let (event, unit_mask) = KINDS[kind];
+    let key = EventKey::general(event.into(), unit_mask);
+    let mut feed = Feed::new(&fed());
+    feed.add(fed().find(key).unwrap(), Privilege::User, count).unwrap();
     feed
 }
 
@@ -149,27 +146,32 @@ pub(crate) fn processors(deviations: Deviations) -> Vec<Processor> {
     for (intel, freezing) in [
         (plain(1, 4, 0), false),
         (plain(2, 4, 3), false),
-        (IntelConfiguration { full_width_writes: false, ..plain(2, 4, 3) }, false),
-        (IntelConfiguration { general_width: 40, fixed_width: 40, ..plain(3, 4, 3) }, true),
+        (plain(2, 4, 3).with(|intel| intel.full_width_writes = false), false),
+        (
+            plain(3, 4, 3).with(|intel| {
+                intel.general_width = 40;
+                intel.fixed_width = 40;
+            }),
+            true,
+        ),
         (plain(4, 4, 3), false),
         (plain(4, 4, 4), true),
         (
-            IntelConfiguration {
-                general: 0b0101_1011,
-                fixed: 0b1011,
-                extended_leaf: true,
-                ..plain(5, 8, 4)
-            },
+            plain(5, 8, 4).with(|intel| {
+                intel.general = 0b0101_1011;
+                intel.fixed = 0b1011;
+                intel.extended_leaf = true;
+            }),
             true,
         ),
-        (IntelConfiguration { rdpmc_user_disable: true, ..plain(6, 8, 4) }, false),
+        (plain(6, 8, 4).with(|intel| intel.rdpmc_user_disable = true), false),
     ] {
         all.push(Processor::new(Configuration::Intel(intel), freezing, deviations));
     }
     for amd in [
-        AmdConfiguration::Legacy,
-        AmdConfiguration::CoreExtension,
-        AmdConfiguration::PerfMonV2 { counters: 8 },
+        AmdConfiguration::LEGACY,
+        AmdConfiguration::CORE_EXTENSION,
+        AmdConfiguration::perf_mon_v2(8),
     ] {
         all.push(Processor::new(Configuration::Amd(amd), false, deviations));
     }
