@@ -155,7 +155,7 @@ impl Model {
                 *value = value.wrapping_sub(count);
             }
             let room = self.layout.mask(counter) - *value;
-            if self.interrupting >> counter & 1 == 0 || count <= room {
+            if self.interrupting() >> counter & 1 == 0 || count <= room {
                 continue;
             }
             let missing = room.saturating_add(1);
@@ -200,7 +200,7 @@ impl Model {
         if self.layout.global() != 0 {
             *self.registers.of_mut(Family::GlobalStatus) |= to_global(overflowed);
         }
-        let pmi = overflowed & self.interrupting != 0;
+        let pmi = overflowed & self.interrupting() != 0;
         if pmi {
             self.pmi_pending = true;
             self.freeze();
@@ -223,7 +223,7 @@ impl Model {
 
     /// Every running counter that interrupts overflows now, for the mock.
     pub(crate) fn overflow_all(&mut self) {
-        let overflowing = self.running() & self.interrupting;
+        let overflowing = self.running() & self.interrupting();
         for counter in (0..MAX_COUNTERS).filter(|counter| overflowing >> counter & 1 != 0) {
             *self.registers.counter_mut(counter) = 0;
         }

@@ -22,6 +22,7 @@
 
 use core::fmt;
 
+use crate::model::RegisterFile;
 use crate::{
     AmdConfiguration, AmdCounters, Configuration, ConfigurationError, HiddenConfiguration,
     HiddenRdpmc, HiddenRegisters, IntelConfiguration, PmuState, StateError, Vendor,
@@ -33,7 +34,10 @@ const HIDDEN: u8 = 3;
 
 const MAGIC: [u8; 4] = *b"vPMU";
 const HEADER: usize = 8;
+const PREFIX: usize = HEADER + Configuration::BYTES;
 const REGISTER: usize = 12;
+// Every register that is state has its place.
+const _: () = assert!(PREFIX + REGISTER * RegisterFile::SIZE <= PmuState::BYTES);
 
 /// The boolean fields, in the order of their flags.
 fn intel_flags(intel: &mut IntelConfiguration) -> [&mut bool; 7] {
@@ -180,20 +184,19 @@ impl PmuState {
 
     /// The state as bytes, zeros at the end. Every later release reads them.
     pub fn to_bytes(&self) -> [u8; Self::BYTES] {
-        let mut bytes = [0; Self::BYTES];
-        let mut number = 0;
-        let (header, registers) = bytes.split_at_mut(HEADER + Configuration::BYTES);
-        for (cell, (address, value)) in registers.chunks_exact_mut(REGISTER).zip(self.registers()) {
-            let (of_address, of_value) = cell.split_at_mut(4);
-            of_address.copy_from_slice(&address.to_le_bytes());
-            of_value.copy_from_slice(&value.to_le_bytes());
-            number += 1;
-        }
         let [low, high] = Self::BYTES_VERSION.to_le_bytes();
         let [a, b, c, d] = MAGIC;
-        let (fixed, configuration) = header.split_at_mut(HEADER);
-        fixed.copy_from_slice(&[a, b, c, d, low, high, self.pmi_pending().into(), number]);
-        configuration.copy_from_slice(&self.configuration().to_bytes());
+        let registers = || self.registers().take((Self::BYTES - PREFIX) / REGISTER);
+        let number = registers().count() as u8;
+        let header = [a, b, c, d, low, high, self.pmi_pending().into(), number];
+        let registers = registers().flat_map(|(address, value)| {
+            address.to_le_bytes().into_iter().chain(value.to_le_bytes())
+        });
+        let mut bytes = [0; Self::BYTES];
+        let used = header.into_iter().chain(self.configuration().to_bytes()).chain(registers);
+        for (byte, used) in bytes.iter_mut().zip(used) {
+            *byte = used;
+        }
         bytes
     }
 
@@ -288,7 +291,7 @@ mod with_serde {
     use serde::de::{Error, SeqAccess, Visitor};
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-    use super::{Configuration, HEADER, PmuState, REGISTER};
+    use super::{Configuration, PREFIX, PmuState, REGISTER};
 
     /// As many bytes as there are, up to `N`: from formats with bytes, and from those with sequences.
     struct Bytes<const N: usize>;
@@ -334,7 +337,7 @@ mod with_serde {
     impl Serialize for PmuState {
         fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
             let bytes = self.to_bytes();
-            let used = HEADER + Configuration::BYTES + REGISTER * self.registers().count();
+            let used = PREFIX + REGISTER * self.registers().count();
             serializer.serialize_bytes(bytes.get(..used).unwrap_or(&bytes))
         }
     }

@@ -47,8 +47,8 @@ impl CpuidLeaf {
 
     /// The bits of `mask` are the PMU's, and those of `value` are set.
     const fn bits(mut self, register: usize, mask: u32, value: u32) -> Self {
-        self.mask[register] |= mask;
-        self.value[register] |= value & mask;
+        self.mask[register % 4] |= mask;
+        self.value[register % 4] |= value & mask;
         self
     }
 

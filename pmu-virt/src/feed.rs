@@ -24,18 +24,18 @@ impl FeedSlot {
 
     #[inline]
     pub(crate) const fn of(event: FedEvent, user: bool, kernel: bool) -> Self {
-        Self(event.place * CELLS as u8).with(user, kernel)
+        Self(event.place * CELLS as u8).with((kernel as u8) << 1 | user as u8)
     }
 
-    /// Of the same event, whose first cell this is, in these privileges.
+    /// Of the same event, whose first cell this is, in these privileges: bit 0 user, bit 1 kernel.
     #[inline]
-    pub(crate) const fn with(self, user: bool, kernel: bool) -> Self {
-        Self(self.0 + ((kernel as u8) << 1 | user as u8))
+    pub(crate) const fn with(self, privileges: u8) -> Self {
+        Self(self.0 | privileges)
     }
 
     /// What is counted of the event: 0 user, 1 kernel, 2 both; `None` for nothing.
     #[inline]
-    pub(crate) const fn privileges(self) -> Option<usize> {
+    pub(crate) const fn counted(self) -> Option<usize> {
         (self.0 as usize % CELLS).checked_sub(1)
     }
 

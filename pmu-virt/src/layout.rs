@@ -1,6 +1,6 @@
 //! What follows from a configuration: the registers that there are, and the bits that each of them has.
 
-use crate::table::{Family, Features, Row, Table};
+use crate::table::{Family, Features, Located, Table};
 
 /// A bit a counter: general counter *n* is bit *n*, fixed counter *n* is bit 8 + *n*.
 pub(crate) type Counters = u16;
@@ -32,7 +32,8 @@ pub(crate) enum Freeze {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Layout {
     pub(crate) table: &'static Table,
-    pub(crate) features: Features,
+    /// The rows of the table whose registers there are, as far as the counters are.
+    rows: u64,
     /// The registers that there are, a bit for each place of the register file.
     present: u32,
     /// The legal bits of each family's registers: 0 where there is none.
@@ -61,7 +62,7 @@ impl Layout {
     pub(crate) const fn hidden(table: &'static Table) -> Self {
         Self {
             table,
-            features: Features::NONE,
+            rows: table.rows_with(Features::NONE),
             present: 0,
             legal: [0; Family::COUNT],
             misc_enable: 0,
@@ -78,14 +79,19 @@ impl Layout {
     /// of `legal`.
     pub(crate) const fn with(mut self, family: Family, counters: u8, legal: u64) -> Self {
         self.present |= (counters as u32) << family.first();
-        self.legal[family as usize] = if counters == 0 { 0 } else { legal };
+        self.legal[family.legal_bits()] = if counters == 0 { 0 } else { legal };
+        self
+    }
+
+    pub(crate) const fn with_features(mut self, features: Features) -> Self {
+        self.rows = self.table.rows_with(features);
         self
     }
 
     /// The legal bits of a register of this family.
     #[inline]
     pub(crate) const fn legal(&self, family: Family) -> u64 {
-        self.legal[family as usize % Family::COUNT]
+        self.legal[family.legal_bits()]
     }
 
     /// The bits of the global control register; 0 where there is none.
@@ -108,17 +114,18 @@ impl Layout {
     /// The greatest value of the counter with this place, 0–15.
     #[inline]
     pub(crate) const fn mask(&self, counter: usize) -> u64 {
-        self.legal[if counter < 8 { Family::GeneralCounter } else { Family::FixedCounter } as usize]
+        self.legal(if counter < 8 { Family::GeneralCounter } else { Family::FixedCounter })
     }
 
-    /// Where the register with this place in a row is kept; `None` if there is none.
+    /// Returns whether the processor has this register.
     #[inline]
-    pub(crate) const fn find(&self, row: &Row, place: usize) -> Option<usize> {
-        let index = row.family.first() + place;
-        let exists = place < row.family.count()
-            && self.present >> (index % 32) & 1 != 0
-            && row.exists_with(self.features);
-        if exists { Some(index) } else { None }
+    pub(crate) const fn exists(&self, located: &Located) -> bool {
+        self.present >> (located.index % 32) & 1 != 0 && self.rows >> (located.number % 64) & 1 != 0
+    }
+
+    /// The register at an address, if the processor has it.
+    pub(crate) fn find(&self, address: u32) -> Option<Located> {
+        self.table.find(address).filter(|located| self.exists(located))
     }
 }
 

@@ -66,16 +66,16 @@ pub(crate) struct Model {
     pub(crate) pmi_pending: bool,
     pub(crate) events: FedEvents,
 
-    /// The counters whose event the policy allows.
-    pub(crate) allowed: Counters,
-    /// The counters that their own control lets count.
-    pub(crate) enabled: Counters,
-    /// The counters that interrupt when they overflow.
-    pub(crate) interrupting: Counters,
+    /// The general counters, and the fixed ones that the policy allows.
+    allowed: Counters,
+    /// The counters that their own control lets count: the general ones that the policy allows, and the fixed ones.
+    enabled: [u8; 2],
+    /// The counters that interrupt when they overflow: the general ones, and the fixed ones.
+    interrupting: [u8; 2],
     /// What each counter draws from a feed, while it runs.
     pub(crate) cells: [FeedSlot; MAX_COUNTERS],
-    /// A byte a fixed counter: its event's first cell, without and with AnyThread; 0xFF in the mask
-    /// if it is fed.
+    /// A byte a fixed counter: its event's first cell, and the bits in which that differs with AnyThread; 0xFF in
+    /// the mask if it is fed, and the bits in which that differs.
     fixed_cells: [ByteOfEach; 2],
     fixed_fed: [ByteOfEach; 2],
     /// What may pass before the next interrupt, unless something has changed since it was computed.
@@ -99,8 +99,8 @@ impl Model {
             pmi_pending: false,
             events,
             allowed: 0,
-            enabled: 0,
-            interrupting: 0,
+            enabled: [0; 2],
+            interrupting: [0; 2],
             cells: [FeedSlot::EMPTY; MAX_COUNTERS],
             fixed_cells: [0; 2],
             fixed_fed: [0; 2],
@@ -113,7 +113,7 @@ impl Model {
 
     /// Everything that follows from the registers and the policy.
     pub(crate) fn derive<P: EventPolicy>(&mut self, policy: &P) {
-        self.allowed = 0;
+        self.allowed = 0xFF;
         (self.fixed_cells, self.fixed_fed) = ([0; 2], [0; 2]);
         for counter in 0..MAX_PER_KIND {
             let allowed = policy.allows_fixed(counter as u8);
@@ -125,46 +125,49 @@ impl Model {
                     self.fixed_fed[thread] |= 0xFF << (8 * counter);
                 }
             }
-            self.derive_general(policy, counter);
+            self.derive_general(policy, counter, self.registers.select(counter));
         }
+        self.fixed_cells[1] ^= self.fixed_cells[0];
+        self.fixed_fed[1] ^= self.fixed_fed[0];
         self.derive_fixed();
     }
 
     /// What follows from one event select.
     #[inline]
-    pub(crate) fn derive_general<P: EventPolicy>(&mut self, policy: &P, counter: usize) {
+    pub(crate) fn derive_general<P: EventPolicy>(
+        &mut self,
+        policy: &P,
+        counter: usize,
+        select: u64,
+    ) {
         let counter = counter % MAX_PER_KIND;
-        let select = self.registers.select(counter);
         // Both vendors: 16 USR, 17 OS, 20 INT, 22 EN.
-        let (user, kernel) = (select >> 16 & 1 != 0, select >> 17 & 1 != 0);
-        let (interrupt, enable) = (select >> 20 & 1 != 0, select >> 22 & 1 != 0);
+        let privileges = (select >> 16 & 3) as u8;
+        let (interrupt, enable) = ((select >> 20 & 1) as u8, select >> 22 & 1 != 0);
         let bit = 1 << counter;
         self.budget_is_stale = true;
-        self.enabled &= !bit;
-        self.interrupting &= !bit;
-        if interrupt {
-            self.interrupting |= bit;
-        }
-        if enable && (user || kernel) {
-            let key = EventKey::of_select(select);
-            let event = EventKey::of_select(select & !self.layout.qualifiers);
-            self.enabled |= bit;
-            self.allowed &= !bit;
-            if policy.allows_general(event.event(), event.unit_mask())
-                && (event.unit_mask_2() == 0
-                    || policy.allows_unit_mask_2(
-                        event.event(),
-                        event.unit_mask(),
-                        event.unit_mask_2(),
-                    ))
-            {
-                self.allowed |= bit;
+        let [interrupting, _] = &mut self.interrupting;
+        *interrupting ^= (*interrupting ^ interrupt.wrapping_neg()) & bit;
+        let others = self.enabled[0] & !bit;
+        self.enabled[0] = others;
+        if enable && privileges != 0 {
+            if self.allows(policy, select) {
+                self.enabled[0] = others | bit;
             }
-            self.cells[counter] = match self.events.cell(key) {
-                Some(cell) => cell.with(user, kernel),
+            self.cells[counter] = match self.events.cell(EventKey::of_select(select)) {
+                Some(cell) => cell.with(privileges),
                 None => FeedSlot::EMPTY,
             };
         }
+    }
+
+    /// Returns whether the policy allows the event of a select, with whatever qualifies it.
+    #[inline]
+    fn allows<P: EventPolicy>(&self, policy: &P, select: u64) -> bool {
+        let key = EventKey::of_select(select & !self.layout.qualifiers);
+        let (event, unit_mask, high) = (key.event(), key.unit_mask(), key.unit_mask_2());
+        policy.allows_general(event, unit_mask)
+            && (high == 0 || policy.allows_unit_mask_2(event, unit_mask, high))
     }
 
     /// What follows from `IA32_FIXED_CTR_CTRL`. SDM vol. 3B: a nibble a counter; bit 0 OS, bit 1 USR, bit 2
@@ -173,17 +176,15 @@ impl Model {
     #[inline]
     pub(crate) fn derive_fixed(&mut self) {
         let nibbles = bytes_of(self.registers.of(Family::FixedControl) as u32);
-        let enabled = Counters::from(bits_of(nibbles | nibbles >> 1));
-        let interrupting = Counters::from(bits_of(nibbles >> 3));
+        self.enabled[1] = bits_of(nibbles | nibbles >> 1);
+        self.interrupting[1] = bits_of(nibbles >> 3);
         self.budget_is_stale = true;
-        self.enabled = self.enabled & 0xFF | enabled << MAX_PER_KIND;
-        self.interrupting = self.interrupting & 0xFF | interrupting << MAX_PER_KIND;
 
         let (mut cells, mut fed) = (self.fixed_cells[0], self.fixed_fed[0]);
         if nibbles & (0x04 * EACH) != 0 {
             let any_thread = (nibbles >> 2 & EACH) * 0xFF;
-            cells = cells & !any_thread | self.fixed_cells[1] & any_thread;
-            fed = fed & !any_thread | self.fixed_fed[1] & any_thread;
+            cells ^= self.fixed_cells[1] & any_thread;
+            fed ^= self.fixed_fed[1] & any_thread;
         }
         // The cells' order is user, kernel; the register's is kernel, user.
         let privileges = nibbles >> 1 & EACH | (nibbles & EACH) << 1;
@@ -193,11 +194,11 @@ impl Model {
         }
     }
 
-    /// The counters that count: allowed, enabled by their own control and, where there is one, by the
+    /// The counters that count: allowed and enabled by their own control and, where there is one, by the
     /// global one (SDM vol. 3B, "IA32_PERF_GLOBAL_CTRL"; APM vol. 2, "PerfCntrGlobalCtl"), and not frozen.
     #[inline]
     pub(crate) fn running(&self) -> Counters {
-        let enabled = self.enabled & self.allowed;
+        let enabled = Counters::from_le_bytes(self.enabled) & self.allowed;
         if self.layout.global() == 0 {
             enabled
         } else if self.registers.of(Family::GlobalStatus) & Layout::FROZEN != 0 {
@@ -207,14 +208,22 @@ impl Model {
         }
     }
 
+    /// The counters that interrupt when they overflow.
+    #[inline]
+    pub(crate) fn interrupting(&self) -> Counters {
+        Counters::from_le_bytes(self.interrupting)
+    }
+
     /// SDM vol. 3B, "IA32_PERF_GLOBAL_INUSE MSR": an event other than 0 is selected, a fixed counter's
     /// enable field is not 0, an interrupt is enabled anywhere.
     pub(crate) fn in_use(&self) -> u64 {
-        let general = (0..MAX_PER_KIND)
-            .filter(|counter| self.registers.select(*counter) & 0xFF != 0)
-            .fold(0, |general, counter| general | 1 << counter);
-        let fixed = u64::from(self.enabled >> MAX_PER_KIND);
-        general | fixed << 32 | u64::from(self.interrupting != 0) << 63
+        let events = self.registers.0.first_chunk::<MAX_PER_KIND>();
+        let events = events
+            .map_or(0, |selects| ByteOfEach::from_le_bytes(selects.map(|select| select as u8)));
+        // The highest bit of each byte that is not 0.
+        let low = !(EACH << 7);
+        let general = u64::from(bits_of((((events & low) + low) | events) >> 7));
+        general | u64::from(self.enabled[1]) << 32 | u64::from(self.interrupting() != 0) << 63
     }
 }
 

@@ -32,19 +32,20 @@ impl OverflowBudget {
 
     #[inline]
     fn at(&self, cell: FeedSlot) -> u64 {
-        cell.privileges().map_or(u64::MAX, |counted| self.cells[cell.event()][counted])
+        let of_event = &self.cells[cell.event()];
+        cell.counted().and_then(|counted| of_event.get(counted)).copied().unwrap_or(u64::MAX)
     }
 
     fn of_model(model: &Model) -> Self {
         let mut budget = Self::NONE;
-        let mut left = model.running() & model.interrupting;
+        let mut left = model.running() & model.interrupting();
         while left != 0 {
             let counter = left.trailing_zeros() as usize % MAX_COUNTERS;
             left &= left - 1;
             let cell = model.cells[counter];
-            if let Some(counted) = cell.privileges() {
+            let of_event = &mut budget.cells[cell.event()];
+            if let Some(least) = cell.counted().and_then(|counted| of_event.get_mut(counted)) {
                 let room = model.layout.mask(counter) - model.registers.counter(counter);
-                let least = &mut budget.cells[cell.event()][counted];
                 *least = room.min(*least);
             }
         }

@@ -1,7 +1,7 @@
 //! The guest's accesses to its PMU, and the host's.
 
 use crate::model::{MAX_COUNTERS, Model};
-use crate::table::{Family, MAX_PER_KIND, ReadAs, Row, WriteAs};
+use crate::table::{Family, Located, MAX_PER_KIND, ReadAs, Row, WriteAs};
 use crate::{
     AllowAll, Configuration, ConfigurationError, EventKey, EventPolicy, FedEvents, Mode, Read,
     Vendor, Write, Written, vendors,
@@ -140,13 +140,11 @@ impl<P: EventPolicy> VirtualPmu<P> {
     #[inline]
     pub fn read(&self, address: u32) -> Read {
         let model = &self.model;
-        let Some((row, place)) = model.layout.table.find(address) else { return Read::Unhandled };
-        let Some(index) = model.layout.find(row, place) else {
-            return match self.is_hidden_as_zero(row, place) {
-                true => Read::Value(0),
-                false => Read::GeneralProtection,
-            };
-        };
+        let Some(located) = model.layout.table.find(address) else { return Read::Unhandled };
+        let Located { row, index, .. } = located;
+        if !model.layout.exists(&located) {
+            return self.read_absent(row, address);
+        }
         let value = match row.read {
             ReadAs::Held => model.registers.get(index),
             ReadAs::Zero => 0,
@@ -161,10 +159,10 @@ impl<P: EventPolicy> VirtualPmu<P> {
     /// WRMSR at CPL 0.
     #[inline]
     pub fn write(&mut self, address: u32, value: u64) -> Written {
-        let Some((row, place)) = self.model.layout.table.find(address) else {
+        let Some(located) = self.model.layout.table.find(address) else {
             return Written::UNHANDLED;
         };
-        self.write_as(row, place, row.write, value)
+        self.write_as(&located, located.row.write, address, value)
     }
 
     /// The answer that [`write`](Self::write) would give, without the write: of a register that the embedder
@@ -182,10 +180,10 @@ impl<P: EventPolicy> VirtualPmu<P> {
     pub fn check_write(&self, address: u32, value: u64) -> Written {
         match self.model.layout.table.find(address) {
             None => Written::UNHANDLED,
-            Some((row, place)) => match self.model.layout.find(row, place) {
-                None => self.write_absent(row, place),
-                Some(index) => self.judge(row, index, row.write, value).0,
-            },
+            Some(located) if !self.model.layout.exists(&located) => {
+                self.write_absent(located.row, address)
+            }
+            Some(Located { row, index, .. }) => self.judge(row, index, row.write, value).0,
         }
     }
 
@@ -213,31 +211,63 @@ impl<P: EventPolicy> VirtualPmu<P> {
     /// # Ok::<(), pmu_virt::ConfigurationError>(())
     /// ```
     pub fn host_write(&mut self, address: u32, value: u64) -> Written {
-        let Some((row, place)) = self.model.layout.table.find(address) else {
-            return Written::UNHANDLED;
-        };
-        self.write_as(row, place, row.host_write, value)
+        match self.model.layout.table.find(address) {
+            Some(located) => self.write_as(&located, located.row.host_write, address, value),
+            None => Written::UNHANDLED,
+        }
     }
 
-    #[inline]
-    fn write_as(&mut self, row: &Row, place: usize, write: WriteAs, value: u64) -> Written {
-        let Some(index) = self.model.layout.find(row, place) else {
-            return self.write_absent(row, place);
-        };
+    #[inline(always)]
+    fn write_as(&mut self, located: &Located, write: WriteAs, address: u32, value: u64) -> Written {
+        let Located { row, index, .. } = *located;
+        if !self.model.layout.exists(located) {
+            return self.write_absent(row, address);
+        }
+        match row.family {
+            // What a guest writes most is always stored, and never shared.
+            Family::EventSelect => {
+                let written = self.store(row, index, value);
+                if written.answer == Write::Done {
+                    self.model.derive_general(&self.policy, index, value & !written.illegal);
+                }
+                written
+            }
+            Family::FixedControl => {
+                let written = self.store(row, index, value);
+                if written.answer == Write::Done {
+                    self.model.derive_fixed();
+                }
+                written
+            }
+            _ => self.write_other(row, index, write, value),
+        }
+    }
+
+    /// A write of a register that says nothing of what counts.
+    #[inline(never)]
+    fn write_other(&mut self, row: &Row, index: usize, write: WriteAs, value: u64) -> Written {
         let (written, stored) = self.judge(row, index, write, value);
         if written.answer != Write::GeneralProtection {
             self.model.registers.set(index, stored);
-            match row.family {
-                Family::EventSelect => self.model.derive_general(&self.policy, place),
-                Family::FixedControl => self.model.derive_fixed(),
-                _ => self.model.budget_is_stale = true,
-            }
+            self.model.budget_is_stale = true;
         }
         written
     }
 
+    /// The same as a write that [`judge`](Self::judge) is asked for, of a register that is not shared.
+    #[inline(always)]
+    fn store(&mut self, row: &Row, index: usize, value: u64) -> Written {
+        let legal = self.model.layout.legal(row.family);
+        let illegal = value & !legal;
+        if illegal & row.faults != 0 {
+            return Written { answer: Write::GeneralProtection, illegal };
+        }
+        self.model.registers.set(index, value & legal);
+        Written { answer: Write::Done, illegal }
+    }
+
     /// The answer to a write of a register that is there, and what it holds then.
-    #[inline]
+    #[inline(always)]
     fn judge(&self, row: &Row, index: usize, write: WriteAs, value: u64) -> (Written, u64) {
         let held = self.model.registers.get(index);
         let legal = self.model.layout.legal(row.family) | row.also_legal;
@@ -259,19 +289,27 @@ impl<P: EventPolicy> VirtualPmu<P> {
         };
         let illegal = illegal & row.owned;
         let answer = match row.owned {
-            _ if illegal & !row.drops != 0 => Write::GeneralProtection,
+            _ if illegal & row.faults != 0 => Write::GeneralProtection,
             u64::MAX => Write::Done,
             mask => Write::Shared { mask },
         };
         (Written { answer, illegal }, stored)
     }
 
-    fn is_hidden_as_zero(&self, row: &Row, place: usize) -> bool {
-        self.model.layout.hidden_as_zero && row.is_hidden_as_zero(place)
+    #[cold]
+    fn read_absent(&self, row: &Row, address: u32) -> Read {
+        match self.model.layout.hidden_as_zero && row.is_hidden_as_zero(address) {
+            true => Read::Value(0),
+            false => Read::GeneralProtection,
+        }
     }
 
-    fn write_absent(&self, row: &Row, place: usize) -> Written {
-        if self.is_hidden_as_zero(row, place) { Written::IGNORED } else { Written::REFUSED }
+    #[cold]
+    fn write_absent(&self, row: &Row, address: u32) -> Written {
+        match self.model.layout.hidden_as_zero && row.is_hidden_as_zero(address) {
+            true => Written::IGNORED,
+            false => Written::REFUSED,
+        }
     }
 
     /// RDPMC with `ecx` in this mode: a value or #GP.

@@ -107,8 +107,8 @@ impl Configuration {
     pub fn registers(&self) -> impl Iterator<Item = RegisterInfo> + use<> {
         let layout = vendors::layout(self);
         let mut held = 0u32;
-        layout.table.rows().iter().flat_map(Row::all).map(move |(row, address, place)| {
-            let index = layout.find(row, place);
+        layout.table.rows().flat_map(Row::all).map(move |(row, address, place)| {
+            let index = layout.find(address).map(|located| located.index);
             let writable =
                 !matches!(row.write, WriteAs::Refused | WriteAs::Ignored | WriteAs::Kept);
             let keeps = matches!((row.read, row.host_write), (ReadAs::Held, WriteAs::Stored));

@@ -3,7 +3,7 @@
 use core::fmt;
 
 use crate::model::RegisterFile;
-use crate::table::WriteAs;
+use crate::table::{Located, WriteAs};
 use crate::{
     AllowAll, Configuration, ConfigurationError, EventPolicy, FedEvents, VirtualPmu, vendors,
 };
@@ -89,8 +89,7 @@ impl PmuState {
     /// A register's place and its bits.
     fn find(&self, address: u32) -> Option<(usize, u64)> {
         let layout = vendors::layout(&self.configuration);
-        let (row, place) = layout.table.find(address)?;
-        let index = layout.find(row, place)?;
+        let Located { row, index, .. } = layout.find(address)?;
         let is_state = matches!(row.host_write, WriteAs::Stored);
         is_state.then(|| (index, layout.legal(row.family)))
     }

@@ -10,17 +10,27 @@ pub(crate) enum Family {
     GlobalControl,
     GlobalStatus,
     DebugControl,
-    MiscEnable,
-    Capabilities,
+    /// From here on there is nothing to be written: these share a place among the legal bits, which are none.
+    MiscEnable = Self::WRITABLE,
+    Capabilities = 2 * Self::WRITABLE + 1,
     /// Registers of PMUs that the model never offers.
-    NotOffered,
+    NotOffered = 3 * Self::WRITABLE + 2,
 }
 
 /// How many counters of a kind there can be.
 pub(crate) const MAX_PER_KIND: usize = 8;
 
 impl Family {
-    pub(crate) const COUNT: usize = 10;
+    /// The number of families with legal bits.
+    const WRITABLE: isize = 7;
+    /// The number of different [`legal_bits`](Self::legal_bits).
+    pub(crate) const COUNT: usize = Self::WRITABLE as usize + 1;
+
+    /// The place of the family's legal bits.
+    #[inline]
+    pub(crate) const fn legal_bits(self) -> usize {
+        self as usize % Self::COUNT
+    }
 
     /// The place of the family's first register in the [register file](crate::model::RegisterFile).
     pub(crate) const fn first(self) -> usize {
@@ -98,7 +108,6 @@ impl Features {
         if present { Self(self.0 | features.0) } else { self }
     }
 
-    #[inline]
     const fn has(self, needed: Self) -> bool {
         needed.0 & !self.0 == 0
     }
@@ -115,7 +124,7 @@ pub(crate) struct Row {
     /// The address of the first register.
     pub(crate) address: u32,
     /// How many there are, and the binary logarithm of their distance.
-    pub(crate) count: u8,
+    count: u8,
     shift: u8,
     needs: Features,
     /// This many of them read 0 and ignore writes where the guest has no PMU; the others fault.
@@ -126,8 +135,8 @@ pub(crate) struct Row {
     pub(crate) host_write: WriteAs,
     /// Legal bits beside those of the family.
     pub(crate) also_legal: u64,
-    /// Illegal bits that are dropped; any other is #GP.
-    pub(crate) drops: u64,
+    /// Illegal bits that are #GP; any other is dropped.
+    pub(crate) faults: u64,
     /// The bits that are the PMU's; the others are the embedder's.
     pub(crate) owned: u64,
 }
@@ -153,7 +162,7 @@ impl Row {
             write: WriteAs::Stored,
             host_write: WriteAs::Stored,
             also_legal: 0,
-            drops: 0,
+            faults: u64::MAX,
             owned: u64::MAX,
         }
     }
@@ -203,8 +212,9 @@ impl Row {
         self
     }
 
+    /// Illegal bits among these are dropped.
     pub(crate) const fn drops(mut self, bits: u64) -> Self {
-        self.drops = bits;
+        self.faults = !bits;
         self
     }
 
@@ -215,41 +225,62 @@ impl Row {
 
     /// Its registers: the row, and each one's address and place.
     pub(crate) fn all(&'static self) -> impl Iterator<Item = (&'static Self, u32, usize)> {
-        (0..usize::from(self.count))
-            .map(move |place| (self, self.address + ((place as u32) << self.shift), place))
+        (0..usize::from(self.count)).map(move |place| (self, self.address(place), place))
     }
 
-    /// Returns whether a processor with these features has the register, if it has the counter.
-    #[inline]
-    pub(crate) const fn exists_with(&self, features: Features) -> bool {
-        features.has(self.needs)
+    const fn address(&self, place: usize) -> u32 {
+        self.address + ((place as u32) << self.shift)
     }
 
-    /// Returns whether the register with this place reads 0 where the guest has no PMU.
-    #[inline]
-    pub(crate) const fn is_hidden_as_zero(&self, place: usize) -> bool {
-        place < self.hidden_as_zero as usize
+    /// Where the register with this place is kept; [`NOWHERE`] if no processor has it.
+    const fn index(&self, place: usize) -> usize {
+        if place < self.family.count() { self.family.first() + place } else { NOWHERE }
+    }
+
+    /// Returns whether the register at this address reads 0 where the guest has no PMU.
+    pub(crate) const fn is_hidden_as_zero(&self, address: u32) -> bool {
+        address - self.address < self.hidden_as_zero as u32
     }
 }
+
+/// The place in the register file at which nothing is kept.
+const NOWHERE: usize = 31;
 
 /// Addresses share a line of the index with those that differ in their lowest five bits.
 const LINE: usize = 32;
 /// As many lines as a vendor needs, of which the first one is empty.
 const LINES: usize = 32;
 
+/// As many rows as a vendor can have, of which the first one is none.
+const ROWS: usize = 64;
+
+/// A register: its row, and where it is kept.
+#[derive(Clone, Copy)]
+pub(crate) struct Located {
+    /// The number of the row.
+    pub(crate) number: usize,
+    pub(crate) row: &'static Row,
+    /// Its place in the [register file](crate::model::RegisterFile).
+    pub(crate) index: usize,
+}
+
 /// A vendor's registers.
 pub(crate) struct Table {
-    rows: &'static [Row],
+    rows: [Row; ROWS],
+    used: usize,
     /// The line of an address, by its [`page`].
     pages: [u8; 256],
-    /// The number of an address's row, from 1; 0 is none.
-    lines: [[u8; LINE]; LINES],
+    /// The page that each line is of, in full.
+    tags: [u32; LINES],
+    /// Of each address, its row's number, and in bits 15:8 where it is kept; 0 is none.
+    lines: [[u16; LINE]; LINES],
 }
 
 /// Tells apart the places where the vendors have their registers, which [`Table::new`] checks: two of the same
-/// page would have to share a line.
-const fn page(address: u32) -> usize {
-    ((address / LINE as u32) ^ (address >> 16)) as usize & 0xFF
+/// page would have to share a line. Fibonacci hashing, by 2³² over the golden ratio.
+#[inline]
+const fn page(tag: u32) -> usize {
+    (tag.wrapping_mul(0x9E37_79B1) >> 24) as usize
 }
 
 impl Table {
@@ -257,47 +288,66 @@ impl Table {
     ///
     /// # Panics
     /// When it is evaluated, which is at compile time: an address is in two rows, or two pages are one.
-    pub(crate) const fn new(rows: &'static [Row]) -> Self {
+    pub(crate) const fn new(rows: &[Row]) -> Self {
+        let mut table = [Row::not_offered(0, 0, ""); ROWS];
         let mut pages = [0; 256];
+        let mut tags = [0; LINES];
         let mut lines = [[0; LINE]; LINES];
-        let mut first = [0; LINES];
         let mut used = 1;
-        let mut row = 0;
-        while row < rows.len() {
+        let mut number = 1;
+        while number <= rows.len() {
+            let row = &rows[number - 1];
+            table[number] = *row;
             let mut place = 0;
-            while place < rows[row].count {
-                let address = rows[row].address + ((place as u32) << rows[row].shift);
-                let page = page(address);
+            while place < row.count as usize {
+                let address = row.address(place);
+                let tag = address / LINE as u32;
+                let page = page(tag);
                 if pages[page] == 0 {
                     pages[page] = used as u8;
-                    first[used] = address / LINE as u32;
+                    tags[used] = tag;
                     used += 1;
                 }
                 let line = pages[page] as usize;
-                assert!(first[line] == address / LINE as u32, "two pages are one");
+                assert!(tags[line] == tag, "two pages are one");
                 let cell = &mut lines[line][address as usize % LINE];
                 assert!(*cell == 0, "an address is in two rows");
-                *cell = row as u8 + 1;
+                *cell = (row.index(place) << 8 | number) as u16;
                 place += 1;
             }
-            row += 1;
+            number += 1;
         }
-        Self { rows, pages, lines }
+        Self { rows: table, used: number, pages, tags, lines }
     }
 
-    pub(crate) const fn rows(&self) -> &'static [Row] {
-        self.rows
+    /// The rows, by their numbers.
+    pub(crate) fn rows(&'static self) -> impl Iterator<Item = &'static Row> {
+        self.rows.iter().take(self.used)
     }
 
-    /// The row of an address, and the address's place in it.
+    /// The numbers of the rows whose registers a processor with these features has, as a bitmap.
+    pub(crate) const fn rows_with(&self, features: Features) -> u64 {
+        let (mut rows, mut number) = (0, 1);
+        while number < self.used {
+            if features.has(self.rows[number % ROWS].needs) {
+                rows |= 1 << number;
+            }
+            number += 1;
+        }
+        rows
+    }
+
+    /// The register at an address.
     #[inline]
-    pub(crate) fn find(&self, address: u32) -> Option<(&'static Row, usize)> {
-        let line = usize::from(self.pages[page(address)]) % LINES;
-        let row = usize::from(self.lines[line][address as usize % LINE]);
-        let row = self.rows.get(row.wrapping_sub(1))?;
-        let place = address.wrapping_sub(row.address) >> row.shift;
-        // Another address of the same page has no place.
-        (place < u32::from(row.count)).then_some((row, place as usize))
+    pub(crate) fn find(&'static self, address: u32) -> Option<Located> {
+        let tag = address / LINE as u32;
+        let line = usize::from(self.pages[page(tag) % 256]) % LINES;
+        if self.tags[line] != tag {
+            return None;
+        }
+        let cell = usize::from(self.lines[line][address as usize % LINE]);
+        let number = cell % ROWS;
+        (number != 0).then(|| Located { number, row: &self.rows[number], index: cell >> 8 })
     }
 }
 

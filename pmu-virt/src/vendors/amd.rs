@@ -68,9 +68,9 @@ pub(crate) const fn layout(amd: &AmdConfiguration) -> Layout {
         .with(EventSelect, counters, select)
         .with(GeneralCounter, counters, greatest(WIDTH))
         .with(GlobalControl, version_2 as u8, global)
-        .with(GlobalStatus, version_2 as u8, global);
+        .with(GlobalStatus, version_2 as u8, global)
+        .with_features(Features::NONE.with(Features::CORE_EXTENSION, core_extension));
     layout.qualifiers = SELECT_GUEST_HOST;
-    layout.features = Features::NONE.with(Features::CORE_EXTENSION, core_extension);
     layout
 }
 

@@ -154,14 +154,16 @@ pub(crate) const fn layout(intel: &IntelConfiguration) -> Layout {
         .with(GlobalControl, version_2 as u8, global)
         .with(GlobalStatus, version_2 as u8, status)
         .with(DebugControl, 1, if version_2 { Layout::FREEZE_ON_INTERRUPT } else { 0 })
-        .with(Capabilities, 1, 1 << 13);
+        .with(Capabilities, 1, 0);
     layout.misc_enable |= MISC_PERFMON_AVAILABLE;
     layout.qualifiers = SELECT_TRANSACTIONAL;
     layout.capabilities = (intel.full_width_writes as u64) << 13;
-    layout.features = Features::NONE
-        .with(Features::FULL_WIDTH_WRITES, intel.full_width_writes)
-        .with(Features::VERSION_4, version_4)
-        .with(Features::VERSION_6, intel.version >= 6);
+    layout = layout.with_features(
+        Features::NONE
+            .with(Features::FULL_WIDTH_WRITES, intel.full_width_writes)
+            .with(Features::VERSION_4, version_4)
+            .with(Features::VERSION_6, intel.version >= 6),
+    );
     // SDM vol. 3B, "Freezing LBR and Performance Counters on PMI": versions 2 and 3 clear the global control
     // register, version 4 on sets a bit of the status.
     layout.freeze = match intel.version {
@@ -174,9 +176,7 @@ pub(crate) const fn layout(intel: &IntelConfiguration) -> Layout {
 
 /// A processor without a PMU: neither BTS nor PEBS either.
 pub(crate) const fn hidden() -> Layout {
-    let mut layout = Layout::hidden(&TABLE)
-        .with(MiscEnable, 1, MISC_PERFMON_AVAILABLE | MISC_UNAVAILABLE)
-        .with(DebugControl, 1, 0);
+    let mut layout = Layout::hidden(&TABLE).with(MiscEnable, 1, 0).with(DebugControl, 1, 0);
     layout.misc_enable = MISC_UNAVAILABLE;
     layout.masks_entry = true;
     layout
