@@ -1,6 +1,8 @@
 //! Processors on which events are opened, and what happens on them.
 #![allow(dead_code, reason = "each test file uses its part")]
 
+pub(crate) mod operations;
+
 use core::fmt;
 
 use pmu_core::{
@@ -109,14 +111,18 @@ impl Processor {
 
 /// So many of an event happen in user mode.
 pub(crate) fn happened(kind: usize, count: u64) -> Feed {
+    happened_at(kind, Privilege::User, count)
+}
+
+pub(crate) fn happened_at(kind: usize, privilege: Privilege, count: u64) -> Feed {
     let mut keys = KINDS.map(|(e, u)| EventKey::general(e.into(), u)).to_vec();
     keys.extend((0..4).map(EventKey::fixed));
     let events = FedEvents::new(&keys).unwrap();
     let mut feed = Feed::new();
-    feed.add(events.find(keys[kind]).unwrap(), Privilege::User, count);
+    feed.add(events.find(keys[kind]).unwrap(), privilege, count);
     if kind < 2 {
         let fixed = EventKey::fixed(kind as u8);
-        feed.add(events.find(fixed).unwrap(), Privilege::User, count);
+        feed.add(events.find(fixed).unwrap(), privilege, count);
     }
     feed
 }
