@@ -17,7 +17,7 @@ fn accesses_of(processor: &Processor, scene: Scene) -> u32 {
     let (memory, table, mock) = (Memory::new(), Table::new(), processor.mock());
     let mut case = scene.prepare(processor, PASSED, &mock, &memory, &table);
     mock.clear();
-    scene.operate(processor, &mut case).unwrap();
+    scene.operate(processor, &mut case, |o| panic!("{o:?}")).unwrap();
     mock.accesses().total()
 }
 
@@ -53,7 +53,7 @@ fn transient(processor: &Processor, scene: Scene, access: u32) {
     mock.on_interrupt(&handler);
     let mut case = scene.prepare(processor, PASSED, &mock, &memory, &table);
     mock.inject(Fault::At(access));
-    let outcome = scene.operate(processor, &mut case);
+    let outcome = scene.operate(processor, &mut case, |o| panic!("{o:?}"));
     mock.inject(Fault::None);
     let context = format!("{context}: {outcome:?}");
     assert!(!matches!(outcome, Err(CounterError::Faulted(_))), "{context}");
@@ -71,7 +71,7 @@ fn transient(processor: &Processor, scene: Scene, access: u32) {
             // It is opened here, stopped.
             case.counters.start_event(case.events[2], 1).unwrap();
         } else {
-            scene.operate(processor, &mut case).unwrap();
+            scene.operate(processor, &mut case, |o| panic!("{o:?}")).unwrap();
         }
         assert_truthful(&case, &mock, &context);
     }
@@ -128,7 +128,7 @@ fn persistent(processor: &Processor, scene: Scene, access: u32, reprograms: bool
     mock.on_interrupt(&handler);
     let mut case = scene.prepare(processor, PASSED, &mock, &memory, &table);
     mock.inject(Fault::From(access));
-    let outcome = scene.operate(processor, &mut case);
+    let outcome = scene.operate(processor, &mut case, |o| panic!("{o:?}"));
     let context = format!("{context}: {outcome:?}");
     // What is written last to a counter that is taken is of no consequence.
     let Some(outcome) = outcome.err() else {
@@ -194,4 +194,36 @@ fn persistent(processor: &Processor, scene: Scene, access: u32, reprograms: bool
     }
     case.counters.shut_down().unwrap();
     assert_eq!(running(&mock), CounterSet::NONE, "{context}");
+}
+
+/// The event's period was over when it was stopped. Its counter's bit of the status stays set.
+#[test]
+fn an_overflow_that_cannot_be_acknowledged_is_not_the_next_events() {
+    let has_status = |processor: &Processor| processor.unit.global().is_some();
+    for processor in processors(Deviations::NONE).into_iter().filter(has_status) {
+        let context = format!("{processor:?}");
+        let (memory, table, mock) = (Memory::new(), Table::new(), processor.mock());
+        let first = general(&processor, 0);
+        let mut counters = processor.take_only(first, &mock, &memory, &table);
+        let unit = &processor.unit;
+        let [over, next] =
+            [2, 3].map(|kind| counters.open_event(unit, &raw(kind).every(PERIOD)).unwrap());
+        counters.start_event(over, 0).unwrap();
+        mock.pass(&mut happened(2, PERIOD));
+        let acknowledge = unit.global().unwrap().acknowledge.get();
+        mock.inject(Fault::Register(acknowledge));
+        let stopped = counters.stop_event(over, 1);
+        assert!(matches!(stopped, Err(CounterError::Faulted(f)) if f.register == acknowledge));
+        mock.inject(Fault::None);
+        let started = counters.start_event(next, 2);
+        let source = OpenedEvents::new(unit, &table);
+        let interrupt = || service(&source, &mock, &mock, &memory, |o| panic!("{context}: {o:?}"));
+        interrupt().unwrap();
+        assert_eq!(started, Err(CounterError::NoFreeCounter), "{context}");
+        counters.reprogram(|o| panic!("{o:?}")).unwrap();
+        counters.start_event(next, 3).unwrap();
+        interrupt().unwrap();
+        counters.shut_down().unwrap();
+        assert_eq!(mock.with_pmu(|pmu| pmu.state()).global_status, 0, "{context}");
+    }
 }

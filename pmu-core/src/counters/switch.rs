@@ -147,6 +147,10 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
         }
         if let Some(global) = self.unit().global().filter(|_| !pending.is_empty()) {
             let acknowledged = self.wrmsr_retrying(global.acknowledge, pending.bits());
+            if acknowledged.is_err() {
+                // The next events there would be told of these overflows.
+                self.slots_of(pending).for_each(|(_, slot)| slot.store(SlotState::Faulted));
+            }
             outcome = outcome.and(acknowledged.map_err(CounterError::Faulted));
         }
         outcome

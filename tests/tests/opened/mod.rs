@@ -67,10 +67,7 @@ impl Processor {
     }
 
     pub(crate) fn mock<'h>(&self) -> Mock<'h> {
-        let mut keys = KINDS.map(|(e, u)| EventKey::general(e.into(), u)).to_vec();
-        keys.extend((0..4).map(EventKey::fixed));
-        let events = FedEvents::new(&keys).unwrap();
-        let pmu = VirtualPmu::new(self.configuration, events).unwrap();
+        let pmu = VirtualPmu::new(self.configuration, fed_events()).unwrap();
         let mock = Mock::strict(pmu).deviating(self.deviations);
         // No other owner's counters run.
         for control in [0x38F, 0xC000_0301] {
@@ -104,9 +101,21 @@ impl Processor {
         counters
     }
 
+    /// Returns whether the status tells that the counters are frozen, and its acknowledgement releases them.
+    pub(crate) fn freezes_by_status(&self) -> bool {
+        self.unit.global().is_some_and(|global| global.frozen != 0)
+    }
+
     pub(crate) fn fixed(&self) -> bool {
         !(self.unit.counters() & CounterSet::FIXED).is_empty()
     }
+}
+
+/// The events of [`KINDS`], on general and on fixed counters.
+pub(crate) fn fed_events() -> FedEvents {
+    let mut keys = KINDS.map(|(e, u)| EventKey::general(e.into(), u)).to_vec();
+    keys.extend((0..4).map(EventKey::fixed));
+    FedEvents::new(&keys).unwrap()
 }
 
 /// So many of an event happen in user mode.
@@ -115,11 +124,11 @@ pub(crate) fn happened(kind: usize, count: u64) -> Feed {
 }
 
 pub(crate) fn happened_at(kind: usize, privilege: Privilege, count: u64) -> Feed {
-    let mut keys = KINDS.map(|(e, u)| EventKey::general(e.into(), u)).to_vec();
-    keys.extend((0..4).map(EventKey::fixed));
-    let events = FedEvents::new(&keys).unwrap();
+    let events = fed_events();
+    let (event, unit_mask) = KINDS[kind];
+    let key = EventKey::general(event.into(), unit_mask);
     let mut feed = Feed::new();
-    feed.add(events.find(keys[kind]).unwrap(), privilege, count);
+    feed.add(events.find(key).unwrap(), privilege, count);
     if kind < 2 {
         let fixed = EventKey::fixed(kind as u8);
         feed.add(events.find(fixed).unwrap(), privilege, count);

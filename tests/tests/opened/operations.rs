@@ -1,6 +1,6 @@
 //! Operations on a processor on which events run, for tests that disturb them.
 
-use pmu_core::{CounterError, CounterSet, Event, EventId, ThreadEvent};
+use pmu_core::{CounterError, CounterSet, Event, EventId, EventOverflow, ThreadEvent};
 use pmu_virt::{EventKey, Feed, Privilege};
 
 use super::*;
@@ -189,6 +189,7 @@ impl Scene {
         self,
         processor: &Processor,
         case: &mut Case<'_, '_>,
+        overflowed: impl FnMut(EventOverflow),
     ) -> Result<(), CounterError> {
         let Case { counters, events, thread } = case;
         match self.operation {
@@ -199,7 +200,7 @@ impl Scene {
             Operation::Rotate => counters.rotate(1),
             Operation::SwitchOut => {
                 thread[0] = ThreadEvent::Opened(events[2]);
-                counters.switch_out(thread, 1, |_| ())
+                counters.switch_out(thread, 1, overflowed)
             }
             Operation::SwitchIn => {
                 let outcome = counters.switch_in(&processor.unit, thread, 1);
@@ -216,7 +217,7 @@ impl Scene {
                 counters.set_others_control(general(processor, 3).bits(), true)
             }
             Operation::OthersFixedControl => counters.set_others_fixed_control(0xF0, 0xB0),
-            Operation::Reprogram => counters.reprogram(|_| ()).map(|_| ()),
+            Operation::Reprogram => counters.reprogram(overflowed).map(|_| ()),
             Operation::ShutDown => counters.shut_down(),
         }
     }
@@ -228,6 +229,13 @@ impl Scene {
 
     pub(crate) fn happened(self, place: usize, count: u64) -> Feed {
         happened_at(self.kinds()[place], self.privilege(place), count)
+    }
+
+    /// Number of an event in `feed`.
+    pub(crate) fn left(self, place: usize, feed: &Feed) -> u64 {
+        let (event, unit_mask) = KINDS[self.kinds()[place]];
+        let key = EventKey::general(event.into(), unit_mask);
+        feed.count(fed_events().find(key).unwrap(), self.privilege(place))
     }
 
     /// Returns whether an event is counted, by its counter's registers.
