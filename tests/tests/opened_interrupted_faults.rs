@@ -431,3 +431,29 @@ fn an_interrupt_that_comes_late_and_meets_a_fault_leaves_nothing_half() {
 fn interrupts_at_every_second_access_and_a_fault_leave_nothing_half() {
     everywhere(|_| vec![Interrupts::EverySecond]);
 }
+
+/// One register does not answer, while everything else does.
+#[test]
+fn a_shut_down_that_one_register_refuses_is_tried_again() {
+    for processor in processors(Deviations::NONE) {
+        let of_counters = processor.unit.iter().flat_map(|(_, counter)| {
+            [counter.control().register().get(), counter.value_register().get()]
+        });
+        // The global registers, and IA32_DEBUGCTL.
+        let mut registers: Vec<u32> = of_counters
+            .chain([0x38E, 0x38F, 0x390, 0x1D9])
+            .chain([0xC000_0300, 0xC000_0301, 0xC000_0302])
+            .collect();
+        registers.dedup();
+        let shut_downs =
+            Scene::all(&processor).filter(|scene| scene.operation == Operation::ShutDown);
+        for scene in shut_downs {
+            for register in &registers {
+                for access in 1..12 {
+                    let interrupts = Interrupts::At { access, late: 0 };
+                    disturb(&processor, scene, Fault::Register(*register), interrupts, false);
+                }
+            }
+        }
+    }
+}
