@@ -514,6 +514,14 @@ fn interrupt<I: ProfileInterface>(
         assert_eq!(told, world.told.iter().map(Cell::get).collect::<Vec<_>>(), "{context}");
         return beyond;
     }
+    // Nothing waits for another event's interrupt; but an event that moved is told when it next happens.
+    if !matches!(operation, Operation::StartWithMove | Operation::Rotate) {
+        for event in [SOURCE, SAMPLED, OWN].into_iter().filter(|event| world.runs(&mock, *event)) {
+            let due = world.counted[event].get() / PERIOD;
+            let told = world.told[event].get() + world.unseen[event].get();
+            assert!(told >= due, "{context}: {event} was told {told} times of {due} at first");
+        }
+    }
     // What was stopped is silent, and a pending overflow of it may have been dropped.
     let mut dropped = [0; 4];
     let stopped = match operation {
