@@ -28,7 +28,7 @@ const COUNTED: usize = 2;
 const EVERYWHERE: usize = 3;
 const EVENTS: [usize; 4] = [IN_GUESTS, OUTSIDE, COUNTED, EVERYWHERE];
 
-/// Which a kind of [`KINDS`] an event counts.
+/// Which of [`KINDS`] an event counts.
 const fn kind(event: usize) -> usize {
     event + 2
 }
@@ -36,8 +36,6 @@ const fn kind(event: usize) -> usize {
 /// A processor with SVM around the software PMU, which has none: the guest and host bits are kept here, and a
 /// counter whose bits say so stands still.
 struct Svm {
-    first_select: u32,
-    step: u32,
     enabled: Cell<bool>,
     in_guest: Cell<bool>,
     /// The event selects, as they were written.
@@ -46,24 +44,9 @@ struct Svm {
 
 impl Svm {
     fn of(processor: &Processor) -> Self {
-        let mut selects = processor.unit.iter().map(|(_, c)| c.control().register().get());
-        let first_select = selects.next().unwrap();
-        let step = selects.next().unwrap() - first_select;
-        Self {
-            first_select,
-            step,
-            enabled: Cell::new(false),
-            in_guest: Cell::new(false),
-            selects: RefCell::default(),
-        }
-    }
-
-    fn is_select(&self, register: u32) -> bool {
-        let (first, distance) = (self.first_select, register.wrapping_sub(self.first_select));
-        register >= first
-            && distance < 8 * self.step
-            && distance.is_multiple_of(self.step)
-            && !(self.step == 1 && distance >= 4)
+        let selects = processor.unit.iter().map(|(_, c)| (c.control().register().get(), 0));
+        let selects = RefCell::new(selects.collect());
+        Self { enabled: Cell::new(false), in_guest: Cell::new(false), selects }
     }
 
     /// The select as the software PMU has it at present.
@@ -97,7 +80,7 @@ impl MsrBackend for Registers<'_, '_> {
 
     fn write(&self, address: MsrAddress, value: u64) -> Result<(), MsrErrorKind> {
         let Self(mock, svm) = self;
-        if !svm.is_select(address.get()) {
+        if !svm.selects.borrow().contains_key(&address.get()) {
             return mock.write(address, value);
         }
         let guest = value & (GUEST_ONLY | HOST_ONLY) != 0;
