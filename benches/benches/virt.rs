@@ -32,12 +32,27 @@ fn pmu(configuration: Configuration, running: u32) -> Box<VirtualPmu> {
     pmu
 }
 
+/// With counters of 64 bits, far from an overflow.
+fn wide(running: u32) -> Box<VirtualPmu> {
+    let configuration = IntelConfiguration::new(5, 8, 4).with(|intel| intel.general_width = 64);
+    pmu(Configuration::Intel(configuration), running)
+}
+
+fn sixth(running: u32) -> Box<VirtualPmu> {
+    pmu(Configuration::Intel(IntelConfiguration::new(6, 8, 4)), running)
+}
+
+fn any_thread(running: u32) -> Box<VirtualPmu> {
+    let configuration = IntelConfiguration::new(5, 8, 4).with(|intel| intel.any_thread = true);
+    pmu(Configuration::Intel(configuration), running)
+}
+
 fn intel(running: u32) -> Box<VirtualPmu> {
     pmu(Configuration::Intel(IntelConfiguration::new(5, 8, 4)), running)
 }
 
 fn amd(running: u32) -> Box<VirtualPmu> {
-    pmu(Configuration::Amd(AmdConfiguration::PerfMonV2 { counters: 8 }), running)
+    pmu(Configuration::Amd(AmdConfiguration::perf_mon_v2(8)), running)
 }
 
 #[library_benchmark]
@@ -48,6 +63,8 @@ fn amd(running: u32) -> Box<VirtualPmu> {
 #[bench::intel_counter_full_width(intel(4), 0x4C1, 0xFFFF_FFFF_0000)]
 #[bench::intel_fixed_counter(intel(4), 0x309, 0xFFFF_FFFF_0000)]
 #[bench::intel_fixed_control(intel(4), 0x38D, 0xBBBB)]
+#[bench::intel_fixed_control_any_thread(any_thread(4), 0x38D, 0xFFFF)]
+#[bench::intel_select_version_6(sixth(4), 0x1905, 0x53_05C5)]
 #[bench::intel_global_control(intel(4), 0x38F, 0xF)]
 #[bench::intel_global_clear(intel(4), 0x390, 0xF)]
 #[bench::intel_absent(intel(4), 0x3F1, 0)]
@@ -64,12 +81,30 @@ fn wrmsr(mut pmu: Box<VirtualPmu>, address: u32, value: u64) -> (Box<VirtualPmu>
 #[bench::intel_counter(intel(4), 0xC1)]
 #[bench::intel_global_status(intel(4), 0x38E)]
 #[bench::intel_in_use(intel(8), 0x392)]
-#[bench::not_mine(intel(4), 0x10)]
 #[bench::amd_counter(amd(4), 0xC001_0203)]
 #[bench::amd_global_status(amd(4), 0xC000_0300)]
 fn rdmsr(pmu: Box<VirtualPmu>, address: u32) -> (Box<VirtualPmu>, Read) {
     let read = black_box(&*pmu).read(black_box(address));
     (pmu, read)
+}
+
+// Registers that are not the PMU's, among those that guests access most.
+#[library_benchmark]
+#[bench::tsc(intel(4), 0x10)]
+#[bench::tsc_deadline(intel(4), 0x6E0)]
+#[bench::kernel_gs_base(intel(4), 0xC000_0102)]
+#[bench::amd_kernel_gs_base(amd(4), 0xC000_0102)]
+fn rdmsr_of_others(pmu: Box<VirtualPmu>, address: u32) -> (Box<VirtualPmu>, Read) {
+    let read = black_box(&*pmu).read(black_box(address));
+    (pmu, read)
+}
+
+#[library_benchmark]
+#[bench::tsc_deadline(intel(4), 0x6E0, 1)]
+#[bench::amd_x2apic_icr(amd(4), 0x830, 1)]
+fn wrmsr_of_others(mut pmu: Box<VirtualPmu>, address: u32, value: u64) -> (Box<VirtualPmu>, Written) {
+    let written = black_box(&mut *pmu).write(black_box(address), black_box(value));
+    (pmu, written)
 }
 
 #[library_benchmark]
@@ -96,11 +131,11 @@ fn untouched(_: &mut VirtualPmu, _: u32, _: u64) -> Written {
 
 /// As many events as can be, in both privileges.
 fn happened(each: u64) -> Box<Feed> {
-    let mut feed = Box::new(Feed::new());
+    let mut feed = Box::new(Feed::new(&events()));
     for n in 0..8u64 {
         let event = events().find(EventKey::general(0xC0 + n as u16, n as u8)).unwrap();
-        feed.add(event, Privilege::User, each + n);
-        feed.add(event, Privilege::Kernel, each);
+        feed.add(event, Privilege::User, each + n).unwrap();
+        feed.add(event, Privilege::Kernel, each).unwrap();
     }
     feed
 }
@@ -110,6 +145,7 @@ type Both = (Box<VirtualPmu>, Box<Feed>);
 #[library_benchmark]
 #[bench::four_counters(intel(4), happened(1000))]
 #[bench::eight_counters(intel(8), happened(1000))]
+#[bench::eight_counters_of_64_bits(wide(8), happened(1000))]
 #[bench::amd_eight_counters(amd(8), happened(1000))]
 fn advance(mut pmu: Box<VirtualPmu>, mut feed: Box<Feed>) -> Both {
     let advanced = black_box(&mut *pmu).advance(black_box(&mut *feed));
@@ -129,9 +165,21 @@ fn advance_to_overflow(mut pmu: Box<VirtualPmu>, mut feed: Box<Feed>) -> Both {
 #[library_benchmark]
 #[bench::four_counters(intel(4))]
 #[bench::eight_counters(intel(8))]
-fn next_overflow(pmu: Box<VirtualPmu>) -> Box<VirtualPmu> {
-    let headroom = black_box(&*pmu).next_overflow();
-    black_box(&headroom);
+fn next_overflow(mut pmu: Box<VirtualPmu>) -> Box<VirtualPmu> {
+    black_box(black_box(&mut *pmu).next_overflow());
+    pmu
+}
+
+// After nothing changed.
+#[library_benchmark]
+#[bench::eight_counters(looked_at(intel(8)))]
+fn next_overflow_again(mut pmu: Box<VirtualPmu>) -> Box<VirtualPmu> {
+    black_box(black_box(&mut *pmu).next_overflow());
+    pmu
+}
+
+fn looked_at(mut pmu: Box<VirtualPmu>) -> Box<VirtualPmu> {
+    let _ = pmu.next_overflow();
     pmu
 }
 
@@ -147,7 +195,7 @@ fn save(pmu: Box<VirtualPmu>) -> Box<VirtualPmu> {
 #[bench::eight_counters(Box::new(intel(8).state()), events())]
 fn restore(state: Box<PmuState>, events: FedEvents) -> Box<PmuState> {
     let pmu =
-        VirtualPmu::restore(black_box(&*state), state.configuration, black_box(events)).unwrap();
+        VirtualPmu::restore(black_box(&*state), state.configuration(), black_box(events)).unwrap();
     black_box(&pmu);
     state
 }
@@ -162,10 +210,16 @@ fn at_most(instructions: u64) -> LibraryBenchmarkConfig {
 }
 
 library_benchmark_group!(name = access, config = at_most(100), benchmarks = [wrmsr, rdmsr, rdpmc]);
+library_benchmark_group!(
+    name = others,
+    config = at_most(30),
+    benchmarks = [rdmsr_of_others, wrmsr_of_others]
+);
+library_benchmark_group!(name = unchanged, config = at_most(30), benchmarks = [next_overflow_again]);
 library_benchmark_group!(name = time, config = at_most(200), benchmarks = [advance]);
 library_benchmark_group!(
     name = rare,
     benchmarks = [nothing, advance_to_overflow, next_overflow, save, restore]
 );
 
-main!(library_benchmark_groups = [access, time, rare]);
+main!(library_benchmark_groups = [access, others, unchanged, time, rare]);

@@ -1,12 +1,12 @@
 //! Masked entries of an event filter, against KVM's rules entry by entry (Linux,
 //! Documentation/virt/kvm/api.rst, KVM_SET_PMU_EVENT_FILTER).
 //!
-//! The bytes: action, fixed counters' bitmap, how many rows are lent, whether bits that no entry has are
-//! taken out; then the entries.
+//! The bytes: action, fixed counters' bitmap, whether the filter has room for few events or for many, whether bits
+//! that no entry has are taken out; then the entries.
 
 use std::collections::BTreeSet;
 
-use pmu_virt::{EventFilter, EventPolicy, FilterAction, FilterEntry, FilterError, FilterRow};
+use pmu_virt::{EventFilter, EventPolicy, FilterAction, FilterEntry, FilterError};
 
 use crate::input::Input;
 
@@ -34,7 +34,7 @@ fn allowed(action: FilterAction, entries: &[u64], event: u16, unit_mask: u8) -> 
 pub fn run(bytes: &[u8]) {
     let mut input = Input::new(bytes);
     let action = if input.bool() { FilterAction::Allow } else { FilterAction::Deny };
-    let (fixed, lent) = (input.u32(), usize::from(input.u16()) % 300);
+    let (fixed, room) = (input.u32(), input.u16());
     let pardoned = input.bool();
     let mut entries = Vec::new();
     while !input.is_empty() {
@@ -53,6 +53,7 @@ pub fn run(bytes: &[u8]) {
                     (known.mask, known.exclude),
                     ((entry >> 56) as u8, entry >> 55 & 1 == 1)
                 );
+                assert_eq!(known.to_masked(), Ok(*entry));
                 read.push(known);
             }
             Err(error) => {
@@ -63,32 +64,43 @@ pub fn run(bytes: &[u8]) {
         }
     }
 
+    match room % 3 {
+        0 => compile::<3>(action, fixed, &entries, &read),
+        1 => compile::<40>(action, fixed, &entries, &read),
+        _ => compile::<300>(action, fixed, &entries, &read),
+    }
+}
+
+fn compile<const ROOM: usize>(
+    action: FilterAction,
+    fixed: u32,
+    entries: &[u64],
+    read: &[FilterEntry],
+) {
     let events: BTreeSet<u16> = entries.iter().map(|entry| event(*entry)).collect();
-    let mut rows = vec![FilterRow::default(); lent];
-    let filter = match EventFilter::compile(action, fixed, &read, &mut rows) {
+    let filter = match EventFilter::<ROOM>::compile(action, fixed, read) {
         Ok(filter) => filter,
         Err(FilterError::TooManyEntries(count)) => {
             assert!(count == entries.len() && count > 300);
             return;
         }
-        Err(FilterError::TooManyEvents) => return assert!(events.len() > 255),
-        Err(FilterError::TooFewRows { lent: told }) => {
-            return assert!(told == lent && lent < events.len());
+        Err(FilterError::TooManyEvents { most }) => {
+            return assert!(most == ROOM && events.len() > ROOM);
         }
         Err(error) => panic!("{error:?}"),
     };
-    assert!(entries.len() <= 300 && events.len() <= 255.min(lent));
+    assert!(entries.len() <= 300 && events.len() <= ROOM);
     for counter in 0..=u8::MAX {
         let listed = counter < 32 && fixed >> counter & 1 == 1;
         assert_eq!(filter.allows_fixed(counter), listed == (action == FilterAction::Allow));
     }
     // The unit masks that an entry is about, and their neighbors; of its event, and of others.
-    for entry in &entries {
+    for entry in entries {
         let unit_mask = (entry >> 8) as u8;
         let near = (0..8).map(|bit| unit_mask ^ 1 << bit);
         for unit_mask in near.chain([unit_mask, unit_mask | !((entry >> 56) as u8), 0, 0xFF]) {
             for event in [event(*entry), event(*entry) ^ 1, event(*entry) ^ 0x100, 0x1000] {
-                let expected = allowed(action, &entries, event, unit_mask);
+                let expected = allowed(action, entries, event, unit_mask);
                 let told = filter.allows_general(event, unit_mask);
                 assert_eq!(told, expected, "{event:#X}/{unit_mask:#X}");
             }

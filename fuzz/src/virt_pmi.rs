@@ -41,7 +41,7 @@ fn pmu(intel: bool, events: FedEvents) -> VirtualPmu {
         let configuration = Configuration::Intel(IntelConfiguration::new(2, 1, 0));
         (configuration, [(0x186, 0x51_003C), (0x38F, 1), (0x4C1, 0xFFFF_FFFF_FFFF)])
     } else {
-        let configuration = Configuration::Amd(AmdConfiguration::PerfMonV2 { counters: 4 });
+        let configuration = Configuration::Amd(AmdConfiguration::perf_mon_v2(4));
         let counter = (0xC001_0201, 0xFFFF_FFFF_FFFF);
         (configuration, [(0xC001_0200, 0x51_003C), (0xC000_0301, 1), counter])
     };
@@ -69,9 +69,9 @@ pub fn run(bytes: &[u8]) {
         let overflows = turn & 2 != 0;
         if overflows {
             assert_eq!(pmu.write(counter, 0xFFFF_FFFF_FFFF).answer, Write::Done);
-            let mut feed = Feed::new();
-            feed.add(events.find(key).unwrap(), Privilege::User, 1);
-            assert!(pmu.advance(&mut feed).pmi);
+            let mut feed = Feed::new(&events);
+            feed.add(events.find(key).unwrap(), Privilege::User, 1).unwrap();
+            assert!(pmu.advance(&mut feed).unwrap().pmi);
         }
         assert_eq!(pmu.pmi_pending(), overflows);
         let before = apic.entry;

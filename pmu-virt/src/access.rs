@@ -56,16 +56,6 @@ impl Written {
     pub(crate) const REFUSED: Self = Self { answer: Write::GeneralProtection, illegal: u64::MAX };
     /// The register ignores every write.
     pub(crate) const IGNORED: Self = Self { answer: Write::Done, illegal: u64::MAX };
-
-    #[inline]
-    pub(crate) const fn done(illegal: u64) -> Self {
-        Self { answer: Write::Done, illegal }
-    }
-
-    #[inline]
-    pub(crate) const fn fault(illegal: u64) -> Self {
-        Self { answer: Write::GeneralProtection, illegal }
-    }
 }
 
 /// What RDPMC depends on beside ECX.

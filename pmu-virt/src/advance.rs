@@ -1,11 +1,12 @@
-//! What happens in the guest, and the overflows that come of it.
+//! Events that happen in the guest, and the overflows that come of them.
 
 use crate::feed::FeedSlot;
-use crate::layout::{Counters, to_global};
-use crate::model::{MAX_COUNTERS, MAX_PER_KIND, Model};
-use crate::{EventPolicy, Feed, VirtualPmu, intel};
+use crate::layout::{Counters, Freeze, Layout, to_global};
+use crate::model::{MAX_COUNTERS, Model};
+use crate::table::{Family, MAX_PER_KIND};
+use crate::{EventPolicy, FedEvents, Feed, OtherEvents, VirtualPmu};
 
-/// What came of an [`advance`](VirtualPmu::advance).
+/// The outcome of an [`advance`](VirtualPmu::advance).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Advanced {
@@ -41,9 +42,14 @@ impl Advanced {
 }
 
 impl<P: EventPolicy> VirtualPmu<P> {
+    /// The events that this PMU is fed.
+    pub fn events(&self) -> &FedEvents {
+        &self.model.events
+    }
+
     /// Counts what happened, up to the first overflow that interrupts. The feed holds the rest
     /// afterwards: what happened after the overflow, which the guest's handler may want to count
-    /// differently.
+    /// differently. A rest that is not consumed never happened: it is in no [`state`](Self::state).
     ///
     /// All events of a feed happened evenly over the same span of time. At the overflow as much of
     /// each has passed, rounded down, as of the one that overflowed; of that one, exactly what was
@@ -51,79 +57,104 @@ impl<P: EventPolicy> VirtualPmu<P> {
     ///
     /// Bounded by the number of counters. Each call that leaves a rest has brought a counter to an
     /// overflow, so `while !feed.is_empty()` ends: no counter wraps again before 2³² events.
+    ///
+    /// ```
+    /// use pmu_virt::{Configuration, EventKey, FedEvents, Feed, IntelConfiguration, Privilege};
+    /// use pmu_virt::VirtualPmu;
+    /// const CYCLES: EventKey = EventKey::general(0x3C, 0);
+    /// let events = FedEvents::new(&[CYCLES])?;
+    /// let configuration = Configuration::Intel(IntelConfiguration::new(2, 4, 3));
+    /// let mut pmu = VirtualPmu::new(configuration, events)?;
+    /// let _ = pmu.write(0xC1, 1000u64.wrapping_neg());
+    /// let _ = pmu.write(0x186, 0x53_003C);
+    ///
+    /// let cycles = events.find(CYCLES).unwrap();
+    /// let mut feed = Feed::new(&events);
+    /// feed.add(cycles, Privilege::User, 2_500)?;
+    /// let advanced = pmu.advance(&mut feed)?;
+    /// assert!(advanced.pmi && advanced.overflowed == 1);
+    /// // The guest's handler runs here; then the rest.
+    /// assert_eq!(feed.count(cycles, Privilege::User), 1_500);
+    /// # Ok::<(), Box<dyn core::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The feed is of other events than those of this PMU.
     #[inline]
-    pub fn advance(&mut self, feed: &mut Feed) -> Advanced {
+    pub fn advance(&mut self, feed: &mut Feed) -> Result<Advanced, OtherEvents> {
         let model = &mut self.model;
-        let running = model.running();
-        if model.layout.masks[0].max(model.layout.masks[1]) == u64::MAX {
-            // Below, a counter and a feed must fit in 64 bits together.
-            return model.overflow(feed, running, 0);
+        if !feed.is_of(&model.events) {
+            return Err(OtherEvents);
         }
+        model.budget_is_stale = true;
+        let running = model.running();
         let mut general = u32::from(running & 0xFF);
         while general != 0 {
-            if model.overflows_in(feed, 0, general.trailing_zeros() as usize % MAX_PER_KIND) {
+            let counter = general.trailing_zeros() as usize % MAX_PER_KIND;
+            if model.overflows_in(feed, counter, model.layout.mask(0)) {
                 // Those before this one were counted to the end of the span: back.
-                return model.overflow(feed, running, (running & 0xFF) - general as Counters);
+                return Ok(model.overflow(feed, running, (running & 0xFF) - general as Counters));
             }
             general &= general - 1;
         }
         let mut fixed = u32::from(running >> MAX_PER_KIND);
         while fixed != 0 {
-            if model.overflows_in(feed, 1, fixed.trailing_zeros() as usize % MAX_PER_KIND) {
-                return model.overflow(
-                    feed,
-                    running,
-                    running - (fixed << MAX_PER_KIND) as Counters,
-                );
+            let counter = MAX_PER_KIND + fixed.trailing_zeros() as usize % MAX_PER_KIND;
+            if model.overflows_in(feed, counter, model.layout.mask(MAX_PER_KIND)) {
+                let left = (fixed << MAX_PER_KIND) as Counters;
+                return Ok(model.overflow(feed, running, running - left));
             }
             fixed &= fixed - 1;
         }
         feed.clear();
-        Advanced::NOTHING
+        Ok(Advanced::NOTHING)
     }
 
     /// Counts all that happened, without a stop at the first overflow: the span is over, and the
     /// guest could not be interrupted within it. It gets one interrupt, and a counter that wrapped
     /// several times tells [how often](Advanced::wraps). Where the overflow froze the counters, what
     /// came after counts nothing.
-    pub fn advance_through(&mut self, feed: &mut Feed) -> Advanced {
-        let first = self.advance(feed);
+    ///
+    /// # Errors
+    /// The feed is of other events than those of this PMU.
+    pub fn advance_through(&mut self, feed: &mut Feed) -> Result<Advanced, OtherEvents> {
+        let first = self.advance(feed)?;
         if feed.is_empty() {
-            return first;
+            return Ok(first);
         }
-        let rest = core::mem::take(feed);
+        let rest = feed.take_all();
         let running = self.model.running();
-        first.and(self.model.count(&rest, running))
+        Ok(first.and(self.model.count(&rest, running)))
     }
 }
 
 impl Model {
-    /// Counts the whole span on one counter of less than 64 bits, unless it overflows.
+    /// Counts the whole span on one counter, unless it overflows.
     #[inline]
-    fn overflows_in(&mut self, feed: &Feed, kind: usize, place: usize) -> bool {
-        let value = &mut self.values[kind][place];
-        let sum = value.wrapping_add(feed.at(self.cells[kind][place]));
-        let overflows = sum > self.layout.masks[kind];
+    fn overflows_in(&mut self, feed: &Feed, counter: usize, greatest: u64) -> bool {
+        let value = self.registers.counter_mut(counter);
+        let (sum, carry) = value.overflowing_add(feed.at(self.cells[counter % MAX_COUNTERS]));
+        let overflows = carry || sum > greatest;
         if !overflows {
             *value = sum;
         }
         overflows
     }
 
-    /// A counter may overflow within the feed. `counted` are those that have had all of it already.
+    /// A counter overflows within the feed. `counted` are those that have had all of it already.
     #[cold]
     #[inline(never)]
     fn overflow(&mut self, feed: &mut Feed, running: Counters, counted: Counters) -> Advanced {
         // The earliest overflow that interrupts: missing/count is its time within the span.
         let mut first: Option<(u64, u64, FeedSlot)> = None;
         for counter in (0..MAX_COUNTERS).filter(|counter| running >> counter & 1 != 0) {
-            let (kind, place) = (counter / MAX_PER_KIND, counter % MAX_PER_KIND);
-            let cell = self.cells[kind][place];
+            let cell = self.cells[counter];
             let count = feed.at(cell);
+            let value = self.registers.counter_mut(counter);
             if counted >> counter & 1 != 0 {
-                self.values[kind][place] = self.values[kind][place].wrapping_sub(count);
+                *value = value.wrapping_sub(count);
             }
-            let room = self.layout.masks[kind] - self.values[kind][place];
+            let room = self.layout.mask(counter) - *value;
             if self.interrupting >> counter & 1 == 0 || count <= room {
                 continue;
             }
@@ -137,7 +168,7 @@ impl Model {
         }
         let passed = match first {
             Some((part, whole, cell)) => feed.take(part, whole, cell),
-            None => core::mem::take(feed),
+            None => feed.take_all(),
         };
         self.count(&passed, running)
     }
@@ -147,10 +178,9 @@ impl Model {
         let mut advanced = Advanced::NOTHING;
         let mut overflowed = 0;
         for counter in (0..MAX_COUNTERS).filter(|counter| running >> counter & 1 != 0) {
-            let (kind, place) = (counter / MAX_PER_KIND, counter % MAX_PER_KIND);
-            let mask = self.layout.masks[kind];
-            let value = &mut self.values[kind][place];
-            let sum = u128::from(*value) + u128::from(feed.at(self.cells[kind][place]));
+            let mask = self.layout.mask(counter);
+            let value = self.registers.counter_mut(counter);
+            let sum = u128::from(*value) + u128::from(feed.at(self.cells[counter]));
             *value = sum as u64 & mask;
             // A feed is below 2⁶³ and a counter has 32 bits or more.
             let wraps = (sum >> mask.count_ones()) as u32;
@@ -167,23 +197,37 @@ impl Model {
     /// These counters overflowed: the status says so until it is cleared, and an interrupt is raised
     /// if one of them asks for it.
     fn raise(&mut self, overflowed: Counters) -> bool {
-        if self.layout.global != 0 {
-            self.global_status |= to_global(overflowed);
+        if self.layout.global() != 0 {
+            *self.registers.of_mut(Family::GlobalStatus) |= to_global(overflowed);
         }
         let pmi = overflowed & self.interrupting != 0;
         if pmi {
             self.pmi_pending = true;
-            intel::freeze(self);
+            self.freeze();
         }
         pmi
+    }
+
+    fn freeze(&mut self) {
+        if self.registers.of(Family::DebugControl) & Layout::FREEZE_ON_INTERRUPT == 0 {
+            return;
+        }
+        match self.layout.freeze {
+            Freeze::Never => {}
+            Freeze::ClearsControl => *self.registers.of_mut(Family::GlobalControl) = 0,
+            Freeze::SetsStatus => {
+                *self.registers.of_mut(Family::GlobalStatus) |= Layout::FROZEN;
+            }
+        }
     }
 
     /// Every running counter that interrupts overflows now, for the mock.
     pub(crate) fn overflow_all(&mut self) {
         let overflowing = self.running() & self.interrupting;
         for counter in (0..MAX_COUNTERS).filter(|counter| overflowing >> counter & 1 != 0) {
-            self.values[counter / MAX_PER_KIND][counter % MAX_PER_KIND] = 0;
+            *self.registers.counter_mut(counter) = 0;
         }
+        self.budget_is_stale = true;
         self.raise(overflowing);
     }
 }

@@ -1,4 +1,4 @@
-//! Which PMU a guest sees, and which PMUs there cannot be.
+//! The PMU that a guest sees, and which ones there cannot be.
 
 use core::fmt;
 
@@ -15,31 +15,88 @@ pub enum Vendor {
 /// The PMU of a virtual processor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[non_exhaustive]
 pub enum Configuration {
     /// Intel's architectural performance monitoring.
     Intel(IntelConfiguration),
     /// AMD's core counters.
     Amd(AmdConfiguration),
-    /// A processor of this vendor, without a PMU. CPUID says so. Intel's registers fault; AMD's four
-    /// selects and counters at C001_0000–7, which guests take to be on every processor, read 0 and
-    /// ignore writes, as on KVM, and AMD's other registers fault.
-    Hidden(Vendor),
+    /// No PMU, which CPUID says.
+    Hidden(HiddenConfiguration),
+}
+
+/// A processor without a PMU. CPUID says so; what a guest gets that accesses its registers nevertheless differs from
+/// platform to platform.
+///
+/// ```
+/// use pmu_virt::{Configuration, FedEvents, HiddenConfiguration, HiddenRegisters, Read, Vendor};
+/// use pmu_virt::VirtualPmu;
+/// let mut hidden = HiddenConfiguration::new(Vendor::Intel);
+/// let pmu = VirtualPmu::new(Configuration::Hidden(hidden), FedEvents::NONE)?;
+/// assert_eq!(pmu.read(0x186), Read::GeneralProtection);
+/// hidden.registers = HiddenRegisters::Kvm;
+/// let pmu = VirtualPmu::new(Configuration::Hidden(hidden), FedEvents::NONE)?;
+/// assert_eq!(pmu.read(0x186), Read::Value(0));
+/// # Ok::<(), pmu_virt::ConfigurationError>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[non_exhaustive]
+pub struct HiddenConfiguration {
+    /// Whose processor.
+    pub vendor: Vendor,
+    /// What RDMSR and WRMSR of its registers come to.
+    pub registers: HiddenRegisters,
+    /// What RDPMC comes to, where the privilege allows it.
+    pub rdpmc: HiddenRdpmc,
+}
+
+/// What RDMSR and WRMSR of the registers of an absent PMU come to. AMD's four selects and counters at
+/// C001_0000–7, which guests take to be on every processor, read 0 and ignore writes in either case.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub enum HiddenRegisters {
+    /// #GP, as on hardware.
+    Fault,
+    /// As in KVM: 0xC1, 0xC2, 0x186 and 0x187 read 0 and ignore writes; the others are #GP.
+    Kvm,
+}
+
+/// What RDPMC without a PMU comes to, where the privilege allows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub enum HiddenRdpmc {
+    /// #GP.
+    Fault,
+    /// With 0–3 in ECX, 0, as some paravisors of SVM guests answer; anything else is #GP.
+    Zero,
+}
+
+impl HiddenConfiguration {
+    /// Every access faults, but for AMD's legacy registers.
+    pub const fn new(vendor: Vendor) -> Self {
+        Self { vendor, registers: HiddenRegisters::Fault, rdpmc: HiddenRdpmc::Fault }
+    }
 }
 
 /// Architectural performance monitoring. SDM vol. 3B, "Architectural Performance Monitoring".
 ///
 /// ```
 /// use pmu_virt::{Configuration, IntelConfiguration};
-/// let plain = IntelConfiguration::new(2, 4, 3);
-/// let narrow = IntelConfiguration { general_width: 40, full_width_writes: false, ..plain };
+/// let mut narrow = IntelConfiguration::new(2, 4, 3);
+/// narrow.general_width = 40;
+/// narrow.full_width_writes = false;
 /// assert!(Configuration::Intel(narrow).check().is_ok());
 ///
-/// let sixth = IntelConfiguration::new(6, 8, 4);
-/// let full = IntelConfiguration { unit_mask_2: true, rdpmc_user_disable: true, ..sixth };
-/// assert!(Configuration::Intel(full).check().is_ok());
+/// let sixth = IntelConfiguration::new(6, 8, 4).with(|sixth| {
+///     sixth.unit_mask_2 = true;
+///     sixth.rdpmc_user_disable = true;
+/// });
+/// assert!(Configuration::Intel(sixth).check().is_ok());
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[non_exhaustive]
 pub struct IntelConfiguration {
     /// Version, 1–6 (leaf 0x0A, EAX bits 7:0). Version 6 has its own addresses of each counter's registers,
     /// from 0x1900 on, beside the older ones.
@@ -63,6 +120,10 @@ pub struct IntelConfiguration {
     /// Leaf 0x23 tells the counters' bitmaps, announced by leaf 7.1, EAX bit 8. Version 5 may
     /// have it, and version 6 does.
     pub extended_leaf: bool,
+    /// Event selects have `IN_TX` and `IN_TXCP` (32 and 33), and the guest sees TSX: leaf 7, EBX bits 4 (HLE) and 11
+    /// (RTM), as the embedder gives them. Otherwise CPUID hides TSX, and the bits are reserved. They are part of the
+    /// event's key.
+    pub transactional: bool,
     /// Event selects have the field UMASK2 (47:40): leaf 0x23, EBX bit 0. Version 6 only.
     pub unit_mask_2: bool,
     /// Event selects have the flag EQ (36), which compares for equality with the counter mask: leaf 0x23, EBX
@@ -88,10 +149,17 @@ impl IntelConfiguration {
             events: 0x7F,
             any_thread: false,
             extended_leaf: version >= 6,
+            transactional: false,
             unit_mask_2: false,
             equal: false,
             rdpmc_user_disable: false,
         }
+    }
+
+    /// The same with what `change` changes.
+    pub fn with(mut self, change: impl FnOnce(&mut Self)) -> Self {
+        change(&mut self);
+        self
     }
 
     const fn check(&self) -> Result<(), ConfigurationError> {
@@ -134,9 +202,28 @@ impl IntelConfiguration {
 }
 
 /// AMD's core performance counters, of 48 bits. APM vol. 2, "Performance Monitoring Counters".
+///
+/// ```
+/// use pmu_virt::{AmdConfiguration, Configuration};
+/// assert!(Configuration::Amd(AmdConfiguration::perf_mon_v2(6)).check().is_ok());
+/// assert!(Configuration::Amd(AmdConfiguration::perf_mon_v2(9)).check().is_err());
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
-pub enum AmdConfiguration {
+#[non_exhaustive]
+pub struct AmdConfiguration {
+    /// The counters, and where their registers are.
+    pub counters: AmdCounters,
+    /// Event selects have `GuestOnly` and `HostOnly` (40 and 41), and the guest sees SVM: leaf 0x80000001, ECX bit
+    /// 2, as the embedder gives it. Otherwise CPUID hides SVM, and the bits are dropped. They are part of the event's
+    /// key.
+    pub guest_host: bool,
+}
+
+/// The generations of AMD's core counters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub enum AmdCounters {
     /// Four counters at C001_0000 and C001_0004.
     Legacy,
     /// Six counters at C001_0200, the first four of them at the legacy addresses as well
@@ -144,12 +231,41 @@ pub enum AmdConfiguration {
     CoreExtension,
     /// The core extension, with global registers at C000_0300 (leaf 0x80000022, EAX bit 0).
     PerfMonV2 {
-        /// How many counters, 4–8.
+        /// The number of counters, 4–8.
         counters: u8,
     },
 }
 
+impl AmdCounters {
+    /// A bit a counter.
+    pub(crate) const fn bitmap(self) -> u8 {
+        match self {
+            Self::Legacy => first(4),
+            Self::CoreExtension => first(6),
+            Self::PerfMonV2 { counters } => first(counters),
+        }
+    }
+}
+
+impl AmdConfiguration {
+    /// The legacy counters, without SVM.
+    pub const LEGACY: Self = Self { counters: AmdCounters::Legacy, guest_host: false };
+    /// The core extension, without SVM.
+    pub const CORE_EXTENSION: Self =
+        Self { counters: AmdCounters::CoreExtension, guest_host: false };
+
+    /// PerfMonV2 with this number of counters, 4–8, without SVM.
+    pub const fn perf_mon_v2(counters: u8) -> Self {
+        Self { counters: AmdCounters::PerfMonV2 { counters }, guest_host: false }
+    }
+}
+
 impl Configuration {
+    /// A processor of this vendor without a PMU, of which [every access faults](HiddenConfiguration::new).
+    pub const fn hidden(vendor: Vendor) -> Self {
+        Self::Hidden(HiddenConfiguration::new(vendor))
+    }
+
     /// Returns whether there can be such a PMU.
     ///
     /// # Errors
@@ -157,9 +273,10 @@ impl Configuration {
     pub const fn check(&self) -> Result<(), ConfigurationError> {
         match self {
             Self::Intel(intel) => intel.check(),
-            Self::Amd(AmdConfiguration::PerfMonV2 { counters: counters @ (..=3 | 9..) }) => {
-                Err(ConfigurationError::AmdCounters(*counters))
-            }
+            Self::Amd(AmdConfiguration {
+                counters: AmdCounters::PerfMonV2 { counters: counters @ (..=3 | 9..) },
+                ..
+            }) => Err(ConfigurationError::AmdCounters(*counters)),
             Self::Amd(_) | Self::Hidden(_) => Ok(()),
         }
     }
@@ -169,7 +286,7 @@ impl Configuration {
         match self {
             Self::Intel(_) => Vendor::Intel,
             Self::Amd(_) => Vendor::Amd,
-            Self::Hidden(vendor) => *vendor,
+            Self::Hidden(hidden) => hidden.vendor,
         }
     }
 }

@@ -1,91 +1,191 @@
 //! What CPUID says of the PMU. SDM vol. 2A, CPUID; APM vol. 3, appendix E.
 
-use pmu_core::raw_cpuid::CpuIdResult;
+use crate::{AmdCounters, Configuration, IntelConfiguration};
 
-use crate::{AmdConfiguration, Configuration, IntelConfiguration};
+/// EAX, EBX, ECX and EDX.
+pub type CpuidRegisters = [u32; 4];
 
-const NOTHING: CpuIdResult = CpuIdResult { eax: 0, ebx: 0, ecx: 0, edx: 0 };
+const EAX: usize = 0;
+const EBX: usize = 1;
+const ECX: usize = 2;
+const EDX: usize = 3;
+
+/// What a leaf of CPUID says of the PMU; the rest of it is the embedder's.
+///
+/// ```
+/// use pmu_virt::{Configuration, IntelConfiguration};
+/// let configuration = Configuration::Intel(IntelConfiguration::new(2, 4, 3));
+/// let leaf = configuration.cpuid_leaves().find(|leaf| leaf.leaf == 0x0A).unwrap();
+/// // Version 2, four counters of 48 bits.
+/// assert_eq!(leaf.apply([0; 4])[0], 0x0730_0402);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[non_exhaustive]
+pub struct CpuidLeaf {
+    /// The leaf, in EAX.
+    pub leaf: u32,
+    /// The sub-leaf, in ECX; `None` where the leaf has none, or each of them is answered alike.
+    pub subleaf: Option<u32>,
+    /// The bits that are the PMU's.
+    pub mask: CpuidRegisters,
+    /// Their values; 0 elsewhere.
+    pub value: CpuidRegisters,
+    /// EAX is at least this: the highest leaf or sub-leaf that the PMU needs, or 0.
+    pub at_least: u32,
+}
+
+impl CpuidLeaf {
+    const fn new(leaf: u32, subleaf: Option<u32>) -> Self {
+        Self { leaf, subleaf, mask: [0; 4], value: [0; 4], at_least: 0 }
+    }
+
+    /// The whole leaf is the PMU's.
+    const fn whole(leaf: u32, subleaf: Option<u32>, value: CpuidRegisters) -> Self {
+        Self { mask: [u32::MAX; 4], value, ..Self::new(leaf, subleaf) }
+    }
+
+    /// The bits of `mask` are the PMU's, and those of `value` are set.
+    const fn bits(mut self, register: usize, mask: u32, value: u32) -> Self {
+        self.mask[register] |= mask;
+        self.value[register] |= value & mask;
+        self
+    }
+
+    const fn at_least(mut self, needed: u32) -> Self {
+        self.at_least = needed;
+        self
+    }
+
+    /// `given`, the embedder's own answer, with what speaks of the PMU put right.
+    pub fn apply(&self, given: CpuidRegisters) -> CpuidRegisters {
+        let mut answer = given;
+        for ((answer, mask), value) in answer.iter_mut().zip(self.mask).zip(self.value) {
+            *answer = *answer & !mask | value;
+        }
+        answer[EAX] = answer[EAX].max(self.at_least);
+        answer
+    }
+}
+
+/// Instruction-based sampling.
+const IBS: u32 = 0x8000_001B;
+
+/// The leaves that speak of a PMU, with their sub-leaves.
+const LEAVES: [(u32, u32); 19] = [
+    (0, 0),
+    (1, 0),
+    (7, 0),
+    (7, 1),
+    (0x0A, 0),
+    (0x0D, 1),
+    (0x0D, 15),
+    (0x1C, 0),
+    (0x23, 0),
+    (0x23, 1),
+    (0x23, 2),
+    (0x23, 3),
+    (0x23, 4),
+    (0x23, 5),
+    (0x8000_0000, 0),
+    (0x8000_0001, 0),
+    (0x8000_0008, 0),
+    (IBS, 0),
+    (0x8000_0022, 0),
+];
 
 impl Configuration {
     /// The answer to CPUID with `leaf` in EAX and `subleaf` in ECX: `given`, the embedder's own
-    /// answer, with everything that speaks of the PMU put right.
+    /// answer, with everything that speaks of the PMU put right. Registers are EAX, EBX, ECX and EDX.
     ///
     /// The vendor in leaf 0, and whether there are leaves from 0x80000000 on, are the embedder's: a driver looks
     /// for `GenuineIntel` or `AuthenticAMD` there.
     ///
     /// The highest leaf in leaves 0, 7 and 0x80000000 is raised where the PMU needs one that is
-    /// higher.
-    pub fn cpuid(&self, leaf: u32, subleaf: u32, given: CpuIdResult) -> CpuIdResult {
-        let mut answer = given;
-        let intel = match self {
-            Self::Intel(intel) => Some(intel),
-            Self::Amd(_) | Self::Hidden(_) => None,
-        };
-        let amd = match self {
-            Self::Amd(amd) => Some(*amd),
-            Self::Intel(_) | Self::Hidden(_) => None,
+    /// higher. Features whose qualifiers an event select lacks are hidden: TSX without
+    /// [`transactional`](IntelConfiguration::transactional), SVM without
+    /// [`guest_host`](crate::AmdConfiguration::guest_host).
+    ///
+    /// ```
+    /// use pmu_virt::{Configuration, Vendor};
+    /// // A host's leaf 0x0A, for a guest without a PMU.
+    /// let hidden = Configuration::hidden(Vendor::Intel);
+    /// assert_eq!(hidden.cpuid(0x0A, 0, [0x0730_0804, 0, 0, 0x603]), [0; 4]);
+    /// ```
+    pub fn cpuid(&self, leaf: u32, subleaf: u32, given: CpuidRegisters) -> CpuidRegisters {
+        self.leaf(leaf, subleaf).map_or(given, |leaf| leaf.apply(given))
+    }
+
+    /// The leaves of CPUID that speak of the PMU, for a table that is filled once.
+    pub fn cpuid_leaves(&self) -> impl Iterator<Item = CpuidLeaf> + use<'_> {
+        LEAVES.into_iter().filter_map(|(leaf, subleaf)| self.leaf(leaf, subleaf))
+    }
+
+    fn leaf(&self, leaf: u32, subleaf: u32) -> Option<CpuidLeaf> {
+        let (intel, amd) = match self {
+            Self::Intel(intel) => (Some(intel), None),
+            Self::Amd(amd) => (None, Some(amd)),
+            Self::Hidden(_) => (None, None),
         };
         let extended = intel.filter(|intel| intel.extended_leaf);
-        match (leaf, subleaf) {
-            (0, _) if intel.is_some() => {
-                answer.eax = answer.eax.max(if extended.is_some() { 0x23 } else { 0x0A });
+        let each = CpuidLeaf::new(leaf, None);
+        let this = CpuidLeaf::new(leaf, Some(subleaf));
+        Some(match (leaf, subleaf) {
+            (0, _) => {
+                let needed = if extended.is_some() { 0x23 } else { 0x0A };
+                each.at_least(if intel.is_some() { needed } else { 0 })
             }
-            (1, _) => {
-                // ECX: 2 DTES64, 4 DS-CPL, 15 PDCM. EDX: 21 DS.
-                answer.ecx &= !(1 << 2 | 1 << 4 | 1 << 15);
-                answer.ecx |= u32::from(intel.is_some()) << 15;
-                answer.edx &= !(1 << 21);
-            }
+            // ECX: 2 DTES64, 4 DS-CPL, 15 PDCM. EDX: 21 DS.
+            (1, _) => each
+                .bits(ECX, 1 << 2 | 1 << 4 | 1 << 15, u32::from(intel.is_some()) << 15)
+                .bits(EDX, 1 << 21, 0),
             (7, 0) => {
-                // EDX: 19 architectural LBRs.
-                answer.edx &= !(1 << 19);
-                if extended.is_some() {
-                    answer.eax = answer.eax.max(1);
-                }
+                // EBX: 4 HLE, 11 RTM. EDX: 19 architectural LBRs.
+                let hides_tsx = intel.is_some_and(|intel| !intel.transactional);
+                this.bits(EBX, if hides_tsx { 1 << 4 | 1 << 11 } else { 0 }, 0)
+                    .bits(EDX, 1 << 19, 0)
+                    .at_least(extended.is_some().into())
             }
-            (7, 1) => {
-                // EAX: 8 ArchPerfmonExt.
-                answer.eax &= !(1 << 8);
-                answer.eax |= u32::from(extended.is_some()) << 8;
-            }
+            // EAX: 8 ArchPerfmonExt.
+            (7, 1) => this.bits(EAX, 1 << 8, u32::from(extended.is_some()) << 8),
+            (0x0A, _) => CpuidLeaf::whole(leaf, None, intel.map_or([0; 4], architectural)),
             // Where XSAVE keeps the architectural LBRs.
-            (0x0D, 1) => answer.ecx &= !(1 << 15),
-            (0x0D, 15) => answer = NOTHING,
-            (0x0A, _) => answer = intel.map_or(NOTHING, architectural),
-            (0x1C, _) => answer = NOTHING,
-            (0x23, _) => answer = extended.map_or(NOTHING, |intel| extension(intel, subleaf)),
-            (0x8000_0000, _) => {
-                let needed = match amd {
-                    None | Some(AmdConfiguration::Legacy) => 0,
-                    Some(AmdConfiguration::CoreExtension) => 0x8000_0001,
-                    Some(AmdConfiguration::PerfMonV2 { .. }) => 0x8000_0022,
-                };
-                answer.eax = answer.eax.max(needed);
+            (0x0D, 1) => this.bits(ECX, 1 << 15, 0),
+            (0x0D, 15) => CpuidLeaf::whole(leaf, Some(subleaf), [0; 4]),
+            (0x1C, _) => CpuidLeaf::whole(leaf, None, [0; 4]),
+            (0x23, _) => {
+                let value = extended.map_or([0; 4], |intel| extension(intel, subleaf));
+                CpuidLeaf::whole(leaf, Some(subleaf), value)
             }
+            (0x8000_0000, _) => each.at_least(match amd.map(|amd| amd.counters) {
+                None | Some(AmdCounters::Legacy) => 0,
+                Some(AmdCounters::CoreExtension) => 0x8000_0001,
+                Some(AmdCounters::PerfMonV2 { .. }) => 0x8000_0022,
+            }),
             (0x8000_0001, _) => {
-                // ECX: 10 IBS, 23 PerfCtrExtCore, 24 PerfCtrExtNB, 27 PerfTsc, 28 PerfCtrExtLLC.
-                answer.ecx &= !(1 << 10 | 1 << 23 | 1 << 24 | 1 << 27 | 1 << 28);
-                let core = matches!(
-                    amd,
-                    Some(AmdConfiguration::CoreExtension | AmdConfiguration::PerfMonV2 { .. })
-                );
-                answer.ecx |= u32::from(core) << 23;
+                // ECX: 2 SVM, 10 IBS, 23 PerfCtrExtCore, 24 PerfCtrExtNB, 27 PerfTsc, 28 PerfCtrExtLLC.
+                let core = amd.is_some_and(|amd| !matches!(amd.counters, AmdCounters::Legacy));
+                let hides_svm = amd.is_some_and(|amd| !amd.guest_host);
+                each.bits(ECX, u32::from(hides_svm) << 2, 0).bits(
+                    ECX,
+                    1 << 10 | 1 << 23 | 1 << 24 | 1 << 27 | 1 << 28,
+                    u32::from(core) << 23,
+                )
             }
             // EBX: 1 InstRetCntMsr, the counter at C000_00E9.
-            (0x8000_0008, _) => answer.ebx &= !(1 << 1),
-            (0x8000_001B, _) => answer = NOTHING,
-            (0x8000_0022, _) => {
-                answer = match amd {
-                    // EAX: 0 PerfMonV2. EBX: 3:0 number of core counters.
-                    Some(AmdConfiguration::PerfMonV2 { counters }) => {
-                        CpuIdResult { eax: 1, ebx: counters.into(), ..NOTHING }
-                    }
-                    _ => NOTHING,
-                }
-            }
-            _ => {}
-        }
-        answer
+            (0x8000_0008, _) => each.bits(EBX, 1 << 1, 0),
+            (IBS, _) => CpuidLeaf::whole(leaf, None, [0; 4]),
+            // EAX: 0 PerfMonV2. EBX: 3:0 number of core counters.
+            (0x8000_0022, _) => CpuidLeaf::whole(
+                leaf,
+                None,
+                match amd.map(|amd| amd.counters) {
+                    Some(AmdCounters::PerfMonV2 { counters }) => [1, counters.into(), 0, 0],
+                    _ => [0; 4],
+                },
+            ),
+            _ => return None,
+        })
     }
 }
 
@@ -95,41 +195,42 @@ const fn contiguous(bitmap: u8) -> u32 {
 }
 
 /// Leaf 0x0A.
-fn architectural(intel: &IntelConfiguration) -> CpuIdResult {
+fn architectural(intel: &IntelConfiguration) -> CpuidRegisters {
     // As long as the events need it, but never below seven: Linux takes a shorter vector for no PMU.
     let length = if intel.events >> 7 != 0 { 8 } else { 7 };
     let unavailable = !u32::from(intel.events) & ((1 << length) - 1);
     let fixed = u32::from(intel.fixed);
     let fixed_width = if fixed == 0 { 0 } else { u32::from(intel.fixed_width) };
-    CpuIdResult {
-        eax: u32::from(intel.version)
+    [
+        u32::from(intel.version)
             | contiguous(intel.general) << 8
             | u32::from(intel.general_width) << 16
             | length << 24,
-        ebx: unavailable,
-        ecx: if intel.version >= 5 { fixed } else { 0 },
+        unavailable,
+        if intel.version >= 5 { fixed } else { 0 },
         // Version 1 has no fields here. Where AnyThread does not exist, as KVM: deprecated.
-        edx: if intel.version >= 2 {
+        if intel.version >= 2 {
             contiguous(intel.fixed) | fixed_width << 5 | u32::from(!intel.any_thread) << 15
         } else {
             0
         },
-    }
+    ]
 }
 
 /// Leaf 0x23: sub-leaves 0 (which there are, and features of the controls), 1 (counters) and 3 (events).
-fn extension(intel: &IntelConfiguration, subleaf: u32) -> CpuIdResult {
+fn extension(intel: &IntelConfiguration, subleaf: u32) -> CpuidRegisters {
     match subleaf {
-        0 => CpuIdResult {
-            eax: 0b1011,
-            // EBX: 0 UnitMask2, 1 EQ, 2 RDPMC_USR_DISABLE.
-            ebx: u32::from(intel.unit_mask_2)
+        // EBX: 0 UnitMask2, 1 EQ, 2 RDPMC_USR_DISABLE.
+        0 => [
+            0b1011,
+            u32::from(intel.unit_mask_2)
                 | u32::from(intel.equal) << 1
                 | u32::from(intel.rdpmc_user_disable) << 2,
-            ..NOTHING
-        },
-        1 => CpuIdResult { eax: intel.general.into(), ebx: intel.fixed.into(), ..NOTHING },
-        3 => CpuIdResult { eax: intel.events.into(), ..NOTHING },
-        _ => NOTHING,
+            0,
+            0,
+        ],
+        1 => [intel.general.into(), intel.fixed.into(), 0, 0],
+        3 => [intel.events.into(), 0, 0, 0],
+        _ => [0; 4],
     }
 }

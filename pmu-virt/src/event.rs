@@ -1,4 +1,4 @@
-//! What a counter counts.
+//! The events that counters count.
 
 use core::fmt;
 
@@ -58,12 +58,30 @@ impl EventKey {
         Self(low | (unit_mask as u64) << 8 | high << 32)
     }
 
-    /// What the fixed counter with this number, 0–7, counts. Which event that is says the SDM,
-    /// vol. 3B, "Fixed-function Performance Counters"; a general counter for the same event has a
-    /// key of its own, and an embedder that feeds one is expected to feed the other: fixed counter 0
-    /// counts retired instructions, as event 0xC0 with unit mask 0 does.
-    pub const fn fixed(counter: u8) -> Self {
-        Self(Self::FIXED | (counter & 7) as u64)
+    /// The event of the fixed counter with this number; `None` from 8 on.
+    ///
+    /// Three of them count what a general counter can count too, and have that event's key: retired instructions
+    /// (fixed counter 0; event 0xC0, unit mask 0), core cycles (1; 0x3C, 0) and top-down slots (3; 0xA4, 1). What
+    /// is fed to one counter is fed to the other. SDM vol. 3B, "Fixed-function Performance Counters".
+    ///
+    /// ```
+    /// use pmu_virt::EventKey;
+    /// assert_eq!(EventKey::fixed(0), Some(EventKey::general(0xC0, 0)));
+    /// assert_eq!(EventKey::fixed(2).and_then(EventKey::fixed_counter), Some(2));
+    /// assert_eq!(EventKey::fixed(8), None);
+    /// ```
+    pub const fn fixed(counter: u8) -> Option<Self> {
+        if counter < 8 { Some(Self::of_fixed(counter as usize)) } else { None }
+    }
+
+    #[inline]
+    pub(crate) const fn of_fixed(counter: usize) -> Self {
+        match counter {
+            0 => Self::general(0xC0, 0x00),
+            1 => Self::general(0x3C, 0x00),
+            3 => Self::general(0xA4, 0x01),
+            _ => Self(Self::FIXED | (counter as u64) & 7),
+        }
     }
 
     /// The event with this unit mask 2, of Intel's version 6. 0 is the event that has none.
@@ -107,11 +125,31 @@ impl EventKey {
         if self.0 & Self::COMPARISON == 0 { Self(self.0 & !Self::INVERT) } else { self }
     }
 
-    /// Returns the key of a counter with this event select. Bits 35:32 are AMD's alone, and 36 and 47:40 Intel's:
-    /// no select of the other vendor can have them set.
+    /// Returns the key of a counter with this event select: without the bits that say when it counts, and which code
+    /// may read it.
+    ///
+    /// The qualifiers that a [configuration](crate::Configuration) may declare share their bits with fields of the
+    /// other vendor's selects, and are part of the key: Intel's `IN_TX` and `IN_TXCP` (32 and 33) and AMD's
+    /// `GuestOnly` and `HostOnly` (40 and 41). This is the way to the key of an event with one of them.
+    ///
+    /// ```
+    /// use pmu_virt::EventKey;
+    /// assert_eq!(EventKey::of_select(0x53_01C0), EventKey::general(0xC0, 1));
+    /// assert_ne!(EventKey::of_select(0x1_0053_01C0), EventKey::general(0xC0, 1)); // IN_TX
+    /// ```
     #[inline]
     pub const fn of_select(select: u64) -> Self {
         Self(select & Self::OF_SELECT).normal()
+    }
+
+    /// One step of FNV-1a over the key's bytes.
+    pub(crate) const fn hash_into(self, mut hash: u32) -> u32 {
+        let mut shift = 0;
+        while shift < 64 {
+            hash = (hash ^ (self.0 >> shift) as u32 & 0xFF).wrapping_mul(0x0100_0193);
+            shift += 8;
+        }
+        hash
     }
 
     /// The event's number; 0 for a fixed counter.
@@ -129,7 +167,7 @@ impl EventKey {
         (self.0 >> 40) as u8
     }
 
-    /// The number of the fixed counter whose event this is.
+    /// The number of the fixed counter whose event this is, where no general counter counts it.
     pub const fn fixed_counter(self) -> Option<u8> {
         if self.0 & Self::FIXED != 0 { Some(self.0 as u8 & 7) } else { None }
     }

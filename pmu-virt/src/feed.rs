@@ -1,4 +1,4 @@
-//! The events that an embedder can count for its guest, and how many of them happened.
+//! The events that an embedder can count for its guest, and the numbers of them that happened.
 
 use core::fmt;
 
@@ -23,11 +23,23 @@ impl FeedSlot {
     pub(crate) const EMPTY: Self = Self(0);
 
     #[inline]
-    pub(crate) const fn new(event: FedEvent, user: bool, kernel: bool) -> Self {
-        let privileges = (kernel as u8) << 1 | user as u8;
-        Self(event.0 * CELLS as u8 + privileges)
+    pub(crate) const fn of(event: FedEvent, user: bool, kernel: bool) -> Self {
+        Self(event.place * CELLS as u8).with(user, kernel)
     }
 
+    /// Of the same event, whose first cell this is, in these privileges.
+    #[inline]
+    pub(crate) const fn with(self, user: bool, kernel: bool) -> Self {
+        Self(self.0 + ((kernel as u8) << 1 | user as u8))
+    }
+
+    /// What is counted of the event: 0 user, 1 kernel, 2 both; `None` for nothing.
+    #[inline]
+    pub(crate) const fn privileges(self) -> Option<usize> {
+        (self.0 as usize % CELLS).checked_sub(1)
+    }
+
+    #[inline]
     pub(crate) const fn event(self) -> usize {
         self.0 as usize / CELLS % EVENTS
     }
@@ -44,103 +56,200 @@ impl FeedSlot {
 /// One of the embedder's [`FedEvents`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
-pub struct FedEvent(pub(crate) u8);
+pub struct FedEvent {
+    place: u8,
+    /// The [identity](FedEvents::identity) of those it is one of.
+    of: u32,
+}
 
 /// The events that an embedder can truthfully count: at most 16.
 ///
 /// ```
 /// use pmu_virt::{EventKey, FedEvents};
 /// const CYCLES: EventKey = EventKey::general(0x3C, 0);
-/// let events = FedEvents::new(&[CYCLES, EventKey::fixed(1)]).unwrap();
+/// let events = FedEvents::new(&[CYCLES, EventKey::general(0xC0, 0)])?;
 /// assert!(events.find(CYCLES).is_some());
 /// assert!(events.find(CYCLES.edge()).is_none());
+/// # Ok::<(), pmu_virt::FedEventsError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct FedEvents {
     /// Ascending; the rest is [`EventKey::NONE`], the greatest.
     keys: [EventKey; EVENTS],
+    identity: u32,
 }
 
 impl FedEvents {
     /// None: nothing that a guest programs counts.
-    pub const NONE: Self = Self { keys: [EventKey::NONE; EVENTS] };
+    pub const NONE: Self = Self { keys: [EventKey::NONE; EVENTS], identity: 0 };
 
     /// These events.
     ///
     /// # Errors
-    /// There are more than 16.
-    pub fn new(keys: &[EventKey]) -> Result<Self, TooManyEvents> {
+    /// There are more than 16, or one is named twice, perhaps as a [fixed counter's](EventKey::fixed): whoever adds
+    /// it to a feed under each name would count it twice.
+    pub fn new(keys: &[EventKey]) -> Result<Self, FedEventsError> {
         let mut events = Self::NONE;
-        let places = events.keys.get_mut(..keys.len()).ok_or(TooManyEvents(keys.len()))?;
+        let too_many = FedEventsError::TooMany(keys.len());
+        let places = events.keys.get_mut(..keys.len()).ok_or(too_many)?;
         places.copy_from_slice(keys);
-        events.keys.sort_unstable();
+        places.sort_unstable();
+        let mut neighbors = places.iter().zip(places.iter().skip(1));
+        if let Some((twice, _)) = neighbors.find(|(first, second)| first == second) {
+            return Err(FedEventsError::Twice(*twice));
+        }
+        events.identity = places.iter().fold(0x811C_9DC5, |hash, key| key.hash_into(hash));
         Ok(events)
     }
 
     /// The event with this key, if it is fed.
     #[inline]
     pub fn find(&self, key: EventKey) -> Option<FedEvent> {
+        self.place(key).map(|place| FedEvent { place, of: self.identity })
+    }
+
+    /// The first cell of the event with this key, if it is fed.
+    #[inline]
+    pub(crate) fn cell(&self, key: EventKey) -> Option<FeedSlot> {
+        self.place(key).map(|place| FeedSlot(place * CELLS as u8))
+    }
+
+    #[inline]
+    fn place(&self, key: EventKey) -> Option<u8> {
         let mut place = 0;
         for step in [8, 4, 2, 1] {
             if self.keys[(place + step) % EVENTS] <= key {
                 place += step;
             }
         }
-        (self.keys[place % EVENTS] == key).then_some(FedEvent(place as u8))
+        (self.keys[place % EVENTS] == key).then_some(place as u8)
+    }
+
+    /// A value that differs where the events do, but for one case in 2³²: it tells a feed of other events.
+    #[inline]
+    pub(crate) const fn identity(&self) -> u32 {
+        self.identity
     }
 }
 
-/// More events than can be fed.
+/// Why events cannot be fed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
-pub struct TooManyEvents(pub usize);
+#[non_exhaustive]
+pub enum FedEventsError {
+    /// More than 16 events.
+    TooMany(usize),
+    /// An event is named twice.
+    Twice(EventKey),
+}
 
-impl fmt::Display for TooManyEvents {
+impl fmt::Display for FedEventsError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} events to feed, at most {EVENTS} can be", self.0)
+        match self {
+            Self::TooMany(events) => {
+                write!(f, "{events} events to feed, at most {EVENTS} can be")
+            }
+            Self::Twice(key) => write!(f, "{key:?} is fed twice"),
+        }
     }
 }
 
-impl core::error::Error for TooManyEvents {}
+impl core::error::Error for FedEventsError {}
 
-/// How many of each fed event happened over a span of time, by privilege.
+/// An event or a feed of other [`FedEvents`] than those it meets. Nothing was counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct OtherEvents;
+
+impl fmt::Display for OtherEvents {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("of other fed events than these")
+    }
+}
+
+impl core::error::Error for OtherEvents {}
+
+/// The number of each fed event that happened over a span of time, by privilege.
+///
+/// ```
+/// use pmu_virt::{EventKey, FedEvents, Feed, OtherEvents, Privilege};
+/// const CYCLES: EventKey = EventKey::general(0x3C, 0);
+/// let events = FedEvents::new(&[CYCLES])?;
+/// let cycles = events.find(CYCLES).unwrap();
+/// let mut feed = Feed::new(&events);
+/// feed.add(cycles, Privilege::Kernel, 1_000)?;
+/// assert_eq!(feed.count(cycles, Privilege::Kernel), 1_000);
+/// // An event of others is told.
+/// let others = FedEvents::new(&[CYCLES.edge()])?;
+/// assert_eq!(Feed::new(&others).add(cycles, Privilege::Kernel, 1), Err(OtherEvents));
+/// # Ok::<(), Box<dyn core::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Feed {
     /// The third cell of an event is the sum of the other two; no sum passes 2⁶³.
     pub(crate) cells: [u64; EVENTS * CELLS],
+    /// The [identity](FedEvents::identity) of its events.
+    of: u32,
 }
 
 impl Feed {
     /// The most of one event in one privilege that a feed holds: 48 years at 3 GHz.
     pub const MAXIMUM: u64 = (1 << 62) - 1;
 
-    /// Nothing happened.
-    pub const fn new() -> Self {
-        Self { cells: [0; EVENTS * CELLS] }
+    /// Nothing of these events happened.
+    pub const fn new(events: &FedEvents) -> Self {
+        Self { cells: [0; EVENTS * CELLS], of: events.identity }
     }
 
     /// `count` more of an event happened. Stops at [`MAXIMUM`](Self::MAXIMUM).
+    ///
+    /// # Errors
+    /// The event is not one of those that the feed is of.
     #[inline]
-    pub fn add(&mut self, event: FedEvent, privilege: Privilege, count: u64) {
+    pub fn add(
+        &mut self,
+        event: FedEvent,
+        privilege: Privilege,
+        count: u64,
+    ) -> Result<(), OtherEvents> {
+        if event.of != self.of {
+            return Err(OtherEvents);
+        }
         let cell = match privilege {
             Privilege::User => USER,
             Privilege::Kernel => KERNEL,
         };
-        let base = usize::from(event.0) % EVENTS * CELLS;
+        let base = usize::from(event.place) % EVENTS * CELLS;
         let held = &mut self.cells[base + cell];
         *held = held.saturating_add(count).min(Self::MAXIMUM);
         self.cells[base + BOTH] = self.cells[base + USER] + self.cells[base + KERNEL];
+        Ok(())
     }
 
-    /// How much of an event is left.
+    /// How much of an event is left; 0 of one that the feed is not of.
     #[inline]
     pub fn count(&self, event: FedEvent, privilege: Privilege) -> u64 {
-        match privilege {
-            Privilege::User => self.at(FeedSlot::new(event, true, false)),
-            Privilege::Kernel => self.at(FeedSlot::new(event, false, true)),
+        if event.of != self.of {
+            return 0;
         }
+        match privilege {
+            Privilege::User => self.at(FeedSlot::of(event, true, false)),
+            Privilege::Kernel => self.at(FeedSlot::of(event, false, true)),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn is_of(&self, events: &FedEvents) -> bool {
+        self.of == events.identity()
+    }
+
+    /// All that is left, which is taken out of it.
+    pub(crate) fn take_all(&mut self) -> Self {
+        let all = self.clone();
+        self.clear();
+        all
     }
 
     /// Returns whether nothing is left.
@@ -168,7 +277,7 @@ impl Feed {
             // The quotient is not above `count`.
             product.checked_div(u128::from(whole)).unwrap_or(0) as u64
         };
-        let mut taken = Self::new();
+        let mut taken = Self { cells: [0; EVENTS * CELLS], of: self.of };
         for event in 0..EVENTS {
             let base = event * CELLS;
             let (user, kernel) = (self.cells[base + USER], self.cells[base + KERNEL]);
@@ -187,28 +296,40 @@ impl Feed {
     }
 }
 
-impl Default for Feed {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    const KEYS: [EventKey; 16] = {
+        let mut keys = [EventKey::general(0, 1); 16];
+        let mut n = 0;
+        while n < 16 {
+            keys[n] = EventKey::general(n as u16, 1);
+            n += 1;
+        }
+        keys
+    };
+
+    fn events() -> FedEvents {
+        FedEvents::new(&KEYS).unwrap()
+    }
+
+    fn event(n: usize) -> FedEvent {
+        events().find(KEYS[n]).unwrap()
+    }
+
     #[test]
     fn the_share_of_the_named_cell_is_exact_and_none_is_lost() {
-        let mut feed = Feed::new();
-        feed.add(FedEvent(0), Privilege::User, 10);
-        feed.add(FedEvent(0), Privilege::Kernel, 11);
-        feed.add(FedEvent(5), Privilege::Kernel, 100);
-        let taken = feed.take(8, 21, FeedSlot::new(FedEvent(0), true, true));
-        assert_eq!(taken.count(FedEvent(0), Privilege::User), 3);
-        assert_eq!(taken.count(FedEvent(0), Privilege::Kernel), 5);
-        assert_eq!(taken.count(FedEvent(5), Privilege::Kernel), 38);
-        assert_eq!(feed.count(FedEvent(5), Privilege::Kernel), 62);
-        assert_eq!(feed.count(FedEvent(0), Privilege::User), 7);
+        let mut feed = Feed::new(&events());
+        feed.add(event(0), Privilege::User, 10).unwrap();
+        feed.add(event(0), Privilege::Kernel, 11).unwrap();
+        feed.add(event(5), Privilege::Kernel, 100).unwrap();
+        let taken = feed.take(8, 21, FeedSlot::of(event(0), true, true));
+        assert_eq!(taken.count(event(0), Privilege::User), 3);
+        assert_eq!(taken.count(event(0), Privilege::Kernel), 5);
+        assert_eq!(taken.count(event(5), Privilege::Kernel), 38);
+        assert_eq!(feed.count(event(5), Privilege::Kernel), 62);
+        assert_eq!(feed.count(event(0), Privilege::User), 7);
     }
 
     #[test]
@@ -218,7 +339,7 @@ mod tests {
                 (0..count).map(|n| EventKey::general(n * 7 % 16, 1)).collect();
             let events = FedEvents::new(&keys).unwrap();
             let mut places: std::vec::Vec<_> =
-                keys.iter().map(|key| events.find(*key).unwrap().0).collect();
+                keys.iter().map(|key| events.find(*key).unwrap().place).collect();
             places.sort();
             assert!(places.iter().copied().eq(0..count as u8));
         }
@@ -226,25 +347,32 @@ mod tests {
 
     #[test]
     fn a_feed_saturates() {
-        let mut feed = Feed::new();
+        let mut feed = Feed::new(&events());
         for _ in 0..3 {
-            feed.add(FedEvent(15), Privilege::User, u64::MAX);
-            feed.add(FedEvent(15), Privilege::Kernel, u64::MAX);
+            feed.add(event(15), Privilege::User, u64::MAX).unwrap();
+            feed.add(event(15), Privilege::Kernel, u64::MAX).unwrap();
         }
-        assert_eq!(feed.count(FedEvent(15), Privilege::User), Feed::MAXIMUM);
-        assert_eq!(feed.at(FeedSlot::new(FedEvent(15), true, true)), 2 * Feed::MAXIMUM);
+        assert_eq!(feed.count(event(15), Privilege::User), Feed::MAXIMUM);
+        assert_eq!(feed.at(FeedSlot::of(event(15), true, true)), 2 * Feed::MAXIMUM);
     }
 
     #[test]
-    fn there_is_room_for_sixteen_events() {
-        let keys: [EventKey; 17] = core::array::from_fn(|n| EventKey::general(n as u16, 0));
-        assert_eq!(FedEvents::new(&keys), Err(TooManyEvents(17)));
-        let events = FedEvents::new(&keys[1..]).unwrap();
-        for (place, key) in (0..).zip(&keys[1..]) {
-            assert_eq!(events.find(*key), Some(FedEvent(place)));
-        }
-        assert_eq!(events.find(keys[0]), None);
-        assert_eq!(events.find(keys[16].edge()), None);
-        assert_eq!(FedEvents::NONE.find(keys[0]), None);
+    fn there_is_room_for_sixteen_events_each_named_once() {
+        let one_more = [&KEYS[..], &[EventKey::general(0, 2)]].concat();
+        assert_eq!(FedEvents::new(&one_more), Err(FedEventsError::TooMany(17)));
+        assert_eq!(events().find(one_more[16]), None);
+        assert_eq!(events().find(KEYS[15].edge()), None);
+        assert_eq!(FedEvents::NONE.find(KEYS[0]), None);
+        let instructions = EventKey::general(0xC0, 0);
+        let twice = [EventKey::fixed(0).unwrap(), EventKey::fixed(2).unwrap(), instructions];
+        assert_eq!(FedEvents::new(&twice), Err(FedEventsError::Twice(instructions)));
+    }
+
+    #[test]
+    fn an_event_of_others_is_not_added() {
+        let mut feed = Feed::new(&FedEvents::new(&KEYS[1..]).unwrap());
+        assert_eq!(feed.add(event(3), Privilege::User, 1), Err(OtherEvents));
+        assert!(feed.is_empty());
+        assert_eq!(feed.count(event(3), Privilege::User), 0);
     }
 }

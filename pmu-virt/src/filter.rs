@@ -1,4 +1,4 @@
-//! Which events a guest may count. The rules are those of KVM's `KVM_SET_PMU_EVENT_FILTER` (Linux,
+//! The events that a guest may count. The rules are those of KVM's `KVM_SET_PMU_EVENT_FILTER` (Linux,
 //! Documentation/virt/kvm/api.rst), so that one policy serves both.
 
 use core::fmt;
@@ -54,7 +54,7 @@ impl EventPolicy for AllowAll {
     }
 }
 
-/// What becomes of an event that the entries match.
+/// The consequence for an event that the entries match.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum FilterAction {
@@ -101,77 +101,97 @@ impl FilterEntry {
         })
     }
 
+    /// The entry as KVM's masked entry, with `KVM_PMU_EVENT_FLAG_MASKED_EVENTS`.
+    ///
+    /// # Errors
+    /// The event has more than 12 bits.
+    ///
+    /// ```
+    /// use pmu_virt::FilterEntry;
+    /// // Every unit mask of event 0x0D1 that has bit 0.
+    /// let entry = FilterEntry::from_masked(0x0100_0000_0000_01D1)?;
+    /// assert_eq!((entry.event, entry.unit_mask, entry.mask), (0xD1, 0x01, 0x01));
+    /// assert_eq!(entry.to_masked(), Ok(0x0100_0000_0000_01D1));
+    /// # Ok::<(), pmu_virt::FilterError>(())
+    /// ```
+    pub const fn to_masked(&self) -> Result<u64, FilterError> {
+        if self.event > 0xFFF {
+            return Err(FilterError::WideEvent(self.event));
+        }
+        let event = self.event as u64 & 0xFF | (self.event as u64 & 0xF00) << 24;
+        Ok(event
+            | (self.unit_mask as u64) << 8
+            | (self.exclude as u64) << 55
+            | (self.mask as u64) << 56)
+    }
+
     const fn matches(&self, unit_mask: u8) -> bool {
         unit_mask & self.mask == self.unit_mask
     }
 }
 
 /// A row of a compiled filter: an event, and a bit for each unit mask that its entries match.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
-pub struct FilterRow {
+struct FilterRow {
     event: u16,
     unit_masks: [u64; 4],
 }
 
-/// A filter, compiled into lent rows so that a guest's access takes at most 8 steps to look up.
+/// A filter of at most `EVENTS` different events, 40 bytes each, compiled so that a guest's access takes at most 8
+/// steps to look up.
 ///
 /// ```
-/// use pmu_virt::{EventFilter, EventPolicy, FilterAction, FilterEntry, FilterRow};
-/// let mut rows = [FilterRow::default(); 2];
+/// use pmu_virt::{EventFilter, EventPolicy, FilterAction, FilterEntry};
 /// let entries = [FilterEntry::new(0xC0, 0), FilterEntry::new(0x3C, 0)];
-/// let filter = EventFilter::compile(FilterAction::Allow, 0b001, &entries, &mut rows).unwrap();
+/// let filter = EventFilter::<2>::compile(FilterAction::Allow, 0b001, &entries)?;
 /// assert!(filter.allows_general(0x3C, 0) && !filter.allows_general(0x3C, 1));
 /// assert!(filter.allows_fixed(0) && !filter.allows_fixed(1));
+/// # Ok::<(), pmu_virt::FilterError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
-pub struct EventFilter<'r> {
+pub struct EventFilter<const EVENTS: usize> {
     action: FilterAction,
     fixed: u32,
-    /// Ascending by event.
-    rows: &'r [FilterRow],
+    /// Ascending by event, the first `used` of them.
+    rows: [FilterRow; EVENTS],
+    used: usize,
 }
 
-impl<'r> EventFilter<'r> {
-    /// The most entries, as in KVM.
-    pub const MAX_ENTRIES: usize = 300;
-    /// The most different events.
-    pub const MAX_EVENTS: usize = 255;
+/// The most entries of a filter, as in KVM.
+pub const MAX_FILTER_ENTRIES: usize = 300;
 
-    /// Compiles `entries` into `rows`, one for each different event. `fixed` is the bitmap of the
-    /// fixed counters that `action` is for; entries have no say in those.
+impl<const EVENTS: usize> EventFilter<EVENTS> {
+    /// Compiles `entries`. `fixed` is the bitmap of the fixed counters that `action` is for; entries have no say in
+    /// those.
     ///
     /// # Errors
-    /// There are too many entries or events, too few rows, or an event of more than 12 bits.
+    /// There are too many entries, more than `EVENTS` different events, or one of more than 12 bits.
     pub fn compile(
         action: FilterAction,
         fixed: u32,
         entries: &[FilterEntry],
-        rows: &'r mut [FilterRow],
     ) -> Result<Self, FilterError> {
-        if entries.len() > Self::MAX_ENTRIES {
+        if entries.len() > MAX_FILTER_ENTRIES {
             return Err(FilterError::TooManyEntries(entries.len()));
         }
+        let mut rows = [FilterRow { event: 0, unit_masks: [0; 4] }; EVENTS];
         let mut used = 0;
         for entry in entries {
             if entry.event > 0xFFF {
                 return Err(FilterError::WideEvent(entry.event));
             }
-            let known = rows.iter().take(used).any(|row| row.event == entry.event);
-            if known {
+            if rows.iter().take(used).any(|row| row.event == entry.event) {
                 continue;
             }
-            if used == Self::MAX_EVENTS {
-                return Err(FilterError::TooManyEvents);
-            }
-            let row = rows.get_mut(used).ok_or(FilterError::TooFewRows { lent: used })?;
+            let row = rows.get_mut(used).ok_or(FilterError::TooManyEvents { most: EVENTS })?;
             let matched = |unit_mask: u8| {
                 let mut of_event = entries.iter().filter(|e| e.event == entry.event);
                 of_event.clone().any(|e| !e.exclude && e.matches(unit_mask))
                     && !of_event.any(|e| e.exclude && e.matches(unit_mask))
             };
-            *row = FilterRow { event: entry.event, unit_masks: [0; 4] };
+            row.event = entry.event;
             for (word, first) in row.unit_masks.iter_mut().zip((0..=u8::MAX).step_by(64)) {
                 for bit in 0..64 {
                     *word |= u64::from(matched(first | bit)) << bit;
@@ -179,16 +199,18 @@ impl<'r> EventFilter<'r> {
             }
             used += 1;
         }
-        let rows: &'r mut [FilterRow] = rows.get_mut(..used).unwrap_or_default();
-        rows.sort_unstable_by_key(|row| row.event);
-        Ok(Self { action, fixed, rows })
+        if let Some(rows) = rows.get_mut(..used) {
+            rows.sort_unstable_by_key(|row| row.event);
+        }
+        Ok(Self { action, fixed, rows, used })
     }
 }
 
-impl EventPolicy for EventFilter<'_> {
+impl<const EVENTS: usize> EventPolicy for EventFilter<EVENTS> {
     fn allows_general(&self, event: u16, unit_mask: u8) -> bool {
-        let row = self.rows.binary_search_by_key(&event, |row| row.event).ok();
-        let matched = row.and_then(|row| self.rows.get(row)).is_some_and(|row| {
+        let rows = self.rows.get(..self.used).unwrap_or_default();
+        let row = rows.binary_search_by_key(&event, |row| row.event).ok();
+        let matched = row.and_then(|row| rows.get(row)).is_some_and(|row| {
             row.unit_masks[usize::from(unit_mask >> 6)] >> (unit_mask & 63) & 1 != 0
         });
         matched == (self.action == FilterAction::Allow)
@@ -211,14 +233,12 @@ impl EventPolicy for EventFilter<'_> {
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum FilterError {
-    /// More entries than [`EventFilter::MAX_ENTRIES`].
+    /// More entries than [`MAX_FILTER_ENTRIES`].
     TooManyEntries(usize),
-    /// More different events than [`EventFilter::MAX_EVENTS`].
-    TooManyEvents,
-    /// More different events than rows.
-    TooFewRows {
-        /// The rows lent.
-        lent: usize,
+    /// More different events than the filter has room for.
+    TooManyEvents {
+        /// The most.
+        most: usize,
     },
     /// An event of more than 12 bits.
     WideEvent(u16),
@@ -230,12 +250,9 @@ impl fmt::Display for FilterError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::TooManyEntries(entries) => {
-                write!(f, "{entries} entries, at most {}", EventFilter::MAX_ENTRIES)
+                write!(f, "{entries} entries, at most {MAX_FILTER_ENTRIES}")
             }
-            Self::TooManyEvents => {
-                write!(f, "more than {} different events", EventFilter::MAX_EVENTS)
-            }
-            Self::TooFewRows { lent } => write!(f, "rows lent for {lent} events, more needed"),
+            Self::TooManyEvents { most } => write!(f, "more than {most} different events"),
             Self::WideEvent(event) => write!(f, "event {event:#X} has more than 12 bits"),
             Self::UnknownBits(bits) => write!(f, "no filter entry has the bits {bits:#X}"),
         }
@@ -257,8 +274,7 @@ mod tests {
             FilterEntry { event: 0xD0, unit_mask: 1, mask: 1, exclude: false },
             FilterEntry { event: 0xD0, unit_mask: 3, mask: 0xFF, exclude: true },
         ];
-        let mut rows = [FilterRow::default(); 1];
-        let filter = EventFilter::compile(FilterAction::Deny, 0, &entries, &mut rows).unwrap();
+        let filter = EventFilter::<1>::compile(FilterAction::Deny, 0, &entries).unwrap();
         for unit_mask in 0..=u8::MAX {
             let denied = unit_mask & 1 == 1 && unit_mask != 3;
             assert_eq!(filter.allows_general(0xD0, unit_mask), !denied, "{unit_mask:#X}");
@@ -274,7 +290,7 @@ mod tests {
             (FilterAction::Deny, 0b10, 1, false),
             (FilterAction::Deny, 0b10, 0, true),
         ] {
-            let filter = EventFilter::compile(action, bitmap, &[], &mut []).unwrap();
+            let filter = EventFilter::<0>::compile(action, bitmap, &[]).unwrap();
             assert_eq!(filter.allows_fixed(counter), allowed);
         }
     }
@@ -289,23 +305,26 @@ mod tests {
     }
 
     #[test]
+    fn every_masked_entry_comes_back() {
+        for event in [0, 1, 0xFF, 0x100, 0xAD1, 0xFFF] {
+            for (unit_mask, mask) in [(0, 0), (0x10, 0xF0), (0xFF, 0xFF)] {
+                for exclude in [false, true] {
+                    let entry = FilterEntry { event, unit_mask, mask, exclude };
+                    assert_eq!(FilterEntry::from_masked(entry.to_masked().unwrap()), Ok(entry));
+                }
+            }
+        }
+        assert_eq!(FilterEntry::new(0x1000, 0).to_masked(), Err(FilterError::WideEvent(0x1000)));
+    }
+
+    #[test]
     fn what_does_not_fit_is_refused() {
+        fn refused<const EVENTS: usize>(entries: &[FilterEntry]) -> FilterError {
+            EventFilter::<EVENTS>::compile(FilterAction::Deny, 0, entries).unwrap_err()
+        }
         let entries = [FilterEntry::new(1, 0), FilterEntry::new(2, 0)];
-        let mut one = [FilterRow::default()];
-        let compile = |entries: &[FilterEntry], rows: &mut [FilterRow]| {
-            EventFilter::compile(FilterAction::Deny, 0, entries, rows).map(|_| ())
-        };
-        assert_eq!(compile(&entries, &mut one), Err(FilterError::TooFewRows { lent: 1 }));
-        assert_eq!(
-            compile(&[FilterEntry::new(0x1000, 0)], &mut one),
-            Err(FilterError::WideEvent(0x1000))
-        );
-        assert_eq!(
-            compile(&[FilterEntry::new(1, 0); 301], &mut one),
-            Err(FilterError::TooManyEntries(301))
-        );
-        let many: std::vec::Vec<_> = (0..256).map(|event| FilterEntry::new(event, 0)).collect();
-        let mut rows = [FilterRow::default(); 256];
-        assert_eq!(compile(&many, &mut rows), Err(FilterError::TooManyEvents));
+        assert_eq!(refused::<1>(&entries), FilterError::TooManyEvents { most: 1 });
+        assert_eq!(refused::<1>(&[FilterEntry::new(0x1000, 0)]), FilterError::WideEvent(0x1000));
+        assert_eq!(refused::<1>(&[FilterEntry::new(1, 0); 301]), FilterError::TooManyEntries(301));
     }
 }

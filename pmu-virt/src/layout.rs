@@ -1,7 +1,6 @@
-//! What follows from a configuration: the bits that each register has.
+//! What follows from a configuration: the registers that there are, and the bits that each of them has.
 
-use crate::configuration::first;
-use crate::{AmdConfiguration, Configuration, IntelConfiguration};
+use crate::table::{Family, Features, Row, Table};
 
 /// A bit a counter: general counter *n* is bit *n*, fixed counter *n* is bit 8 + *n*.
 pub(crate) type Counters = u16;
@@ -18,121 +17,113 @@ pub(crate) const fn from_global(bits: u64) -> Counters {
     (bits & 0xFF | bits >> 24 & 0xFF00) as Counters
 }
 
-/// The registers' bits.
+/// What an overflow that interrupts does to the counters, where the guest has asked for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Freeze {
+    /// Nothing can be asked for.
+    Never,
+    /// Clears the global control register.
+    ClearsControl,
+    /// Sets [`Layout::FROZEN`] in the global status.
+    SetsStatus,
+}
+
+/// A processor's PMU as data: what the model knows of its vendor.
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Layout {
-    /// Which counters there are.
-    pub(crate) counters: Counters,
-    /// The values that general (0) and fixed (1) counters can hold.
-    pub(crate) masks: [u64; 2],
-    /// The bits of an event select.
-    pub(crate) select: u64,
-    /// The bits of `IA32_FIXED_CTR_CTRL`.
-    pub(crate) fixed_control: u64,
-    /// The bits of the global control register; 0 where there is none.
-    pub(crate) global: u64,
-    /// The bits of the global status that can be cleared, beside the counters'.
-    pub(crate) status: u64,
-    /// The bits of `IA32_DEBUGCTL`.
-    pub(crate) debug_control: u64,
-    /// Whether overflow freezes through `GLOBAL_STATUS.CTR_FRZ` (Intel, version 4 on).
-    pub(crate) freezes_by_status: bool,
+    pub(crate) table: &'static Table,
+    pub(crate) features: Features,
+    /// The registers that there are, a bit for each place of the register file.
+    present: u32,
+    /// The legal bits of each family's registers: 0 where there is none.
+    legal: [u64; Family::COUNT],
+    /// What `IA32_MISC_ENABLE` and `IA32_PERF_CAPABILITIES` always hold.
+    pub(crate) misc_enable: u64,
+    pub(crate) capabilities: u64,
+    /// The processor has no PMU, and the registers that a row names read 0.
+    pub(crate) hidden_as_zero: bool,
+    /// RDPMC of the first four counters reads 0 where there is none.
+    pub(crate) absent_counters_read_zero: bool,
+    pub(crate) freeze: Freeze,
+    /// The bits of an event select that qualify an event, of which a policy says nothing.
+    pub(crate) qualifiers: u64,
+    /// Delivery masks the local APIC's performance entry.
+    pub(crate) masks_entry: bool,
 }
 
 impl Layout {
-    const HIDDEN: Self = Self {
-        counters: 0,
-        masks: [0; 2],
-        select: 0,
-        fixed_control: 0,
-        global: 0,
-        status: 0,
-        debug_control: 0,
-        freezes_by_status: false,
-    };
+    /// The status bit of frozen counters: they stand still until it is cleared.
+    pub(crate) const FROZEN: u64 = 1 << 59;
+    /// The bit of `IA32_DEBUGCTL` that asks for that.
+    pub(crate) const FREEZE_ON_INTERRUPT: u64 = 1 << 12;
 
-    /// Of a configuration that has passed its check.
-    pub(crate) const fn of(configuration: &Configuration) -> Self {
-        match configuration {
-            Configuration::Intel(intel) => Self::of_intel(intel),
-            Configuration::Amd(amd) => Self::of_amd(*amd),
-            Configuration::Hidden(_) => Self::HIDDEN,
+    /// Of a processor without a PMU.
+    pub(crate) const fn hidden(table: &'static Table) -> Self {
+        Self {
+            table,
+            features: Features::NONE,
+            present: 0,
+            legal: [0; Family::COUNT],
+            misc_enable: 0,
+            capabilities: 0,
+            hidden_as_zero: false,
+            absent_counters_read_zero: false,
+            freeze: Freeze::Never,
+            qualifiers: 0,
+            masks_entry: false,
         }
     }
 
-    const fn of_intel(intel: &IntelConfiguration) -> Self {
-        use crate::intel::bits;
-        let counters = intel.general as Counters | (intel.fixed as Counters) << 8;
-        let (any_thread, any_thread_fixed) =
-            if intel.any_thread { (bits::SELECT_ANY_THREAD, 0b0100) } else { (0, 0) };
-        let mut select = bits::SELECT | any_thread;
-        let mut of_fixed = 0b1011 | any_thread_fixed;
-        if intel.unit_mask_2 {
-            select |= bits::SELECT_UNIT_MASK_2;
-        }
-        if intel.equal {
-            select |= bits::SELECT_EQUAL;
-        }
-        if intel.rdpmc_user_disable {
-            select |= bits::SELECT_RDPMC_USER_DISABLE;
-            of_fixed |= bits::FIXED_RDPMC_USER_DISABLE;
-        }
-        let mut fixed_control = 0;
-        let mut counter = 0;
-        while counter < 8 {
-            if intel.fixed >> counter & 1 != 0 {
-                fixed_control |= of_fixed << (4 * counter);
-            }
-            counter += 1;
-        }
-        let global = intel.version >= 2;
-        let freezes_by_status = intel.version >= 4;
-        Self {
-            counters,
-            masks: [mask(intel.general_width), mask(intel.fixed_width)],
-            select,
-            fixed_control,
-            global: if global { to_global(counters) } else { 0 },
-            status: match (global, freezes_by_status) {
-                (false, _) => 0,
-                (true, false) => bits::STATUS_CONDITION_CHANGED,
-                (true, true) => bits::STATUS_FROM_VERSION_4,
-            },
-            debug_control: if global { bits::DEBUG_FREEZE_COUNTERS } else { 0 },
-            freezes_by_status,
-        }
+    /// With the counters of `counters` of this family, or its only register with bit 0, of which each has the bits
+    /// of `legal`.
+    pub(crate) const fn with(mut self, family: Family, counters: u8, legal: u64) -> Self {
+        self.present |= (counters as u32) << family.first();
+        self.legal[family as usize] = if counters == 0 { 0 } else { legal };
+        self
     }
 
-    const fn of_amd(amd: AmdConfiguration) -> Self {
-        use crate::amd::bits;
-        let (counters, global) = match amd {
-            AmdConfiguration::Legacy => (4, false),
-            AmdConfiguration::CoreExtension => (6, false),
-            AmdConfiguration::PerfMonV2 { counters } => (counters, true),
-        };
-        let counters = first(counters) as Counters;
-        Self {
-            counters,
-            masks: [mask(bits::WIDTH), 0],
-            select: bits::SELECT,
-            global: if global { to_global(counters) } else { 0 },
-            ..Self::HIDDEN
-        }
+    /// The legal bits of a register of this family.
+    #[inline]
+    pub(crate) const fn legal(&self, family: Family) -> u64 {
+        self.legal[family as usize % Family::COUNT]
+    }
+
+    /// The bits of the global control register; 0 where there is none.
+    #[inline]
+    pub(crate) const fn global(&self) -> u64 {
+        self.legal(Family::GlobalControl)
+    }
+
+    /// The counters that there are.
+    #[inline]
+    pub(crate) const fn counters(&self) -> Counters {
+        (self.present >> Family::GeneralCounter.first()) as Counters
     }
 
     #[inline]
     pub(crate) const fn has(&self, counter: usize) -> bool {
-        self.counters as usize >> counter & 1 != 0
+        self.counters() as usize >> (counter % 16) & 1 != 0
     }
 
-    /// What the counter with this place, 0–15, can hold.
+    /// The greatest value of the counter with this place, 0–15.
     #[inline]
     pub(crate) const fn mask(&self, counter: usize) -> u64 {
-        self.masks[counter >> 3 & 1]
+        self.legal[if counter < 8 { Family::GeneralCounter } else { Family::FixedCounter } as usize]
+    }
+
+    /// Where the register with this place in a row is kept; `None` if there is none.
+    #[inline]
+    pub(crate) const fn find(&self, row: &Row, place: usize) -> Option<usize> {
+        let index = row.family.first() + place;
+        let exists = place < row.family.count()
+            && self.present >> (index % 32) & 1 != 0
+            && row.exists_with(self.features);
+        if exists { Some(index) } else { None }
     }
 }
 
-const fn mask(width: u8) -> u64 {
+/// The greatest value of a counter of this width.
+pub(crate) const fn greatest(width: u8) -> u64 {
     match 64u32.checked_sub(width as u32) {
         Some(unused @ 0..=63) => u64::MAX >> unused,
         _ => 0,

@@ -7,33 +7,43 @@ extern crate std;
 
 mod access;
 mod advance;
-mod amd;
+mod bytes;
 mod configuration;
 mod cpuid;
 mod event;
 mod feed;
 mod filter;
-mod intel;
+mod host;
 mod layout;
 mod model;
 mod overflow;
 mod pmi;
+mod pmu;
+mod registers;
 mod state;
+mod table;
+mod vendors;
 
 pub mod mock;
 
 pub use access::{Mode, Read, Write, Written};
 pub use advance::Advanced;
-pub use configuration::Vendor;
-pub use configuration::{AmdConfiguration, Configuration, ConfigurationError, IntelConfiguration};
-pub use event::{EventKey, Privilege};
-pub use feed::{FedEvent, FedEvents, Feed, TooManyEvents};
-pub use filter::{
-    AllowAll, EventFilter, EventPolicy, FilterAction, FilterEntry, FilterError, FilterRow,
+pub use bytes::BytesError;
+pub use configuration::{
+    AmdConfiguration, AmdCounters, Configuration, ConfigurationError, HiddenConfiguration,
+    HiddenRdpmc, HiddenRegisters, IntelConfiguration, Vendor,
 };
-pub use model::{RunningEvent, VirtualPmu};
+pub use cpuid::{CpuidLeaf, CpuidRegisters};
+pub use event::{EventKey, Privilege};
+pub use feed::{FedEvent, FedEvents, FedEventsError, Feed, OtherEvents};
+pub use filter::{
+    AllowAll, EventFilter, EventPolicy, FilterAction, FilterEntry, FilterError, MAX_FILTER_ENTRIES,
+};
+pub use host::HostError;
 pub use overflow::OverflowBudget;
 pub use pmi::{Delivery, PerformanceEntry, PmiOutcome};
+pub use pmu::{RunningEvent, VirtualPmu};
+pub use registers::{RegisterInfo, RegisterKind};
 pub use state::{PmuState, StateError};
 
 #[cfg(all(test, feature = "defmt"))]
@@ -41,5 +51,5 @@ pub use state::{PmuState, StateError};
 fn a_virtual_pmu_has_a_defmt_format() {
     fn has<T: defmt::Format>() {}
     has::<VirtualPmu>();
-    has::<VirtualPmu<EventFilter<'static>>>();
+    has::<VirtualPmu<EventFilter<4>>>();
 }

@@ -8,9 +8,10 @@ mod trace;
 
 use core::cell::{Cell, RefCell};
 
+use pmu_core::raw_cpuid::CpuIdResult;
 use pmu_core::{
     Interval, MsrAddress, MsrBackend, MsrErrorKind, MsrOperation, MsrUpdate, Platform, PmcIndex,
-    TimerUnavailable,
+    Snapshot, TimerUnavailable,
 };
 
 pub use deviation::{Deviation, Deviations};
@@ -19,9 +20,11 @@ use plan::Plan;
 pub use plan::{Fault, PmiFault};
 pub use trace::{Accesses, Breach, Record, Trace};
 
+use crate::layout::Freeze;
+use crate::table::{Family, MAX_PER_KIND};
 use crate::{
-    Advanced, Configuration, Delivery, Feed, Mode, PerformanceEntry, PmiOutcome, Read, Vendor,
-    VirtualPmu, Write,
+    Advanced, AllowAll, Configuration, Delivery, Feed, Mode, PerformanceEntry, PmiOutcome, Read,
+    Vendor, VirtualPmu, Write,
 };
 
 /// `IA32_MISC_ENABLE`, its bit that PEBS is unavailable, and `IA32_PEBS_ENABLE`.
@@ -126,36 +129,63 @@ impl<'h, const T: usize> MockMsr<'h, T> {
         let left = |deviation| deviations.contains(deviation);
         let pmu = self.pmu.get_mut();
         let amd = pmu.vendor() == Vendor::Amd;
-        let model = &mut pmu.model;
-        let own = model.layout.global & 0xFF;
+        let layout = pmu.model.layout;
+        let own = layout.global() & 0xFF;
         if left(Deviation::LeftRunning) {
-            for counter in 0..8 {
-                // Cycles, at every privilege, interrupting; a few short of the overflow.
-                let event = if amd { 0x76 } else { 0x3C };
-                if model.set_select(&crate::AllowAll, counter, 0x53_0000 | event) {
-                    let value = model.layout.masks[0] - 10;
-                    model.set_counter(counter, value);
-                }
+            // Cycles, at every privilege, interrupting; a few short of the overflow.
+            let event = if amd { 0x76 } else { 0x3C };
+            for counter in (0..MAX_PER_KIND).filter(|counter| layout.has(*counter)) {
+                let select = Family::EventSelect.first() + counter;
+                pmu.model.registers.set(select, 0x53_0000 | event);
+                *pmu.model.registers.counter_mut(counter) = layout.mask(counter) - 10;
             }
-            model.global_control |= own;
+            *pmu.model.registers.of_mut(Family::GlobalControl) |= own;
         }
+        let registers = &mut pmu.model.registers;
         if left(Deviation::LeftOverflowed) {
-            model.global_status |= own;
+            *registers.of_mut(Family::GlobalStatus) |= own;
         }
-        if left(Deviation::LeftFrozen) && model.layout.global != 0 {
+        if left(Deviation::LeftFrozen) && layout.global() != 0 {
             if !amd && !left(Deviation::NarrowAcknowledge) {
-                model.debug_control |= FREEZE_COUNTERS;
+                *registers.of_mut(Family::DebugControl) |= FREEZE_COUNTERS;
             }
-            if amd || model.layout.freezes_by_status {
-                model.global_status |= FROZEN;
+            if amd || layout.freeze == Freeze::SetsStatus {
+                *registers.of_mut(Family::GlobalStatus) |= FROZEN;
             } else {
-                model.global_control = 0;
+                *registers.of_mut(Family::GlobalControl) = 0;
             }
         }
+        pmu.model.derive(&AllowAll);
         if left(Deviation::LeftPrecise) && !amd {
             self.precise.set(0xFF);
         }
         self
+    }
+
+    /// CPUID of this processor, as a driver captures it: a processor of the vendor that has no feature but 64-bit
+    /// mode and its PMU, and what the platform's deviations add.
+    pub fn snapshot(&self) -> Snapshot {
+        let configuration = self.pmu.borrow().configuration();
+        let (name, signature) = match configuration.vendor() {
+            // Sapphire Rapids and Zen 4.
+            Vendor::Intel => (b"GenuineIntel", 0x0008_06F8),
+            Vendor::Amd => (b"AuthenticAMD", 0x00A6_0F12),
+        };
+        let word = |at: usize| {
+            let characters = name.get(at..at + 4).and_then(|word| word.try_into().ok());
+            characters.map_or(0, u32::from_le_bytes)
+        };
+        Snapshot::capture(|leaf: u32, subleaf: u32| {
+            let given = match leaf {
+                0 => [1, word(0), word(8), word(4)],
+                1 => [signature, 0, 0, 0],
+                0x8000_0000 => [0x8000_0001, 0, 0, 0],
+                0x8000_0001 => [0, 0, 1 << 2, 1 << 29],
+                _ => [0; 4],
+            };
+            let [eax, ebx, ecx, edx] = self.deviations.cpuid(&configuration, leaf, subleaf, given);
+            CpuIdResult { eax, ebx, ecx, edx }
+        })
     }
 
     /// The platform's deviations.
@@ -269,6 +299,9 @@ impl<'h, const T: usize> MockMsr<'h, T> {
     }
 
     /// Lets all of `feed` happen, and interrupts where counters overflow.
+    ///
+    /// # Panics
+    /// The feed is of other events than those of this processor's PMU.
     pub fn advance(&self, feed: &mut Feed) {
         let late = self.deviations.contains(Deviation::ServicesLate);
         let mut pmi = false;
@@ -286,10 +319,17 @@ impl<'h, const T: usize> MockMsr<'h, T> {
 
     /// Lets `feed` happen up to the first overflow that interrupts, and does not [deliver](Self::deliver) the
     /// interrupt yet.
+    ///
+    /// # Panics
+    /// The feed is of other events than those of this processor's PMU.
     pub fn pass(&self, feed: &mut Feed) -> Advanced {
-        let advanced = self.pmu.borrow_mut().advance(feed);
-        self.overflowed.set(self.overflowed.get() | advanced.overflowed);
-        advanced
+        match self.pmu.borrow_mut().advance(feed) {
+            Ok(advanced) => {
+                self.overflowed.set(self.overflowed.get() | advanced.overflowed);
+                advanced
+            }
+            Err(error) => panic!("the feed is {error}"),
+        }
     }
 
     /// An interrupt is pending: delivers it, or what the plan has in store for it.
@@ -361,11 +401,11 @@ impl<'h, const T: usize> MockMsr<'h, T> {
         };
         if due(&self.plan.interrupt_in) {
             let mut pmu = self.pmu.borrow_mut();
-            let before = pmu.model.global_status;
+            let before = pmu.model.registers.of(Family::GlobalStatus);
             pmu.model.overflow_all();
             pmu.model.pmi_pending = true;
-            self.overflowed
-                .set(self.overflowed.get() | pmu.model.global_status & !before & !FROZEN);
+            let new = pmu.model.registers.of(Family::GlobalStatus) & !before & !FROZEN;
+            self.overflowed.set(self.overflowed.get() | new);
             drop(pmu);
             self.interrupt();
         }
@@ -436,7 +476,7 @@ impl<'h, const T: usize> MockMsr<'h, T> {
                 let mut pmu = self.pmu.borrow_mut();
                 if matches!(pmu.configuration(), Configuration::Amd(_)) && value & FROZEN != 0 {
                     // The model does not freeze AMD's counters: they were left so.
-                    pmu.model.global_status &= !value;
+                    *pmu.model.registers.of_mut(Family::GlobalStatus) &= !value;
                     return Some(Ok(value));
                 }
                 None
@@ -536,7 +576,8 @@ impl<const T: usize> Platform for MockMsr<'_, T> {
         let masked = self.entry.replace(0x400) & MASKED != 0;
         if masked && self.deviations.contains(Deviation::RaisesOnUnmask) {
             let mut pmu = self.pmu.borrow_mut();
-            let raises = pmu.vendor() == Vendor::Intel && pmu.model.global_status & !FROZEN != 0;
+            let status = pmu.model.registers.of(Family::GlobalStatus);
+            let raises = pmu.vendor() == Vendor::Intel && status & !FROZEN != 0;
             pmu.model.pmi_pending |= raises;
             drop(pmu);
             if raises {

@@ -1,246 +1,145 @@
-//! The virtual processor's PMU: its registers, and which counters run.
+//! The virtual processor's PMU: what its registers hold, and which counters run.
 
 use crate::feed::FeedSlot;
 use crate::layout::{Counters, Layout, from_global, to_global};
-use crate::{
-    AllowAll, Configuration, ConfigurationError, EventKey, EventPolicy, FedEvents, Mode, Read,
-    Vendor, Written, amd, intel,
-};
+use crate::overflow::OverflowBudget;
+use crate::table::{Family, MAX_PER_KIND};
+use crate::{EventKey, EventPolicy, FedEvents};
 
-/// How many counters of a kind there can be.
-pub(crate) const MAX_PER_KIND: usize = 8;
 /// How many counters there can be: general, then fixed.
 pub(crate) const MAX_COUNTERS: usize = 2 * MAX_PER_KIND;
 
-/// The PMU of one virtual processor.
-///
-/// The embedder asks it for an answer to the guest's RDMSR, WRMSR and RDPMC, tells it what happened
-/// ([`advance`](Self::advance)), and delivers its interrupt. Nothing here allocates, panics or loops
-/// longer than the number of counters, whatever the guest does.
-#[derive(Clone, Debug)]
-pub struct VirtualPmu<P = AllowAll> {
-    pub(crate) configuration: Configuration,
-    pub(crate) policy: P,
-    pub(crate) model: Model,
-}
+/// What each register holds, by [`Family::first`] and its place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RegisterFile([u64; Self::SIZE]);
 
-// One virtual processor is to fit in 1 KiB.
-const _: () = assert!(size_of::<VirtualPmu>() < 1024);
+impl RegisterFile {
+    pub(crate) const SIZE: usize = 32;
+    pub(crate) const ZERO: Self = Self([0; Self::SIZE]);
+
+    #[inline]
+    pub(crate) const fn get(&self, index: usize) -> u64 {
+        self.0[index % Self::SIZE]
+    }
+
+    #[inline]
+    pub(crate) const fn set(&mut self, index: usize, value: u64) {
+        self.0[index % Self::SIZE] = value;
+    }
+
+    /// The only register of a family.
+    #[inline]
+    pub(crate) const fn of(&self, family: Family) -> u64 {
+        self.get(family.first())
+    }
+
+    /// The only register of a family, to be changed.
+    #[inline]
+    pub(crate) const fn of_mut(&mut self, family: Family) -> &mut u64 {
+        &mut self.0[family.first() % Self::SIZE]
+    }
+
+    /// The event select of a general counter.
+    #[inline]
+    pub(crate) const fn select(&self, counter: usize) -> u64 {
+        self.get(Family::EventSelect.first() + counter % MAX_PER_KIND)
+    }
+
+    /// The counter with this place, 0–15.
+    #[inline]
+    pub(crate) const fn counter(&self, counter: usize) -> u64 {
+        self.get(Family::GeneralCounter.first() + counter % MAX_COUNTERS)
+    }
+
+    #[inline]
+    pub(crate) const fn counter_mut(&mut self, counter: usize) -> &mut u64 {
+        &mut self.0[Family::GeneralCounter.first() + counter % MAX_COUNTERS]
+    }
+}
 
 /// The registers, and what is derived from them so that nothing is searched while events pass.
 #[derive(Clone, Debug)]
 pub(crate) struct Model {
     pub(crate) layout: Layout,
-    pub(crate) selects: [u64; MAX_PER_KIND],
-    /// The general counters, and the fixed ones.
-    pub(crate) values: [[u64; MAX_PER_KIND]; 2],
-    pub(crate) fixed_control: u64,
-    pub(crate) global_control: u64,
-    pub(crate) global_status: u64,
-    pub(crate) debug_control: u64,
+    pub(crate) registers: RegisterFile,
     /// An interrupt was raised and is not delivered yet.
     pub(crate) pmi_pending: bool,
-    events: FedEvents,
+    pub(crate) events: FedEvents,
 
     /// The counters whose event the policy allows.
-    allowed: Counters,
+    pub(crate) allowed: Counters,
     /// The counters that their own control lets count.
     pub(crate) enabled: Counters,
     /// The counters that interrupt when they overflow.
     pub(crate) interrupting: Counters,
     /// What each counter draws from a feed, while it runs.
-    pub(crate) cells: [[FeedSlot; MAX_PER_KIND]; 2],
+    pub(crate) cells: [FeedSlot; MAX_COUNTERS],
     /// A byte a fixed counter: its event's first cell, without and with AnyThread; 0xFF in the mask
     /// if it is fed.
     fixed_cells: [ByteOfEach; 2],
     fixed_fed: [ByteOfEach; 2],
+    /// What may pass before the next interrupt, unless something has changed since it was computed.
+    pub(crate) budget: OverflowBudget,
+    pub(crate) budget_is_stale: bool,
 }
 
 /// Eight bytes, one for each fixed counter.
 type ByteOfEach = u64;
 
-/// A counter that runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "defmt", derive(defmt::Format))]
-pub struct RunningEvent {
-    /// The counter's bit in the global registers: general from 0, fixed from 32.
-    pub counter: u8,
-    /// What it counts.
-    pub key: EventKey,
-    /// It counts at CPL 1–3.
-    pub user: bool,
-    /// It counts at CPL 0.
-    pub kernel: bool,
-    /// The embedder feeds the event; if not, the counter stands still.
-    pub fed: bool,
-}
-
-impl VirtualPmu {
-    /// A PMU after reset, which the embedder can feed with `events`.
-    ///
-    /// # Errors
-    /// There is no such PMU.
-    pub fn new(
-        configuration: Configuration,
-        events: FedEvents,
-    ) -> Result<Self, ConfigurationError> {
-        Self::with_policy(configuration, events, AllowAll)
-    }
-}
-
-impl<P: EventPolicy> VirtualPmu<P> {
-    /// The same, with events that the guest may not count.
-    ///
-    /// # Errors
-    /// There is no such PMU.
-    pub fn with_policy(
-        configuration: Configuration,
-        events: FedEvents,
-        policy: P,
-    ) -> Result<Self, ConfigurationError> {
-        configuration.check()?;
-        let model = Model::new(Layout::of(&configuration), events);
-        let mut pmu = Self { configuration, policy, model };
-        pmu.reset();
-        Ok(pmu)
-    }
-
-    /// What the guest sees.
-    pub fn configuration(&self) -> Configuration {
-        self.configuration
-    }
-
-    /// Whose rules it follows.
-    pub fn vendor(&self) -> Vendor {
-        self.configuration.vendor()
-    }
-
-    /// RESET and power-up: every register 0, but the global control register, which enables all
-    /// general counters (SDM vol. 3A, table "Processor States Following Power-up, Reset, or INIT";
-    /// for AMD as KVM does).
-    pub fn reset(&mut self) {
-        let layout = self.model.layout;
-        self.model = Model::new(layout, self.model.events);
-        self.model.global_control = layout.global & to_global(0xFF);
-        self.model.derive(&self.policy);
-    }
-
-    /// INIT leaves the PMU's registers as they are (the SDM's same table). It masks the local APIC's
-    /// entry, so an interrupt that was not delivered yet is lost.
-    pub fn init(&mut self) {
-        self.model.pmi_pending = false;
-    }
-
-    /// Another policy, for the counters that run as well.
-    pub fn set_policy(&mut self, policy: P) {
-        self.policy = policy;
-        self.model.derive(&self.policy);
-    }
-
-    /// RDMSR at CPL 0.
-    #[inline]
-    pub fn read(&self, address: u32) -> Read {
-        match &self.configuration {
-            Configuration::Intel(configuration) => intel::read(&self.model, configuration, address),
-            Configuration::Amd(configuration) => amd::read(&self.model, *configuration, address),
-            Configuration::Hidden(Vendor::Intel) => intel::read_hidden(address),
-            Configuration::Hidden(Vendor::Amd) => amd::read_hidden(address),
-        }
-    }
-
-    /// WRMSR at CPL 0.
-    #[inline]
-    pub fn write(&mut self, address: u32, value: u64) -> Written {
-        let Self { configuration, policy, model } = self;
-        match configuration {
-            Configuration::Intel(configuration) => {
-                intel::write(model, policy, configuration, address, value)
-            }
-            Configuration::Amd(configuration) => {
-                amd::write(model, policy, *configuration, address, value)
-            }
-            Configuration::Hidden(Vendor::Intel) => intel::write_hidden(address, value),
-            Configuration::Hidden(Vendor::Amd) => amd::write_hidden(address),
-        }
-    }
-
-    /// RDPMC with `ecx` in this mode: a value or #GP.
-    #[inline]
-    pub fn read_pmc(&self, ecx: u32, mode: Mode) -> Read {
-        if !mode.allows_rdpmc() {
-            return Read::GeneralProtection;
-        }
-        match self.vendor() {
-            // Without a PMU there is no counter to be found.
-            Vendor::Intel => intel::read_pmc(&self.model, ecx, mode.is_privileged()),
-            Vendor::Amd => amd::read_pmc(&self.model, ecx),
-        }
-    }
-
-    /// The counters that run now, and whether the embedder feeds them.
-    pub fn running(&self) -> impl Iterator<Item = RunningEvent> + '_ {
-        let running = self.model.running();
-        (0..MAX_COUNTERS)
-            .filter(move |place| running >> place & 1 != 0)
-            .map(|place| self.model.event(place))
-    }
-
-    /// The events that a running counter waits for in vain: a guest may call it broken, an embedder
-    /// knows better.
-    pub fn unfed(&self) -> impl Iterator<Item = RunningEvent> + '_ {
-        self.running().filter(|event| !event.fed)
-    }
-}
-
 impl Model {
-    fn new(layout: Layout, events: FedEvents) -> Self {
-        Self {
+    /// After reset.
+    pub(crate) fn new<P: EventPolicy>(layout: Layout, events: FedEvents, policy: &P) -> Self {
+        let mut registers = RegisterFile::ZERO;
+        *registers.of_mut(Family::GlobalControl) = layout.global() & to_global(0xFF);
+        *registers.of_mut(Family::MiscEnable) = layout.misc_enable;
+        *registers.of_mut(Family::Capabilities) = layout.capabilities;
+        let mut model = Self {
             layout,
-            selects: [0; MAX_PER_KIND],
-            values: [[0; MAX_PER_KIND]; 2],
-            fixed_control: 0,
-            global_control: 0,
-            global_status: 0,
-            debug_control: 0,
+            registers,
             pmi_pending: false,
             events,
             allowed: 0,
             enabled: 0,
             interrupting: 0,
-            cells: [[FeedSlot::EMPTY; MAX_PER_KIND]; 2],
+            cells: [FeedSlot::EMPTY; MAX_COUNTERS],
             fixed_cells: [0; 2],
             fixed_fed: [0; 2],
-        }
+            budget: OverflowBudget::NONE,
+            budget_is_stale: true,
+        };
+        model.derive(policy);
+        model
     }
 
     /// Everything that follows from the registers and the policy.
     pub(crate) fn derive<P: EventPolicy>(&mut self, policy: &P) {
         self.allowed = 0;
         (self.fixed_cells, self.fixed_fed) = ([0; 2], [0; 2]);
-        for counter in 0..MAX_PER_KIND as u8 {
-            self.allowed |= Counters::from(policy.allows_fixed(counter)) << MAX_PER_KIND << counter;
-            let key = EventKey::fixed(counter);
+        for counter in 0..MAX_PER_KIND {
+            let allowed = policy.allows_fixed(counter as u8);
+            self.allowed |= Counters::from(allowed) << MAX_PER_KIND << counter;
+            let key = EventKey::of_fixed(counter);
             for (thread, key) in [key, key.any_thread()].into_iter().enumerate() {
-                if let Some(event) = self.events.find(key) {
-                    let cell = ByteOfEach::from(FeedSlot::new(event, false, false).0);
-                    self.fixed_cells[thread] |= cell << (8 * counter);
+                if let Some(cell) = self.events.cell(key) {
+                    self.fixed_cells[thread] |= ByteOfEach::from(cell.0) << (8 * counter);
                     self.fixed_fed[thread] |= 0xFF << (8 * counter);
                 }
             }
-            self.derive_general(policy, counter.into());
+            self.derive_general(policy, counter);
         }
-        self.set_fixed_control(self.fixed_control);
+        self.derive_fixed();
     }
 
-    /// The same for one general counter.
+    /// What follows from one event select.
     #[inline]
-    fn derive_general<P: EventPolicy>(&mut self, policy: &P, counter: usize) {
+    pub(crate) fn derive_general<P: EventPolicy>(&mut self, policy: &P, counter: usize) {
         let counter = counter % MAX_PER_KIND;
-        let select = self.selects[counter];
+        let select = self.registers.select(counter);
         // Both vendors: 16 USR, 17 OS, 20 INT, 22 EN.
         let (user, kernel) = (select >> 16 & 1 != 0, select >> 17 & 1 != 0);
         let (interrupt, enable) = (select >> 20 & 1 != 0, select >> 22 & 1 != 0);
         let bit = 1 << counter;
+        self.budget_is_stale = true;
         self.enabled &= !bit;
         self.interrupting &= !bit;
         if interrupt {
@@ -248,30 +147,35 @@ impl Model {
         }
         if enable && (user || kernel) {
             let key = EventKey::of_select(select);
+            let event = EventKey::of_select(select & !self.layout.qualifiers);
             self.enabled |= bit;
             self.allowed &= !bit;
-            if policy.allows_general(key.event(), key.unit_mask())
-                && (key.unit_mask_2() == 0
-                    || policy.allows_unit_mask_2(key.event(), key.unit_mask(), key.unit_mask_2()))
+            if policy.allows_general(event.event(), event.unit_mask())
+                && (event.unit_mask_2() == 0
+                    || policy.allows_unit_mask_2(
+                        event.event(),
+                        event.unit_mask(),
+                        event.unit_mask_2(),
+                    ))
             {
                 self.allowed |= bit;
             }
-            self.cells[0][counter] = match self.events.find(key) {
-                Some(event) => FeedSlot::new(event, user, kernel),
+            self.cells[counter] = match self.events.cell(key) {
+                Some(cell) => cell.with(user, kernel),
                 None => FeedSlot::EMPTY,
             };
         }
     }
 
-    /// Writes a checked value to `IA32_FIXED_CTR_CTRL`. SDM vol. 3B: a nibble a counter; bit 0 OS,
-    /// bit 1 USR, bit 2 AnyThread, bit 3 PMI. Bits 63:32 do not say what counts. All counters at once, for there are no instructions to
-    /// waste.
+    /// What follows from `IA32_FIXED_CTR_CTRL`. SDM vol. 3B: a nibble a counter; bit 0 OS, bit 1 USR, bit 2
+    /// AnyThread, bit 3 PMI. Bits 63:32 do not say what counts. All counters at once, for there are no
+    /// instructions to waste.
     #[inline]
-    pub(crate) fn set_fixed_control(&mut self, value: u64) {
-        self.fixed_control = value;
-        let nibbles = bytes_of(value as u32);
+    pub(crate) fn derive_fixed(&mut self) {
+        let nibbles = bytes_of(self.registers.of(Family::FixedControl) as u32);
         let enabled = Counters::from(bits_of(nibbles | nibbles >> 1));
         let interrupting = Counters::from(bits_of(nibbles >> 3));
+        self.budget_is_stale = true;
         self.enabled = self.enabled & 0xFF | enabled << MAX_PER_KIND;
         self.interrupting = self.interrupting & 0xFF | interrupting << MAX_PER_KIND;
 
@@ -283,7 +187,10 @@ impl Model {
         }
         // The cells' order is user, kernel; the register's is kernel, user.
         let privileges = nibbles >> 1 & EACH | (nibbles & EACH) << 1;
-        self.cells[1] = ((cells | privileges) & fed).to_le_bytes().map(FeedSlot);
+        let cells = ((cells | privileges) & fed).to_le_bytes().map(FeedSlot);
+        if let Some(fixed) = self.cells.last_chunk_mut() {
+            *fixed = cells;
+        }
     }
 
     /// The counters that count: allowed, enabled by their own control and, where there is one, by the
@@ -291,77 +198,28 @@ impl Model {
     #[inline]
     pub(crate) fn running(&self) -> Counters {
         let enabled = self.enabled & self.allowed;
-        if self.layout.global == 0 {
+        if self.layout.global() == 0 {
             enabled
-        } else if intel::is_frozen(self) {
+        } else if self.registers.of(Family::GlobalStatus) & Layout::FROZEN != 0 {
             0
         } else {
-            enabled & from_global(self.global_control)
+            enabled & from_global(self.registers.of(Family::GlobalControl))
         }
     }
 
-    /// The counter's value; `None` if there is none.
-    #[inline]
-    pub(crate) fn counter(&self, place: u32) -> Option<u64> {
-        let place = place as usize;
-        (place < MAX_COUNTERS && self.layout.has(place))
-            .then(|| self.values[place / MAX_PER_KIND % 2][place % MAX_PER_KIND])
-    }
-
-    /// Sets a counter that exists to a value that it can hold.
-    #[inline]
-    pub(crate) fn set_counter(&mut self, place: u32, value: u64) -> bool {
-        let place = place as usize;
-        let exists = place < MAX_COUNTERS && self.layout.has(place);
-        if exists {
-            self.values[place / MAX_PER_KIND % 2][place % MAX_PER_KIND] = value;
-        }
-        exists
-    }
-
-    /// A general counter's event select.
-    #[inline]
-    pub(crate) fn select(&self, counter: u32) -> Option<u64> {
-        let counter = counter as usize;
-        (counter < MAX_PER_KIND && self.layout.has(counter))
-            .then(|| self.selects[counter % MAX_PER_KIND])
-    }
-
-    /// Sets the event select of a counter that exists to a checked value.
-    #[inline]
-    pub(crate) fn set_select<P: EventPolicy>(
-        &mut self,
-        policy: &P,
-        counter: u32,
-        value: u64,
-    ) -> bool {
-        let counter = counter as usize;
-        let exists = counter < MAX_PER_KIND && self.layout.has(counter);
-        if exists {
-            self.selects[counter % MAX_PER_KIND] = value;
-            self.derive_general(policy, counter);
-        }
-        exists
-    }
-
-    fn event(&self, place: usize) -> RunningEvent {
-        let (key, user, kernel) = if place < MAX_PER_KIND {
-            let select = self.selects[place % MAX_PER_KIND];
-            (EventKey::of_select(select), select >> 16 & 1 != 0, select >> 17 & 1 != 0)
-        } else {
-            let counter = place % MAX_PER_KIND;
-            let nibble = self.fixed_control >> (4 * counter);
-            let key = EventKey::fixed(counter as u8);
-            let key = if nibble & 0b0100 != 0 { key.any_thread() } else { key };
-            (key, nibble & 0b0010 != 0, nibble & 0b0001 != 0)
-        };
-        let counter = to_global(1 << (place % MAX_COUNTERS)).trailing_zeros() as u8;
-        RunningEvent { counter, key, user, kernel, fed: self.events.find(key).is_some() }
+    /// SDM vol. 3B, "IA32_PERF_GLOBAL_INUSE MSR": an event other than 0 is selected, a fixed counter's
+    /// enable field is not 0, an interrupt is enabled anywhere.
+    pub(crate) fn in_use(&self) -> u64 {
+        let general = (0..MAX_PER_KIND)
+            .filter(|counter| self.registers.select(*counter) & 0xFF != 0)
+            .fold(0, |general, counter| general | 1 << counter);
+        let fixed = u64::from(self.enabled >> MAX_PER_KIND);
+        general | fixed << 32 | u64::from(self.interrupting != 0) << 63
     }
 }
 
 /// 1 in each byte.
-pub(crate) const EACH: ByteOfEach = 0x0101_0101_0101_0101;
+const EACH: ByteOfEach = 0x0101_0101_0101_0101;
 
 /// Spreads eight nibbles over eight bytes.
 #[inline]
@@ -375,6 +233,6 @@ const fn bytes_of(nibbles: u32) -> ByteOfEach {
 /// The lowest bit of each byte. The factor moves the bit of byte *n* from place 8*n* to 56 + *n*; no
 /// two others meet.
 #[inline]
-pub(crate) const fn bits_of(bytes: ByteOfEach) -> u8 {
+const fn bits_of(bytes: ByteOfEach) -> u8 {
     ((bytes & EACH).wrapping_mul(0x0102_0408_1020_4080) >> 56) as u8
 }

@@ -1,6 +1,6 @@
 //! The interrupt of an overflow, as far as the local APIC's performance entry.
 
-use crate::{EventPolicy, Vendor, VirtualPmu};
+use crate::{EventPolicy, VirtualPmu};
 
 /// The local APIC's performance-counter entry (LVTPC, offset 0x340) of the virtual processor.
 ///
@@ -8,6 +8,27 @@ use crate::{EventPolicy, Vendor, VirtualPmu};
 ///
 /// # For embedders
 /// - `raise` only notes the interrupt; the guest takes it when it next runs.
+///
+/// ```
+/// use pmu_virt::{Delivery, PerformanceEntry};
+/// struct Apic { entry: u32, nmi: bool, vector: Option<u8> }
+///
+/// impl PerformanceEntry for Apic {
+///     fn entry(&self) -> u32 {
+///         self.entry
+///     }
+///     fn set_entry(&mut self, entry: u32) {
+///         self.entry = entry;
+///     }
+///     fn raise(&mut self, delivery: Delivery) {
+///         match delivery {
+///             Delivery::NonMaskable => self.nmi = true,
+///             Delivery::Fixed(vector) => self.vector = Some(vector),
+///             Delivery::Other(_) => {} // Reserved for this entry, or as rare.
+///         }
+///     }
+/// }
+/// ```
 pub trait PerformanceEntry {
     /// The entry: 7:0 vector, 10:8 delivery mode, 16 mask.
     fn entry(&self) -> u32;
@@ -19,7 +40,7 @@ pub trait PerformanceEntry {
     fn raise(&mut self, delivery: Delivery);
 }
 
-/// How the entry says that the interrupt is delivered.
+/// The delivery that the entry asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum Delivery {
@@ -32,7 +53,7 @@ pub enum Delivery {
     Other(u8),
 }
 
-/// What became of the interrupt.
+/// The outcome of a [delivery](VirtualPmu::deliver_pmi).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum PmiOutcome {
@@ -52,6 +73,12 @@ impl<P: EventPolicy> VirtualPmu<P> {
         self.model.pmi_pending
     }
 
+    /// Sets whether an interrupt waits to be delivered: the part of a virtual processor's state that no register
+    /// holds, for an embedder that [restores registers one by one](Self::host_write).
+    pub fn set_pmi_pending(&mut self, pending: bool) {
+        self.model.pmi_pending = pending && self.model.layout.counters() != 0;
+    }
+
     /// Delivers the interrupt, if one is pending, through the local APIC's entry. On Intel that masks
     /// the entry, so that there is one interrupt until the guest unmasks; on AMD it does not.
     pub fn deliver_pmi(&mut self, apic: &mut impl PerformanceEntry) -> PmiOutcome {
@@ -68,7 +95,7 @@ impl<P: EventPolicy> VirtualPmu<P> {
             mode => Delivery::Other(mode as u8),
         };
         apic.raise(delivery);
-        if self.vendor() == Vendor::Intel {
+        if self.model.layout.masks_entry {
             apic.set_entry(entry | MASKED);
         }
         PmiOutcome::Raised(delivery)

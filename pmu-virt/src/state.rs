@@ -1,108 +1,108 @@
-//! The registers of a virtual processor, to be kept or to be moved to another host.
+//! The state of a virtual processor's PMU, to be kept or to be moved to another host.
 
 use core::fmt;
 
-use crate::layout::Layout;
-use crate::model::MAX_PER_KIND;
+use crate::model::RegisterFile;
+use crate::table::WriteAs;
 use crate::{
-    AllowAll, Configuration, ConfigurationError, EventPolicy, FedEvents, VirtualPmu, intel,
+    AllowAll, Configuration, ConfigurationError, EventPolicy, FedEvents, VirtualPmu, vendors,
 };
 
-/// All that a guest can have set, and what it sees. The embedder's policy and the events that it
-/// feeds are not part of it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+/// All that a guest can have set, and the PMU that it sees. The embedder's policy, the events that it feeds, and what
+/// is left of a [feed](crate::Feed) are not part of it.
+///
+/// Its registers are those of [`Configuration::registers`] that are [state](crate::RegisterInfo::is_state), by
+/// address. No state can be built that the guest could not have brought about.
+///
+/// ```
+/// use pmu_virt::{Configuration, IntelConfiguration, PmuState};
+/// let configuration = Configuration::Intel(IntelConfiguration::new(2, 4, 3));
+/// let mut state = PmuState::new(configuration)?;
+/// state.set_register(0x186, 0x53_00C0)?;
+/// assert_eq!(state.register(0x186), Some(0x53_00C0));
+/// // Bit 21, AnyThread, is not declared.
+/// assert!(state.set_register(0x186, 0x73_00C0).is_err());
+/// # Ok::<(), Box<dyn core::error::Error>>(())
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub struct PmuState {
-    /// [`PmuState::VERSION`] when it was taken.
-    pub version: u16,
-    /// The PMU.
-    pub configuration: Configuration,
-    /// The event selects.
-    pub selects: [u64; MAX_PER_KIND],
-    /// The general counters.
-    pub general: [u64; MAX_PER_KIND],
-    /// The fixed counters.
-    pub fixed: [u64; MAX_PER_KIND],
-    /// `IA32_FIXED_CTR_CTRL`.
-    pub fixed_control: u64,
-    /// `IA32_PERF_GLOBAL_CTRL`, `PerfCntrGlobalCtl`.
-    pub global_control: u64,
-    /// `IA32_PERF_GLOBAL_STATUS`, `PerfCntrGlobalStatus`.
-    pub global_status: u64,
-    /// The PMU's bits of `IA32_DEBUGCTL`.
-    pub debug_control: u64,
-    /// An interrupt waits to be delivered.
-    pub pmi_pending: bool,
+    configuration: Configuration,
+    registers: RegisterFile,
+    pmi_pending: bool,
 }
 
 impl PmuState {
-    /// The version of what the fields mean.
-    pub const VERSION: u16 = 1;
-
-    fn check(&self) -> Result<Layout, StateError> {
-        // Every field by name: a new one is a new thing to check.
-        let Self {
-            version,
-            configuration,
-            selects,
-            general,
-            fixed,
-            fixed_control,
-            global_control,
-            global_status,
-            debug_control,
-            pmi_pending,
-        } = *self;
-        if version != Self::VERSION {
-            return Err(StateError::Version(version));
-        }
-        configuration.check().map_err(StateError::Configuration)?;
-        let layout = Layout::of(&configuration);
-        for place in 0..MAX_PER_KIND {
-            let (has_general, has_fixed) = (layout.has(place), layout.has(MAX_PER_KIND + place));
-            let (wide, wide_fixed) = (layout.mask(place), layout.mask(MAX_PER_KIND + place));
-            for (register, value, legal) in [
-                ("event select", selects[place], if has_general { layout.select } else { 0 }),
-                ("general counter", general[place], if has_general { wide } else { 0 }),
-                ("fixed counter", fixed[place], if has_fixed { wide_fixed } else { 0 }),
-            ] {
-                possible(register, value, legal)?;
-            }
-        }
-        // CondChgd can only be cleared: nothing here sets it.
-        let status = layout.status & !intel::bits::STATUS_CONDITION_CHANGED;
-        possible("fixed control", fixed_control, layout.fixed_control)?;
-        possible("global control", global_control, layout.global)?;
-        possible("global status", global_status, layout.global | status)?;
-        possible("debug control", debug_control, layout.debug_control)?;
-        possible("pending interrupt", pmi_pending.into(), (layout.counters != 0).into())?;
-        Ok(layout)
+    /// The state after reset.
+    ///
+    /// # Errors
+    /// There is no such PMU.
+    pub fn new(configuration: Configuration) -> Result<Self, ConfigurationError> {
+        Ok(VirtualPmu::new(configuration, FedEvents::NONE)?.state())
     }
-}
 
-fn possible(register: &'static str, value: u64, legal: u64) -> Result<(), StateError> {
-    match value & !legal {
-        0 => Ok(()),
-        bits => Err(StateError::Impossible { register, bits }),
+    /// The PMU whose state it is.
+    pub const fn configuration(&self) -> Configuration {
+        self.configuration
+    }
+
+    /// Returns whether an interrupt waits to be delivered.
+    pub const fn pmi_pending(&self) -> bool {
+        self.pmi_pending
+    }
+
+    /// Sets whether an interrupt waits to be delivered.
+    ///
+    /// # Errors
+    /// There is no counter that could have raised it.
+    pub fn set_pmi_pending(&mut self, pending: bool) -> Result<(), StateError> {
+        if pending && vendors::layout(&self.configuration).counters() == 0 {
+            return Err(StateError::NoInterrupt);
+        }
+        self.pmi_pending = pending;
+        Ok(())
+    }
+
+    /// The registers, by address, and their values.
+    pub fn registers(&self) -> impl Iterator<Item = (u32, u64)> + '_ {
+        let state = self.configuration.registers().filter(|register| register.is_state);
+        state.filter_map(|register| Some((register.address, self.register(register.address)?)))
+    }
+
+    /// The value of a register that is state, by any of its addresses.
+    pub fn register(&self, address: u32) -> Option<u64> {
+        self.find(address).map(|(index, _)| self.registers.get(index))
+    }
+
+    /// Sets a register that is state, by any of its addresses.
+    ///
+    /// # Errors
+    /// The register is not there, or holds no state, or lacks some of these bits.
+    pub fn set_register(&mut self, address: u32, value: u64) -> Result<(), StateError> {
+        let (index, legal) = self.find(address).ok_or(StateError::NoRegister(address))?;
+        match value & !legal {
+            0 => self.registers.set(index, value),
+            bits => return Err(StateError::Impossible { address, bits }),
+        }
+        Ok(())
+    }
+
+    /// A register's place and its bits.
+    fn find(&self, address: u32) -> Option<(usize, u64)> {
+        let layout = vendors::layout(&self.configuration);
+        let (row, place) = layout.table.find(address)?;
+        let index = layout.find(row, place)?;
+        let is_state = matches!(row.host_write, WriteAs::Stored);
+        is_state.then(|| (index, layout.legal(row.family)))
     }
 }
 
 impl<P: EventPolicy> VirtualPmu<P> {
     /// The state now.
     pub fn state(&self) -> PmuState {
-        let model = &self.model;
-        let [general, fixed] = model.values;
         PmuState {
-            version: PmuState::VERSION,
             configuration: self.configuration,
-            selects: model.selects,
-            general,
-            fixed,
-            fixed_control: model.fixed_control,
-            global_control: model.global_control,
-            global_status: model.global_status,
-            debug_control: model.debug_control,
-            pmi_pending: model.pmi_pending,
+            registers: self.model.registers,
+            pmi_pending: self.model.pmi_pending,
         }
     }
 
@@ -110,28 +110,21 @@ impl<P: EventPolicy> VirtualPmu<P> {
     /// told; the state does not choose.
     ///
     /// # Errors
-    /// No guest with that PMU could have brought it into this state. The state may come from anywhere.
+    /// The state is of another PMU.
     pub fn from_state(
         state: &PmuState,
         configuration: Configuration,
         events: FedEvents,
         policy: P,
     ) -> Result<Self, StateError> {
-        state.check()?;
         if state.configuration != configuration {
             return Err(StateError::OtherConfiguration(state.configuration));
         }
         let mut pmu = Self::with_policy(state.configuration, events, policy)
             .map_err(StateError::Configuration)?;
-        let model = &mut pmu.model;
-        model.selects = state.selects;
-        model.values = [state.general, state.fixed];
-        model.fixed_control = state.fixed_control;
-        model.global_control = state.global_control;
-        model.global_status = state.global_status;
-        model.debug_control = state.debug_control;
-        model.pmi_pending = state.pmi_pending;
-        model.derive(&pmu.policy);
+        pmu.model.registers = state.registers;
+        pmu.model.pmi_pending = state.pmi_pending;
+        pmu.model.derive(&pmu.policy);
         Ok(pmu)
     }
 }
@@ -149,6 +142,16 @@ impl VirtualPmu<AllowAll> {
     ///
     /// # Errors
     /// See [`from_state`](Self::from_state).
+    ///
+    /// ```
+    /// use pmu_virt::{Configuration, FedEvents, IntelConfiguration, PmuState, VirtualPmu};
+    /// let configuration = Configuration::Intel(IntelConfiguration::new(2, 4, 3));
+    /// let here = VirtualPmu::new(configuration, FedEvents::NONE)?;
+    /// let sent = here.state().to_bytes();
+    /// let there = VirtualPmu::restore(&PmuState::from_bytes(&sent)?, configuration, FedEvents::NONE)?;
+    /// assert_eq!(there.state(), here.state());
+    /// # Ok::<(), Box<dyn core::error::Error>>(())
+    /// ```
     pub fn restore(
         state: &PmuState,
         configuration: Configuration,
@@ -158,37 +161,70 @@ impl VirtualPmu<AllowAll> {
     }
 }
 
+impl fmt::Debug for PmuState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PmuState")
+            .field("configuration", &self.configuration)
+            .field("pmi_pending", &self.pmi_pending)
+            .field("registers", &Registers(self))
+            .finish()
+    }
+}
+
+struct Registers<'s>(&'s PmuState);
+
+impl fmt::Debug for Registers<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut map = f.debug_map();
+        for (address, value) in self.0.registers() {
+            map.entry(&format_args!("{address:#X}"), &format_args!("{value:#X}"));
+        }
+        map.finish()
+    }
+}
+
+#[cfg(feature = "defmt")]
+impl defmt::Format for PmuState {
+    fn format(&self, f: defmt::Formatter<'_>) {
+        defmt::write!(f, "{} pmi_pending {=bool}", self.configuration, self.pmi_pending);
+        for (address, value) in self.registers() {
+            defmt::write!(f, "; {=u32:#X}: {=u64:#X}", address, value);
+        }
+    }
+}
+
 /// Why a state cannot be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum StateError {
-    /// Another version than [`PmuState::VERSION`].
-    Version(u16),
     /// There is no such PMU.
     Configuration(ConfigurationError),
     /// The state is of another PMU than the guest has.
     OtherConfiguration(Configuration),
-    /// A register holds bits that it does not have, or is not there.
+    /// The PMU has no register at this address, or one that holds no state.
+    NoRegister(u32),
+    /// A register would hold bits that it does not have.
     Impossible {
-        /// Which register.
-        register: &'static str,
+        /// The register's address.
+        address: u32,
         /// The bits that cannot be.
         bits: u64,
     },
+    /// An interrupt of a PMU without a counter.
+    NoInterrupt,
 }
 
 impl fmt::Display for StateError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Version(version) => {
-                write!(f, "state of version {version}, not {}", PmuState::VERSION)
-            }
             Self::Configuration(error) => error.fmt(f),
             Self::OtherConfiguration(other) => write!(f, "state of another PMU: {other:?}"),
-            Self::Impossible { register, bits } => {
-                write!(f, "{register} has no bits {bits:#X}")
+            Self::NoRegister(address) => write!(f, "no register {address:#X} holds state"),
+            Self::Impossible { address, bits } => {
+                write!(f, "register {address:#X} has no bits {bits:#X}")
             }
+            Self::NoInterrupt => f.write_str("an interrupt is pending, and there is no counter"),
         }
     }
 }

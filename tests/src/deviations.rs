@@ -3,9 +3,10 @@
 use std::collections::BTreeSet;
 
 use pmu_core::Snapshot;
-use pmu_core::raw_cpuid::CpuIdResult;
 use pmu_virt::mock::{Deviation, Deviations};
 use pmu_virt::{Configuration, Vendor};
+
+use crate::result;
 
 /// CPUID of a processor of a platform, on which a guest sees `configuration`: every other feature is there.
 /// A hypervisor says so where only hypervisors deviate like that.
@@ -16,13 +17,13 @@ pub fn snapshot(configuration: Configuration, deviations: Deviations) -> Snapsho
     };
     Snapshot::capture(move |leaf, subleaf| {
         let given = match leaf {
-            0 => CpuIdResult { eax: 0x23, ebx: vendor[0], ecx: vendor[1], edx: vendor[2] },
-            0x4000_0000..=0x4000_FFFF => CpuIdResult { eax: 0x4000_0000, ebx: 0, ecx: 0, edx: 0 },
-            0x8000_0000 => CpuIdResult { eax: 0x8000_0022, ebx: 0, ecx: 0, edx: 0 },
-            1 => CpuIdResult { eax: 0x806F8, ebx: 0, ecx: !(1 << 31), edx: u32::MAX },
-            _ => CpuIdResult { eax: u32::MAX, ebx: u32::MAX, ecx: u32::MAX, edx: u32::MAX },
+            0 => [0x23, vendor[0], vendor[1], vendor[2]],
+            0x4000_0000..=0x4000_FFFF => [0x4000_0000, 0, 0, 0],
+            0x8000_0000 => [0x8000_0022, 0, 0, 0],
+            1 => [0x806F8, 0, !(1 << 31), u32::MAX],
+            _ => [u32::MAX; 4],
         };
-        deviations.cpuid(&configuration, leaf, subleaf, given)
+        result(deviations.cpuid(&configuration, leaf, subleaf, given))
     })
 }
 

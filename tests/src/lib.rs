@@ -6,13 +6,22 @@
 struct Readme;
 
 pub mod deviations;
+mod pmu_state;
 mod processors;
 mod register_file;
 
 use std::collections::HashMap;
 
+use pmu_core::raw_cpuid::CpuIdResult;
+
+pub use pmu_state::StateRegisters;
 pub use processors::{amd_processor, intel_processor};
 pub use register_file::{FakePlatform, Fault, RegisterFile};
+
+/// The answer of CPUID as `raw_cpuid` has it.
+pub fn result([eax, ebx, ecx, edx]: [u32; 4]) -> CpuIdResult {
+    CpuIdResult { eax, ebx, ecx, edx }
+}
 
 /// One row of a data file, by column name.
 #[derive(Clone, Debug)]

@@ -15,7 +15,10 @@ use pmu_kprofile::walk::WalkError;
 use pmu_kprofile::{
     CreateError, PointerWidth, ProfileError, Rules, SourceListError, WindowsVersion,
 };
-use pmu_virt::{ConfigurationError, FilterError, StateError, TooManyEvents};
+use pmu_virt::{
+    BytesError, ConfigurationError, EventKey, FedEventsError, FilterError, HostError, OtherEvents,
+    StateError,
+};
 
 const SOURCE: KProfileSource = KProfileSource::TOTAL_CYCLES;
 const FAULT: MsrFault = MsrFault {
@@ -172,16 +175,26 @@ fn errors_of_the_software_pmu_name_what_cannot_be() {
         (&ConfigurationError::AnyThread { version: 2 }, &["AnyThread", "version 2"]),
         (&ConfigurationError::AmdCounters(9), &["9 counters"]),
     ]);
-    let impossible = StateError::Impossible { register: "event select", bits: 0x20_0000 };
+    let impossible = StateError::Impossible { address: 0x186, bits: 0x20_0000 };
     say(&[
-        (&StateError::Version(7), &["version 7"]),
+        (&StateError::NoRegister(0x390), &["0x390"]),
+        (&StateError::NoInterrupt, &["interrupt", "no counter"]),
+        (&BytesError::Version(7), &["version 7"]),
+        (&BytesError::Length(3), &["3 bytes"]),
+        (&BytesError::Malformed { at: 12 }, &["12"]),
+        (&BytesError::Missing(0xC1), &["0xC1"]),
+        (&HostError::Vendor, &["Intel", "AMD"]),
+        (&HostError::NoPmu, &["no PMU"]),
+        (&HostError::Counters(0x1FF), &["0b111111111", "0 to 7"]),
+        (&HostError::NothingInCommon, &["in common"]),
         (&StateError::Configuration(ConfigurationError::Version(9)), &["version 9"]),
-        (&impossible, &["event select", "0x200000"]),
+        (&impossible, &["0x186", "0x200000"]),
         (&FilterError::TooManyEntries(301), &["301", "300"]),
-        (&FilterError::TooManyEvents, &["255"]),
-        (&FilterError::TooFewRows { lent: 3 }, &["3"]),
+        (&FilterError::TooManyEvents { most: 3 }, &["more than 3"]),
         (&FilterError::WideEvent(0x1000), &["0x1000"]),
         (&FilterError::UnknownBits(1 << 16), &["0x10000"]),
-        (&TooManyEvents(17), &["17"]),
+        (&FedEventsError::TooMany(17), &["17"]),
+        (&FedEventsError::Twice(EventKey::general(0xC0, 1)), &["0x0C0/0x01", "twice"]),
+        (&OtherEvents, &["other"]),
     ]);
 }

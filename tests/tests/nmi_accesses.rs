@@ -7,6 +7,7 @@
 
 use core::cell::{Cell, RefCell};
 use core::sync::atomic::{AtomicU32, Ordering};
+use pmu_tests::StateRegisters;
 use std::collections::VecDeque;
 
 use pmu_amd::Amd64;
@@ -217,8 +218,8 @@ impl World {
     /// delivered yet.
     fn pass(&self, mock: &Mock<'_>, source: usize, count: u64) -> (u64, bool) {
         let event = self.events.find(self.keys[source]).unwrap();
-        let mut feed = Feed::new();
-        feed.add(event, Privilege::Kernel, count);
+        let mut feed = Feed::new(&self.events);
+        feed.add(event, Privilege::Kernel, count).unwrap();
         let counted = self.counted(mock)[source] && self.booking.get();
         let advanced = mock.pass(&mut feed);
         let left = feed.count(event, Privilege::Kernel);
@@ -231,8 +232,8 @@ impl World {
             }
         }
         if advanced.pmi && self.deviates(Deviation::ServicesLate) {
-            let mut late = Feed::new();
-            late.add(event, Privilege::Kernel, LATE * INTERVAL);
+            let mut late = Feed::new(&self.events);
+            late.add(event, Privilege::Kernel, LATE * INTERVAL).unwrap();
             let counted = self.counted(mock)[source] && self.booking.get();
             assert_eq!(mock.pass(&mut late).overflowed, 0, "a counter wraps once");
             book.since.set(book.since.get() + if counted { LATE * INTERVAL } else { 0 });
@@ -386,9 +387,9 @@ fn everywhere(deviations: Deviations, test: &impl Test) {
         test.run(&Bench::new(&emon, configuration, deviations, freezing));
     }
     for amd in [
-        AmdConfiguration::Legacy,
-        AmdConfiguration::CoreExtension,
-        AmdConfiguration::PerfMonV2 { counters: 8 },
+        AmdConfiguration::LEGACY,
+        AmdConfiguration::CORE_EXTENSION,
+        AmdConfiguration::perf_mon_v2(8),
     ] {
         let configuration = Configuration::Amd(amd);
         let amd64 = Amd64::detect(&snapshot(configuration, deviations)).unwrap();
@@ -481,7 +482,8 @@ fn interrupt<I: ProfileInterface>(bench: &Bench<'_, I>, operation: Operation, pl
         world.plan.set(Some(plan));
     }
     let session = bench.interface.initialize(&processor, &mock, &mock, &memory);
-    let stays_frozen = found.global_status >> 59 & 1 != 0 && deviates(Deviation::NarrowAcknowledge);
+    let stays_frozen =
+        found.global_status() >> 59 & 1 != 0 && deviates(Deviation::NarrowAcknowledge);
     if stays_frozen {
         assert!(
             matches!(session, Err(InterfaceError::Counters(CounterError::Access(_)))),
@@ -643,8 +645,8 @@ fn interrupt<I: ProfileInterface>(bench: &Bench<'_, I>, operation: Operation, pl
     // Nor does an interrupt that comes after all change anything.
     world.interrupt(&mock);
     let state = mock.with_pmu(|pmu| pmu.state());
-    assert_eq!(state.global_control, found.global_control, "{context}: not as it was found");
-    assert_eq!(state.global_status >> 59 & 1, 0, "{context}: left frozen");
+    assert_eq!(state.global_control(), found.global_control(), "{context}: not as it was found");
+    assert_eq!(state.global_status() >> 59 & 1, 0, "{context}: left frozen");
     beyond
 }
 
@@ -654,11 +656,11 @@ fn interrupt<I: ProfileInterface>(bench: &Bench<'_, I>, operation: Operation, pl
 fn a_strangers_interrupt_leaves_no_counter_frozen() {
     const GLOBAL_CONTROL: u32 = 0x38F;
     for version in [3, 4, 5] {
-        let configuration = Configuration::Intel(IntelConfiguration::new(version, 4, 1));
+        let configuration = Configuration::Intel(IntelConfiguration::new(version, 4, 3));
         let processor = snapshot(configuration, Deviations::NONE);
         let emon = Emon::detect(&processor).unwrap();
         let mut bench = Bench::new(&emon, configuration, Deviations::NONE, true);
-        bench.keys[STARTED] = EventKey::fixed(0);
+        bench.keys[STARTED] = EventKey::fixed(2).unwrap();
         for (at, late, shuts_down) in
             (1..16).flat_map(|at| (0..3).flat_map(move |l| [(at, l, false), (at, l, true)]))
         {
@@ -670,9 +672,9 @@ fn a_strangers_interrupt_leaves_no_counter_frozen() {
                 let serviced = emon.service(mock, mock, &memory, |o| panic!("{o:?}")).unwrap();
                 // The owner of the fixed counter.
                 let foreign = mock.with_pmu(|pmu| {
-                    let foreign = pmu.state().global_status >> 32 & 1 != 0;
+                    let foreign = pmu.state().global_status() >> 34 & 1 != 0;
                     if foreign {
-                        let _ = pmu.write(0x390, 1 << 32);
+                        let _ = pmu.write(0x390, 1 << 34);
                         strangers.set(strangers.get() + 1);
                     }
                     foreign
@@ -685,9 +687,9 @@ fn a_strangers_interrupt_leaves_no_counter_frozen() {
             mock.on_access(&before_access);
             mock.with_pmu(|pmu| {
                 // Counts everywhere, and interrupts.
-                let _ = pmu.write(0x38D, 0xB);
-                let _ = pmu.write(GLOBAL_CONTROL, 1 << 32);
-                let _ = pmu.write(0x309, u64::MAX >> 16);
+                let _ = pmu.write(0x38D, 0xB00);
+                let _ = pmu.write(GLOBAL_CONTROL, 1 << 34);
+                let _ = pmu.write(0x30B, u64::MAX >> 16);
             });
             let mut session = emon.initialize(&processor, &mock, &mock, &memory).unwrap();
             if shuts_down {
@@ -702,9 +704,9 @@ fn a_strangers_interrupt_leaves_no_counter_frozen() {
             world.end(&mock);
             assert_eq!(strangers.get(), 1, "{context}");
             let state = mock.with_pmu(|pmu| pmu.state());
-            assert_eq!(state.global_status >> 59 & 1, 0, "{context}: frozen");
+            assert_eq!(state.global_status() >> 59 & 1, 0, "{context}: frozen");
             let own = if shuts_down { 0 } else { 0xF };
-            assert_eq!(state.global_control, 1 << 32 | own, "{context}");
+            assert_eq!(state.global_control(), 1 << 34 | own, "{context}");
         }
     }
 }

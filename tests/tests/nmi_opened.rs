@@ -7,6 +7,7 @@
 mod opened;
 
 use core::cell::Cell;
+use pmu_tests::StateRegisters;
 
 use opened::{Mock, Table, raw, running};
 use pmu::Watchdog;
@@ -100,9 +101,9 @@ impl World {
     }
 
     fn feed_of(&self, event: usize, count: u64) -> Feed {
-        let mut feed = Feed::new();
+        let mut feed = Feed::new(&self.fed);
         for key in &self.keys[event] {
-            feed.add(self.fed.find(*key).unwrap(), Privilege::Kernel, count);
+            feed.add(self.fed.find(*key).unwrap(), Privilege::Kernel, count).unwrap();
         }
         feed
     }
@@ -352,7 +353,7 @@ fn interrupt<I: ProfileInterface>(
     let key = |kind: usize| {
         let (event, unit_mask) = opened::KINDS[kind];
         let general = EventKey::general(event.into(), unit_mask);
-        if kind == 0 { vec![general, EventKey::fixed(0)] } else { vec![general] }
+        vec![general]
     };
     let keys = [vec![key_of(row)], key(kinds[0]), key(kinds[1]), key(4)];
     let world = World::new(context, deviations, keys);
@@ -420,7 +421,7 @@ fn interrupt<I: ProfileInterface>(
     world.feed(&mock, SAMPLED, PERIOD - 1);
     let counter = counters.counter_of(counted).unwrap();
     let state = mock.with_pmu(|pmu| pmu.state());
-    let values = if counter.is_fixed() { state.fixed } else { state.general };
+    let values = if counter.is_fixed() { state.fixed() } else { state.general() };
     let mask = unit.counter(counter).unwrap().mask();
     world.feed(&mock, COUNTED, mask - values[usize::from(counter.number())]);
     let lost = operation == Operation::ReprogramLost;
@@ -626,9 +627,9 @@ fn everywhere(deviations: Deviations, plan: impl Fn(u32) -> Plan) {
         every(&emon, (configuration, freezing && !ignored, deviations), &plan);
     }
     for amd in [
-        AmdConfiguration::Legacy,
-        AmdConfiguration::CoreExtension,
-        AmdConfiguration::PerfMonV2 { counters: 8 },
+        AmdConfiguration::LEGACY,
+        AmdConfiguration::CORE_EXTENSION,
+        AmdConfiguration::perf_mon_v2(8),
     ] {
         let configuration = Configuration::Amd(amd);
         let amd64 = Amd64::detect(&snapshot(configuration, deviations)).unwrap();

@@ -3,6 +3,7 @@
 mod opened;
 
 use core::cell::{Cell, RefCell};
+use pmu_tests::StateRegisters;
 
 use opened::*;
 use pmu_core::{
@@ -67,7 +68,7 @@ fn events_that_the_processor_lacks_are_refused_by_name_bits_counter_and_period()
 #[test]
 fn named_events_that_cpuid_denies_are_unsupported() {
     // Leaf 0x0A, EBX: the processor has instructions alone.
-    let configuration = IntelConfiguration { events: 0b10, ..IntelConfiguration::new(2, 4, 0) };
+    let configuration = IntelConfiguration::new(2, 4, 0).with(|intel| intel.events = 0b10);
     let processor = Processor::intel(configuration);
     let (memory, table, mock) = (Memory::new(), Table::new(), processor.mock());
     let mut counters = processor.take(&mock, &memory, &table);
@@ -275,7 +276,7 @@ fn counters_that_are_not_there_or_in_use_are_neither_taken_nor_given() {
 /// CPUID leaf 0x23 of an efficient core lacks unit mask 2: IA32_PERFEVTSELx bits 47:40.
 #[test]
 fn an_event_that_another_core_lacks_is_an_error_before_anything_is_written() {
-    let with = IntelConfiguration { unit_mask_2: true, ..IntelConfiguration::new(6, 8, 4) };
+    let with = IntelConfiguration::new(6, 8, 4).with(|intel| intel.unit_mask_2 = true);
     let (big, small) = (Processor::intel(with), Processor::intel(IntelConfiguration::new(6, 6, 3)));
     let (memories, tables) = ([Memory::new(), Memory::new()], [Table::new(), Table::new()]);
     let (mock, other) = (big.mock(), small.mock());
@@ -328,14 +329,14 @@ fn the_fixed_counters_control_is_shared() {
         let poke = |register, value| {
             mock.with_pmu(|pmu| assert_eq!(pmu.write(register, value).illegal, 0))
         };
-        let fixed_control = || mock.with_pmu(|pmu| pmu.state().fixed_control);
+        let fixed_control = || mock.with_pmu(|pmu| pmu.state().fixed_control());
         poke(CONTROL, 0xB0B0);
         poke(0x38F, 0b1010 << 32);
         poke(0x391, 1 << 33);
         let mut counters = processor.take_only(only, &mock, memory, &table);
         let context = format!("{only:?}, {slots}: {:?}", counters.counters());
         assert_eq!(fixed_control(), 0xB0B0, "{context}");
-        let status = mock.with_pmu(|pmu| pmu.state().global_status);
+        let status = mock.with_pmu(|pmu| pmu.state().global_status());
         assert_eq!(status, 1 << 33, "{context}: its owner acknowledges it");
         counters.set_others_fixed_control(0xF0, 0x80).unwrap();
         assert_eq!(fixed_control(), 0xB080, "{context}");

@@ -3,6 +3,7 @@
 mod opened;
 
 use core::cell::{Cell, RefCell};
+use pmu_tests::StateRegisters;
 
 use opened::*;
 use pmu_core::testing::RecordingMsr;
@@ -26,11 +27,10 @@ fn general(number: u8) -> CounterSet {
 #[test]
 fn periods_beyond_a_counters_reach_are_counted_in_pieces_and_reported_once() {
     let wide = [5, 6].map(|version| {
-        let configuration = IntelConfiguration {
-            general_width: 64,
-            fixed_width: 64,
-            ..IntelConfiguration::new(version, 4, 3)
-        };
+        let configuration = IntelConfiguration::new(version, 4, 3).with(|intel| {
+            intel.general_width = 64;
+            intel.fixed_width = 64;
+        });
         Processor::intel(configuration)
     });
     for processor in processors(Deviations::NONE).into_iter().chain(wide) {
@@ -148,10 +148,10 @@ fn an_events_modes_are_in_the_bits_of_its_counter() {
         counters.start_event(id, 0).unwrap();
         counters.start_event(beside, 0).unwrap();
         assert_eq!(counters.counter_of(id), CounterId::fixed(0));
-        assert_eq!(state(&mock).fixed_control, fixed);
-        assert_eq!(state(&mock).selects[0], select);
+        assert_eq!(state(&mock).fixed_control(), fixed);
+        assert_eq!(state(&mock).selects()[0], select);
         counters.stop_event(id, 0).unwrap();
-        assert_eq!((state(&mock).fixed_control, state(&mock).selects[0]), (0, select));
+        assert_eq!((state(&mock).fixed_control(), state(&mock).selects()[0]), (0, select));
         // A qualified event is not the fixed counter's: cycles with 2 instructions or more.
         let qualified = Event::raw(EventSelect::from_bits(0xC0 | 2 << 24));
         let id = counters.open_event(&processor.unit, &qualified).unwrap();
@@ -169,7 +169,7 @@ fn an_events_modes_are_in_the_bits_of_its_counter() {
 #[test]
 fn user_mode_reads_only_the_counters_that_it_may() {
     let configuration =
-        IntelConfiguration { rdpmc_user_disable: true, ..IntelConfiguration::new(6, 4, 3) };
+        IntelConfiguration::new(6, 4, 3).with(|intel| intel.rdpmc_user_disable = true);
     let processor = Processor::intel(configuration);
     let (memory, table, mock) = (Memory::new(), Table::new(), processor.mock());
     let mut counters = processor.take(&mock, &memory, &table);
@@ -187,8 +187,8 @@ fn user_mode_reads_only_the_counters_that_it_may() {
     ];
     assert_eq!(found.map(CounterId::bit), [0, 1, 32, 33]);
     let state = mock.with_pmu(|pmu| pmu.state());
-    assert_eq!(state.selects[..2], [1 << 37 | 0x53_01D0, 0x53_01D0]);
-    assert_eq!(state.fixed_control, 1 << 33 | 0xBB);
+    assert_eq!(state.selects()[..2], [1 << 37 | 0x53_01D0, 0x53_01D0]);
+    assert_eq!(state.fixed_control(), 1 << 33 | 0xBB);
     // What it may not read is 0.
     let user = pmu_virt::Mode { cpl: 3, pce: true, protected: true };
     let read = |index| mock.with_pmu(|pmu| pmu.read_pmc(index, user));
@@ -209,7 +209,7 @@ fn counters_are_written_at_the_addresses_that_they_have() {
         (plain(6, 4, 3), 0x1000, 0x1900..0x1A00),
         (plain(5, 4, 3), 1 << 40, 0x4C1..0x4C9),
         (plain(5, 4, 3), 0x1000, 0xC1..0xC9),
-        (IntelConfiguration { full_width_writes: false, ..plain(5, 4, 3) }, 1 << 40, 0xC1..0xC9),
+        (plain(5, 4, 3).with(|intel| intel.full_width_writes = false), 1 << 40, 0xC1..0xC9),
     ] {
         let processor = Processor::intel(configuration);
         let (memory, table, mock) = (Memory::new(), Table::new(), processor.mock());
@@ -229,8 +229,9 @@ fn counters_are_written_at_the_addresses_that_they_have() {
 /// while EFER.SVME is clear (APM vol. 2, "Core Performance Event-Select Registers").
 #[test]
 fn guest_bits_are_set_only_while_virtualization_is_on() {
-    let configuration = Configuration::Amd(AmdConfiguration::PerfMonV2 { counters: 6 });
-    let processor = Processor::new(configuration, false, Deviations::NONE);
+    let mut amd = AmdConfiguration::perf_mon_v2(6);
+    amd.guest_host = true;
+    let processor = Processor::new(Configuration::Amd(amd), false, Deviations::NONE);
     let (memory, table) = (Memory::new(), Table::new());
     let registers = (0xC001_0200..0xC001_020C).chain(0xC000_0300..0xC000_0304);
     let msr = RegisterFile::new(registers, 0xC001_0201).rdpmc_step(2);
@@ -340,7 +341,10 @@ fn counters_of_others_are_not_touched() {
         counters.shut_down().unwrap();
         watch(&mock);
         let after = mock.with_pmu(|pmu| pmu.state());
-        assert_eq!((after.selects, after.fixed_control), (before.selects, before.fixed_control));
+        assert_eq!(
+            (after.selects(), after.fixed_control()),
+            (before.selects(), before.fixed_control())
+        );
     }
 }
 
@@ -372,7 +376,7 @@ fn counters_are_taken_and_given_back() {
             ids.push(id);
         }
         let global =
-            |bits: CounterSet| mock.with_pmu(|pmu| pmu.state()).global_control & bits.bits();
+            |bits: CounterSet| mock.with_pmu(|pmu| pmu.state()).global_control() & bits.bits();
         let has_global = processor.unit.global().is_some();
         if has_global {
             assert_eq!(global(CounterSet::ALL), unit.counters().bits());
@@ -418,7 +422,7 @@ fn what_the_former_owner_left_of_a_counter_is_no_report() {
         mock.interrupt_from_elsewhere();
         assert_eq!(others.get(), given.bits());
         assert_eq!(counters.take_more(&processor.unit, given), Ok(given));
-        assert_eq!(mock.with_pmu(|pmu| pmu.state()).global_status, 0);
+        assert_eq!(mock.with_pmu(|pmu| pmu.state()).global_status(), 0);
         let id =
             counters.open_event(&processor.unit, &raw(2).on(general(3)).every(PERIOD)).unwrap();
         counters.start_event(id, 0).unwrap();
@@ -482,14 +486,14 @@ fn silence_stops_every_counter() {
         }
         silence(&processor.unit, &mock).unwrap();
         let state = mock.with_pmu(|pmu| pmu.state());
-        assert_eq!(state.fixed_control, 0);
+        assert_eq!(state.fixed_control(), 0);
         assert!(
-            state.selects.iter().all(|select| select >> 22 & 1 == 0),
+            state.selects().iter().all(|select| select >> 22 & 1 == 0),
             "{processor:?}: {state:?}"
         );
         assert_eq!(running(&mock), CounterSet::NONE, "{processor:?}");
-        assert_eq!(state.global_control & processor.unit.counters().bits(), 0);
-        assert_eq!(state.global_status & processor.unit.counters().bits(), 0);
+        assert_eq!(state.global_control() & processor.unit.counters().bits(), 0);
+        assert_eq!(state.global_status() & processor.unit.counters().bits(), 0);
     }
 }
 

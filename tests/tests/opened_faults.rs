@@ -8,6 +8,7 @@ use core::cell::RefCell;
 use opened::operations::*;
 use opened::*;
 use pmu_core::{CounterError, CounterSet, EventOverflow, OpenedEvents, ThreadEvent, service};
+use pmu_tests::StateRegisters;
 use pmu_virt::mock::{Deviations, Fault};
 
 /// Events of each kind that passed before the operation.
@@ -224,6 +225,6 @@ fn an_overflow_that_cannot_be_acknowledged_is_not_the_next_events() {
         counters.start_event(next, 3).unwrap();
         interrupt().unwrap();
         counters.shut_down().unwrap();
-        assert_eq!(mock.with_pmu(|pmu| pmu.state()).global_status, 0, "{context}");
+        assert_eq!(mock.with_pmu(|pmu| pmu.state()).global_status(), 0, "{context}");
     }
 }

@@ -11,6 +11,7 @@ use pmu_core::{
     Claim, CounterError, CounterSet, Counters, EventId, EventOverflow, MsrAddress, MsrBackend,
     MsrErrorKind, MsrUpdate, OpenedEvents, PmcIndex, service,
 };
+use pmu_tests::StateRegisters;
 use pmu_virt::mock::{Deviations, Fault};
 use pmu_virt::{AmdConfiguration, Configuration, EventKey};
 
@@ -33,8 +34,8 @@ const fn kind(event: usize) -> usize {
     event + 2
 }
 
-/// A processor with SVM around the software PMU, which has none: the guest and host bits are kept here, and a
-/// counter whose bits say so stands still.
+/// A processor with SVM around the software PMU: the guest and host bits are kept here, and a counter whose bits
+/// say so stands still.
 struct Svm {
     enabled: Cell<bool>,
     in_guest: Cell<bool>,
@@ -248,7 +249,7 @@ fn switch(processor: &Processor, on: bool, plan: (u32, u32), fault: Fault) -> bo
     world.happen(&mock, OUTSIDE, PERIOD - 1);
     world.happen(&mock, EVERYWHERE, PERIOD - 1);
     let counter = counters.counter_of(ids[COUNTED]).unwrap();
-    let value = mock.with_pmu(|pmu| pmu.state()).general[usize::from(counter.number())];
+    let value = mock.with_pmu(|pmu| pmu.state()).general()[usize::from(counter.number())];
     world.happen(&mock, COUNTED, processor.unit.counter(counter).unwrap().mask() - value);
     if on {
         counters.set_virtualization(false).unwrap();
@@ -297,12 +298,12 @@ fn switch(processor: &Processor, on: bool, plan: (u32, u32), fault: Fault) -> bo
 }
 
 fn amd() -> [Processor; 3] {
-    [
-        AmdConfiguration::Legacy,
-        AmdConfiguration::CoreExtension,
-        AmdConfiguration::PerfMonV2 { counters: 6 },
-    ]
-    .map(|amd| Processor::new(Configuration::Amd(amd), false, Deviations::NONE))
+    [AmdConfiguration::LEGACY, AmdConfiguration::CORE_EXTENSION, AmdConfiguration::perf_mon_v2(6)]
+        .map(|mut amd| {
+            // CPUID declares SVM.
+            amd.guest_host = true;
+            Processor::new(Configuration::Amd(amd), false, Deviations::NONE)
+        })
 }
 
 #[test]

@@ -14,6 +14,7 @@ use pmu::Watchdog;
 use pmu_core::{
     CounterError, CounterId, CounterSet, EventId, EventOverflow, OpenedEvents, ThreadEvent, service,
 };
+use pmu_tests::StateRegisters;
 use pmu_virt::PmuState;
 use pmu_virt::mock::{Deviations, Fault};
 
@@ -184,13 +185,13 @@ impl Others {
         let after = mock.with_pmu(|pmu| pmu.state());
         if let Some(counter) = self.select {
             let number = usize::from(counter.number());
-            let of = |state: &PmuState| (state.selects[number], state.general[number]);
+            let of = |state: &PmuState| (state.selects()[number], state.general()[number]);
             assert_eq!(of(&after), of(before), "{context}: the other owner's counter");
         }
-        let fixed = |state: &PmuState| state.fixed_control & !OWN_FIXED_CONTROL;
+        let fixed = |state: &PmuState| state.fixed_control() & !OWN_FIXED_CONTROL;
         if scene.operation == Operation::OthersFixedControl {
             let either = [0, 0xB << 4].contains(&fixed(&after));
-            assert!(either, "{context}: {:#X}", after.fixed_control);
+            assert!(either, "{context}: {:#X}", after.fixed_control());
         } else {
             assert_eq!(fixed(&after), fixed(before), "{context}: the other owner's fixed counters");
         }
@@ -199,12 +200,12 @@ impl Others {
             Operation::OthersControl => own | general(processor, 3),
             _ => own,
         };
-        let global = |state: &PmuState| state.global_control & !own.bits();
+        let global = |state: &PmuState| state.global_control() & !own.bits();
         // One that freezes its counters by the control register is released by a write of it.
         let frozen = faults && processor.freezing && !processor.freezes_by_status();
         let expected = if frozen { global(&after) & global(before) } else { global(before) };
         assert_eq!(global(&after), expected, "{context}: the other owner's control bits");
-        assert_eq!(after.fixed[1..], before.fixed[1..], "{context}");
+        assert_eq!(after.fixed()[1..], before.fixed()[1..], "{context}");
     }
 }
 
@@ -254,7 +255,7 @@ fn disturb(
     let counter = case.counters.counter_of(case.events[1]).unwrap();
     let mask = processor.unit.counter(counter).unwrap().mask();
     let state = mock.with_pmu(|pmu| pmu.state());
-    let values = if counter.is_fixed() { state.fixed } else { state.general };
+    let values = if counter.is_fixed() { state.fixed() } else { state.general() };
     world.happen(&mock, 1, mask - values[usize::from(counter.number())]);
     world.watchdog.watch(case.events[0]);
 
@@ -368,19 +369,19 @@ fn given_back(
     let state = mock.with_pmu(|pmu| pmu.state());
     let own = scene.only(processor) | scene.more(processor);
     for counter in (own & CounterSet::GENERAL).iter() {
-        let select = state.selects[usize::from(counter.number())];
+        let select = state.selects()[usize::from(counter.number())];
         assert_eq!(select, 0, "{context}: {counter} is still programmed");
     }
     assert_eq!(
-        state.fixed_control & OWN_FIXED_CONTROL,
+        state.fixed_control() & OWN_FIXED_CONTROL,
         0,
         "{context}: fixed counter 0 is still programmed"
     );
     let bits = own.bits();
-    let (control, before) = (state.global_control, found.global_control);
+    let (control, before) = (state.global_control(), found.global_control());
     assert_eq!(control & bits, before & bits, "{context}: the control register");
-    assert_eq!(state.debug_control, found.debug_control, "{context}: it freezes");
-    assert_eq!(state.global_status & (bits | 1 << 59), 0, "{context}: an overflow is left");
+    assert_eq!(state.debug_control(), found.debug_control(), "{context}: it freezes");
+    assert_eq!(state.global_status() & (bits | 1 << 59), 0, "{context}: an overflow is left");
 }
 
 fn accesses_of(processor: &Processor, scene: Scene) -> u32 {

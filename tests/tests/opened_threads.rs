@@ -225,10 +225,9 @@ fn sources_and_threads_events_leave_each_other_alone() {
 #[test]
 fn a_period_goes_on_on_a_counter_of_shorter_reach() {
     let wide = Processor::intel(IntelConfiguration::new(4, 4, 0));
-    let narrow = Processor::intel(IntelConfiguration {
-        full_width_writes: false,
-        ..IntelConfiguration::new(4, 4, 0)
-    });
+    let narrow = Processor::intel(
+        IntelConfiguration::new(4, 4, 0).with(|intel| intel.full_width_writes = false),
+    );
     let (memories, tables) = ([Memory::new(), Memory::new()], [Table::new(), Table::new()]);
     let told = RefCell::new(vec![]);
     let mock = wide.mock();

@@ -3,6 +3,7 @@
 mod opened;
 
 use core::cell::{Cell, RefCell};
+use pmu_tests::StateRegisters;
 
 use opened::*;
 use pmu_core::testing::RecordingMsr;
@@ -274,7 +275,7 @@ fn a_total_is_exact_over_many_wraps() {
         // A wrap that is pending with interrupts off is counted, too, by whichever looks first.
         for look in 0..3 {
             let registers = processor.unit.counter(counters.counter_of(id).unwrap()).unwrap();
-            let value = mock.with_pmu(|pmu| pmu.state().general[counter_place(&counters, id)]);
+            let value = mock.with_pmu(|pmu| pmu.state().general()[counter_place(&counters, id)]);
             let left = registers.mask() - value + 1;
             let mut feed = happened(2, left + 9);
             mock.pass(&mut feed);

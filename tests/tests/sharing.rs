@@ -2,6 +2,7 @@
 //! not alike, and registers that firmware left, or lost.
 
 use core::cell::{Cell, RefCell};
+use pmu_tests::StateRegisters;
 
 use pmu_amd::Amd64;
 use pmu_core::testing::{Access, RecordingMsr};
@@ -321,15 +322,21 @@ mod others {
         let configuration = Configuration::Intel(IntelConfiguration::new(4, 4, 3));
         let processor = snapshot(configuration, Deviations::NONE);
         let emon = Emon::detect(&processor).unwrap();
-        let keys = [EventKey::general(0x3C, 0), EventKey::fixed(1)];
-        let events = FedEvents::new(&keys).unwrap();
+        // Fixed counter 1 counts cycles, as the session does.
+        let key = EventKey::general(0x3C, 0);
+        let events = FedEvents::new(&[key]).unwrap();
+        let happened = || {
+            let mut feed = Feed::new(&events);
+            feed.add(events.find(key).unwrap(), Privilege::Kernel, 0x1000).unwrap();
+            feed
+        };
         let mock = MockMsr::<8>::strict(VirtualPmu::new(configuration, events).unwrap());
         let memory = Memory::new();
         let (own, watchdog) = (Cell::new(0), Cell::new(0));
         let handler = |mock: &MockMsr<'_, 8>| {
             emon.service(mock, mock, &memory, |_| own.set(own.get() + 1)).unwrap();
             mock.with_pmu(|pmu| {
-                if pmu.state().global_status & WATCHDOG != 0 {
+                if pmu.state().global_status() & WATCHDOG != 0 {
                     let _ = pmu.write(STATUS_RESET, WATCHDOG);
                     let _ = pmu.write(0x30A, u64::MAX >> 16 & !0xFFF);
                     watchdog.set(watchdog.get() + 1);
@@ -346,17 +353,11 @@ mod others {
         });
         session.set_others_control(WATCHDOG, true).unwrap();
         for _ in 0..8 {
-            for key in keys {
-                let mut feed = Feed::new();
-                feed.add(events.find(key).unwrap(), Privilege::Kernel, 0x1000);
-                mock.advance(&mut feed);
-            }
+            mock.advance(&mut happened());
         }
         assert_eq!((own.get(), watchdog.get()), (8, 8));
         session.shut_down().unwrap();
-        let mut feed = Feed::new();
-        feed.add(events.find(keys[1]).unwrap(), Privilege::Kernel, 0x1000);
-        mock.advance(&mut feed);
+        mock.advance(&mut happened());
         assert_eq!((own.get(), watchdog.get()), (8, 9), "it counts on");
         // From here on its owner unmasks the entry itself.
         assert_eq!(mock.performance_entry(), 0x1_0400);
@@ -570,13 +571,13 @@ mod lost {
                 session.start(source).unwrap();
             }
             let happen = |key: EventKey, count| {
-                let mut feed = Feed::new();
-                feed.add(events.find(key).unwrap(), Privilege::User, count);
+                let mut feed = Feed::new(&events);
+                feed.add(events.find(key).unwrap(), Privilege::User, count).unwrap();
                 mock.advance(&mut feed);
             };
             happen(keys[0], 0x1000);
             assert_eq!(*told.borrow(), [CYCLES]);
-            let control = mock.with_pmu(|pmu| pmu.state()).global_control;
+            let control = mock.with_pmu(|pmu| pmu.state()).global_control();
 
             mock.lose_registers();
             if version > 1 {
@@ -599,7 +600,7 @@ mod lost {
             );
             assert_eq!(mock.performance_entry(), ENTRY);
             let state = mock.with_pmu(|pmu| pmu.state());
-            assert_eq!(state.global_control, control, "{context}");
+            assert_eq!(state.global_control(), control, "{context}");
             if freezes {
                 assert_eq!(
                     mock.with_pmu(|pmu| pmu.read(DEBUGCTL)),

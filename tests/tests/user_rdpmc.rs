@@ -13,6 +13,7 @@ use pmu::core::{
 };
 use pmu::user::UserPage;
 use pmu_intel::Emon;
+use pmu_tests::StateRegisters;
 use pmu_tests::deviations::snapshot;
 use pmu_virt::mock::{Deviations, MockMsr};
 use pmu_virt::{Configuration, EventKey, IntelConfiguration, Mode, Privilege};
@@ -64,7 +65,7 @@ fn user_mode_reads_what_the_kernel_reads_over_stops_and_wraps() {
         // Each part with one view: up to the last event before the interrupt, and over it.
         for part in [[0, 1000, (1 << 47) - 2000], [1500, 0, (1 << 47) - 1501], [70, 1 << 46, 1]] {
             for count in part {
-                mock.advance(&mut feed(EventKey::fixed(0), Privilege::User, count));
+                mock.advance(&mut feed(EventKey::fixed(0).unwrap(), Privilege::User, count));
                 expected += count;
                 assert_eq!(counters.read_event(id, 0).unwrap().value, expected);
                 assert_eq!(user(&page), Some(expected), "{count}");
@@ -81,10 +82,9 @@ fn user_mode_reads_what_the_kernel_reads_over_stops_and_wraps() {
 /// Without full-width writes an interrupt comes each 2³¹ events.
 #[test]
 fn a_narrow_counters_view_outlives_its_interrupts() {
-    let configuration = Configuration::Intel(IntelConfiguration {
-        full_width_writes: false,
-        ..IntelConfiguration::new(2, 2, 0)
-    });
+    let configuration = Configuration::Intel(
+        IntelConfiguration::new(2, 2, 0).with(|intel| intel.full_width_writes = false),
+    );
     let unit = unit(configuration);
     let memory = CounterMemory::<[CounterSlot; MAX_COUNTERS]>::new();
     let events = EventTable::<[EventEntry; 4]>::new();
@@ -118,7 +118,7 @@ fn an_event_that_another_one_moves_has_another_view() {
         Counters::take(source, &unit, CounterSet::ALL, &mock, &mock, &memory).unwrap();
     let moved = counters.open_event(&unit, &INSTRUCTIONS_EVENT).unwrap();
     counters.start_event(moved, 0).unwrap();
-    mock.advance(&mut feed(EventKey::fixed(0), Privilege::User, 70));
+    mock.advance(&mut feed(EventKey::fixed(0).unwrap(), Privilege::User, 70));
     let before = counters.user_view(moved).unwrap();
     let value = mock.read_pmc(before.index).unwrap();
     assert_eq!(before, view(1 << 30, 47, 70, value));
@@ -134,10 +134,9 @@ fn an_event_that_another_one_moves_has_another_view() {
 
 #[test]
 fn what_user_mode_cannot_read_has_no_view() {
-    let configuration = Configuration::Intel(IntelConfiguration {
-        rdpmc_user_disable: true,
-        ..IntelConfiguration::new(6, 2, 3)
-    });
+    let configuration = Configuration::Intel(
+        IntelConfiguration::new(6, 2, 3).with(|intel| intel.rdpmc_user_disable = true),
+    );
     let unit = unit(configuration);
     assert!(unit.has_user_rdpmc_control());
     let memory = CounterMemory::<[CounterSlot; MAX_COUNTERS]>::new();
@@ -252,10 +251,9 @@ fn a_page_that_always_changes_is_given_up() {
 fn a_sources_counter_is_not_read_by_user_mode() {
     const DENIED: u64 = 1 << 37;
     for (version, declared) in [(6, true), (6, false), (5, false)] {
-        let configuration = Configuration::Intel(IntelConfiguration {
-            rdpmc_user_disable: declared,
-            ..IntelConfiguration::new(version, 4, 0)
-        });
+        let mut intel = IntelConfiguration::new(version, 4, 0);
+        intel.rdpmc_user_disable = declared;
+        let configuration = Configuration::Intel(intel);
         let processor = snapshot(configuration, Deviations::NONE);
         let emon = Emon::detect(&processor).unwrap();
         let memory = CounterMemory::<[CounterSlot; MAX_COUNTERS]>::new();
@@ -266,7 +264,7 @@ fn a_sources_counter_is_not_read_by_user_mode() {
         let mut session =
             both.initialize(&processor, CounterSet::ALL, &mock, &mock, &memory).unwrap();
         let selects = || {
-            let selects = mock.with_pmu(|pmu| pmu.state()).selects;
+            let selects = mock.with_pmu(|pmu| pmu.state()).selects();
             // Those that run.
             let selects = selects.into_iter().filter(|select| select >> 22 & 1 != 0);
             selects.map(|select| (select & 0xFFFF, select & !0xFFFF_FFFF)).collect::<Vec<_>>()

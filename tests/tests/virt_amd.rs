@@ -4,7 +4,8 @@
 mod virt_support;
 
 use pmu_virt::{
-    AmdConfiguration, Configuration, ConfigurationError, Privilege, Read, VirtualPmu, Write,
+    AmdConfiguration, AmdCounters, Configuration, ConfigurationError, Privilege, Read, VirtualPmu,
+    Write,
 };
 use virt_support::*;
 
@@ -15,11 +16,11 @@ fn each(mut test: impl FnMut(AmdConfiguration, u32, VirtualPmu)) {
 }
 
 fn has_core_extension(amd: AmdConfiguration) -> bool {
-    amd != AmdConfiguration::Legacy
+    amd != AmdConfiguration::LEGACY
 }
 
 fn has_global(amd: AmdConfiguration) -> bool {
-    matches!(amd, AmdConfiguration::PerfMonV2 { .. })
+    matches!(amd.counters, AmdCounters::PerfMonV2 { .. })
 }
 
 /// The addresses of a counter's select and value.
@@ -34,7 +35,7 @@ fn registers(amd: AmdConfiguration, counter: u32) -> (u32, u32) {
 #[test]
 fn there_is_no_perfmon_v2_with_fewer_than_four_counters_or_more_than_eight() {
     for counters in (0..4).chain(9..=255) {
-        let amd = Configuration::Amd(AmdConfiguration::PerfMonV2 { counters });
+        let amd = Configuration::Amd(AmdConfiguration::perf_mon_v2(counters));
         assert_eq!(amd.check(), Err(ConfigurationError::AmdCounters(counters)));
     }
 }
@@ -168,9 +169,9 @@ fn a_counter_counts_its_event_in_its_privileges_while_enabled() {
             ] {
                 set(&mut pmu, select, value);
                 set(&mut pmu, counter, 0);
-                let mut feed = pmu_virt::Feed::new();
-                feed.add(fed.find(key).unwrap(), Privilege::User, 7);
-                feed.add(fed.find(key).unwrap(), Privilege::Kernel, 5);
+                let mut feed = pmu_virt::Feed::new(&fed);
+                feed.add(fed.find(key).unwrap(), Privilege::User, 7).unwrap();
+                feed.add(fed.find(key).unwrap(), Privilege::Kernel, 5).unwrap();
                 let _ = pmu.advance(&mut feed);
                 assert_eq!(get(&pmu, counter), in_user + in_kernel, "{value:#X}");
             }

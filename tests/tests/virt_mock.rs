@@ -90,7 +90,7 @@ fn a_strict_mock_fails_on_a_counter_that_is_not_there() {
 #[test]
 #[should_panic(expected = "WRMSR 0xC0010000")]
 fn a_strict_mock_fails_on_writes_that_a_hidden_pmu_ignores() {
-    let _ = Mock::strict(pmu(Configuration::Hidden(Vendor::Amd))).write(msr(0xC001_0000), 0);
+    let _ = Mock::strict(pmu(Configuration::hidden(Vendor::Amd))).write(msr(0xC001_0000), 0);
 }
 
 #[test]

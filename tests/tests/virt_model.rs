@@ -2,9 +2,8 @@
 
 mod virt_naive;
 
-use pmu_core::raw_cpuid::CpuIdResult;
 use pmu_virt::{
-    AmdConfiguration, Configuration, FedEvents, IntelConfiguration, PmuState, VirtualPmu,
+    AmdConfiguration, Configuration, FedEvents, IntelConfiguration, PmuState, VirtualPmu, Write,
 };
 use proptest::prelude::*;
 use virt_naive::{Step, configuration, run};
@@ -49,54 +48,62 @@ proptest! {
         widths in [30..68u8, 30..68u8],
         flags: [bool; 7],
     ) {
-        let amd = AmdConfiguration::PerfMonV2 { counters: bytes[5] };
-        let intel = IntelConfiguration {
-            version,
-            general: bytes[1],
-            general_width: widths[0],
-            fixed: bytes[3],
-            fixed_width: widths[1],
-            full_width_writes: flags[0],
-            events: bytes[4],
-            any_thread: flags[1],
-            extended_leaf: flags[2],
-            unit_mask_2: flags[4],
-            equal: flags[5],
-            rdpmc_user_disable: flags[6],
-        };
+        let amd = AmdConfiguration::perf_mon_v2(bytes[5]);
+        let intel = IntelConfiguration::new(version, 0, 0).with(|intel| {
+            intel.general = bytes[1];
+            intel.general_width = widths[0];
+            intel.fixed = bytes[3];
+            intel.fixed_width = widths[1];
+            intel.full_width_writes = flags[0];
+            intel.events = bytes[4];
+            intel.any_thread = flags[1];
+            intel.extended_leaf = flags[2];
+            intel.unit_mask_2 = flags[4];
+            intel.equal = flags[5];
+            intel.rdpmc_user_disable = flags[6];
+        });
         let configuration =
             if flags[3] { Configuration::Intel(intel) } else { Configuration::Amd(amd) };
         for leaf in [0, 1, 7, 0x0A, 0x1C, 0x23, 0x8000_0000, 0x8000_0001, 0x8000_0022] {
-            let given = CpuIdResult { eax: 0, ebx: 0, ecx: 0, edx: 0 };
-            let _ = configuration.cpuid(leaf, u32::from(bytes[0]), given);
+            let _ = configuration.cpuid(leaf, u32::from(bytes[0]), [0; 4]);
         }
         let built = VirtualPmu::new(configuration, FedEvents::NONE).map(|pmu| pmu.state());
         prop_assert_eq!(built.as_ref().err().copied(), configuration.check().err());
         if let Ok(state) = built {
-            prop_assert!(VirtualPmu::restore(&state, state.configuration, FedEvents::NONE).is_ok());
+            prop_assert!(VirtualPmu::restore(&state, configuration, FedEvents::NONE).is_ok());
         }
     }
 
+    /// Whatever is set of a state, what is accepted is what a PMU that is restored from it holds.
     #[test]
     fn any_state_is_refused_or_comes_back(
         words: [u8; 4],
-        registers: [u64; 8],
-        place in 0..8usize,
-        version in 0..3u16,
+        registers in prop::collection::vec((any::<u8>(), any::<u64>(), any::<u64>()), 1..40),
+        pending: bool,
     ) {
-        let fresh = VirtualPmu::new(configuration(words), FedEvents::NONE).unwrap().state();
-        let [select, general, fixed, fixed_control, control, status, debug, mask] = registers;
-        let mut state = PmuState { version, ..fresh };
-        state.selects[place] = select & mask & 0xFF3F_FFFF_FFFF;
-        state.general[place] = general & mask;
-        state.fixed[place] = fixed & mask & mask.rotate_left(7);
-        state.fixed_control = fixed_control & mask & mask.rotate_left(13) & 0x2222_0000_BBBB;
-        state.global_control = control & mask & mask.rotate_left(23) & 0xF_0000_00FF;
-        state.global_status = status & mask & mask.rotate_left(31) & 0xF_0000_00FF;
-        state.debug_control = debug & mask & mask.rotate_left(43) & 0x1000;
-        if let Ok(pmu) = VirtualPmu::restore(&state, state.configuration, FedEvents::NONE) {
-            prop_assert_eq!(pmu.state(), state);
-            prop_assert_eq!(version, PmuState::VERSION);
+        let configuration = configuration(words);
+        let mut state = PmuState::new(configuration).unwrap();
+        let addresses: Vec<_> = state.registers().map(|(address, _)| address).collect();
+        for (place, value, mask) in registers {
+            let Some(address) = addresses.get(usize::from(place) % addresses.len().max(1)) else { continue };
+            let before = state;
+            match state.set_register(*address, value & mask & 0xFF8F_0030_DFFF_FFFF) {
+                Ok(()) => prop_assert_eq!(state.register(*address), Some(value & mask & 0xFF8F_0030_DFFF_FFFF)),
+                Err(_) => prop_assert_eq!(state, before),
+            }
         }
+        let accepted = state.set_pmi_pending(pending).is_ok();
+        prop_assert_eq!(accepted, !pending || !matches!(configuration, Configuration::Hidden(_)));
+        let pmu = VirtualPmu::restore(&state, configuration, FedEvents::NONE).unwrap();
+        prop_assert_eq!(pmu.state(), state);
+        prop_assert_eq!(PmuState::from_bytes(&state.to_bytes()), Ok(state));
+        // The same, register by register.
+        let mut other = VirtualPmu::new(configuration, FedEvents::NONE).unwrap();
+        for (address, value) in state.registers() {
+            let written = other.host_write(address, value);
+            prop_assert_ne!(written.answer, Write::GeneralProtection);
+        }
+        other.set_pmi_pending(state.pmi_pending());
+        prop_assert_eq!(other.state(), state);
     }
 }

@@ -23,7 +23,7 @@ type Mock<'h> = MockMsr<'h, 8>;
 const AMD_CYCLES: EventKey = EventKey::general(0x76, 0x00);
 
 fn fed() -> FedEvents {
-    FedEvents::new(&[CYCLES, EventKey::fixed(1), EventKey::fixed(2), AMD_CYCLES]).unwrap()
+    FedEvents::new(&[CYCLES, EventKey::fixed(2).unwrap(), AMD_CYCLES]).unwrap()
 }
 
 fn unit_of(processor: &Snapshot) -> CounterUnit {
@@ -75,8 +75,8 @@ impl Processor {
         counters.start_event(id, 0).unwrap();
         let counter = counters.counter_of(id).unwrap();
         for (count, ticks) in steps {
-            let mut feed = Feed::new();
-            feed.add(fed().find(key).unwrap(), Privilege::Kernel, *count);
+            let mut feed = Feed::new(&fed());
+            feed.add(fed().find(key).unwrap(), Privilege::Kernel, *count).unwrap();
             mock.advance(&mut feed);
             if *ticks {
                 self.watchdog.touch();
@@ -101,11 +101,11 @@ fn a_processor_that_does_not_tick_is_stuck_and_its_neighbour_is_not() {
     for part in [&alive[..], &locked, &[(second, true)], &[(second, true); 4]] {
         steps.extend_from_slice(part);
     }
-    let (counter, verdicts, _) = stuck.run(&event, EventKey::fixed(1), &steps);
+    let (counter, verdicts, _) = stuck.run(&event, EventKey::fixed(1).unwrap(), &steps);
     assert_eq!(CounterId::fixed(1), Some(counter), "cycles are fixed counter 1's");
     // Overflows at 10, 20, 30 (the last tick was at 25), 40 (none), 50 (one at 46).
     assert_eq!(verdicts, [false, false, false, true, false]);
-    let (_, verdicts, _) = well.run(&event, EventKey::fixed(1), &[(second, true); 50]);
+    let (_, verdicts, _) = well.run(&event, EventKey::fixed(1).unwrap(), &[(second, true); 50]);
     assert_eq!(verdicts, [false; 5]);
 }
 
@@ -122,10 +122,9 @@ fn a_processor_that_never_ticked_has_one_period_and_is_told_at_each_further_one(
 fn a_period_beyond_the_counters_reach_is_told_once_at_its_end() {
     // No full-width writes: a counter is loaded with 31 bits at most, on the fixed one as on a general one. 12 s of
     // 3 GHz are 18 such pieces.
-    let narrow = Configuration::Intel(IntelConfiguration {
-        full_width_writes: false,
-        ..IntelConfiguration::new(4, 4, 0)
-    });
+    let narrow = Configuration::Intel(
+        IntelConfiguration::new(4, 4, 0).with(|intel| intel.full_width_writes = false),
+    );
     let processor = Processor::new(narrow);
     let event = Watchdog::event(&processor.unit, 3_000_000_000, 12).unwrap();
     assert_eq!(event.period(), Some(36_000_000_000));
@@ -136,13 +135,13 @@ fn a_period_beyond_the_counters_reach_is_told_once_at_its_end() {
     assert!(interrupts > 2 * 16, "{interrupts}");
     // The same where one load is enough.
     let wide = Processor::new(Configuration::Intel(IntelConfiguration::new(4, 4, 3)));
-    let (counter, verdicts, interrupts) = wide.run(&event, EventKey::fixed(1), &steps);
+    let (counter, verdicts, interrupts) = wide.run(&event, EventKey::fixed(1).unwrap(), &steps);
     assert_eq!((counter.is_fixed(), verdicts, interrupts), (true, vec![false, true], 2));
 }
 
 #[test]
 fn it_runs_on_amds_counters_with_a_status_and_without() {
-    for amd in [AmdConfiguration::CoreExtension, AmdConfiguration::PerfMonV2 { counters: 6 }] {
+    for amd in [AmdConfiguration::CORE_EXTENSION, AmdConfiguration::perf_mon_v2(6)] {
         let processor = Processor::new(Configuration::Amd(amd));
         let event = Watchdog::event(&processor.unit, 4_000_000_000, 10).unwrap();
         let steps = [(40_000_000_000, false); 3];

@@ -51,7 +51,8 @@ impl Counters {
         let fed = FedEvents::new(&[event]).ok()?;
         let configuration = Configuration::Intel(PMU);
         let processor = Snapshot::capture(move |leaf: u32, subleaf: u32| {
-            configuration.cpuid(leaf, subleaf, intel(leaf))
+            let [eax, ebx, ecx, edx] = configuration.cpuid(leaf, subleaf, intel(leaf));
+            CpuIdResult { eax, ebx, ecx, edx }
         });
         Some(Box::leak(Box::new(Self {
             interface: Emon::detect(&processor).ok()?,
@@ -75,10 +76,12 @@ impl Counters {
     pub fn tick(&self, frame: &SignalFrame<'_>) {
         let now = thread_time().as_nanos() as u64;
         let passed = now.saturating_sub(self.counted.swap(now, Ordering::Relaxed));
-        let mut feed = Feed::new();
-        feed.add(self.cycles, Privilege::User, passed);
-        while !feed.is_empty() {
-            let advanced = self.registers.with_pmu(|pmu| pmu.advance(&mut feed));
+        let mut feed = self.registers.with_pmu(|pmu| Feed::new(pmu.events()));
+        // Both are of the PMU's events.
+        let _ = feed.add(self.cycles, Privilege::User, passed);
+        while !feed.is_empty()
+            && let Ok(advanced) = self.registers.with_pmu(|pmu| pmu.advance(&mut feed))
+        {
             if advanced.pmi {
                 self.registers.with_pmu(pmu_virt::VirtualPmu::init);
                 self.performance_interrupt(frame);
@@ -96,11 +99,8 @@ impl Counters {
 }
 
 /// What an Intel processor says of itself, apart from its PMU.
-fn intel(leaf: u32) -> CpuIdResult {
-    match leaf {
-        0 => CpuIdResult { eax: 0x0A, ebx: 0x756E_6547, ecx: 0x6C65_746E, edx: 0x4965_6E69 },
-        _ => CpuIdResult { eax: 0, ebx: 0, ecx: 0, edx: 0 },
-    }
+fn intel(leaf: u32) -> [u32; 4] {
+    if leaf == 0 { [0x0A, 0x756E_6547, 0x6C65_746E, 0x4965_6E69] } else { [0; 4] }
 }
 
 /// Whether a source's interrupts come from a counter.

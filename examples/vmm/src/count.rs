@@ -1,4 +1,4 @@
-//! Sources of events: what is fed to the guest's counters.
+//! Sources of events for the guest's counters.
 
 pub(crate) mod perf;
 pub(crate) mod step;
@@ -7,7 +7,9 @@ pub(crate) mod time;
 use core::time::Duration;
 
 use iced_x86::Instruction;
-use pmu_virt::{EventKey, FedEvent, FedEvents, Feed, Privilege, TooManyEvents, Vendor, VirtualPmu};
+use pmu_virt::{
+    EventKey, FedEvent, FedEvents, FedEventsError, Feed, Privilege, Vendor, VirtualPmu,
+};
 
 use crate::cli::Count;
 use crate::error::Error;
@@ -65,7 +67,8 @@ impl Quantity {
         }
     }
 
-    /// How a guest asks for it. Intel: the architectural events and the fixed counters. AMD: "Core
+    /// How a guest asks for it. Intel: the architectural events, and the fixed counter of reference cycles; those of the others
+    /// have the same keys as the events. AMD: "Core
     /// Performance Monitor Counters" in the processor programming references, PMCx076, x0C0, x0C2,
     /// x0C3 and x0C4.
     pub(crate) fn keys(self, vendor: Vendor) -> &'static [EventKey] {
@@ -73,9 +76,11 @@ impl Quantity {
             EventKey::general(event, unit_mask)
         }
         match (vendor, self) {
-            (Vendor::Intel, Self::Cycles) => const { &[key(0x3C, 0), EventKey::fixed(1)] },
-            (Vendor::Intel, Self::Instructions) => const { &[key(0xC0, 0), EventKey::fixed(0)] },
-            (Vendor::Intel, Self::ReferenceCycles) => const { &[key(0x3C, 1), EventKey::fixed(2)] },
+            (Vendor::Intel, Self::Cycles) => const { &[key(0x3C, 0)] },
+            (Vendor::Intel, Self::Instructions) => const { &[key(0xC0, 0)] },
+            (Vendor::Intel, Self::ReferenceCycles) => {
+                const { &[key(0x3C, 1), EventKey::fixed(2).unwrap()] }
+            }
             (Vendor::Intel, Self::CacheReferences) => const { &[key(0x2E, 0x4F)] },
             (Vendor::Intel, Self::CacheMisses) => const { &[key(0x2E, 0x41)] },
             (Vendor::Intel, Self::Branches) => const { &[key(0xC4, 0)] },
@@ -108,7 +113,7 @@ pub(crate) struct Fed {
 
 impl Fed {
     /// These quantities, as a guest of `vendor` asks for them.
-    pub(crate) fn new(quantities: &[Quantity], vendor: Vendor) -> Result<Self, TooManyEvents> {
+    pub(crate) fn new(quantities: &[Quantity], vendor: Vendor) -> Result<Self, FedEventsError> {
         let keys =
             || quantities.iter().flat_map(|what| what.keys(vendor).iter().map(|key| (*what, *key)));
         let events = FedEvents::new(&keys().map(|(_, key)| key).collect::<Vec<_>>())?;
@@ -125,7 +130,7 @@ impl Fed {
     /// So much of it happened.
     pub(crate) fn add(&self, feed: &mut Feed, what: Quantity, privilege: Privilege, count: u64) {
         for (_, _, place) in self.places.iter().filter(|(quantity, ..)| *quantity == what) {
-            feed.add(*place, privilege, count);
+            feed.add(*place, privilege, count).expect("the feed is of these events");
         }
     }
 
@@ -133,7 +138,7 @@ impl Fed {
     /// a second; `None` if nothing is due.
     pub(crate) fn due(
         &self,
-        pmu: &VirtualPmu,
+        pmu: &mut VirtualPmu,
         mut per_second: impl FnMut(Quantity) -> u64,
     ) -> Option<Duration> {
         let headroom = pmu.next_overflow();
@@ -183,5 +188,5 @@ pub(crate) trait Source {
     fn leave(&mut self, guest: Guest<'_>, stop: Stop, happened: &mut Feed) -> Result<bool, Error>;
 
     /// When to look at it again, at the latest: an overflow may be due then.
-    fn due(&self, pmu: &VirtualPmu) -> Option<Duration>;
+    fn due(&self, pmu: &mut VirtualPmu) -> Option<Duration>;
 }

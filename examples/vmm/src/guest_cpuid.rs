@@ -1,8 +1,7 @@
 //! What CPUID tells the guest: KVM's own answer, the processor's place in the topology, and the PMU.
 
 use kvm_bindings::{CpuId, KVM_CPUID_FLAG_SIGNIFCANT_INDEX, kvm_cpuid_entry2};
-use pmu_core::raw_cpuid::CpuIdResult;
-use pmu_virt::{AmdConfiguration, Configuration, Vendor};
+use pmu_virt::{AmdCounters, Configuration, Vendor};
 
 use crate::error::Error;
 
@@ -71,10 +70,9 @@ pub(crate) fn answers(
         if matches!(entry.function, 0 | 0x8000_0000) {
             [entry.ebx, entry.edx, entry.ecx] = vendor(entry.function, pmu.vendor());
         }
-        let given = CpuIdResult { eax: entry.eax, ebx: entry.ebx, ecx: entry.ecx, edx: entry.edx };
-        let answer = pmu.cpuid(entry.function, entry.index, given);
-        (entry.eax, entry.ebx, entry.ecx, entry.edx) =
-            (answer.eax, answer.ebx, answer.ecx, answer.edx);
+        let given = [entry.eax, entry.ebx, entry.ecx, entry.edx];
+        [entry.eax, entry.ebx, entry.ecx, entry.edx] =
+            pmu.cpuid(entry.function, entry.index, given);
     }
     CpuId::from_entries(&entries).map_err(|_| Error::Kvm {
         operation: "CPUID",
@@ -121,13 +119,15 @@ fn vendor(leaf: u32, vendor: Vendor) -> [u32; 3] {
 fn signature(pmu: &Configuration, own: u32, foreign: bool) -> u32 {
     match pmu {
         // K10, Bulldozer and Zen 4: families 10h, 15h and 19h.
-        Configuration::Amd(AmdConfiguration::Legacy) => 0x0010_0F42,
-        Configuration::Amd(AmdConfiguration::CoreExtension) => 0x0060_0F12,
-        Configuration::Amd(AmdConfiguration::PerfMonV2 { .. }) => 0x00A6_0F12,
+        Configuration::Amd(amd) => match amd.counters {
+            AmdCounters::Legacy => 0x0010_0F42,
+            AmdCounters::CoreExtension => 0x0060_0F12,
+            AmdCounters::PerfMonV2 { .. } => 0x00A6_0F12,
+        },
         _ if !foreign => own,
-        Configuration::Hidden(Vendor::Amd) => 0x00A6_0F12,
+        other if other.vendor() == Vendor::Amd => 0x00A6_0F12,
         // Skylake.
-        Configuration::Intel(_) | Configuration::Hidden(Vendor::Intel) => 0x0005_06E3,
+        _ => 0x0005_06E3,
     }
 }
 
@@ -165,9 +165,9 @@ mod tests {
         // Sapphire Rapids, a Xeon of family 0x13, Zen 3.
         let (sapphire, diamond, zen) = (0x000C_06F8, 0x0040_0F10, 0x00A0_0F11);
         let of_intel = Configuration::Intel(IntelConfiguration::new(4, 4, 3));
-        let of_amd = Configuration::Amd(AmdConfiguration::PerfMonV2 { counters: 6 });
+        let of_amd = Configuration::Amd(pmu_virt::AmdConfiguration::perf_mon_v2(6));
         let (no_intel, no_amd) =
-            (Configuration::Hidden(Vendor::Intel), Configuration::Hidden(Vendor::Amd));
+            (Configuration::hidden(Vendor::Intel), Configuration::hidden(Vendor::Amd));
         for pmu in [of_intel, no_intel] {
             assert_eq!(signature_on(intel, sapphire, pmu), sapphire);
             assert_eq!(signature_on(intel, diamond, pmu), diamond);

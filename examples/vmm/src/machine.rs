@@ -15,7 +15,7 @@ use kvm_bindings::{
     kvm_segment, kvm_userspace_memory_region,
 };
 use kvm_ioctls::{Kvm, VcpuFd, VmFd};
-use pmu_virt::{Configuration, IntelConfiguration, VirtualPmu};
+use pmu_virt::{Configuration, VirtualPmu};
 use vm_memory::{GuestAddress, GuestMemoryBackend, GuestMemoryMmap, GuestMemoryRegion};
 
 use crate::boot::{Image, Request, Start, low};
@@ -156,7 +156,7 @@ fn with_events_of(configuration: Configuration, fed: &[Quantity]) -> Configurati
     let available = fed.iter().fold(0, |bits, what| bits | what.architectural());
     match configuration {
         Configuration::Intel(pmu) => {
-            Configuration::Intel(IntelConfiguration { events: pmu.events & available, ..pmu })
+            Configuration::Intel(pmu.with(|intel| intel.events = pmu.events & available))
         }
         other => other,
     }

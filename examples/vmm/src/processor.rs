@@ -80,10 +80,10 @@ impl Processor {
         let mut kicks =
             unsafe { Kicks::new(immediate_exit) }.map_err(Error::system("timer_create"))?;
         guest::expose_registers(&mut self.vcpu);
-        let mut happened = Feed::new();
+        let mut happened = Feed::new(self.pmu.events());
         while !self.machine.is_stopping() {
             let counting = self.pmu.running().next().is_some();
-            let due = if counting { self.source.due(&self.pmu) } else { None };
+            let due = if counting { self.source.due(&mut self.pmu) } else { None };
             kicks.after(due.map(|due| due.max(SOONEST))).map_err(Error::system("timer_settime"))?;
             let mut step = false;
             if counting {
@@ -106,7 +106,7 @@ impl Processor {
                 if !self.source.leave(guest, stop, &mut happened)? {
                     self.stats.unreconciled(phase);
                 }
-                self.pmu.advance_through(&mut happened);
+                self.pmu.advance_through(&mut happened).expect("the feed is of the PMU's events");
                 self.deliver_pmi(phase)?;
             }
             let wants = match wants {

@@ -5,7 +5,9 @@ use core::num::ParseIntError;
 
 use pmu_core::Snapshot;
 use pmu_core::raw_cpuid::native_cpuid::CpuIdReaderNative;
-use pmu_virt::{AmdConfiguration, Configuration, ConfigurationError, IntelConfiguration, Vendor};
+use pmu_virt::{
+    AmdConfiguration, AmdCounters, Configuration, ConfigurationError, IntelConfiguration, Vendor,
+};
 
 /// Why a SPEC names no PMU.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,7 +52,7 @@ pub(crate) fn parse(spec: &str) -> Result<Configuration, SpecError> {
     let (vendor, keys) = spec.split_once(':').unwrap_or((spec, ""));
     let mut keys = keys.split(',').filter(|key| !key.is_empty());
     let configuration = match vendor {
-        "none" => Configuration::Hidden(hidden(keys)?),
+        "none" => Configuration::hidden(hidden(keys)?),
         "intel" => intel(keys)?,
         "amd" => amd(keys.next().unwrap_or_default(), keys)?,
         _ => return Err(SpecError::Vendor(vendor.into())),
@@ -78,8 +80,7 @@ fn host_vendor() -> Vendor {
 }
 
 fn intel<'a>(keys: impl Iterator<Item = &'a str>) -> Result<Configuration, SpecError> {
-    let mut pmu =
-        IntelConfiguration { full_width_writes: false, ..IntelConfiguration::new(4, 4, 3) };
+    let mut pmu = IntelConfiguration::new(4, 4, 3).with(|intel| intel.full_width_writes = false);
     let mut fixed_named = false;
     for key in keys {
         let (key, value) = split(key);
@@ -101,6 +102,7 @@ fn intel<'a>(keys: impl Iterator<Item = &'a str>) -> Result<Configuration, SpecE
             "any-thread" => pmu.any_thread = flag("any-thread", value)?,
             "extended-leaf" => pmu.extended_leaf = flag("extended-leaf", value)?,
             "unit-mask-2" => pmu.unit_mask_2 = flag("unit-mask-2", value)?,
+            "transactional" => pmu.transactional = flag("transactional", value)?,
             "equal" => pmu.equal = flag("equal", value)?,
             "rdpmc-user-disable" => pmu.rdpmc_user_disable = flag("rdpmc-user-disable", value)?,
             _ => return Err(SpecError::Key(key.into())),
@@ -116,16 +118,17 @@ fn intel<'a>(keys: impl Iterator<Item = &'a str>) -> Result<Configuration, SpecE
 
 fn amd<'a>(kind: &str, keys: impl Iterator<Item = &'a str>) -> Result<Configuration, SpecError> {
     let mut pmu = match kind {
-        "legacy" => AmdConfiguration::Legacy,
-        "core" => AmdConfiguration::CoreExtension,
-        "v2" => AmdConfiguration::PerfMonV2 { counters: 6 },
+        "legacy" => AmdConfiguration::LEGACY,
+        "core" => AmdConfiguration::CORE_EXTENSION,
+        "v2" => AmdConfiguration::perf_mon_v2(6),
         _ => return Err(SpecError::AmdKind(kind.into())),
     };
     for key in keys {
-        match (&mut pmu, split(key)) {
-            (AmdConfiguration::PerfMonV2 { counters }, ("counters", value)) => {
+        match (&mut pmu.counters, split(key)) {
+            (AmdCounters::PerfMonV2 { counters }, ("counters", value)) => {
                 *counters = number("counters", value)?;
             }
+            (_, ("guest-host", value)) => pmu.guest_host = flag("guest-host", value)?,
             (_, (key, _)) => return Err(SpecError::Key(key.into())),
         }
     }
@@ -170,26 +173,25 @@ mod tests {
             parse("intel:version=4,gp=8,fixed=3,width=48,full-width"),
             Ok(Configuration::Intel(full))
         );
-        assert_eq!(parse("amd:legacy"), Ok(Configuration::Amd(AmdConfiguration::Legacy)));
-        assert_eq!(parse("amd:core"), Ok(Configuration::Amd(AmdConfiguration::CoreExtension)));
+        assert_eq!(parse("amd:legacy"), Ok(Configuration::Amd(AmdConfiguration::LEGACY)));
+        assert_eq!(parse("amd:core"), Ok(Configuration::Amd(AmdConfiguration::CORE_EXTENSION)));
         assert_eq!(
             parse("amd:v2,counters=5"),
-            Ok(Configuration::Amd(AmdConfiguration::PerfMonV2 { counters: 5 }))
+            Ok(Configuration::Amd(AmdConfiguration::perf_mon_v2(5)))
         );
-        assert_eq!(parse("none"), Ok(Configuration::Hidden(host_vendor())));
-        assert_eq!(parse("none:intel"), Ok(Configuration::Hidden(Vendor::Intel)));
-        assert_eq!(parse("none:amd"), Ok(Configuration::Hidden(Vendor::Amd)));
-        let odd = IntelConfiguration {
-            general: 0b101,
-            fixed: 0b11,
-            general_width: 40,
-            fixed_width: 32,
-            full_width_writes: false,
-            events: 0x21,
-            any_thread: true,
-            extended_leaf: true,
-            ..IntelConfiguration::new(5, 0, 0)
-        };
+        assert_eq!(parse("none"), Ok(Configuration::hidden(host_vendor())));
+        assert_eq!(parse("none:intel"), Ok(Configuration::hidden(Vendor::Intel)));
+        assert_eq!(parse("none:amd"), Ok(Configuration::hidden(Vendor::Amd)));
+        let odd = IntelConfiguration::new(5, 0, 0).with(|intel| {
+            intel.general = 0b101;
+            intel.fixed = 0b11;
+            intel.general_width = 40;
+            intel.fixed_width = 32;
+            intel.full_width_writes = false;
+            intel.events = 0x21;
+            intel.any_thread = true;
+            intel.extended_leaf = true;
+        });
         assert_eq!(
             parse(
                 "intel:version=5,gp-mask=0x5,fixed=2,gp-width=40,fixed-width=32,events=0x21,\
@@ -197,13 +199,12 @@ mod tests {
             ),
             Ok(Configuration::Intel(odd))
         );
-        let sixth = IntelConfiguration {
-            full_width_writes: false,
-            unit_mask_2: true,
-            equal: true,
-            rdpmc_user_disable: true,
-            ..IntelConfiguration::new(6, 4, 3)
-        };
+        let sixth = IntelConfiguration::new(6, 4, 3).with(|intel| {
+            intel.full_width_writes = false;
+            intel.unit_mask_2 = true;
+            intel.equal = true;
+            intel.rdpmc_user_disable = true;
+        });
         assert_eq!(
             parse("intel:version=6,unit-mask-2,equal,rdpmc-user-disable"),
             Ok(Configuration::Intel(sixth))

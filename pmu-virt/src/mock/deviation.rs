@@ -2,9 +2,7 @@
 
 use core::fmt;
 
-use pmu_core::raw_cpuid::CpuIdResult;
-
-use crate::{AmdConfiguration, Configuration};
+use crate::{AmdCounters, Configuration, CpuidRegisters};
 
 macro_rules! deviations {
     ($($(#[doc = $meaning:literal])+ $variant:ident)*) => {
@@ -108,18 +106,18 @@ impl Deviations {
         configuration: &Configuration,
         leaf: u32,
         subleaf: u32,
-        given: CpuIdResult,
-    ) -> CpuIdResult {
-        let mut answer = configuration.cpuid(leaf, subleaf, given);
+        given: CpuidRegisters,
+    ) -> CpuidRegisters {
+        let [mut a, b, mut c, mut d] = configuration.cpuid(leaf, subleaf, given);
         if leaf == 0 {
             // Leaf 1 says what they add.
-            answer.eax = answer.eax.max(1);
+            a = a.max(1);
         }
         if leaf == 1 {
-            answer.ecx |= u32::from(self.contains(Deviation::MasksOnDelivery)) << 31;
-            answer.edx |= u32::from(self.contains(Deviation::LeftPrecise)) << 21;
+            c |= u32::from(self.contains(Deviation::MasksOnDelivery)) << 31;
+            d |= u32::from(self.contains(Deviation::LeftPrecise)) << 21;
         }
-        answer
+        [a, b, c, d]
     }
 
     /// The configuration of this processor, where the boot processor's is `configuration`.
@@ -130,10 +128,11 @@ impl Deviations {
                 intel.general &= !(0x80 >> intel.general.leading_zeros());
                 Configuration::Intel(intel)
             }
-            Configuration::Amd(AmdConfiguration::PerfMonV2 { counters: counters @ 2.. })
-                if fewer =>
-            {
-                Configuration::Amd(AmdConfiguration::PerfMonV2 { counters: counters - 1 })
+            Configuration::Amd(mut amd) if fewer => {
+                if let AmdCounters::PerfMonV2 { counters: counters @ 2.. } = &mut amd.counters {
+                    *counters -= 1;
+                }
+                Configuration::Amd(amd)
             }
             other => other,
         }

@@ -20,8 +20,9 @@ use pmu_kprofile::trace::{
 };
 use pmu_kprofile::{BasicProfile, PointerWidth, ProfileObject, Profiles, Rules, ThisProcessor};
 use pmu_virt::{
-    AllowAll, Configuration, Delivery, EventKey, FedEvents, Feed, IntelConfiguration, Mode,
-    PerformanceEntry, Privilege, Read, VirtualPmu, Write,
+    AllowAll, Configuration, Delivery, EventFilter, EventKey, FedEvents, Feed, FilterAction,
+    FilterEntry, IntelConfiguration, Mode, PerformanceEntry, PmuState, Privilege, Read, VirtualPmu,
+    Write,
 };
 
 static VENDOR: AtomicU32 = AtomicU32::new(0);
@@ -127,19 +128,33 @@ fn guest(configuration: Configuration, cycles: EventKey) -> Result<(), i32> {
         answered += u32::from(matches!((written, read), (Write::Done, Read::Value(_))));
         let _ = pmu.read_pmc(register, Mode::KERNEL);
     }
-    let mut feed = Feed::new();
-    feed.add(event, Privilege::Kernel, black_box(1 << 50));
+    let mut feed = Feed::new(&fed);
+    feed.add(event, Privilege::Kernel, black_box(1 << 50)).map_err(|_| 6)?;
     let headroom = pmu.next_overflow().of(event, Privilege::Kernel);
-    let pmi = pmu.advance(&mut feed).pmi | pmu.advance_through(&mut feed).pmi;
+    let pmi = pmu.advance(&mut feed).map_err(|_| 6)?.pmi
+        | pmu.advance_through(&mut feed).map_err(|_| 6)?.pmi;
     let _ = pmu.deliver_pmi(&mut entry);
     let state = black_box(pmu.state());
     let restored = VirtualPmu::from_state(&state, configuration, fed, AllowAll).map_err(|_| 4)?;
-    let same = restored.state() == state && pmu.unfed().count() <= 16;
-    let nothing = pmu_core::raw_cpuid::CpuIdResult { eax: 0, ebx: 0, ecx: 0, edx: 0 };
-    let leaf = configuration.cpuid(black_box(0x0A), 0, nothing);
+    let bytes = black_box(state.to_bytes());
+    let kept = PmuState::from_bytes(black_box(&bytes[..])).map_err(|_| 7)?;
+    let same = restored.state() == state && kept == state && pmu.unfed().count() <= 16;
+    for register in black_box(configuration).registers().filter(|register| register.is_state) {
+        let _ = pmu.check_write(register.address, black_box(u64::MAX));
+        let _ = pmu.host_write(register.address, state.register(register.address).unwrap_or(0));
+    }
+    let [_, ebx, ..] = configuration.cpuid(black_box(0x0A), 0, [0; 4]);
+    let host = Configuration::from_cpuid(|leaf, subleaf| black_box([leaf, subleaf, 0, 0]), 0);
+    let common = host.and_then(|host| host.intersect(black_box(&configuration)));
+    let entries = black_box([FilterEntry::new(0x3C, 0)]);
+    let filter = EventFilter::<2>::compile(FilterAction::Deny, 1, &entries).map_err(|_| 8)?;
+    let filtered = VirtualPmu::with_policy(configuration, fed, filter).map_err(|_| 9)?;
+    if common.is_ok() || filtered.unfed().count() != 0 {
+        return Err(10);
+    }
     pmu.init();
     pmu.reset();
-    let counts = answered > 4 && headroom.is_some() && pmi && same && leaf.ebx == 0;
+    let counts = answered > 4 && headroom.is_some() && pmi && same && ebx == 0;
     if counts { Ok(()) } else { Err(5) }
 }
 

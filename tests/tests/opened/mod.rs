@@ -111,11 +111,10 @@ impl Processor {
     }
 }
 
-/// The events of [`KINDS`], on general and on fixed counters.
+/// The events of [`KINDS`].
 pub(crate) fn fed_events() -> FedEvents {
-    let mut keys = KINDS.map(|(e, u)| EventKey::general(e.into(), u)).to_vec();
-    keys.extend((0..4).map(EventKey::fixed));
-    FedEvents::new(&keys).unwrap()
+    FedEvents::new(&KINDS.map(|(event, unit_mask)| EventKey::general(event.into(), unit_mask)))
+        .unwrap()
 }
 
 /// So many of an event happen in user mode.
@@ -127,12 +126,8 @@ pub(crate) fn happened_at(kind: usize, privilege: Privilege, count: u64) -> Feed
     let events = fed_events();
     let (event, unit_mask) = KINDS[kind];
     let key = EventKey::general(event.into(), unit_mask);
-    let mut feed = Feed::new();
-    feed.add(events.find(key).unwrap(), privilege, count);
-    if kind < 2 {
-        let fixed = EventKey::fixed(kind as u8);
-        feed.add(events.find(fixed).unwrap(), privilege, count);
-    }
+    let mut feed = Feed::new(&events);
+    feed.add(events.find(key).unwrap(), privilege, count).unwrap();
     feed
 }
 
@@ -164,27 +159,32 @@ pub(crate) fn processors(deviations: Deviations) -> Vec<Processor> {
     for (intel, freezing) in [
         (plain(1, 4, 0), false),
         (plain(2, 4, 3), false),
-        (IntelConfiguration { full_width_writes: false, ..plain(2, 4, 3) }, false),
-        (IntelConfiguration { general_width: 40, fixed_width: 40, ..plain(3, 4, 3) }, true),
+        (plain(2, 4, 3).with(|intel| intel.full_width_writes = false), false),
+        (
+            plain(3, 4, 3).with(|intel| {
+                intel.general_width = 40;
+                intel.fixed_width = 40;
+            }),
+            true,
+        ),
         (plain(4, 4, 3), false),
         (plain(4, 4, 4), true),
         (
-            IntelConfiguration {
-                general: 0b0101_1011,
-                fixed: 0b1011,
-                extended_leaf: true,
-                ..plain(5, 8, 4)
-            },
+            plain(5, 8, 4).with(|intel| {
+                intel.general = 0b0101_1011;
+                intel.fixed = 0b1011;
+                intel.extended_leaf = true;
+            }),
             true,
         ),
-        (IntelConfiguration { rdpmc_user_disable: true, ..plain(6, 8, 4) }, false),
+        (plain(6, 8, 4).with(|intel| intel.rdpmc_user_disable = true), false),
     ] {
         all.push(Processor::new(Configuration::Intel(intel), freezing, deviations));
     }
     for amd in [
-        AmdConfiguration::Legacy,
-        AmdConfiguration::CoreExtension,
-        AmdConfiguration::PerfMonV2 { counters: 8 },
+        AmdConfiguration::LEGACY,
+        AmdConfiguration::CORE_EXTENSION,
+        AmdConfiguration::perf_mon_v2(8),
     ] {
         all.push(Processor::new(Configuration::Amd(amd), false, deviations));
     }

@@ -240,15 +240,12 @@ impl Scene {
 
     /// Returns whether an event is counted, by its counter's registers.
     pub(crate) fn counts(self, mock: &Mock<'_>, place: usize) -> bool {
-        let kind = self.kinds()[place];
-        let (event, unit_mask) = KINDS[kind];
-        let general = EventKey::general(event.into(), unit_mask);
+        let (event, unit_mask) = KINDS[self.kinds()[place]];
+        let key = EventKey::general(event.into(), unit_mask);
         let user = self.privilege(place) == Privilege::User;
         mock.with_pmu(|pmu| {
             pmu.running().any(|running| {
-                let fixed = kind < 2 && running.key == EventKey::fixed(kind as u8);
-                (running.key == general || fixed)
-                    && if user { running.user } else { running.kernel }
+                running.key == key && if user { running.user } else { running.kernel }
             })
         })
     }

@@ -7,13 +7,14 @@
 use std::collections::HashMap;
 
 use pmu_virt::{
-    AmdConfiguration, Configuration, EventKey, FedEvents, Feed, IntelConfiguration, Mode,
-    Privilege, Read, Vendor, VirtualPmu, Write,
+    AmdConfiguration, AmdCounters, Configuration, EventKey, FedEvents, Feed, HiddenConfiguration,
+    HiddenRdpmc, HiddenRegisters, IntelConfiguration, Mode, Privilege, Read, Vendor, VirtualPmu,
+    Write,
 };
 
 /// The key that is fed, as an event select without the bits that say when it counts and which code may read it, and
 /// as a key.
-fn fed() -> [(u64, EventKey); 10] {
+fn fed() -> [(u64, EventKey); 11] {
     [
         (0x003C, EventKey::general(0x3C, 0)),
         (0x00C0, EventKey::general(0xC0, 0)),
@@ -21,6 +22,8 @@ fn fed() -> [(u64, EventKey); 10] {
         (0x0004_003C, EventKey::general(0x3C, 0).edge()),
         (0x0280_00C0, EventKey::general(0xC0, 0).counter_mask(2, true)),
         (0x0020_003C, EventKey::general(0x3C, 0).any_thread()),
+        // Intel's IN_TX; on AMD, the high part of an event.
+        (0x0001_0000_003C, EventKey::of_select(0x0001_0000_003C)),
         // Version 6: unit mask 2 (47:40), and EQ (36) with a counter mask, without one, and inverted.
         (0x0200_0000_01D1, EventKey::general(0xD1, 0x01).with_unit_mask_2(0x02)),
         (0x0010_0200_00C0, EventKey::general(0xC0, 0).equal(2, false)),
@@ -28,15 +31,21 @@ fn fed() -> [(u64, EventKey); 10] {
         (0x0010_0080_003C, EventKey::general(0x3C, 0).equal(0, true)),
     ]
 }
-/// Beside those, every other fixed counter; the first one with AnyThread as well.
-const FED_FIXED: [(u32, bool); 5] = [(0, false), (2, false), (4, false), (6, false), (0, true)];
+/// Beside those, some fixed counters that count what no general one does.
+const FED_FIXED: [(u32, bool); 4] = [(2, false), (4, false), (6, false), (2, true)];
+/// The general counters' events that fixed counters count as well: SDM vol. 3B, "Fixed-function Performance Counters".
+const ALIASES: [(u32, u64); 3] = [(0, 0x00C0), (1, 0x003C), (3, 0x01A4)];
 
-fn events() -> FedEvents {
+fn keys() -> Vec<EventKey> {
     let fixed = FED_FIXED.map(|(counter, any_thread)| {
-        let key = EventKey::fixed(counter as u8);
+        let key = EventKey::fixed(counter as u8).unwrap();
         if any_thread { key.any_thread() } else { key }
     });
-    FedEvents::new(&[&fed().map(|(_, key)| key)[..], &fixed].concat()).unwrap()
+    [&fed().map(|(_, key)| key)[..], &fixed].concat()
+}
+
+fn events() -> FedEvents {
+    FedEvents::new(&keys()).unwrap()
 }
 
 /// What happens of one fed event: user, kernel.
@@ -95,13 +104,26 @@ impl Naive {
         }
     }
 
+    fn amd(&self) -> Option<AmdCounters> {
+        match self.configuration {
+            Configuration::Amd(amd) => Some(amd.counters),
+            _ => None,
+        }
+    }
+
+    fn hidden(&self) -> Option<HiddenConfiguration> {
+        match self.configuration {
+            Configuration::Hidden(hidden) => Some(hidden),
+            _ => None,
+        }
+    }
+
     fn version(&self) -> u8 {
         self.intel().map_or(0, |intel| intel.version)
     }
 
     fn has_global(&self) -> bool {
-        self.version() >= 2
-            || matches!(self.configuration, Configuration::Amd(AmdConfiguration::PerfMonV2 { .. }))
+        self.version() >= 2 || matches!(self.amd(), Some(AmdCounters::PerfMonV2 { .. }))
     }
 
     /// General counters from 0, fixed ones from 8.
@@ -109,10 +131,13 @@ impl Naive {
         match self.configuration {
             Configuration::Intel(intel) if counter < 8 => intel.general >> counter & 1 == 1,
             Configuration::Intel(intel) if counter < 16 => intel.fixed >> (counter - 8) & 1 == 1,
-            Configuration::Amd(AmdConfiguration::Legacy) => counter < 4,
-            Configuration::Amd(AmdConfiguration::CoreExtension) => counter < 6,
-            Configuration::Amd(AmdConfiguration::PerfMonV2 { counters }) => {
-                counter < counters.into()
+            Configuration::Amd(amd) => {
+                counter
+                    < match amd.counters {
+                        AmdCounters::Legacy => 4,
+                        AmdCounters::CoreExtension => 6,
+                        AmdCounters::PerfMonV2 { counters } => counters.into(),
+                    }
             }
             _ => false,
         }
@@ -224,8 +249,8 @@ impl Naive {
             }
             (Vendor::Amd, 0xC001_0200..0xC001_0210) => {
                 let n = (address - 0xC001_0200) / 2;
-                match self.configuration {
-                    Configuration::Amd(AmdConfiguration::Legacy) => Kind::Absent,
+                match self.amd() {
+                    Some(AmdCounters::Legacy) => Kind::Absent,
                     _ if address & 1 == 0 => counter(n, Kind::Select),
                     _ => counter(n, Kind::Counter),
                 }
@@ -249,13 +274,19 @@ impl Naive {
         }
     }
 
-    fn hides_legacy(&self, address: u32) -> bool {
-        self.configuration == Configuration::Hidden(Vendor::Amd)
-            && (0xC001_0000..0xC001_0008).contains(&address)
+    /// Registers that read 0 and drop writes without a PMU: AMD's legacy ones, and on KVM P6's four.
+    fn hides_as_zero(&self, address: u32) -> bool {
+        self.hidden().is_some_and(|hidden| match hidden.vendor {
+            Vendor::Amd => (0xC001_0000..0xC001_0008).contains(&address),
+            Vendor::Intel => {
+                hidden.registers == HiddenRegisters::Kvm
+                    && [0xC1, 0xC2, 0x186, 0x187].contains(&address)
+            }
+        })
     }
 
     fn read(&self, address: u32) -> Read {
-        if self.hides_legacy(address) {
+        if self.hides_as_zero(address) {
             return Read::Value(0);
         }
         let misc = 1 << 7 | 1 << 11 | 1 << 12;
@@ -296,7 +327,7 @@ impl Naive {
         let amd = self.configuration.vendor() == Vendor::Amd;
         let any_thread = self.intel().is_some_and(|intel| intel.any_thread);
         let hides_from_user = self.intel().is_some_and(|intel| intel.rdpmc_user_disable);
-        if self.hides_legacy(address) {
+        if self.hides_as_zero(address) {
             return (Write::Done, u64::MAX);
         }
         let kind = self.kind(address);
@@ -338,12 +369,16 @@ impl Naive {
             }
             // Bits above the width: those of fixed counters are dropped, at both addresses.
             Kind::Counter(n) => (bits(self.width(n)), n >= 8 || amd),
-            Kind::Select(_) if amd => (0xF_FFD7_FFFF, true),
+            Kind::Select(_) if amd => {
+                let Configuration::Amd(amd) = self.configuration else { unreachable!() };
+                (if amd.guest_host { 0x30F_FFD7_FFFF } else { 0xF_FFD7_FFFF }, true)
+            }
             Kind::Select(_) => {
                 let mut legal = 0xFFDF_FFFF;
                 let intel = self.intel().unwrap();
                 for (exists, field) in [
                     (any_thread, 1 << 21),
+                    (intel.transactional, 0b11 << 32),
                     (intel.equal, 1 << 36),
                     (hides_from_user, 1 << 37),
                     (intel.unit_mask_2, 0xFF << 40),
@@ -381,13 +416,17 @@ impl Naive {
     }
 
     fn read_pmc(&self, ecx: u32, mode: Mode) -> Read {
+        // Outside protected mode there are no privilege levels.
+        let user = mode.protected && mode.cpl != 0;
+        if let Some(hidden) = self.hidden() {
+            let zero = hidden.rdpmc == HiddenRdpmc::Zero && ecx < 4 && (!user || mode.pce);
+            return if zero { Read::Value(0) } else { Read::GeneralProtection };
+        }
         let counter = match (self.configuration.vendor(), ecx) {
             (_, 0..8) => Some(ecx),
             (Vendor::Intel, 0x4000_0000..0x4000_0008) => Some(ecx - 0x4000_0000 + 8),
             _ => None,
         };
-        // Outside protected mode there are no privilege levels.
-        let user = mode.protected && mode.cpl != 0;
         match counter.filter(|n| self.exists(*n)) {
             Some(n) if !user || mode.pce => {
                 let hidden = match n.checked_sub(8) {
@@ -423,8 +462,15 @@ impl Naive {
         } else {
             let nibble = self.get(Kind::FixedControl) >> (4 * (n - 8)) & 15;
             let counter = (n - 8, nibble & 4 != 0);
-            let index =
-                FED_FIXED.iter().position(|fed| *fed == counter).map(|index| index + fed().len());
+            let alias = ALIASES.iter().find(|(fixed, _)| *fixed == n - 8).map(|(_, event)| event);
+            let any_thread = u64::from(nibble & 4 != 0) << 21;
+            let index = match alias {
+                Some(event) => fed().iter().position(|(bits, _)| *bits == event | any_thread),
+                None => FED_FIXED
+                    .iter()
+                    .position(|fed| *fed == counter)
+                    .map(|index| index + fed().len()),
+            };
             (nibble & 3 != 0).then_some((
                 [nibble & 2 != 0, nibble & 1 != 0],
                 index,
@@ -505,16 +551,25 @@ impl Naive {
     /// Compares all that can be seen of the registers.
     fn assert_same(&self, pmu: &VirtualPmu) {
         let state = pmu.state();
-        for n in 0..8 {
-            assert_eq!(state.selects[n], self.get(Kind::Select(n as u32)));
-            assert_eq!(state.general[n], self.get(Kind::Counter(n as u32)));
-            assert_eq!(state.fixed[n], self.get(Kind::Counter(n as u32 + 8)));
+        let mut told = HashMap::new();
+        for (address, value) in state.registers() {
+            // The embedder of a hidden PMU shares one, which is 0.
+            if let kind @ (Kind::Select(_) | Kind::Counter(_) | Kind::FixedControl) =
+                self.kind(address)
+            {
+                told.insert(self.at(kind), value);
+            } else {
+                told.insert(address, value);
+            }
         }
-        assert_eq!(state.fixed_control, self.get(Kind::FixedControl));
-        assert_eq!(state.global_control, self.get(Kind::Control));
-        assert_eq!(state.global_status, self.get(Kind::Status));
-        assert_eq!(state.debug_control, self.get(Kind::Debug));
-        assert_eq!(state.pmi_pending, self.pending);
+        for kind in (0..8).flat_map(|n| [Kind::Select(n), Kind::Counter(n), Kind::Counter(n + 8)]) {
+            let (Kind::Select(n) | Kind::Counter(n)) = kind else { unreachable!() };
+            assert_eq!(told.get(&self.at(kind)).copied(), self.exists(n).then(|| self.get(kind)));
+        }
+        for kind in [Kind::FixedControl, Kind::Control, Kind::Status, Kind::Debug] {
+            assert_eq!(told.get(&self.at(kind)).copied().unwrap_or(0), self.get(kind));
+        }
+        assert_eq!(state.pmi_pending(), self.pending);
         if self.version() >= 4 {
             assert_eq!(pmu.read(0x392), self.read(0x392));
         }
@@ -539,27 +594,43 @@ pub(crate) type Step = (u8, u8, u32, u64);
 /// A configuration that can be, from any words.
 pub(crate) fn configuration(words: [u8; 4]) -> Configuration {
     let [kind, version, counters, flags] = words;
+    let amd = |amd: AmdConfiguration| {
+        let mut amd = amd;
+        amd.guest_host = flags & 1 != 0;
+        Configuration::Amd(amd)
+    };
     match kind % 8 {
-        0 => Configuration::Hidden(if flags & 1 == 0 { Vendor::Intel } else { Vendor::Amd }),
-        1 => Configuration::Amd(AmdConfiguration::Legacy),
-        2 => Configuration::Amd(AmdConfiguration::CoreExtension),
-        3 => Configuration::Amd(AmdConfiguration::PerfMonV2 { counters: 4 + counters % 5 }),
+        0 => {
+            let vendor = if flags & 1 == 0 { Vendor::Intel } else { Vendor::Amd };
+            let mut hidden = HiddenConfiguration::new(vendor);
+            if flags & 2 != 0 {
+                hidden.registers = HiddenRegisters::Kvm;
+            }
+            if flags & 4 != 0 {
+                hidden.rdpmc = HiddenRdpmc::Zero;
+            }
+            Configuration::Hidden(hidden)
+        }
+        1 => amd(AmdConfiguration::LEGACY),
+        2 => amd(AmdConfiguration::CORE_EXTENSION),
+        3 => amd(AmdConfiguration::perf_mon_v2(4 + counters % 5)),
         _ => {
             let (version, features) = (1 + version % 6, version >> 5);
             let fixed = if version == 1 { 0 } else { (counters >> 3) % 9 };
             let widths = [32, 40, 48, 63, 64];
-            let mut intel = IntelConfiguration {
-                general_width: widths[usize::from(flags >> 2) % 5],
-                fixed_width: widths[usize::from(flags >> 4) % 5],
-                full_width_writes: flags & 1 == 1,
-                any_thread: version >= 3 && flags & 2 == 2,
-                ..IntelConfiguration::new(version, 1 + counters % 8, fixed)
-            };
+            let mut intel =
+                IntelConfiguration::new(version, 1 + counters % 8, fixed).with(|intel| {
+                    intel.general_width = widths[usize::from(flags >> 2) % 5];
+                    intel.fixed_width = widths[usize::from(flags >> 4) % 5];
+                    intel.full_width_writes = flags & 1 == 1;
+                    intel.any_thread = version >= 3 && flags & 2 == 2;
+                });
             if version == 6 {
                 intel.unit_mask_2 = features & 1 != 0;
                 intel.equal = features & 2 != 0;
                 intel.rdpmc_user_disable = features & 4 != 0;
             }
+            intel.transactional = kind & 0x40 != 0;
             if version >= 5 && kind & 0x80 != 0 {
                 intel.extended_leaf = true;
                 intel.general = counters | 1;
@@ -607,6 +678,9 @@ fn value(address: u32, shape: u8, word: u64) -> u64 {
         // Inverted, without a counter mask.
         0x00D3_00C0,
         0x73_003C,
+        // IN_TX, GuestOnly.
+        0x0001_0053_003C,
+        0x0100_0053_003C,
         // Version 6: unit mask 2; EQ with a counter mask, without one, and inverted.
         0x0200_0053_01D1,
         0x0010_0253_00C0,
@@ -637,15 +711,7 @@ fn value(address: u32, shape: u8, word: u64) -> u64 {
 /// Runs a program on both models, comparing after each step. With `restored`, the model is saved and
 /// restored before each step.
 pub(crate) fn run(configuration: Configuration, program: &[Step], restored: bool) {
-    let events = events();
-    let keys: Vec<EventKey> = fed()
-        .map(|(_, key)| key)
-        .into_iter()
-        .chain(FED_FIXED.map(|(n, any)| {
-            let key = EventKey::fixed(n as u8);
-            if any { key.any_thread() } else { key }
-        }))
-        .collect();
+    let (events, keys) = (events(), keys());
     let mut pmu = VirtualPmu::new(configuration, events).unwrap();
     let mut naive = Naive::new(configuration);
     for &(operation, shape, choice, word) in program {
@@ -684,22 +750,22 @@ pub(crate) fn run(configuration: Configuration, program: &[Step], restored: bool
                         _ => 0,
                     };
                 }
-                let mut feed = Feed::new();
+                let mut feed = Feed::new(&events);
                 for (key, [user, kernel]) in keys.iter().zip(happened) {
                     let event = events.find(*key).unwrap();
-                    feed.add(event, Privilege::User, user);
-                    feed.add(event, Privilege::Kernel, kernel);
+                    feed.add(event, Privilege::User, user).unwrap();
+                    feed.add(event, Privilege::Kernel, kernel).unwrap();
                 }
                 if operation % 8 == 5 {
-                    let through = pmu.advance_through(&mut feed);
+                    let through = pmu.advance_through(&mut feed).unwrap();
                     let first = naive.advance(&mut happened);
                     let rest = naive.count(&happened);
                     assert_eq!(through.overflowed, first.0 | rest.0);
                     assert_eq!(through.pmi, first.1 | rest.1);
                     assert!(feed.is_empty());
                 } else {
-                    assert_headroom(&pmu, &naive, &keys);
-                    let advanced = pmu.advance(&mut feed);
+                    assert_headroom(&mut pmu, &naive, &keys);
+                    let advanced = pmu.advance(&mut feed).unwrap();
                     assert_eq!((advanced.overflowed, advanced.pmi), naive.advance(&mut happened));
                     for (key, [user, kernel]) in keys.iter().zip(happened) {
                         let event = events.find(*key).unwrap();
@@ -722,7 +788,7 @@ pub(crate) fn run(configuration: Configuration, program: &[Step], restored: bool
 }
 
 /// The next overflow is the least that any interrupting counter misses, by event and privilege.
-fn assert_headroom(pmu: &VirtualPmu, naive: &Naive, keys: &[EventKey]) {
+fn assert_headroom(pmu: &mut VirtualPmu, naive: &Naive, keys: &[EventKey]) {
     let headroom = pmu.next_overflow();
     for (index, key) in keys.iter().enumerate() {
         for (mode, privilege) in [Privilege::User, Privilege::Kernel].into_iter().enumerate() {

@@ -13,18 +13,16 @@ pub(crate) const CYCLES: EventKey = EventKey::general(0x3C, 0x00);
 /// Instructions Retired.
 pub(crate) const INSTRUCTIONS: EventKey = EventKey::general(0xC0, 0x00);
 
-/// What the tests feed: two general events, and all fixed counters.
-pub(crate) const FED: [EventKey; 10] = [
-    CYCLES,
+/// What the tests feed: all fixed counters, of which the first two count instructions and cycles.
+pub(crate) const FED: [EventKey; 8] = [
     INSTRUCTIONS,
-    EventKey::fixed(0),
-    EventKey::fixed(1),
-    EventKey::fixed(2),
-    EventKey::fixed(3),
-    EventKey::fixed(4),
-    EventKey::fixed(5),
-    EventKey::fixed(6),
-    EventKey::fixed(7),
+    CYCLES,
+    EventKey::fixed(2).unwrap(),
+    EventKey::fixed(3).unwrap(),
+    EventKey::fixed(4).unwrap(),
+    EventKey::fixed(5).unwrap(),
+    EventKey::fixed(6).unwrap(),
+    EventKey::fixed(7).unwrap(),
 ];
 
 pub(crate) fn events() -> FedEvents {
@@ -45,12 +43,11 @@ pub(crate) fn intel_matrix() -> impl Iterator<Item = IntelConfiguration> {
             fixed.into_iter().filter(move |fixed| version > 1 || *fixed == 0).flat_map(
                 move |fixed| {
                     [(40, false), (40, true), (48, false), (48, true)].map(|(width, full)| {
-                        IntelConfiguration {
-                            general_width: width,
-                            fixed_width: width,
-                            full_width_writes: full,
-                            ..IntelConfiguration::new(version, general, fixed)
-                        }
+                        IntelConfiguration::new(version, general, fixed).with(|intel| {
+                            intel.general_width = width;
+                            intel.fixed_width = width;
+                            intel.full_width_writes = full;
+                        })
                     })
                 },
             )
@@ -59,15 +56,15 @@ pub(crate) fn intel_matrix() -> impl Iterator<Item = IntelConfiguration> {
 }
 
 pub(crate) const AMD_MATRIX: [(AmdConfiguration, u32); 5] = [
-    (AmdConfiguration::Legacy, 4),
-    (AmdConfiguration::CoreExtension, 6),
-    (AmdConfiguration::PerfMonV2 { counters: 4 }, 4),
-    (AmdConfiguration::PerfMonV2 { counters: 6 }, 6),
-    (AmdConfiguration::PerfMonV2 { counters: 8 }, 8),
+    (AmdConfiguration::LEGACY, 4),
+    (AmdConfiguration::CORE_EXTENSION, 6),
+    (AmdConfiguration::perf_mon_v2(4), 4),
+    (AmdConfiguration::perf_mon_v2(6), 6),
+    (AmdConfiguration::perf_mon_v2(8), 8),
 ];
 
 pub(crate) const HIDDEN: [Configuration; 2] =
-    [Configuration::Hidden(Vendor::Intel), Configuration::Hidden(Vendor::Amd)];
+    [Configuration::hidden(Vendor::Intel), Configuration::hidden(Vendor::Amd)];
 
 /// Every configuration that the tests run on.
 pub(crate) fn matrix() -> impl Iterator<Item = Configuration> {
@@ -109,8 +106,8 @@ pub(crate) fn read_faults(pmu: &VirtualPmu, address: u32) {
 
 /// `count` of the event in this privilege, and nothing else.
 pub(crate) fn feed(key: EventKey, privilege: Privilege, count: u64) -> Feed {
-    let mut feed = Feed::new();
-    feed.add(events().find(key).unwrap(), privilege, count);
+    let mut feed = Feed::new(&events());
+    feed.add(events().find(key).unwrap(), privilege, count).unwrap();
     feed
 }
 
@@ -120,7 +117,7 @@ pub(crate) fn happen(
     privilege: Privilege,
     count: u64,
 ) -> pmu_virt::Advanced {
-    pmu.advance(&mut feed(key, privilege, count))
+    pmu.advance(&mut feed(key, privilege, count)).unwrap()
 }
 
 pub(crate) fn mask(width: u8) -> u64 {

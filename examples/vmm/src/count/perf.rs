@@ -149,7 +149,7 @@ impl<H: Host> Source for Perf<H> {
         Ok(true)
     }
 
-    fn due(&self, pmu: &VirtualPmu) -> Option<Duration> {
+    fn due(&self, pmu: &mut VirtualPmu) -> Option<Duration> {
         self.fed.due(pmu, |_| AT_MOST_PER_SECOND)
     }
 }
@@ -238,7 +238,7 @@ mod tests {
         let configuration = Configuration::Intel(IntelConfiguration::new(2, 2, 0));
         let mut pmu = VirtualPmu::new(configuration, fed.events).unwrap();
         let mut perf = Perf::new(fed, host.clone());
-        let mut happened = Feed::new();
+        let mut happened = Feed::new(pmu.events());
         // IA32_PERFEVTSEL0 and 1: cycles at any privilege, branches in user mode; both enabled.
         host.count(Quantity::Cycles, true, 1_000);
         assert_eq!(pmu.write(0x186, 0x43_003C).answer, Write::Done);
@@ -249,7 +249,7 @@ mod tests {
         host.count(Quantity::Branches, true, 100);
         host.count(Quantity::Branches, false, 3);
         perf.collect(&mut happened).unwrap();
-        pmu.advance_through(&mut happened);
+        pmu.advance_through(&mut happened).unwrap();
         assert_eq!(pmu.read(0xC1), Read::Value(12));
         assert_eq!(pmu.read(0xC2), Read::Value(3));
 
@@ -259,7 +259,7 @@ mod tests {
         host.count(Quantity::Cycles, false, 50);
         host.count(Quantity::Branches, false, 4);
         perf.collect(&mut happened).unwrap();
-        pmu.advance_through(&mut happened);
+        pmu.advance_through(&mut happened).unwrap();
         assert_eq!(pmu.read(0xC1), Read::Value(12));
         assert_eq!(pmu.read(0xC2), Read::Value(7));
     }

@@ -84,7 +84,7 @@ impl Source for Time {
         Ok(true)
     }
 
-    fn due(&self, pmu: &VirtualPmu) -> Option<Duration> {
+    fn due(&self, pmu: &mut VirtualPmu) -> Option<Duration> {
         self.fed.due(pmu, |what| self.per_second(what))
     }
 }
@@ -108,7 +108,7 @@ mod tests {
     fn no_fraction_of_a_cycle_is_lost() {
         let fed = Fed::new(&QUANTITIES, Vendor::Intel).unwrap();
         let mut time = Time::new(fed, 1500, 500);
-        let mut happened = Feed::new();
+        let mut happened = Feed::new(&time.fed.events);
         for _ in 0..1000 {
             time.ran += Duration::from_nanos(1);
             time.count(Privilege::User, &mut happened);

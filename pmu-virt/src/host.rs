@@ -1,0 +1,249 @@
+//! Configurations from the host's own PMU, and from two hosts'.
+
+use core::fmt;
+
+use crate::configuration::{AmdCounters, first};
+use crate::cpuid::CpuidRegisters;
+use crate::{AmdConfiguration, Configuration, ConfigurationError, IntelConfiguration};
+
+impl Configuration {
+    /// The PMU of the processor that `cpuid` tells of, by leaf and sub-leaf, as far as this model has it: what the
+    /// host has, and a guest can therefore be given. Features that this crate's README names as missing (PEBS,
+    /// LBR and the like) are left out; whatever changes which counters there are, or what they count, is
+    /// refused rather than clamped.
+    ///
+    /// `capabilities` is what `IA32_PERF_CAPABILITIES` holds; 0 where the processor lacks it (leaf 1, ECX bit 15), and
+    /// on AMD.
+    ///
+    /// # Errors
+    /// There is no PMU, or one that the model cannot be.
+    ///
+    /// ```
+    /// use pmu_virt::{AmdConfiguration, Configuration};
+    /// let zen4 = |leaf, _subleaf| match leaf {
+    ///     0 => [0x10, 0x6874_7541, 0x444D_4163, 0x6974_6E65],
+    ///     0x8000_0000 => [0x8000_0028, 0, 0, 0],
+    ///     0x8000_0001 => [0, 0, 1 << 23, 0],
+    ///     0x8000_0022 => [1, 6, 0, 0],
+    ///     _ => [0; 4],
+    /// };
+    /// let six = Configuration::Amd(AmdConfiguration::perf_mon_v2(6));
+    /// assert_eq!(Configuration::from_cpuid(zen4, 0), Ok(six));
+    /// ```
+    pub fn from_cpuid(
+        cpuid: impl Fn(u32, u32) -> CpuidRegisters,
+        capabilities: u64,
+    ) -> Result<Self, HostError> {
+        let [last, b, c, d] = cpuid(0, 0);
+        let has = |leaf: u32| leaf <= last;
+        let vendor = [b, d, c].map(u32::to_le_bytes);
+        let vendor = vendor.as_flattened();
+        let configuration = match vendor {
+            b"GenuineIntel" | b"CentaurHauls" | b"  Shanghai  " if has(0x0A) => {
+                Self::Intel(intel(&cpuid, last, capabilities)?)
+            }
+            b"AuthenticAMD" | b"HygonGenuine" => Self::Amd(amd(&cpuid)?),
+            b"GenuineIntel" | b"CentaurHauls" | b"  Shanghai  " => return Err(HostError::NoPmu),
+            _ => return Err(HostError::Vendor),
+        };
+        configuration.check().map_err(HostError::Configuration)?;
+        Ok(configuration)
+    }
+
+    /// The PMU that two processors have in common: a guest with it can move between them. If one of them hides
+    /// its PMU, so does it.
+    ///
+    /// Counters of unlike widths count in the narrower one.
+    ///
+    /// # Errors
+    /// They are of different vendors, or hidden in different ways, or have no PMU in common.
+    ///
+    /// ```
+    /// use pmu_virt::{Configuration, IntelConfiguration};
+    /// let old = IntelConfiguration::new(4, 4, 3);
+    /// let new = IntelConfiguration::new(5, 8, 4);
+    /// let both = Configuration::Intel(old).intersect(&Configuration::Intel(new))?;
+    /// assert_eq!(both, Configuration::Intel(old));
+    /// # Ok::<(), pmu_virt::HostError>(())
+    /// ```
+    pub fn intersect(&self, other: &Self) -> Result<Self, HostError> {
+        let common = match (*self, *other) {
+            (Self::Intel(one), Self::Intel(other)) => Self::Intel(intersect_intel(one, other)),
+            (Self::Amd(one), Self::Amd(other)) => Self::Amd(intersect_amd(one, other)),
+            (Self::Hidden(one), Self::Hidden(other)) if one != other => {
+                return Err(HostError::NothingInCommon);
+            }
+            (Self::Hidden(hidden), _) | (_, Self::Hidden(hidden))
+                if self.vendor() == other.vendor() =>
+            {
+                Self::Hidden(hidden)
+            }
+            _ => return Err(HostError::NothingInCommon),
+        };
+        common.check().map_err(HostError::Configuration)?;
+        Ok(common)
+    }
+}
+
+/// SDM vol. 2A, CPUID, leaves 0x0A and 0x23.
+fn intel(
+    cpuid: &impl Fn(u32, u32) -> CpuidRegisters,
+    last: u32,
+    capabilities: u64,
+) -> Result<IntelConfiguration, HostError> {
+    let [a, unavailable, fixed, d] = cpuid(0x0A, 0);
+    let version = a as u8;
+    if version == 0 {
+        return Err(HostError::NoPmu);
+    }
+    let [_, leaf_7, ..] = if last >= 7 { cpuid(7, 0) } else { [0; 4] };
+    let extended = last >= 0x23 && cpuid(7, 0)[0] >= 1 && cpuid(7, 1)[0] >> 8 & 1 != 0;
+    let mut intel = IntelConfiguration::new(version, 0, 0);
+    intel.general = lowest(a >> 8 & 0xFF)?;
+    intel.general_width = (a >> 16) as u8;
+    if version >= 2 {
+        intel.fixed = lowest(d & 0x1F)?;
+        intel.fixed_width = (d >> 5) as u8;
+    }
+    if version >= 5 {
+        intel.fixed |= bitmap(fixed)?;
+    }
+    let length = a >> 24;
+    // Bit 7 came with version 5; what a later version adds has no counterpart here, and no register.
+    intel.events = !(unavailable as u8) & first(length.min(8) as u8);
+    intel.any_thread = version >= 3 && d >> 15 & 1 == 0;
+    intel.full_width_writes = capabilities >> 13 & 1 != 0;
+    // HLE, RTM.
+    intel.transactional = leaf_7 & (1 << 4 | 1 << 11) != 0;
+    intel.extended_leaf = extended && version >= 5;
+    if intel.extended_leaf {
+        let [subleaves, features, ..] = cpuid(0x23, 0);
+        if subleaves >> 1 & 1 != 0 {
+            let [general, fixed, ..] = cpuid(0x23, 1);
+            intel.general = bitmap(general)?;
+            intel.fixed = bitmap(fixed)?;
+        }
+        if subleaves >> 3 & 1 != 0 {
+            intel.events = cpuid(0x23, 3)[0] as u8;
+        }
+        if version >= 6 {
+            intel.unit_mask_2 = features & 1 != 0;
+            intel.equal = features >> 1 & 1 != 0;
+            intel.rdpmc_user_disable = features >> 2 & 1 != 0;
+        }
+    }
+    Ok(intel)
+}
+
+/// APM vol. 3, appendix E.
+fn amd(cpuid: &impl Fn(u32, u32) -> CpuidRegisters) -> Result<AmdConfiguration, HostError> {
+    let [last, ..] = cpuid(0x8000_0000, 0);
+    let leaf = |leaf| if leaf <= last && last >= 0x8000_0000 { cpuid(leaf, 0) } else { [0; 4] };
+    let [_, _, features, _] = leaf(0x8000_0001);
+    let [version_2, counters, ..] = leaf(0x8000_0022);
+    let counters = if version_2 & 1 != 0 {
+        AmdCounters::PerfMonV2 { counters: (counters & 0xF) as u8 }
+    } else if features >> 23 & 1 != 0 {
+        AmdCounters::CoreExtension
+    } else {
+        AmdCounters::Legacy
+    };
+    Ok(AmdConfiguration { counters, guest_host: features >> 2 & 1 != 0 })
+}
+
+/// As a bitmap of the counters that the model can have.
+fn bitmap(counters: u32) -> Result<u8, HostError> {
+    u8::try_from(counters).map_err(|_| HostError::Counters(counters))
+}
+
+fn lowest(count: u32) -> Result<u8, HostError> {
+    match count {
+        ..=8 => Ok(first(count as u8)),
+        more => Err(HostError::Counters(1u32.checked_shl(more).map_or(u32::MAX, |end| end - 1))),
+    }
+}
+
+fn intersect_intel(one: IntelConfiguration, other: IntelConfiguration) -> IntelConfiguration {
+    // Every field by name: a new one is one more to have in common.
+    let IntelConfiguration {
+        version,
+        general,
+        general_width,
+        fixed,
+        fixed_width,
+        full_width_writes,
+        events,
+        any_thread,
+        extended_leaf,
+        transactional,
+        unit_mask_2,
+        equal,
+        rdpmc_user_disable,
+    } = other;
+    let version = one.version.min(version);
+    let sixth = version >= 6;
+    IntelConfiguration {
+        version,
+        general: one.general & general,
+        general_width: one.general_width.min(general_width),
+        fixed: if version >= 2 { one.fixed & fixed } else { 0 },
+        fixed_width: one.fixed_width.min(fixed_width),
+        full_width_writes: one.full_width_writes && full_width_writes,
+        events: one.events & events,
+        any_thread: one.any_thread && any_thread,
+        extended_leaf: one.extended_leaf && extended_leaf,
+        transactional: one.transactional && transactional,
+        unit_mask_2: sixth && one.unit_mask_2 && unit_mask_2,
+        equal: sixth && one.equal && equal,
+        rdpmc_user_disable: sixth && one.rdpmc_user_disable && rdpmc_user_disable,
+    }
+}
+
+fn intersect_amd(one: AmdConfiguration, other: AmdConfiguration) -> AmdConfiguration {
+    use AmdCounters::{CoreExtension, Legacy, PerfMonV2};
+    let counters = match (one.counters, other.counters) {
+        (PerfMonV2 { counters: one }, PerfMonV2 { counters: other }) => {
+            PerfMonV2 { counters: one.min(other) }
+        }
+        // The core extension is six counters: fewer are not it.
+        (
+            PerfMonV2 { counters: 6.. } | CoreExtension,
+            PerfMonV2 { counters: 6.. } | CoreExtension,
+        ) => CoreExtension,
+        _ => Legacy,
+    };
+    AmdConfiguration { counters, guest_host: one.guest_host && other.guest_host }
+}
+
+/// Why there is no configuration of a host, or of two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[non_exhaustive]
+pub enum HostError {
+    /// Neither of Intel's kind nor of AMD's.
+    Vendor,
+    /// CPUID tells of no PMU.
+    NoPmu,
+    /// More counters of a kind than the model has, or others than the first eight: the bitmap.
+    Counters(u32),
+    /// The model cannot be this PMU.
+    Configuration(ConfigurationError),
+    /// Different vendors, or processors that hide their PMUs in different ways.
+    NothingInCommon,
+}
+
+impl fmt::Display for HostError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Vendor => f.write_str("neither Intel's kind of processor nor AMD's"),
+            Self::NoPmu => f.write_str("the processor has no PMU"),
+            Self::Counters(bitmap) => {
+                write!(f, "counters {bitmap:#b}: the model has those from 0 to 7 of a kind")
+            }
+            Self::Configuration(error) => error.fmt(f),
+            Self::NothingInCommon => f.write_str("these processors have no PMU in common"),
+        }
+    }
+}
+
+impl core::error::Error for HostError {}

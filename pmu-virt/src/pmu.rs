@@ -1,0 +1,352 @@
+//! The guest's accesses to its PMU, and the host's.
+
+use crate::model::{MAX_COUNTERS, Model};
+use crate::table::{Family, MAX_PER_KIND, ReadAs, Row, WriteAs};
+use crate::{
+    AllowAll, Configuration, ConfigurationError, EventKey, EventPolicy, FedEvents, Mode, Read,
+    Vendor, Write, Written, vendors,
+};
+
+/// The PMU of one virtual processor.
+///
+/// The embedder asks it for an answer to the guest's RDMSR, WRMSR and RDPMC, tells it what happened
+/// ([`advance`](Self::advance)), and delivers its interrupt. Nothing here allocates, panics or loops
+/// longer than the number of counters, whatever the guest does.
+///
+/// ```
+/// use pmu_virt::{Configuration, FedEvents, IntelConfiguration, Read, VirtualPmu, Write};
+/// let configuration = Configuration::Intel(IntelConfiguration::new(2, 4, 3));
+/// let mut pmu = VirtualPmu::new(configuration, FedEvents::NONE)?;
+/// // The guest programs IA32_PERFEVTSEL0; then something that is not the PMU's.
+/// assert_eq!(pmu.write(0x186, 0x53_00C0).answer, Write::Done);
+/// assert_eq!(pmu.read(0x186), Read::Value(0x53_00C0));
+/// assert_eq!(pmu.read(0x10), Read::Unhandled);
+/// # Ok::<(), pmu_virt::ConfigurationError>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct VirtualPmu<P = AllowAll> {
+    pub(crate) configuration: Configuration,
+    pub(crate) policy: P,
+    pub(crate) model: Model,
+}
+
+// One virtual processor is to fit in 1 KiB.
+const _: () = assert!(size_of::<VirtualPmu>() < 1024);
+
+/// A counter that runs: see [`VirtualPmu::running`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[non_exhaustive]
+pub struct RunningEvent {
+    /// The counter's bit in the global registers: general from 0, fixed from 32.
+    pub counter: u8,
+    /// The event.
+    pub key: EventKey,
+    /// It counts at CPL 1–3.
+    pub user: bool,
+    /// It counts at CPL 0.
+    pub kernel: bool,
+    /// The embedder feeds the event; if not, the counter stands still.
+    pub fed: bool,
+}
+
+impl VirtualPmu {
+    /// A PMU after reset, which the embedder can feed with `events`.
+    ///
+    /// # Errors
+    /// There is no such PMU.
+    pub fn new(
+        configuration: Configuration,
+        events: FedEvents,
+    ) -> Result<Self, ConfigurationError> {
+        Self::with_policy(configuration, events, AllowAll)
+    }
+}
+
+impl<P: EventPolicy> VirtualPmu<P> {
+    /// The same, with events that the guest may not count.
+    ///
+    /// # Errors
+    /// There is no such PMU.
+    ///
+    /// ```
+    /// use pmu_virt::{AmdConfiguration, Configuration, EventFilter, FedEvents, FilterAction};
+    /// use pmu_virt::{FilterEntry, VirtualPmu};
+    /// // AMD's retired instructions, and nothing else.
+    /// let entries = [FilterEntry::new(0xC0, 0)];
+    /// let filter = EventFilter::<1>::compile(FilterAction::Allow, 0, &entries).unwrap();
+    /// let configuration = Configuration::Amd(AmdConfiguration::CORE_EXTENSION);
+    /// let mut pmu = VirtualPmu::with_policy(configuration, FedEvents::NONE, filter)?;
+    /// // Core cycles can be programmed, and do not count.
+    /// let _ = pmu.write(0xC001_0200, 0x53_0076);
+    /// assert_eq!(pmu.running().count(), 0);
+    /// # Ok::<(), pmu_virt::ConfigurationError>(())
+    /// ```
+    pub fn with_policy(
+        configuration: Configuration,
+        events: FedEvents,
+        policy: P,
+    ) -> Result<Self, ConfigurationError> {
+        configuration.check()?;
+        let model = Model::new(vendors::layout(&configuration), events, &policy);
+        Ok(Self { configuration, policy, model })
+    }
+
+    /// The PMU that the guest sees.
+    pub fn configuration(&self) -> Configuration {
+        self.configuration
+    }
+
+    /// Whose rules it follows.
+    pub fn vendor(&self) -> Vendor {
+        self.configuration.vendor()
+    }
+
+    /// RESET and power-up: every register 0, but the global control register, which enables all
+    /// general counters (SDM vol. 3A, table "Processor States Following Power-up, Reset, or INIT";
+    /// for AMD as KVM does).
+    pub fn reset(&mut self) {
+        self.model = Model::new(self.model.layout, self.model.events, &self.policy);
+    }
+
+    /// INIT leaves the PMU's registers as they are (the SDM's same table). It masks the local APIC's
+    /// entry, so an interrupt that was not delivered yet is lost.
+    pub fn init(&mut self) {
+        self.model.pmi_pending = false;
+    }
+
+    /// Another policy, for the counters that run as well. The registers stay as they are.
+    ///
+    /// ```
+    /// use pmu_virt::{Configuration, EventFilter, FedEvents, FilterAction, FilterEntry};
+    /// use pmu_virt::{IntelConfiguration, VirtualPmu};
+    /// let deny = |entries: &[FilterEntry]| {
+    ///     EventFilter::<4>::compile(FilterAction::Deny, 0, entries).unwrap()
+    /// };
+    /// let configuration = Configuration::Intel(IntelConfiguration::new(2, 4, 3));
+    /// let mut pmu = VirtualPmu::with_policy(configuration, FedEvents::NONE, deny(&[]))?;
+    /// let _ = pmu.write(0x186, 0x53_00C0);
+    /// assert_eq!(pmu.running().count(), 1);
+    /// pmu.set_policy(deny(&[FilterEntry::new(0xC0, 0)]));
+    /// assert_eq!(pmu.running().count(), 0);
+    /// # Ok::<(), pmu_virt::ConfigurationError>(())
+    /// ```
+    pub fn set_policy(&mut self, policy: P) {
+        self.policy = policy;
+        self.model.derive(&self.policy);
+    }
+
+    /// RDMSR at CPL 0.
+    #[inline]
+    pub fn read(&self, address: u32) -> Read {
+        let model = &self.model;
+        let Some((row, place)) = model.layout.table.find(address) else { return Read::Unhandled };
+        let Some(index) = model.layout.find(row, place) else {
+            return match self.is_hidden_as_zero(row, place) {
+                true => Read::Value(0),
+                false => Read::GeneralProtection,
+            };
+        };
+        let value = match row.read {
+            ReadAs::Held => model.registers.get(index),
+            ReadAs::Zero => 0,
+            ReadAs::InUse => model.in_use(),
+        };
+        match row.owned {
+            u64::MAX => Read::Value(value),
+            mask => Read::Shared { value, mask },
+        }
+    }
+
+    /// WRMSR at CPL 0.
+    #[inline]
+    pub fn write(&mut self, address: u32, value: u64) -> Written {
+        let Some((row, place)) = self.model.layout.table.find(address) else {
+            return Written::UNHANDLED;
+        };
+        self.write_as(row, place, row.write, value)
+    }
+
+    /// The answer that [`write`](Self::write) would give, without the write: of a register that the embedder
+    /// shares, both parts can be checked before either is changed.
+    ///
+    /// ```
+    /// use pmu_virt::{Configuration, FedEvents, IntelConfiguration, VirtualPmu, Write};
+    /// let configuration = Configuration::Intel(IntelConfiguration::new(2, 4, 3));
+    /// let pmu = VirtualPmu::new(configuration, FedEvents::NONE)?;
+    /// // IA32_DEBUGCTL: BTS, which this PMU lacks, is #GP; single-stepping on branches is the embedder's.
+    /// assert_eq!(pmu.check_write(0x1D9, 1 << 7).answer, Write::GeneralProtection);
+    /// assert!(matches!(pmu.check_write(0x1D9, 1 << 1).answer, Write::Shared { .. }));
+    /// # Ok::<(), pmu_virt::ConfigurationError>(())
+    /// ```
+    pub fn check_write(&self, address: u32, value: u64) -> Written {
+        match self.model.layout.table.find(address) {
+            None => Written::UNHANDLED,
+            Some((row, place)) => match self.model.layout.find(row, place) {
+                None => self.write_absent(row, place),
+                Some(index) => self.judge(row, index, row.write, value).0,
+            },
+        }
+    }
+
+    /// A write of the host's: what restores a virtual processor from a list of its registers. It differs from the
+    /// guest's [`write`](Self::write) where that one cannot bring back what [`read`](Self::read) has answered:
+    /// the status is stored as it is, counters take their full width at each address, and
+    /// `IA32_PERF_CAPABILITIES` takes the value that it has, which tells an unlike PMU.
+    ///
+    /// The registers to keep, in an order in which they can be restored, are those of
+    /// [`Configuration::registers`] that are [state](crate::RegisterInfo::is_state). An interrupt that is not
+    /// delivered yet is in no register: see [`pmi_pending`](Self::pmi_pending) and
+    /// [`set_pmi_pending`](Self::set_pmi_pending).
+    ///
+    /// ```
+    /// use pmu_virt::{Configuration, FedEvents, IntelConfiguration, Read, VirtualPmu, Write};
+    /// let configuration = Configuration::Intel(IntelConfiguration::new(2, 4, 3));
+    /// let old = VirtualPmu::new(configuration, FedEvents::NONE)?;
+    /// let mut new = VirtualPmu::new(configuration, FedEvents::NONE)?;
+    /// for register in configuration.registers().filter(|register| register.is_state) {
+    ///     if let Read::Value(value) = old.read(register.address) {
+    ///         assert_eq!(new.host_write(register.address, value).answer, Write::Done);
+    ///     }
+    /// }
+    /// assert_eq!(new.state(), old.state());
+    /// # Ok::<(), pmu_virt::ConfigurationError>(())
+    /// ```
+    pub fn host_write(&mut self, address: u32, value: u64) -> Written {
+        let Some((row, place)) = self.model.layout.table.find(address) else {
+            return Written::UNHANDLED;
+        };
+        self.write_as(row, place, row.host_write, value)
+    }
+
+    #[inline]
+    fn write_as(&mut self, row: &Row, place: usize, write: WriteAs, value: u64) -> Written {
+        let Some(index) = self.model.layout.find(row, place) else {
+            return self.write_absent(row, place);
+        };
+        let (written, stored) = self.judge(row, index, write, value);
+        if written.answer != Write::GeneralProtection {
+            self.model.registers.set(index, stored);
+            match row.family {
+                Family::EventSelect => self.model.derive_general(&self.policy, place),
+                Family::FixedControl => self.model.derive_fixed(),
+                _ => self.model.budget_is_stale = true,
+            }
+        }
+        written
+    }
+
+    /// The answer to a write of a register that is there, and what it holds then.
+    #[inline]
+    fn judge(&self, row: &Row, index: usize, write: WriteAs, value: u64) -> (Written, u64) {
+        let held = self.model.registers.get(index);
+        let legal = self.model.layout.legal(row.family) | row.also_legal;
+        let (illegal, stored) = match write {
+            WriteAs::Stored => (value & !legal, value & legal),
+            WriteAs::SignExtended => {
+                let extended = i64::from(value as u32 as i32) as u64;
+                let high = value >> 32;
+                let plausible =
+                    high == 0 || high == extended >> 32 || high == (extended & legal) >> 32;
+                let illegal = if plausible { 0 } else { (value ^ extended) & !0xFFFF_FFFF };
+                (illegal, extended & legal)
+            }
+            WriteAs::Cleared => (value & !legal, held & !value),
+            WriteAs::Set => (value & !legal, held | value & legal),
+            WriteAs::Kept => (value ^ held, held),
+            WriteAs::Ignored => return (Written::IGNORED, held),
+            WriteAs::Refused => return (Written::REFUSED, held),
+        };
+        let illegal = illegal & row.owned;
+        let answer = match row.owned {
+            _ if illegal & !row.drops != 0 => Write::GeneralProtection,
+            u64::MAX => Write::Done,
+            mask => Write::Shared { mask },
+        };
+        (Written { answer, illegal }, stored)
+    }
+
+    fn is_hidden_as_zero(&self, row: &Row, place: usize) -> bool {
+        self.model.layout.hidden_as_zero && row.is_hidden_as_zero(place)
+    }
+
+    fn write_absent(&self, row: &Row, place: usize) -> Written {
+        if self.is_hidden_as_zero(row, place) { Written::IGNORED } else { Written::REFUSED }
+    }
+
+    /// RDPMC with `ecx` in this mode: a value or #GP.
+    ///
+    /// SDM vol. 2B: ECX 31:16 is the type, ECX 15:0 the index. As in KVM, there are types for general (0) and
+    /// fixed (0x4000) counters; the fast mode of bit 31 and `PERF_METRICS` fault. APM vol. 3: ECX is the
+    /// counter's number, without types.
+    ///
+    /// A counter that is hidden from user code reads 0 there: Intel Architecture Instruction Set Extensions
+    /// Programming Reference, chapter "RDPMC User Disable"; the same in Linux's commit 59af95e028d4.
+    ///
+    /// ```
+    /// use pmu_virt::{Configuration, FedEvents, IntelConfiguration, Mode, Read, VirtualPmu};
+    /// let configuration = Configuration::Intel(IntelConfiguration::new(2, 4, 3));
+    /// let pmu = VirtualPmu::new(configuration, FedEvents::NONE)?;
+    /// assert_eq!(pmu.read_pmc(3, Mode::KERNEL), Read::Value(0));
+    /// assert_eq!(pmu.read_pmc(4, Mode::KERNEL), Read::GeneralProtection);
+    /// let user = Mode { cpl: 3, pce: false, protected: true };
+    /// assert_eq!(pmu.read_pmc(3, user), Read::GeneralProtection);
+    /// # Ok::<(), pmu_virt::ConfigurationError>(())
+    /// ```
+    #[inline]
+    pub fn read_pmc(&self, ecx: u32, mode: Mode) -> Read {
+        if !mode.allows_rdpmc() {
+            return Read::GeneralProtection;
+        }
+        let Model { layout, registers, .. } = &self.model;
+        let index = (ecx & 0xFFFF) as usize;
+        let (counter, disabled) = match ecx >> 16 {
+            0 if index < MAX_PER_KIND => (index, registers.select(index) >> 37 & 1),
+            0x4000 if index < MAX_PER_KIND => {
+                let control = registers.of(Family::FixedControl);
+                (MAX_PER_KIND + index, control >> (33 + 4 * index) & 1)
+            }
+            _ => return Read::GeneralProtection,
+        };
+        if !layout.has(counter) {
+            return match layout.absent_counters_read_zero && ecx < 4 {
+                true => Read::Value(0),
+                false => Read::GeneralProtection,
+            };
+        }
+        match disabled != 0 && !mode.is_privileged() {
+            true => Read::Value(0),
+            false => Read::Value(registers.counter(counter)),
+        }
+    }
+
+    /// The counters that run now, and whether the embedder feeds them.
+    pub fn running(&self) -> impl Iterator<Item = RunningEvent> + '_ {
+        let running = self.model.running();
+        (0..MAX_COUNTERS)
+            .filter(move |counter| running >> counter & 1 != 0)
+            .map(|counter| self.running_event(counter))
+    }
+
+    /// The events that a running counter waits for in vain: a guest may call it broken, an embedder
+    /// knows better.
+    pub fn unfed(&self) -> impl Iterator<Item = RunningEvent> + '_ {
+        self.running().filter(|event| !event.fed)
+    }
+
+    fn running_event(&self, place: usize) -> RunningEvent {
+        let registers = &self.model.registers;
+        let (counter, key, user, kernel) = if place < MAX_PER_KIND {
+            let select = registers.select(place);
+            (place, EventKey::of_select(select), select >> 16 & 1 != 0, select >> 17 & 1 != 0)
+        } else {
+            let fixed = place % MAX_PER_KIND;
+            let nibble = registers.of(Family::FixedControl) >> (4 * fixed);
+            let key = EventKey::of_fixed(fixed);
+            let key = if nibble & 0b0100 != 0 { key.any_thread() } else { key };
+            (32 + fixed, key, nibble & 0b0010 != 0, nibble & 0b0001 != 0)
+        };
+        let fed = self.model.events.cell(key).is_some();
+        RunningEvent { counter: counter as u8, key, user, kernel, fed }
+    }
+}

@@ -1,0 +1,135 @@
+//! The registers of a configuration, as data.
+
+use crate::table::{Family, ReadAs, Row, WriteAs};
+use crate::{Configuration, vendors};
+
+/// A register that a guest with this PMU may access, or faults at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[non_exhaustive]
+pub struct RegisterInfo {
+    /// Its address, in ECX.
+    pub address: u32,
+    /// Its name in the manual; x is the counter's number.
+    pub name: &'static str,
+    /// The section of the manual.
+    pub manual: &'static str,
+    /// What it is for.
+    pub kind: RegisterKind,
+    /// The number of its counter, where each counter has one; otherwise 0.
+    pub counter: u8,
+    /// The processor has it. One that it lacks is the PMU's to answer nevertheless.
+    pub exists: bool,
+    /// A value can be written to it.
+    pub is_writable: bool,
+    /// The bits that can be written. Others fault, or are dropped.
+    pub legal: u64,
+    /// The bits that are the PMU's: all, but for registers that the embedder shares.
+    pub owned: u64,
+    /// It holds state that no register before it in the list holds: those to save, and to
+    /// [restore](crate::VirtualPmu::host_write) in this order.
+    pub is_state: bool,
+}
+
+/// What a register is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[non_exhaustive]
+pub enum RegisterKind {
+    /// `IA32_PERFEVTSELx`, `PerfEvtSelx`.
+    EventSelect,
+    /// `IA32_PMCx`, `PerfCtrx`.
+    GeneralCounter,
+    /// `IA32_FIXED_CTRx`.
+    FixedCounter,
+    /// `IA32_FIXED_CTR_CTRL`.
+    FixedControl,
+    /// `IA32_PERF_GLOBAL_CTRL`, `PerfCntrGlobalCtl`.
+    GlobalControl,
+    /// `IA32_PERF_GLOBAL_STATUS`, `PerfCntrGlobalStatus`.
+    GlobalStatus,
+    /// `IA32_PERF_GLOBAL_STATUS_RESET`, `PerfCntrGlobalStatusClr`.
+    GlobalStatusClear,
+    /// `IA32_PERF_GLOBAL_STATUS_SET`, `PerfCntrGlobalStatusSet`.
+    GlobalStatusSet,
+    /// `IA32_PERF_GLOBAL_INUSE`.
+    GlobalInUse,
+    /// `IA32_DEBUGCTL`.
+    DebugControl,
+    /// `IA32_MISC_ENABLE`.
+    MiscEnable,
+    /// `IA32_PERF_CAPABILITIES`.
+    Capabilities,
+    /// A register of a facility that this model never offers: it faults.
+    NotOffered,
+}
+
+impl RegisterKind {
+    const fn of(row: &Row) -> Self {
+        match (row.family, row.read, row.write) {
+            (Family::EventSelect, ..) => Self::EventSelect,
+            (Family::GeneralCounter, ..) => Self::GeneralCounter,
+            (Family::FixedCounter, ..) => Self::FixedCounter,
+            (Family::FixedControl, ..) => Self::FixedControl,
+            (Family::GlobalControl, ..) => Self::GlobalControl,
+            (Family::GlobalStatus, ReadAs::InUse, _) => Self::GlobalInUse,
+            (Family::GlobalStatus, _, WriteAs::Cleared) => Self::GlobalStatusClear,
+            (Family::GlobalStatus, _, WriteAs::Set) => Self::GlobalStatusSet,
+            (Family::GlobalStatus, ..) => Self::GlobalStatus,
+            (Family::DebugControl, ..) => Self::DebugControl,
+            (Family::MiscEnable, ..) => Self::MiscEnable,
+            (Family::Capabilities, ..) => Self::Capabilities,
+            (Family::NotOffered, ..) => Self::NotOffered,
+        }
+    }
+}
+
+impl Configuration {
+    /// The registers that a hypervisor must intercept, and hand to
+    /// [`VirtualPmu::read`](crate::VirtualPmu::read) and [`write`](crate::VirtualPmu::write): those of the
+    /// vendor's PMUs, whether this processor has them or not. Every other register is
+    /// [unhandled](crate::Read::Unhandled). Of a configuration that does not [check](Self::check), the list is of
+    /// no use.
+    ///
+    /// ```
+    /// use pmu_virt::{AmdConfiguration, Configuration};
+    /// // The pages of AMD's MSR permission map: a bit for each access to C000_0000–1FFF and C001_0000–1FFF.
+    /// let mut map = [[0u8; 0x2000 / 4]; 2];
+    /// let configuration = Configuration::Amd(AmdConfiguration::perf_mon_v2(6));
+    /// for register in configuration.registers() {
+    ///     let page = (register.address >> 16 & 1) as usize;
+    ///     let bit = 2 * (register.address & 0x1FFF) as usize;
+    ///     map[page][bit / 8] |= 0b11 << (bit % 8); // Reading and writing.
+    /// }
+    /// // C001_0200 and C001_0201 …
+    /// assert_eq!(map[1][0x80], 0xFF);
+    /// ```
+    pub fn registers(&self) -> impl Iterator<Item = RegisterInfo> + use<> {
+        let layout = vendors::layout(self);
+        let mut held = 0u32;
+        layout.table.rows().iter().flat_map(Row::all).map(move |(row, address, place)| {
+            let index = layout.find(row, place);
+            let writable =
+                !matches!(row.write, WriteAs::Refused | WriteAs::Ignored | WriteAs::Kept);
+            let keeps = matches!((row.read, row.host_write), (ReadAs::Held, WriteAs::Stored));
+            let bit = index.filter(|_| keeps).map_or(0, |index| 1 << index);
+            let is_state = bit & !held != 0;
+            held |= bit;
+            RegisterInfo {
+                address,
+                name: row.name,
+                manual: row.manual,
+                kind: RegisterKind::of(row),
+                counter: place as u8,
+                exists: index.is_some(),
+                is_writable: writable && index.is_some(),
+                legal: match index {
+                    Some(_) if writable => layout.legal(row.family) | row.also_legal,
+                    _ => 0,
+                },
+                owned: row.owned,
+                is_state,
+            }
+        })
+    }
+}
