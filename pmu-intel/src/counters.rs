@@ -33,6 +33,12 @@ const ZHAOXIN: [[u8; 12]; 2] = [*b"CentaurHauls", *b"  Shanghai  "];
 /// They take any event of the processor's manual. Zhaoxin's processors have other events than Intel's under the
 /// same numbers, so that none is known by name, and no source of [`SOURCES`](crate::SOURCES) is theirs.
 ///
+/// Of version 6 neither auto counter reload nor architectural PEBS is used, and neither is taken away: what a
+/// predecessor left in a counter's CFG_B and CFG_C (0x1902 and 0x1903 + 4*n*, 0x1982 and 0x1983 + 4*n* of a fixed one;
+/// SDM vol. 4, table 2-2) stays. Such a counter may be loaded, or write records, behind the driver's back. A kernel
+/// that may be started by one that used them clears these registers, where leaf 0x23 declares them, before it takes
+/// the counters.
+///
 /// ```
 /// # use pmu_core::{CpuidDump, Snapshot};
 /// # let dump = CpuidDump::parse(

@@ -6,8 +6,8 @@ use pmu_tests::StateRegisters;
 
 use pmu_core::{
     Claim, CounterError, CounterMemory, CounterSet, CounterSlot, DefaultInterface, InterfaceError,
-    KProfileSource, MAX_COUNTERS, MsrAddress, MsrBackend, ProfileInterface, SavedCounter,
-    SavedCounters, Snapshot,
+    KProfileSource, MAX_COUNTERS, MsrAddress, MsrBackend, MsrErrorKind, MsrFault, MsrOperation,
+    ProfileInterface, SavedCounter, SavedCounters, Snapshot,
 };
 use pmu_intel::Emon;
 use pmu_tests::deviations::snapshot;
@@ -268,6 +268,35 @@ fn a_source_that_is_started_after_a_failed_shut_down_counts() {
     assert_eq!(told.get(), 4);
     session.shut_down().unwrap();
     assert_eq!(mock.with_pmu(|pmu| pmu.state()).global_control(), 1);
+}
+
+#[test]
+fn an_overflow_that_save_cannot_acknowledge_is_not_the_next_sources() {
+    const ACKNOWLEDGE: u32 = 0x390;
+    let Plain { emon, processor, mock, memory } = Plain::new(2);
+    let only = CounterSet::from_bits(1);
+    let mut session = emon.initialize_only(&processor, only, &mock, &mock, &memory).unwrap();
+    session.start(CYCLES).unwrap();
+    // Pending, and its interrupt is not taken.
+    let fed = FedEvents::new(&KEYS).unwrap();
+    let mut feed = Feed::new(&fed);
+    feed.add(fed.find(KEYS[0]).unwrap(), Privilege::Kernel, 0x1000).unwrap();
+    mock.pass(&mut feed);
+    mock.inject(Fault::Register(ACKNOWLEDGE));
+    let (mut area, told) = (SavedCounters::<[SavedCounter; 4]>::new(), Cell::new(0));
+    let saved = session.save(&mut area, |_| told.set(told.get() + 1));
+    let fault = InterfaceError::Counters(CounterError::Faulted(MsrFault {
+        operation: MsrOperation::Write,
+        register: ACKNOWLEDGE,
+        kind: MsrErrorKind::GeneralProtection,
+    }));
+    assert_eq!((saved, told.get()), (Err(fault), 1));
+    mock.inject(Fault::None);
+    let started = session.start(BRANCHES);
+    emon.service(&mock, &mock, &memory, |overflow| panic!("{overflow:?}")).unwrap();
+    assert_eq!(started, Err(InterfaceError::NoFreeCounter(BRANCHES)));
+    session.shut_down().unwrap();
+    assert_eq!(mock.with_pmu(|pmu| pmu.state()).global_status(), 0);
 }
 
 /// An interrupt comes between what the interrupt path leaves behind and the register, and the register faults:

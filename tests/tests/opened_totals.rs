@@ -9,7 +9,7 @@ use opened::*;
 use pmu_core::testing::RecordingMsr;
 use pmu_core::{
     CounterError, CounterSet, Counters, Event, EventId, EventOverflow, EventTable, MsrOperation,
-    OpenedEvents, ThreadEvent, service,
+    OpenedEvents, Snapshot, ThreadEvent, service,
 };
 use pmu_tests::{FakePlatform, RegisterFile, intel_processor};
 use pmu_virt::mock::{Deviation, Deviations};
@@ -109,16 +109,35 @@ fn random_totals(processor: &Processor, seed: u64) {
     assert_eq!(running(&mock), CounterSet::NONE);
 }
 
-/// Costs of one event's overflow on Intel's counters of this version, and its switch out and in: reads,
-/// writes, RDPMCs.
-fn costs(version: u32, freezing: bool, event: Event) -> [[u32; 3]; 3] {
-    costs_and_unmasks(version, freezing, event).0
+/// RDMSRs, WRMSRs and RDPMCs, and how often the local APIC's entry was unmasked.
+type Cost = [u32; 4];
+
+/// What one event costs.
+#[derive(Debug)]
+struct Costs {
+    open: Cost,
+    start: Cost,
+    overflow: Cost,
+    read: Cost,
+    stop: Cost,
+    /// A switch out of its thread, and in.
+    out: Cost,
+    back: Cost,
 }
 
-/// The same, and how often the overflow's interrupt unmasked the local APIC's entry.
-fn costs_and_unmasks(version: u32, freezing: bool, event: Event) -> ([[u32; 3]; 3], u32) {
-    let unit = pmu_intel::counters(&intel_processor(version, 8)).unwrap();
-    let file = RegisterFile::intel(8, version >= 2);
+/// Costs of one event on Intel's counters of this version: on a general one, or on fixed counter 0 of three.
+fn costs(version: u32, freezing: bool, event: Event) -> Costs {
+    let plain = intel_processor(version, 8);
+    let processor = Snapshot::capture(move |leaf, subleaf| {
+        let mut answer = plain.leaf(leaf, subleaf);
+        // Three fixed counters of 48 bits.
+        answer.edx |= if leaf == 0x0A && version >= 2 { 48 << 5 | 3 } else { 0 };
+        answer
+    });
+    let unit = pmu_intel::counters(&processor).unwrap();
+    let global = if version >= 2 { 0x38D..0x391 } else { 0..0 };
+    let registers = (0xC1..0xC9).chain(0x186..0x18E).chain(0x309..0x30C).chain(global);
+    let file = RegisterFile::new(registers, 0xC1);
     file.set(0x1D9, 0);
     let (msr, platform) = (RecordingMsr::<_, 64>::new(file), FakePlatform::default());
     let (memory, table) = (Memory::new(), Table::new());
@@ -128,10 +147,8 @@ fn costs_and_unmasks(version: u32, freezing: bool, event: Event) -> ([[u32; 3]; 
     if freezing {
         counters.freeze_on_interrupt().unwrap();
     }
-    let id = counters.open_event(&unit, &event).unwrap();
-    counters.start_event(id, 0).unwrap();
     let take = || {
-        let mut cost = [0; 3];
+        let mut cost = [0, 0, 0, platform.unmasked.take()];
         for access in &msr.take() {
             cost[match access.operation {
                 MsrOperation::Read | MsrOperation::Update => 0,
@@ -142,24 +159,32 @@ fn costs_and_unmasks(version: u32, freezing: bool, event: Event) -> ([[u32; 3]; 
         cost
     };
     take();
-    platform.unmasked.take();
-    msr.inner().set(0xC1, 5);
-    msr.inner().set(0x38E, 1 | u64::from(freezing && version >= 4) << 59);
+    let id = counters.open_event(&unit, &event).unwrap();
+    let open = take();
+    counters.start_event(id, 0).unwrap();
+    let start = take();
+    let counter = counters.counter_of(id).unwrap();
+    let value = if counter.is_fixed() { 0x309 } else { 0xC1 };
+    msr.inner().set(value, 5);
+    let frozen = u64::from(freezing && version >= 4) << 59;
+    msr.inner().set(0x38E, counter.only().bits() | frozen);
     let serviced = service(&source, &msr, &platform, &memory, |_| ()).unwrap();
     assert_eq!(serviced.overflows, u32::from(event.period().is_some()));
-    let (overflow, unmasks) = (take(), platform.unmasked.take());
+    let overflow = take();
     msr.inner().set(0x38E, 0);
+    let read = counters.read_event(id, 0).map_or([0; 4], |_| take());
     let mut thread = [ThreadEvent::Opened(id)];
     counters.switch_out(&mut thread, 0, |o| panic!("{o:?}")).unwrap();
     let out = take();
     counters.switch_in(&unit, &mut thread, 0).unwrap();
-    ([overflow, out, take()], unmasks)
+    let (back, ThreadEvent::Opened(id)) = (take(), thread[0]) else { panic!("{thread:?}") };
+    counters.stop_event(id, 0).unwrap();
+    Costs { open, start, overflow, read, stop: take(), out, back }
 }
 
 /// The first column is that of a source, in `costs.rs` and the README.
 #[test]
 fn a_total_costs_one_rdpmc_an_overflow() {
-    let sampled = raw(2).every(0x1000);
     for (version, freezing, [r, w]) in [
         (2, false, [1, 4]),
         (3, true, [1, 3]),
@@ -168,46 +193,61 @@ fn a_total_costs_one_rdpmc_an_overflow() {
         (5, false, [1, 4]),
         (5, true, [1, 2]),
     ] {
-        let switch = [[0, 1, 1], [0, 2, 0]];
-        let [overflow, out, back] = costs(version, freezing, sampled);
-        assert_eq!((overflow, [out, back]), ([r, w, 0], switch), "version {version}");
-        let [overflow, out, back] = costs(version, freezing, sampled.with_total());
-        assert_eq!((overflow, [out, back]), ([r, w, 1], switch), "version {version}");
-        // What is only counted is not loaded again; whether it wrapped once more, its value does not tell.
-        let [overflow, out, back] = costs(version, freezing, raw(2));
-        let switch = [[1, 1, 2], [0, 2, 0]];
-        assert_eq!((overflow, [out, back]), ([r, w - 1, 0], switch), "version {version}");
+        let a = 1;
+        for kind in [2, 0] {
+            // Of a general counter, and of a fixed one.
+            let sampled = raw(kind).every(0x1000);
+            let switch = [[0, 1, 1, 0], [0, 2, 0, 0]];
+            let found = costs(version, freezing, sampled);
+            assert_eq!(
+                (found.overflow, [found.out, found.back]),
+                ([r, w, 0, a], switch),
+                "{found:?}"
+            );
+            let found = costs(version, freezing, sampled.with_total());
+            assert_eq!(
+                (found.overflow, [found.out, found.back]),
+                ([r, w, 1, a], switch),
+                "{found:?}"
+            );
+            // What is only counted is not loaded again; whether it wrapped once more, its value does not tell.
+            let found = costs(version, freezing, raw(kind));
+            let switch = [[1, 1, 2, 0], [0, 2, 0, 0]];
+            let expected = ([r, w - 1, 0, a], switch);
+            assert_eq!((found.overflow, [found.out, found.back]), expected, "{found:?}");
+        }
     }
     // Where each counter is read all the same, it costs nothing.
-    for event in [sampled, sampled.with_total(), raw(2)] {
-        assert_eq!(costs(1, false, event), [[0, 1, 1], [0, 1, 1], [0, 2, 0]]);
+    for event in [raw(2).every(0x1000), raw(2).every(0x1000).with_total(), raw(2)] {
+        let found = costs(1, false, event);
+        let expected = [[0, 1, 1, 1], [0, 1, 1, 0], [0, 2, 0, 0]];
+        assert_eq!([found.overflow, found.out, found.back], expected);
     }
 }
 
-/// The README's rows of events, on Intel's version 2: an overflow, a switch out and in, a start.
+/// The README's rows of events, on Intel's version 2.
 #[test]
 fn the_readmes_rows_of_events_are_what_is_measured() {
-    let text = |[r, w, p]: [u32; 3], unmasks: u32| {
-        let parts = [(r, 'R'), (w, 'W'), (p, 'P'), (unmasks, 'A')];
-        let parts = parts.into_iter().filter(|(count, _)| *count > 0);
-        parts.map(|(count, kind)| format!("{count}{kind}")).collect::<Vec<_>>().join(" ")
+    let text = |cost: Cost| {
+        let parts = cost.into_iter().zip("RWPA".chars()).filter(|(count, _)| *count > 0);
+        let parts: Vec<_> = parts.map(|(count, kind)| format!("{count}{kind}")).collect();
+        if parts.is_empty() { "–".into() } else { parts.join(" ") }
     };
-    let sampled = raw(2).every(0x1000);
-    for (name, event) in [
-        ("an event that interrupts", sampled),
-        ("the same, with a total", sampled.with_total()),
-        ("an event that is counted only", raw(2)),
-    ] {
-        let ([overflow, out, back], unmasks) = costs_and_unmasks(2, false, event);
-        let switch = [0, 1, 2].map(|kind| out[kind] + back[kind]);
-        let row = format!(
-            "| {name} | {} | {} | {} |",
-            text(overflow, unmasks),
-            text(switch, 0),
-            text(back, 0)
-        );
-        println!("{row}");
-        assert!(include_str!("../../README.md").contains(&row), "the README lacks: {row}");
+    for (place, kind) in [("a general counter", 2), ("a fixed counter", 0)] {
+        let sampled = raw(kind).every(0x1000);
+        for (name, event) in [
+            ("an event that interrupts", sampled),
+            ("the same, with a total", sampled.with_total()),
+            ("an event that is counted only", raw(kind)),
+        ] {
+            let costs = costs(2, false, event);
+            let switch = core::array::from_fn(|kind| costs.out[kind] + costs.back[kind]);
+            let columns =
+                [costs.overflow, switch, costs.open, costs.start, costs.read, costs.stop].map(text);
+            let row = format!("| {place}: {name} | {} |", columns.join(" | "));
+            println!("{row}");
+            assert!(include_str!("../../README.md").contains(&row), "the README lacks: {row}");
+        }
     }
 }
 

@@ -1,11 +1,19 @@
 //! What a save area says of itself.
 
+mod opened;
+
+use core::cell::Cell;
+
+use opened::Processor;
+use pmu_amd::Amd64;
 use pmu_core::{
-    CounterError, CounterMemory, CounterSlot, InterfaceError, KProfileSource, ProfileInterface,
-    SavedCounter, SavedCounters,
+    CounterError, CounterMemory, CounterSet, CounterSlot, InterfaceError, KProfileSource,
+    MAX_COUNTERS, ProfileInterface, Report, SavedCounter, SavedCounters, WithEvents,
 };
 use pmu_intel::Emon;
 use pmu_tests::{FakePlatform, RegisterFile, intel_processor};
+use pmu_virt::Configuration;
+use pmu_virt::mock::Deviations;
 
 #[test]
 fn a_save_area_tells_how_many_counters_it_holds() {
@@ -49,4 +57,86 @@ fn an_area_with_fewer_places_than_the_session_has_counters_is_refused() {
     assert_eq!(large.len(), 1);
     session.restore(&large).unwrap();
     session.shut_down().unwrap();
+}
+
+/// A process's source and the machine's events: while the process is away, an event takes the source's counter.
+#[test]
+fn a_source_whose_counter_was_taken_meanwhile_is_restored_on_another() {
+    for processor in opened::processors(Deviations::NONE) {
+        let told = match processor.configuration {
+            Configuration::Intel(_) => {
+                restored(&processor, &Emon::detect(&processor.snapshot).unwrap())
+            }
+            _ => restored(&processor, &Amd64::detect(&processor.snapshot).unwrap()),
+        };
+        assert_eq!(told, 2, "{processor:?}");
+    }
+}
+
+/// Two intervals of the source pass, in halves: one before it is saved, the rest where it is restored. Returns how
+/// often it was told.
+fn restored<I: ProfileInterface>(processor: &Processor, interface: &I) -> u32 {
+    const INTERVAL: u64 = 0x1000;
+    // Instructions: event 0xC0 of both vendors.
+    let source = KProfileSource::TOTAL_ISSUES;
+    interface.set_interval(source, INTERVAL).unwrap();
+    let (memory, table) = (opened::Memory::new(), opened::Table::new());
+    let told = Cell::new(0);
+    let both = WithEvents::new(interface, &table);
+    let handler = |mock: &opened::Mock<'_>| {
+        let count = |report: Report| match report {
+            Report::Source(overflow) => {
+                assert_eq!((overflow.source, overflow.events), (source, INTERVAL));
+                told.set(told.get() + 1);
+            }
+            Report::Event(overflow) => panic!("{overflow:?}"),
+        };
+        both.service(mock, mock, &memory, count).unwrap();
+    };
+    let mock = processor.mock();
+    mock.on_interrupt(&handler);
+    let only = processor.unit.counters() & CounterSet::GENERAL;
+    let mut session = both.initialize(&processor.snapshot, only, &mock, &mock, &memory).unwrap();
+    session.start(source).unwrap();
+    opened::happen(&mock, 0, INTERVAL / 2);
+    let mut area = SavedCounters::<[SavedCounter; MAX_COUNTERS]>::new();
+    session.save(&mut area, |o| panic!("{o:?}")).unwrap();
+    // Events take all counters but one, and the source's first.
+    let counters = session.counters_mut();
+    let events: Vec<_> = (1..only.len())
+        .map(|_| {
+            let id = counters.open_event(&processor.unit, &opened::raw(2)).unwrap();
+            counters.start_event(id, 0).unwrap();
+            id
+        })
+        .collect();
+    let first = only.iter().next().unwrap();
+    assert_eq!(counters.counter_of(events[0]), Some(first), "{processor:?}");
+    // One more, and there is none left: nothing is changed.
+    let last = counters.open_event(&processor.unit, &opened::raw(3)).unwrap();
+    counters.start_event(last, 0).unwrap();
+    let before = mock.with_pmu(|pmu| pmu.state());
+    let refused = Err(InterfaceError::Counters(CounterError::NotRestorable));
+    assert_eq!(session.restore(&area), refused, "{processor:?}");
+    assert_eq!(mock.with_pmu(|pmu| pmu.state()), before, "{processor:?}");
+    session.counters_mut().stop_event(last, 0).unwrap();
+    session.restore(&area).unwrap();
+    assert!(session.is_running(source));
+    assert_eq!(session.restore(&area), refused, "{processor:?}: it is restored already");
+    opened::happen(&mock, 2, 55);
+    opened::happen(&mock, 0, INTERVAL / 2 - 1);
+    assert_eq!(told.get(), 0, "{processor:?}");
+    opened::happen(&mock, 0, 1);
+    assert_eq!(told.get(), 1, "{processor:?}");
+    opened::happen(&mock, 0, INTERVAL);
+    for id in events {
+        let count = session.counters_mut().read_event(id, 1).unwrap();
+        assert_eq!(count.value, 55, "{processor:?}");
+    }
+    // On its way out it leaves the counter where it is now.
+    session.save(&mut area, |o| panic!("{o:?}")).unwrap();
+    session.restore(&area).unwrap();
+    session.shut_down().unwrap();
+    assert_eq!(opened::running(&mock), CounterSet::NONE);
+    told.get()
 }

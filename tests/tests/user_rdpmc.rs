@@ -7,10 +7,13 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use pmu::core::{
     CounterError, CounterMemory, CounterSet, CounterSlot, CounterUnit, Counters, Event, EventEntry,
-    EventSelect, EventTable, MAX_COUNTERS, MsrBackend, NamedEvent, OpenedEvents, PmcIndex,
-    UserView, service,
+    EventSelect, EventTable, KProfileSource, MAX_COUNTERS, MsrBackend, NamedEvent, OpenedEvents,
+    PmcIndex, SavedCounter, SavedCounters, SourceInterface, ThreadEvent, UserView, WithEvents,
+    service,
 };
 use pmu::user::UserPage;
+use pmu_intel::Emon;
+use pmu_tests::StateRegisters;
 use pmu_tests::deviations::snapshot;
 use pmu_virt::mock::{Deviations, MockMsr};
 use pmu_virt::{Configuration, EventKey, IntelConfiguration, Mode, Privilege};
@@ -240,4 +243,63 @@ fn a_page_that_always_changes_is_given_up() {
         3
     });
     assert_eq!(read, Some(12));
+}
+
+/// SDM vol. 3B, version 6: bit 37 of a configuration register. What a source counts is no user's, and neither is
+/// an event that did not ask for it; wherever the driver writes the select anew.
+#[test]
+fn a_sources_counter_is_not_read_by_user_mode() {
+    const DENIED: u64 = 1 << 37;
+    for (version, declared) in [(6, true), (6, false), (5, false)] {
+        let mut intel = IntelConfiguration::new(version, 4, 0);
+        intel.rdpmc_user_disable = declared;
+        let configuration = Configuration::Intel(intel);
+        let processor = snapshot(configuration, Deviations::NONE);
+        let emon = Emon::detect(&processor).unwrap();
+        let memory = CounterMemory::<[CounterSlot; MAX_COUNTERS]>::new();
+        let events = EventTable::<[EventEntry; 4]>::new();
+        let both = WithEvents::new(&emon, &events);
+        let unit = both.unit_of(&processor);
+        let mock = Mock::strict(pmu(configuration));
+        let mut session =
+            both.initialize(&processor, CounterSet::ALL, &mock, &mock, &memory).unwrap();
+        let selects = || {
+            let selects = mock.with_pmu(|pmu| pmu.state()).selects();
+            // Those that run.
+            let selects = selects.into_iter().filter(|select| select >> 22 & 1 != 0);
+            selects.map(|select| (select & 0xFFFF, select & !0xFFFF_FFFF)).collect::<Vec<_>>()
+        };
+        let denied = if declared { DENIED } else { 0 };
+        // Cycles.
+        let of_source = (0x003C, denied);
+        session.start(KProfileSource::TOTAL_CYCLES).unwrap();
+        assert_eq!(selects(), [of_source], "version {version}: started");
+        let branches = Event::raw(EventSelect::from_bits(0xC4));
+        let mispredicted = Event::raw(EventSelect::from_bits(0xC5)).with_user_rdpmc();
+        let counters = session.counters_mut();
+        let ids = [branches, mispredicted].map(|event| {
+            let id = counters.open_event(&unit, &event).unwrap();
+            counters.start_event(id, 0).unwrap();
+            id
+        });
+        let all = [of_source, (0x00C4, denied), (0x00C5, 0)];
+        assert_eq!(selects(), all, "version {version}: opened");
+        // A thread's, on its way out and in.
+        let mut thread = ids.map(ThreadEvent::Opened);
+        counters.switch_out(&mut thread, 1, |o| panic!("{o:?}")).unwrap();
+        assert_eq!(selects(), [of_source]);
+        counters.switch_in(&unit, &mut thread, 2).unwrap();
+        assert_eq!(selects(), all, "version {version}: switched in");
+        // The source of a process, after another one had its counter.
+        let mut area = SavedCounters::<[SavedCounter; MAX_COUNTERS]>::new();
+        session.save(&mut area, |o| panic!("{o:?}")).unwrap();
+        session.start(KProfileSource::BRANCH_MISPREDICTIONS).unwrap();
+        session.stop(KProfileSource::BRANCH_MISPREDICTIONS).unwrap();
+        session.restore(&area).unwrap();
+        assert_eq!(selects(), all, "version {version}: restored");
+        mock.lose_registers();
+        session.reprogram(|o| panic!("{o:?}")).unwrap();
+        assert_eq!(selects(), all, "version {version}: programmed again");
+        session.shut_down().unwrap();
+    }
 }

@@ -174,7 +174,11 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
         } else if let Some(global) = self.unit().global() {
             let bit = counter.only().bits();
             let acknowledged = self.wrmsr_retrying(global.acknowledge, bit);
-            acknowledged.map_err(CounterError::Faulted)?;
+            acknowledged.map_err(|fault| {
+                // The next event here would be told of this overflow.
+                slot.store(SlotState::Faulted);
+                CounterError::Faulted(fault)
+            })?;
         }
         let rest = if overflowed { 1 } else { value.wrapping_neg() & registers.mask() };
         let ended = match entry {

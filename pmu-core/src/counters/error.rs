@@ -50,7 +50,8 @@ pub enum CounterError {
     NoFreeCounter,
     /// A running counter's registers lost their contents: see [`reprogram`](crate::Counters::reprogram).
     RegistersLost,
-    /// The counters that were saved cannot be restored: they are of other rows, or a counter is in use.
+    /// The counters that were saved cannot be restored: they are of other rows, another source has a counter, or too
+    /// few are free.
     NotRestorable,
     /// A register access failed; what had been programmed was undone.
     Access(MsrFault),

@@ -9,7 +9,8 @@ use crate::counters::processor::{marked_faulted, too_little_memory};
 use crate::counters::slot::SlotState;
 use crate::msr::MsrAccess;
 use crate::{
-    CounterError, CounterSet, Counters, EventId, EventOverflow, EventSource, MsrBackend, Platform,
+    CounterError, CounterSet, CounterSlot, Counters, EventId, EventOverflow, EventSource,
+    MsrBackend, Platform,
 };
 
 /// One counter's state while it is not on a processor.
@@ -147,12 +148,17 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
         }
         if let Some(global) = self.unit().global().filter(|_| !pending.is_empty()) {
             let acknowledged = self.wrmsr_retrying(global.acknowledge, pending.bits());
+            if acknowledged.is_err() {
+                // The next events there would be told of these overflows.
+                self.slots_of(pending).for_each(|(_, slot)| slot.store(SlotState::Faulted));
+            }
             outcome = outcome.and(acknowledged.map_err(CounterError::Faulted));
         }
         outcome
     }
 
-    /// Loads the counters that [`save`](Self::save) kept, and lets them go on. `area` stays as it is.
+    /// Loads the counters that [`save`](Self::save) kept, and lets them go on: each where it was, or, where an
+    /// opened event has that counter meanwhile, on another one that is free. `area` stays as it is.
     ///
     /// The processor need not be the one where they were saved.
     ///
@@ -164,28 +170,48 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
             return Ok(());
         }
         let own = self.own();
-        let saved = |place: usize| area.counters.get(place).copied().unwrap_or_default();
+        let at = |counter| {
+            let place = area.counters.get(self.unit().slot(counter)).copied();
+            place.unwrap_or_default()
+        };
         let fits = area.rows == self.source.rows() && area.counters.len() >= self.places(own);
-        let places = own.iter().map(|counter| self.unit().slot(counter));
-        let here = places.filter(|place| saved(*place).in_use).count();
-        let taken = self.slots().any(|(counter, slot)| {
-            let busy = matches!(slot.load(), SlotState::Running { .. } | SlotState::Faulted);
-            saved(self.unit().slot(counter)).in_use && busy
+        let usable = (own & CounterSet::GENERAL).retain(|counter| {
+            let state = self.slot(counter).map(CounterSlot::load);
+            matches!(state, Some(SlotState::Free | SlotState::Parked { .. }))
+        });
+        let at_home = usable.retain(|counter| at(counter).in_use);
+        let taken = self.slots().any(|(counter, slot)| match slot.load() {
+            // Another thread's, or it was restored already.
+            SlotState::Running { event, .. } => event.row().is_some_and(|row| {
+                let is_row = |saved: &SavedCounter| saved.in_use && usize::from(saved.row) == row;
+                at(counter).in_use || area.counters.iter().any(is_row)
+            }),
+            SlotState::Faulted => at(counter).in_use,
+            SlotState::Free | SlotState::Parked { .. } => false,
         });
         let strange = area.counters.iter().any(|saved| {
             let select = self.source.row_select(saved.row.into());
             let legal = select.is_some_and(|select| self.unit().illegal_bits(select) == 0);
             saved.in_use && !legal
         });
-        if !fits || taken || here != area.len() || strange {
+        if !fits || taken || strange || area.len() > usable.len() {
             return Err(CounterError::NotRestorable);
         }
-        let mut outcome = Ok(());
-        for (counter, slot) in self.slots() {
+        let is_at_home =
+            |place: usize| at_home.iter().any(|counter| self.unit().slot(counter) == place);
+        let displaced = area.counters.iter().enumerate();
+        let mut displaced = displaced.filter(|(place, saved)| saved.in_use && !is_at_home(*place));
+        let (mut loaded, mut outcome) = (CounterSet::NONE, Ok(()));
+        for (counter, slot) in self.slots_of(usable) {
             let registers = self.registers(counter);
-            let (before, saved) = (slot.load(), saved(self.unit().slot(counter)));
-            let event = EventId::of_row(saved.row.into());
-            let loaded = if saved.in_use {
+            let saved = if at_home.contains(counter) {
+                at(counter)
+            } else {
+                displaced.next().map(|(_, saved)| *saved).unwrap_or_default()
+            };
+            let (before, event) = (slot.load(), EventId::of_row(saved.row.into()));
+            let done = if saved.in_use {
+                loaded = loaded | counter.only();
                 let bits = self.running_bits(&registers, event).unwrap_or(0);
                 let register = registers.register_for(saved.value);
                 self.msr.wrmsr(register, saved.value).and_then(|()| {
@@ -202,11 +228,11 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
             } else {
                 Ok(())
             };
-            outcome = outcome.and(loaded.map_err(CounterError::Access));
+            outcome = outcome.and(done.map_err(CounterError::Access));
         }
         outcome = outcome.and_then(|()| self.open_gate());
         if outcome.is_err() {
-            for counter in own.iter().filter(|counter| saved(self.unit().slot(*counter)).in_use) {
+            for counter in loaded.iter() {
                 if let faulted @ Err(_) = self.release(counter) {
                     outcome = faulted;
                 }

@@ -1,6 +1,8 @@
 //! Processors on which events are opened, and what happens on them.
 #![allow(dead_code, reason = "each test file uses its part")]
 
+pub(crate) mod operations;
+
 use core::fmt;
 
 use pmu_core::{
@@ -65,7 +67,7 @@ impl Processor {
     }
 
     pub(crate) fn mock<'h>(&self) -> Mock<'h> {
-        let pmu = VirtualPmu::new(self.configuration, fed()).unwrap();
+        let pmu = VirtualPmu::new(self.configuration, fed_events()).unwrap();
         let mock = Mock::strict(pmu).deviating(self.deviations);
         // No other owner's counters run.
         for control in [0x38F, 0xC000_0301] {
@@ -99,22 +101,33 @@ impl Processor {
         counters
     }
 
+    /// Returns whether the status tells that the counters are frozen, and its acknowledgement releases them.
+    pub(crate) fn freezes_by_status(&self) -> bool {
+        self.unit.global().is_some_and(|global| global.frozen != 0)
+    }
+
     pub(crate) fn fixed(&self) -> bool {
         !(self.unit.counters() & CounterSet::FIXED).is_empty()
     }
 }
 
-fn fed() -> FedEvents {
+/// The events of [`KINDS`].
+pub(crate) fn fed_events() -> FedEvents {
     FedEvents::new(&KINDS.map(|(event, unit_mask)| EventKey::general(event.into(), unit_mask)))
         .unwrap()
 }
 
 /// So many of an event happen in user mode.
 pub(crate) fn happened(kind: usize, count: u64) -> Feed {
+    happened_at(kind, Privilege::User, count)
+}
+
+pub(crate) fn happened_at(kind: usize, privilege: Privilege, count: u64) -> Feed {
+    let events = fed_events();
     let (event, unit_mask) = KINDS[kind];
     let key = EventKey::general(event.into(), unit_mask);
-    let mut feed = Feed::new(&fed());
-    feed.add(fed().find(key).unwrap(), Privilege::User, count).unwrap();
+    let mut feed = Feed::new(&events);
+    feed.add(events.find(key).unwrap(), privilege, count).unwrap();
     feed
 }
 

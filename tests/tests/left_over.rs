@@ -1,0 +1,121 @@
+//! What a predecessor left on: precise sampling of fixed counters, and bits of the status that are no counter's.
+
+use pmu_core::{
+    CounterMemory, CounterSet, CounterSlot, CounterUnit, Counters, EventEntry, EventTable,
+    MAX_COUNTERS, MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, OpenedEvents, PmcIndex,
+    Snapshot, silence,
+};
+use pmu_tests::{FakePlatform, Fault, RegisterFile, intel_processor};
+
+const PEBS_ENABLE: u32 = 0x3F1;
+const STATUS: u32 = 0x38E;
+const ACKNOWLEDGE: u32 = 0x390;
+
+/// Four general counters, three fixed ones, and the Debug Store.
+fn unit(version: u32) -> CounterUnit {
+    let plain = intel_processor(version, 4);
+    let processor = Snapshot::capture(move |leaf, subleaf| {
+        let mut answer = plain.leaf(leaf, subleaf);
+        answer.edx |= match leaf {
+            1 => 1 << 21,
+            0x0A => 48 << 5 | 3,
+            _ => 0,
+        };
+        answer
+    });
+    pmu_intel::counters(&processor).unwrap()
+}
+
+fn registers() -> RegisterFile {
+    let counters = (0xC1..0xC5).chain(0x186..0x18A).chain(0x309..0x30C);
+    let file = RegisterFile::new(counters.chain(0x38D..0x391).chain([0x1A0, PEBS_ENABLE]), 0xC1);
+    // IA32_MISC_ENABLE: performance monitoring, and PEBS, which bit 12 would deny.
+    file.set(0x1A0, 1 << 7);
+    file
+}
+
+/// Takes all counters, where a predecessor left these bits of `IA32_PEBS_ENABLE`. Returns what is left of them, and
+/// the counters that can be used.
+fn take(version: u32, left: u64, fault: Fault) -> (u64, CounterSet) {
+    let (unit, msr, platform) = (unit(version), registers(), FakePlatform::default());
+    msr.set(PEBS_ENABLE, left);
+    msr.fail(fault);
+    let memory = CounterMemory::<[CounterSlot; MAX_COUNTERS]>::new();
+    let table = EventTable::<[EventEntry; 4]>::new();
+    let source = OpenedEvents::new(&unit, &table);
+    let counters =
+        Counters::take(source, &unit, CounterSet::ALL, &msr, &platform, &memory).unwrap();
+    (msr.get(PEBS_ENABLE), counters.counters().usable)
+}
+
+/// SDM vol. 3B: bits 35:32 of `IA32_PEBS_ENABLE` enable load latency of the general counters before version 5, and
+/// fixed counters from then on ("Extended PEBS"); 63 is precise store.
+#[test]
+fn load_latency_is_not_taken_for_precise_sampling_of_fixed_counters() {
+    let left = 1 << 63 | 0xF << 32 | 0x3F;
+    let all = CounterSet::from_bits(0xF) | CounterSet::fixed(0b111);
+    for version in [2, 3, 4] {
+        let kept = 1 << 63 | 0xF << 32 | 0x30;
+        assert_eq!(take(version, left, Fault::Never), (kept, all), "version {version}");
+        // What cannot be taken away costs no fixed counter.
+        let stays = take(version, 0x3 << 32, Fault::WritesTo(PEBS_ENABLE));
+        assert_eq!(stays, (0x3 << 32, all), "version {version}");
+    }
+    let kept = 1 << 63 | 0x8 << 32 | 0x30;
+    assert_eq!(take(5, left, Fault::Never), (kept, all));
+    let rest = all.without(CounterSet::fixed(0b011));
+    assert_eq!(take(5, 0x3 << 32, Fault::WritesTo(PEBS_ENABLE)), (0x3 << 32, rest));
+}
+
+/// Registers of which one refuses some bits.
+struct Refusing {
+    file: RegisterFile,
+    bits: u64,
+}
+
+impl MsrBackend for Refusing {
+    type Error = MsrErrorKind;
+
+    fn read(&self, address: MsrAddress) -> Result<u64, MsrErrorKind> {
+        self.file.read(address)
+    }
+
+    fn write(&self, address: MsrAddress, value: u64) -> Result<(), MsrErrorKind> {
+        if address.get() == ACKNOWLEDGE && value & self.bits != 0 {
+            return Err(MsrErrorKind::GeneralProtection);
+        }
+        self.file.write(address, value)
+    }
+
+    fn read_pmc(&self, index: PmcIndex) -> Result<u64, MsrErrorKind> {
+        self.file.read_pmc(index)
+    }
+
+    fn update(&self, update: MsrUpdate) -> Result<u64, MsrErrorKind> {
+        self.file.update(update)
+    }
+}
+
+/// The Debug Store's buffer (62), a trace's table (55) and `PERF_METRICS` (48) raise the same interrupt: the next
+/// kernel would be interrupted as it unmasks it.
+#[test]
+fn silence_acknowledges_what_is_no_counters_too() {
+    let (counters, frozen) = (0x7_0000_000F, 1 << 59);
+    let buffers = 1 << 62 | 1 << 55 | 1 << 48;
+    for (set, refused, expected) in [
+        (0, 0, None),
+        (counters, 0, Some(counters)),
+        (buffers, 0, Some(buffers)),
+        (counters | frozen | buffers, 0, Some(counters | frozen | buffers)),
+        // A processor, or a hypervisor, that takes the counters' bits alone.
+        (0b1001 | frozen | buffers, buffers, Some(0b1001 | frozen)),
+    ] {
+        let msr = Refusing { file: registers(), bits: refused };
+        msr.file.set(STATUS, set);
+        silence(&unit(4), &msr).unwrap();
+        let writes = msr.file.take_writes().into_iter();
+        let acknowledged: Vec<u64> =
+            writes.filter(|(register, _)| *register == ACKNOWLEDGE).map(|(_, v)| v).collect();
+        assert_eq!(acknowledged, Vec::from_iter(expected), "{set:#X}");
+    }
+}
