@@ -123,9 +123,6 @@ pub fn service<S: EventSource, M: MsrBackend, P: Platform>(
     if own.is_empty() {
         return Ok(Serviced { overflows: 0, claim: memory.claim_empty(), others: 0 });
     }
-    if !memory.begin_service() {
-        return Ok(Serviced { overflows: 0, claim: Claim::Ours, others: 0 });
-    }
     let mut pass = Pass {
         source,
         unit,
@@ -140,14 +137,12 @@ pub fn service<S: EventSource, M: MsrBackend, P: Platform>(
         claim: Claim::NotOurs,
         fault: None,
     };
-    loop {
-        match pass.unit.global() {
-            None => pass.by_value(),
-            Some(global) => pass.by_status(global),
-        }
-        if memory.end_service() {
-            break;
-        }
+    let served = memory.serve(|| match unit.global() {
+        None => pass.by_value(),
+        Some(global) => pass.by_status(global),
+    });
+    if !served {
+        return Ok(Serviced { overflows: 0, claim: Claim::Ours, others: 0 });
     }
     if let Some(fault) = pass.fault {
         return Err(fault);
