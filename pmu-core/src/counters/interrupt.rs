@@ -119,7 +119,7 @@ pub fn service<S: EventSource, M: MsrBackend, P: Platform>(
 ) -> Result<Serviced, MsrFault> {
     let unit = source.unit();
     // What another source's session has taken, this one's unit says nothing of.
-    let own = memory.proven() & unit.counters();
+    let own = memory.proven(unit.counters());
     if own.is_empty() {
         return Ok(Serviced { overflows: 0, claim: memory.claim_empty(), others: 0 });
     }
@@ -132,9 +132,8 @@ pub fn service<S: EventSource, M: MsrBackend, P: Platform>(
         own: own.bits(),
         overflowed,
         overflows: 0,
-        found: 0,
+        raised: 0,
         others: 0,
-        claim: Claim::NotOurs,
         fault: None,
     };
     let served = memory.serve(|| match unit.global() {
@@ -147,10 +146,9 @@ pub fn service<S: EventSource, M: MsrBackend, P: Platform>(
     if let Some(fault) = pass.fault {
         return Err(fault);
     }
-    let claim = match pass.found {
-        0 if pass.claim == Claim::NotOurs => memory.claim_empty(),
-        0 => pass.claim,
-        1 => pass.claim.max(Claim::Ours),
+    let claim = match pass.raised {
+        0 => memory.claim_empty(),
+        1 => Claim::Ours,
         2.. => Claim::OursAndMore,
     };
     Ok(Serviced { overflows: pass.overflows, claim, others: pass.others })
@@ -167,13 +165,20 @@ struct Pass<'a, S, M, P, F> {
     own: u64,
     overflowed: F,
     overflows: u32,
-    /// Counters found overflowed, reported or not: each may have raised an interrupt.
-    found: u32,
+    /// Interrupts that may have been raised: of counters found overflowed, reported or not, and by unmasking.
+    raised: u32,
     /// Other owners' bits of the status.
     others: u64,
-    claim: Claim,
     /// The first fault; the pass goes on, so that nothing else is lost.
     fault: Option<MsrFault>,
+}
+
+/// What is left to be done once the overflows are served.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Rest {
+    Nothing,
+    Restart,
+    UnmaskAndRestart,
 }
 
 /// The bits of the status that raise the interrupt: counters', and those of `PERF_METRICS` (48), architectural PEBS
@@ -209,64 +214,69 @@ where
     fn by_status(&mut self, global: &GlobalRegisters) {
         let control = self.memory.global_control.load(Ordering::Relaxed);
         let freezes = self.memory.freezes.load(Ordering::Relaxed);
-        let stopped = !freezes
-            && global.stop_while_serviced
-            && self.wrmsr(global.control, control & !self.own);
-        // Where the processor says that it froze them, that is seen first. Otherwise they may run, and an overflow
-        // while the entry is masked would be lost.
-        let awaits_status = freezes && global.frozen != 0;
-        let clears_control = freezes && !awaits_status;
-        if !(stopped || awaits_status) {
+        let (status, rest) = if freezes {
+            self.status_of_frozen(global)
+        } else if global.stop_while_serviced && self.wrmsr(global.control, control & !self.own) {
+            (self.status(global), Rest::UnmaskAndRestart)
+        } else {
             self.unmask();
-        }
-        let mut status = self.status(global);
-        if awaits_status {
-            // Before the release, and it may raise an interrupt, for the status is still set.
-            self.unmask();
-            if status.is_some_and(|status| status & global.frozen == 0) {
-                // They run after all: another's interrupt, or a processor that does not freeze.
-                status = self.status(global);
-            }
-        }
+            (self.status(global), Rest::Nothing)
+        };
         if let Some(status) = status {
-            self.serve(global, status, stopped, freezes);
+            self.serve(global, status, freezes, rest == Rest::UnmaskAndRestart);
         }
-        if stopped {
+        if rest == Rest::UnmaskAndRestart {
             self.unmask();
         }
-        if stopped || clears_control {
-            // To freeze, the processor clears the control register; whether it did is not asked.
+        if rest != Rest::Nothing {
             self.restart(global, control);
         }
     }
 
+    /// The status of counters that the processor was told to freeze.
+    #[inline]
+    fn status_of_frozen(&mut self, global: &GlobalRegisters) -> (Option<u64>, Rest) {
+        if global.frozen == 0 {
+            // They may run, and an overflow while the entry is masked would be lost. To freeze, the processor clears
+            // the control register; whether it did is not asked.
+            self.unmask();
+            return (self.status(global), Rest::Restart);
+        }
+        let mut status = self.status(global);
+        // Before the release, and it may raise an interrupt, for the status is still set.
+        self.unmask();
+        if status.is_some_and(|status| status & global.frozen == 0) {
+            // They run after all: another's interrupt, or a processor that does not freeze.
+            status = self.status(global);
+        }
+        (status, Rest::Nothing)
+    }
+
     /// Acknowledges the overflows that the status tells of, and loads their counters again: in this order, unless
     /// the acknowledgement releases frozen counters.
-    #[inline]
-    fn serve(&mut self, global: &GlobalRegisters, status: u64, stopped: bool, freezes: bool) {
+    // Always, at its one call: of what it asks, most is known there.
+    #[inline(always)]
+    fn serve(&mut self, global: &GlobalRegisters, status: u64, freezes: bool, stopped: bool) {
         let bits = status & (self.own | global.frozen);
         let (overflowed, others) = (bits & self.own, status ^ bits);
         self.others |= others;
-        // Frozen on request, or because firmware left the bit set that freezes them.
-        let frozen = !stopped && status & global.frozen != 0;
-        if freezes && bits != 0 {
-            // Found overflowed when the entry was unmasked, or since: either may have raised another interrupt.
-            self.claim = Claim::OursAndMore;
-        } else if bits != 0 {
-            self.claim = self.claim.max(Claim::Ours);
-        }
         // While a bit of another owner's counter is set, unmasking may raise an interrupt that then finds
         // nothing: one is claimed ahead, beside the session's own.
         if others & INTERRUPTING != 0 {
-            self.found += u32::from(self.unit.is_masked_on_delivery());
-        }
-        if bits == 0 {
-            return;
+            self.raised += u32::from(self.unit.is_masked_on_delivery());
         }
         if overflowed == 0 {
+            if bits == 0 {
+                return;
+            }
             // They are frozen for a counter that was stopped meanwhile: this is the interrupt expected of it.
             self.memory.expect_one_fewer();
+            self.raised += 1;
         }
+        // Found overflowed when the entry was unmasked, or since: either may have raised another interrupt.
+        self.raised += u32::from(freezes);
+        // Frozen on request, or because firmware left the bit set that freezes them.
+        let frozen = status & global.frozen != 0 && !stopped;
         let acknowledged = frozen || self.wrmsr(global.acknowledge, bits);
         self.reload_overflowed(overflowed);
         let released = !frozen || self.wrmsr(global.acknowledge, bits);
@@ -298,7 +308,7 @@ where
     #[inline]
     fn reload_overflowed(&mut self, overflowed: u64) {
         for counter in CounterSet::from_bits(overflowed & GENERAL).iter() {
-            self.found += 1;
+            self.raised += 1;
             match self.at_work(counter) {
                 Some((slot, running)) => self.reload(counter, slot, running, None),
                 // It was stopped meanwhile, and this is the interrupt that was expected of it.
@@ -315,7 +325,7 @@ where
     #[cold]
     fn reload_fixed(&mut self, overflowed: CounterSet) {
         for counter in overflowed.iter() {
-            self.found += 1;
+            self.raised += 1;
             let slot = self.memory.slot(counter);
             match slot.and_then(|slot| Some((slot, Running::of(slot)?))) {
                 Some((slot, running)) => self.reload_opened(counter, slot, running, None),
@@ -337,7 +347,7 @@ where
                 continue;
             };
             if registers.has_overflowed(value) {
-                self.found += 1;
+                self.raised += 1;
                 self.reload(counter, slot, running, Some(value));
             }
         }

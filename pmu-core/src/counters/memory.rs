@@ -98,10 +98,10 @@ impl CounterMemory {
         self.slots.len()
     }
 
-    /// The counters that answered and belong to a session, if any has the memory.
+    /// Those of `counters` that answered and belong to a session, if any has the memory.
     #[inline]
-    pub(crate) fn proven(&self) -> CounterSet {
-        CounterSet::from_bits(self.proven.load(Ordering::Acquire))
+    pub(crate) fn proven(&self, counters: CounterSet) -> CounterSet {
+        counters.of_bits(self.proven.load(Ordering::Acquire))
     }
 
     /// A counter's slot, if the memory has room for it.

@@ -237,7 +237,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
             self.change_global(global, (0, proven.bits()))?;
         }
         self.declared = (self.declared() | more).pack();
-        self.memory.set_proven(self.memory.proven() | proven);
+        self.memory.set_proven(self.memory.proven(CounterSet::ALL) | proven);
         Ok(proven)
     }
 
@@ -314,7 +314,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
     /// The session's counters. One without candidates did not take the memory, and has none of its present
     /// owner's.
     pub(crate) fn own(&self) -> CounterSet {
-        self.memory.proven() & self.declared()
+        self.memory.proven(self.declared())
     }
 
     /// These counters with their slots.
