@@ -20,19 +20,22 @@ pub(crate) struct Lifted {
 }
 
 impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
-    /// Returns a free counter of `capable`, after other events were moved if need be. A fixed counter is
-    /// preferred: fewer events can be on it.
-    pub(crate) fn make_room(&self, capable: CounterSet) -> Result<CounterId, CounterError> {
+    /// Returns a free counter of `capable`. A fixed counter is preferred: fewer events can be on it.
+    pub(crate) fn free_counter(&self, capable: CounterSet) -> Result<CounterId, CounterError> {
         self.leave_switch()?;
         let own = self.own() & capable;
-        let free = |set: CounterSet| set.iter().find(|counter| self.is_free(*counter));
-        // Events of rows can be on any counter that another one's can: moving them makes no room.
-        if self.table().is_empty() {
-            return free(own).ok_or(CounterError::NoFreeCounter);
-        }
-        match free(own & CounterSet::FIXED).or_else(|| free(own)) {
-            Some(counter) => Ok(counter),
-            None => self.move_along(own),
+        let mut preferred = (own & CounterSet::FIXED).iter().chain((own & CounterSet::GENERAL).iter());
+        preferred.find(|counter| self.is_free(*counter)).ok_or(CounterError::NoFreeCounter)
+    }
+
+    /// The same, after other events were moved if need be.
+    pub(crate) fn make_room(&self, capable: CounterSet) -> Result<CounterId, CounterError> {
+        match self.free_counter(capable) {
+            // Events of rows can be on any counter that another one's can: moving them makes no room.
+            Err(CounterError::NoFreeCounter) if !self.table().is_empty() => {
+                self.move_along(self.own() & capable)
+            }
+            room => room,
         }
     }
 
