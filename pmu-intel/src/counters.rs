@@ -64,7 +64,8 @@ pub fn counters(processor: &Snapshot) -> Result<CounterUnit, NoInterface> {
     } else if vendor == INTEL {
         Ok(unit(processor))
     } else {
-        let mut unit = of_perfmon(&perfmon, &PerfmonExtension::NONE, PLAIN_EVENT_BITS, Registers::ZHAOXIN);
+        let mut unit =
+            of_perfmon(&perfmon, &PerfmonExtension::NONE, PLAIN_EVENT_BITS, Registers::ZHAOXIN);
         unit.set_named(&NAMED, 0);
         Ok(unit)
     }
@@ -161,7 +162,8 @@ impl Registers {
     /// Zhaoxin's. Which events the fixed counters count depends on the model, and is not known here. Nothing freezes
     /// them. They are not stopped while they are serviced: ZX-C takes an acknowledgement only while counters are
     /// enabled in the global control register (as Linux has it).
-    const ZHAOXIN: Self = Self { general: &GENERAL, fixed: &FIXED_ZHAOXIN, global: &GLOBAL_ZHAOXIN };
+    const ZHAOXIN: Self =
+        Self { general: &GENERAL, fixed: &FIXED_ZHAOXIN, global: &GLOBAL_ZHAOXIN };
 }
 
 static GENERAL: CounterBank = CounterBank {
