@@ -193,8 +193,14 @@ where
     P: Platform,
     F: FnMut(EventOverflow),
 {
+    #[inline]
     fn note<T>(&mut self, result: Result<T, MsrFault>) -> Option<T> {
-        result.map_err(|fault| self.fault.get_or_insert(fault).register).ok()
+        result.map_err(|fault| self.note_fault(fault)).ok()
+    }
+
+    #[cold]
+    fn note_fault(&mut self, fault: MsrFault) {
+        self.fault.get_or_insert(fault);
     }
 
     fn wrmsr(&mut self, register: MsrAddress, value: u64) -> bool {
@@ -212,24 +218,25 @@ where
     /// Serves counters whose overflows the status tells. They stand still meanwhile where the driver stops them,
     /// or the processor freezes them and says so; otherwise they are taken to run.
     fn by_status(&mut self, global: &GlobalRegisters) {
-        let control = self.memory.global_control.load(Ordering::Relaxed);
         let freezes = self.memory.freezes.load(Ordering::Relaxed);
         let (status, rest) = if freezes {
             self.status_of_frozen(global)
-        } else if global.stop_while_serviced && self.wrmsr(global.control, control & !self.own) {
+        } else if global.stop_while_serviced && self.set_control(global, !self.own) {
             (self.status(global), Rest::UnmaskAndRestart)
         } else {
             self.unmask();
             (self.status(global), Rest::Nothing)
         };
-        if let Some(status) = status {
-            self.serve(global, status, freezes, rest == Rest::UnmaskAndRestart);
+        match status {
+            Some(status) => self.serve(global, status, freezes, rest == Rest::UnmaskAndRestart),
+            // An overflow that was not seen will not interrupt again.
+            None => self.memory.mark_faulted(self.own),
         }
         if rest == Rest::UnmaskAndRestart {
             self.unmask();
         }
         if rest != Rest::Nothing {
-            self.restart(global, control);
+            self.restart(global);
         }
     }
 
@@ -285,24 +292,26 @@ where
         }
     }
 
+    /// Sets the counters' control to those bits of `mask` that it has while they run.
     #[inline]
-    fn restart(&mut self, global: &GlobalRegisters, control: u64) {
-        if !self.wrmsr(global.control, control) {
+    fn set_control(&mut self, global: &GlobalRegisters, mask: u64) -> bool {
+        let control = self.memory.global_control.load(Ordering::Relaxed);
+        self.wrmsr(global.control, control & mask)
+    }
+
+    #[inline]
+    fn restart(&mut self, global: &GlobalRegisters) {
+        if !self.set_control(global, u64::MAX) {
             // They stand still. The next start tries again.
             self.memory.global_control.fetch_and(!self.own, Ordering::Relaxed);
             self.memory.mark_faulted(self.own);
         }
     }
 
-    /// The status; where it cannot be read, an overflow that was not seen will not interrupt again.
     #[inline]
     fn status(&mut self, global: &GlobalRegisters) -> Option<u64> {
         let status = retry_once(|| self.msr.rdmsr(global.status));
-        let status = self.note(status);
-        if status.is_none() {
-            self.memory.mark_faulted(self.own);
-        }
-        status
+        self.note(status)
     }
 
     #[inline]
