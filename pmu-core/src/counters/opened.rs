@@ -122,8 +122,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
         self.give_counter(event)
     }
 
-    /// Starts an opened event on a free counter that can count it. No other event is moved or gives way, and one
-    /// that rotates does not wait: a program that starts events by this alone links nothing of it.
+    /// Starts an opened event on a free counter that can count it. No other event moves or gives way, and one that
+    /// rotates does not wait. What [`start_event`](Self::start_event) needs for that is not linked either.
     ///
     /// # Errors
     /// Those of [`start_event`](Self::start_event). With [`NoFreeCounter`](CounterError::NoFreeCounter) it stays
