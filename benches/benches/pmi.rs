@@ -155,35 +155,35 @@ fn nothing(processor: Processor<Emon>) -> (u32, Claim) {
 }
 
 #[library_benchmark(config = LibraryBenchmarkConfig::default()
-    .tool(Callgrind::default().hard_limits([(EventKind::Ir, 162)])))]
+    .tool(Callgrind::default().hard_limits([(EventKind::Ir, 138)])))]
 #[bench::version_2(intel(2, false))]
 fn stopping(processor: Processor<Emon>) -> (u32, Claim) {
     interrupt(black_box(&processor))
 }
 
 #[library_benchmark(config = LibraryBenchmarkConfig::default()
-    .tool(Callgrind::default().hard_limits([(EventKind::Ir, 164)])))]
+    .tool(Callgrind::default().hard_limits([(EventKind::Ir, 129)])))]
 #[bench::version_4(intel(4, true))]
 fn freezing(processor: Processor<Emon>) -> (u32, Claim) {
     interrupt(black_box(&processor))
 }
 
 #[library_benchmark(config = LibraryBenchmarkConfig::default()
-    .tool(Callgrind::default().hard_limits([(EventKind::Ir, 152)])))]
+    .tool(Callgrind::default().hard_limits([(EventKind::Ir, 123)])))]
 #[bench::perf_mon_v2(amd(true))]
 fn running_by_status(processor: Processor<Amd64>) -> (u32, Claim) {
     interrupt(black_box(&processor))
 }
 
 #[library_benchmark(config = LibraryBenchmarkConfig::default()
-    .tool(Callgrind::default().hard_limits([(EventKind::Ir, 220)])))]
+    .tool(Callgrind::default().hard_limits([(EventKind::Ir, 194)])))]
 #[bench::legacy(amd(false))]
 fn running_by_value(processor: Processor<Amd64>) -> (u32, Claim) {
     interrupt(black_box(&processor))
 }
 
 #[library_benchmark(config = LibraryBenchmarkConfig::default()
-    .tool(Callgrind::default().hard_limits([(EventKind::Ir, 260)])))]
+    .tool(Callgrind::default().hard_limits([(EventKind::Ir, 231)])))]
 #[bench::version_1(intel(1, false))]
 fn running_by_value_of_eight(processor: Processor<Emon>) -> (u32, Claim) {
     interrupt(black_box(&processor))

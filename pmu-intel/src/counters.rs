@@ -70,7 +70,10 @@ pub fn counters(processor: &Snapshot) -> Result<CounterUnit, NoInterface> {
     } else if vendor == INTEL {
         Ok(unit(processor))
     } else {
-        Ok(of_zhaoxin(&perfmon))
+        let mut unit =
+            of_perfmon(&perfmon, &PerfmonExtension::NONE, PLAIN_EVENT_BITS, Registers::ZHAOXIN);
+        unit.set_named(&NAMED, 0);
+        Ok(unit)
     }
 }
 
@@ -89,7 +92,8 @@ pub(crate) fn unit(processor: &Snapshot) -> CounterUnit {
     }
     let perfmon = ArchitecturalPerfmon::from_snapshot(processor);
     let extension = PerfmonExtension::from_snapshot(processor);
-    let mut unit = of_perfmon(&perfmon, &extension, event_bits(processor, &perfmon, &extension));
+    let bits = event_bits(processor, &perfmon, &extension);
+    let mut unit = of_perfmon(&perfmon, &extension, bits, Registers::of(perfmon.version()));
     // SDM vol. 2A, CPUID leaf 1, ECX bit 15, PDCM: there is IA32_PERF_CAPABILITIES.
     if perfmon.version() < 6 && processor.leaf(1, 0).ecx >> 15 & 1 != 0 {
         // SAFETY: the same counters (SDM vol. 3B, "Full-Width Writes to Performance Counter Registers").
@@ -109,6 +113,7 @@ pub(crate) const fn of_perfmon(
     perfmon: &ArchitecturalPerfmon,
     extension: &PerfmonExtension,
     event_bits: u64,
+    registers: Registers,
 ) -> CounterUnit {
     let version = perfmon.version();
     let count = if perfmon.counters() < MAX_COUNTERS { perfmon.counters() } else { MAX_COUNTERS };
@@ -118,41 +123,53 @@ pub(crate) const fn of_perfmon(
         0 => (1 << count) - 1,
         bitmap => bitmap,
     };
-    let (bank, fixed_bank) = if version >= 6 { (&GENERAL_6, &FIXED_6) } else { (&GENERAL, &FIXED) };
     // SAFETY: event selects and counters; no value of them makes the processor write to memory. (Precise
     // sampling needs IA32_PEBS_ENABLE as well, which is behind an unsafe operation.)
-    let mut unit = unsafe { CounterUnit::new(general, bank, perfmon.width(), event_bits) };
+    let mut unit =
+        unsafe { CounterUnit::new(general, registers.general, perfmon.width(), event_bits) };
     // SDM vol. 3A, "Local Vector Table": delivery of the interrupt sets the entry's mask bit.
     unit.set_masked_on_delivery(true);
-    // From version 2 (SDM vol. 3B, §20.2.2). Before version 4 the processor clears IA32_PERF_GLOBAL_CTRL to freeze
-    // (SDM vol. 3B, §18.4.7 and §20.2.4).
-    match version {
-        0 | 1 => {}
-        2 | 3 => unit.set_global(&GLOBAL_2),
-        4.. => unit.set_global(&GLOBAL_4),
+    // From version 2 (SDM vol. 3B, §20.2.2).
+    if version >= 2 {
+        unit.set_global(registers.global);
     }
     let fixed = match extension.fixed_counters() {
         0 => perfmon.fixed_counters(),
         bitmap => bitmap,
     } as u8;
-    set_fixed(&mut unit, perfmon, fixed, fixed_bank);
+    let width = perfmon.fixed_width();
+    if version >= 2 && fixed != 0 && width >= 32 && width <= 64 {
+        // SAFETY: the fixed counters and their control; no value of them makes the processor write to memory.
+        unsafe { unit.set_fixed(fixed, registers.fixed, width) };
+    }
     let has_fixed_2 = unit.counters().bits() >> 34 & 1 != 0;
     let named = if has_fixed_2 { &NAMED_BY_FIXED } else { &NAMED };
     unit.set_named(named, perfmon.available_events());
     unit
 }
 
-const fn set_fixed(
-    unit: &mut CounterUnit,
-    perfmon: &ArchitecturalPerfmon,
-    counters: u8,
-    bank: &'static FixedCounters,
-) {
-    let width = perfmon.fixed_width();
-    if perfmon.version() >= 2 && counters != 0 && width >= 32 && width <= 64 {
-        // SAFETY: the fixed counters and their control; no value of them makes the processor write to memory.
-        unsafe { unit.set_fixed(counters, bank, width) };
+/// The registers of one version's counters.
+pub(crate) struct Registers {
+    general: &'static CounterBank,
+    fixed: &'static FixedCounters,
+    global: &'static GlobalRegisters,
+}
+
+impl Registers {
+    /// Before version 4 the processor clears `IA32_PERF_GLOBAL_CTRL` to freeze (SDM vol. 3B, §18.4.7 and §20.2.4).
+    pub(crate) const fn of(version: u8) -> Self {
+        match version {
+            0..=3 => Self { general: &GENERAL, fixed: &FIXED, global: &GLOBAL_2 },
+            4 | 5 => Self { general: &GENERAL, fixed: &FIXED, global: &GLOBAL_4 },
+            6.. => Self { general: &GENERAL_6, fixed: &FIXED_6, global: &GLOBAL_4 },
+        }
     }
+
+    /// Zhaoxin's. Which events the fixed counters count depends on the model, and is not known here. Nothing freezes
+    /// them. They are not stopped while they are serviced: ZX-C takes an acknowledgement only while counters are
+    /// enabled in the global control register (as Linux has it).
+    const ZHAOXIN: Self =
+        Self { general: &GENERAL, fixed: &FIXED_ZHAOXIN, global: &GLOBAL_ZHAOXIN };
 }
 
 static GENERAL: CounterBank = CounterBank {
@@ -214,23 +231,6 @@ static NAMED: [u64; NamedEvent::COUNT] = [0x003C, 0x00C0, 0x013C, 0x4F2E, 0x412E
 /// Those, with reference cycles on fixed counter 2.
 static NAMED_BY_FIXED: [u64; NamedEvent::COUNT] =
     [0x003C, 0x00C0, FIXED_EVENTS[2] as u64, 0x4F2E, 0x412E, 0x00C4, 0x00C5];
-
-/// Zhaoxin's counters: general and fixed ones with global registers, of leaf 0x0A. Which events the fixed ones
-/// count depends on the model, and is not known here. Nothing freezes them. They are not stopped while they are
-/// serviced: ZX-C takes an acknowledgement only while counters are enabled in the global control register (as Linux
-/// has it).
-fn of_zhaoxin(perfmon: &ArchitecturalPerfmon) -> CounterUnit {
-    let general = (1 << perfmon.counters().min(MAX_COUNTERS)) - 1;
-    // SAFETY: event selects and counters.
-    let mut unit =
-        unsafe { CounterUnit::new(general, &GENERAL, perfmon.width(), PLAIN_EVENT_BITS) };
-    unit.set_masked_on_delivery(true);
-    if perfmon.version() >= 2 {
-        unit.set_global(&GLOBAL_ZHAOXIN);
-        set_fixed(&mut unit, perfmon, perfmon.fixed_counters() as u8, &FIXED_ZHAOXIN);
-    }
-    unit
-}
 
 static FIXED_ZHAOXIN: FixedCounters = FixedCounters {
     control: IA32_FIXED_CTR_CTRL,

@@ -5,7 +5,7 @@ use core::sync::atomic::AtomicU32;
 use pmu_core::{CounterUnit, IntervalLimits, NoInterface, Snapshot, SourceInterface, SourceTable};
 
 use crate::ArchitecturalPerfmon;
-use crate::counters::{self, MAX_COUNTERS};
+use crate::counters::{self, MAX_COUNTERS, Registers};
 use crate::cpuid::PerfmonExtension;
 use crate::sources::{SOURCES, TABLE};
 
@@ -47,8 +47,9 @@ impl Emon {
     /// The interface as a machine has it that declares every event: for listings of what it offers.
     pub const fn declared() -> Self {
         let perfmon = ArchitecturalPerfmon::from_registers(0x0730_0401, 0, 0, 0);
-        let unit =
-            counters::of_perfmon(&perfmon, &PerfmonExtension::NONE, counters::PLAIN_EVENT_BITS);
+        let (extension, bits) = (PerfmonExtension::NONE, counters::PLAIN_EVENT_BITS);
+        let registers = Registers::of(perfmon.version());
+        let unit = counters::of_perfmon(&perfmon, &extension, bits, registers);
         Self::new(perfmon, unit)
     }
 

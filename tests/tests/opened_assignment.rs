@@ -117,6 +117,46 @@ fn no_more_events_move_than_must() {
     assert_eq!(after, [0, 1, 2, 6]);
 }
 
+/// An event that is to be started if a counter is free leaves the others where they are, though one of them could
+/// move or give way; and one that rotates does not wait.
+#[test]
+fn an_event_that_starts_if_a_counter_is_free_disturbs_no_other() {
+    for processor in processors(Deviations::NONE) {
+        let (memory, table, mock) = (Memory::new(), Table::new(), processor.mock());
+        let mut counters = processor.take(&mock, &memory, &table);
+        let mut open = |event| counters.open_event(&processor.unit, &event).unwrap();
+        let moves = open(raw(2));
+        let gives_way = open(raw(3).on(general(1)).rotating());
+        let refused =
+            [raw(4).on(general(0)), raw(5).on(general(1)), raw(6).on(general(1)).rotating()];
+        let refused = refused.map(open);
+        counters.start_event_if_free(moves, 0).unwrap();
+        assert_eq!(
+            counters.start_event_if_free(moves, 0),
+            Err(CounterError::AlreadyStarted(moves)),
+            "{processor:?}"
+        );
+        counters.start_event_if_free(gives_way, 0).unwrap();
+        mock.clear();
+        for event in refused {
+            let outcome = counters.start_event_if_free(event, 10);
+            assert_eq!(outcome, Err(CounterError::NoFreeCounter), "{processor:?}");
+            assert!(!counters.is_started(event));
+            let count = counters.read_event(event, 20).unwrap();
+            assert_eq!((count.enabled, count.running), (0, 0));
+        }
+        assert_eq!(mock.accesses().total(), 0, "{processor:?}");
+        assert_eq!(counters.counter_of(moves), CounterId::general(0));
+        assert_eq!(counters.counter_of(gives_way), CounterId::general(1));
+        happen(&mock, 2, 7);
+        assert_eq!(counters.read_event(moves, 100).unwrap().value, 7);
+        counters.stop_event(moves, 100).unwrap();
+        counters.start_event_if_free(refused[0], 100).unwrap();
+        assert_eq!(counters.counter_of(refused[0]), CounterId::general(0));
+        counters.shut_down().unwrap();
+    }
+}
+
 /// More events than counters: each has its turn within as many rotations as there are events, and the figures
 /// that are scaled are right where events happen evenly.
 #[test]

@@ -1,5 +1,6 @@
 //! The assignment of events to counters: an event is moved where that makes room for another.
 
+use crate::counters::entry::EventEntry;
 use crate::counters::processor::marked_faulted;
 use crate::counters::slot::SlotState;
 use crate::{
@@ -20,19 +21,23 @@ pub(crate) struct Lifted {
 }
 
 impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
-    /// Returns a free counter of `capable`, after other events were moved if need be. A fixed counter is
-    /// preferred: fewer events can be on it.
-    pub(crate) fn make_room(&self, capable: CounterSet) -> Result<CounterId, CounterError> {
+    /// Returns a free counter of `capable`. A fixed counter is preferred: fewer events can be on it.
+    pub(crate) fn free_counter(&self, capable: CounterSet) -> Result<CounterId, CounterError> {
         self.leave_switch()?;
         let own = self.own() & capable;
-        let free = |set: CounterSet| set.iter().find(|counter| self.is_free(*counter));
-        // Events of rows can be on any counter that another one's can: moving them makes no room.
-        if self.table().is_empty() {
-            return free(own).ok_or(CounterError::NoFreeCounter);
-        }
-        match free(own & CounterSet::FIXED).or_else(|| free(own)) {
-            Some(counter) => Ok(counter),
-            None => self.move_along(own),
+        let mut preferred =
+            (own & CounterSet::FIXED).iter().chain((own & CounterSet::GENERAL).iter());
+        preferred.find(|counter| self.is_free(*counter)).ok_or(CounterError::NoFreeCounter)
+    }
+
+    /// The same, after other events were moved if need be.
+    pub(crate) fn make_room(&self, capable: CounterSet) -> Result<CounterId, CounterError> {
+        match self.free_counter(capable) {
+            // Events of rows can be on any counter that another one's can: moving them makes no room.
+            Err(CounterError::NoFreeCounter) if !self.table().is_empty() => {
+                self.move_along(self.own() & capable)
+            }
+            room => room,
         }
     }
 
@@ -133,28 +138,24 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
     /// Stops an event's counter, frees it, and books what it counted. An opened event keeps what is left of its
     /// period; a new one begins where it was over.
     pub(crate) fn lift(&self, counter: CounterId, event: EventId) -> Result<Lifted, CounterError> {
-        let not_started = CounterError::NotStarted(event);
-        let (slot, registers) = self.place(counter).ok_or(not_started)?;
-        if let Err(fault) = self.set_control_retrying(&registers, 0) {
-            slot.store(SlotState::Faulted);
-            return Err(CounterError::Faulted(fault));
-        }
+        let (slot, registers) = self.place(counter).ok_or(CounterError::NotStarted(event))?;
         let entry = self.table().entry(event);
-        let booked = entry.map(|entry| entry.booked());
-        let again = entry
-            .filter(|entry| entry.counts_on())
-            .map_or(Ok(false), |entry| self.wrapped_again(counter, entry, self.read(&registers)?));
-        let again = again.map_err(|fault| {
-            slot.store(SlotState::Faulted);
-            CounterError::Faulted(fault)
-        })?;
-        // An interrupt of the counter that comes from here on finds nothing.
-        self.memory.expect_late(1);
-        let SlotState::Running { period, .. } = slot.replace(SlotState::Free) else {
-            slot.store(SlotState::Faulted);
-            return Err(marked_faulted(registers.value_register().get()));
+        let mut booked = None;
+        let mut stop_and_read = || {
+            self.set_control_retrying(&registers, 0)?;
+            booked = entry.map(EventEntry::booked);
+            let again = match entry.filter(|entry| entry.counts_on()) {
+                Some(entry) => self.wrapped_again(counter, entry, self.read(&registers)?)?,
+                None => false,
+            };
+            // An interrupt of the counter that comes from here on finds nothing.
+            self.memory.expect_late(1);
+            let SlotState::Running { period, .. } = slot.replace(SlotState::Free) else {
+                return Err(marked_faulted(registers.value_register()));
+            };
+            Ok((period, again, self.read(&registers)?))
         };
-        let value = self.read(&registers).map_err(|fault| {
+        let (period, again, value) = stop_and_read().map_err(|fault| {
             slot.store(SlotState::Faulted);
             CounterError::Faulted(fault)
         })?;

@@ -105,7 +105,7 @@ impl CounterSet {
     /// The counters whose bits are set; bits that are no counter's are left out.
     #[inline]
     pub const fn from_bits(bits: u64) -> Self {
-        Self(bits & Self::ALL.0)
+        Self::ALL.of_bits(bits)
     }
 
     /// The fixed counters whose numbers' bits are set.
@@ -154,6 +154,12 @@ impl CounterSet {
             Some(bit) => Some(CounterId(bit as u8)),
             None => None,
         }
+    }
+
+    /// Those of these counters whose bits are set.
+    #[inline]
+    pub(crate) const fn of_bits(self, bits: u64) -> Self {
+        Self(self.0 & bits)
     }
 
     /// These counters without those of `others`.

@@ -119,12 +119,9 @@ pub fn service<S: EventSource, M: MsrBackend, P: Platform>(
 ) -> Result<Serviced, MsrFault> {
     let unit = source.unit();
     // What another source's session has taken, this one's unit says nothing of.
-    let own = memory.proven() & unit.counters();
+    let own = memory.proven(unit.counters());
     if own.is_empty() {
         return Ok(Serviced { overflows: 0, claim: memory.claim_empty(), others: 0 });
-    }
-    if !memory.begin_service() {
-        return Ok(Serviced { overflows: 0, claim: Claim::Ours, others: 0 });
     }
     let mut pass = Pass {
         source,
@@ -135,27 +132,23 @@ pub fn service<S: EventSource, M: MsrBackend, P: Platform>(
         own: own.bits(),
         overflowed,
         overflows: 0,
-        found: 0,
+        raised: 0,
         others: 0,
-        claim: Claim::NotOurs,
         fault: None,
     };
-    loop {
-        match pass.unit.global() {
-            None => pass.by_value(),
-            Some(global) => pass.by_status(global),
-        }
-        if memory.end_service() {
-            break;
-        }
+    let served = memory.serve(|| match unit.global() {
+        None => pass.by_value(),
+        Some(global) => pass.by_status(global),
+    });
+    if !served {
+        return Ok(Serviced { overflows: 0, claim: Claim::Ours, others: 0 });
     }
     if let Some(fault) = pass.fault {
         return Err(fault);
     }
-    let claim = match pass.found {
-        0 if pass.claim == Claim::NotOurs => memory.claim_empty(),
-        0 => pass.claim,
-        1 => pass.claim.max(Claim::Ours),
+    let claim = match pass.raised {
+        0 => memory.claim_empty(),
+        1 => Claim::Ours,
         2.. => Claim::OursAndMore,
     };
     Ok(Serviced { overflows: pass.overflows, claim, others: pass.others })
@@ -172,13 +165,20 @@ struct Pass<'a, S, M, P, F> {
     own: u64,
     overflowed: F,
     overflows: u32,
-    /// Counters found overflowed, reported or not: each may have raised an interrupt.
-    found: u32,
+    /// Interrupts that may have been raised: of counters found overflowed, reported or not, and by unmasking.
+    raised: u32,
     /// Other owners' bits of the status.
     others: u64,
-    claim: Claim,
     /// The first fault; the pass goes on, so that nothing else is lost.
     fault: Option<MsrFault>,
+}
+
+/// What is left to be done once the overflows are served.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Rest {
+    Nothing,
+    Restart,
+    UnmaskAndRestart,
 }
 
 /// The bits of the status that raise the interrupt: counters', and those of `PERF_METRICS` (48), architectural PEBS
@@ -193,8 +193,14 @@ where
     P: Platform,
     F: FnMut(EventOverflow),
 {
+    #[inline]
     fn note<T>(&mut self, result: Result<T, MsrFault>) -> Option<T> {
-        result.map_err(|fault| self.fault.get_or_insert(fault).register).ok()
+        result.map_err(|fault| self.note_fault(fault)).ok()
+    }
+
+    #[cold]
+    fn note_fault(&mut self, fault: MsrFault) {
+        self.fault.get_or_insert(fault);
     }
 
     fn wrmsr(&mut self, register: MsrAddress, value: u64) -> bool {
@@ -212,66 +218,72 @@ where
     /// Serves counters whose overflows the status tells. They stand still meanwhile where the driver stops them,
     /// or the processor freezes them and says so; otherwise they are taken to run.
     fn by_status(&mut self, global: &GlobalRegisters) {
-        let control = self.memory.global_control.load(Ordering::Relaxed);
         let freezes = self.memory.freezes.load(Ordering::Relaxed);
-        let stopped = !freezes
-            && global.stop_while_serviced
-            && self.wrmsr(global.control, control & !self.own);
-        // Where the processor says that it froze them, that is seen first. Otherwise they may run, and an overflow
-        // while the entry is masked would be lost.
-        let awaits_status = freezes && global.frozen != 0;
-        let clears_control = freezes && !awaits_status;
-        if !(stopped || awaits_status) {
+        let (status, rest) = if freezes {
+            self.status_of_frozen(global)
+        } else if global.stop_while_serviced && self.set_control(global, !self.own) {
+            (self.status(global), Rest::UnmaskAndRestart)
+        } else {
             self.unmask();
+            (self.status(global), Rest::Nothing)
+        };
+        match status {
+            Some(status) => self.serve(global, status, freezes, rest == Rest::UnmaskAndRestart),
+            // An overflow that was not seen will not interrupt again.
+            None => self.memory.mark_faulted(self.own),
+        }
+        if rest == Rest::UnmaskAndRestart {
+            self.unmask();
+        }
+        if rest != Rest::Nothing {
+            self.restart(global);
+        }
+    }
+
+    /// The status of counters that the processor was told to freeze.
+    #[inline]
+    fn status_of_frozen(&mut self, global: &GlobalRegisters) -> (Option<u64>, Rest) {
+        if global.frozen == 0 {
+            // They may run, and an overflow while the entry is masked would be lost. To freeze, the processor clears
+            // the control register; whether it did is not asked.
+            self.unmask();
+            return (self.status(global), Rest::Restart);
         }
         let mut status = self.status(global);
-        if awaits_status {
-            // Before the release, and it may raise an interrupt, for the status is still set.
-            self.unmask();
-            if status.is_some_and(|status| status & global.frozen == 0) {
-                // They run after all: another's interrupt, or a processor that does not freeze.
-                status = self.status(global);
-            }
+        // Before the release, and it may raise an interrupt, for the status is still set.
+        self.unmask();
+        if status.is_some_and(|status| status & global.frozen == 0) {
+            // They run after all: another's interrupt, or a processor that does not freeze.
+            status = self.status(global);
         }
-        if let Some(status) = status {
-            self.serve(global, status, stopped, freezes);
-        }
-        if stopped {
-            self.unmask();
-        }
-        if stopped || clears_control {
-            // To freeze, the processor clears the control register; whether it did is not asked.
-            self.restart(global, control);
-        }
+        (status, Rest::Nothing)
     }
 
     /// Acknowledges the overflows that the status tells of, and loads their counters again: in this order, unless
     /// the acknowledgement releases frozen counters.
-    #[inline]
-    fn serve(&mut self, global: &GlobalRegisters, status: u64, stopped: bool, freezes: bool) {
+    // Always, at its one call: of what it asks, most is known there.
+    #[inline(always)]
+    fn serve(&mut self, global: &GlobalRegisters, status: u64, freezes: bool, stopped: bool) {
         let bits = status & (self.own | global.frozen);
         let (overflowed, others) = (bits & self.own, status ^ bits);
         self.others |= others;
-        // Frozen on request, or because firmware left the bit set that freezes them.
-        let frozen = !stopped && status & global.frozen != 0;
-        if freezes && bits != 0 {
-            // Found overflowed when the entry was unmasked, or since: either may have raised another interrupt.
-            self.claim = Claim::OursAndMore;
-        } else if bits != 0 {
-            self.claim = self.claim.max(Claim::Ours);
-        }
         // While a bit of another owner's counter is set, unmasking may raise an interrupt that then finds
         // nothing: one is claimed ahead, beside the session's own.
         if others & INTERRUPTING != 0 {
-            self.found += u32::from(self.unit.is_masked_on_delivery());
-        }
-        if bits == 0 {
-            return;
+            self.raised += u32::from(self.unit.is_masked_on_delivery());
         }
         if overflowed == 0 {
+            if bits == 0 {
+                return;
+            }
             // They are frozen for a counter that was stopped meanwhile: this is the interrupt expected of it.
             self.memory.expect_one_fewer();
+            self.raised += 1;
         }
+        // Found overflowed when the entry was unmasked, or since: either may have raised another interrupt.
+        self.raised += u32::from(freezes);
+        // Frozen on request, or because firmware left the bit set that freezes them.
+        let frozen = status & global.frozen != 0 && !stopped;
         let acknowledged = frozen || self.wrmsr(global.acknowledge, bits);
         self.reload_overflowed(overflowed);
         let released = !frozen || self.wrmsr(global.acknowledge, bits);
@@ -280,30 +292,32 @@ where
         }
     }
 
+    /// Sets the counters' control to those bits of `mask` that it has while they run.
     #[inline]
-    fn restart(&mut self, global: &GlobalRegisters, control: u64) {
-        if !self.wrmsr(global.control, control) {
+    fn set_control(&mut self, global: &GlobalRegisters, mask: u64) -> bool {
+        let control = self.memory.global_control.load(Ordering::Relaxed);
+        self.wrmsr(global.control, control & mask)
+    }
+
+    #[inline]
+    fn restart(&mut self, global: &GlobalRegisters) {
+        if !self.set_control(global, u64::MAX) {
             // They stand still. The next start tries again.
             self.memory.global_control.fetch_and(!self.own, Ordering::Relaxed);
             self.memory.mark_faulted(self.own);
         }
     }
 
-    /// The status; where it cannot be read, an overflow that was not seen will not interrupt again.
     #[inline]
     fn status(&mut self, global: &GlobalRegisters) -> Option<u64> {
         let status = retry_once(|| self.msr.rdmsr(global.status));
-        let status = self.note(status);
-        if status.is_none() {
-            self.memory.mark_faulted(self.own);
-        }
-        status
+        self.note(status)
     }
 
     #[inline]
     fn reload_overflowed(&mut self, overflowed: u64) {
         for counter in CounterSet::from_bits(overflowed & GENERAL).iter() {
-            self.found += 1;
+            self.raised += 1;
             match self.at_work(counter) {
                 Some((slot, running)) => self.reload(counter, slot, running, None),
                 // It was stopped meanwhile, and this is the interrupt that was expected of it.
@@ -320,7 +334,7 @@ where
     #[cold]
     fn reload_fixed(&mut self, overflowed: CounterSet) {
         for counter in overflowed.iter() {
-            self.found += 1;
+            self.raised += 1;
             let slot = self.memory.slot(counter);
             match slot.and_then(|slot| Some((slot, Running::of(slot)?))) {
                 Some((slot, running)) => self.reload_opened(counter, slot, running, None),
@@ -342,7 +356,7 @@ where
                 continue;
             };
             if registers.has_overflowed(value) {
-                self.found += 1;
+                self.raised += 1;
                 self.reload(counter, slot, running, Some(value));
             }
         }

@@ -98,10 +98,10 @@ impl CounterMemory {
         self.slots.len()
     }
 
-    /// The counters that answered and belong to a session, if any has the memory.
+    /// Those of `counters` that answered and belong to a session, if any has the memory.
     #[inline]
-    pub(crate) fn proven(&self) -> CounterSet {
-        CounterSet::from_bits(self.proven.load(Ordering::Acquire))
+    pub(crate) fn proven(&self, counters: CounterSet) -> CounterSet {
+        counters.of_bits(self.proven.load(Ordering::Acquire))
     }
 
     /// A counter's slot, if the memory has room for it.
@@ -218,24 +218,24 @@ impl CounterMemory {
         }
     }
 
-    /// Begins to serve an interrupt. `false`: this one interrupted another that is being served, which
-    /// will look once more.
+    /// Serves an interrupt by `pass`, once more for each time that others came meanwhile. `false`: this one
+    /// interrupted another that is being served, which will look once more.
     #[inline]
-    pub(crate) fn begin_service(&self) -> bool {
-        let idle = self.service.load(Ordering::Relaxed) == IDLE;
-        self.service.store(if idle { SERVING } else { AGAIN }, Ordering::Relaxed);
-        idle
-    }
-
-    /// Ends it. `false`: another interrupt came meanwhile, so it is to be served once more.
-    #[inline]
-    pub(crate) fn end_service(&self) -> bool {
-        let ended =
-            self.service.compare_exchange(SERVING, IDLE, Ordering::Relaxed, Ordering::Relaxed);
-        if ended.is_err() {
-            self.service.store(SERVING, Ordering::Relaxed);
+    pub(crate) fn serve(&self, mut pass: impl FnMut()) -> bool {
+        if self.service.load(Ordering::Relaxed) != IDLE {
+            self.service.store(AGAIN, Ordering::Relaxed);
+            return false;
         }
-        ended.is_ok()
+        loop {
+            self.service.store(SERVING, Ordering::Relaxed);
+            pass();
+            let (serving, idle) = (SERVING, IDLE);
+            let ended =
+                self.service.compare_exchange(serving, idle, Ordering::Relaxed, Ordering::Relaxed);
+            if ended.is_ok() {
+                return true;
+            }
+        }
     }
 }
 
@@ -252,11 +252,19 @@ mod tests {
     fn a_nested_service_leaves_a_note_for_the_one_under_way() {
         let memory = CounterMemory::<[CounterSlot; 1]>::new();
         let memory: &CounterMemory = &memory;
-        assert!(memory.begin_service());
-        assert!(!memory.begin_service() && !memory.begin_service());
-        assert!(!memory.end_service(), "served once more");
-        assert!(memory.end_service());
-        assert!(memory.begin_service());
+        let mut passes = 0;
+        for passes_at_its_end in [3, 4] {
+            let served = memory.serve(|| {
+                passes += 1;
+                if passes < 3 {
+                    for _ in 0..2 {
+                        assert!(!memory.serve(|| panic!("served while another is")));
+                    }
+                }
+            });
+            assert!(served);
+            assert_eq!(passes, passes_at_its_end, "once more for each pass that was interrupted");
+        }
     }
 
     #[test]

@@ -114,17 +114,37 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
     /// [`NoFreeCounter`](CounterError::NoFreeCounter); [`Access`](CounterError::Access) if a register faulted
     /// and the counter is as it was; [`Faulted`](CounterError::Faulted) if it could not even be stopped again.
     pub fn start_event(&mut self, event: EventId, now: u64) -> Result<(), CounterError> {
+        let entry = self.begin_time(event, now)?;
+        if !entry.rotates() {
+            // One of them may have to give way.
+            self.table().opened().for_each(|(_, entry)| entry.add_time(now));
+        }
+        self.give_counter(event)
+    }
+
+    /// Starts an opened event on a free counter that can count it. No other event moves or gives way, and one that
+    /// rotates does not wait. What [`start_event`](Self::start_event) needs for that is not linked either.
+    ///
+    /// # Errors
+    /// Those of [`start_event`](Self::start_event). With [`NoFreeCounter`](CounterError::NoFreeCounter) it stays
+    /// stopped.
+    pub fn start_event_if_free(&mut self, event: EventId, now: u64) -> Result<(), CounterError> {
+        let entry = self.begin_time(event, now)?;
+        let room = self.free_counter(entry.counters());
+        room.and_then(|counter| self.run(counter, event))?;
+        self.change_state(event, EventState::Counting);
+        Ok(())
+    }
+
+    /// An opened event that is not started; its times are added up from `now` on.
+    fn begin_time(&self, event: EventId, now: u64) -> Result<&EventEntry, CounterError> {
         let entry = self.entry(event)?;
         if self.is_started(event) {
             return Err(CounterError::AlreadyStarted(event));
         }
         entry.set_state(EventState::Stopped);
         entry.add_time(now);
-        if !entry.rotates() {
-            // One of them may have to give way.
-            self.table().opened().for_each(|(_, entry)| entry.add_time(now));
-        }
-        self.give_counter(event)
+        Ok(entry)
     }
 
     /// Starts an event that has no counter, and whose times are added up, on one: where every one is in use, on

@@ -11,7 +11,7 @@ use crate::counters::slot::SlotState;
 use crate::msr::MsrAccess;
 use crate::{
     Counter, CounterError, CounterId, CounterMemory, CounterSet, CounterSlot, CounterUnit, EventId,
-    EventSource, MsrBackend, MsrErrorKind, MsrFault, MsrOperation, Platform,
+    EventSource, MsrAddress, MsrBackend, MsrErrorKind, MsrFault, MsrOperation, Platform,
 };
 
 /// The control handle to the counters of one processor.
@@ -238,7 +238,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
             self.change_global(global, (0, proven.bits()))?;
         }
         self.declared = (self.declared() | more).pack();
-        self.memory.set_proven(self.memory.proven() | proven);
+        self.memory.set_proven(self.memory.proven(CounterSet::ALL) | proven);
         Ok(proven)
     }
 
@@ -315,7 +315,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
     /// The session's counters. One without candidates did not take the memory, and has none of its present
     /// owner's.
     pub(crate) fn own(&self) -> CounterSet {
-        self.memory.proven() & self.declared()
+        self.memory.proven(self.declared())
     }
 
     /// These counters with their slots.
@@ -412,7 +412,9 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
         let Err(fault) = self.set_control(registers, bits) else {
             // An interrupt that met a fault may have marked it meanwhile.
             return match slot.load() {
-                SlotState::Faulted => Err(marked_faulted(registers.control.register().get())),
+                SlotState::Faulted => {
+                    Err(CounterError::Faulted(marked_faulted(registers.control.register())))
+                }
                 _ => Ok(()),
             };
         };
@@ -432,11 +434,11 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
     pub(crate) fn stop_row(&mut self, row: usize) -> Result<(), CounterError> {
         let event = EventId::of_row(row);
         let (counter, _) = self.find(event).ok_or(CounterError::NotStarted(event))?;
-        self.release(counter)
+        self.release(counter).map_err(CounterError::Faulted)
     }
 
-    /// Stops a counter and frees its slot.
-    pub(crate) fn release(&self, counter: CounterId) -> Result<(), CounterError> {
+    /// Stops a counter and frees its slot. Where that fails it is presumed running.
+    pub(crate) fn release(&self, counter: CounterId) -> Result<(), MsrFault> {
         let Some((slot, registers)) = self.place(counter) else { return Ok(()) };
         let stopped =
             self.set_control_retrying(&registers, 0).and_then(|()| match self.unit().global() {
@@ -451,7 +453,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
                 }
             });
         slot.store(if stopped.is_ok() { SlotState::Free } else { SlotState::Faulted });
-        stopped.map_err(CounterError::Faulted)
+        stopped
     }
 
     /// Returns the occurrences of a row's event that its counter has counted since it was last loaded (RDPMC).
@@ -506,21 +508,19 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
             }
         }
         // While they freeze, a late interrupt would stop the others' counters by the control register.
-        outcome = outcome.and(self.stop_freezing().map_err(CounterError::Faulted));
+        outcome = outcome.and(self.stop_freezing());
         let own = self.own();
         if let Some(global) = self.unit().global().filter(|_| !own.is_empty()) {
             if global.frozen != 0 {
                 // An interrupt that is yet to come may have frozen the counters.
-                let released = self.acknowledge(global, global.frozen).map(|_| ());
-                outcome = outcome.and(released.map_err(CounterError::Faulted));
+                outcome = outcome.and(self.acknowledge(global, global.frozen).map(|_| ()));
             }
             // First what the interrupt path leaves behind, then the register.
             let control = &self.memory.global_control;
             let before = CounterSet::unpack(self.before) & own;
             let restored = control.load(Relaxed) & !own.bits() | before.bits();
             control.store(restored, Relaxed);
-            let restored = self.wrmsr_retrying(global.control, restored);
-            outcome = outcome.and(restored.map_err(CounterError::Faulted));
+            outcome = outcome.and(self.wrmsr_retrying(global.control, restored));
         }
         if outcome.is_ok() {
             self.declared = [0; 3];
@@ -528,17 +528,14 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
             self.memory.expect_late_after_shut_down();
             self.memory.give_back();
         }
-        outcome
+        outcome.map_err(CounterError::Faulted)
     }
 }
 
 /// An interrupt marked the counter as faulted: what the backend said is not known here.
-pub(crate) fn marked_faulted(register: u32) -> CounterError {
-    CounterError::Faulted(MsrFault {
-        operation: MsrOperation::Write,
-        register,
-        kind: MsrErrorKind::Other,
-    })
+pub(crate) fn marked_faulted(register: MsrAddress) -> MsrFault {
+    let (operation, register) = (MsrOperation::Write, register.get());
+    MsrFault { operation, register, kind: MsrErrorKind::Other }
 }
 
 /// Memory for so many places was lent, and more are needed.

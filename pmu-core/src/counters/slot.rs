@@ -24,12 +24,12 @@ pub(crate) enum SlotState {
 }
 
 impl CounterSlot {
-    const RUNNING: u64 = 1 << 63;
-    const FAULTED: u64 = 1 << 62;
-    const PARKED: u64 = 1 << 61;
-    /// Above it lies the event's identity.
-    const PERIOD_BITS: u32 = 48;
-    const PERIOD: u64 = (1 << Self::PERIOD_BITS) - 1;
+    /// Below them lies the event's identity, of 12 bits.
+    const PARKED: u64 = 1 << 13;
+    const FAULTED: u64 = 1 << 14;
+    const RUNNING: u64 = 1 << 15;
+    /// Above them lies the period, of 48 bits.
+    const FIRST_OF_PERIOD: u32 = 16;
 
     /// A free counter.
     pub const fn new() -> Self {
@@ -50,9 +50,9 @@ impl CounterSlot {
 
     #[inline]
     fn decode(bits: u64) -> SlotState {
-        let event = EventId::of_bits((bits >> Self::PERIOD_BITS) as u16);
+        let event = EventId::of_bits(bits as u16);
         if bits & Self::RUNNING != 0 {
-            SlotState::Running { event, period: bits & Self::PERIOD }
+            SlotState::Running { event, period: bits >> Self::FIRST_OF_PERIOD }
         } else if bits & Self::FAULTED != 0 {
             SlotState::Faulted
         } else if bits & Self::PARKED != 0 {
@@ -69,11 +69,11 @@ impl CounterSlot {
 
     #[inline]
     fn encode(state: SlotState) -> u64 {
-        let id = |event: EventId| u64::from(event.bits()) << Self::PERIOD_BITS;
+        let id = |event: EventId| u64::from(event.bits());
         match state {
             SlotState::Free => 0,
             SlotState::Running { event, period } => {
-                Self::RUNNING | id(event) | period & Self::PERIOD
+                Self::RUNNING | id(event) | period << Self::FIRST_OF_PERIOD
             }
             SlotState::Faulted => Self::FAULTED,
             SlotState::Parked { event } => Self::PARKED | id(event),

@@ -112,7 +112,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
             let SlotState::Running { period, .. } = slot.replace(next) else {
                 // An interrupt marked it meanwhile.
                 slot.store(SlotState::Faulted);
-                outcome = outcome.and(Err(marked_faulted(registers.value_register().get())));
+                let fault = marked_faulted(registers.value_register());
+                outcome = outcome.and(Err(CounterError::Faulted(fault)));
                 continue;
             };
             let read = stopped.and_then(|()| self.read(&registers));
@@ -233,8 +234,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
         outcome = outcome.and_then(|()| self.open_gate());
         if outcome.is_err() {
             for counter in loaded.iter() {
-                if let faulted @ Err(_) = self.release(counter) {
-                    outcome = faulted;
+                if let Err(fault) = self.release(counter) {
+                    outcome = Err(CounterError::Faulted(fault));
                 }
             }
         }

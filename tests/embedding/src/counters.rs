@@ -33,8 +33,8 @@ fn count(unit: &CounterUnit) -> Result<bool, CounterError> {
     let cycles = counters.open_event(unit, &Event::named(NamedEvent::Cycles))?;
     let sampled = Event::named(NamedEvent::Instructions).every(0x1_0000).on(CounterSet::GENERAL);
     let sampled = counters.open_event(unit, &sampled)?;
-    counters.start_event(cycles, 0)?;
-    counters.start_event(sampled, 0)?;
+    counters.start_event_if_free(cycles, 0)?;
+    counters.start_event_if_free(sampled, 0)?;
     // IA32_PERF_GLOBAL_STATUS: the first counter has overflowed.
     if let Some(register) = register(0x38E) {
         register.store(1, Ordering::Relaxed);
