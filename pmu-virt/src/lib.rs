@@ -1,6 +1,6 @@
 #![doc = include_str!("../README.md")]
 #![no_std]
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 #[cfg(test)]
 extern crate std;
@@ -15,6 +15,7 @@ mod feed;
 mod filter;
 mod host;
 mod layout;
+mod mediated;
 mod model;
 mod overflow;
 mod pmi;
@@ -40,6 +41,7 @@ pub use filter::{
     AllowAll, EventFilter, EventPolicy, FilterAction, FilterEntry, FilterError, MAX_FILTER_ENTRIES,
 };
 pub use host::HostError;
+pub use mediated::{HostCounters, Loaded, MediationError, Put};
 pub use overflow::OverflowBudget;
 pub use pmi::{Delivery, PerformanceEntry, PmiOutcome};
 pub use pmu::{RunningEvent, VirtualPmu};

@@ -198,7 +198,7 @@ impl Model {
     /// global one (SDM vol. 3B, "IA32_PERF_GLOBAL_CTRL"; APM vol. 2, "PerfCntrGlobalCtl"), and not frozen.
     #[inline]
     pub(crate) fn running(&self) -> Counters {
-        let enabled = Counters::from_le_bytes(self.enabled) & self.allowed;
+        let enabled = self.enabled();
         if self.layout.global() == 0 {
             enabled
         } else if self.registers.of(Family::GlobalStatus) & Layout::FROZEN != 0 {
@@ -206,6 +206,12 @@ impl Model {
         } else {
             enabled & from_global(self.registers.of(Family::GlobalControl))
         }
+    }
+
+    /// The counters that their own control lets count, and the policy.
+    #[inline]
+    pub(crate) fn enabled(&self) -> Counters {
+        Counters::from_le_bytes(self.enabled) & self.allowed
     }
 
     /// The counters that interrupt when they overflow.

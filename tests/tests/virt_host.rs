@@ -121,17 +121,20 @@ fn recorded_processors_are_what_their_manuals_say() {
                 assert_eq!(u64::from(intel.version), number("perfmon_version"), "{file}");
                 assert_eq!(u64::from(intel.general), (1 << number("gp_counters")) - 1, "{file}");
                 assert_eq!(u64::from(intel.general_width), number("gp_width"), "{file}");
-                // Leaf 0x23 of Meteor Lake tells of a fourth fixed counter.
-                let fixed = match file {
-                    "intel-meteorlake.txt" => 0xF,
-                    _ => (1 << number("fixed_counters")) - 1 | number("fixed_bitmap"),
+                let declared = (1 << number("ebx_length")) - 1;
+                let (fixed, events) = match file {
+                    // Leaf 0x23 of Meteor Lake tells of a fourth fixed counter, and of top-down slots.
+                    "intel-meteorlake.txt" => (0xF, 0xFF),
+                    _ => (
+                        (1 << number("fixed_counters")) - 1 | number("fixed_bitmap"),
+                        declared & !number("ebx") & 0xFF,
+                    ),
                 };
                 assert_eq!(u64::from(intel.fixed), fixed, "{file}");
+                assert_eq!(u64::from(intel.events), events, "{file}");
                 if intel.fixed != 0 {
                     assert_eq!(u64::from(intel.fixed_width), number("fixed_width"), "{file}");
                 }
-                let declared = (1 << number("ebx_length")) - 1;
-                assert_eq!(u64::from(intel.events), declared & !number("ebx") & 0xFF, "{file}");
                 intel_seen += 1;
             }
             (_, Err(HostError::NoPmu)) => assert_eq!(number("perfmon_version"), 0, "{file}"),

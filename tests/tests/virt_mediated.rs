@@ -1,0 +1,601 @@
+//! Guests on real counters, which the mock plays: against a guest of the software alone, to which the same happens.
+
+mod virt_support;
+
+use pmu_core::MsrErrorKind;
+use pmu_virt::mock::{Fault, MockMsr};
+use pmu_virt::{
+    AmdConfiguration, Configuration, EventFilter, EventKey, FedEvents, Feed, FilterAction,
+    FilterEntry, HostCounters, IntelConfiguration, Loaded, MediationError, Privilege, Vendor,
+    VirtualPmu, Write,
+};
+use proptest::prelude::*;
+use virt_support::{CYCLES, INSTRUCTIONS};
+
+type Mock<'h> = MockMsr<'h, 256>;
+
+/// What the host's own counter counts, of which a guest has no counter.
+const HOSTS: EventKey = EventKey::general(0xD0, 0x01);
+const GUEST_ONLY: u64 = 1 << 40;
+
+/// A host, and a guest that is given some of its counters, or all.
+fn pairs() -> Vec<(Configuration, Configuration)> {
+    let intel = |version, general, fixed| {
+        Configuration::Intel(IntelConfiguration::new(version, general, fixed))
+    };
+    let amd = |counters, guest_host| {
+        let mut amd = AmdConfiguration::perf_mon_v2(counters);
+        amd.guest_host = guest_host;
+        Configuration::Amd(amd)
+    };
+    vec![
+        (intel(4, 8, 3), intel(4, 4, 3)),
+        (intel(5, 8, 4), intel(5, 8, 4)),
+        (intel(5, 8, 4), intel(4, 4, 2)),
+        (intel(6, 8, 4), intel(5, 6, 4)),
+        (amd(6, true), amd(4, false)),
+        (amd(8, true), amd(8, false)),
+    ]
+}
+
+fn events() -> FedEvents {
+    FedEvents::new(&[CYCLES, INSTRUCTIONS]).unwrap()
+}
+
+/// The host's processor: what happens in a guest is told apart by GuestOnly on AMD.
+fn processor<'h>(host: Configuration) -> Mock<'h> {
+    let qualified = |key: u64| EventKey::of_select(key | GUEST_ONLY);
+    let keys = match host.vendor() {
+        Vendor::Intel => vec![CYCLES, INSTRUCTIONS, HOSTS],
+        Vendor::Amd => vec![qualified(0x3C), qualified(0xC0), HOSTS],
+    };
+    let mock = Mock::strict(VirtualPmu::new(host, FedEvents::new(&keys).unwrap()).unwrap());
+    let control = if host.vendor() == Vendor::Intel { 0x38F } else { 0xC000_0301 };
+    mock.with_pmu(|pmu| assert_eq!(pmu.write(control, 0).answer, Write::Done));
+    mock
+}
+
+/// So much of it happens in a guest, on the real processor.
+fn on(mock: &Mock<'_>, vendor: Vendor, cycles: u64, instructions: u64) -> Feed {
+    mock.with_pmu(|pmu| {
+        let mut feed = Feed::new(pmu.events());
+        for (event, count) in [(0x3C, cycles), (0xC0, instructions)] {
+            let only = if vendor == Vendor::Amd { GUEST_ONLY } else { 0 };
+            let event = pmu.events().find(EventKey::of_select(event | only)).unwrap();
+            feed.add(event, Privilege::Kernel, count).unwrap();
+        }
+        feed
+    })
+}
+
+fn in_software(cycles: u64, instructions: u64) -> Feed {
+    let mut feed = Feed::new(&events());
+    for (key, count) in [(CYCLES, cycles), (INSTRUCTIONS, instructions)] {
+        feed.add(events().find(key).unwrap(), Privilege::Kernel, count).unwrap();
+    }
+    feed
+}
+
+/// A hypervisor with one guest.
+struct Machine<'h> {
+    vendor: Vendor,
+    mock: Mock<'h>,
+    counters: HostCounters,
+    guest: VirtualPmu,
+    loaded: Option<Loaded>,
+    /// The processor's interrupt is on its way.
+    in_flight: bool,
+    /// The next one was announced, and is to be dropped.
+    announced: bool,
+    /// How many the guest has had.
+    interrupts: u32,
+}
+
+const GLOBAL_CONTROL: u32 = 0x38F;
+
+impl Machine<'_> {
+    fn new(host: Configuration, guest: Configuration) -> Self {
+        Self {
+            vendor: host.vendor(),
+            mock: processor(host),
+            counters: HostCounters::new(host).unwrap(),
+            guest: VirtualPmu::new(guest, events()).unwrap(),
+            loaded: None,
+            in_flight: false,
+            announced: false,
+            interrupts: 0,
+        }
+    }
+
+    fn deliver(&mut self) {
+        if self.guest.pmi_pending() {
+            self.guest.set_pmi_pending(false);
+            self.interrupts += 1;
+        }
+    }
+
+    /// VM entry.
+    fn enter(&mut self) {
+        let loaded = self.counters.load(&self.guest, &self.mock).unwrap();
+        self.set_global_control(loaded.global_control());
+        self.loaded = Some(loaded);
+    }
+
+    /// On Intel, what the processor does at an entry and an exit.
+    fn set_global_control(&self, value: u64) {
+        if self.vendor == Vendor::Intel {
+            self.mock.with_pmu(|pmu| {
+                let others = self.others(pmu);
+                assert_eq!(pmu.write(GLOBAL_CONTROL, value | others).answer, Write::Done);
+            });
+        }
+    }
+
+    /// The host's own bit of the global control.
+    fn others(&self, pmu: &VirtualPmu) -> u64 {
+        match pmu.read(GLOBAL_CONTROL) {
+            pmu_virt::Read::Value(value) => value & (1 << 7),
+            _ => 0,
+        }
+    }
+
+    fn saved(&self) -> u64 {
+        self.mock.with_pmu(|pmu| match pmu.read(GLOBAL_CONTROL) {
+            pmu_virt::Read::Value(value) => value,
+            _ => 0,
+        })
+    }
+
+    /// VM exit.
+    fn leave(&mut self) {
+        let Some(loaded) = self.loaded.take() else { return };
+        let saved = self.saved();
+        self.set_global_control(0);
+        let put = self.counters.put(loaded, saved, &mut self.guest, &self.mock).unwrap();
+        self.announced = put.interrupt_is_coming;
+        self.arrive();
+        self.deliver();
+    }
+
+    /// The processor's interrupt comes, if it is on its way.
+    fn arrive(&mut self) {
+        if !core::mem::take(&mut self.in_flight) {
+            assert!(!self.announced, "an interrupt that was announced does not come");
+            return;
+        }
+        match &mut self.loaded {
+            Some(loaded) => {
+                self.counters.interrupted(loaded, &mut self.guest, &self.mock).unwrap();
+            }
+            None if core::mem::take(&mut self.announced) => {}
+            None => self.guest.set_pmi_pending(true),
+        }
+    }
+
+    /// WRMSR in the guest: controls are intercepted, everything else is the processor's.
+    fn guest_writes(&mut self, address: u32, value: u64) -> Write {
+        let loaded = self.loaded.as_mut().unwrap();
+        let counter = match (self.vendor, address) {
+            (Vendor::Intel, 0x186..0x18E) => Some(Some((address - 0x186) as u8)),
+            (Vendor::Amd, 0xC001_0200..0xC001_0210) if address & 1 == 0 => {
+                Some(Some(((address - 0xC001_0200) / 2) as u8))
+            }
+            (Vendor::Intel, 0x38D) => Some(None),
+            _ => None,
+        };
+        match counter {
+            Some(counter) => {
+                let written = self.guest.write(address, value);
+                if written.answer == Write::Done {
+                    self.counters.write_control(loaded, counter, &self.guest, &self.mock).unwrap();
+                }
+                written.answer
+            }
+            None => self.mock.with_pmu(|pmu| pmu.write(address, value).answer),
+        }
+    }
+
+    /// Some happens, and perhaps the processor's interrupt, at once or later.
+    fn happen(&mut self, cycles: u64, instructions: u64, at_once: bool) {
+        let mut feed = on(&self.mock, self.vendor, cycles, instructions);
+        while !feed.is_empty() {
+            if self.mock.pass(&mut feed).pmi {
+                self.mock.with_pmu(VirtualPmu::init);
+                // One that is on its way already is one with this.
+                self.in_flight = true;
+                if at_once || !feed.is_empty() {
+                    self.arrive();
+                    self.deliver();
+                }
+            }
+        }
+    }
+}
+
+/// One step of a guest and its hypervisor.
+type Step = (u8, u8, u16, u64);
+
+fn run((host, given): (Configuration, Configuration), program: &[Step]) {
+    let mut machine = Machine::new(host, given);
+    let mut alone = VirtualPmu::new(given, events()).unwrap();
+    let mut interrupts = 0;
+    let (general, fixed) = match given {
+        Configuration::Intel(intel) => (intel.general.count_ones(), intel.fixed.count_ones()),
+        _ => (4, 0),
+    };
+    let intel = given.vendor() == Vendor::Intel;
+    for (operation, which, small, word) in program {
+        let n = u32::from(*which) % general;
+        let select_of = |n| if intel { 0x186 + n } else { 0xC001_0200 + 2 * n };
+        let value_of = |n| if intel { 0x4C1 + n } else { 0xC001_0201 + 2 * n };
+        let near = |word: u64| word.wrapping_neg() & 0xFFFF_FFFF_FFFF;
+        let selects = [0x53_003C, 0x43_003C, 0x52_00C0, 0x42_00C0, 0, 0x51_003C, 0x53_00D0];
+        let write = match operation % 9 {
+            0 | 1 => Some((select_of(n), selects[usize::from(*small) % selects.len()])),
+            2 => Some((value_of(n), near(word & 0x3FFF))),
+            3 if fixed != 0 => Some((0x309 + u32::from(*which) % fixed, near(word & 0x3FFF))),
+            4 if fixed != 0 => {
+                let mask = (1 << (4 * fixed)) - 1;
+                Some((0x38D, word & mask & 0xBBBB_BBBB))
+            }
+            5 => {
+                let mask = (1 << general) - 1 | if intel { ((1 << fixed) - 1) << 32 } else { 0 };
+                let register = if intel { GLOBAL_CONTROL } else { 0xC000_0301 };
+                Some((register, (word | word >> 20) & mask))
+            }
+            6 => {
+                let register = if intel { 0x390 } else { 0xC000_0302 };
+                let mask = (1 << general) - 1 | if intel { ((1 << fixed) - 1) << 32 } else { 0 };
+                // The interrupt of what it acknowledges has come.
+                if machine.loaded.is_some() {
+                    machine.arrive();
+                    machine.deliver();
+                }
+                Some((register, word & mask))
+            }
+            _ => None,
+        };
+        if machine.loaded.is_none() {
+            machine.enter();
+        }
+        match write {
+            Some((address, value)) => {
+                let expected = alone.write(address, value);
+                assert_eq!(machine.guest_writes(address, value), expected.answer, "{address:#X}");
+            }
+            None if operation % 9 == 7 => {
+                machine.leave();
+                assert_eq!(machine.guest.state(), alone.state());
+                assert_eq!(machine.interrupts, interrupts, "{host:?}");
+            }
+            None => {
+                let (cycles, instructions) = (u64::from(*small), word & 0xFFF);
+                machine.happen(cycles, instructions, which & 1 == 0);
+                let mut feed = in_software(cycles, instructions);
+                while !feed.is_empty() {
+                    if alone.advance(&mut feed).unwrap().pmi {
+                        alone.set_pmi_pending(false);
+                        interrupts += 1;
+                    }
+                }
+                // Two overflows of which the second comes before the first one's interrupt are one interrupt.
+                if machine.in_flight {
+                    machine.arrive();
+                    machine.deliver();
+                }
+            }
+        }
+    }
+    machine.leave();
+    assert_eq!(machine.guest.state(), alone.state());
+    assert_eq!(machine.interrupts, interrupts, "{host:?}");
+    assert_eq!(machine.mock.breach(), None);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_guest_on_real_counters_is_as_one_of_software(
+        pair in 0..6usize,
+        program in prop::collection::vec(any::<Step>(), 1..80),
+    ) {
+        run(pairs()[pair], &program);
+    }
+}
+
+/// A guest with two counters that are near an overflow, on its way in.
+fn busy(host: Configuration, given: Configuration) -> Machine<'static> {
+    let mut machine = Machine::new(host, given);
+    let (select, value) =
+        if machine.vendor == Vendor::Intel { (0x186, 0x4C1) } else { (0xC001_0200, 0xC001_0201) };
+    let stride = if machine.vendor == Vendor::Intel { 1 } else { 2 };
+    for (n, (bits, left)) in [(0x53_003C, 100), (0x53_00C0, 1_000_000)].into_iter().enumerate() {
+        let n = stride * n as u32;
+        assert_eq!(machine.guest.write(select + n, bits).answer, Write::Done);
+        let value = machine.guest.write(value + n, (1 << 48) - left);
+        assert_eq!(value.answer, Write::Done);
+    }
+    machine
+}
+
+/// The overflow of the last instruction before the exit: its interrupt comes while the state is put back, at each
+/// access, or afterwards, and is one.
+#[test]
+fn an_overflow_in_the_guest_is_delivered_once() {
+    for (host, given) in pairs() {
+        for comes in [true, false] {
+            let mut machine = busy(host, given);
+            machine.enter();
+            machine.happen(100, 0, comes);
+            assert_eq!(machine.in_flight, !comes);
+            machine.leave();
+            assert_eq!(machine.interrupts, 1, "{host:?} {comes}");
+            // Back on the counters, the overflow that the guest has not acknowledged is none anew.
+            machine.enter();
+            machine.happen(50, 50, true);
+            machine.leave();
+            assert_eq!(machine.interrupts, 1);
+            let (status, counter) = if machine.vendor == Vendor::Intel {
+                (0x38E, 0xC1)
+            } else {
+                (0xC000_0300, 0xC001_0004)
+            };
+            assert_eq!(machine.guest.read(status), pmu_virt::Read::Value(1));
+            assert_eq!(machine.guest.read(counter), pmu_virt::Read::Value(50));
+        }
+    }
+}
+
+/// The host's counter 7, and its fixed counter, count and interrupt through a guest's stay.
+#[test]
+fn the_hosts_own_counters_are_untouched() {
+    let host = Configuration::Intel(IntelConfiguration::new(5, 8, 4));
+    let given = Configuration::Intel(IntelConfiguration::new(4, 4, 2));
+    let mut machine = busy(host, given);
+    let hosts = [(0x18D, 0x53_01D0), (0x4C8, 500), (0x30C, 700), (0x38D, 0xB000)];
+    machine.mock.with_pmu(|pmu| {
+        for (address, value) in hosts {
+            assert_eq!(pmu.write(address, value).answer, Write::Done);
+        }
+        assert_eq!(pmu.write(GLOBAL_CONTROL, 1 << 7).answer, Write::Done);
+        assert_eq!(pmu.write(0x391, 1 << 7 | 1 << 35).answer, Write::Done);
+    });
+    machine.enter();
+    machine.happen(100, 7, true);
+    machine.leave();
+    machine.mock.with_pmu(|pmu| {
+        for (address, value) in hosts {
+            let pmu_virt::Read::Value(found) = pmu.read(address) else { panic!() };
+            let own = if address == 0x38D { 0xF000 } else { u64::MAX };
+            assert_eq!(found & own, value, "{address:#X}");
+        }
+        assert_eq!(pmu.read(0x38E), pmu_virt::Read::Value(1 << 7 | 1 << 35));
+        assert_eq!(pmu.read(GLOBAL_CONTROL), pmu_virt::Read::Value(1 << 7));
+    });
+    let mut amd = AmdConfiguration::perf_mon_v2(8);
+    amd.guest_host = true;
+    let mut machine =
+        busy(Configuration::Amd(amd), Configuration::Amd(AmdConfiguration::perf_mon_v2(4)));
+    machine.mock.with_pmu(|pmu| {
+        assert_eq!(pmu.write(0xC001_020E, 0x53_01D0).answer, Write::Done);
+        assert_eq!(pmu.write(0xC000_0301, 1 << 7).answer, Write::Done);
+    });
+    machine.enter();
+    let during = machine.mock.with_pmu(|pmu| pmu.read(0xC000_0301));
+    assert_eq!(during, pmu_virt::Read::Value(1 << 7 | 0xF));
+    machine.leave();
+    let after = machine.mock.with_pmu(|pmu| pmu.read(0xC000_0301));
+    assert_eq!(after, pmu_virt::Read::Value(1 << 7));
+}
+
+/// A register that faults at any access: a typed error, nothing that counts, and all is well when it is tried again.
+#[test]
+fn a_fault_at_any_access_loses_nothing() {
+    for (host, given) in pairs() {
+        let whole = {
+            let mut machine = busy(host, given);
+            machine.enter();
+            machine.happen(99, 33, true);
+            machine.leave();
+            machine.guest.state()
+        };
+        let mut faults = [0, 0];
+        for at in 1.. {
+            let mut machine = busy(host, given);
+            let before = machine.guest.state();
+            machine.mock.inject(Fault::At(at));
+            let loaded = machine.counters.load(&machine.guest, &machine.mock);
+            let Err(error) = loaded else { break };
+            assert!(
+                matches!(error, MediationError::Access(fault) if fault.kind == MsrErrorKind::GeneralProtection)
+            );
+            faults[0] += 1;
+            assert_eq!(machine.guest.state(), before);
+            // Whatever was loaded does not count.
+            let running = machine.mock.with_pmu(|pmu| pmu.running().count());
+            assert_eq!(running, 0, "{host:?} at {at}");
+            machine.enter();
+            machine.happen(99, 33, true);
+            machine.leave();
+            assert_eq!(machine.guest.state(), whole, "{host:?} at {at}");
+        }
+        for at in 1.. {
+            let mut machine = busy(host, given);
+            machine.enter();
+            machine.happen(99, 33, true);
+            let saved = machine.saved();
+            machine.set_global_control(0);
+            let loaded = machine.loaded.take().unwrap();
+            let before = machine.guest.state();
+            machine.mock.inject(Fault::At(at));
+            let put = machine.counters.put(loaded, saved, &mut machine.guest, &machine.mock);
+            let Err((loaded, error)) = put else { break };
+            assert!(matches!(error, MediationError::Access(_)));
+            faults[1] += 1;
+            assert_eq!(machine.guest.state(), before);
+            let put = machine.counters.put(loaded, saved, &mut machine.guest, &machine.mock);
+            assert!(!put.unwrap().interrupt_is_coming);
+            assert_eq!(machine.guest.state(), whole, "{host:?} at {at}");
+        }
+        assert!(faults[0] > 8 && faults[1] > 4, "{host:?}: {faults:?}");
+    }
+}
+
+/// An interrupt of the host's at any access, which finds the guest's counters stopped. Intel's: in the mock, which has
+/// no guests, those of AMD that are marked GuestOnly count everywhere.
+#[test]
+fn an_interrupt_at_any_access_changes_nothing() {
+    for (host, given) in pairs().into_iter().filter(|(host, _)| host.vendor() == Vendor::Intel) {
+        let stay = |load_at: u32, put_at: u32| {
+            let mut machine = busy(host, given);
+            let context = format!("{host:?} at {load_at}, {put_at}");
+            let found = move |mock: &Mock<'_>| {
+                let running = mock.with_pmu(|pmu| pmu.running().count());
+                assert_eq!(running, 0, "{context}");
+            };
+            machine.mock.on_interrupt(Box::leak(Box::new(found)));
+            machine.mock.set_performance_entry(0x400);
+            machine.mock.interrupt_at(load_at);
+            let loaded = machine.counters.load(&machine.guest, &machine.mock).unwrap();
+            let interrupts = machine.mock.interrupts();
+            machine.mock.interrupt_at(0);
+            machine.set_global_control(loaded.global_control());
+            let mut feed = on(&machine.mock, machine.vendor, 99, 33);
+            machine.mock.pass(&mut feed);
+            let saved = machine.saved();
+            machine.set_global_control(0);
+            machine.mock.set_performance_entry(0x400);
+            machine.mock.interrupt_at(put_at);
+            let put = machine.counters.put(loaded, saved, &mut machine.guest, &machine.mock);
+            assert!(!put.unwrap().interrupt_is_coming);
+            (machine.guest.state(), [interrupts, machine.mock.interrupts() - interrupts])
+        };
+        let (whole, none) = stay(0, 0);
+        assert_eq!(none, [0, 0]);
+        for (load_at, put_at) in (1..12).flat_map(|at| [(at, 0), (0, at.min(6)), (at, at.min(6))]) {
+            let (state, interrupts) = stay(load_at, put_at);
+            assert_eq!(state, whole, "{host:?} at {load_at}, {put_at}");
+            assert_eq!(interrupts, [load_at, put_at].map(|at| u32::from(at != 0)));
+        }
+    }
+}
+
+/// The accesses that the documentation of `load` and `put` promises: four counters of a guest that has all of them.
+#[test]
+fn a_guest_comes_and_goes_in_few_accesses() {
+    let counts = |host: Configuration, given: Configuration| {
+        let mut machine = busy(host, given);
+        machine.mock.clear();
+        machine.enter();
+        let inside = machine.mock.accesses();
+        machine.happen(50, 50, true);
+        machine.mock.clear();
+        machine.leave();
+        let out = machine.mock.accesses();
+        [inside.reads, inside.writes, inside.pmc_reads, out.reads, out.writes, out.pmc_reads]
+    };
+    let intel = |version, general, fixed| {
+        Configuration::Intel(IntelConfiguration::new(version, general, fixed))
+    };
+    // 4 counters, 4 selects, 3 fixed counters and their control; the status read, nothing in it.
+    assert_eq!(counts(intel(4, 4, 3), intel(4, 4, 3)), [1, 12, 0, 1, 0, 7]);
+    // The fixed control is shared with the host.
+    assert_eq!(counts(intel(5, 8, 4), intel(4, 4, 3)), [2, 12, 0, 1, 0, 7]);
+    let amd = |counters, guest_host| {
+        let mut amd = AmdConfiguration::perf_mon_v2(counters);
+        amd.guest_host = guest_host;
+        Configuration::Amd(amd)
+    };
+    // The global control is stopped, and started at last.
+    assert_eq!(counts(amd(6, true), amd(6, false)), [1, 14, 0, 2, 1, 6]);
+    assert_eq!(counts(amd(8, true), amd(6, false)), [2, 14, 0, 2, 1, 6]);
+}
+
+#[test]
+fn hosts_and_guests_that_do_not_fit_are_refused() {
+    let refused = |host| HostCounters::new(host).map(|_| ()).unwrap_err();
+    let intel = |version| IntelConfiguration::new(version, 4, if version > 1 { 3 } else { 0 });
+    for version in 1..4 {
+        assert_eq!(refused(Configuration::Intel(intel(version))), MediationError::NoStatusSet);
+    }
+    let narrow = intel(4).with(|intel| intel.full_width_writes = false);
+    assert_eq!(refused(Configuration::Intel(narrow)), MediationError::NoFullWidthWrites);
+    for mut amd in [AmdConfiguration::LEGACY, AmdConfiguration::CORE_EXTENSION] {
+        amd.guest_host = true;
+        assert_eq!(refused(Configuration::Amd(amd)), MediationError::NoStatusSet);
+    }
+    let without = Configuration::Amd(AmdConfiguration::perf_mon_v2(6));
+    assert_eq!(refused(without), MediationError::NoGuestOnly);
+    let hidden = Configuration::hidden(Vendor::Intel);
+    assert_eq!(refused(hidden), MediationError::NoStatusSet);
+    let impossible = Configuration::Intel(IntelConfiguration::new(9, 4, 3));
+    assert!(matches!(refused(impossible), MediationError::Configuration(_)));
+
+    let host = Configuration::Intel(IntelConfiguration::new(5, 4, 3));
+    let counters = HostCounters::new(host).unwrap();
+    let mock = processor(host);
+    let mut guests = vec![hidden, Configuration::Amd(AmdConfiguration::perf_mon_v2(4))];
+    guests.extend(
+        [
+            IntelConfiguration::new(5, 8, 3),
+            IntelConfiguration::new(5, 4, 4),
+            IntelConfiguration::new(2, 4, 3),
+            intel(5).with(|intel| intel.general_width = 40),
+            intel(5).with(|intel| intel.fixed_width = 40),
+            intel(5).with(|intel| intel.any_thread = true),
+            IntelConfiguration::new(6, 4, 3),
+        ]
+        .map(Configuration::Intel),
+    );
+    for guest in guests {
+        let pmu = VirtualPmu::new(guest, FedEvents::NONE).unwrap();
+        let refused = counters.load(&pmu, &mock).map(|_| ()).unwrap_err();
+        assert_eq!(refused, MediationError::NotWithinHost, "{guest:?}");
+    }
+    assert_eq!(mock.accesses().reads + mock.accesses().writes, 0, "nothing was touched");
+    let pmu = VirtualPmu::new(host, FedEvents::NONE).unwrap();
+    let mut loaded = counters.load(&pmu, &mock).unwrap();
+    for absent in [4, 8, 255] {
+        let refused = counters.write_control(&mut loaded, Some(absent), &pmu, &mock);
+        assert_eq!(refused, Err(MediationError::NoCounter(absent)));
+    }
+}
+
+/// What the hypervisor's policy forbids is not enabled on the real counter.
+#[test]
+fn a_forbidden_event_does_not_count_on_a_real_counter() {
+    let configuration = Configuration::Intel(IntelConfiguration::new(4, 4, 3));
+    let entries = [FilterEntry::new(0x3C, 0)];
+    let filter = EventFilter::<1>::compile(FilterAction::Deny, 0b10, &entries).unwrap();
+    let mut guest = VirtualPmu::with_policy(configuration, events(), filter).unwrap();
+    for (address, value) in [(0x186, 0x43_003C), (0x187, 0x43_00C0), (0x38D, 0x33)] {
+        assert_eq!(guest.write(address, value).answer, Write::Done);
+    }
+    let counters = HostCounters::new(configuration).unwrap();
+    let mock = processor(configuration);
+    let mut loaded = counters.load(&guest, &mock).unwrap();
+    let found = |address| mock.with_pmu(|pmu| virt_support::get(pmu, address));
+    assert_eq!([0x186, 0x187, 0x38D].map(found), [0x03_003C, 0x43_00C0, 0x03]);
+    assert_eq!(guest.write(0x188, 0x53_003C).answer, Write::Done);
+    counters.write_control(&mut loaded, Some(2), &guest, &mock).unwrap();
+    assert_eq!(found(0x188), 0x13_003C);
+    let seen = guest.read(0x188);
+    assert_eq!(seen, pmu_virt::Read::Value(0x53_003C), "the guest sees what it wrote");
+}
+
+/// An overflow that the counter's last user left is no guest's.
+#[test]
+fn a_guest_does_not_find_the_overflows_of_others() {
+    for (host, given) in pairs() {
+        let mut machine = Machine::new(host, given);
+        let intel = machine.vendor == Vendor::Intel;
+        let (status, set) = if intel { (0x38E, 0x391) } else { (0xC000_0300, 0xC000_0303) };
+        machine.mock.with_pmu(|pmu| assert_eq!(pmu.write(set, 0b11).answer, Write::Done));
+        machine.enter();
+        let found = machine.mock.with_pmu(|pmu| virt_support::get(pmu, status));
+        assert_eq!(found, 0, "{host:?}");
+        machine.leave();
+        assert_eq!((virt_support::get(&machine.guest, status), machine.interrupts), (0, 0));
+    }
+}
