@@ -102,7 +102,11 @@ fn rdmsr_of_others(pmu: Box<VirtualPmu>, address: u32) -> (Box<VirtualPmu>, Read
 #[library_benchmark]
 #[bench::tsc_deadline(intel(4), 0x6E0, 1)]
 #[bench::amd_x2apic_icr(amd(4), 0x830, 1)]
-fn wrmsr_of_others(mut pmu: Box<VirtualPmu>, address: u32, value: u64) -> (Box<VirtualPmu>, Written) {
+fn wrmsr_of_others(
+    mut pmu: Box<VirtualPmu>,
+    address: u32,
+    value: u64,
+) -> (Box<VirtualPmu>, Written) {
     let written = black_box(&mut *pmu).write(black_box(address), black_box(value));
     (pmu, written)
 }
@@ -215,7 +219,11 @@ library_benchmark_group!(
     config = at_most(30),
     benchmarks = [rdmsr_of_others, wrmsr_of_others]
 );
-library_benchmark_group!(name = unchanged, config = at_most(30), benchmarks = [next_overflow_again]);
+library_benchmark_group!(
+    name = unchanged,
+    config = at_most(30),
+    benchmarks = [next_overflow_again]
+);
 library_benchmark_group!(name = time, config = at_most(200), benchmarks = [advance]);
 library_benchmark_group!(
     name = rare,

@@ -224,6 +224,7 @@ fn run((host, given): (Configuration, Configuration), program: &[Step]) {
         _ => (4, 0),
     };
     let intel = given.vendor() == Vendor::Intel;
+    let mask = ((1 << general) - 1) | (((1 << fixed) - 1) << 32);
     for (operation, which, small, word) in program {
         let n = u32::from(*which) % general;
         let select_of = |n| if intel { 0x186 + n } else { 0xC001_0200 + 2 * n };
@@ -235,17 +236,15 @@ fn run((host, given): (Configuration, Configuration), program: &[Step]) {
             2 => Some((value_of(n), near(word & 0x3FFF))),
             3 if fixed != 0 => Some((0x309 + u32::from(*which) % fixed, near(word & 0x3FFF))),
             4 if fixed != 0 => {
-                let mask = (1 << (4 * fixed)) - 1;
-                Some((0x38D, word & mask & 0xBBBB_BBBB))
+                let fields = (1 << (4 * fixed)) - 1;
+                Some((0x38D, word & fields & 0xBBBB_BBBB))
             }
             5 => {
-                let mask = (1 << general) - 1 | if intel { ((1 << fixed) - 1) << 32 } else { 0 };
                 let register = if intel { GLOBAL_CONTROL } else { 0xC000_0301 };
                 Some((register, (word | word >> 20) & mask))
             }
             6 => {
                 let register = if intel { 0x390 } else { 0xC000_0302 };
-                let mask = (1 << general) - 1 | if intel { ((1 << fixed) - 1) << 32 } else { 0 };
                 // The interrupt of what it acknowledges has come.
                 if machine.loaded.is_some() {
                     machine.arrive();
