@@ -57,6 +57,9 @@ pub(crate) struct Options {
     /// With --count time: how many instructions are said to pass in 1000 cycles.
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u16).range(1..=10_000))]
     pub(crate) rate: u16,
+    /// The guest's serial port receives standard input.
+    #[arg(long)]
+    pub(crate) input: bool,
     /// Counts exits, MSR accesses and PMIs, and prints them on standard error.
     #[arg(long, value_name = "FORMAT", value_enum, num_args = 0..=1, require_equals = true, default_missing_value = "table")]
     pub(crate) stats: Option<StatsFormat>,
