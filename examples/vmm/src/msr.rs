@@ -46,12 +46,17 @@ pub(crate) fn is_intercepted(address: u32) -> bool {
 
 /// KVM's own value of a register that the PMU leaves to the monitor. `None`: #GP.
 pub(crate) fn read(vcpu: &VcpuFd, address: u32) -> Option<u64> {
-    let entry = kvm_msr_entry { index: address, ..Default::default() };
-    let mut msrs = Msrs::from_entries(&[entry]).ok()?;
-    if !SHARED.contains(&address) || vcpu.get_msrs(&mut msrs).ok()? != 1 {
-        return None;
-    }
-    msrs.as_slice().first().map(|entry| entry.data)
+    let [value] = SHARED.contains(&address).then(|| read_all(vcpu, [address]))??;
+    Some(value)
+}
+
+/// KVM's own values of registers, whatever they are.
+pub(crate) fn read_all<const N: usize>(vcpu: &VcpuFd, addresses: [u32; N]) -> Option<[u64; N]> {
+    let entries = addresses.map(|index| kvm_msr_entry { index, ..Default::default() });
+    let mut msrs = Msrs::from_entries(&entries).ok()?;
+    let complete = vcpu.get_msrs(&mut msrs).ok()? == N;
+    let mut values = msrs.as_slice().iter().map(|entry| entry.data);
+    complete.then(|| [0; N].map(|_: u64| values.next().unwrap_or_default()))
 }
 
 /// Changes it. `None`: #GP.
