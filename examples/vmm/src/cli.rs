@@ -30,6 +30,9 @@ pub(crate) struct Options {
     /// The initial RAM disk; for multiboot and PVH, the first module.
     #[arg(long, value_name = "PATH")]
     pub(crate) initrd: Option<PathBuf>,
+    /// A static program as the initial RAM disk's /init.
+    #[arg(long, value_name = "PATH", conflicts_with = "initrd")]
+    pub(crate) init: Option<PathBuf>,
     /// The kernel's command line.
     #[arg(long, value_name = "STR", default_value = "", allow_hyphen_values = true)]
     pub(crate) append: String,
@@ -129,7 +132,10 @@ fn start(options: &Options) -> Result<End, Error> {
     let configuration = spec::parse(&options.pmu)
         .map_err(|error| Error::Spec { spec: options.pmu.clone(), error })?;
     let kernel = read(&options.kernel)?;
-    let initrd = options.initrd.as_ref().map(read).transpose()?;
+    let initrd = match &options.init {
+        Some(program) => Some(boot::cpio::with_init(&read(program)?)),
+        None => options.initrd.as_ref().map(read).transpose()?,
+    };
     let image = boot::Image::parse(&kernel)
         .map_err(|error| Error::Image { path: options.kernel.clone(), error })?;
     let request = boot::Request { command_line: &options.append, initrd: initrd.as_deref() };

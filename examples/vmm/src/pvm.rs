@@ -155,6 +155,14 @@ pub(crate) fn emulate(guest: Guest<'_>) -> Option<Emulated> {
             registers.rflags &= !RFLAGS_STATUS;
             registers.rflags |= if source == 0 { RFLAGS_ZF } else { 0 };
         }
+        Code::Lsl_r32_r32m16 | Code::Lsl_r64_r64m16 => {
+            let limit = segment_limit(&guest, &system, operand(&registers, 1)? as u16);
+            registers.rflags &= !RFLAGS_ZF;
+            if let Some(limit) = limit {
+                *general(&mut registers, instruction.op0_register())? = limit.into();
+                registers.rflags |= RFLAGS_ZF;
+            }
+        }
         Code::Cmpxchg16b_m128 => {
             let place = address(&registers, &system, &instruction, 0)?;
             let [low, high] = guest.read_words(place)?;
@@ -171,6 +179,24 @@ pub(crate) fn emulate(guest: Guest<'_>) -> Option<Emulated> {
     }
     registers.rip = instruction.next_ip();
     Some(Emulated { instruction, registers, exception })
+}
+
+/// What LSL loads; `None` where it clears ZF. APM vol. 3, LSL: in long mode code, data, LDT and TSS, if CPL and RPL
+/// may, where conforming code lets all.
+fn segment_limit(memory: &impl Memory, system: &kvm_sregs, selector: u16) -> Option<u32> {
+    let (table, local) = (system.gdt, selector & 4 != 0);
+    let place = u64::from(selector & !7);
+    if local || place == 0 || place + 7 > table.limit.into() {
+        return None;
+    }
+    let [descriptor] = memory.read_words(table.base.wrapping_add(place))?;
+    let segment = guest::segment(selector, descriptor);
+    let privileged = guest::privilege_level(system).max(selector as u8 & 3) <= segment.dpl;
+    let allowed = match (segment.s, segment.type_) {
+        (0, kind) => matches!(kind, 2 | 9 | 11) && privileged,
+        (_, kind) => kind & 0b1100 == 0b1100 || privileged,
+    };
+    allowed.then_some(segment.limit)
 }
 
 #[cfg(test)]
@@ -250,5 +276,39 @@ mod tests {
         none((memory, kvm_regs { rcx: BEHIND + 1, ..registers }));
         // Nothing can be read.
         none((Pieces(Vec::new()), registers));
+    }
+
+    /// APM vol. 3, LSL: limits in bytes, and what makes it clear ZF.
+    #[test]
+    fn the_limit_of_a_segment_is_told_to_those_who_may_use_it() {
+        const GDT: u64 = 0x9000;
+        let descriptors: [u64; 6] = [
+            0,
+            0x00AF_9B00_0000_FFFF, // code of ring 0, 4 GiB
+            0x0040_F500_0000_0042, // data of ring 3, 0x42 bytes and one: Linux' number of the processor
+            0x0000_8900_0000_0067, // an available TSS of ring 0
+            0x00C0_9E00_0000_0001, // conforming code of ring 0, two pages
+            0x0000_8E00_0000_FFFF, // a gate
+        ];
+        let bytes = descriptors.iter().flat_map(|word| word.to_le_bytes()).collect();
+        let memory = Pieces(vec![(GDT, bytes)]);
+        let mut system = kvm_sregs::default();
+        (system.gdt.base, system.gdt.limit) = (GDT, 6 * 8 - 1);
+        let limits = |system: &kvm_sregs| {
+            [0, 0x08, 0x10, 0x13, 0x18, 0x20, 0x23, 0x28, 0x30, 0x0C]
+                .map(|selector| segment_limit(&memory, system, selector))
+        };
+        let (all, two_pages) = (Some(0xFFFF_FFFF), Some(0x1FFF));
+        let (data, task) = (Some(0x42), Some(0x67));
+        let none = None;
+        assert_eq!(
+            limits(&system),
+            [none, all, data, data, task, two_pages, two_pages, none, none, none]
+        );
+        system.ss.dpl = 3;
+        assert_eq!(
+            limits(&system),
+            [none, none, data, data, none, two_pages, two_pages, none, none, none]
+        );
     }
 }
