@@ -65,6 +65,8 @@ pub(crate) fn answers(
             4 if entry.eax & 0x1F != 0 => {
                 entry.eax = entry.eax & 0x3FFF | (u32::from(processors) - 1) << 26;
             }
+            // KVM's own features: none of asynchronous page faults (4, 10, 14), whose vector is the monitor's.
+            0x4000_0001 => entry.eax &= !(1 << 4 | 1 << 10 | 1 << 14),
             0x8000_0000 => entry.eax = entry.eax.max(extended.unwrap_or(0x8000_0000)),
             _ => {}
         }

@@ -60,6 +60,10 @@ impl Machine {
         self.stopping.load(Ordering::Relaxed)
     }
 
+    pub(crate) fn processors(&self) -> usize {
+        self.reports.len()
+    }
+
     /// A processor says whether it is parked.
     pub(crate) fn report(&self, number: u8, parked: bool) {
         if let Some(report) = self.reports.get(usize::from(number)) {

@@ -4,10 +4,11 @@ use kvm_bindings::{Msrs, kvm_msr_entry};
 use kvm_ioctls::{MsrFilterDefaultAction, MsrFilterRange, MsrFilterRangeFlags, VcpuFd, VmFd};
 
 use crate::error::Error;
+use crate::init;
 
 /// The PMU's registers of both vendors, by first number and count, including those that a guest looks
 /// for and does not find. SDM vol. 4; APM vol. 2, "Performance Monitoring Counter MSRs".
-const RANGES: [(u32, u32); 11] = [
+const RANGES: [(u32, u32); 12] = [
     (0x0C1, 8),
     (0x186, 8),
     (0x1A0, 1),
@@ -19,6 +20,8 @@ const RANGES: [(u32, u32); 11] = [
     (0xC000_0300, 4),
     (0xC001_0000, 8),
     (0xC001_0200, 16),
+    // Not the PMU's, but the monitor's own.
+    (init::MARKED, 1),
 ];
 
 /// IA32_MISC_ENABLE and IA32_DEBUGCTL: the processor's, with bits of the PMU.
@@ -61,7 +64,12 @@ pub(crate) fn read_all<const N: usize>(vcpu: &VcpuFd, addresses: [u32; N]) -> Op
 
 /// Changes it. `None`: #GP.
 pub(crate) fn write(vcpu: &VcpuFd, address: u32, value: u64) -> Option<()> {
+    SHARED.contains(&address).then(|| write_any(vcpu, address, value))?
+}
+
+/// Changes KVM's own value of a register, whatever it is. `None`: KVM refuses it.
+pub(crate) fn write_any(vcpu: &VcpuFd, address: u32, value: u64) -> Option<()> {
     let entry = kvm_msr_entry { index: address, data: value, ..Default::default() };
     let msrs = Msrs::from_entries(&[entry]).ok()?;
-    (SHARED.contains(&address) && vcpu.set_msrs(&msrs).ok()? == 1).then_some(())
+    (vcpu.set_msrs(&msrs).ok()? == 1).then_some(())
 }

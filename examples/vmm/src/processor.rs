@@ -14,13 +14,14 @@ use kvm_ioctls::{VcpuExit, VcpuFd};
 use pmu_virt::{Feed, Read, VirtualPmu, Write};
 
 use crate::apic::LocalApic;
+use crate::cli::say;
 use crate::count::{Source, Stop};
 use crate::error::Error;
 use crate::guest::{self, Guest, Memory};
 use crate::kick::Kicks;
 use crate::machine::{End, Machine};
 use crate::stats::{Access, Exit, Register, Stats};
-use crate::{msr, pvm, rdpmc};
+use crate::{init, msr, pvm, rdpmc};
 
 /// A PMI that is due sooner waits so long: the time that a guest can make the monitor work between
 /// two of its instructions stays bounded.
@@ -80,10 +81,19 @@ impl Processor {
         let mut kicks =
             unsafe { Kicks::new(immediate_exit) }.map_err(Error::system("timer_create"))?;
         guest::expose_registers(&mut self.vcpu);
+        // A single processor sends itself nowhere.
+        let several = self.machine.processors() > 1;
+        let may_init = several && init::mark(&self.vcpu);
+        if several && !may_init && self.number == 0 {
+            say(
+                &"this KVM does not let INIT of a processor be seen: a PMI that waits then is not dropped",
+            );
+        }
         let mut happened = Feed::new();
         while !self.machine.is_stopping() {
             let counting = self.pmu.running().next().is_some();
-            let due = if counting { self.source.due(&self.pmu) } else { None };
+            let guest = Guest { vcpu: &self.vcpu, memory: &self.machine.memory };
+            let due = if counting { self.source.due(guest, &self.pmu) } else { None };
             kicks.after(due.map(|due| due.max(SOONEST))).map_err(Error::system("timer_settime"))?;
             let mut step = false;
             if counting {
@@ -95,6 +105,11 @@ impl Processor {
             }
             self.debug(Debugging { step, ..self.debugging })?;
             let (phase, wants) = self.run_guest()?;
+            if may_init && init::happened(&self.vcpu) {
+                self.stats.init(phase);
+                self.pmu.init();
+                self.find_handlers()?;
+            }
             let taken_back = self.take_back_step(&wants)?;
             if counting {
                 let stop = match &wants {

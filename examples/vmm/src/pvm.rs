@@ -202,22 +202,7 @@ fn segment_limit(memory: &impl Memory, system: &kvm_sregs, selector: u16) -> Opt
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// A stack and a program, at their addresses.
-    struct Pieces(Vec<(u64, Vec<u8>)>);
-
-    impl Memory for Pieces {
-        fn read<'b>(&self, address: u64, buffer: &'b mut [u8]) -> &'b [u8] {
-            let size = buffer.len();
-            let found = self.0.iter().find_map(|(start, bytes)| {
-                let place = usize::try_from(address.checked_sub(*start)?).ok()?;
-                bytes.get(place..place + size)
-            });
-            let Some(found) = found else { return &[] };
-            buffer.copy_from_slice(found);
-            buffer
-        }
-    }
+    use crate::guest::tests::Pieces;
 
     /// The kernel's entry, the program's SYSCALL, and where it returns to.
     const LSTAR: u64 = 0xFFFF_FFFF_8100_0040;
@@ -228,9 +213,8 @@ mod tests {
     /// #PF's handler is entered: an error code, and RIP, CS, RFLAGS, RSP and SS.
     fn fault(code: u64, rip: u64, cs: u64) -> (Pieces, kvm_regs) {
         let flags = 0x1_0302; // RF, TF, IF
-        let words = [code, rip, cs, flags, 0x7FFF_0000_1238, 0x2B];
-        let stack = words.iter().flat_map(|word| word.to_le_bytes()).collect();
-        let memory = Pieces(vec![(STACK, stack), (PROGRAM, vec![0x0F, 0x05, 0x90])]);
+        let stack = Pieces::words(STACK, &[code, rip, cs, flags, 0x7FFF_0000_1238, 0x2B]);
+        let memory = Pieces(vec![stack, (PROGRAM, vec![0x0F, 0x05, 0x90])]);
         let registers = kvm_regs {
             rip: 0xFFFF_FFFF_8100_9000,
             rsp: STACK,
@@ -290,8 +274,7 @@ mod tests {
             0x00C0_9E00_0000_0001, // conforming code of ring 0, two pages
             0x0000_8E00_0000_FFFF, // a gate
         ];
-        let bytes = descriptors.iter().flat_map(|word| word.to_le_bytes()).collect();
-        let memory = Pieces(vec![(GDT, bytes)]);
+        let memory = Pieces(vec![Pieces::words(GDT, &descriptors)]);
         let mut system = kvm_sregs::default();
         (system.gdt.base, system.gdt.limit) = (GDT, 6 * 8 - 1);
         let limits = |system: &kvm_sregs| {
