@@ -12,9 +12,9 @@ use crate::{clock, line, workload};
 
 /// The time between interrupts that intervals are chosen for.
 const PERIOD_MS: u64 = 4;
-/// Time for which a source is watched, to see whether it counts; and the shortest part of it whose rate is told.
+/// Time for which a source is watched, to see whether it counts; and the number of windows in it.
 pub const WATCHED_MS: u64 = 10;
-const WINDOW_MS: u64 = 1;
+const WINDOWS: usize = 9;
 /// 16 bytes of code a bucket.
 const BUCKET_LOG2: u32 = 4;
 /// Enough for the workload.
@@ -47,11 +47,11 @@ pub struct Rate {
 }
 
 impl Rate {
-    /// Watches a counter source for a while, without interrupts, and returns its rate when it was highest.
+    /// Watches a counter source for a while, without interrupts, and returns its rate.
     ///
-    /// A hypervisor that is busy lets a processor wait: then time passes, and events do not. By the rate of
-    /// all that time an interval would be shorter than the handler of its interrupt takes, and nothing but
-    /// interrupts would be executed from then on.
+    /// That is the median of short windows. A hypervisor that is busy lets a processor wait: then time passes, and
+    /// events do not, and by the rate of all that time an interval would be shorter than the handler of its
+    /// interrupt takes, so that nothing but interrupts would be executed from then on.
     ///
     /// # Errors
     /// Those of starting, reading and stopping.
@@ -62,34 +62,27 @@ impl Rate {
         sessions.interface().set_interval(source, IntervalLimits::EVENTS.max.into())?;
         let rate = sessions.on(0, |session| {
             session.start(source)?;
-            let highest = Self::highest(|| session.read(source));
-            session.stop(source).and(highest)
+            let median = Self::median(|| session.read(source));
+            session.stop(source).and(median)
         })?;
         Ok(rate)
     }
 
-    fn highest<E>(mut read: impl FnMut() -> Result<u64, E>) -> Result<Self, E> {
-        let begin = clock::now();
-        let mut highest = Self { events: 0, ticks: 1 };
+    fn median<E>(mut read: impl FnMut() -> Result<u64, E>) -> Result<Self, E> {
+        let mut windows = [Self { events: 0, ticks: 1 }; WINDOWS];
         let mut events = read()?;
-        for _ in 0..WATCHED_MS / WINDOW_MS {
-            // Without the readings: a hypervisor that executes them lets this processor wait there above all.
+        for window in &mut windows {
+            // Without the reading: a hypervisor that executes it lets this processor wait there above all.
             let start = clock::now();
-            while clock::now() - start < clock::milliseconds(WINDOW_MS) {
+            while clock::now() - start < clock::milliseconds(WATCHED_MS) / WINDOWS as u64 {
                 workload::short_turn();
             }
             let ticks = clock::now() - start;
             let before = core::mem::replace(&mut events, read()?);
-            let window = Self { events: events - before, ticks };
-            if window.per(WATCHED_MS) > highest.per(WATCHED_MS) {
-                highest = window;
-            }
-            // What is silent for so long stays silent.
-            if highest.events == 0 && clock::now() - begin > clock::milliseconds(WATCHED_MS) {
-                break;
-            }
+            *window = Self { events: events - before, ticks };
         }
-        Ok(highest)
+        windows.sort_unstable_by_key(|window| window.per(WATCHED_MS));
+        Ok(windows[WINDOWS / 2])
     }
 
     /// Returns whether so many samples would take too long, at the shortest interval.

@@ -50,9 +50,9 @@ run() {
 # compare PMU PROCESSORS SECONDS <OUTPUT: whether the program printed what must be true.
 #
 # Each processor counts more than 0; as many instructions as cycles, by the monitor's rate, but for a hundredth.
-# Every sample is of the program, none is lost, and each came by an NMI: there are at most as many samples as NMIs,
-# and of NMIs at most a twentieth and two more, since one may find what another serviced. A sample stands for a
-# period of events or more.
+# No sample is lost, and each came by an NMI: there are at most as many samples as NMIs, and of NMIs at most a
+# twentieth and two more, since one may find what another serviced. Some samples are of the program: the others found
+# it just interrupted. A sample stands for a period of events or more.
 compare() {
     tr -d '\r' | awk -v pmu="$1" -v processors="$2" -v seconds="$3" '
         function wrong(why) { print "run.sh: " pmu ": " why ": " $0; failed = 1; exit }
@@ -65,7 +65,7 @@ compare() {
         }
         $3 == "sampled" {
             sampled++
-            if ($10 < 150 || $12 != $10 || $14 != 0) wrong("too few samples, elsewhere, or lost")
+            if ($10 < 150 || $12 == 0 || $14 != 0) wrong("too few samples, all elsewhere, or lost")
             if ($18 < $10 || $18 > $10 + $10 / 20 + 2) wrong("samples are not as many as NMIs")
             if ($8 < ($10 - 1) * $6) wrong("fewer events than samples stand for")
             print

@@ -264,7 +264,9 @@ fn vcpu(
 ) -> Result<VcpuFd, Error> {
     let vcpu = vm.create_vcpu(number.into()).map_err(Error::kvm("KVM_CREATE_VCPU"))?;
     let frequency = (options.count == Count::Time).then_some(options.frequency);
-    let answers = guest_cpuid::answers(supported, pmu, frequency, number, options.cpus)?;
+    let time_stamp = vcpu.get_tsc_khz().ok();
+    let answers =
+        guest_cpuid::answers(supported, pmu, frequency, time_stamp, number, options.cpus)?;
     vcpu.set_cpuid2(&answers).map_err(Error::kvm("KVM_SET_CPUID2"))?;
     Ok(vcpu)
 }
