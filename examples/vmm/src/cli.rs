@@ -7,8 +7,7 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::error::ErrorKind;
-use clap::{CommandFactory, Parser, ValueEnum};
+use clap::{Parser, ValueEnum};
 
 use crate::error::Error;
 use crate::machine::{self, End};
@@ -91,10 +90,6 @@ pub(crate) enum StatsFormat {
 /// What the command line asks for, and the status to exit with.
 pub(crate) fn run() -> ExitCode {
     let options = Options::parse();
-    if options.count == Count::Step && options.cpus > 1 {
-        let why = "--count step counts one processor: it cannot be used with --cpus above 1";
-        Options::command().error(ErrorKind::ArgumentConflict, why).exit();
-    }
     match start(&options) {
         Ok(End::Orderly(how)) => {
             say(&format_args!("the guest {how}"));

@@ -57,8 +57,9 @@ pub(crate) fn answers(
         entries.retain(|entry| entry.function != TIME_STAMP);
         entries.push(kvm_cpuid_entry2 {
             function: TIME_STAMP,
-            eax: CRYSTAL_HERTZ / 1000,
-            ebx: kilohertz,
+            // Of small numbers: Linux multiplies the crystal's kHz by EBX in 32 bits.
+            eax: CRYSTAL_HERTZ / 1_000_000,
+            ebx: (kilohertz + 500) / 1000,
             ecx: CRYSTAL_HERTZ,
             ..Default::default()
         });
@@ -212,7 +213,9 @@ mod tests {
         let told = told.unwrap();
         assert!(highest >= 0x15);
         let hertz = u64::from(told.ecx) * u64::from(told.ebx) / u64::from(told.eax);
-        assert_eq!(hertz, 2_445_406_000);
+        assert_eq!(hertz, 2_445_000_000);
+        // Linux computes in 32 bits, in kHz.
+        assert!(told.ecx / 1000 <= u32::MAX / told.ebx);
         // The crystal is what KVM's local APIC counts: a nanosecond.
         assert_eq!(told.ecx, 1_000_000_000);
         assert_eq!(leaf(intel, None).1, None);

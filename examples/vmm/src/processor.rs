@@ -303,14 +303,14 @@ impl Processor {
         self.vcpu.set_mp_state(halted).map_err(Error::kvm("KVM_SET_MP_STATE"))
     }
 
-    /// If the guest is at its handler of #DB after a step in ring 3: back to where the step ended.
+    /// If the guest is at its handler of #DB after a step: back to where the step ended.
     fn take_back_step(&mut self, wants: &Wants) -> Result<bool, Error> {
         let guest = Guest { vcpu: &self.vcpu, memory: &self.machine.memory };
         let may_be = matches!(wants, Wants::Debug(_) | Wants::Nothing(Exit::Kick));
         if !may_be || Some(guest.registers().rip) != self.debugging.trap {
             return Ok(false);
         }
-        let Some((registers, system)) = pvm::step_of_ring_3(guest, self.debugging.step) else {
+        let Some((registers, system)) = pvm::step_to_handler(guest, self.debugging.step) else {
             return Ok(false);
         };
         guest::set_registers(&mut self.vcpu, registers, system)?;

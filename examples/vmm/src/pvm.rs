@@ -36,7 +36,7 @@ pub(crate) fn has_no_stop(code: Code) -> bool {
 }
 
 /// It steps in ring 0 alone. So an IRET to ring 3, whose frame this is, is to return with the trap flag
-/// set; what comes of that there is [taken back](step_of_ring_3) from the guest's handler of #DB.
+/// set; what comes of that there is [taken back](step_to_handler) from the guest's handler of #DB.
 pub(crate) fn step_through_iret(guest: Guest<'_>, frame: u64) {
     let flags = frame.wrapping_add(16);
     if let Some([saved]) = guest.read_words(flags) {
@@ -45,13 +45,15 @@ pub(crate) fn step_through_iret(guest: Guest<'_>, frame: u64) {
 }
 
 /// The processor is at the first instruction of the guest's handler of #DB: its registers as they were
-/// after the step in ring 3 that led there. `None`: it was something else.
+/// after the step that led there. `None`: it was something else.
 ///
-/// The step was asked for now (`stepping`), or earlier, and the trap flag is still set. POPF clears it.
-pub(crate) fn step_of_ring_3(guest: Guest<'_>, stepping: bool) -> Option<(kvm_regs, kvm_sregs)> {
+/// In ring 3 the step was asked for now (`stepping`), or earlier, and the trap flag is still set. POPF clears it.
+/// In ring 0 it is a step that nobody asks for any more: an interrupt pushed the trap flag, and its handler stopped
+/// the last counter and returned.
+pub(crate) fn step_to_handler(guest: Guest<'_>, stepping: bool) -> Option<(kvm_regs, kvm_sregs)> {
     let registers = guest.registers();
     let frame = Frame::read(&guest, registers.rsp)?;
-    let ours = frame.cs & 3 == 3 && (stepping || frame.flags & RFLAGS_TF != 0);
+    let ours = frame.flags & RFLAGS_TF != 0 || stepping && frame.cs & 3 == 3;
     let frame = Frame { flags: frame.flags & !RFLAGS_TF, ..frame };
     ours.then(|| frame.undo(&guest, registers, guest.system()))
 }

@@ -154,6 +154,17 @@ fn events_are_counted_exactly() {
     }
 }
 
+/// The other processor's counters are started and stopped in interrupts of it, while it is stepped.
+#[test]
+fn two_processors_are_stepped_through_everything_that_the_kernel_does() {
+    let Some(kernel) = kernel() else { return };
+    let (_, count_down, _) = LOOPS[0];
+    let arguments = ["--count", "step", "--cpus", "2", "--append", "exact samples=20"];
+    let run = Run::new(&kernel, ONE_OF_EACH[0], &arguments);
+    assert_eq!(run.lines_of("event")[0], format!("raw count_down {count_down}"));
+    assert!(run.number("restarts") > 0.0);
+}
+
 /// The processor that has interrupts off, and no other; while it touched the watchdog, it was well.
 #[test]
 fn the_watchdog_names_the_processor_that_is_stuck() {
