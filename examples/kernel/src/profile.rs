@@ -70,8 +70,13 @@ impl Rate {
 
     fn median<E>(mut read: impl FnMut() -> Result<u64, E>) -> Result<Self, E> {
         let mut windows = [Self { events: 0, ticks: 1 }; WINDOWS];
-        let mut events = read()?;
+        let (first, begin) = (read()?, clock::now());
+        let mut events = first;
         for window in &mut windows {
+            // What is silent for so long stays silent.
+            if events == first && clock::now() - begin > clock::milliseconds(WATCHED_MS) {
+                break;
+            }
             // Without the reading: a hypervisor that executes it lets this processor wait there above all.
             let start = clock::now();
             while clock::now() - start < clock::milliseconds(WATCHED_MS) / WINDOWS as u64 {
