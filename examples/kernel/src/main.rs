@@ -198,13 +198,14 @@ fn list_sources<I: ProfileInterface + Sync>(
             continue;
         }
         let rate = *place.insert(Rate::of(source, sessions)?);
-        let counts = match rate.events {
+        let events = rate.per(profile::WATCHED_MS);
+        let counts = match events {
             0 => "silent",
             _ if rate.is_rare(samples) => "rare",
             _ => "counts",
         };
         let verified = if meaning(row) == Meaning::Unverified { "unverified" } else { "verified" };
-        line!("source {} {} {} {} {}", row.name(), availability, verified, counts, rate.events);
+        line!("source {} {} {} {} {}", row.name(), availability, verified, counts, events);
     }
     Ok(rates)
 }

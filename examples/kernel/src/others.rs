@@ -11,8 +11,10 @@ use crate::profile::Plan;
 use crate::sessions::Sessions;
 use crate::{clock, line, smp};
 
-/// Time for which the second profile is started each time.
+/// Time for which the second profile is started each time, and for which it waits for processors that were not
+/// interrupted by then: a hypervisor that is busy lets one wait.
 const INTERVAL_MS: u64 = 100;
+const PATIENCE_MS: u64 = 5_000;
 /// The second profile's interval, in units of 100 ns: on a slow machine too, a processor then has time left
 /// for what the first is to sample.
 const TIMER: u64 = 200_000;
@@ -21,6 +23,13 @@ const TIMER: u64 = 200_000;
 struct Counts {
     here: AtomicU64,
     elsewhere: AtomicU64,
+}
+
+impl Counts {
+    /// Returns whether both were interrupted so far.
+    fn are_complete(&self) -> bool {
+        self.here.load(Ordering::Relaxed) != 0 && self.elsewhere.load(Ordering::Relaxed) != 0
+    }
 }
 
 impl ProfileCallback for Counts {
@@ -48,6 +57,10 @@ pub fn run<I: ProfileInterface + Sync>(
         // SAFETY: object and counts are on this stack until `stop`, which follows.
         unsafe { PROFILES.start_borrowed(&second, sessions)? };
         clock::wait(INTERVAL_MS);
+        let begin = clock::now();
+        while !counts.are_complete() && clock::now() - begin < clock::milliseconds(PATIENCE_MS) {
+            core::hint::spin_loop();
+        }
         PROFILES.stop(&second, sessions)?;
         restarts += 1;
         Ok(())
@@ -57,7 +70,7 @@ pub fn run<I: ProfileInterface + Sync>(
     let (here, elsewhere) =
         (counts.here.load(Ordering::Relaxed), counts.elsewhere.load(Ordering::Relaxed));
     line!("restarts {} here {} elsewhere {}", restarts, here, elsewhere);
-    if here == 0 || elsewhere == 0 {
+    if !counts.are_complete() {
         return Err(Failure::Wrong("the second profile did not interrupt every processor"));
     }
     Ok(())

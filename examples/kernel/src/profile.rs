@@ -12,8 +12,9 @@ use crate::{clock, line, workload};
 
 /// The time between interrupts that intervals are chosen for.
 const PERIOD_MS: u64 = 4;
-/// Time for which a source is watched, to see whether it counts.
-const WATCHED_MS: u64 = 10;
+/// Time for which a source is watched, to see whether it counts; and the number of windows in it.
+pub const WATCHED_MS: u64 = 10;
+const WINDOWS: usize = 9;
 /// 16 bytes of code a bucket.
 const BUCKET_LOG2: u32 = 4;
 /// Enough for the workload.
@@ -46,7 +47,11 @@ pub struct Rate {
 }
 
 impl Rate {
-    /// Watches a counter source for a while, without interrupts.
+    /// Watches a counter source for a while, without interrupts, and returns its rate.
+    ///
+    /// That is the median of short windows. A hypervisor that is busy lets a processor wait: then time passes, and
+    /// events do not, and by the rate of all that time an interval would be shorter than the handler of its
+    /// interrupt takes, so that nothing but interrupts would be executed from then on.
     ///
     /// # Errors
     /// Those of starting, reading and stopping.
@@ -57,15 +62,32 @@ impl Rate {
         sessions.interface().set_interval(source, IntervalLimits::EVENTS.max.into())?;
         let rate = sessions.on(0, |session| {
             session.start(source)?;
-            let begin = clock::now();
-            while clock::now() - begin < clock::milliseconds(WATCHED_MS) {
-                workload::short_turn();
-            }
-            let rate =
-                session.read(source).map(|events| Self { events, ticks: clock::now() - begin });
-            session.stop(source).and(rate)
+            let median = Self::median(|| session.read(source));
+            session.stop(source).and(median)
         })?;
         Ok(rate)
+    }
+
+    fn median<E>(mut read: impl FnMut() -> Result<u64, E>) -> Result<Self, E> {
+        let mut windows = [Self { events: 0, ticks: 1 }; WINDOWS];
+        let (first, begin) = (read()?, clock::now());
+        let mut events = first;
+        for window in &mut windows {
+            // What is silent for so long stays silent.
+            if events == first && clock::now() - begin > clock::milliseconds(WATCHED_MS) {
+                break;
+            }
+            // Without the reading: a hypervisor that executes it lets this processor wait there above all.
+            let start = clock::now();
+            while clock::now() - start < clock::milliseconds(WATCHED_MS) / WINDOWS as u64 {
+                workload::short_turn();
+            }
+            let ticks = clock::now() - start;
+            let before = core::mem::replace(&mut events, read()?);
+            *window = Self { events: events - before, ticks };
+        }
+        windows.sort_unstable_by_key(|window| window.per(WATCHED_MS));
+        Ok(windows[WINDOWS / 2])
     }
 
     /// Returns whether so many samples would take too long, at the shortest interval.
@@ -166,7 +188,8 @@ impl Plan {
             },
             sessions,
         )?;
-        let patience = clock::milliseconds(patience_ms(self.samples));
+        // More than a source that is not rare needs: a hypervisor that is busy lets processors wait.
+        let patience = clock::milliseconds(3 * patience_ms(self.samples));
         let (before, begin) = (PROFILES.statistics(), clock::now());
         // SAFETY: the object is on this stack until `stop`, which follows on every way out.
         unsafe { PROFILES.start_borrowed(&object, sessions)? };

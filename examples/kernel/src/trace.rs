@@ -65,7 +65,9 @@ pub fn run<I: ProfileInterface + Sync>(
     let begin = clock::now();
     while records < RECORDS && clock::now() - begin < clock::milliseconds(PATIENCE_MS) {
         workload::turn();
-        for record in RINGS[0].drain().into_iter().flatten().flatten() {
+        // No more than are waited for: more may come as fast as they are drained.
+        let drained = RINGS[0].drain().into_iter().flatten().flatten();
+        for record in drained.take((RECORDS - records) as usize) {
             records += 1;
             if let Some(stamp) = record.pebs_index.filter(|stamp| *stamp >= last) {
                 stamped += 1;

@@ -1,5 +1,6 @@
 //! A kernel's image: what it is, where it goes, and how its first processor starts.
 
+pub(crate) mod cpio;
 mod elf;
 mod linux;
 mod multiboot;

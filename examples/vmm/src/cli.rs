@@ -7,8 +7,7 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::error::ErrorKind;
-use clap::{CommandFactory, Parser, ValueEnum};
+use clap::{Parser, ValueEnum};
 
 use crate::error::Error;
 use crate::machine::{self, End};
@@ -30,6 +29,9 @@ pub(crate) struct Options {
     /// The initial RAM disk; for multiboot and PVH, the first module.
     #[arg(long, value_name = "PATH")]
     pub(crate) initrd: Option<PathBuf>,
+    /// A static program as the initial RAM disk's /init.
+    #[arg(long, value_name = "PATH", conflicts_with = "initrd")]
+    pub(crate) init: Option<PathBuf>,
     /// The kernel's command line.
     #[arg(long, value_name = "STR", default_value = "", allow_hyphen_values = true)]
     pub(crate) append: String,
@@ -57,6 +59,9 @@ pub(crate) struct Options {
     /// With --count time: how many instructions are said to pass in 1000 cycles.
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u16).range(1..=10_000))]
     pub(crate) rate: u16,
+    /// The guest's serial port receives standard input.
+    #[arg(long)]
+    pub(crate) input: bool,
     /// Counts exits, MSR accesses and PMIs, and prints them on standard error.
     #[arg(long, value_name = "FORMAT", value_enum, num_args = 0..=1, require_equals = true, default_missing_value = "table")]
     pub(crate) stats: Option<StatsFormat>,
@@ -85,10 +90,6 @@ pub(crate) enum StatsFormat {
 /// What the command line asks for, and the status to exit with.
 pub(crate) fn run() -> ExitCode {
     let options = Options::parse();
-    if options.count == Count::Step && options.cpus > 1 {
-        let why = "--count step counts one processor: it cannot be used with --cpus above 1";
-        Options::command().error(ErrorKind::ArgumentConflict, why).exit();
-    }
     match start(&options) {
         Ok(End::Orderly(how)) => {
             say(&format_args!("the guest {how}"));
@@ -126,7 +127,10 @@ fn start(options: &Options) -> Result<End, Error> {
     let configuration = spec::parse(&options.pmu)
         .map_err(|error| Error::Spec { spec: options.pmu.clone(), error })?;
     let kernel = read(&options.kernel)?;
-    let initrd = options.initrd.as_ref().map(read).transpose()?;
+    let initrd = match &options.init {
+        Some(program) => Some(boot::cpio::with_init(&read(program)?)),
+        None => options.initrd.as_ref().map(read).transpose()?,
+    };
     let image = boot::Image::parse(&kernel)
         .map_err(|error| Error::Image { path: options.kernel.clone(), error })?;
     let request = boot::Request { command_line: &options.append, initrd: initrd.as_deref() };

@@ -104,6 +104,9 @@ pub(crate) fn quantities(count: Count) -> Result<Vec<Quantity>, Error> {
     }
 }
 
+/// How often the guest is looked at because of what it may count at the privilege where it was not.
+const ELSEWHERE: Duration = Duration::from_millis(1);
+
 /// What a source feeds, by the places that its events have in a [`Feed`].
 #[derive(Clone, Debug)]
 pub(crate) struct Fed {
@@ -136,20 +139,26 @@ impl Fed {
 
     /// How long until the first overflow that interrupts, if each quantity passes at most so often in
     /// a second; `None` if nothing is due.
+    ///
+    /// The guest is at `privilege`. What counts at the other one is not due before it got there, of which nothing
+    /// tells: a look too early finds nothing, and the next would be as early again.
     pub(crate) fn due(
         &self,
         pmu: &mut VirtualPmu,
+        privilege: Privilege,
         mut per_second: impl FnMut(Quantity) -> u64,
     ) -> Option<Duration> {
         let headroom = pmu.next_overflow();
-        let nanoseconds = self.places.iter().flat_map(|(what, _, place)| {
+        let dues = self.places.iter().flat_map(|(what, _, place)| {
             let rate = u128::from(per_second(*what).max(1));
-            [Privilege::User, Privilege::Kernel].map(|privilege| {
-                headroom.of(*place, privilege).map(|left| u128::from(left) * 1_000_000_000 / rate)
+            [Privilege::User, Privilege::Kernel].map(|counted| {
+                let left = u128::from(headroom.of(*place, counted)?);
+                let nanoseconds = u64::try_from(left * 1_000_000_000 / rate).unwrap_or(u64::MAX);
+                let due = Duration::from_nanos(nanoseconds);
+                Some(if counted == privilege { due } else { due.max(ELSEWHERE) })
             })
         });
-        let soonest = nanoseconds.flatten().min()?;
-        Some(Duration::from_nanos(u64::try_from(soonest).unwrap_or(u64::MAX)))
+        dues.flatten().min()
     }
 }
 
@@ -188,5 +197,26 @@ pub(crate) trait Source {
     fn leave(&mut self, guest: Guest<'_>, stop: Stop, happened: &mut Feed) -> Result<bool, Error>;
 
     /// When to look at it again, at the latest: an overflow may be due then.
-    fn due(&self, pmu: &mut VirtualPmu) -> Option<Duration>;
+    fn due(&self, guest: Guest<'_>, pmu: &mut VirtualPmu) -> Option<Duration>;
+}
+
+#[cfg(test)]
+mod tests {
+    use pmu_virt::{Configuration, IntelConfiguration, Write};
+
+    use super::*;
+
+    #[test]
+    fn a_counter_of_ring_3_is_not_looked_at_all_the_time_while_the_guest_is_in_ring_0() {
+        let fed = Fed::new(&[Quantity::Cycles], Vendor::Intel).unwrap();
+        let configuration = Configuration::Intel(IntelConfiguration::new(1, 1, 0));
+        let mut pmu = VirtualPmu::new(configuration, fed.events).unwrap();
+        // Cycles of ring 3, with an interrupt after 20: bits 22, 20 and 16.
+        for (address, value) in [(0xC1, 0xFFFF_FFEC), (0x186, 1 << 22 | 1 << 20 | 1 << 16 | 0x3C)] {
+            assert_eq!(pmu.write(address, value).answer, Write::Done);
+        }
+        let mut due = |privilege| fed.due(&mut pmu, privilege, |_| 1_000_000_000);
+        assert_eq!(due(Privilege::User), Some(Duration::from_nanos(20)));
+        assert_eq!(due(Privilege::Kernel), Some(Duration::from_millis(1)));
+    }
 }

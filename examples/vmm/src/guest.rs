@@ -158,6 +158,9 @@ pub(crate) struct Frame {
 }
 
 impl Frame {
+    /// Bytes on the stack.
+    const SIZE: u64 = 5 * 8;
+
     pub(crate) fn read(memory: &impl Memory, address: u64) -> Option<Self> {
         let [rip, cs, flags, rsp, ss] = memory.read_words(address)?;
         Some(Self { rip, cs, flags, rsp, ss })
@@ -201,6 +204,24 @@ pub(crate) fn privilege(system: &kvm_sregs) -> Privilege {
     if privilege_level(system) == 0 { Privilege::Kernel } else { Privilege::User }
 }
 
+/// In which of the two it was until it stopped: if nothing is on the stack for ring 0 but what an exception or
+/// interrupt from ring 3 pushed, its handler has not begun. APM vol. 2, "64-Bit Task State Segment".
+pub(crate) fn privilege_before(
+    memory: &impl Memory,
+    registers: &kvm_regs,
+    system: &kvm_sregs,
+) -> Privilege {
+    const RSP0: u64 = 4;
+    let pushed = || {
+        let [stack] = memory.read_words(system.tr.base.wrapping_add(RSP0))?;
+        let code_and_frame = [0, 8].map(|code| stack.wrapping_sub(Frame::SIZE + code));
+        let frame = Frame::read(memory, stack.wrapping_sub(Frame::SIZE))?;
+        Some(code_and_frame.contains(&registers.rsp) && frame.cs & 3 == 3)
+    };
+    let handler_begins = is_long(system) && pushed() == Some(true);
+    if handler_begins { Privilege::User } else { privilege(system) }
+}
+
 /// The bits of code that the processor executes: 16, 32 or 64.
 pub(crate) fn bitness(system: &kvm_sregs) -> u32 {
     match (is_long(system) && system.cs.l != 0, system.cs.db != 0) {
@@ -228,5 +249,51 @@ pub(crate) fn segment(selector: u16, descriptor: u64) -> kvm_segment {
         g: granular.into(),
         avl: bits(52, 1) as u8,
         ..Default::default()
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// Pieces of memory, at their addresses.
+    pub(crate) struct Pieces(pub(crate) Vec<(u64, Vec<u8>)>);
+
+    impl Pieces {
+        pub(crate) fn words(address: u64, words: &[u64]) -> (u64, Vec<u8>) {
+            (address, words.iter().flat_map(|word| word.to_le_bytes()).collect())
+        }
+    }
+
+    impl Memory for Pieces {
+        fn read<'b>(&self, address: u64, buffer: &'b mut [u8]) -> &'b [u8] {
+            let size = buffer.len();
+            let found = self.0.iter().find_map(|(start, bytes)| {
+                let place = usize::try_from(address.checked_sub(*start)?).ok()?;
+                bytes.get(place..place + size)
+            });
+            let Some(found) = found else { return &[] };
+            buffer.copy_from_slice(found);
+            buffer
+        }
+    }
+
+    #[test]
+    fn time_until_an_interrupt_of_ring_3_was_spent_in_ring_3() {
+        const TASK: u64 = 0x1004; // RSP0 is 4 bytes behind the start
+        const TOP: u64 = 0x8000;
+        let frame = |cs| Pieces::words(TOP - 48, &[6, 0x40_1000, cs, 0x202, 0x7000, 0x2B]);
+        let before = |cs, rsp| {
+            let memory = Pieces(vec![Pieces::words(TASK + 4, &[TOP]), frame(cs)]);
+            let mut system = kvm_sregs { efer: EFER_LMA, ..Default::default() };
+            system.tr.base = TASK;
+            privilege_before(&memory, &kvm_regs { rsp, ..Default::default() }, &system)
+        };
+        let (user, kernel) = (0x33, 0x10);
+        assert_eq!(before(user, TOP - 40), Privilege::User);
+        assert_eq!(before(user, TOP - 48), Privilege::User, "with an error code");
+        assert_eq!(before(user, TOP - 56), Privilege::Kernel, "the handler pushed something");
+        assert_eq!(before(user, TOP), Privilege::Kernel);
+        assert_eq!(before(kernel, TOP - 40), Privilege::Kernel, "an interrupt of ring 0");
     }
 }

@@ -9,16 +9,22 @@ use crate::error::Error;
 const LEAVES: [(u32, u32); 6] =
     [(0x0A, 1), (0x23, 4), (7, 2), (0x8000_0000, 1), (0x8000_0001, 1), (0x8000_0022, 1)];
 
+/// Leaf 0x15: the time-stamp counter's frequency, as so many of a crystal's, which the local APIC's timer counts.
+const TIME_STAMP: u32 = 0x15;
+/// Of KVM's local APIC: 1 GHz. Documentation/virt/kvm/api.rst, KVM_CAP_X86_APIC_BUS_CYCLES_NS.
+const CRYSTAL_HERTZ: u32 = 1_000_000_000;
 /// Leaf 0x16: the nominal frequency in MHz.
 const FREQUENCY: u32 = 0x16;
 
 /// The answers for the processor with this number, of so many.
 ///
-/// `frequency` is that of the cycles which the guest's counters count, if it is known.
+/// `frequency` is that of the cycles which the guest's counters count, if it is known, in MHz, and `time_stamp` that
+/// of the time-stamp counter in kHz. Linux takes the one for the other where an Intel processor does not tell both.
 pub(crate) fn answers(
     supported: &CpuId,
     pmu: &Configuration,
     frequency: Option<u16>,
+    time_stamp: Option<u32>,
     number: u8,
     processors: u8,
 ) -> Result<CpuId, Error> {
@@ -46,6 +52,17 @@ pub(crate) fn answers(
         let eax = frequency.into();
         entries.push(kvm_cpuid_entry2 { function: FREQUENCY, eax, ..Default::default() });
     }
+    if let Some(kilohertz) = time_stamp.filter(|_| pmu.vendor() == Vendor::Intel) {
+        entries.retain(|entry| entry.function != TIME_STAMP);
+        entries.push(kvm_cpuid_entry2 {
+            function: TIME_STAMP,
+            // Of small numbers: Linux multiplies the crystal's kHz by EBX in 32 bits.
+            eax: CRYSTAL_HERTZ / 1_000_000,
+            ebx: (kilohertz + 500) / 1000,
+            ecx: CRYSTAL_HERTZ,
+            ..Default::default()
+        });
+    }
     let highest = |from: u32, to: u32| {
         entries.iter().map(|entry| entry.function).filter(|leaf| (from..to).contains(leaf)).max()
     };
@@ -64,6 +81,8 @@ pub(crate) fn answers(
             4 if entry.eax & 0x1F != 0 => {
                 entry.eax = entry.eax & 0x3FFF | (u32::from(processors) - 1) << 26;
             }
+            // KVM's own features: none of asynchronous page faults (4, 10, 14), whose vector is the monitor's.
+            0x4000_0001 => entry.eax &= !(1 << 4 | 1 << 10 | 1 << 14),
             0x8000_0000 => entry.eax = entry.eax.max(extended.unwrap_or(0x8000_0000)),
             _ => {}
         }
@@ -152,7 +171,7 @@ mod tests {
             kvm_cpuid_entry2 { function: 1, eax, ..Default::default() },
         ])
         .unwrap();
-        let answers = answers(&host, &pmu, None, 0, 1).unwrap();
+        let answers = answers(&host, &pmu, None, None, 0, 1).unwrap();
         answers.as_slice().iter().find(|entry| entry.function == 1).unwrap().eax
     }
 
@@ -176,5 +195,32 @@ mod tests {
         assert_eq!(signature_on(amd, zen, no_amd), zen);
         assert_eq!(family(signature_on(intel, sapphire, no_amd)), 0x19);
         assert_eq!(family(signature_on(intel, sapphire, of_amd)), 0x19);
+    }
+
+    /// SDM vol. 2A, CPUID, leaf 0x15: the frequency is ECX · EBX / EAX.
+    #[test]
+    fn an_intel_guest_does_not_take_the_nominal_frequency_for_that_of_its_time_stamp_counter() {
+        let host =
+            CpuId::from_entries(&[kvm_cpuid_entry2 { eax: 0x0D, ..Default::default() }]).unwrap();
+        let leaf = |pmu, time_stamp| {
+            let answers = answers(&host, &pmu, Some(1000), time_stamp, 0, 1).unwrap();
+            let highest = answers.as_slice().iter().find(|entry| entry.function == 0).unwrap().eax;
+            let leaf = answers.as_slice().iter().find(|entry| entry.function == 0x15).copied();
+            (highest, leaf)
+        };
+        let intel = Configuration::Intel(IntelConfiguration::new(4, 4, 3));
+        let (highest, told) = leaf(intel, Some(2_445_406));
+        let told = told.unwrap();
+        assert!(highest >= 0x15);
+        let hertz = u64::from(told.ecx) * u64::from(told.ebx) / u64::from(told.eax);
+        assert_eq!(hertz, 2_445_000_000);
+        // Linux computes in 32 bits, in kHz.
+        assert!(told.ecx / 1000 <= u32::MAX / told.ebx);
+        // The crystal is what KVM's local APIC counts: a nanosecond.
+        assert_eq!(told.ecx, 1_000_000_000);
+        assert_eq!(leaf(intel, None).1, None);
+        // AMD has no such leaf.
+        let amd = Configuration::Amd(pmu_virt::AmdConfiguration::perf_mon_v2(6));
+        assert_eq!(leaf(amd, Some(2_445_406)).1, None);
     }
 }

@@ -60,6 +60,10 @@ impl Machine {
         self.stopping.load(Ordering::Relaxed)
     }
 
+    pub(crate) fn processors(&self) -> usize {
+        self.reports.len()
+    }
+
     /// A processor says whether it is parked.
     pub(crate) fn report(&self, number: u8, parked: bool) {
         if let Some(report) = self.reports.get(usize::from(number)) {
@@ -129,6 +133,9 @@ pub(crate) fn run(
         })
         .collect::<Result<_, _>>()?;
     drop(sender);
+    if options.input {
+        receive(&machine)?;
+    }
     let verdict = wait(&machine, &threads, &receiver, timeout);
     machine.stopping.store(true, Ordering::Relaxed);
     threads.iter().map(JoinHandleExt::as_pthread_t).for_each(kick::kick);
@@ -209,11 +216,12 @@ fn machine(kvm: &Kvm, options: &Options, pmu: &Configuration) -> Result<Machine,
     vm.create_irq_chip().map_err(Error::kvm("KVM_CREATE_IRQCHIP"))?;
     let pit = kvm_pit_config { flags: KVM_PIT_SPEAKER_DUMMY, ..Default::default() };
     vm.create_pit2(pit).map_err(Error::kvm("KVM_CREATE_PIT2"))?;
+    let ports = Ports::new(&vm)?;
     let memory = memory(&vm, options.memory << 20)?;
     Ok(Machine {
         vm,
         memory,
-        ports: Ports::new(),
+        ports,
         has_pmu: !matches!(pmu, Configuration::Hidden(_)),
         kvm_pvm: pvm::is_there(),
         rendezvous: Rendezvous::default(),
@@ -256,7 +264,9 @@ fn vcpu(
 ) -> Result<VcpuFd, Error> {
     let vcpu = vm.create_vcpu(number.into()).map_err(Error::kvm("KVM_CREATE_VCPU"))?;
     let frequency = (options.count == Count::Time).then_some(options.frequency);
-    let answers = guest_cpuid::answers(supported, pmu, frequency, number, options.cpus)?;
+    let time_stamp = vcpu.get_tsc_khz().ok();
+    let answers =
+        guest_cpuid::answers(supported, pmu, frequency, time_stamp, number, options.cpus)?;
     vcpu.set_cpuid2(&answers).map_err(Error::kvm("KVM_SET_CPUID2"))?;
     Ok(vcpu)
 }
@@ -342,6 +352,17 @@ impl Plan {
             Count::Perf => Box::new(Perf::new(fed, PerfEvents)),
         })
     }
+}
+
+/// Standard input goes to the serial port, on a thread that ends with the process.
+fn receive(machine: &Arc<Machine>) -> Result<(), Error> {
+    let machine = Arc::clone(machine);
+    let work = move || {
+        if let Err(error) = machine.ports.receive(std::io::stdin()) {
+            say(&format_args!("standard input: {error}"));
+        }
+    };
+    thread::Builder::new().spawn(work).map(drop).map_err(Error::system("a thread"))
 }
 
 /// What the processors' threads counted, and whether all of them ended. One may be writing to a standard

@@ -15,6 +15,8 @@ mod guest;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod guest_cpuid;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+mod init;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod instruction;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod kick;

@@ -4,10 +4,11 @@ use kvm_bindings::{Msrs, kvm_msr_entry};
 use kvm_ioctls::{MsrFilterDefaultAction, MsrFilterRange, MsrFilterRangeFlags, VcpuFd, VmFd};
 
 use crate::error::Error;
+use crate::init;
 
 /// The PMU's registers of both vendors, by first number and count, including those that a guest looks
 /// for and does not find. SDM vol. 4; APM vol. 2, "Performance Monitoring Counter MSRs".
-const RANGES: [(u32, u32); 11] = [
+const RANGES: [(u32, u32); 12] = [
     (0x0C1, 8),
     (0x186, 8),
     (0x1A0, 1),
@@ -19,6 +20,8 @@ const RANGES: [(u32, u32); 11] = [
     (0xC000_0300, 4),
     (0xC001_0000, 8),
     (0xC001_0200, 16),
+    // Not the PMU's, but the monitor's own.
+    (init::MARKED, 1),
 ];
 
 /// IA32_MISC_ENABLE and IA32_DEBUGCTL: the processor's, with bits of the PMU.
@@ -46,17 +49,27 @@ pub(crate) fn is_intercepted(address: u32) -> bool {
 
 /// KVM's own value of a register that the PMU leaves to the monitor. `None`: #GP.
 pub(crate) fn read(vcpu: &VcpuFd, address: u32) -> Option<u64> {
-    let entry = kvm_msr_entry { index: address, ..Default::default() };
-    let mut msrs = Msrs::from_entries(&[entry]).ok()?;
-    if !SHARED.contains(&address) || vcpu.get_msrs(&mut msrs).ok()? != 1 {
-        return None;
-    }
-    msrs.as_slice().first().map(|entry| entry.data)
+    let [value] = SHARED.contains(&address).then(|| read_all(vcpu, [address]))??;
+    Some(value)
+}
+
+/// KVM's own values of registers, whatever they are.
+pub(crate) fn read_all<const N: usize>(vcpu: &VcpuFd, addresses: [u32; N]) -> Option<[u64; N]> {
+    let entries = addresses.map(|index| kvm_msr_entry { index, ..Default::default() });
+    let mut msrs = Msrs::from_entries(&entries).ok()?;
+    let complete = vcpu.get_msrs(&mut msrs).ok()? == N;
+    let mut values = msrs.as_slice().iter().map(|entry| entry.data);
+    complete.then(|| [0; N].map(|_: u64| values.next().unwrap_or_default()))
 }
 
 /// Changes it. `None`: #GP.
 pub(crate) fn write(vcpu: &VcpuFd, address: u32, value: u64) -> Option<()> {
+    SHARED.contains(&address).then(|| write_any(vcpu, address, value))?
+}
+
+/// Changes KVM's own value of a register, whatever it is. `None`: KVM refuses it.
+pub(crate) fn write_any(vcpu: &VcpuFd, address: u32, value: u64) -> Option<()> {
     let entry = kvm_msr_entry { index: address, data: value, ..Default::default() };
     let msrs = Msrs::from_entries(&[entry]).ok()?;
-    (SHARED.contains(&address) && vcpu.set_msrs(&msrs).ok()? == 1).then_some(())
+    (vcpu.set_msrs(&msrs).ok()? == 1).then_some(())
 }

@@ -2,15 +2,22 @@
 //! monitor.
 
 use core::sync::atomic::{AtomicU8, Ordering};
-use std::io::{self, Write};
-use std::sync::{Mutex, PoisonError};
+use core::time::Duration;
+use std::io::{self, Read, Write};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
 
+use kvm_ioctls::VmFd;
+use vm_superio::serial::NoEvents;
 use vm_superio::{Serial, Trigger};
+use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
+use crate::error::Error;
 use crate::machine::End;
 
-/// COM1.
+/// COM1, and its interrupt on the ISA bus.
 const SERIAL: u16 = 0x3F8;
+const SERIAL_INTERRUPT: u32 = 4;
 const SERIAL_END: u16 = 0x3FF;
 /// QEMU's isa-debug-exit, where kernels expect it.
 const DEBUG_EXIT: u16 = 0xF4;
@@ -23,26 +30,62 @@ const PULSE_RESET: u8 = 0xFE;
 const RESET_CONTROL: u16 = 0xCF9;
 const RESET_PROCESSOR: u8 = 1 << 2;
 
-/// The serial port polls: its interrupt is not wired.
-struct NotWired;
+/// How long input waits for the guest to read what came before it.
+const FULL: Duration = Duration::from_millis(10);
 
-impl Trigger for NotWired {
+/// The serial port's interrupt: an edge, which KVM takes to its interrupt controllers.
+struct Interrupt(EventFd);
+
+impl Trigger for Interrupt {
     type E = io::Error;
 
     fn trigger(&self) -> io::Result<()> {
-        Ok(())
+        self.0.write(1)
     }
 }
 
+type Com1 = Serial<Interrupt, NoEvents, io::Stdout>;
+
 /// The devices, for all processors.
 pub(crate) struct Ports {
-    serial: Mutex<Serial<NotWired, vm_superio::serial::NoEvents, io::Stdout>>,
+    serial: Mutex<Com1>,
     phase: AtomicU8,
 }
 
 impl Ports {
-    pub(crate) fn new() -> Self {
-        Self { serial: Mutex::new(Serial::new(NotWired, io::stdout())), phase: AtomicU8::new(0) }
+    /// The devices of a machine with interrupt controllers.
+    pub(crate) fn new(vm: &VmFd) -> Result<Self, Error> {
+        let interrupt = EventFd::new(EFD_NONBLOCK).map_err(Error::system("eventfd"))?;
+        vm.register_irqfd(&interrupt, SERIAL_INTERRUPT).map_err(Error::kvm("KVM_IRQFD"))?;
+        Ok(Self::with_interrupt(interrupt))
+    }
+
+    fn with_interrupt(interrupt: EventFd) -> Self {
+        let serial = Serial::new(Interrupt(interrupt), io::stdout());
+        Self { serial: Mutex::new(serial), phase: AtomicU8::new(0) }
+    }
+
+    fn serial(&self) -> MutexGuard<'_, Com1> {
+        self.serial.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The guest receives what `input` has, until it ends.
+    pub(crate) fn receive(&self, mut input: impl Read) -> io::Result<()> {
+        let mut buffer = [0; 64];
+        loop {
+            let count = input.read(&mut buffer)?;
+            let mut bytes = &buffer[..count];
+            if bytes.is_empty() {
+                return Ok(());
+            }
+            while !bytes.is_empty() {
+                // Nothing is taken while the port is full, or loops back to itself.
+                match self.serial().enqueue_raw_bytes(bytes).unwrap_or(0) {
+                    0 => thread::sleep(FULL),
+                    taken => bytes = &bytes[taken..],
+                }
+            }
+        }
     }
 
     /// The phase of the statistics.
@@ -55,7 +98,7 @@ impl Ports {
         let first = *bytes.first()?;
         match port {
             SERIAL..=SERIAL_END => {
-                let mut serial = self.serial.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut serial = self.serial();
                 for byte in bytes {
                     // Where standard output is closed, nobody listens.
                     let _ = serial.write((port - SERIAL) as u8, *byte);
@@ -78,10 +121,7 @@ impl Ports {
     /// The guest reads from a port.
     pub(crate) fn read(&self, port: u16, bytes: &mut [u8]) {
         let value = match port {
-            SERIAL..=SERIAL_END => {
-                let mut serial = self.serial.lock().unwrap_or_else(PoisonError::into_inner);
-                serial.read((port - SERIAL) as u8)
-            }
+            SERIAL..=SERIAL_END => self.serial().read((port - SERIAL) as u8),
             // Ready for a command.
             KEYBOARD_CONTROL => 0,
             // Nothing is there.
@@ -92,7 +132,51 @@ impl Ports {
 
     /// What the guest wrote so far reaches standard output.
     pub(crate) fn flush(&self) {
-        let mut serial = self.serial.lock().unwrap_or_else(PoisonError::into_inner);
-        let _ = serial.writer_mut().flush();
+        let _ = self.serial().writer_mut().flush();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // 16550: the registers of data, interrupt enable and interrupt identification; the bits of "received
+    // data available" and "transmitter holding register empty" (National Semiconductor PC16550D, section 8).
+    const ENABLE: u16 = SERIAL + 1;
+    const IDENTIFICATION: u16 = SERIAL + 2;
+    const RECEIVED: u8 = 1;
+    const EMPTY: u8 = 2;
+
+    fn identification(ports: &Ports) -> u8 {
+        let mut byte = [0];
+        ports.read(IDENTIFICATION, &mut byte);
+        byte[0] & 0x0F
+    }
+
+    #[test]
+    fn the_serial_port_interrupts_when_it_can_send_and_when_it_received() {
+        let line = EventFd::new(EFD_NONBLOCK).unwrap();
+        let ports = Ports::with_interrupt(line.try_clone().unwrap());
+        assert_eq!(identification(&ports), 1, "nothing is pending");
+        assert!(line.read().is_err());
+
+        ports.write(ENABLE, &[EMPTY]);
+        assert_eq!(line.read().unwrap(), 1);
+        assert_eq!(identification(&ports), 2, "the transmitter is empty");
+        assert_eq!(identification(&ports), 1, "reading it ended the interrupt");
+        ports.write(SERIAL, b"\n");
+        assert_eq!(line.read().unwrap(), 1);
+
+        ports.write(ENABLE, &[RECEIVED]);
+        while line.read().is_ok() {}
+        identification(&ports);
+        ports.receive(&b"ab"[..]).unwrap();
+        assert_eq!(line.read().unwrap(), 1);
+        assert_eq!(identification(&ports), 4, "data was received");
+        for expected in *b"ab" {
+            let mut byte = [0];
+            ports.read(SERIAL, &mut byte);
+            assert_eq!(byte[0], expected);
+        }
     }
 }

@@ -14,25 +14,24 @@ use kvm_ioctls::{VcpuExit, VcpuFd};
 use pmu_virt::{Feed, Read, VirtualPmu, Write};
 
 use crate::apic::LocalApic;
+use crate::cli::say;
 use crate::count::{Source, Stop};
 use crate::error::Error;
 use crate::guest::{self, Guest, Memory};
 use crate::kick::Kicks;
 use crate::machine::{End, Machine};
 use crate::stats::{Access, Exit, Register, Stats};
-use crate::{msr, pvm, rdpmc};
+use crate::{init, msr, pvm, rdpmc};
 
 /// A PMI that is due sooner waits so long: the time that a guest can make the monitor work between
 /// two of its instructions stays bounded.
 const SOONEST: Duration = Duration::from_micros(50);
 
 const RFLAGS_IF: u64 = 1 << 9;
-/// DR6: breakpoints 0 and 1, single step. DR7: breakpoints 0 and 1, on execution.
-const DR6_B0: u64 = 1;
-const DR6_B1: u64 = 1 << 1;
+/// DR6: breakpoints 0 to 2, single step. DR7: breakpoints 0 to 2, on execution.
+const DR6_B: u64 = 0b111;
 const DR6_BS: u64 = 1 << 14;
-const DR7_EXECUTE_0: u64 = 1 << 1 | 1 << 10;
-const DR7_EXECUTE_1: u64 = 1 << 3 | 1 << 10;
+const DR7_EXECUTE: [u64; 3] = [1 << 1 | 1 << 10, 1 << 3 | 1 << 10, 1 << 5 | 1 << 10];
 
 /// One virtual processor.
 pub(crate) struct Processor {
@@ -52,6 +51,8 @@ pub(crate) struct Debugging {
     breakpoint: Option<u64>,
     /// Its handler of #DB, where kvm-pvm takes the steps of ring 3: see [`pvm`].
     trap: Option<u64>,
+    /// Its handler of #PF, where kvm-pvm leaves SYSCALL unfinished: see [`pvm::SystemCall`].
+    page_fault: Option<u64>,
     /// A breakpoint was hit and the handler is to run: one instruction without breakpoints.
     passing: bool,
     step: bool,
@@ -80,10 +81,19 @@ impl Processor {
         let mut kicks =
             unsafe { Kicks::new(immediate_exit) }.map_err(Error::system("timer_create"))?;
         guest::expose_registers(&mut self.vcpu);
+        // A single processor sends itself nowhere.
+        let several = self.machine.processors() > 1;
+        let may_init = several && init::mark(&self.vcpu);
+        if several && !may_init && self.number == 0 {
+            say(
+                &"this KVM does not let INIT of a processor be seen: a PMI that waits then is not dropped",
+            );
+        }
         let mut happened = Feed::new(self.pmu.events());
         while !self.machine.is_stopping() {
             let counting = self.pmu.running().next().is_some();
-            let due = if counting { self.source.due(&mut self.pmu) } else { None };
+            let guest = Guest { vcpu: &self.vcpu, memory: &self.machine.memory };
+            let due = if counting { self.source.due(guest, &mut self.pmu) } else { None };
             kicks.after(due.map(|due| due.max(SOONEST))).map_err(Error::system("timer_settime"))?;
             let mut step = false;
             if counting {
@@ -95,6 +105,11 @@ impl Processor {
             }
             self.debug(Debugging { step, ..self.debugging })?;
             let (phase, wants) = self.run_guest()?;
+            if may_init && init::happened(&self.vcpu) {
+                self.stats.init(phase);
+                self.pmu.init();
+                self.find_handlers()?;
+            }
             let taken_back = self.take_back_step(&wants)?;
             if counting {
                 let stop = match &wants {
@@ -177,7 +192,7 @@ impl Processor {
                 self.stats.exit(phase, exit);
                 if exit == Exit::Kick {
                     self.vcpu.set_kvm_immediate_exit(0);
-                    self.find_handler()?;
+                    self.find_handlers()?;
                     self.machine.report(self.number, self.is_parked()?);
                 }
             }
@@ -200,7 +215,7 @@ impl Processor {
                 self.stats.access(phase, Access::Wrmsr(named(address)), done.is_none());
                 self.answer(done.map(|()| value));
                 // A guest that reads counters has its handler by now.
-                self.find_handler()?;
+                self.find_handlers()?;
             }
             Wants::Debug(why) => self.debugged(phase, why)?,
             Wants::End(end) => return Ok(Some(end)),
@@ -288,14 +303,14 @@ impl Processor {
         self.vcpu.set_mp_state(halted).map_err(Error::kvm("KVM_SET_MP_STATE"))
     }
 
-    /// If the guest is at its handler of #DB after a step in ring 3: back to where the step ended.
+    /// If the guest is at its handler of #DB after a step: back to where the step ended.
     fn take_back_step(&mut self, wants: &Wants) -> Result<bool, Error> {
         let guest = Guest { vcpu: &self.vcpu, memory: &self.machine.memory };
         let may_be = matches!(wants, Wants::Debug(_) | Wants::Nothing(Exit::Kick));
         if !may_be || Some(guest.registers().rip) != self.debugging.trap {
             return Ok(false);
         }
-        let Some((registers, system)) = pvm::step_of_ring_3(guest, self.debugging.step) else {
+        let Some((registers, system)) = pvm::step_to_handler(guest, self.debugging.step) else {
             return Ok(false);
         };
         guest::set_registers(&mut self.vcpu, registers, system)?;
@@ -310,7 +325,7 @@ impl Processor {
             self.stats.exit(phase, Exit::Breakpoint);
             return self.debug(passed);
         }
-        if why.dr6 & (DR6_B0 | DR6_B1) == 0 {
+        if why.dr6 & DR6_B == 0 {
             self.stats.exit(phase, Exit::SingleStep);
             return Ok(());
         }
@@ -327,6 +342,13 @@ impl Processor {
                 return guest::set_registers(&mut self.vcpu, registers, system);
             }
         }
+        if Some(why.pc) == self.debugging.page_fault
+            && let Some(call) = pvm::SystemCall::of(&self.vcpu)
+            && let Some((registers, system)) =
+                call.finish(&guest, guest.registers(), guest.system())
+        {
+            return guest::set_registers(&mut self.vcpu, registers, system);
+        }
         self.debug(Debugging { passing: true, ..self.debugging })
     }
 
@@ -337,8 +359,8 @@ impl Processor {
             return Ok(());
         }
         let mut control = kvm_guest_debug::default();
-        let breakpoints = [(debugging.breakpoint, DR7_EXECUTE_0), (debugging.trap, DR7_EXECUTE_1)];
-        for (number, (handler, execute)) in breakpoints.into_iter().enumerate() {
+        let handlers = [debugging.breakpoint, debugging.trap, debugging.page_fault];
+        for (number, (handler, execute)) in handlers.into_iter().zip(DR7_EXECUTE).enumerate() {
             if let Some(handler) = handler.filter(|_| !debugging.passing) {
                 control.control |= KVM_GUESTDBG_ENABLE | KVM_GUESTDBG_USE_HW_BP;
                 control.arch.debugreg[number] = handler;
@@ -352,18 +374,18 @@ impl Processor {
         self.vcpu.set_guest_debug(&control).map_err(Error::kvm("KVM_SET_GUEST_DEBUG"))
     }
 
-    /// Looks where the guest handles #GP and #DB now.
-    fn find_handler(&mut self) -> Result<(), Error> {
-        if !self.machine.has_pmu {
-            return Ok(());
-        }
+    /// Looks where the guest handles the exceptions now that the monitor looks at first.
+    fn find_handlers(&mut self) -> Result<(), Error> {
         let guest = Guest { vcpu: &self.vcpu, memory: &self.machine.memory };
-        let system = guest.system();
-        let breakpoint = guest.handler(&system, rdpmc::GENERAL_PROTECTION);
-        let trap = guest
-            .handler(&system, pvm::DEBUG)
-            .filter(|_| self.machine.kvm_pvm && self.source.steps());
-        self.debug(Debugging { breakpoint, trap, ..self.debugging })
+        let (system, kvm_pvm) = (guest.system(), self.machine.kvm_pvm);
+        let handler = |vector, wanted: bool| guest.handler(&system, vector).filter(|_| wanted);
+        let debugging = Debugging {
+            breakpoint: handler(rdpmc::GENERAL_PROTECTION, self.machine.has_pmu),
+            trap: handler(pvm::DEBUG, kvm_pvm && self.source.steps()),
+            page_fault: handler(pvm::PAGE_FAULT, kvm_pvm),
+            ..self.debugging
+        };
+        self.debug(debugging)
     }
 
     /// Whether nothing but an NMI or another processor can wake it.

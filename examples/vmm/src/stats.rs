@@ -64,6 +64,8 @@ struct Phase {
     pmis_other: u64,
     /// Interrupts that were lost because the guest's entry was masked.
     pmis_masked: u64,
+    /// INITs of a processor.
+    inits: u64,
     /// Stops of which `--count step` could not tell what retired before them.
     unreconciled: u64,
 }
@@ -110,6 +112,11 @@ impl Stats {
         }
     }
 
+    /// A processor went through INIT.
+    pub(crate) fn init(&mut self, phase: u8) {
+        self.phases.entry(phase).or_default().inits += 1;
+    }
+
     /// It is not known what happened before the guest stopped.
     pub(crate) fn unreconciled(&mut self, phase: u8) {
         self.phases.entry(phase).or_default().unreconciled += 1;
@@ -141,6 +148,7 @@ impl Stats {
             ours.pmis_fixed += theirs.pmis_fixed;
             ours.pmis_other += theirs.pmis_other;
             ours.pmis_masked += theirs.pmis_masked;
+            ours.inits += theirs.inits;
             ours.unreconciled += theirs.unreconciled;
         }
     }
@@ -175,6 +183,9 @@ impl fmt::Display for Stats {
             }
             if phase.faults != 0 {
                 row("#GP", &"", phase.faults)?;
+            }
+            if phase.inits != 0 {
+                row("init", &"", phase.inits)?;
             }
             if phase.unreconciled != 0 {
                 row("step", &"unreconciled", phase.unreconciled)?;

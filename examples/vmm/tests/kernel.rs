@@ -154,6 +154,17 @@ fn events_are_counted_exactly() {
     }
 }
 
+/// The watchdog's events are the other processor's, which is stepped meanwhile.
+#[test]
+fn events_are_counted_exactly_beside_another_processor() {
+    let Some(kernel) = kernel() else { return };
+    let (_, count_down, _) = LOOPS[0];
+    let arguments = ["--count", "step", "--cpus", "2", "--append", "exact events"];
+    let run = Run::new(&kernel, ONE_OF_EACH[0], &arguments);
+    assert_eq!(run.lines_of("event")[0], format!("raw count_down {count_down}"));
+    assert_eq!(run.lines_of("watchdog")[1..], ["processor 1 stuck"]);
+}
+
 /// The processor that has interrupts off, and no other; while it touched the watchdog, it was well.
 #[test]
 fn the_watchdog_names_the_processor_that_is_stuck() {

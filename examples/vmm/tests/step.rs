@@ -325,3 +325,63 @@ fn a_stop_that_cannot_be_reconciled_is_told() {
     let table = messages(&ended(&kernel, &INTEL.replace("=json", "")));
     assert!(table.contains("    0  step    unreconciled 1"), "{table}");
 }
+
+/// What the other processor counted, and whether it has.
+const COUNTED: u32 = 0x7100;
+const DONE: u32 = 0x7108;
+const STARTED_AT: u32 = 0x8000;
+
+/// The other processor, in real mode, counts and halts.
+fn other_processor(a: &mut CodeAssembler) -> Assembled {
+    a.xor(ax, ax)?;
+    a.mov(ds, ax)?;
+    wrmsr(a, COUNTER_0, 0)?;
+    wrmsr(a, SELECT_0, ALL | INSTRUCTIONS)?;
+    count_down(a)?;
+    wrmsr(a, SELECT_0, 0)?;
+    a.mov(ecx, COUNTER_0)?;
+    a.rdmsr()?;
+    a.mov(dword_ptr(COUNTED), eax)?;
+    a.mov(dword_ptr(COUNTED + 4), edx)?;
+    a.mov(word_ptr(DONE), 1)?;
+    a.hlt()
+}
+
+#[test]
+fn two_processors_are_stepped_at_once_and_each_counts_its_own() {
+    if !kvm() {
+        return;
+    }
+    let kernel = image(
+        |a| {
+            let mut other = CodeAssembler::new(16)?;
+            other_processor(&mut other)?;
+            let code = other.assemble(STARTED_AT.into())?;
+            for (place, byte) in (STARTED_AT..).zip(code) {
+                a.mov(byte_ptr(place), i32::from(byte as i8))?;
+            }
+            // INIT and SIPI to all others.
+            a.mov(rsi, 0xFEE0_00F0_u64)?;
+            a.mov(dword_ptr(rsi), 0x1FF)?;
+            a.mov(rsi, 0xFEE0_0300_u64)?;
+            a.mov(dword_ptr(rsi), 0xC_4500)?;
+            a.mov(dword_ptr(rsi), 0xC_4608)?;
+            // Again and again, until the other one is done.
+            let mut again = a.create_label();
+            a.set_label(&mut again)?;
+            wrmsr(a, COUNTER_0, 0)?;
+            wrmsr(a, SELECT_0, ALL | INSTRUCTIONS)?;
+            count_down(a)?;
+            wrmsr(a, SELECT_0, 0)?;
+            a.cmp(word_ptr(DONE), 0)?;
+            a.je(again)?;
+            print_counter(a, COUNTER_0)?;
+            a.mov(eax, dword_ptr(COUNTED))?;
+            a.mov(edx, dword_ptr(COUNTED + 4))?;
+            print(a)?;
+            exit(a, 0x10)
+        },
+        &[],
+    );
+    expect(&kernel, &format!("{INTEL} --cpus 2"), &[2001 + AROUND; 2]);
+}

@@ -212,3 +212,41 @@ fn a_step_that_is_not_to_be_any_more_leaves_no_trap_to_the_guest() {
     let output = ended(&kernel, INTEL);
     expect_counted(&output, &numbers(&output), &[3]);
 }
+
+/// From the handler on nothing is stepped any more, and what it returns to is not either: its flags are the guest's.
+#[test]
+fn a_handler_that_stops_the_last_counter_returns_without_a_step() {
+    if !kvm() {
+        return;
+    }
+    let kernel = image(
+        |a| {
+            let mut wait = a.create_label();
+            start_timer(a)?;
+            wrmsr(a, SELECT_0, ALL | INSTRUCTIONS)?;
+            a.sti()?;
+            a.set_label(&mut wait)?;
+            a.cmp(dword_ptr(INTERRUPTS), 0)?;
+            a.je(wait)?;
+            a.cli()?;
+            a.pushfq()?;
+            a.pop(rax)?;
+            a.and(eax, 1 << 8)?;
+            a.xor(edx, edx)?;
+            print(a)?;
+            exit(a, 0x10)
+        },
+        &[
+            (0x41, |a| {
+                wrmsr(a, SELECT_0, 0)?;
+                a.inc(dword_ptr(INTERRUPTS))?;
+                a.mov(rax, 0xFEE0_00B0_u64)?;
+                a.mov(dword_ptr(rax), 0)?;
+                a.iretq()
+            }),
+            // #DB.
+            (1, |a| exit(a, 1)),
+        ],
+    );
+    assert_eq!(numbers(&ended(&kernel, INTEL)), [0]);
+}

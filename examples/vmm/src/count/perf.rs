@@ -9,7 +9,7 @@ use pmu_virt::{Feed, Privilege, RunningEvent, VirtualPmu};
 
 use super::{Fed, Quantity, Source, Stop};
 use crate::error::Error;
-use crate::guest::Guest;
+use crate::guest::{self, Guest};
 
 /// The most that is taken to pass in a second: 4 instructions a cycle, at 4 GHz. The timer follows
 /// it, so that an overflow is seen in time; nothing is counted by it.
@@ -149,8 +149,8 @@ impl<H: Host> Source for Perf<H> {
         Ok(true)
     }
 
-    fn due(&self, pmu: &mut VirtualPmu) -> Option<Duration> {
-        self.fed.due(pmu, |_| AT_MOST_PER_SECOND)
+    fn due(&self, guest: Guest<'_>, pmu: &mut VirtualPmu) -> Option<Duration> {
+        self.fed.due(pmu, guest::privilege(&guest.system()), |_| AT_MOST_PER_SECOND)
     }
 }
 

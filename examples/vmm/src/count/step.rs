@@ -101,7 +101,7 @@ impl Source for Step {
     }
 
     /// The guest is looked at after each instruction anyway.
-    fn due(&self, _: &mut VirtualPmu) -> Option<Duration> {
+    fn due(&self, _: Guest<'_>, _: &mut VirtualPmu) -> Option<Duration> {
         None
     }
 }

@@ -76,16 +76,17 @@ impl Source for Time {
         Ok(false)
     }
 
-    /// The guest's privilege is that at which it stopped, for all of the time: where a PMI is due at
-    /// regular intervals, that is a sample.
+    /// The guest's privilege is that at which it stopped, or was interrupted, for all of the time: where a PMI is
+    /// due at regular intervals, that is a sample.
     fn leave(&mut self, guest: Guest<'_>, _: Stop, happened: &mut Feed) -> Result<bool, Error> {
         self.ran += thread_time().saturating_sub(self.entered);
-        self.count(guest::privilege(&guest.system()), happened);
+        let (registers, system) = (guest.registers(), guest.system());
+        self.count(guest::privilege_before(&guest, &registers, &system), happened);
         Ok(true)
     }
 
-    fn due(&self, pmu: &mut VirtualPmu) -> Option<Duration> {
-        self.fed.due(pmu, |what| self.per_second(what))
+    fn due(&self, guest: Guest<'_>, pmu: &mut VirtualPmu) -> Option<Duration> {
+        self.fed.due(pmu, guest::privilege(&guest.system()), |what| self.per_second(what))
     }
 }
 

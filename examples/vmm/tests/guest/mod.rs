@@ -48,7 +48,7 @@ pub(crate) const KERNEL_STACK: u64 = 0x13_0000;
 pub(crate) const USER_STACK: u64 = 0x14_0000;
 
 const BASE: u64 = 0x10_0000;
-const PAGE_TABLES: u64 = BASE + 0x1000;
+pub(crate) const PAGE_TABLES: u64 = BASE + 0x1000;
 const GDT: u64 = BASE + 0x5000;
 const GDT_POINTER: u64 = GDT + 0x100;
 const IDT_POINTER: u64 = GDT + 0x110;

@@ -1,0 +1,285 @@
+// The first and only program of a Linux guest: counts and samples with perf_event_open on each processor in turn,
+// prints what came of it, and ends the machine.
+//
+//   cpu N counted user CYCLES INSTRUCTIONS kernel CYCLES INSTRUCTIONS
+//   cpu N sampled EVENT period P samples S in-program I lost L throttled T nmis M
+//   end good | failed WHY
+//
+// Freestanding, so that any compiler builds it into a static file:
+//   cc -O1 -static -nostdlib -ffreestanding -fno-stack-protector -fno-pie -no-pie -o init init.c
+#include <asm/unistd.h>
+#include <linux/perf_event.h>
+#include <stddef.h>
+#include <stdint.h>
+
+// Readings of what is counted. The monitor may look at the privilege of a guest only each 100 ms: so the program
+// calls nothing for longer than that between two of them.
+#define READINGS 5
+#define LONG_TURN 2000
+// Time to sample, of the guest's clock.
+#define SAMPLED_NS 60000000000ull
+// Samples to wait for, and events between two of them: the monitor's nominal frequency is 1000 MHz.
+#define SAMPLES 150
+#define PERIOD 4000000ull
+// The ring's pages behind the first.
+#define RING_PAGES 8
+#define PAGE 4096
+
+// A system call of Linux on x86-64: the number in RAX, arguments in RDI, RSI, RDX, R10, R8 and R9.
+static long system_call(long number, long a, long b, long c, long d, long e, long f) {
+    register long r10 __asm__("r10") = d, r8 __asm__("r8") = e, r9 __asm__("r9") = f;
+    __asm__ volatile("syscall"
+                     : "+a"(number)
+                     : "D"(a), "S"(b), "d"(c), "r"(r10), "r"(r8), "r"(r9)
+                     : "rcx", "r11", "memory");
+    return number;
+}
+#define CALL(name, a, b, c) system_call(__NR_##name, (long)(a), (long)(b), (long)(c), 0, 0, 0)
+
+// The compiler calls these.
+void *memset(void *to, int byte, size_t size) {
+    for (volatile char *place = to; size--; place++) *place = (char)byte;
+    return to;
+}
+void *memcpy(void *to, const void *from, size_t size) {
+    volatile char *place = to;
+    for (const char *source = from; size--;) *place++ = *source++;
+    return to;
+}
+
+static char line[256];
+static size_t length;
+
+static void text(const char *words) {
+    while (*words && length < sizeof line) line[length++] = *words++;
+}
+
+static void number(uint64_t value) {
+    char digits[20];
+    size_t count = 0;
+    do digits[count++] = (char)('0' + value % 10);
+    while (value /= 10);
+    while (count && length < sizeof line) line[length++] = digits[--count];
+}
+
+static void named(const char *name, uint64_t value) {
+    text(name);
+    number(value);
+}
+
+static void print(void) {
+    text("\n");
+    for (size_t done = 0; done < length;) {
+        long written = CALL(write, 1, line + done, length - done);
+        if (written <= 0) break;
+        done += (size_t)written;
+    }
+    length = 0;
+}
+
+// Ends the machine by isa-debug-exit: the monitor's status is (value << 1) | 1. Where a program may not write to
+// ports, by a reset.
+static void end(unsigned char value) {
+    if (CALL(iopl, 3, 0, 0) == 0) __asm__ volatile("outb %0, $0xF4" : : "a"(value));
+    system_call(__NR_reboot, 0xfee1dead, 672274793, 0x1234567, 0, 0, 0);
+    for (;;) CALL(pause, 0, 0, 0);
+}
+
+static void fail(const char *why, long error) {
+    text("failed ");
+    text(why);
+    if (error < 0) named(": error ", (uint64_t)-error);
+    print();
+    end(0x11);
+}
+
+static long check(const char *what, long result) {
+    if (result < 0) fail(what, result);
+    return result;
+}
+
+static uint64_t now(void) {
+    struct {
+        int64_t seconds, nanoseconds;
+    } time = {0, 0};
+    check("clock_gettime", CALL(clock_gettime, 1 /* monotonic */, &time, 0));
+    return (uint64_t)time.seconds * 1000000000 + (uint64_t)time.nanoseconds;
+}
+
+static void turn(unsigned times) {
+    for (unsigned count = 0; count < times * 100000; count++) __asm__ volatile("" : : : "memory");
+}
+
+// Whether the line of /proc/interrupts begins with NMI; the count of this processor is one of its columns.
+static uint64_t nmis(unsigned processor) {
+    static char file[8192];
+    long descriptor = check("/proc/interrupts", CALL(open, "/proc/interrupts", 0, 0));
+    size_t size = 0;
+    for (long got; size < sizeof file - 1; size += (size_t)got) {
+        got = check("read", CALL(read, descriptor, file + size, sizeof file - 1 - size));
+        if (got == 0) break;
+    }
+    CALL(close, descriptor, 0, 0);
+    file[size] = 0;
+    for (const char *place = file; *place; place++) {
+        if (place[0] != 'N' || place[1] != 'M' || place[2] != 'I' || place[3] != ':') continue;
+        place += 4;
+        for (uint64_t count = 0;; processor--, count = 0) {
+            while (*place == ' ') place++;
+            if (*place < '0' || *place > '9') break;
+            while (*place >= '0' && *place <= '9') count = count * 10 + (uint64_t)(*place++ - '0');
+            if (processor == 0) return count;
+        }
+    }
+    fail("no NMIs in /proc/interrupts", 0);
+    return 0;
+}
+
+static int open_event(uint64_t event, int user, int group, uint64_t period) {
+    struct perf_event_attr attributes = {
+        .type = PERF_TYPE_HARDWARE,
+        .size = sizeof attributes,
+        .config = event,
+        .sample_period = period,
+        .sample_type = PERF_SAMPLE_IP | PERF_SAMPLE_TIME,
+        .disabled = group < 0,
+        .exclude_user = !user,
+        .exclude_kernel = user,
+    };
+    // Of this program, on any processor; it stays on one.
+    return (int)system_call(__NR_perf_event_open, (long)&attributes, 0, -1, group, 0, 0);
+}
+
+static uint64_t value(int event) {
+    uint64_t count = 0;
+    if (check("read of an event", CALL(read, event, &count, sizeof count)) != sizeof count)
+        fail("a count is not 8 bytes", 0);
+    return count;
+}
+
+// Four counters at once: cycles and instructions, in the program and in the kernel. Each only grows.
+static void count(unsigned processor) {
+    int events[4];
+    uint64_t before[4] = {0};
+    for (int place = 0; place < 4; place++) {
+        uint64_t event = place % 2 ? PERF_COUNT_HW_INSTRUCTIONS : PERF_COUNT_HW_CPU_CYCLES;
+        events[place] = open_event(event, place < 2, place ? events[0] : -1, 0);
+        check("perf_event_open to count", events[place]);
+    }
+    check("enable", CALL(ioctl, events[0], PERF_EVENT_IOC_ENABLE, PERF_IOC_FLAG_GROUP));
+    for (int reading = 0; reading < READINGS; reading++) {
+        turn(LONG_TURN);
+        for (int place = 0; place < 4; place++) {
+            uint64_t count = value(events[place]);
+            if (count < before[place]) fail("a counter went back", 0);
+            before[place] = count;
+        }
+    }
+    check("disable", CALL(ioctl, events[0], PERF_EVENT_IOC_DISABLE, PERF_IOC_FLAG_GROUP));
+    named("cpu ", processor);
+    for (int place = 0; place < 4; place++) {
+        uint64_t count = value(events[place]);
+        if (count < before[place]) fail("a counter went back when it stopped", 0);
+        before[place] = count;
+        named(place == 0 ? " counted user " : place == 2 ? " kernel " : " ", count);
+    }
+    print();
+    turn(1);
+    for (int place = 0; place < 4; place++) {
+        if (value(events[place]) != before[place]) fail("a stopped counter counts", 0);
+        if (before[place] == 0) fail("a counter does not count", 0);
+    }
+    // The group's first event goes last.
+    for (int place = 4; place--;) CALL(close, events[place], 0, 0);
+}
+
+// What the ring had.
+struct Found {
+    uint64_t samples, in_program, lost, throttled, last;
+};
+
+// Reads what the kernel wrote to the ring, as perf_event_open(2) says: from data_tail to data_head.
+static void drain(struct perf_event_mmap_page *page, struct Found *found) {
+    extern char __executable_start[], etext[]; // the linker's
+    uint8_t *ring = (uint8_t *)page + PAGE;
+    uint64_t head = __atomic_load_n(&page->data_head, __ATOMIC_ACQUIRE), tail = page->data_tail;
+    while (tail < head) {
+        // A header of 8 bytes, then the address and the time, or what was lost. Records are multiples of 8.
+        uint64_t words[4] = {0};
+        for (uint64_t place = 0; place < 4 && tail + place * 8 < head; place++)
+            words[place] = *(uint64_t *)(ring + (tail + place * 8) % (RING_PAGES * PAGE));
+        uint32_t type = (uint32_t)words[0];
+        uint16_t size = (uint16_t)(words[0] >> 48);
+        if (size < 8 || size % 8 || tail + size > head) fail("a record of the ring is broken", 0);
+        if (type == PERF_RECORD_SAMPLE) {
+            found->samples++;
+            found->in_program +=
+                words[1] >= (uint64_t)__executable_start && words[1] < (uint64_t)etext;
+            if (words[2] < found->last) fail("a sample is older than the one before", 0);
+            found->last = words[2];
+        }
+        if (type == PERF_RECORD_LOST) found->lost += words[2];
+        if (type == PERF_RECORD_THROTTLE) found->throttled++;
+        tail += size;
+    }
+    __atomic_store_n(&page->data_tail, tail, __ATOMIC_RELEASE);
+}
+
+// An NMI each PERIOD events of the program.
+static void sample(unsigned processor, uint64_t event, const char *name) {
+    int sampled = open_event(event, 1, -1, PERIOD);
+    check("perf_event_open to sample", sampled);
+    long size = (1 + RING_PAGES) * PAGE;
+    long mapped = check("mmap", system_call(__NR_mmap, 0, size, 3, 1 /* shared */, sampled, 0));
+    struct perf_event_mmap_page *page = (struct perf_event_mmap_page *)mapped;
+    struct Found found = {0};
+    uint64_t before = nmis(processor), begin = now();
+    check("enable", CALL(ioctl, sampled, PERF_EVENT_IOC_ENABLE, 0));
+    while (found.samples < SAMPLES && now() - begin < SAMPLED_NS) {
+        turn(20);
+        drain(page, &found);
+    }
+    check("disable", CALL(ioctl, sampled, PERF_EVENT_IOC_DISABLE, 0));
+    drain(page, &found);
+    uint64_t interrupts = nmis(processor) - before, events = value(sampled);
+    named("cpu ", processor);
+    text(" sampled ");
+    text(name);
+    named(" period ", PERIOD);
+    named(" events ", events);
+    named(" samples ", found.samples);
+    named(" in-program ", found.in_program);
+    named(" lost ", found.lost);
+    named(" throttled ", found.throttled);
+    named(" nmis ", interrupts);
+    print();
+    CALL(munmap, mapped, size, 0);
+    CALL(close, sampled, 0, 0);
+    if (found.samples < SAMPLES) fail("too few samples came in time", 0);
+}
+
+__attribute__((used)) static void start(void) {
+    check("mount of /proc", system_call(__NR_mount, (long)"proc", (long)"/proc", (long)"proc", 0, 0, 0));
+    text("user space");
+    print();
+    unsigned processor = 0;
+    for (; processor < 64; processor++) {
+        uint64_t only = 1ull << processor;
+        if (CALL(sched_setaffinity, 0, sizeof only, &only) < 0) break;
+        count(processor);
+        sample(processor, PERF_COUNT_HW_CPU_CYCLES, "cycles");
+        sample(processor, PERF_COUNT_HW_INSTRUCTIONS, "instructions");
+    }
+    named("processors ", processor);
+    print();
+    text("end good");
+    print();
+    // What the terminal has yet to send.
+    CALL(ioctl, 1, 0x5409 /* TCSBRK */, 1);
+    end(0x10);
+}
+
+__asm__(".globl _start\n"
+        "_start: xor %ebp, %ebp\n"
+        "and $-16, %rsp\n"
+        "call start\n");

@@ -1,0 +1,125 @@
+#!/usr/bin/env bash
+# Linux in the monitor: a program counts and samples with perf_event_open in user space, and ends the machine.
+#
+#   run.sh run KERNEL OPTIONS…   runs KERNEL, a vmlinux with what `config` says; the options are the monitor's:
+#                                --pmu amd:v2, --cpus 2
+#   run.sh check KERNEL          the same as each of six machines, and compares what they print with what must be
+#   run.sh build DIRECTORY       builds such a kernel from Debian's linux-source, and prints its path; needs gcc,
+#                                make, flex, bison, bc, libelf-dev, xz-utils, and about 4 minutes of processor time
+#
+# Needs Rust and a C compiler. TIMEOUT is a guest's limit in seconds (600).
+set -euo pipefail
+here="$(cd "$(dirname "$0")" && pwd)"
+root="$(cd "$here/../../.." && pwd)"
+target_dir="$(realpath -m "${CARGO_TARGET_DIR:-$root/target}")"
+
+# The machines of `check`: a PMU, and how many processors.
+machines=(
+    "intel:version=2,full-width 1"
+    "intel:version=5,full-width 1"
+    "amd:core 1"
+    "amd:v2 1"
+    "intel:version=4,full-width 2"
+    "amd:v2 2"
+)
+
+usage() {
+    sed -n '2,11s/^# \{0,1\}//p' "$0" >&2
+    exit 2
+}
+
+# make_tools: builds the monitor, and the program that is Linux' /init.
+make_tools() {
+    cargo build --quiet --release --manifest-path "$root/Cargo.toml" -p pmu-vmm --bin vmm
+    "${CC:-cc}" -O1 -Wall -Wextra -static -nostdlib -ffreestanding -fno-stack-protector -fno-pie -no-pie \
+        -o "$target_dir/linux-init" "$here/init.c"
+}
+
+# run KERNEL OPTIONS…
+run() {
+    local kernel="$1" line="console=ttyS0 quiet"
+    shift
+    # What kvm-pvm's interpreter lacks, or has only by way of the monitor.
+    [ ! -e /sys/module/kvm_pvm ] || line+=" noxsave noinvpcid nosmap clearcpuid=popcnt"
+    # A host that is busy lets processors wait: that is no stall, and the ticks of that time are not made up for.
+    line+=" rcupdate.rcu_cpu_stall_suppress=1 lapic=notscdeadline"
+    "$target_dir/release/vmm" --kernel "$kernel" --init "$target_dir/linux-init" --memory 64 \
+        --timeout "${TIMEOUT:-600}" --append "$line" "$@"
+}
+
+# compare PMU PROCESSORS SECONDS <OUTPUT: whether the program printed what must be true.
+#
+# Each processor counts more than 0; as many instructions as cycles, by the monitor's rate, but for a hundredth.
+# No sample is lost, and each came by an NMI: there are at most as many samples as NMIs, and of NMIs at most a
+# twentieth and two more, since one may find what another serviced. Some samples are of the program: the others found
+# it just interrupted. A sample stands for a period of events or more.
+compare() {
+    tr -d '\r' | awk -v pmu="$1" -v processors="$2" -v seconds="$3" '
+        function wrong(why) { print "run.sh: " pmu ": " why ": " $0; failed = 1; exit }
+        function near(a, b) { return a - b <= (a + b) / 200 && b - a <= (a + b) / 200 }
+        $3 == "counted" {
+            counted++
+            if (!($5 > 0 && $6 > 0 && $8 > 0 && $9 > 0)) wrong("a counter is 0")
+            if (!near($5, $6) || !near($8, $9)) wrong("instructions are not as many as cycles")
+            print
+        }
+        $3 == "sampled" {
+            sampled++
+            if ($10 < 150 || $12 == 0 || $14 != 0) wrong("too few samples, all elsewhere, or lost")
+            if ($18 < $10 || $18 > $10 + $10 / 20 + 2) wrong("samples are not as many as NMIs")
+            if ($8 < ($10 - 1) * $6) wrong("fewer events than samples stand for")
+            print
+        }
+        /^end good$/ { good = 1 }
+        END {
+            if (failed) exit 1
+            if (!good || counted != processors || sampled != 2 * processors) {
+                print "run.sh: " pmu ": the program did not come to its end"
+                exit 1
+            }
+            print pmu ", processors " processors ": good after " seconds " s"
+        }'
+}
+
+# check KERNEL
+check() {
+    local machine pmu processors output status
+    for machine in "${machines[@]}"; do
+        read -r pmu processors <<<"$machine"
+        SECONDS=0
+        output=$(run "$1" --pmu "$pmu" --cpus "$processors" 2>&1 </dev/null) && status=0 || status=$?
+        if [ "$status" != 33 ]; then
+            echo "$output"
+            echo "run.sh: $machine: ended with status $status, not 33" >&2
+            return 1
+        fi
+        compare "$pmu" "$processors" "$SECONDS" <<<"$output" || { echo "$output"; return 1; }
+    done
+}
+
+# build DIRECTORY: unless it is there.
+build() {
+    local kernel="$1/vmlinux" source
+    if [ ! -e "$kernel" ] || [ "$here/config" -nt "$kernel" ]; then
+        source=$(find /usr/src -maxdepth 1 -name 'linux-source-*.tar.xz' | sort -V | tail -n 1)
+        [ -n "$source" ] || { echo "run.sh: no /usr/src/linux-source-*.tar.xz" >&2; exit 2; }
+        rm -rf "$1"
+        mkdir -p "$1"
+        tar -xf "$source" -C "$1" --strip-components 1
+        {
+            make -s -C "$1" KCONFIG_ALLCONFIG="$here/config" allnoconfig
+            make -s -C "$1" -j "$(nproc)" vmlinux
+        } >"$1/build.log" 2>&1 || { tail -n 20 "$1/build.log" >&2; exit 1; }
+    fi
+    echo "$kernel"
+}
+
+[ $# -ge 2 ] || usage
+command="$1"
+shift
+case "$command" in
+    build) build "$(realpath -m "$1")" ;;
+    check) make_tools && check "$1" ;;
+    run) make_tools && run "$@" ;;
+    *) usage ;;
+esac
