@@ -14,6 +14,7 @@ pub mod profile_records;
 pub mod profile_symbols;
 pub mod source_list;
 pub mod trace_record;
+pub mod virt_cpuid;
 pub mod virt_filter;
 pub mod virt_model;
 pub mod virt_pmi;
@@ -42,7 +43,7 @@ use vmm::{boot, error, guest, instruction, spec};
 pub type Target = fn(&[u8]);
 
 /// The targets by name.
-pub const TARGETS: [(&str, Target); 17] = [
+pub const TARGETS: [(&str, Target); 18] = [
     ("control_area", control_area::run),
     ("cpuid_claim", cpuid_claim::run),
     ("cpuid_dump", cpuid_dump::run),
@@ -54,6 +55,7 @@ pub const TARGETS: [(&str, Target); 17] = [
     ("profile_symbols", profile_symbols::run),
     ("source_list", source_list::run),
     ("trace_record", trace_record::run),
+    ("virt_cpuid", virt_cpuid::run),
     ("virt_filter", virt_filter::run),
     ("virt_model", virt_model::run),
     ("virt_pmi", virt_pmi::run),

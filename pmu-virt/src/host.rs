@@ -103,7 +103,6 @@ fn intel(
     intel.general_width = (a >> 16) as u8;
     if version >= 2 {
         intel.fixed = lowest(d & 0x1F)?;
-        intel.fixed_width = (d >> 5) as u8;
     }
     if version >= 5 {
         intel.fixed |= bitmap(fixed)?;
@@ -131,6 +130,9 @@ fn intel(
             intel.equal = features >> 1 & 1 != 0;
             intel.rdpmc_user_disable = features >> 2 & 1 != 0;
         }
+    }
+    if intel.fixed != 0 {
+        intel.fixed_width = (d >> 5) as u8;
     }
     Ok(intel)
 }

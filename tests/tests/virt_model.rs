@@ -8,6 +8,54 @@ use pmu_virt::{
 use proptest::prelude::*;
 use virt_naive::{Step, configuration, run};
 
+/// Random numbers by Marsaglia's xorshift64*, the same everywhere.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_F491_4F6C_DD1D)
+    }
+}
+
+/// Short programs on every kind of configuration, many of them: `PMU_TEST_PROGRAMS`, or a thousandth of the million that
+/// `.ci/run test` runs in a release build.
+#[test]
+fn the_models_agree_on_many_programs() {
+    let programs = std::env::var("PMU_TEST_PROGRAMS").map_or(1_000, |n| n.parse().unwrap());
+    let mut random = Random(0x9E37_79B9_7F4A_7C15);
+    let mut kinds = std::collections::HashMap::new();
+    let mut program = Vec::new();
+    for number in 0..programs {
+        let words = random.next().to_le_bytes();
+        // Each kind of PMU, and of Intel's each version, in turn.
+        let kind = (number % 8) as u8 | words[0] & 0xC0;
+        let version = (number / 8 % 6) as u8 | words[1] & 0xE0;
+        let configuration = configuration([kind, version, words[2], words[3]]);
+        *kinds.entry(kind_of(configuration)).or_insert(0u64) += 1;
+        program.clear();
+        program.extend((0..4 + number % 9).map(|_| {
+            let bits = random.next().to_le_bytes();
+            let choice = u32::from_le_bytes([bits[2], bits[3], bits[4], bits[5]]);
+            (bits[0], bits[1], choice, random.next())
+        }));
+        run(configuration, &program, false);
+    }
+    // Two vendors that hide, three kinds of AMD's, six versions of Intel's.
+    assert_eq!(kinds.len(), 11, "{kinds:?}");
+    assert!(kinds.values().all(|times| times * 100 > programs), "{kinds:?}");
+}
+
+fn kind_of(configuration: Configuration) -> String {
+    match configuration {
+        Configuration::Intel(intel) => format!("version {}", intel.version),
+        Configuration::Amd(amd) => format!("{:?}", amd.counters).split(' ').next().unwrap().into(),
+        hidden => format!("hidden {:?}", hidden.vendor()),
+    }
+}
+
 fn program() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(any::<Step>(), 1..120)
 }
