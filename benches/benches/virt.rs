@@ -7,8 +7,9 @@ use std::hint::black_box;
 use gungraun::prelude::*;
 use gungraun::{Callgrind, EventKind};
 use pmu_virt::{
-    AmdConfiguration, Configuration, EventKey, FedEvents, Feed, IntelConfiguration, Mode, PmuState,
-    Privilege, Read, VirtualPmu, Write, Written,
+    AmdConfiguration, Configuration, Delivery, EventFilter, EventKey, FedEvents, Feed,
+    FilterAction, FilterEntry, IntelConfiguration, Mode, PerformanceEntry, PmuState, Privilege,
+    Read, VirtualPmu, Write, Written,
 };
 
 /// Eight events, one for each of eight counters.
@@ -63,7 +64,6 @@ fn amd(running: u32) -> Box<VirtualPmu> {
 #[bench::intel_counter_full_width(intel(4), 0x4C1, 0xFFFF_FFFF_0000)]
 #[bench::intel_fixed_counter(intel(4), 0x309, 0xFFFF_FFFF_0000)]
 #[bench::intel_fixed_control(intel(4), 0x38D, 0xBBBB)]
-#[bench::intel_fixed_control_any_thread(any_thread(4), 0x38D, 0xFFFF)]
 #[bench::intel_select_version_6(sixth(4), 0x1905, 0x53_05C5)]
 #[bench::intel_global_control(intel(4), 0x38F, 0xF)]
 #[bench::intel_global_clear(intel(4), 0x390, 0xF)]
@@ -72,6 +72,18 @@ fn amd(running: u32) -> Box<VirtualPmu> {
 #[bench::amd_counter(amd(4), 0xC001_0203, 0xFFFF_FFFF_0000)]
 #[bench::amd_global_control(amd(4), 0xC000_0301, 0xF)]
 fn wrmsr(mut pmu: Box<VirtualPmu>, address: u32, value: u64) -> (Box<VirtualPmu>, Written) {
+    let written = black_box(&mut *pmu).write(black_box(address), black_box(value));
+    (pmu, written)
+}
+
+// AnyThread, of the versions 3 and 4 alone, costs more than the limit.
+#[library_benchmark]
+#[bench::each(any_thread(4), 0x38D, 0xFFFF)]
+fn any_thread_control(
+    mut pmu: Box<VirtualPmu>,
+    address: u32,
+    value: u64,
+) -> (Box<VirtualPmu>, Written) {
     let written = black_box(&mut *pmu).write(black_box(address), black_box(value));
     (pmu, written)
 }
@@ -204,6 +216,144 @@ fn restore(state: Box<PmuState>, events: FedEvents) -> Box<PmuState> {
     state
 }
 
+// Everything else that an embedder calls, by the work that it is.
+#[library_benchmark]
+#[bench::select(intel(4), 0x187, 0x53_05C5)]
+fn check_write(pmu: Box<VirtualPmu>, address: u32, value: u64) -> (Box<VirtualPmu>, Written) {
+    let written = black_box(&*pmu).check_write(black_box(address), black_box(value));
+    (pmu, written)
+}
+
+#[library_benchmark]
+#[bench::select(intel(4), 0x187, 0x53_05C5)]
+fn host_write(mut pmu: Box<VirtualPmu>, address: u32, value: u64) -> (Box<VirtualPmu>, Written) {
+    let written = black_box(&mut *pmu).host_write(black_box(address), black_box(value));
+    (pmu, written)
+}
+
+#[library_benchmark]
+#[bench::select(filtered(), 0x187, 0x53_05C5)]
+fn filtered_write(mut pmu: Box<Filtered>, address: u32, value: u64) -> (Box<Filtered>, Written) {
+    let written = black_box(&mut *pmu).write(black_box(address), black_box(value));
+    (pmu, written)
+}
+
+type Filtered = VirtualPmu<EventFilter<32>>;
+
+/// Under a filter of 32 events.
+fn filtered() -> Box<Filtered> {
+    let configuration = Configuration::Intel(IntelConfiguration::new(5, 8, 4));
+    Box::new(VirtualPmu::with_policy(configuration, events(), filter()).unwrap())
+}
+
+fn filter() -> EventFilter<32> {
+    let entries: [FilterEntry; 32] = core::array::from_fn(|n| FilterEntry::new(0xC0 + n as u16, 5));
+    EventFilter::compile(FilterAction::Allow, 0, &entries).unwrap()
+}
+
+#[library_benchmark]
+#[bench::of_32_events(filtered(), filter())]
+fn set_policy(mut pmu: Box<Filtered>, filter: EventFilter<32>) -> Box<Filtered> {
+    black_box(&mut *pmu).set_policy(black_box(filter));
+    pmu
+}
+
+#[library_benchmark]
+#[bench::of_32_entries(core::array::from_fn(|n| FilterEntry::new(0xC0 + n as u16, 5)))]
+fn compile(entries: [FilterEntry; 32]) -> EventFilter<32> {
+    EventFilter::compile(FilterAction::Allow, 0, black_box(&entries)).unwrap()
+}
+
+#[library_benchmark]
+#[bench::over_an_overflow(intel(8), happened(1 << 47))]
+fn advance_through(mut pmu: Box<VirtualPmu>, mut feed: Box<Feed>) -> Both {
+    let advanced = black_box(&mut *pmu).advance_through(black_box(&mut *feed));
+    let _ = black_box(&advanced);
+    (pmu, feed)
+}
+
+#[library_benchmark]
+#[bench::eight_counters(intel(8))]
+fn running(pmu: Box<VirtualPmu>) -> (Box<VirtualPmu>, usize) {
+    let running = black_box(&*pmu).running().count();
+    (pmu, running)
+}
+
+#[library_benchmark]
+#[bench::eight_counters(intel(8))]
+fn reset(mut pmu: Box<VirtualPmu>) -> Box<VirtualPmu> {
+    black_box(&mut *pmu).reset();
+    pmu
+}
+
+struct Apic(u32);
+
+impl PerformanceEntry for Apic {
+    fn entry(&self) -> u32 {
+        self.0
+    }
+    fn set_entry(&mut self, entry: u32) {
+        self.0 = entry;
+    }
+    fn raise(&mut self, delivery: Delivery) {
+        black_box(delivery);
+    }
+}
+
+#[library_benchmark]
+#[bench::by_nmi(pending())]
+fn deliver_pmi(mut pmu: Box<VirtualPmu>) -> Box<VirtualPmu> {
+    let _ = black_box(black_box(&mut *pmu).deliver_pmi(&mut Apic(0x400)));
+    pmu
+}
+
+fn pending() -> Box<VirtualPmu> {
+    let mut pmu = intel(8);
+    pmu.set_pmi_pending(true);
+    pmu
+}
+
+#[library_benchmark]
+#[bench::eight_counters(Box::new(intel(8).state()))]
+fn to_bytes(state: Box<PmuState>) -> [u8; PmuState::BYTES] {
+    black_box(&*state).to_bytes()
+}
+
+#[library_benchmark]
+#[bench::eight_counters(Box::new(intel(8).state().to_bytes()))]
+fn from_bytes(bytes: Box<[u8; PmuState::BYTES]>) -> Box<[u8; PmuState::BYTES]> {
+    let _ = black_box(PmuState::from_bytes(black_box(&bytes[..])));
+    bytes
+}
+
+#[library_benchmark]
+#[bench::intel(Configuration::Intel(IntelConfiguration::new(5, 8, 4)))]
+fn registers(configuration: Configuration) -> usize {
+    black_box(configuration).registers().map(black_box).count()
+}
+
+#[library_benchmark]
+#[bench::intel(Configuration::Intel(IntelConfiguration::new(5, 8, 4)))]
+fn cpuid(configuration: Configuration) -> [u32; 4] {
+    black_box(configuration).cpuid(black_box(0x0A), 0, [0; 4])
+}
+
+#[library_benchmark]
+#[bench::intel(Configuration::Intel(IntelConfiguration::new(5, 8, 4)))]
+fn from_cpuid(configuration: Configuration) -> bool {
+    let host = |leaf, subleaf| match leaf {
+        0 => [0x0A, 0x756E_6547, 0x6C65_746E, 0x4965_6E69],
+        _ => configuration.cpuid(leaf, subleaf, [0; 4]),
+    };
+    Configuration::from_cpuid(black_box(host), 1 << 13).is_ok()
+}
+
+#[library_benchmark]
+#[bench::intel(Configuration::Intel(IntelConfiguration::new(5, 8, 4)))]
+fn intersect(configuration: Configuration) -> bool {
+    black_box(configuration).intersect(black_box(&configuration)).is_ok()
+}
+
 /// What `nothing` counts.
 const FRAME: u64 = 19;
 
@@ -227,7 +377,29 @@ library_benchmark_group!(
 library_benchmark_group!(name = time, config = at_most(200), benchmarks = [advance]);
 library_benchmark_group!(
     name = rare,
-    benchmarks = [nothing, advance_to_overflow, next_overflow, save, restore]
+    benchmarks = [
+        nothing,
+        any_thread_control,
+        advance_to_overflow,
+        next_overflow,
+        save,
+        restore,
+        check_write,
+        host_write,
+        filtered_write,
+        set_policy,
+        compile,
+        advance_through,
+        running,
+        reset,
+        deliver_pmi,
+        to_bytes,
+        from_bytes,
+        registers,
+        cpuid,
+        from_cpuid,
+        intersect
+    ]
 );
 
 main!(library_benchmark_groups = [access, others, unchanged, time, rare]);

@@ -186,16 +186,22 @@ impl PmuState {
     pub fn to_bytes(&self) -> [u8; Self::BYTES] {
         let [low, high] = Self::BYTES_VERSION.to_le_bytes();
         let [a, b, c, d] = MAGIC;
-        let registers = || self.registers().take((Self::BYTES - PREFIX) / REGISTER);
-        let number = registers().count() as u8;
-        let header = [a, b, c, d, low, high, self.pmi_pending().into(), number];
-        let registers = registers().flat_map(|(address, value)| {
-            address.to_le_bytes().into_iter().chain(value.to_le_bytes())
-        });
         let mut bytes = [0; Self::BYTES];
-        let used = header.into_iter().chain(self.configuration().to_bytes()).chain(registers);
-        for (byte, used) in bytes.iter_mut().zip(used) {
-            *byte = used;
+        let mut number = 0;
+        let cells = bytes.get_mut(PREFIX..).unwrap_or_default().chunks_exact_mut(REGISTER);
+        for (cell, (address, value)) in cells.zip(self.registers()) {
+            if let Some((of_address, of_value)) = cell.split_first_chunk_mut() {
+                *of_address = address.to_le_bytes();
+                if let Some(of_value) = of_value.first_chunk_mut() {
+                    *of_value = value.to_le_bytes();
+                }
+            }
+            number += 1;
+        }
+        let header = [a, b, c, d, low, high, self.pmi_pending().into(), number];
+        let prefix = header.into_iter().chain(self.configuration().to_bytes());
+        for (byte, prefix) in bytes.iter_mut().zip(prefix) {
+            *byte = prefix;
         }
         bytes
     }
@@ -228,18 +234,19 @@ impl PmuState {
         if padding.iter().any(|byte| *byte != 0) {
             return Err(BytesError::Malformed { at: bytes.len() - padding.len() });
         }
-        let mut expected = configuration.registers().filter(|register| register.is_state);
-        for cell in registers.chunks_exact(REGISTER) {
-            let Some((address, value)) = cell.split_first_chunk::<4>() else { continue };
-            let address = u32::from_le_bytes(*address);
-            let value = value.try_into().map(u64::from_le_bytes).unwrap_or(0);
-            if expected.next().map(|register| register.address) != Some(address) {
-                return Err(BytesError::State(StateError::NoRegister(address)));
-            }
-            state.set_register(address, value).map_err(BytesError::State)?;
-        }
-        if let Some(missing) = expected.next() {
-            return Err(BytesError::Missing(missing.address));
+        let mut cells = registers.chunks_exact(REGISTER).filter_map(|cell| {
+            let (address, value) = cell.split_first_chunk::<4>()?;
+            let value = value.try_into().map_or(0, u64::from_le_bytes);
+            Some((u32::from_le_bytes(*address), value))
+        });
+        let value_of = |address| match cells.next() {
+            Some((found, value)) if found == address => Ok(value),
+            Some((other, _)) => Err(BytesError::State(StateError::NoRegister(other))),
+            None => Err(BytesError::Missing(address)),
+        };
+        state.set_all(value_of, BytesError::State)?;
+        if let Some((more, _)) = cells.next() {
+            return Err(BytesError::State(StateError::NoRegister(more)));
         }
         state.set_pmi_pending(flags & 1 != 0).map_err(BytesError::State)?;
         Ok(state)

@@ -1,5 +1,6 @@
 //! The registers of a configuration, as data.
 
+use crate::layout::Layout;
 use crate::table::{Family, ReadAs, Row, WriteAs};
 use crate::{Configuration, vendors};
 
@@ -106,15 +107,12 @@ impl Configuration {
     /// ```
     pub fn registers(&self) -> impl Iterator<Item = RegisterInfo> + use<> {
         let layout = vendors::layout(self);
-        let mut held = 0u32;
+        let mut unseen = Unseen::new();
         layout.table.rows().flat_map(Row::all).map(move |(row, address, place)| {
             let index = layout.find(address).map(|located| located.index);
             let writable =
                 !matches!(row.write, WriteAs::Refused | WriteAs::Ignored | WriteAs::Kept);
-            let keeps = matches!((row.read, row.host_write), (ReadAs::Held, WriteAs::Stored));
-            let bit = index.filter(|_| keeps).map_or(0, |index| 1 << index);
-            let is_state = bit & !held != 0;
-            held |= bit;
+            let is_state = index.is_some_and(|index| unseen.takes(row, index));
             RegisterInfo {
                 address,
                 name: row.name,
@@ -131,5 +129,38 @@ impl Configuration {
                 is_state,
             }
         })
+    }
+}
+
+/// The registers that are state, in the order of the table: each one's row, address, and place in the register file.
+pub(crate) fn of_state(layout: Layout) -> impl Iterator<Item = (&'static Row, u32, usize)> {
+    let mut unseen = Unseen::new();
+    layout.table.rows().filter(|row| keeps(row)).flat_map(Row::all).filter_map(
+        move |(row, address, _)| {
+            let index = layout.find(address)?.index;
+            unseen.takes(row, index).then_some((row, address, index))
+        },
+    )
+}
+
+/// Returns whether a row's registers hold state.
+const fn keeps(row: &Row) -> bool {
+    matches!((row.read, row.host_write), (ReadAs::Held, WriteAs::Stored))
+}
+
+/// The places of the register file that no row has named yet.
+struct Unseen(u32);
+
+impl Unseen {
+    const fn new() -> Self {
+        Self(u32::MAX)
+    }
+
+    /// Returns whether this register is the first one to hold what is kept there.
+    fn takes(&mut self, row: &Row, index: usize) -> bool {
+        let bit = 1 << (index % 32);
+        let takes = keeps(row) && self.0 & bit != 0;
+        self.0 &= if takes { !bit } else { u32::MAX };
+        takes
     }
 }

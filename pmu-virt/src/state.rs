@@ -3,6 +3,7 @@
 use core::fmt;
 
 use crate::model::RegisterFile;
+use crate::registers::of_state;
 use crate::table::{Located, WriteAs};
 use crate::{
     AllowAll, Configuration, ConfigurationError, EventPolicy, FedEvents, VirtualPmu, vendors,
@@ -64,8 +65,8 @@ impl PmuState {
 
     /// The registers, by address, and their values.
     pub fn registers(&self) -> impl Iterator<Item = (u32, u64)> + '_ {
-        let state = self.configuration.registers().filter(|register| register.is_state);
-        state.filter_map(|register| Some((register.address, self.register(register.address)?)))
+        of_state(vendors::layout(&self.configuration))
+            .map(|(_, address, index)| (address, self.registers.get(index)))
     }
 
     /// The value of a register that is state, by any of its addresses.
@@ -92,6 +93,23 @@ impl PmuState {
         let Located { row, index, .. } = layout.find(address)?;
         let is_state = matches!(row.host_write, WriteAs::Stored);
         is_state.then(|| (index, layout.legal(row.family)))
+    }
+
+    /// Sets the registers that are state, in their order, to what `values` has for each address.
+    pub(crate) fn set_all<E>(
+        &mut self,
+        mut values: impl FnMut(u32) -> Result<u64, E>,
+        refused: impl Fn(StateError) -> E,
+    ) -> Result<(), E> {
+        let layout = vendors::layout(&self.configuration);
+        for (row, address, index) in of_state(layout) {
+            let value = values(address)?;
+            match value & !layout.legal(row.family) {
+                0 => self.registers.set(index, value),
+                bits => return Err(refused(StateError::Impossible { address, bits })),
+            }
+        }
+        Ok(())
     }
 }
 

@@ -107,7 +107,10 @@ fn recorded_processors_are_what_their_manuals_say() {
         let number = |column| row.number(column);
         match (row.text("vendor"), found) {
             ("AuthenticAMD" | "HygonGenuine", Ok(Configuration::Amd(amd))) => {
+                // The columns are of AMD's processors alone; Hygon's have the core extension.
+                let hygon = row.text("vendor") == "HygonGenuine";
                 let expected = match (number("amd_perfmon_v2"), number("amd_perfctr_core")) {
+                    _ if hygon => AmdCounters::CoreExtension,
                     (1, _) => {
                         AmdCounters::PerfMonV2 { counters: number("amd_core_counters") as u8 }
                     }
