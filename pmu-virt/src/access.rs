@@ -1,6 +1,20 @@
 //! What an access to a register comes to.
 
 /// The answer to RDMSR or RDPMC.
+///
+/// ```
+/// use pmu_virt::Read;
+/// /// What the guest gets: the embedder answers for what is its own.
+/// fn answer(read: Read, own: impl Fn() -> Option<u64>) -> Option<u64> {
+///     match read {
+///         Read::Value(value) => Some(value),
+///         Read::Shared { value, mask } => own().map(|own| own & !mask | value),
+///         Read::GeneralProtection => None,
+///         Read::Unhandled => own(),
+///     }
+/// }
+/// assert_eq!(answer(Read::Shared { value: 0x80, mask: 0x1880 }, || Some(0x1801)), Some(0x81));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[must_use]
@@ -21,6 +35,20 @@ pub enum Read {
 }
 
 /// The answer to WRMSR.
+///
+/// ```
+/// use pmu_virt::Write;
+/// /// `false`: #GP. The embedder writes what is its own.
+/// fn finish(write: Write, value: u64, own: impl FnOnce(u64) -> bool) -> bool {
+///     match write {
+///         Write::Done => true,
+///         Write::Shared { mask } => own(value & !mask),
+///         Write::GeneralProtection => false,
+///         Write::Unhandled => own(value),
+///     }
+/// }
+/// assert!(finish(Write::Shared { mask: 0x7FC1 }, 0x1002, |own| own == 0x0002));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[must_use]
@@ -39,6 +67,16 @@ pub enum Write {
 }
 
 /// The answer to WRMSR, and what was wrong with it.
+///
+/// ```
+/// use pmu_virt::{AmdConfiguration, Configuration, FedEvents, VirtualPmu, Write};
+/// let configuration = Configuration::Amd(AmdConfiguration::LEGACY);
+/// let mut pmu = VirtualPmu::new(configuration, FedEvents::NONE)?;
+/// // AMD's processors drop a reserved bit; a test of a driver wants to know.
+/// let written = pmu.write(0xC001_0000, 1 << 63 | 0x53_0076);
+/// assert_eq!((written.answer, written.illegal), (Write::Done, 1 << 63));
+/// # Ok::<(), pmu_virt::ConfigurationError>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[must_use]
@@ -58,7 +96,14 @@ impl Written {
     pub(crate) const IGNORED: Self = Self { answer: Write::Done, illegal: u64::MAX };
 }
 
-/// What RDPMC depends on beside ECX.
+/// The state of the processor that RDPMC depends on, beside ECX.
+///
+/// ```
+/// use pmu_virt::Mode;
+/// let (cr0, cr4, cs) = (0x8005_0033u64, 0x3626F0u64, 0x33u16);
+/// let mode = Mode { cpl: (cs & 3) as u8, pce: cr4 >> 8 & 1 != 0, protected: cr0 & 1 != 0 };
+/// assert_eq!(mode, Mode { cpl: 3, pce: false, protected: true });
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Mode {

@@ -115,6 +115,23 @@ impl<P: EventPolicy> VirtualPmu<P> {
     /// several times tells [how often](Advanced::wraps). Where the overflow froze the counters, what
     /// came after counts nothing.
     ///
+    /// ```
+    /// use pmu_virt::{AmdConfiguration, Configuration, EventKey, FedEvents, Feed, Privilege, VirtualPmu};
+    /// const CYCLES: EventKey = EventKey::general(0x76, 0);
+    /// let events = FedEvents::new(&[CYCLES])?;
+    /// let configuration = Configuration::Amd(AmdConfiguration::LEGACY);
+    /// let mut pmu = VirtualPmu::new(configuration, events)?;
+    /// let _ = pmu.write(0xC001_0004, 1_000u64.wrapping_neg());
+    /// let _ = pmu.write(0xC001_0000, 0x53_0076);
+    ///
+    /// let mut feed = Feed::new(&events);
+    /// feed.add(events.find(CYCLES).unwrap(), Privilege::User, 2_500)?;
+    /// let advanced = pmu.advance_through(&mut feed)?;
+    /// assert!(advanced.pmi && feed.is_empty());
+    /// assert_eq!(advanced.wraps(0), 1);
+    /// # Ok::<(), Box<dyn core::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// The feed is of other events than those of this PMU.
     pub fn advance_through(&mut self, feed: &mut Feed) -> Result<Advanced, OtherEvents> {

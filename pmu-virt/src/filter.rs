@@ -7,6 +7,28 @@ use core::fmt;
 ///
 /// Asked when a guest writes an event select, and for all counters at
 /// [`VirtualPmu::set_policy`](crate::VirtualPmu::set_policy).
+///
+/// ```
+/// use pmu_virt::{Configuration, EventPolicy, FedEvents, IntelConfiguration, VirtualPmu};
+/// /// What every guest may know: its own cycles and instructions.
+/// struct Harmless;
+///
+/// impl EventPolicy for Harmless {
+///     fn allows_general(&self, event: u16, unit_mask: u8) -> bool {
+///         matches!((event, unit_mask), (0x3C | 0xC0, 0))
+///     }
+///     fn allows_fixed(&self, counter: u8) -> bool {
+///         counter < 3
+///     }
+/// }
+///
+/// let configuration = Configuration::Intel(IntelConfiguration::new(2, 4, 3));
+/// let mut pmu = VirtualPmu::with_policy(configuration, FedEvents::NONE, Harmless)?;
+/// let _ = pmu.write(0x186, 0x53_003C);
+/// let _ = pmu.write(0x187, 0x53_412E); // misses of the last-level cache
+/// assert_eq!(pmu.running().map(|event| event.counter).collect::<Vec<_>>(), [0]);
+/// # Ok::<(), pmu_virt::ConfigurationError>(())
+/// ```
 pub trait EventPolicy {
     /// Returns whether a general counter may count this event.
     fn allows_general(&self, event: u16, unit_mask: u8) -> bool;

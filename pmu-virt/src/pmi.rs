@@ -81,6 +81,25 @@ impl<P: EventPolicy> VirtualPmu<P> {
 
     /// Delivers the interrupt, if one is pending, through the local APIC's entry. On Intel that masks
     /// the entry, so that there is one interrupt until the guest unmasks; on AMD it does not.
+    ///
+    /// ```
+    /// # use pmu_virt::{Delivery, PerformanceEntry};
+    /// use pmu_virt::{Configuration, FedEvents, IntelConfiguration, PmiOutcome, VirtualPmu};
+    /// # struct Apic { entry: u32, nmi: bool }
+    /// # impl PerformanceEntry for Apic {
+    /// #     fn entry(&self) -> u32 { self.entry }
+    /// #     fn set_entry(&mut self, entry: u32) { self.entry = entry; }
+    /// #     fn raise(&mut self, delivery: Delivery) { self.nmi |= delivery == Delivery::NonMaskable; }
+    /// # }
+    /// let configuration = Configuration::Intel(IntelConfiguration::new(2, 4, 3));
+    /// let mut pmu = VirtualPmu::new(configuration, FedEvents::NONE)?;
+    /// // The guest has asked for NMIs, and a counter has overflowed.
+    /// let mut apic = Apic { entry: 4 << 8, nmi: false };
+    /// pmu.set_pmi_pending(true);
+    /// assert_eq!(pmu.deliver_pmi(&mut apic), PmiOutcome::Raised(Delivery::NonMaskable));
+    /// assert!(apic.nmi && apic.entry == 1 << 16 | 4 << 8 && !pmu.pmi_pending());
+    /// # Ok::<(), pmu_virt::ConfigurationError>(())
+    /// ```
     pub fn deliver_pmi(&mut self, apic: &mut impl PerformanceEntry) -> PmiOutcome {
         if !core::mem::take(&mut self.model.pmi_pending) {
             return PmiOutcome::NotPending;

@@ -111,6 +111,19 @@ impl<P: EventPolicy> VirtualPmu<P> {
 
     /// INIT leaves the PMU's registers as they are (the SDM's same table). It masks the local APIC's
     /// entry, so an interrupt that was not delivered yet is lost.
+    ///
+    /// ```
+    /// use pmu_virt::{Configuration, FedEvents, IntelConfiguration, Read, VirtualPmu};
+    /// let configuration = Configuration::Intel(IntelConfiguration::new(2, 4, 3));
+    /// let mut pmu = VirtualPmu::new(configuration, FedEvents::NONE)?;
+    /// let _ = pmu.write(0x186, 0x53_00C0);
+    /// pmu.set_pmi_pending(true);
+    /// pmu.init();
+    /// assert_eq!((pmu.read(0x186), pmu.pmi_pending()), (Read::Value(0x53_00C0), false));
+    /// pmu.reset();
+    /// assert_eq!(pmu.read(0x186), Read::Value(0));
+    /// # Ok::<(), pmu_virt::ConfigurationError>(())
+    /// ```
     pub fn init(&mut self) {
         self.model.pmi_pending = false;
     }
@@ -368,6 +381,18 @@ impl<P: EventPolicy> VirtualPmu<P> {
 
     /// The events that a running counter waits for in vain: a guest may call it broken, an embedder
     /// knows better.
+    ///
+    /// ```
+    /// use pmu_virt::{Configuration, EventKey, FedEvents, IntelConfiguration, VirtualPmu};
+    /// let events = FedEvents::new(&[EventKey::general(0x3C, 0)])?;
+    /// let configuration = Configuration::Intel(IntelConfiguration::new(2, 4, 3));
+    /// let mut pmu = VirtualPmu::new(configuration, events)?;
+    /// let _ = pmu.write(0x186, 0x53_003C);
+    /// let _ = pmu.write(0x187, 0x53_00C4);
+    /// let mut unfed = pmu.unfed().map(|event| (event.counter, event.key));
+    /// assert_eq!(unfed.next(), Some((1, EventKey::general(0xC4, 0))));
+    /// # Ok::<(), Box<dyn core::error::Error>>(())
+    /// ```
     pub fn unfed(&self) -> impl Iterator<Item = RunningEvent> + '_ {
         self.running().filter(|event| !event.fed)
     }

@@ -126,6 +126,18 @@ impl<P: EventPolicy> VirtualPmu<P> {
     /// A PMU in this state, under the embedder's policy. `configuration` is what this guest's CPUID was
     /// told; the state does not choose.
     ///
+    /// ```
+    /// use pmu_virt::{AllowAll, Configuration, FedEvents, IntelConfiguration, StateError, VirtualPmu};
+    /// let configuration = Configuration::Intel(IntelConfiguration::new(2, 4, 3));
+    /// let state = VirtualPmu::new(configuration, FedEvents::NONE)?.state();
+    /// let back = VirtualPmu::from_state(&state, configuration, FedEvents::NONE, AllowAll)?;
+    /// assert_eq!(back.state(), state);
+    /// let other = Configuration::Intel(IntelConfiguration::new(2, 8, 3));
+    /// let refused = VirtualPmu::from_state(&state, other, FedEvents::NONE, AllowAll);
+    /// assert_eq!(refused.unwrap_err(), StateError::OtherConfiguration(configuration));
+    /// # Ok::<(), Box<dyn core::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// The state is of another PMU.
     pub fn from_state(

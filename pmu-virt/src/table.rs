@@ -356,3 +356,60 @@ impl core::fmt::Debug for Table {
         f.debug_struct("Table").finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::boxed::Box;
+
+    use super::*;
+
+    fn row(address: u32) -> Row {
+        Row::new(Family::GeneralCounter, address, "a counter", "a section")
+    }
+
+    fn table(rows: &[Row]) -> &'static Table {
+        Box::leak(Box::new(Table::new(rows)))
+    }
+
+    #[test]
+    fn each_address_is_found_in_its_row_and_no_other_is() {
+        let table =
+            table(&[row(0x40).each(8, 4), row(0x41).each(3, 4), row(0xC001_0200).each(2, 2)]);
+        let places = [(0x40, 4, 8, 1), (0x41, 4, 3, 2), (0xC001_0200, 2, 2, 3)];
+        let mut found = 0;
+        for address in (0..0x2000).chain(0xC001_0000..0xC001_2000) {
+            let expected = places.into_iter().find_map(|(first, stride, count, number)| {
+                let offset = u32::checked_sub(address, first)?;
+                (offset % stride == 0 && offset / stride < count)
+                    .then_some((number, offset / stride))
+            });
+            let located = table.find(address);
+            found += u32::from(located.is_some());
+            // Counters are kept from 8 on.
+            let at = located.map(|at| (at.number as u32, at.index as u32 - 8));
+            assert_eq!(at, expected, "{address:#X}");
+        }
+        assert_eq!(found, 13);
+        assert_eq!(table.rows_with(Features::NONE), 0b1110);
+    }
+
+    #[test]
+    fn a_counter_beyond_the_eight_is_nowhere() {
+        let table = table(&[row(0x1900).each(32, 4)]);
+        assert_eq!(table.find(0x1900 + 4 * 7).map(|at| at.index), Some(15));
+        assert_eq!(table.find(0x1900 + 4 * 8).map(|at| at.index), Some(NOWHERE));
+    }
+
+    #[test]
+    #[should_panic(expected = "an address is in two rows")]
+    fn an_address_in_two_rows_is_refused() {
+        let _ = Table::new(&[row(0x100).each(4, 1), row(0x103)]);
+    }
+
+    #[test]
+    #[should_panic(expected = "two pages are one")]
+    fn two_pages_that_are_one_are_refused() {
+        let other = (9..).find(|tag| page(*tag) == page(8)).unwrap();
+        let _ = Table::new(&[row(8 * 32), row(other * 32)]);
+    }
+}

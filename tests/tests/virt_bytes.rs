@@ -207,3 +207,13 @@ fn serde_keeps_the_same_bytes() {
         assert!(serde_json::from_str::<Configuration>(&json).is_err(), "a state is none");
     }
 }
+
+/// A state is printed by address.
+#[test]
+fn a_state_is_printed_with_its_registers_by_address() {
+    let (_, configuration, pending, registers) = states()[3];
+    let text = format!("{:?}", state(configuration, pending, registers));
+    for part in ["0xC0010000: 0x530076", "0xC0010004: 0x9", "pmi_pending: false", "Legacy"] {
+        assert!(text.contains(part), "{text}");
+    }
+}
