@@ -7,6 +7,7 @@ extern crate std;
 
 mod access;
 mod advance;
+mod budget;
 mod bytes;
 mod configuration;
 mod cpuid;
@@ -29,6 +30,7 @@ pub mod mock;
 
 pub use access::{Mode, Read, Write, Written};
 pub use advance::Advanced;
+pub use budget::OverflowBudget;
 pub use bytes::BytesError;
 pub use configuration::{
     AmdConfiguration, AmdCounters, Configuration, ConfigurationError, HiddenConfiguration,
@@ -42,7 +44,6 @@ pub use filter::{
 };
 pub use host::HostError;
 pub use mediated::{HostCounters, Loaded, MediationError, Put};
-pub use overflow::OverflowBudget;
 pub use pmi::{Delivery, PerformanceEntry, PmiOutcome};
 pub use pmu::{RunningEvent, VirtualPmu};
 pub use registers::{RegisterInfo, RegisterKind};

@@ -1,8 +1,8 @@
 //! The virtual processor's PMU: what its registers hold, and which counters run.
 
+use crate::budget::OverflowBudget;
 use crate::feed::FeedSlot;
 use crate::layout::{Counters, Layout, from_global, to_global};
-use crate::overflow::OverflowBudget;
 use crate::table::{Family, MAX_PER_KIND};
 use crate::{EventKey, EventPolicy, FedEvents};
 

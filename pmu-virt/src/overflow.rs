@@ -1,57 +1,8 @@
 //! When the next interrupt is due.
 
-use crate::feed::{CELLS, EVENTS, FeedSlot};
+use crate::budget::OverflowBudget;
 use crate::model::{MAX_COUNTERS, Model};
-use crate::{EventPolicy, FedEvent, Privilege, VirtualPmu};
-
-/// How much of each event may pass before an interrupt must be raised.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "defmt", derive(defmt::Format))]
-pub struct OverflowBudget {
-    /// By event, and by what a counter counts of it but nothing, as in a feed: how much may pass without an
-    /// interrupt; `u64::MAX` for any amount.
-    cells: [[u64; CELLS - 1]; EVENTS],
-}
-
-impl OverflowBudget {
-    /// No interrupt is due whatever passes.
-    pub(crate) const NONE: Self = Self { cells: [[u64::MAX; CELLS - 1]; EVENTS] };
-
-    /// After this many of the event in this privilege, and none in the other, an interrupt is due;
-    /// `None` if no running counter that interrupts counts it, or if it is due after 2⁶⁴, for which a
-    /// counter of 64 bits must stand at 0. The event is one of those that the PMU is fed.
-    ///
-    /// Where a counter counts both privileges, both count down together: as long as what passed of
-    /// an event in both stays below the smaller of its two limits, nothing is due.
-    #[inline]
-    pub fn of(&self, event: FedEvent, privilege: Privilege) -> Option<u64> {
-        let user = privilege == Privilege::User;
-        let alone = self.at(FeedSlot::of(event, user, !user));
-        alone.min(self.at(FeedSlot::of(event, true, true))).checked_add(1)
-    }
-
-    #[inline]
-    fn at(&self, cell: FeedSlot) -> u64 {
-        let of_event = &self.cells[cell.event()];
-        cell.counted().and_then(|counted| of_event.get(counted)).copied().unwrap_or(u64::MAX)
-    }
-
-    fn of_model(model: &Model) -> Self {
-        let mut budget = Self::NONE;
-        let mut left = model.running() & model.interrupting();
-        while left != 0 {
-            let counter = left.trailing_zeros() as usize % MAX_COUNTERS;
-            left &= left - 1;
-            let cell = model.cells[counter];
-            let of_event = &mut budget.cells[cell.event()];
-            if let Some(least) = cell.counted().and_then(|counted| of_event.get_mut(counted)) {
-                let room = model.layout.mask(counter) - model.registers.counter(counter);
-                *least = room.min(*least);
-            }
-        }
-        budget
-    }
-}
+use crate::{EventPolicy, VirtualPmu};
 
 impl<P: EventPolicy> VirtualPmu<P> {
     /// How much of each event may pass before an interrupt must be raised: what to set a timer to. It is computed
@@ -83,7 +34,15 @@ impl<P: EventPolicy> VirtualPmu<P> {
 impl Model {
     #[inline(never)]
     fn refresh_budget(&mut self) {
-        self.budget = OverflowBudget::of_model(self);
+        let mut budget = OverflowBudget::NONE;
+        let mut left = self.running() & self.interrupting();
+        while left != 0 {
+            let counter = left.trailing_zeros() as usize % MAX_COUNTERS;
+            left &= left - 1;
+            let room = self.layout.mask(counter) - self.registers.counter(counter);
+            budget.limit(self.cells[counter], room);
+        }
+        self.budget = budget;
         self.budget_is_stale = false;
     }
 }

@@ -57,7 +57,7 @@ impl Run {
 
     fn output(kernel: &OsString, pmu: &str, arguments: &[&str]) -> Output {
         let mut command = Command::new(env!("CARGO_BIN_EXE_vmm"));
-        command.arg("--kernel").arg(kernel).args(["--timeout", "250", "--stats=json"]);
+        command.arg("--kernel").arg(kernel).args(["--timeout", "900", "--stats=json"]);
         command.args(["--pmu", pmu]).args(arguments).output().unwrap()
     }
 

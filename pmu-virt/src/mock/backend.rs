@@ -1,0 +1,67 @@
+//! The mock as a driver sees it: the registers and the platform of a processor.
+
+use pmu_core::{
+    Interval, MsrAddress, MsrBackend, MsrErrorKind, MsrOperation, MsrUpdate, Platform, PmcIndex,
+    TimerUnavailable,
+};
+
+use super::{Deviation, FROZEN, MASKED, MockMsr};
+use crate::Vendor;
+use crate::table::Family;
+
+impl<const T: usize> MsrBackend for MockMsr<'_, T> {
+    type Error = MsrErrorKind;
+
+    fn read(&self, address: MsrAddress) -> Result<u64, MsrErrorKind> {
+        self.rdmsr(address.get())
+    }
+
+    fn write(&self, address: MsrAddress, value: u64) -> Result<(), MsrErrorKind> {
+        self.wrmsr(address.get(), value)
+    }
+
+    fn read_pmc(&self, index: PmcIndex) -> Result<u64, MsrErrorKind> {
+        let (index, mode) = (index.get(), self.mode.get());
+        let dead = index == 1 && self.deviations.contains(Deviation::DeadCounter);
+        let deviation = dead.then_some(Ok(0));
+        self.finish_read(MsrOperation::ReadPmc, index, deviation, |pmu| pmu.read_pmc(index, mode))
+    }
+
+    /// As two accesses, of which each is counted, kept and interrupted.
+    fn update(&self, update: MsrUpdate) -> Result<u64, MsrErrorKind> {
+        let found = self.rdmsr(update.register())?;
+        if let Some(value) = update.apply(found) {
+            self.wrmsr(update.register(), value)?;
+        }
+        Ok(found)
+    }
+}
+
+impl<const T: usize> Platform for MockMsr<'_, T> {
+    /// As a non-maskable interrupt.
+    fn unmask_performance_interrupt(&self) {
+        if let Some(before) = self.before_access.get() {
+            before(self);
+        }
+        let masked = self.entry.replace(0x400) & MASKED != 0;
+        if masked && self.deviations.contains(Deviation::RaisesOnUnmask) {
+            let mut pmu = self.pmu.borrow_mut();
+            let status = pmu.model.registers.of(Family::GlobalStatus);
+            let raises = pmu.vendor() == Vendor::Intel && status & !FROZEN != 0;
+            pmu.model.pmi_pending |= raises;
+            drop(pmu);
+            if raises {
+                self.interrupt();
+            }
+        }
+    }
+
+    fn start_profile_timer(&self, interval: Interval) -> Result<(), TimerUnavailable> {
+        self.timer.set(Some(interval));
+        Ok(())
+    }
+
+    fn stop_profile_timer(&self) {
+        self.timer.set(None);
+    }
+}
