@@ -16,8 +16,8 @@ use pmu_kprofile::{
     CreateError, PointerWidth, ProfileError, Rules, SourceListError, WindowsVersion,
 };
 use pmu_virt::{
-    BytesError, ConfigurationError, EventKey, FedEventsError, FilterError, HostError, OtherEvents,
-    StateError,
+    BytesError, ConfigurationError, EventKey, FedEventsError, FilterError, HostError,
+    MediationError, OtherEvents, StateError,
 };
 
 const SOURCE: KProfileSource = KProfileSource::TOTAL_CYCLES;
@@ -196,5 +196,11 @@ fn errors_of_the_software_pmu_name_what_cannot_be() {
         (&FedEventsError::TooMany(17), &["17"]),
         (&FedEventsError::Twice(EventKey::general(0xC0, 1)), &["0x0C0/0x01", "twice"]),
         (&OtherEvents, &["other"]),
+        (&MediationError::NoStatusSet, &["status", "set"]),
+        (&MediationError::NoFullWidthWrites, &["full-width"]),
+        (&MediationError::NoGuestOnly, &["GuestOnly"]),
+        (&MediationError::NotWithinHost, &["not within"]),
+        (&MediationError::NoCounter(7), &["counter 7"]),
+        (&MediationError::Configuration(ConfigurationError::Version(9)), &["version 9"]),
     ]);
 }
