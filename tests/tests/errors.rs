@@ -201,6 +201,5 @@ fn errors_of_the_software_pmu_name_what_cannot_be() {
         (&MediationError::NoGuestOnly, &["GuestOnly"]),
         (&MediationError::NotWithinHost, &["not within"]),
         (&MediationError::NoCounter(7), &["counter 7"]),
-        (&MediationError::Configuration(ConfigurationError::Version(9)), &["version 9"]),
     ]);
 }
