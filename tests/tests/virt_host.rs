@@ -129,7 +129,7 @@ fn recorded_processors_are_what_their_manuals_say() {
                     // Leaf 0x23 of Meteor Lake tells of a fourth fixed counter, and of top-down slots.
                     "intel-meteorlake.txt" => (0xF, 0xFF),
                     _ => (
-                        (1 << number("fixed_counters")) - 1 | number("fixed_bitmap"),
+                        ((1 << number("fixed_counters")) - 1) | number("fixed_bitmap"),
                         declared & !number("ebx") & 0xFF,
                     ),
                 };
