@@ -120,7 +120,7 @@ pub struct IntelConfiguration {
     /// Leaf 0x23 tells the counters' bitmaps, announced by leaf 7.1, EAX bit 8. Version 5 may
     /// have it, and version 6 does.
     pub extended_leaf: bool,
-    /// Event selects have `IN_TX` and `IN_TXCP` (32 and 33), and the guest sees TSX: leaf 7, EBX bits 4 (HLE) and 11
+    /// Event selects have `IN_TX` (32), and that of counter 2 `IN_TXCP` (33), and the guest sees TSX: leaf 7, EBX bits 4 (HLE) and 11
     /// (RTM), as the embedder gives them. Otherwise CPUID hides TSX, and the bits are reserved. They are part of the
     /// event's key.
     pub transactional: bool,

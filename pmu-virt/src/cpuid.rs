@@ -116,7 +116,8 @@ impl Configuration {
         self.leaf(leaf, subleaf).map_or(given, |leaf| leaf.apply(given))
     }
 
-    /// The leaves of CPUID that speak of the PMU, for a table that is filled once.
+    /// The leaves of CPUID that speak of the PMU, for a table that is filled once. Sub-leaves of leaf 0x23 beyond those
+    /// here are all 0.
     pub fn cpuid_leaves(&self) -> impl Iterator<Item = CpuidLeaf> + use<'_> {
         LEAVES.into_iter().filter_map(|(leaf, subleaf)| self.leaf(leaf, subleaf))
     }

@@ -80,9 +80,17 @@ pub struct FedEvents {
     identity: u32,
 }
 
+impl FedEvent {
+    /// The identity of the events that it is one of.
+    #[inline]
+    pub(crate) const fn of(self) -> u32 {
+        self.of
+    }
+}
+
 impl FedEvents {
     /// None: nothing that a guest programs counts.
-    pub const NONE: Self = Self { keys: [EventKey::NONE; EVENTS], identity: 0 };
+    pub const NONE: Self = Self { keys: [EventKey::NONE; EVENTS], identity: 0x811C_9DC5 };
 
     /// These events.
     ///
@@ -99,7 +107,8 @@ impl FedEvents {
         if let Some((twice, _)) = neighbors.find(|(first, second)| first == second) {
             return Err(FedEventsError::Twice(*twice));
         }
-        events.identity = places.iter().fold(0x811C_9DC5, |hash, key| key.hash_into(hash));
+        let none = Self::NONE.identity;
+        events.identity = places.iter().fold(none, |hash, key| key.hash_into(hash));
         Ok(events)
     }
 

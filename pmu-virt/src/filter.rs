@@ -86,7 +86,8 @@ pub enum FilterAction {
     Deny,
 }
 
-/// Matches an event with those unit masks that agree with `unit_mask` in the bits of `mask`.
+/// Matches an event with those unit masks that agree with `unit_mask` in the bits of `mask`, and have no others: as in
+/// KVM, a `unit_mask` with a bit outside `mask` matches nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct FilterEntry {
@@ -160,8 +161,8 @@ struct FilterRow {
     unit_masks: [u64; 4],
 }
 
-/// A filter of at most `EVENTS` different events, 40 bytes each, compiled so that a guest's access takes at most 8
-/// steps to look up.
+/// A filter of at most `EVENTS` different events, 40 bytes each, compiled so that a guest's access takes at most 9
+/// steps to look up. A large one is better lent: `VirtualPmu<&EventFilter<300>>`.
 ///
 /// ```
 /// use pmu_virt::{EventFilter, EventPolicy, FilterAction, FilterEntry};

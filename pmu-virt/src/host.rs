@@ -56,7 +56,8 @@ impl Configuration {
     /// Counters of unlike widths count in the narrower one.
     ///
     /// # Errors
-    /// They are of different vendors, or hidden in different ways, or have no PMU in common.
+    /// One follows Intel's rules and the other AMD's ([`vendor`](Self::vendor)), or they are hidden in different ways,
+    /// or have no PMU in common.
     ///
     /// ```
     /// use pmu_virt::{Configuration, IntelConfiguration};

@@ -48,6 +48,8 @@ pub(crate) struct Layout {
     pub(crate) freeze: Freeze,
     /// The bits of an event select that qualify an event, of which a policy says nothing.
     pub(crate) qualifiers: u64,
+    /// The bits that the event select of the third general counter has to itself.
+    pub(crate) third_select: u64,
     /// Delivery masks the local APIC's performance entry.
     pub(crate) masks_entry: bool,
 }
@@ -71,6 +73,7 @@ impl Layout {
             absent_counters_read_zero: false,
             freeze: Freeze::Never,
             qualifiers: 0,
+            third_select: 0,
             masks_entry: false,
         }
     }
@@ -92,6 +95,12 @@ impl Layout {
     #[inline]
     pub(crate) const fn legal(&self, family: Family) -> u64 {
         self.legal[family.legal_bits()]
+    }
+
+    /// The legal bits of the register that is kept at this place, with those that it has to itself.
+    pub(crate) const fn legal_of(&self, family: Family, index: usize) -> u64 {
+        let legal = self.legal(family);
+        if index == Family::EventSelect.first() + 2 { legal | self.third_select } else { legal }
     }
 
     /// The bits of the global control register; 0 where there is none.

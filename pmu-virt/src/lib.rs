@@ -28,6 +28,9 @@ mod vendors;
 
 pub mod mock;
 
+/// Types of signatures here: [`HostCounters`] takes its [`MsrBackend`](pmu_core::MsrBackend).
+pub use pmu_core;
+
 pub use access::{Mode, Read, Write, Written};
 pub use advance::Advanced;
 pub use budget::OverflowBudget;

@@ -10,7 +10,9 @@ use pmu_core::{MsrAddress, MsrBackend, MsrError, MsrFault, MsrOperation, PmcInde
 use crate::layout::{Layout, to_global};
 use crate::model::MAX_COUNTERS;
 use crate::table::{Family, MAX_PER_KIND};
-use crate::{Configuration, ConfigurationError, EventPolicy, Vendor, VirtualPmu, vendors};
+use crate::{
+    Configuration, ConfigurationError, EventPolicy, IntelConfiguration, Vendor, VirtualPmu, vendors,
+};
 
 /// An event select's enable bit, of both vendors.
 const ENABLE: u64 = 1 << 22;
@@ -19,28 +21,31 @@ const GUEST_ONLY: u64 = 1 << 40;
 
 /// The counters of the processor that a hypervisor runs on, for guests that are given them in turn.
 ///
-/// A guest reads and writes counters, global control and status itself; the hypervisor intercepts the event selects
-/// and `IA32_FIXED_CTR_CTRL` alone, hands them to [`VirtualPmu::write`] and then to [`write_control`](Self::write_control). The
-/// counters must not be anybody else's while a guest is [loaded](Self::load): a host that profiles switches its
-/// own events out before.
+/// A guest has all of them while it is [loaded](Self::load): it reads and writes counters, global control, status and
+/// the status' acknowledgement itself, and executes RDPMC. The hypervisor intercepts the event selects and
+/// `IA32_FIXED_CTR_CTRL`, hands them to [`VirtualPmu::write`] and then to [`write_control`](Self::write_control); and
+/// the register that sets the status, for [`set_status`](Self::set_status). A host that profiles switches its own
+/// events out before, and has no use meanwhile of what shares the status register with the counters (Processor Trace,
+/// LBR and PEBS that interrupt).
 ///
 /// Nobody counts the host. On Intel the processor switches the global control with the entry: the hypervisor writes
-/// [`Loaded::global_control`] to the guest's field of the VMCS, with the entry control "load IA32_PERF_GLOBAL_CTRL",
-/// the exit control of that name with the guest's counters cleared in the host's field, and the exit control "save
-/// IA32_PERF_GLOBAL_CTRL" for the value that [`put`](Self::put) takes. On AMD the selects are marked GuestOnly, and
-/// `load` and `put` write the global control.
+/// [`Loaded::global_control`] to the guest's field of the VMCS after `load`, with the entry control "load
+/// IA32_PERF_GLOBAL_CTRL", the exit control of that name with 0 in the host's field, and the exit control "save
+/// IA32_PERF_GLOBAL_CTRL", which keeps the guest's field up to date over its exits and gives the value that
+/// [`put`](Self::put) takes. The guest's field for `IA32_DEBUGCTL` gets [`Loaded::debug_control`]. On AMD the selects
+/// are marked GuestOnly, and `load` and `put` write the global control.
 ///
 /// ```
 /// use pmu_virt::mock::MockMsr;
 /// use pmu_virt::{Configuration, FedEvents, HostCounters, IntelConfiguration, VirtualPmu};
 /// # use pmu_core::{MsrAddress, MsrBackend};
-/// let host = Configuration::Intel(IntelConfiguration::new(5, 8, 4));
+/// let host = Configuration::Intel(IntelConfiguration::new(5, 4, 3));
 /// # let processor = MockMsr::<64>::new(VirtualPmu::new(host, FedEvents::NONE)?);
 /// let counters = HostCounters::new(host)?;
-/// let given = Configuration::Intel(IntelConfiguration::new(5, 4, 3));
-/// let mut guest = VirtualPmu::new(given, FedEvents::NONE)?;
+/// let mut guest = VirtualPmu::new(counters.guest(), FedEvents::NONE)?;
 /// let _ = guest.write(0x4C1, 1_000);
 ///
+/// counters.stop(&processor)?; // Once on each processor.
 /// let loaded = counters.load(&guest, &processor)?;
 /// // Enter the guest with `loaded.global_control()`. It writes its counter itself.
 /// # // SAFETY: a counter.
@@ -107,12 +112,20 @@ pub struct Loaded {
     interrupting: u64,
     /// What the global control register held when a put stopped the counters.
     stopped: Option<u64>,
+    debug_control: u64,
+    /// Whose state it is.
+    configuration: Configuration,
 }
 
 impl Loaded {
-    /// What the global control register is to hold while the guest runs.
+    /// What the global control register is to hold when the guest is first entered.
     pub const fn global_control(&self) -> u64 {
         self.global_control
+    }
+
+    /// The PMU's bits of the guest's `IA32_DEBUGCTL`: whether an overflow freezes its counters.
+    pub const fn debug_control(&self) -> u64 {
+        self.debug_control
     }
 }
 
@@ -155,45 +168,53 @@ impl HostCounters {
         Ok(Self { configuration: host, layout, registers })
     }
 
-    /// Loads a guest's state onto this processor's counters. They do not count before the guest is entered.
-    ///
-    /// Context: no other performance interrupt is wanted on this processor, and it is not left until
-    /// [`put`](Self::put). Accesses: a write of each counter and of each general counter's select, one read and up
-    /// to two writes of the status, a write of `IA32_FIXED_CTR_CTRL`; where the host has further counters that the
-    /// guest lacks, a read of what it shares with them.
+    /// The PMU that a guest can have: all counters of the host's, without AnyThread, which would count what is not
+    /// the guest's, and without the qualifiers of a guest's own guests.
+    pub const fn guest(&self) -> Configuration {
+        match self.configuration {
+            Configuration::Intel(mut intel) => {
+                intel.any_thread = false;
+                Configuration::Intel(intel)
+            }
+            Configuration::Amd(mut amd) => {
+                amd.guest_host = false;
+                Configuration::Amd(amd)
+            }
+            hidden => hidden,
+        }
+    }
+
+    /// Stops all counters of this processor by the global control: once, before a guest is first loaded, since
+    /// after reset the general counters are enabled there.
     ///
     /// # Errors
-    /// The guest's PMU is not within the host's, or a register faulted: no counter of the guest's counts, and
+    /// The register faulted.
+    pub fn stop<M: MsrBackend>(&self, msr: &M) -> Result<(), MediationError> {
+        Access(msr).write(self.registers.control, 0)
+    }
+
+    /// Loads a guest's state onto this processor's counters, which are [stopped](Self::stop). They do not count
+    /// before the guest is entered.
+    ///
+    /// Context: task, and the processor is not left until [`put`](Self::put). A policy that
+    /// [changes](VirtualPmu::set_policy) meanwhile is for the next load. Accesses: a write of each counter and of
+    /// each general counter's select, one read and up to two writes of the status, a write of `IA32_FIXED_CTR_CTRL`
+    /// where there are fixed counters; on AMD a write of the global control.
+    ///
+    /// # Errors
+    /// The guest's PMU is not [that of the host](Self::guest), or a register faulted: no counter counts, and
     /// the guest's state is as it was.
     pub fn load<P: EventPolicy, M: MsrBackend>(
         &self,
         guest: &VirtualPmu<P>,
         msr: &M,
     ) -> Result<Loaded, MediationError> {
-        self.accepts(&guest.configuration)?;
+        if !self.accepts(&guest.configuration) {
+            return Err(MediationError::NotTheHosts);
+        }
         let msr = Access(msr);
         let Registers { status, status_clear, status_set, control, .. } = self.registers;
-        let (own, registers) = (guest.model.layout.global(), &guest.model.registers);
-        let is_amd = self.is_amd();
-        let others = if is_amd && own != self.layout.global() {
-            let found = msr.read(control)?;
-            msr.write(control, found & !own)?;
-            found & !own
-        } else {
-            if is_amd {
-                msr.write(control, 0)?;
-            }
-            0
-        };
-        let bits = guest.model.layout.legal(Family::GlobalStatus);
-        let wanted = registers.of(Family::GlobalStatus) & bits;
-        let found = msr.read(status)? & bits;
-        if found & !wanted != 0 {
-            msr.write(status_clear, found & !wanted)?;
-        }
-        if wanted & !found != 0 {
-            msr.write(status_set, wanted & !found)?;
-        }
+        let registers = &guest.model.registers;
         for counter in guest.counters() {
             let (_, value) = self.of_counter(counter);
             msr.write(value, registers.counter(counter))?;
@@ -202,12 +223,44 @@ impl HostCounters {
             }
         }
         self.write_fixed_control(guest, &msr)?;
-        let global_control = registers.of(Family::GlobalControl);
-        if is_amd {
-            msr.write(control, others | global_control)?;
+        let bits = self.status_bits();
+        let wanted = registers.of(Family::GlobalStatus) & bits;
+        let found = msr.read(status)? & bits;
+        if found & !wanted != 0 {
+            msr.write(status_clear, found & !wanted)?;
         }
-        let interrupting = guest.interrupting();
-        Ok(Loaded { global_control, known: wanted, interrupting, stopped: None })
+        if wanted & !found != 0 {
+            msr.write(status_set, wanted & !found)?;
+        }
+        let global_control = registers.of(Family::GlobalControl);
+        if self.is_amd() {
+            msr.write(control, global_control)?;
+        }
+        Ok(Loaded {
+            global_control,
+            known: wanted,
+            interrupting: guest.interrupting(),
+            stopped: None,
+            debug_control: registers.of(Family::DebugControl),
+            configuration: guest.configuration,
+        })
+    }
+
+    /// Sets bits of the status that a loaded guest asks for by `IA32_PERF_GLOBAL_STATUS_SET` or
+    /// `PerfCntrGlobalStatusSet`: they interrupt nobody. `value` is what the guest writes, and
+    /// [`VirtualPmu::check_write`] says whether it may.
+    ///
+    /// # Errors
+    /// The register faulted.
+    pub fn set_status<M: MsrBackend>(
+        &self,
+        loaded: &mut Loaded,
+        value: u64,
+        msr: &M,
+    ) -> Result<(), MediationError> {
+        let value = value & self.status_bits();
+        loaded.known |= value;
+        Access(msr).write(self.registers.status_set, value)
     }
 
     /// Writes the control that a loaded guest has just written to its PMU: an event select, by its counter's number,
@@ -245,7 +298,8 @@ impl HostCounters {
     /// [pending](VirtualPmu::pmi_pending) from now on.
     ///
     /// # Errors
-    /// The status could not be read. The interrupt is pending.
+    /// The status could not be read. The interrupt is pending; what overflows until the state is put back is told by
+    /// its own interrupt alone.
     pub fn interrupted<P: EventPolicy, M: MsrBackend>(
         &self,
         loaded: &mut Loaded,
@@ -253,11 +307,12 @@ impl HostCounters {
         msr: &M,
     ) -> Result<(), MediationError> {
         guest.set_pmi_pending(true);
-        loaded.known = Access(msr).read(self.registers.status)?;
-        Ok(())
+        let found = Access(msr).read(self.registers.status);
+        loaded.known = *found.as_ref().unwrap_or(&u64::MAX);
+        found.map(|_| ())
     }
 
-    /// Puts a guest's state back from the counters, which stop and whose overflows are acknowledged.
+    /// Puts a guest's state back from the counters, which are disarmed and whose overflows are acknowledged.
     /// `global_control` is what the processor saved when it left the guest (on AMD it is read, and this is not
     /// looked at).
     ///
@@ -267,11 +322,12 @@ impl HostCounters {
     /// same counter unseen by the hypervisor: an interrupt that comes on the host afterwards and that `Put` did not
     /// announce is that one's, and [`VirtualPmu::set_pmi_pending`] makes it the guest's.
     ///
-    /// Accesses: a read of the status and a write of what is set, RDPMC of each counter; on AMD a read and a write
-    /// of the global control.
+    /// Accesses: a read of the status and a write of what is set, RDPMC of each counter, a write of each select that
+    /// is enabled, and of `IA32_FIXED_CTR_CTRL` where a fixed counter is; on AMD a read and a write of the global
+    /// control.
     ///
     /// # Errors
-    /// A register faulted. The guest's state is as it was before, and what was loaded is given back to try again.
+    /// What is loaded is of a guest with another PMU, or a register faulted. The guest's state is as it was before, and what was loaded is given back to try again.
     pub fn put<P: EventPolicy, M: MsrBackend>(
         &self,
         loaded: Loaded,
@@ -293,29 +349,41 @@ impl HostCounters {
         guest: &mut VirtualPmu<P>,
         msr: &Access<'_, M>,
     ) -> Result<Put, MediationError> {
+        if loaded.configuration != guest.configuration {
+            return Err(MediationError::NotTheHosts);
+        }
         let own = guest.model.layout.global();
-        let Registers { control, status, status_clear, .. } = self.registers;
+        let Registers { control, status, status_clear, fixed_control, .. } = self.registers;
         let global_control = match loaded.stopped {
             // By a put that failed later on.
             Some(stopped) => stopped,
             None if self.is_amd() => {
                 let found = msr.read(control)?;
-                msr.write(control, found & !own)?;
+                msr.write(control, 0)?;
                 *loaded.stopped.insert(found & own)
             }
             None => saved & own,
         };
-        let bits = guest.model.layout.legal(Family::GlobalStatus);
-        let found = msr.read(status)?;
+        let bits = self.status_bits();
+        let found = msr.read(status)? & bits;
         let mut registers = guest.model.registers;
+        let enabled = guest.model.enabled();
         for counter in guest.counters() {
             let value = msr.read_pmc(pmc_index(counter))?;
             *registers.counter_mut(counter) = value & guest.model.layout.mask(counter);
+            if counter < MAX_PER_KIND && enabled >> counter & 1 != 0 {
+                msr.write(self.of_counter(counter).0, 0)?;
+            }
         }
-        if found & bits != 0 {
-            msr.write(status_clear, found & bits)?;
+        if enabled >> MAX_PER_KIND != 0 {
+            msr.write(fixed_control, 0)?;
         }
-        *registers.of_mut(Family::GlobalStatus) = found & bits;
+        // Last of all: a put that fails before finds it again.
+        if found != 0 {
+            msr.write(status_clear, found)?;
+        }
+        let others = registers.of(Family::GlobalStatus) & !bits;
+        *registers.of_mut(Family::GlobalStatus) = found | others;
         *registers.of_mut(Family::GlobalControl) = global_control;
         guest.model.registers = registers;
         guest.model.budget_is_stale = true;
@@ -324,24 +392,28 @@ impl HostCounters {
         Ok(Put { interrupt_is_coming })
     }
 
-    /// Returns whether a guest with this PMU can be given these counters.
-    fn accepts(&self, guest: &Configuration) -> Result<(), MediationError> {
-        let within = matches!(self.configuration.intersect(guest), Ok(both) if both == *guest);
-        let same_widths = match (&self.configuration, guest) {
+    /// Returns whether a guest with this PMU can be given these counters: it has all of them, in their widths.
+    fn accepts(&self, guest: &Configuration) -> bool {
+        match (self.guest(), guest) {
             (Configuration::Intel(host), Configuration::Intel(guest)) => {
-                // AnyThread would count what is not the guest's.
-                guest.version >= 4
-                    && !guest.any_thread
-                    && host.general_width == guest.general_width
-                    && (guest.fixed == 0 || host.fixed_width == guest.fixed_width)
+                let same = IntelConfiguration {
+                    general: host.general,
+                    general_width: host.general_width,
+                    fixed: host.fixed,
+                    fixed_width: host.fixed_width,
+                    ..*guest
+                };
+                let both = Configuration::Intel(host).intersect(&Configuration::Intel(same));
+                guest.version >= 4 && *guest == same && both == Ok(Configuration::Intel(same))
             }
-            // A guest's own guests are not told apart here.
-            (Configuration::Amd(_), Configuration::Amd(guest)) => {
-                vendors::layout(&Configuration::Amd(*guest)).global() != 0 && !guest.guest_host
-            }
-            _ => false,
-        };
-        if within && same_widths { Ok(()) } else { Err(MediationError::NotWithinHost) }
+            (host, guest) => host == *guest,
+        }
+    }
+
+    /// The bits of the status that are the guest's.
+    fn status_bits(&self) -> u64 {
+        let frozen = if self.is_amd() { 0 } else { Layout::FROZEN };
+        self.layout.global() | frozen
     }
 
     fn is_amd(&self) -> bool {
@@ -380,27 +452,16 @@ impl HostCounters {
         guest: &VirtualPmu<P>,
         msr: &Access<'_, M>,
     ) -> Result<(), MediationError> {
-        let layout = &guest.model.layout;
-        if layout.counters() >> MAX_PER_KIND == 0 {
+        if guest.model.layout.counters() >> MAX_PER_KIND == 0 {
             return Ok(());
         }
-        let (register, of_host) = (self.registers.fixed_control, self.layout.counters());
         let mut control = guest.model.registers.of(Family::FixedControl);
-        let mut own = 0;
         for counter in 0..MAX_PER_KIND {
-            // The four bits of the counter, and those from bit 32 on.
-            let bits = 0xF_0000_000F << (4 * counter);
-            if layout.has(MAX_PER_KIND + counter) {
-                own |= bits;
-            }
             if guest.model.enabled() >> (MAX_PER_KIND + counter) & 1 == 0 {
                 control &= !(0b11 << (4 * counter));
             }
         }
-        if layout.counters() >> MAX_PER_KIND != of_host >> MAX_PER_KIND {
-            control |= msr.read(register)? & !own;
-        }
-        msr.write(register, control)
+        msr.write(self.registers.fixed_control, control)
     }
 }
 
@@ -467,9 +528,9 @@ pub enum MediationError {
     NoFullWidthWrites,
     /// The host's event selects have no GuestOnly: [`AmdConfiguration::guest_host`](crate::AmdConfiguration::guest_host).
     NoGuestOnly,
-    /// The guest's PMU has what the host's lacks, or counters of another width, or AnyThread, or qualifiers of its
-    /// own guests.
-    NotWithinHost,
+    /// The guest's PMU is not one that has all of the host's counters: see [`HostCounters::guest`]. Or it is another
+    /// than the one that was loaded.
+    NotTheHosts,
     /// The guest has no general counter with this number.
     NoCounter(u8),
     /// An access failed.
@@ -483,7 +544,7 @@ impl fmt::Display for MediationError {
             Self::NoStatusSet => f.write_str("the host's status cannot be set"),
             Self::NoFullWidthWrites => f.write_str("the host's counters lack full-width writes"),
             Self::NoGuestOnly => f.write_str("the host's event selects have no GuestOnly"),
-            Self::NotWithinHost => f.write_str("the guest's PMU is not within the host's"),
+            Self::NotTheHosts => f.write_str("the guest's PMU is not the host's"),
             Self::NoCounter(counter) => write!(f, "the guest has no general counter {counter}"),
             Self::Access(fault) => fault.fmt(f),
         }

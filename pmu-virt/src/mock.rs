@@ -43,7 +43,7 @@ type Handler<'h, const T: usize> = &'h dyn Fn(&MockMsr<'h, T>);
 
 /// One processor with a software PMU, for a driver to run on; it keeps the last `T` accesses.
 ///
-/// It is the [`MsrBackend`] and the [`Platform`] of that processor. Behind a shared reference, as a
+/// It is the [`MsrBackend`](pmu_core::MsrBackend) and the [`Platform`](pmu_core::Platform) of that processor. Behind a shared reference, as a
 /// driver's backend is; not for several threads.
 ///
 /// ```

@@ -104,7 +104,7 @@ impl Model {
             cells: [FeedSlot::EMPTY; MAX_COUNTERS],
             fixed_cells: [0; 2],
             fixed_fed: [0; 2],
-            budget: OverflowBudget::NONE,
+            budget: OverflowBudget::none(&events),
             budget_is_stale: true,
         };
         model.derive(policy);

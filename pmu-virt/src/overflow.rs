@@ -34,7 +34,7 @@ impl<P: EventPolicy> VirtualPmu<P> {
 impl Model {
     #[inline(never)]
     fn refresh_budget(&mut self) {
-        let mut budget = OverflowBudget::NONE;
+        let mut budget = OverflowBudget::none(&self.events);
         let mut left = self.running() & self.interrupting();
         while left != 0 {
             let counter = left.trailing_zeros() as usize % MAX_COUNTERS;

@@ -213,11 +213,13 @@ impl<P: EventPolicy> VirtualPmu<P> {
     /// ```
     /// use pmu_virt::{Configuration, FedEvents, IntelConfiguration, Read, VirtualPmu, Write};
     /// let configuration = Configuration::Intel(IntelConfiguration::new(2, 4, 3));
-    /// let old = VirtualPmu::new(configuration, FedEvents::NONE)?;
+    /// let mut old = VirtualPmu::new(configuration, FedEvents::NONE)?;
+    /// let _ = old.write(0x1D9, 1 << 12);
     /// let mut new = VirtualPmu::new(configuration, FedEvents::NONE)?;
     /// for register in configuration.registers().filter(|register| register.is_state) {
-    ///     if let Read::Value(value) = old.read(register.address) {
-    ///         assert_eq!(new.host_write(register.address, value).answer, Write::Done);
+    ///     if let Read::Value(value) | Read::Shared { value, .. } = old.read(register.address) {
+    ///         let written = new.host_write(register.address, value).answer;
+    ///         assert!(matches!(written, Write::Done | Write::Shared { .. }));
     ///     }
     /// }
     /// assert_eq!(new.state(), old.state());
@@ -240,9 +242,10 @@ impl<P: EventPolicy> VirtualPmu<P> {
             // What a guest writes most is always stored, and never shared.
             Family::EventSelect => {
                 let written = self.store(row, index, value);
-                if written.answer == Write::Done {
-                    self.model.derive_general(&self.policy, index, value & !written.illegal);
+                if written.answer != Write::Done {
+                    return self.write_select_of_its_own(row, index, value);
                 }
+                self.model.derive_general(&self.policy, index, value & !written.illegal);
                 written
             }
             Family::FixedControl => {
@@ -279,11 +282,23 @@ impl<P: EventPolicy> VirtualPmu<P> {
         Written { answer: Write::Done, illegal }
     }
 
+    /// A write of an event select with bits that not every one has.
+    #[cold]
+    #[inline(never)]
+    fn write_select_of_its_own(&mut self, row: &Row, index: usize, value: u64) -> Written {
+        let (written, stored) = self.judge(row, index, WriteAs::Stored, value);
+        if written.answer == Write::Done {
+            self.model.registers.set(index, stored);
+            self.model.derive_general(&self.policy, index, stored);
+        }
+        written
+    }
+
     /// The answer to a write of a register that is there, and what it holds then.
     #[inline(always)]
     fn judge(&self, row: &Row, index: usize, write: WriteAs, value: u64) -> (Written, u64) {
         let held = self.model.registers.get(index);
-        let legal = self.model.layout.legal(row.family) | row.also_legal;
+        let legal = self.model.layout.legal_of(row.family, index) | row.also_legal;
         let (illegal, stored) = match write {
             WriteAs::Stored => (value & !legal, value & legal),
             WriteAs::SignExtended => {

@@ -118,11 +118,11 @@ impl Configuration {
                 name: row.name,
                 manual: row.manual,
                 kind: RegisterKind::of(row),
-                counter: place as u8,
+                counter: if row.family.count() > 1 { place as u8 } else { 0 },
                 exists: index.is_some(),
                 is_writable: writable && index.is_some(),
                 legal: match index {
-                    Some(_) if writable => layout.legal(row.family) | row.also_legal,
+                    Some(index) if writable => layout.legal_of(row.family, index) | row.also_legal,
                     _ => 0,
                 },
                 owned: row.owned,

@@ -92,7 +92,7 @@ impl PmuState {
         let layout = vendors::layout(&self.configuration);
         let Located { row, index, .. } = layout.find(address)?;
         let is_state = matches!(row.host_write, WriteAs::Stored);
-        is_state.then(|| (index, layout.legal(row.family)))
+        is_state.then(|| (index, layout.legal_of(row.family, index)))
     }
 
     /// Sets the registers that are state, in their order, to what `values` has for each address.
@@ -104,7 +104,7 @@ impl PmuState {
         let layout = vendors::layout(&self.configuration);
         for (row, address, index) in of_state(layout) {
             let value = values(address)?;
-            match value & !layout.legal(row.family) {
+            match value & !layout.legal_of(row.family, index) {
                 0 => self.registers.set(index, value),
                 bits => return Err(refused(StateError::Impossible { address, bits })),
             }

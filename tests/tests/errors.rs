@@ -199,7 +199,7 @@ fn errors_of_the_software_pmu_name_what_cannot_be() {
         (&MediationError::NoStatusSet, &["status", "set"]),
         (&MediationError::NoFullWidthWrites, &["full-width"]),
         (&MediationError::NoGuestOnly, &["GuestOnly"]),
-        (&MediationError::NotWithinHost, &["not within"]),
+        (&MediationError::NotTheHosts, &["not the host"]),
         (&MediationError::NoCounter(7), &["counter 7"]),
     ]);
 }

@@ -57,7 +57,7 @@ fn states() -> Vec<(&'static str, Configuration, bool, Registers)> {
             &[
                 (0xC1, u64::MAX),
                 (0xC3, 3),
-                (0x186, 0x8033_0073_00C0),
+                (0x186, 0x8031_0073_00C0),
                 (0x30A, 0xFF_FFFF_FFFF),
                 (0x30C, 1),
                 (0x38D, 0x2020_0000_F0F0),

@@ -315,7 +315,13 @@ fn tsx_and_svm_are_told_where_selects_have_their_qualifiers_alone() {
                 Configuration::Intel(_) => {
                     for bit in [32, 33] {
                         let select = 0x43_00C0 | 1 << bit;
-                        if has {
+                        // IN_TXCP is IA32_PERFEVTSEL2's alone.
+                        if has && bit == 33 {
+                            write_faults(&mut pmu, 0x186, select);
+                            if pmu.read(0x188) != Read::GeneralProtection {
+                                set(&mut pmu, 0x188, select);
+                            }
+                        } else if has {
                             set(&mut pmu, 0x186, select);
                             // A quantity of its own: retired instructions are not it.
                             happen(&mut pmu, INSTRUCTIONS, Privilege::User, 5);

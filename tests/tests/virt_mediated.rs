@@ -6,19 +6,17 @@ use pmu_core::MsrErrorKind;
 use pmu_virt::mock::{Fault, MockMsr};
 use pmu_virt::{
     AmdConfiguration, Configuration, EventFilter, EventKey, FedEvents, Feed, FilterAction,
-    FilterEntry, HostCounters, IntelConfiguration, Loaded, MediationError, Privilege, Vendor,
-    VirtualPmu, Write,
+    FilterEntry, HostCounters, IntelConfiguration, Loaded, MediationError, Privilege, RegisterKind,
+    Vendor, VirtualPmu, Write,
 };
 use proptest::prelude::*;
 use virt_support::{CYCLES, INSTRUCTIONS};
 
 type Mock<'h> = MockMsr<'h, 256>;
 
-/// What the host's own counter counts, of which a guest has no counter.
-const HOSTS: EventKey = EventKey::general(0xD0, 0x01);
 const GUEST_ONLY: u64 = 1 << 40;
 
-/// A host, and a guest that is given some of its counters, or all.
+/// A host, and a guest that is given its counters.
 fn pairs() -> Vec<(Configuration, Configuration)> {
     let intel = |version, general, fixed| {
         Configuration::Intel(IntelConfiguration::new(version, general, fixed))
@@ -29,11 +27,11 @@ fn pairs() -> Vec<(Configuration, Configuration)> {
         Configuration::Amd(amd)
     };
     vec![
-        (intel(4, 8, 3), intel(4, 4, 3)),
+        (intel(4, 4, 3), intel(4, 4, 3)),
         (intel(5, 8, 4), intel(5, 8, 4)),
-        (intel(5, 8, 4), intel(4, 4, 2)),
-        (intel(6, 8, 4), intel(5, 6, 4)),
-        (amd(6, true), amd(4, false)),
+        (intel(5, 8, 4), intel(4, 8, 4)),
+        (intel(6, 8, 4), intel(5, 8, 4)),
+        (amd(6, true), amd(6, false)),
         (amd(8, true), amd(8, false)),
     ]
 }
@@ -46,13 +44,10 @@ fn events() -> FedEvents {
 fn processor<'h>(host: Configuration) -> Mock<'h> {
     let qualified = |key: u64| EventKey::of_select(key | GUEST_ONLY);
     let keys = match host.vendor() {
-        Vendor::Intel => vec![CYCLES, INSTRUCTIONS, HOSTS],
-        Vendor::Amd => vec![qualified(0x3C), qualified(0xC0), HOSTS],
+        Vendor::Intel => vec![CYCLES, INSTRUCTIONS],
+        Vendor::Amd => vec![qualified(0x3C), qualified(0xC0)],
     };
-    let mock = Mock::strict(VirtualPmu::new(host, FedEvents::new(&keys).unwrap()).unwrap());
-    let control = if host.vendor() == Vendor::Intel { 0x38F } else { 0xC000_0301 };
-    mock.with_pmu(|pmu| assert_eq!(pmu.write(control, 0).answer, Write::Done));
-    mock
+    Mock::strict(VirtualPmu::new(host, FedEvents::new(&keys).unwrap()).unwrap())
 }
 
 /// So much of it happens in a guest, on the real processor.
@@ -95,10 +90,12 @@ const GLOBAL_CONTROL: u32 = 0x38F;
 
 impl Machine<'_> {
     fn new(host: Configuration, guest: Configuration) -> Self {
+        let (mock, counters) = (processor(host), HostCounters::new(host).unwrap());
+        counters.stop(&mock).unwrap();
         Self {
             vendor: host.vendor(),
-            mock: processor(host),
-            counters: HostCounters::new(host).unwrap(),
+            mock,
+            counters,
             guest: VirtualPmu::new(guest, events()).unwrap(),
             loaded: None,
             in_flight: false,
@@ -125,17 +122,8 @@ impl Machine<'_> {
     fn set_global_control(&self, value: u64) {
         if self.vendor == Vendor::Intel {
             self.mock.with_pmu(|pmu| {
-                let others = self.others(pmu);
-                assert_eq!(pmu.write(GLOBAL_CONTROL, value | others).answer, Write::Done);
+                assert_eq!(pmu.write(GLOBAL_CONTROL, value).answer, Write::Done);
             });
-        }
-    }
-
-    /// The host's own bit of the global control.
-    fn others(&self, pmu: &VirtualPmu) -> u64 {
-        match pmu.read(GLOBAL_CONTROL) {
-            pmu_virt::Read::Value(value) => value & (1 << 7),
-            _ => 0,
         }
     }
 
@@ -175,6 +163,13 @@ impl Machine<'_> {
     /// WRMSR in the guest: controls are intercepted, everything else is the processor's.
     fn guest_writes(&mut self, address: u32, value: u64) -> Write {
         let loaded = self.loaded.as_mut().unwrap();
+        if [0x391, 0xC000_0303].contains(&address) {
+            let written = self.guest.check_write(address, value);
+            if written.answer == Write::Done {
+                self.counters.set_status(loaded, value, &self.mock).unwrap();
+            }
+            return written.answer;
+        }
         let counter = match (self.vendor, address) {
             (Vendor::Intel, 0x186..0x18E) => Some(Some((address - 0x186) as u8)),
             (Vendor::Amd, 0xC001_0200..0xC001_0210) if address & 1 == 0 => {
@@ -221,7 +216,15 @@ fn run((host, given): (Configuration, Configuration), program: &[Step]) {
     let mut interrupts = 0;
     let (general, fixed) = match given {
         Configuration::Intel(intel) => (intel.general.count_ones(), intel.fixed.count_ones()),
-        _ => (4, 0),
+        _ => (
+            given
+                .registers()
+                .filter(|r| {
+                    r.exists && r.kind == RegisterKind::EventSelect && r.address >= 0xC001_0200
+                })
+                .count() as u32,
+            0,
+        ),
     };
     let intel = given.vendor() == Vendor::Intel;
     let mask = ((1 << general) - 1) | (((1 << fixed) - 1) << 32);
@@ -231,7 +234,7 @@ fn run((host, given): (Configuration, Configuration), program: &[Step]) {
         let value_of = |n| if intel { 0x4C1 + n } else { 0xC001_0201 + 2 * n };
         let near = |word: u64| word.wrapping_neg() & 0xFFFF_FFFF_FFFF;
         let selects = [0x53_003C, 0x43_003C, 0x52_00C0, 0x42_00C0, 0, 0x51_003C, 0x53_00D0];
-        let write = match operation % 9 {
+        let write = match operation % 10 {
             0 | 1 => Some((select_of(n), selects[usize::from(*small) % selects.len()])),
             2 => Some((value_of(n), near(word & 0x3FFF))),
             3 if fixed != 0 => Some((0x309 + u32::from(*which) % fixed, near(word & 0x3FFF))),
@@ -252,6 +255,10 @@ fn run((host, given): (Configuration, Configuration), program: &[Step]) {
                 }
                 Some((register, word & mask))
             }
+            8 if *which > 200 => {
+                let register = if intel { 0x391 } else { 0xC000_0303 };
+                Some((register, word & mask))
+            }
             _ => None,
         };
         if machine.loaded.is_none() {
@@ -262,7 +269,7 @@ fn run((host, given): (Configuration, Configuration), program: &[Step]) {
                 let expected = alone.write(address, value);
                 assert_eq!(machine.guest_writes(address, value), expected.answer, "{address:#X}");
             }
-            None if operation % 9 == 7 => {
+            None if operation % 10 == 7 => {
                 machine.leave();
                 assert_eq!(machine.guest.state(), alone.state());
                 assert_eq!(machine.interrupts, interrupts, "{host:?}");
@@ -346,46 +353,66 @@ fn an_overflow_in_the_guest_is_delivered_once() {
     }
 }
 
-/// The host's counter 7, and its fixed counter, count and interrupt through a guest's stay.
+/// After a guest, nothing on the counters is armed: a host that enables all of them counts nothing of its.
 #[test]
-fn the_hosts_own_counters_are_untouched() {
-    let host = Configuration::Intel(IntelConfiguration::new(5, 8, 4));
-    let given = Configuration::Intel(IntelConfiguration::new(4, 4, 2));
+fn a_guest_leaves_nothing_armed() {
+    for (host, given) in pairs() {
+        let mut machine = busy(host, given);
+        if machine.vendor == Vendor::Intel {
+            assert_eq!(machine.guest.write(0x38D, 0xBBB).answer, Write::Done);
+        }
+        machine.enter();
+        machine.happen(99, 33, true);
+        machine.leave();
+        let control = if machine.vendor == Vendor::Intel { GLOBAL_CONTROL } else { 0xC000_0301 };
+        machine.mock.with_pmu(|pmu| {
+            assert_eq!(pmu.write(control, 0xF).answer, Write::Done);
+            assert_eq!(pmu.running().count(), 0, "{host:?}");
+        });
+    }
+}
+
+/// A bit of the status that the guest sets itself interrupts nobody.
+#[test]
+fn a_status_that_the_guest_sets_is_no_interrupt() {
+    for (host, given) in pairs() {
+        let mut machine = busy(host, given);
+        machine.enter();
+        let set = if machine.vendor == Vendor::Intel { 0x391 } else { 0xC000_0303 };
+        assert_eq!(machine.guest_writes(set, 0b11), Write::Done);
+        machine.leave();
+        assert_eq!(machine.interrupts, 0, "{host:?}");
+        let status = if machine.vendor == Vendor::Intel { 0x38E } else { 0xC000_0300 };
+        assert_eq!(virt_support::get(&machine.guest, status), 0b11);
+    }
+}
+
+/// What else the status register has is the host's: Processor Trace (55), LBRs (58), DS (62).
+#[test]
+fn the_hosts_bits_of_the_status_are_untouched() {
+    let (host, given) = pairs()[1];
+    let hosts = 1 << 55 | 1 << 58 | 1 << 62;
     let mut machine = busy(host, given);
-    let hosts = [(0x18D, 0x53_01D0), (0x4C8, 500), (0x30C, 700), (0x38D, 0xB000)];
-    machine.mock.with_pmu(|pmu| {
-        for (address, value) in hosts {
-            assert_eq!(pmu.write(address, value).answer, Write::Done);
-        }
-        assert_eq!(pmu.write(GLOBAL_CONTROL, 1 << 7).answer, Write::Done);
-        assert_eq!(pmu.write(0x391, 1 << 7 | 1 << 35).answer, Write::Done);
-    });
+    assert_eq!(machine.guest.host_write(0x38E, 1 << 60).answer, Write::Done);
+    machine.mock.with_pmu(|pmu| assert_eq!(pmu.write(0x391, hosts).answer, Write::Done));
     machine.enter();
-    machine.happen(100, 7, true);
+    machine.happen(100, 0, true);
     machine.leave();
-    machine.mock.with_pmu(|pmu| {
-        for (address, value) in hosts {
-            let pmu_virt::Read::Value(found) = pmu.read(address) else { panic!() };
-            let own = if address == 0x38D { 0xF000 } else { u64::MAX };
-            assert_eq!(found & own, value, "{address:#X}");
-        }
-        assert_eq!(pmu.read(0x38E), pmu_virt::Read::Value(1 << 7 | 1 << 35));
-        assert_eq!(pmu.read(GLOBAL_CONTROL), pmu_virt::Read::Value(1 << 7));
-    });
-    let mut amd = AmdConfiguration::perf_mon_v2(8);
-    amd.guest_host = true;
-    let mut machine =
-        busy(Configuration::Amd(amd), Configuration::Amd(AmdConfiguration::perf_mon_v2(4)));
-    machine.mock.with_pmu(|pmu| {
-        assert_eq!(pmu.write(0xC001_020E, 0x53_01D0).answer, Write::Done);
-        assert_eq!(pmu.write(0xC000_0301, 1 << 7).answer, Write::Done);
-    });
-    machine.enter();
-    let during = machine.mock.with_pmu(|pmu| pmu.read(0xC000_0301));
-    assert_eq!(during, pmu_virt::Read::Value(1 << 7 | 0xF));
-    machine.leave();
-    let after = machine.mock.with_pmu(|pmu| pmu.read(0xC000_0301));
-    assert_eq!(after, pmu_virt::Read::Value(1 << 7));
+    machine.mock.with_pmu(|pmu| assert_eq!(virt_support::get(pmu, 0x38E), hosts));
+    assert_eq!(virt_support::get(&machine.guest, 0x38E), 1 << 60 | 1, "the guest's own stays");
+}
+
+/// What is loaded of one guest is not put into another with another PMU.
+#[test]
+fn what_is_loaded_is_put_back_into_its_own_kind_of_guest() {
+    let (host, given) = pairs()[2];
+    let mut machine = busy(host, given);
+    let loaded = machine.counters.load(&machine.guest, &machine.mock).unwrap();
+    let mut other = VirtualPmu::new(host, events()).unwrap();
+    let before = other.state();
+    let (loaded, error) = machine.counters.put(loaded, 0, &mut other, &machine.mock).unwrap_err();
+    assert_eq!((error, other.state()), (MediationError::NotTheHosts, before));
+    let _ = machine.counters.put(loaded, 0, &mut machine.guest, &machine.mock).unwrap();
 }
 
 /// A register that faults at any access: a typed error, nothing that counts, and all is well when it is tried again.
@@ -480,7 +507,7 @@ fn an_interrupt_at_any_access_changes_nothing() {
     }
 }
 
-/// The accesses that the documentation of `load` and `put` promises: four counters of a guest that has all of them.
+/// The accesses that the documentation of `load` and `put` promises.
 #[test]
 fn a_guest_comes_and_goes_in_few_accesses() {
     let counts = |host: Configuration, given: Configuration| {
@@ -497,18 +524,16 @@ fn a_guest_comes_and_goes_in_few_accesses() {
     let intel = |version, general, fixed| {
         Configuration::Intel(IntelConfiguration::new(version, general, fixed))
     };
-    // 4 counters, 4 selects, 3 fixed counters and their control; the status read, nothing in it.
-    assert_eq!(counts(intel(4, 4, 3), intel(4, 4, 3)), [1, 12, 0, 1, 0, 7]);
-    // The fixed control is shared with the host.
-    assert_eq!(counts(intel(5, 8, 4), intel(4, 4, 3)), [2, 12, 0, 1, 0, 7]);
+    // 4 counters, 4 selects, 3 fixed counters and their control; the status read, nothing in it. Two selects are
+    // enabled.
+    assert_eq!(counts(intel(4, 4, 3), intel(4, 4, 3)), [1, 12, 0, 1, 2, 7]);
     let amd = |counters, guest_host| {
         let mut amd = AmdConfiguration::perf_mon_v2(counters);
         amd.guest_host = guest_host;
         Configuration::Amd(amd)
     };
-    // The global control is stopped, and started at last.
-    assert_eq!(counts(amd(6, true), amd(6, false)), [1, 14, 0, 2, 1, 6]);
-    assert_eq!(counts(amd(8, true), amd(6, false)), [2, 14, 0, 2, 1, 6]);
+    // The global control is started at last, and stopped at first.
+    assert_eq!(counts(amd(6, true), amd(6, false)), [1, 13, 0, 2, 3, 6]);
 }
 
 #[test]
@@ -538,7 +563,9 @@ fn hosts_and_guests_that_do_not_fit_are_refused() {
     guests.extend(
         [
             IntelConfiguration::new(5, 8, 3),
+            IntelConfiguration::new(5, 3, 3),
             IntelConfiguration::new(5, 4, 4),
+            IntelConfiguration::new(5, 4, 2),
             IntelConfiguration::new(2, 4, 3),
             intel(5).with(|intel| intel.general_width = 40),
             intel(5).with(|intel| intel.fixed_width = 40),
@@ -550,7 +577,7 @@ fn hosts_and_guests_that_do_not_fit_are_refused() {
     for guest in guests {
         let pmu = VirtualPmu::new(guest, FedEvents::NONE).unwrap();
         let refused = counters.load(&pmu, &mock).map(|_| ()).unwrap_err();
-        assert_eq!(refused, MediationError::NotWithinHost, "{guest:?}");
+        assert_eq!(refused, MediationError::NotTheHosts, "{guest:?}");
     }
     assert_eq!(mock.accesses().reads + mock.accesses().writes, 0, "nothing was touched");
     let pmu = VirtualPmu::new(host, FedEvents::NONE).unwrap();

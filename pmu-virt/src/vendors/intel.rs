@@ -8,8 +8,10 @@ use crate::table::WriteAs::{Cleared, Kept, Refused, Set, SignExtended, Stored};
 use crate::table::{Features, ReadAs, Row, Table};
 
 const ALL: u64 = u64::MAX;
-/// An event select's IN_TX and IN_TXCP, of processors with TSX.
-const SELECT_TRANSACTIONAL: u64 = 0b11 << 32;
+/// An event select's IN_TX, of processors with TSX; and IN_TXCP, which `IA32_PERFEVTSEL2` alone has. SDM vol. 3B,
+/// "Intel TSX"'s figure of `IA32_PERFEVTSELx`.
+const SELECT_IN_TX: u64 = 1 << 32;
+const SELECT_IN_TXCP: u64 = 1 << 33;
 /// `IA32_DEBUGCTL`: LBR (0), TR (6), BTS, BTINT, BTS_OFF_OS, BTS_OFF_USR, FREEZE_LBRS_ON_PMI,
 /// FREEZE_PERFMON_ON_PMI, ENABLE_UNCORE_PMI, FREEZE_WHILE_SMM (14).
 const DEBUG_OF_PMU: u64 = 0x7FC1;
@@ -102,7 +104,7 @@ const fn select(intel: &IntelConfiguration) -> u64 {
         legal |= 1 << 21;
     }
     if intel.transactional {
-        legal |= SELECT_TRANSACTIONAL;
+        legal |= SELECT_IN_TX;
     }
     if intel.equal {
         legal |= 1 << 36;
@@ -156,7 +158,8 @@ pub(crate) const fn layout(intel: &IntelConfiguration) -> Layout {
         .with(DebugControl, 1, if version_2 { Layout::FREEZE_ON_INTERRUPT } else { 0 })
         .with(Capabilities, 1, 0);
     layout.misc_enable |= MISC_PERFMON_AVAILABLE;
-    layout.qualifiers = SELECT_TRANSACTIONAL;
+    layout.qualifiers = SELECT_IN_TX | SELECT_IN_TXCP;
+    layout.third_select = if intel.transactional { SELECT_IN_TXCP } else { 0 };
     layout.capabilities = (intel.full_width_writes as u64) << 13;
     layout = layout.with_features(
         Features::NONE

@@ -373,12 +373,14 @@ impl Naive {
                 let Configuration::Amd(amd) = self.configuration else { unreachable!() };
                 (if amd.guest_host { 0x30F_FFD7_FFFF } else { 0xF_FFD7_FFFF }, true)
             }
-            Kind::Select(_) => {
+            Kind::Select(n) => {
                 let mut legal = 0xFFDF_FFFF;
                 let intel = self.intel().unwrap();
                 for (exists, field) in [
                     (any_thread, 1 << 21),
-                    (intel.transactional, 0b11 << 32),
+                    (intel.transactional, 1 << 32),
+                    // IN_TXCP: IA32_PERFEVTSEL2 alone.
+                    (intel.transactional && n == 2, 1 << 33),
                     (intel.equal, 1 << 36),
                     (hides_from_user, 1 << 37),
                     (intel.unit_mask_2, 0xFF << 40),
@@ -678,8 +680,9 @@ fn value(address: u32, shape: u8, word: u64) -> u64 {
         // Inverted, without a counter mask.
         0x00D3_00C0,
         0x73_003C,
-        // IN_TX, GuestOnly.
+        // IN_TX, IN_TXCP, GuestOnly.
         0x0001_0053_003C,
+        0x0002_0053_003C,
         0x0100_0053_003C,
         // Version 6: unit mask 2; EQ with a counter mask, without one, and inverted.
         0x0200_0053_01D1,
