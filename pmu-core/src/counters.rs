@@ -1,6 +1,6 @@
 //! The lower storey: any event on any counter of a processor.
 //!
-//! [`unit`] describes a vendor's counters as data; [`event`] and [`table`] are what is counted; [`processor`]
+//! [`unit`] describes a vendor's counters as data, and [`left_over`] registers that nothing here uses; [`event`] and [`table`] are what is counted; [`processor`]
 //! takes a processor's counters and programs them, with [`opened`], [`assign`], [`control`], [`switch`],
 //! [`thread`], [`user`] and [`reprogram`] as its operations; [`memory`] is what it shares with [`interrupt`].
 
@@ -12,6 +12,7 @@ pub(crate) mod error;
 pub(crate) mod event;
 pub(crate) mod id;
 pub(crate) mod interrupt;
+pub(crate) mod left_over;
 pub(crate) mod memory;
 pub(crate) mod opened;
 pub(crate) mod processor;

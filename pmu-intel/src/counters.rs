@@ -2,7 +2,8 @@
 
 use pmu_core::{
     CounterBank, CounterSet, CounterUnit, FixedCounters, Freeze, FullWidth, GlobalRegisters,
-    MAX_FIXED, MAX_GENERAL, MsrAddress, NamedEvent, NoInterface, PreciseSampling, Snapshot,
+    MAX_FIXED, MAX_GENERAL, MsrAddress, MsrBackend, NamedEvent, NoInterface, PreciseSampling,
+    Snapshot, UnusedRegisters,
 };
 
 use crate::ArchitecturalPerfmon;
@@ -10,8 +11,9 @@ use crate::cpuid::PerfmonExtension;
 use crate::registers::{
     DebugCtl, FULL_WIDTH_WRITES, IA32_A_PMC0, IA32_DEBUGCTL, IA32_FIXED_CTR_CTRL, IA32_FIXED_CTR0,
     IA32_MISC_ENABLE, IA32_PEBS_ENABLE, IA32_PERF_CAPABILITIES, IA32_PERF_GLOBAL_CTRL,
-    IA32_PERF_GLOBAL_OVF_CTRL, IA32_PERF_GLOBAL_STATUS, IA32_PERFEVTSEL0, IA32_PMC_FX0_CTR,
-    IA32_PMC_GP0_CFG_A, IA32_PMC_GP0_CTR, IA32_PMC0, MiscEnable, PerfEvtSel, STATUS_CTR_FRZ,
+    IA32_PERF_GLOBAL_OVF_CTRL, IA32_PERF_GLOBAL_STATUS, IA32_PERFEVTSEL0, IA32_PMC_FX0_CFG_B,
+    IA32_PMC_FX0_CFG_C, IA32_PMC_FX0_CTR, IA32_PMC_GP0_CFG_A, IA32_PMC_GP0_CFG_B,
+    IA32_PMC_GP0_CFG_C, IA32_PMC_GP0_CTR, IA32_PMC0, MiscEnable, PerfEvtSel, STATUS_CTR_FRZ,
 };
 
 /// `IA32_DEBUGCTL.FREEZE_PERFMON_ON_PMI`.
@@ -33,11 +35,8 @@ const ZHAOXIN: [[u8; 12]; 2] = [*b"CentaurHauls", *b"  Shanghai  "];
 /// They take any event of the processor's manual. Zhaoxin's processors have other events than Intel's under the
 /// same numbers, so that none is known by name, and no source of [`SOURCES`](crate::SOURCES) is theirs.
 ///
-/// Of version 6 neither auto counter reload nor architectural PEBS is used, and neither is taken away: what a
-/// predecessor left in a counter's CFG_B and CFG_C (0x1902 and 0x1903 + 4*n*, 0x1982 and 0x1983 + 4*n* of a fixed one;
-/// SDM vol. 4, table 2-2) stays. Such a counter may be loaded, or write records, behind the driver's back. A kernel
-/// that may be started by one that used them clears these registers, where leaf 0x23 declares them, before it takes
-/// the counters.
+/// Of version 6 neither auto counter reload nor architectural PEBS is used; what a predecessor left of them on,
+/// [`clear_left_over`](crate::clear_left_over) takes away.
 ///
 /// ```
 /// # use pmu_core::{CpuidDump, Snapshot};
@@ -75,6 +74,62 @@ pub fn counters(processor: &Snapshot) -> Result<CounterUnit, NoInterface> {
         unit.set_named(&NAMED, 0);
         Ok(unit)
     }
+}
+
+/// Returns the registers of auto counter reload and of architectural PEBS that counters of version 6 have, as leaf 0x23
+/// declares them: CFG_B of those that can be reloaded (sub-leaf 2), and CFG_C of those that can be recorded (sub-leaf 5,
+/// where sub-leaf 4 is there, too).
+///
+/// Sources: SDM vol. 4, table 2-2, and vol. 2A, CPUID, "Input EAX = 23H". That a counter which can be recorded has CFG_C,
+/// and one which can be reloaded CFG_B, and no other, is Linux' reading; no processor at hand confirms it.
+pub fn unused_registers(processor: &Snapshot) -> [UnusedRegisters; 2] {
+    let version = ArchitecturalPerfmon::from_snapshot(processor).version();
+    let has_leaf = processor.vendor() == INTEL && processor.leaf(7, 1).eax >> 8 & 1 != 0;
+    if version < 6 || !has_leaf {
+        return [UnusedRegisters::NONE; 2];
+    }
+    let declared = processor.leaf(0x23, 0).eax;
+    let registers = |distance, bits, general: u32, fixed: u32| {
+        let counters = CounterSet::from_bits(u64::from(fixed) << 32 | u64::from(general));
+        let counters = if declared & bits == bits { counters } else { CounterSet::NONE };
+        // SAFETY: 0 neither reloads a counter nor has it recorded.
+        unsafe { UnusedRegisters::new(distance, counters) }
+    };
+    let (reload, record) = (processor.leaf(0x23, 2), processor.leaf(0x23, 5));
+    [
+        registers(CFG_B, 1 << 2, reload.eax, reload.ebx),
+        registers(CFG_C, 1 << 4 | 1 << 5, record.eax, record.ecx),
+    ]
+}
+
+/// Takes away what a predecessor, firmware or the kernel before a kexec, left on of auto counter reload and architectural
+/// PEBS for these counters of the processor that executes the call, which `processor` describes. By it a counter would
+/// be loaded, or write records, behind the driver's back.
+///
+/// Returns the counters from which it could not be taken: leave them out when you take counters. One write for each
+/// [register that there is](unused_registers); none on other processors. `IA32_PEBS_BASE` and `IA32_PEBS_INDEX` stay as
+/// they are.
+///
+/// Call it before the counters are taken, and before another kernel is started, beside [`silence`](pmu_core::silence).
+///
+/// # Context
+/// Any. No other owner uses these counters.
+///
+/// ```
+/// # use pmu_core::{CounterSet, MsrBackend, Snapshot};
+/// fn may_be_taken(this_processor: &Snapshot, msr: &impl MsrBackend) -> CounterSet {
+///     let stays = pmu_intel::clear_left_over(this_processor, CounterSet::ALL, msr);
+///     CounterSet::ALL.without(stays)
+/// }
+/// ```
+pub fn clear_left_over(
+    processor: &Snapshot,
+    counters: CounterSet,
+    msr: &impl MsrBackend,
+) -> CounterSet {
+    let unit = unit(processor);
+    let [reload, record] = unused_registers(processor);
+    reload.clear(&unit, counters, msr) | record.clear(&unit, counters, msr)
 }
 
 /// Returns whether the processor is of a series of Zhaoxin's whose counters are known: ZX-C (family 6) and later.
@@ -187,6 +242,12 @@ static GENERAL_6: CounterBank = CounterBank {
     rdpmc: 32,
     sign_extended: false,
 };
+
+/// The distances of CFG_B and CFG_C from the counter, general or fixed.
+const CFG_B: u32 = IA32_PMC_GP0_CFG_B - IA32_PMC_GP0_CTR;
+const CFG_C: u32 = IA32_PMC_GP0_CFG_C - IA32_PMC_GP0_CTR;
+const _: () = assert!(IA32_PMC_FX0_CFG_B - IA32_PMC_FX0_CTR == CFG_B);
+const _: () = assert!(IA32_PMC_FX0_CFG_C - IA32_PMC_FX0_CTR == CFG_C);
 
 static FULL_WIDTH: FullWidth = FullWidth {
     value: IA32_A_PMC0,

@@ -11,7 +11,7 @@ mod interface;
 pub mod registers;
 mod sources;
 
-pub use counters::counters;
+pub use counters::{clear_left_over, counters, unused_registers};
 pub use cpuid::ArchitecturalPerfmon;
 pub use interface::Emon;
 pub use sources::SOURCES;

@@ -58,9 +58,23 @@ pub const IA32_PMC_GP0_CTR: u32 = 0x1900;
 /// 2-2).
 pub const IA32_PMC_GP0_CFG_A: u32 = 0x1901;
 
+/// `IA32_PMC_GP0_CFG_B`, from version 6: which counters' overflows load the first general counter again; the next is
+/// four further (SDM vol. 4, table 2-2).
+pub const IA32_PMC_GP0_CFG_B: u32 = 0x1902;
+
+/// `IA32_PMC_GP0_CFG_C`, from version 6: what it is loaded with, and what architectural PEBS records of it; the next is
+/// four further (SDM vol. 4, table 2-2).
+pub const IA32_PMC_GP0_CFG_C: u32 = 0x1903;
+
 /// `IA32_PMC_FX0_CTR`, from version 6: the first fixed counter; the next is four further (SDM vol. 4, table
 /// 2-2).
 pub const IA32_PMC_FX0_CTR: u32 = 0x1980;
+
+/// `IA32_PMC_FX0_CFG_B`, from version 6: [`IA32_PMC_GP0_CFG_B`] of the first fixed counter (SDM vol. 4, table 2-2).
+pub const IA32_PMC_FX0_CFG_B: u32 = 0x1982;
+
+/// `IA32_PMC_FX0_CFG_C`, from version 6: [`IA32_PMC_GP0_CFG_C`] of the first fixed counter (SDM vol. 4, table 2-2).
+pub const IA32_PMC_FX0_CFG_C: u32 = 0x1983;
 
 /// `IA32_PEBS_ENABLE` (SDM vol. 3B, §20.6.2.4).
 pub const IA32_PEBS_ENABLE: u32 = 0x3F1;

@@ -30,6 +30,8 @@ pub struct RegisterFile {
     /// RDPMC's index 0 reads this register, 1 the one a step further.
     first_counter: u32,
     rdpmc_step: u32,
+    /// Intel's fixed counter 0, which RDPMC's index 2³⁰ reads.
+    first_fixed: u32,
     /// Bits that a register keeps of what is written.
     masks: BTreeMap<u32, u64>,
     fault: Cell<Fault>,
@@ -38,9 +40,8 @@ pub struct RegisterFile {
 }
 
 impl RegisterFile {
-    /// RDPMC's index of Intel's fixed counter 0, and its register.
+    /// RDPMC's index of Intel's fixed counter 0.
     const FIXED_INDEX: u32 = 1 << 30;
-    const FIRST_FIXED: u32 = 0x309;
 
     /// Registers that hold zero.
     pub fn new(numbers: impl IntoIterator<Item = u32>, first_counter: u32) -> Self {
@@ -48,6 +49,7 @@ impl RegisterFile {
             registers: RefCell::new(numbers.into_iter().map(|number| (number, 0)).collect()),
             first_counter,
             rdpmc_step: 1,
+            first_fixed: 0x309,
             masks: BTreeMap::new(),
             fault: Cell::new(Fault::Never),
             accesses: Cell::new(0),
@@ -69,6 +71,13 @@ impl RegisterFile {
     /// The same, with counters that are that many registers apart.
     pub fn rdpmc_step(mut self, step: u32) -> Self {
         self.rdpmc_step = step;
+        self
+    }
+
+    /// The same, with the addresses of Intel's version 6: general counters from 0x1900 on and fixed ones from 0x1980
+    /// on, each four registers further.
+    pub fn version_6(mut self) -> Self {
+        (self.first_counter, self.rdpmc_step, self.first_fixed) = (0x1900, 4, 0x1980);
         self
     }
 
@@ -102,6 +111,10 @@ impl RegisterFile {
     /// The writes since the last call.
     pub fn take_writes(&self) -> Vec<(u32, u64)> {
         self.writes.take()
+    }
+
+    fn fixed_step(&self) -> u32 {
+        if self.first_fixed == 0x1980 { 4 } else { 1 }
     }
 
     fn access(&self, register: u32, write: Option<u64>) -> Result<u64, MsrErrorKind> {
@@ -139,7 +152,7 @@ impl MsrBackend for RegisterFile {
 
     fn read_pmc(&self, index: PmcIndex) -> Result<u64, MsrErrorKind> {
         let register = match index.get().checked_sub(Self::FIXED_INDEX) {
-            Some(number) => Self::FIRST_FIXED + number,
+            Some(number) => self.first_fixed + self.fixed_step() * number,
             None => self.first_counter + self.rdpmc_step * index.get(),
         };
         self.access(register, None)

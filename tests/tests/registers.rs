@@ -37,6 +37,10 @@ fn intel_register_numbers_equal_the_data_file() {
         (intel::IA32_PERF_GLOBAL_OVF_CTRL, "IA32_PERF_GLOBAL_OVF_CTRL"),
         (intel::IA32_PEBS_ENABLE, "IA32_PEBS_ENABLE"),
         (intel::IA32_DS_AREA, "IA32_DS_AREA"),
+        (intel::IA32_PMC_GP0_CFG_B, "IA32_PMC_GP0_CFG_B"),
+        (intel::IA32_PMC_GP0_CFG_C, "IA32_PMC_GP0_CFG_C"),
+        (intel::IA32_PMC_FX0_CFG_B, "IA32_PMC_FX0_CFG_B"),
+        (intel::IA32_PMC_FX0_CFG_C, "IA32_PMC_FX0_CFG_C"),
     ] {
         assert_eq!(number, address("intel", name), "{name}");
     }

@@ -110,8 +110,9 @@ impl NamedEvent {
 /// An event to be counted: what, at which privilege levels, how often it interrupts, and on which counters.
 ///
 /// A new one is counted without being reported, at every privilege level, on whichever counter there is. Its total is
-/// exact; but where no status tells of overflows (AMD before PerfMonV2, Intel's version 1), what happens between the
-/// RDPMC and the reload of a wrap, once in 2^47 or 2^31 events, is not in it.
+/// exact: all that its counter counts is in it. What the interrupt path itself causes may not be: Intel's counters
+/// stand still while an interrupt is serviced, and where no status tells of overflows (AMD before PerfMonV2, Intel's
+/// version 1) a counter that wrapped, once in 2^47 or 2^31 events, stands still while it is set back.
 ///
 /// ```
 /// use pmu_core::{Event, EventSelect, NamedEvent};

@@ -19,8 +19,8 @@ use core::sync::atomic::Ordering;
 use crate::counters::slot::SlotState;
 use crate::msr::{MsrAccess, retry_once};
 use crate::{
-    CounterId, CounterMemory, CounterSet, CounterSlot, CounterUnit, EventId, EventSource,
-    GlobalRegisters, MsrAddress, MsrBackend, MsrFault, Platform,
+    Counter, CounterId, CounterMemory, CounterSet, CounterSlot, CounterUnit, EventEntry, EventId,
+    EventSource, GlobalRegisters, MsrAddress, MsrBackend, MsrFault, Platform,
 };
 
 /// One event's overflow, as the interrupt path reports it.
@@ -417,9 +417,7 @@ where
 
     /// The same of an opened event: books its total, and loads the next piece of its period.
     ///
-    /// The counter of one that is only counted is not loaded where the status told of its wrap: nothing is lost
-    /// meanwhile. Without a status the next wrap would be seen only if the counter was past it before, so it is
-    /// loaded as far from it as it reaches.
+    /// The counter of one that is only counted is not loaded where the status told of its wrap: it counts on.
     #[inline(never)]
     fn reload_opened(
         &mut self,
@@ -430,30 +428,50 @@ where
     ) {
         let (source, registers) = (self.source, self.unit.registers(counter));
         let Some(entry) = source.opened().entry(running.event) else { return };
-        if value.is_none() && !entry.has_period() {
-            return entry.book_wrap(registers.mask());
+        if !entry.has_period() {
+            return match value {
+                None => entry.book_wrap(registers.mask()),
+                Some(_) => self.set_back(slot, &registers, entry),
+            };
         }
         let (event, tag) = (running.event, entry.tag());
         if let Some(period) = entry.period_over() {
             // Before the counter is loaded: a period that is set meanwhile is the next one.
             self.report(EventOverflow { event, period, counter, tag });
         }
-        let full_width = self.memory.full_width.load(Ordering::Relaxed);
-        let mut now = 0;
         if entry.wants_total() {
             let read = value.map_or_else(|| retry_once(|| registers.read(self.msr)), Ok);
             let Some(read) = self.note(read) else { return slot.store(SlotState::Faulted) };
             entry.book(read, registers.mask());
-            now = read;
         }
+        let full_width = self.memory.full_width.load(Ordering::Relaxed);
         let piece = entry.next_piece(registers.reach(full_width));
-        let preload = if entry.has_period() {
-            registers.preload(piece)
-        } else {
-            registers.counted_on(now, full_width)
-        };
+        let preload = registers.preload(piece);
         entry.loaded(preload);
         self.load(slot, registers.register_for(preload), preload, running, piece);
+    }
+
+    /// Sets the counter of an event that is only counted as far back from its next wrap as it reaches.
+    ///
+    /// Without a status a wrap is seen by the value alone, and only if the counter was past half its range before.
+    /// It stands still meanwhile, so that everything it counts is in the total. Its select is left as it was found:
+    /// the operation that was interrupted may have stopped it.
+    fn set_back(&mut self, slot: &CounterSlot, registers: &Counter, entry: &EventEntry) {
+        let select = registers.control.register();
+        let full_width = self.memory.full_width.load(Ordering::Relaxed);
+        let write = |register, value| retry_once(|| self.msr.wrmsr(register, value));
+        let done = retry_once(|| self.msr.rdmsr(select)).and_then(|found| {
+            write(select, 0)?;
+            let value = retry_once(|| registers.read(self.msr))?;
+            entry.book(value, registers.mask());
+            let value = registers.counted_on(value, full_width);
+            entry.loaded(value);
+            write(registers.register_for(value), value)?;
+            write(select, found)
+        });
+        if self.note(done).is_none() {
+            slot.store(SlotState::Faulted);
+        }
     }
 }
 

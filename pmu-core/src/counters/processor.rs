@@ -62,7 +62,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
     ///
     /// Stops each of them, proves it by writing and reading it back (by RDMSR and by RDPMC), and leaves it zero.
     /// Then acknowledges what a predecessor left of their overflows, takes their precise sampling away (that of
-    /// `IA32_PEBS_ENABLE`; version 6 has [others](CounterUnit::set_precise_sampling)), enables their bits of the global
+    /// `IA32_PEBS_ENABLE`; version 6 has [others](crate::UnusedRegisters)), enables their bits of the global
     /// control register where there is one, and unmasks the local APIC's entry.
     ///
     /// A counter that does not answer, or for which no slot was lent, is left out and untouched from then

@@ -5,7 +5,7 @@ use crate::{CounterControl, CounterSet, CounterUnit, MsrBackend, MsrFault};
 
 /// Stops every counter of the processor that executes the call, whoever owns it, and takes away their pending
 /// interrupts: clears the global control register, each event select, the fixed counters' control, and the
-/// overflow status.
+/// overflow status. What a counter has beside its control is left ([`UnusedRegisters`](crate::UnusedRegisters)).
 ///
 /// It needs no session, and ends none: sessions of this processor are not to be used afterwards, but for
 /// [`reprogram`](crate::Counters::reprogram), which starts their events anew. A performance interrupt that is still to

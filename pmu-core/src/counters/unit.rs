@@ -170,8 +170,8 @@ impl CounterUnit {
 
     /// Declares precise sampling, which a predecessor may have left on, and which is taken away with the counters.
     ///
-    /// It is that of one register for all counters. What a predecessor left of auto counter reload and architectural
-    /// PEBS, which have registers of each counter in Intel's version 6, is not declared, and stays on.
+    /// It is that of one register for all counters. For those that belong to one counter each, as auto counter reload
+    /// and architectural PEBS of Intel's version 6 have, see [`UnusedRegisters`](crate::UnusedRegisters).
     pub const fn set_precise_sampling(&mut self, precise: &'static PreciseSampling) {
         self.precise = Some(precise);
     }
