@@ -7,7 +7,9 @@ use pmu_core::{InterruptFrame, Interval, KProfileSource};
 
 use super::record::{Detail, Hook, TraceRecord};
 use super::ring::TraceRing;
-use crate::{PointerWidth, ProfileCallback};
+use pmu_core::PointerWidth;
+
+use crate::ProfileCallback;
 
 /// Writes a record of each interrupt into the interrupted processor's ring.
 ///

@@ -7,7 +7,7 @@
 use core::sync::atomic::Ordering;
 
 use super::record::{MAX_RECORD, RecordError, TraceRecord, WORDS};
-use crate::sync::{AtomicBool, AtomicU64, array_of, const_fn};
+use crate::sync::{AtomicU64, Flag, array_of, const_fn};
 
 /// How often a claim is tried. Each failure means that an interrupt came in between and claimed a
 /// slot of its own; so deep do interrupts not nest.
@@ -22,7 +22,7 @@ pub struct TraceRing<const N: usize> {
     /// The next position to read.
     tail: AtomicU64,
     dropped: AtomicU64,
-    draining: AtomicBool,
+    draining: Flag,
 }
 
 /// A slot says by its turn whose it is: of the position `p` that maps to it, turn `2·(p / N)` means
@@ -71,7 +71,7 @@ impl<const N: usize> TraceRing<N> {
                 head: AtomicU64::new(0),
                 tail: AtomicU64::new(0),
                 dropped: AtomicU64::new(0),
-                draining: AtomicBool::new(false),
+                draining: Flag::new(),
             }
         }
     }
@@ -113,7 +113,7 @@ impl<const N: usize> TraceRing<N> {
 
     /// The right to read; `None` while another reader has it. Task context, any processor.
     pub fn drain(&self) -> Option<Drain<'_, N>> {
-        let free = !self.draining.swap(true, Ordering::Acquire);
+        let free = self.draining.try_take();
         free.then(|| Drain { ring: self })
     }
 }
@@ -149,7 +149,7 @@ impl<const N: usize> Iterator for Drain<'_, N> {
 
 impl<const N: usize> Drop for Drain<'_, N> {
     fn drop(&mut self) {
-        self.ring.draining.store(false, Ordering::Release);
+        self.ring.draining.release();
     }
 }
 

@@ -1,125 +1,11 @@
-//! `KPROFILE` as bytes, in every layout that Windows has had.
-//!
-//! A layout describes a Windows, not the machine that this code runs on: all are available on any.
+//! `KPROFILE` as bytes.
 
 use core::fmt;
 
-use pmu_core::KProfileSource;
+use pmu_core::{KProfileSource, PointerWidth, WindowsVersion};
 
-use crate::{Affinity, PointerWidth, WindowsVersion};
-
-/// A layout of `KPROFILE`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[cfg_attr(feature = "defmt", derive(defmt::Format))]
-pub enum Layout {
-    /// 32-bit, 3.10 to 3.50: 0x28 bytes, without source and affinity.
-    X86Nt310,
-    /// 32-bit, 3.51 to 6.0: 0x2C bytes.
-    X86Nt351,
-    /// 32-bit, 6.1 and later: 0x34 bytes, one processor group.
-    X86Win7,
-    /// 64-bit, 5.2 to 6.0: 0x58 bytes.
-    X64Server2003,
-    /// 64-bit, 6.1: 0x78 bytes, 4 processor groups.
-    X64Win7,
-    /// 64-bit, 6.2 and later: 0xF8 bytes, 20 processor groups.
-    X64Win8,
-}
-
-/// Where the members are that differ between the layouts of one width.
-struct Tail {
-    started: usize,
-    segment: usize,
-    /// `None`: no affinity and no source; else the number of groups, 0 for a plain `KAFFINITY`.
-    groups: Option<usize>,
-    affinity: usize,
-    source: usize,
-    size: usize,
-}
-
-impl Layout {
-    /// All of them.
-    pub const ALL: [Self; 6] = [
-        Self::X86Nt310,
-        Self::X86Nt351,
-        Self::X86Win7,
-        Self::X64Server2003,
-        Self::X64Win7,
-        Self::X64Win8,
-    ];
-
-    /// The width of its pointers.
-    pub const fn width(self) -> PointerWidth {
-        match self {
-            Self::X86Nt310 | Self::X86Nt351 | Self::X86Win7 => PointerWidth::Bits32,
-            Self::X64Server2003 | Self::X64Win7 | Self::X64Win8 => PointerWidth::Bits64,
-        }
-    }
-
-    /// The structure's size in bytes.
-    pub const fn size(self) -> usize {
-        self.tail().size
-    }
-
-    /// Returns whether an object of this layout can be a callback object. (Of the 32-bit layout of 6.1, only
-    /// from version 6.2 on.)
-    pub const fn has_callback_objects(self) -> bool {
-        matches!(self, Self::X86Win7 | Self::X64Win8)
-    }
-
-    /// How far the list entry is from the structure's beginning.
-    pub const fn link_offset(self) -> usize {
-        // Behind the two shorts, aligned as a pointer is.
-        self.width().bytes()
-    }
-
-    /// The processors that its affinity has room for; none where it has none.
-    pub(crate) const fn processors(self) -> Affinity {
-        match (self.tail().groups, self.width()) {
-            (None, _) => Affinity::EMPTY,
-            (Some(_), PointerWidth::Bits32) => Affinity::first(32),
-            (Some(0), PointerWidth::Bits64) => Affinity::first(64),
-            (Some(groups), PointerWidth::Bits64) => Affinity::first(64 * groups),
-        }
-    }
-
-    /// Offset of the `index`th pointer: two of the list entry, process, base, limit.
-    const fn pointer(self, index: usize) -> usize {
-        self.link_offset() + index * self.width().bytes()
-    }
-
-    const fn bucket_shift(self) -> usize {
-        self.pointer(5)
-    }
-
-    const fn buffer(self) -> usize {
-        self.pointer(6)
-    }
-
-    const fn tail(self) -> Tail {
-        match self {
-            Self::X86Nt310 => Tail::new(0x20, 0x24, None, 0, 0, 0x28),
-            Self::X86Nt351 => Tail::new(0x2A, 0x20, Some(0), 0x24, 0x28, 0x2C),
-            Self::X86Win7 => Tail::new(0x32, 0x20, Some(1), 0x24, 0x30, 0x34),
-            Self::X64Server2003 => Tail::new(0x52, 0x40, Some(0), 0x48, 0x50, 0x58),
-            Self::X64Win7 => Tail::new(0x72, 0x40, Some(4), 0x48, 0x70, 0x78),
-            Self::X64Win8 => Tail::new(0xF2, 0x40, Some(20), 0x48, 0xF0, 0xF8),
-        }
-    }
-}
-
-impl Tail {
-    const fn new(
-        started: usize,
-        segment: usize,
-        groups: Option<usize>,
-        affinity: usize,
-        source: usize,
-        size: usize,
-    ) -> Self {
-        Self { started, segment, groups, affinity, source, size }
-    }
-}
+use super::layout::{Layout, Offsets};
+use crate::Affinity;
 
 /// The object type at the beginning, from the `KOBJECTS` enumeration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -241,6 +127,8 @@ pub enum LayoutError {
     Affinity,
     /// An address does not fit the layout's pointers.
     Address(u64),
+    /// The offsets given for a layout do not fit each other.
+    Offsets,
     /// The layout has no place for a source other than `ProfileTime`, or for an affinity.
     NoSourceOrAffinity,
 }
@@ -258,6 +146,7 @@ impl fmt::Display for LayoutError {
             Self::BucketShift(value) => write!(f, "bucket shift {value} is above 29"),
             Self::Affinity => f.write_str("the affinity does not fit the layout's groups"),
             Self::Address(value) => write!(f, "address {value:#X} does not fit a pointer"),
+            Self::Offsets => f.write_str("the offsets do not fit the layout's size"),
             Self::NoSourceOrAffinity => f.write_str("the layout has no source and no affinity"),
         }
     }
@@ -272,14 +161,14 @@ impl KProfile {
     /// # Errors
     /// See [`LayoutError`].
     pub fn decode(layout: Layout, bytes: &[u8]) -> Result<Self, LayoutError> {
-        let (size, tail) = (layout.size(), layout.tail());
+        let (size, at) = (layout.size(), layout.offsets());
         let bytes = Bytes(
             bytes.get(..size).ok_or(LayoutError::TooShort { needed: size, given: bytes.len() })?,
             layout.width(),
         );
         let value = bytes.number(0, 2) as u16;
         let object_type = ObjectType::new(value)
-            .filter(|t| has_type(layout, *t))
+            .filter(|t| layout.has_type(*t))
             .ok_or(LayoutError::ObjectType(value))?;
         let size_member = bytes.number(2, 2) as u16;
         if usize::from(size_member) != size {
@@ -287,40 +176,40 @@ impl KProfile {
         }
         let role = if object_type == ObjectType::Callback {
             Role::Callback {
-                callback: bytes.pointer(layout.pointer(3)),
-                context: bytes.pointer(layout.pointer(4)),
+                callback: bytes.pointer(at.range_base),
+                context: bytes.pointer(at.range_limit),
             }
         } else {
-            let bucket_shift = bytes.number(layout.bucket_shift(), 4) as u32;
-            let segment = bytes.number(tail.segment, 4) as u32;
-            check_basic(bucket_shift, segment)?;
+            let bucket_shift = bytes.number(at.bucket_shift, 4) as u32;
+            let segment = bytes.number(at.segment, 4) as u32;
+            check_basic(layout.width(), bucket_shift, segment)?;
             Role::Basic {
-                range_base: bytes.pointer(layout.pointer(3)),
-                range_limit: bytes.pointer(layout.pointer(4)),
+                range_base: bytes.pointer(at.range_base),
+                range_limit: bytes.pointer(at.range_limit),
                 bucket_shift,
-                buffer: bytes.pointer(layout.buffer()),
+                buffer: bytes.pointer(at.buffer),
                 segment,
             }
         };
-        let (affinity, source) = match tail.groups {
-            None => (Affinity::EMPTY, KProfileSource::TIME),
-            Some(groups) => {
-                let value = i32::from(bytes.number(tail.source, 2) as u16 as i16) as u32;
-                let source = KProfileSource::new(value).ok_or(LayoutError::Source(value))?;
-                (bytes.affinity(tail.affinity, groups)?, source)
+        let source = match at.source {
+            None => KProfileSource::TIME,
+            Some(source) => {
+                let value = i32::from(bytes.number(source, 2) as u16 as i16) as u32;
+                KProfileSource::new(value).ok_or(LayoutError::Source(value))?
             }
+        };
+        let affinity = match at.affinity {
+            None => Affinity::EMPTY,
+            Some(affinity) => bytes.affinity(affinity, at.groups.into())?,
         };
         Ok(Self {
             object_type,
-            link: ListEntry {
-                flink: bytes.pointer(layout.pointer(0)),
-                blink: bytes.pointer(layout.pointer(1)),
-            },
-            process: bytes.pointer(layout.pointer(2)),
+            link: ListEntry { flink: bytes.pointer(at.link), blink: bytes.pointer(blink_of(at)) },
+            process: bytes.pointer(at.process),
             role,
             affinity,
             source,
-            started: bytes.number(tail.started, 1) != 0,
+            started: bytes.number(at.started, 1) != 0,
         })
     }
 
@@ -330,49 +219,53 @@ impl KProfile {
     /// # Errors
     /// See [`LayoutError`]; `bytes` is then unchanged.
     pub fn encode(&self, layout: Layout, bytes: &mut [u8]) -> Result<usize, LayoutError> {
-        let (size, tail) = (layout.size(), layout.tail());
+        let (size, at) = (layout.size(), layout.offsets());
         let given = bytes.len();
         let target = bytes.get_mut(..size).ok_or(LayoutError::TooShort { needed: size, given })?;
         let is_callback = matches!(self.role, Role::Callback { .. });
-        if !has_type(layout, self.object_type)
+        if !layout.has_type(self.object_type)
             || is_callback != (self.object_type == ObjectType::Callback)
         {
             return Err(LayoutError::ObjectType(self.object_type.value()));
         }
-        let mut image = Image { bytes: [0; MAX_SIZE], width: layout.width(), error: None };
+        let mut image = Image { bytes: [0; Layout::MAX_SIZE], width: layout.width(), error: None };
         image.number(0, 2, self.object_type.value().into());
         image.number(2, 2, size as u64);
-        image.pointer(layout.pointer(0), self.link.flink);
-        image.pointer(layout.pointer(1), self.link.blink);
-        image.pointer(layout.pointer(2), self.process);
+        image.pointer(at.link, self.link.flink);
+        image.pointer(blink_of(at), self.link.blink);
+        image.pointer(at.process, self.process);
         match self.role {
             Role::Callback { callback, context } => {
-                image.pointer(layout.pointer(3), callback);
-                image.pointer(layout.pointer(4), context);
+                image.pointer(at.range_base, callback);
+                image.pointer(at.range_limit, context);
             }
             Role::Basic { range_base, range_limit, bucket_shift, buffer, segment } => {
-                check_basic(bucket_shift, segment)?;
-                image.pointer(layout.pointer(3), range_base);
-                image.pointer(layout.pointer(4), range_limit);
-                image.number(layout.bucket_shift(), 4, bucket_shift.into());
-                image.pointer(layout.buffer(), buffer);
-                image.number(tail.segment, 4, segment.into());
+                check_basic(layout.width(), bucket_shift, segment)?;
+                image.pointer(at.range_base, range_base);
+                image.pointer(at.range_limit, range_limit);
+                image.number(at.bucket_shift, 4, bucket_shift.into());
+                image.pointer(at.buffer, buffer);
+                image.number(at.segment, 4, segment.into());
             }
         }
-        match tail.groups {
-            None if self.source != KProfileSource::TIME || !self.affinity.is_empty() => {
+        match at.source {
+            None if self.source != KProfileSource::TIME => {
                 return Err(LayoutError::NoSourceOrAffinity);
             }
             None => {}
-            Some(groups) => {
+            Some(source) => {
                 let value = self.source.value();
                 // A SHORT that is read with its sign.
-                let source = i16::try_from(value as i32).map_err(|_| LayoutError::Source(value))?;
-                image.number(tail.source, 2, u64::from(source as u16));
-                image.affinity(tail.affinity, groups, &self.affinity);
+                let short = i16::try_from(value as i32).map_err(|_| LayoutError::Source(value))?;
+                image.number(source, 2, u64::from(short as u16));
             }
         }
-        image.number(tail.started, 1, self.started.into());
+        match at.affinity {
+            None if !self.affinity.is_empty() => return Err(LayoutError::NoSourceOrAffinity),
+            None => {}
+            Some(affinity) => image.affinity(affinity, at.groups.into(), &self.affinity),
+        }
+        image.number(at.started, 1, self.started.into());
         if let Some(error) = image.error {
             return Err(error);
         }
@@ -381,21 +274,20 @@ impl KProfile {
     }
 }
 
-const MAX_SIZE: usize = Layout::X64Win8.size();
-
-const fn has_type(layout: Layout, object_type: ObjectType) -> bool {
-    match object_type {
-        // Version 3.51 has the old type in the newer layout.
-        ObjectType::BasicNt3 => matches!(layout, Layout::X86Nt310 | Layout::X86Nt351),
-        ObjectType::Basic => !matches!(layout, Layout::X86Nt310),
-        ObjectType::Callback => layout.has_callback_objects(),
-    }
+/// Where the second pointer of the list entry is.
+const fn blink_of(at: &Offsets) -> u16 {
+    at.link + at.width.bytes() as u16
 }
 
-const fn check_basic(bucket_shift: u32, segment: u32) -> Result<(), LayoutError> {
+/// Refuses what no basic object has. Of a segment, which is x86's alone, the 64-bit layouts have the place only.
+const fn check_basic(
+    width: PointerWidth,
+    bucket_shift: u32,
+    segment: u32,
+) -> Result<(), LayoutError> {
     if bucket_shift > 29 {
         Err(LayoutError::BucketShift(bucket_shift))
-    } else if segment > 0xFFFF {
+    } else if segment > 0xFFFF || (segment != 0 && matches!(width, PointerWidth::Bits64)) {
         Err(LayoutError::Segment(segment))
     } else {
         Ok(())
@@ -406,16 +298,17 @@ const fn check_basic(bucket_shift: u32, segment: u32) -> Result<(), LayoutError>
 struct Bytes<'b>(&'b [u8], PointerWidth);
 
 impl Bytes<'_> {
-    fn number(&self, offset: usize, size: usize) -> u64 {
+    fn number(&self, offset: u16, size: usize) -> u64 {
+        let offset = usize::from(offset);
         let bytes = self.0.get(offset..offset + size).unwrap_or(&[]);
         bytes.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte))
     }
 
-    fn pointer(&self, offset: usize) -> u64 {
+    fn pointer(&self, offset: u16) -> u64 {
         self.number(offset, self.1.bytes())
     }
 
-    fn affinity(&self, offset: usize, groups: usize) -> Result<Affinity, LayoutError> {
+    fn affinity(&self, offset: u16, groups: usize) -> Result<Affinity, LayoutError> {
         if groups == 0 {
             return Ok(Affinity::of_group(0, self.pointer(offset)));
         }
@@ -424,34 +317,40 @@ impl Bytes<'_> {
         if count > groups {
             return Err(LayoutError::Affinity);
         }
-        let mask = |group| self.pointer(offset + 8 + group * self.1.bytes());
+        let mask = |group| self.pointer(mask_at(offset, group, self.1));
         Ok((0..count).fold(Affinity::EMPTY, |set, group| {
             set.union(Affinity::of_group(group as u16, mask(group)))
         }))
     }
 }
 
+/// Where a group's mask is in a `KAFFINITY_EX`: behind count, size and a reserved word.
+const fn mask_at(affinity: u16, group: usize, width: PointerWidth) -> u16 {
+    affinity + 8 + (group * width.bytes()) as u16
+}
+
 /// A structure's bytes, to write; keeps the first error, so that nothing is written in part.
 struct Image {
-    bytes: [u8; MAX_SIZE],
+    bytes: [u8; Layout::MAX_SIZE],
     width: PointerWidth,
     error: Option<LayoutError>,
 }
 
 impl Image {
-    fn number(&mut self, offset: usize, size: usize, value: u64) {
+    fn number(&mut self, offset: u16, size: usize, value: u64) {
+        let offset = usize::from(offset);
         let target = self.bytes.get_mut(offset..offset + size).unwrap_or(&mut []);
         target.iter_mut().zip(value.to_le_bytes()).for_each(|(to, from)| *to = from);
     }
 
-    fn pointer(&mut self, offset: usize, value: u64) {
+    fn pointer(&mut self, offset: u16, value: u64) {
         if value > self.width.max_address() {
             self.error.get_or_insert(LayoutError::Address(value));
         }
         self.number(offset, self.width.bytes(), value);
     }
 
-    fn affinity(&mut self, offset: usize, groups: usize, affinity: &Affinity) {
+    fn affinity(&mut self, offset: u16, groups: usize, affinity: &Affinity) {
         let used = (0..crate::MAX_GROUPS).rev().find(|g| affinity.mask(*g) != 0);
         let used = used.map_or(1, |highest| highest + 1);
         let too_wide = (0..used).any(|group| affinity.mask(group) > self.width.max_address());
@@ -466,7 +365,7 @@ impl Image {
         self.number(offset, 2, used as u64);
         self.number(offset + 2, 2, groups as u64);
         for group in 0..used {
-            let place = offset + 8 + group * self.width.bytes();
+            let place = mask_at(offset, group, self.width);
             self.number(place, self.width.bytes(), affinity.mask(group));
         }
     }
