@@ -155,7 +155,7 @@ fn a_processor_that_does_not_answer_is_an_error_and_serves_nothing_later() {
     assert!(machine.running.lock().unwrap().is_empty());
     // Beyond the mailbox.
     assert_eq!(hardware.start(on(3), SOURCE), Err(InterfaceError::NoAnswer(on(3))));
-    assert_eq!(hardware.start(ProcessorNumber { group: 9, number: 0 }, SOURCE).is_err(), true);
+    assert!(hardware.start(ProcessorNumber { group: 9, number: 0 }, SOURCE).is_err());
 }
 
 #[test]

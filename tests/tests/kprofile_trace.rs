@@ -399,7 +399,8 @@ fn record_of(frame: Frame, width: PointerWidth, detail: Detail) -> TraceRecord {
     TraceRecord {
         width,
         timestamp: frame.timestamp,
-        pebs_index: frame.pebs_index,
+        // Windows stamps context switches alone.
+        pebs_index: None,
         pc: frame.pc,
         thread: frame.thread,
         detail,
