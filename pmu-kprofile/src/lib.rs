@@ -20,7 +20,10 @@ pub use affinity::{Affinity, MAX_GROUPS};
 pub use hardware::{
     AsOfVersion, Mailbox, Processors, ProfileHardware, Remote, SourceRequest, ThisProcessor,
 };
-pub use object::{BasicProfile, CreateError, ProfileCallback, ProfileObject};
+pub use object::{
+    BasicProfile, Caller, CreateError, CreateRequest, KernelCaller, ProfileCallback, ProfileObject,
+    UserCaller, ValidRequest,
+};
 pub use pmu_core::{HalInterface, PointerWidth, Rules, WindowsVersion};
 pub use registry::{DispatchOutcome, ProfileError, Profiles, Statistics, Stopping};
 #[cfg(feature = "critical-section")]

@@ -1,6 +1,6 @@
 //! Profile objects: which interrupts to act on, and what to do.
 //!
-//! - `request`: what a basic object is created from, and Windows' checks of it
+//! - `request`, `service`: what a basic object is created from; Windows' checks of it, for any caller
 //! - `basic`, [`bucket`]: what a basic object counts, and the arithmetic of its buckets
 //! - `callback`: what a callback object calls
 //! - `listed`: how an index names a started object
@@ -16,6 +16,7 @@ mod callback;
 mod error;
 mod listed;
 mod request;
+mod service;
 
 use core::fmt;
 use core::ops::Range;
@@ -29,6 +30,7 @@ pub use callback::ProfileCallback;
 pub use error::CreateError;
 pub(crate) use listed::Listed;
 pub use request::BasicProfile;
+pub use service::{Caller, CreateRequest, KernelCaller, UserCaller, ValidRequest};
 
 use crate::MAX_GROUPS;
 use crate::affinity::mask_of;

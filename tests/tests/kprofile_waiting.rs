@@ -3,8 +3,9 @@
 mod kprofile;
 
 use core::any::Any;
+use core::panic::AssertUnwindSafe;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::catch_unwind;
 use std::sync::{Arc, Mutex};
 
 use kprofile::{

@@ -123,6 +123,31 @@ impl WindowsVersion {
         self as u8 >= Self::Windows7 as u8
     }
 
+    /// Returns whether restricted callers may not profile the kernel's space.
+    pub const fn restricts_callers(self) -> bool {
+        self as u8 >= Self::Windows81 as u8
+    }
+
+    /// Returns how many profiles may be started on a machine; `None`: as many as there is memory for.
+    pub const fn started_profiles_limit(self, processors: usize) -> Option<usize> {
+        // Before, 8 were intended and not counted.
+        if self as u8 >= Self::Windows7 as u8 {
+            Some(processors.saturating_mul(8192))
+        } else {
+            None
+        }
+    }
+
+    /// Returns whether setting an interval takes `SeSystemProfilePrivilege`.
+    pub const fn interval_takes_privilege(self) -> bool {
+        self as u8 >= Self::Windows8 as u8
+    }
+
+    /// Returns whether there is a `PROCESSOR_PROFILE_CONTROL_AREA`.
+    pub const fn has_control_area(self) -> bool {
+        self as u8 >= Self::Windows8 as u8
+    }
+
     /// Returns whether an affinity that selects no active processor means all of them.
     pub const fn idle_affinity_means_all(self) -> bool {
         self as u8 >= Self::Nt40Sp4 as u8 && !self.checks_affinity()

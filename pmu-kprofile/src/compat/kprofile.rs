@@ -1,49 +1,11 @@
 //! `KPROFILE` as bytes.
 
-use core::fmt;
+use pmu_core::{KProfileSource, PointerWidth};
 
-use pmu_core::{KProfileSource, PointerWidth, WindowsVersion};
-
+pub use super::error::LayoutError;
 use super::layout::{Layout, Offsets};
+pub use super::object_type::ObjectType;
 use crate::Affinity;
-
-/// The object type at the beginning, from the `KOBJECTS` enumeration.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[cfg_attr(feature = "defmt", derive(defmt::Format))]
-pub enum ObjectType {
-    /// 0x0F: a basic profile object up to version 3.51.
-    BasicNt3,
-    /// 0x17: a basic profile object since.
-    Basic,
-    /// 0x11: a profile callback object.
-    Callback,
-}
-
-impl ObjectType {
-    /// The enumeration's value.
-    pub const fn value(self) -> u16 {
-        match self {
-            Self::BasicNt3 => 0x0F,
-            Self::Basic => 0x17,
-            Self::Callback => 0x11,
-        }
-    }
-
-    /// The type with this value.
-    pub const fn new(value: u16) -> Option<Self> {
-        match value {
-            0x0F => Some(Self::BasicNt3),
-            0x17 => Some(Self::Basic),
-            0x11 => Some(Self::Callback),
-            _ => None,
-        }
-    }
-
-    /// The type of a version's basic objects.
-    pub const fn basic_of(version: WindowsVersion) -> Self {
-        if version as u8 <= WindowsVersion::Nt351 as u8 { Self::BasicNt3 } else { Self::Basic }
-    }
-}
 
 /// `LIST_ENTRY`: addresses of the neighbours' list entries (not of their structures).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -100,59 +62,6 @@ pub struct KProfile {
     /// Whether profiling has started.
     pub started: bool,
 }
-
-/// Why bytes are no `KPROFILE`, or a `KPROFILE` cannot be put into bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "defmt", derive(defmt::Format))]
-#[non_exhaustive]
-pub enum LayoutError {
-    /// Fewer bytes than the layout has.
-    TooShort {
-        /// Bytes needed.
-        needed: usize,
-        /// Bytes given.
-        given: usize,
-    },
-    /// The type is none of a profile object, or none that the layout has.
-    ObjectType(u16),
-    /// The size that the structure says of itself is not the layout's.
-    SizeMember(u16),
-    /// The source's value is no source, or does not fit the structure's signed 16 bits.
-    Source(u32),
-    /// A segment that is none.
-    Segment(u32),
-    /// A bucket shift above 29.
-    BucketShift(u32),
-    /// The count of an affinity's groups exceeds the layout's, or its processors do not fit.
-    Affinity,
-    /// An address does not fit the layout's pointers.
-    Address(u64),
-    /// The offsets given for a layout do not fit each other.
-    Offsets,
-    /// The layout has no place for a source other than `ProfileTime`, or for an affinity.
-    NoSourceOrAffinity,
-}
-
-impl fmt::Display for LayoutError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::TooShort { needed, given } => {
-                write!(f, "{given} bytes where {needed} are needed")
-            }
-            Self::ObjectType(value) => write!(f, "object type {value:#04X} is no profile's"),
-            Self::SizeMember(value) => write!(f, "the structure's size member is {value:#X}"),
-            Self::Source(value) => write!(f, "{value:#X} is no source, or does not fit 16 bits"),
-            Self::Segment(value) => write!(f, "{value:#X} is no segment"),
-            Self::BucketShift(value) => write!(f, "bucket shift {value} is above 29"),
-            Self::Affinity => f.write_str("the affinity does not fit the layout's groups"),
-            Self::Address(value) => write!(f, "address {value:#X} does not fit a pointer"),
-            Self::Offsets => f.write_str("the offsets do not fit the layout's size"),
-            Self::NoSourceOrAffinity => f.write_str("the layout has no source and no affinity"),
-        }
-    }
-}
-
-impl core::error::Error for LayoutError {}
 
 impl KProfile {
     /// Reads a structure. Of the members that mean something in one role only, the other role's are not

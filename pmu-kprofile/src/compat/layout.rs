@@ -7,7 +7,8 @@ use core::fmt;
 
 use pmu_core::{PointerWidth, Rules, WindowsVersion};
 
-use super::kprofile::{LayoutError, ObjectType};
+use super::error::LayoutError;
+use super::object_type::ObjectType;
 use crate::{Affinity, MAX_GROUPS};
 
 /// Where the members of a `KPROFILE` are, in bytes from its beginning; `None`: it has no such member.

@@ -33,6 +33,8 @@ pub enum CreateError {
     SegmentWithoutProcess,
     /// This version of Windows has no callback objects.
     NoCallbackObjects,
+    /// The caller may not ask for it, or gave what cannot be accessed: the status says why.
+    Caller(NtStatus),
 }
 
 impl CreateError {
@@ -45,6 +47,7 @@ impl CreateError {
             }
             Self::BufferTooSmall { .. } => NtStatus::BUFFER_TOO_SMALL,
             Self::RangeWraps => NtStatus::BUFFER_OVERFLOW,
+            Self::Caller(status) => *status,
             Self::UnsupportedSource(_) | Self::NoCallbackObjects => NtStatus::NOT_SUPPORTED,
         }
     }
@@ -66,6 +69,7 @@ impl fmt::Display for CreateError {
             Self::UnsupportedSource(source) => write!(f, "{source} is not supported"),
             Self::Affinity => f.write_str("the affinity selects no processor, or an inactive one"),
             Self::SegmentWithoutProcess => f.write_str("a segment is profiled for a process only"),
+            Self::Caller(status) => write!(f, "the caller is refused: {status:?}"),
             Self::NoCallbackObjects => f.write_str("this version has no callback objects"),
         }
     }

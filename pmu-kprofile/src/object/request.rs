@@ -1,12 +1,13 @@
-//! Creating a basic object: the request, and Windows' checks of it.
+//! Creating a basic object for the kernel itself.
 
 use core::sync::atomic::AtomicU32;
 
-use pmu_core::{KProfileSource, PointerWidth, ProcessId, Rules};
+use pmu_core::{KProfileSource, ProcessId, Rules};
 
 use super::basic::Basic;
-use super::bucket::{Bucket, COUNTER_BYTES};
+use super::bucket::COUNTER_BYTES;
 use super::error::CreateError;
+use super::service::{CreateRequest, KernelCaller, ValidRequest};
 use super::{Action, ProfileObject};
 use crate::{Affinity, ProfileHardware};
 
@@ -70,57 +71,14 @@ impl<'b> ProfileObject<'b> {
         request: BasicProfile<'b>,
         hardware: &impl ProfileHardware,
     ) -> Result<Self, CreateError> {
-        let buffer_bytes = u32::try_from(request.buffer.len() as u64 * COUNTER_BYTES)
+        let BasicProfile { process, base, size, bucket_log2, buffer, source, affinity } = request;
+        let buffer_bytes = u32::try_from(buffer.len() as u64 * COUNTER_BYTES)
             .unwrap_or(u32::MAX - (COUNTER_BYTES as u32 - 1));
-        let (version, mut base, mut segment) = (rules.version, request.base, 0);
-        if buffer_bytes == 0 && version.refuses_empty_buffer() {
-            return Err(CreateError::EmptyBuffer);
-        }
-        let segment_mode = rules.width == PointerWidth::Bits32
-            && request.bucket_log2 == 0
-            && request.base < 0x1_0000;
-        let bucket = if segment_mode {
-            segment = request.base as u16;
-            base = 0;
-            Bucket::for_buffer(rules, request.size, buffer_bytes)
-        } else {
-            Bucket::from_log2(request.bucket_log2).ok()
-        };
-        let bucket = bucket.ok_or(CreateError::BucketSize { log2: request.bucket_log2 })?;
-        if !bucket.fits(rules, request.size, buffer_bytes) {
-            return Err(CreateError::BufferTooSmall {
-                buckets: bucket.count(request.size),
-                counters: request.buffer.len() as u64,
-            });
-        }
-        let limit = base
-            .checked_add(request.size)
-            .filter(|limit| base.max(*limit) <= rules.width.max_address())
-            .ok_or(CreateError::RangeWraps)?;
-        if version.checks_source() && !hardware.supports(request.source) {
-            return Err(CreateError::UnsupportedSource(request.source));
-        }
-        let active = hardware.active_processors();
-        let affinity = match request.affinity {
-            _ if !version.has_source_and_affinity() => Affinity::ALL,
-            Some(Affinity::ALL) => Affinity::ALL,
-            Some(affinity) if version.checks_affinity() => {
-                if affinity.is_empty() || !affinity.difference(active).is_empty() {
-                    return Err(CreateError::Affinity);
-                }
-                affinity
-            }
-            Some(affinity) => {
-                let idle = affinity.intersection(active).is_empty();
-                let all = affinity.is_empty() || (idle && version.idle_affinity_means_all());
-                if all { active } else { affinity }
-            }
-            None => active,
-        };
-        if segment != 0 && request.process.is_none() {
-            return Err(CreateError::SegmentWithoutProcess);
-        }
-        let basic = Basic { base, limit, bucket, buffer: request.buffer, segment, affinity };
-        Ok(Self::new(rules, request.process, request.source, Action::Basic(basic)))
+        let asked =
+            CreateRequest { process, base, size, bucket_log2, buffer_bytes, source, affinity };
+        let ValidRequest { base, limit, bucket, segment, affinity } =
+            asked.validate(rules, hardware, &KernelCaller)?;
+        let basic = Basic { base, limit, bucket, buffer, segment, affinity };
+        Ok(Self::new(rules, process, source, Action::Basic(basic)))
     }
 }
