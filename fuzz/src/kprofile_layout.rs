@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 use std::sync::LazyLock;
 
-use pmu_kprofile::layout::{KProfile, Layout, LayoutError, ObjectType, Role};
+use pmu_kprofile::compat::kprofile::{KProfile, LayoutError, ObjectType, Role};
+use pmu_kprofile::compat::layout::Layout;
 use pmu_kprofile::{MAX_GROUPS, PointerWidth};
 
 use crate::input::number;
@@ -75,9 +76,9 @@ impl Members {
 /// came with 4.0), 0x11 from 6.2 on, whose layouts are the last of each width.
 fn has_type(layout: Layout, value: u64) -> bool {
     match value {
-        0x0F => matches!(layout, Layout::X86Nt310 | Layout::X86Nt351),
-        0x17 => layout != Layout::X86Nt310,
-        0x11 => matches!(layout, Layout::X86Win7 | Layout::X64Win8),
+        0x0F => matches!(layout, Layout::X86_NT310 | Layout::X86_NT351),
+        0x17 => layout != Layout::X86_NT310,
+        0x11 => matches!(layout, Layout::X86_WIN7 | Layout::X64_WIN8 | Layout::X64_WIN11),
         _ => false,
     }
 }
@@ -96,7 +97,10 @@ fn is_true(error: LayoutError, layout: Layout, members: &Members, bytes: &[u8]) 
             get("Size") == u64::from(value) && usize::from(value) != members.size
         }
         LayoutError::Source(value) => get("Source") == 0x18 && value == 0x18,
-        LayoutError::Segment(value) => get("Segment") == u64::from(value) && value > 0xFFFF,
+        LayoutError::Segment(value) => {
+            let largest = if layout.width() == PointerWidth::Bits32 { 0xFFFF } else { 0 };
+            get("Segment") == u64::from(value) && value > largest
+        }
         LayoutError::BucketShift(value) => get("BucketShift") == u64::from(value) && value > 29,
         LayoutError::Affinity => members.affinity(bytes).is_none(),
         _ => false,

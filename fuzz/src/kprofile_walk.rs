@@ -7,8 +7,9 @@ use core::cell::RefCell;
 use std::collections::BTreeMap;
 
 use pmu_core::KProfileSource;
-use pmu_kprofile::layout::{KProfile, Layout, ListEntry, ObjectType, Role};
-use pmu_kprofile::walk::{MemoryReader, Unreadable, WalkError, walk};
+use pmu_kprofile::compat::kprofile::{KProfile, ListEntry, ObjectType, Role};
+use pmu_kprofile::compat::layout::Layout;
+use pmu_kprofile::compat::walk::{MemoryReader, Reading, WalkError, walk};
 use pmu_kprofile::{Affinity, PointerWidth};
 
 use crate::input::Input;
@@ -38,10 +39,15 @@ impl Image {
     }
 }
 
+/// The reader's reason.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct NotThere;
+
 impl MemoryReader for Image {
-    fn read(&self, address: u64, buffer: &mut [u8]) -> Result<(), Unreadable> {
+    type Error = NotThere;
+    fn read(&self, address: u64, buffer: &mut [u8]) -> Result<(), NotThere> {
         self.reads.borrow_mut().push((address, buffer.len()));
-        let bytes = self.get(address, buffer.len()).ok_or(Unreadable)?;
+        let bytes = self.get(address, buffer.len()).ok_or(NotThere)?;
         buffer.copy_from_slice(&bytes);
         Ok(())
     }
@@ -52,11 +58,12 @@ fn object(layout: Layout, callback: bool, link: ListEntry) -> Vec<u8> {
     let role = if callback && layout.has_callback_objects() {
         Role::Callback { callback: 0x1000, context: 0x2000 }
     } else {
-        Role::Basic { range_base: 1, range_limit: 2, bucket_shift: 3, buffer: 4, segment: 5 }
+        let segment = if layout.width() == PointerWidth::Bits32 { 5 } else { 0 };
+        Role::Basic { range_base: 1, range_limit: 2, bucket_shift: 3, buffer: 4, segment }
     };
     let object_type = match (role, layout) {
         (Role::Callback { .. }, _) => ObjectType::Callback,
-        (_, Layout::X86Nt310) => ObjectType::BasicNt3,
+        (_, Layout::X86_NT310) => ObjectType::BasicNt3,
         _ => ObjectType::Basic,
     };
     let (affinity, source) = (Affinity::EMPTY, KProfileSource::TIME);
@@ -72,11 +79,13 @@ fn by_hand(
     layout: Layout,
     head: u64,
     limit: usize,
-) -> (Vec<(u64, KProfile)>, Option<WalkError>) {
+) -> (Vec<(u64, KProfile)>, Option<WalkError<NotThere>>) {
+    let unreadable =
+        |address, reading| Some(WalkError::Unreadable { address, reading, error: NotThere });
     let width = layout.width();
     let mut found = Vec::new();
     let Some(mut entry) = image.pointer(head, width) else {
-        return (found, Some(WalkError::Unreadable { address: head }));
+        return (found, unreadable(head, Reading::Head));
     };
     let mut previous = head;
     while entry != head {
@@ -85,10 +94,10 @@ fn by_hand(
         }
         // The entry is the second member, aligned to its own pointers.
         let Some(address) = entry.checked_sub(width.bytes() as u64) else {
-            return (found, Some(WalkError::Unreadable { address: entry }));
+            return (found, Some(WalkError::Link(entry)));
         };
         let Some(bytes) = image.get(address, layout.size()) else {
-            return (found, Some(WalkError::Unreadable { address }));
+            return (found, unreadable(address, Reading::Object));
         };
         let object = match KProfile::decode(layout, &bytes) {
             Ok(object) => object,
@@ -103,7 +112,7 @@ fn by_hand(
     }
     let blink_at = head.wrapping_add(width.bytes() as u64);
     match image.pointer(blink_at, width) {
-        None => (found, Some(WalkError::Unreadable { address: blink_at })),
+        None => (found, unreadable(blink_at, Reading::Head)),
         Some(blink) if blink != previous => (found, Some(WalkError::BrokenLink { entry, blink })),
         Some(_) => (found, None),
     }

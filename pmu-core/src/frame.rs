@@ -1,7 +1,9 @@
 //! What an interrupt interrupted.
 
+use core::any::Any;
 use core::fmt;
 use core::num::NonZeroU64;
+use core::ops::ControlFlow;
 
 /// The identity of a process: any number that the kernel never gives to two processes at a time,
 /// such as the address of its process object.
@@ -90,6 +92,17 @@ pub trait InterruptFrame {
     fn pebs_index(&self) -> Option<u64> {
         None
     }
+
+    /// The embedder's own frame, for callbacks that want its registers: `Some(self)`, where the frame's type
+    /// borrows nothing, which the callback downcasts.
+    fn embedder(&self) -> Option<&dyn Any> {
+        None
+    }
+
+    /// Visits the call chain: return addresses, innermost first, without [`pc`](Self::pc), until `visit` says
+    /// [`Break`](ControlFlow::Break). Called in interrupt or NMI context, and only where a callback asks for it:
+    /// what cannot be read without a fault ends the chain.
+    fn call_chain(&self, _visit: &mut dyn FnMut(u64) -> ControlFlow<()>) {}
 }
 
 impl<F: InterruptFrame + ?Sized> InterruptFrame for &F {
@@ -116,5 +129,11 @@ impl<F: InterruptFrame + ?Sized> InterruptFrame for &F {
     }
     fn pebs_index(&self) -> Option<u64> {
         (**self).pebs_index()
+    }
+    fn embedder(&self) -> Option<&dyn Any> {
+        (**self).embedder()
+    }
+    fn call_chain(&self, visit: &mut dyn FnMut(u64) -> ControlFlow<()>) {
+        (**self).call_chain(visit);
     }
 }

@@ -58,6 +58,7 @@ pub use profile::session::{Session, SessionPlatform};
 pub use profile::source::{KProfileSource, NotASource, ProfileSource};
 pub use profile::source_index::{SourceIndex, SourceTable};
 pub use profile::status::NtStatus;
+pub use profile::windows::{HalInterface, PointerWidth, Rules, WindowsVersion};
 pub use profile::with_events::{Report, WithEvents};
 pub use raw_cpuid;
 pub use snapshot::Snapshot;

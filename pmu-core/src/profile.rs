@@ -7,4 +7,5 @@ pub(crate) mod session;
 pub(crate) mod source;
 pub(crate) mod source_index;
 pub(crate) mod status;
+pub(crate) mod windows;
 pub(crate) mod with_events;

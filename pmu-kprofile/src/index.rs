@@ -1,76 +1,34 @@
 //! Finds the objects that an interrupt concerns, without visiting the others.
 //!
-//! Objects are kept by source, then by process (those of all processes first): a group is what has both
-//! in common. Within a group the callback objects come first, then the basic ones by the base of their
-//! range. The ranges that an address hits are a stabbing query: the addresses where a range begins or ends
-//! divide the address space into elementary intervals, over each of which the same ranges are hit. A binary
-//! search finds the elementary interval of an address, which names the head of its hit list: of just those
-//! ranges.
+//! - this file: by source, then by process (those of all processes first); a group is what has both in common,
+//!   its callback objects first
+//! - `stabbing`: by address, within a group: the ranges that a stabbing query hits, from `intervals` (elementary
+//!   intervals) and `hit_lists` (of each, with structural sharing)
+//! - `entry`: an object in an index
 //!
-//! An index is built from its predecessor, in a number of steps that grows with its length.
+//! An index is built from its predecessor, in a number of steps that grows with its length. It dereferences
+//! nothing: what it finds are names. This folder may use `object`.
 
+mod entry;
 mod hit_lists;
 mod intervals;
+mod stabbing;
 
-use core::ptr;
+pub(crate) use entry::Entry;
+use entry::NONE;
+use stabbing::{Ranges, StabbingQuery};
 
-use pmu_core::KProfileSource;
-
-use crate::ProfileObject;
-use crate::object::Basic;
-use hit_lists::HitLists;
-use intervals::{ElementaryIntervals, Found, Part};
-
-/// No place.
-const NONE: u32 = u32::MAX;
+use crate::object::{Basic, Key, Listed, ProfileObject};
 
 /// No source: `ProfileMaximum`.
-const UNUSED: u32 = KProfileSource::MAXIMUM;
+const UNUSED: u32 = pmu_core::KProfileSource::MAXIMUM;
 
-/// Which interrupts concern an object: those of one source, and of one process (0: of all).
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Key {
-    pub(crate) source: u32,
-    pub(crate) process: u64,
-}
-
-/// What a basic object counts, and its first and its last address.
-pub(crate) type Range = (*const Basic<'static>, (u64, u64));
-
-/// An object and its range.
-#[derive(Clone, Copy)]
-#[repr(align(64))] // A cache line, and a shift from the place to the address.
-struct Entry {
-    object: *const ProfileObject<'static>,
-    /// Of an object that has a range.
-    basic: *const Basic<'static>,
-    base: u64,
-    /// The range's last address; below the base, if the range is empty.
-    last: u64,
-    /// Callback objects, which have no range, come before the others.
-    has_range: bool,
-    key: Key,
-}
-
-impl Entry {
-    const UNUSED: Self = Self {
-        object: ptr::null(),
-        basic: ptr::null(),
-        base: 0,
-        last: 0,
-        has_range: false,
-        key: Key { source: 0, process: 0 },
-    };
-
-    fn of(object: *const ProfileObject<'static>, key: Key, range: Option<Range>) -> Self {
-        let (basic, (base, last)) = range.unwrap_or((ptr::null(), (0, 0)));
-        Self { object, basic, base, last, has_range: range.is_some(), key }
-    }
-
-    /// Where the entry goes among the others.
-    fn order(&self) -> (Key, bool, u64) {
-        (self.key, self.has_range, self.base)
-    }
+/// A change of the started objects.
+pub(crate) enum Change {
+    /// An object is started.
+    Insert(Entry),
+    /// An object is stopped.
+    Remove(Listed<ProfileObject<'static>>),
 }
 
 /// A part of a table.
@@ -93,11 +51,11 @@ impl Span {
 pub(crate) struct Group<const N: usize> {
     /// Its callback objects; its ranges come next.
     callbacks: Span,
-    intervals: Part<N>,
+    ranges: Ranges<N>,
 }
 
 impl<const N: usize> Group<N> {
-    const EMPTY: Self = Self { callbacks: Span::EMPTY, intervals: Part::NOTHING };
+    const EMPTY: Self = Self { callbacks: Span::EMPTY, ranges: Ranges::NOTHING };
 }
 
 /// The groups of one source.
@@ -149,8 +107,7 @@ pub(crate) struct Index<const N: usize> {
     /// The entries in order of their ranges' last addresses, within their groups.
     by_last: [u32; N],
     processes: Processes<N>,
-    intervals: ElementaryIntervals<N>,
-    hit_lists: HitLists<N>,
+    stabbing: StabbingQuery<N>,
 }
 
 impl<const N: usize> Index<N> {
@@ -164,8 +121,7 @@ impl<const N: usize> Index<N> {
             by_last: [0; N],
             sources: [Source::UNUSED; N],
             processes: Processes { ids: [0; N], groups: [Group::EMPTY; N], length: 0 },
-            intervals: ElementaryIntervals::new(),
-            hit_lists: HitLists::new(),
+            stabbing: StabbingQuery::new(),
         }
     }
 
@@ -175,7 +131,7 @@ impl<const N: usize> Index<N> {
     }
 
     /// The objects, by key.
-    pub(crate) fn objects(&self) -> impl Iterator<Item = *const ProfileObject<'static>> {
+    pub(crate) fn objects(&self) -> impl Iterator<Item = Listed<ProfileObject<'static>>> {
         self.entries.iter().take(self.length).map(|entry| entry.object)
     }
 
@@ -215,81 +171,61 @@ impl<const N: usize> Index<N> {
     pub(crate) fn callbacks(
         &self,
         group: &Group<N>,
-    ) -> impl Iterator<Item = *const ProfileObject<'static>> {
+    ) -> impl Iterator<Item = Listed<ProfileObject<'static>>> {
         (group.callbacks.from..group.callbacks.to).map_while(|n| self.entry(n)).map(|e| e.object)
     }
 
-    /// The stabbing query: calls `hit` with the part that counts of a group's basic objects whose range has
-    /// `pc`.
+    /// Calls `hit` with the part that counts of a group's basic objects whose range has `pc`.
     #[inline(always)]
     pub(crate) fn ranges(
         &self,
         group: &Group<N>,
         pc: u64,
-        mut hit: impl FnMut(*const Basic<'static>),
+        hit: impl FnMut(Listed<Basic<'static>>),
     ) {
-        match self.intervals.find(group.intervals, pc) {
-            Found::Only(only) => {
-                if let Some(entry) = self.entry(only).filter(|e| e.base <= pc && pc <= e.last) {
-                    hit(entry.basic);
-                }
-            }
-            Found::HitList(mut node) => {
-                while let Some((basic, next)) = self.hit_lists.follow(node, pc) {
-                    hit(basic);
-                    node = next;
-                }
-            }
-        }
+        self.stabbing.query(&self.entries, group.ranges, pc, hit);
     }
 
-    /// Becomes `from` with one object more, of which there is room. Callback objects have no range.
-    pub(crate) fn fill_with(
-        &mut self,
-        from: &Self,
-        object: *const ProfileObject<'static>,
-        key: Key,
-        range: Option<Range>,
-    ) {
-        let key = Key { source: key.source & self.source_mask, ..key };
-        let entry = Entry::of(object, key, range);
-        let kept = from.entries.get(..from.length).unwrap_or(&[]);
-        // Behind those of its order: callbacks are called in the order in which they were started.
-        let place = kept.partition_point(|other| other.order() <= entry.order());
-        insert(&mut self.entries, kept, place, entry);
-
-        let ends = from.by_last.get(..from.length).unwrap_or(&[]);
-        let earlier = |old: &u32| {
-            let other = from.entry(*old);
-            other.is_some_and(|other| (other.key, other.last) <= (key, entry.last))
-        };
-        let end = ends.partition_point(earlier);
-        insert(&mut self.by_last, ends, end, NONE);
-        for moved in self.by_last.iter_mut().take(from.length + 1) {
-            if *moved == NONE {
-                *moved = place as u32;
-            } else if *moved as usize >= place {
-                *moved += 1;
-            }
-        }
-        self.length = from.length + 1;
-        self.build();
-    }
-
-    /// Becomes `from` without an object.
-    pub(crate) fn fill_without(&mut self, from: &Self, object: *const ProfileObject<'static>) {
+    /// Becomes `from` with a change made. An object to be inserted finds room, and one to be removed is there.
+    pub(crate) fn fill(&mut self, from: &Self, change: &Change) {
         let kept = from.entries.get(..from.length).unwrap_or(&[]);
         let ends = from.by_last.get(..from.length).unwrap_or(&[]);
-        let Some(place) = kept.iter().position(|entry| entry.object == object) else { return };
-        let Some(end) = ends.iter().position(|old| *old as usize == place) else { return };
-        remove(&mut self.entries, kept, place);
-        remove(&mut self.by_last, ends, end);
-        for moved in self.by_last.iter_mut().take(kept.len()) {
-            if *moved as usize > place {
-                *moved -= 1;
+        match change {
+            Change::Insert(entry) => {
+                let mut entry = *entry;
+                entry.key.source &= self.source_mask;
+                // Behind those of its order: callbacks are called in the order in which they were started.
+                let place = kept.partition_point(|other| other.order() <= entry.order());
+                insert(&mut self.entries, kept, place, entry);
+                let earlier = |old: &u32| {
+                    let other = from.entry(*old);
+                    other.is_some_and(|other| (other.key, other.last) <= (entry.key, entry.last))
+                };
+                let end = ends.partition_point(earlier);
+                insert(&mut self.by_last, ends, end, NONE);
+                for moved in self.by_last.iter_mut().take(from.length + 1) {
+                    if *moved == NONE {
+                        *moved = place as u32;
+                    } else if *moved as usize >= place {
+                        *moved += 1;
+                    }
+                }
+                self.length = from.length + 1;
+            }
+            Change::Remove(object) => {
+                let place = kept.iter().position(|entry| entry.object == *object);
+                let Some(place) = place else { return };
+                let end = ends.iter().position(|old| *old as usize == place);
+                remove(&mut self.entries, kept, place);
+                remove(&mut self.by_last, ends, end.unwrap_or(ends.len()));
+                for moved in self.by_last.iter_mut().take(kept.len()) {
+                    if *moved as usize > place {
+                        *moved -= 1;
+                    }
+                }
+                self.length = kept.len().saturating_sub(1);
             }
         }
-        self.length = kept.len().saturating_sub(1);
         self.build();
     }
 
@@ -298,13 +234,12 @@ impl<const N: usize> Index<N> {
         self.entries.get(place as usize)
     }
 
-    /// Builds groups, elementary intervals and hit lists from the two orders.
+    /// Builds the groups, and what answers their stabbing queries, from the two orders.
     fn build(&mut self) {
         // In place: an array of this length may not fit the stack of a debug build.
         self.sources.fill(Source::UNUSED);
         self.processes.length = 0;
-        self.intervals.clear();
-        self.hit_lists.clear();
+        self.stabbing.clear();
         let mut place = 0;
         while let Some(key) = self.entry(place).filter(|_| (place as usize) < self.length) {
             let key = key.key;
@@ -312,11 +247,12 @@ impl<const N: usize> Index<N> {
             let members = rest.iter().take_while(|entry| entry.key == key);
             let callbacks = members.clone().filter(|entry| !entry.has_range).count() as u32;
             let (ranges, end) = (place + callbacks, place + members.count() as u32);
-            let intervals = match end - ranges {
-                1 => Part::only(ranges),
-                _ => self.divide(place, ranges, end),
+            let members = place as usize..end as usize;
+            let ends = self.by_last.get(members).unwrap_or(&[]);
+            let group = Group {
+                callbacks: Span { from: place, to: ranges },
+                ranges: self.stabbing.build(&self.entries, ranges..end, ends),
             };
-            let group = Group { callbacks: Span { from: place, to: ranges }, intervals };
             self.add_group(key, group);
             place = end;
         }
@@ -344,41 +280,6 @@ impl<const N: usize> Index<N> {
             }
             processes.length += 1;
             source.processes.to = processes.length as u32;
-        }
-    }
-
-    /// Divides a group's addresses into elementary intervals, and builds their hit lists.
-    fn divide(&mut self, group: u32, ranges: u32, end: u32) -> Part<N> {
-        let Self { entries, by_last, intervals, hit_lists, .. } = self;
-        let mut intervals = intervals.open();
-        let range = |place: u32| {
-            let entry = entries.get(place as usize).filter(|_| place < end)?;
-            (entry.has_range && entry.base <= entry.last).then_some(entry)
-        };
-        let mut begins = (ranges..end).filter_map(|place| Some((place, range(place)?))).peekable();
-        let ends = by_last.get(group as usize..end as usize).unwrap_or(&[]).iter();
-        let mut ends =
-            ends.filter_map(|place| Some((*place, range(*place)?.last.checked_add(1)?))).peekable();
-        let mut head = NONE;
-        loop {
-            let at = match (begins.peek(), ends.peek()) {
-                (Some((place, entry)), next_end)
-                    if next_end.is_none_or(|(_, end)| entry.base <= *end) =>
-                {
-                    head = hit_lists.begin(*place, entry, head);
-                    let at = entry.base;
-                    begins.next();
-                    at
-                }
-                (_, Some((place, at))) => {
-                    head = hit_lists.end(*place, *at, head);
-                    let at = *at;
-                    ends.next();
-                    at
-                }
-                _ => return intervals.close(),
-            };
-            intervals.push(at, hit_lists.node_of(head));
         }
     }
 }
@@ -410,8 +311,8 @@ mod tests {
     use std::vec::Vec;
 
     /// Objects are told apart by their addresses; nothing dereferences them.
-    fn pointer<T>(number: usize) -> *const T {
-        ptr::without_provenance(number * 0x1000)
+    fn pointer<T>(number: usize) -> Listed<T> {
+        Listed::at(core::ptr::without_provenance(number * 0x1000))
     }
 
     /// Pseudo-random numbers (xorshift64).
@@ -432,7 +333,8 @@ mod tests {
             for step in 1..60 {
                 if objects.len() == 24 || (!objects.is_empty() && random(&mut state, 3) == 0) {
                     let which = random(&mut state, objects.len() as u64) as usize;
-                    spare.fill_without(&index, pointer(objects.swap_remove(which).0));
+                    let change = Change::Remove(pointer(objects.swap_remove(which).0));
+                    spare.fill(&index, &change);
                 } else {
                     let base = random(&mut state, 30);
                     // Empty ones, those within others, and those that reach to the end.
@@ -447,14 +349,16 @@ mod tests {
                     } else {
                         (base, last)
                     };
-                    spare.fill_with(&index, pointer(step), KEY, Some((pointer(step), range)));
+                    let entry =
+                        Entry::of_callback(pointer(step), KEY).with_range(pointer(step), range);
+                    spare.fill(&index, &Change::Insert(entry));
                     objects.push((step, range));
                 }
                 core::mem::swap(&mut index, &mut spare);
                 for pc in (0..64).chain([u64::MAX - 1, u64::MAX]) {
                     let mut hit = Vec::new();
                     if let Some(group) = index.only_ranges(KEY.source) {
-                        index.ranges(group, pc, |basic| hit.push(basic.addr() / 0x1000));
+                        index.ranges(group, pc, |basic| hit.push(basic.address().addr() / 0x1000));
                     }
                     hit.sort_unstable();
                     let in_range = |(base, last): (u64, u64)| base <= pc && pc <= last;

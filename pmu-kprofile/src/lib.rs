@@ -4,28 +4,27 @@
 #[cfg(test)]
 extern crate std;
 
+#[cfg(feature = "alloc")]
+extern crate alloc;
+
 mod affinity;
-pub mod bucket;
-mod error;
+pub mod compat;
 mod hardware;
 mod index;
-pub mod layout;
-mod object;
-mod profiles;
-mod readers;
-mod source_list;
+pub mod object;
+mod registry;
 mod sync;
 pub mod trace;
-mod version;
-pub mod walk;
 
 pub use affinity::{Affinity, MAX_GROUPS};
-pub use error::{CreateError, ProfileError};
-pub use hardware::{AsOfVersion, ProfileHardware, ThisProcessor};
-pub use object::{BasicProfile, ProfileCallback, ProfileObject};
-pub use profiles::{DispatchOutcome, Profiles};
-pub use readers::Statistics;
-pub use source_list::{
-    SOURCE_LIST_CLASS, SourceListEntry, SourceListError, read_source_list, write_source_list,
+pub use hardware::{
+    AsOfVersion, Mailbox, Processors, ProfileHardware, Remote, SourceRequest, ThisProcessor,
 };
-pub use version::{HalInterface, PointerWidth, Rules, WindowsVersion};
+pub use object::{
+    BasicProfile, Caller, CreateError, CreateRequest, KernelCaller, ProfileCallback, ProfileObject,
+    UserCaller, ValidRequest,
+};
+pub use pmu_core::{HalInterface, PointerWidth, Rules, WindowsVersion};
+pub use registry::{DispatchOutcome, ProfileError, Profiles, Statistics, Stopping};
+#[cfg(feature = "critical-section")]
+pub use registry::{Handle, Started};

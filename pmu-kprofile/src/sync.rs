@@ -13,12 +13,32 @@
 #[cfg(not(all(test, loom)))]
 mod real {
     pub(crate) use core::hint::spin_loop;
-    pub(crate) use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
+    use core::sync::atomic::{AtomicBool, Ordering};
+    pub(crate) use core::sync::atomic::{AtomicU64, AtomicUsize};
 
-    pub(crate) use critical_section::with as exclusively;
-
-    /// A cell that is accessed within a call, so that a model sees where the access ends.
+    /// A cell whose accesses have a beginning and an end, so that a model sees them.
     pub(crate) struct UnsafeCell<T>(core::cell::UnsafeCell<T>);
+
+    /// An access that reads, until it is dropped.
+    #[derive(Clone, Copy)]
+    pub(crate) struct ConstPtr<T>(*const T);
+
+    impl<T> ConstPtr<T> {
+        /// # Safety
+        /// Nothing writes the cell, and it lives, for as long as the reference does.
+        #[inline]
+        #[allow(clippy::should_implement_trait, reason = "loom's name")]
+        pub(crate) unsafe fn deref<'c>(&self) -> &'c T {
+            // SAFETY: the caller's promise.
+            unsafe { &*self.0 }
+        }
+    }
+
+    impl<T> ConstPtr<T> {
+        /// Ends the access.
+        #[inline]
+        pub(crate) fn end(self) {}
+    }
 
     impl<T> UnsafeCell<T> {
         pub(crate) const fn new(value: T) -> Self {
@@ -26,8 +46,8 @@ mod real {
         }
 
         #[inline]
-        pub(crate) fn with<R>(&self, read: impl FnOnce(*const T) -> R) -> R {
-            read(self.0.get())
+        pub(crate) fn get(&self) -> ConstPtr<T> {
+            ConstPtr(self.0.get())
         }
 
         #[inline]
@@ -35,6 +55,35 @@ mod real {
             write(self.0.get())
         }
     }
+
+    /// A flag that one task at a time has taken.
+    #[derive(Debug)]
+    pub(crate) struct Flag(AtomicBool);
+
+    impl Flag {
+        pub(crate) const fn new() -> Self {
+            Self(AtomicBool::new(false))
+        }
+
+        /// Takes the flag, if it is free: what its last holder wrote is visible.
+        pub(crate) fn try_take(&self) -> bool {
+            !self.0.swap(true, Ordering::Acquire)
+        }
+
+        pub(crate) fn release(&self) {
+            self.0.store(false, Ordering::Release);
+        }
+    }
+
+    #[cfg(feature = "critical-section")]
+    #[inline]
+    pub(crate) fn exclusively<R>(attempt: impl FnOnce() -> R) -> R {
+        critical_section::with(|_| attempt())
+    }
+
+    /// What the models put a bug at.
+    #[inline]
+    pub(crate) fn seed_earlier_epoch(_: bool) {}
 
     /// A function that is `const` everywhere but in a model.
     macro_rules! const_fn {
@@ -56,6 +105,9 @@ mod modelled;
 #[cfg(all(test, loom))]
 use modelled as real;
 
+#[cfg(feature = "critical-section")]
+pub(crate) use real::exclusively;
 pub(crate) use real::{
-    AtomicBool, AtomicU64, AtomicUsize, UnsafeCell, array_of, const_fn, exclusively, spin_loop,
+    AtomicU64, AtomicUsize, ConstPtr, Flag, UnsafeCell, array_of, const_fn, seed_earlier_epoch,
+    spin_loop,
 };

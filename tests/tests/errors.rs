@@ -8,13 +8,12 @@ use pmu_core::{
     TimerUnavailable,
 };
 use pmu_intel::debug_store::ControlAreaError;
-use pmu_kprofile::bucket::BucketSizeError;
-use pmu_kprofile::layout::LayoutError;
+use pmu_kprofile::compat::kprofile::LayoutError;
+use pmu_kprofile::compat::source_list::SourceListError;
+use pmu_kprofile::compat::walk::{Reading, WalkError};
+use pmu_kprofile::object::bucket::BucketSizeError;
 use pmu_kprofile::trace::{RecordError, TraceError};
-use pmu_kprofile::walk::WalkError;
-use pmu_kprofile::{
-    CreateError, PointerWidth, ProfileError, Rules, SourceListError, WindowsVersion,
-};
+use pmu_kprofile::{CreateError, PointerWidth, ProfileError, Rules, WindowsVersion};
 use pmu_virt::{
     BytesError, ConfigurationError, EventKey, FedEventsError, FilterError, HostError,
     MediationError, OtherEvents, StateError,
@@ -136,13 +135,21 @@ fn errors_of_foreign_bytes_name_place_and_value() {
         (&LayoutError::BucketShift(30), &["30", "29"]),
         (&LayoutError::Affinity, &["affinity"]),
         (&LayoutError::Address(0x1_2345_6789), &["0x123456789"]),
+        (&LayoutError::Offsets, &["offsets"]),
         (&LayoutError::NoSourceOrAffinity, &["source"]),
     ]);
     say(&[
-        (&WalkError::Unreadable { address: 0xABC0 }, &["0xABC0"]),
-        (&WalkError::Object { address: 0xABC0, error: layout }, &["0xABC0", "0x77"]),
-        (&WalkError::BrokenLink { entry: 0xABC0, blink: 0xDEF0 }, &["0xABC0", "0xDEF0"]),
-        (&WalkError::TooLong, &["limit"]),
+        (
+            &WalkError::Unreadable { address: 0xABC0, reading: Reading::Object, error: layout },
+            &["0xABC0", "object", "0x77"],
+        ),
+        (&WalkError::<LayoutError>::Link(3), &["0x3"]),
+        (&WalkError::<LayoutError>::Object { address: 0xABC0, error: layout }, &["0xABC0", "0x77"]),
+        (
+            &WalkError::<LayoutError>::BrokenLink { entry: 0xABC0, blink: 0xDEF0 },
+            &["0xABC0", "0xDEF0"],
+        ),
+        (&WalkError::<LayoutError>::TooLong, &["limit"]),
     ]);
     say(&[
         (&RecordError::TooShort, &["cut off"]),

@@ -4,7 +4,7 @@ mod kprofile;
 
 use kprofile::{Frame, Machine, VERSIONS, buffer, counts, request, x64, x86};
 use pmu_kprofile::WindowsVersion::*;
-use pmu_kprofile::bucket::{Bucket, BucketSizeError};
+use pmu_kprofile::object::bucket::{Bucket, BucketSizeError};
 use pmu_kprofile::{Affinity, BasicProfile, ProfileObject, Profiles, Rules};
 use proptest::prelude::*;
 

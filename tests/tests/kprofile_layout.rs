@@ -7,8 +7,9 @@ use std::collections::BTreeMap;
 
 use kprofile::{VERSIONS, source};
 use pmu_core::KProfileSource;
-use pmu_kprofile::layout::{KProfile, Layout, LayoutError, ListEntry, ObjectType, Role};
-use pmu_kprofile::walk::{MemoryReader, Unreadable, WalkError, walk};
+use pmu_kprofile::compat::kprofile::{KProfile, LayoutError, ListEntry, ObjectType, Role};
+use pmu_kprofile::compat::layout::{Layout, Offsets};
+use pmu_kprofile::compat::walk::{MemoryReader, Reading, WalkError, walk};
 use pmu_kprofile::{Affinity, PointerWidth};
 use pmu_tests::{Row, data};
 use proptest::prelude::*;
@@ -44,7 +45,7 @@ fn members(layout: Layout, callback: bool) -> (Vec<Member>, usize, usize) {
 
 /// Every layout with each kind of object that it has.
 fn kinds() -> impl Iterator<Item = (Layout, bool)> {
-    let callback = [Layout::X86Win7, Layout::X64Win8];
+    let callback = [Layout::X86_WIN7, Layout::X64_WIN8, Layout::X64_WIN11];
     let basic = Layout::ALL.map(|layout| (layout, false));
     basic.into_iter().chain(callback.map(|layout| (layout, true)))
 }
@@ -52,10 +53,12 @@ fn kinds() -> impl Iterator<Item = (Layout, bool)> {
 /// How many groups a layout's affinity has; 0 for none, and 1 for a plain mask.
 fn groups(layout: Layout) -> usize {
     match layout {
-        Layout::X86Nt310 => 0,
-        Layout::X86Nt351 | Layout::X86Win7 | Layout::X64Server2003 => 1,
-        Layout::X64Win7 => 4,
-        Layout::X64Win8 => 20,
+        Layout::X86_NT310 => 0,
+        Layout::X86_NT351 | Layout::X86_WIN7 | Layout::X64_SERVER2003 => 1,
+        Layout::X64_WIN7 => 4,
+        Layout::X64_WIN8 => 20,
+        Layout::X64_WIN11 => 32,
+        other => panic!("{other:?}"),
     }
 }
 
@@ -72,7 +75,7 @@ fn distinctive(layout: Layout, callback: bool) -> KProfile {
     KProfile {
         object_type: match (layout, callback) {
             (_, true) => ObjectType::Callback,
-            (Layout::X86Nt310, _) => ObjectType::BasicNt3,
+            (Layout::X86_NT310, _) => ObjectType::BasicNt3,
             _ => ObjectType::Basic,
         },
         link: ListEntry { flink: pointer(0x11), blink: pointer(0x12) },
@@ -85,7 +88,8 @@ fn distinctive(layout: Layout, callback: bool) -> KProfile {
                 range_limit: pointer(0x17),
                 bucket_shift: 0x1B,
                 buffer: pointer(0x18),
-                segment: 0x191A,
+                // Virtual-8086 execution is x86's alone.
+                segment: if wide { 0 } else { 0x191A },
             }
         },
         affinity,
@@ -135,13 +139,13 @@ fn expected(profile: &KProfile, member: &Member, pointer: usize, total: usize) -
 #[test]
 fn every_member_lies_where_the_data_file_says_and_all_else_is_zero() {
     let sizes = Layout::ALL.map(Layout::size);
-    assert_eq!(sizes, [0x28, 0x2C, 0x34, 0x58, 0x78, 0xF8]);
+    assert_eq!(sizes, [0x28, 0x2C, 0x34, 0x58, 0x78, 0xF8, 0x158]);
     for (layout, callback) in kinds() {
         let (members, pointer, total) = members(layout, callback);
         assert_eq!((layout.size(), layout.width().bytes()), (total, pointer));
         assert_eq!(layout.link_offset(), members[2].offset);
         let profile = distinctive(layout, callback);
-        let mut bytes = [0xEE; 0x100];
+        let mut bytes = [0xEE; Layout::MAX_SIZE];
         assert_eq!(profile.encode(layout, &mut bytes), Ok(total));
         let mut image = vec![0; total];
         for member in &members {
@@ -229,23 +233,24 @@ fn every_byte_changes_the_member_that_it_belongs_to_and_no_other() {
 fn each_version_has_the_layout_of_its_time_and_width() {
     use pmu_kprofile::WindowsVersion::*;
     for version in VERSIONS {
-        let narrow = version.layout(PointerWidth::Bits32);
+        let narrow = Layout::of(kprofile::x86(version));
         assert_eq!(
             narrow,
             Some(match version {
-                _ if version < Nt351 => Layout::X86Nt310,
-                _ if version < Windows7 => Layout::X86Nt351,
-                _ => Layout::X86Win7,
+                _ if version < Nt351 => Layout::X86_NT310,
+                _ if version < Windows7 => Layout::X86_NT351,
+                _ => Layout::X86_WIN7,
             })
         );
-        let wide = version.layout(PointerWidth::Bits64);
+        let wide = Layout::of(kprofile::x64(version));
         assert_eq!(
             wide,
             match version {
                 _ if version < Server2003 => None,
-                _ if version < Windows7 => Some(Layout::X64Server2003),
-                Windows7 => Some(Layout::X64Win7),
-                _ => Some(Layout::X64Win8),
+                _ if version < Windows7 => Some(Layout::X64_SERVER2003),
+                Windows7 => Some(Layout::X64_WIN7),
+                Windows11 => Some(Layout::X64_WIN11),
+                _ => Some(Layout::X64_WIN8),
             }
         );
         let basic = if version <= Nt351 { ObjectType::BasicNt3 } else { ObjectType::Basic };
@@ -253,7 +258,7 @@ fn each_version_has_the_layout_of_its_time_and_width() {
     }
     // Windows 7 keeps type 0x17 and has no callback objects, but its 32-bit layout's successor has.
     let with = Layout::ALL.map(Layout::has_callback_objects);
-    assert_eq!(with, [false, false, true, false, false, true]);
+    assert_eq!(with, [false, false, true, false, false, true, true]);
 }
 
 #[test]
@@ -264,10 +269,11 @@ fn each_layout_has_the_object_types_of_its_versions() {
     });
     for layout in Layout::ALL {
         let types: &[u16] = match layout {
-            Layout::X86Nt310 => &[0x0F],
-            Layout::X86Nt351 => &[0x0F, 0x17],
-            Layout::X86Win7 | Layout::X64Win8 => &[0x11, 0x17],
-            Layout::X64Server2003 | Layout::X64Win7 => &[0x17],
+            Layout::X86_NT310 => &[0x0F],
+            Layout::X86_NT351 => &[0x0F, 0x17],
+            Layout::X86_WIN7 | Layout::X64_WIN8 | Layout::X64_WIN11 => &[0x11, 0x17],
+            Layout::X64_SERVER2003 | Layout::X64_WIN7 => &[0x17],
+            other => panic!("{other:?}"),
         };
         let mut bytes = vec![0; layout.size()];
         distinctive(layout, false).encode(layout, &mut bytes).unwrap();
@@ -312,7 +318,7 @@ fn the_source_is_a_signed_short() {
             (0xFFFF_FFFF, Some([0xFF, 0xFF])),
         ] {
             let profile = KProfile { source: source(value), ..distinctive(layout, false) };
-            let mut bytes = [0xEE; 0xF8];
+            let mut bytes = [0xEE; Layout::MAX_SIZE];
             match stored {
                 Some(stored) => {
                     profile.encode(layout, &mut bytes).unwrap();
@@ -322,12 +328,12 @@ fn the_source_is_a_signed_short() {
                 None => {
                     let error = LayoutError::Source(value);
                     assert_eq!(profile.encode(layout, &mut bytes), Err(error), "{value:#X}");
-                    assert_eq!(bytes, [0xEE; 0xF8]);
+                    assert_eq!(bytes, [0xEE; Layout::MAX_SIZE]);
                 }
             }
         }
         // ProfileMaximum is never a source.
-        let mut bytes = [0; 0xF8];
+        let mut bytes = [0; Layout::MAX_SIZE];
         distinctive(layout, false).encode(layout, &mut bytes).unwrap();
         bytes[at..at + 2].copy_from_slice(&[0x18, 0]);
         assert_eq!(KProfile::decode(layout, &bytes), Err(LayoutError::Source(0x18)));
@@ -336,7 +342,12 @@ fn the_source_is_a_signed_short() {
 
 #[test]
 fn an_extended_affinity_has_the_groups_that_it_counts() {
-    for (layout, places) in [(Layout::X86Win7, 1), (Layout::X64Win7, 4), (Layout::X64Win8, 20)] {
+    for (layout, places) in [
+        (Layout::X86_WIN7, 1),
+        (Layout::X64_WIN7, 4),
+        (Layout::X64_WIN8, 20),
+        (Layout::X64_WIN11, 32),
+    ] {
         let (members, pointer, total) = members(layout, false);
         let at = members.iter().find(|m| m.name == "Affinity").unwrap().offset;
         let word = |bytes: &[u8], at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
@@ -393,7 +404,15 @@ fn what_does_not_fit_is_an_error_and_leaves_the_bytes_alone() {
         };
         let mut cases = vec![
             (KProfile { role: role(30, segment), ..good }, Err(LayoutError::BucketShift(30))),
-            (KProfile { role: role(29, 0xFFFF), ..good }, Ok(layout.size())),
+            (
+                KProfile { role: role(29, 0xFFFF), ..good },
+                match layout.width() {
+                    PointerWidth::Bits32 => Ok(layout.size()),
+                    // Virtual-8086 execution is x86's alone.
+                    PointerWidth::Bits64 => Err(LayoutError::Segment(0xFFFF)),
+                },
+            ),
+            (KProfile { role: role(29, 0), ..good }, Ok(layout.size())),
             (
                 KProfile { role: role(bucket_shift, 0x1_0000), ..good },
                 Err(LayoutError::Segment(0x1_0000)),
@@ -409,11 +428,14 @@ fn what_does_not_fit_is_an_error_and_leaves_the_bytes_alone() {
         ];
         let beyond = Affinity::of_group(groups(layout) as u16, 1);
         let error = match layout {
-            Layout::X86Nt310 => LayoutError::NoSourceOrAffinity,
+            Layout::X86_NT310 => LayoutError::NoSourceOrAffinity,
             _ => LayoutError::Affinity,
         };
-        cases.push((KProfile { affinity: beyond, ..good }, Err(error)));
-        if layout == Layout::X86Nt310 {
+        // Of 32 groups there is none beyond.
+        if layout != Layout::X64_WIN11 {
+            cases.push((KProfile { affinity: beyond, ..good }, Err(error)));
+        }
+        if layout == Layout::X86_NT310 {
             cases.push((KProfile { source: source(2), ..good }, Err(error)));
         }
         if layout.width() == PointerWidth::Bits32 {
@@ -430,15 +452,15 @@ fn what_does_not_fit_is_an_error_and_leaves_the_bytes_alone() {
                 let role = Role::Basic { range_base, range_limit, bucket_shift, buffer, segment };
                 cases.push((KProfile { role, ..good }, wide(over)));
             }
-            if layout != Layout::X86Nt310 {
+            if layout != Layout::X86_NT310 {
                 let affinity = Affinity::of_group(0, over);
                 cases.push((KProfile { affinity, ..good }, Err(LayoutError::Affinity)));
             }
         }
         for (profile, expected) in cases {
-            let mut bytes = [0xEE; 0x100];
+            let mut bytes = [0xEE; Layout::MAX_SIZE];
             assert_eq!(profile.encode(layout, &mut bytes), expected, "{layout:?} {profile:x?}");
-            assert_eq!(bytes == [0xEE; 0x100], expected.is_err());
+            assert_eq!(bytes == [0xEE; Layout::MAX_SIZE], expected.is_err());
         }
         let (needed, given) = (layout.size(), layout.size() - 1);
         let too_short = LayoutError::TooShort { needed, given };
@@ -454,7 +476,7 @@ fn a_profile() -> impl Strategy<Value = (Layout, KProfile)> {
     let kind = prop::sample::select(kinds().collect::<Vec<_>>());
     let source = prop_oneof![0u32..0x18, 0x19u32..0x8000, 0xFFFF_8000u32..=u32::MAX];
     let numbers = prop::collection::vec(any::<u64>(), 6);
-    let masks = prop::collection::vec(prop_oneof![Just(0), any::<u64>()], 20);
+    let masks = prop::collection::vec(prop_oneof![Just(0), any::<u64>()], 32);
     let rest = (0u32..30, 0u32..0x1_0000, any::<(bool, bool)>());
     (kind, source, numbers, masks, rest).prop_map(
         |((layout, callback), value, numbers, masks, (bucket_shift, segment, (old, started)))| {
@@ -465,7 +487,7 @@ fn a_profile() -> impl Strategy<Value = (Layout, KProfile)> {
             let profile = KProfile {
                 object_type: match (layout, old) {
                     _ if callback => ObjectType::Callback,
-                    (Layout::X86Nt310, _) | (Layout::X86Nt351, true) => ObjectType::BasicNt3,
+                    (Layout::X86_NT310, _) | (Layout::X86_NT351, true) => ObjectType::BasicNt3,
                     _ => ObjectType::Basic,
                 },
                 link: ListEntry { flink: number(0), blink: number(1) },
@@ -474,6 +496,8 @@ fn a_profile() -> impl Strategy<Value = (Layout, KProfile)> {
                     Role::Callback { callback: range_base, context: range_limit }
                 } else {
                     let buffer = number(5);
+                    // Virtual-8086 execution is x86's alone.
+                    let segment = if layout.width() == PointerWidth::Bits32 { segment } else { 0 };
                     Role::Basic { range_base, range_limit, bucket_shift, buffer, segment }
                 },
                 affinity: in_groups.fold(Affinity::EMPTY, |set, (group, mask)| {
@@ -493,7 +517,7 @@ fn a_profile() -> impl Strategy<Value = (Layout, KProfile)> {
 proptest! {
     #[test]
     fn what_is_encoded_decodes_to_the_same((layout, profile) in a_profile(), fill: u8) {
-        let mut bytes = [fill; 0x100];
+        let mut bytes = [fill; Layout::MAX_SIZE + 8];
         prop_assert_eq!(profile.encode(layout, &mut bytes), Ok(layout.size()));
         prop_assert!(bytes[layout.size()..].iter().all(|byte| *byte == fill));
         prop_assert_eq!(KProfile::decode(layout, &bytes), Ok(profile));
@@ -503,15 +527,16 @@ proptest! {
     /// With a plausible beginning now and then, so that the rest is looked at.
     #[test]
     fn any_bytes_decode_or_are_refused(
-        mut bytes in prop::collection::vec(any::<u8>(), 0..0x110),
+        mut bytes in prop::collection::vec(any::<u8>(), 0..0x170),
         kind in prop::option::of(prop::sample::select(vec![0x0Fu8, 0x11, 0x17])),
     ) {
         for layout in Layout::ALL {
             if let (Some(kind), [low, high, size, size_high, ..]) = (kind, &mut bytes[..]) {
-                (*low, *high, *size, *size_high) = (kind, 0, layout.size() as u8, 0);
+                let [size_low, size_top] = (layout.size() as u16).to_le_bytes();
+                (*low, *high, *size, *size_high) = (kind, 0, size_low, size_top);
             }
             if let Ok(profile) = KProfile::decode(layout, &bytes) {
-                let mut again = [0; 0x100];
+                let mut again = [0; Layout::MAX_SIZE];
                 prop_assert_eq!(profile.encode(layout, &mut again), Ok(layout.size()));
                 prop_assert_eq!(KProfile::decode(layout, &again), Ok(profile));
             }
@@ -523,11 +548,16 @@ proptest! {
 #[derive(Default)]
 struct Image(BTreeMap<u64, u8>);
 
+/// The first byte that is not there.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct NotThere(u64);
+
 impl MemoryReader for Image {
-    fn read(&self, address: u64, buffer: &mut [u8]) -> Result<(), Unreadable> {
+    type Error = NotThere;
+    fn read(&self, address: u64, buffer: &mut [u8]) -> Result<(), NotThere> {
         for (offset, byte) in (0..).zip(buffer) {
-            let at = address.checked_add(offset).ok_or(Unreadable)?;
-            *byte = *self.0.get(&at).ok_or(Unreadable)?;
+            let at = address.checked_add(offset).ok_or(NotThere(u64::MAX))?;
+            *byte = *self.0.get(&at).ok_or(NotThere(at))?;
         }
         Ok(())
     }
@@ -569,7 +599,7 @@ fn list(layout: Layout, count: u64) -> Image {
 }
 
 /// The processes of the objects found, and the error at the end.
-fn visit(image: &Image, layout: Layout, limit: usize) -> (Vec<u64>, Option<WalkError>) {
+fn visit(image: &Image, layout: Layout, limit: usize) -> (Vec<u64>, Option<WalkError<NotThere>>) {
     let mut walked = walk(image, layout, HEAD, limit);
     let mut found = Vec::new();
     for item in walked.by_ref().take(100) {
@@ -625,29 +655,41 @@ fn a_walk_stops_at_a_pointer_to_nothing() {
                 image.put_pointer(layout, place, bad);
                 let (found, error) = visit(&image, layout, 9);
                 assert_eq!(found, (0..from).collect::<Vec<_>>(), "{layout:?} {bad:#X}");
-                let Some(WalkError::Unreadable { address }) = error else {
-                    panic!("{layout:?} {bad:#X}: {error:?}")
+                let address = match error {
+                    Some(WalkError::Unreadable { address, .. } | WalkError::Link(address)) => {
+                        address
+                    }
+                    _ => panic!("{layout:?} {bad:#X}: {error:?}"),
                 };
                 assert!(address == bad || address == bad - bytes, "{address:#X} {bad:#X}");
             }
         }
         // No head, and a head of which half is missing.
-        let unreadable = |address| (vec![], Some(WalkError::Unreadable { address }));
-        assert_eq!(visit(&Image::default(), layout, 9), unreadable(HEAD));
+        let unreadable = |address, reading, missing| {
+            let error = NotThere(missing);
+            (vec![], Some(WalkError::Unreadable { address, reading, error }))
+        };
+        let nothing = visit(&Image::default(), layout, 9);
+        assert_eq!(nothing, unreadable(HEAD, Reading::Head, HEAD));
         let mut half = list(layout, 0);
         half.0.remove(&(HEAD + bytes));
-        assert_eq!(visit(&half, layout, 9), unreadable(HEAD + bytes));
+        assert_eq!(visit(&half, layout, 9), unreadable(HEAD + bytes, Reading::Head, HEAD + bytes));
         // An object of which the last byte is missing.
         let mut cut = list(layout, 1);
-        cut.0.remove(&(entry(0) - bytes + layout.size() as u64 - 1));
-        assert_eq!(visit(&cut, layout, 9), unreadable(entry(0) - bytes));
+        let last = entry(0) - bytes + layout.size() as u64 - 1;
+        cut.0.remove(&last);
+        assert_eq!(visit(&cut, layout, 9), unreadable(entry(0) - bytes, Reading::Object, last));
     }
-    let mut end = list(Layout::X64Win8, 0);
-    end.put_pointer(Layout::X64Win8, HEAD, u64::MAX);
-    assert!(matches!(visit(&end, Layout::X64Win8, 9).1, Some(WalkError::Unreadable { .. })));
+    let mut end = list(Layout::X64_WIN8, 0);
+    end.put_pointer(Layout::X64_WIN8, HEAD, u64::MAX);
+    assert!(matches!(visit(&end, Layout::X64_WIN8, 9).1, Some(WalkError::Unreadable { .. })));
     for head in [0, 1, u64::MAX, u64::MAX - 8] {
-        let mut walked = walk(&end, Layout::X64Win8, head, 9);
-        assert_eq!(walked.next(), Some(Err(WalkError::Unreadable { address: head })));
+        let mut walked = walk(&end, Layout::X64_WIN8, head, 9);
+        let first = walked.next();
+        assert!(
+            matches!(first, Some(Err(WalkError::Unreadable { address, .. })) if address == head),
+            "{first:?}"
+        );
         assert!(walked.next().is_none());
     }
 }
@@ -724,5 +766,67 @@ proptest! {
         let items: Vec<_> = walk(&image, layout, HEAD, 20).take(50).collect();
         prop_assert!(items.len() <= 21);
         prop_assert!(items.iter().rev().skip(1).all(|item| item.is_ok()));
+    }
+}
+
+/// A walk with a buffer of a named layout's size reads objects of a larger one as empty.
+#[test]
+fn the_largest_layout_fits_every_buffer() {
+    let largest = Layout::ALL.map(Layout::size).into_iter().max();
+    assert_eq!(Some(Layout::MAX_SIZE), largest);
+    let image = list(Layout::X64_WIN11, 3);
+    assert_eq!(visit(&image, Layout::X64_WIN11, 9), (vec![0, 1, 2], None));
+}
+
+#[test]
+fn a_layout_of_given_offsets_reads_what_the_row_of_the_same_offsets_does() {
+    for (row, callback) in kinds() {
+        let given = Layout::from_offsets(*row.offsets()).unwrap();
+        let mut bytes = vec![0; row.size()];
+        let mut profile = distinctive(row, callback);
+        if profile.object_type == ObjectType::BasicNt3 {
+            // A layout of given offsets is of a current Windows.
+            profile.object_type = ObjectType::Basic;
+        }
+        profile.encode(given, &mut bytes).unwrap();
+        assert_eq!(KProfile::decode(given, &bytes), Ok(profile));
+        for (at, byte) in bytes.iter().enumerate().skip(4) {
+            let mut original = vec![0; row.size()];
+            distinctive(row, callback).encode(row, &mut original).unwrap();
+            assert_eq!(*byte, original[at], "{row:?} at {at:#X}");
+        }
+    }
+}
+
+#[test]
+fn offsets_that_do_not_fit_the_size_make_no_layout() {
+    let good = *Layout::X64_WIN8.offsets();
+    let size = good.size;
+    for bad in [
+        Offsets { size: 0, ..good },
+        Offsets { size: u16::MAX, ..good },
+        Offsets { link: size - 15, ..good },
+        Offsets { process: size - 7, ..good },
+        Offsets { range_base: size - 7, ..good },
+        Offsets { range_limit: size - 7, ..good },
+        Offsets { bucket_shift: size - 3, ..good },
+        Offsets { buffer: u16::MAX, ..good },
+        Offsets { segment: size - 3, ..good },
+        Offsets { affinity: Some(size - 167), ..good },
+        Offsets { groups: 22, ..good },
+        Offsets { groups: 33, size: 0x158, ..good },
+        Offsets { groups: u8::MAX, ..good },
+        Offsets { source: Some(size - 1), ..good },
+        Offsets { started: size, ..good },
+    ] {
+        assert_eq!(Layout::from_offsets(bad), Err(LayoutError::Offsets), "{bad:?}");
+    }
+    // Each at the very end.
+    for good in [
+        Offsets { process: size - 8, ..good },
+        Offsets { affinity: Some(size - 168), ..good },
+        Offsets { source: Some(size - 2), started: size - 1, ..good },
+    ] {
+        assert!(Layout::from_offsets(good).is_ok(), "{good:?}");
     }
 }

@@ -15,7 +15,8 @@ use pmu_kprofile::CreateError::{
     SegmentWithoutProcess, UnsupportedSource,
 };
 use pmu_kprofile::WindowsVersion::{self, *};
-use pmu_kprofile::layout::{KProfile, Role};
+use pmu_kprofile::compat::kprofile::{KProfile, Role};
+use pmu_kprofile::compat::layout::Layout;
 use pmu_kprofile::{
     Affinity, AsOfVersion, BasicProfile, DispatchOutcome, HalInterface, PointerWidth,
     ProfileCallback, ProfileHardware, ProfileObject, Profiles, Rules, Statistics,
@@ -546,7 +547,7 @@ fn an_object_shows_itself_as_its_windows_lays_it_out() {
     for version in VERSIONS {
         for width in WIDTHS {
             let rules = Rules { version, width };
-            let Some(layout) = version.layout(width) else { continue };
+            let Some(layout) = Layout::of(Rules { version, width }) else { continue };
             let counters = buffer(1);
             let lists = leak(Lists::with_rules(rules));
             let asked = BasicProfile { process: process(0x80), size: 3, ..request(counters) };
@@ -559,7 +560,7 @@ fn an_object_shows_itself_as_its_windows_lays_it_out() {
                 assert_eq!(*buffer, counters.as_ptr() as u64);
                 *buffer = 0x8000;
             }
-            let mut bytes = [0xAA; 0x100];
+            let mut bytes = [0xAA; Layout::MAX_SIZE];
             let size = kprofile.encode(layout, &mut bytes);
             let size = size.unwrap_or_else(|error| panic!("{rules:?}: {error}"));
             let member = |name| {
@@ -596,22 +597,23 @@ fn a_profile_of_all_processors_ever_shows_those_that_its_windows_has_room_for() 
     for version in VERSIONS {
         for width in WIDTHS {
             let rules = Rules { version, width };
-            let Some(layout) = version.layout(width) else { continue };
+            let Some(layout) = Layout::of(Rules { version, width }) else { continue };
             let asked = BasicProfile { affinity: Some(Affinity::ALL), ..request(buffer(1)) };
             let object = create(rules, asked).unwrap();
             let mut kprofile = object.to_kprofile();
             if let Role::Basic { buffer, .. } = &mut kprofile.role {
                 *buffer = 0x8000;
             }
-            // KAFFINITY has a pointer's bits; KAFFINITY_EX 4 of them in Windows 7, then 20.
+            // KAFFINITY has a pointer's bits; KAFFINITY_EX 4 of them in Windows 7, then 20, then 32.
             let expected = match (width, version) {
                 (_, Nt310 | Nt350) => Affinity::EMPTY,
                 (PointerWidth::Bits32, _) => Affinity::first(32),
                 (PointerWidth::Bits64, _) if version < Windows7 => Affinity::first(64),
                 (PointerWidth::Bits64, Windows7) => Affinity::first(4 * 64),
+                (PointerWidth::Bits64, Windows11) => Affinity::ALL,
                 (PointerWidth::Bits64, _) => Affinity::first(20 * 64),
             };
-            let mut bytes = [0; 0x100];
+            let mut bytes = [0; Layout::MAX_SIZE];
             kprofile
                 .encode(layout, &mut bytes)
                 .unwrap_or_else(|error| panic!("{rules:?}: {error}"));

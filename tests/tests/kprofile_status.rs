@@ -17,6 +17,14 @@ fn every_status_has_the_data_file_s_name_and_value() {
 }
 
 #[test]
+fn every_row_of_the_data_file_is_a_constant() {
+    for row in data!("nt_status.csv") {
+        let named = NtStatus::ALL.iter().any(|status| status.name() == row.text("name"));
+        assert!(named, "{}", row.text("name"));
+    }
+}
+
+#[test]
 fn each_constant_is_the_status_of_its_name() {
     macro_rules! names {
         ($($constant:ident)*) => {
@@ -25,7 +33,8 @@ fn each_constant_is_the_status_of_its_name() {
     }
     let constants = names! {
         SUCCESS DATATYPE_MISALIGNMENT BUFFER_OVERFLOW NOT_IMPLEMENTED INFO_LENGTH_MISMATCH
-        INVALID_PARAMETER NO_MEMORY ACCESS_DENIED BUFFER_TOO_SMALL PRIVILEGE_NOT_HELD
+        ACCESS_VIOLATION INVALID_HANDLE INVALID_PARAMETER NO_MEMORY ACCESS_DENIED BUFFER_TOO_SMALL
+        OBJECT_TYPE_MISMATCH PRIVILEGE_NOT_HELD
         INSUFFICIENT_RESOURCES MEMORY_NOT_ALLOCATED PROFILING_NOT_STARTED PROFILING_NOT_STOPPED
         NOT_SUPPORTED PROFILING_AT_LIMIT INVALID_PARAMETER_7 ADDRESS_ALREADY_EXISTS
         WMI_INSTANCE_NOT_FOUND WMI_ALREADY_ENABLED

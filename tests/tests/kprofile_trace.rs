@@ -18,14 +18,16 @@ use pmu_core::{
 use pmu_intel::Emon;
 use pmu_kprofile::PointerWidth::{self, Bits32, Bits64};
 use pmu_kprofile::WindowsVersion::{Windows8, WindowsXp};
+use pmu_kprofile::compat::source_list::{
+    SOURCE_LIST_CLASS, SourceListError, read_source_list, write_source_list,
+};
 use pmu_kprofile::trace::{
     CacheErrata, Detail, EVENT_TRACE_FLAG_PROFILE, GroupMask, Hook, MAX_PMC_SOURCES,
     PERF_PMC_PROFILE, PERF_PROFILE, RecordError, TraceCallback, TraceControl, TraceError,
     TraceObjects, TraceRecord, TraceRing,
 };
 use pmu_kprofile::{
-    Affinity, ProfileCallback, ProfileError, ProfileObject, Profiles, Rules, SOURCE_LIST_CLASS,
-    SourceListError, ThisProcessor, read_source_list, write_source_list,
+    Affinity, ProfileCallback, ProfileError, ProfileObject, Profiles, Rules, ThisProcessor,
 };
 use pmu_tests::{FakePlatform, RegisterFile, Row, data, intel_processor};
 use proptest::prelude::*;
@@ -397,7 +399,8 @@ fn record_of(frame: Frame, width: PointerWidth, detail: Detail) -> TraceRecord {
     TraceRecord {
         width,
         timestamp: frame.timestamp,
-        pebs_index: frame.pebs_index,
+        // Windows stamps context switches alone.
+        pebs_index: None,
         pc: frame.pc,
         thread: frame.thread,
         detail,

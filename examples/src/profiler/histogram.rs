@@ -5,7 +5,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use std::path::PathBuf;
 
 use pmu_core::{KProfileSource, ProcessId};
-use pmu_kprofile::bucket::Bucket;
+use pmu_kprofile::object::bucket::Bucket;
 use pmu_kprofile::{BasicProfile, CreateError, ProfileHardware, ProfileObject, Rules};
 
 use super::maps::Mapping;

@@ -2,7 +2,9 @@
 
 use core::fmt;
 
-use crate::{CounterError, IntervalError, KProfileSource, NtStatus, TimerUnavailable};
+use crate::{
+    CounterError, IntervalError, KProfileSource, NtStatus, ProcessorNumber, TimerUnavailable,
+};
 
 /// Error of an operation on a profile interface. Unless it is [`CounterError::Faulted`], nothing
 /// was changed; of [`initialize`](crate::ProfileInterface::initialize), that no counter runs.
@@ -22,6 +24,9 @@ pub enum InterfaceError {
     Interval(IntervalError),
     /// The platform has no profile timer.
     Timer(TimerUnavailable),
+    /// The processor did not answer a request within the embedder's bound. What was asked of it is not done, or is
+    /// undone when it comes to it.
+    NoAnswer(ProcessorNumber),
     /// The counters' own reason.
     Counters(CounterError),
 }
@@ -38,7 +43,7 @@ impl InterfaceError {
             Self::AlreadyStarted(_) => Some(NtStatus::PROFILING_NOT_STOPPED),
             Self::NotStarted(_) => Some(NtStatus::PROFILING_NOT_STARTED),
             // Windows' call to set an interval always succeeds; the rest it does not know.
-            Self::Interval(_) | Self::Timer(_) | Self::Counters(_) => None,
+            Self::Interval(_) | Self::Timer(_) | Self::NoAnswer(_) | Self::Counters(_) => None,
         }
     }
 }
@@ -52,6 +57,7 @@ impl fmt::Display for InterfaceError {
             Self::NotStarted(source) => write!(f, "{source} is not started"),
             Self::Interval(error) => error.fmt(f),
             Self::Timer(error) => error.fmt(f),
+            Self::NoAnswer(processor) => write!(f, "processor {processor} does not answer"),
             Self::Counters(error) => error.fmt(f),
         }
     }

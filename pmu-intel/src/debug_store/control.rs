@@ -290,6 +290,28 @@ mod tests {
         assert_eq!(mismatch.status(), NtStatus::INFO_LENGTH_MISMATCH);
     }
 
+    /// Asking for BTS where PEBS is meant, or for nothing, passes one of these.
+    #[test]
+    fn create_asks_for_performance_monitoring_and_pebs_and_not_for_bts() {
+        let with = |misc_enable| DebugStoreSupport { misc_enable, ..supported() };
+        let emon = MiscEnable::new().with_performance_monitoring(true);
+        for (misc_enable, expected) in [
+            (emon, Ok(())),
+            (emon.with_bts_unavailable(true), Ok(())),
+            (emon.with_pebs_unavailable(true), Err(NtStatus::NOT_SUPPORTED)),
+            (
+                emon.with_bts_unavailable(true).with_pebs_unavailable(true),
+                Err(NtStatus::NOT_SUPPORTED),
+            ),
+            (MiscEnable::new(), Err(NtStatus::NOT_SUPPORTED)),
+        ] {
+            let memory = ControlAreaMemory::<4>::new();
+            let control = ProcessorProfileControl::new(Some(&memory));
+            let created = control.create(&with(misc_enable)).map(drop).map_err(|e| e.status());
+            assert_eq!(created, expected, "{misc_enable:?}");
+        }
+    }
+
     #[test]
     fn without_memory_no_support_is_looked_for() {
         let control = ProcessorProfileControl::<4>::new(None);

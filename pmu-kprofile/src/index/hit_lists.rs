@@ -7,15 +7,13 @@
 //! modified so that it leads to the copy. (Node copying: Driscoll, Sarnak, Sleator, Tarjan, "Making Data
 //! Structures Persistent", 1989, §2.3: of `n` ranges there are at most 2·`n` nodes.)
 
-use core::ptr;
-
-use super::{Entry, NONE};
-use crate::object::Basic;
+use super::entry::{Entry, NONE};
+use crate::object::{Basic, Listed};
 
 /// A range in a hit list.
 #[derive(Clone, Copy)]
 struct Node {
-    basic: *const Basic<'static>,
+    basic: Listed<Basic<'static>>,
     /// The next node, up to an address…
     next: u32,
     /// …and from there on.
@@ -24,10 +22,10 @@ struct Node {
 }
 
 impl Node {
-    const UNUSED: Self = Self::to(ptr::null(), NONE);
+    const UNUSED: Self = Self::to(Listed::NOTHING, NONE);
 
     /// A node that leads to the same node everywhere.
-    const fn to(basic: *const Basic<'static>, next: u32) -> Self {
+    const fn to(basic: Listed<Basic<'static>>, next: u32) -> Self {
         Self { basic, next, modified_next: next, modified_at: u64::MAX }
     }
 }
@@ -65,7 +63,7 @@ impl<const N: usize> HitLists<N> {
 
     /// Returns a node's range, and its next node, for an address.
     #[inline]
-    pub(super) fn follow(&self, node: u32, address: u64) -> Option<(*const Basic<'static>, u32)> {
+    pub(super) fn follow(&self, node: u32, address: u64) -> Option<(Listed<Basic<'static>>, u32)> {
         let node = self.nodes.as_flattened().get(node as usize)?;
         let next = if address >= node.modified_at { node.modified_next } else { node.next };
         Some((node.basic, next))

@@ -5,22 +5,58 @@ use core::cell::{Cell, RefCell};
 use core::sync::atomic::Ordering;
 use std::boxed::Box;
 
-pub(crate) use loom::cell::UnsafeCell;
 pub(crate) use loom::hint::spin_loop;
+
+/// A cell of loom's.
+pub(crate) struct UnsafeCell<T>(loom::cell::UnsafeCell<T>);
+
+/// An access that reads, until it is dropped.
+pub(crate) struct ConstPtr<T>(loom::cell::ConstPtr<T>);
+
+impl<T> ConstPtr<T> {
+    /// # Safety
+    /// Nothing writes the cell, and it lives, for as long as the reference does; loom sees whether anything does
+    /// until this is dropped.
+    pub(crate) unsafe fn deref<'c>(&self) -> &'c T {
+        // SAFETY: the caller's promise.
+        unsafe { &*core::ptr::from_ref(self.0.deref()) }
+    }
+}
+
+impl<T> ConstPtr<T> {
+    /// Ends the access.
+    pub(crate) fn end(self) {}
+}
+
+impl<T> UnsafeCell<T> {
+    pub(crate) fn new(value: T) -> Self {
+        Self(loom::cell::UnsafeCell::new(value))
+    }
+
+    #[track_caller]
+    pub(crate) fn get(&self) -> ConstPtr<T> {
+        ConstPtr(self.0.get())
+    }
+
+    #[track_caller]
+    pub(crate) fn with_mut<R>(&self, write: impl FnOnce(*mut T) -> R) -> R {
+        self.0.with_mut(write)
+    }
+}
 
 /// A bug: the code as if it were written otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Seed {
     None,
-    /// `synchronize` does not wait.
+    /// A grace period waits for nobody.
     NoGracePeriod,
-    /// `synchronize` reads a reader counter by a plain load.
+    /// A grace period reads a reader counter by a plain load.
     LoadForReadModifyWrite,
     /// A read guard is released by a relaxed step.
     RelaxedUnlock,
     /// A reader that interrupted another releases both guards.
     NestingForgotten,
-    /// `synchronize` does not wait for the readers that entered in the epoch before.
+    /// A grace period does not wait for the readers that entered in the epoch before.
     OneEpoch,
     /// A snapshot, or a slot of a ring, is published by a relaxed store.
     RelaxedPublication,
@@ -40,7 +76,7 @@ std::thread_local! {
 }
 
 loom::thread_local! {
-    /// Set between the publication of a snapshot and the flip of the epoch.
+    /// Set while a grace period waits for the readers that entered in the epoch before.
     static WAITS_FOR_LAST_EPOCH: Cell<bool> = Cell::new(false);
     static INTERRUPT: RefCell<Option<(usize, Box<dyn FnOnce()>)>> = RefCell::new(None);
 }
@@ -79,18 +115,47 @@ fn step() {
     }
 }
 
-loom::lazy_static! {
-    static ref CRITICAL_SECTION: loom::sync::Mutex<()> = loom::sync::Mutex::new(());
+/// Loom's scheduler is not to switch inside a lock of which it does not know.
+pub(crate) fn exclusively<R>(attempt: impl FnOnce() -> R) -> R {
+    attempt()
 }
 
-/// As `critical_section::with`, of whose order loom would not know.
-pub(crate) fn exclusively<R>(act: impl FnOnce(critical_section::CriticalSection<'_>) -> R) -> R {
-    let _guard = (!has(Seed::WriteGuardUnordered)).then(|| CRITICAL_SECTION.lock().unwrap());
-    critical_section::with(act)
+/// What comes next is the wait for readers that entered in the epoch before, or it is over.
+pub(crate) fn seed_earlier_epoch(waits: bool) {
+    WAITS_FOR_LAST_EPOCH.with(|it| it.set(waits));
 }
 
 fn publication(order: Ordering) -> Ordering {
     if has(Seed::RelaxedPublication) { Ordering::Relaxed } else { order }
+}
+
+/// A flag whose state is what it is, and whose order is a lock's: loom lets who spins on an atomic read the same
+/// value for ever.
+#[derive(Debug, Default)]
+pub(crate) struct Flag {
+    taken: core::sync::atomic::AtomicBool,
+    order: loom::sync::Mutex<()>,
+}
+
+impl Flag {
+    pub(crate) fn new() -> Self {
+        Self::default()
+    }
+
+    fn set(&self, taken: bool) -> bool {
+        let _order = (!has(Seed::WriteGuardUnordered)).then(|| self.order.lock().unwrap());
+        self.taken.swap(taken, Ordering::Relaxed)
+    }
+
+    pub(crate) fn try_take(&self) -> bool {
+        step();
+        !self.set(true)
+    }
+
+    pub(crate) fn release(&self) {
+        step();
+        self.set(false);
+    }
 }
 
 /// What makes loom try every order of the accesses to an atomic. By itself loom 0.7.2 remembers the
@@ -131,21 +196,18 @@ macro_rules! atomic {
             #[track_caller]
             pub(crate) fn store(&self, value: $value, order: Ordering) {
                 self.1.step();
-                WAITS_FOR_LAST_EPOCH.with(|waits| waits.set(false));
                 self.0.store(value, publication(order));
             }
 
             #[track_caller]
             pub(crate) fn swap(&self, value: $value, order: Ordering) -> $value {
                 self.1.step();
-                WAITS_FOR_LAST_EPOCH.with(|waits| waits.set(true));
                 self.0.swap(value, publication(order))
             }
         }
     };
 }
 
-atomic!(AtomicBool, bool);
 atomic!(AtomicU64, u64);
 atomic!(AtomicUsize, usize);
 

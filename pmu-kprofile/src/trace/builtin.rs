@@ -6,8 +6,10 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use pmu_core::{InterruptFrame, Interval, KProfileSource};
 
 use super::record::{Detail, Hook, TraceRecord};
-use super::ring::TraceRing;
-use crate::{PointerWidth, ProfileCallback};
+use super::ring::{StackRing, TraceRing};
+use pmu_core::PointerWidth;
+
+use crate::ProfileCallback;
 
 /// Writes a record of each interrupt into the interrupted processor's ring.
 ///
@@ -24,20 +26,29 @@ pub struct TraceCallback<const N: usize> {
     hook: Hook,
     width: PointerWidth,
     rings: &'static [TraceRing<N>],
+    stacks: &'static [StackRing<N>],
     ringless: AtomicU64,
 }
 
 impl<const N: usize> TraceCallback<N> {
     /// A callback that writes `hook`'s records into `rings`, a ring a processor, by index.
     pub const fn new(hook: Hook, width: PointerWidth, rings: &'static [TraceRing<N>]) -> Self {
-        Self { hook, width, rings, ringless: AtomicU64::new(0) }
+        Self { hook, width, rings, stacks: &[], ringless: AtomicU64::new(0) }
+    }
+
+    /// Also writes each interrupt's call chain, as a [`StackWalk`](super::StackWalk) record, into `stacks`, one ring
+    /// per processor, by index. Processors without one have no call chains.
+    pub const fn with_stacks(mut self, stacks: &'static [StackRing<N>]) -> Self {
+        self.stacks = stacks;
+        self
     }
 
     /// Records lost so far: those that found a ring full (shared or not), and those of processors
     /// without a ring.
     pub fn dropped(&self) -> u64 {
         let full: u64 = self.rings.iter().map(TraceRing::dropped).sum();
-        full + self.ringless.load(Ordering::Relaxed)
+        let stacks: u64 = self.stacks.iter().map(StackRing::dropped).sum();
+        full + stacks + self.ringless.load(Ordering::Relaxed)
     }
 }
 
@@ -55,11 +66,15 @@ impl<const N: usize> ProfileCallback for TraceCallback<N> {
         ring.push(&TraceRecord {
             width: self.width,
             timestamp: frame.timestamp(),
-            pebs_index: frame.pebs_index(),
+            // Windows stamps context switches alone.
+            pebs_index: None,
             pc: frame.pc(),
             thread: frame.thread(),
             detail,
         });
+        if let Some(stacks) = self.stacks.get(frame.processor().index()) {
+            stacks.push_call_chain(self.width, frame);
+        }
     }
 }
 

@@ -6,6 +6,9 @@ pub const PERF_PROFILE: u32 = 0x2000_0002;
 /// `PERF_PMC_PROFILE`: PMC interrupts.
 pub const PERF_PMC_PROFILE: u32 = 0x2000_0400;
 
+/// `PERF_CONTEXT_SWITCH`: switches from one thread to another.
+pub const PERF_CONTEXT_SWITCH: u32 = 0x2000_0004;
+
 /// `EVENT_TRACE_FLAG_PROFILE` of `EVENT_TRACE_PROPERTIES.EnableFlags`: the documented name of
 /// [`PERF_PROFILE`].
 pub const EVENT_TRACE_FLAG_PROFILE: u32 = 0x0100_0000;

@@ -12,11 +12,11 @@ pub(super) const MAX_RECORD: usize = 0x10 + 8 + 0x10;
 
 /// The high bytes of the marker: `TRACE_HEADER_FLAG | TRACE_HEADER_EVENT_TRACE`, and the header's
 /// type by width.
-const MARKER_32: u32 = 0xC010_0000;
-const MARKER_64: u32 = 0xC011_0000;
-const VERSION: u32 = 2;
+pub(super) const MARKER_32: u32 = 0xC010_0000;
+pub(super) const MARKER_64: u32 = 0xC011_0000;
+pub(super) const VERSION: u32 = 2;
 /// A PEBS index follows the header.
-const FLAG_PEBS_INDEX: u32 = 0x8000;
+pub(super) const FLAG_PEBS_INDEX: u32 = 0x8000;
 /// How many PMC values follow.
 const PMC_COUNT: u32 = 0x0700;
 
@@ -141,6 +141,8 @@ pub enum RecordError {
     TooShort,
     /// The marker is none of a performance record's.
     Marker(u32),
+    /// More than a record of this kind has.
+    TooLong,
     /// Another event's hook.
     Hook(u16),
 }
@@ -149,6 +151,7 @@ impl fmt::Display for RecordError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::TooShort => f.write_str("the record is cut off"),
+            Self::TooLong => f.write_str("the record has more than one of its kind can have"),
             Self::Marker(marker) => write!(f, "marker {marker:#010X} is no performance record's"),
             Self::Hook(hook) => write!(f, "hook {hook:#06X} is no profile interrupt's"),
         }

@@ -6,34 +6,40 @@
 
 use core::sync::atomic::Ordering;
 
+use pmu_core::{InterruptFrame, PointerWidth};
+
 use super::record::{MAX_RECORD, RecordError, TraceRecord, WORDS};
-use crate::sync::{AtomicBool, AtomicU64, array_of, const_fn};
+use super::stack_walk::{self, STACK_WORDS, StackWalk};
+use crate::sync::{AtomicU64, Flag, array_of, const_fn};
 
 /// How often a claim is tried. Each failure means that an interrupt came in between and claimed a
 /// slot of its own; so deep do interrupts not nest.
 const TRIES: usize = 8;
 
-/// Room for `N` records of one processor.
+/// Room for the call chains of `N` events of one processor.
+pub type StackRing<const N: usize> = TraceRing<N, STACK_WORDS>;
+
+/// Room for `N` records of one processor, of at most `W` words each.
 #[derive(Debug)]
-pub struct TraceRing<const N: usize> {
-    slots: [Slot; N],
+pub struct TraceRing<const N: usize, const W: usize = WORDS> {
+    slots: [Slot<W>; N],
     /// The next position to claim; positions count on without wrapping at `N`.
     head: AtomicU64,
     /// The next position to read.
     tail: AtomicU64,
     dropped: AtomicU64,
-    draining: AtomicBool,
+    draining: Flag,
 }
 
 /// A slot says by its turn whose it is: of the position `p` that maps to it, turn `2·(p / N)` means
 /// free for the writer of `p`, and `2·(p / N) + 1` means published by it.
 #[derive(Debug)]
-struct Slot {
+struct Slot<const W: usize> {
     turn: AtomicU64,
-    words: [AtomicU64; WORDS],
+    words: [AtomicU64; W],
 }
 
-impl Slot {
+impl<const W: usize> Slot<W> {
     const_fn! {
         const fn new() -> Self {
             Self { turn: AtomicU64::new(0), words: array_of!(AtomicU64::new(0)) }
@@ -50,8 +56,9 @@ impl Slot {
         });
     }
 
-    fn read(&self) -> [u8; MAX_RECORD] {
-        let mut bytes = [0; MAX_RECORD];
+    /// Reads the slot into `bytes`, which have room for it.
+    fn read<const B: usize>(&self) -> [u8; B] {
+        let mut bytes = [0; B];
         for (bytes, word) in bytes.chunks_exact_mut(8).zip(&self.words) {
             bytes.copy_from_slice(&word.load(Ordering::Relaxed).to_le_bytes());
         }
@@ -60,19 +67,10 @@ impl Slot {
 }
 
 impl<const N: usize> TraceRing<N> {
-    const SLOTS: u64 = N as u64;
-
     const_fn! {
-        /// An empty ring.
+        /// An empty ring, of records of profile interrupts.
         pub const fn new() -> Self {
-            const { assert!(N > 0, "a ring has at least one slot") };
-            Self {
-                slots: array_of!(Slot::new()),
-                head: AtomicU64::new(0),
-                tail: AtomicU64::new(0),
-                dropped: AtomicU64::new(0),
-                draining: AtomicBool::new(false),
-            }
+            Self::empty()
         }
     }
 
@@ -81,6 +79,46 @@ impl<const N: usize> TraceRing<N> {
     /// Interrupt or NMI context, on the ring's processor only. Wait-free.
     #[inline]
     pub fn push(&self, record: &TraceRecord) -> bool {
+        self.push_by(|slot| slot.fill(record))
+    }
+}
+
+impl<const N: usize> StackRing<N> {
+    const_fn! {
+        /// An empty ring, of call chains.
+        pub const fn for_stacks() -> Self {
+            Self::empty()
+        }
+    }
+
+    /// Stores the call chain of an interrupt; `false`, and one more [dropped](Self::dropped), if there is no room.
+    ///
+    /// Interrupt or NMI context, on the ring's processor only. Wait-free, if the frame's
+    /// [`call_chain`](InterruptFrame::call_chain) is.
+    pub fn push_call_chain(&self, width: PointerWidth, frame: &dyn InterruptFrame) -> bool {
+        self.push_by(|slot| stack_walk::fill(&slot.words, width, frame))
+    }
+}
+
+impl<const N: usize, const W: usize> TraceRing<N, W> {
+    const SLOTS: u64 = N as u64;
+
+    const_fn! {
+        const fn empty() -> Self {
+            const { assert!(N > 0, "a ring has at least one slot") };
+            Self {
+                slots: array_of!(Slot::new()),
+                head: AtomicU64::new(0),
+                tail: AtomicU64::new(0),
+                dropped: AtomicU64::new(0),
+                draining: Flag::new(),
+            }
+        }
+    }
+
+    /// Claims a slot, fills it and publishes it.
+    #[inline]
+    fn push_by(&self, fill: impl FnOnce(&Slot<W>)) -> bool {
         for _ in 0..TRIES {
             let position = self.head.load(Ordering::Relaxed);
             let Some(slot) = self.slots.get((position % Self::SLOTS) as usize) else { break };
@@ -97,7 +135,7 @@ impl<const N: usize> TraceRing<N> {
                 Ordering::Relaxed,
             );
             if claim.is_ok() {
-                slot.fill(record);
+                fill(slot);
                 slot.turn.store(2 * (position / Self::SLOTS) + 1, Ordering::Release);
                 return true;
             }
@@ -112,8 +150,8 @@ impl<const N: usize> TraceRing<N> {
     }
 
     /// The right to read; `None` while another reader has it. Task context, any processor.
-    pub fn drain(&self) -> Option<Drain<'_, N>> {
-        let free = !self.draining.swap(true, Ordering::Acquire);
+    pub fn drain(&self) -> Option<Drain<'_, N, W>> {
+        let free = self.draining.try_take();
         free.then(|| Drain { ring: self })
     }
 }
@@ -126,30 +164,47 @@ impl<const N: usize> Default for TraceRing<N> {
 
 /// Reads a ring's records, oldest first; ends where the ring is empty.
 #[derive(Debug)]
-pub struct Drain<'r, const N: usize> {
-    ring: &'r TraceRing<N>,
+pub struct Drain<'r, const N: usize, const W: usize = WORDS> {
+    ring: &'r TraceRing<N, W>,
 }
 
-impl<const N: usize> Iterator for Drain<'_, N> {
-    type Item = Result<TraceRecord, RecordError>;
-
-    fn next(&mut self) -> Option<Self::Item> {
+impl<const N: usize, const W: usize> Drain<'_, N, W> {
+    /// The bytes of the oldest record, if there is one.
+    fn oldest<const B: usize>(&self) -> Option<[u8; B]> {
         let position = self.ring.tail.load(Ordering::Relaxed);
-        let slot = self.ring.slots.get((position % TraceRing::<N>::SLOTS) as usize)?;
-        let turn = 2 * (position / TraceRing::<N>::SLOTS);
+        let slot = self.ring.slots.get((position % TraceRing::<N, W>::SLOTS) as usize)?;
+        let turn = 2 * (position / TraceRing::<N, W>::SLOTS);
         if slot.turn.load(Ordering::Acquire) != turn + 1 {
             return None;
         }
         let bytes = slot.read();
         slot.turn.store(turn + 2, Ordering::Release);
         self.ring.tail.store(position.wrapping_add(1), Ordering::Relaxed);
+        Some(bytes)
+    }
+}
+
+impl<const N: usize> Iterator for Drain<'_, N> {
+    type Item = Result<TraceRecord, RecordError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let bytes = self.oldest::<MAX_RECORD>()?;
         Some(TraceRecord::decode(&bytes).map(|(record, _)| record))
     }
 }
 
-impl<const N: usize> Drop for Drain<'_, N> {
+impl<const N: usize> Iterator for Drain<'_, N, STACK_WORDS> {
+    type Item = Result<StackWalk, RecordError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let bytes = self.oldest::<{ 8 * STACK_WORDS }>()?;
+        Some(StackWalk::decode(&bytes).map(|(walk, _)| walk))
+    }
+}
+
+impl<const N: usize, const W: usize> Drop for Drain<'_, N, W> {
     fn drop(&mut self) {
-        self.ring.draining.store(false, Ordering::Release);
+        self.ring.draining.release();
     }
 }
 

@@ -16,7 +16,7 @@ use pmu_kprofile::{
 
 pub(crate) const WIDTHS: [PointerWidth; 2] = [PointerWidth::Bits32, PointerWidth::Bits64];
 
-pub(crate) const VERSIONS: [WindowsVersion; 20] = [
+pub(crate) const VERSIONS: [WindowsVersion; 21] = [
     Nt310,
     Nt350,
     Nt351,
@@ -37,6 +37,7 @@ pub(crate) const VERSIONS: [WindowsVersion; 20] = [
     Windows10v1809,
     Windows10v1903,
     Windows10v2004,
+    Windows11,
 ];
 
 pub(crate) const fn x64(version: WindowsVersion) -> Rules {

@@ -2,38 +2,86 @@
 
 use core::fmt;
 
-use crate::layout::{KProfile, Layout, LayoutError};
+use super::kprofile::{KProfile, LayoutError};
+use super::layout::Layout;
 
 /// Reads the memory of the image, by the addresses that its own kernel uses.
+///
+/// ```
+/// use pmu_kprofile::compat::walk::MemoryReader;
+///
+/// struct Image<'i> {
+///     base: u64,
+///     bytes: &'i [u8],
+/// }
+///
+/// #[derive(Debug, PartialEq)]
+/// struct NotInImage(u64);
+///
+/// impl MemoryReader for Image<'_> {
+///     type Error = NotInImage;
+///     fn read(&self, address: u64, buffer: &mut [u8]) -> Result<(), NotInImage> {
+///         let from = address.checked_sub(self.base).ok_or(NotInImage(address))? as usize;
+///         let bytes = self.bytes.get(from..).and_then(|bytes| bytes.get(..buffer.len()));
+///         buffer.copy_from_slice(bytes.ok_or(NotInImage(address))?);
+///         Ok(())
+///     }
+/// }
+/// ```
 pub trait MemoryReader {
+    /// What was unreadable, and why.
+    type Error;
+
     /// Fills `buffer` from `address`, all of it.
     ///
     /// # Errors
     /// Some of it is not mapped, or not in the image.
-    fn read(&self, address: u64, buffer: &mut [u8]) -> Result<(), Unreadable>;
+    fn read(&self, address: u64, buffer: &mut [u8]) -> Result<(), Self::Error>;
 }
 
 impl<R: MemoryReader + ?Sized> MemoryReader for &R {
-    fn read(&self, address: u64, buffer: &mut [u8]) -> Result<(), Unreadable> {
+    type Error = R::Error;
+    fn read(&self, address: u64, buffer: &mut [u8]) -> Result<(), R::Error> {
         (**self).read(address, buffer)
     }
 }
 
-/// Memory that is not there.
+/// What the walk was reading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
-pub struct Unreadable;
+#[non_exhaustive]
+pub enum Reading {
+    /// A link of the list's head.
+    Head,
+    /// A profile object.
+    Object,
+}
+
+impl fmt::Display for Reading {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Head => "the list's head",
+            Self::Object => "the profile object",
+        })
+    }
+}
 
 /// Why a walk ended before its list did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
-pub enum WalkError {
+pub enum WalkError<E> {
     /// Memory that a link led to is not there.
     Unreadable {
         /// Where it should have been.
         address: u64,
+        /// What should have been there.
+        reading: Reading,
+        /// The reader's reason.
+        error: E,
     },
+    /// A link leads to where no profile object can begin: too near to address 0.
+    Link(u64),
     /// A link leads to what is no profile object.
     Object {
         /// Where.
@@ -53,10 +101,13 @@ pub enum WalkError {
     TooLong,
 }
 
-impl fmt::Display for WalkError {
+impl<E: fmt::Display> fmt::Display for WalkError<E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Unreadable { address } => write!(f, "memory at {address:#X} cannot be read"),
+            Self::Unreadable { address, reading, error } => {
+                write!(f, "{reading} at {address:#X} cannot be read: {error}")
+            }
+            Self::Link(entry) => write!(f, "no profile can have its list entry at {entry:#X}"),
             Self::Object { address, error } => write!(f, "no profile at {address:#X}: {error}"),
             Self::BrokenLink { entry, blink } => {
                 write!(f, "the list entry at {entry:#X} is linked back to {blink:#X}")
@@ -66,7 +117,15 @@ impl fmt::Display for WalkError {
     }
 }
 
-impl core::error::Error for WalkError {}
+impl<E: core::error::Error + 'static> core::error::Error for WalkError<E> {
+    fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
+        match self {
+            Self::Unreadable { error, .. } => Some(error),
+            Self::Object { error, .. } => Some(error),
+            _ => None,
+        }
+    }
+}
 
 /// The profile objects of a list, from its head: `KPROCESS.ProfileListHead` or the kernel's global
 /// one, by the address of the `LIST_ENTRY`.
@@ -79,7 +138,7 @@ pub fn walk<R: MemoryReader>(
     layout: Layout,
     head: u64,
     limit: usize,
-) -> impl Iterator<Item = Result<(u64, KProfile), WalkError>> {
+) -> impl Iterator<Item = Result<(u64, KProfile), WalkError<R::Error>>> {
     Walk { reader, layout, head, previous: head, left: limit, next: Next::Head }
 }
 
@@ -103,14 +162,18 @@ enum Next {
 }
 
 impl<R: MemoryReader> Walk<R> {
-    fn pointer(&self, address: u64) -> Result<u64, WalkError> {
+    fn pointer(&self, address: u64) -> Result<u64, WalkError<R::Error>> {
         let mut bytes = [0; 8];
         let pointer = bytes.get_mut(..self.layout.width().bytes()).unwrap_or(&mut []);
-        self.reader.read(address, pointer).map_err(|_| WalkError::Unreadable { address })?;
+        self.reader.read(address, pointer).map_err(|error| WalkError::Unreadable {
+            address,
+            reading: Reading::Head,
+            error,
+        })?;
         Ok(u64::from_le_bytes(bytes))
     }
 
-    fn visit(&mut self) -> Result<Option<(u64, KProfile)>, WalkError> {
+    fn visit(&mut self) -> Result<Option<(u64, KProfile)>, WalkError<R::Error>> {
         let entry = match self.next {
             Next::Head => self.pointer(self.head)?,
             Next::Entry(entry) => entry,
@@ -126,11 +189,15 @@ impl<R: MemoryReader> Walk<R> {
             };
         }
         self.left = self.left.checked_sub(1).ok_or(WalkError::TooLong)?;
-        let unreadable = WalkError::Unreadable { address: entry };
-        let address = entry.checked_sub(self.layout.link_offset() as u64).ok_or(unreadable)?;
-        let mut bytes = [0; Layout::X64Win8.size()];
+        let address =
+            entry.checked_sub(self.layout.link_offset() as u64).ok_or(WalkError::Link(entry))?;
+        let mut bytes = [0; Layout::MAX_SIZE];
         let bytes = bytes.get_mut(..self.layout.size()).unwrap_or(&mut []);
-        self.reader.read(address, bytes).map_err(|_| WalkError::Unreadable { address })?;
+        self.reader.read(address, bytes).map_err(|error| WalkError::Unreadable {
+            address,
+            reading: Reading::Object,
+            error,
+        })?;
         let object = KProfile::decode(self.layout, bytes)
             .map_err(|error| WalkError::Object { address, error })?;
         if object.link.blink != self.previous {
@@ -143,7 +210,7 @@ impl<R: MemoryReader> Walk<R> {
 }
 
 impl<R: MemoryReader> Iterator for Walk<R> {
-    type Item = Result<(u64, KProfile), WalkError>;
+    type Item = Result<(u64, KProfile), WalkError<R::Error>>;
 
     fn next(&mut self) -> Option<Self::Item> {
         let visited = self.visit().transpose();

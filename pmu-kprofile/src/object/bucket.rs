@@ -6,7 +6,7 @@
 
 use core::fmt;
 
-use crate::Rules;
+use pmu_core::Rules;
 
 /// A counter's size in bytes.
 pub const COUNTER_BYTES: u64 = 4;

@@ -2,8 +2,6 @@
 
 use core::fmt;
 
-use crate::layout::Layout;
-
 /// A version of Windows at which something of profiling changed.
 ///
 /// The default, [`LATEST`](Self::LATEST), is also the one without the defects of its predecessors.
@@ -52,6 +50,8 @@ pub enum WindowsVersion {
     Windows10v1903,
     /// Windows 10, version 2004: the last whose layouts are certain.
     Windows10v2004,
+    /// Windows 11: 32 processor groups. What changes with it is inferred from the size of its `KAFFINITY_EX`.
+    Windows11,
 }
 
 /// Width of the kernel's pointers.
@@ -95,7 +95,7 @@ pub enum HalInterface {
 }
 
 impl WindowsVersion {
-    /// The version to be like unless another is asked for.
+    /// The version to be like unless another is asked for: the last of which all is certain.
     pub const LATEST: Self = Self::Windows10v2004;
 
     /// Returns whether profiles have a source and an affinity; before, every interrupt is for every object.
@@ -121,6 +121,31 @@ impl WindowsVersion {
     /// Returns whether creating a profile checks that its processors exist.
     pub const fn checks_affinity(self) -> bool {
         self as u8 >= Self::Windows7 as u8
+    }
+
+    /// Returns whether restricted callers may not profile the kernel's space.
+    pub const fn restricts_callers(self) -> bool {
+        self as u8 >= Self::Windows81 as u8
+    }
+
+    /// Returns how many profiles may be started on a machine; `None`: as many as there is memory for.
+    pub const fn started_profiles_limit(self, processors: usize) -> Option<usize> {
+        // Before, 8 were intended and not counted.
+        if self as u8 >= Self::Windows7 as u8 {
+            Some(processors.saturating_mul(8192))
+        } else {
+            None
+        }
+    }
+
+    /// Returns whether setting an interval takes `SeSystemProfilePrivilege`.
+    pub const fn interval_takes_privilege(self) -> bool {
+        self as u8 >= Self::Windows8 as u8
+    }
+
+    /// Returns whether there is a `PROCESSOR_PROFILE_CONTROL_AREA`.
+    pub const fn has_control_area(self) -> bool {
+        self as u8 >= Self::Windows8 as u8
     }
 
     /// Returns whether an affinity that selects no active processor means all of them.
@@ -158,21 +183,6 @@ impl WindowsVersion {
             (HalInterface::Emon, PointerWidth::Bits64) => Self::Vista,
         };
         self as u8 >= since as u8
-    }
-
-    /// How this version lays a `KPROFILE` out; `None` for a 64-bit Windows that never was.
-    pub const fn layout(self, width: PointerWidth) -> Option<Layout> {
-        match width {
-            PointerWidth::Bits32 if (self as u8) < Self::Nt351 as u8 => Some(Layout::X86Nt310),
-            PointerWidth::Bits32 if (self as u8) < Self::Windows7 as u8 => Some(Layout::X86Nt351),
-            PointerWidth::Bits32 => Some(Layout::X86Win7),
-            PointerWidth::Bits64 if (self as u8) < Self::Server2003 as u8 => None,
-            PointerWidth::Bits64 if (self as u8) < Self::Windows7 as u8 => {
-                Some(Layout::X64Server2003)
-            }
-            PointerWidth::Bits64 if (self as u8) < Self::Windows8 as u8 => Some(Layout::X64Win7),
-            PointerWidth::Bits64 => Some(Layout::X64Win8),
-        }
     }
 }
 

@@ -1,79 +1,8 @@
-//! Why a profile could not be created, started or stopped.
+//! Why a profile could not be started or stopped.
 
 use core::fmt;
 
-use pmu_core::{InterfaceError, KProfileSource, NtStatus, ProcessorNumber};
-
-use crate::Rules;
-
-/// Why a profile object was not created.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "defmt", derive(defmt::Format))]
-#[non_exhaustive]
-pub enum CreateError {
-    /// The buffer has no counter.
-    EmptyBuffer,
-    /// The bucket's size is outside 2–31, or could not be chosen.
-    BucketSize {
-        /// The logarithm asked for; 0: the choice was the kernel's.
-        log2: u32,
-    },
-    /// The range has more buckets than the buffer has counters.
-    BufferTooSmall {
-        /// Buckets of the range.
-        buckets: u64,
-        /// Counters of the buffer.
-        counters: u64,
-    },
-    /// The range's end is beyond the last address.
-    RangeWraps,
-    /// The hardware does not support the source.
-    UnsupportedSource(KProfileSource),
-    /// The affinity names no processor, or one that is not active.
-    Affinity,
-    /// A profile of a segment needs a process.
-    SegmentWithoutProcess,
-    /// This version of Windows has no callback objects.
-    NoCallbackObjects,
-}
-
-impl CreateError {
-    /// The status with which Windows reports it.
-    pub const fn status(&self) -> NtStatus {
-        match self {
-            Self::EmptyBuffer => NtStatus::INVALID_PARAMETER_7,
-            Self::BucketSize { .. } | Self::Affinity | Self::SegmentWithoutProcess => {
-                NtStatus::INVALID_PARAMETER
-            }
-            Self::BufferTooSmall { .. } => NtStatus::BUFFER_TOO_SMALL,
-            Self::RangeWraps => NtStatus::BUFFER_OVERFLOW,
-            Self::UnsupportedSource(_) | Self::NoCallbackObjects => NtStatus::NOT_SUPPORTED,
-        }
-    }
-}
-
-impl fmt::Display for CreateError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::EmptyBuffer => f.write_str("the buffer is empty"),
-            Self::BucketSize { log2: 0 } => f.write_str(
-                "no bucket size is given, and none can be chosen: that takes the segment mode, and a \
-                 buffer for which there is one",
-            ),
-            Self::BucketSize { log2 } => crate::bucket::BucketSizeError { log2: *log2 }.fmt(f),
-            Self::BufferTooSmall { buckets, counters } => {
-                write!(f, "{buckets} buckets do not fit {counters} counters")
-            }
-            Self::RangeWraps => f.write_str("the range ends beyond the last address"),
-            Self::UnsupportedSource(source) => write!(f, "{source} is not supported"),
-            Self::Affinity => f.write_str("the affinity selects no processor, or an inactive one"),
-            Self::SegmentWithoutProcess => f.write_str("a segment is profiled for a process only"),
-            Self::NoCallbackObjects => f.write_str("this version has no callback objects"),
-        }
-    }
-}
-
-impl core::error::Error for CreateError {}
+use pmu_core::{InterfaceError, NtStatus, ProcessorNumber, Rules};
 
 /// Why a profile was not started or stopped, or not everywhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,6 +24,9 @@ pub enum ProfileError {
     },
     /// The lists are full.
     AtLimit,
+    /// Another task starts or stops, or an interrupt that began before the last change is still dispatched: try
+    /// again later. Nothing was changed.
+    Busy,
     /// An interrupt or a callback asked; only task context may.
     WrongContext,
     /// None of the object's processors is active.
@@ -122,6 +54,7 @@ impl ProfileError {
             Self::AtLimit => Some(NtStatus::PROFILING_AT_LIMIT),
             Self::OtherRules { .. }
             | Self::WrongContext
+            | Self::Busy
             | Self::NoProcessor
             | Self::ProcessorBeyondLists(_) => None,
             Self::Hardware { error, .. } => error.status(),
@@ -139,6 +72,9 @@ impl fmt::Display for ProfileError {
                 write!(f, "the profile was created for {object}, and the lists are for {lists}")
             }
             Self::AtLimit => f.write_str("as many profiles are started as there can be"),
+            Self::Busy => {
+                f.write_str("another task starts or stops profiles, or an interrupt is dispatched")
+            }
             Self::WrongContext => f.write_str("only task context may start and stop profiles"),
             Self::NoProcessor => f.write_str("none of the profile's processors is active"),
             Self::ProcessorBeyondLists(processor) => {

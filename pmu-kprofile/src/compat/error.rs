@@ -1,0 +1,56 @@
+//! Why a layout or its bytes are refused.
+
+use core::fmt;
+
+/// Why bytes are no `KPROFILE`, or a `KPROFILE` cannot be put into bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[non_exhaustive]
+pub enum LayoutError {
+    /// Fewer bytes than the layout has.
+    TooShort {
+        /// Bytes needed.
+        needed: usize,
+        /// Bytes given.
+        given: usize,
+    },
+    /// The type is none of a profile object, or none that the layout has.
+    ObjectType(u16),
+    /// The size that the structure says of itself is not the layout's.
+    SizeMember(u16),
+    /// The source's value is no source, or does not fit the structure's signed 16 bits.
+    Source(u32),
+    /// A segment that is none.
+    Segment(u32),
+    /// A bucket shift above 29.
+    BucketShift(u32),
+    /// The count of an affinity's groups exceeds the layout's, or its processors do not fit.
+    Affinity,
+    /// An address does not fit the layout's pointers.
+    Address(u64),
+    /// The offsets given for a layout do not fit each other.
+    Offsets,
+    /// The layout has no place for a source other than `ProfileTime`, or for an affinity.
+    NoSourceOrAffinity,
+}
+
+impl fmt::Display for LayoutError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::TooShort { needed, given } => {
+                write!(f, "{given} bytes where {needed} are needed")
+            }
+            Self::ObjectType(value) => write!(f, "object type {value:#04X} is no profile's"),
+            Self::SizeMember(value) => write!(f, "the structure's size member is {value:#X}"),
+            Self::Source(value) => write!(f, "{value:#X} is no source, or does not fit 16 bits"),
+            Self::Segment(value) => write!(f, "{value:#X} is no segment"),
+            Self::BucketShift(value) => write!(f, "bucket shift {value} is above 29"),
+            Self::Affinity => f.write_str("the affinity does not fit the layout's groups"),
+            Self::Address(value) => write!(f, "address {value:#X} does not fit a pointer"),
+            Self::Offsets => f.write_str("the offsets do not fit the layout's size"),
+            Self::NoSourceOrAffinity => f.write_str("the layout has no source and no affinity"),
+        }
+    }
+}
+
+impl core::error::Error for LayoutError {}

@@ -1,0 +1,53 @@
+//! An object of this crate's, as Windows would lay it out: for a debugger's eyes.
+
+use pmu_core::ProcessId;
+
+use super::kprofile::{KProfile, ListEntry, ObjectType, Role};
+use super::layout::Layout;
+use crate::object::{Action, Basic};
+use crate::{Affinity, ProfileObject};
+
+impl ProfileObject<'_> {
+    /// Returns the object as Windows would lay it out, linked to nothing.
+    pub fn to_kprofile(&self) -> KProfile {
+        let (object_type, role, affinity) = match self.action() {
+            Action::Basic(basic) => (
+                ObjectType::basic_of(self.rules().version),
+                role_of(basic),
+                match basic.affinity {
+                    Affinity::ALL => {
+                        Layout::of(self.rules()).map_or(Affinity::ALL, Layout::processors)
+                    }
+                    affinity => affinity,
+                },
+            ),
+            Action::Callback(callback) => (
+                ObjectType::Callback,
+                Role::Callback {
+                    callback: 0,
+                    context: core::ptr::from_ref(*callback).cast::<()>() as usize as u64,
+                },
+                Affinity::EMPTY,
+            ),
+        };
+        KProfile {
+            object_type,
+            link: ListEntry::default(),
+            process: self.process().map_or(0, ProcessId::get),
+            role,
+            affinity,
+            source: self.source(),
+            started: self.is_started(),
+        }
+    }
+}
+
+fn role_of(basic: &Basic<'_>) -> Role {
+    Role::Basic {
+        range_base: basic.base,
+        range_limit: basic.limit,
+        bucket_shift: basic.bucket.shift(),
+        buffer: basic.buffer.as_ptr() as usize as u64,
+        segment: basic.segment.into(),
+    }
+}

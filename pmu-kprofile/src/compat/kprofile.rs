@@ -1,0 +1,281 @@
+//! `KPROFILE` as bytes.
+
+use pmu_core::{KProfileSource, PointerWidth};
+
+pub use super::error::LayoutError;
+use super::layout::{Layout, Offsets};
+pub use super::object_type::ObjectType;
+use crate::Affinity;
+
+/// `LIST_ENTRY`: addresses of the neighbours' list entries (not of their structures).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct ListEntry {
+    /// The next entry's address.
+    pub flink: u64,
+    /// The previous entry's address.
+    pub blink: u64,
+}
+
+/// The members that mean one thing in a basic object and another in a callback object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub enum Role {
+    /// A basic profile object.
+    Basic {
+        /// The profiled range's first address.
+        range_base: u64,
+        /// Base plus size.
+        range_limit: u64,
+        /// Two less than the logarithm of the bucket's size.
+        bucket_shift: u32,
+        /// The buffer's system address.
+        buffer: u64,
+        /// The segment of virtual-8086 execution; 0: none.
+        segment: u32,
+    },
+    /// A profile callback object.
+    Callback {
+        /// The routine's address.
+        callback: u64,
+        /// Its context argument.
+        context: u64,
+    },
+}
+
+/// A `KPROFILE`, independent of layout.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct KProfile {
+    /// What kind of object it is. Agrees with [`role`](Self::role).
+    pub object_type: ObjectType,
+    /// Its place in a list.
+    pub link: ListEntry,
+    /// The process object's address; 0: the profile is global.
+    pub process: u64,
+    /// What it does.
+    pub role: Role,
+    /// The processors to be profiled; empty in a layout that has none.
+    pub affinity: Affinity,
+    /// What makes the interrupt recur; `ProfileTime` in a layout that has none.
+    pub source: KProfileSource,
+    /// Whether profiling has started.
+    pub started: bool,
+}
+
+impl KProfile {
+    /// Reads a structure. Of the members that mean something in one role only, the other role's are not
+    /// looked at.
+    ///
+    /// # Errors
+    /// See [`LayoutError`].
+    pub fn decode(layout: Layout, bytes: &[u8]) -> Result<Self, LayoutError> {
+        let (size, at) = (layout.size(), layout.offsets());
+        let bytes = Bytes(
+            bytes.get(..size).ok_or(LayoutError::TooShort { needed: size, given: bytes.len() })?,
+            layout.width(),
+        );
+        let value = bytes.number(0, 2) as u16;
+        let object_type = ObjectType::new(value)
+            .filter(|t| layout.has_type(*t))
+            .ok_or(LayoutError::ObjectType(value))?;
+        let size_member = bytes.number(2, 2) as u16;
+        if usize::from(size_member) != size {
+            return Err(LayoutError::SizeMember(size_member));
+        }
+        let role = if object_type == ObjectType::Callback {
+            Role::Callback {
+                callback: bytes.pointer(at.range_base),
+                context: bytes.pointer(at.range_limit),
+            }
+        } else {
+            let bucket_shift = bytes.number(at.bucket_shift, 4) as u32;
+            let segment = bytes.number(at.segment, 4) as u32;
+            check_basic(layout.width(), bucket_shift, segment)?;
+            Role::Basic {
+                range_base: bytes.pointer(at.range_base),
+                range_limit: bytes.pointer(at.range_limit),
+                bucket_shift,
+                buffer: bytes.pointer(at.buffer),
+                segment,
+            }
+        };
+        let source = match at.source {
+            None => KProfileSource::TIME,
+            Some(source) => {
+                let value = i32::from(bytes.number(source, 2) as u16 as i16) as u32;
+                KProfileSource::new(value).ok_or(LayoutError::Source(value))?
+            }
+        };
+        let affinity = match at.affinity {
+            None => Affinity::EMPTY,
+            Some(affinity) => bytes.affinity(affinity, at.groups.into())?,
+        };
+        Ok(Self {
+            object_type,
+            link: ListEntry { flink: bytes.pointer(at.link), blink: bytes.pointer(blink_of(at)) },
+            process: bytes.pointer(at.process),
+            role,
+            affinity,
+            source,
+            started: bytes.number(at.started, 1) != 0,
+        })
+    }
+
+    /// Writes the structure to the beginning of `bytes`, every byte of it, and says how many those
+    /// are. Members that the object does not use are zero.
+    ///
+    /// # Errors
+    /// See [`LayoutError`]; `bytes` is then unchanged.
+    pub fn encode(&self, layout: Layout, bytes: &mut [u8]) -> Result<usize, LayoutError> {
+        let (size, at) = (layout.size(), layout.offsets());
+        let given = bytes.len();
+        let target = bytes.get_mut(..size).ok_or(LayoutError::TooShort { needed: size, given })?;
+        let is_callback = matches!(self.role, Role::Callback { .. });
+        if !layout.has_type(self.object_type)
+            || is_callback != (self.object_type == ObjectType::Callback)
+        {
+            return Err(LayoutError::ObjectType(self.object_type.value()));
+        }
+        let mut image = Image { bytes: [0; Layout::MAX_SIZE], width: layout.width(), error: None };
+        image.number(0, 2, self.object_type.value().into());
+        image.number(2, 2, size as u64);
+        image.pointer(at.link, self.link.flink);
+        image.pointer(blink_of(at), self.link.blink);
+        image.pointer(at.process, self.process);
+        match self.role {
+            Role::Callback { callback, context } => {
+                image.pointer(at.range_base, callback);
+                image.pointer(at.range_limit, context);
+            }
+            Role::Basic { range_base, range_limit, bucket_shift, buffer, segment } => {
+                check_basic(layout.width(), bucket_shift, segment)?;
+                image.pointer(at.range_base, range_base);
+                image.pointer(at.range_limit, range_limit);
+                image.number(at.bucket_shift, 4, bucket_shift.into());
+                image.pointer(at.buffer, buffer);
+                image.number(at.segment, 4, segment.into());
+            }
+        }
+        match at.source {
+            None if self.source != KProfileSource::TIME => {
+                return Err(LayoutError::NoSourceOrAffinity);
+            }
+            None => {}
+            Some(source) => {
+                let value = self.source.value();
+                // A SHORT that is read with its sign.
+                let short = i16::try_from(value as i32).map_err(|_| LayoutError::Source(value))?;
+                image.number(source, 2, u64::from(short as u16));
+            }
+        }
+        match at.affinity {
+            None if !self.affinity.is_empty() => return Err(LayoutError::NoSourceOrAffinity),
+            None => {}
+            Some(affinity) => image.affinity(affinity, at.groups.into(), &self.affinity),
+        }
+        image.number(at.started, 1, self.started.into());
+        if let Some(error) = image.error {
+            return Err(error);
+        }
+        target.iter_mut().zip(image.bytes).for_each(|(to, from)| *to = from);
+        Ok(size)
+    }
+}
+
+/// Where the second pointer of the list entry is.
+const fn blink_of(at: &Offsets) -> u16 {
+    at.link + at.width.bytes() as u16
+}
+
+/// Refuses what no basic object has. Of a segment, which is x86's alone, the 64-bit layouts have the place only.
+const fn check_basic(
+    width: PointerWidth,
+    bucket_shift: u32,
+    segment: u32,
+) -> Result<(), LayoutError> {
+    if bucket_shift > 29 {
+        Err(LayoutError::BucketShift(bucket_shift))
+    } else if segment > 0xFFFF || (segment != 0 && matches!(width, PointerWidth::Bits64)) {
+        Err(LayoutError::Segment(segment))
+    } else {
+        Ok(())
+    }
+}
+
+/// A structure's bytes, to read from; offsets come from a layout and lie inside.
+struct Bytes<'b>(&'b [u8], PointerWidth);
+
+impl Bytes<'_> {
+    fn number(&self, offset: u16, size: usize) -> u64 {
+        let offset = usize::from(offset);
+        let bytes = self.0.get(offset..offset + size).unwrap_or(&[]);
+        bytes.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte))
+    }
+
+    fn pointer(&self, offset: u16) -> u64 {
+        self.number(offset, self.1.bytes())
+    }
+
+    fn affinity(&self, offset: u16, groups: usize) -> Result<Affinity, LayoutError> {
+        if groups == 0 {
+            return Ok(Affinity::of_group(0, self.pointer(offset)));
+        }
+        // KAFFINITY_EX: Count, Size, Reserved, Bitmap. Masks beyond the count are not meaningful.
+        let count = self.number(offset, 2) as usize;
+        if count > groups {
+            return Err(LayoutError::Affinity);
+        }
+        let mask = |group| self.pointer(mask_at(offset, group, self.1));
+        Ok((0..count).fold(Affinity::EMPTY, |set, group| {
+            set.union(Affinity::of_group(group as u16, mask(group)))
+        }))
+    }
+}
+
+/// Where a group's mask is in a `KAFFINITY_EX`: behind count, size and a reserved word.
+const fn mask_at(affinity: u16, group: usize, width: PointerWidth) -> u16 {
+    affinity + 8 + (group * width.bytes()) as u16
+}
+
+/// A structure's bytes, to write; keeps the first error, so that nothing is written in part.
+struct Image {
+    bytes: [u8; Layout::MAX_SIZE],
+    width: PointerWidth,
+    error: Option<LayoutError>,
+}
+
+impl Image {
+    fn number(&mut self, offset: u16, size: usize, value: u64) {
+        let offset = usize::from(offset);
+        let target = self.bytes.get_mut(offset..offset + size).unwrap_or(&mut []);
+        target.iter_mut().zip(value.to_le_bytes()).for_each(|(to, from)| *to = from);
+    }
+
+    fn pointer(&mut self, offset: u16, value: u64) {
+        if value > self.width.max_address() {
+            self.error.get_or_insert(LayoutError::Address(value));
+        }
+        self.number(offset, self.width.bytes(), value);
+    }
+
+    fn affinity(&mut self, offset: u16, groups: usize, affinity: &Affinity) {
+        let used = (0..crate::MAX_GROUPS).rev().find(|g| affinity.mask(*g) != 0);
+        let used = used.map_or(1, |highest| highest + 1);
+        let too_wide = (0..used).any(|group| affinity.mask(group) > self.width.max_address());
+        if used > groups.max(1) || too_wide {
+            self.error.get_or_insert(LayoutError::Affinity);
+            return;
+        }
+        if groups == 0 {
+            self.number(offset, self.width.bytes(), affinity.mask(0));
+            return;
+        }
+        self.number(offset, 2, used as u64);
+        self.number(offset + 2, 2, groups as u64);
+        for group in 0..used {
+            let place = mask_at(offset, group, self.width);
+            self.number(place, self.width.bytes(), affinity.mask(group));
+        }
+    }
+}

@@ -1,0 +1,265 @@
+//! The layouts of `KPROFILE`, a row each.
+//!
+//! A layout describes a Windows, not the machine that this code runs on: all are available on any. A new Windows is
+//! a row of [`Layout::ALL`] here; sizes of buffers follow from the rows.
+
+use core::fmt;
+
+use pmu_core::{PointerWidth, Rules, WindowsVersion};
+
+use super::error::LayoutError;
+use super::object_type::ObjectType;
+use crate::{Affinity, MAX_GROUPS};
+
+/// Where the members of a `KPROFILE` are, in bytes from its beginning; `None`: it has no such member.
+///
+/// Type and size, a signed 16-bit number each, come first in every layout, at 0 and 2.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct Offsets {
+    /// Width of the pointers.
+    pub width: PointerWidth,
+    /// Size of the structure.
+    pub size: u16,
+    /// `ProfileListEntry`, two pointers.
+    pub link: u16,
+    /// `Process`, a pointer.
+    pub process: u16,
+    /// `RangeBase`, or `Callback`, a pointer.
+    pub range_base: u16,
+    /// `RangeLimit`, or `Context`, a pointer.
+    pub range_limit: u16,
+    /// `BucketShift`, 32 bits.
+    pub bucket_shift: u16,
+    /// `Buffer`, a pointer.
+    pub buffer: u16,
+    /// `Segment`, 32 bits.
+    pub segment: u16,
+    /// `Affinity`: a mask, or a `KAFFINITY_EX`.
+    pub affinity: Option<u16>,
+    /// How many groups a `KAFFINITY_EX` has room for; 0: the affinity is a mask.
+    pub groups: u8,
+    /// `Source`, a signed 16-bit number.
+    pub source: Option<u16>,
+    /// `Started`, 8 bits.
+    pub started: u16,
+    /// Whether it can be a callback object.
+    pub callbacks: bool,
+}
+
+/// A layout of `KPROFILE`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Layout {
+    name: &'static str,
+    since: WindowsVersion,
+    offsets: Offsets,
+}
+
+/// The members behind those that all layouts of a width have in common.
+struct Tail {
+    segment: u16,
+    affinity: Option<u16>,
+    groups: u8,
+    source: Option<u16>,
+    started: u16,
+    callbacks: bool,
+    size: u16,
+}
+
+#[rustfmt::skip] // A row a line.
+impl Layout {
+    /// 32-bit, 3.10 to 3.50: 0x28 bytes, without source and affinity.
+    pub const X86_NT310: Self = Self::x86("X86Nt310", WindowsVersion::Nt310, Tail { segment: 0x24, affinity: None, groups: 0, source: None, started: 0x20, callbacks: false, size: 0x28 });
+    /// 32-bit, 3.51 to 6.0: 0x2C bytes.
+    pub const X86_NT351: Self = Self::x86("X86Nt351", WindowsVersion::Nt351, Tail { segment: 0x20, affinity: Some(0x24), groups: 0, source: Some(0x28), started: 0x2A, callbacks: false, size: 0x2C });
+    /// 32-bit, 6.1 and later: 0x34 bytes, one processor group. (Callback objects from version 6.2 on.)
+    pub const X86_WIN7: Self = Self::x86("X86Win7", WindowsVersion::Windows7, Tail { segment: 0x20, affinity: Some(0x24), groups: 1, source: Some(0x30), started: 0x32, callbacks: true, size: 0x34 });
+    /// 64-bit, 5.2 to 6.0: 0x58 bytes.
+    pub const X64_SERVER2003: Self = Self::x64("X64Server2003", WindowsVersion::Server2003, Tail { segment: 0x40, affinity: Some(0x48), groups: 0, source: Some(0x50), started: 0x52, callbacks: false, size: 0x58 });
+    /// 64-bit, 6.1: 0x78 bytes, 4 processor groups.
+    pub const X64_WIN7: Self = Self::x64("X64Win7", WindowsVersion::Windows7, Tail { segment: 0x40, affinity: Some(0x48), groups: 4, source: Some(0x70), started: 0x72, callbacks: false, size: 0x78 });
+    /// 64-bit, 6.2 to 10.0 version 2004: 0xF8 bytes, 20 processor groups.
+    pub const X64_WIN8: Self = Self::x64("X64Win8", WindowsVersion::Windows8, Tail { segment: 0x40, affinity: Some(0x48), groups: 20, source: Some(0xF0), started: 0xF2, callbacks: true, size: 0xF8 });
+    /// 64-bit, Windows 11: 0x158 bytes, 32 processor groups. **Inferred**: known is the `KAFFINITY_EX` of 0x108 bytes;
+    /// that source, started and the size follow it as before is not.
+    pub const X64_WIN11: Self = Self::x64("X64Win11", WindowsVersion::Windows11, Tail { segment: 0x40, affinity: Some(0x48), groups: 32, source: Some(0x150), started: 0x152, callbacks: true, size: 0x158 });
+
+    /// All that Windows has had, by width and then by version.
+    pub const ALL: [Self; 7] = [
+        Self::X86_NT310, Self::X86_NT351, Self::X86_WIN7,
+        Self::X64_SERVER2003, Self::X64_WIN7, Self::X64_WIN8, Self::X64_WIN11,
+    ];
+}
+
+impl Layout {
+    /// The size of the largest layout.
+    pub const MAX_SIZE: usize = {
+        let (mut largest, mut row) = (0, 0);
+        while row < Self::ALL.len() {
+            if Self::ALL[row].size() > largest {
+                largest = Self::ALL[row].size();
+            }
+            row += 1;
+        }
+        largest
+    };
+
+    const fn x86(name: &'static str, since: WindowsVersion, tail: Tail) -> Self {
+        Self::new(name, since, PointerWidth::Bits32, [0x04, 0x0C, 0x10, 0x14, 0x18, 0x1C], tail)
+    }
+
+    const fn x64(name: &'static str, since: WindowsVersion, tail: Tail) -> Self {
+        Self::new(name, since, PointerWidth::Bits64, [0x08, 0x18, 0x20, 0x28, 0x30, 0x38], tail)
+    }
+
+    const fn new(
+        name: &'static str,
+        since: WindowsVersion,
+        width: PointerWidth,
+        [link, process, range_base, range_limit, bucket_shift, buffer]: [u16; 6],
+        tail: Tail,
+    ) -> Self {
+        let Tail { segment, affinity, groups, source, started, callbacks, size } = tail;
+        let offsets = Offsets {
+            width,
+            size,
+            link,
+            process,
+            range_base,
+            range_limit,
+            bucket_shift,
+            buffer,
+            segment,
+            affinity,
+            groups,
+            source,
+            started,
+            callbacks,
+        };
+        Self { name, since, offsets }
+    }
+
+    /// Returns how a version lays a `KPROFILE` out; `None` for a 64-bit Windows that never was.
+    pub const fn of(rules: Rules) -> Option<Self> {
+        let mut row = Self::ALL.len();
+        while row > 0 {
+            row -= 1;
+            let layout = Self::ALL[row];
+            if layout.width() as u8 == rules.width as u8
+                && layout.since as u8 <= rules.version as u8
+            {
+                return Some(layout);
+            }
+        }
+        None
+    }
+
+    /// Makes a layout of offsets that a tool took from a symbol file.
+    ///
+    /// # Errors
+    /// [`LayoutError::Offsets`]: a member is not within the size, or the size is above
+    /// [`MAX_SIZE`](Self::MAX_SIZE), or there are more groups than an [`Affinity`] has.
+    pub const fn from_offsets(offsets: Offsets) -> Result<Self, LayoutError> {
+        let layout = Self { name: "FromOffsets", since: WindowsVersion::LATEST, offsets };
+        let pointer = offsets.width.bytes();
+        let members = [
+            (0, 4),
+            (offsets.link, 2 * pointer),
+            (offsets.process, pointer),
+            (offsets.range_base, pointer),
+            (offsets.range_limit, pointer),
+            (offsets.bucket_shift, 4),
+            (offsets.buffer, pointer),
+            (offsets.segment, 4),
+            (or_zero(offsets.affinity), layout.affinity_bytes()),
+            (or_zero(offsets.source), 2),
+            (offsets.started, 1),
+        ];
+        let mut member = 0;
+        while member < members.len() {
+            let (offset, bytes) = members[member];
+            if offset as usize + bytes > layout.size() {
+                return Err(LayoutError::Offsets);
+            }
+            member += 1;
+        }
+        if layout.size() > Self::MAX_SIZE || offsets.groups as usize > MAX_GROUPS {
+            return Err(LayoutError::Offsets);
+        }
+        Ok(layout)
+    }
+
+    /// Returns where the members are.
+    pub const fn offsets(&self) -> &Offsets {
+        &self.offsets
+    }
+
+    /// Returns the width of its pointers.
+    pub const fn width(self) -> PointerWidth {
+        self.offsets.width
+    }
+
+    /// Returns the structure's size in bytes.
+    pub const fn size(self) -> usize {
+        self.offsets.size as usize
+    }
+
+    /// Returns whether an object of this layout can be a callback object. (Of the 32-bit layout of 6.1, only
+    /// from version 6.2 on.)
+    pub const fn has_callback_objects(self) -> bool {
+        self.offsets.callbacks
+    }
+
+    /// Returns how far the list entry is from the structure's beginning.
+    pub const fn link_offset(self) -> usize {
+        self.offsets.link as usize
+    }
+
+    /// Returns whether the layout's versions have an object type.
+    pub(super) const fn has_type(self, object_type: ObjectType) -> bool {
+        match object_type {
+            // Version 3.51 has the old type in the newer layout.
+            ObjectType::BasicNt3 => self.since as u8 <= WindowsVersion::Nt351 as u8,
+            ObjectType::Basic => self.since as u8 >= WindowsVersion::Nt351 as u8,
+            ObjectType::Callback => self.has_callback_objects(),
+        }
+    }
+
+    /// The processors that its affinity has room for; none where it has none.
+    pub(super) const fn processors(self) -> Affinity {
+        match (self.offsets.affinity, self.offsets.groups) {
+            (None, _) => Affinity::EMPTY,
+            (Some(_), 0 | 1) => Affinity::first(8 * self.width().bytes()),
+            (Some(_), groups) => Affinity::first(8 * self.width().bytes() * groups as usize),
+        }
+    }
+
+    /// The size of the affinity in bytes.
+    const fn affinity_bytes(self) -> usize {
+        match (self.offsets.affinity, self.offsets.groups as usize) {
+            (None, _) => 0,
+            (Some(_), 0) => self.width().bytes(),
+            (Some(_), groups) => 8 + groups * self.width().bytes(),
+        }
+    }
+}
+
+const fn or_zero(offset: Option<u16>) -> u16 {
+    match offset {
+        Some(offset) => offset,
+        None => 0,
+    }
+}
+
+impl fmt::Debug for Layout {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
+#[cfg(feature = "defmt")]
+impl defmt::Format for Layout {
+    fn format(&self, f: defmt::Formatter<'_>) {
+        defmt::write!(f, "{=str}", self.name);
+    }
+}

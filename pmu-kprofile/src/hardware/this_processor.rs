@@ -1,0 +1,50 @@
+//! The hardware of one processor.
+
+use pmu_core::{InterfaceError, KProfileSource, MsrBackend, Platform, ProcessorNumber};
+use pmu_core::{ProfileInterface, Session};
+
+use super::ProfileHardware;
+use crate::Affinity;
+
+/// The hardware of a machine whose only active processor is this one.
+#[derive(Debug)]
+pub struct ThisProcessor<'s, 'a, I, M, P> {
+    session: &'s mut Session<'a, I, M, P>,
+    number: ProcessorNumber,
+}
+
+impl<'s, 'a, I, M, P> ThisProcessor<'s, 'a, I, M, P> {
+    /// The processor `number`, whose session this is.
+    pub fn new(session: &'s mut Session<'a, I, M, P>, number: ProcessorNumber) -> Self {
+        Self { session, number }
+    }
+}
+
+impl<I: ProfileInterface, M: MsrBackend, P: Platform> ProfileHardware
+    for ThisProcessor<'_, '_, I, M, P>
+{
+    fn this_processor(&self) -> ProcessorNumber {
+        self.number
+    }
+
+    /// Never: the caller lends a [`Session`], so it is a task.
+    fn in_interrupt(&self) -> bool {
+        false
+    }
+
+    fn active_processors(&self) -> Affinity {
+        Affinity::of(self.number)
+    }
+
+    fn supports(&self, source: KProfileSource) -> bool {
+        self.session.query(source).is_supported()
+    }
+
+    fn start(&mut self, _: ProcessorNumber, source: KProfileSource) -> Result<(), InterfaceError> {
+        self.session.start(source)
+    }
+
+    fn stop(&mut self, _: ProcessorNumber, source: KProfileSource) -> Result<(), InterfaceError> {
+        self.session.stop(source)
+    }
+}

@@ -1,0 +1,71 @@
+//! What a basic object counts, and how.
+
+use core::sync::atomic::{AtomicU32, Ordering};
+
+use pmu_core::{InterruptFrame, Rules};
+
+use super::bucket::Bucket;
+use crate::Affinity;
+
+/// RFLAGS bit 17: virtual-8086 mode (Intel SDM vol. 1, §3.4.3).
+const VIRTUAL_8086: u64 = 1 << 17;
+
+/// A range of addresses, the buckets that it is divided into, and who executes there.
+pub(crate) struct Basic<'b> {
+    pub(crate) base: u64,
+    /// Base plus size.
+    pub(crate) limit: u64,
+    pub(crate) bucket: Bucket,
+    pub(crate) buffer: &'b [AtomicU32],
+    /// The segment of virtual-8086 execution; 0: linear addresses. Only objects of a process have one.
+    pub(crate) segment: u16,
+    /// The processors on which the source runs for this object.
+    pub(crate) affinity: Affinity,
+}
+
+/// What an object did with an interrupt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// The conditions are not met.
+    Passed,
+    /// It counted.
+    Acted,
+    /// Windows would have counted outside the buffer.
+    Outside,
+}
+
+impl Basic<'_> {
+    /// The first and the last address that can concern the object; the last is below the first if none can.
+    pub(crate) fn range(&self, rules: Rules) -> (u64, u64) {
+        if rules.version.end_is_inclusive() {
+            (self.base, self.limit)
+        } else if self.base < self.limit {
+            (self.base, self.limit - 1)
+        } else {
+            (1, 0)
+        }
+    }
+
+    /// Returns whether an interrupt is of the segment that is profiled, if one is.
+    #[inline]
+    pub(crate) fn has_segment_of<F: InterruptFrame>(&self, frame: &F) -> bool {
+        self.segment == 0 || (frame.flags() & VIRTUAL_8086 != 0 && frame.cs() == self.segment)
+    }
+
+    /// Counts an interrupt of the object's key and range at `pc`, if the processor, by its index, is one of
+    /// the object's.
+    #[inline]
+    pub(crate) fn count(&self, pc: u64, processor: usize) -> Outcome {
+        if !self.affinity.contains_index(processor) {
+            return Outcome::Passed;
+        }
+        let counter = self.bucket.counter(pc.wrapping_sub(self.base));
+        match self.buffer.get(counter as usize) {
+            Some(counter) => {
+                counter.fetch_add(1, Ordering::Relaxed);
+                Outcome::Acted
+            }
+            None => Outcome::Outside,
+        }
+    }
+}

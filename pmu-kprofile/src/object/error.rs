@@ -1,0 +1,78 @@
+//! Why a profile could not be created.
+
+use core::fmt;
+
+use pmu_core::{KProfileSource, NtStatus};
+
+/// Why a profile object was not created.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[non_exhaustive]
+pub enum CreateError {
+    /// The buffer has no counter.
+    EmptyBuffer,
+    /// The bucket's size is outside 2–31, or could not be chosen.
+    BucketSize {
+        /// The logarithm asked for; 0: the choice was the kernel's.
+        log2: u32,
+    },
+    /// The range has more buckets than the buffer has counters.
+    BufferTooSmall {
+        /// Buckets of the range.
+        buckets: u64,
+        /// Counters of the buffer.
+        counters: u64,
+    },
+    /// The range's end is beyond the last address.
+    RangeWraps,
+    /// The hardware does not support the source.
+    UnsupportedSource(KProfileSource),
+    /// The affinity names no processor, or one that is not active.
+    Affinity,
+    /// A profile of a segment needs a process.
+    SegmentWithoutProcess,
+    /// This version of Windows has no callback objects.
+    NoCallbackObjects,
+    /// The caller may not ask for it, or gave what cannot be accessed: the status says why.
+    Caller(NtStatus),
+}
+
+impl CreateError {
+    /// The status with which Windows reports it.
+    pub const fn status(&self) -> NtStatus {
+        match self {
+            Self::EmptyBuffer => NtStatus::INVALID_PARAMETER_7,
+            Self::BucketSize { .. } | Self::Affinity | Self::SegmentWithoutProcess => {
+                NtStatus::INVALID_PARAMETER
+            }
+            Self::BufferTooSmall { .. } => NtStatus::BUFFER_TOO_SMALL,
+            Self::RangeWraps => NtStatus::BUFFER_OVERFLOW,
+            Self::Caller(status) => *status,
+            Self::UnsupportedSource(_) | Self::NoCallbackObjects => NtStatus::NOT_SUPPORTED,
+        }
+    }
+}
+
+impl fmt::Display for CreateError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::EmptyBuffer => f.write_str("the buffer is empty"),
+            Self::BucketSize { log2: 0 } => f.write_str(
+                "no bucket size is given, and none can be chosen: that takes the segment mode, and a \
+                 buffer for which there is one",
+            ),
+            Self::BucketSize { log2 } => super::bucket::BucketSizeError { log2: *log2 }.fmt(f),
+            Self::BufferTooSmall { buckets, counters } => {
+                write!(f, "{buckets} buckets do not fit {counters} counters")
+            }
+            Self::RangeWraps => f.write_str("the range ends beyond the last address"),
+            Self::UnsupportedSource(source) => write!(f, "{source} is not supported"),
+            Self::Affinity => f.write_str("the affinity selects no processor, or an inactive one"),
+            Self::SegmentWithoutProcess => f.write_str("a segment is profiled for a process only"),
+            Self::Caller(status) => write!(f, "the caller is refused: {status:?}"),
+            Self::NoCallbackObjects => f.write_str("this version has no callback objects"),
+        }
+    }
+}
+
+impl core::error::Error for CreateError {}

@@ -1,0 +1,84 @@
+//! Creating a basic object for the kernel itself.
+
+use core::sync::atomic::AtomicU32;
+
+use pmu_core::{KProfileSource, ProcessId, Rules};
+
+use super::basic::Basic;
+use super::bucket::COUNTER_BYTES;
+use super::error::CreateError;
+use super::service::{CreateRequest, KernelCaller, ValidRequest};
+use super::{Action, ProfileObject};
+use crate::{Affinity, ProfileHardware};
+
+/// What a basic profile is to sample: the arguments of `NtCreateProfileEx`.
+#[derive(Clone, Copy, Debug)]
+pub struct BasicProfile<'b> {
+    /// The process whose execution is profiled; `None`: whatever executes.
+    pub process: Option<ProcessId>,
+    /// The range's first address. In the segment mode of a 32-bit Windows, which a `bucket_log2` of 0
+    /// and a base below 64 KiB select: the segment, for virtual-8086 execution.
+    pub base: u64,
+    /// The range's size in bytes.
+    pub size: u64,
+    /// The logarithm of a bucket's size in bytes, 2–31.
+    pub bucket_log2: u32,
+    /// A counter for each bucket. They are added to, modulo 2³², and never cleared.
+    pub buffer: &'b [AtomicU32],
+    /// What makes the interrupt recur.
+    pub source: KProfileSource,
+    /// The processors whose execution is profiled. `None`: those that are active when the object is
+    /// created, as for Windows. [`Affinity::ALL`]: all, ever, which Windows does not have: also those that
+    /// become active later, from [`update_processors`](crate::Profiles::update_processors) on.
+    pub affinity: Option<Affinity>,
+}
+
+#[cfg(feature = "defmt")]
+impl defmt::Format for BasicProfile<'_> {
+    /// With the number of the counters in place of what they hold.
+    fn format(&self, f: defmt::Formatter<'_>) {
+        defmt::write!(
+            f,
+            "BasicProfile {{ process: {}, base: {=u64:#x}, size: {=u64}, bucket_log2: {=u32}, \
+             counters: {=usize}, source: {}, affinity: {} }}",
+            self.process,
+            self.base,
+            self.size,
+            self.bucket_log2,
+            self.buffer.len(),
+            self.source,
+            self.affinity,
+        );
+    }
+}
+
+impl<'b> ProfileObject<'b> {
+    /// Creates a basic profile object, with Windows' checks in Windows' order.
+    ///
+    /// The affinity is taken as of now: `None`, and before Windows 7 an affinity without active
+    /// processors, become the processors that are active. [`Affinity::ALL`] is accepted under all rules, and
+    /// stays what it is.
+    ///
+    /// The object is for lists of the same rules: take them from [`Profiles::rules`](crate::Profiles::rules).
+    ///
+    /// # Context
+    /// Task.
+    ///
+    /// # Errors
+    /// See [`CreateError`]; each has the status that Windows answers.
+    pub fn basic(
+        rules: Rules,
+        request: BasicProfile<'b>,
+        hardware: &impl ProfileHardware,
+    ) -> Result<Self, CreateError> {
+        let BasicProfile { process, base, size, bucket_log2, buffer, source, affinity } = request;
+        let buffer_bytes = u32::try_from(buffer.len() as u64 * COUNTER_BYTES)
+            .unwrap_or(u32::MAX - (COUNTER_BYTES as u32 - 1));
+        let asked =
+            CreateRequest { process, base, size, bucket_log2, buffer_bytes, source, affinity };
+        let ValidRequest { base, limit, bucket, segment, affinity } =
+            asked.validate(rules, hardware, &KernelCaller)?;
+        let basic = Basic { base, limit, bucket, buffer, segment, affinity };
+        Ok(Self::new(rules, process, source, Action::Basic(basic)))
+    }
+}

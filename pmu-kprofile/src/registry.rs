@@ -1,0 +1,158 @@
+//! The registry: the lists of started profiles, and who reads and writes them.
+//!
+//! - `dispatch`: the way of an interrupt; begin here
+//! - `guard`: what a guard's holder sees of the lists, with the proof that a started object lives
+//! - `srcu`: read locks, grace periods, and the statistics of interrupts
+//! - `write`: the write guard, which starts and stops objects, and the hardware for them
+//! - `control`: what a task calls and never waits in; `blocking` (a feature): what waits, `scope`, owned objects
+//!
+//! The lists are a double-buffered snapshot of an index, read under SRCU. A dispatch takes a read guard, loads
+//! which snapshot is current, and reads that one. A writer holds the write guard, fills the other snapshot, which
+//! a grace period has freed, and makes it current. This folder may use `affinity`, `hardware`, `object`, `index`.
+
+#[cfg(feature = "critical-section")]
+mod blocking;
+mod control;
+mod dispatch;
+mod error;
+mod guard;
+mod srcu;
+mod write;
+
+use core::sync::atomic::Ordering;
+
+use pmu_core::Rules;
+
+#[cfg(feature = "critical-section")]
+pub use blocking::{Handle, Started};
+pub use control::Stopping;
+pub use dispatch::DispatchOutcome;
+pub use error::ProfileError;
+pub use srcu::Statistics;
+
+use crate::index::Index;
+use crate::sync::{AtomicUsize, Flag, UnsafeCell, array_of, const_fn};
+use guard::ReadGuard;
+use srcu::ReaderCounters;
+use write::WriterState;
+
+/// The started profile objects of a system: each process's list and the global list, for at most `N`
+/// objects on processors whose [index](pmu_core::ProcessorNumber::index) is below `P`. Nothing is started on others.
+///
+/// Starting and stopping are serialized. The forms that begin with `try_` never wait: where they would, they
+/// answer [`Busy`](ProfileError::Busy). The others, of the feature `critical-section`, spin until they are done:
+/// on one processor with priorities, keep the tasks that call them from preempting each other.
+///
+/// Everything is inside; a `static` is the usual place:
+///
+/// ```
+/// use pmu_kprofile::Profiles;
+/// static PROFILES: Profiles<64, 4> = Profiles::new();
+/// assert_eq!(PROFILES.statistics().seen, 0);
+/// ```
+#[repr(C)] // The snapshots first: an interrupt has their address then.
+pub struct Profiles<const N: usize, const P: usize> {
+    snapshots: [Snapshot<N>; 2],
+    readers: [ReaderCounters; P],
+    rules: Rules,
+    /// The index of the snapshot that interrupts read.
+    current: AtomicUsize,
+    /// The epoch of new readers, which selects the set of counters that they enter.
+    epoch: AtomicUsize,
+    started: AtomicUsize,
+    /// Set while the write lock is held.
+    writing: Flag,
+    /// What the lock's holder has to itself.
+    writer: UnsafeCell<WriterState>,
+}
+
+/// One snapshot of the lists.
+struct Snapshot<const N: usize>(UnsafeCell<Index<N>>);
+
+// SAFETY: (1) readers read a snapshot under a read guard, taken before they load which snapshot is current;
+// (2) only the holder of the write guard writes a snapshot, while it is not current and a grace period has
+// passed since it was; so no write meets a read. The names in it are of `Sync` objects, shared.
+unsafe impl<const N: usize> Sync for Snapshot<N> {}
+// SAFETY: it is numbers and names of `Sync` objects; nothing in it belongs to a thread.
+unsafe impl<const N: usize> Send for Snapshot<N> {}
+
+// SAFETY: (1) a snapshot is `Sync`; (2) `writer` is accessed by the holder of the write lock alone, see
+// `WriteLock`; (3) the rest are atomics, and `rules`, which is never written.
+unsafe impl<const N: usize, const P: usize> Sync for Profiles<N, P> {}
+// SAFETY: (1) a snapshot is `Send`; (2) what `writer` has is numbers and the name of a `Sync` object.
+unsafe impl<const N: usize, const P: usize> Send for Profiles<N, P> {}
+
+impl<const N: usize, const P: usize> Profiles<N, P> {
+    const_fn! {
+        /// Empty lists that behave like the latest Windows, correctly: those of
+        /// [`Rules::LATEST`].
+        pub const fn new() -> Self {
+            Self::with_rules(Rules::LATEST)
+        }
+    }
+
+    const_fn! {
+        /// Empty lists of a given Windows. They take objects that were created with the same rules, and
+        /// refuse others ([`OtherRules`](ProfileError::OtherRules)).
+        pub const fn with_rules(rules: Rules) -> Self {
+            Self {
+                rules,
+                snapshots: array_of!(Snapshot(UnsafeCell::new(Index::new()))),
+                current: AtomicUsize::new(0),
+                epoch: AtomicUsize::new(0),
+                started: AtomicUsize::new(0),
+                readers: array_of!(ReaderCounters::new()),
+                writing: Flag::new(),
+                writer: UnsafeCell::new(WriterState::NEW),
+            }
+        }
+    }
+
+    /// Returns the Windows that these lists are like.
+    pub const fn rules(&self) -> Rules {
+        self.rules
+    }
+
+    /// Returns how many objects are started. Any context.
+    pub fn started(&self) -> usize {
+        self.started.load(Ordering::Relaxed)
+    }
+
+    /// Returns what became of the interrupts so far, on all processors. Any context.
+    pub fn statistics(&self) -> Statistics {
+        let mut total = Statistics::default();
+        self.readers.iter().for_each(|counters| counters.add_to(&mut total));
+        total
+    }
+
+    /// Takes the read guard on a processor, by its index; `None`: it is beyond the `P`th.
+    #[inline]
+    fn read_lock(&self, processor: usize) -> Option<ReadGuard<'_, N>> {
+        let lock = self.readers.get(processor)?.read_lock(&self.epoch);
+        let current = self.snapshot(self.current.load(Ordering::Acquire));
+        // SAFETY: the lock was taken first, and the snapshot is a part of the lists.
+        Some(unsafe { ReadGuard::new(lock, current.get()) })
+    }
+
+    #[inline]
+    fn snapshot(&self, number: usize) -> &UnsafeCell<Index<N>> {
+        let [even, _] = &self.snapshots;
+        &self.snapshots.get(number & 1).unwrap_or(even).0
+    }
+}
+
+impl<const N: usize, const P: usize> core::fmt::Debug for Profiles<N, P> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Profiles")
+            .field("rules", &self.rules)
+            .field("started", &self.started())
+            .field("statistics", &self.statistics())
+            .finish_non_exhaustive()
+    }
+}
+
+impl<const N: usize, const P: usize> Default for Profiles<N, P> {
+    fn default() -> Self {
+        Self::new()
+    }
+}

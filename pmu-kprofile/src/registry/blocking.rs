@@ -1,0 +1,303 @@
+//! The forms that wait: the feature `critical-section`. Each attempt at the write lock is made inside a critical
+//! section, so a task that takes it is not preempted before it knows; how waiting tasks take turns is the
+//! embedder's, by its implementation.
+
+use core::mem::ManuallyDrop;
+use core::ops::Deref;
+
+use pmu_core::{ProcessId, ProcessorNumber};
+
+use super::write::{WriteGuard, WriteLock};
+use super::{ProfileError, Profiles};
+use crate::sync::{exclusively, spin_loop};
+use crate::{ProfileHardware, ProfileObject};
+
+impl<const N: usize, const P: usize> Profiles<N, P> {
+    /// As [`try_start`](Self::try_start), after whoever starts or stops meanwhile.
+    ///
+    /// # Context
+    /// Task. Waits.
+    ///
+    /// # Errors
+    /// As [`try_start`](Self::try_start), but never [`Busy`](ProfileError::Busy).
+    pub fn start<H: ProfileHardware>(
+        &self,
+        object: &'static ProfileObject<'static>,
+        hardware: &mut H,
+    ) -> Result<(), ProfileError> {
+        // SAFETY: the object and what it borrows live forever.
+        unsafe { self.start_borrowed(object, hardware) }
+    }
+
+    /// [Starts](Self::start) a profile object that does not live forever. [`scope`](Self::scope) and
+    /// [`start_owned`](Self::start_owned) do so without a promise.
+    ///
+    /// # Context
+    /// Task. Waits.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start).
+    ///
+    /// # Safety
+    /// As for [`try_start_borrowed`](Self::try_start_borrowed).
+    pub unsafe fn start_borrowed<H: ProfileHardware>(
+        &self,
+        object: &ProfileObject<'_>,
+        hardware: &mut H,
+    ) -> Result<(), ProfileError> {
+        let guard = self.write(hardware)?;
+        // SAFETY: the caller's promise.
+        unsafe { guard.start(object, hardware) }
+    }
+
+    /// Stops a profile: takes the object off its list, stops the source on each processor where no other object
+    /// has it, and waits for a grace period, so that no processor can be reading the object. Afterwards it and its
+    /// buffer are the caller's alone.
+    ///
+    /// # Context
+    /// Task. Waits, at most for the dispatches of interrupts that began before.
+    ///
+    /// # Errors
+    /// See [`ProfileError`]. With [`Hardware`](ProfileError::Hardware) the object is stopped all the
+    /// same.
+    pub fn stop<H: ProfileHardware>(
+        &self,
+        object: &ProfileObject<'_>,
+        hardware: &mut H,
+    ) -> Result<(), ProfileError> {
+        let mut guard = self.write(hardware)?;
+        let outcome = guard.stop(object, hardware)?;
+        guard.synchronize();
+        outcome
+    }
+
+    /// Stops every profile of a process, which is about to end.
+    ///
+    /// # Context
+    /// Task. Waits, as [`stop`](Self::stop).
+    ///
+    /// # Errors
+    /// The first error of the hardware; every object was stopped all the same.
+    /// [`WrongContext`](ProfileError::WrongContext): none was.
+    pub fn stop_process<H: ProfileHardware>(
+        &self,
+        process: ProcessId,
+        hardware: &mut H,
+    ) -> Result<(), ProfileError> {
+        let mut guard = self.write(hardware)?;
+        let mut outcome = Ok(());
+        while let Some(stopped) = guard.stop_one_of(process, hardware) {
+            guard.synchronize();
+            outcome = outcome.and(stopped);
+        }
+        outcome
+    }
+
+    /// As [`try_update_processors`](Self::try_update_processors), after whoever starts or stops meanwhile.
+    ///
+    /// # Context
+    /// Task. Waits.
+    ///
+    /// # Errors
+    /// As [`try_update_processors`](Self::try_update_processors), but never [`Busy`](ProfileError::Busy).
+    pub fn update_processors<H: ProfileHardware>(
+        &self,
+        hardware: &mut H,
+    ) -> Result<(), ProfileError> {
+        self.write(hardware)?.update_processors(hardware)
+    }
+
+    /// As [`try_restart_processor`](Self::try_restart_processor), after whoever starts or stops meanwhile.
+    ///
+    /// # Context
+    /// Task; waits. On the processor nothing runs that a profile started.
+    ///
+    /// # Errors
+    /// As [`update_processors`](Self::update_processors), of this processor.
+    pub fn restart_processor<H: ProfileHardware>(
+        &self,
+        processor: ProcessorNumber,
+        hardware: &mut H,
+    ) -> Result<(), ProfileError> {
+        self.write(hardware)?.restart_processor(processor, hardware)
+    }
+
+    /// Runs `act` while objects that do not live forever are started, and stops them, also when it unwinds.
+    ///
+    /// ```
+    /// use std::sync::atomic::AtomicU32;
+    /// use pmu_kprofile::{BasicProfile, ProfileError, ProfileHardware, ProfileObject, Profiles};
+    ///
+    /// fn hits_of<H: ProfileHardware>(
+    ///     lists: &Profiles<64, 4>,
+    ///     request: BasicProfile<'_>,
+    ///     hardware: &mut H,
+    ///     workload: impl FnOnce(),
+    /// ) -> Result<u32, ProfileError> {
+    ///     let buffer: Vec<AtomicU32> = (0..64).map(|_| AtomicU32::new(0)).collect();
+    ///     let request = BasicProfile { buffer: &buffer, ..request };
+    ///     let object = ProfileObject::basic(lists.rules(), request, hardware).unwrap();
+    ///     lists.scope(&[&object], hardware, |_| workload())?;
+    ///     Ok(object.hits().map(|(_, count)| count).sum())
+    /// }
+    /// ```
+    ///
+    /// # Context
+    /// Task. Waits, as [`stop`](Self::stop).
+    ///
+    /// # Errors
+    /// See [`ProfileError`]: of a start, `act` did not run and nothing is started; of a stop, all are stopped, and
+    /// what `act` returned is lost.
+    pub fn scope<H: ProfileHardware, R>(
+        &self,
+        objects: &[&ProfileObject<'_>],
+        hardware: &mut H,
+        act: impl FnOnce(&mut H) -> R,
+    ) -> Result<R, ProfileError> {
+        let mut scope = Scope { profiles: self, started: &[], hardware };
+        for (count, object) in objects.iter().enumerate() {
+            // SAFETY: the object, and what it borrows, are borrowed until this function returns or unwinds, and
+            // `scope` stops it before, whatever the hardware says.
+            unsafe { self.start_borrowed(object, scope.hardware) }?;
+            scope.started = objects.get(..=count).unwrap_or(objects);
+        }
+        let result = act(scope.hardware);
+        scope.end().map(|()| result)
+    }
+
+    /// Starts an object that is kept alive by a handle: an `Arc`, or the embedder's own. What it returns holds the
+    /// handle until [`Started::stop`]; dropped without it, the object stays started, and the handle leaks.
+    ///
+    /// # Context
+    /// Task. Waits.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start), with the handle.
+    pub fn start_owned<O: Handle, H: ProfileHardware>(
+        &self,
+        object: O,
+        hardware: &mut H,
+    ) -> Result<Started<'_, O, N, P>, (ProfileError, O)> {
+        // SAFETY: the handle keeps the object alive and where it is, and is not dropped before a stop.
+        match unsafe { self.start_borrowed(&object, hardware) } {
+            Ok(()) => Ok(Started { profiles: self, object: ManuallyDrop::new(object) }),
+            Err(error) => Err((error, object)),
+        }
+    }
+
+    /// Takes the write guard, after its present holder and the last change's grace period.
+    fn write<H: ProfileHardware>(
+        &self,
+        hardware: &H,
+    ) -> Result<WriteGuard<'_, N, P>, ProfileError> {
+        self.check_context(hardware)?;
+        Ok(self.wait_for_write(hardware))
+    }
+
+    /// The same, whatever the context.
+    fn wait_for_write<H: ProfileHardware>(&self, hardware: &H) -> WriteGuard<'_, N, P> {
+        WriteGuard::new(self.wait_for_lock(), hardware)
+    }
+
+    /// Takes the write lock, after its present holder and the last change's grace period.
+    fn wait_for_lock(&self) -> WriteLock<'_, N, P> {
+        let mut lock = loop {
+            match exclusively(|| WriteLock::try_take(self)) {
+                Some(lock) => break lock,
+                None => spin_loop(),
+            }
+        };
+        lock.synchronize();
+        lock
+    }
+}
+
+/// The objects that a [`scope`](Profiles::scope) started, and stops.
+struct Scope<'s, H: ProfileHardware, const N: usize, const P: usize> {
+    profiles: &'s Profiles<N, P>,
+    started: &'s [&'s ProfileObject<'s>],
+    hardware: &'s mut H,
+}
+
+impl<H: ProfileHardware, const N: usize, const P: usize> Scope<'_, H, N, P> {
+    fn end(&mut self) -> Result<(), ProfileError> {
+        let mut outcome = Ok(());
+        while let Some((object, rest)) = self.started.split_last() {
+            // Not refused by what the hardware says of the context: the objects are about to end.
+            let mut guard = self.profiles.wait_for_write(self.hardware);
+            // `Err`: it was stopped within the scope, or the hardware unwound when it was.
+            outcome = outcome.and(guard.stop(object, self.hardware).unwrap_or(Ok(())));
+            guard.synchronize();
+            self.started = rest;
+        }
+        outcome
+    }
+}
+
+impl<H: ProfileHardware, const N: usize, const P: usize> Drop for Scope<'_, H, N, P> {
+    fn drop(&mut self) {
+        // On the way that returns, nothing is left to stop; on the one that unwinds, nobody asks. The hardware may
+        // have unwound before the last grace period was over.
+        let _ = self.end();
+        drop(self.profiles.wait_for_lock());
+    }
+}
+
+/// A handle that owns a share of an object, and lends it.
+///
+/// # Safety
+/// For implementers:
+/// - [`deref`](Deref::deref) always returns the same object, at the same address, also when the handle is moved;
+/// - the object, and what it borrows, lives until the handle is dropped.
+///
+/// `&'static ProfileObject<'static>` is one; with the feature `alloc`, `Arc<ProfileObject<'static>>` is. A wrong
+/// one would be the object by value, which is moved with it.
+pub unsafe trait Handle: Deref<Target = ProfileObject<'static>> {}
+
+// SAFETY: the object lives forever, where it is.
+unsafe impl Handle for &'static ProfileObject<'static> {}
+
+// SAFETY: (1) an `Arc`'s content does not move with it; (2) it lives until the last `Arc` is dropped; what it
+// borrows is 'static.
+#[cfg(feature = "alloc")]
+unsafe impl Handle for alloc::sync::Arc<ProfileObject<'static>> {}
+
+/// A started object, with the handle that keeps it alive. See [`Profiles::start_owned`].
+#[must_use = "dropped, the object stays started and its handle leaks"]
+pub struct Started<'p, O: Handle, const N: usize, const P: usize> {
+    profiles: &'p Profiles<N, P>,
+    object: ManuallyDrop<O>,
+}
+
+impl<O: Handle, const N: usize, const P: usize> Started<'_, O, N, P> {
+    /// Returns the object.
+    pub fn object(&self) -> &ProfileObject<'static> {
+        &self.object
+    }
+
+    /// Stops the object, and gives the handle back.
+    ///
+    /// # Context
+    /// Task. Waits, as [`Profiles::stop`].
+    ///
+    /// # Errors
+    /// [`WrongContext`](ProfileError::WrongContext), with what it was called on: the object is still started.
+    /// Otherwise the object is stopped, and what the hardware answered is with the handle.
+    pub fn stop<H: ProfileHardware>(
+        self,
+        hardware: &mut H,
+    ) -> Result<(O, Result<(), ProfileError>), Self> {
+        match self.profiles.stop(&self.object, hardware) {
+            Err(ProfileError::WrongContext | ProfileError::OnAnotherList) => Err(self),
+            // That it was stopped by another holder of the handle is no error.
+            Err(ProfileError::NotStarted) => Ok((ManuallyDrop::into_inner(self.object), Ok(()))),
+            outcome => Ok((ManuallyDrop::into_inner(self.object), outcome)),
+        }
+    }
+}
+
+impl<O: Handle, const N: usize, const P: usize> core::fmt::Debug for Started<'_, O, N, P> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_tuple("Started").field(self.object()).finish()
+    }
+}

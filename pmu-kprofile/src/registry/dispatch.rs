@@ -1,0 +1,126 @@
+//! The dispatch of a profile interrupt, top to bottom: take the read guard, find the groups of its source, act for
+//! each object, release the guard.
+
+use pmu_core::{InterruptFrame, KProfileSource};
+
+use super::Profiles;
+use super::guard::ReadGuard;
+use crate::index::Group;
+use crate::object::Outcome;
+
+/// The outcome of one profile interrupt's dispatch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct DispatchOutcome {
+    /// Objects that acted on it.
+    pub hits: u32,
+    /// Objects for which Windows, at the version selected, would have counted outside the buffer.
+    pub outside: u32,
+}
+
+impl<const N: usize, const P: usize> Profiles<N, P> {
+    /// Dispatches a profile interrupt with its source: `KeProfileInterruptWithSource`. The objects of the
+    /// interrupted process come first, then the global ones; of each, callback objects in the order in
+    /// which they were started, then basic ones, whose order does not matter to what they count.
+    ///
+    /// Wait-free: bounded by the number of started objects, no lock, no allocation, no panic but a callback's.
+    /// An interrupt of a processor beyond the `P`th finds nothing and is not counted.
+    ///
+    /// # Context
+    /// Interrupt or NMI, on the processor that the frame names.
+    #[inline]
+    pub fn interrupt<F: InterruptFrame>(
+        &self,
+        frame: &F,
+        source: KProfileSource,
+    ) -> DispatchOutcome {
+        let processor = frame.processor().index();
+        let Some(guard) = self.read_lock(processor) else { return DispatchOutcome::default() };
+        let Some(group) = guard.lists().only_ranges(source.value()) else {
+            return dispatch_all(frame, source, processor, guard);
+        };
+        let mut accumulator = Accumulator::ZERO;
+        accumulator.count_ranges(&guard, group, frame, processor);
+        accumulator.finish(guard)
+    }
+
+    /// Dispatches an interrupt of the profile timer: `KeProfileInterrupt`.
+    ///
+    /// # Context
+    /// As [`interrupt`](Self::interrupt).
+    #[inline]
+    pub fn timer_interrupt<F: InterruptFrame>(&self, frame: &F) -> DispatchOutcome {
+        self.interrupt(frame, KProfileSource::TIME)
+    }
+}
+
+/// Dispatches to all objects of a source: the process's list, then the global one; of each, callback objects,
+/// then basic ones.
+#[inline(never)] // So that the dispatch to ranges alone calls nothing.
+fn dispatch_all<F: InterruptFrame, const N: usize>(
+    frame: &F,
+    source: KProfileSource,
+    processor: usize,
+    guard: ReadGuard<'_, N>,
+) -> DispatchOutcome {
+    let mut accumulator = Accumulator::ZERO;
+    let lists = guard.lists();
+    if let Some(found) = lists.source(source.value()) {
+        let process = frame.process().and_then(|process| lists.process(found, process.get()));
+        for group in process.into_iter().chain(found.global()) {
+            for object in lists.callbacks(group) {
+                object.call_back(frame, source);
+                accumulator.add(Outcome::Acted, &guard);
+            }
+            accumulator.count_ranges(&guard, group, frame, processor);
+        }
+    }
+    accumulator.finish(guard)
+}
+
+/// The accumulator of a dispatch: one number, to be added to in one instruction. Hits are in its low half,
+/// counts that would have been outside in its high one.
+struct Accumulator(u64);
+
+impl Accumulator {
+    const ZERO: Self = Self(0);
+
+    /// Counts the interrupt for each of a group's ranges that has it.
+    #[inline(always)]
+    fn count_ranges<F: InterruptFrame, const N: usize>(
+        &mut self,
+        guard: &ReadGuard<'_, N>,
+        group: &Group<N>,
+        frame: &F,
+        processor: usize,
+    ) {
+        let pc = frame.pc();
+        guard.lists().ranges(group, pc, |basic| {
+            if basic.has_segment_of(frame) {
+                self.add(basic.count(pc, processor), guard);
+            }
+        });
+    }
+
+    #[inline]
+    fn add<const N: usize>(&mut self, outcome: Outcome, guard: &ReadGuard<'_, N>) {
+        // There are fewer than 2³¹ objects.
+        match outcome {
+            Outcome::Passed => {}
+            Outcome::Acted => self.0 += 1,
+            Outcome::Outside => {
+                // This needs no register for a constant while there is nothing outside.
+                self.0 = (self.0.rotate_left(32) + 1).rotate_left(32);
+                guard.count_outside();
+            }
+        }
+    }
+
+    /// Releases the guard.
+    #[inline]
+    fn finish<const N: usize>(self, guard: ReadGuard<'_, N>) -> DispatchOutcome {
+        let hits = self.0 as u32;
+        guard.unlock(hits != 0);
+        DispatchOutcome { hits, outside: (self.0 >> 32) as u32 }
+    }
+}

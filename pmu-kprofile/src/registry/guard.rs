@@ -1,0 +1,112 @@
+//! What a guard's holder sees of the lists: where the proof is that a started object lives.
+
+use super::srcu::ReadLock;
+use crate::index::{Group, Index, Source};
+use crate::object::{Basic, Listed, ProfileObject};
+use crate::sync::ConstPtr;
+
+/// A snapshot of the lists, for as long as a guard keeps it from being written and its objects alive.
+pub(super) struct Lists<'g, const N: usize>(&'g Index<N>);
+
+impl<const N: usize> Clone for Lists<'_, N> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<const N: usize> Copy for Lists<'_, N> {}
+
+impl<'g, const N: usize> Lists<'g, N> {
+    /// # Safety
+    /// For `'g`, the holder of a guard:
+    /// - holds a read guard that it took before it loaded that this snapshot is current, or
+    /// - holds the write guard, and this snapshot is current and not replaced.
+    pub(super) unsafe fn new(index: &'g Index<N>) -> Self {
+        Self(index)
+    }
+
+    /// Dereferences a name that the lists hold.
+    #[inline]
+    fn get<T>(self, listed: Listed<T>) -> &'g T {
+        // SAFETY: (1) the name is of an object on these lists, or of a part of one: this type alone calls this,
+        // with what its index holds; (2) an object is taken off the lists before it dies, and lives until a
+        // grace period has passed since: it is 'static, or its owner promised so, see `try_start_borrowed`;
+        // (3) by `new`, for `'g` the object is on the lists, or the grace period has not passed. So it lives.
+        unsafe { &*listed.address() }
+    }
+
+    pub(super) fn index(self) -> &'g Index<N> {
+        self.0
+    }
+
+    /// The started objects, by key.
+    pub(super) fn objects(self) -> impl Iterator<Item = &'g ProfileObject<'static>> {
+        self.0.objects().map(move |object| self.get(object))
+    }
+
+    /// See [`Index::only_ranges`].
+    #[inline]
+    pub(super) fn only_ranges(self, source: u32) -> Option<&'g Group<N>> {
+        self.0.only_ranges(source)
+    }
+
+    /// See [`Index::source`].
+    pub(super) fn source(self, source: u32) -> Option<&'g Source<N>> {
+        self.0.source(source)
+    }
+
+    /// See [`Index::process`].
+    pub(super) fn process(self, source: &Source<N>, process: u64) -> Option<&'g Group<N>> {
+        self.0.process(source, process)
+    }
+
+    /// A group's callback objects, in the order in which they were started.
+    pub(super) fn callbacks(
+        self,
+        group: &Group<N>,
+    ) -> impl Iterator<Item = &'g ProfileObject<'static>> {
+        self.0.callbacks(group).map(move |object| self.get(object))
+    }
+
+    /// Calls `hit` with what counts of each of a group's basic objects whose range has `pc`.
+    #[inline(always)]
+    pub(super) fn ranges(self, group: &Group<N>, pc: u64, mut hit: impl FnMut(&'g Basic<'static>)) {
+        self.0.ranges(group, pc, |basic| hit(self.get(basic)));
+    }
+}
+
+/// The read guard of a profile interrupt's dispatch.
+pub(super) struct ReadGuard<'r, const N: usize> {
+    lock: ReadLock<'r>,
+    /// The snapshot that was current after the lock was taken.
+    snapshot: ConstPtr<Index<N>>,
+}
+
+impl<'r, const N: usize> ReadGuard<'r, N> {
+    /// # Safety
+    /// `snapshot` was loaded as the current one after `lock` was taken, and lives for `'r`.
+    #[inline]
+    pub(super) unsafe fn new(lock: ReadLock<'r>, snapshot: ConstPtr<Index<N>>) -> Self {
+        Self { lock, snapshot }
+    }
+
+    #[inline]
+    pub(super) fn lists(&self) -> Lists<'_, N> {
+        // SAFETY: by `new`, (1) the snapshot lives; (2) the lock was taken before it was loaded, and is held
+        // while this borrow lives; a writer waits for it before it writes the snapshot.
+        unsafe { Lists::new(self.snapshot.deref()) }
+    }
+
+    /// Counts an object for which Windows would have counted outside the buffer.
+    pub(super) fn count_outside(&self) {
+        self.lock.count_outside();
+    }
+
+    /// Ends the read-side critical section, and counts the interrupt as a hit or a miss.
+    #[inline]
+    pub(super) fn unlock(self, hit: bool) {
+        let Self { lock, snapshot } = self;
+        snapshot.end();
+        lock.unlock(hit);
+    }
+}

@@ -1,0 +1,167 @@
+//! Per-CPU reader counters, grace periods, and the statistics of interrupts: Linux' sleepable RCU (SRCU).
+//!
+//! A reader is the dispatch of a profile interrupt. It holds a [`ReadLock`], counted in one of its
+//! processor's two sets of counters: the epoch selects the set. A [`GracePeriod`] is over when no reader was
+//! counted in the other set, the epoch was flipped, and no reader was counted in the first set. New readers do
+//! not enter the set that it waits for, so readers that follow each other without a gap do not delay it.
+//!
+//! A grace period is polled (Linux' `poll_state_synchronize_srcu`), a step at a time: who waits for it polls
+//! until it is over, and who must not wait polls once.
+
+use core::sync::atomic::Ordering;
+
+use crate::sync::{AtomicU64, AtomicUsize, array_of, const_fn, seed_earlier_epoch};
+
+/// The reader counters of one processor. A cache line of their own, since every interrupt writes them.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+pub(super) struct ReaderCounters {
+    /// By epoch.
+    epochs: [EpochCounters; 2],
+}
+
+/// Counters of the readers that entered in one of the two epochs.
+#[derive(Debug, Default)]
+struct EpochCounters {
+    /// Readers that hold a lock: more than one where an interrupt was interrupted.
+    active: AtomicU64,
+    seen: AtomicU64,
+    missed: AtomicU64,
+    outside: AtomicU64,
+}
+
+/// Counts of the interrupts so far, by outcome.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct Statistics {
+    /// Interrupts dispatched.
+    pub seen: u64,
+    /// Interrupts that at least one object acted on.
+    pub hit: u64,
+    /// Interrupts that no object acted on.
+    pub missed: u64,
+    /// Counts that Windows, at the version selected, would have written outside a buffer.
+    pub outside: u64,
+}
+
+/// A read-side critical section: what was current when it began stays valid until [`unlock`](Self::unlock).
+pub(super) struct ReadLock<'r>(&'r EpochCounters);
+
+impl ReadLock<'_> {
+    /// Counts an object for which Windows would have counted outside the buffer.
+    pub(super) fn count_outside(&self) {
+        self.0.outside.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Ends the read-side critical section, and counts the interrupt as a hit or a miss.
+    #[inline]
+    pub(super) fn unlock(self, hit: bool) {
+        self.0.seen.fetch_add(1, Ordering::Relaxed);
+        if !hit {
+            // After `seen`: `add_to` reads them in the opposite order.
+            self.0.missed.fetch_add(1, Ordering::Release);
+        }
+        self.0.active.fetch_sub(1, Ordering::Release);
+    }
+}
+
+impl ReaderCounters {
+    const_fn! {
+        pub(super) const fn new() -> Self {
+            Self { epochs: array_of!(EpochCounters::new()) }
+        }
+    }
+
+    #[inline]
+    fn of_epoch(&self, epoch: usize) -> &EpochCounters {
+        let [even, _] = &self.epochs;
+        self.epochs.get(epoch & 1).unwrap_or(even)
+    }
+
+    /// Begins a read-side critical section.
+    #[inline]
+    pub(super) fn read_lock(&self, epoch: &AtomicUsize) -> ReadLock<'_> {
+        // A stale epoch does no harm: a grace period waits for the readers of both.
+        let counters = self.of_epoch(epoch.load(Ordering::Relaxed));
+        // Acquires what a writer published before a grace period found no reader here.
+        counters.active.fetch_add(1, Ordering::AcqRel);
+        ReadLock(counters)
+    }
+
+    /// Tells whether a reader on this processor holds a lock.
+    pub(super) fn is_read_locked(&self) -> bool {
+        self.epochs.iter().any(|counters| counters.active.load(Ordering::Relaxed) != 0)
+    }
+
+    /// Tells whether a reader that entered in an epoch holds a lock.
+    fn is_active(&self, epoch: usize) -> bool {
+        // A read-modify-write: a reader that enters after it acquires what was published before it.
+        self.of_epoch(epoch).active.fetch_add(0, Ordering::AcqRel) != 0
+    }
+
+    pub(super) fn add_to(&self, total: &mut Statistics) {
+        for counters in &self.epochs {
+            // `missed` first, so that it never exceeds `seen`.
+            let missed = counters.missed.load(Ordering::Acquire);
+            let seen = counters.seen.load(Ordering::Acquire);
+            total.seen += seen;
+            total.hit += seen.saturating_sub(missed);
+            total.missed += missed;
+            total.outside += counters.outside.load(Ordering::Relaxed);
+        }
+    }
+}
+
+impl EpochCounters {
+    const_fn! {
+        const fn new() -> Self {
+            Self {
+                active: AtomicU64::new(0),
+                seen: AtomicU64::new(0),
+                missed: AtomicU64::new(0),
+                outside: AtomicU64::new(0),
+            }
+        }
+    }
+}
+
+/// A grace period, as far as it is: over once each reader that held a lock when it began has released it. Later
+/// readers see what was published before it began: each counter was 0 at some time since, so a reader that it
+/// counts now entered after that.
+///
+/// It is part of what the holder of the write lock has to itself, so one is polled at a time.
+#[derive(Debug, Default)]
+pub(super) struct GracePeriod {
+    /// How many of the two sets of counters are still to be waited for.
+    sets: u8,
+    /// The first processor whose readers were not seen to be done.
+    next: usize,
+}
+
+impl GracePeriod {
+    /// One that is over.
+    pub(super) const OVER: Self = Self { sets: 0, next: 0 };
+
+    /// One that begins now.
+    pub(super) const BEGUN: Self = Self { sets: 2, next: 0 };
+
+    /// Returns whether it is over, after as many steps as can be taken without waiting.
+    pub(super) fn poll(&mut self, readers: &[ReaderCounters], epoch: &AtomicUsize) -> bool {
+        while self.sets > 0 {
+            // At first, only readers that loaded the epoch before it last flipped are counted there.
+            let other = epoch.load(Ordering::Relaxed) ^ 1;
+            seed_earlier_epoch(self.sets == 2);
+            while let Some(reader) = readers.get(self.next) {
+                if reader.is_active(other) {
+                    return false;
+                }
+                self.next += 1;
+            }
+            *self = Self { sets: self.sets - 1, next: 0 };
+            if self.sets == 1 {
+                epoch.store(other, Ordering::Relaxed);
+            }
+        }
+        true
+    }
+}

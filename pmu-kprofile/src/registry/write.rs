@@ -1,0 +1,363 @@
+//! The write side of the lists: what starts and stops objects, and the hardware for them.
+//!
+//! A source runs on a processor from the first object that has it there to the last one. Which objects have
+//! it is in the objects themselves, and all of one source agree: on a processor either each of them that
+//! wants it has it, or none.
+
+use core::ptr;
+use core::sync::atomic::Ordering;
+
+#[cfg(feature = "critical-section")]
+use pmu_core::ProcessId;
+use pmu_core::{KProfileSource, ProcessorNumber, Rules};
+
+use super::guard::Lists;
+use super::srcu::GracePeriod;
+use super::{ProfileError, Profiles};
+use crate::affinity::{first_of_group, mask_of, processors_in};
+use crate::index::{Change, Entry};
+use crate::object::{Listed, State};
+use crate::{Affinity, MAX_GROUPS, ProfileHardware, ProfileObject};
+
+/// What the holder of the write lock has to itself.
+pub(super) struct WriterState {
+    /// The grace period of the last change: until it is over, the snapshot that is not current may be read.
+    grace: GracePeriod,
+    /// How many changes there were.
+    change: u64,
+    /// The object that the last change took off the lists.
+    stopping: Option<Listed<ProfileObject<'static>>>,
+}
+
+impl WriterState {
+    pub(super) const NEW: Self = Self { grace: GracePeriod::OVER, change: 0, stopping: None };
+}
+
+/// The write lock: the exclusive right to write the lists, until it is dropped.
+pub(super) struct WriteLock<'p, const N: usize, const P: usize>(&'p Profiles<N, P>);
+
+impl<'p, const N: usize, const P: usize> WriteLock<'p, N, P> {
+    /// Takes the lock, if it is free.
+    pub(super) fn try_take(profiles: &'p Profiles<N, P>) -> Option<Self> {
+        profiles.writing.try_take().then(|| Self(profiles))
+    }
+
+    fn state<R>(&self, access: impl FnOnce(&mut WriterState) -> R) -> R {
+        self.0.writer.with_mut(|state| {
+            // SAFETY: (1) this is the lock's holder, of which there is one; (2) `access` has no way to the lock.
+            access(unsafe { &mut *state })
+        })
+    }
+
+    /// Returns how many changes there were.
+    pub(super) fn change(&self) -> u64 {
+        self.state(|state| state.change)
+    }
+
+    /// Returns whether the last change's grace period is over, after as many steps as can be taken without
+    /// waiting. An object that the change took off the lists is then stopped.
+    pub(super) fn poll(&mut self) -> bool {
+        self.state(|state| {
+            let over = state.grace.poll(&self.0.readers, &self.0.epoch);
+            if let Some(object) = state.stopping.take_if(|_| over) {
+                // SAFETY: the object lives until its owner learns that the grace period is over, which is from
+                // this function alone, for the first time now: it takes the name.
+                unsafe { &*object.address() }.end(State::Stopped);
+            }
+            over
+        })
+    }
+}
+
+#[cfg(feature = "critical-section")]
+impl<const N: usize, const P: usize> WriteLock<'_, N, P> {
+    /// Waits for the last change's grace period.
+    pub(super) fn synchronize(&mut self) {
+        while !self.poll() {
+            crate::sync::spin_loop();
+        }
+    }
+}
+
+impl<const N: usize, const P: usize> Drop for WriteLock<'_, N, P> {
+    fn drop(&mut self) {
+        self.0.writing.release();
+    }
+}
+
+/// The write guard: the write lock, while the last change's grace period is over and it is known which processors
+/// are active.
+pub(super) struct WriteGuard<'p, const N: usize, const P: usize> {
+    lock: WriteLock<'p, N, P>,
+    /// The processors that were active when the guard was taken.
+    active: Affinity,
+}
+
+impl<'p, const N: usize, const P: usize> WriteGuard<'p, N, P> {
+    /// How many groups the lists' processors are in.
+    const GROUPS: usize = if P < 64 * MAX_GROUPS { P.div_ceil(64) } else { MAX_GROUPS };
+
+    /// Makes a guard of a lock whose [`poll`](WriteLock::poll) has returned `true`.
+    pub(super) fn new<H: ProfileHardware>(lock: WriteLock<'p, N, P>, hardware: &H) -> Self {
+        let guard = Self { lock, active: hardware.active_processors() };
+        // What ran on a processor that went away does not run any more.
+        guard.keep_running(|group| guard.active.mask(group));
+        guard
+    }
+
+    fn profiles(&self) -> &'p Profiles<N, P> {
+        self.lock.0
+    }
+
+    /// Returns how many changes there were.
+    pub(super) fn change(&self) -> u64 {
+        self.lock.change()
+    }
+
+    /// Waits for the last change's grace period.
+    #[cfg(feature = "critical-section")]
+    pub(super) fn synchronize(&mut self) {
+        self.lock.synchronize();
+    }
+
+    /// Stops one object of a process; `None`: there is none. The grace period is for the caller to wait for.
+    #[cfg(feature = "critical-section")]
+    pub(super) fn stop_one_of<H: ProfileHardware>(
+        &self,
+        process: ProcessId,
+        hardware: &mut H,
+    ) -> Option<Result<(), ProfileError>> {
+        let object = self.objects().find(|object| object.process() == Some(process))?;
+        Some(self.stop(object, hardware).and_then(|outcome| outcome))
+    }
+
+    /// Returns the current snapshot of the lists, which nothing else writes meanwhile.
+    fn lists(&self) -> Lists<'_, N> {
+        let profiles = self.profiles();
+        let current = profiles.snapshot(profiles.current.load(Ordering::Relaxed)).get();
+        // SAFETY: (1) this is the write guard's holder; (2) `replace`, which writes the other snapshot, is the
+        // last thing that uses these lists.
+        unsafe { Lists::new(current.deref()) }
+    }
+
+    pub(super) fn objects(&self) -> impl Iterator<Item = &ProfileObject<'static>> {
+        self.lists().objects()
+    }
+
+    fn objects_of(&self, source: KProfileSource) -> impl Iterator<Item = &ProfileObject<'static>> {
+        self.objects().filter(move |object| object.source() == source)
+    }
+
+    fn contains(&self, object: &ProfileObject<'_>) -> bool {
+        let object = ptr::from_ref(object).cast();
+        self.objects().any(|other| ptr::eq(other, object))
+    }
+
+    /// The processors of a group on which a source runs for the started objects.
+    fn running(&self, source: KProfileSource, group: usize) -> u64 {
+        self.objects_of(source).fold(0, |running, object| running | object.running(group))
+    }
+
+    /// On these processors of a group a source runs: for all objects that want it there.
+    fn add_running(&self, source: KProfileSource, group: usize, processors: u64) {
+        self.objects_of(source).for_each(|object| object.add_running(group, processors));
+    }
+
+    /// On processors other than these nothing runs.
+    fn keep_running(&self, processors: impl Fn(usize) -> u64) {
+        for group in 0..Self::GROUPS {
+            let kept = processors(group);
+            self.objects().for_each(|object| object.keep_running(group, kept));
+        }
+    }
+
+    /// See [`Profiles::try_start_borrowed`].
+    ///
+    /// # Safety
+    /// As there.
+    pub(super) unsafe fn start<H: ProfileHardware>(
+        &self,
+        object: &ProfileObject<'_>,
+        hardware: &mut H,
+    ) -> Result<(), ProfileError> {
+        if !object.is(State::Stopped) {
+            let here = self.contains(object);
+            return Err(if here {
+                ProfileError::AlreadyStarted
+            } else {
+                ProfileError::OnAnotherList
+            });
+        }
+        let (rules, source) = (self.profiles().rules, object.source());
+        if object.rules() != rules {
+            return Err(ProfileError::OtherRules { object: object.rules(), lists: rules });
+        }
+        if self.lists().index().len() >= N {
+            return Err(ProfileError::AtLimit);
+        }
+        let wanted = |group| object.wanted(group) & self.active.mask(group);
+        if processors_in(wanted).next().is_none() {
+            return Err(ProfileError::NoProcessor);
+        }
+        let beyond = |group| wanted(group) & !first_of_group(P, group);
+        if let Some(beyond) = processors_in(beyond).next() {
+            return Err(ProfileError::ProcessorBeyondLists(beyond));
+        }
+        // Lists elsewhere may be taking the object at the same time; the first wins.
+        if !object.begin() {
+            return Err(ProfileError::OnAnotherList);
+        }
+        let idle = |group| match wanted(group) {
+            0 => 0,
+            wanted => wanted & !self.running(source, group),
+        };
+        for processor in processors_in(idle) {
+            if let Err(error) = hardware.start(processor, source) {
+                let error = ProfileError::Hardware { processor, error };
+                let undone = self.release(object, hardware);
+                object.end(State::Stopped);
+                // A fault is what is left, so it is what to report.
+                return Err(undone.err().unwrap_or(error));
+            }
+            object.add_running(processor.group.into(), mask_of(processor));
+        }
+        let mut entry = Entry::of_callback(name_of(object), object.key());
+        if let Some(basic) = object.as_basic() {
+            let name = Listed::at(ptr::from_ref(basic).cast());
+            entry = entry.with_range(name, basic.range(object.rules()));
+        }
+        self.replace(&Change::Insert(entry));
+        for group in 0..Self::GROUPS {
+            self.add_running(source, group, self.running(source, group));
+        }
+        Ok(())
+    }
+
+    /// Takes an object off the lists, and stops its source where no other object has it. Returns whether the
+    /// hardware did so.
+    pub(super) fn stop<H: ProfileHardware>(
+        &self,
+        object: &ProfileObject<'_>,
+        hardware: &mut H,
+    ) -> Result<Result<(), ProfileError>, ProfileError> {
+        if !self.contains(object) {
+            let stopped = object.is(State::Stopped);
+            return Err(if stopped {
+                ProfileError::NotStarted
+            } else {
+                ProfileError::OnAnotherList
+            });
+        }
+        object.end(State::Stopping);
+        let name = name_of(object);
+        self.replace(&Change::Remove(name));
+        Ok(self.release(object, hardware))
+    }
+
+    /// Stops the source of an object that is not on the lists where it runs for no other one.
+    fn release<H: ProfileHardware>(
+        &self,
+        object: &ProfileObject<'_>,
+        hardware: &mut H,
+    ) -> Result<(), ProfileError> {
+        let source = object.source();
+        let last = |group| match object.running(group) {
+            0 => 0,
+            own => own & !self.running(source, group),
+        };
+        let mut outcome = Ok(());
+        for processor in processors_in(last) {
+            let stopped = hardware.stop(processor, source);
+            outcome =
+                outcome.and(stopped.map_err(|error| ProfileError::Hardware { processor, error }));
+        }
+        (0..Self::GROUPS).for_each(|group| object.keep_running(group, 0));
+        outcome
+    }
+
+    /// See [`Profiles::try_update_processors`].
+    pub(super) fn update_processors<H: ProfileHardware>(
+        &self,
+        hardware: &mut H,
+    ) -> Result<(), ProfileError> {
+        self.start_missing(|group| self.active.mask(group), hardware)
+    }
+
+    /// See [`Profiles::try_restart_processor`].
+    pub(super) fn restart_processor<H: ProfileHardware>(
+        &self,
+        processor: ProcessorNumber,
+        hardware: &mut H,
+    ) -> Result<(), ProfileError> {
+        let there = |group| if group == processor.group.into() { mask_of(processor) } else { 0 };
+        self.keep_running(|group| !there(group));
+        self.start_missing(|group| self.active.mask(group) & there(group), hardware)
+    }
+
+    /// Starts, on some processors, each source that an object wants there and does not have. What several
+    /// objects lack is tried once.
+    fn start_missing<H: ProfileHardware>(
+        &self,
+        on: impl Fn(usize) -> u64,
+        hardware: &mut H,
+    ) -> Result<(), ProfileError> {
+        let mut outcome = Ok(());
+        for (place, object) in self.objects().enumerate() {
+            let source = object.source();
+            let earlier = || self.objects().take(place).filter(|other| other.source() == source);
+            let missing = |group| match object.wanted(group) & on(group) & !object.running(group) {
+                0 => 0,
+                missing => earlier().fold(missing, |missing, other| missing & !other.wanted(group)),
+            };
+            for processor in processors_in(missing) {
+                let started = if processor.index() < P {
+                    let started = hardware.start(processor, source);
+                    started.map_err(|error| ProfileError::Hardware { processor, error })
+                } else {
+                    Err(ProfileError::ProcessorBeyondLists(processor))
+                };
+                if started.is_ok() {
+                    self.add_running(source, processor.group.into(), mask_of(processor));
+                }
+                outcome = outcome.and(started);
+            }
+        }
+        outcome
+    }
+
+    /// Replaces the current snapshot by one with the change made; the grace period of the old one begins.
+    #[inline(never)] // Once in a kernel that counts bytes.
+    fn replace(&self, change: &Change) {
+        let profiles = self.profiles();
+        let old = profiles.current.load(Ordering::Relaxed);
+        let new = old ^ 1;
+        let length = profiles.snapshot(new).with_mut(|lists| {
+            // SAFETY: (1) this is the guard's holder; (2) the other snapshot is not current, and the grace period
+            // since it was is over: the guard was made then, and makes one change; so nothing reads it.
+            let lists = unsafe { &mut *lists };
+            lists.source_mask = source_mask(profiles.rules);
+            lists.fill(self.lists().index(), change);
+            lists.len()
+        });
+        profiles.started.store(length, Ordering::Relaxed);
+        profiles.current.swap(new, Ordering::AcqRel);
+        self.lock.state(|state| {
+            state.grace = GracePeriod::BEGUN;
+            state.change = state.change.wrapping_add(1);
+            state.stopping = match change {
+                Change::Insert(_) => None,
+                Change::Remove(object) => Some(*object),
+            };
+        });
+    }
+}
+
+/// The name of an object.
+fn name_of(object: &ProfileObject<'_>) -> Listed<ProfileObject<'static>> {
+    Listed::at(ptr::from_ref(object).cast())
+}
+
+/// Which bits of a source's number tell sources apart: before version 3.51, all are one.
+const fn source_mask(rules: Rules) -> u32 {
+    if rules.version.has_source_and_affinity() { u32::MAX } else { 0 }
+}
