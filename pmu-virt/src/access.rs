@@ -1,4 +1,4 @@
-//! What an access to a register comes to.
+//! Answers to register accesses.
 
 /// The answer to RDMSR or RDPMC.
 ///
@@ -25,7 +25,7 @@ pub enum Read {
     Shared {
         /// The value of the PMU's bits.
         value: u64,
-        /// Which bits those are.
+        /// The PMU's bits.
         mask: u64,
     },
     /// #GP(0).
@@ -57,7 +57,7 @@ pub enum Write {
     Done,
     /// The bits of `mask` are the PMU's and were taken; the others are the embedder's.
     Shared {
-        /// Which bits those are.
+        /// The PMU's bits.
         mask: u64,
     },
     /// #GP(0). Nothing was changed.
@@ -81,7 +81,7 @@ pub enum Write {
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[must_use]
 pub struct Written {
-    /// What the hardware would do.
+    /// Answer of the hardware.
     pub answer: Write,
     /// The bits of the value that the manual does not allow there, also where hardware ignores
     /// them. All bits, if the register cannot be written at all.

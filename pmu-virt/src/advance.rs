@@ -21,7 +21,7 @@ pub struct Advanced {
 impl Advanced {
     const NOTHING: Self = Self { overflowed: 0, pmi: false, wraps: [0; MAX_COUNTERS] };
 
-    /// How often a counter wrapped, by its bit in [`overflowed`](Self::overflowed).
+    /// Returns the number of times that a counter wrapped, by its bit in [`overflowed`](Self::overflowed).
     pub fn wraps(&self, bit: u8) -> u32 {
         let place = match bit {
             0..8 => bit,

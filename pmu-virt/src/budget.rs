@@ -1,9 +1,9 @@
-//! What may pass before the next interrupt.
+//! Budget of events until the next interrupt.
 
 use crate::feed::{CELLS, EVENTS, FeedSlot};
 use crate::{FedEvent, FedEvents, Privilege};
 
-/// How much of each event may pass before an interrupt must be raised.
+/// Amount of each event that may pass before an interrupt must be raised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct OverflowBudget {

@@ -253,7 +253,7 @@ impl PmuState {
     }
 }
 
-/// Why bytes are refused.
+/// Reason for which bytes are refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]

@@ -45,13 +45,13 @@ pub enum Configuration {
 pub struct HiddenConfiguration {
     /// Whose processor.
     pub vendor: Vendor,
-    /// What RDMSR and WRMSR of its registers come to.
+    /// Answer to RDMSR and WRMSR of its registers.
     pub registers: HiddenRegisters,
-    /// What RDPMC comes to, where the privilege allows it.
+    /// Answer to RDPMC, where the privilege allows it.
     pub rdpmc: HiddenRdpmc,
 }
 
-/// What RDMSR and WRMSR of the registers of an absent PMU come to. AMD's four selects and counters at
+/// Answer to RDMSR and WRMSR of the registers of an absent PMU. AMD's four selects and counters at
 /// C001_0000–7, which guests take to be on every processor, read 0 and ignore writes in either case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
@@ -62,7 +62,7 @@ pub enum HiddenRegisters {
     Kvm,
 }
 
-/// What RDPMC without a PMU comes to, where the privilege allows it.
+/// Answer to RDPMC without a PMU, where the privilege allows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum HiddenRdpmc {
@@ -300,7 +300,7 @@ const fn has_gaps(bitmap: u8) -> bool {
     bitmap & bitmap.wrapping_add(1) != 0
 }
 
-/// Why there can be no such PMU.
+/// Reason for which a configuration is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]

@@ -1,4 +1,4 @@
-//! What CPUID says of the PMU. SDM vol. 2A, CPUID; APM vol. 3, appendix E.
+//! CPUID of a configuration. SDM vol. 2A, CPUID; APM vol. 3, appendix E.
 
 use crate::{AmdCounters, Configuration, IntelConfiguration};
 
@@ -10,7 +10,7 @@ const EBX: usize = 1;
 const ECX: usize = 2;
 const EDX: usize = 3;
 
-/// What a leaf of CPUID says of the PMU; the rest of it is the embedder's.
+/// The PMU's part of a CPUID leaf; the rest of the leaf is the embedder's.
 ///
 /// ```
 /// use pmu_virt::{Configuration, IntelConfiguration};

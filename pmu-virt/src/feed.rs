@@ -4,7 +4,7 @@ use core::fmt;
 
 use crate::{EventKey, Privilege};
 
-/// How many different events can be fed: as many as there can be counters.
+/// Greatest number of different fed events: as many as there can be counters.
 pub(crate) const EVENTS: usize = 16;
 
 /// The cells of an event in a feed, by what a counter counts of it: nothing, user, kernel, both.
@@ -13,7 +13,7 @@ const USER: usize = 1;
 const KERNEL: usize = 2;
 const BOTH: usize = USER | KERNEL;
 
-/// Which cell of a [`Feed`] a counter draws from: the event's place and the privileges.
+/// Cell of a [`Feed`] that a counter draws from: the event's place and the privileges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(transparent)]
 pub(crate) struct FeedSlot(pub(crate) u8);
@@ -33,7 +33,7 @@ impl FeedSlot {
         Self(self.0 | privileges)
     }
 
-    /// What is counted of the event: 0 user, 1 kernel, 2 both; `None` for nothing.
+    /// Returns what is counted of the event: 0 user, 1 kernel, 2 both; `None` for nothing.
     #[inline]
     pub(crate) const fn counted(self) -> Option<usize> {
         (self.0 as usize % CELLS).checked_sub(1)
@@ -142,7 +142,7 @@ impl FedEvents {
     }
 }
 
-/// Why events cannot be fed.
+/// Reason for which events are refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
@@ -237,7 +237,7 @@ impl Feed {
         Ok(())
     }
 
-    /// How much of an event is left; 0 of one that the feed is not of.
+    /// Returns how much of an event is left; 0 of one that the feed is not of.
     #[inline]
     pub fn count(&self, event: FedEvent, privilege: Privilege) -> u64 {
         if event.of != self.of {

@@ -93,7 +93,7 @@ pub enum FilterAction {
 pub struct FilterEntry {
     /// The event, 12 bits.
     pub event: u16,
-    /// What the unit mask is compared with.
+    /// Value with which the unit mask is compared.
     pub unit_mask: u8,
     /// The bits of the unit mask that are compared.
     pub mask: u8,
@@ -251,7 +251,7 @@ impl<const EVENTS: usize> EventPolicy for EventFilter<EVENTS> {
     }
 }
 
-/// Why a filter cannot be.
+/// Reason for which a filter is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]

@@ -218,7 +218,7 @@ fn intersect_amd(one: AmdConfiguration, other: AmdConfiguration) -> AmdConfigura
     AmdConfiguration { counters, guest_host: one.guest_host && other.guest_host }
 }
 
-/// Why there is no configuration of a host, or of two.
+/// Reason for which a host, or two, have no configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]

@@ -1,4 +1,4 @@
-//! What follows from a configuration: the registers that there are, and the bits that each of them has.
+//! Configurations resolved: the registers that there are, and the bits that each of them has.
 
 use crate::table::{Family, Features, Located, Table};
 
@@ -17,7 +17,7 @@ pub(crate) const fn from_global(bits: u64) -> Counters {
     (bits & 0xFF | bits >> 24 & 0xFF00) as Counters
 }
 
-/// What an overflow that interrupts does to the counters, where the guest has asked for it.
+/// Effect of an interrupting overflow on the counters, where the guest has asked for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Freeze {
     /// Nothing can be asked for.
@@ -38,7 +38,7 @@ pub(crate) struct Layout {
     present: u32,
     /// The legal bits of each family's registers: 0 where there is none.
     legal: [u64; Family::COUNT],
-    /// What `IA32_MISC_ENABLE` and `IA32_PERF_CAPABILITIES` always hold.
+    /// Constant values of `IA32_MISC_ENABLE` and `IA32_PERF_CAPABILITIES`.
     pub(crate) misc_enable: u64,
     pub(crate) capabilities: u64,
     /// The processor has no PMU, and the registers that a row names read 0.

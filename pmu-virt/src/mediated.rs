@@ -28,7 +28,7 @@ const GUEST_ONLY: u64 = 1 << 40;
 /// events out before, and has no use meanwhile of what shares the status register with the counters (Processor Trace,
 /// LBR and PEBS that interrupt).
 ///
-/// Nobody counts the host. On Intel the processor switches the global control with the entry: the hypervisor writes
+/// The host's execution is not counted. On Intel the processor switches the global control with the entry: the hypervisor writes
 /// [`Loaded::global_control`] to the guest's field of the VMCS after `load`, with the entry control "load
 /// IA32_PERF_GLOBAL_CTRL", the exit control of that name with 0 in the host's field, and the exit control "save
 /// IA32_PERF_GLOBAL_CTRL", which keeps the guest's field up to date over its exits and gives the value that
@@ -110,7 +110,7 @@ pub struct Loaded {
     known: u64,
     /// The counters that interrupt.
     interrupting: u64,
-    /// What the global control register held when a put stopped the counters.
+    /// Global control as it was when a put stopped the counters.
     stopped: Option<u64>,
     debug_control: u64,
     /// Whose state it is.
@@ -118,7 +118,7 @@ pub struct Loaded {
 }
 
 impl Loaded {
-    /// What the global control register is to hold when the guest is first entered.
+    /// Returns the global control with which the guest is first entered.
     pub const fn global_control(&self) -> u64 {
         self.global_control
     }
@@ -247,7 +247,7 @@ impl HostCounters {
     }
 
     /// Sets bits of the status that a loaded guest asks for by `IA32_PERF_GLOBAL_STATUS_SET` or
-    /// `PerfCntrGlobalStatusSet`: they interrupt nobody. `value` is what the guest writes, and
+    /// `PerfCntrGlobalStatusSet`: they raise no interrupt. `value` is what the guest writes, and
     /// [`VirtualPmu::check_write`] says whether it may.
     ///
     /// # Errors
@@ -327,7 +327,7 @@ impl HostCounters {
     /// control.
     ///
     /// # Errors
-    /// What is loaded is of a guest with another PMU, or a register faulted. The guest's state is as it was before, and what was loaded is given back to try again.
+    /// The loaded state is of a guest with another PMU, or a register faulted. The guest's state is as it was before, and what was loaded is given back to try again.
     pub fn put<P: EventPolicy, M: MsrBackend>(
         &self,
         loaded: Loaded,
@@ -515,7 +515,7 @@ fn fault(operation: MsrOperation, register: u32, error: &impl MsrError) -> Media
     MediationError::Access(MsrFault { operation, register, kind: error.kind() })
 }
 
-/// Why a guest was not given counters, or its state not put back.
+/// Reason for which a guest was not given counters, or its state not put back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]

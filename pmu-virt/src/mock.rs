@@ -83,7 +83,7 @@ pub struct MockMsr<'h, const T: usize = 64> {
     while_serviced: Cell<Option<Feed>>,
     /// `IA32_PEBS_ENABLE`, where there is PEBS.
     precise: Cell<u64>,
-    /// What of `IA32_MISC_ENABLE` and `IA32_DEBUGCTL` is not the PMU's.
+    /// The embedder's bits of `IA32_MISC_ENABLE` and `IA32_DEBUGCTL`.
     shared: Cell<[u64; 2]>,
 }
 
@@ -227,7 +227,7 @@ impl<'h, const T: usize> MockMsr<'h, T> {
         act(&mut self.pmu.borrow_mut())
     }
 
-    /// How many accesses there were since the last call of [`clear`](Self::clear).
+    /// Returns the number of accesses since the last call of [`clear`](Self::clear).
     pub fn accesses(&self) -> Accesses {
         self.accesses.get()
     }
@@ -271,7 +271,7 @@ impl<'h, const T: usize> MockMsr<'h, T> {
         self.handler.set(Some(handler));
     }
 
-    /// How many interrupts were delivered.
+    /// Returns the number of interrupts that were delivered.
     pub fn interrupts(&self) -> u32 {
         self.handled.get()
     }
@@ -387,7 +387,7 @@ impl<'h, const T: usize> MockMsr<'h, T> {
         true
     }
 
-    /// What comes before an access: the interrupts that are due, and the fault that is.
+    /// Raises the interrupts that are due before an access, and returns the fault that is.
     fn before(&self, operation: MsrOperation, register: u32) -> Option<Fault> {
         if let Some(before) = self.before_access.get() {
             before(self);
@@ -436,7 +436,7 @@ impl<'h, const T: usize> MockMsr<'h, T> {
         self.shared.set(if register == 0x1A0 { [value, other] } else { [misc_enable, value] });
     }
 
-    /// What the platform answers instead of the manual. RDMSR has no value to write.
+    /// Returns the platform's answer where it is not the manual's. RDMSR has no value to write.
     fn deviate(&self, register: u32, value: Option<u64>) -> Option<Result<u64, MsrErrorKind>> {
         let deviates = |deviation| self.deviations.contains(deviation);
         let refused = Some(Err(MsrErrorKind::GeneralProtection));

@@ -6,10 +6,10 @@ use crate::layout::{Counters, Layout, from_global, to_global};
 use crate::table::{Family, MAX_PER_KIND};
 use crate::{EventKey, EventPolicy, FedEvents};
 
-/// How many counters there can be: general, then fixed.
+/// Greatest number of counters: general, then fixed.
 pub(crate) const MAX_COUNTERS: usize = 2 * MAX_PER_KIND;
 
-/// What each register holds, by [`Family::first`] and its place.
+/// Values of the registers, by [`Family::first`] and its place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RegisterFile([u64; Self::SIZE]);
 
@@ -72,13 +72,13 @@ pub(crate) struct Model {
     enabled: [u8; 2],
     /// The counters that interrupt when they overflow: the general ones, and the fixed ones.
     interrupting: [u8; 2],
-    /// What each counter draws from a feed, while it runs.
+    /// The cell of a feed that each counter draws from while it runs.
     pub(crate) cells: [FeedSlot; MAX_COUNTERS],
     /// A byte a fixed counter: its event's first cell, and the bits in which that differs with AnyThread; 0xFF in
     /// the mask if it is fed, and the bits in which that differs.
     fixed_cells: [ByteOfEach; 2],
     fixed_fed: [ByteOfEach; 2],
-    /// What may pass before the next interrupt, unless something has changed since it was computed.
+    /// Cached budget until the next interrupt, valid unless stale.
     pub(crate) budget: OverflowBudget,
     pub(crate) budget_is_stale: bool,
 }
@@ -132,7 +132,7 @@ impl Model {
         self.derive_fixed();
     }
 
-    /// What follows from one event select.
+    /// Updates the state that follows from one event select.
     #[inline]
     pub(crate) fn derive_general<P: EventPolicy>(
         &mut self,
@@ -170,7 +170,7 @@ impl Model {
             && (high == 0 || policy.allows_unit_mask_2(event, unit_mask, high))
     }
 
-    /// What follows from `IA32_FIXED_CTR_CTRL`. SDM vol. 3B: a nibble a counter; bit 0 OS, bit 1 USR, bit 2
+    /// Updates the state that follows from `IA32_FIXED_CTR_CTRL`. SDM vol. 3B: a nibble a counter; bit 0 OS, bit 1 USR, bit 2
     /// AnyThread, bit 3 PMI. Bits 63:32 do not say what counts. All counters at once, for there are no
     /// instructions to waste.
     #[inline]

@@ -5,7 +5,7 @@ use crate::model::{MAX_COUNTERS, Model};
 use crate::{EventPolicy, VirtualPmu};
 
 impl<P: EventPolicy> VirtualPmu<P> {
-    /// How much of each event may pass before an interrupt must be raised: what to set a timer to. It is computed
+    /// Returns how much of each event may pass before an interrupt must be raised: what to set a timer to. It is computed
     /// once after each change.
     ///
     /// ```

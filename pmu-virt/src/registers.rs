@@ -15,7 +15,7 @@ pub struct RegisterInfo {
     pub name: &'static str,
     /// The section of the manual.
     pub manual: &'static str,
-    /// What it is for.
+    /// Its purpose.
     pub kind: RegisterKind,
     /// The number of its counter, where each counter has one; otherwise 0.
     pub counter: u8,
@@ -32,7 +32,7 @@ pub struct RegisterInfo {
     pub is_state: bool,
 }
 
-/// What a register is for.
+/// Purpose of a register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]

@@ -222,7 +222,7 @@ impl defmt::Format for PmuState {
     }
 }
 
-/// Why a state cannot be.
+/// Reason for which a state is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]

@@ -17,7 +17,7 @@ pub(crate) enum Family {
     NotOffered = 3 * Self::WRITABLE + 2,
 }
 
-/// How many counters of a kind there can be.
+/// Greatest number of counters of a kind.
 pub(crate) const MAX_PER_KIND: usize = 8;
 
 impl Family {
@@ -48,7 +48,7 @@ impl Family {
         }
     }
 
-    /// How many registers it can have.
+    /// Returns the greatest number of its registers.
     pub(crate) const fn count(self) -> usize {
         match self {
             Self::EventSelect | Self::GeneralCounter | Self::FixedCounter => MAX_PER_KIND,
@@ -58,18 +58,18 @@ impl Family {
     }
 }
 
-/// What RDMSR answers.
+/// Answer to RDMSR.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReadAs {
-    /// What the register holds.
+    /// The value held.
     Held,
     /// 0: the register is for writing.
     Zero,
-    /// Which counters are in use: SDM vol. 3B, "IA32_PERF_GLOBAL_INUSE MSR".
+    /// The counters in use: SDM vol. 3B, "IA32_PERF_GLOBAL_INUSE MSR".
     InUse,
 }
 
-/// What WRMSR does with the legal bits of the value.
+/// Effect of WRMSR's legal bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WriteAs {
     /// They are stored.
@@ -123,7 +123,7 @@ pub(crate) struct Row {
     pub(crate) family: Family,
     /// The address of the first register.
     pub(crate) address: u32,
-    /// How many there are, and the binary logarithm of their distance.
+    /// Their number, and the binary logarithm of their distance.
     count: u8,
     shift: u8,
     needs: Features,
@@ -131,7 +131,7 @@ pub(crate) struct Row {
     hidden_as_zero: u8,
     pub(crate) read: ReadAs,
     pub(crate) write: WriteAs,
-    /// What a write of the host's does: see [`VirtualPmu::host_write`](crate::VirtualPmu::host_write).
+    /// Effect of a write of the host's: see [`VirtualPmu::host_write`](crate::VirtualPmu::host_write).
     pub(crate) host_write: WriteAs,
     /// Legal bits beside those of the family.
     pub(crate) also_legal: u64,
@@ -195,7 +195,7 @@ impl Row {
         self
     }
 
-    /// What a write of the guest's does, and the host's unless [told](Self::host_write) otherwise.
+    /// Sets the effect of a guest's write, and of the host's unless [told](Self::host_write) otherwise.
     pub(crate) const fn write(mut self, write: WriteAs) -> Self {
         self.write = write;
         self.host_write = write;
@@ -232,7 +232,7 @@ impl Row {
         self.address + ((place as u32) << self.shift)
     }
 
-    /// Where the register with this place is kept; [`NOWHERE`] if no processor has it.
+    /// Returns the place in the register file; [`NOWHERE`] if no processor has it.
     const fn index(&self, place: usize) -> usize {
         if place < self.family.count() { self.family.first() + place } else { NOWHERE }
     }

@@ -1,10 +1,10 @@
-//! What is to go wrong.
+//! Faults on demand.
 
 use core::cell::Cell;
 
 use pmu_core::MsrOperation;
 
-/// What goes wrong with accesses. They are numbered from 1, from the injection on; a fault is a #GP
+/// Fault of an access. Accesses are numbered from 1, from the injection on; a fault is a #GP
 /// without any other effect.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
@@ -23,7 +23,7 @@ pub enum Fault {
     Ignored(u32),
 }
 
-/// What goes wrong with interrupts.
+/// Fault of interrupt delivery.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum PmiFault {

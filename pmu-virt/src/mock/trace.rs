@@ -1,4 +1,4 @@
-//! What was done.
+//! Record of a driver's accesses.
 
 use core::fmt;
 
@@ -16,7 +16,7 @@ pub struct Record {
     pub outcome: Result<u64, MsrErrorKind>,
 }
 
-/// How many accesses there were, whether they failed or not.
+/// Numbers of accesses, failed ones included.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Accesses {
@@ -102,7 +102,7 @@ impl<const T: usize> Trace<T> {
         older.iter().chain(newer).flatten().copied()
     }
 
-    /// How many accesses there were beyond those kept.
+    /// Number of accesses beyond those kept.
     pub fn dropped(&self) -> usize {
         self.total.saturating_sub(T)
     }
