@@ -3,17 +3,20 @@
 //! - `this_processor`: of a machine with one processor
 //! - `mailbox`: of several, by requests that an inter-processor interrupt's handler drains
 //! - `as_of_version`: as a given Windows has it
+//! - `interval`: an interval for as long as it is wanted
 //!
 //! Here is where sources are started and stopped; objects and lists only ask for it. This folder may use
 //! `affinity`, and nothing else of the crate.
 
 mod as_of_version;
+mod interval;
 mod mailbox;
 mod this_processor;
 
 use pmu_core::{InterfaceError, KProfileSource, ProcessorNumber};
 
 pub use as_of_version::AsOfVersion;
+pub use interval::IntervalGuard;
 pub use mailbox::{Mailbox, Processors, Remote, SourceRequest};
 pub use this_processor::ThisProcessor;
 

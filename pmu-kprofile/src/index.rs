@@ -190,6 +190,12 @@ impl<const N: usize> Index<N> {
     pub(crate) fn fill(&mut self, from: &Self, change: &Change) {
         let kept = from.entries.get(..from.length).unwrap_or(&[]);
         let ends = from.by_last.get(..from.length).unwrap_or(&[]);
+        let mut by_last = self.by_last.iter_mut();
+        let mut put = |place: u32| {
+            if let Some(to) = by_last.next() {
+                *to = place;
+            }
+        };
         match change {
             Change::Insert(entry) => {
                 let mut entry = *entry;
@@ -197,32 +203,24 @@ impl<const N: usize> Index<N> {
                 // Behind those of its order: callbacks are called in the order in which they were started.
                 let place = kept.partition_point(|other| other.order() <= entry.order());
                 insert(&mut self.entries, kept, place, entry);
-                let earlier = |old: &u32| {
+                let mut new = Some(place as u32);
+                for old in ends {
                     let other = from.entry(*old);
-                    other.is_some_and(|other| (other.key, other.last) <= (entry.key, entry.last))
-                };
-                let end = ends.partition_point(earlier);
-                insert(&mut self.by_last, ends, end, NONE);
-                for moved in self.by_last.iter_mut().take(from.length + 1) {
-                    if *moved == NONE {
-                        *moved = place as u32;
-                    } else if *moved as usize >= place {
-                        *moved += 1;
+                    if other.is_some_and(|other| (other.key, other.last) > (entry.key, entry.last))
+                    {
+                        new.take().into_iter().for_each(&mut put);
                     }
+                    put(*old + u32::from(*old as usize >= place));
                 }
+                new.into_iter().for_each(&mut put);
                 self.length = from.length + 1;
             }
             Change::Remove(object) => {
                 let place = kept.iter().position(|entry| entry.object == *object);
                 let Some(place) = place else { return };
-                let end = ends.iter().position(|old| *old as usize == place);
                 remove(&mut self.entries, kept, place);
-                remove(&mut self.by_last, ends, end.unwrap_or(ends.len()));
-                for moved in self.by_last.iter_mut().take(kept.len()) {
-                    if *moved as usize > place {
-                        *moved -= 1;
-                    }
-                }
+                let others = ends.iter().filter(|old| **old as usize != place);
+                others.for_each(|old| put(*old - u32::from(*old as usize > place)));
                 self.length = kept.len().saturating_sub(1);
             }
         }
@@ -284,8 +282,8 @@ impl<const N: usize> Index<N> {
     }
 }
 
-/// Becomes `from` with one element more.
-fn insert<T: Copy>(to: &mut [T], from: &[T], place: usize, element: T) {
+/// Becomes `from` with one entry more.
+fn insert(to: &mut [Entry], from: &[Entry], place: usize, element: Entry) {
     let (before, after) = from.split_at_checked(place).unwrap_or((from, &[]));
     copy(to, before);
     if let Some([first, rest @ ..]) = to.get_mut(place..) {
@@ -294,13 +292,13 @@ fn insert<T: Copy>(to: &mut [T], from: &[T], place: usize, element: T) {
     }
 }
 
-/// Becomes `from` without one element.
-fn remove<T: Copy>(to: &mut [T], from: &[T], place: usize) {
+/// Becomes `from` without one entry.
+fn remove(to: &mut [Entry], from: &[Entry], place: usize) {
     copy(to, from.get(..place).unwrap_or(&[]));
     copy(to.get_mut(place..).unwrap_or(&mut []), from.get(place + 1..).unwrap_or(&[]));
 }
 
-fn copy<T: Copy>(to: &mut [T], from: &[T]) {
+fn copy(to: &mut [Entry], from: &[Entry]) {
     to.iter_mut().zip(from).for_each(|(to, from)| *to = *from);
 }
 

@@ -18,7 +18,8 @@ pub mod trace;
 
 pub use affinity::{Affinity, MAX_GROUPS};
 pub use hardware::{
-    AsOfVersion, Mailbox, Processors, ProfileHardware, Remote, SourceRequest, ThisProcessor,
+    AsOfVersion, IntervalGuard, Mailbox, Processors, ProfileHardware, Remote, SourceRequest,
+    ThisProcessor,
 };
 pub use object::{
     BasicProfile, Caller, CreateError, CreateRequest, KernelCaller, ProfileCallback, ProfileObject,

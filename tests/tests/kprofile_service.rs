@@ -4,9 +4,11 @@
 mod kprofile;
 
 use kprofile::{Machine, process, x64, x86};
-use pmu_core::{KProfileSource, NtStatus};
+use pmu_core::{KProfileSource, NtStatus, ProfileInterface};
 use pmu_kprofile::WindowsVersion::*;
-use pmu_kprofile::{Affinity, CreateRequest, KernelCaller, Rules, UserCaller, ValidRequest};
+use pmu_kprofile::{
+    Affinity, CreateRequest, IntervalGuard, KernelCaller, Rules, UserCaller, ValidRequest,
+};
 
 const KERNEL: u64 = 0xFFFF_8000_0000_0000;
 const SOURCE: KProfileSource = KProfileSource::TOTAL_CYCLES;
@@ -116,6 +118,28 @@ fn a_segment_is_validated_into_its_linear_offsets() {
     assert_eq!(affinity, Affinity::first(1));
     let global = CreateRequest { process: None, ..asked };
     assert_eq!(status(x86(Windows10v1903), &global, &user(), false), 0xC000_000D);
+}
+
+/// The limits are of the published source lists: 1,221 to 1,000,000 units of 100 ns, and from 4,096 events on.
+#[test]
+fn an_interval_is_held_within_the_limits_and_restored() {
+    let emon = pmu_intel::Emon::declared();
+    for (from, wanted, expected) in
+        [(KProfileSource::TIME, 1, 1221), (SOURCE, 1, 4096), (SOURCE, 70_000, 70_000)]
+    {
+        let before = emon.query(from).interval;
+        let held = IntervalGuard::hold(&emon, from, wanted).unwrap();
+        assert_eq!((held.interval().get(), held.before()), (expected, before));
+        {
+            let inner = IntervalGuard::hold(&emon, from, 100_000).unwrap();
+            assert_eq!((emon.query(from).interval, inner.before()), (100_000, expected));
+        }
+        assert_eq!(emon.query(from).interval, expected);
+        drop(held);
+        assert_eq!(emon.query(from).interval, before);
+    }
+    let unknown = KProfileSource::new(0x7FFF).unwrap();
+    assert!(IntervalGuard::hold(&emon, unknown, 5000).is_err());
 }
 
 #[test]

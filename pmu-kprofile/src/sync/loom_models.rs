@@ -17,8 +17,8 @@ use pmu_core::{InterfaceError, InterruptFrame, KProfileSource, ProcessId, Proces
 use super::modelled::{Seed, interrupt_before, no_interrupt, seeded};
 use crate::trace::{Detail, TraceRecord, TraceRing};
 use crate::{
-    Affinity, PointerWidth, ProfileCallback, ProfileError, ProfileHardware, ProfileObject,
-    Profiles, Rules,
+    Affinity, Mailbox, PointerWidth, Processors, ProfileCallback, ProfileError, ProfileHardware,
+    ProfileObject, Profiles, Remote, Rules, SourceRequest,
 };
 
 const TIME: KProfileSource = KProfileSource::TIME;
@@ -413,6 +413,97 @@ fn no_more_misses_than_interrupts_are_ever_read() {
 #[test]
 fn a_miss_that_is_counted_relaxed_is_found() {
     finds(Seed::RelaxedMiss, statistics);
+}
+
+/// As [`remove`], by a stop that does not wait and a token that is asked until the object is free.
+fn remove_by_token() {
+    let lists = Arc::new(Lists::<1>::new());
+    let buffer = Arc::new(Buffer::new(None));
+    let object = object(&buffer);
+    let mut hardware = Hardware(WITHOUT_COUNTERS);
+    // SAFETY: the object lives until it is stopped, below.
+    unsafe { lists.try_start_borrowed(&object, &mut hardware) }.unwrap();
+    let reader = {
+        let lists = lists.clone();
+        thread::spawn(move || {
+            lists.interrupt(&Frame(0), TIME);
+        })
+    };
+    let stopping = loop {
+        match lists.try_stop(&object, &mut hardware) {
+            Ok(stopping) => break stopping,
+            // The start's grace period waits for the reader.
+            Err(error) => assert_eq!(error, ProfileError::Busy),
+        }
+        loom::hint::spin_loop();
+    };
+    while !stopping.is_over() {
+        loom::hint::spin_loop();
+    }
+    buffer.reuse();
+    reader.join().unwrap();
+}
+
+#[test]
+fn when_the_token_says_so_no_other_processor_touches_the_object() {
+    explore_up_to(Some(3), remove_by_token);
+}
+
+#[test]
+fn a_token_without_a_grace_period_is_found() {
+    finds(Seed::NoGracePeriod, remove_by_token);
+}
+
+/// A processor, as the mailbox sees it.
+struct Asker {
+    number: u16,
+    running: Arc<AtomicUsize>,
+    turns: u64,
+}
+
+impl Processors for Asker {
+    fn this_processor(&self) -> ProcessorNumber {
+        ProcessorNumber::from_index(self.number)
+    }
+    fn in_interrupt(&self) -> bool {
+        false
+    }
+    fn active_processors(&self) -> Affinity {
+        Affinity::first(2)
+    }
+    fn supports(&self, _: KProfileSource) -> bool {
+        true
+    }
+    fn serve(&self, request: SourceRequest) -> Result<(), InterfaceError> {
+        match request {
+            SourceRequest::Start(_) => assert_eq!(self.running.fetch_add(1, Ordering::Relaxed), 0),
+            SourceRequest::Stop(_) => assert_eq!(self.running.fetch_sub(1, Ordering::Relaxed), 1),
+        }
+        Ok(())
+    }
+    fn interrupt(&self, _: ProcessorNumber) {}
+    fn keep_waiting(&self, turns: u64) -> bool {
+        turns < self.turns
+    }
+}
+
+/// A processor is asked to start a source, and who asks gives up at some time; the processor drains meanwhile.
+fn ask() {
+    let mailbox = Arc::new(Mailbox::<2>::new());
+    let running = Arc::new(AtomicUsize::new(0));
+    let asked = {
+        let (mailbox, running) = (mailbox.clone(), running.clone());
+        thread::spawn(move || mailbox.drain(&Asker { number: 1, running, turns: 0 }))
+    };
+    let asker = Asker { number: 0, running: running.clone(), turns: 2 };
+    let started = Remote::new(&mailbox, asker).start(ProcessorNumber::from_index(1), TIME);
+    asked.join().unwrap();
+    assert_eq!(running.load(Ordering::Relaxed), usize::from(started.is_ok()), "{started:?}");
+}
+
+#[test]
+fn a_request_is_answered_or_undone() {
+    explore(ask);
 }
 
 fn record(number: u64) -> TraceRecord {

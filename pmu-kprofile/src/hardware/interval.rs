@@ -1,0 +1,67 @@
+//! An interval for as long as it is wanted.
+
+use pmu_core::{InterfaceError, Interval, KProfileSource, ProfileInterface};
+
+/// Holds the interval of a source, and restores the one before when it is dropped: an interval is machine-wide and
+/// stays, and nobody else restores it.
+///
+/// Guards of one source end in the opposite order, or the interval that is restored is not the one before them all.
+///
+/// ```
+/// use pmu_core::{DefaultInterface, KProfileSource, ProfileInterface};
+/// use pmu_kprofile::IntervalGuard;
+///
+/// let interface = DefaultInterface::new();
+/// let before = interface.query(KProfileSource::TIME).interval;
+/// {
+///     let held = IntervalGuard::hold(&interface, KProfileSource::TIME, 5_000)?;
+///     assert_eq!(held.interval().get(), 5_000);
+/// }
+/// assert_eq!(interface.query(KProfileSource::TIME).interval, before);
+/// # Ok::<(), pmu_core::InterfaceError>(())
+/// ```
+#[derive(Debug)]
+#[must_use = "dropped, the interval is restored"]
+pub struct IntervalGuard<'i, I: ProfileInterface> {
+    interface: &'i I,
+    source: KProfileSource,
+    interval: Interval,
+    before: u32,
+}
+
+impl<'i, I: ProfileInterface> IntervalGuard<'i, I> {
+    /// Sets the interval of a source, or the nearest within its limits, as
+    /// [`set_interval_clamped`](ProfileInterface::set_interval_clamped).
+    ///
+    /// # Context
+    /// Task.
+    ///
+    /// # Errors
+    /// [`UnsupportedSource`](InterfaceError::UnsupportedSource); nothing was changed.
+    pub fn hold(
+        interface: &'i I,
+        source: KProfileSource,
+        units: u64,
+    ) -> Result<Self, InterfaceError> {
+        let before = interface.query(source).interval;
+        let interval = interface.set_interval_clamped(source, units)?;
+        Ok(Self { interface, source, interval, before })
+    }
+
+    /// Returns the interval that is in force.
+    pub fn interval(&self) -> Interval {
+        self.interval
+    }
+
+    /// Returns the interval that will be restored, in the source's unit.
+    pub fn before(&self) -> u32 {
+        self.before
+    }
+}
+
+impl<I: ProfileInterface> Drop for IntervalGuard<'_, I> {
+    fn drop(&mut self) {
+        // The source was supported when the guard was made, and the interval was in force, so within the limits.
+        let _ = self.interface.set_interval(self.source, self.before.into());
+    }
+}
