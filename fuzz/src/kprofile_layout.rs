@@ -83,6 +83,11 @@ fn has_type(layout: Layout, value: u64) -> bool {
     }
 }
 
+/// Segments are of virtual-8086 execution, which is x86's alone.
+fn largest_segment(layout: Layout) -> u64 {
+    if layout.width() == PointerWidth::Bits32 { 0xFFFF } else { 0 }
+}
+
 /// Whether the error is true of the bytes.
 fn is_true(error: LayoutError, layout: Layout, members: &Members, bytes: &[u8]) -> bool {
     let get = |member| members.get(bytes, member);
@@ -98,8 +103,7 @@ fn is_true(error: LayoutError, layout: Layout, members: &Members, bytes: &[u8]) 
         }
         LayoutError::Source(value) => get("Source") == 0x18 && value == 0x18,
         LayoutError::Segment(value) => {
-            let largest = if layout.width() == PointerWidth::Bits32 { 0xFFFF } else { 0 };
-            get("Segment") == u64::from(value) && value > largest
+            get("Segment") == u64::from(value) && u64::from(value) > largest_segment(layout)
         }
         LayoutError::BucketShift(value) => get("BucketShift") == u64::from(value) && value > 29,
         LayoutError::Affinity => members.affinity(bytes).is_none(),
@@ -114,7 +118,7 @@ fn is_good(layout: Layout, members: &Members, bytes: &[u8]) -> bool {
     bytes.len() >= members.size
         && has_type(layout, get("Type"))
         && get("Size") == members.size as u64
-        && (callback || get("BucketShift") <= 29 && get("Segment") <= 0xFFFF)
+        && (callback || get("BucketShift") <= 29 && get("Segment") <= largest_segment(layout))
         && get("Source") != 0x18
         && members.affinity(bytes).is_some()
 }
@@ -153,13 +157,13 @@ fn assert_written(
     members: &Members,
 ) -> Result<(), LayoutError> {
     const FILL: u8 = 0xA5;
-    let mut room = [FILL; 0x108];
+    let mut room = [FILL; Layout::MAX_SIZE + 0x10];
     match profile.encode(layout, &mut room) {
         Ok(size) => {
             assert_eq!(size, members.size);
             assert!(room[size..].iter().all(|byte| *byte == FILL));
             assert_eq!(KProfile::decode(layout, &room), Ok(*profile));
-            let short = &mut [FILL; 0x108][..size - 1];
+            let short = &mut [FILL; Layout::MAX_SIZE + 0x10][..size - 1];
             let too_short = LayoutError::TooShort { needed: size, given: size - 1 };
             assert_eq!(profile.encode(layout, short), Err(too_short));
             assert!(short.iter().all(|byte| *byte == FILL));
@@ -202,6 +206,10 @@ pub fn run(bytes: &[u8]) {
                         mask == 0 || group < groups && mask <= most
                     };
                     assert!(!(0..MAX_GROUPS).all(fits));
+                }
+                // Virtual-8086 execution is x86's alone.
+                Err(LayoutError::Segment(segment)) => {
+                    assert!(other.width() == PointerWidth::Bits64 && segment != 0);
                 }
                 Err(LayoutError::NoSourceOrAffinity) => {
                     assert!(!members.has("Source"));

@@ -4,7 +4,9 @@
 use std::collections::VecDeque;
 
 use pmu_kprofile::PointerWidth;
-use pmu_kprofile::trace::{Detail, Hook, RecordError, TraceRecord, TraceRing};
+use pmu_kprofile::trace::{
+    ContextSwitch, Detail, Hook, IntervalRecord, RecordError, StackWalk, TraceRecord, TraceRing,
+};
 
 use crate::input::number;
 
@@ -93,6 +95,30 @@ pub fn run(bytes: &[u8]) {
         rest = &rest[size..];
     }
     through_a_ring(&records);
+    others(bytes);
+}
+
+/// The records of other kinds: a reader can go on behind each, and what is written again reads the same.
+fn others(bytes: &[u8]) {
+    if let Ok((width, switch, size)) = ContextSwitch::decode(bytes) {
+        assert_eq!(ContextSwitch::decode(&bytes[..size]), Ok((width, switch, size)));
+        let mut again = [0; ContextSwitch::MAX_SIZE];
+        let length = switch.encode(width, &mut again);
+        assert_eq!(ContextSwitch::decode(&again[..length]), Ok((width, switch, length)));
+    }
+    if let Ok((width, record, size)) = IntervalRecord::decode(bytes) {
+        assert_eq!(IntervalRecord::decode(&bytes[..size]), Ok((width, record, size)));
+        let again = record.encode(width);
+        assert_eq!(IntervalRecord::decode(&again), Ok((width, record, IntervalRecord::SIZE)));
+    }
+    if let Ok((walk, size)) = StackWalk::decode(bytes) {
+        assert_eq!(number(bytes, 4, 2) as usize, size);
+        for (place, address) in walk.addresses.iter().enumerate() {
+            let at = 0x20 + place * walk.width.bytes();
+            assert_eq!(number(&bytes[..size], at, walk.width.bytes()), *address);
+        }
+        assert_eq!(StackWalk::decode(&bytes[..size]), Ok((walk, size)));
+    }
 }
 
 /// What was read before each record, and how many, is told by the records themselves.

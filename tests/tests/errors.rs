@@ -153,6 +153,8 @@ fn errors_of_foreign_bytes_name_place_and_value() {
     ]);
     say(&[
         (&RecordError::TooShort, &["cut off"]),
+        (&RecordError::TooLong, &["more"]),
+        (&RecordError::Source(0x18), &["0x18"]),
         (&RecordError::Marker(0xC014_0002), &["0xC0140002"]),
         (&RecordError::Hook(0x0F30), &["0x0F30"]),
         (&SourceListError::BufferTooSmall { needed: 1234 }, &["1234"]),

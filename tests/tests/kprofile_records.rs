@@ -10,9 +10,10 @@ use core::ops::ControlFlow;
 use kprofile::{Frame, Machine, leak};
 use pmu_core::{InterruptFrame, KProfileSource, ProcessId, ProcessorNumber};
 use pmu_kprofile::trace::{
-    CONTEXT_SWITCH_HOOK, ContextSwitch, GroupMask, Hook, MAX_RETURN_ADDRESSES, PERF_CONTEXT_SWITCH,
-    PERF_PMC_PROFILE, PERF_PROFILE, PebsHookError, PebsTracing, RecordError, STACK_WALK_HOOK,
-    StackRing, StackWalk, TraceCallback, TraceRing, classes,
+    CONTEXT_SWITCH_HOOK, ContextSwitch, GroupMask, Hook, IntervalHook, IntervalRecord,
+    MAX_RETURN_ADDRESSES, PERF_CONTEXT_SWITCH, PERF_PMC_PROFILE, PERF_PROFILE, PebsHookError,
+    PebsTracing, RecordError, STACK_WALK_HOOK, StackRing, StackWalk, TraceCallback, TraceRing,
+    classes,
 };
 use pmu_kprofile::{Affinity, PointerWidth, ProfileObject, Profiles, Rules};
 
@@ -124,6 +125,21 @@ fn the_bytes_of_a_stack_walk_decode_and_damaged_ones_are_refused() {
     assert_eq!(damaged(5, 0x01), Err(RecordError::TooLong));
     assert_eq!(damaged(6, 0x21), Err(RecordError::Hook(0x1821)));
     assert_eq!(damaged(2, 0x12), Err(RecordError::Marker(0xC012_0002)));
+}
+
+/// A reader that goes on where a record ends would go on behind the bytes.
+#[test]
+fn a_record_that_says_to_be_longer_than_its_bytes_is_refused() {
+    let mut bytes = [0; ContextSwitch::MAX_SIZE];
+    let size = SWITCH.encode(PointerWidth::Bits64, &mut bytes);
+    bytes[4] = size as u8 + 1;
+    assert_eq!(ContextSwitch::decode(&bytes[..size]), Err(RecordError::TooShort));
+    // A stack walk without addresses, and a byte that is none.
+    let mut walk = vec![0x02, 0x00, 0x11, 0xC0, 33, 0, 0x20, 0x18];
+    walk.resize(32, 0);
+    assert_eq!(StackWalk::decode(&walk), Err(RecordError::TooShort));
+    walk[4] = 32;
+    assert_eq!(StackWalk::decode(&walk).map(|(_, length)| length), Ok(32));
 }
 
 #[test]
@@ -253,4 +269,38 @@ fn the_numbers_of_windows_calls_are_the_documents() {
     // The flags of all three are bits of the second word.
     let mask = GroupMask::EMPTY.with(PERF_PROFILE).with(PERF_CONTEXT_SWITCH).with(PERF_PMC_PROFILE);
     assert_eq!(mask.masks, [0, 0x406, 0, 0, 0, 0, 0, 0]);
+}
+
+/// Source, new and old interval: four bytes each behind the header of 16.
+#[test]
+fn intervals_are_recorded_with_their_sources_and_later_names_are_skipped() {
+    for (hook, id) in [
+        (IntervalHook::Set, 0x48),
+        (IntervalHook::CollectionStart, 0x49),
+        (IntervalHook::CollectionEnd, 0x4A),
+    ] {
+        let record = IntervalRecord {
+            hook,
+            timestamp: 0x0102_0304_0506_0708,
+            source: KProfileSource::TOTAL_CYCLES,
+            new: 0x2122_2324,
+            old: 0x3132_3334,
+        };
+        let mut expected = vec![0x02, 0x00, 0x11, 0xC0, 28, 0, id, 0x0F, 8, 7, 6, 5, 4, 3, 2, 1];
+        expected.extend([0x13, 0, 0, 0, 0x24, 0x23, 0x22, 0x21, 0x34, 0x33, 0x32, 0x31]);
+        assert_eq!(record.encode(PointerWidth::Bits64)[..], expected);
+        assert_eq!(IntervalRecord::decode(&expected), Ok((PointerWidth::Bits64, record, 28)));
+        for cut in 0..expected.len() {
+            let cut = IntervalRecord::decode(&expected[..cut]);
+            assert_eq!(cut, Err(RecordError::TooShort));
+        }
+        let mut named = [&expected[..], &[b'T', 0, 0, 0]].concat();
+        named[4] = 32;
+        assert_eq!(IntervalRecord::decode(&named), Ok((PointerWidth::Bits64, record, 32)));
+        named[16] = 0x18;
+        assert_eq!(IntervalRecord::decode(&named), Err(RecordError::Source(0x18)));
+        named[6] = 0x47;
+        assert_eq!(IntervalRecord::decode(&named), Err(RecordError::Hook(0x0F47)));
+        assert_eq!(record.encode(PointerWidth::Bits32)[2], 0x10);
+    }
 }

@@ -107,7 +107,7 @@ impl ContextSwitch {
         let pebs_index = if has_index { Some(word(16)?) } else { None };
         let values = 8 * (marker >> 8 & 7) as usize;
         let at = 16 + if has_index { 8 } else { 0 } + values;
-        if usize::from(size) < at + 24 {
+        if usize::from(size) < at + 24 || bytes.len() < size.into() {
             return Err(RecordError::TooShort);
         }
         let (threads, state, rest) = (word(at)?, word(at + 8)?.to_le_bytes(), word(at + 16)?);

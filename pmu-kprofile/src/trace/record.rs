@@ -141,6 +141,8 @@ pub enum RecordError {
     TooShort,
     /// The marker is none of a performance record's.
     Marker(u32),
+    /// A value that is no source's.
+    Source(u32),
     /// More than a record of this kind has.
     TooLong,
     /// Another event's hook.
@@ -151,6 +153,7 @@ impl fmt::Display for RecordError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::TooShort => f.write_str("the record is cut off"),
+            Self::Source(value) => write!(f, "{value:#X} is no source"),
             Self::TooLong => f.write_str("the record has more than one of its kind can have"),
             Self::Marker(marker) => write!(f, "marker {marker:#010X} is no performance record's"),
             Self::Hook(hook) => write!(f, "hook {hook:#06X} is no profile interrupt's"),

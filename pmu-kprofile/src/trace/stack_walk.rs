@@ -107,6 +107,9 @@ impl StackWalk {
         }
         let size = number(4, 2)? as usize;
         let count = size.checked_sub(8 * FIXED_WORDS).ok_or(RecordError::TooShort)? / width.bytes();
+        if bytes.len() < size {
+            return Err(RecordError::TooShort);
+        }
         let mut addresses = Vec::new();
         for place in 0..count {
             let address = number(8 * FIXED_WORDS + place * width.bytes(), width.bytes())?;
