@@ -119,6 +119,8 @@ fn errors_of_profiles_name_processor_source_and_numbers() {
         (&TraceError::UnsupportedSource(SOURCE), &["ProfileTotalCycles", "traced"]),
         (&TraceError::Busy, &["being traced"]),
         (&TraceError::NotConfigured, &["configured"]),
+        (&TraceError::NoPebsIndex, &["PEBS"]),
+        (&TraceError::PebsHook, &["0x0524", "PEBS"]),
         (&TraceError::Profile(ProfileError::AtLimit), &["as many"]),
     ]);
 }
@@ -153,8 +155,8 @@ fn errors_of_foreign_bytes_name_place_and_value() {
     ]);
     say(&[
         (&RecordError::TooShort, &["cut off"]),
-        (&RecordError::TooLong, &["more"]),
-        (&RecordError::Source(0x18), &["0x18"]),
+        (&RecordError::TooMany(21), &["21", "more"]),
+        (&RecordError::NoRoom { needed: 48 }, &["room", "48"]),
         (&RecordError::Marker(0xC014_0002), &["0xC0140002"]),
         (&RecordError::Hook(0x0F30), &["0x0F30"]),
         (&SourceListError::BufferTooSmall { needed: 1234 }, &["1234"]),

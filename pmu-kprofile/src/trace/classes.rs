@@ -1,4 +1,5 @@
-//! The classes and codes by which Windows' calls select what the documents describe.
+//! The classes and codes by which Windows' calls select what the documents describe, named as in Windows' `ntexapi.h`
+//! (`EVENT_TRACE`), `evntrace.h` (`TRACE`) and `evntcons.h` (`EVENT_HEADER`).
 
 /// `SystemPerformanceTraceInformation`, of `NtQuerySystemInformation` and `NtSetSystemInformation`: its buffer begins
 /// with one of the classes below that begin with `EVENT_TRACE`.
@@ -7,13 +8,16 @@ pub const SYSTEM_PERFORMANCE_TRACE_INFORMATION: u32 = 0x1F;
 /// `SystemProcessorProfileControlArea`, of `ZwSetSystemInformation`.
 pub const SYSTEM_PROCESSOR_PROFILE_CONTROL_AREA: u32 = 0x81;
 
-/// `EventTraceKernelVersionInformation` is 0; `EventTraceGroupMaskInformation`: a logger's group mask.
+/// `EventTraceKernelVersionInformation`.
+pub const EVENT_TRACE_KERNEL_VERSION: u32 = 0x00;
+
+/// `EventTraceGroupMaskInformation`: a logger's group mask.
 pub const EVENT_TRACE_GROUP_MASK: u32 = 0x01;
 
 /// `EventTraceTimeProfileInformation`: the interval of `ProfileTime`.
 pub const EVENT_TRACE_TIME_PROFILE: u32 = 0x03;
 
-/// `EventTracePebsTracingInformation`: see [`PebsTracing`](super::PebsTracing). Set only.
+/// `EventTracePebsTracingInformation`: the hooks whose records have the PEBS index. Set only.
 pub const EVENT_TRACE_PEBS_TRACING: u32 = 0x0B;
 
 /// `EventTraceProfileConfigInformation`: the sources of PMC interrupts. Set only.
@@ -39,6 +43,18 @@ pub const EVENT_TRACE_PROFILE_SOURCE_ADD: u32 = 0x15;
 
 /// `EventTraceProfileSourceRemoveInformation`, from version 1803.
 pub const EVENT_TRACE_PROFILE_SOURCE_REMOVE: u32 = 0x16;
+
+/// `EventTraceProcessorTraceConfigurationInformation`, from version 1803.
+pub const EVENT_TRACE_PROCESSOR_TRACE_CONFIGURATION: u32 = 0x17;
+
+/// `EventTraceProcessorTraceEventListInformation`, from version 1803.
+pub const EVENT_TRACE_PROCESSOR_TRACE_EVENT_LIST: u32 = 0x18;
+
+/// `EVENT_HEADER_EXT_TYPE_PEBS_INDEX`: how consumers of traces are told of a PEBS index.
+pub const EVENT_HEADER_EXT_TYPE_PEBS_INDEX: u16 = 7;
+
+/// `EVENT_HEADER_EXT_TYPE_PMC_COUNTERS`: how they are told of PMC values.
+pub const EVENT_HEADER_EXT_TYPE_PMC_COUNTERS: u16 = 8;
 
 /// `TraceSystemTraceEnableFlagsInfo`, of `TraceSetInformation`: a group mask.
 pub const TRACE_SYSTEM_TRACE_ENABLE_FLAGS: u32 = 4;
