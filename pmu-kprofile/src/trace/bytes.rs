@@ -112,7 +112,19 @@ impl<'b> Writer<'b> {
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Utf16<'b>(&'b [u8]);
 
-impl Utf16<'_> {
+impl<'b> Utf16<'b> {
+    /// Makes the UTF-16 of `text` in `buffer`: two bytes per unit, and two for the end. A zero ends the text.
+    ///
+    /// # Errors
+    /// [`NoRoom`](RecordError::NoRoom), if the buffer is too small.
+    pub fn new(text: &str, buffer: &'b mut [u8]) -> Result<Self, RecordError> {
+        let mut writer = Writer::new(&mut *buffer);
+        writer.utf16(text.encode_utf16().take_while(|unit| *unit != 0));
+        let needed = writer.length();
+        let bytes = buffer.get(..needed).ok_or(RecordError::NoRoom { needed })?;
+        Reader::new(bytes).utf16().ok_or(RecordError::TooShort)
+    }
+
     /// Returns the units.
     pub(super) fn units(&self) -> impl Iterator<Item = u16> {
         self.0.chunks_exact(2).map(|unit| match unit {
