@@ -99,7 +99,7 @@ pub fn run<I: ProfileInterface + Sync>(
         }
     };
     told(IntervalHook::CollectionStart, begin);
-    let (mut records, mut switches, mut right) = (0, 0, true);
+    let (mut records, mut switches, mut right) = (0u64, 0u64, true);
     for bytes in RINGS.iter().filter_map(TraceRing::drain).flatten() {
         records += 1;
         // Samples have no index: Windows' are without.
@@ -116,7 +116,7 @@ pub fn run<I: ProfileInterface + Sync>(
             Event::ContextSwitch(switch) => {
                 let follows = switch.old_thread == last;
                 last = switch.new_thread;
-                follows && record.extended.pebs_index == Some(u64::from(switches - 1) * RECORD_SIZE)
+                follows && record.extended.pebs_index == Some((switches - 1) * RECORD_SIZE)
             }
             _ => false,
         });
