@@ -24,7 +24,7 @@ use crate::{clock, line, thread, workload};
 const WIDTH: PointerWidth = PointerWidth::Bits64;
 /// Room for a processor's samples, and for its switches.
 const SAMPLES: usize = 2_048;
-const SWITCHED: usize = 256;
+const SWITCHED: usize = 1_024;
 
 static RINGS: [TraceRing<SAMPLES>; MAX_PROCESSORS] = [const { TraceRing::new() }; MAX_PROCESSORS];
 static SAMPLED: TraceCallback<SAMPLES> = TraceCallback::new(Hook::SampledProfile, WIDTH, &RINGS);

@@ -140,7 +140,10 @@ pub fn kind(event: &Event<'_>) -> String {
             IntervalHook::CollectionEnd => "CollectionEnd",
         },
         Event::CounterNames(_) => "PmcConfig",
-        other => return format!("hook {:#06x}", other.hook()),
+        other => match other.name() {
+            Some(name) => name,
+            None => return format!("hook {:#06x}", other.hook()),
+        },
     };
     name.into()
 }

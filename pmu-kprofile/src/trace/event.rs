@@ -47,6 +47,14 @@ macro_rules! events {
         })*
 
         impl<'b> Event<'b> {
+            /// Returns the name of the event's type; `None` for an event that is not known.
+            pub const fn name(&self) -> Option<&'static str> {
+                match self {
+                    $(Self::$name(_) => Some(stringify!($name)),)*
+                    Self::Other { .. } => None,
+                }
+            }
+
             /// Returns the hook id.
             pub fn hook(&self) -> u16 {
                 match self {
