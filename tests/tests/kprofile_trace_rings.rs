@@ -15,7 +15,8 @@ use pmu_core::{
 use pmu_intel::Emon;
 use pmu_kprofile::PointerWidth::Bits64;
 use pmu_kprofile::trace::{
-    CacheErrata, GroupMask, PERF_PMC_PROFILE, PERF_PROFILE, Sample, TraceError, TraceRing,
+    CacheErrata, ContextSwitch, Extended, GroupMask, PERF_PMC_PROFILE, PERF_PROFILE, Record,
+    Sample, TraceError, TraceRing,
 };
 use pmu_kprofile::{Affinity, ProfileCallback, ProfileObject, Rules, ThisProcessor};
 use pmu_tests::{FakePlatform, RegisterFile, intel_processor};
@@ -48,6 +49,21 @@ fn a_ring_read_while_it_is_written_loses_nothing_but_what_it_counts() {
         (read, writer.join().unwrap())
     });
     assert_eq!((read, ring.dropped()), (pushed, PUSHES - pushed as u64));
+}
+
+/// A context switch takes 40 bytes, 8 more with the index.
+#[test]
+fn a_ring_stores_any_record_that_a_slot_has_room_for() {
+    let ring: TraceRing<2, 5> = TraceRing::new();
+    let plain = Record::new(Bits64, 7, ContextSwitch { new_thread: 3, ..ContextSwitch::default() });
+    let extended = Extended { pebs_index: Some(9), ..Extended::default() };
+    let longer = Record { extended, ..plain.clone() };
+    assert_eq!((ring.push(&plain), ring.push(&longer), ring.dropped()), (true, false, 1));
+    let found: Vec<_> = ring.drain().unwrap().collect();
+    assert_eq!((found.len(), found[0].as_slice().len()), (1, 40));
+    assert_eq!(found[0].decode(), Ok(plain.clone()));
+    assert_eq!([ring.push(&plain), ring.push(&plain), ring.push(&plain)], [true, true, false]);
+    assert_eq!(ring.dropped(), 2);
 }
 
 #[test]
