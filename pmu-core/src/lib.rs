@@ -49,6 +49,8 @@ pub use msr::{
     MsrAddress, MsrBackend, MsrError, MsrErrorKind, MsrFault, MsrOperation, MsrUpdate, PmcIndex,
 };
 pub use platform::{Platform, TimerUnavailable};
+pub use profile::added::{AddSourceError, AddedSlot, AddedSource, AddedSources, WithSources};
+pub use profile::classes;
 pub use profile::error::InterfaceError;
 pub use profile::interface::{
     Availability, DefaultInterface, Overflow, ProfileInterface, SourceInformation, SourceInterface,
