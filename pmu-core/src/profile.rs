@@ -11,3 +11,4 @@ pub(crate) mod source_index;
 pub(crate) mod status;
 pub(crate) mod windows;
 pub(crate) mod with_events;
+pub(crate) mod with_sources;

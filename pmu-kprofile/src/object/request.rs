@@ -74,7 +74,7 @@ impl<'b> ProfileObject<'b> {
         let BasicProfile { process, base, size, bucket_log2, buffer, source, affinity } = request;
         let buffer_bytes = u32::try_from(buffer.len() as u64 * COUNTER_BYTES)
             .unwrap_or(u32::MAX - (COUNTER_BYTES as u32 - 1));
-        let (source, affinity) = (Ok(source), RequestedAffinity::Processors(affinity));
+        let (source, affinity) = (Ok(source), RequestedAffinity::Processors(affinity.as_ref()));
         let asked =
             CreateRequest { process, base, size, bucket_log2, buffer_bytes, source, affinity };
         let ValidRequest { base, limit, bucket, segment, source, affinity } =

@@ -67,7 +67,7 @@ pub enum RequestedAffinity<'a> {
     /// `NtCreateProfileEx`: none means all active processors.
     Groups(&'a [GroupAffinity]),
     /// Within the kernel: see [`BasicProfile::affinity`](crate::BasicProfile::affinity).
-    Processors(Option<Affinity>),
+    Processors(Option<&'a Affinity>),
 }
 
 /// `GROUP_AFFINITY`: processors of one group.
@@ -223,11 +223,11 @@ impl CreateRequest<'_> {
         let (version, active) = (rules.version, hardware.active_processors());
         let affinity = match self.affinity {
             _ if !version.has_source_and_affinity() => return Ok(Affinity::ALL),
-            RequestedAffinity::Processors(Some(Affinity::ALL)) => return Ok(Affinity::ALL),
+            RequestedAffinity::Processors(Some(&Affinity::ALL)) => return Ok(Affinity::ALL),
             RequestedAffinity::Processors(None) | RequestedAffinity::Groups([]) => {
                 return Ok(active);
             }
-            RequestedAffinity::Processors(Some(affinity)) => affinity,
+            RequestedAffinity::Processors(Some(affinity)) => *affinity,
             RequestedAffinity::Mask { mask, group } => {
                 let all = version.has_groups() && mask == rules.width.max_address();
                 let mask = if all { active.mask(group.into()) } else { mask };
