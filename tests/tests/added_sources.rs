@@ -3,8 +3,8 @@
 
 mod opened;
 
+use core::cell::RefCell;
 use core::num::NonZeroU64;
-use std::cell::RefCell;
 
 use opened::{Memory, Mock, Table};
 use pmu_core::{
