@@ -5,13 +5,11 @@
 //! - `ring`: a processor's records, between what writes them and a task
 //! - `record`, `event`, `bytes`: records as bytes, and the events that they tell of
 //! - `group_mask`, `control` (feature `critical-section`): what starts and stops it all
-//! - `classes`: the numbers of Windows' calls for it
 //!
 //! This folder may use everything of the crate but `index`, and nothing of the crate uses it.
 
 mod builtin;
 mod bytes;
-pub mod classes;
 #[cfg(feature = "critical-section")]
 mod control;
 mod event;
