@@ -26,6 +26,7 @@ pub use object::{
     UserCaller, ValidRequest,
 };
 pub use pmu_core::{HalInterface, PointerWidth, Rules, WindowsVersion};
-pub use registry::{DispatchOutcome, ProfileError, Profiles, Statistics, Stopping};
-#[cfg(feature = "critical-section")]
-pub use registry::{Handle, Started};
+pub use registry::{
+    DispatchOutcome, Handle, ListedProfile, ProfileError, Profiles, Started, Statistics, Stopping,
+    StoppingOwned,
+};

@@ -39,7 +39,7 @@ const RECORD_SIZE: u64 = 0x20;
 /// Those of the interface and of tracing; records that did not come, or came without stamp.
 pub fn run<I: ProfileInterface + Sync>(
     snapshot: &Snapshot,
-    sessions: &mut Sessions<'_, I>,
+    sessions: &Sessions<'_, I>,
     plan: &Plan,
 ) -> Result<(), Failure> {
     let mut support = DebugStoreSupport::detect(snapshot, &control_msr())?;
@@ -57,10 +57,10 @@ pub fn run<I: ProfileInterface + Sync>(
     let (name, mask) = if plan.source == KProfileSource::TIME {
         ("SampledProfile", GroupMask::EMPTY.with(PERF_PROFILE))
     } else {
-        trace.set_pmc_sources(&[plan.source], sessions)?;
+        trace.set_pmc_sources(&[plan.source], &mut sessions.hardware())?;
         ("PmcInterrupt", GroupMask::EMPTY.with(PERF_PMC_PROFILE))
     };
-    trace.set_group_mask(mask, sessions)?;
+    trace.set_group_mask(mask, &mut sessions.hardware())?;
     let (mut records, mut stamped) = (0, 0u32);
     let begin = clock::now();
     while records < RECORDS && clock::now() - begin < clock::milliseconds(PATIENCE_MS) {
@@ -74,7 +74,7 @@ pub fn run<I: ProfileInterface + Sync>(
         }
         index.fetch_add(RECORD_SIZE, Ordering::Relaxed);
     }
-    trace.set_group_mask(GroupMask::EMPTY, sessions)?;
+    trace.set_group_mask(GroupMask::EMPTY, &mut sessions.hardware())?;
     DEBUG_STORE.destroy()?;
     line!("trace {} records {} {}", name, records, origin);
     if records < RECORDS || stamped != 0 {
