@@ -12,7 +12,7 @@ use kprofile::{
     object, on, process, processor, request, source, unchanged, x64, x86,
 };
 use pmu_core::{InterruptFrame, KProfileSource, ProcessorNumber};
-use pmu_kprofile::WindowsVersion::{Nt351, Windows8, Windows10v2004};
+use pmu_kprofile::WindowsVersion::{Nt351, Windows8};
 use pmu_kprofile::{
     Affinity, BasicProfile, DispatchOutcome, ProfileCallback, ProfileError, ProfileObject,
     Profiles, Rules, Statistics,

@@ -3,10 +3,10 @@
 mod kprofile;
 
 use core::sync::atomic::{AtomicU32, Ordering};
-use std::sync::Mutex;
 
 use kprofile::{
-    Machine, VERSIONS, WIDTHS, buffer, counts, leak, process, processor, request, source, x64, x86,
+    Machine, Nothing, VERSIONS, WIDTHS, buffer, counts, leak, process, processor, request, source,
+    x64, x86,
 };
 use pmu_core::{InterfaceError, KProfileSource};
 use pmu_kprofile::CreateError::{
@@ -17,7 +17,8 @@ use pmu_kprofile::WindowsVersion::{self, *};
 use pmu_kprofile::compat::kprofile::{KProfile, Role};
 use pmu_kprofile::compat::layout::Layout;
 use pmu_kprofile::{
-    Affinity, AsOfVersion, BasicProfile, HalInterface, PointerWidth, ProfileObject, Profiles, Rules,
+    Affinity, AsOfVersion, BasicProfile, HalInterface, PointerWidth, ProfileHardware,
+    ProfileObject, Profiles, Rules,
 };
 use pmu_tests::data;
 
@@ -194,7 +195,7 @@ fn a_refused_creation_leaves_buffer_and_hardware_alone() {
 
 #[test]
 fn callback_objects_exist_from_windows_8_on() {
-    static NOTHING: Log = Log(Mutex::new(Vec::new()));
+    static NOTHING: Nothing = Nothing;
     for version in VERSIONS {
         for width in WIDTHS {
             let object = ProfileObject::callback(Rules { version, width }, TIME, &NOTHING);

@@ -100,6 +100,7 @@ fn an_object_that_another_holder_stopped_gives_its_handle_back() {
 }
 
 /// A handle of an embedder's own, which tells of its end.
+#[derive(Debug)]
 struct Told(Box<ProfileObject<'static>>, &'static AtomicBool);
 
 impl core::ops::Deref for Told {
@@ -167,6 +168,7 @@ fn the_stop_service_answers_as_windows() {
 
 /// 8,192 for each processor since Windows 7, as the documents have it; callback objects are the kernel's own.
 #[test]
+#[cfg_attr(debug_assertions, ignore = "thousands of starts take long in a debug build")]
 fn as_many_profiles_are_started_as_the_version_allows() {
     const LIMIT: u32 = 8192;
     static LISTS: Profiles<{ LIMIT as usize + 4 }, 2> = Profiles::with_rules(x64(Windows8));

@@ -6,8 +6,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use std::collections::BTreeSet;
 
 use kprofile::{
-    Frame, Machine, REFUSAL, active, buffer, counts, leak, object, on, process, processor, request,
-    source, x64,
+    Frame, Machine, REFUSAL, active, buffer, counts, leak, process, processor, request, source, x64,
 };
 use pmu_core::{InterruptFrame, KProfileSource, ProcessorNumber};
 use pmu_kprofile::WindowsVersion::{self, Windows8, Windows10v2004};

@@ -8,9 +8,7 @@ use std::sync::{Mutex, MutexGuard};
 use std::thread;
 use std::time::Instant;
 
-use kprofile::{
-    Frame, Machine, active, counts, leak, object, on, process, processor, request, source,
-};
+use kprofile::{Frame, Machine, counts, leak, on, process, processor, request, source};
 use pmu_core::{InterfaceError, InterruptFrame, KProfileSource, ProcessorNumber};
 use pmu_kprofile::{
     Affinity, BasicProfile, ProfileCallback, ProfileHardware, ProfileObject, Profiles, Rules,

@@ -6,7 +6,7 @@ mod kprofile_layouts;
 use std::collections::BTreeMap;
 
 use kprofile_layouts::distinctive;
-use pmu_kprofile::compat::kprofile::{KProfile, LayoutError, ListEntry, ObjectType};
+use pmu_kprofile::compat::kprofile::{KProfile, LayoutError, ListEntry};
 use pmu_kprofile::compat::layout::Layout;
 use pmu_kprofile::compat::walk::{MemoryReader, Reading, WalkError, walk};
 use proptest::prelude::*;
@@ -234,4 +234,13 @@ proptest! {
         prop_assert!(items.len() <= 21);
         prop_assert!(items.iter().rev().skip(1).all(|item| item.is_ok()));
     }
+}
+
+/// A walk with a buffer of a named layout's size reads objects of a larger one as empty.
+#[test]
+fn the_largest_layout_fits_every_buffer() {
+    let largest = Layout::ALL.map(Layout::size).into_iter().max();
+    assert_eq!(Some(Layout::MAX_SIZE), largest);
+    let image = list(Layout::X64_WIN11, 3);
+    assert_eq!(visit(&image, Layout::X64_WIN11, 9), (vec![0, 1, 2], None));
 }

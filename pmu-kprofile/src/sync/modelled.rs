@@ -60,6 +60,8 @@ pub(crate) enum Seed {
     OneEpoch,
     /// A snapshot, or a slot of a ring, is published by a relaxed store.
     RelaxedPublication,
+    /// The phase of a mailbox's slot changes by a relaxed step.
+    RelaxedChange,
     /// A slot of a ring is claimed by a load, and then a store.
     ClaimInTwoSteps,
     /// The write lock does not acquire what its last holder wrote.
@@ -247,6 +249,7 @@ impl AtomicU64 {
             self.0.store(new, success);
             return Ok(found);
         }
+        let success = if has(Seed::RelaxedChange) { Ordering::Relaxed } else { success };
         self.0.compare_exchange(current, new, success, failure)
     }
 }
