@@ -133,7 +133,7 @@ fn publication(order: Ordering) -> Ordering {
     if has(Seed::RelaxedPublication) { Ordering::Relaxed } else { order }
 }
 
-/// Loom's flag. It is taken by a swap, which reads the last value written: nothing is to be reordered.
+/// Loom's flag. A store is a swap of the same order: loom lets swaps that spin pass over a plain store for ever.
 #[derive(Debug)]
 pub(crate) struct AtomicBool(loom::sync::atomic::AtomicBool);
 
@@ -151,7 +151,7 @@ impl AtomicBool {
     #[track_caller]
     pub(crate) fn store(&self, value: bool, order: Ordering) {
         step();
-        self.0.store(value, if has(Seed::RelaxedRelease) { Ordering::Relaxed } else { order });
+        self.0.swap(value, if has(Seed::RelaxedRelease) { Ordering::Relaxed } else { order });
     }
 }
 
