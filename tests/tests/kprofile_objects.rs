@@ -33,14 +33,6 @@ fn create(rules: Rules, request: BasicProfile<'_>) -> Result<ProfileObject<'_>, 
     ProfileObject::basic(rules, request, &machine())
 }
 
-/// Lists on which one basic object is started.
-fn started(rules: Rules, request: BasicProfile<'static>) -> &'static Lists {
-    let lists = leak(Lists::with_rules(rules));
-    let object = create(rules, request).unwrap_or_else(|error| panic!("{rules:?}: {error}"));
-    lists.start(leak(object), &mut machine()).unwrap();
-    lists
-}
-
 /// Everything is wrong; each step mends one thing, in the order in which Windows checks them.
 #[test]
 fn creation_checks_come_in_windows_order_with_windows_status_in_each_version() {
