@@ -48,32 +48,32 @@ impl Span {
 
 /// The entries of one key.
 #[derive(Clone, Copy)]
-pub(crate) struct Group {
+pub(crate) struct Group<const N: usize> {
     /// Its callback objects; its ranges come next.
     callbacks: Span,
-    ranges: Ranges,
+    ranges: Ranges<N>,
 }
 
-impl Group {
+impl<const N: usize> Group<N> {
     const EMPTY: Self = Self { callbacks: Span::EMPTY, ranges: Ranges::NOTHING };
 }
 
 /// The groups of one source.
 #[derive(Clone, Copy)]
 #[repr(align(64))]
-pub(crate) struct Source {
+pub(crate) struct Source<const N: usize> {
     /// Its number, if it has nothing but ranges of the group of all processes and all bits of a number
     /// count.
     only_ranges_of: u32,
     number: u32,
     /// The group of all processes, if there is one.
-    global: Group,
+    global: Group<N>,
     has_global: bool,
     /// The groups of single processes.
     processes: Span,
 }
 
-impl Source {
+impl<const N: usize> Source<N> {
     const UNUSED: Self = Self {
         only_ranges_of: UNUSED,
         number: UNUSED,
@@ -83,7 +83,7 @@ impl Source {
     };
 
     /// The group of all processes.
-    pub(crate) fn global(&self) -> Option<&Group> {
+    pub(crate) fn global(&self) -> Option<&Group<N>> {
         self.has_global.then_some(&self.global)
     }
 }
@@ -91,7 +91,7 @@ impl Source {
 /// The groups of single processes, ascending within a source.
 struct Processes<const N: usize> {
     ids: [u64; N],
-    groups: [Group; N],
+    groups: [Group<N>; N],
     length: usize,
 }
 
@@ -100,7 +100,7 @@ struct Processes<const N: usize> {
 pub(crate) struct Index<const N: usize> {
     entries: [Entry; N],
     /// By number, modulo `N`, or wherever there was room next to that.
-    sources: [Source; N],
+    sources: [Source<N>; N],
     length: usize,
     /// Which bits of a source's number tell sources apart. Set before it is filled.
     pub(crate) source_mask: u32,
@@ -138,13 +138,13 @@ impl<const N: usize> Index<N> {
     /// The group of all processes of a source that has nothing else than ranges of that, and the place
     /// that it should have; most have. Others are [`source`](Self::source)'s to find.
     #[inline]
-    pub(crate) fn only_ranges(&self, source: u32) -> Option<&Group> {
+    pub(crate) fn only_ranges(&self, source: u32) -> Option<&Group<N>> {
         let there = self.sources.get(source as usize % N)?;
         (there.only_ranges_of == source).then_some(&there.global)
     }
 
     /// The groups of a source; `None`: there are none.
-    pub(crate) fn source(&self, number: u32) -> Option<&Source> {
+    pub(crate) fn source(&self, number: u32) -> Option<&Source<N>> {
         let number = number & self.source_mask;
         self.sources.get(self.place_of(number)?).filter(|source| source.number == number)
     }
@@ -159,7 +159,7 @@ impl<const N: usize> Index<N> {
     }
 
     /// The group of a process.
-    pub(crate) fn process(&self, source: &Source, process: u64) -> Option<&Group> {
+    pub(crate) fn process(&self, source: &Source<N>, process: u64) -> Option<&Group<N>> {
         let Span { from, to } = source.processes;
         let ids = self.processes.ids.get(from as usize..to as usize)?;
         let place = ids.binary_search(&process).ok()?;
@@ -170,14 +170,19 @@ impl<const N: usize> Index<N> {
     #[inline]
     pub(crate) fn callbacks(
         &self,
-        group: &Group,
+        group: &Group<N>,
     ) -> impl Iterator<Item = Listed<ProfileObject<'static>>> {
         (group.callbacks.from..group.callbacks.to).map_while(|n| self.entry(n)).map(|e| e.object)
     }
 
     /// Calls `hit` with the part that counts of a group's basic objects whose range has `pc`.
     #[inline(always)]
-    pub(crate) fn ranges(&self, group: &Group, pc: u64, hit: impl FnMut(Listed<Basic<'static>>)) {
+    pub(crate) fn ranges(
+        &self,
+        group: &Group<N>,
+        pc: u64,
+        hit: impl FnMut(Listed<Basic<'static>>),
+    ) {
         self.stabbing.query(&self.entries, group.ranges, pc, hit);
     }
 
@@ -252,7 +257,7 @@ impl<const N: usize> Index<N> {
     }
 
     /// Adds the next group in order of the keys.
-    fn add_group(&mut self, key: Key, group: Group) {
+    fn add_group(&mut self, key: Key, group: Group<N>) {
         let place = self.place_of(key.source);
         let Some(source) = place.and_then(|place| self.sources.get_mut(place)) else { return };
         source.number = key.source;

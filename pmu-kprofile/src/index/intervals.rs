@@ -1,5 +1,7 @@
 //! Elementary intervals of addresses, and the hit list that each leads to.
 
+use core::hint::select_unpredictable;
+
 use super::entry::NONE;
 
 /// For each group, elementary intervals in order of their addresses: the last address before it, and the head
@@ -11,22 +13,27 @@ pub(super) struct ElementaryIntervals<const N: usize> {
     length: usize,
 }
 
-/// A group's elementary intervals, or its only range.
+/// A group's elementary intervals, ready to be searched: by halving a part whose length is a power of two, a
+/// step needs neither the part's end nor a branch but the loop's.
+///
+/// Invariant: unless `power` is 0, `first` is at most `upper`, `upper + power` at most 3·`N`, and `power` a
+/// power of two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Part {
-    /// The first interval; or the range, if there are no intervals.
+pub(super) struct Part<const N: usize> {
     first: u32,
-    /// Where the intervals end; 0: there are none.
-    end: u32,
+    /// Where as many begin as are a power of two…
+    upper: u32,
+    /// …which is the largest that is at most their number; 0: there are none, but one range, the `first`.
+    power: u32,
 }
 
-impl Part {
+impl<const N: usize> Part<N> {
     /// No range.
     pub(super) const NOTHING: Self = Self::only(NONE);
 
     /// One range, the most common case, needs no intervals.
     pub(super) const fn only(range: u32) -> Self {
-        Self { first: range, end: 0 }
+        Self { first: range, upper: 0, power: 0 }
     }
 }
 
@@ -58,15 +65,24 @@ impl<const N: usize> ElementaryIntervals<N> {
 
     /// The range that an address may hit.
     #[inline(always)]
-    pub(super) fn find(&self, part: Part, address: u64) -> Found {
-        if part.end == 0 {
+    pub(super) fn find(&self, part: Part<N>, address: u64) -> Found {
+        if part.power == 0 {
             return Found::Only(part.first);
         }
-        let (first, end) = (part.first as usize, part.end as usize);
-        // Each but the first is searched: before that there is nothing.
-        let others = self.before.as_flattened().get(first + 1..end).unwrap_or(&[]);
-        let found = first + others.partition_point(|before| *before < address);
-        Found::HitList(self.heads.as_flattened().get(found).copied().unwrap_or(NONE))
+        let before = |place: u32| {
+            // SAFETY: by the part's invariant, each place below is one of the table's 3·N: one of the
+            // `power` that begin at `upper`, or at `first`, which comes before it.
+            unsafe { *self.before.as_flattened().get_unchecked(place as usize) }
+        };
+        let mut found = select_unpredictable(before(part.upper) < address, part.upper, part.first);
+        let mut half = part.power / 2;
+        while half > 0 {
+            let middle = found + half;
+            found = select_unpredictable(before(middle) < address, middle, found);
+            half /= 2;
+        }
+        // SAFETY: as above; both tables have one length.
+        Found::HitList(unsafe { *self.heads.as_flattened().get_unchecked(found as usize) })
     }
 }
 
@@ -103,8 +119,12 @@ impl<const N: usize> Open<'_, N> {
     }
 
     /// That is all.
-    pub(super) fn close(self) -> Part {
-        Part { first: self.first as u32, end: self.intervals.length as u32 }
+    pub(super) fn close(self) -> Part<N> {
+        let length = self.intervals.length.saturating_sub(self.first);
+        let Some(log2) = length.checked_ilog2() else { return Part::NOTHING };
+        let power = 1 << log2;
+        // They end at `intervals.length`, which `append` never lets exceed 3·N.
+        Part { first: self.first as u32, upper: self.intervals.length as u32 - power, power }
     }
 }
 

@@ -49,31 +49,31 @@ impl<'g, const N: usize> Lists<'g, N> {
 
     /// See [`Index::only_ranges`].
     #[inline]
-    pub(super) fn only_ranges(self, source: u32) -> Option<&'g Group> {
+    pub(super) fn only_ranges(self, source: u32) -> Option<&'g Group<N>> {
         self.0.only_ranges(source)
     }
 
     /// See [`Index::source`].
-    pub(super) fn source(self, source: u32) -> Option<&'g Source> {
+    pub(super) fn source(self, source: u32) -> Option<&'g Source<N>> {
         self.0.source(source)
     }
 
     /// See [`Index::process`].
-    pub(super) fn process(self, source: &Source, process: u64) -> Option<&'g Group> {
+    pub(super) fn process(self, source: &Source<N>, process: u64) -> Option<&'g Group<N>> {
         self.0.process(source, process)
     }
 
     /// A group's callback objects, in the order in which they were started.
     pub(super) fn callbacks(
         self,
-        group: &Group,
+        group: &Group<N>,
     ) -> impl Iterator<Item = &'g ProfileObject<'static>> {
         self.0.callbacks(group).map(move |object| self.get(object))
     }
 
     /// Calls `hit` with what counts of each of a group's basic objects whose range has `pc`.
     #[inline(always)]
-    pub(super) fn ranges(self, group: &Group, pc: u64, mut hit: impl FnMut(&'g Basic<'static>)) {
+    pub(super) fn ranges(self, group: &Group<N>, pc: u64, mut hit: impl FnMut(&'g Basic<'static>)) {
         self.0.ranges(group, pc, |basic| hit(self.get(basic)));
     }
 }
