@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 
 use pmu_kprofile::compat::kprofile::{KProfile, LayoutError, ObjectType, Role};
 use pmu_kprofile::compat::layout::Layout;
-use pmu_kprofile::{MAX_GROUPS, PointerWidth};
+use pmu_kprofile::{MAX_GROUPS, PointerWidth, Rules, WindowsVersion};
 
 use crate::input::number;
 
@@ -78,7 +78,11 @@ fn has_type(layout: Layout, value: u64) -> bool {
     match value {
         0x0F => matches!(layout, Layout::X86_NT310 | Layout::X86_NT351),
         0x17 => layout != Layout::X86_NT310,
-        0x11 => matches!(layout, Layout::X86_WIN7 | Layout::X64_WIN8 | Layout::X64_WIN11),
+        0x11 => {
+            let first = Rules { version: WindowsVersion::Windows8, width: layout.width() };
+            let place = |wanted: Option<Layout>| Layout::ALL.iter().position(|it| Some(*it) == wanted);
+            place(Some(layout)) >= place(Layout::of(first))
+        }
         _ => false,
     }
 }

@@ -27,6 +27,7 @@ pub use object::{
     ProfileObject, RequestedAffinity, UserCaller, ValidRequest,
 };
 pub use pmu_core::{HalInterface, PointerWidth, Rules, WindowsVersion, classes};
-pub use registry::{DispatchOutcome, ProfileError, Profiles, Statistics, Stopping};
-#[cfg(feature = "critical-section")]
-pub use registry::{Handle, Started};
+pub use registry::{
+    DispatchOutcome, Handle, ListedProfile, ProfileError, Profiles, Started, Statistics, Stopping,
+    StoppingOwned,
+};

@@ -4,7 +4,9 @@
 //! - `guard`: what a guard's holder sees of the lists, with the proof that a started object lives
 //! - `srcu`: read locks, grace periods, and the statistics of interrupts
 //! - `write`: the write guard, which starts and stops objects, and the hardware for them
-//! - `control`: what a task calls and never waits in; `blocking` (a feature): what waits, `scope`, owned objects
+//! - `control`: what a task calls and never waits in; `owned`: the same of objects that a handle keeps alive, and as
+//!   a service; `blocking` (a feature): what waits, `scope`
+//! - `listing`: what is started, by value
 //!
 //! The lists are a double-buffered snapshot of an index, read under SRCU. A dispatch takes a read guard, loads
 //! which snapshot is current, and reads that one. A writer holds the write guard, fills the other snapshot, which
@@ -16,6 +18,8 @@ mod control;
 mod dispatch;
 mod error;
 mod guard;
+mod listing;
+mod owned;
 mod srcu;
 mod write;
 
@@ -23,16 +27,15 @@ use core::sync::atomic::Ordering;
 
 use pmu_core::Rules;
 
-#[cfg(feature = "critical-section")]
-pub use blocking::{Handle, Started};
 pub use control::Stopping;
 pub use dispatch::DispatchOutcome;
 pub use error::ProfileError;
+pub use listing::ListedProfile;
+pub use owned::{Handle, Started, StoppingOwned};
 pub use srcu::Statistics;
 
 use crate::index::Index;
 use crate::sync::{AtomicUsize, Flag, UnsafeCell, array_of, const_fn};
-use guard::ReadGuard;
 use srcu::ReaderCounters;
 use write::WriterState;
 
@@ -123,15 +126,6 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
         let mut total = Statistics::default();
         self.readers.iter().for_each(|counters| counters.add_to(&mut total));
         total
-    }
-
-    /// Takes the read guard on a processor, by its index; `None`: it is beyond the `P`th.
-    #[inline]
-    fn read_lock(&self, processor: usize) -> Option<ReadGuard<'_, N>> {
-        let lock = self.readers.get(processor)?.read_lock(&self.epoch);
-        let current = self.snapshot(self.current.load(Ordering::Acquire));
-        // SAFETY: the lock was taken first, and the snapshot is a part of the lists.
-        Some(unsafe { ReadGuard::new(lock, current.get()) })
     }
 
     #[inline]

@@ -10,11 +10,12 @@
 //! Everywhere else this file adds nothing: what it names is `core`'s, and all constructors are `const`.
 #![allow(unexpected_cfgs)] // `loom` comes by RUSTFLAGS.
 
+use core::sync::atomic::Ordering;
+
 #[cfg(not(all(test, loom)))]
 mod real {
     pub(crate) use core::hint::spin_loop;
-    use core::sync::atomic::{AtomicBool, Ordering};
-    pub(crate) use core::sync::atomic::{AtomicU64, AtomicUsize};
+    pub(crate) use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 
     /// A cell whose accesses have a beginning and an end, so that a model sees them.
     pub(crate) struct UnsafeCell<T>(core::cell::UnsafeCell<T>);
@@ -56,25 +57,6 @@ mod real {
         }
     }
 
-    /// A flag that one task at a time has taken.
-    #[derive(Debug)]
-    pub(crate) struct Flag(AtomicBool);
-
-    impl Flag {
-        pub(crate) const fn new() -> Self {
-            Self(AtomicBool::new(false))
-        }
-
-        /// Takes the flag, if it is free: what its last holder wrote is visible.
-        pub(crate) fn try_take(&self) -> bool {
-            !self.0.swap(true, Ordering::Acquire)
-        }
-
-        pub(crate) fn release(&self) {
-            self.0.store(false, Ordering::Release);
-        }
-    }
-
     #[cfg(feature = "critical-section")]
     #[inline]
     pub(crate) fn exclusively<R>(attempt: impl FnOnce() -> R) -> R {
@@ -108,6 +90,26 @@ use modelled as real;
 #[cfg(feature = "critical-section")]
 pub(crate) use real::exclusively;
 pub(crate) use real::{
-    AtomicU64, AtomicUsize, ConstPtr, Flag, UnsafeCell, array_of, const_fn, seed_earlier_epoch,
-    spin_loop,
+    AtomicU64, AtomicUsize, ConstPtr, UnsafeCell, array_of, const_fn, seed_earlier_epoch, spin_loop,
 };
+
+/// A flag that one task at a time has taken.
+#[derive(Debug)]
+pub(crate) struct Flag(real::AtomicBool);
+
+impl Flag {
+    const_fn! {
+        pub(crate) const fn new() -> Self {
+            Self(real::AtomicBool::new(false))
+        }
+    }
+
+    /// Takes the flag, if it is free: what its last holder wrote is visible.
+    pub(crate) fn try_take(&self) -> bool {
+        !self.0.swap(true, Ordering::Acquire)
+    }
+
+    pub(crate) fn release(&self) {
+        self.0.store(false, Ordering::Release);
+    }
+}

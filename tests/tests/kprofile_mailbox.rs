@@ -116,27 +116,29 @@ fn a_request_is_served_on_its_processor_and_answered() {
     assert!(machine.running.into_inner().unwrap().is_empty());
 }
 
+/// Asks another processor again and again, and drains until all have done so.
+fn ask_and_drain(machine: &Machine, mailbox: &Mailbox<3>, here: u16, there: u16) {
+    let processor = Processor::new(machine, here);
+    let mut hardware = Remote::new(mailbox, Processor::new(machine, here));
+    for _ in 0..200 {
+        assert_eq!(hardware.start(on(there), SOURCE), Ok(()));
+        assert_eq!(hardware.stop(on(there), SOURCE), Ok(()));
+    }
+    machine.interrupts[usize::from(here)].fetch_add(1 << 32, Ordering::SeqCst);
+    let is_done = |n: &AtomicU64| n.load(Ordering::SeqCst) >> 32 != 0;
+    while !machine.interrupts.iter().all(is_done) {
+        mailbox.drain(&processor);
+        thread::yield_now();
+    }
+}
+
 #[test]
 fn requests_that_cross_do_not_wait_for_each_other() {
     let (machine, mailbox) = (Machine::default(), Mailbox::<3>::new());
     thread::scope(|scope| {
         for (here, there) in [(0, 1), (1, 2), (2, 0)] {
             let (machine, mailbox) = (&machine, &mailbox);
-            scope.spawn(move || {
-                let processor = Processor::new(machine, here);
-                let mut hardware = Remote::new(mailbox, Processor::new(machine, here));
-                for _ in 0..200 {
-                    assert_eq!(hardware.start(on(there), SOURCE), Ok(()));
-                    assert_eq!(hardware.stop(on(there), SOURCE), Ok(()));
-                }
-                // Until all are done.
-                machine.interrupts[usize::from(here)].fetch_add(1 << 32, Ordering::SeqCst);
-                let done = |n: &AtomicU64| n.load(Ordering::SeqCst) >> 32 != 0;
-                while !machine.interrupts.iter().all(done) {
-                    mailbox.drain(&processor);
-                    thread::yield_now();
-                }
-            });
+            scope.spawn(move || ask_and_drain(machine, mailbox, here, there));
         }
     });
     assert!(machine.running.into_inner().unwrap().is_empty());

@@ -9,7 +9,7 @@ use x86_64::structures::idt::InterruptDescriptorTable;
 
 use crate::processor::{self, DOUBLE_FAULT_STACK, NMI_STACK};
 use crate::serial::{End, exit};
-use crate::{apic, line, pmu, ring3, smp};
+use crate::{apic, line, pmu, ring3, sessions, smp};
 
 /// The vector of the local APIC's timer.
 pub const TIMER: u8 = 0x40;
@@ -101,6 +101,7 @@ extern "C" fn handle(frame: &mut TrapFrame) {
         }),
         CALL => processor::handling(|| {
             smp::serve();
+            sessions::drain();
             apic::end_of_interrupt();
         }),
         SPURIOUS => {}

@@ -124,7 +124,7 @@ fn use_pmu<I: ProfileInterface + Sync>(
 /// Counts and profiles by the sources, and gives the counters back.
 fn profile<I: ProfileInterface + Sync>(
     snapshot: &Snapshot,
-    mut sessions: Sessions<'_, I>,
+    sessions: Sessions<'_, I>,
     words: &CommandLine,
     meaning: &dyn Fn(&ProfileSource) -> Meaning,
 ) -> Result<(), Failure> {
@@ -137,7 +137,7 @@ fn profile<I: ProfileInterface + Sync>(
     // What counts, and is not just another name of what does: the first such source stands for all
     // where one is enough.
     let mut first = None;
-    Plan::by_time(samples).run_here(&mut sessions)?;
+    Plan::by_time(samples).run_here(&sessions)?;
     for (row, rate) in sessions.interface().sources().iter().zip(rates) {
         let Some(rate) = rate.filter(|rate| row.canonical().is_none() && !rate.is_rare(samples))
         else {
@@ -152,7 +152,7 @@ fn profile<I: ProfileInterface + Sync>(
         let samples = if meaning == Meaning::Unverified { samples.div_ceil(10) } else { samples };
         for delivery in deliveries {
             sessions.deliver(*delivery);
-            Plan::by_counter(known, rate, *delivery, samples).run_here(&mut sessions)?;
+            Plan::by_counter(known, rate, *delivery, samples).run_here(&sessions)?;
         }
         if meaning != Meaning::Unverified {
             first.get_or_insert((known, rate));
@@ -167,11 +167,11 @@ fn profile<I: ProfileInterface + Sync>(
         Some((known, rate)) => Plan::by_counter(known, rate, Delivery::Nmi, samples),
         None => Plan::by_time(samples),
     };
-    trace::run(snapshot, &mut sessions, &plan, words.trace)?;
+    trace::run(snapshot, &sessions, &plan, words.trace)?;
     if smp::processors() > 1 {
         // There, being started and stopped has a share of its own, so the others' are not known.
         let meaning = Meaning::Known;
-        others::run(Plan { processor: 1, meaning, ..plan }, &mut sessions)?;
+        others::run(Plan { processor: 1, meaning, ..plan }, &sessions)?;
     }
     let spurious = pmu::SPURIOUS.load(Ordering::Relaxed);
     line!("spurious {}", spurious);

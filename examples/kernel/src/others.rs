@@ -46,7 +46,7 @@ impl ProfileCallback for Counts {
 /// Those of the plan; a second profile without interrupts.
 pub fn run<I: ProfileInterface + Sync>(
     plan: Plan,
-    sessions: &mut Sessions<'_, I>,
+    sessions: &Sessions<'_, I>,
 ) -> Result<(), Failure> {
     let counts = Counts { here: AtomicU64::new(0), elsewhere: AtomicU64::new(0) };
     let second = ProfileObject::callback(Rules::LATEST, KProfileSource::TIME, &counts)?;
@@ -55,13 +55,13 @@ pub fn run<I: ProfileInterface + Sync>(
     smp::set_busy(true);
     let outcome = plan.run(sessions, |sessions| {
         // SAFETY: object and counts are on this stack until `stop`, which follows.
-        unsafe { PROFILES.start_borrowed(&second, sessions)? };
+        unsafe { PROFILES.start_borrowed(&second, &mut sessions.hardware())? };
         clock::wait(INTERVAL_MS);
         let begin = clock::now();
         while !counts.are_complete() && clock::now() - begin < clock::milliseconds(PATIENCE_MS) {
             core::hint::spin_loop();
         }
-        PROFILES.stop(&second, sessions)?;
+        PROFILES.stop(&second, &mut sessions.hardware())?;
         restarts += 1;
         Ok(())
     });

@@ -152,7 +152,7 @@ impl Plan {
     /// See [`run`](Self::run).
     pub fn run_here<I: ProfileInterface + Sync>(
         &self,
-        sessions: &mut Sessions<'_, I>,
+        sessions: &Sessions<'_, I>,
     ) -> Result<(), Failure> {
         self.run(sessions, |_| {
             workload::turn();
@@ -166,8 +166,8 @@ impl Plan {
     /// Those of the interface and of profile objects; too few samples; shares that are not the known.
     pub fn run<I: ProfileInterface + Sync>(
         &self,
-        sessions: &mut Sessions<'_, I>,
-        mut meanwhile: impl FnMut(&mut Sessions<'_, I>) -> Result<(), Failure>,
+        sessions: &Sessions<'_, I>,
+        mut meanwhile: impl FnMut(&Sessions<'_, I>) -> Result<(), Failure>,
     ) -> Result<(), Failure> {
         sessions.interface().set_interval_clamped(self.source, self.interval)?;
         for bucket in &BUCKETS {
@@ -186,18 +186,18 @@ impl Plan {
                 source: self.source,
                 affinity: Some(Affinity::of(processor)),
             },
-            sessions,
+            &sessions.hardware(),
         )?;
         // More than a source that is not rare needs: a hypervisor that is busy lets processors wait.
         let patience = clock::milliseconds(3 * patience_ms(self.samples));
         let (before, begin) = (PROFILES.statistics(), clock::now());
         // SAFETY: the object is on this stack until `stop`, which follows on every way out.
-        unsafe { PROFILES.start_borrowed(&object, sessions)? };
+        unsafe { PROFILES.start_borrowed(&object, &mut sessions.hardware())? };
         let mut outcome = Ok(());
         while outcome.is_ok() && sampled() < self.samples && clock::now() - begin < patience {
             outcome = meanwhile(sessions);
         }
-        PROFILES.stop(&object, sessions)?;
+        PROFILES.stop(&object, &mut sessions.hardware())?;
         outcome?;
         let missed = PROFILES.statistics().missed - before.missed;
         self.report(missed)

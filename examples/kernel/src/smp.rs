@@ -15,7 +15,7 @@ const TRAMPOLINE: usize = 0x8000;
 /// Time to wait for them.
 const PATIENCE_MS: u64 = 100;
 /// Time that a function may take on another processor.
-const CALL_MS: u64 = 10_000;
+pub const CALL_MS: u64 = 10_000;
 /// Time until it is asked again.
 const AGAIN_MS: u64 = 10;
 
@@ -29,7 +29,7 @@ static ARRIVED: AtomicUsize = AtomicUsize::new(1);
 static PROCESSORS: AtomicUsize = AtomicUsize::new(1);
 static APIC_IDS: [AtomicU8; MAX_PROCESSORS] = [const { AtomicU8::new(0) }; MAX_PROCESSORS];
 static BUSY: AtomicBool = AtomicBool::new(false);
-static CALLS: [Mailbox; MAX_PROCESSORS] = [const { Mailbox::new() }; MAX_PROCESSORS];
+static CALLS: [Place; MAX_PROCESSORS] = [const { Place::new() }; MAX_PROCESSORS];
 
 /// Number of processors to use.
 pub fn processors() -> usize {
@@ -79,16 +79,21 @@ extern "C" fn processor_main(number: usize) -> ! {
     }
 }
 
-/// Lets the other processors execute the workload, or nothing.
-pub fn set_busy(busy: bool) {
-    BUSY.store(busy, Ordering::Relaxed);
-    for id in APIC_IDS.iter().take(processors()).skip(1) {
+/// Interrupts another processor, which then serves what it is asked for.
+pub fn call(number: usize) {
+    if let Some(id) = APIC_IDS.get(number) {
         apic::call(id.load(Ordering::Relaxed));
     }
 }
 
+/// Lets the other processors execute the workload, or nothing.
+pub fn set_busy(busy: bool) {
+    BUSY.store(busy, Ordering::Relaxed);
+    (1..processors()).for_each(call);
+}
+
 /// A function for a processor to run. Each field has one writer.
-struct Mailbox {
+struct Place {
     /// The requester's.
     call: AtomicPtr<Call>,
     /// The requester's: how many calls there were.
@@ -97,7 +102,7 @@ struct Mailbox {
     served: AtomicUsize,
 }
 
-impl Mailbox {
+impl Place {
     const fn new() -> Self {
         Self {
             call: AtomicPtr::new(ptr::null_mut()),
@@ -142,18 +147,17 @@ pub fn run_on<F: FnOnce() -> R + Send, R: Send>(number: usize, function: F) -> R
         function: UnsafeCell::new(Some(function)),
         result: UnsafeCell::new(None),
     };
-    let mailbox = &CALLS[number];
-    let ticket = mailbox.requested.load(Ordering::Relaxed) + 1;
-    mailbox.call.store(ptr::from_ref(&call).cast::<Call>().cast_mut(), Ordering::Relaxed);
-    mailbox.requested.store(ticket, Ordering::Release);
-    let processor = APIC_IDS[number].load(Ordering::Relaxed);
-    apic::call(processor);
+    let place = &CALLS[number];
+    let ticket = place.requested.load(Ordering::Relaxed) + 1;
+    place.call.store(ptr::from_ref(&call).cast::<Call>().cast_mut(), Ordering::Relaxed);
+    place.requested.store(ticket, Ordering::Release);
+    self::call(number);
     let (begin, mut asked) = (clock::now(), clock::now());
-    while mailbox.served.load(Ordering::Acquire) != ticket {
+    while place.served.load(Ordering::Acquire) != ticket {
         // An NMI, or a monitor's single step, may come between its STI and its HLT, and then the call:
         // it sleeps over what it was woken for.
         if clock::now() - asked > clock::milliseconds(AGAIN_MS) {
-            apic::call(processor);
+            self::call(number);
             asked = clock::now();
         }
         if clock::now() - begin > clock::milliseconds(CALL_MS) {
@@ -170,13 +174,13 @@ pub fn run_on<F: FnOnce() -> R + Send, R: Send>(number: usize, function: F) -> R
 
 /// The other processor's side of [`run_on`]: the handler of its interrupt.
 pub fn serve() {
-    let mailbox = &CALLS[processor::number()];
-    let ticket = mailbox.requested.load(Ordering::Acquire);
-    if ticket != mailbox.served.load(Ordering::Relaxed) {
-        let call = mailbox.call.load(Ordering::Relaxed);
+    let place = &CALLS[processor::number()];
+    let ticket = place.requested.load(Ordering::Acquire);
+    if ticket != place.served.load(Ordering::Relaxed) {
+        let call = place.call.load(Ordering::Relaxed);
         // SAFETY: the requester keeps the call where it is until it is served, and looks at nothing of
         // it before.
         unsafe { ((*call).run)(call) };
-        mailbox.served.store(ticket, Ordering::Release);
+        place.served.store(ticket, Ordering::Release);
     }
 }

@@ -52,7 +52,7 @@ const TURN_MS: u64 = 40;
 /// Those of the interface and of tracing; records that did not come, or a stamp that is not as it should be.
 pub fn run<I: ProfileInterface + Sync>(
     snapshot: &Snapshot,
-    sessions: &mut Sessions<'_, I>,
+    sessions: &Sessions<'_, I>,
     plan: &Plan,
     file: bool,
 ) -> Result<(), Failure> {
@@ -71,11 +71,11 @@ pub fn run<I: ProfileInterface + Sync>(
     let (name, mask) = if plan.source == KProfileSource::TIME {
         ("SampledProfile", GroupMask::EMPTY.with(PERF_PROFILE))
     } else {
-        trace.set_pmc_sources(&[plan.source], sessions)?;
+        trace.set_pmc_sources(&[plan.source], &mut sessions.hardware())?;
         ("PmcInterrupt", GroupMask::EMPTY.with(PERF_PMC_PROFILE))
     };
     trace.set_pebs_hooks(&[CONTEXT_SWITCH_HOOK])?;
-    trace.set_group_mask(mask.with(PERF_CONTEXT_SWITCH), sessions)?;
+    trace.set_group_mask(mask.with(PERF_CONTEXT_SWITCH), &mut sessions.hardware())?;
     let wanted = if file { plan.samples.min(SAMPLES as u64) } else { RECORDS };
     let (before, begin) = (PROFILES.statistics().hit, clock::now());
     let patience = clock::milliseconds(PATIENCE_MS + wanted * 100);
@@ -90,7 +90,7 @@ pub fn run<I: ProfileInterface + Sync>(
         }
     }
     thread::switch_to(0);
-    trace.set_group_mask(GroupMask::EMPTY, sessions)?;
+    trace.set_group_mask(GroupMask::EMPTY, &mut sessions.hardware())?;
     DEBUG_STORE.destroy()?;
 
     let told = |hook, timestamp| {

@@ -2,9 +2,6 @@
 //! section, so a task that takes it is not preempted before it knows; how waiting tasks take turns is the
 //! embedder's, by its implementation.
 
-use core::mem::ManuallyDrop;
-use core::ops::Deref;
-
 use pmu_core::{ProcessId, ProcessorNumber};
 
 use super::write::{WriteGuard, WriteLock};
@@ -47,7 +44,7 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     ) -> Result<(), ProfileError> {
         let guard = self.write(hardware)?;
         // SAFETY: the caller's promise.
-        unsafe { guard.start(object, hardware) }
+        unsafe { guard.start(object, Ok(()), hardware) }
     }
 
     /// Stops a profile: takes the object off its list, stops the source on each processor where no other object
@@ -165,28 +162,8 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
         scope.end().map(|()| result)
     }
 
-    /// Starts an object that is kept alive by a handle: an `Arc`, or the embedder's own. What it returns holds the
-    /// handle until [`Started::stop`]; dropped without it, the object stays started, and the handle leaks.
-    ///
-    /// # Context
-    /// Task. Waits.
-    ///
-    /// # Errors
-    /// As [`start`](Self::start), with the handle.
-    pub fn start_owned<O: Handle, H: ProfileHardware>(
-        &self,
-        object: O,
-        hardware: &mut H,
-    ) -> Result<Started<'_, O, N, P>, (ProfileError, O)> {
-        // SAFETY: the handle keeps the object alive and where it is, and is not dropped before a stop.
-        match unsafe { self.start_borrowed(&object, hardware) } {
-            Ok(()) => Ok(Started { profiles: self, object: ManuallyDrop::new(object) }),
-            Err(error) => Err((error, object)),
-        }
-    }
-
     /// Takes the write guard, after its present holder and the last change's grace period.
-    fn write<H: ProfileHardware>(
+    pub(super) fn write<H: ProfileHardware>(
         &self,
         hardware: &H,
     ) -> Result<WriteGuard<'_, N, P>, ProfileError> {
@@ -240,64 +217,5 @@ impl<H: ProfileHardware, const N: usize, const P: usize> Drop for Scope<'_, H, N
         // have unwound before the last grace period was over.
         let _ = self.end();
         drop(self.profiles.wait_for_lock());
-    }
-}
-
-/// A handle that owns a share of an object, and lends it.
-///
-/// # Safety
-/// For implementers:
-/// - [`deref`](Deref::deref) always returns the same object, at the same address, also when the handle is moved;
-/// - the object, and what it borrows, lives until the handle is dropped.
-///
-/// `&'static ProfileObject<'static>` is one; with the feature `alloc`, `Arc<ProfileObject<'static>>` is. A wrong
-/// one would be the object by value, which is moved with it.
-pub unsafe trait Handle: Deref<Target = ProfileObject<'static>> {}
-
-// SAFETY: the object lives forever, where it is.
-unsafe impl Handle for &'static ProfileObject<'static> {}
-
-// SAFETY: (1) an `Arc`'s content does not move with it; (2) it lives until the last `Arc` is dropped; what it
-// borrows is 'static.
-#[cfg(feature = "alloc")]
-unsafe impl Handle for alloc::sync::Arc<ProfileObject<'static>> {}
-
-/// A started object, with the handle that keeps it alive. See [`Profiles::start_owned`].
-#[must_use = "dropped, the object stays started and its handle leaks"]
-pub struct Started<'p, O: Handle, const N: usize, const P: usize> {
-    profiles: &'p Profiles<N, P>,
-    object: ManuallyDrop<O>,
-}
-
-impl<O: Handle, const N: usize, const P: usize> Started<'_, O, N, P> {
-    /// Returns the object.
-    pub fn object(&self) -> &ProfileObject<'static> {
-        &self.object
-    }
-
-    /// Stops the object, and gives the handle back.
-    ///
-    /// # Context
-    /// Task. Waits, as [`Profiles::stop`].
-    ///
-    /// # Errors
-    /// [`WrongContext`](ProfileError::WrongContext), with what it was called on: the object is still started.
-    /// Otherwise the object is stopped, and what the hardware answered is with the handle.
-    pub fn stop<H: ProfileHardware>(
-        self,
-        hardware: &mut H,
-    ) -> Result<(O, Result<(), ProfileError>), Self> {
-        match self.profiles.stop(&self.object, hardware) {
-            Err(ProfileError::WrongContext | ProfileError::OnAnotherList) => Err(self),
-            // That it was stopped by another holder of the handle is no error.
-            Err(ProfileError::NotStarted) => Ok((ManuallyDrop::into_inner(self.object), Ok(()))),
-            outcome => Ok((ManuallyDrop::into_inner(self.object), outcome)),
-        }
-    }
-}
-
-impl<O: Handle, const N: usize, const P: usize> core::fmt::Debug for Started<'_, O, N, P> {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.debug_tuple("Started").field(self.object()).finish()
     }
 }

@@ -51,7 +51,7 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     ) -> Result<(), ProfileError> {
         let guard = self.try_write(hardware)?;
         // SAFETY: the caller's promise.
-        unsafe { guard.start(object, hardware) }
+        unsafe { guard.start(object, Ok(()), hardware) }
     }
 
     /// Stops a profile: takes the object off its list, and stops the source on each processor where no other
@@ -84,8 +84,16 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
         hardware: &mut H,
     ) -> Result<Stopping<'p, N, P>, ProfileError> {
         let guard = self.try_write(hardware)?;
-        let outcome = guard.stop(object, hardware)?;
-        Ok(Stopping { profiles: self, change: guard.change(), outcome })
+        Ok(self.stopping(&guard, guard.stop(object, hardware)?))
+    }
+
+    /// The token of the guard's change, which unlinked an object.
+    pub(super) fn stopping(
+        &self,
+        guard: &WriteGuard<'_, N, P>,
+        outcome: Result<(), ProfileError>,
+    ) -> Stopping<'_, N, P> {
+        Stopping { profiles: self, change: guard.change(), outcome }
     }
 
     /// Starts what the started profiles want and do not have: on processors that became active, and where
@@ -128,7 +136,7 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     }
 
     /// Takes the write guard, if it is free and the last change's grace period is over.
-    fn try_write<H: ProfileHardware>(
+    pub(super) fn try_write<H: ProfileHardware>(
         &self,
         hardware: &H,
     ) -> Result<WriteGuard<'_, N, P>, ProfileError> {

@@ -6,7 +6,7 @@ use pmu_core::{InterruptFrame, KProfileSource};
 use super::Profiles;
 use super::guard::ReadGuard;
 use crate::index::Group;
-use crate::object::Outcome;
+use crate::object::{Basic, Outcome};
 
 /// The outcome of one profile interrupt's dispatch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -35,12 +35,15 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
         source: KProfileSource,
     ) -> DispatchOutcome {
         let processor = frame.processor().index();
-        let Some(guard) = self.read_lock(processor) else { return DispatchOutcome::default() };
+        let Some(guard) = ReadGuard::take(self, processor) else {
+            return DispatchOutcome::default();
+        };
         let Some(group) = guard.lists().only_ranges(source.value()) else {
             return dispatch_all(frame, source, processor, guard);
         };
         let mut accumulator = Accumulator::ZERO;
-        accumulator.count_ranges(&guard, group, frame, processor);
+        // Only objects of a process have a segment.
+        accumulator.count_ranges(&guard, group, frame.pc(), processor, |_| true);
         accumulator.finish(guard)
     }
 
@@ -72,7 +75,8 @@ fn dispatch_all<F: InterruptFrame, const N: usize>(
                 object.call_back(frame, source);
                 accumulator.add(Outcome::Acted, &guard);
             }
-            accumulator.count_ranges(&guard, group, frame, processor);
+            let has_segment = |basic: &Basic<'_>| basic.has_segment_of(frame);
+            accumulator.count_ranges(&guard, group, frame.pc(), processor, has_segment);
         }
     }
     accumulator.finish(guard)
@@ -85,18 +89,18 @@ struct Accumulator(u64);
 impl Accumulator {
     const ZERO: Self = Self(0);
 
-    /// Counts the interrupt for each of a group's ranges that has it.
+    /// Counts the interrupt for each of a group's ranges that has it, if it is `of` the object otherwise.
     #[inline(always)]
-    fn count_ranges<F: InterruptFrame, const N: usize>(
+    fn count_ranges<const N: usize>(
         &mut self,
         guard: &ReadGuard<'_, N>,
         group: &Group<N>,
-        frame: &F,
+        pc: u64,
         processor: usize,
+        of: impl Fn(&Basic<'_>) -> bool,
     ) {
-        let pc = frame.pc();
         guard.lists().ranges(group, pc, |basic| {
-            if basic.has_segment_of(frame) {
+            if of(basic) {
                 self.add(basic.count(pc, processor), guard);
             }
         });

@@ -22,8 +22,11 @@ pub enum ProfileError {
         /// The rules of the lists.
         lists: Rules,
     },
-    /// The lists are full.
+    /// The lists are full, or as many profiles are started as the version allows on so many processors.
     AtLimit,
+    /// The kernel could not do its part of a service, for the reason that the status says: see
+    /// [`Profiles::try_start_service`](crate::Profiles::try_start_service).
+    Caller(NtStatus),
     /// Another task starts or stops, or an interrupt that began before the last change is still dispatched: try
     /// again later. Nothing was changed.
     Busy,
@@ -52,6 +55,7 @@ impl ProfileError {
             Self::AlreadyStarted | Self::OnAnotherList => Some(NtStatus::PROFILING_NOT_STOPPED),
             Self::NotStarted => Some(NtStatus::PROFILING_NOT_STARTED),
             Self::AtLimit => Some(NtStatus::PROFILING_AT_LIMIT),
+            Self::Caller(status) => Some(*status),
             Self::OtherRules { .. }
             | Self::WrongContext
             | Self::Busy
@@ -72,6 +76,7 @@ impl fmt::Display for ProfileError {
                 write!(f, "the profile was created for {object}, and the lists are for {lists}")
             }
             Self::AtLimit => f.write_str("as many profiles are started as there can be"),
+            Self::Caller(status) => write!(f, "the caller is refused: {status:?}"),
             Self::Busy => {
                 f.write_str("another task starts or stops profiles, or an interrupt is dispatched")
             }

@@ -1,5 +1,8 @@
 //! What a guard's holder sees of the lists: where the proof is that a started object lives.
 
+use core::sync::atomic::Ordering;
+
+use super::Profiles;
 use super::srcu::ReadLock;
 use crate::index::{Group, Index, Source};
 use crate::object::{Basic, Listed, ProfileObject};
@@ -20,7 +23,7 @@ impl<'g, const N: usize> Lists<'g, N> {
     /// # Safety
     /// For `'g`, the holder of a guard:
     /// - holds a read guard that it took before it loaded that this snapshot is current, or
-    /// - holds the write guard, and this snapshot is current and not replaced.
+    /// - holds the write lock, and this snapshot is current and not replaced.
     pub(super) unsafe fn new(index: &'g Index<N>) -> Self {
         Self(index)
     }
@@ -83,17 +86,23 @@ pub(super) struct ReadGuard<'r, const N: usize> {
 }
 
 impl<'r, const N: usize> ReadGuard<'r, N> {
-    /// # Safety
-    /// `snapshot` was loaded as the current one after `lock` was taken, and lives for `'r`.
+    /// Takes the guard on a processor, by its index; `None`: it is beyond the lists'.
     #[inline]
-    pub(super) unsafe fn new(lock: ReadLock<'r>, snapshot: ConstPtr<Index<N>>) -> Self {
-        Self { lock, snapshot }
+    pub(super) fn take<const P: usize>(
+        profiles: &'r Profiles<N, P>,
+        processor: usize,
+    ) -> Option<Self> {
+        let lock = profiles.readers.get(processor)?.read_lock(&profiles.epoch);
+        // After the lock was taken: a writer that replaces this snapshot waits for it.
+        let snapshot = profiles.snapshot(profiles.current.load(Ordering::Acquire)).get();
+        Some(Self { lock, snapshot })
     }
 
     #[inline]
     pub(super) fn lists(&self) -> Lists<'_, N> {
-        // SAFETY: by `new`, (1) the snapshot lives; (2) the lock was taken before it was loaded, and is held
-        // while this borrow lives; a writer waits for it before it writes the snapshot.
+        // SAFETY: (1) the snapshot is a part of the lists, which are borrowed; (2) by `take`, the lock was taken
+        // before the snapshot was loaded, and is held while this borrow lives; a writer waits for it before it
+        // writes the snapshot.
         unsafe { Lists::new(self.snapshot.deref()) }
     }
 

@@ -9,7 +9,7 @@ use core::sync::atomic::Ordering;
 
 #[cfg(feature = "critical-section")]
 use pmu_core::ProcessId;
-use pmu_core::{KProfileSource, ProcessorNumber, Rules};
+use pmu_core::{KProfileSource, NtStatus, ProcessorNumber, Rules};
 
 use super::guard::Lists;
 use super::srcu::GracePeriod;
@@ -47,6 +47,14 @@ impl<'p, const N: usize, const P: usize> WriteLock<'p, N, P> {
             // SAFETY: (1) this is the lock's holder, of which there is one; (2) `access` has no way to the lock.
             access(unsafe { &mut *state })
         })
+    }
+
+    /// Returns the current snapshot of the lists, which nothing else writes meanwhile.
+    pub(super) fn lists(&self) -> Lists<'_, N> {
+        let current = self.0.snapshot(self.0.current.load(Ordering::Relaxed)).get();
+        // SAFETY: (1) this is the write lock's holder; (2) `WriteGuard::replace`, which writes the other snapshot, is
+        // the last thing that uses these lists.
+        unsafe { Lists::new(current.deref()) }
     }
 
     /// Returns how many changes there were.
@@ -131,17 +139,8 @@ impl<'p, const N: usize, const P: usize> WriteGuard<'p, N, P> {
         Some(self.stop(object, hardware).and_then(|outcome| outcome))
     }
 
-    /// Returns the current snapshot of the lists, which nothing else writes meanwhile.
-    fn lists(&self) -> Lists<'_, N> {
-        let profiles = self.profiles();
-        let current = profiles.snapshot(profiles.current.load(Ordering::Relaxed)).get();
-        // SAFETY: (1) this is the write guard's holder; (2) `replace`, which writes the other snapshot, is the
-        // last thing that uses these lists.
-        unsafe { Lists::new(current.deref()) }
-    }
-
     pub(super) fn objects(&self) -> impl Iterator<Item = &ProfileObject<'static>> {
-        self.lists().objects()
+        self.lock.lists().objects()
     }
 
     fn objects_of(&self, source: KProfileSource) -> impl Iterator<Item = &ProfileObject<'static>> {
@@ -171,13 +170,30 @@ impl<'p, const N: usize, const P: usize> WriteGuard<'p, N, P> {
         }
     }
 
-    /// See [`Profiles::try_start_borrowed`].
+    /// Returns whether the lists are full, or as many profiles are started as the version allows.
+    fn is_at_limit(&self) -> bool {
+        let (version, length) = (self.profiles().rules.version, self.lock.lists().index().len());
+        let reached = |processors, started| {
+            version.started_profiles_limit(processors).is_some_and(|limit| started >= limit)
+        };
+        let all = || {
+            let active = (0..MAX_GROUPS).map(|group| self.active.mask(group).count_ones() as usize);
+            // No service starts a callback object.
+            let basic = self.objects().filter(|object| object.as_basic().is_some());
+            reached(active.sum(), basic.count())
+        };
+        // Most often there are too few for one processor, and nothing is to be counted.
+        length >= N || reached(1, length) && all()
+    }
+
+    /// See [`Profiles::try_start_borrowed`]; `resources` is as [`Profiles::try_start_service`] has it.
     ///
     /// # Safety
     /// As there.
     pub(super) unsafe fn start<H: ProfileHardware>(
         &self,
         object: &ProfileObject<'_>,
+        resources: Result<(), NtStatus>,
         hardware: &mut H,
     ) -> Result<(), ProfileError> {
         if !object.is(State::Stopped) {
@@ -192,9 +208,10 @@ impl<'p, const N: usize, const P: usize> WriteGuard<'p, N, P> {
         if object.rules() != rules {
             return Err(ProfileError::OtherRules { object: object.rules(), lists: rules });
         }
-        if self.lists().index().len() >= N {
+        if self.is_at_limit() {
             return Err(ProfileError::AtLimit);
         }
+        resources.map_err(ProfileError::Caller)?;
         let wanted = |group| object.wanted(group) & self.active.mask(group);
         if processors_in(wanted).next().is_none() {
             return Err(ProfileError::NoProcessor);
@@ -336,7 +353,7 @@ impl<'p, const N: usize, const P: usize> WriteGuard<'p, N, P> {
             // since it was is over: the guard was made then, and makes one change; so nothing reads it.
             let lists = unsafe { &mut *lists };
             lists.source_mask = source_mask(profiles.rules);
-            lists.fill(self.lists().index(), change);
+            lists.fill(self.lock.lists().index(), change);
             lists.len()
         });
         profiles.started.store(length, Ordering::Relaxed);

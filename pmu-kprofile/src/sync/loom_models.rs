@@ -4,21 +4,21 @@
 //! object's callback, and its owner writes it once the object is stopped. If the read can still be under way
 //! when the write is done, loom says so.
 
+mod mailbox;
+mod ring;
+
 use core::panic::AssertUnwindSafe;
-use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicUsize, Ordering};
 use std::panic::catch_unwind;
 use std::sync::Arc;
-use std::vec::Vec;
 
 use loom::cell::UnsafeCell;
 use loom::thread;
 use pmu_core::{InterfaceError, InterruptFrame, KProfileSource, ProcessId, ProcessorNumber};
 
 use super::modelled::{Seed, interrupt_before, no_interrupt, seeded};
-use crate::trace::{Detail, Event, RecordBytes, Sample, TraceRing};
 use crate::{
-    Affinity, Mailbox, PointerWidth, Processors, ProfileCallback, ProfileError, ProfileHardware,
-    ProfileObject, Profiles, Remote, Rules, SourceRequest,
+    Affinity, ProfileCallback, ProfileError, ProfileHardware, ProfileObject, Profiles, Rules,
 };
 
 const TIME: KProfileSource = KProfileSource::TIME;
@@ -40,9 +40,13 @@ fn explore_up_to(preemptions: Option<usize>, model: impl Fn() + Sync + Send + 's
 /// That a model finds a bug.
 #[track_caller]
 fn finds(seed: Seed, model: impl Fn() + Sync + Send + 'static) {
-    let mut found = false;
-    seeded(seed, || found = catch_unwind(AssertUnwindSafe(|| explore(model))).is_err());
-    assert!(found, "{seed:?} was not found");
+    let mut outcome = Ok(());
+    seeded(seed, || outcome = catch_unwind(AssertUnwindSafe(|| explore(model))));
+    let Err(cause) = outcome else { panic!("{seed:?} was not found") };
+    let cause = cause.downcast_ref::<&str>().copied().unwrap_or_default();
+    // A callback that is not refused waits for itself. No other bug is that the model does not end.
+    let is_endless = cause.contains("maximum number of branches");
+    assert!(!is_endless || seed == Seed::NotRefused, "{seed:?}: the model does not end");
 }
 
 struct Frame(u16);
@@ -307,7 +311,8 @@ fn write_guards_exclude_each_other() {
 
 #[test]
 fn write_guards_that_are_not_ordered_are_found() {
-    finds(Seed::WriteGuardUnordered, two_writers);
+    finds(Seed::RelaxedTake, two_writers);
+    finds(Seed::RelaxedRelease, two_writers);
 }
 
 /// The interrupt comes before the `at`th atomic access of the writer, on its own processor, while another
@@ -452,146 +457,4 @@ fn when_the_token_says_so_no_other_processor_touches_the_object() {
 #[test]
 fn a_token_without_a_grace_period_is_found() {
     finds(Seed::NoGracePeriod, remove_by_token);
-}
-
-/// A processor, as the mailbox sees it.
-struct Asker {
-    number: u16,
-    running: Arc<AtomicUsize>,
-    turns: u64,
-}
-
-impl Processors for Asker {
-    fn this_processor(&self) -> ProcessorNumber {
-        ProcessorNumber::from_index(self.number)
-    }
-    fn in_interrupt(&self) -> bool {
-        false
-    }
-    fn active_processors(&self) -> Affinity {
-        Affinity::first(2)
-    }
-    fn supports(&self, _: KProfileSource) -> bool {
-        true
-    }
-    fn serve(&self, request: SourceRequest) -> Result<(), InterfaceError> {
-        match request {
-            SourceRequest::Start(_) => assert_eq!(self.running.fetch_add(1, Ordering::Relaxed), 0),
-            SourceRequest::Stop(_) => assert_eq!(self.running.fetch_sub(1, Ordering::Relaxed), 1),
-        }
-        Ok(())
-    }
-    fn interrupt(&self, _: ProcessorNumber) {}
-    fn keep_waiting(&self, turns: u64) -> bool {
-        turns < self.turns
-    }
-}
-
-/// A processor is asked to start a source, and who asks gives up at some time; the processor drains meanwhile.
-fn ask() {
-    let mailbox = Arc::new(Mailbox::<2>::new());
-    let running = Arc::new(AtomicUsize::new(0));
-    let asked = {
-        let (mailbox, running) = (mailbox.clone(), running.clone());
-        thread::spawn(move || mailbox.drain(&Asker { number: 1, running, turns: 0 }))
-    };
-    let asker = Asker { number: 0, running: running.clone(), turns: 2 };
-    let started = Remote::new(&mailbox, asker).start(ProcessorNumber::from_index(1), TIME);
-    asked.join().unwrap();
-    assert_eq!(running.load(Ordering::Relaxed), usize::from(started.is_ok()), "{started:?}");
-}
-
-#[test]
-fn a_request_is_answered_or_undone() {
-    explore(ask);
-}
-
-/// Pushes a record that is known by its number.
-fn push<const N: usize>(ring: &TraceRing<N>, number: u64) -> bool {
-    ring.push_sample(PointerWidth::Bits64, number, &sample(number))
-}
-
-fn sample(number: u64) -> Sample {
-    let detail = Detail::PmcInterrupt { source: number as u16, reserved: 0 };
-    Sample { pc: !number, thread: number as u32, detail }
-}
-
-/// A processor's interrupts push `count` records, numbered from 1; before the `at`th atomic access of
-/// the last push an interrupt comes and pushes number 100; another thread drains meanwhile. Whether the
-/// interrupt came in any execution is told to `came`.
-fn nested_push<const N: usize>(count: u64, at: usize, came: &Arc<AtomicBool>) {
-    let ring: Arc<TraceRing<N>> = Arc::new(TraceRing::new());
-    for number in 1..count {
-        assert!(push(&ring, number));
-    }
-    let producer = {
-        let ring = ring.clone();
-        thread::spawn(move || {
-            let (nested, pushed) = (ring.clone(), Arc::new(AtomicBool::new(false)));
-            let told = pushed.clone();
-            interrupt_before(at, move || {
-                told.store(true, Ordering::Relaxed);
-                push(&nested, 100);
-            });
-            push(&ring, count);
-            no_interrupt();
-            pushed.load(Ordering::Relaxed)
-        })
-    };
-    let mut read = drain(&ring);
-    let interrupted = producer.join().unwrap();
-    came.fetch_or(interrupted, Ordering::Relaxed);
-    read.extend(drain(&ring));
-    let pushed = count + u64::from(interrupted);
-    assert_eq!(read.len() as u64 + ring.dropped(), pushed, "{read:?}");
-    // What was not nested comes once and in order, and what was nested comes once.
-    let (nested, others): (Vec<u64>, Vec<u64>) = read.iter().partition(|number| **number == 100);
-    assert!(nested.len() <= usize::from(interrupted), "{read:?}");
-    assert!(others.is_sorted_by(|a, b| a < b), "{read:?}");
-}
-
-/// The records of a ring by number, each of them whole.
-fn drain<const N: usize>(ring: &TraceRing<N>) -> Vec<u64> {
-    let whole = |bytes: RecordBytes| {
-        let found = bytes.decode().unwrap();
-        assert_eq!(found.event, Event::Sample(sample(found.timestamp)), "a torn record");
-        found.timestamp
-    };
-    ring.drain().unwrap().map(whole).collect()
-}
-
-/// With the interrupt at every step of the push.
-fn nested_pushes<const N: usize>(count: u64) {
-    for at in 1.. {
-        let came = Arc::new(AtomicBool::new(false));
-        let told = came.clone();
-        explore(move || nested_push::<N>(count, at, &told));
-        if !came.load(Ordering::Relaxed) {
-            assert!(at > 8, "only {at} steps");
-            return;
-        }
-    }
-}
-
-#[test]
-fn a_ring_loses_nothing_of_a_nested_producer() {
-    nested_pushes::<2>(1);
-}
-
-/// One slot is left, which the nested producer may take; or the reader makes room in time.
-#[test]
-fn a_ring_that_is_nearly_full_counts_what_it_drops() {
-    nested_pushes::<2>(2);
-}
-
-#[test]
-fn a_slot_that_is_claimed_in_two_steps_is_found() {
-    // Between the load and the store, after those of head and turn.
-    finds(Seed::ClaimInTwoSteps, || nested_push::<2>(1, 4, &Arc::default()));
-    finds(Seed::ClaimInTwoSteps, || nested_push::<2>(2, 4, &Arc::default()));
-}
-
-#[test]
-fn a_record_that_is_published_relaxed_is_found() {
-    finds(Seed::RelaxedPublication, || nested_push::<2>(1, 1, &Arc::default()));
 }

@@ -60,10 +60,14 @@ pub(crate) enum Seed {
     OneEpoch,
     /// A snapshot, or a slot of a ring, is published by a relaxed store.
     RelaxedPublication,
+    /// The phase of a mailbox's slot changes by a relaxed step.
+    RelaxedChange,
     /// A slot of a ring is claimed by a load, and then a store.
     ClaimInTwoSteps,
-    /// The write guard is exclusive, but does not acquire what its earlier holders wrote.
-    WriteGuardUnordered,
+    /// The write lock does not acquire what its last holder wrote.
+    RelaxedTake,
+    /// The write lock's holder does not release what it wrote.
+    RelaxedRelease,
     /// Starting and stopping by a callback is not refused.
     NotRefused,
     /// An interrupt's miss is counted by a relaxed addition.
@@ -129,32 +133,25 @@ fn publication(order: Ordering) -> Ordering {
     if has(Seed::RelaxedPublication) { Ordering::Relaxed } else { order }
 }
 
-/// A flag whose state is what it is, and whose order is a lock's: loom lets who spins on an atomic read the same
-/// value for ever.
-#[derive(Debug, Default)]
-pub(crate) struct Flag {
-    taken: core::sync::atomic::AtomicBool,
-    order: loom::sync::Mutex<()>,
-}
+/// Loom's flag. A store is a swap of the same order: loom lets swaps that spin pass over a plain store for ever.
+#[derive(Debug)]
+pub(crate) struct AtomicBool(loom::sync::atomic::AtomicBool);
 
-impl Flag {
-    pub(crate) fn new() -> Self {
-        Self::default()
+impl AtomicBool {
+    pub(crate) fn new(value: bool) -> Self {
+        Self(loom::sync::atomic::AtomicBool::new(value))
     }
 
-    fn set(&self, taken: bool) -> bool {
-        let _order = (!has(Seed::WriteGuardUnordered)).then(|| self.order.lock().unwrap());
-        self.taken.swap(taken, Ordering::Relaxed)
-    }
-
-    pub(crate) fn try_take(&self) -> bool {
+    #[track_caller]
+    pub(crate) fn swap(&self, value: bool, order: Ordering) -> bool {
         step();
-        !self.set(true)
+        self.0.swap(value, if has(Seed::RelaxedTake) { Ordering::Relaxed } else { order })
     }
 
-    pub(crate) fn release(&self) {
+    #[track_caller]
+    pub(crate) fn store(&self, value: bool, order: Ordering) {
         step();
-        self.set(false);
+        self.0.swap(value, if has(Seed::RelaxedRelease) { Ordering::Relaxed } else { order });
     }
 }
 
@@ -252,6 +249,7 @@ impl AtomicU64 {
             self.0.store(new, success);
             return Ok(found);
         }
+        let success = if has(Seed::RelaxedChange) { Ordering::Relaxed } else { success };
         self.0.compare_exchange(current, new, success, failure)
     }
 }

@@ -3,13 +3,16 @@
 
 use core::arch::{asm, global_asm};
 
-struct NoInterrupts;
-critical_section::set_impl!(NoInterrupts);
+#[cfg(feature = "critical-section")]
+mod section {
+    struct NoInterrupts;
+    critical_section::set_impl!(NoInterrupts);
 
-// SAFETY: one processor, and nothing interrupts it.
-unsafe impl critical_section::Impl for NoInterrupts {
-    unsafe fn acquire() -> critical_section::RawRestoreState {}
-    unsafe fn release(_: critical_section::RawRestoreState) {}
+    // SAFETY: one processor, and nothing interrupts it.
+    unsafe impl critical_section::Impl for NoInterrupts {
+        unsafe fn acquire() -> critical_section::RawRestoreState {}
+        unsafe fn release(_: critical_section::RawRestoreState) {}
+    }
 }
 
 global_asm!(

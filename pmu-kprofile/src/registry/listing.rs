@@ -1,0 +1,90 @@
+//! What is started, by value: for tasks that print it.
+
+use core::ops::Range;
+
+use heapless::Vec;
+use pmu_core::{KProfileSource, ProcessId, ProcessorNumber};
+
+use super::guard::Lists;
+use super::write::WriteLock;
+use super::{ProfileError, Profiles};
+use crate::object::bucket::Bucket;
+
+/// A started object, as a [listing](Profiles::try_list) has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListedProfile {
+    /// The process on whose list it is; `None`: the global list.
+    pub process: Option<ProcessId>,
+    /// What makes the interrupt recur.
+    pub source: KProfileSource,
+    /// The profiled addresses; `None`: it is a callback object.
+    pub range: Option<Range<u64>>,
+    /// The size of its buckets.
+    pub bucket: Option<Bucket>,
+}
+
+impl<const N: usize, const P: usize> Profiles<N, P> {
+    /// Returns the started objects, by source and process, from the `from`th on: as many as there is room for. Fewer
+    /// than `M` are the last ones.
+    ///
+    /// ```
+    /// # use pmu_kprofile::{ProfileError, Profiles};
+    /// fn print(lists: &Profiles<64, 4>) -> Result<(), ProfileError> {
+    ///     for profile in lists.try_list::<16>(0)? {
+    ///         println!("{} {:?}", profile.source, profile.range);
+    ///     }
+    ///     Ok(())
+    /// }
+    /// ```
+    ///
+    /// # Context
+    /// Task. Never waits.
+    ///
+    /// # Errors
+    /// [`Busy`](ProfileError::Busy) while another task starts or stops.
+    pub fn try_list<const M: usize>(
+        &self,
+        from: usize,
+    ) -> Result<Vec<ListedProfile, M>, ProfileError> {
+        self.try_read(|lists| {
+            let listed = lists.objects().skip(from).take(M).map(|object| ListedProfile {
+                process: object.process(),
+                source: object.source(),
+                range: object.range(),
+                bucket: object.bucket(),
+            });
+            listed.collect()
+        })
+    }
+
+    /// Returns the sources that run on a processor for started objects, each once.
+    ///
+    /// # Context
+    /// Task. Never waits.
+    ///
+    /// # Errors
+    /// [`Busy`](ProfileError::Busy) while another task starts or stops.
+    pub fn try_running_sources(
+        &self,
+        processor: ProcessorNumber,
+    ) -> Result<Vec<KProfileSource, N>, ProfileError> {
+        self.try_read(|lists| {
+            let mut sources = Vec::new();
+            for object in lists.objects().filter(|object| object.runs_on(processor)) {
+                if !sources.contains(&object.source()) {
+                    // There are no more sources than objects.
+                    let _ = sources.push(object.source());
+                }
+            }
+            sources
+        })
+    }
+
+    /// Reads the lists while they are not written.
+    fn try_read<R>(&self, read: impl FnOnce(Lists<'_, N>) -> R) -> Result<R, ProfileError> {
+        let lock = WriteLock::try_take(self).ok_or(ProfileError::Busy)?;
+        let result = read(lock.lists());
+        drop(lock);
+        Ok(result)
+    }
+}

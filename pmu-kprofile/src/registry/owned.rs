@@ -1,0 +1,264 @@
+//! Objects that a handle keeps alive: `Arc`, or the embedder's own.
+
+use core::mem::ManuallyDrop;
+use core::ops::Deref;
+
+use pmu_core::NtStatus;
+
+use super::{ProfileError, Profiles, Stopping};
+use crate::{ProfileHardware, ProfileObject};
+
+/// A handle that owns a share of an object, and lends it.
+///
+/// # Safety
+/// For implementers:
+/// - [`deref`](Deref::deref) always returns the same object, at the same address, also when the handle is moved;
+/// - the object, and what it borrows, lives until the handle is dropped.
+///
+/// `&'static ProfileObject<'static>` is one; with the feature `alloc`, `Arc<ProfileObject<'static>>` is. A wrong
+/// one would be the object by value, which is moved with it.
+pub unsafe trait Handle: Deref<Target = ProfileObject<'static>> {}
+
+// SAFETY: the object lives forever, where it is.
+unsafe impl Handle for &'static ProfileObject<'static> {}
+
+// SAFETY: (1) an `Arc`'s content does not move with it; (2) it lives until the last `Arc` is dropped; what it
+// borrows is 'static.
+#[cfg(feature = "alloc")]
+unsafe impl Handle for alloc::sync::Arc<ProfileObject<'static>> {}
+
+/// A started object, with the handle that keeps it alive. See [`Profiles::try_start_owned`].
+#[must_use = "dropped, the object stays started and its handle leaks"]
+pub struct Started<'p, O: Handle, const N: usize, const P: usize> {
+    profiles: &'p Profiles<N, P>,
+    object: ManuallyDrop<O>,
+}
+
+/// An object that was unlinked, with the handle that keeps it alive until no processor reads it. See
+/// [`Started::try_stop`].
+#[must_use = "dropped, the handle leaks"]
+pub struct StoppingOwned<'p, O: Handle, const N: usize, const P: usize> {
+    stopping: Stopping<'p, N, P>,
+    object: ManuallyDrop<O>,
+}
+
+impl<const N: usize, const P: usize> Profiles<N, P> {
+    /// Starts an object that is kept alive by a handle. What it returns holds the handle until
+    /// [`Started::try_stop`]; dropped without it, the object stays started, and the handle leaks.
+    ///
+    /// ```
+    /// use std::sync::Arc; // The handle needs the feature `alloc`.
+    /// use pmu_kprofile::{ProfileError, ProfileHardware, ProfileObject, Profiles};
+    ///
+    /// fn profile<H: ProfileHardware>(
+    ///     lists: &Profiles<64, 4>,
+    ///     object: Arc<ProfileObject<'static>>,
+    ///     hardware: &mut H,
+    /// ) -> Result<(), ProfileError> {
+    ///     let started = lists.try_start_owned(object, hardware).map_err(|(error, _)| error)?;
+    ///     // … the workload …
+    ///     let mut stopping = started.try_stop(hardware).map_err(|(error, _)| error)?;
+    ///     let (object, outcome) = loop {
+    ///         match stopping.try_finish() {
+    ///             Ok(stopped) => break stopped,
+    ///             Err(early) => stopping = early, // … let other tasks run …
+    ///         }
+    ///     };
+    ///     println!("{} buckets were hit", object.hits().count());
+    ///     outcome
+    /// }
+    /// ```
+    ///
+    /// # Context
+    /// Task. Never waits.
+    ///
+    /// # Errors
+    /// As [`try_start`](Self::try_start), with the handle.
+    pub fn try_start_owned<O: Handle, H: ProfileHardware>(
+        &self,
+        object: O,
+        hardware: &mut H,
+    ) -> Result<Started<'_, O, N, P>, (ProfileError, O)> {
+        // SAFETY: the handle keeps the object alive and where it is, and is not dropped before a stop.
+        let outcome = unsafe { self.try_start_borrowed(&object, hardware) };
+        self.started_if(outcome, object)
+    }
+
+    /// As [`try_start_owned`](Self::try_start_owned), after other tasks that start or stop.
+    ///
+    /// # Context
+    /// Task. Waits.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start), with the handle.
+    #[cfg(feature = "critical-section")]
+    pub fn start_owned<O: Handle, H: ProfileHardware>(
+        &self,
+        object: O,
+        hardware: &mut H,
+    ) -> Result<Started<'_, O, N, P>, (ProfileError, O)> {
+        // SAFETY: the handle keeps the object alive and where it is, and is not dropped before a stop.
+        let outcome = unsafe { self.start_borrowed(&object, hardware) };
+        self.started_if(outcome, object)
+    }
+
+    /// `NtStartProfile`: starts an object for a caller of the service, with Windows' checks in Windows' order. The
+    /// kernel does its part before, and says how that went: `object` is what the caller's handle names, and
+    /// `resources` the allocation, the lock and the mapping of the buffer. Where this fails, the kernel gives the
+    /// resources back.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use pmu_core::NtStatus;
+    /// use pmu_kprofile::{ProfileHardware, ProfileObject, Profiles, Started};
+    ///
+    /// type Object = Arc<ProfileObject<'static>>;
+    ///
+    /// # fn lock_buffer(_: &Result<Object, NtStatus>) -> Result<(), NtStatus> { Ok(()) }
+    /// # fn unlock_buffer() {}
+    /// fn nt_start_profile<'p, H: ProfileHardware>(
+    ///     lists: &'p Profiles<64, 4>,
+    ///     object: Result<Object, NtStatus>, // Or `INVALID_HANDLE`, `ACCESS_DENIED` …
+    ///     hardware: &mut H,
+    /// ) -> Result<Started<'p, Object, 64, 4>, NtStatus> {
+    ///     let resources = lock_buffer(&object);
+    ///     lists.try_start_service(object, resources, hardware).map_err(|(error, _)| {
+    ///         if resources.is_ok() {
+    ///             unlock_buffer();
+    ///         }
+    ///         error.status().unwrap_or(NtStatus::INSUFFICIENT_RESOURCES)
+    ///     })
+    /// }
+    /// ```
+    ///
+    /// # Context
+    /// Task. Never waits.
+    ///
+    /// # Errors
+    /// The handle's status, then as [`try_start_owned`](Self::try_start_owned), and the status of the resources
+    /// after the limit on started profiles.
+    pub fn try_start_service<O: Handle, H: ProfileHardware>(
+        &self,
+        object: Result<O, NtStatus>,
+        resources: Result<(), NtStatus>,
+        hardware: &mut H,
+    ) -> Result<Started<'_, O, N, P>, (ProfileError, Option<O>)> {
+        let object = object.map_err(|status| (ProfileError::Caller(status), None))?;
+        let outcome = self.try_write(hardware).and_then(|guard| {
+            // SAFETY: the handle keeps the object alive and where it is, and is not dropped before a stop.
+            unsafe { guard.start(&object, resources, hardware) }
+        });
+        self.started_if(outcome, object).map_err(|(error, object)| (error, Some(object)))
+    }
+
+    /// `NtStopProfile`: stops the object that a caller's handle names.
+    ///
+    /// # Context
+    /// Task. Never waits.
+    ///
+    /// # Errors
+    /// The handle's status, then as [`try_stop`](Self::try_stop).
+    pub fn try_stop_service<'p, H: ProfileHardware>(
+        &'p self,
+        object: Result<&'p ProfileObject<'_>, NtStatus>,
+        hardware: &mut H,
+    ) -> Result<Stopping<'p, N, P>, ProfileError> {
+        self.try_stop(object.map_err(ProfileError::Caller)?, hardware)
+    }
+
+    /// What holds the handle of an object that was started, or the handle again.
+    fn started_if<O: Handle>(
+        &self,
+        outcome: Result<(), ProfileError>,
+        object: O,
+    ) -> Result<Started<'_, O, N, P>, (ProfileError, O)> {
+        match outcome {
+            Ok(()) => Ok(Started { profiles: self, object: ManuallyDrop::new(object) }),
+            Err(error) => Err((error, object)),
+        }
+    }
+}
+
+impl<'p, O: Handle, const N: usize, const P: usize> Started<'p, O, N, P> {
+    /// Returns the object.
+    pub fn object(&self) -> &ProfileObject<'static> {
+        &self.object
+    }
+
+    /// Stops the object. What it returns gives the handle back when the grace period is over.
+    ///
+    /// # Context
+    /// Task. Never waits.
+    ///
+    /// # Errors
+    /// [`Busy`](ProfileError::Busy) and [`WrongContext`](ProfileError::WrongContext), with what it was called on:
+    /// the object is still started. What the hardware answers is [`StoppingOwned::try_finish`]'s to say.
+    pub fn try_stop<H: ProfileHardware>(
+        self,
+        hardware: &mut H,
+    ) -> Result<StoppingOwned<'p, O, N, P>, (ProfileError, Self)> {
+        let profiles = self.profiles;
+        let stopped = profiles.try_write(hardware).and_then(|guard| {
+            let outcome = match guard.stop(&self.object, hardware) {
+                // That another holder of the handle stopped it is no error.
+                Err(ProfileError::NotStarted) => Ok(()),
+                outcome => outcome?,
+            };
+            Ok(profiles.stopping(&guard, outcome))
+        });
+        match stopped {
+            Ok(stopping) => Ok(StoppingOwned { stopping, object: self.object }),
+            Err(error) => Err((error, self)),
+        }
+    }
+
+    /// Stops the object, and gives the handle back.
+    ///
+    /// # Context
+    /// Task. Waits, as [`Profiles::stop`].
+    ///
+    /// # Errors
+    /// [`WrongContext`](ProfileError::WrongContext), with what it was called on: the object is still started.
+    /// Otherwise the object is stopped, and what the hardware answered is with the handle.
+    #[cfg(feature = "critical-section")]
+    pub fn stop<H: ProfileHardware>(
+        self,
+        hardware: &mut H,
+    ) -> Result<(O, Result<(), ProfileError>), Self> {
+        match self.profiles.stop(&self.object, hardware) {
+            Err(ProfileError::WrongContext | ProfileError::OnAnotherList) => Err(self),
+            // That another holder of the handle stopped it is no error.
+            Err(ProfileError::NotStarted) => Ok((ManuallyDrop::into_inner(self.object), Ok(()))),
+            outcome => Ok((ManuallyDrop::into_inner(self.object), outcome)),
+        }
+    }
+}
+
+impl<O: Handle, const N: usize, const P: usize> StoppingOwned<'_, O, N, P> {
+    /// Gives the handle back, and what the hardware answered, if the grace period is over.
+    ///
+    /// # Context
+    /// Any in which the handle may be dropped. Never waits.
+    ///
+    /// # Errors
+    /// What it was called on: the grace period is not over, or another task starts or stops.
+    pub fn try_finish(self) -> Result<(O, Result<(), ProfileError>), Self> {
+        if !self.stopping.is_over() {
+            return Err(self);
+        }
+        Ok((ManuallyDrop::into_inner(self.object), self.stopping.hardware()))
+    }
+}
+
+impl<O: Handle, const N: usize, const P: usize> core::fmt::Debug for Started<'_, O, N, P> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_tuple("Started").field(self.object()).finish()
+    }
+}
+
+impl<O: Handle, const N: usize, const P: usize> core::fmt::Debug for StoppingOwned<'_, O, N, P> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        let object: &ProfileObject<'_> = &self.object;
+        f.debug_tuple("StoppingOwned").field(object).finish()
+    }
+}

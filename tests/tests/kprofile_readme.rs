@@ -1,0 +1,46 @@
+//! The table in `pmu-kprofile`'s README of what the documents have: its tests are there.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+const README: &str = include_str!("../../pmu-kprofile/README.md");
+
+/// The rows of the table under a heading, by columns.
+fn table(heading: &str) -> Vec<Vec<&'static str>> {
+    let (_, section) = README.split_once(heading).expect("the heading");
+    let lines = section.lines().skip_while(|line| !line.starts_with('|'));
+    let rows = lines.take_while(|line| line.starts_with('|')).skip(2);
+    rows.map(|row| row.trim_matches('|').split('|').map(str::trim).collect()).collect()
+}
+
+/// The names in backticks.
+fn names(column: &'static str) -> impl Iterator<Item = &'static str> {
+    column.split('`').skip(1).step_by(2)
+}
+
+#[test]
+fn each_row_of_the_documents_names_tests_that_there_are() {
+    let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests");
+    let rows = table("## What the documents have, and where");
+    assert!(rows.len() > 10);
+    let mut named = BTreeSet::new();
+    for row in &rows {
+        let [what, _versions, place, tested] = row[..] else { panic!("{row:?}") };
+        assert!(!place.is_empty(), "{what}");
+        assert_ne!(names(tested).count(), 0, "{what}");
+        for test in names(tested) {
+            let text = fs::read_to_string(tests.join(test).with_extension("rs"));
+            assert!(text.is_ok_and(|text| text.contains("#[test]")), "{what}: {test}");
+            named.insert(test);
+        }
+    }
+    // And no test of the documents is without a row: these are of what the crate adds to them.
+    let own = ["kprofile_mailbox", "kprofile_memory", "kprofile_readme", "kprofile_threads"];
+    for file in fs::read_dir(tests).unwrap() {
+        let name = file.unwrap().file_name().into_string().unwrap();
+        if let Some(test) = name.strip_suffix(".rs").filter(|name| name.starts_with("kprofile_")) {
+            assert!(named.contains(test) || own.contains(&test), "{test}");
+        }
+    }
+}
