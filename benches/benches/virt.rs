@@ -132,7 +132,7 @@ fn rdpmc(pmu: Box<VirtualPmu>, ecx: u32) -> (Box<VirtualPmu>, Read) {
     (pmu, read)
 }
 
-// What the benchmarks' own frame costs: two calls, the arguments through `black_box`, the result.
+// The benchmarks' own frame: two calls, the arguments through `black_box`, the result.
 #[library_benchmark]
 #[bench::frame(intel(4), 0x187, 0x53_05C5)]
 fn nothing(mut pmu: Box<VirtualPmu>, address: u32, value: u64) -> (Box<VirtualPmu>, Written) {
@@ -145,7 +145,7 @@ fn untouched(_: &mut VirtualPmu, _: u32, _: u64) -> Written {
     Written { answer: Write::Done, illegal: 0 }
 }
 
-/// As many events as can be, in both privileges.
+/// Returns a feed with `each` of the most events, in both privileges.
 fn happened(each: u64) -> Box<Feed> {
     let mut feed = Box::new(Feed::new(&events()));
     for n in 0..8u64 {
@@ -169,7 +169,7 @@ fn advance(mut pmu: Box<VirtualPmu>, mut feed: Box<Feed>) -> Both {
     (pmu, feed)
 }
 
-// With an overflow, which is to be rare.
+// With an overflow, which is rare.
 #[library_benchmark]
 #[bench::eight_counters(intel(8), happened(1 << 47))]
 fn advance_to_overflow(mut pmu: Box<VirtualPmu>, mut feed: Box<Feed>) -> Both {
@@ -186,7 +186,7 @@ fn next_overflow(mut pmu: Box<VirtualPmu>) -> Box<VirtualPmu> {
     pmu
 }
 
-// After nothing changed.
+// Without a change before.
 #[library_benchmark]
 #[bench::eight_counters(looked_at(intel(8)))]
 fn next_overflow_again(mut pmu: Box<VirtualPmu>) -> Box<VirtualPmu> {
@@ -216,7 +216,7 @@ fn restore(state: Box<PmuState>, events: FedEvents) -> Box<PmuState> {
     state
 }
 
-// Everything else that an embedder calls, by the work that it is.
+// Everything else that an embedder calls.
 #[library_benchmark]
 #[bench::select(intel(4), 0x187, 0x53_05C5)]
 fn check_write(pmu: Box<VirtualPmu>, address: u32, value: u64) -> (Box<VirtualPmu>, Written) {
@@ -354,7 +354,7 @@ fn intersect(configuration: Configuration) -> bool {
     black_box(configuration).intersect(black_box(&configuration)).is_ok()
 }
 
-/// What `nothing` counts.
+/// Instructions of `nothing`.
 const FRAME: u64 = 19;
 
 fn at_most(instructions: u64) -> LibraryBenchmarkConfig {

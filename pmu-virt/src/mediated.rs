@@ -527,7 +527,8 @@ pub enum MediationError {
     NoStatusSet,
     /// The host's counters cannot be written in full width.
     NoFullWidthWrites,
-    /// The host's event selects have no GuestOnly: [`AmdConfiguration::guest_host`](crate::AmdConfiguration::guest_host).
+    /// The host's event selects have no GuestOnly; see
+    /// [`AmdConfiguration::guest_host`](crate::AmdConfiguration::guest_host).
     NoGuestOnly,
     /// The guest's PMU lacks some of the host's counters (see [`HostCounters::guest`]), or differs from the loaded
     /// one.

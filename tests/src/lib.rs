@@ -1,4 +1,4 @@
-//! What the tests share: the independent data files.
+//! Shared parts of the tests: the independent data files, and fakes of processors.
 
 /// The README's examples compile.
 #[cfg(doctest)]
@@ -28,7 +28,7 @@ pub fn result([eax, ebx, ecx, edx]: [u32; 4]) -> CpuIdResult {
 pub struct Row<'t>(HashMap<&'t str, &'t str>);
 
 impl<'t> Row<'t> {
-    /// The text of a column.
+    /// Returns the text of a column.
     ///
     /// # Panics
     /// If the file has no such column.
@@ -37,7 +37,7 @@ impl<'t> Row<'t> {
         self.0.get(column).unwrap_or_else(|| panic!("no column {column}"))
     }
 
-    /// The number in a column, decimal or `0x`; `None` where the column is empty.
+    /// Returns the number in a column, decimal or `0x`; `None` where the column is empty.
     ///
     /// # Panics
     /// If it holds something else.

@@ -73,7 +73,7 @@ fn a_system_call_of_ring_3_arrives_in_the_kernel() {
     if !kvm() {
         return;
     }
-    // Where SYSCALL changes the privilege level by itself, no page fault ever comes.
+    // If SYSCALL changes the privilege level by itself, no page fault ever comes.
     let page_fault: Code = |a| exit(a, 1);
     // Reserved bit 1 and CF; in R11, IF and DF as well.
     let (flags, behind) = (0b11, 0);

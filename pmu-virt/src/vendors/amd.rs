@@ -25,7 +25,7 @@ const ROWS: &[Row] = &[
         .write(Ignored).host_write(Stored).drops(ALL),
     Row::new(GlobalControl, 0xC000_0301, "PerfCntrGlobalCtl", VERSION_2)
         .drops(ALL),
-    // Where the manual is silent, as KVM: both read 0.
+    // As KVM, since the manual is silent: both read 0.
     Row::new(GlobalStatus, 0xC000_0302, "PerfCntrGlobalStatusClr", VERSION_2)
         .read(ReadAs::Zero).write(Cleared).drops(ALL),
     Row::new(GlobalStatus, 0xC000_0303, "PerfCntrGlobalStatusSet", VERSION_2)

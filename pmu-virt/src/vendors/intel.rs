@@ -45,7 +45,7 @@ const ROWS: &[Row] = &[
         .write(Kept).drops(MISC_PERFMON_AVAILABLE).shares(MISC_PERFMON_AVAILABLE | MISC_UNAVAILABLE),
     Row::not_offered(0x1A6, 2, "MSR_OFFCORE_RSP_x"),
     Row::not_offered(0x1C8, 2, "MSR_LBR_SELECT, MSR_LASTBRANCH_TOS"),
-    // Where there are no LBRs, KVM drops their enable bit; every other bit without a facility faults.
+    // Without LBRs KVM drops their enable bit; every other bit without a facility faults.
     Row::new(DebugControl, 0x1D9, "IA32_DEBUGCTL", "SDM vol. 3B, IA32_DEBUGCTL MSR")
         .drops(DEBUG_LBR).shares(DEBUG_OF_PMU),
     // The SDM calls bits above the width reserved. As KVM does, they are dropped.
@@ -58,7 +58,7 @@ const ROWS: &[Row] = &[
     Row::new(GlobalStatus, 0x38E, "IA32_PERF_GLOBAL_STATUS", VERSION_2)
         .write(Refused).host_write(Stored),
     Row::new(GlobalControl, 0x38F, "IA32_PERF_GLOBAL_CTRL", VERSION_2),
-    // Where the SDM is silent, as KVM: the write registers of the status read 0. It has a bit for the DS buffer
+    // As KVM, since the SDM is silent: the write registers of the status read 0. It has a bit for the DS buffer
     // in every version, and without one, KVM ignores it. `IA32_PERF_GLOBAL_OVF_CTRL` up to version 3.
     Row::new(GlobalStatus, 0x390, "IA32_PERF_GLOBAL_STATUS_RESET", VERSION_4)
         .read(ReadAs::Zero).write(Cleared)

@@ -17,7 +17,7 @@ pub enum Event {
     /// Nothing: the operation is executed instruction by instruction, and each time once to its end
     /// in a child for each of the others.
     None,
-    /// So much happens that every running counter overflows; the interrupt is delivered so many instructions later.
+    /// Every running counter overflows; the interrupt is delivered `late` instructions later.
     Overflow { late: u32 },
     /// An interrupt without a source.
     Spurious,
@@ -47,7 +47,7 @@ struct Steps {
     interrupt: AtomicPtr<&'static dyn Fn(Moment)>,
     /// Number of times that the instructions were interrupted, by a part of their addresses.
     rounds: [AtomicU8; 1 << 16],
-    /// The most.
+    /// Greatest of these numbers.
     most_rounds: AtomicU8,
     /// Number of [`EVENTS`] that come.
     events: AtomicUsize,

@@ -208,7 +208,7 @@ pub(crate) fn as_linux(image: &[u8]) -> Vec<u8> {
     file.extend([MAIN, 64, 0].iter().flat_map(|word| word.to_le_bytes()));
     file.extend([0, 0, 0, 0, 64, 0, 56, 0, 1, 0, 0, 0, 0, 0, 0, 0]);
     file.extend(words(&[LOAD, 7]));
-    // What follows the headers, but for the multiboot header.
+    // The bytes behind the headers, without the multiboot header.
     let (skipped, size) = (0x10, memory.len() as u64 - 0x10);
     let header = [64 + 56, BASE + skipped, BASE + skipped, size, size, 8];
     file.extend(header.iter().flat_map(|word| word.to_le_bytes()));
