@@ -1,9 +1,9 @@
 //! The performance interrupt as an NMI at every register access of every operation, on the software PMU, and
 //! on platforms that deviate from the manuals.
 //!
-//! What overflowed is booked from the model, by the events that it was fed; what the driver tells of it
-//! must be the same: no overflow lost, none invented, none outside a buffer, no counter running for no
-//! source, and a stopped source silent. No NMI that a counter raised is left unclaimed.
+//! The expected overflows come from the model, by the events that it was fed. The driver's reports must be the same:
+//! no overflow lost, none invented, none outside a buffer, no counter running without a source, and no report of a
+//! stopped source. No NMI that a counter raised is left unclaimed.
 
 use core::cell::{Cell, RefCell};
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -32,26 +32,25 @@ const INTERVAL: u64 = 0x1000;
 /// Two sources that run, and one that is started.
 const SOURCES: usize = 3;
 const STARTED: usize = 2;
-/// How many events may pass uncounted while an overflow is serviced.
+/// Number of events that may pass uncounted while an overflow is serviced.
 const SLACK: u64 = 64;
-/// How many intervals more pass until an interrupt is taken that comes late.
+/// Number of further intervals that pass until a late interrupt is taken.
 const LATE: u64 = 3;
 
-/// When, within an operation, what is to happen. Accesses are counted from 1, those of the interrupts
-/// too; to unmask the local APIC's entry is one.
+/// Events within an operation. Accesses are counted from 1, those of the interrupts included; unmasking the local
+/// APIC's entry is one.
 #[derive(Clone, Copy, Debug)]
 enum Plan {
-    /// Every running counter overflows just before an access; the interrupt is delivered so many
-    /// accesses later.
+    /// Every running counter overflows just before access `at`; the interrupt is delivered `late` accesses later.
     All { at: u32, late: u32 },
-    /// One source's counter does, and another's later.
+    /// One source's counter overflows, and another's later.
     OneByOne { first: u32, second: u32 },
     /// An NMI of another source comes; then one source's counter overflows.
     Spurious { at: u32, second: u32 },
 }
 
 impl Plan {
-    /// The access before which the last of it happens.
+    /// Returns the access before which the last event happens.
     fn last(self) -> u32 {
         match self {
             Self::All { at, .. } => at,
@@ -60,19 +59,19 @@ impl Plan {
     }
 }
 
-/// What is known of one source from what it was fed.
+/// Expected reports of one source, from the events that it was fed.
 #[derive(Default)]
 struct Book {
     /// Events counted since the last overflow.
     since: Cell<u64>,
-    /// The events of the overflows of which the driver has not told yet.
+    /// Events of the overflows that the driver has not reported yet.
     untold: RefCell<VecDeque<u64>>,
     told: Cell<u64>,
     /// Overflowed again while it was being reported.
     again: Cell<bool>,
 }
 
-/// What happens on a processor, and what its driver tells of it.
+/// Events on a processor, and its driver's reports of them.
 struct World {
     context: String,
     deviations: Deviations,
@@ -80,7 +79,7 @@ struct World {
     keys: [EventKey; SOURCES],
     sources: [KProfileSource; SOURCES],
     books: [Book; SOURCES],
-    /// Whether an overflow is a source's: not while counters that firmware left are taken over.
+    /// An overflow is a source's, which it is not while counters that firmware left are taken.
     booking: Cell<bool>,
     plan: Cell<Option<Plan>>,
     access: Cell<u32>,
@@ -161,7 +160,7 @@ impl World {
         }
     }
 
-    /// What the plan had left comes after the operation. Says whether there was anything.
+    /// Lets the rest of the plan happen, after the operation. Returns whether there was any.
     fn end(&self, mock: &Mock<'_>) -> bool {
         let Some(plan) = self.plan.take() else { return false };
         let left = plan.last() > self.access.get();
@@ -188,7 +187,7 @@ impl World {
         left
     }
 
-    /// So much happens that every running counter overflows, that of a source just started too.
+    /// Lets every running counter overflow, also that of a source just started.
     fn overflow_all(&self, mock: &Mock<'_>) {
         let pmi = (0..STARTED).fold(false, |pmi, source| self.pass(mock, source, 1).1 | pmi);
         if self.pass(mock, STARTED, INTERVAL).1 | pmi {
@@ -196,12 +195,12 @@ impl World {
         }
     }
 
-    /// A source that runs, and is an event short of its overflow, overflows.
+    /// Lets a running source overflow that is an event short of it.
     fn overflow(&self, mock: &Mock<'_>, source: usize) {
         self.feed(mock, source, 1);
     }
 
-    /// So many of a source's event happen; each overflow interrupts.
+    /// Lets `count` of a source's event happen; each overflow interrupts.
     fn feed(&self, mock: &Mock<'_>, source: usize, count: u64) {
         let mut left = count;
         while left > 0 {
@@ -213,9 +212,8 @@ impl World {
         }
     }
 
-    /// So many of a source's event happen, up to an overflow; where interrupts come late, some more pass.
-    /// Every overflow is booked. Returns what is left, and whether an interrupt was raised, which is not
-    /// delivered yet.
+    /// Lets `count` of a source's event happen, up to an overflow; where interrupts come late, some more pass. Every
+    /// overflow is booked. Returns what is left, and whether an interrupt was raised, which is not delivered yet.
     fn pass(&self, mock: &Mock<'_>, source: usize, count: u64) -> (u64, bool) {
         let event = self.events.find(self.keys[source]).unwrap();
         let mut feed = Feed::new(&self.events);
@@ -271,7 +269,7 @@ impl World {
         let book = &self.books[self.source_of(overflow)];
         let events = book.untold.borrow_mut().pop_front();
         let events = events.unwrap_or_else(|| panic!("{}: invented: {overflow:?}", self.context));
-        // What passes until the counter is loaded again is lost.
+        // Events are lost until the counter is loaded again.
         let late = self.deviates(Deviation::ServicesLate)
             || self.deviates(Deviation::OverflowsWhileServiced);
         let (least, most) = (overflow.events, if late { u64::MAX } else { SLACK });
@@ -295,7 +293,7 @@ impl World {
         source.expect("a source that was started")
     }
 
-    /// Which sources the hardware counts.
+    /// Returns for each source whether the hardware counts it.
     fn counted(&self, mock: &Mock<'_>) -> [bool; SOURCES] {
         mock.with_pmu(|pmu| self.keys.map(|key| pmu.running().any(|event| event.key == key)))
     }
@@ -358,13 +356,13 @@ impl<'i, I: ProfileInterface> Bench<'i, I> {
         }
     }
 
-    /// The processor that is tested: it may have less than the boot processor.
+    /// Returns the tested processor, which may have less than the boot processor.
     fn processor(&self) -> (Configuration, Snapshot) {
         let own = self.deviations.configuration(self.configuration);
         (own, snapshot(own, self.deviations))
     }
 
-    /// Whether the counters really freeze.
+    /// Returns whether the counters really freeze.
     fn freezes(&self) -> bool {
         let left = self.deviations.contains(Deviation::LeftFrozen);
         let ignored = self.deviations.contains(Deviation::IgnoresDebugControl);
@@ -377,7 +375,7 @@ trait Test {
     fn run<I: ProfileInterface>(&self, bench: &Bench<'_, I>);
 }
 
-/// Each way in which a processor tells of its overflows.
+/// Runs a test on each kind of overflow reporting.
 fn everywhere(deviations: Deviations, test: &impl Test) {
     for (version, freezing) in
         [(1, false), (2, false), (3, true), (4, false), (4, true), (5, false), (5, true)]
@@ -397,16 +395,16 @@ fn everywhere(deviations: Deviations, test: &impl Test) {
     }
 }
 
-/// What is interrupted, on a processor where two sources run and are an event short of overflowing.
+/// Interrupted operation, on a processor where two sources run and are an event short of overflowing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Operation {
-    /// The counters are taken over, as the predecessor left them.
+    /// The counters are taken, as the predecessor left them.
     Initialize,
     Start,
     Stop,
     Read,
     SetInterval,
-    /// Whatever was set before is taken up, or not, on the way.
+    /// Takes the new interval, or not, on the way.
     Save,
     Restore,
     /// Saved and restored.
@@ -416,7 +414,7 @@ enum Operation {
     ShutDown,
     StartProfile,
     StopProfile,
-    /// After the registers were lost, where they are.
+    /// After the registers were lost, on platforms that lose them.
     Reprogram,
 }
 
@@ -436,8 +434,8 @@ const OPERATIONS: [Operation; 13] = [
     Operation::Reprogram,
 ];
 
-/// Interrupts an operation according to the plan, and checks what became of everything. Says whether
-/// the plan went beyond the operation's end.
+/// Interrupts an operation according to the plan, and checks every result. Returns whether the plan went beyond the
+/// operation's end.
 fn interrupt<I: ProfileInterface>(bench: &Bench<'_, I>, operation: Operation, plan: Plan) -> bool {
     let context = format!(
         "{operation:?}, {plan:?}, {:?}, {}, {}",
@@ -468,7 +466,7 @@ fn interrupt<I: ProfileInterface>(bench: &Bench<'_, I>, operation: Operation, pl
     mock.on_interrupt(&handler);
     mock.on_access(&before_access);
     if !deviates(Deviation::LeftRunning) {
-        // No other owner's counters run, where that can be said.
+        // No other owner's counters run, where that can be controlled.
         for control in [0x38F, 0xC000_0301] {
             let _ = mock.with_pmu(|pmu| pmu.write(control, 0));
         }
@@ -529,7 +527,7 @@ fn interrupt<I: ProfileInterface>(bench: &Bench<'_, I>, operation: Operation, pl
         }
     }
     (0..STARTED).for_each(|source| world.feed(&mock, source, INTERVAL - 1));
-    // Taken up by whichever counter overflows from now on.
+    // Every counter that overflows from now on takes the new interval.
     bench.interface.set_interval(bench.sources[0], 2 * INTERVAL).unwrap();
     let mut area = Area::new();
     if operation == Operation::Restore {
@@ -601,7 +599,7 @@ fn interrupt<I: ProfileInterface>(bench: &Bench<'_, I>, operation: Operation, pl
     all_told("by the operation");
     assert_eq!(counts(), hits.get(), "{context}: not in the buffer");
 
-    // What runs is what is said to run.
+    // The running counters are those that the driver reports.
     assert_eq!(
         world.counted(&mock),
         bench.sources.map(|source| session.is_running(source)),
@@ -617,7 +615,7 @@ fn interrupt<I: ProfileInterface>(bench: &Bench<'_, I>, operation: Operation, pl
         session.start(bench.sources[STARTED]).unwrap();
         world.interrupt(&mock);
     }
-    // What runs goes on, and what does not is silent.
+    // Running sources continue, and stopped ones are silent.
     for source in 0..SOURCES {
         let (before, hits_before) = (world.books[source].told.get(), hits.get());
         world.feed(&mock, source, 8 * INTERVAL);
@@ -642,7 +640,7 @@ fn interrupt<I: ProfileInterface>(bench: &Bench<'_, I>, operation: Operation, pl
     }
     session.shut_down().unwrap();
     assert_eq!(world.counted(&mock), [false; SOURCES], "{context}");
-    // Nor does an interrupt that comes after all change anything.
+    // A late interrupt changes nothing.
     world.interrupt(&mock);
     let state = mock.with_pmu(|pmu| pmu.state());
     assert_eq!(state.global_control(), found.global_control(), "{context}: not as it was found");
@@ -650,8 +648,8 @@ fn interrupt<I: ProfileInterface>(bench: &Bench<'_, I>, operation: Operation, pl
     beyond
 }
 
-/// Another owner's fixed counter, which interrupts and which its owner acknowledges, overflows at any
-/// access of what lets the processor freeze its counters, and of what gives that back.
+/// Another owner's fixed counter, which interrupts and which its owner acknowledges, overflows at any access of the
+/// operations that switch freezing on and restore it.
 #[test]
 fn a_strangers_interrupt_leaves_no_counter_frozen() {
     const GLOBAL_CONTROL: u32 = 0x38F;
@@ -736,7 +734,7 @@ fn the_interrupt_comes_later_than_the_overflow() {
     }
 }
 
-/// Runs through the plans of two events at most so many accesses apart.
+/// Runs through the plans of two events at most a given number of accesses apart.
 fn at_any_two_accesses(plan: impl Fn(u32, u32) -> Plan) {
     for distance in 0..16 {
         everywhere(Deviations::NONE, &at_every_access(|first| plan(first, first + distance)));
@@ -767,7 +765,7 @@ fn on_platform(deviations: Deviations, lates: &[u32], distances: &[u32]) {
     }
 }
 
-/// Each habit of real platforms that lost overflows, by its name.
+/// Each deviation of real platforms that lost overflows, by its name.
 #[test]
 fn nothing_is_lost_on_a_platform_that_deviates() {
     for deviations in deviations::single() {

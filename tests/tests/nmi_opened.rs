@@ -1,8 +1,8 @@
 //! The performance interrupt as an NMI at every register access of every operation on opened events, beside a
 //! source. `nmi_accesses.rs` has the operations on sources.
 //!
-//! The counts are known from the model, by what it was fed: every period is reported once, every total is
-//! exact, and no NMI that a counter raised is left unclaimed.
+//! The expected counts come from the model, by the events that it was fed: every period is reported once, every total
+//! is exact, and no NMI that a counter raised is left unclaimed.
 
 mod opened;
 
@@ -26,7 +26,7 @@ use pmu_virt::{
 
 type Memory = CounterMemory<[CounterSlot; MAX_COUNTERS]>;
 const PERIOD: u64 = 0x1000;
-/// How many periods more pass until an interrupt is taken that comes late.
+/// Number of further periods that pass until a late interrupt is taken.
 const LATE: u64 = 3;
 
 /// The source, an event that interrupts and has a total, one that is only counted, and the operation's, which
@@ -41,11 +41,11 @@ struct Plan {
     /// Every running counter overflows just before this access; accesses are counted from 1, those of the
     /// interrupts too.
     at: u32,
-    /// The interrupt is delivered so many accesses later.
+    /// Number of accesses after which the interrupt is delivered.
     late: u32,
-    /// An NMI of another source comes so many accesses before.
+    /// Number of accesses by which an NMI of another source comes earlier.
     spurious: Option<u32>,
-    /// The event that interrupts overflows so many accesses after the others.
+    /// Number of accesses after which the event that interrupts overflows, too.
     second: Option<u32>,
 }
 
@@ -57,7 +57,7 @@ struct World {
     fed: FedEvents,
     counted: [Cell<u64>; 4],
     told: [Cell<u64>; 4],
-    /// Periods that passed within another one's, of which nothing is told.
+    /// Periods that passed within another one, and are not reported.
     unseen: [Cell<u64>; 4],
     /// Overflowed again while it was being reported.
     again: [Cell<bool>; 4],
@@ -108,8 +108,8 @@ impl World {
         feed
     }
 
-    /// So many of an event happen up to an overflow; where interrupts come late, some more pass. Returns what is
-    /// left, and whether an interrupt is pending.
+    /// Lets `count` of an event happen, up to an overflow; where interrupts come late, some more pass. Returns the
+    /// remainder, and whether an interrupt is pending.
     fn pass(&self, mock: &Mock<'_>, event: usize, count: u64) -> (u64, bool) {
         let counted = |more: u64| {
             if self.runs(mock, event) {
@@ -132,7 +132,7 @@ impl World {
         (left, advanced.pmi)
     }
 
-    /// The driver's callback takes its time.
+    /// Plays the driver's callback, which takes its time.
     fn callback(&self, mock: &Mock<'_>, report: Report) {
         let event = self.event_of(report).0;
         if self.deviations.contains(Deviation::OverflowsWhileServiced)
@@ -143,7 +143,7 @@ impl World {
         }
     }
 
-    /// The event of a report, and its period.
+    /// Returns the event of a report, and its period.
     #[track_caller]
     fn event_of(&self, report: Report) -> (usize, u64) {
         match report {
@@ -200,11 +200,11 @@ impl World {
         }
     }
 
-    /// Returns whether a total is exact. Where the counters run while they are serviced, periods that pass between
+    /// Returns whether a total is exact. If the counters run while they are serviced, periods that pass between
     /// reading and loading are not in the total of an event that interrupts.
     fn fits(&self, event: usize, value: u64, unit: &CounterUnit) -> bool {
         let counted = self.counted[event].get();
-        // The last has counters that are said to freeze, and do not.
+        // The last processor has counters that should freeze, and do not.
         let run = unit.global().is_none_or(|global| !global.stop_while_serviced)
             || self.deviations.contains(Deviation::NarrowAcknowledge);
         let lossy = event != COUNTED && run;
@@ -212,7 +212,7 @@ impl World {
         (0..=most).any(|lost| value + lost * PERIOD == counted)
     }
 
-    /// The rest of the plan comes now. Returns whether there was anything.
+    /// Lets the rest of the plan happen. Returns whether there was any.
     fn end(&self, mock: &Mock<'_>) -> bool {
         let Some(plan) = self.plan.take() else { return false };
         if self.deliver_in.take().is_some() {
@@ -281,7 +281,7 @@ enum Operation {
 }
 
 impl Operation {
-    /// An event more, or a counter, than the three that run.
+    /// Returns whether it needs one more event or counter than the three that run.
     fn needs_a_fourth_counter(self) -> bool {
         matches!(self, Self::Start | Self::StartWithMove | Self::TakeMore)
     }
@@ -327,7 +327,7 @@ fn interrupt<I: ProfileInterface>(
     if general.len() < 4 && operation.needs_a_fourth_counter() {
         return true;
     }
-    // What is left running beside the session's counters is another's.
+    // Counters left running beside the session's are another owner's.
     if operation.leaves_counters_out() && deviates(Deviation::LeftRunning) {
         return true;
     }
@@ -444,7 +444,7 @@ fn interrupt<I: ProfileInterface>(
             assert!(world.fits(SAMPLED, count.value, &unit), "{context}: {count:?}");
         }
         Operation::Read => {
-            // What is read passed before, or while it was read.
+            // The read events passed before, or during the reading.
             for (event, id) in [(SAMPLED, sampled), (COUNTED, counted)] {
                 let least = world.counted[event].get();
                 let value = counters.read_event(id, 1).unwrap().value;
@@ -505,7 +505,7 @@ fn interrupt<I: ProfileInterface>(
         Operation::StopSource => session.stop(source).unwrap(),
         Operation::ShutDown => session.shut_down().unwrap(),
     }
-    // What the plan had left may have come within the operation.
+    // The rest of the plan may have come within the operation.
     let beyond = plan.at > world.access.get();
     world.end(&mock);
     if operation == Operation::ShutDown {
@@ -523,7 +523,7 @@ fn interrupt<I: ProfileInterface>(
             assert!(told >= due, "{context}: {event} was told {told} times of {due} at first");
         }
     }
-    // What was stopped is silent, and a pending overflow of it may have been dropped.
+    // Stopped events are silent, and a pending overflow of theirs may have been dropped.
     let mut dropped = [0; 4];
     let stopped = match operation {
         Operation::Stop | Operation::Close => Some(SAMPLED),
@@ -556,7 +556,7 @@ fn interrupt<I: ProfileInterface>(
             }
         }
     }
-    // Everything goes on: each period is told once, each total is exact.
+    // Everything continues: each period is reported once, each total is exact.
     let tested = |event: usize| match event {
         OWN => matches!(operation, Operation::Start | Operation::StartWithMove | Operation::Rotate),
         _ => true,
@@ -572,7 +572,7 @@ fn interrupt<I: ProfileInterface>(
             assert!(counters.counter_of(id).is_some(), "{context}: {event}");
         }
         assert!(world.runs(&mock, event), "{context}: {event}");
-        // To the middle of a period, whatever was counted of it.
+        // To the middle of a period, from any point of it.
         let counted = world.counted[event].get();
         let goal = (counted / PERIOD + 3) * PERIOD + PERIOD / 2;
         world.feed(&mock, event, goal - counted);
@@ -597,7 +597,7 @@ fn interrupt<I: ProfileInterface>(
     beyond
 }
 
-/// Each way in which a processor tells of its overflows.
+/// Runs a plan on each kind of overflow reporting.
 fn everywhere(deviations: Deviations, plan: impl Fn(u32) -> Plan) {
     fn every<I: ProfileInterface>(
         interface: &I,

@@ -1,4 +1,4 @@
-//! Refusals of opened events, each with its error, and nothing changed by it.
+//! Refusals of opened events, each with its error, and without an effect.
 
 mod opened;
 
@@ -310,7 +310,7 @@ fn an_event_that_another_core_lacks_is_an_error_before_anything_is_written() {
     assert!(matches!(events[..2], [ThreadEvent::Opened(_), ThreadEvent::Opened(_)]));
 }
 
-/// Fixed counters 1 and 3 are other owners': their bits of the shared control are theirs to say.
+/// Fixed counters 1 and 3 are other owners', who set their bits of the shared control.
 #[test]
 fn the_fixed_counters_control_is_shared() {
     const CONTROL: u32 = 0x38D;
@@ -376,7 +376,7 @@ fn without_fixed_counters_no_bits_of_their_control_are_set() {
     }
 }
 
-/// A fixed counter counts its own event, and no other one's name makes it count that.
+/// A fixed counter counts its own event, and refuses any other.
 #[test]
 fn an_event_is_not_put_on_a_fixed_counter_that_counts_another() {
     let processor = Processor::intel(IntelConfiguration::new(4, 4, 3));
@@ -393,7 +393,7 @@ fn an_event_is_not_put_on_a_fixed_counter_that_counts_another() {
     assert_eq!(refused, Err(CounterError::NoCounterForEvent));
 }
 
-/// The interrupt's handler has the source of another session, or none: it touches no register of theirs.
+/// The interrupt's handler has the source of another session, or none: it accesses no register of theirs.
 #[test]
 fn an_interrupt_with_another_source_touches_nothing() {
     let processor = Processor::intel(IntelConfiguration::new(2, 4, 0));
@@ -516,7 +516,7 @@ fn an_interrupt_while_its_counter_is_stopped_leaves_no_claim_behind() {
             let mut counters = processor.take(&mock, &memory, &table);
             let id = counters.open_event(&processor.unit, &raw(2).every(0x1000)).unwrap();
             counters.start_event(id, 0).unwrap();
-            // Without a status, one is expected of a predecessor.
+            // Without a status, one interrupt is expected of a predecessor.
             mock.interrupt_from_elsewhere();
             mock.deliver();
             claims.take();

@@ -1,4 +1,4 @@
-//! Opened events on one processor: their periods, their registers, and what is another owner's.
+//! Opened events on one processor: their periods, their registers, and other owners' registers.
 
 mod opened;
 
@@ -189,7 +189,7 @@ fn user_mode_reads_only_the_counters_that_it_may() {
     let state = mock.with_pmu(|pmu| pmu.state());
     assert_eq!(state.selects()[..2], [1 << 37 | 0x53_01D0, 0x53_01D0]);
     assert_eq!(state.fixed_control(), 1 << 33 | 0xBB);
-    // What it may not read is 0.
+    // A counter that it may not read is 0.
     let user = pmu_virt::Mode { cpl: 3, pce: true, protected: true };
     let read = |index| mock.with_pmu(|pmu| pmu.read_pmc(index, user));
     let may = [0, 1, 1 << 30, 1 << 30 | 1].map(|index| match read(index) {
@@ -225,7 +225,7 @@ fn counters_are_written_at_the_addresses_that_they_have() {
     }
 }
 
-/// AMD's event selects, as plain registers: bit 40 counts in guests only, bit 41 outside them; they are reserved
+/// AMD's event selects, as plain registers: bit 40 counts in guests only, bit 41 outside them; both are reserved
 /// while EFER.SVME is clear (APM vol. 2, "Core Performance Event-Select Registers").
 #[test]
 fn guest_bits_are_set_only_while_virtualization_is_on() {
@@ -263,7 +263,7 @@ fn guest_bits_are_set_only_while_virtualization_is_on() {
     // Registers that were kept go on.
     assert_eq!(counters.reprogram(|o| panic!("{o:?}")).map(CounterSet::bits), Ok(0));
     assert_eq!(selects(), off);
-    // Suspended with virtualization off, and resumed: what counts in guests only lost its counter, too.
+    // Suspended with virtualization off, and resumed: an event of guests lost its counter, too.
     for register in (0xC001_0200..0xC001_020C).chain([0xC000_0301]) {
         msr.set(register, 0);
     }
@@ -348,7 +348,7 @@ fn counters_of_others_are_not_touched() {
     }
 }
 
-/// Another owner gives its counter, gets it back, and goes on with it.
+/// Another owner gives its counter, gets it back, and continues with it.
 #[test]
 fn counters_are_taken_and_given_back() {
     for processor in processors(Deviations::NONE) {
@@ -432,7 +432,7 @@ fn what_the_former_owner_left_of_a_counter_is_no_report() {
     }
 }
 
-/// Accesses of one overflow, and what it says of others' bits.
+/// Accesses of one overflow, and the reported bits of others.
 #[test]
 fn the_status_bits_of_others_are_handed_out_for_nothing() {
     for version in [2, 4, 5, 6] {
@@ -471,7 +471,7 @@ fn the_status_bits_of_others_are_handed_out_for_nothing() {
     }
 }
 
-/// Everything stops, whoever owns it, and no session is needed.
+/// Every counter stops, regardless of its owner, and no session is needed.
 #[test]
 fn silence_stops_every_counter() {
     let left = [Deviation::LeftRunning, Deviation::LeftOverflowed];
@@ -531,7 +531,7 @@ fn silence_under_a_session_leaves_it_to_be_reprogrammed() {
     }
 }
 
-/// Sources and raw events on one processor: one interrupt, reports told apart.
+/// Sources and raw events on one processor: one interrupt, distinct reports.
 #[test]
 fn sources_and_events_share_counters_and_their_reports_are_told_apart() {
     for (version, only) in [
@@ -592,7 +592,7 @@ fn sources_and_events_share_counters_and_their_reports_are_told_apart() {
     }
 }
 
-/// The same without opened events: only the counters that were asked for.
+/// The same without opened events: only the requested counters.
 #[test]
 fn a_session_of_sources_takes_only_what_it_is_told_to() {
     for version in [2, 4, 6] {

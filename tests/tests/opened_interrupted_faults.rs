@@ -1,8 +1,8 @@
 //! Faults and interrupts together, on opened events: an access faults, and the performance interrupt comes at any
 //! access around it. `opened_faults.rs` has the faults alone, `nmi_opened.rs` the interrupts alone.
 //!
-//! Whatever happens, what is another owner's stays as it is, no count and no report is invented, every error is a
-//! register's, and a shut-down that is tried again gives everything back.
+//! In every case other owners' registers stay as they are, no count and no report is invented, every error is a
+//! register's, and a repeated shutdown gives everything back.
 
 mod opened;
 
@@ -22,17 +22,16 @@ use pmu_virt::mock::{Deviations, Fault};
 const OTHERS_FIXED: CounterSet = CounterSet::fixed(0b10);
 /// The session's bits of the fixed counters' control: of fixed counter 0, with RDPMC user disable.
 const OWN_FIXED_CONTROL: u64 = 1 << 33 | 0xF;
-/// What is in the other owner's counter.
+/// Value of the other owner's counter.
 const OTHERS_VALUE: u64 = 0x1234;
 
-/// When the interrupt comes. Accesses are counted from 1, those of the interrupts too.
+/// Time of the interrupt. Accesses are counted from 1, those of the interrupts included.
 #[derive(Clone, Copy, Debug)]
 enum Interrupts {
-    /// Every running counter overflows just before this access, and the interrupt is delivered so many accesses
-    /// later.
+    /// Every running counter overflows just before this access, and the interrupt is delivered `late` accesses later.
     At { access: u32, late: u32 },
-    /// At every second of the first sixty accesses, outside of the interrupts, events 0 and 2 overflow. (A reading
-    /// that is interrupted begins anew, so for ever it is for ever.)
+    /// At every second of the first sixty accesses, outside of the interrupts, events 0 and 2 overflow. (An
+    /// interrupted reading begins anew, so without this limit it would never end.)
     EverySecond,
 }
 
@@ -40,7 +39,7 @@ struct World<'a> {
     processor: &'a Processor,
     scene: Scene,
     context: String,
-    /// By place of the event: how often it happened while it was counted, by its counter's registers.
+    /// By place of the event: number of its occurrences while it was counted, by its counter's registers.
     counted: [Cell<u64>; 3],
     told: [Cell<u64>; 3],
     watchdog: Watchdog,
@@ -51,7 +50,8 @@ struct World<'a> {
 }
 
 impl World<'_> {
-    /// So many of an event happen up to an overflow. Returns what is left, and whether an interrupt is pending.
+    /// Lets `count` of an event happen, up to an overflow. Returns the remainder, and whether an interrupt is
+    /// pending.
     fn pass(&self, mock: &Mock<'_>, place: usize, count: u64) -> (u64, bool) {
         let counts = self.scene.counts(mock, place);
         let mut feed = self.scene.happened(place, count);
@@ -130,7 +130,7 @@ impl World<'_> {
     }
 }
 
-/// What another owner has of a processor's counters beside a session.
+/// Another owner's counters beside a session.
 struct Others {
     select: Option<CounterId>,
     fixed: bool,
@@ -153,7 +153,7 @@ impl Others {
         general | if self.fixed { OTHERS_FIXED.bits() } else { 0 }
     }
 
-    /// They count, but nothing happens that they count.
+    /// Enables them, for events that do not happen.
     fn set_up(&self, processor: &Processor, scene: Scene, mock: &Mock<'_>) {
         let write = |register: u32, value: u64| {
             let _ = mock.with_pmu(|pmu| pmu.write(register, value));
@@ -209,7 +209,8 @@ impl Others {
     }
 }
 
-/// Everything at once. `shuts_down_under_fault`: how it ends where the fault stays.
+/// Disturbs an operation by a fault and interrupts. `shuts_down_under_fault`: it ends by a shutdown while the fault
+/// stays.
 fn disturb(
     processor: &Processor,
     scene: Scene,
@@ -285,11 +286,11 @@ fn disturb(
         if transient && outcome.is_err() && scene.operation != Operation::Rotate {
             again(&world, &mut case);
         } else if !transient {
-            // A fault that stays is repaired by programming anew.
+            // A permanent fault is repaired by reprogramming.
             let anew = case.counters.reprogram(|overflow| world.told(overflow));
             assert!(anew.is_ok(), "{context}: {anew:?}");
         }
-        // Where counters run while they are serviced, what passes between reading and loading them is lost.
+        // Events between reading and loading a running counter are lost.
         let within = scene.operation == Operation::Reprogram;
         let exact = transient && !(within && matches!(interrupts, Interrupts::EverySecond));
         go_on(&world, &mut case, &mock, exact, context);
@@ -306,7 +307,7 @@ fn disturb(
     counters.shut_down().unwrap();
 }
 
-/// After a fault that has passed the operation can be done.
+/// Asserts that the operation succeeds after a transient fault.
 fn again(world: &World<'_>, case: &mut Case<'_, '_>) {
     let World { scene, processor, context, .. } = world;
     let outcome = if scene.operation == Operation::SwitchIn {
@@ -318,8 +319,8 @@ fn again(world: &World<'_>, case: &mut Case<'_, '_>) {
     assert_eq!(outcome, Ok(()), "{context}: again");
 }
 
-/// What is said to run is counted, and reported once a period; nothing that was counted is lost but where a fault
-/// stayed, and nothing is invented.
+/// Asserts that running events are counted, and reported once per period; counts are lost only under a permanent
+/// fault, and none is invented.
 fn go_on(world: &World, case: &mut Case<'_, '_>, mock: &Mock<'_>, exact: bool, context: &str) {
     let stopped: EventId = case.events[2];
     let ends = matches!(world.scene.operation, Operation::Stop | Operation::Close);
@@ -339,7 +340,7 @@ fn go_on(world: &World, case: &mut Case<'_, '_>, mock: &Mock<'_>, exact: bool, c
         if exact {
             assert_eq!(value, counted, "{context}: {place}");
         }
-        // To the middle of a period, whatever was counted of it.
+        // To the middle of a period, from any point of it.
         let before = world.told[place].get();
         let goal = (counted / PERIOD + 3) * PERIOD + PERIOD / 2;
         world.happen(mock, place, goal - counted);
@@ -358,7 +359,7 @@ fn go_on(world: &World, case: &mut Case<'_, '_>, mock: &Mock<'_>, exact: bool, c
     }
 }
 
-/// Nothing of the session's is left in any register.
+/// Asserts that no register has bits of the session's left.
 fn given_back(
     processor: &Processor,
     scene: Scene,
@@ -394,7 +395,7 @@ fn accesses_of(processor: &Processor, scene: Scene) -> u32 {
 
 /// Every fault within an operation, and within the interrupt that comes in it.
 fn everywhere(interrupts: impl Fn(u32) -> Vec<Interrupts>) {
-    /// The accesses of the longest interrupt, or nearly.
+    /// Number of accesses of about the longest interrupt.
     const OF_INTERRUPT: u32 = 8;
     for processor in processors(Deviations::NONE) {
         for scene in Scene::all(&processor) {

@@ -1,5 +1,5 @@
-//! The driver's control and interrupt path, on registers that do nothing by themselves: what it
-//! writes, what it refuses, and what a fault half way through leaves behind.
+//! The driver's control and interrupt path, on passive registers: its writes, its refusals, and its state after a
+//! fault half way through.
 
 use core::cell::RefCell;
 
@@ -29,7 +29,7 @@ fn emon(version: u32, counters: u32) -> Emon {
     Emon::detect(&intel_processor(version, counters)).unwrap()
 }
 
-/// A session of an interface on the processor that it was claimed for.
+/// Opens a session of an interface on the processor for which it was detected.
 fn open<'a, I: Claimed>(
     interface: &'a I,
     msr: &'a RegisterFile,
@@ -341,8 +341,8 @@ fn counters_of_which_none_answers_are_found_out() {
     assert_eq!(error.status(), None);
 }
 
-/// After one transient fault at any access the source is either started or stopped, as the result
-/// says, and everything works on.
+/// After one transient fault at any access the source is either started or stopped, as the result says, and
+/// everything keeps working.
 #[test]
 fn a_transient_fault_at_any_access_leaves_started_or_stopped() {
     both(|with| {
@@ -375,8 +375,8 @@ fn a_transient_fault_at_any_access_leaves_started_or_stopped() {
     });
 }
 
-/// After a persistent fault the error says which register, the source does not claim to run, and the
-/// other counters go on.
+/// After a permanent fault the error names the register, the source does not claim to run, and the other counters
+/// continue.
 #[test]
 fn a_persistent_fault_is_named_and_the_counter_is_given_up() {
     both(|with| {
@@ -430,7 +430,7 @@ mod interrupts {
 
     const WIDTH: u64 = (1 << 48) - 1;
 
-    /// Services an interrupt and gives back what overflowed.
+    /// Services an interrupt and returns the overflows.
     fn service<I: ProfileInterface>(
         interface: &I,
         msr: &RegisterFile,
@@ -461,7 +461,7 @@ mod interrupts {
         let expected = Overflow { source: INSTRUCTIONS, events: 0x1_0000, counter: counter(1) };
         assert_eq!(service(&interface, &msr, &platform, &memory), [expected]);
         assert_eq!(msr.get(0xC2), WIDTH - 0xFFFF);
-        // A new interval is taken up at the next overflow; this one still stands for the old.
+        // A new interval applies from the next overflow on; this one still stands for the old.
         interface.set_interval(INSTRUCTIONS, 0x2000).unwrap();
         msr.set(0xC2, 0);
         msr.set(0xC1, 0);
@@ -493,8 +493,8 @@ mod interrupts {
         assert_eq!(platform.unmasked.get(), 1);
     }
 
-    /// Version 2 on: the status says what overflowed; the counters stand still meanwhile; bits of
-    /// others in the shared registers stay as they are.
+    /// From version 2 on the status shows the overflows; the counters stand still meanwhile; bits of others in the
+    /// shared registers stay as they are.
     #[test]
     fn the_status_register_is_believed_and_others_bits_are_left_alone() {
         const FIXED: u64 = 7 << 32;
@@ -535,7 +535,7 @@ mod interrupts {
         assert_eq!(msr.inner().get(0x38F), FIXED);
     }
 
-    /// A fault on the way is reported after everything else was done.
+    /// A fault on the way is reported after the remaining accesses.
     #[test]
     fn a_fault_does_not_keep_the_rest_from_being_serviced() {
         let platform = FakePlatform::default();

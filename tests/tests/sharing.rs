@@ -1,5 +1,5 @@
-//! A session beside others: memory that is in use, a watchdog's counter, NMIs of others, processors that are
-//! not alike, and registers that firmware left, or lost.
+//! A session beside others: memory in use, a watchdog's counter, NMIs of others, unlike processors, and registers
+//! that firmware changed or cleared.
 
 use core::cell::{Cell, RefCell};
 use pmu_tests::StateRegisters;
@@ -48,7 +48,7 @@ mod memory {
         assert_eq!(msr.get(0x186), select, "the session goes on");
         assert!(session.is_running(CYCLES));
         session.shut_down().unwrap();
-        // Dropped without shut-down, it stays in use, and the error says what that may be.
+        // Dropped without a shutdown, it stays in use, and the error says so.
         take().unwrap();
         let error = take().unwrap_err();
         assert_eq!(error, InterfaceError::Counters(CounterError::MemoryInUse));
@@ -78,7 +78,7 @@ mod memory {
     }
 
     #[test]
-    fn a_failed_initialisation_gives_the_memory_back() {
+    fn a_failed_initialization_gives_the_memory_back() {
         let ((emon, processor), memory) = (emon(2, 4), Memory::new());
         let (msr, platform) = (RegisterFile::intel(4, true), FakePlatform::default());
         msr.fail(Fault::Register(GLOBAL_STATUS));
@@ -104,7 +104,7 @@ mod memory {
         session.shut_down().unwrap();
     }
 
-    /// What a counter counted since it was restored.
+    /// Returns a counter's count since it was restored.
     #[test]
     fn a_switch_that_comes_several_intervals_late_saves_no_value_beyond_its_overflow() {
         const WIDTH: u64 = (1 << 48) - 1;
@@ -218,7 +218,7 @@ mod interrupts {
         }
     }
 
-    /// Whatever the callback does, an interrupt within it only leaves a note.
+    /// An interrupt within the callback only leaves a note.
     #[test]
     fn an_overflow_is_reported_once_though_its_callback_is_interrupted() {
         for version in [1, 2] {
@@ -262,7 +262,7 @@ mod others {
         let (msr, platform) = (RegisterFile::intel(4, true), FakePlatform::default());
         let mut session = emon.initialize(&processor, &msr, &platform, &memory).unwrap();
         session.start(CYCLES).unwrap();
-        // It comes after the session, and tells it.
+        // It comes after the session, and declares its bit.
         session.set_others_control(WATCHDOG, true).unwrap();
         assert_eq!(msr.get(GLOBAL_CTRL), WATCHDOG | 0xF);
         msr.set(GLOBAL_STATUS, WATCHDOG | 1);
@@ -465,7 +465,7 @@ mod platforms {
         // Others' bits stay.
         assert_eq!(found(1 << 7, 0xFF, Fault::Never), (0xF0, 0xF));
         assert_eq!(found(1 << 7, 0, Fault::WritesTo(0x3F1)), (0, 0xF));
-        // Where it cannot be taken away, the counter is not used.
+        // If it cannot be disabled, the counter is not used.
         assert_eq!(found(1 << 7, 0b101, Fault::WritesTo(0x3F1)), (0b101, 0b1010));
         // IA32_MISC_ENABLE says that there is no PEBS: its register is not touched.
         assert_eq!(found(1 << 7 | 1 << 12, 0xFF, Fault::Register(0x3F1)), (0xFF, 0xF));

@@ -1,8 +1,8 @@
 //! The vendors' drivers on the software PMU, in strict mode: on every configuration that they claim,
 //! with a fault and with an interrupt at each of their accesses.
 //!
-//! Which bits an access may hold is the model's to say; it is written from the manuals' tables and
-//! shares nothing with the drivers.
+//! The model decides which bits an access may hold; it is written from the manuals' tables and shares nothing with
+//! the drivers.
 
 mod virt_support;
 
@@ -28,7 +28,7 @@ type Mock<'h> = MockMsr<'h, 64>;
 type Memory = CounterMemory<[CounterSlot; 8]>;
 const INTERVAL: u64 = 0x1000;
 
-/// A driver on one configuration. A test is something that runs with any.
+/// A driver on one configuration, with which every test runs.
 struct Bench<'i, I> {
     interface: &'i I,
     configuration: Configuration,
@@ -89,7 +89,7 @@ impl<'i, I: ProfileInterface> Bench<'i, I> {
         self.interface.initialize(&self.processor().1, mock, mock, memory)
     }
 
-    /// `count` of a source's event.
+    /// Returns a feed of `count` of a source's event.
     fn happened(&self, source: usize, count: u64) -> Feed {
         let mut feed = Feed::new(&self.events());
         feed.add(self.events().find(self.keys[source]).unwrap(), Privilege::User, count).unwrap();
@@ -130,7 +130,7 @@ fn everywhere(test: &impl Test) {
     }
 }
 
-/// The same, without a deviation under which the test makes no sense.
+/// Runs a test as [`everywhere`] does, without a deviation under which it makes no sense.
 fn everywhere_but(unwanted: Deviation, test: &impl Test) {
     struct But<'t, T>(Deviation, &'t T);
     impl<T: Test> Test for But<'_, T> {
@@ -172,7 +172,7 @@ fn on(configuration: Configuration, deviations: Deviations, test: &impl Test) {
     }
 }
 
-/// What cannot be released does not count, and says so.
+/// Asserts that a counter that cannot be released does not count, and is reported.
 #[test]
 fn counters_that_stay_frozen_are_refused() {
     let deviations = Deviations::of(&[Deviation::LeftFrozen, Deviation::NarrowAcknowledge]);
@@ -190,17 +190,17 @@ fn counters_that_stay_frozen_are_refused() {
     }
 }
 
-/// How many counters really run.
+/// Returns the number of counters that really run.
 fn running(mock: &Mock<'_>) -> usize {
     mock.with_pmu(|pmu| pmu.running().count())
 }
 
-/// Whether the hardware has a counter running for the event.
+/// Returns whether the hardware has a counter running for the event.
 fn counts(mock: &Mock<'_>, key: EventKey) -> bool {
     mock.with_pmu(|pmu| pmu.running().any(|event| event.key == key))
 }
 
-/// What the driver says of its sources is what the counters do.
+/// Asserts that the driver's reports of its sources agree with the counters.
 #[track_caller]
 fn assert_truthful<I: ProfileInterface, P: Platform>(
     bench: &Bench<'_, I>,
@@ -264,7 +264,7 @@ fn a_driver_starts_counts_interrupts_and_stops() {
             let after = mock.with_pmu(|pmu| pmu.state());
             assert_eq!(after.global_control(), before.global_control());
             assert_eq!(mock.breach(), None);
-            // A driver of the legacy counters knows no status.
+            // A driver of the legacy counters has no status.
             if bench.interface.unit().global().is_some() {
                 assert_eq!(after.global_status() & usable, 0);
             }
@@ -345,7 +345,7 @@ fn every_counter_takes_a_source_and_interrupts_for_its_own() {
     everywhere(&Full);
 }
 
-/// Something that a driver does, on a session that is ready for it.
+/// A driver's operation, on a session that is ready for it.
 type Operation<I> = for<'a, 'm> fn(
     &Bench<'_, I>,
     &mut Session<'a, &'a I, &'m Mock<'m>, &'m Mock<'m>>,
@@ -391,7 +391,7 @@ fn operations<I: ProfileInterface>() -> [(&'static str, Operation<I>, Operation<
     ]
 }
 
-/// How many accesses an operation makes when nothing fails.
+/// Returns the number of accesses of an operation without a fault.
 fn accesses_of<I: ProfileInterface>(
     bench: &Bench<'_, I>,
     before: Operation<I>,
@@ -405,7 +405,7 @@ fn accesses_of<I: ProfileInterface>(
     mock.accesses().total()
 }
 
-/// The register of the `access`-th access from the end of the trace's records.
+/// Returns the registers of the accesses that faulted.
 fn faulted(mock: &Mock<'_>) -> Vec<u32> {
     mock.trace().records().filter(|r| r.outcome.is_err()).map(|r| r.register).collect()
 }
@@ -476,7 +476,7 @@ fn after_a_fault_that_stays_the_register_is_named_and_nothing_false_is_said() {
                         }
                         Err(InterfaceError::Counters(CounterError::Faulted(fault))) => {
                             assert!(faulted(&mock).contains(&fault.register), "{context}");
-                            // It counts for nobody, and is not handed out again.
+                            // It counts for no source, and is not used again.
                             assert!(!session.is_running(bench.sources[0]), "{context}");
                             let not_started = InterfaceError::NotStarted(bench.sources[0]);
                             assert_eq!(session.read(bench.sources[0]), Err(not_started));
@@ -484,7 +484,7 @@ fn after_a_fault_that_stays_the_register_is_named_and_nothing_false_is_said() {
                         }
                         Err(other) => panic!("{context}: {other:?}"),
                     }
-                    // When the registers answer again, everything can be stopped.
+                    // Once the registers answer again, everything can be stopped.
                     mock.inject(Fault::None);
                     session.shut_down().unwrap();
                     assert_eq!(running(&mock), 0, "{context}");
@@ -495,9 +495,9 @@ fn after_a_fault_that_stays_the_register_is_named_and_nothing_false_is_said() {
     everywhere(&Persistent);
 }
 
-/// A missing register of a counter costs that counter; one of all counters together is named.
+/// A missing register of a counter costs that counter; a missing register of all counters is named.
 #[test]
-fn a_missing_register_is_named_at_initialisation() {
+fn a_missing_register_is_named_at_initialization() {
     struct Missing;
     impl Test for Missing {
         fn run<I: ProfileInterface>(&self, bench: &Bench<'_, I>) {
@@ -553,12 +553,12 @@ fn a_missing_register_is_named_at_initialisation() {
             }
         }
     }
-    // Where firmware left counters running, one whose select is missing cannot be stopped.
+    // A counter that firmware left running and whose select is missing cannot be stopped.
     everywhere_but(Deviation::LeftRunning, &Missing);
 }
 
 #[test]
-fn a_fault_at_any_access_of_initialisation_leaves_no_counter_running() {
+fn a_fault_at_any_access_of_initialization_leaves_no_counter_running() {
     struct Initialize;
     impl Test for Initialize {
         fn run<I: ProfileInterface>(&self, bench: &Bench<'_, I>) {
@@ -574,7 +574,7 @@ fn a_fault_at_any_access_of_initialisation_leaves_no_counter_running() {
                     let context =
                         format!("{fault:?}, {:?}, {}", bench.configuration, bench.deviations);
                     match (bench.initialize(&mock, &memory).map(|s| s.counters()), fault) {
-                        // One that passes is survived.
+                        // A transient fault is survived.
                         (Ok(found), Fault::At(_)) => assert_eq!(found.usable, usable, "{context}"),
                         (
                             Err(InterfaceError::Counters(CounterError::Access(fault))),
@@ -586,7 +586,7 @@ fn a_fault_at_any_access_of_initialisation_leaves_no_counter_running() {
                             Err(InterfaceError::Counters(CounterError::Unresponsive)),
                             Fault::From(_),
                         ) => {}
-                        // Once they are proven, a counter that cannot be written is still a counter.
+                        // Once proven, a counter that cannot be written is still a counter.
                         (Ok(found), Fault::From(_)) => {
                             assert!(bench.interface.unit().global().is_none(), "{context}");
                             assert!(found.usable.without(usable).is_empty(), "{context}");
@@ -605,8 +605,8 @@ fn a_fault_at_any_access_of_initialisation_leaves_no_counter_running() {
     everywhere_but(Deviation::LeftRunning, &Initialize);
 }
 
-/// Services one interrupt with a fault at each of its accesses; `then` sees the outcome, and how many
-/// interrupts another interval brings.
+/// Services one interrupt with a fault at each of its accesses; `then` gets the outcome, and the number of interrupts
+/// of another interval.
 fn service_with_faults<I: ProfileInterface>(
     bench: &Bench<'_, I>,
     fault_at: fn(u32) -> Fault,
@@ -675,8 +675,8 @@ fn after_a_fault_that_passes_the_interrupt_path_goes_on() {
     everywhere(&GoesOn);
 }
 
-/// A register that does not answer any more is named. What then does not count and interrupt is not
-/// said to; what is said to, does.
+/// A register that no longer answers is named. A source that is reported as running counts and interrupts; any other
+/// does not.
 #[test]
 fn after_a_fault_that_stays_the_interrupt_path_says_nothing_false() {
     struct Truthful;
@@ -847,8 +847,8 @@ fn each_processor_of_a_machine_has_its_own_counters() {
     everywhere(&Machine);
 }
 
-/// What a session does beside starting and stopping, with a fault at each of its accesses that passes
-/// and with one that stays.
+/// A session's operations beside starting and stopping, with a transient and with a permanent fault at each of their
+/// accesses.
 #[test]
 fn a_fault_at_any_access_of_a_switch_or_of_freezing_leaves_nothing_half() {
     type Area = SavedCounters<[SavedCounter; 8]>;
@@ -890,7 +890,7 @@ fn a_fault_at_any_access_of_a_switch_or_of_freezing_leaves_nothing_half() {
                             break;
                         }
                         match outcome {
-                            // What passes is survived, or undone; what stays is told.
+                            // A transient fault is survived, or undone; a permanent one is reported.
                             Ok(()) => assert_eq!(fault_at(access), Fault::At(access), "{context}"),
                             Err(InterfaceError::Counters(CounterError::Access(fault))) => {
                                 assert!(failed.contains(&fault.register), "{context}");

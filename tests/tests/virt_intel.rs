@@ -23,7 +23,7 @@ fn fixed(intel: &IntelConfiguration) -> u32 {
     intel.fixed.count_ones()
 }
 
-/// Lets everything count: the global register, where there is one.
+/// Enables everything in the global register, where there is one.
 fn enable_globally(intel: &IntelConfiguration, pmu: &mut pmu_virt::VirtualPmu) {
     if intel.version >= 2 {
         set(pmu, 0x38F, low(general(intel)) | low(fixed(intel)) << 32);
@@ -35,7 +35,7 @@ fn the_matrix_is_the_issues() {
     assert_eq!(intel_matrix().count(), 12 + 5 * 36);
 }
 
-/// "Architectural Performance Monitoring": what no processor can declare.
+/// "Architectural Performance Monitoring": impossible declarations.
 #[test]
 fn contradictions_are_refused() {
     use ConfigurationError as E;
@@ -316,8 +316,8 @@ fn the_status_is_set_and_cleared_by_bit_from_version_4_on() {
     });
 }
 
-/// "IA32_PERF_GLOBAL_OVF_CTRL", versions 2 and 3: the counters' bits and CondChgd (63) can be cleared;
-/// ClrOvfBuffer (62) has nothing to clear without a DS area, and is told of.
+/// "IA32_PERF_GLOBAL_OVF_CTRL", versions 2 and 3: the counters' bits and CondChgd (63) can be cleared; ClrOvfBuffer
+/// (62) has nothing to clear without a DS area, and is reported.
 #[test]
 fn the_status_is_cleared_with_the_bits_that_there_are() {
     each(|intel, mut pmu| {
@@ -336,8 +336,8 @@ fn the_status_is_cleared_with_the_bits_that_there_are() {
     });
 }
 
-/// "IA32_PERF_GLOBAL_STATUS_RESET", version 4 on: what cannot be set in this guest, since it lacks the
-/// feature, is cleared without effect. The other bits are reserved.
+/// "IA32_PERF_GLOBAL_STATUS_RESET", version 4 on: a bit that cannot be set in this guest, since it lacks the feature,
+/// is cleared without effect. The other bits are reserved.
 #[test]
 fn a_reset_of_the_status_bits_of_absent_features_is_ignored() {
     each(|intel, mut pmu| {
@@ -460,7 +460,7 @@ fn invert_without_a_counter_mask_counts_the_plain_event() {
         assert_eq!(pmu.unfed().count(), 0);
         assert!(pmu.running().all(|event| event.key == CYCLES));
     });
-    // An embedder that says it so means the same.
+    // The embedder's key with invert is the same.
     assert_eq!(CYCLES.counter_mask(0, true), CYCLES);
     assert_eq!(CYCLES.counter_mask(3, true).counter_mask(0, true), CYCLES);
     assert_eq!(CYCLES.edge().counter_mask(0, true), CYCLES.edge());
@@ -706,7 +706,7 @@ fn debug_control_has_no_bits_for_what_there_is_not() {
     });
 }
 
-/// Vol. 4: what is another's is told from what is not there.
+/// Vol. 4: other registers are distinguished from absent ones.
 #[test]
 fn other_registers_are_not_the_pmus() {
     each(|_, mut pmu| {

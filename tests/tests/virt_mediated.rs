@@ -1,4 +1,4 @@
-//! Guests on real counters, which the mock plays: against a guest of the software alone, to which the same happens.
+//! Guests on real counters, which the mock plays, against a guest of the software alone with the same events.
 
 mod virt_support;
 
@@ -16,7 +16,7 @@ type Mock<'h> = MockMsr<'h, 256>;
 
 const GUEST_ONLY: u64 = 1 << 40;
 
-/// A host, and a guest that is given its counters.
+/// Returns hosts, each with a guest that gets its counters.
 fn pairs() -> Vec<(Configuration, Configuration)> {
     let intel = |version, general, fixed| {
         Configuration::Intel(IntelConfiguration::new(version, general, fixed))
@@ -40,7 +40,7 @@ fn events() -> FedEvents {
     FedEvents::new(&[CYCLES, INSTRUCTIONS]).unwrap()
 }
 
-/// The host's processor: what happens in a guest is told apart by GuestOnly on AMD.
+/// Returns the host's processor; on AMD GuestOnly distinguishes a guest's events.
 fn processor<'h>(host: Configuration) -> Mock<'h> {
     let qualified = |key: u64| EventKey::of_select(key | GUEST_ONLY);
     let keys = match host.vendor() {
@@ -50,7 +50,7 @@ fn processor<'h>(host: Configuration) -> Mock<'h> {
     Mock::strict(VirtualPmu::new(host, FedEvents::new(&keys).unwrap()).unwrap())
 }
 
-/// So much of it happens in a guest, on the real processor.
+/// Returns a feed of a guest's events on the real processor.
 fn on(mock: &Mock<'_>, vendor: Vendor, cycles: u64, instructions: u64) -> Feed {
     mock.with_pmu(|pmu| {
         let mut feed = Feed::new(pmu.events());
@@ -82,7 +82,7 @@ struct Machine<'h> {
     in_flight: bool,
     /// The next one was announced, and is to be dropped.
     announced: bool,
-    /// How many the guest has had.
+    /// Number of interrupts that the guest has had.
     interrupts: u32,
 }
 
@@ -111,14 +111,14 @@ impl Machine<'_> {
         }
     }
 
-    /// VM entry.
+    /// Enters the guest.
     fn enter(&mut self) {
         let loaded = self.counters.load(&self.guest, &self.mock).unwrap();
         self.set_global_control(loaded.global_control());
         self.loaded = Some(loaded);
     }
 
-    /// On Intel, what the processor does at an entry and an exit.
+    /// Sets the global control, as an Intel processor does at an entry and an exit.
     fn set_global_control(&self, value: u64) {
         if self.vendor == Vendor::Intel {
             self.mock.with_pmu(|pmu| {
@@ -134,7 +134,7 @@ impl Machine<'_> {
         })
     }
 
-    /// VM exit.
+    /// Leaves the guest.
     fn leave(&mut self) {
         let Some(loaded) = self.loaded.take() else { return };
         let saved = self.saved();
@@ -145,7 +145,7 @@ impl Machine<'_> {
         self.deliver();
     }
 
-    /// The processor's interrupt comes, if it is on its way.
+    /// Delivers the processor's interrupt, if it is on its way.
     fn arrive(&mut self) {
         if !core::mem::take(&mut self.in_flight) {
             assert!(!self.announced, "an interrupt that was announced does not come");
@@ -160,7 +160,7 @@ impl Machine<'_> {
         }
     }
 
-    /// WRMSR in the guest: controls are intercepted, everything else is the processor's.
+    /// Executes WRMSR in the guest: controls are intercepted, everything else is the processor's.
     fn guest_writes(&mut self, address: u32, value: u64) -> Write {
         let loaded = self.loaded.as_mut().unwrap();
         if [0x391, 0xC000_0303].contains(&address) {
@@ -190,7 +190,7 @@ impl Machine<'_> {
         }
     }
 
-    /// Some happens, and perhaps the processor's interrupt, at once or later.
+    /// Lets events happen, and perhaps the processor's interrupt, at once or later.
     fn happen(&mut self, cycles: u64, instructions: u64, at_once: bool) {
         let mut feed = on(&self.mock, self.vendor, cycles, instructions);
         while !feed.is_empty() {
@@ -310,7 +310,7 @@ proptest! {
     }
 }
 
-/// A guest with two counters that are near an overflow, on its way in.
+/// Returns a guest with two counters that are near an overflow, about to be entered.
 fn busy(host: Configuration, given: Configuration) -> Machine<'static> {
     let mut machine = Machine::new(host, given);
     let (select, value) =
@@ -325,8 +325,8 @@ fn busy(host: Configuration, given: Configuration) -> Machine<'static> {
     machine
 }
 
-/// The overflow of the last instruction before the exit: its interrupt comes while the state is put back, at each
-/// access, or afterwards, and is one.
+/// The overflow of the last instruction before the exit raises one interrupt, which comes while the state is put
+/// back, at each access, or afterwards.
 #[test]
 fn an_overflow_in_the_guest_is_delivered_once() {
     for (host, given) in pairs() {
@@ -337,7 +337,7 @@ fn an_overflow_in_the_guest_is_delivered_once() {
             assert_eq!(machine.in_flight, !comes);
             machine.leave();
             assert_eq!(machine.interrupts, 1, "{host:?} {comes}");
-            // Back on the counters, the overflow that the guest has not acknowledged is none anew.
+            // Back on the counters, an overflow that the guest has not acknowledged does not interrupt again.
             machine.enter();
             machine.happen(50, 50, true);
             machine.leave();
@@ -353,7 +353,7 @@ fn an_overflow_in_the_guest_is_delivered_once() {
     }
 }
 
-/// After a guest, nothing on the counters is armed: a host that enables all of them counts nothing of its.
+/// After a guest no counter is armed: a host that enables all of them counts nothing.
 #[test]
 fn a_guest_leaves_nothing_armed() {
     for (host, given) in pairs() {
@@ -372,7 +372,7 @@ fn a_guest_leaves_nothing_armed() {
     }
 }
 
-/// A bit of the status that the guest sets itself interrupts nobody.
+/// A bit of the status that the guest sets itself does not interrupt.
 #[test]
 fn a_status_that_the_guest_sets_is_no_interrupt() {
     for (host, given) in pairs() {
@@ -387,7 +387,7 @@ fn a_status_that_the_guest_sets_is_no_interrupt() {
     }
 }
 
-/// What else the status register has is the host's: Processor Trace (55), LBRs (58), DS (62).
+/// The status register's other bits are the host's: Processor Trace (55), LBRs (58), DS (62).
 #[test]
 fn the_hosts_bits_of_the_status_are_untouched() {
     let (host, given) = pairs()[1];
@@ -402,7 +402,7 @@ fn the_hosts_bits_of_the_status_are_untouched() {
     assert_eq!(virt_support::get(&machine.guest, 0x38E), 1 << 60 | 1, "the guest's own stays");
 }
 
-/// What is loaded of one guest is not put into another with another PMU.
+/// A loaded state is not put into another guest with another PMU.
 #[test]
 fn what_is_loaded_is_put_back_into_its_own_kind_of_guest() {
     let (host, given) = pairs()[2];
@@ -415,7 +415,7 @@ fn what_is_loaded_is_put_back_into_its_own_kind_of_guest() {
     let _ = machine.counters.put(loaded, 0, &mut machine.guest, &machine.mock).unwrap();
 }
 
-/// A register that faults at any access: a typed error, nothing that counts, and all is well when it is tried again.
+/// A register that faults at any access: a typed error, no counter that counts, and success when it is tried again.
 #[test]
 fn a_fault_at_any_access_loses_nothing() {
     for (host, given) in pairs() {
@@ -438,7 +438,7 @@ fn a_fault_at_any_access_loses_nothing() {
             );
             faults[0] += 1;
             assert_eq!(machine.guest.state(), before);
-            // Whatever was loaded does not count.
+            // The loaded state does not count.
             let running = machine.mock.with_pmu(|pmu| pmu.running().count());
             assert_eq!(running, 0, "{host:?} at {at}");
             machine.enter();
@@ -532,7 +532,7 @@ fn a_guest_comes_and_goes_in_few_accesses() {
         amd.guest_host = guest_host;
         Configuration::Amd(amd)
     };
-    // The global control is started at last, and stopped at first.
+    // The global control is started last, and stopped first.
     assert_eq!(counts(amd(6, true), amd(6, false)), [1, 13, 0, 2, 3, 6]);
 }
 
@@ -588,7 +588,7 @@ fn hosts_and_guests_that_do_not_fit_are_refused() {
     }
 }
 
-/// What the hypervisor's policy forbids is not enabled on the real counter.
+/// An event that the hypervisor's policy forbids is not enabled on the real counter.
 #[test]
 fn a_forbidden_event_does_not_count_on_a_real_counter() {
     let configuration = Configuration::Intel(IntelConfiguration::new(4, 4, 3));
@@ -610,7 +610,7 @@ fn a_forbidden_event_does_not_count_on_a_real_counter() {
     assert_eq!(seen, pmu_virt::Read::Value(0x53_003C), "the guest sees what it wrote");
 }
 
-/// An overflow that the counter's last user left is no guest's.
+/// An overflow that the counter's last user left does not become a guest's.
 #[test]
 fn a_guest_does_not_find_the_overflows_of_others() {
     for (host, given) in pairs() {

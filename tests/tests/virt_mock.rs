@@ -1,4 +1,4 @@
-//! The mock backend: what it counts, keeps, refuses and spoils.
+//! The mock backend: its counts, records, refusals and faults.
 
 mod virt_support;
 

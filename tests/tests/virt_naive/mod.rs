@@ -1,6 +1,5 @@
-//! A naive model of the PMU, and random programs that must come to the same on both. It keeps the
-//! registers in a map, decodes each of them whenever it is asked, caches nothing, and takes the
-//! manuals' tables as written.
+//! A naive model of the PMU, and random programs with the same result on both. It keeps the registers in a map,
+//! decodes them at each use, caches nothing, and takes the manuals' tables as written.
 //!
 //! Shared with the fuzz target, which feeds the same programs from its input.
 
@@ -12,8 +11,7 @@ use pmu_virt::{
     Write,
 };
 
-/// The key that is fed, as an event select without the bits that say when it counts and which code may read it, and
-/// as a key.
+/// Returns the fed keys, each as an event select without the bits for privileges, enabling and reading, and as a key.
 fn fed() -> [(u64, EventKey); 11] {
     [
         (0x003C, EventKey::general(0x3C, 0)),
@@ -31,7 +29,7 @@ fn fed() -> [(u64, EventKey); 11] {
         (0x0010_0080_003C, EventKey::general(0x3C, 0).equal(0, true)),
     ]
 }
-/// Beside those, some fixed counters that count what no general one does.
+/// Beside those, some fixed counters with events of their own.
 const FED_FIXED: [(u32, bool); 4] = [(2, false), (4, false), (6, false), (2, true)];
 /// The general counters' events that fixed counters count as well: SDM vol. 3B, "Fixed-function Performance Counters".
 const ALIASES: [(u32, u64); 3] = [(0, 0x00C0), (1, 0x003C), (3, 0x01A4)];
@@ -48,7 +46,7 @@ fn events() -> FedEvents {
     FedEvents::new(&keys()).unwrap()
 }
 
-/// What happens of one fed event: user, kernel.
+/// Counts of the fed events: user, kernel.
 type Happened = [[u64; 2]; 15];
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -151,7 +149,7 @@ impl Naive {
         }
     }
 
-    /// Where a register is kept.
+    /// Returns the address under which a register is kept.
     fn at(&self, kind: Kind) -> u32 {
         let amd = self.configuration.vendor() == Vendor::Amd;
         match kind {
@@ -331,8 +329,8 @@ impl Naive {
             return (Write::Done, u64::MAX);
         }
         let kind = self.kind(address);
-        // What RESET and SET have from version 4 on beside the counters' bits, whether or not the
-        // processor has the feature: Intel PT, LBRs, freezing, SGX, uncore, DS.
+        // Bits that RESET and SET have from version 4 on beside the counters', whether or not the processor has the
+        // feature: Intel PT, LBRs, freezing, SGX, uncore, DS.
         let features: u64 = match self.version() {
             4.. => [55, 58, 59, 60, 61, 62].into_iter().map(|bit| 1u64 << bit).sum(),
             _ => 0,
@@ -441,7 +439,7 @@ impl Naive {
         }
     }
 
-    /// Whether a counter counts in user and kernel mode, which fed event, and whether it interrupts.
+    /// Returns whether a counter counts in user and kernel mode, its fed event, and whether it interrupts.
     fn counts(&self, n: u32) -> Option<([bool; 2], Option<usize>, bool)> {
         let global = if n < 8 { n } else { n + 24 };
         if !self.exists(n)
@@ -489,7 +487,7 @@ impl Naive {
         Some((amount, interrupts))
     }
 
-    /// Everything happens; no stop. Answers the overflowed counters and the interrupt.
+    /// Counts everything, without a stop. Returns the overflowed counters and the interrupt.
     fn count(&mut self, happened: &Happened) -> (u64, bool) {
         let (mut overflowed, mut pmi) = (0, false);
         let amounts: Vec<_> = (0..16).map(|n| self.amount(n, happened)).collect();
@@ -519,7 +517,7 @@ impl Naive {
         (overflowed, pmi)
     }
 
-    /// Up to the first overflow that interrupts; what is left stays in `happened`.
+    /// Counts up to the first overflow that interrupts; the remainder stays in `happened`.
     fn advance(&mut self, happened: &mut Happened) -> (u64, bool) {
         let mut first: Option<(u128, u128, u32)> = None;
         for n in 0..16 {
@@ -590,10 +588,10 @@ impl Naive {
     }
 }
 
-/// One step of a program: four words that mean something whatever they hold.
+/// One step of a program: four words, any of which are valid.
 pub(crate) type Step = (u8, u8, u32, u64);
 
-/// A configuration that can be, from any words.
+/// Returns a valid configuration from any words.
 pub(crate) fn configuration(words: [u8; 4]) -> Configuration {
     let [kind, version, counters, flags] = words;
     let amd = |amd: AmdConfiguration| {
@@ -643,7 +641,7 @@ pub(crate) fn configuration(words: [u8; 4]) -> Configuration {
     }
 }
 
-/// Registers, of both vendors, that are worth an access.
+/// Returns the address of a register of either vendor.
 fn address(choice: u32) -> u32 {
     const BASES: [(u32, u32); 12] = [
         (0x186, 8),
@@ -667,7 +665,7 @@ fn address(choice: u32) -> u32 {
     }
 }
 
-/// A value that means something in the register.
+/// Returns a meaningful value for the register.
 fn value(address: u32, shape: u8, word: u64) -> u64 {
     let select = [
         0x53_003C,
@@ -790,7 +788,7 @@ pub(crate) fn run(configuration: Configuration, program: &[Step], restored: bool
     }
 }
 
-/// The next overflow is the least that any interrupting counter misses, by event and privilege.
+/// Asserts that the next overflow is the least room of any interrupting counter, by event and privilege.
 fn assert_headroom(pmu: &mut VirtualPmu, naive: &Naive, keys: &[EventKey]) {
     let headroom = pmu.next_overflow();
     for (index, key) in keys.iter().enumerate() {

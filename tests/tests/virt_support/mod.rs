@@ -13,7 +13,7 @@ pub(crate) const CYCLES: EventKey = EventKey::general(0x3C, 0x00);
 /// Instructions Retired.
 pub(crate) const INSTRUCTIONS: EventKey = EventKey::general(0xC0, 0x00);
 
-/// What the tests feed: all fixed counters, of which the first two count instructions and cycles.
+/// The events that the tests feed: all fixed counters, of which the first two count instructions and cycles.
 pub(crate) const FED: [EventKey; 8] = [
     INSTRUCTIONS,
     CYCLES,
