@@ -80,3 +80,17 @@ macro_rules! data {
         $crate::rows(include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/data/", $file)))
     };
 }
+
+/// Defines an enumeration, with the list of its variants in `ALL`.
+#[macro_export]
+macro_rules! enum_with_all {
+    ($(#[$of:meta])* $visible:vis enum $name:ident { $($(#[$meta:meta])* $variant:ident,)* }) => {
+        $(#[$of])*
+        $visible enum $name { $($(#[$meta])* $variant,)* }
+
+        impl $name {
+            /// Every variant.
+            $visible const ALL: [Self; [$(Self::$variant),*].len()] = [$(Self::$variant),*];
+        }
+    };
+}

@@ -5,9 +5,11 @@
 //! no overflow lost, none invented, none outside a buffer, no counter running without a source, and no report of a
 //! stopped source. No NMI that a counter raised is left unclaimed.
 
+mod world;
+
 use core::cell::{Cell, RefCell};
 use core::sync::atomic::{AtomicU32, Ordering};
-use pmu_tests::StateRegisters;
+use pmu_tests::{StateRegisters, enum_with_all};
 use std::collections::VecDeque;
 
 use pmu_amd::Amd64;
@@ -24,6 +26,7 @@ use pmu_virt::{
     AmdConfiguration, Configuration, EventKey, FedEvents, Feed, IntelConfiguration, Privilege,
     VirtualPmu,
 };
+use world::{Accesses, World};
 
 type Mock<'h> = MockMsr<'h, 0>;
 type Memory = CounterMemory<[CounterSlot; 8]>;
@@ -32,6 +35,8 @@ const INTERVAL: u64 = 0x1000;
 /// Two sources that run, and one that is started.
 const SOURCES: usize = 3;
 const STARTED: usize = 2;
+/// Events by which every running counter overflows, also that of a source just started.
+const ALL: [(usize, u64); SOURCES] = [(0, 1), (1, 1), (STARTED, INTERVAL)];
 /// Number of events that may pass uncounted while an overflow is serviced.
 const SLACK: u64 = 64;
 /// Number of further intervals that pass until a late interrupt is taken.
@@ -72,7 +77,7 @@ struct Book {
 }
 
 /// Events on a processor, and its driver's reports of them.
-struct World {
+struct Sources {
     context: String,
     deviations: Deviations,
     events: FedEvents,
@@ -82,8 +87,7 @@ struct World {
     /// An overflow is a source's, which it is not while counters that firmware left are taken.
     booking: Cell<bool>,
     plan: Cell<Option<Plan>>,
-    access: Cell<u32>,
-    deliver_in: Cell<Option<u32>>,
+    accesses: Accesses,
     /// The next NMI that is handled is another source's, whose handler claims it.
     foreign: Cell<bool>,
     /// One NMI that no handler claims is a counter's.
@@ -93,7 +97,7 @@ struct World {
     expects_unknown: Cell<bool>,
 }
 
-impl World {
+impl Sources {
     fn new<I>(bench: &Bench<'_, I>, context: &str) -> Self {
         Self {
             context: context.into(),
@@ -104,8 +108,7 @@ impl World {
             books: Default::default(),
             booking: Cell::new(true),
             plan: Cell::new(None),
-            access: Cell::new(0),
-            deliver_in: Cell::new(None),
+            accesses: Accesses::default(),
             foreign: Cell::new(false),
             swallow: Cell::new(false),
             unknown: Cell::new(0),
@@ -122,62 +125,22 @@ impl World {
         MockMsr::strict(pmu).deviating(self.deviations)
     }
 
-    /// Just before an access.
-    fn step(&self, mock: &Mock<'_>) {
-        if let Some(left) = self.deliver_in.get() {
-            self.deliver_in.set(left.checked_sub(1));
-            if left == 0 {
-                mock.deliver();
-            }
-        }
-        let Some(plan) = self.plan.get() else { return };
-        self.access.set(self.access.get() + 1);
-        let access = self.access.get();
-        match plan {
-            Plan::All { at, late } if at == access => {
-                if late > 0 {
-                    self.deliver_in.set(Some(late - 1));
-                }
-                self.overflow_all(mock);
-            }
-            Plan::OneByOne { first, second } => {
-                if first == access {
-                    self.overflow(mock, 0);
-                }
-                if second == access {
-                    self.overflow(mock, 1);
-                }
-            }
-            Plan::Spurious { at, second } => {
-                if second == access {
-                    self.overflow(mock, 1);
-                }
-                if at == access {
-                    self.interrupt(mock);
-                }
-            }
-            Plan::All { .. } => {}
-        }
-    }
-
     /// Lets the rest of the plan happen, after the operation. Returns whether there was any.
     fn end(&self, mock: &Mock<'_>) -> bool {
         let Some(plan) = self.plan.take() else { return false };
-        let left = plan.last() > self.access.get();
-        if self.deliver_in.take().is_some() {
-            mock.deliver();
-        }
+        let left = plan.last() > self.accesses.made();
+        self.accesses.deliver_late(mock);
         if left {
             match plan {
-                Plan::All { .. } => self.overflow_all(mock),
+                Plan::All { .. } => self.overflow_all(mock, ALL, 0),
                 Plan::OneByOne { first, .. } => {
-                    if first > self.access.get() {
+                    if first > self.accesses.made() {
                         self.overflow(mock, 0);
                     }
                     self.overflow(mock, 1);
                 }
                 Plan::Spurious { at, .. } => {
-                    if at > self.access.get() {
+                    if at > self.accesses.made() {
                         self.interrupt(mock);
                     }
                     self.overflow(mock, 1);
@@ -187,62 +150,9 @@ impl World {
         left
     }
 
-    /// Lets every running counter overflow, also that of a source just started.
-    fn overflow_all(&self, mock: &Mock<'_>) {
-        let pmi = (0..STARTED).fold(false, |pmi, source| self.pass(mock, source, 1).1 | pmi);
-        if self.pass(mock, STARTED, INTERVAL).1 | pmi {
-            self.deliver(mock);
-        }
-    }
-
     /// Lets a running source overflow that is an event short of it.
     fn overflow(&self, mock: &Mock<'_>, source: usize) {
-        self.feed(mock, source, 1);
-    }
-
-    /// Lets `count` of a source's event happen; each overflow interrupts.
-    fn feed(&self, mock: &Mock<'_>, source: usize, count: u64) {
-        let mut left = count;
-        while left > 0 {
-            let (rest, pmi) = self.pass(mock, source, left);
-            left = rest;
-            if pmi {
-                self.deliver(mock);
-            }
-        }
-    }
-
-    /// Lets `count` of a source's event happen, up to an overflow; where interrupts come late, some more pass. Every
-    /// overflow is booked. Returns what is left, and whether an interrupt was raised, which is not delivered yet.
-    fn pass(&self, mock: &Mock<'_>, source: usize, count: u64) -> (u64, bool) {
-        let event = self.events.find(self.keys[source]).unwrap();
-        let mut feed = Feed::new(&self.events);
-        feed.add(event, Privilege::Kernel, count).unwrap();
-        let counted = self.counted(mock)[source] && self.booking.get();
-        let advanced = mock.pass(&mut feed);
-        let left = feed.count(event, Privilege::Kernel);
-        let book = &self.books[source];
-        if counted {
-            book.since.set(book.since.get() + count - left);
-            if advanced.overflowed != 0 {
-                assert_eq!(advanced.overflowed.count_ones(), 1, "one counter per source");
-                book.untold.borrow_mut().push_back(book.since.take());
-            }
-        }
-        if advanced.pmi && self.deviates(Deviation::ServicesLate) {
-            let mut late = Feed::new(&self.events);
-            late.add(event, Privilege::Kernel, LATE * INTERVAL).unwrap();
-            let counted = self.counted(mock)[source] && self.booking.get();
-            assert_eq!(mock.pass(&mut late).overflowed, 0, "a counter wraps once");
-            book.since.set(book.since.get() + if counted { LATE * INTERVAL } else { 0 });
-        }
-        (left, advanced.pmi)
-    }
-
-    fn deliver(&self, mock: &Mock<'_>) {
-        if self.deliver_in.get().is_none() {
-            mock.deliver();
-        }
+        self.happen(mock, source, 1);
     }
 
     /// An NMI of another source, which its handler claims.
@@ -284,7 +194,7 @@ impl World {
         if self.deviates(Deviation::OverflowsWhileServiced)
             && !self.books[source].again.replace(true)
         {
-            self.feed(mock, source, 2 * INTERVAL);
+            self.happen(mock, source, 2 * INTERVAL);
         }
     }
 
@@ -296,6 +206,67 @@ impl World {
     /// Returns for each source whether the hardware counts it.
     fn counted(&self, mock: &Mock<'_>) -> [bool; SOURCES] {
         mock.with_pmu(|pmu| self.keys.map(|key| pmu.running().any(|event| event.key == key)))
+    }
+}
+
+impl World<0> for Sources {
+    type Plan = Plan;
+
+    fn accesses(&self) -> &Accesses {
+        &self.accesses
+    }
+
+    fn plan(&self) -> Option<Plan> {
+        self.plan.get()
+    }
+
+    fn disturb(&self, mock: &Mock<'_>, plan: Plan, access: u32) {
+        match plan {
+            Plan::All { at, late } if at == access => self.overflow_all(mock, ALL, late),
+            Plan::OneByOne { first, second } => {
+                if first == access {
+                    self.overflow(mock, 0);
+                }
+                if second == access {
+                    self.overflow(mock, 1);
+                }
+            }
+            Plan::Spurious { at, second } => {
+                if second == access {
+                    self.overflow(mock, 1);
+                }
+                if at == access {
+                    self.interrupt(mock);
+                }
+            }
+            Plan::All { .. } => {}
+        }
+    }
+
+    /// Records every overflow. Where interrupts come late, some more events pass.
+    fn pass(&self, mock: &Mock<'_>, source: usize, count: u64) -> (u64, bool) {
+        let event = self.events.find(self.keys[source]).unwrap();
+        let mut feed = Feed::new(&self.events);
+        feed.add(event, Privilege::Kernel, count).unwrap();
+        let counted = self.counted(mock)[source] && self.booking.get();
+        let advanced = mock.pass(&mut feed);
+        let left = feed.count(event, Privilege::Kernel);
+        let book = &self.books[source];
+        if counted {
+            book.since.set(book.since.get() + count - left);
+            if advanced.overflowed != 0 {
+                assert_eq!(advanced.overflowed.count_ones(), 1, "one counter per source");
+                book.untold.borrow_mut().push_back(book.since.take());
+            }
+        }
+        if advanced.pmi && self.deviates(Deviation::ServicesLate) {
+            let mut late = Feed::new(&self.events);
+            late.add(event, Privilege::Kernel, LATE * INTERVAL).unwrap();
+            let counted = self.counted(mock)[source] && self.booking.get();
+            assert_eq!(mock.pass(&mut late).overflowed, 0, "a counter wraps once");
+            book.since.set(book.since.get() + if counted { LATE * INTERVAL } else { 0 });
+        }
+        (left, advanced.pmi)
     }
 }
 
@@ -395,44 +366,30 @@ fn everywhere(deviations: Deviations, test: &impl Test) {
     }
 }
 
-/// Interrupted operation, on a processor where two sources run and are an event short of overflowing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Operation {
-    /// The counters are taken, as the predecessor left them.
-    Initialize,
-    Start,
-    Stop,
-    Read,
-    SetInterval,
-    /// Takes the new interval, or not, on the way.
-    Save,
-    Restore,
-    /// Saved and restored.
-    Switch,
-    /// Stopped, and another started on its counter.
-    Replace,
-    ShutDown,
-    StartProfile,
-    StopProfile,
-    /// After the registers were lost, on platforms that lose them.
-    Reprogram,
+enum_with_all! {
+    /// Interrupted operation, on a processor where two sources run and are an event short of overflowing.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    enum Operation {
+        /// The counters are taken, as the predecessor left them.
+        Initialize,
+        Start,
+        Stop,
+        Read,
+        SetInterval,
+        /// Takes the new interval, or not, on the way.
+        Save,
+        Restore,
+        /// Saved and restored.
+        Switch,
+        /// Stopped, and another started on its counter.
+        Replace,
+        ShutDown,
+        StartProfile,
+        StopProfile,
+        /// After the registers were lost, on platforms that lose them.
+        Reprogram,
+    }
 }
-
-const OPERATIONS: [Operation; 13] = [
-    Operation::Initialize,
-    Operation::Start,
-    Operation::Stop,
-    Operation::Read,
-    Operation::SetInterval,
-    Operation::Save,
-    Operation::Restore,
-    Operation::Switch,
-    Operation::Replace,
-    Operation::ShutDown,
-    Operation::StartProfile,
-    Operation::StopProfile,
-    Operation::Reprogram,
-];
 
 /// Interrupts an operation according to the plan, and checks every result. Returns whether the plan went beyond the
 /// operation's end.
@@ -444,7 +401,7 @@ fn interrupt<I: ProfileInterface>(bench: &Bench<'_, I>, operation: Operation, pl
     let deviates = |deviation| bench.deviations.contains(deviation);
     let (memory, lists) = (Memory::new(), Profiles::<1, 1>::new());
     let hits = Cell::new(0);
-    let world = World::new(bench, &context);
+    let world = Sources::new(bench, &context);
     let handler = |mock: &Mock<'_>| {
         let foreign = world.foreign.take();
         let dispatch = |overflow: Overflow| {
@@ -526,7 +483,7 @@ fn interrupt<I: ProfileInterface>(bench: &Bench<'_, I>, operation: Operation, pl
             session.start(*source).unwrap();
         }
     }
-    (0..STARTED).for_each(|source| world.feed(&mock, source, INTERVAL - 1));
+    (0..STARTED).for_each(|source| world.happen(&mock, source, INTERVAL - 1));
     // Every counter that overflows from now on takes the new interval.
     bench.interface.set_interval(bench.sources[0], 2 * INTERVAL).unwrap();
     let mut area = Area::new();
@@ -606,7 +563,7 @@ fn interrupt<I: ProfileInterface>(bench: &Bench<'_, I>, operation: Operation, pl
         "{context}"
     );
     if operation == Operation::Save {
-        (0..SOURCES).for_each(|source| world.feed(&mock, source, 2 * INTERVAL));
+        (0..SOURCES).for_each(|source| world.happen(&mock, source, 2 * INTERVAL));
         all_told("while saved");
         session.restore(&area).unwrap();
     }
@@ -618,7 +575,7 @@ fn interrupt<I: ProfileInterface>(bench: &Bench<'_, I>, operation: Operation, pl
     // Running sources continue, and stopped ones are silent.
     for source in 0..SOURCES {
         let (before, hits_before) = (world.books[source].told.get(), hits.get());
-        world.feed(&mock, source, 8 * INTERVAL);
+        world.happen(&mock, source, 8 * INTERVAL);
         all_told("afterwards");
         let told = world.books[source].told.get() - before;
         let runs = session.is_running(bench.sources[source]);
@@ -665,7 +622,7 @@ fn a_strangers_interrupt_leaves_no_counter_frozen() {
             let context = format!("version {version}, {at}, late {late}, {shuts_down}");
             let memory = Memory::new();
             let strangers = Cell::new(0);
-            let world = World::new(&bench, &context);
+            let world = Sources::new(&bench, &context);
             let handler = |mock: &Mock<'_>| {
                 let serviced = emon.service(mock, mock, &memory, |o| panic!("{o:?}")).unwrap();
                 // The owner of the fixed counter.
@@ -714,7 +671,7 @@ fn at_every_access(plan: impl Fn(u32) -> Plan) -> impl Test {
     struct Every<F>(F);
     impl<F: Fn(u32) -> Plan> Test for Every<F> {
         fn run<I: ProfileInterface>(&self, bench: &Bench<'_, I>) {
-            for operation in OPERATIONS {
+            for operation in Operation::ALL {
                 (1..).find(|access| interrupt(bench, operation, (self.0)(*access)));
             }
         }

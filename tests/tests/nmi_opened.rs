@@ -5,9 +5,10 @@
 //! is exact, and no NMI that a counter raised is left unclaimed.
 
 mod opened;
+mod world;
 
 use core::cell::Cell;
-use pmu_tests::StateRegisters;
+use pmu_tests::{StateRegisters, enum_with_all};
 
 use opened::{Mock, Table, raw, running};
 use pmu::Watchdog;
@@ -23,6 +24,7 @@ use pmu_virt::{
     AmdConfiguration, Configuration, EventKey, FedEvents, Feed, IntelConfiguration, Privilege,
     VirtualPmu,
 };
+use world::{Accesses, World};
 
 type Memory = CounterMemory<[CounterSlot; MAX_COUNTERS]>;
 const PERIOD: u64 = 0x1000;
@@ -49,7 +51,15 @@ struct Plan {
     second: Option<u32>,
 }
 
-struct World {
+impl Plan {
+    /// Returns the events that overflow at once, with their counts.
+    fn events(self) -> impl Iterator<Item = (usize, u64)> {
+        let now = (0..4).filter(move |event| self.second.is_none() || *event != SAMPLED);
+        now.map(|event| (event, 1))
+    }
+}
+
+struct Processor {
     context: String,
     deviations: Deviations,
     /// The keys under which an event counts: a general counter's, and a fixed one's.
@@ -66,13 +76,12 @@ struct World {
     verdicts: Cell<u64>,
     ids: Cell<[Option<EventId>; 4]>,
     plan: Cell<Option<Plan>>,
-    access: Cell<u32>,
-    deliver_in: Cell<Option<u32>>,
+    accesses: Accesses,
     foreign: Cell<bool>,
     swallow: Cell<bool>,
 }
 
-impl World {
+impl Processor {
     fn new(context: String, deviations: Deviations, keys: [Vec<EventKey>; 4]) -> Self {
         let fed = FedEvents::new(&keys.concat()).unwrap();
         Self {
@@ -88,8 +97,7 @@ impl World {
             verdicts: Cell::default(),
             ids: Cell::default(),
             plan: Cell::default(),
-            access: Cell::new(0),
-            deliver_in: Cell::default(),
+            accesses: Accesses::default(),
             foreign: Cell::default(),
             swallow: Cell::default(),
         }
@@ -108,30 +116,6 @@ impl World {
         feed
     }
 
-    /// Lets `count` of an event happen, up to an overflow; where interrupts come late, some more pass. Returns the
-    /// remainder, and whether an interrupt is pending.
-    fn pass(&self, mock: &Mock<'_>, event: usize, count: u64) -> (u64, bool) {
-        let counted = |more: u64| {
-            if self.runs(mock, event) {
-                self.counted[event].set(self.counted[event].get() + more);
-            }
-        };
-        let mut feed = self.feed_of(event, count);
-        let runs = self.runs(mock, event);
-        let advanced = mock.pass(&mut feed);
-        let left = feed.count(self.fed.find(self.keys[event][0]).unwrap(), Privilege::Kernel);
-        if runs {
-            self.counted[event].set(self.counted[event].get() + count - left);
-        }
-        if advanced.pmi && self.deviations.contains(Deviation::ServicesLate) {
-            counted(LATE * PERIOD);
-            self.unseen[event].set(self.unseen[event].get() + LATE + 1);
-            let passed = mock.pass(&mut self.feed_of(event, LATE * PERIOD));
-            assert_eq!(passed.overflowed, 0, "a counter wraps once");
-        }
-        (left, advanced.pmi)
-    }
-
     /// Plays the driver's callback, which takes its time.
     fn callback(&self, mock: &Mock<'_>, report: Report) {
         let event = self.event_of(report).0;
@@ -139,7 +123,7 @@ impl World {
             && !self.again[event].replace(true)
         {
             self.unseen[event].set(self.unseen[event].get() + 3);
-            self.feed(mock, event, 2 * PERIOD);
+            self.happen(mock, event, 2 * PERIOD);
         }
     }
 
@@ -152,51 +136,6 @@ impl World {
                 let place = self.ids.get().iter().position(|id| *id == Some(overflow.event));
                 (place.unwrap_or_else(|| panic!("{}: {overflow:?}", self.context)), overflow.period)
             }
-        }
-    }
-
-    fn feed(&self, mock: &Mock<'_>, event: usize, count: u64) {
-        let mut left = count;
-        while left > 0 {
-            let (rest, pmi) = self.pass(mock, event, left);
-            left = rest;
-            if pmi {
-                mock.deliver();
-            }
-        }
-    }
-
-    fn overflow_all(&self, mock: &Mock<'_>, plan: Plan) {
-        let now = (0..4).filter(|event| plan.second.is_none() || *event != SAMPLED);
-        let pmi = now.fold(false, |pmi, event| self.pass(mock, event, 1).1 | pmi);
-        if pmi && self.deliver_in.get().is_none() {
-            mock.deliver();
-        }
-    }
-
-    fn step(&self, mock: &Mock<'_>) {
-        if let Some(left) = self.deliver_in.get() {
-            self.deliver_in.set(left.checked_sub(1));
-            if left == 0 {
-                mock.deliver();
-            }
-        }
-        let Some(plan) = self.plan.get() else { return };
-        let Plan { at, late, spurious, second } = plan;
-        self.access.set(self.access.get() + 1);
-        let access = self.access.get();
-        if access == at {
-            if late > 0 {
-                self.deliver_in.set(Some(late - 1));
-            }
-            self.overflow_all(mock, plan);
-        }
-        if second.is_some_and(|after| access == at + after) {
-            self.feed(mock, SAMPLED, 1);
-        }
-        if spurious.is_some_and(|before| access + before == at) {
-            self.foreign.set(true);
-            mock.interrupt_from_elsewhere();
         }
     }
 
@@ -215,16 +154,14 @@ impl World {
     /// Lets the rest of the plan happen. Returns whether there was any.
     fn end(&self, mock: &Mock<'_>) -> bool {
         let Some(plan) = self.plan.take() else { return false };
-        if self.deliver_in.take().is_some() {
-            mock.deliver();
-        }
-        let access = self.access.get();
+        self.accesses.deliver_late(mock);
+        let access = self.accesses.made();
         let left = plan.at > access;
         if left {
-            self.overflow_all(mock, plan);
+            self.overflow_all(mock, plan.events(), 0);
         }
         if plan.second.is_some_and(|after| plan.at + after > access) {
-            self.feed(mock, SAMPLED, 1);
+            self.happen(mock, SAMPLED, 1);
         }
         left
     }
@@ -260,24 +197,75 @@ impl World {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Operation {
-    Start,
-    StartWithMove,
-    Stop,
-    Close,
-    Read,
-    Rotate,
-    SwitchOut,
-    Switch,
-    TakeMore,
-    GiveUp,
-    OthersFixedControl,
-    Reprogram,
-    ReprogramLost,
-    SaveSources,
-    StopSource,
-    ShutDown,
+impl World<64> for Processor {
+    type Plan = Plan;
+
+    fn accesses(&self) -> &Accesses {
+        &self.accesses
+    }
+
+    fn plan(&self) -> Option<Plan> {
+        self.plan.get()
+    }
+
+    fn disturb(&self, mock: &Mock<'_>, plan: Plan, access: u32) {
+        let Plan { at, late, spurious, second } = plan;
+        if access == at {
+            self.overflow_all(mock, plan.events(), late);
+        }
+        if second.is_some_and(|after| access == at + after) {
+            self.happen(mock, SAMPLED, 1);
+        }
+        if spurious.is_some_and(|before| access + before == at) {
+            self.foreign.set(true);
+            mock.interrupt_from_elsewhere();
+        }
+    }
+
+    /// Where interrupts come late, some more events pass.
+    fn pass(&self, mock: &Mock<'_>, event: usize, count: u64) -> (u64, bool) {
+        let counted = |more: u64| {
+            if self.runs(mock, event) {
+                self.counted[event].set(self.counted[event].get() + more);
+            }
+        };
+        let mut feed = self.feed_of(event, count);
+        let runs = self.runs(mock, event);
+        let advanced = mock.pass(&mut feed);
+        let left = feed.count(self.fed.find(self.keys[event][0]).unwrap(), Privilege::Kernel);
+        if runs {
+            self.counted[event].set(self.counted[event].get() + count - left);
+        }
+        if advanced.pmi && self.deviations.contains(Deviation::ServicesLate) {
+            counted(LATE * PERIOD);
+            self.unseen[event].set(self.unseen[event].get() + LATE + 1);
+            let passed = mock.pass(&mut self.feed_of(event, LATE * PERIOD));
+            assert_eq!(passed.overflowed, 0, "a counter wraps once");
+        }
+        (left, advanced.pmi)
+    }
+}
+
+enum_with_all! {
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    enum Operation {
+        Start,
+        StartWithMove,
+        Stop,
+        Close,
+        Read,
+        Rotate,
+        SwitchOut,
+        Switch,
+        TakeMore,
+        GiveUp,
+        OthersFixedControl,
+        Reprogram,
+        ReprogramLost,
+        SaveSources,
+        StopSource,
+        ShutDown,
+    }
 }
 
 impl Operation {
@@ -290,25 +278,6 @@ impl Operation {
         matches!(self, Self::Rotate | Self::TakeMore)
     }
 }
-
-const OPERATIONS: [Operation; 16] = [
-    Operation::Start,
-    Operation::StartWithMove,
-    Operation::Stop,
-    Operation::Close,
-    Operation::Read,
-    Operation::Rotate,
-    Operation::SwitchOut,
-    Operation::Switch,
-    Operation::TakeMore,
-    Operation::GiveUp,
-    Operation::OthersFixedControl,
-    Operation::Reprogram,
-    Operation::ReprogramLost,
-    Operation::SaveSources,
-    Operation::StopSource,
-    Operation::ShutDown,
-];
 
 /// Interrupts an operation. Returns whether the plan went beyond its end.
 fn interrupt<I: ProfileInterface>(
@@ -356,7 +325,7 @@ fn interrupt<I: ProfileInterface>(
         vec![general]
     };
     let keys = [vec![key_of(row)], key(kinds[0]), key(kinds[1]), key(4)];
-    let world = World::new(context, deviations, keys);
+    let world = Processor::new(context, deviations, keys);
     let context = &world.context;
     let (memory, table) = (Memory::new(), Table::new());
     let both = WithEvents::new(interface, &table);
@@ -417,13 +386,13 @@ fn interrupt<I: ProfileInterface>(
         counters.start_event(own, 0).unwrap();
     }
     // Each is an event short of its overflow.
-    world.feed(&mock, SOURCE, PERIOD - 1);
-    world.feed(&mock, SAMPLED, PERIOD - 1);
+    world.happen(&mock, SOURCE, PERIOD - 1);
+    world.happen(&mock, SAMPLED, PERIOD - 1);
     let counter = counters.counter_of(counted).unwrap();
     let state = mock.with_pmu(|pmu| pmu.state());
     let values = if counter.is_fixed() { state.fixed() } else { state.general() };
     let mask = unit.counter(counter).unwrap().mask();
-    world.feed(&mock, COUNTED, mask - values[usize::from(counter.number())]);
+    world.happen(&mock, COUNTED, mask - values[usize::from(counter.number())]);
     let lost = operation == Operation::ReprogramLost;
     if lost {
         mock.lose_registers();
@@ -465,7 +434,7 @@ fn interrupt<I: ProfileInterface>(
                 world.end(&mock);
                 assert!(!world.runs(&mock, SAMPLED) && !world.runs(&mock, COUNTED), "{context}");
                 let told = world.told[SAMPLED].get();
-                world.feed(&mock, SAMPLED, 3 * PERIOD);
+                world.happen(&mock, SAMPLED, 3 * PERIOD);
                 assert_eq!(world.told[SAMPLED].get(), told, "{context}");
             }
             counters.switch_in(&unit, &mut thread, 2).unwrap();
@@ -506,12 +475,12 @@ fn interrupt<I: ProfileInterface>(
         Operation::ShutDown => session.shut_down().unwrap(),
     }
     // The rest of the plan may have come within the operation.
-    let beyond = plan.at > world.access.get();
+    let beyond = plan.at > world.accesses.made();
     world.end(&mock);
     if operation == Operation::ShutDown {
         assert_eq!(running(&mock), CounterSet::NONE, "{context}");
         let told: Vec<u64> = world.told.iter().map(Cell::get).collect();
-        (0..4).for_each(|event| world.feed(&mock, event, 3 * PERIOD));
+        (0..4).for_each(|event| world.happen(&mock, event, 3 * PERIOD));
         assert_eq!(told, world.told.iter().map(Cell::get).collect::<Vec<_>>(), "{context}");
         return beyond;
     }
@@ -533,7 +502,7 @@ fn interrupt<I: ProfileInterface>(
     if let Some(stopped) = stopped {
         let told = world.told[stopped].get();
         assert!(!world.runs(&mock, stopped), "{context}");
-        world.feed(&mock, stopped, 3 * PERIOD);
+        world.happen(&mock, stopped, 3 * PERIOD);
         assert_eq!(world.told[stopped].get(), told, "{context}");
         dropped[stopped] = 1;
         match operation {
@@ -575,7 +544,7 @@ fn interrupt<I: ProfileInterface>(
         // To the middle of a period, from any point of it.
         let counted = world.counted[event].get();
         let goal = (counted / PERIOD + 3) * PERIOD + PERIOD / 2;
-        world.feed(&mock, event, goal - counted);
+        world.happen(&mock, event, goal - counted);
         if event == COUNTED {
             assert_eq!(world.told[event].get(), 0, "{context}");
         } else {
@@ -604,7 +573,7 @@ fn everywhere(deviations: Deviations, plan: impl Fn(u32) -> Plan) {
         processor: (Configuration, bool, Deviations),
         plan: &impl Fn(u32) -> Plan,
     ) {
-        for operation in OPERATIONS {
+        for operation in Operation::ALL {
             for on_fixed in [false, true] {
                 (1..).find(|at| interrupt(interface, processor, on_fixed, operation, plan(*at)));
             }

@@ -2,6 +2,7 @@
 //! event in guests, outside of them, or everywhere is lost.
 
 mod opened;
+mod world;
 
 use core::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -14,6 +15,7 @@ use pmu_core::{
 use pmu_tests::StateRegisters;
 use pmu_virt::mock::{Deviations, Fault};
 use pmu_virt::{AmdConfiguration, Configuration, EventKey};
+use world::{Accesses, World};
 
 const PERIOD: u64 = 0x1000;
 /// `PERF_CTL`'s bits: counts in guests only, outside of them only (APM vol. 2, "Core Performance Event-Select
@@ -102,19 +104,34 @@ impl MsrBackend for Registers<'_, '_> {
 
 /// Expected counts and reports, from the events that were fed.
 #[derive(Default)]
-struct World {
+struct Guests {
     context: String,
     counted: [Cell<u64>; 4],
     told: [Cell<u64>; 4],
     /// Access, from 1, just before which every running counter overflows, and the number of accesses until the
     /// interrupt comes.
     plan: Cell<Option<(u32, u32)>>,
-    access: Cell<u32>,
-    deliver_in: Cell<Option<u32>>,
+    accesses: Accesses,
     swallow: Cell<bool>,
 }
 
-impl World {
+impl World<64> for Guests {
+    type Plan = (u32, u32);
+
+    fn accesses(&self) -> &Accesses {
+        &self.accesses
+    }
+
+    fn plan(&self) -> Option<(u32, u32)> {
+        self.plan.get()
+    }
+
+    fn disturb(&self, mock: &Mock<'_>, (at, late): (u32, u32), access: u32) {
+        if access == at {
+            self.overflow_all(mock, EVENTS.map(|event| (event, 1)), late);
+        }
+    }
+
     fn pass(&self, mock: &Mock<'_>, event: usize, count: u64) -> (u64, bool) {
         let (number, unit_mask) = KINDS[kind(event)];
         let key = EventKey::general(number.into(), unit_mask);
@@ -128,49 +145,16 @@ impl World {
         }
         (left, advanced.pmi)
     }
+}
 
-    fn happen(&self, mock: &Mock<'_>, event: usize, count: u64) {
-        let mut left = count;
-        while left > 0 {
-            let (rest, pmi) = self.pass(mock, event, left);
-            left = rest;
-            if pmi {
-                mock.deliver();
-            }
-        }
-    }
-
-    fn overflow_all(&self, mock: &Mock<'_>) {
-        let pmi = EVENTS.into_iter().fold(false, |pmi, event| self.pass(mock, event, 1).1 | pmi);
-        if pmi && self.deliver_in.get().is_none() {
-            mock.deliver();
-        }
-    }
-
-    fn step(&self, mock: &Mock<'_>) {
-        if let Some(left) = self.deliver_in.get() {
-            self.deliver_in.set(left.checked_sub(1));
-            if left == 0 {
-                mock.deliver();
-            }
-        }
-        let Some((at, late)) = self.plan.get() else { return };
-        self.access.set(self.access.get() + 1);
-        if self.access.get() == at {
-            self.deliver_in.set(late.checked_sub(1));
-            self.overflow_all(mock);
-        }
-    }
-
+impl Guests {
     /// Lets the rest of the plan happen. Returns whether there was any.
     fn end(&self, mock: &Mock<'_>) -> bool {
         let Some((at, _)) = self.plan.take() else { return false };
-        if self.deliver_in.take().is_some() {
-            mock.deliver();
-        }
-        let left = at > self.access.get();
+        self.accesses.deliver_late(mock);
+        let left = at > self.accesses.made();
         if left {
-            self.overflow_all(mock);
+            self.overflow_all(mock, EVENTS.map(|event| (event, 1)), 0);
         }
         left
     }
@@ -208,7 +192,7 @@ impl World {
 /// Switches virtualization on, or off. Returns whether the plan, or the fault, went beyond the operation's end.
 fn switch(processor: &Processor, on: bool, plan: (u32, u32), fault: Fault) -> bool {
     let context = format!("{processor:?}, on {on}, {plan:?}, {fault:?}");
-    let world = World { context, ..World::default() };
+    let world = Guests { context, ..Guests::default() };
     let context = &world.context;
     let (memory, table, svm) = (Memory::new(), Table::new(), Svm::of(processor));
     let stays = matches!(fault, Fault::From(_));

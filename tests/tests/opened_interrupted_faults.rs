@@ -5,6 +5,7 @@
 //! register's, and a repeated shutdown gives everything back.
 
 mod opened;
+mod world;
 
 use core::cell::Cell;
 
@@ -17,6 +18,7 @@ use pmu_core::{
 use pmu_tests::StateRegisters;
 use pmu_virt::PmuState;
 use pmu_virt::mock::{Deviations, Fault};
+use world::{Accesses, World};
 
 /// The other owner's fixed counter.
 const OTHERS_FIXED: CounterSet = CounterSet::fixed(0b10);
@@ -35,7 +37,7 @@ enum Interrupts {
     EverySecond,
 }
 
-struct World<'a> {
+struct Disturbed<'a> {
     processor: &'a Processor,
     scene: Scene,
     context: String,
@@ -44,14 +46,35 @@ struct World<'a> {
     told: [Cell<u64>; 3],
     watchdog: Watchdog,
     interrupts: Cell<Option<Interrupts>>,
-    access: Cell<u32>,
-    deliver_in: Cell<Option<u32>>,
+    accesses: Accesses,
     serving: Cell<bool>,
 }
 
-impl World<'_> {
-    /// Lets `count` of an event happen, up to an overflow. Returns the remainder, and whether an interrupt is
-    /// pending.
+impl World<64> for Disturbed<'_> {
+    type Plan = Interrupts;
+
+    fn accesses(&self) -> &Accesses {
+        &self.accesses
+    }
+
+    fn plan(&self) -> Option<Interrupts> {
+        self.interrupts.get()
+    }
+
+    fn disturb(&self, mock: &Mock<'_>, interrupts: Interrupts, made: u32) {
+        match interrupts {
+            Interrupts::At { access, late } if access == made => {
+                self.overflow_all(mock, [0, 1, 2].map(|place| (place, 1)), late);
+            }
+            Interrupts::EverySecond
+                if made.is_multiple_of(2) && made < 60 && !self.serving.get() =>
+            {
+                [0, 2].into_iter().for_each(|place| self.happen(mock, place, PERIOD));
+            }
+            _ => {}
+        }
+    }
+
     fn pass(&self, mock: &Mock<'_>, place: usize, count: u64) -> (u64, bool) {
         let counts = self.scene.counts(mock, place);
         let mut feed = self.scene.happened(place, count);
@@ -62,58 +85,12 @@ impl World<'_> {
         }
         (left, advanced.pmi)
     }
+}
 
-    fn happen(&self, mock: &Mock<'_>, place: usize, count: u64) {
-        let mut left = count;
-        while left > 0 {
-            let (rest, pmi) = self.pass(mock, place, left);
-            left = rest;
-            if pmi {
-                mock.deliver();
-            }
-        }
-    }
-
-    fn overflow_all(&self, mock: &Mock<'_>) {
-        let pmi = (0..3).fold(false, |pmi, place| self.pass(mock, place, 1).1 | pmi);
-        if pmi && self.deliver_in.get().is_none() {
-            mock.deliver();
-        }
-    }
-
-    /// Just before an access.
-    fn step(&self, mock: &Mock<'_>) {
-        if let Some(left) = self.deliver_in.get() {
-            self.deliver_in.set(left.checked_sub(1));
-            if left == 0 {
-                mock.deliver();
-            }
-        }
-        let Some(interrupts) = self.interrupts.get() else { return };
-        self.access.set(self.access.get() + 1);
-        match interrupts {
-            Interrupts::At { access, late } if access == self.access.get() => {
-                self.deliver_in.set(late.checked_sub(1));
-                self.overflow_all(mock);
-            }
-            Interrupts::EverySecond
-                if self.access.get().is_multiple_of(2)
-                    && self.access.get() < 60
-                    && !self.serving.get() =>
-            {
-                for place in [0, 2] {
-                    self.happen(mock, place, PERIOD);
-                }
-            }
-            _ => {}
-        }
-    }
-
+impl Disturbed<'_> {
     fn end(&self, mock: &Mock<'_>) {
         self.interrupts.set(None);
-        if self.deliver_in.take().is_some() {
-            mock.deliver();
-        }
+        self.accesses.deliver_late(mock);
     }
 
     fn told(&self, overflow: EventOverflow) {
@@ -176,12 +153,12 @@ impl Others {
     #[track_caller]
     fn assert_untouched(
         &self,
-        world: &World<'_>,
+        world: &Disturbed<'_>,
         faults: bool,
         before: &PmuState,
         mock: &Mock<'_>,
     ) {
-        let World { scene, processor, context, .. } = world;
+        let Disturbed { scene, processor, context, .. } = world;
         let after = mock.with_pmu(|pmu| pmu.state());
         if let Some(counter) = self.select {
             let number = usize::from(counter.number());
@@ -221,7 +198,7 @@ fn disturb(
     let context = format!("{processor:?}, {scene:?}, {fault:?}, {interrupts:?}");
     let transient = matches!(fault, Fault::At(_));
     let (memory, table, mock) = (Memory::new(), Table::new(), processor.mock());
-    let world = World {
+    let world = Disturbed {
         processor,
         scene,
         context,
@@ -229,8 +206,7 @@ fn disturb(
         told: Default::default(),
         watchdog: Watchdog::new(),
         interrupts: Cell::new(None),
-        access: Cell::new(0),
-        deliver_in: Cell::new(None),
+        accesses: Accesses::default(),
         serving: Cell::new(false),
     };
     let context = &world.context;
@@ -272,7 +248,7 @@ fn disturb(
     typed(outcome);
     let untouched = |faults: bool| others.assert_untouched(&world, faults, &found, &mock);
     // One that is still frozen has its interrupt to come.
-    untouched(!transient || world.deliver_in.get().is_some());
+    untouched(!transient || world.accesses.is_late());
     if shuts_down_under_fault {
         let under_fault = case.counters.shut_down();
         typed(under_fault);
@@ -308,8 +284,8 @@ fn disturb(
 }
 
 /// Asserts that the operation succeeds after a transient fault.
-fn again(world: &World<'_>, case: &mut Case<'_, '_>) {
-    let World { scene, processor, context, .. } = world;
+fn again(world: &Disturbed<'_>, case: &mut Case<'_, '_>) {
+    let Disturbed { scene, processor, context, .. } = world;
     let outcome = if scene.operation == Operation::SwitchIn {
         // It is opened here, stopped.
         case.counters.start_event(case.events[2], 1)
@@ -321,7 +297,13 @@ fn again(world: &World<'_>, case: &mut Case<'_, '_>) {
 
 /// Asserts that running events are counted, and reported once per period; counts are lost only under a permanent
 /// fault, and none is invented.
-fn go_on(world: &World, case: &mut Case<'_, '_>, mock: &Mock<'_>, exact: bool, context: &str) {
+fn go_on(
+    world: &Disturbed<'_>,
+    case: &mut Case<'_, '_>,
+    mock: &Mock<'_>,
+    exact: bool,
+    context: &str,
+) {
     let stopped: EventId = case.events[2];
     let ends = matches!(world.scene.operation, Operation::Stop | Operation::Close);
     for place in 0..3 {

@@ -1,47 +1,33 @@
 //! Operations on a processor on which events run, for tests that disturb them.
 
 use pmu_core::{CounterError, CounterSet, Event, EventId, EventOverflow, ThreadEvent};
+use pmu_tests::enum_with_all;
 use pmu_virt::{EventKey, Feed, Privilege};
 
 use super::*;
 
 pub(crate) const PERIOD: u64 = 0x1000;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Operation {
-    Start,
-    /// The counter that it needs is another event's, which moves.
-    StartWithMove,
-    Stop,
-    Close,
-    Read,
-    Rotate,
-    SwitchOut,
-    SwitchIn,
-    TakeMore,
-    GiveUp,
-    OthersControl,
-    OthersFixedControl,
-    Reprogram,
-    ShutDown,
+enum_with_all! {
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub(crate) enum Operation {
+        Start,
+        /// The counter that it needs is another event's, which moves.
+        StartWithMove,
+        Stop,
+        Close,
+        Read,
+        Rotate,
+        SwitchOut,
+        SwitchIn,
+        TakeMore,
+        GiveUp,
+        OthersControl,
+        OthersFixedControl,
+        Reprogram,
+        ShutDown,
+    }
 }
-
-const OPERATIONS: [Operation; 14] = [
-    Operation::Start,
-    Operation::StartWithMove,
-    Operation::Stop,
-    Operation::Close,
-    Operation::Read,
-    Operation::Rotate,
-    Operation::SwitchOut,
-    Operation::SwitchIn,
-    Operation::TakeMore,
-    Operation::GiveUp,
-    Operation::OthersControl,
-    Operation::OthersFixedControl,
-    Operation::Reprogram,
-    Operation::ShutDown,
-];
 
 /// The event that is on a fixed counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,7 +59,7 @@ impl Scene {
     pub(crate) fn all(processor: &Processor) -> impl Iterator<Item = Self> {
         let fixed = processor.fixed();
         let global = processor.unit.global().is_some();
-        OPERATIONS.into_iter().flat_map(move |operation| {
+        Operation::ALL.into_iter().flat_map(move |operation| {
             let all = [OnFixed::None, OnFixed::Sampled, OnFixed::Counted, OnFixed::Own];
             all.into_iter().filter_map(move |on_fixed| {
                 let own_moves = matches!(operation, Operation::Rotate | Operation::StartWithMove);
