@@ -225,7 +225,7 @@ mod switch {
 
         // The other thread's sources do not mix with the parked ones.
         session.start(c).unwrap();
-        assert_eq!(msr.inner().get(selects[1]), 0, "nothing runs for nobody");
+        assert_eq!(msr.inner().get(selects[1]), 0, "no counter runs without a source");
         msr.inner().set(machine.counter_0, msr.inner().get(machine.counter_0) + 7);
         let mut blocked = session.restore(&first);
         assert_eq!(

@@ -188,7 +188,7 @@ fn what_kvm_does_not_know() {
 }
 
 #[test]
-fn a_standard_output_that_nobody_reads() {
+fn a_standard_output_that_is_not_read() {
     if !kvm() {
         return;
     }

@@ -191,6 +191,10 @@ pub(crate) fn processors(deviations: Deviations) -> Vec<Processor> {
     all
 }
 
+pub(crate) fn plain(version: u8) -> Processor {
+    Processor::intel(IntelConfiguration::new(version, 4, 3))
+}
+
 /// Marsaglia's xorshift64, for the same cases everywhere.
 pub(crate) struct Random(pub(crate) u64);
 

@@ -254,21 +254,13 @@ fn every_instruction<I: ProfileInterface>(machine: &Machine<I>) {
     let operations = OPERATIONS
         .into_iter()
         .filter(|operation| *operation != Operation::Freeze || machine.freezes);
-    steps::every_instruction(
-        &format!("{:?}, freezing {}", machine.kind, machine.freezes),
-        operations,
-        ROUNDS,
-        3,
-        |operation| interrupt(machine, operation),
-    );
+    steps::every_instruction(machine, operations, ROUNDS, 3, |operation| {
+        interrupt(machine, operation)
+    });
 }
 
 #[test]
 fn an_interrupt_at_any_instruction_does_no_harm() {
-    if cfg!(debug_assertions) {
-        println!("skipped: it is the release build that is interrupted: cargo test --release");
-        return;
-    }
     every_instruction(&intel(1, false));
     every_instruction(&intel(2, false));
     every_instruction(&intel(3, true));

@@ -416,21 +416,13 @@ fn every_instruction<I: ProfileInterface + SourceInterface>(machine: &Machine<I>
         OthersControl => has_global,
         _ => true,
     });
-    steps::every_instruction(
-        &format!("{:?}, freezing {}", machine.kind, machine.freezes),
-        operations,
-        ROUNDS,
-        2,
-        |operation| interrupt(machine, operation),
-    );
+    steps::every_instruction(machine, operations, ROUNDS, 2, |operation| {
+        interrupt(machine, operation)
+    });
 }
 
 #[test]
 fn an_interrupt_at_any_instruction_of_opened_events_does_no_harm() {
-    if cfg!(debug_assertions) {
-        println!("skipped: it is the release build that is interrupted: cargo test --release");
-        return;
-    }
     every_instruction(&intel(2, false));
     every_instruction(&intel(4, true));
     every_instruction(&amd(Kind::Legacy));
