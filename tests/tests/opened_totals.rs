@@ -183,7 +183,7 @@ fn costs(version: u32, freezing: bool, event: Event) -> Costs {
     Costs { open, start, overflow, read, stop: take(), out, back }
 }
 
-/// The first column is that of a source, in `costs.rs` and the README.
+/// The first column is that of a source, in `costs.rs` and COSTS.md.
 #[test]
 fn a_total_costs_one_rdpmc_an_overflow() {
     for (version, freezing, [r, w]) in [
@@ -231,7 +231,7 @@ fn a_total_costs_one_rdpmc_an_overflow() {
     }
 }
 
-/// The README's rows of events, on Intel's version 2.
+/// The rows of events in COSTS.md, on Intel's version 2.
 #[test]
 fn the_readmes_rows_of_events_are_what_is_measured() {
     let text = |cost: Cost| {

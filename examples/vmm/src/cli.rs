@@ -62,7 +62,8 @@ pub(crate) struct Options {
     #[arg(long)]
     pub(crate) input: bool,
     /// Counts exits, MSR accesses and PMIs, and prints them on standard error.
-    #[arg(long, value_name = "FORMAT", value_enum, num_args = 0..=1, require_equals = true, default_missing_value = "table")]
+    #[arg(long, value_name = "FORMAT", value_enum)]
+    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "table")]
     pub(crate) stats: Option<StatsFormat>,
 }
 

@@ -156,8 +156,9 @@ pub(crate) fn on(configuration: Configuration, deviations: Deviations, test: &im
             test.run(&Bench::new(&emon, configuration, deviations));
         }
         _ => {
-            let frozen = matches!(configuration, Configuration::Amd(amd) if amd != AmdConfiguration::CORE_EXTENSION && amd != AmdConfiguration::LEGACY)
-                && deviations.contains(Deviation::LeftFrozen);
+            let without_status = [AmdConfiguration::LEGACY, AmdConfiguration::CORE_EXTENSION];
+            let has_status = !without_status.map(Configuration::Amd).contains(&configuration);
+            let frozen = has_status && deviations.contains(Deviation::LeftFrozen);
             if frozen && deviations.contains(Deviation::NarrowAcknowledge) {
                 return;
             }
