@@ -21,6 +21,8 @@ pub(crate) struct FeedSlot(pub(crate) u8);
 impl FeedSlot {
     /// The cell that is always 0, for an event that is not fed, or not counted in any privilege.
     pub(crate) const EMPTY: Self = Self(0);
+    /// Every privilege.
+    pub(crate) const PRIVILEGES: u8 = BOTH as u8;
 
     #[inline]
     pub(crate) const fn of(event: FedEvent, user: bool, kernel: bool) -> Self {

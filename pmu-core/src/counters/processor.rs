@@ -454,9 +454,8 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
         stopped
     }
 
-    /// Reads the number of a row's events since its counter was last loaded (RDPMC).
-    pub(crate) fn read_row(&self, row: usize) -> Result<u64, CounterError> {
-        let event = EventId::of_row(row);
+    /// Reads the number of a source's events since its counter was last loaded (RDPMC).
+    pub(crate) fn read_loaded(&self, event: EventId) -> Result<u64, CounterError> {
         let not_started = CounterError::NotStarted(event);
         let (counter, period) = self.find(event).ok_or(not_started)?;
         let registers = self.registers(counter);
