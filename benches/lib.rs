@@ -1,4 +1,4 @@
-//! The benchmarks are in `benches/`, a file a crate.
+//! The benchmarks are in `benches/`, one file per crate or subject.
 //!
 //! ```text
 //! cargo install gungraun-runner --version 0.20.0 --locked

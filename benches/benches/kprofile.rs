@@ -1,8 +1,7 @@
 //! `pmu-kprofile`: instructions of an interrupt, of starting and stopping, and of a trace record.
 //!
-//! The limits are the crate's aims; a benchmark that passes its limit fails. `nothing` is what the
-//! benchmarks' own frame costs, and is added to each limit; `linear` is the baseline: the same thousand
-//! objects, one after the other.
+//! The limits are the crate's aims; a benchmark that passes its limit fails. `nothing` is the cost of the benchmarks'
+//! own frame, and is added to each limit; `linear` is the baseline: the same thousand objects, one after the other.
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -17,10 +16,10 @@ use pmu_kprofile::{
 };
 
 type Lists = Profiles<1024, 64>;
-/// An object and what it counts.
+/// An object and its counters.
 type Object = (&'static ProfileObject<'static>, &'static [AtomicU32]);
 
-/// Where the objects begin, and how large the smallest is.
+/// Address of the first object, and size of the smallest.
 const BASE: u64 = 0xFFFF_F800_0000_0000;
 const SIZE: u64 = 0x100;
 
@@ -86,7 +85,7 @@ impl ProfileCallback for Callback {
     fn profile_interrupt(&self, _: &dyn InterruptFrame, _: KProfileSource) {}
 }
 
-/// An object of a range in units of `SIZE`, of which there are `of` in all processes' list.
+/// Creates an object of a range in units of `SIZE`.
 fn object(begin: u64, length: u64, process: Option<ProcessId>, source: KProfileSource) -> Object {
     let counters = (length * SIZE / 16) as usize;
     let buffer = Box::leak((0..counters).map(|_| AtomicU32::new(0)).collect::<Box<[_]>>());
@@ -110,7 +109,7 @@ struct Case {
 }
 
 impl Case {
-    /// `hits`: how many of the objects count.
+    /// Creates a case in which `hits` of the objects count.
     fn new(objects: Vec<Object>, at: u64, hits: u32) -> Self {
         let lists = Box::new(Lists::new());
         objects.iter().for_each(|(object, _)| lists.start(object, &mut Hardware).unwrap());
@@ -132,7 +131,7 @@ impl Case {
         Self::new((0..1000).map(|n| object(n, 1, None, SOURCE)).collect(), 617, 1)
     }
 
-    /// Each range begins one unit after the one before, and has `k` units: `k` are hit anywhere.
+    /// Each range begins one unit after the one before, and has `k` units: every address hits `k`.
     fn stairs(k: u64) -> Self {
         Self::new((0..1000).map(|n| object(n, k, None, SOURCE)).collect(), 617, k as u32)
     }
@@ -158,7 +157,7 @@ impl Case {
         Self::new((0..1000).map(|n| object(0, 1, None, source(n))).collect(), 0, k as u32)
     }
 
-    /// An object of each of so many processes, the interrupted one among them.
+    /// One object of each of `count` processes, the interrupted one among them.
     fn processes(count: u64) -> Self {
         let process = |n| ProcessId::new(PROCESS + n);
         Self::new((0..count).map(|n| object(0, 1, process(n), SOURCE)).collect(), 0, 1)
@@ -208,7 +207,7 @@ fn all_of_thousand(case: Case) -> Case {
     dispatch(case)
 }
 
-// What is not in the aims: the way that looks for more than the ranges of all processes.
+// Beyond the aims: an interrupt that looks for more than the ranges of all processes.
 #[library_benchmark]
 #[bench::one_process(Case::processes(1))]
 #[bench::thousand_processes(Case::processes(1000))]
@@ -240,11 +239,11 @@ fn nothing(case: Case) -> Case {
 }
 
 fn empty_handler(_: &Lists, frame: &Frame, _: KProfileSource) {
-    // What the embedder answers is not the crate's.
+    // The embedder's own work is not the crate's.
     black_box(frame.pc() ^ u64::from(frame.processor));
 }
 
-// Each object after the other, as a linked list has it.
+// One object after the other, as in a linked list.
 #[library_benchmark]
 #[bench::thousand_disjoint(Case::disjoint(), Plain::disjoint())]
 fn linear(case: Case, plain: Vec<Plain>) -> (Case, Vec<Plain>) {
@@ -258,7 +257,7 @@ fn linear(case: Case, plain: Vec<Plain>) -> (Case, Vec<Plain>) {
     (case, plain)
 }
 
-/// What a linear walk needs of an object.
+/// The fields of an object that a linear walk reads.
 struct Plain {
     source: KProfileSource,
     base: u64,
@@ -280,7 +279,7 @@ impl Plain {
     }
 }
 
-/// So many other objects are started.
+/// Creates a case in which `others` other objects are started.
 fn among(others: u64) -> (Case, Object) {
     let objects = (0..others).map(|n| object(2 * n, 1, None, SOURCE)).collect();
     (Case::new(objects, 0, 1), object(others, 1, None, SOURCE))
@@ -342,7 +341,7 @@ fn nothing_pushed(ring: Box<TraceRing<64>>, sample: Sample) -> Box<TraceRing<64>
     ring
 }
 
-/// What `nothing` counts, and `nothing_pushed`.
+/// Instructions of `nothing`, and of `nothing_pushed`.
 const FRAME: u64 = 28;
 const PUSH_FRAME: u64 = 20;
 
@@ -374,16 +373,16 @@ library_benchmark_group!(
     benchmarks = [all_of_thousand]
 );
 library_benchmark_group!(name = trace, config = at_most(60 + PUSH_FRAME), benchmarks = [push]);
-// What the others' limits allow for.
+// The frame that the other limits include.
 library_benchmark_group!(name = frame, config = at_most(FRAME), benchmarks = [nothing]);
 library_benchmark_group!(
     name = push_frame,
     config = at_most(PUSH_FRAME),
     benchmarks = [nothing_pushed]
 );
-// The way that looks for more than the ranges of all processes.
+// Interrupts that look for more than the ranges of all processes.
 library_benchmark_group!(name = every_way, config = at_most(300 + FRAME), benchmarks = [others]);
-// A thousand instructions for each object at most, and what there is room for.
+// At most a thousand instructions per object, for as many as there is room for.
 library_benchmark_group!(name = control, config = at_most(1_000_000), benchmarks = [start, stop]);
 library_benchmark_group!(name = baseline, benchmarks = [linear]);
 

@@ -1,5 +1,5 @@
-//! Instructions of a whole performance interrupt: one overflow, a backend and a handler that do as little as
-//! they can. Each access is a load or a store of an array, so what is left is the driver's.
+//! Instructions of a whole performance interrupt: one overflow, a minimal backend and a minimal handler. Each access
+//! is a load or a store of an array, so the rest is the driver's.
 //!
 //! `nothing` is the same call on memory that no session has taken.
 
@@ -16,7 +16,7 @@ use pmu_core::{
 };
 use pmu_intel::Emon;
 
-/// 64 registers, by the low bits of their numbers: those that a driver uses fall into places of their own.
+/// 64 registers, by the low bits of their numbers, which differ for those that a driver uses.
 struct Registers {
     file: [AtomicU64; 64],
     /// The place of counter 0, and the distance to the next.
@@ -134,7 +134,7 @@ fn amd(v2: bool) -> Processor<Amd64> {
     interrupted(Amd64::detect(&processor).unwrap(), &processor, counters, false, status)
 }
 
-/// An interrupt's handler; the source's value is all that it wants.
+/// An interrupt's handler, which uses only the source's value.
 #[inline(always)]
 fn interrupt<I: ProfileInterface>(processor: &Processor<I>) -> (u32, Claim) {
     let Processor { interface, registers, memory } = processor;

@@ -12,7 +12,7 @@ use pmu_amd::Amd64;
 use pmu_core::{KProfileSource, ProfileInterface};
 use pmu_intel::Emon;
 
-/// Both names of each source.
+/// Returns both names of each source.
 fn names<I: ProfileInterface>(interface: &I) -> Vec<&'static str> {
     let rows = interface.sources().iter();
     rows.flat_map(|row| [row.name(), row.windows_name()]).collect()
@@ -94,7 +94,7 @@ fn nothing(source: KProfileSource) -> Option<usize> {
 static AMD64: Amd64 = Amd64::declared();
 static EMON: Emon = Emon::declared();
 
-/// What `nothing` counts.
+/// Instructions of `nothing`.
 const FRAME: u64 = 18;
 
 fn at_most(instructions: u64) -> LibraryBenchmarkConfig {

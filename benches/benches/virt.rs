@@ -56,6 +56,32 @@ fn amd(running: u32) -> Box<VirtualPmu> {
     pmu(Configuration::Amd(AmdConfiguration::perf_mon_v2(8)), running)
 }
 
+// The bodies that several benchmarks share.
+#[inline(always)]
+fn write(mut pmu: Box<VirtualPmu>, address: u32, value: u64) -> (Box<VirtualPmu>, Written) {
+    let written = black_box(&mut *pmu).write(black_box(address), black_box(value));
+    (pmu, written)
+}
+
+#[inline(always)]
+fn read(pmu: Box<VirtualPmu>, address: u32) -> (Box<VirtualPmu>, Read) {
+    let read = black_box(&*pmu).read(black_box(address));
+    (pmu, read)
+}
+
+#[inline(always)]
+fn pass(mut pmu: Box<VirtualPmu>, mut feed: Box<Feed>) -> Both {
+    let advanced = black_box(&mut *pmu).advance(black_box(&mut *feed));
+    black_box(&advanced);
+    (pmu, feed)
+}
+
+#[inline(always)]
+fn due(mut pmu: Box<VirtualPmu>) -> Box<VirtualPmu> {
+    black_box(black_box(&mut *pmu).next_overflow());
+    pmu
+}
+
 #[library_benchmark]
 #[bench::intel_select(intel(4), 0x187, 0x53_05C5)]
 #[bench::intel_select_not_fed(intel(4), 0x187, 0x53_003C)]
@@ -72,9 +98,8 @@ fn amd(running: u32) -> Box<VirtualPmu> {
 #[bench::amd_select(amd(4), 0xC001_0202, 0x53_05C5)]
 #[bench::amd_counter(amd(4), 0xC001_0203, 0xFFFF_FFFF_0000)]
 #[bench::amd_global_control(amd(4), 0xC000_0301, 0xF)]
-fn wrmsr(mut pmu: Box<VirtualPmu>, address: u32, value: u64) -> (Box<VirtualPmu>, Written) {
-    let written = black_box(&mut *pmu).write(black_box(address), black_box(value));
-    (pmu, written)
+fn wrmsr(pmu: Box<VirtualPmu>, address: u32, value: u64) -> (Box<VirtualPmu>, Written) {
+    write(pmu, address, value)
 }
 
 #[library_benchmark]
@@ -85,8 +110,7 @@ fn wrmsr(mut pmu: Box<VirtualPmu>, address: u32, value: u64) -> (Box<VirtualPmu>
 #[bench::amd_counter(amd(4), 0xC001_0203)]
 #[bench::amd_global_status(amd(4), 0xC000_0300)]
 fn rdmsr(pmu: Box<VirtualPmu>, address: u32) -> (Box<VirtualPmu>, Read) {
-    let read = black_box(&*pmu).read(black_box(address));
-    (pmu, read)
+    read(pmu, address)
 }
 
 // Registers that are not the PMU's, among those that guests access most.
@@ -96,20 +120,14 @@ fn rdmsr(pmu: Box<VirtualPmu>, address: u32) -> (Box<VirtualPmu>, Read) {
 #[bench::kernel_gs_base(intel(4), 0xC000_0102)]
 #[bench::amd_kernel_gs_base(amd(4), 0xC000_0102)]
 fn rdmsr_of_others(pmu: Box<VirtualPmu>, address: u32) -> (Box<VirtualPmu>, Read) {
-    let read = black_box(&*pmu).read(black_box(address));
-    (pmu, read)
+    read(pmu, address)
 }
 
 #[library_benchmark]
 #[bench::tsc_deadline(intel(4), 0x6E0, 1)]
 #[bench::amd_x2apic_icr(amd(4), 0x830, 1)]
-fn wrmsr_of_others(
-    mut pmu: Box<VirtualPmu>,
-    address: u32,
-    value: u64,
-) -> (Box<VirtualPmu>, Written) {
-    let written = black_box(&mut *pmu).write(black_box(address), black_box(value));
-    (pmu, written)
+fn wrmsr_of_others(pmu: Box<VirtualPmu>, address: u32, value: u64) -> (Box<VirtualPmu>, Written) {
+    write(pmu, address, value)
 }
 
 #[library_benchmark]
@@ -121,7 +139,7 @@ fn rdpmc(pmu: Box<VirtualPmu>, ecx: u32) -> (Box<VirtualPmu>, Read) {
     (pmu, read)
 }
 
-// What the benchmarks' own frame costs: two calls, the arguments through `black_box`, the result.
+// The benchmarks' own frame: two calls, the arguments through `black_box`, the result.
 #[library_benchmark]
 #[bench::frame(intel(4), 0x187, 0x53_05C5)]
 fn nothing(mut pmu: Box<VirtualPmu>, address: u32, value: u64) -> (Box<VirtualPmu>, Written) {
@@ -134,7 +152,7 @@ fn untouched(_: &mut VirtualPmu, _: u32, _: u64) -> Written {
     Written { answer: Write::Done, illegal: 0 }
 }
 
-/// As many events as can be, in both privileges.
+/// Returns a feed with `each` of the most events, in both privileges.
 fn happened(each: u64) -> Box<Feed> {
     let mut feed = Box::new(Feed::new(&events()));
     for n in 0..8u64 {
@@ -152,35 +170,29 @@ type Both = (Box<VirtualPmu>, Box<Feed>);
 #[bench::eight_counters(intel(8), happened(1000))]
 #[bench::eight_counters_of_64_bits(wide(8), happened(1000))]
 #[bench::amd_eight_counters(amd(8), happened(1000))]
-fn advance(mut pmu: Box<VirtualPmu>, mut feed: Box<Feed>) -> Both {
-    let advanced = black_box(&mut *pmu).advance(black_box(&mut *feed));
-    black_box(&advanced);
-    (pmu, feed)
+fn advance(pmu: Box<VirtualPmu>, feed: Box<Feed>) -> Both {
+    pass(pmu, feed)
 }
 
-// With an overflow, which is to be rare.
+// With an overflow, which is rare.
 #[library_benchmark]
 #[bench::eight_counters(intel(8), happened(1 << 47))]
-fn advance_to_overflow(mut pmu: Box<VirtualPmu>, mut feed: Box<Feed>) -> Both {
-    let advanced = black_box(&mut *pmu).advance(black_box(&mut *feed));
-    black_box(&advanced);
-    (pmu, feed)
+fn advance_to_overflow(pmu: Box<VirtualPmu>, feed: Box<Feed>) -> Both {
+    pass(pmu, feed)
 }
 
 #[library_benchmark]
 #[bench::four_counters(intel(4))]
 #[bench::eight_counters(intel(8))]
-fn next_overflow(mut pmu: Box<VirtualPmu>) -> Box<VirtualPmu> {
-    black_box(black_box(&mut *pmu).next_overflow());
-    pmu
+fn next_overflow(pmu: Box<VirtualPmu>) -> Box<VirtualPmu> {
+    due(pmu)
 }
 
-// After nothing changed.
+// Without a change before.
 #[library_benchmark]
 #[bench::eight_counters(looked_at(intel(8)))]
-fn next_overflow_again(mut pmu: Box<VirtualPmu>) -> Box<VirtualPmu> {
-    black_box(black_box(&mut *pmu).next_overflow());
-    pmu
+fn next_overflow_again(pmu: Box<VirtualPmu>) -> Box<VirtualPmu> {
+    due(pmu)
 }
 
 fn looked_at(mut pmu: Box<VirtualPmu>) -> Box<VirtualPmu> {
@@ -205,7 +217,7 @@ fn restore(state: Box<PmuState>, events: FedEvents) -> Box<PmuState> {
     state
 }
 
-// Everything else that an embedder calls, by the work that it is.
+// Everything else that an embedder calls.
 #[library_benchmark]
 #[bench::select(intel(4), 0x187, 0x53_05C5)]
 fn check_write(pmu: Box<VirtualPmu>, address: u32, value: u64) -> (Box<VirtualPmu>, Written) {
@@ -343,7 +355,7 @@ fn intersect(configuration: Configuration) -> bool {
     black_box(configuration).intersect(black_box(&configuration)).is_ok()
 }
 
-/// What `nothing` counts.
+/// Instructions of `nothing`.
 const FRAME: u64 = 19;
 
 fn at_most(instructions: u64) -> LibraryBenchmarkConfig {

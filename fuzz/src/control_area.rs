@@ -27,7 +27,7 @@ struct Kernel {
 }
 
 impl Kernel {
-    /// The status, and what the pointer is afterwards, if it is written.
+    /// Returns the status, and the pointer's new value, if it is written.
     fn set(&mut self, user: bool, pebs: bool, dtes64: bool, bytes: &[u8]) -> (u32, Option<u64>) {
         if user {
             return (0xC000_0022, None); // STATUS_ACCESS_DENIED

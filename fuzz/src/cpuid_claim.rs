@@ -1,8 +1,7 @@
-//! What a processor says of itself, into a snapshot and into the interfaces that may claim it, against
-//! the manuals' tables by hand.
+//! Arbitrary CPUID, into a snapshot and into the interfaces that may detect it, against the manuals' tables by hand.
 //!
-//! The bytes: how the processor answers a leaf beyond its last; then leaves, each by its place in a
-//! list of those that matter, with its four registers.
+//! The bytes: the processor's answer to a leaf beyond its last; then leaves, each by its place in a list of those
+//! that matter, with its four registers.
 
 use std::collections::HashMap;
 
@@ -13,7 +12,7 @@ use pmu_intel::{ArchitecturalPerfmon, Emon};
 
 use crate::input::Input;
 
-/// The leaves that are worth an answer.
+/// The leaves that the interfaces read.
 const LEAVES: [(u32, u32); 16] = [
     (0, 0),
     (1, 0),
@@ -48,7 +47,7 @@ impl CpuIdReader for &Processor {
 }
 
 impl Processor {
-    /// The leaf, if the last one of its range says that it is there.
+    /// Returns the leaf, if the last one of its range declares it.
     fn leaf(&self, leaf: u32, subleaf: u32) -> CpuIdResult {
         let answer = |leaf, subleaf| (&self).cpuid2(leaf, subleaf);
         let there = match leaf {
@@ -72,7 +71,7 @@ impl Processor {
         [leaf.ebx, leaf.edx, leaf.ecx].iter().flat_map(|word| word.to_le_bytes()).collect()
     }
 
-    /// Microsoft's interface, "Hv#1", without "performance monitors available".
+    /// Returns whether Microsoft's interface, "Hv#1", lacks "performance monitors available".
     fn is_hidden(&self) -> bool {
         self.leaf(1, 0).ecx >> 31 == 1
             && self.leaf(0x4000_0001, 0).eax == 0x3123_7648
@@ -200,7 +199,7 @@ pub fn run(bytes: &[u8]) {
     for (leaf, subleaf) in LEAVES {
         assert_eq!(snapshot.leaf(leaf, subleaf), processor.leaf(leaf, subleaf), "{leaf:#X}");
     }
-    // What was captured is captured as it is.
+    // A snapshot of a snapshot is the same.
     assert_eq!(format!("{:?}", Snapshot::capture(&snapshot)), format!("{snapshot:?}"));
     assert_eq!(snapshot.vendor()[..], processor.vendor());
     // SDM vol. 2A, CPUID, "Version Information Returned by CPUID in EAX".

@@ -1,19 +1,19 @@
-//! Texts as CPUID dumps: what is read of one, written in either format, reads as the same.
+//! Texts as CPUID dumps: the leaves read from one, written in either format, read as the same.
 
 use core::fmt::Write;
 
 use pmu_core::raw_cpuid::CpuIdReader;
 use pmu_core::{CpuidDump, DumpError, Snapshot};
 
-/// A line that begins like a leaf; every other one is a heading or a remark.
+/// Returns whether a line begins like a leaf; every other one is a heading or a remark.
 fn begins_like_a_leaf(line: &str) -> bool {
     let line = line.trim();
     let aida64 = |rest: &str| rest.as_bytes().get(8) == Some(&b':');
     line.starts_with("0x") || line.strip_prefix("CPUID ").is_some_and(aida64)
 }
 
-/// The leaf and the sub-leaf of a line, by its places alone: the numbers after the first two `0x`, or
-/// the one after `CPUID ` and the one of the remark `[SL ` that follows the registers.
+/// Returns the leaf and the sub-leaf of a line, by position alone: the numbers after the first two `0x`, or the one
+/// after `CPUID ` and the one of the remark `[SL ` that follows the registers.
 fn place(line: &str) -> Option<(u32, u32)> {
     let line = line.trim();
     let number = |text: &str| {
@@ -77,7 +77,7 @@ pub fn run(bytes: &[u8]) {
     }
 }
 
-/// Where a part of a text begins.
+/// Returns the offset of a part of a text.
 fn offset(text: &str, part: &str) -> usize {
     part.as_ptr() as usize - text.as_ptr() as usize
 }

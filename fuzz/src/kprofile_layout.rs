@@ -45,13 +45,13 @@ impl Members {
         self.places.contains_key(member)
     }
 
-    /// 0 for a member that the layout lacks.
+    /// Returns a member's value; 0 for a member that the layout lacks.
     fn get(&self, bytes: &[u8], member: &str) -> u64 {
         self.places.get(member).map_or(0, |(offset, size)| number(bytes, *offset, *size))
     }
 
-    /// How many groups the affinity has: one in a plain mask. A `KAFFINITY_EX` has two shorts and a
-    /// long before its masks.
+    /// Returns the number of groups of the affinity: one in a plain mask. A `KAFFINITY_EX` has two shorts and a long
+    /// before its masks.
     fn groups(&self) -> usize {
         match self.places.get("Affinity") {
             None => 0,
@@ -60,7 +60,7 @@ impl Members {
         }
     }
 
-    /// The masks of the affinity, if its count is possible.
+    /// Returns the masks of the affinity, if its count is possible.
     fn affinity(&self, bytes: &[u8]) -> Option<Vec<u64>> {
         let Some((offset, size)) = self.places.get("Affinity") else { return Some(vec![]) };
         if *size == self.pointer {
@@ -72,7 +72,7 @@ impl Members {
     }
 }
 
-/// Which types an object of the layout can have: 0x0F up to version 3.51, 0x17 from 3.51's layout on (it
+/// Returns whether an object of the layout can have the type: 0x0F up to version 3.51, 0x17 from 3.51's layout on (it
 /// came with 4.0), 0x11 from 6.2 on, whose layouts are the last of each width.
 fn has_type(layout: Layout, value: u64) -> bool {
     match value {
@@ -87,12 +87,12 @@ fn has_type(layout: Layout, value: u64) -> bool {
     }
 }
 
-/// Segments are of virtual-8086 execution, which is x86's alone.
+/// Returns the largest segment: only x86 has virtual-8086 execution.
 fn largest_segment(layout: Layout) -> u64 {
     if layout.width() == PointerWidth::Bits32 { 0xFFFF } else { 0 }
 }
 
-/// Whether the error is true of the bytes.
+/// Returns whether the error is true of the bytes.
 fn is_true(error: LayoutError, layout: Layout, members: &Members, bytes: &[u8]) -> bool {
     let get = |member| members.get(bytes, member);
     match error {
@@ -115,7 +115,7 @@ fn is_true(error: LayoutError, layout: Layout, members: &Members, bytes: &[u8]) 
     }
 }
 
-/// Whether nothing is wrong with the bytes.
+/// Returns whether the bytes are a valid structure.
 fn is_good(layout: Layout, members: &Members, bytes: &[u8]) -> bool {
     let get = |member| members.get(bytes, member);
     let callback = get("Type") == 0x11;
@@ -154,7 +154,8 @@ fn assert_read(members: &Members, bytes: &[u8], profile: &KProfile) {
     }
 }
 
-/// What is written reads back as the same, nothing behind it changes, and an error changes nothing.
+/// Asserts that a written structure reads back as the same, that nothing behind it changes, and that an error changes
+/// nothing.
 fn assert_written(
     profile: &KProfile,
     layout: Layout,
@@ -180,7 +181,7 @@ fn assert_written(
     }
 }
 
-/// The bytes are a structure, and what follows it.
+/// Runs the target. The bytes are a structure, and arbitrary bytes behind it.
 pub fn run(bytes: &[u8]) {
     for (layout, members) in &*MEMBERS {
         assert_eq!((layout.size(), layout.width().bytes()), (members.size, members.pointer));

@@ -14,7 +14,7 @@ use pmu_kprofile::{Affinity, PointerWidth};
 
 use crate::input::Input;
 
-/// Memory by address, and what was read of it.
+/// Memory by address, and a record of its reads.
 #[derive(Default)]
 struct Image {
     memory: BTreeMap<u64, u8>,
@@ -73,7 +73,7 @@ fn object(layout: Layout, callback: bool, link: ListEntry) -> Vec<u8> {
     bytes
 }
 
-/// The list's objects by hand, and what is wrong with the list.
+/// Walks the list by hand: its objects, and its fault.
 fn by_hand(
     image: &Image,
     layout: Layout,

@@ -1,6 +1,6 @@
-//! The bodies of the fuzz targets: each takes any bytes, and panics where something is not as it must be.
+//! The bodies of the fuzz targets: each takes any bytes, and panics on a wrong result.
 //!
-//! cargo-fuzz runs them on what it makes up; the test below, on the inputs that are kept in `seeds`.
+//! cargo-fuzz runs them on generated inputs; the test below, on the inputs kept in `seeds`.
 
 pub mod control_area;
 pub mod cpuid_claim;
@@ -23,7 +23,7 @@ pub mod virt_state;
 pub mod vmm_image;
 pub mod vmm_step;
 
-/// What of the monitor takes bytes from elsewhere. It is a program, and no library.
+/// The monitor's modules that take untrusted bytes. The monitor is a program, not a library.
 #[path = "../../examples/vmm/src"]
 #[allow(dead_code, reason = "each target uses its part")]
 mod vmm {
@@ -74,7 +74,7 @@ mod tests {
 
     use super::*;
 
-    /// How many changes are made to an input, at most.
+    /// Greatest number of changes to an input.
     const CHANGES: usize = 48;
 
     fn files(folder: &str) -> Vec<PathBuf> {
@@ -97,12 +97,12 @@ mod tests {
         }
     }
 
-    /// As it is, cut off, and with a byte changed, at places all over it.
+    /// Runs each input unchanged, cut off, and with one byte changed, at places all over it.
     #[test]
     fn every_kept_input_keeps_its_promises() {
         for (name, run) in TARGETS {
             for path in files(&format!("seeds/{name}")) {
-                // Shown where something fails.
+                // Shown with a failure.
                 println!("{}", path.display());
                 let bytes = fs::read(&path).unwrap();
                 run(&bytes);

@@ -9,7 +9,7 @@ pub fn run(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     let mappings = executable(&text);
     assert!(mappings.len() <= text.split('\n').count());
-    // What is read, written as proc(5) has it, reads as the same.
+    // Mappings written as proc(5) has them read as the same.
     let line = |mapping: &Mapping| {
         let Mapping { start, size, file_offset, path } = mapping;
         let end = start.checked_add(*size).expect("ends within the address space");
@@ -18,7 +18,7 @@ pub fn run(bytes: &[u8]) {
     };
     let written: String = mappings.iter().map(line).collect();
     assert_eq!(executable(&written), mappings);
-    // A line is told by itself: each mapping is of one, in order.
+    // Each line is independent: each mapping is of one line, in order.
     let one_by_one: Vec<_> = text.split('\n').flat_map(executable).collect();
     assert_eq!(one_by_one, mappings);
     for a in mappings.iter().take(16) {

@@ -1,7 +1,7 @@
 //! Records of perf events: arbitrary ones, and such as perf_event_open(2) lays out.
 //!
-//! The bytes: which kind of record, a header's flags, how many bytes are cut off its end; then its
-//! fields, or after an unknown kind a whole body.
+//! The bytes: the kind of record, a header's flags, the number of bytes cut off its end; then its fields, or after an
+//! unknown kind a whole body.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -17,14 +17,14 @@ use pmu_examples::profiler::perf::{Record, Sample, What};
 
 use crate::input::Input;
 
-/// What the profiler asks for in each sample, and behind each other record.
+/// The fields that the profiler requests in each sample, and behind each other record.
 static CONFIG: LazyLock<ParseConfig<Native>> = LazyLock::new(|| {
     let mut builder = Builder::new(Software::TASK_CLOCK);
     let fields = SampleFlag::IP | SampleFlag::TID | SampleFlag::TIME | SampleFlag::CPU;
     ParseConfig::from(*builder.sample(fields).sample_id_all(true).attrs())
 });
 
-/// The header's kind and flags, the body, and what the profiler is to make of it.
+/// The header's kind and flags, the body, and the profiler's expected result.
 struct Laid {
     kind: u32,
     flags: u16,
@@ -63,7 +63,7 @@ fn laid(which: u8, flags: u16, input: &mut Input<'_>) -> Laid {
             let known = u16::try_from(processor).ok();
             let sample = |processor| Sample { process, thread, processor, pc, kernel };
             let body = words(&[pc, both, time, processor.into()]);
-            // No trailer: a sample tells it in its fields.
+            // No trailer: a sample has these as fields.
             let meant = known.and_then(|processor| at(What::Sample(sample(processor))));
             return Laid { kind: 9, flags, body, meant };
         }
@@ -118,7 +118,7 @@ pub fn run(bytes: &[u8]) {
     }
     let Laid { kind, flags, mut body, meant } = laid(which, flags, &mut input);
     assert_eq!(parse(kind, flags, &body, CONFIG.clone()), meant);
-    // What is cut off is refused, or misread: it is the kernel's, which cuts nothing off.
+    // A truncated record is refused, or misread: the kernel, whose records they are, truncates none.
     body.truncate(body.len().saturating_sub(cut));
     let _ = parse(kind, flags, &body, CONFIG.clone());
 }

@@ -27,7 +27,7 @@ impl File {
         Self(path)
     }
 
-    /// What a place without a function is called.
+    /// Returns the label of a place without a function.
     fn label(&self) -> String {
         format!("[{}]", self.0.file_name().unwrap().to_string_lossy())
     }
@@ -39,7 +39,7 @@ impl Drop for File {
     }
 }
 
-/// Where a part of the file is in memory.
+/// Place of a part of the file in memory.
 struct Segment {
     file_offset: u64,
     size: u64,
@@ -53,7 +53,7 @@ struct Symbol {
     name: String,
 }
 
-/// The one section, and what is in it.
+/// The only section, and its contents.
 struct Described {
     section: (u64, u64),
     segments: Vec<Segment>,
@@ -129,7 +129,7 @@ impl Described {
         end.checked_sub(symbol.address)
     }
 
-    /// The function at a place in the file, and how far into it.
+    /// Returns the function at a place in the file, and the offset into it.
     fn function(&self, place: u64) -> Option<(Function, u64)> {
         let inside = |segment: &&Segment| place.wrapping_sub(segment.file_offset) < segment.size;
         let segment = self.segments.iter().filter(|s| place >= s.file_offset).find(inside)?;
@@ -165,7 +165,7 @@ pub fn run(bytes: &[u8]) {
     }
 }
 
-/// Any file: the same answer whenever it is asked, and a function begins at or before what is in it.
+/// Asserts of any file that repeated lookups agree, and that a function begins at or before its addresses.
 fn arbitrary(contents: &[u8]) {
     let file = File::new(contents);
     let mut symbols = Symbols::default();

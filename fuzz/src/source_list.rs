@@ -1,8 +1,8 @@
 //! Source lists: read from arbitrary bytes, and written into arbitrary buffers for what an arbitrary
 //! leaf 0x0A declares.
 //!
-//! The bytes: the leaf's EAX and EBX, how many bytes the caller's buffer has, and what is in it; the
-//! list that is read begins there too.
+//! The bytes: the leaf's EAX and EBX, the length of the caller's buffer, and its contents, which are also the list to
+//! read.
 
 use std::sync::LazyLock;
 
@@ -18,7 +18,7 @@ use crate::input::{Input, number};
 /// The most bytes of a caller's buffer: more than any list.
 const MOST: usize = 0x800;
 
-/// What of an entry is compared: source, shortest and longest interval, name.
+/// The compared fields of an entry: source, shortest and longest interval, name.
 type Entry = (u32, u32, u32, String);
 
 fn plain(entry: SourceListEntry<'_>) -> Entry {
@@ -26,8 +26,8 @@ fn plain(entry: SourceListEntry<'_>) -> Entry {
     (source.value(), min_interval, max_interval, entry.name().collect())
 }
 
-/// `PROFILE_SOURCE_INFO`: the next entry's distance at 0, source at 4, intervals at 8 and 0xC, and from
-/// 0x18 on the name in UTF-16 up to a zero. The entries, and where the one that is broken begins.
+/// `PROFILE_SOURCE_INFO`: the next entry's distance at 0, source at 4, intervals at 8 and 0xC, and from 0x18 on the
+/// name in UTF-16 up to a zero. Returns the entries, and the offset of the broken one.
 fn by_hand(buffer: &[u8]) -> (Vec<Entry>, Option<usize>) {
     let mut entries = Vec::new();
     let mut offset = 8;
@@ -78,7 +78,7 @@ static SOURCES: LazyLock<Vec<(u32, &str, Option<u64>)>> = LazyLock::new(|| {
     rows.iter().map(source).collect()
 });
 
-/// What a list of the leaf's sources is.
+/// Returns the list of the leaf's sources.
 fn list_of(eax: u32, ebx: u32) -> Vec<Entry> {
     let declared = |bit: u64| bit < u64::from(eax >> 24) && ebx >> bit & 1 == 0;
     SOURCES

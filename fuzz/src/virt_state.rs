@@ -37,7 +37,7 @@ fn configuration(input: &mut Input<'_>) -> Configuration {
     }
 }
 
-/// What is accepted is written as it was read, up to zeros at its end.
+/// Asserts that accepted bytes are written as they were read, up to zeros at the end.
 fn assert_round_trip(bytes: &[u8]) {
     if let Ok(configuration) = Configuration::from_bytes(bytes) {
         assert_eq!(configuration.to_bytes(), bytes);
@@ -108,7 +108,7 @@ pub fn run(bytes: &[u8]) {
         });
         assert!(calls.count() < most);
         let _ = pmu.next_overflow();
-        // What it came to is a state in turn.
+        // The result is a state in turn.
         let state = pmu.state();
         assert_round_trip(&state.to_bytes());
         pmu = VirtualPmu::restore(&state, configuration, events).unwrap();

@@ -14,10 +14,10 @@ const HIGH: u64 = 1 << 20;
 /// "Is 8192 bytes long" and "4-byte aligned": Multiboot Specification, "OS image format".
 const SEARCHED: usize = 8192;
 
-/// Where a piece goes, what of the file it is, and how much memory it takes.
+/// Address of a piece, its bytes of the file, and its size in memory.
 type Piece<'f> = (u64, &'f [u8], u64);
 
-/// What a kernel wants.
+/// The parts of a kernel's image.
 struct Kernel<'f> {
     protocol: &'static str,
     pieces: Vec<Piece<'f>>,
@@ -192,8 +192,7 @@ pub fn run(bytes: &[u8]) {
         expected[*start as usize..][..data.len()].copy_from_slice(data);
     }
     expected[disk_at as usize..][..disk.len()].copy_from_slice(&disk);
-    // The kernel is where it wants to be, the disk at the end, and beside what the protocol tells
-    // there is nothing else.
+    // The kernel is at its place, the disk at the end, and only the protocol's data beside them.
     assert!(read(0, low::INFO) == expected[..low::INFO as usize]);
     assert!(read(HIGH, TOP) == expected[HIGH as usize..]);
     let line_end = low::COMMAND_LINE + line.len() as u64;

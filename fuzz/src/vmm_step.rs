@@ -1,8 +1,8 @@
-//! The monitor's single steps: instructions from a guest's memory, and what retired between two stops,
-//! whatever the guest has there; and where it is plain, as many as were counted one by one.
+//! The monitor's single steps: arbitrary instructions in a guest's memory, and those that retired between two stops;
+//! where the way is plain, compared with a count one by one.
 //!
-//! The bytes: the code's width and the privilege level; RIP, RSP and the other registers of both stops;
-//! an interrupt's vector and how many instructions came before it; then the code, and pieces of memory.
+//! The bytes: the code's width and the privilege level; RIP, RSP and the other registers of both stops; an
+//! interrupt's vector and the number of instructions before it; then the code, and pieces of memory.
 
 use core::cell::Cell;
 
@@ -15,7 +15,7 @@ use crate::vmm::count::step::retired::{Point, Retired, ahead, between};
 use crate::vmm::guest::{Memory, segment};
 use crate::vmm::instruction::decode;
 
-/// Where the pieces are in the first 64 KiB.
+/// Addresses of the pieces in the first 64 KiB.
 const CODE: u64 = 0x1000;
 const IDT: u64 = 0x2000;
 const GDT: u64 = 0x4000;
@@ -25,10 +25,10 @@ const SIZE: usize = 0x1_0000;
 /// Kernel code and data, user code and data, in long mode.
 const DESCRIPTORS: [u64; 5] =
     [0, 0x00AF_9B00_0000_FFFF, 0x00CF_9300_0000_FFFF, 0x00AF_FB00_0000_FFFF, 0x00CF_F300_0000_FFFF];
-/// What the monitor may look at for one step.
+/// Greatest number of the monitor's reads for one step.
 const MOST_READS: usize = 25_000;
 
-/// Memory, and how often it was looked at.
+/// Memory, with the number of its reads.
 struct Ram {
     bytes: Vec<u8>,
     reads: Cell<usize>,
@@ -154,7 +154,7 @@ pub fn run(bytes: &[u8]) {
         assert_eq!(taken, Some(vec![(privilege, true)]), "{first:?}");
     }
 
-    // An interrupt's handler, which is not where the code leads: its frame tells what came before.
+    // An interrupt's handler, to which the code does not lead: its frame has the instructions' end.
     let (steps, leads) = (steps.min(straight), straight.min(15));
     let leads_there = listing.get(leads).is_none_or(|behind| {
         !matches!(behind.flow_control(), FlowControl::Next) || behind.is_invalid()
@@ -182,7 +182,7 @@ pub fn run(bytes: &[u8]) {
     assert_eq!(between(&ram, &kernel), Some(vec![(privilege, false); steps]), "vector {vector}");
 }
 
-/// Whether what was just put into memory is a part of the code.
+/// Returns whether the latest change of memory is in the code.
 fn super_imposed(ram: &Ram, before: &[Instruction], bitness: u32, rip: u64) -> bool {
     listing(ram, bitness, rip) != before
 }

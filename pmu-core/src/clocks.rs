@@ -82,9 +82,10 @@ impl ClockReading {
     }
 }
 
-/// Returns the frequency of a processor's TSC, where CPUID tells it: the core crystal clock's times a ratio.
+/// Returns the frequency of a processor's TSC, where CPUID gives it: the core crystal clock's frequency times a
+/// ratio.
 ///
-/// `None`: it leaves the ratio or the crystal's frequency open, as many Intel processors do, and all of AMD's.
+/// `None` where CPUID gives no ratio or no crystal frequency, as on many Intel processors and all of AMD's.
 ///
 /// Source: SDM vol. 2A, CPUID leaf 15H: ECX is the crystal's frequency, EBX/EAX the ratio.
 ///

@@ -1,8 +1,9 @@
-//! The lower storey: any event on any counter of a processor.
+//! The lower layer: any event on any counter of a processor.
 //!
-//! [`unit`] describes a vendor's counters as data, and [`left_over`] registers that nothing here uses; [`event`] and [`table`] are what is counted; [`processor`]
-//! takes a processor's counters and programs them, with [`opened`], [`assign`], [`control`], [`switch`],
-//! [`thread`], [`user`] and [`reprogram`] as its operations; [`memory`] is what it shares with [`interrupt`].
+//! [`unit`] describes a vendor's counters as data, and [`left_over`] the registers that no driver here uses.
+//! [`event`] and [`table`] hold the events. [`processor`] takes a processor's counters and programs them; [`opened`],
+//! [`assign`], [`control`], [`switch`], [`thread`], [`user`] and [`reprogram`] are its operations. It shares
+//! [`memory`] with [`interrupt`].
 
 pub(crate) mod assign;
 pub(crate) mod control;

@@ -1,4 +1,4 @@
-//! Reasons why a processor has no counters that are known here.
+//! Reasons why no vendor crate detects a processor's counters.
 
 use core::fmt;
 
@@ -10,7 +10,7 @@ use crate::Rules;
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum NoInterface {
-    /// The processor is another vendor's, whose name in leaf 0 this is.
+    /// The processor is another vendor's, with this name in leaf 0.
     OtherVendor([u8; 12]),
     /// CPUID declares no performance monitoring: the leaf is absent, its version or its number of
     /// events is 0.
@@ -21,8 +21,8 @@ pub enum NoInterface {
     NoLongMode,
     /// A Microsoft-compatible hypervisor does not offer performance monitors.
     HiddenByHypervisor,
-    /// CPUID declares counters that cannot be: none, more than there are registers for, or narrower
-    /// or wider than a counter can be.
+    /// CPUID declares impossible counters: none, more than there are registers for, or narrower or wider than a
+    /// counter can be.
     ImplausibleCounters {
         /// The declared number of counters.
         count: u8,
@@ -36,7 +36,7 @@ pub enum NoInterface {
 }
 
 impl NoInterface {
-    /// Of two vendors' reasons, the one that tells more: that of the processor's own vendor.
+    /// Returns the more specific of two vendors' reasons: that of the processor's own vendor.
     pub fn or(self, other: Self) -> Self {
         if matches!(self, Self::OtherVendor(_)) { other } else { self }
     }

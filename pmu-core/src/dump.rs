@@ -6,8 +6,7 @@ use raw_cpuid::{CpuIdReader, CpuIdResult};
 
 /// The text of a recorded dump, read in place.
 ///
-/// Two formats are understood, as the tools write them; lines that are neither are headings or
-/// remarks, and skipped:
+/// It reads two formats, as the tools write them, and skips other lines as headings or remarks:
 ///
 /// - `cpuid -r`: `   0x0000000a 0x00: eax=0x07300404 ebx=0x00000000 ecx=0x00000000 edx=0x00000603`
 /// - AIDA64 and InstLatx64: `CPUID 0000000A: 07300404-00000000-00000000-00000603 [SL 00]`
@@ -23,7 +22,7 @@ impl<'t> CpuidDump<'t> {
     /// Checks that `text` is a dump with at least leaf 0.
     ///
     /// # Errors
-    /// The first line that begins like a leaf and is none, or that there is no leaf 0.
+    /// The first line that begins like a leaf and is not one, or the lack of leaf 0.
     pub fn parse(text: &'t str) -> Result<Self, DumpError> {
         let mut found = false;
         for (index, line) in text.lines().enumerate() {
@@ -47,11 +46,11 @@ impl CpuIdReader for &CpuidDump<'_> {
     }
 }
 
-/// Why a text is not a CPUID dump.
+/// Reason why a text is not a CPUID dump.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum DumpError {
-    /// This line, from 1, begins like a leaf and is none.
+    /// This line, counted from 1, begins like a leaf and is not one.
     MalformedLine(usize),
     /// No line holds leaf 0.
     NoLeafZero,
@@ -77,7 +76,7 @@ struct Line {
 }
 
 impl Line {
-    /// The leaf in a line; `None` if the line does not begin like one.
+    /// Returns the leaf in a line; `None` if the line does not begin like one.
     fn parse(line: &str) -> Result<Option<Self>, Malformed> {
         let line = line.trim();
         if let Some(rest) = line.strip_prefix("0x") {

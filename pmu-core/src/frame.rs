@@ -1,4 +1,4 @@
-//! What an interrupt interrupted.
+//! The interrupted context, as the embedder's trap frame and kernel know it.
 
 use core::any::Any;
 use core::fmt;
@@ -12,7 +12,7 @@ use core::ops::ControlFlow;
 pub struct ProcessId(NonZeroU64);
 
 impl ProcessId {
-    /// The process with this number; 0 is no process.
+    /// Creates the identity with this number; `None` for 0, which is no process.
     pub const fn new(value: u64) -> Option<Self> {
         match NonZeroU64::new(value) {
             Some(value) => Some(Self(value)),
@@ -20,7 +20,7 @@ impl ProcessId {
         }
     }
 
-    /// The number.
+    /// Returns the number.
     pub const fn get(self) -> u64 {
         self.0.get()
     }
@@ -40,12 +40,12 @@ pub struct ProcessorNumber {
 }
 
 impl ProcessorNumber {
-    /// The processor with this system-wide index, in full groups of 64.
+    /// Returns the processor with this system-wide index, in full groups of 64.
     pub const fn from_index(index: u16) -> Self {
         Self { group: index / 64, number: (index % 64) as u8 }
     }
 
-    /// The system-wide index, in full groups of 64.
+    /// Returns the system-wide index, in full groups of 64.
     pub const fn index(self) -> usize {
         self.group as usize * 64 + self.number as usize
     }
@@ -57,44 +57,44 @@ impl fmt::Display for ProcessorNumber {
     }
 }
 
-/// The circumstances of an interrupt: the embedder's trap frame and what its kernel knows.
+/// The interrupted context: the embedder's trap frame, and facts that its kernel knows.
 ///
 /// # For embedders
 /// - Called from the interrupt itself, possibly an NMI: every method answers at once, from the
 ///   frame or from per-processor data; it takes no lock.
 pub trait InterruptFrame {
-    /// The address that the interrupt returns to: linear, or an offset into CS in virtual-8086 mode.
+    /// Returns the address that the interrupt returns to: linear, or an offset into CS in virtual-8086 mode.
     fn pc(&self) -> u64;
 
-    /// The interrupted code segment selector.
+    /// Returns the interrupted code segment selector.
     fn cs(&self) -> u16;
 
-    /// The interrupted RFLAGS (bit 17, VM, tells virtual-8086 mode).
+    /// Returns the interrupted RFLAGS (bit 17, VM, tells virtual-8086 mode).
     fn flags(&self) -> u64;
 
-    /// The processor that was interrupted, which is the one that executes the handler.
+    /// Returns the processor that was interrupted, which is the one that executes the handler.
     fn processor(&self) -> ProcessorNumber;
 
-    /// The process whose address space is loaded, if any.
+    /// Returns the process whose address space is loaded, if any.
     fn process(&self) -> Option<ProcessId>;
 
-    /// The thread that was interrupted, for trace records; 0 if unknown.
+    /// Returns the thread that was interrupted, for trace records; 0 if unknown.
     fn thread(&self) -> u32 {
         0
     }
 
-    /// The time stamp for trace records, in whatever unit the trace declares.
+    /// Returns the time stamp for trace records, in whatever unit the trace declares.
     fn timestamp(&self) -> u64 {
         0
     }
 
-    /// The processor's PEBS index, where a Debug Store is in use. Records of profile interrupts are without, as
-    /// Windows': it is for callbacks of the embedder's own.
+    /// Returns the processor's PEBS index, where a Debug Store is in use. Records of profile interrupts have none, as
+    /// Windows' have none: it is for callbacks of the embedder's own.
     fn pebs_index(&self) -> Option<u64> {
         None
     }
 
-    /// The embedder's own frame, for callbacks that want its registers: `Some(self)`, where the frame's type
+    /// Returns the embedder's own frame, for callbacks that want its registers: `Some(self)`, where the frame's type
     /// borrows nothing, which the callback downcasts.
     fn embedder(&self) -> Option<&dyn Any> {
         None

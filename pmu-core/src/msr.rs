@@ -9,9 +9,9 @@ pub(crate) mod native;
 
 /// The number of a model-specific register that a caller vouches for.
 ///
-/// A WRMSR can redirect SYSCALL, turn off paging protection or make the processor write to memory.
-/// [`MsrBackend`] is nevertheless safe to call, because whoever *names* a register has made the
-/// promise of [`MsrAddress::new`] for every value that safe code could write to it.
+/// A WRMSR can redirect SYSCALL, turn off paging protection or make the processor write to memory. [`MsrBackend`] is
+/// nevertheless safe to call, because the code that *names* a register makes the promise of [`MsrAddress::new`] for
+/// every value that safe code could write to it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct MsrAddress(u32);
@@ -30,7 +30,7 @@ impl MsrAddress {
         Self(address)
     }
 
-    /// The register's number, as RDMSR and WRMSR take it in ECX.
+    /// Returns the register's number, as RDMSR and WRMSR take it in ECX.
     #[inline]
     pub const fn get(self) -> u32 {
         self.0
@@ -45,8 +45,8 @@ impl fmt::Debug for MsrAddress {
 
 /// A change of some bits of one register, for registers that safe code must not write as a whole.
 ///
-/// `IA32_DEBUGCTL` and `IA32_PEBS_ENABLE` have bits that make the processor write to memory. A value of
-/// this type changes others of their bits, and it is all that safe code can do with it.
+/// `IA32_DEBUGCTL` and `IA32_PEBS_ENABLE` have bits that make the processor write to memory. A value of this type
+/// changes other bits of theirs, and safe code cannot write these registers in any other way.
 ///
 /// ```
 /// use pmu_core::MsrUpdate;
@@ -64,7 +64,7 @@ pub struct MsrUpdate {
 }
 
 impl MsrUpdate {
-    /// Clears the bits of `clear` and sets those of `set` in the register `register`.
+    /// Describes a change that clears the bits of `clear` and sets those of `set` in the register `register`.
     ///
     /// # Safety
     /// - Making the change, whatever the register holds, at any time and any number of times, does not
@@ -75,19 +75,19 @@ impl MsrUpdate {
         Self { register, clear, set }
     }
 
-    /// Changes nothing: reads the register.
+    /// Describes a change of nothing: reads the register.
     #[inline]
     pub const fn read(register: u32) -> Self {
         Self { register, clear: 0, set: 0 }
     }
 
-    /// The register's number, as RDMSR and WRMSR take it in ECX.
+    /// Returns the register's number, as RDMSR and WRMSR take it in ECX.
     #[inline]
     pub const fn register(self) -> u32 {
         self.register
     }
 
-    /// The value to write where the register holds `found`, or `None` where that is the value already.
+    /// Returns the value to write where the register holds `found`, or `None` where it has that value already.
     #[inline]
     pub const fn apply(self, found: u64) -> Option<u64> {
         let value = found & !self.clear | self.set;
@@ -102,19 +102,19 @@ impl fmt::Debug for MsrUpdate {
     }
 }
 
-/// RDPMC's operand in ECX. Reading a counter breaks nothing, so any value may be made.
+/// RDPMC's operand in ECX. Reading a counter is harmless, so any value is allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct PmcIndex(u32);
 
 impl PmcIndex {
-    /// The index as it goes into ECX.
+    /// Creates an index from the value for ECX.
     #[inline]
     pub const fn new(ecx: u32) -> Self {
         Self(ecx)
     }
 
-    /// The value for ECX.
+    /// Returns the value for ECX.
     #[inline]
     pub const fn get(self) -> u32 {
         self.0
@@ -123,9 +123,9 @@ impl PmcIndex {
 
 /// Access to the registers of *the logical processor that I run on*.
 ///
-/// Whoever holds a backend must stay on the processor while a sequence of accesses is under way.
-/// Every method may be called in task, interrupt and NMI context; an implementation takes no lock
-/// that an interrupt could find held, does not allocate and does not panic.
+/// The caller must stay on the processor while a sequence of accesses is under way. Every method may be called in
+/// task, interrupt and NMI context; an implementation takes no lock that an interrupt could find held, does not
+/// allocate and does not panic.
 ///
 /// # For authors of a backend
 /// - `read` and `write` reach exactly the register that is named, once, in program order.
@@ -138,13 +138,13 @@ pub trait MsrBackend {
     /// Error of an access.
     type Error: MsrError;
 
-    /// RDMSR.
+    /// Executes RDMSR.
     fn read(&self, address: MsrAddress) -> Result<u64, Self::Error>;
 
-    /// WRMSR.
+    /// Executes WRMSR.
     fn write(&self, address: MsrAddress, value: u64) -> Result<(), Self::Error>;
 
-    /// RDPMC.
+    /// Executes RDPMC.
     fn read_pmc(&self, index: PmcIndex) -> Result<u64, Self::Error>;
 
     /// Changes bits of a register, and returns the value that it held before.

@@ -22,7 +22,7 @@ pub trait Platform {
         Err(TimerUnavailable)
     }
 
-    /// Stops them.
+    /// Stops the profile timer's interrupts.
     fn stop_profile_timer(&self) {}
 }
 

@@ -4,8 +4,8 @@ use core::fmt;
 
 use raw_cpuid::{CpuId, CpuIdReader, CpuIdResult};
 
-/// The leaves that speak of the processor's identity or of its performance monitoring, with their
-/// sub-leaf in bits 23:16, where no leaf's number has any. Source: Intel SDM vol. 2A, CPUID; AMD APM vol. 3, appendix E; Microsoft's Hypervisor
+/// The leaves of the processor's identity and of its performance monitoring, with their sub-leaf in bits 23:16, which
+/// no leaf number uses. Source: Intel SDM vol. 2A, CPUID; AMD APM vol. 3, appendix E; Microsoft's Hypervisor
 /// Top-Level Functional Specification, "Feature and Interface Discovery".
 const LEAVES: [u32; 27] = [
     0x0000_0000,
@@ -41,11 +41,11 @@ const SUBLEAF: u32 = 0xFF << 16;
 
 const NOTHING: CpuIdResult = CpuIdResult { eax: 0, ebx: 0, ecx: 0, edx: 0 };
 
-/// An immutable record of the CPUID leaves that matter to a PMU, of one processor.
+/// Immutable record of one processor's CPUID leaves that matter to a PMU.
 ///
-/// Take it once on each processor: the boot processor's decides the interface, and each processor's own is what
-/// its session is given. Nothing executes CPUID afterwards. It is itself a reader for [`raw_cpuid::CpuId`], so every accessor of that crate works
-/// on it, and a leaf that was not recorded reads as zeros.
+/// Take it once on each processor: the boot processor's snapshot decides the interface, and each session gets its own
+/// processor's. Nothing executes CPUID afterwards. It is itself a reader for [`raw_cpuid::CpuId`], so every accessor
+/// of that crate works on it. A leaf that was not recorded reads as zeros.
 ///
 /// ```
 /// use pmu_core::{CpuidDump, Snapshot};
@@ -64,8 +64,8 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// Reads the leaves that the processor says it has, through `reader`: a recorded dump, a guest's
-    /// synthesised CPUID, or the instruction (`raw_cpuid::native_cpuid::CpuIdReaderNative`).
+    /// Reads the leaves that the processor declares, through `reader`: a recorded dump, a guest's synthesised CPUID,
+    /// or the instruction (`raw_cpuid::native_cpuid::CpuIdReaderNative`).
     pub fn capture(reader: impl CpuIdReader) -> Self {
         let basic = reader.cpuid2(0, 0).eax;
         let extended = reader.cpuid2(0x8000_0000, 0).eax;
@@ -89,7 +89,7 @@ impl Snapshot {
         Self { leaves }
     }
 
-    /// A recorded leaf; zeros if the processor lacks it or it is not among those recorded.
+    /// Returns a recorded leaf; zeros if the processor lacks it or it is not among those recorded.
     #[inline(never)]
     pub fn leaf(&self, leaf: u32, subleaf: u32) -> CpuIdResult {
         if leaf & SUBLEAF != 0 || subleaf > SUBLEAF >> 16 {
@@ -103,12 +103,12 @@ impl Snapshot {
             .unwrap_or(NOTHING)
     }
 
-    /// The same leaves, decoded by [`raw_cpuid`].
+    /// Returns the same leaves, decoded by [`raw_cpuid`].
     pub fn cpuid(&self) -> CpuId<&Self> {
         CpuId::with_cpuid_reader(self)
     }
 
-    /// The vendor's twelve characters (leaf 0, EBX, EDX, ECX).
+    /// Returns the vendor's twelve characters (leaf 0, EBX, EDX, ECX).
     pub fn vendor(&self) -> [u8; 12] {
         let leaf = self.leaf(0, 0);
         let mut vendor = [0; 12];
@@ -119,15 +119,15 @@ impl Snapshot {
         vendor
     }
 
-    /// The family as manuals print it: base plus extended (leaf 1, EAX).
+    /// Returns the family as manuals print it: base plus extended (leaf 1, EAX).
     pub fn family(&self) -> u16 {
         let signature = self.leaf(1, 0).eax;
         let base = (signature >> 8 & 0xF) as u16;
         if base == 0xF { base + (signature >> 20 & 0xFF) as u16 } else { base }
     }
 
-    /// The model as manuals print it: extended and base (leaf 1, EAX). Intel extends it for
-    /// families 6 and 15, AMD for 15, Zhaoxin for 6 and 7.
+    /// Returns the model as manuals print it: extended and base (leaf 1, EAX). Intel extends it for families 6 and
+    /// 15, AMD for 15, Zhaoxin for 6 and 7.
     pub fn model(&self) -> u8 {
         let signature = self.leaf(1, 0).eax;
         let base = (signature >> 4 & 0xF) as u8;
@@ -139,7 +139,7 @@ impl Snapshot {
         }
     }
 
-    /// The stepping (leaf 1, EAX).
+    /// Returns the stepping (leaf 1, EAX).
     pub fn stepping(&self) -> u8 {
         (self.leaf(1, 0).eax & 0xF) as u8
     }

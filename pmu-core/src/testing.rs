@@ -6,7 +6,7 @@ use heapless::Vec;
 
 use crate::{MsrAddress, MsrBackend, MsrErrorKind, MsrOperation, MsrUpdate, PmcIndex};
 
-/// One access: what was done to which register, and the value that was read or written.
+/// One access: its instruction, its register, and the value that was read or written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Access {
@@ -14,27 +14,27 @@ pub struct Access {
     pub operation: MsrOperation,
     /// The register's number, or RDPMC's index.
     pub register: u32,
-    /// The value, or how the access failed.
+    /// The value, or the failure.
     pub outcome: Result<u64, MsrErrorKind>,
 }
 
 impl Access {
-    /// RDMSR of `register` that answers `value`.
+    /// Creates an RDMSR of `register` that reads `value`.
     pub const fn read(register: u32, value: u64) -> Self {
         Self { operation: MsrOperation::Read, register, outcome: Ok(value) }
     }
 
-    /// WRMSR of `value` to `register`.
+    /// Creates a WRMSR of `value` to `register`.
     pub const fn write(register: u32, value: u64) -> Self {
         Self { operation: MsrOperation::Write, register, outcome: Ok(value) }
     }
 
-    /// RDPMC with `index` that answers `value`.
+    /// Creates an RDPMC with `index` that reads `value`.
     pub const fn read_pmc(index: u32, value: u64) -> Self {
         Self { operation: MsrOperation::ReadPmc, register: index, outcome: Ok(value) }
     }
 
-    /// The same access, failing with #GP.
+    /// Makes the access fail with #GP.
     pub const fn faulting(mut self) -> Self {
         self.outcome = Err(MsrErrorKind::GeneralProtection);
         self
@@ -43,8 +43,8 @@ impl Access {
 
 /// A backend that expects exactly the accesses of a script, in order.
 ///
-/// Any other access panics with what was expected and what came, which fails the test at the line
-/// of the driver that made it. Call [`finish`](Self::finish) at the end.
+/// Any other access panics with the expected and the actual access, which fails the test at the driver's line. Call
+/// [`finish`](Self::finish) at the end.
 ///
 /// ```
 /// use pmu_core::{MsrAddress, MsrBackend, testing::{Access, ScriptedMsr}};
@@ -63,7 +63,7 @@ pub struct ScriptedMsr<'s> {
 }
 
 impl<'s> ScriptedMsr<'s> {
-    /// A backend that expects `script`.
+    /// Creates a backend that expects `script`.
     pub const fn new(script: &'s [Access]) -> Self {
         Self { script, next: Cell::new(0) }
     }
@@ -116,7 +116,7 @@ impl MsrBackend for ScriptedMsr<'_> {
         self.play(MsrOperation::ReadPmc, index.get(), None)
     }
 
-    /// RDMSR, and WRMSR where the value changes: one access of the script, or two.
+    /// Makes an RDMSR, and a WRMSR if the value changes: one access of the script, or two.
     fn update(&self, update: MsrUpdate) -> Result<u64, MsrErrorKind> {
         let found = self.play(MsrOperation::Read, update.register(), None)?;
         if let Some(value) = update.apply(found) {
@@ -135,23 +135,23 @@ pub struct RecordingMsr<B, const N: usize> {
 }
 
 impl<B: MsrBackend, const N: usize> RecordingMsr<B, N> {
-    /// A recorder around `inner`.
+    /// Creates a recorder around `inner`.
     pub const fn new(inner: B) -> Self {
         Self { inner, accesses: RefCell::new(Vec::new()), dropped: Cell::new(0) }
     }
 
-    /// The backend inside.
+    /// Returns the backend inside.
     pub fn inner(&self) -> &B {
         &self.inner
     }
 
-    /// What was recorded since the last call.
+    /// Takes the accesses recorded since the last call.
     pub fn take(&self) -> Vec<Access, N> {
         self.dropped.set(0);
         self.accesses.take()
     }
 
-    /// How many accesses since the last [`take`](Self::take) found no room.
+    /// Returns the number of accesses since the last [`take`](Self::take) that found no room.
     pub fn dropped(&self) -> usize {
         self.dropped.get()
     }
@@ -190,7 +190,7 @@ impl<B: MsrBackend, const N: usize> MsrBackend for RecordingMsr<B, N> {
         result
     }
 
-    /// Recorded as one access, with the value that the register held before.
+    /// Records one access, with the value that the register held before.
     fn update(&self, update: MsrUpdate) -> Result<u64, B::Error> {
         let result = self.inner.update(update);
         self.record(MsrOperation::Update, update.register(), result.as_ref().copied());

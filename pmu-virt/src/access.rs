@@ -66,7 +66,7 @@ pub enum Write {
     Unhandled,
 }
 
-/// The answer to WRMSR, and what was wrong with it.
+/// The answer to WRMSR, and the illegal bits of its value.
 ///
 /// ```
 /// use pmu_virt::{AmdConfiguration, Configuration, FedEvents, VirtualPmu, Write};
@@ -119,13 +119,13 @@ impl Mode {
     /// A kernel.
     pub const KERNEL: Self = Self { cpl: 0, pce: false, protected: true };
 
-    /// CPL 0, or without privilege levels.
+    /// Returns whether the mode is CPL 0, or has no privilege levels.
     #[inline]
     pub(crate) const fn is_privileged(self) -> bool {
         self.cpl == 0 || !self.protected
     }
 
-    /// SDM vol. 2B and APM vol. 3, RDPMC.
+    /// Returns whether RDPMC is allowed. SDM vol. 2B and APM vol. 3, RDPMC.
     #[inline]
     pub(crate) const fn allows_rdpmc(self) -> bool {
         self.is_privileged() || self.pce

@@ -1,4 +1,4 @@
-//! Events that happen in the guest, and the overflows that come of them.
+//! Events that happen in the guest, and their overflows.
 
 use crate::feed::FeedSlot;
 use crate::layout::{Counters, Freeze, Layout, to_global};
@@ -42,21 +42,21 @@ impl Advanced {
 }
 
 impl<P: EventPolicy> VirtualPmu<P> {
-    /// The events that this PMU is fed.
+    /// Returns the events that this PMU is fed.
     pub fn events(&self) -> &FedEvents {
         &self.model.events
     }
 
-    /// Counts what happened, up to the first overflow that interrupts. The feed holds the rest
-    /// afterwards: what happened after the overflow, which the guest's handler may want to count
-    /// differently. A rest that is not consumed never happened: it is in no [`state`](Self::state).
+    /// Counts the events of a feed, up to the first overflow that interrupts. The feed then holds the remainder: the
+    /// events after the overflow, which the guest's handler may want to count differently. A remainder that is not
+    /// consumed never happened: no [`state`](Self::state) holds it.
     ///
-    /// All events of a feed happened evenly over the same span of time. At the overflow as much of
-    /// each has passed, rounded down, as of the one that overflowed; of that one, exactly what was
-    /// missing. A counter that does not interrupt wraps on the way, as often as it comes to.
+    /// All events of a feed happened evenly over the same span of time. At the overflow as much of each has passed,
+    /// rounded down, as of the one that overflowed; of that one, exactly the amount that was missing. A counter that
+    /// does not interrupt wraps on the way, as often as need be.
     ///
-    /// Bounded by the number of counters. Each call that leaves a rest has brought a counter to an
-    /// overflow, so `while !feed.is_empty()` ends: no counter wraps again before 2³² events.
+    /// Bounded by the number of counters. Each call that leaves a remainder has brought a counter to an overflow, so
+    /// `while !feed.is_empty()` ends: no counter wraps again before 2³² events.
     ///
     /// ```
     /// use pmu_virt::{Configuration, EventKey, FedEvents, Feed, IntelConfiguration, Privilege};
@@ -92,7 +92,7 @@ impl<P: EventPolicy> VirtualPmu<P> {
         while general != 0 {
             let counter = general.trailing_zeros() as usize % MAX_PER_KIND;
             if model.overflows_in(feed, counter, model.layout.mask(0)) {
-                // Those before this one were counted to the end of the span: back.
+                // Those before this one were counted to the end of the span: undo that.
                 return Ok(model.overflow(feed, running, (running & 0xFF) - general as Counters));
             }
             general &= general - 1;
@@ -110,10 +110,9 @@ impl<P: EventPolicy> VirtualPmu<P> {
         Ok(Advanced::NOTHING)
     }
 
-    /// Counts all that happened, without a stop at the first overflow: the span is over, and the
-    /// guest could not be interrupted within it. It gets one interrupt, and a counter that wrapped
-    /// several times tells [how often](Advanced::wraps). Where the overflow froze the counters, what
-    /// came after counts nothing.
+    /// Counts a whole feed, without a stop at the first overflow: the span is over, and the guest could not be
+    /// interrupted within it. It gets one interrupt, and [`Advanced::wraps`] has the number of wraps of each counter.
+    /// Where the overflow froze the counters, later events are not counted.
     ///
     /// ```
     /// use pmu_virt::{AmdConfiguration, Configuration, EventKey, FedEvents, Feed, Privilege, VirtualPmu};
@@ -158,7 +157,7 @@ impl Model {
         overflows
     }
 
-    /// A counter overflows within the feed. `counted` are those that have had all of it already.
+    /// Handles an overflow within the feed. `counted` are the counters that have had all of it already.
     #[cold]
     #[inline(never)]
     fn overflow(&mut self, feed: &mut Feed, running: Counters, counted: Counters) -> Advanced {
@@ -190,7 +189,7 @@ impl Model {
         self.count(&passed, running)
     }
 
-    /// Counts all of a feed, raises what is to be raised, and says how often each counter wrapped.
+    /// Counts all of a feed, raises the interrupt if one is due, and returns each counter's wraps.
     fn count(&mut self, feed: &Feed, running: Counters) -> Advanced {
         let mut advanced = Advanced::NOTHING;
         let mut overflowed = 0;
@@ -211,8 +210,8 @@ impl Model {
         advanced
     }
 
-    /// These counters overflowed: the status says so until it is cleared, and an interrupt is raised
-    /// if one of them asks for it.
+    /// Records the overflow of these counters: sets their status bits, and raises an interrupt if one of them
+    /// requests it. Returns whether it did.
     fn raise(&mut self, overflowed: Counters) -> bool {
         if self.layout.global() != 0 {
             *self.registers.of_mut(Family::GlobalStatus) |= to_global(overflowed);
@@ -238,7 +237,7 @@ impl Model {
         }
     }
 
-    /// Every running counter that interrupts overflows now, for the mock.
+    /// Overflows every running counter that interrupts, for the mock.
     pub(crate) fn overflow_all(&mut self) {
         let overflowing = self.running() & self.interrupting();
         for counter in (0..MAX_COUNTERS).filter(|counter| overflowing >> counter & 1 != 0) {

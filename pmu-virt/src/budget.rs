@@ -7,26 +7,25 @@ use crate::{FedEvent, FedEvents, Privilege};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct OverflowBudget {
-    /// By event, and by what a counter counts of it but nothing, as in a feed: how much may pass without an
-    /// interrupt; `u64::MAX` for any amount.
+    /// By event and privileges, as in a feed: amount that may pass without an interrupt; `u64::MAX` for any amount.
     cells: [[u64; CELLS - 1]; EVENTS],
     /// The identity of the events.
     of: u32,
 }
 
 impl OverflowBudget {
-    /// No interrupt is due whatever passes of these events.
+    /// Creates a budget without limits.
     pub(crate) const fn none(events: &FedEvents) -> Self {
         Self { cells: [[u64::MAX; CELLS - 1]; EVENTS], of: events.identity() }
     }
 
-    /// After this many of the event in this privilege, and none in the other, an interrupt is due;
-    /// `None` if no running counter that interrupts counts it, or if it is due after 2⁶⁴, for which a
-    /// counter of 64 bits must stand at 0. An event of others than those that the PMU is fed is due at once, since
-    /// nothing is known of it: [`Feed::add`](crate::Feed::add) refuses it.
+    /// Returns the number of the event in this privilege, with none in the other, after which an interrupt is due.
+    /// `None` if no running counter that interrupts counts it, or if the number is 2⁶⁴, which takes a counter of 64
+    /// bits at 0. For an event that the PMU is not fed it is 0: [`Feed::add`](crate::Feed::add) refuses such an
+    /// event.
     ///
-    /// Where a counter counts both privileges, both count down together: as long as what passed of
-    /// an event in both stays below the smaller of its two limits, nothing is due.
+    /// Where a counter counts both privileges, both count down together: no interrupt is due as long as the event's
+    /// sum over both stays below the smaller of its two limits.
     #[inline]
     pub fn of(&self, event: FedEvent, privilege: Privilege) -> Option<u64> {
         if event.of() != self.of {
@@ -43,7 +42,7 @@ impl OverflowBudget {
         cell.counted().and_then(|counted| of_event.get(counted)).copied().unwrap_or(u64::MAX)
     }
 
-    /// A counter that draws from this cell has this much room.
+    /// Limits the budget to the `room` of a counter that draws from this cell.
     #[inline]
     pub(crate) fn limit(&mut self, cell: FeedSlot, room: u64) {
         let of_event = &mut self.cells[cell.event()];

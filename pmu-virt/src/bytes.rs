@@ -1,6 +1,6 @@
 //! States and configurations as bytes, to be stored or sent.
 //!
-//! All numbers are little-endian; what is not named is 0.
+//! All numbers are little-endian; unnamed bytes are 0.
 //!
 //! | configuration, 24 bytes | at |
 //! |---|---|
@@ -39,7 +39,7 @@ const REGISTER: usize = 12;
 // Every register that is state has its place.
 const _: () = assert!(PREFIX + REGISTER * RegisterFile::SIZE <= PmuState::BYTES);
 
-/// The boolean fields, in the order of their flags.
+/// Returns the boolean fields, in the order of their flags.
 fn intel_flags(intel: &mut IntelConfiguration) -> [&mut bool; 7] {
     [
         &mut intel.full_width_writes,
@@ -58,7 +58,7 @@ impl Configuration {
     /// The version of the layout that [`to_bytes`](Self::to_bytes) writes.
     pub const BYTES_VERSION: u16 = 1;
 
-    /// The configuration as bytes. Every later release reads them.
+    /// Returns the configuration as bytes. Every later release reads them.
     ///
     /// ```
     /// use pmu_virt::{Configuration, IntelConfiguration};
@@ -73,7 +73,7 @@ impl Configuration {
                     .into_iter()
                     .enumerate()
                     .fold(0, |flags, (bit, flag)| flags | u8::from(*flag) << bit);
-                // Every field by name: a new one is one more to write.
+                // Every field by name, so that a new one is not forgotten.
                 let IntelConfiguration {
                     version,
                     general,
@@ -118,10 +118,10 @@ impl Configuration {
         bytes
     }
 
-    /// A configuration from the bytes of this release, or of an earlier one from 0.2.0 on.
+    /// Reads a configuration from the bytes of this release, or of an earlier one from 0.2.0 on.
     ///
     /// # Errors
-    /// The bytes are not a configuration, or of a later layout, or say what cannot be.
+    /// The bytes are not a configuration, have a later layout, or name an impossible PMU.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, BytesError> {
         let bytes: &[u8; Self::BYTES] =
             bytes.try_into().map_err(|_| BytesError::Length(bytes.len()))?;
@@ -182,7 +182,7 @@ impl PmuState {
     /// The version of the layout that [`to_bytes`](Self::to_bytes) writes.
     pub const BYTES_VERSION: u16 = 1;
 
-    /// The state as bytes, zeros at the end. Every later release reads them.
+    /// Returns the state as bytes, zeros at the end. Every later release reads them.
     pub fn to_bytes(&self) -> [u8; Self::BYTES] {
         let [low, high] = Self::BYTES_VERSION.to_le_bytes();
         let [a, b, c, d] = MAGIC;
@@ -206,11 +206,11 @@ impl PmuState {
         bytes
     }
 
-    /// A state from the bytes of this release, or of an earlier one from 0.2.0 on. They may come from anywhere, and
-    /// zeros at their end may be missing or more.
+    /// Reads a state from the bytes of this release, or of an earlier one from 0.2.0 on. They need not be trusted,
+    /// and may have more or fewer zeros at their end.
     ///
     /// # Errors
-    /// The bytes are not a state, or of a later layout, or one that no guest could have brought about.
+    /// The bytes are not a state, have a later layout, or hold a state that no guest could have reached.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, BytesError> {
         let length = BytesError::Length(bytes.len());
         let (header, rest) = bytes.split_first_chunk::<HEADER>().ok_or(length)?;
@@ -258,18 +258,18 @@ impl PmuState {
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum BytesError {
-    /// That many bytes are too few, or too many.
+    /// Too few bytes, or too many: their number.
     Length(usize),
     /// A layout of a later release, or of none.
     Version(u16),
-    /// A byte that cannot be, at or after this place.
+    /// An impossible byte, at or after this place.
     Malformed {
         /// The place from 0.
         at: usize,
     },
     /// There is no such PMU.
     Configuration(ConfigurationError),
-    /// No guest could have brought about this state.
+    /// No guest could have reached this state.
     State(StateError),
     /// A register's value is missing.
     Missing(u32),
@@ -290,7 +290,7 @@ impl fmt::Display for BytesError {
 
 impl core::error::Error for BytesError {}
 
-/// As bytes, so that the promise of [`to_bytes`](PmuState::to_bytes) holds for every format.
+/// Serializes the bytes, so that the promise of [`to_bytes`](PmuState::to_bytes) holds for every format.
 #[cfg(feature = "serde")]
 mod with_serde {
     use core::fmt;
@@ -300,7 +300,7 @@ mod with_serde {
 
     use super::{Configuration, PREFIX, PmuState, REGISTER};
 
-    /// As many bytes as there are, up to `N`: from formats with bytes, and from those with sequences.
+    /// Reads up to `N` bytes, from formats with bytes and from those with sequences.
     struct Bytes<const N: usize>;
 
     impl<'de, const N: usize> Visitor<'de> for Bytes<N> {

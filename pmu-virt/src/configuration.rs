@@ -1,8 +1,8 @@
-//! The PMU that a guest sees, and which ones there cannot be.
+//! Guest PMU configuration and its validation.
 
 use core::fmt;
 
-/// Whose rules a processor follows.
+/// Vendor whose architecture a processor follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum Vendor {
@@ -21,12 +21,12 @@ pub enum Configuration {
     Intel(IntelConfiguration),
     /// AMD's core counters.
     Amd(AmdConfiguration),
-    /// No PMU, which CPUID says.
+    /// No PMU; CPUID says so.
     Hidden(HiddenConfiguration),
 }
 
-/// A processor without a PMU. CPUID says so; what a guest gets that accesses its registers nevertheless differs from
-/// platform to platform.
+/// A processor without a PMU. CPUID says so; the answer to a guest that accesses its registers nevertheless differs
+/// among platforms.
 ///
 /// ```
 /// use pmu_virt::{Configuration, FedEvents, HiddenConfiguration, HiddenRegisters, Read, Vendor};
@@ -43,7 +43,7 @@ pub enum Configuration {
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub struct HiddenConfiguration {
-    /// Whose processor.
+    /// Vendor of the processor.
     pub vendor: Vendor,
     /// Answer to RDMSR and WRMSR of its registers.
     pub registers: HiddenRegisters,
@@ -73,7 +73,7 @@ pub enum HiddenRdpmc {
 }
 
 impl HiddenConfiguration {
-    /// Every access faults, but for AMD's legacy registers.
+    /// Creates a processor whose every PMU access faults, except of AMD's legacy registers.
     pub const fn new(vendor: Vendor) -> Self {
         Self { vendor, registers: HiddenRegisters::Fault, rdpmc: HiddenRdpmc::Fault }
     }
@@ -114,15 +114,15 @@ pub struct IntelConfiguration {
     pub full_width_writes: bool,
     /// The architectural events that the processor has: bit *n* for bit *n* of leaf 0x0A's EBX.
     pub events: u8,
-    /// The AnyThread bits exist (version 3 on): leaf 0x0A, EDX bit 15 is then clear. What they select
-    /// is part of the event's key.
+    /// The AnyThread bits exist (version 3 on): leaf 0x0A, EDX bit 15 is then clear. They are part of the event's
+    /// key.
     pub any_thread: bool,
-    /// Leaf 0x23 tells the counters' bitmaps, announced by leaf 7.1, EAX bit 8. Version 5 may
-    /// have it, and version 6 does.
+    /// Leaf 0x23 gives the counters' bitmaps, announced by leaf 7.1, EAX bit 8. Version 5 may have it; version 6
+    /// must.
     pub extended_leaf: bool,
-    /// Event selects have `IN_TX` (32), and that of counter 2 `IN_TXCP` (33), and the guest sees TSX: leaf 7, EBX bits 4 (HLE) and 11
-    /// (RTM), as the embedder gives them. Otherwise CPUID hides TSX, and the bits are reserved. They are part of the
-    /// event's key.
+    /// Event selects have `IN_TX` (32), and that of counter 2 `IN_TXCP` (33); the guest sees TSX: leaf 7, EBX bits 4
+    /// (HLE) and 11 (RTM), as the embedder gives them. Otherwise CPUID hides TSX, and the bits are reserved. They are
+    /// part of the event's key.
     pub transactional: bool,
     /// Event selects have the field UMASK2 (47:40): leaf 0x23, EBX bit 0. Version 6 only.
     pub unit_mask_2: bool,
@@ -135,9 +135,9 @@ pub struct IntelConfiguration {
 }
 
 impl IntelConfiguration {
-    /// `general` and `fixed` counters of 48 bits from number 0 on, full-width writes, and all of the
-    /// first seven architectural events. In version 6 with leaf 0x23, and none of the features that it
-    /// can declare.
+    /// Creates a configuration of `general` and `fixed` counters of 48 bits from number 0 on, with full-width writes
+    /// and the first seven architectural events. Version 6 has leaf 0x23, and none of the optional features that it
+    /// declares.
     pub const fn new(version: u8, general: u8, fixed: u8) -> Self {
         Self {
             version,
@@ -156,7 +156,7 @@ impl IntelConfiguration {
         }
     }
 
-    /// The same with what `change` changes.
+    /// Returns the configuration as changed by `change`.
     pub fn with(mut self, change: impl FnOnce(&mut Self)) -> Self {
         change(&mut self);
         self
@@ -212,7 +212,7 @@ impl IntelConfiguration {
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub struct AmdConfiguration {
-    /// The counters, and where their registers are.
+    /// Generation of the counters, which decides their number and addresses.
     pub counters: AmdCounters,
     /// Event selects have `GuestOnly` and `HostOnly` (40 and 41), and the guest sees SVM: leaf 0x80000001, ECX bit
     /// 2, as the embedder gives it. Otherwise CPUID hides SVM, and the bits are dropped. They are part of the event's
@@ -237,7 +237,7 @@ pub enum AmdCounters {
 }
 
 impl AmdCounters {
-    /// A bit a counter.
+    /// Returns the counters, one bit per counter.
     pub(crate) const fn bitmap(self) -> u8 {
         match self {
             Self::Legacy => first(4),
@@ -254,19 +254,19 @@ impl AmdConfiguration {
     pub const CORE_EXTENSION: Self =
         Self { counters: AmdCounters::CoreExtension, guest_host: false };
 
-    /// PerfMonV2 with this number of counters, 4–8, without SVM.
+    /// Creates PerfMonV2 with this number of counters, 4–8, without SVM.
     pub const fn perf_mon_v2(counters: u8) -> Self {
         Self { counters: AmdCounters::PerfMonV2 { counters }, guest_host: false }
     }
 }
 
 impl Configuration {
-    /// A processor of this vendor without a PMU, of which [every access faults](HiddenConfiguration::new).
+    /// Creates a processor of this vendor without a PMU: [every access faults](HiddenConfiguration::new).
     pub const fn hidden(vendor: Vendor) -> Self {
         Self::Hidden(HiddenConfiguration::new(vendor))
     }
 
-    /// Returns whether there can be such a PMU.
+    /// Checks that there can be such a PMU.
     ///
     /// # Errors
     /// The first contradiction.
@@ -281,7 +281,7 @@ impl Configuration {
         }
     }
 
-    /// Whose rules the processor follows.
+    /// Returns the vendor whose architecture the processor follows.
     pub const fn vendor(&self) -> Vendor {
         match self {
             Self::Intel(_) => Vendor::Intel,
@@ -291,7 +291,7 @@ impl Configuration {
     }
 }
 
-/// The lowest `count` bits of eight.
+/// Returns the lowest `count` bits of eight.
 pub(crate) const fn first(count: u8) -> u8 {
     if count >= 8 { u8::MAX } else { (1 << count) - 1 }
 }
@@ -300,7 +300,7 @@ const fn has_gaps(bitmap: u8) -> bool {
     bitmap & bitmap.wrapping_add(1) != 0
 }
 
-/// Reason for which a configuration is refused.
+/// Reason why a configuration is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
@@ -309,7 +309,7 @@ pub enum ConfigurationError {
     Version(u8),
     /// No general counter.
     NoGeneralCounter,
-    /// The general counters have gaps, and no leaf 0x23 to tell of them.
+    /// The general counters have gaps, and there is no leaf 0x23 to declare them.
     GeneralGaps {
         /// The bitmap.
         general: u8,

@@ -40,12 +40,12 @@ impl CpuidLeaf {
         Self { leaf, subleaf, mask: [0; 4], value: [0; 4], at_least: 0 }
     }
 
-    /// The whole leaf is the PMU's.
+    /// Creates a leaf that is all the PMU's.
     const fn whole(leaf: u32, subleaf: Option<u32>, value: CpuidRegisters) -> Self {
         Self { mask: [u32::MAX; 4], value, ..Self::new(leaf, subleaf) }
     }
 
-    /// The bits of `mask` are the PMU's, and those of `value` are set.
+    /// Returns the leaf with the bits of `mask` as the PMU's, and those of `value` set.
     const fn bits(mut self, register: usize, mask: u32, value: u32) -> Self {
         self.mask[register % 4] |= mask;
         self.value[register % 4] |= value & mask;
@@ -57,7 +57,7 @@ impl CpuidLeaf {
         self
     }
 
-    /// `given`, the embedder's own answer, with what speaks of the PMU put right.
+    /// Returns `given`, the embedder's own answer, with the PMU's bits corrected.
     pub fn apply(&self, given: CpuidRegisters) -> CpuidRegisters {
         let mut answer = given;
         for ((answer, mask), value) in answer.iter_mut().zip(self.mask).zip(self.value) {
@@ -71,7 +71,7 @@ impl CpuidLeaf {
 /// Instruction-based sampling.
 const IBS: u32 = 0x8000_001B;
 
-/// The leaves that speak of a PMU, with their sub-leaves.
+/// The leaves that concern a PMU, with their sub-leaves.
 const LEAVES: [(u32, u32); 19] = [
     (0, 0),
     (1, 0),
@@ -95,11 +95,11 @@ const LEAVES: [(u32, u32); 19] = [
 ];
 
 impl Configuration {
-    /// The answer to CPUID with `leaf` in EAX and `subleaf` in ECX: `given`, the embedder's own
-    /// answer, with everything that speaks of the PMU put right. Registers are EAX, EBX, ECX and EDX.
+    /// Returns the answer to CPUID with `leaf` in EAX and `subleaf` in ECX: `given`, the embedder's own answer, with
+    /// all bits that concern the PMU corrected. Registers are EAX, EBX, ECX and EDX.
     ///
-    /// The vendor in leaf 0, and whether there are leaves from 0x80000000 on, are the embedder's: a driver looks
-    /// for `GenuineIntel` or `AuthenticAMD` there.
+    /// The vendor in leaf 0, and the presence of leaves from 0x80000000 on, are the embedder's: a driver looks for
+    /// `GenuineIntel` or `AuthenticAMD` there.
     ///
     /// The highest leaf in leaves 0, 7 and 0x80000000 is raised where the PMU needs one that is
     /// higher. Features whose qualifiers an event select lacks are hidden: TSX without
@@ -116,8 +116,8 @@ impl Configuration {
         self.leaf(leaf, subleaf).map_or(given, |leaf| leaf.apply(given))
     }
 
-    /// The leaves of CPUID that speak of the PMU, for a table that is filled once. Sub-leaves of leaf 0x23 beyond those
-    /// here are all 0.
+    /// Returns the leaves of CPUID that concern the PMU, for a table that is filled once. All other sub-leaves of
+    /// leaf 0x23 are 0.
     pub fn cpuid_leaves(&self) -> impl Iterator<Item = CpuidLeaf> + use<'_> {
         LEAVES.into_iter().filter_map(|(leaf, subleaf)| self.leaf(leaf, subleaf))
     }
@@ -150,7 +150,7 @@ impl Configuration {
             // EAX: 8 ArchPerfmonExt.
             (7, 1) => this.bits(EAX, 1 << 8, u32::from(extended.is_some()) << 8),
             (0x0A, _) => CpuidLeaf::whole(leaf, None, intel.map_or([0; 4], architectural)),
-            // Where XSAVE keeps the architectural LBRs.
+            // The XSAVE state of the architectural LBRs.
             (0x0D, 1) => this.bits(ECX, 1 << 15, 0),
             (0x0D, 15) => CpuidLeaf::whole(leaf, Some(subleaf), [0; 4]),
             (0x1C, _) => CpuidLeaf::whole(leaf, None, [0; 4]),
@@ -190,14 +190,14 @@ impl Configuration {
     }
 }
 
-/// Counters from 0 on without a gap: what a leaf that has a number, and no bitmap, can tell of.
+/// Returns the number of counters from 0 on without a gap, for a leaf that has a number and no bitmap.
 const fn contiguous(bitmap: u8) -> u32 {
     bitmap.trailing_ones()
 }
 
-/// Leaf 0x0A.
+/// Returns leaf 0x0A.
 fn architectural(intel: &IntelConfiguration) -> CpuidRegisters {
-    // As long as the events need it, but never below seven: Linux takes a shorter vector for no PMU.
+    // Long enough for the events, but never below seven: Linux takes a shorter vector for a missing PMU.
     let length = if intel.events >> 7 != 0 { 8 } else { 7 };
     let unavailable = !u32::from(intel.events) & ((1 << length) - 1);
     let fixed = u32::from(intel.fixed);
@@ -209,7 +209,7 @@ fn architectural(intel: &IntelConfiguration) -> CpuidRegisters {
             | length << 24,
         unavailable,
         if intel.version >= 5 { fixed } else { 0 },
-        // Version 1 has no fields here. Where AnyThread does not exist, as KVM: deprecated.
+        // Version 1 has no fields here. Without AnyThread, as KVM does: deprecated.
         if intel.version >= 2 {
             contiguous(intel.fixed) | fixed_width << 5 | u32::from(!intel.any_thread) << 15
         } else {
@@ -218,7 +218,8 @@ fn architectural(intel: &IntelConfiguration) -> CpuidRegisters {
     ]
 }
 
-/// Leaf 0x23: sub-leaves 0 (which there are, and features of the controls), 1 (counters) and 3 (events).
+/// Returns leaf 0x23: sub-leaves 0 (the sub-leaves that exist, and features of the controls), 1 (counters) and 3
+/// (events).
 fn extension(intel: &IntelConfiguration, subleaf: u32) -> CpuidRegisters {
     match subleaf {
         // EBX: 0 UnitMask2, 1 EQ, 2 RDPMC_USR_DISABLE.

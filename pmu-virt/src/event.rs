@@ -12,15 +12,15 @@ pub enum Privilege {
     Kernel,
 }
 
-/// The quantity that a counter is programmed to count: everything in its control but when it counts and which code may
-/// read it.
+/// The quantity that a counter is programmed to count: its control without the bits for privileges, enabling and
+/// reading.
 ///
-/// Edge, invert, counter mask and EQ make another quantity of the same event, which cannot be derived
-/// from totals; so they are part of the key, and a guest that uses them counts nothing unless the
-/// embedder feeds just that key. Unit mask 2 selects another event. Invert without a comparison is
-/// ignored by both vendors: that key is the plain event's.
+/// Edge, invert, counter mask and EQ make the event another quantity, which cannot be derived from totals. So they
+/// are part of the key, and a guest that uses them counts nothing unless the embedder feeds exactly that key. Unit
+/// mask 2 selects another event. Invert without a comparison is ignored by both vendors: that key is the plain
+/// event's.
 ///
-/// Bits: those of an event select, with bit 22, which no key has from there, for a fixed counter.
+/// Bits: those of an event select; bit 22, which no select's key has, marks a fixed counter.
 ///
 /// ```
 /// use pmu_virt::EventKey;
@@ -45,20 +45,20 @@ impl EventKey {
     const EQUAL: u64 = 1 << 36;
     const UNIT_MASK_2: u64 = 0xFF << 40;
     const COMPARISON: u64 = Self::COUNTER_MASK | Self::EQUAL;
-    /// All that a key takes of an event select.
+    /// The bits of an event select that a key has.
     const OF_SELECT: u64 =
         Self::EVENT | Self::EDGE | Self::ANY_THREAD | Self::INVERT | Self::COMPARISON;
-    /// No counter's key.
+    /// A key of no counter.
     pub(crate) const NONE: Self = Self(u64::MAX);
 
-    /// An event of a general counter: 8 bits of event on Intel, 12 bits on AMD (the rest of `event`
-    /// is not looked at).
+    /// Returns an event of a general counter: 8 bits of event on Intel, 12 bits on AMD (the rest of `event` is not
+    /// looked at).
     pub const fn general(event: u16, unit_mask: u8) -> Self {
         let (low, high) = (event as u64 & 0xFF, event as u64 >> 8 & 0xF);
         Self(low | (unit_mask as u64) << 8 | high << 32)
     }
 
-    /// The event of the fixed counter with this number; `None` from 8 on.
+    /// Returns the event of the fixed counter with this number; `None` from 8 on.
     ///
     /// Three of them count what a general counter can count too, and have that event's key: retired instructions
     /// (fixed counter 0; event 0xC0, unit mask 0), core cycles (1; 0x3C, 0) and top-down slots (3; 0xA4, 1). What
@@ -84,30 +84,29 @@ impl EventKey {
         }
     }
 
-    /// The event with this unit mask 2, of Intel's version 6. 0 is the event that has none.
+    /// Returns the event with this unit mask 2, of Intel's version 6. 0 is the event that has none.
     pub const fn with_unit_mask_2(self, unit_mask_2: u8) -> Self {
         Self(self.0 & !Self::UNIT_MASK_2 | (unit_mask_2 as u64) << 40)
     }
 
-    /// The number of times that the event begins.
+    /// Returns the number of times that the event begins.
     pub const fn edge(self) -> Self {
         Self(self.0 | Self::EDGE)
     }
 
-    /// The event on all threads of the core.
+    /// Returns the event on all threads of the core.
     pub const fn any_thread(self) -> Self {
         Self(self.0 | Self::ANY_THREAD)
     }
 
-    /// The cycles with at least `threshold` of the event in them, or with fewer if `invert`. A
-    /// threshold of 0 is none: the plain event, whatever `invert` is.
+    /// Returns the cycles with at least `threshold` of the event in them, or with fewer if `invert`. A threshold of 0
+    /// is none: the plain event, whatever `invert` is.
     pub const fn counter_mask(self, threshold: u8, invert: bool) -> Self {
         self.compared(threshold, invert, 0)
     }
 
-    /// The cycles with exactly `count` of the event in them, or with any other number if `invert`: the
-    /// EQ flag of Intel's version 6, with `count` as its counter mask. A `count` of 0 compares like any
-    /// other.
+    /// Returns the cycles with exactly `count` of the event in them, or with any other number if `invert`: the EQ
+    /// flag of Intel's version 6, with `count` as its counter mask. A `count` of 0 compares like any other.
     pub const fn equal(self, count: u8, invert: bool) -> Self {
         self.compared(count, invert, Self::EQUAL)
     }
@@ -118,19 +117,19 @@ impl EventKey {
         Self(plain | (counter_mask as u64) << 24 | invert | equal).normal()
     }
 
-    /// SDM vol. 3B, figure "Layout of IA32_PERFEVTSELx MSRs", INV; APM vol. 2, "Core Performance
-    /// Event-Select", table of CntMask and Inv.
+    /// Clears invert where there is no comparison. SDM vol. 3B, figure "Layout of IA32_PERFEVTSELx MSRs", INV; APM
+    /// vol. 2, "Core Performance Event-Select", table of CntMask and Inv.
     #[inline]
     const fn normal(self) -> Self {
         if self.0 & Self::COMPARISON == 0 { Self(self.0 & !Self::INVERT) } else { self }
     }
 
-    /// Returns the key of a counter with this event select: without the bits that say when it counts, and which code
-    /// may read it.
+    /// Returns the key of a counter with this event select: the select without the bits for privileges, enabling and
+    /// reading.
     ///
     /// The qualifiers that a [configuration](crate::Configuration) may declare share their bits with fields of the
     /// other vendor's selects, and are part of the key: Intel's `IN_TX` and `IN_TXCP` (32 and 33) and AMD's
-    /// `GuestOnly` and `HostOnly` (40 and 41). This is the way to the key of an event with one of them.
+    /// `GuestOnly` and `HostOnly` (40 and 41). Use this function for the key of an event with one of them.
     ///
     /// ```
     /// use pmu_virt::EventKey;
@@ -142,7 +141,7 @@ impl EventKey {
         Self(select & Self::OF_SELECT).normal()
     }
 
-    /// One step of FNV-1a over the key's bytes.
+    /// Continues FNV-1a over the key's bytes.
     pub(crate) const fn hash_into(self, mut hash: u32) -> u32 {
         let mut shift = 0;
         while shift < 64 {
@@ -152,22 +151,22 @@ impl EventKey {
         hash
     }
 
-    /// The event's number; 0 for a fixed counter.
+    /// Returns the event's number; 0 for a fixed counter.
     pub const fn event(self) -> u16 {
         if self.0 & Self::FIXED != 0 { 0 } else { (self.0 & 0xFF | self.0 >> 24 & 0xF00) as u16 }
     }
 
-    /// The unit mask.
+    /// Returns the unit mask.
     pub const fn unit_mask(self) -> u8 {
         (self.0 >> 8) as u8
     }
 
-    /// Unit mask 2, of Intel's version 6; 0 elsewhere.
+    /// Returns unit mask 2, of Intel's version 6; 0 elsewhere.
     pub const fn unit_mask_2(self) -> u8 {
         (self.0 >> 40) as u8
     }
 
-    /// The number of the fixed counter whose event this is, where no general counter counts it.
+    /// Returns the number of the fixed counter whose event this is, where no general counter counts it.
     pub const fn fixed_counter(self) -> Option<u8> {
         if self.0 & Self::FIXED != 0 { Some(self.0 as u8 & 7) } else { None }
     }

@@ -1,13 +1,13 @@
-//! The events that an embedder can count for its guest, and the numbers of them that happened.
+//! The events that an embedder can count for its guest, and their counts.
 
 use core::fmt;
 
 use crate::{EventKey, Privilege};
 
-/// Greatest number of different fed events: as many as there can be counters.
+/// Greatest number of different fed events: the greatest number of counters.
 pub(crate) const EVENTS: usize = 16;
 
-/// The cells of an event in a feed, by what a counter counts of it: nothing, user, kernel, both.
+/// The cells of an event in a feed, by the privileges in which a counter counts it: none, user, kernel, both.
 pub(crate) const CELLS: usize = 4;
 const USER: usize = 1;
 const KERNEL: usize = 2;
@@ -19,7 +19,7 @@ const BOTH: usize = USER | KERNEL;
 pub(crate) struct FeedSlot(pub(crate) u8);
 
 impl FeedSlot {
-    /// Always 0: of an event that is not fed, or is counted in no privilege.
+    /// The cell that is always 0, for an event that is not fed, or not counted in any privilege.
     pub(crate) const EMPTY: Self = Self(0);
     /// Every privilege.
     pub(crate) const PRIVILEGES: u8 = BOTH as u8;
@@ -29,13 +29,13 @@ impl FeedSlot {
         Self(event.place * CELLS as u8).with((kernel as u8) << 1 | user as u8)
     }
 
-    /// Of the same event, whose first cell this is, in these privileges: bit 0 user, bit 1 kernel.
+    /// Returns the cell for these privileges of the event whose first cell this is: bit 0 user, bit 1 kernel.
     #[inline]
     pub(crate) const fn with(self, privileges: u8) -> Self {
         Self(self.0 | privileges)
     }
 
-    /// Returns what is counted of the event: 0 user, 1 kernel, 2 both; `None` for nothing.
+    /// Returns the privileges in which the event is counted: 0 user, 1 kernel, 2 both; `None` for none.
     #[inline]
     pub(crate) const fn counted(self) -> Option<usize> {
         (self.0 as usize % CELLS).checked_sub(1)
@@ -60,11 +60,11 @@ impl FeedSlot {
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct FedEvent {
     place: u8,
-    /// The [identity](FedEvents::identity) of those it is one of.
+    /// [Identity](FedEvents::identity) of its `FedEvents`.
     of: u32,
 }
 
-/// The events that an embedder can truthfully count: at most 16.
+/// The events that an embedder can count for a guest: at most 16.
 ///
 /// ```
 /// use pmu_virt::{EventKey, FedEvents};
@@ -77,13 +77,13 @@ pub struct FedEvent {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct FedEvents {
-    /// Ascending; the rest is [`EventKey::NONE`], the greatest.
+    /// Ascending keys, padded with [`EventKey::NONE`], the greatest.
     keys: [EventKey; EVENTS],
     identity: u32,
 }
 
 impl FedEvent {
-    /// The identity of the events that it is one of.
+    /// Returns the identity of its `FedEvents`.
     #[inline]
     pub(crate) const fn of(self) -> u32 {
         self.of
@@ -91,14 +91,14 @@ impl FedEvent {
 }
 
 impl FedEvents {
-    /// None: nothing that a guest programs counts.
+    /// No events: nothing that a guest programs counts.
     pub const NONE: Self = Self { keys: [EventKey::NONE; EVENTS], identity: 0x811C_9DC5 };
 
-    /// These events.
+    /// Creates the set of these events.
     ///
     /// # Errors
-    /// There are more than 16, or one is named twice, perhaps as a [fixed counter's](EventKey::fixed): whoever adds
-    /// it to a feed under each name would count it twice.
+    /// There are more than 16, or one is named twice, perhaps as a [fixed counter's](EventKey::fixed): added to a
+    /// feed under each name, it would count twice.
     pub fn new(keys: &[EventKey]) -> Result<Self, FedEventsError> {
         let mut events = Self::NONE;
         let too_many = FedEventsError::TooMany(keys.len());
@@ -114,13 +114,13 @@ impl FedEvents {
         Ok(events)
     }
 
-    /// The event with this key, if it is fed.
+    /// Returns the event with this key, if it is fed.
     #[inline]
     pub fn find(&self, key: EventKey) -> Option<FedEvent> {
         self.place(key).map(|place| FedEvent { place, of: self.identity })
     }
 
-    /// The first cell of the event with this key, if it is fed.
+    /// Returns the first cell of the event with this key, if it is fed.
     #[inline]
     pub(crate) fn cell(&self, key: EventKey) -> Option<FeedSlot> {
         self.place(key).map(|place| FeedSlot(place * CELLS as u8))
@@ -137,14 +137,14 @@ impl FedEvents {
         (self.keys[place % EVENTS] == key).then_some(place as u8)
     }
 
-    /// A value that differs where the events do, but for one case in 2³²: it tells a feed of other events.
+    /// Returns a hash of the events, by which a feed of other events is detected except in one case of 2³².
     #[inline]
     pub(crate) const fn identity(&self) -> u32 {
         self.identity
     }
 }
 
-/// Reason for which events are refused.
+/// Reason why events are refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
@@ -168,7 +168,7 @@ impl fmt::Display for FedEventsError {
 
 impl core::error::Error for FedEventsError {}
 
-/// An event or a feed of other [`FedEvents`] than those it meets. Nothing was counted.
+/// An event or a feed belongs to other [`FedEvents`]. Nothing was counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct OtherEvents;
@@ -181,7 +181,7 @@ impl fmt::Display for OtherEvents {
 
 impl core::error::Error for OtherEvents {}
 
-/// The number of each fed event that happened over a span of time, by privilege.
+/// Number of each fed event over a span of time, by privilege.
 ///
 /// ```
 /// use pmu_virt::{EventKey, FedEvents, Feed, OtherEvents, Privilege};
@@ -199,25 +199,25 @@ impl core::error::Error for OtherEvents {}
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Feed {
-    /// The third cell of an event is the sum of the other two; no sum passes 2⁶³.
+    /// The last cell of an event is the sum of user and kernel; no sum exceeds 2⁶³.
     pub(crate) cells: [u64; EVENTS * CELLS],
-    /// The [identity](FedEvents::identity) of its events.
+    /// [Identity](FedEvents::identity) of its events.
     of: u32,
 }
 
 impl Feed {
-    /// The most of one event in one privilege that a feed holds: 48 years at 3 GHz.
+    /// Greatest count of one event in one privilege: 48 years at 3 GHz.
     pub const MAXIMUM: u64 = (1 << 62) - 1;
 
-    /// Nothing of these events happened.
+    /// Creates an empty feed of these events.
     pub const fn new(events: &FedEvents) -> Self {
         Self { cells: [0; EVENTS * CELLS], of: events.identity }
     }
 
-    /// `count` more of an event happened. Stops at [`MAXIMUM`](Self::MAXIMUM).
+    /// Adds `count` of an event. Saturates at [`MAXIMUM`](Self::MAXIMUM).
     ///
     /// # Errors
-    /// The event is not one of those that the feed is of.
+    /// The event is not one of the feed's.
     #[inline]
     pub fn add(
         &mut self,
@@ -239,7 +239,7 @@ impl Feed {
         Ok(())
     }
 
-    /// Returns how much of an event is left; 0 of one that the feed is not of.
+    /// Returns the remaining count of an event; 0 if the event is not the feed's.
     #[inline]
     pub fn count(&self, event: FedEvent, privilege: Privilege) -> u64 {
         if event.of != self.of {
@@ -256,19 +256,19 @@ impl Feed {
         self.of == events.identity()
     }
 
-    /// All that is left, which is taken out of it.
+    /// Takes everything out of the feed.
     pub(crate) fn take_all(&mut self) -> Self {
         let all = self.clone();
         self.clear();
         all
     }
 
-    /// Returns whether nothing is left.
+    /// Returns whether nothing remains.
     pub fn is_empty(&self) -> bool {
         self.cells.iter().all(|cell| *cell == 0)
     }
 
-    /// Forgets what is left.
+    /// Discards the remainder.
     pub fn clear(&mut self) {
         self.cells = [0; EVENTS * CELLS];
     }
@@ -278,10 +278,9 @@ impl Feed {
         self.cells[cell.0 as usize % (EVENTS * CELLS)]
     }
 
-    /// Takes out of each cell its share of `part`/`whole`, rounded down, and answers what was taken.
+    /// Takes the share `part`/`whole`, rounded down, out of each cell, and returns it.
     ///
-    /// `exactly` is a cell that holds `whole` in all: of it, exactly `part` is taken. `part` is not
-    /// above `whole`.
+    /// `exactly` is a cell that holds `whole`: exactly `part` is taken out of it. `part` is at most `whole`.
     pub(crate) fn take(&mut self, part: u64, whole: u64, exactly: FeedSlot) -> Self {
         let share = |count: u64| {
             let product = u128::from(count) * u128::from(part);

@@ -3,9 +3,9 @@
 
 use core::fmt;
 
-/// Says which events count. What it forbids can be programmed as ever, and counts nothing.
+/// Policy that allows events to count. A guest can still program a forbidden event; it counts nothing.
 ///
-/// Asked when a guest writes an event select, and for all counters at
+/// Called when a guest writes an event select, and for all counters at
 /// [`VirtualPmu::set_policy`](crate::VirtualPmu::set_policy).
 ///
 /// ```
@@ -56,7 +56,7 @@ impl<P: EventPolicy + ?Sized> EventPolicy for &P {
     }
 }
 
-/// No filter.
+/// Policy that allows every event.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct AllowAll;
@@ -76,7 +76,7 @@ impl EventPolicy for AllowAll {
     }
 }
 
-/// The consequence for an event that the entries match.
+/// Effect on an event that the entries match.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum FilterAction {
@@ -97,7 +97,7 @@ pub struct FilterEntry {
     pub unit_mask: u8,
     /// The bits of the unit mask that are compared.
     pub mask: u8,
-    /// Takes the unit masks out of what other entries of the event match.
+    /// Excludes the unit masks from the matches of the event's other entries.
     pub exclude: bool,
 }
 
@@ -107,10 +107,10 @@ impl FilterEntry {
         Self { event, unit_mask, mask: u8::MAX, exclude: false }
     }
 
-    /// KVM's masked entry: 7:0 and 35:32 event, 15:8 unit mask, 55 exclude, 63:56 mask.
+    /// Decodes KVM's masked entry: 7:0 and 35:32 event, 15:8 unit mask, 55 exclude, 63:56 mask.
     ///
     /// # Errors
-    /// The bits that no entry has.
+    /// Bits are set that no entry has.
     pub const fn from_masked(entry: u64) -> Result<Self, FilterError> {
         let unknown = entry & !0xFF80_000F_0000_FFFF;
         if unknown != 0 {
@@ -124,7 +124,7 @@ impl FilterEntry {
         })
     }
 
-    /// The entry as KVM's masked entry, with `KVM_PMU_EVENT_FLAG_MASKED_EVENTS`.
+    /// Returns the entry as KVM's masked entry, with `KVM_PMU_EVENT_FLAG_MASKED_EVENTS`.
     ///
     /// # Errors
     /// The event has more than 12 bits.
@@ -153,7 +153,7 @@ impl FilterEntry {
     }
 }
 
-/// A row of a compiled filter: an event, and a bit for each unit mask that its entries match.
+/// Row of a compiled filter: an event, and one bit per unit mask, set where its entries match.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 struct FilterRow {
@@ -161,8 +161,8 @@ struct FilterRow {
     unit_masks: [u64; 4],
 }
 
-/// A filter of at most `EVENTS` different events, 40 bytes each, compiled so that a guest's access takes at most 9
-/// steps to look up. A large one is better lent: `VirtualPmu<&EventFilter<300>>`.
+/// Filter of at most `EVENTS` different events, 40 bytes each, compiled so that a lookup takes at most 9 steps. Lend
+/// a large one: `VirtualPmu<&EventFilter<300>>`.
 ///
 /// ```
 /// use pmu_virt::{EventFilter, EventPolicy, FilterAction, FilterEntry};
@@ -182,12 +182,12 @@ pub struct EventFilter<const EVENTS: usize> {
     used: usize,
 }
 
-/// The most entries of a filter, as in KVM.
+/// Greatest number of entries of a filter, as in KVM.
 pub const MAX_FILTER_ENTRIES: usize = 300;
 
 impl<const EVENTS: usize> EventFilter<EVENTS> {
-    /// Compiles `entries`. `fixed` is the bitmap of the fixed counters that `action` is for; entries have no say in
-    /// those.
+    /// Compiles `entries`. `fixed` is the bitmap of the fixed counters that `action` applies to; entries do not apply
+    /// to these.
     ///
     /// # Errors
     /// There are too many entries, more than `EVENTS` different events, or one of more than 12 bits.
@@ -239,8 +239,8 @@ impl<const EVENTS: usize> EventPolicy for EventFilter<EVENTS> {
         matched == (self.action == FilterAction::Allow)
     }
 
-    /// No entry names a unit mask 2, in KVM's encoding neither: a filter that lists what is allowed lists
-    /// none of them, and one that lists what is denied denies the event with each.
+    /// Returns whether the filter is a list of denied events. No entry has a unit mask 2, as in KVM's encoding: a
+    /// list of allowed events includes none of them, and a list of denied events denies an event with each of them.
     fn allows_unit_mask_2(&self, _: u16, _: u8, _: u8) -> bool {
         self.action == FilterAction::Deny
     }
@@ -251,7 +251,7 @@ impl<const EVENTS: usize> EventPolicy for EventFilter<EVENTS> {
     }
 }
 
-/// Reason for which a filter is refused.
+/// Reason why a filter is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]

@@ -1,4 +1,4 @@
-//! Configurations from the host's own PMU, and from two hosts'.
+//! Configurations from one host's PMU, and from the PMUs of two.
 
 use core::fmt;
 
@@ -7,16 +7,15 @@ use crate::cpuid::CpuidRegisters;
 use crate::{AmdConfiguration, Configuration, ConfigurationError, IntelConfiguration};
 
 impl Configuration {
-    /// The PMU of the processor that `cpuid` tells of, by leaf and sub-leaf, as far as this model has it: what the
-    /// host has, and a guest can therefore be given. Features that this crate's README names as missing (PEBS,
-    /// LBR and the like) are left out; whatever changes which counters there are, or what they count, is
-    /// refused rather than clamped.
+    /// Returns the PMU of the processor whose CPUID `cpuid` answers, by leaf and sub-leaf, as far as this model has
+    /// it: the PMU that a guest on this host can have. Features that this crate's README names as missing (PEBS, LBR
+    /// and the like) are left out. A difference in the counters, or in their events, is refused rather than clamped.
     ///
-    /// `capabilities` is what `IA32_PERF_CAPABILITIES` holds; 0 where the processor lacks it (leaf 1, ECX bit 15), and
-    /// on AMD.
+    /// `capabilities` is the value of `IA32_PERF_CAPABILITIES`; 0 where the processor lacks it (leaf 1, ECX bit 15),
+    /// and on AMD.
     ///
     /// # Errors
-    /// There is no PMU, or one that the model cannot be.
+    /// There is no PMU, or the model does not support it.
     ///
     /// ```
     /// use pmu_virt::{AmdConfiguration, Configuration};
@@ -48,8 +47,8 @@ impl Configuration {
         Ok(configuration)
     }
 
-    /// The PMU that two processors have in common: a guest with it can move between them. If one of them hides
-    /// its PMU, so does it.
+    /// Returns the PMU that two processors have in common: a guest with it can move between them. If one of them
+    /// hides its PMU, so does it.
     ///
     /// Counters of unlike widths count in the narrower one.
     ///
@@ -84,7 +83,7 @@ impl Configuration {
     }
 }
 
-/// SDM vol. 2A, CPUID, leaves 0x0A and 0x23.
+/// Reads Intel's PMU. SDM vol. 2A, CPUID, leaves 0x0A and 0x23.
 fn intel(
     cpuid: &impl Fn(u32, u32) -> CpuidRegisters,
     last: u32,
@@ -108,7 +107,7 @@ fn intel(
         intel.fixed |= bitmap(fixed)?;
     }
     let length = a >> 24;
-    // Bit 7 came with version 5; what a later version adds has no counterpart here, and no register.
+    // Bit 7 came with version 5; the model has no counterpart of later additions, which have no register.
     intel.events = !(unavailable as u8) & first(length.min(8) as u8);
     intel.any_thread = version >= 3 && d >> 15 & 1 == 0;
     intel.full_width_writes = capabilities >> 13 & 1 != 0;
@@ -137,7 +136,7 @@ fn intel(
     Ok(intel)
 }
 
-/// APM vol. 3, appendix E.
+/// Reads AMD's PMU. APM vol. 3, appendix E.
 fn amd(cpuid: &impl Fn(u32, u32) -> CpuidRegisters) -> Result<AmdConfiguration, HostError> {
     let [last, ..] = cpuid(0x8000_0000, 0);
     let leaf = |leaf| if leaf <= last && last >= 0x8000_0000 { cpuid(leaf, 0) } else { [0; 4] };
@@ -153,7 +152,7 @@ fn amd(cpuid: &impl Fn(u32, u32) -> CpuidRegisters) -> Result<AmdConfiguration, 
     Ok(AmdConfiguration { counters, guest_host: features >> 2 & 1 != 0 })
 }
 
-/// As a bitmap of the counters that the model can have.
+/// Converts to a bitmap of the counters that the model can have.
 fn bitmap(counters: u32) -> Result<u8, HostError> {
     u8::try_from(counters).map_err(|_| HostError::Counters(counters))
 }
@@ -166,7 +165,7 @@ fn lowest(count: u32) -> Result<u8, HostError> {
 }
 
 fn intersect_intel(one: IntelConfiguration, other: IntelConfiguration) -> IntelConfiguration {
-    // Every field by name: a new one is one more to have in common.
+    // Every field by name, so that a new one is not forgotten.
     let IntelConfiguration {
         version,
         general,
@@ -217,7 +216,7 @@ fn intersect_amd(one: AmdConfiguration, other: AmdConfiguration) -> AmdConfigura
     AmdConfiguration { counters, guest_host: one.guest_host && other.guest_host }
 }
 
-/// Reason for which a host, or two, have no configuration.
+/// Reason why one host, or two, have no configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
@@ -228,7 +227,7 @@ pub enum HostError {
     NoPmu,
     /// More counters of a kind than the model has, or others than the first eight: the bitmap.
     Counters(u32),
-    /// The model cannot be this PMU.
+    /// The model does not support this PMU.
     Configuration(ConfigurationError),
     /// Different vendors, or processors that hide their PMUs in different ways.
     NothingInCommon,

@@ -1,26 +1,26 @@
-//! Configurations resolved: the registers that there are, and the bits that each of them has.
+//! Resolved configurations: the registers that exist, and their bits.
 
 use crate::table::{Family, Features, Located, Table};
 
-/// A bit a counter: general counter *n* is bit *n*, fixed counter *n* is bit 8 + *n*.
+/// One bit per counter: general counter *n* is bit *n*, fixed counter *n* is bit 8 + *n*.
 pub(crate) type Counters = u16;
 
-/// The counters in the layout of the global registers: general from bit 0, fixed from bit 32.
+/// Returns the counters in the layout of the global registers: general from bit 0, fixed from bit 32.
 #[inline]
 pub(crate) const fn to_global(counters: Counters) -> u64 {
     counters as u64 & 0xFF | (counters as u64 & 0xFF00) << 24
 }
 
-/// The other way round; other bits are dropped.
+/// Returns the counters of the global registers' layout; other bits are dropped.
 #[inline]
 pub(crate) const fn from_global(bits: u64) -> Counters {
     (bits & 0xFF | bits >> 24 & 0xFF00) as Counters
 }
 
-/// Effect of an interrupting overflow on the counters, where the guest has asked for it.
+/// Effect of an interrupting overflow on the counters, where the guest has requested it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Freeze {
-    /// Nothing can be asked for.
+    /// The guest cannot request one.
     Never,
     /// Clears the global control register.
     ClearsControl,
@@ -28,13 +28,13 @@ pub(crate) enum Freeze {
     SetsStatus,
 }
 
-/// A processor's PMU as data: what the model knows of its vendor.
+/// A processor's PMU as data: the vendor-specific part of the model.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Layout {
     pub(crate) table: &'static Table,
-    /// The rows of the table whose registers there are, as far as the counters are.
+    /// Rows of the table that exist, as far as their counters do.
     rows: u64,
-    /// The registers that there are, a bit for each place of the register file.
+    /// The registers that exist, one bit per place of the register file.
     present: u32,
     /// The legal bits of each family's registers: 0 where there is none.
     legal: [u64; Family::COUNT],
@@ -46,9 +46,9 @@ pub(crate) struct Layout {
     /// RDPMC of the first four counters reads 0 where there is none.
     pub(crate) absent_counters_read_zero: bool,
     pub(crate) freeze: Freeze,
-    /// The bits of an event select that qualify an event, of which a policy says nothing.
+    /// Bits of an event select that qualify an event, and that a policy does not see.
     pub(crate) qualifiers: u64,
-    /// The bits that the event select of the third general counter has to itself.
+    /// Bits that only the event select of the third general counter has.
     pub(crate) third_select: u64,
     /// Delivery masks the local APIC's performance entry.
     pub(crate) masks_entry: bool,
@@ -57,10 +57,10 @@ pub(crate) struct Layout {
 impl Layout {
     /// The status bit of frozen counters: they stand still until it is cleared.
     pub(crate) const FROZEN: u64 = 1 << 59;
-    /// The bit of `IA32_DEBUGCTL` that asks for that.
+    /// The bit of `IA32_DEBUGCTL` that requests it.
     pub(crate) const FREEZE_ON_INTERRUPT: u64 = 1 << 12;
 
-    /// Of a processor without a PMU.
+    /// Returns the layout of a processor without a PMU.
     pub(crate) const fn hidden(table: &'static Table) -> Self {
         Self {
             table,
@@ -78,8 +78,8 @@ impl Layout {
         }
     }
 
-    /// With the counters of `counters` of this family, or its only register with bit 0, of which each has the bits
-    /// of `legal`.
+    /// Adds the registers of the counters `counters` of this family (bit 0 for a family of one register), each with
+    /// the bits of `legal`.
     pub(crate) const fn with(mut self, family: Family, counters: u8, legal: u64) -> Self {
         self.present |= (counters as u32) << family.first();
         self.legal[family as usize] = if counters == 0 { 0 } else { legal };
@@ -91,25 +91,25 @@ impl Layout {
         self
     }
 
-    /// The legal bits of a register of this family.
+    /// Returns the legal bits of a register of this family.
     #[inline]
     pub(crate) const fn legal(&self, family: Family) -> u64 {
         self.legal[family as usize]
     }
 
-    /// The legal bits of the register that is kept at this place, with those that it has to itself.
+    /// Returns the legal bits of the register at this place, with those that only it has.
     pub(crate) const fn legal_of(&self, family: Family, index: usize) -> u64 {
         let legal = self.legal(family);
         if index == Family::EventSelect.first() + 2 { legal | self.third_select } else { legal }
     }
 
-    /// The bits of the global control register; 0 where there is none.
+    /// Returns the bits of the global control register; 0 where there is none.
     #[inline]
     pub(crate) const fn global(&self) -> u64 {
         self.legal(Family::GlobalControl)
     }
 
-    /// The counters that there are.
+    /// Returns the counters that exist.
     #[inline]
     pub(crate) const fn counters(&self) -> Counters {
         (self.present >> Family::GeneralCounter.first()) as Counters
@@ -120,7 +120,7 @@ impl Layout {
         self.counters() as usize >> (counter % 16) & 1 != 0
     }
 
-    /// The greatest value of the counter with this place, 0–15.
+    /// Returns the greatest value of the counter with this place, 0–15.
     #[inline]
     pub(crate) const fn mask(&self, counter: usize) -> u64 {
         self.legal(if counter < 8 { Family::GeneralCounter } else { Family::FixedCounter })
@@ -132,13 +132,13 @@ impl Layout {
         self.present >> (located.index % 32) & 1 != 0 && self.rows >> (located.number % 64) & 1 != 0
     }
 
-    /// The register at an address, if the processor has it.
+    /// Returns the register at an address, if the processor has it.
     pub(crate) fn find(&self, address: u32) -> Option<Located> {
         self.table.find(address).filter(|located| self.exists(located))
     }
 }
 
-/// The greatest value of a counter of this width.
+/// Returns the greatest value of a counter of this width.
 pub(crate) const fn greatest(width: u8) -> u64 {
     match 64u32.checked_sub(width as u32) {
         Some(unused @ 0..=63) => u64::MAX >> unused,

@@ -1,6 +1,6 @@
-//! A guest on real counters: its PMU's state is loaded onto the host's counters before the guest runs, and put back
-//! afterwards. Read first: SDM vol. 3C, "Loading Guest State" and "VM-Exit Controls", `IA32_PERF_GLOBAL_CTRL`; APM
-//! vol. 2, "Core Performance Event-Select Register", GuestOnly.
+//! Mediated PMU: a guest's state is loaded onto the host's counters before the guest runs, and saved afterwards. Read
+//! first: SDM vol. 3C, "Loading Guest State" and "VM-Exit Controls", `IA32_PERF_GLOBAL_CTRL`; APM vol. 2, "Core
+//! Performance Event-Select Register", GuestOnly.
 #![allow(unsafe_code, reason = "names the counters' registers")]
 
 use core::fmt;
@@ -19,14 +19,14 @@ const ENABLE: u64 = 1 << 22;
 /// AMD's select bit: counts in guests only.
 const GUEST_ONLY: u64 = 1 << 40;
 
-/// The counters of the processor that a hypervisor runs on, for guests that are given them in turn.
+/// The counters of the hypervisor's processor, which guests have in turn.
 ///
-/// A guest has all of them while it is [loaded](Self::load): it reads and writes counters, global control, status and
-/// the status' acknowledgement itself, and executes RDPMC. The hypervisor intercepts the event selects and
+/// A guest has all of them while it is [loaded](Self::load): it accesses counters, global control, status and its
+/// acknowledgement directly, and executes RDPMC. The hypervisor intercepts the event selects and
 /// `IA32_FIXED_CTR_CTRL`, hands them to [`VirtualPmu::write`] and then to [`write_control`](Self::write_control); and
 /// the register that sets the status, for [`set_status`](Self::set_status). A host that profiles switches its own
-/// events out before, and has no use meanwhile of what shares the status register with the counters (Processor Trace,
-/// LBR and PEBS that interrupt).
+/// events out before. Meanwhile it does not use the features that share the status register with the counters
+/// (Processor Trace, LBR and PEBS that interrupt).
 ///
 /// The host's execution is not counted. On Intel the processor switches the global control with the entry: the
 /// hypervisor writes [`Loaded::global_control`] to the guest's field of the VMCS after `load`, with the entry control
@@ -63,7 +63,7 @@ pub struct HostCounters {
     registers: Registers,
 }
 
-/// The addresses of a vendor's registers: the first counter's, and their distance.
+/// Addresses of a vendor's registers: the first counter's, and their distance.
 #[derive(Clone, Copy, Debug)]
 struct Registers {
     select: u32,
@@ -101,19 +101,19 @@ const AMD: Registers = Registers {
     status_set: 0xC000_0303,
 };
 
-/// A guest's state is on the counters: to be [put](HostCounters::put) back.
+/// A guest's state on the counters, until it is [put](HostCounters::put) back.
 #[derive(Debug)]
 #[must_use = "the guest's state is on the counters until it is put back"]
 pub struct Loaded {
     global_control: u64,
-    /// The overflows whose interrupt the guest has had, or did not want.
+    /// Overflows whose interrupt the guest has had, or did not request.
     known: u64,
     /// The counters that interrupt.
     interrupting: u64,
-    /// Global control as it was when a put stopped the counters.
+    /// Global control at the time a put stopped the counters.
     stopped: Option<u64>,
     debug_control: u64,
-    /// Whose state it is.
+    /// Configuration of the loaded guest.
     configuration: Configuration,
 }
 
@@ -123,7 +123,7 @@ impl Loaded {
         self.global_control
     }
 
-    /// The PMU's bits of the guest's `IA32_DEBUGCTL`: whether an overflow freezes its counters.
+    /// Returns the PMU's bits of the guest's `IA32_DEBUGCTL`: the bit by which an overflow freezes its counters.
     pub const fn debug_control(&self) -> u64 {
         self.debug_control
     }
@@ -134,17 +134,17 @@ impl Loaded {
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub struct Put {
-    /// A counter overflowed whose interrupt has not come yet, and is [pending](VirtualPmu::pmi_pending) in the guest
-    /// now: the processor's own, which comes on the host, is to be claimed and to be dropped.
+    /// A counter overflowed whose interrupt has not come yet. It is now [pending](VirtualPmu::pmi_pending) in the
+    /// guest; the host claims and drops the processor's own, which still comes.
     pub interrupt_is_coming: bool,
 }
 
 impl HostCounters {
-    /// The counters of the processor that has this PMU: see [`Configuration::from_cpuid`].
+    /// Creates the counters of the processor that has this PMU: see [`Configuration::from_cpuid`].
     ///
     /// # Errors
-    /// The status cannot be restored: there is no `IA32_PERF_GLOBAL_STATUS_SET` below version 4, and on AMD none
-    /// without PerfMonV2. Or counters cannot be written in full width, or selects cannot be marked GuestOnly.
+    /// The status cannot be restored (no `IA32_PERF_GLOBAL_STATUS_SET` below version 4, no `PerfCntrGlobalStatusSet`
+    /// before AMD's PerfMonV2), counters cannot be written in full width, or selects cannot be marked GuestOnly.
     pub const fn new(host: Configuration) -> Result<Self, MediationError> {
         if let Err(error) = host.check() {
             return Err(MediationError::Configuration(error));
@@ -168,8 +168,8 @@ impl HostCounters {
         Ok(Self { configuration: host, layout, registers })
     }
 
-    /// The PMU that a guest can have: all counters of the host's, without AnyThread, which would count what is not
-    /// the guest's, and without the qualifiers of a guest's own guests.
+    /// Returns the PMU that a guest can have: all counters of the host's, without AnyThread, which would count other
+    /// threads, and without the qualifiers for a guest's own guests.
     pub const fn guest(&self) -> Configuration {
         match self.configuration {
             Configuration::Intel(mut intel) => {
@@ -196,10 +196,12 @@ impl HostCounters {
     /// Loads a guest's state onto this processor's counters, which are [stopped](Self::stop). They do not count
     /// before the guest is entered.
     ///
-    /// Context: task, and the processor is not left until [`put`](Self::put). A policy that
-    /// [changes](VirtualPmu::set_policy) meanwhile is for the next load. Accesses: a write of each counter and of
-    /// each general counter's select, one read and up to two writes of the status, a write of `IA32_FIXED_CTR_CTRL`
-    /// where there are fixed counters; on AMD a write of the global control.
+    /// A policy that [changes](VirtualPmu::set_policy) meanwhile takes effect at the next load. Accesses: a write of
+    /// each counter and of each general counter's select, one read and up to two writes of the status, a write of
+    /// `IA32_FIXED_CTR_CTRL` where there are fixed counters; on AMD a write of the global control.
+    ///
+    /// # Context
+    /// Task. The caller stays on the processor until [`put`](Self::put).
     ///
     /// # Errors
     /// The guest's PMU is not [that of the host](Self::guest), or a register faulted: no counter counts, and
@@ -246,10 +248,9 @@ impl HostCounters {
         })
     }
 
-    /// Sets bits of the status that a loaded guest asks for by `IA32_PERF_GLOBAL_STATUS_SET` or
-    /// `PerfCntrGlobalStatusSet`: they raise no interrupt. `value` is what the guest writes, which
-    /// [`VirtualPmu::check_write`] has found legal; of its bits those of counters and of the freeze are set, since
-    /// nothing else that the status tells of is the guest's.
+    /// Sets the status bits that a loaded guest writes to `IA32_PERF_GLOBAL_STATUS_SET` or `PerfCntrGlobalStatusSet`;
+    /// they raise no interrupt. `value` is the guest's, legal by [`VirtualPmu::check_write`]; only bits of counters
+    /// and of the freeze are set, since no other status bit is the guest's.
     ///
     /// # Errors
     /// The register faulted.
@@ -265,8 +266,8 @@ impl HostCounters {
     }
 
     /// Writes the control that a loaded guest has just written to its PMU: an event select, by its counter's number,
-    /// or `IA32_FIXED_CTR_CTRL` for `None`. An event that the [policy](EventPolicy) forbids does not count.
-    /// Accesses: the write; a read of the status where a counter is to interrupt from now on.
+    /// or `IA32_FIXED_CTR_CTRL` for `None`. An event that the [policy](EventPolicy) forbids does not count. Accesses:
+    /// the write; a read of the status where a counter interrupts from now on.
     ///
     /// # Errors
     /// The register faulted.
@@ -288,19 +289,19 @@ impl HostCounters {
         let interrupting = guest.interrupting();
         let new = interrupting & !loaded.interrupting;
         if new != 0 {
-            // An overflow from before did not interrupt.
+            // An earlier overflow did not interrupt.
             loaded.known |= msr.read(self.registers.status)? & new;
         }
         loaded.interrupting = interrupting;
         Ok(())
     }
 
-    /// Notes an interrupt of the counters that came while a guest was loaded: it is the guest's, and
+    /// Makes an interrupt of the counters that came while a guest was loaded the guest's,
     /// [pending](VirtualPmu::pmi_pending) from now on.
     ///
     /// # Errors
-    /// The status could not be read. The interrupt is pending; what overflows until the state is put back is told by
-    /// its own interrupt alone.
+    /// The status could not be read. The interrupt is pending; a later overflow, until the state is put back, shows
+    /// only by its own interrupt.
     pub fn interrupted<P: EventPolicy, M: MsrBackend>(
         &self,
         loaded: &mut Loaded,
@@ -313,23 +314,21 @@ impl HostCounters {
         found.map(|_| ())
     }
 
-    /// Puts a guest's state back from the counters, which are disarmed and whose overflows are acknowledged.
-    /// `global_control` is what the processor saved when it left the guest (on AMD it is read, and this is not
-    /// looked at).
+    /// Saves a guest's state from the counters, disarms them, and acknowledges their overflows. `global_control` is
+    /// the value that the processor saved when it left the guest (ignored on AMD, where the register is read).
     ///
-    /// An overflow in the guest is an interrupt that is pending in it once: by
-    /// [`interrupted`](Self::interrupted) where the processor's came before, or from here, where it is
-    /// [still to come](Put::interrupt_is_coming). A guest can acknowledge an overflow and have the next one of the
-    /// same counter unseen by the hypervisor: an interrupt that comes on the host afterwards and that `Put` did not
-    /// announce is that one's, and [`VirtualPmu::set_pmi_pending`] makes it the guest's.
+    /// An overflow in the guest becomes pending in it once: by [`interrupted`](Self::interrupted) if the processor's
+    /// interrupt came before, otherwise here, and the interrupt is [still to come](Put::interrupt_is_coming). A guest
+    /// can acknowledge an overflow, and the same counter overflow again, unseen by the hypervisor. Its interrupt then
+    /// comes on the host without the announcement of `Put`; make it the guest's by [`VirtualPmu::set_pmi_pending`].
     ///
     /// Accesses: a read of the status and a write of what is set, RDPMC of each counter, a write of each select that
     /// is enabled, and of `IA32_FIXED_CTR_CTRL` where a fixed counter is; on AMD a read and a write of the global
     /// control.
     ///
     /// # Errors
-    /// The loaded state is of a guest with another PMU, or a register faulted. The guest's state is as it was before,
-    /// and what was loaded is given back to try again.
+    /// The loaded state is of a guest with another PMU, or a register faulted. The guest's state is unchanged, and
+    /// `loaded` is returned for another attempt.
     pub fn put<P: EventPolicy, M: MsrBackend>(
         &self,
         loaded: Loaded,
@@ -357,7 +356,7 @@ impl HostCounters {
         let own = guest.model.layout.global();
         let Registers { control, status, status_clear, fixed_control, .. } = self.registers;
         let global_control = match loaded.stopped {
-            // By a put that failed later on.
+            // Stopped by a put that failed later on.
             Some(stopped) => stopped,
             None if self.is_amd() => {
                 let found = msr.read(control)?;
@@ -380,7 +379,7 @@ impl HostCounters {
         if enabled >> MAX_PER_KIND != 0 {
             msr.write(fixed_control, 0)?;
         }
-        // Last of all: a put that fails before finds it again.
+        // Last, so that a repeated put finds it again.
         if found != 0 {
             msr.write(status_clear, found)?;
         }
@@ -394,7 +393,7 @@ impl HostCounters {
         Ok(Put { interrupt_is_coming })
     }
 
-    /// Returns whether a guest with this PMU can be given these counters: it has all of them, in their widths.
+    /// Returns whether a guest with this PMU can have these counters: it has all of them, in their widths.
     fn accepts(&self, guest: &Configuration) -> bool {
         match (self.guest(), guest) {
             (Configuration::Intel(host), Configuration::Intel(guest)) => {
@@ -412,7 +411,7 @@ impl HostCounters {
         }
     }
 
-    /// The bits of the status that are the guest's.
+    /// Returns the bits of the status that are the guest's.
     fn status_bits(&self) -> u64 {
         let frozen = if self.is_amd() { 0 } else { Layout::FROZEN };
         self.layout.global() | frozen
@@ -422,7 +421,7 @@ impl HostCounters {
         self.configuration.vendor() == Vendor::Amd
     }
 
-    /// The registers of the counter with this place, 0–15: its select, and its value.
+    /// Returns the registers of the counter with this place, 0–15: its select, and its value.
     const fn of_counter(&self, counter: usize) -> (u32, u32) {
         let Registers { select, general, stride, fixed, .. } = self.registers;
         match counter {
@@ -468,19 +467,19 @@ impl HostCounters {
 }
 
 impl<P: EventPolicy> VirtualPmu<P> {
-    /// The counters that there are, by their places.
+    /// Returns the counters that exist, by their places.
     fn counters(&self) -> impl Iterator<Item = usize> + use<P> {
         let counters = self.model.layout.counters();
         (0..MAX_COUNTERS).filter(move |counter| counters >> counter & 1 != 0)
     }
 
-    /// The counters that interrupt, in the layout of the global status.
+    /// Returns the counters that interrupt, in the layout of the global status.
     fn interrupting(&self) -> u64 {
         to_global(self.model.interrupting())
     }
 }
 
-/// RDPMC's operand, of both vendors.
+/// Returns RDPMC's operand, of both vendors.
 const fn pmc_index(counter: usize) -> PmcIndex {
     match counter {
         0..MAX_PER_KIND => PmcIndex::new(counter as u32),
@@ -517,21 +516,22 @@ fn fault(operation: MsrOperation, register: u32, error: &impl MsrError) -> Media
     MediationError::Access(MsrFault { operation, register, kind: error.kind() })
 }
 
-/// Reason for which a guest was not given counters, or its state not put back.
+/// Reason why a guest did not get the counters, or why its state was not put back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum MediationError {
-    /// There is no such host.
+    /// The host's configuration is invalid.
     Configuration(ConfigurationError),
     /// The host has no register that sets bits of the status: Intel below version 4, AMD before PerfMonV2.
     NoStatusSet,
     /// The host's counters cannot be written in full width.
     NoFullWidthWrites,
-    /// The host's event selects have no GuestOnly: [`AmdConfiguration::guest_host`](crate::AmdConfiguration::guest_host).
+    /// The host's event selects have no GuestOnly; see
+    /// [`AmdConfiguration::guest_host`](crate::AmdConfiguration::guest_host).
     NoGuestOnly,
-    /// The guest's PMU is not one that has all of the host's counters: see [`HostCounters::guest`]. Or it is another
-    /// than the one that was loaded.
+    /// The guest's PMU lacks some of the host's counters (see [`HostCounters::guest`]), or differs from the loaded
+    /// one.
     NotTheHosts,
     /// The guest has no general counter with this number.
     NoCounter(u8),

@@ -25,7 +25,7 @@ use crate::{
     Vendor, VirtualPmu, Write,
 };
 
-/// `IA32_MISC_ENABLE`, its bit that PEBS is unavailable, and `IA32_PEBS_ENABLE`.
+/// `IA32_MISC_ENABLE`, its bit "PEBS unavailable", and `IA32_PEBS_ENABLE`.
 const MISC_ENABLE: u32 = 0x1A0;
 const PEBS_UNAVAILABLE: u64 = 1 << 12;
 const PEBS_ENABLE: u32 = 0x3F1;
@@ -38,13 +38,13 @@ const ACKNOWLEDGE: [u32; 2] = [0x390, 0xC000_0302];
 /// The mask bit of the local APIC's entry.
 const MASKED: u32 = 1 << 16;
 
-/// A handler of the performance interrupt, or what is to happen before an access.
+/// A handler of the performance interrupt, or a function to call before an access.
 type Handler<'h, const T: usize> = &'h dyn Fn(&MockMsr<'h, T>);
 
-/// One processor with a software PMU, for a driver to run on; it keeps the last `T` accesses.
+/// One processor with a software PMU, for tests of a driver; it keeps the last `T` accesses.
 ///
-/// It is the [`MsrBackend`](pmu_core::MsrBackend) and the [`Platform`](pmu_core::Platform) of that processor. Behind a shared reference, as a
-/// driver's backend is; not for several threads.
+/// It is the [`MsrBackend`](pmu_core::MsrBackend) and the [`Platform`](pmu_core::Platform) of that processor. It
+/// works behind a shared reference, as a driver's backend does, and is not for several threads.
 ///
 /// ```
 /// use pmu_core::{MsrAddress, MsrBackend, MsrErrorKind};
@@ -73,7 +73,7 @@ pub struct MockMsr<'h, const T: usize = 64> {
     timer: Cell<Option<Interval>>,
     handler: Cell<Option<Handler<'h, T>>>,
     handled: Cell<u32>,
-    /// The handler runs, and an interrupt that waits for its end.
+    /// The handler runs; and an interrupt waits for its end.
     handling: Cell<bool>,
     latched: Cell<bool>,
     /// Counters that overflowed since an interrupt was last delivered.
@@ -88,7 +88,7 @@ pub struct MockMsr<'h, const T: usize = 64> {
 }
 
 impl<'h, const T: usize> MockMsr<'h, T> {
-    /// A processor with this PMU: lax, without faults, its performance entry masked as after reset.
+    /// Creates a processor with this PMU: lax, without faults, its performance entry masked as after reset.
     pub const fn new(pmu: VirtualPmu) -> Self {
         Self {
             pmu: RefCell::new(pmu),
@@ -113,15 +113,15 @@ impl<'h, const T: usize> MockMsr<'h, T> {
         }
     }
 
-    /// The same, and every access that the manual does not allow panics.
+    /// Creates a processor with this PMU that panics at every access that the manual does not allow.
     pub const fn strict(pmu: VirtualPmu) -> Self {
         let mut mock = Self::new(pmu);
         mock.strict = Cell::new(true);
         mock
     }
 
-    /// The same processor on a platform with these deviations. Its PMU is made of
-    /// [`Deviations::configuration`], and its CPUID is [`Deviations::cpuid`].
+    /// Puts the processor on a platform with these deviations. Create its PMU from [`Deviations::configuration`]; its
+    /// CPUID is [`Deviations::cpuid`].
     pub fn deviating(mut self, deviations: Deviations) -> Self {
         self.deviations = deviations;
         let left = |deviation| deviations.contains(deviation);
@@ -160,8 +160,8 @@ impl<'h, const T: usize> MockMsr<'h, T> {
         self
     }
 
-    /// CPUID of this processor, as a driver captures it: a processor of the vendor that has no feature but 64-bit
-    /// mode and its PMU, and what the platform's deviations add.
+    /// Returns CPUID of this processor, as a driver captures it: a processor of the vendor with 64-bit mode and its
+    /// PMU as its only features, and with those that the platform's deviations add.
     pub fn snapshot(&self) -> Snapshot {
         let configuration = self.pmu.borrow().configuration();
         let (name, signature) = match configuration.vendor() {
@@ -186,12 +186,12 @@ impl<'h, const T: usize> MockMsr<'h, T> {
         })
     }
 
-    /// The platform's deviations.
+    /// Returns the platform's deviations.
     pub fn deviations(&self) -> Deviations {
         self.deviations
     }
 
-    /// The processor loses its registers' contents, and its local APIC's, as in suspend.
+    /// Clears the processor's registers, and its local APIC's, as a suspend does.
     pub fn lose_registers(&self) {
         self.pmu.borrow_mut().reset();
         self.entry.set(MASKED);
@@ -199,13 +199,13 @@ impl<'h, const T: usize> MockMsr<'h, T> {
         self.precise.set(0);
     }
 
-    /// Sets what passes while the driver next [reports](Self::reported) an overflow, on a platform where
+    /// Sets the feed that passes while the driver next [reports](Self::reported) an overflow, on a platform where
     /// counters [overflow while serviced](Deviation::OverflowsWhileServiced).
     pub fn pass_while_serviced(&self, feed: Feed) {
         self.while_serviced.set(Some(feed));
     }
 
-    /// To be called where the driver reports an overflow: what the platform has in store for that moment.
+    /// Plays the platform's part in the report of an overflow. Call it where the driver reports one.
     pub fn reported(&self) {
         if self.deviations.contains(Deviation::OverflowsWhileServiced)
             && let Some(mut feed) = self.while_serviced.take()
@@ -219,10 +219,10 @@ impl<'h, const T: usize> MockMsr<'h, T> {
         self.before_access.set(Some(before));
     }
 
-    /// Looks at the PMU, or changes it behind the driver's back.
+    /// Reads the PMU, or changes it behind the driver's back.
     ///
     /// # Panics
-    /// If `act` accesses a register of this processor through the mock.
+    /// `act` accesses a register of this processor through the mock.
     pub fn with_pmu<R>(&self, act: impl FnOnce(&mut VirtualPmu) -> R) -> R {
         act(&mut self.pmu.borrow_mut())
     }
@@ -232,29 +232,29 @@ impl<'h, const T: usize> MockMsr<'h, T> {
         self.accesses.get()
     }
 
-    /// The last accesses.
+    /// Returns the last accesses.
     pub fn trace(&self) -> Trace<T> {
         *self.trace.borrow()
     }
 
-    /// The first access that the manual does not allow.
+    /// Returns the first access that the manual does not allow.
     pub fn breach(&self) -> Option<Breach> {
         self.breach.get()
     }
 
-    /// Forgets the accesses counted, the trace and the breach.
+    /// Clears the counts of accesses, the trace and the breach.
     pub fn clear(&self) {
         self.accesses.set(Accesses::NONE);
         *self.trace.borrow_mut() = Trace::new();
         self.breach.set(None);
     }
 
-    /// Injects a fault, instead of the one before.
+    /// Injects a fault, in place of the previous one.
     pub fn inject(&self, fault: Fault) {
         self.plan.inject(fault);
     }
 
-    /// Spoils the delivery of interrupts.
+    /// Injects a fault into the delivery of interrupts.
     pub fn inject_pmi(&self, fault: PmiFault) {
         self.plan.pmi.set(fault);
     }
@@ -265,8 +265,7 @@ impl<'h, const T: usize> MockMsr<'h, T> {
         self.plan.interrupt_in.set(access);
     }
 
-    /// Calls `handler` for each interrupt that is delivered. It is what the processor executes: it may
-    /// access registers.
+    /// Calls `handler` for each interrupt that is delivered. The handler may access registers.
     pub fn on_interrupt(&self, handler: Handler<'h, T>) {
         self.handler.set(Some(handler));
     }
@@ -276,7 +275,7 @@ impl<'h, const T: usize> MockMsr<'h, T> {
         self.handled.get()
     }
 
-    /// The local APIC's performance entry (LVTPC).
+    /// Returns the local APIC's performance entry (LVTPC).
     pub fn performance_entry(&self) -> u32 {
         self.entry.get()
     }
@@ -286,7 +285,7 @@ impl<'h, const T: usize> MockMsr<'h, T> {
         self.entry.set(entry);
     }
 
-    /// The profile timer's interval, while it runs.
+    /// Returns the profile timer's interval, while it runs.
     pub fn timer(&self) -> Option<Interval> {
         self.timer.get()
     }
@@ -296,7 +295,7 @@ impl<'h, const T: usize> MockMsr<'h, T> {
         self.mode.set(mode);
     }
 
-    /// Lets all of `feed` happen, and interrupts where counters overflow.
+    /// Lets all of `feed` happen, and delivers the overflows' interrupts.
     ///
     /// # Panics
     /// The feed is of other events than those of this processor's PMU.
@@ -330,7 +329,7 @@ impl<'h, const T: usize> MockMsr<'h, T> {
         }
     }
 
-    /// An interrupt is pending: delivers it, or what the plan has in store for it.
+    /// Delivers a pending interrupt, or applies the fault that the plan has for it.
     fn interrupt(&self) {
         match self.plan.pmi.get() {
             PmiFault::None => self.deliver(),
@@ -357,13 +356,13 @@ impl<'h, const T: usize> MockMsr<'h, T> {
         }
     }
 
-    /// Interrupts the processor, whatever the PMU says: an NMI of another source. `false`: it waits for the
-    /// end of the one that is handled.
+    /// Interrupts the processor without the PMU: an NMI of another source. `false`: it waits for the end of the one
+    /// being handled.
     pub fn interrupt_from_elsewhere(&self) -> bool {
         self.execute_handler(false)
     }
 
-    /// Executes the handler, unless it is being executed: then one interrupt is latched.
+    /// Executes the handler; while it is being executed, latches one interrupt instead.
     fn execute_handler(&self, second: bool) -> bool {
         let outer = self.handling.get();
         if second {
@@ -387,7 +386,7 @@ impl<'h, const T: usize> MockMsr<'h, T> {
         true
     }
 
-    /// Raises the interrupts that are due before an access, and returns the fault that is.
+    /// Raises the interrupts that are due before an access, and returns its fault, if one is due.
     fn before(&self, operation: MsrOperation, register: u32) -> Option<Fault> {
         if let Some(before) = self.before_access.get() {
             before(self);
@@ -425,7 +424,7 @@ impl<'h, const T: usize> MockMsr<'h, T> {
         }
     }
 
-    /// The embedder's part of a register that it shares with the PMU.
+    /// Returns the embedder's part of a register that it shares with the PMU.
     fn other_bits(&self, register: u32) -> u64 {
         let [misc_enable, other] = self.shared.get();
         if register == 0x1A0 { misc_enable } else { other }
@@ -436,7 +435,7 @@ impl<'h, const T: usize> MockMsr<'h, T> {
         self.shared.set(if register == 0x1A0 { [value, other] } else { [misc_enable, value] });
     }
 
-    /// Returns the platform's answer where it is not the manual's. RDMSR has no value to write.
+    /// Returns the platform's answer where it differs from the manual's. RDMSR has no value to write.
     fn deviate(&self, register: u32, value: Option<u64>) -> Option<Result<u64, MsrErrorKind>> {
         let deviates = |deviation| self.deviations.contains(deviation);
         let refused = Some(Err(MsrErrorKind::GeneralProtection));
@@ -473,7 +472,7 @@ impl<'h, const T: usize> MockMsr<'h, T> {
                 }
                 let mut pmu = self.pmu.borrow_mut();
                 if matches!(pmu.configuration(), Configuration::Amd(_)) && value & FROZEN != 0 {
-                    // The model does not freeze AMD's counters: they were left so.
+                    // The model does not freeze AMD's counters: they were left frozen.
                     *pmu.model.registers.of_mut(Family::GlobalStatus) &= !value;
                     return Some(Ok(value));
                 }
@@ -483,7 +482,7 @@ impl<'h, const T: usize> MockMsr<'h, T> {
         }
     }
 
-    /// RDMSR, or RDPMC, that `answer` answers where nothing goes wrong.
+    /// Finishes RDMSR or RDPMC, with `answer` as its result unless it faults.
     fn finish_read(
         &self,
         operation: MsrOperation,
@@ -537,7 +536,7 @@ impl<'h, const T: usize> MockMsr<'h, T> {
     }
 }
 
-/// The entry alone: whoever raises the interrupt executes the handler afterwards.
+/// The entry alone: the caller executes the handler afterwards.
 struct Entry<'e>(&'e Cell<u32>);
 
 impl PerformanceEntry for Entry<'_> {

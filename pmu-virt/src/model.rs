@@ -1,4 +1,4 @@
-//! The virtual processor's PMU: what its registers hold, and which counters run.
+//! The virtual processor's PMU: its registers, and its running counters.
 
 use crate::budget::OverflowBudget;
 use crate::feed::FeedSlot;
@@ -27,25 +27,25 @@ impl RegisterFile {
         self.0[index % Self::SIZE] = value;
     }
 
-    /// The only register of a family.
+    /// Returns the only register of a family.
     #[inline]
     pub(crate) const fn of(&self, family: Family) -> u64 {
         self.get(family.first())
     }
 
-    /// The only register of a family, to be changed.
+    /// Returns the only register of a family, for a change.
     #[inline]
     pub(crate) const fn of_mut(&mut self, family: Family) -> &mut u64 {
         &mut self.0[family.first() % Self::SIZE]
     }
 
-    /// The event select of a general counter.
+    /// Returns the event select of a general counter.
     #[inline]
     pub(crate) const fn select(&self, counter: usize) -> u64 {
         self.get(Family::EventSelect.first() + counter % MAX_PER_KIND)
     }
 
-    /// The counter with this place, 0–15.
+    /// Returns the counter with this place, 0–15.
     #[inline]
     pub(crate) const fn counter(&self, counter: usize) -> u64 {
         self.get(Family::GeneralCounter.first() + counter % MAX_COUNTERS)
@@ -57,7 +57,7 @@ impl RegisterFile {
     }
 }
 
-/// The registers, and what is derived from them so that nothing is searched while events pass.
+/// The registers, and the state derived from them, so that feeding events needs no search.
 #[derive(Clone, Debug)]
 pub(crate) struct Model {
     pub(crate) layout: Layout,
@@ -86,7 +86,7 @@ pub(crate) struct Model {
 type ByteOfEach = u64;
 
 impl Model {
-    /// After reset.
+    /// Creates the model after reset.
     pub(crate) fn new<P: EventPolicy>(layout: Layout, events: FedEvents, policy: &P) -> Self {
         let mut registers = RegisterFile::ZERO;
         *registers.of_mut(Family::GlobalControl) = layout.global() & to_global(0xFF);
@@ -109,7 +109,7 @@ impl Model {
         model
     }
 
-    /// Everything that follows from the registers and the policy.
+    /// Derives all state from the registers and the policy.
     pub(crate) fn derive<P: EventPolicy>(&mut self, policy: &P) {
         self.allowed = 0xFF;
         self.fixed_cells = [0; 2];
@@ -158,7 +158,7 @@ impl Model {
         }
     }
 
-    /// Returns whether the policy allows the event of a select, with whatever qualifies it.
+    /// Returns whether the policy allows the event of a select, with its qualifiers.
     #[inline]
     fn allows<P: EventPolicy>(&self, policy: &P, select: u64) -> bool {
         let key = EventKey::of_select(select & !self.layout.qualifiers);
@@ -167,9 +167,9 @@ impl Model {
             && (high == 0 || policy.allows_unit_mask_2(event, unit_mask, high))
     }
 
-    /// Updates the state that follows from `IA32_FIXED_CTR_CTRL`. SDM vol. 3B: one nibble per counter; bit 0 OS, bit 1
-    /// USR, bit 2 AnyThread, bit 3 PMI. Bits 63:32 do not say what counts. All counters at once, for there are no
-    /// instructions to waste.
+    /// Updates the state that follows from `IA32_FIXED_CTR_CTRL`. SDM vol. 3B: four bits per counter; bit 0 OS, bit 1
+    /// USR, bit 2 AnyThread, bit 3 PMI. Bits 63:32 do not affect counting. All counters are computed at once, for
+    /// speed.
     #[inline]
     pub(crate) fn derive_fixed(&mut self) {
         let nibbles = bytes_of(self.registers.of(Family::FixedControl) as u32);
@@ -188,7 +188,7 @@ impl Model {
         }
     }
 
-    /// The counters that count: allowed and enabled by their own control and, where there is one, by the
+    /// Returns the counters that count: allowed and enabled by their own control and, where there is one, by the
     /// global one (SDM vol. 3B, "IA32_PERF_GLOBAL_CTRL"; APM vol. 2, "PerfCntrGlobalCtl"), and not frozen.
     #[inline]
     pub(crate) fn running(&self) -> Counters {
@@ -202,20 +202,20 @@ impl Model {
         }
     }
 
-    /// The counters that their own control lets count, and the policy.
+    /// Returns the counters that their own control lets count, and the policy.
     #[inline]
     pub(crate) fn enabled(&self) -> Counters {
         Counters::from_le_bytes(self.enabled) & self.allowed
     }
 
-    /// The counters that interrupt when they overflow.
+    /// Returns the counters that interrupt when they overflow.
     #[inline]
     pub(crate) fn interrupting(&self) -> Counters {
         Counters::from_le_bytes(self.interrupting)
     }
 
-    /// SDM vol. 3B, "IA32_PERF_GLOBAL_INUSE MSR": an event other than 0 is selected, a fixed counter's
-    /// enable field is not 0, an interrupt is enabled anywhere.
+    /// Returns `IA32_PERF_GLOBAL_INUSE`: an event other than 0 is selected, a fixed counter's enable field is not 0,
+    /// any interrupt is enabled. SDM vol. 3B, "IA32_PERF_GLOBAL_INUSE MSR".
     pub(crate) fn in_use(&self) -> u64 {
         let events = self.registers.0.first_chunk::<MAX_PER_KIND>();
         let events = events
@@ -239,8 +239,8 @@ const fn bytes_of(nibbles: u32) -> ByteOfEach {
     (bytes | bytes << 4) & 0x0F0F_0F0F_0F0F_0F0F
 }
 
-/// The lowest bit of each byte. The factor moves the bit of byte *n* from place 8*n* to 56 + *n*; no
-/// two others meet.
+/// Returns the lowest bit of each byte. The factor moves the bit of byte *n* from place 8*n* to 56 + *n*; no two
+/// others meet.
 #[inline]
 const fn bits_of(bytes: ByteOfEach) -> u8 {
     ((bytes & EACH).wrapping_mul(0x0102_0408_1020_4080) >> 56) as u8

@@ -1,12 +1,12 @@
-//! When the next interrupt is due.
+//! The budget of events until the next interrupt.
 
 use crate::budget::OverflowBudget;
 use crate::model::{MAX_COUNTERS, Model};
 use crate::{EventPolicy, VirtualPmu};
 
 impl<P: EventPolicy> VirtualPmu<P> {
-    /// Returns how much of each event may pass before an interrupt must be raised: what to set a timer to. It is computed
-    /// once after each change.
+    /// Returns the amount of each event that may pass before an interrupt must be raised, for a timer of the
+    /// embedder's. It is computed once after each change.
     ///
     /// ```
     /// use pmu_virt::{Configuration, EventKey, FedEvents, IntelConfiguration, Privilege, VirtualPmu};

@@ -1,4 +1,4 @@
-//! The interrupt of an overflow, as far as the local APIC's performance entry.
+//! Delivery of an overflow's interrupt to the local APIC's performance entry.
 
 use crate::{EventPolicy, VirtualPmu};
 
@@ -30,7 +30,7 @@ use crate::{EventPolicy, VirtualPmu};
 /// }
 /// ```
 pub trait PerformanceEntry {
-    /// The entry: 7:0 vector, 10:8 delivery mode, 16 mask.
+    /// Returns the entry: 7:0 vector, 10:8 delivery mode, 16 mask.
     fn entry(&self) -> u32;
 
     /// Changes the entry: called to set the mask bit, after the interrupt was raised.
@@ -40,7 +40,7 @@ pub trait PerformanceEntry {
     fn raise(&mut self, delivery: Delivery);
 }
 
-/// The delivery that the entry asks for.
+/// The delivery that the entry selects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum Delivery {
@@ -57,11 +57,11 @@ pub enum Delivery {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum PmiOutcome {
-    /// There was none.
+    /// No interrupt was pending.
     NotPending,
     /// The entry is masked: the interrupt is lost, as on hardware.
     Masked,
-    /// It was raised.
+    /// The interrupt was raised.
     Raised(Delivery),
 }
 
@@ -79,8 +79,8 @@ impl<P: EventPolicy> VirtualPmu<P> {
         self.model.pmi_pending = pending && self.model.layout.counters() != 0;
     }
 
-    /// Delivers the interrupt, if one is pending, through the local APIC's entry. On Intel that masks
-    /// the entry, so that there is one interrupt until the guest unmasks; on AMD it does not.
+    /// Delivers the interrupt, if one is pending, through the local APIC's entry. On Intel delivery masks the entry,
+    /// so that there is one interrupt until the guest unmasks it; on AMD it does not.
     ///
     /// ```
     /// # use pmu_virt::{Delivery, PerformanceEntry};

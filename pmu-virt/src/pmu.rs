@@ -9,9 +9,9 @@ use crate::{
 
 /// The PMU of one virtual processor.
 ///
-/// The embedder asks it for an answer to the guest's RDMSR, WRMSR and RDPMC, tells it what happened
-/// ([`advance`](Self::advance)), and delivers its interrupt. Nothing here allocates, panics or loops
-/// longer than the number of counters, whatever the guest does.
+/// It answers the guest's RDMSR, WRMSR and RDPMC. The embedder feeds it events ([`advance`](Self::advance)), and
+/// delivers its interrupt. No method allocates, panics, or loops more often than the number of counters, whatever the
+/// guest does.
 ///
 /// ```
 /// use pmu_virt::{Configuration, FedEvents, IntelConfiguration, Read, VirtualPmu, Write};
@@ -46,12 +46,12 @@ pub struct RunningEvent {
     pub user: bool,
     /// It counts at CPL 0.
     pub kernel: bool,
-    /// The embedder feeds the event; if not, the counter stands still.
+    /// The embedder feeds the event; otherwise the counter stands still.
     pub fed: bool,
 }
 
 impl VirtualPmu {
-    /// A PMU after reset, which the embedder can feed with `events`.
+    /// Creates a PMU after reset, which the embedder can feed with `events`.
     ///
     /// # Errors
     /// There is no such PMU.
@@ -64,7 +64,7 @@ impl VirtualPmu {
 }
 
 impl<P: EventPolicy> VirtualPmu<P> {
-    /// The same, with events that the guest may not count.
+    /// Creates a PMU after reset, under a policy that forbids some events.
     ///
     /// # Errors
     /// There is no such PMU.
@@ -92,25 +92,25 @@ impl<P: EventPolicy> VirtualPmu<P> {
         Ok(Self { configuration, policy, model })
     }
 
-    /// The PMU that the guest sees.
+    /// Returns the PMU that the guest sees.
     pub fn configuration(&self) -> Configuration {
         self.configuration
     }
 
-    /// Whose rules it follows.
+    /// Returns the vendor whose architecture it follows.
     pub fn vendor(&self) -> Vendor {
         self.configuration.vendor()
     }
 
-    /// RESET and power-up: every register 0, but the global control register, which enables all
-    /// general counters (SDM vol. 3A, table "Processor States Following Power-up, Reset, or INIT";
-    /// for AMD as KVM does).
+    /// Performs RESET or power-up: clears every register, except the global control register, which then enables all
+    /// general counters (SDM vol. 3A, table "Processor States Following Power-up, Reset, or INIT"; for AMD as KVM
+    /// does).
     pub fn reset(&mut self) {
         self.model = Model::new(self.model.layout, self.model.events, &self.policy);
     }
 
-    /// INIT leaves the PMU's registers as they are (the SDM's same table). It masks the local APIC's
-    /// entry, so an interrupt that was not delivered yet is lost.
+    /// Performs INIT, which leaves the PMU's registers as they are (the SDM's same table). INIT masks the local
+    /// APIC's entry, so a pending interrupt is lost.
     ///
     /// ```
     /// use pmu_virt::{Configuration, FedEvents, IntelConfiguration, Read, VirtualPmu};
@@ -128,7 +128,7 @@ impl<P: EventPolicy> VirtualPmu<P> {
         self.model.pmi_pending = false;
     }
 
-    /// Another policy, for the counters that run as well. The registers stay as they are.
+    /// Replaces the policy, also for running counters. The registers stay as they are.
     ///
     /// ```
     /// use pmu_virt::{Configuration, EventFilter, FedEvents, FilterAction, FilterEntry};
@@ -149,7 +149,7 @@ impl<P: EventPolicy> VirtualPmu<P> {
         self.model.derive(&self.policy);
     }
 
-    /// RDMSR at CPL 0.
+    /// Executes RDMSR at CPL 0.
     #[inline]
     pub fn read(&self, address: u32) -> Read {
         let model = &self.model;
@@ -169,7 +169,7 @@ impl<P: EventPolicy> VirtualPmu<P> {
         }
     }
 
-    /// WRMSR at CPL 0.
+    /// Executes WRMSR at CPL 0.
     #[inline]
     pub fn write(&mut self, address: u32, value: u64) -> Written {
         let Some(located) = self.model.layout.table.find(address) else {
@@ -178,8 +178,8 @@ impl<P: EventPolicy> VirtualPmu<P> {
         self.write_as(&located, located.row.write, address, value)
     }
 
-    /// The answer that [`write`](Self::write) would give, without the write: of a register that the embedder
-    /// shares, both parts can be checked before either is changed.
+    /// Returns the answer that [`write`](Self::write) would give, without writing. For a register that the embedder
+    /// shares, this checks the PMU's part before either part is changed.
     ///
     /// ```
     /// use pmu_virt::{Configuration, FedEvents, IntelConfiguration, VirtualPmu, Write};
@@ -200,15 +200,14 @@ impl<P: EventPolicy> VirtualPmu<P> {
         }
     }
 
-    /// A write of the host's: what restores a virtual processor from a list of its registers. It differs from the
-    /// guest's [`write`](Self::write) where that one cannot bring back what [`read`](Self::read) has answered:
-    /// the status is stored as it is, counters take their full width at each address, and
-    /// `IA32_PERF_CAPABILITIES` takes the value that it has, which tells an unlike PMU.
+    /// Writes a register as the host, to restore a virtual processor from a list of its registers. It differs from
+    /// the guest's [`write`](Self::write) where that one cannot restore the value that [`read`](Self::read) returned:
+    /// the status is stored as it is, counters take their full width at each address, and `IA32_PERF_CAPABILITIES`
+    /// takes only the value that it has, which detects a different PMU.
     ///
-    /// The registers to keep, in an order in which they can be restored, are those of
-    /// [`Configuration::registers`] that are [state](crate::RegisterInfo::is_state). An interrupt that is not
-    /// delivered yet is in no register: see [`pmi_pending`](Self::pmi_pending) and
-    /// [`set_pmi_pending`](Self::set_pmi_pending).
+    /// The registers to save, in an order in which they can be restored, are those of [`Configuration::registers`]
+    /// that are [state](crate::RegisterInfo::is_state). An interrupt that is not delivered yet is in no register: see
+    /// [`pmi_pending`](Self::pmi_pending) and [`set_pmi_pending`](Self::set_pmi_pending).
     ///
     /// ```
     /// use pmu_virt::{Configuration, FedEvents, IntelConfiguration, Read, VirtualPmu, Write};
@@ -239,7 +238,7 @@ impl<P: EventPolicy> VirtualPmu<P> {
             return self.write_absent(row, address);
         }
         match row.family {
-            // What a guest writes most is always stored, and never shared.
+            // The registers that a guest writes most are always stored, and never shared.
             Family::EventSelect => {
                 let written = self.store(row, index, value);
                 if written.answer != Write::Done {
@@ -259,7 +258,7 @@ impl<P: EventPolicy> VirtualPmu<P> {
         }
     }
 
-    /// A write of a register that says nothing of what counts.
+    /// Writes a register that does not affect which counters run.
     #[inline(never)]
     fn write_other(&mut self, row: &Row, index: usize, write: WriteAs, value: u64) -> Written {
         let (written, stored) = self.judge(row, index, write, value);
@@ -270,7 +269,7 @@ impl<P: EventPolicy> VirtualPmu<P> {
         written
     }
 
-    /// The same as a write that [`judge`](Self::judge) is asked for, of a register that is not shared.
+    /// Stores into a register that is not shared: the short form of [`judge`](Self::judge).
     #[inline(always)]
     fn store(&mut self, row: &Row, index: usize, value: u64) -> Written {
         let legal = self.model.layout.legal(row.family);
@@ -282,7 +281,7 @@ impl<P: EventPolicy> VirtualPmu<P> {
         Written { answer: Write::Done, illegal }
     }
 
-    /// A write of an event select with bits that not every one has.
+    /// Writes an event select with bits that only some selects have.
     #[cold]
     #[inline(never)]
     fn write_select_of_its_own(&mut self, row: &Row, index: usize, value: u64) -> Written {
@@ -294,7 +293,7 @@ impl<P: EventPolicy> VirtualPmu<P> {
         written
     }
 
-    /// The answer to a write of a register that is there, and what it holds then.
+    /// Returns the answer to a write of an existing register, and its new value.
     #[inline(always)]
     fn judge(&self, row: &Row, index: usize, write: WriteAs, value: u64) -> (Written, u64) {
         let held = self.model.registers.get(index);
@@ -342,7 +341,7 @@ impl<P: EventPolicy> VirtualPmu<P> {
         }
     }
 
-    /// RDPMC with `ecx` in this mode: a value or #GP.
+    /// Executes RDPMC with `ecx` in this mode: a value or #GP.
     ///
     /// SDM vol. 2B: ECX 31:16 is the type, ECX 15:0 the index. As in KVM, there are types for general (0) and
     /// fixed (0x4000) counters; the fast mode of bit 31 and `PERF_METRICS` fault. APM vol. 3: ECX is the
@@ -387,7 +386,7 @@ impl<P: EventPolicy> VirtualPmu<P> {
         Read::Value(if hidden { 0 } else { registers.counter(counter) })
     }
 
-    /// The counters that run now, and whether the embedder feeds them.
+    /// Returns the running counters, and whether the embedder feeds them.
     pub fn running(&self) -> impl Iterator<Item = RunningEvent> + '_ {
         let running = self.model.running();
         (0..MAX_COUNTERS)
@@ -395,8 +394,7 @@ impl<P: EventPolicy> VirtualPmu<P> {
             .map(|counter| self.running_event(counter))
     }
 
-    /// The events that a running counter waits for in vain: a guest may call it broken, an embedder
-    /// knows better.
+    /// Returns the running counters whose events the embedder does not feed: they stand still.
     ///
     /// ```
     /// use pmu_virt::{Configuration, EventKey, FedEvents, IntelConfiguration, VirtualPmu};

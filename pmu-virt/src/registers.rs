@@ -4,7 +4,7 @@ use crate::layout::Layout;
 use crate::table::{Family, ReadAs, Row, WriteAs};
 use crate::{Configuration, vendors};
 
-/// A register that a guest with this PMU may access, or faults at.
+/// A register of the vendor's PMUs, with its answer to a guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
@@ -19,7 +19,7 @@ pub struct RegisterInfo {
     pub kind: RegisterKind,
     /// The number of its counter, where each counter has one; otherwise 0.
     pub counter: u8,
-    /// The processor has it. One that it lacks is the PMU's to answer nevertheless.
+    /// The processor has it. The PMU also answers for registers that the processor lacks.
     pub exists: bool,
     /// A value can be written to it.
     pub is_writable: bool,
@@ -27,8 +27,8 @@ pub struct RegisterInfo {
     pub legal: u64,
     /// The bits that are the PMU's: all, but for registers that the embedder shares.
     pub owned: u64,
-    /// It holds state that no register before it in the list holds: those to save, and to
-    /// [restore](crate::VirtualPmu::host_write) in this order.
+    /// It holds state that no register before it in the list holds. Save these registers, and
+    /// [restore](crate::VirtualPmu::host_write) them in this order.
     pub is_state: bool,
 }
 
@@ -86,11 +86,10 @@ impl RegisterKind {
 }
 
 impl Configuration {
-    /// The registers that a hypervisor must intercept, and hand to
-    /// [`VirtualPmu::read`](crate::VirtualPmu::read) and [`write`](crate::VirtualPmu::write): those of the
-    /// vendor's PMUs, whether this processor has them or not. Every other register is
-    /// [unhandled](crate::Read::Unhandled). Of a configuration that does not [check](Self::check), the list is of
-    /// no use.
+    /// Returns the registers that a hypervisor must intercept, and hand to
+    /// [`VirtualPmu::read`](crate::VirtualPmu::read) and [`write`](crate::VirtualPmu::write): those of the vendor's
+    /// PMUs, whether this processor has them or not. Every other register is [unhandled](crate::Read::Unhandled). The
+    /// configuration must pass its [check](Self::check).
     ///
     /// ```
     /// use pmu_virt::{AmdConfiguration, Configuration};
@@ -132,7 +131,8 @@ impl Configuration {
     }
 }
 
-/// The registers that are state, in the order of the table: each one's row, address, and place in the register file.
+/// Returns the registers that are state, in the order of the table: each one's row, address, and place in the
+/// register file.
 pub(crate) fn of_state(layout: Layout) -> impl Iterator<Item = (&'static Row, u32, usize)> {
     let mut unseen = Unseen::new();
     layout.table.rows().filter(|row| keeps(row)).flat_map(Row::all).filter_map(

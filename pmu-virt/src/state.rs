@@ -1,4 +1,4 @@
-//! The state of a virtual processor's PMU, to be kept or to be moved to another host.
+//! The state of a virtual processor's PMU, to be saved or moved to another host.
 
 use core::fmt;
 
@@ -9,11 +9,11 @@ use crate::{
     AllowAll, Configuration, ConfigurationError, EventPolicy, FedEvents, VirtualPmu, vendors,
 };
 
-/// All that a guest can have set, and the PMU that it sees. The embedder's policy, the events that it feeds, and what
-/// is left of a [feed](crate::Feed) are not part of it.
+/// State that a guest can have set, with the PMU that it sees. The embedder's policy, the events that it feeds, and
+/// the remainder of a [feed](crate::Feed) are not part of it.
 ///
 /// Its registers are those of [`Configuration::registers`] that are [state](crate::RegisterInfo::is_state), by
-/// address. No state can be built that the guest could not have brought about.
+/// address. Only states that the guest could have reached can be built.
 ///
 /// ```
 /// use pmu_virt::{Configuration, IntelConfiguration, PmuState};
@@ -33,7 +33,7 @@ pub struct PmuState {
 }
 
 impl PmuState {
-    /// The state after reset.
+    /// Creates the state after reset.
     ///
     /// # Errors
     /// There is no such PMU.
@@ -41,7 +41,7 @@ impl PmuState {
         Ok(VirtualPmu::new(configuration, FedEvents::NONE)?.state())
     }
 
-    /// The PMU whose state it is.
+    /// Returns the PMU whose state it is.
     pub const fn configuration(&self) -> Configuration {
         self.configuration
     }
@@ -63,13 +63,13 @@ impl PmuState {
         Ok(())
     }
 
-    /// The registers, by address, and their values.
+    /// Returns the registers, by address, and their values.
     pub fn registers(&self) -> impl Iterator<Item = (u32, u64)> + '_ {
         of_state(vendors::layout(&self.configuration))
             .map(|(_, address, index)| (address, self.registers.get(index)))
     }
 
-    /// The value of a register that is state, by any of its addresses.
+    /// Returns the value of a register that is state, by any of its addresses.
     pub fn register(&self, address: u32) -> Option<u64> {
         self.find(address).map(|(index, _)| self.registers.get(index))
     }
@@ -87,7 +87,7 @@ impl PmuState {
         Ok(())
     }
 
-    /// A register's place and its bits.
+    /// Returns a register's place and its bits.
     fn find(&self, address: u32) -> Option<(usize, u64)> {
         let layout = vendors::layout(&self.configuration);
         let Located { row, index, .. } = layout.find(address)?;
@@ -114,7 +114,7 @@ impl PmuState {
 }
 
 impl<P: EventPolicy> VirtualPmu<P> {
-    /// The state now.
+    /// Returns the present state.
     pub fn state(&self) -> PmuState {
         PmuState {
             configuration: self.configuration,
@@ -123,8 +123,8 @@ impl<P: EventPolicy> VirtualPmu<P> {
         }
     }
 
-    /// A PMU in this state, under the embedder's policy. `configuration` is what this guest's CPUID was
-    /// told; the state does not choose.
+    /// Creates a PMU in this state, under the embedder's policy. `configuration` is the one of this guest's CPUID;
+    /// the state cannot change it.
     ///
     /// ```
     /// use pmu_virt::{AllowAll, Configuration, FedEvents, IntelConfiguration, StateError, VirtualPmu};
@@ -158,7 +158,7 @@ impl<P: EventPolicy> VirtualPmu<P> {
     }
 }
 
-/// As its [`PmuState`]: everything else follows from that and from what the embedder chose.
+/// Formats its [`PmuState`]: the rest follows from that and from the embedder's choices.
 #[cfg(feature = "defmt")]
 impl<P: EventPolicy> defmt::Format for VirtualPmu<P> {
     fn format(&self, f: defmt::Formatter<'_>) {
@@ -167,7 +167,7 @@ impl<P: EventPolicy> defmt::Format for VirtualPmu<P> {
 }
 
 impl VirtualPmu<AllowAll> {
-    /// The same, where everything may be counted.
+    /// Creates a PMU in this state, under the policy that allows every event.
     ///
     /// # Errors
     /// See [`from_state`](Self::from_state).
@@ -222,14 +222,14 @@ impl defmt::Format for PmuState {
     }
 }
 
-/// Reason for which a state is refused.
+/// Reason why a state is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum StateError {
     /// There is no such PMU.
     Configuration(ConfigurationError),
-    /// The state is of another PMU than the guest has.
+    /// The state is of another PMU than the guest's.
     OtherConfiguration(Configuration),
     /// The PMU has no register at this address, or one that holds no state.
     NoRegister(u32),
@@ -237,7 +237,7 @@ pub enum StateError {
     Impossible {
         /// The register's address.
         address: u32,
-        /// The bits that cannot be.
+        /// The impossible bits.
         bits: u64,
     },
     /// An interrupt of a PMU without a counter.

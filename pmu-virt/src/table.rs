@@ -1,6 +1,6 @@
-//! The rows of a vendor's table of registers, and the way from an address to its row.
+//! The rows of a vendor's table of registers, and their lookup by address.
 
-/// The registers of the model's own that follow the same rule: which one an address is, and where it is kept.
+/// Family of registers that follow the same rule; it decides their place in the register file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Family {
     EventSelect,
@@ -23,7 +23,7 @@ impl Family {
     /// The number of families.
     pub(crate) const COUNT: usize = Self::NotOffered as usize + 1;
 
-    /// The place of the family's first register in the [register file](crate::model::RegisterFile).
+    /// Returns the place of the family's first register in the [register file](crate::model::RegisterFile).
     pub(crate) const fn first(self) -> usize {
         match self {
             Self::EventSelect => 0,
@@ -65,14 +65,14 @@ pub(crate) enum ReadAs {
 pub(crate) enum WriteAs {
     /// They are stored.
     Stored,
-    /// Bits 31:0 are stored, extended with their sign: SDM vol. 3B, "Full-Width Writes to Performance Counter
-    /// Registers". EDX is ignored; only a sign's extension, or nothing, is what software may put there.
+    /// Bits 31:0 are stored, sign-extended: SDM vol. 3B, "Full-Width Writes to Performance Counter Registers". EDX is
+    /// ignored; software may write only the sign's extension, or 0, there.
     SignExtended,
     /// Bits that are 1 are cleared.
     Cleared,
     /// Bits that are 1 are set.
     Set,
-    /// Nothing: a value that changes a bit has that bit illegal.
+    /// Nothing: a bit that would change is illegal.
     Kept,
     /// Nothing: the write is ignored.
     Ignored,
@@ -80,7 +80,7 @@ pub(crate) enum WriteAs {
     Refused,
 }
 
-/// The features that bring further addresses of registers, or further registers of a family.
+/// Features that add addresses of registers, or registers of a family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Features(pub(crate) u8);
 
@@ -104,10 +104,10 @@ impl Features {
     }
 }
 
-/// A row of the manual's table: registers that follow one another and the same rule.
+/// A row of the manual's table: consecutive registers that follow the same rule.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Row {
-    /// As the manual has it.
+    /// Name in the manual.
     pub(crate) name: &'static str,
     /// The section that describes it.
     pub(crate) manual: &'static str,
@@ -133,7 +133,7 @@ pub(crate) struct Row {
 }
 
 impl Row {
-    /// A register that holds what is written to it. An illegal bit is #GP.
+    /// Creates a register that holds what is written to it. An illegal bit is #GP.
     pub(crate) const fn new(
         family: Family,
         address: u32,
@@ -158,13 +158,13 @@ impl Row {
         }
     }
 
-    /// `count` registers of a PMU that the model never offers.
+    /// Creates a row of `count` registers of a facility that the model never offers.
     pub(crate) const fn not_offered(address: u32, count: u8, name: &'static str) -> Self {
         let manual = "see the manual's table of registers";
         Self::new(Family::NotOffered, address, name, manual).each(count, 1)
     }
 
-    /// One for each counter, `stride` addresses apart: 1, 2 or 4.
+    /// Makes it one register per counter, `stride` addresses apart: 1, 2 or 4.
     pub(crate) const fn each(mut self, count: u8, stride: u32) -> Self {
         self.count = count;
         self.shift = stride.trailing_zeros() as u8;
@@ -186,7 +186,7 @@ impl Row {
         self
     }
 
-    /// Sets the effect of a guest's write, and of the host's unless [told](Self::host_write) otherwise.
+    /// Sets the effect of a guest's write, and of the host's unless [set](Self::host_write) separately.
     pub(crate) const fn write(mut self, write: WriteAs) -> Self {
         self.write = write;
         self.host_write = write;
@@ -203,7 +203,7 @@ impl Row {
         self
     }
 
-    /// Illegal bits among these are dropped.
+    /// Drops illegal bits among these.
     pub(crate) const fn drops(mut self, bits: u64) -> Self {
         self.faults = !bits;
         self
@@ -214,7 +214,7 @@ impl Row {
         self
     }
 
-    /// Its registers: the row, and each one's address and place.
+    /// Returns its registers: the row, and each one's address and place.
     pub(crate) fn all(&'static self) -> impl Iterator<Item = (&'static Self, u32, usize)> {
         (0..usize::from(self.count)).map(move |place| (self, self.address(place), place))
     }
@@ -234,18 +234,18 @@ impl Row {
     }
 }
 
-/// The place in the register file at which nothing is kept.
+/// Place in the register file that holds nothing.
 const NOWHERE: usize = 31;
 
 /// Addresses share a line of the index with those that differ in their lowest five bits.
 const LINE: usize = 32;
-/// As many lines as a vendor needs, of which the first one is empty.
+/// Number of lines; the first one is empty.
 const LINES: usize = 32;
 
-/// As many rows as a vendor can have, of which the first one is none.
+/// Greatest number of rows; the first one is unused.
 const ROWS: usize = 64;
 
-/// A register: its row, and where it is kept.
+/// A register: its row, and its place.
 #[derive(Clone, Copy)]
 pub(crate) struct Located {
     /// The number of the row.
@@ -259,26 +259,26 @@ pub(crate) struct Located {
 pub(crate) struct Table {
     rows: [Row; ROWS],
     used: usize,
-    /// The line of an address, by its [`page`].
+    /// Line of an address, by its [`page`].
     pages: [u8; 256],
-    /// The page that each line is of, in full.
+    /// Full page number of each line.
     tags: [u32; LINES],
-    /// Of each address, its row's number, and in bits 15:8 where it is kept; 0 is none.
+    /// Row number of each address, with its place in bits 15:8; 0 is none.
     lines: [[u16; LINE]; LINES],
 }
 
-/// Tells apart the places where the vendors have their registers, which [`Table::new`] checks: two of the same
-/// page would have to share a line. Fibonacci hashing, by 2³² over the golden ratio.
+/// Hashes an address to a page. The vendors' register ranges have different pages, which [`Table::new`] checks: two
+/// ranges of one page would have to share a line. Fibonacci hashing, by 2³² over the golden ratio.
 #[inline]
 const fn page(tag: u32) -> usize {
     (tag.wrapping_mul(0x9E37_79B1) >> 24) as usize
 }
 
 impl Table {
-    /// The table of these rows, with an index of their addresses.
+    /// Creates the table of these rows, with an index of their addresses.
     ///
     /// # Panics
-    /// When it is evaluated, which is at compile time: an address is in two rows, or two pages are one.
+    /// At compile time, if an address is in two rows, or two ranges have the same page.
     pub(crate) const fn new(rows: &[Row]) -> Self {
         let mut table = [Row::not_offered(0, 0, ""); ROWS];
         let mut pages = [0; 256];
@@ -311,12 +311,12 @@ impl Table {
         Self { rows: table, used: number, pages, tags, lines }
     }
 
-    /// The rows, by their numbers.
+    /// Returns the rows, by their numbers.
     pub(crate) fn rows(&'static self) -> impl Iterator<Item = &'static Row> {
         self.rows.iter().take(self.used)
     }
 
-    /// The numbers of the rows whose registers a processor with these features has, as a bitmap.
+    /// Returns the numbers of the rows whose registers a processor with these features has, as a bitmap.
     pub(crate) const fn rows_with(&self, features: Features) -> u64 {
         let (mut rows, mut number) = (0, 1);
         while number < self.used {
@@ -328,7 +328,7 @@ impl Table {
         rows
     }
 
-    /// The register at an address.
+    /// Returns the register at an address.
     #[inline]
     pub(crate) fn find(&'static self, address: u32) -> Option<Located> {
         let tag = address / LINE as u32;

@@ -7,7 +7,7 @@ use crate::configuration::{HiddenConfiguration, HiddenRdpmc, HiddenRegisters};
 use crate::layout::Layout;
 use crate::{Configuration, Vendor};
 
-/// The PMU of a configuration that has passed its check.
+/// Returns the PMU of a configuration that has passed its check.
 pub(crate) const fn layout(configuration: &Configuration) -> Layout {
     match configuration {
         Configuration::Intel(intel) => intel::layout(intel),

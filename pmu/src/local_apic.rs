@@ -1,4 +1,4 @@
-//! The local APIC's performance entry, as the platform that a session wants.
+//! The local APIC's performance entry, as a session's platform.
 //!
 //! Read first: Intel SDM vol. 3A, "Advanced Programmable Interrupt Controller (APIC)", sections "Local Vector
 //! Table" and "x2APIC Register Address Space"; AMD APM vol. 2, "Local Vector Table Registers".
@@ -51,10 +51,9 @@ impl<A: ApicRegisters + ?Sized> ApicRegisters for &A {
 
 /// Delivery of the performance interrupt.
 ///
-/// As NMI it comes everywhere, in code with interrupts off too, and every handler on its way must be ready for
-/// that. By a vector it waits until interrupts are on, and is charged to what runs then; the handler
-/// acknowledges it at the local APIC. Both are served alike:
-/// [`service`](pmu_core::ProfileInterface::service).
+/// An NMI comes everywhere, also in code with interrupts off, and every handler on its way must be ready for that. An
+/// interrupt by vector waits until interrupts are on, and is charged to the code that runs then; its handler
+/// acknowledges it at the local APIC. [`service`](pmu_core::ProfileInterface::service) serves both alike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Delivery(u32);
@@ -76,7 +75,7 @@ impl Delivery {
     /// Delivery mode 4.
     pub const NON_MASKABLE: Self = Self(0b100 << 8);
 
-    /// Delivery mode 0, with this vector.
+    /// Delivers by this vector: delivery mode 0.
     ///
     /// # Errors
     /// The vector is below 32 (SDM vol. 3A, table "Protected-Mode Exceptions and Interrupts").
@@ -84,7 +83,7 @@ impl Delivery {
         if vector < 32 { Err(InvalidVector(vector)) } else { Ok(Self(vector as u32)) }
     }
 
-    /// The performance entry for it, unmasked: vector 7:0, delivery mode 10:8, mask 16.
+    /// Returns the unmasked performance entry with this delivery: vector 7:0, delivery mode 10:8, mask 16.
     pub const fn entry(self) -> u32 {
         self.0
     }
@@ -95,13 +94,13 @@ impl Delivery {
 /// # For embedders
 /// - Called in task context.
 pub trait ProfileTimer {
-    /// Starts its interrupts, or changes their interval.
+    /// Starts the timer's interrupts, or changes their interval.
     ///
     /// # Errors
     /// It cannot run at that interval.
     fn start(&self, interval: Interval) -> Result<(), TimerUnavailable>;
 
-    /// Stops them.
+    /// Stops the timer's interrupts.
     fn stop(&self);
 }
 
@@ -158,10 +157,11 @@ impl<A, T> LocalApic<A, T> {
 }
 
 impl<A: ApicRegisters, T: ProfileTimer> LocalApic<A, T> {
-    /// The local APIC that `registers` writes, which delivers the performance interrupt so, and a timer.
+    /// Creates the platform of the local APIC that `registers` writes, with this delivery of the performance
+    /// interrupt, and a timer.
     ///
-    /// Every value for one processor has the same delivery, the session's and the handler's: each unmasking
-    /// writes the entry anew.
+    /// All values for one processor, the session's and the handler's, need the same delivery: each unmasking writes
+    /// the entry anew.
     pub const fn new(registers: A, delivery: Delivery, timer: T) -> Self {
         Self { registers, entry: delivery.entry(), timer }
     }

@@ -1,4 +1,4 @@
-//! The machine's profile interface, whichever it is.
+//! The machine's profile interface, of any vendor.
 
 use core::sync::atomic::AtomicU32;
 
@@ -11,8 +11,8 @@ use pmu_intel::Emon;
 
 /// The counters and the profile interface of a machine: Intel's, AMD's, counters without sources, or time alone.
 ///
-/// It is one type, so that a kernel keeps it in one static and its interrupt handler needs no generics.
-/// Every operation is that of [`ProfileInterface`](pmu_core::ProfileInterface).
+/// It is one type, so that a kernel keeps it in one static and its interrupt handler needs no generics. Its
+/// operations are those of [`ProfileInterface`](pmu_core::ProfileInterface).
 ///
 /// ```
 /// use pmu::Machine;
@@ -51,7 +51,10 @@ pub enum Machine {
 }
 
 impl Machine {
-    /// Decides by the boot processor, which `snapshot` describes. Task context, once.
+    /// Detects the machine's interface from the boot processor, which `snapshot` describes.
+    ///
+    /// # Context
+    /// Task, once.
     pub fn detect(snapshot: &Snapshot) -> Self {
         Self::of(snapshot, Emon::detect(snapshot), Amd64::detect(snapshot))
     }
@@ -81,13 +84,12 @@ impl Machine {
         }
     }
 
-    /// The machine's sources, and the events that are opened beside them on the processor whose `events` these
-    /// are.
+    /// Returns the machine's sources together with the opened events of one processor, whose table `events` is.
     pub const fn with_events<'a>(&'a self, events: &'a EventTable) -> WithEvents<'a, Self> {
         WithEvents::new(self, events)
     }
 
-    /// The events that are opened on the processor whose `events` these are, without any source.
+    /// Returns the opened events of one processor, whose table `events` is, without any source.
     pub fn events<'a>(&'a self, events: &'a EventTable) -> OpenedEvents<'a> {
         OpenedEvents::new(self.unit(), events)
     }
@@ -101,13 +103,13 @@ impl Machine {
     }
 }
 
-/// The counters of a processor of any vendor that is known.
+/// Returns the counters of a processor of any known vendor.
 fn counters(processor: &Snapshot) -> Result<CounterUnit, NoInterface> {
     pmu_intel::counters(processor)
         .or_else(|intel| pmu_amd::counters(processor).map_err(|amd| intel.or(amd)))
 }
 
-/// The same call of whichever interface it is.
+/// Forwards a call to the interface that the machine has.
 macro_rules! whichever {
     ($machine:expr, $interface:ident => $call:expr) => {
         match $machine {

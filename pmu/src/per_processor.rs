@@ -1,4 +1,4 @@
-//! A value for each processor, which only its own processor uses.
+//! A value for each processor, used on that processor only.
 
 use core::cell::UnsafeCell;
 use core::fmt;
@@ -41,15 +41,15 @@ use pmu_core::{Counters, Session};
 /// }
 /// ```
 pub unsafe trait Processors {
-    /// The number of the processor that executes the call, from 0.
+    /// Returns the number of the processor that executes the call, from 0.
     fn this_processor() -> usize;
 }
 
 /// A value that tasks on one processor may use in turn, though it is not [`Send`].
 ///
 /// # Safety
-/// - Using the value in one task, and then in another, one at a time, does not break memory safety: it shares
-///   nothing with what the first task keeps, as an `Rc` would, and refers to no thread's own memory.
+/// - Using the value in one task, and then in another, one at a time, does not break memory safety: it shares nothing
+///   that the first task keeps, as an `Rc` would, and refers to no thread-local memory.
 pub unsafe trait OnProcessor {}
 
 // SAFETY: (1) a session is not `Send` so that it stays on its processor, whose registers it means; used
@@ -61,8 +61,8 @@ unsafe impl<I: Send, M: Send, P: Send> OnProcessor for Session<'_, I, M, P> {}
 // sent (`S`, `M`, `P`), or shared (the counter memory, which is atomics).
 unsafe impl<S: Send, M: Send, P: Send> OnProcessor for Counters<'_, S, M, P> {}
 
-/// A place for each of `N` processors, in a static, for what must stay on its processor: a
-/// [`Session`], for instance.
+/// A place for each of `N` processors, in a static, for a value that must stay on its processor, such as a
+/// [`Session`].
 ///
 /// ```
 /// use pmu::{OnProcessor, PerProcessor, Processors};
@@ -78,7 +78,7 @@ unsafe impl<S: Send, M: Send, P: Send> OnProcessor for Counters<'_, S, M, P> {}
 /// # Ok::<(), pmu::Busy>(())
 /// ```
 ///
-/// An `Rc` is not one: another task could hold its other half.
+/// An `Rc` is not such a value: another task could hold a clone of it.
 ///
 /// ```compile_fail,E0277
 /// # struct Kernel;
@@ -126,7 +126,7 @@ impl fmt::Display for Busy {
 impl core::error::Error for Busy {}
 
 impl<T, K: Processors, const N: usize> PerProcessor<T, K, N> {
-    /// Places without values.
+    /// Creates places without values.
     pub const fn new() -> Self {
         Self {
             places: [const { Place { busy: AtomicBool::new(false), value: UnsafeCell::new(None) } };
@@ -148,7 +148,7 @@ impl<T, K: Processors, const N: usize> PerProcessor<T, K, N> {
         if place.busy.swap(true, Ordering::Acquire) {
             return Err(Busy::InUse);
         }
-        /// Also where `act` unwinds.
+        /// Clears `busy`, also where `act` unwinds.
         struct Release<'a>(&'a AtomicBool);
         impl Drop for Release<'_> {
             fn drop(&mut self) {
@@ -188,7 +188,7 @@ mod tests {
     /// A thread is a processor.
     struct Threads;
 
-    // SAFETY: each thread has its own number, and stays itself.
+    // SAFETY: each thread has its own number, for as long as it lives.
     unsafe impl Processors for Threads {
         fn this_processor() -> usize {
             NUMBER.with(|number| *number)

@@ -1,4 +1,4 @@
-//! Linux perf's way of naming an event, and an [`Event`] of it.
+//! Linux perf's names of events, and their [`Event`]s.
 //!
 //! Source: `perf_event_open(2)`; perf-list(1), "Raw Hardware Event Descriptor"; the kernel's
 //! `Documentation/ABI/testing/sysfs-bus-event_source-devices-format`, and the files that it describes.
@@ -27,8 +27,8 @@ pub const HARDWARE_EVENTS: [(u64, NamedEvent); NamedEvent::COUNT] = [
     (9, NamedEvent::ReferenceCycles),
 ];
 
-/// The fields of `perf_event_attr` that say what is counted, and when. All zeros: cycles, everywhere, without
-/// interrupts.
+/// The fields of `perf_event_attr` that select an event and its privilege levels. All zeros: cycles, everywhere,
+/// without interrupts.
 ///
 /// ```
 /// use pmu::core::{Event, EventSelect};
@@ -54,17 +54,17 @@ pub struct PerfAttributes {
     pub config: u64,
     /// `sample_period`: events between two interrupts; 0: none.
     pub sample_period: u64,
-    /// Not at privilege levels above 0.
+    /// `exclude_user`: not at privilege levels above 0.
     pub exclude_user: bool,
-    /// Not at privilege level 0.
+    /// `exclude_kernel`: not at privilege level 0.
     pub exclude_kernel: bool,
-    /// Only while a guest runs.
+    /// `exclude_host`: only while a guest runs.
     pub exclude_host: bool,
-    /// Only while no guest runs.
+    /// `exclude_guest`: only while no guest runs.
     pub exclude_guest: bool,
 }
 
-/// Makes an event of perf's attributes. Where perf reads a total of an event that samples, add
+/// Converts perf's attributes into an event. Where perf reads a total of a sampling event, add
 /// [`with_total`](Event::with_total); where it multiplexes, [`rotating`](Event::rotating).
 ///
 /// # Errors
@@ -99,8 +99,8 @@ impl TryFrom<PerfAttributes> for Event {
     }
 }
 
-/// Says an event in perf's attributes. What they have no fields for is left out: the counters that the event is
-/// confined to, whether it rotates, and whether it has a total or is open to user mode's RDPMC.
+/// Converts an event into perf's attributes. They have no fields for the counters that the event is confined to, for
+/// rotation, for a total beside a period, and for user mode's RDPMC; these are left out.
 ///
 /// # Errors
 /// [`Bits`](PerfError::Bits).
@@ -142,7 +142,7 @@ impl TryFrom<Event> for PerfAttributes {
 /// | `cmask` | 31:24 |
 /// | `eq` | 36 |
 ///
-/// A processor may lack some of them, which is checked when the event is opened.
+/// A processor may lack some of them; opening the event checks that.
 ///
 /// ```
 /// use pmu::perf::RawConfig;
@@ -180,7 +180,7 @@ impl Term {
         matches!(self.fields, [(_, 1)])
     }
 
-    /// The configuration with this value. `None`: the value is too great.
+    /// Returns the configuration bits of this value; `None` if it is too great.
     fn of(&self, value: u64) -> Option<u64> {
         let mut left = value;
         let bits = self.fields.iter().fold(0, |bits, (lowest, width)| {
@@ -191,21 +191,21 @@ impl Term {
         (left == 0).then_some(bits)
     }
 
-    /// The value in a configuration.
+    /// Returns the term's value in a configuration.
     fn value(&self, bits: u64) -> u64 {
         let fields = self.fields.iter().rev();
         fields
             .fold(0, |value, (lowest, width)| value << width | bits >> lowest & ((1 << width) - 1))
     }
 
-    /// All of its bits.
+    /// Returns the mask of the term's bits.
     fn mask(&self) -> u64 {
         self.fields.iter().fold(0, |bits, (lowest, width)| bits | ((1 << width) - 1) << lowest)
     }
 }
 
 impl RawConfig {
-    /// The configuration with these bits.
+    /// Creates the configuration with these bits.
     ///
     /// # Errors
     /// [`Bits`](PerfError::Bits): some are no term's.
@@ -214,22 +214,22 @@ impl RawConfig {
         if others == 0 { Ok(Self(bits)) } else { Err(PerfError::Bits(others)) }
     }
 
-    /// Its bits.
+    /// Returns its bits.
     pub const fn bits(self) -> u64 {
         self.0
     }
 
-    /// The event select, at no privilege level yet.
+    /// Returns the event select, at no privilege level yet.
     pub const fn select(self) -> EventSelect {
         EventSelect::from_bits(self.0)
     }
 
-    /// Its text in terms: `cpu/event=0xc0,umask=0x1/`. Those that are 0 are left out, but for the event.
+    /// Returns its text in terms: `cpu/event=0xc0,umask=0x1/`. Terms that are 0 are left out, except the event.
     pub const fn terms(self) -> RawTerms {
         RawTerms(self)
     }
 
-    /// The terms between the slashes.
+    /// Parses the terms between the slashes.
     fn of_terms(text: &str, start: usize) -> Result<Self, PerfError> {
         let (mut config, mut at) = (0, start);
         for part in text.split(',') {
@@ -254,7 +254,7 @@ impl RawConfig {
         Ok(Self(config))
     }
 
-    /// `r` and hexadecimal digits, before which there may be `0x`.
+    /// Parses hexadecimal digits, with or without a leading `0x`.
     fn of_raw(text: &str, at: usize) -> Result<Self, PerfError> {
         let digits = text.strip_prefix('r').ok_or(PerfError::Term { at })?;
         let digits = digits.strip_prefix("0x").unwrap_or(digits);
@@ -262,11 +262,11 @@ impl RawConfig {
     }
 }
 
-/// A number as perf's terms have it: decimal, or hexadecimal after `0x`.
+/// Parses a number as perf's terms have it: decimal, or hexadecimal after `0x`.
 fn number(text: &str) -> Option<u64> {
     match text.strip_prefix("0x") {
         Some(digits) => hexadecimal(digits),
-        // A sign is no digit.
+        // `parse` would take a sign.
         None => text.bytes().all(|c| c.is_ascii_digit()).then(|| text.parse().ok())?,
     }
 }
@@ -318,7 +318,7 @@ impl fmt::Display for RawTerms {
     }
 }
 
-/// Reason why attributes or a text are no event, or an event has no attributes.
+/// Reason why attributes or a text are not an event, or an event has no attributes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
@@ -327,7 +327,7 @@ pub enum PerfError {
     Type(u32),
     /// The hardware event with this number has no name here.
     Hardware(u64),
-    /// These bits of a raw configuration are no term's; bits 16, 17, 20 and 22 are perf's own to set.
+    /// These bits of a raw configuration belong to no term; perf itself sets bits 16, 17, 20 and 22.
     Bits(u64),
     /// Everything is excluded: user and kernel, or host and guest.
     ExcludesAll,

@@ -1,4 +1,4 @@
-//! Reading an event in user mode, by RDPMC: the page that a kernel shares with a thread.
+//! User mode's reading of an event by RDPMC: the page that a kernel shares with a thread.
 //!
 //! # What the kernel sets
 //! - `CR4.PCE`, bit 8, on each processor (SDM vol. 3A, "Control Registers"; APM vol. 2, "CR4 Register"): without
@@ -12,16 +12,15 @@
 //! - The page, mapped for the thread read-only.
 //!
 //! # When the kernel publishes
-//! A page is right for one thread on one processor, with its event on one counter. So the kernel publishes it, or
+//! A page is valid for one thread on one processor, with its event on one counter. So the kernel publishes it, or
 //! hides it, before the thread next executes in user mode:
 //! - after it started or stopped the event, or closed it;
 //! - after it started *another* event, or after [`rotate`](pmu_core::Counters::rotate): both may move it;
 //! - after [`reprogram`](pmu_core::Counters::reprogram): the counter may begin anew;
-//! - after a switch to the thread, in any case, on whichever processor: also where nothing moved, since the thread
-//!   may have been in the middle of a read. Before it switches away it need do nothing, for the thread does not
-//!   look;
-//! - once within 2ʷⁱᵈᵗʰ events, of which the view tells the width: 31 on old processors, half a second of cycles.
-//!   At every tick is often enough. The counter's own interrupt need not.
+//! - after every switch to the thread, on any processor: also where nothing moved, since the thread may have been in
+//!   the middle of a read. Switching away needs nothing, for the thread does not read then;
+//! - once within 2ʷⁱᵈᵗʰ events, with the view's width: 31 on old processors, half a second of cycles. Every tick is
+//!   often enough. The counter's own interrupt need not publish.
 //!
 //! A thread that moves to a processor without that counter in the middle of a read, on a hybrid machine, has a #GP
 //! at its RDPMC: there the kernel makes the instruction return 0, and the thread finds the sequence changed.
@@ -31,14 +30,14 @@ use core::sync::atomic::{AtomicU32, AtomicU64, fence};
 
 use pmu_core::{PmcIndex, UserView};
 
-/// The attempts of [`UserPage::read`]: each but the last met a change by the kernel.
+/// Number of attempts of [`UserPage::read`]: all but the last met a change by the kernel.
 const ATTEMPTS: u32 = 64;
 
-/// The page that a kernel shares with a user thread, so that it reads one event without a system call.
+/// Page that a kernel shares with a user thread, by which it reads one event without a system call.
 ///
-/// A sequence lock, as in Linux' `perf_event_mmap_page`: the sequence is odd while the kernel writes. All zeros is
-/// a hidden page. The layout is fixed: the sequence, the index for RDPMC plus 1 (0: hidden), and the width, at 0, 4
-/// and 8, of 32 bits each; the events counted, and the counter's value then, at 16 and 24, of 64 bits each.
+/// It is a sequence lock, as Linux' `perf_event_mmap_page` is: the sequence is odd while the kernel writes. All zeros
+/// is a hidden page. The layout is fixed: the sequence, the index for RDPMC plus 1 (0: hidden), and the width, at 0,
+/// 4 and 8, of 32 bits each; the events counted, and the counter's value then, at 16 and 24, of 64 bits each.
 ///
 /// # Examples
 /// The kernel, whenever the [module](self) says so:
@@ -89,7 +88,7 @@ pub struct UserPage {
 }
 
 impl UserPage {
-    /// A hidden page.
+    /// Creates a hidden page.
     pub const fn new() -> Self {
         Self {
             sequence: AtomicU32::new(0),
@@ -101,7 +100,7 @@ impl UserPage {
         }
     }
 
-    /// Publishes where the event is counted at present.
+    /// Publishes the event's present counter and count.
     ///
     /// # Context
     /// The kernel: task, on the processor on which the thread then runs, one call at a time for each page.
@@ -109,7 +108,7 @@ impl UserPage {
         self.write(view.index.get().wrapping_add(1), view);
     }
 
-    /// Hides the event: [`read`](Self::read) is `None`, and the thread asks the kernel.
+    /// Hides the event: [`read`](Self::read) returns `None`, and the thread asks the kernel.
     ///
     /// # Context
     /// As [`publish`](Self::publish).
@@ -148,7 +147,7 @@ impl UserPage {
                 counted: self.counted.load(Relaxed),
                 counted_to: self.counted_to.load(Relaxed),
             };
-            // No RDPMC for what would not be returned.
+            // No RDPMC for a value that would not be returned.
             let total =
                 (before & 1 == 0 && index != 0).then(|| view.total(rdpmc(view.index.get())));
             fence(Acquire);

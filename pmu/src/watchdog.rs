@@ -1,4 +1,4 @@
-//! A detector of hard lockups: of a processor that takes no timer tick any more.
+//! A detector of hard lockups: processors that no longer take their timer tick.
 
 use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::{AtomicBool, AtomicU32};
@@ -7,13 +7,13 @@ use pmu_core::{CounterUnit, Event, EventId, NamedEvent};
 
 /// The hard-lockup detector of one processor.
 ///
-/// An event of so many cycles interrupts, by NMI, every few seconds of the processor's work. If the processor's
-/// own timer tick has not come since the interrupt before, it is stuck with interrupts off. The event is armed
-/// again by [`service`](pmu_core::service), as any other. It counts cycles in which the processor is not halted,
-/// so that an idle one needs no tick.
+/// An event of cycles interrupts, by NMI, every few seconds of the processor's work. If the processor's own timer
+/// tick has not come since the interrupt before, it is stuck with interrupts off. The event is armed again by
+/// [`service`](pmu_core::service), as any other. It counts cycles in which the processor is not halted, so that an
+/// idle one needs no tick.
 ///
 /// # Examples
-/// All that a kernel writes, on a machine of two processors; `Registers` and `Apic` are its
+/// A kernel's whole part, on a machine of two processors; `Registers` and `Apic` are its
 /// [`MsrBackend`](pmu_core::MsrBackend) and its [`Platform`](pmu_core::Platform).
 ///
 /// ```
@@ -78,21 +78,21 @@ use pmu_core::{CounterUnit, Event, EventId, NamedEvent};
 /// ```
 #[derive(Debug)]
 pub struct Watchdog {
-    /// The place of the event that is watched, plus 1; 0: none.
+    /// Place of the watched event, plus 1; 0: none.
     place: AtomicU32,
     /// The tick came since the event's last interrupt.
     touched: AtomicBool,
 }
 
 impl Watchdog {
-    /// A watchdog that watches nothing yet.
+    /// Creates a watchdog that watches nothing yet.
     pub const fn new() -> Self {
         Self { place: AtomicU32::new(0), touched: AtomicBool::new(false) }
     }
 
-    /// The event to open on a processor with these counters: cycles at every privilege level, one interrupt per
-    /// `seconds` at `hertz`; or reference cycles, if the processor has no event of cycles. On a fixed counter,
-    /// if there is one that counts them and it is free.
+    /// Returns the event to open on a processor with these counters: cycles at every privilege level, one interrupt
+    /// per `seconds` at `hertz`; or reference cycles, if the processor has no event of cycles. It takes a fixed
+    /// counter that counts them, if one is free.
     ///
     /// `hertz` is the highest frequency that the core reaches: below it the interrupt comes later than
     /// `seconds`, never sooner. `seconds` is several times the timer's tick.
@@ -107,7 +107,7 @@ impl Watchdog {
         fits.then(|| Event::named(event).every(period))
     }
 
-    /// Watches nothing any more. Call it before the event is closed: another one may have its identity then.
+    /// Stops watching. Call it before the event is closed: another one may have its identity then.
     pub fn unwatch(&self) {
         self.place.store(0, Relaxed);
     }

@@ -8,8 +8,8 @@ use pmu_virt::{Configuration, Vendor};
 
 use crate::result;
 
-/// CPUID of a processor of a platform, on which a guest sees `configuration`: every other feature is there.
-/// A hypervisor says so where only hypervisors deviate like that.
+/// Returns CPUID of a processor of a platform, on which a guest sees `configuration`, with every other feature. A
+/// hypervisor is declared where only hypervisors deviate like that.
 pub fn snapshot(configuration: Configuration, deviations: Deviations) -> Snapshot {
     let vendor = match configuration.vendor() {
         Vendor::Intel => [0x756E_6547, 0x6C65_746E, 0x4965_6E69],
@@ -27,12 +27,12 @@ pub fn snapshot(configuration: Configuration, deviations: Deviations) -> Snapsho
     })
 }
 
-/// Each deviation, alone.
+/// Returns each deviation alone.
 pub fn single() -> impl Iterator<Item = Deviations> {
     Deviation::ALL.into_iter().map(|deviation| Deviations::of(&[deviation]))
 }
 
-/// Pairs of deviations: `count` of them, by this seed; all where `PMU_TEST_ALL_PAIRS` is set.
+/// Returns `count` pairs of deviations, by this seed; all where `PMU_TEST_ALL_PAIRS` is set.
 pub fn pairs(count: usize, seed: u64) -> Vec<Deviations> {
     let all: Vec<_> = (0..Deviation::ALL.len())
         .flat_map(|a| (0..a).map(move |b| [Deviation::ALL[a], Deviation::ALL[b]]))

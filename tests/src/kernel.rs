@@ -37,7 +37,7 @@ impl Platform for Apic {
     fn unmask_performance_interrupt(&self) {}
 }
 
-/// What an interrupt pushed.
+/// The frame that an interrupt pushed.
 #[derive(Clone, Copy, Debug)]
 pub struct Frame;
 

@@ -1,4 +1,4 @@
-//! What the tests share: the independent data files.
+//! Shared parts of the tests: the independent data files, and fakes of processors.
 
 /// The examples of the README and of PROOFS.md compile.
 #[cfg(doctest)]
@@ -30,7 +30,7 @@ pub fn result([eax, ebx, ecx, edx]: [u32; 4]) -> CpuIdResult {
 pub struct Row<'t>(HashMap<&'t str, &'t str>);
 
 impl<'t> Row<'t> {
-    /// The text of a column.
+    /// Returns the text of a column.
     ///
     /// # Panics
     /// If the file has no such column.
@@ -39,7 +39,7 @@ impl<'t> Row<'t> {
         self.0.get(column).unwrap_or_else(|| panic!("no column {column}"))
     }
 
-    /// The number in a column, decimal or `0x`; `None` where the column is empty.
+    /// Returns the number in a column, decimal or `0x`; `None` where the column is empty.
     ///
     /// # Panics
     /// If it holds something else.
@@ -80,5 +80,19 @@ pub fn rows(text: &str) -> Vec<Row<'_>> {
 macro_rules! data {
     ($file:literal) => {
         $crate::rows(include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/data/", $file)))
+    };
+}
+
+/// Defines an enumeration, with the list of its variants in `ALL`.
+#[macro_export]
+macro_rules! enum_with_all {
+    ($(#[$of:meta])* $visible:vis enum $name:ident { $($(#[$meta:meta])* $variant:ident,)* }) => {
+        $(#[$of])*
+        $visible enum $name { $($(#[$meta])* $variant,)* }
+
+        impl $name {
+            /// Every variant.
+            $visible const ALL: [Self; [$(Self::$variant),*].len()] = [$(Self::$variant),*];
+        }
     };
 }

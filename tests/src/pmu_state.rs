@@ -1,11 +1,11 @@
-//! The registers of a software PMU's state by what they are for, whichever vendor's. Addresses: SDM vol. 4, APM
-//! vol. 2, appendix "MSR Cross-Reference".
+//! The registers of a software PMU's state by purpose, of any vendor. Addresses: SDM vol. 4, APM vol. 2, appendix
+//! "MSR Cross-Reference".
 
 use pmu_virt::PmuState;
 
 /// The registers of a state; 0 where there is none.
 pub trait StateRegisters {
-    /// The register at the first of these addresses that there is.
+    /// Returns the register at the first of these addresses that exists.
     fn first_of(&self, addresses: &[u32]) -> u64;
 
     /// The event selects.

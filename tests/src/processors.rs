@@ -1,9 +1,9 @@
-//! What CPUID says of plain processors.
+//! CPUID of plain processors.
 
 use pmu_core::Snapshot;
 use pmu_core::raw_cpuid::CpuIdResult;
 
-/// An Intel processor with this version of architectural performance monitoring, and `counters` of 48 bits
+/// Returns an Intel processor with this version of architectural performance monitoring, and `counters` of 48 bits
 /// (leaf 0x0A).
 pub fn intel_processor(version: u32, counters: u32) -> Snapshot {
     Snapshot::capture(move |leaf: u32, _: u32| {
@@ -16,7 +16,7 @@ pub fn intel_processor(version: u32, counters: u32) -> Snapshot {
     })
 }
 
-/// An AMD processor with the core extension (leaf 0x80000001, ECX bit 23) or without, and with this many
+/// Returns an AMD processor with the core extension (leaf 0x80000001, ECX bit 23) or without, and with this many
 /// counters of PerfMonV2 (leaf 0x80000022) or, if 0, without.
 pub fn amd_processor(core: bool, v2: u32) -> Snapshot {
     Snapshot::capture(move |leaf: u32, _: u32| {

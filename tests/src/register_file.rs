@@ -1,5 +1,5 @@
-//! The plainest fake of a processor's registers: what is written is read back, and nothing counts
-//! but what a test stores. For tests of single operations and of their faults.
+//! The plainest fake of a processor's registers: reads return what was written, and counters hold what a test stores.
+//! For tests of single operations and of their faults.
 
 use core::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -8,7 +8,7 @@ use pmu_core::{
     Interval, MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, Platform, PmcIndex, TimerUnavailable,
 };
 
-/// When accesses fail with #GP. Accesses are counted from 0.
+/// Accesses that fail with #GP. Accesses are counted from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// Never.
@@ -23,11 +23,11 @@ pub enum Fault {
     WritesTo(u32),
 }
 
-/// Registers by number; one that is not there faults.
+/// Registers by number; absent ones fault.
 #[derive(Debug)]
 pub struct RegisterFile {
     registers: RefCell<BTreeMap<u32, u64>>,
-    /// RDPMC's index 0 reads this register, 1 the one a step further.
+    /// Register that RDPMC's index 0 reads; 1 reads the one a step further.
     first_counter: u32,
     rdpmc_step: u32,
     /// Intel's fixed counter 0, which RDPMC's index 2³⁰ reads.
@@ -43,7 +43,7 @@ impl RegisterFile {
     /// RDPMC's index of Intel's fixed counter 0.
     const FIXED_INDEX: u32 = 1 << 30;
 
-    /// Registers that hold zero.
+    /// Creates registers that hold zero.
     pub fn new(numbers: impl IntoIterator<Item = u32>, first_counter: u32) -> Self {
         Self {
             registers: RefCell::new(numbers.into_iter().map(|number| (number, 0)).collect()),
@@ -57,48 +57,48 @@ impl RegisterFile {
         }
     }
 
-    /// A processor with Intel's registers: `counters` of them, and the global ones if asked for.
+    /// Creates a processor with Intel's registers of `counters` counters, and with the global ones if `global`.
     pub fn intel(counters: u32, global: bool) -> Self {
         let global = if global { 0x38E..0x391 } else { 0..0 };
         Self::new((0xC1..0xC1 + counters).chain(0x186..0x186 + counters).chain(global), 0xC1)
     }
 
-    /// A processor with AMD's four legacy counters.
+    /// Creates a processor with AMD's four legacy counters.
     pub fn amd() -> Self {
         Self::new(0xC001_0000..0xC001_0008, 0xC001_0004)
     }
 
-    /// The same, with counters that are that many registers apart.
+    /// Puts the counters `step` registers apart.
     pub fn rdpmc_step(mut self, step: u32) -> Self {
         self.rdpmc_step = step;
         self
     }
 
-    /// The same, with the addresses of Intel's version 6: general counters from 0x1900 on and fixed ones from 0x1980
-    /// on, each four registers further.
+    /// Adds the addresses of Intel's version 6: general counters from 0x1900 on and fixed ones from 0x1980 on, each
+    /// four registers further.
     pub fn version_6(mut self) -> Self {
         (self.first_counter, self.rdpmc_step, self.first_fixed) = (0x1900, 4, 0x1980);
         self
     }
 
-    /// The same, with a register that keeps only some bits of what is written.
+    /// Makes a register keep only the bits of `mask`.
     pub fn keeping(mut self, register: u32, mask: u64) -> Self {
         self.masks.insert(register, mask);
         self
     }
 
-    /// From now on accesses, counted from 0 again, fail so.
+    /// Makes later accesses, counted from 0 again, fail.
     pub fn fail(&self, fault: Fault) {
         self.fault.set(fault);
         self.accesses.set(0);
     }
 
-    /// Accesses since [`fail`](Self::fail).
+    /// Returns the number of accesses since [`fail`](Self::fail).
     pub fn accesses(&self) -> usize {
         self.accesses.get()
     }
 
-    /// A register's value.
+    /// Returns a register's value.
     pub fn get(&self, register: u32) -> u64 {
         self.registers.borrow()[&register]
     }
@@ -108,7 +108,7 @@ impl RegisterFile {
         self.registers.borrow_mut().insert(register, value);
     }
 
-    /// The writes since the last call.
+    /// Returns the writes since the last call.
     pub fn take_writes(&self) -> Vec<(u32, u64)> {
         self.writes.take()
     }
@@ -167,14 +167,14 @@ impl MsrBackend for RegisterFile {
     }
 }
 
-/// A platform that remembers what was asked of it.
+/// A platform that records its calls.
 #[derive(Debug, Default)]
 pub struct FakePlatform {
-    /// How often the performance interrupt was unmasked.
+    /// Number of unmaskings of the performance interrupt.
     pub unmasked: Cell<u32>,
     /// The timer's interval while it runs.
     pub timer: Cell<Option<Interval>>,
-    /// Whether there is no timer.
+    /// There is no timer.
     pub timerless: Cell<bool>,
 }
 

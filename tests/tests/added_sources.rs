@@ -1,5 +1,5 @@
-//! Sources beside the documents' table: Intel's 0x20 to 0x24, and those that are added at run time; on the software PMU,
-//! which knows nothing of them.
+//! Sources beside the documents' table: Intel's 0x20 to 0x24, and those that are added at run time; on the software
+//! PMU, which knows nothing of them.
 
 mod opened;
 
@@ -301,7 +301,7 @@ fn a_source_is_added_and_removed_while_others_run() {
         assert!(machine.added.remove(taken).is_some_and(|removed| core::ptr::eq(removed, &TAKEN)));
         assert!(machine.added.remove(taken).is_none());
         assert_eq!(session.start(taken), Err(InterfaceError::UnsupportedSource(taken)));
-        // What the table has stays the table's.
+        // The table's own sources stay the table's.
         machine.added.add(&OF_TABLE).unwrap();
         session.start(source(0x19)).unwrap();
         assert_eq!(

@@ -1,4 +1,4 @@
-//! What the driver's operations cost in register accesses: exactly, and as the README's table says.
+//! Costs of the driver's operations in register accesses: exact, and equal to the table in COSTS.md.
 //!
 //! R, W and P are RDMSR, WRMSR and RDPMC; A is an unmask of the local APIC's entry, counted at the
 //! platform.
@@ -42,7 +42,7 @@ fn cost(r: u32, w: u32, p: u32, a: u32) -> Cost {
     Cost { r, w, p, a }
 }
 
-/// What was accessed since the last call.
+/// Returns the accesses since the last call.
 fn take(msr: &Recorder, platform: &FakePlatform) -> Cost {
     assert_eq!(msr.dropped(), 0);
     let mut cost = Cost { a: platform.unmasked.take(), ..Cost::default() };
@@ -56,7 +56,7 @@ fn take(msr: &Recorder, platform: &FakePlatform) -> Cost {
     cost
 }
 
-/// A machine: its interface, its registers, and where the hardware says that counter 0 overflowed.
+/// A machine: its interface, its registers, and the status of an overflow of counter 0.
 struct Machine<I> {
     processor: Snapshot,
     interface: I,
@@ -76,7 +76,7 @@ fn intel(version: u32, freeze: bool) -> Machine<Emon> {
         registers,
         freeze,
         counter_0: 0xC1,
-        // From version 4 a frozen processor says so in bit 59.
+        // From version 4 on bit 59 shows that the counters are frozen.
         status: (version >= 2).then_some((0x38E, 1 | u64::from(freeze && version >= 4) << 59)),
     }
 }
@@ -85,7 +85,7 @@ fn amd(core: bool, v2: bool) -> Machine<Amd64> {
     amd_of(amd_processor(core, if v2 { 6 } else { 0 }), core, v2)
 }
 
-/// The same, in a virtual machine.
+/// Returns an AMD machine in a virtual machine.
 fn amd_guest(core: bool, v2: bool) -> Machine<Amd64> {
     let processor = amd_processor(core, if v2 { 6 } else { 0 });
     let guest = Snapshot::capture(move |leaf, subleaf| {
@@ -114,7 +114,7 @@ fn amd_of(processor: Snapshot, core: bool, v2: bool) -> Machine<Amd64> {
     }
 }
 
-/// Costs of one overflow of `n` counters, of a switch out and in, and of one start more.
+/// Measures one overflow of `n` counters, a switch out and in, and one more start.
 fn measure<I: ProfileInterface>(machine: Machine<I>, n: usize) -> (Cost, Cost, Cost) {
     let Machine { processor, interface, registers, freeze, counter_0, status } = machine;
     let (msr, platform) = (Recorder::new(registers), FakePlatform::default());
@@ -180,7 +180,7 @@ fn operations_cost_what_the_table_says() {
     }
 }
 
-/// The rows of COSTS.md are what is measured, for N = 4.
+/// The rows of COSTS.md agree with the measurement, for N = 4.
 #[test]
 fn the_table_of_costs_is_what_is_measured() {
     let table = include_str!("../../COSTS.md");
@@ -223,9 +223,9 @@ mod switch {
         assert!(!session.is_running(a) && !session.is_running(b));
         assert_eq!(first.len(), 2);
 
-        // The other thread's sources do not mix with what is parked.
+        // The other thread's sources do not mix with the parked ones.
         session.start(c).unwrap();
-        assert_eq!(msr.inner().get(selects[1]), 0, "nothing runs for nobody");
+        assert_eq!(msr.inner().get(selects[1]), 0, "no counter runs without a source");
         msr.inner().set(machine.counter_0, msr.inner().get(machine.counter_0) + 7);
         let mut blocked = session.restore(&first);
         assert_eq!(
@@ -257,8 +257,8 @@ mod switch {
         take_turns(amd(true, true), [0xC001_0200, 0xC001_0202]);
     }
 
-    /// An overflow that became pending on the way out is told once, acknowledged, and what was
-    /// counted since stays counted.
+    /// An overflow that became pending on the way out is reported once and acknowledged, and later events stay
+    /// counted.
     fn pending<I: ProfileInterface>(machine: Machine<I>) {
         let (msr, platform) = (Recorder::new(machine.registers), FakePlatform::default());
         let memory = CounterMemory::<[CounterSlot; 8]>::new();
@@ -282,7 +282,7 @@ mod switch {
         };
         assert_eq!(*told.borrow(), [expected]);
         let acknowledged = u32::from(machine.status.is_some());
-        // With a global control register, the select is looked at: an overflow, or registers lost?
+        // With a global control register, the select is read: an overflow, or registers lost?
         assert_eq!(take(&msr, &platform), cost(acknowledged, 1 + acknowledged, 1, 0));
         // The interrupt comes after all: it finds nothing.
         let serviced = interface.service(&msr, &platform, &memory, |o| panic!("{o:?}")).unwrap();

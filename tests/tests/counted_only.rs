@@ -1,4 +1,4 @@
-//! Events that are counted only, over the wraps of their counters.
+//! Events without a period, over the wraps of their counters.
 
 mod virt_support;
 

@@ -1,4 +1,4 @@
-//! Recorded CPUID dumps of real processors: what is decoded, and which interface claims them.
+//! Recorded CPUID dumps of real processors: their decoded leaves, and the interface that detects them.
 
 use std::fs;
 use std::path::Path;
@@ -101,21 +101,21 @@ fn the_interface_or_the_reason_for_its_absence_is_windows_choice() {
             (Ok(_), Ok(_)) => panic!("{file}: both claim it"),
         };
         assert_eq!(interface, row.text("interface"), "{file}");
-        // Where several reasons hold, any of them will do.
+        // If several reasons hold, any of them will do.
         let expected = [row.text("reason")].into_iter().chain(row.text("also").split('|'));
         assert!(expected.clone().any(|e| e == reason), "{file}: {reason}, {expected:?}");
     });
     for row in &data!("cpuid/expected.csv") {
         seen.insert((row.text("interface"), row.text("reason")));
     }
-    // The dumps are worth something only while they cover the choices.
+    // The dumps must cover the choices.
     for needed in [("emon", ""), ("amd64", ""), ("none", "vendor"), ("none", "hypervisor")] {
         assert!(seen.contains(&needed), "{needed:?}");
     }
 }
 
 mod choice {
-    //! The conditions that no recorded processor fails, by changing what a real one says.
+    //! The conditions that no recorded processor fails, with the CPUID of a real one changed.
 
     use super::*;
     use pmu_core::raw_cpuid::CpuIdReader;

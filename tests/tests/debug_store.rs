@@ -1,4 +1,4 @@
-//! Whether there is a Debug Store, and the register writes that hand memory to it.
+//! Detection of the Debug Store, and the register writes that hand memory to it.
 
 use pmu_core::raw_cpuid::CpuIdResult;
 use pmu_core::testing::{Access, ScriptedMsr};
@@ -54,7 +54,7 @@ fn the_debug_store_is_usable_as_cpuid_and_misc_enable_say() {
     }
 }
 
-/// `IA32_MISC_ENABLE` is touched only where the Debug Store is declared.
+/// `IA32_MISC_ENABLE` is accessed only where the Debug Store is declared.
 #[test]
 fn without_a_debug_store_no_register_is_read() {
     for snapshot in

@@ -1,4 +1,4 @@
-//! What errors say to a person: what is wrong, and with what.
+//! Texts of errors: they name the fault and its subject.
 
 use core::error::Error;
 

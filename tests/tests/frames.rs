@@ -2,7 +2,7 @@
 
 use pmu_core::{InterruptFrame, ProcessId, ProcessorNumber};
 
-/// What a frame says, in the trait's order.
+/// A frame's answers, in the trait's order.
 type Said = (u64, u16, u64, ProcessorNumber, Option<ProcessId>, u32, u64, Option<u64>);
 
 fn said<F: InterruptFrame>(frame: F) -> Said {

@@ -1,5 +1,4 @@
-//! Cases that a hostile review found: each lost an overflow, invented one, or left a counter or an interrupt
-//! without an owner.
+//! Hard cases: each once lost an overflow, invented one, or left a counter or an interrupt without an owner.
 
 use core::cell::{Cell, RefCell};
 use pmu_tests::StateRegisters;
@@ -47,7 +46,7 @@ fn happen(mock: &Mock<'_>, key: EventKey, count: u64) {
     mock.advance(&mut feed);
 }
 
-/// A machine on a platform that deviates in nothing.
+/// A machine on a platform without deviations.
 struct Plain {
     emon: Emon,
     processor: Snapshot,
@@ -67,7 +66,7 @@ impl Plain {
     }
 }
 
-/// Unmasking raises an interrupt while a bit of the status is set: one that nobody acknowledges raises them
+/// Unmasking raises an interrupt while a bit of the status is set: a bit that is never acknowledged raises them
 /// without end.
 fn does_not_storm(
     deviations: &[Deviation],
@@ -133,7 +132,7 @@ fn an_overflow_of_a_counter_that_the_control_register_stopped_raises_no_storm() 
     });
 }
 
-/// A reset enables all general counters: they count as soon as their selects say so, while the rest is still
+/// A reset enables all general counters: they count as soon as their selects are enabled, while the rest is still
 /// being programmed.
 #[test]
 fn an_overflow_while_lost_registers_are_programmed_leaves_its_source_counting() {
@@ -299,8 +298,8 @@ fn an_overflow_that_save_cannot_acknowledge_is_not_the_next_sources() {
     assert_eq!(mock.with_pmu(|pmu| pmu.state()).global_status(), 0);
 }
 
-/// An interrupt comes between what the interrupt path leaves behind and the register, and the register faults:
-/// what is said to run does, and the register is as it was or the sources are faulted.
+/// An interrupt comes between the stored value of the interrupt path and the register's write, which faults: sources
+/// reported as running do run, and the register is unchanged or the sources are faulted.
 #[test]
 fn a_control_register_that_faults_under_an_interrupt_leaves_nothing_half() {
     for fault_at in 1..16 {
@@ -361,7 +360,7 @@ fn an_interface_without_counters_leaves_anothers_session_alone() {
 mod claims {
     use super::*;
 
-    /// What the interrupts that follow are claimed as.
+    /// Returns the claims of the next interrupts.
     fn claims(emon: &Emon, msr: &RegisterFile, memory: &CounterMemory) -> [Claim; 2] {
         let platform = FakePlatform::default();
         [(), ()].map(|()| emon.service(&msr, &&platform, memory, |_| ()).unwrap().claim)
@@ -374,7 +373,7 @@ mod claims {
         let processor = intel_processor(1, 4);
         let emon = Emon::detect(&processor).unwrap();
         let mut session = emon.initialize(&processor, &msr, &platform, &memory).unwrap();
-        // The first, of counters that firmware left: without a status nothing tells of it.
+        // The first may be of counters that firmware left: without a status it cannot be excluded.
         assert_eq!(claims(&emon, &msr, &memory), [Claim::Ours, Claim::NotOurs]);
         session.start(CYCLES).unwrap();
         let mut area = SavedCounters::<[SavedCounter; 4]>::new();
@@ -428,7 +427,7 @@ mod faults {
         });
     }
 
-    /// The driver stopped the counters, and cannot start them again: the next start tries.
+    /// The driver stopped the counters, and cannot start them again: the next start tries again.
     #[test]
     fn counters_that_cannot_be_restarted_are_by_the_next_start() {
         let (memory, writes) = (Memory::new(), Cell::new(0));

@@ -1,4 +1,4 @@
-//! What a predecessor left on: precise sampling of fixed counters, and bits of the status that are no counter's.
+//! Leftovers of a predecessor: precise sampling of fixed counters, and status bits that belong to no counter.
 
 use pmu_core::{
     CounterMemory, CounterSet, CounterSlot, CounterUnit, Counters, EventEntry, EventTable,
@@ -34,8 +34,8 @@ fn registers() -> RegisterFile {
     file
 }
 
-/// Takes all counters, where a predecessor left these bits of `IA32_PEBS_ENABLE`. Returns what is left of them, and
-/// the counters that can be used.
+/// Takes all counters, where a predecessor left these bits of `IA32_PEBS_ENABLE`. Returns the remaining bits, and the
+/// usable counters.
 fn take(version: u32, left: u64, fault: Fault) -> (u64, CounterSet) {
     let (unit, msr, platform) = (unit(version), registers(), FakePlatform::default());
     msr.set(PEBS_ENABLE, left);
@@ -57,7 +57,7 @@ fn load_latency_is_not_taken_for_precise_sampling_of_fixed_counters() {
     for version in [2, 3, 4] {
         let kept = 1 << 63 | 0xF << 32 | 0x30;
         assert_eq!(take(version, left, Fault::Never), (kept, all), "version {version}");
-        // What cannot be taken away costs no fixed counter.
+        // Bits that cannot be cleared cost no fixed counter.
         let stays = take(version, 0x3 << 32, Fault::WritesTo(PEBS_ENABLE));
         assert_eq!(stays, (0x3 << 32, all), "version {version}");
     }
@@ -107,7 +107,7 @@ fn silence_acknowledges_what_is_no_counters_too() {
         (counters, 0, Some(counters)),
         (buffers, 0, Some(buffers)),
         (counters | frozen | buffers, 0, Some(counters | frozen | buffers)),
-        // A processor, or a hypervisor, that takes the counters' bits alone.
+        // A processor, or a hypervisor, that accepts the counters' bits alone.
         (0b1001 | frozen | buffers, buffers, Some(0b1001 | frozen)),
     ] {
         let msr = Refusing { file: registers(), bits: refused };

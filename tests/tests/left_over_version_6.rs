@@ -1,5 +1,5 @@
-//! What a predecessor left on in the registers of version 6 that belong to one counter each: auto counter reload (CFG_B)
-//! and architectural PEBS (CFG_C).
+//! Leftovers of a predecessor in the registers of version 6 that belong to one counter each: auto counter reload
+//! (CFG_B) and architectural PEBS (CFG_C).
 //!
 //! SDM vol. 4, table 2-2: IA32_PMC_GPn_CFG_B and _CFG_C at 0x1902 and 0x1903 + 4n, IA32_PMC_FXn_CFG_B and _CFG_C at
 //! 0x1982 and 0x1983 + 4n. Vol. 2A, CPUID leaf 23H: sub-leaf 0, EAX bit 2 declares sub-leaf 2, whose EAX and EBX are
@@ -20,7 +20,8 @@ type Table = EventTable<[EventEntry; 2]>;
 const DECLARED: u32 = 0b11_0111;
 
 /// Four general counters and three fixed ones. General counters 2:0 and fixed counter 0 can be reloaded; PEBS records
-/// general counters 0 and 3 and fixed counter 1, and others precisely distributed, which is no matter here.
+/// general counters 0 and 3 and fixed counter 1; sub-leaf 5 also declares others as precisely distributed, which has
+/// no effect here.
 fn processor(version: u32, declared: u32) -> Snapshot {
     let plain = intel_processor(version, 4);
     Snapshot::capture(move |leaf, subleaf| {
@@ -56,7 +57,7 @@ fn existing() -> [(u32, CounterSet); 7] {
 
 const LEFT: u64 = 1 << 63 | 0b10;
 
-/// A processor that has the registers, with something left in each.
+/// Returns a processor that has the registers, with a value left in each.
 fn registers() -> RegisterFile {
     let general = (0x1900..0x1910).filter(|register| register % 4 < 2);
     let fixed = (0x1980..0x198C).filter(|register| register % 4 == 0);
@@ -70,7 +71,7 @@ fn left(file: &RegisterFile) -> Vec<u32> {
     registers.filter(|register| file.get(*register) != 0).collect()
 }
 
-/// Clears what was left for these counters. Returns those from which it could not be taken, the registers that were
+/// Clears the leftovers of these counters. Returns the counters for which that failed, the registers that were
 /// accessed, and the fake.
 fn clear(
     processor: &Snapshot,
@@ -96,7 +97,7 @@ fn what_a_predecessor_left_on_is_taken_away_by_one_write_a_register() {
     all.sort_unstable();
     let (stays, touched, file) = clear(&processor, ALL, registers());
     assert_eq!((stays, touched, left(&file)), (NONE, all, vec![]));
-    // Of the counters that are to be taken alone: others have the rest.
+    // Only of the counters to be taken: others have the rest.
     let (stays, touched, file) = clear(&processor, CounterSet::from_bits(0b11), registers());
     assert_eq!((stays, touched), (NONE, vec![0x1902, 0x1903, 0x1906]));
     assert_eq!(left(&file), [0x190A, 0x1982, 0x190F, 0x1987]);
@@ -139,7 +140,7 @@ fn a_counter_from_which_it_cannot_be_taken_is_told_and_the_others_are_cleared() 
         let (stays, _, file) = clear(&processor, ALL, file);
         assert_eq!((stays, left(&file)), (counter, vec![register]));
     }
-    // A fault that passes is no hindrance.
+    // A transient fault does no harm.
     for access in 0..7 {
         let file = registers();
         file.fail(Fault::Once(access));

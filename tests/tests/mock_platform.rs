@@ -1,4 +1,4 @@
-//! The mock as a platform: a profile timer that runs while it is to, and interrupts that are latched.
+//! The mock as a platform: its profile timer, and latched interrupts.
 
 use pmu_core::{
     CounterMemory, CounterSlot, KProfileSource, MsrAddress, MsrBackend, Platform, ProfileInterface,

@@ -1,443 +1,52 @@
 //! The performance interrupt as an NMI at every register access of every operation, on the software PMU, and
 //! on platforms that deviate from the manuals.
 //!
-//! What overflowed is booked from the model, by the events that it was fed; what the driver tells of it
-//! must be the same: no overflow lost, none invented, none outside a buffer, no counter running for no
-//! source, and a stopped source silent. No NMI that a counter raised is left unclaimed.
+//! The expected overflows come from the model, by the events that it was fed. The driver's reports must be the same:
+//! no overflow lost, none invented, none outside a buffer, no counter running without a source, and no report of a
+//! stopped source. No NMI that a counter raised is left unclaimed.
 
-use core::cell::{Cell, RefCell};
+mod nmi_sources;
+mod world;
+
+use core::cell::Cell;
 use core::sync::atomic::{AtomicU32, Ordering};
-use pmu_tests::StateRegisters;
-use std::collections::VecDeque;
-
-use pmu_amd::Amd64;
-use pmu_core::{
-    Claim, CounterError, CounterMemory, CounterSlot, InterfaceError, InterruptFrame,
-    KProfileSource, Overflow, ProcessId, ProcessorNumber, ProfileInterface, SavedCounter,
-    SavedCounters, Snapshot,
-};
+use nmi_sources::*;
+use pmu_core::{CounterError, InterfaceError, Overflow, ProcessorNumber, ProfileInterface};
 use pmu_intel::Emon;
 use pmu_kprofile::{BasicProfile, ProfileObject, Profiles, Rules, ThisProcessor};
 use pmu_tests::deviations::{self, snapshot};
-use pmu_virt::mock::{Deviation, Deviations, MockMsr};
-use pmu_virt::{
-    AmdConfiguration, Configuration, EventKey, FedEvents, Feed, IntelConfiguration, Privilege,
-    VirtualPmu,
-};
+use pmu_tests::{StateRegisters, enum_with_all};
+use pmu_virt::mock::{Deviation, Deviations};
+use pmu_virt::{Configuration, EventKey, IntelConfiguration};
+use world::World;
 
-type Mock<'h> = MockMsr<'h, 0>;
-type Memory = CounterMemory<[CounterSlot; 8]>;
-type Area = SavedCounters<[SavedCounter; 8]>;
-const INTERVAL: u64 = 0x1000;
-/// Two sources that run, and one that is started.
-const SOURCES: usize = 3;
-const STARTED: usize = 2;
-/// How many events may pass uncounted while an overflow is serviced.
-const SLACK: u64 = 64;
-/// How many intervals more pass until an interrupt is taken that comes late.
-const LATE: u64 = 3;
-
-/// When, within an operation, what is to happen. Accesses are counted from 1, those of the interrupts
-/// too; to unmask the local APIC's entry is one.
-#[derive(Clone, Copy, Debug)]
-enum Plan {
-    /// Every running counter overflows just before an access; the interrupt is delivered so many
-    /// accesses later.
-    All { at: u32, late: u32 },
-    /// One source's counter does, and another's later.
-    OneByOne { first: u32, second: u32 },
-    /// An NMI of another source comes; then one source's counter overflows.
-    Spurious { at: u32, second: u32 },
-}
-
-impl Plan {
-    /// The access before which the last of it happens.
-    fn last(self) -> u32 {
-        match self {
-            Self::All { at, .. } => at,
-            Self::OneByOne { second, .. } | Self::Spurious { second, .. } => second,
-        }
+enum_with_all! {
+    /// Interrupted operation, on a processor where two sources run and are an event short of overflowing.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    enum Operation {
+        /// The counters are taken, as the predecessor left them.
+        Initialize,
+        Start,
+        Stop,
+        Read,
+        SetInterval,
+        /// Takes the new interval, or not, on the way.
+        Save,
+        Restore,
+        /// Saved and restored.
+        Switch,
+        /// Stopped, and another started on its counter.
+        Replace,
+        ShutDown,
+        StartProfile,
+        StopProfile,
+        /// After the registers were lost, on platforms that lose them.
+        Reprogram,
     }
 }
 
-/// What is known of one source from what it was fed.
-#[derive(Default)]
-struct Book {
-    /// Events counted since the last overflow.
-    since: Cell<u64>,
-    /// The events of the overflows of which the driver has not told yet.
-    untold: RefCell<VecDeque<u64>>,
-    told: Cell<u64>,
-    /// Overflowed again while it was being reported.
-    again: Cell<bool>,
-}
-
-/// What happens on a processor, and what its driver tells of it.
-struct World {
-    context: String,
-    deviations: Deviations,
-    events: FedEvents,
-    keys: [EventKey; SOURCES],
-    sources: [KProfileSource; SOURCES],
-    books: [Book; SOURCES],
-    /// Whether an overflow is a source's: not while counters that firmware left are taken over.
-    booking: Cell<bool>,
-    plan: Cell<Option<Plan>>,
-    access: Cell<u32>,
-    deliver_in: Cell<Option<u32>>,
-    /// The next NMI that is handled is another source's, whose handler claims it.
-    foreign: Cell<bool>,
-    /// One NMI that no handler claims is a counter's.
-    swallow: Cell<bool>,
-    /// NMIs that no handler claimed, and whether they are expected.
-    unknown: Cell<u32>,
-    expects_unknown: Cell<bool>,
-}
-
-impl World {
-    fn new<I>(bench: &Bench<'_, I>, context: &str) -> Self {
-        Self {
-            context: context.into(),
-            deviations: bench.deviations,
-            events: FedEvents::new(&bench.keys).unwrap(),
-            keys: bench.keys,
-            sources: bench.sources,
-            books: Default::default(),
-            booking: Cell::new(true),
-            plan: Cell::new(None),
-            access: Cell::new(0),
-            deliver_in: Cell::new(None),
-            foreign: Cell::new(false),
-            swallow: Cell::new(false),
-            unknown: Cell::new(0),
-            expects_unknown: Cell::new(false),
-        }
-    }
-
-    fn deviates(&self, deviation: Deviation) -> bool {
-        self.deviations.contains(deviation)
-    }
-
-    fn mock<'h>(&self, configuration: Configuration) -> Mock<'h> {
-        let pmu = VirtualPmu::new(configuration, self.events).unwrap();
-        MockMsr::strict(pmu).deviating(self.deviations)
-    }
-
-    /// Just before an access.
-    fn step(&self, mock: &Mock<'_>) {
-        if let Some(left) = self.deliver_in.get() {
-            self.deliver_in.set(left.checked_sub(1));
-            if left == 0 {
-                mock.deliver();
-            }
-        }
-        let Some(plan) = self.plan.get() else { return };
-        self.access.set(self.access.get() + 1);
-        let access = self.access.get();
-        match plan {
-            Plan::All { at, late } if at == access => {
-                if late > 0 {
-                    self.deliver_in.set(Some(late - 1));
-                }
-                self.overflow_all(mock);
-            }
-            Plan::OneByOne { first, second } => {
-                if first == access {
-                    self.overflow(mock, 0);
-                }
-                if second == access {
-                    self.overflow(mock, 1);
-                }
-            }
-            Plan::Spurious { at, second } => {
-                if second == access {
-                    self.overflow(mock, 1);
-                }
-                if at == access {
-                    self.interrupt(mock);
-                }
-            }
-            Plan::All { .. } => {}
-        }
-    }
-
-    /// What the plan had left comes after the operation. Says whether there was anything.
-    fn end(&self, mock: &Mock<'_>) -> bool {
-        let Some(plan) = self.plan.take() else { return false };
-        let left = plan.last() > self.access.get();
-        if self.deliver_in.take().is_some() {
-            mock.deliver();
-        }
-        if left {
-            match plan {
-                Plan::All { .. } => self.overflow_all(mock),
-                Plan::OneByOne { first, .. } => {
-                    if first > self.access.get() {
-                        self.overflow(mock, 0);
-                    }
-                    self.overflow(mock, 1);
-                }
-                Plan::Spurious { at, .. } => {
-                    if at > self.access.get() {
-                        self.interrupt(mock);
-                    }
-                    self.overflow(mock, 1);
-                }
-            }
-        }
-        left
-    }
-
-    /// So much happens that every running counter overflows, that of a source just started too.
-    fn overflow_all(&self, mock: &Mock<'_>) {
-        let pmi = (0..STARTED).fold(false, |pmi, source| self.pass(mock, source, 1).1 | pmi);
-        if self.pass(mock, STARTED, INTERVAL).1 | pmi {
-            self.deliver(mock);
-        }
-    }
-
-    /// A source that runs, and is an event short of its overflow, overflows.
-    fn overflow(&self, mock: &Mock<'_>, source: usize) {
-        self.feed(mock, source, 1);
-    }
-
-    /// So many of a source's event happen; each overflow interrupts.
-    fn feed(&self, mock: &Mock<'_>, source: usize, count: u64) {
-        let mut left = count;
-        while left > 0 {
-            let (rest, pmi) = self.pass(mock, source, left);
-            left = rest;
-            if pmi {
-                self.deliver(mock);
-            }
-        }
-    }
-
-    /// So many of a source's event happen, up to an overflow; where interrupts come late, some more pass.
-    /// Every overflow is booked. Returns what is left, and whether an interrupt was raised, which is not
-    /// delivered yet.
-    fn pass(&self, mock: &Mock<'_>, source: usize, count: u64) -> (u64, bool) {
-        let event = self.events.find(self.keys[source]).unwrap();
-        let mut feed = Feed::new(&self.events);
-        feed.add(event, Privilege::Kernel, count).unwrap();
-        let counted = self.counted(mock)[source] && self.booking.get();
-        let advanced = mock.pass(&mut feed);
-        let left = feed.count(event, Privilege::Kernel);
-        let book = &self.books[source];
-        if counted {
-            book.since.set(book.since.get() + count - left);
-            if advanced.overflowed != 0 {
-                assert_eq!(advanced.overflowed.count_ones(), 1, "one counter per source");
-                book.untold.borrow_mut().push_back(book.since.take());
-            }
-        }
-        if advanced.pmi && self.deviates(Deviation::ServicesLate) {
-            let mut late = Feed::new(&self.events);
-            late.add(event, Privilege::Kernel, LATE * INTERVAL).unwrap();
-            let counted = self.counted(mock)[source] && self.booking.get();
-            assert_eq!(mock.pass(&mut late).overflowed, 0, "a counter wraps once");
-            book.since.set(book.since.get() + if counted { LATE * INTERVAL } else { 0 });
-        }
-        (left, advanced.pmi)
-    }
-
-    fn deliver(&self, mock: &Mock<'_>) {
-        if self.deliver_in.get().is_none() {
-            mock.deliver();
-        }
-    }
-
-    /// An NMI of another source, which its handler claims.
-    fn interrupt(&self, mock: &Mock<'_>) {
-        self.foreign.set(true);
-        mock.interrupt_from_elsewhere();
-    }
-
-    /// The handlers' claims of an NMI are added up.
-    fn claimed(&self, claim: Claim, foreign: bool) {
-        let claims = claim.interrupts() + u32::from(foreign);
-        if claims > 1 {
-            self.swallow.set(true);
-        }
-        if claims == 0 && !self.swallow.take() {
-            assert!(self.expects_unknown.get(), "{}: an NMI that no handler claims", self.context);
-            self.unknown.set(self.unknown.get() + 1);
-        }
-    }
-
-    /// The driver tells of an overflow.
-    #[track_caller]
-    fn told(&self, overflow: Overflow) {
-        let book = &self.books[self.source_of(overflow)];
-        let events = book.untold.borrow_mut().pop_front();
-        let events = events.unwrap_or_else(|| panic!("{}: invented: {overflow:?}", self.context));
-        // What passes until the counter is loaded again is lost.
-        let late = self.deviates(Deviation::ServicesLate)
-            || self.deviates(Deviation::OverflowsWhileServiced);
-        let (least, most) = (overflow.events, if late { u64::MAX } else { SLACK });
-        let fits = events + SLACK >= least && events.saturating_sub(least) <= most;
-        assert!(fits, "{}: it took {events} events: {overflow:?}", self.context);
-        book.told.set(book.told.get() + 1);
-    }
-
-    /// The driver's callback takes its time.
-    fn callback(&self, mock: &Mock<'_>, overflow: Overflow) {
-        let source = self.source_of(overflow);
-        if self.deviates(Deviation::OverflowsWhileServiced)
-            && !self.books[source].again.replace(true)
-        {
-            self.feed(mock, source, 2 * INTERVAL);
-        }
-    }
-
-    fn source_of(&self, overflow: Overflow) -> usize {
-        let source = self.sources.iter().position(|source| *source == overflow.source);
-        source.expect("a source that was started")
-    }
-
-    /// Which sources the hardware counts.
-    fn counted(&self, mock: &Mock<'_>) -> [bool; SOURCES] {
-        mock.with_pmu(|pmu| self.keys.map(|key| pmu.running().any(|event| event.key == key)))
-    }
-}
-
-struct Frame;
-
-impl InterruptFrame for Frame {
-    fn pc(&self) -> u64 {
-        0x1004
-    }
-    fn cs(&self) -> u16 {
-        0
-    }
-    fn flags(&self) -> u64 {
-        0
-    }
-    fn processor(&self) -> ProcessorNumber {
-        ProcessorNumber::default()
-    }
-    fn process(&self) -> Option<ProcessId> {
-        None
-    }
-}
-
-/// A driver on one configuration.
-struct Bench<'i, I> {
-    interface: &'i I,
-    configuration: Configuration,
-    deviations: Deviations,
-    freezing: bool,
-    sources: [KProfileSource; SOURCES],
-    keys: [EventKey; SOURCES],
-}
-
-impl<'i, I: ProfileInterface> Bench<'i, I> {
-    fn new(
-        interface: &'i I,
-        configuration: Configuration,
-        deviations: Deviations,
-        freezing: bool,
-    ) -> Self {
-        let mut rows = vec![];
-        for row in interface.sources() {
-            let source = row.source();
-            let fresh = row.canonical().is_none() && interface.query(source).is_supported();
-            let key = EventKey::of_select(row.select().select_bits());
-            if source != KProfileSource::TIME && fresh && rows.iter().all(|(_, k)| *k != key) {
-                rows.push((source, key));
-            }
-        }
-        let row = |n: usize| rows[n];
-        Self {
-            interface,
-            configuration,
-            deviations,
-            freezing,
-            sources: [row(0).0, row(1).0, row(2).0],
-            keys: [row(0).1, row(1).1, row(2).1],
-        }
-    }
-
-    /// The processor that is tested: it may have less than the boot processor.
-    fn processor(&self) -> (Configuration, Snapshot) {
-        let own = self.deviations.configuration(self.configuration);
-        (own, snapshot(own, self.deviations))
-    }
-
-    /// Whether the counters really freeze.
-    fn freezes(&self) -> bool {
-        let left = self.deviations.contains(Deviation::LeftFrozen);
-        let ignored = self.deviations.contains(Deviation::IgnoresDebugControl);
-        self.freezing && (left || !ignored)
-    }
-}
-
-/// A check that runs on any driver.
-trait Test {
-    fn run<I: ProfileInterface>(&self, bench: &Bench<'_, I>);
-}
-
-/// Each way in which a processor tells of its overflows.
-fn everywhere(deviations: Deviations, test: &impl Test) {
-    for (version, freezing) in
-        [(1, false), (2, false), (3, true), (4, false), (4, true), (5, false), (5, true)]
-    {
-        let configuration = Configuration::Intel(IntelConfiguration::new(version, 6, 0));
-        let emon = Emon::detect(&snapshot(configuration, deviations)).unwrap();
-        test.run(&Bench::new(&emon, configuration, deviations, freezing));
-    }
-    for amd in [
-        AmdConfiguration::LEGACY,
-        AmdConfiguration::CORE_EXTENSION,
-        AmdConfiguration::perf_mon_v2(8),
-    ] {
-        let configuration = Configuration::Amd(amd);
-        let amd64 = Amd64::detect(&snapshot(configuration, deviations)).unwrap();
-        test.run(&Bench::new(&amd64, configuration, deviations, false));
-    }
-}
-
-/// What is interrupted, on a processor where two sources run and are an event short of overflowing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Operation {
-    /// The counters are taken over, as the predecessor left them.
-    Initialize,
-    Start,
-    Stop,
-    Read,
-    SetInterval,
-    /// Whatever was set before is taken up, or not, on the way.
-    Save,
-    Restore,
-    /// Saved and restored.
-    Switch,
-    /// Stopped, and another started on its counter.
-    Replace,
-    ShutDown,
-    StartProfile,
-    StopProfile,
-    /// After the registers were lost, where they are.
-    Reprogram,
-}
-
-const OPERATIONS: [Operation; 13] = [
-    Operation::Initialize,
-    Operation::Start,
-    Operation::Stop,
-    Operation::Read,
-    Operation::SetInterval,
-    Operation::Save,
-    Operation::Restore,
-    Operation::Switch,
-    Operation::Replace,
-    Operation::ShutDown,
-    Operation::StartProfile,
-    Operation::StopProfile,
-    Operation::Reprogram,
-];
-
-/// Interrupts an operation according to the plan, and checks what became of everything. Says whether
-/// the plan went beyond the operation's end.
+/// Interrupts an operation according to the plan, and checks every result. Returns whether the plan went beyond the
+/// operation's end.
 fn interrupt<I: ProfileInterface>(bench: &Bench<'_, I>, operation: Operation, plan: Plan) -> bool {
     let context = format!(
         "{operation:?}, {plan:?}, {:?}, {}, {}",
@@ -446,7 +55,7 @@ fn interrupt<I: ProfileInterface>(bench: &Bench<'_, I>, operation: Operation, pl
     let deviates = |deviation| bench.deviations.contains(deviation);
     let (memory, lists) = (Memory::new(), Profiles::<1, 1>::new());
     let hits = Cell::new(0);
-    let world = World::new(bench, &context);
+    let world = Sources::new(bench, &context);
     let handler = |mock: &Mock<'_>| {
         let foreign = world.foreign.take();
         let dispatch = |overflow: Overflow| {
@@ -468,7 +77,7 @@ fn interrupt<I: ProfileInterface>(bench: &Bench<'_, I>, operation: Operation, pl
     mock.on_interrupt(&handler);
     mock.on_access(&before_access);
     if !deviates(Deviation::LeftRunning) {
-        // No other owner's counters run, where that can be said.
+        // No other owner's counters run, where that can be controlled.
         for control in [0x38F, 0xC000_0301] {
             let _ = mock.with_pmu(|pmu| pmu.write(control, 0));
         }
@@ -528,8 +137,8 @@ fn interrupt<I: ProfileInterface>(bench: &Bench<'_, I>, operation: Operation, pl
             session.start(*source).unwrap();
         }
     }
-    (0..STARTED).for_each(|source| world.feed(&mock, source, INTERVAL - 1));
-    // Taken up by whichever counter overflows from now on.
+    (0..STARTED).for_each(|source| world.happen(&mock, source, INTERVAL - 1));
+    // Every counter that overflows from now on takes the new interval.
     bench.interface.set_interval(bench.sources[0], 2 * INTERVAL).unwrap();
     let mut area = Area::new();
     if operation == Operation::Restore {
@@ -601,14 +210,14 @@ fn interrupt<I: ProfileInterface>(bench: &Bench<'_, I>, operation: Operation, pl
     all_told("by the operation");
     assert_eq!(counts(), hits.get(), "{context}: not in the buffer");
 
-    // What runs is what is said to run.
+    // The running counters are those that the driver reports.
     assert_eq!(
         world.counted(&mock),
         bench.sources.map(|source| session.is_running(source)),
         "{context}"
     );
     if operation == Operation::Save {
-        (0..SOURCES).for_each(|source| world.feed(&mock, source, 2 * INTERVAL));
+        (0..SOURCES).for_each(|source| world.happen(&mock, source, 2 * INTERVAL));
         all_told("while saved");
         session.restore(&area).unwrap();
     }
@@ -617,10 +226,10 @@ fn interrupt<I: ProfileInterface>(bench: &Bench<'_, I>, operation: Operation, pl
         session.start(bench.sources[STARTED]).unwrap();
         world.interrupt(&mock);
     }
-    // What runs goes on, and what does not is silent.
+    // Running sources continue, and stopped ones are silent.
     for source in 0..SOURCES {
         let (before, hits_before) = (world.books[source].told.get(), hits.get());
-        world.feed(&mock, source, 8 * INTERVAL);
+        world.happen(&mock, source, 8 * INTERVAL);
         all_told("afterwards");
         let told = world.books[source].told.get() - before;
         let runs = session.is_running(bench.sources[source]);
@@ -642,7 +251,7 @@ fn interrupt<I: ProfileInterface>(bench: &Bench<'_, I>, operation: Operation, pl
     }
     session.shut_down().unwrap();
     assert_eq!(world.counted(&mock), [false; SOURCES], "{context}");
-    // Nor does an interrupt that comes after all change anything.
+    // A late interrupt changes nothing.
     world.interrupt(&mock);
     let state = mock.with_pmu(|pmu| pmu.state());
     assert_eq!(state.global_control(), found.global_control(), "{context}: not as it was found");
@@ -650,8 +259,8 @@ fn interrupt<I: ProfileInterface>(bench: &Bench<'_, I>, operation: Operation, pl
     beyond
 }
 
-/// Another owner's fixed counter, which interrupts and which its owner acknowledges, overflows at any
-/// access of what lets the processor freeze its counters, and of what gives that back.
+/// Another owner's fixed counter, which interrupts and which its owner acknowledges, overflows at any access of the
+/// operations that switch freezing on and restore it.
 #[test]
 fn a_strangers_interrupt_leaves_no_counter_frozen() {
     const GLOBAL_CONTROL: u32 = 0x38F;
@@ -667,7 +276,7 @@ fn a_strangers_interrupt_leaves_no_counter_frozen() {
             let context = format!("version {version}, {at}, late {late}, {shuts_down}");
             let memory = Memory::new();
             let strangers = Cell::new(0);
-            let world = World::new(&bench, &context);
+            let world = Sources::new(&bench, &context);
             let handler = |mock: &Mock<'_>| {
                 let serviced = emon.service(mock, mock, &memory, |o| panic!("{o:?}")).unwrap();
                 // The owner of the fixed counter.
@@ -716,7 +325,7 @@ fn at_every_access(plan: impl Fn(u32) -> Plan) -> impl Test {
     struct Every<F>(F);
     impl<F: Fn(u32) -> Plan> Test for Every<F> {
         fn run<I: ProfileInterface>(&self, bench: &Bench<'_, I>) {
-            for operation in OPERATIONS {
+            for operation in Operation::ALL {
                 (1..).find(|access| interrupt(bench, operation, (self.0)(*access)));
             }
         }
@@ -736,7 +345,7 @@ fn the_interrupt_comes_later_than_the_overflow() {
     }
 }
 
-/// Runs through the plans of two events at most so many accesses apart.
+/// Runs through the plans of two events at most a given number of accesses apart.
 fn at_any_two_accesses(plan: impl Fn(u32, u32) -> Plan) {
     for distance in 0..16 {
         everywhere(Deviations::NONE, &at_every_access(|first| plan(first, first + distance)));
@@ -767,7 +376,7 @@ fn on_platform(deviations: Deviations, lates: &[u32], distances: &[u32]) {
     }
 }
 
-/// Each habit of real platforms that lost overflows, by its name.
+/// Each deviation of real platforms that lost overflows, by its name.
 #[test]
 fn nothing_is_lost_on_a_platform_that_deviates() {
     for deviations in deviations::single() {

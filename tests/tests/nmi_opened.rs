@@ -1,287 +1,54 @@
 //! The performance interrupt as an NMI at every register access of every operation on opened events, beside a
 //! source. `nmi_accesses.rs` has the operations on sources.
 //!
-//! The counts are known from the model, by what it was fed: every period is reported once, every total is
-//! exact, and no NMI that a counter raised is left unclaimed.
+//! The expected counts come from the model, by the events that it was fed: every period is reported once, every total
+//! is exact, and no NMI that a counter raised is left unclaimed.
 
+mod nmi_events;
 mod opened;
+mod world;
 
 use core::cell::Cell;
-use pmu_tests::StateRegisters;
-
+use nmi_events::*;
 use opened::{Mock, Table, raw, running};
-use pmu::Watchdog;
 use pmu_amd::Amd64;
 use pmu_core::{
-    Claim, CounterMemory, CounterSet, CounterSlot, CounterUnit, EventId, KProfileSource,
-    MAX_COUNTERS, ProfileInterface, Report, SavedCounter, SavedCounters, ThreadEvent, WithEvents,
+    CounterMemory, CounterSet, CounterSlot, KProfileSource, MAX_COUNTERS, ProfileInterface, Report,
+    SavedCounter, SavedCounters, ThreadEvent, WithEvents,
 };
 use pmu_intel::Emon;
 use pmu_tests::deviations::{self, snapshot};
+use pmu_tests::{StateRegisters, enum_with_all};
 use pmu_virt::mock::{Deviation, Deviations};
-use pmu_virt::{
-    AmdConfiguration, Configuration, EventKey, FedEvents, Feed, IntelConfiguration, Privilege,
-    VirtualPmu,
-};
+use pmu_virt::{AmdConfiguration, Configuration, EventKey, IntelConfiguration, VirtualPmu};
+use world::World;
 
 type Memory = CounterMemory<[CounterSlot; MAX_COUNTERS]>;
-const PERIOD: u64 = 0x1000;
-/// How many periods more pass until an interrupt is taken that comes late.
-const LATE: u64 = 3;
 
-/// The source, an event that interrupts and has a total, one that is only counted, and the operation's, which
-/// interrupts.
-const SOURCE: usize = 0;
-const SAMPLED: usize = 1;
-const COUNTED: usize = 2;
-const OWN: usize = 3;
-
-#[derive(Clone, Copy, Debug)]
-struct Plan {
-    /// Every running counter overflows just before this access; accesses are counted from 1, those of the
-    /// interrupts too.
-    at: u32,
-    /// The interrupt is delivered so many accesses later.
-    late: u32,
-    /// An NMI of another source comes so many accesses before.
-    spurious: Option<u32>,
-    /// The event that interrupts overflows so many accesses after the others.
-    second: Option<u32>,
-}
-
-struct World {
-    context: String,
-    deviations: Deviations,
-    /// The keys under which an event counts: a general counter's, and a fixed one's.
-    keys: [Vec<EventKey>; 4],
-    fed: FedEvents,
-    counted: [Cell<u64>; 4],
-    told: [Cell<u64>; 4],
-    /// Periods that passed within another one's, of which nothing is told.
-    unseen: [Cell<u64>; 4],
-    /// Overflowed again while it was being reported.
-    again: [Cell<bool>; 4],
-    /// It watches the event that interrupts.
-    watchdog: Watchdog,
-    verdicts: Cell<u64>,
-    ids: Cell<[Option<EventId>; 4]>,
-    plan: Cell<Option<Plan>>,
-    access: Cell<u32>,
-    deliver_in: Cell<Option<u32>>,
-    foreign: Cell<bool>,
-    swallow: Cell<bool>,
-}
-
-impl World {
-    fn new(context: String, deviations: Deviations, keys: [Vec<EventKey>; 4]) -> Self {
-        let fed = FedEvents::new(&keys.concat()).unwrap();
-        Self {
-            context,
-            deviations,
-            keys,
-            fed,
-            counted: Default::default(),
-            told: Default::default(),
-            unseen: Default::default(),
-            again: Default::default(),
-            watchdog: Watchdog::new(),
-            verdicts: Cell::default(),
-            ids: Cell::default(),
-            plan: Cell::default(),
-            access: Cell::new(0),
-            deliver_in: Cell::default(),
-            foreign: Cell::default(),
-            swallow: Cell::default(),
-        }
+enum_with_all! {
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    enum Operation {
+        Start,
+        StartWithMove,
+        Stop,
+        Close,
+        Read,
+        Rotate,
+        SwitchOut,
+        Switch,
+        TakeMore,
+        GiveUp,
+        OthersFixedControl,
+        Reprogram,
+        ReprogramLost,
+        SaveSources,
+        StopSource,
+        ShutDown,
     }
-
-    fn runs(&self, mock: &Mock<'_>, event: usize) -> bool {
-        let keys = &self.keys[event];
-        mock.with_pmu(|pmu| pmu.running().any(|running| keys.contains(&running.key)))
-    }
-
-    fn feed_of(&self, event: usize, count: u64) -> Feed {
-        let mut feed = Feed::new(&self.fed);
-        for key in &self.keys[event] {
-            feed.add(self.fed.find(*key).unwrap(), Privilege::Kernel, count).unwrap();
-        }
-        feed
-    }
-
-    /// So many of an event happen up to an overflow; where interrupts come late, some more pass. Returns what is
-    /// left, and whether an interrupt is pending.
-    fn pass(&self, mock: &Mock<'_>, event: usize, count: u64) -> (u64, bool) {
-        let counted = |more: u64| {
-            if self.runs(mock, event) {
-                self.counted[event].set(self.counted[event].get() + more);
-            }
-        };
-        let mut feed = self.feed_of(event, count);
-        let runs = self.runs(mock, event);
-        let advanced = mock.pass(&mut feed);
-        let left = feed.count(self.fed.find(self.keys[event][0]).unwrap(), Privilege::Kernel);
-        if runs {
-            self.counted[event].set(self.counted[event].get() + count - left);
-        }
-        if advanced.pmi && self.deviations.contains(Deviation::ServicesLate) {
-            counted(LATE * PERIOD);
-            self.unseen[event].set(self.unseen[event].get() + LATE + 1);
-            let passed = mock.pass(&mut self.feed_of(event, LATE * PERIOD));
-            assert_eq!(passed.overflowed, 0, "a counter wraps once");
-        }
-        (left, advanced.pmi)
-    }
-
-    /// The driver's callback takes its time.
-    fn callback(&self, mock: &Mock<'_>, report: Report) {
-        let event = self.event_of(report).0;
-        if self.deviations.contains(Deviation::OverflowsWhileServiced)
-            && !self.again[event].replace(true)
-        {
-            self.unseen[event].set(self.unseen[event].get() + 3);
-            self.feed(mock, event, 2 * PERIOD);
-        }
-    }
-
-    /// The event of a report, and its period.
-    #[track_caller]
-    fn event_of(&self, report: Report) -> (usize, u64) {
-        match report {
-            Report::Source(overflow) => (SOURCE, overflow.events),
-            Report::Event(overflow) => {
-                let place = self.ids.get().iter().position(|id| *id == Some(overflow.event));
-                (place.unwrap_or_else(|| panic!("{}: {overflow:?}", self.context)), overflow.period)
-            }
-        }
-    }
-
-    fn feed(&self, mock: &Mock<'_>, event: usize, count: u64) {
-        let mut left = count;
-        while left > 0 {
-            let (rest, pmi) = self.pass(mock, event, left);
-            left = rest;
-            if pmi {
-                mock.deliver();
-            }
-        }
-    }
-
-    fn overflow_all(&self, mock: &Mock<'_>, plan: Plan) {
-        let now = (0..4).filter(|event| plan.second.is_none() || *event != SAMPLED);
-        let pmi = now.fold(false, |pmi, event| self.pass(mock, event, 1).1 | pmi);
-        if pmi && self.deliver_in.get().is_none() {
-            mock.deliver();
-        }
-    }
-
-    fn step(&self, mock: &Mock<'_>) {
-        if let Some(left) = self.deliver_in.get() {
-            self.deliver_in.set(left.checked_sub(1));
-            if left == 0 {
-                mock.deliver();
-            }
-        }
-        let Some(plan) = self.plan.get() else { return };
-        let Plan { at, late, spurious, second } = plan;
-        self.access.set(self.access.get() + 1);
-        let access = self.access.get();
-        if access == at {
-            if late > 0 {
-                self.deliver_in.set(Some(late - 1));
-            }
-            self.overflow_all(mock, plan);
-        }
-        if second.is_some_and(|after| access == at + after) {
-            self.feed(mock, SAMPLED, 1);
-        }
-        if spurious.is_some_and(|before| access + before == at) {
-            self.foreign.set(true);
-            mock.interrupt_from_elsewhere();
-        }
-    }
-
-    /// Returns whether a total is exact. Where the counters run while they are serviced, periods that pass between
-    /// reading and loading are not in the total of an event that interrupts.
-    fn fits(&self, event: usize, value: u64, unit: &CounterUnit) -> bool {
-        let counted = self.counted[event].get();
-        // The last has counters that are said to freeze, and do not.
-        let run = unit.global().is_none_or(|global| !global.stop_while_serviced)
-            || self.deviations.contains(Deviation::NarrowAcknowledge);
-        let lossy = event != COUNTED && run;
-        let most = if lossy { self.unseen[event].get() } else { 0 };
-        (0..=most).any(|lost| value + lost * PERIOD == counted)
-    }
-
-    /// The rest of the plan comes now. Returns whether there was anything.
-    fn end(&self, mock: &Mock<'_>) -> bool {
-        let Some(plan) = self.plan.take() else { return false };
-        if self.deliver_in.take().is_some() {
-            mock.deliver();
-        }
-        let access = self.access.get();
-        let left = plan.at > access;
-        if left {
-            self.overflow_all(mock, plan);
-        }
-        if plan.second.is_some_and(|after| plan.at + after > access) {
-            self.feed(mock, SAMPLED, 1);
-        }
-        left
-    }
-
-    fn claimed(&self, claim: Claim) {
-        let claims = claim.interrupts() + u32::from(self.foreign.take());
-        if claims > 1 {
-            self.swallow.set(true);
-        }
-        assert!(
-            claims > 0 || self.swallow.take(),
-            "{}: an NMI that no handler claims",
-            self.context
-        );
-    }
-
-    /// No tick comes: the watched event has one period, and is late at each further one.
-    fn is_late(&self, event: EventId) -> bool {
-        let watched = self.ids.get()[SAMPLED].and_then(EventId::place) == event.place();
-        watched && self.verdicts.replace(1) > 0
-    }
-
-    #[track_caller]
-    fn told(&self, report: Report) {
-        if let Report::Event(overflow) = report
-            && self.watchdog.is_stuck(overflow.event) != self.is_late(overflow.event)
-        {
-            panic!("{}: {overflow:?}: the watchdog", self.context);
-        }
-        let (event, period) = self.event_of(report);
-        assert_eq!(period, PERIOD, "{}: {event}", self.context);
-        self.told[event].set(self.told[event].get() + 1);
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Operation {
-    Start,
-    StartWithMove,
-    Stop,
-    Close,
-    Read,
-    Rotate,
-    SwitchOut,
-    Switch,
-    TakeMore,
-    GiveUp,
-    OthersFixedControl,
-    Reprogram,
-    ReprogramLost,
-    SaveSources,
-    StopSource,
-    ShutDown,
 }
 
 impl Operation {
-    /// An event more, or a counter, than the three that run.
+    /// Returns whether it needs one more event or counter than the three that run.
     fn needs_a_fourth_counter(self) -> bool {
         matches!(self, Self::Start | Self::StartWithMove | Self::TakeMore)
     }
@@ -290,25 +57,6 @@ impl Operation {
         matches!(self, Self::Rotate | Self::TakeMore)
     }
 }
-
-const OPERATIONS: [Operation; 16] = [
-    Operation::Start,
-    Operation::StartWithMove,
-    Operation::Stop,
-    Operation::Close,
-    Operation::Read,
-    Operation::Rotate,
-    Operation::SwitchOut,
-    Operation::Switch,
-    Operation::TakeMore,
-    Operation::GiveUp,
-    Operation::OthersFixedControl,
-    Operation::Reprogram,
-    Operation::ReprogramLost,
-    Operation::SaveSources,
-    Operation::StopSource,
-    Operation::ShutDown,
-];
 
 /// Interrupts an operation. Returns whether the plan went beyond its end.
 fn interrupt<I: ProfileInterface>(
@@ -327,7 +75,7 @@ fn interrupt<I: ProfileInterface>(
     if general.len() < 4 && operation.needs_a_fourth_counter() {
         return true;
     }
-    // What is left running beside the session's counters is another's.
+    // Counters left running beside the session's are another owner's.
     if operation.leaves_counters_out() && deviates(Deviation::LeftRunning) {
         return true;
     }
@@ -356,7 +104,7 @@ fn interrupt<I: ProfileInterface>(
         vec![general]
     };
     let keys = [vec![key_of(row)], key(kinds[0]), key(kinds[1]), key(4)];
-    let world = World::new(context, deviations, keys);
+    let world = Processor::new(context, deviations, keys);
     let context = &world.context;
     let (memory, table) = (Memory::new(), Table::new());
     let both = WithEvents::new(interface, &table);
@@ -417,13 +165,13 @@ fn interrupt<I: ProfileInterface>(
         counters.start_event(own, 0).unwrap();
     }
     // Each is an event short of its overflow.
-    world.feed(&mock, SOURCE, PERIOD - 1);
-    world.feed(&mock, SAMPLED, PERIOD - 1);
+    world.happen(&mock, SOURCE, PERIOD - 1);
+    world.happen(&mock, SAMPLED, PERIOD - 1);
     let counter = counters.counter_of(counted).unwrap();
     let state = mock.with_pmu(|pmu| pmu.state());
     let values = if counter.is_fixed() { state.fixed() } else { state.general() };
     let mask = unit.counter(counter).unwrap().mask();
-    world.feed(&mock, COUNTED, mask - values[usize::from(counter.number())]);
+    world.happen(&mock, COUNTED, mask - values[usize::from(counter.number())]);
     let lost = operation == Operation::ReprogramLost;
     if lost {
         mock.lose_registers();
@@ -444,7 +192,7 @@ fn interrupt<I: ProfileInterface>(
             assert!(world.fits(SAMPLED, count.value, &unit), "{context}: {count:?}");
         }
         Operation::Read => {
-            // What is read passed before, or while it was read.
+            // The read events passed before, or during the reading.
             for (event, id) in [(SAMPLED, sampled), (COUNTED, counted)] {
                 let least = world.counted[event].get();
                 let value = counters.read_event(id, 1).unwrap().value;
@@ -465,7 +213,7 @@ fn interrupt<I: ProfileInterface>(
                 world.end(&mock);
                 assert!(!world.runs(&mock, SAMPLED) && !world.runs(&mock, COUNTED), "{context}");
                 let told = world.told[SAMPLED].get();
-                world.feed(&mock, SAMPLED, 3 * PERIOD);
+                world.happen(&mock, SAMPLED, 3 * PERIOD);
                 assert_eq!(world.told[SAMPLED].get(), told, "{context}");
             }
             counters.switch_in(&unit, &mut thread, 2).unwrap();
@@ -505,13 +253,13 @@ fn interrupt<I: ProfileInterface>(
         Operation::StopSource => session.stop(source).unwrap(),
         Operation::ShutDown => session.shut_down().unwrap(),
     }
-    // What the plan had left may have come within the operation.
-    let beyond = plan.at > world.access.get();
+    // The rest of the plan may have come within the operation.
+    let beyond = plan.at > world.accesses.made();
     world.end(&mock);
     if operation == Operation::ShutDown {
         assert_eq!(running(&mock), CounterSet::NONE, "{context}");
         let told: Vec<u64> = world.told.iter().map(Cell::get).collect();
-        (0..4).for_each(|event| world.feed(&mock, event, 3 * PERIOD));
+        (0..4).for_each(|event| world.happen(&mock, event, 3 * PERIOD));
         assert_eq!(told, world.told.iter().map(Cell::get).collect::<Vec<_>>(), "{context}");
         return beyond;
     }
@@ -523,7 +271,7 @@ fn interrupt<I: ProfileInterface>(
             assert!(told >= due, "{context}: {event} was told {told} times of {due} at first");
         }
     }
-    // What was stopped is silent, and a pending overflow of it may have been dropped.
+    // Stopped events are silent, and a pending overflow of theirs may have been dropped.
     let mut dropped = [0; 4];
     let stopped = match operation {
         Operation::Stop | Operation::Close => Some(SAMPLED),
@@ -533,7 +281,7 @@ fn interrupt<I: ProfileInterface>(
     if let Some(stopped) = stopped {
         let told = world.told[stopped].get();
         assert!(!world.runs(&mock, stopped), "{context}");
-        world.feed(&mock, stopped, 3 * PERIOD);
+        world.happen(&mock, stopped, 3 * PERIOD);
         assert_eq!(world.told[stopped].get(), told, "{context}");
         dropped[stopped] = 1;
         match operation {
@@ -556,7 +304,7 @@ fn interrupt<I: ProfileInterface>(
             }
         }
     }
-    // Everything goes on: each period is told once, each total is exact.
+    // Everything continues: each period is reported once, each total is exact.
     let tested = |event: usize| match event {
         OWN => matches!(operation, Operation::Start | Operation::StartWithMove | Operation::Rotate),
         _ => true,
@@ -572,10 +320,10 @@ fn interrupt<I: ProfileInterface>(
             assert!(counters.counter_of(id).is_some(), "{context}: {event}");
         }
         assert!(world.runs(&mock, event), "{context}: {event}");
-        // To the middle of a period, whatever was counted of it.
+        // To the middle of a period, from any point of it.
         let counted = world.counted[event].get();
         let goal = (counted / PERIOD + 3) * PERIOD + PERIOD / 2;
-        world.feed(&mock, event, goal - counted);
+        world.happen(&mock, event, goal - counted);
         if event == COUNTED {
             assert_eq!(world.told[event].get(), 0, "{context}");
         } else {
@@ -597,14 +345,14 @@ fn interrupt<I: ProfileInterface>(
     beyond
 }
 
-/// Each way in which a processor tells of its overflows.
+/// Runs a plan on each kind of overflow reporting.
 fn everywhere(deviations: Deviations, plan: impl Fn(u32) -> Plan) {
     fn every<I: ProfileInterface>(
         interface: &I,
         processor: (Configuration, bool, Deviations),
         plan: &impl Fn(u32) -> Plan,
     ) {
-        for operation in OPERATIONS {
+        for operation in Operation::ALL {
             for on_fixed in [false, true] {
                 (1..).find(|at| interrupt(interface, processor, on_fixed, operation, plan(*at)));
             }

@@ -45,7 +45,7 @@ fn an_assignment_is_found_whenever_there_is_one() {
                     allowed = allowed | all[random.below(all.len() as u64) as usize].only();
                 }
                 let kind = 2 + random.below(6) as usize;
-                // A fixed counter counts its own event: only one alone counts whatever is said.
+                // A fixed counter counts its own event, except a single one, which counts any.
                 let fixed = allowed & CounterSet::FIXED;
                 if !fixed.is_empty() && !(allowed & CounterSet::GENERAL).is_empty() {
                     allowed = allowed & CounterSet::GENERAL;
@@ -157,8 +157,8 @@ fn an_event_that_starts_if_a_counter_is_free_disturbs_no_other() {
     }
 }
 
-/// More events than counters: each has its turn within as many rotations as there are events, and the figures
-/// that are scaled are right where events happen evenly.
+/// More events than counters: each has its turn within as many rotations as there are events, and scaled counts are
+/// right where events happen evenly.
 #[test]
 fn events_that_are_more_than_the_counters_take_turns() {
     for processor in processors(Deviations::NONE) {
@@ -228,7 +228,7 @@ fn a_turn_comes_also_where_another_event_must_move_for_it() {
     assert!(counters.counter_of(rotates).is_some() && counters.counter_of(stays).is_some());
 }
 
-/// At random: every event that can have a counter beside those that do not rotate has one from time to time.
+/// At random, every event that can have a counter beside those that do not rotate has one from time to time.
 #[test]
 fn each_event_has_its_turn_whatever_its_counters() {
     let mut random = Random(0xABCD_EF01_2345_6789);
@@ -359,7 +359,7 @@ fn rotating_events_give_way() {
         let (memory, table, mock) = (Memory::new(), Table::new(), processor.mock());
         let mut counters = processor.take(&mock, &memory, &table);
         let unit = &processor.unit;
-        // As many as find a counter, and one that waits.
+        // One more than there are counters: it waits.
         let mut rotating = vec![];
         while rotating.last().is_none_or(|id| counters.counter_of(*id).is_some()) {
             let id = counters.open_event(unit, &raw(2).rotating()).unwrap();

@@ -1,5 +1,5 @@
-//! Events that are counted only, one of which happens before every register access: whatever their counter counts
-//! is in the total, and every interrupt is claimed.
+//! Events without a period, one of which happens before every register access: the total includes everything that
+//! their counter counts, and every interrupt is claimed.
 
 mod opened;
 
@@ -33,7 +33,7 @@ const OPERATIONS: [Operation; 6] = [
     Operation::ShutDown,
 ];
 
-/// What happens at the accesses.
+/// Events that happen at the accesses.
 struct Clock {
     going: Cell<bool>,
     /// Events that happened while a counter was counting them.
@@ -61,7 +61,7 @@ impl Clock {
         }
     }
 
-    /// `claimed`: by the driver, of an interrupt that a counter raised.
+    /// Records the driver's claim of an interrupt that a counter raised.
     fn claim(&self, claimed: Claim) {
         let swallowed = self.swallow.replace(claimed.interrupts() > 1);
         if claimed == Claim::NotOurs && !swallowed {
@@ -76,7 +76,7 @@ fn runs(mock: &Mock<'_>) -> bool {
     mock.with_pmu(|pmu| pmu.running().any(|running| running.key == key))
 }
 
-/// `at`: accesses from the beginning of the operation to the wrap.
+/// Wraps a counter `at` accesses after the beginning of the operation.
 fn wrap_at(processor: &Processor, operation: Operation, (at, late): (u64, u32), wraps: u64) {
     let context = format!("{processor:?}: {operation:?}, wrap {wraps} at {at}, {late} late");
     let memory = CounterMemory::<[CounterSlot; MAX_COUNTERS]>::new();
@@ -141,7 +141,7 @@ fn wrap_at(processor: &Processor, operation: Operation, (at, late): (u64, u32), 
     }
     if !matches!(operation, Operation::ShutDown) {
         assert_eq!(total(&counters, id), clock.counted.get(), "{context}");
-        // It goes on to the next wrap, and over it.
+        // It continues to the next wrap, and over it.
         let more = if counters.is_started(id) { (1 << 48) + 5 } else { 0 };
         happen(&mock, 2, more);
         let counted = clock.counted.get() + more;

@@ -1,5 +1,5 @@
 //! A fault at each access of each operation on opened events: done or not done, and never half; no counter runs
-//! without owner.
+//! without an owner.
 
 mod opened;
 
@@ -22,7 +22,7 @@ fn accesses_of(processor: &Processor, scene: Scene) -> u32 {
     mock.accesses().total()
 }
 
-/// The counters that run are those that are said to run.
+/// The running counters are those that the session reports.
 #[track_caller]
 fn assert_truthful(case: &Case<'_, '_>, mock: &Mock<'_>, context: &str) {
     let said: CounterSet =
@@ -76,7 +76,7 @@ fn transient(processor: &Processor, scene: Scene, access: u32) {
         }
         assert_truthful(&case, &mock, &context);
     }
-    // Nothing counted was lost, and nothing of a period.
+    // No count was lost, and no part of a period.
     let rotated = operation == Operation::Rotate;
     if rotated {
         assert!(case.events.iter().all(|event| case.counters.is_started(*event)), "{context}");
@@ -131,7 +131,7 @@ fn persistent(processor: &Processor, scene: Scene, access: u32, reprograms: bool
     mock.inject(Fault::From(access));
     let outcome = scene.operate(processor, &mut case, |o| panic!("{o:?}"));
     let context = format!("{context}: {outcome:?}");
-    // What is written last to a counter that is taken is of no consequence.
+    // The last write to a counter that is taken has no consequence.
     let Some(outcome) = outcome.err() else {
         assert_eq!(operation, Operation::TakeMore, "{context}");
         return;
@@ -148,7 +148,7 @@ fn persistent(processor: &Processor, scene: Scene, access: u32, reprograms: bool
         assert!(case.counters.is_started(case.events[0]), "{context}");
         assert!(case.counters.is_started(case.events[1]), "{context}");
     }
-    // Whatever is said to run is on a counter that runs.
+    // Every event reported as running is on a running counter.
     for event in case.events {
         if let Some(counter) = case.counters.counter_of(event) {
             let runs = running(&mock).contains(counter);

@@ -1,7 +1,8 @@
-//! AMD's guest and host bits, while the performance interrupt comes: virtualization is switched on and off, and
-//! nothing is lost of what counts in guests, outside of them, or everywhere.
+//! AMD's guest and host bits, while the performance interrupt comes: virtualization is switched on and off, and no
+//! event in guests, outside of them, or everywhere is lost.
 
 mod opened;
+mod world;
 
 use core::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -14,6 +15,7 @@ use pmu_core::{
 use pmu_tests::StateRegisters;
 use pmu_virt::mock::{Deviations, Fault};
 use pmu_virt::{AmdConfiguration, Configuration, EventKey};
+use world::{Accesses, World};
 
 const PERIOD: u64 = 0x1000;
 /// `PERF_CTL`'s bits: counts in guests only, outside of them only (APM vol. 2, "Core Performance Event-Select
@@ -29,13 +31,13 @@ const COUNTED: usize = 2;
 const EVERYWHERE: usize = 3;
 const EVENTS: [usize; 4] = [IN_GUESTS, OUTSIDE, COUNTED, EVERYWHERE];
 
-/// Which of [`KINDS`] an event counts.
+/// Returns the number of an event in [`KINDS`].
 const fn kind(event: usize) -> usize {
     event + 2
 }
 
-/// A processor with SVM around the software PMU: the guest and host bits are kept here, and a counter whose bits
-/// say so stands still.
+/// A processor with SVM around the software PMU: it keeps the guest and host bits, and stops a counter that they
+/// exclude.
 struct Svm {
     enabled: Cell<bool>,
     in_guest: Cell<bool>,
@@ -50,14 +52,14 @@ impl Svm {
         Self { enabled: Cell::new(false), in_guest: Cell::new(false), selects }
     }
 
-    /// The select as the software PMU has it at present.
+    /// Returns the select as the software PMU has it at present.
     fn effective(&self, value: u64) -> u64 {
         let other_mode = if self.in_guest.get() { HOST_ONLY } else { GUEST_ONLY };
         let enabled = if value & other_mode != 0 { !ENABLE } else { !0 };
         value & enabled & !(GUEST_ONLY | HOST_ONLY)
     }
 
-    /// A guest is entered, or left.
+    /// Enters a guest, or leaves it.
     fn switch(&self, mock: &Mock<'_>, in_guest: bool) {
         self.in_guest.set(in_guest);
         for (register, value) in &*self.selects.borrow() {
@@ -100,20 +102,36 @@ impl MsrBackend for Registers<'_, '_> {
     }
 }
 
-/// What is known from what was fed.
+/// Expected counts and reports, from the events that were fed.
 #[derive(Default)]
-struct World {
+struct Guests {
     context: String,
     counted: [Cell<u64>; 4],
     told: [Cell<u64>; 4],
-    /// Every running counter overflows just before this access, from 1, and the interrupt comes so many later.
+    /// Access, from 1, just before which every running counter overflows, and the number of accesses until the
+    /// interrupt comes.
     plan: Cell<Option<(u32, u32)>>,
-    access: Cell<u32>,
-    deliver_in: Cell<Option<u32>>,
+    accesses: Accesses,
     swallow: Cell<bool>,
 }
 
-impl World {
+impl World<64> for Guests {
+    type Plan = (u32, u32);
+
+    fn accesses(&self) -> &Accesses {
+        &self.accesses
+    }
+
+    fn plan(&self) -> Option<(u32, u32)> {
+        self.plan.get()
+    }
+
+    fn disturb(&self, mock: &Mock<'_>, (at, late): (u32, u32), access: u32) {
+        if access == at {
+            self.overflow_all(mock, EVENTS.map(|event| (event, 1)), late);
+        }
+    }
+
     fn pass(&self, mock: &Mock<'_>, event: usize, count: u64) -> (u64, bool) {
         let (number, unit_mask) = KINDS[kind(event)];
         let key = EventKey::general(number.into(), unit_mask);
@@ -127,49 +145,16 @@ impl World {
         }
         (left, advanced.pmi)
     }
+}
 
-    fn happen(&self, mock: &Mock<'_>, event: usize, count: u64) {
-        let mut left = count;
-        while left > 0 {
-            let (rest, pmi) = self.pass(mock, event, left);
-            left = rest;
-            if pmi {
-                mock.deliver();
-            }
-        }
-    }
-
-    fn overflow_all(&self, mock: &Mock<'_>) {
-        let pmi = EVENTS.into_iter().fold(false, |pmi, event| self.pass(mock, event, 1).1 | pmi);
-        if pmi && self.deliver_in.get().is_none() {
-            mock.deliver();
-        }
-    }
-
-    fn step(&self, mock: &Mock<'_>) {
-        if let Some(left) = self.deliver_in.get() {
-            self.deliver_in.set(left.checked_sub(1));
-            if left == 0 {
-                mock.deliver();
-            }
-        }
-        let Some((at, late)) = self.plan.get() else { return };
-        self.access.set(self.access.get() + 1);
-        if self.access.get() == at {
-            self.deliver_in.set(late.checked_sub(1));
-            self.overflow_all(mock);
-        }
-    }
-
-    /// The rest of the plan comes now. Returns whether there was anything.
+impl Guests {
+    /// Lets the rest of the plan happen. Returns whether there was any.
     fn end(&self, mock: &Mock<'_>) -> bool {
         let Some((at, _)) = self.plan.take() else { return false };
-        if self.deliver_in.take().is_some() {
-            mock.deliver();
-        }
-        let left = at > self.access.get();
+        self.accesses.deliver_late(mock);
+        let left = at > self.accesses.made();
         if left {
-            self.overflow_all(mock);
+            self.overflow_all(mock, EVENTS.map(|event| (event, 1)), 0);
         }
         left
     }
@@ -187,7 +172,7 @@ impl World {
         assert!(event != COUNTED && self.told[event].get() <= most, "{context}: {overflow:?}");
     }
 
-    /// Totals and reports are those of what was counted.
+    /// Asserts that totals and reports are those of the counted events.
     #[track_caller]
     fn assert_exact<M: MsrBackend, P: pmu_core::Platform>(
         &self,
@@ -204,10 +189,10 @@ impl World {
     }
 }
 
-/// Virtualization is switched on, or off. Returns whether the plan, or the fault, went beyond the operation's end.
+/// Switches virtualization on, or off. Returns whether the plan, or the fault, went beyond the operation's end.
 fn switch(processor: &Processor, on: bool, plan: (u32, u32), fault: Fault) -> bool {
     let context = format!("{processor:?}, on {on}, {plan:?}, {fault:?}");
-    let world = World { context, ..World::default() };
+    let world = Guests { context, ..Guests::default() };
     let context = &world.context;
     let (memory, table, svm) = (Memory::new(), Table::new(), Svm::of(processor));
     let stays = matches!(fault, Fault::From(_));
@@ -271,7 +256,7 @@ fn switch(processor: &Processor, on: bool, plan: (u32, u32), fault: Fault) -> bo
     };
     if let Err(error) = outcome {
         assert!(stays && matches!(error, CounterError::Faulted(_)), "{context}: {error:?}");
-        // What does not answer does not run; it is given back all the same.
+        // An event whose register does not answer does not run; its counter is given back all the same.
         for event in EVENTS {
             let runs = counters.is_started(ids[event]);
             let told = world.told[event].get();
@@ -280,7 +265,7 @@ fn switch(processor: &Processor, on: bool, plan: (u32, u32), fault: Fault) -> bo
         }
     } else if !stays {
         world.assert_exact(&counters, ids);
-        // In a guest, if there may be any: the event of guests is told at its next occurrence.
+        // In a guest, if virtualization is on: the event of guests is reported at its next occurrence.
         svm.switch(&mock, true);
         EVENTS.into_iter().for_each(|event| world.happen(&mock, event, 3 * PERIOD));
         world.assert_exact(&counters, ids);

@@ -1,10 +1,11 @@
 //! Faults and interrupts together, on opened events: an access faults, and the performance interrupt comes at any
 //! access around it. `opened_faults.rs` has the faults alone, `nmi_opened.rs` the interrupts alone.
 //!
-//! Whatever happens, what is another owner's stays as it is, no count and no report is invented, every error is a
-//! register's, and a shut-down that is tried again gives everything back.
+//! In every case other owners' registers stay as they are, no count and no report is invented, every error is a
+//! register's, and a repeated shutdown gives everything back.
 
 mod opened;
+mod world;
 
 use core::cell::Cell;
 
@@ -17,41 +18,63 @@ use pmu_core::{
 use pmu_tests::StateRegisters;
 use pmu_virt::PmuState;
 use pmu_virt::mock::{Deviations, Fault};
+use world::{Accesses, World};
 
 /// The other owner's fixed counter.
 const OTHERS_FIXED: CounterSet = CounterSet::fixed(0b10);
 /// The session's bits of the fixed counters' control: of fixed counter 0, with RDPMC user disable.
 const OWN_FIXED_CONTROL: u64 = 1 << 33 | 0xF;
-/// What is in the other owner's counter.
+/// Value of the other owner's counter.
 const OTHERS_VALUE: u64 = 0x1234;
 
-/// When the interrupt comes. Accesses are counted from 1, those of the interrupts too.
+/// Time of the interrupt. Accesses are counted from 1, those of the interrupts included.
 #[derive(Clone, Copy, Debug)]
 enum Interrupts {
-    /// Every running counter overflows just before this access, and the interrupt is delivered so many accesses
-    /// later.
+    /// Every running counter overflows just before this access, and the interrupt is delivered `late` accesses later.
     At { access: u32, late: u32 },
-    /// At every second of the first sixty accesses, outside of the interrupts, events 0 and 2 overflow. (A reading
-    /// that is interrupted begins anew, so for ever it is for ever.)
+    /// At every second of the first sixty accesses, outside of the interrupts, events 0 and 2 overflow. (An
+    /// interrupted reading begins anew, so without this limit it would never end.)
     EverySecond,
 }
 
-struct World<'a> {
+struct Disturbed<'a> {
     processor: &'a Processor,
     scene: Scene,
     context: String,
-    /// By place of the event: how often it happened while it was counted, by its counter's registers.
+    /// By place of the event: number of its occurrences while it was counted, by its counter's registers.
     counted: [Cell<u64>; 3],
     told: [Cell<u64>; 3],
     watchdog: Watchdog,
     interrupts: Cell<Option<Interrupts>>,
-    access: Cell<u32>,
-    deliver_in: Cell<Option<u32>>,
+    accesses: Accesses,
     serving: Cell<bool>,
 }
 
-impl World<'_> {
-    /// So many of an event happen up to an overflow. Returns what is left, and whether an interrupt is pending.
+impl World<64> for Disturbed<'_> {
+    type Plan = Interrupts;
+
+    fn accesses(&self) -> &Accesses {
+        &self.accesses
+    }
+
+    fn plan(&self) -> Option<Interrupts> {
+        self.interrupts.get()
+    }
+
+    fn disturb(&self, mock: &Mock<'_>, interrupts: Interrupts, made: u32) {
+        match interrupts {
+            Interrupts::At { access, late } if access == made => {
+                self.overflow_all(mock, [0, 1, 2].map(|place| (place, 1)), late);
+            }
+            Interrupts::EverySecond
+                if made.is_multiple_of(2) && made < 60 && !self.serving.get() =>
+            {
+                [0, 2].into_iter().for_each(|place| self.happen(mock, place, PERIOD));
+            }
+            _ => {}
+        }
+    }
+
     fn pass(&self, mock: &Mock<'_>, place: usize, count: u64) -> (u64, bool) {
         let counts = self.scene.counts(mock, place);
         let mut feed = self.scene.happened(place, count);
@@ -62,58 +85,12 @@ impl World<'_> {
         }
         (left, advanced.pmi)
     }
+}
 
-    fn happen(&self, mock: &Mock<'_>, place: usize, count: u64) {
-        let mut left = count;
-        while left > 0 {
-            let (rest, pmi) = self.pass(mock, place, left);
-            left = rest;
-            if pmi {
-                mock.deliver();
-            }
-        }
-    }
-
-    fn overflow_all(&self, mock: &Mock<'_>) {
-        let pmi = (0..3).fold(false, |pmi, place| self.pass(mock, place, 1).1 | pmi);
-        if pmi && self.deliver_in.get().is_none() {
-            mock.deliver();
-        }
-    }
-
-    /// Just before an access.
-    fn step(&self, mock: &Mock<'_>) {
-        if let Some(left) = self.deliver_in.get() {
-            self.deliver_in.set(left.checked_sub(1));
-            if left == 0 {
-                mock.deliver();
-            }
-        }
-        let Some(interrupts) = self.interrupts.get() else { return };
-        self.access.set(self.access.get() + 1);
-        match interrupts {
-            Interrupts::At { access, late } if access == self.access.get() => {
-                self.deliver_in.set(late.checked_sub(1));
-                self.overflow_all(mock);
-            }
-            Interrupts::EverySecond
-                if self.access.get().is_multiple_of(2)
-                    && self.access.get() < 60
-                    && !self.serving.get() =>
-            {
-                for place in [0, 2] {
-                    self.happen(mock, place, PERIOD);
-                }
-            }
-            _ => {}
-        }
-    }
-
+impl Disturbed<'_> {
     fn end(&self, mock: &Mock<'_>) {
         self.interrupts.set(None);
-        if self.deliver_in.take().is_some() {
-            mock.deliver();
-        }
+        self.accesses.deliver_late(mock);
     }
 
     fn told(&self, overflow: EventOverflow) {
@@ -130,7 +107,7 @@ impl World<'_> {
     }
 }
 
-/// What another owner has of a processor's counters beside a session.
+/// Another owner's counters beside a session.
 struct Others {
     select: Option<CounterId>,
     fixed: bool,
@@ -153,7 +130,7 @@ impl Others {
         general | if self.fixed { OTHERS_FIXED.bits() } else { 0 }
     }
 
-    /// They count, but nothing happens that they count.
+    /// Enables them, for events that do not happen.
     fn set_up(&self, processor: &Processor, scene: Scene, mock: &Mock<'_>) {
         let write = |register: u32, value: u64| {
             let _ = mock.with_pmu(|pmu| pmu.write(register, value));
@@ -176,12 +153,12 @@ impl Others {
     #[track_caller]
     fn assert_untouched(
         &self,
-        world: &World<'_>,
+        world: &Disturbed<'_>,
         faults: bool,
         before: &PmuState,
         mock: &Mock<'_>,
     ) {
-        let World { scene, processor, context, .. } = world;
+        let Disturbed { scene, processor, context, .. } = world;
         let after = mock.with_pmu(|pmu| pmu.state());
         if let Some(counter) = self.select {
             let number = usize::from(counter.number());
@@ -209,7 +186,8 @@ impl Others {
     }
 }
 
-/// Everything at once. `shuts_down_under_fault`: how it ends where the fault stays.
+/// Disturbs an operation by a fault and interrupts. `shuts_down_under_fault`: it ends by a shutdown while the fault
+/// stays.
 fn disturb(
     processor: &Processor,
     scene: Scene,
@@ -220,7 +198,7 @@ fn disturb(
     let context = format!("{processor:?}, {scene:?}, {fault:?}, {interrupts:?}");
     let transient = matches!(fault, Fault::At(_));
     let (memory, table, mock) = (Memory::new(), Table::new(), processor.mock());
-    let world = World {
+    let world = Disturbed {
         processor,
         scene,
         context,
@@ -228,8 +206,7 @@ fn disturb(
         told: Default::default(),
         watchdog: Watchdog::new(),
         interrupts: Cell::new(None),
-        access: Cell::new(0),
-        deliver_in: Cell::new(None),
+        accesses: Accesses::default(),
         serving: Cell::new(false),
     };
     let context = &world.context;
@@ -271,7 +248,7 @@ fn disturb(
     typed(outcome);
     let untouched = |faults: bool| others.assert_untouched(&world, faults, &found, &mock);
     // One that is still frozen has its interrupt to come.
-    untouched(!transient || world.deliver_in.get().is_some());
+    untouched(!transient || world.accesses.is_late());
     if shuts_down_under_fault {
         let under_fault = case.counters.shut_down();
         typed(under_fault);
@@ -285,11 +262,11 @@ fn disturb(
         if transient && outcome.is_err() && scene.operation != Operation::Rotate {
             again(&world, &mut case);
         } else if !transient {
-            // A fault that stays is repaired by programming anew.
+            // A permanent fault is repaired by reprogramming.
             let anew = case.counters.reprogram(|overflow| world.told(overflow));
             assert!(anew.is_ok(), "{context}: {anew:?}");
         }
-        // Where counters run while they are serviced, what passes between reading and loading them is lost.
+        // Events between reading and loading a running counter are lost.
         let within = scene.operation == Operation::Reprogram;
         let exact = transient && !(within && matches!(interrupts, Interrupts::EverySecond));
         go_on(&world, &mut case, &mock, exact, context);
@@ -306,9 +283,9 @@ fn disturb(
     counters.shut_down().unwrap();
 }
 
-/// After a fault that has passed the operation can be done.
-fn again(world: &World<'_>, case: &mut Case<'_, '_>) {
-    let World { scene, processor, context, .. } = world;
+/// Asserts that the operation succeeds after a transient fault.
+fn again(world: &Disturbed<'_>, case: &mut Case<'_, '_>) {
+    let Disturbed { scene, processor, context, .. } = world;
     let outcome = if scene.operation == Operation::SwitchIn {
         // It is opened here, stopped.
         case.counters.start_event(case.events[2], 1)
@@ -318,9 +295,15 @@ fn again(world: &World<'_>, case: &mut Case<'_, '_>) {
     assert_eq!(outcome, Ok(()), "{context}: again");
 }
 
-/// What is said to run is counted, and reported once a period; nothing that was counted is lost but where a fault
-/// stayed, and nothing is invented.
-fn go_on(world: &World, case: &mut Case<'_, '_>, mock: &Mock<'_>, exact: bool, context: &str) {
+/// Asserts that running events are counted, and reported once per period; counts are lost only under a permanent
+/// fault, and none is invented.
+fn go_on(
+    world: &Disturbed<'_>,
+    case: &mut Case<'_, '_>,
+    mock: &Mock<'_>,
+    exact: bool,
+    context: &str,
+) {
     let stopped: EventId = case.events[2];
     let ends = matches!(world.scene.operation, Operation::Stop | Operation::Close);
     for place in 0..3 {
@@ -339,7 +322,7 @@ fn go_on(world: &World, case: &mut Case<'_, '_>, mock: &Mock<'_>, exact: bool, c
         if exact {
             assert_eq!(value, counted, "{context}: {place}");
         }
-        // To the middle of a period, whatever was counted of it.
+        // To the middle of a period, from any point of it.
         let before = world.told[place].get();
         let goal = (counted / PERIOD + 3) * PERIOD + PERIOD / 2;
         world.happen(mock, place, goal - counted);
@@ -358,7 +341,7 @@ fn go_on(world: &World, case: &mut Case<'_, '_>, mock: &Mock<'_>, exact: bool, c
     }
 }
 
-/// Nothing of the session's is left in any register.
+/// Asserts that no register has bits of the session's left.
 fn given_back(
     processor: &Processor,
     scene: Scene,
@@ -394,7 +377,7 @@ fn accesses_of(processor: &Processor, scene: Scene) -> u32 {
 
 /// Every fault within an operation, and within the interrupt that comes in it.
 fn everywhere(interrupts: impl Fn(u32) -> Vec<Interrupts>) {
-    /// The accesses of the longest interrupt, or nearly.
+    /// Number of accesses of about the longest interrupt.
     const OF_INTERRUPT: u32 = 8;
     for processor in processors(Deviations::NONE) {
         for scene in Scene::all(&processor) {

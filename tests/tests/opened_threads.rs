@@ -1,4 +1,4 @@
-//! Threads' events: taken from a processor and given to another, beside sources that go on.
+//! Threads' events: taken from a processor and given to another, beside sources that continue.
 
 mod opened;
 
@@ -131,7 +131,7 @@ fn an_overflow_that_is_pending_at_a_switch_is_reported_once() {
             counters.start_event(id, 0).unwrap();
             let mut feed = happened(2, PERIOD + beyond);
             assert!(mock.pass(&mut feed).pmi);
-            // What comes after the overflow, unless the processor froze its counters.
+            // Events after the overflow, unless the processor froze its counters.
             let frozen = processor.freezing;
             mock.pass(&mut feed);
             let counted = PERIOD + if frozen { 0 } else { beyond };

@@ -1,4 +1,4 @@
-//! Totals of opened events: what is read is what was fed while the event was on a counter.
+//! Totals of opened events: they equal the events fed while the event was on a counter.
 
 mod opened;
 
@@ -109,10 +109,10 @@ fn random_totals(processor: &Processor, seed: u64) {
     assert_eq!(running(&mock), CounterSet::NONE);
 }
 
-/// RDMSRs, WRMSRs and RDPMCs, and how often the local APIC's entry was unmasked.
+/// Numbers of RDMSRs, WRMSRs, RDPMCs, and of unmaskings of the local APIC's entry.
 type Cost = [u32; 4];
 
-/// What one event costs.
+/// Costs of one event.
 #[derive(Debug)]
 struct Costs {
     open: Cost,
@@ -125,7 +125,8 @@ struct Costs {
     back: Cost,
 }
 
-/// Costs of one event on Intel's counters of this version: on a general one, or on fixed counter 0 of three.
+/// Returns the costs of one event on Intel's counters of this version: on a general one, or on fixed counter 0 of
+/// three.
 fn costs(version: u32, freezing: bool, event: Event) -> Costs {
     let plain = intel_processor(version, 8);
     let processor = Snapshot::capture(move |leaf, subleaf| {
@@ -182,7 +183,7 @@ fn costs(version: u32, freezing: bool, event: Event) -> Costs {
     Costs { open, start, overflow, read, stop: take(), out, back }
 }
 
-/// The first column is that of a source, in `costs.rs` and the README.
+/// The first column is that of a source, in `costs.rs` and COSTS.md.
 #[test]
 fn a_total_costs_one_rdpmc_an_overflow() {
     for (version, freezing, [r, w]) in [
@@ -210,15 +211,15 @@ fn a_total_costs_one_rdpmc_an_overflow() {
                 ([r, w, 1, a], switch),
                 "{found:?}"
             );
-            // What is only counted is not loaded again; whether it wrapped once more, its value does not tell.
+            // An event without a period is not loaded again; its value does not show another wrap.
             let found = costs(version, freezing, raw(kind));
             let switch = [[1, 1, 2, 0], [0, 2, 0, 0]];
             let expected = ([r, w - 1, 0, a], switch);
             assert_eq!((found.overflow, [found.out, found.back]), expected, "{found:?}");
         }
     }
-    // Where each counter is read all the same, it costs nothing; the counter of one that is only counted is stopped
-    // while it is set back.
+    // A counter that is read anyway costs nothing more; that of an event without a period is stopped while it is set
+    // back.
     for (event, overflow) in [
         (raw(2).every(0x1000), [0, 1, 1, 1]),
         (raw(2).every(0x1000).with_total(), [0, 1, 1, 1]),
@@ -230,7 +231,7 @@ fn a_total_costs_one_rdpmc_an_overflow() {
     }
 }
 
-/// The README's rows of events, on Intel's version 2.
+/// The rows of events in COSTS.md, on Intel's version 2.
 #[test]
 fn the_readmes_rows_of_events_are_what_is_measured() {
     let text = |cost: Cost| {
@@ -256,7 +257,7 @@ fn the_readmes_rows_of_events_are_what_is_measured() {
     }
 }
 
-/// An event that is only counted wraps once between two looks at it, from anywhere.
+/// An event without a period wraps once between two readings, from any value.
 #[test]
 fn a_total_is_exact_over_many_wraps() {
     for processor in processors(Deviations::NONE) {
@@ -301,7 +302,7 @@ fn a_total_is_exact_over_many_wraps() {
     }
 }
 
-/// Nothing is lost where the counters run while their interrupt is serviced, and the status tells of a wrap: an event
+/// No event is lost if the counters run while their interrupt is serviced, and the status shows a wrap: an event
 /// happens before each access. `opened_exact.rs` has the other processors, and the operations.
 #[test]
 fn what_happens_while_a_wrap_is_serviced_is_counted() {

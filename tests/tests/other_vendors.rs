@@ -1,5 +1,5 @@
-//! Hygon's processors, which have AMD's counters, and Zhaoxin's, which have Intel's: any event of their manuals, and
-//! no source. Their CPUID is recorded.
+//! Hygon's processors, with AMD's counters, and Zhaoxin's, with Intel's: any event of their manuals, and no source.
+//! Their CPUID is recorded.
 
 use core::cell::Cell;
 use std::fs;

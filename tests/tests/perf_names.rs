@@ -1,4 +1,4 @@
-//! Perf's names of events: the manual's own examples, and there and back again.
+//! Perf's names of events: the manual's own examples, and round trips.
 
 use pmu::core::{Event, EventSelect, NamedEvent};
 use pmu::perf::{

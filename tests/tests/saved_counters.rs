@@ -1,4 +1,4 @@
-//! What a save area says of itself.
+//! Save areas, and sources that are restored on other counters.
 
 mod opened;
 
@@ -73,8 +73,8 @@ fn a_source_whose_counter_was_taken_meanwhile_is_restored_on_another() {
     }
 }
 
-/// Two intervals of the source pass, in halves: one before it is saved, the rest where it is restored. Returns how
-/// often it was told.
+/// Lets two intervals of the source pass, in halves: one before it is saved, the rest after it is restored. Returns
+/// the number of its reports.
 fn restored<I: ProfileInterface>(processor: &Processor, interface: &I) -> u32 {
     const INTERVAL: u64 = 0x1000;
     // Instructions: event 0xC0 of both vendors.
@@ -112,7 +112,7 @@ fn restored<I: ProfileInterface>(processor: &Processor, interface: &I) -> u32 {
         .collect();
     let first = only.iter().next().unwrap();
     assert_eq!(counters.counter_of(events[0]), Some(first), "{processor:?}");
-    // One more, and there is none left: nothing is changed.
+    // One more event leaves no counter: nothing is changed.
     let last = counters.open_event(&processor.unit, &opened::raw(3)).unwrap();
     counters.start_event(last, 0).unwrap();
     let before = mock.with_pmu(|pmu| pmu.state());

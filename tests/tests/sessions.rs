@@ -1,67 +1,17 @@
-//! The driver's control and interrupt path, on registers that do nothing by themselves: what it
-//! writes, what it refuses, and what a fault half way through leaves behind.
+//! The driver's control and interrupt path, on passive registers: its writes, its refusals, and its state after a
+//! fault half way through.
 
-use core::cell::RefCell;
+mod session_support;
 
 use pmu_amd::Amd64;
-use pmu_core::testing::{Access, RecordingMsr, ScriptedMsr};
+use pmu_core::testing::{Access, ScriptedMsr};
 use pmu_core::{
-    Availability, Counter, CounterError, CounterId, CounterMemory, CounterSet, CounterSlot,
-    CounterUnit, DefaultInterface, InterfaceError, KProfileSource, MsrErrorKind, MsrFault,
-    MsrOperation, NtStatus, Overflow, ProfileInterface, Session, Snapshot, SourceInterface,
+    Availability, Counter, CounterError, CounterMemory, CounterSlot, CounterUnit, DefaultInterface,
+    InterfaceError, KProfileSource, NtStatus, ProfileInterface, Session, SourceInterface,
 };
 use pmu_intel::Emon;
 use pmu_tests::{FakePlatform, Fault, RegisterFile, amd_processor, intel_processor};
-
-type Memory = CounterMemory<[CounterSlot; 8]>;
-
-const TIME: KProfileSource = KProfileSource::TIME;
-const CYCLES: KProfileSource = KProfileSource::TOTAL_CYCLES;
-const INSTRUCTIONS: KProfileSource = KProfileSource::TOTAL_ISSUES;
-const BRANCHES: KProfileSource = KProfileSource::BRANCH_INSTRUCTIONS;
-
-fn source(value: u32) -> KProfileSource {
-    KProfileSource::new(value).unwrap()
-}
-
-/// The interface of an Intel processor with `counters` of 48 bits.
-fn emon(version: u32, counters: u32) -> Emon {
-    Emon::detect(&intel_processor(version, counters)).unwrap()
-}
-
-/// A session of an interface on the processor that it was claimed for.
-fn open<'a, I: Claimed>(
-    interface: &'a I,
-    msr: &'a RegisterFile,
-    platform: &'a FakePlatform,
-    memory: &'a CounterMemory,
-) -> Session<'a, &'a I, &'a RegisterFile, &'a FakePlatform> {
-    interface.initialize(&interface.processor(), msr, platform, memory).unwrap()
-}
-
-/// An interface, and a processor for it.
-trait Claimed: ProfileInterface + Sized {
-    fn processor(&self) -> Snapshot;
-}
-
-impl Claimed for Emon {
-    fn processor(&self) -> Snapshot {
-        intel_processor(
-            self.perfmon().version().into(),
-            (self.unit().counters() & CounterSet::GENERAL).len() as u32,
-        )
-    }
-}
-
-impl Claimed for Amd64 {
-    fn processor(&self) -> Snapshot {
-        amd_processor(false, 0)
-    }
-}
-
-fn write_fault(register: u32) -> MsrFault {
-    MsrFault { operation: MsrOperation::Write, register, kind: MsrErrorKind::GeneralProtection }
-}
+use session_support::*;
 
 /// Every declared select is loaded with zero first; then each counter is proven.
 #[test]
@@ -157,10 +107,6 @@ impl<I: ProfileInterface> Control for Session<'_, &I, &RegisterFile, &FakePlatfo
         let interface = self.interface();
         general(interface.unit()).map(|counter| counter.value_register().get()).collect()
     }
-}
-
-fn counter(number: u8) -> CounterId {
-    CounterId::general(number).unwrap()
 }
 
 /// The counters on which sources run.
@@ -341,8 +287,8 @@ fn counters_of_which_none_answers_are_found_out() {
     assert_eq!(error.status(), None);
 }
 
-/// After one transient fault at any access the source is either started or stopped, as the result
-/// says, and everything works on.
+/// After one transient fault at any access the source is either started or stopped, as the result says, and
+/// everything keeps working.
 #[test]
 fn a_transient_fault_at_any_access_leaves_started_or_stopped() {
     both(|with| {
@@ -375,8 +321,8 @@ fn a_transient_fault_at_any_access_leaves_started_or_stopped() {
     });
 }
 
-/// After a persistent fault the error says which register, the source does not claim to run, and the
-/// other counters go on.
+/// After a permanent fault the error names the register, the source does not claim to run, and the other counters
+/// continue.
 #[test]
 fn a_persistent_fault_is_named_and_the_counter_is_given_up() {
     both(|with| {
@@ -423,150 +369,4 @@ fn a_persistent_fault_is_named_and_the_counter_is_given_up() {
             assert_eq!(msr.get(select), 0, "shut-down tries again");
         });
     });
-}
-
-mod interrupts {
-    use super::*;
-
-    const WIDTH: u64 = (1 << 48) - 1;
-
-    /// Services an interrupt and gives back what overflowed.
-    fn service<I: ProfileInterface>(
-        interface: &I,
-        msr: &RegisterFile,
-        platform: &FakePlatform,
-        memory: &CounterMemory,
-    ) -> Vec<Overflow> {
-        let found = RefCell::new(Vec::new());
-        let result = interface
-            .service(&msr, &platform, memory, |overflow| found.borrow_mut().push(overflow));
-        assert_eq!(result.unwrap().overflows as usize, found.borrow().len());
-        found.into_inner()
-    }
-
-    /// Without a status register each running counter is read: one that wrapped has its top bit clear.
-    #[test]
-    fn a_counter_that_wrapped_is_reported_and_loaded_again() {
-        let (msr, platform, memory) =
-            (RegisterFile::intel(4, false), FakePlatform::default(), Memory::new());
-        let interface = emon(1, 4);
-        let mut session = open(&interface, &msr, &platform, &memory);
-        session.start(CYCLES).unwrap();
-        session.start(INSTRUCTIONS).unwrap();
-        platform.unmasked.set(0);
-
-        assert_eq!(service(&interface, &msr, &platform, &memory), []);
-        assert_eq!(platform.unmasked.get(), 1, "a spurious interrupt is unmasked too");
-        msr.set(0xC2, 5);
-        let expected = Overflow { source: INSTRUCTIONS, events: 0x1_0000, counter: counter(1) };
-        assert_eq!(service(&interface, &msr, &platform, &memory), [expected]);
-        assert_eq!(msr.get(0xC2), WIDTH - 0xFFFF);
-        // A new interval is taken up at the next overflow; this one still stands for the old.
-        interface.set_interval(INSTRUCTIONS, 0x2000).unwrap();
-        msr.set(0xC2, 0);
-        msr.set(0xC1, 0);
-        let found = service(&interface, &msr, &platform, &memory);
-        assert_eq!(
-            found.iter().map(|o| (o.counter.bit(), o.events)).collect::<Vec<_>>(),
-            [(0, 0x1_0000), (1, 0x1_0000)]
-        );
-        assert_eq!(msr.get(0xC2), WIDTH - 0x1FFF);
-        msr.set(0xC2, 0);
-        assert_eq!(service(&interface, &msr, &platform, &memory)[0].events, 0x2000);
-
-        // A stopped source is silent, whatever its counter holds.
-        session.stop(INSTRUCTIONS).unwrap();
-        msr.set(0xC2, 0);
-        assert_eq!(service(&interface, &msr, &platform, &memory), []);
-    }
-
-    #[test]
-    fn amd_does_not_unmask_the_entry_again() {
-        let (msr, platform, memory) = (RegisterFile::amd(), FakePlatform::default(), Memory::new());
-        let interface = Amd64::declared();
-        let mut session = open(&interface, &msr, &platform, &memory);
-        session.start(source(0xBF)).unwrap();
-        assert_eq!(platform.unmasked.get(), 1);
-        msr.set(0xC001_0004, 3);
-        let expected = Overflow { source: source(0xBF), events: 0x1_0000, counter: counter(0) };
-        assert_eq!(service(&interface, &msr, &platform, &memory), [expected]);
-        assert_eq!(platform.unmasked.get(), 1);
-    }
-
-    /// Version 2 on: the status says what overflowed; the counters stand still meanwhile; bits of
-    /// others in the shared registers stay as they are.
-    #[test]
-    fn the_status_register_is_believed_and_others_bits_are_left_alone() {
-        const FIXED: u64 = 7 << 32;
-        let platform = FakePlatform::default();
-        let (interface, memory) = (emon(2, 4), Memory::new());
-        let msr = RecordingMsr::<_, 32>::new(RegisterFile::intel(4, true));
-        msr.inner().set(0x38F, FIXED);
-        let processor = intel_processor(2, 4);
-        let mut session = interface.initialize(&processor, &msr, &platform, &memory).unwrap();
-        assert_eq!(msr.inner().get(0x38F), FIXED | 0xF);
-        session.start(CYCLES).unwrap();
-        session.start(BRANCHES).unwrap();
-        msr.take();
-        platform.unmasked.set(0);
-
-        msr.inner().set(0x38E, 1 << 63 | 1 << 32 | 0b10);
-        let result = interface.service(&msr, &&platform, &memory, |overflow| {
-            assert_eq!((overflow.source, overflow.counter), (BRANCHES, counter(1)));
-            assert_eq!(msr.inner().get(0x38F), FIXED, "the own counters stand still");
-        });
-        assert_eq!(result.unwrap().overflows, 1);
-        let expected = [
-            Access::write(0x38F, FIXED),
-            Access::read(0x38E, 1 << 63 | 1 << 32 | 0b10),
-            // Acknowledged first: an overflow after that sets the status anew.
-            Access::write(0x390, 0b10),
-            Access::write(0xC2, WIDTH - 0xFFFF),
-            Access::write(0x38F, FIXED | 0xF),
-        ];
-        assert_eq!(msr.take(), expected);
-        assert_eq!(platform.unmasked.get(), 1);
-
-        // An overflow that is pending when its source stops is acknowledged and dropped.
-        msr.inner().set(0x38E, 0b01);
-        session.stop(CYCLES).unwrap();
-        assert_eq!(msr.inner().get(0x390), 0b01);
-        session.shut_down().unwrap();
-        assert_eq!(msr.inner().get(0x38F), FIXED);
-    }
-
-    /// A fault on the way is reported after everything else was done.
-    #[test]
-    fn a_fault_does_not_keep_the_rest_from_being_serviced() {
-        let platform = FakePlatform::default();
-        let (interface, memory) = (emon(2, 4), Memory::new());
-        let msr = RegisterFile::intel(4, true);
-        let mut session = open(&interface, &msr, &platform, &memory);
-        session.start(CYCLES).unwrap();
-        session.start(BRANCHES).unwrap();
-        msr.set(0x38E, 0b11);
-        msr.fail(Fault::Register(0xC1));
-        platform.unmasked.set(0);
-        let mut seen = Vec::new();
-        let result = interface.service(&msr, &platform, &memory, |o| seen.push(o.source));
-        assert_eq!(result, Err(write_fault(0xC1)));
-        assert_eq!(seen, [CYCLES, BRANCHES]);
-        assert_eq!(msr.get(0xC2), WIDTH - 0xFFFF);
-        assert_eq!((msr.get(0x390), msr.get(0x38F)), (0b11, 0xF));
-        assert_eq!(platform.unmasked.get(), 1);
-    }
-
-    #[test]
-    fn read_tells_the_events_since_the_counter_was_loaded() {
-        let (msr, platform, memory) =
-            (RegisterFile::intel(4, false), FakePlatform::default(), Memory::new());
-        let interface = emon(1, 4);
-        let mut session = open(&interface, &msr, &platform, &memory);
-        assert_eq!(session.read(CYCLES), Err(InterfaceError::NotStarted(CYCLES)));
-        session.start(CYCLES).unwrap();
-        msr.set(0xC1, msr.get(0xC1) + 77);
-        assert_eq!(session.read(CYCLES), Ok(77));
-        msr.set(0xC1, 2);
-        assert_eq!(session.read(CYCLES), Ok(0x1_0002));
-    }
 }

@@ -1,37 +1,22 @@
-//! A session beside others: memory that is in use, a watchdog's counter, NMIs of others, processors that are
-//! not alike, and registers that firmware left, or lost.
+//! A session beside others: memory in use, a watchdog's counter, and NMIs of others. `sharing_platforms.rs` has unlike
+//! processors.
 
-use core::cell::{Cell, RefCell};
-use pmu_tests::StateRegisters;
+mod sharing_support;
 
-use pmu_amd::Amd64;
-use pmu_core::testing::{Access, RecordingMsr};
+use core::cell::Cell;
 use pmu_core::{
-    Claim, CounterError, CounterMemory, CounterSet, CounterSlot, InterfaceError, KProfileSource,
-    MAX_COUNTERS, MsrOperation, Overflow, ProfileInterface, SavedCounter, SavedCounters, Snapshot,
-    SourceInterface,
+    Claim, CounterError, CounterMemory, CounterSet, CounterSlot, InterfaceError, Overflow,
+    ProfileInterface, SavedCounter, SavedCounters,
 };
 use pmu_intel::Emon;
+use pmu_tests::StateRegisters;
 use pmu_tests::deviations::snapshot;
-use pmu_tests::{FakePlatform, Fault, RegisterFile, amd_processor, intel_processor};
-use pmu_virt::mock::{Deviation, Deviations, MockMsr};
+use pmu_tests::{FakePlatform, Fault, RegisterFile};
+use pmu_virt::mock::{Deviations, MockMsr};
 use pmu_virt::{
     Configuration, EventKey, FedEvents, Feed, IntelConfiguration, Privilege, VirtualPmu,
 };
-
-type Memory = CounterMemory<[CounterSlot; MAX_COUNTERS]>;
-
-const CYCLES: KProfileSource = KProfileSource::TOTAL_CYCLES;
-const BRANCHES: KProfileSource = KProfileSource::BRANCH_INSTRUCTIONS;
-const GLOBAL_STATUS: u32 = 0x38E;
-const GLOBAL_CTRL: u32 = 0x38F;
-const STATUS_RESET: u32 = 0x390;
-const DEBUGCTL: u32 = 0x1D9;
-
-fn emon(version: u32, counters: u32) -> (Emon, Snapshot) {
-    let processor = intel_processor(version, counters);
-    (Emon::detect(&processor).unwrap(), processor)
-}
+use sharing_support::*;
 
 mod memory {
     use super::*;
@@ -48,7 +33,7 @@ mod memory {
         assert_eq!(msr.get(0x186), select, "the session goes on");
         assert!(session.is_running(CYCLES));
         session.shut_down().unwrap();
-        // Dropped without shut-down, it stays in use, and the error says what that may be.
+        // Dropped without a shutdown, it stays in use, and the error says so.
         take().unwrap();
         let error = take().unwrap_err();
         assert_eq!(error, InterfaceError::Counters(CounterError::MemoryInUse));
@@ -78,7 +63,7 @@ mod memory {
     }
 
     #[test]
-    fn a_failed_initialisation_gives_the_memory_back() {
+    fn a_failed_initialization_gives_the_memory_back() {
         let ((emon, processor), memory) = (emon(2, 4), Memory::new());
         let (msr, platform) = (RegisterFile::intel(4, true), FakePlatform::default());
         msr.fail(Fault::Register(GLOBAL_STATUS));
@@ -104,7 +89,7 @@ mod memory {
         session.shut_down().unwrap();
     }
 
-    /// What a counter counted since it was restored.
+    /// Returns a counter's count since it was restored.
     #[test]
     fn a_switch_that_comes_several_intervals_late_saves_no_value_beyond_its_overflow() {
         const WIDTH: u64 = (1 << 48) - 1;
@@ -218,7 +203,7 @@ mod interrupts {
         }
     }
 
-    /// Whatever the callback does, an interrupt within it only leaves a note.
+    /// An interrupt within the callback only leaves a note.
     #[test]
     fn an_overflow_is_reported_once_though_its_callback_is_interrupted() {
         for version in [1, 2] {
@@ -262,7 +247,7 @@ mod others {
         let (msr, platform) = (RegisterFile::intel(4, true), FakePlatform::default());
         let mut session = emon.initialize(&processor, &msr, &platform, &memory).unwrap();
         session.start(CYCLES).unwrap();
-        // It comes after the session, and tells it.
+        // It comes after the session, and declares its bit.
         session.set_others_control(WATCHDOG, true).unwrap();
         assert_eq!(msr.get(GLOBAL_CTRL), WATCHDOG | 0xF);
         msr.set(GLOBAL_STATUS, WATCHDOG | 1);
@@ -361,333 +346,5 @@ mod others {
         assert_eq!((own.get(), watchdog.get()), (8, 9), "it counts on");
         // From here on its owner unmasks the entry itself.
         assert_eq!(mock.performance_entry(), 0x1_0400);
-    }
-}
-
-mod platforms {
-    use super::*;
-
-    #[test]
-    fn a_freeze_bit_that_does_not_stay_is_reported() {
-        let ((emon, processor), memory) = (emon(4, 4), Memory::new());
-        let msr = RegisterFile::intel(4, true).keeping(DEBUGCTL, !(1 << 12));
-        msr.set(DEBUGCTL, 0b11);
-        let platform = FakePlatform::default();
-        let mut session = emon.initialize(&processor, &msr, &platform, &memory).unwrap();
-        assert_eq!(
-            session.freeze_on_interrupt(),
-            Err(InterfaceError::Counters(CounterError::FreezeUnsupported))
-        );
-        assert_eq!(msr.get(DEBUGCTL), 0b11);
-        // The interrupt path still stops the counters itself.
-        session.start(CYCLES).unwrap();
-        msr.set(GLOBAL_STATUS, 1);
-        msr.take_writes();
-        emon.service(&&msr, &&platform, &memory, |_| ()).unwrap();
-        assert_eq!(msr.take_writes()[0], (GLOBAL_CTRL, 0));
-    }
-
-    /// Some hypervisors refuse the bit.
-    #[test]
-    fn the_frozen_bit_is_acknowledged_only_where_the_status_shows_it() {
-        const FROZEN: u64 = 1 << 59;
-        for left in [0, 0b1, FROZEN, FROZEN | 0b11] {
-            let ((emon, processor), memory) = (emon(4, 4), Memory::new());
-            let (msr, platform) = (RegisterFile::intel(4, true), FakePlatform::default());
-            msr.set(GLOBAL_STATUS, left);
-            emon.initialize(&processor, &msr, &platform, &memory).unwrap();
-            let written: Vec<_> =
-                msr.take_writes().into_iter().filter(|(r, _)| *r == STATUS_RESET).collect();
-            let expected = if left == 0 { vec![] } else { vec![(STATUS_RESET, left)] };
-            assert_eq!(written, expected);
-        }
-    }
-
-    /// APM vol. 2: PerfCntrGlobalStatus bit 59; the interface never asks for freezing.
-    #[test]
-    fn counters_of_amd_that_firmware_left_frozen_are_released() {
-        let (processor, memory) = (amd_processor(true, 6), Memory::new());
-        let amd64 = Amd64::detect(&processor).unwrap();
-        let registers = (0xC001_0200..0xC001_020C).chain(0xC000_0300..0xC000_0304);
-        let msr = RegisterFile::new(registers, 0xC001_0201).rdpmc_step(2);
-        msr.set(0xC000_0300, 1 << 59);
-        let platform = FakePlatform::default();
-        amd64.initialize(&processor, &msr, &platform, &memory).unwrap();
-        assert_eq!(msr.get(0xC000_0302), 1 << 59);
-        assert_eq!(msr.get(0xC000_0301), 0x3F);
-    }
-
-    /// APM vol. 3, RDPMC: from 6 on, ECX names the counters of other units.
-    #[test]
-    fn core_counters_beyond_the_sixth_are_read_by_their_registers() {
-        let (processor, memory) = (amd_processor(true, 8), Memory::new());
-        let amd64 = Amd64::detect(&processor).unwrap();
-        let registers = (0xC001_0200..0xC001_0210).chain(0xC000_0300..0xC000_0304);
-        let file = RegisterFile::new(registers, 0xC001_0201).rdpmc_step(2);
-        let (msr, platform) = (RecordingMsr::<_, 200>::new(file), FakePlatform::default());
-        let mut session = amd64.initialize(&processor, &msr, &platform, &memory).unwrap();
-        assert_eq!(session.counters().usable.bits(), 0xFF);
-        for value in (0x19..0x21).chain(0x21..0x29) {
-            let _ = session.start(KProfileSource::new(value).unwrap());
-        }
-        let mut area = SavedCounters::<[SavedCounter; 8]>::new();
-        session.save(&mut area, |o| panic!("{o:?}")).unwrap();
-        assert_eq!(area.len(), 8);
-        let indices: Vec<u32> = msr
-            .take()
-            .iter()
-            .filter(|access| access.operation == MsrOperation::ReadPmc)
-            .map(|access| access.register)
-            .collect();
-        assert!(!indices.is_empty() && indices.iter().all(|index| *index < 6), "{indices:?}");
-    }
-
-    /// SDM vol. 3B, "Processor Event-Based Sampling": an overflow of such a counter writes a record.
-    #[test]
-    fn precise_sampling_that_firmware_left_on_is_taken_from_own_counters() {
-        let plain = intel_processor(4, 4);
-        let declared = Snapshot::capture(move |leaf: u32, subleaf: u32| {
-            let mut answer = plain.leaf(leaf, subleaf);
-            answer.edx |= u32::from(leaf == 1) << 21;
-            answer
-        });
-        let emon = Emon::detect(&declared).unwrap();
-        let found = |misc_enable: u64, enabled: u64, fault: Fault| {
-            let (msr, platform) = (RegisterFile::intel(4, true), FakePlatform::default());
-            msr.set(0x1A0, misc_enable);
-            msr.set(0x3F1, enabled);
-            msr.fail(fault);
-            let memory = Memory::new();
-            let session = emon.initialize(&declared, &msr, &platform, &memory).unwrap();
-            let counters = session.counters();
-            (msr.get(0x3F1), counters.usable.bits())
-        };
-        // Others' bits stay.
-        assert_eq!(found(1 << 7, 0xFF, Fault::Never), (0xF0, 0xF));
-        assert_eq!(found(1 << 7, 0, Fault::WritesTo(0x3F1)), (0, 0xF));
-        // Where it cannot be taken away, the counter is not used.
-        assert_eq!(found(1 << 7, 0b101, Fault::WritesTo(0x3F1)), (0b101, 0b1010));
-        // IA32_MISC_ENABLE says that there is no PEBS: its register is not touched.
-        assert_eq!(found(1 << 7 | 1 << 12, 0xFF, Fault::Register(0x3F1)), (0xFF, 0xF));
-        // CPUID does: nor is IA32_MISC_ENABLE.
-        let (msr, platform, memory) =
-            (RegisterFile::intel(4, true), FakePlatform::default(), Memory::new());
-        emon.initialize(&intel_processor(4, 4), &msr, &platform, &memory).unwrap();
-    }
-
-    #[test]
-    fn a_processor_with_fewer_counters_uses_those_that_it_shares() {
-        let (emon, _) = emon(4, 8);
-        let smaller = intel_processor(4, 6);
-        let (msr, platform, memory) =
-            (RegisterFile::intel(6, true), FakePlatform::default(), Memory::new());
-        let mut session = emon.initialize(&smaller, &msr, &platform, &memory).unwrap();
-        assert_eq!(session.counters().usable.bits(), 0x3F);
-        assert_eq!(msr.get(GLOBAL_CTRL), 0x3F, "no bit that this processor lacks");
-        session.start(CYCLES).unwrap();
-        session.shut_down().unwrap();
-        // With more, it uses those that the interface has.
-        let (emon, _) = super::emon(4, 6);
-        let memory = Memory::new();
-        let msr = RegisterFile::intel(8, true);
-        let session = emon.initialize(&intel_processor(4, 8), &msr, &platform, &memory).unwrap();
-        assert_eq!(session.counters().usable.bits(), 0x3F);
-    }
-
-    #[test]
-    fn a_processor_of_another_kind_is_refused() {
-        let (emon, _) = emon(4, 8);
-        let platform = FakePlatform::default();
-        let narrower = Snapshot::capture(|leaf: u32, _: u32| {
-            let (eax, ebx, ecx, edx) = match leaf {
-                0 => (0x0A, 0x756E_6547, 0x6C65_746E, 0x4965_6E69),
-                0x0A => (0x0728_0804, 0, 0, 0),
-                _ => (0, 0, 0, 0),
-            };
-            pmu_core::raw_cpuid::CpuIdResult { eax, ebx, ecx, edx }
-        });
-        for other in
-            [intel_processor(1, 8), intel_processor(3, 8), amd_processor(true, 6), narrower]
-        {
-            let (msr, memory) = (RegisterFile::intel(8, true), Memory::new());
-            let error = emon.initialize(&other, &msr, &platform, &memory).unwrap_err();
-            assert_eq!(error, InterfaceError::Counters(CounterError::OtherProcessor));
-            assert_eq!(msr.accesses(), 0);
-        }
-        let amd64 = Amd64::detect(&amd_processor(true, 6)).unwrap();
-        for other in [amd_processor(true, 0), amd_processor(false, 0), intel_processor(4, 4)] {
-            let (msr, memory) = (RegisterFile::amd(), Memory::new());
-            let error = amd64.initialize(&other, &msr, &platform, &memory).unwrap_err();
-            assert_eq!(error, InterfaceError::Counters(CounterError::OtherProcessor));
-        }
-    }
-
-    /// Whatever a processor declares, there is a slot for each of its counters.
-    #[test]
-    fn no_claimed_interface_has_more_counters_than_the_most() {
-        let most = (0..=255)
-            .filter_map(|counters| Emon::detect(&intel_processor(4, counters)).ok())
-            .map(|emon| emon.unit().counters().len())
-            .max();
-        assert_eq!(most, Some(10));
-        let most = (0..=0xF).map(|counters| {
-            let processor = amd_processor(true, counters);
-            Amd64::detect(&processor).unwrap().unit().counters().len()
-        });
-        assert_eq!(most.max(), Some(15));
-        const { assert!(MAX_COUNTERS >= 15) };
-    }
-}
-
-mod lost {
-    use super::*;
-
-    const ENTRY: u32 = 0x400;
-
-    /// Suspended: counters, selects, global control, freezing, and the local APIC's entry.
-    #[test]
-    fn a_session_whose_registers_were_lost_works_again() {
-        for (version, freezes) in [(1, false), (2, false), (3, true), (4, false), (5, true)] {
-            let configuration = Configuration::Intel(IntelConfiguration::new(version, 4, 0));
-            let deviations = Deviations::of(&[Deviation::LosesRegisters]);
-            let processor = snapshot(configuration, deviations);
-            let emon = Emon::detect(&processor).unwrap();
-            let keys = [EventKey::general(0x3C, 0), EventKey::general(0xC4, 0)];
-            let events = FedEvents::new(&keys).unwrap();
-            let pmu = VirtualPmu::new(configuration, events).unwrap();
-            let mock = MockMsr::<8>::strict(pmu).deviating(deviations);
-            let (memory, told) = (Memory::new(), RefCell::new(Vec::new()));
-            let handler = |mock: &MockMsr<'_, 8>| {
-                let tell = |overflow: Overflow| told.borrow_mut().push(overflow.source);
-                emon.service(mock, mock, &memory, tell).unwrap();
-            };
-            mock.on_interrupt(&handler);
-            let mut session = emon.initialize(&processor, &mock, &mock, &memory).unwrap();
-            if freezes {
-                session.freeze_on_interrupt().unwrap();
-            }
-            for source in [CYCLES, BRANCHES] {
-                emon.set_interval(source, 0x1000).unwrap();
-                session.start(source).unwrap();
-            }
-            let happen = |key: EventKey, count| {
-                let mut feed = Feed::new(&events);
-                feed.add(events.find(key).unwrap(), Privilege::User, count).unwrap();
-                mock.advance(&mut feed);
-            };
-            happen(keys[0], 0x1000);
-            assert_eq!(*told.borrow(), [CYCLES]);
-            let control = mock.with_pmu(|pmu| pmu.state()).global_control();
-
-            mock.lose_registers();
-            if version > 1 {
-                // Firmware ran meanwhile, and left them stopped.
-                let _ = mock.with_pmu(|pmu| pmu.write(GLOBAL_CTRL, 0));
-            }
-            happen(keys[0], 0x2000);
-            assert_eq!(told.borrow().len(), 1, "nothing counts");
-            let context = format!("version {version}, {freezes}");
-            assert_eq!(
-                session.read(CYCLES),
-                Err(InterfaceError::Counters(CounterError::RegistersLost)),
-                "{context}"
-            );
-            let anew = session.reprogram(|o| panic!("{context}: {o:?}"));
-            assert_eq!(
-                anew.map(CounterSet::bits),
-                Ok(0b11),
-                "{context}: these lost what they had counted"
-            );
-            assert_eq!(mock.performance_entry(), ENTRY);
-            let state = mock.with_pmu(|pmu| pmu.state());
-            assert_eq!(state.global_control(), control, "{context}");
-            if freezes {
-                assert_eq!(
-                    mock.with_pmu(|pmu| pmu.read(DEBUGCTL)),
-                    pmu_virt::Read::Shared { value: 1 << 12, mask: 0x7FC1 }
-                );
-            }
-            told.borrow_mut().clear();
-            happen(keys[0], 0x1000);
-            happen(keys[1], 0x1000);
-            assert_eq!(*told.borrow(), [CYCLES, BRANCHES], "{context}");
-            // Nothing was lost: nothing begins anew.
-            happen(keys[0], 0x800);
-            assert_eq!(
-                session.reprogram(|o| panic!("{context}: {o:?}")).map(CounterSet::bits),
-                Ok(0)
-            );
-            assert_eq!(session.read(CYCLES), Ok(0x800), "{context}");
-            session.shut_down().unwrap();
-        }
-    }
-
-    #[test]
-    fn saved_counters_are_restored_after_their_processor_lost_its_registers() {
-        for version in [1, 2] {
-            let ((emon, processor), memory) = (emon(version, 4), Memory::new());
-            let (msr, platform) = (RegisterFile::intel(4, version > 1), FakePlatform::default());
-            let mut session = emon.initialize(&processor, &msr, &platform, &memory).unwrap();
-            session.start(CYCLES).unwrap();
-            msr.set(0xC1, msr.get(0xC1) + 9);
-            let mut area = SavedCounters::<[SavedCounter; 4]>::new();
-            session.save(&mut area, |o| panic!("{o:?}")).unwrap();
-            for register in [0xC1, 0x186] {
-                msr.set(register, 0);
-            }
-            assert_eq!(session.reprogram(|o| panic!("{o:?}")).map(CounterSet::bits), Ok(0));
-            assert_eq!(msr.get(0x186), 0, "it is not on the processor");
-            session.restore(&area).unwrap();
-            assert_eq!(session.read(CYCLES), Ok(9));
-            assert_eq!(msr.get(0x186), 0x53_003C);
-        }
-    }
-
-    #[test]
-    fn a_switch_after_registers_were_lost_says_so_and_invents_no_overflow() {
-        let ((emon, processor), memory) = (emon(2, 4), Memory::new());
-        let (msr, platform) = (RegisterFile::intel(4, true), FakePlatform::default());
-        let mut session = emon.initialize(&processor, &msr, &platform, &memory).unwrap();
-        session.start(CYCLES).unwrap();
-        for register in [0xC1, 0x186] {
-            msr.set(register, 0);
-        }
-        let mut area = SavedCounters::<[SavedCounter; 4]>::new();
-        let saved = session.save(&mut area, |o| panic!("invented: {o:?}"));
-        assert_eq!(saved, Err(InterfaceError::Counters(CounterError::RegistersLost)));
-    }
-
-    #[test]
-    fn a_counter_that_cannot_be_programmed_again_is_named() {
-        let ((emon, processor), memory) = (emon(2, 4), Memory::new());
-        let (msr, platform) = (RegisterFile::intel(4, true), FakePlatform::default());
-        let mut session = emon.initialize(&processor, &msr, &platform, &memory).unwrap();
-        session.start(CYCLES).unwrap();
-        session.start(BRANCHES).unwrap();
-        msr.set(0x186, 0);
-        msr.set(0x187, 0);
-        msr.fail(Fault::WritesTo(0x186));
-        let outcome = session.reprogram(|o| panic!("{o:?}"));
-        assert!(
-            matches!(outcome, Err(InterfaceError::Counters(CounterError::Faulted(f))) if f.register == 0x186)
-        );
-        assert!(!session.is_running(CYCLES));
-        assert!(session.is_running(BRANCHES) && msr.get(0x187) == 0x53_00C4, "the other goes on");
-        msr.fail(Fault::Never);
-        session.shut_down().unwrap();
-    }
-
-    #[test]
-    fn the_freeze_bit_is_read_back_after_it_was_set() {
-        let ((emon, processor), memory) = (emon(2, 4), Memory::new());
-        let file = RegisterFile::intel(4, true);
-        file.set(DEBUGCTL, 1 << 12);
-        let (msr, platform) = (RecordingMsr::<_, 64>::new(file), FakePlatform::default());
-        let mut session = emon.initialize(&processor, &msr, &platform, &memory).unwrap();
-        msr.take();
-        session.freeze_on_interrupt().unwrap();
-        let update =
-            Access { operation: MsrOperation::Update, register: DEBUGCTL, outcome: Ok(1 << 12) };
-        assert_eq!(msr.take(), [update, update]);
     }
 }

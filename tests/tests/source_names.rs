@@ -11,7 +11,7 @@ fn every_name<I: ProfileInterface>(interface: &I, rows: &[Row<'_>]) {
         let entry = &interface.sources()[number];
         for name in names(row) {
             assert!(entry.is_named(&name), "{name}");
-            // Where several have it, the first.
+            // The first, if several have it.
             let first = rows.iter().position(|row| names(row).contains(&name));
             assert_eq!(interface.row_named(&name), first, "{name}");
         }

@@ -1,4 +1,4 @@
-//! The source tables, against data files from other sources than the tables'.
+//! The source tables, against data files from other documents.
 
 use pmu_amd::Amd64;
 use pmu_core::{IntervalLimits, KProfileSource, ProfileInterface, ProfileSource};

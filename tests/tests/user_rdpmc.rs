@@ -1,4 +1,4 @@
-//! Reading an event in user mode: the view of it, and the page that is shared.
+//! User mode's reading of an event: its view, and the shared page.
 
 mod virt_support;
 
@@ -178,7 +178,7 @@ fn the_pages_layout_is_fixed() {
     assert_eq!(offset_of!(Shared, 1), 8);
 }
 
-/// A page whose words belong together is read together, or not at all.
+/// A page's words are read consistently, or not at all.
 #[test]
 fn a_reader_never_sees_half_a_publication() {
     static PAGE: UserPage = UserPage::new();
@@ -233,7 +233,7 @@ fn a_page_that_always_changes_is_given_up() {
     });
     assert_eq!(read, None);
     assert!((2..=64).contains(&attempts), "{attempts}");
-    // One change is no reason.
+    // One change is no reason to give up.
     let mut changes = 1;
     let read = page.read(|_| {
         if changes > 0 {
@@ -245,8 +245,8 @@ fn a_page_that_always_changes_is_given_up() {
     assert_eq!(read, Some(12));
 }
 
-/// SDM vol. 3B, version 6: bit 37 of a configuration register. What a source counts is no user's, and neither is
-/// an event that did not ask for it; wherever the driver writes the select anew.
+/// SDM vol. 3B, version 6: bit 37 of a configuration register. A source's counter is hidden from user mode, and so is
+/// that of an event without the option, wherever the driver writes the select anew.
 #[test]
 fn a_sources_counter_is_not_read_by_user_mode() {
     const DENIED: u64 = 1 << 37;

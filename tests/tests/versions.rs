@@ -23,9 +23,9 @@ macro_rules! recorded {
     };
 }
 
-/// KPROFILE_SOURCE: "for 64-bit Windows, right from its start with Windows Server 2003 SP1, but only then for processors
-/// whose cpuid vendor string is AuthenticAMD"; GenuineIntel "begins with 64-bit Windows Vista. No 32-bit HAL implements
-/// even the generally defined values other than ProfileTime until Windows 8."
+/// KPROFILE_SOURCE: "for 64-bit Windows, right from its start with Windows Server 2003 SP1, but only then for
+/// processors whose cpuid vendor string is AuthenticAMD"; GenuineIntel "begins with 64-bit Windows Vista. No 32-bit
+/// HAL implements even the generally defined values other than ProfileTime until Windows 8."
 fn since(interface: HalInterface, width: PointerWidth) -> WindowsVersion {
     match (interface, width) {
         (_, PointerWidth::Bits32) => Windows8,
@@ -121,8 +121,8 @@ fn a_source_is_of_the_versions_that_have_it() {
     }
 }
 
-/// "The four Performance Event Select Registers are the model-specific registers 0xC0010000 …; The counters themselves are
-/// the model-specific registers 0xC0010004 to 0xC0010007."
+/// "The four Performance Event Select Registers are the model-specific registers 0xC0010000 …; The counters
+/// themselves are the model-specific registers 0xC0010004 to 0xC0010007."
 #[test]
 fn amds_four_legacy_counters_are_chosen_whatever_else_there_is() {
     for (core, v2) in [(false, 0), (true, 0), (true, 8)] {

@@ -1,5 +1,5 @@
-//! AMD's rules, one test each. Expected values are the manual's: AMD APM vol. 2, chapter "Debug and
-//! Performance Resources"; where it is silent, KVM's behaviour.
+//! AMD's rules, one test each. Expected values are the manual's: AMD APM vol. 2, chapter "Debug and Performance
+//! Resources"; where it is silent, KVM's behavior.
 
 mod virt_support;
 
@@ -264,7 +264,7 @@ fn rdpmc_takes_the_counters_number() {
     });
 }
 
-/// APM vol. 2, appendix "MSR Cross-Reference": what is another's is told from what is not there.
+/// APM vol. 2, appendix "MSR Cross-Reference": other registers are distinguished from absent ones.
 #[test]
 fn other_registers_are_not_the_pmus() {
     each(|_, _, mut pmu| {

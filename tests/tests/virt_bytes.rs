@@ -1,4 +1,4 @@
-//! States and configurations as bytes: what was once written is read for ever.
+//! States and configurations as bytes: later releases read the bytes of earlier ones.
 
 use pmu_tests::data;
 use pmu_virt::{
@@ -125,7 +125,7 @@ fn the_states_of_version_1_are_read_and_written_as_they_were() {
     }
 }
 
-/// Whatever byte is changed, the state is refused, or another that is written as it was read.
+/// With any byte changed, the state is refused, or is another one that is written as it was read.
 #[test]
 fn no_byte_of_a_state_is_without_meaning() {
     for row in data!("virt_state_1.csv") {

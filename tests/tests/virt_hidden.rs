@@ -1,5 +1,5 @@
-//! A processor without a PMU, and what CPUID says of each PMU. Intel SDM vol. 2A, CPUID; AMD APM
-//! vol. 3, appendix E; for hidden ones KVM's behaviour.
+//! A processor without a PMU, and CPUID of each PMU. Intel SDM vol. 2A, CPUID; AMD APM vol. 3, appendix E; for hidden
+//! ones KVM's behavior.
 
 mod virt_support;
 
@@ -188,7 +188,7 @@ fn leaf_23_tells_of_counters_with_gaps() {
     assert_eq!(registers(answer(configuration, 0x23, 1, ONES)), [0b1011_0111, 0b1000_0011, 0, 0]);
     assert_eq!(registers(answer(configuration, 0x23, 2, ONES)), [0; 4]);
     assert_eq!(registers(answer(configuration, 0x23, 3, ONES)), [0x7F, 0, 0, 0]);
-    // Whoever reads leaf 0AH alone sees the counters up to the first gap.
+    // A reader of leaf 0AH alone sees the counters up to the first gap.
     let leaf = answer(configuration, 0x0A, 0, ZEROS);
     assert_eq!((leaf.eax >> 8 & 0xFF, leaf.edx & 0x1F, leaf.ecx), (3, 2, 0b1000_0011));
     assert_eq!(leaf.edx >> 15 & 1, 0, "AnyThread is there");
@@ -247,8 +247,7 @@ fn amd_leaves_tell_of_the_counters() {
     }
 }
 
-/// What CPUID declares is there, and what it does not declare is not: each configuration, found out
-/// by its guest from nothing else.
+/// Exactly the declared parts exist: each configuration, as its guest finds it by CPUID alone.
 #[test]
 fn the_registers_keep_what_cpuid_promises() {
     for intel in intel_matrix() {
@@ -266,7 +265,7 @@ fn the_registers_keep_what_cpuid_promises() {
     }
 }
 
-/// Registers that the model has not are not declared, whatever the embedder's own CPUID says.
+/// Registers that the model lacks are not declared, regardless of the embedder's own CPUID.
 #[test]
 fn what_is_not_offered_is_not_declared() {
     let all = CpuIdResult { eax: !0, ebx: !0, ecx: !0, edx: !0 };
@@ -401,7 +400,7 @@ fn a_hidden_pmu_is_hardwares_or_a_platforms_as_it_is_asked_for() {
     }
 }
 
-/// The list of leaves, for a table that is filled once, says what each single answer does.
+/// The list of leaves, for a table that is filled once, agrees with each single answer.
 #[test]
 fn the_leaves_as_a_list_are_the_answers() {
     for configuration in matrix() {

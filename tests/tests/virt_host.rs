@@ -30,7 +30,7 @@ fn cpuid_of(configuration: Configuration) -> impl Fn(u32, u32) -> [u32; 4] {
     }
 }
 
-/// What a guest is told is what a hypervisor in it finds.
+/// A hypervisor in a guest finds the guest's configuration.
 #[test]
 fn a_configuration_comes_back_from_its_own_cpuid() {
     let mut some = 0;
@@ -183,7 +183,7 @@ fn a_host_that_the_model_cannot_be_is_refused() {
     assert_eq!(Configuration::from_cpuid(|_, _| [0; 4], 0), Err(HostError::Vendor));
 }
 
-/// The registers and CPUID of what two have in common are in both.
+/// The registers and CPUID of the common PMU of two hosts are in both.
 #[test]
 fn two_hosts_have_in_common_what_each_of_them_has() {
     let all: Vec<_> = matrix().collect();
@@ -262,7 +262,7 @@ fn an_intersection_by_hand() {
     assert_eq!(hidden.intersect(&otherwise), Err(HostError::NothingInCommon));
 }
 
-/// The list is what a guest meets: each address that it names is the PMU's, and no other.
+/// The list is complete for a guest: each address in it is the PMU's, and no other.
 #[test]
 fn the_registers_of_the_list_are_those_that_the_pmu_answers() {
     for configuration in matrix().step_by(5) {
@@ -303,8 +303,8 @@ fn the_registers_of_the_list_are_those_that_the_pmu_answers() {
     }
 }
 
-/// A host's writes bring back what the guest's cannot: SDM vol. 4, the status is read-only and counters at 0xC1 are
-/// extended with their sign.
+/// A host's writes restore values that the guest's cannot: SDM vol. 4, the status is read-only and counters at 0xC1
+/// are sign-extended.
 #[test]
 fn the_host_restores_what_a_guest_cannot_write() {
     let configuration = Configuration::Intel(IntelConfiguration::new(4, 4, 3));
@@ -339,7 +339,7 @@ fn pmu_of(amd: AmdConfiguration) -> VirtualPmu {
     pmu(Configuration::Amd(amd))
 }
 
-/// The answer beforehand is the answer, and nothing has changed by it.
+/// The answer in advance is the write's answer, and asking for it changes nothing.
 #[test]
 fn a_dry_run_tells_what_the_write_does() {
     for configuration in matrix().step_by(3) {

@@ -1,211 +1,16 @@
-//! Guests on real counters, which the mock plays: against a guest of the software alone, to which the same happens.
+//! Guests on real counters, which the mock plays, against a guest of the software alone with the same events.
 
+mod mediated;
 mod virt_support;
 
+use mediated::*;
 use pmu_core::MsrErrorKind;
-use pmu_virt::mock::{Fault, MockMsr};
+use pmu_virt::mock::Fault;
 use pmu_virt::{
-    AmdConfiguration, Configuration, EventFilter, EventKey, FedEvents, Feed, FilterAction,
-    FilterEntry, HostCounters, IntelConfiguration, Loaded, MediationError, Privilege, RegisterKind,
-    Vendor, VirtualPmu, Write,
+    AmdConfiguration, Configuration, EventFilter, FedEvents, FilterAction, FilterEntry,
+    HostCounters, IntelConfiguration, MediationError, RegisterKind, Vendor, VirtualPmu, Write,
 };
 use proptest::prelude::*;
-use virt_support::{CYCLES, INSTRUCTIONS};
-
-type Mock<'h> = MockMsr<'h, 256>;
-
-const GUEST_ONLY: u64 = 1 << 40;
-
-/// A host, and a guest that is given its counters.
-fn pairs() -> Vec<(Configuration, Configuration)> {
-    let intel = |version, general, fixed| {
-        Configuration::Intel(IntelConfiguration::new(version, general, fixed))
-    };
-    let amd = |counters, guest_host| {
-        let mut amd = AmdConfiguration::perf_mon_v2(counters);
-        amd.guest_host = guest_host;
-        Configuration::Amd(amd)
-    };
-    vec![
-        (intel(4, 4, 3), intel(4, 4, 3)),
-        (intel(5, 8, 4), intel(5, 8, 4)),
-        (intel(5, 8, 4), intel(4, 8, 4)),
-        (intel(6, 8, 4), intel(5, 8, 4)),
-        (amd(6, true), amd(6, false)),
-        (amd(8, true), amd(8, false)),
-    ]
-}
-
-fn events() -> FedEvents {
-    FedEvents::new(&[CYCLES, INSTRUCTIONS]).unwrap()
-}
-
-/// The host's processor: what happens in a guest is told apart by GuestOnly on AMD.
-fn processor<'h>(host: Configuration) -> Mock<'h> {
-    let qualified = |key: u64| EventKey::of_select(key | GUEST_ONLY);
-    let keys = match host.vendor() {
-        Vendor::Intel => vec![CYCLES, INSTRUCTIONS],
-        Vendor::Amd => vec![qualified(0x3C), qualified(0xC0)],
-    };
-    Mock::strict(VirtualPmu::new(host, FedEvents::new(&keys).unwrap()).unwrap())
-}
-
-/// So much of it happens in a guest, on the real processor.
-fn on(mock: &Mock<'_>, vendor: Vendor, cycles: u64, instructions: u64) -> Feed {
-    mock.with_pmu(|pmu| {
-        let mut feed = Feed::new(pmu.events());
-        for (event, count) in [(0x3C, cycles), (0xC0, instructions)] {
-            let only = if vendor == Vendor::Amd { GUEST_ONLY } else { 0 };
-            let event = pmu.events().find(EventKey::of_select(event | only)).unwrap();
-            feed.add(event, Privilege::Kernel, count).unwrap();
-        }
-        feed
-    })
-}
-
-fn in_software(cycles: u64, instructions: u64) -> Feed {
-    let mut feed = Feed::new(&events());
-    for (key, count) in [(CYCLES, cycles), (INSTRUCTIONS, instructions)] {
-        feed.add(events().find(key).unwrap(), Privilege::Kernel, count).unwrap();
-    }
-    feed
-}
-
-/// A hypervisor with one guest.
-struct Machine<'h> {
-    vendor: Vendor,
-    mock: Mock<'h>,
-    counters: HostCounters,
-    guest: VirtualPmu,
-    loaded: Option<Loaded>,
-    /// The processor's interrupt is on its way.
-    in_flight: bool,
-    /// The next one was announced, and is to be dropped.
-    announced: bool,
-    /// How many the guest has had.
-    interrupts: u32,
-}
-
-const GLOBAL_CONTROL: u32 = 0x38F;
-
-impl Machine<'_> {
-    fn new(host: Configuration, guest: Configuration) -> Self {
-        let (mock, counters) = (processor(host), HostCounters::new(host).unwrap());
-        counters.stop(&mock).unwrap();
-        Self {
-            vendor: host.vendor(),
-            mock,
-            counters,
-            guest: VirtualPmu::new(guest, events()).unwrap(),
-            loaded: None,
-            in_flight: false,
-            announced: false,
-            interrupts: 0,
-        }
-    }
-
-    fn deliver(&mut self) {
-        if self.guest.pmi_pending() {
-            self.guest.set_pmi_pending(false);
-            self.interrupts += 1;
-        }
-    }
-
-    /// VM entry.
-    fn enter(&mut self) {
-        let loaded = self.counters.load(&self.guest, &self.mock).unwrap();
-        self.set_global_control(loaded.global_control());
-        self.loaded = Some(loaded);
-    }
-
-    /// On Intel, what the processor does at an entry and an exit.
-    fn set_global_control(&self, value: u64) {
-        if self.vendor == Vendor::Intel {
-            self.mock.with_pmu(|pmu| {
-                assert_eq!(pmu.write(GLOBAL_CONTROL, value).answer, Write::Done);
-            });
-        }
-    }
-
-    fn saved(&self) -> u64 {
-        self.mock.with_pmu(|pmu| match pmu.read(GLOBAL_CONTROL) {
-            pmu_virt::Read::Value(value) => value,
-            _ => 0,
-        })
-    }
-
-    /// VM exit.
-    fn leave(&mut self) {
-        let Some(loaded) = self.loaded.take() else { return };
-        let saved = self.saved();
-        self.set_global_control(0);
-        let put = self.counters.put(loaded, saved, &mut self.guest, &self.mock).unwrap();
-        self.announced = put.interrupt_is_coming;
-        self.arrive();
-        self.deliver();
-    }
-
-    /// The processor's interrupt comes, if it is on its way.
-    fn arrive(&mut self) {
-        if !core::mem::take(&mut self.in_flight) {
-            assert!(!self.announced, "an interrupt that was announced does not come");
-            return;
-        }
-        match &mut self.loaded {
-            Some(loaded) => {
-                self.counters.interrupted(loaded, &mut self.guest, &self.mock).unwrap();
-            }
-            None if core::mem::take(&mut self.announced) => {}
-            None => self.guest.set_pmi_pending(true),
-        }
-    }
-
-    /// WRMSR in the guest: controls are intercepted, everything else is the processor's.
-    fn guest_writes(&mut self, address: u32, value: u64) -> Write {
-        let loaded = self.loaded.as_mut().unwrap();
-        if [0x391, 0xC000_0303].contains(&address) {
-            let written = self.guest.check_write(address, value);
-            if written.answer == Write::Done {
-                self.counters.set_status(loaded, value, &self.mock).unwrap();
-            }
-            return written.answer;
-        }
-        let counter = match (self.vendor, address) {
-            (Vendor::Intel, 0x186..0x18E) => Some(Some((address - 0x186) as u8)),
-            (Vendor::Amd, 0xC001_0200..0xC001_0210) if address & 1 == 0 => {
-                Some(Some(((address - 0xC001_0200) / 2) as u8))
-            }
-            (Vendor::Intel, 0x38D) => Some(None),
-            _ => None,
-        };
-        match counter {
-            Some(counter) => {
-                let written = self.guest.write(address, value);
-                if written.answer == Write::Done {
-                    self.counters.write_control(loaded, counter, &self.guest, &self.mock).unwrap();
-                }
-                written.answer
-            }
-            None => self.mock.with_pmu(|pmu| pmu.write(address, value).answer),
-        }
-    }
-
-    /// Some happens, and perhaps the processor's interrupt, at once or later.
-    fn happen(&mut self, cycles: u64, instructions: u64, at_once: bool) {
-        let mut feed = on(&self.mock, self.vendor, cycles, instructions);
-        while !feed.is_empty() {
-            if self.mock.pass(&mut feed).pmi {
-                self.mock.with_pmu(VirtualPmu::init);
-                // One that is on its way already is one with this.
-                self.in_flight = true;
-                if at_once || !feed.is_empty() {
-                    self.arrive();
-                    self.deliver();
-                }
-            }
-        }
-    }
-}
 
 /// One step of a guest and its hypervisor.
 type Step = (u8, u8, u16, u64);
@@ -310,23 +115,8 @@ proptest! {
     }
 }
 
-/// A guest with two counters that are near an overflow, on its way in.
-fn busy(host: Configuration, given: Configuration) -> Machine<'static> {
-    let mut machine = Machine::new(host, given);
-    let (select, value) =
-        if machine.vendor == Vendor::Intel { (0x186, 0x4C1) } else { (0xC001_0200, 0xC001_0201) };
-    let stride = if machine.vendor == Vendor::Intel { 1 } else { 2 };
-    for (n, (bits, left)) in [(0x53_003C, 100), (0x53_00C0, 1_000_000)].into_iter().enumerate() {
-        let n = stride * n as u32;
-        assert_eq!(machine.guest.write(select + n, bits).answer, Write::Done);
-        let value = machine.guest.write(value + n, (1 << 48) - left);
-        assert_eq!(value.answer, Write::Done);
-    }
-    machine
-}
-
-/// The overflow of the last instruction before the exit: its interrupt comes while the state is put back, at each
-/// access, or afterwards, and is one.
+/// The overflow of the last instruction before the exit raises one interrupt, which comes while the state is put
+/// back, at each access, or afterwards.
 #[test]
 fn an_overflow_in_the_guest_is_delivered_once() {
     for (host, given) in pairs() {
@@ -337,7 +127,7 @@ fn an_overflow_in_the_guest_is_delivered_once() {
             assert_eq!(machine.in_flight, !comes);
             machine.leave();
             assert_eq!(machine.interrupts, 1, "{host:?} {comes}");
-            // Back on the counters, the overflow that the guest has not acknowledged is none anew.
+            // Back on the counters, an overflow that the guest has not acknowledged does not interrupt again.
             machine.enter();
             machine.happen(50, 50, true);
             machine.leave();
@@ -353,7 +143,7 @@ fn an_overflow_in_the_guest_is_delivered_once() {
     }
 }
 
-/// After a guest, nothing on the counters is armed: a host that enables all of them counts nothing of its.
+/// After a guest no counter is armed: a host that enables all of them counts nothing.
 #[test]
 fn a_guest_leaves_nothing_armed() {
     for (host, given) in pairs() {
@@ -372,7 +162,7 @@ fn a_guest_leaves_nothing_armed() {
     }
 }
 
-/// A bit of the status that the guest sets itself interrupts nobody.
+/// A bit of the status that the guest sets itself does not interrupt.
 #[test]
 fn a_status_that_the_guest_sets_is_no_interrupt() {
     for (host, given) in pairs() {
@@ -387,7 +177,7 @@ fn a_status_that_the_guest_sets_is_no_interrupt() {
     }
 }
 
-/// What else the status register has is the host's: Processor Trace (55), LBRs (58), DS (62).
+/// The status register's other bits are the host's: Processor Trace (55), LBRs (58), DS (62).
 #[test]
 fn the_hosts_bits_of_the_status_are_untouched() {
     let (host, given) = pairs()[1];
@@ -402,7 +192,7 @@ fn the_hosts_bits_of_the_status_are_untouched() {
     assert_eq!(virt_support::get(&machine.guest, 0x38E), 1 << 60 | 1, "the guest's own stays");
 }
 
-/// What is loaded of one guest is not put into another with another PMU.
+/// A loaded state is not put into another guest with another PMU.
 #[test]
 fn what_is_loaded_is_put_back_into_its_own_kind_of_guest() {
     let (host, given) = pairs()[2];
@@ -415,7 +205,7 @@ fn what_is_loaded_is_put_back_into_its_own_kind_of_guest() {
     let _ = machine.counters.put(loaded, 0, &mut machine.guest, &machine.mock).unwrap();
 }
 
-/// A register that faults at any access: a typed error, nothing that counts, and all is well when it is tried again.
+/// A register that faults at any access: a typed error, no counter that counts, and success when it is tried again.
 #[test]
 fn a_fault_at_any_access_loses_nothing() {
     for (host, given) in pairs() {
@@ -438,7 +228,7 @@ fn a_fault_at_any_access_loses_nothing() {
             );
             faults[0] += 1;
             assert_eq!(machine.guest.state(), before);
-            // Whatever was loaded does not count.
+            // The loaded state does not count.
             let running = machine.mock.with_pmu(|pmu| pmu.running().count());
             assert_eq!(running, 0, "{host:?} at {at}");
             machine.enter();
@@ -532,7 +322,7 @@ fn a_guest_comes_and_goes_in_few_accesses() {
         amd.guest_host = guest_host;
         Configuration::Amd(amd)
     };
-    // The global control is started at last, and stopped at first.
+    // The global control is started last, and stopped first.
     assert_eq!(counts(amd(6, true), amd(6, false)), [1, 13, 0, 2, 3, 6]);
 }
 
@@ -588,7 +378,7 @@ fn hosts_and_guests_that_do_not_fit_are_refused() {
     }
 }
 
-/// What the hypervisor's policy forbids is not enabled on the real counter.
+/// An event that the hypervisor's policy forbids is not enabled on the real counter.
 #[test]
 fn a_forbidden_event_does_not_count_on_a_real_counter() {
     let configuration = Configuration::Intel(IntelConfiguration::new(4, 4, 3));
@@ -610,7 +400,7 @@ fn a_forbidden_event_does_not_count_on_a_real_counter() {
     assert_eq!(seen, pmu_virt::Read::Value(0x53_003C), "the guest sees what it wrote");
 }
 
-/// An overflow that the counter's last user left is no guest's.
+/// An overflow that the counter's last user left does not become a guest's.
 #[test]
 fn a_guest_does_not_find_the_overflows_of_others() {
     for (host, given) in pairs() {

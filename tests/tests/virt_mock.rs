@@ -1,4 +1,4 @@
-//! The mock backend: what it counts, keeps, refuses and spoils.
+//! The mock backend: its counts, records, refusals and faults.
 
 mod virt_support;
 
@@ -107,7 +107,7 @@ fn a_fault_has_no_effect_and_comes_when_it_was_ordered() {
     assert_eq!((write(8), mock.read(msr(0xC1))), (Ok(()), Ok(0)));
     mock.inject(Fault::None);
     assert_eq!(mock.read(msr(0xC1)), Ok(4));
-    assert_eq!(mock.breach(), None, "an injected fault is nobody's breach");
+    assert_eq!(mock.breach(), None, "an injected fault is not a breach");
 }
 
 /// Starts counter 0 on cycles, one before its overflow.

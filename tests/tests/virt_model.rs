@@ -20,8 +20,8 @@ impl Random {
     }
 }
 
-/// Short programs on every kind of configuration, many of them: `PMU_TEST_PROGRAMS`, or a thousandth of the million that
-/// `.ci/run test` runs in a release build.
+/// Short programs on every kind of configuration: `PMU_TEST_PROGRAMS` of them, by default a thousandth of the million
+/// that `.ci/run test` runs in a release build.
 #[test]
 fn the_models_agree_on_many_programs() {
     let programs = std::env::var("PMU_TEST_PROGRAMS").map_or(1_000, |n| n.parse().unwrap());
@@ -68,7 +68,7 @@ proptest! {
         run(configuration(words), &program, false);
     }
 
-    /// Half of the programs have each of its features.
+    /// Each feature is in half of the programs.
     #[test]
     fn they_agree_in_version_6(
         (kind, features, counters, flags) in (4..8u8, 0..8u8, any::<u8>(), any::<u8>()),
@@ -122,7 +122,7 @@ proptest! {
         }
     }
 
-    /// Whatever is set of a state, what is accepted is what a PMU that is restored from it holds.
+    /// A PMU that is restored from a state holds exactly the values that the state accepted.
     #[test]
     fn any_state_is_refused_or_comes_back(
         words: [u8; 4],

@@ -355,7 +355,7 @@ fn a_state_comes_back_as_it_was() {
         let restored =
             VirtualPmu::restore(&original.state(), original.configuration(), events()).unwrap();
         assert_eq!(restored.state(), original.state());
-        // What is derived is derived again: both go on alike.
+        // Derived state is derived again: both continue alike.
         let (mut one, mut other) = (original, restored);
         happen(&mut one, CYCLES, Privilege::User, 1 << 48);
         happen(&mut other, CYCLES, Privilege::User, 1 << 48);
@@ -394,7 +394,7 @@ fn a_state_that_cannot_be_is_refused() {
     assert_eq!(hidden.set_pmi_pending(true), Err(StateError::NoInterrupt));
 }
 
-/// Whoever forged it does not choose the guest's PMU.
+/// A forged state does not choose the guest's PMU.
 #[test]
 fn a_state_of_another_pmu_is_refused() {
     use pmu_virt::{Configuration, IntelConfiguration, StateError, Vendor};

@@ -1,4 +1,4 @@
-//! What the software PMU says of its counters: which run, at which privilege levels, and which are in use.
+//! The software PMU's report of its counters: those that run, at which privilege levels, and which are in use.
 
 mod virt_support;
 

@@ -89,7 +89,7 @@ impl Processor {
 }
 
 #[test]
-fn a_processor_that_does_not_tick_is_stuck_and_its_neighbour_is_not() {
+fn a_processor_that_does_not_tick_is_stuck_and_its_neighbor_is_not() {
     let configuration = Configuration::Intel(IntelConfiguration::new(4, 4, 3));
     let [stuck, well] = [Processor::new(configuration), Processor::new(configuration)];
     let event = Watchdog::event(&stuck.unit, 1_000_000, 10).unwrap();

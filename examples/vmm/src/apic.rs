@@ -27,7 +27,7 @@ impl LocalApic<'_> {
 
 impl PerformanceEntry for LocalApic<'_> {
     fn entry(&self) -> u32 {
-        // An APIC that cannot be asked delivers nothing.
+        // An APIC that cannot be read delivers nothing.
         self.vcpu.get_lapic().map_or(MASKED, |registers| lvtpc(&registers))
     }
 
@@ -59,7 +59,7 @@ impl PerformanceEntry for LocalApic<'_> {
                 let result = self.machine.vm.signal_msi(message);
                 self.note(result);
             }
-            // SMI, INIT, ExtINT: no driver asks for them, and the monitor does not offer them.
+            // SMI, INIT, ExtINT: no driver uses them, and the monitor does not offer them.
             Delivery::Other(_) => {}
         }
     }

@@ -1,4 +1,4 @@
-//! A kernel's image: what it is, where it goes, and how its first processor starts.
+//! A kernel's image: its format, its place in memory, and the start of its first processor.
 
 pub(crate) mod cpio;
 mod elf;
@@ -10,8 +10,8 @@ use core::fmt;
 
 use vm_memory::{Bytes, GuestAddress, GuestMemoryBackend, GuestMemoryMmap};
 
-/// What the boot protocols tell the guest is between 576 KiB and 640 KiB: the tables of a protocol
-/// (each has a page here), the command line, and last the MP table.
+/// The boot protocols' data lies between 576 KiB and 640 KiB: the tables of a protocol (one page each), the command
+/// line, and last the MP table.
 pub(crate) mod low {
     /// The protocol's main table.
     pub(crate) const INFO: u64 = 0x9_0000;
@@ -27,21 +27,21 @@ pub(crate) mod low {
     pub(crate) const MP_TABLE: u64 = 0x9_FC00;
 }
 
-/// Where memory goes on above the hole for video memory and firmware.
+/// Start of the memory above the hole for video memory and firmware.
 const HIGH: u64 = 0x10_0000;
 
-/// Why a file is no kernel that can be booted.
+/// Reason why a file is not a bootable kernel.
 #[derive(Debug)]
 pub(crate) enum ImageError {
-    /// No ELF file, or a broken one.
+    /// Not an ELF file, or a broken one.
     Elf(object::Error),
-    /// An ELF file for another machine, or no executable.
+    /// An ELF file for another machine, or not an executable.
     Machine,
     /// Nothing to load.
     Empty,
     /// A segment is not in the file.
     Truncated,
-    /// The multiboot header asks for something (its bits), or contradicts the file.
+    /// The multiboot header requires unsupported features (its bits), or contradicts the file.
     Multiboot(&'static str, u32),
     /// A 32-bit ELF file without a header of either protocol.
     NoProtocol,
@@ -63,7 +63,7 @@ impl fmt::Display for ImageError {
     }
 }
 
-/// What does not fit in the guest's memory.
+/// Data that does not fit in the guest's memory.
 #[derive(Debug)]
 pub(crate) struct MemoryError {
     what: &'static str,
@@ -86,7 +86,7 @@ struct Piece<'a> {
     size: u64,
 }
 
-/// How the kernel wants to be started.
+/// Boot protocol of a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Protocol {
     Multiboot,
@@ -103,7 +103,7 @@ pub(crate) struct Image<'a> {
     entry: u64,
 }
 
-/// What else the guest gets.
+/// Parameters of a guest beside its kernel.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Request<'a> {
     pub(crate) command_line: &'a str,
@@ -119,7 +119,7 @@ pub(crate) enum Start {
     Long { rip: u64, rsi: u64 },
 }
 
-/// Where the initial RAM disk was put.
+/// Place of the initial RAM disk.
 #[derive(Clone, Copy, Debug)]
 struct Module {
     start: u64,
@@ -127,7 +127,7 @@ struct Module {
 }
 
 impl<'a> Image<'a> {
-    /// What kind of kernel `file` is. As in QEMU, a multiboot header wins over a PVH note.
+    /// Detects the boot protocol of `file`. As in QEMU, a multiboot header wins over a PVH note.
     pub(crate) fn parse(file: &'a [u8]) -> Result<Self, ImageError> {
         let elf = elf::parse(file)?;
         let (protocol, pieces, entry) = match (multiboot::find(file)?, elf.pvh_entry) {
@@ -146,7 +146,7 @@ impl<'a> Image<'a> {
         Ok(Self { protocol, pieces, entry })
     }
 
-    /// The protocol's name.
+    /// Returns the protocol's name.
     pub(crate) fn protocol(&self) -> &'static str {
         match self.protocol {
             Protocol::Multiboot => "multiboot",
@@ -155,7 +155,7 @@ impl<'a> Image<'a> {
         }
     }
 
-    /// Puts everything into the guest's memory.
+    /// Loads everything into the guest's memory.
     pub(crate) fn load(
         &self,
         memory: &GuestMemoryMmap,
@@ -168,7 +168,7 @@ impl<'a> Image<'a> {
             if end > top || piece.start < HIGH && end > low::INFO {
                 return Err(error);
             }
-            // What is beyond the data is zero: the memory is new.
+            // The memory beyond the data is zero, for it is new.
             if memory.write_slice(piece.data, GuestAddress(piece.start)).is_err() {
                 return Err(error);
             }
@@ -187,7 +187,7 @@ impl<'a> Image<'a> {
         start.map_err(|_| MemoryError { what: "the boot information", start: low::INFO, size: 0 })
     }
 
-    /// At the end of the memory, above the kernel.
+    /// Loads the initial RAM disk at the end of the memory, above the kernel.
     fn load_initrd(
         &self,
         memory: &GuestMemoryMmap,
@@ -217,7 +217,7 @@ fn command_line(memory: &GuestMemoryMmap, line: &str) -> Result<(), MemoryError>
     Ok(())
 }
 
-/// The map of the memory: start, size, and whether the kernel may use it.
+/// Returns the map of the memory: start, size, and whether the kernel may use it.
 fn map(top: u64) -> [(u64, u64, bool); 3] {
     [
         (0, low::MP_TABLE, true),

@@ -15,11 +15,10 @@ use crate::{boot, spec};
 
 /// Runs a guest kernel under KVM and gives it a PMU in software.
 ///
-/// The guest's serial port (COM1) is on standard output. Its exit status is what it writes to
-/// isa-debug-exit (port 0xF4): (value << 1) | 1, always odd. The monitor's own are even: 0 the guest
-/// halted or reset itself, 2 usage, 4 unreadable file, 6 no bootable image, 8 impossible PMU,
-/// 10 triple fault, 12 timeout, 14 refused by KVM, 16 no /dev/kvm, 18 does not fit in memory,
-/// 20 the guest executes what KVM cannot, 22 no host counters.
+/// The guest's serial port (COM1) is on standard output. Its exit status is what it writes to isa-debug-exit (port
+/// 0xF4): (value << 1) | 1, always odd. The monitor's own are even: 0 the guest halted or reset itself, 2 usage, 4
+/// unreadable file, 6 no bootable image, 8 impossible PMU, 10 triple fault, 12 timeout, 14 refused by KVM, 16 no
+/// /dev/kvm, 18 does not fit in memory, 20 the guest executes an instruction that KVM cannot, 22 no host counters.
 #[derive(Debug, Parser)]
 #[command(name = "vmm", version, args_override_self = true)]
 pub(crate) struct Options {
@@ -35,10 +34,10 @@ pub(crate) struct Options {
     /// The kernel's command line.
     #[arg(long, value_name = "STR", default_value = "", allow_hyphen_values = true)]
     pub(crate) append: String,
-    /// How many processors.
+    /// Number of processors.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=16))]
     pub(crate) cpus: u8,
-    /// How much memory, in MiB.
+    /// Size of the memory, in MiB.
     #[arg(long, value_name = "MIB", default_value_t = 128, value_parser = clap::value_parser!(u64).range(2..=3072))]
     pub(crate) memory: u64,
     /// The PMU: none[:intel|:amd], intel[:KEY[=VALUE],…], amd:legacy, amd:core, amd:v2[,counters=N].
@@ -49,14 +48,14 @@ pub(crate) struct Options {
     /// Ends the machine after so many seconds; 0: never.
     #[arg(long, value_name = "S", default_value_t = 60)]
     pub(crate) timeout: u64,
-    /// What the counters count.
+    /// Source of the counters' events.
     #[arg(long, value_enum, default_value_t = Count::Time)]
     pub(crate) count: Count,
-    /// With --count time: the nominal frequency of cycles and reference cycles, in MHz. CPUID leaf
-    /// 0x16 tells it to an Intel guest.
+    /// With --count time: the nominal frequency of cycles and reference cycles, in MHz. CPUID leaf 0x16 gives it to
+    /// an Intel guest.
     #[arg(long, value_name = "MHZ", default_value_t = 1000, value_parser = clap::value_parser!(u16).range(1..=10_000))]
     pub(crate) frequency: u16,
-    /// With --count time: how many instructions are said to pass in 1000 cycles.
+    /// With --count time: the number of instructions per 1000 cycles.
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u16).range(1..=10_000))]
     pub(crate) rate: u16,
     /// The guest's serial port receives standard input.
@@ -66,11 +65,12 @@ pub(crate) struct Options {
     #[arg(long, value_name = "PATH")]
     pub(crate) debugcon: Option<PathBuf>,
     /// Counts exits, MSR accesses and PMIs, and prints them on standard error.
-    #[arg(long, value_name = "FORMAT", value_enum, num_args = 0..=1, require_equals = true, default_missing_value = "table")]
+    #[arg(long, value_name = "FORMAT", value_enum)]
+    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "table")]
     pub(crate) stats: Option<StatsFormat>,
 }
 
-/// Where events come from.
+/// Source of events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Count {
     /// Cycles from the time the guest ran, instructions at a stated rate.
@@ -81,16 +81,16 @@ pub(crate) enum Count {
     Perf,
 }
 
-/// How `--stats` prints.
+/// Format of `--stats`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum StatsFormat {
-    /// For people.
+    /// A table.
     Table,
     /// One line of JSON.
     Json,
 }
 
-/// What the command line asks for, and the status to exit with.
+/// Does as the command line says, and returns the exit status.
 pub(crate) fn run() -> ExitCode {
     let options = Options::parse();
     match start(&options) {
@@ -106,17 +106,17 @@ pub(crate) fn run() -> ExitCode {
     }
 }
 
-/// Says something on standard error, if anybody listens.
+/// Prints a message on standard error; ignores a closed one.
 pub(crate) fn say(what: &dyn fmt::Display) {
     let _ = writeln!(io::stderr(), "vmm: {what}");
 }
 
-/// Prints on standard error, if anybody listens.
+/// Prints on standard error; ignores a closed one.
 pub(crate) fn print(what: &dyn fmt::Display) {
     let _ = writeln!(io::stderr(), "{what}");
 }
 
-/// Reads a file, but none without an end.
+/// Reads a file of bounded size.
 fn read(path: &PathBuf) -> Result<Vec<u8>, Error> {
     let kind = fs::metadata(path).map(|metadata| metadata.file_type());
     let read = kind.and_then(|kind| match kind.is_file() || kind.is_dir() {

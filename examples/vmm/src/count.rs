@@ -15,7 +15,7 @@ use crate::cli::Count;
 use crate::error::Error;
 use crate::guest::Guest;
 
-/// Something that a source counts, under the names that both vendors have for it.
+/// A quantity that a source counts, with its names of both vendors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Quantity {
     Cycles,
@@ -40,7 +40,7 @@ impl Quantity {
         Self::TakenBranches,
     ];
 
-    /// Its bit in leaf 0x0A's EBX. SDM vol. 3B, "Pre-defined Architectural Performance Events".
+    /// Returns its bit in leaf 0x0A's EBX. SDM vol. 3B, "Pre-defined Architectural Performance Events".
     pub(crate) const fn architectural(self) -> u8 {
         match self {
             Self::Cycles => 1 << 0,
@@ -67,10 +67,9 @@ impl Quantity {
         }
     }
 
-    /// How a guest asks for it. Intel: the architectural events, and the fixed counter of reference cycles; those of the others
-    /// have the same keys as the events. AMD: "Core
-    /// Performance Monitor Counters" in the processor programming references, PMCx076, x0C0, x0C2,
-    /// x0C3 and x0C4.
+    /// Returns the events by which a guest selects it. Intel: the architectural events, and the fixed counter of
+    /// reference cycles; the other fixed counters have the same keys as the events. AMD: "Core Performance Monitor
+    /// Counters" in the processor programming references, PMCx076, x0C0, x0C2, x0C3 and x0C4.
     pub(crate) fn keys(self, vendor: Vendor) -> &'static [EventKey] {
         const fn key(event: u16, unit_mask: u8) -> EventKey {
             EventKey::general(event, unit_mask)
@@ -95,7 +94,7 @@ impl Quantity {
     }
 }
 
-/// What the source feeds, on this host.
+/// Returns the quantities that the source feeds, on this host.
 pub(crate) fn quantities(count: Count) -> Result<Vec<Quantity>, Error> {
     match count {
         Count::Time => Ok(time::QUANTITIES.into()),
@@ -104,10 +103,10 @@ pub(crate) fn quantities(count: Count) -> Result<Vec<Quantity>, Error> {
     }
 }
 
-/// How often the guest is looked at because of what it may count at the privilege where it was not.
+/// Interval of looks at a guest that counts at the privilege where it last was not.
 const ELSEWHERE: Duration = Duration::from_millis(1);
 
-/// What a source feeds, by the places that its events have in a [`Feed`].
+/// The quantities that a source feeds, with their events' places in a [`Feed`].
 #[derive(Clone, Debug)]
 pub(crate) struct Fed {
     pub(crate) events: FedEvents,
@@ -115,7 +114,7 @@ pub(crate) struct Fed {
 }
 
 impl Fed {
-    /// These quantities, as a guest of `vendor` asks for them.
+    /// Creates a feed of these quantities, by their events of `vendor`.
     pub(crate) fn new(quantities: &[Quantity], vendor: Vendor) -> Result<Self, FedEventsError> {
         let keys =
             || quantities.iter().flat_map(|what| what.keys(vendor).iter().map(|key| (*what, *key)));
@@ -125,23 +124,23 @@ impl Fed {
         Ok(Self { events, places })
     }
 
-    /// What a guest's counter with this key counts, if it is fed.
+    /// Returns the quantity that a guest's counter with this key counts, if it is fed.
     pub(crate) fn quantity(&self, key: EventKey) -> Option<Quantity> {
         self.places.iter().find(|(_, known, _)| *known == key).map(|(what, ..)| *what)
     }
 
-    /// So much of it happened.
+    /// Adds `count` of a quantity to a feed.
     pub(crate) fn add(&self, feed: &mut Feed, what: Quantity, privilege: Privilege, count: u64) {
         for (_, _, place) in self.places.iter().filter(|(quantity, ..)| *quantity == what) {
             feed.add(*place, privilege, count).expect("the feed is of these events");
         }
     }
 
-    /// How long until the first overflow that interrupts, if each quantity passes at most so often in
-    /// a second; `None` if nothing is due.
+    /// Returns the time until the first overflow that interrupts, given each quantity's greatest rate per second;
+    /// `None` if no overflow is due.
     ///
-    /// The guest is at `privilege`. What counts at the other one is not due before it got there, of which nothing
-    /// tells: a look too early finds nothing, and the next would be as early again.
+    /// The guest is at `privilege`. Overflows at the other privilege are not due before the guest gets there, which
+    /// nothing announces: an early look finds nothing, and the next one would be as early again.
     pub(crate) fn due(
         &self,
         pmu: &mut VirtualPmu,
@@ -162,41 +161,41 @@ impl Fed {
     }
 }
 
-/// What became of the guest between two looks at it.
+/// Progress of the guest between two looks at it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stop {
     /// One instruction was executed, or an exception or interrupt was taken.
     Stepped,
-    /// The guest ran until anything else.
+    /// The guest ran until any other stop.
     Ran,
 }
 
 /// A source of events for one virtual processor.
 ///
 /// While a counter runs the processor calls [`enter`](Self::enter) before it runs the guest, and
-/// [`leave`](Self::leave) afterwards, before it looks at what the guest wants.
+/// [`leave`](Self::leave) afterwards, before it serves the guest's exit.
 pub(crate) trait Source {
-    /// What it feeds.
+    /// Returns the quantities that it feeds.
     fn fed(&self) -> &Fed;
 
-    /// Whether it ever stops the guest after one instruction.
+    /// Returns whether it ever stops the guest after one instruction.
     fn steps(&self) -> bool {
         false
     }
 
-    /// The guest is about to run, and no counter does.
+    /// Prepares for a run of the guest while no counter runs.
     fn idle(&mut self) {}
 
-    /// The monitor executed an instruction for the guest.
+    /// Notes an instruction that the monitor executed for the guest.
     fn executed(&mut self, _: Instruction, _: Privilege) {}
 
-    /// The guest is about to run. Whether it is to stop after one instruction.
+    /// Prepares for a run of the guest. Returns whether the guest is to stop after one instruction.
     fn enter(&mut self, guest: Guest<'_>, pmu: &VirtualPmu) -> Result<bool, Error>;
 
-    /// The guest ran: adds what happened. Whether that is known; if not, nothing was added.
+    /// Adds the events of the guest's run to `happened`. Returns whether they are known; if not, nothing was added.
     fn leave(&mut self, guest: Guest<'_>, stop: Stop, happened: &mut Feed) -> Result<bool, Error>;
 
-    /// When to look at it again, at the latest: an overflow may be due then.
+    /// Returns the time until the next look at the guest: an overflow may be due then.
     fn due(&self, guest: Guest<'_>, pmu: &mut VirtualPmu) -> Option<Duration>;
 }
 

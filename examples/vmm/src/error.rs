@@ -1,4 +1,4 @@
-//! Why there is no machine, or no more; each with its exit status.
+//! The monitor's errors, each with its exit status.
 
 use core::fmt;
 use std::io;
@@ -7,14 +7,14 @@ use std::path::PathBuf;
 use crate::boot::{ImageError, MemoryError};
 use crate::spec::SpecError;
 
-/// Why the monitor ends without the guest's consent.
+/// Reason why the monitor ends before the guest does.
 ///
 /// The statuses are even: a guest's, by `isa-debug-exit`, are odd.
 #[derive(Debug)]
 pub(crate) enum Error {
     /// A file could not be read.
     File { path: PathBuf, error: io::Error },
-    /// The kernel is no image that can be booted.
+    /// The kernel is not a bootable image.
     Image { path: PathBuf, error: ImageError },
     /// There is no such PMU.
     Spec { spec: String, error: SpecError },
@@ -28,29 +28,29 @@ pub(crate) enum Error {
     NoKvm(io::Error),
     /// The kernel, the initial RAM disk or the command line do not fit in the guest's memory.
     Memory(MemoryError),
-    /// KVM cannot go on with the guest.
+    /// KVM cannot run the guest any further.
     Stuck { processor: usize, why: String },
     /// The host has no counters for `--count perf`.
     NoCounters(io::Error),
 }
 
 impl Error {
-    /// KVM's answer to `operation`.
+    /// Wraps KVM's error of `operation`.
     pub(crate) fn kvm(operation: &'static str) -> impl FnOnce(kvm_ioctls::Error) -> Self {
         move |error| Self::Kvm { operation, error: error.into() }
     }
 
-    /// What cannot be, by the monitor's own doing.
+    /// Wraps an error that cannot occur unless the monitor is faulty.
     pub(crate) fn internal(error: impl Into<Box<dyn core::error::Error + Send + Sync>>) -> Self {
         Self::Kvm { operation: "internal error", error: io::Error::other(error) }
     }
 
-    /// The operating system's answer to `operation`.
+    /// Wraps the operating system's error of `operation`.
     pub(crate) fn system(operation: &'static str) -> impl FnOnce(io::Error) -> Self {
         move |error| Self::Kvm { operation, error }
     }
 
-    /// The status that tells of the error. Usage errors have 2, by clap.
+    /// Returns the exit status for the error. Usage errors have 2, by clap.
     pub(crate) fn exit_status(&self) -> u8 {
         match self {
             Self::File { .. } => 4,

@@ -1,4 +1,4 @@
-//! A look into a guest's processor: its registers, and memory by virtual address.
+//! View of a guest's processor: its registers, and memory by virtual address.
 
 use kvm_bindings::{kvm_regs, kvm_segment, kvm_sregs};
 use kvm_ioctls::{SyncReg, VcpuFd};
@@ -20,7 +20,7 @@ pub(crate) struct Guest<'a> {
 }
 
 impl Guest<'_> {
-    /// The registers at the last exit; KVM leaves them in `kvm_run`.
+    /// Returns the registers at the last exit; KVM leaves them in `kvm_run`.
     pub(crate) fn registers(&self) -> kvm_regs {
         self.vcpu.sync_regs().regs
     }
@@ -29,7 +29,7 @@ impl Guest<'_> {
         self.vcpu.sync_regs().sregs
     }
 
-    /// Where a virtual address is. In long mode without KVM's help, which costs an ioctl: SDM vol. 3A,
+    /// Translates a virtual address. In long mode it does without KVM, which would cost an ioctl: SDM vol. 3A,
     /// "4-Level Paging and 5-Level Paging".
     fn physical(&self, address: u64) -> Option<GuestAddress> {
         const PRESENT: u64 = 1;
@@ -85,17 +85,17 @@ impl Memory for Guest<'_> {
 
 /// The guest's memory by virtual address.
 pub(crate) trait Memory {
-    /// As many bytes from an address on as are mapped, up to the buffer's length.
+    /// Reads the mapped bytes from an address on, up to the buffer's length.
     fn read<'b>(&self, address: u64, buffer: &'b mut [u8]) -> &'b [u8];
 
-    /// A number of up to 8 bytes.
+    /// Reads a number of up to 8 bytes.
     fn read_number(&self, address: u64, size: usize) -> Option<u64> {
         let mut bytes = [0; 8];
         let complete = self.read(address, bytes.get_mut(..size)?).len() == size;
         complete.then_some(u64::from_le_bytes(bytes))
     }
 
-    /// 64-bit words from an address on.
+    /// Reads 64-bit words from an address on.
     fn read_words<const N: usize>(&self, address: u64) -> Option<[u64; N]> {
         let mut words = [0; N];
         for (place, word) in (0..).zip(&mut words) {
@@ -104,8 +104,8 @@ pub(crate) trait Memory {
         Some(words)
     }
 
-    /// Where the guest handles an exception or interrupt, if it does and is in long mode. SDM vol. 3A,
-    /// "64-Bit Mode IDT".
+    /// Returns the address of the guest's handler of an exception or interrupt, if it has one and is in long mode.
+    /// SDM vol. 3A, "64-Bit Mode IDT".
     fn handler(&self, system: &kvm_sregs, vector: u8) -> Option<u64> {
         let offset = u64::from(vector) * 16;
         if !is_long(system) || u64::from(system.idt.limit) < offset + 15 {
@@ -117,7 +117,7 @@ pub(crate) trait Memory {
     }
 }
 
-/// From now on KVM leaves the registers in `kvm_run` at each exit.
+/// Makes KVM leave the registers in `kvm_run` at each exit.
 pub(crate) fn expose_registers(vcpu: &mut VcpuFd) {
     vcpu.set_sync_valid_reg(SyncReg::Register);
     vcpu.set_sync_valid_reg(SyncReg::SystemRegister);
@@ -138,7 +138,7 @@ pub(crate) fn set_registers(
     Ok(())
 }
 
-/// Raises an exception without error code when the guest runs on.
+/// Raises an exception without error code at the guest's next run.
 pub(crate) fn raise(vcpu: &VcpuFd, vector: u8) -> Result<(), Error> {
     let mut events = vcpu.get_vcpu_events().map_err(Error::kvm("KVM_GET_VCPU_EVENTS"))?;
     events.exception.injected = 1;
@@ -147,7 +147,7 @@ pub(crate) fn raise(vcpu: &VcpuFd, vector: u8) -> Result<(), Error> {
     vcpu.set_vcpu_events(&events).map_err(Error::kvm("KVM_SET_VCPU_EVENTS"))
 }
 
-/// What an exception pushed, but for an error code. SDM vol. 3A, "64-Bit Mode Stack Frame".
+/// The frame that an exception pushed, without an error code. SDM vol. 3A, "64-Bit Mode Stack Frame".
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Frame {
     pub(crate) rip: u64,
@@ -166,7 +166,7 @@ impl Frame {
         Some(Self { rip, cs, flags, rsp, ss })
     }
 
-    /// The registers as before the exception, but for those that are not in the frame.
+    /// Returns the registers as before the exception, except those that are not in the frame.
     pub(crate) fn undo(
         &self,
         memory: &impl Memory,
@@ -178,7 +178,7 @@ impl Frame {
             [(&mut system.cs, self.cs as u16), (&mut system.ss, self.ss as u16)]
         {
             let place = system.gdt.base.wrapping_add(u64::from(selector & !7));
-            // A null selector is the stack's in ring 0; a local table is nobody's here.
+            // A null selector is the stack's in ring 0; local tables are not supported.
             let descriptor = if selector & !3 == 0 { None } else { memory.read_words::<1>(place) };
             match descriptor {
                 Some([descriptor]) => *segment_register = segment(selector, descriptor),
@@ -189,23 +189,23 @@ impl Frame {
     }
 }
 
-/// Whether the processor is in long mode.
+/// Returns whether the processor is in long mode.
 pub(crate) fn is_long(system: &kvm_sregs) -> bool {
     system.efer & EFER_LMA != 0
 }
 
-/// The current privilege level: that of the stack segment. SDM vol. 3A, "Privilege Levels".
+/// Returns the current privilege level: that of the stack segment. SDM vol. 3A, "Privilege Levels".
 pub(crate) fn privilege_level(system: &kvm_sregs) -> u8 {
     system.ss.dpl
 }
 
-/// In which of the two that counters tell apart it is.
+/// Returns the privilege that counters distinguish.
 pub(crate) fn privilege(system: &kvm_sregs) -> Privilege {
     if privilege_level(system) == 0 { Privilege::Kernel } else { Privilege::User }
 }
 
-/// In which of the two it was until it stopped: if nothing is on the stack for ring 0 but what an exception or
-/// interrupt from ring 3 pushed, its handler has not begun. APM vol. 2, "64-Bit Task State Segment".
+/// Returns the privilege at which it ran until it stopped: if ring 0's stack holds only the frame of an exception or
+/// interrupt from ring 3, its handler has not begun. APM vol. 2, "64-Bit Task State Segment".
 pub(crate) fn privilege_before(
     memory: &impl Memory,
     registers: &kvm_regs,
@@ -222,7 +222,7 @@ pub(crate) fn privilege_before(
     if handler_begins { Privilege::User } else { privilege(system) }
 }
 
-/// The bits of code that the processor executes: 16, 32 or 64.
+/// Returns the bits of code that the processor executes: 16, 32 or 64.
 pub(crate) fn bitness(system: &kvm_sregs) -> u32 {
     match (is_long(system) && system.cs.l != 0, system.cs.db != 0) {
         (true, _) => 64,
@@ -231,7 +231,7 @@ pub(crate) fn bitness(system: &kvm_sregs) -> u32 {
     }
 }
 
-/// The segment that a descriptor of 8 bytes describes. SDM vol. 3A, "Segment Descriptors".
+/// Returns the segment that a descriptor of 8 bytes describes. SDM vol. 3A, "Segment Descriptors".
 pub(crate) fn segment(selector: u16, descriptor: u64) -> kvm_segment {
     let bits = |from: u32, count: u32| (descriptor >> from & ((1 << count) - 1)) as u32;
     let granular = bits(55, 1) != 0;

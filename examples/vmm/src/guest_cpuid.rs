@@ -1,25 +1,25 @@
-//! What CPUID tells the guest: KVM's own answer, the processor's place in the topology, and the PMU.
+//! The guest's CPUID: KVM's own answer, the processor's place in the topology, and the PMU.
 
 use kvm_bindings::{CpuId, KVM_CPUID_FLAG_SIGNIFCANT_INDEX, kvm_cpuid_entry2};
 use pmu_virt::{AmdCounters, Configuration, Vendor};
 
 use crate::error::Error;
 
-/// Leaves with a meaning for the PMU, whether KVM has them or not, and how many sub-leaves.
+/// Leaves that concern the PMU, whether KVM has them or not, and their number of sub-leaves.
 const LEAVES: [(u32, u32); 6] =
     [(0x0A, 1), (0x23, 4), (7, 2), (0x8000_0000, 1), (0x8000_0001, 1), (0x8000_0022, 1)];
 
-/// Leaf 0x15: the time-stamp counter's frequency, as so many of a crystal's, which the local APIC's timer counts.
+/// Leaf 0x15: the time-stamp counter's frequency, as a multiple of a crystal's, which the local APIC's timer counts.
 const TIME_STAMP: u32 = 0x15;
 /// Of KVM's local APIC: 1 GHz. Documentation/virt/kvm/api.rst, KVM_CAP_X86_APIC_BUS_CYCLES_NS.
 const CRYSTAL_HERTZ: u32 = 1_000_000_000;
 /// Leaf 0x16: the nominal frequency in MHz.
 const FREQUENCY: u32 = 0x16;
 
-/// The answers for the processor with this number, of so many.
+/// Returns the answers for processor `number` of `processors`.
 ///
-/// `frequency` is that of the cycles which the guest's counters count, if it is known, in MHz, and `time_stamp` that
-/// of the time-stamp counter in kHz. Linux takes the one for the other where an Intel processor does not tell both.
+/// `frequency` is that of the guest's counted cycles in MHz, if it is known, and `time_stamp` that of the time-stamp
+/// counter in kHz. Linux takes one for the other where an Intel processor does not give both.
 pub(crate) fn answers(
     supported: &CpuId,
     pmu: &Configuration,
@@ -56,7 +56,7 @@ pub(crate) fn answers(
         entries.retain(|entry| entry.function != TIME_STAMP);
         entries.push(kvm_cpuid_entry2 {
             function: TIME_STAMP,
-            // Of small numbers: Linux multiplies the crystal's kHz by EBX in 32 bits.
+            // Small numbers, because Linux multiplies the crystal's kHz by EBX in 32 bits.
             eax: CRYSTAL_HERTZ / 1_000_000,
             ebx: (kilohertz + 500) / 1000,
             ecx: CRYSTAL_HERTZ,
@@ -99,8 +99,8 @@ pub(crate) fn answers(
     })
 }
 
-/// Leaf 0x0B: one thread a core, all cores in one package. SDM vol. 3A, "Hierarchical Mapping of
-/// Shared Resources".
+/// Returns leaf 0x0B: one thread per core, all cores in one package. SDM vol. 3A, "Hierarchical Mapping of Shared
+/// Resources".
 fn topology(subleaf: u32, number: u8, processors: u8) -> kvm_cpuid_entry2 {
     let bits = u32::from(processors).next_power_of_two().ilog2();
     let (eax, ebx, kind) = match subleaf {
@@ -120,7 +120,7 @@ fn topology(subleaf: u32, number: u8, processors: u8) -> kvm_cpuid_entry2 {
     }
 }
 
-/// The vendor's name in EBX, EDX and ECX; Intel has none in the extended leaves.
+/// Returns the vendor's name in EBX, EDX and ECX; Intel has none in the extended leaves.
 fn vendor(leaf: u32, vendor: Vendor) -> [u32; 3] {
     let name: &[u8; 12] = match (leaf, vendor) {
         (_, Vendor::Amd) => b"AuthenticAMD",
@@ -132,9 +132,9 @@ fn vendor(leaf: u32, vendor: Vendor) -> [u32; 3] {
     })
 }
 
-/// Leaf 1, EAX: a processor that has such a PMU, since drivers go by the family. An AMD guest always gets
-/// one that fits; an Intel guest, and one without a PMU, keeps the host's unless the host is `foreign`, of
-/// another vendor.
+/// Returns leaf 1, EAX: a processor that has such a PMU, since drivers go by the family. An AMD guest always gets a
+/// fitting one; an Intel guest, and one without a PMU, keeps the host's unless the host is `foreign`, of another
+/// vendor.
 fn signature(pmu: &Configuration, own: u32, foreign: bool) -> u32 {
     match pmu {
         // K10, Bulldozer and Zen 4: families 10h, 15h and 19h.
@@ -156,7 +156,7 @@ mod tests {
 
     use super::*;
 
-    /// Leaf 1, EAX, of the answers for a guest with this PMU on a host of this vendor and signature.
+    /// Returns leaf 1, EAX, for a guest with this PMU on a host of this vendor and signature.
     fn signature_on(vendor: &[u8; 12], eax: u32, pmu: Configuration) -> u32 {
         let word = |place: usize| u32::from_le_bytes(vendor[place..place + 4].try_into().unwrap());
         let host = CpuId::from_entries(&[

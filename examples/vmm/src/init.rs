@@ -1,7 +1,7 @@
-//! INIT of one processor, of which KVM does not tell: it resets the registers and goes on.
+//! Detection of a processor's INIT, which KVM does not report: it resets the registers and continues.
 //!
-//! Among what KVM clears then is the vector of its own interrupt for asynchronous page faults, which means nothing
-//! while those are off. The monitor keeps a number there, and the guest cannot reach it.
+//! KVM then clears, among others, the vector of its own interrupt for asynchronous page faults, which is unused while
+//! those are off. The monitor keeps a number there; the guest cannot access it.
 
 use kvm_ioctls::VcpuFd;
 
@@ -11,12 +11,12 @@ use crate::msr;
 pub(crate) const MARKED: u32 = 0x4B56_4D06;
 const MARK: u64 = 0xFF;
 
-/// The processor is watched from now on. Whether KVM has the register.
+/// Watches the processor from now on. Returns whether KVM has the register.
 pub(crate) fn mark(vcpu: &VcpuFd) -> bool {
     msr::write_any(vcpu, MARKED, MARK).is_some()
 }
 
-/// Whether the processor went through INIT since it was marked. It is marked again.
+/// Returns whether the processor went through INIT since it was marked, and marks it again.
 pub(crate) fn happened(vcpu: &VcpuFd) -> bool {
     msr::read_all(vcpu, [MARKED]) == Some([0]) && mark(vcpu)
 }

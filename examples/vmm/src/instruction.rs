@@ -8,14 +8,14 @@ use crate::guest::{self, Memory};
 /// An x86 instruction has at most 15 bytes.
 const LONGEST: usize = 15;
 
-/// The instruction at an address in the code segment; an invalid one, if none can be read.
+/// Returns the instruction at an address in the code segment; an invalid one, if none can be read.
 pub(crate) fn decode(memory: &impl Memory, system: &kvm_sregs, rip: u64) -> Instruction {
     let mut bytes = [0; LONGEST];
     let code = memory.read(linear(system, rip), &mut bytes);
     Decoder::with_ip(guest::bitness(system), code, rip, DecoderOptions::NONE).decode()
 }
 
-/// The address of an instruction: in 64-bit code the segment's base does not count.
+/// Returns the linear address of an instruction; in 64-bit code without the segment's base.
 fn linear(system: &kvm_sregs, rip: u64) -> u64 {
     match guest::bitness(system) {
         64 => rip,
@@ -23,7 +23,7 @@ fn linear(system: &kvm_sregs, rip: u64) -> u64 {
     }
 }
 
-/// The address of an operand in memory.
+/// Returns the address of an operand in memory.
 pub(crate) fn address(
     registers: &kvm_regs,
     system: &kvm_sregs,
@@ -35,7 +35,7 @@ pub(crate) fn address(
     Some(if guest::bitness(system) == 64 { address } else { address & 0xFFFF_FFFF })
 }
 
-/// A register of 16 bits or more; of a segment register, the segment's base.
+/// Returns the value of a register of 16 bits or more; of a segment register, the segment's base.
 pub(crate) fn value(registers: &kvm_regs, system: &kvm_sregs, register: Register) -> Option<u64> {
     let flat = guest::bitness(system) == 64;
     let base = match register.full_register() {
@@ -58,7 +58,7 @@ pub(crate) fn value(registers: &kvm_regs, system: &kvm_sregs, register: Register
     Some(base)
 }
 
-/// Where a general register is kept.
+/// Returns the field of a general register.
 pub(crate) fn general(registers: &mut kvm_regs, register: Register) -> Option<&mut u64> {
     Some(match register.full_register() {
         Register::RAX => &mut registers.rax,

@@ -1,4 +1,4 @@
-//! Getting a virtual processor out of KVM_RUN: a signal to its thread, now or by a timer.
+//! Kicks, which end a virtual processor's KVM_RUN: a signal to its thread, now or by a timer.
 
 use core::cell::Cell;
 use core::mem::zeroed;
@@ -18,12 +18,12 @@ fn signal() -> c_int {
     libc::SIGRTMIN()
 }
 
-/// What the signal does.
+/// Handles the signal.
 extern "C" fn kicked(_: c_int) {
     IMMEDIATE_EXIT.with(|place| {
         let place = place.get();
         if !place.is_null() {
-            // SAFETY: set by this thread, which takes it back before the mapping goes.
+            // SAFETY: set by this thread, which clears it before the mapping goes.
             unsafe { place.write_volatile(1) };
         }
     });
@@ -34,22 +34,21 @@ pub(crate) fn install() -> io::Result<()> {
     // SAFETY: plain data, for which zero is a valid value of every field.
     let mut action: libc::sigaction = unsafe { zeroed() };
     action.sa_sigaction = kicked as *const () as usize;
-    // Without SA_RESTART: KVM_RUN is to end. What is being written to a file goes on all the same.
-    // SAFETY: the handler has the signature of one without SA_SIGINFO, and does nothing but write a
-    // byte that belongs to its thread.
+    // Without SA_RESTART, so that KVM_RUN ends. A write to a file continues all the same. SAFETY: the handler has the
+    // signature of one without SA_SIGINFO, and does nothing but write a byte that belongs to its thread.
     check(unsafe { libc::sigaction(signal(), &action, null_mut()) })
 }
 
 /// A thread of this process.
 pub(crate) type Thread = libc::pthread_t;
 
-/// This thread.
+/// Returns this thread.
 pub(crate) fn this_thread() -> Thread {
     // SAFETY: no preconditions.
     unsafe { libc::pthread_self() }
 }
 
-/// Kicks a thread that was not joined yet. One that is over is no error.
+/// Kicks a thread that was not joined yet. A thread that has ended is not an error.
 pub(crate) fn kick(thread: Thread) {
     // SAFETY: the thread's name is valid until it is joined.
     unsafe { libc::pthread_kill(thread, signal()) };
@@ -62,8 +61,7 @@ pub(crate) struct Kicks {
 }
 
 impl Kicks {
-    /// Kicks of this thread set the byte at `immediate_exit`, which must stay valid until this is
-    /// dropped.
+    /// Makes kicks of this thread set the byte at `immediate_exit`, which must stay valid until this is dropped.
     ///
     /// # Safety
     /// Nothing but this thread's KVM_RUN and `kvm_run` uses the byte.
@@ -103,7 +101,7 @@ impl Kicks {
 impl Drop for Kicks {
     fn drop(&mut self) {
         IMMEDIATE_EXIT.set(null_mut());
-        // SAFETY: the timer exists, and nobody uses it any more.
+        // SAFETY: the timer exists, and is not used afterwards.
         unsafe { libc::timer_delete(self.timer) };
     }
 }

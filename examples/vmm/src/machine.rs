@@ -1,4 +1,4 @@
-//! The virtual machine: made, run on a thread for each processor, and ended.
+//! The virtual machine: its creation, its run on one thread per processor, and its end.
 
 use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
@@ -31,16 +31,16 @@ use crate::rendezvous::Rendezvous;
 use crate::stats::Stats;
 use crate::{guest, guest_cpuid, kick, mptable, msr, pvm};
 
-/// How the guest ended the machine.
+/// The guest's way of ending the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
     /// By writing this to isa-debug-exit.
     DebugExit(u8),
-    /// It did this.
+    /// By this other action.
     Orderly(&'static str),
 }
 
-/// What the processors share.
+/// State that the processors share.
 pub(crate) struct Machine {
     pub(crate) vm: VmFd,
     pub(crate) memory: GuestMemoryMmap,
@@ -49,7 +49,7 @@ pub(crate) struct Machine {
     pub(crate) has_pmu: bool,
     /// The host's KVM is kvm-pvm.
     pub(crate) kvm_pvm: bool,
-    /// Which processors are in the guest.
+    /// The processors that are in the guest.
     pub(crate) rendezvous: Rendezvous,
     stopping: AtomicBool,
     reports: Vec<Report>,
@@ -64,7 +64,7 @@ impl Machine {
         self.reports.len()
     }
 
-    /// A processor says whether it is parked.
+    /// Records whether a processor is parked.
     pub(crate) fn report(&self, number: u8, parked: bool) {
         if let Some(report) = self.reports.get(usize::from(number)) {
             report.answer(parked);
@@ -72,23 +72,23 @@ impl Machine {
     }
 }
 
-/// A thread that runs a processor, and what it counted.
+/// A thread that runs a processor, and returns its statistics.
 type ProcessorThread = JoinHandle<Stats>;
 
-/// How a processor ended the machine.
+/// A processor's result when it ends the machine.
 type Verdict = Result<End, Error>;
 
-/// How often the processors are asked whether they are parked. All parked twice in a row: the guest
-/// is over.
+/// Interval at which the processors report whether they are parked. If all are parked twice in a row, the guest is
+/// over.
 const QUESTION: Duration = Duration::from_millis(100);
 
-/// Of KVM with hardware virtualisation, where nobody tried.
+/// Limit of `--count step` on KVM with hardware virtualization, which is untried.
 const NOT_EXACT: &str = "not exact where handlers of interrupts and exceptions run";
 
-/// How long the processors' threads have to end.
+/// Time that the processors' threads have to end.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Makes the machine, runs it, and prints what the options ask for.
+/// Creates the machine, runs it, and prints the statistics that the options request.
 pub(crate) fn run(
     options: &Options,
     configuration: Configuration,
@@ -158,7 +158,7 @@ pub(crate) fn run(
     verdict
 }
 
-/// The guest's PMU without the events that nobody feeds, where CPUID can say so.
+/// Returns the guest's PMU without the events that are not fed, where CPUID can express that.
 fn with_events_of(configuration: Configuration, fed: &[Quantity]) -> Configuration {
     let available = fed.iter().fold(0, |bits, what| bits | what.architectural());
     match configuration {
@@ -169,7 +169,7 @@ fn with_events_of(configuration: Configuration, fed: &[Quantity]) -> Configurati
     }
 }
 
-/// Says what counts, so that nobody mistakes one source for another.
+/// Prints the source of each event, so that none is mistaken for another.
 fn announce(options: &Options, pmu: &Configuration, fed: &[Quantity], image: &Image<'_>) {
     say(&format_args!("{} by {}", options.kernel.display(), image.protocol()));
     if let Configuration::Hidden(_) = pmu {
@@ -199,13 +199,13 @@ fn announce(options: &Options, pmu: &Configuration, fed: &[Quantity], image: &Im
     ));
 }
 
-/// A machine without processors and with empty memory.
+/// Creates a machine without processors and with empty memory.
 fn machine(kvm: &Kvm, options: &Options, pmu: &Configuration) -> Result<Machine, Error> {
     let vm = kvm.create_vm().map_err(Error::kvm("KVM_CREATE_VM"))?;
     // Three pages for Intel's processors without real mode, and one more, below the local APIC.
     vm.set_identity_map_address(0xFFFB_C000).map_err(Error::kvm("KVM_SET_IDENTITY_MAP_ADDR"))?;
     vm.set_tss_address(0xFFFB_D000).map_err(Error::kvm("KVM_SET_TSS_ADDR"))?;
-    // A PMU of KVM's own would answer in the place of this one.
+    // KVM's own PMU would answer in place of this one.
     if vm.check_extension_raw(KVM_CAP_PMU_CAPABILITY.into()) & KVM_PMU_CAP_DISABLE as i32 != 0 {
         enable(&vm, KVM_CAP_PMU_CAPABILITY, KVM_PMU_CAP_DISABLE, "KVM_CAP_PMU_CAPABILITY")?;
     }
@@ -236,7 +236,7 @@ fn enable(vm: &VmFd, cap: u32, argument: u32, name: &'static str) -> Result<(), 
     vm.enable_cap(&enable).map_err(Error::kvm(name))
 }
 
-/// Memory from address 0 on.
+/// Maps memory from address 0 on.
 fn memory(vm: &VmFd, size: u64) -> Result<GuestMemoryMmap, Error> {
     let memory = GuestMemoryMmap::<()>::from_ranges(&[(GuestAddress(0), size as usize)])
         .map_err(|error| Error::Kvm { operation: "mmap", error: std::io::Error::other(error) })?;
@@ -271,7 +271,7 @@ fn vcpu(
     Ok(vcpu)
 }
 
-/// The first processor starts as the boot protocol wants it.
+/// Sets the first processor's registers as the boot protocol requires.
 fn set_start(vcpu: &VcpuFd, start: Start) -> Result<(), Error> {
     const CR0_PE: u64 = 1;
     const CR0_ET: u64 = 1 << 4;
@@ -308,7 +308,7 @@ fn set_start(vcpu: &VcpuFd, start: Start) -> Result<(), Error> {
     vcpu.set_regs(&registers).map_err(Error::kvm("KVM_SET_REGS"))
 }
 
-/// What a processor's thread makes its processor of.
+/// Parts from which a processor's thread creates its processor.
 struct Plan {
     number: u8,
     pmu: Configuration,
@@ -335,7 +335,7 @@ fn spawn(
             Ok(mut processor) => (processor.run(), processor.stats),
             Err(error) => (Err(error), Stats::default()),
         };
-        // Nobody listens after the end.
+        // The receiver is gone after the end.
         let _ = verdict.transpose().map(|verdict| sender.send(verdict));
         stats
     };
@@ -354,7 +354,7 @@ impl Plan {
     }
 }
 
-/// Standard input goes to the serial port, on a thread that ends with the process.
+/// Passes standard input to the serial port, on a thread that ends with the process.
 fn receive(machine: &Arc<Machine>) -> Result<(), Error> {
     let machine = Arc::clone(machine);
     let work = move || {
@@ -365,8 +365,8 @@ fn receive(machine: &Arc<Machine>) -> Result<(), Error> {
     thread::Builder::new().spawn(work).map(drop).map_err(Error::system("a thread"))
 }
 
-/// What the processors' threads counted, and whether all of them ended. One may be writing to a standard
-/// output that nobody reads: it ends with the process.
+/// Returns the statistics of the processors' threads, and whether all of them ended. One may be blocked in a write to
+/// standard output: it ends with the process.
 fn join(threads: Vec<ProcessorThread>) -> (Stats, bool) {
     let begin = Instant::now();
     let (mut stats, mut all) = (Stats::default(), true);
@@ -383,14 +383,14 @@ fn join(threads: Vec<ProcessorThread>) -> (Stats, bool) {
     (stats, all)
 }
 
-/// Waits for the end, in whatever way it comes.
+/// Waits for the end of the machine, of any kind.
 fn wait(
     machine: &Machine,
     threads: &[ProcessorThread],
     receiver: &Receiver<Verdict>,
     timeout: Option<Duration>,
 ) -> Verdict {
-    // Never, if it is later than the clock can tell.
+    // No end, if it is beyond the clock's range.
     let end = timeout.and_then(|timeout| Some((Instant::now().checked_add(timeout)?, timeout)));
     let mut parked_before = false;
     loop {

@@ -1,5 +1,5 @@
-//! Intel's MultiProcessor Specification, version 1.4: how a guest without ACPI finds its processors
-//! and how its interrupts are wired.
+//! Tables of Intel's MultiProcessor Specification, version 1.4, by which a guest without ACPI finds its processors
+//! and the wiring of its interrupts.
 
 use vm_memory::{Bytes, GuestAddress, GuestMemoryError, GuestMemoryMmap};
 
@@ -7,7 +7,7 @@ use crate::boot::low;
 
 const LOCAL_APIC: u32 = 0xFEE0_0000;
 const IO_APIC: u32 = 0xFEC0_0000;
-/// What KVM's APICs say of themselves.
+/// Versions that KVM's APICs report.
 const LOCAL_APIC_VERSION: u8 = 0x14;
 const IO_APIC_VERSION: u8 = 0x11;
 
@@ -31,7 +31,7 @@ fn configuration(processors: u8) -> Vec<u8> {
         count += 1;
     };
     for id in 0..processors {
-        // Flags: enabled (0), boot processor (1). Signature and features are CPUID's to tell.
+        // Flags: enabled (0), boot processor (1). Signature and features are left to CPUID.
         let flags = if id == 0 { 0b11 } else { 0b01 };
         let mut processor = [0; 20];
         processor[..4].copy_from_slice(&[0, id, LOCAL_APIC_VERSION, flags]);
@@ -64,7 +64,7 @@ fn configuration(processors: u8) -> Vec<u8> {
     table
 }
 
-/// All bytes add up to zero.
+/// Sets the checksum, by which all bytes add up to zero.
 fn set_checksum(bytes: &mut [u8], place: usize) {
     let sum = bytes.iter().fold(0u8, |sum, byte| sum.wrapping_add(*byte));
     bytes[place] = sum.wrapping_neg();

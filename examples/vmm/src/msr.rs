@@ -1,4 +1,4 @@
-//! Which model-specific registers come to the monitor, and those of them that stay KVM's.
+//! The model-specific registers that the monitor intercepts, and those of them that stay KVM's.
 
 use kvm_bindings::{Msrs, kvm_msr_entry};
 use kvm_ioctls::{MsrFilterDefaultAction, MsrFilterRange, MsrFilterRangeFlags, VcpuFd, VmFd};
@@ -27,7 +27,7 @@ const RANGES: [(u32, u32); 12] = [
 /// IA32_MISC_ENABLE and IA32_DEBUGCTL: the processor's, with bits of the PMU.
 const SHARED: [u32; 2] = [0x1A0, 0x1D9];
 
-/// No access is allowed: a bitmap of zeros, one bit a register.
+/// Bitmap without allowed accesses: zeros, one bit per register.
 const NONE_ALLOWED: [u8; 0x100 / 8] = [0; 0x100 / 8];
 
 /// Sends the guest's accesses to the PMU's registers to the monitor.
@@ -42,18 +42,18 @@ pub(crate) fn intercept(vm: &VmFd) -> Result<(), Error> {
         .map_err(Error::kvm("KVM_X86_SET_MSR_FILTER"))
 }
 
-/// Whether the register is one of the PMU's; the others come because KVM does not know them.
+/// Returns whether the register is one of the PMU's; accesses to others arrive because KVM does not know them.
 pub(crate) fn is_intercepted(address: u32) -> bool {
     RANGES.iter().any(|(base, count)| address.wrapping_sub(*base) < *count)
 }
 
-/// KVM's own value of a register that the PMU leaves to the monitor. `None`: #GP.
+/// Reads KVM's own value of a register that the PMU leaves to the monitor. `None`: #GP.
 pub(crate) fn read(vcpu: &VcpuFd, address: u32) -> Option<u64> {
     let [value] = SHARED.contains(&address).then(|| read_all(vcpu, [address]))??;
     Some(value)
 }
 
-/// KVM's own values of registers, whatever they are.
+/// Reads KVM's own values of any registers.
 pub(crate) fn read_all<const N: usize>(vcpu: &VcpuFd, addresses: [u32; N]) -> Option<[u64; N]> {
     let entries = addresses.map(|index| kvm_msr_entry { index, ..Default::default() });
     let mut msrs = Msrs::from_entries(&entries).ok()?;
@@ -62,12 +62,12 @@ pub(crate) fn read_all<const N: usize>(vcpu: &VcpuFd, addresses: [u32; N]) -> Op
     complete.then(|| [0; N].map(|_: u64| values.next().unwrap_or_default()))
 }
 
-/// Changes it. `None`: #GP.
+/// Writes KVM's own value of a register that the PMU leaves to the monitor. `None`: #GP.
 pub(crate) fn write(vcpu: &VcpuFd, address: u32, value: u64) -> Option<()> {
     SHARED.contains(&address).then(|| write_any(vcpu, address, value))?
 }
 
-/// Changes KVM's own value of a register, whatever it is. `None`: KVM refuses it.
+/// Writes KVM's own value of any register. `None`: KVM refuses it.
 pub(crate) fn write_any(vcpu: &VcpuFd, address: u32, value: u64) -> Option<()> {
     let entry = kvm_msr_entry { index: address, data: value, ..Default::default() };
     let msrs = Msrs::from_entries(&[entry]).ok()?;

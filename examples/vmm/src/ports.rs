@@ -1,5 +1,4 @@
-//! The machine's devices that are not KVM's: a serial port, and the ports with a meaning for the
-//! monitor.
+//! The machine's devices beside KVM's: a serial port, and the monitor's own ports.
 
 use core::sync::atomic::{AtomicU8, Ordering};
 use core::time::Duration;
@@ -35,10 +34,10 @@ const PULSE_RESET: u8 = 0xFE;
 const RESET_CONTROL: u16 = 0xCF9;
 const RESET_PROCESSOR: u8 = 1 << 2;
 
-/// How long input waits for the guest to read what came before it.
+/// Time that input waits for the guest to read earlier input.
 const FULL: Duration = Duration::from_millis(10);
 
-/// The serial port's interrupt: an edge, which KVM takes to its interrupt controllers.
+/// The serial port's interrupt: an edge, which KVM delivers to its interrupt controllers.
 struct Interrupt(EventFd);
 
 impl Trigger for Interrupt {
@@ -75,7 +74,7 @@ impl Console {
 }
 
 impl Ports {
-    /// The devices of a machine with interrupt controllers.
+    /// Creates the devices of a machine with interrupt controllers.
     ///
     /// # Errors
     /// KVM's; `console` cannot be written.
@@ -104,7 +103,7 @@ impl Ports {
         self.console.as_ref().map(|console| console.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// The guest receives what `input` has, until it ends.
+    /// Passes `input` to the guest's serial port, until it ends.
     pub(crate) fn receive(&self, mut input: impl Read) -> io::Result<()> {
         let mut buffer = [0; 64];
         loop {
@@ -123,19 +122,19 @@ impl Ports {
         }
     }
 
-    /// The phase of the statistics.
+    /// Returns the phase of the statistics.
     pub(crate) fn phase(&self) -> u8 {
         self.phase.load(Ordering::Relaxed)
     }
 
-    /// The guest writes to a port: several bytes are several writes of a byte. Some end the machine.
+    /// Writes to a port for the guest: several bytes are several writes of one byte. Some writes end the machine.
     pub(crate) fn write(&self, port: u16, bytes: &[u8]) -> Option<End> {
         let first = *bytes.first()?;
         match port {
             SERIAL..=SERIAL_END => {
                 let mut serial = self.serial();
                 for byte in bytes {
-                    // Where standard output is closed, nobody listens.
+                    // A closed standard output is ignored.
                     let _ = serial.write((port - SERIAL) as u8, *byte);
                 }
                 None
@@ -159,7 +158,7 @@ impl Ports {
         }
     }
 
-    /// The guest reads from a port.
+    /// Reads from a port for the guest.
     pub(crate) fn read(&self, port: u16, bytes: &mut [u8]) {
         let value = match port {
             SERIAL..=SERIAL_END => self.serial().read((port - SERIAL) as u8),
@@ -172,7 +171,7 @@ impl Ports {
         bytes.fill(value);
     }
 
-    /// What the guest wrote so far reaches standard output, and the file of the debug console.
+    /// Flushes the guest's output to standard output, and to the debug console's file.
     pub(crate) fn flush(&self) {
         let _ = self.serial().writer_mut().flush();
         if let Some(mut console) = self.console() {

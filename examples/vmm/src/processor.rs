@@ -1,4 +1,4 @@
-//! One virtual processor: a thread that runs the guest and answers what it wants.
+//! One virtual processor: a thread that runs the guest and serves its exits.
 
 use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
@@ -23,8 +23,7 @@ use crate::machine::{End, Machine};
 use crate::stats::{Access, Exit, Register, Stats};
 use crate::{init, msr, pvm, rdpmc};
 
-/// A PMI that is due sooner waits so long: the time that a guest can make the monitor work between
-/// two of its instructions stays bounded.
+/// A PMI that is due sooner waits this long, which bounds the monitor's work between two instructions of the guest.
 const SOONEST: Duration = Duration::from_micros(50);
 
 const RFLAGS_IF: u64 = 1 << 9;
@@ -44,7 +43,7 @@ pub(crate) struct Processor {
     pub(crate) stats: Stats,
 }
 
-/// What KVM was told of debugging the guest.
+/// Debugging state that was passed to KVM.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Debugging {
     /// The guest's handler of #GP: see [`rdpmc`].
@@ -53,12 +52,12 @@ pub(crate) struct Debugging {
     trap: Option<u64>,
     /// Its handler of #PF, where kvm-pvm leaves SYSCALL unfinished: see [`pvm::SystemCall`].
     page_fault: Option<u64>,
-    /// A breakpoint was hit and the handler is to run: one instruction without breakpoints.
+    /// A breakpoint was hit and its handler runs next: one instruction without breakpoints.
     passing: bool,
     step: bool,
 }
 
-/// What the guest wants of the monitor.
+/// The guest's request to the monitor.
 enum Wants {
     Nothing(Exit),
     Rdmsr(u32),
@@ -67,7 +66,7 @@ enum Wants {
     End(End),
     /// KVM does not know the instruction.
     Emulation,
-    /// KVM cannot go on.
+    /// KVM cannot continue.
     Stuck(String),
     TripleFault,
 }
@@ -76,12 +75,12 @@ impl Processor {
     /// Runs the guest until the machine stops, or this processor ends it.
     pub(crate) fn run(&mut self) -> Result<Option<End>, Error> {
         let immediate_exit = &raw mut self.vcpu.get_kvm_run().immediate_exit;
-        // SAFETY: the byte is in the mapping of `self.vcpu`, which outlives the kicks, and KVM alone
-        // looks at it beside `run_guest`, by this thread.
+        // SAFETY: the byte is in the mapping of `self.vcpu`, which outlives the kicks, and only KVM and `run_guest`,
+        // on this thread, access it.
         let mut kicks =
             unsafe { Kicks::new(immediate_exit) }.map_err(Error::system("timer_create"))?;
         guest::expose_registers(&mut self.vcpu);
-        // A single processor sends itself nowhere.
+        // A single processor has no other to wait for.
         let several = self.machine.processors() > 1;
         let may_init = several && init::mark(&self.vcpu);
         if several && !may_init && self.number == 0 {
@@ -135,7 +134,7 @@ impl Processor {
         Ok(None)
     }
 
-    /// Runs the guest until it wants something, in a phase of the statistics.
+    /// Runs the guest until its next request, in a phase of the statistics.
     fn run_guest(&mut self) -> Result<(u8, Wants), Error> {
         let ports = &self.machine.ports;
         let exit = self.machine.rendezvous.inside(|| self.vcpu.run());
@@ -185,7 +184,7 @@ impl Processor {
         Ok((phase, wants))
     }
 
-    /// Does what the guest wants.
+    /// Serves the guest's request.
     fn serve(&mut self, phase: u8, wants: Wants) -> Result<Option<End>, Error> {
         match wants {
             Wants::Nothing(exit) => {
@@ -241,9 +240,9 @@ impl Processor {
         Ok(None)
     }
 
-    /// WRMSR. `None`: #GP, and nothing was changed.
+    /// Executes WRMSR. `None`: #GP, and nothing was changed.
     fn write(&mut self, address: u32, value: u64) -> Option<()> {
-        // Of a register that is shared the processor's part comes first: it can be taken back.
+        // The processor's part of a shared register comes first, since it can be undone.
         let before = match self.pmu.read(address) {
             Read::Shared { mask, .. } => {
                 let before = msr::read(&self.vcpu, address)?;
@@ -262,7 +261,7 @@ impl Processor {
         }
     }
 
-    /// The answer to RDMSR, or `Some` for a WRMSR that was taken; `None`: #GP.
+    /// Answers an RDMSR with its value, or a WRMSR with any `Some`; `None`: #GP.
     fn answer(&mut self, value: Option<u64>) {
         let run = self.vcpu.get_kvm_run();
         // SAFETY: the last exit was KVM_EXIT_X86_RDMSR or KVM_EXIT_X86_WRMSR, for which KVM reads
@@ -294,7 +293,7 @@ impl Processor {
         };
         self.source.executed(instruction, guest::privilege(&system));
         guest::set_registers(&mut self.vcpu, registers, system)?;
-        // What STI puts off until after the next instruction is due.
+        // Ends the shadow of an STI before HLT.
         let mut events = self.vcpu.get_vcpu_events().map_err(Error::kvm("KVM_GET_VCPU_EVENTS"))?;
         events.flags = KVM_VCPUEVENT_VALID_SHADOW;
         events.interrupt.shadow = 0;
@@ -303,7 +302,7 @@ impl Processor {
         self.vcpu.set_mp_state(halted).map_err(Error::kvm("KVM_SET_MP_STATE"))
     }
 
-    /// If the guest is at its handler of #DB after a step: back to where the step ended.
+    /// Takes a guest that is at its handler of #DB after a step back to the end of the step.
     fn take_back_step(&mut self, wants: &Wants) -> Result<bool, Error> {
         let guest = Guest { vcpu: &self.vcpu, memory: &self.machine.memory };
         let may_be = matches!(wants, Wants::Debug(_) | Wants::Nothing(Exit::Kick));
@@ -317,7 +316,7 @@ impl Processor {
         Ok(true)
     }
 
-    /// A single step, or one of the guest's handlers.
+    /// Serves a stop after a single step, or at one of the guest's handlers.
     fn debugged(&mut self, phase: u8, why: kvm_debug_exit_arch) -> Result<(), Error> {
         let guest = Guest { vcpu: &self.vcpu, memory: &self.machine.memory };
         let passed = Debugging { passing: false, ..self.debugging };
@@ -352,8 +351,8 @@ impl Processor {
         self.debug(Debugging { passing: true, ..self.debugging })
     }
 
-    /// Tells KVM, if it does not know yet. A single step is asked for each time: KVM sets the trap flag
-    /// when it is told, and the guest's next flags may lack it.
+    /// Passes the debugging state to KVM, if it changed. A single step is requested each time: KVM sets the trap flag
+    /// at the request, and the guest's next flags may lack it.
     fn debug(&mut self, debugging: Debugging) -> Result<(), Error> {
         if debugging == self.debugging && !debugging.step {
             return Ok(());
@@ -374,7 +373,7 @@ impl Processor {
         self.vcpu.set_guest_debug(&control).map_err(Error::kvm("KVM_SET_GUEST_DEBUG"))
     }
 
-    /// Looks where the guest handles the exceptions now that the monitor looks at first.
+    /// Finds the guest's present handlers of the exceptions that the monitor intercepts.
     fn find_handlers(&mut self) -> Result<(), Error> {
         let guest = Guest { vcpu: &self.vcpu, memory: &self.machine.memory };
         let (system, kvm_pvm) = (guest.system(), self.machine.kvm_pvm);
@@ -388,7 +387,7 @@ impl Processor {
         self.debug(debugging)
     }
 
-    /// Whether nothing but an NMI or another processor can wake it.
+    /// Returns whether only an NMI or another processor can wake it.
     fn is_parked(&self) -> Result<bool, Error> {
         let state = self.vcpu.get_mp_state().map_err(Error::kvm("KVM_GET_MP_STATE"))?;
         Ok(match state.mp_state {
@@ -399,7 +398,7 @@ impl Processor {
         })
     }
 
-    /// Where the guest was when KVM could not go on.
+    /// Creates the error of a guest that KVM cannot continue, with its place.
     fn stuck(&self, why: String) -> Error {
         let guest = Guest { vcpu: &self.vcpu, memory: &self.machine.memory };
         let mut bytes = [0; 8];
@@ -414,12 +413,12 @@ fn named(address: u32) -> Register {
     if msr::is_intercepted(address) { Register::Number(address) } else { Register::Other }
 }
 
-/// ECX of an RDPMC, if there can be such a counter: bit 30 is for the fixed ones.
+/// Names ECX of an RDPMC, if there can be such a counter: bit 30 is for the fixed ones.
 fn named_counter(ecx: u32) -> Register {
     if ecx & !(1 << 30 | 0x1F) == 0 { Register::Number(ecx) } else { Register::Other }
 }
 
-/// What a processor said when it was last asked whether it is parked.
+/// A processor's last report whether it is parked.
 #[derive(Debug, Default)]
 pub(crate) struct Report {
     asked: AtomicBool,
@@ -427,7 +426,7 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    /// Asks again.
+    /// Requests a new report.
     pub(crate) fn ask(&self) {
         self.asked.store(true, Ordering::Release);
     }
@@ -437,7 +436,7 @@ impl Report {
         self.asked.store(false, Ordering::Release);
     }
 
-    /// Whether it answered, and is.
+    /// Returns whether it reported, and is parked.
     pub(crate) fn is_parked(&self) -> bool {
         !self.asked.load(Ordering::Acquire) && self.parked.load(Ordering::Relaxed)
     }

@@ -1,5 +1,5 @@
-//! kvm-pvm, a KVM without hardware virtualisation: it interprets ring 0 and runs ring 3 as it is. What
-//! it lacks is made up for here, and only there.
+//! Workarounds for kvm-pvm, a KVM without hardware virtualization that interprets ring 0 and runs ring 3 directly.
+//! They apply only there.
 
 use std::path::Path;
 
@@ -15,13 +15,13 @@ const RFLAGS_ZF: u64 = 1 << 6;
 const RFLAGS_TF: u64 = 1 << 8;
 const RFLAGS_RF: u64 = 1 << 16;
 const RFLAGS_AC: u64 = 1 << 18;
-/// What SYSCALL loads, whatever the descriptors say: flat segments of ring 0, accessed.
+/// Descriptors that SYSCALL loads, regardless of the table: flat segments of ring 0, accessed.
 const CODE_64: u64 = 0x00AF_9B00_0000_FFFF;
 const DATA: u64 = 0x00CF_9300_0000_FFFF;
 /// CF, PF, AF, ZF, SF and OF.
 const RFLAGS_STATUS: u64 = 0x8D5;
 
-/// Whether this host's KVM is kvm-pvm.
+/// Returns whether this host's KVM is kvm-pvm.
 pub(crate) fn is_there() -> bool {
     Path::new("/sys/module/kvm_pvm").exists()
 }
@@ -30,13 +30,13 @@ pub(crate) fn is_there() -> bool {
 pub(crate) const DEBUG: u8 = 1;
 const BREAKPOINT: u8 = 3;
 
-/// What its interpreter executes together with the instruction behind it, and stops only then.
+/// Returns whether its interpreter executes the instruction together with the one behind it, and stops only then.
 pub(crate) fn has_no_stop(code: Code) -> bool {
     matches!(code, Code::Lfence | Code::Mfence | Code::Sfence | Code::Swapgs | Code::Iretq)
 }
 
-/// It steps in ring 0 alone. So an IRET to ring 3, whose frame this is, is to return with the trap flag
-/// set; what comes of that there is [taken back](step_to_handler) from the guest's handler of #DB.
+/// Sets the trap flag in the frame of an IRET to ring 3, because kvm-pvm steps only in ring 0. The resulting #DB is
+/// [undone](step_to_handler) at the guest's handler.
 pub(crate) fn step_through_iret(guest: Guest<'_>, frame: u64) {
     let flags = frame.wrapping_add(16);
     if let Some([saved]) = guest.read_words(flags) {
@@ -44,12 +44,12 @@ pub(crate) fn step_through_iret(guest: Guest<'_>, frame: u64) {
     }
 }
 
-/// The processor is at the first instruction of the guest's handler of #DB: its registers as they were
-/// after the step that led there. `None`: it was something else.
+/// Returns the registers after the step that led to the first instruction of the guest's handler of #DB, where the
+/// processor is. `None`: something else led there.
 ///
-/// In ring 3 the step was asked for now (`stepping`), or earlier, and the trap flag is still set. POPF clears it.
-/// In ring 0 it is a step that nobody asks for any more: an interrupt pushed the trap flag, and its handler stopped
-/// the last counter and returned.
+/// In ring 3 the step was requested now (`stepping`), or earlier with the trap flag still set; POPF clears it. In
+/// ring 0 the step is obsolete: an interrupt pushed the trap flag, and its handler stopped the last counter and
+/// returned.
 pub(crate) fn step_to_handler(guest: Guest<'_>, stepping: bool) -> Option<(kvm_regs, kvm_sregs)> {
     let registers = guest.registers();
     let frame = Frame::read(&guest, registers.rsp)?;
@@ -58,7 +58,7 @@ pub(crate) fn step_to_handler(guest: Guest<'_>, stepping: bool) -> Option<(kvm_r
     ours.then(|| frame.undo(&guest, registers, guest.system()))
 }
 
-/// The HLT at which the processor is, if it may execute it, and the registers afterwards.
+/// Emulates the HLT at which the processor is, if it may execute it.
 pub(crate) fn halt(guest: Guest<'_>) -> Option<Emulated> {
     let (registers, system) = (guest.registers(), guest.system());
     let instruction = decode(&guest, &system, registers.rip);
@@ -67,8 +67,8 @@ pub(crate) fn halt(guest: Guest<'_>) -> Option<Emulated> {
     halts.then_some(Emulated { instruction, registers, exception: None })
 }
 
-/// Its SYSCALL leads from ring 3 to LSTAR without a change of the privilege level, so that the first fetch there
-/// is a page fault. The model-specific registers of SYSCALL: APM vol. 2, "SYSCALL and SYSRET".
+/// Model-specific registers of SYSCALL. On kvm-pvm SYSCALL leads from ring 3 to LSTAR without a change of the
+/// privilege level, so that the first fetch there is a page fault. APM vol. 2, "SYSCALL and SYSRET".
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SystemCall {
     /// Bits 47:32: the selector of the code segment; the stack segment's is the next.
@@ -86,14 +86,14 @@ const PRESENT_USER: u64 = 0b00101;
 const FETCH: u64 = 1 << 4;
 
 impl SystemCall {
-    /// The registers of SYSCALL, as the processor has them.
+    /// Returns the registers of SYSCALL, as the processor has them.
     pub(crate) fn of(vcpu: &VcpuFd) -> Option<Self> {
         let [star, lstar, fmask] = msr::read_all(vcpu, [0xC000_0081, 0xC000_0082, 0xC000_0084])?;
         Some(Self { star, lstar, fmask })
     }
 
-    /// The processor is at the first instruction of the guest's handler of #PF: its registers behind the SYSCALL
-    /// that led there. `None`: it was another fault.
+    /// Returns the registers behind the SYSCALL that led to the first instruction of the guest's handler of #PF,
+    /// where the processor is. `None`: it was another fault.
     ///
     /// RCX and R11 have what SYSCALL saves. A jump from ring 3 to LSTAR with RCX behind a SYSCALL is taken for it.
     pub(crate) fn finish(
@@ -120,15 +120,15 @@ impl SystemCall {
     }
 }
 
-/// What an instruction comes to: the registers afterwards, and the exception to raise there.
+/// Result of an emulated instruction: the registers afterwards, and the exception to raise there.
 pub(crate) struct Emulated {
     pub(crate) instruction: Instruction,
     pub(crate) registers: kvm_regs,
     pub(crate) exception: Option<u8>,
 }
 
-/// Executes the instruction at which KVM could not go on, in 64-bit code: one of those that its
-/// interpreter lacks. `None`: another.
+/// Executes the instruction at which KVM could not continue, in 64-bit code: one of those that its interpreter lacks.
+/// `None`: another.
 ///
 /// CMPXCHG16B is not atomic towards other processors.
 pub(crate) fn emulate(guest: Guest<'_>) -> Option<Emulated> {
@@ -183,8 +183,8 @@ pub(crate) fn emulate(guest: Guest<'_>) -> Option<Emulated> {
     Some(Emulated { instruction, registers, exception })
 }
 
-/// What LSL loads; `None` where it clears ZF. APM vol. 3, LSL: in long mode code, data, LDT and TSS, if CPL and RPL
-/// may, where conforming code lets all.
+/// Returns the limit that LSL loads; `None` where it clears ZF. APM vol. 3, LSL: in long mode code, data, LDT and
+/// TSS, if CPL and RPL allow; conforming code allows all.
 fn segment_limit(memory: &impl Memory, system: &kvm_sregs, selector: u16) -> Option<u32> {
     let (table, local) = (system.gdt, selector & 4 != 0);
     let place = u64::from(selector & !7);
@@ -243,7 +243,7 @@ mod tests {
         assert_eq!((after.rax, after.rcx, after.r11), (39, BEHIND, 0x302));
         assert_eq!((system.cs.selector, system.cs.dpl, system.cs.l, system.cs.db), (0x10, 0, 1, 0));
         assert_eq!((system.ss.selector, system.ss.dpl, system.ss.type_), (0x18, 0, 3));
-        // Without pages that are not executable, a fetch is not told.
+        // Without non-executable pages, a fetch is not reported.
         let (memory, registers) = fault(0x05, LSTAR, 0x33);
         assert!(LINUX.finish(&memory, registers, kvm_sregs::default()).is_some());
     }
@@ -264,7 +264,7 @@ mod tests {
         none((Pieces(Vec::new()), registers));
     }
 
-    /// APM vol. 3, LSL: limits in bytes, and what makes it clear ZF.
+    /// APM vol. 3, LSL: limits in bytes, and the conditions that clear ZF.
     #[test]
     fn the_limit_of_a_segment_is_told_to_those_who_may_use_it() {
         const GDT: u64 = 0x9000;

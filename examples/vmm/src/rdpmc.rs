@@ -2,8 +2,8 @@
 //!
 //! Without a PMU of KVM's own the instruction faults. A hardware breakpoint at the guest's handler of
 //! #GP finds the fault before the guest sees it: if it was RDPMC's, the monitor executes the
-//! instruction and takes the exception back; if not, or if RDPMC has to fault, the handler runs. This
-//! works at every privilege level, in long mode.
+//! instruction and undoes the exception; if not, or if RDPMC has to fault, the handler runs. This works at every
+//! privilege level, in long mode.
 
 use iced_x86::{Code, Instruction};
 use kvm_bindings::{kvm_regs, kvm_sregs};
@@ -23,11 +23,11 @@ pub(crate) struct Fault {
     pub(crate) instruction: Instruction,
     /// ECX.
     pub(crate) counter: u32,
-    /// What RDPMC depends on.
+    /// State that RDPMC depends on.
     pub(crate) mode: Mode,
 }
 
-/// What faulted, if it was RDPMC.
+/// Returns the fault, if it was RDPMC's.
 pub(crate) fn fault(guest: Guest<'_>) -> Option<Fault> {
     let registers = guest.registers();
     // The error code comes first; RDPMC's is 0.
@@ -43,7 +43,7 @@ pub(crate) fn fault(guest: Guest<'_>) -> Option<Fault> {
 }
 
 impl Fault {
-    /// The processor's registers if RDPMC did not fault, and read this.
+    /// Returns the registers as if RDPMC had read `value` without a fault.
     pub(crate) fn finish(self, guest: Guest<'_>, value: u64) -> (kvm_regs, kvm_sregs) {
         let frame = Frame {
             rip: self.instruction.next_ip(),

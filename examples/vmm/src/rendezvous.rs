@@ -1,14 +1,14 @@
-//! Holding all other processors outside of the guest for a moment.
+//! A means to hold all other processors outside of the guest for a moment.
 
 use core::time::Duration;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use crate::kick::{self, Thread};
 
-/// A kick may be lost to a thread that is just coming back from another: it gets one more.
+/// A thread that is just returning from a kick may miss another one: it gets one more after this time.
 const AGAIN: Duration = Duration::from_micros(200);
 
-/// Where the processors' threads are.
+/// Record of the processors' threads in the guest.
 #[derive(Debug, Default)]
 pub(crate) struct Rendezvous {
     state: Mutex<State>,
@@ -19,7 +19,7 @@ pub(crate) struct Rendezvous {
 struct State {
     /// The threads that are in the guest.
     inside: Vec<Thread>,
-    /// How many threads want to be alone.
+    /// Number of threads that want to be alone.
     waiting: usize,
 }
 
@@ -28,7 +28,7 @@ impl Rendezvous {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// This thread runs the guest, as soon as nobody wants to be alone.
+    /// Runs the guest on this thread, as soon as no thread wants to be alone.
     pub(crate) fn inside<R>(&self, run: impl FnOnce() -> R) -> R {
         let thread = kick::this_thread();
         let mut state = self
@@ -43,7 +43,7 @@ impl Rendezvous {
         result
     }
 
-    /// Does something while no thread is in the guest; this one is not.
+    /// Calls `work` while no thread is in the guest; this one is not.
     pub(crate) fn alone<R>(&self, work: impl FnOnce() -> R) -> R {
         let mut state = self.lock();
         state.waiting += 1;

@@ -1,4 +1,4 @@
-//! `--pmu SPEC`: which PMU the guest sees.
+//! `--pmu SPEC`: the guest's PMU.
 
 use core::fmt;
 use core::num::ParseIntError;
@@ -9,7 +9,7 @@ use pmu_virt::{
     AmdConfiguration, AmdCounters, Configuration, ConfigurationError, IntelConfiguration, Vendor,
 };
 
-/// Why a SPEC names no PMU.
+/// Reason why a SPEC names no PMU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum SpecError {
     /// Neither `none`, `intel` nor `amd`.
@@ -22,9 +22,9 @@ pub(crate) enum SpecError {
     NoValue(&'static str),
     /// The key takes no value.
     Flag(&'static str),
-    /// The value is no number of 8 bits.
+    /// The value is not a number of 8 bits.
     Value { key: &'static str, value: String, error: ParseIntError },
-    /// More counters than the eight that there can be.
+    /// More than eight counters.
     Counters { key: &'static str, count: u8 },
     /// The parts contradict each other.
     Impossible(ConfigurationError),
@@ -47,7 +47,7 @@ impl fmt::Display for SpecError {
 
 impl core::error::Error for SpecError {}
 
-/// The PMU that `spec` names.
+/// Returns the PMU that `spec` names.
 pub(crate) fn parse(spec: &str) -> Result<Configuration, SpecError> {
     let (vendor, keys) = spec.split_once(':').unwrap_or((spec, ""));
     let mut keys = keys.split(',').filter(|key| !key.is_empty());
@@ -61,7 +61,7 @@ pub(crate) fn parse(spec: &str) -> Result<Configuration, SpecError> {
     Ok(configuration)
 }
 
-/// Without a PMU the guest's processor is of the vendor that is named, or of the host's.
+/// Returns the vendor of a guest without a PMU: the named one, or the host's.
 fn hidden<'a>(mut keys: impl Iterator<Item = &'a str>) -> Result<Vendor, SpecError> {
     let vendor = match keys.next() {
         None => host_vendor(),
@@ -111,7 +111,7 @@ fn intel<'a>(keys: impl Iterator<Item = &'a str>) -> Result<Configuration, SpecE
     if pmu.version == 1 && !fixed_named {
         pmu.fixed = 0;
     }
-    // Version 6 has no other leaf that tells of its features.
+    // Version 6 declares its features only in that leaf.
     pmu.extended_leaf |= pmu.version >= 6;
     Ok(Configuration::Intel(pmu))
 }
@@ -139,7 +139,7 @@ fn split(key: &str) -> (&str, Option<&str>) {
     key.split_once('=').map_or((key, None), |(key, value)| (key, Some(value)))
 }
 
-/// Decimal, or hexadecimal with 0x.
+/// Parses a number, decimal or hexadecimal with 0x.
 fn number(key: &'static str, value: Option<&str>) -> Result<u8, SpecError> {
     let value = value.ok_or(SpecError::NoValue(key))?;
     match value.strip_prefix("0x") {
@@ -149,7 +149,7 @@ fn number(key: &'static str, value: Option<&str>) -> Result<u8, SpecError> {
     .map_err(|error| SpecError::Value { key, value: value.into(), error })
 }
 
-/// So many counters, from number 0 on.
+/// Returns the bitmap of a number of counters, from number 0 on.
 fn counters(key: &'static str, value: Option<&str>) -> Result<u8, SpecError> {
     match number(key, value)? {
         count @ 0..=7 => Ok((1 << count) - 1),

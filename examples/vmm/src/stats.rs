@@ -1,4 +1,4 @@
-//! `--stats`: what the guest cost, by the phases that it marks.
+//! `--stats`: the guest's costs, by the phases that it marks.
 
 use core::fmt;
 use std::collections::BTreeMap;
@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use pmu_virt::{Delivery, PmiOutcome};
 use serde::Serialize;
 
-/// Why a processor left the guest.
+/// Reason why a processor left the guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Exit {
@@ -18,7 +18,7 @@ pub(crate) enum Exit {
     /// A breakpoint at the guest's handler of #GP, for RDPMC.
     Breakpoint,
     SingleStep,
-    /// A signal: a PMI is due, or the monitor has a question.
+    /// A signal: a PMI is due, or the monitor wants a report.
     Kick,
     /// An instruction that kvm-pvm does not know.
     Emulation,
@@ -50,14 +50,14 @@ impl Serialize for Register {
     }
 }
 
-/// What happened in one phase.
+/// Statistics of one phase.
 #[derive(Clone, Debug, Default, Serialize)]
 struct Phase {
     exits: BTreeMap<Exit, u64>,
     rdmsr: Accesses,
     wrmsr: Accesses,
     rdpmc: Accesses,
-    /// Of these accesses, those that got #GP.
+    /// Number of these accesses that got #GP.
     faults: u64,
     pmis_nmi: u64,
     pmis_fixed: u64,
@@ -66,11 +66,11 @@ struct Phase {
     pmis_masked: u64,
     /// INITs of a processor.
     inits: u64,
-    /// Stops of which `--count step` could not tell what retired before them.
+    /// Stops before which `--count step` could not determine the retired instructions.
     unreconciled: u64,
 }
 
-/// What happened, by phase.
+/// Statistics by phase.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(crate) struct Stats {
     phases: BTreeMap<u8, Phase>,
@@ -112,22 +112,22 @@ impl Stats {
         }
     }
 
-    /// A processor went through INIT.
+    /// Counts an INIT of a processor.
     pub(crate) fn init(&mut self, phase: u8) {
         self.phases.entry(phase).or_default().inits += 1;
     }
 
-    /// It is not known what happened before the guest stopped.
+    /// Counts a stop of the guest whose preceding instructions are not known.
     pub(crate) fn unreconciled(&mut self, phase: u8) {
         self.phases.entry(phase).or_default().unreconciled += 1;
     }
 
-    /// How often that was so.
+    /// Returns the number of such stops in all phases.
     pub(crate) fn all_unreconciled(&self) -> u64 {
         self.phases.values().map(|phase| phase.unreconciled).sum()
     }
 
-    /// What happened on another processor.
+    /// Adds the statistics of another processor.
     pub(crate) fn add(&mut self, other: Self) {
         for (number, theirs) in other.phases {
             let ours = self.phases.entry(number).or_default();

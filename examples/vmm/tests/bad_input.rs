@@ -1,4 +1,4 @@
-//! Each thing that can be wrong has its exit status and its message.
+//! Each kind of bad input has its exit status and its message.
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
 mod guest;
@@ -10,7 +10,7 @@ use std::time::Instant;
 use guest::{exit, file, image, kvm, messages, run, skipped, vmm};
 use iced_x86::code_asm::*;
 
-/// The monitor ended so with this kernel.
+/// Asserts the monitor's exit status and message with this kernel.
 fn expect(kernel: &[u8], arguments: &str, status: i32, message: &str) {
     let output = run(kernel, arguments);
     let said = messages(&output);
@@ -188,7 +188,7 @@ fn what_kvm_does_not_know() {
 }
 
 #[test]
-fn a_standard_output_that_nobody_reads() {
+fn a_standard_output_that_is_not_read() {
     if !kvm() {
         return;
     }

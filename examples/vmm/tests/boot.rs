@@ -1,4 +1,4 @@
-//! What a guest finds when it starts, by each boot protocol; and the other processors.
+//! The guest's state at its start, by each boot protocol; and the start of the other processors.
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
 mod guest;
@@ -15,7 +15,7 @@ const INITRD: &[u8] = b"\x88\x77\x66\x55\x44\x33\x22\x11 and so on";
 const INITRD_START: u64 = 0x1122_3344_5566_7788;
 const LINE: &[u8; 8] = b"quick=12";
 
-/// What this guest printed, of a command line, an initial RAM disk and 64 MiB.
+/// Returns the numbers that this guest printed, with a command line, an initial RAM disk and 64 MiB.
 fn booted(kernel: &[u8], protocol: &str) -> Vec<u64> {
     let (kernel, initrd) = (file(kernel), file(INITRD));
     let line = String::from_utf8_lossy(LINE);

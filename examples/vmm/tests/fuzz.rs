@@ -1,5 +1,5 @@
-//! A guest that does what it likes with the PMU can neither stop nor slow the monitor beyond its own
-//! processor's time. Alone in its program: the time of all children is looked at.
+//! A guest that accesses the PMU at random can neither stop nor slow the monitor beyond its own processor's time.
+//! Alone in its program, because it measures the time of all children.
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
 mod guest;
@@ -15,8 +15,8 @@ use iced_x86::code_asm::*;
 const LVTPC: u64 = 0xFEE0_0340;
 const NMI: u32 = 4 << 8;
 
-/// Accesses the PMU at random, with interrupts of every kind on; after so many turns it ends, or never
-/// for 0. Every fault is skipped.
+/// Accesses the PMU at random, with interrupts of every kind on; ends after `turns` turns, or never for 0. Every
+/// fault is skipped.
 fn fuzz(a: &mut CodeAssembler, turns: u32) -> Result<(), IcedError> {
     let (mut turn, mut write, mut read, mut pmc, mut next, mut ranges) = (
         a.create_label(),
@@ -132,7 +132,7 @@ fn fuzz_handlers() -> [(u8, Code); 3] {
     [(2, |a| a.iretq()), (13, general_protection), (0x41, end_of_interrupt)]
 }
 
-/// Processor time that children of this process took, and the most memory of one, in KiB.
+/// Returns the processor time of this process's children, and the most memory of one, in KiB.
 fn children() -> (Duration, i64) {
     // SAFETY: plain data, for which zero is a valid value of every field.
     let mut usage: libc::rusage = unsafe { core::mem::zeroed() };
@@ -172,7 +172,7 @@ fn a_fuzzing_guest_neither_stops_nor_slows_the_monitor() {
     let output = run(&steps, "--count step --pmu intel:full-width");
     assert_eq!(output.status.code(), Some(33), "{}", messages(&output));
 
-    // Without an end: the monitor ends it when it is to, and took one processor's time.
+    // Without an end: the monitor ends it at the timeout, and took one processor's time.
     let path = file(&image(|a| fuzz(a, 0), &fuzz_handlers()));
     let (start, (before, _)) = (Instant::now(), children());
     let arguments = format!("--kernel {} --timeout 2 --memory 16 --stats=json", path.display());

@@ -9,13 +9,13 @@ use guest::{
 };
 use iced_x86::code_asm::*;
 
-/// How often the other processor was started, and whether it is ready for the next INIT.
+/// Number of starts of the other processor, and its readiness for the next INIT.
 const STARTS: u32 = 0x7000;
 const READY: u32 = 0x7004;
 const STARTED_AT: u32 = 0x8000;
 
-/// In real mode: the first time starts a counter of instructions with a known value; the second time prints what
-/// the event select is, whether the counter went on, and the entry of the local APIC's performance interrupt.
+/// Runs in real mode. The first time it starts a counter of instructions with a known value; the second time it
+/// prints the event select, whether the counter went on, and the entry of the local APIC's performance interrupt.
 fn other_processor(a: &mut CodeAssembler) -> Assembled {
     let (mut again, mut wait) = (a.create_label(), a.create_label());
     a.xor(ax, ax)?;

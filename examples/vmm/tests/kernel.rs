@@ -1,7 +1,7 @@
 //! `examples/kernel` in the monitor: exact counts, shares of samples, register accesses, events, no PMU.
 //!
-//! The image is what PMU_KERNEL names (`examples/kernel/run.sh build` prints its path). What is expected
-//! is not taken from what the kernel prints as expected.
+//! PMU_KERNEL names the image (`examples/kernel/run.sh build` prints its path). The expected values are not those
+//! that the kernel prints as expected.
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
 mod guest;
@@ -18,7 +18,7 @@ use serde_json::Value;
 const INTEL: &str = "intel:version=4,gp=8,fixed=3,width=48,full-width";
 const AMD: &str = "amd:v2,counters=6";
 
-/// The kernel's image, if these tests can run; says once if not.
+/// Returns the kernel's image, if these tests can run; prints once if not.
 fn kernel() -> Option<OsString> {
     static SAID: Once = Once::new();
     if !kvm() {
@@ -32,19 +32,19 @@ fn kernel() -> Option<OsString> {
     kernel
 }
 
-/// What a run printed, and what the monitor counted.
+/// A run's output, and the monitor's statistics.
 struct Run {
     lines: String,
     stats: Value,
 }
 
 impl Run {
-    /// The kernel ended well with this PMU and these arguments.
+    /// Runs the kernel with this PMU and these arguments, and asserts that it ended well.
     fn new(kernel: &OsString, pmu: &str, arguments: &[&str]) -> Self {
         Self::of(Self::output(kernel, pmu, arguments), pmu, arguments)
     }
 
-    /// The same, one instruction at a time; `None`: the monitor says that this KVM does not stop at each.
+    /// Runs the kernel one instruction at a time; `None`: the monitor says that this KVM does not stop at each.
     fn exact(kernel: &OsString, pmu: &str, words: &str) -> Option<Self> {
         let arguments = ["--count", "step", "--append", words];
         let output = Self::output(kernel, pmu, &arguments);
@@ -68,7 +68,7 @@ impl Run {
         Self { lines, stats: serde_json::from_str(json).unwrap() }
     }
 
-    /// The fields of each line that starts with this word.
+    /// Returns the fields of each line that starts with this word.
     fn fields(&self, word: &str) -> Vec<Vec<&str>> {
         let fields = self.lines.lines().map(|line| line.split(' ').collect::<Vec<_>>());
         fields.filter(|fields| fields[0] == word).map(|fields| fields[1..].to_vec()).collect()
@@ -79,7 +79,7 @@ impl Run {
         self.fields(word).iter().map(|fields| fields.join(" ")).collect()
     }
 
-    /// The line that starts with these words: there is one, and this is its next field.
+    /// Returns the next field of the only line that starts with these words.
     fn number(&self, words: &str) -> f64 {
         let prefix = format!("{words} ");
         let found: Vec<_> = self.lines.lines().filter_map(|l| l.strip_prefix(&prefix)).collect();
@@ -87,15 +87,15 @@ impl Run {
         found[0].split(' ').next().unwrap().parse().unwrap()
     }
 
-    /// Of all phases, this number of the statistics.
+    /// Returns this number of the statistics, over all phases.
     fn total(&self, what: &str) -> u64 {
         let phases = self.stats["phases"].as_object().unwrap();
         phases.values().map(|phase| phase[what].as_u64().unwrap()).sum()
     }
 }
 
-/// The loops of `examples/kernel/src/workload.rs`: name, instructions, branches, counted by hand. What
-/// executes for an empty function too is not a loop's: its call and its RET.
+/// The loops of `examples/kernel/src/workload.rs`: name, instructions, branches, counted by hand. The call and the
+/// RET, which an empty function also executes, are not counted.
 const LOOPS: [(&str, u32, u32); 4] = [
     // MOV; 1000 times DEC, JNZ. Branches: each JNZ, the last one too, which is not taken.
     ("count_down", 1 + 1000 * 2, 1000),
@@ -185,7 +185,8 @@ const SHARES: [(&str, f64); 3] =
 const POINTS: f64 = 5.0;
 const ENOUGH: f64 = 1000.0;
 
-/// The kernel profiles by `sources`, by time, and on the other processor by the first of them.
+/// Asserts the shares of a kernel that profiles by `sources`, by time, and on the other processor by the first of
+/// them.
 fn shares_are_known(kernel: &OsString, pmu: &str, sources: &[&str]) {
     let run = Run::new(kernel, pmu, &["--cpus", "2"]);
     let samples = |profile: &str| {
@@ -236,8 +237,8 @@ fn shares_on_amd_are_the_known_ones() {
 struct Cost([u64; 3]);
 
 impl Cost {
-    /// From a cell of the README's table, like "1R 4W 1A". The monitor does not see A, an unmask of
-    /// the local APIC's entry.
+    /// Parses a cell of that table, like "1R 4W 1A". The monitor does not see A, an unmask of the local
+    /// APIC's entry.
     fn from_cell(cell: &str) -> Self {
         let mut cost = [0; 3];
         for part in cell.split_whitespace() {
@@ -250,7 +251,7 @@ impl Cost {
         Self(cost)
     }
 
-    /// What the monitor counted in a phase.
+    /// Returns the accesses that the monitor counted in a phase.
     fn of_phase(run: &Run, number: &str) -> Self {
         let phase = &run.stats["phases"][number];
         assert_eq!(phase["faults"], 0, "phase {number}");
@@ -268,7 +269,7 @@ impl fmt::Debug for Cost {
     }
 }
 
-/// A row of the table in COSTS.md: interrupt, switch, start.
+/// Returns a row of the table in COSTS.md: interrupt, switch, start.
 fn costs_row(name: &str) -> [Cost; 3] {
     let table = include_str!("../../../COSTS.md");
     let start = format!("| {name} |");
@@ -277,7 +278,7 @@ fn costs_row(name: &str) -> [Cost; 3] {
     cells.try_into().expect(name)
 }
 
-/// The table is for four counters running, and the kernel runs as many, of however many there are.
+/// The table is for four running counters, and the kernel runs four.
 #[test]
 fn register_accesses_are_those_of_the_table() {
     let Some(kernel) = kernel() else { return };

@@ -53,7 +53,7 @@ fn rdpmc_works_at_ring_3_where_it_may() {
     }
 }
 
-/// A counter of cycles that overflows in 5 ms, by an interrupt as `entry` says.
+/// Starts a counter of cycles that overflows in 5 ms, with an interrupt by `entry`.
 fn start_counter(
     a: &mut CodeAssembler,
     select: u32,
@@ -72,7 +72,7 @@ fn start_counter(
     a.sti()
 }
 
-/// The same, and then the guest does nothing but jump.
+/// Starts the counter, and then jumps in place.
 fn wait_for_overflow(
     a: &mut CodeAssembler,
     select: u32,
@@ -86,7 +86,7 @@ fn wait_for_overflow(
     a.jmp(here)
 }
 
-/// The handler prints the entry's mask bit.
+/// Prints the entry's mask bit, in the handler.
 fn print_mask(a: &mut CodeAssembler) -> Result<(), IcedError> {
     a.mov(rax, LVTPC)?;
     a.mov(eax, dword_ptr(rax))?;
@@ -172,8 +172,8 @@ fn accesses_are_counted_by_register_and_phase() {
     assert_eq!(marked["exits"]["port_in"], 1);
 }
 
-/// Prints the vendor in CPUID (leaf 0, EBX); a bit for each access that faulted: WRMSR of the five
-/// registers, RDMSR of the last two, RDPMC; and the sum of what was read.
+/// Prints the vendor in CPUID (leaf 0, EBX); a bit for each access that faulted: WRMSR of the five registers, RDMSR
+/// of the last two, RDPMC; and the sum of the values read.
 fn touch_a_hidden_pmu(a: &mut CodeAssembler) -> Result<(), IcedError> {
     a.xor(r15d, r15d)?;
     a.mov(r14d, 1)?;
@@ -223,7 +223,7 @@ fn hidden_registers_answer_as_the_guests_vendor_does_whatever_the_hosts_is() {
     assert!([genuine, authentic].map(u64::from).contains(&vendor), "{}", messages(&output));
 }
 
-/// The other processor sends interrupt 0x42 to this one each time that `ANSWERS` has changed.
+/// Makes the other processor send interrupt 0x42 to this one each time that `ANSWERS` has changed.
 ///
 /// It is in real mode, from where it reaches its local APIC as x2APIC: IA32_APIC_BASE (0x1B), bits 10
 /// and 11, and the interrupt command register (0x830).

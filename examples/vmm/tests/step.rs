@@ -1,4 +1,4 @@
-//! `--count step`: what a guest's counters say of instructions that were counted by hand.
+//! `--count step`: a guest's counters agree with instructions that were counted by hand.
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
 mod guest;
@@ -126,7 +126,7 @@ fn rare_instructions(a: &mut CodeAssembler) -> Assembled {
     a.wait()?;
     a.int3()
 }
-/// How many there are; the handler of INT3 has two more.
+/// Their number, with two of INT3's handler.
 const RARE: u64 = 2 + 2 * 5 + 2;
 
 #[test]
@@ -285,7 +285,7 @@ fn an_instruction_that_the_monitor_executes_is_counted() {
     }
 }
 
-/// Where SYSCALL leads is in a register that the monitor does not look at.
+/// SYSCALL's target is in a register that the monitor does not read.
 #[test]
 fn a_stop_that_cannot_be_reconciled_is_told() {
     if !kvm() {
@@ -326,12 +326,12 @@ fn a_stop_that_cannot_be_reconciled_is_told() {
     assert!(table.contains("    0  step    unreconciled 1"), "{table}");
 }
 
-/// What the other processor counted, and whether it has.
+/// Count of the other processor, and the flag that it is done.
 const COUNTED: u32 = 0x7100;
 const DONE: u32 = 0x7108;
 const STARTED_AT: u32 = 0x8000;
 
-/// The other processor, in real mode, counts and halts.
+/// Makes the other processor, in real mode, count and halt.
 fn other_processor(a: &mut CodeAssembler) -> Assembled {
     a.xor(ax, ax)?;
     a.mov(ds, ax)?;

@@ -23,7 +23,7 @@ fn halts(a: &mut CodeAssembler) -> Assembled {
     a.jne(again)
 }
 
-/// The local APIC's timer interrupts each millisecond, at vector 0x41.
+/// Starts the local APIC's timer, which interrupts each millisecond at vector 0x41.
 fn start_timer(a: &mut CodeAssembler) -> Assembled {
     a.mov(dword_ptr(INTERRUPTS), 0)?;
     // Spurious-interrupt vector, divisor 1, periodic timer, initial count.
@@ -174,8 +174,7 @@ fn performance_interrupts_at_any_instruction_leave_the_count_exact() {
     expect_counted(&output, &[counted], &[expected]);
 }
 
-/// An NMI comes just before an IRET to ring 3, and its handler stops the last counter. The IRET was to be
-/// stepped, and is not.
+/// An NMI comes just before an IRET to ring 3, and its handler stops the last counter. The IRET is then not stepped.
 #[test]
 fn a_step_that_is_not_to_be_any_more_leaves_no_trap_to_the_guest() {
     if !kvm() {
@@ -213,7 +212,7 @@ fn a_step_that_is_not_to_be_any_more_leaves_no_trap_to_the_guest() {
     expect_counted(&output, &numbers(&output), &[3]);
 }
 
-/// From the handler on nothing is stepped any more, and what it returns to is not either: its flags are the guest's.
+/// Stepping ends in the handler, and does not resume where it returns: those flags are the guest's.
 #[test]
 fn a_handler_that_stops_the_last_counter_returns_without_a_step() {
     if !kvm() {

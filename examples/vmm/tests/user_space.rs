@@ -1,4 +1,4 @@
-//! What a kernel needs to reach user space: SYSCALL, the serial port's interrupt, and a program to start.
+//! The way of a kernel to user space: SYSCALL, the serial port's interrupt, and a program to start.
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
 mod guest;
@@ -73,7 +73,7 @@ fn a_system_call_of_ring_3_arrives_in_the_kernel() {
     if !kvm() {
         return;
     }
-    // Where SYSCALL changes the privilege level by itself, no page fault ever comes.
+    // If SYSCALL changes the privilege level by itself, no page fault ever comes.
     let page_fault: Code = |a| exit(a, 1);
     // Reserved bit 1 and CF; in R11, IF and DF as well.
     let (flags, behind) = (0b11, 0);
@@ -89,7 +89,8 @@ fn a_system_call_of_ring_3_arrives_in_the_kernel() {
     }
 }
 
-/// The interrupt controllers of a PC: requests 0 to 7 at vectors from 0x20 on, and of them only the serial port's.
+/// Sets the interrupt controllers of a PC: requests 0 to 7 at vectors from 0x20 on, with only the serial port's
+/// unmasked.
 fn unmask_serial(a: &mut CodeAssembler) -> Assembled {
     for (port, value) in [(0x20, 0x11), (0x21, 0x20), (0x21, 4), (0x21, 1), (0x21, 0xEF)] {
         a.mov(al, value)?;
@@ -110,7 +111,7 @@ fn enable(a: &mut CodeAssembler, interrupts: u32) -> Assembled {
     a.jmp(here)
 }
 
-/// Prints the register that says why the port interrupts.
+/// Prints the port's register of interrupt identification.
 fn print_identification(a: &mut CodeAssembler) -> Assembled {
     a.mov(dx, COM1 + 2)?;
     a.xor(eax, eax)?;

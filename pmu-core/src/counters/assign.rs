@@ -10,11 +10,11 @@ use crate::{
 /// One more than the last bit of a counter.
 const BITS: usize = CounterSet::ALL.bits().ilog2() as usize + 1;
 
-/// Rest of an event's period when its counter was taken from it.
+/// Remainder of an event's period at the time its counter was taken away.
 pub(crate) struct Lifted {
     /// The period that the counter was loaded for.
     period: u64,
-    /// Its rest. 1: an overflow was pending, or that much is left.
+    /// Its remainder; 1 also stands for a pending overflow.
     rest: u64,
     /// An overflow was pending that ended a period, and was not reported.
     pub(crate) overflowed: bool,
@@ -30,10 +30,10 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
         preferred.find(|counter| self.is_free(*counter)).ok_or(CounterError::NoFreeCounter)
     }
 
-    /// The same, after other events were moved if need be.
+    /// Returns a free counter of `capable`, moving other events if need be.
     pub(crate) fn make_room(&self, capable: CounterSet) -> Result<CounterId, CounterError> {
         match self.free_counter(capable) {
-            // Events of rows can be on any counter that another one's can: moving them makes no room.
+            // Row events can run on any counter that another row event can, so moving them makes no room.
             Err(CounterError::NoFreeCounter) if !self.table().is_empty() => {
                 self.move_along(self.own() & capable)
             }
@@ -46,7 +46,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
         slot.is_some_and(|slot| slot.load() == SlotState::Free)
     }
 
-    /// The event that runs on a counter, and the counters that can count it.
+    /// Returns the event that runs on a counter, and the counters that can count it.
     fn occupant(&self, counter: CounterId) -> Option<(EventId, CounterSet)> {
         let slot = self.slot(counter)?;
         let SlotState::Running { event, .. } = slot.load() else { return None };
@@ -84,7 +84,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
         Err(CounterError::NoFreeCounter)
     }
 
-    /// The counters of which any, once free, makes room for an event of `capable`.
+    /// Returns the counters of which any, once free, makes room for an event of `capable`.
     pub(crate) fn within_reach(&self, capable: CounterSet) -> CounterSet {
         let mut reached = self.own() & capable;
         loop {
@@ -112,8 +112,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
         Ok(free)
     }
 
-    /// Moves an event to a free counter, or leaves it where it is. An overflow that is pending is reported when
-    /// the event next happens.
+    /// Moves an event to a free counter; on failure it stays where it is. A pending overflow is reported when the
+    /// event next happens.
     fn relocate(&self, event: EventId, from: CounterId, to: CounterId) -> Result<(), CounterError> {
         let lifted = self.lift(from, event)?;
         let entry = self.table().entry(event);
@@ -135,8 +135,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
         })
     }
 
-    /// Stops an event's counter, frees it, and books what it counted. An opened event keeps what is left of its
-    /// period; a new one begins where it was over.
+    /// Stops an event's counter, frees it, and adds its count to the total. An opened event keeps the remainder of
+    /// its period; where the period was over, a new one begins.
     pub(crate) fn lift(&self, counter: CounterId, event: EventId) -> Result<Lifted, CounterError> {
         let (slot, registers) = self.place(counter).ok_or(CounterError::NotStarted(event))?;
         let entry = self.table().entry(event);
@@ -162,7 +162,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
         let mut overflowed = registers.has_overflowed(value);
         if let Some(entry) = entry {
             if entry.counts_on() {
-                // Unless an interrupt booked it since.
+                // Unless an interrupt has added it since.
                 overflowed = again && booked == Some(entry.booked());
                 if overflowed {
                     entry.book_wrap(registers.mask());
@@ -176,7 +176,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
             let bit = counter.only().bits();
             let acknowledged = self.wrmsr_retrying(global.acknowledge, bit);
             acknowledged.map_err(|fault| {
-                // The next event here would be told of this overflow.
+                // This overflow would be reported for the counter's next event.
                 slot.store(SlotState::Faulted);
                 CounterError::Faulted(fault)
             })?;

@@ -9,22 +9,22 @@ use crate::{
 };
 
 impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
-    /// Writes a register, twice if the first time fails.
+    /// Writes a register; retries once.
     pub(crate) fn wrmsr_retrying(&self, register: MsrAddress, value: u64) -> Result<(), MsrFault> {
         retry_once(|| self.msr.wrmsr(register, value))
     }
 
-    /// Reads a register, twice if the first time fails.
+    /// Reads a register; retries once.
     pub(crate) fn rdmsr_retrying(&self, register: MsrAddress) -> Result<u64, MsrFault> {
         retry_once(|| self.msr.rdmsr(register))
     }
 
-    /// Reads a counter, twice if the first time fails.
+    /// Reads a counter; retries once.
     pub(crate) fn read(&self, registers: &Counter) -> Result<u64, MsrFault> {
         retry_once(|| registers.read(&self.msr))
     }
 
-    /// Tells a counter what to count, twice if the first time fails.
+    /// Programs a counter's control; retries once.
     pub(crate) fn set_control_retrying(
         &self,
         counter: &Counter,
@@ -33,7 +33,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
         retry_once(|| self.set_control(counter, bits))
     }
 
-    /// Tells a counter what to count, by a value of its own bits of its control; 0: nothing.
+    /// Programs a counter's control with `bits`, which are the counter's own; 0 stops it.
     pub(crate) fn set_control(&self, counter: &Counter, bits: u64) -> Result<(), MsrFault> {
         match counter.control {
             CounterControl::Select(register) => self.msr.wrmsr(register, bits),
@@ -47,7 +47,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
         }
     }
 
-    /// Returns whether the counter's control holds what lets it count `select`.
+    /// Returns whether the counter's control holds `bits`.
     pub(crate) fn holds(&self, counter: &Counter, bits: u64) -> Result<bool, MsrFault> {
         let control = counter.control;
         let found = self.rdmsr_retrying(control.register())?;
@@ -70,7 +70,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
         let freeze = self.unit().global().and_then(|global| global.freeze);
         let freeze = freeze.filter(|_| self.is_open()).ok_or(CounterError::FreezeUnsupported)?;
         let freezes = &self.memory.freezes;
-        // First the interrupt path, which else would leave the counters frozen.
+        // The interrupt path first: otherwise it would leave the counters frozen.
         if freezes.swap(true, Relaxed) {
             return Ok(());
         }
@@ -98,7 +98,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
         }
     }
 
-    /// Gives the freezing bit back as it was found, and leaves the register's other bits.
+    /// Restores the freeze bit as it was found, and leaves the register's other bits.
     pub(crate) fn stop_freezing(&mut self) -> Result<(), MsrFault> {
         let freeze = self.unit().global().and_then(|global| global.freeze);
         let Some(freeze) = freeze.filter(|_| self.memory.freezes.load(Relaxed)) else {
@@ -168,7 +168,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
         Ok(())
     }
 
-    /// The bits of the fixed counters' control that are these counters'.
+    /// Returns the bits of the fixed counters' control that are these counters'.
     pub(crate) fn fixed_control_of(&self, counters: CounterSet) -> u64 {
         let fixed = (counters & CounterSet::FIXED).iter();
         fixed.fold(0, |all, counter| all | self.registers(counter).control.mask())
@@ -240,7 +240,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
         Ok(pending)
     }
 
-    /// The registers of a counter, and its slot.
+    /// Returns the registers of a counter, and its slot.
     pub(crate) fn place(&self, counter: CounterId) -> Option<(&CounterSlot, Counter)> {
         Some((self.slot(counter)?, self.registers(counter)))
     }

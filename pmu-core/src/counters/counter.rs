@@ -6,7 +6,7 @@ use crate::{EventSelect, MsrAddress, MsrBackend, MsrFault, PmcIndex};
 /// The longest period of a counter whose writes take 32 bits and extend their sign.
 const NARROW_REACH: u64 = (1 << 31) - 1;
 
-/// The control by which a counter is told what to count.
+/// The control that programs a counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum CounterControl {
@@ -22,7 +22,7 @@ pub enum CounterControl {
 }
 
 impl CounterControl {
-    /// The register.
+    /// Returns the register.
     #[inline]
     pub const fn register(self) -> MsrAddress {
         match self {
@@ -30,7 +30,7 @@ impl CounterControl {
         }
     }
 
-    /// The bits of the register that are the counter's.
+    /// Returns the bits of the register that are the counter's.
     pub(crate) const fn mask(self) -> u64 {
         match self {
             Self::Select(_) => u64::MAX,
@@ -39,7 +39,7 @@ impl CounterControl {
         }
     }
 
-    /// The value of these bits that lets the counter count what `select` says, and interrupt.
+    /// Returns the value of these bits that makes the counter count `select`, and interrupt.
     pub(crate) const fn running(self, select: EventSelect) -> u64 {
         match self {
             Self::Select(_) => select.running().select_bits(),
@@ -69,33 +69,33 @@ pub struct Counter {
 }
 
 impl Counter {
-    /// The control by which the counter is told what to count.
+    /// Returns the control that programs the counter.
     #[inline]
     pub const fn control(&self) -> CounterControl {
         self.control
     }
 
-    /// The counter itself.
+    /// Returns the counter's own register.
     #[inline]
     pub const fn value_register(&self) -> MsrAddress {
         self.value
     }
 
-    /// The counter's index for RDPMC; `None` where RDMSR alone reads it.
+    /// Returns the counter's index for RDPMC; `None` where RDMSR alone reads it.
     #[inline]
     pub const fn rdpmc_index(&self) -> Option<PmcIndex> {
         self.rdpmc
     }
 
-    /// Its width in bits, 32–64.
+    /// Returns its width in bits, 32–64.
     pub const fn width(&self) -> u32 {
         self.mask.count_ones()
     }
 
-    /// The value from which the counter overflows after `events` events.
+    /// Returns the value from which the counter overflows after `events` events.
     ///
-    /// With `events` below 2³¹ it is right whether the processor takes the whole value or
-    /// sign-extends its low 32 bits.
+    /// With `events` below 2³¹ it is correct whether the processor takes the whole value or sign-extends its low 32
+    /// bits.
     #[inline]
     pub const fn preload(&self, events: u64) -> u64 {
         events.wrapping_neg() & self.mask
@@ -103,19 +103,20 @@ impl Counter {
 
     /// Returns whether a counter that was [preloaded](Self::preload), and since read as `value`, wrapped.
     ///
-    /// Right until it has counted half its range more.
+    /// Correct until it has counted another half of its range.
     #[inline]
     pub const fn has_overflowed(&self, value: u64) -> bool {
         value & (self.mask ^ self.mask >> 1) == 0
     }
 
-    /// The counter's bits.
+    /// Returns the counter's bits.
     #[inline]
     pub const fn mask(&self) -> u64 {
         self.mask
     }
 
-    /// The longest period for which it can be loaded; `full_width`: the processor has full-width writes.
+    /// Returns the longest period that the counter can be loaded for. `full_width`: the processor has full-width
+    /// writes.
     pub(crate) const fn reach(&self, full_width: bool) -> u64 {
         if self.sign_extended && !(full_width && self.full.is_some()) {
             NARROW_REACH
@@ -124,14 +125,14 @@ impl Counter {
         }
     }
 
-    /// The value with which a counter goes on that is only counted: one from which it overflows within its reach.
-    /// The bits of the reach stay as in `value`, so that they count on over its interrupts.
+    /// Returns the value from which the counter of an event without a period continues: one from which it overflows
+    /// within its reach. The bits of the reach stay as in `value`, so that they count on over its interrupts.
     pub(crate) const fn counted_on(&self, value: u64, full_width: bool) -> u64 {
         let reach = self.reach(full_width);
         value & reach | self.mask & !reach
     }
 
-    /// The address at which a write makes the counter hold `value`: the plain one where that does.
+    /// Returns the address at which a write makes the counter hold `value`: the plain one where that suffices.
     pub(crate) fn register_for(&self, value: u64) -> MsrAddress {
         let extended = i64::from(value as u32 as i32) as u64 & self.mask;
         match self.full {
@@ -169,7 +170,7 @@ mod tests {
             let counter = counter(width, true);
             for events in [1, 0x1000, 0x1_0000, 0x7FFF_FFFF] {
                 let start = counter.preload(events);
-                // What a processor makes of a write that it sign-extends from bit 31.
+                // The result of a write that the processor sign-extends from bit 31.
                 assert_eq!(start as u32 as i32 as i64 as u64 & counter.mask(), start);
                 let before = start.wrapping_add(events - 1) & counter.mask();
                 let after = start.wrapping_add(events) & counter.mask();

@@ -1,4 +1,4 @@
-//! One opened event: what it counts, its total, its times, and its turn.
+//! One opened event: its select, total, times and turn.
 
 use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64};
@@ -12,7 +12,7 @@ pub(crate) enum EventState {
     /// The place is free.
     Closed,
     Stopped,
-    /// Started, and no counter's turn.
+    /// Started, and waiting for a counter.
     Waiting,
     /// On a counter.
     Counting,
@@ -32,9 +32,9 @@ pub struct EventEntry {
     select: AtomicU64,
     tag: AtomicU64,
     counters: AtomicU64,
-    /// Events between two reports, from the next one on; 0: it is counted only.
+    /// Events between two reports, from the next one on; 0: no reports.
     period: AtomicU64,
-    /// The period that the next report stands for.
+    /// Period that the next report stands for.
     current: AtomicU64,
     /// Events of that period beyond those that the counter is loaded with.
     left: AtomicU64,
@@ -45,7 +45,7 @@ pub struct EventEntry {
     counted_to: AtomicU64,
     enabled: AtomicU64,
     running: AtomicU64,
-    /// The time up to which both are added up.
+    /// Time up to which both are added up.
     timed_to: AtomicU64,
 }
 
@@ -62,8 +62,8 @@ pub struct EventCount {
 }
 
 impl EventCount {
-    /// The events of all the time in which it was started, if they happened as often as while it was on a
-    /// counter. `None`: it never was, or the figure exceeds 64 bits.
+    /// Returns the count extrapolated to all the time in which the event was started. `None`: it was never on a
+    /// counter, or the figure exceeds 64 bits.
     pub fn scaled(&self) -> Option<u64> {
         let scaled = u128::from(self.value) * u128::from(self.enabled);
         scaled.checked_div(self.running.into())?.try_into().ok()
@@ -90,12 +90,12 @@ pub struct StoppedEvent {
 }
 
 impl StoppedEvent {
-    /// The count so far.
+    /// Returns the count so far.
     pub const fn count(&self) -> EventCount {
         self.count
     }
 
-    /// The event select that it has on a counter, without the bits that make it run.
+    /// Returns the event select that it has on a counter, without the bits that make it run.
     pub const fn select(&self) -> EventSelect {
         EventSelect::from_bits(self.select)
     }
@@ -106,20 +106,20 @@ impl StoppedEvent {
         self.started
     }
 
-    /// The same, to be started, or not, when it is given to a processor.
+    /// Sets whether it is to be started when it is given to a processor.
     pub const fn to_be_started(mut self, started: bool) -> Self {
         self.started = started;
         self
     }
 
-    /// The counters that it may have.
+    /// Returns the counters that it may have.
     pub(crate) const fn counters(&self) -> CounterSet {
         CounterSet::from_bits(self.counters)
     }
 }
 
 impl EventEntry {
-    /// An unused place.
+    /// Creates an unused place.
     pub const fn new() -> Self {
         Self {
             state: AtomicU8::new(EventState::Closed as u8),
@@ -142,7 +142,7 @@ impl EventEntry {
         }
     }
 
-    /// Opens the event here, stopped: `select` and `counters` are what it resolves to.
+    /// Opens the event here, stopped, with the `select` and the `counters` that it resolves to.
     pub(crate) fn open(&self, event: &Event, select: EventSelect, counters: CounterSet) {
         let guest = event.guest as u8;
         self.insert(&StoppedEvent {
@@ -183,7 +183,7 @@ impl EventEntry {
         self.set_state(EventState::Stopped);
     }
 
-    /// The event as data: its counter was taken from it.
+    /// Returns the event as data, after its counter was taken from it.
     pub(crate) fn extract(&self) -> StoppedEvent {
         StoppedEvent {
             started: matches!(self.state(), EventState::Waiting | EventState::Counting),
@@ -272,7 +272,7 @@ impl EventEntry {
         }
     }
 
-    /// The count that is booked: up to when the counter was last read, or the event was stopped.
+    /// Returns the count as of the counter's last reading, or of the event's stop.
     pub(crate) fn count(&self) -> EventCount {
         EventCount {
             value: self.total.load(Relaxed),
@@ -281,44 +281,44 @@ impl EventEntry {
         }
     }
 
-    /// The total that is booked, and the counter's value up to which it is.
+    /// Returns the total so far, and the counter's value up to which it is.
     pub(crate) fn booked(&self) -> (u64, u64) {
         (self.total.load(Relaxed), self.counted_to.load(Relaxed))
     }
 
-    /// The counter was loaded with `value`.
+    /// Notes that the counter was loaded with `value`.
     #[inline]
     pub(crate) fn loaded(&self, value: u64) {
         self.counted_to.store(value, Relaxed);
     }
 
-    /// The period that was over when the counter was taken.
+    /// Returns the period that was over when the counter was taken.
     pub(crate) fn ended_period(&self) -> u64 {
         self.current.load(Relaxed)
     }
 
-    /// Adds what the counter counted up to `value`. It is right over a wrap, for the counter was loaded at half
-    /// its range or beyond.
+    /// Adds the events that the counter counted up to `value`. Correct over a wrap, for the counter was loaded at
+    /// half its range or beyond.
     #[inline]
     pub(crate) fn book(&self, value: u64, mask: u64) {
         let counted = value.wrapping_sub(self.counted_to.swap(value, Relaxed)) & mask;
         self.total.store(self.total.load(Relaxed).wrapping_add(counted), Relaxed);
     }
 
-    /// Adds what the counter counted up to its wrap: it was not loaded since, and counts on from 0.
+    /// Adds the events that the counter counted up to its wrap. It was not loaded since, and continues from 0.
     #[inline]
     pub(crate) fn book_wrap(&self, mask: u64) {
         let counted = mask.wrapping_add(1).wrapping_sub(self.counted_to.swap(0, Relaxed));
         self.total.store(self.total.load(Relaxed).wrapping_add(counted), Relaxed);
     }
 
-    /// Returns whether the counter of an event that is only counted has wrapped since it was loaded: from then on
-    /// its value alone does not tell of the next wrap.
+    /// Returns whether the counter of an event without a period has wrapped since it was loaded. From then on its
+    /// value alone does not show the next wrap.
     pub(crate) fn counts_on(&self) -> bool {
         !self.has_period() && self.counted_to.load(Relaxed) == 0
     }
 
-    /// Events that a counter of this reach is loaded with, where it begins or resumes.
+    /// Returns the number of events that a counter of this reach is loaded with as it begins or resumes.
     pub(crate) fn first_piece(&self, reach: u64) -> u64 {
         match self.resume.swap(0, Relaxed) {
             0 => self.begin_period(reach),
@@ -330,7 +330,7 @@ impl EventEntry {
         }
     }
 
-    /// The counter overflowed: the events that it is loaded with next.
+    /// Returns the number of events that the counter is loaded with after an overflow.
     #[inline]
     pub(crate) fn next_piece(&self, reach: u64) -> u64 {
         match self.left.load(Relaxed) {
@@ -339,26 +339,28 @@ impl EventEntry {
         }
     }
 
-    /// The counter overflowed: the period that is over, if this was its last piece.
+    /// Returns the period that ended with an overflow, if this was its last piece.
     #[inline]
     pub(crate) fn period_over(&self) -> Option<u64> {
         let over = self.current.load(Relaxed);
         (self.left.load(Relaxed) == 0 && over != 0).then_some(over)
     }
 
-    /// The caller's name of the event.
+    /// Returns the caller's tag of the event.
     pub(crate) fn tag(&self) -> u64 {
         self.tag.load(Relaxed)
     }
 
-    /// An event that is only counted wraps as late as it can: a wrap that the interrupt did not see would be lost.
+    /// Begins a period, and returns its first piece. An event without a period wraps as late as it can: a wrap that
+    /// the interrupt did not see would be lost.
     fn begin_period(&self, reach: u64) -> u64 {
         let period = self.period.load(Relaxed);
         self.current.store(period, Relaxed);
         self.take_piece(if period == 0 { reach } else { period }, reach)
     }
 
-    /// Half of what is little more than the reach: no piece is so short that its interrupt comes at once.
+    /// Takes the next piece of a period: half of an amount slightly above the reach, so that no piece is so short
+    /// that its interrupt comes at once.
     fn take_piece(&self, events: u64, reach: u64) -> u64 {
         let piece = match events {
             _ if events <= reach => events,
@@ -369,13 +371,13 @@ impl EventEntry {
         piece
     }
 
-    /// The counter was taken from it with so many events to go.
+    /// Notes that the counter was taken from it with `events` to go.
     pub(crate) fn set_resume(&self, events: u64) {
         let interrupts = self.current.load(Relaxed) != 0;
         self.resume.store(if interrupts { events } else { 0 }, Relaxed);
     }
 
-    /// The counter was taken from it with an overflow pending. Returns whether the period is over, which then
+    /// Notes that the counter was taken from it with an overflow pending. Returns whether the period is over; it then
     /// begins anew.
     pub(crate) fn end_piece(&self) -> bool {
         let left = self.left.swap(0, Relaxed);

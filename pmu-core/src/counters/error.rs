@@ -4,8 +4,9 @@ use core::fmt;
 
 use crate::{CounterSet, EventId, MsrFault, NamedEvent};
 
-/// Error of an operation on a processor's counters. Unless it is [`Faulted`](Self::Faulted), nothing was
-/// changed; of taking counters, that none runs.
+/// Error of an operation on a processor's counters.
+///
+/// Unless it is [`Faulted`](Self::Faulted), nothing was changed; after a failure to take counters, none of them runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
@@ -22,7 +23,7 @@ pub enum CounterError {
         /// Places lent.
         lent: u16,
     },
-    /// No counter gives back what is written to it: there are none, whatever CPUID declares.
+    /// No counter reads back the value written to it: there are none, whatever CPUID declares.
     Unresponsive,
     /// The processor cannot freeze its counters, or does not keep the bit that asks for it.
     FreezeUnsupported,
@@ -40,15 +41,15 @@ pub enum CounterError {
     NoCounterForEvent,
     /// This period is out of range: below the table's [floor](crate::EventTable::set_floor), or beyond 63 bits.
     Period(u64),
-    /// The event is not open, or has no total or no period, whichever was asked for.
+    /// The event is not open, or lacks the total or the period that was requested.
     NoSuchEvent(EventId),
-    /// The event runs already.
+    /// The event is running already.
     AlreadyStarted(EventId),
     /// The event does not run.
     NotStarted(EventId),
     /// Every counter that could count the event is in use, and no other event can give way.
     NoFreeCounter,
-    /// A running counter's registers lost their contents: see [`reprogram`](crate::Counters::reprogram).
+    /// A running counter's registers lost their contents; see [`reprogram`](crate::Counters::reprogram).
     RegistersLost,
     /// The counters that were saved cannot be restored: they are of other rows, another source has a counter, or too
     /// few are free.

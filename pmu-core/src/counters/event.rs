@@ -1,4 +1,4 @@
-//! Events: what is counted, when, and how it is reported.
+//! Events: selection, privilege levels, and reporting.
 
 use core::fmt;
 
@@ -25,24 +25,24 @@ impl EventId {
         self.0
     }
 
-    /// The event of a row of a table of sources.
+    /// Returns the event of a row of a table of sources.
     #[inline]
     pub(crate) const fn of_row(row: usize) -> Self {
         Self(row as u16 & (Self::FIRST_OPENED - 1))
     }
 
-    /// The row of a table of sources whose event this is.
+    /// Returns the row of a table of sources whose event this is.
     #[inline]
     pub const fn row(self) -> Option<usize> {
         if self.0 < Self::FIRST_OPENED { Some(self.0 as usize) } else { None }
     }
 
-    /// The opened event with this place.
+    /// Returns the opened event with this place.
     pub(crate) const fn of_place(place: usize) -> Self {
         Self(Self::FIRST_OPENED | place as u16 & (Self::FIRST_OPENED - 1))
     }
 
-    /// The place of an opened event in its [`EventTable`](crate::EventTable).
+    /// Returns the place of an opened event in its [`EventTable`](crate::EventTable).
     #[inline]
     pub const fn place(self) -> Option<usize> {
         match self.0.checked_sub(Self::FIRST_OPENED) {
@@ -78,8 +78,8 @@ pub enum NamedEvent {
     Cycles,
     /// Instructions retired.
     Instructions,
-    /// Cycles of a clock of constant frequency in which the core is not halted: the TSC's on Intel's fixed
-    /// counter 2 and on AMD's Zen 4 on; on an Intel processor without that counter whatever its manual says.
+    /// Cycles of a clock of constant frequency in which the core is not halted: the TSC's on Intel's fixed counter 2
+    /// and on AMD's Zen 4 on; on an Intel processor without that counter, whichever clock its manual names.
     ReferenceCycles,
     /// Accesses of the last-level cache, on Intel; of the second level, on AMD's Zen.
     CacheReferences,
@@ -107,12 +107,12 @@ impl NamedEvent {
     ];
 }
 
-/// An event to be counted: what, at which privilege levels, how often it interrupts, and on which counters.
+/// An event to be counted, with its privilege levels, its period, and the counters that it may have.
 ///
-/// A new one is counted without being reported, at every privilege level, on whichever counter there is. Its total is
-/// exact: all that its counter counts is in it. What the interrupt path itself causes may not be: Intel's counters
-/// stand still while an interrupt is serviced, and where no status tells of overflows (AMD before PerfMonV2, Intel's
-/// version 1) a counter that wrapped, once in 2^47 or 2^31 events, stands still while it is set back.
+/// A new one is counted without being reported, at every privilege level, on any counter. Its total is exact: it
+/// includes everything that the counter counts. Events that the interrupt path itself causes may be missing: Intel's
+/// counters stand still while an interrupt is serviced, and where no status tells of overflows (AMD before PerfMonV2,
+/// Intel's version 1) a counter that wrapped, once in 2^47 or 2^31 events, stands still while it is set back.
 ///
 /// ```
 /// use pmu_core::{Event, EventSelect, NamedEvent};
@@ -125,7 +125,7 @@ impl NamedEvent {
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Event {
     pub(crate) what: What,
-    /// The bits of the select's modes that are left.
+    /// Mode bits of the select that remain.
     pub(crate) modes: u64,
     pub(crate) guest: GuestMode,
     /// 0: none.
@@ -167,7 +167,7 @@ impl Event {
         }
     }
 
-    /// The event of an event select: its event, unit mask and qualifiers. Where neither of its mode bits (16,
+    /// Returns the event of an event select: its event, unit mask and qualifiers. Where neither of its mode bits (16,
     /// 17) is set, it counts at every privilege level.
     ///
     /// The bits by which a select runs and interrupts (20, 22) are not the event's, and are refused.
@@ -178,89 +178,86 @@ impl Event {
         Self { modes, ..Self::new(What::Raw(plain)) }
     }
 
-    /// The event with this name.
+    /// Returns the event with this name.
     pub const fn named(event: NamedEvent) -> Self {
         Self::new(What::Named(event))
     }
 
-    /// The same, counted at privilege levels above 0 only.
+    /// Counts it at privilege levels above 0 only.
     pub const fn user_only(mut self) -> Self {
         self.modes = EventSelect::USER;
         self
     }
 
-    /// The same, counted at privilege level 0 only.
+    /// Counts it at privilege level 0 only.
     pub const fn kernel_only(mut self) -> Self {
         self.modes = EventSelect::KERNEL;
         self
     }
 
-    /// The same, counted only while a guest runs. It counts nothing until
+    /// Counts it only while a guest runs. It counts nothing until
     /// [`set_virtualization`](crate::Counters::set_virtualization) says that there may be one.
     pub const fn in_guests(mut self) -> Self {
         self.guest = GuestMode::GuestOnly;
         self
     }
 
-    /// The same, counted only while no guest runs.
+    /// Counts it only while no guest runs.
     pub const fn outside_guests(mut self) -> Self {
         self.guest = GuestMode::HostOnly;
         self
     }
 
-    /// The same, interrupting each time that `period` events have passed, and counted in between only if
-    /// [`with_total`](Self::with_total) says so.
+    /// Makes it interrupt once per `period` events. Its total can be read only [`with_total`](Self::with_total).
     ///
-    /// With a period of 0 it does not interrupt, as a new one. A period beyond the counter's reach is counted in
-    /// pieces. One below the table's
-    /// [floor](crate::EventTable::set_floor) is refused when the event is opened.
+    /// With a period of 0 it does not interrupt, like a new one. A period beyond the counter's reach is counted in
+    /// pieces. One below the table's [floor](crate::EventTable::set_floor) is refused when the event is opened.
     pub const fn every(mut self, period: u64) -> Self {
         self.period = period;
         self.total = period == 0;
         self
     }
 
-    /// The same, and its total can be read though it interrupts: one RDPMC an interrupt more. Where counters
-    /// run while the interrupt is serviced, the events between that RDPMC and the reload are not in the total.
+    /// Keeps a total although it interrupts, at one more RDPMC per interrupt. Where counters run while the interrupt
+    /// is serviced, the events between that RDPMC and the reload are not in the total.
     pub const fn with_total(mut self) -> Self {
         self.total = true;
         self
     }
 
-    /// The same, whose overflows carry `tag`, the caller's own name of the event: an index, an address.
+    /// Sets the `tag` that its overflows carry: the caller's own name of the event, such as an index or an address.
     pub const fn tagged(mut self, tag: u64) -> Self {
         self.tag = tag;
         self
     }
 
-    /// The same, which takes turns with others where there are too few counters, at
-    /// [`rotate`](crate::Counters::rotate).
+    /// Lets it take turns with other events at [`rotate`](crate::Counters::rotate), where there are too few counters.
     pub const fn rotating(mut self) -> Self {
         self.rotates = true;
         self
     }
 
-    /// The same, whose counter user mode may read by RDPMC. It needs `CR4.PCE` as well, and is of consequence
-    /// where the processor [can deny it](crate::CounterUnit::has_user_rdpmc_control) for each counter.
+    /// Lets user mode read its counter by RDPMC. It needs `CR4.PCE` as well, and matters only where the processor
+    /// [can deny it](crate::CounterUnit::has_user_rdpmc_control) for each counter.
     pub const fn with_user_rdpmc(mut self) -> Self {
         self.user_rdpmc = true;
         self
     }
 
-    /// The same, on one of these counters only: where the processor's manual says that only they count it.
+    /// Confines it to these counters, where the processor's manual says that only they count it.
     ///
-    /// One fixed counter alone counts what it counts, whatever the event's select.
+    /// A single fixed counter counts its own event, whatever the select.
     pub const fn on(mut self, counters: CounterSet) -> Self {
         self.counters = counters;
         self
     }
 
-    /// Number of events between two interrupts; `None`: it is counted only.
+    /// Returns the number of events between two interrupts; `None`: it does not interrupt.
     pub const fn period(&self) -> Option<u64> {
         if self.period == 0 { None } else { Some(self.period) }
     }
 
-    /// The select of an event that has no name: its event, unit mask and qualifiers, without the mode bits.
+    /// Returns the select of an event that has no name: its event, unit mask and qualifiers, without the mode bits.
     pub const fn select(&self) -> Option<EventSelect> {
         match self.what {
             What::Raw(select) => Some(select),
@@ -268,7 +265,7 @@ impl Event {
         }
     }
 
-    /// The name of an event that has one.
+    /// Returns the name of an event that has one.
     pub const fn name(&self) -> Option<NamedEvent> {
         match self.what {
             What::Raw(_) => None,

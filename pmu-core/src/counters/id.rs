@@ -4,13 +4,13 @@ use core::fmt;
 use core::num::NonZero;
 use core::ops::{BitAnd, BitOr, Not};
 
-/// The most general counters that a unit describes.
+/// Greatest number of general counters of a unit.
 pub const MAX_GENERAL: usize = 16;
 
-/// The most fixed counters that a unit describes: as many as their control has room for.
+/// Greatest number of fixed counters of a unit: as many as their control has room for.
 pub const MAX_FIXED: usize = 8;
 
-/// As many [`CounterSlot`](crate::CounterSlot)s as any processor's counters need.
+/// Number of [`CounterSlot`](crate::CounterSlot)s that suffices for any processor's counters.
 pub const MAX_COUNTERS: usize = MAX_GENERAL + MAX_FIXED;
 
 /// One counter of a processor, by its bit in the global control register: general counters from 0, fixed
@@ -28,23 +28,23 @@ pub struct CounterId(u8);
 impl CounterId {
     const FIRST_FIXED: u8 = 32;
 
-    /// General counter `number`, below [`MAX_GENERAL`].
+    /// Returns general counter `number`, below [`MAX_GENERAL`].
     pub const fn general(number: u8) -> Option<Self> {
         if number < MAX_GENERAL as u8 { Some(Self(number)) } else { None }
     }
 
-    /// Fixed counter `number`, below [`MAX_FIXED`].
+    /// Returns fixed counter `number`, below [`MAX_FIXED`].
     pub const fn fixed(number: u8) -> Option<Self> {
         if number < MAX_FIXED as u8 { Some(Self(number + Self::FIRST_FIXED)) } else { None }
     }
 
-    /// The bit of the global registers.
+    /// Returns the bit of the global registers.
     #[inline]
     pub const fn bit(self) -> u8 {
         self.0
     }
 
-    /// The number among the counters of its kind.
+    /// Returns the number among the counters of its kind.
     #[inline]
     pub const fn number(self) -> u8 {
         self.0 % Self::FIRST_FIXED
@@ -56,7 +56,7 @@ impl CounterId {
         self.0 >= Self::FIRST_FIXED
     }
 
-    /// The set of this counter alone.
+    /// Returns the set of this counter alone.
     #[inline]
     pub const fn only(self) -> CounterSet {
         CounterSet(1 << self.0)
@@ -102,18 +102,18 @@ impl CounterSet {
     /// Every counter that there can be.
     pub const ALL: Self = Self(Self::GENERAL.0 | Self::FIXED.0);
 
-    /// The counters whose bits are set; bits that are no counter's are left out.
+    /// Returns the counters whose bits are set; bits without a counter are left out.
     #[inline]
     pub const fn from_bits(bits: u64) -> Self {
         Self::ALL.of_bits(bits)
     }
 
-    /// The fixed counters whose numbers' bits are set.
+    /// Returns the fixed counters whose bits are set: bit *n* for number *n*.
     pub const fn fixed(numbers: u8) -> Self {
         Self::from_bits((numbers as u64) << CounterId::FIRST_FIXED)
     }
 
-    /// One bit per counter, as the global control register has them.
+    /// Returns one bit per counter, as the global control register has them.
     #[inline]
     pub const fn bits(self) -> u64 {
         self.0
@@ -125,7 +125,7 @@ impl CounterSet {
         self.0 == 0
     }
 
-    /// Number of counters.
+    /// Returns the number of counters.
     #[inline]
     pub const fn len(self) -> usize {
         self.0.count_ones() as usize
@@ -137,7 +137,7 @@ impl CounterSet {
         self.0 >> counter.0 & 1 != 0
     }
 
-    /// The counters, ascending by bit.
+    /// Returns the counters, ascending by bit.
     #[inline]
     pub fn iter(self) -> impl Iterator<Item = CounterId> {
         let mut left = self.0;
@@ -148,7 +148,7 @@ impl CounterSet {
         })
     }
 
-    /// The one with the highest bit.
+    /// Returns the one with the highest bit.
     pub(crate) const fn last(self) -> Option<CounterId> {
         match self.0.checked_ilog2() {
             Some(bit) => Some(CounterId(bit as u8)),
@@ -156,19 +156,19 @@ impl CounterSet {
         }
     }
 
-    /// Those of these counters whose bits are set.
+    /// Returns the subset whose bits are set.
     #[inline]
     pub(crate) const fn of_bits(self, bits: u64) -> Self {
         Self(self.0 & bits)
     }
 
-    /// These counters without those of `others`.
+    /// Returns these counters without those of `others`.
     #[inline]
     pub const fn without(self, others: Self) -> Self {
         Self(self.0 & !others.0)
     }
 
-    /// Those for which `keep` says so, asked in ascending order.
+    /// Returns those for which `keep` is true, called in ascending order.
     pub(crate) fn retain(self, mut keep: impl FnMut(CounterId) -> bool) -> Self {
         let mut kept = self;
         for counter in self.iter() {
@@ -179,12 +179,12 @@ impl CounterSet {
         kept
     }
 
-    /// The set in three bytes: the general ones, and the fixed ones.
+    /// Packs the set into three bytes: the general ones, then the fixed ones.
     pub(crate) const fn pack(self) -> [u8; 3] {
         [self.0 as u8, (self.0 >> 8) as u8, (self.0 >> CounterId::FIRST_FIXED) as u8]
     }
 
-    /// The set that was packed.
+    /// Unpacks a set.
     pub(crate) const fn unpack([low, high, fixed]: [u8; 3]) -> Self {
         Self(low as u64 | (high as u64) << 8 | (fixed as u64) << CounterId::FIRST_FIXED)
     }

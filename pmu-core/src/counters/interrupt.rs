@@ -8,11 +8,10 @@
 //! - The overflow status is acknowledged before a counter is loaded again, wherever counters run
 //!   meanwhile: an overflow after the acknowledgement sets the status, and interrupts, anew. Where the
 //!   status says that the processor froze the counters, its acknowledgement releases them, and comes last.
-//! - The local APIC's entry is unmasked before counters can overflow again: an overflow while it is masked
-//!   interrupts neither then nor later. Counters that run are looked at after it. Where the counters stand
-//!   still it comes after the acknowledgement, because from Intel's version 3 on unmasking raises an
-//!   interrupt while a bit of the status is set; only frozen counters leave no choice, and that interrupt
-//!   is claimed.
+//! - The local APIC's entry is unmasked before counters can overflow again: an overflow while it is masked is lost.
+//!   Running counters are read after it. Where the counters stand still, unmasking comes after the acknowledgement,
+//!   because from Intel's version 3 on unmasking raises an interrupt while a bit of the status is set; only frozen
+//!   counters leave no choice, and that interrupt is claimed.
 
 use core::sync::atomic::Ordering;
 
@@ -23,19 +22,19 @@ use crate::{
     EventSource, GlobalRegisters, MsrAddress, MsrBackend, MsrFault, Platform,
 };
 
-/// One event's overflow, as the interrupt path reports it.
+/// One overflow, as the interrupt path reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct EventOverflow {
     /// The event.
     pub event: EventId,
-    /// Number of its occurrences that this overflow stands for: its period.
+    /// Its period: the number of events that this overflow stands for.
     pub period: u64,
     /// The counter that it is on.
     pub counter: CounterId,
-    /// The event's own [tag](crate::Event::tagged), if it was opened with one. An interrupt may come before the
-    /// caller knows the event's identity, at [`switch_in`](crate::Counters::switch_in) for instance; its tag it
-    /// knows.
+    /// The event's own [tag](crate::Event::tagged), if it was opened with one. At
+    /// [`switch_in`](crate::Counters::switch_in), for instance, an interrupt may come before the caller knows the
+    /// event's identity.
     pub tag: u64,
 }
 
@@ -54,10 +53,9 @@ pub struct Serviced {
 
 /// Claim of one interrupt, for a handler that shares it with others: an NMI's.
 ///
-/// An NMI that no handler claims is unknown, and may be a failing machine. One that a performance counter
-/// raised may find nothing, because the NMI before it already served the counter. So a shared handler adds
-/// up what its handlers claim. More than 1: the next NMI on this processor within 100 ms that no handler
-/// claims is a counter's.
+/// An NMI that no handler claims is unknown, and may mean failing hardware. An NMI of a performance counter may find
+/// no overflow, because the NMI before it already served the counter. So a shared handler adds up the claims. If the
+/// sum exceeds 1, the next unclaimed NMI on this processor within 100 ms is a counter's.
 ///
 /// ```
 /// use pmu_core::Claim;
@@ -77,7 +75,7 @@ pub struct Serviced {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum Claim {
-    /// Nothing of the session's was found: another source's, or unknown.
+    /// No overflow of the session was found: the interrupt is another source's, or unknown.
     NotOurs,
     /// The session's.
     Ours,
@@ -86,7 +84,7 @@ pub enum Claim {
 }
 
 impl Claim {
-    /// Returns the number of interrupts that it stands for: 0, 1, or 2 where another may follow.
+    /// Returns the number of interrupts that it stands for: 0 or 1, or 2 where another may follow.
     pub const fn interrupts(self) -> u32 {
         self as u32
     }
@@ -95,10 +93,9 @@ impl Claim {
 /// Services the performance interrupt of the processor that executes the call: finds the overflowed counters,
 /// re-arms them, reports each period that is over to `overflowed` once, and lets the interrupt recur.
 ///
-/// `memory` is the processor's. Where no session has it, nothing is touched and the answer is
-/// [`NotOurs`](Claim::NotOurs); but one interrupt that comes late, after
-/// [`shut_down`](crate::Counters::shut_down), is claimed. A nested call, from an interrupt that interrupted this
-/// one, returns [`Ours`](Claim::Ours) at once, and the call under way looks once more.
+/// `memory` is the processor's. Without a session it accesses no register and returns [`NotOurs`](Claim::NotOurs),
+/// but claims one interrupt that comes late, after [`shut_down`](crate::Counters::shut_down). A nested call, from an
+/// interrupt that interrupted this one, returns [`Ours`](Claim::Ours) at once, and the outer call makes another pass.
 ///
 /// # Context
 /// Interrupt or NMI, and any other. Bounded by the number of counters, once more for each nested interrupt;
@@ -118,7 +115,7 @@ pub fn service<S: EventSource, M: MsrBackend, P: Platform>(
     overflowed: impl FnMut(EventOverflow),
 ) -> Result<Serviced, MsrFault> {
     let unit = source.unit();
-    // What another source's session has taken, this one's unit says nothing of.
+    // This source's unit does not describe counters that another source's session has taken.
     let own = memory.proven(unit.counters());
     if own.is_empty() {
         return Ok(Serviced { overflows: 0, claim: memory.claim_empty(), others: 0 });
@@ -169,11 +166,11 @@ struct Pass<'a, S, M, P, F> {
     raised: u32,
     /// Other owners' bits of the status.
     others: u64,
-    /// The first fault; the pass goes on, so that nothing else is lost.
+    /// First fault; the pass continues, so that no other overflow is lost.
     fault: Option<MsrFault>,
 }
 
-/// What is left to be done once the overflows are served.
+/// Access that remains once the overflows are served.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Rest {
     Nothing,
@@ -215,8 +212,8 @@ where
         }
     }
 
-    /// Serves counters whose overflows the status tells. They stand still meanwhile where the driver stops them,
-    /// or the processor freezes them and says so; otherwise they are taken to run.
+    /// Serves the counters whose overflows the status reports. They stand still meanwhile where the driver stops
+    /// them, or where the processor reports that it froze them; otherwise they are assumed to run.
     fn by_status(&mut self, global: &GlobalRegisters) {
         let freezes = self.memory.freezes.load(Ordering::Relaxed);
         let (status, rest) = if freezes {
@@ -240,12 +237,12 @@ where
         }
     }
 
-    /// The status of counters that the processor was told to freeze.
+    /// Reads the status of counters that the processor was told to freeze.
     #[inline]
     fn status_of_frozen(&mut self, global: &GlobalRegisters) -> (Option<u64>, Rest) {
         if global.frozen == 0 {
-            // They may run, and an overflow while the entry is masked would be lost. To freeze, the processor clears
-            // the control register; whether it did is not asked.
+            // They may run, and an overflow while the entry is masked would be lost. To freeze them the processor
+            // clears the control register, which is not read back.
             self.unmask();
             return (self.status(global), Rest::Restart);
         }
@@ -259,9 +256,9 @@ where
         (status, Rest::Nothing)
     }
 
-    /// Acknowledges the overflows that the status tells of, and loads their counters again: in this order, unless
-    /// the acknowledgement releases frozen counters.
-    // Always, at its one call: of what it asks, most is known there.
+    /// Acknowledges the overflows that the status reports, and loads their counters again: in this order, unless the
+    /// acknowledgement releases frozen counters.
+    // Inlined at its only call, where most of its conditions are constant.
     #[inline(always)]
     fn serve(&mut self, global: &GlobalRegisters, status: u64, freezes: bool, stopped: bool) {
         let bits = status & (self.own | global.frozen);
@@ -292,7 +289,7 @@ where
         }
     }
 
-    /// Sets the counters' control to those bits of `mask` that it has while they run.
+    /// Writes the counters' control: those bits of `mask` that it holds while they run.
     #[inline]
     fn set_control(&mut self, global: &GlobalRegisters, mask: u64) -> bool {
         let control = self.memory.global_control.load(Ordering::Relaxed);
@@ -302,7 +299,7 @@ where
     #[inline]
     fn restart(&mut self, global: &GlobalRegisters) {
         if !self.set_control(global, u64::MAX) {
-            // They stand still. The next start tries again.
+            // They stand still; the next start tries again.
             self.memory.global_control.fetch_and(!self.own, Ordering::Relaxed);
             self.memory.mark_faulted(self.own);
         }
@@ -324,13 +321,13 @@ where
                 None => self.memory.expect_one_fewer(),
             }
         }
-        // Without opened events this, and what it calls, is not linked.
+        // Without opened events this call is not linked.
         if !self.source.opened().is_empty() && overflowed & !GENERAL != 0 {
             self.reload_fixed(CounterSet::from_bits(overflowed & !GENERAL));
         }
     }
 
-    /// The same of fixed counters, on which there are opened events only.
+    /// Serves the fixed counters, which only opened events use.
     #[cold]
     fn reload_fixed(&mut self, overflowed: CounterSet) {
         for counter in overflowed.iter() {
@@ -343,7 +340,7 @@ where
         }
     }
 
-    /// Serves counters of which the processor tells nothing: reads each that runs.
+    /// Serves counters without an overflow status: reads each that runs.
     fn by_value(&mut self) {
         // The counters run meanwhile.
         self.unmask();
@@ -362,15 +359,14 @@ where
         }
     }
 
-    /// A general counter that runs, and what for.
+    /// Returns a running general counter with its event.
     #[inline]
     fn at_work(&self, counter: CounterId) -> Option<(&'a CounterSlot, Running)> {
         let slot = self.memory.slots().get(usize::from(counter.bit()))?;
         Some((slot, Running::of(slot)?))
     }
 
-    /// Loads a general counter that overflowed again, and reports the overflow. `value` is what it was read as,
-    /// where it was.
+    /// Loads an overflowed general counter again, and reports the overflow. `value` is its value, if it was read.
     fn reload(
         &mut self,
         counter: CounterId,
@@ -379,7 +375,7 @@ where
         value: Option<u64>,
     ) {
         let Running { event, period } = running;
-        // No table has as many rows as an opened event's number is.
+        // An opened event's number exceeds the number of rows of any table.
         match self.source.row_period(event.bits().into()) {
             Some(next) => {
                 let (next, registers) = (u64::from(next), self.unit.general(counter));
@@ -402,7 +398,7 @@ where
         next: u64,
     ) {
         if !self.wrmsr(register, preload) {
-            // It overflowed, and will not again for long.
+            // Not loaded again, it will not overflow for a long time.
             slot.store(SlotState::Faulted);
         } else if next != period {
             slot.store(SlotState::Running { event, period: next });
@@ -415,9 +411,10 @@ where
         (self.overflowed)(overflow);
     }
 
-    /// The same of an opened event: books its total, and loads the next piece of its period.
+    /// Serves an opened event's overflow: adds to its total, and loads the next piece of its period.
     ///
-    /// The counter of one that is only counted is not loaded where the status told of its wrap: it counts on.
+    /// The counter of an event without a period is not loaded where the status reported its wrap; it simply
+    /// continues.
     #[inline(never)]
     fn reload_opened(
         &mut self,
@@ -436,7 +433,7 @@ where
         }
         let (event, tag) = (running.event, entry.tag());
         if let Some(period) = entry.period_over() {
-            // Before the counter is loaded: a period that is set meanwhile is the next one.
+            // Before the counter is loaded, so that a period that the handler sets is the next one.
             self.report(EventOverflow { event, period, counter, tag });
         }
         if entry.wants_total() {
@@ -451,11 +448,11 @@ where
         self.load(slot, registers.register_for(preload), preload, running, piece);
     }
 
-    /// Sets the counter of an event that is only counted as far back from its next wrap as it reaches.
+    /// Sets the counter of an event without a period as far back from its next wrap as it reaches.
     ///
-    /// Without a status a wrap is seen by the value alone, and only if the counter was past half its range before.
-    /// It stands still meanwhile, so that everything it counts is in the total. Its select is left as it was found:
-    /// the operation that was interrupted may have stopped it.
+    /// Without a status only the value shows a wrap, and only if the counter was past half its range before. It
+    /// stands still meanwhile, so that the total misses none of its events. Its select is left as it was found: the
+    /// interrupted operation may have stopped it.
     fn set_back(&mut self, slot: &CounterSlot, registers: &Counter, entry: &EventEntry) {
         let select = registers.control.register();
         let full_width = self.memory.full_width.load(Ordering::Relaxed);

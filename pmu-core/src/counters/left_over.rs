@@ -1,13 +1,13 @@
-//! What a predecessor may have left on in registers that nothing here uses.
+//! Registers that no driver here uses, and that a predecessor may have left enabled.
 
 use crate::msr::{MsrAccess, retry_once};
 use crate::{CounterSet, CounterUnit, MsrAddress, MsrBackend};
 
-/// Registers that some counters have beside their control, and that nothing here uses: by what firmware, or the kernel
-/// before a kexec, left in them, a counter is loaded or writes records behind the driver's back.
+/// Registers that some counters have beside their control, and that no driver here uses. With values that firmware,
+/// or the kernel before a kexec, left in them, a counter is reloaded or writes records behind the driver's back.
 ///
-/// [`Counters::take`](crate::Counters::take) does not know them, so that a kernel which is never started so does not
-/// pay for them.
+/// [`Counters::take`](crate::Counters::take) does not clear them, so that a kernel that is never started this way
+/// does not pay for them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct UnusedRegisters {
@@ -19,7 +19,7 @@ impl UnusedRegisters {
     /// No counter has one.
     pub const NONE: Self = Self { distance: 0, counters: CounterSet::NONE };
 
-    /// Each of these `counters` has one, `distance` after its value register.
+    /// Describes one register for each of these `counters`, `distance` after its value register.
     ///
     /// # Safety
     /// - Writing 0 to them does not break memory safety.
@@ -27,16 +27,16 @@ impl UnusedRegisters {
         Self { distance, counters }
     }
 
-    /// The counters that have one.
+    /// Returns the counters that have one.
     pub const fn counters(&self) -> CounterSet {
         self.counters
     }
 
-    /// Clears the registers of those of `counters` that `unit` has, and returns the counters whose register did not
-    /// answer twice: they are not to be taken. One write for each register.
+    /// Clears the registers of those of `counters` that `unit` has, by one write each, and returns the counters whose
+    /// register faulted twice. These must not be taken.
     ///
     /// Call it before these counters are taken, after their registers may have lost their contents (suspend), and
-    /// before another kernel is started, on the processor that `unit` describes. What was there is not given back.
+    /// before another kernel is started, on the processor that `unit` describes. The old values are not restored.
     ///
     /// # Context
     /// Any. No other owner uses these counters.

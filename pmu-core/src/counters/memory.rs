@@ -6,12 +6,12 @@ use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use crate::counters::slot::SlotState;
 use crate::{Claim, CounterId, CounterSet, CounterSlot};
 
-/// The memory that one processor's counters need: 8 bytes per counter, and 32 for the processor.
+/// Memory that one processor's counters need: 8 bytes per counter, and 32 for the processor.
 ///
-/// The embedder lends it for as long as the processor profiles, commonly from a static array with
-/// one element per processor; the interrupt path finds its state here without the control handle.
-/// `&CounterMemory<[CounterSlot; N]>` coerces to `&CounterMemory`. It knows whether a session has taken it,
-/// so [`service`](crate::ProfileInterface::service) may be called at any time.
+/// The embedder lends it for as long as the processor profiles, commonly from a static array with one element per
+/// processor; the interrupt path finds its state here without the control handle. `&CounterMemory<[CounterSlot; N]>`
+/// coerces to `&CounterMemory`. It records whether a session has taken it, so
+/// [`service`](crate::ProfileInterface::service) may be called at any time.
 ///
 /// ```
 /// use pmu_core::{CounterMemory, CounterSlot, MAX_COUNTERS};
@@ -22,17 +22,17 @@ use crate::{Claim, CounterId, CounterSet, CounterSlot};
 /// ```
 #[derive(Debug)]
 pub struct CounterMemory<S: ?Sized = [CounterSlot]> {
-    /// Value of the global control register while the counters run: the bits of other owners as they
-    /// were found or told, and the session's. The interrupt path leaves the register so.
+    /// Value of the global control register while the counters run: the other owners' bits, and the session's. The
+    /// interrupt path leaves the register with this value.
     pub(crate) global_control: AtomicU64,
-    /// Value of the fixed counters' control: the bits of other owners as they were found or told, and the
-    /// session's. The interrupt path does not write it.
+    /// Value of the fixed counters' control: the other owners' bits, and the session's. The interrupt path does not
+    /// write it.
     pub(crate) fixed_control: AtomicU64,
     /// The counters that answered and belong to the session; 0: the registers belong to others.
     proven: AtomicU64,
     owner: AtomicU8,
     service: AtomicU8,
-    /// Number of interrupts that may still come of overflows that were already told or dropped.
+    /// Number of interrupts that may still come of overflows that were already reported or dropped.
     late: AtomicU8,
     /// The processor freezes the counters for the interrupt path.
     pub(crate) freezes: AtomicBool,
@@ -59,7 +59,7 @@ const SERVING: u8 = 1;
 const AGAIN: u8 = 2;
 
 impl<const N: usize> CounterMemory<[CounterSlot; N]> {
-    /// Memory for `N` counters, all free. `N` = 0 stands for "there was no memory".
+    /// Creates memory for `N` counters, all free. `N` = 0 stands for "there was no memory".
     pub const fn new() -> Self {
         Self {
             global_control: AtomicU64::new(0),
@@ -93,18 +93,18 @@ impl<const N: usize> Deref for CounterMemory<[CounterSlot; N]> {
 }
 
 impl CounterMemory {
-    /// The number of counters that it has room for.
+    /// Returns the number of counters that it has room for.
     pub const fn counters(&self) -> usize {
         self.slots.len()
     }
 
-    /// Those of `counters` that answered and belong to a session, if any has the memory.
+    /// Returns those of `counters` that answered and belong to the session that has the memory, if any.
     #[inline]
     pub(crate) fn proven(&self, counters: CounterSet) -> CounterSet {
         counters.of_bits(self.proven.load(Ordering::Acquire))
     }
 
-    /// A counter's slot, if the memory has room for it.
+    /// Returns a counter's slot, if the memory has room for it.
     #[inline]
     pub(crate) fn slot(&self, counter: CounterId) -> Option<&CounterSlot> {
         let fixed = if counter.is_fixed() { self.first_fixed.load(Ordering::Relaxed) } else { 0 };
@@ -140,7 +140,7 @@ impl CounterMemory {
     /// Hands these counters to the interrupt path.
     pub(crate) fn publish(&self, proven: CounterSet) {
         self.service.store(IDLE, Ordering::Relaxed);
-        // In this order an interrupt in between is served, or claimed; never left unclaimed.
+        // In this order an interrupt in between is served or claimed, never left unclaimed.
         self.proven.store(proven.bits(), Ordering::Release);
         self.owner.store(TAKEN, Ordering::Relaxed);
     }
@@ -172,8 +172,8 @@ impl CounterMemory {
     /// Task, on the processor whose memory it is, no interrupt of it under way.
     ///
     /// # Safety
-    /// - The session is not used again. It would share its counters with whichever takes the memory next, and
-    ///   the event of one would be counted, and reported, as the other's.
+    /// - The session is not used again. It would share its counters with the next session that takes the memory, and
+    ///   the events of one would be counted, and reported, as the other's.
     ///
     /// ```
     /// # use pmu_core::{CounterMemory, CounterSlot};
@@ -190,26 +190,26 @@ impl CounterMemory {
         self.expect_late_after_shut_down();
     }
 
-    /// As many interrupts may come that will find nothing.
+    /// Notes that up to this many more interrupts may come that find nothing.
     pub(crate) fn expect_late(&self, interrupts: u32) {
         let more = interrupts.min(u8::MAX.into()) as u8;
         let add = |late: u8| Some(late.saturating_add(more));
         let _ = self.late.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
     }
 
-    /// One fewer: its counter had not overflowed.
+    /// Expects one interrupt fewer: its counter had not overflowed.
     pub(crate) fn expect_one_fewer(&self) {
         let subtract = |late: u8| Some(late.saturating_sub(1));
         let _ = self.late.fetch_update(Ordering::Relaxed, Ordering::Relaxed, subtract);
     }
 
-    /// An interrupt may come that will find no session.
+    /// Notes that an interrupt may come that finds no session.
     pub(crate) fn expect_late_after_shut_down(&self) {
         self.late.fetch_max(1, Ordering::Relaxed);
     }
 
-    /// Answers an interrupt for which no counter was found: it is the session's if it is one that was
-    /// expected to find nothing, or one of counters that are just being taken over.
+    /// Claims an interrupt for which no overflow was found: it is the session's if one was expected to find nothing,
+    /// or if counters are just being taken.
     pub(crate) fn claim_empty(&self) -> Claim {
         match self.late.swap(0, Ordering::Relaxed) {
             0 if self.owner.load(Ordering::Relaxed) != INITIALIZING => Claim::NotOurs,
@@ -218,8 +218,8 @@ impl CounterMemory {
         }
     }
 
-    /// Serves an interrupt by `pass`, once more for each time that others came meanwhile. `false`: this one
-    /// interrupted another that is being served, which will look once more.
+    /// Serves an interrupt by `pass`, again for each time that others came meanwhile. `false`: it interrupted another
+    /// one's service, which makes another pass.
     #[inline]
     pub(crate) fn serve(&self, mut pass: impl FnMut()) -> bool {
         if self.service.load(Ordering::Relaxed) != IDLE {

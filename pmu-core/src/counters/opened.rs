@@ -11,7 +11,7 @@ use crate::{
 };
 
 impl CounterUnit {
-    /// The select and the counters with which an event is counted.
+    /// Returns the select and the counters with which an event is counted.
     fn resolve(&self, event: &Event) -> Result<(EventSelect, CounterSet), CounterError> {
         let plain = match event.what {
             What::Raw(select) => select,
@@ -52,13 +52,13 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
     }
 
     pub(crate) fn entry(&self, event: EventId) -> Result<&EventEntry, CounterError> {
-        // After a shut-down they are another session's.
+        // After a shutdown they are another session's.
         let entry = self.table().entry(event).filter(|_| self.is_open());
         entry.ok_or(CounterError::NoSuchEvent(event))
     }
 
-    /// Opens an event, stopped. `processor` describes the processor that executes the call: which events it
-    /// has, and on which counters.
+    /// Opens an event, stopped. `processor` describes the processor that executes the call: its events, and their
+    /// counters.
     ///
     /// # Errors
     /// [`Unsupported`](CounterError::Unsupported), [`IllegalBits`](CounterError::IllegalBits),
@@ -87,12 +87,11 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
         self.table().free().ok_or_else(|| too_little_memory(lent + 1, lent))
     }
 
-    /// Closes an event, which is stopped first, and returns what was counted of it. Its identity may be another
-    /// event's afterwards.
+    /// Stops and closes an event, and returns its count. Its identity may be another event's afterwards.
     ///
     /// # Errors
-    /// [`NoSuchEvent`](CounterError::NoSuchEvent); those of [`stop_event`](Self::stop_event), where it
-    /// stays open.
+    /// [`NoSuchEvent`](CounterError::NoSuchEvent); those of [`stop_event`](Self::stop_event), after which it stays
+    /// open.
     pub fn close_event(&mut self, event: EventId, now: u64) -> Result<EventCount, CounterError> {
         if self.is_started(event) {
             self.stop_event(event, now)?;
@@ -106,8 +105,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
     /// are moved to other counters, if that makes room. Otherwise an event that [rotates](Event::rotating) waits for
     /// its turn, and any other one takes the counter of one that rotates.
     ///
-    /// A total goes on from where it was; so does a period that a stop interrupted. `now` is the time by a clock
-    /// of the caller's, by which the event's times are counted.
+    /// A total continues from where it was; so does a period that a stop interrupted. `now` is the time by a clock of
+    /// the caller's, in whose units the event's times are counted.
     ///
     /// # Errors
     /// [`NoSuchEvent`](CounterError::NoSuchEvent), [`AlreadyStarted`](CounterError::AlreadyStarted),
@@ -123,10 +122,10 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
     }
 
     /// Starts an opened event on a free counter that can count it. No other event moves or gives way, and one that
-    /// rotates does not wait. What [`start_event`](Self::start_event) needs for that is not linked either.
+    /// rotates does not wait. The code that [`start_event`](Self::start_event) needs for that is not linked either.
     ///
     /// # Errors
-    /// Those of [`start_event`](Self::start_event). With [`NoFreeCounter`](CounterError::NoFreeCounter) it stays
+    /// Those of [`start_event`](Self::start_event). After [`NoFreeCounter`](CounterError::NoFreeCounter) it stays
     /// stopped.
     pub fn start_event_if_free(&mut self, event: EventId, now: u64) -> Result<(), CounterError> {
         let entry = self.begin_time(event, now)?;
@@ -136,7 +135,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
         Ok(())
     }
 
-    /// An opened event that is not started; its times are added up from `now` on.
+    /// Returns an opened event that is not started, and counts its times from `now` on.
     fn begin_time(&self, event: EventId, now: u64) -> Result<&EventEntry, CounterError> {
         let entry = self.entry(event)?;
         if self.is_started(event) {
@@ -147,8 +146,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
         Ok(entry)
     }
 
-    /// Starts an event that has no counter, and whose times are added up, on one: where every one is in use, on
-    /// that of an event that rotates, unless it does itself and waits for its turn.
+    /// Starts an event on a counter: where every one is in use, on that of an event that rotates. If it rotates
+    /// itself, it waits for its turn instead.
     pub(crate) fn give_counter(&self, event: EventId) -> Result<(), CounterError> {
         let entry = self.entry(event)?;
         let (counters, rotates) = (entry.counters(), entry.rotates());
@@ -162,8 +161,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
         outcome
     }
 
-    /// Returns a free counter of `capable`, taken from the rotating event that had one longest if need be. Its
-    /// time on the counter ends with the last time that was told.
+    /// Returns a free counter of `capable`, taken if need be from the rotating event that had one longest. Its time
+    /// on the counter ends with the latest `now`.
     pub(crate) fn insist_on_room(&self, capable: CounterSet) -> Result<CounterId, CounterError> {
         match self.make_room(capable) {
             Err(CounterError::NoFreeCounter) if self.evict(capable, |_| true)? => {
@@ -173,8 +172,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
         }
     }
 
-    /// Takes its counter from the rotating event of `candidates` that had one longest, where that makes room on
-    /// one of `capable`; it waits for its turn. `false`: there is none.
+    /// Takes the counter of the rotating event of `candidates` that had one longest, where that makes room on one of
+    /// `capable`; the event waits for its turn. `false`: there is none.
     fn evict(
         &self,
         capable: CounterSet,
@@ -200,8 +199,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
     ///
     /// # Errors
     /// [`NoSuchEvent`](CounterError::NoSuchEvent), [`NotStarted`](CounterError::NotStarted);
-    /// [`Faulted`](CounterError::Faulted) if the counter's registers do not answer: what it counted since it
-    /// was last booked is lost.
+    /// [`Faulted`](CounterError::Faulted) if the counter's registers do not answer: its count since the last reading
+    /// is lost.
     pub fn stop_event(&mut self, event: EventId, now: u64) -> Result<(), CounterError> {
         let entry = self.entry(event)?;
         if !self.is_started(event) {
@@ -225,12 +224,12 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
         }
     }
 
-    /// The counter that an opened event, or the event of a row, is on at present.
+    /// Returns the counter that an opened event, or the event of a row, is on at present.
     pub fn counter_of(&self, event: EventId) -> Option<CounterId> {
         self.find(event).map(|(counter, _)| counter)
     }
 
-    /// Reads what was counted of an opened event up to now: its counter once, by RDPMC, if it is on one.
+    /// Reads an opened event's count up to now: its counter once, by RDPMC, if it is on one.
     ///
     /// # Errors
     /// [`NoSuchEvent`](CounterError::NoSuchEvent): it is not open, or has no
@@ -247,7 +246,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
         Ok(EventCount { value, ..entry.count() })
     }
 
-    /// Reads what was counted of an event that is on a counter, and the counter's value then.
+    /// Reads the total of an event that is on a counter, and the counter's value then.
     pub(crate) fn read_total(
         &self,
         counter: CounterId,
@@ -255,7 +254,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
         entry: &EventEntry,
     ) -> Result<(u64, u64), CounterError> {
         let registers = self.registers(counter);
-        // An interrupt in between books, and may load the counter again.
+        // An interrupt in between adds to the total, and may load the counter again.
         loop {
             let (mut booked, counted_to) = entry.booked();
             let value = registers.read(&self.msr).map_err(CounterError::Access)?;
@@ -274,8 +273,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
         }
     }
 
-    /// Returns whether a counter that has wrapped since it was loaded, and was read as `value`, has wrapped once
-    /// more, which no interrupt has booked yet: reads the status where the value leaves it open.
+    /// Returns whether a counter that has wrapped since it was loaded, and was read as `value`, has wrapped once more
+    /// without an interrupt so far. Reads the status where the value does not decide.
     pub(crate) fn wrapped_again(
         &self,
         counter: CounterId,
@@ -291,13 +290,13 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
         }
     }
 
-    /// Gives events that wait the counters of events that have had theirs longest. Call it at the kernel's tick.
+    /// Gives waiting events the counters of the events that have had theirs longest. Call it at the kernel's tick.
     ///
-    /// Nothing is touched where no event waits. An overflow that is pending of an event that loses its counter is
+    /// It accesses no register where no event waits. A pending overflow of an event that loses its counter is
     /// reported when the event next happens on a counter.
     ///
     /// # Errors
-    /// The first failure of a register; the events that it did not concern took their turns.
+    /// The first register failure; the events that it did not concern took their turns.
     pub fn rotate(&mut self, now: u64) -> Result<(), CounterError> {
         let mut outcome = Ok(());
         if !self.is_open() {
@@ -305,8 +304,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
         }
         let begun = self.table().next_turn();
         self.table().opened().for_each(|(_, entry)| entry.add_time(now));
-        // Each pass gives one event a counter, those that waited longest first; one that lost its counter this time
-        // waits for the next. Where no counter can be had for one, it stays first in line.
+        // Each pass serves one event, longest waiting first. An event that lost its counter in this rotation waits
+        // for the next one; an event for which there is no counter stays first in line.
         let mut refused = None;
         loop {
             let age = |entry: &EventEntry| self.table().age(entry.turn());
@@ -333,8 +332,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
         self.table().age(entry.turn()) > self.table().age(begun)
     }
 
-    /// Starts a waiting event: on a free counter, or on that of the event that has had one longest, or on one from
-    /// which an event can move there.
+    /// Starts a waiting event: on a free counter, on that of the event that has had one longest, or on one from which
+    /// an event can move there.
     fn rotate_to(
         &self,
         next: EventId,
@@ -353,9 +352,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
         Ok(())
     }
 
-    /// Tells whether the processor's virtualization is on (`EFER.SVME`): the bits by which an event counts in
-    /// guests only, or outside them, may be set only meanwhile. Call it after it was switched on, and before it
-    /// is switched off.
+    /// Declares the processor's virtualization on or off (`EFER.SVME`). The bits that confine an event to guests, or
+    /// to the host, may be set only while it is on. Call this after switching it on, and before switching it off.
     ///
     /// # Errors
     /// [`Faulted`](CounterError::Faulted): a counter's control did not answer; its event does not run.
@@ -379,7 +377,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
         outcome
     }
 
-    /// The event select of an opened event at present.
+    /// Returns the event select of an opened event at present.
     pub(crate) fn opened_select(&self, event: EventId) -> Option<EventSelect> {
         let entry = self.table().entry(event)?;
         let [guest, host] = self.unit().guest_bits();

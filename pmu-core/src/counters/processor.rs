@@ -1,8 +1,8 @@
 //! The counters of one processor: taken, started, stopped, and given back.
 //!
-//! The control path shares a [`CounterMemory`] and the registers with the interrupt path, and the interrupt may
-//! come between any two instructions. So a counter's slot names its event *after* the counter was loaded and
-//! *before* it can run, and forgets it *after* it was stopped.
+//! The control path shares a [`CounterMemory`] and the registers with the interrupt path, and the interrupt may come
+//! between any two instructions. So a counter's slot is set *after* the counter was loaded and *before* it can run,
+//! and cleared *after* it was stopped.
 
 use core::marker::PhantomData;
 use core::sync::atomic::Ordering::Relaxed;
@@ -16,10 +16,9 @@ use crate::{
 
 /// The control handle to the counters of one processor.
 ///
-/// It cannot move to another thread, and dropping it touches no register: counters that are to be given back
-/// are [shut down](Self::shut_down) on their processor. A handle that is dropped without leaves its counters
-/// running and its [`CounterMemory`] in use: [`service`](crate::service) goes on reporting, and the memory can
-/// only be [reclaimed](CounterMemory::reclaim).
+/// It cannot move to another thread, and dropping it accesses no register: [shut it down](Self::shut_down) on its
+/// processor. A handle that is dropped without a shutdown leaves its counters running and its [`CounterMemory`] in
+/// use: [`service`](crate::service) keeps reporting, and the memory can only be [reclaimed](CounterMemory::reclaim).
 ///
 /// # Context
 /// Every method: task, on the processor whose counters these are. The performance interrupt may come at any
@@ -37,37 +36,36 @@ pub struct Counters<'a, S, M, P> {
     pub(crate) memory: &'a CounterMemory,
     /// The counters that were enabled in the global control register before, packed.
     before: [u8; 3],
-    /// The counters that this processor shares with the unit, as far as they were asked for, packed. None: it
-    /// was shut down.
+    /// Requested counters that this processor shares with the unit, packed; empty after shutdown.
     declared: [u8; 3],
     not_send: PhantomData<*mut ()>,
 }
 
-/// The counters of a processor, by what became of them when they were taken.
+/// Result of taking a processor's counters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct SessionCounters {
-    /// These answered, and events run on them. A later fault does not show here: its counter is not used
-    /// again until [`reprogram`](Counters::reprogram) or [`shut_down`](Counters::shut_down).
+    /// Counters that answered, on which events run. A later fault does not show here: its counter is not used again
+    /// until [`reprogram`](Counters::reprogram) or [`shut_down`](Counters::shut_down).
     pub usable: CounterSet,
-    /// These did not give back what was written to them, or faulted: another owner's, or none.
+    /// Counters that did not read back the value written to them, or faulted: another owner's, or absent.
     pub unresponsive: CounterSet,
-    /// For these no [`CounterSlot`] was lent.
+    /// Counters for which no [`CounterSlot`] was lent.
     pub without_slot: CounterSet,
 }
 
 impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
-    /// Takes over the counters of `only` of the processor that executes the call, which `processor` describes:
-    /// those that it shares with the source's unit.
+    /// Takes the counters of `only` of the processor that executes the call, which `processor` describes: those that
+    /// it shares with the source's unit.
     ///
-    /// Stops each of them, proves it by writing and reading it back (by RDMSR and by RDPMC), and leaves it zero.
-    /// Then acknowledges what a predecessor left of their overflows, takes their precise sampling away (that of
-    /// `IA32_PEBS_ENABLE`; version 6 has [others](crate::UnusedRegisters)), enables their bits of the global
-    /// control register where there is one, and unmasks the local APIC's entry.
+    /// Stops each of them, proves it by writing and reading it back (by RDMSR and by RDPMC), and leaves it zero. Then
+    /// acknowledges overflows that a predecessor left, disables precise sampling (`IA32_PEBS_ENABLE`; version 6 has
+    /// [other registers](crate::UnusedRegisters)), enables their bits of the global control register where there is
+    /// one, and unmasks the local APIC's entry.
     ///
-    /// A counter that does not answer, or for which no slot was lent, is left out and untouched from then
-    /// on: [`counters`](Self::counters) tells which. So is every counter that is not in `only`; and every fixed
-    /// one, where the source has no table of events to open, which are what a fixed counter counts.
+    /// A counter that does not answer, or for which no slot was lent, is left out and untouched from then on: see
+    /// [`counters`](Self::counters). So is every counter that is not in `only`, and every fixed counter if the source
+    /// has no table of events to open, since only opened events use fixed counters.
     ///
     /// # Context
     /// Task, on the processor on which the handle then lives. An interrupt may come at any time.
@@ -80,8 +78,8 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
     /// - [`Unresponsive`](CounterError::Unresponsive): no counter answers.
     /// - [`Access`](CounterError::Access): a global register faulted.
     ///
-    /// Afterwards no counter runs. An interrupt that came meanwhile may have left the local APIC's entry masked:
-    /// another owner of it unmasks it.
+    /// After an error no counter runs. An interrupt that came meanwhile may have left the local APIC's entry masked:
+    /// its other owner unmasks it.
     pub fn take(
         source: S,
         processor: &CounterUnit,
@@ -118,7 +116,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
         Ok(counters)
     }
 
-    /// A handle to counters that are not taken.
+    /// Creates a handle to counters that are not taken.
     pub(crate) fn unopened(
         source: S,
         declared: CounterSet,
@@ -151,7 +149,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
             self.before = (CounterSet::from_bits(found) & proven).pack();
             memory.global_control.store(found | proven.bits(), Relaxed);
         } else {
-            // No status tells whether its predecessor's counters overflowed.
+            // Without a status, the predecessor's overflows are unknown.
             memory.expect_late(1);
         }
         memory.full_width.store(processor.has_full_width(&self.msr), Relaxed);
@@ -178,8 +176,8 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
         if proven.is_empty() { Err(CounterError::Unresponsive) } else { Ok(proven) }
     }
 
-    /// Writes a value of its own to each counter, then reads all of them back both ways, so that registers that
-    /// ignore writes, and registers that are the same one, are found out.
+    /// Writes a different value to each counter, then reads all of them back both ways. This finds registers that
+    /// ignore writes, and two addresses of one register.
     fn prove_counters(&self, candidates: CounterSet) -> CounterSet {
         let pattern = |counter: CounterId| 0x0135_7AC0 + u64::from(counter.bit());
         let write = |counter: CounterId, value: u64| {
@@ -197,15 +195,15 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
         let written = stopped.retain(|counter| write(counter, pattern(counter)));
         let proven = written.retain(echoes);
         for counter in written.iter() {
-            // One that does not answer keeps whatever it holds.
+            // One that does not answer keeps its value.
             let _ = write(counter, 0);
         }
         proven
     }
 
-    /// Takes more counters, which another owner gave up; those that are the session's already stay as they are.
-    /// Returns those that answered. Where there are global registers, the other owner does not enable these
-    /// counters' bits from here on.
+    /// Takes more counters, which another owner gave up, and returns those that answered. Counters that are the
+    /// session's already stay as they are. Where there are global registers, the other owner does not enable these
+    /// counters' bits any more.
     ///
     /// # Errors
     /// [`NotAvailable`](CounterError::NotAvailable): this processor lacks one of them, or no slot was lent for
@@ -242,8 +240,8 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
         Ok(proven)
     }
 
-    /// Gives counters to another owner: they are stopped, their bits of the global control register are clear,
-    /// and the session touches them no more.
+    /// Gives counters to another owner: stops them, clears their bits of the global control register, and no longer
+    /// accesses them.
     ///
     /// # Errors
     /// [`NotAvailable`](CounterError::NotAvailable): one of them is not the session's, is in use, or is the last.
@@ -267,22 +265,22 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
         Ok(())
     }
 
-    /// The counters that this processor shares with the unit, as far as they were asked for.
+    /// Returns the requested counters that this processor shares with the unit.
     pub(crate) fn declared(&self) -> CounterSet {
         CounterSet::unpack(self.declared)
     }
 
-    /// Those of them for which a slot was lent.
+    /// Returns the declared counters for which a slot was lent.
     pub(crate) fn candidates(&self) -> CounterSet {
         self.declared() & self.unit().within(self.memory.counters())
     }
 
-    /// Returns whether the session has counters: it was not shut down.
+    /// Returns whether the session was not shut down.
     pub(crate) fn is_open(&self) -> bool {
         self.declared != [0; 3] && self.memory.counters() != 0
     }
 
-    /// Counters on which events run, and those left out.
+    /// Returns the usable counters, and those that were left out.
     pub fn counters(&self) -> SessionCounters {
         let (usable, candidates) = (self.own(), self.candidates());
         SessionCounters {
@@ -292,19 +290,19 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
         }
     }
 
-    /// The source's description of the counters.
+    /// Returns the source's description of the counters.
     pub(crate) fn unit(&self) -> &CounterUnit {
         self.source.unit()
     }
 
-    /// The registers of one of the unit's counters. Where no events are opened there are general ones only, and
-    /// what is for the others is not linked.
+    /// Returns the registers of one of the unit's counters. Without a table of events there are general ones only,
+    /// and the code for the others is not linked.
     pub(crate) fn registers(&self, counter: CounterId) -> Counter {
         let unit = self.unit();
         if self.table().is_empty() { unit.general(counter) } else { unit.registers(counter) }
     }
 
-    /// A counter's slot, if the memory has room for it.
+    /// Returns a counter's slot, if the memory has room for it.
     pub(crate) fn slot(&self, counter: CounterId) -> Option<&'a CounterSlot> {
         if !self.table().is_empty() {
             return self.memory.slot(counter);
@@ -312,13 +310,13 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
         self.memory.slots().get(usize::from(counter.bit()))
     }
 
-    /// The session's counters. One without candidates did not take the memory, and has none of its present
+    /// Returns the session's counters. One without candidates did not take the memory, and has none of its present
     /// owner's.
     pub(crate) fn own(&self) -> CounterSet {
         self.memory.proven(self.declared())
     }
 
-    /// These counters with their slots.
+    /// Returns these counters with their slots.
     pub(crate) fn slots_of(
         &self,
         counters: CounterSet,
@@ -326,12 +324,12 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
         counters.iter().filter_map(move |counter| Some((counter, self.slot(counter)?)))
     }
 
-    /// The session's counters with their slots.
+    /// Returns the session's counters with their slots.
     pub(crate) fn slots(&self) -> impl Iterator<Item = (CounterId, &'a CounterSlot)> {
         self.slots_of(self.own())
     }
 
-    /// The counter that runs for an event, and the period that it was loaded for.
+    /// Returns the counter that runs for an event, and the period that it was loaded for.
     pub(crate) fn find(&self, event: EventId) -> Option<(CounterId, u64)> {
         self.slots().find_map(|(counter, slot)| match slot.load() {
             SlotState::Running { event: of, period } if of == event => Some((counter, period)),
@@ -339,7 +337,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
         })
     }
 
-    /// The event select that an event has on a counter at present; `None`: there is no such event.
+    /// Returns the event select that an event has on a counter at present; `None`: there is no such event.
     pub(crate) fn select(&self, event: EventId) -> Option<crate::EventSelect> {
         match event.row() {
             Some(row) => Some(self.source.row_select(row)?.without_user_rdpmc(self.unit())),
@@ -347,7 +345,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
         }
     }
 
-    /// The value of a counter's own bits of its control while it counts an event.
+    /// Returns the value of a counter's own bits of its control while it counts an event.
     pub(crate) fn running_bits(&self, counter: &Counter, event: EventId) -> Option<u64> {
         let select = self.select(event)?;
         // One that counts in guests only has no bits while there are none.
@@ -355,7 +353,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
         Some(if halted { 0 } else { counter.control.running(select) })
     }
 
-    /// The value with which a counter is loaded for an event, and the period until it overflows.
+    /// Returns the value with which a counter is loaded for an event, and the period until it overflows.
     pub(crate) fn first_load(&self, counter: &Counter, event: EventId) -> Option<(u64, u64)> {
         let period = match event.row() {
             Some(row) => self.source.row_period(row)?.into(),
@@ -367,7 +365,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
         Some((counter.preload(period), period))
     }
 
-    /// Starts an event of a row on a free counter, which will interrupt each time that its period has passed.
+    /// Starts a row's event on a free counter, which interrupts once per period.
     pub(crate) fn start_row(&mut self, row: usize) -> Result<(), CounterError> {
         let event = EventId::of_row(row);
         if self.find(event).is_some() {
@@ -437,7 +435,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
         self.release(counter).map_err(CounterError::Faulted)
     }
 
-    /// Stops a counter and frees its slot. Where that fails it is presumed running.
+    /// Stops a counter and frees its slot. If that fails, it is presumed running.
     pub(crate) fn release(&self, counter: CounterId) -> Result<(), MsrFault> {
         let Some((slot, registers)) = self.place(counter) else { return Ok(()) };
         let stopped =
@@ -456,7 +454,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
         stopped
     }
 
-    /// Returns the occurrences of a source's event that its counter has counted since it was last loaded (RDPMC).
+    /// Reads the number of a source's events since its counter was last loaded (RDPMC).
     pub(crate) fn read_loaded(&self, event: EventId) -> Result<u64, CounterError> {
         let not_started = CounterError::NotStarted(event);
         let (counter, period) = self.find(event).ok_or(not_started)?;
@@ -473,8 +471,8 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
         Ok(value.wrapping_sub(registers.preload(now)) & registers.mask())
     }
 
-    /// Of a counter whose value says that it overflowed: tells whether its interrupt is pending, or its registers
-    /// lost their contents, which is an error.
+    /// Checks a counter whose value shows an overflow: its interrupt is pending, or its registers lost their
+    /// contents, which is an error.
     pub(crate) fn check_registers(
         &self,
         registers: &Counter,
@@ -487,11 +485,11 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
         }
     }
 
-    /// Stops everything that runs, the counters that had faulted too, gives the session's bits of the
-    /// global control register back as they were found, and the memory to its next owner. Nothing
-    /// can be started afterwards, and no opened event is open any more.
+    /// Stops every counter, also those that had faulted, restores the session's bits of the global control register
+    /// as they were found, and releases the memory. Nothing can be started afterwards, and every opened event is
+    /// closed.
     ///
-    /// An interrupt that comes late finds nothing: the first one is claimed.
+    /// An interrupt that comes late finds nothing; the first such one is claimed.
     ///
     /// # Errors
     /// [`Faulted`](CounterError::Faulted) with the first register that did not answer, after
@@ -514,7 +512,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
                 // An interrupt that is yet to come may have frozen the counters.
                 outcome = outcome.and(self.acknowledge(global, global.frozen).map(|_| ()));
             }
-            // First what the interrupt path leaves behind, then the register.
+            // The value that the interrupt path restores first, then the register.
             let control = &self.memory.global_control;
             let before = CounterSet::unpack(self.before) & own;
             let restored = control.load(Relaxed) & !own.bits() | before.bits();
@@ -531,13 +529,13 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
     }
 }
 
-/// An interrupt marked the counter as faulted: what the backend said is not known here.
+/// Returns the fault of a counter that an interrupt marked as faulted; the backend's own error is not known here.
 pub(crate) fn marked_faulted(register: MsrAddress) -> MsrFault {
     let (operation, register) = (MsrOperation::Write, register.get());
     MsrFault { operation, register, kind: MsrErrorKind::Other }
 }
 
-/// Memory for so many places was lent, and more are needed.
+/// Returns the error for too few lent places.
 pub(crate) fn too_little_memory(needed: usize, lent: usize) -> CounterError {
     CounterError::InsufficientMemory { needed: needed as u16, lent: lent as u16 }
 }

@@ -14,13 +14,13 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
     /// and hibernation, and after the processor was offline. Call it on each processor, before the performance
     /// interrupt is expected again.
     ///
-    /// Returns the counters whose events start their period anew: what they had counted of it is lost, and of a
-    /// total what they had counted since they were last started or loaded by an interrupt: a kernel that knows of
-    /// the suspend stops its events before, or [switches](Self::switch_out) them out. A counter that kept its registers goes on; an
-    /// overflow of it that is pending is reported to `overflowed`, for its interrupt may be lost; what it
-    /// interrupted is not known, so a profile drops it (`|_| ()`). An event that was not running, and one whose
-    /// counters were [saved](Self::save), is not started. Counters that had faulted are free again; their events
-    /// are to be started again.
+    /// Returns the counters whose events start their period anew. The part of the period that they had counted is
+    /// lost, and so is the part of a total since the last start or interrupt; a kernel that knows of the suspend
+    /// stops its events before, or [switches](Self::switch_out) them out. A counter that kept its registers
+    /// continues. A pending overflow of it is reported to `overflowed`, for its interrupt may be lost; the
+    /// interrupted address is not known, so a profile drops it (`|_| ()`). An event that was not running, or whose
+    /// counters were [saved](Self::save), is not started. Counters that had faulted are free again; start their
+    /// events again.
     ///
     /// # Errors
     /// [`Faulted`](CounterError::Faulted) with the first register that did not answer, after everything
@@ -52,8 +52,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
         outcome.map(|()| anew)
     }
 
-    /// Gives the other owners' bits of the fixed counters' control back, and takes the session's own away where
-    /// they are not as they were written.
+    /// Restores the other owners' bits of the fixed counters' control, and clears the session's own where they lost
+    /// their value.
     fn restore_fixed_control(&self, own: CounterSet) -> Result<(), CounterError> {
         if (own & CounterSet::FIXED).is_empty() {
             return Ok(());
@@ -64,15 +64,15 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
         if found == written {
             return Ok(());
         }
-        // Each counter's own bits are looked at, and written, below.
+        // Each counter's own bits are checked, and written, below.
         let mask = self.fixed_control_of(own);
         let value = written & !mask | found & mask;
         self.memory.fixed_control.store(value, Relaxed);
         self.wrmsr_retrying(register, value).map_err(CounterError::Faulted)
     }
 
-    /// Stops the counters whose controls do not hold what was written to them, and returns them: nothing of
-    /// what firmware left there counts from here on.
+    /// Stops the counters whose controls lost their value, and returns them, so that nothing that firmware left there
+    /// counts.
     fn stop_lost(&self, own: CounterSet) -> (CounterSet, Result<(), CounterError>) {
         let (mut lost, mut outcome) = (CounterSet::NONE, Ok(()));
         for (counter, slot) in self.slots_of(own) {
@@ -95,13 +95,13 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
         (lost, outcome)
     }
 
-    /// Tells by its value whether a counter whose control is clear kept its registers: one that lost them holds 0.
+    /// Returns whether a counter whose control is clear kept its registers: one that lost them holds 0.
     fn keeps_value(&self, registers: &Counter) -> bool {
         self.read(registers).is_ok_and(|value| !registers.has_overflowed(value))
     }
 
-    /// Takes precise sampling away, and acknowledges what is left of other overflows than those of the
-    /// counters that kept their registers.
+    /// Disables precise sampling, and acknowledges leftover overflows of all but the counters that kept their
+    /// registers.
     fn clear_left_over(&self, own: CounterSet, lost: CounterSet) -> Result<(), CounterError> {
         let declared = self.memory.precise.load(Relaxed);
         if let Some(precise) = self.unit().precise().filter(|_| declared) {
@@ -115,7 +115,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
         self.acknowledge(global, left).map(|_| ()).map_err(CounterError::Faulted)
     }
 
-    /// Loads these counters, and lets their controls say again what they count.
+    /// Loads these counters, and programs their controls again.
     fn program(&self, lost: CounterSet) -> Result<(), CounterError> {
         let mut outcome = Ok(());
         for (counter, slot) in self.slots_of(lost) {
@@ -139,7 +139,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
         outcome
     }
 
-    /// Freezing, and last the control register, as they were.
+    /// Restores freezing and, last, the control register.
     fn enable(&self, own: CounterSet) -> Result<(), CounterError> {
         let Some(global) = self.unit().global() else { return Ok(()) };
         let mut outcome = Ok(());

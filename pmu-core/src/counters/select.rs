@@ -1,15 +1,14 @@
-//! Event-select registers, as far as all vendors agree.
+//! Event-select registers: the part on which all vendors agree.
 
 use core::fmt;
 
 use crate::CounterUnit;
 
-/// Value of an event-select register: which event a counter counts, and when.
+/// Value of an event-select register: a counter's event, and the conditions under which it counts.
 ///
-/// Both vendors' layouts agree in bits 31:0, but for single reserved ones; AMD's event numbers go on in bits
-/// 35:32. The vendors' register types say what each bit means, and convert into this one.
-/// Source: SDM vol. 3B, "Layout of IA32_PERFEVTSELx MSRs"; APM vol. 2, "Core Performance Event-Select
-/// Register".
+/// Both vendors' layouts agree in bits 31:0, except for single reserved ones; AMD's event numbers continue in bits
+/// 35:32. The vendors' register types name each bit, and convert into this one. Source: SDM vol. 3B, "Layout of
+/// IA32_PERFEVTSELx MSRs"; APM vol. 2, "Core Performance Event-Select Register".
 ///
 /// ```
 /// use pmu_core::EventSelect;
@@ -30,17 +29,17 @@ impl EventSelect {
     pub(crate) const MODES: u64 = Self::USER | Self::KERNEL;
     /// Bit 20: interrupts through the local APIC when the counter overflows.
     const INTERRUPT: u64 = 1 << 20;
-    /// Bit 37: RDPMC above privilege level 0 does not read the counter, where there is such a bit.
+    /// Bit 37: denies RDPMC of the counter above privilege level 0, where the bit exists.
     pub(crate) const NO_USER_RDPMC: u64 = 1 << 37;
     /// Bit 22: counts.
     const ENABLE: u64 = 1 << 22;
 
-    /// The register's value.
+    /// Returns the register's value.
     pub const fn from_bits(bits: u64) -> Self {
         Self(bits)
     }
 
-    /// The register's value.
+    /// Returns the register's value.
     pub const fn select_bits(self) -> u64 {
         self.0
     }
@@ -50,23 +49,23 @@ impl EventSelect {
         self.0 & Self::ENABLE != 0
     }
 
-    /// The event's number: 8 bits on Intel, 12 bits on AMD.
+    /// Returns the event's number: 8 bits on Intel, 12 bits on AMD.
     pub const fn event_number(self) -> u16 {
         (self.0 & 0xFF | self.0 >> 24 & 0xF00) as u16
     }
 
-    /// The unit mask.
+    /// Returns the unit mask.
     pub const fn event_unit_mask(self) -> u8 {
         (self.0 >> 8) as u8
     }
 
-    /// The same, whose counter user mode cannot read, where the processor can deny it.
+    /// Denies user mode's RDPMC of the counter, where the processor can.
     pub(crate) const fn without_user_rdpmc(self, unit: &CounterUnit) -> Self {
         let bit = if unit.has_user_rdpmc_control() { Self::NO_USER_RDPMC } else { 0 };
         Self(self.0 | bit)
     }
 
-    /// The same event, counting, and interrupting at overflow.
+    /// Returns the select with counting and interrupting enabled.
     pub const fn running(self) -> Self {
         Self(self.0 | Self::INTERRUPT | Self::ENABLE)
     }

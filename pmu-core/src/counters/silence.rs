@@ -3,14 +3,16 @@
 use crate::msr::{MsrAccess, retry_once};
 use crate::{CounterControl, CounterSet, CounterUnit, MsrBackend, MsrFault};
 
-/// Stops every counter of the processor that executes the call, whoever owns it, and takes away their pending
-/// interrupts: clears the global control register, each event select, the fixed counters' control, and the
-/// overflow status. What a counter has beside its control is left ([`UnusedRegisters`](crate::UnusedRegisters)).
+/// Stops every counter of the processor that executes the call, regardless of its owner, and cancels pending
+/// interrupts.
 ///
-/// It needs no session, and ends none: sessions of this processor are not to be used afterwards, but for
-/// [`reprogram`](crate::Counters::reprogram), which starts their events anew. A performance interrupt that is still to
-/// come, and whose handler calls [`service`](crate::service), may write the global control once more; the counters'
-/// own controls stay clear.
+/// Clears the global control register, each event select, the fixed counters' control, and the overflow status.
+/// Registers beside a counter's control keep their value ([`UnusedRegisters`](crate::UnusedRegisters)).
+///
+/// It needs no session, and ends none. Do not use this processor's sessions afterwards, except for
+/// [`reprogram`](crate::Counters::reprogram), which starts their events anew. A performance interrupt that is still
+/// to come, and whose handler calls [`service`](crate::service), may write the global control once more; the
+/// counters' own controls stay clear.
 ///
 /// # Context
 /// Any: task, interrupt, NMI, a panic's handler.
@@ -47,7 +49,7 @@ pub fn silence(unit: &CounterUnit, msr: &impl MsrBackend) -> Result<(), MsrFault
         let pending = retry_once(|| msr.rdmsr(global.status));
         outcome = outcome.and(pending.and_then(|status| match status {
             0 => Ok(()),
-            // Buffers' bits too; a processor may have some that it does not take back.
+            // Buffers' bits too; a processor may have some that it does not let software clear.
             _ => acknowledge(status).or_else(|_| acknowledge(status & own)),
         }));
     }

@@ -1,10 +1,10 @@
-//! The state of a counter that control path and interrupt path share.
+//! The state of a counter, shared by the control path and the interrupt path.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use crate::EventId;
 
-/// State of one counter: 8 bytes that control path and interrupt path share.
+/// State of one counter, in 8 bytes that the control path and the interrupt path share.
 ///
 /// A slot changes by single stores, each of them a state that an interrupt may see.
 #[derive(Debug, Default)]
@@ -15,7 +15,7 @@ pub struct CounterSlot(AtomicU64);
 pub(crate) enum SlotState {
     /// Not in use.
     Free,
-    /// Counts this event; after `period` of it since it was loaded it overflows.
+    /// Counts this event; overflows after `period` of it since the counter was loaded.
     Running { event: EventId, period: u64 },
     /// Not in use; its control holds this event, enabled, and the global control keeps it still.
     Parked { event: EventId },
@@ -31,7 +31,7 @@ impl CounterSlot {
     /// Above them lies the period, of 48 bits.
     const FIRST_OF_PERIOD: u32 = 16;
 
-    /// A free counter.
+    /// Creates a free counter.
     pub const fn new() -> Self {
         Self(AtomicU64::new(0))
     }

@@ -2,28 +2,28 @@
 
 use crate::{CounterUnit, EventSelect, EventTable};
 
-/// The events of a processor's counters: rows of a table that is the same for all processors, and those that
-/// were opened on this one.
+/// Events of a processor's counters: rows of a table that is the same for all processors, and those opened on this
+/// one.
 ///
-/// The interrupt path asks it, in any context: nothing here takes a lock, allocates or panics.
+/// The interrupt path calls it in any context: no method takes a lock, allocates or panics.
 ///
 /// # Safety
-/// - [`unit`](Self::unit) and [`opened`](Self::opened) return the same on each call: registers are accessed that
-///   the unit vouched for when the counters were taken.
+/// - [`unit`](Self::unit) and [`opened`](Self::opened) return the same on each call: the counters were taken on the
+///   unit's promise about its registers.
 pub unsafe trait EventSource {
-    /// The counters.
+    /// Returns the counters.
     fn unit(&self) -> &CounterUnit;
 
-    /// The event of a row, if there is such a row.
+    /// Returns the event of a row, if there is such a row.
     fn row_select(&self, row: usize) -> Option<EventSelect>;
 
-    /// The period of a row, if there is such a row: the next that its counter is loaded with, below 2³¹.
+    /// Returns the period of a row, if there is such a row: the next that its counter is loaded with, below 2³¹.
     fn row_period(&self, row: usize) -> Option<u32>;
 
-    /// The identity of the rows: saved counters of others are not restored.
+    /// Returns the identity of the rows: saved counters of others are not restored.
     fn rows(&self) -> usize;
 
-    /// The events that were opened.
+    /// Returns the events that were opened.
     fn opened(&self) -> &EventTable;
 }
 
@@ -43,7 +43,7 @@ pub struct OpenedEvents<'a> {
 }
 
 impl<'a> OpenedEvents<'a> {
-    /// The events of `events`, which is this processor's, on the counters of `unit`.
+    /// Creates a source of the events of `events`, this processor's table, on the counters of `unit`.
     pub const fn new(unit: &'a CounterUnit, events: &'a EventTable) -> Self {
         Self { unit, events }
     }

@@ -1,7 +1,7 @@
-//! Counters that belong to a process or a thread: saved on its way out, restored on its way in.
+//! Counters of a process or a thread, saved and restored by the context switch.
 //!
-//! With a global control register all counters are stopped and started by one write each, and their
-//! selects stay as they are: between two threads that count the same, only values move.
+//! With a global control register one write stops all counters, and one starts them; their selects stay as they are.
+//! Between two threads that count the same events, only values move.
 
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -34,7 +34,7 @@ pub struct SavedCounters<S: ?Sized = [SavedCounter]> {
 }
 
 impl<const N: usize> SavedCounters<[SavedCounter; N]> {
-    /// Room for `N` counters, none of them saved.
+    /// Creates room for `N` counters, none of them saved.
     pub const fn new() -> Self {
         let unused = SavedCounter { in_use: false, row: 0, period: 0, value: 0 };
         Self { rows: 0, counters: [unused; N] }
@@ -55,7 +55,7 @@ impl<const N: usize> Default for SavedCounters<[SavedCounter; N]> {
 }
 
 impl<S: ?Sized + AsRef<[SavedCounter]>> SavedCounters<S> {
-    /// Number of counters that are saved.
+    /// Returns the number of counters that are saved.
     pub fn len(&self) -> usize {
         self.counters.as_ref().iter().filter(|counter| counter.in_use).count()
     }
@@ -67,19 +67,17 @@ impl<S: ?Sized + AsRef<[SavedCounter]>> SavedCounters<S> {
 }
 
 impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
-    /// Stops every counter that runs for a row and keeps its state in `area`, in place of what was there. Opened
-    /// events go on. An overflow that became pending on the way is reported to `overflowed`, once, as the
-    /// interrupt would have; the interrupt, if it still comes, finds nothing.
+    /// Stops every counter that runs for a row, and saves its state in `area`, replacing the old contents. Opened
+    /// events continue. An overflow that became pending meanwhile is reported once to `overflowed`, as its interrupt
+    /// would have reported it; the interrupt, if it still comes, finds nothing.
     ///
     /// Usually called with preemption off.
     ///
     /// # Errors
-    /// [`InsufficientMemory`](CounterError::InsufficientMemory) or
-    /// [`Access`](CounterError::Access): nothing was changed.
-    /// [`Faulted`](CounterError::Faulted): one counter's register did not answer, and what it had
-    /// counted is lost; the others were saved. [`RegistersLost`](CounterError::RegistersLost), where
-    /// there is a global control register: what a counter had counted is lost, and it was saved at the
-    /// beginning of its period.
+    /// [`InsufficientMemory`](CounterError::InsufficientMemory) or [`Access`](CounterError::Access): nothing was
+    /// changed. [`Faulted`](CounterError::Faulted): one counter's register did not answer, and its count is lost; the
+    /// others were saved. [`RegistersLost`](CounterError::RegistersLost), where there is a global control register: a
+    /// counter's count is lost, and it was saved at the beginning of its period.
     pub fn save(
         &mut self,
         area: &mut SavedCounters,
@@ -97,8 +95,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
             let SlotState::Running { event, .. } = slot.load() else { continue };
             let Some(row) = event.row() else { continue };
             let registers = self.registers(counter);
-            // Once the slot is free, the interrupt path leaves the counter as it is, and an overflow is
-            // this function's to report.
+            // Once the slot is free, the interrupt path leaves the counter alone, and this function must report its
+            // overflow.
             let (stopped, next) = if gated {
                 (Ok(()), SlotState::Parked { event })
             } else {
@@ -108,7 +106,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
             };
             // An interrupt of the counter that comes from here on finds nothing.
             self.memory.expect_late(1);
-            // Until here it may have loaded the counter for another period.
+            // Before, it may have loaded the counter for another period.
             let SlotState::Running { period, .. } = slot.replace(next) else {
                 // An interrupt marked it meanwhile.
                 slot.store(SlotState::Faulted);
@@ -132,12 +130,12 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
                 next = self.source.row_period(row).map_or(period, u64::from);
                 let bits = self.running_bits(&registers, event).unwrap_or(0);
                 if gated && self.holds(&registers, bits) == Ok(false) {
-                    // What it had counted is lost, and it did not overflow.
+                    // Its count is lost, and it did not overflow.
                     outcome = outcome.and(Err(CounterError::RegistersLost));
                     value = registers.preload(next);
                 } else {
                     pending = pending | counter.only();
-                    // What was counted since the overflow stays counted, less the periods that are over.
+                    // The events since the overflow stay counted, less the periods that are over.
                     let since = value.checked_rem(next).unwrap_or(0);
                     value = registers.preload(next).wrapping_add(since) & registers.mask();
                     overflowed(EventOverflow { event, period, counter, tag: 0 });
@@ -150,7 +148,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
         if let Some(global) = self.unit().global().filter(|_| !pending.is_empty()) {
             let acknowledged = self.wrmsr_retrying(global.acknowledge, pending.bits());
             if acknowledged.is_err() {
-                // The next events there would be told of these overflows.
+                // These overflows would be reported for the next events there.
                 self.slots_of(pending).for_each(|(_, slot)| slot.store(SlotState::Faulted));
             }
             outcome = outcome.and(acknowledged.map_err(CounterError::Faulted));
@@ -158,10 +156,10 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
         outcome
     }
 
-    /// Loads the counters that [`save`](Self::save) kept, and lets them go on: each where it was, or, where an
-    /// opened event has that counter meanwhile, on another one that is free. `area` stays as it is.
+    /// Loads the counters that [`save`](Self::save) saved, and lets them continue: each on its own counter or, where
+    /// an opened event has that one meanwhile, on another free one. `area` stays as it is.
     ///
-    /// The processor need not be the one where they were saved.
+    /// It may be another processor than the one where they were saved.
     ///
     /// # Errors
     /// [`NotRestorable`](CounterError::NotRestorable) or [`Access`](CounterError::Access): none
@@ -223,7 +221,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
                     self.set_control(&registers, bits)
                 })
             } else if matches!(before, SlotState::Parked { .. }) {
-                // Another thread's event would run for nothing.
+                // Another thread's event would run there.
                 let cleared = self.set_control(&registers, 0);
                 cleared.map(|()| slot.store(SlotState::Free))
             } else {
@@ -242,7 +240,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
         outcome
     }
 
-    /// Places that an area for these counters needs: one for each slot up to the last.
+    /// Returns the number of places that an area for these counters needs: one for each slot up to the last.
     pub(crate) fn places(&self, counters: CounterSet) -> usize {
         counters.last().map_or(0, |last| self.unit().slot(last) + 1)
     }
@@ -257,7 +255,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
         self.change_global(global, (gated, 0)).map(|()| true)
     }
 
-    /// The counters that run for opened events.
+    /// Returns the counters that run for opened events.
     fn of_opened_events(&self) -> CounterSet {
         if self.table().is_empty() {
             return CounterSet::NONE;
@@ -269,7 +267,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
         opened.map(|(counter, _)| counter).collect()
     }
 
-    /// Lets the counters go on, if they are [stopped](Self::close_gate).
+    /// Lets the counters continue, if they are [stopped](Self::close_gate).
     fn open_gate(&self) -> Result<(), CounterError> {
         let own = self.own().bits();
         let closed = self.memory.global_control.load(Relaxed);

@@ -7,7 +7,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use crate::counters::entry::{EventEntry, EventState};
 use crate::{CounterError, EventId};
 
-/// Room for the events that are opened on one processor, 104 bytes per event. There may be more of them than
+/// Table of the events that are opened on one processor, 104 bytes per event. There may be more of them than
 /// counters.
 ///
 /// Lent as [`CounterMemory`](crate::CounterMemory) is: `&EventTable<[EventEntry; N]>` coerces to `&EventTable`.
@@ -22,17 +22,17 @@ use crate::{CounterError, EventId};
 pub struct EventTable<E: ?Sized = [EventEntry]> {
     taken: AtomicBool,
     virtualization: AtomicBool,
-    /// Of the last change of an event's turn.
+    /// Number of the last change of an event's turn.
     turn: AtomicU32,
     floor: AtomicU64,
     entries: E,
 }
 
-/// The table of those that open no events.
+/// The empty table, for sources that open no events.
 static NONE: EventTable<[EventEntry; 0]> = EventTable::new();
 
 impl<const N: usize> EventTable<[EventEntry; N]> {
-    /// Room for `N` events, of which 2,048 at most are used.
+    /// Creates a table for `N` events, of which at most 2,048 are used.
     pub const fn new() -> Self {
         Self {
             taken: AtomicBool::new(false),
@@ -62,13 +62,13 @@ impl EventTable {
     /// The shortest period, until another is set: that of Windows' sources.
     pub const FLOOR: u64 = 0x1000;
 
-    /// No room.
+    /// Returns the empty table.
     #[inline]
     pub const fn none() -> &'static Self {
         &NONE
     }
 
-    /// Number of events that it has room for.
+    /// Returns the number of events that it has room for.
     pub const fn len(&self) -> usize {
         self.entries.len()
     }
@@ -81,9 +81,9 @@ impl EventTable {
 
     /// Sets the shortest period of events that are opened, or whose period is set, from now on.
     ///
-    /// An event whose period is shorter than what an interrupt itself makes happen keeps the processor in
-    /// interrupts for ever. So a kernel lowers the floor only for events that its interrupt path does not
-    /// cause, user mode's for instance.
+    /// An event whose period is shorter than the number of it that an interrupt itself causes keeps the processor in
+    /// interrupts forever. So a kernel lowers the floor only for events that its interrupt path does not cause, such
+    /// as user mode's.
     ///
     /// # Context
     /// Any.
@@ -91,9 +91,9 @@ impl EventTable {
         self.floor.store(events.max(1), Relaxed);
     }
 
-    /// Sets the period of an opened event that interrupts. Its counter takes it up when it is loaded for a new
-    /// period: at its next overflow, of which its handler may be told just now; or when the event is stopped and
-    /// started, if less than what was left of the period before.
+    /// Sets the period of an opened event that interrupts. The counter takes the new period when it is next loaded
+    /// for one: at its next overflow, also if called from the handler of an overflow; or when the event is stopped
+    /// and started, if the new period is below the remainder of the old one.
     ///
     /// # Context
     /// Any, the event's own interrupt included.
@@ -115,19 +115,19 @@ impl EventTable {
         if fits { Ok(()) } else { Err(CounterError::Period(period)) }
     }
 
-    /// The opened event's entry.
+    /// Returns the opened event's entry.
     #[inline]
     pub(crate) fn entry(&self, event: EventId) -> Option<&EventEntry> {
         let entry = self.entries.get(event.place()?)?;
         (entry.state() != EventState::Closed).then_some(entry)
     }
 
-    /// The opened events.
+    /// Returns the opened events.
     pub(crate) fn opened(&self) -> impl Iterator<Item = (EventId, &EventEntry)> {
         self.places().filter(|(_, entry)| entry.state() != EventState::Closed)
     }
 
-    /// A place for one more.
+    /// Returns a free place, if there is one.
     pub(crate) fn free(&self) -> Option<(EventId, &EventEntry)> {
         self.places().find(|(_, entry)| entry.state() == EventState::Closed)
     }
@@ -158,7 +158,7 @@ impl EventTable {
     /// Task, on the processor whose table it is, no interrupt of it under way.
     ///
     /// # Safety
-    /// - The session is not used again. It would share its events with whichever takes the table next.
+    /// - The session is not used again. It would share its events with the next session that takes the table.
     pub unsafe fn reclaim(&self) {
         self.give_back();
     }
@@ -171,12 +171,12 @@ impl EventTable {
         self.virtualization.store(on, Relaxed);
     }
 
-    /// The number of the next change of a turn.
+    /// Returns the number of the next change of a turn.
     pub(crate) fn next_turn(&self) -> u32 {
         self.turn.fetch_add(1, Relaxed).wrapping_add(1)
     }
 
-    /// Number of changes of turns since the one with this number.
+    /// Returns the number of changes of turns since the one with this number.
     pub(crate) fn age(&self, turn: u32) -> u32 {
         self.turn.load(Relaxed).wrapping_sub(turn)
     }

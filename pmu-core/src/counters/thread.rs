@@ -1,4 +1,4 @@
-//! Events of a thread: taken from a processor on the thread's way out, and given to the one on which it goes on.
+//! Events of a thread, which the context switch moves between processors.
 
 use crate::counters::entry::EventState;
 use crate::{
@@ -6,7 +6,7 @@ use crate::{
     StoppedEvent,
 };
 
-/// One event of a thread, wherever the thread is.
+/// One event of a thread, on a processor or switched out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum ThreadEvent {
@@ -20,16 +20,16 @@ pub enum ThreadEvent {
 }
 
 impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
-    /// Takes a thread's events from this processor: stops and closes those that are opened here, and keeps
-    /// what they counted, and what is left of their periods. Everything else on the processor goes on. An
-    /// overflow that became pending on the way is reported to `overflowed`, once, as the interrupt would have;
-    /// the interrupt, if it still comes, finds nothing.
+    /// Takes a thread's events from this processor: stops and closes those that are opened here, and keeps their
+    /// counts and the remainders of their periods. Everything else on the processor continues. An overflow that
+    /// became pending meanwhile is reported once to `overflowed`, as its interrupt would have reported it; the
+    /// interrupt, if it still comes, finds nothing.
     ///
-    /// For each event on a counter: one write and one RDPMC; one write more if an overflow was pending.
+    /// One write and one RDPMC per event on a counter; one more write if an overflow was pending.
     ///
     /// # Errors
-    /// The first failure; every other event was taken. What an event whose counter does not answer
-    /// ([`Faulted`](CounterError::Faulted)) counted since it was last booked is lost.
+    /// The first failure; every other event was taken. Of an event whose counter does not answer
+    /// ([`Faulted`](CounterError::Faulted)), the count since the last reading is lost.
     pub fn switch_out(
         &mut self,
         events: &mut [ThreadEvent],
@@ -64,12 +64,12 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
         outcome
     }
 
-    /// Gives a thread's events to this processor, which `processor` describes and which need not be the one from
-    /// which they were taken: opens them, and starts those that were started, on whichever counters there are. Each
-    /// goes on where it was. Those that [rotate](crate::Event::rotating) come last, and first of them the one that
-    /// had a counter for the shortest time.
+    /// Gives a thread's events to this processor, which `processor` describes; it may be another one than before.
+    /// Opens them, and starts those that were started, on the counters that are free. Each continues where it was.
+    /// Those that [rotate](crate::Event::rotating) come last, and first among them the one that had a counter for the
+    /// shortest time.
     ///
-    /// For each event two writes. An interrupt may come before the identities are in `events`: it tells the event by
+    /// Two writes per event. An interrupt may come before the identities are in `events`: it identifies the event by
     /// its [tag](crate::Event::tagged).
     ///
     /// # Errors
@@ -91,7 +91,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
                 Err(error) => outcome = outcome.and(Err(error)),
             }
         }
-        // Those that wait for a counter, by what they had of one.
+        // Waiting events by the time that they had a counter.
         let order = |(number, place): (usize, &ThreadEvent)| {
             let ThreadEvent::Opened(id) = *place else { return None };
             let entry = self.table().entry(id)?;

@@ -1,4 +1,4 @@
-//! A processor's counters as data: which there are, each one's registers, and which events they take.
+//! A processor's counters as data: their registers, and the events that they take.
 
 use crate::msr::{MsrAccess, retry_once};
 use crate::{
@@ -6,7 +6,7 @@ use crate::{
     MsrAddress, MsrBackend, MsrUpdate, NamedEvent, PmcIndex,
 };
 
-/// General counters, whose registers lie at regular distances.
+/// Registers of general counters, which lie at regular distances.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct CounterBank {
@@ -34,8 +34,8 @@ pub struct FullWidth {
     pub declared: u64,
 }
 
-/// Counters that count one event each: they have four bits each of a register that all share, instead of an
-/// event select.
+/// Registers of fixed counters, which count one event each: instead of an event select, each has four bits of a
+/// shared register.
 ///
 /// The four bits are: counts at privilege level 0, counts above it, counts for all threads, interrupts. RDPMC
 /// reads them with bit 30 of ECX set.
@@ -52,7 +52,7 @@ pub struct FixedCounters {
     pub events: [u16; MAX_FIXED],
 }
 
-/// A processor's counters, as its vendor describes them: all that the operations need to know.
+/// Description of a processor's counters, by its vendor: all that the operations need.
 ///
 /// Statics hold the part that a vendor's processors have in common; the rest is one processor's CPUID. A
 /// counter's [`CounterId`] is its bit of the global registers.
@@ -101,8 +101,8 @@ impl CounterUnit {
         }
     };
 
-    /// The general counters whose bits are set in `counters`, of `width` bits, 32–64; those from
-    /// [`MAX_GENERAL`](crate::MAX_GENERAL) on are left out. `event_bits` are those that an event may have in a
+    /// Describes the general counters whose bits are set in `counters`, of `width` bits, 32–64; those from
+    /// [`MAX_GENERAL`](crate::MAX_GENERAL) on are left out. `event_bits` are the bits that an event may have in a
     /// select: others fault, or mean something else.
     ///
     /// # Safety
@@ -145,7 +145,7 @@ impl CounterUnit {
         self.masks[1] = mask_of(width);
     }
 
-    /// Gives the general counters a second address, which counts where a register declares it.
+    /// Gives the general counters a second address, valid where a register declares it.
     ///
     /// # Safety
     /// - The registers are these counters' other addresses, where `declared` is set in `capabilities`.
@@ -153,8 +153,8 @@ impl CounterUnit {
         self.full_width = Some(full_width);
     }
 
-    /// Sets the event and unit mask of each [`NamedEvent`], by its number. Those whose bits are clear in
-    /// `available`, and those that are 0, are not there.
+    /// Sets the event and unit mask of each [`NamedEvent`], by its number. Those whose bits are clear in `available`,
+    /// and those that are 0, are absent.
     pub const fn set_named(&mut self, named: &'static [u64; NamedEvent::COUNT], available: u8) {
         self.named = named;
         self.has_named = available;
@@ -177,10 +177,10 @@ impl CounterUnit {
         self.global = Some(global);
     }
 
-    /// Declares precise sampling, which a predecessor may have left on, and which is taken away with the counters.
+    /// Declares precise sampling, which a predecessor may have left enabled; taking the counters disables it.
     ///
-    /// It is that of one register for all counters. For those that belong to one counter each, as auto counter reload
-    /// and architectural PEBS of Intel's version 6 have, see [`UnusedRegisters`](crate::UnusedRegisters).
+    /// It has one register for all counters. For features with one register per counter, such as auto counter reload
+    /// and architectural PEBS of Intel's version 6, see [`UnusedRegisters`](crate::UnusedRegisters).
     pub const fn set_precise_sampling(&mut self, precise: &'static PreciseSampling) {
         self.precise = Some(precise);
     }
@@ -191,7 +191,7 @@ impl CounterUnit {
         self.masked_on_delivery = masked;
     }
 
-    /// The counters.
+    /// Returns the counters.
     #[inline]
     pub const fn counters(&self) -> CounterSet {
         self.counters
@@ -202,7 +202,7 @@ impl CounterUnit {
         event.select_bits() & !self.event_bits
     }
 
-    /// The bits that a select may have, and its modes, guest bits and user RDPMC control.
+    /// Returns the bits that a select may have, and its modes, guest bits and user RDPMC control.
     pub(crate) const fn all_bits(&self) -> u64 {
         let no_user_rdpmc = if self.user_rdpmc_control { EventSelect::NO_USER_RDPMC } else { 0 };
         self.event_bits | self.guest_bits[0] | self.guest_bits[1] | no_user_rdpmc
@@ -215,11 +215,11 @@ impl CounterUnit {
         (available && bits != 0).then(|| EventSelect::from_bits(bits | EventSelect::MODES))
     }
 
-    /// Returns the counters that can count what `select` says.
+    /// Returns the counters that can count `select`.
     ///
-    /// Every general counter can; a fixed counter can where the event is its own and nothing qualifies it.
-    /// Event 0, where there are fixed counters, is one that only they have. Constraints of single events on
-    /// single processors are not known here: see [`Event::on`](crate::Event::on).
+    /// Every general counter can; a fixed counter can where the event is its own and nothing qualifies it. Event 0,
+    /// where there are fixed counters, stands for one that only they have. For constraints of single events on single
+    /// processors, see [`Event::on`](crate::Event::on).
     pub fn counters_for(&self, select: EventSelect) -> CounterSet {
         let bits = select.select_bits();
         if self.in_txcp(select) {
@@ -242,12 +242,12 @@ impl CounterUnit {
         select.select_bits() & IN_TXCP != 0 && !twelve_bits
     }
 
-    /// The bits of a select that make another quantity of its event: all but event, unit mask and modes.
+    /// Returns the bits of a select that qualify its event: all but event, unit mask and modes.
     const fn qualifiers(&self) -> u64 {
         !(0xFFFF | EventSelect::MODES | self.guest_bits[0] | self.guest_bits[1])
     }
 
-    /// The bits of a select by which it counts in guests only, and outside guests only; 0: there is none.
+    /// Returns the bits of a select by which it counts in guests only, and outside guests only; 0: there is none.
     pub(crate) const fn guest_bits(&self) -> [u64; 2] {
         self.guest_bits
     }
@@ -257,18 +257,18 @@ impl CounterUnit {
         self.user_rdpmc_control
     }
 
-    /// The counters with their registers, ascending by bit.
+    /// Returns the counters with their registers, ascending by bit.
     pub fn iter(&self) -> impl Iterator<Item = (CounterId, Counter)> + '_ {
         self.counters.iter().map(|counter| (counter, self.registers(counter)))
     }
 
-    /// The registers of a counter, if it is one of these.
+    /// Returns the registers of a counter, if it is one of these.
     #[inline]
     pub fn counter(&self, counter: CounterId) -> Option<Counter> {
         self.counters.contains(counter).then(|| self.registers(counter))
     }
 
-    /// The registers of a counter that is one of these.
+    /// Returns the registers of a counter that is one of these.
     #[inline]
     pub(crate) fn registers(&self, counter: CounterId) -> Counter {
         let number = counter.number();
@@ -285,7 +285,7 @@ impl CounterUnit {
         self.general(counter)
     }
 
-    /// The registers of a general counter that is one of these.
+    /// Returns the registers of a general counter that is one of these.
     #[inline]
     pub(crate) fn general(&self, counter: CounterId) -> Counter {
         let (bank, number, mask) = (self.bank, counter.bit(), self.masks[0]);
@@ -301,14 +301,14 @@ impl CounterUnit {
         Counter { control, value, full, sign_extended: bank.sign_extended, rdpmc, mask }
     }
 
-    /// The place of a counter's slot in lent memory: the fixed ones' come after the last general one's.
+    /// Returns the place of a counter's slot in lent memory: the fixed ones' come after the last general one's.
     #[inline]
     pub(crate) fn slot(&self, counter: CounterId) -> usize {
         let first = if counter.is_fixed() { self.first_fixed_slot() } else { 0 };
         usize::from(counter.number()) + first
     }
 
-    /// The counters for which so many slots are enough.
+    /// Returns the counters for which so many slots are enough.
     pub(crate) fn within(&self, slots: usize) -> CounterSet {
         let first = |count: usize, most: usize| (1u64 << count.min(most)) - 1;
         let fixed = first(slots.saturating_sub(self.first_fixed_slot()), MAX_FIXED) as u8;
@@ -319,7 +319,7 @@ impl CounterUnit {
         (u32::BITS - (self.counters.bits() as u32).leading_zeros()) as usize
     }
 
-    /// Returns whether the general counters can be written in full width: asks the register that declares it.
+    /// Returns whether the general counters can be written in full width, by the register that declares it.
     pub(crate) fn has_full_width(&self, msr: &impl MsrBackend) -> bool {
         self.full_width.is_some_and(|full| {
             let capabilities = retry_once(|| msr.change(MsrUpdate::read(full.capabilities)));
@@ -327,19 +327,19 @@ impl CounterUnit {
         })
     }
 
-    /// The register that the fixed counters share.
+    /// Returns the register that the fixed counters share.
     pub(crate) fn fixed_control(&self) -> MsrAddress {
         // SAFETY: the control, by the promise of `set_fixed`; without fixed counters it is not accessed.
         unsafe { MsrAddress::new(self.fixed.control) }
     }
 
-    /// The registers that control all counters together, where the processor has them.
+    /// Returns the registers that control all counters together, where the processor has them.
     #[inline]
     pub const fn global(&self) -> Option<&'static GlobalRegisters> {
         self.global
     }
 
-    /// Precise sampling, where the processor declares it.
+    /// Returns precise sampling, where the processor declares it.
     pub(crate) const fn precise(&self) -> Option<&'static PreciseSampling> {
         self.precise
     }
@@ -350,8 +350,8 @@ impl CounterUnit {
         self.masked_on_delivery
     }
 
-    /// Returns the counters that a processor with these shares with one of `other`: none of a kind whose
-    /// registers differ. On a hybrid machine processors differ.
+    /// Returns the counters that both units have, of kinds whose registers agree. On a hybrid machine processors
+    /// differ.
     pub fn shared_with(&self, other: &Self) -> CounterSet {
         let global = |unit: &Self| unit.global.map(|global| (global.control, global.frozen));
         if self.bank.value != other.bank.value || global(self) != global(other) {
@@ -366,8 +366,8 @@ impl CounterUnit {
     }
 }
 
-/// Counts outside of transactions only, and not what an aborted one did: `IA32_PERFEVTSEL2` alone has it (SDM vol.
-/// 3B, "Performance Monitoring and Intel TSX"). No other vendor has the bit.
+/// Select bit that excludes the events of aborted transactions: only `IA32_PERFEVTSEL2` has it (SDM vol. 3B,
+/// "Performance Monitoring and Intel TSX"). No other vendor has the bit.
 pub(crate) const IN_TXCP: u64 = 1 << 33;
 
 const fn mask_of(width: u8) -> u64 {
@@ -379,9 +379,10 @@ const fn mask_of(width: u8) -> u64 {
 
 /// The registers that control all counters of a processor together.
 ///
-/// A session owns the bits of its counters in them, and no others. Other owners do not write the control
-/// register while a session lives, but have it set their bits
-/// ([`Session::set_others_control`](crate::Session::set_others_control)); of the status they acknowledge their own.
+/// A session owns the bits of its counters in them, and no others. Other owners do not write the control register
+/// while a session lives, but set their bits through it
+/// ([`Session::set_others_control`](crate::Session::set_others_control)); in the status they acknowledge their own
+/// bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct GlobalRegisters {
@@ -410,7 +411,7 @@ pub struct Freeze {
 }
 
 impl Freeze {
-    /// `bit` of `register` freezes.
+    /// Describes the freeze bit of a register.
     ///
     /// # Safety
     /// - Setting and clearing `bit` of `register`, with its other bits as they are, does not break
@@ -444,8 +445,8 @@ pub struct PreciseSampling {
 }
 
 impl PreciseSampling {
-    /// Bits of `enable` enable it for these `counters`, unless `unavailable` of the register `capability` says that
-    /// there is no such register.
+    /// Describes the register `enable`, which has one bit for each of these `counters`, and which is absent where the
+    /// bits `unavailable` of the register `capability` are set.
     ///
     /// # Safety
     /// - Clearing bits of `enable`, with its other bits as they are, does not break memory safety.
@@ -458,7 +459,7 @@ impl PreciseSampling {
         Self { enable, capability, unavailable, counters }
     }
 
-    /// Takes it away from these counters, and returns those from which it could not be taken.
+    /// Disables it for these counters, and returns those for which that failed.
     pub(crate) fn disable(&self, msr: &impl MsrBackend, counters: CounterSet) -> CounterSet {
         let counters = counters & self.counters;
         let capability = retry_once(|| msr.change(MsrUpdate::read(self.capability)));

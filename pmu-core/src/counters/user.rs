@@ -1,4 +1,4 @@
-//! An opened event as user mode sees it: which counter to read by RDPMC, and what to add.
+//! An opened event as user mode sees it: the counter to read by RDPMC, and the count to add.
 
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -8,9 +8,9 @@ use crate::{
     PmcIndex,
 };
 
-/// All that user mode needs to read an event's total by RDPMC: plain data, for a kernel to share.
+/// View of an event for user mode's RDPMC: plain data, for a kernel to share.
 ///
-/// The total is `counted`, and the events that the counter counted since it was `counted_to`.
+/// The total is `counted` plus the events since the counter's value was `counted_to`.
 ///
 /// ```
 /// use pmu_core::{PmcIndex, UserView};
@@ -36,7 +36,7 @@ impl UserView {
     /// Returns the event's total when the counter is read as `value`.
     #[inline]
     pub const fn total(&self, value: u64) -> u64 {
-        // A width that is none leaves the counter out.
+        // An invalid width leaves the counter out.
         let mask = match self.width {
             1..=64 => u64::MAX >> (64 - self.width),
             _ => 0,
@@ -46,20 +46,19 @@ impl UserView {
 }
 
 impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
-    /// Returns what user mode needs to read an opened event that is counted only, while it is on its counter: one
-    /// RDPMC.
+    /// Returns the view by which user mode reads an opened event without a period, while it is on its counter. Costs
+    /// one RDPMC.
     ///
-    /// The view is right as long as the event stays there, for 2^`width` of its events, over the counter's own
-    /// interrupts. Every operation that
-    /// starts, stops, moves or closes an event may take it elsewhere: [`start_event`](Self::start_event) of
-    /// *another* one too, and [`rotate`](Self::rotate).
+    /// The view is valid as long as the event stays there, for 2^`width` of its events, over the counter's own
+    /// interrupts. Every operation that starts, stops, moves or closes an event may take it elsewhere:
+    /// [`start_event`](Self::start_event) of *another* one too, and [`rotate`](Self::rotate).
     ///
     /// # Context
     /// Task, on the processor whose counters these are.
     ///
     /// # Errors
-    /// - [`NoSuchEvent`](CounterError::NoSuchEvent): it is not open, or it interrupts. Its view would be wrong
-    ///   from its next interrupt on, which loads the counter anew.
+    /// - [`NoSuchEvent`](CounterError::NoSuchEvent): it is not open, or it interrupts. Its view would be wrong after
+    ///   its next interrupt, which loads the counter anew.
     /// - [`NotStarted`](CounterError::NotStarted): it is on no counter at present.
     /// - [`NotAvailable`](CounterError::NotAvailable): RDPMC does not read its counter, or not for user mode:
     ///   see [`Event::with_user_rdpmc`](crate::Event::with_user_rdpmc).

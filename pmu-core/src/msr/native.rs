@@ -18,7 +18,7 @@ use super::{MsrAddress, MsrBackend, MsrUpdate, PmcIndex};
 pub struct NativeMsr(());
 
 impl NativeMsr {
-    /// The registers of the processor that executes each access.
+    /// Creates the registers of the processor that executes each access.
     ///
     /// # Safety
     /// - The code runs at privilege level 0 whenever it uses the backend.
@@ -108,8 +108,8 @@ pub struct FaultFixup;
 
 #[cfg(target_arch = "x86_64")]
 impl FaultFixup {
-    /// For a #GP whose return address is `rip`: where to resume if the fault was one of
-    /// [`FixupMsr`]'s accesses, or `None` if it is another's.
+    /// Returns the address at which to resume after a #GP with the return address `rip`, if the fault was one of
+    /// [`FixupMsr`]'s accesses; otherwise `None`.
     ///
     /// The handler stores the answer as the frame's RIP and returns with all other registers as
     /// they were. Callable in any context.
@@ -145,7 +145,7 @@ pub struct FixupMsr(());
 
 #[cfg(target_arch = "x86_64")]
 impl FixupMsr {
-    /// The registers of the processor that executes each access.
+    /// Creates the registers of the processor that executes each access.
     ///
     /// # Safety
     /// - Whatever handles #GP (and, where RDPMC is undefined, #UD) on every processor that uses

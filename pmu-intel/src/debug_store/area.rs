@@ -28,7 +28,7 @@ pub struct DsSaveArea<Word, const RESETS: usize> {
     pub pebs_absolute_maximum: Word,
     /// Linear address of the PEBS record at which to interrupt.
     pub pebs_interrupt_threshold: Word,
-    /// What the processor loads into a counter after each of its PEBS records.
+    /// Values that the processor loads into the counters after each of their PEBS records.
     pub pebs_counter_reset: [Word; RESETS],
 }
 
@@ -39,8 +39,8 @@ pub type PebsDsSaveArea<const RESETS: usize = 4> = DsSaveArea<AtomicU64, RESETS>
 /// resets.
 pub type PebsDsSaveArea32<const RESETS: usize = 4> = DsSaveArea<AtomicU32, RESETS>;
 
-/// `PROCESSOR_PROFILE_CONTROL_AREA`: what a processor's own profiling needs in memory. The Debug
-/// Store is all it holds yet, so it is 0x60 bytes with four counter resets.
+/// `PROCESSOR_PROFILE_CONTROL_AREA`: the memory of a processor's own profiling. So far it holds only the Debug Store:
+/// 0x60 bytes with four counter resets.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub struct ProcessorProfileControlArea<const RESETS: usize = 4> {
@@ -48,7 +48,7 @@ pub struct ProcessorProfileControlArea<const RESETS: usize = 4> {
     pub pebs_ds_save_area: PebsDsSaveArea<RESETS>,
 }
 
-/// The same in the 32-bit form.
+/// The 32-bit form of [`ProcessorProfileControlArea`].
 #[derive(Debug, Default)]
 #[repr(C)]
 pub struct ProcessorProfileControlArea32<const RESETS: usize = 4> {
@@ -59,7 +59,7 @@ pub struct ProcessorProfileControlArea32<const RESETS: usize = 4> {
 macro_rules! zeroed {
     ($word:ident) => {
         impl<const RESETS: usize> DsSaveArea<$word, RESETS> {
-            /// An area of zeros: no buffer at all.
+            /// Creates an area of zeros: no buffer at all.
             pub const fn new() -> Self {
                 Self {
                     bts_buffer_base: $word::new(0),
@@ -116,14 +116,14 @@ const _: () = assert!(size_of::<ProcessorProfileControlArea>() == 0x60);
 pub struct ControlAreaMemory<const RESETS: usize = 4>(ProcessorProfileControlArea<RESETS>);
 
 impl<const RESETS: usize> ControlAreaMemory<RESETS> {
-    /// Zeroed memory.
+    /// Creates zeroed memory.
     pub const fn new() -> Self {
         Self(ProcessorProfileControlArea {
             pebs_ds_save_area: DsSaveArea::<AtomicU64, RESETS>::new(),
         })
     }
 
-    /// The area.
+    /// Returns the area.
     pub const fn area(&self) -> &ProcessorProfileControlArea<RESETS> {
         &self.0
     }

@@ -1,5 +1,5 @@
-//! Creating and destroying a processor's control area: what `ZwSetSystemInformation` does for the
-//! information class `SystemProcessorProfileControlArea` (0x81).
+//! Creation and destruction of a processor's control area: `ZwSetSystemInformation` with the information class
+//! `SystemProcessorProfileControlArea` (0x81).
 
 use core::fmt;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -12,7 +12,7 @@ use super::{ControlAreaMemory, DebugStoreSupport, ProcessorProfileControlArea};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct ProfileControlRequest {
-    /// `ProcessorProfileControlArea`, out: where the area is; 0: nowhere.
+    /// `ProcessorProfileControlArea`, out: address of the area; 0: none.
     pub area: u64,
     /// `Allocate`, in: whether to create the area or to destroy it.
     pub allocate: bool,
@@ -56,7 +56,7 @@ impl ProfileControlRequest {
     }
 }
 
-/// Who asks.
+/// Mode of the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum CallerMode {
@@ -66,7 +66,7 @@ pub enum CallerMode {
     User,
 }
 
-/// Why a request was refused. Nothing was changed.
+/// Reason why a request was refused. Nothing was changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum ControlAreaError {
@@ -93,7 +93,7 @@ pub enum ControlAreaError {
 }
 
 impl ControlAreaError {
-    /// The status with which Windows reports it.
+    /// Returns the status with which Windows reports it.
     pub const fn status(&self) -> NtStatus {
         match self {
             Self::AccessDenied => NtStatus::ACCESS_DENIED,
@@ -125,9 +125,9 @@ impl core::error::Error for ControlAreaError {}
 
 /// One processor's control area, if it has one.
 ///
-/// Creating only prepares memory and remembers where the PEBS index is; whoever asked fills the area
-/// in and hands it to the processor ([`write_ds_area`](super::write_ds_area)). All requests are of
-/// the processor that executes them: the caller stays on it.
+/// Creation only prepares memory and records the address of the PEBS index; the caller fills the area in and hands it
+/// to the processor ([`write_ds_area`](super::write_ds_area)). Every request concerns the processor that executes it:
+/// the caller stays on it.
 ///
 /// ```
 /// use pmu_intel::debug_store::{ControlAreaMemory, ProcessorProfileControl};
@@ -147,14 +147,14 @@ pub struct ProcessorProfileControl<'m, const RESETS: usize = 4> {
 }
 
 impl<'m, const RESETS: usize> ProcessorProfileControl<'m, RESETS> {
-    /// No area yet; it will be in `memory`, which serves no other processor. `None`: there was no
-    /// memory, and creating answers so. As the latest Windows has it.
+    /// Creates the control without an area yet, by the rules of the latest Windows. The area will be in `memory`, which
+    /// serves no other processor; with `None`, creating it fails.
     pub const fn new(memory: Option<&'m ControlAreaMemory<RESETS>>) -> Self {
         Self::as_of(Rules::LATEST, memory)
     }
 
-    /// The same, as a given Windows has it: none before version 6.2; and one of 32 bits demands DTES64 too, for its area
-    /// has 64-bit words.
+    /// Creates the control by the rules of a given Windows: there is none before version 6.2, and a 32-bit one demands
+    /// DTES64 too, because its area has 64-bit words.
     pub const fn as_of(rules: Rules, memory: Option<&'m ControlAreaMemory<RESETS>>) -> Self {
         Self { memory, created: AtomicBool::new(false), rules }
     }
@@ -163,13 +163,16 @@ impl<'m, const RESETS: usize> ProcessorProfileControl<'m, RESETS> {
         matches!(self.rules.width, PointerWidth::Bits64)
     }
 
-    /// Serves a request of `SystemProcessorProfileControlArea` as Windows does, in its order
-    /// of checks: version, mode, length; then to create, memory, support, whether there is one already; to
-    /// destroy, whether there is one. `request` receives the area's address where there is one, and
-    /// 0 where there is none. Task context.
+    /// Serves a request of `SystemProcessorProfileControlArea` as Windows does.
+    ///
+    /// Windows' order of checks: version, mode and length; then, to create, memory, support and absence of an area; to
+    /// destroy, its presence. `request` receives the area's address where there is one, and 0 where there is none.
+    ///
+    /// # Context
+    /// Task.
     ///
     /// # Errors
-    /// Each with the [status](ControlAreaError::status) that Windows answers.
+    /// Each has the [status](ControlAreaError::status) that Windows returns.
     pub fn set(
         &self,
         mode: CallerMode,
@@ -229,8 +232,8 @@ impl<'m, const RESETS: usize> ProcessorProfileControl<'m, RESETS> {
         Ok(memory.area())
     }
 
-    /// Destroys the area. The caller has taken it from the processor before
-    /// ([`write_ds_area`](super::write_ds_area) with 0).
+    /// Destroys the area. The caller takes it from the processor first ([`write_ds_area`](super::write_ds_area) with
+    /// 0).
     ///
     /// # Errors
     /// [`NotAllocated`](ControlAreaError::NotAllocated).
@@ -242,8 +245,10 @@ impl<'m, const RESETS: usize> ProcessorProfileControl<'m, RESETS> {
         }
     }
 
-    /// The area's PEBS index, to stamp into the kernel's own events; `None` while there is no area.
-    /// Any context, on the area's processor.
+    /// Returns the area's PEBS index, to stamp into the kernel's own events; `None` while there is no area.
+    ///
+    /// # Context
+    /// Any, on the area's processor.
     #[inline]
     pub fn pebs_index(&self) -> Option<u64> {
         let memory = self.memory.filter(|_| self.created.load(Ordering::Acquire))?;
@@ -312,7 +317,7 @@ mod tests {
         assert_eq!(mismatch.status(), NtStatus::INFO_LENGTH_MISMATCH);
     }
 
-    /// Asking for BTS where PEBS is meant, or for nothing, passes one of these.
+    /// A check of BTS in place of PEBS, or no check, would pass one of these.
     #[test]
     fn create_asks_for_performance_monitoring_and_pebs_and_not_for_bts() {
         let with = |misc_enable| DebugStoreSupport { misc_enable, ..supported() };

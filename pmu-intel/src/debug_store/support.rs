@@ -1,10 +1,10 @@
-//! Whether there is a Debug Store.
+//! Detection of the Debug Store.
 
 use pmu_core::{MsrBackend, MsrError, MsrFault, MsrOperation, MsrUpdate, Snapshot};
 
 use crate::registers::{IA32_MISC_ENABLE, MiscEnable};
 
-/// What CPUID and `IA32_MISC_ENABLE` say of the Debug Store.
+/// The Debug Store as CPUID and `IA32_MISC_ENABLE` declare it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct DebugStoreSupport {
@@ -17,7 +17,10 @@ pub struct DebugStoreSupport {
 }
 
 impl DebugStoreSupport {
-    /// Asks the processor that executes the call. Task context.
+    /// Detects the Debug Store of the processor that executes the call.
+    ///
+    /// # Context
+    /// Task.
     ///
     /// # Errors
     /// `IA32_MISC_ENABLE` faulted; it is read only where CPUID declares a Debug Store.

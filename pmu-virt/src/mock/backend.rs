@@ -27,7 +27,7 @@ impl<const T: usize> MsrBackend for MockMsr<'_, T> {
         self.finish_read(MsrOperation::ReadPmc, index, deviation, |pmu| pmu.read_pmc(index, mode))
     }
 
-    /// As two accesses, of which each is counted, kept and interrupted.
+    /// Makes two accesses, each of which is counted, recorded and may be interrupted.
     fn update(&self, update: MsrUpdate) -> Result<u64, MsrErrorKind> {
         let found = self.rdmsr(update.register())?;
         if let Some(value) = update.apply(found) {
@@ -38,7 +38,7 @@ impl<const T: usize> MsrBackend for MockMsr<'_, T> {
 }
 
 impl<const T: usize> Platform for MockMsr<'_, T> {
-    /// As a non-maskable interrupt.
+    /// Unmasks the entry, with delivery as a non-maskable interrupt.
     fn unmask_performance_interrupt(&self) {
         if let Some(before) = self.before_access.get() {
             before(self);

@@ -1,4 +1,4 @@
-//! Habits of real platforms that no manual tells of.
+//! Deviations of real platforms from the manuals.
 
 use core::fmt;
 
@@ -6,7 +6,7 @@ use crate::{AmdCounters, Configuration, CpuidRegisters};
 
 macro_rules! deviations {
     ($($(#[doc = $meaning:literal])+ $variant:ident)*) => {
-        /// One habit of a real platform: a driver that only knows the manuals loses overflows there.
+        /// One deviation of a real platform, on which a driver that follows only the manuals loses overflows.
         ///
         /// ```
         /// use pmu_virt::mock::{Deviation, Deviations};
@@ -25,7 +25,7 @@ macro_rules! deviations {
             /// Every deviation.
             pub const ALL: [Self; [$(Self::$variant),*].len()] = [$(Self::$variant),*];
 
-            /// The deviation's name, as in the code.
+            /// Returns the deviation's name, as in the code.
             pub const fn name(self) -> &'static str {
                 match self {
                     $(Self::$variant => stringify!($variant),)*
@@ -36,18 +36,18 @@ macro_rules! deviations {
 }
 
 deviations! {
-    /// A counter overflows again while the driver reports its overflow: callbacks that take longer than a
-    /// short interval, where counters run meanwhile. What passes then is fed by
-    /// [`MockMsr::pass_while_serviced`](super::MockMsr::pass_while_serviced), when the callback calls
+    /// A counter overflows again while the driver reports its overflow: callbacks that take longer than a short
+    /// interval, where counters run meanwhile. [`MockMsr::pass_while_serviced`](super::MockMsr::pass_while_serviced)
+    /// sets the events of that time; they happen when the callback calls
     /// [`MockMsr::reported`](super::MockMsr::reported).
     OverflowsWhileServiced
     /// The local APIC's entry is masked on delivery on AMD too: guests on KVM 6.6 to 6.9. Their CPUID says
     /// hypervisor: [`Deviations::cpuid`].
     MasksOnDelivery
-    /// Writes of `IA32_DEBUGCTL` are ignored: hypervisors.
+    /// Writes of `IA32_DEBUGCTL` are ignored, as by some hypervisors.
     IgnoresDebugControl
-    /// Where several counters overflowed, a second interrupt is latched while the first is serviced, and
-    /// finds nothing: all of AMD; Intel with several counters.
+    /// After several counters overflowed, a second interrupt is latched while the first is serviced, and finds
+    /// nothing: all of AMD; Intel with several counters.
     LatchesSecondInterrupt
     /// An interrupt nests in the handler of another at any access, and in its callback: NMIs are unblocked by
     /// any IRET, that of a page fault or of a fixed-up #GP too.
@@ -57,12 +57,12 @@ deviations! {
     NarrowAcknowledge
     /// Firmware, or the kernel before, left the counters running, and interrupting.
     LeftRunning
-    /// It left their overflows unacknowledged.
+    /// Firmware, or the kernel before, left overflows unacknowledged.
     LeftOverflowed
-    /// It left them frozen, and the bit set that freezes them.
+    /// Firmware, or the kernel before, left the counters frozen, and the freeze bit set.
     LeftFrozen
-    /// It left them enabled for PEBS: an overflow writes a record, and does not interrupt. CPUID declares the
-    /// Debug Store: [`Deviations::cpuid`].
+    /// Firmware, or the kernel before, left the counters enabled for PEBS: an overflow writes a record, and does not
+    /// interrupt. CPUID declares the Debug Store: [`Deviations::cpuid`].
     LeftPrecise
     /// The second counter does not answer: PMC3 under TSX force-abort, a counter of the BIOS.
     DeadCounter
@@ -72,11 +72,11 @@ deviations! {
     /// Registers lose their contents: suspend, hibernation, a processor that was offline. A name for tests, which
     /// call [`MockMsr::lose_registers`](super::MockMsr::lose_registers).
     LosesRegisters
-    /// The interrupt is taken only when everything of a feed has passed, several intervals perhaps: an
-    /// interrupt by vector, and a stretch with interrupts off.
+    /// The interrupt is taken only when a whole feed has passed, perhaps several intervals: an interrupt by vector,
+    /// and code with interrupts off.
     ServicesLate
-    /// To unmask the local APIC's entry while a bit of the status is set raises an interrupt: Intel from
-    /// version 3 on.
+    /// Unmasking the local APIC's entry while a bit of the status is set raises an interrupt: Intel from version 3
+    /// on.
     RaisesOnUnmask
 }
 
@@ -86,10 +86,10 @@ deviations! {
 pub struct Deviations(u32);
 
 impl Deviations {
-    /// None: the platform of the manuals.
+    /// No deviations: the platform of the manuals.
     pub const NONE: Self = Self(0);
 
-    /// These.
+    /// Creates a set of deviations.
     pub fn of(deviations: &[Deviation]) -> Self {
         Self(deviations.iter().fold(0, |set, deviation| set | 1 << *deviation as u32))
     }
@@ -99,8 +99,8 @@ impl Deviations {
         self.0 >> deviation as u32 & 1 != 0
     }
 
-    /// CPUID of a processor on this platform, on which a guest sees `configuration`: `given`, with what
-    /// [`Configuration::cpuid`] says of the PMU and what the deviations add.
+    /// Returns CPUID of a processor on this platform with the PMU `configuration`: `given`, with the PMU's bits by
+    /// [`Configuration::cpuid`], and with those that the deviations add.
     pub fn cpuid(
         self,
         configuration: &Configuration,
@@ -110,7 +110,7 @@ impl Deviations {
     ) -> CpuidRegisters {
         let [mut a, b, mut c, mut d] = configuration.cpuid(leaf, subleaf, given);
         if leaf == 0 {
-            // Leaf 1 says what they add.
+            // They add bits of leaf 1.
             a = a.max(1);
         }
         if leaf == 1 {
@@ -120,7 +120,7 @@ impl Deviations {
         [a, b, c, d]
     }
 
-    /// The configuration of this processor, where the boot processor's is `configuration`.
+    /// Returns the configuration of this processor, where the boot processor's is `configuration`.
     pub fn configuration(self, configuration: Configuration) -> Configuration {
         let fewer = self.contains(Deviation::FewerCounters);
         match configuration {

@@ -6,26 +6,26 @@ use pmu_core::{MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, PmcIndex};
 
 use super::MockMsr;
 
-/// A machine of `N` processors, of which one executes the test: the backend means that one, as
-/// RDMSR does. The platform of a processor is the processor. A driver that has wandered to another processor shows itself there.
+/// A machine of `N` processors, one of which executes the test. The backend accesses that one, as RDMSR does; each
+/// processor is its own platform. This reveals a driver that has moved to another processor.
 pub struct MockMachine<'h, const N: usize, const T: usize = 64> {
     processors: [MockMsr<'h, T>; N],
     current: Cell<usize>,
 }
 
 impl<'h, const N: usize, const T: usize> MockMachine<'h, N, T> {
-    /// These processors; the first one executes.
+    /// Creates a machine of these processors; the first one executes.
     pub const fn new(processors: [MockMsr<'h, T>; N]) -> Self {
         Self { processors, current: Cell::new(0) }
     }
 
-    /// Goes on at another processor. Where there is none with this number, every access answers
+    /// Continues on another processor. If none has this number, every access fails with
     /// [`Unreachable`](MsrErrorKind::Unreachable).
     pub fn run_on(&self, processor: usize) {
         self.current.set(processor);
     }
 
-    /// A processor, wherever the test executes.
+    /// Returns a processor, independent of the one that executes.
     pub fn processor(&self, number: usize) -> Option<&MockMsr<'h, T>> {
         self.processors.get(number)
     }

@@ -4,22 +4,22 @@ use core::cell::Cell;
 
 use pmu_core::MsrOperation;
 
-/// Fault of an access. Accesses are numbered from 1, from the injection on; a fault is a #GP
-/// without any other effect.
+/// Fault of an access. Accesses are numbered from 1, from the injection on; a fault is a #GP without any other
+/// effect.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum Fault {
     /// Nothing.
     #[default]
     None,
-    /// The access with this number faults: a fault that passes.
+    /// The access with this number faults: a transient fault.
     At(u32),
-    /// The access with this number, and all after it: a fault that stays.
+    /// The access with this number, and all after it, fault: a permanent fault.
     From(u32),
-    /// RDMSR and WRMSR of this register fault, always: it is missing.
+    /// RDMSR and WRMSR of this register always fault: it is missing.
     Register(u32),
-    /// RDMSR of this register reads 0 and WRMSR does nothing: it is missing under a hypervisor that
-    /// ignores accesses to what it does not know.
+    /// RDMSR of this register reads 0 and WRMSR does nothing: it is missing under a hypervisor that ignores unknown
+    /// registers.
     Ignored(u32),
 }
 
@@ -30,9 +30,9 @@ pub enum PmiFault {
     /// Nothing.
     #[default]
     None,
-    /// They are lost; the status of the overflow stays.
+    /// Interrupts are lost; the status of the overflow stays.
     Lost,
-    /// They come only after this many further accesses.
+    /// Interrupts come only after this many further accesses.
     Late(u32),
 }
 
@@ -62,7 +62,7 @@ impl Plan {
         self.made.set(0);
     }
 
-    /// The fault of the next access, if it has one.
+    /// Returns the fault of the next access, if it has one.
     pub(super) fn fault(&self, operation: MsrOperation, register: u32) -> Option<Fault> {
         let number = self.made.get().saturating_add(1);
         self.made.set(number);

@@ -12,7 +12,7 @@ pub struct Record {
     pub operation: MsrOperation,
     /// The register's number, or RDPMC's index.
     pub register: u32,
-    /// The value read or written, or how it failed.
+    /// The value read or written, or the failure.
     pub outcome: Result<u64, MsrErrorKind>,
 }
 
@@ -31,7 +31,7 @@ pub struct Accesses {
 impl Accesses {
     pub(super) const NONE: Self = Self { reads: 0, writes: 0, pmc_reads: 0 };
 
-    /// All of them.
+    /// Returns all of them.
     pub const fn total(self) -> u32 {
         self.reads.saturating_add(self.writes).saturating_add(self.pmc_reads)
     }
@@ -95,14 +95,14 @@ impl<const T: usize> Trace<T> {
         self.total = self.total.saturating_add(1);
     }
 
-    /// The accesses, the oldest first.
+    /// Returns the accesses, the oldest first.
     pub fn records(&self) -> impl Iterator<Item = Record> + '_ {
         let oldest = if self.total > T { self.total.checked_rem(T).unwrap_or(0) } else { 0 };
         let (newer, older) = self.records.split_at(oldest);
         older.iter().chain(newer).flatten().copied()
     }
 
-    /// Number of accesses beyond those kept.
+    /// Returns the number of accesses beyond those kept.
     pub fn dropped(&self) -> usize {
         self.total.saturating_sub(T)
     }

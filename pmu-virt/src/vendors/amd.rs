@@ -15,8 +15,8 @@ const VERSION_2: &str = "APM vol. 2, Performance Monitoring Version 2";
 
 /// In the order of the APM's appendix. Reserved bits never fault on AMD's counters: they are dropped, as in KVM.
 ///
-/// The four legacy registers are the same as the first of the core extension. Every processor of AMD's has them, so
-/// that guests do not ask before they touch them: without a PMU they read 0, as in KVM.
+/// The four legacy registers are the same as the first of the core extension. Every AMD processor has them, so guests
+/// access them without a check: without a PMU they read 0, as in KVM.
 #[rustfmt::skip]
 const ROWS: &[Row] = &[
     Row::not_offered(0xC000_00E9, 1, "IRPerfCount"),
@@ -25,7 +25,7 @@ const ROWS: &[Row] = &[
         .write(Ignored).host_write(Stored).drops(ALL),
     Row::new(GlobalControl, 0xC000_0301, "PerfCntrGlobalCtl", VERSION_2)
         .drops(ALL),
-    // Where the manual is silent, as KVM: both read 0.
+    // As KVM, since the manual is silent: both read 0.
     Row::new(GlobalStatus, 0xC000_0302, "PerfCntrGlobalStatusClr", VERSION_2)
         .read(ReadAs::Zero).write(Cleared).drops(ALL),
     Row::new(GlobalStatus, 0xC000_0303, "PerfCntrGlobalStatusSet", VERSION_2)
@@ -54,7 +54,7 @@ const SELECT: u64 = 0x0000_000F_FFD7_FFFF;
 /// GuestOnly and HostOnly, of processors with SVM.
 const SELECT_GUEST_HOST: u64 = 0b11 << 40;
 
-/// The PMU of a configuration that has passed its check.
+/// Returns the PMU of a configuration that has passed its check.
 pub(crate) const fn layout(amd: &AmdConfiguration) -> Layout {
     let (core_extension, version_2) = match amd.counters {
         AmdCounters::Legacy => (false, false),
@@ -74,7 +74,7 @@ pub(crate) const fn layout(amd: &AmdConfiguration) -> Layout {
     layout
 }
 
-/// A processor without a PMU.
+/// Returns the layout of a processor without a PMU.
 pub(crate) const fn hidden() -> Layout {
     let mut layout = Layout::hidden(&TABLE);
     layout.hidden_as_zero = true;

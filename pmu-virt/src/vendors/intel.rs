@@ -45,7 +45,7 @@ const ROWS: &[Row] = &[
         .write(Kept).drops(MISC_PERFMON_AVAILABLE).shares(MISC_PERFMON_AVAILABLE | MISC_UNAVAILABLE),
     Row::not_offered(0x1A6, 2, "MSR_OFFCORE_RSP_x"),
     Row::not_offered(0x1C8, 2, "MSR_LBR_SELECT, MSR_LASTBRANCH_TOS"),
-    // Where there are no LBRs, KVM drops their enable bit; every other bit without a facility faults.
+    // Without LBRs KVM drops their enable bit; every other bit without a facility faults.
     Row::new(DebugControl, 0x1D9, "IA32_DEBUGCTL", "SDM vol. 3B, IA32_DEBUGCTL MSR")
         .drops(DEBUG_LBR).shares(DEBUG_OF_PMU),
     // The SDM calls bits above the width reserved. As KVM does, they are dropped.
@@ -58,13 +58,13 @@ const ROWS: &[Row] = &[
     Row::new(GlobalStatus, 0x38E, "IA32_PERF_GLOBAL_STATUS", VERSION_2)
         .write(Refused).host_write(Stored),
     Row::new(GlobalControl, 0x38F, "IA32_PERF_GLOBAL_CTRL", VERSION_2),
-    // Where the SDM is silent, as KVM: the write registers of the status read 0. It has a bit for the DS buffer
+    // As KVM, since the SDM is silent: the write registers of the status read 0. It has a bit for the DS buffer
     // in every version, and without one, KVM ignores it. `IA32_PERF_GLOBAL_OVF_CTRL` up to version 3.
     Row::new(GlobalStatus, 0x390, "IA32_PERF_GLOBAL_STATUS_RESET", VERSION_4)
         .read(ReadAs::Zero).write(Cleared)
         .also_legal(STATUS_CONDITION_CHANGED).drops(STATUS_BUFFER_OVERFLOW),
-    // Bit 63 is reserved here. The bits of absent features are set as asked: an embedder that wants otherwise
-    // refuses the write before it hands it over.
+    // Bit 63 is reserved here. Bits of absent features are set as written: an embedder that wants otherwise refuses
+    // the write before it hands it over.
     Row::new(GlobalStatus, 0x391, "IA32_PERF_GLOBAL_STATUS_SET", VERSION_4)
         .needs(Features::VERSION_4).read(ReadAs::Zero).write(Set),
     Row::new(GlobalStatus, 0x392, "IA32_PERF_GLOBAL_INUSE", VERSION_4)
@@ -95,7 +95,7 @@ const ROWS: &[Row] = &[
 
 static TABLE: Table = Table::new(ROWS);
 
-/// An event select's bits. SDM vol. 3B, figures "Layout of IA32_PERFEVTSELx MSRs" of each version.
+/// Returns an event select's bits. SDM vol. 3B, figures "Layout of IA32_PERFEVTSELx MSRs" of each version.
 const fn select(intel: &IntelConfiguration) -> u64 {
     // All that every version has: bits 31:0 without AnyThread. Pin control (19) is taken and has no
     // effect, as in KVM: there is no pin.
@@ -118,8 +118,8 @@ const fn select(intel: &IntelConfiguration) -> u64 {
     legal
 }
 
-/// `IA32_FIXED_CTR_CTRL`: four bits a counter, OS, USR, AnyThread and PMI; from bit 33 on four bits apart, RDPMC
-/// user disable.
+/// Returns the bits of `IA32_FIXED_CTR_CTRL`: four bits per counter, OS, USR, AnyThread and PMI; from bit 33 on,
+/// every fourth bit is RDPMC user disable.
 const fn fixed_control(intel: &IntelConfiguration) -> u64 {
     let mut of_each = 0b1011;
     if intel.any_thread {
@@ -138,7 +138,7 @@ const fn fixed_control(intel: &IntelConfiguration) -> u64 {
     legal
 }
 
-/// The PMU of a configuration that has passed its check.
+/// Returns the PMU of a configuration that has passed its check.
 pub(crate) const fn layout(intel: &IntelConfiguration) -> Layout {
     let (version_2, version_4) = (intel.version >= 2, intel.version >= 4);
     let global = to_global(intel.general as Counters | (intel.fixed as Counters) << 8);
@@ -177,7 +177,7 @@ pub(crate) const fn layout(intel: &IntelConfiguration) -> Layout {
     layout
 }
 
-/// A processor without a PMU: neither BTS nor PEBS either.
+/// Returns the layout of a processor without a PMU, BTS or PEBS.
 pub(crate) const fn hidden() -> Layout {
     let mut layout = Layout::hidden(&TABLE).with(MiscEnable, 1, 0).with(DebugControl, 1, 0);
     layout.misc_enable = MISC_UNAVAILABLE;

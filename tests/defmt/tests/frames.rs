@@ -47,7 +47,7 @@ unsafe impl defmt::Logger for Logger {
 
 defmt::timestamp!("");
 
-/// What was logged since the last call, decoded.
+/// Returns the decoded log since the last call.
 fn decoded() -> Vec<String> {
     let bytes = std::mem::take(&mut FRAMES.lock().unwrap().0);
     let executable = std::fs::read(std::env::current_exe().unwrap()).unwrap();

@@ -1,5 +1,4 @@
-//! What a program stands on that has nothing beneath: its entry, memory functions, and a panic handler
-//! that does not exist.
+//! Runtime of a bare program: its entry, memory functions, and a panic handler that does not exist.
 
 use core::arch::{asm, global_asm};
 
@@ -27,7 +26,7 @@ global_asm!(
     main = sym crate::main,
 );
 
-/// Links only if the optimiser found that nothing calls it.
+/// Links only if the optimizer removes every call.
 #[panic_handler]
 fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
     unsafe extern "C" {

@@ -1,5 +1,5 @@
-//! The smallest kernel that counts: two events, one of which interrupts, without any profile source. It is linked
-//! to be measured: the text is what these take in a kernel.
+//! The smallest kernel that counts: two events, one of which interrupts, without any profile source. It is linked to
+//! measure its text, which is their size in a kernel.
 #![no_std]
 #![no_main]
 

@@ -1,6 +1,6 @@
-//! A kernel in miniature: a profile started, an overflow taken, the bucket looked at; and a hypervisor's
-//! exit handler. It links with nothing but the library crates and `core`, and only if no panic can be
-//! reached. Its exit status says what went wrong; 0: nothing.
+//! A kernel in miniature: it starts a profile, takes an overflow and reads the bucket; and a hypervisor's exit
+//! handler. It links with nothing but the library crates and `core`, and only if no panic can be reached. Its exit
+//! status is the number of the failed step; 0: none.
 #![no_std]
 #![no_main]
 
@@ -36,7 +36,7 @@ static PMC: TraceCallback<16> =
     TraceCallback::new(Hook::PmcInterrupt, PointerWidth::Bits64, &RINGS);
 static OBJECTS: TraceObjects = TraceObjects::new(Rules::LATEST, &SAMPLED, &PMC);
 
-/// What a vendor's machine does; the number says where it went wrong.
+/// Profiles on a vendor's machine; an error is the number of the failed step.
 fn profile<I: ProfileInterface>(
     interface: &I,
     processor: &Snapshot,
@@ -114,7 +114,7 @@ impl PerformanceEntry for Entry {
     fn raise(&mut self, _: Delivery) {}
 }
 
-/// A hypervisor's part for a guest, with numbers and values that the optimiser cannot know.
+/// A hypervisor's part for a guest, with numbers and values that the optimizer cannot know.
 fn guest(configuration: Configuration, cycles: EventKey) -> Result<(), i32> {
     let fed = FedEvents::new(&[cycles]).map_err(|_| 1)?;
     let event = fed.find(cycles).ok_or(2)?;

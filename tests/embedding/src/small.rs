@@ -1,5 +1,5 @@
-//! The smallest kernel with profiles: Emon and `pmu-kprofile`, an interrupt's handler, and a function that
-//! profiles. It is linked to be measured: the text is what these take in a kernel.
+//! The smallest kernel with profiles: Emon and `pmu-kprofile`, an interrupt's handler, and a function that profiles.
+//! It is linked to measure its text, which is their size in a kernel.
 #![no_std]
 #![no_main]
 
@@ -33,7 +33,7 @@ fn timer_interrupt(frame: &Frame) {
     PROFILES.timer_interrupt(frame);
 }
 
-/// Profiles what comes between, for as long as `run` runs.
+/// Profiles for as long as `run` runs.
 fn profile(emon: &Emon, source: KProfileSource, run: fn(&Emon)) -> Result<(), i32> {
     emon.set_interval(source, 0x10000).map_err(|_| 2)?;
     let mut session = emon.initialize(&snapshot(), Msr, Apic, &MEMORY).map_err(|_| 3)?;
@@ -67,8 +67,7 @@ fn run(emon: &Emon) {
     timer_interrupt(black_box(&frame));
 }
 
-/// What the processor says of itself; of Intel's leaf 0x0A, what a Skylake says, so that every machine has
-/// it.
+/// Captures the processor's CPUID, with a Skylake's leaf 0x0A, so that every machine has it.
 fn snapshot() -> Snapshot {
     Snapshot::capture(|leaf: u32, subleaf: u32| {
         let own = core::arch::x86_64::__cpuid_count(leaf, subleaf);

@@ -1,4 +1,4 @@
-//! How deep a stack a function uses.
+//! Measurement of a function's depth of stack.
 
 use core::arch::asm;
 use core::cell::UnsafeCell;
@@ -14,11 +14,11 @@ unsafe impl Sync for Stack {}
 
 static STACK: Stack = Stack(UnsafeCell::new([PAINT; SIZE]));
 
-/// Calls a function on a painted stack. How many bytes of it were written, the return address included.
+/// Calls a function on a painted stack, and returns the number of bytes written, the return address included.
 pub fn depth_of(function: extern "C" fn()) -> usize {
     let bottom = STACK.0.get().cast::<u8>();
     for place in 0..SIZE {
-        // SAFETY: one of the stack's bytes; nobody is on it.
+        // SAFETY: one of the stack's bytes, which is not in use yet.
         unsafe { bottom.add(place).write_volatile(PAINT) };
     }
     // SAFETY: the function runs on a stack of its own, from its top, and comes back to this one, which is
@@ -35,7 +35,7 @@ pub fn depth_of(function: extern "C" fn()) -> usize {
             clobber_abi("C"),
         );
     }
-    // SAFETY: one of the stack's bytes; nobody is on it any more.
+    // SAFETY: one of the stack's bytes, which is no longer in use.
     let painted = |place: &usize| unsafe { bottom.add(*place).read_volatile() } == PAINT;
     SIZE - (0..SIZE).take_while(painted).count()
 }

@@ -1,7 +1,7 @@
-//! The deepest stack of an interrupt: the handlers run on a painted stack, in every way that they can go.
-//! And how much memory a processor takes.
+//! The deepest stack of an interrupt: the handlers run on a painted stack, on each of their paths. And the memory of
+//! a processor.
 //!
-//! Prints what it measured; its exit status is not 0 where that is more than it may be.
+//! Prints its measurements; its exit status is not 0 where one exceeds its limit.
 #![no_std]
 #![no_main]
 
@@ -75,9 +75,9 @@ extern "C" fn timer_interrupt() {
 
 static OVERFLOWS: AtomicU32 = AtomicU32::new(0);
 
-/// Profiles everything, and has the interrupts come: the overflows that `status` says, in the bits of
-/// IA32_PERF_GLOBAL_STATUS, and a register that faults meanwhile (0: none does). The deepest stack that a
-/// handler took; or a number that says what failed.
+/// Profiles everything, and raises the interrupts: the overflows of `status`, in the bits of IA32_PERF_GLOBAL_STATUS,
+/// with a register that faults meanwhile (0: none). Returns the deepest stack of a handler, or the number of the
+/// failed step.
 fn interrupt(emon: &Emon, status: u64, faulty: u32) -> Result<usize, i32> {
     let mut session: Session<'_, _, _, _> =
         emon.initialize(&snapshot(), Msr, Apic, &MEMORY).map_err(|_| 2)?;
@@ -121,7 +121,7 @@ fn interrupt(emon: &Emon, status: u64, faulty: u32) -> Result<usize, i32> {
     if faulty == 0 { shut_down.map_err(|_| 6).map(|()| deepest) } else { Ok(deepest) }
 }
 
-/// The deepest stack of all ways that the handlers can go.
+/// Returns the deepest stack of all paths of the handlers.
 fn measure(emon: &Emon) -> Result<usize, i32> {
     let mut deepest = 0;
     for status in [0, 1, 0xF] {
@@ -131,12 +131,12 @@ fn measure(emon: &Emon) -> Result<usize, i32> {
     }
     let counted = BUFFER.get(2).map_or(0, |bucket| bucket.load(Ordering::Relaxed));
     let records = RINGS.first().and_then(TraceRing::drain).map_or(0, Iterator::count);
-    // The profiles were hit, the ring filled, and overflows seen: what was measured is what was meant.
+    // The profiles were hit, the ring filled, and overflows seen: the measurement covered the intended paths.
     let meant = counted > 21 && records == 2 && OVERFLOWS.load(Ordering::Relaxed) > 4;
     if meant { Ok(deepest) } else { Err(7) }
 }
 
-/// Asks the processor; of Intel's leaf 0x0A, that of a Skylake, so that every machine has it.
+/// Captures the processor's CPUID, with a Skylake's leaf 0x0A, so that every machine has it.
 fn snapshot() -> Snapshot {
     Snapshot::capture(|leaf: u32, subleaf: u32| {
         let own = core::arch::x86_64::__cpuid_count(leaf, subleaf);
@@ -151,7 +151,7 @@ fn snapshot() -> Snapshot {
 
 extern "C" fn main() -> i32 {
     let Ok(emon) = Emon::detect(&snapshot()) else { return 1 };
-    // SAFETY: nobody has looked at it yet.
+    // SAFETY: it has not been read yet.
     unsafe { *INTERFACE.0.get() = Some(emon) };
     let Some(emon) = crate::emon() else { return 1 };
     match measure(emon) {

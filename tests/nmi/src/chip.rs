@@ -7,7 +7,7 @@ use pmu_core::{
     Interval, MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, Platform, PmcIndex, TimerUnavailable,
 };
 
-/// How many sources there are events of.
+/// Number of sources whose events happen.
 pub const SOURCES: usize = 3;
 /// The general counters, and after them the fixed ones.
 const GENERAL: usize = 6;
@@ -15,11 +15,11 @@ const COUNTERS: usize = GENERAL + FIXED.len();
 /// The events of the fixed counters.
 const FIXED: [u64; 3] = [0xC0, 0x3C, 0x0300];
 const MASK: u64 = (1 << 48) - 1;
-/// How many events may pass uncounted while an overflow is serviced.
+/// Number of events that may pass uncounted while an overflow is serviced.
 const SLACK: u64 = 64;
 const FROZEN: u64 = 1 << 59;
 
-/// Whose registers.
+/// Vendor and kind of the registers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Intel, of this version.
@@ -30,14 +30,14 @@ pub enum Kind {
     Core(bool),
 }
 
-/// The driver's reports of one event beside what happened.
+/// The driver's reports of one event, beside its actual counts.
 #[derive(Debug, Default)]
 struct Book {
     /// Counted by any counter, ever.
     counted: AtomicU64,
     /// Counted since the last overflow.
     since: AtomicU64,
-    /// Which were counted when it overflowed.
+    /// Events counted at its overflow.
     expected: AtomicU64,
     overflows: AtomicU64,
     told: AtomicU64,
@@ -59,7 +59,7 @@ pub struct Chip<const N: usize = SOURCES> {
     pending: AtomicBool,
     events: [u64; N],
     books: [Book; N],
-    /// Overflows told that there were not, or with other events.
+    /// Reports of overflows that did not happen, or with other counts.
     wrong: AtomicU32,
 }
 
@@ -71,7 +71,7 @@ enum Register<'c> {
 }
 
 impl<const N: usize> Chip<N> {
-    /// A processor on which these events, by the bits of their selects, happen.
+    /// Creates a processor on which these events, by the bits of their selects, happen.
     pub fn new(kind: Kind, selects: [u64; N]) -> Self {
         Self {
             kind,
@@ -131,7 +131,7 @@ impl<const N: usize> Chip<N> {
         matches!(self.kind, Kind::Intel(2..))
     }
 
-    /// A counter's bit in the global registers.
+    /// Returns a counter's bit in the global registers.
     fn bit(counter: usize) -> u64 {
         if counter < GENERAL { 1 << counter } else { 1 << (32 + counter - GENERAL) }
     }
@@ -158,7 +158,7 @@ impl<const N: usize> Chip<N> {
         }
     }
 
-    /// The counters that count an event, one bit each.
+    /// Returns the counters that count an event, one bit each.
     fn counting(&self, place: usize) -> u32 {
         let event_of = |counter: usize| match self.selects.get(counter) {
             Some(select) => event(select.load(SeqCst)),
@@ -169,7 +169,7 @@ impl<const N: usize> Chip<N> {
         counting.fold(0, |set, counter| set | 1 << counter)
     }
 
-    /// Returns which events are counted.
+    /// Returns for each event whether it is counted.
     pub fn counted(&self) -> [bool; N] {
         core::array::from_fn(|place| self.counting(place) != 0)
     }
@@ -186,13 +186,13 @@ impl<const N: usize> Chip<N> {
         counters.map(|counter| MASK + 1 - self.values[counter].load(SeqCst)).min()
     }
 
-    /// What the global control register holds, and whether the counters are frozen.
+    /// Returns the global control register, and whether the counters are frozen.
     pub fn global(&self) -> (u64, bool) {
         (self.control.load(SeqCst), self.status.load(SeqCst) & FROZEN != 0)
     }
 
-    /// Up to `count` of an event happen, until a counter overflows. The rest is returned; 0, if it is not counted.
-    /// Not while the chip itself is being accessed.
+    /// Lets up to `count` of an event happen, until a counter overflows, and returns the remainder; 0, if it is not
+    /// counted. Not to be called while the chip itself is being accessed.
     pub fn happen(&self, place: usize, count: u64) -> u64 {
         let (book, counting) = (&self.books[place], self.counting(place));
         let Some(room) = self.room(place) else { return 0 };
@@ -224,7 +224,7 @@ impl<const N: usize> Chip<N> {
         count - passed
     }
 
-    /// An interrupt is raised that no counter asked for.
+    /// Raises an interrupt without an overflow.
     pub fn raise(&self) {
         self.pending.store(true, SeqCst);
     }
@@ -239,7 +239,7 @@ impl<const N: usize> Chip<N> {
         delivered
     }
 
-    /// The driver tells of an overflow after so many events.
+    /// Records the driver's report of an overflow after `events` events.
     pub fn told(&self, place: usize, events: u64) {
         let Some(book) = self.books.get(place) else {
             self.wrong.fetch_add(1, SeqCst);
@@ -252,23 +252,23 @@ impl<const N: usize> Chip<N> {
         }
     }
 
-    /// How many overflows of a source there were that were not told.
+    /// Returns the number of a source's overflows that were not reported.
     pub fn untold(&self, source: usize) -> u64 {
         let book = &self.books[source];
         book.overflows.load(SeqCst) - book.told.load(SeqCst)
     }
 
-    /// Overflows told so far, of each source.
+    /// Returns the number of reported overflows of each source.
     pub fn tellings(&self) -> [u64; N] {
         core::array::from_fn(|source| self.books[source].told.load(SeqCst))
     }
 
-    /// How many overflows were told that there were not, or with other events.
+    /// Returns the number of reports of overflows that did not happen, or with other counts.
     pub fn wrong(&self) -> u32 {
         self.wrong.load(SeqCst)
     }
 
-    /// A source was stopped: what was not told of it was dropped, and that is right. Says how much.
+    /// Drops a stopped source's unreported overflows, as a stop may, and returns their number.
     pub fn forgive(&self, source: usize) -> u64 {
         let (book, untold) = (&self.books[source], self.untold(source));
         book.told.fetch_add(untold, SeqCst);
@@ -277,7 +277,7 @@ impl<const N: usize> Chip<N> {
     }
 }
 
-/// The bits of a select that say which event.
+/// Returns the bits of a select that name the event.
 fn event(select: u64) -> u64 {
     select & 0xF_0000_FFFF
 }

@@ -1,5 +1,5 @@
-//! What the tests share: a processor's registers that may be accessed at any instruction, and whose
-//! events and overflows are booked apart from the driver.
+//! Shared parts of the tests: a processor's registers that may be accessed at any instruction, whose events and
+//! overflows are recorded independently of the driver.
 
 mod chip;
 mod machine;

@@ -12,16 +12,16 @@ use crate::{Chip, Kind, SOURCES};
 /// The sources' interval.
 pub const INTERVAL: u64 = 0x1000;
 
-/// A driver, and what kind of processor it is for.
+/// A driver, with the kind of its processor.
 #[derive(Debug)]
 pub struct Machine<I> {
     /// The driver.
     pub interface: I,
     /// The processor's CPUID leaves that matter here.
     pub processor: Snapshot,
-    /// Whose registers.
+    /// Vendor and kind of the registers.
     pub kind: Kind,
-    /// Whether its counters freeze.
+    /// Its counters freeze.
     pub freezes: bool,
     /// The sources that are used.
     pub sources: [KProfileSource; SOURCES],
@@ -38,7 +38,7 @@ impl<I: ProfileInterface> Machine<I> {
         Self { interface, processor, kind, freezes, sources }
     }
 
-    /// A processor for it, and every interval as it is at first.
+    /// Creates a processor for it, with every interval at its initial value.
     pub fn chip(&self) -> Chip {
         let sources = self.sources.map(|source| {
             self.interface.set_interval(source, INTERVAL).expect("an interval");

@@ -26,10 +26,10 @@ static RINGS: [TraceRing<16>; PROCESSORS as usize] = [const { TraceRing::new() }
 static TRACE: TraceCallback<16> =
     TraceCallback::new(Hook::SampledProfile, PointerWidth::Bits64, &RINGS);
 
-/// How often [`Plain`] was called back.
+/// Number of calls of [`Plain`].
 static CALLS: AtomicU64 = AtomicU64::new(0);
 
-/// Which processors a source runs on is no matter here.
+/// Hardware that ignores starts and stops: the processors of a source do not matter here.
 struct Hardware(u16);
 
 impl ProfileHardware for Hardware {
@@ -53,10 +53,10 @@ impl ProfileHardware for Hardware {
     }
 }
 
-/// What is read in interrupts, and its owner's to write when it is stopped.
+/// Data that interrupts read, and that its owner writes when it is stopped.
 struct Plain(UnsafeCell<u64>);
 
-// SAFETY: that nobody writes while somebody reads is what is tested.
+// SAFETY: the test proves that no write overlaps a read.
 unsafe impl Sync for Plain {}
 
 impl Plain {

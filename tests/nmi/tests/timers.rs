@@ -24,13 +24,13 @@ use pmu_nmi_tests::{Chip, Frame, Machine, SOURCES, intel};
 
 const PROCESSORS: usize = 3;
 const TIME: KProfileSource = KProfileSource::TIME;
-/// Short enough to come within everything, and long enough to leave time for something.
+/// Short enough to interrupt everything, and long enough to leave time for progress.
 const PERIODS: [Duration; 2] = [Duration::from_micros(70), Duration::from_micros(110)];
 
 static LISTS: Profiles<8, PROCESSORS> = Profiles::new();
 static RINGS: [TraceRing<8>; PROCESSORS] = [const { TraceRing::new() }; PROCESSORS];
 
-/// What a processor's interrupts find.
+/// State that a processor's interrupts use.
 struct Processor<'m> {
     number: u16,
     chip: Chip,
@@ -106,7 +106,7 @@ extern "C" fn on_signal(signal: i32) {
     }
 }
 
-/// Of the profile timer, and of the performance counters.
+/// Returns the signals of the profile timer, and of the performance counters.
 fn signals() -> [i32; 2] {
     [libc::SIGRTMIN() + 1, libc::SIGRTMIN() + 2]
 }
@@ -190,7 +190,7 @@ impl ProfileHardware for Hardware<'_, '_> {
     }
 }
 
-/// What became of one processor.
+/// Result of one processor.
 #[derive(Debug, Default)]
 struct Account {
     counted: u64,
@@ -244,8 +244,8 @@ fn play(processor: &Processor<'_>, until: Instant) -> Account {
         while begin.elapsed() < Duration::from_micros(300) {
             core::hint::spin_loop();
         }
-        let neighbour = (round + usize::from(processor.number)) % PROCESSORS;
-        drain(&mut account, neighbour);
+        let neighbor = (round + usize::from(processor.number)) % PROCESSORS;
+        drain(&mut account, neighbor);
         for object in &objects {
             LISTS.stop(object, &mut hardware).unwrap();
         }

@@ -1,4 +1,4 @@
-//! Processors on which events are opened, and what happens on them.
+//! Processors on which events are opened, and the events that happen on them.
 #![allow(dead_code, reason = "each test file uses its part")]
 
 pub(crate) mod operations;
@@ -101,7 +101,7 @@ impl Processor {
         counters
     }
 
-    /// Returns whether the status tells that the counters are frozen, and its acknowledgement releases them.
+    /// Returns whether the status shows frozen counters, and its acknowledgement releases them.
     pub(crate) fn freezes_by_status(&self) -> bool {
         self.unit.global().is_some_and(|global| global.frozen != 0)
     }
@@ -117,7 +117,7 @@ pub(crate) fn fed_events() -> FedEvents {
         .unwrap()
 }
 
-/// So many of an event happen in user mode.
+/// Returns a feed of `count` of an event in user mode.
 pub(crate) fn happened(kind: usize, count: u64) -> Feed {
     happened_at(kind, Privilege::User, count)
 }
@@ -135,13 +135,13 @@ pub(crate) fn happen(mock: &Mock<'_>, kind: usize, count: u64) {
     mock.advance(&mut happened(kind, count));
 }
 
-/// The counters that run.
+/// Returns the running counters.
 pub(crate) fn running(mock: &Mock<'_>) -> CounterSet {
     let bits = mock.with_pmu(|pmu| pmu.running().fold(0, |set, event| set | 1u64 << event.counter));
     CounterSet::from_bits(bits)
 }
 
-/// The value that is read of an event.
+/// Returns an event's count.
 #[track_caller]
 pub(crate) fn total(counters: &Opened<'_, '_>, event: EventId) -> u64 {
     count(counters, event).value
@@ -152,7 +152,7 @@ pub(crate) fn count(counters: &Opened<'_, '_>, event: EventId) -> EventCount {
     counters.read_event(event, 0).unwrap()
 }
 
-/// Each way in which a processor tells of its overflows, and has counters.
+/// Returns a processor of each kind of overflow reporting and counters.
 pub(crate) fn processors(deviations: Deviations) -> Vec<Processor> {
     let plain = IntelConfiguration::new;
     let mut all = vec![];
@@ -189,6 +189,10 @@ pub(crate) fn processors(deviations: Deviations) -> Vec<Processor> {
         all.push(Processor::new(Configuration::Amd(amd), false, deviations));
     }
     all
+}
+
+pub(crate) fn plain(version: u8) -> Processor {
+    Processor::intel(IntelConfiguration::new(version, 4, 3))
 }
 
 /// Marsaglia's xorshift64, for the same cases everywhere.

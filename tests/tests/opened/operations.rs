@@ -1,49 +1,35 @@
 //! Operations on a processor on which events run, for tests that disturb them.
 
 use pmu_core::{CounterError, CounterSet, Event, EventId, EventOverflow, ThreadEvent};
+use pmu_tests::enum_with_all;
 use pmu_virt::{EventKey, Feed, Privilege};
 
 use super::*;
 
 pub(crate) const PERIOD: u64 = 0x1000;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Operation {
-    Start,
-    /// The counter that it needs is another event's, which moves.
-    StartWithMove,
-    Stop,
-    Close,
-    Read,
-    Rotate,
-    SwitchOut,
-    SwitchIn,
-    TakeMore,
-    GiveUp,
-    OthersControl,
-    OthersFixedControl,
-    Reprogram,
-    ShutDown,
+enum_with_all! {
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub(crate) enum Operation {
+        Start,
+        /// The counter that it needs is another event's, which moves.
+        StartWithMove,
+        Stop,
+        Close,
+        Read,
+        Rotate,
+        SwitchOut,
+        SwitchIn,
+        TakeMore,
+        GiveUp,
+        OthersControl,
+        OthersFixedControl,
+        Reprogram,
+        ShutDown,
+    }
 }
 
-const OPERATIONS: [Operation; 14] = [
-    Operation::Start,
-    Operation::StartWithMove,
-    Operation::Stop,
-    Operation::Close,
-    Operation::Read,
-    Operation::Rotate,
-    Operation::SwitchOut,
-    Operation::SwitchIn,
-    Operation::TakeMore,
-    Operation::GiveUp,
-    Operation::OthersControl,
-    Operation::OthersFixedControl,
-    Operation::Reprogram,
-    Operation::ShutDown,
-];
-
-/// Which of the events is on a fixed counter.
+/// The event that is on a fixed counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OnFixed {
     None,
@@ -53,8 +39,8 @@ pub(crate) enum OnFixed {
     Own,
 }
 
-/// Three events: 0 interrupts, and has a total; 1 is only counted; 2 is the operation's, and interrupts, too. They
-/// have three general counters, or one less where they take turns, and fixed counter 0 if one is to be on it.
+/// Three events: 0 interrupts, and has a total; 1 has no period; 2 is the operation's, and interrupts, too. They have
+/// three general counters, or one less where they take turns, and fixed counter 0 if one of them is on it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Scene {
     pub(crate) operation: Operation,
@@ -69,11 +55,11 @@ pub(crate) struct Case<'a, 'm> {
 }
 
 impl Scene {
-    /// Every scene that there can be on a processor.
+    /// Returns every possible scene on a processor.
     pub(crate) fn all(processor: &Processor) -> impl Iterator<Item = Self> {
         let fixed = processor.fixed();
         let global = processor.unit.global().is_some();
-        OPERATIONS.into_iter().flat_map(move |operation| {
+        Operation::ALL.into_iter().flat_map(move |operation| {
             let all = [OnFixed::None, OnFixed::Sampled, OnFixed::Counted, OnFixed::Own];
             all.into_iter().filter_map(move |on_fixed| {
                 let own_moves = matches!(operation, Operation::Rotate | Operation::StartWithMove);
@@ -89,7 +75,7 @@ impl Scene {
         })
     }
 
-    /// What each event counts, as a number of [`KINDS`].
+    /// Returns the number of each event in [`KINDS`].
     pub(crate) fn kinds(self) -> [usize; 3] {
         match self.on_fixed {
             OnFixed::None => [2, 3, 4],
@@ -100,7 +86,7 @@ impl Scene {
         }
     }
 
-    /// Two events want the same fixed counter: the operation's counts in kernel mode.
+    /// Returns whether two events need the same fixed counter: the operation's counts in kernel mode.
     fn shares_fixed(self) -> bool {
         self.on_fixed == OnFixed::Sampled
             && matches!(self.operation, Operation::Rotate | Operation::StartWithMove)
@@ -131,7 +117,7 @@ impl Scene {
         [modes(sampled), raw(kinds[1]).tagged(1), own]
     }
 
-    /// The session's counters before the operation.
+    /// Returns the session's counters before the operation.
     pub(crate) fn only(self, processor: &Processor) -> CounterSet {
         let [first, second, third] = [0, 1, 2].map(|n| general(processor, n));
         let fixed = CounterSet::fixed(1);
@@ -143,12 +129,12 @@ impl Scene {
         }
     }
 
-    /// The counter that the operation takes beside them.
+    /// Returns the counter that the operation takes beside them.
     pub(crate) fn more(self, processor: &Processor) -> CounterSet {
         if self.operation == Operation::TakeMore { general(processor, 3) } else { CounterSet::NONE }
     }
 
-    /// Events 0 and 1 run; 2 does where the operation ends it. `passed` of each had happened.
+    /// Prepares the scene: events 0 and 1 run; 2 does where the operation ends it. `passed` of each had happened.
     pub(crate) fn prepare<'a, 'm>(
         self,
         processor: &'a Processor,
@@ -222,7 +208,7 @@ impl Scene {
         }
     }
 
-    /// So many of an event happen.
+    /// Lets `count` of an event happen.
     pub(crate) fn happen(self, mock: &Mock<'_>, place: usize, count: u64) {
         mock.advance(&mut self.happened(place, count));
     }
@@ -231,7 +217,7 @@ impl Scene {
         happened_at(self.kinds()[place], self.privilege(place), count)
     }
 
-    /// Number of an event in `feed`.
+    /// Returns the number of an event in `feed`.
     pub(crate) fn left(self, place: usize, feed: &Feed) -> u64 {
         let (event, unit_mask) = KINDS[self.kinds()[place]];
         let key = EventKey::general(event.into(), unit_mask);
@@ -251,7 +237,7 @@ impl Scene {
     }
 }
 
-/// The processor's general counter after so many.
+/// Returns the processor's general counter number `after`.
 pub(crate) fn general(processor: &Processor, after: usize) -> CounterSet {
     let mut general = (processor.unit.counters() & CounterSet::GENERAL).iter();
     general.nth(after).map_or(CounterSet::NONE, |counter| counter.only())

@@ -1,19 +1,20 @@
 //! The matrix of configurations, and short ways to drive a model.
 #![allow(dead_code, reason = "each test file uses its part")]
 
+pub(crate) mod intel;
+
 use pmu_virt::{
     AmdConfiguration, Configuration, EventKey, FedEvents, Feed, IntelConfiguration, Mode,
     Privilege, Read, Vendor, VirtualPmu, Write,
 };
 
 pub(crate) const KERNEL: Mode = Mode { cpl: 0, pce: false, protected: true };
-
 /// UnHalted Core Cycles, SDM vol. 3B, table of the architectural events.
 pub(crate) const CYCLES: EventKey = EventKey::general(0x3C, 0x00);
 /// Instructions Retired.
 pub(crate) const INSTRUCTIONS: EventKey = EventKey::general(0xC0, 0x00);
 
-/// What the tests feed: all fixed counters, of which the first two count instructions and cycles.
+/// The events that the tests feed: all fixed counters, of which the first two count instructions and cycles.
 pub(crate) const FED: [EventKey; 8] = [
     INSTRUCTIONS,
     CYCLES,

@@ -6,7 +6,8 @@ const DIRECTORY: u32 = 0o040_755;
 const DEVICE: u32 = 0o020_600;
 const PROGRAM: u32 = 0o100_755;
 
-/// The archive in which `program` is `/init`, beside the console that it is started with, and an empty `/proc`.
+/// Returns the archive in which `program` is `/init`, beside the console that it is started with, and an empty
+/// `/proc`.
 pub(crate) fn with_init(program: &[u8]) -> Vec<u8> {
     let mut archive = Vec::new();
     add(&mut archive, "dev", DIRECTORY, (0, 0), &[]);
@@ -17,7 +18,7 @@ pub(crate) fn with_init(program: &[u8]) -> Vec<u8> {
     archive
 }
 
-/// A header of eight hexadecimal digits a field, the name and the content, each padded to four bytes.
+/// Adds a header of eight hexadecimal digits per field, the name and the content, each padded to four bytes.
 fn add(archive: &mut Vec<u8>, name: &str, mode: u32, device: (u32, u32), content: &[u8]) {
     let (major, minor) = device;
     // Each file has a number of its own; the same would make links of them.
@@ -60,7 +61,7 @@ mod tests {
         // The console is character device 5, 1.
         let header = &text[names[1] - 110..names[1]];
         assert_eq!((&header[14..22], &header[78..94]), ("00002180", "0000000500000001"));
-        // The program begins at a multiple of four, and what follows it too.
+        // The program begins at a multiple of four, and so does the next entry.
         let header = &text[names[3] - 110..names[3]];
         assert_eq!((&header[14..22], &header[54..62]), ("000081ed", "00000005"));
         assert_eq!(&archive[names[3] + 6..names[3] + 14], b"\x7fELF!\0\0\0");

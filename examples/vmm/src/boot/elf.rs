@@ -9,7 +9,7 @@ use super::{ImageError, Piece};
 /// "Physical entry point of the kernel": Xen, xen/include/public/elfnote.h, XEN_ELFNOTE_PHYS32_ENTRY.
 const XEN_ELFNOTE_PHYS32_ENTRY: u32 = 18;
 
-/// What a boot protocol needs of an ELF file.
+/// The parts of an ELF file that boot protocols use.
 #[derive(Debug)]
 pub(super) struct Elf<'a> {
     pub(super) is_64: bool,

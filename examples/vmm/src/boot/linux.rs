@@ -16,7 +16,7 @@ const LOADED_HIGH: u8 = 1;
 const RAM: u32 = 1;
 const RESERVED: u32 = 2;
 
-/// Flat segments where the protocol wants them: 0x10 code, 0x18 data.
+/// Flat segments at the protocol's selectors: 0x10 code, 0x18 data.
 const SEGMENTS: [u64; 4] = [0, 0, 0x00AF_9B00_0000_FFFF, 0x00CF_9300_0000_FFFF];
 
 pub(super) fn start(
@@ -49,7 +49,7 @@ pub(super) fn start(
     Ok(Start::Long { rip: entry, rsi: low::INFO })
 }
 
-/// The first 4 GiB at their own address, in pages of 2 MiB: a PML4, a PDPT and four page directories.
+/// Maps the first 4 GiB to their own address, in pages of 2 MiB: a PML4, a PDPT and four page directories.
 fn page_tables(memory: &GuestMemoryMmap) -> Result<(), GuestMemoryError> {
     const PRESENT_WRITABLE: u64 = 0b11;
     const LARGE: u64 = 1 << 7;

@@ -9,13 +9,13 @@ const SEARCHED: usize = 8192;
 const HEADER_MAGIC: u32 = 0x1BAD_B002;
 const BOOTED_MAGIC: u32 = 0x2BAD_B002;
 
-/// What of the header's required flags is served: modules on pages (0) and memory information (1).
+/// Supported flags of the header's required ones: modules on pages (0) and memory information (1).
 const SERVED: u32 = 0b11;
 const REQUIRED: u32 = 0xFFFF;
-/// The header has addresses (16), which count instead of ELF's.
+/// The header has addresses (16), which replace ELF's.
 const ADDRESSES: u32 = 1 << 16;
 
-/// The header, and where in the file it is.
+/// The header, and its place in the file.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Header {
     offset: usize,
@@ -24,7 +24,7 @@ pub(super) struct Header {
     addresses: [u32; 5],
 }
 
-/// The header, if the file has one.
+/// Returns the header, if the file has one.
 pub(super) fn find(file: &[u8]) -> Result<Option<Header>, ImageError> {
     let words: Vec<u32> = file[..file.len().min(SEARCHED)]
         .chunks_exact(4)
@@ -47,7 +47,7 @@ pub(super) fn find(file: &[u8]) -> Result<Option<Header>, ImageError> {
 }
 
 impl Header {
-    /// What to load, and where to start, if the header tells.
+    /// Returns the piece to load and the entry point, if the header has addresses.
     pub(super) fn piece<'a>(&self, file: &'a [u8]) -> Result<Option<(Piece<'a>, u64)>, ImageError> {
         if self.flags & ADDRESSES == 0 {
             return Ok(None);
@@ -67,7 +67,7 @@ impl Header {
     }
 }
 
-/// "Boot information format".
+/// Writes the boot information and returns the first processor's registers: "Boot information format".
 pub(super) fn start(
     memory: &GuestMemoryMmap,
     entry: u64,

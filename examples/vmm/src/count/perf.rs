@@ -1,4 +1,4 @@
-//! `--count perf`: the host's own counters, of what the processor's thread does inside the guest.
+//! `--count perf`: the host's own counters, of the processor's thread inside the guest.
 
 use core::time::Duration;
 use std::io;
@@ -11,21 +11,21 @@ use super::{Fed, Quantity, Source, Stop};
 use crate::error::Error;
 use crate::guest::{self, Guest};
 
-/// The most that is taken to pass in a second: 4 instructions a cycle, at 4 GHz. The timer follows
-/// it, so that an overflow is seen in time; nothing is counted by it.
+/// Assumed greatest rate per second: 4 instructions per cycle, at 4 GHz. It sets the timer, so that an overflow is
+/// seen in time; nothing is counted by it.
 const AT_MOST_PER_SECOND: u64 = 16_000_000_000;
 
-/// Who has counters.
+/// A host with counters.
 pub(crate) trait Host {
     type Counter: HostCounter;
 
-    /// A running counter of what this thread does in the guest at one privilege.
+    /// Opens a running counter of this thread's execution in the guest at one privilege.
     fn open(&self, what: Quantity, privilege: Privilege) -> io::Result<Self::Counter>;
 }
 
 /// A counter that runs.
 pub(crate) trait HostCounter {
-    /// What it counted so far.
+    /// Returns its count so far.
     fn read(&mut self) -> io::Result<u64>;
 }
 
@@ -67,10 +67,10 @@ impl HostCounter for Counter {
     }
 }
 
-/// What the host counts, at both privileges.
+/// Returns the quantities that the host counts at both privileges.
 ///
 /// # Errors
-/// Nothing: what it said of cycles.
+/// The host counts nothing: its error for cycles.
 pub(crate) fn offered(host: &impl Host) -> io::Result<Vec<Quantity>> {
     let open = |what| {
         host.open(what, Privilege::User)?;
@@ -94,7 +94,7 @@ struct Open<C> {
     what: Quantity,
     privilege: Privilege,
     counter: C,
-    /// What was fed of it.
+    /// Part of the count that was already fed.
     fed: u64,
 }
 
@@ -103,7 +103,7 @@ impl<H: Host> Perf<H> {
         Self { fed, host, open: Vec::new() }
     }
 
-    /// Opens what the guest's running counters need and closes the rest.
+    /// Opens the host counters that the guest's running counters need, and closes the rest.
     fn program(&mut self, running: impl Iterator<Item = RunningEvent>) -> io::Result<()> {
         let mut needed = Vec::new();
         for event in running {
@@ -122,7 +122,7 @@ impl<H: Host> Perf<H> {
         Ok(())
     }
 
-    /// Adds what was counted since the last time.
+    /// Adds the counts since the last call.
     fn collect(&mut self, happened: &mut Feed) -> io::Result<()> {
         for open in &mut self.open {
             let count = open.counter.read()?;
@@ -164,7 +164,7 @@ mod tests {
 
     use super::*;
 
-    /// A host that has cycles and branches, and counts what a test says.
+    /// A fake host that has cycles and branches, with counts that a test sets.
     #[derive(Clone, Default)]
     struct Fake {
         counts: Rc<RefCell<BTreeMap<(&'static str, bool), u64>>>,

@@ -1,5 +1,5 @@
-//! `--count step`: instructions and branches, exactly, or with a word that they are not. While a counter
-//! runs the guest is stopped after each instruction, which was decoded before.
+//! `--count step`: instructions and branches, exactly, or reported as inexact. While a counter runs the guest is
+//! stopped after each instruction, which was decoded before.
 
 mod retired;
 
@@ -14,7 +14,7 @@ use crate::error::Error;
 use crate::guest::Guest;
 use crate::pvm;
 
-/// What single steps tell of. Cycles stand in, one an instruction: there are drivers that use no PMU
+/// The quantities that single steps count. Cycles are a stand-in, one per instruction: some drivers use no PMU
 /// without them.
 pub(crate) const QUANTITIES: [Quantity; 5] = [
     Quantity::Instructions,
@@ -85,8 +85,8 @@ impl Source for Step {
         Ok(true)
     }
 
-    /// An instruction counts if the counter runs when it retires. Where the instructions do not lead to
-    /// the stop, none is counted: the counts are then too low, and never too high.
+    /// Counts an instruction if the counter runs when it retires. Where the instructions do not lead to the stop,
+    /// none is counted: the counts are then too low, and never too high.
     fn leave(&mut self, guest: Guest<'_>, stop: Stop, happened: &mut Feed) -> Result<bool, Error> {
         if let Some(owed) = self.owed.take() {
             self.add(happened, &owed);
@@ -100,7 +100,7 @@ impl Source for Step {
         Ok(retired.is_some())
     }
 
-    /// The guest is looked at after each instruction anyway.
+    /// Returns `None`: the monitor looks at the guest after each instruction anyway.
     fn due(&self, _: Guest<'_>, _: &mut VirtualPmu) -> Option<Duration> {
         None
     }

@@ -9,26 +9,26 @@ use super::{Fed, Quantity, Source, Stop};
 use crate::error::Error;
 use crate::guest::{self, Guest};
 
-/// What time tells of.
+/// The quantities that time counts.
 pub(crate) const QUANTITIES: [Quantity; 3] =
     [Quantity::Cycles, Quantity::ReferenceCycles, Quantity::Instructions];
 
-/// The time that the guest ran: that which its thread was on a processor within KVM_RUN. A processor
-/// that halts, or waits for its turn, has no cycles.
+/// Source by the time that the guest ran: its thread's processor time within KVM_RUN. A processor that halts, or
+/// waits for its turn, has no cycles.
 pub(crate) struct Time {
     fed: Fed,
-    /// Cycles a second, and instructions in 1000 cycles.
+    /// Cycles per second, and instructions per 1000 cycles.
     frequency: u64,
     rate: u64,
     entered: Duration,
-    /// The guest's time so far, and what was fed for it.
+    /// The guest's time so far, and the events fed for it.
     ran: Duration,
     cycles: u64,
     instructions: u64,
 }
 
 impl Time {
-    /// `megahertz` is the nominal frequency, `rate` the instructions in 1000 cycles.
+    /// Creates the source; `megahertz` is the nominal frequency, `rate` the instructions per 1000 cycles.
     pub(crate) fn new(fed: Fed, megahertz: u16, rate: u16) -> Self {
         Self {
             fed,
@@ -41,7 +41,7 @@ impl Time {
         }
     }
 
-    /// How much of it passes in a second.
+    /// Returns the rate of a quantity per second.
     fn per_second(&self, what: Quantity) -> u64 {
         match what {
             Quantity::Instructions => self.frequency * self.rate / 1000,
@@ -49,7 +49,7 @@ impl Time {
         }
     }
 
-    /// The time passed: adds the cycles and instructions since the last call.
+    /// Adds the cycles and instructions since the last call.
     fn count(&mut self, privilege: Privilege, happened: &mut Feed) {
         let nanoseconds = self.ran.as_nanos();
         let so_far = |rate: u64| (nanoseconds * u128::from(rate) / 1_000_000_000) as u64;
@@ -76,8 +76,8 @@ impl Source for Time {
         Ok(false)
     }
 
-    /// The guest's privilege is that at which it stopped, or was interrupted, for all of the time: where a PMI is
-    /// due at regular intervals, that is a sample.
+    /// Adds the time since the last stop at the privilege at which the guest now stopped, or was interrupted: with
+    /// PMIs at regular intervals, a sample.
     fn leave(&mut self, guest: Guest<'_>, _: Stop, happened: &mut Feed) -> Result<bool, Error> {
         self.ran += thread_time().saturating_sub(self.entered);
         let (registers, system) = (guest.registers(), guest.system());
@@ -90,7 +90,7 @@ impl Source for Time {
     }
 }
 
-/// The processor time of this thread.
+/// Returns the processor time of this thread.
 fn thread_time() -> Duration {
     // SAFETY: plain data, for which zero is a valid value of every field.
     let mut time: libc::timespec = unsafe { zeroed() };

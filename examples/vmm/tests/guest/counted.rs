@@ -1,4 +1,4 @@
-//! What `--count step` counts of code that was counted by hand.
+//! Guest code with hand-counted instructions, for `--count step`.
 
 use std::path::Path;
 use std::process::Output;
@@ -14,7 +14,7 @@ pub(crate) const INSTRUCTIONS: u64 = 0xC0;
 pub(crate) const BRANCHES: u64 = 0xC4;
 pub(crate) const INTEL: &str = "--count step --stats=json --pmu intel:version=1,fixed=0";
 
-/// What a guest printed that ended well.
+/// Runs a guest, asserts that it ended well, and returns its output.
 pub(crate) fn ended(kernel: &[u8], arguments: &str) -> Output {
     let output = run(kernel, arguments);
     assert_eq!(output.status.code(), Some(33), "{}", messages(&output));
@@ -26,8 +26,8 @@ pub(crate) fn expect(kernel: &[u8], arguments: &str, expected: &[u64]) {
     expect_counted(&output, &numbers(&output), expected);
 }
 
-/// The guest counted as expected, or the monitor says that it did not count exactly. On kvm-pvm it has no
-/// excuse.
+/// Asserts that the guest counted as expected, or that the monitor reported inexact counts. On kvm-pvm they must be
+/// exact.
 pub(crate) fn expect_counted(output: &Output, counted: &[u64], expected: &[u64]) {
     let said = messages(output);
     if said.contains("not exact") && !Path::new("/sys/module/kvm_pvm").exists() {
@@ -51,7 +51,7 @@ pub(crate) fn count_down(a: &mut CodeAssembler) -> Assembled {
 
 /// Selects `event` in counter 0 of version 1 (no global control), runs `body`, stops, and prints.
 ///
-/// What counts beside the body: the WRMSR that starts, and three MOVs before the WRMSR that stops.
+/// Also counted: the WRMSR that starts, and three MOVs before the WRMSR that stops.
 pub(crate) fn counted(
     a: &mut CodeAssembler,
     select: u64,
@@ -65,11 +65,11 @@ pub(crate) fn counted(
 }
 pub(crate) const AROUND: u64 = 1 + 3;
 
-/// Where the guests below keep far pointers and strings, and count their interrupts.
+/// Memory where the guests below keep far pointers and strings, and count their interrupts.
 pub(crate) const SCRATCH: u32 = 0x7000;
 pub(crate) const INTERRUPTS: u32 = 0x7F00;
 
-/// The first counter counts the body's instructions, and then its branches.
+/// Asserts that the first counter counts the body's instructions, and then its branches.
 pub(crate) fn expect_of(body: Code, handlers: &[(u8, Code)], instructions: u64, branches: u64) {
     let kernel = image(
         |a| {
@@ -129,7 +129,7 @@ pub(crate) fn strings(a: &mut CodeAssembler) -> Assembled {
     a.jne(again)
 }
 
-/// A frame for IRET to `target` in ring 0: 7 instructions.
+/// Pushes a frame for IRET to `target` in ring 0: 7 instructions.
 pub(crate) fn push_frame(a: &mut CodeAssembler, target: CodeLabel) -> Assembled {
     a.mov(r9, rsp)?;
     a.push(KERNEL_DATA as i32)?;

@@ -14,9 +14,9 @@ use std::sync::Once;
 use iced_x86::IcedError;
 use iced_x86::code_asm::*;
 
-/// What assembling comes to.
+/// Result of assembling.
 pub(crate) type Assembled = Result<(), IcedError>;
-/// What assembles part of a guest.
+/// A function that assembles part of a guest.
 pub(crate) type Code = fn(&mut CodeAssembler) -> Assembled;
 
 pub(crate) const COM1: u32 = 0x3F8;
@@ -58,12 +58,12 @@ const HANDLERS: u64 = BASE + 0x7000;
 const HANDLER: u64 = 0x100;
 const MAIN: u64 = BASE + 0x1_0000;
 const END: u64 = BASE + 0x4_0000;
-/// Where the image starts in 32-bit mode, and goes on in 64-bit mode.
+/// Addresses where the image starts in 32-bit mode, and continues in 64-bit mode.
 const START: u64 = BASE + 0x40;
 const START_64: u64 = BASE + 0xC0;
 
-/// The image of a kernel that runs `main` in 64-bit mode in ring 0, without interrupts. Each vector
-/// has a handler from `handlers`, or none: then it is a triple fault.
+/// Returns the image of a kernel that runs `main` in 64-bit mode in ring 0, without interrupts. A vector without a
+/// handler in `handlers` is a triple fault.
 pub(crate) fn image(
     main: impl FnOnce(&mut CodeAssembler) -> Assembled,
     handlers: &[(u8, Code)],
@@ -76,7 +76,7 @@ pub(crate) fn image(
     let magic: u32 = 0x1BAD_B002;
     put(BASE, &words(&[magic, 0, magic.wrapping_neg()]));
 
-    // A PML4, a PDPT, the first GiB in large pages for everybody, and the local APIC.
+    // A PML4, a PDPT, the first GiB in large pages for every ring, and the local APIC.
     let entry = |number: u64, flags: u64| (PAGE_TABLES + number * 0x1000) | flags;
     put(PAGE_TABLES, &entry(1, 7).to_le_bytes());
     put(PAGE_TABLES + 0x1000, &entry(2, 7).to_le_bytes());
@@ -119,7 +119,7 @@ pub(crate) fn image(
     elf_32(START as u32, &[(LOAD, BASE as u32, &memory)])
 }
 
-/// From 32-bit protected mode to `MAIN` in long mode.
+/// Assembles the way from 32-bit protected mode to `MAIN` in long mode.
 fn start() -> Vec<u8> {
     let code = |a: &mut CodeAssembler| {
         a.mov(eax, PAGE_TABLES as u32)?;
@@ -174,7 +174,7 @@ fn words(words: &[u32]) -> Vec<u8> {
 const LOAD: u32 = 1;
 const NOTE: u32 = 4;
 
-/// An ELF file for the 386 with these segments, by type and physical address.
+/// Returns an ELF file for the 386 with these segments, by type and physical address.
 fn elf_32(entry: u32, segments: &[(u32, u32, &[u8])]) -> Vec<u8> {
     let mut file = Vec::from(*b"\x7fELF\x01\x01\x01\0\0\0\0\0\0\0\0\0");
     file.extend(words(&[3 << 16 | 2, 1, entry, 52, 0, 0])); // EXEC, EM_386
@@ -189,7 +189,7 @@ fn elf_32(entry: u32, segments: &[(u32, u32, &[u8])]) -> Vec<u8> {
     file
 }
 
-/// The same kernel with a PVH note in the place of the multiboot header.
+/// Returns the same kernel with a PVH note in place of the multiboot header.
 pub(crate) fn as_pvh(image: &[u8]) -> Vec<u8> {
     let mut memory = image[52 + 32..].to_vec();
     memory[..12].fill(0);
@@ -200,7 +200,7 @@ pub(crate) fn as_pvh(image: &[u8]) -> Vec<u8> {
     elf_32(START as u32, &[(LOAD, BASE as u32, &memory), (NOTE, 0, &note)])
 }
 
-/// The same kernel as a 64-bit ELF file without either, which starts at `main`.
+/// Returns the same kernel as a 64-bit ELF file without either, which starts at `main`.
 pub(crate) fn as_linux(image: &[u8]) -> Vec<u8> {
     let memory = &image[52 + 32..];
     let mut file = Vec::from(*b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0");
@@ -208,7 +208,7 @@ pub(crate) fn as_linux(image: &[u8]) -> Vec<u8> {
     file.extend([MAIN, 64, 0].iter().flat_map(|word| word.to_le_bytes()));
     file.extend([0, 0, 0, 0, 64, 0, 56, 0, 1, 0, 0, 0, 0, 0, 0, 0]);
     file.extend(words(&[LOAD, 7]));
-    // What follows the headers, but for the multiboot header.
+    // The bytes behind the headers, without the multiboot header.
     let (skipped, size) = (0x10, memory.len() as u64 - 0x10);
     let header = [64 + 56, BASE + skipped, BASE + skipped, size, size, 8];
     file.extend(header.iter().flat_map(|word| word.to_le_bytes()));
@@ -216,7 +216,7 @@ pub(crate) fn as_linux(image: &[u8]) -> Vec<u8> {
     file
 }
 
-/// The same kernel, which the multiboot header says how to load.
+/// Returns the same kernel with load addresses in the multiboot header.
 pub(crate) fn by_addresses(image: &[u8]) -> Vec<u8> {
     let mut file = image.to_vec();
     let (magic, flags): (u32, u32) = (0x1BAD_B002, 1 << 16);
@@ -236,7 +236,7 @@ pub(crate) fn by_addresses(image: &[u8]) -> Vec<u8> {
     file
 }
 
-/// A file with this content, until the test program is gone.
+/// Writes a file with this content, which lives as long as the test program.
 pub(crate) fn file(content: &[u8]) -> PathBuf {
     static NUMBER: AtomicUsize = AtomicUsize::new(0);
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
@@ -246,7 +246,7 @@ pub(crate) fn file(content: &[u8]) -> PathBuf {
     path
 }
 
-/// The monitor with these arguments, separated by spaces. It takes a minute at most.
+/// Runs the monitor with these arguments, separated by spaces. It takes a minute at most.
 pub(crate) fn vmm(arguments: &str) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_vmm"));
     let output = command.args(arguments.split_whitespace()).output().unwrap();
@@ -255,7 +255,7 @@ pub(crate) fn vmm(arguments: &str) -> Output {
     output
 }
 
-/// The monitor with this guest; the file is gone afterwards.
+/// Runs the monitor with this guest; removes the guest's file afterwards.
 pub(crate) fn run(image: &[u8], arguments: &str) -> Output {
     let path = file(image);
     let output = vmm(&format!("--kernel {} {arguments}", path.display()));
@@ -263,26 +263,26 @@ pub(crate) fn run(image: &[u8], arguments: &str) -> Output {
     output
 }
 
-/// The guest printed these numbers and ended well.
+/// Asserts that the guest printed these numbers and ended well.
 pub(crate) fn expect(kernel: &[u8], arguments: &str, expected: &[u64]) {
     let output = run(kernel, arguments);
     assert_eq!(output.status.code(), Some(33), "{}", messages(&output));
     assert_eq!(numbers(&output), expected, "{arguments}");
 }
 
-/// What `--stats=json` told.
+/// Returns the statistics of `--stats=json`.
 pub(crate) fn stats(output: &Output) -> serde_json::Value {
     let messages = messages(output);
     let json = messages.lines().find(|line| line.starts_with('{')).unwrap();
     serde_json::from_str(json).unwrap()
 }
 
-/// What the monitor said.
+/// Returns the monitor's messages.
 pub(crate) fn messages(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// Whether there is a KVM; says once if not.
+/// Returns whether there is a KVM; prints once if not.
 pub(crate) fn kvm() -> bool {
     static SAID: Once = Once::new();
     let opened = fs::OpenOptions::new().read(true).write(true).open("/dev/kvm");
@@ -293,7 +293,7 @@ pub(crate) fn kvm() -> bool {
     opened.is_ok()
 }
 
-/// Says in a line what is skipped. Not by `eprintln`, whose output the test harness holds back.
+/// Prints a line that names a skipped test. Not by `eprintln`, whose output the test harness holds back.
 pub(crate) fn skipped(what: &str, why: &str) {
     let _ = io::stderr().write_all(format!("skipped: {what}: {why}\n").as_bytes());
 }
@@ -323,26 +323,26 @@ pub(crate) fn print(a: &mut CodeAssembler) -> Result<(), IcedError> {
     Ok(())
 }
 
-/// The counter's value, printed.
+/// Prints the counter's value.
 pub(crate) fn print_counter(a: &mut CodeAssembler, address: u32) -> Result<(), IcedError> {
     a.mov(ecx, address)?;
     a.rdmsr()?;
     print(a)
 }
 
-/// The numbers that a guest printed.
+/// Returns the numbers that a guest printed.
 pub(crate) fn numbers(output: &Output) -> Vec<u64> {
     let chunks = output.stdout.chunks_exact(8);
     chunks.map(|bytes| u64::from_le_bytes(bytes.try_into().unwrap())).collect()
 }
 
-/// Goes on at a label in ring 3.
+/// Continues at a label in ring 3.
 pub(crate) fn enter_ring_3(a: &mut CodeAssembler, label: CodeLabel) -> Result<(), IcedError> {
     push_ring_3(a, label, 0x0002)?;
     a.iretq()
 }
 
-/// The frame from which an IRET goes on at a label in ring 3.
+/// Pushes the frame from which an IRET continues at a label in ring 3.
 pub(crate) fn push_ring_3(
     a: &mut CodeAssembler,
     label: CodeLabel,
@@ -356,7 +356,7 @@ pub(crate) fn push_ring_3(
     a.push(rax)
 }
 
-/// A handler of an exception without error code at an instruction of two bytes.
+/// Handles an exception without error code by skipping an instruction of two bytes.
 pub(crate) fn skip_two_bytes(a: &mut CodeAssembler) -> Result<(), IcedError> {
     a.add(qword_ptr(rsp), 2)?;
     a.iretq()

@@ -22,7 +22,7 @@ const STARTED: usize = 2;
 /// Rounds of a loop in which its instructions are interrupted: the first ones.
 const ROUNDS: u8 = 16;
 
-/// What is interrupted: two sources run, an event short of overflowing.
+/// Interrupted operation: two sources run, an event short of overflowing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Operation {
     Start,
@@ -38,7 +38,7 @@ enum Operation {
     Freeze,
     StartProfile,
     StopProfile,
-    /// What was not lost goes on.
+    /// Reprogrammed after a suspend that cleared some registers.
     Reprogram,
     /// The interrupt path of the counters, which another interrupt interrupts.
     Serve,
@@ -65,7 +65,7 @@ const OPERATIONS: [Operation; 15] = [
     Operation::Drain,
 ];
 
-/// Executes an operation, interrupted or not, and checks what became of everything.
+/// Executes an operation, interrupted or not, and checks every result.
 fn interrupt<I: ProfileInterface>(machine: &Machine<I>, operation: Operation) {
     let context = format!("{operation:?}, {:?}", machine.kind);
     let chip = machine.chip();
@@ -211,7 +211,7 @@ fn interrupt<I: ProfileInterface>(machine: &Machine<I>, operation: Operation) {
         chip.raise();
         deliver();
     }
-    // What runs goes on, and what does not is silent.
+    // Running sources continue, and stopped ones are silent.
     for (source, name) in sources.into_iter().enumerate() {
         let (before, hits_before) = (chip.tellings()[source], hits.load(SeqCst));
         let mut left = 4 * INTERVAL;
@@ -255,21 +255,13 @@ fn every_instruction<I: ProfileInterface>(machine: &Machine<I>) {
     let operations = OPERATIONS
         .into_iter()
         .filter(|operation| *operation != Operation::Freeze || machine.freezes);
-    steps::every_instruction(
-        &format!("{:?}, freezing {}", machine.kind, machine.freezes),
-        operations,
-        ROUNDS,
-        3,
-        |operation| interrupt(machine, operation),
-    );
+    steps::every_instruction(machine, operations, ROUNDS, 3, |operation| {
+        interrupt(machine, operation)
+    });
 }
 
 #[test]
 fn an_interrupt_at_any_instruction_does_no_harm() {
-    if cfg!(debug_assertions) {
-        println!("skipped: it is the release build that is interrupted: cargo test --release");
-        return;
-    }
     every_instruction(&intel(1, false));
     every_instruction(&intel(2, false));
     every_instruction(&intel(3, true));

@@ -31,7 +31,7 @@ const EVENTS: usize = 4;
 const INSTRUCTIONS: u64 = 0xC0;
 const GENERAL: [u64; 3] = [0x01D1, 0x01D2, 0x01D3];
 
-/// The bits of a select that say which event.
+/// The bits of a select that name the event.
 const EVENT_BITS: u64 = 0xF_0000_FFFF;
 
 /// The events on their counters.
@@ -104,11 +104,11 @@ const OPERATIONS: [(Operation, Setting); 22] = [
 #[derive(Default)]
 struct Reports {
     count: [AtomicU64; EVENTS],
-    /// Of their periods.
+    /// Sums of their periods.
     sum: [AtomicU64; EVENTS],
-    /// Those at which the watchdog found the processor stuck.
+    /// Reports at which the watchdog found the processor stuck.
     stuck: AtomicU64,
-    /// Those of events that there are not.
+    /// Reports of events that do not exist.
     wrong: AtomicU32,
 }
 
@@ -140,7 +140,7 @@ fn raw(select: u64) -> Event {
     Event::raw(EventSelect::from_bits(select))
 }
 
-/// Executes an operation, interrupted or not, and checks what became of everything.
+/// Executes an operation, interrupted or not, and checks every result.
 fn interrupt<I: ProfileInterface + SourceInterface>(
     machine: &Machine<I>,
     (operation, setting): (Operation, Setting),
@@ -192,7 +192,7 @@ fn interrupt<I: ProfileInterface + SourceInterface>(
         Moment::Happens(Interrupt::None) => {}
         Moment::Delivered => deliver(),
     };
-    // So many of an event happen.
+    // Lets `count` of an event happen.
     let pass = |event: usize, count: u64| {
         let mut left = count;
         while left > 0 {
@@ -319,7 +319,7 @@ fn interrupt<I: ProfileInterface + SourceInterface>(
         _ => true,
     };
     assert_eq!(chip.counted(), [0, 1, 2, 3].map(running), "{context}");
-    // Of what is stopped nothing happens.
+    // Stopped events do not happen.
     for event in (0..EVENTS).filter(|event| !running(*event)) {
         let told = reports.count(event);
         pass(event, 3 * PERIOD);
@@ -363,7 +363,7 @@ fn interrupt<I: ProfileInterface + SourceInterface>(
         }
         _ => {}
     }
-    // What runs goes on: each overflow is told once, and when its period is over.
+    // Running events continue: each overflow is reported once, at the end of its period.
     let counters = session.counters_mut();
     for event in [SOURCE, OWN, SAMPLED, COUNTED] {
         match (operation, event) {
@@ -383,10 +383,10 @@ fn interrupt<I: ProfileInterface + SourceInterface>(
             }
             let untold = chip.total(event).wrapping_sub(reports.sum[event].load(SeqCst));
             let expected: &[u64] = match (operation, event) {
-                // What was pending was dropped.
+                // A pending overflow was dropped.
                 (Stop, SAMPLED) => &[0, PERIOD],
                 (StopSource, SOURCE) => &[0, PERIOD, PERIOD - 1],
-                // What was pending was told at the next event.
+                // A pending overflow was reported at the next event.
                 (Move | Rotate, SAMPLED) => &[0, 1],
                 _ => &[0],
             };
@@ -416,21 +416,13 @@ fn every_instruction<I: ProfileInterface + SourceInterface>(machine: &Machine<I>
         OthersControl => has_global,
         _ => true,
     });
-    steps::every_instruction(
-        &format!("{:?}, freezing {}", machine.kind, machine.freezes),
-        operations,
-        ROUNDS,
-        2,
-        |operation| interrupt(machine, operation),
-    );
+    steps::every_instruction(machine, operations, ROUNDS, 2, |operation| {
+        interrupt(machine, operation)
+    });
 }
 
 #[test]
 fn an_interrupt_at_any_instruction_of_opened_events_does_no_harm() {
-    if cfg!(debug_assertions) {
-        println!("skipped: it is the release build that is interrupted: cargo test --release");
-        return;
-    }
     every_instruction(&intel(2, false));
     every_instruction(&intel(4, true));
     every_instruction(&amd(Kind::Legacy));

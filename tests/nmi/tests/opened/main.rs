@@ -1,7 +1,7 @@
 //! The performance interrupt at every instruction of every operation on opened events, in a release build:
 //! beside a source, on general and on fixed counters, counted only and interrupting, and with a watchdog.
 //!
-//! `instructions` has the operations on sources. What was counted is known from the chip, which books each event
+//! `instructions` has the operations on sources. The expected counts are those of the chip, which records each event
 //! that happened while a counter counted it.
 
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]

@@ -1,8 +1,8 @@
-//! Which instructions retired between two stops of the guest.
+//! The instructions that retired between two stops of the guest.
 //!
-//! A single step is to end after one instruction. Where it ends elsewhere the instructions are decoded
-//! from where the guest was to where it is: straight on, along the branches whose target is known, and by
-//! way of the frame that an exception or interrupt pushed. Where the two do not meet there is no answer.
+//! A single step should end after one instruction. Where it ends elsewhere, the instructions are decoded from the
+//! guest's old place to its new one: straight on, along branches whose target is known, and through the frame that an
+//! exception or interrupt pushed. Where the two do not meet there is no answer.
 
 use core::cell::Cell;
 
@@ -15,16 +15,15 @@ use pmu_virt::Privilege;
 use crate::guest::{self, Frame, Memory};
 use crate::instruction::{address, decode, value};
 
-/// The most instructions that one way may pass.
+/// Greatest number of instructions of one way.
 const LONGEST_WAY: usize = 16;
-/// How many exceptions and interrupts may have been taken one upon the other, none of whose handlers
-/// executed an instruction.
+/// Greatest number of nested exceptions and interrupts whose handlers executed no instruction.
 const NESTED: u32 = 3;
-/// How often memory is looked at for one step, at most. Every vector at every level looks 18 times, and the
-/// tables of some guests lead round in circles.
+/// Greatest number of memory accesses for one step. Every vector at every level takes 18, and the tables of some
+/// guests are circular.
 const LOOKS: u32 = 20_000;
 
-/// Memory that is there for so many looks.
+/// Memory that can be read a limited number of times.
 struct Limited<'m, M> {
     memory: &'m M,
     left: Cell<u32>,
@@ -46,7 +45,7 @@ impl<M: Memory> Memory for Limited<'_, M> {
 #[derive(Clone)]
 pub(crate) struct Point {
     rip: u64,
-    /// The general registers, unless an instruction was passed that may have changed them.
+    /// The general registers, unless an instruction on the way may have changed them.
     registers: Option<kvm_regs>,
     system: kvm_sregs,
     privilege: Privilege,
@@ -62,7 +61,7 @@ impl Point {
         self.privilege == Privilege::User
     }
 
-    /// The top of the stack, in long mode and out of it. SDM vol. 3A, "Stack Segment".
+    /// Returns the top of the stack, in long mode and out of it. SDM vol. 3A, "Stack Segment".
     fn stack(&self) -> Option<u64> {
         let pointer = self.registers?.rsp;
         Some(match (guest::bitness(&self.system), self.system.ss.db != 0) {
@@ -78,9 +77,9 @@ impl Point {
 pub(crate) struct Next {
     at: Point,
     instruction: Instruction,
-    /// Where it goes if it is a branch and is taken, if that can be foreseen.
+    /// Its target as a taken branch, if that can be foreseen.
     target: Option<u64>,
-    /// What IRET is about to pop.
+    /// The frame that IRET is about to pop.
     frame: Option<Frame>,
 }
 
@@ -88,12 +87,12 @@ pub(crate) struct Next {
 pub(crate) struct Retired {
     pub(crate) instruction: Instruction,
     pub(crate) privilege: Privilege,
-    /// It went elsewhere than to the instruction behind it.
+    /// It did not continue at the instruction behind it.
     pub(crate) taken: bool,
 }
 
 impl Retired {
-    /// What "branch instructions retired" counts: every instruction that changes the flow of control.
+    /// Returns whether "branch instructions retired" counts it: every instruction that changes the flow of control.
     pub(crate) fn is_branch(&self) -> bool {
         match self.instruction.flow_control() {
             FlowControl::UnconditionalBranch
@@ -123,21 +122,21 @@ impl Next {
         Retired { instruction: self.instruction, privilege: self.at.privilege, taken }
     }
 
-    /// A string instruction that may have to be executed again.
+    /// Returns whether it is a string instruction that may be executed again.
     fn is_repeated(&self) -> bool {
         let repeats = self.instruction.has_rep_prefix() || self.instruction.has_repne_prefix();
         repeats && self.instruction.is_string_instruction()
     }
 
-    /// If it leads to `rip`: whether by a jump. A conditional jump to the instruction behind it leads
-    /// there either way, and no answer is given.
+    /// Returns whether it leads to `rip` by a jump; `None` if it does not lead there. Also `None` for a conditional
+    /// jump to the instruction behind it, which leads there either way.
     fn leads_to(&self, rip: u64) -> Option<bool> {
         let jumps = self.target == Some(rip);
         let passes = passes(&self.instruction) && self.instruction.next_ip() == rip;
         (jumps != passes).then_some(jumps)
     }
 
-    /// The point behind it, where that is known.
+    /// Returns the point behind it, where that is known.
     fn after(&self, memory: &impl Memory) -> Option<Point> {
         let instruction = &self.instruction;
         match (instruction.code(), instruction.flow_control()) {
@@ -158,14 +157,14 @@ impl Next {
         }
     }
 
-    /// Where the frame is that IRET is about to pop, if it returns to ring 3.
+    /// Returns the address of the frame that IRET is about to pop, if it returns to ring 3.
     pub(crate) fn frame_to_ring_3(&self) -> Option<u64> {
         self.frame.filter(|frame| frame.cs & 3 == 3)?;
         self.at.registers.map(|registers| registers.rsp)
     }
 }
 
-/// The next instruction; and as long as it is `unstopped`, of those behind which there is no stop, the one
+/// Returns the next instruction and, while the last one is `unstopped` (the guest does not stop behind it), the one
 /// behind it.
 pub(crate) fn ahead(
     memory: &impl Memory,
@@ -185,10 +184,10 @@ pub(crate) fn ahead(
     ahead
 }
 
-/// What retired on the way from the instructions ahead to a point. `None`: they do not meet.
+/// Returns the instructions that retired on the way from the instructions ahead to a point. `None`: they do not meet.
 ///
-/// Where the guest is still at the first of them it did not move if it `may_stay`, or if the instruction
-/// is to be repeated; otherwise it jumped back.
+/// If the guest is still at the first of them, it did not move if it `may_stay`, or if the instruction is repeated;
+/// otherwise it jumped back.
 pub(crate) fn between(
     memory: &impl Memory,
     ahead: &[Next],
@@ -210,7 +209,8 @@ fn explain(memory: &impl Memory, ahead: &[Next], to: &Point, nested: u32) -> Opt
     walk(memory, ahead, to).or_else(by_handler)
 }
 
-/// From instruction to instruction. Memory is as it is now: what was decoded ahead is as it was.
+/// Walks from instruction to instruction. Memory is read as it is now; the instructions decoded ahead are as they
+/// were.
 fn walk(memory: &impl Memory, ahead: &[Next], to: &Point) -> Option<Vec<Retired>> {
     let (mut next, mut ahead) = (ahead.first()?.clone(), ahead.iter().skip(1));
     let mut retired = Vec::new();
@@ -229,8 +229,8 @@ fn walk(memory: &impl Memory, ahead: &[Next], to: &Point) -> Option<Vec<Retired>
     None
 }
 
-/// The handler of an exception or interrupt was entered on the way, and is where the guest is. The frame
-/// tells where it was before.
+/// Walks through the entry of an exception's or interrupt's handler, at which the guest now is. Its frame has the
+/// guest's previous place.
 fn through_handler(
     memory: &impl Memory,
     ahead: &[Next],
@@ -264,12 +264,13 @@ fn through_handler(
     Some(retired)
 }
 
-/// SDM vol. 3A, table "Protected-Mode Exceptions and Interrupts", and APM vol. 2, "Vectors": #VC and #SX.
+/// Returns whether the exception pushes an error code. SDM vol. 3A, table "Protected-Mode Exceptions and Interrupts",
+/// and APM vol. 2, "Vectors": #VC and #SX.
 const fn has_error_code(vector: u8) -> bool {
     matches!(vector, 8 | 10..=14 | 17 | 21 | 29 | 30)
 }
 
-/// Whether the instruction behind it may be the next.
+/// Returns whether the instruction behind it may be the next.
 fn passes(instruction: &Instruction) -> bool {
     match instruction.flow_control() {
         FlowControl::Next | FlowControl::ConditionalBranch | FlowControl::XbeginXabortXend => true,
@@ -283,7 +284,7 @@ fn passes(instruction: &Instruction) -> bool {
     }
 }
 
-/// Calls of the hypervisor are no branches for the guest.
+/// Returns whether it calls the hypervisor, which is not a branch for the guest.
 fn is_hypercall(instruction: &Instruction) -> bool {
     matches!(instruction.code(), Code::Vmcall | Code::Vmmcall)
 }
@@ -295,7 +296,7 @@ fn is_near(instruction: &Instruction) -> bool {
     )
 }
 
-/// Where a branch goes if it is taken. SYSCALL, SYSENTER and their returns are not foreseen.
+/// Returns the target of a taken branch. Those of SYSCALL, SYSENTER and their returns are not foreseen.
 fn target(memory: &impl Memory, at: &Point, instruction: &Instruction) -> Option<u64> {
     let popped = |size| memory.read_number(at.stack()?, size);
     let handler = |vector| memory.handler(&at.system, vector);
@@ -335,7 +336,7 @@ fn target(memory: &impl Memory, at: &Point, instruction: &Instruction) -> Option
     }
 }
 
-/// Whether the instruction may write a register of these; `None` for an instruction that is none.
+/// Returns whether the instruction may write one of these registers; `None` for an invalid instruction.
 fn writes(instruction: &Instruction, of: impl Fn(Register) -> bool) -> Option<bool> {
     if instruction.is_invalid() {
         return None;
@@ -351,8 +352,8 @@ fn writes(instruction: &Instruction, of: impl Fn(Register) -> bool) -> Option<bo
     }))
 }
 
-/// What an instruction added to a word in memory. (A handler may begin by moving its return address on. If
-/// it wrote another one, that leads nowhere.)
+/// Returns the amount that an instruction added to a word in memory. (A handler may begin by advancing its return
+/// address. If it wrote another one, the way ends.)
 fn added(instruction: &Instruction, registers: &kvm_regs, system: &kvm_sregs, place: u64) -> u64 {
     let adds = matches!(instruction.code(), Code::Add_rm64_imm8 | Code::Add_rm64_imm32)
         && instruction.op0_kind() == OpKind::Memory
@@ -360,7 +361,7 @@ fn added(instruction: &Instruction, registers: &kvm_regs, system: &kvm_sregs, pl
     if adds { instruction.immediate(1) } else { 0 }
 }
 
-/// By how much an instruction changes RSP, if that can be said: the first ones of a handler make room.
+/// Returns the amount by which an instruction changes RSP, if that is known: the first ones of a handler make room.
 fn stack_change(instruction: &Instruction) -> Option<i64> {
     if !writes(instruction, |register| register == Register::RSP)? {
         return Some(0);

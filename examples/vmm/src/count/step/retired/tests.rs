@@ -1,4 +1,4 @@
-//! On memory that a test fills, without KVM. The ways are counted by hand.
+//! Tests on memory that they fill, without KVM. The ways are counted by hand.
 
 use iced_x86::code_asm::*;
 use kvm_bindings::{kvm_dtable, kvm_segment};
@@ -58,7 +58,7 @@ impl Ram {
         self.0[address as usize..][..bytes.len()].copy_from_slice(&bytes);
     }
 
-    /// A handler of a vector; where it is.
+    /// Adds a handler of a vector, and returns its address.
     fn handle(&mut self, vector: u8, code: Body) -> u64 {
         let handler = HANDLERS + u64::from(vector) * 0x20;
         self.assemble(64, handler, code);
@@ -67,13 +67,13 @@ impl Ram {
         handler
     }
 
-    /// What an exception pushes: RIP, CS, RFLAGS, RSP, SS.
+    /// Pushes an exception's frame: RIP, CS, RFLAGS, RSP, SS.
     fn push(&mut self, ip: u64, selectors: (u64, u64), top: u64, at: u64) {
         self.words(at, &[ip, selectors.0, FLAGS, top, selectors.1]);
     }
 }
 
-/// In 64-bit mode, in ring 0.
+/// Returns a point in 64-bit mode, in ring 0.
 fn point(ip: u64, top: u64) -> Point {
     let segment = |l, db| kvm_segment { l, db, ..Default::default() };
     let mut system = kvm_sregs { efer: 1 << 10, ..Default::default() };
@@ -83,13 +83,13 @@ fn point(ip: u64, top: u64) -> Point {
     Point::new(kvm_regs { rip: ip, rsp: top, rflags: FLAGS, ..Default::default() }, system)
 }
 
-/// The fences, SWAPGS and IRET.
+/// Returns whether the instruction is a fence, SWAPGS or IRET.
 fn unstopped(code: Code) -> bool {
     matches!(code, Code::Mfence | Code::Lfence | Code::Swapgs | Code::Iretq)
 }
 
-/// What retired from `CODE` on, the stack's top being `STACK`: for each whether it is a branch that was
-/// taken.
+/// Returns the instructions that retired from `CODE` on, with the stack's top at `STACK`: for each, whether it is a
+/// taken branch.
 fn way(ram: &Ram, to: Point) -> Option<Vec<bool>> {
     let ahead = ahead(ram, point(CODE, STACK), unstopped);
     let retired = between(ram, &ahead, &to, false)?;
@@ -120,7 +120,7 @@ fn a_guest_that_did_not_move_retired_nothing_or_jumped_to_itself() {
     for (code, stepped) in [
         ((|a| a.rep().movsb()) as Body, Some(0)),
         (|a| a.jmp(CODE), Some(1)),
-        // Whatever brought it back is not known.
+        // The cause of its return is not known.
         (|a| a.movsb(), None),
         (|a| a.nop(), None),
     ] {
@@ -146,7 +146,7 @@ fn a_branch_behind_a_fence_goes_where_it_goes() {
     ram.words(STACK, &[0x1234]);
     assert_eq!(way(&ram, point(0x1234, STACK + 8)), Some(vec![false, true]));
     assert_eq!(way(&ram, point(0x1235, STACK + 8)), None);
-    // What changes registers may have changed the target.
+    // An instruction that changes registers may have changed the target.
     let ram = Ram::new(|a| {
         a.rdtsc()?;
         a.jmp(rax)
