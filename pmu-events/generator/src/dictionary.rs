@@ -51,7 +51,7 @@ impl Dictionary {
         }
         tokens.sort();
         tokens.dedup();
-        let places = tokens.iter().cloned().zip(0..).collect();
+        let places = tokens.iter().cloned().zip(0..=u8::MAX).collect();
         Self { tokens, places }
     }
 
