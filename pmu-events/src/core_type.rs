@@ -33,6 +33,7 @@ pub struct CoreType {
     pub(crate) source: &'static str,
     /// Issue slots per cycle, where its top-down metrics count cycles.
     pub(crate) width: u8,
+    pub(crate) perf_pmu: &'static str,
     pub(crate) table: Table,
 }
 
@@ -106,6 +107,11 @@ impl CoreType {
     /// The day on which that was published (`2024-04-04`), where the source says it.
     pub const fn published(&self) -> Option<&'static str> {
         self.published
+    }
+
+    /// The name that Linux' perf has for its counters: `cpu`, or on a hybrid `cpu_core` or `cpu_atom`.
+    pub const fn perf_pmu(&self) -> &'static str {
+        self.perf_pmu
     }
 
     /// The event with this name, letters in either case.

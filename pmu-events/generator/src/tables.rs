@@ -59,7 +59,7 @@ pub(crate) fn files(catalog: &Catalog) -> Result<Vec<(String, Vec<u8>)>, String>
                 core_type.name.clone()
             }
         };
-        write_core_type(&mut source, core_type, &table);
+        write_core_type(&mut source, core_type, &table, perf_pmu(catalog, &core_type.name));
     }
     write_lists(&mut source, catalog, &shapes, &errata);
     for (dictionary, name) in dictionaries.iter().zip(["AMD", "INTEL"]) {
@@ -79,7 +79,17 @@ fn constant(name: &str) -> String {
     name.to_uppercase().replace('-', "_")
 }
 
-fn write_core_type(source: &mut String, core_type: &CoreType, table: &str) {
+/// Linux' name of the counters: a hybrid's two kinds of cores have their own.
+fn perf_pmu(catalog: &Catalog, name: &str) -> &'static str {
+    let of = catalog.models.iter().filter(|model| model.core_type == name);
+    match of.filter_map(|model| model.core).next().map(|core| core >> 24) {
+        Some(0x20) => "cpu_atom",
+        Some(_) => "cpu_core",
+        None => "cpu",
+    }
+}
+
+fn write_core_type(source: &mut String, core_type: &CoreType, table: &str, perf_pmu: &str) {
     let CoreType { name, version, published, source: from, width, .. } = core_type;
     let published = (!published.is_empty()).then_some(published);
     let dated = published.map_or(String::new(), |day| format!(", {day}"));
@@ -87,7 +97,7 @@ fn write_core_type(source: &mut String, core_type: &CoreType, table: &str) {
         source,
         "/// `{name}`: {} events, version {version}{dated}.\n\
          pub static {}: CoreType = CoreType {{ name: {name:?}, version: {version:?}, \
-         published: {published:?}, source: {from:?}, width: {width}, table: {}_TABLE }};\n",
+         published: {published:?}, source: {from:?}, width: {width}, perf_pmu: {perf_pmu:?}, table: {}_TABLE }};\n",
         core_type.events.len(),
         constant(name),
         constant(table),
