@@ -3,7 +3,7 @@
 use core::fmt;
 
 use crate::event::{Dictionary, PmuEvent, Record, Shape};
-use crate::name::{Folded, MAX_NAME, distance, matches, odd_character};
+use crate::name::{MAX_NAME, Wanted, distance, matches, odd_character};
 use crate::tables::CORE_TYPES;
 
 /// A core type: the events of its counters, and where they are from.
@@ -64,7 +64,7 @@ impl Table {
     }
 
     #[inline]
-    fn find(&self, name: &Folded) -> Option<PmuEvent> {
+    fn find(&self, name: &Wanted) -> Option<PmuEvent> {
         let seed = *self.seeds.get(name.bucket(self.seeds.len()))?;
         let place = u16::from_le_bytes(*self.slots.get(name.slot(seed, self.slots.len()))?);
         // An empty slot is beyond the records.
@@ -122,8 +122,8 @@ impl CoreType {
     /// # Errors
     /// [`Unknown`](EventError::Unknown), [`TooLong`](EventError::TooLong), [`Character`](EventError::Character).
     pub fn event(&self, name: &str) -> Result<PmuEvent, EventError> {
-        match Folded::new(name) {
-            Some(folded) => self.table.find(&folded).ok_or_else(|| unknown(name)),
+        match Wanted::new(name) {
+            Some(wanted) => self.table.find(&wanted).ok_or_else(|| unknown(name)),
             None => Err(EventError::TooLong),
         }
     }
@@ -139,15 +139,17 @@ impl CoreType {
     ///
     /// # Errors
     /// [`Character`](EventError::Character), [`TooLong`](EventError::TooLong).
-    pub fn matching(&self, pattern: &str) -> Result<Matching, EventError> {
+    pub fn matching<'p>(&self, pattern: &'p str) -> Result<Matching<'p>, EventError> {
         let wildcard = |c: &(usize, u8)| c.1 != b'*' && c.1 != b'?';
         for (at, _) in pattern.bytes().enumerate().filter(wildcard) {
             if odd_character(pattern.get(at..=at).unwrap_or("\0")).is_some() {
                 return Err(EventError::Character { at });
             }
         }
-        let folded = Folded::new(pattern).ok_or(EventError::TooLong)?;
-        Ok(Matching { events: self.events(), pattern: folded })
+        if pattern.len() > MAX_NAME {
+            return Err(EventError::TooLong);
+        }
+        Ok(Matching { events: self.events(), pattern })
     }
 
     /// The one event whose name matches a pattern.
@@ -171,11 +173,12 @@ impl CoreType {
     /// Task: it compares with every name, in some hundred thousand to some million steps.
     pub fn nearest<const COUNT: usize>(&self, name: &str) -> [Option<PmuEvent>; COUNT] {
         let mut nearest = [None; COUNT];
-        let Some(wanted) = Folded::new(name) else { return nearest };
+        if name.len() > MAX_NAME {
+            return nearest;
+        }
         let mut distances = [usize::MAX; COUNT];
         for event in self.events() {
-            let Some(folded) = Folded::new(event.name().as_str()) else { continue };
-            let far = distance(folded.as_bytes(), wanted.as_bytes());
+            let far = distance(event.name().as_str().as_bytes(), name.as_bytes());
             let place = distances.partition_point(|other| *other <= far);
             if let (Some(behind), Some(others)) =
                 (nearest.get_mut(place..), distances.get_mut(place..))
@@ -252,19 +255,18 @@ impl Iterator for Events {
 impl ExactSizeIterator for Events {}
 
 /// The events of a core type whose names match a pattern, ascending by name.
-pub struct Matching {
+#[derive(Clone)]
+pub struct Matching<'p> {
     events: Events,
-    pattern: Folded,
+    pattern: &'p str,
 }
 
-impl Iterator for Matching {
+impl Iterator for Matching<'_> {
     type Item = PmuEvent;
 
     fn next(&mut self) -> Option<PmuEvent> {
         let pattern = self.pattern.as_bytes();
-        self.events.find(|event| {
-            Folded::new(event.name().as_str()).is_some_and(|name| matches(pattern, name.as_bytes()))
-        })
+        self.events.find(|event| matches(pattern, event.name().as_str().as_bytes()))
     }
 }
 

@@ -4,7 +4,7 @@ use core::fmt;
 
 use pmu_core::{CounterSet, Event, EventSelect};
 
-use crate::name::{EventName, Folded, MAX_TOKEN};
+use crate::name::{EventName, MAX_TOKEN, SHORT_TOKENS, Wanted};
 use crate::tables::ERRATA;
 
 /// An event of a core type: what a counter is told to count it, and which counters can.
@@ -40,10 +40,8 @@ impl PmuEvent {
     /// The name, as the event's source spells it.
     pub fn name(&self) -> EventName {
         let mut name = EventName::EMPTY;
-        for token in self.record.name {
-            if let Some(token) = self.dictionary.token(*token) {
-                name.push(token.spelling());
-            }
+        for token in self.dictionary.tokens(self.record.name) {
+            token.push_to(&mut name);
         }
         name
     }
@@ -69,6 +67,7 @@ impl PmuEvent {
     /// same.
     pub fn encodings(&self) -> impl ExactSizeIterator<Item = Encoding> + Clone {
         let Record { select, shape, value, .. } = self.record;
+        let value = value.iter().rev().fold(0, |value, byte| value << 8 | u64::from(*byte));
         (0..shape.others.len() + 1).map(move |place| {
             let other = place.checked_sub(1).and_then(|place| shape.others.get(place)).copied();
             let register = shape.registers.get(place).copied();
@@ -111,18 +110,13 @@ impl PmuEvent {
 
     /// Returns whether this is its name, letters in either case.
     #[inline]
-    pub(crate) fn is_named(&self, name: &Folded) -> bool {
-        let mut at = 0;
-        for token in self.record.name {
-            let Some(token) = self.dictionary.token(*token) else { return false };
-            match name.window(at) {
-                Some(window) if (window ^ token.folded) & token.mask() == 0 => {
-                    at += usize::from(token.len);
-                }
-                _ => return false,
-            }
+    pub(crate) fn is_named(&self, name: &Wanted) -> bool {
+        let (mut at, mut differences) = (0, 0);
+        for token in self.dictionary.tokens(self.record.name) {
+            differences |= (name.window(at) ^ token.spelled) & token.mask;
+            at += usize::from(token.len);
         }
-        at == name.len()
+        differences == 0 && at == name.len()
     }
 }
 
@@ -218,12 +212,13 @@ pub(crate) struct Shape {
 /// | 2 | event, unit mask |
 /// | 1 | where the shape has errata: their place |
 /// | 1, n | where the shape has registers: the number of bytes of the MSR's value, and those |
-/// | 1, n | the number of tokens of its name, and those |
+/// | 1, n | the number of bytes of its name's tokens, and those |
 #[derive(Clone, Copy)]
 pub(crate) struct Record {
     select: u64,
     shape: &'static Shape,
-    value: u64,
+    /// Of the MSR, without leading zeros.
+    value: &'static [u8],
     /// Its place in [`ERRATA`].
     erratum: Option<u8>,
     name: &'static [u8],
@@ -243,12 +238,11 @@ impl Record {
             let (place, behind) = rest.split_first()?;
             (erratum, rest) = (Some(*place), behind);
         }
-        let mut value = 0;
+        let mut value: &[u8] = &[];
         if !shape.registers.is_empty() {
             let (len, behind) = rest.split_first()?;
             let (bytes, behind) = behind.split_at_checked(usize::from(*len))?;
-            value = bytes.iter().rev().fold(0, |value, byte| value << 8 | u64::from(*byte));
-            rest = behind;
+            (value, rest) = (bytes, behind);
         }
         let (len, behind) = rest.split_first()?;
         let (name, behind) = behind.split_at_checked(usize::from(*len))?;
@@ -257,23 +251,32 @@ impl Record {
     }
 }
 
-/// The tokens of a vendor's names, one per byte.
+/// The tokens of a vendor's names.
 #[derive(Debug)]
-pub(crate) struct Dictionary(pub(crate) [Token; 256]);
+pub(crate) struct Dictionary(pub(crate) &'static [Token]);
 
 impl Dictionary {
+    /// The tokens that these bytes say.
     #[inline]
-    fn token(&self, token: u8) -> Option<&Token> {
-        self.0.get(usize::from(token))
+    fn tokens(&self, bytes: &'static [u8]) -> impl Iterator<Item = &'static Token> {
+        let Self(tokens) = *self;
+        let mut bytes = bytes.iter();
+        core::iter::from_fn(move || {
+            let mut place = usize::from(*bytes.next()?);
+            if place >= SHORT_TOKENS {
+                place = SHORT_TOKENS + (place - SHORT_TOKENS) * 256 + usize::from(*bytes.next()?);
+            }
+            tokens.get(place)
+        })
     }
 }
 
 /// Some characters of names.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Token {
-    spelled: [u8; MAX_TOKEN],
-    /// The same in lower case.
-    folded: u128,
+    spelled: u128,
+    /// Ones in the bits that must be the same: of letters, all but the one that tells their case.
+    mask: u128,
     len: u8,
 }
 
@@ -281,33 +284,24 @@ impl Token {
     /// The token of some text of at most [`MAX_TOKEN`] bytes.
     pub(crate) const fn new(text: &str) -> Self {
         let mut spelled = [0; MAX_TOKEN];
-        let mut folded = [0; MAX_TOKEN];
+        let mut mask = [0; MAX_TOKEN];
         let bytes = text.as_bytes();
         let mut at = 0;
         while at < bytes.len() {
             spelled[at] = bytes[at];
-            folded[at] = bytes[at].to_ascii_lowercase();
+            mask[at] = if bytes[at].is_ascii_alphabetic() { !0x20 } else { !0 };
             at += 1;
         }
-        Self { spelled, folded: u128::from_le_bytes(folded), len: bytes.len() as u8 }
+        Self {
+            spelled: u128::from_le_bytes(spelled),
+            mask: u128::from_le_bytes(mask),
+            len: bytes.len() as u8,
+        }
     }
 
-    fn spelling(&self) -> &[u8] {
-        self.spelled.get(..usize::from(self.len)).unwrap_or_default()
-    }
-
-    /// Ones where it has characters.
-    #[inline]
-    fn mask(&self) -> u128 {
-        const MASKS: [u128; MAX_TOKEN + 1] = {
-            let mut masks = [u128::MAX; MAX_TOKEN + 1];
-            let mut len = 0;
-            while len < MAX_TOKEN {
-                masks[len] = (1 << (8 * len)) - 1;
-                len += 1;
-            }
-            masks
-        };
-        MASKS.get(usize::from(self.len)).copied().unwrap_or(0)
+    /// Appends it to a name.
+    fn push_to(&self, name: &mut EventName) {
+        let text = self.spelled.to_le_bytes();
+        name.push(text.get(..usize::from(self.len)).unwrap_or_default());
     }
 }

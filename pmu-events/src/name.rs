@@ -10,6 +10,12 @@ pub const MAX_NAME: usize = 96;
 /// The most bytes that a token of a compressed name stands for.
 pub(crate) const MAX_TOKEN: usize = 16;
 
+/// Tokens that one byte of a compressed name says. The bytes from here on say a token with the byte behind them.
+pub(crate) const SHORT_TOKENS: usize = 252;
+
+/// A power of two, so that a place in it needs no check.
+const ROOM: usize = 128;
+
 /// The name of an event, as its source spells it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct EventName {
@@ -71,49 +77,38 @@ pub(crate) fn odd_character(name: &str) -> Option<usize> {
     name.bytes().position(|c| !(c.is_ascii_alphanumeric() || b"_.:=".contains(&c)))
 }
 
-/// A name in lower case, with zeros behind it, and its hash.
-pub(crate) struct Folded {
-    bytes: [u8; MAX_NAME + MAX_TOKEN],
+/// A name that is looked for, with zeros behind it, and its hash, which is the same for letters in either case.
+pub(crate) struct Wanted {
+    bytes: [u8; ROOM + MAX_TOKEN],
     len: usize,
     hash: u64,
 }
 
-impl Folded {
-    /// Folds a name. `None`: it is longer than any event's.
+impl Wanted {
+    /// Hashes a name. `None`: it is longer than any event's.
     #[inline]
     pub(crate) fn new(name: &str) -> Option<Self> {
-        let mut bytes = [0; MAX_NAME + MAX_TOKEN];
-        let (whole, tail) = name.as_bytes().as_chunks::<8>();
-        let mut words = bytes[..MAX_NAME].as_chunks_mut::<8>().0.iter_mut();
-        let mut hash = 0;
-        for chunk in whole {
-            let word = lower(u64::from_le_bytes(*chunk));
-            *words.next()? = word.to_le_bytes();
-            hash = mix(hash, word);
+        let (len, mut bytes) = (name.len(), [0; ROOM + MAX_TOKEN]);
+        if len > MAX_NAME {
+            return None;
         }
-        if !tail.is_empty() {
-            let word = tail.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte));
-            let word = lower(word);
-            *words.next()? = word.to_le_bytes();
-            hash = mix(hash, word);
-        }
-        Some(Self { bytes, len: name.len(), hash: mix(hash, name.len() as u64) })
+        bytes.get_mut(..len)?.copy_from_slice(name.as_bytes());
+        let (words, _) = bytes.as_chunks();
+        let words = words.get(..len.div_ceil(8))?.iter();
+        let hash =
+            words.fold(len as u64, |hash, word| mix(hash, u64::from_le_bytes(*word) | LETTER_CASE));
+        Some(Self { bytes, len, hash: hash ^ hash >> 32 })
     }
 
     pub(crate) fn len(&self) -> usize {
         self.len
     }
 
-    /// The bytes of a token's length from `at` on.
+    /// The bytes of a token's length from `at` on, which is at most the longest name's length.
     #[inline]
-    pub(crate) fn window(&self, at: usize) -> Option<u128> {
-        let (window, _) = self.bytes.get(at..)?.split_first_chunk()?;
-        Some(u128::from_le_bytes(*window))
-    }
-
-    /// The name, in lower case.
-    pub(crate) fn as_bytes(&self) -> &[u8] {
-        self.bytes.get(..self.len).unwrap_or_default()
+    pub(crate) fn window(&self, at: usize) -> u128 {
+        let window = self.bytes.get(at % ROOM..).and_then(|rest| rest.first_chunk());
+        window.map_or(0, |window| u128::from_le_bytes(*window))
     }
 
     /// The bucket of the name, of this many.
@@ -125,28 +120,19 @@ impl Folded {
     /// The slot of the name, of this many, in a bucket with this seed.
     #[inline]
     pub(crate) fn slot(&self, seed: u8, slots: usize) -> usize {
-        reduce(mix(self.hash, u64::from(seed) + 1), slots)
+        let hash = mix(self.hash, u64::from(seed) + 1);
+        reduce(hash ^ hash >> 32, slots)
     }
 }
 
-/// Letters in lower case; other bytes as they are. All eight at once: a byte's high bit becomes the answer to
-/// "at least A" and "beyond Z", which no carry reaches from its neighbor.
-#[inline]
-const fn lower(word: u64) -> u64 {
-    const EACH: u64 = 0x0101_0101_0101_0101;
-    let seven = word & (EACH * 0x7F);
-    let from_a = seven + EACH * (0x80 - b'A' as u64);
-    let beyond_z = seven + EACH * (0x7F - b'Z' as u64);
-    let upper = (from_a ^ beyond_z) & !word & (EACH * 0x80);
-    word | upper >> 2
-}
+/// What tells a small letter from a capital. Other characters with and without it share hashes, no more.
+const LETTER_CASE: u64 = 0x2020_2020_2020_2020;
 
 /// A step of a multiplicative hash, by a constant near 2⁶⁴ divided by the golden ratio (Knuth, The Art of
 /// Computer Programming, vol. 3, §6.4).
 #[inline]
 const fn mix(hash: u64, word: u64) -> u64 {
-    let product = (hash.rotate_left(5) ^ word).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-    product ^ product >> 32
+    (hash.rotate_left(5) ^ word).wrapping_mul(0x9E37_79B9_7F4A_7C15)
 }
 
 /// Maps a hash to a number below `count`.
@@ -155,7 +141,7 @@ const fn reduce(hash: u64, count: usize) -> usize {
     ((hash & 0xFFFF_FFFF) * count as u64 >> 32) as usize
 }
 
-/// Returns whether a pattern matches a whole text; both are in lower case. `*` is any text, `?` any character.
+/// Returns whether a pattern matches a whole text, letters in either case: `*` is any text, `?` any character.
 ///
 /// A `*` that fails is tried again one character on, and only the last one is: the time is at most the product
 /// of both lengths.
@@ -168,7 +154,7 @@ pub(crate) fn matches(pattern: &[u8], text: &[u8]) -> bool {
                 again = Some((p + 1, t));
                 p += 1;
             }
-            Some(c) if *c == b'?' || Some(c) == text.get(t) => {
+            Some(c) if *c == b'?' || text.get(t).is_some_and(|of| c.eq_ignore_ascii_case(of)) => {
                 p += 1;
                 t += 1;
             }
@@ -184,7 +170,7 @@ pub(crate) fn matches(pattern: &[u8], text: &[u8]) -> bool {
     pattern.iter().skip(p).all(|c| *c == b'*')
 }
 
-/// The edit distance (Levenshtein) of two names in lower case.
+/// The edit distance (Levenshtein) of two names, letters in either case.
 pub(crate) fn distance(a: &[u8], b: &[u8]) -> usize {
     // The row of distances from the text so far of `a` to each beginning of `b`.
     let mut row = [0; MAX_NAME + 1];
@@ -197,7 +183,7 @@ pub(crate) fn distance(a: &[u8], b: &[u8]) -> usize {
         let Some((first, rest)) = row.split_first_mut() else { break };
         *first = left;
         for (cell, y) in rest.iter_mut().zip(b) {
-            let changed = diagonal + usize::from(x != y);
+            let changed = diagonal + usize::from(!x.eq_ignore_ascii_case(y));
             diagonal = *cell;
             left = changed.min(left + 1).min(*cell + 1);
             *cell = left;
@@ -209,14 +195,6 @@ pub(crate) fn distance(a: &[u8], b: &[u8]) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn only_letters_are_folded() {
-        for byte in 0..=u8::MAX {
-            let word = u64::from_le_bytes([byte; 8]);
-            assert_eq!(lower(word), u64::from_le_bytes([byte.to_ascii_lowercase(); 8]), "{byte}");
-        }
-    }
 
     #[test]
     fn patterns_match_as_a_naive_matcher_has_it() {
@@ -269,6 +247,6 @@ mod tests {
         assert_eq!(distance(b"", b"abc"), 3);
         assert_eq!(distance(b"abc", b""), 3);
         assert_eq!(distance(b"saturday", b"sunday"), 3);
-        assert_eq!(distance(b"same", b"same"), 0);
+        assert_eq!(distance(b"same", b"SAME"), 0);
     }
 }

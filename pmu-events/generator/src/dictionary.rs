@@ -2,17 +2,23 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::name::MAX_TOKEN;
+use crate::name::{MAX_TOKEN, SHORT_TOKENS};
 
-/// At most 256 tokens, ascending.
+/// As many as one byte and, from [`SHORT_TOKENS`] on, another can say.
+const MOST_TOKENS: usize = SHORT_TOKENS + (256 - SHORT_TOKENS) * 256;
+
+/// Pairs that become tokens between two counts.
+const AT_ONCE: usize = 16;
+
+/// The tokens, the most frequent ones first.
 pub(crate) struct Dictionary {
     pub(crate) tokens: Vec<String>,
-    places: BTreeMap<String, u8>,
+    places: BTreeMap<String, usize>,
 }
 
 impl Dictionary {
-    /// Learns the tokens of some names: byte-pair encoding. The pair of neighboring tokens that is most frequent
-    /// becomes a token of its own, until there are 256; of those that are as frequent, the first.
+    /// Learns the tokens of some names: byte-pair encoding. The pairs of neighboring tokens that are most frequent
+    /// become tokens of their own, until there are enough; of those that are as frequent, the first.
     pub(crate) fn learn<'a>(names: impl Iterator<Item = &'a str>) -> Self {
         let mut often = BTreeMap::<&str, usize>::new();
         names.for_each(|name| *often.entry(name).or_default() += 1);
@@ -21,44 +27,71 @@ impl Dictionary {
         let place = |c| characters.iter().position(|other| *other == c).expect("one of them");
         let mut texts: Vec<(Vec<usize>, usize)> =
             often.iter().map(|(name, count)| (name.chars().map(place).collect(), *count)).collect();
-        while tokens.len() < 256 {
-            let mut pairs = vec![0_usize; 256 * 256];
+        loop {
+            let mut pairs = BTreeMap::<[usize; 2], usize>::new();
             for (text, count) in &texts {
-                text.windows(2).for_each(|pair| pairs[pair[0] * 256 + pair[1]] += count);
-            }
-            for (pair, count) in pairs.iter_mut().enumerate().filter(|(_, count)| **count > 0) {
-                if tokens[pair / 256].len() + tokens[pair % 256].len() > MAX_TOKEN {
-                    *count = 0;
+                for pair in text.array_windows() {
+                    *pairs.entry(*pair).or_default() += count;
                 }
             }
-            let best = (0..pairs.len()).rev().max_by_key(|pair| pairs[*pair]).expect("many");
-            if pairs[best] == 0 {
+            let mut pairs: Vec<_> = pairs
+                .into_iter()
+                .filter(|([a, b], count)| {
+                    *count > 3 && tokens[*a].len() + tokens[*b].len() <= MAX_TOKEN
+                })
+                .collect();
+            pairs.sort_by_key(|(_, count)| core::cmp::Reverse(*count));
+            pairs.truncate(AT_ONCE.min(MOST_TOKENS - tokens.len()));
+            if pairs.is_empty() {
                 break;
             }
-            let (first, second) = (best / 256, best % 256);
-            let new = tokens.len();
-            tokens.push(format!("{}{}", tokens[first], tokens[second]));
+            let first_new = tokens.len();
+            for ([a, b], _) in &pairs {
+                tokens.push(format!("{}{}", tokens[*a], tokens[*b]));
+            }
             for (text, _) in &mut texts {
-                let mut place = 0;
-                while place + 1 < text.len() {
-                    if text[place] == first && text[place + 1] == second {
-                        text[place] = new;
-                        text.remove(place + 1);
+                for (new, (pair, _)) in (first_new..).zip(&pairs) {
+                    let mut place = 0;
+                    while place + 1 < text.len() {
+                        if text[place..place + 2] == *pair {
+                            text[place] = new;
+                            text.remove(place + 1);
+                        }
+                        place += 1;
                     }
-                    place += 1;
                 }
             }
         }
         tokens.sort();
         tokens.dedup();
-        let places = tokens.iter().cloned().zip(0..=u8::MAX).collect();
+        let all = Self::of(tokens);
+        let mut uses = vec![0; all.tokens.len()];
+        for (name, count) in often {
+            all.parse(name).iter().for_each(|token| uses[*token] += count);
+        }
+        let mut order: Vec<_> = all.tokens.into_iter().zip(uses).collect();
+        order.sort_by_key(|(_, uses)| core::cmp::Reverse(*uses));
+        Self::of(order.into_iter().map(|(token, _)| token).collect())
+    }
+
+    fn of(tokens: Vec<String>) -> Self {
+        let places = tokens.iter().cloned().zip(0..).collect();
         Self { tokens, places }
     }
 
-    /// The fewest tokens of a name.
+    /// The bytes of a name's tokens.
     pub(crate) fn compress(&self, name: &str) -> Vec<u8> {
+        let bytes = |token: usize| match token.checked_sub(SHORT_TOKENS) {
+            None => vec![token as u8],
+            Some(long) => vec![(SHORT_TOKENS + long / 256) as u8, (long % 256) as u8],
+        };
+        self.parse(name).into_iter().flat_map(bytes).collect()
+    }
+
+    /// The fewest tokens of a name.
+    fn parse(&self, name: &str) -> Vec<usize> {
         // Of each beginning of the name: the number of tokens, and the last one with its length.
-        let mut best: Vec<Option<(usize, u8, usize)>> = vec![None; name.len() + 1];
+        let mut best: Vec<Option<(usize, usize, usize)>> = vec![None; name.len() + 1];
         best[0] = Some((0, 0, 0));
         for end in 1..=name.len() {
             for start in end.saturating_sub(MAX_TOKEN)..end {

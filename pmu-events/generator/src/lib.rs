@@ -49,8 +49,7 @@ mod tests {
     const CORE_TYPES: &str = "name,vendor,events,version,published,source,width\n";
     const EVENTS: &str =
         "name,event,umask,cmask,inv,edge,any,counters,pebs,msr_index,msr_value,errata\n";
-    const PROCESSORS: &str =
-        "vendor,family,model_lo,model_hi,stepping_lo,stepping_hi,core_type,native_model_id,core,source\n";
+    const PROCESSORS: &str = "vendor,family,model_lo,model_hi,stepping_lo,stepping_hi,core_type,native_model_id,core,source\n";
 
     /// The error of a catalog of one core type, `x`, with these rows.
     fn error_of(vendor: &str, events: &str, processors: &str) -> String {

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use crate::catalog::{Catalog, CoreType, Event, Shape, Vendor};
 use crate::dictionary::Dictionary;
-use crate::name::Folded;
+use crate::name::Wanted;
 
 const EMPTY: u16 = u16::MAX;
 
@@ -63,9 +63,8 @@ pub(crate) fn files(catalog: &Catalog) -> Result<Vec<(String, Vec<u8>)>, String>
     }
     write_lists(&mut source, catalog, &shapes, &errata);
     for (dictionary, name) in dictionaries.iter().zip(["AMD", "INTEL"]) {
-        let _ = writeln!(source, "\nstatic {name}: Dictionary = Dictionary([");
-        for place in 0..256 {
-            let token = dictionary.tokens.get(place).map_or("", String::as_str);
+        let _ = writeln!(source, "\nstatic {name}: Dictionary = Dictionary(&[");
+        for token in &dictionary.tokens {
             let _ = writeln!(source, "    Token::new({token:?}),");
         }
         source.push_str("]);\n");
@@ -176,9 +175,9 @@ impl Packer<'_> {
             return Err(format!("{}: {} bytes of records", core_type.name, records.len()));
         }
         let (buckets, slots) = (events.len().div_ceil(2), events.len() * 10 / 9 + 1);
-        let names: Vec<Folded> = events
+        let names: Vec<Wanted> = events
             .iter()
-            .map(|event| Folded::new(&event.name).expect("a name that fits"))
+            .map(|event| Wanted::new(&event.name).expect("a name that fits"))
             .collect();
         let mut in_buckets = vec![Vec::new(); buckets];
         for (place, name) in names.iter().enumerate() {
