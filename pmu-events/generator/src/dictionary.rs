@@ -30,8 +30,8 @@ impl Dictionary {
         loop {
             let mut pairs = BTreeMap::<[usize; 2], usize>::new();
             for (text, count) in &texts {
-                for pair in text.array_windows() {
-                    *pairs.entry(*pair).or_default() += count;
+                for pair in text.windows(2) {
+                    *pairs.entry([pair[0], pair[1]]).or_default() += count;
                 }
             }
             let mut pairs: Vec<_> = pairs
