@@ -138,7 +138,7 @@ const fn mix(hash: u64, word: u64) -> u64 {
 /// Maps a hash to a number below `count`.
 #[inline]
 const fn reduce(hash: u64, count: usize) -> usize {
-    ((hash & 0xFFFF_FFFF) * count as u64 >> 32) as usize
+    (((hash & 0xFFFF_FFFF) * count as u64) >> 32) as usize
 }
 
 /// Returns whether a pattern matches a whole text, letters in either case: `*` is any text, `?` any character.

@@ -1,7 +1,7 @@
 //! The files that the crate includes.
 
+use core::fmt::Write as _;
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Write as _;
 
 use crate::catalog::{Catalog, CoreType, Event, Shape, Vendor};
 use crate::dictionary::Dictionary;
