@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use gungraun::prelude::*;
 use gungraun::{Callgrind, EventKind};
 use pmu_core::{InterfaceError, InterruptFrame, KProfileSource, ProcessId, ProcessorNumber};
-use pmu_kprofile::trace::{Detail, TraceRecord, TraceRing};
+use pmu_kprofile::trace::{Detail, Sample, TraceRing};
 use pmu_kprofile::{
     Affinity, BasicProfile, PointerWidth, ProfileCallback, ProfileHardware, ProfileObject,
     Profiles, Rules,
@@ -314,39 +314,37 @@ fn ring() -> Box<TraceRing<64>> {
     Box::new(TraceRing::new())
 }
 
-fn record(pebs_index: Option<u64>) -> TraceRecord {
-    TraceRecord {
-        width: PointerWidth::Bits64,
-        timestamp: 1,
-        pebs_index,
-        pc: BASE,
-        thread: 3,
-        detail: Detail::PmcInterrupt { source: 0x19 },
-    }
+fn sampled() -> Sample {
+    let detail = Detail::SampledProfile { count: 1, flags: 0, rank: 0 };
+    Sample { pc: BASE, thread: 3, detail }
+}
+
+fn interrupt() -> Sample {
+    Sample { detail: Detail::PmcInterrupt { source: 0x19, reserved: 0 }, ..sampled() }
 }
 
 #[library_benchmark]
-#[bench::plain(ring(), record(None))]
-#[bench::with_pebs_index(ring(), record(Some(9)))]
-fn push(ring: Box<TraceRing<64>>, record: TraceRecord) -> Box<TraceRing<64>> {
-    let push: Push = black_box(TraceRing::push);
-    black_box(push(&ring, &record));
+#[bench::sampled_profile(ring(), sampled())]
+#[bench::pmc_interrupt(ring(), interrupt())]
+fn push(ring: Box<TraceRing<64>>, sample: Sample) -> Box<TraceRing<64>> {
+    let push: Push = black_box(TraceRing::push_sample);
+    black_box(push(&ring, PointerWidth::Bits64, 1, &sample));
     ring
 }
 
-type Push = fn(&TraceRing<64>, &TraceRecord) -> bool;
+type Push = fn(&TraceRing<64>, PointerWidth, u64, &Sample) -> bool;
 
 #[library_benchmark]
-#[bench::frame(ring(), record(None))]
-fn nothing_pushed(ring: Box<TraceRing<64>>, record: TraceRecord) -> Box<TraceRing<64>> {
-    let push: Push = black_box(|_, _| true);
-    black_box(push(&ring, &record));
+#[bench::frame(ring(), sampled())]
+fn nothing_pushed(ring: Box<TraceRing<64>>, sample: Sample) -> Box<TraceRing<64>> {
+    let push: Push = black_box(|_, _, _, _| true);
+    black_box(push(&ring, PointerWidth::Bits64, 1, &sample));
     ring
 }
 
 /// What `nothing` counts, and `nothing_pushed`.
 const FRAME: u64 = 28;
-const PUSH_FRAME: u64 = 17;
+const PUSH_FRAME: u64 = 20;
 
 fn at_most(instructions: u64) -> LibraryBenchmarkConfig {
     let mut callgrind = Callgrind::default();

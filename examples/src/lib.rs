@@ -1,8 +1,10 @@
 #![doc = include_str!("../README.md")]
 
 pub mod catalog;
+pub mod elf;
 pub mod listing;
 pub mod machine;
 pub mod output;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 pub mod profiler;
+pub mod trace;

@@ -13,6 +13,7 @@ pub mod profile_maps;
 pub mod profile_records;
 pub mod profile_symbols;
 pub mod source_list;
+pub mod trace_file;
 pub mod trace_record;
 pub mod virt_cpuid;
 pub mod virt_filter;
@@ -43,7 +44,7 @@ use vmm::{boot, error, guest, instruction, spec};
 pub type Target = fn(&[u8]);
 
 /// The targets by name.
-pub const TARGETS: [(&str, Target); 18] = [
+pub const TARGETS: [(&str, Target); 19] = [
     ("control_area", control_area::run),
     ("cpuid_claim", cpuid_claim::run),
     ("cpuid_dump", cpuid_dump::run),
@@ -54,6 +55,7 @@ pub const TARGETS: [(&str, Target); 18] = [
     ("profile_records", profile_records::run),
     ("profile_symbols", profile_symbols::run),
     ("source_list", source_list::run),
+    ("trace_file", trace_file::run),
     ("trace_record", trace_record::run),
     ("virt_cpuid", virt_cpuid::run),
     ("virt_filter", virt_filter::run),

@@ -8,7 +8,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use pmu_examples::profiler::symbols::{Function, Symbols};
+use pmu_examples::elf::Function;
+use pmu_examples::profiler::symbols::Symbols;
 
 use crate::input::Input;
 

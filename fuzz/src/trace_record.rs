@@ -1,18 +1,16 @@
-//! Streams of trace records from arbitrary bytes, against a decoder by the manual's offsets; and what
-//! was decoded, through a ring.
+//! Streams of trace records from arbitrary bytes, against the documents' offsets; and the samples among them, through
+//! a ring.
 
 use std::collections::VecDeque;
 
 use pmu_kprofile::PointerWidth;
-use pmu_kprofile::trace::{
-    ContextSwitch, Detail, Hook, IntervalRecord, RecordError, StackWalk, TraceRecord, TraceRing,
-};
+use pmu_kprofile::trace::{Detail, Event, Extended, Record, RecordError, Sample, TraceRing};
 
 use crate::input::number;
 
-/// `PERFINFO_TRACE_HEADER`: marker at 0, size at 4, hook at 6, time stamp at 8; a PEBS index and up to
-/// seven PMC values, if the marker says so; then the instruction pointer, the thread, and two shorts.
-fn by_hand(bytes: &[u8]) -> Option<(TraceRecord, usize)> {
+/// `PERFINFO_TRACE_HEADER`: marker at 0, size at 4, hook at 6, time stamp at 8; a PEBS index and up to seven PMC
+/// values, if the marker says so; then the payload. Its offset, and the record's size.
+fn frame(bytes: &[u8]) -> Option<(PointerWidth, usize, usize)> {
     let marker = number(bytes, 0, 4);
     let size = number(bytes, 4, 2) as usize;
     let width = match marker >> 16 {
@@ -20,125 +18,163 @@ fn by_hand(bytes: &[u8]) -> Option<(TraceRecord, usize)> {
         0xC011 => PointerWidth::Bits64,
         _ => return None,
     };
-    let has_pebs = marker >> 15 & 1 != 0;
-    let values = (marker >> 8 & 7) as usize;
-    let pebs = if has_pebs { 8 } else { 0 };
-    let ip = 0x10 + pebs + 8 * values;
-    let payload = ip + width.bytes();
-    if bytes.len() < 0x10 || size > bytes.len() || size < payload + 8 {
-        return None;
-    }
-    let detail = match number(bytes, 6, 2) {
-        0x0F2E => Detail::SampledProfile {
-            count: number(bytes, payload + 4, 2) as u16,
-            flags: bytes[payload + 6],
-            rank: bytes[payload + 7],
-        },
-        0x0F2F => Detail::PmcInterrupt { source: number(bytes, payload + 4, 2) as u16 },
-        _ => return None,
-    };
-    let record = TraceRecord {
-        width,
-        timestamp: number(bytes, 8, 8),
-        pebs_index: has_pebs.then(|| number(bytes, 0x10, 8)),
-        pc: number(bytes, ip, width.bytes()),
-        thread: number(bytes, payload, 4) as u32,
-        detail,
-    };
-    Some((record, size))
+    let payload = 0x10 + 8 * (marker >> 15 & 1) as usize + 8 * (marker >> 8 & 7) as usize;
+    (bytes.len() >= 0x10 && payload <= size && size <= bytes.len())
+        .then_some((width, payload, size))
 }
 
-/// Whether the error is true of the bytes.
-fn is_true(error: RecordError, bytes: &[u8]) -> bool {
-    match error {
-        RecordError::TooShort => {
-            let (marker, size) = (number(bytes, 0, 4), number(bytes, 4, 2) as usize);
-            let optional = 8 * (marker >> 15 & 1) + 8 * (marker >> 8 & 7);
-            let pointer = if marker >> 16 == 0xC010 { 4 } else { 8 };
-            bytes.len() < 0x10 || size > bytes.len() || size < 0x18 + optional as usize + pointer
+/// How many bytes of payload an event has at least.
+fn least(bytes: &[u8], width: PointerWidth, at: usize, size: usize) -> Option<usize> {
+    let pointer = width.bytes();
+    let payload = &bytes[at..size];
+    Some(match number(bytes, 6, 2) {
+        0x0F2E | 0x0F2F => pointer + 8,
+        0x0F48..=0x0F4A => 12,
+        0x0524 => 24,
+        0x1820 => 16,
+        0x0F37 if payload.len() < pointer => pointer,
+        0x0F37 => pointer + number(bytes, at, 4) as usize * (pointer + 8),
+        0x0F30 if payload.len() < 4 => 4,
+        0x0F30 => {
+            let zeros = payload[4..].chunks_exact(2).filter(|unit| *unit == [0, 0]).count();
+            if (zeros as u64) < number(bytes, at, 4) { usize::MAX } else { 4 }
         }
-        RecordError::Marker(marker) => {
-            u64::from(marker) == number(bytes, 0, 4) && !matches!(marker >> 16, 0xC010 | 0xC011)
-        }
-        RecordError::Hook(hook) => {
-            let hooks = [Hook::SampledProfile.id(), Hook::PmcInterrupt.id()];
-            u64::from(hook) == number(bytes, 6, 2) && !hooks.contains(&hook)
-        }
-        _ => false,
-    }
+        _ => return None,
+    })
 }
 
 /// The bytes are records, one after the other.
 pub fn run(bytes: &[u8]) {
-    let mut records = Vec::new();
+    let mut samples = Vec::new();
     let mut rest = bytes;
     loop {
-        let decoded = TraceRecord::decode(rest);
-        assert_eq!(decoded.ok(), by_hand(rest), "{decoded:?}");
-        let (record, size) = match decoded {
-            Ok(decoded) => decoded,
-            Err(error) => {
-                assert!(is_true(error, rest), "{error:?}");
-                break;
+        let decoded = Record::decode(rest);
+        let expected = frame(rest).filter(|(width, at, size)| {
+            least(rest, *width, *at, *size).is_none_or(|least| at.saturating_add(least) <= *size)
+        });
+        let (Some((width, at, size)), Ok((record, length))) = (expected, &decoded) else {
+            assert_eq!(expected.is_some(), decoded.is_ok(), "{decoded:?}");
+            if let Err(RecordError::Marker(marker)) = decoded {
+                assert_eq!(u64::from(marker), number(rest, 0, 4));
+                assert!(!matches!(marker >> 16, 0xC010 | 0xC011));
             }
+            break;
         };
-        assert!((0x1C..=rest.len()).contains(&size), "a reader of a stream goes on");
-        // What comes behind it, and nothing less, is nothing to it.
-        assert_eq!(TraceRecord::decode(&rest[..size]), Ok((record, size)));
-        assert_eq!(TraceRecord::decode(&rest[..size - 1]), Err(RecordError::TooShort));
-        // Written, it has no PMC values, and nothing else is different.
-        let written = record.encode();
-        let pebs = if record.pebs_index.is_some() { 8 } else { 0 };
-        let length = 0x18 + pebs + record.width.bytes();
-        assert_eq!(TraceRecord::decode(written.as_slice()), Ok((record, length)));
-        records.push(record);
+        assert_eq!((record.width, *length), (width, size), "a reader of a stream goes on");
+        assert_eq!(
+            (record.timestamp, u64::from(record.event.hook())),
+            (number(rest, 8, 8), number(rest, 6, 2))
+        );
+        let values = record.extended.pebs_index.iter().chain(&record.extended.pmc_values);
+        assert!(values.copied().eq((0x10..at).step_by(8).map(|at| number(rest, at, 8))));
+        check(record, &rest[at..size]);
+        // Written again, it is what it was.
+        let mut again = vec![0; size];
+        assert_eq!(record.encode(&mut again), Ok(size));
+        assert_eq!(again, rest[..size]);
+        assert!(matches!(record.encode(&mut again[1..]), Err(RecordError::NoRoom { .. })));
+        assert_eq!(Record::decode(&rest[..size - 1]), Err(RecordError::TooShort));
+        if let Event::Sample(sample) = record.event {
+            samples.push((width, record.timestamp, sample));
+        }
         rest = &rest[size..];
     }
-    through_a_ring(&records);
-    others(bytes);
+    through_a_ring(&samples);
 }
 
-/// The records of other kinds: a reader can go on behind each, and what is written again reads the same.
-fn others(bytes: &[u8]) {
-    if let Ok((width, switch, size)) = ContextSwitch::decode(bytes) {
-        assert_eq!(ContextSwitch::decode(&bytes[..size]), Ok((width, switch, size)));
-        let mut again = [0; ContextSwitch::MAX_SIZE];
-        let length = switch.encode(width, &mut again);
-        assert_eq!(ContextSwitch::decode(&again[..length]), Ok((width, switch, length)));
-    }
-    if let Ok((width, record, size)) = IntervalRecord::decode(bytes) {
-        assert_eq!(IntervalRecord::decode(&bytes[..size]), Ok((width, record, size)));
-        let again = record.encode(width);
-        assert_eq!(IntervalRecord::decode(&again), Ok((width, record, IntervalRecord::SIZE)));
-    }
-    if let Ok((walk, size)) = StackWalk::decode(bytes) {
-        assert_eq!(number(bytes, 4, 2) as usize, size);
-        for (place, address) in walk.addresses.iter().enumerate() {
-            let at = 0x20 + place * walk.width.bytes();
-            assert_eq!(number(&bytes[..size], at, walk.width.bytes()), *address);
+/// The members, by their offsets.
+fn check(record: &Record<'_>, payload: &[u8]) {
+    let (width, pointer) = (record.width, record.width.bytes());
+    match &record.event {
+        Event::Sample(sample) => {
+            assert_eq!(*sample, self::sample(record.event.hook(), pointer, payload))
         }
-        assert_eq!(StackWalk::decode(&bytes[..size]), Ok((walk, size)));
+        Event::SampleCache(cache) => {
+            let size = pointer + 8;
+            let samples: Vec<Sample> = cache.samples().collect();
+            assert_eq!(samples.len() as u64, number(payload, 0, 4));
+            for (found, bytes) in samples.iter().zip(payload[pointer..].chunks_exact(size)) {
+                assert_eq!(*found, self::sample(0x0F2E, pointer, bytes));
+            }
+        }
+        Event::StackWalk(walk) => {
+            let (process, thread) = (walk.process.into(), walk.thread.into());
+            assert_eq!(
+                [walk.event_timestamp, process, thread],
+                [(0, 8), (8, 4), (12, 4)].map(|(at, size)| number(payload, at, size))
+            );
+            let addresses = payload[16..].chunks_exact(width.bytes());
+            assert!(walk.addresses().eq(addresses.map(|bytes| number(bytes, 0, pointer))));
+        }
+        Event::ContextSwitch(switch) => {
+            assert_eq!(
+                [switch.new_thread, switch.old_thread, switch.new_wait_time, switch.reserved]
+                    .map(u64::from),
+                [0, 4, 16, 20].map(|at| number(payload, at, 4))
+            );
+            assert_eq!(
+                [switch.new_priority as u8, switch.old_priority as u8, switch.previous_c_state],
+                payload[8..11]
+            );
+            let rest = [
+                switch.spare,
+                switch.old_wait_reason,
+                switch.old_wait_mode,
+                switch.old_state,
+                switch.ideal_processor,
+            ];
+            assert_eq!(rest.map(|byte| byte as u8), payload[11..16]);
+        }
+        Event::SourceInterval(interval) => {
+            let members = [interval.source, interval.new, interval.old].map(u64::from);
+            assert_eq!(members, [0, 4, 8].map(|at| number(payload, at, 4)));
+        }
+        Event::CounterNames(names) => {
+            assert_eq!(names.names().count() as u64, number(payload, 0, 4));
+        }
+        Event::Other { payload: found, .. } => assert_eq!(*found, payload),
+        _ => {}
     }
 }
 
-/// What was read before each record, and how many, is told by the records themselves.
-fn through_a_ring(records: &[TraceRecord]) {
-    let ring = TraceRing::<3>::new();
+fn sample(hook: u16, pointer: usize, payload: &[u8]) -> Sample {
+    let detail = match hook {
+        0x0F2F => Detail::PmcInterrupt {
+            source: number(payload, pointer + 4, 2) as u16,
+            reserved: number(payload, pointer + 6, 2) as u16,
+        },
+        _ => Detail::SampledProfile {
+            count: number(payload, pointer + 4, 2) as u16,
+            flags: payload[pointer + 6],
+            rank: payload[pointer + 7],
+        },
+    };
+    Sample { pc: number(payload, 0, pointer), thread: number(payload, pointer, 4) as u32, detail }
+}
+
+/// What was read before each sample, and how many, is told by the samples themselves.
+fn through_a_ring(samples: &[(PointerWidth, u64, Sample)]) {
+    let ring: TraceRing<3> = TraceRing::new();
     let (mut expected, mut dropped) = (VecDeque::new(), 0);
-    for record in records {
+    for (width, timestamp, sample) in samples {
         let room = expected.len() < 3;
-        assert_eq!(ring.push(record), room);
+        assert_eq!(ring.push_sample(*width, *timestamp, sample), room);
         if room {
-            expected.push_back(*record);
+            expected.push_back(Record::new(*width, *timestamp, *sample));
         } else {
             dropped += 1;
         }
         assert_eq!(ring.dropped(), dropped);
-        let mut drain = ring.drain().expect("nobody else reads");
-        for _ in 0..record.thread % 5 {
-            assert_eq!(drain.next(), expected.pop_front().map(Ok));
+        let mut drain = ring.drain().expect("the only reader");
+        for _ in 0..sample.thread % 5 {
+            let found = drain.next();
+            assert_eq!(found.as_ref().map(|found| found.decode().unwrap()), expected.pop_front());
         }
     }
-    let rest: Vec<_> = ring.drain().expect("nobody else reads").collect();
-    assert_eq!(rest, expected.into_iter().map(Ok).collect::<Vec<_>>());
+    for found in ring.drain().expect("the only reader") {
+        let found = found.decode().unwrap();
+        assert_eq!(found.extended, Extended::default());
+        assert_eq!(Some(found), expected.pop_front());
+    }
+    assert!(expected.is_empty());
 }

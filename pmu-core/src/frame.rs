@@ -88,7 +88,8 @@ pub trait InterruptFrame {
         0
     }
 
-    /// The processor's PEBS index, where a Debug Store is in use: attached to trace records.
+    /// The processor's PEBS index, where a Debug Store is in use. Records of profile interrupts are without, as
+    /// Windows': it is for callbacks of the embedder's own.
     fn pebs_index(&self) -> Option<u64> {
         None
     }

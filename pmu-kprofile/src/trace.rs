@@ -1,32 +1,33 @@
-//! Event tracing on profile interrupts.
+//! Event tracing on profile interrupts and context switches.
 //!
 //! - `builtin`: the callbacks that the kernel itself has; begin here
-//! - `record`, `stack_walk`, `context_switch`, `interval_change`: the records, as bytes
-//! - `ring`: a processor's records, between its interrupts and a task
+//! - `switches` (feature `critical-section`): the same for context switches
+//! - `ring`: a processor's records, between what writes them and a task
+//! - `record`, `event`, `bytes`: records as bytes, and the events that they tell of
 //! - `group_mask`, `control` (feature `critical-section`): what starts and stops it all
-//! - `classes`: the numbers of Windows' calls for it
 //!
 //! This folder may use everything of the crate but `index`, and nothing of the crate uses it.
 
 mod builtin;
-pub mod classes;
-mod context_switch;
+mod bytes;
 #[cfg(feature = "critical-section")]
 mod control;
+mod event;
 mod group_mask;
-mod interval_change;
 mod record;
 mod ring;
-mod stack_walk;
+#[cfg(feature = "critical-section")]
+mod switches;
 
 pub use builtin::{CacheErrata, TraceCallback};
-pub use context_switch::{CONTEXT_SWITCH_HOOK, ContextSwitch, PebsHookError, PebsTracing};
+pub use bytes::Utf16;
 #[cfg(feature = "critical-section")]
 pub use control::{MAX_PMC_SOURCES, TraceControl, TraceError, TraceObjects};
-pub use group_mask::{
-    EVENT_TRACE_FLAG_PROFILE, GroupMask, PERF_CONTEXT_SWITCH, PERF_PMC_PROFILE, PERF_PROFILE,
+pub use event::*;
+pub use group_mask::*;
+pub use record::{
+    Extended, MAX_PMC_VALUES, PEBS_INDEX_FLAG, PMC_COUNT_MASK, RECORD_VERSION, Record, RecordError,
 };
-pub use interval_change::{IntervalHook, IntervalRecord};
-pub use record::{Detail, Hook, RecordBytes, RecordError, TraceRecord};
-pub use ring::{Drain, StackRing, TraceRing};
-pub use stack_walk::{MAX_RETURN_ADDRESSES, STACK_WALK_HOOK, StackWalk};
+pub use ring::{Drain, RecordBytes, StackRing, SwitchRing, TraceRing};
+#[cfg(feature = "critical-section")]
+pub use switches::SwitchTrace;

@@ -3,8 +3,8 @@
 use core::error::Error;
 
 use pmu_core::{
-    CounterError, DumpError, InterfaceError, IntervalError, IntervalLimits, KProfileSource,
-    MsrErrorKind, MsrFault, MsrOperation, NoInterface, NotASource, ProcessorNumber,
+    AddSourceError, CounterError, DumpError, InterfaceError, IntervalError, IntervalLimits,
+    KProfileSource, MsrErrorKind, MsrFault, MsrOperation, NoInterface, NotASource, ProcessorNumber,
     TimerUnavailable,
 };
 use pmu_intel::debug_store::ControlAreaError;
@@ -74,11 +74,17 @@ fn errors_of_the_interfaces_name_source_register_and_numbers() {
         (&NoInterface::NoLongMode, &["long mode"]),
         (&NoInterface::HiddenByHypervisor, &["hypervisor"]),
         (&NoInterface::ImplausibleCounters { count: 77, width: 99 }, &["77", "99"]),
+        (&NoInterface::NotInVersion(Rules::LATEST), &["64-bit Windows10v2004"]),
+        (&NoInterface::OtherFamily(19), &["32-bit", "19"]),
     ]);
     say(&[
         (&DumpError::MalformedLine(12), &["line 12"]),
         (&DumpError::NoLeafZero, &["leaf 0"]),
         (&NotASource, &["0x18"]),
+    ]);
+    say(&[
+        (&AddSourceError::Exists(SOURCE), &["ProfileTotalCycles"]),
+        (&AddSourceError::Full { room: 5 }, &["5"]),
     ]);
 }
 
@@ -107,6 +113,8 @@ fn errors_of_profiles_name_processor_source_and_numbers() {
         (&CreateError::RangeWraps, &["range"]),
         (&CreateError::UnsupportedSource(SOURCE), &["ProfileTotalCycles"]),
         (&CreateError::Affinity, &["affinity"]),
+        (&CreateError::NotASource, &["0x18"]),
+        (&CreateError::NotInVersion(rules(WindowsVersion::Vista)), &["Vista", "groups"]),
         (&CreateError::SegmentWithoutProcess, &["segment", "process"]),
         (&CreateError::NoCallbackObjects, &["callback"]),
         (&BucketSizeError { log2: 34 }, &["34"]),
@@ -119,6 +127,8 @@ fn errors_of_profiles_name_processor_source_and_numbers() {
         (&TraceError::UnsupportedSource(SOURCE), &["ProfileTotalCycles", "traced"]),
         (&TraceError::Busy, &["being traced"]),
         (&TraceError::NotConfigured, &["configured"]),
+        (&TraceError::NoPebsIndex, &["PEBS"]),
+        (&TraceError::PebsHook, &["0x0524", "PEBS"]),
         (&TraceError::Profile(ProfileError::AtLimit), &["as many"]),
     ]);
 }
@@ -153,8 +163,8 @@ fn errors_of_foreign_bytes_name_place_and_value() {
     ]);
     say(&[
         (&RecordError::TooShort, &["cut off"]),
-        (&RecordError::TooLong, &["more"]),
-        (&RecordError::Source(0x18), &["0x18"]),
+        (&RecordError::TooMany(21), &["21", "more"]),
+        (&RecordError::NoRoom { needed: 48 }, &["room", "48"]),
         (&RecordError::Marker(0xC014_0002), &["0xC0140002"]),
         (&RecordError::Hook(0x0F30), &["0x0F30"]),
         (&SourceListError::BufferTooSmall { needed: 1234 }, &["1234"]),
@@ -167,6 +177,7 @@ fn errors_of_foreign_bytes_name_place_and_value() {
         (&ControlAreaError::InsufficientResources, &["memory"]),
         (&ControlAreaError::NotSupported, &["Debug Store"]),
         (&ControlAreaError::AlreadyExists { area: 0xFEED_0040 }, &["0xFEED0040"]),
+        (&ControlAreaError::NotInVersion(Rules::LATEST), &["Windows10v2004"]),
         (&ControlAreaError::NotAllocated, &["no control area"]),
     ]);
 }

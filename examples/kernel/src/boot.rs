@@ -52,6 +52,8 @@ pub struct CommandLine {
     pub freeze: bool,
     /// `quick`: fewer samples.
     pub quick: bool,
+    /// `trace`: send the trace to the debug console, with as many samples as a profile has.
+    pub trace: bool,
     /// `samples=N`: how many samples a profile is to have.
     pub samples: Option<u32>,
 }
@@ -89,6 +91,7 @@ impl CommandLine {
                 "exact" => line.exact = true,
                 "freeze" => line.freeze = true,
                 "quick" => line.quick = true,
+                "trace" => line.trace = true,
                 _ => {
                     if let Some(number) = word.strip_prefix("samples=") {
                         line.samples = number.parse().ok();

@@ -21,6 +21,7 @@ mod ring3;
 mod serial;
 mod sessions;
 mod smp;
+mod thread;
 mod trace;
 mod watchdog;
 mod workload;
@@ -166,7 +167,7 @@ fn profile<I: ProfileInterface + Sync>(
         Some((known, rate)) => Plan::by_counter(known, rate, Delivery::Nmi, samples),
         None => Plan::by_time(samples),
     };
-    trace::run(snapshot, &mut sessions, &plan)?;
+    trace::run(snapshot, &mut sessions, &plan, words.trace)?;
     if smp::processors() > 1 {
         // There, being started and stopped has a share of its own, so the others' are not known.
         let meaning = Meaning::Known;

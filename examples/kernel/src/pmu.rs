@@ -17,7 +17,7 @@ use spin::Once;
 use crate::interrupts::{PERFORMANCE, TrapFrame};
 use crate::processor::{self, MAX_PROCESSORS};
 use crate::serial::{Mark, mark};
-use crate::{apic, clock, watchdog};
+use crate::{apic, clock, thread, watchdog};
 
 // ---- 1. Static memory: it lives as long as the kernel, and interrupts find everything here.
 
@@ -38,7 +38,7 @@ pub static COUNTERS: [CounterMemory<[CounterSlot; MAX_COUNTERS]>; MAX_PROCESSORS
 pub static EVENTS: [EventTable<[EventEntry; 8]>; MAX_PROCESSORS] =
     [const { EventTable::new() }; MAX_PROCESSORS];
 
-/// The boot processor's Debug Store area, whose index stamps trace records.
+/// The boot processor's Debug Store area, whose index stamps context switches.
 pub static DEBUG_STORE: ProcessorProfileControl<'_> = ProcessorProfileControl::new(Some(&AREA));
 static AREA: ControlAreaMemory = ControlAreaMemory::new();
 
@@ -86,12 +86,12 @@ impl InterruptFrame for Interrupted<'_> {
         None
     }
 
-    fn timestamp(&self) -> u64 {
-        clock::now()
+    fn thread(&self) -> u32 {
+        thread::current()
     }
 
-    fn pebs_index(&self) -> Option<u64> {
-        DEBUG_STORE.pebs_index().filter(|_| processor::number() == 0)
+    fn timestamp(&self) -> u64 {
+        clock::now()
     }
 }
 

@@ -1,4 +1,4 @@
-//! The ports that speak to the machine's host: COM1, the debug exit, and a monitor's marks.
+//! The ports that speak to the machine's host: COM1, the debug console and exit, and a monitor's marks.
 //!
 //! Read first: National Semiconductor, PC16550D data sheet, "Registers".
 
@@ -13,6 +13,17 @@ const COM1: u16 = 0x3F8;
 const DEBUG_EXIT: u16 = 0xF4;
 /// Port at which a monitor that counts register accesses takes marks; elsewhere it is unused.
 const MARK: u16 = 0xE8;
+
+/// QEMU's `isa-debugcon`, at its usual address; elsewhere it is unused.
+const DEBUG_CONSOLE: u16 = 0xE9;
+
+/// Sends bytes to the debug console.
+pub fn send_to_debug_console(bytes: &[u8]) {
+    for byte in bytes {
+        // SAFETY: whatever is there takes a byte, or nothing is there.
+        unsafe { Port::<u8>::new(DEBUG_CONSOLE).write(*byte) };
+    }
+}
 
 /// COM1: 115,200 baud, 8 bits, no parity, polled.
 #[derive(Debug)]

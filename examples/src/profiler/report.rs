@@ -11,7 +11,8 @@ use std::collections::{BTreeMap, HashMap};
 use pmu_kprofile::Statistics;
 
 use super::histogram::Histogram;
-use super::symbols::{Function as Place, Symbols, module_name};
+use super::symbols::{Symbols, module_name};
+use crate::elf::Function as Place;
 use consumed::Consumed;
 
 /// The name under which interrupts appear that no profile object counted.

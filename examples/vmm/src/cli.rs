@@ -62,6 +62,9 @@ pub(crate) struct Options {
     /// The guest's serial port receives standard input.
     #[arg(long)]
     pub(crate) input: bool,
+    /// What the guest writes to the debug console (port 0xE9) goes into this file.
+    #[arg(long, value_name = "PATH")]
+    pub(crate) debugcon: Option<PathBuf>,
     /// Counts exits, MSR accesses and PMIs, and prints them on standard error.
     #[arg(long, value_name = "FORMAT", value_enum, num_args = 0..=1, require_equals = true, default_missing_value = "table")]
     pub(crate) stats: Option<StatsFormat>,

@@ -216,7 +216,7 @@ fn machine(kvm: &Kvm, options: &Options, pmu: &Configuration) -> Result<Machine,
     vm.create_irq_chip().map_err(Error::kvm("KVM_CREATE_IRQCHIP"))?;
     let pit = kvm_pit_config { flags: KVM_PIT_SPEAKER_DUMMY, ..Default::default() };
     vm.create_pit2(pit).map_err(Error::kvm("KVM_CREATE_PIT2"))?;
-    let ports = Ports::new(&vm)?;
+    let ports = Ports::new(&vm, options.debugcon.as_deref())?;
     let memory = memory(&vm, options.memory << 20)?;
     Ok(Machine {
         vm,

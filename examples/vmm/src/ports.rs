@@ -3,7 +3,9 @@
 
 use core::sync::atomic::{AtomicU8, Ordering};
 use core::time::Duration;
-use std::io::{self, Read, Write};
+use std::fs::File;
+use std::io::{self, BufWriter, Read, Write};
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 
@@ -12,6 +14,7 @@ use vm_superio::serial::NoEvents;
 use vm_superio::{Serial, Trigger};
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
+use crate::cli::say;
 use crate::error::Error;
 use crate::machine::End;
 
@@ -21,6 +24,8 @@ const SERIAL_INTERRUPT: u32 = 4;
 const SERIAL_END: u16 = 0x3FF;
 /// QEMU's isa-debug-exit, where kernels expect it.
 const DEBUG_EXIT: u16 = 0xF4;
+/// QEMU's isa-debugcon, which a guest finds by reading the port's own number.
+const DEBUG_CONSOLE: u16 = 0xE9;
 /// A write starts a phase of the statistics.
 const MARK: u16 = 0xE8;
 /// The keyboard controller, one of whose commands resets the machine.
@@ -49,24 +54,54 @@ type Com1 = Serial<Interrupt, NoEvents, io::Stdout>;
 /// The devices, for all processors.
 pub(crate) struct Ports {
     serial: Mutex<Com1>,
+    console: Option<Mutex<Console>>,
     phase: AtomicU8,
+}
+
+/// The file that receives what is written to the debug console.
+struct Console {
+    path: PathBuf,
+    file: BufWriter<File>,
+    /// The first thing that went wrong.
+    error: Option<io::Error>,
+}
+
+impl Console {
+    fn write(&mut self, bytes: &[u8]) {
+        if self.error.is_none() {
+            self.error = self.file.write_all(bytes).err();
+        }
+    }
 }
 
 impl Ports {
     /// The devices of a machine with interrupt controllers.
-    pub(crate) fn new(vm: &VmFd) -> Result<Self, Error> {
+    ///
+    /// # Errors
+    /// KVM's; `console` cannot be written.
+    pub(crate) fn new(vm: &VmFd, console: Option<&Path>) -> Result<Self, Error> {
         let interrupt = EventFd::new(EFD_NONBLOCK).map_err(Error::system("eventfd"))?;
         vm.register_irqfd(&interrupt, SERIAL_INTERRUPT).map_err(Error::kvm("KVM_IRQFD"))?;
-        Ok(Self::with_interrupt(interrupt))
+        let mut ports = Self::with_interrupt(interrupt);
+        if let Some(path) = console {
+            let error = |error| Error::File { path: path.into(), error };
+            let file = BufWriter::new(File::create(path).map_err(error)?);
+            ports.console = Some(Mutex::new(Console { path: path.into(), file, error: None }));
+        }
+        Ok(ports)
     }
 
     fn with_interrupt(interrupt: EventFd) -> Self {
         let serial = Serial::new(Interrupt(interrupt), io::stdout());
-        Self { serial: Mutex::new(serial), phase: AtomicU8::new(0) }
+        Self { serial: Mutex::new(serial), console: None, phase: AtomicU8::new(0) }
     }
 
     fn serial(&self) -> MutexGuard<'_, Com1> {
         self.serial.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn console(&self) -> Option<MutexGuard<'_, Console>> {
+        self.console.as_ref().map(|console| console.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// The guest receives what `input` has, until it ends.
@@ -105,6 +140,12 @@ impl Ports {
                 }
                 None
             }
+            DEBUG_CONSOLE => {
+                if let Some(mut console) = self.console() {
+                    console.write(bytes);
+                }
+                None
+            }
             MARK => {
                 self.phase.store(first, Ordering::Relaxed);
                 None
@@ -122,6 +163,7 @@ impl Ports {
     pub(crate) fn read(&self, port: u16, bytes: &mut [u8]) {
         let value = match port {
             SERIAL..=SERIAL_END => self.serial().read((port - SERIAL) as u8),
+            DEBUG_CONSOLE if self.console.is_some() => DEBUG_CONSOLE as u8,
             // Ready for a command.
             KEYBOARD_CONTROL => 0,
             // Nothing is there.
@@ -130,9 +172,15 @@ impl Ports {
         bytes.fill(value);
     }
 
-    /// What the guest wrote so far reaches standard output.
+    /// What the guest wrote so far reaches standard output, and the file of the debug console.
     pub(crate) fn flush(&self) {
         let _ = self.serial().writer_mut().flush();
+        if let Some(mut console) = self.console() {
+            let flushed = console.file.flush().err();
+            if let Some(error) = console.error.take().or(flushed) {
+                say(&format_args!("{}: {error}", console.path.display()));
+            }
+        }
     }
 }
 

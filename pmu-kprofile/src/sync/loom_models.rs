@@ -15,7 +15,7 @@ use loom::thread;
 use pmu_core::{InterfaceError, InterruptFrame, KProfileSource, ProcessId, ProcessorNumber};
 
 use super::modelled::{Seed, interrupt_before, no_interrupt, seeded};
-use crate::trace::{Detail, TraceRecord, TraceRing};
+use crate::trace::{Detail, Event, RecordBytes, Sample, TraceRing};
 use crate::{
     Affinity, Mailbox, PointerWidth, Processors, ProfileCallback, ProfileError, ProfileHardware,
     ProfileObject, Profiles, Remote, Rules, SourceRequest,
@@ -506,24 +506,23 @@ fn a_request_is_answered_or_undone() {
     explore(ask);
 }
 
-fn record(number: u64) -> TraceRecord {
-    TraceRecord {
-        width: PointerWidth::Bits64,
-        timestamp: number,
-        pebs_index: None,
-        pc: !number,
-        thread: number as u32,
-        detail: Detail::PmcInterrupt { source: number as u16 },
-    }
+/// Pushes a record that is known by its number.
+fn push<const N: usize>(ring: &TraceRing<N>, number: u64) -> bool {
+    ring.push_sample(PointerWidth::Bits64, number, &sample(number))
+}
+
+fn sample(number: u64) -> Sample {
+    let detail = Detail::PmcInterrupt { source: number as u16, reserved: 0 };
+    Sample { pc: !number, thread: number as u32, detail }
 }
 
 /// A processor's interrupts push `count` records, numbered from 1; before the `at`th atomic access of
 /// the last push an interrupt comes and pushes number 100; another thread drains meanwhile. Whether the
 /// interrupt came in any execution is told to `came`.
 fn nested_push<const N: usize>(count: u64, at: usize, came: &Arc<AtomicBool>) {
-    let ring = Arc::new(TraceRing::<N>::new());
+    let ring: Arc<TraceRing<N>> = Arc::new(TraceRing::new());
     for number in 1..count {
-        assert!(ring.push(&record(number)));
+        assert!(push(&ring, number));
     }
     let producer = {
         let ring = ring.clone();
@@ -532,9 +531,9 @@ fn nested_push<const N: usize>(count: u64, at: usize, came: &Arc<AtomicBool>) {
             let told = pushed.clone();
             interrupt_before(at, move || {
                 told.store(true, Ordering::Relaxed);
-                nested.push(&record(100));
+                push(&nested, 100);
             });
-            ring.push(&record(count));
+            push(&ring, count);
             no_interrupt();
             pushed.load(Ordering::Relaxed)
         })
@@ -553,11 +552,12 @@ fn nested_push<const N: usize>(count: u64, at: usize, came: &Arc<AtomicBool>) {
 
 /// The records of a ring by number, each of them whole.
 fn drain<const N: usize>(ring: &TraceRing<N>) -> Vec<u64> {
-    let whole = |found: TraceRecord| {
-        assert_eq!(found, record(found.timestamp), "a torn record");
+    let whole = |bytes: RecordBytes| {
+        let found = bytes.decode().unwrap();
+        assert_eq!(found.event, Event::Sample(sample(found.timestamp)), "a torn record");
         found.timestamp
     };
-    ring.drain().unwrap().map(|found| whole(found.unwrap())).collect()
+    ring.drain().unwrap().map(whole).collect()
 }
 
 /// With the interrupt at every step of the push.

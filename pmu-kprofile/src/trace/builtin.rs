@@ -3,12 +3,10 @@
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use pmu_core::{InterruptFrame, Interval, KProfileSource};
+use pmu_core::{InterruptFrame, Interval, KProfileSource, PointerWidth};
 
-use super::record::{Detail, Hook, TraceRecord};
+use super::event::{Detail, Hook, Sample};
 use super::ring::{StackRing, TraceRing};
-use pmu_core::PointerWidth;
-
 use crate::ProfileCallback;
 
 /// Writes a record of each interrupt into the interrupted processor's ring.
@@ -61,17 +59,12 @@ impl<const N: usize> ProfileCallback for TraceCallback<N> {
         };
         let detail = match self.hook {
             Hook::SampledProfile => Detail::SampledProfile { count: 1, flags: 0, rank: 0 },
-            Hook::PmcInterrupt => Detail::PmcInterrupt { source: source.value() as u16 },
+            Hook::PmcInterrupt => {
+                Detail::PmcInterrupt { source: source.value() as u16, reserved: 0 }
+            }
         };
-        ring.push(&TraceRecord {
-            width: self.width,
-            timestamp: frame.timestamp(),
-            // Windows stamps context switches alone.
-            pebs_index: None,
-            pc: frame.pc(),
-            thread: frame.thread(),
-            detail,
-        });
+        let sample = Sample { pc: frame.pc(), thread: frame.thread(), detail };
+        ring.push_sample(self.width, frame.timestamp(), &sample);
         if let Some(stacks) = self.stacks.get(frame.processor().index()) {
             stacks.push_call_chain(self.width, frame);
         }

@@ -1,17 +1,20 @@
-//! Starting and stopping the built-in trace objects: `TraceSetInformation` with
-//! `TraceSystemTraceEnableFlagsInfo` (4) and `TraceProfileSourceConfigInfo` (6).
+//! Starting and stopping the built-in trace objects and what traces context switches: `TraceSetInformation` with
+//! `TraceSystemTraceEnableFlagsInfo` (4) and `TraceProfileSourceConfigInfo` (6), and
+//! `EventTracePebsTracingInformation` (0x0B).
 
 use core::fmt;
 
 use pmu_core::{KProfileSource, NtStatus};
 
-use super::group_mask::{GroupMask, PERF_PMC_PROFILE, PERF_PROFILE};
+use super::event::CONTEXT_SWITCH_HOOK;
+use super::group_mask::{GroupMask, PERF_CONTEXT_SWITCH, PERF_PMC_PROFILE, PERF_PROFILE};
+use super::switches::{Gate, SwitchTrace};
 use crate::{ProfileCallback, ProfileError, ProfileHardware, ProfileObject, Profiles, Rules};
 
 /// `ETW_MAX_PROFILING_SOURCES`: how many sources PMC interrupts are traced for.
 pub const MAX_PMC_SOURCES: usize = 4;
 
-/// The built-in objects: one for the sampled profile, four for PMC interrupts.
+/// The built-in objects: one for the sampled profile, four for PMC interrupts; and what traces context switches.
 ///
 /// From Windows 8 on, these are callback objects. Before, the kernel traced sampled profiles without an
 /// object; what it did with an interrupt is the same, and here the same objects do it.
@@ -19,6 +22,7 @@ pub const MAX_PMC_SOURCES: usize = 4;
 pub struct TraceObjects {
     sampled: ProfileObject<'static>,
     pmc: [ProfileObject<'static>; MAX_PMC_SOURCES],
+    switches: Option<&'static Gate>,
 }
 
 impl TraceObjects {
@@ -39,7 +43,17 @@ impl TraceObjects {
                 ProfileObject::new_callback(rules, TIME, pmc),
                 ProfileObject::new_callback(rules, TIME, pmc),
             ],
+            switches: None,
         }
+    }
+
+    /// Also has the group mask switch the tracing of context switches.
+    pub const fn with_switches<const N: usize>(
+        mut self,
+        switches: &'static SwitchTrace<N>,
+    ) -> Self {
+        self.switches = Some(switches.gate());
+        self
     }
 }
 
@@ -65,6 +79,11 @@ pub enum TraceError {
     Busy,
     /// PMC interrupts were to be traced, and no sources are configured.
     NotConfigured,
+    /// This version of Windows has no PEBS index: it is Windows 8's and later.
+    NoPebsIndex,
+    /// A hook other than [`CONTEXT_SWITCH_HOOK`] cannot have the PEBS index, nor can more than one; and without
+    /// [`with_switches`](TraceObjects::with_switches), none.
+    PebsHook,
     /// An object could not be started or stopped.
     Profile(ProfileError),
 }
@@ -73,10 +92,13 @@ impl TraceError {
     /// The status with which Windows reports the same, where it does.
     pub const fn status(&self) -> Option<NtStatus> {
         match self {
-            Self::NoSource | Self::TooManySources(_) | Self::DuplicateSource(_) => {
-                Some(NtStatus::INVALID_PARAMETER)
+            Self::NoSource
+            | Self::TooManySources(_)
+            | Self::DuplicateSource(_)
+            | Self::PebsHook => Some(NtStatus::INVALID_PARAMETER),
+            Self::NotTraced(_) | Self::UnsupportedSource(_) | Self::NoPebsIndex => {
+                Some(NtStatus::NOT_SUPPORTED)
             }
-            Self::NotTraced(_) | Self::UnsupportedSource(_) => Some(NtStatus::NOT_SUPPORTED),
             Self::Busy | Self::NotConfigured => None,
             Self::Profile(error) => error.status(),
         }
@@ -93,6 +115,11 @@ impl fmt::Display for TraceError {
             Self::UnsupportedSource(source) => write!(f, "{source} cannot be traced"),
             Self::Busy => f.write_str("PMC interrupts are being traced"),
             Self::NotConfigured => f.write_str("no PMC sources are configured"),
+            Self::NoPebsIndex => f.write_str("this version has no PEBS index"),
+            Self::PebsHook => write!(
+                f,
+                "only context switches, hook {CONTEXT_SWITCH_HOOK:#06X}, can have the PEBS index"
+            ),
             Self::Profile(error) => error.fmt(f),
         }
     }
@@ -174,6 +201,26 @@ impl<const N: usize, const P: usize> TraceControl<N, P> {
         Ok(())
     }
 
+    /// Sets the hooks whose records have the PEBS index: none, as at first, or the context switch's.
+    ///
+    /// # Context
+    /// Task.
+    ///
+    /// # Errors
+    /// [`NoPebsIndex`](TraceError::NoPebsIndex), [`PebsHook`](TraceError::PebsHook); nothing is changed.
+    pub fn set_pebs_hooks(&mut self, hooks: &[u16]) -> Result<(), TraceError> {
+        if !self.profiles.rules().version.has_control_area() {
+            return Err(TraceError::NoPebsIndex);
+        }
+        match (hooks, self.objects.switches) {
+            ([], None) => {}
+            ([], Some(gate)) => gate.set_stamped(false),
+            ([CONTEXT_SWITCH_HOOK], Some(gate)) => gate.set_stamped(true),
+            _ => return Err(TraceError::PebsHook),
+        }
+        Ok(())
+    }
+
     /// Refuses a flag that the lists' Windows does not know.
     fn check(&self, flag: u32) -> Result<(), TraceError> {
         let version = self.profiles.rules().version;
@@ -184,7 +231,8 @@ impl<const N: usize, const P: usize> TraceControl<N, P> {
         if traces { Ok(()) } else { Err(TraceError::NotTraced(flag)) }
     }
 
-    /// Sets the group mask: starts and stops the objects whose flag changes. Other flags are only kept.
+    /// Sets the group mask: starts and stops the objects whose flag changes, and has context switches traced or not.
+    /// Other flags are only kept.
     ///
     /// # Context
     /// Task.
@@ -237,6 +285,9 @@ impl<const N: usize, const P: usize> TraceControl<N, P> {
             outcome = outcome.and(stopped);
         }
         self.mask = mask;
+        if let Some(gate) = self.objects.switches {
+            gate.set_traced(mask.contains(PERF_CONTEXT_SWITCH));
+        }
         outcome.map_err(TraceError::from)
     }
 }

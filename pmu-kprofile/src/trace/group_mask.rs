@@ -1,4 +1,4 @@
-//! Group masks: which kernel events a logger records.
+//! Group masks: which kernel events a logger records. The flags are named as in Windows' `ntwmi.h`.
 
 /// `PERF_PROFILE`: sampled profiles.
 pub const PERF_PROFILE: u32 = 0x2000_0002;
@@ -6,24 +6,39 @@ pub const PERF_PROFILE: u32 = 0x2000_0002;
 /// `PERF_PMC_PROFILE`: PMC interrupts.
 pub const PERF_PMC_PROFILE: u32 = 0x2000_0400;
 
+/// `PERF_PROFILING`: both.
+pub const PERF_PROFILING: u32 = PERF_PROFILE | PERF_PMC_PROFILE;
+
 /// `PERF_CONTEXT_SWITCH`: switches from one thread to another.
 pub const PERF_CONTEXT_SWITCH: u32 = 0x2000_0004;
+
+/// `PERF_COMPACT_CSWITCH`: the same, in records of a form that is not documented.
+pub const PERF_COMPACT_CSWITCH: u32 = 0x2000_0100;
+
+/// `PERF_HV_PROFILE`: the hypervisor's profile.
+pub const PERF_HV_PROFILE: u32 = 0x8080_0000;
 
 /// `EVENT_TRACE_FLAG_PROFILE` of `EVENT_TRACE_PROPERTIES.EnableFlags`: the documented name of
 /// [`PERF_PROFILE`].
 pub const EVENT_TRACE_FLAG_PROFILE: u32 = 0x0100_0000;
+
+/// `PERF_MASK_INDEX`: the bits of a flag that say which word of a mask it is in.
+pub const PERF_MASK_INDEX: u32 = 0xE000_0000;
+
+/// `PERF_NUM_MASKS`: how many words a mask has.
+pub const PERF_NUM_MASKS: usize = 8;
 
 /// `PERFINFO_GROUPMASK`: eight words of flags. The top three bits of a flag say which word it is in.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct GroupMask {
     /// `Masks`.
-    pub masks: [u32; 8],
+    pub masks: [u32; PERF_NUM_MASKS],
 }
 
 impl GroupMask {
     /// No event.
-    pub const EMPTY: Self = Self { masks: [0; 8] };
+    pub const EMPTY: Self = Self { masks: [0; PERF_NUM_MASKS] };
 
     /// What `EnableFlags` means: the first word, except for flags that stand for one of another
     /// word. There is none for [`PERF_PMC_PROFILE`].
@@ -35,13 +50,13 @@ impl GroupMask {
 
     /// The mask with a flag set.
     pub const fn with(mut self, flag: u32) -> Self {
-        self.masks[(flag >> 29) as usize] |= flag & 0x1FFF_FFFF;
+        self.masks[(flag >> PERF_MASK_INDEX.trailing_zeros()) as usize] |= flag & !PERF_MASK_INDEX;
         self
     }
 
     /// Returns whether all bits of a flag are set.
     pub const fn contains(&self, flag: u32) -> bool {
-        let bits = flag & 0x1FFF_FFFF;
-        self.masks[(flag >> 29) as usize] & bits == bits
+        let bits = flag & !PERF_MASK_INDEX;
+        self.masks[(flag >> PERF_MASK_INDEX.trailing_zeros()) as usize] & bits == bits
     }
 }

@@ -1,138 +1,91 @@
-//! Trace records: `PERFINFO_TRACE_HEADER` and what follows it.
+//! Trace records: `PERFINFO_TRACE_HEADER`, extended data, and an event.
 
 use core::fmt;
 
-use zerocopy::byteorder::little_endian::{U16, U32, U64};
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+use heapless::Vec;
+use pmu_core::PointerWidth;
 
-use crate::PointerWidth;
+use super::bytes::{Reader, Writer};
+use super::event::Event;
 
-/// The longest record: header, PEBS index, and a 64-bit payload.
-pub(super) const MAX_RECORD: usize = 0x10 + 8 + 0x10;
+/// Bytes of a header.
+pub(super) const HEADER: usize = 0x10;
 
-/// The high bytes of the marker: `TRACE_HEADER_FLAG | TRACE_HEADER_EVENT_TRACE`, and the header's
-/// type by width.
-pub(super) const MARKER_32: u32 = 0xC010_0000;
-pub(super) const MARKER_64: u32 = 0xC011_0000;
-pub(super) const VERSION: u32 = 2;
-/// A PEBS index follows the header.
-pub(super) const FLAG_PEBS_INDEX: u32 = 0x8000;
-/// How many PMC values follow.
-const PMC_COUNT: u32 = 0x0700;
+/// `PERFINFO_TRACE_MARKER32` and `PERFINFO_TRACE_MARKER64`, the high halves of a marker by the width of pointers.
+const MARKER_32: u16 = 0xC010;
+const MARKER_64: u16 = 0xC011;
 
-/// What an event is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+/// The version of records that this crate writes.
+pub const RECORD_VERSION: u16 = 2;
+
+/// `PERFINFO_TRACE_HEADER`'s flag that a PEBS index follows.
+pub const PEBS_INDEX_FLAG: u16 = 0x8000;
+
+/// `PERFINFO_TRACE_HEADER`'s bits that say how many PMC values follow.
+pub const PMC_COUNT_MASK: u16 = 0x0700;
+
+/// How many PMC values a record has at most: what three bits can say.
+pub const MAX_PMC_VALUES: usize = 7;
+
+/// A trace record.
+///
+/// Each that can be read is written again with the same bytes.
+///
+/// ```
+/// use pmu_kprofile::PointerWidth;
+/// use pmu_kprofile::trace::{ContextSwitch, Event, Extended, Record, RecordError};
+/// let switch = ContextSwitch { old_thread: 4, new_thread: 8, ..ContextSwitch::default() };
+/// let record = Record {
+///     extended: Extended { pebs_index: Some(0x60), ..Extended::default() },
+///     ..Record::new(PointerWidth::Bits64, 1_000, switch)
+/// };
+/// let mut bytes = [0; 64];
+/// let length = record.encode(&mut bytes)?;
+/// let (read, behind) = Record::decode(&bytes)?;
+/// assert_eq!((length, behind), (48, 48));
+/// assert_eq!(read.event, Event::ContextSwitch(switch));
+/// # Ok::<(), RecordError>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
-pub enum Hook {
-    /// `PERFINFO_LOG_TYPE_SAMPLED_PROFILE`.
-    SampledProfile,
-    /// `PERFINFO_LOG_TYPE_PMC_INTERRUPT`.
-    PmcInterrupt,
-}
-
-impl Hook {
-    /// The hook id.
-    pub const fn id(self) -> u16 {
-        match self {
-            Self::SampledProfile => 0x0F2E,
-            Self::PmcInterrupt => 0x0F2F,
-        }
-    }
-}
-
-/// A trace record of a profile interrupt.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "defmt", derive(defmt::Format))]
-pub struct TraceRecord {
+pub struct Record<'b> {
     /// The width of the traced kernel's pointers.
     pub width: PointerWidth,
+    /// The header's version, with the flags beside it that say nothing of extended data.
+    pub version: u16,
     /// When, in the trace's units.
     pub timestamp: u64,
-    /// The processor's PEBS index, where there was one.
-    pub pebs_index: Option<u64>,
-    /// Where the interrupt returns to. A 32-bit kernel's has 32 bits.
-    pub pc: u64,
-    /// The interrupted thread.
-    pub thread: u32,
-    /// What the event adds.
-    pub detail: Detail,
+    /// What any record may have beside its event.
+    pub extended: Extended,
+    /// The event.
+    pub event: Event<'b>,
+    /// What follows all that is known of the event.
+    pub rest: &'b [u8],
 }
 
-/// What one event's record has and the other's has not.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What any record may have beside its event.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
-pub enum Detail {
-    /// [`Hook::SampledProfile`].
-    SampledProfile {
-        /// How many interrupts the record stands for.
-        count: u16,
-        /// Bit 0: executing a DPC; bit 1: executing an interrupt routine; bits 7:3: priority.
-        flags: u8,
-        /// The rank.
-        rank: u8,
-    },
-    /// [`Hook::PmcInterrupt`].
-    PmcInterrupt {
-        /// The profile source.
-        source: u16,
-    },
+pub struct Extended {
+    /// The processor's PEBS index. Windows stamps context switches alone.
+    pub pebs_index: Option<u64>,
+    /// The values of counters, in the order of [`CounterNames`](super::CounterNames); zeros where a processor has
+    /// no such counters.
+    #[cfg_attr(feature = "defmt", defmt(Debug2Format))]
+    pub pmc_values: Vec<u64, MAX_PMC_VALUES>,
 }
 
-impl Detail {
-    /// The event's hook.
-    pub const fn hook(self) -> Hook {
-        match self {
-            Self::SampledProfile { .. } => Hook::SampledProfile,
-            Self::PmcInterrupt { .. } => Hook::PmcInterrupt,
-        }
-    }
+/// Returns the first word of a record without extended data.
+#[inline]
+pub(super) const fn header_word(width: PointerWidth, size: usize, hook: u16) -> u64 {
+    let marker = match width {
+        PointerWidth::Bits32 => MARKER_32,
+        PointerWidth::Bits64 => MARKER_64,
+    };
+    RECORD_VERSION as u64 | (marker as u64) << 16 | (size as u64) << 32 | (hook as u64) << 48
 }
 
-#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
-struct Header {
-    marker: U32,
-    size: U16,
-    hook: U16,
-    timestamp: U64,
-}
-
-/// What follows the instruction pointer in either payload.
-#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
-struct Payload {
-    thread: U32,
-    /// Sampled profile: count. PMC interrupt: source.
-    count_or_source: U16,
-    flags: u8,
-    rank: u8,
-}
-
-/// Words of the longest record.
-pub(super) const WORDS: usize = MAX_RECORD / 8;
-
-/// A record as bytes.
-#[derive(Clone, Copy, Debug)]
-pub struct RecordBytes {
-    words: [U64; WORDS],
-    length: usize,
-}
-
-impl RecordBytes {
-    /// The record.
-    pub fn as_slice(&self) -> &[u8] {
-        self.words.as_bytes().get(..self.length).unwrap_or(&[])
-    }
-}
-
-#[cfg(feature = "defmt")]
-impl defmt::Format for RecordBytes {
-    fn format(&self, f: defmt::Formatter<'_>) {
-        defmt::write!(f, "RecordBytes({=[u8]:02x})", self.as_slice());
-    }
-}
-
-/// Why bytes are no record of a profile interrupt.
+/// Why bytes are no record, or no bytes could be made of one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
@@ -141,115 +94,106 @@ pub enum RecordError {
     TooShort,
     /// The marker is none of a performance record's.
     Marker(u32),
-    /// A value that is no source's.
-    Source(u32),
-    /// More than a record of this kind has.
-    TooLong,
     /// Another event's hook.
     Hook(u16),
+    /// More than a record can have.
+    TooMany(usize),
+    /// The bytes have no room for so many.
+    NoRoom {
+        /// How many are needed; from 0x10000 on, no record can have them.
+        needed: usize,
+    },
 }
 
 impl fmt::Display for RecordError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::TooShort => f.write_str("the record is cut off"),
-            Self::Source(value) => write!(f, "{value:#X} is no source"),
-            Self::TooLong => f.write_str("the record has more than one of its kind can have"),
             Self::Marker(marker) => write!(f, "marker {marker:#010X} is no performance record's"),
-            Self::Hook(hook) => write!(f, "hook {hook:#06X} is no profile interrupt's"),
+            Self::Hook(hook) => write!(f, "hook {hook:#06X} is another event's"),
+            Self::TooMany(count) => write!(f, "{count} are more than a record can have"),
+            Self::NoRoom { needed } => write!(f, "there is no room for {needed} bytes"),
         }
     }
 }
 
 impl core::error::Error for RecordError {}
 
-impl TraceRecord {
-    /// Writes the record. Any context.
-    pub fn encode(&self) -> RecordBytes {
-        let mut record = RecordBytes { words: [U64::ZERO; WORDS], length: 0 };
-        let mut words = record.words.iter_mut();
-        record.length = self.put_words(|word| {
-            if let Some(to) = words.next() {
-                to.set(word);
-            }
-        });
-        record
+impl<'b> Record<'b> {
+    /// Makes a record without extended data.
+    pub fn new(width: PointerWidth, timestamp: u64, event: impl Into<Event<'b>>) -> Self {
+        let (event, extended) = (event.into(), Extended::default());
+        Self { width, version: RECORD_VERSION, timestamp, extended, event, rest: &[] }
     }
 
-    /// Puts the record, one little-endian word after the other; its length in bytes. Its parts are put
-    /// together by shifts, since an interrupt pays for each step, and nowhere kept, since an interrupt's
-    /// stack is small.
-    #[inline]
-    pub(super) fn put_words(&self, mut put: impl FnMut(u64)) -> usize {
+    /// Writes the record to the beginning of `bytes`, and returns its length.
+    ///
+    /// # Context
+    /// Any.
+    ///
+    /// # Errors
+    /// [`NoRoom`](RecordError::NoRoom); nothing is written.
+    pub fn encode(&self, bytes: &mut [u8]) -> Result<usize, RecordError> {
+        let mut length = Writer::new(&mut []);
+        self.put(0, &mut length);
+        let needed = length.length();
+        match u16::try_from(needed) {
+            Ok(size) if needed <= bytes.len() => self.put(size, &mut Writer::new(bytes)),
+            _ => return Err(RecordError::NoRoom { needed }),
+        }
+        Ok(needed)
+    }
+
+    fn put(&self, size: u16, to: &mut Writer<'_>) {
+        let extended = &self.extended;
+        let flag = if extended.pebs_index.is_some() { PEBS_INDEX_FLAG } else { 0 };
+        let count = (extended.pmc_values.len() as u16) << PMC_COUNT_MASK.trailing_zeros();
+        let version = self.version & !(PEBS_INDEX_FLAG | PMC_COUNT_MASK);
         let marker = match self.width {
             PointerWidth::Bits32 => MARKER_32,
             PointerWidth::Bits64 => MARKER_64,
         };
-        let (flag, pebs) = if self.pebs_index.is_some() { (FLAG_PEBS_INDEX, 8) } else { (0, 0) };
-        let length = size_of::<Header>() + pebs + self.width.bytes() + size_of::<Payload>();
-        let header = u64::from(marker | VERSION | flag)
-            | (length as u64) << 32
-            | u64::from(self.detail.hook().id()) << 48;
-        let detail = match self.detail {
-            Detail::SampledProfile { count, flags, rank } => {
-                u32::from(count) | u32::from(flags) << 16 | u32::from(rank) << 24
-            }
-            Detail::PmcInterrupt { source } => source.into(),
-        };
-        let payload = u64::from(self.thread) | u64::from(detail) << 32;
-        let (ip, payload) = match self.width {
-            PointerWidth::Bits32 => (self.pc & 0xFFFF_FFFF | payload << 32, payload >> 32),
-            PointerWidth::Bits64 => (self.pc, payload),
-        };
-        put(header);
-        put(self.timestamp);
-        if let Some(index) = self.pebs_index {
-            put(index);
+        for half in [version | flag | count, marker, size, self.event.hook()] {
+            to.put(&half.to_le_bytes());
         }
-        put(ip);
-        put(payload);
-        length
+        to.put(&self.timestamp.to_le_bytes());
+        for word in extended.pebs_index.iter().chain(&extended.pmc_values) {
+            to.put(&word.to_le_bytes());
+        }
+        self.event.put(self.width, to);
+        to.put(self.rest);
     }
 
-    /// Reads the record at the beginning of `bytes`, and says how long it is. PMC values, which other
-    /// writers may attach, are skipped.
+    /// Reads the record at the beginning of `bytes`, and returns its length with it. Anything unknown is kept: events
+    /// as [`Event::Other`], flags in `version`, members in `rest`.
+    ///
+    /// # Context
+    /// Any.
     ///
     /// # Errors
-    /// See [`RecordError`].
-    pub fn decode(bytes: &[u8]) -> Result<(Self, usize), RecordError> {
-        let (header, _) = Header::ref_from_prefix(bytes).map_err(|_| RecordError::TooShort)?;
-        let marker = header.marker.get();
-        let width = match marker & 0xFFFF_0000 {
+    /// - [`Marker`](RecordError::Marker): the bytes are no performance record.
+    /// - [`TooShort`](RecordError::TooShort): the record is longer than the bytes, or shorter than its event.
+    pub fn decode(bytes: &'b [u8]) -> Result<(Self, usize), RecordError> {
+        let mut reader = Reader::new(bytes);
+        let (version, marker) = (reader.u16()?, reader.u16()?);
+        let width = match marker {
             MARKER_32 => PointerWidth::Bits32,
             MARKER_64 => PointerWidth::Bits64,
-            _ => return Err(RecordError::Marker(marker)),
+            _ => return Err(RecordError::Marker(u32::from(version) | u32::from(marker) << 16)),
         };
-        let size = usize::from(header.size.get());
-        let body = bytes.get(size_of::<Header>()..size).ok_or(RecordError::TooShort)?;
-        let (pebs_index, body) = if marker & FLAG_PEBS_INDEX != 0 {
-            let (index, rest) = U64::ref_from_prefix(body).map_err(|_| RecordError::TooShort)?;
-            (Some(index.get()), rest)
-        } else {
-            (None, body)
-        };
-        let values = 8 * ((marker & PMC_COUNT) >> 8) as usize;
-        let body = body.get(values..).ok_or(RecordError::TooShort)?;
-        let (ip, payload) = body.split_at_checked(width.bytes()).ok_or(RecordError::TooShort)?;
-        let (payload, _) = Payload::ref_from_prefix(payload).map_err(|_| RecordError::TooShort)?;
-        let detail = match header.hook.get() {
-            hook if hook == Hook::SampledProfile.id() => Detail::SampledProfile {
-                count: payload.count_or_source.get(),
-                flags: payload.flags,
-                rank: payload.rank,
-            },
-            hook if hook == Hook::PmcInterrupt.id() => {
-                Detail::PmcInterrupt { source: payload.count_or_source.get() }
-            }
-            hook => return Err(RecordError::Hook(hook)),
-        };
-        let pc = ip.iter().rev().fold(0, |pc, byte| pc << 8 | u64::from(*byte));
-        let timestamp = header.timestamp.get();
-        let thread = payload.thread.get();
-        Ok((Self { width, timestamp, pebs_index, pc, thread, detail }, size))
+        let (size, hook) = (usize::from(reader.u16()?), reader.u16()?);
+        let mut reader = Reader::new(bytes.get(8..size).ok_or(RecordError::TooShort)?);
+        let timestamp = reader.u64()?;
+        let mut extended = Extended::default();
+        if version & PEBS_INDEX_FLAG != 0 {
+            extended.pebs_index = Some(reader.u64()?);
+        }
+        for _ in 0..(version & PMC_COUNT_MASK) >> PMC_COUNT_MASK.trailing_zeros() {
+            let value = reader.u64()?;
+            extended.pmc_values.push(value).map_err(|_| RecordError::TooMany(MAX_PMC_VALUES))?;
+        }
+        let event = Event::take(hook, width, &mut reader)?;
+        let version = version & !(PEBS_INDEX_FLAG | PMC_COUNT_MASK);
+        Ok((Self { width, version, timestamp, extended, event, rest: reader.rest() }, size))
     }
 }

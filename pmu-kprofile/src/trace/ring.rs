@@ -4,24 +4,32 @@
 //! PMI as NMI). A slot is therefore claimed by one atomic step, filled, and then published by its
 //! sequence number; the reader stops at the first slot that is claimed and not yet published.
 
+use core::fmt;
 use core::sync::atomic::Ordering;
 
 use pmu_core::{InterruptFrame, PointerWidth};
 
-use super::record::{MAX_RECORD, RecordError, TraceRecord, WORDS};
-use super::stack_walk::{self, STACK_WORDS, StackWalk};
+use super::event::{self, SAMPLE_WORDS, STACK_WORDS, Sample};
+use super::record::{MAX_PMC_VALUES, Record, RecordError};
 use crate::sync::{AtomicU64, Flag, array_of, const_fn};
 
 /// How often a claim is tried. Each failure means that an interrupt came in between and claimed a
 /// slot of its own; so deep do interrupts not nest.
 const TRIES: usize = 8;
 
+/// Words of a context switch with all extended data: header, time stamp, index, values, and 24 bytes.
+const SWITCH_WORDS: usize = 2 + 1 + MAX_PMC_VALUES + 3;
+
 /// Room for the call chains of `N` events of one processor.
 pub type StackRing<const N: usize> = TraceRing<N, STACK_WORDS>;
 
-/// Room for `N` records of one processor, of at most `W` words each.
+/// Room for `N` context switches of one processor, with extended data.
+pub type SwitchRing<const N: usize> = TraceRing<N, SWITCH_WORDS>;
+
+/// Room for `N` records of one processor, of at most `W` words of 8 bytes each: profile interrupts, if not said
+/// otherwise.
 #[derive(Debug)]
-pub struct TraceRing<const N: usize, const W: usize = WORDS> {
+pub struct TraceRing<const N: usize, const W: usize = SAMPLE_WORDS> {
     slots: [Slot<W>; N],
     /// The next position to claim; positions count on without wrapping at `N`.
     head: AtomicU64,
@@ -47,56 +55,18 @@ impl<const W: usize> Slot<W> {
     }
 
     #[inline]
-    fn fill(&self, record: &TraceRecord) {
-        let mut words = self.words.iter();
-        record.put_words(|word| {
-            if let Some(to) = words.next() {
-                to.store(word, Ordering::Relaxed);
-            }
-        });
-    }
-
-    /// Reads the slot into `bytes`, which have room for it.
-    fn read<const B: usize>(&self) -> [u8; B] {
-        let mut bytes = [0; B];
-        for (bytes, word) in bytes.chunks_exact_mut(8).zip(&self.words) {
-            bytes.copy_from_slice(&word.load(Ordering::Relaxed).to_le_bytes());
-        }
-        bytes
-    }
-}
-
-impl<const N: usize> TraceRing<N> {
-    const_fn! {
-        /// An empty ring, of records of profile interrupts.
-        pub const fn new() -> Self {
-            Self::empty()
+    fn fill(&self, words: impl IntoIterator<Item = u64>) {
+        for (to, word) in self.words.iter().zip(words) {
+            to.store(word, Ordering::Relaxed);
         }
     }
 
-    /// Stores a record; `false`, and one more [dropped](Self::dropped), if there is no room.
-    ///
-    /// Interrupt or NMI context, on the ring's processor only. Wait-free.
-    #[inline]
-    pub fn push(&self, record: &TraceRecord) -> bool {
-        self.push_by(|slot| slot.fill(record))
-    }
-}
-
-impl<const N: usize> StackRing<N> {
-    const_fn! {
-        /// An empty ring, of call chains.
-        pub const fn for_stacks() -> Self {
-            Self::empty()
+    fn read(&self) -> RecordBytes<W> {
+        let mut bytes = [[0; 8]; W];
+        for (bytes, word) in bytes.iter_mut().zip(&self.words) {
+            *bytes = word.load(Ordering::Relaxed).to_le_bytes();
         }
-    }
-
-    /// Stores the call chain of an interrupt; `false`, and one more [dropped](Self::dropped), if there is no room.
-    ///
-    /// Interrupt or NMI context, on the ring's processor only. Wait-free, if the frame's
-    /// [`call_chain`](InterruptFrame::call_chain) is.
-    pub fn push_call_chain(&self, width: PointerWidth, frame: &dyn InterruptFrame) -> bool {
-        self.push_by(|slot| stack_walk::fill(&slot.words, width, frame))
+        RecordBytes(bytes)
     }
 }
 
@@ -104,8 +74,12 @@ impl<const N: usize, const W: usize> TraceRing<N, W> {
     const SLOTS: u64 = N as u64;
 
     const_fn! {
-        const fn empty() -> Self {
-            const { assert!(N > 0, "a ring has at least one slot") };
+        /// Makes an empty ring.
+        pub const fn new() -> Self {
+            const {
+                assert!(N > 0, "a ring has at least one slot");
+                assert!(W >= SAMPLE_WORDS, "a slot has room for a profile interrupt");
+            };
             Self {
                 slots: array_of!(Slot::new()),
                 head: AtomicU64::new(0),
@@ -114,6 +88,39 @@ impl<const N: usize, const W: usize> TraceRing<N, W> {
                 draining: Flag::new(),
             }
         }
+    }
+
+    /// Stores the record of a profile interrupt; `false`, and one more [dropped](Self::dropped), if there is no room.
+    ///
+    /// # Context
+    /// Any, NMI included, on the ring's processor. Wait-free.
+    #[inline]
+    pub fn push_sample(&self, width: PointerWidth, timestamp: u64, sample: &Sample) -> bool {
+        self.push_by(|slot| slot.fill(sample.words(width, timestamp)))
+    }
+
+    /// Stores the call chain of an interrupt, as many addresses as a slot has room for; `false`, and one more
+    /// [dropped](Self::dropped), if there is no room.
+    ///
+    /// # Context
+    /// Any, NMI included, on the ring's processor. Wait-free, if the frame's
+    /// [`call_chain`](InterruptFrame::call_chain) is.
+    pub fn push_call_chain(&self, width: PointerWidth, frame: &dyn InterruptFrame) -> bool {
+        self.push_by(|slot| event::fill(&slot.words, width, frame))
+    }
+
+    /// Stores any record; `false`, and one more [dropped](Self::dropped), if there is no room, or if it is longer
+    /// than a slot.
+    ///
+    /// # Context
+    /// Any, NMI included, on the ring's processor. Wait-free; the bytes are on the stack meanwhile.
+    pub fn push(&self, record: &Record<'_>) -> bool {
+        let mut bytes = [[0; 8]; W];
+        if record.encode(bytes.as_flattened_mut()).is_err() {
+            self.dropped.fetch_add(1, Ordering::Relaxed);
+            return false;
+        }
+        self.push_by(|slot| slot.fill(bytes.map(u64::from_le_bytes)))
     }
 
     /// Claims a slot, fills it and publishes it.
@@ -144,33 +151,71 @@ impl<const N: usize, const W: usize> TraceRing<N, W> {
         false
     }
 
-    /// Records that found no room so far. Any context.
+    /// Returns how many records found no room so far. Any context.
     pub fn dropped(&self) -> u64 {
         self.dropped.load(Ordering::Relaxed)
     }
 
-    /// The right to read; `None` while another reader has it. Task context, any processor.
+    /// Returns the right to read; `None` while another reader has it. Task context, any processor.
     pub fn drain(&self) -> Option<Drain<'_, N, W>> {
         let free = self.draining.try_take();
         free.then(|| Drain { ring: self })
     }
 }
 
-impl<const N: usize> Default for TraceRing<N> {
+impl<const N: usize, const W: usize> Default for TraceRing<N, W> {
     fn default() -> Self {
         Self::new()
     }
 }
 
+/// A record that was read from a ring.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct RecordBytes<const W: usize = SAMPLE_WORDS>([[u8; 8]; W]);
+
+impl<const W: usize> RecordBytes<W> {
+    /// Returns the record's bytes, as they are in a file.
+    pub fn as_slice(&self) -> &[u8] {
+        let bytes = self.0.as_flattened();
+        let size = match bytes {
+            [_, _, _, _, low, high, ..] => u16::from_le_bytes([*low, *high]),
+            _ => 0,
+        };
+        bytes.get(..size.into()).unwrap_or(bytes)
+    }
+
+    /// Reads the record.
+    ///
+    /// # Errors
+    /// None for what a ring's methods stored.
+    pub fn decode(&self) -> Result<Record<'_>, RecordError> {
+        Record::decode(self.as_slice()).map(|(record, _)| record)
+    }
+}
+
+impl<const W: usize> fmt::Debug for RecordBytes<W> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "RecordBytes({:02x?})", self.as_slice())
+    }
+}
+
+#[cfg(feature = "defmt")]
+impl<const W: usize> defmt::Format for RecordBytes<W> {
+    fn format(&self, f: defmt::Formatter<'_>) {
+        defmt::write!(f, "RecordBytes({=[u8]:02x})", self.as_slice());
+    }
+}
+
 /// Reads a ring's records, oldest first; ends where the ring is empty.
 #[derive(Debug)]
-pub struct Drain<'r, const N: usize, const W: usize = WORDS> {
+pub struct Drain<'r, const N: usize, const W: usize = SAMPLE_WORDS> {
     ring: &'r TraceRing<N, W>,
 }
 
-impl<const N: usize, const W: usize> Drain<'_, N, W> {
-    /// The bytes of the oldest record, if there is one.
-    fn oldest<const B: usize>(&self) -> Option<[u8; B]> {
+impl<const N: usize, const W: usize> Iterator for Drain<'_, N, W> {
+    type Item = RecordBytes<W>;
+
+    fn next(&mut self) -> Option<Self::Item> {
         let position = self.ring.tail.load(Ordering::Relaxed);
         let slot = self.ring.slots.get((position % TraceRing::<N, W>::SLOTS) as usize)?;
         let turn = 2 * (position / TraceRing::<N, W>::SLOTS);
@@ -184,24 +229,6 @@ impl<const N: usize, const W: usize> Drain<'_, N, W> {
     }
 }
 
-impl<const N: usize> Iterator for Drain<'_, N> {
-    type Item = Result<TraceRecord, RecordError>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        let bytes = self.oldest::<MAX_RECORD>()?;
-        Some(TraceRecord::decode(&bytes).map(|(record, _)| record))
-    }
-}
-
-impl<const N: usize> Iterator for Drain<'_, N, STACK_WORDS> {
-    type Item = Result<StackWalk, RecordError>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        let bytes = self.oldest::<{ 8 * STACK_WORDS }>()?;
-        Some(StackWalk::decode(&bytes).map(|(walk, _)| walk))
-    }
-}
-
 impl<const N: usize, const W: usize> Drop for Drain<'_, N, W> {
     fn drop(&mut self) {
         self.ring.draining.release();
@@ -210,40 +237,48 @@ impl<const N: usize, const W: usize> Drop for Drain<'_, N, W> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::record::Detail;
+    use super::super::event::{Detail, Event};
     use super::*;
-    use crate::PointerWidth;
     use std::vec::Vec;
 
-    fn record(pc: u64) -> TraceRecord {
-        TraceRecord {
-            width: PointerWidth::Bits64,
-            timestamp: pc * 10,
-            pebs_index: pc.is_multiple_of(2).then_some(pc),
-            pc,
-            thread: 7,
-            detail: Detail::PmcInterrupt { source: 0x19 },
-        }
+    const WIDTH: PointerWidth = PointerWidth::Bits64;
+
+    fn sample(pc: u64) -> Sample {
+        Sample { pc, thread: 7, detail: Detail::PmcInterrupt { source: 0x19, reserved: 0 } }
+    }
+
+    fn push(ring: &TraceRing<3>, pc: u64) -> bool {
+        ring.push_sample(WIDTH, pc * 10, &sample(pc))
+    }
+
+    fn pcs(ring: &TraceRing<3>) -> Vec<u64> {
+        let pc = |bytes: RecordBytes| match bytes.decode().unwrap() {
+            Record { timestamp, event: Event::Sample(found), .. } => {
+                assert_eq!((timestamp, found), (found.pc * 10, sample(found.pc)));
+                found.pc
+            }
+            other => panic!("{other:?}"),
+        };
+        ring.drain().unwrap().map(pc).collect()
     }
 
     #[test]
     fn records_come_out_in_order_and_what_finds_no_room_is_counted() {
-        let ring = TraceRing::<3>::new();
+        let ring = TraceRing::new();
         let mut next = 0;
         for round in 0..5 {
-            let pushed: Vec<bool> = (0..4).map(|i| ring.push(&record(next + i))).collect();
+            let pushed: Vec<bool> = (0..4).map(|i| push(&ring, next + i)).collect();
             assert_eq!(pushed, [true, true, true, false]);
             assert_eq!(ring.dropped(), round + 1);
-            let read: Vec<_> = ring.drain().unwrap().map(Result::unwrap).collect();
-            assert_eq!(read, [record(next), record(next + 1), record(next + 2)]);
-            assert_eq!(ring.drain().unwrap().count(), 0);
+            assert_eq!(pcs(&ring), [next, next + 1, next + 2]);
+            assert_eq!(pcs(&ring), []);
             next += 4;
         }
     }
 
     #[test]
     fn one_reader_at_a_time() {
-        let ring = TraceRing::<3>::new();
+        let ring: TraceRing<3> = TraceRing::new();
         let first = ring.drain();
         assert!(first.is_some() && ring.drain().is_none());
         drop(first);
@@ -252,14 +287,13 @@ mod tests {
 
     #[test]
     fn a_record_in_the_making_holds_the_reader_back_and_loses_nothing() {
-        let ring = TraceRing::<3>::new();
+        let ring = TraceRing::new();
         // An interrupt claimed position 0 and was interrupted before it published.
         ring.head.store(1, Ordering::Relaxed);
-        assert!(ring.push(&record(1)));
-        assert_eq!(ring.drain().unwrap().count(), 0);
-        ring.slots[0].fill(&record(0));
+        assert!(push(&ring, 1));
+        assert_eq!(pcs(&ring), []);
+        ring.slots[0].fill(sample(0).words(WIDTH, 0));
         ring.slots[0].turn.store(1, Ordering::Release);
-        let read: Vec<_> = ring.drain().unwrap().map(Result::unwrap).collect();
-        assert_eq!(read, [record(0), record(1)]);
+        assert_eq!(pcs(&ring), [0, 1]);
     }
 }

@@ -93,15 +93,14 @@ fn frames_of_the_crates_types_decode_to_what_was_logged() {
             affinity: None,
         }
     );
-    let record = pmu_kprofile::trace::TraceRecord {
-        width: pmu_kprofile::PointerWidth::Bits32,
-        timestamp: 7,
-        pebs_index: None,
+    let sample = pmu_kprofile::trace::Sample {
         pc: 0x1234,
         thread: 9,
-        detail: pmu_kprofile::trace::Detail::PmcInterrupt { source: 2 },
+        detail: pmu_kprofile::trace::Detail::PmcInterrupt { source: 2, reserved: 0 },
     };
-    defmt::error!("{}", record.encode());
+    let ring: pmu_kprofile::trace::TraceRing<1> = pmu_kprofile::trace::TraceRing::new();
+    ring.push_sample(pmu_kprofile::PointerWidth::Bits32, 7, &sample);
+    defmt::error!("{}", ring.drain().and_then(|mut records| records.next()).expect("a record"));
     let lines = decoded();
     let expected = [
         "Counters(Faulted(MsrFault { operation: Write, register: 390, kind: GeneralProtection }))",

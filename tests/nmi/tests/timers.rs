@@ -16,7 +16,7 @@ use pmu_core::{
     ProcessorNumber, ProfileInterface, Session,
 };
 use pmu_intel::Emon;
-use pmu_kprofile::trace::{Detail, TraceRecord, TraceRing};
+use pmu_kprofile::trace::{Detail, Sample, TraceRing};
 use pmu_kprofile::{
     Affinity, BasicProfile, PointerWidth, ProfileHardware, ProfileObject, Profiles, Rules,
 };
@@ -58,14 +58,12 @@ impl Processor<'_> {
         self.dispatched.fetch_add(1, SeqCst);
         self.hits.fetch_add(outcome.hits.into(), SeqCst);
         let number = self.pushed.fetch_add(1, SeqCst);
-        RINGS[usize::from(self.number)].push(&TraceRecord {
-            width: PointerWidth::Bits64,
-            timestamp: number,
-            pebs_index: None,
+        let sample = Sample {
             pc: frame.pc(),
             thread: u32::from(self.number),
-            detail: Detail::PmcInterrupt { source: source.value() as u16 },
-        });
+            detail: Detail::PmcInterrupt { source: source.value() as u16, reserved: 0 },
+        };
+        RINGS[usize::from(self.number)].push_sample(PointerWidth::Bits64, number, &sample);
     }
 
     fn timer_interrupt(&self) {
@@ -213,7 +211,7 @@ fn play(processor: &Processor<'_>, until: Instant) -> Account {
     let mut account = Account::default();
     let drain = |account: &mut Account, ring: usize| {
         let records = RINGS[ring].drain().into_iter().flatten();
-        account.drained += records.filter(Result::is_ok).count() as u64;
+        account.drained += records.filter(|record| record.decode().is_ok()).count() as u64;
     };
     while Instant::now() < until {
         let round = account.rounds as usize;

@@ -1,6 +1,9 @@
 //! What the tests of kernel profile objects share.
 #![allow(dead_code, reason = "each test file uses its part")]
 
+pub(crate) mod facts;
+pub(crate) mod tracing;
+
 use core::sync::atomic::{AtomicU32, Ordering};
 use std::collections::BTreeSet;
 

@@ -185,7 +185,8 @@ fn interrupt<I: ProfileInterface>(machine: &Machine<I>, operation: Operation) {
         }
         Operation::Dispatch => dispatch(TIME),
         Operation::Drain => {
-            drained += rings[0].drain().unwrap().filter(Result::is_ok).count() as u64;
+            drained +=
+                rings[0].drain().unwrap().filter(|record| record.decode().is_ok()).count() as u64;
         }
     });
 

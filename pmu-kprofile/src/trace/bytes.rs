@@ -1,0 +1,146 @@
+//! Reading and writing little-endian members, one after the other.
+
+use core::fmt;
+
+use pmu_core::PointerWidth;
+
+use super::record::RecordError;
+
+/// What is left to read.
+#[derive(Clone, Debug)]
+pub(super) struct Reader<'b>(&'b [u8]);
+
+impl<'b> Reader<'b> {
+    pub(super) fn new(bytes: &'b [u8]) -> Self {
+        Self(bytes)
+    }
+
+    pub(super) fn bytes(&mut self, count: usize) -> Result<&'b [u8], RecordError> {
+        let (bytes, rest) = self.0.split_at_checked(count).ok_or(RecordError::TooShort)?;
+        self.0 = rest;
+        Ok(bytes)
+    }
+
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], RecordError> {
+        let (bytes, rest) = self.0.split_first_chunk().ok_or(RecordError::TooShort)?;
+        self.0 = rest;
+        Ok(*bytes)
+    }
+
+    pub(super) fn u8(&mut self) -> Result<u8, RecordError> {
+        self.array().map(u8::from_le_bytes)
+    }
+
+    pub(super) fn i8(&mut self) -> Result<i8, RecordError> {
+        self.array().map(i8::from_le_bytes)
+    }
+
+    pub(super) fn u16(&mut self) -> Result<u16, RecordError> {
+        self.array().map(u16::from_le_bytes)
+    }
+
+    pub(super) fn u32(&mut self) -> Result<u32, RecordError> {
+        self.array().map(u32::from_le_bytes)
+    }
+
+    pub(super) fn u64(&mut self) -> Result<u64, RecordError> {
+        self.array().map(u64::from_le_bytes)
+    }
+
+    pub(super) fn address(&mut self, width: PointerWidth) -> Result<u64, RecordError> {
+        match width {
+            PointerWidth::Bits32 => self.u32().map(u64::from),
+            PointerWidth::Bits64 => self.u64(),
+        }
+    }
+
+    /// Reads a string with the zero that ends it; nothing where no zero is left.
+    pub(super) fn utf16(&mut self) -> Option<Utf16<'b>> {
+        let length = self.0.chunks_exact(2).position(|unit| unit == [0, 0])?;
+        let (string, rest) = self.0.split_at_checked(2 * length)?;
+        self.0 = rest.get(2..)?;
+        Some(Utf16(string))
+    }
+
+    pub(super) fn rest(self) -> &'b [u8] {
+        self.0
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+}
+
+/// Bytes to be written to. What has no room is counted and not written.
+#[derive(Debug)]
+pub(super) struct Writer<'b> {
+    bytes: &'b mut [u8],
+    length: usize,
+}
+
+impl<'b> Writer<'b> {
+    pub(super) fn new(bytes: &'b mut [u8]) -> Self {
+        Self { bytes, length: 0 }
+    }
+
+    pub(super) fn put(&mut self, bytes: &[u8]) {
+        let end = self.length.saturating_add(bytes.len());
+        if let Some(place) = self.bytes.get_mut(self.length..end) {
+            place.copy_from_slice(bytes);
+        }
+        self.length = end;
+    }
+
+    pub(super) fn address(&mut self, width: PointerWidth, address: u64) {
+        let bytes = address.to_le_bytes();
+        self.put(bytes.get(..width.bytes()).unwrap_or(&bytes));
+    }
+
+    /// Writes a string and the zero that ends it.
+    pub(super) fn utf16(&mut self, units: impl Iterator<Item = u16>) {
+        units.chain([0]).for_each(|unit| self.put(&unit.to_le_bytes()));
+    }
+
+    /// Returns how many bytes there would be, with room for all.
+    pub(super) fn length(&self) -> usize {
+        self.length
+    }
+}
+
+/// A string in UTF-16, little-endian, without the zero that ends it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct Utf16<'b>(&'b [u8]);
+
+impl<'b> Utf16<'b> {
+    /// Makes the UTF-16 of `text` in `buffer`: two bytes per unit, and two for the end. A zero ends the text.
+    ///
+    /// # Errors
+    /// [`NoRoom`](RecordError::NoRoom), if the buffer is too small.
+    pub fn new(text: &str, buffer: &'b mut [u8]) -> Result<Self, RecordError> {
+        let mut writer = Writer::new(&mut *buffer);
+        writer.utf16(text.encode_utf16().take_while(|unit| *unit != 0));
+        let needed = writer.length();
+        let bytes = buffer.get(..needed).ok_or(RecordError::NoRoom { needed })?;
+        Reader::new(bytes).utf16().ok_or(RecordError::TooShort)
+    }
+
+    /// Returns the units.
+    pub(super) fn units(&self) -> impl Iterator<Item = u16> {
+        self.0.chunks_exact(2).map(|unit| match unit {
+            [low, high] => u16::from_le_bytes([*low, *high]),
+            _ => 0,
+        })
+    }
+
+    /// Returns the characters; what is no character is replaced.
+    pub fn chars(&self) -> impl Iterator<Item = char> {
+        char::decode_utf16(self.units()).map(|unit| unit.unwrap_or(char::REPLACEMENT_CHARACTER))
+    }
+}
+
+impl fmt::Display for Utf16<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.chars().try_for_each(|character| fmt::Write::write_char(f, character))
+    }
+}

@@ -1,0 +1,81 @@
+//! The context switch.
+
+use pmu_core::PointerWidth;
+
+use super::super::bytes::{Reader, Writer};
+use super::super::record::RecordError;
+
+/// `PERFINFO_LOG_TYPE_CONTEXTSWAP`.
+pub const CONTEXT_SWITCH_HOOK: u16 = 0x0524;
+
+/// A processor switched from one thread to another: `CSwitch`, with a payload of 24 bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct ContextSwitch {
+    /// The thread that is switched to.
+    pub new_thread: u32,
+    /// The thread that is switched from.
+    pub old_thread: u32,
+    /// The new thread's priority.
+    pub new_priority: i8,
+    /// The old thread's priority.
+    pub old_priority: i8,
+    /// The C-state that the processor was last in.
+    pub previous_c_state: u8,
+    /// Spare.
+    pub spare: i8,
+    /// Why the old thread waits.
+    pub old_wait_reason: i8,
+    /// Whether it waits in kernel or in user mode.
+    pub old_wait_mode: i8,
+    /// Its state.
+    pub old_state: i8,
+    /// The ideal processor of its wait.
+    pub ideal_processor: i8,
+    /// How long the new thread waited.
+    pub new_wait_time: u32,
+    /// Reserved.
+    pub reserved: u32,
+}
+
+impl ContextSwitch {
+    pub(super) fn hook(&self) -> u16 {
+        CONTEXT_SWITCH_HOOK
+    }
+
+    pub(super) fn put(&self, _: PointerWidth, to: &mut Writer<'_>) {
+        to.put(&self.new_thread.to_le_bytes());
+        to.put(&self.old_thread.to_le_bytes());
+        to.put(&self.new_priority.to_le_bytes());
+        to.put(&self.old_priority.to_le_bytes());
+        to.put(&self.previous_c_state.to_le_bytes());
+        to.put(&self.spare.to_le_bytes());
+        to.put(&self.old_wait_reason.to_le_bytes());
+        to.put(&self.old_wait_mode.to_le_bytes());
+        to.put(&self.old_state.to_le_bytes());
+        to.put(&self.ideal_processor.to_le_bytes());
+        to.put(&self.new_wait_time.to_le_bytes());
+        to.put(&self.reserved.to_le_bytes());
+    }
+
+    pub(super) fn take(
+        _: u16,
+        _: PointerWidth,
+        from: &mut Reader<'_>,
+    ) -> Result<Self, RecordError> {
+        Ok(Self {
+            new_thread: from.u32()?,
+            old_thread: from.u32()?,
+            new_priority: from.i8()?,
+            old_priority: from.i8()?,
+            previous_c_state: from.u8()?,
+            spare: from.i8()?,
+            old_wait_reason: from.i8()?,
+            old_wait_mode: from.i8()?,
+            old_state: from.i8()?,
+            ideal_processor: from.i8()?,
+            new_wait_time: from.u32()?,
+            reserved: from.u32()?,
+        })
+    }
+}

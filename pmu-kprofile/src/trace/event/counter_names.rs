@@ -1,0 +1,74 @@
+//! The names of the counters whose values records have.
+
+use pmu_core::PointerWidth;
+
+use super::super::bytes::{Reader, Utf16, Writer};
+use super::super::record::RecordError;
+
+/// `PERFINFO_LOG_TYPE_PMC_CONFIG`.
+pub const PMC_CONFIG_HOOK: u16 = 0x0F30;
+
+/// The names of the counters whose [values](super::super::Extended::pmc_values) records have, in their order.
+///
+/// ```
+/// use pmu_kprofile::PointerWidth;
+/// use pmu_kprofile::trace::{CounterNames, Record, RecordError};
+/// let mut buffer = [0; 64];
+/// let names = CounterNames::new(&["TotalCycles", "CacheMisses"], &mut buffer)?;
+/// let record = Record::new(PointerWidth::Bits64, 0, names);
+/// let mut file = [0; 80];
+/// assert_eq!(record.encode(&mut file)?, 16 + 4 + 2 * 24);
+/// # Ok::<(), RecordError>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct CounterNames<'b> {
+    count: u32,
+    /// The strings, each with the zero that ends it.
+    names: &'b [u8],
+}
+
+impl<'b> CounterNames<'b> {
+    /// Makes the names' UTF-16 in `buffer`: two bytes per unit, and two for the end of each name. A zero in a name
+    /// ends it.
+    ///
+    /// # Errors
+    /// [`NoRoom`](RecordError::NoRoom), if the buffer is too small.
+    pub fn new(names: &[&str], buffer: &'b mut [u8]) -> Result<Self, RecordError> {
+        let mut writer = Writer::new(&mut *buffer);
+        for name in names {
+            writer.utf16(name.encode_utf16().take_while(|unit| *unit != 0));
+        }
+        let length = writer.length();
+        let names_in_utf16 = buffer.get(..length).ok_or(RecordError::NoRoom { needed: length })?;
+        Ok(Self { count: names.len() as u32, names: names_in_utf16 })
+    }
+
+    /// Returns the names.
+    pub fn names(&self) -> impl Iterator<Item = Utf16<'b>> + use<'b> {
+        let mut reader = Reader::new(self.names);
+        core::iter::from_fn(move || reader.utf16())
+    }
+
+    pub(super) fn hook(&self) -> u16 {
+        PMC_CONFIG_HOOK
+    }
+
+    pub(super) fn put(&self, _: PointerWidth, to: &mut Writer<'_>) {
+        to.put(&self.count.to_le_bytes());
+        to.put(self.names);
+    }
+
+    pub(super) fn take(
+        _: u16,
+        _: PointerWidth,
+        from: &mut Reader<'b>,
+    ) -> Result<Self, RecordError> {
+        let count = from.u32()?;
+        let mut behind = from.clone();
+        for _ in 0..count {
+            behind.utf16().ok_or(RecordError::TooShort)?;
+        }
+        Ok(Self { count, names: from.bytes(from.len() - behind.len())? })
+    }
+}

@@ -1,0 +1,156 @@
+//! Profile interrupts: the sampled profile's, and PMC interrupts.
+
+use pmu_core::PointerWidth;
+
+use super::super::bytes::{Reader, Writer};
+use super::super::record::{HEADER, RecordError, header_word};
+
+/// `PERFINFO_LOG_TYPE_SAMPLED_PROFILE`.
+pub const SAMPLED_PROFILE_HOOK: u16 = 0x0F2E;
+
+/// `PERFINFO_LOG_TYPE_PMC_INTERRUPT`.
+pub const PMC_INTERRUPT_HOOK: u16 = 0x0F2F;
+
+/// `PERFINFO_LOG_TYPE_SAMPLED_PROFILE_NMI`. Its payload is not known.
+pub const SAMPLED_PROFILE_NMI_HOOK: u16 = 0x0F47;
+
+/// Bit of a sampled profile's flags: a DPC was executing.
+pub const EXECUTING_DPC: u8 = 0x01;
+
+/// Bit of a sampled profile's flags: an interrupt routine was executing.
+pub const EXECUTING_ISR: u8 = 0x02;
+
+/// Bits of a sampled profile's flags: the thread's priority.
+pub const PRIORITY: u8 = 0xF8;
+
+/// The event of a profile interrupt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub enum Hook {
+    /// [`SAMPLED_PROFILE_HOOK`].
+    SampledProfile,
+    /// [`PMC_INTERRUPT_HOOK`].
+    PmcInterrupt,
+}
+
+impl Hook {
+    /// Returns the hook id.
+    pub const fn id(self) -> u16 {
+        match self {
+            Self::SampledProfile => SAMPLED_PROFILE_HOOK,
+            Self::PmcInterrupt => PMC_INTERRUPT_HOOK,
+        }
+    }
+}
+
+/// A profile interrupt. As Windows', it has no PEBS index.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct Sample {
+    /// The address to which the interrupt returns. A 32-bit kernel's has 32 bits.
+    pub pc: u64,
+    /// The interrupted thread.
+    pub thread: u32,
+    /// What the event adds.
+    pub detail: Detail,
+}
+
+/// What one event's record has and the other's has not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub enum Detail {
+    /// [`Hook::SampledProfile`].
+    SampledProfile {
+        /// How many interrupts the record stands for.
+        count: u16,
+        /// [`EXECUTING_DPC`], [`EXECUTING_ISR`] and the [`PRIORITY`].
+        flags: u8,
+        /// The rank.
+        rank: u8,
+    },
+    /// [`Hook::PmcInterrupt`].
+    PmcInterrupt {
+        /// The profile source.
+        source: u16,
+        /// Reserved.
+        reserved: u16,
+    },
+}
+
+impl Detail {
+    /// Returns the event's hook.
+    pub const fn hook(self) -> Hook {
+        match self {
+            Self::SampledProfile { .. } => Hook::SampledProfile,
+            Self::PmcInterrupt { .. } => Hook::PmcInterrupt,
+        }
+    }
+
+    const fn to_bits(self) -> u32 {
+        match self {
+            Self::SampledProfile { count, flags, rank } => {
+                count as u32 | (flags as u32) << 16 | (rank as u32) << 24
+            }
+            Self::PmcInterrupt { source, reserved } => source as u32 | (reserved as u32) << 16,
+        }
+    }
+}
+
+/// Words of a record of a profile interrupt without extended data.
+pub(in super::super) const SAMPLE_WORDS: usize = 4;
+
+impl Sample {
+    /// Returns a payload's size in bytes.
+    pub(super) const fn size(width: PointerWidth) -> usize {
+        width.bytes() + 8
+    }
+
+    pub(super) fn hook(&self) -> u16 {
+        self.detail.hook().id()
+    }
+
+    /// Returns the whole record, without extended data. It is put together by shifts, since an interrupt pays for
+    /// each step, and in registers, since an interrupt's stack is small.
+    #[inline]
+    pub(in super::super) fn words(
+        &self,
+        width: PointerWidth,
+        timestamp: u64,
+    ) -> [u64; SAMPLE_WORDS] {
+        let header = header_word(width, HEADER + Self::size(width), self.detail.hook().id());
+        let payload = u64::from(self.thread) | u64::from(self.detail.to_bits()) << 32;
+        match width {
+            PointerWidth::Bits32 => {
+                [header, timestamp, self.pc & 0xFFFF_FFFF | payload << 32, payload >> 32]
+            }
+            PointerWidth::Bits64 => [header, timestamp, self.pc, payload],
+        }
+    }
+
+    pub(super) fn put(&self, width: PointerWidth, to: &mut Writer<'_>) {
+        to.address(width, self.pc);
+        to.put(&self.thread.to_le_bytes());
+        to.put(&self.detail.to_bits().to_le_bytes());
+    }
+
+    pub(super) fn take(
+        hook: u16,
+        width: PointerWidth,
+        from: &mut Reader<'_>,
+    ) -> Result<Self, RecordError> {
+        Ok(Self {
+            pc: from.address(width)?,
+            thread: from.u32()?,
+            detail: match hook {
+                PMC_INTERRUPT_HOOK => {
+                    Detail::PmcInterrupt { source: from.u16()?, reserved: from.u16()? }
+                }
+                _ => Detail::SampledProfile {
+                    count: from.u16()?,
+                    flags: from.u8()?,
+                    rank: from.u8()?,
+                },
+            },
+        })
+    }
+}

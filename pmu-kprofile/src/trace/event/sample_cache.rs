@@ -1,0 +1,87 @@
+//! Sampled profiles that were collected, and written at a time.
+
+use pmu_core::PointerWidth;
+
+use super::super::bytes::{Reader, Writer};
+use super::super::record::RecordError;
+use super::sample::{Hook, Sample};
+
+/// `PERFINFO_LOG_TYPE_SAMPLED_PROFILE_CACHE`.
+pub const SAMPLED_PROFILE_CACHE_HOOK: u16 = 0x0F37;
+
+/// `PERFINFO_SAMPLED_PROFILE_CACHE_MAX`: how many samples Windows collects.
+pub const MAX_CACHED_SAMPLES: usize = 20;
+
+/// Sampled profiles that were collected, and written at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct SampleCache<'b> {
+    width: PointerWidth,
+    count: u32,
+    /// What aligns the samples to pointers; Windows leaves there what was there.
+    padding: u32,
+    samples: &'b [u8],
+}
+
+impl<'b> SampleCache<'b> {
+    /// Makes the bytes of the samples in `buffer`: 16 for each, or 12 with 32-bit pointers. Each must be of a
+    /// [sampled profile](Hook::SampledProfile).
+    ///
+    /// # Errors
+    /// - [`NoRoom`](RecordError::NoRoom): the buffer is too small.
+    /// - [`Hook`](RecordError::Hook): a sample is of another event.
+    /// - [`TooMany`](RecordError::TooMany): more than [`MAX_CACHED_SAMPLES`].
+    pub fn new(
+        width: PointerWidth,
+        samples: &[Sample],
+        buffer: &'b mut [u8],
+    ) -> Result<Self, RecordError> {
+        if samples.len() > MAX_CACHED_SAMPLES {
+            return Err(RecordError::TooMany(samples.len()));
+        }
+        let of_sampled = |sample: &&Sample| sample.detail.hook() != Hook::SampledProfile;
+        if let Some(other) = samples.iter().find(of_sampled) {
+            return Err(RecordError::Hook(other.hook()));
+        }
+        let mut writer = Writer::new(&mut *buffer);
+        samples.iter().for_each(|sample| sample.put(width, &mut writer));
+        let length = writer.length();
+        let bytes = buffer.get(..length).ok_or(RecordError::NoRoom { needed: length })?;
+        Ok(Self { width, count: samples.len() as u32, padding: 0, samples: bytes })
+    }
+
+    /// Returns the samples.
+    pub fn samples(&self) -> impl Iterator<Item = Sample> + use<'b> {
+        let (width, mut reader) = (self.width, Reader::new(self.samples));
+        let hook = Hook::SampledProfile.id();
+        core::iter::from_fn(move || Sample::take(hook, width, &mut reader).ok())
+    }
+
+    pub(super) fn hook(&self) -> u16 {
+        SAMPLED_PROFILE_CACHE_HOOK
+    }
+
+    pub(super) fn put(&self, width: PointerWidth, to: &mut Writer<'_>) {
+        to.put(&self.count.to_le_bytes());
+        if width == PointerWidth::Bits64 {
+            to.put(&self.padding.to_le_bytes());
+        }
+        if width == self.width {
+            to.put(self.samples);
+        } else {
+            self.samples().for_each(|sample| sample.put(width, to));
+        }
+    }
+
+    pub(super) fn take(
+        _: u16,
+        width: PointerWidth,
+        from: &mut Reader<'b>,
+    ) -> Result<Self, RecordError> {
+        let count = from.u32()?;
+        let padding = if width == PointerWidth::Bits64 { from.u32()? } else { 0 };
+        let size = (count as usize).checked_mul(Sample::size(width));
+        let samples = from.bytes(size.ok_or(RecordError::TooShort)?)?;
+        Ok(Self { width, count, padding, samples })
+    }
+}

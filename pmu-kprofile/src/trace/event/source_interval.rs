@@ -1,0 +1,80 @@
+//! The intervals of sources, by which a reader weighs samples.
+
+use pmu_core::PointerWidth;
+
+use super::super::bytes::{Reader, Utf16, Writer};
+use super::super::record::RecordError;
+
+/// `PERFINFO_LOG_TYPE_SAMPLED_PROFILE_SET_INTERVAL`.
+pub const SET_INTERVAL_HOOK: u16 = 0x0F48;
+
+/// `PERFINFO_LOG_TYPE_SAMPLED_PROFILE_DC_START`.
+pub const COLLECTION_START_HOOK: u16 = 0x0F49;
+
+/// `PERFINFO_LOG_TYPE_SAMPLED_PROFILE_DC_END`.
+pub const COLLECTION_END_HOOK: u16 = 0x0F4A;
+
+/// Why an interval is recorded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub enum IntervalHook {
+    /// It was set: [`SET_INTERVAL_HOOK`].
+    Set,
+    /// The trace begins: [`COLLECTION_START_HOOK`].
+    CollectionStart,
+    /// The trace ends: [`COLLECTION_END_HOOK`].
+    CollectionEnd,
+}
+
+/// The interval of a source.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct SourceInterval<'b> {
+    /// Why it is recorded.
+    pub hook: IntervalHook,
+    /// The source's number: see [`KProfileSource`](pmu_core::KProfileSource).
+    pub source: u32,
+    /// The interval from then on, in the source's unit.
+    pub new: u32,
+    /// The interval until then; 0: tracing was off.
+    pub old: u32,
+    /// The source's name, in records of version 3.
+    pub name: Option<Utf16<'b>>,
+}
+
+impl<'b> SourceInterval<'b> {
+    pub(super) fn hook(&self) -> u16 {
+        match self.hook {
+            IntervalHook::Set => SET_INTERVAL_HOOK,
+            IntervalHook::CollectionStart => COLLECTION_START_HOOK,
+            IntervalHook::CollectionEnd => COLLECTION_END_HOOK,
+        }
+    }
+
+    pub(super) fn put(&self, _: PointerWidth, to: &mut Writer<'_>) {
+        for word in [self.source, self.new, self.old] {
+            to.put(&word.to_le_bytes());
+        }
+        if let Some(name) = &self.name {
+            to.utf16(name.units());
+        }
+    }
+
+    pub(super) fn take(
+        hook: u16,
+        _: PointerWidth,
+        from: &mut Reader<'b>,
+    ) -> Result<Self, RecordError> {
+        Ok(Self {
+            hook: match hook {
+                COLLECTION_START_HOOK => IntervalHook::CollectionStart,
+                COLLECTION_END_HOOK => IntervalHook::CollectionEnd,
+                _ => IntervalHook::Set,
+            },
+            source: from.u32()?,
+            new: from.u32()?,
+            old: from.u32()?,
+            name: from.utf16(),
+        })
+    }
+}

@@ -1,0 +1,106 @@
+//! The stack walk: the call chain of an event that has the same time stamp and thread.
+//!
+//! An interrupt writes it straight into the ring, address by address as the frame visits them, so it needs no room
+//! on the interrupt's stack.
+
+use core::ops::ControlFlow;
+use core::sync::atomic::Ordering;
+
+use pmu_core::{InterruptFrame, PointerWidth, ProcessId};
+
+use super::super::bytes::{Reader, Writer};
+use super::super::record::{RecordError, header_word};
+use crate::sync::AtomicU64;
+
+/// How many return addresses a record that this crate writes has at most.
+pub const MAX_RETURN_ADDRESSES: usize = 32;
+
+/// How many addresses: where the event came, and the return addresses.
+const MAX_ADDRESSES: usize = 1 + MAX_RETURN_ADDRESSES;
+
+/// The words before the addresses: header, record's time stamp, event's time stamp, process and thread.
+const FIXED_WORDS: usize = 4;
+
+/// Words of the longest record that this crate writes.
+pub(in super::super) const STACK_WORDS: usize = FIXED_WORDS + MAX_ADDRESSES;
+
+/// `PERFINFO_LOG_TYPE_STACKWALK`.
+pub const STACK_WALK_HOOK: u16 = 0x1820;
+
+/// A call chain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct StackWalk<'b> {
+    /// The time stamp of the event whose call chain it is, in the trace's units.
+    pub event_timestamp: u64,
+    /// The low 32 bits of the process's number; 0: none.
+    pub process: u32,
+    /// The thread.
+    pub thread: u32,
+    /// The addresses.
+    width: PointerWidth,
+    addresses: &'b [u8],
+}
+
+impl<'b> StackWalk<'b> {
+    /// Returns where the event came, then the return addresses, innermost first.
+    pub fn addresses(&self) -> impl Iterator<Item = u64> + use<'b> {
+        let (width, mut reader) = (self.width, Reader::new(self.addresses));
+        core::iter::from_fn(move || reader.address(width).ok())
+    }
+
+    pub(super) fn hook(&self) -> u16 {
+        STACK_WALK_HOOK
+    }
+
+    pub(super) fn put(&self, width: PointerWidth, to: &mut Writer<'_>) {
+        to.put(&self.event_timestamp.to_le_bytes());
+        to.put(&self.process.to_le_bytes());
+        to.put(&self.thread.to_le_bytes());
+        self.addresses().for_each(|address| to.address(width, address));
+    }
+
+    pub(super) fn take(
+        _: u16,
+        width: PointerWidth,
+        from: &mut Reader<'b>,
+    ) -> Result<Self, RecordError> {
+        Ok(Self {
+            event_timestamp: from.u64()?,
+            process: from.u32()?,
+            thread: from.u32()?,
+            width,
+            addresses: from.bytes(from.len() - from.len() % width.bytes())?,
+        })
+    }
+}
+
+/// Writes the record of a frame into a slot's words, as many addresses as there is room for.
+pub(in super::super) fn fill(words: &[AtomicU64], width: PointerWidth, frame: &dyn InterruptFrame) {
+    let [header, stamp, event_stamp, owner, addresses @ ..] = words else { return };
+    let mut count = 0;
+    let mut visit = |address: u64| {
+        let (place, shift) = match width {
+            PointerWidth::Bits64 => (count, 0),
+            PointerWidth::Bits32 => (count / 2, 32 * (count % 2)),
+        };
+        let Some(word) = addresses.get(place).filter(|_| count < MAX_ADDRESSES) else {
+            return ControlFlow::Break(());
+        };
+        let before = if shift == 0 { 0 } else { word.load(Ordering::Relaxed) };
+        let address = address & width.max_address();
+        word.store(before | address << shift, Ordering::Relaxed);
+        count += 1;
+        ControlFlow::Continue(())
+    };
+    if visit(frame.pc()).is_continue() {
+        frame.call_chain(&mut visit);
+    }
+    let size = 8 * FIXED_WORDS + count * width.bytes();
+    let process = frame.process().map_or(0, ProcessId::get) as u32;
+    let store = |word: &AtomicU64, value| word.store(value, Ordering::Relaxed);
+    store(header, header_word(width, size, STACK_WALK_HOOK));
+    store(stamp, frame.timestamp());
+    store(event_stamp, frame.timestamp());
+    store(owner, u64::from(process) | u64::from(frame.thread()) << 32);
+}

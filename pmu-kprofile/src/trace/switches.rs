@@ -1,0 +1,106 @@
+//! Tracing of context switches.
+
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use pmu_core::{PointerWidth, ProcessorNumber};
+
+use super::event::ContextSwitch;
+use super::record::{Extended, Record};
+use super::ring::SwitchRing;
+
+/// Writes a record of each context switch into the processor's ring, while
+/// [`TraceControl`](super::TraceControl)'s group mask has [`PERF_CONTEXT_SWITCH`](super::PERF_CONTEXT_SWITCH).
+///
+/// ```
+/// use pmu_core::ProcessorNumber;
+/// use pmu_kprofile::PointerWidth;
+/// use pmu_kprofile::trace::{ContextSwitch, Extended, SwitchRing, SwitchTrace};
+/// static RINGS: [SwitchRing<128>; 2] = [const { SwitchRing::new() }; 2];
+/// static SWITCHES: SwitchTrace<128> = SwitchTrace::new(PointerWidth::Bits64, &RINGS);
+///
+/// /// What a scheduler does on the way from one thread to the other.
+/// fn switched(on: ProcessorNumber, old_thread: u32, new_thread: u32, time: u64, index: Option<u64>) {
+///     if SWITCHES.is_traced() {
+///         let switch = ContextSwitch { old_thread, new_thread, ..ContextSwitch::default() };
+///         let extended = Extended { pebs_index: index, ..Extended::default() };
+///         SWITCHES.record(on, time, extended, switch);
+///     }
+/// }
+/// ```
+#[derive(Debug)]
+pub struct SwitchTrace<const N: usize> {
+    width: PointerWidth,
+    rings: &'static [SwitchRing<N>],
+    gate: Gate,
+    ringless: AtomicU64,
+}
+
+/// What the control decides of context switches.
+#[derive(Debug)]
+pub(super) struct Gate {
+    traced: AtomicBool,
+    stamped: AtomicBool,
+}
+
+impl Gate {
+    pub(super) fn set_traced(&self, traced: bool) {
+        self.traced.store(traced, Ordering::Relaxed);
+    }
+
+    pub(super) fn set_stamped(&self, stamped: bool) {
+        self.stamped.store(stamped, Ordering::Relaxed);
+    }
+}
+
+impl<const N: usize> SwitchTrace<N> {
+    /// Makes a trace, still off, that writes into `rings`, one ring per processor, by index.
+    pub const fn new(width: PointerWidth, rings: &'static [SwitchRing<N>]) -> Self {
+        let gate = Gate { traced: AtomicBool::new(false), stamped: AtomicBool::new(false) };
+        Self { width, rings, gate, ringless: AtomicU64::new(0) }
+    }
+
+    pub(super) const fn gate(&self) -> &Gate {
+        &self.gate
+    }
+
+    /// Returns whether context switches are traced.
+    ///
+    /// # Context
+    /// Any.
+    #[inline]
+    pub fn is_traced(&self) -> bool {
+        self.gate.traced.load(Ordering::Relaxed)
+    }
+
+    /// Records a switch, if switches are traced: with the PEBS index only where
+    /// [`TraceControl::set_pebs_hooks`](super::TraceControl::set_pebs_hooks) asked for it.
+    ///
+    /// # Context
+    /// Any, on the processor `on`, which switches. Wait-free.
+    pub fn record(
+        &self,
+        on: ProcessorNumber,
+        timestamp: u64,
+        mut extended: Extended,
+        switch: ContextSwitch,
+    ) {
+        if !self.is_traced() {
+            return;
+        }
+        let Some(ring) = self.rings.get(on.index()) else {
+            self.ringless.fetch_add(1, Ordering::Relaxed);
+            return;
+        };
+        if !self.gate.stamped.load(Ordering::Relaxed) {
+            extended.pebs_index = None;
+        }
+        ring.push(&Record { extended, ..Record::new(self.width, timestamp, switch) });
+    }
+
+    /// Returns how many switches were lost so far: those that found a ring full, and those of processors without a
+    /// ring. Any context.
+    pub fn dropped(&self) -> u64 {
+        let full: u64 = self.rings.iter().map(SwitchRing::dropped).sum();
+        full + self.ringless.load(Ordering::Relaxed)
+    }
+}
