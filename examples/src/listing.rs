@@ -2,6 +2,7 @@
 
 use core::fmt::Write as _;
 
+use pmu_amd::Meaning;
 use serde::Serialize;
 
 use crate::machine::{Machine, Source};
@@ -17,10 +18,11 @@ struct Row {
     min: u32,
     max: u32,
     supported: &'static str,
+    meaning: &'static str,
 }
 
 impl Row {
-    fn new(source: &Source) -> Self {
+    fn new(machine: &Machine, source: &Source) -> Self {
         let information = &source.information;
         Self {
             id: format!("0x{:02X}", source.id.value()),
@@ -32,8 +34,20 @@ impl Row {
             max: information.limits.max,
             // No counter is touched, so none is known to count.
             supported: if information.is_supported() { "declared" } else { "no" },
+            meaning: match meaning(machine, source) {
+                None => "",
+                Some(Meaning::Same) => "same",
+                Some(Meaning::Other) => "other",
+                Some(Meaning::Nothing) => "nothing",
+                Some(Meaning::Unknown) => "unknown",
+            },
         }
     }
+}
+
+/// What an Amd64 source counts on the machine's processor.
+fn meaning(machine: &Machine, source: &Source) -> Option<Meaning> {
+    machine.generation()?.meaning(source.id)
 }
 
 /// The supported sources as `wpr -pmcsources`, `xperf -pmcsources` and `tracelog -profilesources`
@@ -57,6 +71,29 @@ pub fn table(machine: &Machine) -> String {
             max = limits.max
         );
     }
+    text.push_str(&warning(machine));
+    text
+}
+
+/// Of an AMD processor, the sources that do not count, or may not, what their names say.
+fn warning(machine: &Machine) -> String {
+    let sources = machine.sources();
+    let of = |wanted| {
+        let those = sources.iter().filter(|source| meaning(machine, source) == Some(wanted));
+        let ids: Vec<_> = those.map(|source| source.id.value().to_string()).collect();
+        (ids.len(), ids.join(" "))
+    };
+    let mut text = String::new();
+    for (wanted, says) in [
+        (Meaning::Other, "count something else than they say on this processor"),
+        (Meaning::Nothing, "count nothing on it"),
+        (Meaning::Unknown, "count what no table at hand tells"),
+    ] {
+        let (count, ids) = of(wanted);
+        if count > 0 {
+            let _ = write!(text, "\n{count} {says}: {ids}\n");
+        }
+    }
     text
 }
 
@@ -64,7 +101,7 @@ pub fn table(machine: &Machine) -> String {
 pub fn csv(machine: &Machine) -> Result<String, csv::Error> {
     let mut writer = csv::Writer::from_writer(Vec::new());
     for source in &machine.sources() {
-        writer.serialize(Row::new(source))?;
+        writer.serialize(Row::new(machine, source))?;
     }
     let bytes = writer.into_inner().map_err(|error| csv::Error::from(error.into_error()))?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
@@ -83,7 +120,7 @@ pub fn json(machine: &Machine) -> Result<String, serde_json::Error> {
         processor: machine.processor(),
         interface: machine.interface().name(),
         reason: machine.absent().map(|reason| reason.to_string()),
-        sources: machine.sources().iter().map(Row::new).collect(),
+        sources: machine.sources().iter().map(|source| Row::new(machine, source)).collect(),
     };
     serde_json::to_string_pretty(&list).map(|json| json + "\n")
 }

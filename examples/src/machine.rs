@@ -1,7 +1,7 @@
 //! A machine as the tools speak of it: its processor, the profile interface chosen for it, and the
 //! interface's sources.
 
-use pmu_amd::Amd64;
+use pmu_amd::{Amd64, Generation};
 use pmu_core::raw_cpuid::CpuIdReader;
 use pmu_core::{
     DefaultInterface, InterfaceError, KProfileSource, NoInterface, ProfileInterface, ProfileSource,
@@ -16,6 +16,8 @@ pub struct Machine {
     absent: Option<NoInterface>,
     /// The vendor's sources, where the interface is not the vendor's: named, and not supported.
     foregone: Vec<Source>,
+    /// What an AMD processor's events mean.
+    generation: Option<Generation>,
 }
 
 impl Machine {
@@ -23,6 +25,7 @@ impl Machine {
     pub fn new(reader: impl CpuIdReader) -> Self {
         let snapshot = Snapshot::capture(reader);
         let processor = name_of(&snapshot);
+        let generation = Generation::of(&snapshot);
         let claimed: Result<Box<dyn Interface>, NoInterface> = match Emon::detect(&snapshot) {
             Ok(emon) => Ok(Box::new(emon)),
             Err(not_intel) => match Amd64::detect(&snapshot) {
@@ -31,12 +34,15 @@ impl Machine {
             },
         };
         match claimed {
-            Ok(interface) => Self { processor, interface, absent: None, foregone: Vec::new() },
+            Ok(interface) => {
+                Self { processor, interface, absent: None, foregone: Vec::new(), generation }
+            }
             Err(reason) => Self {
                 processor,
                 interface: Box::new(DefaultInterface::new()),
                 absent: Some(reason),
                 foregone: foregone(&snapshot.vendor()),
+                generation,
             },
         }
     }
@@ -60,6 +66,7 @@ impl Machine {
             interface: Box::new(interface),
             absent: None,
             foregone: Vec::new(),
+            generation: None,
         }
     }
 
@@ -82,6 +89,11 @@ impl Machine {
     /// Why only the default interface is in use, if so.
     pub fn absent(&self) -> Option<NoInterface> {
         self.absent
+    }
+
+    /// The generation of an AMD processor, by which its sources mean what they say or do not.
+    pub fn generation(&self) -> Option<Generation> {
+        self.generation
     }
 
     /// The interface's name, or the reason why there is none.

@@ -42,7 +42,7 @@ fn the_csv_of_an_interface_is_the_documents_table() {
     for (interface, table) in [("emon", "emon_sources.csv"), ("amd64", "amd64_sources.csv")] {
         let text = printed(&["--interface", interface, "--format", "csv"]);
         let header = text.lines().next().unwrap();
-        assert_eq!(header, "id,name,windows_name,select,interval,min,max,supported");
+        assert_eq!(header, "id,name,windows_name,select,interval,min,max,supported,meaning");
         let (listed, expected) = (rows(&text), rows_of_file(table));
         assert_eq!(listed.len(), expected.len());
         for (row, expected) in listed.iter().zip(&expected) {
@@ -197,4 +197,23 @@ fn a_reader_that_has_seen_enough_is_no_error() {
         .unwrap();
     let complaint = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success() && complaint.is_empty(), "{complaint}");
+}
+
+#[test]
+fn on_zen_the_list_says_which_sources_do_not_count_what_their_names_say() {
+    let dump = data("cpuid/amd-zen4.txt");
+    let text = printed(&["--cpuid", dump.to_str().unwrap(), "--format", "csv"]);
+    let listed = rows(&text);
+    // PPR of family 19h, models 11h and 61h: PMCx0C0 is retired instructions; PMCx041 has unit masks, and the
+    // select names none; PMCx0D1 is retired conditional branches; PMCx020 is not described.
+    for (id, meaning) in
+        [("0x02", "same"), ("0x32", "nothing"), ("0x80", "other"), ("0x22", "unknown")]
+    {
+        let row = listed.iter().find(|row| row["id"] == id).unwrap();
+        assert_eq!(row["meaning"], meaning, "{id}");
+    }
+    let table = printed(&["--cpuid", dump.to_str().unwrap()]);
+    assert!(table.contains("count nothing on it: 8 "), "{table}");
+    let intel = printed(&["--interface", "emon", "--format", "csv"]);
+    assert!(rows(&intel).iter().all(|row| row["meaning"].is_empty()));
 }

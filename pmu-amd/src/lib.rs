@@ -4,10 +4,14 @@
 
 mod counters;
 mod cpuid;
+mod generation;
 mod interface;
 pub mod registers;
 mod sources;
+mod zen;
 
 pub use counters::counters;
+pub use generation::{Generation, Meaning};
 pub use interface::Amd64;
 pub use sources::SOURCES;
+pub use zen::Zen;

@@ -1,0 +1,62 @@
+//! Prints events of a core type: encodings, constraints, and what perf takes for them.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::Parser;
+use pmu_core::CpuidDump;
+use pmu_examples::{catalog, output};
+
+/// Prints a core type's events: encodings, the counters that can count them, and what perf takes.
+///
+/// Nothing is probed: these are the tables of pmu-events.
+#[derive(Parser)]
+#[command(version)]
+struct Arguments {
+    /// A name in any case, or a pattern: `*` is any text, `?` any character.
+    #[arg(required_unless_present = "metrics")]
+    name: Option<String>,
+
+    /// The core type, such as `skylake`, `zen4` or `alderlake_goldencove`, instead of this processor's.
+    #[arg(long, value_name = "P", conflicts_with = "cpuid")]
+    processor: Option<String>,
+
+    /// The core type of the processor recorded in this CPUID dump (`cpuid -r`, AIDA64 or InstLatx64 format).
+    #[arg(long, value_name = "FILE")]
+    cpuid: Option<PathBuf>,
+
+    /// Print the metrics: instructions per cycle, branch misses, top-down level 1.
+    #[arg(long, conflicts_with = "name")]
+    metrics: bool,
+}
+
+fn main() -> ExitCode {
+    match print(&Arguments::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            eprintln!("events: {message}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn print(arguments: &Arguments) -> Result<(), String> {
+    let core_type = match (&arguments.processor, &arguments.cpuid) {
+        (Some(name), _) => catalog::named(name)?,
+        (None, Some(file)) => recorded(file)?,
+        (None, None) => catalog::detect(None)
+            .map_err(|error| format!("{error}; --processor names a core type"))?,
+    };
+    let text = match &arguments.name {
+        Some(name) => catalog::events(core_type, name)?,
+        None => catalog::metrics(core_type),
+    };
+    output::print(&text).map_err(|error| format!("standard output: {error}"))
+}
+
+fn recorded(file: &Path) -> Result<&'static pmu_events::CoreType, String> {
+    let at_fault = |error: &dyn core::fmt::Display| format!("{}: {error}", file.display());
+    let text = std::fs::read_to_string(file).map_err(|error| at_fault(&error))?;
+    let dump = CpuidDump::parse(&text).map_err(|error| at_fault(&error))?;
+    catalog::detect(Some(&dump)).map_err(|error| at_fault(&error))
+}

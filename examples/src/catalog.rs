@@ -1,0 +1,178 @@
+//! Events of a core type, as text for people.
+
+use core::fmt::Write as _;
+
+use pmu::perf::RawConfig;
+use pmu_core::{CounterSet, CpuidDump, Snapshot};
+use pmu_events::{CoreType, EventError, Metric, PmuEvent, Precise, Processor};
+
+/// The core type of a recorded processor, or of this one.
+///
+/// # Errors
+/// No core type is known for it; there is no CPUID.
+pub fn detect(recorded: Option<&CpuidDump>) -> Result<&'static CoreType, String> {
+    let snapshot = match recorded {
+        Some(dump) => Snapshot::capture(dump),
+        #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
+        None => Snapshot::capture(pmu_core::raw_cpuid::native_cpuid::CpuIdReaderNative),
+        #[cfg(not(any(target_arch = "x86", target_arch = "x86_64")))]
+        None => return Err("this machine is no x86".into()),
+    };
+    let processor = Processor::detect(&snapshot);
+    processor.map(|processor| processor.core_type()).map_err(|error| error.to_string())
+}
+
+/// The core type with this name.
+///
+/// # Errors
+/// There is none; the error has those that there are.
+pub fn named(name: &str) -> Result<&'static CoreType, String> {
+    CoreType::named(name).map_err(|error| {
+        let names: Vec<_> = CoreType::all().map(CoreType::name).collect();
+        format!("{name}: {error}; there are {}", names.join(" "))
+    })
+}
+
+/// The events of a core type whose names match a pattern, with encodings, constraints and perf's form.
+///
+/// # Errors
+/// There is none; the error has the nearest names.
+pub fn events(core_type: &CoreType, pattern: &str) -> Result<String, String> {
+    let at_fault = |error: EventError| format!("{pattern:?}: {error}");
+    let mut text = about(core_type);
+    let mut matching = core_type.matching(pattern).map_err(at_fault)?.peekable();
+    if matching.peek().is_none() {
+        let nearest = core_type.nearest::<3>(pattern);
+        let names: Vec<_> = nearest.iter().flatten().map(|e| e.name().to_string()).collect();
+        let unknown = at_fault(EventError::Unknown);
+        return Err(format!("{unknown}; the nearest are {}", names.join(", ")));
+    }
+    matching.for_each(|event| describe(&mut text, core_type, &event));
+    Ok(text)
+}
+
+/// The metrics of a core type, with their events.
+pub fn metrics(core_type: &'static CoreType) -> String {
+    let mut text = about(core_type);
+    for metric in Metric::ALL {
+        // A String takes whatever is written.
+        let _ = match core_type.metric(metric) {
+            Ok(expression) => writeln!(text, "\n{metric}\n  {expression}"),
+            Err(_) => writeln!(text, "\n{metric}\n  not here: the events for it are missing"),
+        };
+    }
+    text
+}
+
+/// A line on a core type and its source.
+fn about(core_type: &CoreType) -> String {
+    let (source, version) = (core_type.source(), core_type.version());
+    let day = core_type.published().map_or(String::new(), |day| format!(" of {day}"));
+    format!("{core_type}: {} events; {source}, version {version}{day}\n", core_type.events().len())
+}
+
+fn describe(text: &mut String, core_type: &CoreType, event: &PmuEvent) {
+    let _ = writeln!(text, "\n{}", event.name());
+    for way in event.encodings() {
+        let select = way.select.select_bits();
+        let extra = way.extra.map_or(String::new(), |extra| format!(", {extra:?}"));
+        let _ = writeln!(text, "  select    {select:#010X}{extra}");
+    }
+    let _ = writeln!(text, "  counters  {}", counters(event.counters()));
+    match event.precise() {
+        Precise::No => {}
+        Precise::Possible => text.push_str("  precise   possible\n"),
+        Precise::Only => text.push_str("  precise   only\n"),
+    }
+    if let Some(errata) = event.errata() {
+        let _ = writeln!(text, "  errata    {}", errata.replace(';', " "));
+    }
+    let _ = writeln!(text, "  perf      {}", perf(core_type, event));
+}
+
+/// `general 0-3`, or `fixed 1 only`.
+fn counters(set: CounterSet) -> String {
+    if set == CounterSet::GENERAL {
+        return "any general".into();
+    }
+    let numbers: Vec<_> = set.iter().map(|counter| counter.number()).collect();
+    // Neighbors become ranges.
+    let mut ranges: Vec<[u8; 2]> = Vec::new();
+    for number in numbers {
+        match ranges.last_mut() {
+            Some([_, last]) if *last + 1 == number => *last = number,
+            _ => ranges.push([number, number]),
+        }
+    }
+    let texts = ranges.iter().map(|[first, last]| match first == last {
+        true => first.to_string(),
+        false => format!("{first}-{last}"),
+    });
+    let text = texts.collect::<Vec<_>>().join(",");
+    let fixed = set.iter().all(|counter| counter.is_fixed());
+    if fixed { format!("fixed {text} only") } else { format!("general {text}") }
+}
+
+/// What `perf stat -e` takes.
+fn perf(core_type: &CoreType, event: &PmuEvent) -> String {
+    let (config, config1) = event.perf_config();
+    match RawConfig::new(config) {
+        Ok(raw) => {
+            let terms = raw.terms().to_string().replacen("cpu", core_type.perf_pmu(), 1);
+            match config1 {
+                0 => terms,
+                value => format!("{},config1={value:#x}/", terms.trim_end_matches('/')),
+            }
+        }
+        Err(error) => format!("none: {error}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn block<'t>(text: &'t str, name: &str) -> Vec<&'t str> {
+        let lines = text.lines().skip_while(|line| *line != name).skip(1);
+        lines.take_while(|line| !line.is_empty()).map(str::trim).collect()
+    }
+
+    #[test]
+    fn an_event_has_its_encodings_constraints_and_perfs_form() {
+        let skylake = named("skylake").unwrap();
+        let text = events(skylake, "frontend_retired.dsb_miss").unwrap();
+        assert_eq!(
+            block(&text, "FRONTEND_RETIRED.DSB_MISS"),
+            [
+                "select    0x000001C6, MSR 0x3F7 = 0x11",
+                "counters  general 0-3",
+                "precise   possible",
+                "perf      cpu/event=0xc6,umask=0x1,config1=0x11/",
+            ]
+        );
+        let text = events(skylake, "inst_retired.total_cycles_ps").unwrap();
+        let lines = block(&text, "INST_RETIRED.TOTAL_CYCLES_PS");
+        assert_eq!(lines[1], "counters  general 0,2-3");
+        let text = events(named("alderlake_gracemont").unwrap(), "CPU_CLK_UNHALTED.CORE").unwrap();
+        let lines = block(&text, "CPU_CLK_UNHALTED.CORE");
+        assert_eq!(lines[1..], ["counters  fixed 1 only", "perf      cpu_atom/event=0x3c/"]);
+    }
+
+    #[test]
+    fn every_event_of_every_core_type_has_a_form_for_perf() {
+        for core_type in CoreType::all() {
+            let text = events(core_type, "*").unwrap();
+            assert!(!text.contains("none:"), "{core_type}");
+            assert_eq!(text.matches("  perf ").count(), core_type.events().len());
+        }
+    }
+
+    #[test]
+    fn what_is_no_event_is_told_with_the_nearest_names() {
+        let zen = named("ZEN4").unwrap();
+        let error = events(zen, "ex_ret_instrs").unwrap_err();
+        assert!(error.contains("no event has this name; the nearest are ex_ret_instr,"), "{error}");
+        assert!(events(zen, "ex ret").unwrap_err().contains("byte 2"));
+        assert!(named("pentium").unwrap_err().contains("no core type has this name"));
+    }
+}

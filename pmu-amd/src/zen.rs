@@ -1,0 +1,166 @@
+//! Sources that count the general meanings on Zen.
+
+use core::sync::atomic::AtomicU32;
+
+use pmu_core::{
+    CounterUnit, EventSelect, IntervalLimits, ProfileSource, Snapshot, SourceIndex,
+    SourceInterface, SourceTable,
+};
+
+use crate::counters;
+use crate::generation::Generation;
+use crate::registers::PerfCtl;
+
+/// The general sources on Zen: what their names say, under the values that `KPROFILE_SOURCE` gives them.
+///
+/// It stands beside [`Amd64`](crate::Amd64), whose table is Windows' and of which most rows mean something else on
+/// Zen. A source that a generation has no event for is missing: instruction-cache fetches and floating-point
+/// instructions on Zen 6, misses of the last cache on Zen 1 and 2. Loads and stores are counted at dispatch;
+/// data-cache misses are, on Zen 1 and 2, requests that they make of the second level, and fills from then on.
+///
+/// Sources: the PMC events of AMD's processor programming references, as Linux' tables for Zen have them.
+///
+/// ```
+/// # use pmu_core::{CpuidDump, Snapshot};
+/// # let dump = CpuidDump::parse(
+/// #     "   0x00000000 0x00: eax=0x00000001 ebx=0x68747541 ecx=0x444d4163 edx=0x69746e65
+/// #         0x00000001 0x00: eax=0x00a20f10 ebx=0x00000000 ecx=0x00000000 edx=0x00000000
+/// #         0x80000000 0x00: eax=0x80000001 ebx=0x00000000 ecx=0x00000000 edx=0x00000000
+/// #         0x80000001 0x00: eax=0x00000000 ebx=0x00000000 ecx=0x00800000 edx=0x20000000",
+/// # )?;
+/// # let snapshot = Snapshot::capture(&dump);
+/// use pmu_amd::Zen;
+/// use pmu_core::{KProfileSource, ProfileInterface};
+/// let zen = Zen::detect(&snapshot).ok_or("not a Zen")?;
+/// let row = zen.row(KProfileSource::DCACHE_MISSES).ok_or("not there")?;
+/// assert_eq!(zen.sources()[row].select().event_number(), 0x44); // fills of the data cache, on Zen 3
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct Zen {
+    unit: CounterUnit,
+    table: &'static SourceTable,
+    intervals: [AtomicU32; ZEN_3.len()],
+}
+
+impl Zen {
+    /// Detects a Zen of AMD's, under the conditions of [`Amd64::detect`](crate::Amd64::detect); `None`: another
+    /// processor, or a hypervisor hides the counters.
+    pub fn detect(processor: &Snapshot) -> Option<Self> {
+        let table = table(Generation::of(processor)?)?;
+        if !processor.has_long_mode() || processor.hypervisor_hides_counters() {
+            return None;
+        }
+        let mut intervals = [const { AtomicU32::new(IntervalLimits::EVENTS.default) }; _];
+        intervals[0] = AtomicU32::new(IntervalLimits::TIME.default);
+        Some(Self { unit: counters::unit(processor), table, intervals })
+    }
+
+    /// The sources that a generation has; `None`: it is no Zen.
+    pub fn sources(generation: Generation) -> Option<&'static [ProfileSource]> {
+        table(generation).map(SourceTable::rows)
+    }
+}
+
+// SAFETY: the unit is a field.
+unsafe impl SourceInterface for Zen {
+    fn name(&self) -> &'static str {
+        "Zen"
+    }
+
+    fn requires_memory(&self) -> bool {
+        true
+    }
+
+    fn table(&self) -> &'static SourceTable {
+        self.table
+    }
+
+    #[inline]
+    fn unit(&self) -> &CounterUnit {
+        &self.unit
+    }
+
+    fn unit_of(&self, processor: &Snapshot) -> CounterUnit {
+        counters::unit(processor)
+    }
+
+    fn is_declared(&self, row: usize) -> bool {
+        row < self.table.rows().len()
+    }
+
+    #[inline]
+    fn interval_cell(&self, row: usize) -> Option<&AtomicU32> {
+        self.intervals.get(row)
+    }
+}
+
+fn table(generation: Generation) -> Option<&'static SourceTable> {
+    match generation {
+        Generation::Zen1 | Generation::Zen2 => Some(&TABLE_1),
+        Generation::Zen3 | Generation::Zen4 | Generation::Zen5 => Some(&TABLE_3),
+        Generation::Zen6 => Some(&TABLE_6),
+        _ => None,
+    }
+}
+
+/// At every privilege. Bits 11:8 of the number are 35:32 of the register.
+const fn event(number: u16, unit_mask: u8) -> EventSelect {
+    let low = PerfCtl::new().with_event_low(number as u8).with_unit_mask(unit_mask);
+    let low = low.with_user(true).with_os(true).into_bits();
+    EventSelect::from_bits(low | (number as u64 >> 8) << 32)
+}
+
+macro_rules! sources {
+    ($sources:ident $index:ident $table:ident: $($value:literal $name:literal $event:literal $unit_mask:literal;)*) => {
+        static $sources: [ProfileSource; [$($value),*].len()] =
+            [$(ProfileSource::new($value, $name, event($event, $unit_mask))),*];
+        static $index: SourceIndex<32> = SourceIndex::new(&$sources);
+        static $table: SourceTable = SourceTable::new(&$sources, &$index);
+    };
+}
+
+sources! { ZEN_1 INDEX_1 TABLE_1:
+    0x00 "ProfileTime" 0x76 0x00;
+    0x02 "ProfileTotalIssues" 0xC0 0x00;
+    0x04 "ProfileLoadInstructions" 0x29 0x01;
+    0x06 "ProfileBranchInstructions" 0xC2 0x00;
+    0x08 "ProfileDcacheMisses" 0x60 0xC8;
+    0x09 "ProfileIcacheMisses" 0x60 0x10;
+    0x0B "ProfileBranchMispredictions" 0xC3 0x00;
+    0x0C "ProfileStoreInstructions" 0x29 0x02;
+    0x0D "ProfileFpInstructions" 0xCB 0x07;
+    0x13 "ProfileTotalCycles" 0x76 0x00;
+    0x14 "ProfileIcacheIssues" 0x80 0x00;
+    0x15 "ProfileDcacheAccesses" 0x29 0x07;
+}
+
+sources! { ZEN_3 INDEX_3 TABLE_3:
+    0x00 "ProfileTime" 0x76 0x00;
+    0x02 "ProfileTotalIssues" 0xC0 0x00;
+    0x04 "ProfileLoadInstructions" 0x29 0x01;
+    0x06 "ProfileBranchInstructions" 0xC2 0x00;
+    0x08 "ProfileDcacheMisses" 0x44 0xFF;
+    0x09 "ProfileIcacheMisses" 0x60 0x10;
+    0x0A "ProfileCacheMisses" 0x44 0x48;
+    0x0B "ProfileBranchMispredictions" 0xC3 0x00;
+    0x0C "ProfileStoreInstructions" 0x29 0x02;
+    0x0D "ProfileFpInstructions" 0xCB 0x07;
+    0x13 "ProfileTotalCycles" 0x76 0x00;
+    0x14 "ProfileIcacheIssues" 0x18E 0x1F;
+    0x15 "ProfileDcacheAccesses" 0x29 0x07;
+}
+
+sources! { ZEN_6 INDEX_6 TABLE_6:
+    0x00 "ProfileTime" 0x76 0x00;
+    0x02 "ProfileTotalIssues" 0xC0 0x00;
+    0x04 "ProfileLoadInstructions" 0x29 0x01;
+    0x06 "ProfileBranchInstructions" 0xC2 0x00;
+    0x08 "ProfileDcacheMisses" 0x44 0xDF;
+    0x09 "ProfileIcacheMisses" 0x60 0x10;
+    0x0A "ProfileCacheMisses" 0x44 0x48;
+    0x0B "ProfileBranchMispredictions" 0xC3 0x00;
+    0x0C "ProfileStoreInstructions" 0x29 0x02;
+    0x13 "ProfileTotalCycles" 0x76 0x00;
+    0x15 "ProfileDcacheAccesses" 0x29 0x07;
+}

@@ -1,0 +1,147 @@
+//! The tables of `pmu-events`, from its CSV files.
+//!
+//! [`generate`] gives the contents of every file; `main` writes them, and a test compares them with the
+//! repository's.
+
+mod catalog;
+mod csv;
+mod dictionary;
+mod tables;
+
+#[path = "../../src/name.rs"]
+#[allow(dead_code, unreachable_pub, reason = "the crate's own; not all of it is used here")]
+mod name;
+
+use std::path::Path;
+
+/// The generated files, by their paths in the crate.
+///
+/// # Errors
+/// A file cannot be read, or contradicts itself: `file:line: reason`.
+pub fn generate(data: &Path) -> Result<Vec<(String, Vec<u8>)>, String> {
+    let catalog = catalog::Catalog::read(&|file| {
+        let path = data.join(file);
+        std::fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))
+    })?;
+    tables::files(&catalog)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn repository() -> std::path::PathBuf {
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+    }
+
+    #[test]
+    fn the_repository_has_the_tables_that_the_csv_files_give_byte_for_byte() {
+        let files = generate(&repository().join("data")).unwrap();
+        let stale = files.iter().filter(|(name, contents)| {
+            std::fs::read(repository().join(name)).ok().as_ref() != Some(contents)
+        });
+        let stale: Vec<_> = stale.map(|(name, _)| name).collect();
+        assert!(stale.is_empty(), "cargo run -p pmu-events-generator: {stale:?}");
+        let tables = std::fs::read_dir(repository().join("tables")).unwrap().count();
+        assert_eq!(tables + 1, files.len(), "a table that no core type has");
+    }
+
+    const CORE_TYPES: &str = "name,vendor,events,version,published,source,width\n";
+    const EVENTS: &str =
+        "name,event,umask,cmask,inv,edge,any,counters,pebs,msr_index,msr_value,errata\n";
+    const PROCESSORS: &str = "vendor,family,model_lo,model_hi,stepping_lo,stepping_hi,core_type,native_model_id,core,source\n";
+
+    /// The error of a catalog of one core type, `x`, with these rows.
+    fn error_of(vendor: &str, events: &str, processors: &str) -> String {
+        let result = catalog::Catalog::read(&|file| {
+            Ok(match file {
+                "core_types.csv" => {
+                    format!("{CORE_TYPES}x,{vendor},{},1,,here,\n", events.lines().count())
+                }
+                "x.csv" => format!("{EVENTS}{events}"),
+                _ => format!("{PROCESSORS}{processors}"),
+            })
+        });
+        result.err().unwrap_or_default()
+    }
+
+    #[test]
+    fn events_that_contradict_themselves_stop_it_with_line_and_reason() {
+        let good = "A.B,0xC0,0x01,0,0,0,0,0-3,0,,,\n";
+        assert_eq!(error_of("intel", good, ""), "");
+        for (row, reason) in [
+            ("a.b,0xC1,0x02,0,0,0,0,0-3,0,,,", "a.b is in line 2 already"),
+            ("C D,0xC0,0x01,0,0,0,0,0-3,0,,,", "\"C D\" cannot be a name"),
+            (",0xC0,0x01,0,0,0,0,0-3,0,,,", "\"\" cannot be a name"),
+            ("C,0xC0,0x01,0,0,0,0,0-3,0,,", "11 fields, not 12"),
+            ("C,0x1C0,0x01,0,0,0,0,0-3,0,,,", "event: 0x1c0 is more than 0xff"),
+            ("C,0xC0,,0,0,0,0,0-3,0,,,", "1 events, 0 unit masks and 0 MSRs do not go together"),
+            ("C,cycles,0x01,0,0,0,0,0-3,0,,,", "event: \"cycles\" is no number"),
+            ("C,0xC0,0x01,0,2,0,0,0-3,0,,,", "inv: 0x2 is more than 0x1"),
+            ("C,0xC0,0x01,0,0,0,0,,0,,,", "\"\" are no counters of this vendor's"),
+            ("C,0xC0,0x01,0,0,0,0,3-0,0,,,", "there are no counters 3-0"),
+            ("C,0xC0,0x01,0,0,0,0,0-16,0,,,", "there are no counters 0-16"),
+            ("C,0xC0,0x01,0,0,0,0,few,0,,,", "\"few\" are no counters"),
+            (
+                "C,0x00,0x01,0,0,0,0,0+F0,0,,,",
+                "general and fixed counters, or several fixed ones, for one encoding",
+            ),
+            ("C,0x00,0x01,0,0,0,0,F1,0,,,", "0x0100 is not the encoding of fixed counter 1"),
+            ("C,0xB7,0x01,0,0,0,0,0-3,0,0x1A6,,", "1 MSRs, and 0 values"),
+            ("C,0xB7,0x01,0,0,0,0,0-3,0,,0x10,", "0 MSRs, and 1 values"),
+            (
+                "C,0xB7;0xBB,0x01;0x02;0x04,0,0,0,0,0-3,0,0x1A6;0x1A7,0x10,",
+                "2 events, 3 unit masks and 2 MSRs do not go together",
+            ),
+            ("C,0xB7;0xBB,0x01,0,0,0,0,0-3,0,0x3F6,0x10,", "1 MSRs for 2 encodings"),
+            (
+                "C,0xB7,0x101;0x02,0,0,0,0,0-3,0,,,",
+                "its encodings differ in more than event and unit mask",
+            ),
+        ] {
+            let error = error_of("intel", &format!("{good}{row}\n"), "");
+            assert_eq!(error, format!("x.csv:3: {reason}"));
+        }
+        let amd = "a,0x1C0,0x00,0,0,0,0,0-3,0,,,\n";
+        let reason = "x.csv:2: \"0-3\" are no counters of this vendor's";
+        assert_eq!(error_of("amd", amd, ""), reason);
+    }
+
+    #[test]
+    fn processors_that_contradict_themselves_stop_it_with_line_and_reason() {
+        let good = "GenuineIntel,0x06,0x55,0x55,0,4,,,x,here\n";
+        let hybrid = "GenuineIntel,0x06,0x97,0x97,0,15,0x20,0x000001,x,here\n";
+        assert_eq!(error_of("intel", "", &format!("{good}{hybrid}")), "");
+        for (row, reason) in [
+            ("GenuineIntel,0x06,0x50,0x5F,4,15,,,x,here", "the same processors as in line 2"),
+            ("GenuineIntel,0x06,0x97,0x97,0,15,,,x,here", "the same processors as in line 3"),
+            ("GenuineIntel,0x06,0x5E,0x5E,0,15,,,y,here", "y is not in core_types.csv"),
+            ("GenuineIntel,0x06,0x5F,0x5E,0,15,,,x,here", "a range ends before it begins"),
+            ("GenuineIntel,0x06,0x5E,0x5E,0,16,,,x,here", "stepping_hi: 0x10 is more than 0xf"),
+            ("Intel,0x06,0x5E,0x5E,0,15,,,x,here", "\"Intel\" is no vendor"),
+        ] {
+            let error = error_of("intel", "", &format!("{good}{hybrid}{row}\n"));
+            assert_eq!(error, format!("processors.csv:4: {reason}"));
+        }
+    }
+
+    #[test]
+    fn core_types_that_contradict_their_files_stop_it_with_line_and_reason() {
+        for (row, reason) in [
+            ("x,intel,2,1,,here,", "x.csv has 1 events"),
+            ("x,cyrix,1,1,,here,", "no such vendor: \"cyrix\""),
+            ("x,intel,1,,,here,", "no version, or no source"),
+            ("x,intel,1,1,,here,\nx,intel,1,1,,here,", "x is not behind the name before it"),
+        ] {
+            let result = catalog::Catalog::read(&|file| {
+                Ok(match file {
+                    "core_types.csv" => format!("{CORE_TYPES}{row}\n"),
+                    "x.csv" => format!("{EVENTS}A,0xC0,0x01,0,0,0,0,0-3,0,,,\n"),
+                    _ => PROCESSORS.to_owned(),
+                })
+            });
+            let line = 1 + row.lines().count();
+            assert_eq!(result.err(), Some(format!("core_types.csv:{line}: {reason}")));
+        }
+    }
+}

@@ -1,0 +1,326 @@
+//! Core types: the events of each, found by name and by pattern.
+
+use core::fmt;
+
+use crate::event::{Dictionary, PmuEvent, Record, Shape};
+use crate::name::{MAX_NAME, Wanted, distance, matches, odd_character};
+use crate::tables::CORE_TYPES;
+
+/// A core type: the events of its counters, and where they are from.
+///
+/// Each is a static of its own, [`SKYLAKE`](crate::SKYLAKE) for one: a program that names one links its table
+/// alone.
+///
+/// ```
+/// use pmu_events::{EventError, SKYLAKE};
+/// let event = SKYLAKE.event("inst_retired.any_p")?;
+/// assert_eq!(event.name(), "INST_RETIRED.ANY_P");
+/// assert_eq!(event.select().select_bits(), 0x00C0);
+///
+/// let mut loads = SKYLAKE.matching("mem_load_retired.l?_hit")?;
+/// assert_eq!(loads.next().unwrap().name(), "MEM_LOAD_RETIRED.L1_HIT");
+/// assert_eq!(loads.count(), 2);
+///
+/// assert_eq!(SKYLAKE.event("inst_retird.any").err(), Some(EventError::Unknown));
+/// let [nearest] = SKYLAKE.nearest("inst_retird.any");
+/// assert_eq!(nearest.unwrap().name(), "INST_RETIRED.ANY");
+/// # Ok::<(), EventError>(())
+/// ```
+pub struct CoreType {
+    pub(crate) name: &'static str,
+    pub(crate) version: &'static str,
+    pub(crate) published: Option<&'static str>,
+    pub(crate) source: &'static str,
+    /// Issue slots per cycle, where its top-down metrics count cycles.
+    pub(crate) width: u8,
+    pub(crate) perf_pmu: &'static str,
+    pub(crate) table: Table,
+}
+
+/// Table of events, as the generator wrote it: the records one behind the other, ascending by name, and a perfect
+/// hash of the names. A name's hash has a bucket, the bucket a seed, and hash and seed have a slot, which is the
+/// record's place.
+pub(crate) struct Table {
+    seeds: &'static [u8],
+    slots: &'static [[u8; 2]],
+    records: &'static [u8],
+    events: usize,
+    shapes: &'static [Shape],
+    dictionary: &'static Dictionary,
+}
+
+impl Table {
+    /// The table with these numbers of events, of buckets, and of slots.
+    pub(crate) const fn new(
+        bytes: &'static [u8],
+        [events, buckets, slots]: [usize; 3],
+        shapes: &'static [Shape],
+        dictionary: &'static Dictionary,
+    ) -> Self {
+        let (seeds, rest) = bytes.split_at(buckets);
+        let (places, records) = rest.split_at(2 * slots);
+        let (slots, _) = places.as_chunks();
+        Self { seeds, slots, records, events, shapes, dictionary }
+    }
+
+    #[inline]
+    fn find(&self, name: &Wanted) -> Option<PmuEvent> {
+        let seed = *self.seeds.get(name.bucket(self.seeds.len()))?;
+        let place = u16::from_le_bytes(*self.slots.get(name.slot(seed, self.slots.len()))?);
+        // An empty slot is beyond the records.
+        let (record, _) = Record::read(self.records.get(usize::from(place)..)?, self.shapes)?;
+        let event = PmuEvent::new(record, self.dictionary);
+        event.is_named(name).then_some(event)
+    }
+}
+
+impl CoreType {
+    /// The core type with this name, letters in either case: `skylake`, `zen4`, `alderlake_goldencove`.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn named(name: &str) -> Result<&'static Self, UnknownCoreType> {
+        let mut all = CORE_TYPES.into_iter();
+        all.find(|core_type| core_type.name.eq_ignore_ascii_case(name)).ok_or(UnknownCoreType)
+    }
+
+    /// All core types, ascending by name.
+    pub fn all() -> impl ExactSizeIterator<Item = &'static Self> + Clone {
+        CORE_TYPES.into_iter()
+    }
+
+    /// The name.
+    pub const fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// Where its events are from.
+    pub const fn source(&self) -> &'static str {
+        self.source
+    }
+
+    /// The version of its source.
+    pub const fn version(&self) -> &'static str {
+        self.version
+    }
+
+    /// The day on which that was published (`2024-04-04`), where the source says it.
+    pub const fn published(&self) -> Option<&'static str> {
+        self.published
+    }
+
+    /// The name that Linux' perf has for its counters: `cpu`, or on a hybrid `cpu_core` or `cpu_atom`.
+    pub const fn perf_pmu(&self) -> &'static str {
+        self.perf_pmu
+    }
+
+    /// The event with this name, letters in either case.
+    ///
+    /// # Context
+    /// Any; at most 400 instructions if there is one.
+    ///
+    /// # Errors
+    /// [`Unknown`](EventError::Unknown), [`TooLong`](EventError::TooLong), [`Character`](EventError::Character).
+    pub fn event(&self, name: &str) -> Result<PmuEvent, EventError> {
+        match Wanted::new(name) {
+            Some(wanted) => self.table.find(&wanted).ok_or_else(|| unknown(name)),
+            None => Err(EventError::TooLong),
+        }
+    }
+
+    /// All of its events, ascending by name.
+    pub fn events(&self) -> Events {
+        let Table { records, events, shapes, dictionary, .. } = self.table;
+        Events { rest: records, left: events, shapes, dictionary }
+    }
+
+    /// The events whose names match a pattern, letters in either case: `*` is any text, `?` any character. There
+    /// may be none, or all.
+    ///
+    /// # Errors
+    /// [`Character`](EventError::Character), [`TooLong`](EventError::TooLong).
+    pub fn matching<'p>(&self, pattern: &'p str) -> Result<Matching<'p>, EventError> {
+        let wildcard = |c: &(usize, u8)| c.1 != b'*' && c.1 != b'?';
+        for (at, _) in pattern.bytes().enumerate().filter(wildcard) {
+            if odd_character(pattern.get(at..=at).unwrap_or("\0")).is_some() {
+                return Err(EventError::Character { at });
+            }
+        }
+        if pattern.len() > MAX_NAME {
+            return Err(EventError::TooLong);
+        }
+        Ok(Matching { events: self.events(), pattern })
+    }
+
+    /// The one event whose name matches a pattern.
+    ///
+    /// # Errors
+    /// As [`matching`](Self::matching); [`Unknown`](EventError::Unknown) if none does,
+    /// [`Ambiguous`](EventError::Ambiguous) if several do.
+    pub fn only_match(&self, pattern: &str) -> Result<PmuEvent, EventError> {
+        let mut matching = self.matching(pattern)?;
+        let event = matching.next().ok_or(EventError::Unknown)?;
+        match matching.count() {
+            0 => Ok(event),
+            others => Err(EventError::Ambiguous { matches: others + 1 }),
+        }
+    }
+
+    /// The events whose names are nearest to some text, by the number of characters to change, add and take away;
+    /// nearest first, and of those that are as near, ascending by name.
+    ///
+    /// # Context
+    /// Task: it compares with every name, in some hundred thousand to some million steps.
+    pub fn nearest<const COUNT: usize>(&self, name: &str) -> [Option<PmuEvent>; COUNT] {
+        let mut nearest = [None; COUNT];
+        if name.len() > MAX_NAME {
+            return nearest;
+        }
+        let mut distances = [usize::MAX; COUNT];
+        for event in self.events() {
+            let far = distance(event.name().as_str().as_bytes(), name.as_bytes());
+            let place = distances.partition_point(|other| *other <= far);
+            if let (Some(behind), Some(others)) =
+                (nearest.get_mut(place..), distances.get_mut(place..))
+                && !behind.is_empty()
+            {
+                behind.rotate_right(1);
+                others.rotate_right(1);
+                behind[0] = Some(event);
+                others[0] = far;
+            }
+        }
+        nearest
+    }
+}
+
+/// Two are the same if their names are.
+impl PartialEq for CoreType {
+    fn eq(&self, other: &Self) -> bool {
+        self.name == other.name
+    }
+}
+
+impl Eq for CoreType {}
+
+impl fmt::Debug for CoreType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
+impl fmt::Display for CoreType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name)
+    }
+}
+
+#[cfg(feature = "defmt")]
+impl defmt::Format for CoreType {
+    fn format(&self, f: defmt::Formatter<'_>) {
+        defmt::write!(f, "{=str}", self.name);
+    }
+}
+
+/// Why a name that was not found is none.
+#[cold]
+fn unknown(name: &str) -> EventError {
+    odd_character(name).map_or(EventError::Unknown, |at| EventError::Character { at })
+}
+
+/// The events of a core type, ascending by name.
+#[derive(Clone)]
+pub struct Events {
+    rest: &'static [u8],
+    left: usize,
+    shapes: &'static [Shape],
+    dictionary: &'static Dictionary,
+}
+
+impl Iterator for Events {
+    type Item = PmuEvent;
+
+    fn next(&mut self) -> Option<PmuEvent> {
+        let (record, rest) = Record::read(self.rest, self.shapes)?;
+        self.rest = rest;
+        self.left = self.left.saturating_sub(1);
+        Some(PmuEvent::new(record, self.dictionary))
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        (self.left, Some(self.left))
+    }
+}
+
+impl ExactSizeIterator for Events {}
+
+/// The events of a core type whose names match a pattern, ascending by name.
+#[derive(Clone)]
+pub struct Matching<'p> {
+    events: Events,
+    pattern: &'p str,
+}
+
+impl Iterator for Matching<'_> {
+    type Item = PmuEvent;
+
+    fn next(&mut self) -> Option<PmuEvent> {
+        let pattern = self.pattern.as_bytes();
+        self.events.find(|event| matches(pattern, event.name().as_str().as_bytes()))
+    }
+}
+
+/// Reason why a name or a pattern is no event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[non_exhaustive]
+pub enum EventError {
+    /// The core type has no such event: see [`nearest`](CoreType::nearest).
+    Unknown,
+    /// No event's name has this character.
+    Character {
+        /// Place in the name, in bytes.
+        at: usize,
+    },
+    /// The text is longer than any event's name, [`MAX_NAME`] bytes.
+    TooLong,
+    /// Several events match, where one is wanted.
+    Ambiguous {
+        /// Their number.
+        matches: usize,
+    },
+    /// The event is another core type's that the same model of processor has: the other kind of a hybrid's
+    /// cores, or another stepping.
+    OtherCore(&'static CoreType),
+}
+
+impl fmt::Display for EventError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unknown => f.write_str("no event has this name"),
+            Self::Character { at } => {
+                write!(f, "no event's name has the character at byte {at}")
+            }
+            Self::TooLong => write!(f, "longer than {MAX_NAME} bytes, as no event's name is"),
+            Self::Ambiguous { matches } => write!(f, "{matches} events match, not one"),
+            Self::OtherCore(other) => {
+                write!(f, "an event of {other}, which is another core type of the same model")
+            }
+        }
+    }
+}
+
+impl core::error::Error for EventError {}
+
+/// No core type has this name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct UnknownCoreType;
+
+impl fmt::Display for UnknownCoreType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("no core type has this name")
+    }
+}
+
+impl core::error::Error for UnknownCoreType {}

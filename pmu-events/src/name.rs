@@ -1,0 +1,252 @@
+//! Names: how they are compared, hashed and matched.
+//!
+//! The generator compiles this file too, so that both agree on hashes.
+
+use core::fmt;
+
+/// The longest name of an event, in bytes.
+pub const MAX_NAME: usize = 96;
+
+/// The most bytes that a token of a compressed name stands for.
+pub(crate) const MAX_TOKEN: usize = 16;
+
+/// Tokens that one byte of a compressed name says. The bytes from here on say a token with the byte behind them.
+pub(crate) const SHORT_TOKENS: usize = 252;
+
+/// A power of two, so that a place in it needs no check.
+const ROOM: usize = 128;
+
+/// The name of an event, as its source spells it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct EventName {
+    bytes: [u8; MAX_NAME],
+    len: u8,
+}
+
+impl EventName {
+    pub(crate) const EMPTY: Self = Self { bytes: [0; MAX_NAME], len: 0 };
+
+    /// Appends text; what is beyond [`MAX_NAME`] is left out.
+    pub(crate) fn push(&mut self, text: &[u8]) {
+        let len = usize::from(self.len);
+        if let Some(room) = self.bytes.get_mut(len..len + text.len()) {
+            room.copy_from_slice(text);
+            self.len += text.len() as u8;
+        }
+    }
+
+    /// The name.
+    pub fn as_str(&self) -> &str {
+        let bytes = self.bytes.get(..usize::from(self.len)).unwrap_or_default();
+        core::str::from_utf8(bytes).unwrap_or_default()
+    }
+}
+
+impl AsRef<str> for EventName {
+    fn as_ref(&self) -> &str {
+        self.as_str()
+    }
+}
+
+impl PartialEq<str> for EventName {
+    fn eq(&self, other: &str) -> bool {
+        self.as_str() == other
+    }
+}
+
+impl PartialEq<&str> for EventName {
+    fn eq(&self, other: &&str) -> bool {
+        self.as_str() == *other
+    }
+}
+
+impl fmt::Display for EventName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+impl fmt::Debug for EventName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self.as_str(), f)
+    }
+}
+
+/// Finds the first byte that no event's name has.
+pub(crate) fn odd_character(name: &str) -> Option<usize> {
+    name.bytes().position(|c| !(c.is_ascii_alphanumeric() || b"_.:=".contains(&c)))
+}
+
+/// A name that is looked for, with zeros behind it, and its hash, which is the same for letters in either case.
+pub(crate) struct Wanted {
+    bytes: [u8; ROOM + MAX_TOKEN],
+    len: usize,
+    hash: u64,
+}
+
+impl Wanted {
+    /// Hashes a name. `None`: it is longer than any event's.
+    #[inline]
+    pub(crate) fn new(name: &str) -> Option<Self> {
+        let (len, mut bytes) = (name.len(), [0; ROOM + MAX_TOKEN]);
+        if len > MAX_NAME {
+            return None;
+        }
+        bytes.get_mut(..len)?.copy_from_slice(name.as_bytes());
+        let (words, _) = bytes.as_chunks();
+        let words = words.get(..len.div_ceil(8))?.iter();
+        let hash =
+            words.fold(len as u64, |hash, word| mix(hash, u64::from_le_bytes(*word) | LETTER_CASE));
+        Some(Self { bytes, len, hash: hash ^ hash >> 32 })
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// The bytes of a token's length from `at` on, which is at most the longest name's length.
+    #[inline]
+    pub(crate) fn window(&self, at: usize) -> u128 {
+        let window = self.bytes.get(at % ROOM..).and_then(|rest| rest.first_chunk());
+        window.map_or(0, |window| u128::from_le_bytes(*window))
+    }
+
+    /// The bucket of the name, of this many.
+    #[inline]
+    pub(crate) fn bucket(&self, buckets: usize) -> usize {
+        reduce(self.hash, buckets)
+    }
+
+    /// The slot of the name, of this many, in a bucket with this seed.
+    #[inline]
+    pub(crate) fn slot(&self, seed: u8, slots: usize) -> usize {
+        let hash = mix(self.hash, u64::from(seed) + 1);
+        reduce(hash ^ hash >> 32, slots)
+    }
+}
+
+/// What tells a small letter from a capital. Other characters with and without it share hashes, no more.
+const LETTER_CASE: u64 = 0x2020_2020_2020_2020;
+
+/// A step of a multiplicative hash, by a constant near 2⁶⁴ divided by the golden ratio (Knuth, The Art of
+/// Computer Programming, vol. 3, §6.4).
+#[inline]
+const fn mix(hash: u64, word: u64) -> u64 {
+    (hash.rotate_left(5) ^ word).wrapping_mul(0x9E37_79B9_7F4A_7C15)
+}
+
+/// Maps a hash to a number below `count`.
+#[inline]
+const fn reduce(hash: u64, count: usize) -> usize {
+    (((hash & 0xFFFF_FFFF) * count as u64) >> 32) as usize
+}
+
+/// Returns whether a pattern matches a whole text, letters in either case: `*` is any text, `?` any character.
+///
+/// A `*` that fails is tried again one character on, and only the last one is: the time is at most the product
+/// of both lengths.
+pub(crate) fn matches(pattern: &[u8], text: &[u8]) -> bool {
+    let (mut p, mut t) = (0, 0);
+    let mut again: Option<(usize, usize)> = None;
+    while t < text.len() {
+        match pattern.get(p) {
+            Some(b'*') => {
+                again = Some((p + 1, t));
+                p += 1;
+            }
+            Some(c) if *c == b'?' || text.get(t).is_some_and(|of| c.eq_ignore_ascii_case(of)) => {
+                p += 1;
+                t += 1;
+            }
+            _ => match again {
+                Some((after, from)) => {
+                    again = Some((after, from + 1));
+                    (p, t) = (after, from + 1);
+                }
+                None => return false,
+            },
+        }
+    }
+    pattern.iter().skip(p).all(|c| *c == b'*')
+}
+
+/// The edit distance (Levenshtein) of two names, letters in either case.
+pub(crate) fn distance(a: &[u8], b: &[u8]) -> usize {
+    // The row of distances from the text so far of `a` to each beginning of `b`.
+    let mut row = [0; MAX_NAME + 1];
+    for (place, cell) in row.iter_mut().enumerate() {
+        *cell = place;
+    }
+    for (place, x) in a.iter().enumerate() {
+        let mut diagonal = place;
+        let mut left = place + 1;
+        let Some((first, rest)) = row.split_first_mut() else { break };
+        *first = left;
+        for (cell, y) in rest.iter_mut().zip(b) {
+            let changed = diagonal + usize::from(!x.eq_ignore_ascii_case(y));
+            diagonal = *cell;
+            left = changed.min(left + 1).min(*cell + 1);
+            *cell = left;
+        }
+    }
+    row.get(b.len()).copied().unwrap_or(usize::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns_match_as_a_naive_matcher_has_it() {
+        fn naive(pattern: &[u8], text: &[u8]) -> bool {
+            match pattern.split_first() {
+                None => text.is_empty(),
+                Some((b'*', rest)) => (0..=text.len()).any(|from| naive(rest, &text[from..])),
+                Some((c, rest)) => text.split_first().is_some_and(|(first, others)| {
+                    (*c == b'?' || c == first) && naive(rest, others)
+                }),
+            }
+        }
+        // Every pattern of up to four of these, and every text of up to five of two.
+        let words = |alphabet: &'static [u8], longest: u32| {
+            (0..=longest).flat_map(move |len| {
+                (0..alphabet.len().pow(len)).map(move |mut number| {
+                    let mut word = std::vec![];
+                    for _ in 0..len {
+                        word.push(alphabet[number % alphabet.len()]);
+                        number /= alphabet.len();
+                    }
+                    word
+                })
+            })
+        };
+        for pattern in words(b"ab*?", 4) {
+            for text in words(b"ab", 5) {
+                assert_eq!(
+                    matches(&pattern, &text),
+                    naive(&pattern, &text),
+                    "{pattern:?} {text:?}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn a_pattern_of_many_stars_takes_no_longer_than_the_product_of_the_lengths() {
+        // By trying every star again, this would take 2^40 steps and more.
+        let text = [b'a'; MAX_NAME];
+        let mut pattern = [b'*'; 80];
+        pattern.iter_mut().step_by(2).for_each(|c| *c = b'a');
+        pattern[79] = b'b';
+        assert!(!matches(&pattern, &text));
+    }
+
+    #[test]
+    fn distances_are_those_of_textbooks() {
+        assert_eq!(distance(b"kitten", b"sitting"), 3);
+        assert_eq!(distance(b"", b"abc"), 3);
+        assert_eq!(distance(b"abc", b""), 3);
+        assert_eq!(distance(b"saturday", b"sunday"), 3);
+        assert_eq!(distance(b"same", b"SAME"), 0);
+    }
+}

@@ -1,0 +1,162 @@
+//! Processors, and which core type each is of.
+
+use core::fmt;
+
+use pmu_core::Snapshot;
+
+use crate::core_type::{CoreType, EventError};
+use crate::event::PmuEvent;
+use crate::tables::MODELS;
+
+/// A logical processor, known by its CPUID.
+///
+/// On a hybrid processor each is asked by its own snapshot: its cores differ.
+///
+/// ```
+/// # use pmu_core::{CpuidDump, Snapshot};
+/// # let dump = CpuidDump::parse(
+/// #     "   0x00000000 0x00: eax=0x00000016 ebx=0x756e6547 ecx=0x6c65746e edx=0x49656e69
+/// #         0x00000001 0x00: eax=0x000506e3 ebx=0x00000000 ecx=0x00000000 edx=0x00000000",
+/// # )?;
+/// # let snapshot = Snapshot::capture(&dump);
+/// use pmu_core::Event;
+/// use pmu_events::Processor;
+/// let processor = Processor::detect(&snapshot)?;
+/// assert_eq!(processor.core_type().name(), "skylake");
+/// let misses: Event = processor.event("mem_load_retired.l3_miss")?.into();
+/// # let _ = misses;
+/// # Ok::<(), Box<dyn core::error::Error>>(())
+/// ```
+#[derive(Clone, Copy)]
+pub struct Processor(&'static Model);
+
+/// Processors of one core type.
+pub(crate) struct Model {
+    pub(crate) vendor: [u8; 12],
+    pub(crate) family: u16,
+    /// First and last.
+    pub(crate) models: [u8; 2],
+    /// First and last.
+    pub(crate) steppings: [u8; 2],
+    /// A hybrid's: type and native model in EAX of leaf 0x1A.
+    pub(crate) core: Option<u32>,
+    pub(crate) core_type: &'static CoreType,
+}
+
+impl Model {
+    fn is_of(&self, vendor: [u8; 12], family: u16, model: u8, stepping: u8) -> bool {
+        let within = |[first, last]: [u8; 2], number| (first..=last).contains(&number);
+        self.vendor == vendor
+            && self.family == family
+            && within(self.models, model)
+            && within(self.steppings, stepping)
+    }
+}
+
+impl Processor {
+    /// Detects the core type of the processor whose CPUID this is.
+    ///
+    /// # Errors
+    /// No core type is known for its model, or, on a hybrid, for its kind of core.
+    pub fn detect(processor: &Snapshot) -> Result<Self, UnknownProcessor> {
+        let (vendor, family) = (processor.vendor(), processor.family());
+        let (model, stepping) = (processor.model(), processor.stepping());
+        // SDM vol. 2A, CPUID, leaf 1AH: core type in bits 31:24, native model in the others.
+        let core = processor.leaf(0x1A, 0).eax;
+        let mut unknown = UnknownProcessor::Model { vendor, family, model, stepping };
+        for row in &MODELS {
+            if row.is_of(vendor, family, model, stepping) {
+                if row.core.is_none_or(|known| known == core) {
+                    return Ok(Self(row));
+                }
+                unknown = UnknownProcessor::Core(core);
+            }
+        }
+        Err(unknown)
+    }
+
+    /// Its core type.
+    pub const fn core_type(&self) -> &'static CoreType {
+        self.0.core_type
+    }
+
+    /// The core types that other processors of the same model are of: a hybrid's other cores, and other
+    /// steppings.
+    pub fn other_core_types(&self) -> impl Iterator<Item = &'static CoreType> {
+        let Self(own) = *self;
+        MODELS.iter().filter_map(move |row| {
+            let same = row.vendor == own.vendor
+                && row.family == own.family
+                && row.models == own.models
+                && row.core_type != own.core_type;
+            same.then_some(row.core_type)
+        })
+    }
+
+    /// The event of the processor's core type with this name, letters in either case.
+    ///
+    /// # Errors
+    /// As [`CoreType::event`]; and [`OtherCore`](EventError::OtherCore), where another of the model's core
+    /// types has it.
+    pub fn event(&self, name: &str) -> Result<PmuEvent, EventError> {
+        self.core_type().event(name).map_err(|error| {
+            let mut others = self.other_core_types();
+            match others.find(|other| other.event(name).is_ok()) {
+                Some(other) => EventError::OtherCore(other),
+                None => error,
+            }
+        })
+    }
+}
+
+impl fmt::Debug for Processor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "processor of {}", self.core_type())
+    }
+}
+
+#[cfg(feature = "defmt")]
+impl defmt::Format for Processor {
+    fn format(&self, f: defmt::Formatter<'_>) {
+        defmt::write!(f, "processor of {}", self.core_type());
+    }
+}
+
+/// Reason why a processor's core type is not known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[non_exhaustive]
+pub enum UnknownProcessor {
+    /// No table is for this model and stepping.
+    Model {
+        /// The vendor's characters.
+        vendor: [u8; 12],
+        /// The family.
+        family: u16,
+        /// The model.
+        model: u8,
+        /// The stepping.
+        stepping: u8,
+    },
+    /// The model is a hybrid's, and none of its tables is for cores that have this in EAX of leaf 0x1A: their
+    /// type and native model. 0: CPUID does not say which core this is.
+    Core(u32),
+}
+
+impl fmt::Display for UnknownProcessor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Model { vendor, family, model, stepping } => write!(
+                f,
+                "no events are known of {} family {family:#X} model {model:#X} stepping {stepping}",
+                vendor.escape_ascii()
+            ),
+            Self::Core(0) => f.write_str("CPUID does not say which of a hybrid's cores this is"),
+            Self::Core(core) => {
+                write!(f, "no events are known of a hybrid's core {core:#010X}")
+            }
+        }
+    }
+}
+
+impl core::error::Error for UnknownProcessor {}
