@@ -96,11 +96,11 @@ struct Processes<const N: usize> {
 }
 
 /// The index of at most `N` objects.
-#[repr(C)] // The entries first: an interrupt has their address then.
+#[repr(C)] // The sources first: an interrupt has their address then.
 pub(crate) struct Index<const N: usize> {
-    entries: [Entry; N],
     /// By number, modulo `N`, or wherever there was room next to that.
     sources: [Source<N>; N],
+    entries: [Entry; N],
     length: usize,
     /// Which bits of a source's number tell sources apart. Set before it is filled.
     pub(crate) source_mask: u32,
