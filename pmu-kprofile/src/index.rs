@@ -227,6 +227,17 @@ impl<const N: usize> Index<N> {
         self.build();
     }
 
+    /// Becomes entries in order of their keys and ranges.
+    #[cfg(test)]
+    pub(crate) fn fill_with(&mut self, entries: impl Iterator<Item = Entry>) {
+        self.length = 0;
+        for (entry, (to, last)) in entries.zip(self.entries.iter_mut().zip(&mut self.by_last)) {
+            (*to, *last) = (entry, self.length as u32);
+            self.length += 1;
+        }
+        self.build();
+    }
+
     #[inline]
     fn entry(&self, place: u32) -> Option<&Entry> {
         self.entries.get(place as usize)

@@ -1,14 +1,13 @@
 //! What control path and interrupt path meet on: `core`'s atomics and cells, or loom's, for the models.
 //!
-//! The small models are exhaustive; the larger ones bound how often a processor stops before it must, and
-//! say where. For each there is a bug that it finds:
+//! The small models are exhaustive, that of the guard alone (`registry/srcu`) among them; the larger ones bound how
+//! often a processor stops before it must, and say where. For each there is a bug that it finds:
 //!
 //! ```text
 //! RUSTFLAGS="--cfg loom" cargo test -p pmu-kprofile --release --lib loom
 //! ```
 //!
 //! Everywhere else this file adds nothing: what it names is `core`'s, and all constructors are `const`.
-#![allow(unexpected_cfgs)] // `loom` comes by RUSTFLAGS.
 
 use core::sync::atomic::Ordering;
 
@@ -81,7 +80,7 @@ mod real {
 }
 
 #[cfg(all(test, loom))]
-mod loom_models;
+pub(crate) mod loom_models;
 #[cfg(all(test, loom))]
 mod modelled;
 #[cfg(all(test, loom))]

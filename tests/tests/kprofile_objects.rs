@@ -266,7 +266,7 @@ fn a_profile_of_all_processors_ever_shows_those_that_its_windows_has_room_for() 
                 (PointerWidth::Bits32, _) => Affinity::first(32),
                 (PointerWidth::Bits64, _) if version < Windows7 => Affinity::first(64),
                 (PointerWidth::Bits64, Windows7) => Affinity::first(4 * 64),
-                (PointerWidth::Bits64, Windows11) => Affinity::ALL,
+                (PointerWidth::Bits64, _) if version >= Windows11 => Affinity::ALL,
                 (PointerWidth::Bits64, _) => Affinity::first(20 * 64),
             };
             let mut bytes = [0; Layout::MAX_SIZE];

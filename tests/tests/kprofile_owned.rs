@@ -166,28 +166,6 @@ fn the_stop_service_answers_as_windows() {
     assert!(stopping.is_over());
 }
 
-/// 8,192 for each processor since Windows 7, as the documents have it; callback objects are the kernel's own.
-#[test]
-#[cfg_attr(debug_assertions, ignore = "thousands of starts take long in a debug build")]
-fn as_many_profiles_are_started_as_the_version_allows() {
-    const LIMIT: u32 = 8192;
-    static LISTS: Profiles<{ LIMIT as usize + 4 }, 2> = Profiles::with_rules(x64(Windows8));
-    let mut machine = Machine::new(Affinity::first(1));
-    let callback = ProfileObject::callback(x64(Windows8), TIME, &Nothing).unwrap();
-    LISTS.start(leak(callback), &mut machine).unwrap();
-    for from in 0..=LIMIT {
-        let asked = BasicProfile { source: source(0x100 + from), ..request(buffer(1)) };
-        let object = leak(ProfileObject::basic(x64(Windows8), asked, &machine).unwrap());
-        let outcome = LISTS.start(object, &mut machine);
-        assert_eq!(outcome.is_err(), from == LIMIT, "the {from}th");
-        if let Err(error) = outcome {
-            assert_eq!(error.status().unwrap().value(), 0xC000_00D3);
-            machine.active = Affinity::first(2);
-            LISTS.start(object, &mut machine).unwrap();
-        }
-    }
-}
-
 #[test]
 fn a_listing_has_what_is_started_page_by_page() {
     let (lists, mut machine) = (Profiles::<8, 128>::new(), Machine::new(active()));

@@ -8,6 +8,9 @@
 //! A grace period is polled (Linux' `poll_state_synchronize_srcu`), a step at a time: who waits for it polls
 //! until it is over, and who must not wait polls once.
 
+#[cfg(all(test, loom))]
+mod loom_models;
+
 use core::sync::atomic::Ordering;
 
 use crate::sync::{AtomicU64, AtomicUsize, array_of, const_fn, seed_earlier_epoch};

@@ -238,12 +238,7 @@ impl<'p, const N: usize, const P: usize> WriteGuard<'p, N, P> {
             }
             object.add_running(processor.group.into(), mask_of(processor));
         }
-        let mut entry = Entry::of_callback(name_of(object), object.key());
-        if let Some(basic) = object.as_basic() {
-            let name = Listed::at(ptr::from_ref(basic).cast());
-            entry = entry.with_range(name, basic.range(object.rules()));
-        }
-        self.replace(&Change::Insert(entry));
+        self.replace(&Change::Insert(entry_of(object)));
         for group in 0..Self::GROUPS {
             self.add_running(source, group, self.running(source, group));
         }
@@ -374,7 +369,94 @@ fn name_of(object: &ProfileObject<'_>) -> Listed<ProfileObject<'static>> {
     Listed::at(ptr::from_ref(object).cast())
 }
 
+/// What an index has of an object.
+fn entry_of(object: &ProfileObject<'_>) -> Entry {
+    let entry = Entry::of_callback(name_of(object), object.key());
+    match object.as_basic() {
+        Some(basic) => {
+            let name = Listed::at(ptr::from_ref(basic).cast());
+            entry.with_range(name, basic.range(object.rules()))
+        }
+        None => entry,
+    }
+}
+
 /// Which bits of a source's number tell sources apart: before version 3.51, all are one.
 const fn source_mask(rules: Rules) -> u32 {
     if rules.version.has_source_and_affinity() { u32::MAX } else { 0 }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use core::sync::atomic::AtomicU32;
+    use std::boxed::Box;
+
+    use pmu_core::{InterfaceError, InterruptFrame, WindowsVersion};
+
+    use super::*;
+    use crate::{BasicProfile, PointerWidth};
+
+    const RULES: Rules = Rules { version: WindowsVersion::Windows8, width: PointerWidth::Bits64 };
+
+    /// Hardware of a number of processors.
+    struct Hardware(usize);
+
+    impl ProfileHardware for Hardware {
+        fn this_processor(&self) -> ProcessorNumber {
+            ProcessorNumber::from_index(0)
+        }
+        fn in_interrupt(&self) -> bool {
+            false
+        }
+        fn active_processors(&self) -> Affinity {
+            Affinity::first(self.0)
+        }
+        fn supports(&self, _: KProfileSource) -> bool {
+            true
+        }
+        fn start(&mut self, _: ProcessorNumber, _: KProfileSource) -> Result<(), InterfaceError> {
+            Ok(())
+        }
+        fn stop(&mut self, _: ProcessorNumber, _: KProfileSource) -> Result<(), InterfaceError> {
+            Ok(())
+        }
+    }
+
+    fn basic() -> &'static ProfileObject<'static> {
+        static BUFFER: [AtomicU32; 1] = [const { AtomicU32::new(0) }; 1];
+        let request = BasicProfile {
+            process: None,
+            base: 0x1000,
+            size: 4,
+            bucket_log2: 2,
+            buffer: &BUFFER,
+            source: KProfileSource::TIME,
+            affinity: Some(Affinity::first(1)),
+        };
+        Box::leak(Box::new(ProfileObject::basic(RULES, request, &Hardware(1)).unwrap()))
+    }
+
+    /// 8,192 for each processor since Windows 7, as the documents have it; callback objects are the kernel's own.
+    #[test]
+    fn as_many_profiles_are_started_as_the_version_allows() {
+        const LIMIT: usize = 8192;
+        static LISTS: Profiles<{ LIMIT + 4 }, 2> = Profiles::with_rules(RULES);
+        static CALLBACK: fn(&dyn InterruptFrame, KProfileSource) = |_, _| {};
+        let callback = ProfileObject::callback(RULES, KProfileSource::TIME, &CALLBACK).unwrap();
+        // All but the last two at once: one at a time takes time with the square of their number.
+        let objects = core::iter::repeat_with(basic).take(LIMIT - 2);
+        let objects = core::iter::once(&*Box::leak(Box::new(callback))).chain(objects);
+        LISTS.snapshot(0).with_mut(|lists| {
+            // SAFETY: nothing else has the lists yet.
+            unsafe { &mut *lists }.fill_with(objects.map(entry_of));
+        });
+        let start = |object, processors| LISTS.try_start(object, &mut Hardware(processors));
+        assert_eq!([basic(), basic()].map(|object| start(object, 1)), [Ok(()); 2]);
+        let last = basic();
+        let error = start(last, 1).unwrap_err();
+        assert_eq!(error, ProfileError::AtLimit);
+        assert_eq!(error.status().map(NtStatus::value), Some(0xC000_00D3));
+        assert_eq!(LISTS.started(), 1 + LIMIT);
+        assert_eq!(start(last, 2), Ok(()));
+    }
 }

@@ -16,7 +16,8 @@ use loom::cell::UnsafeCell;
 use loom::thread;
 use pmu_core::{InterfaceError, InterruptFrame, KProfileSource, ProcessId, ProcessorNumber};
 
-use super::modelled::{Seed, interrupt_before, no_interrupt, seeded};
+pub(crate) use super::modelled::Seed;
+use super::modelled::{interrupt_before, no_interrupt, seeded};
 use crate::{
     Affinity, ProfileCallback, ProfileError, ProfileHardware, ProfileObject, Profiles, Rules,
 };
@@ -24,7 +25,7 @@ use crate::{
 const TIME: KProfileSource = KProfileSource::TIME;
 
 /// All executions of a model.
-fn explore(model: impl Fn() + Sync + Send + 'static) {
+pub(crate) fn explore(model: impl Fn() + Sync + Send + 'static) {
     explore_up_to(None, model);
 }
 
@@ -39,7 +40,7 @@ fn explore_up_to(preemptions: Option<usize>, model: impl Fn() + Sync + Send + 's
 
 /// That a model finds a bug.
 #[track_caller]
-fn finds(seed: Seed, model: impl Fn() + Sync + Send + 'static) {
+pub(crate) fn finds(seed: Seed, model: impl Fn() + Sync + Send + 'static) {
     let mut outcome = Ok(());
     seeded(seed, || outcome = catch_unwind(AssertUnwindSafe(|| explore(model))));
     let Err(cause) = outcome else { panic!("{seed:?} was not found") };
@@ -161,7 +162,7 @@ fn remove(nested: bool) {
 
 #[test]
 fn after_stop_no_other_processor_touches_the_object() {
-    explore(|| remove(false));
+    explore_up_to(Some(5), || remove(false));
 }
 
 #[test]
@@ -213,7 +214,7 @@ fn an_interrupt_at_any_step_of_a_reader_does_not_unlock_it() {
     for at in 1.. {
         let came = Arc::new(AtomicUsize::new(0));
         let seen = came.clone();
-        explore_up_to(Some(4), move || interrupted_reader(at, &came));
+        explore_up_to(Some(3), move || interrupted_reader(at, &came));
         if seen.load(Ordering::Relaxed) != at {
             assert!(at > 4, "only {at} steps");
             break;
@@ -345,7 +346,7 @@ fn an_interrupt_at_any_step_of_a_write_finds_the_lists_whole() {
     for at in 1.. {
         let came = Arc::new(AtomicUsize::new(0));
         let seen = came.clone();
-        explore_up_to(Some(3), move || interrupted_writer(at, &came));
+        explore_up_to(Some(2), move || interrupted_writer(at, &came));
         if seen.load(Ordering::Relaxed) != at {
             assert!(at > 10, "only {at} steps");
             break;
