@@ -69,6 +69,7 @@ impl<const N: usize> ElementaryIntervals<N> {
         if part.power == 0 {
             return Found::Only(part.first);
         }
+        // Unchecked: a check in each step is 20 instructions more of 120 that the dispatch to 1,000 ranges may take.
         let before = |place: u32| {
             // SAFETY: by the part's invariant, each place below is one of the table's 3·N: one of the
             // `power` that begin at `upper`, or at `first`, which comes before it.
@@ -81,8 +82,7 @@ impl<const N: usize> ElementaryIntervals<N> {
             found = select_unpredictable(before(middle) < address, middle, found);
             half /= 2;
         }
-        // SAFETY: as above; both tables have one length.
-        Found::HitList(unsafe { *self.heads.as_flattened().get_unchecked(found as usize) })
+        Found::HitList(self.heads.as_flattened().get(found as usize).copied().unwrap_or(NONE))
     }
 }
 
