@@ -7,12 +7,11 @@ use std::sync::{Arc, Mutex};
 
 use kprofile::{
     FAULT, Frame, Machine, Nothing, active, buffer, everywhere, leak, object, on, process,
-    processor, request, source, x64,
+    processor, request, source,
 };
 use pmu_core::{
     InterfaceError, InterruptFrame, KProfileSource, NtStatus, ProcessId, ProcessorNumber,
 };
-use pmu_kprofile::WindowsVersion::Windows8;
 use pmu_kprofile::object::bucket::Bucket;
 use pmu_kprofile::{
     Affinity, BasicProfile, Handle, ListedProfile, ProfileError, ProfileHardware, ProfileObject,
@@ -20,8 +19,6 @@ use pmu_kprofile::{
 };
 
 type Lists = Profiles<4, 128>;
-
-const TIME: KProfileSource = KProfileSource::TIME;
 
 fn owned(machine: &Machine) -> Arc<ProfileObject<'static>> {
     Arc::new(object(request(buffer(1)), machine))
