@@ -8,7 +8,7 @@ use kprofile::{
     Machine, Nothing, VERSIONS, WIDTHS, buffer, counts, leak, process, processor, request, source,
     x64, x86,
 };
-use pmu_core::{InterfaceError, KProfileSource};
+use pmu_core::{InterfaceError, InterruptFrame, KProfileSource};
 use pmu_kprofile::CreateError::{
     self, BucketSize, BufferTooSmall, EmptyBuffer, NoCallbackObjects, RangeWraps,
     SegmentWithoutProcess, UnsupportedSource,
@@ -195,6 +195,19 @@ fn callback_objects_exist_from_windows_8_on() {
         }
     }
     assert_eq!(NoCallbackObjects.status().value(), 0xC000_00BB);
+}
+
+#[test]
+fn a_callback_object_shows_whom_it_calls() {
+    static CALLBACK: fn(&dyn InterruptFrame, KProfileSource) = |_, _| {};
+    let object = ProfileObject::callback(x64(Windows8), source(0x19), &CALLBACK).unwrap();
+    let kprofile = object.to_kprofile();
+    let context = core::ptr::from_ref(&CALLBACK).addr() as u64;
+    assert_eq!(kprofile.role, Role::Callback { callback: 0, context });
+    assert_eq!((kprofile.source, kprofile.process, kprofile.started), (source(0x19), 0, false));
+    let mut bytes = [0; Layout::MAX_SIZE];
+    kprofile.encode(Layout::X64_WIN8, &mut bytes).unwrap();
+    assert_eq!(bytes[..2], [0x11, 0], "the type of callback objects, as the documents have it");
 }
 
 #[test]

@@ -265,6 +265,17 @@ fn a_processor_that_lost_its_state_between_two_calls_is_started_again_when_that_
     let failure = ProfileError::Hardware { processor: there, error: REFUSAL };
     assert_eq!(lists.restart_processor(there, machine), Err(failure));
     assert_eq!(machine.running(), [(0, 0, 0x19), (0, 1, 0x1A)]);
+
+    // The form that does not wait does the same, in the same context.
+    machine.counterless = None;
+    machine.in_interrupt = true;
+    let refused = Err(ProfileError::WrongContext);
+    assert_eq!(lists.try_restart_processor(there, machine), refused);
+    assert_eq!(machine.running(), [(0, 0, 0x19), (0, 1, 0x1A)]);
+    machine.in_interrupt = false;
+    machine.lose(there);
+    lists.try_restart_processor(there, machine).unwrap();
+    assert_eq!(machine.running(), all);
 }
 
 #[test]
