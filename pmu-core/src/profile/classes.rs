@@ -34,7 +34,7 @@ macro_rules! numbers {
     };
 }
 
-#[rustfmt::skip] // A row a line.
+#[rustfmt::skip] // One row per line.
 numbers! {
     SYSTEM_INFORMATION_CLASS {
         SYSTEM_PERFORMANCE_TRACE_INFORMATION = 0x1F "SystemPerformanceTraceInformation" "Of `NtQuerySystemInformation` and `NtSetSystemInformation`: its buffer begins with an `EVENT_TRACE_INFORMATION_CLASS`.";
