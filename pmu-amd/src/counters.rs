@@ -11,7 +11,7 @@ use crate::registers::{
     RDPMC_CORE_COUNTERS, STATUS_PMC_FREEZE,
 };
 
-/// `PERF_CTL.GuestOnly` and `PERF_CTL.HostOnly`, which need SVM to be on.
+/// `PERF_CTL.GuestOnly` and `PERF_CTL.HostOnly`, which need SVM to be enabled (APM vol. 2, §13.2.1).
 const GUEST_ONLY: u64 = PerfCtl::new().with_guest_only(true).into_bits();
 const HOST_ONLY: u64 = PerfCtl::new().with_host_only(true).into_bits();
 

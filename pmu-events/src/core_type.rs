@@ -94,7 +94,7 @@ impl CoreType {
         self.name
     }
 
-    /// Where its events are from.
+    /// Returns the origin of its events.
     pub const fn source(&self) -> &'static str {
         self.source
     }
@@ -222,7 +222,7 @@ impl defmt::Format for CoreType {
     }
 }
 
-/// Why a name that was not found is none.
+/// Returns the error of a name that was not found.
 #[cold]
 fn unknown(name: &str) -> EventError {
     odd_character(name).map_or(EventError::Unknown, |at| EventError::Character { at })

@@ -83,7 +83,7 @@ impl PmuEvent {
         self.encodings().next().and_then(|encoding| encoding.extra)
     }
 
-    /// Whether it can be sampled precisely.
+    /// Returns whether the event can or must be sampled precisely.
     pub const fn precise(&self) -> Precise {
         self.record.shape.precise
     }
@@ -176,26 +176,26 @@ impl fmt::Debug for ExtraMsr {
     }
 }
 
-/// Whether an event can be sampled precisely (PEBS).
+/// Support of an event for precise sampling (PEBS).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum Precise {
-    /// Not at all.
+    /// The event cannot be sampled precisely.
     No,
-    /// It can be.
+    /// The event can be sampled precisely.
     Possible,
-    /// It must be: it means nothing otherwise.
+    /// The event must be sampled precisely; otherwise it has no meaning.
     Only,
 }
 
-/// What many events have in common.
+/// The properties that many events share.
 #[derive(Debug)]
 pub(crate) struct Shape {
     /// Bits 63:16 of the select.
     pub(crate) select: u64,
     /// A [`CounterSet`]'s bits.
     pub(crate) counters: u64,
-    /// What differs in the low 16 bits of the select of each further encoding.
+    /// Low 16 bits of the select of each further encoding; the other bits are the same.
     pub(crate) others: &'static [u16],
     /// The MSR of each encoding, if any.
     pub(crate) registers: &'static [u16],

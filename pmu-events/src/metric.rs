@@ -49,7 +49,7 @@ impl Metric {
         Self::BackendBound,
     ];
 
-    /// What to try, in this order.
+    /// Returns the formulas to try, in this order.
     const fn formulas(self) -> &'static [&'static [Term]] {
         match self {
             Self::InstructionsPerCycle => INSTRUCTIONS_PER_CYCLE,
@@ -112,7 +112,7 @@ const RETIRING_SHARE: &[&[Term]] = &[
 
 const BAD_SPECULATION: &[&[Term]] = &[
     &[over("TOPDOWN.BAD_SPEC_SLOTS"), under(SLOTS)],
-    // What is left of the slots.
+    // The remainder of the slots.
     &[
         Term { over: 1, ..under(SLOTS) },
         minus("UOPS_RETIRED.SLOTS"),
@@ -143,7 +143,7 @@ const BACKEND_BOUND: &[&[Term]] = &[
     &[over("TOPDOWN.BACKEND_BOUND_SLOTS"), under(SLOTS)],
     &[Term { over: 1, ..under(BACK) }, under(RETIRING), under(BAD), under(FRONT)],
     &[Term { over: 1, ..under(BACK_P) }, under(RETIRING_P), under(BAD_P), under(FRONT_P)],
-    // What the three others leave: operations that retired cancel out.
+    // The remainder of the three others: operations that retired cancel out.
     &[
         slots(1, THREAD),
         minus("IDQ_UOPS_NOT_DELIVERED.CORE"),

@@ -125,7 +125,8 @@ impl Wanted {
     }
 }
 
-/// What tells a small letter from a capital. Other characters with and without it share hashes, no more.
+/// Bit of each byte that distinguishes a small letter from a capital. Other characters that differ only in this bit
+/// merely share hashes.
 const LETTER_CASE: u64 = 0x2020_2020_2020_2020;
 
 /// A step of a multiplicative hash, by a constant near 2⁶⁴ divided by the golden ratio (Knuth, The Art of

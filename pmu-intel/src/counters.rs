@@ -76,12 +76,15 @@ pub fn counters(processor: &Snapshot) -> Result<CounterUnit, NoInterface> {
     }
 }
 
-/// Returns the registers of auto counter reload and of architectural PEBS that counters of version 6 have, as leaf 0x23
-/// declares them: CFG_B of those that can be reloaded (sub-leaf 2), and CFG_C of those that can be recorded (sub-leaf 5,
-/// where sub-leaf 4 is there, too).
+/// Returns the registers of auto counter reload and of architectural PEBS that the counters of version 6 have, as leaf
+/// 0x23 declares them.
 ///
-/// Sources: SDM vol. 4, table 2-2, and vol. 2A, CPUID, "Input EAX = 23H". That a counter which can be recorded has CFG_C,
-/// and one which can be reloaded CFG_B, and no other, is Linux' reading; no processor at hand confirms it.
+/// These are CFG_B of the counters that can be reloaded (sub-leaf 2), and CFG_C of those that can be recorded (sub-leaf
+/// 5, if sub-leaf 4 exists too).
+///
+/// Sources: SDM vol. 4, table 2-2, and vol. 2A, CPUID, "Input EAX = 23H". Linux' reading is that the counters with
+/// CFG_C are those that can be recorded, and the counters with CFG_B those that can be reloaded; no processor has
+/// confirmed it.
 pub fn unused_registers(processor: &Snapshot) -> [UnusedRegisters; 2] {
     let version = ArchitecturalPerfmon::from_snapshot(processor).version();
     let has_leaf = processor.vendor() == INTEL && processor.leaf(7, 1).eax >> 8 & 1 != 0;
@@ -102,13 +105,12 @@ pub fn unused_registers(processor: &Snapshot) -> [UnusedRegisters; 2] {
     ]
 }
 
-/// Takes away what a predecessor, firmware or the kernel before a kexec, left on of auto counter reload and architectural
-/// PEBS for these counters of the processor that executes the call, which `processor` describes. By it a counter would
-/// be loaded, or write records, behind the driver's back.
+/// Clears the settings of auto counter reload and architectural PEBS that a predecessor (firmware, or the kernel before
+/// a kexec) left on these counters of the processor that executes the call, which `processor` describes. With them a
+/// counter would be reloaded or would write records unknown to the driver.
 ///
-/// Returns the counters from which it could not be taken: leave them out when you take counters. One write for each
-/// [register that there is](unused_registers); none on other processors. `IA32_PEBS_BASE` and `IA32_PEBS_INDEX` stay as
-/// they are.
+/// Returns the counters that could not be cleared: leave them out when you take counters. This writes each [existing
+/// register](unused_registers) once; on other processors none. `IA32_PEBS_BASE` and `IA32_PEBS_INDEX` are not written.
 ///
 /// Call it before the counters are taken, and before another kernel is started, beside [`silence`](pmu_core::silence).
 ///

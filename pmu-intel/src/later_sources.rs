@@ -37,8 +37,9 @@ const fn fixed(value: u32, name: &'static str, event: u64, counter: u8) -> Added
     AddedSource::new(ProfileSource::new(value, name, select), CounterSet::fixed(1 << counter))
 }
 
-/// Adds the sources 0x20 to 0x24, as far as a Windows and the machine, whose boot processor `boot` describes, have them:
-/// - 0x20, `LbrInserts`, where the core's event is known. On a hybrid machine it is not: the cores' events differ.
+/// Adds the sources 0x20 to 0x24 that both a Windows and the machine have; `boot` describes the machine's boot
+/// processor:
+/// - 0x20, `LbrInserts`, if the core's event is known. On a hybrid machine it is not: the cores' events differ.
 /// - 0x21 to 0x23, the fixed counters' `InstructionsRetiredFixed`, `UnhaltedCoreCyclesFixed` and
 ///   `UnhaltedReferenceCyclesFixed`.
 /// - 0x24, `TimerFixed`: time by fixed counter 2, in units of 100 ns in which the core is not halted. `hertz` is the

@@ -206,7 +206,7 @@ fn a_start_that_is_answered_too_late_is_undone() {
         assert_eq!(asking.join().unwrap(), Err(InterfaceError::NoAnswer(on(1))));
     });
     assert!(machine.inside.load(Ordering::SeqCst));
-    assert!(machine.running.lock().unwrap().is_empty(), "the source runs for nobody");
+    assert!(machine.running.lock().unwrap().is_empty(), "the source still runs");
     // The slot is free again.
     let mut hardware =
         Remote::new(&mailbox, Processor { turns: 50, ..Processor::new(&machine, 0) });

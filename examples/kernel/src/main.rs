@@ -134,8 +134,7 @@ fn profile<I: ProfileInterface + Sync>(
         exact::run(&sessions)?;
     }
 
-    // What counts, and is not just another name of what does: the first such source stands for all
-    // where one is enough.
+    // The first source that counts, and is not just another name of such a source, stands for all where one is enough.
     let mut first = None;
     Plan::by_time(samples).run_here(&sessions)?;
     for (row, rate) in sessions.interface().sources().iter().zip(rates) {

@@ -73,7 +73,7 @@ impl Rate {
         let (first, begin) = (read()?, clock::now());
         let mut events = first;
         for window in &mut windows {
-            // What is silent for so long stays silent.
+            // A source without events for this long is taken to have none.
             if events == first && clock::now() - begin > clock::milliseconds(WATCHED_MS) {
                 break;
             }

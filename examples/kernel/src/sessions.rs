@@ -31,7 +31,7 @@ impl<'a, I> Place<'a, I> {
 // one function at a time.
 unsafe impl<I: Sync> Sync for Place<'_, I> {}
 
-/// What begins [`Sessions`]: how a handler, which does not know their interface, has them serve a request.
+/// The first member of [`Sessions`]: lets a handler that does not know their interface type have them serve a request.
 struct Server {
     serve: unsafe fn(*const Server, SourceRequest) -> Result<(), InterfaceError>,
 }

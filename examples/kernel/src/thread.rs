@@ -1,4 +1,4 @@
-//! Which thread a processor executes, and switches between them.
+//! The current thread of each processor, and switches between threads.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
