@@ -84,9 +84,9 @@ mod real {
 #[cfg(all(test, loom))]
 mod loom_models;
 #[cfg(all(test, loom))]
-mod modelled;
+mod modeled;
 #[cfg(all(test, loom))]
-use modelled as real;
+use modeled as real;
 
 #[cfg(feature = "critical-section")]
 pub(crate) use real::exclusively;
