@@ -142,7 +142,7 @@ fn is_zhaoxin(processor: &Snapshot) -> bool {
     known && ZHAOXIN.contains(&processor.vendor())
 }
 
-/// The counters of a processor of Intel's; none of another vendor's.
+/// Returns the counters of a processor of Intel's; none for another vendor's.
 pub(crate) fn unit(processor: &Snapshot) -> CounterUnit {
     if processor.vendor() != INTEL {
         return CounterUnit::NONE;
@@ -165,7 +165,7 @@ pub(crate) fn unit(processor: &Snapshot) -> CounterUnit {
     unit
 }
 
-/// The counters that leaf 0x0A declares, of which leaf 0x23 may say which they are.
+/// Returns the counters that leaf 0x0A declares; leaf 0x23 may name them one by one.
 pub(crate) const fn of_perfmon(
     perfmon: &ArchitecturalPerfmon,
     extension: &PerfmonExtension,
@@ -213,7 +213,8 @@ pub(crate) struct Registers {
 }
 
 impl Registers {
-    /// Before version 4 the processor clears `IA32_PERF_GLOBAL_CTRL` to freeze (SDM vol. 3B, §18.4.7 and §20.2.4).
+    /// Returns the registers of a version. Before version 4 the processor clears `IA32_PERF_GLOBAL_CTRL` to freeze (SDM
+    /// vol. 3B, §18.4.7 and §20.2.4).
     pub(crate) const fn of(version: u8) -> Self {
         match version {
             0..=3 => Self { general: &GENERAL, fixed: &FIXED, global: &GLOBAL_2 },
@@ -222,9 +223,9 @@ impl Registers {
         }
     }
 
-    /// Zhaoxin's. Which events the fixed counters count depends on the model, and is not known here. Nothing freezes
-    /// them. They are not stopped while they are serviced: ZX-C takes an acknowledgement only while counters are
-    /// enabled in the global control register (as Linux has it).
+    /// The registers of Zhaoxin's counters. The events of the fixed counters depend on the model, and are not known
+    /// here. Nothing freezes the counters. They are not stopped while they are serviced: ZX-C accepts an acknowledgment
+    /// only while counters are enabled in the global control register (as in Linux).
     const ZHAOXIN: Self =
         Self { general: &GENERAL, fixed: &FIXED_ZHAOXIN, global: &GLOBAL_ZHAOXIN };
 }
@@ -305,15 +306,17 @@ static FIXED_ZHAOXIN: FixedCounters = FixedCounters {
 /// Event, unit mask, USR, OS, edge, INV and CMASK. Not pin control, which is reserved today.
 pub(crate) const PLAIN_EVENT_BITS: u64 = 0xFF87_FFFF;
 
-/// Those; AnyThread in versions 3 and 4, and later where CPUID does not deprecate it (SDM vol. 3B, §20.2.1.1,
-/// §20.2.3 and §20.2.5.1); unit mask 2 and EQ of version 6; IN_TX and IN_TXCP (which only counter 2 has) where
-/// there are transactions (leaf 7, EBX bits 4 and 11; SDM vol. 3B, "Performance Monitoring and Intel TSX").
+/// Returns the event-select bits of a version: the plain ones; AnyThread in versions 3 and 4, and later if CPUID does
+/// not deprecate it (SDM vol. 3B, §20.2.1.1, §20.2.3 and §20.2.5.1).
 const fn event_bits_of_perfmon(perfmon: &ArchitecturalPerfmon) -> u64 {
     const ANY_THREAD: u64 = PerfEvtSel::new().with_any_thread(true).into_bits();
     let any_thread = perfmon.version() >= 3 && !perfmon.any_thread_deprecated();
     PLAIN_EVENT_BITS | if any_thread { ANY_THREAD } else { 0 }
 }
 
+/// Returns the event-select bits of a processor: those of its version; unit mask 2 and EQ of version 6; IN_TX and
+/// IN_TXCP (which only counter 2 has) if there are transactions (leaf 7, EBX bits 4 and 11; SDM vol. 3B, "Performance
+/// Monitoring and Intel TSX").
 fn event_bits(
     processor: &Snapshot,
     perfmon: &ArchitecturalPerfmon,
@@ -331,7 +334,7 @@ static GLOBAL_2: GlobalRegisters = global(0, true);
 static GLOBAL_4: GlobalRegisters = global(STATUS_CTR_FRZ, true);
 static GLOBAL_ZHAOXIN: GlobalRegisters = global(0, false);
 
-/// `stops`: the counters are stopped while they are serviced, and can freeze themselves.
+/// Returns the global registers; `stops` if the counters are stopped while they are serviced and can freeze themselves.
 const fn global(frozen: u64, stops: bool) -> GlobalRegisters {
     // SAFETY: these say which counters run and which overflowed; none holds an address. The PEBS
     // buffer's bit of the acknowledge register clears a flag.

@@ -150,7 +150,7 @@ impl Page {
         Self(UnsafeCell::new([0; 512]))
     }
 
-    /// Its physical address: the kernel is mapped where it is.
+    /// Returns its physical address, which is its linear address: the kernel is identity-mapped.
     fn address(&self) -> u64 {
         self.0.get() as u64
     }
