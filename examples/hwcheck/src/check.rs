@@ -118,7 +118,7 @@ pub fn check(machine: &dyn Machine, options: Options) -> Result<Report, CheckErr
         false => Agreed::new(&configuration, holds),
     };
     let journal = Journal::new(&agreed)?;
-    let registers = Registers { machine, configuration, agreed: &agreed, journal: &journal };
+    let registers = Registers::new(machine, configuration, &agreed, &journal);
     let supervised = if options.read_only {
         let mut comparison = comparison(&registers, false)?;
         let read = comparison.read_only();

@@ -117,12 +117,13 @@ impl<'r, 'm> Comparison<'r, 'm> {
         alone: &dyn Fn() -> bool,
     ) -> Result<(), Stop> {
         let mut random = Random::new(seed);
-        for _ in 0..programs {
+        let mut sweeps = self.sweeps().into_iter();
+        for _ in 0..programs as usize + sweeps.len() {
             if alone() {
                 return Err(Stop::Alone);
             }
             self.check_others()?;
-            let program = self.program(&mut random);
+            let program = sweeps.next().unwrap_or_else(|| self.program(&mut random));
             if let Some(first) = self.run(&program)? {
                 // Again: what comes of the processor comes twice.
                 self.check_others()?;
@@ -168,11 +169,31 @@ impl<'r, 'm> Comparison<'r, 'm> {
         }
     }
 
+    /// A program for each register that may be written: its bits one by one, but those of a select's event.
+    fn sweeps(&self) -> Vec<Vec<Operation>> {
+        let agreed = self.registers.agreed;
+        let writable = self.writable().into_iter().map(|register| {
+            let first = if register.kind == RegisterKind::EventSelect { 16 } else { 0 };
+            let bits = (first..64).map(|bit| 1u64 << bit);
+            let may = |bit: &u64| {
+                agreed.nearest(register.address, *bit).is_some_and(|value| value & bit != 0)
+            };
+            let values = bits.filter(may).filter_map(|bit| agreed.nearest(register.address, bit));
+            values
+                .flat_map(|value| [Operation::Write(register, value), Operation::Read(register)])
+                .collect()
+        });
+        writable.collect()
+    }
+
+    fn writable(&self) -> Vec<RegisterInfo> {
+        let addresses: Vec<u32> = self.registers.agreed.addresses().collect();
+        self.listed.iter().filter(|one| addresses.contains(&one.address)).copied().collect()
+    }
+
     /// A program: accesses in random order, then a read of everything.
     fn program(&self, random: &mut Random) -> Vec<Operation> {
-        let addresses: Vec<u32> = self.registers.agreed.addresses().collect();
-        let writable: Vec<_> =
-            self.listed.iter().filter(|one| addresses.contains(&one.address)).collect();
+        let writable = self.writable();
         let mut program = Vec::new();
         for _ in 0..LENGTH {
             match random.below(8) {
@@ -184,7 +205,7 @@ impl<'r, 'm> Comparison<'r, 'm> {
                     let Some(register) = random.of(&writable) else { continue };
                     let value = value(&self.registers.configuration, register, random);
                     let value = self.registers.agreed.nearest(register.address, value);
-                    program.extend(value.map(|value| Operation::Write(**register, value)));
+                    program.extend(value.map(|value| Operation::Write(*register, value)));
                 }
             }
         }
@@ -229,6 +250,8 @@ impl<'r, 'm> Comparison<'r, 'm> {
         }
         for operation in program {
             if let Some(disagreement) = self.execute(*operation)? {
+                // What somebody else wrote is not to be written over.
+                self.check_others()?;
                 // Both in the same state again.
                 let _ = self.clean()?;
                 return Ok(Some(disagreement));

@@ -19,6 +19,8 @@ pub struct Registers<'m> {
     pub agreed: &'m Agreed,
     /// What was.
     pub journal: &'m Journal,
+    /// The registers of the configuration.
+    listed: Vec<RegisterInfo>,
 }
 
 /// Failure of a write.
@@ -57,21 +59,38 @@ pub fn read(
     configuration: &Configuration,
     address: u32,
 ) -> Result<u64, MsrErrorKind> {
-    let is_listed =
-        |one: RegisterInfo| one.address == address && one.kind != RegisterKind::NotOffered;
-    if !configuration.registers().any(is_listed) {
-        return Err(MsrErrorKind::Other);
-    }
-    machine.msr().update(MsrUpdate::read(address))
+    read_listed(machine, configuration.registers(), address)
 }
 
-impl Registers<'_> {
+fn read_listed(
+    machine: &dyn Machine,
+    mut listed: impl Iterator<Item = RegisterInfo>,
+    address: u32,
+) -> Result<u64, MsrErrorKind> {
+    match listed.any(|one| one.address == address && one.kind != RegisterKind::NotOffered) {
+        true => machine.msr().update(MsrUpdate::read(address)),
+        false => Err(MsrErrorKind::Other),
+    }
+}
+
+impl<'m> Registers<'m> {
+    /// The registers of a machine with this PMU.
+    pub fn new(
+        machine: &'m dyn Machine,
+        configuration: Configuration,
+        agreed: &'m Agreed,
+        journal: &'m Journal,
+    ) -> Self {
+        let listed = configuration.registers().collect();
+        Self { machine, configuration, agreed, journal, listed }
+    }
+
     /// Reads a register.
     ///
     /// # Errors
     /// Those of [`read`].
     pub fn read(&self, address: u32) -> Result<u64, MsrErrorKind> {
-        read(self.machine, &self.configuration, address)
+        read_listed(self.machine, self.listed.iter().copied(), address)
     }
 
     /// Writes a register: the only function of this tool that does.
@@ -123,7 +142,7 @@ impl Registers<'_> {
 
     /// The address of the register of this kind, where it exists.
     pub fn address_of(&self, kind: RegisterKind) -> Option<u32> {
-        let mut registers = self.configuration.registers();
-        registers.find(|one| one.exists && one.kind == kind).map(|one| one.address)
+        let mut listed = self.listed.iter();
+        listed.find(|one| one.exists && one.kind == kind).map(|one| one.address)
     }
 }

@@ -5,6 +5,7 @@ use std::cell::RefCell;
 use std::fs;
 use std::io;
 use std::ops::Range;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use pmu_core::{MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, PmcIndex};
@@ -81,6 +82,16 @@ struct SoftwareMsr {
 struct Kept {
     accesses: u64,
     pmu: VirtualPmu,
+    /// The PMU's state, as it is in the file.
+    state: PmuState,
+    bytes: Vec<u8>,
+}
+
+impl Kept {
+    fn new(pmu: VirtualPmu) -> Self {
+        let state = pmu.state();
+        Self { accesses: 0, pmu, state, bytes: state.to_bytes().to_vec() }
+    }
 }
 
 /// The events that are fed, and how many of each a workload's body has.
@@ -152,7 +163,7 @@ impl Software {
         }
         fs::write(folder.join("plan.json"), serde_json::to_vec(&plan)?)?;
         let pmu = VirtualPmu::new(plan.configuration, FedEvents::NONE).map_err(io::Error::other)?;
-        fs::write(folder.join("pmu"), bytes(&Kept { accesses: 0, pmu }))?;
+        fs::write(folder.join("pmu"), bytes(&Kept::new(pmu)))?;
         Self::open(folder)
     }
 
@@ -169,7 +180,7 @@ impl Software {
             folder: folder.to_owned(),
             plan,
             events,
-            kept: RefCell::new(Kept { accesses: 0, pmu }),
+            kept: RefCell::new(Kept::new(pmu)),
             writes: RefCell::new(Vec::new()),
         };
         msr.load()?;
@@ -205,7 +216,8 @@ impl Software {
     /// The folder cannot be written, or the register cannot hold the value.
     pub fn set(&self, register: u32, value: u64) -> io::Result<()> {
         self.msr.load()?;
-        match self.msr.kept.borrow_mut().pmu.host_write(register, value).answer {
+        let answer = self.msr.kept.borrow_mut().pmu.host_write(register, value).answer;
+        match answer {
             Write::Done | Write::Shared { .. } => self.msr.store(),
             refused => Err(io::Error::other(format!("{register:#x}: {refused:?}"))),
         }
@@ -213,26 +225,34 @@ impl Software {
 }
 
 fn bytes(kept: &Kept) -> Vec<u8> {
-    [&kept.accesses.to_le_bytes()[..], &kept.pmu.state().to_bytes()].concat()
+    [&kept.accesses.to_le_bytes()[..], &kept.bytes].concat()
 }
 
 impl SoftwareMsr {
+    /// Reads what another process may have changed.
     fn load(&self) -> io::Result<()> {
         let bytes = fs::read(self.folder.join("pmu"))?;
         let (accesses, state) = bytes.split_first_chunk().ok_or(io::ErrorKind::InvalidData)?;
-        let state = PmuState::from_bytes(state).map_err(io::Error::other)?;
         let mut kept = self.kept.borrow_mut();
         kept.accesses = u64::from_le_bytes(*accesses);
-        kept.pmu = VirtualPmu::restore(&state, self.plan.configuration, self.events)
-            .map_err(io::Error::other)?;
+        if kept.bytes != state {
+            let read = PmuState::from_bytes(state).map_err(io::Error::other)?;
+            kept.pmu = VirtualPmu::restore(&read, self.plan.configuration, self.events)
+                .map_err(io::Error::other)?;
+            (kept.state, kept.bytes) = (read, state.to_owned());
+        }
         Ok(())
     }
 
+    /// Writes it at once: a process that is killed leaves the file whole.
     fn store(&self) -> io::Result<()> {
-        // In one piece: a process that is killed leaves the file whole.
-        let written = self.folder.join("pmu.new");
-        fs::write(&written, bytes(&self.kept.borrow()))?;
-        fs::rename(written, self.folder.join("pmu"))
+        let kept = &mut *self.kept.borrow_mut();
+        let state = kept.pmu.state();
+        if state != kept.state {
+            (kept.state, kept.bytes) = (state, state.to_bytes().to_vec());
+        }
+        let file = fs::OpenOptions::new().write(true).open(self.folder.join("pmu"))?;
+        file.write_all_at(&bytes(kept), 0)
     }
 
     /// An access of the `msr` file.

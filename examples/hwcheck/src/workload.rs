@@ -57,12 +57,7 @@ impl Workload {
     }
 
     /// How often something happens in `iterations` times, from least to greatest, where it is known.
-    pub fn known(
-        self,
-        quantity: Quantity,
-        memory: &Memory,
-        iterations: u64,
-    ) -> Option<[u64; 2]> {
+    pub fn known(self, quantity: Quantity, memory: &Memory, iterations: u64) -> Option<[u64; 2]> {
         use Quantity::{
             Branches, DataCacheMisses, Instructions, LastCacheMisses, MisalignedAccesses,
             Mispredictions, TakenBranches,
