@@ -62,9 +62,9 @@ fn a_bit_that_is_read_otherwise_is_found_and_named() {
         (machines::amd(), 0xC001_0007, 3, "PerfCtrx", "Performance Counter MSRs"),
         (
             machines::amd(),
-            0xC000_0300,
+            0xC000_0302,
             2,
-            "PerfCntrGlobalStatus",
+            "PerfCntrGlobalStatusClr",
             "Performance Monitoring Version 2",
         ),
     ] {
