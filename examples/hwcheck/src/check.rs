@@ -1,7 +1,7 @@
 //! A run, from the first look to the report.
 
+use core::fmt;
 use std::collections::BTreeMap;
-use std::fmt;
 use std::io;
 
 use pmu_core::MsrErrorKind;
@@ -56,7 +56,7 @@ impl fmt::Display for CheckError {
     }
 }
 
-impl std::error::Error for CheckError {}
+impl core::error::Error for CheckError {}
 
 impl From<Refusal> for CheckError {
     fn from(refusal: Refusal) -> Self {

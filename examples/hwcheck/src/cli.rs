@@ -127,7 +127,11 @@ fn run_with(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let machine = machine(arguments)?;
     agree(arguments, &*machine)?;
     let Arguments { seed, programs, runs, read_only, .. } = *arguments;
-    let report = check(&*machine, Options { seed, programs, runs, read_only })?;
+    let report = check(&*machine, Options { seed, programs, runs, read_only });
+    if arguments.software.is_some() {
+        let _ = std::fs::remove_dir_all(machine.root());
+    }
+    let report = report?;
     print!("{}", summary(&report));
     if let Some(file) = file {
         write(&report, file).map_err(other(&file.display().to_string()))?;

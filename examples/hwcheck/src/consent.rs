@@ -1,6 +1,6 @@
 //! What the user agrees to, in plain words.
 
-use std::fmt::Write as _;
+use core::fmt::Write as _;
 use std::io::{BufRead, Write};
 
 use pmu_virt::{Configuration, RegisterKind};

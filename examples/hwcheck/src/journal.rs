@@ -1,9 +1,9 @@
 //! What was written last to each register, in memory that the worker shares with its supervisor.
 
+use core::ptr::NonNull;
+use core::sync::atomic::Ordering::SeqCst;
+use core::sync::atomic::{AtomicU32, AtomicU64};
 use std::io;
-use std::ptr::NonNull;
-use std::sync::atomic::Ordering::SeqCst;
-use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use crate::agreed::{Agreed, Cell, ENABLE, FIXED_PRIVILEGES, MAX_CELLS, PRIVILEGES};
 use pmu_virt::RegisterKind;
@@ -81,14 +81,10 @@ impl Journal {
         self.flags(place) & CHANGED != 0
     }
 
-    /// Returns whether a write was begun of which nothing more is known.
-    pub fn is_pending(&self, place: usize) -> bool {
-        self.flags(place) & PENDING != 0
-    }
-
-    /// Returns whether a counter may have counted since it was written.
-    pub fn is_moved(&self, place: usize) -> bool {
-        self.flags(place) & MOVED != 0
+    /// Returns whether the register is to hold [what it held](Self::holds): no write was begun of which nothing more is
+    /// known, and it is no counter that may have counted since it was written.
+    pub fn is_known(&self, place: usize) -> bool {
+        self.flags(place) & (PENDING | MOVED) == 0
     }
 
     /// A write of `value` begins.

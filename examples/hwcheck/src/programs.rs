@@ -334,7 +334,7 @@ impl<'r, 'm> Comparison<'r, 'm> {
             RegisterKind::GlobalInUse => Some(agreed.taken()),
             RegisterKind::GlobalControl => place.map(|_| !self.rest(register).0),
             RegisterKind::GeneralCounter | RegisterKind::FixedCounter => {
-                place.filter(|place| !self.registers.journal.is_moved(*place)).map(|_| u64::MAX)
+                place.filter(|place| self.registers.journal.is_known(*place)).map(|_| u64::MAX)
             }
             _ => place.map(|_| u64::MAX),
         }
@@ -371,7 +371,7 @@ impl<'r, 'm> Comparison<'r, 'm> {
         };
         let is_absent = ABSENT_PMCS.contains(&operand);
         let place = self.registers.agreed.place(kind, counter);
-        if !is_absent && !place.is_some_and(|place| !self.registers.journal.is_moved(place)) {
+        if !is_absent && !place.is_some_and(|place| self.registers.journal.is_known(place)) {
             return Ok(None);
         }
         let model = match self.model.read_pmc(operand, USER) {

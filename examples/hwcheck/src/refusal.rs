@@ -1,6 +1,6 @@
 //! The states of a machine in which nothing is written, each with its remedy.
 
-use std::fmt;
+use core::fmt;
 
 use pmu_core::MsrErrorKind;
 use pmu_virt::{Configuration, HostError, RegisterKind};
@@ -80,7 +80,7 @@ impl fmt::Display for Refusal {
     }
 }
 
-impl std::error::Error for Refusal {}
+impl core::error::Error for Refusal {}
 
 /// Checks that the kernel lets registers be written, and has no counter of its own.
 ///

@@ -1,6 +1,6 @@
 //! The registers of the processor: the one function that writes them, and what notices that somebody else did.
 
-use std::fmt;
+use core::fmt;
 
 use pmu_core::{MsrAddress, MsrErrorKind, MsrUpdate};
 use pmu_virt::{Configuration, RegisterInfo, RegisterKind};
@@ -48,7 +48,7 @@ impl fmt::Display for WriteError {
     }
 }
 
-impl std::error::Error for WriteError {}
+impl core::error::Error for WriteError {}
 
 /// Reads a register that the configuration lists as a PMU's.
 ///
@@ -131,9 +131,8 @@ impl<'m> Registers<'m> {
     pub fn changed_by_others(&self) -> Result<Vec<u32>, MsrErrorKind> {
         let mut changed = Vec::new();
         for (place, cell) in self.agreed.cells().iter().enumerate() {
-            let is_known = !self.journal.is_pending(place)
-                && !(cell.is_counter() && self.journal.is_moved(place));
-            if is_known && self.read(cell.address)? != self.journal.holds(place) {
+            if self.journal.is_known(place) && self.read(cell.address)? != self.journal.holds(place)
+            {
                 changed.push(cell.address);
             }
         }

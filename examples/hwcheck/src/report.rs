@@ -1,6 +1,6 @@
 //! The report: an allow-list of what leaves the machine. Whatever is not a field here is not in it.
 
-use std::fmt;
+use core::fmt;
 
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -428,7 +428,7 @@ impl fmt::Display for ReportError {
     }
 }
 
-impl std::error::Error for ReportError {}
+impl core::error::Error for ReportError {}
 
 impl Report {
     /// Reads a report that may come from anywhere. Claims, outcomes and reasons that this version does not know
@@ -454,11 +454,15 @@ impl Report {
         if report.is_bounded() { Ok(report) } else { Err(ReportError::TooMuch) }
     }
 
-    /// Writes it as [`parse`](Self::parse) reads it.
+    /// Writes it as [`parse`](Self::parse) reads it, a claim on each line.
     pub fn to_json(&self) -> String {
-        let mut text = serde_json::to_string_pretty(self).unwrap_or_default();
-        text.push('\n');
-        text
+        let claims = self.claims.iter().filter_map(|claim| serde_json::to_string(claim).ok());
+        let claims: Vec<_> = claims.map(|claim| format!("    {claim}")).collect();
+        let head = Self { claims: Vec::new(), ..self.clone() };
+        let head = serde_json::to_string_pretty(&head).unwrap_or_default();
+        // The claims are the last field.
+        let head = head.strip_suffix("[]\n}").unwrap_or_default();
+        format!("{head}[\n{}\n  ]\n}}\n", claims.join(",\n"))
     }
 
     fn is_bounded(&self) -> bool {

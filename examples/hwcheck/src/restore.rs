@@ -12,10 +12,8 @@ pub fn restore(registers: &Registers<'_>) -> Restored {
     let Registers { agreed, journal, .. } = registers;
     let mut restored = Restored::default();
     let others = |place: usize, cell: &Cell| {
-        let is_known =
-            !journal.is_pending(place) && !(cell.is_counter() && journal.is_moved(place));
         let holds = journal.holds(place);
-        is_known && registers.read(cell.address).is_ok_and(|value| value != holds)
+        journal.is_known(place) && registers.read(cell.address).is_ok_and(|value| value != holds)
     };
     // Before anything is written: which registers are still ours.
     let mut own: Vec<Cell> = Vec::new();

@@ -1,10 +1,10 @@
 //! A software machine: `pmu-virt` in the place of a processor, kept in a folder, so that a process that is killed leaves it
 //! as a processor is left. What goes wrong in it is planned.
 
-use std::cell::RefCell;
+use core::cell::RefCell;
+use core::ops::Range;
 use std::fs;
 use std::io;
-use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 

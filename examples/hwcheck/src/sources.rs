@@ -58,7 +58,6 @@ fn claim(bench: &mut Bench<'_, '_>, source: &ProfileSource) -> Result<(Outcome, 
             quantity.and_then(|quantity| workload.known(quantity, bench.memory, count.iterations));
         counts.push(Count { known, ..count });
     }
-    let evidence = |counts| Evidence { counts, ..Evidence::default() };
     let outcome = if counts.iter().all(|count: &Count| count.greatest == 0) {
         Outcome::Silent
     } else if counts.iter().all(is_as_known) {
@@ -66,7 +65,9 @@ fn claim(bench: &mut Bench<'_, '_>, source: &ProfileSource) -> Result<(Outcome, 
     } else {
         Outcome::SomethingElse
     };
-    Ok((outcome, evidence(counts)))
+    // A workload that counted nothing, and of which no number was known, says no more than that.
+    counts.retain(|count| count.greatest != 0 || count.known.is_some());
+    Ok((outcome, Evidence { counts, ..Evidence::default() }))
 }
 
 /// Returns whether a count is the known number, but for a sixty-fourth and 64: what the kernel's interrupts add.

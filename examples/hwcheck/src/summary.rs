@@ -1,6 +1,6 @@
 //! A report, for a person at a terminal.
 
-use std::fmt::Write as _;
+use core::fmt::Write as _;
 
 use crate::claims::find;
 use crate::report::{Claim, Disagreement, Evidence, MachineKind, Outcome, Report};

@@ -1,11 +1,12 @@
 //! Two processes: a worker, and a supervisor that puts the registers back when the worker ends in any way.
 
+use core::panic::AssertUnwindSafe;
+use core::sync::atomic::AtomicI32;
+use core::sync::atomic::Ordering::SeqCst;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::fd::FromRawFd;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::AtomicI32;
-use std::sync::atomic::Ordering::SeqCst;
+use std::panic::catch_unwind;
 
 use serde::{Deserialize, Serialize};
 

@@ -1,8 +1,8 @@
 //! The table of claims by processor, of reports that may come from anywhere.
 
+use core::fmt;
+use core::fmt::Write as _;
 use std::collections::BTreeMap;
-use std::fmt;
-use std::fmt::Write as _;
 use std::fs;
 use std::io;
 use std::path::Path;
@@ -35,7 +35,7 @@ impl fmt::Display for TableError {
     }
 }
 
-impl std::error::Error for TableError {}
+impl core::error::Error for TableError {}
 
 impl From<io::Error> for TableError {
     fn from(error: io::Error) -> Self {

@@ -1,7 +1,7 @@
 //! Code of which it is known by hand how often something happens in it.
 
-use std::arch::asm;
-use std::hint::black_box;
+use core::arch::asm;
+use core::hint::black_box;
 
 use crate::report::WorkloadName;
 
@@ -248,7 +248,7 @@ mod tests {
         let mut seen = vec![false; memory.next.len()];
         let mut place = 0;
         for _ in 0..memory.next.len() {
-            assert!(!std::mem::replace(&mut seen[place], true));
+            assert!(!core::mem::replace(&mut seen[place], true));
             place = memory.next[place][0] as usize;
         }
         assert_eq!((place, seen.len()), (0, 1000));

@@ -4,8 +4,9 @@
 
 mod machines;
 
+use core::time::Duration;
 use std::process::Stdio;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use machines::{Folder, claim, intel, leave_traces, run};
 use pmu_hwcheck::report::{Hex, Outcome, Reason};

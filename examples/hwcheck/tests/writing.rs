@@ -4,7 +4,7 @@
 
 mod machines;
 
-use std::cell::RefCell;
+use core::cell::RefCell;
 use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;

@@ -1,6 +1,6 @@
 //! A deviation of the guest's processor, for programs in the guest that look for one.
 
-use std::str::FromStr;
+use core::str::FromStr;
 
 /// A bit of a register that RDMSR shows inverted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

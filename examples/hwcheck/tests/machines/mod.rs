@@ -2,21 +2,21 @@
 
 #![allow(dead_code, reason = "each test uses its part")]
 
+use core::sync::atomic::AtomicU32;
+use core::sync::atomic::Ordering::Relaxed;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-use std::sync::atomic::AtomicU32;
-use std::sync::atomic::Ordering::Relaxed;
 
 use pmu_hwcheck::report::{Claim, Report};
 use pmu_hwcheck::software::{Plan, Software};
 use pmu_virt::{AmdConfiguration, Configuration, IntelConfiguration};
 
 /// A folder that is removed at the end.
-pub struct Folder(pub PathBuf);
+pub(crate) struct Folder(pub(crate) PathBuf);
 
 impl Folder {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let name = format!("hwcheck-test-{}-{}", std::process::id(), NUMBER.fetch_add(1, Relaxed));
         let path = std::env::temp_dir().join(name);
@@ -25,11 +25,11 @@ impl Folder {
         Self(path)
     }
 
-    pub fn machine(&self, plan: Plan) -> Software {
+    pub(crate) fn machine(&self, plan: Plan) -> Software {
         Software::create(&self.0, plan).unwrap()
     }
 
-    pub fn set_file(&self, path: &str, text: &str) {
+    pub(crate) fn set_file(&self, path: &str, text: &str) {
         let path = self.0.join(path);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, text).unwrap();
@@ -42,16 +42,16 @@ impl Drop for Folder {
     }
 }
 
-pub fn intel() -> Configuration {
+pub(crate) fn intel() -> Configuration {
     Configuration::Intel(IntelConfiguration::new(4, 4, 3))
 }
 
-pub fn amd() -> Configuration {
+pub(crate) fn amd() -> Configuration {
     Configuration::Amd(AmdConfiguration::perf_mon_v2(6))
 }
 
 /// One of each kind.
-pub fn configurations() -> Vec<Configuration> {
+pub(crate) fn configurations() -> Vec<Configuration> {
     let mut all: Vec<_> = [(1, 2, 0), (2, 4, 3), (3, 4, 3), (4, 4, 3), (5, 8, 4), (6, 8, 4)]
         .map(|(version, general, fixed)| {
             Configuration::Intel(IntelConfiguration::new(version, general, fixed))
@@ -74,7 +74,7 @@ pub fn configurations() -> Vec<Configuration> {
 ///
 /// A disabled select with the interrupt bit, one with pin control, which is never written, values, a fixed counter's
 /// control, an overflow, and the global control that is set on idle machines.
-pub fn leave_traces(machine: &Software) {
+pub(crate) fn leave_traces(machine: &Software) {
     for (register, value) in [
         (0x186, 0x0013_003C),
         (0x187, 0x0003_00C0),
@@ -90,7 +90,7 @@ pub fn leave_traces(machine: &Software) {
     }
 }
 
-pub fn command(folder: &Path, arguments: &[&str]) -> Command {
+pub(crate) fn command(folder: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_hwcheck"));
     command.arg("--machine").arg(folder).args(["--runs", "2"]).args(arguments);
     if !arguments.contains(&"--programs") {
@@ -101,7 +101,7 @@ pub fn command(folder: &Path, arguments: &[&str]) -> Command {
 }
 
 /// Runs the program with consent, and returns its exit status and report.
-pub fn run(folder: &Folder, arguments: &[&str]) -> (Option<i32>, Option<Report>, Output) {
+pub(crate) fn run(folder: &Folder, arguments: &[&str]) -> (Option<i32>, Option<Report>, Output) {
     let path = folder.0.join("report.json");
     let _ = fs::remove_file(&path);
     let mut command = command(&folder.0, arguments);
@@ -110,7 +110,7 @@ pub fn run(folder: &Folder, arguments: &[&str]) -> (Option<i32>, Option<Report>,
     (output.status.code(), report, output)
 }
 
-pub fn claim<'r>(report: &'r Report, id: &str) -> &'r Claim {
+pub(crate) fn claim<'r>(report: &'r Report, id: &str) -> &'r Claim {
     let found = report.claims.iter().find(|claim| claim.id == id);
     found.unwrap_or_else(|| panic!("{id} is not in the report"))
 }
