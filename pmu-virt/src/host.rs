@@ -35,15 +35,13 @@ impl Configuration {
         capabilities: u64,
     ) -> Result<Self, HostError> {
         let [last, b, c, d] = cpuid(0, 0);
-        let has = |leaf: u32| leaf <= last;
         let vendor = [b, d, c].map(u32::to_le_bytes);
         let vendor = vendor.as_flattened();
         let configuration = match vendor {
-            b"GenuineIntel" | b"CentaurHauls" | b"  Shanghai  " if has(0x0A) => {
+            b"GenuineIntel" | b"CentaurHauls" | b"  Shanghai  " => {
                 Self::Intel(intel(&cpuid, last, capabilities)?)
             }
             b"AuthenticAMD" | b"HygonGenuine" => Self::Amd(amd(&cpuid)?),
-            b"GenuineIntel" | b"CentaurHauls" | b"  Shanghai  " => return Err(HostError::NoPmu),
             _ => return Err(HostError::Vendor),
         };
         configuration.check().map_err(HostError::Configuration)?;
@@ -92,7 +90,8 @@ fn intel(
     last: u32,
     capabilities: u64,
 ) -> Result<IntelConfiguration, HostError> {
-    let [a, unavailable, fixed, d] = cpuid(0x0A, 0);
+    // A leaf above the last one answers as the last one does.
+    let [a, unavailable, fixed, d] = if last >= 0x0A { cpuid(0x0A, 0) } else { [0; 4] };
     let version = a as u8;
     if version == 0 {
         return Err(HostError::NoPmu);

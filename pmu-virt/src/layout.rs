@@ -82,7 +82,7 @@ impl Layout {
     /// of `legal`.
     pub(crate) const fn with(mut self, family: Family, counters: u8, legal: u64) -> Self {
         self.present |= (counters as u32) << family.first();
-        self.legal[family.legal_bits()] = if counters == 0 { 0 } else { legal };
+        self.legal[family as usize] = if counters == 0 { 0 } else { legal };
         self
     }
 
@@ -94,7 +94,7 @@ impl Layout {
     /// The legal bits of a register of this family.
     #[inline]
     pub(crate) const fn legal(&self, family: Family) -> u64 {
-        self.legal[family.legal_bits()]
+        self.legal[family as usize]
     }
 
     /// The legal bits of the register that is kept at this place, with those that it has to itself.

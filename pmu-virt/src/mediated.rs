@@ -16,7 +16,7 @@ use crate::{
 
 /// An event select's enable bit, of both vendors.
 const ENABLE: u64 = 1 << 22;
-/// AMD's: counts in guests only, and outside them only.
+/// AMD's select bit: counts in guests only.
 const GUEST_ONLY: u64 = 1 << 40;
 
 /// The counters of the processor that a hypervisor runs on, for guests that are given them in turn.
@@ -28,9 +28,9 @@ const GUEST_ONLY: u64 = 1 << 40;
 /// events out before, and has no use meanwhile of what shares the status register with the counters (Processor Trace,
 /// LBR and PEBS that interrupt).
 ///
-/// The host's execution is not counted. On Intel the processor switches the global control with the entry: the hypervisor writes
-/// [`Loaded::global_control`] to the guest's field of the VMCS after `load`, with the entry control "load
-/// IA32_PERF_GLOBAL_CTRL", the exit control of that name with 0 in the host's field, and the exit control "save
+/// The host's execution is not counted. On Intel the processor switches the global control with the entry: the
+/// hypervisor writes [`Loaded::global_control`] to the guest's field of the VMCS after `load`, with the entry control
+/// "load IA32_PERF_GLOBAL_CTRL", the exit control of that name with 0 in the host's field, and the exit control "save
 /// IA32_PERF_GLOBAL_CTRL", which keeps the guest's field up to date over its exits and gives the value that
 /// [`put`](Self::put) takes. The guest's field for `IA32_DEBUGCTL` gets [`Loaded::debug_control`]. On AMD the selects
 /// are marked GuestOnly, and `load` and `put` write the global control.
@@ -247,8 +247,9 @@ impl HostCounters {
     }
 
     /// Sets bits of the status that a loaded guest asks for by `IA32_PERF_GLOBAL_STATUS_SET` or
-    /// `PerfCntrGlobalStatusSet`: they raise no interrupt. `value` is what the guest writes, and
-    /// [`VirtualPmu::check_write`] says whether it may.
+    /// `PerfCntrGlobalStatusSet`: they raise no interrupt. `value` is what the guest writes, which
+    /// [`VirtualPmu::check_write`] has found legal; of its bits those of counters and of the freeze are set, since
+    /// nothing else that the status tells of is the guest's.
     ///
     /// # Errors
     /// The register faulted.
@@ -327,7 +328,8 @@ impl HostCounters {
     /// control.
     ///
     /// # Errors
-    /// The loaded state is of a guest with another PMU, or a register faulted. The guest's state is as it was before, and what was loaded is given back to try again.
+    /// The loaded state is of a guest with another PMU, or a register faulted. The guest's state is as it was before,
+    /// and what was loaded is given back to try again.
     pub fn put<P: EventPolicy, M: MsrBackend>(
         &self,
         loaded: Loaded,

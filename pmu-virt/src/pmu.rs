@@ -326,17 +326,19 @@ impl<P: EventPolicy> VirtualPmu<P> {
 
     #[cold]
     fn read_absent(&self, row: &Row, address: u32) -> Read {
-        match self.model.layout.hidden_as_zero && row.is_hidden_as_zero(address) {
-            true => Read::Value(0),
-            false => Read::GeneralProtection,
+        if self.model.layout.hidden_as_zero && row.is_hidden_as_zero(address) {
+            Read::Value(0)
+        } else {
+            Read::GeneralProtection
         }
     }
 
     #[cold]
     fn write_absent(&self, row: &Row, address: u32) -> Written {
-        match self.model.layout.hidden_as_zero && row.is_hidden_as_zero(address) {
-            true => Written::IGNORED,
-            false => Written::REFUSED,
+        if self.model.layout.hidden_as_zero && row.is_hidden_as_zero(address) {
+            Written::IGNORED
+        } else {
+            Written::REFUSED
         }
     }
 
@@ -375,15 +377,14 @@ impl<P: EventPolicy> VirtualPmu<P> {
             _ => return Read::GeneralProtection,
         };
         if !layout.has(counter) {
-            return match layout.absent_counters_read_zero && ecx < 4 {
-                true => Read::Value(0),
-                false => Read::GeneralProtection,
+            return if layout.absent_counters_read_zero && ecx < 4 {
+                Read::Value(0)
+            } else {
+                Read::GeneralProtection
             };
         }
-        match disabled != 0 && !mode.is_privileged() {
-            true => Read::Value(0),
-            false => Read::Value(registers.counter(counter)),
-        }
+        let hidden = disabled != 0 && !mode.is_privileged();
+        Read::Value(if hidden { 0 } else { registers.counter(counter) })
     }
 
     /// The counters that run now, and whether the embedder feeds them.

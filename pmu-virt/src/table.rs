@@ -10,27 +10,18 @@ pub(crate) enum Family {
     GlobalControl,
     GlobalStatus,
     DebugControl,
-    /// From here on there is nothing to be written: these share a place among the legal bits, which are none.
-    MiscEnable = Self::WRITABLE,
-    Capabilities = 2 * Self::WRITABLE + 1,
+    MiscEnable,
+    Capabilities,
     /// Registers of PMUs that the model never offers.
-    NotOffered = 3 * Self::WRITABLE + 2,
+    NotOffered,
 }
 
 /// Greatest number of counters of a kind.
 pub(crate) const MAX_PER_KIND: usize = 8;
 
 impl Family {
-    /// The number of families with legal bits.
-    const WRITABLE: isize = 7;
-    /// The number of different [`legal_bits`](Self::legal_bits).
-    pub(crate) const COUNT: usize = Self::WRITABLE as usize + 1;
-
-    /// The place of the family's legal bits.
-    #[inline]
-    pub(crate) const fn legal_bits(self) -> usize {
-        self as usize % Self::COUNT
-    }
+    /// The number of families.
+    pub(crate) const COUNT: usize = Self::NotOffered as usize + 1;
 
     /// The place of the family's first register in the [register file](crate::model::RegisterFile).
     pub(crate) const fn first(self) -> usize {
@@ -44,7 +35,7 @@ impl Family {
             Self::DebugControl => 27,
             Self::MiscEnable => 28,
             Self::Capabilities => 29,
-            Self::NotOffered => 31,
+            Self::NotOffered => NOWHERE,
         }
     }
 

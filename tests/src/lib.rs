@@ -1,11 +1,13 @@
 //! What the tests share: the independent data files.
 
-/// The README's examples compile.
+/// The examples of the README and of PROOFS.md compile.
 #[cfg(doctest)]
 #[doc = include_str!("../../README.md")]
+#[doc = include_str!("../../PROOFS.md")]
 struct Readme;
 
 pub mod deviations;
+pub mod kernel;
 mod pmu_state;
 mod processors;
 mod register_file;

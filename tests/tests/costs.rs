@@ -180,10 +180,10 @@ fn operations_cost_what_the_table_says() {
     }
 }
 
-/// The README's rows are what is measured, for N = 4.
+/// The rows of COSTS.md are what is measured, for N = 4.
 #[test]
-fn the_readmes_table_is_what_is_measured() {
-    let readme = include_str!("../../README.md");
+fn the_table_of_costs_is_what_is_measured() {
+    let table = include_str!("../../COSTS.md");
     let rows = [
         ("Intel, version 2 on", measure(intel(2, false), 4)),
         ("Intel, version 4 on, freezing", measure(intel(4, true), 4)),
@@ -195,7 +195,7 @@ fn the_readmes_table_is_what_is_measured() {
     for (name, (pmi, switch, start)) in rows {
         let row = format!("| {name} | {pmi} | {switch} | {start} |");
         println!("{row}");
-        assert!(readme.contains(&row), "the README lacks: {row}");
+        assert!(table.contains(&row), "COSTS.md lacks: {row}");
     }
 }
 

@@ -251,7 +251,7 @@ fn the_readmes_rows_of_events_are_what_is_measured() {
                 [costs.overflow, switch, costs.open, costs.start, costs.read, costs.stop].map(text);
             let row = format!("| {place}: {name} | {} |", columns.join(" | "));
             println!("{row}");
-            assert!(include_str!("../../README.md").contains(&row), "the README lacks: {row}");
+            assert!(include_str!("../../COSTS.md").contains(&row), "COSTS.md lacks: {row}");
         }
     }
 }

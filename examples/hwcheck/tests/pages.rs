@@ -40,7 +40,7 @@ fn a_report_of_a_software_machine_is_named_as_one() {
 /// The rows of the README's list: the ids, and what would settle them.
 fn untried() -> Vec<(Vec<String>, String)> {
     let text = fs::read_to_string(root().join("README.md")).unwrap();
-    let (_, list) = text.split_once("### Untried on hardware\n").unwrap();
+    let (_, list) = text.split_once("## Untried on hardware\n").unwrap();
     let rows = list.lines().skip_while(|line| !line.starts_with("|---")).skip(1);
     let rows = rows.take_while(|line| line.starts_with('|')).map(|line| {
         let cells: Vec<_> = line.trim_matches('|').split('|').map(str::trim).collect();
@@ -55,7 +55,7 @@ fn untried() -> Vec<(Vec<String>, String)> {
 fn every_line_of_the_untried_names_what_would_settle_it_and_every_claim_is_in_one() {
     let mut named = Vec::new();
     let rows = untried();
-    assert!(rows.len() > 5);
+    assert!(rows.len() > 4);
     for (ids, command) in rows {
         for id in &ids {
             let known = CLAIMS.iter().find(|known| known.id == id);

@@ -268,18 +268,18 @@ impl fmt::Debug for Cost {
     }
 }
 
-/// A row of the README's table: interrupt, switch, start.
-fn readme_row(name: &str) -> [Cost; 3] {
-    let readme = include_str!("../../../README.md");
+/// A row of the table in COSTS.md: interrupt, switch, start.
+fn costs_row(name: &str) -> [Cost; 3] {
+    let table = include_str!("../../../COSTS.md");
     let start = format!("| {name} |");
-    let row = readme.lines().find_map(|line| line.strip_prefix(&start)).expect(name);
+    let row = table.lines().find_map(|line| line.strip_prefix(&start)).expect(name);
     let cells: Vec<_> = row.split_terminator('|').map(Cost::from_cell).collect();
     cells.try_into().expect(name)
 }
 
 /// The table is for four counters running, and the kernel runs as many, of however many there are.
 #[test]
-fn register_accesses_are_those_of_the_readme() {
+fn register_accesses_are_those_of_the_table() {
     let Some(kernel) = kernel() else { return };
     for (pmu, words, row) in [
         ("intel:version=2,gp=4", "quick", "Intel, version 2 on"),
@@ -292,7 +292,7 @@ fn register_accesses_are_those_of_the_readme() {
         assert_eq!(run.number("switch counters"), 4.0, "{pmu}");
         // Phases are numbered from the start on: start, switch, interrupt.
         let counted = ["3", "2", "1"].map(|phase| Cost::of_phase(&run, phase));
-        assert_eq!(counted, readme_row(row), "{pmu}");
+        assert_eq!(counted, costs_row(row), "{pmu}");
     }
 }
 

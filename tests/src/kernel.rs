@@ -1,0 +1,64 @@
+//! A kernel whose registers cannot be reached: the READMEs' examples are compiled with it.
+
+use pmu::core::{
+    InterruptFrame, MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, Platform, PmcIndex, ProcessId,
+    ProcessorNumber,
+};
+
+/// The processor's registers.
+#[derive(Clone, Copy, Debug)]
+pub struct Msr;
+
+impl MsrBackend for Msr {
+    type Error = MsrErrorKind;
+
+    fn read(&self, _: MsrAddress) -> Result<u64, MsrErrorKind> {
+        Err(MsrErrorKind::Unreachable)
+    }
+
+    fn write(&self, _: MsrAddress, _: u64) -> Result<(), MsrErrorKind> {
+        Err(MsrErrorKind::Unreachable)
+    }
+
+    fn read_pmc(&self, _: PmcIndex) -> Result<u64, MsrErrorKind> {
+        Err(MsrErrorKind::Unreachable)
+    }
+
+    fn update(&self, _: MsrUpdate) -> Result<u64, MsrErrorKind> {
+        Err(MsrErrorKind::Unreachable)
+    }
+}
+
+/// The local APIC.
+#[derive(Clone, Copy, Debug)]
+pub struct Apic;
+
+impl Platform for Apic {
+    fn unmask_performance_interrupt(&self) {}
+}
+
+/// What an interrupt pushed.
+#[derive(Clone, Copy, Debug)]
+pub struct Frame;
+
+impl InterruptFrame for Frame {
+    fn pc(&self) -> u64 {
+        0
+    }
+
+    fn cs(&self) -> u16 {
+        8
+    }
+
+    fn flags(&self) -> u64 {
+        2
+    }
+
+    fn processor(&self) -> ProcessorNumber {
+        ProcessorNumber::from_index(0)
+    }
+
+    fn process(&self) -> Option<ProcessId> {
+        None
+    }
+}
