@@ -37,6 +37,8 @@ pub struct Plan {
     pub rdpmc: bool,
     /// Each run of a workload retires so many instructions more, in user mode.
     pub more_instructions: u64,
+    /// Between two accesses so many of each event happen, at each privilege.
+    pub between_accesses: u64,
 }
 
 impl Plan {
@@ -51,6 +53,7 @@ impl Plan {
             others: Vec::new(),
             rdpmc: true,
             more_instructions: 0,
+            between_accesses: 0,
         }
     }
 
@@ -272,6 +275,10 @@ impl SoftwareMsr {
                     let _ = kept.pmu.write(*register, *value);
                 }
             }
+            if self.plan.between_accesses != 0 {
+                let both = [Privilege::User, Privilege::Kernel];
+                self.happen(&mut kept.pmu, &both, |_| self.plan.between_accesses);
+            }
             match &self.plan.failing {
                 Some(failing) if failing.contains(&kept.accesses) => Err(MsrErrorKind::Unreachable),
                 _ => access(&mut kept.pmu),
@@ -279,6 +286,19 @@ impl SoftwareMsr {
         };
         self.store().map_err(|_| MsrErrorKind::Other)?;
         answer
+    }
+
+    /// So many of each event happen.
+    fn happen(&self, pmu: &mut VirtualPmu, privileges: &[Privilege], count: impl Fn(&Fed) -> u64) {
+        let mut feed = Feed::new(&self.events);
+        for fed in fed(self.plan.configuration.vendor()) {
+            if let Some(event) = self.events.find(fed.key) {
+                for privilege in privileges {
+                    let _ = feed.add(event, *privilege, count(&fed));
+                }
+            }
+        }
+        let _ = pmu.advance_through(&mut feed);
     }
 
     fn store_killed(&self, kept: &Kept) {
@@ -369,18 +389,13 @@ impl Machine for Software {
         if self.msr.load().is_err() {
             return;
         }
-        {
-            let mut kept = self.msr.kept.borrow_mut();
-            let mut feed = Feed::new(&self.msr.events);
-            let instructions = EventKey::general(0xC0, 0);
-            for Fed { key, of } in fed(self.msr.plan.configuration.vendor()) {
-                let more = if key == instructions { self.msr.plan.more_instructions } else { 0 };
-                if let Some(event) = self.msr.events.find(key) {
-                    let _ = feed.add(event, Privilege::User, of(workload) * iterations + more);
-                }
-            }
-            let _ = kept.pmu.advance_through(&mut feed);
-        }
+        let instructions = EventKey::general(0xC0, 0);
+        let count = |fed: &Fed| {
+            let is_more = fed.key == instructions;
+            (fed.of)(workload) * iterations
+                + if is_more { self.msr.plan.more_instructions } else { 0 }
+        };
+        self.msr.happen(&mut self.msr.kept.borrow_mut().pmu, &[Privilege::User], count);
         let _ = self.msr.store();
     }
 

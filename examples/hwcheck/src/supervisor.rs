@@ -1,8 +1,8 @@
 //! Two processes: a worker, and a supervisor that puts the registers back when the worker ends in any way.
 
 use core::panic::AssertUnwindSafe;
-use core::sync::atomic::AtomicI32;
 use core::sync::atomic::Ordering::SeqCst;
+use core::sync::atomic::{AtomicBool, AtomicI32};
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::fd::FromRawFd;
@@ -41,6 +41,9 @@ pub type Work<'w> = dyn FnOnce(&mut dyn FnMut(Claim), &dyn Fn() -> bool) -> Resu
 /// The worker's process, for the handler of signals.
 static WORKER: AtomicI32 = AtomicI32::new(0);
 
+/// A signal came that is to end it.
+static IS_TO_END: AtomicBool = AtomicBool::new(false);
+
 /// Signals that end the worker in the supervisor's place.
 const ENDING: [libc::c_int; 4] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT];
 
@@ -58,6 +61,7 @@ pub fn supervise(registers: &Registers<'_>, work: Box<Work<'_>>) -> io::Result<S
     }
     // SAFETY: both descriptors are new and owned by nothing else.
     let (reader, writer) = unsafe { (File::from_raw_fd(ends[0]), File::from_raw_fd(ends[1])) };
+    IS_TO_END.store(false, SeqCst);
     let previous = ENDING.map(|signal| handle(signal, end_worker as *const () as usize));
     // SAFETY: getpid cannot fail.
     let supervisor = unsafe { libc::getpid() };
@@ -72,6 +76,10 @@ pub fn supervise(registers: &Registers<'_>, work: Box<Work<'_>>) -> io::Result<S
         Err(io::Error::last_os_error())
     } else {
         WORKER.store(worker, SeqCst);
+        // One that came before the handler knew the worker.
+        if IS_TO_END.load(SeqCst) {
+            end_worker(0);
+        }
         let mut supervised = receive(reader);
         let is_well = wait(worker) && supervised.restored.worker_ended_well;
         WORKER.store(0, SeqCst);
@@ -153,6 +161,7 @@ fn handle(signal: libc::c_int, action: usize) -> usize {
 
 /// Ends the worker: the supervisor goes on, and restores.
 extern "C" fn end_worker(_: libc::c_int) {
+    IS_TO_END.store(true, SeqCst);
     let worker = WORKER.load(SeqCst);
     if worker > 0 {
         // SAFETY: async-signal-safe; the process is a child that was not waited for yet.
