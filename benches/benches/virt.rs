@@ -64,6 +64,7 @@ fn amd(running: u32) -> Box<VirtualPmu> {
 #[bench::intel_counter_full_width(intel(4), 0x4C1, 0xFFFF_FFFF_0000)]
 #[bench::intel_fixed_counter(intel(4), 0x309, 0xFFFF_FFFF_0000)]
 #[bench::intel_fixed_control(intel(4), 0x38D, 0xBBBB)]
+#[bench::intel_fixed_control_any_thread(any_thread(4), 0x38D, 0xFFFF)]
 #[bench::intel_select_version_6(sixth(4), 0x1905, 0x53_05C5)]
 #[bench::intel_global_control(intel(4), 0x38F, 0xF)]
 #[bench::intel_global_clear(intel(4), 0x390, 0xF)]
@@ -72,18 +73,6 @@ fn amd(running: u32) -> Box<VirtualPmu> {
 #[bench::amd_counter(amd(4), 0xC001_0203, 0xFFFF_FFFF_0000)]
 #[bench::amd_global_control(amd(4), 0xC000_0301, 0xF)]
 fn wrmsr(mut pmu: Box<VirtualPmu>, address: u32, value: u64) -> (Box<VirtualPmu>, Written) {
-    let written = black_box(&mut *pmu).write(black_box(address), black_box(value));
-    (pmu, written)
-}
-
-// AnyThread, of the versions 3 and 4 alone, costs more than the limit.
-#[library_benchmark]
-#[bench::each(any_thread(4), 0x38D, 0xFFFF)]
-fn any_thread_control(
-    mut pmu: Box<VirtualPmu>,
-    address: u32,
-    value: u64,
-) -> (Box<VirtualPmu>, Written) {
     let written = black_box(&mut *pmu).write(black_box(address), black_box(value));
     (pmu, written)
 }
@@ -379,7 +368,6 @@ library_benchmark_group!(
     name = rare,
     benchmarks = [
         nothing,
-        any_thread_control,
         advance_to_overflow,
         next_overflow,
         save,

@@ -5,7 +5,7 @@
 
 use core::sync::atomic::Ordering;
 
-use pmu_core::NtStatus;
+use pmu_core::{NtStatus, PointerWidth, Rules};
 use pmu_intel::debug_store::{
     CallerMode, ControlAreaMemory, DebugStoreSupport, ProcessorProfileControl,
     ProfileControlRequest,
@@ -59,11 +59,8 @@ pub fn run(bytes: &[u8]) {
     let (wide, has_memory) = (input.bool(), input.bool());
     let memory = ControlAreaMemory::<4>::new();
     let lent = has_memory.then_some(&memory);
-    let control = if wide {
-        ProcessorProfileControl::new(lent)
-    } else {
-        ProcessorProfileControl::new_32_bit(lent)
-    };
+    let width = if wide { PointerWidth::Bits64 } else { PointerWidth::Bits32 };
+    let control = ProcessorProfileControl::as_of(Rules { width, ..Rules::LATEST }, lent);
     let pointer = if wide { 8 } else { 4 };
     let address = core::ptr::from_ref(memory.area()) as usize as u64;
     let address = if wide { address } else { address & 0xFFFF_FFFF };

@@ -6,9 +6,9 @@ use pmu_core::{
 
 use crate::cpuid::Family;
 use crate::registers::{
-    COUNTER_WIDTH, PERF_CNTR_GLOBAL_CTL, PERF_CNTR_GLOBAL_STATUS, PERF_CNTR_GLOBAL_STATUS_CLR,
-    PERF_CTL0, PERF_CTR0, PERF_LEGACY_CTL0, PERF_LEGACY_CTR0, PerfCtl, RDPMC_CORE_COUNTERS,
-    STATUS_PMC_FREEZE,
+    COUNTER_WIDTH, LEGACY_COUNTERS, PERF_CNTR_GLOBAL_CTL, PERF_CNTR_GLOBAL_STATUS,
+    PERF_CNTR_GLOBAL_STATUS_CLR, PERF_CTL0, PERF_CTR0, PERF_LEGACY_CTL0, PERF_LEGACY_CTR0, PerfCtl,
+    RDPMC_CORE_COUNTERS, STATUS_PMC_FREEZE,
 };
 
 /// `PERF_CTL.GuestOnly` and `PERF_CTL.HostOnly`, which need SVM to be on.
@@ -107,6 +107,12 @@ pub(crate) const fn of_family(family: Family) -> CounterUnit {
         unit.set_global(&GLOBAL);
     }
     unit
+}
+
+/// The first four of these counters, at their legacy addresses; of none, none.
+pub(crate) const fn as_legacy(unit: &CounterUnit) -> CounterUnit {
+    // SAFETY: (1) every processor of AMD's that has counters has these; (2) they are event selects and counters.
+    unsafe { unit.with_bank(&LEGACY, (1 << LEGACY_COUNTERS) - 1) }
 }
 
 static LEGACY: CounterBank = CounterBank {

@@ -4,7 +4,11 @@ use core::sync::atomic::AtomicU32;
 
 #[cfg(doc)]
 use pmu_core::ProfileInterface;
-use pmu_core::{CounterUnit, IntervalLimits, NoInterface, Snapshot, SourceInterface, SourceTable};
+use pmu_core::classes::BUG_CHECK_HAL_MEMORY_ALLOCATION;
+use pmu_core::{
+    CounterUnit, HalInterface, IntervalLimits, NoInterface, Rules, Snapshot, SourceInterface,
+    SourceTable,
+};
 
 use crate::counters;
 use crate::cpuid::Family;
@@ -15,10 +19,15 @@ use crate::sources::{SOURCES, TABLE};
 #[derive(Debug)]
 pub struct Amd64 {
     unit: CounterUnit,
+    legacy: bool,
     intervals: [AtomicU32; SOURCES.len()],
 }
 
 impl Amd64 {
+    /// The bug check with which Windows stops where [`initialize`](ProfileInterface::initialize) answers
+    /// [`InsufficientMemory`](pmu_core::CounterError::InsufficientMemory): `HAL_MEMORY_ALLOCATION`, 0xAC.
+    pub const BUG_CHECK_WITHOUT_MEMORY: u32 = BUG_CHECK_HAL_MEMORY_ALLOCATION;
+
     /// Detects the machine whose boot processor `snapshot` describes, by Windows' rule: the vendor is
     /// AMD, the processor has long mode, and no Microsoft-compatible hypervisor hides the counters.
     ///
@@ -39,6 +48,48 @@ impl Amd64 {
         }
     }
 
+    /// Detects the machine as the HAL of a given Windows does: by [`detect`](Self::detect)'s rule, and only where that
+    /// HAL has the interface.
+    ///
+    /// # Errors
+    /// Those of [`detect`](Self::detect); [`NotInVersion`](NoInterface::NotInVersion).
+    pub fn detect_as_of(snapshot: &Snapshot, rules: Rules) -> Result<Self, NoInterface> {
+        let amd64 = Self::detect(snapshot)?;
+        if rules.version.has_counters(HalInterface::Amd64, rules.width) {
+            Ok(amd64)
+        } else {
+            Err(NoInterface::NotInVersion(rules))
+        }
+    }
+
+    /// The same on the four legacy counters alone, at their legacy addresses, whatever else the processor has: as
+    /// Windows' interface is documented. The other counters are left to other owners.
+    ///
+    /// With PerfMonV2 the global registers govern these counters, too, and are used.
+    ///
+    /// # Examples
+    /// ```
+    /// # use pmu_core::{CpuidDump, Snapshot};
+    /// # let dump = CpuidDump::parse(
+    /// #     "   0x00000000 0x00: eax=0x00000001 ebx=0x68747541 ecx=0x444d4163 edx=0x69746e65
+    /// #         0x80000000 0x00: eax=0x80000001 ebx=0x00000000 ecx=0x00000000 edx=0x00000000
+    /// #         0x80000001 0x00: eax=0x00000000 ebx=0x00000000 ecx=0x00800000 edx=0x20000000",
+    /// # )?;
+    /// # let boot_processor = Snapshot::capture(&dump);
+    /// use pmu_amd::Amd64;
+    /// use pmu_core::SourceInterface;
+    ///
+    /// let amd64 = Amd64::detect(&boot_processor)?;
+    /// assert_eq!(amd64.unit().counters().len(), 6);
+    /// assert_eq!(amd64.with_legacy_counters().unit().counters().len(), 4);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub const fn with_legacy_counters(mut self) -> Self {
+        self.unit = counters::as_legacy(&self.unit);
+        self.legacy = true;
+        self
+    }
+
     /// The interface as any machine that it detects would have it, with the four legacy counters: for
     /// listings of what it offers.
     pub const fn declared() -> Self {
@@ -48,7 +99,7 @@ impl Amd64 {
     const fn new(unit: CounterUnit) -> Self {
         let mut intervals = [const { AtomicU32::new(IntervalLimits::EVENTS.default) }; _];
         intervals[0] = AtomicU32::new(IntervalLimits::TIME.default);
-        Self { unit, intervals }
+        Self { unit, legacy: false, intervals }
     }
 }
 
@@ -58,7 +109,7 @@ unsafe impl SourceInterface for Amd64 {
         "Amd64"
     }
 
-    /// Windows without memory stops with bug check 0xAC, `HAL_MEMORY_ALLOCATION`.
+    /// Windows goes no further: see [`BUG_CHECK_WITHOUT_MEMORY`](Self::BUG_CHECK_WITHOUT_MEMORY).
     fn requires_memory(&self) -> bool {
         true
     }
@@ -73,7 +124,8 @@ unsafe impl SourceInterface for Amd64 {
     }
 
     fn unit_of(&self, processor: &Snapshot) -> CounterUnit {
-        counters::unit(processor)
+        let unit = counters::unit(processor);
+        if self.legacy { counters::as_legacy(&unit) } else { unit }
     }
 
     fn is_declared(&self, row: usize) -> bool {

@@ -2,6 +2,8 @@
 
 use core::fmt;
 
+use crate::Rules;
+
 /// Reason why a vendor crate does not detect a processor: only [`DefaultInterface`](crate::DefaultInterface)
 /// remains, which profiles by time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -27,6 +29,10 @@ pub enum NoInterface {
         /// Their declared width in bits.
         width: u8,
     },
+    /// The HAL of this Windows has no interface for these counters.
+    NotInVersion(Rules),
+    /// The HAL of a 32-bit Windows knows Intel's families 6 and 15 alone; this is another.
+    OtherFamily(u16),
 }
 
 impl NoInterface {
@@ -54,6 +60,10 @@ impl fmt::Display for NoInterface {
             }
             Self::ImplausibleCounters { count, width } => {
                 write!(f, "the processor declares {count} counters of {width} bits")
+            }
+            Self::NotInVersion(rules) => write!(f, "{rules} has no profile interface for them"),
+            Self::OtherFamily(family) => {
+                write!(f, "a 32-bit Windows has no profile interface for family {family}")
             }
         }
     }

@@ -50,6 +50,8 @@ pub use msr::{
     MsrAddress, MsrBackend, MsrError, MsrErrorKind, MsrFault, MsrOperation, MsrUpdate, PmcIndex,
 };
 pub use platform::{Platform, TimerUnavailable};
+pub use profile::added::{AddSourceError, AddedSlot, AddedSource, AddedSources};
+pub use profile::classes;
 pub use profile::error::InterfaceError;
 pub use profile::interface::{
     Availability, DefaultInterface, Overflow, ProfileInterface, SourceInformation, SourceInterface,
@@ -61,5 +63,6 @@ pub use profile::source_index::{SourceIndex, SourceTable};
 pub use profile::status::NtStatus;
 pub use profile::windows::{HalInterface, PointerWidth, Rules, WindowsVersion};
 pub use profile::with_events::{Report, WithEvents};
+pub use profile::with_sources::WithSources;
 pub use raw_cpuid;
 pub use snapshot::Snapshot;

@@ -1,5 +1,7 @@
 //! The upper storey: Windows' profile sources, as rules of choice over the counters' events.
 
+pub(crate) mod added;
+pub mod classes;
 pub(crate) mod error;
 pub(crate) mod interface;
 pub(crate) mod interval;
@@ -9,3 +11,4 @@ pub(crate) mod source_index;
 pub(crate) mod status;
 pub(crate) mod windows;
 pub(crate) mod with_events;
+pub(crate) mod with_sources;

@@ -2,7 +2,10 @@
 
 use core::sync::atomic::AtomicU32;
 
-use pmu_core::{CounterUnit, IntervalLimits, NoInterface, Snapshot, SourceInterface, SourceTable};
+use pmu_core::{
+    CounterUnit, HalInterface, IntervalLimits, NoInterface, PointerWidth, Rules, Snapshot,
+    SourceInterface, SourceTable,
+};
 
 use crate::ArchitecturalPerfmon;
 use crate::counters::{self, MAX_COUNTERS, Registers};
@@ -41,6 +44,42 @@ impl Emon {
             Err(NoInterface::ImplausibleCounters { count, width })
         } else {
             Ok(Self::new(perfmon, counters::unit(snapshot)))
+        }
+    }
+
+    /// Detects the machine as the HAL of a given Windows does: by [`detect`](Self::detect)'s rule, and only where that
+    /// HAL has the interface. One of 32 bits knows families 6 and 15 alone.
+    ///
+    /// # Errors
+    /// Those of [`detect`](Self::detect); [`NotInVersion`](NoInterface::NotInVersion),
+    /// [`OtherFamily`](NoInterface::OtherFamily).
+    ///
+    /// # Examples
+    /// ```
+    /// # use pmu_core::{CpuidDump, Snapshot};
+    /// # let dump = CpuidDump::parse(
+    /// #     "   0x00000000 0x00: eax=0x0000000a ebx=0x756e6547 ecx=0x6c65746e edx=0x49656e69
+    /// #         0x00000001 0x00: eax=0x000506e3 ebx=0x00000000 ecx=0x00000000 edx=0x00000000
+    /// #         0x0000000a 0x00: eax=0x07300404 ebx=0x00000000 ecx=0x00000000 edx=0x00000603",
+    /// # )?;
+    /// # let boot_processor = Snapshot::capture(&dump);
+    /// use pmu_core::{NoInterface, PointerWidth, Rules, WindowsVersion};
+    /// use pmu_intel::Emon;
+    ///
+    /// let windows_7 = Rules { version: WindowsVersion::Windows7, width: PointerWidth::Bits32 };
+    /// let absent = Emon::detect_as_of(&boot_processor, windows_7).map(|_| ());
+    /// assert_eq!(absent, Err(NoInterface::NotInVersion(windows_7)));
+    /// assert!(Emon::detect_as_of(&boot_processor, Rules::LATEST).is_ok());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn detect_as_of(snapshot: &Snapshot, rules: Rules) -> Result<Self, NoInterface> {
+        let emon = Self::detect(snapshot)?;
+        if !rules.version.has_counters(HalInterface::Emon, rules.width) {
+            Err(NoInterface::NotInVersion(rules))
+        } else if rules.width == PointerWidth::Bits32 && !matches!(snapshot.family(), 6 | 15) {
+            Err(NoInterface::OtherFamily(snapshot.family()))
+        } else {
+            Ok(emon)
         }
     }
 

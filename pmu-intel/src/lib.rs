@@ -9,10 +9,12 @@ mod counters;
 mod cpuid;
 pub mod debug_store;
 mod interface;
+mod later_sources;
 pub mod registers;
 mod sources;
 
 pub use counters::{clear_left_over, counters, unused_registers};
 pub use cpuid::ArchitecturalPerfmon;
 pub use interface::Emon;
+pub use later_sources::add_later_sources;
 pub use sources::SOURCES;

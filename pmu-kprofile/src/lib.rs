@@ -23,10 +23,10 @@ pub use hardware::{
     ThisProcessor,
 };
 pub use object::{
-    BasicProfile, Caller, CreateError, CreateRequest, KernelCaller, ProfileCallback, ProfileObject,
-    UserCaller, ValidRequest,
+    BasicProfile, Caller, CreateError, CreateRequest, GroupAffinity, KernelCaller, ProfileCallback,
+    ProfileObject, RequestedAffinity, UserCaller, ValidRequest,
 };
-pub use pmu_core::{HalInterface, PointerWidth, Rules, WindowsVersion};
+pub use pmu_core::{HalInterface, PointerWidth, Rules, WindowsVersion, classes};
 pub use registry::{DispatchOutcome, ProfileError, Profiles, Statistics, Stopping};
 #[cfg(feature = "critical-section")]
 pub use registry::{Handle, Started};

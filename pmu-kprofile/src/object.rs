@@ -30,7 +30,9 @@ pub use callback::ProfileCallback;
 pub use error::CreateError;
 pub(crate) use listed::Listed;
 pub use request::BasicProfile;
-pub use service::{Caller, CreateRequest, KernelCaller, UserCaller, ValidRequest};
+pub use service::{
+    Caller, CreateRequest, GroupAffinity, KernelCaller, RequestedAffinity, UserCaller, ValidRequest,
+};
 
 use crate::MAX_GROUPS;
 use crate::affinity::mask_of;

@@ -4,12 +4,10 @@
 //! - `record`, `stack_walk`, `context_switch`, `interval_change`: the records, as bytes
 //! - `ring`: a processor's records, between its interrupts and a task
 //! - `group_mask`, `control` (feature `critical-section`): what starts and stops it all
-//! - `classes`: the numbers of Windows' calls for it
 //!
 //! This folder may use everything of the crate but `index`, and nothing of the crate uses it.
 
 mod builtin;
-pub mod classes;
 mod context_switch;
 #[cfg(feature = "critical-section")]
 mod control;

@@ -21,6 +21,8 @@ pub(crate) struct FeedSlot(pub(crate) u8);
 impl FeedSlot {
     /// Always 0: of an event that is not fed, or is counted in no privilege.
     pub(crate) const EMPTY: Self = Self(0);
+    /// Every privilege.
+    pub(crate) const PRIVILEGES: u8 = BOTH as u8;
 
     #[inline]
     pub(crate) const fn of(event: FedEvent, user: bool, kernel: bool) -> Self {

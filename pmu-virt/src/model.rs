@@ -74,10 +74,9 @@ pub(crate) struct Model {
     interrupting: [u8; 2],
     /// The cell of a feed that each counter draws from while it runs.
     pub(crate) cells: [FeedSlot; MAX_COUNTERS],
-    /// A byte a fixed counter: its event's first cell, and the bits in which that differs with AnyThread; 0xFF in
-    /// the mask if it is fed, and the bits in which that differs.
+    /// One byte per fixed counter: the cell of its event at every privilege, 0 if that is not fed; and the bits in
+    /// which this differs with AnyThread.
     fixed_cells: [ByteOfEach; 2],
-    fixed_fed: [ByteOfEach; 2],
     /// Cached budget until the next interrupt, valid unless stale.
     pub(crate) budget: OverflowBudget,
     pub(crate) budget_is_stale: bool,
@@ -103,7 +102,6 @@ impl Model {
             interrupting: [0; 2],
             cells: [FeedSlot::EMPTY; MAX_COUNTERS],
             fixed_cells: [0; 2],
-            fixed_fed: [0; 2],
             budget: OverflowBudget::none(&events),
             budget_is_stale: true,
         };
@@ -114,21 +112,20 @@ impl Model {
     /// Everything that follows from the registers and the policy.
     pub(crate) fn derive<P: EventPolicy>(&mut self, policy: &P) {
         self.allowed = 0xFF;
-        (self.fixed_cells, self.fixed_fed) = ([0; 2], [0; 2]);
+        self.fixed_cells = [0; 2];
         for counter in 0..MAX_PER_KIND {
             let allowed = policy.allows_fixed(counter as u8);
             self.allowed |= Counters::from(allowed) << MAX_PER_KIND << counter;
             let key = EventKey::of_fixed(counter);
             for (thread, key) in [key, key.any_thread()].into_iter().enumerate() {
                 if let Some(cell) = self.events.cell(key) {
+                    let cell = cell.with(FeedSlot::PRIVILEGES);
                     self.fixed_cells[thread] |= ByteOfEach::from(cell.0) << (8 * counter);
-                    self.fixed_fed[thread] |= 0xFF << (8 * counter);
                 }
             }
             self.derive_general(policy, counter, self.registers.select(counter));
         }
         self.fixed_cells[1] ^= self.fixed_cells[0];
-        self.fixed_fed[1] ^= self.fixed_fed[0];
         self.derive_fixed();
     }
 
@@ -170,8 +167,8 @@ impl Model {
             && (high == 0 || policy.allows_unit_mask_2(event, unit_mask, high))
     }
 
-    /// Updates the state that follows from `IA32_FIXED_CTR_CTRL`. SDM vol. 3B: a nibble a counter; bit 0 OS, bit 1 USR, bit 2
-    /// AnyThread, bit 3 PMI. Bits 63:32 do not say what counts. All counters at once, for there are no
+    /// Updates the state that follows from `IA32_FIXED_CTR_CTRL`. SDM vol. 3B: one nibble per counter; bit 0 OS, bit 1
+    /// USR, bit 2 AnyThread, bit 3 PMI. Bits 63:32 do not say what counts. All counters at once, for there are no
     /// instructions to waste.
     #[inline]
     pub(crate) fn derive_fixed(&mut self) {
@@ -180,15 +177,12 @@ impl Model {
         self.interrupting[1] = bits_of(nibbles >> 3);
         self.budget_is_stale = true;
 
-        let (mut cells, mut fed) = (self.fixed_cells[0], self.fixed_fed[0]);
-        if nibbles & (0x04 * EACH) != 0 {
-            let any_thread = (nibbles >> 2 & EACH) * 0xFF;
-            cells ^= self.fixed_cells[1] & any_thread;
-            fed ^= self.fixed_fed[1] & any_thread;
-        }
+        let any_thread = (nibbles >> 2 & EACH) * 0xFF;
+        let cells = self.fixed_cells[0] ^ self.fixed_cells[1] & any_thread;
         // The cells' order is user, kernel; the register's is kernel, user.
         let privileges = nibbles >> 1 & EACH | (nibbles & EACH) << 1;
-        let cells = ((cells | privileges) & fed).to_le_bytes().map(FeedSlot);
+        let event = !(EACH * FeedSlot::PRIVILEGES as ByteOfEach);
+        let cells = (cells & (privileges | event)).to_le_bytes().map(FeedSlot);
         if let Some(fixed) = self.cells.last_chunk_mut() {
             *fixed = cells;
         }

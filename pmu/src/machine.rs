@@ -4,7 +4,7 @@ use core::sync::atomic::AtomicU32;
 
 use pmu_amd::Amd64;
 use pmu_core::{
-    CounterUnit, DefaultInterface, EventTable, NoInterface, OpenedEvents, Snapshot,
+    CounterUnit, DefaultInterface, EventTable, NoInterface, OpenedEvents, Rules, Snapshot,
     SourceInterface, SourceTable, WithEvents,
 };
 use pmu_intel::Emon;
@@ -53,7 +53,22 @@ pub enum Machine {
 impl Machine {
     /// Decides by the boot processor, which `snapshot` describes. Task context, once.
     pub fn detect(snapshot: &Snapshot) -> Self {
-        match (Emon::detect(snapshot), Amd64::detect(snapshot)) {
+        Self::of(snapshot, Emon::detect(snapshot), Amd64::detect(snapshot))
+    }
+
+    /// Decides as the HAL of a given Windows does: where that has no interface for the processor, its counters take
+    /// events and have no sources. Task context, once.
+    pub fn detect_as_of(snapshot: &Snapshot, rules: Rules) -> Self {
+        let amd64 = Amd64::detect_as_of(snapshot, rules);
+        Self::of(snapshot, Emon::detect_as_of(snapshot, rules), amd64)
+    }
+
+    fn of(
+        snapshot: &Snapshot,
+        emon: Result<Emon, NoInterface>,
+        amd64: Result<Amd64, NoInterface>,
+    ) -> Self {
+        match (emon, amd64) {
             (Ok(emon), _) => Self::Intel(emon),
             (_, Ok(amd64)) => Self::Amd(amd64),
             (Err(intel), Err(amd)) => {

@@ -3,8 +3,8 @@
 use core::error::Error;
 
 use pmu_core::{
-    CounterError, DumpError, InterfaceError, IntervalError, IntervalLimits, KProfileSource,
-    MsrErrorKind, MsrFault, MsrOperation, NoInterface, NotASource, ProcessorNumber,
+    AddSourceError, CounterError, DumpError, InterfaceError, IntervalError, IntervalLimits,
+    KProfileSource, MsrErrorKind, MsrFault, MsrOperation, NoInterface, NotASource, ProcessorNumber,
     TimerUnavailable,
 };
 use pmu_intel::debug_store::ControlAreaError;
@@ -74,11 +74,17 @@ fn errors_of_the_interfaces_name_source_register_and_numbers() {
         (&NoInterface::NoLongMode, &["long mode"]),
         (&NoInterface::HiddenByHypervisor, &["hypervisor"]),
         (&NoInterface::ImplausibleCounters { count: 77, width: 99 }, &["77", "99"]),
+        (&NoInterface::NotInVersion(Rules::LATEST), &["64-bit Windows10v2004"]),
+        (&NoInterface::OtherFamily(19), &["32-bit", "19"]),
     ]);
     say(&[
         (&DumpError::MalformedLine(12), &["line 12"]),
         (&DumpError::NoLeafZero, &["leaf 0"]),
         (&NotASource, &["0x18"]),
+    ]);
+    say(&[
+        (&AddSourceError::Exists(SOURCE), &["ProfileTotalCycles"]),
+        (&AddSourceError::Full { room: 5 }, &["5"]),
     ]);
 }
 
@@ -107,6 +113,8 @@ fn errors_of_profiles_name_processor_source_and_numbers() {
         (&CreateError::RangeWraps, &["range"]),
         (&CreateError::UnsupportedSource(SOURCE), &["ProfileTotalCycles"]),
         (&CreateError::Affinity, &["affinity"]),
+        (&CreateError::NotASource, &["0x18"]),
+        (&CreateError::NotInVersion(rules(WindowsVersion::Vista)), &["Vista", "groups"]),
         (&CreateError::SegmentWithoutProcess, &["segment", "process"]),
         (&CreateError::NoCallbackObjects, &["callback"]),
         (&BucketSizeError { log2: 34 }, &["34"]),
@@ -167,6 +175,7 @@ fn errors_of_foreign_bytes_name_place_and_value() {
         (&ControlAreaError::InsufficientResources, &["memory"]),
         (&ControlAreaError::NotSupported, &["Debug Store"]),
         (&ControlAreaError::AlreadyExists { area: 0xFEED_0040 }, &["0xFEED0040"]),
+        (&ControlAreaError::NotInVersion(Rules::LATEST), &["Windows10v2004"]),
         (&ControlAreaError::NotAllocated, &["no control area"]),
     ]);
 }

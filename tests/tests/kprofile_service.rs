@@ -4,31 +4,37 @@
 mod kprofile;
 
 use kprofile::{Machine, process, x64, x86};
-use pmu_core::{KProfileSource, NtStatus, ProfileInterface};
+use pmu_core::{KProfileSource, NotASource, NtStatus, ProfileInterface};
 use pmu_kprofile::WindowsVersion::*;
 use pmu_kprofile::{
-    Affinity, CreateRequest, IntervalGuard, KernelCaller, Rules, UserCaller, ValidRequest,
+    Affinity, BasicProfile, CreateRequest, GroupAffinity, IntervalGuard, KernelCaller,
+    ProfileObject, RequestedAffinity, Rules, UserCaller, ValidRequest,
 };
 
 const KERNEL: u64 = 0xFFFF_8000_0000_0000;
 const SOURCE: KProfileSource = KProfileSource::TOTAL_CYCLES;
 
-fn request() -> CreateRequest {
+const ONE: [GroupAffinity; 1] = [group(0, 1)];
+
+const fn group(group: u16, mask: u64) -> GroupAffinity {
+    GroupAffinity { mask, group, reserved: [0; 3] }
+}
+
+fn request() -> CreateRequest<'static> {
     CreateRequest {
         process: process(7),
         base: 0x1000,
         size: 0x100,
         bucket_log2: 4,
         buffer_bytes: 64,
-        source: SOURCE,
-        affinity: Some(Affinity::first(1)),
+        source: Ok(SOURCE),
+        affinity: RequestedAffinity::Mask { mask: 1, group: 0 },
     }
 }
 
 fn user() -> UserCaller {
     UserCaller {
         probes: Ok(()),
-        affinity_is_well_formed: true,
         is_restricted: false,
         process: Ok(()),
         has_profile_privilege: true,
@@ -36,7 +42,12 @@ fn user() -> UserCaller {
     }
 }
 
-fn status(rules: Rules, request: &CreateRequest, caller: &UserCaller, unsupported: bool) -> u32 {
+fn status(
+    rules: Rules,
+    request: &CreateRequest<'_>,
+    caller: &UserCaller,
+    unsupported: bool,
+) -> u32 {
     let mut machine = Machine::new(Affinity::first(2));
     machine.unsupported = unsupported.then_some(SOURCE);
     request.validate(rules, &machine, caller).map_or_else(|error| error.status().value(), |_| 0)
@@ -45,9 +56,9 @@ fn status(rules: Rules, request: &CreateRequest, caller: &UserCaller, unsupporte
 /// Each flaw alone has its status; with all later ones too, it is still the one that is told.
 #[test]
 fn the_checks_of_a_creation_come_in_windows_order() {
-    type Flaw = fn(&mut CreateRequest, &mut UserCaller, &mut bool);
+    type Flaw = fn(&mut CreateRequest<'static>, &mut UserCaller, &mut bool);
     // From the last check to the first.
-    let flaws: [(u32, Flaw); 10] = [
+    let flaws: [(u32, Flaw); 11] = [
         (0xC000_0061, |request, user, _| {
             (request.process, user.has_profile_privilege) = (None, false);
         }),
@@ -55,9 +66,12 @@ fn the_checks_of_a_creation_come_in_windows_order() {
         (0xC000_0022, |request, user, _| {
             (request.base, user.is_restricted) = (KERNEL, true);
         }),
-        (0xC000_000D, |request, _, _| request.affinity = Some(Affinity::first(3))),
+        (0xC000_000D, |request, _, _| {
+            request.affinity = RequestedAffinity::Mask { mask: 0b111, group: 0 };
+        }),
         (0x8000_0002, |_, user, _| user.probes = Err(NtStatus::DATATYPE_MISALIGNMENT)),
         (0xC000_00BB, |_, _, unsupported| *unsupported = true),
+        (0xC000_00BB, |request, _, _| request.source = Err(NotASource)),
         (0x8000_0005, |request, _, _| request.base = u64::MAX - 0x80),
         (0xC000_0023, |request, _, _| request.buffer_bytes = 60),
         (0xC000_000D, |request, _, _| request.bucket_log2 = 1),
@@ -89,9 +103,90 @@ fn checks_exist_from_their_version_on() {
     // A region that ends where the kernel begins does not reach into it.
     let below = CreateRequest { base: KERNEL - 0x100, ..request() };
     assert_eq!(status(x64(Windows81), &below, &restricted, false), 0);
-    let malformed = UserCaller { affinity_is_well_formed: false, ..user() };
-    assert_eq!(status(x64(Vista), &request(), &malformed, false), 0);
-    assert_eq!(status(x64(Windows7), &request(), &malformed, false), 0xC000_000D);
+    // Nothing of it lies below, but it begins there.
+    let empty = CreateRequest { size: 0, ..kernel };
+    assert_eq!(status(x64(Windows81), &empty, &restricted, false), 0xC000_0022);
+    assert_eq!(status(x64(Windows7), &request(), &user(), true), 0, "any source");
+    assert_eq!(status(x64(Windows8), &request(), &user(), true), 0xC000_00BB);
+}
+
+/// "GroupCount 0 = all active processors, array ignored"; "any GROUP_AFFINITY with invalid Group, empty Mask, a bit for
+/// an inactive processor, or non-zero Reserved": STATUS_INVALID_PARAMETER. Whoever asks.
+#[test]
+fn groups_are_checked_one_by_one() {
+    let active =
+        [group(0, 0b11), group(1, 1 << 40)].map(|of| Affinity::of_group(of.group, of.mask));
+    let machine = Machine::new(active[0].union(active[1]));
+    let validate = |version, groups: &[GroupAffinity]| {
+        let request = CreateRequest { affinity: RequestedAffinity::Groups(groups), ..request() };
+        let by_user = request.validate(x64(version), &machine, &user());
+        assert_eq!(request.validate(x64(version), &machine, &KernelCaller), by_user);
+        by_user.map(|valid| valid.affinity).map_err(|error| error.status().value())
+    };
+    for version in [Windows7, Windows10v1903] {
+        assert_eq!(validate(version, &[]), Ok(active[0].union(active[1])));
+        assert_eq!(validate(version, &[group(1, 1 << 40)]), Ok(active[1]));
+        let both = [group(0, 0b10), group(0, 0b01), group(1, 1 << 40)];
+        assert_eq!(validate(version, &both), Ok(active[0].union(active[1])));
+        for wrong in [
+            group(2, 1),
+            group(u16::MAX, 1),
+            group(0, 0),
+            group(0, 0b101),
+            group(1, 1),
+            GroupAffinity { reserved: [0, 0, 1], ..ONE[0] },
+        ] {
+            assert_eq!(validate(version, &[wrong]), Err(0xC000_000D), "{wrong:?}");
+            assert_eq!(validate(version, &[ONE[0], wrong]), Err(0xC000_000D), "{wrong:?}");
+        }
+    }
+    // NtCreateProfileEx is not there: STATUS_INVALID_SYSTEM_SERVICE.
+    assert_eq!(validate(Vista, &ONE), Err(0xC000_001C));
+}
+
+/// "Affinity == -1 is translated to all active in the current group"; "a 32-bit caller's -1 is zero-extended and so
+/// fails unless all 32 are active". Before 6.1 bits of inactive processors are allowed.
+#[test]
+fn a_mask_is_of_the_callers_group() {
+    let (first, second) = (Affinity::of_group(0, 0b11), Affinity::of_group(1, 0xFF));
+    let machine = Machine::new(first.union(second));
+    let validate = |rules, mask, group| {
+        let affinity = RequestedAffinity::Mask { mask, group };
+        let valid = CreateRequest { affinity, ..request() }.validate(rules, &machine, &user());
+        valid.map(|valid| valid.affinity).map_err(|error| error.status().value())
+    };
+    let wrong = Err(0xC000_000D);
+    assert_eq!(validate(x64(Windows7), u64::MAX, 0), Ok(first));
+    assert_eq!(validate(x64(Windows10v1903), u64::MAX, 1), Ok(second));
+    assert_eq!(validate(x64(Windows7), 0xFFFF_FFFF, 1), wrong);
+    assert_eq!(validate(x86(Windows7), 0xFFFF_FFFF, 0), Ok(first));
+    assert_eq!(validate(x64(Windows7), 0, 0), wrong);
+    assert_eq!(validate(x64(Windows7), 0b100, 0), wrong);
+    assert_eq!(validate(x64(Windows7), u64::MAX, 2), wrong);
+    assert_eq!(validate(x64(Windows7), 0b110, 1), Ok(Affinity::of_group(1, 0b110)));
+    assert_eq!(validate(x64(Vista), 0b110, 0), Ok(Affinity::of_group(0, 0b110)));
+    assert_eq!(validate(x64(Vista), 0b100, 0), Ok(first.union(second)), "none active: all");
+    assert_eq!(validate(x86(Nt40), 0b100, 0), Ok(Affinity::of_group(0, 0b100)), "but not yet");
+    assert_eq!(validate(x86(Nt40), 0, 0), Ok(first.union(second)));
+    assert_eq!(validate(x86(Nt350), 0b1, 0), Ok(Affinity::ALL), "there is no affinity");
+}
+
+#[test]
+fn before_version_3_51_the_source_is_time() {
+    let machine = Machine::new(Affinity::first(2));
+    let source = |version| request().validate(x86(version), &machine, &user()).unwrap().source;
+    assert_eq!((source(Nt350), source(Nt351)), (KProfileSource::TIME, SOURCE));
+    let profile = BasicProfile {
+        process: None,
+        base: 0x1000,
+        size: 4,
+        bucket_log2: 2,
+        buffer: kprofile::buffer(1),
+        source: SOURCE,
+        affinity: None,
+    };
+    let object = ProfileObject::basic(x86(Nt350), profile, &machine).unwrap();
+    assert_eq!(object.source(), KProfileSource::TIME);
 }
 
 #[test]
@@ -113,9 +208,16 @@ fn a_segment_is_validated_into_its_linear_offsets() {
     let machine = Machine::new(Affinity::first(2));
     let asked = CreateRequest { base: 0x1234, bucket_log2: 0, size: 64, ..request() };
     let valid = asked.validate(x86(Windows10v1903), &machine, &user()).unwrap();
-    let ValidRequest { base, limit, bucket, segment, affinity } = valid;
-    assert_eq!((base, limit, bucket.log2(), segment), (0, 64, 2, 0x1234));
+    let ValidRequest { base, limit, bucket, segment, source, affinity } = valid;
+    assert_eq!((base, limit, bucket.log2(), segment, source), (0, 64, 2, 0x1234, SOURCE));
     assert_eq!(affinity, Affinity::first(1));
+    // A base of 64 KiB is no segment, and in 64 bits none is: then a bucket size of 0 is too small.
+    let far = CreateRequest { base: 0x1_0000, ..asked };
+    assert_eq!(status(x86(Windows10v1903), &far, &user(), false), 0xC000_000D);
+    assert_eq!(status(x64(Windows10v1903), &asked, &user(), false), 0xC000_000D);
+    // Of 1 to 3 bytes no bucket can be chosen.
+    let short = CreateRequest { buffer_bytes: 3, ..asked };
+    assert_eq!(status(x86(Windows10v1903), &short, &user(), false), 0xC000_000D);
     let global = CreateRequest { process: None, ..asked };
     assert_eq!(status(x86(Windows10v1903), &global, &user(), false), 0xC000_000D);
 }

@@ -1,6 +1,6 @@
-//! Windows' status values, against the data file.
+//! Windows' numbers, against the data files: status values; classes, bug checks and rights.
 
-use pmu_core::NtStatus;
+use pmu_core::{NtStatus, classes};
 use pmu_tests::data;
 
 #[test]
@@ -32,8 +32,8 @@ fn each_constant_is_the_status_of_its_name() {
         };
     }
     let constants = names! {
-        SUCCESS DATATYPE_MISALIGNMENT BUFFER_OVERFLOW NOT_IMPLEMENTED INFO_LENGTH_MISMATCH
-        ACCESS_VIOLATION INVALID_HANDLE INVALID_PARAMETER NO_MEMORY ACCESS_DENIED BUFFER_TOO_SMALL
+        SUCCESS DATATYPE_MISALIGNMENT BUFFER_OVERFLOW NOT_IMPLEMENTED INVALID_INFO_CLASS INFO_LENGTH_MISMATCH
+        ACCESS_VIOLATION INVALID_HANDLE INVALID_PARAMETER NO_MEMORY INVALID_SYSTEM_SERVICE ACCESS_DENIED BUFFER_TOO_SMALL
         OBJECT_TYPE_MISMATCH PRIVILEGE_NOT_HELD
         INSUFFICIENT_RESOURCES MEMORY_NOT_ALLOCATED PROFILING_NOT_STARTED PROFILING_NOT_STOPPED
         NOT_SUPPORTED PROFILING_AT_LIMIT INVALID_PARAMETER_7 ADDRESS_ALREADY_EXISTS
@@ -52,4 +52,19 @@ fn no_two_statuses_are_the_same_and_only_severities_0_and_1_are_success() {
         assert_eq!(status.is_success(), status.value() >> 30 < 2, "{status:?}");
     }
     assert!(NtStatus::SUCCESS.is_success() && !NtStatus::BUFFER_OVERFLOW.is_success());
+}
+
+#[test]
+fn every_class_and_bug_check_has_the_data_file_s_name_and_value() {
+    let rows = data!("windows_numbers.csv");
+    let of_file: Vec<_> = rows
+        .iter()
+        .map(|row| (row.text("of"), row.text("constant"), row.text("name"), row.number("value")))
+        .collect();
+    let constants: Vec<_> = classes::ALL
+        .iter()
+        .map(|number| (number.of, number.constant, number.name, u64::from(number.value)))
+        .collect();
+    assert_eq!(constants, of_file);
+    assert_eq!(u64::from(pmu_amd::Amd64::BUG_CHECK_WITHOUT_MEMORY), 0xAC);
 }

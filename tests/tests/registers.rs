@@ -154,6 +154,71 @@ fn fields_lie_where_the_data_file_says() {
     assert_eq!((high.select().event_number(), high.select().event_unit_mask()), (0xF00, 0));
 }
 
+/// A counter's bit of the global registers, and the two bits of an event in a transaction.
+#[test]
+fn counters_and_qualifiers_have_the_bits_that_the_data_file_says() {
+    for register in ["IA32_PERF_GLOBAL_CTRL", "IA32_PERF_GLOBAL_STATUS"] {
+        let prefix = if register.ends_with("CTRL") { "EN" } else { "OVF" };
+        let general = field(register, &format!("{prefix}_PMC"));
+        let fixed = field(register, &format!("{prefix}_FIXED_CTR"));
+        assert_eq!(CounterSet::GENERAL.bits() & !general, 0);
+        assert_eq!(CounterSet::FIXED.bits() & !fixed, 0);
+        assert_eq!(CounterSet::fixed(1).bits(), fixed & fixed.wrapping_neg());
+    }
+    assert_eq!(intel::STATUS_CTR_FRZ, field("IA32_PERF_GLOBAL_STATUS", "CTR_FRZ"));
+    // Of a processor with transactions, leaf 7, EBX bits 4 and 11.
+    let plain = pmu_tests::intel_processor(4, 4);
+    let transactional = pmu_core::Snapshot::capture(move |leaf: u32, subleaf: u32| match leaf {
+        0 => pmu_tests::result([0x0A, 0x756E_6547, 0x6C65_746E, 0x4965_6E69]),
+        7 => pmu_tests::result([0, 1 << 4 | 1 << 11, 0, 0]),
+        _ => plain.leaf(leaf, subleaf),
+    });
+    let bits = field("IA32_PERFEVTSELx", "IN_TX") | field("IA32_PERFEVTSELx", "IN_TXCP");
+    let event = pmu_core::EventSelect::from_bits(bits);
+    assert_eq!(pmu_intel::counters(&plain).unwrap().illegal_bits(event), bits);
+    assert_eq!(pmu_intel::counters(&transactional).unwrap().illegal_bits(event), 0);
+}
+
+#[test]
+fn leaf_0a_has_its_fields_where_the_data_file_says() {
+    let leaf = pmu_intel::ArchitecturalPerfmon::from_registers;
+    let mask = |register, name| field(register, name) as u32;
+    for (place, name) in
+        ["VERSION", "GP_COUNTERS", "GP_WIDTH", "EBX_LENGTH"].into_iter().enumerate()
+    {
+        let found = leaf(mask("CPUID_0A_EAX", name), 0, 0, 0);
+        let read = [found.version(), found.counters(), found.width(), found.events()];
+        assert_eq!(read, core::array::from_fn(|field| if field == place { 0xFF } else { 0 }));
+    }
+    for (name, source) in [
+        ("NO_CORE_CYCLES", Some("ProfileUnhaltedCoreCycles")),
+        ("NO_INSTRUCTION_RETIRED", Some("ProfileInstructionRetired")),
+        ("NO_REFERENCE_CYCLES", Some("ProfileUnhaltedReferenceCycles")),
+        ("NO_LLC_REFERENCE", Some("ProfileLLCReference")),
+        ("NO_LLC_MISSES", Some("ProfileLLCMisses")),
+        ("NO_BRANCH_INSTRUCTION_RETIRED", Some("ProfileBranchInstructionRetired")),
+        ("NO_BRANCH_MISPREDICT_RETIRED", Some("ProfileBranchMispredictsRetired")),
+        ("NO_TOPDOWN_SLOTS", None),
+    ] {
+        let bits = mask("CPUID_0A_EBX", name);
+        let found = leaf(0x0830_0404, bits, 0, 0);
+        let absent: Vec<u8> = (0..8).filter(|event| !found.has_event(*event)).collect();
+        assert_eq!(absent, [bits.trailing_zeros() as u8], "{name}");
+        let emon = pmu_intel::Emon::declared();
+        let row = source.and_then(|name| emon.row_named(name)).map(|row| &emon.sources()[row]);
+        assert_eq!(row.and_then(|row| row.event_bit()), source.map(|_| absent[0]), "{name}");
+    }
+    let bitmap = leaf(5, 0, mask("CPUID_0A_ECX", "FIXED_COUNTER_BITMAP"), 0);
+    assert_eq!(bitmap.fixed_counters(), u32::MAX);
+    let edx = |name| leaf(2, 0, 0, mask("CPUID_0A_EDX", name));
+    let read = |found: pmu_intel::ArchitecturalPerfmon| {
+        (found.fixed_counters().count_ones(), found.fixed_width(), found.any_thread_deprecated())
+    };
+    assert_eq!(read(edx("FIXED_COUNTERS")), (31, 0, false));
+    assert_eq!(read(edx("FIXED_WIDTH")), (0, 0xFF, false));
+    assert_eq!(read(edx("ANY_THREAD_DEPRECATED")), (0, 0, true));
+}
+
 /// A running select is its table's, with the interrupt and the enable bit and nothing else.
 #[test]
 fn running_adds_the_interrupt_and_the_enable_bit() {

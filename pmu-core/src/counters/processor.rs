@@ -456,9 +456,8 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
         stopped
     }
 
-    /// Returns the occurrences of a row's event that its counter has counted since it was last loaded (RDPMC).
-    pub(crate) fn read_row(&self, row: usize) -> Result<u64, CounterError> {
-        let event = EventId::of_row(row);
+    /// Returns the occurrences of a source's event that its counter has counted since it was last loaded (RDPMC).
+    pub(crate) fn read_loaded(&self, event: EventId) -> Result<u64, CounterError> {
         let not_started = CounterError::NotStarted(event);
         let (counter, period) = self.find(event).ok_or(not_started)?;
         let registers = self.registers(counter);

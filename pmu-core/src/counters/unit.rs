@@ -118,6 +118,15 @@ impl CounterUnit {
         Self { counters, bank, masks: [mask_of(width), u64::MAX], event_bits, ..Self::NONE }
     }
 
+    /// The same, with those of its general counters alone whose bits are set in `counters`, at the addresses of `bank`.
+    ///
+    /// # Safety
+    /// - The registers of `bank`, for each of these counters, are the same counters' event selects and values.
+    pub const unsafe fn with_bank(&self, bank: &'static CounterBank, counters: u64) -> Self {
+        let kept = self.counters.bits() & (counters | !CounterSet::GENERAL.bits());
+        Self { counters: CounterSet::from_bits(kept), bank, ..*self }
+    }
+
     /// Adds the fixed counters whose numbers' bits are set in `counters`, of `width` bits, 32–64. They need
     /// [global registers](Self::set_global).
     ///

@@ -3,8 +3,8 @@
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use crate::{
-    CounterId, CounterMemory, CounterSet, CounterUnit, EventId, EventOverflow, EventSelect,
-    EventSource, EventTable, InterfaceError, Interval, IntervalLimits, IntervalUnit,
+    AddedSources, CounterId, CounterMemory, CounterSet, CounterUnit, EventId, EventOverflow,
+    EventSelect, EventSource, EventTable, InterfaceError, Interval, IntervalLimits, IntervalUnit,
     KProfileSource, MsrBackend, MsrFault, Platform, ProfileSource, Serviced, Session, Snapshot,
     SourceIndex, SourceTable,
 };
@@ -41,6 +41,12 @@ pub unsafe trait SourceInterface {
 
     /// The cell of a row's interval, for the whole machine.
     fn interval_cell(&self, row: usize) -> Option<&AtomicU32>;
+
+    /// The sources beside the table's, for the whole machine.
+    #[inline]
+    fn added(&self) -> &'static AddedSources {
+        AddedSources::none()
+    }
 
     /// The events beside the table's that are opened on the processor that executes the call.
     #[inline]
@@ -113,6 +119,11 @@ unsafe impl<I: SourceInterface + ?Sized> SourceInterface for &I {
     }
 
     #[inline]
+    fn added(&self) -> &'static AddedSources {
+        (**self).added()
+    }
+
+    #[inline]
     fn opened(&self) -> &EventTable {
         (**self).opened()
     }
@@ -131,11 +142,18 @@ pub struct Overflow {
 }
 
 impl Overflow {
-    /// The overflow of a row's event.
+    /// The overflow of a row's event, or of an added source's.
     #[inline]
-    pub(crate) fn of(table: &SourceTable, overflow: EventOverflow) -> Option<Self> {
+    pub(crate) fn of(
+        table: &SourceTable,
+        added: &AddedSources,
+        overflow: EventOverflow,
+    ) -> Option<Self> {
         let EventOverflow { event, period, counter, .. } = overflow;
-        let source = table.rows().get(event.row()?)?.source();
+        let source = match event.row() {
+            Some(row) => table.rows().get(row)?.source(),
+            None => added.of(&overflow)?,
+        };
         Some(Self { source, events: period, counter })
     }
 }
@@ -168,20 +186,18 @@ pub trait ProfileInterface: SourceInterface {
     /// Returns what is known of a source without touching a register: at best
     /// [`Declared`](Availability::Declared). Any context.
     fn query(&self, source: KProfileSource) -> SourceInformation {
-        let row = self.row(source).filter(|row| self.is_declared(*row));
-        let limits = IntervalLimits::of(unit_of(source));
-        match row.and_then(|row| self.interval_cell(row)) {
-            Some(cell) => SourceInformation {
+        match self.declared_interval(source) {
+            Ok((cell, limits)) => SourceInformation {
                 source,
                 availability: Availability::Declared,
                 interval: cell.load(Ordering::Relaxed),
                 limits,
             },
-            None => SourceInformation {
+            Err(_) => SourceInformation {
                 source,
                 availability: Availability::Unsupported,
                 interval: 0,
-                limits,
+                limits: IntervalLimits::of(unit_of(source)),
             },
         }
     }
@@ -195,8 +211,8 @@ pub trait ProfileInterface: SourceInterface {
     /// [`UnsupportedSource`](InterfaceError::UnsupportedSource), or
     /// [`Interval`](InterfaceError::Interval) with the limits. Task context.
     fn set_interval(&self, source: KProfileSource, units: u64) -> Result<Interval, InterfaceError> {
-        let cell = self.declared_cell(source)?;
-        let interval = IntervalLimits::of(unit_of(source)).check(units)?;
+        let (cell, limits) = self.declared_interval(source)?;
+        let interval = limits.check(units)?;
         cell.store(interval.get(), Ordering::Relaxed);
         Ok(interval)
     }
@@ -208,19 +224,26 @@ pub trait ProfileInterface: SourceInterface {
         source: KProfileSource,
         units: u64,
     ) -> Result<Interval, InterfaceError> {
-        let cell = self.declared_cell(source)?;
-        let interval = IntervalLimits::of(unit_of(source)).clamp(units);
+        let (cell, limits) = self.declared_interval(source)?;
+        let interval = limits.clamp(units);
         cell.store(interval.get(), Ordering::Relaxed);
         Ok(interval)
     }
 
-    /// The interval's cell of a source that the processor declares.
+    /// The interval's cell of a source that the processor declares, and its limits.
     #[doc(hidden)]
-    fn declared_cell(&self, source: KProfileSource) -> Result<&AtomicU32, InterfaceError> {
-        self.row(source)
-            .filter(|row| self.is_declared(*row))
-            .and_then(|row| self.interval_cell(row))
-            .ok_or(InterfaceError::UnsupportedSource(source))
+    fn declared_interval(
+        &self,
+        source: KProfileSource,
+    ) -> Result<(&AtomicU32, IntervalLimits), InterfaceError> {
+        let declared = match self.row(source) {
+            Some(row) => self
+                .interval_cell(row)
+                .filter(|_| self.is_declared(row))
+                .map(|cell| (cell, IntervalLimits::of(unit_of(source)))),
+            None => self.added().interval(source, self.unit()),
+        };
+        declared.ok_or(InterfaceError::UnsupportedSource(source))
     }
 
     /// Takes over the general counters of the processor that executes the call, which `processor` describes, as
@@ -286,7 +309,8 @@ pub trait ProfileInterface: SourceInterface {
         Self: Sized,
     {
         crate::service(self, msr, platform, memory, |overflow| {
-            if let Some(overflow) = Overflow::of(self.table(), overflow) {
+            self.added().take_up_interval(SourceInterface::opened(self), &overflow);
+            if let Some(overflow) = Overflow::of(self.table(), self.added(), overflow) {
                 overflowed(overflow);
             }
         })

@@ -1,9 +1,9 @@
 //! The sources of one processor at work.
 
 use crate::{
-    Availability, CounterError, CounterMemory, CounterSet, Counters, EventOverflow, InterfaceError,
-    Interval, KProfileSource, MsrBackend, Overflow, Platform, ProfileInterface, SavedCounters,
-    SessionCounters, Snapshot, SourceInformation, SourceInterface,
+    AddedSource, Availability, CounterError, CounterMemory, CounterSet, Counters, Event, EventId,
+    EventOverflow, InterfaceError, Interval, KProfileSource, MsrBackend, Overflow, Platform,
+    ProfileInterface, SavedCounters, SessionCounters, Snapshot, SourceInformation, SourceInterface,
 };
 
 /// The control handle to the profile sources of one processor: its [`Counters`], and its profile timer.
@@ -91,6 +91,13 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
         if !self.timer().usable {
             information.availability = Availability::Unsupported;
             information.interval = 0;
+        } else if let Some((added, _)) = self.added_source(source) {
+            if (added.counters() & self.counters().usable).is_empty() {
+                information.availability = Availability::Unsupported;
+                information.interval = 0;
+            } else if information.is_supported() {
+                information.availability = Availability::Proven;
+            }
         } else if information.is_supported() && source != KProfileSource::TIME {
             information.availability = Availability::Proven;
         }
@@ -102,8 +109,23 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
         if source == KProfileSource::TIME {
             self.timer().running
         } else {
-            self.interface().event(source).is_some_and(|event| self.counters.find(event).is_some())
+            self.event(source).is_some_and(|event| self.counters.find(event).is_some())
         }
+    }
+
+    /// A source that is in no row, and the event to open for it.
+    fn added_source(&self, source: KProfileSource) -> Option<(&'static AddedSource, Event)> {
+        let added = self.interface().added();
+        if self.interface().row(source).is_some() { None } else { added.event(source) }
+    }
+
+    /// The event that a source has here: its row's, or the one that was opened for it.
+    fn event(&self, source: KProfileSource) -> Option<EventId> {
+        let Some((added, _)) = self.added_source(source) else {
+            return self.interface().event(source);
+        };
+        let mut opened = self.interface().opened().opened();
+        opened.find(|(_, entry)| entry.tag() == added.tag()).map(|(event, _)| event)
     }
 
     fn supported_row(&self, source: KProfileSource) -> Result<usize, InterfaceError> {
@@ -114,7 +136,8 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
     }
 
     /// Starts a source at its interval: `ProfileTime` on the platform's timer, any other on a free
-    /// general counter, which will interrupt each time that the interval's events have passed.
+    /// general counter, which will interrupt each time that the interval's events have passed. One that was
+    /// [added](crate::AddedSources) opens an event, on a counter that it names.
     ///
     /// # Errors
     /// [`UnsupportedSource`](InterfaceError::UnsupportedSource),
@@ -124,6 +147,9 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
     /// [`Access`](CounterError::Access) if a register faulted and the counter is as it was;
     /// [`Faulted`](CounterError::Faulted) if it could not even be stopped again.
     pub fn start(&mut self, source: KProfileSource) -> Result<(), InterfaceError> {
+        if let Some((_, event)) = self.added_source(source) {
+            return self.start_added(source, &event);
+        }
         let row = self.supported_row(source)?;
         if source != KProfileSource::TIME {
             return self.counters.start_row(row).map_err(|error| of_source(error, source));
@@ -134,6 +160,35 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
         self.start_timer(row)?;
         self.timer_mut().running = true;
         Ok(())
+    }
+
+    /// Opens the event of an added source, and starts it.
+    fn start_added(&mut self, source: KProfileSource, event: &Event) -> Result<(), InterfaceError> {
+        if !self.timer().usable {
+            return Err(InterfaceError::UnsupportedSource(source));
+        }
+        if self.is_running(source) {
+            return Err(InterfaceError::AlreadyStarted(source));
+        }
+        if let Some(faulted) = self.event(source) {
+            self.close_added(faulted, source)?;
+        }
+        let unit = *self.interface().unit();
+        let opened = self.counters.open_event(&unit, event);
+        let opened = opened.map_err(|error| of_source(error, source))?;
+        self.counters.start_event(opened, 0).map_err(|error| {
+            // It is stopped, so that nothing fails.
+            let _ = self.counters.close_event(opened, 0);
+            of_source(error, source)
+        })
+    }
+
+    fn close_added(
+        &mut self,
+        event: EventId,
+        source: KProfileSource,
+    ) -> Result<(), InterfaceError> {
+        self.counters.close_event(event, 0).map(drop).map_err(|error| of_source(error, source))
     }
 
     fn start_timer(&self, row: usize) -> Result<(), InterfaceError> {
@@ -151,6 +206,10 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
     /// [`Faulted`](CounterError::Faulted) if the counter's registers do not answer.
     pub fn stop(&mut self, source: KProfileSource) -> Result<(), InterfaceError> {
         let not_started = InterfaceError::NotStarted(source);
+        if self.added_source(source).is_some() {
+            let event = self.event(source).filter(|_| self.is_running(source));
+            return self.close_added(event.ok_or(not_started)?, source);
+        }
         if source != KProfileSource::TIME {
             let row = self.interface().row(source).ok_or(not_started)?;
             return self.counters.stop_row(row).map_err(|error| of_source(error, source));
@@ -184,8 +243,8 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
     /// [`NotStarted`](InterfaceError::NotStarted) if no counter runs for it,
     /// [`RegistersLost`](CounterError::RegistersLost), [`Access`](CounterError::Access).
     pub fn read(&self, source: KProfileSource) -> Result<u64, InterfaceError> {
-        let row = self.interface().row(source).ok_or(InterfaceError::NotStarted(source))?;
-        self.counters.read_row(row).map_err(|error| of_source(error, source))
+        let event = self.event(source).ok_or(InterfaceError::NotStarted(source))?;
+        self.counters.read_loaded(event).map_err(|error| of_source(error, source))
     }
 
     /// Lets the processor stop all its counters as it raises the performance interrupt:
@@ -214,9 +273,9 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
         area: &mut SavedCounters,
         mut overflowed: impl FnMut(Overflow),
     ) -> Result<(), InterfaceError> {
-        let table = self.interface().table();
+        let (table, added) = (self.interface().table(), self.interface().added());
         Ok(self.counters.save(area, |overflow| {
-            if let Some(overflow) = Overflow::of(table, overflow) {
+            if let Some(overflow) = Overflow::of(table, added, overflow) {
                 overflowed(overflow);
             }
         })?)
@@ -240,9 +299,9 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
         &mut self,
         mut overflowed: impl FnMut(Overflow),
     ) -> Result<CounterSet, InterfaceError> {
-        let table = self.interface().table();
+        let (table, added) = (self.interface().table(), self.interface().added());
         self.reprogram_with(|overflow| {
-            if let Some(overflow) = Overflow::of(table, overflow) {
+            if let Some(overflow) = Overflow::of(table, added, overflow) {
                 overflowed(overflow);
             }
         })
@@ -284,6 +343,7 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
 /// The counters' reason, of an operation on this source.
 fn of_source(error: CounterError, source: KProfileSource) -> InterfaceError {
     match error {
+        CounterError::NoCounterForEvent => InterfaceError::UnsupportedSource(source),
         CounterError::NoFreeCounter => InterfaceError::NoFreeCounter(source),
         CounterError::AlreadyStarted(_) => InterfaceError::AlreadyStarted(source),
         CounterError::NotStarted(_) => InterfaceError::NotStarted(source),

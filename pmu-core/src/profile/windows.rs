@@ -2,6 +2,8 @@
 
 use core::fmt;
 
+use crate::KProfileSource;
+
 /// A version of Windows at which something of profiling changed.
 ///
 /// The default, [`LATEST`](Self::LATEST), is also the one without the defects of its predecessors.
@@ -42,11 +44,12 @@ pub enum WindowsVersion {
     Windows10v1607,
     /// Windows 10, version 1703: the buffer's size is checked correctly.
     Windows10v1703,
-    /// Windows 10, version 1803.
+    /// Windows 10, version 1803: sources are added at run time.
     Windows10v1803,
     /// Windows 10, version 1809: the end address is exclusive again.
     Windows10v1809,
-    /// Windows 10, version 1903.
+    /// Windows 10, version 1903: Intel's fixed counters are sources. Inferred: lists of sources end without them in
+    /// February 2019.
     Windows10v1903,
     /// Windows 10, version 2004: the last whose layouts are certain.
     Windows10v2004,
@@ -118,6 +121,11 @@ impl WindowsVersion {
         self as u8 >= Self::Windows8 as u8
     }
 
+    /// Returns whether there are processor groups, and `NtCreateProfileEx`.
+    pub const fn has_groups(self) -> bool {
+        self as u8 >= Self::Windows7 as u8
+    }
+
     /// Returns whether creating a profile checks that its processors exist.
     pub const fn checks_affinity(self) -> bool {
         self as u8 >= Self::Windows7 as u8
@@ -184,6 +192,16 @@ impl WindowsVersion {
         };
         self as u8 >= since as u8
     }
+
+    /// Returns whether Intel's interface has the sources 0x20 to 0x24 beside the thirteen of its table.
+    pub const fn has_fixed_sources(self) -> bool {
+        self as u8 >= Self::Windows10v1903 as u8
+    }
+
+    /// Returns whether sources can be added at run time (`EventTraceProfileSourceAddInformation`).
+    pub const fn adds_sources(self) -> bool {
+        self as u8 >= Self::Windows10v1803 as u8
+    }
 }
 
 impl Default for WindowsVersion {
@@ -205,6 +223,20 @@ pub struct Rules {
 impl Rules {
     /// The latest version, 64 bits wide: correct behaviour.
     pub const LATEST: Self = Self { version: WindowsVersion::LATEST, width: PointerWidth::Bits64 };
+
+    /// Returns whether this Windows can have a source on the processors of an interface: time; where its HAL has the
+    /// interface's counters, the sources of the table; and from the version on that has them, Intel's 0x20 to 0x24 and
+    /// whatever was added at run time.
+    pub const fn has_source(self, interface: HalInterface, source: KProfileSource) -> bool {
+        let (version, value) = (self.version, source.value());
+        let in_version = match (interface, value) {
+            (HalInterface::Emon, 0x20..=0x24) => version.has_fixed_sources(),
+            (HalInterface::Emon, 0x25..) | (HalInterface::Amd64, 0xC0..) => version.adds_sources(),
+            _ => true,
+        };
+        value == KProfileSource::TIME.value()
+            || (version.has_counters(interface, self.width) && in_version)
+    }
 }
 
 impl Default for Rules {

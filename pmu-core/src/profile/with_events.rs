@@ -3,8 +3,9 @@
 use core::sync::atomic::AtomicU32;
 
 use crate::{
-    CounterMemory, CounterSet, CounterUnit, EventOverflow, EventTable, InterfaceError, MsrBackend,
-    MsrFault, Overflow, Platform, Serviced, Session, Snapshot, SourceInterface, SourceTable,
+    AddedSources, CounterMemory, CounterSet, CounterUnit, EventOverflow, EventTable,
+    InterfaceError, MsrBackend, MsrFault, Overflow, Platform, Serviced, Session, Snapshot,
+    SourceInterface, SourceTable,
 };
 
 /// A profile interface, and the events that are opened beside its sources on one processor.
@@ -81,8 +82,8 @@ pub enum Report {
 
 impl Report {
     #[inline]
-    fn of(table: &SourceTable, overflow: EventOverflow) -> Self {
-        match Overflow::of(table, overflow) {
+    fn of(table: &SourceTable, added: &AddedSources, overflow: EventOverflow) -> Self {
+        match Overflow::of(table, added, overflow) {
             Some(overflow) => Self::Source(overflow),
             None => Self::Event(overflow),
         }
@@ -129,7 +130,8 @@ impl<'a, I: SourceInterface> WithEvents<'a, I> {
         mut overflowed: impl FnMut(Report),
     ) -> Result<Serviced, MsrFault> {
         crate::service(self, msr, platform, memory, |overflow| {
-            overflowed(Report::of(self.table(), overflow));
+            self.added().take_up_interval(self.events, &overflow);
+            overflowed(Report::of(self.table(), self.added(), overflow));
         })
     }
 }
@@ -143,8 +145,8 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, WithEvents<
         &mut self,
         mut overflowed: impl FnMut(Report),
     ) -> Result<CounterSet, InterfaceError> {
-        let table = self.interface().table();
-        self.reprogram_with(|overflow| overflowed(Report::of(table, overflow)))
+        let (table, added) = (self.interface().table(), self.interface().added());
+        self.reprogram_with(|overflow| overflowed(Report::of(table, added, overflow)))
     }
 }
 
@@ -180,6 +182,11 @@ unsafe impl<I: SourceInterface> SourceInterface for WithEvents<'_, I> {
     #[inline]
     fn interval_cell(&self, row: usize) -> Option<&AtomicU32> {
         self.interface.interval_cell(row)
+    }
+
+    #[inline]
+    fn added(&self) -> &'static AddedSources {
+        self.interface.added()
     }
 
     #[inline]

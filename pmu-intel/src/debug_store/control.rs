@@ -4,7 +4,7 @@
 use core::fmt;
 use core::sync::atomic::{AtomicBool, Ordering};
 
-use pmu_core::NtStatus;
+use pmu_core::{NtStatus, PointerWidth, Rules};
 
 use super::{ControlAreaMemory, DebugStoreSupport, ProcessorProfileControlArea};
 
@@ -77,6 +77,8 @@ pub enum ControlAreaError {
         /// The size that it has.
         length: usize,
     },
+    /// This Windows has no control area: it dates from version 6.2.
+    NotInVersion(Rules),
     /// No memory was lent for this processor.
     InsufficientResources,
     /// The processor has no usable Debug Store.
@@ -96,6 +98,7 @@ impl ControlAreaError {
         match self {
             Self::AccessDenied => NtStatus::ACCESS_DENIED,
             Self::LengthMismatch { .. } => NtStatus::INFO_LENGTH_MISMATCH,
+            Self::NotInVersion(_) => NtStatus::INVALID_INFO_CLASS,
             Self::InsufficientResources => NtStatus::INSUFFICIENT_RESOURCES,
             Self::NotSupported => NtStatus::NOT_SUPPORTED,
             Self::AlreadyExists { .. } => NtStatus::ADDRESS_ALREADY_EXISTS,
@@ -109,6 +112,7 @@ impl fmt::Display for ControlAreaError {
         match self {
             Self::AccessDenied => f.write_str("only kernel mode may set a control area"),
             Self::LengthMismatch { length } => write!(f, "request of {length} bytes"),
+            Self::NotInVersion(rules) => write!(f, "{rules} has no control area"),
             Self::InsufficientResources => f.write_str("no memory for a control area"),
             Self::NotSupported => f.write_str("the processor has no usable Debug Store"),
             Self::AlreadyExists { area } => write!(f, "there is a control area at {area:#X}"),
@@ -139,23 +143,28 @@ impl core::error::Error for ControlAreaError {}
 pub struct ProcessorProfileControl<'m, const RESETS: usize = 4> {
     memory: Option<&'m ControlAreaMemory<RESETS>>,
     created: AtomicBool,
-    wide: bool,
+    rules: Rules,
 }
 
 impl<'m, const RESETS: usize> ProcessorProfileControl<'m, RESETS> {
     /// No area yet; it will be in `memory`, which serves no other processor. `None`: there was no
-    /// memory, and creating answers so.
+    /// memory, and creating answers so. As the latest Windows has it.
     pub const fn new(memory: Option<&'m ControlAreaMemory<RESETS>>) -> Self {
-        Self { memory, created: AtomicBool::new(false), wide: true }
+        Self::as_of(Rules::LATEST, memory)
     }
 
-    /// The same in a 32-bit kernel, where Windows demands DTES64 too: its area has 64-bit words.
-    pub const fn new_32_bit(memory: Option<&'m ControlAreaMemory<RESETS>>) -> Self {
-        Self { memory, created: AtomicBool::new(false), wide: false }
+    /// The same, as a given Windows has it: none before version 6.2; and one of 32 bits demands DTES64 too, for its area
+    /// has 64-bit words.
+    pub const fn as_of(rules: Rules, memory: Option<&'m ControlAreaMemory<RESETS>>) -> Self {
+        Self { memory, created: AtomicBool::new(false), rules }
+    }
+
+    const fn is_64_bit(&self) -> bool {
+        matches!(self.rules.width, PointerWidth::Bits64)
     }
 
     /// Serves a request of `SystemProcessorProfileControlArea` as Windows does, in its order
-    /// of checks: mode, length; then to create, memory, support, whether there is one already; to
+    /// of checks: version, mode, length; then to create, memory, support, whether there is one already; to
     /// destroy, whether there is one. `request` receives the area's address where there is one, and
     /// 0 where there is none. Task context.
     ///
@@ -167,10 +176,11 @@ impl<'m, const RESETS: usize> ProcessorProfileControl<'m, RESETS> {
         support: &DebugStoreSupport,
         request: &mut [u8],
     ) -> Result<(), ControlAreaError> {
+        self.check_version()?;
         if mode == CallerMode::User {
             return Err(ControlAreaError::AccessDenied);
         }
-        let mut asked = ProfileControlRequest::decode(request, self.wide)?;
+        let mut asked = ProfileControlRequest::decode(request, self.is_64_bit())?;
         let outcome = if asked.allocate {
             self.create(support).map(core::ptr::from_ref)
         } else {
@@ -181,13 +191,22 @@ impl<'m, const RESETS: usize> ProcessorProfileControl<'m, RESETS> {
             Err(ControlAreaError::AlreadyExists { area }) => area,
             Err(_) => 0,
         };
-        asked.encode(request, self.wide)?;
+        asked.encode(request, self.is_64_bit())?;
         outcome.map(|_| ())
+    }
+
+    const fn check_version(&self) -> Result<(), ControlAreaError> {
+        if self.rules.version.has_control_area() {
+            Ok(())
+        } else {
+            Err(ControlAreaError::NotInVersion(self.rules))
+        }
     }
 
     /// Creates the area, zeroed.
     ///
     /// # Errors
+    /// [`NotInVersion`](ControlAreaError::NotInVersion),
     /// [`InsufficientResources`](ControlAreaError::InsufficientResources),
     /// [`NotSupported`](ControlAreaError::NotSupported),
     /// [`AlreadyExists`](ControlAreaError::AlreadyExists).
@@ -195,8 +214,9 @@ impl<'m, const RESETS: usize> ProcessorProfileControl<'m, RESETS> {
         &self,
         support: &DebugStoreSupport,
     ) -> Result<&'m ProcessorProfileControlArea<RESETS>, ControlAreaError> {
+        self.check_version()?;
         let memory = self.memory.ok_or(ControlAreaError::InsufficientResources)?;
-        if !support.has_pebs() || (!self.wide && !support.dtes64) {
+        if !support.has_pebs() || (!self.is_64_bit() && !support.dtes64) {
             return Err(ControlAreaError::NotSupported);
         }
         if self.created.load(Ordering::Acquire) {
@@ -233,6 +253,8 @@ impl<'m, const RESETS: usize> ProcessorProfileControl<'m, RESETS> {
 
 #[cfg(test)]
 mod tests {
+    use pmu_core::WindowsVersion;
+
     use super::*;
     use crate::registers::MiscEnable;
 
@@ -319,10 +341,35 @@ mod tests {
         assert_eq!(error.status(), NtStatus::INSUFFICIENT_RESOURCES);
     }
 
+    /// The document: "The PROCESSOR_PROFILE_CONTROL_AREA dates from version 6.2."
+    #[test]
+    fn before_version_6_2_there_is_no_control_area() {
+        let memory = ControlAreaMemory::<4>::new();
+        for (version, has_area) in [
+            (WindowsVersion::Vista, false),
+            (WindowsVersion::Windows7, false),
+            (WindowsVersion::Windows8, true),
+        ] {
+            for width in [PointerWidth::Bits32, PointerWidth::Bits64] {
+                let control =
+                    ProcessorProfileControl::as_of(Rules { version, width }, Some(&memory));
+                assert_eq!(control.create(&supported()).is_ok(), has_area);
+                let mut bytes = request(false);
+                let length = 2 * width.bytes();
+                // Not even the mode is looked at: there is no such class.
+                let refused = control.set(CallerMode::User, &supported(), &mut bytes[..length]);
+                let status = if has_area { 0xC000_0022 } else { 0xC000_0003 };
+                assert_eq!(refused.unwrap_err().status().value(), status);
+                assert_eq!(bytes, request(false));
+            }
+        }
+    }
+
     #[test]
     fn a_32_bit_kernel_needs_dtes64() {
         let memory = ControlAreaMemory::<4>::new();
-        let control = ProcessorProfileControl::new_32_bit(Some(&memory));
+        let windows_8 = Rules { version: WindowsVersion::Windows8, width: PointerWidth::Bits32 };
+        let control = ProcessorProfileControl::as_of(windows_8, Some(&memory));
         let narrow = DebugStoreSupport { dtes64: false, ..supported() };
         assert_eq!(control.create(&narrow).unwrap_err(), ControlAreaError::NotSupported);
         let mut bytes = [0xAA, 0xAA, 0xAA, 0xAA, 1, 0xAA, 0xAA, 0xAA];

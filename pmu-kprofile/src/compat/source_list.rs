@@ -5,10 +5,10 @@
 
 use core::fmt;
 
-use pmu_core::{IntervalLimits, KProfileSource, NtStatus, ProfileInterface};
+use pmu_core::{AddedSource, IntervalLimits, KProfileSource, NtStatus, ProfileInterface, classes};
 
 /// `EventTraceProfileSourceListInformation`.
-pub const SOURCE_LIST_CLASS: u32 = 0x0D;
+pub const SOURCE_LIST_CLASS: u32 = classes::EVENT_TRACE_PROFILE_SOURCE_LIST;
 
 /// What precedes the first entry: the class, and a spare word.
 const HEADER: usize = 8;
@@ -57,7 +57,7 @@ impl fmt::Display for SourceListError {
 
 impl core::error::Error for SourceListError {}
 
-/// Answers a query: writes the supported sources of an interface into `buffer`, whose first word
+/// Answers a query: writes the supported sources of an interface, those of its table and then those added, into `buffer`, whose first word
 /// names the class, and says how many bytes were written. Task context.
 ///
 /// # Errors
@@ -67,8 +67,11 @@ pub fn write_source_list<I: ProfileInterface>(
     interface: &I,
     buffer: &mut [u8],
 ) -> Result<usize, SourceListError> {
-    let supported =
-        || interface.sources().iter().filter(|row| interface.query(row.source()).is_supported());
+    let supported = || {
+        let added = interface.added().iter().map(AddedSource::row);
+        let rows = interface.sources().iter().chain(added);
+        rows.filter(|row| interface.query(row.source()).is_supported())
+    };
     let needed = HEADER + supported().map(|row| entry_size(row.windows_name())).sum::<usize>();
     if buffer.len() < needed {
         return Err(SourceListError::BufferTooSmall { needed });

@@ -5,23 +5,26 @@ use pmu_core::{HalInterface, InterfaceError, KProfileSource, ProcessorNumber, Ru
 use super::ProfileHardware;
 use crate::Affinity;
 
-/// Hardware as a given Windows would have it: where its HAL has no counter sources for the interface,
-/// only `ProfileTime` exists.
+/// Hardware as a given Windows would have it: with the sources of its HAL for the interface, see
+/// [`Rules::has_source`], and no others.
+///
+/// For lists of another Windows than the one that the interface was detected for
+/// ([`detect_as_of`](https://docs.rs/pmu-intel/latest/pmu_intel/struct.Emon.html#method.detect_as_of)).
 #[derive(Debug)]
 pub struct AsOfVersion<'h, H> {
     hardware: &'h mut H,
-    has_counters: bool,
+    interface: HalInterface,
+    rules: Rules,
 }
 
 impl<'h, H: ProfileHardware> AsOfVersion<'h, H> {
     /// The hardware of `interface`, seen by the Windows of `rules`.
-    pub fn new(hardware: &'h mut H, interface: HalInterface, rules: Rules) -> Self {
-        let has_counters = rules.version.has_counters(interface, rules.width);
-        Self { hardware, has_counters }
+    pub const fn new(hardware: &'h mut H, interface: HalInterface, rules: Rules) -> Self {
+        Self { hardware, interface, rules }
     }
 
     fn has(&self, source: KProfileSource) -> bool {
-        self.has_counters || source == KProfileSource::TIME
+        self.rules.has_source(self.interface, source)
     }
 }
 

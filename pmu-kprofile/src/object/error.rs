@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use pmu_core::{KProfileSource, NtStatus};
+use pmu_core::{KProfileSource, NtStatus, Rules};
 
 /// Why a profile object was not created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,12 +27,16 @@ pub enum CreateError {
     RangeWraps,
     /// The hardware does not support the source.
     UnsupportedSource(KProfileSource),
-    /// The affinity names no processor, or one that is not active.
+    /// The number is no source's: `ProfileMaximum`.
+    NotASource,
+    /// The affinity names no processor, or one that is not active; or what is reserved in it is not zero.
     Affinity,
     /// A profile of a segment needs a process.
     SegmentWithoutProcess,
     /// This version of Windows has no callback objects.
     NoCallbackObjects,
+    /// This Windows has no `NtCreateProfileEx`, which takes groups.
+    NotInVersion(Rules),
     /// The caller may not ask for it, or gave what cannot be accessed: the status says why.
     Caller(NtStatus),
 }
@@ -48,7 +52,10 @@ impl CreateError {
             Self::BufferTooSmall { .. } => NtStatus::BUFFER_TOO_SMALL,
             Self::RangeWraps => NtStatus::BUFFER_OVERFLOW,
             Self::Caller(status) => *status,
-            Self::UnsupportedSource(_) | Self::NoCallbackObjects => NtStatus::NOT_SUPPORTED,
+            Self::NotInVersion(_) => NtStatus::INVALID_SYSTEM_SERVICE,
+            Self::UnsupportedSource(_) | Self::NotASource | Self::NoCallbackObjects => {
+                NtStatus::NOT_SUPPORTED
+            }
         }
     }
 }
@@ -67,6 +74,8 @@ impl fmt::Display for CreateError {
             }
             Self::RangeWraps => f.write_str("the range ends beyond the last address"),
             Self::UnsupportedSource(source) => write!(f, "{source} is not supported"),
+            Self::NotASource => pmu_core::NotASource.fmt(f),
+            Self::NotInVersion(rules) => write!(f, "{rules} has no processor groups"),
             Self::Affinity => f.write_str("the affinity selects no processor, or an inactive one"),
             Self::SegmentWithoutProcess => f.write_str("a segment is profiled for a process only"),
             Self::Caller(status) => write!(f, "the caller is refused: {status:?}"),

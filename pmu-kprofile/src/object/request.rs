@@ -7,7 +7,7 @@ use pmu_core::{KProfileSource, ProcessId, Rules};
 use super::basic::Basic;
 use super::bucket::COUNTER_BYTES;
 use super::error::CreateError;
-use super::service::{CreateRequest, KernelCaller, ValidRequest};
+use super::service::{CreateRequest, KernelCaller, RequestedAffinity, ValidRequest};
 use super::{Action, ProfileObject};
 use crate::{Affinity, ProfileHardware};
 
@@ -74,9 +74,10 @@ impl<'b> ProfileObject<'b> {
         let BasicProfile { process, base, size, bucket_log2, buffer, source, affinity } = request;
         let buffer_bytes = u32::try_from(buffer.len() as u64 * COUNTER_BYTES)
             .unwrap_or(u32::MAX - (COUNTER_BYTES as u32 - 1));
+        let (source, affinity) = (Ok(source), RequestedAffinity::Processors(affinity.as_ref()));
         let asked =
             CreateRequest { process, base, size, bucket_log2, buffer_bytes, source, affinity };
-        let ValidRequest { base, limit, bucket, segment, affinity } =
+        let ValidRequest { base, limit, bucket, segment, source, affinity } =
             asked.validate(rules, hardware, &KernelCaller)?;
         let basic = Basic { base, limit, bucket, buffer, segment, affinity };
         Ok(Self::new(rules, process, source, Action::Basic(basic)))

@@ -1,16 +1,40 @@
 //! Creation as a service: `NtCreateProfile` and `NtCreateProfileEx`, from the request's numbers to a validated request
 //! or its status.
 
-use pmu_core::{KProfileSource, NtStatus, PointerWidth, ProcessId, Rules};
+use pmu_core::{KProfileSource, NotASource, NtStatus, PointerWidth, ProcessId, Rules};
 
 use super::bucket::Bucket;
 use super::error::CreateError;
 use crate::{Affinity, ProfileHardware};
 
 /// A request for a basic profile, as the call has it.
+///
+/// ```
+/// use pmu_core::{KProfileSource, NtStatus};
+/// use pmu_kprofile::{CreateRequest, GroupAffinity, ProfileHardware, RequestedAffinity, Rules, UserCaller};
+///
+/// /// `NtCreateProfileEx` of a kernel that is like a certain Windows, after it captured the arguments and looked
+/// /// the caller up.
+/// fn create(rules: Rules, hardware: &impl ProfileHardware, caller: &UserCaller) -> NtStatus {
+///     let array = [GroupAffinity { mask: 0b11, group: 0, reserved: [0; 3] }];
+///     let request = CreateRequest {
+///         process: None,
+///         base: 0x40_0000,
+///         size: 0x1000,
+///         bucket_log2: 4,
+///         buffer_bytes: 0x400,
+///         source: KProfileSource::try_from(19), // any number that the caller gave
+///         affinity: RequestedAffinity::Groups(&array),
+///     };
+///     match request.validate(rules, hardware, caller) {
+///         Ok(valid) => NtStatus::SUCCESS, // … makes the object and its handle of `valid`
+///         Err(error) => error.status(),
+///     }
+/// }
+/// ```
 #[derive(Clone, Copy, Debug)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
-pub struct CreateRequest {
+pub struct CreateRequest<'a> {
     /// The process that the handle is of; `None`: no handle was given.
     pub process: Option<ProcessId>,
     /// `ProfileBase`.
@@ -21,10 +45,41 @@ pub struct CreateRequest {
     pub bucket_log2: u32,
     /// `BufferSize`, in bytes.
     pub buffer_bytes: u32,
-    /// `ProfileSource`.
-    pub source: KProfileSource,
-    /// The affinity; `None`: none was given. See [`BasicProfile::affinity`](crate::BasicProfile::affinity).
-    pub affinity: Option<Affinity>,
+    /// `ProfileSource`, whatever the number is. Before version 6.2 Windows takes `ProfileMaximum` too, and never
+    /// finds an interrupt of it; here it is refused in every version.
+    pub source: Result<KProfileSource, NotASource>,
+    /// The processors.
+    pub affinity: RequestedAffinity<'a>,
+}
+
+/// The processors of a request, as each call has them.
+#[derive(Clone, Copy, Debug)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub enum RequestedAffinity<'a> {
+    /// `NtCreateProfile`: processors of the group that the caller is in. All ones of a kernel's pointer are the group's
+    /// active processors; those of a 32-bit caller of a 64-bit kernel are 32 processors.
+    Mask {
+        /// `Affinity`, extended by zeros.
+        mask: u64,
+        /// The caller's current group; 0 before version 6.1.
+        group: u16,
+    },
+    /// `NtCreateProfileEx`: none means all active processors.
+    Groups(&'a [GroupAffinity]),
+    /// Within the kernel: see [`BasicProfile::affinity`](crate::BasicProfile::affinity).
+    Processors(Option<&'a Affinity>),
+}
+
+/// `GROUP_AFFINITY`: processors of one group.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct GroupAffinity {
+    /// The processors, one bit each.
+    pub mask: u64,
+    /// The group.
+    pub group: u16,
+    /// Zero.
+    pub reserved: [u16; 3],
 }
 
 /// A request that passed all checks.
@@ -39,6 +94,8 @@ pub struct ValidRequest {
     pub bucket: Bucket,
     /// The segment, in segment mode; else 0.
     pub segment: u16,
+    /// The source; `ProfileTime` before version 3.51.
+    pub source: KProfileSource,
     /// The processors.
     pub affinity: Affinity,
 }
@@ -67,8 +124,6 @@ pub struct UserCaller {
     /// The probes of the handle's place, the buffer and the affinity's array: `STATUS_ACCESS_VIOLATION` or
     /// `STATUS_DATATYPE_MISALIGNMENT` where one fails.
     pub probes: Result<(), NtStatus>,
-    /// Whether the affinity was well-formed: known groups, nothing reserved.
-    pub affinity_is_well_formed: bool,
     /// Whether the caller is restricted: of low integrity, or in a sandbox.
     pub is_restricted: bool,
     /// The look-up of the process's handle; `Ok` where none was given.
@@ -85,8 +140,9 @@ impl Caller for UserCaller {
     }
 }
 
-impl CreateRequest {
-    /// Checks a request, in Windows' order.
+impl CreateRequest<'_> {
+    /// Checks a request, in Windows' order. What follows it, the making of the object and of its handle with the right
+    /// [`PROFILE_CONTROL`](pmu_core::classes::PROFILE_CONTROL), has statuses of its own.
     ///
     /// # Context
     /// Task.
@@ -101,6 +157,9 @@ impl CreateRequest {
         caller: &impl Caller,
     ) -> Result<ValidRequest, CreateError> {
         let (version, mut base, mut segment) = (rules.version, self.base, 0);
+        if matches!(self.affinity, RequestedAffinity::Groups(_)) && !version.has_groups() {
+            return Err(CreateError::NotInVersion(rules));
+        }
         if self.buffer_bytes == 0 && version.refuses_empty_buffer() {
             return Err(CreateError::EmptyBuffer);
         }
@@ -124,18 +183,20 @@ impl CreateRequest {
             .checked_add(self.size)
             .filter(|limit| base.max(*limit) <= rules.width.max_address())
             .ok_or(CreateError::RangeWraps)?;
-        if version.checks_source() && !hardware.supports(self.source) {
-            return Err(CreateError::UnsupportedSource(self.source));
-        }
+        let source = match self.source.map_err(|NotASource| CreateError::NotASource)? {
+            _ if !version.has_source_and_affinity() => KProfileSource::TIME,
+            source if version.checks_source() && !hardware.supports(source) => {
+                return Err(CreateError::UnsupportedSource(source));
+            }
+            source => source,
+        };
         if let Some(user) = caller.user() {
             user.probes.map_err(CreateError::Caller)?;
-            if version.checks_affinity() && !user.affinity_is_well_formed {
-                return Err(CreateError::Affinity);
-            }
         }
         let affinity = self.affinity(rules, hardware)?;
         if let Some(user) = caller.user() {
-            if version.restricts_callers() && user.is_restricted && limit > user.kernel_space {
+            let reaches_kernel = limit > user.kernel_space || base >= user.kernel_space;
+            if version.restricts_callers() && user.is_restricted && reaches_kernel {
                 return Err(CreateError::Caller(NtStatus::ACCESS_DENIED));
             }
             user.process.map_err(CreateError::Caller)?;
@@ -149,7 +210,7 @@ impl CreateRequest {
                 return Err(CreateError::Caller(NtStatus::PRIVILEGE_NOT_HELD));
             }
         }
-        Ok(ValidRequest { base, limit, bucket, segment, affinity })
+        Ok(ValidRequest { base, limit, bucket, segment, source, affinity })
     }
 
     /// The processors that the affinity means now.
@@ -160,21 +221,37 @@ impl CreateRequest {
         hardware: &impl ProfileHardware,
     ) -> Result<Affinity, CreateError> {
         let (version, active) = (rules.version, hardware.active_processors());
-        Ok(match self.affinity {
-            _ if !version.has_source_and_affinity() => Affinity::ALL,
-            Some(Affinity::ALL) => Affinity::ALL,
-            Some(affinity) if version.checks_affinity() => {
-                if affinity.is_empty() || !affinity.difference(active).is_empty() {
+        let affinity = match self.affinity {
+            _ if !version.has_source_and_affinity() => return Ok(Affinity::ALL),
+            RequestedAffinity::Processors(Some(&Affinity::ALL)) => return Ok(Affinity::ALL),
+            RequestedAffinity::Processors(None) | RequestedAffinity::Groups([]) => {
+                return Ok(active);
+            }
+            RequestedAffinity::Processors(Some(affinity)) => *affinity,
+            RequestedAffinity::Mask { mask, group } => {
+                let all = version.has_groups() && mask == rules.width.max_address();
+                let mask = if all { active.mask(group.into()) } else { mask };
+                Affinity::of_group(group, mask)
+            }
+            RequestedAffinity::Groups(groups) => {
+                let is_wrong = |entry: &GroupAffinity| {
+                    let inactive = entry.mask & !active.mask(entry.group.into());
+                    entry.mask == 0 || inactive != 0 || entry.reserved != [0; 3]
+                };
+                if groups.iter().any(is_wrong) {
                     return Err(CreateError::Affinity);
                 }
-                affinity
+                groups.iter().fold(Affinity::EMPTY, |set, entry| {
+                    set.union(Affinity::of_group(entry.group, entry.mask))
+                })
             }
-            Some(affinity) => {
-                let idle = affinity.intersection(active).is_empty();
-                let all = affinity.is_empty() || (idle && version.idle_affinity_means_all());
-                if all { active } else { affinity }
-            }
-            None => active,
-        })
+        };
+        if version.checks_affinity() {
+            let wrong = affinity.is_empty() || !affinity.difference(active).is_empty();
+            return if wrong { Err(CreateError::Affinity) } else { Ok(affinity) };
+        }
+        let idle = affinity.intersection(active).is_empty();
+        let all = affinity.is_empty() || (idle && version.idle_affinity_means_all());
+        Ok(if all { active } else { affinity })
     }
 }

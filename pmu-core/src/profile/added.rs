@@ -1,0 +1,282 @@
+//! Sources beside an interface's table: those of later versions, and those that are added at run time.
+
+use core::fmt;
+use core::num::NonZeroU64;
+use core::ptr;
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64};
+
+use crate::{
+    CounterSet, CounterUnit, Event, EventOverflow, EventTable, IntervalLimits, IntervalUnit,
+    KProfileSource, ProfileSource,
+};
+
+/// A source that is added to those of an interface's table, and the counters that can count it.
+#[derive(Debug)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct AddedSource {
+    row: ProfileSource,
+    counters: CounterSet,
+}
+
+impl AddedSource {
+    /// A source on these counters alone: one fixed counter, [`CounterSet::GENERAL`], or those that the processor's
+    /// manual names.
+    pub const fn new(row: ProfileSource, counters: CounterSet) -> Self {
+        Self { row, counters }
+    }
+
+    /// Its value, names and event.
+    pub const fn row(&self) -> &ProfileSource {
+        &self.row
+    }
+
+    /// The counters that can count it.
+    pub const fn counters(&self) -> CounterSet {
+        self.counters
+    }
+
+    /// The tag of the event that is opened for it: its address, which no other object has.
+    pub(crate) fn tag(&self) -> u64 {
+        ptr::from_ref(self).addr() as u64
+    }
+}
+
+/// Place of one added source.
+#[derive(Debug, Default)]
+pub struct AddedSlot {
+    source: AtomicPtr<AddedSource>,
+    interval: AtomicU32,
+    /// Events per second, where the interval is a time; 0: the interval is a number of events.
+    hertz: AtomicU64,
+}
+
+impl AddedSlot {
+    const fn new() -> Self {
+        Self {
+            source: AtomicPtr::new(ptr::null_mut()),
+            interval: AtomicU32::new(0),
+            hertz: AtomicU64::new(0),
+        }
+    }
+
+    #[inline]
+    fn source(&self) -> Option<&'static AddedSource> {
+        // SAFETY: null, or what `put` stored: a reference that lives for ever.
+        unsafe { self.source.load(Acquire).as_ref() }
+    }
+
+    fn limits(&self) -> IntervalLimits {
+        IntervalLimits::of(match self.hertz.load(Relaxed) {
+            0 => IntervalUnit::Events,
+            _ => IntervalUnit::HundredNanoseconds,
+        })
+    }
+
+    /// The interval in events.
+    fn period(&self) -> u64 {
+        let interval = u64::from(self.interval.load(Relaxed));
+        match self.hertz.load(Relaxed) {
+            0 => interval,
+            hertz => (u128::from(interval) * u128::from(hertz) / 10_000_000) as u64,
+        }
+    }
+}
+
+/// The sources of a machine that are in no interface's table. They may be added and removed while others run.
+///
+/// On a processor such a source is an opened event, so it takes a place in the processor's [`EventTable`].
+///
+/// ```
+/// use pmu_core::{AddedSlot, AddedSource, AddedSources, CounterSet, EventSelect, KProfileSource, ProfileSource};
+///
+/// static ADDED: AddedSources<[AddedSlot; 8]> = AddedSources::new();
+/// // Every branch instruction of one kind, under a number that is free.
+/// static TAKEN: AddedSource = AddedSource::new(
+///     ProfileSource::new(0x25, "ProfileTakenBranches", EventSelect::from_bits(0x3_20C4)),
+///     CounterSet::GENERAL,
+/// );
+///
+/// ADDED.add(&TAKEN)?;
+/// assert_eq!(ADDED.named("TakenBranches"), KProfileSource::new(0x25));
+/// # Ok::<(), pmu_core::AddSourceError>(())
+/// ```
+#[derive(Debug)]
+pub struct AddedSources<S: ?Sized = [AddedSlot]> {
+    slots: S,
+}
+
+static NONE: AddedSources<[AddedSlot; 0]> = AddedSources::new();
+
+impl<const N: usize> AddedSources<[AddedSlot; N]> {
+    /// Room for `N` sources.
+    pub const fn new() -> Self {
+        Self { slots: [const { AddedSlot::new() }; N] }
+    }
+}
+
+impl<const N: usize> Default for AddedSources<[AddedSlot; N]> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<const N: usize> core::ops::Deref for AddedSources<[AddedSlot; N]> {
+    type Target = AddedSources;
+
+    fn deref(&self) -> &AddedSources {
+        self
+    }
+}
+
+impl AddedSources {
+    /// No room.
+    #[inline]
+    pub const fn none() -> &'static Self {
+        &NONE
+    }
+
+    /// Adds a source, with the default interval of events.
+    ///
+    /// # Context
+    /// Task. One caller at a time adds and removes.
+    ///
+    /// # Errors
+    /// See [`AddSourceError`].
+    pub fn add(&self, source: &'static AddedSource) -> Result<(), AddSourceError> {
+        self.put(source, 0)
+    }
+
+    /// Adds a source whose event happens `hertz` times per second, so that its interval is a time, in units of 100 ns.
+    ///
+    /// # Context
+    /// Task. One caller at a time adds and removes.
+    ///
+    /// # Errors
+    /// See [`AddSourceError`].
+    pub fn add_timer(
+        &self,
+        source: &'static AddedSource,
+        hertz: NonZeroU64,
+    ) -> Result<(), AddSourceError> {
+        self.put(source, hertz.get())
+    }
+
+    fn put(&self, source: &'static AddedSource, hertz: u64) -> Result<(), AddSourceError> {
+        let value = source.row.source();
+        if self.find(value).is_some() {
+            return Err(AddSourceError::Exists(value));
+        }
+        let free = self.slots.iter().find(|slot| slot.source().is_none());
+        let slot = free.ok_or(AddSourceError::Full { room: self.slots.len() })?;
+        slot.hertz.store(hertz, Relaxed);
+        slot.interval.store(slot.limits().default, Relaxed);
+        slot.source.store(ptr::from_ref(source).cast_mut(), Release);
+        Ok(())
+    }
+
+    /// Removes a source, after it was stopped on every processor. Where one still runs, it is reported as the opened
+    /// event that it is. Returns it; `None`: it is not here.
+    ///
+    /// # Context
+    /// Task. One caller at a time adds and removes.
+    pub fn remove(&self, source: KProfileSource) -> Option<&'static AddedSource> {
+        let slot = self.find(source)?;
+        let removed = slot.source();
+        slot.source.store(ptr::null_mut(), Release);
+        removed
+    }
+
+    /// Returns the sources.
+    ///
+    /// # Context
+    /// Any.
+    pub fn iter(&self) -> impl Iterator<Item = &'static AddedSource> + '_ {
+        self.slots.iter().filter_map(AddedSlot::source)
+    }
+
+    /// Returns the source that has a name, the documented or Windows' own, letters' case as written.
+    ///
+    /// # Context
+    /// Any.
+    pub fn named(&self, name: &str) -> Option<KProfileSource> {
+        self.iter().find(|source| source.row.is_named(name)).map(|source| source.row.source())
+    }
+
+    #[inline]
+    fn find(&self, source: KProfileSource) -> Option<&AddedSlot> {
+        self.slots.iter().find(|slot| slot.source().is_some_and(|of| of.row.source() == source))
+    }
+
+    /// A source, and the event that is opened for it.
+    #[inline]
+    pub(crate) fn event(&self, source: KProfileSource) -> Option<(&'static AddedSource, Event)> {
+        let slot = self.find(source)?;
+        let source = slot.source()?;
+        let event = Event::raw(source.row.select()).on(source.counters);
+        Some((source, event.every(slot.period()).tagged(source.tag())))
+    }
+
+    /// The interval of a source that these counters can count.
+    #[inline]
+    pub(crate) fn interval(
+        &self,
+        source: KProfileSource,
+        unit: &CounterUnit,
+    ) -> Option<(&AtomicU32, IntervalLimits)> {
+        let slot = self.find(source)?;
+        let source = slot.source()?;
+        let declared = !(source.counters & unit.counters()).is_empty();
+        let legal = unit.illegal_bits(source.row.select()) == 0;
+        (declared && legal).then(|| (&slot.interval, slot.limits()))
+    }
+
+    /// The source that an opened event is for.
+    #[inline]
+    pub(crate) fn of(&self, overflow: &EventOverflow) -> Option<KProfileSource> {
+        self.by_tag(overflow).map(|(source, _)| source.row.source())
+    }
+
+    /// Lets an event that overflowed take up the interval of its source.
+    #[inline]
+    pub(crate) fn take_up_interval(&self, events: &EventTable, overflow: &EventOverflow) {
+        if let Some((_, slot)) = self.by_tag(overflow)
+            && slot.period() != overflow.period
+        {
+            // Below the table's floor it stays what it was.
+            let _ = events.set_period(overflow.event, slot.period());
+        }
+    }
+
+    #[inline]
+    fn by_tag(&self, overflow: &EventOverflow) -> Option<(&'static AddedSource, &AddedSlot)> {
+        overflow.event.place()?;
+        let with_source = self.slots.iter().filter_map(|slot| Some((slot.source()?, slot)));
+        with_source.into_iter().find(|(source, _)| source.tag() == overflow.tag)
+    }
+}
+
+/// Why a source was not added.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[non_exhaustive]
+pub enum AddSourceError {
+    /// There is a source of this value.
+    Exists(KProfileSource),
+    /// The room is used up.
+    Full {
+        /// Number of sources that there is room for.
+        room: usize,
+    },
+}
+
+impl fmt::Display for AddSourceError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Exists(source) => write!(f, "{source} was added before"),
+            Self::Full { room } => write!(f, "room for {room} added sources, and no more"),
+        }
+    }
+}
+
+impl core::error::Error for AddSourceError {}

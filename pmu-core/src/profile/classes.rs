@@ -1,0 +1,90 @@
+//! The classes and codes by which Windows' calls select what the documents describe.
+//!
+//! Sources: Geoff Chappell (geoffchappell.com), the five documents and the pages that they refer to; phnt (ntexapi.h,
+//! ntkeapi.h), evntrace.h, haltypes.h.
+
+/// A number with its names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct NamedNumber {
+    /// The enumeration that it is of, or `BUG_CHECK`.
+    pub of: &'static str,
+    /// The constant's name here.
+    pub constant: &'static str,
+    /// Windows' name.
+    pub name: &'static str,
+    /// The number.
+    pub value: u32,
+}
+
+macro_rules! numbers {
+    ($($of:ident { $($constant:ident = $value:literal $name:literal $meaning:literal;)* })*) => {
+        $($(
+            #[doc = concat!("`", $name, "`. ", $meaning)]
+            pub const $constant: u32 = $value;
+        )*)*
+
+        /// Every number of this module.
+        pub const ALL: &[NamedNumber] = &[$($(NamedNumber {
+            of: stringify!($of),
+            constant: stringify!($constant),
+            name: $name,
+            value: $constant,
+        }),*),*];
+    };
+}
+
+#[rustfmt::skip] // A row a line.
+numbers! {
+    SYSTEM_INFORMATION_CLASS {
+        SYSTEM_PERFORMANCE_TRACE_INFORMATION = 0x1F "SystemPerformanceTraceInformation" "Of `NtQuerySystemInformation` and `NtSetSystemInformation`: its buffer begins with an `EVENT_TRACE_INFORMATION_CLASS`.";
+        SYSTEM_PROCESSOR_PROFILE_CONTROL_AREA = 0x81 "SystemProcessorProfileControlArea" "Of `ZwSetSystemInformation`, from version 6.2: a processor's control area. Set only.";
+    }
+    EVENT_TRACE_INFORMATION_CLASS {
+        EVENT_TRACE_GROUP_MASK = 0x01 "EventTraceGroupMaskInformation" "A logger's group mask.";
+        EVENT_TRACE_TIME_PROFILE = 0x03 "EventTraceTimeProfileInformation" "The interval of `ProfileTime`.";
+        EVENT_TRACE_PEBS_TRACING = 0x0B "EventTracePebsTracingInformation" "The hooks whose records have the PEBS index. Set only.";
+        EVENT_TRACE_PROFILE_CONFIG = 0x0C "EventTraceProfileConfigInformation" "The sources of PMC interrupts. Set only.";
+        EVENT_TRACE_PROFILE_SOURCE_LIST = 0x0D "EventTraceProfileSourceListInformation" "The sources, with their names. Query only.";
+        EVENT_TRACE_PROFILE_EVENT_LIST = 0x0E "EventTraceProfileEventListInformation" "The hooks whose records have PMC values. Set only.";
+        EVENT_TRACE_PROFILE_COUNTER_LIST = 0x0F "EventTraceProfileCounterListInformation" "The sources of PMC values. Set only.";
+        EVENT_TRACE_LAST_BRANCH_CONFIGURATION = 0x13 "EventTraceLastBranchConfigurationInformation" "The kinds of branches to record, from version 1709.";
+        EVENT_TRACE_LAST_BRANCH_EVENT_LIST = 0x14 "EventTraceLastBranchEventListInformation" "The hooks whose records have branches, from version 1709.";
+        EVENT_TRACE_PROFILE_SOURCE_ADD = 0x15 "EventTraceProfileSourceAddInformation" "Adds a source at run time, from version 1803.";
+        EVENT_TRACE_PROFILE_SOURCE_REMOVE = 0x16 "EventTraceProfileSourceRemoveInformation" "Removes a source that was added, from version 1803.";
+        EVENT_TRACE_PROCESSOR_TRACE_CONFIGURATION = 0x17 "EventTraceProcessorTraceConfigurationInformation" "Processor Trace, from version 1803.";
+        EVENT_TRACE_PROCESSOR_TRACE_EVENT_LIST = 0x18 "EventTraceProcessorTraceEventListInformation" "The hooks whose records have a part of the processor's trace, from version 1803.";
+    }
+    TRACE_QUERY_INFO_CLASS {
+        TRACE_SYSTEM_TRACE_ENABLE_FLAGS = 4 "TraceSystemTraceEnableFlagsInfo" "A group mask.";
+        TRACE_SAMPLED_PROFILE_INTERVAL = 5 "TraceSampledProfileIntervalInfo" "The interval of a source.";
+        TRACE_PROFILE_SOURCE_CONFIG = 6 "TraceProfileSourceConfigInfo" "The sources of PMC interrupts.";
+        TRACE_PROFILE_SOURCE_LIST = 7 "TraceProfileSourceListInfo" "The sources, with their names.";
+        TRACE_PMC_EVENT_LIST = 8 "TracePmcEventListInfo" "The events whose records have PMC values.";
+        TRACE_PMC_COUNTER_LIST = 9 "TracePmcCounterListInfo" "The sources of PMC values.";
+        TRACE_LBR_CONFIGURATION = 20 "TraceLbrConfigurationInfo" "The kinds of branches to record.";
+        TRACE_LBR_EVENT_LIST = 21 "TraceLbrEventListInfo" "The hooks whose records have branches.";
+        TRACE_MAX_PMC_COUNTER = 22 "TraceMaxPmcCounterQuery" "The most sources of PMC values.";
+        TRACE_PMC_COUNTER_OWNERS = 25 "TracePmcCounterOwners" "The owners of the counters.";
+        TRACE_PMC_SESSION = 27 "TracePmcSessionInformation" "The sessions with their sources and hooks.";
+    }
+    HAL_QUERY_INFORMATION_CLASS {
+        HAL_QUERY_PROFILE_SOURCE = 1 "HalProfileSourceInformation" "A source: whether it is supported, and its interval.";
+        HAL_QUERY_PROFILE_SOURCE_LIST = 20 "HalQueryProfileSourceList" "The sources, with their names.";
+        HAL_QUERY_PROFILE_NUMBER_OF_COUNTERS = 0x2C "HalQueryProfileNumberOfCounters" "The number of counters, from version 1903.";
+    }
+    HAL_SET_INFORMATION_CLASS {
+        HAL_SET_PROFILE_SOURCE_INTERVAL = 0 "HalProfileSourceInterval" "The interval of a source.";
+        HAL_SET_PROFILE_SOURCE_INTERRUPT_HANDLER = 1 "HalProfileSourceInterruptHandler" "The handler of the counters' interrupt.";
+        HAL_SET_PROFILE_SOURCE_TIMER_HANDLER = 10 "HalProfileSourceTimerHandler" "The handler of the profile timer's interrupt.";
+        HAL_SET_PROFILE_DPGO_SOURCE_INTERRUPT_HANDLER = 12 "HalProfileDpgoSourceInterruptHandler" "The handler of interrupts for profile-guided optimization.";
+    }
+    BUG_CHECK {
+        BUG_CHECK_IRQL_NOT_LESS_OR_EQUAL = 0x0A "IRQL_NOT_LESS_OR_EQUAL" "What a count at the inclusive end of a range comes to, where the buffer ends with its page (versions 6.2 to 1803).";
+        BUG_CHECK_HAL_MEMORY_ALLOCATION = 0xAC "HAL_MEMORY_ALLOCATION" "What the HAL comes to where AMD's counters find no memory.";
+    }
+    ACCESS_MASK {
+        PROFILE_CONTROL = 0x0000_0001 "PROFILE_CONTROL" "The right to start and stop a profile: what a created handle has.";
+        PROFILE_ALL_ACCESS = 0x000F_0001 "PROFILE_ALL_ACCESS" "All rights to a profile.";
+    }
+}

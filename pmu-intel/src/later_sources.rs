@@ -1,0 +1,118 @@
+//! The sources that later versions of Windows have beside the documents' table: 0x20 to 0x24.
+//!
+//! Source: published listings of `wpr -pmcsources`, on Intel, of versions 1903 and later; those of February 2019 end
+//! at 0x1F. That 1903 is the first is inferred.
+
+use core::num::NonZeroU64;
+
+use pmu_core::{
+    AddSourceError, AddedSource, AddedSources, CounterSet, EventSelect, HalInterface,
+    ProfileSource, Rules, Snapshot,
+};
+
+use crate::ArchitecturalPerfmon;
+
+/// Branches inserted into the last-branch record: `ROB_MISC_EVENTS.LBR_INSERTS` of Sandy Bridge to Cascade Lake,
+/// `MISC_RETIRED.LBR_INSERTS` of Ice Lake to Granite Rapids (Intel's event files, intel/perfmon).
+static LBR_INSERTS: AddedSource = lbr_inserts(0x20CC);
+
+/// `LBR_INSERTS.ANY` of Gracemont and later Atoms.
+static LBR_INSERTS_ATOM: AddedSource = lbr_inserts(0x01E4);
+
+static INSTRUCTIONS: AddedSource = fixed(0x21, "ProfileInstructionsRetiredFixed", 0xC0, 0);
+static CORE_CYCLES: AddedSource = fixed(0x22, "ProfileUnhaltedCoreCyclesFixed", 0x3C, 1);
+static REFERENCE_CYCLES: AddedSource = fixed(0x23, "ProfileUnhaltedReferenceCyclesFixed", 0x300, 2);
+static TIMER: AddedSource = fixed(0x24, "ProfileTimerFixed", 0x300, 2);
+
+const USER_AND_KERNEL: u64 = 0x3_0000;
+
+const fn lbr_inserts(event: u64) -> AddedSource {
+    let select = EventSelect::from_bits(USER_AND_KERNEL | event);
+    AddedSource::new(ProfileSource::new(0x20, "ProfileLbrInserts", select), CounterSet::GENERAL)
+}
+
+/// A source of one fixed counter, by the event that pmu-core knows that counter's by.
+const fn fixed(value: u32, name: &'static str, event: u64, counter: u8) -> AddedSource {
+    let select = EventSelect::from_bits(USER_AND_KERNEL | event);
+    AddedSource::new(ProfileSource::new(value, name, select), CounterSet::fixed(1 << counter))
+}
+
+/// Adds the sources 0x20 to 0x24, as far as a Windows and the machine, whose boot processor `boot` describes, have them:
+/// - 0x20, `LbrInserts`, where the core's event is known. On a hybrid machine it is not: the cores' events differ.
+/// - 0x21 to 0x23, the fixed counters' `InstructionsRetiredFixed`, `UnhaltedCoreCyclesFixed` and
+///   `UnhaltedReferenceCyclesFixed`.
+/// - 0x24, `TimerFixed`: time by fixed counter 2, in units of 100 ns in which the core is not halted. `hertz` is the
+///   frequency of that counter, which is the TSC's: [`tsc_hertz`](pmu_core::tsc_hertz), or what the kernel measured.
+///
+/// Sources 0x23 and 0x24 share a counter: one of them runs at a time.
+///
+/// # Context
+/// Task. One caller at a time adds and removes sources.
+///
+/// # Errors
+/// See [`AddSourceError`]; none was added.
+///
+/// # Examples
+/// ```
+/// use core::num::NonZeroU64;
+/// use pmu_core::{AddSourceError, AddedSlot, AddedSources, Rules, Snapshot, WithSources, tsc_hertz};
+/// use pmu_intel::{Emon, add_later_sources};
+///
+/// static ADDED: AddedSources<[AddedSlot; 8]> = AddedSources::new();
+///
+/// fn prepare<'a>(emon: &'a Emon, boot: &Snapshot) -> Result<WithSources<'a, Emon>, AddSourceError> {
+///     let hertz = tsc_hertz(boot).and_then(NonZeroU64::new);
+///     add_later_sources(&ADDED, boot, Rules::LATEST, hertz)?;
+///     Ok(WithSources::new(emon, &ADDED))
+/// }
+/// # let _ = prepare;
+/// ```
+pub fn add_later_sources(
+    added: &AddedSources,
+    boot: &Snapshot,
+    rules: Rules,
+    hertz: Option<NonZeroU64>,
+) -> Result<(), AddSourceError> {
+    let there = CounterSet::fixed(ArchitecturalPerfmon::from_snapshot(boot).fixed_counters() as u8);
+    let has = |source: &AddedSource| {
+        let is_there = !(source.counters() & (there | CounterSet::GENERAL)).is_empty();
+        is_there && rules.has_source(HalInterface::Emon, source.row().source())
+    };
+    let counted =
+        [lbr_inserts_of(boot), Some(&INSTRUCTIONS), Some(&CORE_CYCLES), Some(&REFERENCE_CYCLES)];
+    let counted = counted.into_iter().flatten().map(|source| (source, None));
+    let timer = hertz.map(|hertz| (&TIMER, Some(hertz)));
+    let wanted = || counted.clone().chain(timer).filter(|(source, _)| has(source));
+    for (done, (source, hertz)) in wanted().enumerate() {
+        let outcome = match hertz {
+            None => added.add(source),
+            Some(hertz) => added.add_timer(source, hertz),
+        };
+        if outcome.is_err() {
+            for (source, _) in wanted().take(done) {
+                added.remove(source.row().source());
+            }
+            return outcome;
+        }
+    }
+    Ok(())
+}
+
+/// The boot processor's event, of the models in Intel's event files; leaf 7, EDX bit 15: a hybrid machine.
+fn lbr_inserts_of(boot: &Snapshot) -> Option<&'static AddedSource> {
+    if boot.vendor() != *b"GenuineIntel" || boot.family() != 6 || boot.leaf(7, 0).edx >> 15 & 1 != 0
+    {
+        return None;
+    }
+    match boot.model() {
+        0x2A | 0x2D | 0x3A | 0x3E | 0x3C | 0x45 | 0x46 | 0x3F | 0x3D | 0x47 | 0x4F | 0x56 => {
+            Some(&LBR_INSERTS)
+        }
+        0x4E | 0x5E | 0x8E | 0x9E | 0xA5 | 0xA6 | 0x55 => Some(&LBR_INSERTS),
+        0x7D | 0x7E | 0x6A | 0x6C | 0x8C | 0x8D | 0xA7 | 0x8F | 0xCF | 0xAD | 0xAE => {
+            Some(&LBR_INSERTS)
+        }
+        0xBE | 0xAF | 0xB6 | 0xDD => Some(&LBR_INSERTS_ATOM),
+        _ => None,
+    }
+}
