@@ -124,7 +124,7 @@ fn found(configuration: &Configuration) -> Vec<BTreeMap<u32, u64>> {
             }
         }
     }
-    for (address, value) in [(0x38D, 0x080), (0x38E, 0b10), (0xC000_0300, 0b10), (0x38F, 0xC)] {
+    for (address, value) in [(0x38D, 0x080), (0x38E, 0b11), (0xC000_0300, 0b11), (0x38F, 0xC)] {
         if let Some(held) = traces.get_mut(&address) {
             *held = value;
         }
