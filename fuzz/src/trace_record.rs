@@ -43,7 +43,7 @@ fn least(bytes: &[u8], width: PointerWidth, at: usize, size: usize) -> Option<us
     })
 }
 
-/// The bytes are records, one after the other.
+/// Runs one input: records, one after the other.
 pub fn run(bytes: &[u8]) {
     let mut samples = Vec::new();
     let mut rest = bytes;
@@ -82,7 +82,7 @@ pub fn run(bytes: &[u8]) {
     through_a_ring(&samples);
 }
 
-/// The members, by their offsets.
+/// Checks the members of a record by their offsets.
 fn check(record: &Record<'_>, payload: &[u8]) {
     let (width, pointer) = (record.width, record.width.bytes());
     match &record.event {
