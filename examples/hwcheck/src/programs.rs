@@ -52,8 +52,8 @@ pub struct Comparison<'r, 'm> {
     found: BTreeMap<&'static str, Evidence>,
 }
 
-/// Returns the claim that an access to a register belongs to; `None` if the model does not cover the register, or covers
-/// it only as part of a facility that it does not offer.
+/// Returns the claim that an access to a register belongs to; `None` if the model does not cover the register, or
+/// covers it only as part of a facility that it does not offer.
 const fn claim_of(register: &RegisterInfo) -> Option<&'static str> {
     use RegisterKind as K;
     Some(match register.kind {

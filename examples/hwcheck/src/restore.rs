@@ -7,7 +7,8 @@ use crate::registers::Registers;
 use crate::report::{Hex, Restored};
 
 /// Restores the changed registers that no other owner has written since: disables the counters, acknowledges their
-/// overflows, and restores the counters, the selects and last the global control. Each write that fails is retried once.
+/// overflows, and restores the counters, the selects and last the global control. Each write that fails is retried
+/// once.
 pub fn restore(registers: &Registers<'_>) -> Restored {
     let Registers { agreed, journal, .. } = registers;
     let mut restored = Restored::default();
