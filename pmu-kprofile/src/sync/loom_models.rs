@@ -16,8 +16,8 @@ use loom::cell::UnsafeCell;
 use loom::thread;
 use pmu_core::{InterfaceError, InterruptFrame, KProfileSource, ProcessId, ProcessorNumber};
 
-pub(crate) use super::modelled::Seed;
-use super::modelled::{interrupt_before, no_interrupt, seeded};
+pub(crate) use super::modeled::Seed;
+use super::modeled::{interrupt_before, no_interrupt, seeded};
 use crate::{
     Affinity, ProfileCallback, ProfileError, ProfileHardware, ProfileObject, Profiles, Rules,
 };
