@@ -228,7 +228,7 @@ impl<const N: usize> Index<N> {
     }
 
     /// Becomes entries in order of their keys and ranges.
-    #[cfg(test)]
+    #[cfg(all(test, not(loom)))]
     pub(crate) fn fill_with(&mut self, entries: impl Iterator<Item = Entry>) {
         self.length = 0;
         for (entry, (to, last)) in entries.zip(self.entries.iter_mut().zip(&mut self.by_last)) {
