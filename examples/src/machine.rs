@@ -110,7 +110,7 @@ impl Machine {
     }
 
     /// The source of this number (decimal, or hexadecimal after `0x`) or name (documented or
-    /// Windows' own).
+    /// Windows' own), letters in either case.
     ///
     /// # Errors
     /// There is none, or it is not supported.
@@ -124,7 +124,9 @@ impl Machine {
             .into_iter()
             .find(|source| match number {
                 Some(number) => source.id.value() == number,
-                None => source.name == wanted || source.windows_name == wanted,
+                None => [source.name, source.windows_name]
+                    .iter()
+                    .any(|name| name.eq_ignore_ascii_case(wanted)),
             })
             .ok_or_else(|| FindError::Unknown(wanted.into()))?;
         if source.information.is_supported() {
@@ -171,9 +173,15 @@ fn sources(
         select: row.select().select_bits(),
         event: row.select().event_number(),
         unit_mask: row.select().event_unit_mask(),
+        raw: raw(row.select().event_number(), row.select().event_unit_mask()),
         information: query(row.source()),
     };
     table.iter().map(row).collect()
+}
+
+fn raw(event: u16, unit_mask: u8) -> u64 {
+    let (event, unit_mask) = (u64::from(event), u64::from(unit_mask));
+    event & 0xFF | unit_mask << 8 | (event >> 8) << 32
 }
 
 /// A row of an interface's table, and what is known of it on a machine.
@@ -191,6 +199,8 @@ pub struct Source {
     pub event: u16,
     /// The unit mask in that.
     pub unit_mask: u8,
+    /// The raw configuration for perf: event and unit mask where the select has them.
+    pub raw: u64,
     /// Its interval, and whether it is supported.
     pub information: SourceInformation,
 }
@@ -259,10 +269,12 @@ mod tests {
     #[test]
     fn a_source_is_found_by_either_name_and_by_number_in_either_base() {
         let machine = Machine::with_interface(Emon::declared());
-        for wanted in ["ProfileLLCMisses", "LLCMisses", "29", "0x1D", "0X1d"] {
+        for wanted in
+            ["ProfileLLCMisses", "LLCMisses", "llcmisses", "PROFILELLCMISSES", "29", "0x1D", "0X1d"]
+        {
             assert_eq!(machine.find(wanted).unwrap().id.value(), 0x1D, "{wanted}");
         }
-        for wanted in ["24", "0x18", "llcmisses", "", "0x", "-1", "99999999999"] {
+        for wanted in ["24", "0x18", "", "0x", "-1", "99999999999"] {
             let unknown = FindError::Unknown(wanted.into());
             assert_eq!(machine.find(wanted).unwrap_err(), unknown, "{wanted}");
         }

@@ -140,8 +140,13 @@ fn map(time: u64, process: u32, start: u64, size: u64, path: &str) -> Record {
 }
 
 fn sample(time: u64, process: u32, pc: u64) -> Record {
-    let sample = Sample { process, thread: process, processor: 65, pc, kernel: pc >> 63 != 0 };
+    let (thread, kernel) = (process, pc >> 63 != 0);
+    let sample = Sample { process, thread, processor: 65, pc, kernel, callers: Vec::new() };
     Record { time, what: What::Sample(sample) }
+}
+
+fn exec(time: u64, process: u32) -> Record {
+    at(time, What::Exec { process, name: "a".into() })
 }
 
 fn at(time: u64, what: What) -> Record {
@@ -193,8 +198,8 @@ fn every_source_becomes_the_raw_event_of_its_select_on_every_processor() {
 #[test]
 fn samples_of_a_counter_fall_into_buckets_of_the_process_that_mapped_the_file() {
     let records = vec![
-        at(0, What::Exec { process: 8 }),
-        at(1, What::Exec { process: 7 }),
+        exec(0, 8),
+        exec(1, 7),
         map(2, 7, 0x40_0000, 0x1000, "/bin/a"),
         sample(3, 7, 0x40_0000),
         sample(4, 7, 0x40_0003),
@@ -235,7 +240,7 @@ fn a_program_that_is_executed_replaces_what_was_mapped() {
     let outcome = replay([vec![
         map(1, 7, 0x40_0000, 0x1000, "/bin/old"),
         sample(2, 7, 0x40_0000),
-        at(3, What::Exec { process: 7 }),
+        exec(3, 7),
         sample(4, 7, 0x40_0000),
         map(5, 7, 0x40_0000, 0x1000, "/bin/new"),
         sample(6, 7, 0x40_0000),
@@ -335,7 +340,7 @@ fn mappings_that_are_not_hit_take_no_room() {
 fn a_process_that_is_not_the_commands_is_not_in_the_profile_where_everybody_is_sampled() {
     let records = || {
         vec![
-            at(1, What::Exec { process: 7 }),
+            exec(1, 7),
             map(2, 7, 0x40_0000, 0x1000, "/bin/a"),
             at(3, What::Fork { process: 8, parent: 7 }),
             sample(4, 7, 0x40_0000),
@@ -359,7 +364,7 @@ fn a_process_that_is_not_the_commands_is_not_in_the_profile_where_everybody_is_s
 
 #[test]
 fn what_was_consumed_and_not_sampled_is_told_in_the_sources_unit() {
-    let records = vec![at(1, What::Exec { process: 7 }), sample(2, 7, 0), sample(3, 7, 0)];
+    let records = vec![exec(1, 7), sample(2, 7, 0), sample(3, 7, 0)];
     let mut fake = Fake::new([records]);
     fake.consumed = Some(10_000);
     let outcome = start(fake, &counter(), 4_096).unwrap().finish().unwrap();

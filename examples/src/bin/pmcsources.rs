@@ -12,7 +12,7 @@ use pmu_examples::{listing, output};
 ///
 /// Nothing is probed, no register is read: a source is listed if the processor declares it.
 #[derive(Parser)]
-#[command(version)]
+#[command(name = "pmcsources", version)]
 struct Arguments {
     /// List an interface's sources, all declared, instead of this machine's.
     #[arg(long, conflicts_with = "cpuid")]

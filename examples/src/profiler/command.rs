@@ -14,11 +14,11 @@ use pmu_kprofile::Statistics;
 use super::error::Error;
 use super::perf::PerfEvents;
 use super::process_tree::{ProcessTree, descendants};
-use super::sampling::{Outcome, Sampling};
+use super::sampling::{Outcome, Sampling, Selection};
 use super::signals::{self, StopRequest};
 use crate::machine::Source;
 
-/// How often the ring buffers are emptied.
+/// The time between two looks into the ring buffers.
 const READ_EACH: Duration = Duration::from_millis(10);
 
 /// The request that ends a command at its time limit.
@@ -50,6 +50,7 @@ pub fn run<E: PerfEvents>(
     command: &[OsString],
     limit: Option<Duration>,
     apart: bool,
+    selection: Selection,
     progress: impl Fn(Statistics),
 ) -> Result<Ended, Error> {
     let (program, arguments) = command.split_first().expect("a command has at least its name");
@@ -61,6 +62,7 @@ pub fn run<E: PerfEvents>(
     }
 
     let mut sampling: Sampling<E> = Sampling::start(events, source, interval)?;
+    sampling.select(selection);
     // The events are inherited from the thread that opened them: this one.
     let mut processes = ProcessTree::start(&mut command).map_err(failed)?;
     let (start, mut ended_by) = (Instant::now(), None);

@@ -60,6 +60,12 @@ pub enum Error {
         /// Why.
         error: io::Error,
     },
+    /// There is no such process.
+    NoProcess(u32),
+    /// This user may not sample the whole machine.
+    WholeMachine(Setting),
+    /// An option does not go with the others.
+    Options(String),
     /// Nothing was sampled.
     NoSamples,
 }
@@ -78,7 +84,10 @@ impl Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NotX86 => f.write_str("this machine is no x86"),
+            Self::NotX86 => f.write_str("this machine is no x86; profile needs one that has CPUID"),
+            Self::Source(error @ FindError::Unsupported(..)) => {
+                write!(f, "{error}; --list names those that are, ProfileTime always is")
+            }
             Self::Source(error) => error.fmt(f),
             Self::Interval(error) => error.fmt(f),
             Self::NotFed(source) => write!(
@@ -104,13 +113,42 @@ impl fmt::Display for Error {
                 f,
                 "perf events: {error}: this kernel has none, or a seccomp filter hides them"
             ),
-            Self::Perf(error) => write!(f, "perf events: {error}"),
+            Self::Perf(error) if error.raw_os_error() == Some(libc::EMFILE) => write!(
+                f,
+                "perf events: {error}: each thread takes one per processor; raise `ulimit -n`, or name fewer \
+                 processes"
+            ),
+            Self::Perf(error) => write!(
+                f,
+                "perf events: {error}; the kernel's log (`dmesg`) may say why. The built-in workload (no \
+                 COMMAND) needs none."
+            ),
+            Self::Command { program, error } if error.kind() == io::ErrorKind::NotFound => {
+                write!(f, "{program}: {error}; give a path, or a program in a folder of PATH")
+            }
+            Self::Command { program, error } if error.kind() == io::ErrorKind::PermissionDenied => {
+                write!(f, "{program}: {error}; it must be a file with the permission to execute it")
+            }
             Self::Command { program, error } => write!(f, "{program}: {error}"),
-            Self::Create(error) => write!(f, "profile object: {error}"),
-            Self::Profile(error) => write!(f, "profile object: {error}"),
-            Self::Timer(error) => write!(f, "profile timer: {error}"),
+            Self::Create(error) => write!(f, "profile object: {error}; try another --interval"),
+            Self::Profile(error) => write!(f, "profile object: {error}; try another --source"),
+            Self::Timer(error) => write!(
+                f,
+                "profile timer: {error}; raise `ulimit -i`, or profile a COMMAND, which needs none"
+            ),
             Self::Signals(error) => write!(f, "signals: {error}"),
-            Self::File { path, error } => write!(f, "{path}: {error}"),
+            Self::File { path, error } => {
+                write!(f, "{path}: {error}; choose another file, or make its folder writable")
+            }
+            Self::NoProcess(process) => {
+                write!(f, "no process has the number {process}; `ps -e` lists those that are there")
+            }
+            Self::WholeMachine(setting) => write!(
+                f,
+                "--all is forbidden: {}; --pid samples processes of your own",
+                setting.system_wide_advice()
+            ),
+            Self::Options(advice) => f.write_str(advice),
             Self::NoSamples => f.write_str(
                 "no samples: what ran took less processor time than an interval; let it do more, or \
                  choose a shorter --interval",

@@ -12,8 +12,7 @@ use std::io;
 use super::maps::Mapping;
 use setting::Setting;
 
-/// Perf events of the *command*: the calling thread's future children, each from when it executes a program,
-/// and their descendants.
+/// Perf events of a [target](Target).
 pub trait PerfEvents {
     /// Lists the processors that are running.
     ///
@@ -33,7 +32,12 @@ pub trait PerfEvents {
     /// Moves the records that have come since to `records`, each processor's in order.
     fn read(&mut self, records: &mut Vec<Record>);
 
-    /// Returns how much the command has consumed on the opened processors, in the period's unit; `None` if
+    /// Returns what the target does already, as the records that would have told it.
+    fn existing(&self) -> Vec<Record> {
+        Vec::new()
+    }
+
+    /// Returns how much the target has consumed on the opened processors, in the period's unit; `None` if
     /// the kernel does not tell.
     fn consumed(&mut self) -> Option<u64>;
 
@@ -42,6 +46,19 @@ pub trait PerfEvents {
 
     /// Returns the addresses of the kernel's functions, if it shows them.
     fn kernel_text(&self) -> Option<Range<u64>>;
+}
+
+/// The processes that are profiled.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Target {
+    /// The *command*: the calling thread's future children, each from when it executes a program, and their
+    /// descendants.
+    #[default]
+    Command,
+    /// Processes that are running, with these numbers, and what they start.
+    Processes(Vec<u32>),
+    /// All processes of the machine.
+    All,
 }
 
 /// A reason for which an event is not opened.
@@ -112,6 +129,17 @@ pub enum What {
     Exec {
         /// The process.
         process: u32,
+        /// The program's name.
+        name: String,
+    },
+    /// A thread got another name.
+    Name {
+        /// Its process.
+        process: u32,
+        /// The thread.
+        thread: u32,
+        /// The name.
+        name: String,
     },
     /// A thread began; where the process is another than the parent's, so did the process, with the
     /// parent's mappings.
@@ -132,8 +160,8 @@ pub enum What {
     Throttled,
 }
 
-/// A sample: what an interrupt interrupted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// A sample: the state that an interrupt interrupted.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sample {
     /// The process; 0 if none.
     pub process: u32,
@@ -143,6 +171,8 @@ pub struct Sample {
     pub processor: u16,
     /// The instruction's address.
     pub pc: u64,
-    /// Whether the kernel executed it.
+    /// Set if the kernel executed it.
     pub kernel: bool,
+    /// The return addresses of its callers, the innermost first, where they were asked for.
+    pub callers: Vec<u64>,
 }

@@ -10,6 +10,7 @@ use libc::{c_int, c_void, siginfo_t, ucontext_t};
 use pmu_core::{InterruptFrame, Interval, Platform, ProcessId, ProcessorNumber, TimerUnavailable};
 use pmu_kprofile::Profiles;
 
+use super::call_walk::{self, Ring};
 use super::counters::Counters;
 
 /// How many objects may be started: one for each executable mapping of the program.
@@ -20,6 +21,9 @@ const OBJECTS: usize = 16;
 /// A profiled thread plays the only processor: it has one timer and one interrupt handler, on
 /// whichever processor the kernel runs it.
 pub static PROFILES: Profiles<OBJECTS, 1> = Profiles::new();
+
+/// The call stacks of the samples.
+pub static STACKS: Ring = Ring::new();
 
 /// The number of the thread that plays the processor.
 pub const PROCESSOR: ProcessorNumber = ProcessorNumber { group: 0, number: 0 };
@@ -147,10 +151,19 @@ extern "C" fn interrupt(_: c_int, _: *mut siginfo_t, context: *mut c_void) {
     // SAFETY: the kernel hands a ucontext_t to a handler that was installed with SA_SIGINFO, valid
     // until it returns.
     let frame = SignalFrame(unsafe { &*context.cast::<ucontext_t>() });
+    let before = PROFILES.statistics().seen;
     // SAFETY: what is stored here lives forever.
     match unsafe { COUNTERS.load(Ordering::Acquire).as_ref() } {
         None => _ = PROFILES.timer_interrupt(&frame),
         Some(counters) => counters.tick(&frame),
+    }
+    let interrupts = (PROFILES.statistics().seen - before) as u32;
+    if interrupts > 0 {
+        let (sp, bp) = (frame.register(libc::REG_RSP), frame.register(libc::REG_RBP));
+        // SAFETY: the registers are this thread's, which the timer's maker called `begin` on.
+        let walked = unsafe { call_walk::walk(frame.pc(), sp, bp, since_start, interrupts) };
+        // SAFETY: one thread is profiled at a time, and the signal is blocked in its own handler.
+        unsafe { STACKS.push(walked) };
     }
 }
 
