@@ -155,7 +155,7 @@ fn counters(set: CounterSet) -> String {
     if fixed { format!("fixed {text} only") } else { format!("general {text}") }
 }
 
-/// What `perf stat -e` takes.
+/// The event's form for `perf stat -e`.
 fn perf(core_type: &CoreType, event: &PmuEvent) -> String {
     let (config, config1) = event.perf_config();
     match RawConfig::new(config) {

@@ -16,7 +16,7 @@ pub struct Machine {
     absent: Option<NoInterface>,
     /// The vendor's sources, where the interface is not the vendor's: named, and not supported.
     foregone: Vec<Source>,
-    /// What an AMD processor's events mean.
+    /// The meaning of an AMD processor's events.
     generation: Option<Generation>,
 }
 
@@ -86,7 +86,7 @@ impl Machine {
         &*self.interface
     }
 
-    /// Why only the default interface is in use, if so.
+    /// The reason for which only the default interface is in use, if so.
     pub fn absent(&self) -> Option<NoInterface> {
         self.absent
     }
@@ -115,12 +115,24 @@ impl Machine {
     /// # Errors
     /// There is none, or it is not supported.
     pub fn find(&self, wanted: &str) -> Result<Source, FindError> {
+        let source = self.named(wanted)?;
+        if source.information.is_supported() {
+            Ok(source)
+        } else {
+            Err(FindError::Unsupported(source.name, self.absent))
+        }
+    }
+
+    /// As [`find`](Self::find), where the source need not be supported.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn named(&self, wanted: &str) -> Result<Source, FindError> {
         let number = match wanted.strip_prefix("0x").or_else(|| wanted.strip_prefix("0X")) {
             Some(digits) => u32::from_str_radix(digits, 16).ok(),
             None => wanted.parse().ok(),
         };
-        let source = self
-            .sources()
+        self.sources()
             .into_iter()
             .find(|source| match number {
                 Some(number) => source.id.value() == number,
@@ -128,12 +140,7 @@ impl Machine {
                     .iter()
                     .any(|name| name.eq_ignore_ascii_case(wanted)),
             })
-            .ok_or_else(|| FindError::Unknown(wanted.into()))?;
-        if source.information.is_supported() {
-            Ok(source)
-        } else {
-            Err(FindError::Unsupported(source.name, self.absent))
-        }
+            .ok_or_else(|| FindError::Unknown(wanted.into()))
     }
 }
 
@@ -152,7 +159,7 @@ fn name_of(snapshot: &Snapshot) -> String {
     }
 }
 
-/// What a vendor's interface would offer, all of it but time not supported.
+/// The offer of a vendor's interface, all of it but time not supported.
 fn foregone(vendor: &[u8; 12]) -> Vec<Source> {
     let none = DefaultInterface::new();
     match vendor {
@@ -193,7 +200,7 @@ pub struct Source {
     pub name: &'static str,
     /// The name that Windows' own tools show.
     pub windows_name: &'static str,
-    /// What the event-select register holds for it.
+    /// The event-select register's value for it.
     pub select: u64,
     /// The event's number in that.
     pub event: u16,

@@ -20,10 +20,10 @@ use pmu_examples::profiler::perf::{
 use pmu_examples::profiler::report::consumed::{Consumed, Unit};
 use pmu_examples::profiler::sampling::{Outcome, Sampling};
 
-/// Where the fake has its functions.
+/// The addresses of the fake's functions.
 const KERNEL_TEXT: Range<u64> = 0xFFFF_FFFF_8100_0000..0xFFFF_FFFF_8200_0000;
 
-/// What was asked of the fake.
+/// The requests to the fake.
 #[derive(Default)]
 struct Asked {
     opened: Vec<(u16, Request)>,
@@ -40,7 +40,7 @@ struct Fake {
     /// The command's consumption.
     consumed: Option<u64>,
     setting: Setting,
-    /// What each call of `read` finds.
+    /// The findings of each call of `read`.
     batches: VecDeque<Vec<Record>>,
 }
 

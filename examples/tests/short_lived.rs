@@ -43,7 +43,7 @@ fn profile(what: &str) -> Option<(Value, u64)> {
     }
     assert!(output.status.success(), "{complaint}");
     let report = serde_json::from_slice(&output.stdout).expect("the report is JSON");
-    // What the command prints is kept apart from the object.
+    // The command's output is kept apart from the object.
     Some((report, complaint.trim().parse().expect("it tells the time")))
 }
 

@@ -27,7 +27,7 @@ struct Arguments {
     #[arg(long, conflicts_with = "format")]
     records: bool,
 
-    /// How many functions of a source the table has.
+    /// The number of functions of a source in the table.
     #[arg(long, value_name = "N", default_value_t = 20)]
     top: usize,
 

@@ -35,15 +35,15 @@ const ENOUGH: u64 = 2_000;
 const LONG_ENOUGH: Duration = Duration::from_millis(1_900);
 const FOREVER: Duration = Duration::from_secs(20);
 
-/// How often the counters are moved on where they are the source: each 200 µs.
+/// The tick that moves the counters on where they are the source: each 200 µs.
 const TICK: u64 = 2_000;
 
-/// What profiling came to.
+/// The outcome of profiling.
 #[derive(Debug)]
 pub struct Outcome {
     /// The buckets, of this program's executable mappings.
     pub histograms: Vec<Histogram>,
-    /// What became of the interrupts.
+    /// The interrupts, hit and missed.
     pub statistics: Statistics,
     /// The call stacks.
     pub stacks: CallStacks,
@@ -235,7 +235,7 @@ fn own_text() -> Result<Vec<maps::Mapping>, Error> {
     Ok(mappings)
 }
 
-/// The registers of a processor without counters: nobody names one.
+/// The registers of a processor without counters, which are never named.
 struct NoRegisters;
 
 impl MsrBackend for NoRegisters {

@@ -1,4 +1,4 @@
-//! Why there is no profile, and what helps.
+//! Errors of the profiler, and advice.
 
 use core::fmt;
 use std::io;
@@ -9,7 +9,7 @@ use pmu_kprofile::{CreateError, ProfileError};
 use super::perf::setting::Setting;
 use crate::machine::FindError;
 
-/// Why the profiler could not do its work.
+/// A reason for which the profiler could not do its work.
 #[derive(Debug)]
 pub enum Error {
     /// The machine's sources could not be found out: there is no CPUID.
@@ -22,7 +22,7 @@ pub enum Error {
     NotFed(&'static str),
     /// The kernel does not let this user sample.
     Forbidden {
-        /// What it answered.
+        /// The kernel's answer.
         error: io::Error,
         /// The machine's permissions.
         setting: Setting,
@@ -31,7 +31,7 @@ pub enum Error {
     NoCounter {
         /// The source.
         source: &'static str,
-        /// What it answered.
+        /// The kernel's answer.
         error: io::Error,
     },
     /// There is no memory for a ring buffer.
@@ -42,7 +42,7 @@ pub enum Error {
     Command {
         /// The command.
         program: String,
-        /// Why.
+        /// The reason.
         error: io::Error,
     },
     /// A profile object could not be created.
@@ -57,7 +57,7 @@ pub enum Error {
     File {
         /// Its path.
         path: String,
-        /// Why.
+        /// The reason.
         error: io::Error,
     },
     /// There is no such process.

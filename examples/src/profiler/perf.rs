@@ -71,16 +71,16 @@ pub enum OpenError {
     Ring(io::Error),
 }
 
-/// What is to be sampled.
+/// A description of the samples that are asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// What is counted.
+    /// The counted event.
     pub event: Event,
-    /// How much of it lies between two samples: nanoseconds of the clock, or events.
+    /// The distance between two samples: nanoseconds of the clock, or events.
     pub period: u64,
     /// The tasks that are sampled.
     pub scope: Scope,
-    /// Whether the kernel's execution is sampled too.
+    /// Set if the kernel's execution is sampled too.
     pub kernel: bool,
 }
 
@@ -94,12 +94,12 @@ pub enum Scope {
     PerThread,
 }
 
-/// What an event counts.
+/// The subject of an event's count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     /// Processor time, by a timer of the kernel: it needs no PMU.
     Clock,
-    /// What the processor's PMU counts under this configuration. On x86 it is laid out like the
+    /// The count of the processor's PMU under this configuration. On x86 it is laid out like the
     /// event select: event in bits 7:0 and 35:32, unit mask in 15:8.
     Raw(u64),
 }
@@ -107,13 +107,13 @@ pub enum Event {
 /// Something that happened to a process, and when (in an order that all processors share).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// When, in nanoseconds.
+    /// Its time, in nanoseconds.
     pub time: u64,
-    /// What.
+    /// The occurrence.
     pub what: What,
 }
 
-/// What happened.
+/// An occurrence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum What {
     /// The period has passed: the profile interrupt.
@@ -122,7 +122,7 @@ pub enum What {
     Map {
         /// The process.
         process: u32,
-        /// What, and where.
+        /// The mapping.
         mapping: Mapping,
     },
     /// A process executed another program: what was mapped is gone.

@@ -1,4 +1,4 @@
-//! What a run found: where the samples fell, function by function, and of the hottest one bucket by
+//! A run's profile: the samples, function by function, and of the hottest one bucket by
 //! bucket.
 
 pub mod consumed;
@@ -20,12 +20,12 @@ use consumed::{Consumed, Unit};
 /// The name under which interrupts appear that no profile object counted.
 pub const MISSED: &str = "[missed]";
 
-/// What a run found.
+/// A run's profile.
 #[derive(Debug)]
 pub struct Report {
-    /// What the run was.
+    /// A description of the run.
     pub run: Run,
-    /// What became of the interrupts.
+    /// The interrupts, hit and missed.
     pub statistics: Statistics,
     /// The run's consumption, if it is known.
     pub consumed: Option<Consumed>,
@@ -33,7 +33,7 @@ pub struct Report {
     pub functions: Vec<Function>,
     /// The buckets of the hottest function, ascending.
     pub buckets: Vec<BucketHits>,
-    /// How large they are.
+    /// Their size.
     pub bucket_bytes: u64,
     /// The named call stacks.
     pub graph: Graph,
@@ -43,7 +43,7 @@ pub struct Report {
     pub notes: Vec<String>,
 }
 
-/// What was run, how it was sampled, and on what.
+/// A description of a run: subject, sampling and machine.
 #[derive(Clone, Debug)]
 pub struct Run {
     /// The processor's name.
@@ -71,13 +71,13 @@ pub struct Function {
     pub name: String,
     /// The file that it is in.
     pub module: String,
-    /// How often it was hit.
+    /// The number of its hits.
     pub samples: u64,
     /// The samples that had it anywhere in their call stacks.
     pub total: u64,
     /// Its part of all samples, from 0 to 1.
     pub share: f64,
-    /// What the share should be, where that is known.
+    /// The share as it should be, where that is known.
     pub expected: Option<f64>,
 }
 
@@ -86,7 +86,7 @@ pub struct Function {
 pub struct BucketHits {
     /// Its distance from the function's start; where the function is not known, from the file's.
     pub offset: u64,
-    /// How often it was hit.
+    /// The number of its hits.
     pub samples: u64,
     /// The source line that it begins with, where that is known.
     pub line: Option<String>,

@@ -24,10 +24,10 @@ use super::report::consumed::{Consumed, Unit};
 use crate::machine::Source;
 use hardware::Hardware;
 
-/// How many mappings of all processes can be profiled at a time, unless said otherwise.
+/// The number of mappings of all processes that can be profiled at a time, unless said otherwise.
 const OBJECTS: usize = 4096;
 
-/// How many processors a set can speak of.
+/// The number of processors that a set can speak of.
 const PROCESSORS: usize = MAX_GROUPS * 64;
 
 /// The kernel's half of the address space (Linux, Documentation/arch/x86/x86_64/mm.rst), but for its
@@ -65,12 +65,12 @@ pub struct Sampling<E: PerfEvents, const N: usize = OBJECTS> {
     unprofiled: u64,
 }
 
-/// What sampling came to.
+/// The outcome of sampling.
 #[derive(Debug)]
 pub struct Outcome {
     /// The buckets.
     pub histograms: Vec<Histogram>,
-    /// What became of the interrupts.
+    /// The interrupts, hit and missed.
     pub statistics: Statistics,
     /// The call stacks.
     pub stacks: CallStacks,
@@ -78,7 +78,7 @@ pub struct Outcome {
     pub images: HashMap<PathBuf, fs::File>,
     /// Records for which the ring buffers had no room.
     pub lost: u64,
-    /// How often the kernel paused the event, which came too often.
+    /// The number of times that the kernel paused the event, which came too often.
     pub throttled: u64,
     /// Mappings for which there was no room on the lists.
     pub unprofiled: u64,
@@ -165,7 +165,7 @@ impl<E: PerfEvents, const N: usize> Sampling<E, N> {
             sampling.profile_kernel(text.clone(), Histogram::fine, source.name)?;
             sampling.profile_kernel(text.end..half.end, Histogram::coarse, source.name)?;
         }
-        // What happened before the events were opened precedes every record of theirs.
+        // Whatever happened before the events were opened precedes every record of theirs.
         for record in sampling.hardware.events.existing() {
             sampling.apply(record).map_err(Error::Profile)?;
         }
@@ -224,7 +224,7 @@ impl<E: PerfEvents, const N: usize> Sampling<E, N> {
         settled.into_iter().try_for_each(|record| self.apply(record)).map_err(Error::Profile)
     }
 
-    /// What became of the interrupts so far.
+    /// The interrupts so far, hit and missed.
     pub fn statistics(&self) -> Statistics {
         self.profiles.statistics()
     }
@@ -354,7 +354,7 @@ impl<E: PerfEvents, const N: usize> Sampling<E, N> {
     /// Records a new mapping, in place of those that it covers.
     fn map(&mut self, process: u32, mut mapping: Mapping) -> Result<(), ProfileError> {
         if perf_map::is_anonymous(&mapping.path) {
-            // What is there is this process's own, and known by its address.
+            // This memory is the process's own, and known by its address.
             mapping.path = perf_map::path(process);
             mapping.file_offset = mapping.start;
         }
@@ -380,7 +380,7 @@ impl<E: PerfEvents, const N: usize> Sampling<E, N> {
         let Some((mapping, object @ Object::Unhit)) = process.mappings.iter_mut().find(here) else {
             return;
         };
-        keep_deleted(&mut self.images, sample.process, mapping);
+        keep_open(&mut self.images, sample.process, mapping);
         let histogram = self.histograms.of(mapping);
         let (source, hardware) = (self.hardware.source(), &mut self.hardware);
         let started = histogram
@@ -402,27 +402,26 @@ impl<E: PerfEvents, const N: usize> Sampling<E, N> {
     }
 }
 
-/// Opens the file of a mapping, while the process that maps it is there, where its path leads nowhere.
-fn keep_deleted(images: &mut HashMap<PathBuf, fs::File>, process: u32, mapping: &Mapping) {
+/// Opens the file of a mapping while the process that maps it is there: it may be deleted.
+fn keep_open(images: &mut HashMap<PathBuf, fs::File>, process: u32, mapping: &Mapping) {
     let Mapping { path, start, .. } = mapping;
-    if !path.is_absolute()
-        || perf_map::is_anonymous(path)
-        || path.exists()
-        || images.contains_key(path)
-    {
+    // The kernel tells of a file that was deleted before by its path and this.
+    let known = path.to_str().map(|path| path.trim_end_matches(" (deleted)"));
+    let Some(known) = known.filter(|_| path.is_absolute() && !perf_map::is_anonymous(path)) else {
+        return;
+    };
+    if images.contains_key(path) {
         return;
     }
-    // In a container the path leads elsewhere; the other two show what is deleted, the first to root alone.
-    let inside = format!("/proc/{process}/root{}", path.display());
+    let inside = format!("/proc/{process}/root{known}");
     let mapped = format!("/proc/{process}/map_files/{start:x}-{:x}", mapping.end());
     let executable = format!("/proc/{process}/exe");
-    let is_executable = || {
-        let link = fs::read_link(&executable).unwrap_or_default();
-        let deleted = format!("{} (deleted)", path.display());
-        link == Path::new(&deleted)
-    };
+    let link = fs::read_link(&executable).unwrap_or_default();
+    let is_executable =
+        link.to_str().is_some_and(|link| link.trim_end_matches(" (deleted)") == known);
+    // The second shows what is deleted to root alone, the third to its owner.
     let file = fs::File::open(inside).or_else(|_| fs::File::open(mapped));
-    let file = file.or_else(|error| match is_executable() {
+    let file = file.or_else(|error| match is_executable {
         true => fs::File::open(&executable),
         false => Err(error),
     });

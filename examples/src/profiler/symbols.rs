@@ -105,12 +105,14 @@ impl Symbols {
     }
 
     fn file(&mut self, path: &Path) -> Option<&File> {
-        let read = || match self.images.get(path) {
-            Some(image) => {
-                File::read(Path::new(&format!("/proc/self/fd/{}", image.as_raw_fd()))).ok()
+        let read = || {
+            if !path.is_absolute() {
+                return None;
             }
-            None if path.is_absolute() => File::read(path).ok(),
-            None => None,
+            File::read(path).ok().or_else(|| {
+                let image = self.images.get(path)?.as_raw_fd();
+                File::read(Path::new(&format!("/proc/self/fd/{image}"))).ok()
+            })
         };
         self.files.entry(path.into()).or_insert_with(read).as_ref()
     }
@@ -120,7 +122,7 @@ impl Symbols {
 pub fn module_name(path: &Path) -> String {
     let label = path.to_string_lossy();
     match path.file_name() {
-        // What is no file has a label: `[vdso]`, and `//anon` for memory of no file, or none.
+        // Memory of no file has a label: `[vdso]`, and `//anon` for memory of no file, or none.
         _ if label.starts_with('[') => label.into_owned(),
         Some(_) if label.starts_with("//anon") => "[anonymous memory]".into(),
         Some(name) => format!("[{}]", name.to_string_lossy()),

@@ -147,7 +147,7 @@ impl PerfEvents for Kernel {
     }
 
     fn consumed(&mut self) -> Option<u64> {
-        // What a whole processor's event counts is not the target's.
+        // The count of a whole processor's event is not the target's.
         if self.target == Target::All {
             return None;
         }

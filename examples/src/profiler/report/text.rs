@@ -132,7 +132,7 @@ impl Report {
         if shown.len() < self.buckets.len() {
             write!(f, ", the {} hottest of {}", shown.len(), self.buckets.len())?;
         }
-        // Where the function is not known, an offset may be a whole address.
+        // If the function is not known, an offset may be a whole address.
         let offsets = shown.iter().map(|bucket| format!("{:+#x}", bucket.offset).len());
         let width = offsets.max().unwrap_or(0).max(9);
         writeln!(f, ":\n\n{:>width$}  samples  {:24}  line", "offset", "")?;
