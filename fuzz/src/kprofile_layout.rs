@@ -80,7 +80,8 @@ fn has_type(layout: Layout, value: u64) -> bool {
         0x17 => layout != Layout::X86_NT310,
         0x11 => {
             let first = Rules { version: WindowsVersion::Windows8, width: layout.width() };
-            let place = |wanted: Option<Layout>| Layout::ALL.iter().position(|it| Some(*it) == wanted);
+            let place =
+                |wanted: Option<Layout>| Layout::ALL.iter().position(|it| Some(*it) == wanted);
             place(Some(layout)) >= place(Layout::of(first))
         }
         _ => false,

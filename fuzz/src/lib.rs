@@ -5,6 +5,7 @@
 pub mod control_area;
 pub mod cpuid_claim;
 pub mod cpuid_dump;
+pub mod hwcheck_report;
 pub mod input;
 pub mod kprofile_layout;
 pub mod kprofile_walk;
@@ -44,10 +45,11 @@ use vmm::{boot, error, guest, instruction, spec};
 pub type Target = fn(&[u8]);
 
 /// The targets by name.
-pub const TARGETS: [(&str, Target); 19] = [
+pub const TARGETS: [(&str, Target); 20] = [
     ("control_area", control_area::run),
     ("cpuid_claim", cpuid_claim::run),
     ("cpuid_dump", cpuid_dump::run),
+    ("hwcheck_report", hwcheck_report::run),
     ("kprofile_layout", kprofile_layout::run),
     ("kprofile_walk", kprofile_walk::run),
     ("profile_kallsyms", profile_kallsyms::run),

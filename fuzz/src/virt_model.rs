@@ -10,7 +10,7 @@ mod naive;
 pub fn run(bytes: &[u8]) {
     let mut input = Input::new(bytes);
     let words = [(); 4].map(|()| input.u8());
-    let mut program = Vec::new();
+    let mut program: Vec<naive::Step> = Vec::new();
     while !input.is_empty() {
         program.push((input.u8(), input.u8(), input.u32(), input.u64()));
     }

@@ -71,7 +71,7 @@ pub fn run<I: ProfileInterface + Sync>(
     let (name, mask) = if plan.source == KProfileSource::TIME {
         ("SampledProfile", GroupMask::EMPTY.with(PERF_PROFILE))
     } else {
-        trace.set_pmc_sources(&[plan.source], &mut sessions.hardware())?;
+        trace.set_pmc_sources(&[plan.source], &sessions.hardware())?;
         ("PmcInterrupt", GroupMask::EMPTY.with(PERF_PMC_PROFILE))
     };
     trace.set_pebs_hooks(&[CONTEXT_SWITCH_HOOK])?;

@@ -5,6 +5,10 @@
 //   cpu N sampled EVENT period P samples S in-program I lost L throttled T nmis M
 //   end good | failed WHY
 //
+// Where the initial RAM disk has /hwcheck, runs that in place of it, and prints its exit status:
+//
+//   hwcheck ended with STATUS
+//
 // Freestanding, so that any compiler builds it into a static file:
 //   cc -O1 -static -nostdlib -ffreestanding -fno-stack-protector -fno-pie -no-pie -o init init.c
 #include <asm/unistd.h>
@@ -258,8 +262,31 @@ static void sample(unsigned processor, uint64_t event, const char *name) {
     if (found.samples < SAMPLES) fail("too few samples came in time", 0);
 }
 
+// Runs /hwcheck on the first processor, with the kernel's devices and sysfs, and ends the machine.
+static void run_hwcheck(void) {
+    static const char *const arguments[] = {"/hwcheck", "--yes",          "--programs",   "100", "--runs",
+                                            "5",        "--report", "/report.json", NULL};
+    // AVX is left alone: the kernel was told not to save it.
+    static const char *const environment[] = {
+        "GLIBC_TUNABLES=glibc.cpu.hwcaps=-AVX,-AVX2,-AVX512F,-AVX512VL,-ERMS,-XSAVE,-XSAVEC", NULL};
+    check("mount of /sys", system_call(__NR_mount, (long)"sysfs", (long)"/sys", (long)"sysfs", 0, 0, 0));
+    check("mount of /dev", system_call(__NR_mount, (long)"devtmpfs", (long)"/dev", (long)"devtmpfs", 0, 0, 0));
+    long child = check("fork", CALL(fork, 0, 0, 0));
+    if (child == 0) {
+        CALL(execve, arguments[0], arguments, environment);
+        CALL(exit, 127, 0, 0);
+    }
+    int status = 0;
+    check("wait4", system_call(__NR_wait4, child, (long)&status, 0, 0, 0, 0));
+    named("hwcheck ended with ", (uint64_t)(status >> 8 & 0xFF) + 1000 * (uint64_t)(status & 0x7F));
+    print();
+    CALL(ioctl, 1, 0x5409 /* TCSBRK */, 1);
+    end(0x10);
+}
+
 __attribute__((used)) static void start(void) {
     check("mount of /proc", system_call(__NR_mount, (long)"proc", (long)"/proc", (long)"proc", 0, 0, 0));
+    if (CALL(access, "/hwcheck", 1 /* executable */, 0) == 0) run_hwcheck();
     text("user space");
     print();
     unsigned processor = 0;

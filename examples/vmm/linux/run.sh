@@ -4,10 +4,13 @@
 #   run.sh run KERNEL OPTIONS…   runs KERNEL, a vmlinux with what `config` says; the options are the monitor's:
 #                                --pmu amd:v2, --cpus 2
 #   run.sh check KERNEL          the same as each of six machines, and compares what they print with what must be
+#   run.sh hwcheck KERNEL [OPTIONS…]
+#                                runs `hwcheck` in the place of that program: on each of four machines, where the
+#                                model agrees, and on one with an inverted bit, which it names; or with the options
 #   run.sh build DIRECTORY       builds such a kernel from Debian's linux-source, and prints its path; needs gcc,
 #                                make, flex, bison, bc, libelf-dev, xz-utils, and about 4 minutes of processor time
 #
-# Needs Rust and a C compiler. TIMEOUT is a guest's limit in seconds (600).
+# Needs Rust and a C compiler, and `hwcheck` also root and cpio. TIMEOUT is a guest's limit in seconds (600).
 set -euo pipefail
 here="$(cd "$(dirname "$0")" && pwd)"
 root="$(cd "$here/../../.." && pwd)"
@@ -24,7 +27,7 @@ machines=(
 )
 
 usage() {
-    sed -n '2,11s/^# \{0,1\}//p' "$0" >&2
+    sed -n '2,14s/^# \{0,1\}//p' "$0" >&2
     exit 2
 }
 
@@ -35,6 +38,48 @@ make_tools() {
         -o "$target_dir/linux-init" "$here/init.c"
 }
 
+# make_hwcheck: builds `hwcheck` as a static program, and the initial RAM disk that has it.
+make_hwcheck() {
+    local folder="$target_dir/linux-hwcheck" host
+    host=$(rustc -vV | sed -n 's/^host: //p')
+    RUSTFLAGS="-C target-feature=+crt-static" cargo build --quiet --release --manifest-path "$root/Cargo.toml" \
+        --target "$host" -p pmu-hwcheck --bin hwcheck
+    rm -rf "$folder"
+    mkdir -p "$folder"/{dev,proc,sys}
+    cp "$target_dir/linux-init" "$folder/init"
+    cp "$target_dir/$host/release/hwcheck" "$folder/hwcheck"
+    [ -e "$folder/dev/console" ] || mknod "$folder/dev/console" c 5 1
+    (cd "$folder" && find . | cpio --quiet -o -H newc) >"$target_dir/linux-hwcheck.cpio"
+}
+
+# in_hwcheck KERNEL OPTIONS…: runs it, and prints what it says.
+in_hwcheck() {
+    disk=(--initrd "$target_dir/linux-hwcheck.cpio")
+    run "$@"
+}
+
+# hwcheck KERNEL: the model agrees with the monitor's PMU; one bit that differs is named.
+hwcheck() {
+    local kernel="$1" machine output
+    for machine in intel:version=2 intel:version=5,full-width amd:core amd:v2; do
+        output=$(in_hwcheck "$kernel" --pmu "$machine" </dev/null) || true
+        output=$(tr -d '\r' <<<"$output")
+        if grep -q '^disagrees' <<<"$output" || [ "$(grep -c '^agrees *model' <<<"$output")" -lt 5 ] ||
+            ! grep -q 'are as they were' <<<"$output"; then
+            echo "$output"
+            echo "run.sh: $machine: the model does not agree" >&2
+            return 1
+        fi
+        grep -E '^(agrees|exact|inexact|not tried)' <<<"$output" | sed "s/^/$machine: /"
+    done
+    output=$(in_hwcheck "$kernel" --pmu intel:version=5,full-width --invert 0x187:18 </dev/null) || true
+    grep 'RDMSR 0x187 (IA32_PERFEVTSELx)' <<<"$output" ||
+        { echo "$output"; echo "run.sh: the inverted bit was not named" >&2; return 1; }
+}
+
+# What the initial RAM disk is.
+disk=(--init "$target_dir/linux-init")
+
 # run KERNEL OPTIONS…
 run() {
     local kernel="$1" line="console=ttyS0 quiet"
@@ -43,7 +88,7 @@ run() {
     [ ! -e /sys/module/kvm_pvm ] || line+=" noxsave noinvpcid nosmap clearcpuid=popcnt"
     # A host that is busy lets processors wait: that is no stall, and the ticks of that time are not made up for.
     line+=" rcupdate.rcu_cpu_stall_suppress=1 lapic=notscdeadline"
-    "$target_dir/release/vmm" --kernel "$kernel" --init "$target_dir/linux-init" --memory 64 \
+    "$target_dir/release/vmm" --kernel "$kernel" "${disk[@]}" --memory "${MEMORY:-64}" \
         --timeout "${TIMEOUT:-600}" --append "$line" "$@"
 }
 
@@ -120,6 +165,11 @@ shift
 case "$command" in
     build) build "$(realpath -m "$1")" ;;
     check) make_tools && check "$1" ;;
+    hwcheck)
+        make_tools
+        make_hwcheck
+        if [ $# -gt 1 ]; then in_hwcheck "$@"; else hwcheck "$1"; fi
+        ;;
     run) make_tools && run "$@" ;;
     *) usage ;;
 esac

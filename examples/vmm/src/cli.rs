@@ -10,6 +10,7 @@ use std::process::ExitCode;
 use clap::{Parser, ValueEnum};
 
 use crate::error::Error;
+use crate::inverted::Inverted;
 use crate::machine::{self, End};
 use crate::{boot, spec};
 
@@ -45,6 +46,9 @@ pub(crate) struct Options {
     /// full-width, any-thread, extended-leaf, unit-mask-2, equal, rdpmc-user-disable.
     #[arg(long, value_name = "SPEC", default_value = "intel")]
     pub(crate) pmu: String,
+    /// RDMSR of REGISTER shows this bit inverted: a deviation, for programs that look for one.
+    #[arg(long, value_name = "REGISTER:BIT")]
+    pub(crate) invert: Option<Inverted>,
     /// Ends the machine after so many seconds; 0: never.
     #[arg(long, value_name = "S", default_value_t = 60)]
     pub(crate) timeout: u64,

@@ -25,6 +25,7 @@ use crate::count::step::Step;
 use crate::count::time::Time;
 use crate::count::{self, Fed, Quantity, Source};
 use crate::error::Error;
+use crate::inverted::Inverted;
 use crate::ports::Ports;
 use crate::processor::{Debugging, Processor, Report};
 use crate::rendezvous::Rendezvous;
@@ -128,6 +129,7 @@ pub(crate) fn run(
                 quantities: quantities.clone(),
                 frequency: options.frequency,
                 rate: options.rate,
+                inverted: options.invert,
             };
             spawn(Arc::clone(&machine), vcpu, plan, sender.clone())
         })
@@ -316,6 +318,7 @@ struct Plan {
     quantities: Vec<Quantity>,
     frequency: u16,
     rate: u16,
+    inverted: Option<Inverted>,
 }
 
 fn spawn(
@@ -329,7 +332,8 @@ fn spawn(
         let made = plan.source().and_then(|source| {
             let pmu = VirtualPmu::new(plan.pmu, source.fed().events).map_err(Error::internal)?;
             let (stats, debugging) = (Stats::default(), Debugging::default());
-            Ok(Processor { number, machine, vcpu, pmu, source, debugging, stats })
+            let inverted = plan.inverted;
+            Ok(Processor { number, machine, vcpu, pmu, source, debugging, stats, inverted })
         });
         let (verdict, stats) = match made {
             Ok(mut processor) => (processor.run(), processor.stats),

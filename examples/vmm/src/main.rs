@@ -19,6 +19,8 @@ mod init;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod instruction;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+mod inverted;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod kick;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod machine;

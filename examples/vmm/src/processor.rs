@@ -18,6 +18,7 @@ use crate::cli::say;
 use crate::count::{Source, Stop};
 use crate::error::Error;
 use crate::guest::{self, Guest, Memory};
+use crate::inverted::Inverted;
 use crate::kick::Kicks;
 use crate::machine::{End, Machine};
 use crate::stats::{Access, Exit, Register, Stats};
@@ -41,6 +42,7 @@ pub(crate) struct Processor {
     pub(crate) source: Box<dyn Source>,
     pub(crate) debugging: Debugging,
     pub(crate) stats: Stats,
+    pub(crate) inverted: Option<Inverted>,
 }
 
 /// Debugging state that was passed to KVM.
@@ -205,6 +207,7 @@ impl Processor {
                     Read::GeneralProtection => None,
                     Read::Unhandled => msr::read(&self.vcpu, address),
                 };
+                let value = value.map(|value| value ^ Inverted::bit_of(self.inverted, address));
                 self.stats.access(phase, Access::Rdmsr(named(address)), value.is_none());
                 self.answer(value);
             }

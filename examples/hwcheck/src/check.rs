@@ -1,0 +1,225 @@
+//! A run, from the first look to the report.
+
+use core::fmt;
+use std::collections::BTreeMap;
+use std::io;
+
+use pmu_core::MsrErrorKind;
+use pmu_virt::{Configuration, CpuidRegisters, RegisterKind, Vendor};
+
+use crate::agreed::Agreed;
+use crate::claims::{CLAIMS, Tried};
+use crate::counts::counts;
+use crate::journal::Journal;
+use crate::machine::Machine;
+use crate::programs::Comparison;
+use crate::rdpmc::UserRdpmc;
+use crate::refusal::{Refusal, check_counters, check_kernel};
+use crate::registers::{Registers, read};
+use crate::report::{Claim, Evidence, Hex, Outcome, Reason, Register, Report, SCHEMA};
+use crate::supervisor::{Supervised, supervise};
+use crate::{identity, report};
+
+/// `IA32_PERF_CAPABILITIES`, of processors with CPUID leaf 1, ECX bit 15.
+const CAPABILITIES: u32 = 0x345;
+const PDCM: u32 = 1 << 15;
+const FULL_WIDTH_WRITES: u64 = 1 << 13;
+
+/// How much is done.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// The seed of the programs.
+    pub seed: u64,
+    /// Their number.
+    pub programs: u32,
+    /// Runs of each length of a workload.
+    pub runs: u32,
+    /// Nothing is written.
+    pub read_only: bool,
+}
+
+/// Reason for which there is no report.
+#[derive(Debug)]
+pub enum CheckError {
+    /// The state of the machine.
+    Refused(Refusal),
+    /// The system has no memory, process or pipe, or not the right to take the processor.
+    System(io::Error),
+}
+
+impl fmt::Display for CheckError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Refused(refusal) => refusal.fmt(f),
+            Self::System(error) => error.fmt(f),
+        }
+    }
+}
+
+impl core::error::Error for CheckError {}
+
+impl From<Refusal> for CheckError {
+    fn from(refusal: Refusal) -> Self {
+        Self::Refused(refusal)
+    }
+}
+
+impl From<io::Error> for CheckError {
+    fn from(error: io::Error) -> Self {
+        Self::System(error)
+    }
+}
+
+/// The PMU of a machine by its CPUID and `IA32_PERF_CAPABILITIES`.
+///
+/// # Errors
+/// It has none that the model can be, or the register cannot be read.
+pub fn configuration(machine: &dyn Machine) -> Result<Configuration, Refusal> {
+    let of = |capabilities| {
+        Configuration::from_cpuid(|leaf, subleaf| machine.cpuid(leaf, subleaf), capabilities)
+    };
+    let known = of(0).map_err(Refusal::NoPmu)?;
+    if known.vendor() != Vendor::Intel || machine.cpuid(1, 0)[2] & PDCM == 0 {
+        return Ok(known);
+    }
+    match read(machine, &known, CAPABILITIES) {
+        Ok(capabilities) => of(capabilities).map_err(Refusal::NoPmu),
+        Err(MsrErrorKind::GeneralProtection) => Ok(known),
+        Err(kind) => Err(Refusal::Unreadable { register: CAPABILITIES, kind }),
+    }
+}
+
+/// The PMU as far as CPUID tells, with everything that `IA32_PERF_CAPABILITIES` could add: for the text that the user agrees
+/// to before registers can be read.
+///
+/// # Errors
+/// CPUID tells of none that the model can be.
+pub fn at_most(cpuid: impl Fn(u32, u32) -> CpuidRegisters) -> Result<Configuration, Refusal> {
+    let has_capabilities = cpuid(1, 0)[2] & PDCM != 0;
+    let capabilities = if has_capabilities { FULL_WIDTH_WRITES } else { 0 };
+    Configuration::from_cpuid(cpuid, capabilities).map_err(Refusal::NoPmu)
+}
+
+/// Checks a machine. Where anything is to be written, the user has agreed.
+///
+/// # Errors
+/// The machine's state forbids it, or the system has not what it takes. Nothing was written.
+pub fn check(machine: &dyn Machine, options: Options) -> Result<Report, CheckError> {
+    let configuration = configuration(machine)?;
+    if !options.read_only {
+        check_kernel(machine)?;
+        machine.occupy()?;
+        check_counters(machine, &configuration)?;
+    }
+    let found = registers_of(machine, &configuration)?;
+    let holds = |address: u32| found.get(&address).copied();
+    let agreed = match options.read_only {
+        true => Agreed::new(&configuration, |_| None),
+        false => Agreed::new(&configuration, holds),
+    };
+    let journal = Journal::new(&agreed)?;
+    let registers = Registers::new(machine, configuration, &agreed, &journal);
+    let supervised = if options.read_only {
+        let mut comparison = comparison(&registers, false)?;
+        let read = comparison.read_only();
+        read.map_err(|_| Refusal::Unreadable {
+            register: CAPABILITIES,
+            kind: MsrErrorKind::Unreachable,
+        })?;
+        Supervised { claims: comparison.claims(), ..Supervised::default() }
+    } else {
+        write_and_restore(&registers, options)?
+    };
+    let listed = found.iter().map(|(address, value)| Register {
+        register: Hex(u64::from(*address)),
+        found: Hex(*value),
+    });
+    Ok(Report {
+        schema: SCHEMA,
+        machine: identity::machine_kind(machine),
+        processor: identity::processor(machine),
+        kernel: identity::kernel(machine),
+        hypervisor: identity::hypervisor(machine),
+        seed: Hex(options.seed),
+        registers: listed.collect(),
+        claims: with_untried(&supervised, options),
+        restored: report::Restored {
+            worker_ended_well: options.read_only || supervised.restored.worker_ended_well,
+            ..supervised.restored
+        },
+    })
+}
+
+fn comparison<'r, 'm>(
+    registers: &'r Registers<'m>,
+    rdpmc: bool,
+) -> Result<Comparison<'r, 'm>, CheckError> {
+    Comparison::new(registers, rdpmc)
+        .map_err(|_| CheckError::System(io::Error::other("there is no model of this processor")))
+}
+
+fn write_and_restore(
+    registers: &Registers<'_>,
+    options: Options,
+) -> Result<Supervised, CheckError> {
+    let rdpmc = UserRdpmc::allow(registers.machine);
+    let is_allowed = rdpmc.is_allowed();
+    let mut comparison = comparison(registers, is_allowed)?;
+    let rdpmc_of_worker = &rdpmc;
+    let supervised = supervise(
+        registers,
+        Box::new(move |tell, alone| {
+            let compared = comparison
+                .read_only()
+                .and_then(|()| comparison.programs(options.seed, options.programs, alone));
+            comparison.claims().into_iter().for_each(&mut *tell);
+            let counted =
+                compared.and_then(|()| counts(registers, is_allowed, options.runs, alone, tell));
+            if alone() {
+                rdpmc_of_worker.restore();
+            }
+            counted
+        }),
+    );
+    rdpmc.restore();
+    Ok(supervised?)
+}
+
+/// The registers that hold state, and the status: what they hold.
+fn registers_of(
+    machine: &dyn Machine,
+    configuration: &Configuration,
+) -> Result<BTreeMap<u32, u64>, Refusal> {
+    let mut found = BTreeMap::new();
+    for register in configuration.registers().filter(|one| one.exists && one.is_state) {
+        if matches!(register.kind, RegisterKind::DebugControl | RegisterKind::MiscEnable) {
+            continue;
+        }
+        let value = read(machine, configuration, register.address)
+            .map_err(|kind| Refusal::Unreadable { register: register.address, kind })?;
+        found.insert(register.address, value);
+    }
+    Ok(found)
+}
+
+/// The claims that were made, and for each other one the reason why not.
+fn with_untried(supervised: &Supervised, options: Options) -> Vec<Claim> {
+    let mut claims = supervised.claims.clone();
+    for known in CLAIMS.iter().filter(|known| known.tried != Tried::BareMetal) {
+        let is_list = known.id.ends_with('.');
+        if is_list || claims.iter().any(|claim| claim.id == known.id) {
+            continue;
+        }
+        let is_disturbed = !supervised.disturbed.is_empty();
+        let (outcome, reason) = match known.id {
+            _ if options.read_only => (Outcome::NotTried, Reason::ReadOnly),
+            _ if is_disturbed => (Outcome::Disturbed, Reason::DisturbedBefore),
+            _ if !supervised.restored.worker_ended_well => (Outcome::NotTried, Reason::WorkerEnded),
+            "rdpmc.counters" | "rdpmc.absent" => (Outcome::NotTried, Reason::RdpmcNotAllowed),
+            _ => (Outcome::NotTried, Reason::Absent),
+        };
+        let evidence = Evidence { reason: Some(reason), ..Evidence::default() };
+        claims.push(Claim { id: known.id.to_owned(), outcome, evidence });
+    }
+    claims
+}

@@ -1,0 +1,127 @@
+//! The claims by their ids. An id never changes its meaning, and none is given twice.
+
+/// A claim that the tool knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Known {
+    /// Its id. One that ends with a period begins those of a list: a source's name follows.
+    pub id: &'static str,
+    /// What is claimed.
+    pub claim: &'static str,
+    /// Where it is tried.
+    pub tried: Tried,
+}
+
+/// Where a claim is tried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tried {
+    /// By this tool, without a write.
+    Reading,
+    /// By this tool.
+    Linux,
+    /// On bare metal: a later order.
+    BareMetal,
+}
+
+const fn known(id: &'static str, tried: Tried, claim: &'static str) -> Known {
+    Known { id, claim, tried }
+}
+
+/// Every claim, in the order in which they are tried.
+pub const CLAIMS: [Known; 26] = {
+    use Tried::{BareMetal, Linux, Reading};
+    [
+        known("model.absent", Reading, "registers that CPUID does not declare fault"),
+        known(
+            "model.read-only",
+            Reading,
+            "registers of capabilities and of what is in use read as modelled",
+        ),
+        known(
+            "model.event-select",
+            Linux,
+            "event selects take and drop bits, and fault, as modelled",
+        ),
+        known(
+            "model.general-counter",
+            Linux,
+            "general counters take values at each address as modelled",
+        ),
+        known("model.fixed-counter", Linux, "fixed counters take values as modelled"),
+        known("model.fixed-control", Linux, "the fixed counters' control takes bits as modelled"),
+        known("model.global-control", Linux, "the global control takes bits as modelled"),
+        known(
+            "model.global-status",
+            Linux,
+            "the global status is read and acknowledged as modelled",
+        ),
+        known("rdpmc.counters", Linux, "RDPMC reads what was written to a counter"),
+        known("rdpmc.absent", Linux, "RDPMC of a counter that CPUID does not declare faults"),
+        known("driver.take", Linux, "the counter layer takes, proves and gives back the counters"),
+        known("count.instructions.general", Linux, "instructions are exact on a general counter"),
+        known("count.instructions.fixed", Linux, "instructions are exact on a fixed counter"),
+        known("count.instructions.raw", Linux, "event 0xC0 counts instructions exactly"),
+        known("count.branches.general", Linux, "branches are exact on a general counter"),
+        known(
+            "count.branches.raw",
+            Linux,
+            "the event of branches, by its number, counts them exactly",
+        ),
+        known("count.taken-branches.raw", Linux, "the event of taken branches counts them exactly"),
+        known("source.emon.", Linux, "a source of the Emon interface counts what its name says"),
+        known("source.amd64.", Linux, "a source of the Amd64 interface counts what its name says"),
+        known("interrupt.vector", BareMetal, "an overflow interrupts by a vector"),
+        known("interrupt.nmi", BareMetal, "an overflow interrupts by an NMI"),
+        known(
+            "interrupt.period",
+            BareMetal,
+            "a period is kept: no overflow is lost, none invented",
+        ),
+        known(
+            "debug-store.control-area",
+            BareMetal,
+            "the Debug Store writes where its control area says",
+        ),
+        known(
+            "virtualization.mediated",
+            BareMetal,
+            "a guest's counters are switched with VMX and SVM",
+        ),
+        known("version-6.leftovers", BareMetal, "what version 6 has left on is taken away"),
+        known(
+            "platform.deviations",
+            BareMetal,
+            "the platforms' deviations are those that the mock plays",
+        ),
+    ]
+};
+
+/// The claim with this id, or that of its list.
+pub fn find(id: &str) -> Option<&'static Known> {
+    CLAIMS.iter().find(|known| match known.id.strip_suffix('.') {
+        Some(list) => {
+            id.strip_prefix(list).is_some_and(|name| name.starts_with('.') && name.len() > 1)
+        }
+        None => known.id == id,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_id_is_found_and_a_name_in_a_list_and_nothing_else() {
+        assert_eq!(find("model.event-select").map(|known| known.tried), Some(Tried::Linux));
+        assert_eq!(find("source.emon.TotalIssues").map(|known| known.id), Some("source.emon."));
+        for unknown in ["", "model", "model.event-select.", "source.emon", "source.emon.", "a"] {
+            assert_eq!(find(unknown), None, "{unknown}");
+        }
+    }
+
+    #[test]
+    fn no_id_is_given_twice() {
+        for (place, known) in CLAIMS.iter().enumerate() {
+            assert!(CLAIMS[..place].iter().all(|before| before.id != known.id), "{}", known.id);
+        }
+    }
+}

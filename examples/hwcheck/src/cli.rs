@@ -1,0 +1,238 @@
+//! The command line.
+
+use std::env;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::chown;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use clap::Parser;
+use pmu_virt::{AmdConfiguration, Configuration, IntelConfiguration};
+
+use crate::check::{CheckError, Options, at_most, check};
+use crate::machine::{Host, Machine, native_cpuid, stay_on};
+use crate::refusal::Refusal;
+use crate::report::{Outcome, Report};
+use crate::software::{Plan, Software};
+use crate::summary::summary;
+use crate::{consent, table};
+
+/// Exit statuses.
+const REFUSED: u8 = 3;
+const DISAGREES: u8 = 4;
+const NOT_RESTORED: u8 = 5;
+
+/// Compares this machine's performance-monitoring unit with what the pmu crates claim of it.
+#[derive(Debug, Parser)]
+#[command(
+    name = "hwcheck",
+    version,
+    after_help = "Exit status: 0 all claims hold; 1 an error; 2 usage; 3 refused, nothing was written; 4 something disagrees; 5 a register could not be put back."
+)]
+struct Arguments {
+    /// Writes the report to FILE, which must not be there yet
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
+    /// The processor to check: on hybrid machines, one of each core type in turn
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    cpu: u32,
+    /// Does what needs no write
+    #[arg(long)]
+    read_only: bool,
+    /// Agrees to what is written, without being asked
+    #[arg(long)]
+    yes: bool,
+    /// The seed of the programs
+    #[arg(long, value_name = "SEED", default_value_t = 1)]
+    seed: u64,
+    /// The number of programs
+    #[arg(long, value_name = "N", default_value_t = 200)]
+    programs: u32,
+    /// Runs of each workload
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    runs: u32,
+    /// Checks the software PMU in place of this machine: a trial of the tool
+    #[arg(long, value_name = "VENDOR", value_enum)]
+    software: Option<SoftwareVendor>,
+    /// Checks the software machine that is kept in a folder
+    #[arg(long, value_name = "FOLDER", hide = true, conflicts_with = "software")]
+    machine: Option<PathBuf>,
+    /// Brings the table of a folder of reports up to date, and does nothing else
+    #[arg(long, value_name = "FOLDER", exclusive = true)]
+    table: Option<PathBuf>,
+}
+
+/// Whose PMU the software machine has.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum SoftwareVendor {
+    /// Version 5, eight general and four fixed counters
+    Intel,
+    /// PerfMonV2, six counters
+    Amd,
+}
+
+/// Runs the program.
+pub fn run() -> ExitCode {
+    match run_with(&Arguments::parse()) {
+        Ok(status) => status,
+        Err(Failure::Refused(refusal)) => {
+            eprintln!("hwcheck: refused: {refusal}\nhwcheck: remedy: {}", refusal.remedy());
+            ExitCode::from(REFUSED)
+        }
+        Err(Failure::Other(error)) => {
+            eprintln!("hwcheck: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+enum Failure {
+    Refused(Refusal),
+    Other(String),
+}
+
+impl From<Refusal> for Failure {
+    fn from(refusal: Refusal) -> Self {
+        Self::Refused(refusal)
+    }
+}
+
+impl From<CheckError> for Failure {
+    fn from(error: CheckError) -> Self {
+        match error {
+            CheckError::Refused(refusal) => Self::Refused(refusal),
+            CheckError::System(error) => Self::Other(error.to_string()),
+        }
+    }
+}
+
+fn other(what: &str) -> impl Fn(io::Error) -> Failure {
+    move |error| Failure::Other(format!("{what}: {error}"))
+}
+
+fn run_with(arguments: &Arguments) -> Result<ExitCode, Failure> {
+    if let Some(folder) = &arguments.table {
+        let readme = table::readme(folder).map_err(|error| Failure::Other(error.to_string()))?;
+        std::fs::write(folder.join("README.md"), readme).map_err(other("README.md"))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let file = arguments.report.as_deref();
+    if let Some(file) = file
+        && file.symlink_metadata().is_ok()
+    {
+        return Err(Failure::Other(format!("{}: is there already", file.display())));
+    }
+    let machine = machine(arguments)?;
+    agree(arguments, &*machine)?;
+    let Arguments { seed, programs, runs, read_only, .. } = *arguments;
+    let report = check(&*machine, Options { seed, programs, runs, read_only });
+    if arguments.software.is_some() {
+        let _ = std::fs::remove_dir_all(machine.root());
+    }
+    let report = report?;
+    print!("{}", summary(&report));
+    if let Some(file) = file {
+        write(&report, file).map_err(other(&file.display().to_string()))?;
+    }
+    Ok(status(&report))
+}
+
+fn machine(arguments: &Arguments) -> Result<Box<dyn Machine>, Failure> {
+    let folder = |folder: &Path| Software::open(folder).map_err(other("the software machine"));
+    if let Some(path) = &arguments.machine {
+        return Ok(Box::new(folder(path)?));
+    }
+    if let Some(vendor) = arguments.software {
+        let configuration = match vendor {
+            SoftwareVendor::Intel => Configuration::Intel(IntelConfiguration::new(5, 8, 4)),
+            SoftwareVendor::Amd => Configuration::Amd(AmdConfiguration::perf_mon_v2(6)),
+        };
+        let path = env::temp_dir().join(format!("hwcheck-{}", std::process::id()));
+        let made = Software::create(&path, Plan::new(configuration));
+        return Ok(Box::new(made.map_err(other("the software machine"))?));
+    }
+    stay_on(arguments.cpu).map_err(other("--cpu"))?;
+    // SAFETY: geteuid cannot fail.
+    if unsafe { libc::geteuid() } != 0 {
+        return Err(by_sudo(arguments));
+    }
+    let what = format!(
+        "{}: {}",
+        Host::msr_path(arguments.cpu).display(),
+        "it needs root, CAP_SYS_RAWIO and the module msr (sudo modprobe msr; CONFIG_X86_MSR)"
+    );
+    Ok(Box::new(Host::open(arguments.cpu, !arguments.read_only).map_err(other(&what))?))
+}
+
+/// Asks, and runs the program again by sudo. Returns where that cannot be done.
+fn by_sudo(arguments: &Arguments) -> Failure {
+    if arguments.read_only {
+        println!("Reading registers needs root: hwcheck runs itself by sudo, and writes none.");
+    } else {
+        match at_most(native_cpuid) {
+            Ok(configuration) => println!("{}", consent::text(&configuration, arguments.cpu)),
+            Err(refusal) => return refusal.into(),
+        }
+        println!("It needs root, and runs itself by sudo.");
+    }
+    if !arguments.yes && !consent::ask(&mut io::stdin().lock(), &mut io::stdout()) {
+        return Refusal::NotAgreed.into();
+    }
+    let Ok(program) = env::current_exe() else {
+        return Failure::Other("its own path is not known: run it as root".to_owned());
+    };
+    let error = Command::new("sudo")
+        .arg("--")
+        .arg(program)
+        .args(env::args_os().skip(1))
+        .arg("--yes")
+        .exec();
+    Failure::Other(format!("sudo: {error}; run it as root"))
+}
+
+fn agree(arguments: &Arguments, machine: &dyn Machine) -> Result<(), Failure> {
+    if arguments.read_only || arguments.yes || arguments.software.is_some() {
+        return Ok(());
+    }
+    println!(
+        "{}",
+        consent::text(&at_most(|leaf, subleaf| machine.cpuid(leaf, subleaf))?, machine.processor())
+    );
+    match consent::ask(&mut io::stdin().lock(), &mut io::stdout()) {
+        true => Ok(()),
+        false => Err(Refusal::NotAgreed.into()),
+    }
+}
+
+/// Writes the report, and shows all that it has.
+fn write(report: &Report, path: &Path) -> io::Result<()> {
+    let json = report.to_json();
+    let mut file: File = OpenOptions::new().write(true).create_new(true).open(path)?;
+    file.write_all(json.as_bytes())?;
+    // By sudo, it is the user's.
+    let id = |name| env::var(name).ok().and_then(|id| id.parse().ok());
+    if let (Some(user), Some(group)) = (id("SUDO_UID"), id("SUDO_GID")) {
+        let _ = chown(path, Some(user), Some(group));
+    }
+    println!(
+        "\nThis is all that {} has; hardware/README.md says where to send it:\n",
+        path.display()
+    );
+    print!("{json}");
+    Ok(())
+}
+
+fn status(report: &Report) -> ExitCode {
+    let bad = [Outcome::Disagrees, Outcome::Inexact, Outcome::SomethingElse, Outcome::Disturbed];
+    if !report.restored.failed.is_empty() {
+        ExitCode::from(NOT_RESTORED)
+    } else if !report.restored.worker_ended_well {
+        ExitCode::FAILURE
+    } else if report.claims.iter().any(|claim| bad.contains(&claim.outcome)) {
+        ExitCode::from(DISAGREES)
+    } else {
+        ExitCode::SUCCESS
+    }
+}

@@ -1,0 +1,88 @@
+//! The project's own drivers, as the tool lets them write: by its one writing function, and without interrupts.
+
+use pmu_core::{
+    CounterUnit, MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, Platform, PmcIndex, Snapshot,
+};
+use pmu_virt::{RegisterKind, Vendor};
+
+use crate::machine::Cpuid;
+use crate::registers::{Registers, WriteError};
+
+/// The registers as a driver's backend.
+///
+/// An event that is counted only asks for an interrupt when its counter wraps, which none does here: the interrupt bits are
+/// left out, and so are acknowledgements of other owners' overflows. Precise sampling, which a driver takes away, must be
+/// off.
+#[derive(Clone, Copy)]
+pub struct DriverMsr<'r, 'm> {
+    /// The registers.
+    pub registers: &'r Registers<'m>,
+    /// User mode may execute RDPMC; otherwise the counter's register is read.
+    pub rdpmc: bool,
+}
+
+/// `IA32_PEBS_ENABLE`, which is read.
+const PEBS_ENABLE: u32 = 0x3F1;
+/// The type of fixed counters in RDPMC's operand.
+const FIXED_PMC: u32 = 1 << 30;
+
+impl MsrBackend for DriverMsr<'_, '_> {
+    type Error = MsrErrorKind;
+
+    fn read(&self, address: MsrAddress) -> Result<u64, MsrErrorKind> {
+        self.registers.read(address.get())
+    }
+
+    fn write(&self, address: MsrAddress, value: u64) -> Result<(), MsrErrorKind> {
+        let (agreed, address) = (self.registers.agreed, address.get());
+        let nearest = agreed.nearest(address, value).ok_or(MsrErrorKind::Unreachable)?;
+        let is_acknowledgement = agreed.cell_at(address).is_none();
+        if is_acknowledgement && nearest == 0 {
+            return Ok(());
+        }
+        self.registers.write(address, nearest).map_err(|error| match error {
+            WriteError::Access(kind) => kind,
+            WriteError::NotAgreed { .. } => MsrErrorKind::Unreachable,
+        })
+    }
+
+    fn read_pmc(&self, index: PmcIndex) -> Result<u64, MsrErrorKind> {
+        let Registers { machine, agreed, .. } = self.registers;
+        if self.rdpmc {
+            return machine.msr().read_pmc(index);
+        }
+        let kind = match index.get() & FIXED_PMC {
+            0 => RegisterKind::GeneralCounter,
+            _ => RegisterKind::FixedCounter,
+        };
+        let place = agreed.place(kind, index.get() as u8);
+        let cell = place.and_then(|place| agreed.cells().get(place));
+        self.registers.read(cell.ok_or(MsrErrorKind::GeneralProtection)?.address)
+    }
+
+    fn update(&self, update: MsrUpdate) -> Result<u64, MsrErrorKind> {
+        let read = MsrUpdate::read(update.register());
+        let found = match update.register() {
+            PEBS_ENABLE => self.registers.machine.msr().update(read)?,
+            address => self.registers.read(address)?,
+        };
+        if update.apply(found).is_none() { Ok(found) } else { Err(MsrErrorKind::Unreachable) }
+    }
+}
+
+/// A platform without interrupts.
+#[derive(Clone, Copy, Debug)]
+pub struct NoInterrupts;
+
+impl Platform for NoInterrupts {
+    fn unmask_performance_interrupt(&self) {}
+}
+
+/// The counters that the vendor's driver detects.
+pub fn unit(registers: &Registers<'_>) -> Option<CounterUnit> {
+    let snapshot = Snapshot::capture(Cpuid(registers.machine));
+    match registers.configuration.vendor() {
+        Vendor::Intel => pmu_intel::counters(&snapshot).ok(),
+        Vendor::Amd => pmu_amd::counters(&snapshot).ok(),
+    }
+}

@@ -1,0 +1,144 @@
+//! The machine that is checked: this one, or a software one.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use pmu_core::raw_cpuid::native_cpuid::cpuid_count;
+use pmu_core::raw_cpuid::{CpuIdReader, CpuIdResult};
+use pmu_core::{MsrBackend, MsrErrorKind};
+use pmu_virt::CpuidRegisters;
+
+use crate::device::LinuxMsr;
+use crate::workload::{Memory, Workload};
+
+/// Registers of one processor.
+pub type Msr = dyn MsrBackend<Error = MsrErrorKind>;
+
+/// One processor, and what its kernel tells of it.
+pub trait Machine {
+    /// Its registers.
+    fn msr(&self) -> &Msr;
+
+    /// CPUID.
+    fn cpuid(&self, leaf: u32, subleaf: u32) -> CpuidRegisters;
+
+    /// Executes a workload's body so many times.
+    fn run(&self, workload: Workload, memory: &Memory, iterations: u64);
+
+    /// The processor's number.
+    fn processor(&self) -> u32;
+
+    /// The folder that has `proc` and `sys`.
+    fn root(&self) -> &Path;
+
+    /// Returns whether it is a software PMU.
+    fn is_software(&self) -> bool;
+
+    /// Stays on the processor from here on, before others.
+    ///
+    /// # Errors
+    /// There is no such processor, or the caller may not.
+    fn occupy(&self) -> io::Result<()>;
+}
+
+/// Reads a file of the kernel's, by its path without the leading slash.
+pub fn kernel_file(machine: &dyn Machine, path: &str) -> Option<String> {
+    let text = std::fs::read(machine.root().join(path)).ok()?;
+    Some(String::from_utf8_lossy(&text).trim_end().to_owned())
+}
+
+/// CPUID of a machine, for [`pmu_core::Snapshot`].
+#[derive(Clone, Copy)]
+pub struct Cpuid<'m>(pub &'m dyn Machine);
+
+impl CpuIdReader for Cpuid<'_> {
+    fn cpuid2(&self, eax: u32, ecx: u32) -> CpuIdResult {
+        let [eax, ebx, ecx, edx] = self.0.cpuid(eax, ecx);
+        CpuIdResult { eax, ebx, ecx, edx }
+    }
+}
+
+/// CPUID of the processor that executes the call.
+pub fn native_cpuid(leaf: u32, subleaf: u32) -> CpuidRegisters {
+    let CpuIdResult { eax, ebx, ecx, edx } = cpuid_count(leaf, subleaf);
+    [eax, ebx, ecx, edx]
+}
+
+/// This machine.
+#[derive(Debug)]
+pub struct Host {
+    processor: u32,
+    msr: LinuxMsr,
+}
+
+impl Host {
+    /// The path of a processor's registers.
+    pub fn msr_path(processor: u32) -> PathBuf {
+        format!("/dev/cpu/{processor}/msr").into()
+    }
+
+    /// Opens the registers of a processor, for writing too if `writes`. Loads the module `msr` where it is not.
+    ///
+    /// # Errors
+    /// The file is not there, also after modprobe(8), or cannot be opened.
+    pub fn open(processor: u32, writes: bool) -> io::Result<Self> {
+        let path = Self::msr_path(processor);
+        if !path.exists() {
+            let _ = Command::new("modprobe").arg("msr").status();
+        }
+        Ok(Self { processor, msr: LinuxMsr::open(&path, writes)? })
+    }
+}
+
+/// Stays on a processor from here on.
+///
+/// # Errors
+/// There is no such processor, or the caller may not.
+pub fn stay_on(processor: u32) -> io::Result<()> {
+    // SAFETY: a zeroed set is an empty one; CPU_SET checks its bounds.
+    let set = unsafe {
+        let mut set: libc::cpu_set_t = core::mem::zeroed();
+        libc::CPU_SET(processor as usize % libc::CPU_SETSIZE as usize, &mut set);
+        set
+    };
+    // SAFETY: the set lives during the call.
+    checked(unsafe { libc::sched_setaffinity(0, size_of_val(&set), &set) })
+}
+
+fn checked(result: libc::c_int) -> io::Result<()> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+impl Machine for Host {
+    fn msr(&self) -> &Msr {
+        &self.msr
+    }
+
+    fn cpuid(&self, leaf: u32, subleaf: u32) -> CpuidRegisters {
+        native_cpuid(leaf, subleaf)
+    }
+
+    fn run(&self, workload: Workload, memory: &Memory, iterations: u64) {
+        workload.execute(memory, iterations);
+    }
+
+    fn processor(&self) -> u32 {
+        self.processor
+    }
+
+    fn root(&self) -> &Path {
+        Path::new("/")
+    }
+
+    fn is_software(&self) -> bool {
+        false
+    }
+
+    fn occupy(&self) -> io::Result<()> {
+        stay_on(self.processor)?;
+        let first = libc::sched_param { sched_priority: 1 };
+        // SAFETY: the parameter lives during the call.
+        checked(unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &first) })
+    }
+}

@@ -1,0 +1,14 @@
+//! What ends the work before its end.
+
+use pmu_core::MsrErrorKind;
+
+/// Reason for which the worker stops.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Stop {
+    /// Somebody else wrote these registers.
+    Disturbed(Vec<u32>),
+    /// A register cannot be reached.
+    Access(MsrErrorKind),
+    /// The supervisor is gone.
+    Alone,
+}

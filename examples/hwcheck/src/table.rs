@@ -1,0 +1,198 @@
+//! The table of claims by processor, of reports that may come from anywhere.
+
+use core::fmt;
+use core::fmt::Write as _;
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use crate::claims::{CLAIMS, Tried, find};
+use crate::report::{MAX_BYTES, MachineKind, Outcome, Report, ReportError};
+
+/// Where the table begins and ends in `hardware/README.md`.
+const BEGIN: &str = "<!-- The table: cargo run --bin hwcheck -- --table hardware -->\n";
+const END: &str = "<!-- The end of the table. -->\n";
+
+/// Reason for which a folder has no table.
+#[derive(Debug)]
+pub enum TableError {
+    /// A file cannot be read.
+    Io(io::Error),
+    /// A file is not a report: its name.
+    Report(String, ReportError),
+    /// The README has no place for the table.
+    NoPlace,
+}
+
+impl fmt::Display for TableError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Io(error) => error.fmt(f),
+            Self::Report(name, error) => write!(f, "{}: {error}", name.escape_debug()),
+            Self::NoPlace => write!(f, "README.md lacks the lines {BEGIN:?} and {END:?}"),
+        }
+    }
+}
+
+impl core::error::Error for TableError {}
+
+impl From<io::Error> for TableError {
+    fn from(error: io::Error) -> Self {
+        Self::Io(error)
+    }
+}
+
+/// The README of a folder of reports, with its table brought up to date.
+///
+/// # Errors
+/// A file cannot be read, or is not a report.
+pub fn readme(folder: &Path) -> Result<String, TableError> {
+    let readme = fs::read_to_string(folder.join("README.md"))?;
+    let table = table(&reports(folder)?);
+    let (before, rest) = readme.split_once(BEGIN).ok_or(TableError::NoPlace)?;
+    let (_, after) = rest.split_once(END).ok_or(TableError::NoPlace)?;
+    Ok(format!("{before}{BEGIN}\n{table}\n{END}{after}"))
+}
+
+/// The reports of a folder, by the names of their files.
+fn reports(folder: &Path) -> Result<Vec<Report>, TableError> {
+    let mut named = BTreeMap::new();
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        if !name.ends_with(".json") {
+            continue;
+        }
+        let error = |error| TableError::Report(name.clone(), error);
+        if fs::metadata(&path)?.len() > MAX_BYTES as u64 {
+            return Err(error(ReportError::TooLong));
+        }
+        let report = Report::parse(&fs::read(&path)?).map_err(error)?;
+        named.insert(name.clone(), report);
+    }
+    Ok(named.into_values().collect())
+}
+
+/// The table, in Markdown: a row for each claim, a column for each report; then the disagreements.
+pub fn table(reports: &[Report]) -> String {
+    let mut text = String::new();
+    if reports.is_empty() {
+        return "There is no report yet.\n".to_owned();
+    }
+    text.push_str("| claim |");
+    for report in reports {
+        let _ = write!(text, " {} |", title(report));
+    }
+    text.push_str("\n|---|");
+    text.push_str(&"---|".repeat(reports.len()));
+    text.push('\n');
+    let known = CLAIMS.iter().filter(|known| known.tried != Tried::BareMetal);
+    let rows = known.map(|known| (format!("`{}`", known.id), Row::Known(known.id)));
+    let all = reports.iter().flat_map(|report| &report.claims);
+    let mut unknown: Vec<_> =
+        all.filter(|claim| find(&claim.id).is_none()).map(|claim| &claim.id).collect();
+    unknown.sort();
+    unknown.dedup();
+    let of_others =
+        unknown.into_iter().map(|id| (format!("{} (unknown)", escape(id)), Row::Other(id)));
+    for (name, row) in rows.chain(of_others) {
+        let _ = write!(text, "| {name} |");
+        for report in reports {
+            let _ = write!(text, " {} |", row.of(report));
+        }
+        text.push('\n');
+    }
+    disagreements(&mut text, reports);
+    text
+}
+
+enum Row<'r> {
+    /// A claim, or a list of claims, that this version knows.
+    Known(&'static str),
+    Other(&'r str),
+}
+
+impl Row<'_> {
+    /// What came of the claim, or how many of a list came to what.
+    fn of(&self, report: &Report) -> String {
+        let is_row = |id: &str| match self {
+            Self::Known(known) => find(id).is_some_and(|found| found.id == *known),
+            Self::Other(other) => id == *other,
+        };
+        let mut outcomes: BTreeMap<Outcome, u32> = BTreeMap::new();
+        for claim in report.claims.iter().filter(|claim| is_row(&claim.id)) {
+            *outcomes.entry(claim.outcome).or_default() += 1;
+        }
+        let is_list = matches!(self, Self::Known(id) if id.ends_with('.'));
+        let cell = |(outcome, number): (Outcome, u32)| match is_list {
+            true => format!("{number} {}", outcome.name()),
+            false => outcome.name().to_owned(),
+        };
+        let cells: Vec<_> = outcomes.into_iter().map(cell).collect();
+        cells.join(", ")
+    }
+}
+
+/// Of what a report is: what is no processor's is labelled.
+fn title(report: &Report) -> String {
+    let processor = &report.processor;
+    let name = match processor.brand.is_empty() {
+        true => &processor.vendor,
+        false => &processor.brand,
+    };
+    let numbers = format!("{:#x}/{:#x}/{}", processor.family, processor.model, processor.stepping);
+    let core = processor.core_type.map(|core| format!(", core type {core:#x}")).unwrap_or_default();
+    let label = match report.machine {
+        MachineKind::Hardware => String::new(),
+        MachineKind::Software => "**software, no processor:** ".to_owned(),
+        kind => format!("**{}:** ", kind.name()),
+    };
+    format!("{label}{} ({numbers}{core})", escape(name))
+}
+
+fn disagreements(text: &mut String, reports: &[Report]) {
+    let rows = reports.iter().flat_map(|report| {
+        report.claims.iter().flat_map(move |claim| {
+            claim.evidence.disagreements.iter().map(move |one| (report, one))
+        })
+    });
+    let mut rows = rows.peekable();
+    if rows.peek().is_none() {
+        return;
+    }
+    text.push_str(
+        "\n| disagreement | of | access | model | found | manual |\n|---|---|---|---|---|---|\n",
+    );
+    for (report, one) in rows {
+        let written = one.value.map(|value| format!(" of {value}")).unwrap_or_default();
+        let _ = writeln!(
+            text,
+            "| {} {} | {} | {}{written} | {} | {} | {} |",
+            one.register,
+            escape(&one.name),
+            title(report),
+            one.access.name(),
+            one.model,
+            one.processor,
+            escape(&one.manual)
+        );
+    }
+}
+
+/// A text in which Markdown and HTML find nothing to act on.
+pub fn escape(text: &str) -> String {
+    let mut escaped = String::new();
+    for one in text.chars() {
+        match one {
+            'a'..='z' | 'A'..='Z' | '0'..='9' | ' ' | '.' | ',' | '(' | ')' | '-' | '/' => {
+                escaped.push(one);
+            }
+            other if other.is_control() => escaped.push('?'),
+            other => {
+                let _ = write!(escaped, "&#{};", u32::from(other));
+            }
+        }
+    }
+    escaped
+}

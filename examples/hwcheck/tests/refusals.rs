@@ -1,0 +1,147 @@
+//! The states of a machine in which nothing is written.
+
+#![cfg(all(target_os = "linux", target_arch = "x86_64"))]
+
+mod machines;
+
+use std::io::Write;
+use std::process::Stdio;
+
+use machines::{Folder, amd, intel, run};
+use pmu_hwcheck::check::{CheckError, Options, check};
+use pmu_hwcheck::refusal::{Refusal, check_counters};
+use pmu_hwcheck::report::{Outcome, Reason};
+use pmu_hwcheck::software::{Plan, Software};
+use pmu_virt::{AmdConfiguration, Configuration, IntelConfiguration};
+
+const OPTIONS: Options = Options { seed: 1, programs: 1, runs: 1, read_only: false };
+
+/// The reason, of which the remedy is told, and nothing was written.
+fn refusal(machine: &Software) -> Refusal {
+    match check(machine, OPTIONS) {
+        Err(CheckError::Refused(refusal)) => {
+            assert!(refusal.remedy().len() > 20, "{refusal}");
+            assert!(machine.writes().is_empty());
+            refusal
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn the_nmi_watchdog_has_a_counter() {
+    let folder = Folder::new();
+    let machine = folder.machine(Plan::new(intel()));
+    folder.set_file("proc/sys/kernel/nmi_watchdog", "1\n");
+    assert_eq!(refusal(&machine), Refusal::NmiWatchdog);
+}
+
+#[test]
+fn a_locked_down_kernel_forbids_writes() {
+    let folder = Folder::new();
+    let machine = folder.machine(Plan::new(intel()));
+    for mode in ["none [integrity] confidentiality\n", "none integrity [confidentiality]\n"] {
+        folder.set_file("sys/kernel/security/lockdown", mode);
+        assert_eq!(refusal(&machine), Refusal::LockedDown);
+    }
+}
+
+#[test]
+fn the_module_forbids_writes() {
+    let folder = Folder::new();
+    let machine = folder.machine(Plan::new(intel()));
+    folder.set_file("sys/module/msr/parameters/allow_writes", "off\n");
+    assert_eq!(refusal(&machine), Refusal::WritesForbidden);
+}
+
+#[test]
+fn a_counter_runs_for_somebody_else() {
+    // Enabled in its select and in the global control; the second general counter, the third fixed one.
+    for (register, value, counters) in [(0x187, 0x43_00C0, 0x2), (0x38D, 0x200, 0x4_0000_0000)] {
+        let folder = Folder::new();
+        let machine = folder.machine(Plan::new(intel()));
+        machine.set(0x38F, 0x7_0000_000F).unwrap();
+        machine.set(register, value).unwrap();
+        assert_eq!(refusal(&machine), Refusal::CountersRun(counters));
+    }
+    let folder = Folder::new();
+    let machine = folder.machine(Plan::new(amd()));
+    machine.set(0xC001_020A, 0x43_0076).unwrap();
+    machine.set(0xC000_0301, 0x20).unwrap();
+    assert_eq!(refusal(&machine), Refusal::CountersRun(0x20));
+}
+
+#[test]
+fn a_counter_runs_by_its_select_alone_where_there_is_no_global_control() {
+    for (configuration, select) in [
+        (Configuration::Intel(IntelConfiguration::new(1, 2, 0)), 0x186),
+        (Configuration::Amd(AmdConfiguration::LEGACY), 0xC001_0000),
+        (Configuration::Amd(AmdConfiguration::CORE_EXTENSION), 0xC001_0000),
+    ] {
+        let folder = Folder::new();
+        let machine = folder.machine(Plan::new(configuration));
+        machine.set(select, 0x43_00C0).unwrap();
+        assert_eq!(refusal(&machine), Refusal::CountersRun(0x1));
+    }
+}
+
+#[test]
+fn an_idle_machine_with_its_global_control_set_is_not_refused() {
+    let folder = Folder::new();
+    let machine = folder.machine(Plan::new(intel()));
+    machine.set(0x38F, 0x7_0000_000F).unwrap();
+    machine.set(0x186, 0x13_003C).unwrap();
+    assert_eq!(check_counters(&machine, &intel()), Ok(()));
+    // Enabled, and held back by the global control.
+    machine.set(0x38F, 0x7_0000_000E).unwrap();
+    machine.set(0x186, 0x43_003C).unwrap();
+    assert_eq!(check_counters(&machine, &intel()), Ok(()));
+}
+
+#[test]
+fn a_register_that_cannot_be_reached_is_told_from_one_that_faults() {
+    let folder = Folder::new();
+    let plan = Plan::new(intel()).with(|plan| plan.failing = Some(2..3));
+    let machine = folder.machine(plan);
+    let kind = pmu_core::MsrErrorKind::Unreachable;
+    assert!(matches!(refusal(&machine), Refusal::Unreadable { kind: found, .. } if found == kind));
+}
+
+#[test]
+fn without_consent_nothing_is_written() {
+    for answer in ["n\n", "\n", ""] {
+        let folder = Folder::new();
+        let machine = folder.machine(Plan::new(intel()));
+        let before = machine.state().unwrap();
+        let mut command = machines::command(&folder.0, &[]);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        child.stdin.take().unwrap().write_all(answer.as_bytes()).unwrap();
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(3), "{output:?}");
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert!(text.contains("event selects: 0x186") && text.contains("taints the kernel"));
+        assert!(String::from_utf8(output.stderr).unwrap().contains("you did not agree"));
+        assert_eq!(machine.state().unwrap(), before);
+        assert_eq!(machine.accesses().unwrap(), 0);
+    }
+}
+
+#[test]
+fn read_only_does_what_needs_no_write_also_where_writes_are_refused() {
+    let folder = Folder::new();
+    let machine = folder.machine(Plan::new(intel()));
+    folder.set_file("proc/sys/kernel/nmi_watchdog", "1\n");
+    let before = machine.state().unwrap();
+    let (status, report, output) = run(&folder, &["--read-only"]);
+    assert_eq!(status, Some(0), "{output:?}");
+    let report = report.unwrap();
+    assert_eq!(machines::claim(&report, "model.absent").outcome, Outcome::Agrees);
+    assert_eq!(machines::claim(&report, "model.read-only").outcome, Outcome::Agrees);
+    let select = machines::claim(&report, "model.event-select");
+    assert_eq!(
+        (select.outcome, select.evidence.reason),
+        (Outcome::NotTried, Some(Reason::ReadOnly))
+    );
+    assert_eq!(machine.state().unwrap(), before);
+}

@@ -1,0 +1,168 @@
+//! Whatever happens, the registers are as they were found; what somebody else wrote is left alone.
+
+#![cfg(all(target_os = "linux", target_arch = "x86_64"))]
+
+mod machines;
+
+use core::time::Duration;
+use std::process::Stdio;
+use std::time::Instant;
+
+use machines::{Folder, claim, intel, leave_traces, run};
+use pmu_hwcheck::report::{Hex, Outcome, Reason};
+use pmu_hwcheck::software::{Plan, Software};
+
+fn machine(folder: &Folder, change: impl FnOnce(&mut Plan)) -> Software {
+    let machine = folder.machine(Plan::new(intel()).with(change));
+    leave_traces(&machine);
+    machine
+}
+
+/// The accesses of a run to which nothing happens.
+fn accesses() -> u64 {
+    let folder = Folder::new();
+    let machine = machine(&folder, |_| {});
+    let (status, _, output) = run(&folder, &[]);
+    assert_eq!(status, Some(0), "{output:?}");
+    machine.accesses().unwrap()
+}
+
+#[test]
+fn a_run_puts_everything_back() {
+    let folder = Folder::new();
+    let machine = machine(&folder, |_| {});
+    let before = machine.state().unwrap();
+    let (status, report, output) = run(&folder, &[]);
+    assert_eq!(status, Some(0), "{output:?}");
+    let restored = report.unwrap().restored;
+    // Three selects, three counters, the fixed ones and both controls; the fourth could not be written again.
+    assert_eq!((restored.restored, restored.failed.len()), (11, 0));
+    assert_eq!(machine.state().unwrap(), before);
+    let rdpmc = folder.0.join("sys/bus/event_source/devices/cpu/rdpmc");
+    assert_eq!(std::fs::read_to_string(rdpmc).unwrap(), "1");
+}
+
+#[test]
+fn a_worker_that_is_killed_at_any_access_leaves_nothing() {
+    let all = accesses();
+    let mut killed = 0;
+    let points = 30;
+    // The supervisor reads before and restores after: a point there kills it, and says nothing.
+    for point in 0..points {
+        let at = 20 + point * point * (all - 20) / (points * points);
+        let folder = Folder::new();
+        let machine = machine(&folder, |plan| plan.killed_at = Some(at));
+        let before = machine.state().unwrap();
+        let (status, report, output) = run(&folder, &[]);
+        let Some(status) = status else { continue };
+        assert_eq!(status, 1, "killed at {at}: {output:?}");
+        let report = report.unwrap();
+        assert!(!report.restored.worker_ended_well);
+        assert_eq!(machine.state().unwrap(), before, "killed at {at}");
+        let last = claim(&report, "driver.take");
+        assert_eq!(last.evidence.reason, Some(Reason::WorkerEnded));
+        killed += 1;
+    }
+    assert!(killed > 20, "{killed}");
+}
+
+#[test]
+fn a_device_that_fails_half_way_and_recovers_is_restored() {
+    let all = accesses();
+    for part in 1..6 {
+        let folder = Folder::new();
+        let at = 60 + part * (all - 260) / 6;
+        let machine = machine(&folder, |plan| plan.failing = Some(at..at + 2));
+        let before = machine.state().unwrap();
+        let (status, report, output) = run(&folder, &[]);
+        assert!(matches!(status, Some(0 | 1)), "{output:?}");
+        assert!(report.unwrap().restored.failed.is_empty());
+        assert_eq!(machine.state().unwrap(), before, "failed at {at}");
+    }
+}
+
+#[test]
+fn a_device_that_is_gone_is_told_register_by_register() {
+    let folder = Folder::new();
+    let _machine = machine(&folder, |plan| plan.failing = Some(300..u64::MAX));
+    let (status, report, output) = run(&folder, &[]);
+    assert_eq!(status, Some(5), "{output:?}");
+    let failed = report.unwrap().restored.failed;
+    assert!(failed.contains(&Hex(0x186)) && failed.contains(&Hex(0x38F)), "{failed:?}");
+    assert!(String::from_utf8(output.stdout).unwrap().contains("could NOT be put back: 0xc1"));
+}
+
+#[test]
+fn what_somebody_else_writes_is_noticed_and_left_alone() {
+    let all = accesses();
+    // A select, the fixed counters' control, the global control.
+    for (register, value) in [(0x187, 0x53_013C), (0x38D, 0x0B), (0x38F, 0x5)] {
+        let mut noticed = 0;
+        for part in 1..10 {
+            let at = 60 + part * (all - 260) / 10;
+            let folder = Folder::new();
+            let machine = machine(&folder, |plan| plan.others = vec![(at, register, value)]);
+            let before = machine.state().unwrap();
+            let (status, report, output) = run(&folder, &[]);
+            let report = report.unwrap();
+            let left = &report.restored.left_alone;
+            let after = machine.state().unwrap();
+            for (address, value) in before.registers() {
+                if !left.contains(&Hex(u64::from(address))) {
+                    assert_eq!(after.register(address), Some(value), "{address:#x} at {at}");
+                }
+            }
+            // Within a program it may be written over before the next look.
+            if left.is_empty() {
+                continue;
+            }
+            noticed += 1;
+            assert!(left.contains(&Hex(u64::from(register))), "{register:#x}: {left:?}");
+            assert_eq!(after.register(register), Some(value), "{register:#x} at {at}");
+            assert_eq!(status, Some(4), "{register:#x}: {output:?}");
+            assert_eq!(claim(&report, "driver.take").outcome, Outcome::Disturbed);
+        }
+        assert!(noticed > 3, "{register:#x}: {noticed}");
+    }
+}
+
+#[test]
+fn a_signal_ends_the_worker_and_the_registers_are_restored() {
+    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+        let folder = Folder::new();
+        let machine = machine(&folder, |_| {});
+        let before = machine.state().unwrap();
+        let mut command = machines::command(&folder.0, &["--yes", "--programs", "1000000"]);
+        let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        wait_until(|| machine.accesses().is_ok_and(|accesses| accesses > 200));
+        // SAFETY: a child that was not waited for yet.
+        unsafe {
+            libc::kill(child.id() as i32, signal);
+        }
+        assert_eq!(child.wait().unwrap().code(), Some(1));
+        assert_eq!(machine.state().unwrap(), before);
+    }
+}
+
+#[test]
+fn a_worker_whose_supervisor_is_killed_restores_and_ends() {
+    let folder = Folder::new();
+    let machine = machine(&folder, |_| {});
+    let before = machine.state().unwrap();
+    let mut command = machines::command(&folder.0, &["--yes", "--programs", "1000000"]);
+    let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    wait_until(|| machine.accesses().is_ok_and(|accesses| accesses > 200));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    wait_until(|| machine.state().is_ok_and(|state| state == before));
+    let rdpmc = folder.0.join("sys/bus/event_source/devices/cpu/rdpmc");
+    assert_eq!(std::fs::read_to_string(rdpmc).unwrap(), "1");
+}
+
+fn wait_until(mut is_so: impl FnMut() -> bool) {
+    let begin = Instant::now();
+    while !is_so() {
+        assert!(begin.elapsed() < Duration::from_secs(300), "it never came");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
