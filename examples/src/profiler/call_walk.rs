@@ -44,7 +44,7 @@ unsafe impl Sync for Ring {}
 
 impl Ring {
     /// An empty ring.
-    pub const fn new() -> Self {
+    pub(super) const fn new() -> Self {
         let samples = UnsafeCell::new([const { MaybeUninit::uninit() }; CAPACITY]);
         Self { samples, written: AtomicUsize::new(0), read: AtomicUsize::new(0) }
     }

@@ -290,9 +290,11 @@ fn profile_command(
         source,
         interval,
         &arguments.command,
-        arguments.limit(),
-        arguments.json || arguments.csv,
-        arguments.selection(),
+        command::Options {
+            limit: arguments.limit(),
+            apart: arguments.json || arguments.csv,
+            selection: arguments.selection(),
+        },
         |so_far| progress.show(so_far),
     )?;
     drop(progress);
