@@ -169,14 +169,14 @@ fn a_running_process_is_sampled_its_threads_are_told_apart_and_it_goes_on() {
 #[test]
 fn of_two_processes_the_selected_one_is_in_the_profile() {
     let (first, second) = (Running::start(), Running::start());
-    let [first, second] = [first.0.id(), second.0.id()].map(|process| process.to_string());
-    let both = format!("{first},{second}");
-    let arguments = ["--json", "--seconds", "1", "--pid", &both, "--only", &second];
+    let (first, second) = (first.0.id(), second.0.id());
+    let (both, only) = (format!("{first},{second}"), second.to_string());
+    let arguments = ["--json", "--seconds", "1", "--pid", &both, "--only", &only];
     let Some(output) = profile(&arguments) else { return };
     let report = report(&output);
     let threads = report["threads"].as_array().unwrap();
     assert!(!threads.is_empty());
-    assert!(threads.iter().all(|thread| thread["process"].to_string() == second), "{threads:#?}");
+    assert!(threads.iter().all(|thread| thread["process"] == second), "{threads:#?}");
 }
 
 #[test]

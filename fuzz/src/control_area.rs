@@ -53,7 +53,7 @@ impl Kernel {
     }
 }
 
-/// See the module.
+/// Runs one input: see the module.
 pub fn run(bytes: &[u8]) {
     let mut input = Input::new(bytes);
     let (wide, has_memory) = (input.bool(), input.bool());

@@ -192,7 +192,7 @@ fn assert_amd64(processor: &Processor, amd64: &Amd64) {
     assert_table(amd64, |_| true);
 }
 
-/// See the module.
+/// Runs one input: see the module.
 pub fn run(bytes: &[u8]) {
     let processor = processor(&mut Input::new(bytes));
     let snapshot = Snapshot::capture(&processor);

@@ -31,7 +31,7 @@ fn place(line: &str) -> Option<(u32, u32)> {
     }
 }
 
-/// The text.
+/// Runs one input: the text.
 pub fn run(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     let dump = match CpuidDump::parse(&text) {

@@ -12,7 +12,7 @@ pub fn run(bytes: &[u8]) {
     assert_eq!(report.schema, SCHEMA);
     assert!(report.claims.len() <= MAX_ENTRIES && report.registers.len() <= MAX_ENTRIES);
     assert!(report.claims.iter().all(|claim| claim.id.len() <= MAX_TEXT));
-    // What is read, written again, reads as the same.
+    // A report that is written and read again is the same.
     assert_eq!(Report::parse(report.to_json().as_bytes()), Ok(report.clone()));
     let words = summary(&report);
     assert!(!words.chars().any(|one| one.is_control() && one != '\n'));

@@ -118,7 +118,7 @@ fn by_hand(
     }
 }
 
-/// See the module.
+/// Runs one input: see the module.
 pub fn run(bytes: &[u8]) {
     let mut input = Input::new(bytes);
     let layout = Layout::ALL[usize::from(input.u8()) % Layout::ALL.len()];

@@ -12,7 +12,7 @@ fn columns(line: &str) -> Option<Line<'_>> {
     Some((address, kind, name, columns.next().is_some()))
 }
 
-/// The text.
+/// Runs one input: the text.
 pub fn run(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     let lines: Option<Vec<Line<'_>>> = text.lines().map(columns).collect();

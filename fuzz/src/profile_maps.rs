@@ -4,7 +4,7 @@ use std::path::Path;
 
 use pmu_examples::profiler::maps::{Mapping, executable};
 
-/// The text.
+/// Runs one input: the text.
 pub fn run(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     let mappings = executable(&text);

@@ -102,7 +102,7 @@ fn laid(which: u8, flags: u16, input: &mut Input<'_>) -> Laid {
     Laid { kind, flags, body, meant: meant.and_then(at) }
 }
 
-/// See the module.
+/// Runs one input: see the module.
 pub fn run(bytes: &[u8]) {
     let mut input = Input::new(bytes);
     let (which, flags, cut) = (input.u8(), input.u16(), usize::from(input.u8()));

@@ -147,7 +147,7 @@ impl Described {
     }
 }
 
-/// See the module.
+/// Runs one input: see the module.
 pub fn run(bytes: &[u8]) {
     let mut input = Input::new(bytes);
     if input.bool() {

@@ -91,7 +91,7 @@ fn list_of(eax: u32, ebx: u32) -> Vec<Entry> {
         .collect()
 }
 
-/// See the module.
+/// Runs one input: see the module.
 pub fn run(bytes: &[u8]) {
     let mut input = Input::new(bytes);
     let (eax, ebx, length) = (input.u32(), input.u32(), usize::from(input.u16()) % MOST);

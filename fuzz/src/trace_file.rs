@@ -4,7 +4,7 @@ use pmu_examples::trace::sum::Summary;
 use pmu_examples::trace::{Records, text};
 use pmu_kprofile::trace::{Detail, Event};
 
-/// See the module.
+/// Runs one input: see the module.
 pub fn run(bytes: &[u8]) {
     let (mut records, mut damages) = (Vec::new(), 0);
     for found in Records::new(bytes) {

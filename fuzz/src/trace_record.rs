@@ -23,7 +23,7 @@ fn frame(bytes: &[u8]) -> Option<(PointerWidth, usize, usize)> {
         .then_some((width, payload, size))
 }
 
-/// How many bytes of payload an event has at least.
+/// Returns the minimum number of payload bytes of an event.
 fn least(bytes: &[u8], width: PointerWidth, at: usize, size: usize) -> Option<usize> {
     let pointer = width.bytes();
     let payload = &bytes[at..size];
@@ -43,7 +43,7 @@ fn least(bytes: &[u8], width: PointerWidth, at: usize, size: usize) -> Option<us
     })
 }
 
-/// The bytes are records, one after the other.
+/// Runs one input: records, one after the other.
 pub fn run(bytes: &[u8]) {
     let mut samples = Vec::new();
     let mut rest = bytes;
@@ -82,7 +82,7 @@ pub fn run(bytes: &[u8]) {
     through_a_ring(&samples);
 }
 
-/// The members, by their offsets.
+/// Checks the members of a record by their offsets.
 fn check(record: &Record<'_>, payload: &[u8]) {
     let (width, pointer) = (record.width, record.width.bytes());
     match &record.event {
@@ -152,7 +152,7 @@ fn sample(hook: u16, pointer: usize, payload: &[u8]) -> Sample {
     Sample { pc: number(payload, 0, pointer), thread: number(payload, pointer, 4) as u32, detail }
 }
 
-/// What was read before each sample, and how many, is told by the samples themselves.
+/// Stores samples, drains after each as many records as its thread number selects, and compares them with a queue.
 fn through_a_ring(samples: &[(PointerWidth, u64, Sample)]) {
     let ring: TraceRing<3> = TraceRing::new();
     let (mut expected, mut dropped) = (VecDeque::new(), 0);

@@ -69,7 +69,7 @@ fn host(input: &mut Input<'_>) -> Result<Configuration, HostError> {
     found
 }
 
-/// See the module.
+/// Runs one input: see the module.
 pub fn run(bytes: &[u8]) {
     let mut input = Input::new(bytes);
     let (Ok(one), Ok(other)) = (host(&mut input), host(&mut input)) else { return };

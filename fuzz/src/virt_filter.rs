@@ -30,7 +30,7 @@ fn allowed(action: FilterAction, entries: &[u64], event: u16, unit_mask: u8) -> 
     (included && !excluded) == (action == FilterAction::Allow)
 }
 
-/// See the module.
+/// Runs one input: see the module.
 pub fn run(bytes: &[u8]) {
     let mut input = Input::new(bytes);
     let action = if input.bool() { FilterAction::Allow } else { FilterAction::Deny };

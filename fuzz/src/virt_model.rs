@@ -6,7 +6,7 @@ use crate::input::Input;
 #[path = "../../tests/tests/virt_naive/mod.rs"]
 mod naive;
 
-/// Four words of a configuration; then steps, four words each.
+/// Runs one input: four words of a configuration, then steps of four words each.
 pub fn run(bytes: &[u8]) {
     let mut input = Input::new(bytes);
     let words = [(); 4].map(|()| input.u8());

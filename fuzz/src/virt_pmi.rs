@@ -52,7 +52,7 @@ fn pmu(intel: bool, events: FedEvents) -> VirtualPmu {
     pmu
 }
 
-/// See the module.
+/// Runs one input: see the module.
 pub fn run(bytes: &[u8]) {
     let mut input = Input::new(bytes);
     let key = EventKey::general(0x3C, 0);

@@ -68,7 +68,7 @@ fn state(configuration: Configuration, input: &mut Input<'_>) -> Option<PmuState
     Some(state)
 }
 
-/// See the module.
+/// Runs one input: see the module.
 pub fn run(bytes: &[u8]) {
     assert_round_trip(bytes);
     let mut input = Input::new(bytes);

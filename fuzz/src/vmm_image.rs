@@ -132,7 +132,7 @@ fn kernel(file: &[u8]) -> Kernel<'_> {
     Kernel { protocol, pieces: vec![(load.into(), data, size)], entry: entry.into() }
 }
 
-/// See the module.
+/// Runs one input: see the module.
 pub fn run(bytes: &[u8]) {
     let (head, file) = bytes.split_at(bytes.len().min(4));
     let (line, disk) = (number(head, 0, 2) as usize % 0x2000, number(head, 2, 2) as usize);

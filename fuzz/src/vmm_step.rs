@@ -90,7 +90,7 @@ fn told(retired: Option<Vec<Retired>>) -> Option<Vec<(Privilege, bool)>> {
     Some(retired?.iter().map(|retired| (retired.privilege, retired.taken)).collect())
 }
 
-/// See the module.
+/// Runs one input: see the module.
 pub fn run(bytes: &[u8]) {
     let mut input = Input::new(bytes);
     let bitness = [16, 32, 64, 64][usize::from(input.u8() % 4)];

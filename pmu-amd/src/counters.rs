@@ -11,7 +11,7 @@ use crate::registers::{
     RDPMC_CORE_COUNTERS, STATUS_PMC_FREEZE,
 };
 
-/// `PERF_CTL.GuestOnly` and `PERF_CTL.HostOnly`, which need SVM to be on.
+/// `PERF_CTL.GuestOnly` and `PERF_CTL.HostOnly`, which need SVM to be enabled (APM vol. 2, §13.2.1).
 const GUEST_ONLY: u64 = PerfCtl::new().with_guest_only(true).into_bits();
 const HOST_ONLY: u64 = PerfCtl::new().with_host_only(true).into_bits();
 
@@ -56,12 +56,12 @@ pub fn counters(processor: &Snapshot) -> Result<CounterUnit, NoInterface> {
     }
 }
 
-/// The counters of a processor of AMD's; none of another vendor's.
+/// Returns the counters of a processor of AMD's; none for another vendor's.
 pub(crate) fn unit(processor: &Snapshot) -> CounterUnit {
     if processor.vendor() == AMD { best(processor) } else { CounterUnit::NONE }
 }
 
-/// The best counters that a processor declares.
+/// Returns the best counters that a processor declares.
 fn best(processor: &Snapshot) -> CounterUnit {
     let mut unit = of_family(Family::of(processor));
     let (family, model) = (processor.family(), processor.model());
@@ -94,7 +94,7 @@ static ZEN: [u64; NamedEvent::COUNT] = [0x76, 0xC0, 0x1_0000_0120, 0xFF60, 0x096
 /// PPR of family 1Ah.
 static ZEN_5: [u64; NamedEvent::COUNT] = [0x76, 0xC0, 0x1_0000_0120, 0xF760, 0x0964, 0xC2, 0xC3];
 
-/// The counters of a family.
+/// Returns the counters of a family.
 pub(crate) const fn of_family(family: Family) -> CounterUnit {
     let bank = match family {
         Family::Legacy => &LEGACY,
@@ -109,7 +109,7 @@ pub(crate) const fn of_family(family: Family) -> CounterUnit {
     unit
 }
 
-/// The first four of these counters, at their legacy addresses; of none, none.
+/// Returns the first four of these counters at their legacy addresses; none if there are none.
 pub(crate) const fn as_legacy(unit: &CounterUnit) -> CounterUnit {
     // SAFETY: (1) every processor of AMD's that has counters has these; (2) they are event selects and counters.
     unsafe { unit.with_bank(&LEGACY, (1 << LEGACY_COUNTERS) - 1) }

@@ -4,20 +4,20 @@ use pmu_core::Snapshot;
 
 use crate::registers::{CORE_COUNTERS, LEGACY_COUNTERS};
 
-/// The families of counters.
+/// A family of core counters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Family {
-    /// The four that every processor has.
+    /// The four counters that every processor has.
     Legacy,
-    /// Six, at addresses of their own; the first four are the legacy ones too.
+    /// Six counters at addresses of their own; the first four are also the legacy ones.
     CoreExtension,
-    /// As many as CPUID says, with global registers.
+    /// The number of counters that CPUID declares, with global registers.
     PerfMonV2 { counters: u8 },
 }
 
 impl Family {
-    /// APM vol. 3, appendix E: leaf 0x80000022 EAX bit 0 (PerfMonV2) and EBX bits 3:0 (the number of
-    /// core counters); leaf 0x80000001 ECX bit 23 (PerfCtrExtCore).
+    /// Returns the best family that a processor declares (APM vol. 3, appendix E): leaf 0x80000022 EAX bit 0
+    /// (PerfMonV2) and EBX bits 3:0 (number of core counters); leaf 0x80000001 ECX bit 23 (PerfCtrExtCore).
     pub(crate) fn of(snapshot: &Snapshot) -> Self {
         let v2 = snapshot.leaf(0x8000_0022, 0);
         let counters = (v2.ebx & 0xF) as u8;

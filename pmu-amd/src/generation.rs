@@ -1,11 +1,11 @@
-//! Generations of AMD's processors since the Hammer, and what the Amd64 sources count on each.
+//! Generations of AMD's processors since the Hammer, and the meaning of the Amd64 sources on each.
 //!
-//! Sources: libpfm4's tables of families 0Fh to 19h; Linux' of Zen 1 to Zen 6. Where neither speaks of an event, its
-//! meaning is unknown.
+//! Sources: libpfm4's tables of families 0Fh to 19h; Linux' of Zen 1 to Zen 6. An event that neither describes has an
+//! unknown meaning.
 
 use pmu_core::{KProfileSource, Snapshot};
 
-/// A generation of AMD's processors, by what its event numbers mean.
+/// A generation of AMD's processors that share the meanings of event numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum Generation {
@@ -33,26 +33,26 @@ pub enum Generation {
     Zen5,
     /// Family 1Ah, the other models.
     Zen6,
-    /// Family 0Fh: K8, of which the sources are.
+    /// Family 0Fh: K8, for which the sources were defined.
     Hammer,
 }
 
-/// What a source counts on a generation.
+/// The meaning of a source on a generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum Meaning {
-    /// What its name says.
+    /// The event that its name says.
     Same,
-    /// Something else.
+    /// Another event.
     Other,
-    /// Nothing: the event counts the conditions of its unit mask, and the select names none.
+    /// No event: it counts the conditions of its unit mask, and the select names none.
     Nothing,
-    /// No table at hand says what.
+    /// No available table describes it.
     Unknown,
 }
 
 impl Generation {
-    /// All of them, in order of time.
+    /// All generations, in order of time.
     pub const ALL: [Self; 13] = [
         Self::Hammer,
         Self::Family10h,
@@ -69,7 +69,7 @@ impl Generation {
         Self::Zen6,
     ];
 
-    /// The generation of a processor; `None`: another vendor's, or one that is not known.
+    /// Returns the generation of a processor; `None` for another vendor's, or an unknown one.
     pub fn of(processor: &Snapshot) -> Option<Self> {
         if processor.vendor() != *b"AuthenticAMD" {
             return None;
@@ -92,8 +92,12 @@ impl Generation {
         })
     }
 
-    /// What a source of [`SOURCES`](crate::SOURCES) counts on this generation; `None`: there is no such source.
-    /// A kernel that would not mislead starts those that are [`Same`](Meaning::Same).
+    /// Returns the meaning of a source of [`SOURCES`](crate::SOURCES) on this generation; `None` if there is no such
+    /// source.
+    ///
+    /// A kernel that avoids misleading names starts only the sources that are [`Same`](Meaning::Same).
+    ///
+    /// # Examples
     ///
     /// ```
     /// use pmu_amd::{Generation, Meaning};
@@ -117,7 +121,7 @@ impl Generation {
     }
 }
 
-/// A row: the source's value in bits 31:24, two bits per generation below.
+/// Returns a row: the source's value in bits 31:24, and two bits per generation below.
 const fn row(value: u8, meanings: &[u8; 12]) -> u32 {
     let (mut row, mut place) = ((value as u32) << 24, 0);
     while place < meanings.len() {
@@ -136,7 +140,7 @@ const fn row(value: u8, meanings: &[u8; 12]) -> u32 {
 
 macro_rules! meanings {
     ($($value:literal $meanings:literal;)*) => {
-        /// Ascending by value.
+        /// The rows, ascending by value.
         static MEANINGS: [u32; 176] = [$(row($value, $meanings)),*];
     };
 }

@@ -14,8 +14,10 @@ use crate::counters;
 use crate::cpuid::Family;
 use crate::sources::{SOURCES, TABLE};
 
-/// The Amd64 interface of a machine: the sources of [`SOURCES`](crate::SOURCES), on the best counters that CPUID declares: the four
-/// legacy ones, those of the core extension, or those of PerfMonV2 with their global registers.
+/// The Amd64 interface of a machine: the sources of [`SOURCES`](crate::SOURCES) on the best counters that CPUID
+/// declares.
+///
+/// These are the four legacy counters, those of the core extension, or those of PerfMonV2 with their global registers.
 #[derive(Debug)]
 pub struct Amd64 {
     unit: CounterUnit,
@@ -24,15 +26,15 @@ pub struct Amd64 {
 }
 
 impl Amd64 {
-    /// The bug check with which Windows stops where [`initialize`](ProfileInterface::initialize) answers
+    /// Bug check of Windows where [`initialize`](ProfileInterface::initialize) returns
     /// [`InsufficientMemory`](pmu_core::CounterError::InsufficientMemory): `HAL_MEMORY_ALLOCATION`, 0xAC.
     pub const BUG_CHECK_WITHOUT_MEMORY: u32 = BUG_CHECK_HAL_MEMORY_ALLOCATION;
 
-    /// Detects the machine whose boot processor `snapshot` describes, by Windows' rule: the vendor is
+    /// Detects the interface of the machine whose boot processor `snapshot` describes, by Windows' rule: the vendor is
     /// AMD, the processor has long mode, and no Microsoft-compatible hypervisor hides the counters.
     ///
-    /// No CPUID bit says that the legacy counters exist; [`initialize`](ProfileInterface::initialize)
-    /// proves whichever are used.
+    /// No CPUID bit declares the legacy counters; [`initialize`](ProfileInterface::initialize) proves those that are
+    /// used.
     ///
     /// # Errors
     /// The first of these conditions that does not hold.
@@ -48,8 +50,7 @@ impl Amd64 {
         }
     }
 
-    /// Detects the machine as the HAL of a given Windows does: by [`detect`](Self::detect)'s rule, and only where that
-    /// HAL has the interface.
+    /// Detects the interface by the rule of [`detect`](Self::detect), and only if the HAL of a given Windows has it.
     ///
     /// # Errors
     /// Those of [`detect`](Self::detect); [`NotInVersion`](NoInterface::NotInVersion).
@@ -62,10 +63,10 @@ impl Amd64 {
         }
     }
 
-    /// The same on the four legacy counters alone, at their legacy addresses, whatever else the processor has: as
-    /// Windows' interface is documented. The other counters are left to other owners.
+    /// Restricts the interface to the four legacy counters, at their legacy addresses, as Windows' interface is
+    /// documented. The other counters are left to other owners.
     ///
-    /// With PerfMonV2 the global registers govern these counters, too, and are used.
+    /// With PerfMonV2 the global registers govern these counters too, and are used.
     ///
     /// # Examples
     /// ```
@@ -90,8 +91,8 @@ impl Amd64 {
         self
     }
 
-    /// The interface as any machine that it detects would have it, with the four legacy counters: for
-    /// listings of what it offers.
+    /// Returns the interface with the four legacy counters, which every detected machine has: for listings of its
+    /// sources.
     pub const fn declared() -> Self {
         Self::new(counters::of_family(Family::Legacy))
     }
@@ -109,7 +110,7 @@ unsafe impl SourceInterface for Amd64 {
         "Amd64"
     }
 
-    /// Windows goes no further: see [`BUG_CHECK_WITHOUT_MEMORY`](Self::BUG_CHECK_WITHOUT_MEMORY).
+    /// Returns `true`: Windows stops with [`BUG_CHECK_WITHOUT_MEMORY`](Self::BUG_CHECK_WITHOUT_MEMORY).
     fn requires_memory(&self) -> bool {
         true
     }

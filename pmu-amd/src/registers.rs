@@ -5,43 +5,44 @@
 use bitfield_struct::bitfield;
 use pmu_core::EventSelect;
 
-/// `PerfEvtSel0`–`PerfEvtSel3`: the first of the legacy event-select registers (APM vol. 2, appendix A).
+/// `PerfEvtSel0`–`PerfEvtSel3`: the first legacy event select (APM vol. 2, appendix A).
 pub const PERF_LEGACY_CTL0: u32 = 0xC001_0000;
 
-/// `PerfCtr0`–`PerfCtr3`: the first of the legacy counters (APM vol. 2, appendix A).
+/// `PerfCtr0`–`PerfCtr3`: the first legacy counter (APM vol. 2, appendix A).
 pub const PERF_LEGACY_CTR0: u32 = 0xC001_0004;
 
 /// Number of legacy counters that every processor of the architecture has (APM vol. 2, §13.2.1).
 pub const LEGACY_COUNTERS: u8 = 4;
 
-/// `PERF_CTL0`: the first event select of the core extension; the next is two further (APM vol. 2,
-/// §13.2.1, CPUID 0x80000001 ECX bit 23, PerfCtrExtCore).
+/// `PERF_CTL0`: the first event select of the core extension; the next one is two further (APM vol. 2, §13.2.1; CPUID
+/// 0x80000001 ECX bit 23, PerfCtrExtCore).
 pub const PERF_CTL0: u32 = 0xC001_0200;
 
-/// `PERF_CTR0`: the first counter of the core extension; the next is two further.
+/// `PERF_CTR0`: the first counter of the core extension; the next one is two further (APM vol. 2, §13.2.1; CPUID
+/// 0x80000001 ECX bit 23, PerfCtrExtCore).
 pub const PERF_CTR0: u32 = 0xC001_0201;
 
-/// Number of the core extension's counters where CPUID does not say (APM vol. 2, §13.2.1).
+/// Number of counters of the core extension if CPUID does not declare it (APM vol. 2, §13.2.1).
 pub const CORE_COUNTERS: u8 = 6;
 
 /// `PerfCntrGlobalStatus`, with PerfMonV2 (APM vol. 2, §13.2.1; CPUID 0x80000022 EAX bit 0).
 pub const PERF_CNTR_GLOBAL_STATUS: u32 = 0xC000_0300;
 
-/// `PerfCntrGlobalCtl`, with PerfMonV2.
+/// `PerfCntrGlobalCtl`, with PerfMonV2 (APM vol. 2, §13.2.1; CPUID 0x80000022 EAX bit 0).
 pub const PERF_CNTR_GLOBAL_CTL: u32 = 0xC000_0301;
 
-/// `PerfCntrGlobalStatusClr`, with PerfMonV2: writing 1 clears the bit of the status.
+/// `PerfCntrGlobalStatusClr`, with PerfMonV2: writing 1 to a bit clears it in the status (APM vol. 2, §13.2.1; CPUID
+/// 0x80000022 EAX bit 0).
 pub const PERF_CNTR_GLOBAL_STATUS_CLR: u32 = 0xC000_0302;
 
-/// `PerfCntrGlobalStatus` bit 59, PMCF: the counters are frozen, until the bit is cleared (APM vol. 2,
-/// §13.2.1). Frozen by bit 12 of DebugCtl, which the interface does not set but may find set.
+/// `PerfCntrGlobalStatus` bit 59, PMCF: the counters are frozen until the bit is cleared (APM vol. 2, §13.2.1). Bit 12
+/// of DebugCtl enables freezing; the interface does not set it but may find it set.
 pub const STATUS_PMC_FREEZE: u64 = 1 << 59;
 
-/// The counters of the core that RDPMC reads by their number; at 6 those of other units begin (APM vol. 3,
-/// RDPMC).
+/// Number of core counters that RDPMC reads; the index 6 begins those of other units (APM vol. 3, RDPMC).
 pub const RDPMC_CORE_COUNTERS: u8 = 6;
 
-/// The counters' width in bits (APM vol. 2, §13.2.1).
+/// Width of the counters in bits (APM vol. 2, §13.2.1).
 pub const COUNTER_WIDTH: u8 = 48;
 
 /// `PERF_CTL`: an event-select register (APM vol. 2, §13.2.1, figure "Core Performance Event-Select
@@ -63,11 +64,11 @@ pub struct PerfCtl {
     /// Interrupts through the local APIC when the counter overflows.
     pub interrupt: bool,
     __: bool,
-    /// Counts.
+    /// Enables the counter.
     pub enable: bool,
     /// Inverts the comparison with the counter mask.
     pub invert: bool,
-    /// Counts cycles with at least this many events (0: events).
+    /// Counts cycles with at least this many events; 0 counts events.
     pub counter_mask: u8,
     /// Bits 11:8 of the event's number; no event of the table has any.
     #[bits(4, access = RO)]
@@ -83,7 +84,7 @@ pub struct PerfCtl {
 }
 
 impl PerfCtl {
-    /// The register's value, as a counter takes it.
+    /// Returns the register's value as an [`EventSelect`].
     pub const fn select(self) -> EventSelect {
         EventSelect::from_bits(self.into_bits())
     }

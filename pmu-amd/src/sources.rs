@@ -1,13 +1,13 @@
-//! The sources of the Amd64 interface: its table as the original release of Windows 10 has it.
+//! The sources of the Amd64 interface: its table in the original release of Windows 10.
 //!
-//! The events are those of the Hammer processors (BKDG for AMD Athlon 64 and AMD Opteron, ch. 10);
-//! on later families many of the codes mean another event, or none.
+//! The events are those of the Hammer processors (BKDG for AMD Athlon 64 and AMD Opteron, ch. 10); on later families
+//! many of the codes mean another event, or none.
 
 use pmu_core::{EventSelect, ProfileSource, SourceIndex, SourceTable};
 
 use crate::registers::PerfCtl;
 
-/// At every privilege.
+/// Returns the select of an event at every privilege level.
 const fn event(number: u8, unit_mask: u8) -> EventSelect {
     PerfCtl::new()
         .with_event_low(number)
@@ -213,7 +213,7 @@ table! {
 
 static INDEX: SourceIndex<512> = SourceIndex::new(&SOURCES);
 
-/// [`SOURCES`], found by value or name.
+/// [`SOURCES`], indexed by value and name.
 pub(crate) static TABLE: SourceTable = SourceTable::new(&SOURCES, &INDEX);
 
 #[cfg(test)]

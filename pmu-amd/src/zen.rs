@@ -1,4 +1,4 @@
-//! Sources that count the general meanings on Zen.
+//! Sources with the general meanings, on Zen.
 
 use core::sync::atomic::AtomicU32;
 
@@ -11,12 +11,12 @@ use crate::counters;
 use crate::generation::Generation;
 use crate::registers::PerfCtl;
 
-/// The general sources on Zen: what their names say, under the values that `KPROFILE_SOURCE` gives them.
+/// The general sources on Zen: the events that their names say, under the values that `KPROFILE_SOURCE` gives them.
 ///
-/// It stands beside [`Amd64`](crate::Amd64), whose table is Windows' and of which most rows mean something else on
-/// Zen. A source that a generation has no event for is missing: instruction-cache fetches and floating-point
-/// instructions on Zen 6, misses of the last cache on Zen 1 and 2. Loads and stores are counted at dispatch;
-/// data-cache misses are, on Zen 1 and 2, requests that they make of the second level, and fills from then on.
+/// It complements [`Amd64`](crate::Amd64), whose table is Windows' and most of whose rows mean another event on Zen. A
+/// source without an event on a generation is missing: instruction-cache fetches and floating-point instructions on Zen
+/// 6, misses of the last cache on Zen 1 and 2. Loads and stores are counted at dispatch. Data-cache misses are the
+/// requests to the second level on Zen 1 and 2, and the fills from Zen 3 on.
 ///
 /// Sources: the PMC events of AMD's processor programming references, as Linux' tables for Zen have them.
 ///
@@ -44,8 +44,8 @@ pub struct Zen {
 }
 
 impl Zen {
-    /// Detects a Zen of AMD's, under the conditions of [`Amd64::detect`](crate::Amd64::detect); `None`: another
-    /// processor, or a hypervisor hides the counters.
+    /// Detects a Zen of AMD's, under the conditions of [`Amd64::detect`](crate::Amd64::detect); `None` for any other
+    /// processor, or if a hypervisor hides the counters.
     pub fn detect(processor: &Snapshot) -> Option<Self> {
         let table = table(Generation::of(processor)?)?;
         if !processor.has_long_mode() || processor.hypervisor_hides_counters() {
@@ -56,7 +56,7 @@ impl Zen {
         Some(Self { unit: counters::unit(processor), table, intervals })
     }
 
-    /// The sources that a generation has; `None`: it is no Zen.
+    /// Returns the sources of a generation; `None` if it is not a Zen.
     pub fn sources(generation: Generation) -> Option<&'static [ProfileSource]> {
         table(generation).map(SourceTable::rows)
     }
@@ -104,7 +104,7 @@ fn table(generation: Generation) -> Option<&'static SourceTable> {
     }
 }
 
-/// At every privilege. Bits 11:8 of the number are 35:32 of the register.
+/// Returns the select of an event at every privilege level. Bits 11:8 of the number are bits 35:32 of the register.
 const fn event(number: u16, unit_mask: u8) -> EventSelect {
     let low = PerfCtl::new().with_event_low(number as u8).with_unit_mask(unit_mask);
     let low = low.with_user(true).with_os(true).into_bits();

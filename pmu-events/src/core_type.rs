@@ -6,10 +6,10 @@ use crate::event::{Dictionary, PmuEvent, Record, Shape};
 use crate::name::{MAX_NAME, Wanted, distance, matches, odd_character};
 use crate::tables::CORE_TYPES;
 
-/// A core type: the events of its counters, and where they are from.
+/// A core type: the events of its counters, and their origin.
 ///
-/// Each is a static of its own, [`SKYLAKE`](crate::SKYLAKE) for one: a program that names one links its table
-/// alone.
+/// Each core type is a static of its own, for instance [`SKYLAKE`](crate::SKYLAKE): a program that names one links only
+/// its table.
 ///
 /// ```
 /// use pmu_events::{EventError, SKYLAKE};
@@ -31,15 +31,14 @@ pub struct CoreType {
     pub(crate) version: &'static str,
     pub(crate) published: Option<&'static str>,
     pub(crate) source: &'static str,
-    /// Issue slots per cycle, where its top-down metrics count cycles.
+    /// Issue slots per cycle, if its top-down metrics count cycles.
     pub(crate) width: u8,
     pub(crate) perf_pmu: &'static str,
     pub(crate) table: Table,
 }
 
-/// Table of events, as the generator wrote it: the records one behind the other, ascending by name, and a perfect
-/// hash of the names. A name's hash has a bucket, the bucket a seed, and hash and seed have a slot, which is the
-/// record's place.
+/// Table of events from the generator: consecutive records, ascending by name, and a perfect hash of the names. A
+/// name's hash selects a bucket, the bucket a seed, and hash and seed a slot, which holds the record's offset.
 pub(crate) struct Table {
     seeds: &'static [u8],
     slots: &'static [[u8; 2]],
@@ -50,7 +49,7 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// The table with these numbers of events, of buckets, and of slots.
+    /// Returns the table with these numbers of events, of buckets, and of slots.
     pub(crate) const fn new(
         bytes: &'static [u8],
         [events, buckets, slots]: [usize; 3],
@@ -67,7 +66,7 @@ impl Table {
     fn find(&self, name: &Wanted) -> Option<PmuEvent> {
         let seed = *self.seeds.get(name.bucket(self.seeds.len()))?;
         let place = u16::from_le_bytes(*self.slots.get(name.slot(seed, self.slots.len()))?);
-        // An empty slot is beyond the records.
+        // The offset in an empty slot is beyond the records.
         let (record, _) = Record::read(self.records.get(usize::from(place)..)?, self.shapes)?;
         let event = PmuEvent::new(record, self.dictionary);
         event.is_named(name).then_some(event)
@@ -75,49 +74,49 @@ impl Table {
 }
 
 impl CoreType {
-    /// The core type with this name, letters in either case: `skylake`, `zen4`, `alderlake_goldencove`.
+    /// Finds the core type with this name, in letters of either case: `skylake`, `zen4`, `alderlake_goldencove`.
     ///
     /// # Errors
-    /// There is none.
+    /// No core type has this name.
     pub fn named(name: &str) -> Result<&'static Self, UnknownCoreType> {
         let mut all = CORE_TYPES.into_iter();
         all.find(|core_type| core_type.name.eq_ignore_ascii_case(name)).ok_or(UnknownCoreType)
     }
 
-    /// All core types, ascending by name.
+    /// Returns all core types, ascending by name.
     pub fn all() -> impl ExactSizeIterator<Item = &'static Self> + Clone {
         CORE_TYPES.into_iter()
     }
 
-    /// The name.
+    /// Returns the name.
     pub const fn name(&self) -> &'static str {
         self.name
     }
 
-    /// Where its events are from.
+    /// Returns the origin of its events.
     pub const fn source(&self) -> &'static str {
         self.source
     }
 
-    /// The version of its source.
+    /// Returns the version of its origin.
     pub const fn version(&self) -> &'static str {
         self.version
     }
 
-    /// The day on which that was published (`2024-04-04`), where the source says it.
+    /// Returns the day on which that version was published (`2024-04-04`), if the origin states it.
     pub const fn published(&self) -> Option<&'static str> {
         self.published
     }
 
-    /// The name that Linux' perf has for its counters: `cpu`, or on a hybrid `cpu_core` or `cpu_atom`.
+    /// Returns the name of its PMU in Linux' perf: `cpu`, or `cpu_core` or `cpu_atom` on a hybrid.
     pub const fn perf_pmu(&self) -> &'static str {
         self.perf_pmu
     }
 
-    /// The event with this name, letters in either case.
+    /// Finds the event with this name, in letters of either case.
     ///
     /// # Context
-    /// Any; at most 400 instructions if there is one.
+    /// Any; at most 400 instructions if the event exists.
     ///
     /// # Errors
     /// [`Unknown`](EventError::Unknown), [`TooLong`](EventError::TooLong), [`Character`](EventError::Character).
@@ -128,14 +127,14 @@ impl CoreType {
         }
     }
 
-    /// All of its events, ascending by name.
+    /// Returns all of its events, ascending by name.
     pub fn events(&self) -> Events {
         let Table { records, events, shapes, dictionary, .. } = self.table;
         Events { rest: records, left: events, shapes, dictionary }
     }
 
-    /// The events whose names match a pattern, letters in either case: `*` is any text, `?` any character. There
-    /// may be none, or all.
+    /// Finds the events whose names match a pattern, in letters of either case: `*` stands for any text, `?` for any
+    /// character. There may be none, or all.
     ///
     /// # Errors
     /// [`Character`](EventError::Character), [`TooLong`](EventError::TooLong).
@@ -152,10 +151,10 @@ impl CoreType {
         Ok(Matching { events: self.events(), pattern })
     }
 
-    /// The one event whose name matches a pattern.
+    /// Finds the only event whose name matches a pattern.
     ///
     /// # Errors
-    /// As [`matching`](Self::matching); [`Unknown`](EventError::Unknown) if none does,
+    /// As [`matching`](Self::matching); [`Unknown`](EventError::Unknown) if no event matches,
     /// [`Ambiguous`](EventError::Ambiguous) if several do.
     pub fn only_match(&self, pattern: &str) -> Result<PmuEvent, EventError> {
         let mut matching = self.matching(pattern)?;
@@ -166,11 +165,11 @@ impl CoreType {
         }
     }
 
-    /// The events whose names are nearest to some text, by the number of characters to change, add and take away;
-    /// nearest first, and of those that are as near, ascending by name.
+    /// Finds the events whose names are nearest to some text, by edit distance; nearest first, and ascending by name
+    /// among equals.
     ///
     /// # Context
-    /// Task: it compares with every name, in some hundred thousand to some million steps.
+    /// Task: it compares all names, in some hundred thousand to some million steps.
     pub fn nearest<const COUNT: usize>(&self, name: &str) -> [Option<PmuEvent>; COUNT] {
         let mut nearest = [None; COUNT];
         if name.len() > MAX_NAME {
@@ -194,7 +193,7 @@ impl CoreType {
     }
 }
 
-/// Two are the same if their names are.
+/// Compares two core types by their names.
 impl PartialEq for CoreType {
     fn eq(&self, other: &Self) -> bool {
         self.name == other.name
@@ -222,7 +221,7 @@ impl defmt::Format for CoreType {
     }
 }
 
-/// Why a name that was not found is none.
+/// Returns the error of a name that was not found.
 #[cold]
 fn unknown(name: &str) -> EventError {
     odd_character(name).map_or(EventError::Unknown, |at| EventError::Character { at })
@@ -270,27 +269,27 @@ impl Iterator for Matching<'_> {
     }
 }
 
-/// Reason why a name or a pattern is no event.
+/// Reason that a name or a pattern has no event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum EventError {
     /// The core type has no such event: see [`nearest`](CoreType::nearest).
     Unknown,
-    /// No event's name has this character.
+    /// No event's name contains this character.
     Character {
-        /// Place in the name, in bytes.
+        /// Byte offset in the name.
         at: usize,
     },
     /// The text is longer than any event's name, [`MAX_NAME`] bytes.
     TooLong,
-    /// Several events match, where one is wanted.
+    /// Several events match; only one was expected.
     Ambiguous {
-        /// Their number.
+        /// Number of matching events.
         matches: usize,
     },
-    /// The event is another core type's that the same model of processor has: the other kind of a hybrid's
-    /// cores, or another stepping.
+    /// The event belongs to another core type of the same processor model: the other kind of a hybrid's cores, or
+    /// another stepping.
     OtherCore(&'static CoreType),
 }
 

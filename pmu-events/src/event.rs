@@ -7,7 +7,7 @@ use pmu_core::{CounterSet, Event, EventSelect};
 use crate::name::{EventName, MAX_TOKEN, SHORT_TOKENS, Wanted};
 use crate::tables::ERRATA;
 
-/// An event of a core type: what a counter is told to count it, and which counters can.
+/// An event of a core type: its encodings, and the counters that can count it.
 ///
 /// ```
 /// use pmu_core::{CounterSet, Event};
@@ -37,7 +37,7 @@ impl PmuEvent {
         Self { record, dictionary }
     }
 
-    /// The name, as the event's source spells it.
+    /// Returns the name, as its origin spells it.
     pub fn name(&self) -> EventName {
         let mut name = EventName::EMPTY;
         for token in self.dictionary.tokens(self.record.name) {
@@ -46,14 +46,14 @@ impl PmuEvent {
         name
     }
 
-    /// The event select: event, unit mask with its extension, and qualifiers, without mode bits and those that
-    /// make it run. Of several encodings, the first one's.
+    /// Returns the event select: event, unit mask with its extension, and qualifiers, without mode bits and the bits
+    /// that make it run. Of several encodings, this is the first.
     pub const fn select(&self) -> EventSelect {
         EventSelect::from_bits(self.record.select)
     }
 
-    /// The counters that count it; not all of them are on every processor of the core type. AMD's events are
-    /// on all general counters.
+    /// Returns the counters that can count it; a processor of the core type may lack some of them. AMD's events are on
+    /// all general counters.
     pub const fn counters(&self) -> CounterSet {
         CounterSet::from_bits(self.record.shape.counters)
     }
@@ -63,8 +63,7 @@ impl PmuEvent {
         self.record.shape.counters & CounterSet::GENERAL.bits() == 0
     }
 
-    /// Its encodings: one, or where it can go through one of several MSRs, one for each of those. All count the
-    /// same.
+    /// Returns its encodings: one, or one per MSR if several MSRs can serve it. All count the same.
     pub fn encodings(&self) -> impl ExactSizeIterator<Item = Encoding> + Clone {
         let Record { select, shape, value, .. } = self.record;
         let value = value.iter().rev().fold(0, |value, byte| value << 8 | u64::from(*byte));
@@ -78,26 +77,26 @@ impl PmuEvent {
         })
     }
 
-    /// The MSR that says more of the event, and its value. Of several encodings, the first one's.
+    /// Returns the MSR that refines the event, and its value. Of several encodings, this is the first one's.
     pub fn extra(&self) -> Option<ExtraMsr> {
         self.encodings().next().and_then(|encoding| encoding.extra)
     }
 
-    /// Whether it can be sampled precisely.
+    /// Returns whether the event can or must be sampled precisely.
     pub const fn precise(&self) -> Precise {
         self.record.shape.precise
     }
 
-    /// The vendor's errata that speak of the event, by their numbers: `SKL091;SKL044`.
+    /// Returns the numbers of the vendor's errata about the event: `SKL091;SKL044`.
     pub fn errata(&self) -> Option<&'static str> {
         self.record.erratum.and_then(|place| ERRATA.get(usize::from(place)).copied())
     }
 
-    /// The configuration with which Linux' perf opens the event (`config` of type `PERF_TYPE_RAW`), and the
+    /// Returns the configuration with which Linux' perf opens the event (`config` of type `PERF_TYPE_RAW`), and the
     /// extra MSR's value (`config1`).
     ///
-    /// It is the select; but perf has fixed counters 0 and 1 under the numbers of the same events on general
-    /// counters, 0xC0 and 0x3C. Source: the constraints in Linux' `arch/x86/events/intel/core.c`.
+    /// The configuration is the select, except that perf opens fixed counters 0 and 1 by the numbers of the same events
+    /// on general counters, 0xC0 and 0x3C. Source: the constraints in Linux' `arch/x86/events/intel/core.c`.
     pub fn perf_config(&self) -> (u64, u64) {
         let qualifiers = self.record.select & !0xFFFF;
         let config = match (self.is_fixed_only(), self.record.select & 0xFFFF) {
@@ -108,7 +107,7 @@ impl PmuEvent {
         (config, self.extra().map_or(0, |extra| extra.value))
     }
 
-    /// Returns whether this is its name, letters in either case.
+    /// Returns whether this is its name, in letters of either case.
     #[inline]
     pub(crate) fn is_named(&self, name: &Wanted) -> bool {
         let (mut at, mut differences) = (0, 0);
@@ -120,8 +119,8 @@ impl PmuEvent {
     }
 }
 
-/// The event for the counter layer: at every privilege level, on the counters that count it. What
-/// [`extra`](PmuEvent::extra) says is the caller's to write.
+/// Converts to an event of the counter layer: at every privilege level, on the counters that can count it. The caller
+/// must write the MSR of [`extra`](PmuEvent::extra).
 impl From<PmuEvent> for Event {
     fn from(event: PmuEvent) -> Self {
         Self::raw(event.select()).on(event.counters())
@@ -148,25 +147,25 @@ impl defmt::Format for EventName {
     }
 }
 
-/// One way to have an event counted.
+/// One way to count an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Encoding {
-    /// The event select, without mode bits and those that make it run.
+    /// Event select, without mode bits and the bits that make it run.
     pub select: EventSelect,
-    /// The MSR that says more of the event.
+    /// MSR that refines the event.
     pub extra: Option<ExtraMsr>,
 }
 
-/// An MSR that says more of an event than its select, and the value for it. Events on other counters that need
-/// another value of it cannot be counted at the same time.
+/// An MSR that refines an event beyond its select, and the value for it. Events that need different values of it cannot
+/// be counted at the same time.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct ExtraMsr {
-    /// The register: `OFFCORE_RSP_0` and `_1` (0x1A6, 0x1A7), `PEBS_LD_LAT_THRESHOLD` (0x3F6), `PEBS_FRONTEND`
-    /// (0x3F7), or off-module response (0x3E0–0x3E3).
+    /// Address of the register: `OFFCORE_RSP_0` and `_1` (0x1A6, 0x1A7), `PEBS_LD_LAT_THRESHOLD` (0x3F6),
+    /// `PEBS_FRONTEND` (0x3F7), or off-module response (0x3E0–0x3E3).
     pub register: u32,
-    /// Its value.
+    /// Value of the register.
     pub value: u64,
 }
 
@@ -176,35 +175,35 @@ impl fmt::Debug for ExtraMsr {
     }
 }
 
-/// Whether an event can be sampled precisely (PEBS).
+/// Support of an event for precise sampling (PEBS).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum Precise {
-    /// Not at all.
+    /// The event cannot be sampled precisely.
     No,
-    /// It can be.
+    /// The event can be sampled precisely.
     Possible,
-    /// It must be: it means nothing otherwise.
+    /// The event must be sampled precisely; otherwise it has no meaning.
     Only,
 }
 
-/// What many events have in common.
+/// The properties that many events share.
 #[derive(Debug)]
 pub(crate) struct Shape {
     /// Bits 63:16 of the select.
     pub(crate) select: u64,
     /// A [`CounterSet`]'s bits.
     pub(crate) counters: u64,
-    /// What differs in the low 16 bits of the select of each further encoding.
+    /// Low 16 bits of the select of each further encoding; the other bits are the same.
     pub(crate) others: &'static [u16],
     /// The MSR of each encoding, if any.
     pub(crate) registers: &'static [u16],
     pub(crate) precise: Precise,
-    /// A record has a place in [`ERRATA`].
+    /// Set if the record refers to [`ERRATA`].
     pub(crate) has_erratum: bool,
 }
 
-/// An event of a table, as it is there:
+/// An event of a table, in its encoded form:
 ///
 /// | bytes | |
 /// |---|---|
@@ -217,15 +216,15 @@ pub(crate) struct Shape {
 pub(crate) struct Record {
     select: u64,
     shape: &'static Shape,
-    /// Of the MSR, without leading zeros.
+    /// Value of the MSR, without leading zeros.
     value: &'static [u8],
-    /// Its place in [`ERRATA`].
+    /// Index in [`ERRATA`].
     erratum: Option<u8>,
     name: &'static [u8],
 }
 
 impl Record {
-    /// Reads the record with which `bytes` begin; and what is behind it.
+    /// Reads the record at the beginning of `bytes`, and returns it with the rest.
     #[inline]
     pub(crate) fn read(
         bytes: &'static [u8],
@@ -256,7 +255,7 @@ impl Record {
 pub(crate) struct Dictionary(pub(crate) &'static [Token]);
 
 impl Dictionary {
-    /// The tokens that these bytes say.
+    /// Returns the tokens that these bytes encode.
     #[inline]
     fn tokens(&self, bytes: &'static [u8]) -> impl Iterator<Item = &'static Token> {
         let Self(tokens) = *self;
@@ -281,7 +280,7 @@ pub(crate) struct Token {
 }
 
 impl Token {
-    /// The token of some text of at most [`MAX_TOKEN`] bytes.
+    /// Creates the token of a text of at most [`MAX_TOKEN`] bytes.
     pub(crate) const fn new(text: &str) -> Self {
         let mut spelled = [0; MAX_TOKEN];
         let mut mask = [0; MAX_TOKEN];

@@ -1,11 +1,11 @@
-//! Metrics: what people read first, as ratios of events.
+//! Metrics: common ratios of events.
 
 use core::fmt;
 
 use crate::core_type::CoreType;
 use crate::event::PmuEvent;
 
-/// A ratio of events that has a name.
+/// A named ratio of events.
 ///
 /// The four of top-down level 1 (A. Yasin, "A Top-Down Method for Performance Analysis and Counters
 /// Architecture", ISPASS 2014) share a thread's issue slots among them. Up to Cascade Lake, and on Zen, the slots
@@ -39,7 +39,7 @@ pub enum Metric {
 }
 
 impl Metric {
-    /// All of them.
+    /// All metrics.
     pub const ALL: [Self; 6] = [
         Self::InstructionsPerCycle,
         Self::BranchMissesPerThousand,
@@ -49,7 +49,7 @@ impl Metric {
         Self::BackendBound,
     ];
 
-    /// What to try, in this order.
+    /// Returns the formulas to try, in this order.
     const fn formulas(self) -> &'static [&'static [Term]] {
         match self {
             Self::InstructionsPerCycle => INSTRUCTIONS_PER_CYCLE,
@@ -112,7 +112,7 @@ const RETIRING_SHARE: &[&[Term]] = &[
 
 const BAD_SPECULATION: &[&[Term]] = &[
     &[over("TOPDOWN.BAD_SPEC_SLOTS"), under(SLOTS)],
-    // What is left of the slots.
+    // The remainder of the slots.
     &[
         Term { over: 1, ..under(SLOTS) },
         minus("UOPS_RETIRED.SLOTS"),
@@ -143,7 +143,7 @@ const BACKEND_BOUND: &[&[Term]] = &[
     &[over("TOPDOWN.BACKEND_BOUND_SLOTS"), under(SLOTS)],
     &[Term { over: 1, ..under(BACK) }, under(RETIRING), under(BAD), under(FRONT)],
     &[Term { over: 1, ..under(BACK_P) }, under(RETIRING_P), under(BAD_P), under(FRONT_P)],
-    // What the three others leave: operations that retired cancel out.
+    // The remainder of the three others: operations that retired cancel out.
     &[
         slots(1, THREAD),
         minus("IDQ_UOPS_NOT_DELIVERED.CORE"),
@@ -153,13 +153,13 @@ const BACKEND_BOUND: &[&[Term]] = &[
     &[over("de_no_dispatch_per_slot.backend_stalls"), slots(0, "ls_not_halted_cyc")],
 ];
 
-/// An event of a metric, and how often it is in the ratio's numerator and denominator.
+/// An event of a metric, with its factors in the ratio's numerator and denominator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Term {
     event: &'static str,
     over: i16,
     under: i16,
-    /// Both times the core type's issue slots per cycle.
+    /// Set if both factors are multiplied by the core type's issue slots per cycle.
     by_width: bool,
 }
 
@@ -184,7 +184,7 @@ const fn slots(over: i16, cycles: &'static str) -> Term {
 }
 
 impl CoreType {
-    /// A metric as this core type's events have it.
+    /// Returns the expression of a metric over this core type's events.
     ///
     /// # Errors
     /// [`NotHere`](MetricError::NotHere): the core type lacks an event that it needs.
@@ -205,15 +205,15 @@ pub struct Expression {
 }
 
 impl Expression {
-    /// The events that it needs, all of them counted over the same time.
+    /// Returns the events of the expression, all of which must be counted over the same time.
     pub fn events(&self) -> impl Iterator<Item = PmuEvent> {
         let core_type = self.core_type;
         self.terms.iter().filter_map(|term| core_type.event(term.event).ok())
     }
 
-    /// The ratio, of what was counted of the event with each name.
+    /// Computes the ratio from the counts of the events, by name.
     ///
-    /// An event of which `counted` knows nothing is not taken for 0: without it the metric means nothing.
+    /// An event without a count is not taken as 0: without it the metric has no meaning.
     ///
     /// # Errors
     /// [`NotCounted`](MetricError::NotCounted), [`NothingToShare`](MetricError::NothingToShare).
@@ -264,31 +264,31 @@ impl fmt::Display for Expression {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ratio {
     over: i128,
-    /// Not 0.
+    /// Denominator; not 0.
     under: i128,
 }
 
 impl Ratio {
-    /// The value times a factor, rounded down: 100 for a share in per cent. `None`: it does not fit.
+    /// Returns the value times a factor, rounded down: 100 for a share in percent. `None` if it does not fit.
     ///
-    /// A share that is computed from several events can be a little below 0 or above 1: they are not counted at
-    /// the same instant.
+    /// A share that is computed from several events can be slightly below 0 or above 1: they are not read at the same
+    /// instant.
     pub fn times(self, factor: u32) -> Option<i64> {
         let product = self.over.checked_mul(i128::from(factor))?;
         product.checked_div_euclid(self.under)?.try_into().ok()
     }
 }
 
-/// Reason why a metric has no value.
+/// Reason that a metric has no value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum MetricError {
-    /// The core type lacks an event that the metric needs: it cannot be had there.
+    /// The core type lacks an event that the metric needs.
     NotHere(Metric),
     /// The event with this name was not counted.
     NotCounted(&'static str),
-    /// Nothing was counted of what the metric is a share of: no time passed.
+    /// The denominator is 0: no time passed.
     NothingToShare,
 }
 

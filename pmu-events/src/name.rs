@@ -1,19 +1,20 @@
-//! Names: how they are compared, hashed and matched.
+//! Comparison, hashing and matching of names.
 //!
 //! The generator compiles this file too, so that both agree on hashes.
 
 use core::fmt;
 
-/// The longest name of an event, in bytes.
+/// Length of the longest event name in bytes.
 pub const MAX_NAME: usize = 96;
 
-/// The most bytes that a token of a compressed name stands for.
+/// Maximum length in bytes of the text of a token.
 pub(crate) const MAX_TOKEN: usize = 16;
 
-/// Tokens that one byte of a compressed name says. The bytes from here on say a token with the byte behind them.
+/// Number of tokens that are encoded in one byte. The remaining byte values encode a token together with the byte that
+/// follows.
 pub(crate) const SHORT_TOKENS: usize = 252;
 
-/// A power of two, so that a place in it needs no check.
+/// Size of a name's buffer: a power of two, so that an index into it needs no check.
 const ROOM: usize = 128;
 
 /// The name of an event, as its source spells it.
@@ -26,7 +27,7 @@ pub struct EventName {
 impl EventName {
     pub(crate) const EMPTY: Self = Self { bytes: [0; MAX_NAME], len: 0 };
 
-    /// Appends text; what is beyond [`MAX_NAME`] is left out.
+    /// Appends text; the part beyond [`MAX_NAME`] is dropped.
     pub(crate) fn push(&mut self, text: &[u8]) {
         let len = usize::from(self.len);
         if let Some(room) = self.bytes.get_mut(len..len + text.len()) {
@@ -35,7 +36,7 @@ impl EventName {
         }
     }
 
-    /// The name.
+    /// Returns the name.
     pub fn as_str(&self) -> &str {
         let bytes = self.bytes.get(..usize::from(self.len)).unwrap_or_default();
         core::str::from_utf8(bytes).unwrap_or_default()
@@ -77,7 +78,7 @@ pub(crate) fn odd_character(name: &str) -> Option<usize> {
     name.bytes().position(|c| !(c.is_ascii_alphanumeric() || b"_.:=".contains(&c)))
 }
 
-/// A name that is looked for, with zeros behind it, and its hash, which is the same for letters in either case.
+/// A name to look up, padded with zeros, and its hash, which ignores letter case.
 pub(crate) struct Wanted {
     bytes: [u8; ROOM + MAX_TOKEN],
     len: usize,
@@ -85,7 +86,7 @@ pub(crate) struct Wanted {
 }
 
 impl Wanted {
-    /// Hashes a name. `None`: it is longer than any event's.
+    /// Hashes a name; `None` if it is longer than any event's.
     #[inline]
     pub(crate) fn new(name: &str) -> Option<Self> {
         let (len, mut bytes) = (name.len(), [0; ROOM + MAX_TOKEN]);
@@ -104,20 +105,20 @@ impl Wanted {
         self.len
     }
 
-    /// The bytes of a token's length from `at` on, which is at most the longest name's length.
+    /// Returns the bytes of a token's length from `at` on, which is at most the longest name's length.
     #[inline]
     pub(crate) fn window(&self, at: usize) -> u128 {
         let window = self.bytes.get(at % ROOM..).and_then(|rest| rest.first_chunk());
         window.map_or(0, |window| u128::from_le_bytes(*window))
     }
 
-    /// The bucket of the name, of this many.
+    /// Returns the bucket of the name, out of this many.
     #[inline]
     pub(crate) fn bucket(&self, buckets: usize) -> usize {
         reduce(self.hash, buckets)
     }
 
-    /// The slot of the name, of this many, in a bucket with this seed.
+    /// Returns the slot of the name, out of this many, in a bucket with this seed.
     #[inline]
     pub(crate) fn slot(&self, seed: u8, slots: usize) -> usize {
         let hash = mix(self.hash, u64::from(seed) + 1);
@@ -125,10 +126,11 @@ impl Wanted {
     }
 }
 
-/// What tells a small letter from a capital. Other characters with and without it share hashes, no more.
+/// Bit of each byte that distinguishes a small letter from a capital. Other characters that differ only in this bit
+/// merely share hashes.
 const LETTER_CASE: u64 = 0x2020_2020_2020_2020;
 
-/// A step of a multiplicative hash, by a constant near 2⁶⁴ divided by the golden ratio (Knuth, The Art of
+/// Does one step of a multiplicative hash, by a constant near 2⁶⁴ divided by the golden ratio (Knuth, The Art of
 /// Computer Programming, vol. 3, §6.4).
 #[inline]
 const fn mix(hash: u64, word: u64) -> u64 {
@@ -141,10 +143,10 @@ const fn reduce(hash: u64, count: usize) -> usize {
     (((hash & 0xFFFF_FFFF) * count as u64) >> 32) as usize
 }
 
-/// Returns whether a pattern matches a whole text, letters in either case: `*` is any text, `?` any character.
+/// Returns whether a pattern matches a whole text, in letters of either case: `*` is any text, `?` any character.
 ///
-/// A `*` that fails is tried again one character on, and only the last one is: the time is at most the product
-/// of both lengths.
+/// A failed `*` is retried one character further, and only the last one is: the time is at most the product of both
+/// lengths.
 pub(crate) fn matches(pattern: &[u8], text: &[u8]) -> bool {
     let (mut p, mut t) = (0, 0);
     let mut again: Option<(usize, usize)> = None;
@@ -170,7 +172,7 @@ pub(crate) fn matches(pattern: &[u8], text: &[u8]) -> bool {
     pattern.iter().skip(p).all(|c| *c == b'*')
 }
 
-/// The edit distance (Levenshtein) of two names, letters in either case.
+/// Returns the edit distance (Levenshtein) of two names, ignoring letter case.
 pub(crate) fn distance(a: &[u8], b: &[u8]) -> usize {
     // The row of distances from the text so far of `a` to each beginning of `b`.
     let mut row = [0; MAX_NAME + 1];

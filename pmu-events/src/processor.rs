@@ -1,4 +1,4 @@
-//! Processors, and which core type each is of.
+//! Processors and their core types.
 
 use core::fmt;
 
@@ -8,9 +8,9 @@ use crate::core_type::{CoreType, EventError};
 use crate::event::PmuEvent;
 use crate::tables::MODELS;
 
-/// A logical processor, known by its CPUID.
+/// A logical processor, identified by its CPUID.
 ///
-/// On a hybrid processor each is asked by its own snapshot: its cores differ.
+/// On a hybrid processor use the snapshot of each core: its cores differ.
 ///
 /// ```
 /// # use pmu_core::{CpuidDump, Snapshot};
@@ -75,13 +75,12 @@ impl Processor {
         Err(unknown)
     }
 
-    /// Its core type.
+    /// Returns its core type.
     pub const fn core_type(&self) -> &'static CoreType {
         self.0.core_type
     }
 
-    /// The core types that other processors of the same model are of: a hybrid's other cores, and other
-    /// steppings.
+    /// Returns the core types of other processors of the same model: a hybrid's other cores, and other steppings.
     pub fn other_core_types(&self) -> impl Iterator<Item = &'static CoreType> {
         let Self(own) = *self;
         MODELS.iter().filter_map(move |row| {
@@ -93,11 +92,10 @@ impl Processor {
         })
     }
 
-    /// The event of the processor's core type with this name, letters in either case.
+    /// Finds the event of the processor's core type with this name, in letters of either case.
     ///
     /// # Errors
-    /// As [`CoreType::event`]; and [`OtherCore`](EventError::OtherCore), where another of the model's core
-    /// types has it.
+    /// As [`CoreType::event`]; and [`OtherCore`](EventError::OtherCore) if another of the model's core types has it.
     pub fn event(&self, name: &str) -> Result<PmuEvent, EventError> {
         self.core_type().event(name).map_err(|error| {
             let mut others = self.other_core_types();
@@ -122,12 +120,12 @@ impl defmt::Format for Processor {
     }
 }
 
-/// Reason why a processor's core type is not known.
+/// Reason that a processor's core type is unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum UnknownProcessor {
-    /// No table is for this model and stepping.
+    /// No table covers this model and stepping.
     Model {
         /// The vendor's characters.
         vendor: [u8; 12],
@@ -138,8 +136,8 @@ pub enum UnknownProcessor {
         /// The stepping.
         stepping: u8,
     },
-    /// The model is a hybrid's, and none of its tables is for cores that have this in EAX of leaf 0x1A: their
-    /// type and native model. 0: CPUID does not say which core this is.
+    /// The model is a hybrid, and no table covers cores with this value in EAX of leaf 0x1A: their type and native
+    /// model. With 0, CPUID does not identify the core.
     Core(u32),
 }
 

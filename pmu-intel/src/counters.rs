@@ -76,12 +76,15 @@ pub fn counters(processor: &Snapshot) -> Result<CounterUnit, NoInterface> {
     }
 }
 
-/// Returns the registers of auto counter reload and of architectural PEBS that counters of version 6 have, as leaf 0x23
-/// declares them: CFG_B of those that can be reloaded (sub-leaf 2), and CFG_C of those that can be recorded (sub-leaf 5,
-/// where sub-leaf 4 is there, too).
+/// Returns the registers of auto counter reload and of architectural PEBS that the counters of version 6 have, as leaf
+/// 0x23 declares them.
 ///
-/// Sources: SDM vol. 4, table 2-2, and vol. 2A, CPUID, "Input EAX = 23H". That a counter which can be recorded has CFG_C,
-/// and one which can be reloaded CFG_B, and no other, is Linux' reading; no processor at hand confirms it.
+/// These are CFG_B of the counters that can be reloaded (sub-leaf 2), and CFG_C of those that can be recorded (sub-leaf
+/// 5, if sub-leaf 4 exists too).
+///
+/// Sources: SDM vol. 4, table 2-2, and vol. 2A, CPUID, "Input EAX = 23H". Linux' reading is that the counters with
+/// CFG_C are those that can be recorded, and the counters with CFG_B those that can be reloaded; no processor has
+/// confirmed it.
 pub fn unused_registers(processor: &Snapshot) -> [UnusedRegisters; 2] {
     let version = ArchitecturalPerfmon::from_snapshot(processor).version();
     let has_leaf = processor.vendor() == INTEL && processor.leaf(7, 1).eax >> 8 & 1 != 0;
@@ -102,13 +105,12 @@ pub fn unused_registers(processor: &Snapshot) -> [UnusedRegisters; 2] {
     ]
 }
 
-/// Takes away what a predecessor, firmware or the kernel before a kexec, left on of auto counter reload and architectural
-/// PEBS for these counters of the processor that executes the call, which `processor` describes. By it a counter would
-/// be loaded, or write records, behind the driver's back.
+/// Clears the settings of auto counter reload and architectural PEBS that a predecessor (firmware, or the kernel before
+/// a kexec) left on these counters of the processor that executes the call, which `processor` describes. With them a
+/// counter would be reloaded or would write records unknown to the driver.
 ///
-/// Returns the counters from which it could not be taken: leave them out when you take counters. One write for each
-/// [register that there is](unused_registers); none on other processors. `IA32_PEBS_BASE` and `IA32_PEBS_INDEX` stay as
-/// they are.
+/// Returns the counters that could not be cleared: leave them out when you take counters. This writes each [existing
+/// register](unused_registers) once; on other processors none. `IA32_PEBS_BASE` and `IA32_PEBS_INDEX` are not written.
 ///
 /// Call it before the counters are taken, and before another kernel is started, beside [`silence`](pmu_core::silence).
 ///
@@ -140,7 +142,7 @@ fn is_zhaoxin(processor: &Snapshot) -> bool {
     known && ZHAOXIN.contains(&processor.vendor())
 }
 
-/// The counters of a processor of Intel's; none of another vendor's.
+/// Returns the counters of a processor of Intel's; none for another vendor's.
 pub(crate) fn unit(processor: &Snapshot) -> CounterUnit {
     if processor.vendor() != INTEL {
         return CounterUnit::NONE;
@@ -163,7 +165,7 @@ pub(crate) fn unit(processor: &Snapshot) -> CounterUnit {
     unit
 }
 
-/// The counters that leaf 0x0A declares, of which leaf 0x23 may say which they are.
+/// Returns the counters that leaf 0x0A declares; leaf 0x23 may name them one by one.
 pub(crate) const fn of_perfmon(
     perfmon: &ArchitecturalPerfmon,
     extension: &PerfmonExtension,
@@ -211,7 +213,8 @@ pub(crate) struct Registers {
 }
 
 impl Registers {
-    /// Before version 4 the processor clears `IA32_PERF_GLOBAL_CTRL` to freeze (SDM vol. 3B, §18.4.7 and §20.2.4).
+    /// Returns the registers of a version. Before version 4 the processor clears `IA32_PERF_GLOBAL_CTRL` to freeze (SDM
+    /// vol. 3B, §18.4.7 and §20.2.4).
     pub(crate) const fn of(version: u8) -> Self {
         match version {
             0..=3 => Self { general: &GENERAL, fixed: &FIXED, global: &GLOBAL_2 },
@@ -220,9 +223,9 @@ impl Registers {
         }
     }
 
-    /// Zhaoxin's. Which events the fixed counters count depends on the model, and is not known here. Nothing freezes
-    /// them. They are not stopped while they are serviced: ZX-C takes an acknowledgement only while counters are
-    /// enabled in the global control register (as Linux has it).
+    /// The registers of Zhaoxin's counters. The events of the fixed counters depend on the model, and are not known
+    /// here. Nothing freezes the counters. They are not stopped while they are serviced: ZX-C accepts an acknowledgment
+    /// only while counters are enabled in the global control register (as in Linux).
     const ZHAOXIN: Self =
         Self { general: &GENERAL, fixed: &FIXED_ZHAOXIN, global: &GLOBAL_ZHAOXIN };
 }
@@ -303,15 +306,17 @@ static FIXED_ZHAOXIN: FixedCounters = FixedCounters {
 /// Event, unit mask, USR, OS, edge, INV and CMASK. Not pin control, which is reserved today.
 pub(crate) const PLAIN_EVENT_BITS: u64 = 0xFF87_FFFF;
 
-/// Those; AnyThread in versions 3 and 4, and later where CPUID does not deprecate it (SDM vol. 3B, §20.2.1.1,
-/// §20.2.3 and §20.2.5.1); unit mask 2 and EQ of version 6; IN_TX and IN_TXCP (which only counter 2 has) where
-/// there are transactions (leaf 7, EBX bits 4 and 11; SDM vol. 3B, "Performance Monitoring and Intel TSX").
+/// Returns the event-select bits of a version: the plain ones; AnyThread in versions 3 and 4, and later if CPUID does
+/// not deprecate it (SDM vol. 3B, §20.2.1.1, §20.2.3 and §20.2.5.1).
 const fn event_bits_of_perfmon(perfmon: &ArchitecturalPerfmon) -> u64 {
     const ANY_THREAD: u64 = PerfEvtSel::new().with_any_thread(true).into_bits();
     let any_thread = perfmon.version() >= 3 && !perfmon.any_thread_deprecated();
     PLAIN_EVENT_BITS | if any_thread { ANY_THREAD } else { 0 }
 }
 
+/// Returns the event-select bits of a processor: those of its version; unit mask 2 and EQ of version 6; IN_TX and
+/// IN_TXCP (which only counter 2 has) if there are transactions (leaf 7, EBX bits 4 and 11; SDM vol. 3B, "Performance
+/// Monitoring and Intel TSX").
 fn event_bits(
     processor: &Snapshot,
     perfmon: &ArchitecturalPerfmon,
@@ -329,7 +334,7 @@ static GLOBAL_2: GlobalRegisters = global(0, true);
 static GLOBAL_4: GlobalRegisters = global(STATUS_CTR_FRZ, true);
 static GLOBAL_ZHAOXIN: GlobalRegisters = global(0, false);
 
-/// `stops`: the counters are stopped while they are serviced, and can freeze themselves.
+/// Returns the global registers; `stops` if the counters are stopped while they are serviced and can freeze themselves.
 const fn global(frozen: u64, stops: bool) -> GlobalRegisters {
     // SAFETY: these say which counters run and which overflowed; none holds an address. The PEBS
     // buffer's bit of the acknowledge register clears a flag.

@@ -3,8 +3,7 @@
 use bitfield_struct::bitfield;
 use pmu_core::Snapshot;
 
-/// CPUID leaf 0x0A as the processor gave it, with what it means (SDM vol. 2A, CPUID, "Input EAX =
-/// 0AH").
+/// CPUID leaf 0x0A of a processor, with accessors for its fields (SDM vol. 2A, CPUID, "Input EAX = 0AH").
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct ArchitecturalPerfmon {
@@ -36,13 +35,13 @@ struct Edx {
 }
 
 impl ArchitecturalPerfmon {
-    /// The leaf from a snapshot; all zero where the processor lacks it.
+    /// Returns the leaf in a snapshot; all zero if the processor lacks it.
     pub fn from_snapshot(snapshot: &Snapshot) -> Self {
         let leaf = snapshot.leaf(0x0A, 0);
         Self::from_registers(leaf.eax, leaf.ebx, leaf.ecx, leaf.edx)
     }
 
-    /// The leaf from its registers.
+    /// Creates the leaf from its registers.
     pub const fn from_registers(eax: u32, ebx: u32, ecx: u32, edx: u32) -> Self {
         Self {
             eax: Eax::from_bits(eax),
@@ -52,27 +51,27 @@ impl ArchitecturalPerfmon {
         }
     }
 
-    /// The version of architectural performance monitoring; 0: none (EAX 7:0).
+    /// Returns the version of architectural performance monitoring (EAX 7:0); 0 for none.
     pub const fn version(&self) -> u8 {
         self.eax.version()
     }
 
-    /// The general counters of a logical processor (EAX 15:8).
+    /// Returns the number of general counters per logical processor (EAX 15:8).
     pub const fn counters(&self) -> u8 {
         self.eax.counters()
     }
 
-    /// Their width in bits (EAX 23:16).
+    /// Returns the width of the general counters in bits (EAX 23:16).
     pub const fn width(&self) -> u8 {
         self.eax.width()
     }
 
-    /// Number of bits of [`events_unavailable`](Self::events_unavailable) are meaningful (EAX 31:24).
+    /// Returns the number of meaningful bits of [`events_unavailable`](Self::events_unavailable) (EAX 31:24).
     pub const fn events(&self) -> u8 {
         self.eax.events()
     }
 
-    /// A bit for each architectural event: set, the event is not available (EBX).
+    /// Returns one bit per architectural event (EBX); a set bit means that the event is not available.
     pub const fn events_unavailable(&self) -> u32 {
         self.events_unavailable
     }
@@ -82,14 +81,14 @@ impl ArchitecturalPerfmon {
         number < self.events() && number < 32 && self.events_unavailable >> number & 1 == 0
     }
 
-    /// The architectural events that are available, one bit each, of the first eight.
+    /// Returns the available architectural events among the first eight, one bit per event.
     pub(crate) const fn available_events(&self) -> u8 {
         let meaningful = if self.events() < 8 { (1 << self.events()) - 1 } else { u8::MAX };
         meaningful & !(self.events_unavailable as u8)
     }
 
-    /// The fixed-function counters, one bit each: from version 5 the bitmap of ECX together with those
-    /// that EDX counts, before it those that EDX counts, before version 2 none.
+    /// Returns the fixed counters, one bit per counter: from version 5 on the bitmap of ECX and those that EDX counts,
+    /// in versions 2 to 4 those that EDX counts, before version 2 none.
     pub const fn fixed_counters(&self) -> u32 {
         let contiguous = ((1u64 << self.edx.fixed_counters()) - 1) as u32;
         match self.version() {
@@ -99,7 +98,7 @@ impl ArchitecturalPerfmon {
         }
     }
 
-    /// Their width in bits (EDX 12:5); 0 before version 2.
+    /// Returns the width of the fixed counters in bits (EDX 12:5); 0 before version 2.
     pub const fn fixed_width(&self) -> u8 {
         if self.version() < 2 { 0 } else { self.edx.fixed_width() }
     }
@@ -110,8 +109,8 @@ impl ArchitecturalPerfmon {
     }
 }
 
-/// CPUID leaf 0x23, architectural performance monitoring extended, as far as counters and events go (SDM vol.
-/// 2A, CPUID, "Input EAX = 23H").
+/// CPUID leaf 0x23, architectural performance monitoring extended, limited to counters and events (SDM vol. 2A, CPUID,
+/// "Input EAX = 23H").
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PerfmonExtension {
     features: u32,
@@ -120,10 +119,10 @@ pub(crate) struct PerfmonExtension {
 }
 
 impl PerfmonExtension {
-    /// A processor without the leaf.
+    /// The leaf of a processor that lacks it.
     pub(crate) const NONE: Self = Self { features: 0, general: 0, fixed: 0 };
 
-    /// The leaf from a snapshot, where leaf 7.1, EAX bit 8, declares it.
+    /// Returns the leaf in a snapshot, if leaf 7.1, EAX bit 8, declares it.
     pub(crate) fn from_snapshot(snapshot: &Snapshot) -> Self {
         if snapshot.leaf(7, 1).eax >> 8 & 1 == 0 {
             return Self::NONE;
@@ -134,24 +133,24 @@ impl PerfmonExtension {
         Self { features: main.ebx, general, fixed }
     }
 
-    /// The general counters, one bit each; 0: leaf 0x0A counts them.
+    /// Returns the general counters, one bit per counter; 0 if leaf 0x0A declares them.
     pub(crate) const fn general_counters(&self) -> u32 {
         self.general
     }
 
-    /// The fixed counters, one bit each; 0: leaf 0x0A has them.
+    /// Returns the fixed counters, one bit per counter; 0 if leaf 0x0A declares them.
     pub(crate) const fn fixed_counters(&self) -> u32 {
         self.fixed
     }
 
-    /// The bits of an event select that the leaf declares: unit mask 2 (EBX bit 0) and EQ (bit 1).
+    /// Returns the bits of an event select that the leaf declares: unit mask 2 (EBX bit 0) and EQ (bit 1).
     pub(crate) const fn event_bits(&self) -> u64 {
         let unit_mask_2 = if self.features & 1 != 0 { 0xFF << 40 } else { 0 };
         let equal = if self.features >> 1 & 1 != 0 { 1 << 36 } else { 0 };
         unit_mask_2 | equal
     }
 
-    /// RDPMC above privilege level 0 can be denied for each counter (EBX bit 2).
+    /// Returns whether RDPMC above privilege level 0 can be denied for each counter (EBX bit 2).
     pub(crate) const fn denies_user_rdpmc(&self) -> bool {
         self.features >> 2 & 1 != 0
     }

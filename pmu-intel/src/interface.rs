@@ -22,10 +22,9 @@ pub struct Emon {
 }
 
 impl Emon {
-    /// Detects the machine whose boot processor `snapshot` describes, by Windows' rule: the vendor is
-    /// Intel; CPUID leaf 0x0A exists, has a version, a number of events, and the first event (cycles)
-    /// available; and no Microsoft-compatible hypervisor hides the counters. Beyond that rule, the
-    /// counters must be ones that can be.
+    /// Detects the interface of the machine whose boot processor `snapshot` describes, by Windows' rule: the vendor is
+    /// Intel; CPUID leaf 0x0A exists, has a version, a number of events, and the first event (cycles) available; and no
+    /// Microsoft-compatible hypervisor hides the counters. In addition, the declared counters must be plausible.
     ///
     /// # Errors
     /// The first of these conditions that does not hold.
@@ -47,8 +46,8 @@ impl Emon {
         }
     }
 
-    /// Detects the machine as the HAL of a given Windows does: by [`detect`](Self::detect)'s rule, and only where that
-    /// HAL has the interface. One of 32 bits knows families 6 and 15 alone.
+    /// Detects the interface by the rule of [`detect`](Self::detect), and only if the HAL of a given Windows has it. A
+    /// 32-bit HAL knows only families 6 and 15.
     ///
     /// # Errors
     /// Those of [`detect`](Self::detect); [`NotInVersion`](NoInterface::NotInVersion),
@@ -83,7 +82,7 @@ impl Emon {
         }
     }
 
-    /// The interface as a machine has it that declares every event: for listings of what it offers.
+    /// Returns the interface of a machine that declares every event: for listings of its sources.
     pub const fn declared() -> Self {
         let perfmon = ArchitecturalPerfmon::from_registers(0x0730_0401, 0, 0, 0);
         let (extension, bits) = (PerfmonExtension::NONE, counters::PLAIN_EVENT_BITS);
@@ -98,7 +97,7 @@ impl Emon {
         Self { perfmon, unit, intervals }
     }
 
-    /// CPUID leaf 0x0A of the boot processor.
+    /// Returns CPUID leaf 0x0A of the boot processor.
     pub const fn perfmon(&self) -> &ArchitecturalPerfmon {
         &self.perfmon
     }
@@ -110,7 +109,7 @@ unsafe impl SourceInterface for Emon {
         "Emon"
     }
 
-    /// Windows goes on without: every source is then unsupported.
+    /// Returns `false`: Windows continues without memory, and every source is then unsupported.
     fn requires_memory(&self) -> bool {
         false
     }

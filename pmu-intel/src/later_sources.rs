@@ -1,4 +1,4 @@
-//! The sources that later versions of Windows have beside the documents' table: 0x20 to 0x24.
+//! The sources 0x20 to 0x24, which later versions of Windows have beyond the documented table.
 //!
 //! Source: published listings of `wpr -pmcsources`, on Intel, of versions 1903 and later; those of February 2019 end
 //! at 0x1F. That 1903 is the first is inferred.
@@ -31,14 +31,15 @@ const fn lbr_inserts(event: u64) -> AddedSource {
     AddedSource::new(ProfileSource::new(0x20, "ProfileLbrInserts", select), CounterSet::GENERAL)
 }
 
-/// A source of one fixed counter, by the event that pmu-core knows that counter's by.
+/// Returns a source of one fixed counter, with the event by which pmu-core identifies that counter.
 const fn fixed(value: u32, name: &'static str, event: u64, counter: u8) -> AddedSource {
     let select = EventSelect::from_bits(USER_AND_KERNEL | event);
     AddedSource::new(ProfileSource::new(value, name, select), CounterSet::fixed(1 << counter))
 }
 
-/// Adds the sources 0x20 to 0x24, as far as a Windows and the machine, whose boot processor `boot` describes, have them:
-/// - 0x20, `LbrInserts`, where the core's event is known. On a hybrid machine it is not: the cores' events differ.
+/// Adds the sources 0x20 to 0x24 that both a Windows and the machine have; `boot` describes the machine's boot
+/// processor:
+/// - 0x20, `LbrInserts`, if the core's event is known. On a hybrid machine it is not: the cores' events differ.
 /// - 0x21 to 0x23, the fixed counters' `InstructionsRetiredFixed`, `UnhaltedCoreCyclesFixed` and
 ///   `UnhaltedReferenceCyclesFixed`.
 /// - 0x24, `TimerFixed`: time by fixed counter 2, in units of 100 ns in which the core is not halted. `hertz` is the
@@ -98,7 +99,8 @@ pub fn add_later_sources(
     Ok(())
 }
 
-/// The boot processor's event, of the models in Intel's event files; leaf 7, EDX bit 15: a hybrid machine.
+/// Returns the boot processor's event, for the models in Intel's event files; none on a hybrid machine (leaf 7, EDX bit
+/// 15).
 fn lbr_inserts_of(boot: &Snapshot) -> Option<&'static AddedSource> {
     if boot.vendor() != *b"GenuineIntel" || boot.family() != 6 || boot.leaf(7, 0).edx >> 15 & 1 != 0
     {

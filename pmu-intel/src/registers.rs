@@ -112,7 +112,7 @@ pub struct PerfEvtSel {
 }
 
 impl PerfEvtSel {
-    /// The register's value, as a counter takes it: without the reserved bits, 63:32.
+    /// Returns the register's value as an [`EventSelect`], without the reserved bits, 63:32.
     pub const fn select(self) -> EventSelect {
         EventSelect::from_bits(self.into_bits() & 0xFFFF_FFFF)
     }

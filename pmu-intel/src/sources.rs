@@ -1,10 +1,10 @@
-//! The sources of the Emon interface: its table as the original release of Windows 10 has it.
+//! The sources of the Emon interface: its table in the original release of Windows 10.
 
 use pmu_core::{EventSelect, KProfileSource, ProfileSource, SourceIndex, SourceTable};
 
 use crate::registers::PerfEvtSel;
 
-/// One of the seven architectural events of version 1 (SDM vol. 3B, table "UMask and Event Select
+/// Returns the select of one of the seven architectural events of version 1 (SDM vol. 3B, table "UMask and Event Select
 /// Encodings for Pre-Defined Architectural Performance Events").
 const fn event(bit: u8) -> EventSelect {
     let (event, unit_mask) = match bit {
@@ -28,12 +28,12 @@ const fn event(bit: u8) -> EventSelect {
 /// The first source that belongs to this interface alone.
 const FIRST_SPECIFIC: u32 = 0x19;
 
-/// The specific source of an architectural event.
+/// Returns the specific source of an architectural event.
 const fn specific(name: &'static str, bit: u8) -> ProfileSource {
     ProfileSource::new(FIRST_SPECIFIC + bit as u32, name, event(bit)).declared_by(bit)
 }
 
-/// A general source, which is another name of an architectural event's.
+/// Returns a general source, which is another name of an architectural event's.
 const fn general(source: KProfileSource, name: &'static str, bit: u8) -> ProfileSource {
     ProfileSource::new(source.value(), name, event(bit))
         .declared_by(bit)

@@ -1,10 +1,10 @@
 //! Sets of processors, by group.
 //!
-//! They are large, and no interrupt needs what they do, so what they do is not inlined.
+//! Sets are large and no interrupt path uses these operations, so they are not inlined.
 
 use pmu_core::ProcessorNumber;
 
-/// How many processor groups a set can speak of: those of `KAFFINITY_EX` in the largest Windows.
+/// Number of processor groups that a set covers: that of `KAFFINITY_EX` in the largest Windows.
 pub const MAX_GROUPS: usize = 32;
 
 /// A set of processors: `KAFFINITY_EX`, one 64-bit mask per group.
@@ -15,14 +15,14 @@ pub struct Affinity {
 }
 
 impl Affinity {
-    /// No processor.
+    /// The empty set.
     pub const EMPTY: Self = Self { masks: [0; MAX_GROUPS] };
 
-    /// All processors, ever: those that are active, and those that will be. A [profile](crate::BasicProfile)
-    /// of these also runs on processors that become active while it is started.
+    /// All processors, present and future: those that are active and those that become active later. A
+    /// [profile](crate::BasicProfile) of these also runs on processors that become active while it is started.
     pub const ALL: Self = Self { masks: [u64::MAX; MAX_GROUPS] };
 
-    /// The processors of one group.
+    /// Returns the set of a group's processors in `mask`; empty if the group is not below [`MAX_GROUPS`].
     #[inline(never)]
     pub const fn of_group(group: u16, mask: u64) -> Self {
         let mut masks = [0; MAX_GROUPS];
@@ -32,12 +32,12 @@ impl Affinity {
         Self { masks }
     }
 
-    /// One processor.
+    /// Returns the set of one processor.
     pub const fn of(processor: ProcessorNumber) -> Self {
         Self::of_group(processor.group, mask_of(processor))
     }
 
-    /// The first `count` processors, in full groups of 64.
+    /// Returns the set of the first `count` processors, in full groups of 64.
     #[inline(never)]
     pub const fn first(count: usize) -> Self {
         let mut masks = [0; MAX_GROUPS];
@@ -49,19 +49,19 @@ impl Affinity {
         Self { masks }
     }
 
-    /// The mask of a group.
+    /// Returns the mask of a group.
     #[inline]
     pub fn mask(&self, group: usize) -> u64 {
         self.masks.get(group).copied().unwrap_or(0)
     }
 
-    /// Returns whether the set has a processor.
+    /// Returns whether the set contains a processor.
     #[inline]
     pub fn contains(&self, processor: ProcessorNumber) -> bool {
         self.mask(processor.group.into()) & mask_of(processor) != 0
     }
 
-    /// Returns whether the set has the processor with this system-wide index, in full groups of 64.
+    /// Returns whether the set contains the processor with this system-wide index, in full groups of 64.
     #[inline]
     pub(crate) fn contains_index(&self, index: usize) -> bool {
         self.mask(index / 64) >> (index % 64) & 1 != 0
@@ -73,19 +73,19 @@ impl Affinity {
         self.masks.iter().all(|mask| *mask == 0)
     }
 
-    /// Processors that are in either set.
+    /// Returns the processors that are in either set.
     #[inline(never)]
     pub fn union(self, other: Self) -> Self {
         self.zip(other, |a, b| a | b)
     }
 
-    /// Processors that are in both sets.
+    /// Returns the processors that are in both sets.
     #[inline(never)]
     pub fn intersection(self, other: Self) -> Self {
         self.zip(other, |a, b| a & b)
     }
 
-    /// Processors that are in this set and not in the other.
+    /// Returns the processors that are in this set and not in the other.
     #[inline(never)]
     pub fn difference(self, other: Self) -> Self {
         self.zip(other, |a, b| a & !b)
@@ -98,25 +98,25 @@ impl Affinity {
         self
     }
 
-    /// The processors, ascending.
+    /// Returns the processors in ascending order.
     pub fn iter(&self) -> impl Iterator<Item = ProcessorNumber> + '_ {
         processors_in(|group| self.mask(group))
     }
 }
 
-/// A processor's bit in the mask of its group.
+/// Returns a processor's bit in the mask of its group.
 pub(crate) const fn mask_of(processor: ProcessorNumber) -> u64 {
     1u64.unbounded_shl(processor.number as u32)
 }
 
-/// The mask of a group's processors that are among the first `count`, in full groups of 64.
+/// Returns the mask of a group's processors that are among the first `count`, in full groups of 64.
 pub(crate) const fn first_of_group(count: usize, group: usize) -> u64 {
     let left = count.saturating_sub(group * 64);
     if left >= 64 { u64::MAX } else { (1 << left) - 1 }
 }
 
-/// The processors in the groups' masks, ascending. A mask is asked for when its group's turn comes, so a
-/// combination of sets needs no room for itself.
+/// Returns the processors in the groups' masks, in ascending order. Each mask is requested when its group's turn comes,
+/// so a combination of sets needs no storage of its own.
 pub(crate) fn processors_in(mask: impl Fn(usize) -> u64) -> impl Iterator<Item = ProcessorNumber> {
     let (mut group, mut left) = (0, mask(0));
     core::iter::from_fn(move || {

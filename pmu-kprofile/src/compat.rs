@@ -1,14 +1,14 @@
-//! What other systems' tools and images need: Windows' own structures, as bytes.
+//! Windows' own structures as bytes, for the tools and images of other systems.
 //!
-//! - [`layout`]: where the members of `KPROFILE` are, a row for each Windows
+//! - [`layout`]: the member offsets of `KPROFILE`, one row per Windows version
 //! - [`kprofile`]: a `KPROFILE`, read from bytes and written to them
-//! - `object_type`, `error`: of an object's first member; of all of these
+//! - `object_type`, `error`: the type in an object's first member; the errors of this folder
 //! - [`walk`]: the lists of profile objects in a foreign memory image
 //! - [`source_list`]: the answer to a query for the profile sources
-//! - `export`: an object of this crate's, as Windows would lay it out
+//! - `export`: an object of this crate, as Windows would lay it out
 //!
-//! Nothing here is on the way of an interrupt, and nothing dereferences an address that it reads. This folder may
-//! use `affinity` and, to export, `object`.
+//! No interrupt path enters this folder, and nothing in it dereferences an address that it reads. It may use `affinity`
+//! and, to export, `object`.
 
 mod error;
 mod export;

@@ -1,12 +1,12 @@
-//! The profile hardware of all processors, as profile objects need it.
+//! The profile hardware of all processors, as profile objects use it.
 //!
 //! - `this_processor`: of a machine with one processor
-//! - `mailbox`: of several, by requests that an inter-processor interrupt's handler drains
-//! - `as_of_version`: as a given Windows has it
-//! - `interval`: an interval for as long as it is wanted
+//! - `mailbox`: of several processors, by requests that the handler of an inter-processor interrupt drains
+//! - `as_of_version`: restricted to what a given Windows supports
+//! - `interval`: a guard that holds a source's interval
 //!
-//! Here is where sources are started and stopped; objects and lists only ask for it. This folder may use
-//! `affinity`, and nothing else of the crate.
+//! Only this folder starts and stops sources; objects and lists call it. It may use `affinity`, and nothing else of the
+//! crate.
 
 mod as_of_version;
 mod interval;
@@ -22,44 +22,44 @@ pub use this_processor::ThisProcessor;
 
 use crate::Affinity;
 
-/// Starts and stops profile sources on any processor: `HalStartProfileInterrupt` and
-/// `HalStopProfileInterrupt`, with an answer.
+/// Starts and stops profile sources on any processor: `HalStartProfileInterrupt` and `HalStopProfileInterrupt`, with a
+/// result.
 ///
-/// [`ThisProcessor`] serves a machine with one processor, and [`Remote`] one with several, by a
-/// [`Mailbox`]. A kernel that can run a function on another processor may implement it itself, and let that
-/// function use the other processor's [`Session`](pmu_core::Session).
+/// [`ThisProcessor`] serves a machine with one processor, and [`Remote`] one with several, through a [`Mailbox`]. A
+/// kernel that can run a function on another processor may implement this trait itself and let that function use the
+/// other processor's [`Session`](pmu_core::Session).
 ///
 /// # Context
-/// Every method is called in task context, with no lock of this crate held that an interrupt wants.
+/// Every method is called in task context, while this crate holds no lock that an interrupt needs.
 pub trait ProfileHardware {
-    /// The processor that executes the call.
+    /// Returns the processor that executes the call.
     fn this_processor(&self) -> ProcessorNumber;
 
-    /// Returns whether this processor is handling an interrupt, an NMI for instance. Profiles are not started or
-    /// stopped then: what was interrupted may be doing just that, and would be waited for.
+    /// Returns whether this processor is handling an interrupt, for instance an NMI. Profiles are not started or
+    /// stopped then: the interrupted code may be doing just that, and waiting for it would deadlock.
     fn in_interrupt(&self) -> bool;
 
-    /// The processors that run, with their sessions initialized. One that is missing here has lost what was
-    /// started on it.
+    /// Returns the active processors whose sessions are initialized. A processor missing here has lost the sources that
+    /// were started on it.
     fn active_processors(&self) -> Affinity;
 
     /// Returns whether the interface supports a source.
     fn supports(&self, source: KProfileSource) -> bool;
 
-    /// Starts a source on an active processor, where it does not run.
+    /// Starts a source on an active processor on which it does not run.
     ///
     /// # Errors
-    /// Why it does not run there. The operation that asked for it goes on or undoes what it did, and tells.
+    /// The error that kept the source from running. The calling operation continues or is undone, and reports it.
     fn start(
         &mut self,
         processor: ProcessorNumber,
         source: KProfileSource,
     ) -> Result<(), InterfaceError>;
 
-    /// Stops a source on an active processor, where it was started.
+    /// Stops a source on an active processor on which it was started.
     ///
     /// # Errors
-    /// Why it may still run there. It is not stopped again.
+    /// The error because of which the source may still be running. It is not stopped again.
     fn stop(
         &mut self,
         processor: ProcessorNumber,

@@ -102,7 +102,7 @@ pub(crate) struct Index<const N: usize> {
     /// By number, modulo `N`, or wherever there was room next to that.
     sources: [Source<N>; N],
     length: usize,
-    /// Which bits of a source's number tell sources apart. Set before it is filled.
+    /// The bits of a source's number that tell sources apart. Set before the index is filled.
     pub(crate) source_mask: u32,
     /// The entries in order of their ranges' last addresses, within their groups.
     by_last: [u32; N],
@@ -125,7 +125,7 @@ impl<const N: usize> Index<N> {
         }
     }
 
-    /// How many objects there are.
+    /// Returns the number of objects.
     pub(crate) fn len(&self) -> usize {
         self.length
     }
@@ -149,7 +149,7 @@ impl<const N: usize> Index<N> {
         self.sources.get(self.place_of(number)?).filter(|source| source.number == number)
     }
 
-    /// Where a source is, or would be; `None`: there is no room for it.
+    /// Returns the slot of a source, or the slot that it would take; `None` if there is no room for it.
     fn place_of(&self, number: u32) -> Option<usize> {
         let first = number as usize % N;
         (first..N).chain(0..first).find(|place| {

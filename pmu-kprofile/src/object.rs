@@ -1,14 +1,14 @@
-//! Profile objects: which interrupts to act on, and what to do.
+//! Profile objects: the interrupts that they act on, and their action.
 //!
-//! - `request`, `service`: what a basic object is created from; Windows' checks of it, for any caller
-//! - `basic`, [`bucket`]: what a basic object counts, and the arithmetic of its buckets
-//! - `callback`: what a callback object calls
-//! - `listed`: how an index names a started object
-//! - `error`: why an object was not created
+//! - `request`, `service`: the creation of a basic object; Windows' checks of it, for any caller
+//! - `basic`, [`bucket`]: the counting of a basic object, and the arithmetic of its buckets
+//! - `callback`: the callback of a callback object
+//! - `listed`: the name of a started object in an index
+//! - `error`: the reasons that an object was not created
 //!
-//! An object knows nothing of lists: the registry marks it as started and as stopped, and notes where its source
-//! runs for it. This folder may use `affinity` and `hardware` (to ask, never to start), and nothing else of
-//! the crate.
+//! An object knows nothing of lists: the registry marks it as started and as stopped, and records on which processors
+//! its source runs for it. This folder may use `affinity` and `hardware` (to query, never to start), and nothing else
+//! of the crate.
 
 mod basic;
 pub mod bucket;
@@ -39,7 +39,7 @@ use crate::affinity::mask_of;
 
 /// A kernel profile object: conditions, and an action for the interrupts that meet them.
 ///
-/// It is created stopped, and acts while it is started on [lists](crate::Profiles).
+/// An object is created stopped, and acts while it is started on [lists](crate::Profiles).
 pub struct ProfileObject<'b> {
     process: Option<ProcessId>,
     source: AtomicU32,
@@ -47,8 +47,8 @@ pub struct ProfileObject<'b> {
     rules: Rules,
     /// A [`State`].
     state: AtomicU8,
-    /// The processors on which the source was started for this object, or for another one that shares it:
-    /// a mask for each group. Written by the holder of the lists' write guard alone.
+    /// The processors on which the source was started for this object, or for another one that shares it: one mask per
+    /// group. Only the holder of the lists' write guard writes it.
     running: [AtomicU64; MAX_GROUPS],
 }
 
@@ -58,7 +58,7 @@ pub(crate) enum Action<'b> {
     Callback(&'b dyn ProfileCallback),
 }
 
-/// The life of an object, as [`is_started`](ProfileObject::is_started) and the registry see it.
+/// The state of an object, as [`is_started`](ProfileObject::is_started) and the registry see it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum State {
@@ -66,11 +66,11 @@ pub(crate) enum State {
     Stopped,
     /// On lists.
     Started,
-    /// Unlinked; interrupts that began before may be reading it.
+    /// Unlinked; interrupts that began earlier may still be reading it.
     Stopping,
 }
 
-/// Which interrupts concern an object: those of one source, and of one process (0: of all).
+/// The interrupts that concern an object: those of one source, and of one process (0 for all processes).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Key {
     pub(crate) source: u32,
@@ -78,11 +78,11 @@ pub(crate) struct Key {
 }
 
 impl<'b> ProfileObject<'b> {
-    /// Creates a callback object. Its only condition is the source; it acts on all processors, ever.
+    /// Creates a callback object. Its only condition is the source; it acts on all processors, present and future.
     ///
     /// # Errors
-    /// [`NoCallbackObjects`](CreateError::NoCallbackObjects) before Windows 8. A source that the
-    /// hardware does not support shows when the object is started.
+    /// [`NoCallbackObjects`](CreateError::NoCallbackObjects) before Windows 8. Starting the object reports a source
+    /// that the hardware does not support.
     pub const fn callback(
         rules: Rules,
         source: KProfileSource,
@@ -94,7 +94,7 @@ impl<'b> ProfileObject<'b> {
         Ok(Self::new_callback(rules, source, callback))
     }
 
-    /// Creates a callback object, whatever the version.
+    /// Creates a callback object in any version.
     pub(crate) const fn new_callback(
         rules: Rules,
         source: KProfileSource,
@@ -119,13 +119,13 @@ impl<'b> ProfileObject<'b> {
         }
     }
 
-    /// Returns the process on whose list the object goes; `None`: the global list.
+    /// Returns the process whose list the object goes on; `None` for the global list.
     #[inline]
     pub fn process(&self) -> Option<ProcessId> {
         self.process
     }
 
-    /// Returns what makes the interrupt recur.
+    /// Returns the profile source.
     pub fn source(&self) -> KProfileSource {
         // The value came from a source, so it is one.
         KProfileSource::new(self.source.load(Ordering::Relaxed)).unwrap_or(KProfileSource::TIME)
@@ -137,19 +137,19 @@ impl<'b> ProfileObject<'b> {
         self.source.store(source.value(), Ordering::Relaxed);
     }
 
-    /// Returns the Windows that the object is like.
+    /// Returns the rules of the Windows version that the object follows.
     pub const fn rules(&self) -> Rules {
         self.rules
     }
 
-    /// Returns the profiled addresses of a basic object, the end exclusive, whatever the version counts;
-    /// `None` for a callback object.
+    /// Returns the profiled addresses of a basic object, the end exclusive even where the version counts it; `None` for
+    /// a callback object.
     pub fn range(&self) -> Option<Range<u64>> {
         self.as_basic().map(|basic| basic.base..basic.limit)
     }
 
-    /// Returns the counters of a basic object, one for each bucket and what the buffer has beyond;
-    /// none for a callback object. Interrupts add to them while the object is started.
+    /// Returns the counters of a basic object: one per bucket, and any that the buffer has beyond; empty for a callback
+    /// object. Interrupts add to them while the object is started.
     pub fn buckets(&self) -> &'b [AtomicU32] {
         self.as_basic().map_or(&[], |basic| basic.buffer)
     }
@@ -159,9 +159,13 @@ impl<'b> ProfileObject<'b> {
         self.as_basic().map(|basic| basic.bucket)
     }
 
-    /// Returns the buckets that were hit, by their addresses, and how often. Any context; a count that an
-    /// interrupt adds meanwhile may be missing.
+    /// Returns the address ranges of the buckets that were hit, with their counts. A count that an interrupt adds
+    /// meanwhile may be missing.
     ///
+    /// # Context
+    /// Any.
+    ///
+    /// # Examples
     /// ```
     /// # use pmu_kprofile::ProfileObject;
     /// fn hottest(object: &ProfileObject<'_>) -> Option<u64> {
@@ -179,7 +183,10 @@ impl<'b> ProfileObject<'b> {
         })
     }
 
-    /// Returns whether the object is started, on whichever lists. Any context.
+    /// Returns whether the object is started, on any lists.
+    ///
+    /// # Context
+    /// Any.
     pub fn is_started(&self) -> bool {
         self.is(State::Started)
     }
@@ -188,36 +195,39 @@ impl<'b> ProfileObject<'b> {
         self.state.load(Ordering::Acquire) == state as u8
     }
 
-    /// Marks a stopped object as started. `false`: it was not stopped.
+    /// Marks a stopped object as started; `false` if it was not stopped.
     pub(crate) fn begin(&self) -> bool {
         let (stopped, started) = (State::Stopped as u8, State::Started as u8);
         self.state.compare_exchange(stopped, started, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
-    /// Marks a started object as on its way out, or out.
+    /// Sets the state of a started object to stopping or stopped.
     pub(crate) fn end(&self, state: State) {
         self.state.store(state as u8, Ordering::Release);
     }
 
-    /// Returns whether the source runs for this object on a processor, as far as the lists know: it was started
-    /// there, and neither stopped nor lost since. Any context.
+    /// Returns whether the lists know the source to run for this object on a processor: it was started there, and
+    /// neither stopped nor lost since.
     ///
-    /// Tells, of an operation that failed somewhere, what it achieved elsewhere.
+    /// After an operation that failed on one processor, this tells what it achieved on the others.
+    ///
+    /// # Context
+    /// Any.
     pub fn runs_on(&self, processor: ProcessorNumber) -> bool {
         self.running(processor.group.into()) & mask_of(processor) != 0
     }
 
-    /// The processors of a group on which the source runs for this object.
+    /// Returns the processors of a group on which the source runs for this object.
     pub(crate) fn running(&self, group: usize) -> u64 {
         self.running.get(group).map_or(0, |mask| mask.load(Ordering::Relaxed))
     }
 
-    /// The source runs on these processors of a group: those that the object wants are its.
+    /// Adds the processors of a group on which the source now runs, limited to those that the object wants.
     pub(crate) fn add_running(&self, group: usize, processors: u64) {
         self.set_running(group, self.running(group) | (processors & self.wanted(group)));
     }
 
-    /// The source runs on no other processors of a group than these.
+    /// Removes all processors of a group but these, on which the source still runs.
     pub(crate) fn keep_running(&self, group: usize, processors: u64) {
         self.set_running(group, self.running(group) & processors);
     }
@@ -228,17 +238,17 @@ impl<'b> ProfileObject<'b> {
         }
     }
 
-    /// Which interrupts can concern the object.
+    /// Returns the key of the interrupts that can concern the object.
     pub(crate) fn key(&self) -> Key {
         Key { source: self.source().value(), process: self.process.map_or(0, ProcessId::get) }
     }
 
-    /// The processors of a group on which the source is to run for this object while they are active.
+    /// Returns the processors of a group on which the source is to run for this object while they are active.
     pub(crate) fn wanted(&self, group: usize) -> u64 {
         self.as_basic().map_or(u64::MAX, |basic| basic.affinity.mask(group))
     }
 
-    /// Calls a callback object back.
+    /// Calls the callback of a callback object; does nothing for a basic object.
     #[inline]
     pub(crate) fn call_back<F: InterruptFrame>(&self, frame: &F, source: KProfileSource) {
         if let Action::Callback(callback) = &self.action {
@@ -246,12 +256,12 @@ impl<'b> ProfileObject<'b> {
         }
     }
 
-    /// What the object does with an interrupt.
+    /// Returns the object's action on an interrupt.
     pub(crate) fn action(&self) -> &Action<'b> {
         &self.action
     }
 
-    /// What a basic object counts.
+    /// Returns the counting part of a basic object; `None` for a callback object.
     pub(crate) fn as_basic(&self) -> Option<&Basic<'b>> {
         match &self.action {
             Action::Basic(basic) => Some(basic),

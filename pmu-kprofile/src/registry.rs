@@ -1,16 +1,16 @@
-//! The registry: the lists of started profiles, and who reads and writes them.
+//! The registry: the lists of started profiles, their readers and their writer.
 //!
-//! - `dispatch`: the way of an interrupt; begin here
-//! - `guard`: what a guard's holder sees of the lists, with the proof that a started object lives
+//! - `dispatch`: the interrupt path; begin here
+//! - `guard`: the lists as a guard's holder reads them, with the proof that a started object lives
 //! - `srcu`: read locks, grace periods, and the statistics of interrupts
 //! - `write`: the write guard, which starts and stops objects, and the hardware for them
-//! - `control`: what a task calls and never waits in; `owned`: the same of objects that a handle keeps alive, and as
-//!   a service; `blocking` (a feature): what waits, `scope`
-//! - `listing`: what is started, by value
+//! - `control`: the operations of a task that never wait; `owned`: the same for objects that a handle keeps alive, and
+//!   as a service; `blocking` (a feature): the operations that wait, and `scope`
+//! - `listing`: the started objects, by value
 //!
-//! The lists are a double-buffered snapshot of an index, read under SRCU. A dispatch takes a read guard, loads
-//! which snapshot is current, and reads that one. A writer holds the write guard, fills the other snapshot, which
-//! a grace period has freed, and makes it current. This folder may use `affinity`, `hardware`, `object`, `index`.
+//! The lists are a double-buffered snapshot of an index, read under SRCU. A dispatch takes a read guard, loads which
+//! snapshot is current, and reads that one. A writer holds the write guard, fills the other snapshot, which a grace
+//! period has freed, and makes it current. This folder may use `affinity`, `hardware`, `object` and `index`.
 
 #[cfg(feature = "critical-section")]
 mod blocking;
@@ -39,14 +39,14 @@ use crate::sync::{AtomicUsize, Flag, UnsafeCell, array_of, const_fn};
 use srcu::ReaderCounters;
 use write::WriterState;
 
-/// The started profile objects of a system: each process's list and the global list, for at most `N`
-/// objects on processors whose [index](pmu_core::ProcessorNumber::index) is below `P`. Nothing is started on others.
+/// The started profile objects of a system: each process's list and the global list, for at most `N` objects on
+/// processors whose [index](pmu_core::ProcessorNumber::index) is below `P`. Nothing is started on other processors.
 ///
-/// Starting and stopping are serialized. The forms that begin with `try_` never wait: where they would, they
-/// answer [`Busy`](ProfileError::Busy). The others, of the feature `critical-section`, spin until they are done:
-/// on one processor with priorities, keep the tasks that call them from preempting each other.
+/// Starting and stopping are serialized. The functions that begin with `try_` never wait: they return
+/// [`Busy`](ProfileError::Busy) instead. The others, of the feature `critical-section`, spin until they are done: on a
+/// processor with task priorities, keep the tasks that call them from preempting each other.
 ///
-/// Everything is inside; a `static` is the usual place:
+/// The type contains all of its storage; a `static` is the usual place:
 ///
 /// ```
 /// use pmu_kprofile::Profiles;
@@ -65,38 +65,38 @@ pub struct Profiles<const N: usize, const P: usize> {
     started: AtomicUsize,
     /// Set while the write lock is held.
     writing: Flag,
-    /// What the lock's holder has to itself.
+    /// The state that only the holder of the write lock accesses.
     writer: UnsafeCell<WriterState>,
 }
 
 /// One snapshot of the lists.
 struct Snapshot<const N: usize>(UnsafeCell<Index<N>>);
 
-// SAFETY: (1) readers read a snapshot under a read guard, taken before they load which snapshot is current;
-// (2) only the holder of the write guard writes a snapshot, while it is not current and a grace period has
-// passed since it was; so no write meets a read. The names in it are of `Sync` objects, shared.
+// SAFETY: (1) readers read a snapshot under a read guard, taken before they load which snapshot is current; (2) only
+// the holder of the write guard writes a snapshot, while it is not current and a grace period has passed since it was;
+// (3) the names in it are of `Sync` objects, shared. So no write meets a read.
 unsafe impl<const N: usize> Sync for Snapshot<N> {}
-// SAFETY: it is numbers and names of `Sync` objects; nothing in it belongs to a thread.
+// SAFETY: a snapshot is numbers and names of `Sync` objects; nothing in it belongs to a thread.
 unsafe impl<const N: usize> Send for Snapshot<N> {}
 
 // SAFETY: (1) a snapshot is `Sync`; (2) `writer` is accessed by the holder of the write lock alone, see
 // `WriteLock`; (3) the rest are atomics, and `rules`, which is never written.
 unsafe impl<const N: usize, const P: usize> Sync for Profiles<N, P> {}
-// SAFETY: (1) a snapshot is `Send`; (2) what `writer` has is numbers and the name of a `Sync` object.
+// SAFETY: (1) a snapshot is `Send`; (2) `writer` holds numbers and the name of a `Sync` object.
 unsafe impl<const N: usize, const P: usize> Send for Profiles<N, P> {}
 
 impl<const N: usize, const P: usize> Profiles<N, P> {
     const_fn! {
-        /// Empty lists that behave like the latest Windows, correctly: those of
-        /// [`Rules::LATEST`].
+        /// Creates empty lists with [`Rules::LATEST`]: they behave like the latest Windows, without the defects of
+        /// earlier ones.
         pub const fn new() -> Self {
             Self::with_rules(Rules::LATEST)
         }
     }
 
     const_fn! {
-        /// Empty lists of a given Windows. They take objects that were created with the same rules, and
-        /// refuse others ([`OtherRules`](ProfileError::OtherRules)).
+        /// Creates empty lists of a given Windows version. They take objects created with the same rules, and refuse
+        /// others ([`OtherRules`](ProfileError::OtherRules)).
         pub const fn with_rules(rules: Rules) -> Self {
             Self {
                 rules,
@@ -111,17 +111,23 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
         }
     }
 
-    /// Returns the Windows that these lists are like.
+    /// Returns the rules of the Windows version that the lists follow.
     pub const fn rules(&self) -> Rules {
         self.rules
     }
 
-    /// Returns how many objects are started. Any context.
+    /// Returns the number of started objects.
+    ///
+    /// # Context
+    /// Any.
     pub fn started(&self) -> usize {
         self.started.load(Ordering::Relaxed)
     }
 
-    /// Returns what became of the interrupts so far, on all processors. Any context.
+    /// Returns the counts of the interrupts so far, by outcome, over all processors.
+    ///
+    /// # Context
+    /// Any.
     pub fn statistics(&self) -> Statistics {
         let mut total = Statistics::default();
         self.readers.iter().for_each(|counters| counters.add_to(&mut total));

@@ -1,13 +1,14 @@
-//! What control path and interrupt path meet on: `core`'s atomics and cells, or loom's, for the models.
+//! The primitives shared by the control path and the interrupt path: `core`'s atomics and cells, or loom's for the
+//! models.
 //!
-//! The small models are exhaustive; the larger ones bound how often a processor stops before it must, and
-//! say where. For each there is a bug that it finds:
+//! The small models are exhaustive; the larger ones bound the number of preemptions, and say where. Each model has a
+//! seeded bug that it finds:
 //!
 //! ```text
 //! RUSTFLAGS="--cfg loom" cargo test -p pmu-kprofile --release --lib loom
 //! ```
 //!
-//! Everywhere else this file adds nothing: what it names is `core`'s, and all constructors are `const`.
+//! In any other build this file adds nothing: its names are `core`'s, and all constructors are `const`.
 #![allow(unexpected_cfgs)] // `loom` comes by RUSTFLAGS.
 
 use core::sync::atomic::Ordering;
@@ -63,7 +64,7 @@ mod real {
         critical_section::with(|_| attempt())
     }
 
-    /// What the models put a bug at.
+    /// Hook at which the models seed a bug.
     #[inline]
     pub(crate) fn seed_earlier_epoch(_: bool) {}
 
@@ -83,9 +84,9 @@ mod real {
 #[cfg(all(test, loom))]
 mod loom_models;
 #[cfg(all(test, loom))]
-mod modelled;
+mod modeled;
 #[cfg(all(test, loom))]
-use modelled as real;
+use modeled as real;
 
 #[cfg(feature = "critical-section")]
 pub(crate) use real::exclusively;

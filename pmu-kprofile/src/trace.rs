@@ -1,12 +1,12 @@
 //! Event tracing on profile interrupts and context switches.
 //!
-//! - `builtin`: the callbacks that the kernel itself has; begin here
+//! - `builtin`: the kernel's built-in callbacks; begin here
 //! - `switches` (feature `critical-section`): the same for context switches
-//! - `ring`: a processor's records, between what writes them and a task
-//! - `record`, `event`, `bytes`: records as bytes, and the events that they tell of
-//! - `group_mask`, `control` (feature `critical-section`): what starts and stops it all
+//! - `ring`: the records of one processor, from their writers to a task
+//! - `record`, `event`, `bytes`: records as bytes, and the events that they describe
+//! - `group_mask`, `control` (feature `critical-section`): starting and stopping of all tracing
 //!
-//! This folder may use everything of the crate but `index`, and nothing of the crate uses it.
+//! This folder may use everything of the crate except `index`, and nothing in the crate uses it.
 
 mod builtin;
 mod bytes;

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use pmu_events::{CoreType, PmuEvent};
 
-/// Which of the library's processors each core type is, as both describe them. The library has none of the others.
+/// The library's name of each core type that both describe; it has none of the others.
 const SAME: &[(&str, &str)] = &[
     ("bonnell", "atom"),
     ("nehalemep", "nhm"),
@@ -65,8 +65,8 @@ fn number(text: &str) -> u64 {
     u64::from_str_radix(text.strip_prefix("0x").unwrap(), 16).unwrap()
 }
 
-/// What the library says of an Intel event: the event of the same name. perf's and the library's form of a fixed
-/// counter's event is that of general counters.
+/// Compares an Intel event with the library's event of the same name: whether they agree, then the library's select and
+/// extra value. perf and the library encode a fixed counter's event like that of a general counter.
 fn intel(
     theirs: &BTreeMap<String, (u64, Option<u64>)>,
     event: &PmuEvent,
@@ -82,8 +82,8 @@ fn intel(
     Some((same && same_extra, select, extra))
 }
 
-/// What the library says of an AMD event, whose names are others there: the event with this number, which must have
-/// these bits of its unit mask.
+/// Compares an AMD event with the library's events of the same number, whose names differ: their unit masks together
+/// must have these bits.
 fn amd(
     theirs: &BTreeMap<String, (u64, Option<u64>)>,
     event: &PmuEvent,

@@ -15,7 +15,7 @@ fn bucket(log2: u32) -> Bucket {
     Bucket::from_log2(log2).expect("2 to 31")
 }
 
-/// How many buckets a range has, by walking it.
+/// Counts the buckets of a range by walking it.
 fn walk(size: u64, log2: u32) -> u64 {
     let (mut covered, mut buckets) = (0, 0);
     while covered < u128::from(size) {
@@ -25,7 +25,7 @@ fn walk(size: u64, log2: u32) -> u64 {
     buckets
 }
 
-/// Whether each bucket has a whole counter, by walking the buffer.
+/// Returns whether each bucket has a whole counter, by walking the buffer.
 fn has_counters(size: u64, log2: u32, buffer_bytes: u32) -> bool {
     (0..walk(size, log2)).all(|number| 4 * number + 4 <= buffer_bytes.into())
 }
@@ -81,7 +81,7 @@ fn from_version_1703_a_buffer_needs_a_whole_counter_for_each_bucket() {
     }
 }
 
-/// A count of buckets kept in 32 bits would take these for small.
+/// A count of buckets in 32 bits would take these for small.
 #[test]
 fn a_range_of_more_than_2_to_the_32_buckets_is_not_taken_for_a_small_one() {
     for rules in [LAX, STRICT, x64(Windows10v1607), Rules::LATEST] {
@@ -104,8 +104,8 @@ fn an_empty_range_fits_every_buffer() {
     }
 }
 
-/// All buffers of 1 to 64 bytes with buckets of 4 to 256 bytes, and every size up to one byte more
-/// than a bucket beyond what the buffer could be thought to hold.
+/// Covers all buffers of 1 to 64 bytes with buckets of 4 to 256 bytes, and every size up to one byte more than a bucket
+/// beyond the largest that the buffer could seem to hold.
 #[test]
 fn before_version_1703_the_check_lets_through_what_does_not_fit_and_how_much() {
     let (mut cases, mut wrong) = (0, 0);
@@ -142,7 +142,7 @@ fn the_lax_check_ended_with_version_1703() {
     }
 }
 
-/// All buffers of 4 to 64 bytes with all sizes of 1 to 599.
+/// Covers all buffers of 4 to 64 bytes with all sizes of 1 to 599.
 #[test]
 fn before_version_1703_the_default_bucket_may_be_too_small_or_none() {
     let [mut fine, mut by_defect, mut too_small, mut none] = [0; 4];
@@ -165,7 +165,7 @@ fn before_version_1703_the_default_bucket_may_be_too_small_or_none() {
     assert_eq!(Bucket::for_buffer(STRICT, 17, 8), Some(bucket(4)));
 }
 
-/// The smallest bucket whose count fits the counters, by trying all.
+/// Returns the smallest bucket size with which the counters suffice, by trying all.
 fn smallest(size: u64, buffer_bytes: u32) -> Option<u32> {
     (2..=31).find(|log2| size.div_ceil(1 << log2) <= u64::from(buffer_bytes / 4))
 }
@@ -216,7 +216,7 @@ proptest! {
         prop_assert_eq!(bucket(log2).count(size), walk(size, log2));
         let fits = bucket(log2).fits(STRICT, size, buffer_bytes);
         prop_assert_eq!(fits, has_counters(size, log2, buffer_bytes));
-        // Bytes are compared where counters should be.
+        // The check compares bytes instead of counters.
         let lax = u128::from(size) / 2u128.pow(log2 - 2) <= buffer_bytes.into();
         prop_assert_eq!(bucket(log2).fits(LAX, size, buffer_bytes), lax);
     }
@@ -233,7 +233,7 @@ proptest! {
         prop_assert_eq!(found, smallest(size, buffer_bytes));
     }
 
-    /// A whole profile: each address of the range, and those around it, counts where a walk says.
+    /// Checks a whole profile: each address of the range, and those around it, counts in the bucket that a walk finds.
     #[test]
     fn a_profile_counts_each_address_in_the_bucket_that_a_walk_finds(
         base: u64,
@@ -259,7 +259,7 @@ proptest! {
                 let outcome = profiles.timer_interrupt(&Frame::at(pc));
                 prop_assert_eq!((outcome.hits, outcome.outside), (u32::from(inside), 0));
                 if inside {
-                    // The first bucket whose end lies beyond.
+                    // The first bucket that ends beyond the address.
                     let own = (1u128..).position(|n| u128::from(pc - base) < n << log2);
                     expected[own.unwrap()] += 1;
                 }

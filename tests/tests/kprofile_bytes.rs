@@ -1,4 +1,4 @@
-//! `KPROFILE` as untrusted bytes: what is read, and what is refused.
+//! `KPROFILE` as untrusted bytes: decoded or refused.
 
 mod kprofile;
 mod kprofile_layouts;
@@ -79,7 +79,7 @@ fn what_does_not_fit_is_an_error_and_leaves_the_bytes_alone() {
                 KProfile { role: role(29, 0xFFFF), ..good },
                 match layout.width() {
                     PointerWidth::Bits32 => Ok(layout.size()),
-                    // Virtual-8086 execution is x86's alone.
+                    // Only x86 has virtual-8086 execution.
                     PointerWidth::Bits64 => Err(LayoutError::Segment(0xFFFF)),
                 },
             ),
@@ -141,7 +141,7 @@ fn what_does_not_fit_is_an_error_and_leaves_the_bytes_alone() {
     }
 }
 
-/// Any profile that a layout can hold.
+/// Generates any profile that a layout can hold.
 fn a_profile() -> impl Strategy<Value = (Layout, KProfile)> {
     let kind = prop::sample::select(kinds().collect::<Vec<_>>());
     let source = prop_oneof![0u32..0x18, 0x19u32..0x8000, 0xFFFF_8000u32..=u32::MAX];
@@ -166,7 +166,7 @@ fn a_profile() -> impl Strategy<Value = (Layout, KProfile)> {
                     Role::Callback { callback: range_base, context: range_limit }
                 } else {
                     let buffer = number(5);
-                    // Virtual-8086 execution is x86's alone.
+                    // Only x86 has virtual-8086 execution.
                     let segment = if layout.width() == PointerWidth::Bits32 { segment } else { 0 };
                     Role::Basic { range_base, range_limit, bucket_shift, buffer, segment }
                 },
@@ -194,7 +194,7 @@ proptest! {
         prop_assert_eq!(KProfile::decode(layout, &bytes[..layout.size()]), Ok(profile));
     }
 
-    /// With a plausible beginning now and then, so that the rest is looked at.
+    /// Uses a plausible beginning now and then, so that decoding reaches the rest.
     #[test]
     fn any_bytes_decode_or_are_refused(
         mut bytes in prop::collection::vec(any::<u8>(), 0..0x170),

@@ -1,4 +1,4 @@
-//! Call chains of interrupts: what a frame visits is a stack walk in a ring.
+//! Call chains of interrupts: the addresses that a frame visits become a stack walk in a ring.
 
 mod kprofile;
 
@@ -60,7 +60,7 @@ fn chained(chain: Vec<u64>) -> Chained {
     Chained { frame, chain }
 }
 
-/// A stack walk that was read.
+/// A stack walk read from a ring.
 struct Walk {
     width: PointerWidth,
     event_timestamp: u64,
@@ -113,7 +113,7 @@ fn a_stack_walk_has_its_hook_and_at_most_32_return_addresses() {
     assert_eq!(ring.dropped(), 10);
 }
 
-/// In a ring whose slots are smaller, as many as there is room for.
+/// A ring with smaller slots holds as many addresses as fit.
 #[test]
 fn a_call_chain_ends_where_a_slot_does() {
     for (width, room) in [(PointerWidth::Bits64, 2), (PointerWidth::Bits32, 4)] {
@@ -133,7 +133,7 @@ fn a_call_chain_ends_where_a_slot_does() {
 #[test]
 fn interrupts_have_call_chains_where_they_are_asked_for() {
     static RINGS: [TraceRing<4>; 2] = [const { TraceRing::new() }; 2];
-    // Of the first processor alone.
+    // Only the first processor has a stack ring.
     static STACKS: [StackRing<4>; 1] = [const { StackRing::new() }; 1];
     static CALLBACK: TraceCallback<4> =
         TraceCallback::new(Hook::SampledProfile, PointerWidth::Bits64, &RINGS).with_stacks(&STACKS);

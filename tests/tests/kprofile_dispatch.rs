@@ -1,4 +1,4 @@
-//! What a started object does with an interrupt, version by version.
+//! The effect of an interrupt on a started object, version by version.
 
 mod kprofile;
 
@@ -31,7 +31,7 @@ fn create(rules: Rules, request: BasicProfile<'_>) -> Result<ProfileObject<'_>, 
     ProfileObject::basic(rules, request, &machine())
 }
 
-/// Lists on which one basic object is started.
+/// Returns lists on which one basic object is started.
 fn started(rules: Rules, request: BasicProfile<'static>) -> &'static Lists {
     let lists = leak(Lists::with_rules(rules));
     let object = create(rules, request).unwrap_or_else(|error| panic!("{rules:?}: {error}"));
@@ -39,12 +39,12 @@ fn started(rules: Rules, request: BasicProfile<'static>) -> &'static Lists {
     lists
 }
 
-/// The inclusive end of the range is 6.2's mistake, corrected in 1809.
+/// Version 6.2 made the end of the range inclusive by mistake; 1809 corrected it.
 fn end_is_inclusive(version: WindowsVersion) -> bool {
     (Windows8..Windows10v1809).contains(&version)
 }
 
-/// A callback that remembers what it was told.
+/// A callback that records its arguments.
 struct Log(Mutex<Vec<(u64, u32)>>);
 
 impl ProfileCallback for Log {
@@ -118,7 +118,7 @@ fn before_3_51_neither_source_nor_processor_is_a_condition() {
     }
 }
 
-/// A profile of a process sees that process, wherever the address lies; a global one sees all.
+/// A profile of a process counts only that process, at any address; a global one counts all.
 #[test]
 fn a_process_s_list_is_for_its_interrupts_and_the_global_list_for_all() {
     let (of_3, of_4, global) = (buffer(1), buffer(1), buffer(1));
@@ -134,7 +134,7 @@ fn a_process_s_list_is_for_its_interrupts_and_the_global_list_for_all() {
     assert_eq!([of_3, of_4, global].map(counts), [vec![1], vec![1], vec![4]]);
 }
 
-/// Notes at each call who was called, and how often a counter counted before.
+/// Records at each call which object was called, and the counts so far.
 struct Witness(&'static [AtomicU32], u64, &'static Mutex<Vec<(u64, Vec<u32>)>>);
 
 impl ProfileCallback for Witness {
@@ -185,7 +185,7 @@ fn a_callback_object_has_no_condition_but_its_source() {
     assert_eq!(*log.0.lock().unwrap(), frames.map(|frame| (frame.pc, 0x1D)));
 }
 
-/// A buffer with a counter before and one behind it that nothing may touch.
+/// A buffer between two counters that must not be touched.
 struct Guarded(&'static [AtomicU32]);
 
 impl Guarded {
@@ -238,7 +238,7 @@ fn the_inclusive_end_counts_where_it_lies_in_a_partial_bucket_or_a_spare_counter
     }
 }
 
-/// Whatever slipped through the check before version 1703.
+/// Covers every request that passes the check before version 1703.
 #[test]
 fn a_bucket_without_a_counter_is_reported_and_nothing_is_written() {
     for version in VERSIONS.into_iter().filter(|version| *version < Windows10v1703) {
@@ -256,7 +256,7 @@ fn a_bucket_without_a_counter_is_reported_and_nothing_is_written() {
     }
 }
 
-/// Every range that every small buffer is accepted for, and every address of it and around it.
+/// Covers every range that every small buffer is accepted for, with each address of it and around it.
 #[test]
 fn whatever_is_accepted_counts_in_its_own_counter_or_is_reported() {
     for version in [Windows2000, Windows8, Windows10v1803, Windows10v2004] {

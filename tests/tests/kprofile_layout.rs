@@ -11,7 +11,7 @@ use pmu_kprofile::compat::kprofile::{KProfile, LayoutError, ObjectType, Role};
 use pmu_kprofile::compat::layout::{Layout, Offsets};
 use pmu_tests::{Row, data};
 
-/// The bytes that a member should have.
+/// Returns the bytes that a member should have.
 fn expected(profile: &KProfile, member: &Member, pointer: usize, total: usize) -> Vec<u8> {
     let little = |value: u64, size: usize| value.to_le_bytes()[..size].to_vec();
     let one = |value| little(value, member.size);
@@ -70,7 +70,7 @@ fn every_member_lies_where_the_data_file_says_and_all_else_is_zero() {
     }
 }
 
-/// The members in which a decoded structure differs, by their names.
+/// Returns the names of the members in which a decoded structure differs.
 fn differences(a: &KProfile, decoded: Result<KProfile, LayoutError>) -> Vec<&'static str> {
     let b = match decoded {
         Ok(b) => b,
@@ -160,7 +160,7 @@ fn each_version_has_the_layout_of_its_time_and_width() {
     assert_eq!(rows.len(), Layout::ALL.len());
 }
 
-/// The values of the object types that a layout has, by the data file.
+/// Returns the values of the object types that a layout has, by the data file.
 fn types_of(layout: Layout) -> Vec<u16> {
     let rows: Vec<Row<'_>> = data!("kprofile_versions.csv");
     let row = rows.iter().find(|row| row.text("layout") == format!("{layout:?}")).unwrap();
@@ -249,7 +249,7 @@ fn a_layout_of_given_offsets_reads_what_the_row_of_the_same_offsets_does() {
         let mut bytes = vec![0; row.size()];
         let mut profile = distinctive(row, callback);
         if profile.object_type == ObjectType::BasicNt3 {
-            // A layout of given offsets is of a current Windows.
+            // A layout of given offsets belongs to a current Windows.
             profile.object_type = ObjectType::Basic;
         }
         profile.encode(given, &mut bytes).unwrap();
@@ -285,7 +285,7 @@ fn offsets_that_do_not_fit_the_size_make_no_layout() {
     ] {
         assert_eq!(Layout::from_offsets(bad), Err(LayoutError::Offsets), "{bad:?}");
     }
-    // Each at the very end.
+    // Each of these ends exactly at the end of the structure.
     for good in [
         Offsets { process: size - 8, ..good },
         Offsets { affinity: Some(size - 168), ..good },

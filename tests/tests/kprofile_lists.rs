@@ -1,5 +1,4 @@
-//! Starting and stopping profiles: the state machine, the hardware behind it, and what interrupts
-//! find meanwhile.
+//! Starting and stopping profiles: the states of objects, the hardware calls, and the interrupts meanwhile.
 
 mod kprofile;
 
@@ -20,7 +19,7 @@ use pmu_kprofile::{
 
 const TIME: KProfileSource = KProfileSource::TIME;
 
-/// Room for few objects, and for the processors of two groups.
+/// Lists for few objects, on the processors of two groups.
 type Lists = Profiles<5, 70>;
 
 #[test]
@@ -52,7 +51,7 @@ fn starting_twice_and_stopping_what_is_stopped_are_errors_that_change_nothing() 
     assert!(!object.is_started());
     assert_eq!(unchanged(lists, machine, |m| lists.stop(object, m)), Err(ProfileError::NotStarted));
     assert_eq!(lists.interrupt(&Frame::at(0x1000), source(0x19)).hits, 0);
-    // It can be used again, and on other lists.
+    // It can be started again, and on other lists.
     other.start(object, machine).unwrap();
     assert_eq!(other.interrupt(&Frame::at(0x1000), source(0x19)).hits, 1);
     assert_eq!(lists.interrupt(&Frame::at(0x1000), source(0x19)).hits, 0);
@@ -116,7 +115,7 @@ fn a_failing_start_undoes_what_it_started_and_not_what_runs_for_others() {
     let lists = leak(Lists::new());
     let machine = &mut Machine::new(active());
     lists.start(on(0x19, &[1], machine), machine).unwrap();
-    // Where it runs already, nothing is started that could fail.
+    // A start does not fail where the source already runs, because it does not start it again.
     machine.refuses_start = Affinity::of(processor(0, 1)).union(Affinity::of(processor(1, 5)));
     let object = everywhere(0x19, machine);
     let expected = ProfileError::Hardware { processor: processor(1, 5), error: REFUSAL };
@@ -213,7 +212,7 @@ fn lists_refuse_an_object_that_was_made_under_other_rules() {
     assert_eq!(refused.to_string(), told);
 }
 
-/// The lists are where they were moved to, and so are the objects.
+/// Lists that are moved keep their objects.
 #[test]
 fn lists_that_were_moved_stop_their_objects() {
     let machine = &mut Machine::new(active());
@@ -236,7 +235,7 @@ fn lists_that_were_moved_stop_their_objects() {
     assert_eq!((machine.running(), moved.started()), (vec![], 0));
 }
 
-/// A process's profiles are stopped with it, and no other process's.
+/// Stopping a process's profiles stops no other process's.
 #[test]
 fn the_profiles_of_a_process_end_with_it() {
     let lists = leak(Lists::new());
@@ -263,7 +262,7 @@ fn the_profiles_of_a_process_end_with_it() {
     assert_eq!(lists.started(), 2);
 }
 
-/// A callback that is interrupted itself, and tries to change the lists that called it.
+/// A callback that is interrupted itself and tries to change the lists that called it.
 struct Meddler {
     lists: &'static Lists,
     itself: OnceLock<&'static ProfileObject<'static>>,
@@ -325,7 +324,7 @@ fn a_callback_may_not_start_and_stop_profiles_even_after_an_interrupt_of_its_own
     assert_eq!(meddler.machine.lock().unwrap().changes, 0);
     assert!(callback.is_started() && !meddler.other.is_started());
     assert_eq!(lists.statistics(), Statistics { seen: 4, hit: 2, missed: 2, outside: 0 });
-    // In task context the same is fine.
+    // In task context the same call succeeds.
     lists.start(meddler.other, &mut machine).unwrap();
     lists.stop(callback, &mut machine).unwrap();
 }
@@ -346,10 +345,10 @@ fn interrupts_seen_hit_missed_and_outside_are_counted() {
             assert_eq!(lists.timer_interrupt(&frame), DispatchOutcome { hits, outside });
         }
     }
-    // An interrupt counts once, however many objects act on it; a count outside, each.
+    // An interrupt counts once, however many objects act on it; counts outside are counted one by one.
     let expected = Statistics { seen: 13, hit: 6, missed: 7, outside: 6 };
     assert_eq!(lists.statistics(), expected);
-    // The lists have no place for a processor beyond the 70th.
+    // The lists have no counters for a processor beyond the 70th.
     let beyond = Frame { processor: ProcessorNumber::from_index(70), ..Frame::at(0x1000) };
     assert_eq!(lists.timer_interrupt(&beyond), DispatchOutcome::default());
     assert_eq!(lists.statistics(), expected);
@@ -362,7 +361,7 @@ fn counts_outlast_a_stop_and_go_on_at_the_next_start() {
     let counters = [AtomicU32::new(0)];
     let object = object(request(&counters), machine);
     for round in 0..3 {
-        // SAFETY: object and buffer live, and stay where they are, until the stop below.
+        // SAFETY: the object and its buffer live, and do not move, until the stop below.
         unsafe { lists.start_borrowed(&object, machine) }.unwrap();
         assert_eq!(lists.timer_interrupt(&Frame::at(0x1000)).hits, 1);
         lists.stop(&object, machine).unwrap();
@@ -371,7 +370,7 @@ fn counts_outlast_a_stop_and_go_on_at_the_next_start() {
     }
 }
 
-/// Lists that were moved, and others in their place, have one address; the object is on the first.
+/// New lists have the former address of those that were moved; the object is on the moved ones.
 #[test]
 fn lists_in_the_place_of_others_do_not_stop_their_objects() {
     let machine = &mut Machine::new(active());

@@ -11,22 +11,22 @@ use pmu_kprofile::{Affinity, Mailbox, Processors, ProfileHardware, Remote, Sourc
 const SOURCE: KProfileSource = KProfileSource::TOTAL_CYCLES;
 const OTHER: KProfileSource = KProfileSource::BRANCH_MISPREDICTIONS;
 
-/// What the processors of a machine share.
+/// The state that the processors of a machine share.
 #[derive(Default)]
 struct Machine {
     interrupts: [AtomicU64; 3],
-    /// What runs where.
+    /// Processors and sources that run on them.
     running: Mutex<BTreeSet<(usize, u32)>>,
-    /// In the middle of a request, which then waits until it is cleared.
+    /// Holds a request that is being served until it is cleared.
     held: AtomicBool,
     inside: AtomicBool,
 }
 
-/// One processor's view.
+/// One processor's view of the machine.
 struct Processor<'m> {
     machine: &'m Machine,
     number: u16,
-    /// How long it waits.
+    /// Bound of its waiting loop.
     turns: u64,
 }
 
@@ -99,7 +99,7 @@ fn a_request_is_served_on_its_processor_and_answered() {
             assert_eq!(hardware.stop(on(1), SOURCE), Ok(()));
             let refused = Err(InterfaceError::NoFreeCounter(OTHER));
             assert_eq!(hardware.start(on(1), OTHER), refused);
-            // This one's own needs no interrupt.
+            // A request to the own processor needs no interrupt.
             assert_eq!(hardware.start(on(0), SOURCE), Ok(()));
             assert_eq!(hardware.stop(on(0), SOURCE), Ok(()));
         }
@@ -116,7 +116,7 @@ fn a_request_is_served_on_its_processor_and_answered() {
     assert!(machine.running.into_inner().unwrap().is_empty());
 }
 
-/// Asks another processor again and again, and drains until all have done so.
+/// Posts requests to another processor repeatedly, and drains until all processors have finished.
 fn ask_and_drain(machine: &Machine, mailbox: &Mailbox<3>, here: u16, there: u16) {
     let processor = Processor::new(machine, here);
     let mut hardware = Remote::new(mailbox, Processor::new(machine, here));
@@ -152,10 +152,10 @@ fn a_processor_that_does_not_answer_is_an_error_and_serves_nothing_later() {
     for _ in 0..3 {
         assert_eq!(hardware.start(on(1), SOURCE), Err(InterfaceError::NoAnswer(on(1))));
     }
-    // It wakes up: the requests were withdrawn.
+    // The processor wakes up: the requests were withdrawn.
     mailbox.drain(&Processor::new(&machine, 1));
     assert!(machine.running.lock().unwrap().is_empty());
-    // Beyond the mailbox.
+    // This processor is beyond the mailbox.
     assert_eq!(hardware.start(on(3), SOURCE), Err(InterfaceError::NoAnswer(on(3))));
     assert!(hardware.start(ProcessorNumber { group: 9, number: 0 }, SOURCE).is_err());
 }
@@ -166,7 +166,7 @@ fn a_start_that_is_answered_too_late_is_undone() {
     machine.held.store(true, Ordering::SeqCst);
     thread::scope(|scope| {
         let asking = scope.spawn(|| {
-            // It gives up only after the other processor has begun.
+            // The requester gives up only after the other processor has begun.
             let machine = &machine;
             struct Patient<'m>(Processor<'m>);
             impl Processors for Patient<'_> {
@@ -206,7 +206,7 @@ fn a_start_that_is_answered_too_late_is_undone() {
         assert_eq!(asking.join().unwrap(), Err(InterfaceError::NoAnswer(on(1))));
     });
     assert!(machine.inside.load(Ordering::SeqCst));
-    assert!(machine.running.lock().unwrap().is_empty(), "the source runs for nobody");
+    assert!(machine.running.lock().unwrap().is_empty(), "the source still runs");
     // The slot is free again.
     let mut hardware =
         Remote::new(&mailbox, Processor { turns: 50, ..Processor::new(&machine, 0) });

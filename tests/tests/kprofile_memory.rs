@@ -1,14 +1,12 @@
-//! The memory that profiles take, and the stack that starting and stopping them does, in the debug build
-//! that tests are.
+//! The memory of profiles, and the stack use of starting and stopping them, in the debug build in which tests run.
 //!
-//! Each operation runs on a painted stack of its own, from whose bottom the paint that is left is counted:
-//! the same program always uses the same bytes, so the result does not depend on the machine's load.
+//! Each operation runs on a painted stack of its own; the test counts the paint left at its bottom. The same program
+//! always uses the same bytes, so the result does not depend on the machine's load.
 //!
-//! What is measured is what a kernel calls: `Profiles`, `ThisProcessor` and a real session of a driver, all
-//! compiled without optimization. The embedder's part is as thin as it can be, so that its frames do not
-//! count for the library's: the registers are an array, and the platform does nothing. (The mock of
-//! `pmu-virt` and the tests' register file keep books of each access; their frames are deeper than those of
-//! what they test.)
+//! The tests measure the calls of a kernel: `Profiles`, `ThisProcessor` and a real session of a driver, all compiled
+//! without optimization. The embedder's part is minimal, so that its frames do not count as the library's: the
+//! registers are an array, and the platform does nothing. (The mock of `pmu-virt` and the tests' register file record
+//! each access; their frames are deeper than those of the code under test.)
 #![cfg(target_arch = "x86_64")]
 
 mod kprofile;
@@ -76,20 +74,20 @@ impl Platform for NoPlatform {
     fn stop_profile_timer(&self) {}
 }
 
-/// Calls a function on a painted stack, and says how many bytes of it were written.
+/// Calls a function on a painted stack, and returns the number of bytes written there.
 fn depth_of<F: FnOnce()>(function: F) -> usize {
     const SIZE: usize = 1 << 20;
     const PAINT: u64 = 0xA5A5_5A5A_C3C3_3C3C;
     extern "C" fn call<F: FnOnce()>(function: *mut Option<F>) {
-        // SAFETY: it is the one below, which lives until this returns.
+        // SAFETY: it points to the one below, which lives until this returns.
         if let Some(function) = unsafe { (*function).take() } {
             function();
         }
     }
     let mut stack = vec![PAINT; SIZE / size_of::<u64>()];
     let mut function = Some(function);
-    // SAFETY: `call` runs on a stack of its own, from its 16-byte aligned top, and comes back to this one,
-    // whose place is kept in a register that a callee preserves. It does not unwind: it is `extern "C"`.
+    // SAFETY: (1) `call` runs on a stack of its own, from its 16-byte aligned top; (2) it returns to this one, whose
+    // address is kept in a register that a callee preserves; (3) it does not unwind: it is `extern "C"`.
     unsafe {
         let top = stack.as_mut_ptr_range().end;
         asm!(
@@ -109,7 +107,7 @@ fn depth_of<F: FnOnce()>(function: F) -> usize {
     SIZE - painted * size_of::<u64>()
 }
 
-/// What an operation answers, which may use so much stack.
+/// Runs an operation, checks its stack use against the limit, and returns its result.
 #[track_caller]
 fn within_limit<R>(what: &str, operation: impl FnOnce() -> R) -> R {
     let mut answer = None;
@@ -129,7 +127,7 @@ fn object(
     leak(ProfileObject::basic(Rules::LATEST, asked, hardware).unwrap())
 }
 
-/// Every way through a start and a stop, with lists of some length.
+/// Takes every path through a start and a stop, with lists of some length.
 fn through_a_session<const N: usize>(lists: &'static Profiles<N, 1>) {
     let (emon, registers) = (Emon::declared(), Registers::default());
     let memory: CounterMemory<[CounterSlot; 4]> = CounterMemory::new();
@@ -137,7 +135,7 @@ fn through_a_session<const N: usize>(lists: &'static Profiles<N, 1>) {
     let mut session = emon.initialize(&processor, &registers, NoPlatform, &memory).unwrap();
     let mut hardware = ThisProcessor::new(&mut session, ProcessorNumber::default());
     for from in [TIME, KProfileSource::BRANCH_MISPREDICTIONS] {
-        // Alone, beside an object of the same source, and beside one of another.
+        // Each source alone, beside an object of the same source, and beside one of another.
         let objects = [from, from, KProfileSource::TOTAL_CYCLES]
             .map(|from| object(from, Some(Affinity::ALL), &hardware));
         for object in objects {
@@ -151,7 +149,7 @@ fn through_a_session<const N: usize>(lists: &'static Profiles<N, 1>) {
             within_limit(&format!("stop of {} on lists for {N}", object.source()), stop).unwrap();
         }
     }
-    // As many as there are counters, and one more.
+    // As many sources as there are counters, and one more.
     let sources = [0x19, 0x1A, 0x1B, 0x1C, 0x1D].map(source);
     let objects = sources.map(|from| object(from, None, &hardware));
     for object in &objects[..4] {
@@ -172,7 +170,7 @@ fn start_and_stop_of_a_debug_build_fit_8_kib_of_stack() {
     through_a_session(&LARGE);
 }
 
-/// Hardware of many processors that does nothing.
+/// The hardware of many processors, which does nothing.
 struct Hardware(Affinity);
 
 impl ProfileHardware for Hardware {
@@ -196,7 +194,7 @@ impl ProfileHardware for Hardware {
     }
 }
 
-/// How many processors there are does not matter.
+/// The number of processors must not matter.
 #[test]
 fn following_processors_in_a_debug_build_fits_8_kib_of_stack() {
     static LISTS: Profiles<64, 2048> = Profiles::new();
@@ -228,14 +226,14 @@ fn lists_take_512_bytes_for_each_object_and_64_for_each_processor() {
         size_of::<Profiles<1024, 64>>(),
     ];
     for (size, of_objects) in by_objects.into_iter().zip(of_objects) {
-        // What is left is the lists' own: a few words, and what aligns them.
+        // The remainder is the lists' own: a few words, and their alignment.
         let own = size - of_objects - 64 * 64;
         assert!(own <= 512, "{size} bytes, of which {own} are unowned");
     }
     let more = size_of::<Profiles<64, 65>>() - size_of::<Profiles<64, 64>>();
     assert_eq!(more, 64);
     let object = size_of::<ProfileObject<'_>>();
-    // Two sets of processors, and the rest.
+    // Two sets of processors, and the other members.
     let sets = 2 * size_of::<Affinity>();
     assert!((sets..sets + 128).contains(&object), "{object} bytes");
     assert_eq!(sets, 512);

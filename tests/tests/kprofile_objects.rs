@@ -1,4 +1,4 @@
-//! Creating profile objects: what each version checks, and what an object shows of itself.
+//! The creation of profile objects: the checks of each version, and the properties of an object.
 
 mod kprofile;
 
@@ -33,7 +33,7 @@ fn create(rules: Rules, request: BasicProfile<'_>) -> Result<ProfileObject<'_>, 
     ProfileObject::basic(rules, request, &machine())
 }
 
-/// Everything is wrong; each step mends one thing, in the order in which Windows checks them.
+/// Every argument is wrong; each step corrects one, in the order in which Windows checks them.
 #[test]
 fn creation_checks_come_in_windows_order_with_windows_status_in_each_version() {
     type Mend = fn(&mut BasicProfile<'static>);
@@ -140,7 +140,8 @@ fn the_affinity_must_be_active_from_windows_7_on_and_before_may_mean_all() {
         numbers.iter().map(|number| processor(0, *number)).collect()
     };
     for version in VERSIONS.into_iter().filter(|version| *version >= Nt351) {
-        // Asked for; whether Windows 7 accepts it; who profiles before, from SP4 on and earlier.
+        // The request; whether Windows 7 accepts it; the profiled processors in earlier versions, from SP4 on and
+        // before.
         let cases = [
             (on(&[]), false, on(&[0, 1]), on(&[0, 1])),
             (on(&[1]), true, on(&[1]), on(&[1])),
@@ -211,7 +212,7 @@ fn an_object_shows_itself_as_its_windows_lays_it_out() {
             let object = leak(ProfileObject::basic(rules, asked, &machine).unwrap());
             lists.start(object, &mut machine).unwrap();
             let mut kprofile = object.to_kprofile();
-            // The host's address of the buffer may be wider than the kernel's.
+            // The host's address of the buffer may exceed the kernel's pointers.
             if let Role::Basic { buffer, .. } = &mut kprofile.role {
                 assert_eq!(*buffer, counters.as_ptr() as u64);
                 *buffer = 0x8000;
@@ -247,7 +248,7 @@ fn an_object_shows_itself_as_its_windows_lays_it_out() {
     }
 }
 
-/// A profile of all processors, ever, names all that its Windows could have.
+/// A profile of all processors, present and future, exports all that its Windows could have.
 #[test]
 fn a_profile_of_all_processors_ever_shows_those_that_its_windows_has_room_for() {
     for version in VERSIONS {
@@ -279,7 +280,7 @@ fn a_profile_of_all_processors_ever_shows_those_that_its_windows_has_room_for() 
     }
 }
 
-/// Before, the HAL had no profile sources but time.
+/// Earlier HALs had no profile source but time.
 #[test]
 fn counter_sources_exist_from_the_version_that_brought_their_interface_in_each_width() {
     use HalInterface::*;

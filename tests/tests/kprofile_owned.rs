@@ -1,4 +1,4 @@
-//! Objects that a handle keeps alive, the services that start and stop them, and what is listed of them.
+//! Objects that a handle keeps alive, the services that start and stop them, and the listing of started objects.
 
 mod kprofile;
 
@@ -57,12 +57,12 @@ fn a_handle_comes_back_when_no_dispatch_reads_the_object_any_more() {
     let callback = |_: &dyn InterruptFrame, _: KProfileSource| {
         let token = started.lock().unwrap().take().unwrap();
         let token = token.try_stop(&mut *machine.lock().unwrap()).unwrap();
-        // This dispatch, on another processor, began before.
+        // This dispatch, on another processor, began before the stop.
         let token = StoppingOwned::try_finish(token).unwrap_err();
         *stopping.lock().unwrap() = Some(token);
     };
     let caller = ProfileObject::callback(Rules::LATEST, source(2), &callback).unwrap();
-    // SAFETY: the object lives until it is stopped, below.
+    // SAFETY: the object lives until it is stopped below.
     unsafe { lists.start_borrowed(&caller, &mut *machine.lock().unwrap()) }.unwrap();
     lists.update_processors(&mut *machine.lock().unwrap()).unwrap();
     lists.interrupt(&Frame { processor: processor(0, 1), ..Frame::at(0) }, source(2));
@@ -99,7 +99,7 @@ fn an_object_that_another_holder_stopped_gives_its_handle_back() {
     assert_eq!(Arc::strong_count(&handle), 1);
 }
 
-/// A handle of an embedder's own, which tells of its end.
+/// A handle of an embedder's, which records that it was dropped.
 #[derive(Debug)]
 struct Told(Box<ProfileObject<'static>>, &'static AtomicBool);
 
@@ -131,7 +131,7 @@ fn a_handle_of_the_embedders_own_ends_after_the_stop() {
     assert!(ended.load(Ordering::Relaxed));
 }
 
-/// The order is that of `NtStartProfile`: the handle, the profile's state, the limit, the buffer.
+/// Checks the order of `NtStartProfile`: the handle, the profile's state, the limit, the buffer.
 #[test]
 fn the_start_service_answers_in_windows_order() {
     let (lists, mut machine) = (Profiles::<1, 128>::new(), Machine::new(active()));
@@ -166,7 +166,8 @@ fn the_stop_service_answers_as_windows() {
     assert!(stopping.is_over());
 }
 
-/// 8,192 for each processor since Windows 7, as the documents have it; callback objects are the kernel's own.
+/// Since Windows 7 the limit is 8,192 profiles per processor, as documented; callback objects do not count, being the
+/// kernel's own.
 #[test]
 #[cfg_attr(debug_assertions, ignore = "thousands of starts take long in a debug build")]
 fn as_many_profiles_are_started_as_the_version_allows() {
@@ -226,7 +227,7 @@ fn the_running_sources_of_a_processor_are_each_named_once() {
 
 #[test]
 fn a_listing_does_not_wait_for_a_task_that_writes() {
-    /// Hardware that lists what is started while it starts a source.
+    /// Hardware that lists the started objects while it starts a source.
     struct Listing<'l>(Machine, &'l Lists);
 
     impl ProfileHardware for Listing<'_> {

@@ -1,4 +1,4 @@
-//! Profiles and the processors that come, go, and fail: what runs where, and which caller is told.
+//! Profiles while processors come, go, and fail: the running sources, and the errors that callers get.
 
 mod kprofile;
 
@@ -13,10 +13,10 @@ use pmu_kprofile::WindowsVersion::Windows2000;
 use pmu_kprofile::{Affinity, BasicProfile, ProfileError, ProfileObject, Profiles, Rules};
 use proptest::prelude::*;
 
-/// Room for few objects, and for the processors of two groups.
+/// Lists for few objects, on the processors of two groups.
 type Lists = Profiles<5, 70>;
 
-/// What runs after processors came and went must be what the started objects want.
+/// The sources that run after processors came and went must be those that the started objects want.
 #[test]
 fn a_processor_that_becomes_active_gets_the_sources_that_are_started_from_then_on() {
     let lists = leak(Lists::new());
@@ -47,7 +47,7 @@ fn processors_that_come_and_go_run_what_is_wanted_while_they_are_there() {
     unchanged(lists, machine, |m| lists.update_processors(m)).unwrap();
     assert_eq!(machine.running(), alone);
 
-    // The second source fails there, until it is tried again; the first one runs.
+    // The second source fails there until it is retried; the first one runs.
     machine.active = Affinity::first(2);
     machine.counterless = Some(source(0x1A));
     let failure = ProfileError::Hardware { processor: processor(0, 1), error: REFUSAL };
@@ -70,7 +70,7 @@ fn processors_that_come_and_go_run_what_is_wanted_while_they_are_there() {
     lists.update_processors(machine).unwrap();
     assert_eq!(machine.running.len(), 9);
 
-    // They go, with their counters, and one comes back without.
+    // They go, with their counters, and one comes back without them.
     machine.active = Affinity::first(1);
     machine.running.retain(|(on, _)| on.number == 0);
     unchanged(lists, machine, |m| lists.update_processors(m)).unwrap();
@@ -78,7 +78,7 @@ fn processors_that_come_and_go_run_what_is_wanted_while_they_are_there() {
     lists.update_processors(machine).unwrap();
     assert_eq!(machine.running(), both);
 
-    // What was never started on a processor is not stopped there.
+    // A source is not stopped on a processor on which it was never started.
     machine.active = Affinity::first(3);
     for object in objects {
         lists.stop(object, machine).unwrap();
@@ -86,8 +86,8 @@ fn processors_that_come_and_go_run_what_is_wanted_while_they_are_there() {
     assert_eq!(machine.running(), [(0, 0, 0x1B)]);
 }
 
-/// Objects of other processors are started and stopped as if the failing one were not there; who asks for
-/// what fails is told.
+/// Objects of other processors start and stop as if the failing one were absent; only a caller that wants the failing
+/// start gets its error.
 #[test]
 fn a_processor_that_cannot_start_a_source_does_not_block_the_objects_of_others() {
     let lists = leak(Lists::new());
@@ -110,7 +110,7 @@ fn a_processor_that_cannot_start_a_source_does_not_block_the_objects_of_others()
     assert_eq!(machine.running(), [(0, 0, 0x19)]);
 }
 
-/// A start does not try what others' objects lack: who did not ask for it could not be told.
+/// A start does not retry what other objects lack: their owners could not be told of an error.
 #[test]
 fn a_start_touches_no_processor_that_its_object_does_not_want() {
     let lists = leak(Lists::new());
@@ -137,7 +137,7 @@ fn a_source_that_cannot_start_does_not_block_the_others_of_its_processor() {
     let there = processor(0, 1);
     assert_eq!([first, second, third].map(|object| object.runs_on(there)), [true, false, true]);
     assert!(!machine.running.contains(&(there, 0x1A)) && machine.running.len() == 5);
-    // It is not stopped where it does not run.
+    // A source is not stopped on a processor on which it does not run.
     for object in [second, first, third] {
         lists.stop(object, machine).unwrap();
         assert!(!object.runs_on(there) && !object.runs_on(processor(0, 0)));
@@ -165,7 +165,7 @@ fn what_several_objects_lack_is_tried_once_for_all_of_them() {
     }
 }
 
-/// What one object lacked runs since another one's start, and goes on after the other's stop.
+/// A source that one object lacked runs from another object's start on, and continues after that one's stop.
 #[test]
 fn an_object_keeps_what_another_one_s_start_brought_it() {
     let lists = leak(Lists::new());
@@ -196,7 +196,7 @@ fn nothing_is_started_on_a_processor_beyond_those_of_the_lists() {
         assert_eq!(lists.restart_processor(processor(0, 2), machine), beyond);
         assert_eq!(machine.running(), both);
     }
-    // That blocks no other object.
+    // This failure blocks no other object.
     lists.start(on(0x1A, &[1], machine), machine).unwrap();
     lists.stop(callback, machine).unwrap();
     assert_eq!(machine.running(), [(0, 1, 0x1A)]);
@@ -227,7 +227,7 @@ fn a_profile_of_all_processors_ever_counts_on_those_that_come_later() {
     }
 }
 
-/// What Windows' call without an affinity means: those that are active as the profile is created.
+/// Windows' call without an affinity means the processors that are active when the profile is created.
 #[test]
 fn a_profile_without_affinity_stays_on_the_processors_that_were_active_when_it_was_created() {
     let lists = leak(Lists::new());
@@ -246,12 +246,12 @@ fn a_processor_that_lost_its_state_between_two_calls_is_started_again_when_that_
     lists.start(on(0x1A, &[1], machine), machine).unwrap();
     let all = machine.running();
     let there = processor(0, 1);
-    // Down and up again: no call asked meanwhile which are active.
+    // Down and up again: no call looked at the active processors meanwhile.
     machine.lose(there);
     lists.restart_processor(there, machine).unwrap();
     assert_eq!(machine.running(), all);
 
-    // It is told while the processor is down; there is nothing to start then.
+    // The restart is reported while the processor is down; there is nothing to start then.
     machine.lose(there);
     machine.active = Affinity::first(1);
     unchanged(lists, machine, |m| lists.restart_processor(there, m)).unwrap();
@@ -259,7 +259,7 @@ fn a_processor_that_lost_its_state_between_two_calls_is_started_again_when_that_
     lists.update_processors(machine).unwrap();
     assert_eq!(machine.running(), all);
 
-    // One source does not come back, and the other one does.
+    // One source does not come back, the other one does.
     machine.lose(there);
     machine.counterless = Some(source(0x19));
     let failure = ProfileError::Hardware { processor: there, error: REFUSAL };
@@ -292,7 +292,7 @@ fn a_processor_that_any_call_sees_inactive_is_known_to_have_lost_its_state() {
     }
 }
 
-/// An interrupt there would find nothing: better not to start than to lose it.
+/// An interrupt there would find nothing, so the start is refused.
 #[test]
 fn a_processor_beyond_those_of_the_lists_is_refused() {
     let lists = leak(Profiles::<4, 2>::new());
@@ -303,28 +303,28 @@ fn a_processor_beyond_those_of_the_lists_is_refused() {
     lists.start(on(0x19, &[0, 1], machine), machine).unwrap();
 }
 
-/// What happens to objects of three sources, of which the third wants all processors, ever.
+/// A step of a program with objects of three sources, of which the third wants all processors, present and future.
 #[derive(Clone, Debug)]
 enum Step {
     Start(usize),
     Stop(usize),
     Update,
-    /// A processor goes down and comes back, which is told.
+    /// A processor goes down and comes back, and its restart is reported.
     Restart(ProcessorNumber),
-    /// From now on these are active; what went away has lost its state.
+    /// These processors are active from now on; the others have lost their state.
     Active(Affinity),
-    /// From now on these cannot start anything.
+    /// These processors cannot start anything from now on.
     Refuse(Affinity),
 }
 
-/// The simplest bookkeeping of what should run.
+/// A naive model of the sources that should run.
 struct Model {
     wishes: Vec<(u32, Affinity)>,
     started: BTreeSet<usize>,
     running: BTreeSet<(ProcessorNumber, u32)>,
 }
 
-/// How many processors the lists are for: the last of the active ones is not among them.
+/// Number of processors that the lists cover: the last of the active ones is not among them.
 const PROCESSORS: usize = 69;
 
 impl Model {
@@ -366,7 +366,7 @@ impl Model {
         Ok(())
     }
 
-    /// What fails where.
+    /// Updates the model, and returns the starts that fail.
     fn update(&mut self, on: Affinity, machine: &Machine) -> BTreeSet<(ProcessorNumber, u32)> {
         let pairs = on.intersection(machine.active);
         let pairs = pairs.iter().flat_map(|on| [0x19, 0x1A, 0x1B].map(|source| (on, source)));
@@ -399,8 +399,8 @@ fn a_step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    /// Whatever comes, goes and fails: what runs is what the started objects want and the hardware gives,
-    /// and each failure is told by the call that met it.
+    /// However processors come, go and fail: the running sources are those that the started objects want and the
+    /// hardware permits, and the call that met a failure reports it.
     #[test]
     fn what_runs_where_is_what_a_naive_model_says(
         affinities in prop::collection::vec(a_set(), 4),
@@ -410,7 +410,7 @@ proptest! {
         let mut machine = Machine::new(active());
         let mut wishes: Vec<(u32, Affinity)> = [0x19, 0x19, 0x1A, 0x1A].into_iter().zip(affinities).collect();
         wishes.push((0x1B, Affinity::ALL));
-        // Under these rules a set that is not active means all that are.
+        // Under these rules a set without active processors means all active ones.
         wishes.iter_mut().filter(|(_, set)| set.is_empty()).for_each(|(_, set)| *set = active());
         let create = |(from, affinity): &(u32, Affinity)| {
             let asked = BasicProfile { source: source(*from), affinity: Some(*affinity), ..request(buffer(1)) };

@@ -16,7 +16,7 @@ use pmu_kprofile::{
 };
 use proptest::prelude::*;
 
-/// Room for few objects, and for the processors of two groups.
+/// Lists for few objects, on the processors of two groups.
 type Lists = Profiles<5, 70>;
 
 /// A profile of the random programs below.
@@ -40,7 +40,7 @@ enum Step {
     Interrupt { pc: u64, source: u32, process: Option<u64>, on: ProcessorNumber },
 }
 
-/// What should happen, the simplest way.
+/// A naive model of the counts.
 struct Model<'d> {
     definitions: &'d [Definition],
     inclusive: bool,
@@ -134,7 +134,7 @@ impl Definition {
         (self.size.div_ceil(1 << self.bucket_log2) as usize + self.spare).max(1)
     }
 
-    /// The object, and its counters: a callback object's is one that it counts its calls in.
+    /// Creates the object and its counters: the counter of a callback object counts its calls.
     fn create(
         &self,
         rules: Rules,
@@ -159,7 +159,7 @@ impl Definition {
     }
 }
 
-/// A callback that counts.
+/// A callback that counts its calls.
 struct Calls(&'static AtomicU32);
 
 impl ProfileCallback for Calls {
@@ -255,8 +255,8 @@ proptest! {
     }
 }
 
-/// Bases and sizes of ranges that touch, overlap, contain each other, are empty, or lie at either end
-/// of the address space.
+/// Generates bases and sizes of ranges that touch, overlap, contain each other, are empty, or lie at either end of the
+/// address space.
 fn a_range() -> impl Strategy<Value = (u64, u64)> {
     let base = prop_oneof![0x1000u64..0x1018, 0u64..4, u64::MAX - 0x30..u64::MAX - 0x20];
     (base, prop_oneof![4 => 0u64..0x20, 1 => Just(0x4_0000_0000)])
@@ -266,7 +266,7 @@ fn a_range() -> impl Strategy<Value = (u64, u64)> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
-    /// Whatever the lists do to find objects quickly: each interrupt finds exactly those that hold it.
+    /// Whichever way the lists find objects: each interrupt finds exactly those whose range has its address.
     #[test]
     fn each_address_is_counted_by_every_started_range_that_has_it_and_by_no_other(
         inclusive: bool,

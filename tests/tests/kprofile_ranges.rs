@@ -6,8 +6,8 @@ use kprofile::{Frame, Machine, buffer, counts, leak, process, request, x64};
 use pmu_kprofile::WindowsVersion::{Windows7, Windows8, Windows10v1803, Windows10v1809};
 use pmu_kprofile::{Affinity, BasicProfile, ProfileObject, Profiles, Rules, WindowsVersion};
 
-/// The addresses at which a profile of `size` bytes from `base` on counts, of those at and next to
-/// its ends and at those of the address space; alone on its list, or among `others` elsewhere.
+/// Returns the addresses at which a profile of `size` bytes from `base` on counts, of those at and next to its ends and
+/// at those of the address space; alone on its list, or among `others` elsewhere.
 fn hit(version: WindowsVersion, base: u64, size: u64, of_process: bool, others: u64) -> Vec<u64> {
     let rules = x64(version);
     let mut machine = Machine::new(Affinity::first(1));
@@ -53,7 +53,7 @@ fn an_empty_range_counts_nothing_wherever_it_is() {
     }
 }
 
-/// The end address is inclusive from 6.2 to 1803: an empty range is one address then.
+/// From 6.2 to 1803 the end address is inclusive, so an empty range is one address.
 #[test]
 fn an_empty_range_of_windows_8_is_its_base() {
     for version in [Windows8, Windows10v1803] {

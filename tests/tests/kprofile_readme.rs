@@ -1,4 +1,4 @@
-//! The table in `pmu-kprofile`'s README of what the documents have: its tests are there.
+//! The table in `pmu-kprofile`'s README of the documented behavior: the tests that it names exist.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -6,7 +6,7 @@ use std::path::Path;
 
 const README: &str = include_str!("../../pmu-kprofile/README.md");
 
-/// The rows of the table under a heading, by columns.
+/// Returns the rows of the table under a heading, by columns.
 fn table(heading: &str) -> Vec<Vec<&'static str>> {
     let (_, section) = README.split_once(heading).expect("the heading");
     let lines = section.lines().skip_while(|line| !line.starts_with('|'));
@@ -14,7 +14,7 @@ fn table(heading: &str) -> Vec<Vec<&'static str>> {
     rows.map(|row| row.trim_matches('|').split('|').map(str::trim).collect()).collect()
 }
 
-/// The names in backticks.
+/// Returns the names in backticks.
 fn names(column: &'static str) -> impl Iterator<Item = &'static str> {
     column.split('`').skip(1).step_by(2)
 }
@@ -35,7 +35,7 @@ fn each_row_of_the_documents_names_tests_that_there_are() {
             named.insert(test);
         }
     }
-    // And no test of the documents is without a row: these are of what the crate adds to them.
+    // Conversely, each test of the documents has a row. These test additions of the crate.
     let own = ["kprofile_mailbox", "kprofile_memory", "kprofile_readme", "kprofile_threads"];
     for file in fs::read_dir(tests).unwrap() {
         let name = file.unwrap().file_name().into_string().unwrap();

@@ -53,11 +53,11 @@ fn status(
     request.validate(rules, &machine, caller).map_or_else(|error| error.status().value(), |_| 0)
 }
 
-/// Each flaw alone has its status; with all later ones too, it is still the one that is told.
+/// Each flaw alone has its status; together with all later ones, it is still the one reported.
 #[test]
 fn the_checks_of_a_creation_come_in_windows_order() {
     type Flaw = fn(&mut CreateRequest<'static>, &mut UserCaller, &mut bool);
-    // From the last check to the first.
+    // The flaws in reverse order of the checks.
     let flaws: [(u32, Flaw); 11] = [
         (0xC000_0061, |request, user, _| {
             (request.process, user.has_profile_privilege) = (None, false);
@@ -103,7 +103,7 @@ fn checks_exist_from_their_version_on() {
     // A region that ends where the kernel begins does not reach into it.
     let below = CreateRequest { base: KERNEL - 0x100, ..request() };
     assert_eq!(status(x64(Windows81), &below, &restricted, false), 0);
-    // Nothing of it lies below, but it begins there.
+    // The range is empty and nothing of it lies below, but it begins there.
     let empty = CreateRequest { size: 0, ..kernel };
     assert_eq!(status(x64(Windows81), &empty, &restricted, false), 0xC000_0022);
     assert_eq!(status(x64(Windows7), &request(), &user(), true), 0, "any source");
@@ -140,7 +140,7 @@ fn groups_are_checked_one_by_one() {
             assert_eq!(validate(version, &[ONE[0], wrong]), Err(0xC000_000D), "{wrong:?}");
         }
     }
-    // NtCreateProfileEx is not there: STATUS_INVALID_SYSTEM_SERVICE.
+    // NtCreateProfileEx does not exist: STATUS_INVALID_SYSTEM_SERVICE.
     assert_eq!(validate(Vista, &ONE), Err(0xC000_001C));
 }
 
@@ -211,18 +211,18 @@ fn a_segment_is_validated_into_its_linear_offsets() {
     let ValidRequest { base, limit, bucket, segment, source, affinity } = valid;
     assert_eq!((base, limit, bucket.log2(), segment, source), (0, 64, 2, 0x1234, SOURCE));
     assert_eq!(affinity, Affinity::first(1));
-    // A base of 64 KiB is no segment, and in 64 bits none is: then a bucket size of 0 is too small.
+    // A base of 64 KiB is not a segment, and in 64 bits no base is: the bucket size of 0 is then too small.
     let far = CreateRequest { base: 0x1_0000, ..asked };
     assert_eq!(status(x86(Windows10v1903), &far, &user(), false), 0xC000_000D);
     assert_eq!(status(x64(Windows10v1903), &asked, &user(), false), 0xC000_000D);
-    // Of 1 to 3 bytes no bucket can be chosen.
+    // No bucket can be chosen for 1 to 3 bytes.
     let short = CreateRequest { buffer_bytes: 3, ..asked };
     assert_eq!(status(x86(Windows10v1903), &short, &user(), false), 0xC000_000D);
     let global = CreateRequest { process: None, ..asked };
     assert_eq!(status(x86(Windows10v1903), &global, &user(), false), 0xC000_000D);
 }
 
-/// The limits are of the published source lists: 1,221 to 1,000,000 units of 100 ns, and from 4,096 events on.
+/// The limits are those of the published source lists: 1,221 to 1,000,000 units of 100 ns, and from 4,096 events on.
 #[test]
 fn an_interval_is_held_within_the_limits_and_restored() {
     let emon = pmu_intel::Emon::declared();

@@ -1,4 +1,4 @@
-//! The chain of sources that Windows answers, against the data files.
+//! The source list that Windows returns, against the data files.
 
 mod kprofile;
 
@@ -14,7 +14,7 @@ use proptest::prelude::*;
 
 const TIME: KProfileSource = KProfileSource::TIME;
 
-/// The answer that Windows would give, by the data files: an interface's sources in a chain.
+/// Builds the answer that Windows would give, by the data files: a chain of an interface's sources.
 fn source_list(rows: &[Row<'_>]) -> Vec<u8> {
     let header = value("PROFILE_LIST_INFORMATION.Profile") as usize;
     let mut image = vec![0; header];
@@ -43,7 +43,7 @@ fn source_list(rows: &[Row<'_>]) -> Vec<u8> {
     image
 }
 
-/// A buffer that asks for the list, of that length, filled with what must not be taken for an answer.
+/// Returns a query's buffer of some length, filled with bytes that must not be mistaken for an answer.
 fn query(length: usize) -> Vec<u8> {
     let mut bytes = vec![0xEE; length];
     bytes.iter_mut().zip(SOURCE_LIST_CLASS.to_le_bytes()).for_each(|(to, from)| *to = from);
@@ -124,9 +124,9 @@ fn a_malformed_entry_ends_the_list_with_an_error_that_says_where() {
     // An entry's name ends within the entry.
     assert_eq!(read(&link(second, 0x20)), (1, malformed(second)));
     assert_eq!(read(&link(8, 0)), (1, None));
-    // ProfileMaximum is no source.
+    // ProfileMaximum is not a source.
     assert_eq!(read(&|bytes| bytes[third + 4] = 0x18), (2, malformed(third)));
-    // The last name's end is missing.
+    // The terminating zero of the last name is missing.
     for length in third..third + 0x18 + 2 * "BranchInstructions".len() + 2 {
         assert_eq!(read(&|bytes| bytes.truncate(length)), (2, malformed(third)), "{length:#X}");
     }
@@ -152,7 +152,7 @@ proptest! {
         mut bytes in prop::collection::vec(any::<u8>(), 0..600),
         links in prop::collection::vec((0usize..12, 0u32..0x90), 0..12),
     ) {
-        // Small links now and then, so that there is a chain to follow.
+        // Some links are small, so that there is a chain to follow.
         for (place, next) in links {
             let at = 8 + 0x20 * place;
             if let Some(link) = bytes.get_mut(at..at + 4) {

@@ -16,10 +16,10 @@ use pmu_kprofile::{
 
 const TIME: KProfileSource = KProfileSource::TIME;
 
-/// Room for few objects, and for the processors of two groups.
+/// Lists for few objects, on the processors of two groups.
 type Lists = Profiles<5, 70>;
 
-/// One machine's hardware as several processors reach it.
+/// The hardware of one machine, accessed from several processors.
 struct Shared<'m>(&'m Mutex<Machine>, ProcessorNumber);
 
 impl Shared<'_> {
@@ -49,7 +49,7 @@ impl ProfileHardware for Shared<'_> {
     }
 }
 
-/// Hardware that takes its time to start a source.
+/// Hardware that is slow to start a source.
 struct SlowHardware<'m> {
     machine: Shared<'m>,
     began: &'m AtomicBool,
@@ -91,14 +91,14 @@ fn one_writer_of_the_lists_waits_for_the_other() {
         let mut slow = SlowHardware { machine: shared(0), began: &began, done: &done };
         scope.spawn(move || lists.start(one, &mut slow).unwrap());
         wait_for(&began);
-        // It shares the source that is just being started.
+        // This object shares the source that is just being started.
         lists.start(other, &mut shared(1)).unwrap();
         assert!(done.load(Ordering::Acquire));
     });
     assert_eq!(machine.into_inner().unwrap().changes, 1);
 }
 
-/// How long a test gives others to do what they must not.
+/// Time in which other threads could do the forbidden.
 const A_WHILE: Duration = Duration::from_millis(50);
 
 #[track_caller]
@@ -110,7 +110,7 @@ fn wait_for(flag: &AtomicBool) {
     }
 }
 
-/// A callback that takes its time, and is interrupted meanwhile.
+/// A callback that is slow, and is interrupted meanwhile.
 struct Slow {
     lists: &'static Lists,
     began: AtomicBool,
@@ -147,7 +147,7 @@ fn stop_waits_for_an_interrupt_on_another_processor_and_not_for_what_interrupts_
     assert!(!slow.was_stopped_meanwhile.load(Ordering::Acquire));
 }
 
-/// What threads that are interrupted and threads that start and stop profiles have in common.
+/// The state shared by interrupted threads and threads that start and stop profiles.
 struct Meeting {
     lists: &'static Lists,
     machine: Mutex<Machine>,
@@ -158,14 +158,15 @@ struct Meeting {
 }
 
 impl Meeting {
-    /// Returns whether they met often, on a busy machine after as long as that takes.
+    /// Returns whether they met often enough; on a busy machine that takes longer.
     fn is_enough(&self) -> bool {
         let often = |count: &AtomicU64| count.load(Ordering::Relaxed) > 100;
         let often = often(&self.counted) && often(&self.rounds);
         self.begin.elapsed() > Duration::from_millis(if often { 500 } else { 20_000 })
     }
 
-    /// A processor is interrupted until all is over. Returns the objects that acted, and the interrupts.
+    /// Interrupts a processor until all threads have finished. Returns the number of objects that acted and of
+    /// interrupts.
     fn be_interrupted(&self, number: u8) -> (u64, u64) {
         let (mut hits, mut seen) = (0, 0);
         let mut frame = Frame { processor: processor(0, number), ..Frame::default() };
@@ -179,7 +180,7 @@ impl Meeting {
         (hits, seen)
     }
 
-    /// A processor starts and stops profiles that live no longer than they must.
+    /// Starts and stops profiles that live only as long as they must, on a processor.
     fn write(&self, number: u8) {
         let mut hardware = Shared(&self.machine, processor(0, number));
         while !self.is_enough() {
@@ -187,7 +188,7 @@ impl Meeting {
             let owner = process(self.rounds.fetch_add(1, Ordering::Relaxed) % 3);
             let request = BasicProfile { process: owner, ..request(&counters) };
             let object = ProfileObject::basic(Rules::LATEST, request, &hardware).unwrap();
-            // SAFETY: object and buffer live, and stay where they are, until the stop below.
+            // SAFETY: the object and its buffer live, and do not move, until the stop below.
             unsafe { self.lists.start_borrowed(&object, &mut hardware) }.unwrap();
             thread::yield_now();
             self.lists.stop(&object, &mut hardware).unwrap();
@@ -200,8 +201,8 @@ impl Meeting {
     }
 }
 
-/// Two threads are interrupted again and again, as processors 0 and 1, while two start and stop
-/// profiles that live no longer than they must, as processors 2 and 3.
+/// Two threads, as processors 0 and 1, are interrupted repeatedly, while two more, as processors 2 and 3, start and
+/// stop profiles that live only as long as they must.
 #[test]
 fn after_stop_nothing_touches_the_buffer_and_every_hit_is_in_it() {
     let meeting = Meeting {
@@ -232,7 +233,7 @@ fn after_stop_nothing_touches_the_buffer_and_every_hit_is_in_it() {
     assert!(hits_0 + hits_1 > 100, "nothing happened");
 }
 
-/// Stays inside until it is let go.
+/// A callback that does not return until it is released.
 #[derive(Default)]
 struct Hold {
     inside: AtomicU32,
@@ -249,8 +250,8 @@ impl ProfileCallback for Hold {
     }
 }
 
-/// Frames that name one processor on two, which a careless kernel's may, and dispatches that then
-/// end in another order than a processor's own: `stop` waits for all of them.
+/// Frames that name one processor on two, as those of a faulty kernel may, with dispatches that end in another order
+/// than on one processor: `stop` waits for all of them.
 #[test]
 fn stop_waits_for_dispatches_that_do_not_nest() {
     let lists = leak(Profiles::<4, 8>::new());
@@ -268,7 +269,7 @@ fn stop_waits_for_dispatches_that_do_not_nest() {
             }
         }
         let stopping = scope.spawn(|| lists.stop(object, &mut Shared(&machine, processor(0, 5))));
-        // The first in is the first out. The second is inside still, and so is `stop`.
+        // The first in is the first out. The second is still inside, and so is `stop`.
         hold.released[0].store(true, Ordering::SeqCst);
         while hold.inside.load(Ordering::SeqCst) != 1 {
             thread::yield_now();

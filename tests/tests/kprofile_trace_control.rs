@@ -1,4 +1,4 @@
-//! What starts and stops tracing, and what cannot be.
+//! Starting and stopping tracing, and the requests that are refused.
 
 mod kprofile;
 
@@ -153,8 +153,8 @@ fn pmc_interrupts_without_sources_are_not_traced() {
     assert_eq!(tracing.control.group_mask(), GroupMask::EMPTY);
 }
 
-/// Windows XP began to trace the sampled profile; PMC interrupts, and the objects that all of it became,
-/// are Windows 8's.
+/// Windows XP began to trace the sampled profile; PMC interrupts, and the use of profile objects for all of it, came
+/// with Windows 8.
 #[test]
 fn sampled_profiles_are_traced_from_windows_xp_on_and_pmc_interrupts_from_windows_8() {
     for version in VERSIONS {
@@ -168,7 +168,7 @@ fn sampled_profiles_are_traced_from_windows_xp_on_and_pmc_interrupts_from_window
             let refused = |flag| Err(TraceError::NotTraced(flag));
             assert_eq!(TraceError::NotTraced(PERF_PROFILE).status().unwrap().value(), 0xC000_00BB);
 
-            // Who cannot trace PMC interrupts cannot configure them.
+            // A version that cannot trace PMC interrupts cannot configure them.
             let allowed = if version >= Windows8 { Ok(()) } else { refused(PERF_PMC_PROFILE) };
             assert_eq!(tracing.sources(&[0x19]), allowed, "{rules:?}");
             assert_eq!(tracing.flags(&[PERF_PMC_PROFILE]), allowed, "{rules:?}");
@@ -189,7 +189,7 @@ fn sampled_profiles_are_traced_from_windows_xp_on_and_pmc_interrupts_from_window
                 tracing.flags(&[]).unwrap();
             }
             nothing(&tracing);
-            // Others' flags are not this crate's to refuse.
+            // The flags of other events are not this crate's to refuse.
             tracing.flags(&[PERF_CONTEXT_SWITCH]).unwrap();
         }
     }
@@ -229,7 +229,7 @@ fn an_undo_that_fails_too_is_told_as_the_fault_and_nothing_is_traced() {
     assert_eq!((tracing.lists.started(), tracing.control.group_mask()), (0, GroupMask::EMPTY));
 }
 
-/// An object whose source does not stop is off its list all the same, and so are those after it.
+/// An object whose source does not stop is off its list nevertheless, and so are those after it.
 #[test]
 fn hardware_that_does_not_stop_is_told_and_nothing_is_traced_any_more() {
     for stuck in [0, 0x19, 0x1A] {
@@ -261,7 +261,7 @@ fn full_lists_leave_tracing_as_it_was() {
     assert_eq!(tracing.lists.started(), 6);
 }
 
-/// A callback that sets the group mask of the tracing that it is a part of.
+/// A callback that sets the group mask of the tracing that it belongs to.
 struct Meddler {
     tracing: Mutex<Tracing>,
     answers: Mutex<Vec<Result<(), TraceError>>>,
@@ -277,7 +277,7 @@ impl ProfileCallback for Meddler {
     }
 }
 
-/// An interrupt may not change tracing, neither on nor off; afterwards a task still can.
+/// An interrupt may switch tracing neither on nor off; afterwards a task still can.
 #[test]
 fn a_change_from_an_interrupt_is_refused_and_changes_nothing() {
     let mut tracing = Tracing::latest();

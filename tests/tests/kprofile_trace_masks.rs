@@ -10,7 +10,7 @@ use pmu_kprofile::trace::{
 };
 use proptest::prelude::*;
 
-/// A mask as the set of its bits: (word, bit).
+/// Returns a mask as the set of its bits: (word, bit).
 fn bits(mask: &GroupMask) -> Vec<(usize, u32)> {
     let of_word = |(word, bits): (usize, u32)| {
         (0..32).filter(move |bit| bits >> bit & 1 != 0).map(move |bit| (word, bit))

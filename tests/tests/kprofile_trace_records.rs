@@ -19,7 +19,7 @@ use proptest::prelude::*;
 const STAMP: u64 = 0x1112_1314_1516_1718;
 const INDEX: u64 = 0x2122_2324_2526_2728;
 
-/// A record's bytes: header by the data file, index and values, and a payload.
+/// Builds a record's bytes: header by the data file, index and values, and a payload.
 fn record(width: PointerWidth, hook: u16, extended: &Extended, payload: &[u8]) -> Vec<u8> {
     let marker = match width {
         Bits32 => value("PERFINFO_TRACE_MARKER32"),
@@ -40,7 +40,7 @@ fn record(width: PointerWidth, hook: u16, extended: &Extended, payload: &[u8]) -
     image
 }
 
-/// The members of a structure, by the data file.
+/// Builds the members of a structure, by the data file.
 fn payload(name: &str, members: &[(&str, u64)]) -> Vec<u8> {
     let mut image = vec![0; value(&format!("{name}.total")) as usize];
     for (member, value) in members {
@@ -72,12 +72,12 @@ fn extended(pebs_index: Option<u64>, values: usize) -> Extended {
     Extended { pebs_index, pmc_values }
 }
 
-/// Without, with one, with the other, with all that there can be.
+/// Returns no extended data, either kind alone, and the maximum.
 fn extensions() -> [Extended; 4] {
     [extended(None, 0), extended(Some(INDEX), 0), extended(None, 3), extended(Some(INDEX), 7)]
 }
 
-/// The event's record has these bytes, with any extended data; and what is no whole record is refused.
+/// Checks that the event's record has these bytes, with any extended data, and that incomplete records are refused.
 #[track_caller]
 fn check(width: PointerWidth, event: Event<'_>, payload: &[u8]) {
     for extended in extensions() {
@@ -94,7 +94,7 @@ fn check(width: PointerWidth, event: Event<'_>, payload: &[u8]) {
             assert_eq!(written.encode(&mut small), Err(no_room));
             assert_eq!(small, vec![0xEE; room], "nothing is written");
             assert_eq!(Record::decode(&expected[..room]), Err(RecordError::TooShort));
-            // The size that the record says is what counts: fewer bytes are another record, or none.
+            // The size in the record counts: fewer bytes are another record, or none.
             let mut says_less = expected.clone();
             says_less[4..6].copy_from_slice(&(room as u16).to_le_bytes());
             assert!(
@@ -102,7 +102,7 @@ fn check(width: PointerWidth, event: Event<'_>, payload: &[u8]) {
                     || Record::decode(&says_less) == Err(RecordError::TooShort)
             );
         }
-        // Members of a later version, and flags that are unknown, are kept.
+        // Members of a later version and unknown flags are kept.
         let mut later = expected.clone();
         later.push(0x99);
         let size = later.len() as u16;
@@ -132,7 +132,7 @@ fn check_samples() {
             let payload = sample_payload(width, &sample);
             assert_eq!(payload.len(), width.bytes() + 8);
             check(width, sample.into(), &payload);
-            // What an interrupt stores is the same.
+            // A record that an interrupt stores has the same bytes.
             let ring: TraceRing<1> = TraceRing::new();
             assert!(ring.push_sample(
                 width,
@@ -236,7 +236,7 @@ fn check_counter_names() {
     assert_eq!(value("PMC_CONFIG.CounterCount"), 0);
     assert_eq!(fact("PMC_CONFIG.CounterCount").number("size"), 4);
     let mut buffer = [0xEE; 40];
-    // One of the names is empty, and what follows a zero is no part of a name.
+    // One of the names is empty, and the part after a zero does not belong to a name.
     let names = CounterNames::new(&["Ab", "", "\u{1F600}\0no"], &mut buffer).unwrap();
     let bytes = [3, 0, 0, 0, b'A', 0, b'b', 0, 0, 0, 0, 0, 0x3D, 0xD8, 0x00, 0xDE, 0, 0];
     assert!(names.names().map(|name| name.to_string()).eq(["Ab", "", "\u{1F600}"]));
@@ -244,7 +244,7 @@ fn check_counter_names() {
     check(Bits32, CounterNames::new(&[], &mut []).unwrap().into(), &[0; 4]);
     let no_room = Err(RecordError::NoRoom { needed: 6 });
     assert_eq!(CounterNames::new(&["Ab"], &mut [0; 5]), no_room);
-    // A name fewer than the record says, and half a surrogate pair.
+    // One name fewer than the record says, and half a surrogate pair.
     let damaged = |at: usize, byte: u8| {
         let mut bytes = bytes;
         bytes[at] = byte;
@@ -351,7 +351,7 @@ fn another_marker_is_refused() {
     }
 }
 
-/// A record says its size in 16 bits.
+/// A record's size has 16 bits.
 #[test]
 fn a_record_of_64_kib_cannot_be() {
     let payload = vec![0; 0x1_0000 - 16];
@@ -377,12 +377,12 @@ fn every_row_of_the_data_file_is_tested() {
     assert_eq!(u64::from(PEBS_INDEX_FLAG), value("TRACE_HEADER_PEBS_INDEX_FLAG"));
     assert_eq!(u64::from(PMC_COUNT_MASK), value("TRACE_HEADER_PMC_COUNTERS_MASK"));
     assert_eq!(MAX_PMC_VALUES as u16, PMC_COUNT_MASK >> value("TRACE_HEADER_PMC_COUNTERS_SHIFT"));
-    // The marker's halves: the version with the flags of extended data, and what is the same in all.
+    // The marker's halves: the version with the flags of extended data, and the part common to all.
     let marker = value("PERFINFO_TRACE_HEADER.Marker");
     for (half, at) in [("Version", 0), ("HeaderType", 2), ("Flags", 3)] {
         assert_eq!(value(&format!("PERFINFO_TRACE_HEADER.{half}")), marker + at);
     }
-    // Those of masks are tested with the masks.
+    // The rows of masks are tested with the masks.
     let of_records: Vec<String> = unread().into_iter().filter(|row| !is_of_masks(row)).collect();
     assert_eq!(of_records, [""; 0]);
 }

@@ -1,5 +1,5 @@
-//! Records on their way: what is lost for want of room, from the registers up, from several processors at a time;
-//! and the bookkeeping of cache errata.
+//! Records in rings: losses for lack of space, the path from the registers up, several processors at a time; and the
+//! bookkeeping of cache errata.
 
 mod kprofile;
 
@@ -23,7 +23,8 @@ use pmu_tests::{FakePlatform, RegisterFile, intel_processor};
 
 const TIME: KProfileSource = KProfileSource::TIME;
 
-/// What interrupts write to is read by another thread meanwhile: in order, each or counted dropped.
+/// Another thread reads the ring while interrupts write it: records come in order, and each missing one is counted as
+/// dropped.
 #[test]
 fn a_ring_read_while_it_is_written_loses_nothing_but_what_it_counts() {
     const PUSHES: u64 = 200_000;
@@ -77,7 +78,7 @@ fn records_without_room_and_those_of_processors_without_a_ring_are_counted_as_dr
         let full = u64::saturating_sub(pc, 2);
         assert_eq!(dropped(&tracing), (full, full), "a shared ring's losses are either's");
     }
-    // Processor 1's ring has room; processor 2 has none, which each callback counts for itself.
+    // Processor 1's ring has room; processor 2 has none, and each callback counts the loss itself.
     tracing.lists.interrupt(&frame(1, 9), source(0x19));
     assert_eq!(dropped(&tracing), (2, 2));
     tracing.lists.interrupt(&frame(2, 9), source(0x19));
@@ -91,7 +92,7 @@ fn records_without_room_and_those_of_processors_without_a_ring_are_counted_as_dr
     assert_eq!(tracing.rings[0].dropped(), 2);
 }
 
-/// From the counters' registers to records, by way of a real session of the Emon interface.
+/// From the counters' registers to records, through a real session of the Emon interface.
 #[test]
 fn four_counters_and_the_timer_are_traced_from_the_registers_up() {
     let emon = Emon::declared();
@@ -149,7 +150,7 @@ fn cache_errata_bookkeeping_counts_time_interrupts_and_keeps_the_interval_short_
     }
 }
 
-/// Counts by interrupts of several processors at a time are all in the statistics of the callbacks.
+/// The counts of interrupts on several processors at a time all appear in the statistics of the callbacks.
 #[test]
 fn callbacks_of_several_processors_at_a_time_lose_no_call() {
     struct Sum(AtomicU64);

@@ -12,7 +12,7 @@ use pmu_kprofile::trace::{
     PERF_PROFILE, TraceCallback, TraceControl, TraceError, TraceObjects, TraceRing,
 };
 
-/// From thread `number` to the next one.
+/// Returns the switch from thread `number` to the next one.
 fn switch(number: u32) -> ContextSwitch {
     ContextSwitch { old_thread: number, new_thread: number + 1, ..ContextSwitch::default() }
 }
@@ -27,7 +27,7 @@ fn switches_are_traced_while_the_group_mask_says_so_and_stamped_while_class_0x0b
     let on = processor(0, 1);
     let (mask, other) = (PERF_CONTEXT_SWITCH, PERF_PROFILE);
     let plain = Extended::default();
-    // Flags, hooks with the index, and what becomes of a switch: no record, or one with or without the index.
+    // Flags, hooks with the index, and the outcome of a switch: no record, or one with or without the index.
     let steps: [(&[u32], &[u16], Option<Extended>); 8] = [
         (&[], &[], None),
         (&[mask], &[], Some(plain.clone())),
@@ -50,7 +50,7 @@ fn switches_are_traced_while_the_group_mask_says_so_and_stamped_while_class_0x0b
     assert_eq!((tracing.running(), tracing.switches.dropped()), (vec![], 0));
 }
 
-/// As many counters as a record can have values of.
+/// The records have the maximum number of counter values.
 #[test]
 fn switches_have_the_values_of_counters() {
     let mut tracing = Tracing::latest();
@@ -79,7 +79,7 @@ fn hooks_that_cannot_have_the_index_change_nothing() {
     assert_eq!(TraceError::PebsHook.status().map(|status| status.value()), Some(0xC000_000D));
 }
 
-/// The control area, whose index it is, dates from version 6.2.
+/// The control area, which holds the index, dates from version 6.2.
 #[test]
 fn the_index_is_windows_8_s_and_later() {
     for version in VERSIONS {
@@ -112,7 +112,7 @@ fn switches_without_room_and_those_of_processors_without_a_ring_are_counted_as_d
     assert_eq!((tracing.switches.dropped(), tracing.drain_switches(0).len()), (3, 3));
 }
 
-/// A kernel that traces profile interrupts alone.
+/// A kernel that traces only profile interrupts.
 #[test]
 fn without_switches_the_flag_is_kept_and_no_hook_can_have_the_index() {
     static RINGS: [TraceRing<1>; 1] = [const { TraceRing::new() }; 1];
@@ -127,7 +127,7 @@ fn without_switches_the_flag_is_kept_and_no_hook_can_have_the_index() {
     assert_eq!(control.set_pebs_hooks(&[0x0524]), Err(TraceError::PebsHook));
 }
 
-/// What switches are traced for must not depend on what cannot be traced.
+/// A flag that cannot be traced must not affect the tracing of switches.
 #[test]
 fn a_mask_that_cannot_be_set_leaves_switches_as_they_were() {
     let mut tracing = Tracing::latest();

@@ -1,4 +1,4 @@
-//! Starting and stopping without waiting, and what does not live for ever.
+//! Starting and stopping without waiting, and objects that do not live forever.
 
 mod kprofile;
 
@@ -24,7 +24,7 @@ const TIME: KProfileSource = KProfileSource::TIME;
 const HIT: DispatchOutcome = DispatchOutcome { hits: 1, outside: 0 };
 const NOTHING: DispatchOutcome = DispatchOutcome { hits: 0, outside: 0 };
 
-/// What happens on processor 0 while an interrupt is dispatched on processor 1.
+/// Runs an operation on processor 0 while an interrupt is dispatched on processor 1.
 fn during_a_dispatch(
     lists: &'static Lists,
     machine: &mut Machine,
@@ -39,7 +39,7 @@ fn during_a_dispatch(
     };
     let object =
         ProfileObject::callback(Rules::LATEST, KProfileSource::TOTAL_CYCLES, &callback).unwrap();
-    // SAFETY: the object lives until it is stopped, below.
+    // SAFETY: the object lives until it is stopped below.
     unsafe { lists.start_borrowed(&object, &mut **shared.lock().unwrap()) }.unwrap();
     // The start's own grace period is over before the interrupt.
     lists.update_processors(&mut **shared.lock().unwrap()).unwrap();
@@ -104,7 +104,7 @@ fn stops_without_an_interrupt_are_over_at_once() {
     for _ in 0..5 {
         lists.try_start(object, &mut machine).unwrap();
         assert!(lists.try_stop(object, &mut machine).unwrap().is_over());
-        // Also where nobody asks.
+        // The grace period also ends if the token is dropped.
         lists.try_start(object, &mut machine).unwrap();
         drop(lists.try_stop(object, &mut machine).unwrap());
         assert_eq!(lists.try_stop(object, &mut machine).err(), Some(ProfileError::NotStarted));
@@ -167,7 +167,7 @@ fn a_scope_that_unwinds_leaves_nothing_started() {
     let object = object(request(buffer(1)), &machine);
     let unwound = catch_unwind(AssertUnwindSafe(|| {
         let _ = lists.scope(&[&object], &mut machine, |machine| {
-            // Whatever the hardware says then of its context.
+            // The hardware's answer about its context must not matter then.
             machine.in_interrupt = true;
             panic!("the workload");
         });
@@ -205,7 +205,7 @@ fn an_owned_object_lives_until_it_is_stopped() {
     assert_eq!(outcome, Ok(()));
     drop(owned);
     assert_eq!(Arc::strong_count(&handle), 1);
-    // Dropped without a stop, the handle is never dropped.
+    // A handle dropped without a stop leaks.
     let weak = Arc::downgrade(&handle);
     drop(lists.start_owned(handle, &mut machine).unwrap());
     assert!(weak.upgrade().is_some_and(|object| object.is_started()));
@@ -213,7 +213,7 @@ fn an_owned_object_lives_until_it_is_stopped() {
     lists.stop(&weak.upgrade().unwrap(), &mut machine).unwrap();
 }
 
-/// An embedder's own frame: data alone, so that a callback can have it back.
+/// An embedder's own frame: plain data, so that a callback can get it back.
 struct TrapFrame {
     registers: [u64; 16],
 }
@@ -258,7 +258,7 @@ fn a_closure_is_a_callback_and_gets_the_embedders_own_frame() {
             registers[7] = 77;
             lists.timer_interrupt(&TrapFrame { registers });
             assert_eq!(seen.load(Ordering::Relaxed), 77);
-            // Through a reference too; and a frame that says nothing of itself.
+            // Through a reference too; and a frame that does not expose itself.
             lists.timer_interrupt(&&TrapFrame { registers: [5; 16] });
             assert_eq!(seen.load(Ordering::Relaxed), 5);
             lists.timer_interrupt(&Frame::at(0));

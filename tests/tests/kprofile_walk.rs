@@ -11,11 +11,11 @@ use pmu_kprofile::compat::layout::Layout;
 use pmu_kprofile::compat::walk::{MemoryReader, Reading, WalkError, walk};
 use proptest::prelude::*;
 
-/// Foreign memory, byte by byte.
+/// Foreign memory, one entry per byte.
 #[derive(Default)]
 struct Image(BTreeMap<u64, u8>);
 
-/// The first byte that is not there.
+/// Address of the first missing byte.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct NotThere(u64);
 
@@ -42,12 +42,12 @@ impl Image {
 
 const HEAD: u64 = 0x8_0010;
 
-/// Where the list entry of the `n`th object is: not in the order of addresses.
+/// Returns the address of the `n`th object's list entry; the order of the list is not that of addresses.
 fn entry(n: u64) -> u64 {
     0x9_0000 + ((n * 7) % 16) * 0x1000
 }
 
-/// A list of `count` objects in memory, each with its number for a process.
+/// Builds a list of `count` objects in memory, each with its number as the process.
 fn list(layout: Layout, count: u64) -> Image {
     let mut image = Image::default();
     let at = |n: u64| if n < count { entry(n) } else { HEAD };
@@ -65,7 +65,7 @@ fn list(layout: Layout, count: u64) -> Image {
     image
 }
 
-/// The processes of the objects found, and the error at the end.
+/// Walks a list, and returns the processes of the objects found and the final error.
 fn visit(image: &Image, layout: Layout, limit: usize) -> (Vec<u64>, Option<WalkError<NotThere>>) {
     let mut walked = walk(image, layout, HEAD, limit);
     let mut found = Vec::new();
@@ -109,7 +109,7 @@ fn a_walk_ends_after_its_limit() {
     }
 }
 
-/// Each forward link in turn leads to a place where nothing is.
+/// Each forward link in turn leads to unmapped memory.
 #[test]
 fn a_walk_stops_at_a_pointer_to_nothing() {
     for layout in Layout::ALL {
@@ -131,7 +131,7 @@ fn a_walk_stops_at_a_pointer_to_nothing() {
                 assert!(address == bad || address == bad - bytes, "{address:#X} {bad:#X}");
             }
         }
-        // No head, and a head of which half is missing.
+        // A missing head, and a head of which half is missing.
         let unreadable = |address, reading, missing| {
             let error = NotThere(missing);
             (vec![], Some(WalkError::Unreadable { address, reading, error }))
@@ -141,7 +141,7 @@ fn a_walk_stops_at_a_pointer_to_nothing() {
         let mut half = list(layout, 0);
         half.0.remove(&(HEAD + bytes));
         assert_eq!(visit(&half, layout, 9), unreadable(HEAD + bytes, Reading::Head, HEAD + bytes));
-        // An object of which the last byte is missing.
+        // The last byte of an object is missing.
         let mut cut = list(layout, 1);
         let last = entry(0) - bytes + layout.size() as u64 - 1;
         cut.0.remove(&last);
@@ -164,7 +164,7 @@ fn a_walk_stops_at_a_pointer_to_nothing() {
 #[test]
 fn a_walk_ends_at_any_circle() {
     for layout in Layout::ALL {
-        // The last of four objects links to an earlier one, itself among them, and not to the head.
+        // The last of four objects links to an earlier one or to itself instead of the head.
         for to in 0..4 {
             let mut image = list(layout, 4);
             image.put_pointer(layout, entry(3), entry(to));
@@ -172,7 +172,7 @@ fn a_walk_ends_at_any_circle() {
             let broken = WalkError::BrokenLink { entry: entry(to), blink };
             assert_eq!(visit(&image, layout, 99), (vec![0, 1, 2, 3], Some(broken)));
         }
-        // One that returns to the head too early: the head's backward link tells.
+        // A link returns to the head too early: the head's backward link shows it.
         let mut image = list(layout, 4);
         image.put_pointer(layout, entry(1), HEAD);
         let broken = WalkError::BrokenLink { entry: HEAD, blink: entry(3) };
@@ -217,7 +217,7 @@ fn a_walk_stops_at_what_is_no_profile() {
 }
 
 proptest! {
-    /// However a list is damaged, a walk ends, within its limit.
+    /// A walk of a list with any damage ends within its limit.
     #[test]
     fn a_walk_of_a_damaged_list_ends(
         layout in prop::sample::select(Layout::ALL.to_vec()),
@@ -236,7 +236,7 @@ proptest! {
     }
 }
 
-/// A walk with a buffer of a named layout's size reads objects of a larger one as empty.
+/// A walk whose buffer had the size of a fixed layout would read objects of a larger one as empty.
 #[test]
 fn the_largest_layout_fits_every_buffer() {
     let largest = Layout::ALL.map(Layout::size).into_iter().max();

@@ -1,4 +1,4 @@
-//! What the Amd64 sources mean on each generation, against two tables that the code was not made from: libpfm4's
+//! The meanings of the Amd64 sources on each generation, against two tables that the code was not made from: libpfm4's
 //! (`tests/data/libpfm4.csv`) and the names of each select on Zen (`tests/data/amd64_on_zen.csv`).
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -53,11 +53,11 @@ impl Cell {
     }
 }
 
-/// What may be written to one address.
+/// The values that may be written to one address.
 #[derive(Clone, Copy, Debug)]
 struct Rule {
     address: u32,
-    /// What it changes; a status acknowledgement changes no cell.
+    /// Cell that the write changes; `None` for a status acknowledgment.
     cell: Option<usize>,
     /// Bits that may have any value.
     free: u64,

@@ -25,7 +25,7 @@ const CAPABILITIES: u32 = 0x345;
 const PDCM: u32 = 1 << 15;
 const FULL_WIDTH_WRITES: u64 = 1 << 13;
 
-/// How much is done.
+/// The extent of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
     /// The seed of the programs.
@@ -89,8 +89,8 @@ pub fn configuration(machine: &dyn Machine) -> Result<Configuration, Refusal> {
     }
 }
 
-/// The PMU as far as CPUID tells, with everything that `IA32_PERF_CAPABILITIES` could add: for the text that the user agrees
-/// to before registers can be read.
+/// Returns the PMU that CPUID declares, with everything that `IA32_PERF_CAPABILITIES` could add: for the text that the
+/// user agrees to before registers can be read.
 ///
 /// # Errors
 /// CPUID tells of none that the model can be.

@@ -5,13 +5,13 @@
 pub struct Known {
     /// Its id. One that ends with a period begins those of a list: a source's name follows.
     pub id: &'static str,
-    /// What is claimed.
+    /// Statement of the claim.
     pub claim: &'static str,
-    /// Where it is tried.
+    /// Place where it is tried.
     pub tried: Tried,
 }
 
-/// Where a claim is tried.
+/// The place where a claim is tried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tried {
     /// By this tool, without a write.
@@ -34,25 +34,25 @@ pub const CLAIMS: [Known; 26] = {
         known(
             "model.read-only",
             Reading,
-            "registers of capabilities and of what is in use read as modelled",
+            "registers of capabilities and of what is in use read as modeled",
         ),
         known(
             "model.event-select",
             Linux,
-            "event selects take and drop bits, and fault, as modelled",
+            "event selects take and drop bits, and fault, as modeled",
         ),
         known(
             "model.general-counter",
             Linux,
-            "general counters take values at each address as modelled",
+            "general counters take values at each address as modeled",
         ),
-        known("model.fixed-counter", Linux, "fixed counters take values as modelled"),
-        known("model.fixed-control", Linux, "the fixed counters' control takes bits as modelled"),
-        known("model.global-control", Linux, "the global control takes bits as modelled"),
+        known("model.fixed-counter", Linux, "fixed counters take values as modeled"),
+        known("model.fixed-control", Linux, "the fixed counters' control takes bits as modeled"),
+        known("model.global-control", Linux, "the global control takes bits as modeled"),
         known(
             "model.global-status",
             Linux,
-            "the global status is read and acknowledged as modelled",
+            "the global status is read and acknowledged as modeled",
         ),
         known("rdpmc.counters", Linux, "RDPMC reads what was written to a counter"),
         known("rdpmc.absent", Linux, "RDPMC of a counter that CPUID does not declare faults"),

@@ -64,7 +64,7 @@ struct Arguments {
     table: Option<PathBuf>,
 }
 
-/// Whose PMU the software machine has.
+/// Vendor of the software machine's PMU.
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
 enum SoftwareVendor {
     /// Version 5, eight general and four fixed counters

@@ -1,4 +1,4 @@
-//! What the user agrees to, in plain words.
+//! The operations that the user agrees to, in plain words.
 
 use core::fmt::Write as _;
 use std::io::{BufRead, Write};
@@ -36,8 +36,8 @@ pub fn text(configuration: &Configuration, processor: u32) -> String {
         "What cannot be undone:\n",
         "  - the first write taints the kernel (S) until the next boot, and leaves lines in its log;\n",
         "  - an overflow bit that hwcheck's own counters set is acknowledged, never set again.\n",
-        "What is not put back: anything, where the machine crashes, or both of hwcheck's processes are killed. Nobody can\n",
-        "reserve counters against perf or KVM: do not use them meanwhile. A watchdog or profiler that counts is refused.\n",
+        "What is not put back: anything, where the machine crashes, or both of hwcheck's processes are killed. No program\n",
+        "can reserve counters against perf or KVM: do not use them meanwhile. A watchdog or profiler that counts is refused.\n",
     ));
     text
 }

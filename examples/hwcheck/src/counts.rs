@@ -1,4 +1,4 @@
-//! What counters count of code whose numbers are known by hand, opened by the project's own counter layer.
+//! The counts of code whose numbers are known by hand, on counters that the project's own counter layer opened.
 
 use pmu_core::{
     CounterError, CounterMemory, CounterSet, CounterSlot, CounterUnit, Counters, Event, EventEntry,
@@ -19,8 +19,8 @@ use crate::workload::{Memory, Quantity, Workload};
 const SHORT: u64 = 1_000;
 const LONG: u64 = 101_000;
 
-/// The display models of family 6 on which event 0xC4 with unit mask 0x20 is retired taken branches: Intel's event lists
-/// of Sandy Bridge up to Lion Cove, `BR_INST_RETIRED.NEAR_TAKEN`.
+/// The display models of family 6 on which event 0xC4 with unit mask 0x20 is retired taken branches:
+/// `BR_INST_RETIRED.NEAR_TAKEN` in Intel's event lists of Sandy Bridge up to Lion Cove.
 const TAKEN_BRANCHES_20: [u8; 41] = [
     0x2A, 0x2D, 0x3A, 0x3C, 0x3D, 0x3E, 0x3F, 0x45, 0x46, 0x47, 0x4E, 0x4F, 0x55, 0x56, 0x5E, 0x6A,
     0x6C, 0x7D, 0x7E, 0x8C, 0x8D, 0x8E, 0x8F, 0x97, 0x9A, 0x9E, 0xA5, 0xA6, 0xA7, 0xAA, 0xAC, 0xAD,
@@ -32,14 +32,14 @@ const ATOM: u8 = 0x20;
 /// The counters, taken by the driver.
 type Taken<'a> = Counters<'a, OpenedEvents<'a>, DriverMsr<'a, 'a>, NoInterrupts>;
 
-/// What counts: a claim of an exact number, and the event.
+/// A claim of an exact number, with its event.
 struct Exact {
     id: &'static str,
     quantity: Quantity,
     event: Option<Event>,
 }
 
-/// What is measured with.
+/// The tools of a measurement.
 pub(crate) struct Bench<'c, 'a> {
     pub(crate) registers: &'a Registers<'a>,
     pub(crate) unit: &'c CounterUnit,
@@ -52,7 +52,7 @@ pub(crate) struct Bench<'c, 'a> {
 /// The claims of counts and of sources, each handed to `tell` as it is made.
 ///
 /// # Errors
-/// A register cannot be reached, or somebody else wrote one.
+/// A register cannot be reached, or another owner wrote one.
 pub fn counts(
     registers: &Registers<'_>,
     rdpmc: bool,
@@ -178,7 +178,7 @@ impl Bench<'_, '_> {
         }))
     }
 
-    /// Ends the work where the supervisor is gone, or somebody else wrote a register.
+    /// Ends the work if the supervisor is gone or another owner wrote a register.
     pub(crate) fn check(&self, alone: &dyn Fn() -> bool) -> Result<(), Stop> {
         if alone() {
             return Err(Stop::Alone);

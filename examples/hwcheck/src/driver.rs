@@ -10,8 +10,8 @@ use crate::registers::{Registers, WriteError};
 
 /// The registers as a driver's backend.
 ///
-/// An event that is counted only asks for an interrupt when its counter wraps, which none does here: the interrupt bits are
-/// left out, and so are acknowledgements of other owners' overflows. Precise sampling, which a driver takes away, must be
+/// A counted event requests an interrupt only when its counter wraps, which none does here: the backend drops the
+/// interrupt bits, and acknowledgments of other owners' overflows. Precise sampling, which a driver disables, must be
 /// off.
 #[derive(Clone, Copy)]
 pub struct DriverMsr<'r, 'm> {

@@ -1,4 +1,4 @@
-//! What a report says of the processor, the kernel and the hypervisor.
+//! The processor, kernel and hypervisor of a report.
 
 use pmu_core::Snapshot;
 use pmu_virt::CpuidRegisters;
@@ -9,7 +9,7 @@ use crate::report::{Hex, MachineKind, Processor};
 /// CPUID leaf 1, ECX: a hypervisor is there.
 const HYPERVISOR: u32 = 1 << 31;
 
-/// What is checked.
+/// Returns the kind of machine that is checked.
 pub fn machine_kind(machine: &dyn Machine) -> MachineKind {
     match hypervisor(machine) {
         _ if machine.is_software() => MachineKind::Software,

@@ -1,4 +1,4 @@
-//! What the kernel tells of interrupts and memory: <https://docs.kernel.org/filesystems/proc.html>.
+//! The kernel's information on interrupts and memory: <https://docs.kernel.org/filesystems/proc.html>.
 
 use crate::machine::{Machine, kernel_file};
 

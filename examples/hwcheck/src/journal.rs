@@ -1,4 +1,4 @@
-//! What was written last to each register, in memory that the worker shares with its supervisor.
+//! The last value written to each register, in memory that the worker shares with its supervisor.
 
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering::SeqCst;

@@ -52,8 +52,8 @@ pub struct Comparison<'r, 'm> {
     found: BTreeMap<&'static str, Evidence>,
 }
 
-/// The claim that an access to a register belongs to; `None` where the model has nothing to say, or no more than that the
-/// register belongs to a facility that it does not offer.
+/// Returns the claim that an access to a register belongs to; `None` if the model does not cover the register, or
+/// covers it only as part of a facility that it does not offer.
 const fn claim_of(register: &RegisterInfo) -> Option<&'static str> {
     use RegisterKind as K;
     Some(match register.kind {
@@ -97,7 +97,7 @@ impl<'r, 'm> Comparison<'r, 'm> {
         let claims = ["model.absent", "model.read-only"];
         for register in self.listed.clone() {
             let is_told = claims.iter().any(|claim| claim_of(&register) == Some(claim));
-            // What is in use is known only where the selects are.
+            // The registers in use are known only if the selects are.
             if is_told && register.kind != RegisterKind::GlobalInUse {
                 let disagreement = self.execute(Operation::Read(register))?;
                 self.keep(disagreement);
@@ -109,7 +109,7 @@ impl<'r, 'm> Comparison<'r, 'm> {
     /// Runs so many programs of this seed on both.
     ///
     /// # Errors
-    /// A register cannot be reached, or somebody else wrote one.
+    /// A register cannot be reached, or another owner wrote one.
     pub fn programs(
         &mut self,
         seed: u64,
@@ -144,7 +144,7 @@ impl<'r, 'm> Comparison<'r, 'm> {
         }
     }
 
-    /// What came of the claims.
+    /// Returns the claims with their outcomes.
     pub fn claims(&self) -> Vec<Claim> {
         let outcome = |evidence: &Evidence| match evidence.disagreements.is_empty() {
             true => Outcome::Agrees,
@@ -250,7 +250,7 @@ impl<'r, 'm> Comparison<'r, 'm> {
         }
         for operation in program {
             if let Some(disagreement) = self.execute(*operation)? {
-                // What somebody else wrote is not to be written over.
+                // A value that another owner wrote must not be overwritten.
                 self.check_others()?;
                 // Both in the same state again.
                 let _ = self.clean()?;

@@ -37,7 +37,7 @@ impl UserRdpmc {
         self.found.iter().any(|(path, _)| holds(path))
     }
 
-    /// Puts the settings back, unless somebody else changed them.
+    /// Restores the settings, unless another program changed them.
     pub fn restore(&self) {
         for (path, before) in &self.found {
             if fs::read_to_string(path).is_ok_and(|now| now.trim_end() == EVERY_PROCESS) {

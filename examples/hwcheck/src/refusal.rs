@@ -23,7 +23,7 @@ pub enum Refusal {
     },
     /// The NMI watchdog has a counter.
     NmiWatchdog,
-    /// These counters run for somebody else: their bits in the global registers.
+    /// These counters, given by their bits in the global registers, run for another owner.
     CountersRun(u64),
     /// The kernel is locked down.
     LockedDown,
@@ -34,7 +34,7 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    /// What the user can do.
+    /// Returns the remedy that the user has.
     pub const fn remedy(&self) -> &'static str {
         match self {
             Self::NoPmu(_) => {
@@ -69,7 +69,7 @@ impl fmt::Display for Refusal {
             }
             Self::NmiWatchdog => f.write_str("the NMI watchdog has a counter"),
             Self::CountersRun(counters) => {
-                write!(f, "counters run for somebody else (their bits: {counters:#x})")
+                write!(f, "counters run for another owner (their bits: {counters:#x})")
             }
             Self::LockedDown => {
                 f.write_str("the kernel is locked down and forbids writes of registers")

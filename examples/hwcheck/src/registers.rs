@@ -1,4 +1,4 @@
-//! The registers of the processor: the one function that writes them, and what notices that somebody else did.
+//! The registers of the processor: the one function that writes them, and the detection of other owners' writes.
 
 use core::fmt;
 
@@ -15,9 +15,9 @@ pub struct Registers<'m> {
     pub machine: &'m dyn Machine,
     /// Its PMU, by its CPUID.
     pub configuration: Configuration,
-    /// What may be written.
+    /// Writes that the user agreed to.
     pub agreed: &'m Agreed,
-    /// What was.
+    /// Values that were written.
     pub journal: &'m Journal,
     /// The registers of the configuration.
     listed: Vec<RegisterInfo>,
@@ -123,8 +123,8 @@ impl<'m> Registers<'m> {
         Ok(())
     }
 
-    /// The registers that do not hold what was written last, or what was found: somebody else wrote them. A counter
-    /// that may have counted says nothing.
+    /// Returns the registers that hold neither the value last written nor the value found: another owner wrote them. A
+    /// counter that may have counted is not among them.
     ///
     /// # Errors
     /// A register cannot be read.

@@ -20,7 +20,7 @@ pub const MAX_TEXT: usize = 128;
 pub struct Report {
     /// Version of the layout: [`SCHEMA`].
     pub schema: u32,
-    /// What was checked.
+    /// Kind of machine that was checked.
     pub machine: MachineKind,
     /// The processor.
     pub processor: Processor,
@@ -32,13 +32,13 @@ pub struct Report {
     pub seed: Hex,
     /// The PMU's registers, as they were found.
     pub registers: Vec<Register>,
-    /// What became of them.
+    /// State of the registers after the run.
     pub restored: Restored,
     /// The claims, each by its id.
     pub claims: Vec<Claim>,
 }
 
-/// What a report is of.
+/// The kind of machine of a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum MachineKind {
@@ -95,7 +95,7 @@ pub struct Register {
     pub found: Hex,
 }
 
-/// What became of the registers.
+/// The registers after restoring.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Restored {
@@ -109,20 +109,20 @@ pub struct Restored {
     pub failed: Vec<Hex>,
 }
 
-/// What came of one claim.
+/// The result of one claim.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Claim {
     /// Its stable id.
     pub id: String,
-    /// What came of it.
+    /// Outcome of the claim.
     pub outcome: Outcome,
-    /// Why.
+    /// Evidence for the outcome.
     #[serde(default, skip_serializing_if = "Evidence::is_empty")]
     pub evidence: Evidence,
 }
 
-/// What came of a claim.
+/// The outcome of a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Outcome {
@@ -167,7 +167,7 @@ impl Outcome {
     }
 }
 
-/// What an outcome rests on.
+/// The evidence for an outcome.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Evidence {
@@ -243,7 +243,7 @@ pub struct Disagreement {
     pub name: String,
     /// The instruction.
     pub access: Access,
-    /// What was written.
+    /// Value that was written.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub value: Option<Hex>,
     /// The model's answer.
@@ -316,13 +316,13 @@ impl<'de> Deserialize<'de> for Answer {
     }
 }
 
-/// What a counter counted of a workload, in several runs.
+/// The counts of a counter over several runs of a workload.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Count {
     /// The workload.
     pub workload: WorkloadName,
-    /// How often its body was executed.
+    /// Number of times that its body was executed.
     pub iterations: u64,
     /// The known number, from least to greatest.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -6,8 +6,9 @@ use crate::agreed::Cell;
 use crate::registers::Registers;
 use crate::report::{Hex, Restored};
 
-/// Puts back what was changed and is not somebody else's by now: the counters are disabled, their overflows acknowledged,
-/// and the counters, the selects and last the global control restored. Each write that fails is made once more.
+/// Restores the changed registers that no other owner has written since: disables the counters, acknowledges their
+/// overflows, and restores the counters, the selects and last the global control. Each write that fails is retried
+/// once.
 pub fn restore(registers: &Registers<'_>) -> Restored {
     let Registers { agreed, journal, .. } = registers;
     let mut restored = Restored::default();

@@ -1,5 +1,5 @@
-//! A software machine: `pmu-virt` in the place of a processor, kept in a folder, so that a process that is killed leaves it
-//! as a processor is left. What goes wrong in it is planned.
+//! A software machine: `pmu-virt` in the place of a processor, kept in a folder, so that a killed process leaves it as
+//! it would leave a processor. Its faults are planned.
 
 use core::cell::RefCell;
 use core::ops::Range;
@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use crate::machine::{Machine, Msr};
 use crate::workload::{Memory, Workload};
 
-/// What such a machine is, and what goes wrong in it. Accesses are counted from 1, over all processes.
+/// The properties of such a machine, and its faults. Accesses are counted from 1, over all processes.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Plan {
     /// Its PMU.
@@ -31,7 +31,7 @@ pub struct Plan {
     pub failing: Option<Range<u64>>,
     /// The process that makes this access is killed before it.
     pub killed_at: Option<u64>,
-    /// What somebody else writes before an access: when, the register, and the value.
+    /// Writes of another owner, each before an access: number of the access, register, and value.
     pub others: Vec<(u64, u32, u64)>,
     /// User mode may execute RDPMC.
     pub rdpmc: bool,
@@ -80,7 +80,7 @@ struct SoftwareMsr {
     writes: RefCell<Vec<(u32, u64)>>,
 }
 
-/// What the file holds.
+/// The contents of the file.
 #[derive(Clone, Debug)]
 struct Kept {
     accesses: u64,
@@ -103,8 +103,8 @@ struct Fed {
     of: fn(Workload) -> u64,
 }
 
-/// The events by vendor: SDM vol. 3B, table "Pre-Defined Architectural Performance Events"; AMD's PPR, "Core Performance
-/// Monitor Counters".
+/// Returns the events by vendor: SDM vol. 3B, table "Pre-Defined Architectural Performance Events"; AMD's PPR, "Core
+/// Performance Monitor Counters".
 fn fed(vendor: Vendor) -> Vec<Fed> {
     use Workload::{Chase, Loop, Misaligned, Mixed, Random};
     let instructions = |workload| match workload {

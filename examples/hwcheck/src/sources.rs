@@ -14,7 +14,7 @@ const LENGTHS: [u64; 2] = [64, 4_160];
 /// The claims of the vendor's table.
 ///
 /// # Errors
-/// A register cannot be reached, or somebody else wrote one.
+/// A register cannot be reached, or another owner wrote one.
 pub(crate) fn sources(
     bench: &mut Bench<'_, '_>,
     alone: &dyn Fn() -> bool,
@@ -77,7 +77,7 @@ fn is_as_known(count: &Count) -> bool {
     })
 }
 
-/// What a source's name says that it counts, where a workload's number of it is known.
+/// Returns the quantity in a source's name, if a workload's number of it is known.
 fn quantity(vendor: Vendor, source: &ProfileSource) -> Option<Quantity> {
     use Quantity::{
         Branches, DataCacheMisses, Instructions, LastCacheMisses, MisalignedAccesses,

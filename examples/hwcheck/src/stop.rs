@@ -1,11 +1,11 @@
-//! What ends the work before its end.
+//! The causes that end the work early.
 
 use pmu_core::MsrErrorKind;
 
 /// Reason for which the worker stops.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Stop {
-    /// Somebody else wrote these registers.
+    /// Another owner wrote these registers.
     Disturbed(Vec<u32>),
     /// A register cannot be reached.
     Access(MsrErrorKind),

@@ -112,7 +112,7 @@ fn restored(text: &mut String, report: &Report) {
     if !restored.left_alone.is_empty() {
         let _ = writeln!(
             text,
-            "Somebody else wrote these meanwhile, and they were left alone: {}",
+            "Another owner wrote these meanwhile, and they were left alone: {}",
             list(&restored.left_alone)
         );
     }

@@ -15,14 +15,14 @@ use crate::report::{Claim, Hex, Restored};
 use crate::restore::restore;
 use crate::stop::Stop;
 
-/// What came of a run.
+/// The result of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Supervised {
     /// The claims that were made before the worker's end.
     pub claims: Vec<Claim>,
-    /// The registers by which the worker noticed somebody else.
+    /// Registers in which the worker noticed another owner's writes.
     pub disturbed: Vec<Hex>,
-    /// What became of the registers.
+    /// State of the registers after the run.
     pub restored: Restored,
 }
 

@@ -10,7 +10,7 @@ use std::path::Path;
 use crate::claims::{CLAIMS, Tried, find};
 use crate::report::{MAX_BYTES, MachineKind, Outcome, Report, ReportError};
 
-/// Where the table begins and ends in `hardware/README.md`.
+/// Marks around the table in `hardware/README.md`.
 const BEGIN: &str = "<!-- The table: cargo run --bin hwcheck -- --table hardware -->\n";
 const END: &str = "<!-- The end of the table. -->\n";
 
@@ -114,7 +114,7 @@ enum Row<'r> {
 }
 
 impl Row<'_> {
-    /// What came of the claim, or how many of a list came to what.
+    /// Returns the outcome of the claim, or the numbers of outcomes in a list of claims.
     fn of(&self, report: &Report) -> String {
         let is_row = |id: &str| match self {
             Self::Known(known) => find(id).is_some_and(|found| found.id == *known),

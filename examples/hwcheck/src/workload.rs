@@ -21,7 +21,7 @@ pub enum Workload {
     Mixed,
 }
 
-/// What events count.
+/// The quantities that events count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Quantity {
     /// Retired instructions.
@@ -56,7 +56,7 @@ impl Workload {
         }
     }
 
-    /// How often something happens in `iterations` times, from least to greatest, where it is known.
+    /// Returns the least and the greatest count of a quantity in `iterations` times, if they are known.
     pub fn known(self, quantity: Quantity, memory: &Memory, iterations: u64) -> Option<[u64; 2]> {
         use Quantity::{
             Branches, DataCacheMisses, Instructions, LastCacheMisses, MisalignedAccesses,

@@ -55,7 +55,7 @@ fn the_module_forbids_writes() {
 }
 
 #[test]
-fn a_counter_runs_for_somebody_else() {
+fn a_counter_runs_for_another_owner() {
     // Enabled in its select and in the global control; the second general counter, the third fixed one.
     for (register, value, counters) in [(0x187, 0x43_00C0, 0x2), (0x38D, 0x200, 0x4_0000_0000)] {
         let folder = Folder::new();

@@ -20,7 +20,7 @@ use pmu_virt::CpuidRegisters;
 const MARK: &str = "pLaNtEd";
 const NUMBER: u64 = 0x00C0_FFEE_D00D;
 
-/// A machine with marks wherever something is that nobody is to know.
+/// A machine with marks in all places that a report must keep private.
 struct Marked(Software);
 
 impl MsrBackend for Marked {
@@ -121,7 +121,7 @@ fn none_of_what_was_planted_is_in_the_report_of_a_hypervisors_machine() {
     let report = check(&machine, options).unwrap();
     assert_unmarked(&report.to_json());
     assert_unmarked(&summary(&report));
-    // What is allowed is there.
+    // Permitted data is in the report.
     assert_eq!((report.machine, report.kernel.as_str()), (MachineKind::Hypervisor, "6.1.0"));
     assert_eq!(report.hypervisor.as_deref(), Some("KVMKVMKVM"));
     assert_eq!(report.processor.microcode, Some(Hex(0xA20)));
@@ -173,7 +173,7 @@ fn a_report_beyond_its_bounds_is_refused() {
     assert_eq!(Report::parse(long.to_json().as_bytes()), Err(ReportError::TooMuch));
     let other = report().to_json().replace("\"schema\": 1", "\"schema\": 2");
     assert_eq!(Report::parse(other.as_bytes()), Err(ReportError::Schema(2)));
-    // What the schema does not allow is no report, wherever it is.
+    // Text that violates the schema is not a report, wherever the violation is.
     for (field, with) in [
         ("\"seed\":", "\"hostname\": \"me\", \"seed\":"),
         ("\"vendor\":", "\"serial\": 7, \"vendor\":"),
@@ -219,7 +219,7 @@ fn nothing_in_a_report_acts_in_the_table_or_on_the_terminal() {
 }
 
 #[test]
-fn a_software_machine_is_labelled() {
+fn a_software_machine_is_labeled() {
     let text = table(&[report()]);
     assert!(text.contains("**software, no processor:** Software PMU of pmu-virt"), "{text}");
     assert!(text.contains("| 0x1a0 IA32&#95;MISC&#95;ENABLE |"), "{text}");

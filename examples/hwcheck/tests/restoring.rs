@@ -1,4 +1,4 @@
-//! Whatever happens, the registers are as they were found; what somebody else wrote is left alone.
+//! The registers are always as they were found at the end; values that another owner wrote are left alone.
 
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
@@ -93,7 +93,7 @@ fn a_device_that_is_gone_is_told_register_by_register() {
 }
 
 #[test]
-fn what_somebody_else_writes_is_noticed_and_left_alone() {
+fn another_owners_writes_are_noticed_and_left_alone() {
     let all = accesses();
     // A select, the fixed counters' control, the global control.
     for (register, value) in [(0x187, 0x53_013C), (0x38D, 0x0B), (0x38F, 0x5)] {

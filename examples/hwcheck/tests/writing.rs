@@ -69,8 +69,8 @@ impl Machine for Recorder {
     }
 }
 
-/// What may be written, by the issue's words and the manuals' addresses: SDM vol. 4, table "IA-32 Architectural MSRs"; APM
-/// vol. 2, appendix "MSR Cross-Reference".
+/// Returns whether a write is permitted, by the issue's words and the manuals' addresses: SDM vol. 4, table "IA-32
+/// Architectural MSRs"; APM vol. 2, appendix "MSR Cross-Reference".
 fn may_be_written(vendor: Vendor, address: u32, value: u64, found: &BTreeMap<u32, u64>) -> bool {
     let found = |address: u32| found.get(&address).copied().unwrap_or(0);
     let select = |first: u32, number: u32, stride: u32| {

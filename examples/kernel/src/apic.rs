@@ -50,7 +50,7 @@ pub fn initialize() {
     write(SPURIOUS_VECTOR, ENABLED | u32::from(SPURIOUS));
 }
 
-/// This processor's APIC id.
+/// Returns this processor's APIC id.
 pub fn id() -> u8 {
     (read(ID) >> 24) as u8
 }

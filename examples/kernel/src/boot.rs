@@ -27,12 +27,12 @@ pub enum Door {
 }
 
 impl Door {
-    /// The door with this number.
+    /// Returns the door with this number.
     pub fn from_number(number: u32) -> Self {
         if number == 0 { Self::Multiboot } else { Self::Pvh }
     }
 
-    /// Its name.
+    /// Returns its name.
     pub fn name(self) -> &'static str {
         match self {
             Self::Multiboot => "multiboot",
@@ -102,7 +102,7 @@ impl CommandLine {
         line
     }
 
-    /// Number of samples that each profile is to have.
+    /// Returns the number of samples that each profile is to have.
     pub fn samples(&self) -> u64 {
         let usual = match self {
             Self { exact: true, .. } => 5,
@@ -113,7 +113,7 @@ impl CommandLine {
     }
 }
 
-/// A field of a loader's structure.
+/// Reads a member of a loader's structure.
 ///
 /// # Safety
 /// - There is a `T` at `structure` + `offset`.

@@ -27,19 +27,19 @@ pub struct Speeds {
 
 static SPEEDS: Once<Speeds> = Once::new();
 
-/// The time-stamp counter.
+/// Returns the time-stamp counter.
 #[inline]
 pub fn now() -> u64 {
     // SAFETY: every processor with 64-bit mode has it, and this kernel does not forbid it.
     unsafe { _rdtsc() }
 }
 
-/// The time-stamp counter's ticks in so many milliseconds.
+/// Returns the time-stamp counter's ticks in `count` milliseconds.
 pub fn milliseconds(count: u64) -> u64 {
     speeds().tsc / 1_000 * count
 }
 
-/// The measured frequencies, or 1 GHz before that and where there was nothing to measure by.
+/// Returns the measured frequencies; 1 GHz before the measurement, or if there was nothing to measure by.
 pub fn speeds() -> Speeds {
     SPEEDS.get().copied().unwrap_or(Speeds { tsc: 1_000_000_000, apic: None })
 }

@@ -59,7 +59,7 @@ pub fn with_events<I: ProfileInterface, R>(
     result
 }
 
-/// A raw event on a general counter, and the fixed counter of the same where there is one, over the same loop.
+/// Counts a raw event on a general counter and, if there is one, on the fixed counter of the same event, over one loop.
 fn raw_and_fixed<I: ProfileInterface>(
     counters: &mut Events<'_, I>,
     unit: &CounterUnit,
@@ -132,7 +132,7 @@ struct Thread {
     events: [ThreadEvent; 1],
 }
 
-/// Two threads that take turns: each one's count is what it executed itself.
+/// Runs two threads in turns: each thread's count is that of its own execution.
 fn threads<I: ProfileInterface>(
     counters: &mut Events<'_, I>,
     unit: &CounterUnit,

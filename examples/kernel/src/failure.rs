@@ -32,7 +32,7 @@ pub enum Failure {
 }
 
 impl Failure {
-    /// The machine's end.
+    /// Returns the state in which the machine ends.
     pub fn end(self) -> End {
         if let Self::Wrong(_) = self { End::Wrong } else { End::Error }
     }

@@ -46,7 +46,7 @@ use sessions::Sessions;
 /// The longest table of sources is AMD's.
 const MOST_SOURCES: usize = pmu_amd::SOURCES.len();
 
-/// Entry of the boot processor from `boot.s`, with interrupts off.
+/// Begins on the boot processor, called from `boot.s` with interrupts off.
 #[unsafe(no_mangle)]
 extern "C" fn kernel_main(door: u32, information: u32) -> ! {
     Serial::initialize();
@@ -93,7 +93,7 @@ fn find_pmu(words: &CommandLine) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Everything that this kernel does with an interface. `false`: its counters do not answer.
+/// Runs everything that this kernel does with an interface; `false` if its counters do not answer.
 fn use_pmu<I: ProfileInterface + Sync>(
     interface: &'static I,
     snapshot: &Snapshot,
@@ -134,8 +134,7 @@ fn profile<I: ProfileInterface + Sync>(
         exact::run(&sessions)?;
     }
 
-    // What counts, and is not just another name of what does: the first such source stands for all
-    // where one is enough.
+    // The first source that counts, and is not just another name of such a source, stands for all where one is enough.
     let mut first = None;
     Plan::by_time(samples).run_here(&sessions)?;
     for (row, rate) in sessions.interface().sources().iter().zip(rates) {
@@ -211,7 +210,8 @@ fn list_sources<I: ProfileInterface + Sync>(
     Ok(rates)
 }
 
-/// Intel's events are architectural; cycles, instructions and branches pass evenly here.
+/// Returns the meaning of an Intel source: all events are architectural; cycles, instructions and branches pass evenly
+/// here.
 fn intel_meaning(source: &ProfileSource) -> Meaning {
     match source.event_bit() {
         Some(0 | 1 | 2 | 5) => Meaning::Even,
@@ -219,8 +219,8 @@ fn intel_meaning(source: &ProfileSource) -> Meaning {
     }
 }
 
-/// The events of the table are those of family 0xF. Of them these have kept their codes on every family:
-/// cycles, instructions, branches, taken branches; and those of the branches that were mispredicted.
+/// Returns the meaning of an AMD source. The events of the table are those of family 0xF. These have kept their codes
+/// on every family: cycles, instructions, branches and taken branches; and mispredicted branches.
 fn amd_meaning(source: &ProfileSource, family: u16) -> Meaning {
     match source.select().event_number() {
         0x76 | 0xC0 | 0xC2 | 0xC4 => Meaning::Even,

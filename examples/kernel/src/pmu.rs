@@ -47,13 +47,13 @@ static AREA: ControlAreaMemory = ControlAreaMemory::new();
 // interrupt path touches only registers that are proven, and a #GP there would let the next NMI in too
 // early: it uses the instructions as they are.
 
-/// The control path's backend.
+/// Returns the backend of the control path.
 pub fn control_msr() -> FixupMsr {
     // SAFETY: this kernel's handler of #GP and #UD asks `FaultFixup` first, on every processor.
     unsafe { FixupMsr::new() }
 }
 
-/// The interrupt path's backend.
+/// Returns the backend of the interrupt path.
 fn interrupt_msr() -> NativeMsr {
     // SAFETY: all of this kernel runs at privilege level 0, and its #GP handler resumes no access but
     // `FixupMsr`'s.
@@ -81,7 +81,7 @@ impl InterruptFrame for Interrupted<'_> {
         ProcessorNumber::from_index(processor::number() as u16)
     }
 
-    /// There are no processes here.
+    /// Returns `None`: this kernel has no processes.
     fn process(&self) -> Option<ProcessId> {
         None
     }
@@ -107,7 +107,7 @@ pub enum Delivery {
 }
 
 impl Delivery {
-    /// Its name.
+    /// Returns its name.
     pub fn name(self) -> &'static str {
         match self {
             Self::Nmi => "NMI",
@@ -164,7 +164,7 @@ pub static SPURIOUS: AtomicU64 = AtomicU64::new(0);
 /// The boot processor's next performance interrupt is to be marked for the monitor.
 pub static MARK_NEXT: AtomicBool = AtomicBool::new(false);
 
-/// The performance interrupt came, as NMI or by its vector.
+/// Handles the performance interrupt, as NMI or by its vector.
 pub fn performance_interrupt(frame: &TrapFrame) {
     if let Some(emon) = INTEL.get() {
         service(emon, frame);
@@ -197,7 +197,7 @@ fn service(interface: &impl ProfileInterface, frame: &TrapFrame) {
     }
 }
 
-/// The profile timer's interrupt came.
+/// Handles the profile timer's interrupt.
 pub fn timer_interrupt(frame: &TrapFrame) {
     PROFILES.timer_interrupt(&Interrupted(frame));
 }

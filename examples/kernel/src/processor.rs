@@ -116,7 +116,10 @@ pub fn in_interrupt() -> bool {
     HANDLING[number()].load(Ordering::Relaxed) != 0
 }
 
-/// The number of the processor that executes the call, below [`MAX_PROCESSORS`]. Any context.
+/// Returns the number of the processor that executes the call, below [`MAX_PROCESSORS`].
+///
+/// # Context
+/// Any.
 #[inline]
 pub fn number() -> usize {
     let number: usize;

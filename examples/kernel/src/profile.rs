@@ -73,7 +73,7 @@ impl Rate {
         let (first, begin) = (read()?, clock::now());
         let mut events = first;
         for window in &mut windows {
-            // What is silent for so long stays silent.
+            // A source without events for this long is taken to have none.
             if events == first && clock::now() - begin > clock::milliseconds(WATCHED_MS) {
                 break;
             }
@@ -95,7 +95,7 @@ impl Rate {
         self.per(patience_ms(samples) / 2) < samples * u64::from(IntervalLimits::EVENTS.min)
     }
 
-    /// The interval for an interrupt each `milliseconds`, before limits.
+    /// Returns the interval for one interrupt per `milliseconds`, before limits.
     pub fn per(&self, milliseconds: u64) -> u64 {
         (u128::from(self.events) * u128::from(clock::milliseconds(milliseconds))
             / u128::from(self.ticks.max(1))) as u64
@@ -122,7 +122,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Profiling by time.
+    /// Plans profiling by time.
     pub fn by_time(samples: u64) -> Self {
         Self {
             source: KProfileSource::TIME,
@@ -135,7 +135,7 @@ impl Plan {
         }
     }
 
-    /// Profiling by a counter source that was seen to count.
+    /// Plans profiling by a counter source that was seen to count.
     pub fn by_counter(
         (source, name, meaning): (KProfileSource, &'static str, Meaning),
         rate: Rate,
@@ -231,7 +231,7 @@ impl Plan {
     }
 }
 
-/// Time to wait for so many samples: their interrupts may cost much more than their interval.
+/// Returns the time to wait for this many samples: their interrupts may cost much more than their interval.
 fn patience_ms(samples: u64) -> u64 {
     samples * PERIOD_MS * 25 + 20_000
 }
@@ -251,7 +251,7 @@ fn samples_in(start: u64, end: u64) -> u64 {
         .sum()
 }
 
-/// A space, and a character for each two percent; nothing below that.
+/// Returns a space and one character per two percent; nothing below that.
 fn bar(tenths: u64) -> &'static str {
     const BAR: &str = " ##################################################";
     match tenths as usize / 20 {

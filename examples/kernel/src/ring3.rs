@@ -44,7 +44,7 @@ global_asm!(
     "jnz 2b",
     "call 3f",
     "ud2",
-    // What is counted up to now, by the page (`pmu::user::UserPage`) at RDI: 18 instructions.
+    // Reads the current count through the page (`pmu::user::UserPage`) at RDI: 18 instructions.
     "3: mov r8d, [rdi]",  // the sequence
     "mov ecx, [rdi + 4]", // the index, plus 1
     "dec ecx",
@@ -150,7 +150,7 @@ impl Page {
         Self(UnsafeCell::new([0; 512]))
     }
 
-    /// Its physical address: the kernel is mapped where it is.
+    /// Returns its physical address, which is its linear address: the kernel is identity-mapped.
     fn address(&self) -> u64 {
         self.0.get() as u64
     }

@@ -84,7 +84,7 @@ pub fn exit(end: End) -> ! {
     }
 }
 
-/// Phase for which a monitor is to count accesses from now on. Any context.
+/// Phase for which a monitor is to count accesses from now on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Mark {

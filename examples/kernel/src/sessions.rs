@@ -31,7 +31,7 @@ impl<'a, I> Place<'a, I> {
 // one function at a time.
 unsafe impl<I: Sync> Sync for Place<'_, I> {}
 
-/// What begins [`Sessions`]: how a handler, which does not know their interface, has them serve a request.
+/// The first member of [`Sessions`]: lets a handler that does not know their interface type have them serve a request.
 struct Server {
     serve: unsafe fn(*const Server, SourceRequest) -> Result<(), InterfaceError>,
 }
@@ -82,7 +82,7 @@ impl<'a, I: ProfileInterface + Sync> Sessions<'a, I> {
         Ok(sessions)
     }
 
-    /// The machine's interface.
+    /// Returns the machine's interface.
     pub fn interface(&self) -> &'a I {
         self.interface
     }
@@ -149,7 +149,8 @@ impl<I: ProfileInterface + Sync> Processors for &Sessions<'_, I> {
         self.on(processor::number(), |session| session.query(source).is_supported())
     }
 
-    /// The boot processor alone asks, so on the others no task uses the session that the interrupt finds.
+    /// Serves a request with this processor's session. Only the boot processor posts requests, so on the others no task
+    /// uses the session that the interrupt finds.
     fn serve(&self, request: SourceRequest) -> Result<(), InterfaceError> {
         self.on(processor::number(), |session| match request {
             SourceRequest::Start(source) => session.start(source),

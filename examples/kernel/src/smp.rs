@@ -31,7 +31,7 @@ static APIC_IDS: [AtomicU8; MAX_PROCESSORS] = [const { AtomicU8::new(0) }; MAX_P
 static BUSY: AtomicBool = AtomicBool::new(false);
 static CALLS: [Place; MAX_PROCESSORS] = [const { Place::new() }; MAX_PROCESSORS];
 
-/// Number of processors to use.
+/// Returns the number of processors to use.
 pub fn processors() -> usize {
     PROCESSORS.load(Ordering::Acquire)
 }
@@ -55,7 +55,7 @@ pub fn start() {
     PROCESSORS.store(ARRIVED.load(Ordering::Acquire), Ordering::Release);
 }
 
-/// Entry of another processor from `boot.s`, with interrupts off.
+/// Begins on another processor, called from `boot.s` with interrupts off.
 #[unsafe(no_mangle)]
 extern "C" fn processor_main(number: usize) -> ! {
     processor::initialize(number);
@@ -172,7 +172,7 @@ pub fn run_on<F: FnOnce() -> R + Send, R: Send>(number: usize, function: F) -> R
     }
 }
 
-/// The other processor's side of [`run_on`]: the handler of its interrupt.
+/// Serves the other processor's side of [`run_on`], in the handler of its interrupt.
 pub fn serve() {
     let place = &CALLS[processor::number()];
     let ticket = place.requested.load(Ordering::Acquire);

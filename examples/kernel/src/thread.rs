@@ -1,4 +1,4 @@
-//! Which thread a processor executes, and switches between them.
+//! The current thread of each processor, and switches between threads.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
@@ -12,7 +12,10 @@ use crate::{clock, trace};
 /// Each processor's thread; 0 is the one that it began with.
 static CURRENT: [AtomicU32; MAX_PROCESSORS] = [const { AtomicU32::new(0) }; MAX_PROCESSORS];
 
-/// Returns this processor's thread. Any context.
+/// Returns this processor's thread.
+///
+/// # Context
+/// Any.
 pub fn current() -> u32 {
     CURRENT[processor::number()].load(Ordering::Relaxed)
 }

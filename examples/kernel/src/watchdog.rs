@@ -27,7 +27,7 @@ static WATCHDOGS: [Watchdog; MAX_PROCESSORS] = [const { Watchdog::new() }; MAX_P
 static FIRED: [AtomicU32; MAX_PROCESSORS] = [const { AtomicU32::new(0) }; MAX_PROCESSORS];
 static STUCK: [AtomicU32; MAX_PROCESSORS] = [const { AtomicU32::new(0) }; MAX_PROCESSORS];
 
-/// A period of an event is over, in an NMI. A kernel of your own says more than a number here, or panics.
+/// Handles the end of an event's period, in an NMI. A real kernel reports more than a number here, or panics.
 pub fn interrupt(number: usize, event: EventId) {
     FIRED[number].fetch_add(1, Ordering::Relaxed);
     if WATCHDOGS[number].is_stuck(event) {

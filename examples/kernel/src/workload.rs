@@ -101,7 +101,7 @@ pub struct Function {
     pub end: u64,
 }
 
-/// The functions of known shares.
+/// Returns the functions of known shares.
 pub fn functions() -> [Function; 3] {
     let function = |name, share, start: unsafe extern "C" fn(u32), end: *const u8| Function {
         name,
@@ -116,18 +116,18 @@ pub fn functions() -> [Function; 3] {
     ]
 }
 
-/// The code of all that is here in assembly: its first address, and the one after its last.
+/// Returns the addresses of all assembly code here: the first one, and the one after the last.
 pub fn code() -> (u64, u64) {
     (&raw const workload_start as u64, &raw const workload_end as u64)
 }
 
-/// One turn of the workload: 30,000 to 43,000 instructions. No two in a row are as long, so that they do
-/// not keep step with whatever interrupts them.
+/// Runs one turn of the workload: 30,000 to 43,000 instructions. Consecutive turns differ in length, so that they do
+/// not run in step with the interrupts.
 pub fn turn() {
     execute(ITERATIONS + (clock::now() as u32 & 0x7F));
 }
 
-/// A hundredth of the shortest [`turn`].
+/// Runs a hundredth of the shortest [`turn`].
 pub fn short_turn() {
     execute(ITERATIONS / 100);
 }

@@ -65,7 +65,7 @@ pub(crate) struct Options {
     /// The guest's serial port receives standard input.
     #[arg(long)]
     pub(crate) input: bool,
-    /// What the guest writes to the debug console (port 0xE9) goes into this file.
+    /// File that receives the guest's output on the debug console (port 0xE9).
     #[arg(long, value_name = "PATH")]
     pub(crate) debugcon: Option<PathBuf>,
     /// Counts exits, MSR accesses and PMIs, and prints them on standard error.

@@ -3,7 +3,8 @@
 use crate::msr::MsrAccess;
 use crate::{EventSelect, MsrAddress, MsrBackend, MsrFault, PmcIndex};
 
-/// The longest period of a counter whose writes take 32 bits and extend their sign.
+/// The longest period of a counter whose writes take 32 bits and extend their sign (SDM vol. 3B, "Full-Width Writes to
+/// Performance Counter Registers").
 const NARROW_REACH: u64 = (1 << 31) - 1;
 
 /// The control that programs a counter.

@@ -178,8 +178,9 @@ enum Rest {
     UnmaskAndRestart,
 }
 
-/// The bits of the status that raise the interrupt: counters', and those of `PERF_METRICS` (48), architectural PEBS
-/// (54), a trace's table (55), the uncore (61) and the Debug Store's buffer (62).
+/// The bits of the status that raise the interrupt (SDM vol. 4, table 2-2, IA32_PERF_GLOBAL_STATUS): those of the
+/// counters, `PERF_METRICS` (48), architectural PEBS (54), a trace's table (55), the uncore (61) and the Debug Store's
+/// buffer (62).
 const INTERRUPTING: u64 = CounterSet::ALL.bits() | 1 << 48 | 1 << 54 | 1 << 55 | 1 << 61 | 1 << 62;
 const GENERAL: u64 = CounterSet::GENERAL.bits();
 

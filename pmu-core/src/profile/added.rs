@@ -1,4 +1,4 @@
-//! Sources beside an interface's table: those of later versions, and those that are added at run time.
+//! Sources beyond an interface's table: those of later versions, and those added at run time.
 
 use core::fmt;
 use core::num::NonZeroU64;
@@ -11,7 +11,7 @@ use crate::{
     KProfileSource, ProfileSource,
 };
 
-/// A source that is added to those of an interface's table, and the counters that can count it.
+/// A source that is added to an interface's table, and the counters that can count it.
 #[derive(Debug)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct AddedSource {
@@ -20,34 +20,34 @@ pub struct AddedSource {
 }
 
 impl AddedSource {
-    /// A source on these counters alone: one fixed counter, [`CounterSet::GENERAL`], or those that the processor's
-    /// manual names.
+    /// Creates a source restricted to these counters: one fixed counter, [`CounterSet::GENERAL`], or those that the
+    /// processor's manual names.
     pub const fn new(row: ProfileSource, counters: CounterSet) -> Self {
         Self { row, counters }
     }
 
-    /// Its value, names and event.
+    /// Returns its row: value, names and event.
     pub const fn row(&self) -> &ProfileSource {
         &self.row
     }
 
-    /// The counters that can count it.
+    /// Returns the counters that can count it.
     pub const fn counters(&self) -> CounterSet {
         self.counters
     }
 
-    /// The tag of the event that is opened for it: its address, which no other object has.
+    /// Returns the tag of the event that is opened for it: its address, which no other object has.
     pub(crate) fn tag(&self) -> u64 {
         ptr::from_ref(self).addr() as u64
     }
 }
 
-/// Place of one added source.
+/// The slot of one added source.
 #[derive(Debug, Default)]
 pub struct AddedSlot {
     source: AtomicPtr<AddedSource>,
     interval: AtomicU32,
-    /// Events per second, where the interval is a time; 0: the interval is a number of events.
+    /// Events per second if the interval is a time; 0 if it is a number of events.
     hertz: AtomicU64,
 }
 
@@ -62,7 +62,7 @@ impl AddedSlot {
 
     #[inline]
     fn source(&self) -> Option<&'static AddedSource> {
-        // SAFETY: null, or what `put` stored: a reference that lives for ever.
+        // SAFETY: null, or the reference that `put` stored, which lives forever.
         unsafe { self.source.load(Acquire).as_ref() }
     }
 
@@ -73,7 +73,7 @@ impl AddedSlot {
         })
     }
 
-    /// The interval in events.
+    /// Returns the interval in events.
     fn period(&self) -> u64 {
         let interval = u64::from(self.interval.load(Relaxed));
         match self.hertz.load(Relaxed) {
@@ -85,7 +85,7 @@ impl AddedSlot {
 
 /// The sources of a machine that are in no interface's table. They may be added and removed while others run.
 ///
-/// On a processor such a source is an opened event, so it takes a place in the processor's [`EventTable`].
+/// On a processor such a source is an opened event, so it occupies an entry of the processor's [`EventTable`].
 ///
 /// ```
 /// use pmu_core::{AddedSlot, AddedSource, AddedSources, CounterSet, EventSelect, KProfileSource, ProfileSource};
@@ -109,7 +109,7 @@ pub struct AddedSources<S: ?Sized = [AddedSlot]> {
 static NONE: AddedSources<[AddedSlot; 0]> = AddedSources::new();
 
 impl<const N: usize> AddedSources<[AddedSlot; N]> {
-    /// Room for `N` sources.
+    /// Creates a table with room for `N` sources.
     pub const fn new() -> Self {
         Self { slots: [const { AddedSlot::new() }; N] }
     }
@@ -130,7 +130,7 @@ impl<const N: usize> core::ops::Deref for AddedSources<[AddedSlot; N]> {
 }
 
 impl AddedSources {
-    /// No room.
+    /// Returns a table without room.
     #[inline]
     pub const fn none() -> &'static Self {
         &NONE
@@ -175,8 +175,8 @@ impl AddedSources {
         Ok(())
     }
 
-    /// Removes a source, after it was stopped on every processor. Where one still runs, it is reported as the opened
-    /// event that it is. Returns it; `None`: it is not here.
+    /// Removes a source that was stopped on every processor, and returns it; `None` if it is not in the table. If it
+    /// still runs somewhere, it is reported as the opened event that it is.
     ///
     /// # Context
     /// Task. One caller at a time adds and removes.
@@ -195,7 +195,7 @@ impl AddedSources {
         self.slots.iter().filter_map(AddedSlot::source)
     }
 
-    /// Returns the source that has a name, the documented or Windows' own, letters' case as written.
+    /// Returns the source with a name, the documented one or Windows' own; case matters.
     ///
     /// # Context
     /// Any.
@@ -208,7 +208,7 @@ impl AddedSources {
         self.slots.iter().find(|slot| slot.source().is_some_and(|of| of.row.source() == source))
     }
 
-    /// A source, and the event that is opened for it.
+    /// Returns a source and the event to open for it.
     #[inline]
     pub(crate) fn event(&self, source: KProfileSource) -> Option<(&'static AddedSource, Event)> {
         let slot = self.find(source)?;
@@ -217,7 +217,7 @@ impl AddedSources {
         Some((source, event.every(slot.period()).tagged(source.tag())))
     }
 
-    /// The interval of a source that these counters can count.
+    /// Returns the interval of a source that these counters can count.
     #[inline]
     pub(crate) fn interval(
         &self,
@@ -231,19 +231,19 @@ impl AddedSources {
         (declared && legal).then(|| (&slot.interval, slot.limits()))
     }
 
-    /// The source that an opened event is for.
+    /// Returns the source that an opened event belongs to.
     #[inline]
     pub(crate) fn of(&self, overflow: &EventOverflow) -> Option<KProfileSource> {
         self.by_tag(overflow).map(|(source, _)| source.row.source())
     }
 
-    /// Lets an event that overflowed take up the interval of its source.
+    /// Applies the interval of its source to an event that overflowed.
     #[inline]
     pub(crate) fn take_up_interval(&self, events: &EventTable, overflow: &EventOverflow) {
         if let Some((_, slot)) = self.by_tag(overflow)
             && slot.period() != overflow.period
         {
-            // Below the table's floor it stays what it was.
+            // Below the table's floor the period stays as it was.
             let _ = events.set_period(overflow.event, slot.period());
         }
     }
@@ -256,14 +256,14 @@ impl AddedSources {
     }
 }
 
-/// Why a source was not added.
+/// Reason that a source was not added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum AddSourceError {
-    /// There is a source of this value.
+    /// A source of this value exists already.
     Exists(KProfileSource),
-    /// The room is used up.
+    /// The table is full.
     Full {
         /// Number of sources that there is room for.
         room: usize,

@@ -1,19 +1,19 @@
-//! The classes and codes by which Windows' calls select what the documents describe.
+//! The classes and codes with which Windows' calls select the documented operations.
 //!
 //! Sources: Geoff Chappell (geoffchappell.com), the five documents and the pages that they refer to; phnt (ntexapi.h,
 //! ntkeapi.h), evntrace.h, haltypes.h.
 
-/// A number with its names.
+/// A number and its names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct NamedNumber {
-    /// The enumeration that it is of, or `BUG_CHECK`.
+    /// Name of the enumeration, or `BUG_CHECK`.
     pub of: &'static str,
-    /// The constant's name here.
+    /// Name of the constant in this module.
     pub constant: &'static str,
-    /// Windows' name.
+    /// Name in Windows.
     pub name: &'static str,
-    /// The number.
+    /// Value of the number.
     pub value: u32,
 }
 
@@ -24,7 +24,7 @@ macro_rules! numbers {
             pub const $constant: u32 = $value;
         )*)*
 
-        /// Every number of this module.
+        /// All numbers of this module.
         pub const ALL: &[NamedNumber] = &[$($(NamedNumber {
             of: stringify!($of),
             constant: stringify!($constant),
@@ -34,7 +34,7 @@ macro_rules! numbers {
     };
 }
 
-#[rustfmt::skip] // A row a line.
+#[rustfmt::skip] // One row per line.
 numbers! {
     SYSTEM_INFORMATION_CLASS {
         SYSTEM_PERFORMANCE_TRACE_INFORMATION = 0x1F "SystemPerformanceTraceInformation" "Of `NtQuerySystemInformation` and `NtSetSystemInformation`: its buffer begins with an `EVENT_TRACE_INFORMATION_CLASS`.";

@@ -6,8 +6,8 @@ use crate::{
     CounterError, IntervalError, KProfileSource, NtStatus, ProcessorNumber, TimerUnavailable,
 };
 
-/// Error of an operation on a profile interface. Unless it is [`CounterError::Faulted`], nothing
-/// was changed; of [`initialize`](crate::ProfileInterface::initialize), that no counter runs.
+/// Error of an operation on a profile interface. Nothing was changed, unless the error is [`CounterError::Faulted`].
+/// After an error of [`initialize`](crate::ProfileInterface::initialize) no counter runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
@@ -16,7 +16,7 @@ pub enum InterfaceError {
     UnsupportedSource(KProfileSource),
     /// Every counter is in use.
     NoFreeCounter(KProfileSource),
-    /// The source runs already on this processor.
+    /// The source already runs on this processor.
     AlreadyStarted(KProfileSource),
     /// The source does not run on this processor.
     NotStarted(KProfileSource),
@@ -24,15 +24,15 @@ pub enum InterfaceError {
     Interval(IntervalError),
     /// The platform has no profile timer.
     Timer(TimerUnavailable),
-    /// The processor did not answer a request within the embedder's bound. What was asked of it is not done, or is
-    /// undone when it comes to it.
+    /// The processor did not answer a request within the embedder's bound. The request was not served, or is undone
+    /// when the processor comes to it.
     NoAnswer(ProcessorNumber),
-    /// The counters' own reason.
+    /// The operation failed on the counters.
     Counters(CounterError),
 }
 
 impl InterfaceError {
-    /// The status with which Windows reports the same, where it does.
+    /// Returns the status with which Windows reports this error; `None` if it has none.
     pub const fn status(&self) -> Option<NtStatus> {
         match self {
             Self::UnsupportedSource(_) => Some(NtStatus::NOT_SUPPORTED),
@@ -42,7 +42,7 @@ impl InterfaceError {
             ) => Some(NtStatus::INSUFFICIENT_RESOURCES),
             Self::AlreadyStarted(_) => Some(NtStatus::PROFILING_NOT_STOPPED),
             Self::NotStarted(_) => Some(NtStatus::PROFILING_NOT_STARTED),
-            // Windows' call to set an interval always succeeds; the rest it does not know.
+            // Windows' call to set an interval always succeeds, and Windows does not have the other errors.
             Self::Interval(_) | Self::Timer(_) | Self::NoAnswer(_) | Self::Counters(_) => None,
         }
     }

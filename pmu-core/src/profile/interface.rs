@@ -1,4 +1,4 @@
-//! The profile interface: what a vendor crate says of its counters, and what follows from it.
+//! The profile interface: a vendor crate's description of its counters, and the operations that follow from it.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
@@ -9,54 +9,54 @@ use crate::{
     SourceIndex, SourceTable,
 };
 
-/// A family of counters and its table of profile sources, for the whole machine: all that a vendor
-/// has to say.
+/// A family of counters and its table of profile sources, for the whole machine: the complete interface of a vendor
+/// crate.
 ///
-/// One value serves all processors: it is decided from the boot processor, is immutable but for the
-/// intervals, and is shared with interrupt handlers. What differs by processor is in a
-/// [`CounterMemory`] (interrupt path) and a [`Session`] (control path).
+/// One value serves all processors: it is derived from the boot processor, is immutable except for the intervals, and
+/// is shared with interrupt handlers. Per-processor state is in a [`CounterMemory`] (interrupt path) and a [`Session`]
+/// (control path).
 ///
 /// # Safety
-/// - [`unit`](Self::unit) and [`opened`](Self::opened) return the same on each call: registers are accessed that
-///   the unit vouched for when the counters were taken.
+/// - [`unit`](Self::unit) and [`opened`](Self::opened) return the same value on every call: the registers that are
+///   accessed must be those that the unit vouched for when the counters were taken.
 pub unsafe trait SourceInterface {
-    /// The interface's name.
+    /// Returns the interface's name.
     fn name(&self) -> &'static str;
 
-    /// Returns whether lent memory without a slot is an error of [`initialize`](ProfileInterface::initialize), or
-    /// leaves every source unsupported.
+    /// Returns whether lent memory without a slot is an error of [`initialize`](ProfileInterface::initialize);
+    /// otherwise it leaves every source unsupported.
     fn requires_memory(&self) -> bool;
 
-    /// The table of sources.
+    /// Returns the table of sources.
     fn table(&self) -> &'static SourceTable;
 
-    /// The boot processor's counters.
+    /// Returns the boot processor's counters.
     fn unit(&self) -> &CounterUnit;
 
-    /// The counters of a processor of this vendor; none, where it has none of the kind.
+    /// Returns the counters of a processor of this vendor; empty if it has none of the kind.
     fn unit_of(&self, processor: &Snapshot) -> CounterUnit;
 
     /// Returns whether the processor declares the event of a row of the table.
     fn is_declared(&self, row: usize) -> bool;
 
-    /// The cell of a row's interval, for the whole machine.
+    /// Returns the cell of a row's interval, for the whole machine.
     fn interval_cell(&self, row: usize) -> Option<&AtomicU32>;
 
-    /// The sources beside the table's, for the whole machine.
+    /// Returns the sources beyond the table, for the whole machine.
     #[inline]
     fn added(&self) -> &'static AddedSources {
         AddedSources::none()
     }
 
-    /// The events beside the table's that are opened on the processor that executes the call.
+    /// Returns the events beyond the table that are opened on the processor that executes the call.
     #[inline]
     fn opened(&self) -> &EventTable {
         EventTable::none()
     }
 }
 
-/// The rows of the table are the counters' events.
-// SAFETY: both are the interface's, by the promise of `SourceInterface`.
+/// Makes the rows of the table the counters' events.
+// SAFETY: the unit and the events are the interface's, which `SourceInterface` promises not to change.
 unsafe impl<I: SourceInterface> EventSource for I {
     #[inline]
     fn unit(&self) -> &CounterUnit {
@@ -84,7 +84,7 @@ unsafe impl<I: SourceInterface> EventSource for I {
     }
 }
 
-// SAFETY: both are those of the interface that it refers to.
+// SAFETY: all are those of the interface behind the reference.
 unsafe impl<I: SourceInterface + ?Sized> SourceInterface for &I {
     fn name(&self) -> &'static str {
         (**self).name()
@@ -129,20 +129,20 @@ unsafe impl<I: SourceInterface + ?Sized> SourceInterface for &I {
     }
 }
 
-/// One source's overflow, as [`service`](ProfileInterface::service) reports it.
+/// An overflow of one source, as [`service`](ProfileInterface::service) reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Overflow {
-    /// The source that the counter counts for.
+    /// Source that the counter counts for.
     pub source: KProfileSource,
-    /// The events that this overflow stands for: the interval it was loaded with.
+    /// Number of events that the overflow stands for: the interval that was loaded.
     pub events: u64,
-    /// The counter.
+    /// Counter that overflowed.
     pub counter: CounterId,
 }
 
 impl Overflow {
-    /// The overflow of a row's event, or of an added source's.
+    /// Returns the overflow of a row's event, or of an added source's.
     #[inline]
     pub(crate) fn of(
         table: &SourceTable,
@@ -158,33 +158,34 @@ impl Overflow {
     }
 }
 
-/// The operations of a profile interface. They are the same for all, and cannot be overridden.
+/// The operations of a profile interface. They are the same for all interfaces and cannot be overridden.
 pub trait ProfileInterface: SourceInterface {
-    /// The rows of the table, ascending by value; the first is `ProfileTime`.
+    /// Returns the rows of the table, ascending by value; the first is `ProfileTime`.
     fn sources(&self) -> &'static [ProfileSource] {
         self.table().rows()
     }
 
-    /// The place of a source in the table.
+    /// Returns the index of a source in the table.
     #[inline]
     fn row(&self, source: KProfileSource) -> Option<usize> {
         self.table().row(source)
     }
 
-    /// The event of a source, as the counters know it.
+    /// Returns the event of a source, as the counters identify it.
     #[inline]
     fn event(&self, source: KProfileSource) -> Option<EventId> {
         self.row(source).map(EventId::of_row)
     }
 
-    /// The place in the table of the source that has this name: the documented spelling or Windows' own,
-    /// letters' case as written.
+    /// Returns the index of the source with this name, in the documented spelling or Windows' own; case matters.
     fn row_named(&self, name: &str) -> Option<usize> {
         self.table().row_named(name)
     }
 
-    /// Returns what is known of a source without touching a register: at best
-    /// [`Declared`](Availability::Declared). Any context.
+    /// Returns the information on a source without accessing a register: at best [`Declared`](Availability::Declared).
+    ///
+    /// # Context
+    /// Any.
     fn query(&self, source: KProfileSource) -> SourceInformation {
         match self.declared_interval(source) {
             Ok((cell, limits)) => SourceInformation {
@@ -204,12 +205,15 @@ pub trait ProfileInterface: SourceInterface {
 
     /// Sets the machine-wide interval of a source.
     ///
-    /// A running counter takes it up when it next overflows; a running timer, at
-    /// [`Session::apply_interval`]. It stays until it is set again.
+    /// A running counter takes up the interval at its next overflow, a running timer at [`Session::apply_interval`].
+    /// The interval stays until it is set again.
+    ///
+    /// # Context
+    /// Task.
     ///
     /// # Errors
-    /// [`UnsupportedSource`](InterfaceError::UnsupportedSource), or
-    /// [`Interval`](InterfaceError::Interval) with the limits. Task context.
+    /// [`UnsupportedSource`](InterfaceError::UnsupportedSource), or [`Interval`](InterfaceError::Interval) with the
+    /// limits.
     fn set_interval(&self, source: KProfileSource, units: u64) -> Result<Interval, InterfaceError> {
         let (cell, limits) = self.declared_interval(source)?;
         let interval = limits.check(units)?;
@@ -217,8 +221,7 @@ pub trait ProfileInterface: SourceInterface {
         Ok(interval)
     }
 
-    /// Like [`set_interval`](Self::set_interval), but takes the nearest interval within the limits,
-    /// and says which.
+    /// Sets the nearest interval within the limits, like [`set_interval`](Self::set_interval), and returns it.
     fn set_interval_clamped(
         &self,
         source: KProfileSource,
@@ -230,7 +233,7 @@ pub trait ProfileInterface: SourceInterface {
         Ok(interval)
     }
 
-    /// The interval's cell of a source that the processor declares, and its limits.
+    /// Returns the cell of the interval of a source that the processor declares, and its limits.
     #[doc(hidden)]
     fn declared_interval(
         &self,
@@ -253,10 +256,10 @@ pub trait ProfileInterface: SourceInterface {
     /// Task, on the processor on which the session then lives. An interrupt may come at any time.
     ///
     /// # Errors
-    /// Those of [`Counters::take`](crate::Counters::take). Where no slot was lent, and the interface does not
-    /// [require](SourceInterface::requires_memory) one, it is no error: every source is unsupported.
+    /// Those of [`Counters::take`](crate::Counters::take). If no slot was lent and the interface does not
+    /// [require](SourceInterface::requires_memory) one, this is not an error: every source is unsupported.
     ///
-    /// Afterwards no counter runs, and time is what remains: see [`DefaultInterface`].
+    /// After an error no counter runs, and only time remains: see [`DefaultInterface`].
     fn initialize<'a, M: MsrBackend, P: Platform>(
         &'a self,
         processor: &Snapshot,
@@ -270,8 +273,8 @@ pub trait ProfileInterface: SourceInterface {
         Session::initialize(self, processor, CounterSet::GENERAL, msr, platform, memory)
     }
 
-    /// Takes over those of the processor's counters that are in `only`, fixed ones included, and leaves the
-    /// others to their owners.
+    /// Takes over those of the processor's counters that are in `only`, fixed ones included, and leaves the others to
+    /// their owners.
     ///
     /// # Errors
     /// Those of [`initialize`](Self::initialize).
@@ -319,7 +322,7 @@ pub trait ProfileInterface: SourceInterface {
 
 impl<I: SourceInterface> ProfileInterface for I {}
 
-/// The unit of a source's interval.
+/// Returns the unit of a source's interval.
 pub(crate) fn unit_of(source: KProfileSource) -> IntervalUnit {
     if source == KProfileSource::TIME {
         IntervalUnit::HundredNanoseconds
@@ -332,26 +335,25 @@ pub(crate) fn unit_of(source: KProfileSource) -> IntervalUnit {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum Availability {
-    /// Not in the table, or the processor says that the event is not available.
+    /// The source is not in the table, or the processor declares its event to be unavailable.
     Unsupported,
-    /// CPUID declares it; no counter was touched.
+    /// CPUID declares the source; no counter was accessed.
     Declared,
-    /// The counters of this processor gave back what was written to them.
+    /// The counters of this processor read back the values written to them.
     Proven,
 }
 
-/// Knowledge of a source: `HAL_PROFILE_SOURCE_INFORMATION_EX`, with the availability in place
-/// of a boolean.
+/// The information on a source: `HAL_PROFILE_SOURCE_INFORMATION_EX`, with the availability in place of a boolean.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct SourceInformation {
-    /// The source asked for.
+    /// Source of the query.
     pub source: KProfileSource,
-    /// Degree to which it can be relied upon.
+    /// Availability of the source.
     pub availability: Availability,
-    /// The interval now in force; 0 if the source is unsupported.
+    /// Interval in force; 0 if the source is unsupported.
     pub interval: u32,
-    /// The interval's unit, default and limits.
+    /// Unit, default and limits of the interval.
     pub limits: IntervalLimits,
 }
 
@@ -369,7 +371,7 @@ pub struct DefaultInterface {
 }
 
 impl DefaultInterface {
-    /// The interface, with the default interval.
+    /// Creates the interface, with the default interval.
     pub const fn new() -> Self {
         Self { time: AtomicU32::new(IntervalLimits::TIME.default) }
     }

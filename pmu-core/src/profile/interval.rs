@@ -12,18 +12,18 @@ pub enum IntervalUnit {
     Events,
 }
 
-/// An interval that was found to lie within its source's limits.
+/// An interval that was checked against its source's limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Interval(u32);
 
 impl Interval {
-    /// The number of units.
+    /// Returns the number of units.
     pub const fn get(self) -> u32 {
         self.0
     }
 
-    /// A value that was checked before, as it comes back from where it was stored.
+    /// Restores an interval that was checked before it was stored.
     pub(crate) const fn stored(value: u32) -> Self {
         Self(value)
     }
@@ -31,18 +31,18 @@ impl Interval {
 
 /// The intervals that a source accepts.
 ///
-/// The figures are those that Windows 8 and later report for every processor; see
-/// [`TIME`](Self::TIME) and [`EVENTS`](Self::EVENTS).
+/// The values are those that Windows 8 and later report for every processor; see [`TIME`](Self::TIME) and
+/// [`EVENTS`](Self::EVENTS).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct IntervalLimits {
-    /// The unit of the figures.
+    /// Unit of the values.
     pub unit: IntervalUnit,
-    /// The interval until another is set.
+    /// Interval until another one is set.
     pub default: u32,
-    /// The shortest interval.
+    /// Shortest interval.
     pub min: u32,
-    /// The longest interval.
+    /// Longest interval.
     pub max: u32,
 }
 
@@ -57,13 +57,12 @@ impl IntervalLimits {
 
     /// Every counter source: 65,536 events; from 4,096 to 2³¹−1.
     ///
-    /// The upper limit keeps the value loaded into a counter negative in 32 bits, since a write to
-    /// a counter may be sign-extended from bit 31 (Intel SDM vol. 3B, "Full-Width Writes to
-    /// Performance Counter Registers").
+    /// The upper limit keeps the value loaded into a counter negative in 32 bits, because a write to a counter may be
+    /// sign-extended from bit 31 (Intel SDM vol. 3B, "Full-Width Writes to Performance Counter Registers").
     pub const EVENTS: Self =
         Self { unit: IntervalUnit::Events, default: 0x1_0000, min: 0x1000, max: 0x7FFF_FFFF };
 
-    /// The limits of a source of this unit.
+    /// Returns the limits of the sources with this unit.
     pub const fn of(unit: IntervalUnit) -> Self {
         match unit {
             IntervalUnit::HundredNanoseconds => Self::TIME,
@@ -71,12 +70,15 @@ impl IntervalLimits {
         }
     }
 
-    /// The default, as an interval.
+    /// Returns the default interval.
     pub const fn default_interval(self) -> Interval {
         Interval(self.default)
     }
 
-    /// `units` as an interval, if it lies within the limits.
+    /// Checks `units` against the limits.
+    ///
+    /// # Errors
+    /// [`IntervalError`]: `units` is outside the limits.
     pub const fn check(self, units: u64) -> Result<Interval, IntervalError> {
         if units < self.min as u64 || units > self.max as u64 {
             Err(IntervalError { requested: units, limits: self })
@@ -85,7 +87,7 @@ impl IntervalLimits {
         }
     }
 
-    /// The interval within the limits that is nearest to `units`.
+    /// Returns the interval within the limits that is nearest to `units`.
     pub const fn clamp(self, units: u64) -> Interval {
         if units < self.min as u64 {
             Interval(self.min)
@@ -97,13 +99,13 @@ impl IntervalLimits {
     }
 }
 
-/// An interval outside its source's limits. Nothing was changed.
+/// Error of an interval outside its source's limits. Nothing was changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct IntervalError {
-    /// The interval that was asked for.
+    /// Requested interval.
     pub requested: u64,
-    /// The limits of the source.
+    /// Limits of the source.
     pub limits: IntervalLimits,
 }
 

@@ -1,4 +1,4 @@
-//! The sources of one processor at work.
+//! The running sources of one processor.
 
 use crate::{
     AddedSource, Availability, CounterError, CounterMemory, CounterSet, Counters, Event, EventId,
@@ -8,10 +8,10 @@ use crate::{
 
 /// The control handle to the profile sources of one processor: its [`Counters`], and its profile timer.
 ///
-/// It cannot move to another thread, and dropping it touches no register: a session that is to end
-/// is [shut down](Self::shut_down) on its processor. One that is dropped without leaves its counters running
-/// and its [`CounterMemory`] in use: [`service`](ProfileInterface::service) goes on reporting, and the memory can
-/// only be [reclaimed](CounterMemory::reclaim).
+/// It cannot move to another thread, and dropping it accesses no register: [shut a session down](Self::shut_down) on
+/// its processor instead. A session dropped without that leaves its counters running and its [`CounterMemory`] in use:
+/// [`service`](ProfileInterface::service) keeps reporting, and the memory can only be
+/// [reclaimed](CounterMemory::reclaim).
 ///
 /// # Context
 /// Every method: task, on the session's processor. The performance interrupt may come at any time.
@@ -25,11 +25,11 @@ pub struct Session<'a, I, M, P> {
     counters: Counters<'a, I, M, SessionPlatform<P>>,
 }
 
-/// The platform, and what its timer does.
+/// The platform, and the state of its timer.
 #[derive(Debug)]
 pub struct SessionPlatform<P> {
     platform: P,
-    /// Sources can be started: not where memory is lacking, nor after shut-down.
+    /// Set while sources can be started: not if memory is lacking, nor after shut-down.
     usable: bool,
     running: bool,
 }
@@ -41,7 +41,7 @@ impl<P: Platform> Platform for SessionPlatform<P> {
 }
 
 impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
-    /// See [`ProfileInterface::initialize_only`].
+    /// Opens a session: see [`ProfileInterface::initialize_only`].
     pub(crate) fn initialize(
         interface: I,
         processor: &Snapshot,
@@ -67,12 +67,12 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
         Ok(Self { counters })
     }
 
-    /// The counters that the sources run on, and events beside them.
+    /// Returns the counters that the sources run on, to open further events on them.
     pub fn counters_mut(&mut self) -> &mut Counters<'a, I, M, SessionPlatform<P>> {
         &mut self.counters
     }
 
-    /// Counters on which sources run, and those left out.
+    /// Returns the counters on which sources run, and those left out.
     pub fn counters(&self) -> SessionCounters {
         self.counters.counters()
     }
@@ -85,7 +85,7 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
         &mut self.counters.platform
     }
 
-    /// Returns what is known of a source on this processor: its counters are proven.
+    /// Returns the information on a source on this processor, whose counters are proven.
     pub fn query(&self, source: KProfileSource) -> SourceInformation {
         let mut information = self.interface().query(source);
         if !self.timer().usable {
@@ -113,13 +113,13 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
         }
     }
 
-    /// A source that is in no row, and the event to open for it.
+    /// Returns an added source and the event to open for it; `None` for a source of the table.
     fn added_source(&self, source: KProfileSource) -> Option<(&'static AddedSource, Event)> {
         let added = self.interface().added();
         if self.interface().row(source).is_some() { None } else { added.event(source) }
     }
 
-    /// The event that a source has here: its row's, or the one that was opened for it.
+    /// Returns the event of a source here: that of its row, or the one that was opened for it.
     fn event(&self, source: KProfileSource) -> Option<EventId> {
         let Some((added, _)) = self.added_source(source) else {
             return self.interface().event(source);
@@ -135,9 +135,9 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
             .ok_or(InterfaceError::UnsupportedSource(source))
     }
 
-    /// Starts a source at its interval: `ProfileTime` on the platform's timer, any other on a free
-    /// general counter, which will interrupt each time that the interval's events have passed. One that was
-    /// [added](crate::AddedSources) opens an event, on a counter that it names.
+    /// Starts a source at its interval: `ProfileTime` on the platform's timer, any other on a free general counter,
+    /// which then interrupts each time the interval's events have passed. An [added](crate::AddedSources) source opens
+    /// an event on one of its counters.
     ///
     /// # Errors
     /// [`UnsupportedSource`](InterfaceError::UnsupportedSource),
@@ -162,7 +162,7 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
         Ok(())
     }
 
-    /// Opens the event of an added source, and starts it.
+    /// Opens the event of an added source and starts it.
     fn start_added(&mut self, source: KProfileSource, event: &Event) -> Result<(), InterfaceError> {
         if !self.timer().usable {
             return Err(InterfaceError::UnsupportedSource(source));
@@ -177,7 +177,7 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
         let opened = self.counters.open_event(&unit, event);
         let opened = opened.map_err(|error| of_source(error, source))?;
         self.counters.start_event(opened, 0).map_err(|error| {
-            // It is stopped, so that nothing fails.
+            // Closing cannot fail: the event is stopped.
             let _ = self.counters.close_event(opened, 0);
             of_source(error, source)
         })
@@ -199,7 +199,7 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
         Ok(())
     }
 
-    /// Stops a source. An overflow that is pending is dropped: a stopped source is silent.
+    /// Stops a source. A pending overflow is dropped: a stopped source reports nothing.
     ///
     /// # Errors
     /// [`NotStarted`](InterfaceError::NotStarted) if it does not run;
@@ -222,8 +222,8 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
         Ok(())
     }
 
-    /// Makes a running timer take up the interval that was set machine-wide. A running counter does
-    /// so by itself when it next overflows.
+    /// Makes a running timer take up the machine-wide interval. A running counter takes it up by itself at its next
+    /// overflow.
     ///
     /// # Errors
     /// [`NotStarted`](InterfaceError::NotStarted), [`Timer`](InterfaceError::Timer).
@@ -247,7 +247,7 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
         self.counters.read_loaded(event).map_err(|error| of_source(error, source))
     }
 
-    /// Lets the processor stop all its counters as it raises the performance interrupt:
+    /// Makes the processor stop all its counters when it raises the performance interrupt:
     /// [`Counters::freeze_on_interrupt`].
     ///
     /// # Errors
@@ -281,7 +281,7 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
         })?)
     }
 
-    /// Loads the counters that [`save`](Self::save) kept, and lets them go on: [`Counters::restore`].
+    /// Loads the counters that [`save`](Self::save) kept and resumes them: [`Counters::restore`].
     ///
     /// # Errors
     /// Those of [`Counters::restore`].
@@ -289,9 +289,9 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
         Ok(self.counters.restore(area)?)
     }
 
-    /// Programs this processor's counters again after their registers lost their contents:
-    /// [`Counters::reprogram`]. The platform's timer is started again if it ran. Overflows of opened events are not
-    /// reported: [`reprogram_all`](Self::reprogram_all) of a session with events does.
+    /// Programs this processor's counters again after their registers lost their contents: [`Counters::reprogram`]. The
+    /// platform's timer is started again if it ran. Overflows of opened events are not reported;
+    /// [`reprogram_all`](Self::reprogram_all) reports them, for a session with events.
     ///
     /// # Errors
     /// Those of [`Counters::reprogram`]; [`Timer`](InterfaceError::Timer).
@@ -320,7 +320,7 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
         Ok(outcome?)
     }
 
-    /// Stops everything that runs, and gives the counters and the memory back: [`Counters::shut_down`].
+    /// Stops everything that runs and returns the counters and the memory: [`Counters::shut_down`].
     ///
     /// # Errors
     /// Those of [`Counters::shut_down`]: the session then stays open, and `shut_down` may be called again.
@@ -334,13 +334,13 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
         Ok(())
     }
 
-    /// The interface that the session belongs to.
+    /// Returns the interface of the session.
     pub fn interface(&self) -> &I {
         &self.counters.source
     }
 }
 
-/// The counters' reason, of an operation on this source.
+/// Adds the source of the operation to an error of the counters.
 fn of_source(error: CounterError, source: KProfileSource) -> InterfaceError {
     match error {
         CounterError::NoCounterForEvent => InterfaceError::UnsupportedSource(source),

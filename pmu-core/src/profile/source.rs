@@ -4,7 +4,7 @@ use core::fmt;
 
 use crate::EventSelect;
 
-/// `KPROFILE_SOURCE`: what makes a profile interrupt recur.
+/// `KPROFILE_SOURCE`: the event whose recurrence raises a profile interrupt.
 ///
 /// Values 0x00–0x17 are common to all processors and named here; 0x19 and above belong to the
 /// profile interface in use (the same number means different events on different processors).
@@ -53,15 +53,15 @@ general_sources! {
 }
 
 impl KProfileSource {
-    /// `ProfileMaximum`: how many general sources there are. Not a source.
+    /// `ProfileMaximum`: the number of general sources. Not a source.
     pub const MAXIMUM: u32 = 0x18;
 
-    /// The source with this value; `None` for [`MAXIMUM`](Self::MAXIMUM), which is none.
+    /// Returns the source with this value; `None` for [`MAXIMUM`](Self::MAXIMUM), which is not a source.
     pub const fn new(value: u32) -> Option<Self> {
         if value == Self::MAXIMUM { None } else { Some(Self(value)) }
     }
 
-    /// The enumeration's value.
+    /// Returns the enumeration's value.
     pub const fn value(self) -> u32 {
         self.0
     }
@@ -71,13 +71,13 @@ impl KProfileSource {
         self.0 < Self::MAXIMUM
     }
 
-    /// The name in WDM.H of a general source; `None` for a processor-specific one, whose name is in
-    /// its interface's table.
+    /// Returns the name of a general source in WDM.H; `None` for a processor-specific one, whose name is in its
+    /// interface's table.
     pub fn general_name(self) -> Option<&'static str> {
         GENERAL_NAMES.get(self.0 as usize).copied()
     }
 
-    /// The general sources, in order of their values.
+    /// Returns the general sources, in order of their values.
     pub fn general() -> impl ExactSizeIterator<Item = Self> {
         (0..Self::MAXIMUM).map(Self)
     }
@@ -106,7 +106,7 @@ impl TryFrom<u32> for KProfileSource {
     }
 }
 
-/// 0x18, `ProfileMaximum`, was given where a source is wanted.
+/// The value 0x18, `ProfileMaximum`, was given as a source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct NotASource;
@@ -132,7 +132,7 @@ pub struct ProfileSource {
 }
 
 impl ProfileSource {
-    /// The row of the source with this value and documented name, which counts the event of `select`.
+    /// Creates the row of the source with this value and documented name, which counts the event of `select`.
     ///
     /// # Panics
     /// At compile time, if the value is `ProfileMaximum`.
@@ -141,19 +141,19 @@ impl ProfileSource {
         Self { source, name, windows_spelling: None, select, event_bit: None, canonical: None }
     }
 
-    /// The same, which Windows itself spells otherwise.
+    /// Sets the spelling of Windows itself, which differs from the documented one.
     pub const fn spelled(mut self, windows: &'static str) -> Self {
         self.windows_spelling = Some(windows);
         self
     }
 
-    /// The same, there only where CPUID declares the architectural event of this number.
+    /// Restricts the source to processors whose CPUID declares the architectural event of this number.
     pub const fn declared_by(mut self, event_bit: u8) -> Self {
         self.event_bit = Some(event_bit);
         self
     }
 
-    /// The same, as another name of the source with the value `canonical`.
+    /// Makes the row another name of the source with the value `canonical`.
     ///
     /// # Panics
     /// At compile time, if the value is `ProfileMaximum`.
@@ -162,45 +162,44 @@ impl ProfileSource {
         self
     }
 
-    /// The value that selects this row.
+    /// Returns the source of this row.
     pub const fn source(&self) -> KProfileSource {
         self.source
     }
 
-    /// The documented name, with its `Profile` prefix.
+    /// Returns the documented name, with its `Profile` prefix.
     pub const fn name(&self) -> &'static str {
         self.name
     }
 
-    /// Windows' own spelling, where it is not the documented name without its prefix.
+    /// Returns Windows' own spelling, if it is not the documented name without its prefix.
     pub const fn windows_spelling(&self) -> Option<&'static str> {
         self.windows_spelling
     }
 
-    /// The string that Windows itself reports for this source.
+    /// Returns the string that Windows itself reports for this source.
     pub fn windows_name(&self) -> &'static str {
         let unprefixed = || self.name().strip_prefix("Profile").unwrap_or(self.name());
         self.windows_spelling().unwrap_or_else(unprefixed)
     }
 
-    /// Returns whether this is a name of the source: the documented spelling or Windows' own, letters' case as
-    /// written.
+    /// Returns whether this is a name of the source, in the documented spelling or Windows' own; case matters.
     pub fn is_named(&self, name: &str) -> bool {
         self.name() == name || self.windows_name() == name
     }
 
-    /// The event-select register's value for this event, without the bits that make it run.
+    /// Returns the event-select value of this event, without the bits that make it run.
     pub const fn select(&self) -> EventSelect {
         self.select
     }
 
-    /// The number of the architectural event: its bit in EBX of CPUID leaf 0x0A. A source that needs no
-    /// such declaration has none.
+    /// Returns the number of the architectural event, which is its bit in EBX of CPUID leaf 0x0A; `None` if the source
+    /// needs no such declaration.
     pub const fn event_bit(&self) -> Option<u8> {
         self.event_bit
     }
 
-    /// The processor-specific source for the same event, where this row is a general one.
+    /// Returns the processor-specific source for the same event, if this row is a general one.
     pub const fn canonical(&self) -> Option<KProfileSource> {
         self.canonical
     }

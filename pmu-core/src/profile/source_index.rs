@@ -1,8 +1,8 @@
-//! Finding a row of a table of profile sources by its value or by one of its names, in few steps.
+//! An index of a table of profile sources, by value and by name.
 
 use crate::{KProfileSource, ProfileSource};
 
-/// The rows of a profile interface, found by value or name.
+/// The rows of a profile interface, with their index.
 #[derive(Clone, Copy, Debug)]
 pub struct SourceTable {
     rows: &'static [ProfileSource],
@@ -12,7 +12,7 @@ pub struct SourceTable {
 }
 
 impl SourceTable {
-    /// The rows whose index this is.
+    /// Creates a table from rows and their index.
     pub const fn new<const SLOTS: usize>(
         rows: &'static [ProfileSource],
         index: &'static SourceIndex<SLOTS>,
@@ -21,12 +21,12 @@ impl SourceTable {
         Self { rows, general: &index.general, generals: index.generals, names: &index.names }
     }
 
-    /// The rows, ascending by value; the first is `ProfileTime`.
+    /// Returns the rows, ascending by value; the first is `ProfileTime`.
     pub const fn rows(&self) -> &'static [ProfileSource] {
         self.rows
     }
 
-    /// The place of a source.
+    /// Returns the index of a source's row.
     #[inline]
     pub fn row(&self, source: KProfileSource) -> Option<usize> {
         let row = match source.value().checked_sub(FIRST_SPECIFIC) {
@@ -36,8 +36,7 @@ impl SourceTable {
         (row < self.rows.len()).then_some(row)
     }
 
-    /// The place of the source that has a name, as it is documented or as Windows spells it; letters' case as
-    /// written.
+    /// Returns the index of the row with a name, in the documented spelling or Windows' own; case matters.
     pub fn row_named(&self, name: &str) -> Option<usize> {
         let mask = self.names.len().checked_sub(1)?;
         let (hash, tag) = hash_of(name.as_bytes());
@@ -56,26 +55,25 @@ impl SourceTable {
     }
 }
 
-/// The index of a [`SourceTable`], made at compile time by the vendor crates.
+/// The index of a [`SourceTable`], computed at compile time by the vendor crates.
 ///
-/// A name is looked up by a hash of what it is without its prefix. `SLOTS` is a power of two, and at least
-/// twice as many as there are names.
+/// A name is looked up by the hash of it without its prefix. `SLOTS` is a power of two, and at least twice the number
+/// of names.
 #[derive(Debug)]
 pub struct SourceIndex<const SLOTS: usize> {
     /// The row of each general source, or [`NONE`].
     general: [u8; KProfileSource::MAXIMUM as usize],
-    /// Number of general sources that the table begins with. Behind them come those of the interface, whose
-    /// values have no gap.
+    /// Number of general sources at the beginning of the table. Those of the interface follow, with consecutive values.
     generals: u16,
     rows: u16,
-    /// Rows by the hashes of their names, or wherever there was room behind that.
+    /// Rows by the hashes of their names, or in the next free slot.
     names: [Named; SLOTS],
 }
 
-/// No row.
+/// The absence of a row.
 const NONE: u8 = u8::MAX;
 
-/// The row of a name, and a part of the name's hash, which spares most comparisons with others.
+/// The row of a name, and a part of the name's hash, which avoids most comparisons with other names.
 #[derive(Clone, Copy, Debug)]
 struct Named {
     tag: u8,
@@ -88,8 +86,8 @@ const FIRST_SPECIFIC: u32 = KProfileSource::MAXIMUM + 1;
 const PREFIX: &str = "Profile";
 
 impl<const SLOTS: usize> SourceIndex<SLOTS> {
-    /// The index of a table with these rows: first the general sources, ascending, then those of the
-    /// interface, ascending without a gap. Anything else does not compile.
+    /// Creates the index of a table with these rows: first the general sources, ascending, then those of the interface,
+    /// with consecutive values. Anything else does not compile.
     pub const fn new(rows: &[ProfileSource]) -> Self {
         assert!(SLOTS.is_power_of_two() && rows.len() < NONE as usize);
         let mut index = Self {
@@ -132,7 +130,7 @@ impl<const SLOTS: usize> SourceIndex<SLOTS> {
     }
 }
 
-/// The hash of a name, from which the first slot follows, and its tag; the same with and without the prefix.
+/// Returns the hash of a name, which selects its first slot, and its tag; the same with and without the prefix.
 const fn hash_of(name: &[u8]) -> (usize, u8) {
     let mut rest = match name.split_at_checked(PREFIX.len()) {
         Some((prefix, rest)) if equal(prefix, PREFIX.as_bytes()) => rest,
@@ -152,7 +150,7 @@ const fn hash_of(name: &[u8]) -> (usize, u8) {
     ((hash >> 32) as usize, (hash >> 56) as u8)
 }
 
-/// A step of a multiplicative hash, by a constant near 2⁶⁴ divided by the golden ratio (Knuth, The Art of
+/// Does one step of a multiplicative hash, by a constant near 2⁶⁴ divided by the golden ratio (Knuth, The Art of
 /// Computer Programming, vol. 3, §6.4).
 const fn mix(hash: u64, word: u64) -> u64 {
     (hash.rotate_left(5) ^ word).wrapping_mul(0x9E37_79B9_7F4A_7C15)

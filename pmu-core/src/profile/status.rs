@@ -13,10 +13,10 @@ macro_rules! statuses {
             $(#[doc = concat!("`", $name, "`, ", stringify!($value), ".")]
             pub const $constant: Self = Self($value);)*
 
-            /// Every status that has a name here: those of Windows' profiling.
+            /// All statuses with a name here: those of Windows' profiling.
             pub const ALL: &[Self] = &[$(Self::$constant),*];
 
-            /// The name in NTSTATUS.H.
+            /// Returns the name in NTSTATUS.H.
             pub const fn name(self) -> &'static str {
                 match self.0 {
                     $($value => $name,)*
@@ -56,12 +56,12 @@ statuses! {
 }
 
 impl NtStatus {
-    /// The value.
+    /// Returns the value.
     pub const fn value(self) -> u32 {
         self.0
     }
 
-    /// `NT_SUCCESS`: severity success or informational. Warnings such as
+    /// Returns whether the severity is success or informational: `NT_SUCCESS`. Warnings such as
     /// [`BUFFER_OVERFLOW`](Self::BUFFER_OVERFLOW) are not.
     pub const fn is_success(self) -> bool {
         self.0 < 0x8000_0000

@@ -1,4 +1,4 @@
-//! Which Windows to be like, where versions differ.
+//! The Windows versions whose behavior differs, and their rules.
 
 use core::fmt;
 
@@ -68,7 +68,7 @@ pub enum PointerWidth {
 }
 
 impl PointerWidth {
-    /// The highest address.
+    /// Returns the highest address.
     pub const fn max_address(self) -> u64 {
         match self {
             Self::Bits32 => u32::MAX as u64,
@@ -76,7 +76,7 @@ impl PointerWidth {
         }
     }
 
-    /// A pointer's size in bytes.
+    /// Returns a pointer's size in bytes.
     pub const fn bytes(self) -> usize {
         match self {
             Self::Bits32 => 4,
@@ -98,10 +98,11 @@ pub enum HalInterface {
 }
 
 impl WindowsVersion {
-    /// The version to be like unless another is asked for: the last of which all is certain.
+    /// The default version: the latest one of which everything is certain.
     pub const LATEST: Self = Self::Windows10v2004;
 
-    /// Returns whether profiles have a source and an affinity; before, every interrupt is for every object.
+    /// Returns whether profiles have a source and an affinity; in earlier versions every interrupt concerns every
+    /// object.
     pub const fn has_source_and_affinity(self) -> bool {
         self as u8 >= Self::Nt351 as u8
     }
@@ -111,7 +112,7 @@ impl WindowsVersion {
         self as u8 >= Self::Nt40Sp4 as u8
     }
 
-    /// Returns whether the buffer is checked to have room for every bucket; before, for nearly every.
+    /// Returns whether the buffer must have room for every bucket; earlier versions check less strictly.
     pub const fn checks_buffer_strictly(self) -> bool {
         self as u8 >= Self::Windows10v1703 as u8
     }
@@ -136,9 +137,9 @@ impl WindowsVersion {
         self as u8 >= Self::Windows81 as u8
     }
 
-    /// Returns how many profiles may be started on a machine; `None`: as many as there is memory for.
+    /// Returns the maximum number of profiles started on a machine; `None` if only memory limits it.
     pub const fn started_profiles_limit(self, processors: usize) -> Option<usize> {
-        // Before, 8 were intended and not counted.
+        // Earlier versions intended 8, but did not count.
         if self as u8 >= Self::Windows7 as u8 {
             Some(processors.saturating_mul(8192))
         } else {
@@ -146,7 +147,7 @@ impl WindowsVersion {
         }
     }
 
-    /// Returns whether setting an interval takes `SeSystemProfilePrivilege`.
+    /// Returns whether setting an interval requires `SeSystemProfilePrivilege`.
     pub const fn interval_takes_privilege(self) -> bool {
         self as u8 >= Self::Windows8 as u8
     }
@@ -166,8 +167,8 @@ impl WindowsVersion {
         self as u8 >= Self::Windows8 as u8 && (self as u8) < Self::Windows10v1809 as u8
     }
 
-    /// Returns whether interrupts of `ProfileTime` can be traced as sampled profiles. Before Windows 8 that takes
-    /// no profile object; what is traced is the same.
+    /// Returns whether interrupts of `ProfileTime` can be traced as sampled profiles. Before Windows 8 that takes no
+    /// profile object; the trace is the same.
     pub const fn traces_sampled_profile(self) -> bool {
         self as u8 >= Self::WindowsXp as u8
     }
@@ -210,23 +211,23 @@ impl Default for WindowsVersion {
     }
 }
 
-/// The Windows to be like: its version, and its width.
+/// The rules of a Windows: its version and its width.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Rules {
-    /// The version.
+    /// Version of Windows.
     pub version: WindowsVersion,
-    /// The width of its pointers.
+    /// Width of its pointers.
     pub width: PointerWidth,
 }
 
 impl Rules {
-    /// The latest version, 64 bits wide: correct behaviour.
+    /// The latest version, 64 bits wide: correct behavior.
     pub const LATEST: Self = Self { version: WindowsVersion::LATEST, width: PointerWidth::Bits64 };
 
-    /// Returns whether this Windows can have a source on the processors of an interface: time; where its HAL has the
-    /// interface's counters, the sources of the table; and from the version on that has them, Intel's 0x20 to 0x24 and
-    /// whatever was added at run time.
+    /// Returns whether this Windows can have a source on the processors of an interface: time; the sources of the
+    /// table, if its HAL has the interface's counters; and, from the versions that have them, Intel's 0x20 to 0x24 and
+    /// sources added at run time.
     pub const fn has_source(self, interface: HalInterface, source: KProfileSource) -> bool {
         let (version, value) = (self.version, source.value());
         let in_version = match (interface, value) {

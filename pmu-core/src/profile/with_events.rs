@@ -91,7 +91,7 @@ impl Report {
 }
 
 impl<'a, I: SourceInterface> WithEvents<'a, I> {
-    /// The sources of `interface`, and the events of `events`, which is this processor's.
+    /// Combines the sources of `interface` with the events of `events`, which is this processor's.
     pub const fn new(interface: &'a I, events: &'a EventTable) -> Self {
         Self { interface, events }
     }
@@ -137,7 +137,8 @@ impl<'a, I: SourceInterface> WithEvents<'a, I> {
 }
 
 impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, WithEvents<'a, I>, M, P> {
-    /// The same as [`reprogram`](Session::reprogram), and reports the pending overflows of opened events, too.
+    /// Programs the counters again like [`reprogram`](Session::reprogram), and also reports the pending overflows of
+    /// opened events.
     ///
     /// # Errors
     /// Those of [`reprogram`](Session::reprogram).

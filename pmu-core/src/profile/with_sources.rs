@@ -1,10 +1,10 @@
-//! A profile interface, and sources beside those of its table.
+//! A profile interface with sources beyond those of its table.
 
 use core::sync::atomic::AtomicU32;
 
 use crate::{AddedSources, CounterUnit, EventTable, Snapshot, SourceInterface, SourceTable};
 
-/// A profile interface with sources beside those of its table.
+/// A profile interface with sources beyond those of its table.
 ///
 /// It is two references. They run where events can be opened: a session is made of it together with a processor's
 /// [events](crate::WithEvents).
@@ -36,7 +36,7 @@ impl<I> Clone for WithSources<'_, I> {
 impl<I> Copy for WithSources<'_, I> {}
 
 impl<'a, I: SourceInterface> WithSources<'a, I> {
-    /// The sources of `interface`, and those of `added`, which serves the whole machine.
+    /// Combines the sources of `interface` with those of `added`, which serves the whole machine.
     pub const fn new(interface: &'a I, added: &'static AddedSources) -> Self {
         Self { interface, added }
     }

@@ -1,4 +1,4 @@
-//! What the CSV files say, checked.
+//! The contents of the CSV files, checked.
 
 use std::collections::BTreeMap;
 

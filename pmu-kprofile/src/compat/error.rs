@@ -1,36 +1,36 @@
-//! Why a layout or its bytes are refused.
+//! The error of layouts and of the bytes that they describe.
 
 use core::fmt;
 
-/// Why bytes are no `KPROFILE`, or a `KPROFILE` cannot be put into bytes.
+/// Reason that bytes are not a `KPROFILE`, or that a `KPROFILE` cannot be encoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum LayoutError {
-    /// Fewer bytes than the layout has.
+    /// There are fewer bytes than the layout has.
     TooShort {
         /// Bytes needed.
         needed: usize,
         /// Bytes given.
         given: usize,
     },
-    /// The type is none of a profile object, or none that the layout has.
+    /// The type is not that of a profile object, or the layout does not have it.
     ObjectType(u16),
-    /// The size that the structure says of itself is not the layout's.
+    /// The structure's size member disagrees with the layout.
     SizeMember(u16),
-    /// The source's value is no source, or does not fit the structure's signed 16 bits.
+    /// The value is not a source, or does not fit the structure's signed 16 bits.
     Source(u32),
-    /// A segment that is none.
+    /// The value is not a segment.
     Segment(u32),
-    /// A bucket shift above 29.
+    /// The bucket shift is above 29.
     BucketShift(u32),
     /// The count of an affinity's groups exceeds the layout's, or its processors do not fit.
     Affinity,
     /// An address does not fit the layout's pointers.
     Address(u64),
-    /// The offsets given for a layout do not fit each other.
+    /// The offsets given for a layout contradict each other.
     Offsets,
-    /// The layout has no place for a source other than `ProfileTime`, or for an affinity.
+    /// The layout has no member for a source other than `ProfileTime`, or for an affinity.
     NoSourceOrAffinity,
 }
 

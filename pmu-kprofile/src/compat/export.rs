@@ -1,4 +1,4 @@
-//! An object of this crate's, as Windows would lay it out: for a debugger's eyes.
+//! An object of this crate, as Windows would lay it out for a debugger.
 
 use pmu_core::ProcessId;
 

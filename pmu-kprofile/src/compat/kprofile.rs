@@ -7,7 +7,7 @@ use super::layout::{Layout, Offsets};
 pub use super::object_type::ObjectType;
 use crate::Affinity;
 
-/// `LIST_ENTRY`: addresses of the neighbours' list entries (not of their structures).
+/// `LIST_ENTRY`: addresses of the adjacent list entries (not of their structures).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct ListEntry {
@@ -17,7 +17,7 @@ pub struct ListEntry {
     pub blink: u64,
 }
 
-/// The members that mean one thing in a basic object and another in a callback object.
+/// The members that differ in meaning between a basic object and a callback object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum Role {
@@ -25,13 +25,13 @@ pub enum Role {
     Basic {
         /// The profiled range's first address.
         range_base: u64,
-        /// Base plus size.
+        /// Base plus size: the first address beyond the range.
         range_limit: u64,
-        /// Two less than the logarithm of the bucket's size.
+        /// The base-2 logarithm of the bucket's size in bytes, minus 2.
         bucket_shift: u32,
         /// The buffer's system address.
         buffer: u64,
-        /// The segment of virtual-8086 execution; 0: none.
+        /// The segment of virtual-8086 execution; 0 for none.
         segment: u32,
     },
     /// A profile callback object.
@@ -47,25 +47,24 @@ pub enum Role {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct KProfile {
-    /// What kind of object it is. Agrees with [`role`](Self::role).
+    /// Object type; agrees with [`role`](Self::role).
     pub object_type: ObjectType,
-    /// Its place in a list.
+    /// List entry of the object.
     pub link: ListEntry,
-    /// The process object's address; 0: the profile is global.
+    /// Address of the process object; 0 if the profile is global.
     pub process: u64,
-    /// What it does.
+    /// Members of a basic object, or of a callback object.
     pub role: Role,
-    /// The processors to be profiled; empty in a layout that has none.
+    /// The processors to be profiled; empty in a layout without an affinity.
     pub affinity: Affinity,
-    /// What makes the interrupt recur; `ProfileTime` in a layout that has none.
+    /// Profile source; `ProfileTime` in a layout without a source.
     pub source: KProfileSource,
-    /// Whether profiling has started.
+    /// `Started`: set while the profile is started.
     pub started: bool,
 }
 
 impl KProfile {
-    /// Reads a structure. Of the members that mean something in one role only, the other role's are not
-    /// looked at.
+    /// Decodes a structure. Members that belong to the other role are ignored.
     ///
     /// # Errors
     /// See [`LayoutError`].
@@ -122,11 +121,11 @@ impl KProfile {
         })
     }
 
-    /// Writes the structure to the beginning of `bytes`, every byte of it, and says how many those
-    /// are. Members that the object does not use are zero.
+    /// Encodes the structure into the beginning of `bytes` and returns its size. Every byte of it is written; members
+    /// that the object does not use are zero.
     ///
     /// # Errors
-    /// See [`LayoutError`]; `bytes` is then unchanged.
+    /// See [`LayoutError`]. `bytes` is then unchanged.
     pub fn encode(&self, layout: Layout, bytes: &mut [u8]) -> Result<usize, LayoutError> {
         let (size, at) = (layout.size(), layout.offsets());
         let given = bytes.len();
@@ -164,7 +163,7 @@ impl KProfile {
             None => {}
             Some(source) => {
                 let value = self.source.value();
-                // A SHORT that is read with its sign.
+                // Windows reads a SHORT and extends its sign.
                 let short = i16::try_from(value as i32).map_err(|_| LayoutError::Source(value))?;
                 image.number(source, 2, u64::from(short as u16));
             }
@@ -183,12 +182,12 @@ impl KProfile {
     }
 }
 
-/// Where the second pointer of the list entry is.
+/// Returns the offset of the list entry's second pointer.
 const fn blink_of(at: &Offsets) -> u16 {
     at.link + at.width.bytes() as u16
 }
 
-/// Refuses what no basic object has. Of a segment, which is x86's alone, the 64-bit layouts have the place only.
+/// Checks the members that only a basic object has. The 64-bit layouts keep the segment's member, but only x86 uses it.
 const fn check_basic(
     width: PointerWidth,
     bucket_shift: u32,
@@ -203,7 +202,7 @@ const fn check_basic(
     }
 }
 
-/// A structure's bytes, to read from; offsets come from a layout and lie inside.
+/// The bytes of a structure to be decoded; offsets come from a layout and are in bounds.
 struct Bytes<'b>(&'b [u8], PointerWidth);
 
 impl Bytes<'_> {
@@ -221,7 +220,7 @@ impl Bytes<'_> {
         if groups == 0 {
             return Ok(Affinity::of_group(0, self.pointer(offset)));
         }
-        // KAFFINITY_EX: Count, Size, Reserved, Bitmap. Masks beyond the count are not meaningful.
+        // KAFFINITY_EX: Count, Size, Reserved, Bitmap. Masks beyond the count have no meaning.
         let count = self.number(offset, 2) as usize;
         if count > groups {
             return Err(LayoutError::Affinity);
@@ -233,12 +232,12 @@ impl Bytes<'_> {
     }
 }
 
-/// Where a group's mask is in a `KAFFINITY_EX`: behind count, size and a reserved word.
+/// Returns the offset of a group's mask in a `KAFFINITY_EX`, after its count, size and reserved members.
 const fn mask_at(affinity: u16, group: usize, width: PointerWidth) -> u16 {
     affinity + 8 + (group * width.bytes()) as u16
 }
 
-/// A structure's bytes, to write; keeps the first error, so that nothing is written in part.
+/// The bytes of a structure being encoded. Keeps the first error, so that nothing is written in part.
 struct Image {
     bytes: [u8; Layout::MAX_SIZE],
     width: PointerWidth,

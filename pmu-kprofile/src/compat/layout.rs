@@ -1,7 +1,7 @@
-//! The layouts of `KPROFILE`, a row each.
+//! The layouts of `KPROFILE`, one row per layout.
 //!
-//! A layout describes a Windows, not the machine that this code runs on: all are available on any. A new Windows is
-//! a row of [`Layout::ALL`] here; sizes of buffers follow from the rows.
+//! A layout describes a Windows version, not the machine that this code runs on: every layout is available everywhere.
+//! A new version is a new row of [`Layout::ALL`]; buffer sizes follow from the rows.
 
 use core::fmt;
 
@@ -11,9 +11,9 @@ use super::error::LayoutError;
 use super::object_type::ObjectType;
 use crate::{Affinity, MAX_GROUPS};
 
-/// Where the members of a `KPROFILE` are, in bytes from its beginning; `None`: it has no such member.
+/// Member offsets of a `KPROFILE`, in bytes from its beginning; `None` for a member that it does not have.
 ///
-/// Type and size, a signed 16-bit number each, come first in every layout, at 0 and 2.
+/// The type and the size, a signed 16-bit number each, are at 0 and 2 in every layout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Offsets {
@@ -37,13 +37,13 @@ pub struct Offsets {
     pub segment: u16,
     /// `Affinity`: a mask, or a `KAFFINITY_EX`.
     pub affinity: Option<u16>,
-    /// How many groups a `KAFFINITY_EX` has room for; 0: the affinity is a mask.
+    /// Number of groups that the `KAFFINITY_EX` has room for; 0 if the affinity is a mask.
     pub groups: u8,
     /// `Source`, a signed 16-bit number.
     pub source: Option<u16>,
     /// `Started`, 8 bits.
     pub started: u16,
-    /// Whether it can be a callback object.
+    /// Set if an object of this layout can be a callback object.
     pub callbacks: bool,
 }
 
@@ -55,7 +55,7 @@ pub struct Layout {
     offsets: Offsets,
 }
 
-/// The members behind those that all layouts of a width have in common.
+/// The members that follow those common to all layouts of one pointer width.
 struct Tail {
     segment: u16,
     affinity: Option<u16>,
@@ -66,13 +66,13 @@ struct Tail {
     size: u16,
 }
 
-#[rustfmt::skip] // A row a line.
+#[rustfmt::skip] // One row per line.
 impl Layout {
     /// 32-bit, 3.10 to 3.50: 0x28 bytes, without source and affinity.
     pub const X86_NT310: Self = Self::x86("X86Nt310", WindowsVersion::Nt310, Tail { segment: 0x24, affinity: None, groups: 0, source: None, started: 0x20, callbacks: false, size: 0x28 });
     /// 32-bit, 3.51 to 6.0: 0x2C bytes.
     pub const X86_NT351: Self = Self::x86("X86Nt351", WindowsVersion::Nt351, Tail { segment: 0x20, affinity: Some(0x24), groups: 0, source: Some(0x28), started: 0x2A, callbacks: false, size: 0x2C });
-    /// 32-bit, 6.1 and later: 0x34 bytes, one processor group. (Callback objects from version 6.2 on.)
+    /// 32-bit, 6.1 and later: 0x34 bytes, one processor group. Callback objects exist from version 6.2 on.
     pub const X86_WIN7: Self = Self::x86("X86Win7", WindowsVersion::Windows7, Tail { segment: 0x20, affinity: Some(0x24), groups: 1, source: Some(0x30), started: 0x32, callbacks: true, size: 0x34 });
     /// 64-bit, 5.2 to 6.0: 0x58 bytes.
     pub const X64_SERVER2003: Self = Self::x64("X64Server2003", WindowsVersion::Server2003, Tail { segment: 0x40, affinity: Some(0x48), groups: 0, source: Some(0x50), started: 0x52, callbacks: false, size: 0x58 });
@@ -80,11 +80,11 @@ impl Layout {
     pub const X64_WIN7: Self = Self::x64("X64Win7", WindowsVersion::Windows7, Tail { segment: 0x40, affinity: Some(0x48), groups: 4, source: Some(0x70), started: 0x72, callbacks: false, size: 0x78 });
     /// 64-bit, 6.2 to 10.0 version 2004: 0xF8 bytes, 20 processor groups.
     pub const X64_WIN8: Self = Self::x64("X64Win8", WindowsVersion::Windows8, Tail { segment: 0x40, affinity: Some(0x48), groups: 20, source: Some(0xF0), started: 0xF2, callbacks: true, size: 0xF8 });
-    /// 64-bit, Windows 11: 0x158 bytes, 32 processor groups. **Inferred**: known is the `KAFFINITY_EX` of 0x108 bytes;
-    /// that source, started and the size follow it as before is not.
+    /// 64-bit, Windows 11: 0x158 bytes, 32 processor groups. **Inferred**: the `KAFFINITY_EX` of 0x108 bytes is known;
+    /// that source, started and the size follow it as before is an assumption.
     pub const X64_WIN11: Self = Self::x64("X64Win11", WindowsVersion::Windows11, Tail { segment: 0x40, affinity: Some(0x48), groups: 32, source: Some(0x150), started: 0x152, callbacks: true, size: 0x158 });
 
-    /// All that Windows has had, by width and then by version.
+    /// All known layouts, by width and then by version.
     pub const ALL: [Self; 7] = [
         Self::X86_NT310, Self::X86_NT351, Self::X86_WIN7,
         Self::X64_SERVER2003, Self::X64_WIN7, Self::X64_WIN8, Self::X64_WIN11,
@@ -139,7 +139,7 @@ impl Layout {
         Self { name, since, offsets }
     }
 
-    /// Returns how a version lays a `KPROFILE` out; `None` for a 64-bit Windows that never was.
+    /// Returns the layout of a version; `None` for a 64-bit Windows that did not exist.
     pub const fn of(rules: Rules) -> Option<Self> {
         let mut row = Self::ALL.len();
         while row > 0 {
@@ -154,11 +154,11 @@ impl Layout {
         None
     }
 
-    /// Makes a layout of offsets that a tool took from a symbol file.
+    /// Creates a layout from offsets that a tool read from a symbol file.
     ///
     /// # Errors
-    /// [`LayoutError::Offsets`]: a member is not within the size, or the size is above
-    /// [`MAX_SIZE`](Self::MAX_SIZE), or there are more groups than an [`Affinity`] has.
+    /// [`LayoutError::Offsets`]: a member is outside the size, the size is above [`MAX_SIZE`](Self::MAX_SIZE), or there
+    /// are more groups than an [`Affinity`] has.
     pub const fn from_offsets(offsets: Offsets) -> Result<Self, LayoutError> {
         let layout = Self { name: "FromOffsets", since: WindowsVersion::LATEST, offsets };
         let pointer = offsets.width.bytes();
@@ -189,7 +189,7 @@ impl Layout {
         Ok(layout)
     }
 
-    /// Returns where the members are.
+    /// Returns the member offsets.
     pub const fn offsets(&self) -> &Offsets {
         &self.offsets
     }
@@ -204,13 +204,13 @@ impl Layout {
         self.offsets.size as usize
     }
 
-    /// Returns whether an object of this layout can be a callback object. (Of the 32-bit layout of 6.1, only
-    /// from version 6.2 on.)
+    /// Returns whether an object of this layout can be a callback object. The 32-bit layout of 6.1 has them only from
+    /// version 6.2 on.
     pub const fn has_callback_objects(self) -> bool {
         self.offsets.callbacks
     }
 
-    /// Returns how far the list entry is from the structure's beginning.
+    /// Returns the offset of the list entry in the structure.
     pub const fn link_offset(self) -> usize {
         self.offsets.link as usize
     }
@@ -218,14 +218,14 @@ impl Layout {
     /// Returns whether the layout's versions have an object type.
     pub(super) const fn has_type(self, object_type: ObjectType) -> bool {
         match object_type {
-            // Version 3.51 has the old type in the newer layout.
+            // Version 3.51 combines the old type with the newer layout.
             ObjectType::BasicNt3 => self.since as u8 <= WindowsVersion::Nt351 as u8,
             ObjectType::Basic => self.since as u8 >= WindowsVersion::Nt351 as u8,
             ObjectType::Callback => self.has_callback_objects(),
         }
     }
 
-    /// The processors that its affinity has room for; none where it has none.
+    /// Returns the processors that the layout's affinity has room for; empty if it has no affinity.
     pub(super) const fn processors(self) -> Affinity {
         match (self.offsets.affinity, self.offsets.groups) {
             (None, _) => Affinity::EMPTY,
@@ -234,7 +234,7 @@ impl Layout {
         }
     }
 
-    /// The size of the affinity in bytes.
+    /// Returns the size of the affinity in bytes.
     const fn affinity_bytes(self) -> usize {
         match (self.offsets.affinity, self.offsets.groups as usize) {
             (None, _) => 0,

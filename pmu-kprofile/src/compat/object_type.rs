@@ -2,20 +2,20 @@
 
 use pmu_core::WindowsVersion;
 
-/// The object type at the beginning, from the `KOBJECTS` enumeration.
+/// Object type in the first member, from the `KOBJECTS` enumeration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum ObjectType {
-    /// 0x0F: a basic profile object up to version 3.51.
+    /// 0x0F: a basic profile object, up to version 3.51.
     BasicNt3,
-    /// 0x17: a basic profile object since.
+    /// 0x17: a basic profile object, after version 3.51.
     Basic,
     /// 0x11: a profile callback object.
     Callback,
 }
 
 impl ObjectType {
-    /// The enumeration's value.
+    /// Returns the enumeration's value.
     pub const fn value(self) -> u16 {
         match self {
             Self::BasicNt3 => 0x0F,
@@ -24,7 +24,7 @@ impl ObjectType {
         }
     }
 
-    /// The type with this value.
+    /// Returns the type with this value.
     pub const fn new(value: u16) -> Option<Self> {
         match value {
             0x0F => Some(Self::BasicNt3),
@@ -34,7 +34,7 @@ impl ObjectType {
         }
     }
 
-    /// The type of a version's basic objects.
+    /// Returns the type of a version's basic objects.
     pub const fn basic_of(version: WindowsVersion) -> Self {
         if version as u8 <= WindowsVersion::Nt351 as u8 { Self::BasicNt3 } else { Self::Basic }
     }

@@ -10,13 +10,13 @@ use pmu_core::{AddedSource, IntervalLimits, KProfileSource, NtStatus, ProfileInt
 /// `EventTraceProfileSourceListInformation`.
 pub const SOURCE_LIST_CLASS: u32 = classes::EVENT_TRACE_PROFILE_SOURCE_LIST;
 
-/// What precedes the first entry: the class, and a spare word.
+/// Bytes before the first entry: the class and a spare word.
 const HEADER: usize = 8;
 
-/// An entry's bytes before its name.
+/// Bytes of an entry before its name.
 const ENTRY: usize = 0x18;
 
-/// Why a source list was not written or read.
+/// Reason that a source list was not written or read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum SourceListError {
@@ -27,7 +27,7 @@ pub enum SourceListError {
     },
     /// The buffer's first word is not the class.
     WrongClass(u32),
-    /// An entry, its link or its name is not within the buffer, or ill-formed.
+    /// An entry, its link or its name is outside the buffer or ill-formed.
     Malformed {
         /// The entry's offset.
         offset: usize,
@@ -35,7 +35,7 @@ pub enum SourceListError {
 }
 
 impl SourceListError {
-    /// The status with which Windows reports it.
+    /// Returns the status with which Windows reports this error.
     pub const fn status(&self) -> NtStatus {
         match self {
             Self::BufferTooSmall { .. } => NtStatus::BUFFER_TOO_SMALL,
@@ -57,12 +57,16 @@ impl fmt::Display for SourceListError {
 
 impl core::error::Error for SourceListError {}
 
-/// Answers a query: writes the supported sources of an interface, those of its table and then those added, into `buffer`, whose first word
-/// names the class, and says how many bytes were written. Task context.
+/// Answers a query: writes the supported sources of an interface into `buffer` and returns the number of bytes written.
+///
+/// The sources of the interface's table come first, then those added to it. The first word of `buffer` names the class.
+///
+/// # Context
+/// Task.
 ///
 /// # Errors
-/// [`WrongClass`](SourceListError::WrongClass);
-/// [`BufferTooSmall`](SourceListError::BufferTooSmall) with the size that would do.
+/// - [`WrongClass`](SourceListError::WrongClass): the buffer's first word is another class.
+/// - [`BufferTooSmall`](SourceListError::BufferTooSmall): the list does not fit; the error has the size that it needs.
 pub fn write_source_list<I: ProfileInterface>(
     interface: &I,
     buffer: &mut [u8],
@@ -101,7 +105,7 @@ pub fn write_source_list<I: ProfileInterface>(
     Ok(needed)
 }
 
-/// An entry's size with its name and the name's end, a multiple of 8.
+/// Returns the size of an entry with its name and the terminating zero, a multiple of 8.
 fn entry_size(name: &str) -> usize {
     (ENTRY + 2 * (name.encode_utf16().count() + 1)).next_multiple_of(8)
 }
@@ -115,22 +119,22 @@ fn word(bytes: &[u8], offset: usize) -> Option<u32> {
     Some(u32::from_le_bytes(bytes.try_into().ok()?))
 }
 
-/// One `PROFILE_SOURCE_INFO`.
+/// A `PROFILE_SOURCE_INFO`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct SourceListEntry<'b> {
-    /// The source.
+    /// Profile source.
     pub source: KProfileSource,
-    /// Its shortest interval.
+    /// Shortest interval of the source.
     pub min_interval: u32,
-    /// Its longest interval.
+    /// Longest interval of the source.
     pub max_interval: u32,
-    /// Its name in UTF-16, little-endian, without the terminating zero.
+    /// Name in UTF-16, little-endian, without the terminating zero.
     name: &'b [u8],
 }
 
 impl SourceListEntry<'_> {
-    /// The name's characters; what is no character is replaced.
+    /// Returns the characters of the name; invalid units are replaced.
     pub fn name(&self) -> impl Iterator<Item = char> {
         let units = self.name.chunks_exact(2).map(|unit| match unit {
             [low, high] => u16::from_le_bytes([*low, *high]),
@@ -140,8 +144,7 @@ impl SourceListEntry<'_> {
     }
 }
 
-/// Reads a source list, from this crate or from Windows. At the first thing that is wrong the error
-/// is the last item.
+/// Reads a source list that this crate or Windows wrote. The first error ends the iteration, as its last item.
 pub fn read_source_list(
     buffer: &[u8],
 ) -> impl Iterator<Item = Result<SourceListEntry<'_>, SourceListError>> {
@@ -156,10 +159,10 @@ pub fn read_source_list(
     })
 }
 
-/// The entry at an offset, and where the following one is.
+/// Reads the entry at an offset and returns it with the offset of the next one.
 fn read_entry(buffer: &[u8], offset: usize) -> Option<(SourceListEntry<'_>, Option<usize>)> {
     let next = word(buffer, offset)? as usize;
-    // An entry does not reach into the next one, and links lead forward: so a walk ends.
+    // The walk ends, because an entry does not reach into the next one and links only lead forward.
     let end = if next == 0 { buffer.len() } else { offset.checked_add(next)? };
     let entry = buffer.get(offset..end)?;
     let name = entry.get(ENTRY..)?;

@@ -1,11 +1,11 @@
-//! Walking the profile lists of a foreign memory image: a crash dump, a guest, another kernel.
+//! A walk over the profile lists of a foreign memory image: a crash dump, a guest, another kernel.
 
 use core::fmt;
 
 use super::kprofile::{KProfile, LayoutError};
 use super::layout::Layout;
 
-/// Reads the memory of the image, by the addresses that its own kernel uses.
+/// Reads the memory of an image at the virtual addresses of its own kernel.
 ///
 /// ```
 /// use pmu_kprofile::compat::walk::MemoryReader;
@@ -29,13 +29,13 @@ use super::layout::Layout;
 /// }
 /// ```
 pub trait MemoryReader {
-    /// What was unreadable, and why.
+    /// Cause of a failed read.
     type Error;
 
-    /// Fills `buffer` from `address`, all of it.
+    /// Fills all of `buffer` from `address`.
     ///
     /// # Errors
-    /// Some of it is not mapped, or not in the image.
+    /// A part of it is unmapped or not in the image.
     fn read(&self, address: u64, buffer: &mut [u8]) -> Result<(), Self::Error>;
 }
 
@@ -46,7 +46,7 @@ impl<R: MemoryReader + ?Sized> MemoryReader for &R {
     }
 }
 
-/// What the walk was reading.
+/// Structure that the walk was reading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
@@ -66,31 +66,31 @@ impl fmt::Display for Reading {
     }
 }
 
-/// Why a walk ended before its list did.
+/// Reason that a walk ended before its list did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum WalkError<E> {
-    /// Memory that a link led to is not there.
+    /// A link leads to memory that cannot be read.
     Unreadable {
-        /// Where it should have been.
+        /// Address that could not be read.
         address: u64,
-        /// What should have been there.
+        /// Structure expected there.
         reading: Reading,
-        /// The reader's reason.
+        /// Cause reported by the reader.
         error: E,
     },
-    /// A link leads to where no profile object can begin: too near to address 0.
+    /// A link leads to an address too near to 0 for a profile object to begin before it.
     Link(u64),
-    /// A link leads to what is no profile object.
+    /// A link leads to something that is not a profile object.
     Object {
-        /// Where.
+        /// Address of the supposed object.
         address: u64,
-        /// Why it is none.
+        /// Reason that it was rejected.
         error: LayoutError,
     },
-    /// An entry's backward link does not lead to where the walk came from: the list is damaged, or
-    /// was being changed, or runs in a circle that leaves out its head.
+    /// The backward link of an entry does not lead to the entry that the walk came from: the list is damaged, was being
+    /// changed, or is a cycle without its head.
     BrokenLink {
         /// The entry.
         entry: u64,
@@ -127,12 +127,12 @@ impl<E: core::error::Error + 'static> core::error::Error for WalkError<E> {
     }
 }
 
-/// The profile objects of a list, from its head: `KPROCESS.ProfileListHead` or the kernel's global
-/// one, by the address of the `LIST_ENTRY`.
+/// Walks the profile objects of a list from its head, the address of a `LIST_ENTRY`: `KPROCESS.ProfileListHead` or the
+/// kernel's global list head.
 ///
-/// Each item is a structure's address and what it holds. At the first thing that is wrong the error
-/// is the last item; what was found before it stands. The walk ends whatever the image holds: after
-/// `limit` objects at the latest, and a circle at once, since no entry has two predecessors.
+/// Each item is the address of a structure and its contents. The first error ends the walk, as its last item; earlier
+/// items remain valid. The walk ends whatever the image holds: after at most `limit` objects, and immediately at a
+/// cycle, because no entry has two predecessors.
 pub fn walk<R: MemoryReader>(
     reader: R,
     layout: Layout,
@@ -157,7 +157,7 @@ enum Next {
     Head,
     /// The list entry to visit.
     Entry(u64),
-    /// Nothing more.
+    /// The walk is over.
     End,
 }
 

@@ -1,14 +1,13 @@
-//! Hardware as a given Windows has it.
+//! Hardware restricted to the sources of a given Windows.
 
 use pmu_core::{HalInterface, InterfaceError, KProfileSource, ProcessorNumber, Rules};
 
 use super::ProfileHardware;
 use crate::Affinity;
 
-/// Hardware as a given Windows would have it: with the sources of its HAL for the interface, see
-/// [`Rules::has_source`], and no others.
+/// Hardware restricted to the sources that a given Windows' HAL has for the interface: see [`Rules::has_source`].
 ///
-/// For lists of another Windows than the one that the interface was detected for
+/// For lists of another Windows version than the one that the interface was detected for
 /// ([`detect_as_of`](https://docs.rs/pmu-intel/latest/pmu_intel/struct.Emon.html#method.detect_as_of)).
 #[derive(Debug)]
 pub struct AsOfVersion<'h, H> {
@@ -18,7 +17,7 @@ pub struct AsOfVersion<'h, H> {
 }
 
 impl<'h, H: ProfileHardware> AsOfVersion<'h, H> {
-    /// The hardware of `interface`, seen by the Windows of `rules`.
+    /// Restricts `hardware`, which is of the interface `interface`, to the sources of the Windows of `rules`.
     pub const fn new(hardware: &'h mut H, interface: HalInterface, rules: Rules) -> Self {
         Self { hardware, interface, rules }
     }

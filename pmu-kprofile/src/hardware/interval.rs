@@ -1,11 +1,12 @@
-//! An interval for as long as it is wanted.
+//! A guard that holds a source's interval.
 
 use pmu_core::{InterfaceError, Interval, KProfileSource, ProfileInterface};
 
-/// Holds the interval of a source, and restores the one before when it is dropped: an interval is machine-wide and
-/// stays, and nobody else restores it.
+/// Holds the interval of a source and restores the previous one on drop. An interval is machine-wide and persistent:
+/// without this guard it stays as it was set.
 ///
-/// Guards of one source end in the opposite order, or the interval that is restored is not the one before them all.
+/// Drop the guards of one source in reverse order of creation; otherwise the interval left in force is not the original
+/// one.
 ///
 /// ```
 /// use pmu_core::{DefaultInterface, KProfileSource, ProfileInterface};
@@ -48,12 +49,12 @@ impl<'i, I: ProfileInterface> IntervalGuard<'i, I> {
         Ok(Self { interface, source, interval, before })
     }
 
-    /// Returns the interval that is in force.
+    /// Returns the interval in force.
     pub fn interval(&self) -> Interval {
         self.interval
     }
 
-    /// Returns the interval that will be restored, in the source's unit.
+    /// Returns the interval that is restored on drop, in the source's unit.
     pub fn before(&self) -> u32 {
         self.before
     }
@@ -61,7 +62,8 @@ impl<'i, I: ProfileInterface> IntervalGuard<'i, I> {
 
 impl<I: ProfileInterface> Drop for IntervalGuard<'_, I> {
     fn drop(&mut self) {
-        // The source was supported when the guard was made, and the interval was in force, so within the limits.
+        // This cannot fail: the source was supported when the guard was made, and the interval was in force, so within
+        // the limits.
         let _ = self.interface.set_interval(self.source, self.before.into());
     }
 }

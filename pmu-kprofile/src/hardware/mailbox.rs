@@ -1,9 +1,9 @@
-//! The hardware of several processors: requests to other processors, drained by the handler of an interrupt.
+//! The hardware of several processors: requests to another processor, drained by the handler of an interrupt.
 //!
-//! A request is put into the other processor's slot, and that processor is interrupted; its handler drains the slot
-//! with its own session. Who waits for an answer drains its own slot meanwhile, so two requests that cross do not
-//! wait for each other. A slot holds one request, nothing is allocated, and a processor that does not answer
-//! within the embedder's bound is an error.
+//! A request is posted to the other processor's slot, and that processor is interrupted; its handler drains the slot
+//! with its own session. A caller that waits for an answer drains its own slot meanwhile, so two requests that cross do
+//! not deadlock. A slot holds one request, nothing is allocated, and a processor that does not answer within the
+//! embedder's bound is an error.
 
 use core::sync::atomic::Ordering;
 
@@ -13,7 +13,7 @@ use super::ProfileHardware;
 use crate::Affinity;
 use crate::sync::{AtomicU64, UnsafeCell, array_of, const_fn, spin_loop};
 
-/// What a processor is asked to do with its session.
+/// Operation that a processor is asked to perform with its session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum SourceRequest {
@@ -23,13 +23,13 @@ pub enum SourceRequest {
     Stop(KProfileSource),
 }
 
-/// What a kernel has to reach its processors, for [`Remote`].
+/// Gives [`Remote`] access to a kernel's processors.
 ///
 /// # For implementers
 /// - [`interrupt`](Self::interrupt) makes the processor call [`Mailbox::drain`] soon, from the handler of an
 ///   inter-processor interrupt, and does not wait for it.
-/// - [`serve`](Self::serve) is called in a task and in that handler: let it mask that interrupt while it uses the
-///   session, or the handler finds the session in use.
+/// - [`serve`](Self::serve) is called in task context and in that handler. Mask that interrupt while using the session;
+///   otherwise the handler finds the session in use.
 pub trait Processors {
     /// Returns the processor that executes the call.
     fn this_processor(&self) -> ProcessorNumber;
@@ -43,44 +43,44 @@ pub trait Processors {
     /// As [`ProfileHardware::supports`].
     fn supports(&self, source: KProfileSource) -> bool;
 
-    /// Does with this processor's session what was asked.
+    /// Performs a request with this processor's session.
     ///
     /// # Errors
-    /// The session's.
+    /// The error of the session.
     fn serve(&self, request: SourceRequest) -> Result<(), InterfaceError>;
 
     /// Interrupts another processor, whose handler drains its slot.
     fn interrupt(&self, processor: ProcessorNumber);
 
-    /// Returns whether to go on waiting for an answer, after so many turns of the waiting loop: the bound.
+    /// Returns whether to keep waiting for an answer after `turns` iterations of the waiting loop.
     fn keep_waiting(&self, turns: u64) -> bool;
 }
 
-/// Requests to the processors whose index is below `P`, one each. A `static` is the usual place.
+/// One request slot for each processor whose index is below `P`. A `static` is the usual place.
 pub struct Mailbox<const P: usize> {
     slots: [Slot; P],
 }
 
 /// One processor's slot.
 struct Slot {
-    /// A phase, and the request that it is of: see [`word`].
+    /// A phase and its request: see [`word`].
     state: AtomicU64,
-    /// Written by the processor while the phase is [`TAKEN`], and read by who asked while it is [`DONE`].
+    /// Written by the processor while the phase is [`TAKEN`], read by the requester while it is [`DONE`].
     answer: UnsafeCell<Result<(), InterfaceError>>,
 }
 
 /// No request.
 const FREE: u64 = 0;
-/// A request, which its processor has not seen yet.
+/// A request that its processor has not seen yet.
 const POSTED: u64 = 1;
-/// The processor serves it.
+/// The processor is serving the request.
 const TAKEN: u64 = 2;
-/// The answer is there.
+/// The answer is ready.
 const DONE: u64 = 3;
-/// The processor serves it, and nobody waits for it any more.
+/// The processor is serving the request, and the requester no longer waits for it.
 const ABANDONED: u64 = 4;
 
-/// The state of a request in a phase: the phase, whether it starts, and the source.
+/// Encodes the state of a request: its phase, operation and source.
 const fn word(phase: u64, request: SourceRequest) -> u64 {
     let (start, source) = match request {
         SourceRequest::Start(source) => (1, source),
@@ -89,7 +89,7 @@ const fn word(phase: u64, request: SourceRequest) -> u64 {
     phase | start << 8 | (source.value() as u64) << 32
 }
 
-/// The request of a state in a phase.
+/// Returns the request of a state, if the state is in this phase.
 fn request_of(state: u64, phase: u64) -> Option<SourceRequest> {
     let source = KProfileSource::new((state >> 32) as u32).filter(|_| state & 0xFF == phase)?;
     Some(if state >> 8 & 1 != 0 {
@@ -99,8 +99,9 @@ fn request_of(state: u64, phase: u64) -> Option<SourceRequest> {
     })
 }
 
-// SAFETY: (1) the state is atomic; (2) the answer is written by who changed the state from posted to taken, and read
-// by who posted it, after the write was published by the change to done; one request is in a slot at a time.
+// SAFETY: (1) the state is atomic; (2) a slot holds one request at a time; (3) the processor that changed the state
+// from posted to taken writes the answer, and the requester reads it after the change to done published it. So no write
+// meets a read.
 unsafe impl Sync for Slot {}
 
 impl Slot {
@@ -114,13 +115,13 @@ impl Slot {
         self.state.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 
-    /// Takes the answer of a request, if it is there, and frees the slot.
+    /// Takes the answer of a request, if it is ready, and frees the slot.
     fn answer(&self, request: SourceRequest) -> Option<Result<(), InterfaceError>> {
         if self.state.load(Ordering::Acquire) != word(DONE, request) {
             return None;
         }
-        // SAFETY: the phase is done, so nothing writes the answer; it is this caller's request, so nobody else frees
-        // the slot.
+        // SAFETY: (1) the phase is done, so the answer is not written; (2) the request is this caller's, so no other
+        // caller frees the slot.
         let answer = unsafe { *self.answer.get().deref() };
         self.state.store(FREE, Ordering::Release);
         Some(answer)
@@ -129,7 +130,7 @@ impl Slot {
 
 impl<const P: usize> Mailbox<P> {
     const_fn! {
-        /// A mailbox without requests.
+        /// Creates a mailbox without requests.
         pub const fn new() -> Self {
             Self { slots: array_of!(Slot::new()) }
         }
@@ -138,7 +139,8 @@ impl<const P: usize> Mailbox<P> {
     /// Serves the request to this processor, if there is one.
     ///
     /// # Context
-    /// The handler of the interrupt that [`Processors::interrupt`] sends; any other where the session may be used.
+    /// The handler of the interrupt that [`Processors::interrupt`] sends, or any other context in which the session may
+    /// be used.
     pub fn drain(&self, processors: &impl Processors) {
         let Some(slot) = self.slots.get(processors.this_processor().index()) else { return };
         let Some(request) = request_of(slot.state.load(Ordering::Acquire), POSTED) else { return };
@@ -147,20 +149,21 @@ impl<const P: usize> Mailbox<P> {
         }
         let answer = processors.serve(request);
         slot.answer.with_mut(|place| {
-            // SAFETY: this call changed the phase to taken, and nobody else accesses the answer until it is done.
+            // SAFETY: this call changed the phase to taken, so it alone accesses the answer until the phase is done.
             unsafe { *place = answer };
         });
         if !slot.change(word(TAKEN, request), word(DONE, request)) {
-            // Abandoned: who asked was told that nothing runs.
+            // Abandoned: the requester was told that nothing runs.
             if let (SourceRequest::Start(source), Ok(())) = (request, answer) {
-                // Nobody is left to tell; a counter that cannot be stopped is marked as faulted by its session.
+                // No requester is left to receive the error; the session marks a counter that it cannot stop as
+                // faulted.
                 let _ = processors.serve(SourceRequest::Stop(source));
             }
             slot.state.store(FREE, Ordering::Release);
         }
     }
 
-    /// Asks a processor, and waits for its answer.
+    /// Posts a request to a processor and waits for its answer.
     fn ask(
         &self,
         processors: &impl Processors,
@@ -211,7 +214,7 @@ impl<const P: usize> core::fmt::Debug for Mailbox<P> {
     }
 }
 
-/// The hardware of all processors, by a mailbox.
+/// The hardware of all processors, reached through a mailbox.
 ///
 /// ```
 /// use pmu_core::{InterfaceError, KProfileSource, ProcessorNumber};
@@ -253,7 +256,7 @@ pub struct Remote<'m, K, const P: usize> {
 }
 
 impl<'m, K: Processors, const P: usize> Remote<'m, K, P> {
-    /// The processors of a kernel, reached by a mailbox that all of them drain.
+    /// Creates the hardware of a kernel's processors, all of which drain `mailbox`.
     pub const fn new(mailbox: &'m Mailbox<P>, processors: K) -> Self {
         Self { mailbox, processors }
     }

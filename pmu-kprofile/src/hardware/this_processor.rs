@@ -6,7 +6,7 @@ use pmu_core::{ProfileInterface, Session};
 use super::ProfileHardware;
 use crate::Affinity;
 
-/// The hardware of a machine whose only active processor is this one.
+/// The hardware of a machine whose only active processor is the current one.
 #[derive(Debug)]
 pub struct ThisProcessor<'s, 'a, I, M, P> {
     session: &'s mut Session<'a, I, M, P>,
@@ -14,7 +14,7 @@ pub struct ThisProcessor<'s, 'a, I, M, P> {
 }
 
 impl<'s, 'a, I, M, P> ThisProcessor<'s, 'a, I, M, P> {
-    /// The processor `number`, whose session this is.
+    /// Creates the hardware of processor `number`, to which `session` belongs.
     pub fn new(session: &'s mut Session<'a, I, M, P>, number: ProcessorNumber) -> Self {
         Self { session, number }
     }
@@ -27,7 +27,7 @@ impl<I: ProfileInterface, M: MsrBackend, P: Platform> ProfileHardware
         self.number
     }
 
-    /// Never: the caller lends a [`Session`], so it is a task.
+    /// Returns `false`: the caller lends a [`Session`], so it is in task context.
     fn in_interrupt(&self) -> bool {
         false
     }

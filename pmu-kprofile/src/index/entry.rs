@@ -38,7 +38,7 @@ impl Entry {
         Self { basic, base, last, has_range: true, ..self }
     }
 
-    /// Where the entry goes among the others.
+    /// Returns the sort key of the entry.
     pub(super) fn order(&self) -> (Key, bool, u64) {
         (self.key, self.has_range, self.base)
     }

@@ -21,9 +21,9 @@ pub(super) struct ElementaryIntervals<const N: usize> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Part<const N: usize> {
     first: u32,
-    /// Where as many begin as are a power of two…
+    /// First place of the group's last `power` intervals.
     upper: u32,
-    /// …which is the largest that is at most their number; 0: there are none, but one range, the `first`.
+    /// Largest power of two that is at most the number of intervals; 0 if there are none and `first` is the only range.
     power: u32,
 }
 

@@ -1,4 +1,4 @@
-//! Which ranges of a group an address hits: a stabbing query.
+//! Finds the ranges of a group that an address hits: a stabbing query.
 //!
 //! The addresses where a range begins or ends divide the address space into elementary intervals, over each of
 //! which the same ranges are hit. A binary search finds the elementary interval of an address, which names the
@@ -13,7 +13,7 @@ pub(super) use super::intervals::Part as Ranges;
 use super::intervals::{ElementaryIntervals, Found};
 use crate::object::{Basic, Listed};
 
-/// What answers the stabbing queries of all groups, of at most `N` ranges.
+/// Elementary intervals and hit lists for the stabbing queries of all groups, of at most `N` ranges.
 pub(super) struct StabbingQuery<const N: usize> {
     intervals: ElementaryIntervals<N>,
     hit_lists: HitLists<N>,

@@ -1,4 +1,4 @@
-//! What a basic object counts, and how.
+//! The counting of a basic object.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
@@ -10,32 +10,32 @@ use crate::Affinity;
 /// RFLAGS bit 17: virtual-8086 mode (Intel SDM vol. 1, §3.4.3).
 const VIRTUAL_8086: u64 = 1 << 17;
 
-/// A range of addresses, the buckets that it is divided into, and who executes there.
+/// A range of addresses, its buckets, and the segment and processors that are profiled.
 pub(crate) struct Basic<'b> {
     pub(crate) base: u64,
     /// Base plus size.
     pub(crate) limit: u64,
     pub(crate) bucket: Bucket,
     pub(crate) buffer: &'b [AtomicU32],
-    /// The segment of virtual-8086 execution; 0: linear addresses. Only objects of a process have one.
+    /// The segment of virtual-8086 execution; 0 for linear addresses. Only an object of a process has one.
     pub(crate) segment: u16,
     /// The processors on which the source runs for this object.
     pub(crate) affinity: Affinity,
 }
 
-/// What an object did with an interrupt.
+/// The outcome of an interrupt for one object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     /// The conditions are not met.
     Passed,
-    /// It counted.
+    /// The object counted the interrupt.
     Acted,
     /// Windows would have counted outside the buffer.
     Outside,
 }
 
 impl Basic<'_> {
-    /// The first and the last address that can concern the object; the last is below the first if none can.
+    /// Returns the first and the last address that can concern the object; the last is below the first if none can.
     pub(crate) fn range(&self, rules: Rules) -> (u64, u64) {
         if rules.version.end_is_inclusive() {
             (self.base, self.limit)
@@ -46,14 +46,14 @@ impl Basic<'_> {
         }
     }
 
-    /// Returns whether an interrupt is of the segment that is profiled, if one is.
+    /// Returns whether an interrupt is in the profiled segment; `true` if no segment is profiled.
     #[inline]
     pub(crate) fn has_segment_of<F: InterruptFrame>(&self, frame: &F) -> bool {
         self.segment == 0 || (frame.flags() & VIRTUAL_8086 != 0 && frame.cs() == self.segment)
     }
 
-    /// Counts an interrupt of the object's key and range at `pc`, if the processor, by its index, is one of
-    /// the object's.
+    /// Counts an interrupt of the object's key and range at `pc` if the object profiles the processor, given by its
+    /// index.
     #[inline]
     pub(crate) fn count(&self, pc: u64, processor: usize) -> Outcome {
         if !self.affinity.contains_index(processor) {

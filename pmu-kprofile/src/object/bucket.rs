@@ -1,17 +1,17 @@
-//! Bucket arithmetic: which counter of a buffer an address belongs to.
+//! Bucket arithmetic: the mapping from an address to a counter of the buffer.
 //!
-//! A profile divides its range into buckets of 2ᴮ bytes, 2 ≤ B ≤ 31, and counts each in a 4-byte
-//! counter. Windows stores B−2, so that one shift turns the distance from the range's base into a
-//! byte offset in the buffer, but for its two low bits: `((pc − base) >> (B − 2)) & !3`.
+//! A profile divides its range into buckets of 2ᴮ bytes, 2 ≤ B ≤ 31, with one 4-byte counter per bucket. Windows stores
+//! B−2, so that one shift turns the distance from the range's base into a byte offset in the buffer, except for its two
+//! low bits: `((pc − base) >> (B − 2)) & !3`.
 
 use core::fmt;
 
 use pmu_core::Rules;
 
-/// A counter's size in bytes.
+/// Size of a counter in bytes.
 pub const COUNTER_BYTES: u64 = 4;
 
-/// A bucket's size: a power of two.
+/// Size of a bucket: a power of two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Bucket {
@@ -25,7 +25,7 @@ impl Bucket {
     /// The largest bucket, 2 GiB.
     pub const LARGEST: Self = Self { log2: 31 };
 
-    /// Buckets of 2 to the power of `log2` bytes.
+    /// Creates the size of 2 to the power of `log2` bytes.
     ///
     /// # Errors
     /// `log2` is not within 2–31.
@@ -37,43 +37,42 @@ impl Bucket {
         }
     }
 
-    /// The logarithm of the bucket's size in bytes.
+    /// Returns the base-2 logarithm of the bucket's size in bytes.
     pub const fn log2(self) -> u32 {
         self.log2 as u32
     }
 
-    /// What `KPROFILE.BucketShift` holds: [`log2`](Self::log2) less 2.
+    /// Returns the value of `KPROFILE.BucketShift`: [`log2`](Self::log2) minus 2.
     pub const fn shift(self) -> u32 {
         self.log2() - 2
     }
 
-    /// The bucket's size in bytes.
+    /// Returns the bucket's size in bytes.
     pub const fn bytes(self) -> u64 {
         1 << self.log2()
     }
 
-    /// The byte offset in the buffer of the counter for a distance from the range's base.
+    /// Returns the byte offset in the buffer of the counter for a distance from the range's base.
     #[inline]
     pub const fn offset(self, distance: u64) -> u64 {
         (distance >> self.shift()) & !3
     }
 
-    /// The number of the counter for a distance from the range's base: [`offset`](Self::offset), in
-    /// counters.
+    /// Returns the index of the counter for a distance from the range's base: [`offset`](Self::offset) in counters.
     #[inline]
     pub const fn counter(self, distance: u64) -> u64 {
         distance >> self.log2
     }
 
-    /// How many buckets a range of `size` bytes has; the last one may be partial.
+    /// Returns the number of buckets of a range of `size` bytes; the last one may be partial.
     pub const fn count(self, size: u64) -> u64 {
         size.div_ceil(self.bytes())
     }
 
-    /// Returns whether a buffer is large enough for a range, as a version of Windows sees it.
+    /// Returns whether a buffer is large enough for a range, by the check of a Windows version.
     ///
-    /// Before version 1703 bytes are compared where counters should be: a partial last bucket and a
-    /// buffer that is no multiple of 4 both let through what does not fit.
+    /// Before version 1703 the check compares bytes instead of counters: a partial last bucket, or a buffer whose size
+    /// is not a multiple of 4, passes although it does not fit.
     pub const fn fits(self, rules: Rules, size: u64, buffer_bytes: u32) -> bool {
         if rules.version.checks_buffer_strictly() {
             self.count(size) <= buffer_bytes as u64 / COUNTER_BYTES
@@ -82,11 +81,11 @@ impl Bucket {
         }
     }
 
-    /// The bucket for a range whose creator left the choice to the kernel, which only the segment
-    /// mode of 32-bit Windows does: the smallest with which the range fits the buffer.
+    /// Returns the bucket size that the kernel chooses, which only happens in the segment mode of 32-bit Windows: the
+    /// smallest with which the range fits the buffer.
     ///
-    /// Before version 1703 the formula rounds down on its way, and may so choose buckets too small
-    /// for the buffer (refused afterwards, or let through) or none at all.
+    /// Before version 1703 the formula rounds down on the way, so the bucket may be too small for the buffer (then
+    /// refused, or let through) or there may be none at all.
     pub const fn for_buffer(rules: Rules, size: u64, buffer_bytes: u32) -> Option<Self> {
         let counters = buffer_bytes as u64 / COUNTER_BYTES;
         if counters == 0 {
@@ -97,7 +96,7 @@ impl Bucket {
             ceil_log2(size.div_ceil(counters))
         } else {
             match size / counters {
-                // The logarithm of −1 or of 0; both end outside the limits of a bucket.
+                // The logarithm of −1 or of 0; both are outside the limits of a bucket.
                 0 => return None,
                 1 => 2,
                 quotient => (quotient - 1).ilog2() + 1,
@@ -118,7 +117,7 @@ const fn ceil_log2(n: u64) -> u32 {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct BucketSizeError {
-    /// The logarithm that was asked for.
+    /// The requested base-2 logarithm.
     pub log2: u32,
 }
 

@@ -1,8 +1,8 @@
-//! What a callback object calls.
+//! The callback of a callback object.
 
 use pmu_core::{InterruptFrame, KProfileSource};
 
-/// Acts on a profile interrupt in a way of its own. A closure is one:
+/// Acts on a profile interrupt in the embedder's own way. A closure implements it:
 ///
 /// ```
 /// use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,16 +19,15 @@ use pmu_core::{InterruptFrame, KProfileSource};
 /// # Ok::<(), pmu_kprofile::CreateError>(())
 /// ```
 ///
-/// The frame is the embedder's own, erased: [`InterruptFrame::embedder`] gives it back, with its registers,
-/// and [`InterruptFrame::call_chain`] the return addresses.
+/// The frame is the embedder's own, type-erased: [`InterruptFrame::embedder`] returns it with its registers, and
+/// [`InterruptFrame::call_chain`] visits the return addresses.
 ///
 /// # For implementers
-/// - Called in interrupt or NMI context, possibly on several processors at a time, and while a call
-///   on the same processor is under way: no lock, no allocation, no panic.
-/// - Starting and stopping profiles from here is refused
-///   ([`WrongContext`](crate::ProfileError::WrongContext)).
+/// - The callback runs in interrupt or NMI context, possibly on several processors at a time, and nested in another
+///   call on the same processor: it must not lock, allocate or panic.
+/// - It cannot start or stop profiles: the registry answers [`WrongContext`](crate::ProfileError::WrongContext).
 pub trait ProfileCallback: Sync {
-    /// An interrupt of the object's source came.
+    /// Handles an interrupt of the object's source.
     fn profile_interrupt(&self, frame: &dyn InterruptFrame, source: KProfileSource);
 }
 

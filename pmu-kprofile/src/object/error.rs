@@ -1,48 +1,48 @@
-//! Why a profile could not be created.
+//! The error of creating a profile object.
 
 use core::fmt;
 
 use pmu_core::{KProfileSource, NtStatus, Rules};
 
-/// Why a profile object was not created.
+/// Reason that a profile object was not created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum CreateError {
     /// The buffer has no counter.
     EmptyBuffer,
-    /// The bucket's size is outside 2–31, or could not be chosen.
+    /// The bucket's size is outside 2–31, or the kernel could not choose one.
     BucketSize {
-        /// The logarithm asked for; 0: the choice was the kernel's.
+        /// Requested base-2 logarithm; 0 if the kernel was to choose.
         log2: u32,
     },
     /// The range has more buckets than the buffer has counters.
     BufferTooSmall {
-        /// Buckets of the range.
+        /// Number of buckets of the range.
         buckets: u64,
-        /// Counters of the buffer.
+        /// Number of counters of the buffer.
         counters: u64,
     },
     /// The range's end is beyond the last address.
     RangeWraps,
     /// The hardware does not support the source.
     UnsupportedSource(KProfileSource),
-    /// The number is no source's: `ProfileMaximum`.
+    /// The number, `ProfileMaximum`, is not a source.
     NotASource,
-    /// The affinity names no processor, or one that is not active; or what is reserved in it is not zero.
+    /// The affinity is empty, names an inactive processor, or has a reserved member that is not zero.
     Affinity,
     /// A profile of a segment needs a process.
     SegmentWithoutProcess,
     /// This version of Windows has no callback objects.
     NoCallbackObjects,
-    /// This Windows has no `NtCreateProfileEx`, which takes groups.
+    /// This version has no `NtCreateProfileEx`, which takes groups.
     NotInVersion(Rules),
-    /// The caller may not ask for it, or gave what cannot be accessed: the status says why.
+    /// The caller lacks a right, or passed memory that cannot be accessed: the status tells which.
     Caller(NtStatus),
 }
 
 impl CreateError {
-    /// The status with which Windows reports it.
+    /// Returns the status with which Windows reports this error.
     pub const fn status(&self) -> NtStatus {
         match self {
             Self::EmptyBuffer => NtStatus::INVALID_PARAMETER_7,

@@ -1,9 +1,9 @@
-//! How an index names a started object.
+//! The name of a started object in an index.
 
 use core::ptr;
 
-/// A started object, or a part of one, as an index names it: a pointer that nothing but a guard of the
-/// registry's dereferences.
+/// The name of a started object, or of a part of one, in an index: a pointer that only a guard of the registry
+/// dereferences.
 pub(crate) struct Listed<T>(*const T);
 
 impl<T> Clone for Listed<T> {
@@ -21,22 +21,23 @@ impl<T> PartialEq for Listed<T> {
 }
 
 impl<T> Listed<T> {
-    /// The name of nothing, for places without an object.
+    /// The name of nothing, for slots without an object.
     pub(crate) const NOTHING: Self = Self(ptr::null());
 
-    /// Names what is at an address.
+    /// Returns the name of the object at an address.
     pub(crate) const fn at(address: *const T) -> Self {
         Self(address)
     }
 
-    /// The address.
+    /// Returns the address.
     #[inline]
     pub(crate) const fn address(self) -> *const T {
         self.0
     }
 }
 
-// SAFETY: a name is a number until a guard dereferences it, and what it then lends is shared: `T` is `Sync`.
+// SAFETY: (1) a name is a number until a guard dereferences it; (2) the guard then lends a shared reference, and `T` is
+// `Sync`.
 unsafe impl<T: Sync> Send for Listed<T> {}
-// SAFETY: as for `Send`: (1) copying a name accesses nothing; (2) what a guard lends is shared, and `Sync`.
+// SAFETY: (1) copying a name accesses nothing; (2) a guard lends a shared reference, and `T` is `Sync`.
 unsafe impl<T: Sync> Sync for Listed<T> {}

@@ -1,4 +1,4 @@
-//! Creating a basic object for the kernel itself.
+//! The creation of a basic object for the kernel itself.
 
 use core::sync::atomic::AtomicU32;
 
@@ -11,31 +11,31 @@ use super::service::{CreateRequest, KernelCaller, RequestedAffinity, ValidReques
 use super::{Action, ProfileObject};
 use crate::{Affinity, ProfileHardware};
 
-/// What a basic profile is to sample: the arguments of `NtCreateProfileEx`.
+/// The parameters of a basic profile: the arguments of `NtCreateProfileEx`.
 #[derive(Clone, Copy, Debug)]
 pub struct BasicProfile<'b> {
-    /// The process whose execution is profiled; `None`: whatever executes.
+    /// Profiled process; `None` profiles all execution.
     pub process: Option<ProcessId>,
-    /// The range's first address. In the segment mode of a 32-bit Windows, which a `bucket_log2` of 0
-    /// and a base below 64 KiB select: the segment, for virtual-8086 execution.
+    /// First address of the range. A `bucket_log2` of 0 and a base below 64 KiB select the segment mode of a 32-bit
+    /// Windows: the base is then the segment of virtual-8086 execution.
     pub base: u64,
-    /// The range's size in bytes.
+    /// Size of the range in bytes.
     pub size: u64,
-    /// The logarithm of a bucket's size in bytes, 2–31.
+    /// Base-2 logarithm of a bucket's size in bytes, 2–31.
     pub bucket_log2: u32,
-    /// A counter for each bucket. They are added to, modulo 2³², and never cleared.
+    /// One counter per bucket. Interrupts add to them modulo 2³² and never clear them.
     pub buffer: &'b [AtomicU32],
-    /// What makes the interrupt recur.
+    /// Profile source.
     pub source: KProfileSource,
-    /// The processors whose execution is profiled. `None`: those that are active when the object is
-    /// created, as for Windows. [`Affinity::ALL`]: all, ever, which Windows does not have: also those that
-    /// become active later, from [`update_processors`](crate::Profiles::update_processors) on.
+    /// Profiled processors. `None` takes those that are active when the object is created, as Windows does.
+    /// [`Affinity::ALL`] takes all, present and future, which Windows does not have: those that become active later
+    /// join at the next [`update_processors`](crate::Profiles::update_processors).
     pub affinity: Option<Affinity>,
 }
 
 #[cfg(feature = "defmt")]
 impl defmt::Format for BasicProfile<'_> {
-    /// With the number of the counters in place of what they hold.
+    /// Formats the number of counters in place of their values.
     fn format(&self, f: defmt::Formatter<'_>) {
         defmt::write!(
             f,
@@ -55,17 +55,16 @@ impl defmt::Format for BasicProfile<'_> {
 impl<'b> ProfileObject<'b> {
     /// Creates a basic profile object, with Windows' checks in Windows' order.
     ///
-    /// The affinity is taken as of now: `None`, and before Windows 7 an affinity without active
-    /// processors, become the processors that are active. [`Affinity::ALL`] is accepted under all rules, and
-    /// stays what it is.
+    /// The affinity is evaluated now: `None`, and before Windows 7 an affinity without active processors, become the
+    /// processors that are active. [`Affinity::ALL`] is accepted under all rules and stays as it is.
     ///
-    /// The object is for lists of the same rules: take them from [`Profiles::rules`](crate::Profiles::rules).
+    /// The object fits lists of the same rules: take these from [`Profiles::rules`](crate::Profiles::rules).
     ///
     /// # Context
     /// Task.
     ///
     /// # Errors
-    /// See [`CreateError`]; each has the status that Windows answers.
+    /// See [`CreateError`]; each error has the status that Windows returns.
     pub fn basic(
         rules: Rules,
         request: BasicProfile<'b>,

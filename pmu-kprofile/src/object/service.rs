@@ -1,5 +1,5 @@
-//! Creation as a service: `NtCreateProfile` and `NtCreateProfileEx`, from the request's numbers to a validated request
-//! or its status.
+//! Creation as a service, `NtCreateProfile` and `NtCreateProfileEx`: turns the numbers of a request into a validated
+//! request or a status.
 
 use pmu_core::{KProfileSource, NotASource, NtStatus, PointerWidth, ProcessId, Rules};
 
@@ -7,7 +7,7 @@ use super::bucket::Bucket;
 use super::error::CreateError;
 use crate::{Affinity, ProfileHardware};
 
-/// A request for a basic profile, as the call has it.
+/// A request for a basic profile, with the arguments of the service.
 ///
 /// ```
 /// use pmu_core::{KProfileSource, NtStatus};
@@ -35,38 +35,38 @@ use crate::{Affinity, ProfileHardware};
 #[derive(Clone, Copy, Debug)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct CreateRequest<'a> {
-    /// The process that the handle is of; `None`: no handle was given.
+    /// Process of the handle; `None` if no handle was given.
     pub process: Option<ProcessId>,
     /// `ProfileBase`.
     pub base: u64,
     /// `ProfileSize`, in bytes.
     pub size: u64,
-    /// `BucketSize`, the logarithm of bytes.
+    /// `BucketSize`, the base-2 logarithm of bytes.
     pub bucket_log2: u32,
     /// `BufferSize`, in bytes.
     pub buffer_bytes: u32,
-    /// `ProfileSource`, whatever the number is. Before version 6.2 Windows takes `ProfileMaximum` too, and never
-    /// finds an interrupt of it; here it is refused in every version.
+    /// `ProfileSource`, any number. Before version 6.2 Windows accepts `ProfileMaximum` too, of which no interrupt ever
+    /// comes; this crate refuses it in every version.
     pub source: Result<KProfileSource, NotASource>,
-    /// The processors.
+    /// Requested processors.
     pub affinity: RequestedAffinity<'a>,
 }
 
-/// The processors of a request, as each call has them.
+/// The processors of a request, in the form of each service.
 #[derive(Clone, Copy, Debug)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum RequestedAffinity<'a> {
-    /// `NtCreateProfile`: processors of the group that the caller is in. All ones of a kernel's pointer are the group's
-    /// active processors; those of a 32-bit caller of a 64-bit kernel are 32 processors.
+    /// `NtCreateProfile`: processors of the caller's group. All ones in a kernel's pointer width mean the group's
+    /// active processors; all ones of a 32-bit caller of a 64-bit kernel mean 32 processors.
     Mask {
-        /// `Affinity`, extended by zeros.
+        /// `Affinity`, zero-extended.
         mask: u64,
-        /// The caller's current group; 0 before version 6.1.
+        /// Current group of the caller; 0 before version 6.1.
         group: u16,
     },
-    /// `NtCreateProfileEx`: none means all active processors.
+    /// `NtCreateProfileEx`: an empty array means all active processors.
     Groups(&'a [GroupAffinity]),
-    /// Within the kernel: see [`BasicProfile::affinity`](crate::BasicProfile::affinity).
+    /// A request by the kernel: see [`BasicProfile::affinity`](crate::BasicProfile::affinity).
     Processors(Option<&'a Affinity>),
 }
 
@@ -74,11 +74,11 @@ pub enum RequestedAffinity<'a> {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct GroupAffinity {
-    /// The processors, one bit each.
+    /// Processors of the group, one bit per processor.
     pub mask: u64,
-    /// The group.
+    /// Group number.
     pub group: u16,
-    /// Zero.
+    /// Reserved; zero.
     pub reserved: [u16; 3],
 }
 
@@ -86,23 +86,23 @@ pub struct GroupAffinity {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct ValidRequest {
-    /// The first profiled address; 0 in segment mode.
+    /// First profiled address; 0 in segment mode.
     pub base: u64,
     /// Base plus size.
     pub limit: u64,
-    /// The bucket's size, chosen in segment mode.
+    /// Size of the bucket; chosen by the kernel in segment mode.
     pub bucket: Bucket,
-    /// The segment, in segment mode; else 0.
+    /// Profiled segment in segment mode; otherwise 0.
     pub segment: u16,
-    /// The source; `ProfileTime` before version 3.51.
+    /// Profile source; `ProfileTime` before version 3.51.
     pub source: KProfileSource,
-    /// The processors.
+    /// Profiled processors.
     pub affinity: Affinity,
 }
 
-/// Who asks.
+/// The caller of a service.
 pub trait Caller {
-    /// Returns what the kernel found out about a caller in user mode; `None`: the kernel itself asks.
+    /// Returns the facts about a caller in user mode; `None` if the kernel itself is the caller.
     fn user(&self) -> Option<&UserCaller>;
 }
 
@@ -117,20 +117,20 @@ impl Caller for KernelCaller {
     }
 }
 
-/// What only the kernel knows of a caller in user mode.
+/// Facts about a caller in user mode that only the kernel knows.
 #[derive(Clone, Copy, Debug)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct UserCaller {
-    /// The probes of the handle's place, the buffer and the affinity's array: `STATUS_ACCESS_VIOLATION` or
-    /// `STATUS_DATATYPE_MISALIGNMENT` where one fails.
+    /// Result of probing the handle's address, the buffer and the affinity's array: `STATUS_ACCESS_VIOLATION` or
+    /// `STATUS_DATATYPE_MISALIGNMENT` if a probe fails.
     pub probes: Result<(), NtStatus>,
-    /// Whether the caller is restricted: of low integrity, or in a sandbox.
+    /// Set if the caller is restricted: of low integrity, or in a sandbox.
     pub is_restricted: bool,
-    /// The look-up of the process's handle; `Ok` where none was given.
+    /// Result of looking up the process's handle; `Ok` if none was given.
     pub process: Result<(), NtStatus>,
-    /// Whether the caller has `SeSystemProfilePrivilege`.
+    /// Set if the caller has `SeSystemProfilePrivilege`.
     pub has_profile_privilege: bool,
-    /// The first address of the kernel's space.
+    /// First address of the kernel's space.
     pub kernel_space: u64,
 }
 
@@ -141,14 +141,14 @@ impl Caller for UserCaller {
 }
 
 impl CreateRequest<'_> {
-    /// Checks a request, in Windows' order. What follows it, the making of the object and of its handle with the right
-    /// [`PROFILE_CONTROL`](pmu_core::classes::PROFILE_CONTROL), has statuses of its own.
+    /// Validates a request, in Windows' order. The creation of the object and of its handle, with the right
+    /// [`PROFILE_CONTROL`](pmu_core::classes::PROFILE_CONTROL), comes after and has statuses of its own.
     ///
     /// # Context
     /// Task.
     ///
     /// # Errors
-    /// See [`CreateError`]; each has the status that Windows answers.
+    /// See [`CreateError`]; each error has the status that Windows returns.
     #[inline] // Of the kernel's own requests half the checks vanish.
     pub fn validate(
         &self,
@@ -213,7 +213,7 @@ impl CreateRequest<'_> {
         Ok(ValidRequest { base, limit, bucket, segment, source, affinity })
     }
 
-    /// The processors that the affinity means now.
+    /// Returns the processors that the affinity means now.
     #[inline]
     fn affinity(
         &self,

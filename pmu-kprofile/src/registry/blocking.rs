@@ -1,6 +1,6 @@
-//! The forms that wait: the feature `critical-section`. Each attempt at the write lock is made inside a critical
-//! section, so a task that takes it is not preempted before it knows; how waiting tasks take turns is the
-//! embedder's, by its implementation.
+//! The operations that wait: the feature `critical-section`. Each attempt at the write lock is made inside a critical
+//! section, so a task that takes it is not preempted before it knows that it did. The embedder's implementation of the
+//! critical section decides the order of waiting tasks.
 
 use pmu_core::{ProcessId, ProcessorNumber};
 
@@ -10,7 +10,7 @@ use crate::sync::{exclusively, spin_loop};
 use crate::{ProfileHardware, ProfileObject};
 
 impl<const N: usize, const P: usize> Profiles<N, P> {
-    /// As [`try_start`](Self::try_start), after whoever starts or stops meanwhile.
+    /// Starts a profile like [`try_start`](Self::try_start), but waits for other tasks that start or stop.
     ///
     /// # Context
     /// Task. Waits.
@@ -47,16 +47,15 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
         unsafe { guard.start(object, Ok(()), hardware) }
     }
 
-    /// Stops a profile: takes the object off its list, stops the source on each processor where no other object
-    /// has it, and waits for a grace period, so that no processor can be reading the object. Afterwards it and its
-    /// buffer are the caller's alone.
+    /// Stops a profile: takes the object off its list, stops the source on each processor on which no other object uses
+    /// it, and waits for a grace period, so that no processor can be reading the object. Afterwards the object and its
+    /// buffer belong to the caller alone.
     ///
     /// # Context
-    /// Task. Waits, at most for the dispatches of interrupts that began before.
+    /// Task. Waits, at most for the dispatches of interrupts that began earlier.
     ///
     /// # Errors
-    /// See [`ProfileError`]. With [`Hardware`](ProfileError::Hardware) the object is stopped all the
-    /// same.
+    /// See [`ProfileError`]. The object is stopped even if the error is [`Hardware`](ProfileError::Hardware).
     pub fn stop<H: ProfileHardware>(
         &self,
         object: &ProfileObject<'_>,
@@ -68,14 +67,14 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
         outcome
     }
 
-    /// Stops every profile of a process, which is about to end.
+    /// Stops every profile of a process that is about to end.
     ///
     /// # Context
     /// Task. Waits, as [`stop`](Self::stop).
     ///
     /// # Errors
-    /// The first error of the hardware; every object was stopped all the same.
-    /// [`WrongContext`](ProfileError::WrongContext): none was.
+    /// The first error of the hardware; every object was stopped nevertheless. With
+    /// [`WrongContext`](ProfileError::WrongContext) none was.
     pub fn stop_process<H: ProfileHardware>(
         &self,
         process: ProcessId,
@@ -90,7 +89,8 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
         outcome
     }
 
-    /// As [`try_update_processors`](Self::try_update_processors), after whoever starts or stops meanwhile.
+    /// Follows processor changes like [`try_update_processors`](Self::try_update_processors), but waits for other tasks
+    /// that start or stop.
     ///
     /// # Context
     /// Task. Waits.
@@ -104,13 +104,14 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
         self.write(hardware)?.update_processors(hardware)
     }
 
-    /// As [`try_restart_processor`](Self::try_restart_processor), after whoever starts or stops meanwhile.
+    /// Restarts a processor like [`try_restart_processor`](Self::try_restart_processor), but waits for other tasks that
+    /// start or stop.
     ///
     /// # Context
-    /// Task; waits. On the processor nothing runs that a profile started.
+    /// Task. Waits. The processor must not be running anything that a profile started.
     ///
     /// # Errors
-    /// As [`update_processors`](Self::update_processors), of this processor.
+    /// As [`update_processors`](Self::update_processors), for this processor.
     pub fn restart_processor<H: ProfileHardware>(
         &self,
         processor: ProcessorNumber,
@@ -119,7 +120,7 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
         self.write(hardware)?.restart_processor(processor, hardware)
     }
 
-    /// Runs `act` while objects that do not live forever are started, and stops them, also when it unwinds.
+    /// Runs `act` while objects that do not live forever are started, and stops them afterwards, even if `act` unwinds.
     ///
     /// ```
     /// use std::sync::atomic::AtomicU32;
@@ -143,8 +144,8 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     /// Task. Waits, as [`stop`](Self::stop).
     ///
     /// # Errors
-    /// See [`ProfileError`]: of a start, `act` did not run and nothing is started; of a stop, all are stopped, and
-    /// what `act` returned is lost.
+    /// See [`ProfileError`]. After an error of a start, `act` did not run and nothing is started; after an error of a
+    /// stop, all objects are stopped and the value that `act` returned is lost.
     pub fn scope<H: ProfileHardware, R>(
         &self,
         objects: &[&ProfileObject<'_>],
@@ -153,8 +154,8 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     ) -> Result<R, ProfileError> {
         let mut scope = Scope { profiles: self, started: &[], hardware };
         for (count, object) in objects.iter().enumerate() {
-            // SAFETY: the object, and what it borrows, are borrowed until this function returns or unwinds, and
-            // `scope` stops it before, whatever the hardware says.
+            // SAFETY: (1) the object, and everything that it borrows, is borrowed until this function returns or
+            // unwinds; (2) `scope` stops it before that, whatever the hardware answers.
             unsafe { self.start_borrowed(object, scope.hardware) }?;
             scope.started = objects.get(..=count).unwrap_or(objects);
         }
@@ -171,7 +172,7 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
         Ok(self.wait_for_write(hardware))
     }
 
-    /// The same, whatever the context.
+    /// Takes the write guard in any context.
     fn wait_for_write<H: ProfileHardware>(&self, hardware: &H) -> WriteGuard<'_, N, P> {
         WriteGuard::new(self.wait_for_lock(), hardware)
     }
@@ -189,7 +190,7 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     }
 }
 
-/// The objects that a [`scope`](Profiles::scope) started, and stops.
+/// The objects that a [`scope`](Profiles::scope) started and must stop.
 struct Scope<'s, H: ProfileHardware, const N: usize, const P: usize> {
     profiles: &'s Profiles<N, P>,
     started: &'s [&'s ProfileObject<'s>],
@@ -200,9 +201,9 @@ impl<H: ProfileHardware, const N: usize, const P: usize> Scope<'_, H, N, P> {
     fn end(&mut self) -> Result<(), ProfileError> {
         let mut outcome = Ok(());
         while let Some((object, rest)) = self.started.split_last() {
-            // Not refused by what the hardware says of the context: the objects are about to end.
+            // The context is not checked: the objects are about to end, so they must be stopped in any case.
             let mut guard = self.profiles.wait_for_write(self.hardware);
-            // `Err`: it was stopped within the scope, or the hardware unwound when it was.
+            // `Err`: the object was stopped within the scope, or the hardware unwound during its stop.
             outcome = outcome.and(guard.stop(object, self.hardware).unwrap_or(Ok(())));
             guard.synchronize();
             self.started = rest;
@@ -213,7 +214,7 @@ impl<H: ProfileHardware, const N: usize, const P: usize> Scope<'_, H, N, P> {
 
 impl<H: ProfileHardware, const N: usize, const P: usize> Drop for Scope<'_, H, N, P> {
     fn drop(&mut self) {
-        // On the way that returns, nothing is left to stop; on the one that unwinds, nobody asks. The hardware may
+        // After a normal return nothing is left to stop; while unwinding, no caller takes the outcome. The hardware may
         // have unwound before the last grace period was over.
         let _ = self.end();
         drop(self.profiles.wait_for_lock());

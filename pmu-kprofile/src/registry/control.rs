@@ -1,4 +1,4 @@
-//! Starting and stopping without ever waiting: task context, no feature, no symbol of the embedder's.
+//! Starting and stopping without waiting: no feature and no function of the embedder's is needed.
 
 use pmu_core::ProcessorNumber;
 
@@ -8,17 +8,17 @@ use super::{ProfileError, Profiles};
 use crate::{ProfileHardware, ProfileObject};
 
 impl<const N: usize, const P: usize> Profiles<N, P> {
-    /// Starts a profile: starts the source on each of its active processors on which it does not run yet,
-    /// then puts the object at its list's end. Other objects and other processors are not touched.
+    /// Starts a profile: starts the source on each of its active processors on which it does not run yet, then appends
+    /// the object to its list. Other objects and other processors are not touched.
     ///
     /// # Context
     /// Task. Never waits.
     ///
     /// # Errors
-    /// See [`ProfileError`]; [`Busy`](ProfileError::Busy) while another task starts or stops, or while an
-    /// interrupt that began before the last change is dispatched. The object is started on all of its active
-    /// processors or on none: nothing is changed, except that a counter that
-    /// [faulted](pmu_core::CounterError::Faulted) stays so.
+    /// See [`ProfileError`]. [`Busy`](ProfileError::Busy): another task is starting or stopping, or an interrupt that
+    /// began before the last change is still being dispatched. The object is started on all of its active processors or
+    /// on none: a failure changes nothing, except that a counter that [faulted](pmu_core::CounterError::Faulted) stays
+    /// faulted.
     pub fn try_start<H: ProfileHardware>(
         &self,
         object: &'static ProfileObject<'static>,
@@ -37,12 +37,12 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     /// As [`try_start`](Self::try_start).
     ///
     /// # Safety
-    /// Unless this fails, until the object has been stopped on these lists, wherever they are moved:
+    /// Unless this fails, until the object has been stopped on these lists, even if they are moved:
     /// - the object is neither moved nor dropped, not even by unwinding;
     /// - its buffer, or its callback, is not freed.
     ///
-    /// It has been stopped once [`Stopping::is_over`] of [`try_stop`](Self::try_stop) has returned `true`, or
-    /// `stop` has returned anything but [`WrongContext`](ProfileError::WrongContext) or
+    /// It has been stopped once [`Stopping::is_over`] of [`try_stop`](Self::try_stop) has returned `true`, or `stop`
+    /// has returned anything other than [`WrongContext`](ProfileError::WrongContext) or
     /// [`OnAnotherList`](ProfileError::OnAnotherList).
     pub unsafe fn try_start_borrowed<H: ProfileHardware>(
         &self,
@@ -54,9 +54,9 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
         unsafe { guard.start(object, Ok(()), hardware) }
     }
 
-    /// Stops a profile: takes the object off its list, and stops the source on each processor where no other
-    /// object has it. The token says when a grace period is over, after which no processor can be reading the
-    /// object. Dropping the token leaves the object unlinked; until the grace period is over, it cannot be started.
+    /// Stops a profile: takes the object off its list, and stops the source on each processor on which no other object
+    /// uses it. The token tells when the grace period is over, after which no processor can be reading the object.
+    /// Dropping the token leaves the object unlinked; until the grace period is over, it cannot be started.
     ///
     /// ```
     /// # use pmu_kprofile::{ProfileError, ProfileHardware, ProfileObject, Profiles};
@@ -77,7 +77,7 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     /// Task. Never waits.
     ///
     /// # Errors
-    /// See [`ProfileError`]; the object is then on its list as before.
+    /// See [`ProfileError`]; the object is then still on its list.
     pub fn try_stop<'p, H: ProfileHardware>(
         &'p self,
         object: &'p ProfileObject<'_>,
@@ -87,7 +87,7 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
         Ok(self.stopping(&guard, guard.stop(object, hardware)?))
     }
 
-    /// The token of the guard's change, which unlinked an object.
+    /// Returns the token of the guard's change, which unlinked an object.
     pub(super) fn stopping(
         &self,
         guard: &WriteGuard<'_, N, P>,
@@ -96,21 +96,19 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
         Stopping { profiles: self, change: guard.change(), outcome }
     }
 
-    /// Starts what the started profiles want and do not have: on processors that became active, and where
-    /// a source could not be started before. Call it when a processor came up with its session
-    /// initialized, and when one went down.
+    /// Starts the sources that started profiles want and lack: on processors that became active, and where a start
+    /// failed earlier. Call it after a processor came up with its session initialized, and after one went down.
     ///
-    /// A processor that this call, or any other that starts or stops, sees inactive is known to run
-    /// nothing any more. One that went down and came back between two calls is taken to run what it ran:
-    /// say so with [`try_restart_processor`](Self::try_restart_processor).
+    /// When this call, or any other that starts or stops, finds a processor inactive, it takes note that nothing runs
+    /// there. A processor that went down and came back between two calls is assumed to be still running its sources:
+    /// report it with [`try_restart_processor`](Self::try_restart_processor).
     ///
     /// # Context
     /// Task. Never waits.
     ///
     /// # Errors
-    /// See [`ProfileError`]: what failed first. Each source on each processor stands for itself: all
-    /// others were started, and what failed is tried again by the next call.
-    /// [`ProfileObject::runs_on`] tells what an object has.
+    /// See [`ProfileError`]: the first failure. Each source on each processor is independent: all others were started,
+    /// and the next call retries the failed ones. [`ProfileObject::runs_on`] tells where an object's source runs.
     pub fn try_update_processors<H: ProfileHardware>(
         &self,
         hardware: &mut H,
@@ -118,15 +116,15 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
         self.try_write(hardware)?.update_processors(hardware)
     }
 
-    /// Starts again what the started profiles want on a processor that lost its state: it went down and
-    /// came back, or its session was shut down and is another one now. Of a processor that is not active,
-    /// only takes note.
+    /// Starts again the sources that the started profiles want on a processor that lost its state: it went down and
+    /// came back, or its session was shut down and replaced. For an inactive processor, it only takes note that nothing
+    /// runs there.
     ///
     /// # Context
-    /// Task; never waits. On the processor nothing runs that a profile started.
+    /// Task. Never waits. The processor must not be running anything that a profile started.
     ///
     /// # Errors
-    /// As [`try_update_processors`](Self::try_update_processors), of this processor.
+    /// As [`try_update_processors`](Self::try_update_processors), for this processor.
     pub fn try_restart_processor<H: ProfileHardware>(
         &self,
         processor: ProcessorNumber,
@@ -145,8 +143,8 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
         if lock.poll() { Ok(WriteGuard::new(lock, hardware)) } else { Err(ProfileError::Busy) }
     }
 
-    /// Refuses interrupts, which could wait for the task that they interrupted, and callbacks, which would wait
-    /// for themselves.
+    /// Refuses interrupts, which could wait for the task that they interrupted, and callbacks, which would wait for
+    /// themselves.
     pub(super) fn check_context<H: ProfileHardware>(
         &self,
         hardware: &H,
@@ -159,7 +157,7 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     }
 }
 
-/// An object that was unlinked: says when its grace period is over.
+/// An unlinked object: tells when its grace period is over.
 ///
 /// Dropping it changes nothing: the object stays unlinked.
 #[derive(Debug)]
@@ -172,21 +170,21 @@ pub struct Stopping<'p, const N: usize, const P: usize> {
 }
 
 impl<const N: usize, const P: usize> Stopping<'_, N, P> {
-    /// Returns whether the grace period is over: no processor reads the object any more, and it and its buffer
-    /// are the caller's alone.
+    /// Returns whether the grace period is over: no processor reads the object any more, and the object and its buffer
+    /// belong to the caller alone.
     ///
     /// # Context
-    /// Any. Never waits; `false` also while another task starts or stops.
+    /// Any. Never waits; returns `false` also while another task starts or stops.
     pub fn is_over(&self) -> bool {
         let Some(mut lock) = WriteLock::try_take(self.profiles) else { return false };
         // A later change waited for this one's grace period.
         lock.change() != self.change || lock.poll()
     }
 
-    /// Returns whether the source was stopped wherever it was to be.
+    /// Returns whether the source was stopped on every processor where it had to be.
     ///
     /// # Errors
-    /// [`Hardware`](ProfileError::Hardware): the first processor's on which it may still run.
+    /// [`Hardware`](ProfileError::Hardware): the first processor on which the source may still be running.
     pub fn hardware(&self) -> Result<(), ProfileError> {
         self.outcome
     }

@@ -1,45 +1,44 @@
-//! Why a profile could not be started or stopped.
+//! The error of starting and stopping profiles.
 
 use core::fmt;
 
 use pmu_core::{InterfaceError, NtStatus, ProcessorNumber, Rules};
 
-/// Why a profile was not started or stopped, or not everywhere.
+/// Reason that a profile was not started or stopped, or not on every processor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum ProfileError {
-    /// The object is started already.
+    /// The object is already started.
     AlreadyStarted,
     /// The object is not started.
     NotStarted,
     /// The object is started on other lists than these.
     OnAnotherList,
-    /// The object was created under other rules than those of the lists.
+    /// The rules of the object differ from those of the lists.
     OtherRules {
         /// The rules of the object.
         object: Rules,
         /// The rules of the lists.
         lists: Rules,
     },
-    /// The lists are full, or as many profiles are started as the version allows on so many processors.
+    /// The lists are full, or the version allows no further profile on so many processors.
     AtLimit,
-    /// The kernel could not do its part of a service, for the reason that the status says: see
+    /// The kernel could not do its part of a service, for the reason in the status: see
     /// [`Profiles::try_start_service`](crate::Profiles::try_start_service).
     Caller(NtStatus),
-    /// Another task starts or stops, or an interrupt that began before the last change is still dispatched: try
-    /// again later. Nothing was changed.
+    /// Another task is starting or stopping, or an interrupt that began before the last change is still being
+    /// dispatched: retry later. Nothing was changed.
     Busy,
-    /// An interrupt or a callback asked; only task context may.
+    /// The call came from an interrupt or a callback; only task context is allowed.
     WrongContext,
     /// None of the object's processors is active.
     NoProcessor,
-    /// An active processor that is to be profiled is beyond those that the lists are for: its interrupts
-    /// would find nothing, so nothing is started there.
+    /// An active processor that is to be profiled has an index that the lists do not cover: its interrupts would find
+    /// nothing, so nothing is started there.
     ProcessorBeyondLists(ProcessorNumber),
-    /// The hardware refused on a processor. A start undid everything; if that failed too, this is the
-    /// fault. All other operations went on with the other sources and processors, and this is what failed
-    /// first.
+    /// The hardware failed on a processor. A start was undone; if undoing failed too, this is that failure. All other
+    /// operations continued with the remaining sources and processors, and this is the first failure.
     Hardware {
         /// The processor on which it failed.
         processor: ProcessorNumber,
@@ -49,7 +48,7 @@ pub enum ProfileError {
 }
 
 impl ProfileError {
-    /// The status with which Windows reports the same, where it does.
+    /// Returns the status with which Windows reports this error; `None` if it has none.
     pub const fn status(&self) -> Option<NtStatus> {
         match self {
             Self::AlreadyStarted | Self::OnAnotherList => Some(NtStatus::PROFILING_NOT_STOPPED),

@@ -1,4 +1,4 @@
-//! What a guard's holder sees of the lists: where the proof is that a started object lives.
+//! The lists as a guard's holder reads them, with the proof that a started object lives.
 
 use core::sync::atomic::Ordering;
 
@@ -8,7 +8,7 @@ use crate::index::{Group, Index, Source};
 use crate::object::{Basic, Listed, ProfileObject};
 use crate::sync::ConstPtr;
 
-/// A snapshot of the lists, for as long as a guard keeps it from being written and its objects alive.
+/// A snapshot of the lists, protected by a guard: while it is held, the snapshot is not written and its objects live.
 pub(super) struct Lists<'g, const N: usize>(&'g Index<N>);
 
 impl<const N: usize> Clone for Lists<'_, N> {
@@ -28,13 +28,13 @@ impl<'g, const N: usize> Lists<'g, N> {
         Self(index)
     }
 
-    /// Dereferences a name that the lists hold.
+    /// Dereferences a name found in the lists.
     #[inline]
     fn get<T>(self, listed: Listed<T>) -> &'g T {
-        // SAFETY: (1) the name is of an object on these lists, or of a part of one: this type alone calls this,
-        // with what its index holds; (2) an object is taken off the lists before it dies, and lives until a
-        // grace period has passed since: it is 'static, or its owner promised so, see `try_start_borrowed`;
-        // (3) by `new`, for `'g` the object is on the lists, or the grace period has not passed. So it lives.
+        // SAFETY: (1) the name is of an object on these lists, or of a part of one: only this type calls this, with
+        // names from its index; (2) an object is taken off the lists before it dies, and lives until a grace period has
+        // passed since: it is 'static, or its owner promised so, see `try_start_borrowed`; (3) by `new`, for `'g` the
+        // object is on the lists, or the grace period has not passed. So it lives.
         unsafe { &*listed.address() }
     }
 
@@ -42,7 +42,7 @@ impl<'g, const N: usize> Lists<'g, N> {
         self.0
     }
 
-    /// The started objects, by key.
+    /// Returns the started objects, ordered by key.
     pub(super) fn objects(self) -> impl Iterator<Item = &'g ProfileObject<'static>> {
         self.0.objects().map(move |object| self.get(object))
     }
@@ -63,7 +63,7 @@ impl<'g, const N: usize> Lists<'g, N> {
         self.0.process(source, process)
     }
 
-    /// A group's callback objects, in the order in which they were started.
+    /// Returns a group's callback objects, in the order in which they were started.
     pub(super) fn callbacks(
         self,
         group: &Group<N>,
@@ -71,7 +71,7 @@ impl<'g, const N: usize> Lists<'g, N> {
         self.0.callbacks(group).map(move |object| self.get(object))
     }
 
-    /// Calls `hit` with what counts of each of a group's basic objects whose range has `pc`.
+    /// Calls `hit` with the counting part of each of a group's basic objects whose range has `pc`.
     #[inline(always)]
     pub(super) fn ranges(self, group: &Group<N>, pc: u64, mut hit: impl FnMut(&'g Basic<'static>)) {
         self.0.ranges(group, pc, |basic| hit(self.get(basic)));
@@ -86,7 +86,7 @@ pub(super) struct ReadGuard<'r, const N: usize> {
 }
 
 impl<'r, const N: usize> ReadGuard<'r, N> {
-    /// Takes the guard on a processor, by its index; `None`: it is beyond the lists'.
+    /// Takes the guard on a processor, given by its index; `None` if the lists do not cover it.
     #[inline]
     pub(super) fn take<const P: usize>(
         profiles: &'r Profiles<N, P>,

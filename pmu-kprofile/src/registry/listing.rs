@@ -1,4 +1,4 @@
-//! What is started, by value: for tasks that print it.
+//! The started objects, by value: for tasks that print them.
 
 use core::ops::Range;
 
@@ -10,22 +10,22 @@ use super::write::WriteLock;
 use super::{ProfileError, Profiles};
 use crate::object::bucket::Bucket;
 
-/// A started object, as a [listing](Profiles::try_list) has it.
+/// A started object, as a [listing](Profiles::try_list) returns it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListedProfile {
-    /// The process on whose list it is; `None`: the global list.
+    /// Process whose list the object is on; `None` for the global list.
     pub process: Option<ProcessId>,
-    /// What makes the interrupt recur.
+    /// Profile source.
     pub source: KProfileSource,
-    /// The profiled addresses; `None`: it is a callback object.
+    /// Profiled addresses; `None` for a callback object.
     pub range: Option<Range<u64>>,
-    /// The size of its buckets.
+    /// Size of the buckets; `None` for a callback object.
     pub bucket: Option<Bucket>,
 }
 
 impl<const N: usize, const P: usize> Profiles<N, P> {
-    /// Returns the started objects, by source and process, from the `from`th on: as many as there is room for. Fewer
-    /// than `M` are the last ones.
+    /// Returns the started objects, by source and process, from index `from` on: at most `M`. Fewer than `M` are the
+    /// last ones.
     ///
     /// ```
     /// # use pmu_kprofile::{ProfileError, Profiles};
@@ -57,7 +57,7 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
         })
     }
 
-    /// Returns the sources that run on a processor for started objects, each once.
+    /// Returns the sources that run on a processor for started objects, each of them once.
     ///
     /// # Context
     /// Task. Never waits.
@@ -80,7 +80,7 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
         })
     }
 
-    /// Reads the lists while they are not written.
+    /// Reads the lists under the write lock, so that they are not written meanwhile.
     fn try_read<R>(&self, read: impl FnOnce(Lists<'_, N>) -> R) -> Result<R, ProfileError> {
         let lock = WriteLock::try_take(self).ok_or(ProfileError::Busy)?;
         let result = read(lock.lists());

@@ -1,4 +1,4 @@
-//! Objects that a handle keeps alive: `Arc`, or the embedder's own.
+//! Objects that a handle keeps alive: `Arc`, or a handle of the embedder's.
 
 use core::mem::ManuallyDrop;
 use core::ops::Deref;
@@ -8,21 +8,21 @@ use pmu_core::NtStatus;
 use super::{ProfileError, Profiles, Stopping};
 use crate::{ProfileHardware, ProfileObject};
 
-/// A handle that owns a share of an object, and lends it.
+/// A handle that owns a share of an object and dereferences to it.
 ///
 /// # Safety
 /// For implementers:
-/// - [`deref`](Deref::deref) always returns the same object, at the same address, also when the handle is moved;
-/// - the object, and what it borrows, lives until the handle is dropped.
+/// - [`deref`](Deref::deref) always returns the same object, at the same address, even after the handle is moved;
+/// - the object, and everything that it borrows, lives until the handle is dropped.
 ///
-/// `&'static ProfileObject<'static>` is one; with the feature `alloc`, `Arc<ProfileObject<'static>>` is. A wrong
-/// one would be the object by value, which is moved with it.
+/// `&'static ProfileObject<'static>` is a handle; with the feature `alloc`, `Arc<ProfileObject<'static>>` is one. A
+/// wrong implementation would own the object by value: the object would move with the handle.
 pub unsafe trait Handle: Deref<Target = ProfileObject<'static>> {}
 
-// SAFETY: the object lives forever, where it is.
+// SAFETY: the object lives forever, at one address.
 unsafe impl Handle for &'static ProfileObject<'static> {}
 
-// SAFETY: (1) an `Arc`'s content does not move with it; (2) it lives until the last `Arc` is dropped; what it
+// SAFETY: (1) the content of an `Arc` does not move with it; (2) it lives until the last `Arc` is dropped; (3) what it
 // borrows is 'static.
 #[cfg(feature = "alloc")]
 unsafe impl Handle for alloc::sync::Arc<ProfileObject<'static>> {}
@@ -34,8 +34,7 @@ pub struct Started<'p, O: Handle, const N: usize, const P: usize> {
     object: ManuallyDrop<O>,
 }
 
-/// An object that was unlinked, with the handle that keeps it alive until no processor reads it. See
-/// [`Started::try_stop`].
+/// An unlinked object, with the handle that keeps it alive until no processor reads it. See [`Started::try_stop`].
 #[must_use = "dropped, the handle leaks"]
 pub struct StoppingOwned<'p, O: Handle, const N: usize, const P: usize> {
     stopping: Stopping<'p, N, P>,
@@ -43,8 +42,8 @@ pub struct StoppingOwned<'p, O: Handle, const N: usize, const P: usize> {
 }
 
 impl<const N: usize, const P: usize> Profiles<N, P> {
-    /// Starts an object that is kept alive by a handle. What it returns holds the handle until
-    /// [`Started::try_stop`]; dropped without it, the object stays started, and the handle leaks.
+    /// Starts an object that a handle keeps alive. The returned value holds the handle until [`Started::try_stop`]. If
+    /// it is dropped instead, the object stays started and the handle leaks.
     ///
     /// ```
     /// use std::sync::Arc; // The handle needs the feature `alloc`.
@@ -73,39 +72,41 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     /// Task. Never waits.
     ///
     /// # Errors
-    /// As [`try_start`](Self::try_start), with the handle.
+    /// As [`try_start`](Self::try_start). The handle is returned with the error.
     pub fn try_start_owned<O: Handle, H: ProfileHardware>(
         &self,
         object: O,
         hardware: &mut H,
     ) -> Result<Started<'_, O, N, P>, (ProfileError, O)> {
-        // SAFETY: the handle keeps the object alive and where it is, and is not dropped before a stop.
+        // SAFETY: the handle keeps the object alive and at its address, and is not dropped before a stop.
         let outcome = unsafe { self.try_start_borrowed(&object, hardware) };
         self.started_if(outcome, object)
     }
 
-    /// As [`try_start_owned`](Self::try_start_owned), after other tasks that start or stop.
+    /// Starts an owned object like [`try_start_owned`](Self::try_start_owned), but waits for other tasks that start or
+    /// stop.
     ///
     /// # Context
     /// Task. Waits.
     ///
     /// # Errors
-    /// As [`start`](Self::start), with the handle.
+    /// As [`start`](Self::start). The handle is returned with the error.
     #[cfg(feature = "critical-section")]
     pub fn start_owned<O: Handle, H: ProfileHardware>(
         &self,
         object: O,
         hardware: &mut H,
     ) -> Result<Started<'_, O, N, P>, (ProfileError, O)> {
-        // SAFETY: the handle keeps the object alive and where it is, and is not dropped before a stop.
+        // SAFETY: the handle keeps the object alive and at its address, and is not dropped before a stop.
         let outcome = unsafe { self.start_borrowed(&object, hardware) };
         self.started_if(outcome, object)
     }
 
-    /// `NtStartProfile`: starts an object for a caller of the service, with Windows' checks in Windows' order. The
-    /// kernel does its part before, and says how that went: `object` is what the caller's handle names, and
-    /// `resources` the allocation, the lock and the mapping of the buffer. Where this fails, the kernel gives the
-    /// resources back.
+    /// `NtStartProfile`: starts an object for a caller of the service, with Windows' checks in Windows' order.
+    ///
+    /// The kernel does its part first and passes the results: `object` is the object that the caller's handle names,
+    /// and `resources` is the result of allocating, locking and mapping the buffer. If this fails, the kernel releases
+    /// the resources.
     ///
     /// ```
     /// use std::sync::Arc;
@@ -135,8 +136,8 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     /// Task. Never waits.
     ///
     /// # Errors
-    /// The handle's status, then as [`try_start_owned`](Self::try_start_owned), and the status of the resources
-    /// after the limit on started profiles.
+    /// The status of the handle first, then the errors of [`try_start_owned`](Self::try_start_owned); the status of the
+    /// resources comes after the limit on started profiles.
     pub fn try_start_service<O: Handle, H: ProfileHardware>(
         &self,
         object: Result<O, NtStatus>,
@@ -145,7 +146,7 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     ) -> Result<Started<'_, O, N, P>, (ProfileError, Option<O>)> {
         let object = object.map_err(|status| (ProfileError::Caller(status), None))?;
         let outcome = self.try_write(hardware).and_then(|guard| {
-            // SAFETY: the handle keeps the object alive and where it is, and is not dropped before a stop.
+            // SAFETY: the handle keeps the object alive and at its address, and is not dropped before a stop.
             unsafe { guard.start(&object, resources, hardware) }
         });
         self.started_if(outcome, object).map_err(|(error, object)| (error, Some(object)))
@@ -157,7 +158,7 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     /// Task. Never waits.
     ///
     /// # Errors
-    /// The handle's status, then as [`try_stop`](Self::try_stop).
+    /// The status of the handle first, then the errors of [`try_stop`](Self::try_stop).
     pub fn try_stop_service<'p, H: ProfileHardware>(
         &'p self,
         object: Result<&'p ProfileObject<'_>, NtStatus>,
@@ -166,7 +167,7 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
         self.try_stop(object.map_err(ProfileError::Caller)?, hardware)
     }
 
-    /// What holds the handle of an object that was started, or the handle again.
+    /// Returns the handle in a [`Started`] if the object was started; otherwise with the error.
     fn started_if<O: Handle>(
         &self,
         outcome: Result<(), ProfileError>,
@@ -185,14 +186,14 @@ impl<'p, O: Handle, const N: usize, const P: usize> Started<'p, O, N, P> {
         &self.object
     }
 
-    /// Stops the object. What it returns gives the handle back when the grace period is over.
+    /// Stops the object. The returned value gives the handle back once the grace period is over.
     ///
     /// # Context
     /// Task. Never waits.
     ///
     /// # Errors
-    /// [`Busy`](ProfileError::Busy) and [`WrongContext`](ProfileError::WrongContext), with what it was called on:
-    /// the object is still started. What the hardware answers is [`StoppingOwned::try_finish`]'s to say.
+    /// [`Busy`](ProfileError::Busy) and [`WrongContext`](ProfileError::WrongContext), with `self`: the object is still
+    /// started. [`StoppingOwned::try_finish`] reports the hardware's result.
     pub fn try_stop<H: ProfileHardware>(
         self,
         hardware: &mut H,
@@ -200,7 +201,7 @@ impl<'p, O: Handle, const N: usize, const P: usize> Started<'p, O, N, P> {
         let profiles = self.profiles;
         let stopped = profiles.try_write(hardware).and_then(|guard| {
             let outcome = match guard.stop(&self.object, hardware) {
-                // That another holder of the handle stopped it is no error.
+                // It is not an error if another holder of the handle stopped the object.
                 Err(ProfileError::NotStarted) => Ok(()),
                 outcome => outcome?,
             };
@@ -212,14 +213,14 @@ impl<'p, O: Handle, const N: usize, const P: usize> Started<'p, O, N, P> {
         }
     }
 
-    /// Stops the object, and gives the handle back.
+    /// Stops the object and returns the handle.
     ///
     /// # Context
     /// Task. Waits, as [`Profiles::stop`].
     ///
     /// # Errors
-    /// [`WrongContext`](ProfileError::WrongContext), with what it was called on: the object is still started.
-    /// Otherwise the object is stopped, and what the hardware answered is with the handle.
+    /// [`WrongContext`](ProfileError::WrongContext), with `self`: the object is still started. In all other cases the
+    /// object is stopped, and the hardware's result is returned with the handle.
     #[cfg(feature = "critical-section")]
     pub fn stop<H: ProfileHardware>(
         self,
@@ -227,7 +228,7 @@ impl<'p, O: Handle, const N: usize, const P: usize> Started<'p, O, N, P> {
     ) -> Result<(O, Result<(), ProfileError>), Self> {
         match self.profiles.stop(&self.object, hardware) {
             Err(ProfileError::WrongContext | ProfileError::OnAnotherList) => Err(self),
-            // That another holder of the handle stopped it is no error.
+            // It is not an error if another holder of the handle stopped the object.
             Err(ProfileError::NotStarted) => Ok((ManuallyDrop::into_inner(self.object), Ok(()))),
             outcome => Ok((ManuallyDrop::into_inner(self.object), outcome)),
         }
@@ -235,13 +236,13 @@ impl<'p, O: Handle, const N: usize, const P: usize> Started<'p, O, N, P> {
 }
 
 impl<O: Handle, const N: usize, const P: usize> StoppingOwned<'_, O, N, P> {
-    /// Gives the handle back, and what the hardware answered, if the grace period is over.
+    /// Returns the handle and the hardware's result if the grace period is over.
     ///
     /// # Context
     /// Any in which the handle may be dropped. Never waits.
     ///
     /// # Errors
-    /// What it was called on: the grace period is not over, or another task starts or stops.
+    /// `self`: the grace period is not over, or another task starts or stops.
     pub fn try_finish(self) -> Result<(O, Result<(), ProfileError>), Self> {
         if !self.stopping.is_over() {
             return Err(self);

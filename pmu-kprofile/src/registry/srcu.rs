@@ -1,18 +1,18 @@
 //! Per-CPU reader counters, grace periods, and the statistics of interrupts: Linux' sleepable RCU (SRCU).
 //!
-//! A reader is the dispatch of a profile interrupt. It holds a [`ReadLock`], counted in one of its
-//! processor's two sets of counters: the epoch selects the set. A [`GracePeriod`] is over when no reader was
-//! counted in the other set, the epoch was flipped, and no reader was counted in the first set. New readers do
-//! not enter the set that it waits for, so readers that follow each other without a gap do not delay it.
+//! A reader is the dispatch of a profile interrupt. It holds a [`ReadLock`], counted in one of its processor's two sets
+//! of counters: the epoch selects the set. A [`GracePeriod`] is over when no reader was counted in the other set, the
+//! epoch was flipped, and no reader was counted in the first set. New readers do not enter the set that it waits for,
+//! so back-to-back readers do not delay it.
 //!
-//! A grace period is polled (Linux' `poll_state_synchronize_srcu`), a step at a time: who waits for it polls
-//! until it is over, and who must not wait polls once.
+//! A grace period is polled (Linux' `poll_state_synchronize_srcu`), one step at a time: a waiting caller polls until it
+//! is over; one that must not wait polls once.
 
 use core::sync::atomic::Ordering;
 
 use crate::sync::{AtomicU64, AtomicUsize, array_of, const_fn, seed_earlier_epoch};
 
-/// The reader counters of one processor. A cache line of their own, since every interrupt writes them.
+/// The reader counters of one processor. They have a cache line of their own, because every interrupt writes them.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 pub(super) struct ReaderCounters {
@@ -23,7 +23,7 @@ pub(super) struct ReaderCounters {
 /// Counters of the readers that entered in one of the two epochs.
 #[derive(Debug, Default)]
 struct EpochCounters {
-    /// Readers that hold a lock: more than one where an interrupt was interrupted.
+    /// Number of readers that hold a lock: more than one if an interrupt was interrupted.
     active: AtomicU64,
     seen: AtomicU64,
     missed: AtomicU64,
@@ -44,7 +44,7 @@ pub struct Statistics {
     pub outside: u64,
 }
 
-/// A read-side critical section: what was current when it began stays valid until [`unlock`](Self::unlock).
+/// A read-side critical section: the current snapshot at its beginning stays valid until [`unlock`](Self::unlock).
 pub(super) struct ReadLock<'r>(&'r EpochCounters);
 
 impl ReadLock<'_> {
@@ -88,12 +88,12 @@ impl ReaderCounters {
         ReadLock(counters)
     }
 
-    /// Tells whether a reader on this processor holds a lock.
+    /// Returns whether a reader on this processor holds a lock.
     pub(super) fn is_read_locked(&self) -> bool {
         self.epochs.iter().any(|counters| counters.active.load(Ordering::Relaxed) != 0)
     }
 
-    /// Tells whether a reader that entered in an epoch holds a lock.
+    /// Returns whether a reader that entered in an epoch holds a lock.
     fn is_active(&self, epoch: usize) -> bool {
         // A read-modify-write: a reader that enters after it acquires what was published before it.
         self.of_epoch(epoch).active.fetch_add(0, Ordering::AcqRel) != 0
@@ -125,27 +125,27 @@ impl EpochCounters {
     }
 }
 
-/// A grace period, as far as it is: over once each reader that held a lock when it began has released it. Later
-/// readers see what was published before it began: each counter was 0 at some time since, so a reader that it
+/// The progress of a grace period, which is over once each reader that held a lock at its beginning has released it.
+/// Later readers see everything published before it began: each counter was 0 at some time since, so a reader that it
 /// counts now entered after that.
 ///
-/// It is part of what the holder of the write lock has to itself, so one is polled at a time.
+/// A part of the state that only the holder of the write lock accesses, so one grace period is polled at a time.
 #[derive(Debug, Default)]
 pub(super) struct GracePeriod {
-    /// How many of the two sets of counters are still to be waited for.
+    /// Number of the two counter sets that remain to be waited for.
     sets: u8,
-    /// The first processor whose readers were not seen to be done.
+    /// The first processor whose readers have not been seen to drain.
     next: usize,
 }
 
 impl GracePeriod {
-    /// One that is over.
+    /// A grace period that is over.
     pub(super) const OVER: Self = Self { sets: 0, next: 0 };
 
-    /// One that begins now.
+    /// A grace period that begins now.
     pub(super) const BEGUN: Self = Self { sets: 2, next: 0 };
 
-    /// Returns whether it is over, after as many steps as can be taken without waiting.
+    /// Returns whether it is over, after all steps that are possible without waiting.
     pub(super) fn poll(&mut self, readers: &[ReaderCounters], epoch: &AtomicUsize) -> bool {
         while self.sets > 0 {
             // At first, only readers that loaded the epoch before it last flipped are counted there.

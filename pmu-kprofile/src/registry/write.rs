@@ -1,8 +1,8 @@
-//! The write side of the lists: what starts and stops objects, and the hardware for them.
+//! The write side of the lists: starts and stops objects, and the hardware for them.
 //!
-//! A source runs on a processor from the first object that has it there to the last one. Which objects have
-//! it is in the objects themselves, and all of one source agree: on a processor either each of them that
-//! wants it has it, or none.
+//! A source runs on a processor from the first object that uses it there to the last one. The objects themselves record
+//! on which processors they use it, and all objects of one source agree: on a processor either each object that wants
+//! the source uses it, or none does.
 
 use core::ptr;
 use core::sync::atomic::Ordering;
@@ -19,11 +19,11 @@ use crate::index::{Change, Entry};
 use crate::object::{Listed, State};
 use crate::{Affinity, MAX_GROUPS, ProfileHardware, ProfileObject};
 
-/// What the holder of the write lock has to itself.
+/// The state that only the holder of the write lock accesses.
 pub(super) struct WriterState {
     /// The grace period of the last change: until it is over, the snapshot that is not current may be read.
     grace: GracePeriod,
-    /// How many changes there were.
+    /// Number of changes so far.
     change: u64,
     /// The object that the last change took off the lists.
     stopping: Option<Listed<ProfileObject<'static>>>,
@@ -33,7 +33,7 @@ impl WriterState {
     pub(super) const NEW: Self = Self { grace: GracePeriod::OVER, change: 0, stopping: None };
 }
 
-/// The write lock: the exclusive right to write the lists, until it is dropped.
+/// The write lock: the exclusive right to write the lists, released on drop.
 pub(super) struct WriteLock<'p, const N: usize, const P: usize>(&'p Profiles<N, P>);
 
 impl<'p, const N: usize, const P: usize> WriteLock<'p, N, P> {
@@ -44,32 +44,32 @@ impl<'p, const N: usize, const P: usize> WriteLock<'p, N, P> {
 
     fn state<R>(&self, access: impl FnOnce(&mut WriterState) -> R) -> R {
         self.0.writer.with_mut(|state| {
-            // SAFETY: (1) this is the lock's holder, of which there is one; (2) `access` has no way to the lock.
+            // SAFETY: (1) this is the only holder of the lock; (2) `access` cannot reach the lock.
             access(unsafe { &mut *state })
         })
     }
 
-    /// Returns the current snapshot of the lists, which nothing else writes meanwhile.
+    /// Returns the current snapshot of the lists, which is not written while the lock is held.
     pub(super) fn lists(&self) -> Lists<'_, N> {
         let current = self.0.snapshot(self.0.current.load(Ordering::Relaxed)).get();
         // SAFETY: (1) this is the write lock's holder; (2) `WriteGuard::replace`, which writes the other snapshot, is
-        // the last thing that uses these lists.
+        // the last operation that uses these lists.
         unsafe { Lists::new(current.deref()) }
     }
 
-    /// Returns how many changes there were.
+    /// Returns the number of changes so far.
     pub(super) fn change(&self) -> u64 {
         self.state(|state| state.change)
     }
 
-    /// Returns whether the last change's grace period is over, after as many steps as can be taken without
-    /// waiting. An object that the change took off the lists is then stopped.
+    /// Returns whether the last change's grace period is over, after all steps that are possible without waiting. An
+    /// object that the change took off the lists is then stopped.
     pub(super) fn poll(&mut self) -> bool {
         self.state(|state| {
             let over = state.grace.poll(&self.0.readers, &self.0.epoch);
             if let Some(object) = state.stopping.take_if(|_| over) {
-                // SAFETY: the object lives until its owner learns that the grace period is over, which is from
-                // this function alone, for the first time now: it takes the name.
+                // SAFETY: (1) the object lives until its owner learns that the grace period is over; (2) only this
+                // function tells, and it does so once, because it takes the name. So the object lives.
                 unsafe { &*object.address() }.end(State::Stopped);
             }
             over
@@ -93,8 +93,7 @@ impl<const N: usize, const P: usize> Drop for WriteLock<'_, N, P> {
     }
 }
 
-/// The write guard: the write lock, while the last change's grace period is over and it is known which processors
-/// are active.
+/// The write guard: the write lock, once the last change's grace period is over and the active processors are known.
 pub(super) struct WriteGuard<'p, const N: usize, const P: usize> {
     lock: WriteLock<'p, N, P>,
     /// The processors that were active when the guard was taken.
@@ -102,13 +101,13 @@ pub(super) struct WriteGuard<'p, const N: usize, const P: usize> {
 }
 
 impl<'p, const N: usize, const P: usize> WriteGuard<'p, N, P> {
-    /// How many groups the lists' processors are in.
+    /// Number of processor groups that the lists cover.
     const GROUPS: usize = if P < 64 * MAX_GROUPS { P.div_ceil(64) } else { MAX_GROUPS };
 
-    /// Makes a guard of a lock whose [`poll`](WriteLock::poll) has returned `true`.
+    /// Creates a guard from a lock whose [`poll`](WriteLock::poll) has returned `true`.
     pub(super) fn new<H: ProfileHardware>(lock: WriteLock<'p, N, P>, hardware: &H) -> Self {
         let guard = Self { lock, active: hardware.active_processors() };
-        // What ran on a processor that went away does not run any more.
+        // Nothing runs on a processor that went away.
         guard.keep_running(|group| guard.active.mask(group));
         guard
     }
@@ -117,7 +116,7 @@ impl<'p, const N: usize, const P: usize> WriteGuard<'p, N, P> {
         self.lock.0
     }
 
-    /// Returns how many changes there were.
+    /// Returns the number of changes so far.
     pub(super) fn change(&self) -> u64 {
         self.lock.change()
     }
@@ -128,7 +127,7 @@ impl<'p, const N: usize, const P: usize> WriteGuard<'p, N, P> {
         self.lock.synchronize();
     }
 
-    /// Stops one object of a process; `None`: there is none. The grace period is for the caller to wait for.
+    /// Stops one object of a process; `None` if there is none. The caller waits for the grace period.
     #[cfg(feature = "critical-section")]
     pub(super) fn stop_one_of<H: ProfileHardware>(
         &self,
@@ -152,17 +151,17 @@ impl<'p, const N: usize, const P: usize> WriteGuard<'p, N, P> {
         self.objects().any(|other| ptr::eq(other, object))
     }
 
-    /// The processors of a group on which a source runs for the started objects.
+    /// Returns the processors of a group on which a source runs for the started objects.
     fn running(&self, source: KProfileSource, group: usize) -> u64 {
         self.objects_of(source).fold(0, |running, object| running | object.running(group))
     }
 
-    /// On these processors of a group a source runs: for all objects that want it there.
+    /// Records that a source runs on these processors of a group, for all objects that want it there.
     fn add_running(&self, source: KProfileSource, group: usize, processors: u64) {
         self.objects_of(source).for_each(|object| object.add_running(group, processors));
     }
 
-    /// On processors other than these nothing runs.
+    /// Records that nothing runs on any other processors.
     fn keep_running(&self, processors: impl Fn(usize) -> u64) {
         for group in 0..Self::GROUPS {
             let kept = processors(group);
@@ -170,7 +169,7 @@ impl<'p, const N: usize, const P: usize> WriteGuard<'p, N, P> {
         }
     }
 
-    /// Returns whether the lists are full, or as many profiles are started as the version allows.
+    /// Returns whether the lists are full, or the version allows no further profile.
     fn is_at_limit(&self) -> bool {
         let (version, length) = (self.profiles().rules.version, self.lock.lists().index().len());
         let reached = |processors, started| {
@@ -178,18 +177,18 @@ impl<'p, const N: usize, const P: usize> WriteGuard<'p, N, P> {
         };
         let all = || {
             let active = (0..MAX_GROUPS).map(|group| self.active.mask(group).count_ones() as usize);
-            // No service starts a callback object.
+            // The services start no callback objects.
             let basic = self.objects().filter(|object| object.as_basic().is_some());
             reached(active.sum(), basic.count())
         };
-        // Most often there are too few for one processor, and nothing is to be counted.
+        // In the common case there are too few objects even for one processor, and nothing needs to be counted.
         length >= N || reached(1, length) && all()
     }
 
-    /// See [`Profiles::try_start_borrowed`]; `resources` is as [`Profiles::try_start_service`] has it.
+    /// Starts an object: see [`Profiles::try_start_borrowed`]; `resources` is that of [`Profiles::try_start_service`].
     ///
     /// # Safety
-    /// As there.
+    /// As for [`Profiles::try_start_borrowed`].
     pub(super) unsafe fn start<H: ProfileHardware>(
         &self,
         object: &ProfileObject<'_>,
@@ -220,7 +219,7 @@ impl<'p, const N: usize, const P: usize> WriteGuard<'p, N, P> {
         if let Some(beyond) = processors_in(beyond).next() {
             return Err(ProfileError::ProcessorBeyondLists(beyond));
         }
-        // Lists elsewhere may be taking the object at the same time; the first wins.
+        // Other lists may be starting the object at the same time; the first one wins.
         if !object.begin() {
             return Err(ProfileError::OnAnotherList);
         }
@@ -233,7 +232,7 @@ impl<'p, const N: usize, const P: usize> WriteGuard<'p, N, P> {
                 let error = ProfileError::Hardware { processor, error };
                 let undone = self.release(object, hardware);
                 object.end(State::Stopped);
-                // A fault is what is left, so it is what to report.
+                // A failed undo leaves something running, so it is the error to report.
                 return Err(undone.err().unwrap_or(error));
             }
             object.add_running(processor.group.into(), mask_of(processor));
@@ -250,8 +249,8 @@ impl<'p, const N: usize, const P: usize> WriteGuard<'p, N, P> {
         Ok(())
     }
 
-    /// Takes an object off the lists, and stops its source where no other object has it. Returns whether the
-    /// hardware did so.
+    /// Takes an object off the lists, and stops its source on each processor on which no other object uses it. Returns
+    /// the hardware's result.
     pub(super) fn stop<H: ProfileHardware>(
         &self,
         object: &ProfileObject<'_>,
@@ -271,7 +270,7 @@ impl<'p, const N: usize, const P: usize> WriteGuard<'p, N, P> {
         Ok(self.release(object, hardware))
     }
 
-    /// Stops the source of an object that is not on the lists where it runs for no other one.
+    /// Stops the source of an unlinked object on each processor on which it runs for no other object.
     fn release<H: ProfileHardware>(
         &self,
         object: &ProfileObject<'_>,
@@ -292,7 +291,7 @@ impl<'p, const N: usize, const P: usize> WriteGuard<'p, N, P> {
         outcome
     }
 
-    /// See [`Profiles::try_update_processors`].
+    /// Starts the sources that started objects lack: see [`Profiles::try_update_processors`].
     pub(super) fn update_processors<H: ProfileHardware>(
         &self,
         hardware: &mut H,
@@ -300,7 +299,7 @@ impl<'p, const N: usize, const P: usize> WriteGuard<'p, N, P> {
         self.start_missing(|group| self.active.mask(group), hardware)
     }
 
-    /// See [`Profiles::try_restart_processor`].
+    /// Restarts the sources of a processor: see [`Profiles::try_restart_processor`].
     pub(super) fn restart_processor<H: ProfileHardware>(
         &self,
         processor: ProcessorNumber,
@@ -311,8 +310,8 @@ impl<'p, const N: usize, const P: usize> WriteGuard<'p, N, P> {
         self.start_missing(|group| self.active.mask(group) & there(group), hardware)
     }
 
-    /// Starts, on some processors, each source that an object wants there and does not have. What several
-    /// objects lack is tried once.
+    /// Starts, on some processors, each source that an object wants and lacks there. A source that several objects lack
+    /// is tried once.
     fn start_missing<H: ProfileHardware>(
         &self,
         on: impl Fn(usize) -> u64,
@@ -342,7 +341,7 @@ impl<'p, const N: usize, const P: usize> WriteGuard<'p, N, P> {
         outcome
     }
 
-    /// Replaces the current snapshot by one with the change made; the grace period of the old one begins.
+    /// Replaces the current snapshot by a changed one; the grace period of the old one begins.
     #[inline(never)] // Once in a kernel that counts bytes.
     fn replace(&self, change: &Change) {
         let profiles = self.profiles();
@@ -369,12 +368,12 @@ impl<'p, const N: usize, const P: usize> WriteGuard<'p, N, P> {
     }
 }
 
-/// The name of an object.
+/// Returns the name of an object.
 fn name_of(object: &ProfileObject<'_>) -> Listed<ProfileObject<'static>> {
     Listed::at(ptr::from_ref(object).cast())
 }
 
-/// Which bits of a source's number tell sources apart: before version 3.51, all are one.
+/// Returns the bits of a source's number that tell sources apart: none before version 3.51, where all are one.
 const fn source_mask(rules: Rules) -> u32 {
     if rules.version.has_source_and_affinity() { u32::MAX } else { 0 }
 }

@@ -16,7 +16,7 @@ use loom::cell::UnsafeCell;
 use loom::thread;
 use pmu_core::{InterfaceError, InterruptFrame, KProfileSource, ProcessId, ProcessorNumber};
 
-use super::modelled::{Seed, interrupt_before, no_interrupt, seeded};
+use super::modeled::{Seed, interrupt_before, no_interrupt, seeded};
 use crate::{
     Affinity, ProfileCallback, ProfileError, ProfileHardware, ProfileObject, Profiles, Rules,
 };

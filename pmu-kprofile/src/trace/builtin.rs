@@ -1,5 +1,4 @@
-//! The callbacks that the kernel itself has: cache-errata bookkeeping, the sampled profile, and the
-//! PMC interrupt.
+//! The kernel's built-in callbacks: cache-errata bookkeeping, the sampled profile, and the PMC interrupt.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -29,19 +28,19 @@ pub struct TraceCallback<const N: usize> {
 }
 
 impl<const N: usize> TraceCallback<N> {
-    /// A callback that writes `hook`'s records into `rings`, a ring a processor, by index.
+    /// Creates a callback that writes `hook`'s records into `rings`, one ring per processor, by index.
     pub const fn new(hook: Hook, width: PointerWidth, rings: &'static [TraceRing<N>]) -> Self {
         Self { hook, width, rings, stacks: &[], ringless: AtomicU64::new(0) }
     }
 
     /// Also writes each interrupt's call chain, as a [`StackWalk`](super::StackWalk) record, into `stacks`, one ring
-    /// per processor, by index. Processors without one have no call chains.
+    /// per processor, by index. A processor beyond them records no call chains.
     pub const fn with_stacks(mut self, stacks: &'static [StackRing<N>]) -> Self {
         self.stacks = stacks;
         self
     }
 
-    /// Records lost so far: those that found a ring full (shared or not), and those of processors
+    /// Returns the number of records lost so far: those that found a ring full (shared or not), and those of processors
     /// without a ring.
     pub fn dropped(&self) -> u64 {
         let full: u64 = self.rings.iter().map(TraceRing::dropped).sum();
@@ -71,30 +70,30 @@ impl<const N: usize> ProfileCallback for TraceCallback<N> {
     }
 }
 
-/// Cache-errata bookkeeping: counts the time interrupts that a work-around relies on, and remembers
-/// how often it needs them.
+/// Cache-errata bookkeeping: counts the time interrupts that a workaround relies on, and holds the interval that it
+/// needs.
 ///
-/// While it does, the interval of `ProfileTime` must not be longer than it needs:
-/// [`limit`](Self::limit) what is asked for before setting it.
+/// While the workaround is active, the interval of `ProfileTime` must not be longer than that: pass a requested
+/// interval through [`limit`](Self::limit) before setting it.
 #[derive(Debug)]
 pub struct CacheErrata {
     interrupts: AtomicU64,
-    /// The longest interval that serves, in 100 ns; `u32::MAX`: any.
+    /// Longest permitted interval in units of 100 ns; `u32::MAX` permits any.
     longest: AtomicU32,
 }
 
 impl CacheErrata {
-    /// Needs no interrupts.
+    /// Creates the bookkeeping, with any interval permitted.
     pub const fn new() -> Self {
         Self { interrupts: AtomicU64::new(0), longest: AtomicU32::new(u32::MAX) }
     }
 
-    /// Needs an interrupt at least every `interval`.
+    /// Requires an interrupt at least every `interval`.
     pub fn require(&self, interval: Interval) {
         self.longest.store(interval.get(), Ordering::Relaxed);
     }
 
-    /// The interval to set where `units` of 100 ns are asked for.
+    /// Returns the interval to set for a request of `units` of 100 ns.
     pub fn limit(&self, units: u64) -> u64 {
         match self.longest.load(Ordering::Relaxed) {
             u32::MAX => units,
@@ -102,7 +101,7 @@ impl CacheErrata {
         }
     }
 
-    /// How many interrupts came.
+    /// Returns the number of interrupts so far.
     pub fn interrupts(&self) -> u64 {
         self.interrupts.load(Ordering::Relaxed)
     }

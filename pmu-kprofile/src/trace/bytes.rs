@@ -1,4 +1,4 @@
-//! Reading and writing little-endian members, one after the other.
+//! Readers and writers of consecutive little-endian members.
 
 use core::fmt;
 
@@ -6,7 +6,7 @@ use pmu_core::PointerWidth;
 
 use super::record::RecordError;
 
-/// What is left to read.
+/// The bytes that are left to read.
 #[derive(Clone, Debug)]
 pub(super) struct Reader<'b>(&'b [u8]);
 
@@ -54,7 +54,7 @@ impl<'b> Reader<'b> {
         }
     }
 
-    /// Reads a string with the zero that ends it; nothing where no zero is left.
+    /// Reads a string and its terminating zero; `None` if no zero is left.
     pub(super) fn utf16(&mut self) -> Option<Utf16<'b>> {
         let length = self.0.chunks_exact(2).position(|unit| unit == [0, 0])?;
         let (string, rest) = self.0.split_at_checked(2 * length)?;
@@ -71,7 +71,7 @@ impl<'b> Reader<'b> {
     }
 }
 
-/// Bytes to be written to. What has no room is counted and not written.
+/// The buffer of a writer. Bytes beyond its end are counted but not written.
 #[derive(Debug)]
 pub(super) struct Writer<'b> {
     bytes: &'b mut [u8],
@@ -96,27 +96,27 @@ impl<'b> Writer<'b> {
         self.put(bytes.get(..width.bytes()).unwrap_or(&bytes));
     }
 
-    /// Writes a string and the zero that ends it.
+    /// Writes a string and its terminating zero.
     pub(super) fn utf16(&mut self, units: impl Iterator<Item = u16>) {
         units.chain([0]).for_each(|unit| self.put(&unit.to_le_bytes()));
     }
 
-    /// Returns how many bytes there would be, with room for all.
+    /// Returns the number of bytes that a sufficient buffer would hold.
     pub(super) fn length(&self) -> usize {
         self.length
     }
 }
 
-/// A string in UTF-16, little-endian, without the zero that ends it.
+/// A string in UTF-16, little-endian, without the terminating zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Utf16<'b>(&'b [u8]);
 
 impl<'b> Utf16<'b> {
-    /// Makes the UTF-16 of `text` in `buffer`: two bytes per unit, and two for the end. A zero ends the text.
+    /// Converts `text` to UTF-16 in `buffer`, which needs two bytes per unit and two for the end. A zero ends the text.
     ///
     /// # Errors
-    /// [`NoRoom`](RecordError::NoRoom), if the buffer is too small.
+    /// [`NoRoom`](RecordError::NoRoom): the buffer is too small.
     pub fn new(text: &str, buffer: &'b mut [u8]) -> Result<Self, RecordError> {
         let mut writer = Writer::new(&mut *buffer);
         writer.utf16(text.encode_utf16().take_while(|unit| *unit != 0));
@@ -125,7 +125,7 @@ impl<'b> Utf16<'b> {
         Reader::new(bytes).utf16().ok_or(RecordError::TooShort)
     }
 
-    /// Returns the units.
+    /// Returns the code units.
     pub(super) fn units(&self) -> impl Iterator<Item = u16> {
         self.0.chunks_exact(2).map(|unit| match unit {
             [low, high] => u16::from_le_bytes([*low, *high]),
@@ -133,7 +133,7 @@ impl<'b> Utf16<'b> {
         })
     }
 
-    /// Returns the characters; what is no character is replaced.
+    /// Returns the characters; invalid units are replaced.
     pub fn chars(&self) -> impl Iterator<Item = char> {
         char::decode_utf16(self.units()).map(|unit| unit.unwrap_or(char::REPLACEMENT_CHARACTER))
     }

@@ -1,6 +1,6 @@
-//! Starting and stopping the built-in trace objects and what traces context switches: `TraceSetInformation` with
-//! `TraceSystemTraceEnableFlagsInfo` (4) and `TraceProfileSourceConfigInfo` (6), and
-//! `EventTracePebsTracingInformation` (0x0B).
+//! Starting and stopping the built-in trace objects and the tracing of context switches: `TraceSetInformation` with
+//! `TraceSystemTraceEnableFlagsInfo` (4) and `TraceProfileSourceConfigInfo` (6), and `EventTracePebsTracingInformation`
+//! (0x0B).
 
 use core::fmt;
 
@@ -11,13 +11,14 @@ use super::group_mask::{GroupMask, PERF_CONTEXT_SWITCH, PERF_PMC_PROFILE, PERF_P
 use super::switches::{Gate, SwitchTrace};
 use crate::{ProfileCallback, ProfileError, ProfileHardware, ProfileObject, Profiles, Rules};
 
-/// `ETW_MAX_PROFILING_SOURCES`: how many sources PMC interrupts are traced for.
+/// `ETW_MAX_PROFILING_SOURCES`: maximum number of sources whose PMC interrupts are traced.
 pub const MAX_PMC_SOURCES: usize = 4;
 
-/// The built-in objects: one for the sampled profile, four for PMC interrupts; and what traces context switches.
+/// The built-in objects: one for the sampled profile and four for PMC interrupts; optionally the tracing of context
+/// switches.
 ///
-/// From Windows 8 on, these are callback objects. Before, the kernel traced sampled profiles without an
-/// object; what it did with an interrupt is the same, and here the same objects do it.
+/// From Windows 8 on, these are callback objects. Earlier kernels traced sampled profiles without an object, with the
+/// same effect on each interrupt; here the same objects serve all versions.
 #[derive(Debug)]
 pub struct TraceObjects {
     sampled: ProfileObject<'static>,
@@ -26,9 +27,8 @@ pub struct TraceObjects {
 }
 
 impl TraceObjects {
-    /// Objects that call `sampled` on interrupts of `ProfileTime`, and `pmc` on those of the
-    /// configured sources: two [`TraceCallback`](super::TraceCallback)s, as a rule. They are for lists of
-    /// the same rules.
+    /// Creates objects that call `sampled` on interrupts of `ProfileTime`, and `pmc` on those of the configured
+    /// sources: usually two [`TraceCallback`](super::TraceCallback)s. They are for lists of the same rules.
     pub const fn new(
         rules: Rules,
         sampled: &'static dyn ProfileCallback,
@@ -47,7 +47,7 @@ impl TraceObjects {
         }
     }
 
-    /// Also has the group mask switch the tracing of context switches.
+    /// Also lets the group mask switch the tracing of context switches on and off.
     pub const fn with_switches<const N: usize>(
         mut self,
         switches: &'static SwitchTrace<N>,
@@ -57,14 +57,14 @@ impl TraceObjects {
     }
 }
 
-/// Why tracing was not configured so. Nothing was changed, unless the error is the profile's of an
-/// object that was to be stopped.
+/// Reason that tracing was not configured. Nothing was changed, except after a profile error of an object that was to
+/// be stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum TraceError {
-    /// This version of Windows does not trace what a flag asks for: [`PERF_PROFILE`] is Windows XP's and
-    /// later, [`PERF_PMC_PROFILE`] Windows 8's and later.
+    /// This version of Windows does not trace the events of a flag: [`PERF_PROFILE`] needs Windows XP,
+    /// [`PERF_PMC_PROFILE`] Windows 8.
     NotTraced(u32),
     /// No source was given.
     NoSource,
@@ -72,24 +72,23 @@ pub enum TraceError {
     TooManySources(usize),
     /// A source was given twice.
     DuplicateSource(KProfileSource),
-    /// A source that the hardware does not support, that is no counter's, or that no profile object
-    /// can hold.
+    /// The hardware does not support the source, it is not a counter's, or a profile object cannot hold it.
     UnsupportedSource(KProfileSource),
-    /// PMC interrupts are being traced; their sources cannot be changed meanwhile.
+    /// PMC interrupts are being traced; their sources cannot be changed now.
     Busy,
-    /// PMC interrupts were to be traced, and no sources are configured.
+    /// PMC interrupts were to be traced, but no sources are configured.
     NotConfigured,
-    /// This version of Windows has no PEBS index: it is Windows 8's and later.
+    /// This version of Windows has no PEBS index: it needs Windows 8.
     NoPebsIndex,
-    /// A hook other than [`CONTEXT_SWITCH_HOOK`] cannot have the PEBS index, nor can more than one; and without
-    /// [`with_switches`](TraceObjects::with_switches), none.
+    /// The PEBS index was requested for a hook other than [`CONTEXT_SWITCH_HOOK`], for more than one, or without
+    /// [`with_switches`](TraceObjects::with_switches).
     PebsHook,
     /// An object could not be started or stopped.
     Profile(ProfileError),
 }
 
 impl TraceError {
-    /// The status with which Windows reports the same, where it does.
+    /// Returns the status with which Windows reports this error; `None` if it has none.
     pub const fn status(&self) -> Option<NtStatus> {
         match self {
             Self::NoSource
@@ -133,7 +132,10 @@ impl From<ProfileError> for TraceError {
     }
 }
 
-/// What is traced on profile interrupts. Task context.
+/// The control of tracing on profile interrupts and context switches.
+///
+/// # Context
+/// Task.
 #[derive(Debug)]
 pub struct TraceControl<const N: usize, const P: usize> {
     profiles: &'static Profiles<N, P>,
@@ -143,17 +145,17 @@ pub struct TraceControl<const N: usize, const P: usize> {
 }
 
 impl<const N: usize, const P: usize> TraceControl<N, P> {
-    /// Nothing is traced yet. `objects` are for this control alone.
+    /// Creates a control that traces nothing yet. No other control may use `objects`.
     pub const fn new(profiles: &'static Profiles<N, P>, objects: &'static TraceObjects) -> Self {
         Self { profiles, objects, mask: GroupMask::EMPTY, configured: 0 }
     }
 
-    /// The group mask in force.
+    /// Returns the group mask in force.
     pub const fn group_mask(&self) -> GroupMask {
         self.mask
     }
 
-    /// The sources whose PMC interrupts are traced while the mask says so.
+    /// Returns the sources whose PMC interrupts are traced while the mask enables them.
     pub fn pmc_sources(&self) -> impl Iterator<Item = KProfileSource> + '_ {
         self.configured().map(ProfileObject::source)
     }
@@ -164,7 +166,7 @@ impl<const N: usize, const P: usize> TraceControl<N, P> {
         self.objects.pmc.iter().take(self.configured)
     }
 
-    /// Configures the sources of PMC interrupts, in place of those before.
+    /// Configures the sources of PMC interrupts, replacing the previous ones.
     ///
     /// # Context
     /// Task.
@@ -201,7 +203,7 @@ impl<const N: usize, const P: usize> TraceControl<N, P> {
         Ok(())
     }
 
-    /// Sets the hooks whose records have the PEBS index: none, as at first, or the context switch's.
+    /// Sets the hooks whose records have the PEBS index: none, the initial setting, or the context switch's.
     ///
     /// # Context
     /// Task.
@@ -221,7 +223,7 @@ impl<const N: usize, const P: usize> TraceControl<N, P> {
         Ok(())
     }
 
-    /// Refuses a flag that the lists' Windows does not know.
+    /// Checks that the lists' Windows version knows a flag.
     fn check(&self, flag: u32) -> Result<(), TraceError> {
         let version = self.profiles.rules().version;
         let traces = match flag {
@@ -231,14 +233,14 @@ impl<const N: usize, const P: usize> TraceControl<N, P> {
         if traces { Ok(()) } else { Err(TraceError::NotTraced(flag)) }
     }
 
-    /// Sets the group mask: starts and stops the objects whose flag changes, and has context switches traced or not.
-    /// Other flags are only kept.
+    /// Sets the group mask: starts and stops the objects whose flags change, and switches the tracing of context
+    /// switches. Other flags are only stored.
     ///
     /// # Context
     /// Task.
     ///
     /// # Errors
-    /// See [`TraceError`]. If something cannot be started, nothing that this call started runs.
+    /// See [`TraceError`]. If a start fails, everything that this call started is stopped again.
     pub fn set_group_mask<H: ProfileHardware>(
         &mut self,
         mask: GroupMask,

@@ -1,4 +1,4 @@
-//! The events that records tell of: a line of the table, and a file with the event's members, each.
+//! The events that records describe: each has one line of the table and one file with its members.
 
 mod context_switch;
 mod counter_names;
@@ -22,20 +22,20 @@ pub(super) use stack_walk::{STACK_WORDS, fill};
 use super::bytes::{Reader, Writer};
 use super::record::RecordError;
 
-/// Makes the enum of events, and reads and writes each by its type's `hook`, `put` and `take`.
+/// Defines the enum of events; `hook`, `put` and `take` of each event's type read and write it.
 macro_rules! events {
     ($($(#[$doc:meta])* $($hook:ident)|+ => $name:ident$(<$borrowed:lifetime>)?,)*) => {
-        /// What a record tells of.
+        /// The event of a record.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[cfg_attr(feature = "defmt", derive(defmt::Format))]
         #[non_exhaustive]
         pub enum Event<'b> {
             $($(#[$doc])* $name($name$(<$borrowed>)?),)*
-            /// Anything else, as it is.
+            /// An unknown event, kept as it is.
             Other {
-                /// The hook id.
+                /// Hook id.
                 hook: u16,
-                /// What follows the header and the extended data.
+                /// Bytes after the header and the extended data.
                 payload: &'b [u8],
             },
         }
@@ -47,7 +47,7 @@ macro_rules! events {
         })*
 
         impl<'b> Event<'b> {
-            /// Returns the name of the event's type; `None` for an event that is not known.
+            /// Returns the name of the event's type; `None` for an unknown event.
             pub const fn name(&self) -> Option<&'static str> {
                 match self {
                     $(Self::$name(_) => Some(stringify!($name)),)*
@@ -87,14 +87,14 @@ macro_rules! events {
 events! {
     /// A profile interrupt.
     SAMPLED_PROFILE_HOOK | PMC_INTERRUPT_HOOK => Sample,
-    /// Sampled profiles, several at a time.
+    /// Several sampled profiles in one record.
     SAMPLED_PROFILE_CACHE_HOOK => SampleCache<'b>,
     /// A call chain.
     STACK_WALK_HOOK => StackWalk<'b>,
-    /// A switch of threads.
+    /// A context switch.
     CONTEXT_SWITCH_HOOK => ContextSwitch,
-    /// A source's interval.
+    /// The interval of a source.
     SET_INTERVAL_HOOK | COLLECTION_START_HOOK | COLLECTION_END_HOOK => SourceInterval<'b>,
-    /// The counters whose values records have.
+    /// The names of the counters whose values records have.
     PMC_CONFIG_HOOK => CounterNames<'b>,
 }

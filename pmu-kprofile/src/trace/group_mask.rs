@@ -1,4 +1,4 @@
-//! Group masks: which kernel events a logger records. The flags are named as in Windows' `ntwmi.h`.
+//! Group masks: the kernel events that a logger records. The flags have the names of Windows' `ntwmi.h`.
 
 /// `PERF_PROFILE`: sampled profiles.
 pub const PERF_PROFILE: u32 = 0x2000_0002;
@@ -22,13 +22,13 @@ pub const PERF_HV_PROFILE: u32 = 0x8080_0000;
 /// [`PERF_PROFILE`].
 pub const EVENT_TRACE_FLAG_PROFILE: u32 = 0x0100_0000;
 
-/// `PERF_MASK_INDEX`: the bits of a flag that say which word of a mask it is in.
+/// `PERF_MASK_INDEX`: the bits of a flag that select its word of a mask.
 pub const PERF_MASK_INDEX: u32 = 0xE000_0000;
 
-/// `PERF_NUM_MASKS`: how many words a mask has.
+/// `PERF_NUM_MASKS`: number of words in a mask.
 pub const PERF_NUM_MASKS: usize = 8;
 
-/// `PERFINFO_GROUPMASK`: eight words of flags. The top three bits of a flag say which word it is in.
+/// `PERFINFO_GROUPMASK`: eight words of flags. The top three bits of a flag select its word.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct GroupMask {
@@ -37,18 +37,18 @@ pub struct GroupMask {
 }
 
 impl GroupMask {
-    /// No event.
+    /// The mask without any event.
     pub const EMPTY: Self = Self { masks: [0; PERF_NUM_MASKS] };
 
-    /// What `EnableFlags` means: the first word, except for flags that stand for one of another
-    /// word. There is none for [`PERF_PMC_PROFILE`].
+    /// Converts `EnableFlags` to a mask: its first word, except for flags that stand for a flag of another word. None
+    /// stands for [`PERF_PMC_PROFILE`].
     pub const fn from_enable_flags(flags: u32) -> Self {
         let mut mask = Self::EMPTY;
         mask.masks[0] = flags & !EVENT_TRACE_FLAG_PROFILE;
         if flags & EVENT_TRACE_FLAG_PROFILE != 0 { mask.with(PERF_PROFILE) } else { mask }
     }
 
-    /// The mask with a flag set.
+    /// Returns the mask with a flag set.
     pub const fn with(mut self, flag: u32) -> Self {
         self.masks[(flag >> PERF_MASK_INDEX.trailing_zeros()) as usize] |= flag & !PERF_MASK_INDEX;
         self

@@ -8,28 +8,28 @@ use pmu_core::PointerWidth;
 use super::bytes::{Reader, Writer};
 use super::event::Event;
 
-/// Bytes of a header.
+/// Size of a header in bytes.
 pub(super) const HEADER: usize = 0x10;
 
 /// `PERFINFO_TRACE_MARKER32` and `PERFINFO_TRACE_MARKER64`, the high halves of a marker by the width of pointers.
 const MARKER_32: u16 = 0xC010;
 const MARKER_64: u16 = 0xC011;
 
-/// The version of records that this crate writes.
+/// Version of the records that this crate writes.
 pub const RECORD_VERSION: u16 = 2;
 
-/// `PERFINFO_TRACE_HEADER`'s flag that a PEBS index follows.
+/// Flag of `PERFINFO_TRACE_HEADER`: a PEBS index follows.
 pub const PEBS_INDEX_FLAG: u16 = 0x8000;
 
-/// `PERFINFO_TRACE_HEADER`'s bits that say how many PMC values follow.
+/// Bits of `PERFINFO_TRACE_HEADER`: the number of PMC values that follow.
 pub const PMC_COUNT_MASK: u16 = 0x0700;
 
-/// How many PMC values a record has at most: what three bits can say.
+/// Maximum number of PMC values in a record: the largest value of three bits.
 pub const MAX_PMC_VALUES: usize = 7;
 
 /// A trace record.
 ///
-/// Each that can be read is written again with the same bytes.
+/// Encoding a decoded record gives the same bytes again.
 ///
 /// ```
 /// use pmu_kprofile::PointerWidth;
@@ -49,28 +49,28 @@ pub const MAX_PMC_VALUES: usize = 7;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Record<'b> {
-    /// The width of the traced kernel's pointers.
+    /// Width of the traced kernel's pointers.
     pub width: PointerWidth,
-    /// The header's version, with the flags beside it that say nothing of extended data.
+    /// Version from the header, with those adjacent flags that do not concern extended data.
     pub version: u16,
-    /// When, in the trace's units.
+    /// Time stamp in the trace's units.
     pub timestamp: u64,
-    /// What any record may have beside its event.
+    /// Data that a record of any event may have.
     pub extended: Extended,
-    /// The event.
+    /// Event of the record.
     pub event: Event<'b>,
-    /// What follows all that is known of the event.
+    /// Bytes after the known members of the event.
     pub rest: &'b [u8],
 }
 
-/// What any record may have beside its event.
+/// Data that a record of any event may have.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Extended {
-    /// The processor's PEBS index. Windows stamps context switches alone.
+    /// PEBS index of the processor. Windows stamps only context switches.
     pub pebs_index: Option<u64>,
-    /// The values of counters, in the order of [`CounterNames`](super::CounterNames); zeros where a processor has
-    /// no such counters.
+    /// Values of counters, in the order of [`CounterNames`](super::CounterNames); zeros if the processor has no such
+    /// counters.
     #[cfg_attr(feature = "defmt", defmt(Debug2Format))]
     pub pmc_values: Vec<u64, MAX_PMC_VALUES>,
 }
@@ -85,22 +85,22 @@ pub(super) const fn header_word(width: PointerWidth, size: usize, hook: u16) -> 
     RECORD_VERSION as u64 | (marker as u64) << 16 | (size as u64) << 32 | (hook as u64) << 48
 }
 
-/// Why bytes are no record, or no bytes could be made of one.
+/// Reason that bytes are not a record, or that a record could not be encoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum RecordError {
-    /// Fewer bytes than the record says or needs.
+    /// There are fewer bytes than the record says or needs.
     TooShort,
-    /// The marker is none of a performance record's.
+    /// The marker is not that of a performance record.
     Marker(u32),
-    /// Another event's hook.
+    /// The hook is another event's.
     Hook(u16),
-    /// More than a record can have.
+    /// There are more elements than a record can have.
     TooMany(usize),
-    /// The bytes have no room for so many.
+    /// The buffer is too small.
     NoRoom {
-        /// How many are needed; from 0x10000 on, no record can have them.
+        /// Number of bytes needed; from 0x10000 on, a record cannot have them.
         needed: usize,
     },
 }
@@ -120,19 +120,19 @@ impl fmt::Display for RecordError {
 impl core::error::Error for RecordError {}
 
 impl<'b> Record<'b> {
-    /// Makes a record without extended data.
+    /// Creates a record without extended data.
     pub fn new(width: PointerWidth, timestamp: u64, event: impl Into<Event<'b>>) -> Self {
         let (event, extended) = (event.into(), Extended::default());
         Self { width, version: RECORD_VERSION, timestamp, extended, event, rest: &[] }
     }
 
-    /// Writes the record to the beginning of `bytes`, and returns its length.
+    /// Encodes the record into the beginning of `bytes` and returns its length.
     ///
     /// # Context
     /// Any.
     ///
     /// # Errors
-    /// [`NoRoom`](RecordError::NoRoom); nothing is written.
+    /// [`NoRoom`](RecordError::NoRoom): the buffer is too small. Nothing is written.
     pub fn encode(&self, bytes: &mut [u8]) -> Result<usize, RecordError> {
         let mut length = Writer::new(&mut []);
         self.put(0, &mut length);
@@ -164,14 +164,14 @@ impl<'b> Record<'b> {
         to.put(self.rest);
     }
 
-    /// Reads the record at the beginning of `bytes`, and returns its length with it. Anything unknown is kept: events
-    /// as [`Event::Other`], flags in `version`, members in `rest`.
+    /// Decodes the record at the beginning of `bytes` and returns its length with it. Unknown data is kept: events as
+    /// [`Event::Other`], flags in `version`, members in `rest`.
     ///
     /// # Context
     /// Any.
     ///
     /// # Errors
-    /// - [`Marker`](RecordError::Marker): the bytes are no performance record.
+    /// - [`Marker`](RecordError::Marker): the bytes are not a performance record.
     /// - [`TooShort`](RecordError::TooShort): the record is longer than the bytes, or shorter than its event.
     pub fn decode(bytes: &'b [u8]) -> Result<(Self, usize), RecordError> {
         let mut reader = Reader::new(bytes);

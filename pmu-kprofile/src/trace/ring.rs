@@ -1,8 +1,8 @@
-//! A processor's ring of trace records: written by its interrupts, read in task context.
+//! A processor's ring of trace records: interrupts write it, and a task reads it.
 //!
-//! An interrupt that writes may itself be interrupted by one that writes (a timer's dispatch by a
-//! PMI as NMI). A slot is therefore claimed by one atomic step, filled, and then published by its
-//! sequence number; the reader stops at the first slot that is claimed and not yet published.
+//! A writing interrupt may itself be interrupted by another that writes (a timer's dispatch by a PMI as NMI). A slot is
+//! therefore claimed by one atomic operation, filled, and then published by its sequence number; the reader stops at
+//! the first slot that is claimed but not yet published.
 
 use core::fmt;
 use core::sync::atomic::Ordering;
@@ -13,34 +13,33 @@ use super::event::{self, SAMPLE_WORDS, STACK_WORDS, Sample};
 use super::record::{MAX_PMC_VALUES, Record, RecordError};
 use crate::sync::{AtomicU64, Flag, array_of, const_fn};
 
-/// How often a claim is tried. Each failure means that an interrupt came in between and claimed a
-/// slot of its own; so deep do interrupts not nest.
+/// Maximum number of attempts at a claim. Each failure means that an interrupt came in between and claimed a slot of
+/// its own; interrupts do not nest this deeply.
 const TRIES: usize = 8;
 
-/// Words of a context switch with all extended data: header, time stamp, index, values, and 24 bytes.
+/// Number of words of a context switch with all extended data: header, time stamp, index, values, and 24 bytes.
 const SWITCH_WORDS: usize = 2 + 1 + MAX_PMC_VALUES + 3;
 
-/// Room for the call chains of `N` events of one processor.
+/// A ring for the call chains of `N` events of one processor.
 pub type StackRing<const N: usize> = TraceRing<N, STACK_WORDS>;
 
-/// Room for `N` context switches of one processor, with extended data.
+/// A ring for `N` context switches of one processor, with extended data.
 pub type SwitchRing<const N: usize> = TraceRing<N, SWITCH_WORDS>;
 
-/// Room for `N` records of one processor, of at most `W` words of 8 bytes each: profile interrupts, if not said
-/// otherwise.
+/// A ring for `N` records of one processor, each of at most `W` words of 8 bytes: by default profile interrupts.
 #[derive(Debug)]
 pub struct TraceRing<const N: usize, const W: usize = SAMPLE_WORDS> {
     slots: [Slot<W>; N],
-    /// The next position to claim; positions count on without wrapping at `N`.
+    /// Next position to claim; positions do not wrap at `N`.
     head: AtomicU64,
-    /// The next position to read.
+    /// Next position to read.
     tail: AtomicU64,
     dropped: AtomicU64,
     draining: Flag,
 }
 
-/// A slot says by its turn whose it is: of the position `p` that maps to it, turn `2·(p / N)` means
-/// free for the writer of `p`, and `2·(p / N) + 1` means published by it.
+/// A slot, whose turn tells its owner: of the position `p` that maps to it, turn `2·(p / N)` means free for the writer
+/// of `p`, and `2·(p / N) + 1` means published by it.
 #[derive(Debug)]
 struct Slot<const W: usize> {
     turn: AtomicU64,
@@ -74,7 +73,7 @@ impl<const N: usize, const W: usize> TraceRing<N, W> {
     const SLOTS: u64 = N as u64;
 
     const_fn! {
-        /// Makes an empty ring.
+        /// Creates an empty ring.
         pub const fn new() -> Self {
             const {
                 assert!(N > 0, "a ring has at least one slot");
@@ -90,7 +89,8 @@ impl<const N: usize, const W: usize> TraceRing<N, W> {
         }
     }
 
-    /// Stores the record of a profile interrupt; `false`, and one more [dropped](Self::dropped), if there is no room.
+    /// Stores the record of a profile interrupt. Without room, returns `false` and counts it as
+    /// [dropped](Self::dropped).
     ///
     /// # Context
     /// Any, NMI included, on the ring's processor. Wait-free.
@@ -99,21 +99,21 @@ impl<const N: usize, const W: usize> TraceRing<N, W> {
         self.push_by(|slot| slot.fill(sample.words(width, timestamp)))
     }
 
-    /// Stores the call chain of an interrupt, as many addresses as a slot has room for; `false`, and one more
-    /// [dropped](Self::dropped), if there is no room.
+    /// Stores the call chain of an interrupt, with as many addresses as fit into a slot. Without room, returns `false`
+    /// and counts it as [dropped](Self::dropped).
     ///
     /// # Context
-    /// Any, NMI included, on the ring's processor. Wait-free, if the frame's
-    /// [`call_chain`](InterruptFrame::call_chain) is.
+    /// Any, NMI included, on the ring's processor. Wait-free if the frame's [`call_chain`](InterruptFrame::call_chain)
+    /// is.
     pub fn push_call_chain(&self, width: PointerWidth, frame: &dyn InterruptFrame) -> bool {
         self.push_by(|slot| event::fill(&slot.words, width, frame))
     }
 
-    /// Stores any record; `false`, and one more [dropped](Self::dropped), if there is no room, or if it is longer
-    /// than a slot.
+    /// Stores any record. Without room, or if the record is longer than a slot, returns `false` and counts it as
+    /// [dropped](Self::dropped).
     ///
     /// # Context
-    /// Any, NMI included, on the ring's processor. Wait-free; the bytes are on the stack meanwhile.
+    /// Any, NMI included, on the ring's processor. Wait-free. The bytes are on the stack meanwhile.
     pub fn push(&self, record: &Record<'_>) -> bool {
         let mut bytes = [[0; 8]; W];
         if record.encode(bytes.as_flattened_mut()).is_err() {
@@ -151,12 +151,18 @@ impl<const N: usize, const W: usize> TraceRing<N, W> {
         false
     }
 
-    /// Returns how many records found no room so far. Any context.
+    /// Returns the number of records dropped so far.
+    ///
+    /// # Context
+    /// Any.
     pub fn dropped(&self) -> u64 {
         self.dropped.load(Ordering::Relaxed)
     }
 
-    /// Returns the right to read; `None` while another reader has it. Task context, any processor.
+    /// Returns the exclusive right to read; `None` while another reader has it.
+    ///
+    /// # Context
+    /// Task, on any processor.
     pub fn drain(&self) -> Option<Drain<'_, N, W>> {
         let free = self.draining.try_take();
         free.then(|| Drain { ring: self })
@@ -169,12 +175,12 @@ impl<const N: usize, const W: usize> Default for TraceRing<N, W> {
     }
 }
 
-/// A record that was read from a ring.
+/// A record read from a ring.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct RecordBytes<const W: usize = SAMPLE_WORDS>([[u8; 8]; W]);
 
 impl<const W: usize> RecordBytes<W> {
-    /// Returns the record's bytes, as they are in a file.
+    /// Returns the record's bytes, in the format of a file.
     pub fn as_slice(&self) -> &[u8] {
         let bytes = self.0.as_flattened();
         let size = match bytes {
@@ -184,10 +190,10 @@ impl<const W: usize> RecordBytes<W> {
         bytes.get(..size.into()).unwrap_or(bytes)
     }
 
-    /// Reads the record.
+    /// Decodes the record.
     ///
     /// # Errors
-    /// None for what a ring's methods stored.
+    /// None for a record that a ring's methods stored.
     pub fn decode(&self) -> Result<Record<'_>, RecordError> {
         Record::decode(self.as_slice()).map(|(record, _)| record)
     }
@@ -206,7 +212,7 @@ impl<const W: usize> defmt::Format for RecordBytes<W> {
     }
 }
 
-/// Reads a ring's records, oldest first; ends where the ring is empty.
+/// Reads a ring's records, oldest first, until the ring is empty.
 #[derive(Debug)]
 pub struct Drain<'r, const N: usize, const W: usize = SAMPLE_WORDS> {
     ring: &'r TraceRing<N, W>,

@@ -35,7 +35,7 @@ pub struct SwitchTrace<const N: usize> {
     ringless: AtomicU64,
 }
 
-/// What the control decides of context switches.
+/// The settings of the control for context switches.
 #[derive(Debug)]
 pub(super) struct Gate {
     traced: AtomicBool,
@@ -53,7 +53,7 @@ impl Gate {
 }
 
 impl<const N: usize> SwitchTrace<N> {
-    /// Makes a trace, still off, that writes into `rings`, one ring per processor, by index.
+    /// Creates a trace, still off, that writes into `rings`, one ring per processor, by index.
     pub const fn new(width: PointerWidth, rings: &'static [SwitchRing<N>]) -> Self {
         let gate = Gate { traced: AtomicBool::new(false), stamped: AtomicBool::new(false) };
         Self { width, rings, gate, ringless: AtomicU64::new(0) }
@@ -72,8 +72,8 @@ impl<const N: usize> SwitchTrace<N> {
         self.gate.traced.load(Ordering::Relaxed)
     }
 
-    /// Records a switch, if switches are traced: with the PEBS index only where
-    /// [`TraceControl::set_pebs_hooks`](super::TraceControl::set_pebs_hooks) asked for it.
+    /// Records a context switch, if they are traced. The PEBS index is recorded only after
+    /// [`TraceControl::set_pebs_hooks`](super::TraceControl::set_pebs_hooks) requested it.
     ///
     /// # Context
     /// Any, on the processor `on`, which switches. Wait-free.
@@ -97,8 +97,11 @@ impl<const N: usize> SwitchTrace<N> {
         ring.push(&Record { extended, ..Record::new(self.width, timestamp, switch) });
     }
 
-    /// Returns how many switches were lost so far: those that found a ring full, and those of processors without a
-    /// ring. Any context.
+    /// Returns the number of switches lost so far: those that found a ring full, and those of processors without a
+    /// ring.
+    ///
+    /// # Context
+    /// Any.
     pub fn dropped(&self) -> u64 {
         let full: u64 = self.rings.iter().map(SwitchRing::dropped).sum();
         full + self.ringless.load(Ordering::Relaxed)

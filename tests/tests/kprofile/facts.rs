@@ -5,17 +5,17 @@ use std::sync::Mutex;
 
 use pmu_tests::{Row, data};
 
-/// The rows that were asked for, so that a test can tell which were not.
+/// The rows requested so far, so that a test can list the others.
 static READ: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
 
-/// A row of the data file.
+/// Returns a row of the data file.
 pub(crate) fn fact(item: &str) -> Row<'static> {
     READ.lock().unwrap().insert(item.to_owned());
     let rows = data!("trace.csv");
     rows.into_iter().find(|row| row.text("item") == item).unwrap_or_else(|| panic!("no {item}"))
 }
 
-/// An offset or value of the data file.
+/// Returns an offset or value of the data file.
 pub(crate) fn value(item: &str) -> u64 {
     fact(item).number("offset_or_value")
 }
@@ -27,7 +27,7 @@ pub(crate) fn put(image: &mut [u8], base: usize, item: &str, value: u64) {
     image[at..at + size].copy_from_slice(&value.to_le_bytes()[..size]);
 }
 
-/// The rows that no test of this program asked for yet, without those of source lists.
+/// Returns the rows that no test of this program has requested, except those of source lists.
 pub(crate) fn unread() -> Vec<String> {
     let (rows, read) = (data!("trace.csv"), READ.lock().unwrap());
     let items =

@@ -1,4 +1,4 @@
-//! What the tests of kernel profile objects share.
+//! Helpers of the tests of kernel profile objects.
 #![allow(dead_code, reason = "each test file uses its part")]
 
 pub(crate) mod facts;
@@ -67,7 +67,7 @@ pub(crate) fn leak<T>(value: T) -> &'static T {
     Box::leak(Box::new(value))
 }
 
-/// Counters that live as long as the test's process.
+/// Returns counters that live as long as the test's process.
 pub(crate) fn buffer(counters: usize) -> &'static [AtomicU32] {
     (0..counters).map(|_| AtomicU32::new(0)).collect::<Vec<_>>().leak()
 }
@@ -76,7 +76,7 @@ pub(crate) fn counts(buffer: &[AtomicU32]) -> Vec<u32> {
     buffer.iter().map(|counter| counter.load(Ordering::Relaxed)).collect()
 }
 
-/// A global profile by time on all processors, from 0x1000 on, of a 4-byte bucket a counter.
+/// Returns a global profile by time on all processors, from 0x1000 on, with one 4-byte bucket per counter.
 pub(crate) fn request(buffer: &[AtomicU32]) -> BasicProfile<'_> {
     BasicProfile {
         process: None,
@@ -89,7 +89,7 @@ pub(crate) fn request(buffer: &[AtomicU32]) -> BasicProfile<'_> {
     }
 }
 
-/// An interrupt, as a test tells it.
+/// An interrupt described by a test.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Frame {
     pub(crate) pc: u64,
@@ -142,20 +142,20 @@ pub(crate) struct Machine {
     pub(crate) this: ProcessorNumber,
     pub(crate) in_interrupt: bool,
     pub(crate) active: Affinity,
-    /// What runs, and where.
+    /// Running sources, by processor.
     pub(crate) running: BTreeSet<(ProcessorNumber, u32)>,
-    /// The interface has no such source, and no processor can start it.
+    /// Source that the interface does not have, so no processor can start it.
     pub(crate) unsupported: Option<KProfileSource>,
-    /// The interface has it, and no processor has a counter for it.
+    /// Source that the interface has, but no processor has a counter for it.
     pub(crate) counterless: Option<KProfileSource>,
-    /// No processor can stop it.
+    /// Source that no processor can stop.
     pub(crate) stuck: Option<KProfileSource>,
-    /// The processors on which no start, and on which no stop, succeeds.
+    /// Processors on which every start fails, and those on which every stop fails.
     pub(crate) refuses_start: Affinity,
     pub(crate) refuses_stop: Affinity,
-    /// Successful starts and stops so far.
+    /// Number of successful starts and stops so far.
     pub(crate) changes: usize,
-    /// Starts so far that were refused.
+    /// Number of refused starts so far.
     pub(crate) refusals: usize,
 }
 
@@ -176,21 +176,21 @@ impl Machine {
         }
     }
 
-    /// A processor loses what runs on it, as by a power-down.
+    /// Drops all state of a processor, as a power-down does.
     pub(crate) fn lose(&mut self, processor: ProcessorNumber) {
         self.running.retain(|(on, _)| *on != processor);
     }
 
-    /// What runs, and where, with processors as (group, number).
+    /// Returns the running sources, with processors as (group, number).
     pub(crate) fn running(&self) -> Vec<(u16, u8, u32)> {
         self.running.iter().map(|(on, source)| (on.group, on.number, *source)).collect()
     }
 }
 
-/// What [`Machine`] answers where it refuses to start.
+/// Error of [`Machine`] for a refused start.
 pub(crate) const REFUSAL: InterfaceError = InterfaceError::NoFreeCounter(KProfileSource::TIME);
 
-/// What it answers where it refuses to stop.
+/// Error of [`Machine`] for a refused stop.
 pub(crate) const FAULT: InterfaceError =
     InterfaceError::Counters(CounterError::Faulted(MsrFault {
         operation: MsrOperation::Write,
@@ -241,7 +241,7 @@ pub(crate) fn object<'b>(request: BasicProfile<'b>, machine: &Machine) -> Profil
     ProfileObject::basic(Rules::LATEST, request, machine).expect("a good request")
 }
 
-/// That a refusal changed nothing: what runs, and how many objects are started.
+/// Checks that an operation changes neither the running sources, the number of started objects nor the statistics.
 #[track_caller]
 pub(crate) fn unchanged<R, const N: usize, const P: usize>(
     lists: &Profiles<N, P>,
@@ -254,7 +254,7 @@ pub(crate) fn unchanged<R, const N: usize, const P: usize>(
     result
 }
 
-/// A profile by `from` on `processors` of group 0.
+/// Returns a profile by `from` on `processors` of group 0.
 pub(crate) fn on(
     from: u32,
     processors: &[u8],
@@ -266,19 +266,19 @@ pub(crate) fn on(
     leak(object(request, machine))
 }
 
-/// A profile by `from` on the processors that are active now.
+/// Returns a profile by `from` on the processors that are active now.
 pub(crate) fn everywhere(from: u32, machine: &Machine) -> &'static ProfileObject<'static> {
     leak(object(BasicProfile { source: source(from), ..request(buffer(1)) }, machine))
 }
 
-/// A profile of all processors, ever.
+/// Returns a profile of all processors, present and future.
 pub(crate) fn everywhere_ever(from: u32, machine: &Machine) -> &'static ProfileObject<'static> {
     let asked =
         BasicProfile { source: source(from), affinity: Some(Affinity::ALL), ..request(buffer(1)) };
     leak(object(asked, machine))
 }
 
-/// Active processors of two groups of which not all is active.
+/// Returns active processors of two groups, neither of them fully active.
 pub(crate) fn active() -> Affinity {
     Affinity::of_group(0, 0b1011).union(Affinity::of_group(1, 0b10_0001))
 }

@@ -11,7 +11,7 @@ use super::{Frame, Machine, leak, process, processor, source};
 
 pub(crate) type Lists = Profiles<6, 70>;
 
-/// What a record of a profile interrupt says.
+/// The members of a profile interrupt's record.
 pub(crate) type Found = (PointerWidth, u64, Sample);
 
 /// Tracing on a machine of three processors, of which two have rings, with room for 3 records each.
@@ -58,7 +58,7 @@ impl Tracing {
         self.control.pmc_sources().map(KProfileSource::value).collect()
     }
 
-    /// The sources that run, each of them on all processors.
+    /// Returns the running sources, each of which must run on all processors.
     #[track_caller]
     pub(crate) fn running(&self) -> Vec<u32> {
         let all = self.machine.running();
@@ -68,12 +68,12 @@ impl Tracing {
         sources
     }
 
-    /// The profile interrupts of a processor's ring so far.
+    /// Drains the profile interrupts of a processor's ring.
     pub(crate) fn drain(&self, number: usize) -> Vec<Found> {
         samples(&self.rings[number])
     }
 
-    /// The context switches of a processor's ring so far.
+    /// Drains the context switches of a processor's ring.
     pub(crate) fn drain_switches(&self, number: usize) -> Vec<(u64, Extended, ContextSwitch)> {
         let drain = self.switch_rings[number].drain().unwrap();
         let found = drain.map(|bytes| match bytes.decode().unwrap() {
@@ -86,7 +86,7 @@ impl Tracing {
     }
 }
 
-/// The profile interrupts of a ring so far, none of them with extended data.
+/// Drains the profile interrupts of a ring, none of which may have extended data.
 pub(crate) fn samples<const N: usize>(ring: &TraceRing<N>) -> Vec<Found> {
     let found = ring.drain().unwrap().map(|bytes| match bytes.decode().unwrap() {
         Record { width, timestamp, extended, event: Event::Sample(sample), .. } => {
@@ -98,14 +98,14 @@ pub(crate) fn samples<const N: usize>(ring: &TraceRing<N>) -> Vec<Found> {
     found.collect()
 }
 
-/// An interrupt that differs from others by its number alone.
+/// Returns an interrupt that differs from others only in its number.
 pub(crate) fn frame(number: u8, pc: u64) -> Frame {
     Frame {
         processor: processor(0, number),
         process: process(pc),
         thread: pc as u32 + 1,
         timestamp: pc + 2,
-        // Windows stamps context switches alone.
+        // Windows stamps only context switches.
         pebs_index: Some(77),
         ..Frame::at(pc)
     }
@@ -115,7 +115,7 @@ pub(crate) fn record_of(frame: Frame, width: PointerWidth, detail: Detail) -> Fo
     (width, frame.timestamp, Sample { pc: frame.pc, thread: frame.thread, detail })
 }
 
-/// What a PMC interrupt's record adds.
+/// Returns the members that a PMC interrupt's record adds.
 pub(crate) fn pmc(from: u32) -> Detail {
     Detail::PmcInterrupt { source: from as u16, reserved: 0 }
 }

@@ -15,7 +15,7 @@ pub(crate) struct Member {
     pub(crate) size: usize,
 }
 
-/// The members of a layout for one kind of object; the layout's pointers in bytes, and its size.
+/// Returns the members of a layout for one kind of object, the layout's pointer size in bytes, and its size.
 pub(crate) fn members(layout: Layout, callback: bool) -> (Vec<Member>, usize, usize) {
     let rows: Vec<Row<'_>> = data!("kprofile_layouts.csv");
     let rows: Vec<_> =
@@ -37,7 +37,7 @@ pub(crate) fn members(layout: Layout, callback: bool) -> (Vec<Member>, usize, us
     (members, pointer, total)
 }
 
-/// Every layout with each kind of object that it has, by the data file.
+/// Returns every layout with each kind of object that it has, by the data file.
 pub(crate) fn kinds() -> impl Iterator<Item = (Layout, bool)> {
     let has_callbacks = |layout: &Layout| {
         let (members, ..) = members(*layout, true);
@@ -47,7 +47,7 @@ pub(crate) fn kinds() -> impl Iterator<Item = (Layout, bool)> {
     Layout::ALL.into_iter().map(|layout| (layout, false)).chain(callback.map(|it| (it, true)))
 }
 
-/// How many groups a layout's affinity has, by the data file; 0 for none, and 1 for a plain mask.
+/// Returns the number of groups of a layout's affinity, by the data file; 0 without an affinity, 1 for a plain mask.
 pub(crate) fn groups(layout: Layout) -> usize {
     let (members, pointer, _) = members(layout, false);
     match members.iter().find(|member| member.name == "Affinity") {
@@ -58,7 +58,7 @@ pub(crate) fn groups(layout: Layout) -> usize {
     }
 }
 
-/// A profile in which no two bytes are the same by chance.
+/// Returns a profile in which no two bytes agree by chance.
 pub(crate) fn distinctive(layout: Layout, callback: bool) -> KProfile {
     let wide = layout.width() == PointerWidth::Bits64;
     let pointer =
@@ -84,7 +84,7 @@ pub(crate) fn distinctive(layout: Layout, callback: bool) -> KProfile {
                 range_limit: pointer(0x17),
                 bucket_shift: 0x1B,
                 buffer: pointer(0x18),
-                // Virtual-8086 execution is x86's alone.
+                // Only x86 has virtual-8086 execution.
                 segment: if wide { 0 } else { 0x191A },
             }
         },

@@ -70,7 +70,7 @@ pub(crate) fn configurations() -> Vec<Configuration> {
     all
 }
 
-/// What a predecessor has left in an Intel machine of version 4: nothing runs, and everything differs from 0.
+/// Leaves an Intel machine of version 4 as a predecessor would: nothing runs, and everything differs from 0.
 ///
 /// A disabled select with the interrupt bit, one with pin control, which is never written, values, a fixed counter's
 /// control, an overflow, and the global control that is set on idle machines.

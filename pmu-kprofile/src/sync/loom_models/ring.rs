@@ -48,7 +48,7 @@ fn nested_push<const N: usize>(count: u64, at: usize, came: &Arc<AtomicBool>) {
     read.extend(drain(&ring));
     let pushed = count + u64::from(interrupted);
     assert_eq!(read.len() as u64 + ring.dropped(), pushed, "{read:?}");
-    // What was not nested comes once and in order, and what was nested comes once.
+    // Records that were not nested come once and in order; a nested record comes once.
     let (nested, others): (Vec<u64>, Vec<u64>) = read.iter().partition(|number| **number == 100);
     assert!(nested.len() <= usize::from(interrupted), "{read:?}");
     assert!(others.is_sorted_by(|a, b| a < b), "{read:?}");

@@ -8,31 +8,31 @@ use super::super::record::RecordError;
 /// `PERFINFO_LOG_TYPE_CONTEXTSWAP`.
 pub const CONTEXT_SWITCH_HOOK: u16 = 0x0524;
 
-/// A processor switched from one thread to another: `CSwitch`, with a payload of 24 bytes.
+/// A context switch of a processor: `CSwitch`, with a payload of 24 bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct ContextSwitch {
-    /// The thread that is switched to.
+    /// Thread that is switched to.
     pub new_thread: u32,
-    /// The thread that is switched from.
+    /// Thread that is switched from.
     pub old_thread: u32,
-    /// The new thread's priority.
+    /// Priority of the new thread.
     pub new_priority: i8,
-    /// The old thread's priority.
+    /// Priority of the old thread.
     pub old_priority: i8,
-    /// The C-state that the processor was last in.
+    /// C-state that the processor was last in.
     pub previous_c_state: u8,
     /// Spare.
     pub spare: i8,
-    /// Why the old thread waits.
+    /// Wait reason of the old thread.
     pub old_wait_reason: i8,
-    /// Whether it waits in kernel or in user mode.
+    /// Wait mode of the old thread: kernel or user.
     pub old_wait_mode: i8,
-    /// Its state.
+    /// State of the old thread.
     pub old_state: i8,
-    /// The ideal processor of its wait.
+    /// Ideal processor of the old thread's wait.
     pub ideal_processor: i8,
-    /// How long the new thread waited.
+    /// Time that the new thread waited.
     pub new_wait_time: u32,
     /// Reserved.
     pub reserved: u32,

@@ -8,7 +8,7 @@ use super::super::record::RecordError;
 /// `PERFINFO_LOG_TYPE_PMC_CONFIG`.
 pub const PMC_CONFIG_HOOK: u16 = 0x0F30;
 
-/// The names of the counters whose [values](super::super::Extended::pmc_values) records have, in their order.
+/// The names of the counters whose [values](super::super::Extended::pmc_values) records have, in the same order.
 ///
 /// ```
 /// use pmu_kprofile::PointerWidth;
@@ -24,16 +24,16 @@ pub const PMC_CONFIG_HOOK: u16 = 0x0F30;
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct CounterNames<'b> {
     count: u32,
-    /// The strings, each with the zero that ends it.
+    /// The strings, each with its terminating zero.
     names: &'b [u8],
 }
 
 impl<'b> CounterNames<'b> {
-    /// Makes the names' UTF-16 in `buffer`: two bytes per unit, and two for the end of each name. A zero in a name
-    /// ends it.
+    /// Converts the names to UTF-16 in `buffer`, which needs two bytes per unit and two for the end of each name. A
+    /// zero in a name ends it.
     ///
     /// # Errors
-    /// [`NoRoom`](RecordError::NoRoom), if the buffer is too small.
+    /// [`NoRoom`](RecordError::NoRoom): the buffer is too small.
     pub fn new(names: &[&str], buffer: &'b mut [u8]) -> Result<Self, RecordError> {
         let mut writer = Writer::new(&mut *buffer);
         for name in names {

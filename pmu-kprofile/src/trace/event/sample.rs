@@ -43,34 +43,34 @@ impl Hook {
     }
 }
 
-/// A profile interrupt. As Windows', it has no PEBS index.
+/// A profile interrupt. As in Windows, it has no PEBS index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Sample {
-    /// The address to which the interrupt returns. A 32-bit kernel's has 32 bits.
+    /// Address to which the interrupt returns; 32 bits for a 32-bit kernel.
     pub pc: u64,
-    /// The interrupted thread.
+    /// Interrupted thread.
     pub thread: u32,
-    /// What the event adds.
+    /// Members that depend on the event.
     pub detail: Detail,
 }
 
-/// What one event's record has and the other's has not.
+/// The members that differ between the two events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum Detail {
     /// [`Hook::SampledProfile`].
     SampledProfile {
-        /// How many interrupts the record stands for.
+        /// Number of interrupts that the record stands for.
         count: u16,
         /// [`EXECUTING_DPC`], [`EXECUTING_ISR`] and the [`PRIORITY`].
         flags: u8,
-        /// The rank.
+        /// Rank.
         rank: u8,
     },
     /// [`Hook::PmcInterrupt`].
     PmcInterrupt {
-        /// The profile source.
+        /// Profile source.
         source: u16,
         /// Reserved.
         reserved: u16,
@@ -96,7 +96,7 @@ impl Detail {
     }
 }
 
-/// Words of a record of a profile interrupt without extended data.
+/// Number of words in the record of a profile interrupt without extended data.
 pub(in super::super) const SAMPLE_WORDS: usize = 4;
 
 impl Sample {
@@ -109,8 +109,8 @@ impl Sample {
         self.detail.hook().id()
     }
 
-    /// Returns the whole record, without extended data. It is put together by shifts, since an interrupt pays for
-    /// each step, and in registers, since an interrupt's stack is small.
+    /// Returns the whole record, without extended data. Shifts assemble it in registers, because an interrupt pays for
+    /// each step and has a small stack.
     #[inline]
     pub(in super::super) fn words(
         &self,

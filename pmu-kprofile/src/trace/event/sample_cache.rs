@@ -1,4 +1,4 @@
-//! Sampled profiles that were collected, and written at a time.
+//! Sampled profiles that were collected and written in one record.
 
 use pmu_core::PointerWidth;
 
@@ -9,28 +9,28 @@ use super::sample::{Hook, Sample};
 /// `PERFINFO_LOG_TYPE_SAMPLED_PROFILE_CACHE`.
 pub const SAMPLED_PROFILE_CACHE_HOOK: u16 = 0x0F37;
 
-/// `PERFINFO_SAMPLED_PROFILE_CACHE_MAX`: how many samples Windows collects.
+/// `PERFINFO_SAMPLED_PROFILE_CACHE_MAX`: maximum number of samples that Windows collects.
 pub const MAX_CACHED_SAMPLES: usize = 20;
 
-/// Sampled profiles that were collected, and written at a time.
+/// Sampled profiles that were collected and written in one record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct SampleCache<'b> {
     width: PointerWidth,
     count: u32,
-    /// What aligns the samples to pointers; Windows leaves there what was there.
+    /// Padding that aligns the samples to pointers; Windows leaves it uninitialized.
     padding: u32,
     samples: &'b [u8],
 }
 
 impl<'b> SampleCache<'b> {
-    /// Makes the bytes of the samples in `buffer`: 16 for each, or 12 with 32-bit pointers. Each must be of a
+    /// Encodes the samples in `buffer`, which needs 16 bytes per sample, or 12 with 32-bit pointers. Each must be of a
     /// [sampled profile](Hook::SampledProfile).
     ///
     /// # Errors
     /// - [`NoRoom`](RecordError::NoRoom): the buffer is too small.
-    /// - [`Hook`](RecordError::Hook): a sample is of another event.
-    /// - [`TooMany`](RecordError::TooMany): more than [`MAX_CACHED_SAMPLES`].
+    /// - [`Hook`](RecordError::Hook): a sample belongs to another event.
+    /// - [`TooMany`](RecordError::TooMany): there are more than [`MAX_CACHED_SAMPLES`].
     pub fn new(
         width: PointerWidth,
         samples: &[Sample],

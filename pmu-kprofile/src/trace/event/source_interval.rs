@@ -14,7 +14,7 @@ pub const COLLECTION_START_HOOK: u16 = 0x0F49;
 /// `PERFINFO_LOG_TYPE_SAMPLED_PROFILE_DC_END`.
 pub const COLLECTION_END_HOOK: u16 = 0x0F4A;
 
-/// Why an interval is recorded.
+/// The occasion of an interval's record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum IntervalHook {
@@ -30,15 +30,15 @@ pub enum IntervalHook {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct SourceInterval<'b> {
-    /// Why it is recorded.
+    /// Occasion of the record.
     pub hook: IntervalHook,
-    /// The source's number: see [`KProfileSource`](pmu_core::KProfileSource).
+    /// Number of the source: see [`KProfileSource`](pmu_core::KProfileSource).
     pub source: u32,
-    /// The interval from then on, in the source's unit.
+    /// Interval from then on, in the source's unit.
     pub new: u32,
-    /// The interval until then; 0: tracing was off.
+    /// Interval until then; 0 if tracing was off.
     pub old: u32,
-    /// The source's name, in records of version 3.
+    /// Name of the source, in records of version 3.
     pub name: Option<Utf16<'b>>,
 }
 

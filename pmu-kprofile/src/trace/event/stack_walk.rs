@@ -1,7 +1,7 @@
 //! The stack walk: the call chain of an event that has the same time stamp and thread.
 //!
-//! An interrupt writes it straight into the ring, address by address as the frame visits them, so it needs no room
-//! on the interrupt's stack.
+//! An interrupt writes it straight into the ring, address by address as the frame visits them, so it needs no space on
+//! the interrupt's stack.
 
 use core::ops::ControlFlow;
 use core::sync::atomic::Ordering;
@@ -12,16 +12,16 @@ use super::super::bytes::{Reader, Writer};
 use super::super::record::{RecordError, header_word};
 use crate::sync::AtomicU64;
 
-/// How many return addresses a record that this crate writes has at most.
+/// Maximum number of return addresses in a record that this crate writes.
 pub const MAX_RETURN_ADDRESSES: usize = 32;
 
-/// How many addresses: where the event came, and the return addresses.
+/// Maximum number of addresses: that of the event, and the return addresses.
 const MAX_ADDRESSES: usize = 1 + MAX_RETURN_ADDRESSES;
 
-/// The words before the addresses: header, record's time stamp, event's time stamp, process and thread.
+/// Number of words before the addresses: header, record's time stamp, event's time stamp, process and thread.
 const FIXED_WORDS: usize = 4;
 
-/// Words of the longest record that this crate writes.
+/// Number of words of the longest record that this crate writes.
 pub(in super::super) const STACK_WORDS: usize = FIXED_WORDS + MAX_ADDRESSES;
 
 /// `PERFINFO_LOG_TYPE_STACKWALK`.
@@ -31,19 +31,19 @@ pub const STACK_WALK_HOOK: u16 = 0x1820;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct StackWalk<'b> {
-    /// The time stamp of the event whose call chain it is, in the trace's units.
+    /// Time stamp of the event that the call chain belongs to, in the trace's units.
     pub event_timestamp: u64,
-    /// The low 32 bits of the process's number; 0: none.
+    /// Low 32 bits of the process id; 0 for none.
     pub process: u32,
-    /// The thread.
+    /// Thread of the event.
     pub thread: u32,
-    /// The addresses.
+    /// Width of each of the addresses.
     width: PointerWidth,
     addresses: &'b [u8],
 }
 
 impl<'b> StackWalk<'b> {
-    /// Returns where the event came, then the return addresses, innermost first.
+    /// Returns the event's address, then the return addresses, innermost first.
     pub fn addresses(&self) -> impl Iterator<Item = u64> + use<'b> {
         let (width, mut reader) = (self.width, Reader::new(self.addresses));
         core::iter::from_fn(move || reader.address(width).ok())
@@ -75,7 +75,7 @@ impl<'b> StackWalk<'b> {
     }
 }
 
-/// Writes the record of a frame into a slot's words, as many addresses as there is room for.
+/// Writes the record of a frame into a slot's words, with as many addresses as fit.
 pub(in super::super) fn fill(words: &[AtomicU64], width: PointerWidth, frame: &dyn InterruptFrame) {
     let [header, stamp, event_stamp, owner, addresses @ ..] = words else { return };
     let mut count = 0;

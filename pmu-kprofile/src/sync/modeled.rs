@@ -48,7 +48,7 @@ impl<T> UnsafeCell<T> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Seed {
     None,
-    /// A grace period waits for nobody.
+    /// A grace period waits for no readers.
     NoGracePeriod,
     /// A grace period reads a reader counter by a plain load.
     LoadForReadModifyWrite,
@@ -124,7 +124,7 @@ pub(crate) fn exclusively<R>(attempt: impl FnOnce() -> R) -> R {
     attempt()
 }
 
-/// What comes next is the wait for readers that entered in the epoch before, or it is over.
+/// Tells whether a wait for the readers of the previous epoch begins or is over.
 pub(crate) fn seed_earlier_epoch(waits: bool) {
     WAITS_FOR_LAST_EPOCH.with(|it| it.set(waits));
 }
@@ -155,10 +155,9 @@ impl AtomicBool {
     }
 }
 
-/// What makes loom try every order of the accesses to an atomic. By itself loom 0.7.2 remembers the
-/// last access alone: a load, then another thread's load and store, and it misses that the first load
-/// could have come after the store. Two relaxed read-modify-writes it always reorders, and they order
-/// nothing else.
+/// An access by which loom tries every order of the accesses to an atomic. By itself loom 0.7.2 remembers the last
+/// access alone: with a load, then another thread's load and store, it misses that the first load could have come after
+/// the store. It always reorders two relaxed read-modify-writes, and they order nothing else.
 #[derive(Debug, Default)]
 struct Reordered(loom::sync::atomic::AtomicUsize);
 
