@@ -2,8 +2,12 @@
 
 use core::fmt::Write as _;
 
+use crate::machine::Source;
 use pmu::perf::RawConfig;
-use pmu_core::{CounterSet, CpuidDump, Snapshot};
+use pmu_core::{
+    Availability, CounterSet, CpuidDump, IntervalLimits, KProfileSource, Snapshot,
+    SourceInformation,
+};
 use pmu_events::{CoreType, EventError, Metric, PmuEvent, Precise, Processor};
 
 /// The core type of a recorded processor, or of this one.
@@ -20,6 +24,44 @@ pub fn detect(recorded: Option<&CpuidDump>) -> Result<&'static CoreType, String>
     };
     let processor = Processor::detect(&snapshot);
     processor.map(|processor| processor.core_type()).map_err(|error| error.to_string())
+}
+
+/// The source that counts an event of this processor, by its name in any case.
+///
+/// # Errors
+/// No event has this name, or perf's raw configuration does not hold it.
+pub fn source(name: &str) -> Result<Source, String> {
+    let core_type = detect(None)?;
+    let event = core_type.event(name).map_err(|error| {
+        let nearest = core_type.nearest::<3>(name);
+        let names: Vec<_> = nearest.iter().flatten().map(|e| e.name().to_string()).collect();
+        match names.is_empty() {
+            true => error.to_string(),
+            false => format!("{error}; the nearest are {}", names.join(", ")),
+        }
+    })?;
+    let name = event.name().to_string();
+    let (raw, 0) = event.perf_config() else {
+        return Err(format!(
+            "{name} needs a second register, which profile does not set; take `perf`"
+        ));
+    };
+    let select = event.encodings().next().map_or(0, |way| way.select.select_bits());
+    // Beside all numbers of tables.
+    let id = KProfileSource::new(u32::MAX).unwrap_or(KProfileSource::TOTAL_CYCLES);
+    let limits = IntervalLimits::EVENTS;
+    let availability = Availability::Declared;
+    let name: &'static str = Box::leak(name.into_boxed_str());
+    Ok(Source {
+        id,
+        name,
+        windows_name: name,
+        select,
+        event: (select & 0xFF | select >> 24 & 0xF00) as u16,
+        unit_mask: (select >> 8) as u8,
+        raw,
+        information: SourceInformation { source: id, availability, interval: 65_536, limits },
+    })
 }
 
 /// The core type with this name.
@@ -113,7 +155,7 @@ fn counters(set: CounterSet) -> String {
     if fixed { format!("fixed {text} only") } else { format!("general {text}") }
 }
 
-/// What `perf stat -e` takes.
+/// The event's form for `perf stat -e`.
 fn perf(core_type: &CoreType, event: &PmuEvent) -> String {
     let (config, config1) = event.perf_config();
     match RawConfig::new(config) {

@@ -1,5 +1,7 @@
 //! The functions and lines of an ELF file.
 
+mod debug_file;
+
 use core::cell::OnceCell;
 use core::cmp::Reverse;
 use std::borrow::Cow;
@@ -16,6 +18,8 @@ pub struct File {
     /// Ascending by address.
     symbols: Vec<Symbol>,
     loader: OnceCell<Option<Loader>>,
+    /// The separate file with the lines.
+    debug: Option<PathBuf>,
 }
 
 struct Segment {
@@ -36,7 +40,7 @@ impl File {
     /// # Errors
     /// It cannot be read, it is no regular file, or no ELF file.
     pub fn read(path: &Path) -> io::Result<Self> {
-        // What was mapped need not be a file that ends.
+        // A mapped file need not be one that ends.
         if !std::fs::metadata(path)?.is_file() {
             return Err(io::Error::other("not a regular file"));
         }
@@ -49,29 +53,20 @@ impl File {
                 Segment { file_offset, file_size, address: segment.address() }
             })
             .collect();
-        let mut symbols: Vec<Symbol> = file
-            .symbols()
-            .chain(file.dynamic_symbols())
-            .filter(|symbol| symbol.is_definition() && symbol.kind() == SymbolKind::Text)
-            .filter_map(|symbol| {
-                let (address, name) = (symbol.address(), symbol.name().ok()?.into());
-                let size = match symbol.size() {
-                    // Assembly may give no size: then it reaches to the next symbol, or to its
-                    // section's end.
-                    0 => {
-                        let section = file.section_by_index(symbol.section_index()?).ok()?;
-                        section.address().saturating_add(section.size()).checked_sub(address)?
-                    }
-                    size => size,
-                };
-                Some(Symbol { address, size, name })
-            })
-            .collect();
+        let mut symbols = functions(&file);
+        let mut debug = None;
+        if file.symbols().next().is_none()
+            && let Some((found, data)) = debug_file::find(path, &file)
+            && let Ok(file) = object::File::parse(&*data)
+        {
+            symbols.extend(functions(&file));
+            debug = Some(found);
+        }
         symbols.sort_by(|a, b| {
             (a.address, Reverse(a.size), &a.name).cmp(&(b.address, Reverse(b.size), &b.name))
         });
         symbols.dedup_by_key(|symbol| symbol.address);
-        Ok(Self { path: path.into(), segments, symbols, loader: OnceCell::new() })
+        Ok(Self { path: path.into(), segments, symbols, loader: OnceCell::new(), debug })
     }
 
     /// Returns whether the file names any function.
@@ -98,8 +93,30 @@ impl File {
 
     /// Returns the lines of the file.
     pub fn loader(&self) -> Option<&Loader> {
-        self.loader.get_or_init(|| Loader::new(&self.path).ok()).as_ref()
+        let path = self.debug.as_ref().unwrap_or(&self.path);
+        self.loader.get_or_init(|| Loader::new(path).ok()).as_ref()
     }
+}
+
+/// Returns the functions in a file's tables of symbols.
+fn functions(file: &object::File<'_>) -> Vec<Symbol> {
+    file.symbols()
+        .chain(file.dynamic_symbols())
+        .filter(|symbol| symbol.is_definition() && symbol.kind() == SymbolKind::Text)
+        .filter_map(|symbol| {
+            let (address, name) = (symbol.address(), symbol.name().ok()?.into());
+            let size = match symbol.size() {
+                // Assembly may give no size: then it reaches to the next symbol, or to its
+                // section's end.
+                0 => {
+                    let section = file.section_by_index(symbol.section_index()?).ok()?;
+                    section.address().saturating_add(section.size()).checked_sub(address)?
+                }
+                size => size,
+            };
+            Some(Symbol { address, size, name })
+        })
+        .collect()
 }
 
 /// The function that a place belongs to.
@@ -107,7 +124,7 @@ impl File {
 pub struct Function {
     /// Its name, readable; of a place in no known function, the file's name in brackets.
     pub name: String,
-    /// Where it begins: its address in the file's own address space, or of a place in no known
+    /// Its first address: in the file's own address space, or of a place in no known
     /// function 0.
     pub start: u64,
 }
@@ -137,6 +154,7 @@ mod tests {
             segments: vec![Segment { file_offset: 0x1000, file_size: 0x1000, address: 0x40_1000 }],
             symbols: vec![symbol(0x40_1010, 0x10, "first"), symbol(0x40_1040, 0x100, "second")],
             loader: OnceCell::new(),
+            debug: None,
         };
         let name = |offset| file.function(file.address(offset)?).map(|function| function.name);
         assert_eq!(name(0xFFF), None);

@@ -2,6 +2,7 @@
 
 pub mod catalog;
 pub mod elf;
+pub mod explanation;
 pub mod listing;
 pub mod machine;
 pub mod output;

@@ -16,7 +16,7 @@ pub struct Machine {
     absent: Option<NoInterface>,
     /// The vendor's sources, where the interface is not the vendor's: named, and not supported.
     foregone: Vec<Source>,
-    /// What an AMD processor's events mean.
+    /// The meaning of an AMD processor's events.
     generation: Option<Generation>,
 }
 
@@ -86,7 +86,7 @@ impl Machine {
         &*self.interface
     }
 
-    /// Why only the default interface is in use, if so.
+    /// The reason for which only the default interface is in use, if so.
     pub fn absent(&self) -> Option<NoInterface> {
         self.absent
     }
@@ -110,28 +110,37 @@ impl Machine {
     }
 
     /// The source of this number (decimal, or hexadecimal after `0x`) or name (documented or
-    /// Windows' own).
+    /// Windows' own), letters in either case.
     ///
     /// # Errors
     /// There is none, or it is not supported.
     pub fn find(&self, wanted: &str) -> Result<Source, FindError> {
-        let number = match wanted.strip_prefix("0x").or_else(|| wanted.strip_prefix("0X")) {
-            Some(digits) => u32::from_str_radix(digits, 16).ok(),
-            None => wanted.parse().ok(),
-        };
-        let source = self
-            .sources()
-            .into_iter()
-            .find(|source| match number {
-                Some(number) => source.id.value() == number,
-                None => source.name == wanted || source.windows_name == wanted,
-            })
-            .ok_or_else(|| FindError::Unknown(wanted.into()))?;
+        let source = self.named(wanted)?;
         if source.information.is_supported() {
             Ok(source)
         } else {
             Err(FindError::Unsupported(source.name, self.absent))
         }
+    }
+
+    /// As [`find`](Self::find), where the source need not be supported.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn named(&self, wanted: &str) -> Result<Source, FindError> {
+        let number = match wanted.strip_prefix("0x").or_else(|| wanted.strip_prefix("0X")) {
+            Some(digits) => u32::from_str_radix(digits, 16).ok(),
+            None => wanted.parse().ok(),
+        };
+        self.sources()
+            .into_iter()
+            .find(|source| match number {
+                Some(number) => source.id.value() == number,
+                None => [source.name, source.windows_name]
+                    .iter()
+                    .any(|name| name.eq_ignore_ascii_case(wanted)),
+            })
+            .ok_or_else(|| FindError::Unknown(wanted.into()))
     }
 }
 
@@ -150,7 +159,7 @@ fn name_of(snapshot: &Snapshot) -> String {
     }
 }
 
-/// What a vendor's interface would offer, all of it but time not supported.
+/// The offer of a vendor's interface, all of it but time not supported.
 fn foregone(vendor: &[u8; 12]) -> Vec<Source> {
     let none = DefaultInterface::new();
     match vendor {
@@ -171,9 +180,15 @@ fn sources(
         select: row.select().select_bits(),
         event: row.select().event_number(),
         unit_mask: row.select().event_unit_mask(),
+        raw: raw(row.select().event_number(), row.select().event_unit_mask()),
         information: query(row.source()),
     };
     table.iter().map(row).collect()
+}
+
+fn raw(event: u16, unit_mask: u8) -> u64 {
+    let (event, unit_mask) = (u64::from(event), u64::from(unit_mask));
+    event & 0xFF | unit_mask << 8 | (event >> 8) << 32
 }
 
 /// A row of an interface's table, and what is known of it on a machine.
@@ -185,12 +200,14 @@ pub struct Source {
     pub name: &'static str,
     /// The name that Windows' own tools show.
     pub windows_name: &'static str,
-    /// What the event-select register holds for it.
+    /// The event-select register's value for it.
     pub select: u64,
     /// The event's number in that.
     pub event: u16,
     /// The unit mask in that.
     pub unit_mask: u8,
+    /// The raw configuration for perf: event and unit mask where the select has them.
+    pub raw: u64,
     /// Its interval, and whether it is supported.
     pub information: SourceInformation,
 }
@@ -259,10 +276,12 @@ mod tests {
     #[test]
     fn a_source_is_found_by_either_name_and_by_number_in_either_base() {
         let machine = Machine::with_interface(Emon::declared());
-        for wanted in ["ProfileLLCMisses", "LLCMisses", "29", "0x1D", "0X1d"] {
+        for wanted in
+            ["ProfileLLCMisses", "LLCMisses", "llcmisses", "PROFILELLCMISSES", "29", "0x1D", "0X1d"]
+        {
             assert_eq!(machine.find(wanted).unwrap().id.value(), 0x1D, "{wanted}");
         }
-        for wanted in ["24", "0x18", "llcmisses", "", "0x", "-1", "99999999999"] {
+        for wanted in ["24", "0x18", "", "0x", "-1", "99999999999"] {
             let unknown = FindError::Unknown(wanted.into());
             assert_eq!(machine.find(wanted).unwrap_err(), unknown, "{wanted}");
         }

@@ -17,9 +17,9 @@ pub struct Records<'b> {
 /// Something in a file that is no record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Damage {
-    /// Where it is.
+    /// Its place.
     pub offset: usize,
-    /// What it is.
+    /// Its kind.
     pub error: RecordError,
 }
 

@@ -217,3 +217,49 @@ fn on_zen_the_list_says_which_sources_do_not_count_what_their_names_say() {
     let intel = printed(&["--interface", "emon", "--format", "csv"]);
     assert!(rows(&intel).iter().all(|row| row["meaning"].is_empty()));
 }
+
+#[test]
+fn a_dump_is_read_from_standard_input() {
+    let dump = data("cpuid/intel-skylake.txt");
+    let output = Command::new(env!("CARGO_BIN_EXE_pmcsources"))
+        .args(["--cpuid", "-"])
+        .stdin(std::fs::File::open(&dump).unwrap())
+        .output()
+        .unwrap();
+    assert_eq!(
+        String::from_utf8_lossy(&output.stdout),
+        printed(&["--cpuid", dump.to_str().unwrap()])
+    );
+}
+
+#[test]
+fn the_table_says_that_nothing_is_proven_and_its_columns_stay_in_line() {
+    let table = printed(&["--interface", "amd64"]);
+    let mut lines = table.lines();
+    assert!(lines.by_ref().take(3).any(|line| line.starts_with("Proven:    nothing")), "{table}");
+    let lines: Vec<_> = lines.skip_while(|line| !line.starts_with("---")).collect();
+    let width = lines[1].len();
+    assert!(
+        lines[0].len() >= width && lines[1..].iter().all(|line| line.len() == width),
+        "{table}"
+    );
+}
+
+/// SDM vol. 3B, "Pre-defined Architectural Performance Events": LLC Misses are event 2EH, unit mask 41H. PPR of
+/// family 19h: PMCx0C0 is retired instructions.
+#[test]
+fn a_source_is_explained_with_its_event_and_with_what_processors_count_under_it() {
+    let text = printed(&["--interface", "emon", "--explain", "llcmisses"]);
+    for part in [
+        "ProfileLLCMisses (LLCMisses)",
+        "event      0x02E",
+        "unit mask  0x41",
+        "LONGEST_LAT_CACHE.MISS",
+    ] {
+        assert!(text.contains(part), "{part:?} is missing in\n{text}");
+    }
+    let text = printed(&["--interface", "amd64", "--explain", "0x02"]);
+    for part in ["event      0x0C0", "Zen4       the same as the name says", "ex_ret_instr\n"] {
+        assert!(text.contains(part), "{part:?} is missing in\n{text}");
+    }
+}

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 const PROFILE: &str = env!("CARGO_BIN_EXE_profile");
 
-/// What the workload's functions take, by construction.
+/// The shares of the workload's functions, by construction.
 const SHARES: [(&str, f64); 4] = [
     ("forty_percent", 0.4),
     ("thirty_percent", 0.3),
@@ -18,7 +18,7 @@ const SHARES: [(&str, f64); 4] = [
     ("ten_percent", 0.1),
 ];
 
-/// How far a share may be from what it should be.
+/// The greatest distance of a share from the one by construction.
 const TOLERANCE: f64 = 0.05;
 
 fn profile(arguments: &[&str]) -> Output {
@@ -34,7 +34,7 @@ fn json(output: &Output) -> Value {
         .unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(&output.stdout)))
 }
 
-/// What a run of a command printed; `None`, and a line that says so, where the kernel forbids it.
+/// The output of a run of a command; `None`, and a line that says so, where the kernel forbids it.
 fn profile_command(arguments: &[&str]) -> Option<Output> {
     let output = profile(arguments);
     let complaint = complaint(&output);
@@ -120,12 +120,12 @@ fn the_text_names_processor_and_interface_and_draws_functions_and_buckets() {
 }
 
 #[test]
-fn the_csv_has_a_row_a_function() {
+fn the_csv_has_a_row_per_function() {
     let output = profile(&["--seconds", "1", "--csv", "--interval", "5000"]);
     assert!(output.status.success() && output.stderr.is_empty(), "{}", complaint(&output));
     let mut reader = csv::Reader::from_reader(&*output.stdout);
-    assert_eq!(reader.headers().unwrap(), vec!["name", "module", "samples", "share"]);
-    let rows: Vec<(String, String, u64, f64)> =
+    assert_eq!(reader.headers().unwrap(), vec!["name", "module", "samples", "total", "share"]);
+    let rows: Vec<(String, String, u64, u64, f64)> =
         reader.deserialize().collect::<Result<_, _>>().unwrap();
     for (part, _) in SHARES {
         assert!(rows.iter().any(|(name, ..)| name.ends_with(part)), "{part} is not in {rows:?}");
@@ -140,7 +140,7 @@ fn a_command_that_a_command_starts_is_profiled_through_perf_events() {
     let script = format!("{PROFILE} --seconds 1 --quiet; exit 7");
     let Some(output) = profile_command(&["--json", "--", "sh", "-c", &script]) else { return };
     assert_eq!(output.status.code(), Some(7), "{}", complaint(&output));
-    // What the command prints is kept apart from the object.
+    // The command's output is kept apart from the object.
     assert!(complaint(&output).contains("workload::forty_percent"), "{}", complaint(&output));
     let report = json(&output);
     let samples = report["samples"].as_u64().unwrap();

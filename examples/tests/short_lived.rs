@@ -10,12 +10,15 @@ use std::process::{Command, Stdio};
 use std::thread;
 
 use pmu_examples::machine::Machine;
+use pmu_examples::profiler::call_stacks::CallStacks;
 use pmu_examples::profiler::error::Error;
 use pmu_examples::profiler::perf::kernel::Kernel;
 use pmu_examples::profiler::perf::setting::Setting;
 use pmu_examples::profiler::perf::{OpenError, PerfEvents, Record, Request, Scope};
+use pmu_examples::profiler::report::consumed::Unit;
 use pmu_examples::profiler::report::{Report, Run, machine};
 use pmu_examples::profiler::sampling::Sampling;
+use pmu_examples::profiler::symbols::Symbols;
 use serde_json::Value;
 
 /// The threads or processes of `short-lived`, 2.4 s in all; its main thread works as long.
@@ -40,7 +43,7 @@ fn profile(what: &str) -> Option<(Value, u64)> {
     }
     assert!(output.status.success(), "{complaint}");
     let report = serde_json::from_slice(&output.stdout).expect("the report is JSON");
-    // What the command prints is kept apart from the object.
+    // The command's output is kept apart from the object.
     Some((report, complaint.trim().parse().expect("it tells the time")))
 }
 
@@ -148,10 +151,21 @@ fn an_ordinary_user_sees_threads_shorter_than_the_interval_too() {
         interface: String::new(),
         source: source.name,
         interval: String::new(),
+        each: 1_000_000,
+        unit: Unit::Nanoseconds,
+        start: 0,
         subject: String::new(),
     };
     let (statistics, consumed) = (outcome.statistics, outcome.consumed);
-    let report = Report::new(run, statistics, consumed, &outcome.histograms, |_| None);
+    let report = Report::new(
+        run,
+        statistics,
+        consumed,
+        &outcome.histograms,
+        CallStacks::default(),
+        Symbols::default(),
+        |_| None,
+    );
     let report = serde_json::from_str(&machine::json(&report).unwrap()).unwrap();
     assert_halves(&report);
     assert_all_is_told(&report, used);

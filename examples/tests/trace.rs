@@ -76,7 +76,7 @@ fn the_table_has_the_kinds_and_each_source_s_threads_and_functions() {
     ] {
         assert!(table.lines().any(|found| found == line), "{line:?} is not in\n{table}");
     }
-    // Where fewer are asked for, the others are one line: beta's 20,000, gamma's 40,000 + 10,000.
+    // If fewer are asked for, the others are one line: beta's 20,000, gamma's 40,000 + 10,000.
     let short = printed(&[&trace, "--symbols", &elf, "--top", "2"]);
     assert!(short.contains("  31.8%         4  [2 more]\n"), "{short}");
     let of_timer = short.split("Cyclesé").next().unwrap();

@@ -11,7 +11,7 @@ use pmu_examples::{catalog, output};
 ///
 /// Nothing is probed: these are the tables of pmu-events.
 #[derive(Parser)]
-#[command(version)]
+#[command(name = "events", version)]
 struct Arguments {
     /// A name in any case, or a pattern: `*` is any text, `?` any character.
     #[arg(required_unless_present = "metrics")]

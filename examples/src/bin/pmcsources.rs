@@ -1,31 +1,37 @@
 //! Lists the profile sources of a processor, as Windows' own tools do.
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Parser, ValueEnum};
 use pmu_core::CpuidDump;
 use pmu_examples::machine::Machine;
-use pmu_examples::{listing, output};
+use pmu_examples::{explanation, listing, output};
 
 /// Lists the profile sources of this machine's processor, as `wpr -pmcsources` does.
 ///
 /// Nothing is probed, no register is read: a source is listed if the processor declares it.
 #[derive(Parser)]
-#[command(version)]
+#[command(name = "pmcsources", version)]
 struct Arguments {
     /// List an interface's sources, all declared, instead of this machine's.
     #[arg(long, conflicts_with = "cpuid")]
     interface: Option<Choice>,
 
     /// List the sources of the processor recorded in this CPUID dump (`cpuid -r`, AIDA64 or
-    /// InstLatx64 format) instead of this machine's.
+    /// InstLatx64 format; `-` is standard input) instead of this machine's.
     #[arg(long, value_name = "FILE")]
     cpuid: Option<PathBuf>,
 
     /// The form of the list. `csv` and `json` have the unsupported sources too.
     #[arg(long, default_value = "table")]
     format: Format,
+
+    /// Explain a source, by number or name in any case: event, unit mask, select bits, and what processors of
+    /// today count under it.
+    #[arg(long, value_name = "SOURCE", conflicts_with = "format")]
+    explain: Option<String>,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -38,7 +44,7 @@ enum Choice {
 
 #[derive(Clone, Copy, ValueEnum)]
 enum Format {
-    /// What Windows' tools print.
+    /// The table of Windows' tools.
     Table,
     /// Comma-separated values.
     Csv,
@@ -65,6 +71,11 @@ fn list(arguments: &Arguments) -> Result<(), String> {
             "this machine is no x86; --interface lists any interface, --cpuid a recorded processor",
         )?,
     };
+    if let Some(wanted) = &arguments.explain {
+        let source = machine.named(wanted).map_err(|error| error.to_string())?;
+        let text = explanation::explain(&machine, &source);
+        return output::print(&text).map_err(|error| format!("standard output: {error}"));
+    }
     let text = match arguments.format {
         Format::Table => listing::table(&machine),
         Format::Csv => listing::csv(&machine).map_err(|error| error.to_string())?,
@@ -75,7 +86,11 @@ fn list(arguments: &Arguments) -> Result<(), String> {
 
 fn recorded(file: &Path) -> Result<Machine, String> {
     let at_fault = |error: &dyn core::fmt::Display| format!("{}: {error}", file.display());
-    let bytes = std::fs::read(file).map_err(|error| at_fault(&error))?;
+    let bytes = match file == Path::new("-") {
+        true => io::read_to_string(io::stdin()).map(String::into_bytes),
+        false => std::fs::read(file),
+    };
+    let bytes = bytes.map_err(|error| at_fault(&error))?;
     let text =
         String::from_utf8(bytes).map_err(|_| at_fault(&"not a CPUID dump: not a text in UTF-8"))?;
     let dump = CpuidDump::parse(&text).map_err(|error| at_fault(&error))?;

@@ -14,7 +14,7 @@ use pmu_examples::trace::{Records, text};
 /// A trace is a file of records, one after the other, as examples/kernel writes it. Where the file is damaged, what
 /// comes before the damage is summed up, and the status is 2.
 #[derive(Parser)]
-#[command(version)]
+#[command(name = "trace", version)]
 struct Arguments {
     /// The trace.
     trace: PathBuf,
@@ -27,7 +27,7 @@ struct Arguments {
     #[arg(long, conflicts_with = "format")]
     records: bool,
 
-    /// How many functions of a source the table has.
+    /// The number of functions of a source in the table.
     #[arg(long, value_name = "N", default_value_t = 20)]
     top: usize,
 

@@ -11,10 +11,12 @@ use pmu_core::{
 };
 use pmu_kprofile::{ProfileError, ProfileHardware, ProfileObject, Statistics, ThisProcessor};
 
+use super::call_stacks::CallStacks;
+use super::call_walk;
 use super::counters::{Counters, is_counter};
 use super::error::Error;
 use super::histogram::{Histogram, Histograms};
-use super::timer::{PROCESSOR, PROFILES, ThreadTimer, late, this_process, thread_time};
+use super::timer::{PROCESSOR, PROFILES, STACKS, ThreadTimer, late, this_process, thread_time};
 use super::{maps, signals, workload};
 use crate::machine::Source;
 
@@ -33,16 +35,18 @@ const ENOUGH: u64 = 2_000;
 const LONG_ENOUGH: Duration = Duration::from_millis(1_900);
 const FOREVER: Duration = Duration::from_secs(20);
 
-/// How often the counters are moved on where they are the source: each 200 µs.
+/// The tick that moves the counters on where they are the source: each 200 µs.
 const TICK: u64 = 2_000;
 
-/// What profiling came to.
+/// The outcome of profiling.
 #[derive(Debug)]
 pub struct Outcome {
     /// The buckets, of this program's executable mappings.
     pub histograms: Vec<Histogram>,
-    /// What became of the interrupts.
+    /// The interrupts, hit and missed.
     pub statistics: Statistics,
+    /// The call stacks.
+    pub stacks: CallStacks,
     /// Signals of the timer that were left out, because they came while the thread did not run.
     pub late: u64,
     /// The processor time that the workload took.
@@ -59,12 +63,14 @@ pub fn run(
     source: &Source,
     interval: u32,
     length: Length,
+    callers: bool,
     progress: impl Fn(Statistics),
 ) -> Result<Outcome, Error> {
     if is_counter(source) && Counters::feed_of(source).is_none() {
         return Err(Error::NotFed(source.name));
     }
     let profile = |enough: &dyn Fn(Duration) -> bool| {
+        call_walk::begin(callers).map_err(Error::Timer)?;
         if is_counter(source) {
             let counters = Counters::for_source(source).ok_or(Error::NotFed(source.name))?;
             profile_by_counter(counters, source.id, interval, enough)
@@ -85,6 +91,23 @@ fn run_thread(
 ) -> Result<Outcome, Error> {
     let (before, late_before) = (PROFILES.statistics(), late());
     let running = AtomicBool::new(true);
+    let text = all_text()?;
+    let mut stacks = CallStacks::default();
+    let thread = std::process::id();
+    let mut take_in = || {
+        // SAFETY: this thread alone reads the ring.
+        while let Some(sample) = unsafe { STACKS.pop() } {
+            let place = |(index, address): (usize, &u64)| {
+                // A return address may be another function's: the call is before it.
+                let address = address.saturating_sub(u64::from(index > 0));
+                let mapping = text.iter().find(|mapping| mapping.has(address))?;
+                Some((&*mapping.path, address - mapping.start + mapping.file_offset))
+            };
+            let places = sample.addresses().iter().enumerate().map_while(place);
+            stacks.add(sample.time, (thread, thread), places, sample.interrupts);
+        }
+    };
+    take_in();
     let result = thread::scope(|scope| {
         // The workload has a thread of its own, so that this one's doings are not in the profile.
         let thread = scope.spawn(|| {
@@ -101,13 +124,16 @@ fn run_thread(
         });
         while running.load(Ordering::Relaxed) && !thread.is_finished() {
             thread::sleep(Duration::from_millis(50));
+            take_in();
             progress(since(before));
         }
         thread.join()
     });
     let (histograms, time) = result.unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+    take_in();
+    stacks.name_threads(|_, _| "profile".into());
     let late = late() - late_before;
-    Ok(Outcome { histograms, statistics: since(before), late, time })
+    Ok(Outcome { histograms, statistics: since(before), stacks, late, time })
 }
 
 fn since(before: Statistics) -> Statistics {
@@ -192,19 +218,24 @@ fn failed(error: InterfaceError) -> Error {
     Error::Profile(ProfileError::Hardware { processor: PROCESSOR, error })
 }
 
-/// The executable mappings of this program itself, without libraries.
+/// The executable mappings of this process.
+fn all_text() -> Result<Vec<maps::Mapping>, Error> {
+    let path = "/proc/self/maps";
+    let maps = std::fs::read_to_string(path);
+    let maps = maps.map_err(|error| Error::File { path: path.into(), error })?;
+    Ok(maps::executable(&maps))
+}
+
+/// Those of this program itself, without libraries.
 fn own_text() -> Result<Vec<maps::Mapping>, Error> {
-    let read = |path: &str| {
-        std::fs::read_to_string(path).map_err(|error| Error::File { path: path.into(), error })
-    };
     let program = std::env::current_exe()
         .map_err(|error| Error::File { path: "/proc/self/exe".into(), error })?;
-    let mut mappings = maps::executable(&read("/proc/self/maps")?);
+    let mut mappings = all_text()?;
     mappings.retain(|mapping| mapping.path == program);
     Ok(mappings)
 }
 
-/// The registers of a processor without counters: nobody names one.
+/// The registers of a processor without counters, which are never named.
 struct NoRegisters;
 
 impl MsrBackend for NoRegisters {
@@ -242,7 +273,7 @@ mod tests {
             let counters = Counters::for_source(source);
             assert_eq!(counters.is_some(), fed.contains(&source.name), "{}", source.name);
             if counters.is_none() {
-                let result = run(source, 65_536, Length::Enough, |_| {});
+                let result = run(source, 65_536, Length::Enough, false, |_| {});
                 assert!(matches!(result, Err(Error::NotFed(name)) if name == source.name));
             }
         }

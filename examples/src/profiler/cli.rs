@@ -3,25 +3,28 @@
 use core::time::Duration;
 use std::ffi::OsString;
 use std::io::IsTerminal;
-use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::SystemTime;
 
-use clap::{Parser, value_parser};
+use clap::{Parser, ValueEnum, value_parser};
 use indicatif::ProgressBar;
 use pmu_core::IntervalUnit;
 use pmu_kprofile::Statistics;
 
 use super::builtin::{self, Length};
-use super::command;
 use super::counters::is_counter;
 use super::error::Error;
-use super::perf::kernel::Kernel;
+use super::files::Files;
+use super::perf::Target;
+use super::perf::kernel::{Kernel, threads};
 use super::report::consumed::{Consumed, Unit};
-use super::report::{Report, Run, machine, svg};
+use super::report::{Report, Run, machine};
+use super::sampling::{Outcome, Selection};
+use super::symbols::Symbols;
 use super::workload::PARTS;
-use super::{drawing, signals};
-use crate::machine::{Machine, Source};
-use crate::output;
+use super::{attach, command, signals};
+use crate::machine::{FindError, Machine, Source};
+use crate::{catalog, listing, output};
 
 /// Shows where a program spends its time, function by function.
 ///
@@ -29,31 +32,53 @@ use crate::output;
 /// it is run as it is and sampled with all that it starts, through Linux's perf events.
 #[derive(Parser)]
 #[command(
+    name = "profile",
     version,
     after_help = "SIGINT, SIGTERM and SIGHUP end COMMAND, and all that it started, with the same signal, \
-                  and after 5 seconds with SIGKILL; then the profile is printed.\n\n\
+                  and after 5 seconds with SIGKILL; then the profile is printed. Processes of --pid and \
+                  --all go on.\n\n\
                   Exit status: that of COMMAND (128 and the number of the signal that ended it); \
                   127 if there is no such command, 126 if it cannot be run, 2 for every other \
                   error, such as no samples of a COMMAND that succeeded."
 )]
 struct Arguments {
-    /// What is to interrupt: a profile source's number or name, see `pmcsources`.
+    /// The source of the interrupts: a profile source's number or name, in any case (see --list), or the name
+    /// of an event of this processor (see `events`).
     #[arg(long, default_value = "ProfileTime", value_name = "NUMBER|NAME")]
     source: String,
 
-    /// How much lies between two interrupts: units of 100 ns for ProfileTime, events for any other
+    /// List the profile sources of this machine.
+    #[arg(long, exclusive = true)]
+    list: bool,
+
+    /// The distance between two interrupts: units of 100 ns for ProfileTime, events for any other
     /// source [default: the source's, 10000 or 65536].
     #[arg(long, value_name = "N")]
     interval: Option<u64>,
 
-    /// Seconds after which COMMAND is ended by SIGTERM. Without a COMMAND, how much
-    /// processor time the built-in workload takes [default: until there are 2000 samples].
+    /// Seconds after which COMMAND is ended by SIGTERM, or processes that run already are left. Without
+    /// either, the processor time that the built-in workload takes [default: until there are 2000 samples].
     #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..=3600))]
     seconds: Option<u32>,
 
-    /// Draw the profile into a file.
-    #[arg(long, value_name = "FILE")]
-    svg: Option<PathBuf>,
+    /// Callers of each sample: along frame pointers, or none.
+    #[arg(long, value_name = "WAY", default_value = "fp")]
+    call_graph: CallGraph,
+
+    /// Profile these processes, which run already, and what they start, until they end, --seconds or SIGINT.
+    #[arg(long, value_name = "PID", value_delimiter = ',', conflicts_with_all = ["all", "command"])]
+    pid: Vec<u32>,
+
+    /// Profile all processes of the machine, for --seconds or until SIGINT.
+    #[arg(long, conflicts_with = "command")]
+    all: bool,
+
+    /// Keep only samples of processes and threads with these numbers or names.
+    #[arg(long, value_name = "NUMBER|NAME", value_delimiter = ',')]
+    only: Vec<String>,
+
+    #[command(flatten)]
+    files: Files,
 
     /// Print the profile as a JSON object, and nothing else on standard output.
     #[arg(long, conflicts_with = "csv")]
@@ -72,6 +97,35 @@ struct Arguments {
     command: Vec<OsString>,
 }
 
+/// Ways to the callers of a sample.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum CallGraph {
+    /// Frame pointers.
+    Fp,
+    /// No callers.
+    None,
+}
+
+impl Arguments {
+    /// Returns the profiled processes; `None`: the built-in workload.
+    fn target(&self) -> Option<Target> {
+        match (self.all, &*self.pid, &*self.command) {
+            (true, ..) => Some(Target::All),
+            (false, [_, ..], _) => Some(Target::Processes(self.pid.clone())),
+            (false, [], [_, ..]) => Some(Target::Command),
+            (false, [], []) => None,
+        }
+    }
+
+    fn limit(&self) -> Option<Duration> {
+        self.seconds.map(|seconds| Duration::from_secs(seconds.into()))
+    }
+
+    fn selection(&self) -> Selection {
+        Selection(self.only.iter().cloned().collect())
+    }
+}
+
 /// The program.
 pub fn main() -> ExitCode {
     match profile(&Arguments::parse()) {
@@ -85,29 +139,28 @@ pub fn main() -> ExitCode {
 
 fn profile(arguments: &Arguments) -> Result<u8, Error> {
     let mut machine = Machine::this().ok_or(Error::NotX86)?;
+    if arguments.list {
+        let hint = "\n`events '*'` lists the events of this processor, which --source takes too.\n";
+        let list = listing::table(&machine) + hint;
+        return output::print(&list).map_err(|error| written("standard output", error)).map(|()| 0);
+    }
+    let target = arguments.target();
     // No program may program counters; the built-in workload has a software PMU for them.
-    let in_software = arguments.command.is_empty()
-        && !machine.find(&arguments.source).is_ok_and(|source| !is_counter(&source));
-    if in_software {
+    if target.is_none() && !machine.find(&arguments.source).is_ok_and(|source| !is_counter(&source))
+    {
         machine = machine.in_software();
     }
-    let source = machine.find(&arguments.source).map_err(Error::Source)?;
-    let interval = match arguments.interval {
-        None => source.information.interval,
-        Some(units) => {
-            machine.interface().set_interval_of(source.id, units).map_err(Error::Interval)?
-        }
-    };
+    let (source, interval) = source_and_interval(arguments, &machine, target.is_some())?;
     // Before all else: a profile should not be lost for want of a place.
-    if let Some(path) = &arguments.svg {
-        drawing::check(path).map_err(|error| written(&path.to_string_lossy(), error))?;
-    }
+    arguments.files.check()?;
     signals::catch().map_err(Error::Signals)?;
-    let (report, status) = if arguments.command.is_empty() {
-        let report = profile_builtin(arguments, &machine, &source, interval)?;
-        (report, signals::requested().map_or(0, signals::StopRequest::exit_code))
-    } else {
-        profile_command(arguments, &machine, &source, interval)?
+    let (report, status) = match target {
+        None => {
+            let report = profile_builtin(arguments, &machine, &source, interval)?;
+            (report, signals::requested().map_or(0, signals::StopRequest::exit_code))
+        }
+        Some(Target::Command) => profile_command(arguments, &machine, &source, interval)?,
+        Some(target) => (attach_to(arguments, target, &machine, &source, interval)?, 0),
     };
 
     let text = if arguments.json {
@@ -122,12 +175,11 @@ fn profile(arguments: &Arguments) -> Result<u8, Error> {
         output::print(&text).map_err(|error| written("standard output", error))?;
     }
     signals::restore().map_err(Error::Signals)?;
-    if let (Some(path), false) = (&arguments.svg, empty) {
-        drawing::write(path, &svg::draw(&report))
-            .map_err(|error| written(&path.to_string_lossy(), error))?;
+    if !empty {
+        arguments.files.write(&report)?;
     }
-    // What the form of the profile has no place for.
-    if empty || arguments.csv && !arguments.command.is_empty() {
+    // The form of the profile has no place for these.
+    if empty || arguments.csv && arguments.target().is_some() {
         eprintln!("profile: consumed {}", report.describe_consumed());
         report.notes.iter().for_each(|note| eprintln!("profile: {note}"));
     }
@@ -145,6 +197,42 @@ fn written(path: &str, error: std::io::Error) -> Error {
     Error::File { path: path.into(), error }
 }
 
+/// Finds the source, and its interval.
+fn source_and_interval(
+    arguments: &Arguments,
+    machine: &Machine,
+    has_events: bool,
+) -> Result<(Source, u32), Error> {
+    let wanted = &arguments.source;
+    let source = match machine.find(wanted) {
+        Err(FindError::Unknown(_)) if has_events && wanted.parse::<i64>().is_err() => {
+            let event = catalog::source(wanted);
+            event.map_err(|error| Error::Options(format!("{}: {error}", unknown(wanted))))?
+        }
+        found => found.map_err(Error::Source)?,
+    };
+    let limits = source.information.limits;
+    let interval = match arguments.interval {
+        None => source.information.interval,
+        // An event of no table.
+        Some(units) if machine.find(wanted).is_err() => {
+            let within =
+                u32::try_from(units).ok().filter(|n| (limits.min..=limits.max).contains(n));
+            let outside =
+                || format!("--interval {units} is outside {} to {}", limits.min, limits.max);
+            within.ok_or_else(|| Error::Options(outside()))?
+        }
+        Some(units) => {
+            machine.interface().set_interval_of(source.id, units).map_err(Error::Interval)?
+        }
+    };
+    Ok((source, interval))
+}
+
+fn unknown(wanted: &str) -> FindError {
+    FindError::Unknown(wanted.into())
+}
+
 fn profile_builtin(
     arguments: &Arguments,
     machine: &Machine,
@@ -152,32 +240,35 @@ fn profile_builtin(
     interval: u32,
 ) -> Result<Report, Error> {
     let progress = Progress::new(arguments.quiet);
-    let length = match arguments.seconds {
-        None => Length::Enough,
-        Some(seconds) => Length::Time(Duration::from_secs(seconds.into())),
-    };
-    let outcome = builtin::run(source, interval, length, |so_far| progress.show(so_far))?;
+    let length = arguments.limit().map_or(Length::Enough, Length::Time);
+    let callers = arguments.call_graph == CallGraph::Fp;
+    let mut run = describe(machine, source, interval);
+    let outcome = builtin::run(source, interval, length, callers, |so_far| progress.show(so_far))?;
     drop(progress);
     let expected = |name: &str| {
         let part = PARTS.iter().find(|part| part.name == name)?;
         Some(f64::from(part.percent) / 100.0)
     };
     let time = outcome.time.as_secs_f64();
-    let subject = format!("the built-in workload, {time:.1} s of processor time");
-    let mut run = describe(machine, source, interval, subject);
-    // At 1 GHz a nanosecond is an event.
-    let (mut unit, mut each) = (Unit::Nanoseconds, 100);
+    run.subject = format!("the built-in workload, {time:.1} s of processor time");
     if is_counter(source) {
         run.interface += ", on a software PMU that counts the thread's time as cycles at 1 GHz";
-        (unit, each) = (Unit::Events, 1);
     }
     let consumed = Consumed {
-        unit,
+        unit: run.unit,
+        // At 1 GHz a nanosecond is an event.
         total: outcome.time.as_nanos() as u64,
-        sampled: outcome.statistics.seen * u64::from(interval) * each,
+        sampled: outcome.statistics.seen * run.each,
     };
-    let mut report =
-        Report::new(run, outcome.statistics, Some(consumed), &outcome.histograms, expected);
+    let mut report = Report::new(
+        run,
+        outcome.statistics,
+        Some(consumed),
+        &outcome.histograms,
+        outcome.stacks,
+        Symbols::default(),
+        expected,
+    );
     if outcome.late > 0 {
         let late = outcome.late;
         report.notes.push(format!("{late} interrupts left out: the thread waited for its turn"));
@@ -193,39 +284,92 @@ fn profile_command(
     interval: u32,
 ) -> Result<(Report, u8), Error> {
     let progress = Progress::new(arguments.quiet);
+    let mut run = describe(machine, source, interval);
     let ended = command::run(
-        Kernel::default(),
+        Kernel::new(Target::Command, arguments.call_graph == CallGraph::Fp),
         source,
         interval,
         &arguments.command,
-        arguments.seconds.map(|seconds| Duration::from_secs(seconds.into())),
-        arguments.json || arguments.csv,
+        command::Options {
+            limit: arguments.limit(),
+            apart: arguments.json || arguments.csv,
+            selection: arguments.selection(),
+        },
         |so_far| progress.show(so_far),
     )?;
     drop(progress);
-    let outcome = ended.outcome;
     let words: Vec<_> = arguments.command.iter().map(|word| word.to_string_lossy()).collect();
-    let run = describe(machine, source, interval, words.join(" "));
-    let (statistics, consumed) = (outcome.statistics, outcome.consumed);
-    let mut report = Report::new(run, statistics, consumed, &outcome.histograms, |_| None);
-    report.notes.extend(ended.notes.into_iter().chain(outcome.notes()));
-    Ok((report, ended.status))
+    run.subject = words.join(" ");
+    Ok((report(run, ended.outcome, ended.notes), ended.status))
 }
 
-fn describe(machine: &Machine, source: &Source, interval: u32, subject: String) -> Run {
-    let interval = match source.information.limits.unit {
-        IntervalUnit::HundredNanoseconds if interval >= 10_000 => {
-            format!("{} ms", f64::from(interval) / 10_000.0)
+fn attach_to(
+    arguments: &Arguments,
+    target: Target,
+    machine: &Machine,
+    source: &Source,
+    interval: u32,
+) -> Result<Report, Error> {
+    let progress = Progress::new(arguments.quiet);
+    let mut run = describe(machine, source, interval);
+    run.subject = match &target {
+        Target::Processes(processes) => {
+            let numbers: Vec<_> = processes.iter().map(u32::to_string).collect();
+            format!("processes {}", numbers.join(", "))
         }
-        IntervalUnit::HundredNanoseconds => format!("{} µs", f64::from(interval) / 10.0),
-        IntervalUnit::Events => format!("{interval} events"),
+        _ => "all processes".into(),
+    };
+    let is_all = target == Target::All;
+    if let Some(process) = arguments.pid.iter().find(|process| threads(**process).is_empty()) {
+        return Err(Error::NoProcess(*process));
+    }
+    let events = Kernel::new(target, arguments.call_graph == CallGraph::Fp);
+    let (limit, selection) = (arguments.limit(), arguments.selection());
+    let outcome = attach::run(events, source, interval, limit, selection, |so_far| {
+        progress.show(so_far);
+    });
+    drop(progress);
+    let outcome = outcome.map_err(|error| match error {
+        Error::Forbidden { setting, .. } if is_all => Error::WholeMachine(setting),
+        error => error,
+    })?;
+    Ok(report(run, outcome, Vec::new()))
+}
+
+fn report(run: Run, outcome: Outcome, notes: Vec<String>) -> Report {
+    let mut all_notes = outcome.notes();
+    all_notes.splice(..0, notes);
+    let symbols = Symbols::with_images(outcome.images);
+    let (statistics, consumed) = (outcome.statistics, outcome.consumed);
+    let histograms = &outcome.histograms;
+    let mut report =
+        Report::new(run, statistics, consumed, histograms, outcome.stacks, symbols, |_| None);
+    report.notes = all_notes;
+    report
+}
+
+/// Describes a run that begins now, but for its subject.
+fn describe(machine: &Machine, source: &Source, interval: u32) -> Run {
+    let start = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let (unit, each, text) = match source.information.limits.unit {
+        IntervalUnit::HundredNanoseconds => {
+            let text = match interval {
+                10_000.. => format!("{} ms", f64::from(interval) / 10_000.0),
+                _ => format!("{} µs", f64::from(interval) / 10.0),
+            };
+            (Unit::Nanoseconds, u64::from(interval) * 100, text)
+        }
+        IntervalUnit::Events => (Unit::Events, interval.into(), format!("{interval} events")),
     };
     Run {
         processor: machine.processor().into(),
         interface: machine.describe_interface(),
         source: source.name,
-        interval,
-        subject,
+        interval: text,
+        each,
+        unit,
+        start: start.as_nanos() as u64,
+        subject: String::new(),
     }
 }
 
@@ -265,7 +409,7 @@ mod tests {
         let machine = Machine::with_interface(pmu_intel::Emon::declared());
         let told = |source: KProfileSource, interval| {
             let source = machine.find(&source.value().to_string()).unwrap();
-            describe(&machine, &source, interval, String::new()).interval
+            describe(&machine, &source, interval).interval
         };
         assert_eq!(told(KProfileSource::TIME, 10_000), "1 ms");
         assert_eq!(told(KProfileSource::TIME, 1_221), "122.1 µs");

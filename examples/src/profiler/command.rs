@@ -14,11 +14,11 @@ use pmu_kprofile::Statistics;
 use super::error::Error;
 use super::perf::PerfEvents;
 use super::process_tree::{ProcessTree, descendants};
-use super::sampling::{Outcome, Sampling};
+use super::sampling::{Outcome, Sampling, Selection};
 use super::signals::{self, StopRequest};
 use crate::machine::Source;
 
-/// How often the ring buffers are emptied.
+/// The time between two looks into the ring buffers.
 const READ_EACH: Duration = Duration::from_millis(10);
 
 /// The request that ends a command at its time limit.
@@ -34,12 +34,20 @@ pub struct Ended {
     pub notes: Vec<String>,
 }
 
+/// Ways to run a command.
+pub struct Options {
+    /// The time after which it is ended.
+    pub limit: Option<Duration>,
+    /// Set if its standard output goes to standard error.
+    pub apart: bool,
+    /// The processes and threads whose samples are kept.
+    pub selection: Selection,
+}
+
 /// Runs a command to its end, sampled by a source's event, and tells `progress` now and then what
 /// became of the interrupts so far. What the command started and left running is not waited for.
 ///
 /// A [request to stop](signals), the time limit or an error ends the command and all its descendants.
-///
-/// With `apart`, what the command writes to standard output goes to standard error.
 ///
 /// # Errors
 /// The kernel forbids sampling or has no such event; the command cannot be run.
@@ -48,10 +56,10 @@ pub fn run<E: PerfEvents>(
     source: &Source,
     interval: u32,
     command: &[OsString],
-    limit: Option<Duration>,
-    apart: bool,
+    options: Options,
     progress: impl Fn(Statistics),
 ) -> Result<Ended, Error> {
+    let Options { limit, apart, selection } = options;
     let (program, arguments) = command.split_first().expect("a command has at least its name");
     let failed = |error| Error::Command { program: program.to_string_lossy().into(), error };
     let mut command = Command::new(program);
@@ -61,6 +69,7 @@ pub fn run<E: PerfEvents>(
     }
 
     let mut sampling: Sampling<E> = Sampling::start(events, source, interval)?;
+    sampling.select(selection);
     // The events are inherited from the thread that opened them: this one.
     let mut processes = ProcessTree::start(&mut command).map_err(failed)?;
     let (start, mut ended_by) = (Instant::now(), None);

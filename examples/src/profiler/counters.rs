@@ -28,7 +28,7 @@ pub struct Counters {
     pub processor: Snapshot,
     /// The processor's registers and its local APIC.
     pub registers: MockMsr<'static, 1>,
-    /// What the driver's interrupt path needs.
+    /// The needs of the driver's interrupt path.
     pub memory: CounterMemory<[CounterSlot; 4]>,
     cycles: FedEvent,
     /// The thread's time up to which the counters have counted, in nanoseconds.
@@ -98,12 +98,12 @@ impl Counters {
     }
 }
 
-/// What an Intel processor says of itself, apart from its PMU.
+/// An Intel processor's words on itself, apart from its PMU.
 fn intel(leaf: u32) -> [u32; 4] {
     if leaf == 0 { [0x0A, 0x756E_6547, 0x6C65_746E, 0x4965_6E69] } else { [0; 4] }
 }
 
-/// Whether a source's interrupts come from a counter.
+/// Returns true if a source's interrupts come from a counter.
 pub fn is_counter(source: &Source) -> bool {
     source.id != KProfileSource::TIME
 }

@@ -1,11 +1,11 @@
-//! The file, pipe or device that a profile is drawn into.
+//! A file, pipe or device that a profile is written into.
 
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::{fs, io};
 
-/// Checks that a drawing may be written to a path, and changes nothing there.
+/// Checks that a profile may be written to a path, and changes nothing there.
 ///
 /// # Errors
 /// The path is a directory's, or may not be written. Other failures show only when writing.
@@ -28,13 +28,13 @@ fn check_writable(path: &Path) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Writes a drawing, and replaces what a file contained. A pipe whose reader is gone is no error.
+/// Writes a profile, and replaces what a file contained. A pipe whose reader is gone is no error.
 ///
 /// # Errors
 /// Any of the system's. A file that did not exist before is not left behind.
-pub fn write(path: &Path, svg: &str) -> io::Result<()> {
+pub fn write(path: &Path, contents: &[u8]) -> io::Result<()> {
     let is_new = !path.exists();
-    match fs::write(path, svg) {
+    match fs::write(path, contents) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         Err(error) => {
             if is_new {

@@ -1,4 +1,4 @@
-//! Why there is no profile, and what helps.
+//! Errors of the profiler, and advice.
 
 use core::fmt;
 use std::io;
@@ -9,7 +9,7 @@ use pmu_kprofile::{CreateError, ProfileError};
 use super::perf::setting::Setting;
 use crate::machine::FindError;
 
-/// Why the profiler could not do its work.
+/// A reason for which the profiler could not do its work.
 #[derive(Debug)]
 pub enum Error {
     /// The machine's sources could not be found out: there is no CPUID.
@@ -22,7 +22,7 @@ pub enum Error {
     NotFed(&'static str),
     /// The kernel does not let this user sample.
     Forbidden {
-        /// What it answered.
+        /// The kernel's answer.
         error: io::Error,
         /// The machine's permissions.
         setting: Setting,
@@ -31,7 +31,7 @@ pub enum Error {
     NoCounter {
         /// The source.
         source: &'static str,
-        /// What it answered.
+        /// The kernel's answer.
         error: io::Error,
     },
     /// There is no memory for a ring buffer.
@@ -42,7 +42,7 @@ pub enum Error {
     Command {
         /// The command.
         program: String,
-        /// Why.
+        /// The reason.
         error: io::Error,
     },
     /// A profile object could not be created.
@@ -57,9 +57,15 @@ pub enum Error {
     File {
         /// Its path.
         path: String,
-        /// Why.
+        /// The reason.
         error: io::Error,
     },
+    /// There is no such process.
+    NoProcess(u32),
+    /// This user may not sample the whole machine.
+    WholeMachine(Setting),
+    /// An option does not go with the others.
+    Options(String),
     /// Nothing was sampled.
     NoSamples,
 }
@@ -78,7 +84,10 @@ impl Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NotX86 => f.write_str("this machine is no x86"),
+            Self::NotX86 => f.write_str("this machine is no x86; profile needs one that has CPUID"),
+            Self::Source(error @ FindError::Unsupported(..)) => {
+                write!(f, "{error}; --list names those that are, ProfileTime always is")
+            }
             Self::Source(error) => error.fmt(f),
             Self::Interval(error) => error.fmt(f),
             Self::NotFed(source) => write!(
@@ -104,13 +113,42 @@ impl fmt::Display for Error {
                 f,
                 "perf events: {error}: this kernel has none, or a seccomp filter hides them"
             ),
-            Self::Perf(error) => write!(f, "perf events: {error}"),
+            Self::Perf(error) if error.raw_os_error() == Some(libc::EMFILE) => write!(
+                f,
+                "perf events: {error}: each thread takes one per processor; raise `ulimit -n`, or name fewer \
+                 processes"
+            ),
+            Self::Perf(error) => write!(
+                f,
+                "perf events: {error}; the kernel's log (`dmesg`) may say why. The built-in workload (no \
+                 COMMAND) needs none."
+            ),
+            Self::Command { program, error } if error.kind() == io::ErrorKind::NotFound => {
+                write!(f, "{program}: {error}; give a path, or a program in a folder of PATH")
+            }
+            Self::Command { program, error } if error.kind() == io::ErrorKind::PermissionDenied => {
+                write!(f, "{program}: {error}; it must be a file with the permission to execute it")
+            }
             Self::Command { program, error } => write!(f, "{program}: {error}"),
-            Self::Create(error) => write!(f, "profile object: {error}"),
-            Self::Profile(error) => write!(f, "profile object: {error}"),
-            Self::Timer(error) => write!(f, "profile timer: {error}"),
+            Self::Create(error) => write!(f, "profile object: {error}; try another --interval"),
+            Self::Profile(error) => write!(f, "profile object: {error}; try another --source"),
+            Self::Timer(error) => write!(
+                f,
+                "profile timer: {error}; raise `ulimit -i`, or profile a COMMAND, which needs none"
+            ),
             Self::Signals(error) => write!(f, "signals: {error}"),
-            Self::File { path, error } => write!(f, "{path}: {error}"),
+            Self::File { path, error } => {
+                write!(f, "{path}: {error}; choose another file, or make its folder writable")
+            }
+            Self::NoProcess(process) => {
+                write!(f, "no process has the number {process}; `ps -e` lists those that are there")
+            }
+            Self::WholeMachine(setting) => write!(
+                f,
+                "--all is forbidden: {}; --pid samples processes of your own",
+                setting.system_wide_advice()
+            ),
+            Self::Options(advice) => f.write_str(advice),
             Self::NoSamples => f.write_str(
                 "no samples: what ran took less processor time than an interval; let it do more, or \
                  choose a shorter --interval",

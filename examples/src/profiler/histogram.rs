@@ -18,9 +18,9 @@ const MAX_COUNTERS: u64 = 1 << 27;
 pub struct Histogram {
     /// The file, or a label such as `[vdso]`.
     pub path: PathBuf,
-    /// Where in the file the first bucket begins.
+    /// The offset in the file at which the first bucket begins.
     pub file_offset: u64,
-    /// How many bytes the buckets span.
+    /// The number of bytes that the buckets span.
     pub size: u64,
     /// The buckets' size.
     pub bucket: Bucket,

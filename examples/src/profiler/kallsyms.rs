@@ -45,7 +45,7 @@ impl Kallsyms {
         (!functions.is_empty()).then_some(Self { text: start..end, functions })
     }
 
-    /// Where the functions are.
+    /// The addresses of the functions.
     pub fn text(&self) -> Range<u64> {
         self.text.clone()
     }

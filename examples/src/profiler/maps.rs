@@ -1,4 +1,4 @@
-//! What is mapped where in a process.
+//! The mappings of a process.
 
 use std::path::PathBuf;
 
@@ -9,7 +9,7 @@ pub struct Mapping {
     pub start: u64,
     /// Its size in bytes.
     pub size: u64,
-    /// Where in the file it begins.
+    /// The offset in the file at which it begins.
     pub file_offset: u64,
     /// The file, or a label such as `[vdso]`.
     pub path: PathBuf,
@@ -26,12 +26,12 @@ impl Mapping {
         (self.start..self.end()).contains(&address)
     }
 
-    /// Whether it has an address in common with another.
+    /// Returns true if it has an address in common with another.
     pub fn overlaps(&self, other: &Self) -> bool {
         self.start < other.end() && other.start < self.end()
     }
 
-    /// Whether another shows a part of what this one shows, at the same addresses.
+    /// Returns true if another shows a part of the same file at the same addresses.
     pub fn contains(&self, other: &Self) -> bool {
         self.start <= other.start
             && other.end() <= self.end()

@@ -12,8 +12,7 @@ use std::io;
 use super::maps::Mapping;
 use setting::Setting;
 
-/// Perf events of the *command*: the calling thread's future children, each from when it executes a program,
-/// and their descendants.
+/// Perf events of a [target](Target).
 pub trait PerfEvents {
     /// Lists the processors that are running.
     ///
@@ -33,7 +32,12 @@ pub trait PerfEvents {
     /// Moves the records that have come since to `records`, each processor's in order.
     fn read(&mut self, records: &mut Vec<Record>);
 
-    /// Returns how much the command has consumed on the opened processors, in the period's unit; `None` if
+    /// Returns what the target does already, as the records that would have told it.
+    fn existing(&self) -> Vec<Record> {
+        Vec::new()
+    }
+
+    /// Returns how much the target has consumed on the opened processors, in the period's unit; `None` if
     /// the kernel does not tell.
     fn consumed(&mut self) -> Option<u64>;
 
@@ -42,6 +46,19 @@ pub trait PerfEvents {
 
     /// Returns the addresses of the kernel's functions, if it shows them.
     fn kernel_text(&self) -> Option<Range<u64>>;
+}
+
+/// The processes that are profiled.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Target {
+    /// The *command*: the calling thread's future children, each from when it executes a program, and their
+    /// descendants.
+    #[default]
+    Command,
+    /// Processes that are running, with these numbers, and what they start.
+    Processes(Vec<u32>),
+    /// All processes of the machine.
+    All,
 }
 
 /// A reason for which an event is not opened.
@@ -54,16 +71,16 @@ pub enum OpenError {
     Ring(io::Error),
 }
 
-/// What is to be sampled.
+/// A description of the samples that are asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// What is counted.
+    /// The counted event.
     pub event: Event,
-    /// How much of it lies between two samples: nanoseconds of the clock, or events.
+    /// The distance between two samples: nanoseconds of the clock, or events.
     pub period: u64,
     /// The tasks that are sampled.
     pub scope: Scope,
-    /// Whether the kernel's execution is sampled too.
+    /// Set if the kernel's execution is sampled too.
     pub kernel: bool,
 }
 
@@ -77,12 +94,12 @@ pub enum Scope {
     PerThread,
 }
 
-/// What an event counts.
+/// The subject of an event's count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     /// Processor time, by a timer of the kernel: it needs no PMU.
     Clock,
-    /// What the processor's PMU counts under this configuration. On x86 it is laid out like the
+    /// The count of the processor's PMU under this configuration. On x86 it is laid out like the
     /// event select: event in bits 7:0 and 35:32, unit mask in 15:8.
     Raw(u64),
 }
@@ -90,13 +107,13 @@ pub enum Event {
 /// Something that happened to a process, and when (in an order that all processors share).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// When, in nanoseconds.
+    /// Its time, in nanoseconds.
     pub time: u64,
-    /// What.
+    /// The occurrence.
     pub what: What,
 }
 
-/// What happened.
+/// An occurrence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum What {
     /// The period has passed: the profile interrupt.
@@ -105,13 +122,24 @@ pub enum What {
     Map {
         /// The process.
         process: u32,
-        /// What, and where.
+        /// The mapping.
         mapping: Mapping,
     },
     /// A process executed another program: what was mapped is gone.
     Exec {
         /// The process.
         process: u32,
+        /// The program's name.
+        name: String,
+    },
+    /// A thread got another name.
+    Name {
+        /// Its process.
+        process: u32,
+        /// The thread.
+        thread: u32,
+        /// The name.
+        name: String,
     },
     /// A thread began; where the process is another than the parent's, so did the process, with the
     /// parent's mappings.
@@ -132,8 +160,8 @@ pub enum What {
     Throttled,
 }
 
-/// A sample: what an interrupt interrupted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// A sample: the state that an interrupt interrupted.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sample {
     /// The process; 0 if none.
     pub process: u32,
@@ -143,6 +171,8 @@ pub struct Sample {
     pub processor: u16,
     /// The instruction's address.
     pub pc: u64,
-    /// Whether the kernel executed it.
+    /// Set if the kernel executed it.
     pub kernel: bool,
+    /// The return addresses of its callers, the innermost first, where they were asked for.
+    pub callers: Vec<u64>,
 }

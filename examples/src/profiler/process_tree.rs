@@ -47,7 +47,7 @@ impl ProcessTree {
         // Before Linux 3.4 this fails, and descendants whose parent has ended are not found.
         // SAFETY: the request takes numbers only.
         unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) };
-        // Where SIGCHLD is ignored, as the parent may have left it, there is no status to wait for.
+        // While SIGCHLD is ignored, as the parent may have left it, there is no status to wait for.
         // SAFETY: SIG_DFL is no handler that could do wrong.
         unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
         let command = command.spawn()?.id() as pid_t;

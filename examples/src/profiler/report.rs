@@ -1,4 +1,4 @@
-//! What a run found: where the samples fell, function by function, and of the hottest one bucket by
+//! A run's profile: the samples, function by function, and of the hottest one bucket by
 //! bucket.
 
 pub mod consumed;
@@ -6,24 +6,26 @@ pub mod machine;
 pub mod svg;
 pub mod text;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use pmu_kprofile::Statistics;
 
+use super::call_stacks::CallStacks;
+use super::graph::{Graph, label};
 use super::histogram::Histogram;
-use super::symbols::{Symbols, module_name};
+use super::symbols::Symbols;
 use crate::elf::Function as Place;
-use consumed::Consumed;
+use consumed::{Consumed, Unit};
 
 /// The name under which interrupts appear that no profile object counted.
 pub const MISSED: &str = "[missed]";
 
-/// What a run found.
+/// A run's profile.
 #[derive(Debug)]
 pub struct Report {
-    /// What the run was.
+    /// A description of the run.
     pub run: Run,
-    /// What became of the interrupts.
+    /// The interrupts, hit and missed.
     pub statistics: Statistics,
     /// The run's consumption, if it is known.
     pub consumed: Option<Consumed>,
@@ -31,13 +33,17 @@ pub struct Report {
     pub functions: Vec<Function>,
     /// The buckets of the hottest function, ascending.
     pub buckets: Vec<BucketHits>,
-    /// How large they are.
+    /// Their size.
     pub bucket_bytes: u64,
-    /// What the reader should know besides.
+    /// The named call stacks.
+    pub graph: Graph,
+    /// Set if the stacks have callers.
+    pub has_callers: bool,
+    /// Remarks for the reader.
     pub notes: Vec<String>,
 }
 
-/// What was run, how it was sampled, and on what.
+/// A description of a run: subject, sampling and machine.
 #[derive(Clone, Debug)]
 pub struct Run {
     /// The processor's name.
@@ -48,7 +54,13 @@ pub struct Run {
     pub source: &'static str,
     /// Its interval, with the unit.
     pub interval: String,
-    /// What was profiled.
+    /// The amount that an interrupt stands for, in the unit.
+    pub each: u64,
+    /// The unit.
+    pub unit: Unit,
+    /// The time at which the run began, in nanoseconds since 1970.
+    pub start: u64,
+    /// The command, or the processes.
     pub subject: String,
 }
 
@@ -59,11 +71,13 @@ pub struct Function {
     pub name: String,
     /// The file that it is in.
     pub module: String,
-    /// How often it was hit.
+    /// The number of its hits.
     pub samples: u64,
+    /// The samples that had it anywhere in their call stacks.
+    pub total: u64,
     /// Its part of all samples, from 0 to 1.
     pub share: f64,
-    /// What the share should be, where that is known.
+    /// The share as it should be, where that is known.
     pub expected: Option<f64>,
 }
 
@@ -72,7 +86,7 @@ pub struct Function {
 pub struct BucketHits {
     /// Its distance from the function's start; where the function is not known, from the file's.
     pub offset: u64,
-    /// How often it was hit.
+    /// The number of its hits.
     pub samples: u64,
     /// The source line that it begins with, where that is known.
     pub line: Option<String>,
@@ -85,10 +99,11 @@ impl Report {
         statistics: Statistics,
         consumed: Option<Consumed>,
         histograms: &[Histogram],
+        stacks: CallStacks,
+        mut symbols: Symbols,
         expected: impl Fn(&str) -> Option<f64>,
     ) -> Self {
         let total = statistics.seen.max(1) as f64;
-        let mut symbols = Symbols::default();
         let mut tallies: HashMap<(usize, Place), Tally> = HashMap::new();
         // The same file may be mapped in several parts: a module is a path.
         let mut modules: Vec<&Histogram> = Vec::new();
@@ -120,22 +135,61 @@ impl Report {
                 BucketHits { offset: *offset, samples: *samples, line }
             }));
         }
-        let functions = tallies.into_iter().map(|((module, place), tally)| Function {
-            samples: tally.samples,
-            share: tally.samples as f64 / total,
-            expected: expected(&place.name),
-            name: place.name,
-            module: module_name(&modules[module].path).trim_matches(['[', ']']).into(),
-        });
-        let missed = (statistics.missed > 0).then(|| Function {
-            name: MISSED.into(),
-            module: String::new(),
-            samples: statistics.missed,
-            share: statistics.missed as f64 / total,
+        let has_callers = stacks.stacks.iter().any(|places| places.len() > 1);
+        let graph = Graph::new(stacks, &mut symbols);
+        let totals = graph.totals();
+        let mut functions: Vec<_> = tallies
+            .into_iter()
+            .map(|((module, place), tally)| {
+                let module = label(&modules[module].path);
+                let whole = totals.get(&(&*place.name, &*module)).copied().unwrap_or(0);
+                Function {
+                    samples: tally.samples,
+                    total: whole.max(tally.samples),
+                    share: tally.samples as f64 / total,
+                    expected: expected(&place.name),
+                    name: place.name,
+                    module,
+                }
+            })
+            .collect();
+        if statistics.missed > 0 {
+            functions.push(Function {
+                name: MISSED.into(),
+                module: String::new(),
+                samples: statistics.missed,
+                total: statistics.missed,
+                share: statistics.missed as f64 / total,
+                expected: None,
+            });
+        }
+        // Functions that only called others.
+        let hit: HashSet<_> = functions.iter().map(|hit| (&*hit.name, &*hit.module)).collect();
+        let mut callers: Vec<_> =
+            totals.into_iter().filter(|(key, _)| !hit.contains(key)).collect();
+        drop(hit);
+        callers.retain(|((name, _), _)| *name != MISSED);
+        callers.sort_by(|(a, at), (b, bt)| (bt, a).cmp(&(at, b)));
+        functions.extend(callers.into_iter().map(|((name, module), total)| Function {
+            name: name.into(),
+            module: module.into(),
+            samples: 0,
+            total,
+            share: 0.0,
             expected: None,
-        });
-        let functions = functions.chain(missed).collect();
-        Self { run, statistics, consumed, functions, buckets, bucket_bytes, notes: Vec::new() }
+        }));
+        let notes = Vec::new();
+        Self {
+            run,
+            statistics,
+            consumed,
+            functions,
+            buckets,
+            bucket_bytes,
+            graph,
+            has_callers,
+            notes,
+        }
     }
 
     /// Describes the consumption.

@@ -5,26 +5,29 @@ mod hardware;
 pub mod thinning;
 
 use core::ops::Range;
-use std::collections::HashMap;
-use std::thread;
+use std::collections::{HashMap, HashSet};
+use std::path::{Path, PathBuf};
+use std::{fs, thread};
 
 use pmu_core::{InterruptFrame, ProcessId, ProcessorNumber};
 use pmu_kprofile::{MAX_GROUPS, ProfileError, ProfileObject, Profiles, Statistics};
 
+use super::call_stacks::CallStacks;
 use super::error::Error;
 use super::histogram::{Histogram, Histograms};
 use super::kallsyms::KERNEL;
 use super::maps::Mapping;
 use super::perf::setting::Setting;
 use super::perf::{Event, PerfEvents, Record, Request, Sample, Scope, What};
+use super::perf_map;
 use super::report::consumed::{Consumed, Unit};
 use crate::machine::Source;
 use hardware::Hardware;
 
-/// How many mappings of all processes can be profiled at a time, unless said otherwise.
+/// The number of mappings of all processes that can be profiled at a time, unless said otherwise.
 const OBJECTS: usize = 4096;
 
-/// How many processors a set can speak of.
+/// The number of processors that a set can speak of.
 const PROCESSORS: usize = MAX_GROUPS * 64;
 
 /// The kernel's half of the address space (Linux, Documentation/arch/x86/x86_64/mm.rst), but for its
@@ -51,6 +54,10 @@ pub struct Sampling<E: PerfEvents, const N: usize = OBJECTS> {
     kernel: Vec<(Histogram, &'static ProfileObject<'static>)>,
     histograms: Histograms,
     processes: HashMap<u32, Process>,
+    stacks: CallStacks,
+    names: HashMap<(u32, u32), String>,
+    images: HashMap<PathBuf, fs::File>,
+    selection: Selection,
     /// Records that one still to come may precede.
     pending: Vec<Record>,
     lost: u64,
@@ -58,16 +65,20 @@ pub struct Sampling<E: PerfEvents, const N: usize = OBJECTS> {
     unprofiled: u64,
 }
 
-/// What sampling came to.
+/// The outcome of sampling.
 #[derive(Debug)]
 pub struct Outcome {
     /// The buckets.
     pub histograms: Vec<Histogram>,
-    /// What became of the interrupts.
+    /// The interrupts, hit and missed.
     pub statistics: Statistics,
+    /// The call stacks.
+    pub stacks: CallStacks,
+    /// Files that have no path any more, by the path that they had.
+    pub images: HashMap<PathBuf, fs::File>,
     /// Records for which the ring buffers had no room.
     pub lost: u64,
-    /// How often the kernel paused the event, which came too often.
+    /// The number of times that the kernel paused the event, which came too often.
     pub throttled: u64,
     /// Mappings for which there was no room on the lists.
     pub unprofiled: u64,
@@ -137,6 +148,10 @@ impl<E: PerfEvents, const N: usize> Sampling<E, N> {
             kernel: Vec::new(),
             histograms: Histograms::default(),
             processes: HashMap::new(),
+            stacks: CallStacks::default(),
+            names: HashMap::new(),
+            images: HashMap::new(),
+            selection: Selection::default(),
             pending: Vec::new(),
             lost: 0,
             throttled: 0,
@@ -150,7 +165,21 @@ impl<E: PerfEvents, const N: usize> Sampling<E, N> {
             sampling.profile_kernel(text.clone(), Histogram::fine, source.name)?;
             sampling.profile_kernel(text.end..half.end, Histogram::coarse, source.name)?;
         }
+        // Whatever happened before the events were opened precedes every record of theirs.
+        for record in sampling.hardware.events.existing() {
+            sampling.apply(record).map_err(Error::Profile)?;
+        }
         Ok(sampling)
+    }
+
+    /// Leaves the samples out that are not of the selected processes and threads.
+    pub fn select(&mut self, selection: Selection) {
+        self.selection = selection;
+    }
+
+    /// Returns true as long as a process of the target is running.
+    pub fn is_running(&self) -> bool {
+        !self.processes.is_empty()
     }
 
     /// Profiles a part of the kernel, with an object on the global list.
@@ -192,10 +221,10 @@ impl<E: PerfEvents, const N: usize> Sampling<E, N> {
     /// Applies the pending records; `later` are pending then.
     fn take_in(&mut self, later: Vec<Record>) -> Result<(), Error> {
         let settled = core::mem::replace(&mut self.pending, later);
-        settled.into_iter().try_for_each(|record| self.apply(record.what)).map_err(Error::Profile)
+        settled.into_iter().try_for_each(|record| self.apply(record)).map_err(Error::Profile)
     }
 
-    /// What became of the interrupts so far.
+    /// The interrupts so far, hit and missed.
     pub fn statistics(&self) -> Statistics {
         self.profiles.statistics()
     }
@@ -223,9 +252,18 @@ impl<E: PerfEvents, const N: usize> Sampling<E, N> {
             Event::Raw(_) => Unit::Events,
         };
         let sampled = statistics.seen * interval;
+        // The kernel counts for the selected and the others together.
+        let consumed = consumed.filter(|_| self.selection == Selection::default());
+        let (mut stacks, names) = (self.stacks, self.names);
+        stacks.name_threads(|process, thread| {
+            let name = names.get(&(process, thread)).or(names.get(&(process, process)));
+            name.cloned().unwrap_or_default()
+        });
         Ok(Outcome {
             histograms,
             statistics,
+            stacks,
+            images: self.images,
             lost: self.lost,
             throttled: self.throttled,
             unprofiled: self.unprofiled,
@@ -235,17 +273,25 @@ impl<E: PerfEvents, const N: usize> Sampling<E, N> {
         })
     }
 
-    fn apply(&mut self, what: What) -> Result<(), ProfileError> {
+    fn apply(&mut self, Record { time, what }: Record) -> Result<(), ProfileError> {
         match what {
-            What::Sample(sample) if self.is_of_command(&sample) => {
-                for _ in 0..self.hardware.interrupts() {
+            What::Sample(sample) if self.is_of_target(&sample) => {
+                let interrupts = self.hardware.interrupts();
+                if interrupts > 0 && self.is_selected(&sample) {
                     self.profile(&sample);
-                    self.profiles.interrupt(&sample, self.hardware.source());
+                    for _ in 0..interrupts {
+                        self.profiles.interrupt(&sample, self.hardware.source());
+                    }
+                    self.add_stack(time, &sample, interrupts);
                 }
             }
             What::Sample(_) => {}
             What::Map { process, mapping } => self.map(process, mapping)?,
-            What::Exec { process } => {
+            What::Name { process, thread, name } => {
+                self.names.insert((process, thread), name);
+            }
+            What::Exec { process, name } => {
+                self.names.insert((process, process), name);
                 self.unmap_all(process)?;
                 self.processes.insert(process, Process { threads: 1, mappings: Vec::new() });
             }
@@ -257,6 +303,9 @@ impl<E: PerfEvents, const N: usize> Sampling<E, N> {
                 let unhit = |(mapping, _): &(Mapping, Object)| (mapping.clone(), Object::Unhit);
                 let mappings = inherited.unwrap_or_default().iter().map(unhit).collect();
                 self.processes.insert(process, Process { threads: 1, mappings });
+                if let Some(name) = self.names.get(&(parent, parent)).cloned() {
+                    self.names.insert((process, process), name);
+                }
             }
             What::Exit { process } => {
                 let Some(exiting) = self.processes.get_mut(&process) else { return Ok(()) };
@@ -272,15 +321,43 @@ impl<E: PerfEvents, const N: usize> Sampling<E, N> {
         Ok(())
     }
 
-    /// Returns true if a sample is the command's. Of system-wide samples, those are of the processes whose
+    /// Returns true if a sample is the target's. Of system-wide samples, those are of the processes whose
     /// begin was recorded.
-    fn is_of_command(&self, sample: &Sample) -> bool {
+    fn is_of_target(&self, sample: &Sample) -> bool {
         self.hardware.request.scope == Scope::PerThread
             || self.processes.contains_key(&sample.process)
     }
 
+    fn is_selected(&self, sample: &Sample) -> bool {
+        let Sample { process, thread, .. } = *sample;
+        let name = |thread| self.names.get(&(process, thread)).map(String::as_str);
+        self.selection.has(process, thread, [name(process), name(thread)])
+    }
+
+    /// Adds the call stack of a sample. It ends before the first caller that is nowhere.
+    fn add_stack(&mut self, time: u64, sample: &Sample, interrupts: u32) {
+        let mappings = self.processes.get(&sample.process).map(|process| &*process.mappings);
+        let mappings = mappings.unwrap_or_default();
+        let place = |address| {
+            if KERNEL_HALF.contains(&address) {
+                return Some((Path::new(KERNEL), address));
+            }
+            let (mapping, _) = mappings.iter().find(|(mapping, _)| mapping.has(address))?;
+            Some((&*mapping.path, address - mapping.start + mapping.file_offset))
+        };
+        // A return address may be another function's: the call is before it.
+        let calls = sample.callers.iter().map(|address| address.saturating_sub(1));
+        let places = core::iter::once(sample.pc).chain(calls).map_while(place);
+        self.stacks.add(time, (sample.process, sample.thread), places, interrupts);
+    }
+
     /// Records a new mapping, in place of those that it covers.
-    fn map(&mut self, process: u32, mapping: Mapping) -> Result<(), ProfileError> {
+    fn map(&mut self, process: u32, mut mapping: Mapping) -> Result<(), ProfileError> {
+        if perf_map::is_anonymous(&mapping.path) {
+            // This memory is the process's own, and known by its address.
+            mapping.path = perf_map::path(process);
+            mapping.file_offset = mapping.start;
+        }
         let mappings = &mut self.processes.entry(process).or_default().mappings;
         // The kernel tells of a mapping again when a part of it gets another protection.
         if mappings.iter().any(|(old, _)| old.contains(&mapping)) {
@@ -303,6 +380,7 @@ impl<E: PerfEvents, const N: usize> Sampling<E, N> {
         let Some((mapping, object @ Object::Unhit)) = process.mappings.iter_mut().find(here) else {
             return;
         };
+        keep_open(&mut self.images, sample.process, mapping);
         let histogram = self.histograms.of(mapping);
         let (source, hardware) = (self.hardware.source(), &mut self.hardware);
         let started = histogram
@@ -321,6 +399,48 @@ impl<E: PerfEvents, const N: usize> Sampling<E, N> {
             }
         }
         Ok(())
+    }
+}
+
+/// Opens the file of a mapping while the process that maps it is there: it may be deleted.
+fn keep_open(images: &mut HashMap<PathBuf, fs::File>, process: u32, mapping: &Mapping) {
+    let Mapping { path, start, .. } = mapping;
+    // The kernel tells of a file that was deleted before by its path and this.
+    let known = path.to_str().map(|path| path.trim_end_matches(" (deleted)"));
+    let Some(known) = known.filter(|_| path.is_absolute() && !perf_map::is_anonymous(path)) else {
+        return;
+    };
+    if images.contains_key(path) {
+        return;
+    }
+    let inside = format!("/proc/{process}/root{known}");
+    let mapped = format!("/proc/{process}/map_files/{start:x}-{:x}", mapping.end());
+    let executable = format!("/proc/{process}/exe");
+    let link = fs::read_link(&executable).unwrap_or_default();
+    let is_executable =
+        link.to_str().is_some_and(|link| link.trim_end_matches(" (deleted)") == known);
+    // The second shows what is deleted to root alone, the third to its owner.
+    let file = fs::File::open(inside).or_else(|_| fs::File::open(mapped));
+    let file = file.or_else(|error| match is_executable {
+        true => fs::File::open(&executable),
+        false => Err(error),
+    });
+    if let Ok(file) = file {
+        images.insert(path.clone(), file);
+    }
+}
+
+/// Processes and threads that are profiled, by number or name; all, if there is none.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Selection(pub HashSet<String>);
+
+impl Selection {
+    /// Returns true if a thread is selected, by its own or its process's number or name.
+    fn has(&self, process: u32, thread: u32, names: [Option<&str>; 2]) -> bool {
+        let Self(selected) = self;
+        selected.is_empty()
+            || [process, thread].iter().any(|number| selected.contains(&number.to_string()))
+            || names.into_iter().flatten().any(|name| selected.contains(name))
     }
 }
 

@@ -2,9 +2,12 @@
 
 use core::cell::OnceCell;
 use std::collections::HashMap;
+use std::fs;
+use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
 use super::kallsyms::{KERNEL, Kallsyms};
+use super::perf_map::{self, PerfMap};
 use crate::elf::{File, Function};
 
 /// The symbols of files, read when first needed.
@@ -12,9 +15,53 @@ use crate::elf::{File, Function};
 pub struct Symbols {
     files: HashMap<PathBuf, Option<File>>,
     kernel: OnceCell<Option<Kallsyms>>,
+    maps: HashMap<PathBuf, Option<PerfMap>>,
+    /// Files that have no path any more, by the path that they had.
+    images: HashMap<PathBuf, fs::File>,
+}
+
+/// A frame of a call stack at a place.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Frame {
+    /// The function's name.
+    pub name: String,
+    /// The source file and the line, where they are known.
+    pub line: Option<(String, u32)>,
+    /// Set if the function is inlined into the next frame's.
+    pub inlined: bool,
 }
 
 impl Symbols {
+    /// The symbols of files, of which some are open, and have no path any more.
+    pub fn with_images(images: HashMap<PathBuf, fs::File>) -> Self {
+        Self { images, ..Self::default() }
+    }
+
+    /// The frames at an offset in a file: first those of functions that are inlined there.
+    pub fn frames(&mut self, path: &Path, file_offset: u64) -> Vec<Frame> {
+        let (Function { name, .. }, _) = self.function(path, file_offset);
+        let mut frames = self.inlined(path, file_offset).unwrap_or_default();
+        match frames.last_mut() {
+            // The symbol table is read for the function, as where there are no lines.
+            Some(own) => (own.name, own.inlined) = (name, false),
+            None => frames.push(Frame { name, line: None, inlined: false }),
+        }
+        frames
+    }
+
+    fn inlined(&mut self, path: &Path, file_offset: u64) -> Option<Vec<Frame>> {
+        let file = self.file(path)?;
+        let address = file.address(file_offset).filter(|address| *address != u64::MAX)?;
+        let mut found = file.loader()?.find_frames(address).ok()?;
+        let mut frames = Vec::new();
+        while let Ok(Some(frame)) = found.next() {
+            let name = frame.function.and_then(|name| Some(name.demangle().ok()?.into_owned()));
+            let line = frame.location.and_then(|place| Some((place.file?.into(), place.line?)));
+            frames.push(Frame { name: name.unwrap_or("[inlined]".into()), line, inlined: true });
+        }
+        Some(frames)
+    }
+
     /// The function at an offset in a file, and the distance from its start.
     pub fn function(&mut self, path: &Path, file_offset: u64) -> (Function, u64) {
         if path == Path::new(KERNEL)
@@ -22,6 +69,12 @@ impl Symbols {
             && let Some((start, name)) = kernel.function(file_offset)
         {
             return (Function { name: name.into(), start }, file_offset - start);
+        }
+        if perf_map::is_anonymous(path) {
+            let map = self.maps.entry(path.into()).or_insert_with(|| PerfMap::of(path));
+            if let Some((start, name)) = map.as_ref().and_then(|map| map.function(file_offset)) {
+                return (Function { name: name.into(), start }, file_offset - start);
+            }
         }
         let known = self.file(path).and_then(|file| {
             let address = file.address(file_offset)?;
@@ -52,7 +105,15 @@ impl Symbols {
     }
 
     fn file(&mut self, path: &Path) -> Option<&File> {
-        let read = || if path.is_absolute() { File::read(path).ok() } else { None };
+        let read = || {
+            if !path.is_absolute() {
+                return None;
+            }
+            File::read(path).ok().or_else(|| {
+                let image = self.images.get(path)?.as_raw_fd();
+                File::read(Path::new(&format!("/proc/self/fd/{image}"))).ok()
+            })
+        };
         self.files.entry(path.into()).or_insert_with(read).as_ref()
     }
 }
@@ -61,7 +122,7 @@ impl Symbols {
 pub fn module_name(path: &Path) -> String {
     let label = path.to_string_lossy();
     match path.file_name() {
-        // What is no file has a label: `[vdso]`, and `//anon` for memory of no file, or none.
+        // Memory of no file has a label: `[vdso]`, and `//anon` for memory of no file, or none.
         _ if label.starts_with('[') => label.into_owned(),
         Some(_) if label.starts_with("//anon") => "[anonymous memory]".into(),
         Some(name) => format!("[{}]", name.to_string_lossy()),

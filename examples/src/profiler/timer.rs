@@ -10,9 +10,10 @@ use libc::{c_int, c_void, siginfo_t, ucontext_t};
 use pmu_core::{InterruptFrame, Interval, Platform, ProcessId, ProcessorNumber, TimerUnavailable};
 use pmu_kprofile::Profiles;
 
+use super::call_walk::{self, Ring};
 use super::counters::Counters;
 
-/// How many objects may be started: one for each executable mapping of the program.
+/// The number of objects that may be started: one for each executable mapping of the program.
 const OBJECTS: usize = 16;
 
 /// The lists that the signal handler dispatches to.
@@ -20,6 +21,9 @@ const OBJECTS: usize = 16;
 /// A profiled thread plays the only processor: it has one timer and one interrupt handler, on
 /// whichever processor the kernel runs it.
 pub static PROFILES: Profiles<OBJECTS, 1> = Profiles::new();
+
+/// The call stacks of the samples.
+pub static STACKS: Ring = Ring::new();
 
 /// The number of the thread that plays the processor.
 pub const PROCESSOR: ProcessorNumber = ProcessorNumber { group: 0, number: 0 };
@@ -49,7 +53,7 @@ impl ThreadTimer {
         let (mut action, mut event): (libc::sigaction, libc::sigevent) =
             unsafe { (zeroed(), zeroed()) };
         action.sa_sigaction = interrupt as *const () as usize;
-        // What the signal interrupts goes on as if nothing had been.
+        // The interrupted system call goes on as if nothing had been.
         action.sa_flags = libc::SA_SIGINFO | libc::SA_RESTART;
         // SAFETY: `interrupt` has the signature that SA_SIGINFO asks for, and does only what a signal
         // handler may: it takes no lock and does not allocate.
@@ -106,7 +110,7 @@ impl Platform for &ThreadTimer {
 
 impl Drop for ThreadTimer {
     fn drop(&mut self) {
-        // SAFETY: the timer exists, and nobody uses it any more.
+        // SAFETY: the timer exists, and is used no more.
         unsafe { libc::timer_delete(self.timer) };
     }
 }
@@ -125,7 +129,7 @@ static LATE: AtomicU64 = AtomicU64::new(0);
 /// A signal that comes later than this did not interrupt the thread, but waited for its turn.
 const PROMPT: Duration = Duration::from_micros(100);
 
-/// How many signals were left out so far because they came late.
+/// The number of signals that were left out so far because they came late.
 pub fn late() -> u64 {
     LATE.load(Ordering::Relaxed)
 }
@@ -147,14 +151,23 @@ extern "C" fn interrupt(_: c_int, _: *mut siginfo_t, context: *mut c_void) {
     // SAFETY: the kernel hands a ucontext_t to a handler that was installed with SA_SIGINFO, valid
     // until it returns.
     let frame = SignalFrame(unsafe { &*context.cast::<ucontext_t>() });
+    let before = PROFILES.statistics().seen;
     // SAFETY: what is stored here lives forever.
     match unsafe { COUNTERS.load(Ordering::Acquire).as_ref() } {
         None => _ = PROFILES.timer_interrupt(&frame),
         Some(counters) => counters.tick(&frame),
     }
+    let interrupts = (PROFILES.statistics().seen - before) as u32;
+    if interrupts > 0 {
+        let (sp, bp) = (frame.register(libc::REG_RSP), frame.register(libc::REG_RBP));
+        // SAFETY: the registers are this thread's, which the timer's maker called `begin` on.
+        let walked = unsafe { call_walk::walk(frame.pc(), sp, bp, since_start, interrupts) };
+        // SAFETY: one thread is profiled at a time, and the signal is blocked in its own handler.
+        unsafe { STACKS.push(walked) };
+    }
 }
 
-/// Whether the timer fired again before its signal was delivered.
+/// Returns true if the timer fired again before its signal was delivered.
 fn fired_again() -> bool {
     // SAFETY: of the interrupted code, errno must stay as it is; the pointer is valid in any thread.
     let errno = unsafe { libc::__errno_location() };
@@ -167,7 +180,7 @@ fn fired_again() -> bool {
     overruns != 0
 }
 
-/// What a signal interrupted.
+/// The state that a signal interrupted.
 pub struct SignalFrame<'c>(&'c ucontext_t);
 
 impl SignalFrame<'_> {

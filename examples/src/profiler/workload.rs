@@ -48,11 +48,11 @@ parts! {
     ten_percent 10 0x94D0_49BB_1331_11EB_u64;
 }
 
-/// How many steps lie between two looks at the clock: so many that the looks take no share of the
+/// The number of steps between two looks at the clock: so many that the looks take no share of the
 /// time that is worth mentioning, and so few that a turn ends on time.
 const STEPS: u32 = 1 << 16;
 
-/// How long a round takes. A turn is then several interrupts long, so that how often it is
+/// The length of a round. A turn is then several interrupts long, so that how often it is
 /// interrupted is nearly its share, and not left to chance; and no number of rounds is soon a number
 /// of the kernel's ticks, which would interrupt each round at the same places.
 const ROUND: Duration = Duration::from_micros(103_300);

@@ -6,10 +6,10 @@ use pmu_kprofile::trace::{Detail, Event, IntervalHook, Record, Sample, SourceInt
 
 use crate::elf::File;
 
-/// What a trace comes to.
+/// The sums of a trace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
-    /// How many records there are of each kind.
+    /// The number of records of each kind.
     pub records: BTreeMap<String, u64>,
     /// The sums of each source, by its number.
     pub sources: BTreeMap<u32, OfSource>,
@@ -46,7 +46,7 @@ impl Sum {
     }
 }
 
-/// What a trace tells of a source's interval.
+/// A source's interval as a trace tells it.
 #[derive(Clone, Debug, Default)]
 struct Intervals {
     /// From when on, and how long; ascending.

@@ -158,7 +158,7 @@ fn name(source: u32, sums: &OfSource) -> String {
     }
 }
 
-/// What the samples of a source stand for.
+/// The amount that the samples of a source stand for.
 fn amount(source: u32, sums: &OfSource) -> String {
     let amount = sums.total.amount;
     if !sums.is_weighed {

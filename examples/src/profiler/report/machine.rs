@@ -10,6 +10,9 @@ struct Json<'r> {
     samples: u64,
     functions: Vec<Function<'r>>,
     hottest: Option<Hottest<'r>>,
+    callers: Vec<Neighbor<'r>>,
+    callees: Vec<Neighbor<'r>>,
+    threads: Vec<Thread<'r>>,
     interrupts: Interrupts,
     consumed: Option<Consumed>,
     processor: &'r str,
@@ -23,10 +26,27 @@ struct Json<'r> {
 struct Function<'r> {
     name: &'r str,
     samples: u64,
+    total: u64,
     share: f64,
     module: &'r str,
     #[serde(skip_serializing_if = "Option::is_none")]
     expected: Option<f64>,
+}
+
+/// A caller or a callee of the hottest function.
+#[derive(Serialize)]
+struct Neighbor<'r> {
+    name: &'r str,
+    samples: u64,
+}
+
+#[derive(Serialize)]
+struct Thread<'r> {
+    process: u32,
+    process_name: &'r str,
+    thread: u32,
+    name: &'r str,
+    samples: u64,
 }
 
 #[derive(Serialize)]
@@ -60,11 +80,12 @@ struct Consumed {
 }
 
 /// The report as a JSON object.
-pub fn json(report: &Report) -> Result<String, serde_json::Error> {
+pub fn json<'r>(report: &'r Report) -> Result<String, serde_json::Error> {
     let statistics = report.statistics;
     let functions = report.functions.iter().map(|function| Function {
         name: &function.name,
         samples: function.samples,
+        total: function.total,
         share: function.share,
         module: &function.module,
         expected: function.expected,
@@ -74,6 +95,21 @@ pub fn json(report: &Report) -> Result<String, serde_json::Error> {
         samples: bucket.samples,
         line: bucket.line.as_deref(),
     });
+    let neighbors = |functions: Vec<(&'r str, u64)>| {
+        let neighbor = |(name, samples)| Neighbor { name, samples };
+        functions.into_iter().map(neighbor).collect()
+    };
+    let (callers, callees) = match report.hottest() {
+        Some(hottest) => report.graph.neighbors((&*hottest.name, &*hottest.module)),
+        None => Default::default(),
+    };
+    let threads = report.graph.by_thread().into_iter().map(|(thread, samples)| Thread {
+        process: thread.process,
+        process_name: &thread.process_name,
+        thread: thread.thread,
+        name: &thread.name,
+        samples,
+    });
     let json = Json {
         samples: statistics.seen,
         functions: functions.collect(),
@@ -82,6 +118,9 @@ pub fn json(report: &Report) -> Result<String, serde_json::Error> {
             bucket_bytes: report.bucket_bytes,
             buckets: buckets.collect(),
         }),
+        callers: neighbors(callers),
+        callees: neighbors(callees),
+        threads: threads.collect(),
         interrupts: Interrupts {
             seen: statistics.seen,
             hit: statistics.hit,
@@ -105,10 +144,11 @@ pub fn json(report: &Report) -> Result<String, serde_json::Error> {
 /// The report's functions as comma-separated values, under a line of column names.
 pub fn csv(report: &Report) -> Result<String, csv::Error> {
     let mut writer = csv::Writer::from_writer(Vec::new());
-    writer.write_record(["name", "module", "samples", "share"])?;
+    writer.write_record(["name", "module", "samples", "total", "share"])?;
     for function in &report.functions {
-        let (samples, share) = (function.samples.to_string(), format!("{:.6}", function.share));
-        writer.write_record([&function.name, &function.module, &samples, &share])?;
+        let [samples, total] = [function.samples, function.total].map(|count| count.to_string());
+        let share = format!("{:.6}", function.share);
+        writer.write_record([&function.name, &function.module, &samples, &total, &share])?;
     }
     let bytes = writer.into_inner().map_err(|error| csv::Error::from(error.into_error()))?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())

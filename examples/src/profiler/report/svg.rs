@@ -4,7 +4,7 @@ use core::fmt::Write as _;
 
 use super::Report;
 
-/// How many functions are drawn.
+/// The number of functions that are drawn.
 const FUNCTIONS: usize = 20;
 
 const WIDTH: f64 = 960.0;
@@ -82,13 +82,13 @@ fn buckets(svg: &mut String, report: &Report, top: f64) {
     }
 }
 
-fn bar(svg: &mut String, at: (f64, f64), size: (f64, f64), colour: &str, title: &str) {
+fn bar(svg: &mut String, at: (f64, f64), size: (f64, f64), color: &str, title: &str) {
     let ((x, y), (width, height), title) = (at, size, escape(title));
     // A String takes whatever is written.
     let _ = writeln!(
         svg,
         "<rect x=\"{x:.1}\" y=\"{y:.1}\" width=\"{width:.1}\" height=\"{height:.1}\" \
-         fill=\"{colour}\"><title>{title}</title></rect>"
+         fill=\"{color}\"><title>{title}</title></rect>"
     );
 }
 
@@ -97,7 +97,7 @@ fn text(svg: &mut String, (x, y): (f64, f64), text: &str) {
     let _ = writeln!(svg, "<text x=\"{x:.1}\" y=\"{y:.1}\">{text}</text>");
 }
 
-/// What may stand in the text and the attributes of XML; control characters may not at all.
+/// The form of a text within the text and the attributes of XML; control characters may not at all.
 fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for character in text.chars() {

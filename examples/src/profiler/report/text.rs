@@ -4,10 +4,16 @@ use core::fmt::{self, Write as _};
 
 use super::Report;
 
-/// How many functions are shown.
+/// The number of functions that are shown.
 const FUNCTIONS: usize = 20;
 
-/// How many buckets are shown.
+/// The number of callers, and of callees, that are shown.
+const NEIGHBORS: usize = 8;
+
+/// The number of threads that are shown.
+const THREADS: usize = 12;
+
+/// The number of buckets that are shown.
 const BUCKETS: usize = 32;
 
 /// The longest name, in characters.
@@ -33,6 +39,8 @@ impl fmt::Display for Report {
             writeln!(f, "note        {note}")?;
         }
         self.functions(f)?;
+        self.neighbors(f)?;
+        self.threads(f)?;
         self.buckets(f)
     }
 }
@@ -42,7 +50,8 @@ impl Report {
         let known = self.functions.iter().any(|function| function.expected.is_some());
         let greatest = self.functions.iter().map(|function| function.share).fold(0.0, f64::max);
         let expected_column = if known { " expected" } else { "" };
-        writeln!(f, "\n  share{expected_column}  samples  {:24}  function", "")?;
+        let total_column = if self.has_callers { "    total" } else { "" };
+        writeln!(f, "\n  share{expected_column}  samples{total_column}  {:24}  function", "")?;
         for function in self.functions.iter().take(FUNCTIONS) {
             let expected = match function.expected {
                 Some(expected) => format!("{:8.1}%", expected * 100.0),
@@ -50,9 +59,13 @@ impl Report {
                 None => String::new(),
             };
             let bar = bar(function.share, greatest);
+            let total = match self.has_callers {
+                true => format!(" {:8}", function.total),
+                false => String::new(),
+            };
             write!(
                 f,
-                "{:6.1}%{expected} {:8}  {bar}  {}",
+                "{:6.1}%{expected} {:8}{total}  {bar}  {}",
                 function.share * 100.0,
                 function.samples,
                 shorten(&function.name)
@@ -70,6 +83,44 @@ impl Report {
         Ok(())
     }
 
+    fn neighbors(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some(hottest) = self.hottest().filter(|_| self.has_callers) else { return Ok(()) };
+        let (callers, callees) = self.graph.neighbors((&*hottest.name, &*hottest.module));
+        for (what, functions) in [("called by", callers), ("that calls", callees)] {
+            if functions.is_empty() {
+                continue;
+            }
+            writeln!(f, "\n{}, {what}:\n\n  samples  function", shorten(&hottest.name))?;
+            for (name, samples) in functions.iter().take(NEIGHBORS) {
+                writeln!(f, "{samples:9}  {}", shorten(name))?;
+            }
+            if let Some(more @ 1..) = functions.len().checked_sub(NEIGHBORS) {
+                writeln!(f, "           and {more} more")?;
+            }
+        }
+        Ok(())
+    }
+
+    fn threads(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let threads = self.graph.by_thread();
+        if threads.len() < 2 {
+            return Ok(());
+        }
+        writeln!(f, "\n  samples  process   thread  name")?;
+        for (thread, samples) in threads.iter().take(THREADS) {
+            let name = match thread.name == thread.process_name {
+                true => thread.name.clone(),
+                false => format!("{}: {}", thread.process_name, thread.name),
+            };
+            let (process, thread) = (thread.process, thread.thread);
+            writeln!(f, "{samples:9} {process:8} {thread:8}  {}", shorten(&name))?;
+        }
+        if let Some(more @ 1..) = threads.len().checked_sub(THREADS) {
+            writeln!(f, "          and {more} more; --json has them all")?;
+        }
+        Ok(())
+    }
+
     fn buckets(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some(hottest) = self.hottest() else { return Ok(()) };
         let mut shown: Vec<_> = self.buckets.iter().collect();
@@ -81,12 +132,15 @@ impl Report {
         if shown.len() < self.buckets.len() {
             write!(f, ", the {} hottest of {}", shown.len(), self.buckets.len())?;
         }
-        writeln!(f, ":\n\n   offset  samples  {:24}  line", "")?;
+        // If the function is not known, an offset may be a whole address.
+        let offsets = shown.iter().map(|bucket| format!("{:+#x}", bucket.offset).len());
+        let width = offsets.max().unwrap_or(0).max(9);
+        writeln!(f, ":\n\n{:>width$}  samples  {:24}  line", "offset", "")?;
         for bucket in shown {
             let bar = bar(bucket.samples as f64, greatest as f64);
             let line = bucket.line.as_deref().unwrap_or("");
             let offset = format!("{:+#x}", bucket.offset);
-            let row = format!("{offset:>9} {:8}  {bar}  {line}", bucket.samples);
+            let row = format!("{offset:>width$} {:8}  {bar}  {line}", bucket.samples);
             writeln!(f, "{}", row.trim_end())?;
         }
         Ok(())
@@ -95,8 +149,9 @@ impl Report {
 
 /// A name, cut if it is very long.
 fn shorten(name: &str) -> String {
+    let name = name.replace(char::is_control, "\u{FFFD}");
     if name.chars().count() <= NAME {
-        return name.into();
+        return name;
     }
     name.chars().take(NAME - 1).chain(['…']).collect()
 }

@@ -44,8 +44,7 @@ impl<E: PerfEvents> Hardware<E> {
         let (event, unit) = if source.id == KProfileSource::TIME {
             (Event::Clock, 100)
         } else {
-            let (event, unit_mask) = (u64::from(source.event), u64::from(source.unit_mask));
-            (Event::Raw(event & 0xFF | unit_mask << 8 | (event >> 8) << 32), 1)
+            (Event::Raw(source.raw), 1)
         };
         let interval = u64::from(interval) * unit;
         let mut hardware = Self {

@@ -2,6 +2,8 @@
 
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
+mod refusals;
+
 use core::cell::RefCell;
 use core::ops::Range;
 use std::collections::VecDeque;
@@ -20,10 +22,10 @@ use pmu_examples::profiler::perf::{
 use pmu_examples::profiler::report::consumed::{Consumed, Unit};
 use pmu_examples::profiler::sampling::{Outcome, Sampling};
 
-/// Where the fake has its functions.
+/// The addresses of the fake's functions.
 const KERNEL_TEXT: Range<u64> = 0xFFFF_FFFF_8100_0000..0xFFFF_FFFF_8200_0000;
 
-/// What was asked of the fake.
+/// The requests to the fake.
 #[derive(Default)]
 struct Asked {
     opened: Vec<(u16, Request)>,
@@ -40,7 +42,7 @@ struct Fake {
     /// The command's consumption.
     consumed: Option<u64>,
     setting: Setting,
-    /// What each call of `read` finds.
+    /// The findings of each call of `read`.
     batches: VecDeque<Vec<Record>>,
 }
 
@@ -140,8 +142,13 @@ fn map(time: u64, process: u32, start: u64, size: u64, path: &str) -> Record {
 }
 
 fn sample(time: u64, process: u32, pc: u64) -> Record {
-    let sample = Sample { process, thread: process, processor: 65, pc, kernel: pc >> 63 != 0 };
+    let (thread, kernel) = (process, pc >> 63 != 0);
+    let sample = Sample { process, thread, processor: 65, pc, kernel, callers: Vec::new() };
     Record { time, what: What::Sample(sample) }
+}
+
+fn exec(time: u64, process: u32) -> Record {
+    at(time, What::Exec { process, name: "a".into() })
 }
 
 fn at(time: u64, what: What) -> Record {
@@ -193,8 +200,8 @@ fn every_source_becomes_the_raw_event_of_its_select_on_every_processor() {
 #[test]
 fn samples_of_a_counter_fall_into_buckets_of_the_process_that_mapped_the_file() {
     let records = vec![
-        at(0, What::Exec { process: 8 }),
-        at(1, What::Exec { process: 7 }),
+        exec(0, 8),
+        exec(1, 7),
         map(2, 7, 0x40_0000, 0x1000, "/bin/a"),
         sample(3, 7, 0x40_0000),
         sample(4, 7, 0x40_0003),
@@ -235,7 +242,7 @@ fn a_program_that_is_executed_replaces_what_was_mapped() {
     let outcome = replay([vec![
         map(1, 7, 0x40_0000, 0x1000, "/bin/old"),
         sample(2, 7, 0x40_0000),
-        at(3, What::Exec { process: 7 }),
+        exec(3, 7),
         sample(4, 7, 0x40_0000),
         map(5, 7, 0x40_0000, 0x1000, "/bin/new"),
         sample(6, 7, 0x40_0000),
@@ -335,7 +342,7 @@ fn mappings_that_are_not_hit_take_no_room() {
 fn a_process_that_is_not_the_commands_is_not_in_the_profile_where_everybody_is_sampled() {
     let records = || {
         vec![
-            at(1, What::Exec { process: 7 }),
+            exec(1, 7),
             map(2, 7, 0x40_0000, 0x1000, "/bin/a"),
             at(3, What::Fork { process: 8, parent: 7 }),
             sample(4, 7, 0x40_0000),
@@ -359,7 +366,7 @@ fn a_process_that_is_not_the_commands_is_not_in_the_profile_where_everybody_is_s
 
 #[test]
 fn what_was_consumed_and_not_sampled_is_told_in_the_sources_unit() {
-    let records = vec![at(1, What::Exec { process: 7 }), sample(2, 7, 0), sample(3, 7, 0)];
+    let records = vec![exec(1, 7), sample(2, 7, 0), sample(3, 7, 0)];
     let mut fake = Fake::new([records]);
     fake.consumed = Some(10_000);
     let outcome = start(fake, &counter(), 4_096).unwrap().finish().unwrap();
@@ -429,79 +436,4 @@ fn a_clock_of_a_thread_is_not_faster_than_the_kernel_allows() {
             "{interval}, {max_rate:?}"
         );
     }
-}
-
-#[test]
-fn a_user_who_may_not_sample_the_kernel_samples_the_rest() {
-    let fake = Fake::refusing(|_, request| request.kernel.then_some(libc::EACCES));
-    let asked = fake.asked.clone();
-    let outcome = start(fake, &time(), 10_000).unwrap().finish().unwrap();
-    assert!(asked.borrow().opened.iter().all(|(_, request)| !request.kernel));
-    assert_eq!(asked.borrow().opened.len(), 2);
-    assert!(outcome.notes().iter().any(|note| note.contains("user mode only")));
-}
-
-#[test]
-fn a_kernel_that_forbids_gets_a_message_with_its_setting_and_the_remedy() {
-    for refusal in
-        [(|_, _| Some(libc::EACCES)) as fn(u16, &Request) -> Option<i32>, |_, _| Some(libc::EPERM)]
-    {
-        let Err(error) = start(Fake::refusing(refusal), &time(), 10_000) else {
-            panic!("it was not forbidden");
-        };
-        let paranoid = match &error {
-            Error::Forbidden { setting, .. } => setting.paranoid,
-            _ => panic!("{error:?}"),
-        };
-        assert_eq!(paranoid, Some(4));
-        let message = error.to_string();
-        for part in ["perf_event_paranoid is 4", "sysctl kernel.perf_event_paranoid=2"] {
-            assert!(message.contains(part), "{message}");
-        }
-    }
-}
-
-#[test]
-fn a_kernel_whose_level_allows_sampling_is_not_advised_to_lower_it() {
-    let mut fake = Fake::refusing(|_, _| Some(libc::EPERM));
-    fake.setting = Setting { paranoid: Some(2), filtered: true, ..Setting::default() };
-    let Err(error) = start(fake, &time(), 10_000) else { panic!("it was not forbidden") };
-    let message = error.to_string();
-    assert!(message.contains("is 2, which allows it"), "{message}");
-    assert!(message.contains("seccomp"), "{message}");
-    assert!(!message.contains("sysctl"), "{message}");
-}
-
-/// mmap(2) of a ring buffer fails with EPERM too.
-#[test]
-fn a_limit_on_locked_memory_is_not_taken_for_a_kernel_that_forbids_sampling() {
-    let mut fake = Fake::new([]);
-    fake.has_memory = false;
-    let Err(error) = start(fake, &time(), 10_000) else { panic!("there was memory") };
-    let message = error.to_string();
-    assert!(message.contains("perf_event_mlock_kb"), "{message}");
-    assert!(!message.contains("paranoid"), "{message}");
-}
-
-#[test]
-fn a_kernel_without_a_pmu_says_so_of_a_counter() {
-    let refusal =
-        |_, request: &Request| matches!(request.event, Event::Raw(_)).then_some(libc::ENOENT);
-    let source = intel().find("TotalCycles").unwrap();
-    let Err(error) = start(Fake::refusing(refusal), &source, 65_536) else {
-        panic!("there was a counter");
-    };
-    assert!(matches!(error, Error::NoCounter { source: "ProfileTotalCycles", .. }), "{error:?}");
-    assert!(start(Fake::refusing(refusal), &time(), 10_000).is_ok());
-}
-
-#[test]
-fn an_event_that_opens_on_one_processor_alone_is_closed_again() {
-    let fake = Fake::refusing(|processor, _| (processor == 65).then_some(libc::EMFILE));
-    let asked = fake.asked.clone();
-    let Err(error) = start(fake, &time(), 10_000) else {
-        panic!("it was not refused");
-    };
-    assert!(matches!(error, Error::Perf(_)), "{error:?}");
-    assert_eq!(asked.borrow().closed, [0]);
 }

@@ -1,0 +1,41 @@
+//! Profiling of processes that are running already.
+
+use core::time::Duration;
+use std::thread;
+use std::time::Instant;
+
+use pmu_kprofile::Statistics;
+
+use super::error::Error;
+use super::perf::PerfEvents;
+use super::sampling::{Outcome, Sampling, Selection};
+use super::signals;
+use crate::machine::Source;
+
+/// The time between two looks into the ring buffers.
+const READ_EACH: Duration = Duration::from_millis(10);
+
+/// Samples the events' target until all its processes have ended, the time limit, or a
+/// [request to stop](signals). The processes themselves go on.
+///
+/// # Errors
+/// The kernel forbids sampling or has no such event; there is no such process.
+pub fn run<E: PerfEvents>(
+    events: E,
+    source: &Source,
+    interval: u32,
+    limit: Option<Duration>,
+    selection: Selection,
+    progress: impl Fn(Statistics),
+) -> Result<Outcome, Error> {
+    let mut sampling: Sampling<E> = Sampling::start(events, source, interval)?;
+    sampling.select(selection);
+    let start = Instant::now();
+    let is_late = || limit.is_some_and(|limit| start.elapsed() >= limit);
+    while sampling.is_running() && !is_late() && signals::requested().is_none() {
+        thread::sleep(READ_EACH);
+        sampling.read()?;
+        progress(sampling.statistics());
+    }
+    sampling.finish()
+}

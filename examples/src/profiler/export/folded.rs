@@ -1,0 +1,43 @@
+//! Folded stacks: a line per stack, `process;outermost;…;innermost count`, as `stackcollapse-perf.pl` has it.
+
+use core::fmt::Write as _;
+use std::collections::BTreeMap;
+
+use crate::profiler::graph::Graph;
+
+/// Returns the stacks, under the names of their processes.
+pub fn write(graph: &Graph) -> String {
+    let mut lines: BTreeMap<String, u64> = BTreeMap::new();
+    for sample in &graph.samples {
+        let mut line = clean(&graph.threads[sample.thread].process_name);
+        for frame in &graph.stacks[sample.stack] {
+            line.push(';');
+            line += &clean(&graph.frames[*frame].frame.name);
+        }
+        *lines.entry(line).or_default() += u64::from(sample.interrupts);
+    }
+    let mut text = String::new();
+    for (stack, interrupts) in lines {
+        // A String takes whatever is written.
+        let _ = writeln!(text, "{stack} {interrupts}");
+    }
+    text
+}
+
+/// Returns a name without what separates names and lines.
+fn clean(name: &str) -> String {
+    name.replace(|c: char| c == ';' || c.is_control(), "_")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::profiler::graph::tests::graph;
+
+    #[test]
+    fn equal_stacks_are_summed_up_and_separators_in_names_replaced() {
+        let mut graph = graph("main;a b 3\nmain;a b 2\nmain 1");
+        graph.frames[0].frame.name = "ma;in\n".into();
+        assert_eq!(write(&graph), "tool;ma_in_ 1\ntool;ma_in_;a b 5\n");
+    }
+}

@@ -1,0 +1,188 @@
+//! The call stacks with names: self and total of functions, and their callers and callees.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::path::Path;
+
+use super::call_stacks::{CallStacks, StackSample, Thread};
+use super::symbols::{Frame, Symbols, module_name};
+
+/// The named call stacks of a run.
+#[derive(Debug, Default)]
+pub struct Graph {
+    /// The distinct frames of all stacks.
+    pub frames: Vec<NamedFrame>,
+    /// The stacks, each from the outermost frame to the innermost, as indices of frames.
+    pub stacks: Vec<Vec<usize>>,
+    /// The samples, in the order of their records.
+    pub samples: Vec<StackSample>,
+    /// The threads that were sampled.
+    pub threads: Vec<Thread>,
+}
+
+/// A frame of a call stack.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct NamedFrame {
+    /// The name, and the line.
+    pub frame: Frame,
+    /// The file that it is in, or a label.
+    pub module: String,
+}
+
+/// The key of a function: its name and its module.
+pub type Key<'g> = (&'g str, &'g str);
+
+/// Functions beside a function, with the number of samples, the most first.
+pub type Neighbors<'g> = Vec<(&'g str, u64)>;
+
+impl Graph {
+    /// Names all places.
+    pub fn new(stacks: CallStacks, symbols: &mut Symbols) -> Self {
+        let modules: Vec<_> =
+            stacks.modules.iter().map(|path| (path.as_path(), label(path))).collect();
+        let (mut frames, mut indices) = (Vec::new(), HashMap::new());
+        let mut of_place = HashMap::new();
+        let mut named = Vec::with_capacity(stacks.stacks.len());
+        for places in &stacks.stacks {
+            let mut stack: Vec<usize> = Vec::new();
+            for place in places {
+                let (path, module) = &modules[place.module];
+                let of_place: &mut Vec<usize> = of_place.entry(*place).or_insert_with(|| {
+                    let found = symbols.frames(path, place.file_offset).into_iter();
+                    let mut index = |frame| {
+                        let frame = NamedFrame { frame, module: module.clone() };
+                        *indices.entry(frame.clone()).or_insert_with(|| {
+                            frames.push(frame);
+                            frames.len() - 1
+                        })
+                    };
+                    found.map(&mut index).collect()
+                });
+                stack.extend_from_slice(of_place);
+            }
+            stack.reverse();
+            named.push(stack);
+        }
+        Self { frames, stacks: named, samples: stacks.samples, threads: stacks.threads }
+    }
+
+    /// Returns the interrupts of each function wherever it is in a stack.
+    pub fn totals(&self) -> HashMap<Key<'_>, u64> {
+        let mut totals = HashMap::new();
+        for (stack, interrupts) in self.interrupts().into_iter().enumerate() {
+            let functions: HashSet<_> = self.functions(stack).into_iter().collect();
+            functions.into_iter().for_each(|key| *totals.entry(key).or_default() += interrupts);
+        }
+        totals
+    }
+
+    /// Returns the callers and the callees of a function. What recursion repeats counts once per stack.
+    pub fn neighbors(&self, function: Key<'_>) -> (Neighbors<'_>, Neighbors<'_>) {
+        let (mut callers, mut callees) = (BTreeMap::new(), BTreeMap::new());
+        for (stack, interrupts) in self.interrupts().into_iter().enumerate() {
+            let functions = self.functions(stack);
+            let pairs: HashSet<_> = functions.windows(2).map(|pair| (pair[0], pair[1])).collect();
+            for (caller, callee) in pairs {
+                if callee == function {
+                    *callers.entry(caller.0).or_default() += interrupts;
+                }
+                if caller == function {
+                    *callees.entry(callee.0).or_default() += interrupts;
+                }
+            }
+        }
+        let sorted = |neighbors: BTreeMap<_, u64>| {
+            let mut sorted: Vec<_> = neighbors.into_iter().collect();
+            sorted.sort_by_key(|(_, interrupts)| core::cmp::Reverse(*interrupts));
+            sorted
+        };
+        (sorted(callers), sorted(callees))
+    }
+
+    /// Returns the interrupts of each thread, the most first.
+    pub fn by_thread(&self) -> Vec<(&Thread, u64)> {
+        let mut interrupts = vec![0; self.threads.len()];
+        self.samples
+            .iter()
+            .for_each(|sample| interrupts[sample.thread] += u64::from(sample.interrupts));
+        let mut threads: Vec<_> = self.threads.iter().zip(interrupts).collect();
+        threads.sort_by_key(|(thread, interrupts)| {
+            (core::cmp::Reverse(*interrupts), thread.process, thread.thread)
+        });
+        threads
+    }
+
+    /// Returns the interrupts of each stack.
+    fn interrupts(&self) -> Vec<u64> {
+        let mut interrupts = vec![0; self.stacks.len()];
+        self.samples
+            .iter()
+            .for_each(|sample| interrupts[sample.stack] += u64::from(sample.interrupts));
+        interrupts
+    }
+
+    /// Returns the functions of a stack that are not inlined, the outermost first.
+    fn functions(&self, stack: usize) -> Vec<Key<'_>> {
+        let frames = self.stacks[stack].iter().map(|frame| &self.frames[*frame]);
+        let own = frames.filter(|frame| !frame.frame.inlined);
+        own.map(|frame| (&*frame.frame.name, &*frame.module)).collect()
+    }
+}
+
+/// Returns a module's name without brackets.
+pub fn label(path: &Path) -> String {
+    module_name(path).trim_matches(['[', ']']).into()
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    /// A graph of stacks written as `outer;inner 3`.
+    pub(crate) fn graph(folded: &str) -> Graph {
+        let mut graph = Graph::default();
+        let thread = |thread| Thread {
+            process: 7,
+            thread,
+            process_name: "tool".into(),
+            name: format!("worker {thread}"),
+        };
+        graph.threads = vec![thread(7), thread(8)];
+        for line in folded.lines() {
+            let (stack, interrupts) = line.rsplit_once(' ').unwrap();
+            let frames = stack.split(';').map(|name| {
+                let known = graph.frames.iter().position(|frame| frame.frame.name == name);
+                known.unwrap_or_else(|| {
+                    let frame =
+                        Frame { name: name.into(), line: None, inlined: name.starts_with('~') };
+                    graph.frames.push(NamedFrame { frame, module: "tool".into() });
+                    graph.frames.len() - 1
+                })
+            });
+            let frames = frames.collect();
+            graph.stacks.push(frames);
+            let stack = graph.stacks.len() - 1;
+            graph.samples.push(StackSample {
+                time: 1_000_000 * stack as u64,
+                thread: stack % 2,
+                stack,
+                interrupts: interrupts.parse().unwrap(),
+            });
+        }
+        graph
+    }
+
+    #[test]
+    fn a_total_counts_a_function_once_per_stack_and_neighbors_are_those_beside_it() {
+        let graph = graph("main;a;b 3\nmain;a;a;b 2\nmain;b;c 4\nmain;~inlined;c 1");
+        let totals = graph.totals();
+        let total = |name| totals.get(&(name, "tool")).copied();
+        assert_eq!(["main", "a", "b", "c"].map(total), [10, 5, 9, 5].map(Some));
+        assert_eq!(total("~inlined"), None);
+        let (callers, callees) = graph.neighbors(("b", "tool"));
+        assert_eq!((callers, callees), (vec![("a", 5), ("main", 4)], vec![("c", 4)]));
+        let (callers, _) = graph.neighbors(("c", "tool"));
+        assert_eq!(callers, [("b", 4), ("main", 1)]);
+        let threads: Vec<_> = graph.by_thread().iter().map(|(t, n)| (t.thread, *n)).collect();
+        assert_eq!(threads, [(7, 7), (8, 3)]);
+    }
+}
