@@ -1,7 +1,8 @@
 //! `pmu-kprofile`: instructions of an interrupt, of starting and stopping, and of a trace record.
 //!
-//! The limits are two more than was measured of each group's dearest; a benchmark that passes its limit fails. `nothing`
-//! is the cost of the benchmarks' own frame, and is added to each limit; `linear` is the baseline: the same thousand objects, one after the other.
+//! The limits are two more than was measured of each group's dearest; a benchmark that passes its limit fails.
+//! `nothing` is the cost of the benchmarks' own frame, and is added to each limit; `linear` is the baseline: the same
+//! thousand objects, one after the other.
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicU32, Ordering};
