@@ -20,7 +20,11 @@ use crate::input::Input;
 /// The fields that the profiler requests in each sample, and behind each other record.
 static CONFIG: LazyLock<ParseConfig<Native>> = LazyLock::new(|| {
     let mut builder = Builder::new(Software::TASK_CLOCK);
-    let fields = SampleFlag::IP | SampleFlag::TID | SampleFlag::TIME | SampleFlag::CPU;
+    let fields = SampleFlag::IP
+        | SampleFlag::TID
+        | SampleFlag::TIME
+        | SampleFlag::CPU
+        | SampleFlag::CALLCHAIN;
     ParseConfig::from(*builder.sample(fields).sample_id_all(true).attrs())
 });
 
@@ -61,8 +65,16 @@ fn laid(which: u8, flags: u16, input: &mut Input<'_>) -> Laid {
             let pc = input.u64();
             let kernel = flags & 7 == 1;
             let known = u16::try_from(processor).ok();
-            let sample = |processor| Sample { process, thread, processor, pc, kernel };
-            let body = words(&[pc, both, time, processor.into()]);
+            let chain: Vec<u64> = (0..input.u8() % 8).map(|_| input.u64()).collect();
+            // Marks of the mode (`PERF_CONTEXT_MAX`, -4095, and above) are no addresses; the first one is the sample's.
+            let mut callers = chain.clone();
+            callers.retain(|address| (*address as i64) < -4095 || *address as i64 >= 0);
+            if callers.first() == Some(&pc) {
+                callers.remove(0);
+            }
+            let sample = |processor| Sample { process, thread, processor, pc, kernel, callers };
+            let mut body = words(&[pc, both, time, processor.into(), chain.len() as u64]);
+            body.extend(words(&chain));
             // No trailer: a sample has these as fields.
             let meant = known.and_then(|processor| at(What::Sample(sample(processor))));
             return Laid { kind: 9, flags, body, meant };
@@ -78,8 +90,14 @@ fn laid(which: u8, flags: u16, input: &mut Input<'_>) -> Laid {
             (10, body, (!data).then_some(What::Map { process, mapping }))
         }
         2 => {
-            let body = [words(&[both]), padded(path(input))].concat();
-            (3, body, (flags >> 13 & 1 != 0).then_some(What::Exec { process }))
+            let name = path(input);
+            let body = [words(&[both]), padded(name)].concat();
+            let name = String::from_utf8_lossy(name).into_owned();
+            let what = match flags >> 13 & 1 {
+                0 => What::Name { process, thread, name },
+                _ => What::Exec { process, name },
+            };
+            (3, body, Some(what))
         }
         3 | 4 => {
             let parent = input.u32();
