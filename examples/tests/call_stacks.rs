@@ -94,7 +94,8 @@ fn every_file_has_all_samples_for_a_reader_that_is_not_this_projects() {
         let innermost = sample.location_id[0];
         let location = profile.location.iter().find(|l| l.id == innermost).unwrap();
         assert!(profile.mapping.iter().any(|mapping| mapping.id == location.mapping_id));
-        let function = location.line[0].function_id;
+        // The last line is the function itself; those before it are inlined into it.
+        let function = location.line.last().unwrap().function_id;
         let function = profile.function.iter().find(|f| f.id == function).unwrap();
         if string(function.name).ends_with("::in_main") {
             in_main += sample.value[0];

@@ -272,14 +272,20 @@ const MMAP_DATA: u16 = 1 << 13;
 /// (The crate's own parsing of a whole record drops the header's flags, and the time of what is no
 /// sample.)
 pub fn parse(kind: u32, flags: u16, body: &[u8], config: ParseConfig<Native>) -> Option<Record> {
-    let size = (HEADER_BYTES + body.len()) as u16;
+    // The library takes a call chain without addresses, at a record's very end, for a truncated one.
+    let behind = if kind == SAMPLE { 8 } else { 0 };
+    let size = u16::try_from(HEADER_BYTES + body.len() + behind).ok()?;
     let mut bytes = Vec::with_capacity(size.into());
     bytes.extend_from_slice(&kind.to_ne_bytes());
     bytes.extend_from_slice(&flags.to_ne_bytes());
     bytes.extend_from_slice(&size.to_ne_bytes());
     bytes.extend_from_slice(body);
+    bytes.resize(size.into(), 0);
     Parser::new(&*bytes, config).parse_record(IntoRecord).ok().flatten()
 }
+
+/// The kind of a sample: `PERF_RECORD_SAMPLE`.
+const SAMPLE: u32 = 9;
 
 /// The first of the values in a call chain that are no addresses, but tell which mode the next were found
 /// in (`PERF_CONTEXT_MAX`).
@@ -488,6 +494,16 @@ mod tests {
             panic!("no sample");
         };
         assert_eq!(sample.callers, [0x40_2000, 0x50]);
+    }
+
+    #[test]
+    fn a_sample_without_a_call_chain_is_not_lost() {
+        let config = ParseConfig::from(*of_command(&request(Event::Clock), true).attrs());
+        let record = parse(9, 1, &body(&[0x40_1000, 7 | 8 << 32, 1234, 3, 0], &[], false), config);
+        assert!(matches!(
+            record,
+            Some(Record { what: What::Sample(Sample { pc: 0x40_1000, .. }), .. })
+        ));
     }
 
     #[test]
