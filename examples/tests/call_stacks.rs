@@ -98,7 +98,7 @@ fn every_file_has_all_samples_for_a_reader_that_is_not_this_projects() {
         let innermost = sample.location_id[0];
         let location = profile.location.iter().find(|l| l.id == innermost).unwrap();
         assert!(profile.mapping.iter().any(|mapping| mapping.id == location.mapping_id));
-        // What is inlined into a function has a frame of its own.
+        // Inlined code has a frame of its own.
         let mut functions = sample.location_id.iter().flat_map(|id| {
             let location = profile.location.iter().find(|l| l.id == *id).unwrap();
             location.line.iter().map(|line| line.function_id)
