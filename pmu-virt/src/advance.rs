@@ -112,7 +112,7 @@ impl<P: EventPolicy> VirtualPmu<P> {
 
     /// Counts a whole feed, without a stop at the first overflow: the span is over, and the guest could not be
     /// interrupted within it. It gets one interrupt, and [`Advanced::wraps`] has the number of wraps of each counter.
-    /// Where the overflow froze the counters, later events are not counted.
+    /// Later events are not counted if the overflow froze the counters.
     ///
     /// ```
     /// use pmu_virt::{AmdConfiguration, Configuration, EventKey, FedEvents, Feed, Privilege, VirtualPmu};

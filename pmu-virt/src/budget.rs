@@ -24,7 +24,7 @@ impl OverflowBudget {
     /// bits at 0. For an event that the PMU is not fed it is 0: [`Feed::add`](crate::Feed::add) refuses such an
     /// event.
     ///
-    /// Where a counter counts both privileges, both count down together: no interrupt is due as long as the event's
+    /// The privileges of a counter that counts both count down together: no interrupt is due as long as the event's
     /// sum over both stays below the smaller of its two limits.
     #[inline]
     pub fn of(&self, event: FedEvent, privilege: Privilege) -> Option<u64> {

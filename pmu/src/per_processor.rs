@@ -33,7 +33,7 @@ use pmu_core::{Counters, Session};
 /// # use pmu::Processors;
 /// # fn apic_id() -> usize { 0 }
 /// struct Careless;
-/// // NOT SAFE: with preemption on, the task may move between this call and the access.
+/// // SAFETY: not given. With preemption on, the task may move between this call and the access.
 /// unsafe impl Processors for Careless {
 ///     fn this_processor() -> usize {
 ///         apic_id()
