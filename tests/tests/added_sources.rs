@@ -8,10 +8,10 @@ use core::num::NonZeroU64;
 
 use opened::{Memory, Mock, Table};
 use pmu_core::{
-    AddSourceError, AddedSlot, AddedSource, AddedSources, Availability, CounterId, CounterSet,
-    Event, EventSelect, InterfaceError, IntervalLimits, IntervalUnit, KProfileSource, NamedEvent,
-    Overflow, PointerWidth, ProfileInterface, ProfileSource, Report, Rules, Session, Snapshot,
-    SourceInterface, WindowsVersion, WithEvents, WithSources,
+    AddSourceError, AddedSlot, AddedSource, AddedSources, Availability, CounterError, CounterId,
+    CounterSet, Event, EventSelect, InterfaceError, IntervalLimits, IntervalUnit, KProfileSource,
+    NamedEvent, Overflow, PointerWidth, ProfileInterface, ProfileSource, Report, Rules, Session,
+    Snapshot, SourceInterface, WindowsVersion, WithEvents, WithSources,
 };
 use pmu_intel::{Emon, add_later_sources};
 use pmu_kprofile::compat::source_list::{SOURCE_LIST_CLASS, read_source_list, write_source_list};
@@ -131,6 +131,22 @@ fn happen(mock: &Mock<'_>, place: usize, count: u64) {
     let mut feed = Feed::new(&events);
     feed.add(events.find(keys()[place]).unwrap(), Privilege::User, count).unwrap();
     mock.advance(&mut feed);
+}
+
+/// An interval of the timer's default is 1 ms, a thousandth of an event at 1 Hz.
+#[test]
+fn a_timer_whose_interval_is_less_than_an_event_is_refused_and_not_silent() {
+    let machine = Machine::new();
+    let timer = machine.added.remove(source(0x24)).unwrap();
+    machine.added.add_timer(timer, NonZeroU64::MIN).unwrap();
+    machine.run(CounterSet::ALL, |_, session| {
+        let refused = session.start(source(0x24));
+        assert!(
+            matches!(refused, Err(InterfaceError::Counters(CounterError::Period(1)))),
+            "{refused:?}"
+        );
+        assert!(!session.is_running(source(0x24)));
+    });
 }
 
 #[test]

@@ -78,7 +78,8 @@ impl AddedSlot {
         let interval = u64::from(self.interval.load(Relaxed));
         match self.hertz.load(Relaxed) {
             0 => interval,
-            hertz => (u128::from(interval) * u128::from(hertz) / 10_000_000) as u64,
+            // At least 1: an event with a period of 0 does not interrupt.
+            hertz => (u128::from(interval) * u128::from(hertz) / 10_000_000).max(1) as u64,
         }
     }
 }
