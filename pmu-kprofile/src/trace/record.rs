@@ -75,14 +75,19 @@ pub struct Extended {
     pub pmc_values: Vec<u64, MAX_PMC_VALUES>,
 }
 
+/// Returns the high half of a marker.
+const fn marker(width: PointerWidth) -> u16 {
+    match width {
+        PointerWidth::Bits32 => MARKER_32,
+        PointerWidth::Bits64 => MARKER_64,
+    }
+}
+
 /// Returns the first word of a record without extended data.
 #[inline]
 pub(super) const fn header_word(width: PointerWidth, size: usize, hook: u16) -> u64 {
-    let marker = match width {
-        PointerWidth::Bits32 => MARKER_32,
-        PointerWidth::Bits64 => MARKER_64,
-    };
-    RECORD_VERSION as u64 | (marker as u64) << 16 | (size as u64) << 32 | (hook as u64) << 48
+    let marker = marker(width) as u64;
+    RECORD_VERSION as u64 | marker << 16 | (size as u64) << 32 | (hook as u64) << 48
 }
 
 /// Reason that bytes are not a record, or that a record could not be encoded.
@@ -149,11 +154,7 @@ impl<'b> Record<'b> {
         let flag = if extended.pebs_index.is_some() { PEBS_INDEX_FLAG } else { 0 };
         let count = (extended.pmc_values.len() as u16) << PMC_COUNT_MASK.trailing_zeros();
         let version = self.version & !(PEBS_INDEX_FLAG | PMC_COUNT_MASK);
-        let marker = match self.width {
-            PointerWidth::Bits32 => MARKER_32,
-            PointerWidth::Bits64 => MARKER_64,
-        };
-        for half in [version | flag | count, marker, size, self.event.hook()] {
+        for half in [version | flag | count, marker(self.width), size, self.event.hook()] {
             to.put(&half.to_le_bytes());
         }
         to.put(&self.timestamp.to_le_bytes());
