@@ -1,9 +1,10 @@
 //! The lower layer: any event on any counter of a processor.
 //!
 //! [`unit`] describes a vendor's counters as data, and [`left_over`] the registers that no driver here uses.
-//! [`event`] and [`table`] hold the events. [`processor`] takes a processor's counters and programs them; [`opened`],
-//! [`assign`], [`control`], [`switch`], [`thread`], [`user`] and [`reprogram`] are its operations. It shares
-//! [`memory`] with [`interrupt`].
+//! [`event`] and [`table`] hold the events, and [`extra`] the MSRs that refine them. [`processor`] takes a processor's
+//! counters and programs them; [`opened`], [`group`], [`control`], [`switch`], [`thread`], [`user`] and [`reprogram`]
+//! are its operations. [`plan`] finds counters for events, and [`assign`] gives them those. It shares [`memory`] with
+//! [`interrupt`].
 
 pub(crate) mod assign;
 pub(crate) mod control;
@@ -11,11 +12,14 @@ pub(crate) mod counter;
 pub(crate) mod entry;
 pub(crate) mod error;
 pub(crate) mod event;
+pub(crate) mod extra;
+pub(crate) mod group;
 pub(crate) mod id;
 pub(crate) mod interrupt;
 pub(crate) mod left_over;
 pub(crate) mod memory;
 pub(crate) mod opened;
+pub(crate) mod plan;
 pub(crate) mod processor;
 pub(crate) mod reprogram;
 pub(crate) mod select;

@@ -23,6 +23,7 @@ pub use counters::counter::{Counter, CounterControl};
 pub use counters::entry::{EventCount, EventEntry, StoppedEvent};
 pub use counters::error::CounterError;
 pub use counters::event::{Event, EventId, NamedEvent};
+pub use counters::group::{GroupError, GroupId};
 pub use counters::id::{CounterId, CounterSet, MAX_COUNTERS, MAX_FIXED, MAX_GENERAL};
 pub use counters::interrupt::{Claim, EventOverflow, Serviced, service};
 pub use counters::left_over::UnusedRegisters;

@@ -1,23 +1,42 @@
-//! The assignment of events to counters: an event is moved where that makes room for another.
+//! The assignment of events to counters: carries out a plan.
 
-use crate::counters::entry::EventEntry;
+use crate::counters::entry::{EventEntry, EventState};
+use crate::counters::plan::{Placed, Plan};
 use crate::counters::processor::marked_faulted;
 use crate::counters::slot::SlotState;
 use crate::{
-    CounterError, CounterId, CounterSet, Counters, EventId, EventSource, MsrBackend, Platform,
+    CounterError, CounterId, CounterSet, Counters, EventId, EventSource, MAX_GENERAL, MsrBackend,
+    Platform,
 };
 
-/// One more than the last bit of a counter.
-const BITS: usize = CounterSet::ALL.bits().ilog2() as usize + 1;
-
 /// Remainder of an event's period at the time its counter was taken away.
+#[derive(Clone, Copy)]
 pub(crate) struct Lifted {
+    event: EventId,
     /// The period that the counter was loaded for.
     period: u64,
     /// Its remainder; 1 also stands for a pending overflow.
     rest: u64,
     /// An overflow was pending that ended a period, and was not reported.
     pub(crate) overflowed: bool,
+}
+
+/// The rows' events that have no counter while they move. (An opened event's remainder is in its entry.)
+struct LiftedRows([Option<Lifted>; MAX_GENERAL]);
+
+impl LiftedRows {
+    fn put(&mut self, lifted: Lifted) {
+        let Self(rows) = self;
+        if let Some(place) = rows.iter_mut().find(|place| place.is_none()) {
+            *place = Some(lifted);
+        }
+    }
+
+    fn take(&mut self, event: EventId) -> Option<Lifted> {
+        let Self(rows) = self;
+        let is_it = |place: &&mut Option<Lifted>| place.is_some_and(|of| of.event == event);
+        rows.iter_mut().find(is_it)?.take()
+    }
 }
 
 impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
@@ -27,112 +46,111 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
         let own = self.own() & capable;
         let mut preferred =
             (own & CounterSet::FIXED).iter().chain((own & CounterSet::GENERAL).iter());
-        preferred.find(|counter| self.is_free(*counter)).ok_or(CounterError::NoFreeCounter)
-    }
-
-    /// Returns a free counter of `capable`, moving other events if need be.
-    pub(crate) fn make_room(&self, capable: CounterSet) -> Result<CounterId, CounterError> {
-        match self.free_counter(capable) {
-            // Row events can run on any counter that another row event can, so moving them makes no room.
-            Err(CounterError::NoFreeCounter) if !self.table().is_empty() => {
-                self.move_along(self.own() & capable)
-            }
-            room => room,
-        }
-    }
-
-    fn is_free(&self, counter: CounterId) -> bool {
-        let slot = self.slot(counter);
-        slot.is_some_and(|slot| slot.load() == SlotState::Free)
-    }
-
-    /// Returns the event that runs on a counter, and the counters that can count it.
-    fn occupant(&self, counter: CounterId) -> Option<(EventId, CounterSet)> {
-        let slot = self.slot(counter)?;
-        let SlotState::Running { event, .. } = slot.load() else { return None };
-        let capable = match self.table().entry(event) {
-            Some(entry) => entry.counters(),
-            None => CounterSet::GENERAL,
+        let is_free = |counter: &CounterId| {
+            self.slot(*counter).is_some_and(|slot| slot.load() == SlotState::Free)
         };
-        Some((event, capable))
+        preferred.find(is_free).ok_or(CounterError::NoFreeCounter)
     }
 
-    /// Searches, breadth first, for the shortest chain of events each of which can have the next one's counter,
-    /// up to a free one; then moves them, from its end. (An augmenting path of the bipartite matching of events
-    /// and counters: if any assignment of all of them exists, there is such a chain.)
-    fn move_along(&self, capable: CounterSet) -> Result<CounterId, CounterError> {
-        let mut taker = [None::<CounterId>; BITS];
-        let (mut reached, mut frontier) = (capable, capable);
-        while !frontier.is_empty() {
-            let mut farther = CounterSet::NONE;
-            for counter in frontier.iter() {
-                let Some((_, alternatives)) = self.occupant(counter) else { continue };
-                let next = (alternatives & self.own()).without(reached);
-                for alternative in next.iter() {
-                    if let Some(taker) = taker.get_mut(usize::from(alternative.bit())) {
-                        *taker = Some(counter);
-                    }
-                }
-                if let Some(free) = next.iter().find(|counter| self.is_free(*counter)) {
-                    return self.move_chain(free, &taker);
-                }
-                reached = reached | next;
-                farther = farther | next;
-            }
-            frontier = farther;
+    /// Gives every event its planned counter. An event that is in the plan for the first time is started; one that
+    /// loses its counter waits for its turn, and its pending overflow is reported when the event next happens on a
+    /// counter. If groups are among them, their counters start and stop with one write.
+    ///
+    /// On failure every event is back on its counter, unless that one faulted.
+    pub(crate) fn carry_out(&self, plan: &Plan) -> Result<(), CounterError> {
+        let before = self.present();
+        let changed = before.differs_from(plan) | plan.differs_from(&before);
+        let is_grouped = |of: &Plan| {
+            let is_grouped = |event| self.table().entry(event).is_some_and(EventEntry::is_grouped);
+            of.on(changed).events().any(is_grouped)
+        };
+        let together =
+            if is_grouped(&before) || is_grouped(plan) { changed } else { CounterSet::NONE };
+        self.halt(together)?;
+        let mut rows = LiftedRows([None; MAX_GENERAL]);
+        let mut outcome = self.change(&before, plan, &mut rows);
+        if let Err(error) = outcome {
+            // An interrupt, or a fault, may have marked counters meanwhile.
+            let back = before.on(self.usable());
+            outcome = Err(match self.change(&self.present(), &back, &mut rows) {
+                Ok(()) => error,
+                Err(CounterError::Access(fault)) => CounterError::Faulted(fault),
+                Err(error) => error,
+            });
         }
-        Err(CounterError::NoFreeCounter)
+        let going_on = self.go_on(together);
+        let is_new = outcome.is_ok();
+        for event in before.events().filter(|event| self.counter_of(*event).is_none()) {
+            if is_new || self.table().entry(event).is_some_and(EventEntry::rotates) {
+                self.change_state(event, EventState::Waiting);
+            }
+        }
+        if is_new {
+            for event in plan.events().filter(|event| before.find(*event).is_none()) {
+                self.change_state(event, EventState::Counting);
+            }
+        }
+        outcome.and(going_on)
     }
 
-    /// Returns the counters of which any, once free, makes room for an event of `capable`.
-    pub(crate) fn within_reach(&self, capable: CounterSet) -> CounterSet {
-        let mut reached = self.own() & capable;
-        loop {
-            let occupants = reached.iter().filter_map(|counter| self.occupant(counter));
-            let next = occupants.fold(reached, |all, (_, capable)| all | capable & self.own());
-            if next == reached {
-                return reached;
-            }
-            reached = next;
+    /// Stops these counters by the global control register, if there is one.
+    pub(crate) fn halt(&self, counters: CounterSet) -> Result<(), CounterError> {
+        match self.unit().global().filter(|_| !counters.is_empty()) {
+            Some(global) => self.change_global(global, (counters.bits(), 0)),
+            None => Ok(()),
         }
     }
 
-    /// Moves each event of the chain that ends at `free`, and returns the counter that becomes free.
-    fn move_chain(
+    /// Lets these counters go on. If that fails, they are presumed running.
+    pub(crate) fn go_on(&self, counters: CounterSet) -> Result<(), CounterError> {
+        let Some(global) = self.unit().global().filter(|_| !counters.is_empty()) else {
+            return Ok(());
+        };
+        match self.change_global(global, (0, counters.bits())) {
+            Err(CounterError::Access(fault)) => {
+                self.memory.mark_faulted(counters.bits());
+                Err(CounterError::Faulted(fault))
+            }
+            outcome => outcome,
+        }
+    }
+
+    /// Takes the events of `from` from their counters, unless `to` leaves them there, and gives those of `to` theirs.
+    fn change(&self, from: &Plan, to: &Plan, rows: &mut LiftedRows) -> Result<(), CounterError> {
+        for (counter, Placed { event, .. }) in from.on(from.differs_from(to)).iter() {
+            let lifted = self.lift(counter, event)?;
+            match self.table().entry(event) {
+                Some(entry) if lifted.overflowed => entry.set_resume(1),
+                Some(_) => {}
+                None => rows.put(lifted),
+            }
+        }
+        for (counter, Placed { event, encoding }) in to.on(to.differs_from(from)).iter() {
+            let Some(entry) = self.table().entry(event) else {
+                self.run_row(counter, event, rows.take(event))?;
+                continue;
+            };
+            entry.set_encoding(encoding);
+            if let Some((extra, register)) =
+                entry.extra().and_then(|extra| Some((extra, extra.register(encoding)?)))
+            {
+                self.table().extra.set(register, extra.value, &self.msr)?;
+            }
+            self.run(counter, event)?;
+        }
+        Ok(())
+    }
+
+    /// Lets a row's event run on a free counter, for the remainder of its period if it was on another counter.
+    fn run_row(
         &self,
-        mut free: CounterId,
-        from: &[Option<CounterId>; BITS],
-    ) -> Result<CounterId, CounterError> {
-        while let Some(Some(counter)) = from.get(usize::from(free.bit())) {
-            if let Some((event, _)) = self.occupant(*counter) {
-                self.relocate(event, *counter, free)?;
-            }
-            free = *counter;
-        }
-        Ok(free)
-    }
-
-    /// Moves an event to a free counter; on failure it stays where it is. A pending overflow is reported when the
-    /// event next happens.
-    fn relocate(&self, event: EventId, from: CounterId, to: CounterId) -> Result<(), CounterError> {
-        let lifted = self.lift(from, event)?;
-        let entry = self.table().entry(event);
-        if let Some(entry) = entry.filter(|_| lifted.overflowed) {
-            entry.set_resume(1);
-        }
-        let go_on = |counter| {
-            if entry.is_some() {
-                return self.run(counter, event);
-            }
-            let (slot, registers) = self.place(counter).ok_or(CounterError::NoFreeCounter)?;
-            let value = registers.preload(lifted.rest);
-            self.run_from(slot, &registers, event, value, lifted.period)
-        };
-        go_on(to).map_err(|error| match go_on(from) {
-            Ok(()) => error,
-            Err(CounterError::Access(fault)) => CounterError::Faulted(fault),
-            Err(error) => error,
-        })
+        counter: CounterId,
+        event: EventId,
+        lifted: Option<Lifted>,
+    ) -> Result<(), CounterError> {
+        let Some(Lifted { period, rest, .. }) = lifted else { return self.run(counter, event) };
+        let (slot, registers) = self.place(counter).ok_or(CounterError::NoFreeCounter)?;
+        self.run_from(slot, &registers, event, registers.preload(rest), period)
     }
 
     /// Stops an event's counter, frees it, and adds its count to the total. An opened event keeps the remainder of
@@ -190,6 +208,6 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
         if let Some(entry) = entry.filter(|_| !overflowed) {
             entry.set_resume(rest);
         }
-        Ok(Lifted { period, rest, overflowed: ended })
+        Ok(Lifted { event, period, rest, overflowed: ended })
     }
 }

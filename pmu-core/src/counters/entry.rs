@@ -1,10 +1,11 @@
 //! One opened event: its select, total, times and turn.
 
 use core::sync::atomic::Ordering::Relaxed;
-use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64};
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU32, AtomicU64};
 
 use crate::counters::event::GuestMode;
-use crate::{CounterSet, Event, EventSelect};
+use crate::counters::extra::Extra;
+use crate::{CounterSet, Event, EventSelect, GroupId, MsrAddress};
 
 /// State of an opened event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,6 +30,17 @@ pub struct EventEntry {
     rotates: AtomicBool,
     guest: AtomicU8,
     turn: AtomicU32,
+    /// 0: alone.
+    group: AtomicU32,
+    /// Number of events of the group.
+    members: AtomicU8,
+    /// Present encoding.
+    encoding: AtomicU8,
+    /// Bits 15:0 in which the second encoding's select differs.
+    difference: AtomicU16,
+    /// Extra register of each encoding; 0: none.
+    extra_registers: [AtomicU32; 2],
+    extra_value: AtomicU64,
     select: AtomicU64,
     tag: AtomicU64,
     counters: AtomicU64,
@@ -79,6 +91,8 @@ pub struct StoppedEvent {
     total_wanted: bool,
     rotates: bool,
     guest: u8,
+    group: Option<(GroupId, u8)>,
+    extra: Option<Extra>,
     select: u64,
     tag: u64,
     counters: u64,
@@ -127,6 +141,12 @@ impl EventEntry {
             rotates: AtomicBool::new(false),
             guest: AtomicU8::new(0),
             turn: AtomicU32::new(0),
+            group: AtomicU32::new(0),
+            members: AtomicU8::new(0),
+            encoding: AtomicU8::new(0),
+            difference: AtomicU16::new(0),
+            extra_registers: [const { AtomicU32::new(0) }; 2],
+            extra_value: AtomicU64::new(0),
             select: AtomicU64::new(0),
             tag: AtomicU64::new(0),
             counters: AtomicU64::new(0),
@@ -150,6 +170,8 @@ impl EventEntry {
             total_wanted: event.total,
             rotates: event.rotates,
             guest,
+            group: None,
+            extra: event.extra,
             select: select.select_bits(),
             tag: event.tag,
             counters: counters.bits(),
@@ -166,6 +188,8 @@ impl EventEntry {
         self.total_wanted.store(event.total_wanted, Relaxed);
         self.rotates.store(event.rotates, Relaxed);
         self.guest.store(event.guest, Relaxed);
+        self.set_group(event.group);
+        self.set_extra(event.extra);
         for (cell, value) in [
             (&self.select, event.select),
             (&self.tag, event.tag),
@@ -190,6 +214,8 @@ impl EventEntry {
             total_wanted: self.wants_total(),
             rotates: self.rotates(),
             guest: self.guest.load(Relaxed),
+            group: self.group().map(|group| (group, self.members())),
+            extra: self.extra(),
             select: self.select.load(Relaxed),
             tag: self.tag(),
             counters: self.counters.load(Relaxed),
@@ -215,8 +241,68 @@ impl EventEntry {
         self.state.store(state as u8, Relaxed);
     }
 
+    /// Returns the select of the present encoding.
     pub(crate) fn select(&self) -> EventSelect {
-        EventSelect::from_bits(self.select.load(Relaxed))
+        let difference = if self.encoding() == 0 { 0 } else { self.difference.load(Relaxed) };
+        EventSelect::from_bits(self.select.load(Relaxed) ^ u64::from(difference))
+    }
+
+    /// Returns the place of the present encoding.
+    pub(crate) fn encoding(&self) -> u8 {
+        self.encoding.load(Relaxed)
+    }
+
+    pub(crate) fn set_encoding(&self, encoding: u8) {
+        self.encoding.store(encoding, Relaxed);
+    }
+
+    /// Returns the extra register of its encodings, and its value.
+    pub(crate) fn extra(&self) -> Option<Extra> {
+        let register = |address: &AtomicU32| match address.load(Relaxed) {
+            0 => None,
+            // SAFETY: stored from a `MsrAddress`.
+            address => Some(unsafe { MsrAddress::new(address) }),
+        };
+        let registers = self.extra_registers.each_ref().map(register);
+        let (value, difference) = (&self.extra_value, &self.difference);
+        let extra =
+            Extra { value: value.load(Relaxed), registers, difference: difference.load(Relaxed) };
+        registers[0].map(|_| extra)
+    }
+
+    fn set_extra(&self, extra: Option<Extra>) {
+        let none = Extra { value: 0, registers: [None; 2], difference: 0 };
+        let Extra { value, registers, difference } = extra.unwrap_or(none);
+        for (cell, register) in self.extra_registers.iter().zip(registers) {
+            cell.store(register.map_or(0, MsrAddress::get), Relaxed);
+        }
+        self.extra_value.store(value, Relaxed);
+        self.difference.store(difference, Relaxed);
+        self.set_encoding(0);
+    }
+
+    pub(crate) fn has_extra(&self) -> bool {
+        self.extra_registers[0].load(Relaxed) != 0
+    }
+
+    /// Returns the group to which it belongs.
+    pub(crate) fn group(&self) -> Option<GroupId> {
+        GroupId::of_bits(self.group.load(Relaxed))
+    }
+
+    pub(crate) fn is_grouped(&self) -> bool {
+        self.group.load(Relaxed) != 0
+    }
+
+    /// Returns the number of events of its group.
+    pub(crate) fn members(&self) -> u8 {
+        self.members.load(Relaxed)
+    }
+
+    /// Puts it into a group of so many events.
+    pub(crate) fn set_group(&self, group: Option<(GroupId, u8)>) {
+        self.group.store(group.map_or(0, |(group, _)| group.bits()), Relaxed);
+        self.members.store(group.map_or(0, |(_, members)| members), Relaxed);
     }
 
     pub(crate) fn guest_mode(&self) -> GuestMode {
@@ -256,6 +342,12 @@ impl EventEntry {
     #[inline]
     pub(crate) fn wants_total(&self) -> bool {
         self.total_wanted.load(Relaxed)
+    }
+
+    /// Counts its times from `now` on, stopped.
+    pub(crate) fn begin_time(&self, now: u64) {
+        self.set_state(EventState::Stopped);
+        self.add_time(now);
     }
 
     /// Adds the time up to `now`. A clock that goes back adds nothing.

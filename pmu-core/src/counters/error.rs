@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use crate::{CounterSet, EventId, MsrFault, NamedEvent};
+use crate::{CounterSet, EventId, GroupId, MsrFault, NamedEvent};
 
 /// Error of an operation on a processor's counters.
 ///
@@ -49,6 +49,13 @@ pub enum CounterError {
     NotStarted(EventId),
     /// Every counter that could count the event is in use, and no other event can give way.
     NoFreeCounter,
+    /// Running events need other values of the event's [extra register](crate::Event::with_extra), which is at this
+    /// address (of several, this is the first); or the processor's events use more of them than there is room for.
+    ExtraRegisterInUse(u32),
+    /// The event starts and stops with its group.
+    InGroup(GroupId),
+    /// The group is not open, or not all of its events are on this processor.
+    NoSuchGroup(GroupId),
     /// A running counter's registers lost their contents; see [`reprogram`](crate::Counters::reprogram).
     RegistersLost,
     /// The counters that were saved cannot be restored: they are of other rows, another source has a counter, or too
@@ -60,6 +67,13 @@ pub enum CounterError {
     /// running until it is [programmed again](crate::Counters::reprogram) or shut down; it counts for no event
     /// and is not used meanwhile.
     Faulted(MsrFault),
+}
+
+impl CounterError {
+    /// Returns whether there was no room for an event beside the others.
+    pub(crate) const fn is_no_room(&self) -> bool {
+        matches!(self, Self::NoFreeCounter | Self::ExtraRegisterInUse(_))
+    }
 }
 
 impl fmt::Display for CounterError {
@@ -100,6 +114,13 @@ impl fmt::Display for CounterError {
             Self::AlreadyStarted(event) => write!(f, "{event} is already started"),
             Self::NotStarted(event) => write!(f, "{event} is not started"),
             Self::NoFreeCounter => f.write_str("no free counter"),
+            Self::ExtraRegisterInUse(register) => {
+                write!(f, "running events need other values of the extra register {register:#X}")
+            }
+            Self::InGroup(group) => write!(f, "the event starts and stops with {group}"),
+            Self::NoSuchGroup(group) => {
+                write!(f, "{group} is not open, or not whole on this processor")
+            }
             Self::RegistersLost => {
                 f.write_str("a counter's registers lost their contents: reprogram them")
             }

@@ -2,7 +2,8 @@
 
 use core::fmt;
 
-use crate::{CounterSet, EventSelect};
+use crate::counters::extra::Extra;
+use crate::{CounterSet, EventSelect, MsrAddress};
 
 /// An event of a processor's counters: one that a source of a table names, or one that was opened.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -135,6 +136,7 @@ pub struct Event {
     pub(crate) user_rdpmc: bool,
     pub(crate) tag: u64,
     pub(crate) counters: CounterSet,
+    pub(crate) extra: Option<Extra>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -164,6 +166,7 @@ impl Event {
             user_rdpmc: false,
             tag: 0,
             counters: CounterSet::ALL,
+            extra: None,
         }
     }
 
@@ -249,6 +252,42 @@ impl Event {
     /// A single fixed counter counts its own event, whatever the select.
     pub const fn on(mut self, counters: CounterSet) -> Self {
         self.counters = counters;
+        self
+    }
+
+    /// Refines it by an extra register: an MSR that holds what the select has no room for, such as Intel's off-core
+    /// response (`MSR_OFFCORE_RSP_0`), load latency, or front end.
+    ///
+    /// The register is the session's from the event's first start on, and is restored when the session is shut down.
+    /// Events that need the same value of it share it. Those that need different values cannot be counted at the same
+    /// time: the second is refused, or takes turns if it [rotates](Self::rotating).
+    ///
+    /// On Intel's Nehalem and Westmere both logical processors of a core have one such register together: the kernel
+    /// lets only one of them use it. Source: SDM vol. 4, scope of the registers.
+    ///
+    /// ```
+    /// use pmu_core::{Event, EventSelect, MsrAddress};
+    /// // SAFETY: off-core response: the value selects requests and responses to count.
+    /// let [first, second] = unsafe { [MsrAddress::new(0x1A6), MsrAddress::new(0x1A7)] };
+    /// // Skylake's OFFCORE_RESPONSE.DEMAND_DATA_RD.ANY_RESPONSE, by whichever of the two registers is free.
+    /// let event = Event::raw(EventSelect::from_bits(0x01B7))
+    ///     .with_extra(first, 0x1_0001)
+    ///     .or_with_extra(0x01BB, second);
+    /// # let _ = event;
+    /// ```
+    pub const fn with_extra(mut self, register: MsrAddress, value: u64) -> Self {
+        self.extra = Some(Extra { value, registers: [Some(register), None], difference: 0 });
+        self
+    }
+
+    /// Lets it be counted by another encoding, too: with this event number and unit mask (bits 15:0 of a select), and
+    /// the same value in another extra register. Without [`with_extra`](Self::with_extra) before it, or for an event
+    /// that has no select of its own, it changes nothing.
+    pub const fn or_with_extra(mut self, event: u16, register: MsrAddress) -> Self {
+        if let (Some(extra), What::Raw(select)) = (&mut self.extra, self.what) {
+            extra.difference = select.select_bits() as u16 ^ event;
+            extra.registers[1] = Some(register);
+        }
         self
     }
 

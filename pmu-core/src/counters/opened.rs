@@ -1,13 +1,14 @@
 //! Events that are opened on a processor: counted, reported, and taking turns.
 
-use crate::counters::entry::{EventEntry, EventState};
+use crate::counters::entry::EventState;
 use crate::counters::event::{GuestMode, What};
+use crate::counters::plan::Unplaced;
 use crate::counters::processor::too_little_memory;
 use crate::counters::slot::SlotState;
 use crate::counters::unit::IN_TXCP;
 use crate::{
-    CounterError, CounterId, CounterSet, CounterUnit, Counters, Event, EventCount, EventId,
-    EventSelect, EventSource, EventTable, MsrBackend, MsrFault, Platform,
+    CounterError, CounterId, CounterSet, CounterUnit, Counters, Event, EventCount, EventEntry,
+    EventId, EventSelect, EventSource, EventTable, MsrBackend, MsrFault, Platform,
 };
 
 impl CounterUnit {
@@ -42,6 +43,8 @@ impl CounterUnit {
         let one_fixed =
             event.counters.len() == 1 && event.counters.without(CounterSet::FIXED).is_empty();
         let capable = if one_fixed { self.counters() } else { self.counters_for(plain) };
+        // A fixed counter counts its event without the extra register.
+        let capable = if event.extra.is_some() { capable & CounterSet::GENERAL } else { capable };
         Ok((EventSelect::from_bits(bits), capable & event.counters))
     }
 }
@@ -93,6 +96,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
     /// [`NoSuchEvent`](CounterError::NoSuchEvent); those of [`stop_event`](Self::stop_event), after which it stays
     /// open.
     pub fn close_event(&mut self, event: EventId, now: u64) -> Result<EventCount, CounterError> {
+        self.alone(event)?;
         if self.is_started(event) {
             self.stop_event(event, now)?;
         }
@@ -109,16 +113,14 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
     /// the caller's, in whose units the event's times are counted.
     ///
     /// # Errors
-    /// [`NoSuchEvent`](CounterError::NoSuchEvent), [`AlreadyStarted`](CounterError::AlreadyStarted),
-    /// [`NoFreeCounter`](CounterError::NoFreeCounter); [`Access`](CounterError::Access) if a register faulted
-    /// and the counter is as it was; [`Faulted`](CounterError::Faulted) if it could not even be stopped again.
+    /// [`NoSuchEvent`](CounterError::NoSuchEvent), [`InGroup`](CounterError::InGroup),
+    /// [`AlreadyStarted`](CounterError::AlreadyStarted), [`NoFreeCounter`](CounterError::NoFreeCounter),
+    /// [`ExtraRegisterInUse`](CounterError::ExtraRegisterInUse); [`Access`](CounterError::Access) if a register
+    /// faulted and everything is as it was; [`Faulted`](CounterError::Faulted) if a counter could not even be stopped
+    /// again.
     pub fn start_event(&mut self, event: EventId, now: u64) -> Result<(), CounterError> {
-        let entry = self.begin_time(event, now)?;
-        if !entry.rotates() {
-            // One of them may have to give way.
-            self.table().opened().for_each(|(_, entry)| entry.add_time(now));
-        }
-        self.give_counter(event)
+        self.begin_time(event, now)?;
+        self.give_counters(event, now).map_err(|unplaced| unplaced.reason)
     }
 
     /// Starts an opened event on a free counter that can count it. No other event moves or gives way, and one that
@@ -126,9 +128,13 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
     ///
     /// # Errors
     /// Those of [`start_event`](Self::start_event). After [`NoFreeCounter`](CounterError::NoFreeCounter) it stays
-    /// stopped.
+    /// stopped. [`NoCounterForEvent`](CounterError::NoCounterForEvent): it has an [extra
+    /// register](Event::with_extra), which only `start_event` serves.
     pub fn start_event_if_free(&mut self, event: EventId, now: u64) -> Result<(), CounterError> {
         let entry = self.begin_time(event, now)?;
+        if entry.has_extra() {
+            return Err(CounterError::NoCounterForEvent);
+        }
         let room = self.free_counter(entry.counters());
         room.and_then(|counter| self.run(counter, event))?;
         self.change_state(event, EventState::Counting);
@@ -137,72 +143,50 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
 
     /// Returns an opened event that is not started, and counts its times from `now` on.
     fn begin_time(&self, event: EventId, now: u64) -> Result<&EventEntry, CounterError> {
-        let entry = self.entry(event)?;
+        let entry = self.alone(event)?;
         if self.is_started(event) {
             return Err(CounterError::AlreadyStarted(event));
         }
-        entry.set_state(EventState::Stopped);
-        entry.add_time(now);
+        entry.begin_time(now);
         Ok(entry)
     }
 
-    /// Starts an event on a counter: where every one is in use, on that of an event that rotates. If it rotates
-    /// itself, it waits for its turn instead.
-    pub(crate) fn give_counter(&self, event: EventId) -> Result<(), CounterError> {
+    /// Returns an opened event that is in no group.
+    fn alone(&self, event: EventId) -> Result<&EventEntry, CounterError> {
         let entry = self.entry(event)?;
-        let (counters, rotates) = (entry.counters(), entry.rotates());
-        let room = if rotates { self.make_room(counters) } else { self.insist_on_room(counters) };
-        let (state, outcome) = match room.and_then(|counter| self.run(counter, event)) {
-            Ok(()) => (EventState::Counting, Ok(())),
-            Err(CounterError::NoFreeCounter) if rotates => (EventState::Waiting, Ok(())),
-            Err(error) => (EventState::Stopped, Err(error)),
+        entry.group().map_or(Ok(entry), |group| Err(CounterError::InGroup(group)))
+    }
+
+    /// Starts an opened event and its group: where every counter is in use, on those of events that rotate. If it
+    /// rotates itself, it waits for its turn instead.
+    pub(crate) fn give_counters(&self, event: EventId, now: u64) -> Result<(), Unplaced> {
+        let unplaced = |reason| Unplaced { event, reason };
+        let rotates = self.entry(event).map_err(unplaced)?.rotates();
+        if !rotates {
+            // One of them may have to give way.
+            self.table().opened().for_each(|(_, entry)| entry.add_time(now));
+        }
+        let ready = self.leave_switch().map_err(unplaced);
+        let planned = ready.and_then(|()| self.plan(event, |_| !rotates));
+        let outcome = planned.and_then(|plan| self.carry_out(&plan).map_err(unplaced));
+        let waits = rotates && outcome.is_err_and(|unplaced| unplaced.reason.is_no_room());
+        let state = match outcome {
+            Ok(()) => return Ok(()),
+            Err(_) if waits => EventState::Waiting,
+            Err(_) => EventState::Stopped,
         };
-        self.change_state(event, state);
-        outcome
-    }
-
-    /// Returns a free counter of `capable`, taken if need be from the rotating event that had one longest. Its time
-    /// on the counter ends with the latest `now`.
-    pub(crate) fn insist_on_room(&self, capable: CounterSet) -> Result<CounterId, CounterError> {
-        match self.make_room(capable) {
-            Err(CounterError::NoFreeCounter) if self.evict(capable, |_| true)? => {
-                self.make_room(capable)
-            }
-            room => room,
-        }
-    }
-
-    /// Takes the counter of the rotating event of `candidates` that had one longest, where that makes room on one of
-    /// `capable`; the event waits for its turn. `false`: there is none.
-    fn evict(
-        &self,
-        capable: CounterSet,
-        candidates: impl Fn(&EventEntry) -> bool,
-    ) -> Result<bool, CounterError> {
-        let within_reach = self.within_reach(capable);
-        let on_its_counters = self.table().opened().filter_map(|(event, entry)| {
-            let rotates = entry.rotates() && candidates(entry);
-            let (counter, _) = self.find(event).filter(|_| rotates)?;
-            within_reach.contains(counter).then_some((event, counter, entry))
-        });
-        let oldest = on_its_counters.max_by_key(|(_, _, entry)| self.table().age(entry.turn()));
-        let Some((event, counter, entry)) = oldest else { return Ok(false) };
-        let lifted = self.lift(counter, event);
-        self.change_state(event, EventState::Waiting);
-        if lifted?.overflowed {
-            entry.set_resume(1);
-        }
-        Ok(true)
+        self.group_of(event).for_each(|event| self.change_state(event, state));
+        if waits { Ok(()) } else { outcome }
     }
 
     /// Stops an opened event. An overflow that is pending is not reported; its total is complete.
     ///
     /// # Errors
-    /// [`NoSuchEvent`](CounterError::NoSuchEvent), [`NotStarted`](CounterError::NotStarted);
-    /// [`Faulted`](CounterError::Faulted) if the counter's registers do not answer: its count since the last reading
+    /// [`NoSuchEvent`](CounterError::NoSuchEvent), [`InGroup`](CounterError::InGroup),
+    /// [`NotStarted`](CounterError::NotStarted); [`Faulted`](CounterError::Faulted) if the counter's registers do not answer: its count since the last reading
     /// is lost.
     pub fn stop_event(&mut self, event: EventId, now: u64) -> Result<(), CounterError> {
-        let entry = self.entry(event)?;
+        let entry = self.alone(event)?;
         if !self.is_started(event) {
             return Err(CounterError::NotStarted(event));
         }
@@ -290,7 +274,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
         }
     }
 
-    /// Gives waiting events the counters of the events that have had theirs longest. Call it at the kernel's tick.
+    /// Gives waiting events the counters of the events that have had theirs longest; a group's all together. Call it
+    /// at the kernel's tick.
     ///
     /// It accesses no register where no event waits. A pending overflow of an event that loses its counter is
     /// reported when the event next happens on a counter.
@@ -314,12 +299,15 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
                 entry.state() == EventState::Waiting && self.is_before(entry, begun) && younger
             });
             let Some((next, entry)) = waiting.max_by_key(|(_, entry)| age(entry)) else { break };
-            match self.rotate_to(next, entry.counters(), begun) {
+            let planned = self.plan(next, |entry| self.is_before(entry, begun));
+            let planned = planned.map_err(|unplaced| unplaced.reason);
+            match planned.and_then(|plan| self.carry_out(&plan)) {
                 Ok(()) => {}
-                Err(CounterError::NoFreeCounter) => refused = Some(entry.turn()),
+                Err(error) if error.is_no_room() => refused = Some(entry.turn()),
                 Err(error) => {
-                    // It waits on, behind the others.
-                    self.change_state(next, EventState::Waiting);
+                    // They wait on, behind the others.
+                    let waits = |event| self.change_state(event, EventState::Waiting);
+                    self.group_of(next).for_each(waits);
                     outcome = outcome.and(Err(error));
                 }
             }
@@ -330,26 +318,6 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
     /// Returns whether the event's turn changed before the rotation began.
     fn is_before(&self, entry: &EventEntry, begun: u32) -> bool {
         self.table().age(entry.turn()) > self.table().age(begun)
-    }
-
-    /// Starts a waiting event: on a free counter, on that of the event that has had one longest, or on one from which
-    /// an event can move there.
-    fn rotate_to(
-        &self,
-        next: EventId,
-        counters: CounterSet,
-        begun: u32,
-    ) -> Result<(), CounterError> {
-        let mut room = self.make_room(counters);
-        if room == Err(CounterError::NoFreeCounter)
-            && self.evict(counters, |entry| self.is_before(entry, begun))?
-        {
-            room = self.make_room(counters);
-        }
-        let counter = room?;
-        self.run(counter, next)?;
-        self.change_state(next, EventState::Counting);
-        Ok(())
     }
 
     /// Declares the processor's virtualization on or off (`EFER.SVME`). The bits that confine an event to guests, or

@@ -376,8 +376,14 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
         if illegal != 0 {
             return Err(CounterError::IllegalBits(illegal));
         }
-        let counter = self.insist_on_room(CounterSet::GENERAL)?;
-        self.run(counter, event)
+        if self.table().is_empty() {
+            // Row events can run on any counter that another row event can, so moving them makes no room.
+            let counter = self.free_counter(CounterSet::GENERAL)?;
+            return self.run(counter, event);
+        }
+        self.leave_switch()?;
+        let plan = self.plan(event, |_| true).map_err(|unplaced| unplaced.reason)?;
+        self.carry_out(&plan)
     }
 
     /// Loads a free counter for an event, and lets it run.
@@ -504,6 +510,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
                 outcome = outcome.and(self.release(counter));
             }
         }
+        outcome = outcome.and(self.table().extra.restore(&self.msr));
         // While they freeze, a late interrupt would stop the others' counters by the control register.
         outcome = outcome.and(self.stop_freezing());
         let own = self.own();

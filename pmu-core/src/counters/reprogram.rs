@@ -5,8 +5,8 @@ use core::sync::atomic::Ordering::Relaxed;
 use crate::counters::slot::SlotState;
 use crate::msr::{MsrAccess, retry_once};
 use crate::{
-    Counter, CounterError, CounterSet, Counters, EventOverflow, EventSource, MsrBackend, Platform,
-    service,
+    Counter, CounterError, CounterSet, Counters, EventEntry, EventOverflow, EventSource,
+    MsrBackend, Platform, service,
 };
 
 impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
@@ -39,6 +39,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
         let (lost, stopped) = self.stop_lost(own);
         outcome = outcome.and(stopped);
         outcome = outcome.and(self.clear_left_over(own, lost));
+        outcome = outcome.and(self.restore_extra());
         outcome = outcome.and(self.program(lost));
         outcome = outcome.and(self.enable(own));
         self.memory.publish(own);
@@ -113,6 +114,20 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
         let control = self.memory.global_control.load(Relaxed);
         let left = lost.bits() | self.unowned(own, control);
         self.acknowledge(global, left).map(|_| ()).map_err(CounterError::Faulted)
+    }
+
+    /// Writes the extra registers again. If one does not answer, no event that has one is programmed.
+    fn restore_extra(&self) -> Result<(), CounterError> {
+        self.table().extra.write_again(&self.msr).map_err(|fault| {
+            for (_, slot) in self.slots() {
+                if let SlotState::Running { event, .. } = slot.load()
+                    && self.table().entry(event).is_some_and(EventEntry::has_extra)
+                {
+                    slot.store(SlotState::Faulted);
+                }
+            }
+            CounterError::Faulted(fault)
+        })
     }
 
     /// Loads these counters, and programs their controls again.

@@ -5,9 +5,10 @@ use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 
 use crate::counters::entry::{EventEntry, EventState};
+use crate::counters::extra::ExtraRegisters;
 use crate::{CounterError, EventId};
 
-/// Table of the events that are opened on one processor, 104 bytes per event. There may be more of them than
+/// Table of the events that are opened on one processor, 128 bytes per event, and 208 for the processor. There may be more of them than
 /// counters.
 ///
 /// Lent as [`CounterMemory`](crate::CounterMemory) is: `&EventTable<[EventEntry; N]>` coerces to `&EventTable`.
@@ -25,6 +26,7 @@ pub struct EventTable<E: ?Sized = [EventEntry]> {
     /// Number of the last change of an event's turn.
     turn: AtomicU32,
     floor: AtomicU64,
+    pub(crate) extra: ExtraRegisters,
     entries: E,
 }
 
@@ -39,6 +41,7 @@ impl<const N: usize> EventTable<[EventEntry; N]> {
             virtualization: AtomicBool::new(false),
             turn: AtomicU32::new(0),
             floor: AtomicU64::new(EventTable::FLOOR),
+            extra: ExtraRegisters::new(),
             entries: [const { EventEntry::new() }; N],
         }
     }
@@ -147,6 +150,7 @@ impl EventTable {
             entry.set_state(EventState::Closed);
         }
         self.virtualization.store(false, Relaxed);
+        self.extra.clear();
         self.taken.store(false, Relaxed);
     }
 

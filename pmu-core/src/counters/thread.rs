@@ -2,8 +2,8 @@
 
 use crate::counters::entry::EventState;
 use crate::{
-    CounterError, CounterUnit, Counters, EventId, EventOverflow, EventSource, MsrBackend, Platform,
-    StoppedEvent,
+    CounterError, CounterSet, CounterUnit, Counters, EventEntry, EventId, EventOverflow,
+    EventSource, MsrBackend, Platform, StoppedEvent,
 };
 
 /// One event of a thread, on a processor or switched out.
@@ -25,7 +25,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
     /// became pending meanwhile is reported once to `overflowed`, as its interrupt would have reported it; the
     /// interrupt, if it still comes, finds nothing.
     ///
-    /// One write and one RDPMC per event on a counter; one more write if an overflow was pending.
+    /// One write and one RDPMC per event on a counter; one more write if an overflow was pending, and two if groups
+    /// are among them, which stop together.
     ///
     /// # Errors
     /// The first failure; every other event was taken. Of an event whose counter does not answer
@@ -36,7 +37,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
         now: u64,
         mut overflowed: impl FnMut(EventOverflow),
     ) -> Result<(), CounterError> {
-        let mut outcome = Ok(());
+        let together = self.grouped_counters(events);
+        let mut outcome = self.halt(together);
         for place in events {
             let ThreadEvent::Opened(event) = *place else { continue };
             let entry = match self.entry(event) {
@@ -61,7 +63,20 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
             *place = ThreadEvent::Switched(entry.extract());
             entry.set_state(EventState::Closed);
         }
-        outcome
+        outcome.and(self.go_on(together))
+    }
+
+    /// Returns the counters of these events, if groups are among them.
+    fn grouped_counters(&self, events: &[ThreadEvent]) -> CounterSet {
+        let opened = events.iter().filter_map(|event| match event {
+            ThreadEvent::Opened(id) => Some(*id),
+            _ => None,
+        });
+        let is_grouped = |id| self.entry(id).is_ok_and(EventEntry::is_grouped);
+        if !opened.clone().any(is_grouped) {
+            return CounterSet::NONE;
+        }
+        opened.filter_map(|id| self.counter_of(id)).collect()
     }
 
     /// Gives a thread's events to this processor, which `processor` describes; it may be another one than before.
@@ -69,7 +84,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
     /// Those that [rotate](crate::Event::rotating) come last, and first among them the one that had a counter for the
     /// shortest time.
     ///
-    /// Two writes per event. An interrupt may come before the identities are in `events`: it identifies the event by
+    /// A group starts if all of its events are given, and together.
+    ///
+    /// Two writes per event, and two per group. An interrupt may come before the identities are in `events`: it identifies the event by
     /// its [tag](crate::Event::tagged).
     ///
     /// # Errors
@@ -103,7 +120,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
             events.iter().enumerate().filter_map(order).filter(|(key, _)| Some(*key) > last).min()
         {
             last = Some(key);
-            outcome = outcome.and(self.give_counter(id));
+            let given = self.give_counters(id, now);
+            outcome = outcome.and(given.map_err(|unplaced| unplaced.reason));
         }
         outcome
     }

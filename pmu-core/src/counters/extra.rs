@@ -1,0 +1,186 @@
+//! Extra registers: MSRs that refine an event beyond its select, and that several events share.
+
+use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::{AtomicU32, AtomicU64};
+
+use crate::counters::plan::Placed;
+use crate::msr::{MsrAccess, retry_once};
+use crate::{CounterError, MAX_COUNTERS, MsrAddress, MsrBackend, MsrFault};
+
+/// Greatest number of extra registers that the events of a processor use.
+const MAX_REGISTERS: usize = 8;
+
+/// The extra register of an event, and its value. An event may have a second register, with another select: one
+/// encoding for each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub(crate) struct Extra {
+    pub(crate) value: u64,
+    /// Register of each encoding, at least the first one's.
+    pub(crate) registers: [Option<MsrAddress>; 2],
+    /// Bits 15:0 in which the second encoding's select differs.
+    pub(crate) difference: u16,
+}
+
+impl Extra {
+    /// Returns the address of the first encoding's register.
+    pub(crate) fn first_register(&self) -> u32 {
+        self.registers[0].map_or(0, MsrAddress::get)
+    }
+
+    /// Returns the register of an encoding.
+    pub(crate) fn register(&self, encoding: u8) -> Option<MsrAddress> {
+        self.registers.get(usize::from(encoding)).copied().flatten()
+    }
+}
+
+/// The events of a plan that have extra registers, and their encodings.
+pub(crate) struct Encodings {
+    demands: [Option<(Placed, Extra)>; MAX_COUNTERS],
+}
+
+impl Encodings {
+    pub(crate) const fn new() -> Self {
+        Self { demands: [None; MAX_COUNTERS] }
+    }
+
+    /// Adds an event. Those added first keep their encodings rather than others.
+    pub(crate) fn add(&mut self, placed: Placed, extra: Extra) {
+        if let Some(place) = self.demands.iter_mut().find(|place| place.is_none()) {
+            *place = Some((placed, extra));
+        }
+    }
+
+    /// Chooses an encoding for each event, if there are encodings such that each register has one value.
+    pub(crate) fn choose(mut self) -> Option<impl Iterator<Item = Placed>> {
+        let chosen = choose(&mut self.demands, &mut [None; MAX_REGISTERS]);
+        chosen.then(|| self.demands.into_iter().flatten().map(|(placed, _)| placed))
+    }
+}
+
+/// Tries each register that is still without a value for the first of the events, and chooses for the others. If a
+/// register has its value already, it is taken: that leaves the most to the others. So at most 2⁸ choices are tried.
+fn choose(
+    demands: &mut [Option<(Placed, Extra)>],
+    values: &mut [Option<(MsrAddress, u64)>; MAX_REGISTERS],
+) -> bool {
+    let Some((Some((placed, extra)), rest)) = demands.split_first_mut() else { return true };
+    let has = |values: &[Option<(MsrAddress, u64)>], register| {
+        values.iter().flatten().find(|(of, _)| *of == register).map(|(_, value)| *value)
+    };
+    let own = placed.encoding;
+    let encodings = [own, 1 - own.min(1)].map(|of| Some((of, extra.register(of)?)));
+    for (encoding, register) in encodings.into_iter().flatten() {
+        if has(values, register) == Some(extra.value) {
+            placed.encoding = encoding;
+            return choose(rest, values);
+        }
+    }
+    for (encoding, register) in encodings.into_iter().flatten() {
+        if has(values, register).is_some() {
+            continue;
+        }
+        let set = |values: &mut [Option<_>], from, to| {
+            let place = values.iter_mut().find(|value| **value == from);
+            place.map(|value| *value = to).is_some()
+        };
+        let value = Some((register, extra.value));
+        if !set(values, None, value) {
+            break;
+        }
+        placed.encoding = encoding;
+        if choose(rest, values) {
+            return true;
+        }
+        set(values, value, None);
+    }
+    placed.encoding = own;
+    false
+}
+
+/// The extra registers that a session has written, with what they held before.
+#[derive(Debug)]
+pub(crate) struct ExtraRegisters {
+    registers: [ExtraRegister; MAX_REGISTERS],
+}
+
+#[derive(Debug)]
+struct ExtraRegister {
+    /// 0: none.
+    address: AtomicU32,
+    value: AtomicU64,
+    before: AtomicU64,
+}
+
+impl ExtraRegister {
+    const fn new() -> Self {
+        let (address, value, before) = (AtomicU32::new(0), AtomicU64::new(0), AtomicU64::new(0));
+        Self { address, value, before }
+    }
+
+    fn address(&self) -> Option<MsrAddress> {
+        let address = self.address.load(Relaxed);
+        // SAFETY: stored from a `MsrAddress`.
+        (address != 0).then(|| unsafe { MsrAddress::new(address) })
+    }
+}
+
+impl ExtraRegisters {
+    pub(crate) const fn new() -> Self {
+        Self { registers: [const { ExtraRegister::new() }; MAX_REGISTERS] }
+    }
+
+    /// Sets a register's value, and keeps the one that it had before the session.
+    pub(crate) fn set(
+        &self,
+        register: MsrAddress,
+        value: u64,
+        msr: &impl MsrBackend,
+    ) -> Result<(), CounterError> {
+        let is_it = |of: &&ExtraRegister| of.address().is_none_or(|address| address == register);
+        let in_use = CounterError::ExtraRegisterInUse(register.get());
+        let of = self.registers.iter().find(is_it).ok_or(in_use)?;
+        if of.address().is_none() {
+            let before = retry_once(|| msr.rdmsr(register)).map_err(CounterError::Access)?;
+            of.before.store(before, Relaxed);
+            of.value.store(before, Relaxed);
+            of.address.store(register.get(), Relaxed);
+        }
+        if of.value.load(Relaxed) != value {
+            retry_once(|| msr.wrmsr(register, value)).map_err(CounterError::Access)?;
+            of.value.store(value, Relaxed);
+        }
+        Ok(())
+    }
+
+    /// Writes the registers' values again, after they were lost.
+    pub(crate) fn write_again(&self, msr: &impl MsrBackend) -> Result<(), MsrFault> {
+        self.write(msr, |of| of.value.load(Relaxed))
+    }
+
+    /// Restores what the registers held before the session.
+    pub(crate) fn restore(&self, msr: &impl MsrBackend) -> Result<(), MsrFault> {
+        self.write(msr, |of| of.before.load(Relaxed))
+    }
+
+    fn write(
+        &self,
+        msr: &impl MsrBackend,
+        value: impl Fn(&ExtraRegister) -> u64,
+    ) -> Result<(), MsrFault> {
+        let mut outcome = Ok(());
+        for of in &self.registers {
+            if let Some(register) = of.address() {
+                outcome = outcome.and(retry_once(|| msr.wrmsr(register, value(of))));
+            }
+        }
+        outcome
+    }
+
+    /// Forgets the registers.
+    pub(crate) fn clear(&self) {
+        for of in &self.registers {
+            of.address.store(0, Relaxed);
+        }
+    }
+}

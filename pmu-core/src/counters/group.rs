@@ -1,0 +1,272 @@
+//! Groups: events that are counted together, or not at all.
+
+use core::fmt;
+use core::num::NonZero;
+use core::sync::atomic::AtomicU32;
+use core::sync::atomic::Ordering::Relaxed;
+
+use crate::counters::entry::EventState;
+use crate::counters::plan::{Plan, Unplaced};
+use crate::{
+    CounterError, CounterSet, CounterUnit, Counters, Event, EventCount, EventEntry, EventId,
+    EventSource, MAX_COUNTERS, MsrBackend, Platform,
+};
+
+/// Events that are counted together, or not at all: opened by [`Counters::open_group`].
+///
+/// The identity is unique in the machine until 2³² groups were opened, and a group keeps it on every processor.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct GroupId(NonZero<u32>);
+
+impl GroupId {
+    fn new() -> Self {
+        static LAST: AtomicU32 = AtomicU32::new(0);
+        loop {
+            if let Some(group) = Self::of_bits(LAST.fetch_add(1, Relaxed).wrapping_add(1)) {
+                return group;
+            }
+        }
+    }
+
+    /// Returns the group with this number; 0: none.
+    pub(crate) fn of_bits(bits: u32) -> Option<Self> {
+        NonZero::new(bits).map(Self)
+    }
+
+    pub(crate) const fn bits(self) -> u32 {
+        self.0.get()
+    }
+}
+
+impl fmt::Debug for GroupId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "group {}", self.0)
+    }
+}
+
+impl fmt::Display for GroupId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self, f)
+    }
+}
+
+/// Error of an operation on a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct GroupError {
+    /// Number of the event for which it failed, in the order in which they were given to
+    /// [`open_group`](Counters::open_group).
+    pub member: usize,
+    /// Reason.
+    pub reason: CounterError,
+}
+
+impl fmt::Display for GroupError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "event {} of the group: {}", self.member, self.reason)
+    }
+}
+
+impl core::error::Error for GroupError {
+    fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
+        Some(&self.reason)
+    }
+}
+
+impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
+    /// Opens events that are to be counted together, stopped. The group [rotates](Event::rotating) if its first event
+    /// does.
+    ///
+    /// ```
+    /// # use pmu_core::{
+    /// #     CounterUnit, Counters, Event, EventCount, EventSource, GroupError, MsrBackend, NamedEvent, Platform,
+    /// # };
+    /// /// Returns the instructions per thousand cycles of a function, scaled if the group waited meanwhile.
+    /// fn instructions_per_kilocycle<S: EventSource, M: MsrBackend, P: Platform>(
+    ///     counters: &mut Counters<'_, S, M, P>,
+    ///     unit: &CounterUnit,
+    ///     clock: impl Fn() -> u64,
+    ///     function: impl FnOnce(),
+    /// ) -> Result<Option<u64>, GroupError> {
+    ///     let events = [NamedEvent::Instructions, NamedEvent::Cycles].map(Event::named);
+    ///     let group = counters.open_group(unit, &events)?;
+    ///     counters.start_group(group, clock())?;
+    ///     function();
+    ///     let mut counts = [EventCount::default(); 2];
+    ///     counters.read_group(group, clock(), &mut counts)?;
+    ///     counters.close_group(group, clock())?;
+    ///     let [instructions, cycles] = counts.map(|count| count.value);
+    ///     Ok((instructions * 1000).checked_div(cycles))
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`open_event`](Self::open_event), for the first event that has one; then
+    /// [`NoFreeCounter`](CounterError::NoFreeCounter) or [`ExtraRegisterInUse`](CounterError::ExtraRegisterInUse) for
+    /// the first event that could not be counted beside those before it, on this session's counters without any other
+    /// event. Nothing was opened.
+    pub fn open_group(
+        &mut self,
+        processor: &CounterUnit,
+        events: &[Event],
+    ) -> Result<GroupId, GroupError> {
+        let group = GroupId::new();
+        let rotates = events.first().is_some_and(|event| event.rotates);
+        let opened = self.open_members(processor, group, events, rotates);
+        opened.and_then(|()| self.check_room(group)).inspect_err(|_| {
+            for (_, entry) in self.members(group) {
+                entry.set_state(EventState::Closed);
+            }
+        })?;
+        Ok(group)
+    }
+
+    fn open_members(
+        &mut self,
+        processor: &CounterUnit,
+        group: GroupId,
+        events: &[Event],
+        rotates: bool,
+    ) -> Result<(), GroupError> {
+        for (member, event) in events.iter().enumerate() {
+            let failed = |reason| GroupError { member, reason };
+            if member == MAX_COUNTERS {
+                return Err(failed(CounterError::NoFreeCounter));
+            }
+            let event = Event { rotates, ..*event };
+            let id = self.open_event(processor, &event).map_err(failed)?;
+            if let Some(entry) = self.table().entry(id) {
+                entry.set_group(Some((group, events.len() as u8)));
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks that the events of a group can be counted together.
+    fn check_room(&self, group: GroupId) -> Result<(), GroupError> {
+        let Some((first, _)) = self.members(group).next() else { return Ok(()) };
+        self.admit(&Plan::EMPTY, first).map(|_| ()).map_err(|unplaced| self.of_member(unplaced))
+    }
+
+    fn members(&self, group: GroupId) -> impl Iterator<Item = (EventId, &EventEntry)> {
+        self.table().opened().filter(move |(_, entry)| entry.group() == Some(group))
+    }
+
+    /// Returns the events of a group, in the order in which they were given to [`open_group`](Self::open_group), or to
+    /// [`switch_in`](Self::switch_in).
+    pub fn group_events(&self, group: GroupId) -> impl Iterator<Item = EventId> {
+        self.members(group).filter(|_| self.is_open()).map(|(event, _)| event)
+    }
+
+    fn of_member(&self, Unplaced { event, reason }: Unplaced) -> GroupError {
+        let group = self.table().entry(event).and_then(EventEntry::group);
+        let member = group.and_then(|group| self.group_events(group).position(|of| of == event));
+        GroupError { member: member.unwrap_or(0), reason }
+    }
+
+    /// Returns the first event of a group that is whole on this processor.
+    fn first_of(&self, group: GroupId) -> Result<EventId, GroupError> {
+        let failed = GroupError { member: 0, reason: CounterError::NoSuchGroup(group) };
+        let (first, entry) = self.members(group).next().filter(|_| self.is_open()).ok_or(failed)?;
+        let is_whole = self.members(group).count() == usize::from(entry.members());
+        if is_whole { Ok(first) } else { Err(failed) }
+    }
+
+    /// Checks that the group of an event, if it has one, is whole on this processor.
+    pub(crate) fn check_whole(&self, event: EventId) -> Result<(), Unplaced> {
+        let group = self.table().entry(event).and_then(EventEntry::group);
+        let whole = group.map_or(Ok(event), |group| self.first_of(group));
+        whole.map(|_| ()).map_err(|error| Unplaced { event, reason: error.reason })
+    }
+
+    /// Starts the events of a group together: with a global control register, by one write. Where that makes room,
+    /// other events are moved to other counters. Otherwise a group that rotates waits for its turn, and any other one
+    /// takes the counters of events that rotate. Totals and periods continue as in
+    /// [`start_event`](Self::start_event).
+    ///
+    /// An assignment is found if there is one: of the group's events, and of those that run and do not give way, to
+    /// counters that can count them, and to [extra registers](Event::with_extra). It takes at most some hundred
+    /// thousand instructions, and no register is accessed before it is found.
+    ///
+    /// # Errors
+    /// [`NoSuchGroup`](CounterError::NoSuchGroup), [`AlreadyStarted`](CounterError::AlreadyStarted);
+    /// [`NoFreeCounter`](CounterError::NoFreeCounter) or [`ExtraRegisterInUse`](CounterError::ExtraRegisterInUse) for
+    /// the first event for which there is no room beside those before it;
+    /// [`Access`](CounterError::Access), [`Faulted`](CounterError::Faulted). None of its events runs.
+    pub fn start_group(&mut self, group: GroupId, now: u64) -> Result<(), GroupError> {
+        let first = self.first_of(group)?;
+        for (member, event) in self.group_events(group).enumerate() {
+            if self.is_started(event) {
+                return Err(GroupError { member, reason: CounterError::AlreadyStarted(event) });
+            }
+        }
+        self.members(group).for_each(|(_, entry)| entry.begin_time(now));
+        self.give_counters(first, now).map_err(|unplaced| self.of_member(unplaced))
+    }
+
+    /// Stops the events of a group together. Pending overflows are not reported; the totals are complete.
+    ///
+    /// # Errors
+    /// [`NoSuchGroup`](CounterError::NoSuchGroup); [`NotStarted`](CounterError::NotStarted): none of its events is.
+    /// Otherwise the first failure, after everything else was stopped: those of [`stop_event`](Self::stop_event).
+    pub fn stop_group(&mut self, group: GroupId, now: u64) -> Result<(), GroupError> {
+        let first = self.first_of(group)?;
+        if !self.group_events(group).any(|event| self.is_started(event)) {
+            return Err(GroupError { member: 0, reason: CounterError::NotStarted(first) });
+        }
+        let on: CounterSet =
+            self.group_events(group).filter_map(|of| self.counter_of(of)).collect();
+        let mut outcome = self.halt(on).map_err(|reason| GroupError { member: 0, reason });
+        for (member, (event, entry)) in self.members(group).enumerate() {
+            entry.add_time(now);
+            let lifted = self
+                .counter_of(event)
+                .map_or(Ok(()), |counter| self.lift(counter, event).map(|_| ()));
+            self.change_state(event, EventState::Stopped);
+            outcome = outcome.and(lifted.map_err(|reason| GroupError { member, reason }));
+        }
+        let going_on = self.go_on(on).map_err(|reason| GroupError { member: 0, reason });
+        outcome.and(going_on)
+    }
+
+    /// Stops a group and closes its events. Their identities may be other events' afterwards.
+    ///
+    /// # Errors
+    /// [`NoSuchGroup`](CounterError::NoSuchGroup); those of [`stop_group`](Self::stop_group), after which it stays
+    /// open.
+    pub fn close_group(&mut self, group: GroupId, now: u64) -> Result<(), GroupError> {
+        self.first_of(group)?;
+        if self.group_events(group).any(|event| self.is_started(event)) {
+            self.stop_group(group, now)?;
+        }
+        self.members(group).for_each(|(_, entry)| entry.set_state(EventState::Closed));
+        Ok(())
+    }
+
+    /// Reads the counts of a group's events into `counts`, in their order, one after the other: each
+    /// counter once, by RDPMC, if the group is on counters. Returns the number of counts. If `counts` is shorter than
+    /// the group, the counts of its other events are left out.
+    ///
+    /// The times of all of them are the same, so that the ratio of two counts needs no
+    /// [scaling](EventCount::scaled).
+    ///
+    /// # Errors
+    /// [`NoSuchGroup`](CounterError::NoSuchGroup); those of [`read_event`](Self::read_event), for the first event that
+    /// has one.
+    pub fn read_group(
+        &self,
+        group: GroupId,
+        now: u64,
+        counts: &mut [EventCount],
+    ) -> Result<usize, GroupError> {
+        self.first_of(group)?;
+        let mut read = 0;
+        for (count, event) in counts.iter_mut().zip(self.group_events(group)) {
+            let failed = |reason| GroupError { member: read, reason };
+            *count = self.read_event(event, now).map_err(failed)?;
+            read += 1;
+        }
+        Ok(read)
+    }
+}
