@@ -26,6 +26,18 @@ const CHILDREN: &str = "sleep 1000 & echo $! >&2; (sleep 1000 & echo $! >&2);";
 
 const FOREVER: &str = "while :; do :; done";
 
+/// Stands for a line where there is none any more.
+const ENDED: &str = "it ended";
+
+/// Returns whether `profile` says that there are no perf events here, and says so, too.
+fn is_skipped(line: &str) -> bool {
+    let skipped = line.contains("forbids sampling") || line.contains("perf events:");
+    if skipped {
+        println!("skipped: no perf events here: {line}");
+    }
+    skipped
+}
+
 /// `profile` under way. Ends with the test, if not before.
 struct Running {
     profile: Child,
@@ -97,18 +109,19 @@ impl Running {
     fn told(mut self, processes: usize) -> Option<Self> {
         for _ in 0..processes {
             if let Err(line) = self.read_process() {
-                let skipped = line.contains("forbids sampling") || line.contains("perf events:");
-                assert!(skipped, "{line}");
-                println!("skipped: no perf events here: {line}");
+                assert!(is_skipped(&line), "{line}");
                 return None;
             }
         }
         Some(self)
     }
 
-    /// Reads a process that the command tells; another line is an error.
+    /// Reads a process that the command tells; another line is an error, and so is the end.
     fn read_process(&mut self) -> Result<(), String> {
-        let line = self.lines.recv_timeout(TIME_LIMIT).expect("nothing is told");
+        let line = match self.lines.recv_timeout(TIME_LIMIT) {
+            Err(RecvTimeoutError::Disconnected) => return Err(ENDED.to_owned()),
+            line => line.expect("nothing is told"),
+        };
         self.told.push(line.trim().parse().map_err(|_| line)?);
         Ok(())
     }
@@ -213,8 +226,17 @@ fn a_command_that_starts_another_when_it_is_signalled_leaves_nothing() {
 #[test]
 fn a_command_that_runs_longer_than_its_seconds_is_ended() {
     let script = format!("{CHILDREN} {WORK} {FOREVER}");
-    let Some(running) = Running::script(&["--seconds", "1"], 3, &script) else { return };
-    assert_ended(&running.end(), 128 + libc::SIGTERM);
+    // A busy machine may take longer than that to start them.
+    for seconds in ["1", "10", "100"] {
+        let arguments = ["--seconds", seconds, "--json", "--", "sh", "-c", &script];
+        let mut running = Running::start(&arguments, libc::SIG_DFL);
+        match (0..3).try_for_each(|_| running.read_process()) {
+            Ok(()) => return assert_ended(&running.end(), 128 + libc::SIGTERM),
+            Err(line) if line == ENDED => _ = running.end(),
+            Err(line) => return assert!(is_skipped(&line), "{line}"),
+        }
+    }
+    panic!("it ended each time before its processes were told");
 }
 
 #[test]

@@ -166,11 +166,18 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
         oldest.map(|(event, _)| event)
     }
 
-    /// Adds an event and its group to a plan.
+    /// Adds an event and its group to a plan. Events that run move only if there is no room otherwise.
     pub(crate) fn admit(&self, plan: &Plan, event: EventId) -> Result<Plan, Unplaced> {
+        self.admit_beside(plan, event, false).or_else(|_| self.admit_beside(plan, event, true))
+    }
+
+    fn admit_beside(&self, plan: &Plan, event: EventId, moves: bool) -> Result<Plan, Unplaced> {
         let mut with = *plan;
         let usable = self.usable();
-        let capable = |of| self.capable(of) & usable;
+        let capable = |of| match plan.find(of) {
+            Some(counter) if !moves => counter.only(),
+            _ => self.capable(of) & usable,
+        };
         for event in self.group_of(event) {
             let unplaced = |reason| Unplaced { event, reason };
             // It may have been removed for another's sake.

@@ -1,0 +1,180 @@
+//! Processors with extra registers, which the software PMU does not model: off-core response and the like.
+#![allow(dead_code, reason = "each test file uses its part")]
+
+use core::cell::{Cell, RefCell};
+
+use pmu_core::{
+    CounterMemory, CounterSet, Counters, Event, EventEntry, EventTable, MsrAddress, MsrBackend,
+    MsrError, MsrErrorKind, MsrUpdate, OpenedEvents, PmcIndex,
+};
+
+use crate::opened::{Mock, Processor, Random, raw};
+
+pub(crate) type LargeTable = EventTable<[EventEntry; 24]>;
+pub(crate) type Refined<'a, 'm> =
+    Counters<'a, OpenedEvents<'a>, &'m WithExtra<'m, 'm>, &'m Mock<'m>>;
+
+/// Extra registers.
+pub(crate) const EXTRA: [u32; 4] = [0x1A6, 0x1A7, 0x3F6, 0x3F7];
+
+/// What they hold before a session.
+pub(crate) const BEFORE: [u64; 4] = [0xA, 0xB, 0xC, 0xD];
+
+/// A processor with the registers of [`EXTRA`].
+pub(crate) struct WithExtra<'m, 'h> {
+    mock: &'m Mock<'h>,
+    values: [Cell<u64>; 4],
+    /// Writes to them.
+    pub(crate) writes: RefCell<Vec<(u32, u64)>>,
+    accesses: Cell<u32>,
+    /// The first access that faults, and whether all later ones do.
+    pub(crate) fault: Cell<Option<(u32, bool)>>,
+}
+
+impl<'m, 'h> WithExtra<'m, 'h> {
+    pub(crate) fn new(mock: &'m Mock<'h>) -> Self {
+        Self {
+            mock,
+            values: BEFORE.map(Cell::new),
+            writes: RefCell::default(),
+            accesses: Cell::new(0),
+            fault: Cell::new(None),
+        }
+    }
+
+    pub(crate) fn values(&self) -> [u64; 4] {
+        self.values.each_ref().map(Cell::get)
+    }
+
+    pub(crate) fn value(&self, register: u32) -> Option<u64> {
+        self.extra(register).map(Cell::get)
+    }
+
+    pub(crate) fn set(&self, values: [u64; 4]) {
+        self.values.iter().zip(values).for_each(|(cell, value)| cell.set(value));
+    }
+
+    fn extra(&self, register: u32) -> Option<&Cell<u64>> {
+        let number = EXTRA.iter().position(|extra| *extra == register)?;
+        Some(&self.values[number])
+    }
+
+    /// Returns the number of accesses since the last call.
+    pub(crate) fn take_accesses(&self) -> u32 {
+        self.accesses.take()
+    }
+
+    fn access(&self) -> Result<(), MsrErrorKind> {
+        let number = self.accesses.get() + 1;
+        self.accesses.set(number);
+        match self.fault.get() {
+            Some((at, stays)) if number == at || stays && number > at => Err(MsrErrorKind::Other),
+            _ => Ok(()),
+        }
+    }
+
+    pub(crate) fn take<'a>(
+        &'m self,
+        processor: &'a Processor,
+        only: CounterSet,
+        memory: &'a CounterMemory,
+        table: &'a EventTable,
+    ) -> Counters<'a, OpenedEvents<'a>, &'m Self, &'m Mock<'h>> {
+        let source = OpenedEvents::new(&processor.unit, table);
+        Counters::take(source, &processor.unit, only, self, self.mock, memory).unwrap()
+    }
+}
+
+impl MsrBackend for WithExtra<'_, '_> {
+    type Error = MsrErrorKind;
+
+    fn read(&self, address: MsrAddress) -> Result<u64, MsrErrorKind> {
+        self.access()?;
+        match self.extra(address.get()) {
+            Some(value) => Ok(value.get()),
+            None => self.mock.read(address).map_err(|error| error.kind()),
+        }
+    }
+
+    fn write(&self, address: MsrAddress, value: u64) -> Result<(), MsrErrorKind> {
+        self.access()?;
+        match self.extra(address.get()) {
+            Some(cell) => {
+                self.writes.borrow_mut().push((address.get(), value));
+                cell.set(value);
+                Ok(())
+            }
+            None => self.mock.write(address, value).map_err(|error| error.kind()),
+        }
+    }
+
+    fn read_pmc(&self, index: PmcIndex) -> Result<u64, MsrErrorKind> {
+        self.access()?;
+        self.mock.read_pmc(index).map_err(|error| error.kind())
+    }
+
+    fn update(&self, update: MsrUpdate) -> Result<u64, MsrErrorKind> {
+        self.access()?;
+        self.mock.update(update).map_err(|error| error.kind())
+    }
+}
+
+pub(crate) fn register(address: u32) -> MsrAddress {
+    // SAFETY: a mock's, which writes no memory.
+    unsafe { MsrAddress::new(address) }
+}
+
+/// An event with an extra register: its value, and the one or two registers that can hold it.
+#[derive(Clone, Debug)]
+pub(crate) struct Demand {
+    pub(crate) value: u64,
+    pub(crate) registers: Vec<u32>,
+}
+
+/// An event of a kind with a demand: by the kind itself with the first register, by the next kind with the second.
+pub(crate) fn refined(kind: usize, demand: &Demand) -> Event {
+    let event = raw(kind).with_extra(register(demand.registers[0]), demand.value);
+    match demand.registers.get(1) {
+        Some(second) => event.or_with_extra(select_of(kind + 1), register(*second)),
+        None => event,
+    }
+}
+
+/// Returns the event number and unit mask of a kind.
+pub(crate) fn select_of(kind: usize) -> u16 {
+    raw(kind).select().unwrap().select_bits() as u16
+}
+
+/// Returns an event's counters at random: some general ones, or one fixed one.
+pub(crate) fn some_counters(random: &mut Random, own: CounterSet) -> CounterSet {
+    let all: Vec<_> = own.iter().collect();
+    let mut pick = || all[random.below(all.len() as u64) as usize].only();
+    let some = pick() | pick() | pick();
+    let general = some & CounterSet::GENERAL;
+    if general.is_empty() { some.iter().next().unwrap().only() } else { general }
+}
+
+/// Returns whether all events can have counters of their own, by Hall's theorem: whether the events of every set of
+/// them have together at least as many counters.
+pub(crate) fn have_counters(events: &[CounterSet]) -> bool {
+    let mut unions = vec![CounterSet::NONE; 1 << events.len()];
+    (1..unions.len()).all(|set| {
+        let lowest = set.trailing_zeros() as usize;
+        unions[set] = unions[set & (set - 1)] | events[lowest];
+        unions[set].len() >= set.count_ones() as usize
+    })
+}
+
+/// Returns whether all demands can be met at once, by trying every choice.
+pub(crate) fn have_registers(demands: &[Demand]) -> bool {
+    let choices: usize = demands.iter().map(|demand| demand.registers.len()).product();
+    (0..choices).any(|mut choice| {
+        let mut held: Vec<(u32, u64)> = vec![];
+        demands.iter().all(|demand| {
+            let register = demand.registers[choice % demand.registers.len()];
+            choice /= demand.registers.len();
+            held.push((register, demand.value));
+            held.iter().all(|(of, value)| *of != register || *value == demand.value)
+        })
+    })
+}
