@@ -18,6 +18,9 @@ struct Wanted {
     demand: Option<Demand>,
 }
 
+/// An event of a group that runs, and its kind.
+type Member = (EventId, Wanted, usize);
+
 impl Wanted {
     fn random(random: &mut Random, own: CounterSet) -> Self {
         let counters = some_counters(random, own);
@@ -72,7 +75,7 @@ fn assert_placed(
     counters: &Refined<'_, '_>,
     processor: &Processor,
     extra: &WithExtra<'_, '_>,
-    on: &[(GroupId, Vec<(EventId, Wanted, usize)>)],
+    on: &[(GroupId, Vec<Member>)],
 ) {
     let mut used = CounterSet::NONE;
     for (id, wanted, kind) in on.iter().flat_map(|(_, events)| events) {
@@ -103,7 +106,7 @@ fn a_group_is_placed_whenever_there_is_room_for_all_of_it() {
             let extra = WithExtra::new(&mock);
             let mut counters = extra.take(processor, CounterSet::ALL, &memory, &table);
             let own = counters.counters().usable;
-            let mut on: Vec<(GroupId, Vec<(EventId, Wanted, usize)>)> = vec![];
+            let mut on: Vec<(GroupId, Vec<Member>)> = vec![];
             for step in 0..16 {
                 let events: usize = on.iter().map(|(_, events)| events.len()).sum();
                 if random.below(4) == 0 && !on.is_empty() || events > 14 {

@@ -65,7 +65,7 @@ fn together(processor: &Processor, operation: Operation) {
     let events = [raw(2), raw(3), raw(4).on(only(0) | only(1))].map(rotating);
     let group = counters.open_group(unit, &events).unwrap();
     let alone = match operation {
-        // Where the third event of the group must be, and it can be elsewhere.
+        // It is on the counter that the third event of the group must have, and can be on another one.
         Operation::StartWithMove => {
             vec![raw(5).on(only(0) | only(3)), raw(6).on(only(1) | only(2))]
         }

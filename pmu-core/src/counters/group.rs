@@ -186,8 +186,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
     /// [`start_event`](Self::start_event).
     ///
     /// An assignment is found if there is one: of the group's events, and of those that run and do not give way, to
-    /// counters that can count them, and to [extra registers](Event::with_extra). It takes at most some hundred
-    /// thousand instructions, and no register is accessed before it is found.
+    /// counters that can count them, and to [extra registers](Event::with_extra). For each event the counters are
+    /// searched once, and at most 2⁸ choices of extra registers are tried. No register is accessed before the
+    /// assignment is found.
     ///
     /// # Errors
     /// [`NoSuchGroup`](CounterError::NoSuchGroup), [`AlreadyStarted`](CounterError::AlreadyStarted);

@@ -183,8 +183,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
     ///
     /// # Errors
     /// [`NoSuchEvent`](CounterError::NoSuchEvent), [`InGroup`](CounterError::InGroup),
-    /// [`NotStarted`](CounterError::NotStarted); [`Faulted`](CounterError::Faulted) if the counter's registers do not answer: its count since the last reading
-    /// is lost.
+    /// [`NotStarted`](CounterError::NotStarted); [`Faulted`](CounterError::Faulted) if the counter's registers do not
+    /// answer: its count since the last reading is lost.
     pub fn stop_event(&mut self, event: EventId, now: u64) -> Result<(), CounterError> {
         let entry = self.alone(event)?;
         if !self.is_started(event) {

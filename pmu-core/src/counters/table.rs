@@ -8,8 +8,8 @@ use crate::counters::entry::{EventEntry, EventState};
 use crate::counters::extra::ExtraRegisters;
 use crate::{CounterError, EventId};
 
-/// Table of the events that are opened on one processor, 128 bytes per event, and 208 for the processor. There may be more of them than
-/// counters.
+/// Table of the events that are opened on one processor, 128 bytes per event, and 208 for the processor. There may be
+/// more of them than counters.
 ///
 /// Lent as [`CounterMemory`](crate::CounterMemory) is: `&EventTable<[EventEntry; N]>` coerces to `&EventTable`.
 ///

@@ -86,8 +86,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
     ///
     /// A group starts if all of its events are given, and together.
     ///
-    /// Two writes per event, and two per group. An interrupt may come before the identities are in `events`: it identifies the event by
-    /// its [tag](crate::Event::tagged).
+    /// Two writes per event, and two per group. An interrupt may come before the identities are in `events`: it
+    /// identifies the event by its [tag](crate::Event::tagged).
     ///
     /// # Errors
     /// The first failure; every other event was given. An event of another kind of core

@@ -17,7 +17,7 @@ pub(crate) type Refined<'a, 'm> =
 /// Extra registers.
 pub(crate) const EXTRA: [u32; 4] = [0x1A6, 0x1A7, 0x3F6, 0x3F7];
 
-/// What they hold before a session.
+/// Their values before a session.
 pub(crate) const BEFORE: [u64; 4] = [0xA, 0xB, 0xC, 0xD];
 
 /// A processor with the registers of [`EXTRA`].
@@ -27,6 +27,8 @@ pub(crate) struct WithExtra<'m, 'h> {
     /// Writes to them.
     pub(crate) writes: RefCell<Vec<(u32, u64)>>,
     accesses: Cell<u32>,
+    /// RDMSR, WRMSR and RDPMC.
+    pub(crate) costs: Cell<[u32; 3]>,
     /// The first access that faults, and whether all later ones do.
     pub(crate) fault: Cell<Option<(u32, bool)>>,
 }
@@ -38,6 +40,7 @@ impl<'m, 'h> WithExtra<'m, 'h> {
             values: BEFORE.map(Cell::new),
             writes: RefCell::default(),
             accesses: Cell::new(0),
+            costs: Cell::new([0; 3]),
             fault: Cell::new(None),
         }
     }
@@ -64,7 +67,10 @@ impl<'m, 'h> WithExtra<'m, 'h> {
         self.accesses.take()
     }
 
-    fn access(&self) -> Result<(), MsrErrorKind> {
+    fn access(&self, kind: usize) -> Result<(), MsrErrorKind> {
+        let mut costs = self.costs.get();
+        costs[kind] += 1;
+        self.costs.set(costs);
         let number = self.accesses.get() + 1;
         self.accesses.set(number);
         match self.fault.get() {
@@ -89,7 +95,7 @@ impl MsrBackend for WithExtra<'_, '_> {
     type Error = MsrErrorKind;
 
     fn read(&self, address: MsrAddress) -> Result<u64, MsrErrorKind> {
-        self.access()?;
+        self.access(0)?;
         match self.extra(address.get()) {
             Some(value) => Ok(value.get()),
             None => self.mock.read(address).map_err(|error| error.kind()),
@@ -97,7 +103,7 @@ impl MsrBackend for WithExtra<'_, '_> {
     }
 
     fn write(&self, address: MsrAddress, value: u64) -> Result<(), MsrErrorKind> {
-        self.access()?;
+        self.access(1)?;
         match self.extra(address.get()) {
             Some(cell) => {
                 self.writes.borrow_mut().push((address.get(), value));
@@ -109,12 +115,12 @@ impl MsrBackend for WithExtra<'_, '_> {
     }
 
     fn read_pmc(&self, index: PmcIndex) -> Result<u64, MsrErrorKind> {
-        self.access()?;
+        self.access(2)?;
         self.mock.read_pmc(index).map_err(|error| error.kind())
     }
 
     fn update(&self, update: MsrUpdate) -> Result<u64, MsrErrorKind> {
-        self.access()?;
+        self.access(0)?;
         self.mock.update(update).map_err(|error| error.kind())
     }
 }
