@@ -243,6 +243,9 @@ fn fault(processor: &Processor, rotates: bool, at: u32, stays: bool) -> bool {
         let value = counters.read_event(moves, 3).unwrap().value;
         assert!(value == 103 || value == 120, "{context}: {value}");
     }
+    // A faulted counter leaves its event waiting for another one.
+    let others_wait = of_other.iter().all(|event| counters.is_started(*event));
+    assert!(others_wait, "{context}");
     counters.shut_down().unwrap();
     assert_eq!(running(&mock), CounterSet::NONE, "{context}");
     assert_eq!(extra.values(), BEFORE, "{context}");

@@ -107,26 +107,30 @@ fn each_group_has_its_turn_whatever_its_counters() {
 /// way goes on.
 #[test]
 fn a_group_gives_way_as_a_whole() {
-    let processor = Processor::intel(IntelConfiguration::new(2, 4, 0));
+    let processor = Processor::intel(IntelConfiguration::new(2, 5, 0));
     let (memory, table, mock) = (Memory::new(), Table::new(), processor.mock());
     let mut counters = processor.take(&mock, &memory, &table);
     let unit = &processor.unit;
-    let general = |number: u32| CounterSet::from_bits(1 << number);
-    let open = |counters: &mut Opened<'_, '_>, on: [u32; 2]| {
-        let events = on.map(|number| raw(2).on(general(number)).rotating());
+    let open = |counters: &mut Opened<'_, '_>, on: [u64; 2]| {
+        let events = on.map(|bits| raw(2).on(CounterSet::from_bits(bits)).rotating());
         let group = counters.open_group(unit, &events).unwrap();
         counters.start_group(group, 0).unwrap();
         group
     };
-    let elsewhere = open(&mut counters, [0, 1]);
-    let in_the_way = open(&mut counters, [2, 3]);
+    // It keeps its first event off the counter that it would have had first.
+    let passing = counters.open_event(unit, &raw(4)).unwrap();
+    counters.start_event(passing, 0).unwrap();
+    let elsewhere = open(&mut counters, [0b00011, 0b00100]);
+    let in_the_way = open(&mut counters, [0b01000, 0b10000]);
+    counters.close_event(passing, 0).unwrap();
     happen(&mock, 2, 5);
-    let event = counters.open_event(unit, &raw(3).on(general(3))).unwrap();
+    let last = CounterSet::from_bits(0b10000);
+    let event = counters.open_event(unit, &raw(3).on(last)).unwrap();
     counters.start_event(event, 10).unwrap();
     assert_eq!([elsewhere, in_the_way].map(|group| on_counters(&counters, group)), [2, 0]);
     let place = |number: usize| counters.group_events(elsewhere).nth(number).unwrap();
     let places = [0, 1].map(|number| counters.counter_of(place(number)).unwrap().number());
-    assert_eq!(places, [0, 1], "it did not move");
+    assert_eq!(places, [1, 2], "it did not move");
     let mut counts = [EventCount::default(); 2];
     counters.read_group(in_the_way, 25, &mut counts).unwrap();
     assert_eq!(counts.map(|count| (count.value, count.enabled, count.running)), [(5, 25, 10); 2]);

@@ -66,9 +66,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
         };
         let together =
             if is_grouped(&before) || is_grouped(plan) { changed } else { CounterSet::NONE };
-        self.halt(together)?;
         let mut rows = LiftedRows([None; MAX_GENERAL]);
-        let mut outcome = self.change(&before, plan, &mut rows);
+        let halted = self.halt(together);
+        let mut outcome = halted.and_then(|()| self.change(&before, plan, &mut rows));
         if let Err(error) = outcome {
             // An interrupt, or a fault, may have marked counters meanwhile.
             let back = before.on(self.usable());

@@ -185,3 +185,13 @@ impl EventTable {
         self.turn.load(Relaxed).wrapping_sub(turn)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_is_128_bytes_per_event_and_208_more() {
+        assert_eq!(size_of::<EventTable<[EventEntry; 8]>>(), 8 * 128 + 208);
+    }
+}
