@@ -30,12 +30,18 @@ enum_with_all! {
     enum Operation {
         Start,
         StartWithMove,
+        /// A group of one.
+        StartGroup,
         Stop,
+        /// The two events that run are one group.
+        StopGroup,
         Close,
         Read,
         Rotate,
+        RotateGroup,
         SwitchOut,
         Switch,
+        SwitchGroup,
         TakeMore,
         GiveUp,
         OthersFixedControl,
@@ -50,11 +56,20 @@ enum_with_all! {
 impl Operation {
     /// Returns whether it needs one more event or counter than the three that run.
     fn needs_a_fourth_counter(self) -> bool {
-        matches!(self, Self::Start | Self::StartWithMove | Self::TakeMore)
+        matches!(self, Self::Start | Self::StartWithMove | Self::StartGroup | Self::TakeMore)
     }
 
     fn leaves_counters_out(self) -> bool {
-        matches!(self, Self::Rotate | Self::TakeMore)
+        self.rotates() || self == Self::TakeMore
+    }
+
+    fn rotates(self) -> bool {
+        matches!(self, Self::Rotate | Self::RotateGroup)
+    }
+
+    /// Returns whether the two events that run are one group.
+    fn is_of_a_group(self) -> bool {
+        matches!(self, Self::StopGroup | Self::RotateGroup | Self::SwitchGroup)
     }
 }
 
@@ -128,7 +143,7 @@ fn interrupt<I: ProfileInterface>(
     mock.on_interrupt(&handler);
     mock.on_access(&before_access);
     let only = match operation {
-        Operation::Rotate => general[..3].iter().copied().collect(),
+        operation if operation.rotates() => general[..3].iter().copied().collect(),
         Operation::TakeMore => {
             general[..3].iter().copied().collect::<CounterSet>() | CounterSet::fixed(1)
         }
@@ -143,11 +158,21 @@ fn interrupt<I: ProfileInterface>(
     session.start(source).unwrap();
     let counters = session.counters_mut();
     let sampling = |kind| raw(kind).every(PERIOD).with_total().rotating();
-    let sampled = counters.open_event(&unit, &sampling(kinds[0])).unwrap();
-    let counted = counters.open_event(&unit, &raw(kinds[1])).unwrap();
+    let pair = [sampling(kinds[0]), raw(kinds[1])];
+    let group = operation.is_of_a_group().then(|| counters.open_group(&unit, &pair).unwrap());
+    let [sampled, counted] = match group {
+        Some(group) => {
+            counters.start_group(group, 0).unwrap();
+            let events: Vec<_> = counters.group_events(group).collect();
+            [events[0], events[1]]
+        }
+        None => pair.map(|event| {
+            let id = counters.open_event(&unit, &event).unwrap();
+            counters.start_event(id, 0).unwrap();
+            id
+        }),
+    };
     world.watchdog.watch(sampled);
-    counters.start_event(sampled, 0).unwrap();
-    counters.start_event(counted, 0).unwrap();
     let own = match operation {
         Operation::StartWithMove => {
             let narrow = counters.counter_of(sampled).unwrap().only();
@@ -159,9 +184,16 @@ fn interrupt<I: ProfileInterface>(
         // Event 4 has no fixed counter that it could want.
         return true;
     }
-    let own = counters.open_event(&unit, &own).unwrap();
+    let own_group = match operation {
+        Operation::StartGroup => Some(counters.open_group(&unit, &[own]).unwrap()),
+        _ => None,
+    };
+    let own = match own_group {
+        Some(group) => counters.group_events(group).next().unwrap(),
+        None => counters.open_event(&unit, &own).unwrap(),
+    };
     world.ids.set([None, Some(sampled), Some(counted), Some(own)]);
-    if matches!(operation, Operation::Rotate) {
+    if operation.rotates() {
         counters.start_event(own, 0).unwrap();
     }
     // Each is an event short of its overflow.
@@ -186,7 +218,9 @@ fn interrupt<I: ProfileInterface>(
     world.plan.set(Some(plan));
     match operation {
         Operation::Start | Operation::StartWithMove => counters.start_event(own, 1).unwrap(),
+        Operation::StartGroup => counters.start_group(own_group.unwrap(), 1).unwrap(),
         Operation::Stop => counters.stop_event(sampled, 1).unwrap(),
+        Operation::StopGroup => counters.stop_group(group.unwrap(), 1).unwrap(),
         Operation::Close => {
             let count = counters.close_event(sampled, 1).unwrap();
             assert!(world.fits(SAMPLED, count.value, &unit), "{context}: {count:?}");
@@ -199,8 +233,8 @@ fn interrupt<I: ProfileInterface>(
                 assert!((least..=world.counted[event].get()).contains(&value), "{context}");
             }
         }
-        Operation::Rotate => counters.rotate(1).unwrap(),
-        Operation::SwitchOut | Operation::Switch => {
+        Operation::Rotate | Operation::RotateGroup => counters.rotate(1).unwrap(),
+        Operation::SwitchOut | Operation::Switch | Operation::SwitchGroup => {
             let mut thread = [sampled, counted].map(ThreadEvent::Opened);
             counters.switch_out(&mut thread, 1, |o| world.told(Report::Event(o))).unwrap();
             for (event, place) in [(SAMPLED, thread[0]), (COUNTED, thread[1])] {
@@ -264,7 +298,7 @@ fn interrupt<I: ProfileInterface>(
         return beyond;
     }
     // Nothing waits for another event's interrupt; but an event that moved is told when it next happens.
-    if !matches!(operation, Operation::StartWithMove | Operation::Rotate) {
+    if operation != Operation::StartWithMove && !operation.rotates() {
         for event in [SOURCE, SAMPLED, OWN].into_iter().filter(|event| world.runs(&mock, *event)) {
             let due = world.counted[event].get() / PERIOD;
             let told = world.told[event].get() + world.unseen[event].get();
@@ -274,7 +308,7 @@ fn interrupt<I: ProfileInterface>(
     // Stopped events are silent, and a pending overflow of theirs may have been dropped.
     let mut dropped = [0; 4];
     let stopped = match operation {
-        Operation::Stop | Operation::Close => Some(SAMPLED),
+        Operation::Stop | Operation::StopGroup | Operation::Close => Some(SAMPLED),
         Operation::StopSource => Some(SOURCE),
         _ => None,
     };
@@ -286,6 +320,10 @@ fn interrupt<I: ProfileInterface>(
         dropped[stopped] = 1;
         match operation {
             Operation::Stop => session.counters_mut().start_event(sampled, 2).unwrap(),
+            Operation::StopGroup => {
+                assert!(!world.runs(&mock, COUNTED), "{context}");
+                session.counters_mut().start_group(group.unwrap(), 2).unwrap();
+            }
             Operation::StopSource => {
                 // A source begins a period anew.
                 session.start(source).unwrap();
@@ -306,7 +344,13 @@ fn interrupt<I: ProfileInterface>(
     }
     // Everything continues: each period is reported once, each total is exact.
     let tested = |event: usize| match event {
-        OWN => matches!(operation, Operation::Start | Operation::StartWithMove | Operation::Rotate),
+        OWN => {
+            let starts = matches!(
+                operation,
+                Operation::Start | Operation::StartWithMove | Operation::StartGroup
+            );
+            starts || operation.rotates()
+        }
         _ => true,
     };
     for event in (0..4).filter(|event| tested(*event)) {
@@ -315,7 +359,7 @@ fn interrupt<I: ProfileInterface>(
         if let Some(id) = id
             && counters.counter_of(id).is_none()
         {
-            assert_eq!(operation, Operation::Rotate, "{context}: {event} has no counter");
+            assert!(operation.rotates(), "{context}: {event} has no counter");
             counters.rotate(9).unwrap();
             assert!(counters.counter_of(id).is_some(), "{context}: {event}");
         }
