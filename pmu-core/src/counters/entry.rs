@@ -1,11 +1,11 @@
 //! One opened event: its select, total, times and turn.
 
 use core::sync::atomic::Ordering::Relaxed;
-use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU32, AtomicU64};
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64};
 
 use crate::counters::event::GuestMode;
 use crate::counters::extra::Extra;
-use crate::{CounterSet, Event, EventSelect, GroupId, MsrAddress};
+use crate::{CounterSet, Event, EventSelect, GroupId};
 
 /// State of an opened event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,17 +30,9 @@ pub struct EventEntry {
     rotates: AtomicBool,
     guest: AtomicU8,
     turn: AtomicU32,
-    /// 0: alone.
-    group: AtomicU32,
-    /// Number of events of the group.
-    members: AtomicU8,
-    /// Present encoding.
-    encoding: AtomicU8,
-    /// Bits 15:0 in which the second encoding's select differs.
-    difference: AtomicU16,
-    /// Extra register of each encoding; 0: none.
-    extra_registers: [AtomicU32; 2],
+    membership: AtomicU64,
     extra_value: AtomicU64,
+    extra_registers: AtomicU64,
     select: AtomicU64,
     tag: AtomicU64,
     counters: AtomicU64,
@@ -91,8 +83,9 @@ pub struct StoppedEvent {
     total_wanted: bool,
     rotates: bool,
     guest: u8,
-    group: Option<(GroupId, u8)>,
-    extra: Option<Extra>,
+    membership: u64,
+    extra_value: u64,
+    extra_registers: u64,
     select: u64,
     tag: u64,
     counters: u64,
@@ -132,6 +125,33 @@ impl StoppedEvent {
     }
 }
 
+/// An event's group and encodings, in 8 bytes.
+#[derive(Clone, Copy)]
+struct Membership {
+    /// 0: alone.
+    group: u32,
+    /// Number of events of the group.
+    members: u8,
+    /// Present encoding.
+    encoding: u8,
+    /// Bits 15:0 in which the second encoding's select differs.
+    difference: u16,
+}
+
+impl Membership {
+    const NONE: Self = Self { group: 0, members: 0, encoding: 0, difference: 0 };
+
+    const fn pack(self) -> u64 {
+        let Self { group, members, encoding, difference } = self;
+        group as u64 | (members as u64) << 32 | (encoding as u64) << 40 | (difference as u64) << 48
+    }
+
+    const fn unpack(bits: u64) -> Self {
+        let (members, encoding) = ((bits >> 32) as u8, (bits >> 40) as u8);
+        Self { group: bits as u32, members, encoding, difference: (bits >> 48) as u16 }
+    }
+}
+
 impl EventEntry {
     /// Creates an unused place.
     pub const fn new() -> Self {
@@ -141,12 +161,9 @@ impl EventEntry {
             rotates: AtomicBool::new(false),
             guest: AtomicU8::new(0),
             turn: AtomicU32::new(0),
-            group: AtomicU32::new(0),
-            members: AtomicU8::new(0),
-            encoding: AtomicU8::new(0),
-            difference: AtomicU16::new(0),
-            extra_registers: [const { AtomicU32::new(0) }; 2],
+            membership: AtomicU64::new(0),
             extra_value: AtomicU64::new(0),
+            extra_registers: AtomicU64::new(0),
             select: AtomicU64::new(0),
             tag: AtomicU64::new(0),
             counters: AtomicU64::new(0),
@@ -165,13 +182,15 @@ impl EventEntry {
     /// Opens the event here, stopped, with the `select` and the `counters` that it resolves to.
     pub(crate) fn open(&self, event: &Event, select: EventSelect, counters: CounterSet) {
         let guest = event.guest as u8;
+        let (extra_value, extra_registers, difference) = event.extra.pack();
         self.insert(&StoppedEvent {
             started: false,
             total_wanted: event.total,
             rotates: event.rotates,
             guest,
-            group: None,
-            extra: event.extra,
+            membership: Membership { difference, ..Membership::NONE }.pack(),
+            extra_value,
+            extra_registers,
             select: select.select_bits(),
             tag: event.tag,
             counters: counters.bits(),
@@ -188,9 +207,10 @@ impl EventEntry {
         self.total_wanted.store(event.total_wanted, Relaxed);
         self.rotates.store(event.rotates, Relaxed);
         self.guest.store(event.guest, Relaxed);
-        self.set_group(event.group);
-        self.set_extra(event.extra);
         for (cell, value) in [
+            (&self.membership, event.membership),
+            (&self.extra_value, event.extra_value),
+            (&self.extra_registers, event.extra_registers),
             (&self.select, event.select),
             (&self.tag, event.tag),
             (&self.counters, event.counters),
@@ -214,8 +234,9 @@ impl EventEntry {
             total_wanted: self.wants_total(),
             rotates: self.rotates(),
             guest: self.guest.load(Relaxed),
-            group: self.group().map(|group| (group, self.members())),
-            extra: self.extra(),
+            membership: Membership { encoding: 0, ..self.membership() }.pack(),
+            extra_value: self.extra_value.load(Relaxed),
+            extra_registers: self.extra_registers.load(Relaxed),
             select: self.select.load(Relaxed),
             tag: self.tag(),
             counters: self.counters.load(Relaxed),
@@ -243,66 +264,54 @@ impl EventEntry {
 
     /// Returns the select of the present encoding.
     pub(crate) fn select(&self) -> EventSelect {
-        let difference = if self.encoding() == 0 { 0 } else { self.difference.load(Relaxed) };
+        let Membership { encoding, difference, .. } = self.membership();
+        let difference = if encoding == 0 { 0 } else { difference };
         EventSelect::from_bits(self.select.load(Relaxed) ^ u64::from(difference))
+    }
+
+    fn membership(&self) -> Membership {
+        Membership::unpack(self.membership.load(Relaxed))
     }
 
     /// Returns the place of the present encoding.
     pub(crate) fn encoding(&self) -> u8 {
-        self.encoding.load(Relaxed)
+        self.membership().encoding
     }
 
     pub(crate) fn set_encoding(&self, encoding: u8) {
-        self.encoding.store(encoding, Relaxed);
+        self.membership.store(Membership { encoding, ..self.membership() }.pack(), Relaxed);
     }
 
-    /// Returns the extra register of its encodings, and its value.
+    /// Returns the extra registers of its encodings, and their value.
     pub(crate) fn extra(&self) -> Option<Extra> {
-        let register = |address: &AtomicU32| match address.load(Relaxed) {
-            0 => None,
-            // SAFETY: stored from a `MsrAddress`.
-            address => Some(unsafe { MsrAddress::new(address) }),
-        };
-        let registers = self.extra_registers.each_ref().map(register);
-        let (value, difference) = (&self.extra_value, &self.difference);
-        let extra =
-            Extra { value: value.load(Relaxed), registers, difference: difference.load(Relaxed) };
-        registers[0].map(|_| extra)
-    }
-
-    fn set_extra(&self, extra: Option<Extra>) {
-        let none = Extra { value: 0, registers: [None; 2], difference: 0 };
-        let Extra { value, registers, difference } = extra.unwrap_or(none);
-        for (cell, register) in self.extra_registers.iter().zip(registers) {
-            cell.store(register.map_or(0, MsrAddress::get), Relaxed);
-        }
-        self.extra_value.store(value, Relaxed);
-        self.difference.store(difference, Relaxed);
-        self.set_encoding(0);
+        let (value, registers) = (&self.extra_value, &self.extra_registers);
+        let difference = self.membership().difference;
+        let extra = Extra::unpack(value.load(Relaxed), registers.load(Relaxed), difference);
+        (!extra.is_none()).then_some(extra)
     }
 
     pub(crate) fn has_extra(&self) -> bool {
-        self.extra_registers[0].load(Relaxed) != 0
+        self.extra_registers.load(Relaxed) != 0
     }
 
     /// Returns the group to which it belongs.
     pub(crate) fn group(&self) -> Option<GroupId> {
-        GroupId::of_bits(self.group.load(Relaxed))
+        GroupId::of_bits(self.membership().group)
     }
 
     pub(crate) fn is_grouped(&self) -> bool {
-        self.group.load(Relaxed) != 0
+        self.group().is_some()
     }
 
     /// Returns the number of events of its group.
     pub(crate) fn members(&self) -> u8 {
-        self.members.load(Relaxed)
+        self.membership().members
     }
 
     /// Puts it into a group of so many events.
-    pub(crate) fn set_group(&self, group: Option<(GroupId, u8)>) {
-        self.group.store(group.map_or(0, |(group, _)| group.bits()), Relaxed);
-        self.members.store(group.map_or(0, |(_, members)| members), Relaxed);
+    pub(crate) fn set_group(&self, group: GroupId, members: u8) {
+        let membership = Membership { group: group.bits(), members, ..self.membership() };
+        self.membership.store(membership.pack(), Relaxed);
     }
 
     pub(crate) fn guest_mode(&self) -> GuestMode {

@@ -136,7 +136,7 @@ pub struct Event {
     pub(crate) user_rdpmc: bool,
     pub(crate) tag: u64,
     pub(crate) counters: CounterSet,
-    pub(crate) extra: Option<Extra>,
+    pub(crate) extra: Extra,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -166,7 +166,7 @@ impl Event {
             user_rdpmc: false,
             tag: 0,
             counters: CounterSet::ALL,
-            extra: None,
+            extra: Extra::NONE,
         }
     }
 
@@ -276,7 +276,7 @@ impl Event {
     /// # let _ = event;
     /// ```
     pub const fn with_extra(mut self, register: MsrAddress, value: u64) -> Self {
-        self.extra = Some(Extra { value, registers: [Some(register), None], difference: 0 });
+        self.extra = Extra::new(register, value);
         self
     }
 
@@ -284,9 +284,8 @@ impl Event {
     /// the same value in another extra register. Without [`with_extra`](Self::with_extra) before it, or for an event
     /// that has no select of its own, it changes nothing.
     pub const fn or_with_extra(mut self, event: u16, register: MsrAddress) -> Self {
-        if let (Some(extra), What::Raw(select)) = (&mut self.extra, self.what) {
-            extra.difference = select.select_bits() as u16 ^ event;
-            extra.registers[1] = Some(register);
+        if let (false, What::Raw(select)) = (self.extra.is_none(), self.what) {
+            self.extra = self.extra.or(select.select_bits() as u16 ^ event, register);
         }
         self
     }

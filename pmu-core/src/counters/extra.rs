@@ -15,22 +15,56 @@ const MAX_REGISTERS: usize = 8;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub(crate) struct Extra {
-    pub(crate) value: u64,
-    /// Register of each encoding, at least the first one's.
-    pub(crate) registers: [Option<MsrAddress>; 2],
+    value: u64,
+    /// Addresses of `MsrAddress`es, each encoding's in 32 bits; 0: none.
+    registers: u64,
     /// Bits 15:0 in which the second encoding's select differs.
-    pub(crate) difference: u16,
+    difference: u16,
 }
 
 impl Extra {
+    pub(crate) const NONE: Self = Self { value: 0, registers: 0, difference: 0 };
+
+    pub(crate) const fn new(register: MsrAddress, value: u64) -> Self {
+        Self { value, registers: register.get() as u64, difference: 0 }
+    }
+
+    /// The same with a second encoding.
+    pub(crate) const fn or(self, difference: u16, register: MsrAddress) -> Self {
+        let registers = self.registers & 0xFFFF_FFFF | (register.get() as u64) << 32;
+        Self { registers, difference, ..self }
+    }
+
+    /// Packs it: value, registers, difference.
+    pub(crate) const fn pack(self) -> (u64, u64, u16) {
+        (self.value, self.registers, self.difference)
+    }
+
+    /// Unpacks what [`pack`](Self::pack) returned.
+    pub(crate) const fn unpack(value: u64, registers: u64, difference: u16) -> Self {
+        Self { value, registers, difference }
+    }
+
+    pub(crate) const fn is_none(&self) -> bool {
+        self.registers == 0
+    }
+
+    pub(crate) const fn value(&self) -> u64 {
+        self.value
+    }
+
     /// Returns the address of the first encoding's register.
-    pub(crate) fn first_register(&self) -> u32 {
-        self.registers[0].map_or(0, MsrAddress::get)
+    pub(crate) const fn first_register(&self) -> u32 {
+        self.registers as u32
     }
 
     /// Returns the register of an encoding.
-    pub(crate) fn register(&self, encoding: u8) -> Option<MsrAddress> {
-        self.registers.get(usize::from(encoding)).copied().flatten()
+    pub(crate) const fn register(&self, encoding: u8) -> Option<MsrAddress> {
+        match (if encoding == 0 { self.registers } else { self.registers >> 32 }) as u32 {
+            0 => None,
+            // SAFETY: the address is a `MsrAddress`'s.
+            address => Some(unsafe { MsrAddress::new(address) }),
+        }
     }
 }
 
@@ -71,7 +105,7 @@ fn choose(
     let own = placed.encoding;
     let encodings = [own, 1 - own.min(1)].map(|of| Some((of, extra.register(of)?)));
     for (encoding, register) in encodings.into_iter().flatten() {
-        if has(values, register) == Some(extra.value) {
+        if has(values, register) == Some(extra.value()) {
             placed.encoding = encoding;
             return choose(rest, values);
         }
@@ -84,7 +118,7 @@ fn choose(
             let place = values.iter_mut().find(|value| **value == from);
             place.map(|value| *value = to).is_some()
         };
-        let value = Some((register, extra.value));
+        let value = Some((register, extra.value()));
         if !set(values, None, value) {
             break;
         }
@@ -158,9 +192,11 @@ impl ExtraRegisters {
         self.write(msr, |of| of.value.load(Relaxed))
     }
 
-    /// Restores what the registers held before the session.
+    /// Restores what the registers held before the session, and forgets them.
     pub(crate) fn restore(&self, msr: &impl MsrBackend) -> Result<(), MsrFault> {
-        self.write(msr, |of| of.before.load(Relaxed))
+        self.write(msr, |of| of.before.load(Relaxed))?;
+        self.clear();
+        Ok(())
     }
 
     fn write(

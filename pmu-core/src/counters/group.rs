@@ -137,7 +137,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
             let event = Event { rotates, ..*event };
             let id = self.open_event(processor, &event).map_err(failed)?;
             if let Some(entry) = self.table().entry(id) {
-                entry.set_group(Some((group, events.len() as u8)));
+                entry.set_group(group, events.len() as u8);
             }
         }
         Ok(())

@@ -44,7 +44,7 @@ impl CounterUnit {
             event.counters.len() == 1 && event.counters.without(CounterSet::FIXED).is_empty();
         let capable = if one_fixed { self.counters() } else { self.counters_for(plain) };
         // A fixed counter counts its event without the extra register.
-        let capable = if event.extra.is_some() { capable & CounterSet::GENERAL } else { capable };
+        let capable = if event.extra.is_none() { capable } else { capable & CounterSet::GENERAL };
         Ok((EventSelect::from_bits(bits), capable & event.counters))
     }
 }

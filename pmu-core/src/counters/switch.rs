@@ -279,7 +279,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
 
     /// Makes a session whose counters were saved ready to start others: nothing parked, gate open.
     pub(crate) fn leave_switch(&self) -> Result<(), CounterError> {
-        for (counter, slot) in self.slots() {
+        // Rows alone are saved: without any, this is not linked.
+        let parked = if self.source.rows() == 0 { CounterSet::NONE } else { self.own() };
+        for (counter, slot) in self.slots_of(parked) {
             if let SlotState::Parked { .. } = slot.load() {
                 let registers = self.registers(counter);
                 self.set_control(&registers, 0).map_err(CounterError::Access)?;

@@ -150,7 +150,6 @@ impl EventTable {
             entry.set_state(EventState::Closed);
         }
         self.virtualization.store(false, Relaxed);
-        self.extra.clear();
         self.taken.store(false, Relaxed);
     }
 
@@ -164,6 +163,7 @@ impl EventTable {
     /// # Safety
     /// - The session is not used again. It would share its events with the next session that takes the table.
     pub unsafe fn reclaim(&self) {
+        self.extra.clear();
         self.give_back();
     }
 
