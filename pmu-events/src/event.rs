@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use pmu_core::{CounterSet, Event, EventSelect};
+use pmu_core::{CounterSet, Event, EventSelect, MsrAddress};
 
 use crate::name::{EventName, MAX_TOKEN, SHORT_TOKENS, Wanted};
 use crate::tables::ERRATA;
@@ -119,11 +119,18 @@ impl PmuEvent {
     }
 }
 
-/// Converts to an event of the counter layer: at every privilege level, on the counters that can count it. The caller
-/// must write the MSR of [`extra`](PmuEvent::extra).
+/// Converts to an event of the counter layer: at every privilege level, on the counters that can count it, with each of
+/// its encodings and their [extra registers](Event::with_extra).
 impl From<PmuEvent> for Event {
     fn from(event: PmuEvent) -> Self {
-        Self::raw(event.select()).on(event.counters())
+        let plain = Self::raw(event.select()).on(event.counters());
+        event.encodings().enumerate().fold(plain, |plain, (place, Encoding { select, extra })| {
+            match extra.and_then(|extra| Some((extra.address()?, extra.value))) {
+                Some((register, value)) if place == 0 => plain.with_extra(register, value),
+                Some((register, _)) => plain.or_with_extra(select.select_bits() as u16, register),
+                None => plain,
+            }
+        })
     }
 }
 
@@ -167,6 +174,19 @@ pub struct ExtraMsr {
     pub register: u32,
     /// Value of the register.
     pub value: u64,
+}
+
+impl ExtraMsr {
+    /// Returns the register as the counter layer takes it. Every register of the tables is one of these.
+    pub const fn address(&self) -> Option<MsrAddress> {
+        match self.register {
+            0x1A6 | 0x1A7 | 0x3E0..=0x3E3 | 0x3F6 | 0x3F7 => {
+                // SAFETY: masks and thresholds of events (SDM vol. 4); none holds an address.
+                Some(unsafe { MsrAddress::new(self.register) })
+            }
+            _ => None,
+        }
+    }
 }
 
 impl fmt::Debug for ExtraMsr {

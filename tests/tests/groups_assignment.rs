@@ -11,6 +11,9 @@ use pmu_core::{
 use pmu_virt::IntelConfiguration;
 use pmu_virt::mock::Deviations;
 
+/// The values of the extra registers: 0 to 4.
+const VALUES: u64 = 5;
+
 /// An event as the search sees it.
 #[derive(Clone, Debug)]
 struct Wanted {
@@ -26,11 +29,12 @@ impl Wanted {
         let counters = some_counters(random, own);
         // A fixed counter does not look at an extra register.
         let general = counters.without(CounterSet::GENERAL).is_empty();
-        let demand = (general && random.below(3) == 0).then(|| {
-            let pairs = [[0, 1], [0, 1], [2, 3], [1, 0]];
-            let pair = pairs[random.below(4) as usize].map(|number| EXTRA[number]);
-            let registers = &pair[..1 + random.below(2) as usize];
-            Demand { value: random.below(3), registers: registers.to_vec() }
+        let demand = (general && random.below(2) == 0).then(|| {
+            let first = random.below(4) as usize;
+            let step = [1, 3][random.below(2) as usize];
+            let count = [1, 1, 1, 2, 2, 2, 3, 4][random.below(8) as usize];
+            let registers = (0..count).map(|number| EXTRA[(first + step * number) % 4]);
+            Demand { value: random.below(VALUES), registers: registers.collect() }
         });
         Self { counters, demand }
     }
@@ -47,7 +51,7 @@ fn refusal(events: &[Wanted]) -> Option<&'static str> {
     let demands: Vec<_> = events.iter().filter_map(|event| event.demand.clone()).collect();
     match () {
         () if !have_counters(&counters) => Some("counters"),
-        () if !have_registers(&demands) => Some("registers"),
+        () if !have_registers(&demands, VALUES) => Some("registers"),
         () => None,
     }
 }
@@ -88,8 +92,8 @@ fn assert_placed(
             panic!("{counter}");
         };
         let event = extra.read(select).unwrap() as u16;
-        let encoding = if event == select_of(*kind) { 0 } else { 1 };
-        assert_eq!(event, select_of(kind + encoding));
+        let encoding = (0..demand.registers.len()).find(|of| event == select_of(kind + of));
+        let encoding = encoding.expect("a select of its own");
         assert_eq!(extra.value(demand.registers[encoding]), Some(demand.value), "{demand:?}");
     }
 }
@@ -121,7 +125,7 @@ fn a_group_is_placed_whenever_there_is_room_for_all_of_it() {
                 let group: Vec<Wanted> =
                     (0..1 + random.below(4)).map(|_| Wanted::random(&mut random, own)).collect();
                 let kinds: Vec<usize> =
-                    group.iter().map(|_| 2 + random.below(5) as usize).collect();
+                    group.iter().map(|_| 2 + random.below(3) as usize).collect();
                 let opened: Vec<Event> =
                     group.iter().zip(&kinds).map(|(wanted, kind)| wanted.event(*kind)).collect();
                 extra.take_accesses();
@@ -159,7 +163,7 @@ fn a_group_is_placed_whenever_there_is_room_for_all_of_it() {
         }
     }
     assert!(
-        placed > 1000 && refused[0] > 300 && refused[1] > 50 && impossible > 100,
+        placed > 1000 && refused[0] > 300 && refused[1] > 100 && impossible > 100,
         "{placed}, {refused:?}, {impossible}"
     );
 }

@@ -134,7 +134,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
             if let Some((extra, register)) =
                 entry.extra().and_then(|extra| Some((extra, extra.register(encoding)?)))
             {
-                self.table().extra.set(register, extra.value(), &self.msr)?;
+                self.table().extra.set(register, extra.value, &self.msr)?;
             }
             self.run(counter, event)?;
         }

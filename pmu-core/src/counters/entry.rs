@@ -32,7 +32,8 @@ pub struct EventEntry {
     turn: AtomicU32,
     membership: AtomicU64,
     extra_value: AtomicU64,
-    extra_registers: AtomicU64,
+    extra_registers: [AtomicU64; 2],
+    extra_differences: AtomicU64,
     select: AtomicU64,
     tag: AtomicU64,
     counters: AtomicU64,
@@ -84,8 +85,7 @@ pub struct StoppedEvent {
     rotates: bool,
     guest: u8,
     membership: u64,
-    extra_value: u64,
-    extra_registers: u64,
+    extra: Extra,
     select: u64,
     tag: u64,
     counters: u64,
@@ -125,7 +125,7 @@ impl StoppedEvent {
     }
 }
 
-/// An event's group and encodings, in 8 bytes.
+/// An event's group and present encoding, in 8 bytes.
 #[derive(Clone, Copy)]
 struct Membership {
     /// 0: alone.
@@ -134,21 +134,18 @@ struct Membership {
     members: u8,
     /// Present encoding.
     encoding: u8,
-    /// Bits 15:0 in which the second encoding's select differs.
-    difference: u16,
 }
 
 impl Membership {
-    const NONE: Self = Self { group: 0, members: 0, encoding: 0, difference: 0 };
+    const NONE: Self = Self { group: 0, members: 0, encoding: 0 };
 
     const fn pack(self) -> u64 {
-        let Self { group, members, encoding, difference } = self;
-        group as u64 | (members as u64) << 32 | (encoding as u64) << 40 | (difference as u64) << 48
+        let Self { group, members, encoding } = self;
+        group as u64 | (members as u64) << 32 | (encoding as u64) << 40
     }
 
     const fn unpack(bits: u64) -> Self {
-        let (members, encoding) = ((bits >> 32) as u8, (bits >> 40) as u8);
-        Self { group: bits as u32, members, encoding, difference: (bits >> 48) as u16 }
+        Self { group: bits as u32, members: (bits >> 32) as u8, encoding: (bits >> 40) as u8 }
     }
 }
 
@@ -163,7 +160,8 @@ impl EventEntry {
             turn: AtomicU32::new(0),
             membership: AtomicU64::new(0),
             extra_value: AtomicU64::new(0),
-            extra_registers: AtomicU64::new(0),
+            extra_registers: [const { AtomicU64::new(0) }; 2],
+            extra_differences: AtomicU64::new(0),
             select: AtomicU64::new(0),
             tag: AtomicU64::new(0),
             counters: AtomicU64::new(0),
@@ -182,15 +180,13 @@ impl EventEntry {
     /// Opens the event here, stopped, with the `select` and the `counters` that it resolves to.
     pub(crate) fn open(&self, event: &Event, select: EventSelect, counters: CounterSet) {
         let guest = event.guest as u8;
-        let (extra_value, extra_registers, difference) = event.extra.pack();
         self.insert(&StoppedEvent {
             started: false,
             total_wanted: event.total,
             rotates: event.rotates,
             guest,
-            membership: Membership { difference, ..Membership::NONE }.pack(),
-            extra_value,
-            extra_registers,
+            membership: Membership::NONE.pack(),
+            extra: event.extra,
             select: select.select_bits(),
             tag: event.tag,
             counters: counters.bits(),
@@ -207,10 +203,17 @@ impl EventEntry {
         self.total_wanted.store(event.total_wanted, Relaxed);
         self.rotates.store(event.rotates, Relaxed);
         self.guest.store(event.guest, Relaxed);
+        let pair = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
+        let Extra { value, registers: [first, second, third, fourth], differences } = event.extra;
+        let [registers, more_registers] = &self.extra_registers;
+        let differences = differences.into_iter().rev();
+        let differences = differences.fold(0, |all, one| all << 16 | u64::from(one));
         for (cell, value) in [
             (&self.membership, event.membership),
-            (&self.extra_value, event.extra_value),
-            (&self.extra_registers, event.extra_registers),
+            (&self.extra_value, value),
+            (registers, pair(first, second)),
+            (more_registers, pair(third, fourth)),
+            (&self.extra_differences, differences),
             (&self.select, event.select),
             (&self.tag, event.tag),
             (&self.counters, event.counters),
@@ -235,8 +238,7 @@ impl EventEntry {
             rotates: self.rotates(),
             guest: self.guest.load(Relaxed),
             membership: Membership { encoding: 0, ..self.membership() }.pack(),
-            extra_value: self.extra_value.load(Relaxed),
-            extra_registers: self.extra_registers.load(Relaxed),
+            extra: self.extra().unwrap_or(Extra::NONE),
             select: self.select.load(Relaxed),
             tag: self.tag(),
             counters: self.counters.load(Relaxed),
@@ -264,9 +266,8 @@ impl EventEntry {
 
     /// Returns the select of the present encoding.
     pub(crate) fn select(&self) -> EventSelect {
-        let Membership { encoding, difference, .. } = self.membership();
-        let difference = if encoding == 0 { 0 } else { difference };
-        EventSelect::from_bits(self.select.load(Relaxed) ^ u64::from(difference))
+        let difference = self.extra_differences.load(Relaxed) >> (16 * (self.encoding() & 3));
+        EventSelect::from_bits(self.select.load(Relaxed) ^ difference & 0xFFFF)
     }
 
     fn membership(&self) -> Membership {
@@ -284,14 +285,19 @@ impl EventEntry {
 
     /// Returns the extra registers of its encodings, and their value.
     pub(crate) fn extra(&self) -> Option<Extra> {
-        let (value, registers) = (&self.extra_value, &self.extra_registers);
-        let difference = self.membership().difference;
-        let extra = Extra::unpack(value.load(Relaxed), registers.load(Relaxed), difference);
+        let [first, second] =
+            self.extra_registers.each_ref().map(|registers| registers.load(Relaxed));
+        let differences = self.extra_differences.load(Relaxed);
+        let extra = Extra {
+            value: self.extra_value.load(Relaxed),
+            registers: [first, first >> 32, second, second >> 32].map(|address| address as u32),
+            differences: [0, 16, 32, 48].map(|shift| (differences >> shift) as u16),
+        };
         (!extra.is_none()).then_some(extra)
     }
 
     pub(crate) fn has_extra(&self) -> bool {
-        self.extra_registers.load(Relaxed) != 0
+        self.extra_registers[0].load(Relaxed) != 0
     }
 
     /// Returns the group to which it belongs.

@@ -281,8 +281,8 @@ impl Event {
     }
 
     /// Lets it be counted by another encoding, too: with this event number and unit mask (bits 15:0 of a select), and
-    /// the same value in another extra register. Without [`with_extra`](Self::with_extra) before it, or for an event
-    /// that has no select of its own, it changes nothing.
+    /// the same value in another extra register. It may have four encodings. A fifth one, one without
+    /// [`with_extra`](Self::with_extra) before it, and one of an event that has no select of its own are ignored.
     pub const fn or_with_extra(mut self, event: u16, register: MsrAddress) -> Self {
         if let (false, What::Raw(select)) = (self.extra.is_none(), self.what) {
             self.extra = self.extra.or(select.select_bits() as u16 ^ event, register);

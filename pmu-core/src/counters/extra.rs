@@ -1,5 +1,6 @@
 //! Extra registers: MSRs that refine an event beyond its select, and that several events share.
 
+use core::iter;
 use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::{AtomicU32, AtomicU64};
 
@@ -10,60 +11,58 @@ use crate::{CounterError, MAX_COUNTERS, MsrAddress, MsrBackend, MsrFault};
 /// Greatest number of extra registers that the events of a processor use.
 const MAX_REGISTERS: usize = 8;
 
-/// The extra register of an event, and its value. An event may have a second register, with another select: one
+/// Greatest number of encodings of an event: Nova Lake's off-module response has four registers.
+const MAX_ENCODINGS: usize = 4;
+
+/// The extra register of an event, and its value. An event may have further registers, with other selects: one
 /// encoding for each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub(crate) struct Extra {
-    value: u64,
-    /// Addresses of `MsrAddress`es, each encoding's in 32 bits; 0: none.
-    registers: u64,
-    /// Bits 15:0 in which the second encoding's select differs.
-    difference: u16,
+    pub(crate) value: u64,
+    /// Addresses of `MsrAddress`es, one for each encoding; 0: none.
+    pub(crate) registers: [u32; MAX_ENCODINGS],
+    /// Bits 15:0 in which an encoding's select differs from the first one's.
+    pub(crate) differences: [u16; MAX_ENCODINGS],
 }
 
 impl Extra {
-    pub(crate) const NONE: Self = Self { value: 0, registers: 0, difference: 0 };
+    pub(crate) const NONE: Self =
+        Self { value: 0, registers: [0; MAX_ENCODINGS], differences: [0; MAX_ENCODINGS] };
 
     pub(crate) const fn new(register: MsrAddress, value: u64) -> Self {
-        Self { value, registers: register.get() as u64, difference: 0 }
+        Self { value, registers: [register.get(), 0, 0, 0], ..Self::NONE }
     }
 
-    /// The same with a second encoding.
-    pub(crate) const fn or(self, difference: u16, register: MsrAddress) -> Self {
-        let registers = self.registers & 0xFFFF_FFFF | (register.get() as u64) << 32;
-        Self { registers, difference, ..self }
-    }
-
-    /// Packs it: value, registers, difference.
-    pub(crate) const fn pack(self) -> (u64, u64, u16) {
-        (self.value, self.registers, self.difference)
-    }
-
-    /// Unpacks what [`pack`](Self::pack) returned.
-    pub(crate) const fn unpack(value: u64, registers: u64, difference: u16) -> Self {
-        Self { value, registers, difference }
+    /// The same with one encoding more, if there is room.
+    pub(crate) const fn or(mut self, difference: u16, register: MsrAddress) -> Self {
+        let mut encoding = 1;
+        while encoding < MAX_ENCODINGS {
+            if self.registers[encoding] == 0 {
+                self.registers[encoding] = register.get();
+                self.differences[encoding] = difference;
+                break;
+            }
+            encoding += 1;
+        }
+        self
     }
 
     pub(crate) const fn is_none(&self) -> bool {
-        self.registers == 0
-    }
-
-    pub(crate) const fn value(&self) -> u64 {
-        self.value
+        self.registers[0] == 0
     }
 
     /// Returns the address of the first encoding's register.
     pub(crate) const fn first_register(&self) -> u32 {
-        self.registers as u32
+        self.registers[0]
     }
 
     /// Returns the register of an encoding.
-    pub(crate) const fn register(&self, encoding: u8) -> Option<MsrAddress> {
-        match (if encoding == 0 { self.registers } else { self.registers >> 32 }) as u32 {
-            0 => None,
+    pub(crate) fn register(&self, encoding: u8) -> Option<MsrAddress> {
+        match self.registers.get(usize::from(encoding)) {
+            None | Some(0) => None,
             // SAFETY: the address is a `MsrAddress`'s.
-            address => Some(unsafe { MsrAddress::new(address) }),
+            Some(address) => Some(unsafe { MsrAddress::new(*address) }),
         }
     }
 }
@@ -93,32 +92,37 @@ impl Encodings {
 }
 
 /// Tries each register that is still without a value for the first of the events, and chooses for the others. If a
-/// register has its value already, it is taken: that leaves the most to the others. So at most 2⁸ choices are tried.
+/// register has its value already, it is taken: that leaves the most to the others. So each step of the search gives
+/// one of the registers its value.
 fn choose(
     demands: &mut [Option<(Placed, Extra)>],
     values: &mut [Option<(MsrAddress, u64)>; MAX_REGISTERS],
 ) -> bool {
     let Some((Some((placed, extra)), rest)) = demands.split_first_mut() else { return true };
-    let has = |values: &[Option<(MsrAddress, u64)>], register| {
+    let value_of = |values: &[Option<(MsrAddress, u64)>], register| {
         values.iter().flatten().find(|(of, _)| *of == register).map(|(_, value)| *value)
     };
     let own = placed.encoding;
-    let encodings = [own, 1 - own.min(1)].map(|of| Some((of, extra.register(of)?)));
-    for (encoding, register) in encodings.into_iter().flatten() {
-        if has(values, register) == Some(extra.value()) {
-            placed.encoding = encoding;
-            return choose(rest, values);
-        }
+    let encodings = || {
+        let others = (0..MAX_ENCODINGS as u8).filter(|encoding| *encoding != own);
+        iter::once(own).chain(others).filter_map(|of| Some((of, extra.register(of)?)))
+    };
+    let mut shared = encodings();
+    if let Some((encoding, _)) =
+        shared.find(|(_, register)| value_of(values, *register) == Some(extra.value))
+    {
+        placed.encoding = encoding;
+        return choose(rest, values);
     }
-    for (encoding, register) in encodings.into_iter().flatten() {
-        if has(values, register).is_some() {
+    for (encoding, register) in encodings() {
+        if value_of(values, register).is_some() {
             continue;
         }
         let set = |values: &mut [Option<_>], from, to| {
             let place = values.iter_mut().find(|value| **value == from);
             place.map(|value| *value = to).is_some()
         };
-        let value = Some((register, extra.value()));
+        let value = Some((register, extra.value));
         if !set(values, None, value) {
             break;
         }

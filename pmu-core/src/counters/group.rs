@@ -187,7 +187,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
     ///
     /// An assignment is found if there is one: of the group's events, and of those that run and do not give way, to
     /// counters that can count them, and to [extra registers](Event::with_extra). For each event the counters are
-    /// searched once, and at most 2⁸ choices of extra registers are tried. No register is accessed before the
+    /// searched once, and the extra registers' values at most in every order. No register is accessed before the
     /// assignment is found.
     ///
     /// # Errors

@@ -130,20 +130,20 @@ pub(crate) fn register(address: u32) -> MsrAddress {
     unsafe { MsrAddress::new(address) }
 }
 
-/// An event with an extra register: its value, and the one or two registers that can hold it.
+/// An event with an extra register: its value, and the registers that can hold it, at most four.
 #[derive(Clone, Debug)]
 pub(crate) struct Demand {
     pub(crate) value: u64,
     pub(crate) registers: Vec<u32>,
 }
 
-/// An event of a kind with a demand: by the kind itself with the first register, by the next kind with the second.
+/// An event of a kind with a demand: by the kind itself with the first register, by the next kinds with the others.
 pub(crate) fn refined(kind: usize, demand: &Demand) -> Event {
     let event = raw(kind).with_extra(register(demand.registers[0]), demand.value);
-    match demand.registers.get(1) {
-        Some(second) => event.or_with_extra(select_of(kind + 1), register(*second)),
-        None => event,
-    }
+    let others = demand.registers.iter().enumerate().skip(1);
+    others.fold(event, |event, (number, address)| {
+        event.or_with_extra(select_of(kind + number), register(*address))
+    })
 }
 
 /// Returns the event number and unit mask of a kind.
@@ -171,16 +171,13 @@ pub(crate) fn have_counters(events: &[CounterSet]) -> bool {
     })
 }
 
-/// Returns whether all demands can be met at once, by trying every choice.
-pub(crate) fn have_registers(demands: &[Demand]) -> bool {
-    let choices: usize = demands.iter().map(|demand| demand.registers.len()).product();
-    (0..choices).any(|mut choice| {
-        let mut held: Vec<(u32, u64)> = vec![];
+/// Returns whether all demands can be met at once, by trying every value of `values` in every register.
+pub(crate) fn have_registers(demands: &[Demand], values: u64) -> bool {
+    (0..values.pow(EXTRA.len() as u32)).any(|choice| {
+        let value = |number: usize| choice / values.pow(number as u32) % values;
         demands.iter().all(|demand| {
-            let register = demand.registers[choice % demand.registers.len()];
-            choice /= demand.registers.len();
-            held.push((register, demand.value));
-            held.iter().all(|(of, value)| *of != register || *value == demand.value)
+            let holds = |number: &usize| demand.registers.contains(&EXTRA[*number]);
+            (0..EXTRA.len()).filter(holds).any(|number| value(number) == demand.value)
         })
     })
 }
