@@ -203,16 +203,13 @@ impl EventEntry {
         self.total_wanted.store(event.total_wanted, Relaxed);
         self.rotates.store(event.rotates, Relaxed);
         self.guest.store(event.guest, Relaxed);
-        let pair = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
-        let Extra { value, registers: [first, second, third, fourth], differences } = event.extra;
+        let Extra { value, registers: [first, second], differences } = event.extra;
         let [registers, more_registers] = &self.extra_registers;
-        let differences = differences.into_iter().rev();
-        let differences = differences.fold(0, |all, one| all << 16 | u64::from(one));
         for (cell, value) in [
             (&self.membership, event.membership),
             (&self.extra_value, value),
-            (registers, pair(first, second)),
-            (more_registers, pair(third, fourth)),
+            (registers, first),
+            (more_registers, second),
             (&self.extra_differences, differences),
             (&self.select, event.select),
             (&self.tag, event.tag),
@@ -285,13 +282,10 @@ impl EventEntry {
 
     /// Returns the extra registers of its encodings, and their value.
     pub(crate) fn extra(&self) -> Option<Extra> {
-        let [first, second] =
-            self.extra_registers.each_ref().map(|registers| registers.load(Relaxed));
-        let differences = self.extra_differences.load(Relaxed);
         let extra = Extra {
             value: self.extra_value.load(Relaxed),
-            registers: [first, first >> 32, second, second >> 32].map(|address| address as u32),
-            differences: [0, 16, 32, 48].map(|shift| (differences >> shift) as u16),
+            registers: self.extra_registers.each_ref().map(|registers| registers.load(Relaxed)),
+            differences: self.extra_differences.load(Relaxed),
         };
         (!extra.is_none()).then_some(extra)
     }

@@ -12,7 +12,7 @@ use crate::{CounterError, MAX_COUNTERS, MsrAddress, MsrBackend, MsrFault};
 const MAX_REGISTERS: usize = 8;
 
 /// Greatest number of encodings of an event: Nova Lake's off-module response has four registers.
-const MAX_ENCODINGS: usize = 4;
+const MAX_ENCODINGS: u8 = 4;
 
 /// The extra register of an event, and its value. An event may have further registers, with other selects: one
 /// encoding for each.
@@ -20,27 +20,27 @@ const MAX_ENCODINGS: usize = 4;
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub(crate) struct Extra {
     pub(crate) value: u64,
-    /// Addresses of `MsrAddress`es, one for each encoding; 0: none.
-    pub(crate) registers: [u32; MAX_ENCODINGS],
-    /// Bits 15:0 in which an encoding's select differs from the first one's.
-    pub(crate) differences: [u16; MAX_ENCODINGS],
+    /// Addresses of `MsrAddress`es, 32 bits for each encoding; 0: none.
+    pub(crate) registers: [u64; 2],
+    /// Bits 15:0 in which an encoding's select differs from the first one's, 16 bits for each encoding.
+    pub(crate) differences: u64,
 }
 
 impl Extra {
-    pub(crate) const NONE: Self =
-        Self { value: 0, registers: [0; MAX_ENCODINGS], differences: [0; MAX_ENCODINGS] };
+    pub(crate) const NONE: Self = Self { value: 0, registers: [0; 2], differences: 0 };
 
     pub(crate) const fn new(register: MsrAddress, value: u64) -> Self {
-        Self { value, registers: [register.get(), 0, 0, 0], ..Self::NONE }
+        Self { value, registers: [register.get() as u64, 0], differences: 0 }
     }
 
     /// The same with one encoding more, if there is room.
     pub(crate) const fn or(mut self, difference: u16, register: MsrAddress) -> Self {
         let mut encoding = 1;
         while encoding < MAX_ENCODINGS {
-            if self.registers[encoding] == 0 {
-                self.registers[encoding] = register.get();
-                self.differences[encoding] = difference;
+            if self.register(encoding).is_none() {
+                let half = 32 * (encoding as u32 % 2);
+                self.registers[encoding as usize / 2] |= (register.get() as u64) << half;
+                self.differences |= (difference as u64) << (16 * encoding);
                 break;
             }
             encoding += 1;
@@ -54,15 +54,17 @@ impl Extra {
 
     /// Returns the address of the first encoding's register.
     pub(crate) const fn first_register(&self) -> u32 {
-        self.registers[0]
+        self.registers[0] as u32
     }
 
     /// Returns the register of an encoding.
-    pub(crate) fn register(&self, encoding: u8) -> Option<MsrAddress> {
-        match self.registers.get(usize::from(encoding)) {
-            None | Some(0) => None,
+    pub(crate) const fn register(&self, encoding: u8) -> Option<MsrAddress> {
+        let [first, second] = self.registers;
+        let pair = if encoding < 2 { first } else { second };
+        match (pair >> (32 * (encoding as u32 % 2))) as u32 {
+            0 => None,
             // SAFETY: the address is a `MsrAddress`'s.
-            Some(address) => Some(unsafe { MsrAddress::new(*address) }),
+            address => Some(unsafe { MsrAddress::new(address) }),
         }
     }
 }
@@ -104,7 +106,7 @@ fn choose(
     };
     let own = placed.encoding;
     let encodings = || {
-        let others = (0..MAX_ENCODINGS as u8).filter(|encoding| *encoding != own);
+        let others = (0..MAX_ENCODINGS).filter(|encoding| *encoding != own);
         iter::once(own).chain(others).filter_map(|of| Some((of, extra.register(of)?)))
     };
     let mut shared = encodings();
