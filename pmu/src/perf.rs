@@ -6,7 +6,7 @@
 use core::fmt;
 use core::str::FromStr;
 
-use pmu_core::{Event, EventSelect, NamedEvent};
+use pmu_core::{Event, EventSelect, MsrAddress, NamedEvent};
 
 /// `PERF_TYPE_HARDWARE`: the configuration is one of [`HARDWARE_EVENTS`].
 pub const PERF_TYPE_HARDWARE: u32 = 0;
@@ -26,6 +26,38 @@ pub const HARDWARE_EVENTS: [(u64, NamedEvent); NamedEvent::COUNT] = [
     (5, NamedEvent::BranchMisses),
     (9, NamedEvent::ReferenceCycles),
 ];
+
+/// The extra register of each of Intel's events that have one, by event and unit mask: off-core response, Nova Lake's
+/// off-module response, load latency, and front end. Where several registers serve an event, it has several numbers.
+///
+/// Source: SDM vol. 4 (the registers), vol. 3B (the events); Linux' `arch/x86/events/intel/core.c` (that `config1` is
+/// their value).
+const EXTRA_REGISTERS: [(u16, u32); 17] = [
+    (0x01B7, 0x1A6),
+    (0x01BB, 0x1A7),
+    (0x02B7, 0x1A7),
+    (0x012A, 0x1A6),
+    (0x012B, 0x1A7),
+    (0x01D6, 0x3E0),
+    (0x02D6, 0x3E1),
+    (0x04D6, 0x3E2),
+    (0x08D6, 0x3E3),
+    (0x100B, 0x3F6),
+    (0x01CD, 0x3F6),
+    (0x05D0, 0x3F6),
+    (0x01C6, 0x3F7),
+    (0x02C6, 0x3F7),
+    (0x03C6, 0x3F7),
+    (0x04C2, 0x3F7),
+    (0x40AD, 0x3F7),
+];
+
+/// Returns the extra register of the event with these bits.
+fn extra_register(config: u64) -> Option<MsrAddress> {
+    let known = EXTRA_REGISTERS.iter().find(|(event, _)| u64::from(*event) == config & 0xFFFF);
+    // SAFETY: masks and thresholds of events; none holds an address.
+    known.map(|(_, register)| unsafe { MsrAddress::new(*register) })
+}
 
 /// The fields of `perf_event_attr` that select an event and its privilege levels. All zeros: cycles, everywhere,
 /// without interrupts.
@@ -52,6 +84,9 @@ pub struct PerfAttributes {
     pub type_: u32,
     /// `config`: the event, as the type says.
     pub config: u64,
+    /// `config1`: the value of the event's [extra register](Event::with_extra), if it has one: perf's terms
+    /// `offcore_rsp`, `ldlat` and `frontend`.
+    pub config1: u64,
     /// `sample_period`: events between two interrupts; 0: none.
     pub sample_period: u64,
     /// `exclude_user`: not at privilege levels above 0.
@@ -69,7 +104,7 @@ pub struct PerfAttributes {
 ///
 /// # Errors
 /// [`Type`](PerfError::Type), [`Hardware`](PerfError::Hardware), [`Bits`](PerfError::Bits),
-/// [`ExcludesAll`](PerfError::ExcludesAll).
+/// [`ExcludesAll`](PerfError::ExcludesAll), [`NoExtraRegister`](PerfError::NoExtraRegister).
 impl TryFrom<PerfAttributes> for Event {
     type Error = PerfError;
 
@@ -82,6 +117,12 @@ impl TryFrom<PerfAttributes> for Event {
             }
             PERF_TYPE_RAW => Self::raw(RawConfig::new(perf.config)?.select()),
             other => return Err(PerfError::Type(other)),
+        };
+        let raw = perf.type_ == PERF_TYPE_RAW;
+        let event = match extra_register(perf.config).filter(|_| raw) {
+            _ if perf.config1 == 0 => event,
+            Some(register) => event.with_extra(register, perf.config1),
+            None => return Err(PerfError::NoExtraRegister(perf.config)),
         };
         let event = match (perf.exclude_user, perf.exclude_kernel) {
             (false, false) => event,
@@ -100,10 +141,11 @@ impl TryFrom<PerfAttributes> for Event {
 }
 
 /// Converts an event into perf's attributes. They have no fields for the counters that the event is confined to, for
-/// rotation, for a total beside a period, and for user mode's RDPMC; these are left out.
+/// further encodings, for rotation, for a total beside a period, and for user mode's RDPMC; these are left out.
 ///
 /// # Errors
-/// [`Bits`](PerfError::Bits).
+/// [`Bits`](PerfError::Bits); [`NoExtraRegister`](PerfError::NoExtraRegister): it has one that perf does not write for
+/// it.
 impl TryFrom<Event> for PerfAttributes {
     type Error = PerfError;
 
@@ -116,9 +158,16 @@ impl TryFrom<Event> for PerfAttributes {
                 (PERF_TYPE_HARDWARE, *number)
             }
         };
+        let register = if type_ == PERF_TYPE_RAW { extra_register(config) } else { None };
+        let config1 = match event.extra() {
+            Some((own, value)) if Some(own) == register => value,
+            Some(_) => return Err(PerfError::NoExtraRegister(config)),
+            None => 0,
+        };
         Ok(Self {
             type_,
             config,
+            config1,
             sample_period: event.period().unwrap_or(0),
             exclude_user: !event.counts_user(),
             exclude_kernel: !event.counts_kernel(),
@@ -329,6 +378,8 @@ pub enum PerfError {
     Hardware(u64),
     /// These bits of a raw configuration belong to no term; perf itself sets bits 16, 17, 20 and 22.
     Bits(u64),
+    /// The event with this configuration has no extra register, or another one.
+    NoExtraRegister(u64),
     /// Everything is excluded: user and kernel, or host and guest.
     ExcludesAll,
     /// There is no such term, or no closing slash.
@@ -349,6 +400,9 @@ impl fmt::Display for PerfError {
             Self::Type(type_) => write!(f, "events of type {type_} are not counters' events"),
             Self::Hardware(number) => write!(f, "hardware event {number} is not known"),
             Self::Bits(bits) => write!(f, "a raw configuration cannot have bits {bits:#X}"),
+            Self::NoExtraRegister(config) => {
+                write!(f, "config1 has no meaning for configuration {config:#X}, or another one")
+            }
             Self::ExcludesAll => f.write_str("everything is excluded from the event"),
             Self::Term { at } => write!(f, "no term of an event at byte {at}"),
             Self::Value { at } => write!(f, "no value, or none that fits, at byte {at}"),

@@ -5,6 +5,7 @@ mod opened;
 
 use groups::*;
 use opened::*;
+use pmu::perf::{PERF_TYPE_RAW, PerfAttributes, PerfError};
 use pmu_core::{CounterSet, Event};
 use pmu_events::{CoreType, SKYLAKE};
 use pmu_virt::IntelConfiguration;
@@ -47,4 +48,27 @@ fn off_core_responses_by_name_share_two_registers() {
     assert_eq!(extra.values()[..2], [0x1_0001, 0x1_0002]);
     counters.shut_down().unwrap();
     assert_eq!(extra.values(), BEFORE);
+}
+
+/// Intel's lists say which event has which register; perf has its value in `config1`.
+#[test]
+fn events_with_an_extra_register_have_it_in_perfs_attributes_too() {
+    let mut converted = 0;
+    for core_type in CoreType::all() {
+        for event in core_type.events() {
+            let Some(extra) = event.extra().filter(|extra| extra.value != 0) else { continue };
+            let perf = PerfAttributes::try_from(Event::from(event));
+            let perf = perf.unwrap_or_else(|error| panic!("{core_type}: {event:?}: {error}"));
+            assert_eq!(perf.config1, extra.value, "{core_type}: {event:?}");
+            let back = Event::try_from(perf).unwrap();
+            assert_eq!(back.extra(), extra.address().map(|of| (of, extra.value)), "{event:?}");
+            converted += 1;
+        }
+    }
+    assert!(converted > 5000, "{converted}");
+    let raw =
+        PerfAttributes { type_: PERF_TYPE_RAW, config: 0xC0, config1: 1, ..Default::default() };
+    assert_eq!(Event::try_from(raw), Err(PerfError::NoExtraRegister(0xC0)));
+    let hardware = PerfAttributes { config1: 1, ..Default::default() };
+    assert_eq!(Event::try_from(hardware), Err(PerfError::NoExtraRegister(0)));
 }

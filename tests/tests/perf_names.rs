@@ -148,6 +148,7 @@ proptest! {
         let attributes = PerfAttributes {
             type_: if raw { PERF_TYPE_RAW } else { PERF_TYPE_HARDWARE },
             config: if raw { bits & LEGAL } else { HARDWARE_EVENTS[number].0 },
+            config1: 0,
             sample_period,
             exclude_user: mode == 1,
             exclude_kernel: mode == 2,

@@ -303,6 +303,14 @@ impl Event {
         }
     }
 
+    /// Returns the extra register that refines it, and its value. Of several encodings, this is the first one's.
+    pub const fn extra(&self) -> Option<(MsrAddress, u64)> {
+        match self.extra.register(0) {
+            Some(register) => Some((register, self.extra.value)),
+            None => None,
+        }
+    }
+
     /// Returns the name of an event that has one.
     pub const fn name(&self) -> Option<NamedEvent> {
         match self.what {
