@@ -11,7 +11,7 @@ use crate::{clock, line};
 /// Counts the event with this name over a loop. Of a name that the processor's core type lacks, prints the nearest.
 ///
 /// # Errors
-/// Those of the counters, once they took the event.
+/// Those of the counters, once the event was started.
 pub fn count<I: ProfileInterface>(
     counters: &mut Events<'_, I>,
     unit: &CounterUnit,
@@ -20,14 +20,6 @@ pub fn count<I: ProfileInterface>(
 ) -> Result<(), Failure> {
     let Some(event) = find(snapshot, name) else { return Ok(()) };
     let name = event.name();
-    if let Some(extra) = event.extra() {
-        line!(
-            "event {} none: needs a register that this kernel does not write: {}",
-            name,
-            extra.register
-        );
-        return Ok(());
-    }
     let opened = match counters.open_event(unit, &Event::from(event)) {
         Ok(opened) => opened,
         Err(error) => {
@@ -35,7 +27,12 @@ pub fn count<I: ProfileInterface>(
             return Ok(());
         }
     };
-    counters.start_event(opened, clock::now())?;
+    // A hypervisor may lack the event's extra register.
+    if let Err(error) = counters.start_event(opened, clock::now()) {
+        counters.close_event(opened, clock::now())?;
+        line!("event {} none: {}", name, error);
+        return Ok(());
+    }
     let counted = &COUNTED[0];
     let around = measure(counters, opened, EMPTY)?;
     let count = measure(counters, opened, counted.run)?.saturating_sub(around);
