@@ -128,7 +128,7 @@ impl<'a> Wanted<'a> {
     /// Returns the slot of the name, out of this many, in a bucket with this seed.
     #[inline]
     pub(crate) fn slot(&self, seed: u8, slots: usize) -> usize {
-        let hash = (self.hash ^ u64::from(seed) + 1).wrapping_mul(FACTOR);
+        let hash = (self.hash ^ (u64::from(seed) + 1)).wrapping_mul(FACTOR);
         reduce(hash ^ hash >> 32, slots)
     }
 }
