@@ -1,8 +1,7 @@
 //! Instructions to find an event by its name.
 //!
-//! The limit is the crate's aim: `every` finds all events of the largest core type, and fails where they take more on
-//! average; so do single look-ups of names of usual lengths, of each vendor. `longest` is the longest name there is,
-//! of 95 bytes; it takes more than the aim, and has a limit of its own.
+//! Usual names of each vendor, the longest name there is (95 bytes), and all events of the largest core type together.
+//! `each_event` has the limit of each look-up.
 
 use std::hint::black_box;
 
@@ -27,13 +26,8 @@ fn find(core_type: &CoreType, name: &str) -> Option<PmuEvent> {
 #[bench::usual(&SKYLAKE, "mem_load_retired.l3_miss".into())]
 #[bench::fixed(&SKYLAKE, "INST_RETIRED.ANY".into())]
 #[bench::amd(&ZEN4, "ls_dmnd_fills_from_sys.dram_io_near".into())]
-fn hit(core_type: &CoreType, name: String) -> (Option<PmuEvent>, String) {
-    (find(black_box(core_type), black_box(&name)), name)
-}
-
-#[library_benchmark]
 #[bench::longest(&CASCADELAKEX, longest())]
-fn longest_hit(core_type: &CoreType, name: String) -> (Option<PmuEvent>, String) {
+fn hit(core_type: &CoreType, name: String) -> (Option<PmuEvent>, String) {
     (find(black_box(core_type), black_box(&name)), name)
 }
 
@@ -59,8 +53,7 @@ fn at_most(instructions: u64) -> LibraryBenchmarkConfig {
 }
 
 library_benchmark_group!(name = hits, config = at_most(400), benchmarks = [hit]);
-library_benchmark_group!(name = longest_name, config = at_most(500), benchmarks = [longest_hit]);
 library_benchmark_group!(name = misses, benchmarks = [miss]);
 library_benchmark_group!(name = all, config = at_most(2344 * 400), benchmarks = [every]);
 
-main!(library_benchmark_groups = [hits, longest_name, misses, all]);
+main!(library_benchmark_groups = [hits, misses, all]);

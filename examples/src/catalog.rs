@@ -80,9 +80,21 @@ pub fn named(name: &str) -> Result<&'static CoreType, String> {
 /// # Errors
 /// There is none; the error has the nearest names.
 pub fn events(core_type: &CoreType, pattern: &str) -> Result<String, String> {
-    let at_fault = |error: EventError| format!("{pattern:?}: {error}");
+    let at_fault = |error: EventError| {
+        let hint = match error {
+            EventError::Character { .. } => {
+                "; letters, digits and `_.:=` make names, `*` and `?` patterns"
+            }
+            EventError::TooLong => "; `*` is any text",
+            _ => "",
+        };
+        format!("{pattern:?}: {error}{hint}")
+    };
     let mut text = about(core_type);
     let mut matching = core_type.matching(pattern).map_err(at_fault)?.peekable();
+    if matching.peek().is_none() && pattern.contains(['*', '?']) {
+        return Err(format!("{pattern:?}: no event of {core_type} matches; `*` matches all"));
+    }
     if matching.peek().is_none() {
         let nearest = core_type.nearest::<3>(pattern);
         let names: Vec<_> = nearest.iter().flatten().map(|e| e.name().to_string()).collect();
@@ -214,7 +226,11 @@ mod tests {
         let zen = named("ZEN4").unwrap();
         let error = events(zen, "ex_ret_instrs").unwrap_err();
         assert!(error.contains("no event has this name; the nearest are ex_ret_instr,"), "{error}");
-        assert!(events(zen, "ex ret").unwrap_err().contains("byte 2"));
+        let odd = events(zen, "ex ret").unwrap_err();
+        assert!(odd.contains("byte 2; letters, digits and `_.:=` make names"), "{odd}");
+        assert!(events(zen, &"a".repeat(97)).unwrap_err().ends_with("`*` is any text"));
+        let pattern = events(zen, "*zzz*").unwrap_err();
+        assert_eq!(pattern, "\"*zzz*\": no event of zen4 matches; `*` matches all");
         assert!(named("pentium").unwrap_err().contains("no core type has this name"));
     }
 }

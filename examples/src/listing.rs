@@ -34,13 +34,7 @@ impl Row {
             max: information.limits.max,
             // No counter is touched, so none is known to count.
             supported: if information.is_supported() { "declared" } else { "no" },
-            meaning: match meaning(machine, source) {
-                None => "",
-                Some(Meaning::Same) => "same",
-                Some(Meaning::Other) => "other",
-                Some(Meaning::Nothing) => "nothing",
-                Some(Meaning::Unknown) => "unknown",
-            },
+            meaning: meaning(machine, source).map_or("", Meaning::name),
         }
     }
 }

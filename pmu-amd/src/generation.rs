@@ -51,6 +51,18 @@ pub enum Meaning {
     Unknown,
 }
 
+impl Meaning {
+    /// Returns it in a word: `same`, `other`, `nothing`, `unknown`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Same => "same",
+            Self::Other => "other",
+            Self::Nothing => "nothing",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
 impl Generation {
     /// All generations, in order of time.
     pub const ALL: [Self; 13] = [

@@ -63,7 +63,7 @@ impl Table {
     }
 
     #[inline]
-    fn find(&self, name: &Wanted) -> Option<PmuEvent> {
+    fn find(&self, name: &Wanted<'_>) -> Option<PmuEvent> {
         let seed = *self.seeds.get(name.bucket(self.seeds.len()))?;
         let place = u16::from_le_bytes(*self.slots.get(name.slot(seed, self.slots.len()))?);
         // The offset in an empty slot is beyond the records.
@@ -121,7 +121,7 @@ impl CoreType {
     /// # Errors
     /// [`Unknown`](EventError::Unknown), [`TooLong`](EventError::TooLong), [`Character`](EventError::Character).
     pub fn event(&self, name: &str) -> Result<PmuEvent, EventError> {
-        match Wanted::new(name) {
+        match Wanted::new(name, &mut [0; _]) {
             Some(wanted) => self.table.find(&wanted).ok_or_else(|| unknown(name)),
             None => Err(EventError::TooLong),
         }

@@ -4,7 +4,7 @@ use core::fmt;
 
 use pmu_core::{CounterSet, Event, EventSelect, MsrAddress};
 
-use crate::name::{EventName, MAX_TOKEN, SHORT_TOKENS, Wanted};
+use crate::name::{EventName, MAX_TOKEN, ROOM, SHORT_TOKENS, TOKENS, Wanted};
 use crate::tables::ERRATA;
 
 /// An event of a core type: its encodings, and the counters that can count it.
@@ -109,13 +109,15 @@ impl PmuEvent {
 
     /// Returns whether this is its name, in letters of either case.
     #[inline]
-    pub(crate) fn is_named(&self, name: &Wanted) -> bool {
-        let (mut at, mut differences) = (0, 0);
+    pub(crate) fn is_named(&self, name: &Wanted<'_>) -> bool {
+        let mut at = 0;
         for token in self.dictionary.tokens(self.record.name) {
-            differences |= (name.window(at) ^ token.spelled) & token.mask;
-            at += usize::from(token.len);
+            if (name.window(at) ^ token.spelled) & token.mask != 0 {
+                return false;
+            }
+            at = (at + usize::from(token.len)) % ROOM;
         }
-        differences == 0 && at == name.len()
+        at == name.len()
     }
 }
 
@@ -270,15 +272,26 @@ impl Record {
     }
 }
 
-/// The tokens of a vendor's names.
+/// The tokens of a vendor's names; the last ones may be empty.
 #[derive(Debug)]
-pub(crate) struct Dictionary(pub(crate) &'static [Token]);
+pub(crate) struct Dictionary([Token; TOKENS]);
 
 impl Dictionary {
+    /// Creates the dictionary of some texts, of at most [`MAX_TOKEN`] bytes each.
+    pub(crate) const fn new(texts: &[&str]) -> Self {
+        let mut tokens = [Token::new(""); TOKENS];
+        let mut place = 0;
+        while place < texts.len() {
+            tokens[place] = Token::new(texts[place]);
+            place += 1;
+        }
+        Self(tokens)
+    }
+
     /// Returns the tokens that these bytes encode.
     #[inline]
-    fn tokens(&self, bytes: &'static [u8]) -> impl Iterator<Item = &'static Token> {
-        let Self(tokens) = *self;
+    fn tokens(&'static self, bytes: &'static [u8]) -> impl Iterator<Item = &'static Token> {
+        let Self(tokens) = self;
         let mut bytes = bytes.iter();
         core::iter::from_fn(move || {
             let mut place = usize::from(*bytes.next()?);
@@ -292,7 +305,7 @@ impl Dictionary {
 
 /// Some characters of names.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Token {
+struct Token {
     spelled: u128,
     /// Ones in the bits that must be the same: of letters, all but the one that tells their case.
     mask: u128,
@@ -300,8 +313,7 @@ pub(crate) struct Token {
 }
 
 impl Token {
-    /// Creates the token of a text of at most [`MAX_TOKEN`] bytes.
-    pub(crate) const fn new(text: &str) -> Self {
+    const fn new(text: &str) -> Self {
         let mut spelled = [0; MAX_TOKEN];
         let mut mask = [0; MAX_TOKEN];
         let bytes = text.as_bytes();

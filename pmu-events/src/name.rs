@@ -14,8 +14,11 @@ pub(crate) const MAX_TOKEN: usize = 16;
 /// follows.
 pub(crate) const SHORT_TOKENS: usize = 252;
 
+/// Number of tokens that can be encoded.
+pub(crate) const TOKENS: usize = SHORT_TOKENS + (256 - SHORT_TOKENS) * 256;
+
 /// Size of a name's buffer: a power of two, so that an index into it needs no check.
-const ROOM: usize = 128;
+pub(crate) const ROOM: usize = 128;
 
 /// The name of an event, as its source spells it.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -78,37 +81,41 @@ pub(crate) fn odd_character(name: &str) -> Option<usize> {
     name.bytes().position(|c| !(c.is_ascii_alphanumeric() || b"_.:=".contains(&c)))
 }
 
-/// A name to look up, padded with zeros, and its hash, which ignores letter case.
-pub(crate) struct Wanted {
-    bytes: [u8; ROOM + MAX_TOKEN],
+/// Room for a name that is padded with zeros.
+pub(crate) type Padded = [u8; ROOM + MAX_TOKEN];
+
+/// A name to look up, and its hash, which ignores letter case.
+pub(crate) struct Wanted<'a> {
+    bytes: &'a Padded,
     len: usize,
     hash: u64,
 }
 
-impl Wanted {
-    /// Hashes a name; `None` if it is longer than any event's.
+impl<'a> Wanted<'a> {
+    /// Copies a name to `padded`, which is all zeros, and hashes it; `None` if it is longer than any event's.
     #[inline]
-    pub(crate) fn new(name: &str) -> Option<Self> {
-        let (len, mut bytes) = (name.len(), [0; ROOM + MAX_TOKEN]);
+    pub(crate) fn new(name: &str, padded: &'a mut Padded) -> Option<Self> {
+        let len = name.len();
         if len > MAX_NAME {
             return None;
         }
-        bytes.get_mut(..len)?.copy_from_slice(name.as_bytes());
-        let (words, _) = bytes.as_chunks();
+        padded.get_mut(..len)?.copy_from_slice(name.as_bytes());
+        let (words, _) = padded.as_chunks();
         let words = words.get(..len.div_ceil(8))?.iter();
-        let hash =
-            words.fold(len as u64, |hash, word| mix(hash, u64::from_le_bytes(*word) | LETTER_CASE));
-        Some(Self { bytes, len, hash: hash ^ hash >> 32 })
+        let hash = words.fold(len as u64, |hash, word| {
+            hash.wrapping_mul(FACTOR).wrapping_add(u64::from_le_bytes(*word) | LETTER_CASE)
+        });
+        Some(Self { bytes: padded, len, hash: hash ^ hash >> 32 })
     }
 
     pub(crate) fn len(&self) -> usize {
         self.len
     }
 
-    /// Returns the bytes of a token's length from `at` on, which is at most the longest name's length.
+    /// Returns the bytes of a token's length from `at` on, which is less than [`ROOM`].
     #[inline]
     pub(crate) fn window(&self, at: usize) -> u128 {
-        let window = self.bytes.get(at % ROOM..).and_then(|rest| rest.first_chunk());
+        let window = self.bytes.get(at..).and_then(|rest| rest.first_chunk());
         window.map_or(0, |window| u128::from_le_bytes(*window))
     }
 
@@ -121,7 +128,7 @@ impl Wanted {
     /// Returns the slot of the name, out of this many, in a bucket with this seed.
     #[inline]
     pub(crate) fn slot(&self, seed: u8, slots: usize) -> usize {
-        let hash = mix(self.hash, u64::from(seed) + 1);
+        let hash = (self.hash ^ (u64::from(seed) + 1)).wrapping_mul(FACTOR);
         reduce(hash ^ hash >> 32, slots)
     }
 }
@@ -130,12 +137,9 @@ impl Wanted {
 /// merely share hashes.
 const LETTER_CASE: u64 = 0x2020_2020_2020_2020;
 
-/// Does one step of a multiplicative hash, by a constant near 2⁶⁴ divided by the golden ratio (Knuth, The Art of
-/// Computer Programming, vol. 3, §6.4).
-#[inline]
-const fn mix(hash: u64, word: u64) -> u64 {
-    (hash.rotate_left(5) ^ word).wrapping_mul(0x9E37_79B9_7F4A_7C15)
-}
+/// Factor of a multiplicative hash, near 2⁶⁴ divided by the golden ratio (Knuth, The Art of Computer Programming,
+/// vol. 3, §6.4).
+const FACTOR: u64 = 0x9E37_79B9_7F4A_7C15;
 
 /// Maps a hash to a number below `count`.
 #[inline]

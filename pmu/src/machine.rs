@@ -2,7 +2,7 @@
 
 use core::sync::atomic::AtomicU32;
 
-use pmu_amd::Amd64;
+use pmu_amd::{Amd64, Zen};
 use pmu_core::{
     CounterUnit, DefaultInterface, EventTable, NoInterface, OpenedEvents, Rules, Snapshot,
     SourceInterface, SourceTable, WithEvents,
@@ -43,6 +43,9 @@ pub enum Machine {
     Intel(Emon),
     /// AMD's core counters.
     Amd(Amd64),
+    /// AMD's core counters on a Zen, with sources that count the general meanings. Only
+    /// [`detect_zen`](Machine::detect_zen) returns it.
+    Zen(Zen),
     /// Counters that take any event, and have no sources but time, for this reason: Hygon's, which are AMD's,
     /// and Zhaoxin's, which are Intel's.
     CountersOnly(DefaultInterface, NoInterface, CounterUnit),
@@ -57,6 +60,34 @@ impl Machine {
     /// Task, once.
     pub fn detect(snapshot: &Snapshot) -> Self {
         Self::of(snapshot, Emon::detect(snapshot), Amd64::detect(snapshot))
+    }
+
+    /// Detects as [`detect`](Self::detect), except that on a Zen the sources are those of [`Zen`]: fewer than Windows
+    /// has, and each counts what its name says there.
+    ///
+    /// ```
+    /// use pmu::Machine;
+    /// use pmu::core::{CpuidDump, KProfileSource, ProfileInterface, Snapshot};
+    ///
+    /// let zen_3 = Snapshot::capture(&CpuidDump::parse(
+    ///     "   0x00000000 0x00: eax=0x00000001 ebx=0x68747541 ecx=0x444d4163 edx=0x69746e65
+    ///         0x00000001 0x00: eax=0x00a20f10 ebx=0x00000000 ecx=0x00000000 edx=0x00000000
+    ///         0x80000000 0x00: eax=0x80000001 ebx=0x00000000 ecx=0x00000000 edx=0x00000000
+    ///         0x80000001 0x00: eax=0x00000000 ebx=0x00000000 ecx=0x00800000 edx=0x20000000",
+    /// )?);
+    /// let select = |machine: Machine| {
+    ///     let row = machine.row(KProfileSource::DCACHE_MISSES)?;
+    ///     Some(machine.sources()[row].select().select_bits())
+    /// };
+    /// assert_eq!(select(Machine::detect(&zen_3)), Some(0x3_0041)); // K8's: it counts nothing here
+    /// assert_eq!(select(Machine::detect_zen(&zen_3)), Some(0x3_FF44)); // fills of the data cache
+    /// # Ok::<(), Box<dyn core::error::Error>>(())
+    /// ```
+    ///
+    /// # Context
+    /// Task, once.
+    pub fn detect_zen(snapshot: &Snapshot) -> Self {
+        Zen::detect(snapshot).map_or_else(|| Self::detect(snapshot), Self::Zen)
     }
 
     /// Decides as the HAL of a given Windows does: where that has no interface for the processor, its counters take
@@ -97,7 +128,7 @@ impl Machine {
     /// Returns the reason why the machine has no sources but time, if it has none.
     pub const fn why_time_only(&self) -> Option<NoInterface> {
         match self {
-            Self::Intel(_) | Self::Amd(_) => None,
+            Self::Intel(_) | Self::Amd(_) | Self::Zen(_) => None,
             Self::CountersOnly(_, why, _) | Self::TimeOnly(_, why) => Some(*why),
         }
     }
@@ -115,6 +146,7 @@ macro_rules! whichever {
         match $machine {
             Machine::Intel($interface) => $call,
             Machine::Amd($interface) => $call,
+            Machine::Zen($interface) => $call,
             Machine::CountersOnly($interface, ..) | Machine::TimeOnly($interface, _) => $call,
         }
     };

@@ -3,9 +3,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use pmu::Machine;
 use pmu_amd::{Generation, Meaning, SOURCES, Zen};
 use pmu_core::raw_cpuid::CpuIdResult;
-use pmu_core::{KProfileSource, ProfileInterface, Snapshot};
+use pmu_core::{KProfileSource, ProfileInterface, Snapshot, SourceInterface};
 use pmu_events::{CoreType, Processor};
 
 /// The names of a processor's events in the library, by event number, with those of the unit masks.
@@ -213,4 +214,20 @@ fn the_general_sources_of_zen_are_events_of_its_lists_under_the_general_values()
     let row = zen.row(KProfileSource::CACHE_MISSES).unwrap();
     assert_eq!(ProfileInterface::sources(&zen)[row].select().select_bits(), 0x3_4844);
     assert!(Zen::detect(&amd(0x15, 2)).is_none());
+}
+
+#[test]
+fn a_machine_takes_zens_sources_only_when_it_is_asked_to() {
+    for (family, model) in [(0x17, 0x01), (0x17, 0x31), (0x19, 0x21), (0x19, 0x61), (0x1A, 0x44)] {
+        let snapshot = amd(family, model);
+        let zen = Machine::detect_zen(&snapshot);
+        assert_eq!(Some(zen.sources()), Zen::sources(Generation::of(&snapshot).unwrap()));
+        assert_eq!(
+            SourceInterface::unit(&zen).counters(),
+            Machine::detect(&snapshot).unit().counters()
+        );
+        assert_eq!(Machine::detect(&snapshot).sources(), &SOURCES);
+    }
+    let bulldozer = Machine::detect_zen(&amd(0x15, 2));
+    assert_eq!(bulldozer.sources(), &SOURCES);
 }

@@ -41,6 +41,27 @@ impl Door {
     }
 }
 
+/// A copy of a word, since the loader's memory is not this kernel's. What does not fit is cut off.
+#[derive(Clone, Copy, Debug)]
+pub struct Word {
+    bytes: [u8; 128],
+    len: usize,
+}
+
+impl Word {
+    fn new(text: &str) -> Self {
+        let mut bytes = [0; 128];
+        let len = text.floor_char_boundary(bytes.len());
+        bytes[..len].copy_from_slice(&text.as_bytes()[..len]);
+        Self { bytes, len }
+    }
+
+    /// Returns the word.
+    pub fn as_str(&self) -> &str {
+        str::from_utf8(&self.bytes[..self.len]).unwrap_or("")
+    }
+}
+
 /// The words of the command line that concern this kernel.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CommandLine {
@@ -48,6 +69,8 @@ pub struct CommandLine {
     pub events: bool,
     /// `exact`: the machine counts exactly; check what was counted by hand.
     pub exact: bool,
+    /// `event=NAME`: count the event with this name.
+    pub event: Option<Word>,
     /// `freeze`: let the processor stop the counters by itself while an interrupt is serviced.
     pub freeze: bool,
     /// `quick`: fewer samples.
@@ -95,6 +118,8 @@ impl CommandLine {
                 _ => {
                     if let Some(number) = word.strip_prefix("samples=") {
                         line.samples = number.parse().ok();
+                    } else if let Some(name) = word.strip_prefix("event=") {
+                        line.event = Some(Word::new(name));
                     }
                 }
             }

@@ -9,11 +9,12 @@ use pmu_core::{
     NamedEvent, ProfileInterface, SessionPlatform, Snapshot, ThreadEvent, WithEvents,
 };
 
+use crate::boot::CommandLine;
 use crate::failure::Failure;
 use crate::pmu::{COUNTERS, EVENTS, LocalApic, control_msr};
 use crate::ring3::{Program, SHARED, allow_rdpmc};
 use crate::workload::{COUNTED, EMPTY};
-use crate::{clock, line, processor, watchdog};
+use crate::{clock, line, named, processor, watchdog};
 
 /// The counters of a processor, with its events.
 pub type Events<'a, I> = Counters<'a, WithEvents<'a, I>, FixupMsr, SessionPlatform<LocalApic>>;
@@ -23,20 +24,27 @@ const INSTRUCTIONS: EventSelect = EventSelect::from_bits(0xC0);
 /// Intel's fixed counter of the same.
 const FIXED_0: CounterSet = CounterSet::fixed(1);
 
-/// Opens events of every kind; `exact`: the machine counts exactly, so compare.
+/// Opens events of every kind, and that of the command line. With `exact` the machine counts exactly, so compare.
 ///
 /// # Errors
 /// Those of the counters; a count that is not the known one; a watchdog that does not fire.
-pub fn run<I: ProfileInterface + Sync>(interface: &I, exact: bool) -> Result<(), Failure> {
+pub fn run<I: ProfileInterface + Sync>(
+    interface: &I,
+    snapshot: &Snapshot,
+    words: &CommandLine,
+) -> Result<(), Failure> {
     if interface.unit().counters().is_empty() {
         line!("event none");
         return Ok(());
     }
     let right = with_events(interface, |counters, unit| {
         let right = raw_and_fixed(counters, unit)?;
+        if let Some(name) = &words.event {
+            named::count(counters, unit, snapshot, name.as_str())?;
+        }
         Ok(right & user(counters, unit)? & threads(counters, unit)?)
     })?;
-    if exact && !right {
+    if words.exact && !right {
         return Err(Failure::Wrong("an event's count is not the known one"));
     }
     watchdog::run(interface)
@@ -93,8 +101,11 @@ fn raw_and_fixed<I: ProfileInterface>(
 
 /// Returns the events between two readings with `run` between them. Those that are not `run`'s are the same each
 /// time, so this is one piece of code.
+///
+/// # Errors
+/// Those of reading.
 #[inline(never)]
-fn measure<I: ProfileInterface>(
+pub fn measure<I: ProfileInterface>(
     counters: &Events<'_, I>,
     event: EventId,
     run: extern "C" fn(),

@@ -12,6 +12,7 @@ mod events;
 mod exact;
 mod failure;
 mod interrupts;
+mod named;
 mod others;
 mod pmu;
 mod processor;
@@ -29,7 +30,7 @@ mod workload;
 use core::panic::PanicInfo;
 use core::sync::atomic::Ordering;
 
-use pmu_amd::Amd64;
+use pmu_amd::{Amd64, Generation};
 use pmu_core::raw_cpuid::native_cpuid::CpuIdReaderNative;
 use pmu_core::{
     Availability, CounterSet, KProfileSource, ProfileInterface, ProfileSource, Snapshot,
@@ -79,7 +80,8 @@ fn find_pmu(words: &CommandLine) -> Result<(), Failure> {
     let found = match (Emon::detect(&snapshot), Amd64::detect(&snapshot)) {
         (Ok(emon), _) => use_pmu(pmu::INTEL.call_once(|| emon), &snapshot, words, &intel_meaning),
         (_, Ok(amd64)) => {
-            let meaning = |source: &ProfileSource| amd_meaning(source, snapshot.family());
+            let generation = Generation::of(&snapshot);
+            let meaning = |source: &ProfileSource| amd_meaning(source, generation);
             use_pmu(pmu::AMD.call_once(|| amd64), &snapshot, words, &meaning)
         }
         (Err(intel), Err(amd)) => {
@@ -117,7 +119,7 @@ fn use_pmu<I: ProfileInterface + Sync>(
     } else {
         profile(snapshot, sessions, words, meaning)?;
     }
-    events::run(interface, words.exact)?;
+    events::run(interface, snapshot, words)?;
     Ok(true)
 }
 
@@ -145,15 +147,16 @@ fn profile<I: ProfileInterface + Sync>(
         let meaning = meaning(row);
         let known = (row.source(), row.name(), meaning);
         let deliveries: &[Delivery] = match meaning {
-            Meaning::Unverified => &[Delivery::Nmi],
+            Meaning::Untrue(_) => &[Delivery::Nmi],
             Meaning::Even | Meaning::Known => &[Delivery::Nmi, Delivery::Vector],
         };
-        let samples = if meaning == Meaning::Unverified { samples.div_ceil(10) } else { samples };
+        let is_true = !matches!(meaning, Meaning::Untrue(_));
+        let samples = if is_true { samples } else { samples.div_ceil(10) };
         for delivery in deliveries {
             sessions.deliver(*delivery);
             Plan::by_counter(known, rate, *delivery, samples).run_here(&sessions)?;
         }
-        if meaning != Meaning::Unverified {
+        if is_true {
             first.get_or_insert((known, rate));
         }
     }
@@ -204,8 +207,11 @@ fn list_sources<I: ProfileInterface + Sync>(
             _ if rate.is_rare(samples) => "rare",
             _ => "counts",
         };
-        let verified = if meaning(row) == Meaning::Unverified { "unverified" } else { "verified" };
-        line!("source {} {} {} {} {}", row.name(), availability, verified, counts, events);
+        let meaning = match meaning(row) {
+            Meaning::Even | Meaning::Known => pmu_amd::Meaning::Same,
+            Meaning::Untrue(meaning) => meaning,
+        };
+        line!("source {} {} {} {} {}", row.name(), availability, meaning.name(), counts, events);
     }
     Ok(rates)
 }
@@ -219,14 +225,14 @@ fn intel_meaning(source: &ProfileSource) -> Meaning {
     }
 }
 
-/// Returns the meaning of an AMD source. The events of the table are those of family 0xF. These have kept their codes
-/// on every family: cycles, instructions, branches and taken branches; and mispredicted branches.
-fn amd_meaning(source: &ProfileSource, family: u16) -> Meaning {
-    match source.select().event_number() {
-        0x76 | 0xC0 | 0xC2 | 0xC4 => Meaning::Even,
-        0xC3 | 0xC5 => Meaning::Known,
-        _ if family == 0xF => Meaning::Known,
-        _ => Meaning::Unverified,
+/// Returns the meaning of an AMD source on this generation. The events of the table are those of family 0xF, and later
+/// ones count others under many of their codes. Cycles, instructions, branches and taken branches pass evenly here.
+fn amd_meaning(source: &ProfileSource, generation: Option<Generation>) -> Meaning {
+    let meaning = generation.and_then(|generation| generation.meaning(source.source()));
+    match (meaning.unwrap_or(pmu_amd::Meaning::Unknown), source.select().event_number()) {
+        (pmu_amd::Meaning::Same, 0x76 | 0xC0 | 0xC2 | 0xC4) => Meaning::Even,
+        (pmu_amd::Meaning::Same, _) => Meaning::Known,
+        (other, _) => Meaning::Untrue(other),
     }
 }
 

@@ -33,8 +33,8 @@ pub enum Meaning {
     Even,
     /// It is what the name says.
     Known,
-    /// The processor may count something else.
-    Unverified,
+    /// The processor counts something else or nothing under it, or it is unknown what.
+    Untrue(pmu_amd::Meaning),
 }
 
 /// Observed rate of a source.

@@ -43,9 +43,10 @@ fn main() -> ExitCode {
 fn print(arguments: &Arguments) -> Result<(), String> {
     let core_type = match (&arguments.processor, &arguments.cpuid) {
         (Some(name), _) => catalog::named(name)?,
-        (None, Some(file)) => recorded(file)?,
-        (None, None) => catalog::detect(None)
-            .map_err(|error| format!("{error}; --processor names a core type"))?,
+        (None, file) => {
+            let recorded = file.as_deref().map_or_else(|| catalog::detect(None), recorded);
+            recorded.map_err(|error| format!("{error}; --processor names a core type"))?
+        }
     };
     let text = match &arguments.name {
         Some(name) => catalog::events(core_type, name)?,

@@ -179,6 +179,40 @@ fn the_watchdog_names_the_processor_that_is_stuck() {
     }
 }
 
+/// The name that every Zen has for retired instructions, and one that none has.
+#[test]
+fn an_event_is_counted_by_its_name_and_an_unknown_name_has_its_nearest() {
+    let Some(kernel) = kernel() else { return };
+    let (_, count_down, _) = LOOPS[0];
+    let by_name = |name: &str| Run::exact(&kernel, AMD, &format!("exact events event={name}"));
+    let Some(run) = by_name("EX_RET_INSTR") else { return };
+    assert_eq!(run.lines_of("event")[2], format!("ex_ret_instr count_down {count_down}"));
+    assert!(run.lines_of("nearest").is_empty());
+    let Some(run) = by_name("ex_ret_instrs") else { return };
+    let why = &run.lines_of("event")[2];
+    assert!(why.starts_with("ex_ret_instrs none: no event has this name; nearest on zen"), "{why}");
+    assert_eq!(run.lines_of("nearest")[0], "ex_ret_instr");
+}
+
+/// Sources of each meaning on Zen 3 and 4, of which every AMD guest's processor is one.
+const MEANINGS: [(&str, &str); 4] = [
+    ("ProfileTotalIssues", "same"),
+    ("ProfileDCMiss", "nothing"),
+    ("ProfileFRDispatchStalls", "other"),
+    ("ProfileLSSegmentRegisterLoad", "unknown"),
+];
+
+#[test]
+fn the_listing_tells_what_amds_sources_count_on_this_generation() {
+    let Some(kernel) = kernel() else { return };
+    let run = Run::new(&kernel, AMD, &["--append", "quick"]);
+    let sources = run.fields("source");
+    for (name, meaning) in MEANINGS {
+        let row = sources.iter().find(|row| row[0] == name).expect(name);
+        assert_eq!(row[2], meaning, "{name}");
+    }
+}
+
 /// The functions of the workload execute five, three and two times as many iterations of the same loop.
 const SHARES: [(&str, f64); 3] =
     [("fifty_percent", 50.0), ("thirty_percent", 30.0), ("twenty_percent", 20.0)];

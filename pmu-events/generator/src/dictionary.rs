@@ -2,13 +2,21 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::name::{MAX_TOKEN, SHORT_TOKENS};
+use crate::name::{MAX_TOKEN, SHORT_TOKENS, TOKENS};
 
-/// As many as one byte and, from [`SHORT_TOKENS`] on, another can say.
-const MOST_TOKENS: usize = SHORT_TOKENS + (256 - SHORT_TOKENS) * 256;
+/// Tokens to learn: more than there can be, since many serve only as parts of others.
+const LEARNED: usize = TOKENS + 600;
 
 /// Pairs that become tokens between two counts.
 const AT_ONCE: usize = 16;
+
+/// Weight of a name that is this many tokens: those of many weigh more, so that none is slow to compare.
+const fn weight(tokens: usize) -> usize {
+    match tokens {
+        0..8 => 1,
+        _ => 50 * (tokens - 7),
+    }
+}
 
 /// The tokens, the most frequent ones first.
 pub(crate) struct Dictionary {
@@ -18,7 +26,8 @@ pub(crate) struct Dictionary {
 
 impl Dictionary {
     /// Learns the tokens of some names: byte-pair encoding. The pairs of neighboring tokens that are most frequent
-    /// become tokens of their own, until there are enough; of those that are as frequent, the first.
+    /// become tokens of their own, until there are enough; of those that are as frequent, the first. Tokens that no
+    /// name is made of in the end are dropped.
     pub(crate) fn learn<'a>(names: impl Iterator<Item = &'a str>) -> Self {
         let mut often = BTreeMap::<&str, usize>::new();
         names.for_each(|name| *often.entry(name).or_default() += 1);
@@ -31,17 +40,17 @@ impl Dictionary {
             let mut pairs = BTreeMap::<[usize; 2], usize>::new();
             for (text, count) in &texts {
                 for pair in text.windows(2) {
-                    *pairs.entry([pair[0], pair[1]]).or_default() += count;
+                    *pairs.entry([pair[0], pair[1]]).or_default() += count * weight(text.len());
                 }
             }
             let mut pairs: Vec<_> = pairs
                 .into_iter()
                 .filter(|([a, b], count)| {
-                    *count > 3 && tokens[*a].len() + tokens[*b].len() <= MAX_TOKEN
+                    *count > 1 && tokens[*a].len() + tokens[*b].len() <= MAX_TOKEN
                 })
                 .collect();
             pairs.sort_by_key(|(_, count)| core::cmp::Reverse(*count));
-            pairs.truncate(AT_ONCE.min(MOST_TOKENS - tokens.len()));
+            pairs.truncate(AT_ONCE.min(LEARNED - tokens.len()));
             if pairs.is_empty() {
                 break;
             }
@@ -69,7 +78,8 @@ impl Dictionary {
         for (name, count) in often {
             all.parse(name).iter().for_each(|token| uses[*token] += count);
         }
-        let mut order: Vec<_> = all.tokens.into_iter().zip(uses).collect();
+        let mut order: Vec<_> =
+            all.tokens.into_iter().zip(uses).filter(|(_, uses)| *uses > 0).collect();
         order.sort_by_key(|(_, uses)| core::cmp::Reverse(*uses));
         Self::of(order.into_iter().map(|(token, _)| token).collect())
     }
