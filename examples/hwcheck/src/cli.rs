@@ -119,10 +119,8 @@ fn run_with(arguments: &Arguments) -> Result<ExitCode, Failure> {
         return Ok(ExitCode::SUCCESS);
     }
     let file = arguments.report.as_deref();
-    if let Some(file) = file
-        && file.symlink_metadata().is_ok()
-    {
-        return Err(Failure::Other(format!("{}: is there already", file.display())));
+    if let Some(file) = file {
+        check_place(file)?;
     }
     let machine = machine(arguments)?;
     agree(arguments, &*machine)?;
@@ -203,6 +201,19 @@ fn agree(arguments: &Arguments, machine: &dyn Machine) -> Result<(), Failure> {
     match consent::ask(&mut io::stdin().lock(), &mut io::stdout()) {
         true => Ok(()),
         false => Err(Refusal::NotAgreed.into()),
+    }
+}
+
+/// Checks that the report can be written there, before anything is done for it.
+fn check_place(file: &Path) -> Result<(), Failure> {
+    let failure = |what| Err(Failure::Other(format!("{}: {what}", file.display())));
+    let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty());
+    if file.symlink_metadata().is_ok() {
+        failure("is there already; name another file")
+    } else if folder.is_some_and(|folder| !folder.is_dir()) {
+        failure("its folder is not there")
+    } else {
+        Ok(())
     }
 }
 

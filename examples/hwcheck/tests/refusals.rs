@@ -128,6 +128,23 @@ fn without_consent_nothing_is_written() {
 }
 
 #[test]
+fn a_report_that_could_not_be_written_is_refused_before_anything_is_tried() {
+    let folder = Folder::new();
+    let machine = folder.machine(Plan::new(intel()));
+    folder.set_file("report.json", "another's");
+    for (file, reason) in
+        [("report.json", "is there already"), ("none/report.json", "its folder is not there")]
+    {
+        let mut command = machines::command(&folder.0, &["--yes"]);
+        let output = command.arg("--report").arg(folder.0.join(file)).output().unwrap();
+        assert_ne!(output.status.code(), Some(0));
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert!(text.contains(file) && text.contains(reason), "{text}");
+        assert_eq!(machine.accesses().unwrap(), 0);
+    }
+}
+
+#[test]
 fn read_only_does_what_needs_no_write_also_where_writes_are_refused() {
     let folder = Folder::new();
     let machine = folder.machine(Plan::new(intel()));
