@@ -216,7 +216,7 @@ pub(crate) struct Shape {
     pub(crate) select: u64,
     /// A [`CounterSet`]'s bits.
     pub(crate) counters: u64,
-    /// Low 16 bits of the select of each further encoding; the other bits are the same.
+    /// Bits 15:0 in which the select of each further encoding differs from the first one's.
     pub(crate) others: &'static [u16],
     /// The MSR of each encoding, if any.
     pub(crate) registers: &'static [u16],

@@ -85,7 +85,8 @@ pub struct PerfAttributes {
     /// `config`: the event, as the type says.
     pub config: u64,
     /// `config1`: the value of the event's [extra register](Event::with_extra), if it has one: perf's terms
-    /// `offcore_rsp`, `ldlat` and `frontend`.
+    /// `offcore_rsp`, `ldlat` and `frontend`. With 0 the register is left as it is. An event that either of two
+    /// registers could serve has the one that its `config` names.
     pub config1: u64,
     /// `sample_period`: events between two interrupts; 0: none.
     pub sample_period: u64,

@@ -144,6 +144,63 @@ fn extra_registers_are_written_again_after_suspend_and_go_along_with_a_thread() 
     }
 }
 
+/// A start of another event moves none, also where two have the same value in different registers.
+#[test]
+fn events_that_run_keep_their_registers() {
+    let processor = Processor::intel(IntelConfiguration::new(4, 8, 0));
+    let (memory, table, mock) = (Memory::new(), Table::new(), processor.mock());
+    let extra = WithExtra::new(&mock);
+    let mut counters = extra.take(&processor, CounterSet::ALL, &memory, &table);
+    let mut start = |kind, demand: &Demand, on| {
+        let event = refined(kind, demand).on(CounterSet::from_bits(on));
+        let id = counters.open_event(&processor.unit, &event).unwrap();
+        extra.costs.take();
+        counters.start_event(id, 0).unwrap();
+        extra.costs.take()
+    };
+    let alone = [1, 3, 0];
+    assert_eq!(start(2, &demand(1, &BOTH), 0b10), alone);
+    assert_eq!(start(4, &demand(1, &BOTH[1..]), 0b01), alone);
+    assert_eq!(start(5, &demand(3, &EXTRA[2..3]), 0b100), alone);
+}
+
+/// The session goes on after a shut-down that failed, with what is in the registers then; and the next session on the
+/// same table restores its own predecessor's values.
+#[test]
+fn a_shut_down_that_failed_leaves_registers_known_and_a_later_one_restores_them() {
+    let processor = Processor::intel(IntelConfiguration::new(4, 4, 0));
+    let (memory, table, mock) = (Memory::new(), Table::new(), processor.mock());
+    let extra = WithExtra::new(&mock);
+    for at in 1.. {
+        let before = [1, 2, 3, 4].map(|n| n * 100 + u64::from(at));
+        extra.set(before);
+        let mut counters = extra.take(&processor, CounterSet::ALL, &memory, &table);
+        let events = [0, 1].map(|n| {
+            let event = refined(2, &demand(n + 1, &EXTRA[n as usize..=n as usize]));
+            let id = counters.open_event(&processor.unit, &event).unwrap();
+            counters.start_event(id, 0).unwrap();
+            id
+        });
+        extra.take_accesses();
+        extra.fault.set(Some((at, true)));
+        let outcome = counters.shut_down();
+        extra.fault.set(None);
+        if outcome.is_err() {
+            for (number, event) in events.into_iter().enumerate() {
+                if counters.start_event(event, 1).is_ok() {
+                    assert_eq!(extra.values()[number], number as u64 + 1, "access {at}");
+                }
+            }
+            counters.shut_down().unwrap();
+        }
+        assert_eq!(extra.values(), before, "access {at}");
+        if outcome.is_ok() {
+            assert!(at > 5);
+            break;
+        }
+    }
+}
+
 /// A register that is not there.
 #[test]
 fn an_absent_extra_register_is_an_error_and_nothing_was_started() {

@@ -56,7 +56,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
     /// loses its counter waits for its turn, and its pending overflow is reported when the event next happens on a
     /// counter. If groups are among them, their counters start and stop with one write.
     ///
-    /// On failure every event is back on its counter, unless that one faulted.
+    /// On failure every event is back on its counter, unless that one faulted; then the other events of its group have
+    /// none, either.
     pub(crate) fn carry_out(&self, plan: &Plan) -> Result<(), CounterError> {
         let before = self.present();
         let changed = before.differs_from(plan) | plan.differs_from(&before);
@@ -68,29 +69,45 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
             if is_grouped(&before) || is_grouped(plan) { changed } else { CounterSet::NONE };
         let mut rows = LiftedRows([None; MAX_GENERAL]);
         let halted = self.halt(together);
-        let mut outcome = halted.and_then(|()| self.change(&before, plan, &mut rows));
+        let mut outcome = halted.and_then(|()| self.change(&before, plan, &mut rows, false));
         if let Err(error) = outcome {
             // An interrupt, or a fault, may have marked counters meanwhile.
             let back = before.on(self.usable());
-            outcome = Err(match self.change(&self.present(), &back, &mut rows) {
+            let restored = self.change(&self.present(), &back, &mut rows, true);
+            let stopped = self.stop_parts(&before).and(self.stop_parts(plan));
+            outcome = Err(match restored.and(stopped) {
                 Ok(()) => error,
                 Err(CounterError::Access(fault)) => CounterError::Faulted(fault),
                 Err(error) => error,
             });
         }
         let going_on = self.go_on(together);
-        let is_new = outcome.is_ok();
-        for event in before.events().filter(|event| self.counter_of(*event).is_none()) {
-            if is_new || self.table().entry(event).is_some_and(EventEntry::rotates) {
-                self.change_state(event, EventState::Waiting);
-            }
-        }
-        if is_new {
-            for event in plan.events().filter(|event| before.find(*event).is_none()) {
-                self.change_state(event, EventState::Counting);
+        let done = outcome.is_ok();
+        for event in before.events().chain(plan.events()) {
+            let rotates = self.table().entry(event).is_some_and(EventEntry::rotates);
+            match (self.counter_of(event), before.find(event)) {
+                (Some(_), None) => self.change_state(event, EventState::Counting),
+                (None, Some(_)) if done || rotates => self.change_state(event, EventState::Waiting),
+                (None, Some(_)) => self.change_state(event, EventState::Stopped),
+                _ => {}
             }
         }
         outcome.and(going_on)
+    }
+
+    /// Takes their counters from the events of each group that is on counters in part.
+    fn stop_parts(&self, plan: &Plan) -> Result<(), CounterError> {
+        let mut outcome = Ok(());
+        for event in plan.events() {
+            let mut group = self.group_of(event);
+            if self.counter_of(event).is_none() || group.all(|of| self.counter_of(of).is_some()) {
+                continue;
+            }
+            if let Some(counter) = self.counter_of(event) {
+                outcome = outcome.and(self.lift(counter, event).map(|_| ()));
+            }
+        }
+        outcome
     }
 
     /// Stops these counters by the global control register, if there is one.
@@ -116,29 +133,51 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
     }
 
     /// Takes the events of `from` from their counters, unless `to` leaves them there, and gives those of `to` theirs.
-    fn change(&self, from: &Plan, to: &Plan, rows: &mut LiftedRows) -> Result<(), CounterError> {
+    /// After a failure it goes on with the others, or not.
+    fn change(
+        &self,
+        from: &Plan,
+        to: &Plan,
+        rows: &mut LiftedRows,
+        goes_on: bool,
+    ) -> Result<(), CounterError> {
+        let mut outcome = Ok(());
         for (counter, Placed { event, .. }) in from.on(from.differs_from(to)).iter() {
-            let lifted = self.lift(counter, event)?;
-            match self.table().entry(event) {
+            let lifted = self.lift(counter, event).map(|lifted| match self.table().entry(event) {
                 Some(entry) if lifted.overflowed => entry.set_resume(1),
                 Some(_) => {}
                 None => rows.put(lifted),
+            });
+            outcome = outcome.and(lifted);
+            if outcome.is_err() && !goes_on {
+                return outcome;
             }
         }
-        for (counter, Placed { event, encoding }) in to.on(to.differs_from(from)).iter() {
-            let Some(entry) = self.table().entry(event) else {
-                self.run_row(counter, event, rows.take(event))?;
-                continue;
-            };
-            entry.set_encoding(encoding);
-            if let Some((extra, register)) =
-                entry.extra().and_then(|extra| Some((extra, extra.register(encoding)?)))
-            {
-                self.table().extra.set(register, extra.value, &self.msr)?;
+        for (counter, placed) in to.on(to.differs_from(from)).iter() {
+            outcome = outcome.and(self.enter(counter, placed, rows));
+            if outcome.is_err() && !goes_on {
+                return outcome;
             }
-            self.run(counter, event)?;
         }
-        Ok(())
+        outcome
+    }
+
+    /// Lets an event run on a free counter.
+    fn enter(
+        &self,
+        counter: CounterId,
+        Placed { event, encoding }: Placed,
+        rows: &mut LiftedRows,
+    ) -> Result<(), CounterError> {
+        let Some(entry) = self.table().entry(event) else {
+            return self.run_row(counter, event, rows.take(event));
+        };
+        entry.set_encoding(encoding);
+        let extra = entry.extra().and_then(|extra| Some((extra.register(encoding)?, extra.value)));
+        if let Some((register, value)) = extra {
+            self.table().extra.set(register, value, &self.msr)?;
+        }
+        self.run(counter, event)
     }
 
     /// Lets a row's event run on a free counter, for the remainder of its period if it was on another counter.

@@ -123,6 +123,11 @@ impl StoppedEvent {
     pub(crate) const fn counters(&self) -> CounterSet {
         CounterSet::from_bits(self.counters)
     }
+
+    /// Returns the group to which it belongs.
+    pub(crate) fn group(&self) -> Option<GroupId> {
+        GroupId::of_bits(Membership::unpack(self.membership).group)
+    }
 }
 
 /// An event's group and present encoding, in 8 bytes.

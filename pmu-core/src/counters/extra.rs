@@ -86,9 +86,20 @@ impl Encodings {
         }
     }
 
-    /// Chooses an encoding for each event, if there are encodings such that each register has one value.
-    pub(crate) fn choose(mut self) -> Option<impl Iterator<Item = Placed>> {
-        let chosen = choose(&mut self.demands, &mut [None; MAX_REGISTERS]);
+    /// Chooses an encoding for each event, if there are encodings such that each register has one value: if possible,
+    /// with those that the first `running` events have.
+    pub(crate) fn choose(mut self, running: usize) -> Option<impl Iterator<Item = Placed>> {
+        let mut values = [None; MAX_REGISTERS];
+        for (placed, extra) in self.demands.iter().flatten().take(running) {
+            let value = extra.register(placed.encoding).map(|register| (register, extra.value));
+            if !values.contains(&value)
+                && let Some(free) = values.iter_mut().find(|value| value.is_none())
+            {
+                *free = value;
+            }
+        }
+        let chosen = choose(&mut self.demands, &mut values)
+            || choose(&mut self.demands, &mut [None; MAX_REGISTERS]);
         chosen.then(|| self.demands.into_iter().flatten().map(|(placed, _)| placed))
     }
 }
@@ -213,7 +224,12 @@ impl ExtraRegisters {
         let mut outcome = Ok(());
         for of in &self.registers {
             if let Some(register) = of.address() {
-                outcome = outcome.and(retry_once(|| msr.wrmsr(register, value(of))));
+                let value = value(of);
+                let written = retry_once(|| msr.wrmsr(register, value));
+                if written.is_ok() {
+                    of.value.store(value, Relaxed);
+                }
+                outcome = outcome.and(written);
             }
         }
         outcome

@@ -56,7 +56,7 @@ impl fmt::Display for GroupId {
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct GroupError {
     /// Number of the event for which it failed, in the order in which they were given to
-    /// [`open_group`](Counters::open_group).
+    /// [`open_group`](Counters::open_group); 0, if a register failed or the group as a whole.
     pub member: usize,
     /// Reason.
     pub reason: CounterError,
@@ -74,6 +74,11 @@ impl core::error::Error for GroupError {
     }
 }
 
+/// Returns the error for a group that is not here.
+fn no_such(group: GroupId) -> GroupError {
+    GroupError { member: 0, reason: CounterError::NoSuchGroup(group) }
+}
+
 impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
     /// Opens events that are to be counted together, stopped. The group [rotates](Event::rotating) if its first event
     /// does.
@@ -82,7 +87,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
     /// # use pmu_core::{
     /// #     CounterUnit, Counters, Event, EventCount, EventSource, GroupError, MsrBackend, NamedEvent, Platform,
     /// # };
-    /// /// Returns the instructions per thousand cycles of a function, scaled if the group waited meanwhile.
+    /// /// Returns the instructions per thousand cycles of a function.
     /// fn instructions_per_kilocycle<S: EventSource, M: MsrBackend, P: Platform>(
     ///     counters: &mut Counters<'_, S, M, P>,
     ///     unit: &CounterUnit,
@@ -91,11 +96,13 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
     /// ) -> Result<Option<u64>, GroupError> {
     ///     let events = [NamedEvent::Instructions, NamedEvent::Cycles].map(Event::named);
     ///     let group = counters.open_group(unit, &events)?;
-    ///     counters.start_group(group, clock())?;
-    ///     function();
     ///     let mut counts = [EventCount::default(); 2];
-    ///     counters.read_group(group, clock(), &mut counts)?;
+    ///     let counted = counters.start_group(group, clock()).and_then(|()| {
+    ///         function();
+    ///         counters.read_group(group, clock(), &mut counts)
+    ///     });
     ///     counters.close_group(group, clock())?;
+    ///     counted?;
     ///     let [instructions, cycles] = counts.map(|count| count.value);
     ///     Ok((instructions * 1000).checked_div(cycles))
     /// }
@@ -105,7 +112,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
     /// Those of [`open_event`](Self::open_event), for the first event that has one; then
     /// [`NoFreeCounter`](CounterError::NoFreeCounter) or [`ExtraRegisterInUse`](CounterError::ExtraRegisterInUse) for
     /// the first event that could not be counted beside those before it, on this session's counters without any other
-    /// event. Nothing was opened.
+    /// event; [`NoSuchGroup`](CounterError::NoSuchGroup) without events. Nothing was opened.
     pub fn open_group(
         &mut self,
         processor: &CounterUnit,
@@ -145,11 +152,11 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
 
     /// Checks that the events of a group can be counted together.
     fn check_room(&self, group: GroupId) -> Result<(), GroupError> {
-        let Some((first, _)) = self.members(group).next() else { return Ok(()) };
+        let (first, _) = self.members(group).next().ok_or_else(|| no_such(group))?;
         self.admit(&Plan::EMPTY, first).map(|_| ()).map_err(|unplaced| self.of_member(unplaced))
     }
 
-    fn members(&self, group: GroupId) -> impl Iterator<Item = (EventId, &EventEntry)> {
+    pub(crate) fn members(&self, group: GroupId) -> impl Iterator<Item = (EventId, &EventEntry)> {
         self.table().opened().filter(move |(_, entry)| entry.group() == Some(group))
     }
 
@@ -167,10 +174,17 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
 
     /// Returns the first event of a group that is whole on this processor.
     fn first_of(&self, group: GroupId) -> Result<EventId, GroupError> {
-        let failed = GroupError { member: 0, reason: CounterError::NoSuchGroup(group) };
-        let (first, entry) = self.members(group).next().filter(|_| self.is_open()).ok_or(failed)?;
+        let first = self.members(group).next().filter(|_| self.is_open());
+        let (first, entry) = first.ok_or_else(|| no_such(group))?;
         let is_whole = self.members(group).count() == usize::from(entry.members());
-        if is_whole { Ok(first) } else { Err(failed) }
+        if is_whole { Ok(first) } else { Err(no_such(group)) }
+    }
+
+    /// Returns whether an event is in no group, or the first one of its group.
+    pub(crate) fn is_first(&self, event: EventId) -> bool {
+        let group = self.table().entry(event).and_then(EventEntry::group);
+        let first = group.and_then(|group| self.members(group).next());
+        first.is_none_or(|(first, _)| first == event)
     }
 
     /// Checks that the group of an event, if it has one, is whole on this processor.
@@ -231,13 +245,14 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
         outcome.and(going_on)
     }
 
-    /// Stops a group and closes its events. Their identities may be other events' afterwards.
+    /// Stops a group and closes its events: also what of it is on this processor, if other events of it are switched
+    /// out. Their identities may be other events' afterwards.
     ///
     /// # Errors
-    /// [`NoSuchGroup`](CounterError::NoSuchGroup); those of [`stop_group`](Self::stop_group), after which it stays
-    /// open.
+    /// [`NoSuchGroup`](CounterError::NoSuchGroup): none of its events is here; those of
+    /// [`stop_group`](Self::stop_group), after which it stays open.
     pub fn close_group(&mut self, group: GroupId, now: u64) -> Result<(), GroupError> {
-        self.first_of(group)?;
+        self.group_events(group).next().ok_or_else(|| no_such(group))?;
         if self.group_events(group).any(|event| self.is_started(event)) {
             self.stop_group(group, now)?;
         }
@@ -252,9 +267,11 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
     /// The times of all of them are the same, so that the ratio of two counts needs no
     /// [scaling](EventCount::scaled).
     ///
+    /// An interrupt's handler has no handle to the counters, so that it cannot read a group.
+    ///
     /// # Errors
-    /// [`NoSuchGroup`](CounterError::NoSuchGroup); those of [`read_event`](Self::read_event), for the first event that
-    /// has one.
+    /// [`NoSuchGroup`](CounterError::NoSuchGroup); [`NotStarted`](CounterError::NotStarted): the others are on counters,
+    /// and this one's counter faulted; those of [`read_event`](Self::read_event), for the first event that has one.
     pub fn read_group(
         &self,
         group: GroupId,
@@ -262,6 +279,13 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
         counts: &mut [EventCount],
     ) -> Result<usize, GroupError> {
         self.first_of(group)?;
+        let is_on = |event: &EventId| self.counter_of(*event).is_some();
+        let mut faulted = self.group_events(group).enumerate().filter(|(_, event)| !is_on(event));
+        if let Some((member, event)) = faulted.next()
+            && self.group_events(group).any(|event| is_on(&event))
+        {
+            return Err(GroupError { member, reason: CounterError::NotStarted(event) });
+        }
         let mut read = 0;
         for (count, event) in counts.iter_mut().zip(self.group_events(group)) {
             let failed = |reason| GroupError { member: read, reason };

@@ -162,21 +162,22 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
     pub(crate) fn give_counters(&self, event: EventId, now: u64) -> Result<(), Unplaced> {
         let unplaced = |reason| Unplaced { event, reason };
         let rotates = self.entry(event).map_err(unplaced)?.rotates();
-        if !rotates {
-            // One of them may have to give way.
-            self.table().opened().for_each(|(_, entry)| entry.add_time(now));
-        }
-        let ready = self.leave_switch().map_err(unplaced);
-        let planned = ready.and_then(|()| self.plan(event, |_| !rotates));
+        // One of them may have to give way.
+        self.table().opened().for_each(|(_, entry)| entry.add_time(now));
+        let planned = self.plan(event, |_| !rotates);
         let outcome = planned.and_then(|plan| self.carry_out(&plan).map_err(unplaced));
         let waits = rotates && outcome.is_err_and(|unplaced| unplaced.reason.is_no_room());
-        let state = match outcome {
-            Ok(()) => return Ok(()),
-            Err(_) if waits => EventState::Waiting,
-            Err(_) => EventState::Stopped,
-        };
-        self.group_of(event).for_each(|event| self.change_state(event, state));
+        if outcome.is_err() {
+            let state = if waits { EventState::Waiting } else { EventState::Stopped };
+            self.change_group(event, state);
+        }
         if waits { Ok(()) } else { outcome }
+    }
+
+    /// Sets the state of an event and its group, of which none is on a counter.
+    fn change_group(&self, event: EventId, state: EventState) {
+        let off_counters = self.group_of(event).filter(|event| self.counter_of(*event).is_none());
+        off_counters.for_each(|event| self.change_state(event, state));
     }
 
     /// Stops an opened event. An overflow that is pending is not reported; its total is complete.
@@ -298,6 +299,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
                 let younger = refused.is_none_or(|turn| age(entry) < self.table().age(turn));
                 entry.state() == EventState::Waiting && self.is_before(entry, begun) && younger
             });
+            let waiting = waiting.filter(|(event, _)| self.is_first(*event));
             let Some((next, entry)) = waiting.max_by_key(|(_, entry)| age(entry)) else { break };
             let planned = self.plan(next, |entry| self.is_before(entry, begun));
             let planned = planned.map_err(|unplaced| unplaced.reason);
@@ -306,8 +308,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
                 Err(error) if error.is_no_room() => refused = Some(entry.turn()),
                 Err(error) => {
                     // They wait on, behind the others.
-                    let waits = |event| self.change_state(event, EventState::Waiting);
-                    self.group_of(next).for_each(waits);
+                    self.change_group(next, EventState::Waiting);
                     outcome = outcome.and(Err(error));
                 }
             }

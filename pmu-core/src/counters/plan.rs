@@ -133,6 +133,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
         may_give_way: impl Fn(&EventEntry) -> bool,
     ) -> Result<Plan, Unplaced> {
         self.check_whole(event)?;
+        self.leave_switch().map_err(|reason| Unplaced { event, reason })?;
         let mut plan = self.present();
         // One more than can go.
         let mut gone = [None; MAX_COUNTERS + 1];
@@ -179,6 +180,10 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
             _ => self.capable(of) & usable,
         };
         for event in self.group_of(event) {
+            if with.find(event).is_some() {
+                // A part of the group is on counters.
+                continue;
+            }
             let unplaced = |reason| Unplaced { event, reason };
             // It may have been removed for another's sake.
             let present = self.counter_of(event).filter(|counter| with.at(*counter).is_none());
@@ -198,7 +203,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
     /// Chooses encodings for the events of a plan such that no two need different values of one extra register. Those
     /// on counters keep theirs, if that is possible.
     fn choose_encodings(&self, plan: Plan) -> Option<Plan> {
-        let mut encodings = Encodings::new();
+        let (mut encodings, mut running) = (Encodings::new(), 0);
         for on_counters in [true, false] {
             for (_, placed) in plan.iter() {
                 let extra = self.table().entry(placed.event).and_then(EventEntry::extra);
@@ -206,11 +211,12 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
                     && self.counter_of(placed.event).is_some() == on_counters
                 {
                     encodings.add(placed, extra);
+                    running += usize::from(on_counters);
                 }
             }
         }
         let mut encoded = plan;
-        encodings.choose()?.for_each(|placed| encoded.encode(placed));
+        encodings.choose(running)?.for_each(|placed| encoded.encode(placed));
         Some(encoded)
     }
 }

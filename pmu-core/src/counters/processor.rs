@@ -381,7 +381,6 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
             let counter = self.free_counter(CounterSet::GENERAL)?;
             return self.run(counter, event);
         }
-        self.leave_switch()?;
         let plan = self.plan(event, |_| true).map_err(|unplaced| unplaced.reason)?;
         self.carry_out(&plan)
     }

@@ -20,7 +20,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
     /// continues. A pending overflow of it is reported to `overflowed`, for its interrupt may be lost; the
     /// interrupted address is not known, so a profile drops it (`|_| ()`). An event that was not running, or whose
     /// counters were [saved](Self::save), is not started. Counters that had faulted are free again; start their
-    /// events again.
+    /// events again, those of a group after [`stop_group`](Self::stop_group).
     ///
     /// # Errors
     /// [`Faulted`](CounterError::Faulted) with the first register that did not answer, after everything

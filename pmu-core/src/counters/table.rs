@@ -155,7 +155,7 @@ impl EventTable {
 
     /// Takes the table back from a session that was dropped, or forgotten, without
     /// [`shut_down`](crate::Counters::shut_down): with its [memory](crate::CounterMemory::reclaim). Its events are
-    /// closed.
+    /// closed; its [extra registers](crate::Event::with_extra) keep their values.
     ///
     /// # Context
     /// Task, on the processor whose table it is, no interrupt of it under way.

@@ -3,7 +3,7 @@
 use crate::counters::entry::EventState;
 use crate::{
     CounterError, CounterSet, CounterUnit, Counters, EventEntry, EventId, EventOverflow,
-    EventSource, MsrBackend, Platform, StoppedEvent,
+    EventSource, GroupId, MsrBackend, Platform, StoppedEvent,
 };
 
 /// One event of a thread, on a processor or switched out.
@@ -25,6 +25,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
     /// became pending meanwhile is reported once to `overflowed`, as its interrupt would have reported it; the
     /// interrupt, if it still comes, finds nothing.
     ///
+    /// Of a [group](Self::open_group) all events go: those that are not in `events` are stopped, and wait here for the
+    /// others, or for [`close_group`](Self::close_group).
+    ///
     /// One write and one RDPMC per event on a counter; one more write if an overflow was pending, and two if groups
     /// are among them, which stop together.
     ///
@@ -39,7 +42,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
     ) -> Result<(), CounterError> {
         let together = self.grouped_counters(events);
         let mut outcome = self.halt(together);
-        for place in events {
+        for place in events.iter_mut() {
             let ThreadEvent::Opened(event) = *place else { continue };
             let entry = match self.entry(event) {
                 Ok(entry) => entry,
@@ -63,7 +66,27 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
             *place = ThreadEvent::Switched(entry.extract());
             entry.set_state(EventState::Closed);
         }
+        for place in events {
+            if let ThreadEvent::Switched(event) = place
+                && let Some(group) = event.group()
+            {
+                outcome = outcome.and(self.stop_rest(group, now));
+            }
+        }
         outcome.and(self.go_on(together))
+    }
+
+    /// Stops what is left of a group here.
+    fn stop_rest(&self, group: GroupId, now: u64) -> Result<(), CounterError> {
+        let mut outcome = Ok(());
+        for (event, entry) in self.members(group) {
+            entry.add_time(now);
+            if let Some(counter) = self.counter_of(event) {
+                outcome = outcome.and(self.lift(counter, event).map(|_| ()));
+            }
+            self.change_state(event, EventState::Stopped);
+        }
+        outcome
     }
 
     /// Returns the counters of these events, if groups are among them.

@@ -31,6 +31,8 @@ pub(crate) struct WithExtra<'m, 'h> {
     pub(crate) costs: Cell<[u32; 3]>,
     /// The first access that faults, and whether all later ones do.
     pub(crate) fault: Cell<Option<(u32, bool)>>,
+    /// A register whose writes fault; 0: none.
+    pub(crate) broken: Cell<u32>,
 }
 
 impl<'m, 'h> WithExtra<'m, 'h> {
@@ -42,6 +44,7 @@ impl<'m, 'h> WithExtra<'m, 'h> {
             accesses: Cell::new(0),
             costs: Cell::new([0; 3]),
             fault: Cell::new(None),
+            broken: Cell::new(0),
         }
     }
 
@@ -104,6 +107,9 @@ impl MsrBackend for WithExtra<'_, '_> {
 
     fn write(&self, address: MsrAddress, value: u64) -> Result<(), MsrErrorKind> {
         self.access(1)?;
+        if address.get() == self.broken.get() {
+            return Err(MsrErrorKind::Other);
+        }
         match self.extra(address.get()) {
             Some(cell) => {
                 self.writes.borrow_mut().push((address.get(), value));
