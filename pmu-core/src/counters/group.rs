@@ -270,8 +270,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
     /// An interrupt's handler has no handle to the counters, so that it cannot read a group.
     ///
     /// # Errors
-    /// [`NoSuchGroup`](CounterError::NoSuchGroup); [`NotStarted`](CounterError::NotStarted): the others are on counters,
-    /// and this one's counter faulted; those of [`read_event`](Self::read_event), for the first event that has one.
+    /// [`NoSuchGroup`](CounterError::NoSuchGroup); [`NotStarted`](CounterError::NotStarted): the others are on
+    /// counters, and this one's counter faulted; those of [`read_event`](Self::read_event), for the first event that
+    /// has one.
     pub fn read_group(
         &self,
         group: GroupId,

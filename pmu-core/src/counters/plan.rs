@@ -180,10 +180,6 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
             _ => self.capable(of) & usable,
         };
         for event in self.group_of(event) {
-            if with.find(event).is_some() {
-                // A part of the group is on counters.
-                continue;
-            }
             let unplaced = |reason| Unplaced { event, reason };
             // It may have been removed for another's sake.
             let present = self.counter_of(event).filter(|counter| with.at(*counter).is_none());
