@@ -8,8 +8,9 @@ use guest::counted::{
     interrupt_returns, strings,
 };
 use guest::{
-    ALL, Assembled, COUNTER_0, Code, KERNEL, LVTPC, NMI, SELECT_0, USER, enter_ring_3, exit, image,
-    kvm, numbers, print, print_counter, push_ring_3, wrmsr,
+    ALL, Assembled, COUNTER_0, Code, KERNEL, LVTPC, NMI, SELECT_0, USER, command_others,
+    enter_ring_3, exit, image, kvm, numbers, print, print_counter, push_ring_3, start_others,
+    wrmsr,
 };
 use iced_x86::code_asm::*;
 
@@ -248,4 +249,98 @@ fn a_handler_that_stops_the_last_counter_returns_without_a_step() {
         ],
     );
     assert_eq!(numbers(&ended(&kernel, INTEL)), [0]);
+}
+
+/// The last request to the other processor, and the last that it saw.
+const REQUESTED: u32 = 0x7000;
+const SEEN: u32 = 0x7004;
+const TURNS: i32 = 300;
+
+/// Gives a processor in real mode a handler, which leaves the registers alone.
+fn set_handler(a: &mut CodeAssembler, vector: u32, handler: Code) -> Assembled {
+    let mut past = a.create_label();
+    // The return address is the handler's.
+    a.call(past)?;
+    a.pushad()?;
+    handler(a)?;
+    a.popad()?;
+    a.iret()?;
+    a.set_label(&mut past)?;
+    a.pop(word_ptr(vector * 4))?;
+    a.mov(word_ptr(vector * 4 + 2), 0)
+}
+
+/// Counts, in real mode, and halts until there is a new request. Each 25 instructions an NMI interrupts it.
+fn halting_processor(a: &mut CodeAssembler) -> Assembled {
+    /// x2APIC: the performance interrupt's entry; the end of an interrupt.
+    const ENTRY: u32 = 0x834;
+    const END: u32 = 0x80B;
+    let (mut again, mut new) = (a.create_label(), a.create_label());
+    a.xor(ax, ax)?;
+    a.mov(ds, ax)?;
+    a.mov(ss, ax)?;
+    a.mov(sp, 0x7000)?;
+    set_handler(a, 2, |a| {
+        wrmsr(a, COUNTER_0, 25u64.wrapping_neg())?;
+        wrmsr(a, ENTRY, NMI.into())
+    })?;
+    set_handler(a, 0x41, |a| wrmsr(a, END, 0))?;
+    // IA32_APIC_BASE, bits 10 and 11: x2APIC. Register 0x80F enables it by software.
+    a.mov(ecx, 0x1B)?;
+    a.rdmsr()?;
+    a.or(eax, 0xC00)?;
+    a.wrmsr()?;
+    wrmsr(a, 0x80F, 0x1FF)?;
+    wrmsr(a, ENTRY, NMI.into())?;
+    wrmsr(a, COUNTER_0, 25u64.wrapping_neg())?;
+    wrmsr(a, SELECT_0, ALL | INSTRUCTIONS | 1 << 20)?;
+
+    a.set_label(&mut again)?;
+    a.cli()?;
+    a.mov(ax, word_ptr(REQUESTED))?;
+    a.cmp(ax, word_ptr(SEEN))?;
+    a.jne(new)?;
+    a.sti()?;
+    a.hlt()?;
+    a.jmp(again)?;
+    a.set_label(&mut new)?;
+    a.mov(word_ptr(SEEN), ax)?;
+    a.jmp(again)
+}
+
+/// The interrupt comes at any instruction of the other processor's, above all between its last look at the request and
+/// its HLT. It is not sent again.
+#[test]
+fn a_processor_that_is_stepped_does_not_sleep_over_an_interrupt() {
+    if !kvm() {
+        return;
+    }
+    let kernel = image(
+        |a| {
+            let [mut turn, mut delay, mut wait] = [(); 3].map(|()| a.create_label());
+            a.mov(dword_ptr(REQUESTED), 0)?;
+            a.mov(dword_ptr(SEEN), 0)?;
+            start_others(a, halting_processor)?;
+            a.xor(ebx, ebx)?;
+            a.set_label(&mut turn)?;
+            a.inc(ebx)?;
+            // So many turns that the interrupt comes at another instruction each time.
+            a.imul_3(ecx, ebx, 37)?;
+            a.and(ecx, 0x3F)?;
+            a.inc(ecx)?;
+            a.set_label(&mut delay)?;
+            a.dec(ecx)?;
+            a.jne(delay)?;
+            a.mov(word_ptr(REQUESTED), bx)?;
+            command_others(a, 0x4041)?;
+            a.set_label(&mut wait)?;
+            a.cmp(word_ptr(SEEN), bx)?;
+            a.jne(wait)?;
+            a.cmp(ebx, TURNS)?;
+            a.jne(turn)?;
+            exit(a, 0x10)
+        },
+        &[],
+    );
+    ended(&kernel, &format!("{INTEL} --cpus 2 --timeout 300"));
 }
