@@ -154,8 +154,7 @@ pub fn run_on<F: FnOnce() -> R + Send, R: Send>(number: usize, function: F) -> R
     self::call(number);
     let (begin, mut asked) = (clock::now(), clock::now());
     while place.served.load(Ordering::Acquire) != ticket {
-        // An NMI, or a monitor's single step, may come between its STI and its HLT, and then the call:
-        // it sleeps over what it was woken for.
+        // An NMI may come between its STI and its HLT, and then the call: it sleeps over what it was woken for.
         if clock::now() - asked > clock::milliseconds(AGAIN_MS) {
             self::call(number);
             asked = clock::now();

@@ -84,6 +84,9 @@ pub(crate) fn answers(
             // KVM's own features: none of asynchronous page faults (4, 10, 14), whose vector is the monitor's.
             0x4000_0001 => entry.eax &= !(1 << 4 | 1 << 10 | 1 << 14),
             0x8000_0000 => entry.eax = entry.eax.max(extended.unwrap_or(0x8000_0000)),
+            // EBX: 2, FXRSTOR always restores the error pointers, as Intel's does. Without it Linux clears them by
+            // FNCLEX and EMMS, which kvm-pvm does not know.
+            0x8000_0008 if foreign && pmu.vendor() == Vendor::Amd => entry.ebx |= 1 << 2,
             _ => {}
         }
         if matches!(entry.function, 0 | 0x8000_0000) {
@@ -195,6 +198,24 @@ mod tests {
         assert_eq!(signature_on(amd, zen, no_amd), zen);
         assert_eq!(family(signature_on(intel, sapphire, no_amd)), 0x19);
         assert_eq!(family(signature_on(intel, sapphire, of_amd)), 0x19);
+    }
+
+    /// APM vol. 3, CPUID, function 0x8000_0008: RstrFpErrPtrs. An AMD host says it of itself.
+    #[test]
+    fn an_amd_guest_of_an_intel_host_knows_that_error_pointers_are_restored() {
+        let intel = [0x756E_6547, 0x4965_6E69, 0x6C65_746E];
+        let amd = [0x6874_7541, 0x6974_6E65, 0x444D_4163];
+        let told = |[ebx, edx, ecx]: [u32; 3], pmu: Configuration| {
+            let entry = |function| kvm_cpuid_entry2 { function, ..Default::default() };
+            let host = kvm_cpuid_entry2 { eax: 0x0D, ebx, edx, ecx, ..entry(0) };
+            let host = CpuId::from_entries(&[host, entry(0x8000_0008)]).unwrap();
+            let answers = answers(&host, &pmu, None, None, 0, 1).unwrap();
+            answers.as_slice().iter().find(|entry| entry.function == 0x8000_0008).unwrap().ebx
+        };
+        let amd_pmu = Configuration::Amd(pmu_virt::AmdConfiguration::perf_mon_v2(6));
+        let intel_pmu = Configuration::Intel(IntelConfiguration::new(4, 4, 3));
+        assert_eq!(told(intel, amd_pmu), 1 << 2);
+        assert_eq!((told(intel, intel_pmu), told(amd, amd_pmu)), (0, 0));
     }
 
     /// SDM vol. 2A, CPUID, leaf 0x15: the frequency is ECX · EBX / EAX.

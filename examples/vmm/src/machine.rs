@@ -50,6 +50,8 @@ pub(crate) struct Machine {
     pub(crate) has_pmu: bool,
     /// The host's KVM is kvm-pvm.
     pub(crate) kvm_pvm: bool,
+    /// The numbers of KVM's model-specific registers.
+    pub(crate) registers: Vec<u32>,
     /// The processors that are in the guest.
     pub(crate) rendezvous: Rendezvous,
     stopping: AtomicBool,
@@ -218,14 +220,17 @@ fn machine(kvm: &Kvm, options: &Options, pmu: &Configuration) -> Result<Machine,
     vm.create_irq_chip().map_err(Error::kvm("KVM_CREATE_IRQCHIP"))?;
     let pit = kvm_pit_config { flags: KVM_PIT_SPEAKER_DUMMY, ..Default::default() };
     vm.create_pit2(pit).map_err(Error::kvm("KVM_CREATE_PIT2"))?;
-    let ports = Ports::new(&vm, options.debugcon.as_deref())?;
+    let ports = Ports::new(&vm, options.debugcon.as_deref(), options.cpus)?;
     let memory = memory(&vm, options.memory << 20)?;
+    let registers =
+        kvm.get_msr_index_list().map_err(Error::kvm("KVM_GET_MSR_INDEX_LIST"))?.as_slice().to_vec();
     Ok(Machine {
         vm,
         memory,
         ports,
         has_pmu: !matches!(pmu, Configuration::Hidden(_)),
         kvm_pvm: pvm::is_there(),
+        registers,
         rendezvous: Rendezvous::default(),
         stopping: AtomicBool::new(false),
         reports: (0..options.cpus).map(|_| Report::default()).collect(),

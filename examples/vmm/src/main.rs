@@ -39,6 +39,8 @@ mod rdpmc;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod rendezvous;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+mod reset;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod spec;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod stats;

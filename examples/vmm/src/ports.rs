@@ -16,6 +16,7 @@ use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 use crate::cli::say;
 use crate::error::Error;
 use crate::machine::End;
+use crate::reset::Requests;
 
 /// COM1, and its interrupt on the ISA bus.
 const SERIAL: u16 = 0x3F8;
@@ -27,12 +28,16 @@ const DEBUG_EXIT: u16 = 0xF4;
 const DEBUG_CONSOLE: u16 = 0xE9;
 /// A write starts a phase of the statistics.
 const MARK: u16 = 0xE8;
+/// A write resets the processor of that number; reads are 1 until that is done.
+const RESET_ONE: u16 = 0xE7;
 /// The keyboard controller, one of whose commands resets the machine.
 const KEYBOARD_CONTROL: u16 = 0x64;
 const PULSE_RESET: u8 = 0xFE;
 /// The chip set's reset control register.
 const RESET_CONTROL: u16 = 0xCF9;
 const RESET_PROCESSOR: u8 = 1 << 2;
+
+const RESET: End = End::Orderly("reset the machine");
 
 /// Time that input waits for the guest to read earlier input.
 const FULL: Duration = Duration::from_millis(10);
@@ -55,6 +60,8 @@ pub(crate) struct Ports {
     serial: Mutex<Com1>,
     console: Option<Mutex<Console>>,
     phase: AtomicU8,
+    /// RESETs of a processor that the guest wants.
+    pub(crate) resets: Requests,
 }
 
 /// The file that receives what is written to the debug console.
@@ -78,10 +85,10 @@ impl Ports {
     ///
     /// # Errors
     /// KVM's; `console` cannot be written.
-    pub(crate) fn new(vm: &VmFd, console: Option<&Path>) -> Result<Self, Error> {
+    pub(crate) fn new(vm: &VmFd, console: Option<&Path>, processors: u8) -> Result<Self, Error> {
         let interrupt = EventFd::new(EFD_NONBLOCK).map_err(Error::system("eventfd"))?;
         vm.register_irqfd(&interrupt, SERIAL_INTERRUPT).map_err(Error::kvm("KVM_IRQFD"))?;
-        let mut ports = Self::with_interrupt(interrupt);
+        let mut ports = Self::with_interrupt(interrupt, processors);
         if let Some(path) = console {
             let error = |error| Error::File { path: path.into(), error };
             let file = BufWriter::new(File::create(path).map_err(error)?);
@@ -90,9 +97,10 @@ impl Ports {
         Ok(ports)
     }
 
-    fn with_interrupt(interrupt: EventFd) -> Self {
+    fn with_interrupt(interrupt: EventFd, processors: u8) -> Self {
         let serial = Serial::new(Interrupt(interrupt), io::stdout());
-        Self { serial: Mutex::new(serial), console: None, phase: AtomicU8::new(0) }
+        let resets = Requests::new(processors);
+        Self { serial: Mutex::new(serial), console: None, phase: AtomicU8::new(0), resets }
     }
 
     fn serial(&self) -> MutexGuard<'_, Com1> {
@@ -150,9 +158,13 @@ impl Ports {
                 None
             }
             DEBUG_EXIT => Some(End::DebugExit(first)),
-            KEYBOARD_CONTROL if first == PULSE_RESET => Some(End::Orderly("reset the machine")),
-            RESET_CONTROL if first & RESET_PROCESSOR != 0 => {
-                Some(End::Orderly("reset the machine"))
+            KEYBOARD_CONTROL if first == PULSE_RESET => Some(RESET),
+            RESET_CONTROL if first & RESET_PROCESSOR != 0 => Some(RESET),
+            // The boot processor begins where there is no firmware.
+            RESET_ONE if first == 0 => Some(RESET),
+            RESET_ONE => {
+                self.resets.request(first);
+                None
             }
             _ => None,
         }
@@ -165,6 +177,7 @@ impl Ports {
             DEBUG_CONSOLE if self.console.is_some() => DEBUG_CONSOLE as u8,
             // Ready for a command.
             KEYBOARD_CONTROL => 0,
+            RESET_ONE => self.resets.are_some().into(),
             // Nothing is there.
             _ => 0xFF,
         };
@@ -203,7 +216,7 @@ mod tests {
     #[test]
     fn the_serial_port_interrupts_when_it_can_send_and_when_it_received() {
         let line = EventFd::new(EFD_NONBLOCK).unwrap();
-        let ports = Ports::with_interrupt(line.try_clone().unwrap());
+        let ports = Ports::with_interrupt(line.try_clone().unwrap(), 1);
         assert_eq!(identification(&ports), 1, "nothing is pending");
         assert!(line.read().is_err());
 
@@ -225,5 +238,31 @@ mod tests {
             ports.read(SERIAL, &mut byte);
             assert_eq!(byte[0], expected);
         }
+    }
+    /// The boot processor's RESET is the machine's, and a processor that is not there has none.
+    #[test]
+    fn a_reset_of_one_processor_is_pending_until_it_is_done() {
+        let ports = Ports::with_interrupt(EventFd::new(EFD_NONBLOCK).unwrap(), 3);
+        let pending = || {
+            let mut byte = [0xFF];
+            ports.read(0xE7, &mut byte);
+            byte[0]
+        };
+        assert_eq!(pending(), 0);
+        for absent in [3, 16, 255] {
+            assert_eq!(ports.write(0xE7, &[absent]), None);
+        }
+        assert_eq!(pending(), 0);
+        assert_eq!(ports.write(0xE7, &[2]), None);
+        assert_eq!(ports.write(0xE7, &[1]), None);
+        assert_eq!([0, 1, 2].map(|number| ports.resets.is_requested(number)), [false, true, true]);
+        ports.resets.done(2);
+        assert_eq!(
+            ([1, 2].map(|number| ports.resets.is_requested(number)), pending()),
+            ([true, false], 1)
+        );
+        ports.resets.done(1);
+        assert_eq!(pending(), 0);
+        assert_eq!(ports.write(0xE7, &[0]), Some(End::Orderly("reset the machine")));
     }
 }

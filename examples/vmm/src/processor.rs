@@ -21,6 +21,7 @@ use crate::guest::{self, Guest, Memory};
 use crate::inverted::Inverted;
 use crate::kick::Kicks;
 use crate::machine::{End, Machine};
+use crate::reset::PowerUp;
 use crate::stats::{Access, Exit, Register, Stats};
 use crate::{init, msr, pvm, rdpmc};
 
@@ -90,6 +91,10 @@ impl Processor {
                 &"this KVM does not let INIT of a processor be seen: a PMI that waits then is not dropped",
             );
         }
+        let power_up = match self.number {
+            0 => None,
+            _ => Some(PowerUp::of(&self.vcpu, &self.machine.registers)?),
+        };
         let mut happened = Feed::new(self.pmu.events());
         while !self.machine.is_stopping() {
             let counting = self.pmu.running().next().is_some();
@@ -132,8 +137,26 @@ impl Processor {
             if let Some(end) = self.serve(phase, wants)? {
                 return Ok(Some(end));
             }
+            if let Some(power_up) = &power_up
+                && self.machine.ports.resets.is_requested(self.number)
+            {
+                self.reset(power_up)?;
+                self.machine.ports.resets.done(self.number);
+            }
         }
         Ok(None)
+    }
+
+    /// Performs RESET: the processor and its PMU are as after power-up, and wait to be started.
+    fn reset(&mut self, power_up: &PowerUp) -> Result<(), Error> {
+        // KVM completes the last exit's access when it is entered again, and then finds that it is to exit.
+        self.vcpu.set_kvm_immediate_exit(1);
+        while !self.machine.is_stopping() && self.vcpu.run().is_ok() {}
+        self.vcpu.set_kvm_immediate_exit(0);
+        power_up.restore(&mut self.vcpu)?;
+        self.pmu.reset();
+        self.source.idle();
+        self.debug(Debugging::default())
     }
 
     /// Runs the guest until its next request, in a phase of the statistics.

@@ -10,7 +10,7 @@ use guest::counted::{
 use guest::{
     ALL, AMD_COUNTER_0, AMD_SELECT_0, Assembled, COUNTER_0, Code, KERNEL, KERNEL_CODE, SELECT_0,
     USER, enter_ring_3, exit, image, kvm, messages, numbers, print, print_counter, push_ring_3,
-    skip_two_bytes, stats, wrmsr,
+    skip_two_bytes, start_others, stats, wrmsr,
 };
 use iced_x86::code_asm::*;
 
@@ -329,7 +329,6 @@ fn a_stop_that_cannot_be_reconciled_is_told() {
 /// Count of the other processor, and the flag that it is done.
 const COUNTED: u32 = 0x7100;
 const DONE: u32 = 0x7108;
-const STARTED_AT: u32 = 0x8000;
 
 /// Makes the other processor, in real mode, count and halt.
 fn other_processor(a: &mut CodeAssembler) -> Assembled {
@@ -354,18 +353,7 @@ fn two_processors_are_stepped_at_once_and_each_counts_its_own() {
     }
     let kernel = image(
         |a| {
-            let mut other = CodeAssembler::new(16)?;
-            other_processor(&mut other)?;
-            let code = other.assemble(STARTED_AT.into())?;
-            for (place, byte) in (STARTED_AT..).zip(code) {
-                a.mov(byte_ptr(place), i32::from(byte as i8))?;
-            }
-            // INIT and SIPI to all others.
-            a.mov(rsi, 0xFEE0_00F0_u64)?;
-            a.mov(dword_ptr(rsi), 0x1FF)?;
-            a.mov(rsi, 0xFEE0_0300_u64)?;
-            a.mov(dword_ptr(rsi), 0xC_4500)?;
-            a.mov(dword_ptr(rsi), 0xC_4608)?;
+            start_others(a, other_processor)?;
             // Again and again, until the other one is done.
             let mut again = a.create_label();
             a.set_label(&mut again)?;

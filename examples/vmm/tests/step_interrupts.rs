@@ -8,8 +8,9 @@ use guest::counted::{
     interrupt_returns, strings,
 };
 use guest::{
-    ALL, Assembled, COUNTER_0, Code, KERNEL, LVTPC, NMI, SELECT_0, USER, enter_ring_3, exit, image,
-    kvm, numbers, print, print_counter, push_ring_3, wrmsr,
+    ALL, Assembled, COUNTER_0, Code, KERNEL, LVTPC, NMI, SELECT_0, USER, command_others,
+    enter_ring_3, exit, image, kvm, numbers, print, print_counter, push_ring_3, start_others,
+    wrmsr,
 };
 use iced_x86::code_asm::*;
 
@@ -23,28 +24,40 @@ fn halts(a: &mut CodeAssembler) -> Assembled {
     a.jne(again)
 }
 
-/// Starts the local APIC's timer, which interrupts each millisecond at vector 0x41.
+/// Registers of the local APIC: the end of an interrupt, and the timer's initial count.
+const END: u64 = 0xFEE0_00B0;
+const INITIAL_COUNT: u64 = 0xFEE0_0380;
+/// The time until the first interrupt, in nanoseconds. Each next one takes as much longer, so that a host on which steps
+/// are slow comes to the end too.
+const LATER: i32 = 20_000;
+
+/// Starts the local APIC's timer, which interrupts once, at vector 0x41.
 fn start_timer(a: &mut CodeAssembler) -> Assembled {
     a.mov(dword_ptr(INTERRUPTS), 0)?;
-    // Spurious-interrupt vector, divisor 1, periodic timer, initial count.
-    for (register, value) in
-        [(0xF0, 0x1FF), (0x3E0, 0b1011), (0x320, 1 << 17 | 0x41), (0x380, 1_000_000)]
-    {
+    // Spurious-interrupt vector, divisor 1, one-shot timer.
+    for (register, value) in [(0xF0, 0x1FF), (0x3E0, 0b1011), (0x320, 0x41)] {
         a.mov(rax, 0xFEE0_0000_u64 + register)?;
         a.mov(dword_ptr(rax), value)?;
     }
-    Ok(())
+    a.mov(rax, INITIAL_COUNT)?;
+    a.mov(dword_ptr(rax), LATER)
 }
 
-/// The handler: six instructions.
+/// The handler, which starts the timer again: eleven instructions.
 const COUNT_INTERRUPT: (u8, Code) = (0x41, |a| {
     a.inc(dword_ptr(INTERRUPTS))?;
     a.push(rax)?;
-    a.mov(rax, 0xFEE0_00B0_u64)?;
+    a.push(rcx)?;
+    a.mov(rax, END)?;
     a.mov(dword_ptr(rax), 0)?;
+    a.imul_3(ecx, dword_ptr(INTERRUPTS), LATER)?;
+    a.mov(rax, INITIAL_COUNT)?;
+    a.mov(dword_ptr(rax), ecx)?;
+    a.pop(rcx)?;
     a.pop(rax)?;
     a.iretq()
 });
+const HANDLER: u64 = 11;
 
 fn print_interrupts(a: &mut CodeAssembler) -> Assembled {
     a.mov(eax, dword_ptr(INTERRUPTS))?;
@@ -78,7 +91,7 @@ fn interrupts_at_any_instruction_leave_the_count_exact() {
         let output = ended(&kernel, INTEL);
         let [counted, interrupts] = numbers(&output)[..] else { panic!() };
         assert!(interrupts > 0);
-        let expected = 2 + 10 * instructions + AROUND + 6 * interrupts;
+        let expected = 2 + 10 * instructions + AROUND + HANDLER * interrupts;
         expect_counted(&output, &[counted], &[expected]);
     }
 }
@@ -120,7 +133,7 @@ fn interrupts_of_ring_3_leave_both_counts_exact() {
     let [user, kernel, interrupts] = numbers(&output)[..] else { panic!() };
     assert!(interrupts > 0);
     // In ring 0: WRMSR, seven into ring 3, three MOVs of the handler.
-    expect_counted(&output, &[user, kernel], &[2 * 2001, 1 + 7 + 3 + 6 * interrupts]);
+    expect_counted(&output, &[user, kernel], &[2 * 2001, 1 + 7 + 3 + HANDLER * interrupts]);
 }
 
 /// Counter 0 interrupts each 25 instructions, by an NMI whose handler has 14. Counter 1 counts all.
@@ -239,7 +252,7 @@ fn a_handler_that_stops_the_last_counter_returns_without_a_step() {
             (0x41, |a| {
                 wrmsr(a, SELECT_0, 0)?;
                 a.inc(dword_ptr(INTERRUPTS))?;
-                a.mov(rax, 0xFEE0_00B0_u64)?;
+                a.mov(rax, END)?;
                 a.mov(dword_ptr(rax), 0)?;
                 a.iretq()
             }),
@@ -248,4 +261,98 @@ fn a_handler_that_stops_the_last_counter_returns_without_a_step() {
         ],
     );
     assert_eq!(numbers(&ended(&kernel, INTEL)), [0]);
+}
+
+/// The last request to the other processor, and the last that it saw.
+const REQUESTED: u32 = 0x7000;
+const SEEN: u32 = 0x7004;
+const TURNS: i32 = 300;
+
+/// Gives a processor in real mode a handler, which leaves the registers alone.
+fn set_handler(a: &mut CodeAssembler, vector: u32, handler: Code) -> Assembled {
+    let mut past = a.create_label();
+    // The return address is the handler's.
+    a.call(past)?;
+    a.pushad()?;
+    handler(a)?;
+    a.popad()?;
+    a.iret()?;
+    a.set_label(&mut past)?;
+    a.pop(word_ptr(vector * 4))?;
+    a.mov(word_ptr(vector * 4 + 2), 0)
+}
+
+/// Counts, in real mode, and halts until there is a new request. Each 25 instructions an NMI interrupts it.
+fn halting_processor(a: &mut CodeAssembler) -> Assembled {
+    /// x2APIC: the performance interrupt's entry; the end of an interrupt.
+    const ENTRY: u32 = 0x834;
+    const END: u32 = 0x80B;
+    let (mut again, mut new) = (a.create_label(), a.create_label());
+    a.xor(ax, ax)?;
+    a.mov(ds, ax)?;
+    a.mov(ss, ax)?;
+    a.mov(sp, 0x7000)?;
+    set_handler(a, 2, |a| {
+        wrmsr(a, COUNTER_0, 25u64.wrapping_neg())?;
+        wrmsr(a, ENTRY, NMI.into())
+    })?;
+    set_handler(a, 0x41, |a| wrmsr(a, END, 0))?;
+    // IA32_APIC_BASE, bits 10 and 11: x2APIC. Register 0x80F enables it by software.
+    a.mov(ecx, 0x1B)?;
+    a.rdmsr()?;
+    a.or(eax, 0xC00)?;
+    a.wrmsr()?;
+    wrmsr(a, 0x80F, 0x1FF)?;
+    wrmsr(a, ENTRY, NMI.into())?;
+    wrmsr(a, COUNTER_0, 25u64.wrapping_neg())?;
+    wrmsr(a, SELECT_0, ALL | INSTRUCTIONS | 1 << 20)?;
+
+    a.set_label(&mut again)?;
+    a.cli()?;
+    a.mov(ax, word_ptr(REQUESTED))?;
+    a.cmp(ax, word_ptr(SEEN))?;
+    a.jne(new)?;
+    a.sti()?;
+    a.hlt()?;
+    a.jmp(again)?;
+    a.set_label(&mut new)?;
+    a.mov(word_ptr(SEEN), ax)?;
+    a.jmp(again)
+}
+
+/// The interrupt comes at any instruction of the other processor's, above all between its last look at the request and
+/// its HLT. It is not sent again.
+#[test]
+fn a_processor_that_is_stepped_does_not_sleep_over_an_interrupt() {
+    if !kvm() {
+        return;
+    }
+    let kernel = image(
+        |a| {
+            let [mut turn, mut delay, mut wait] = [(); 3].map(|()| a.create_label());
+            a.mov(dword_ptr(REQUESTED), 0)?;
+            a.mov(dword_ptr(SEEN), 0)?;
+            start_others(a, halting_processor)?;
+            a.xor(ebx, ebx)?;
+            a.set_label(&mut turn)?;
+            a.inc(ebx)?;
+            // So many turns that the interrupt comes at another instruction each time.
+            a.imul_3(ecx, ebx, 37)?;
+            a.and(ecx, 0x3F)?;
+            a.inc(ecx)?;
+            a.set_label(&mut delay)?;
+            a.dec(ecx)?;
+            a.jne(delay)?;
+            a.mov(word_ptr(REQUESTED), bx)?;
+            command_others(a, 0x4041)?;
+            a.set_label(&mut wait)?;
+            a.cmp(word_ptr(SEEN), bx)?;
+            a.jne(wait)?;
+            a.cmp(ebx, TURNS)?;
+            a.jne(turn)?;
+            exit(a, 0x10)
+        },
+        &[],
+    );
+    ended(&kernel, &format!("{INTEL} --cpus 2 --timeout 300"));
 }

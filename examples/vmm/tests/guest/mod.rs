@@ -336,6 +336,31 @@ pub(crate) fn numbers(output: &Output) -> Vec<u64> {
     chunks.map(|bytes| u64::from_le_bytes(bytes.try_into().unwrap())).collect()
 }
 
+/// Address at which the other processors start.
+const OTHERS: u32 = 0x8000;
+
+/// Puts `code` where the other processors start, in real mode, and starts them.
+pub(crate) fn start_others(a: &mut CodeAssembler, code: Code) -> Assembled {
+    for (place, byte) in (OTHERS..).zip(assemble(16, OTHERS.into(), code)) {
+        a.mov(byte_ptr(place), i32::from(byte as i8))?;
+    }
+    a.mov(rsi, 0xFEE0_00F0_u64)?;
+    a.mov(dword_ptr(rsi), 0x1FF)?;
+    start_others_again(a)
+}
+
+/// Sends INIT and SIPI to the other processors.
+pub(crate) fn start_others_again(a: &mut CodeAssembler) -> Assembled {
+    command_others(a, 0x4500)?;
+    command_others(a, 0x4600 | OTHERS as i32 >> 12)
+}
+
+/// Sends an interrupt of this delivery mode and vector to the other processors.
+pub(crate) fn command_others(a: &mut CodeAssembler, command: i32) -> Assembled {
+    a.mov(rsi, 0xFEE0_0300_u64)?;
+    a.mov(dword_ptr(rsi), 0xC_0000 | command)
+}
+
 /// Continues at a label in ring 3.
 pub(crate) fn enter_ring_3(a: &mut CodeAssembler, label: CodeLabel) -> Result<(), IcedError> {
     push_ring_3(a, label, 0x0002)?;
