@@ -3,7 +3,6 @@
 
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
-use core::ops::Range;
 use core::time::Duration;
 use std::io;
 use std::process::{Command, Stdio};
@@ -12,6 +11,7 @@ use std::thread;
 use pmu_examples::machine::Machine;
 use pmu_examples::profiler::call_stacks::CallStacks;
 use pmu_examples::profiler::error::Error;
+use pmu_examples::profiler::maps::Mapping;
 use pmu_examples::profiler::perf::kernel::Kernel;
 use pmu_examples::profiler::perf::setting::Setting;
 use pmu_examples::profiler::perf::{OpenError, PerfEvents, Record, Request, Scope};
@@ -117,8 +117,8 @@ impl PerfEvents for Restricted {
         self.0.setting()
     }
 
-    fn kernel_text(&self) -> Option<Range<u64>> {
-        self.0.kernel_text()
+    fn kernel_texts(&self) -> Vec<Mapping> {
+        self.0.kernel_texts()
     }
 }
 

@@ -18,6 +18,15 @@ use crate::sources::{SOURCES, TABLE};
 /// declares.
 ///
 /// These are the four legacy counters, those of the core extension, or those of PerfMonV2 with their global registers.
+///
+/// ```
+/// use pmu_amd::Amd64;
+/// use pmu_core::{KProfileSource, ProfileInterface, SourceInterface};
+/// // For a listing; a driver detects it from CPUID.
+/// let amd64 = Amd64::declared();
+/// assert_eq!(amd64.unit().counters().len(), 4);
+/// assert_eq!(amd64.query(KProfileSource::TOTAL_ISSUES).interval, 65_536);
+/// ```
 #[derive(Debug)]
 pub struct Amd64 {
     unit: CounterUnit,

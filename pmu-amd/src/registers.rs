@@ -47,6 +47,13 @@ pub const COUNTER_WIDTH: u8 = 48;
 
 /// `PERF_CTL`: an event-select register (APM vol. 2, §13.2.1, figure "Core Performance Event-Select
 /// Register").
+///
+/// ```
+/// use pmu_amd::registers::PerfCtl;
+/// // Retired instructions at every privilege level.
+/// let select = PerfCtl::new().with_event_low(0xC0).with_user(true).with_os(true);
+/// assert_eq!(select.into_bits(), 0x3_00C0);
+/// ```
 #[bitfield(u64, defmt = cfg(feature = "defmt"))]
 #[derive(PartialEq, Eq)]
 pub struct PerfCtl {

@@ -12,6 +12,17 @@ use raw_cpuid::{CpuIdReader, CpuIdResult};
 /// - AIDA64 and InstLatx64: `CPUID 0000000A: 07300404-00000000-00000000-00000603 [SL 00]`
 ///
 /// Where a dump holds several processors, the first one answers.
+///
+/// ```
+/// use pmu_core::{CpuidDump, Snapshot};
+/// let dump = CpuidDump::parse(
+///     "CPUID 00000000: 0000000A-756E6547-6C65746E-49656E69
+///      CPUID 00000001: 000506E3-00000000-00000000-00000000",
+/// )?;
+/// let processor = Snapshot::capture(&dump);
+/// assert_eq!((processor.vendor(), processor.family(), processor.model()), (*b"GenuineIntel", 6, 0x5E));
+/// # Ok::<(), pmu_core::DumpError>(())
+/// ```
 #[derive(Clone, Copy, Debug)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct CpuidDump<'t> {

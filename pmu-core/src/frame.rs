@@ -7,6 +7,12 @@ use core::ops::ControlFlow;
 
 /// The identity of a process: any number that the kernel never gives to two processes at a time,
 /// such as the address of its process object.
+///
+/// ```
+/// use pmu_core::ProcessId;
+/// assert_eq!(ProcessId::new(0xFFFF_8000_0000_1000).map(ProcessId::get), Some(0xFFFF_8000_0000_1000));
+/// assert_eq!(ProcessId::new(0), None);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct ProcessId(NonZeroU64);
@@ -30,6 +36,13 @@ impl ProcessId {
 ///
 /// A kernel without groups puts processors 0–63 into group 0, 64–127 into group 1 and so on:
 /// [`from_index`](Self::from_index).
+///
+/// ```
+/// use pmu_core::ProcessorNumber;
+/// let processor = ProcessorNumber::from_index(70);
+/// assert_eq!((processor.group, processor.number), (1, 6));
+/// assert_eq!(processor.index(), 70);
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct ProcessorNumber {
@@ -62,6 +75,41 @@ impl fmt::Display for ProcessorNumber {
 /// # For embedders
 /// - Called from the interrupt itself, possibly an NMI: every method answers at once, from the
 ///   frame or from per-processor data; it takes no lock.
+///
+/// # Examples
+///
+/// ```
+/// use pmu_core::{InterruptFrame, ProcessId, ProcessorNumber};
+///
+/// /// What the processor pushes, and what this kernel knows of the processor.
+/// struct Frame {
+///     rip: u64,
+///     cs: u16,
+///     rflags: u64,
+///     processor: u16,
+///     cr3: u64,
+/// }
+///
+/// impl InterruptFrame for Frame {
+///     fn pc(&self) -> u64 {
+///         self.rip
+///     }
+///     fn cs(&self) -> u16 {
+///         self.cs
+///     }
+///     fn flags(&self) -> u64 {
+///         self.rflags
+///     }
+///     fn processor(&self) -> ProcessorNumber {
+///         ProcessorNumber::from_index(self.processor)
+///     }
+///     fn process(&self) -> Option<ProcessId> {
+///         ProcessId::new(self.cr3)
+///     }
+/// }
+/// # let frame = Frame { rip: 1, cs: 8, rflags: 2, processor: 0, cr3: 0 };
+/// # assert_eq!((frame.pc(), frame.process()), (1, None));
+/// ```
 pub trait InterruptFrame {
     /// Returns the address that the interrupt returns to: linear, or an offset into CS in virtual-8086 mode.
     fn pc(&self) -> u64;

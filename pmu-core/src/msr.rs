@@ -12,6 +12,22 @@ pub(crate) mod native;
 /// A WRMSR can redirect SYSCALL, turn off paging protection or make the processor write to memory. [`MsrBackend`] is
 /// nevertheless safe to call, because the code that *names* a register makes the promise of [`MsrAddress::new`] for
 /// every value that safe code could write to it.
+///
+/// ```
+/// use pmu_core::MsrAddress;
+/// // SAFETY: `IA32_PERFEVTSEL0` selects an event; no value of it makes the processor write to memory.
+/// let select = unsafe { MsrAddress::new(0x186) };
+/// assert_eq!(select.get(), 0x186);
+/// ```
+///
+/// Wrong: a register that holds a pointer, which safe code could then aim at any memory.
+///
+/// ```
+/// # use pmu_core::MsrAddress;
+/// // SAFETY: not given. The processor writes its records to the area that `IA32_DS_AREA` names.
+/// let ds_area = unsafe { MsrAddress::new(0x600) };
+/// # let _ = ds_area;
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct MsrAddress(u32);
@@ -54,6 +70,15 @@ impl fmt::Debug for MsrAddress {
 /// let freeze = unsafe { MsrUpdate::new(0x1D9, 0, 1 << 12) };
 /// assert_eq!(freeze.apply(0x3), Some(0x1003));
 /// assert_eq!(freeze.apply(0x1003), None);
+/// ```
+///
+/// Wrong: a bit that makes the processor write to memory.
+///
+/// ```
+/// # use pmu_core::MsrUpdate;
+/// // SAFETY: not given. Bit 7 of IA32_DEBUGCTL, BTS, stores branches into the Debug Store's buffer.
+/// let trace = unsafe { MsrUpdate::new(0x1D9, 0, 1 << 7) };
+/// # let _ = trace;
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
@@ -103,6 +128,12 @@ impl fmt::Debug for MsrUpdate {
 }
 
 /// RDPMC's operand in ECX. Reading a counter is harmless, so any value is allowed.
+///
+/// ```
+/// use pmu_core::PmcIndex;
+/// // The first fixed counter of an Intel processor: bit 30 of ECX.
+/// assert_eq!(PmcIndex::new(1 << 30).get(), 0x4000_0000);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct PmcIndex(u32);
@@ -134,6 +165,49 @@ impl PmcIndex {
 /// - `read_pmc` is RDPMC: `index` goes to ECX unchanged.
 /// - `update` is RDMSR, and WRMSR of what [`MsrUpdate::apply`] says. It must not be made of `read` and
 ///   `write`: these registers have no [`MsrAddress`].
+///
+/// # Examples
+/// A kernel with instructions of its own, where a #GP ends the kernel:
+///
+/// ```
+/// use core::convert::Infallible;
+/// use pmu_core::{MsrAddress, MsrBackend, MsrUpdate, PmcIndex};
+/// # unsafe fn rdmsr(_: u32) -> u64 { 0 }
+/// # unsafe fn wrmsr(_: u32, _: u64) {}
+/// # unsafe fn rdpmc(_: u32) -> u64 { 0 }
+///
+/// struct Msr;
+///
+/// impl MsrBackend for Msr {
+///     type Error = Infallible;
+///
+///     fn read(&self, address: MsrAddress) -> Result<u64, Infallible> {
+///         // SAFETY: the kernel runs at privilege level 0; reading changes nothing.
+///         Ok(unsafe { rdmsr(address.get()) })
+///     }
+///
+///     fn write(&self, address: MsrAddress, value: u64) -> Result<(), Infallible> {
+///         // SAFETY: no value of this register breaks memory safety, by the promise of `MsrAddress::new`.
+///         Ok(unsafe { wrmsr(address.get(), value) })
+///     }
+///
+///     fn read_pmc(&self, index: PmcIndex) -> Result<u64, Infallible> {
+///         // SAFETY: the kernel runs at privilege level 0; reading changes nothing.
+///         Ok(unsafe { rdpmc(index.get()) })
+///     }
+///
+///     fn update(&self, update: MsrUpdate) -> Result<u64, Infallible> {
+///         // SAFETY: the kernel runs at privilege level 0; reading changes nothing.
+///         let found = unsafe { rdmsr(update.register()) };
+///         if let Some(value) = update.apply(found) {
+///             // SAFETY: the change does not break memory safety, by the promise of `MsrUpdate::new`.
+///             unsafe { wrmsr(update.register(), value) };
+///         }
+///         Ok(found)
+///     }
+/// }
+/// # assert_eq!(Msr.update(MsrUpdate::read(0x1D9)), Ok(0));
+/// ```
 pub trait MsrBackend {
     /// Error of an access.
     type Error: MsrError;
@@ -176,6 +250,28 @@ impl<B: MsrBackend + ?Sized> MsrBackend for &B {
 }
 
 /// An error of a [backend](MsrBackend); generic code asks for its kind.
+///
+/// ```
+/// use pmu_core::{MsrError, MsrErrorKind};
+///
+/// /// The answer of a hypervisor that reaches its guest's registers by a call.
+/// #[derive(Debug)]
+/// enum CallError {
+///     NoSuchProcessor,
+///     Fault,
+/// }
+///
+/// impl MsrError for CallError {
+///     fn kind(&self) -> MsrErrorKind {
+///         match self {
+///             Self::NoSuchProcessor => MsrErrorKind::Unreachable,
+///             Self::Fault => MsrErrorKind::GeneralProtection,
+///         }
+///     }
+/// }
+/// # assert_eq!(CallError::Fault.kind(), MsrErrorKind::GeneralProtection);
+/// # assert_eq!(CallError::NoSuchProcessor.kind(), MsrErrorKind::Unreachable);
+/// ```
 pub trait MsrError: fmt::Debug {
     /// Returns the kind of failure.
     fn kind(&self) -> MsrErrorKind;
@@ -231,6 +327,13 @@ pub enum MsrOperation {
 }
 
 /// An access that failed: what was tried, on which register, and why it failed.
+///
+/// ```
+/// use pmu_core::{MsrErrorKind, MsrFault, MsrOperation};
+/// let (operation, kind) = (MsrOperation::Write, MsrErrorKind::GeneralProtection);
+/// let fault = MsrFault { operation, register: 0x38F, kind };
+/// assert_eq!(fault.to_string(), "WRMSR 0x38F: general protection fault");
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct MsrFault {

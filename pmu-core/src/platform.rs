@@ -9,6 +9,25 @@ use crate::Interval;
 /// # For embedders
 /// - `unmask_performance_interrupt` is called in task, interrupt and NMI context; the other two in
 ///   task context only. None may take a lock that an interrupt could find held.
+///
+/// # Examples
+/// A kernel that gets the interrupt as an NMI, and has no profile timer; `pmu::LocalApic` is one for both modes of the
+/// local APIC.
+///
+/// ```
+/// use pmu_core::Platform;
+/// # unsafe fn wrmsr(_: u32, _: u64) {}
+///
+/// struct X2Apic;
+///
+/// impl Platform for X2Apic {
+///     fn unmask_performance_interrupt(&self) {
+///         // SAFETY: delivery mode 4 is NMI, for which this kernel has a handler.
+///         unsafe { wrmsr(0x834, 0b100 << 8) };
+///     }
+/// }
+/// # X2Apic.unmask_performance_interrupt();
+/// ```
 pub trait Platform {
     /// Writes the local APIC's performance-counter entry (LVTPC, offset 0x340) with the embedder's
     /// vector or NMI delivery mode, mask bit clear. Intel processors set the mask bit when they

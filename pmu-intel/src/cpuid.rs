@@ -4,6 +4,15 @@ use bitfield_struct::bitfield;
 use pmu_core::Snapshot;
 
 /// CPUID leaf 0x0A of a processor, with accessors for its fields (SDM vol. 2A, CPUID, "Input EAX = 0AH").
+///
+/// ```
+/// use pmu_intel::ArchitecturalPerfmon;
+/// // A Skylake's leaf.
+/// let perfmon = ArchitecturalPerfmon::from_registers(0x0730_0404, 0, 0, 0x603);
+/// assert_eq!((perfmon.version(), perfmon.counters(), perfmon.width()), (4, 4, 48));
+/// assert_eq!((perfmon.fixed_counters(), perfmon.fixed_width()), (0b111, 48));
+/// assert!(perfmon.has_event(6) && !perfmon.has_event(7));
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct ArchitecturalPerfmon {

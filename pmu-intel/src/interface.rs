@@ -14,6 +14,15 @@ use crate::sources::{SOURCES, TABLE};
 
 /// The Emon interface of a machine: the general counters of architectural performance monitoring,
 /// and the sources of [`SOURCES`](crate::SOURCES).
+///
+/// ```
+/// use pmu_core::{KProfileSource, ProfileInterface};
+/// use pmu_intel::Emon;
+/// // For a listing; a driver detects it from CPUID.
+/// let emon = Emon::declared();
+/// let information = emon.query(KProfileSource::TOTAL_CYCLES);
+/// assert_eq!(information.interval, 65_536);
+/// ```
 #[derive(Debug)]
 pub struct Emon {
     perfmon: ArchitecturalPerfmon,

@@ -83,6 +83,13 @@ pub const IA32_PEBS_ENABLE: u32 = 0x3F1;
 pub const IA32_DS_AREA: u32 = 0x600;
 
 /// `IA32_PERFEVTSELx` (SDM vol. 3B, §20.2.1.1, figure "Layout of IA32_PERFEVTSELx MSRs").
+///
+/// ```
+/// use pmu_intel::registers::PerfEvtSel;
+/// // Misses of the last cache in user mode, with an interrupt on overflow.
+/// let select = PerfEvtSel::new().with_event(0x2E).with_unit_mask(0x41).with_user(true).with_interrupt(true);
+/// assert_eq!(select.into_bits(), 0x11_412E);
+/// ```
 #[bitfield(u64, defmt = cfg(feature = "defmt"))]
 #[derive(PartialEq, Eq)]
 pub struct PerfEvtSel {
@@ -138,6 +145,12 @@ pub struct MiscEnable {
 
 /// The bits of `IA32_DEBUGCTL` that speak of tracing and performance monitoring (SDM vol. 3B,
 /// §18.4.1, figure "IA32_DEBUGCTL MSR").
+///
+/// ```
+/// use pmu_intel::registers::DebugCtl;
+/// let branches = DebugCtl::new().with_tr(true).with_bts(true);
+/// assert_eq!(branches.into_bits(), 0xC0);
+/// ```
 #[bitfield(u64, defmt = cfg(feature = "defmt"))]
 #[derive(PartialEq, Eq)]
 pub struct DebugCtl {

@@ -8,6 +8,15 @@ use pmu_core::ProcessorNumber;
 pub const MAX_GROUPS: usize = 32;
 
 /// A set of processors: `KAFFINITY_EX`, one 64-bit mask per group.
+///
+/// ```
+/// use pmu_core::ProcessorNumber;
+/// use pmu_kprofile::Affinity;
+/// let some = Affinity::first(2).union(Affinity::of_group(1, 0b100));
+/// let numbers: Vec<_> = some.iter().map(|processor| processor.to_string()).collect();
+/// assert_eq!(numbers, ["0:0", "0:1", "1:2"]);
+/// assert!(!some.contains(ProcessorNumber::from_index(64)));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Affinity {

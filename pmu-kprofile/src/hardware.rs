@@ -31,6 +31,41 @@ use crate::Affinity;
 ///
 /// # Context
 /// Every method is called in task context, while this crate holds no lock that an interrupt needs.
+///
+/// # Examples
+/// A kernel that runs a function on another processor and waits for it:
+///
+/// ```
+/// use pmu_core::{InterfaceError, KProfileSource, ProcessorNumber};
+/// use pmu_kprofile::{Affinity, ProfileHardware, SourceRequest};
+/// # fn processor() -> ProcessorNumber { ProcessorNumber::from_index(0) }
+/// # fn interrupt_depth() -> usize { 0 }
+/// # fn online() -> Affinity { Affinity::first(1) }
+/// # fn run_on(_: ProcessorNumber, _: SourceRequest) -> Result<(), InterfaceError> { Ok(()) }
+///
+/// struct Kernel;
+///
+/// impl ProfileHardware for Kernel {
+///     fn this_processor(&self) -> ProcessorNumber {
+///         processor()
+///     }
+///     fn in_interrupt(&self) -> bool {
+///         interrupt_depth() > 0
+///     }
+///     fn active_processors(&self) -> Affinity {
+///         online()
+///     }
+///     fn supports(&self, source: KProfileSource) -> bool {
+///         source == KProfileSource::TIME // … or what `Session::query` says
+///     }
+///     fn start(&mut self, on: ProcessorNumber, source: KProfileSource) -> Result<(), InterfaceError> {
+///         run_on(on, SourceRequest::Start(source)) // which uses that processor's `Session`
+///     }
+///     fn stop(&mut self, on: ProcessorNumber, source: KProfileSource) -> Result<(), InterfaceError> {
+///         run_on(on, SourceRequest::Stop(source))
+///     }
+/// }
+/// ```
 pub trait ProfileHardware {
     /// Returns the processor that executes the call.
     fn this_processor(&self) -> ProcessorNumber;

@@ -93,6 +93,33 @@ impl Delivery {
 ///
 /// # For embedders
 /// - Called in task context.
+///
+/// ```
+/// use core::cell::Cell;
+/// use pmu::ProfileTimer;
+/// use pmu::core::{Interval, TimerUnavailable};
+///
+/// /// The local APIC's timer, of this many ticks per 100 ns.
+/// struct ApicTimer {
+///     ticks: u32,
+///     count: Cell<u32>, // stands for the timer's initial-count register
+/// }
+///
+/// impl ProfileTimer for ApicTimer {
+///     fn start(&self, interval: Interval) -> Result<(), TimerUnavailable> {
+///         let count = interval.get().checked_mul(self.ticks).ok_or(TimerUnavailable)?;
+///         self.count.set(count);
+///         Ok(())
+///     }
+///     fn stop(&self) {
+///         self.count.set(0);
+///     }
+/// }
+/// # let timer = ApicTimer { ticks: 1 << 30, count: Cell::new(0) };
+/// # let interval = pmu::core::IntervalLimits::TIME.default_interval();
+/// # assert_eq!(timer.start(interval), Err(TimerUnavailable));
+/// # timer.stop();
+/// ```
 pub trait ProfileTimer {
     /// Starts the timer's interrupts, or changes their interval.
     ///
@@ -184,6 +211,11 @@ impl<A: ApicRegisters, T: ProfileTimer> Platform for LocalApic<A, T> {
 
 #[cfg(test)]
 mod tests {
+    use core::cell::RefCell;
+    use std::vec::Vec;
+
+    use pmu_core::IntervalLimits;
+
     use super::*;
 
     /// SDM vol. 3A, figure "Local Vector Table (LVT)".
@@ -191,6 +223,50 @@ mod tests {
     fn an_entry_says_how_the_interrupt_comes_and_is_not_masked() {
         assert_eq!(Delivery::NON_MASKABLE.entry(), 0x400);
         assert_eq!(Delivery::vector(0xE1).map(Delivery::entry), Ok(0xE1));
+    }
+
+    /// A request to the hardware.
+    #[derive(Clone, Copy, Debug, PartialEq)]
+    enum Call {
+        Entry(u32),
+        Start(u32),
+        Stop,
+    }
+
+    #[derive(Default)]
+    struct Hardware(RefCell<Vec<Call>>);
+
+    impl ApicRegisters for Hardware {
+        fn write_performance_entry(&self, entry: u32) {
+            self.0.borrow_mut().push(Call::Entry(entry));
+        }
+    }
+
+    impl ProfileTimer for Hardware {
+        fn start(&self, interval: Interval) -> Result<(), TimerUnavailable> {
+            self.0.borrow_mut().push(Call::Start(interval.get()));
+            if interval.get() == 10_000 { Ok(()) } else { Err(TimerUnavailable) }
+        }
+        fn stop(&self) {
+            self.0.borrow_mut().push(Call::Stop);
+        }
+    }
+
+    #[test]
+    fn a_platform_writes_its_delivery_and_passes_the_timer_s_calls_and_errors_on() {
+        let hardware = Hardware::default();
+        let platform = LocalApic::new(&hardware, Delivery::NON_MASKABLE, &hardware);
+        let interval = |units| IntervalLimits::TIME.clamp(units);
+        platform.unmask_performance_interrupt();
+        assert_eq!(platform.start_profile_timer(interval(10_000)), Ok(()));
+        assert_eq!(platform.start_profile_timer(interval(20_000)), Err(TimerUnavailable));
+        platform.stop_profile_timer();
+        let calls = [Call::Entry(0x400), Call::Start(10_000), Call::Start(20_000), Call::Stop];
+        assert_eq!(*hardware.0.borrow(), calls);
+        let platform = LocalApic::new(&hardware, Delivery::NON_MASKABLE, NoTimer);
+        assert_eq!(platform.start_profile_timer(interval(10_000)), Err(TimerUnavailable));
+        platform.stop_profile_timer();
+        assert_eq!(hardware.0.borrow().len(), 4);
     }
 
     #[test]

@@ -50,6 +50,23 @@ pub unsafe trait Processors {
 /// # Safety
 /// - Using the value in one task, and then in another, one at a time, does not break memory safety: it shares nothing
 ///   that the first task keeps, as an `Rc` would, and refers to no thread-local memory.
+///
+/// ```
+/// use pmu::OnProcessor;
+/// /// Samples of this processor that wait for a reader.
+/// struct Pending(Vec<u64>);
+/// // SAFETY: the vector owns its memory, which any task may use.
+/// unsafe impl OnProcessor for Pending {}
+/// ```
+///
+/// Wrong: a value that shares with others, without a lock.
+///
+/// ```
+/// # use pmu::OnProcessor;
+/// struct Shared(std::rc::Rc<Vec<u64>>);
+/// // SAFETY: not given. The task that made it may have kept a clone, and count references elsewhere.
+/// unsafe impl OnProcessor for Shared {}
+/// ```
 pub unsafe trait OnProcessor {}
 
 // SAFETY: (1) a session is not `Send` so that it stays on its processor, whose registers it means; used
@@ -219,6 +236,7 @@ mod tests {
         threads.into_iter().for_each(|thread| thread.join().unwrap());
         let fourth = std::thread::spawn(|| VALUES.with(|_| ())).join().unwrap();
         assert_eq!(fourth, Err(Busy::NoPlace { processor: 3 }));
+        assert_eq!(std::format!("{VALUES:?}"), "PerProcessor { places: 3, .. }");
     }
 
     #[test]

@@ -397,6 +397,29 @@ fn inserted_branches_are_the_cores_own_event() {
     }
 }
 
+/// The models of Intel's event files are those of family 6.
+#[test]
+fn inserted_branches_are_not_another_family_s_of_the_same_model_number() {
+    // Sapphire Rapids' model number, 0x8F, in family 15 of Intel's, and in family 6 of another vendor's.
+    for (signature, vendor) in [(0x8_0FF0, *b"GenuineIntel"), (0x8_06F0, *b"CentaurHauls")] {
+        let plain = processor(SAPPHIRE_RAPIDS, 0, false);
+        let word = |at: usize| u32::from_le_bytes(vendor[at..at + 4].try_into().unwrap());
+        let vendor = [word(0), word(8), word(4)];
+        let boot = Snapshot::capture(move |leaf: u32, subleaf: u32| {
+            let mut found = plain.leaf(leaf, subleaf);
+            match leaf {
+                0 => [found.ebx, found.ecx, found.edx] = vendor,
+                1 => found.eax = signature,
+                _ => {}
+            }
+            found
+        });
+        let added = room();
+        add_later_sources(added, &boot, Rules::LATEST, None).unwrap();
+        assert!(!values(added).contains(&0x20), "{signature:#x}");
+    }
+}
+
 #[test]
 fn what_does_not_find_room_is_not_added_in_part() {
     let added: &'static AddedSources = Box::leak(Box::new(AddedSources::<[AddedSlot; 4]>::new()));

@@ -54,6 +54,16 @@ fn the_debug_store_is_usable_as_cpuid_and_misc_enable_say() {
     }
 }
 
+#[test]
+fn the_save_area_s_words_have_64_bits_only_where_cpuid_says_so() {
+    for (ecx, dtes64) in [(DTES64, true), (!DTES64, false), (0, false)] {
+        let script = [Access::read(0x1A0, 0)];
+        let snapshot = processor(b"GenuineIntel", ecx, DS);
+        let support = DebugStoreSupport::detect(&snapshot, &ScriptedMsr::new(&script)).unwrap();
+        assert_eq!(support.dtes64, dtes64, "{ecx:#x}");
+    }
+}
+
 /// `IA32_MISC_ENABLE` is accessed only where the Debug Store is declared.
 #[test]
 fn without_a_debug_store_no_register_is_read() {

@@ -2,11 +2,14 @@
 
 use core::error::Error;
 
+use pmu::perf::PerfError;
+use pmu::{Busy, InvalidVector};
 use pmu_core::{
     AddSourceError, CounterError, DumpError, InterfaceError, IntervalError, IntervalLimits,
     KProfileSource, MsrErrorKind, MsrFault, MsrOperation, NoInterface, NotASource, ProcessorNumber,
     TimerUnavailable,
 };
+use pmu_events::{CoreType, MetricError, SKYLAKE};
 use pmu_intel::debug_store::ControlAreaError;
 use pmu_kprofile::compat::kprofile::LayoutError;
 use pmu_kprofile::compat::source_list::SourceListError;
@@ -85,6 +88,24 @@ fn errors_of_the_interfaces_name_source_register_and_numbers() {
     say(&[
         (&AddSourceError::Exists(SOURCE), &["ProfileTotalCycles"]),
         (&AddSourceError::Full { room: 5 }, &["5"]),
+    ]);
+}
+
+#[test]
+fn errors_of_a_machine_and_of_events_name_number_and_place() {
+    say(&[
+        (&InvalidVector(31), &["vector 31"]),
+        (&Busy::InUse, &["in use"]),
+        (&Busy::NoPlace { processor: 9 }, &["processor 9"]),
+        (&PerfError::Type(7), &["type 7"]),
+        (&PerfError::Hardware(10), &["hardware event 10"]),
+        (&PerfError::Bits(0x40_0000), &["0x400000"]),
+        (&PerfError::ExcludesAll, &["excluded"]),
+        (&PerfError::Term { at: 5 }, &["term", "byte 5"]),
+        (&PerfError::Value { at: 6 }, &["value", "byte 6"]),
+        (&CoreType::named("z80").unwrap_err(), &["core type"]),
+        (&SKYLAKE.event("inst_retird.any").unwrap_err(), &["event"]),
+        (&MetricError::NothingToShare, &["nothing"]),
     ]);
 }
 

@@ -181,6 +181,9 @@ fn an_unknown_model_and_a_core_that_cpuid_does_not_tell_are_typed_errors() {
     let other = detect("GenuineIntel", 6, 0x97, 2, 0x2000_0003).unwrap_err();
     assert_eq!(other, UnknownProcessor::Core(0x2000_0003));
     assert_eq!(other.to_string(), "no events are known of a hybrid's core 0x20000003");
+    let skylake = detect("GenuineIntel", 6, 0x5E, 3, 0).unwrap();
+    assert_eq!(format!("{skylake:?}"), "processor of skylake");
+    assert_eq!(format!("{:?} {}", skylake.core_type(), skylake.core_type()), "skylake skylake");
 }
 
 #[test]
@@ -286,6 +289,7 @@ fn the_nearest_names_are_those_that_a_naive_search_finds() {
         assert_eq!(names, all[..5].iter().map(|(_, name)| *name).collect::<Vec<_>>(), "{wanted}");
     }
     assert!(zen.nearest::<0>("x").is_empty());
+    assert!(zen.nearest::<1>(&"x".repeat(96))[0].is_some());
     assert!(zen.nearest::<1>(&"x".repeat(97))[0].is_none());
 }
 
@@ -328,6 +332,30 @@ fn metrics_are_ratios_of_events_that_the_core_type_has() {
     }
     // Sandy Bridge to Cascade Lake 12, Ice Lake on 13, small cores from Tremont on 12, Zen 4 and 5.
     assert_eq!(with_top_down, 39);
+}
+
+/// Yasin 2014, table 1, on a core of width 4.
+#[test]
+fn a_formula_is_written_with_its_signs_and_factors() {
+    let text = |metric| CoreType::named("skylake").unwrap().metric(metric).unwrap().to_string();
+    assert_eq!(
+        text(Metric::BadSpeculation),
+        "(UOPS_ISSUED.ANY - UOPS_RETIRED.RETIRE_SLOTS + 4 * INT_MISC.RECOVERY_CYCLES) / (4 * CPU_CLK_UNHALTED.THREAD)"
+    );
+    assert_eq!(
+        text(Metric::FrontendBound),
+        "(IDQ_UOPS_NOT_DELIVERED.CORE) / (4 * CPU_CLK_UNHALTED.THREAD)"
+    );
+}
+
+#[test]
+fn a_name_is_a_text_in_every_way() {
+    let name = CoreType::named("skylake").unwrap().event("inst_retired.any").unwrap().name();
+    assert_eq!(AsRef::<str>::as_ref(&name), "INST_RETIRED.ANY");
+    assert_eq!(name.to_string(), "INST_RETIRED.ANY");
+    assert_eq!(format!("{name:?}"), "\"INST_RETIRED.ANY\"");
+    assert!(name == *"INST_RETIRED.ANY" && name != *"INST_RETIRED.ANY_P");
+    assert!(name == "INST_RETIRED.ANY" && name != "INST_RETIRED.ANY_P");
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use pmu_amd::Amd64;
 use pmu_amd::registers::PerfCtl;
-use pmu_core::ProfileInterface;
+use pmu_core::{EventSelect, ProfileInterface};
 use pmu_intel::Emon;
 use pmu_intel::registers::PerfEvtSel;
 use pmu_tests::{Row, data};
@@ -50,6 +50,11 @@ fn every_row<I: ProfileInterface>(interface: &I, rows: &[Row<'_>]) {
         let unit_mask = u64::from(entry.select().event_unit_mask());
         assert_eq!(unit_mask, select >> 8 & 0xFF, "{}", entry.name());
     }
+}
+
+#[test]
+fn a_select_is_shown_as_manuals_write_it() {
+    assert_eq!(format!("{:?}", EventSelect::from_bits(0x41_412E)), "EventSelect(0x41412E)");
 }
 
 #[test]

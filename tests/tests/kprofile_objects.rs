@@ -312,6 +312,11 @@ fn counter_sources_exist_from_the_version_that_brought_their_interface_in_each_w
 
                 let on = processor(0, 1);
                 let mut machine = Machine { unsupported: Some(source(0x77)), ..machine() };
+                for in_interrupt in [true, false] {
+                    machine.in_interrupt = in_interrupt;
+                    let hardware = AsOfVersion::new(&mut machine, interface, rules);
+                    assert_eq!(hardware.in_interrupt(), in_interrupt);
+                }
                 let mut hardware = AsOfVersion::new(&mut machine, interface, rules);
                 assert_eq!(hardware.supports(source(0x19)), expected);
                 assert!(hardware.supports(TIME) && !hardware.supports(source(0x77)));

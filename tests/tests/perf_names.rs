@@ -36,6 +36,22 @@ fn the_manuals_examples_are_parsed() {
     }
 }
 
+/// A flag of 1 has no value, a term of 0 is left out, and the event is always there.
+#[test]
+fn terms_are_written_as_the_manual_writes_them() {
+    for (config, expected) in [
+        (0, "cpu/event=0x0/"),
+        (0xC0, "cpu/event=0xc0/"),
+        (0x1A8, "cpu/event=0xa8,umask=0x1/"),
+        (0x0180_01A8, "cpu/event=0xa8,umask=0x1,inv,cmask=0x1/"),
+        (0x28_003C, "cpu/event=0x3c,pc,any/"),
+        (0x1_0000_0001, "cpu/event=0x101/"),
+        (0x2110_0000_81D0, "cpu/event=0xd0,umask=0x2181,eq/"),
+    ] {
+        assert_eq!(RawConfig::new(config).unwrap().terms().to_string(), expected);
+    }
+}
+
 #[test]
 fn a_text_that_is_no_event_says_where() {
     use PerfError::{Bits, Term, Value};

@@ -166,6 +166,7 @@ fn counters_and_qualifiers_have_the_bits_that_the_data_file_says() {
         assert_eq!(CounterSet::fixed(1).bits(), fixed & fixed.wrapping_neg());
     }
     assert_eq!(intel::STATUS_CTR_FRZ, field("IA32_PERF_GLOBAL_STATUS", "CTR_FRZ"));
+    assert_eq!(amd::STATUS_PMC_FREEZE, field("PerfCntrGlobalStatus", "PMCF"));
     // Of a processor with transactions, leaf 7, EBX bits 4 and 11.
     let plain = pmu_tests::intel_processor(4, 4);
     let transactional = pmu_core::Snapshot::capture(move |leaf: u32, subleaf: u32| match leaf {

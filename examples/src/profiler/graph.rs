@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
 
 use super::call_stacks::{CallStacks, StackSample, Thread};
+use super::kallsyms::KERNEL;
 use super::symbols::{Frame, Symbols, module_name};
 
 /// The named call stacks of a run.
@@ -26,6 +27,8 @@ pub struct NamedFrame {
     pub frame: Frame,
     /// The file that it is in, or a label.
     pub module: String,
+    /// Set if the kernel executes it.
+    pub kernel: bool,
 }
 
 /// The key of a function: its name and its module.
@@ -46,10 +49,11 @@ impl Graph {
             let mut stack: Vec<usize> = Vec::new();
             for place in places {
                 let (path, module) = &modules[place.module];
+                let kernel = path.starts_with(KERNEL);
                 let of_place: &mut Vec<usize> = of_place.entry(*place).or_insert_with(|| {
                     let found = symbols.frames(path, place.file_offset).into_iter();
                     let mut index = |frame| {
-                        let frame = NamedFrame { frame, module: module.clone() };
+                        let frame = NamedFrame { frame, module: module.clone(), kernel };
                         *indices.entry(frame.clone()).or_insert_with(|| {
                             frames.push(frame);
                             frames.len() - 1
@@ -154,7 +158,7 @@ pub(super) mod tests {
                 known.unwrap_or_else(|| {
                     let frame =
                         Frame { name: name.into(), line: None, inlined: name.starts_with('~') };
-                    graph.frames.push(NamedFrame { frame, module: "tool".into() });
+                    graph.frames.push(NamedFrame { frame, module: "tool".into(), kernel: false });
                     graph.frames.len() - 1
                 })
             });

@@ -6,7 +6,6 @@
 pub mod kernel;
 pub mod setting;
 
-use core::ops::Range;
 use std::io;
 
 use super::maps::Mapping;
@@ -44,8 +43,9 @@ pub trait PerfEvents {
     /// Returns what the machine allows.
     fn setting(&self) -> Setting;
 
-    /// Returns the addresses of the kernel's functions, if it shows them.
-    fn kernel_text(&self) -> Option<Range<u64>>;
+    /// Returns where the kernel's functions are and those of its modules, ascending by address; nothing if it hides
+    /// them.
+    fn kernel_texts(&self) -> Vec<Mapping>;
 }
 
 /// The processes that are profiled.

@@ -34,6 +34,12 @@ const PROCESSORS: usize = MAX_GROUPS * 64;
 /// last page: a range ends before the last address.
 const KERNEL_HALF: Range<u64> = 0xFFFF_8000_0000_0000..0xFFFF_FFFF_FFFF_F000;
 
+/// Returns a part of the kernel without known functions.
+fn between(start: u64, end: u64) -> Mapping {
+    let size = end.saturating_sub(start);
+    Mapping { start, size, file_offset: start, path: KERNEL.into() }
+}
+
 /// Lists that live forever. They are megabytes, which a debug build has on the stack first: on one that is
 /// large enough.
 fn lists<const N: usize>() -> &'static Profiles<N, PROCESSORS> {
@@ -51,6 +57,7 @@ fn lists<const N: usize>() -> &'static Profiles<N, PROCESSORS> {
 pub struct Sampling<E: PerfEvents, const N: usize = OBJECTS> {
     hardware: Hardware<E>,
     profiles: &'static Profiles<N, PROCESSORS>,
+    /// The parts of the kernel, ascending by address.
     kernel: Vec<(Histogram, &'static ProfileObject<'static>)>,
     histograms: Histograms,
     processes: HashMap<u32, Process>,
@@ -157,14 +164,7 @@ impl<E: PerfEvents, const N: usize> Sampling<E, N> {
             throttled: 0,
             unprofiled: 0,
         };
-        let half = KERNEL_HALF;
-        let text = sampling.hardware.events.kernel_text().unwrap_or(half.end..half.end);
-        // The first object of the source starts the hardware.
-        sampling.profile_kernel(half.start..text.start, Histogram::coarse, source.name)?;
-        if sampling.hardware.request.kernel {
-            sampling.profile_kernel(text.clone(), Histogram::fine, source.name)?;
-            sampling.profile_kernel(text.end..half.end, Histogram::coarse, source.name)?;
-        }
+        sampling.profile_kernel(source.name)?;
         // Whatever happened before the events were opened precedes every record of theirs.
         for record in sampling.hardware.events.existing() {
             sampling.apply(record).map_err(Error::Profile)?;
@@ -182,17 +182,33 @@ impl<E: PerfEvents, const N: usize> Sampling<E, N> {
         !self.processes.is_empty()
     }
 
+    /// Profiles the kernel: finely where its functions and its modules' are, and coarsely in between.
+    fn profile_kernel(&mut self, source: &'static str) -> Result<(), Error> {
+        let texts = self.hardware.events.kernel_texts();
+        let mut start = KERNEL_HALF.start;
+        for text in texts {
+            // The first object of the source starts the hardware.
+            self.profile_kernel_part(Histogram::coarse, between(start, text.start), source)?;
+            if !self.hardware.request.kernel {
+                return Ok(());
+            }
+            start = text.end();
+            self.profile_kernel_part(Histogram::fine, text, source)?;
+        }
+        self.profile_kernel_part(Histogram::coarse, between(start, KERNEL_HALF.end), source)
+    }
+
     /// Profiles a part of the kernel, with an object on the global list.
-    fn profile_kernel(
+    fn profile_kernel_part(
         &mut self,
-        part: Range<u64>,
         histogram: fn(&Mapping) -> Histogram,
+        part: Mapping,
         source: &'static str,
     ) -> Result<(), Error> {
-        let Some(size @ 1..) = part.end.checked_sub(part.start) else { return Ok(()) };
-        let mapping =
-            Mapping { start: part.start, size, file_offset: part.start, path: KERNEL.into() };
-        let histogram = histogram(&mapping);
+        if part.size == 0 {
+            return Ok(());
+        }
+        let histogram = histogram(&part);
         let object = histogram
             .object(None, part.start, self.hardware.source(), &self.hardware)
             .map_err(Error::Create)?;
@@ -340,7 +356,10 @@ impl<E: PerfEvents, const N: usize> Sampling<E, N> {
         let mappings = mappings.unwrap_or_default();
         let place = |address| {
             if KERNEL_HALF.contains(&address) {
-                return Some((Path::new(KERNEL), address));
+                let here = |(part, _): &&(Histogram, _)| address - part.file_offset < part.size;
+                let next = self.kernel.partition_point(|(part, _)| part.file_offset <= address);
+                let part = self.kernel[..next].last().filter(here);
+                return Some((part.map_or(Path::new(KERNEL), |(part, _)| &part.path), address));
             }
             let (mapping, _) = mappings.iter().find(|(mapping, _)| mapping.has(address))?;
             Some((&*mapping.path, address - mapping.start + mapping.file_offset))

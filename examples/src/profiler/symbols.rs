@@ -64,9 +64,9 @@ impl Symbols {
 
     /// The function at an offset in a file, and the distance from its start.
     pub fn function(&mut self, path: &Path, file_offset: u64) -> (Function, u64) {
-        if path == Path::new(KERNEL)
+        if path.starts_with(KERNEL)
             && let Some(kernel) = self.kernel.get_or_init(Kallsyms::read)
-            && let Some((start, name)) = kernel.function(file_offset)
+            && let Some((start, name)) = kernel.function(path, file_offset)
         {
             return (Function { name: name.into(), start }, file_offset - start);
         }
@@ -122,6 +122,10 @@ impl Symbols {
 pub fn module_name(path: &Path) -> String {
     let label = path.to_string_lossy();
     match path.file_name() {
+        // A module of the kernel.
+        Some(name) if path.starts_with(KERNEL) && path != Path::new(KERNEL) => {
+            format!("[{}]", name.to_string_lossy())
+        }
         // Memory of no file has a label: `[vdso]`, and `//anon` for memory of no file, or none.
         _ if label.starts_with('[') => label.into_owned(),
         Some(_) if label.starts_with("//anon") => "[anonymous memory]".into(),
@@ -139,6 +143,7 @@ mod tests {
         let mut symbols = Symbols::default();
         for (path, name) in [
             ("[vdso]", "[vdso]"),
+            ("[kernel]/nowhere", "[nowhere]"),
             ("//anon", "[anonymous memory]"),
             ("", "[anonymous memory]"),
             ("/nowhere/libx.so.1", "[libx.so.1]"),

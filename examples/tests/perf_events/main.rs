@@ -12,6 +12,7 @@ use std::path::Path;
 use std::rc::Rc;
 
 use pmu_examples::machine::{Machine, Source};
+use pmu_examples::profiler::call_stacks::Place;
 use pmu_examples::profiler::error::Error;
 use pmu_examples::profiler::kallsyms::KERNEL;
 use pmu_examples::profiler::maps::Mapping;
@@ -24,6 +25,11 @@ use pmu_examples::profiler::sampling::{Outcome, Sampling};
 
 /// The addresses of the fake's functions.
 const KERNEL_TEXT: Range<u64> = 0xFFFF_FFFF_8100_0000..0xFFFF_FFFF_8200_0000;
+
+/// A part of the kernel with functions.
+fn text(path: &str, Range { start, end }: Range<u64>) -> Mapping {
+    Mapping { start, size: end - start, file_offset: start, path: path.into() }
+}
 
 /// The requests to the fake.
 #[derive(Default)]
@@ -42,6 +48,7 @@ struct Fake {
     /// The command's consumption.
     consumed: Option<u64>,
     setting: Setting,
+    kernel_texts: Vec<Mapping>,
     /// The findings of each call of `read`.
     batches: VecDeque<Vec<Record>>,
 }
@@ -54,6 +61,7 @@ impl Fake {
             has_memory: true,
             consumed: None,
             setting: Setting { paranoid: Some(4), ..Setting::default() },
+            kernel_texts: vec![text(KERNEL, KERNEL_TEXT)],
             batches: batches.into_iter().collect(),
         }
     }
@@ -97,8 +105,8 @@ impl PerfEvents for Fake {
         self.setting
     }
 
-    fn kernel_text(&self) -> Option<Range<u64>> {
-        Some(KERNEL_TEXT)
+    fn kernel_texts(&self) -> Vec<Mapping> {
+        self.kernel_texts.clone()
     }
 }
 
@@ -224,6 +232,27 @@ fn samples_of_a_counter_fall_into_buckets_of_the_process_that_mapped_the_file() 
     assert_eq!((outcome.statistics.seen, outcome.statistics.hit), (9, 6));
     assert_eq!(outcome.statistics.missed, 3);
     assert!(outcome.notes().is_empty(), "{:?}", outcome.notes());
+}
+
+#[test]
+fn samples_in_a_module_of_the_kernel_are_the_module_s() {
+    let module = KERNEL_TEXT.end + 0x1000..KERNEL_TEXT.end + 0x3000;
+    let mut inner = sample(2, 7, module.start + 0x1FFF);
+    let What::Sample(Sample { callers, .. }) = &mut inner.what else { unreachable!() };
+    *callers = vec![module.end, KERNEL_TEXT.start + 9];
+    let records = vec![exec(0, 7), sample(1, 7, module.start), inner, sample(3, 7, module.end)];
+    let mut fake = Fake::new([records]);
+    fake.kernel_texts.push(text("[kernel]/driver", module.clone()));
+    let outcome = start(fake, &counter(), 4_096).unwrap().finish().unwrap();
+    assert_eq!(hits(&outcome, "[kernel]/driver"), [(module.start, 1), (module.end - 4, 1)]);
+    assert_eq!(hits(&outcome, KERNEL), [(module.end, 1)]);
+    assert_eq!((outcome.statistics.hit, outcome.statistics.missed), (3, 0));
+    let path = |place: &Place| outcome.stacks.modules[place.module].to_str().unwrap();
+    let stacks: Vec<Vec<_>> =
+        outcome.stacks.stacks.iter().map(|stack| stack.iter().map(path).collect()).collect();
+    // A call is before its return address: here the module's last instruction.
+    let driver = "[kernel]/driver";
+    assert_eq!(stacks, [vec![driver], vec![driver, driver, KERNEL], vec![KERNEL]]);
 }
 
 #[test]

@@ -7,6 +7,12 @@ use crate::{CounterSet, EventId, GroupId, MsrFault, NamedEvent};
 /// Error of an operation on a processor's counters.
 ///
 /// Unless it is [`Faulted`](Self::Faulted), nothing was changed; after a failure to take counters, none of them runs.
+///
+/// ```
+/// use pmu_core::CounterError;
+/// let error = CounterError::InsufficientMemory { needed: 8, lent: 4 };
+/// assert!(error.to_string().contains('8') && error.to_string().contains('4'));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]

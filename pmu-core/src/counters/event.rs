@@ -72,6 +72,13 @@ impl fmt::Display for EventId {
 ///
 /// Source: SDM vol. 3B, "Pre-defined Architectural Performance Events"; AMD's processor programming references
 /// (which encode them otherwise).
+///
+/// ```
+/// use pmu_core::{CounterUnit, NamedEvent};
+/// // Which of them a processor has: `CounterUnit::NONE` stands for what a vendor crate detects.
+/// let unit = CounterUnit::NONE;
+/// assert!(NamedEvent::ALL.iter().all(|event| unit.named(*event).is_none()));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum NamedEvent {

@@ -23,6 +23,22 @@ impl UnusedRegisters {
     ///
     /// # Safety
     /// - Writing 0 to them does not break memory safety.
+    ///
+    /// ```
+    /// use pmu_core::{CounterSet, UnusedRegisters};
+    /// // SAFETY: two after the counter IA32_PMC_GP0_CTR is IA32_PMC_GP0_CFG_B, where 0 has no counter loaded again.
+    /// let reloads = unsafe { UnusedRegisters::new(2, CounterSet::from_bits(0xFF)) };
+    /// assert_eq!(reloads.counters().len(), 8);
+    /// ```
+    ///
+    /// Wrong: a distance that leads to another unit's registers.
+    ///
+    /// ```
+    /// # use pmu_core::{CounterSet, UnusedRegisters};
+    /// // SAFETY: not given. What is 0x1000 after a counter, none of these manuals tells.
+    /// let others = unsafe { UnusedRegisters::new(0x1000, CounterSet::from_bits(0xFF)) };
+    /// # let _ = others;
+    /// ```
     pub const unsafe fn new(distance: u32, counters: CounterSet) -> Self {
         Self { distance, counters }
     }

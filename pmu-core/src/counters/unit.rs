@@ -108,6 +108,28 @@ impl CounterUnit {
     /// # Safety
     /// - The registers of `bank`, for each of these counters, are event selects and counters: no value of
     ///   them makes the processor write to memory.
+    ///
+    /// ```
+    /// use pmu_core::{CounterBank, CounterUnit};
+    /// static LEGACY: CounterBank =
+    ///     CounterBank { select: 0xC001_0000, value: 0xC001_0004, step: 1, rdpmc: 0, sign_extended: false };
+    /// // SAFETY: 0xC0010000–3 are event selects and 0xC0010004–7 counters of every AMD64 processor (APM vol. 2,
+    /// // §13.2.1).
+    /// let unit = unsafe { CounterUnit::new(0b1111, &LEGACY, 48, 0xFFFF_FFFF) };
+    /// assert_eq!(unit.counters().len(), 4);
+    /// ```
+    ///
+    /// Wrong: more counters than the bank has registers for.
+    ///
+    /// ```
+    /// # use pmu_core::{CounterBank, CounterUnit};
+    /// # static LEGACY: CounterBank =
+    /// #     CounterBank { select: 0xC001_0000, value: 0xC001_0004, step: 1, rdpmc: 0, sign_extended: false };
+    /// // SAFETY: not given. The select of a fifth counter would be the first counter's value, and the value of a
+    /// // thirteenth 0xC0010010, SYSCFG, which controls memory encryption.
+    /// let unit = unsafe { CounterUnit::new(0x1FFF, &LEGACY, 48, 0xFFFF_FFFF) };
+    /// # let _ = unit;
+    /// ```
     pub const unsafe fn new(
         counters: u64,
         bank: &'static CounterBank,
@@ -416,6 +438,22 @@ impl Freeze {
     /// # Safety
     /// - Setting and clearing `bit` of `register`, with its other bits as they are, does not break
     ///   memory safety.
+    ///
+    /// ```
+    /// use pmu_core::Freeze;
+    /// // SAFETY: bit 12 of IA32_DEBUGCTL, FREEZE_PERFMON_ON_PMI, stops counters, and no more.
+    /// let freeze = unsafe { Freeze::new(0x1D9, 1 << 12) };
+    /// # let _ = freeze;
+    /// ```
+    ///
+    /// Wrong: a bit next to it, which makes the processor store branches.
+    ///
+    /// ```
+    /// # use pmu_core::Freeze;
+    /// // SAFETY: not given. Bit 7 is BTS.
+    /// let freeze = unsafe { Freeze::new(0x1D9, 1 << 7) };
+    /// # let _ = freeze;
+    /// ```
     pub const unsafe fn new(register: u32, bit: u64) -> Self {
         Self { register, bit }
     }
@@ -450,6 +488,23 @@ impl PreciseSampling {
     ///
     /// # Safety
     /// - Clearing bits of `enable`, with its other bits as they are, does not break memory safety.
+    ///
+    /// ```
+    /// use pmu_core::{CounterSet, PreciseSampling};
+    /// // SAFETY: each bit of IA32_PEBS_ENABLE that is cleared ends what it stands for. Bit 12 of IA32_MISC_ENABLE
+    /// // tells that the processor has no PEBS.
+    /// let precise = unsafe { PreciseSampling::new(CounterSet::from_bits(0xF), 0x3F1, 0x1A0, 1 << 12) };
+    /// # let _ = precise;
+    /// ```
+    ///
+    /// Wrong: a register where a clear bit protects.
+    ///
+    /// ```
+    /// # use pmu_core::{CounterSet, PreciseSampling};
+    /// // SAFETY: not given. Bits of EFER turn off system calls and no-execute pages as they are cleared.
+    /// let precise = unsafe { PreciseSampling::new(CounterSet::from_bits(0xF), 0xC000_0080, 0x1A0, 1 << 12) };
+    /// # let _ = precise;
+    /// ```
     pub const unsafe fn new(
         counters: CounterSet,
         enable: u32,

@@ -13,6 +13,22 @@ use super::{MsrAddress, MsrBackend, MsrUpdate, PmcIndex};
 ///
 /// **A #GP is not caught.** An access to a register that this processor lacks, or a reserved bit,
 /// raises #GP in the kernel that embeds it. Where that is not acceptable, use [`FixupMsr`].
+///
+/// ```no_run
+/// use pmu_core::NativeMsr;
+/// // SAFETY: this kernel runs at privilege level 0, and a #GP of its own ends it.
+/// let msr = unsafe { NativeMsr::new() };
+/// # let _ = msr;
+/// ```
+///
+/// Wrong: in a process, whose handler of SIGSEGV steps over the instruction.
+///
+/// ```no_run
+/// # use pmu_core::NativeMsr;
+/// // SAFETY: not given. A read that faulted would return whatever was in EDX:EAX.
+/// let msr = unsafe { NativeMsr::new() };
+/// # let _ = msr;
+/// ```
 #[derive(Clone, Copy, Debug)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct NativeMsr(());
@@ -137,6 +153,24 @@ impl FaultFixup {
 ///     }
 ///     // … whatever this kernel does with a real one
 /// }
+/// ```
+///
+/// ```no_run
+/// use pmu_core::FixupMsr;
+/// // SAFETY: every processor has the handler above from its start on.
+/// let msr = unsafe { FixupMsr::new() };
+/// # let _ = msr;
+/// ```
+///
+/// Wrong: before the handler is there.
+///
+/// ```no_run
+/// # use pmu_core::FixupMsr;
+/// # fn load_idt() {}
+/// // SAFETY: not given until the next line. A fault in between ends the kernel.
+/// let msr = unsafe { FixupMsr::new() };
+/// load_idt();
+/// # let _ = msr;
 /// ```
 #[cfg(target_arch = "x86_64")]
 #[derive(Clone, Copy, Debug)]

@@ -33,6 +33,15 @@ impl Interval {
 ///
 /// The values are those that Windows 8 and later report for every processor; see [`TIME`](Self::TIME) and
 /// [`EVENTS`](Self::EVENTS).
+///
+/// ```
+/// use pmu_core::IntervalLimits;
+/// let limits = IntervalLimits::EVENTS;
+/// assert_eq!(limits.check(100_000).map(|interval| interval.get()), Ok(100_000));
+/// assert_eq!(limits.clamp(10).get(), 4_096);
+/// let error = limits.check(10).unwrap_err();
+/// assert_eq!(error.to_string(), "interval of 10 events is outside 4096 to 2147483647");
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct IntervalLimits {

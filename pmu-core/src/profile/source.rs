@@ -11,6 +11,15 @@ use crate::EventSelect;
 /// 0x18, `ProfileMaximum`, is the number of general sources and never a source.
 ///
 /// Source: WDM.H, `KPROFILE_SOURCE`.
+///
+/// ```
+/// use pmu_core::KProfileSource;
+/// let cycles = KProfileSource::TOTAL_CYCLES;
+/// assert_eq!((cycles.value(), cycles.general_name()), (0x13, Some("ProfileTotalCycles")));
+/// // 0x18 is no source, and those above are an interface's own.
+/// assert_eq!(KProfileSource::new(0x18), None);
+/// assert_eq!(KProfileSource::new(0x19).map(KProfileSource::is_general), Some(false));
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct KProfileSource(u32);
@@ -120,6 +129,13 @@ impl fmt::Display for NotASource {
 impl core::error::Error for NotASource {}
 
 /// One row of a profile interface's table.
+///
+/// ```
+/// use pmu_core::{EventSelect, ProfileSource};
+/// let row = ProfileSource::new(0x1C, "ProfileLLCReference", EventSelect::from_bits(0x4F2E)).declared_by(3);
+/// assert_eq!((row.source().value(), row.windows_name(), row.event_bit()), (0x1C, "LLCReference", Some(3)));
+/// assert!(row.is_named("ProfileLLCReference") && row.is_named("LLCReference"));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct ProfileSource {

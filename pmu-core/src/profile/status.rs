@@ -3,6 +3,12 @@
 use core::fmt;
 
 /// An `NTSTATUS` value, with its name. Source: [MS-ERREF] §2.3.1.
+///
+/// ```
+/// use pmu_core::NtStatus;
+/// let status = NtStatus::PROFILING_AT_LIMIT;
+/// assert_eq!((status.value(), status.name()), (0xC000_00D3, "STATUS_PROFILING_AT_LIMIT"));
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct NtStatus(u32);

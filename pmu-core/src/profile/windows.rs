@@ -7,6 +7,12 @@ use crate::KProfileSource;
 /// A version of Windows at which something of profiling changed.
 ///
 /// The default, [`LATEST`](Self::LATEST), is also the one without the defects of its predecessors.
+///
+/// ```
+/// use pmu_core::WindowsVersion;
+/// assert!(WindowsVersion::Windows8.end_is_inclusive() && !WindowsVersion::LATEST.end_is_inclusive());
+/// assert!(WindowsVersion::Nt310 < WindowsVersion::Windows11);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
@@ -212,6 +218,14 @@ impl Default for WindowsVersion {
 }
 
 /// The rules of a Windows: its version and its width.
+///
+/// ```
+/// use pmu_core::{HalInterface, KProfileSource, PointerWidth, Rules, WindowsVersion};
+/// let windows_7 = Rules { version: WindowsVersion::Windows7, width: PointerWidth::Bits32 };
+/// // A 32-bit Windows 7 has no counters.
+/// assert!(!windows_7.has_source(HalInterface::Emon, KProfileSource::TOTAL_CYCLES));
+/// assert!(Rules::LATEST.has_source(HalInterface::Emon, KProfileSource::TOTAL_CYCLES));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Rules {

@@ -9,6 +9,17 @@ use pmu_core::{NtStatus, PointerWidth, Rules};
 use super::{ControlAreaMemory, DebugStoreSupport, ProcessorProfileControlArea};
 
 /// `SYSTEM_PROCESSOR_PROFILE_CONTROL_AREA`: the request, and its answer.
+///
+/// ```
+/// use pmu_intel::debug_store::ProfileControlRequest;
+/// let mut bytes = [0; ProfileControlRequest::SIZE];
+/// bytes[8] = 1; // Allocate
+/// let request = ProfileControlRequest::decode(&bytes, true)?;
+/// assert!(request.allocate);
+/// ProfileControlRequest { area: 0x1000, ..request }.encode(&mut bytes, true)?;
+/// assert_eq!(bytes[..8], 0x1000_u64.to_le_bytes());
+/// # Ok::<(), pmu_intel::debug_store::ControlAreaError>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct ProfileControlRequest {

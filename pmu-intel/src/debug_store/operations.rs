@@ -9,6 +9,31 @@ use crate::registers::{DebugCtl, IA32_DEBUGCTL, IA32_DS_AREA, IA32_PEBS_ENABLE};
 /// # Errors
 /// The access failed, as it does with a non-canonical address.
 ///
+/// # Examples
+/// ```
+/// # use pmu_core::MsrBackend;
+/// use pmu_intel::debug_store::{ControlAreaMemory, write_ds_area};
+/// static MEMORY: ControlAreaMemory = ControlAreaMemory::new(); // this processor's, in pages that are never unmapped
+///
+/// fn begin<M: MsrBackend>(msr: &M) -> Result<(), M::Error> {
+///     // SAFETY: (1) the area is a static of this processor's alone, mapped in the kernel's half of every address
+///     // space; (2) its buffers are empty, so each maximum is at its end; (3) the backend keeps no address.
+///     unsafe { write_ds_area(msr, core::ptr::from_ref(MEMORY.area()).addr() as u64) }
+/// }
+/// ```
+///
+/// Wrong: an area on the stack, which the processor goes on writing to after the function has returned.
+///
+/// ```
+/// # use pmu_core::MsrBackend;
+/// # use pmu_intel::debug_store::{ControlAreaMemory, write_ds_area};
+/// fn begin<M: MsrBackend>(msr: &M) -> Result<(), M::Error> {
+///     let memory: ControlAreaMemory = ControlAreaMemory::new();
+///     // SAFETY: not given. The area ends with this call.
+///     unsafe { write_ds_area(msr, core::ptr::from_ref(memory.area()).addr() as u64) }
+/// }
+/// ```
+///
 /// # Safety
 /// `msr` writes the value that it is given, once, and neither keeps the register's [`MsrAddress`] nor passes it on to
 /// other safe code. Unless `linear_address` is 0, until another value was written on this processor:
@@ -30,6 +55,31 @@ pub unsafe fn write_ds_area<M: MsrBackend>(msr: &M, linear_address: u64) -> Resu
 /// # Errors
 /// The access failed, as it does with a bit of a counter without PEBS.
 ///
+/// # Examples
+/// ```
+/// # use pmu_core::MsrBackend;
+/// use pmu_intel::debug_store::{write_ds_area, write_pebs_enable};
+/// fn end<M: MsrBackend>(msr: &M) -> Result<(), M::Error> {
+///     // SAFETY: 0 promises nothing of a save area; no session's operation is interrupted: this is a task.
+///     unsafe { write_pebs_enable(msr, 0) }?;
+///     // SAFETY: 0 is no address.
+///     unsafe { write_ds_area(msr, 0) }
+/// }
+/// ```
+///
+/// Wrong: in the other order, records would go to where no area is any more.
+///
+/// ```
+/// # use pmu_core::MsrBackend;
+/// # use pmu_intel::debug_store::{write_ds_area, write_pebs_enable};
+/// fn end<M: MsrBackend>(msr: &M) -> Result<(), M::Error> {
+///     // SAFETY: 0 is no address; but the promise of the counters that are still enabled is broken.
+///     unsafe { write_ds_area(msr, 0) }?;
+///     // SAFETY: 0 promises nothing of a save area.
+///     unsafe { write_pebs_enable(msr, 0) }
+/// }
+/// ```
+///
 /// # Safety
 /// `msr` does as [`write_ds_area`] says of it. Unless `counters` is 0, until 0 was written on this processor:
 /// - the promises of [`write_ds_area`] hold for a save area that was written, with a PEBS buffer;
@@ -49,6 +99,29 @@ pub unsafe fn write_pebs_enable<M: MsrBackend>(msr: &M, counters: u64) -> Result
 ///
 /// # Errors
 /// The access failed, as it does with a reserved bit or one that the processor lacks.
+///
+/// # Examples
+/// ```
+/// # use pmu_core::MsrBackend;
+/// use pmu_intel::debug_store::write_debugctl;
+/// use pmu_intel::registers::DebugCtl;
+/// fn record_last_branches<M: MsrBackend>(msr: &M) -> Result<(), M::Error> {
+///     // SAFETY: (1) neither `tr` nor `bts` is set; (2) this kernel's debugger knows of last-branch records.
+///     unsafe { write_debugctl(msr, DebugCtl::new().with_lbr(true)) }
+/// }
+/// ```
+///
+/// Wrong: branches stored without a buffer to store them in.
+///
+/// ```
+/// # use pmu_core::MsrBackend;
+/// # use pmu_intel::debug_store::write_debugctl;
+/// # use pmu_intel::registers::DebugCtl;
+/// fn trace<M: MsrBackend>(msr: &M) -> Result<(), M::Error> {
+///     // SAFETY: not given. Nothing wrote IA32_DS_AREA before.
+///     unsafe { write_debugctl(msr, DebugCtl::new().with_tr(true).with_bts(true)) }
+/// }
+/// ```
 ///
 /// # Safety
 /// - `msr` does as [`write_ds_area`] says of it.

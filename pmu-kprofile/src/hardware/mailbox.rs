@@ -30,6 +30,50 @@ pub enum SourceRequest {
 ///   inter-processor interrupt, and does not wait for it.
 /// - [`serve`](Self::serve) is called in task context and in that handler. Mask that interrupt while using the session;
 ///   otherwise the handler finds the session in use.
+///
+/// # Examples
+///
+/// ```
+/// use pmu_core::{InterfaceError, KProfileSource, ProcessorNumber};
+/// use pmu_kprofile::{Affinity, Mailbox, Processors, Remote, SourceRequest};
+/// # fn processor() -> u16 { 0 }
+/// # fn interrupt_depth() -> usize { 0 }
+/// # fn send_interrupt(_: usize, _: u8) {}
+/// # fn with_interrupts_off(act: impl FnOnce() -> Result<(), InterfaceError>) -> Result<(), InterfaceError> { act() }
+/// # fn use_session(_: SourceRequest) -> Result<(), InterfaceError> { Ok(()) }
+///
+/// static MAILBOX: Mailbox<4> = Mailbox::new();
+/// const VECTOR: u8 = 0xF0; // its handler calls `MAILBOX.drain(&Kernel)`
+///
+/// struct Kernel;
+///
+/// impl Processors for Kernel {
+///     fn this_processor(&self) -> ProcessorNumber {
+///         ProcessorNumber::from_index(processor())
+///     }
+///     fn in_interrupt(&self) -> bool {
+///         interrupt_depth() > 0
+///     }
+///     fn active_processors(&self) -> Affinity {
+///         Affinity::first(4)
+///     }
+///     fn supports(&self, source: KProfileSource) -> bool {
+///         source == KProfileSource::TIME // … or what the interface's `query` says
+///     }
+///     fn serve(&self, request: SourceRequest) -> Result<(), InterfaceError> {
+///         with_interrupts_off(|| use_session(request))
+///     }
+///     fn interrupt(&self, processor: ProcessorNumber) {
+///         send_interrupt(processor.index(), VECTOR);
+///     }
+///     fn keep_waiting(&self, turns: u64) -> bool {
+///         turns < 10_000_000
+///     }
+/// }
+///
+/// let mut hardware = Remote::new(&MAILBOX, Kernel); // which starts and stops profiles
+/// # let _ = &mut hardware;
+/// ```
 pub trait Processors {
     /// Returns the processor that executes the call.
     fn this_processor(&self) -> ProcessorNumber;

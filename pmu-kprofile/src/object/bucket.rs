@@ -12,6 +12,13 @@ use pmu_core::Rules;
 pub const COUNTER_BYTES: u64 = 4;
 
 /// Size of a bucket: a power of two.
+///
+/// ```
+/// use pmu_kprofile::object::bucket::Bucket;
+/// let bucket = Bucket::from_log2(4)?;
+/// assert_eq!((bucket.bytes(), bucket.count(0x1000), bucket.counter(0x25)), (16, 256, 2));
+/// # Ok::<(), pmu_kprofile::object::bucket::BucketSizeError>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Bucket {

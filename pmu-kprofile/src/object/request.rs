@@ -12,6 +12,31 @@ use super::{Action, ProfileObject};
 use crate::{Affinity, ProfileHardware};
 
 /// The parameters of a basic profile: the arguments of `NtCreateProfileEx`.
+///
+/// ```
+/// use core::sync::atomic::AtomicU32;
+/// use pmu_core::KProfileSource;
+/// use pmu_kprofile::{BasicProfile, CreateError, ProfileHardware, ProfileObject, Rules};
+///
+/// static BUCKETS: [AtomicU32; 256] = [const { AtomicU32::new(0) }; 256];
+///
+/// /// Where in 4 KiB from `base` on the time goes, on all processors that are there.
+/// fn of_time(
+///     base: u64,
+///     hardware: &impl ProfileHardware,
+/// ) -> Result<ProfileObject<'static>, CreateError> {
+///     let request = BasicProfile {
+///         process: None,
+///         base,
+///         size: 0x1000,
+///         bucket_log2: 4, // 16 bytes of code per counter
+///         buffer: &BUCKETS,
+///         source: KProfileSource::TIME,
+///         affinity: None,
+///     };
+///     ProfileObject::basic(Rules::LATEST, request, hardware)
+/// }
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct BasicProfile<'b> {
     /// Profiled process; `None` profiles all execution.

@@ -101,6 +101,23 @@ pub struct ValidRequest {
 }
 
 /// The caller of a service.
+///
+/// ```
+/// use pmu_kprofile::{Caller, UserCaller};
+///
+/// /// What this kernel knows of a thread that called.
+/// struct Thread {
+///     /// None for a thread of the kernel's own.
+///     user: Option<UserCaller>,
+/// }
+///
+/// impl Caller for Thread {
+///     fn user(&self) -> Option<&UserCaller> {
+///         self.user.as_ref()
+///     }
+/// }
+/// # assert!(Thread { user: None }.user().is_none());
+/// ```
 pub trait Caller {
     /// Returns the facts about a caller in user mode; `None` if the kernel itself is the caller.
     fn user(&self) -> Option<&UserCaller>;

@@ -36,6 +36,47 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     /// # Errors
     /// As [`try_start`](Self::try_start).
     ///
+    /// # Examples
+    /// ```
+    /// # use pmu_kprofile::{ProfileError, ProfileHardware, ProfileObject, Profiles};
+    /// fn during<H: ProfileHardware>(
+    ///     lists: &Profiles<64, 4>,
+    ///     object: &ProfileObject<'_>,
+    ///     hardware: &mut H,
+    ///     workload: fn(),
+    /// ) -> Result<(), ProfileError> {
+    ///     // SAFETY: the object is borrowed until this returns, and is stopped before; this kernel does not unwind.
+    ///     unsafe { lists.try_start_borrowed(object, hardware) }?;
+    ///     workload();
+    ///     let stopping = loop {
+    ///         match lists.try_stop(object, hardware) {
+    ///             Err(ProfileError::Busy) => {} // … let other tasks run …
+    ///             stopping => break stopping?,
+    ///         }
+    ///     };
+    ///     while !stopping.is_over() {}
+    ///     stopping.hardware()
+    /// }
+    /// ```
+    ///
+    /// Wrong: an error of the workload's leaves the object started, and its memory is used again.
+    ///
+    /// ```
+    /// # use pmu_kprofile::{ProfileError, ProfileHardware, ProfileObject, Profiles};
+    /// fn during<H: ProfileHardware>(
+    ///     lists: &Profiles<64, 4>,
+    ///     object: ProfileObject<'static>,
+    ///     hardware: &mut H,
+    ///     workload: fn() -> Result<(), ProfileError>,
+    /// ) -> Result<(), ProfileError> {
+    ///     // SAFETY: not given. The object is dropped where the workload fails.
+    ///     unsafe { lists.try_start_borrowed(&object, hardware) }?;
+    ///     workload()?;
+    ///     while !lists.try_stop(&object, hardware)?.is_over() {}
+    ///     Ok(())
+    /// }
+    /// ```
+    ///
     /// # Safety
     /// Unless this fails, until the object has been stopped on these lists, even if they are moved:
     /// - the object is neither moved nor dropped, not even by unwinding;

@@ -17,6 +17,40 @@ use crate::{ProfileHardware, ProfileObject};
 ///
 /// `&'static ProfileObject<'static>` is a handle; with the feature `alloc`, `Arc<ProfileObject<'static>>` is one. A
 /// wrong implementation would own the object by value: the object would move with the handle.
+///
+/// ```
+/// use core::ops::Deref;
+/// use pmu_kprofile::{Handle, ProfileObject};
+///
+/// /// A name of an object that this kernel keeps in a table, and never frees while a name is there.
+/// struct Name(&'static ProfileObject<'static>);
+///
+/// impl Deref for Name {
+///     type Target = ProfileObject<'static>;
+///     fn deref(&self) -> &ProfileObject<'static> {
+///         self.0
+///     }
+/// }
+///
+/// // SAFETY: the object does not move with its name, and lives as long.
+/// unsafe impl Handle for Name {}
+/// ```
+///
+/// Wrong: the object itself, which moves with the handle.
+///
+/// ```
+/// # use core::ops::Deref;
+/// # use pmu_kprofile::{Handle, ProfileObject};
+/// struct Owned(ProfileObject<'static>);
+/// impl Deref for Owned {
+///     type Target = ProfileObject<'static>;
+///     fn deref(&self) -> &ProfileObject<'static> {
+///         &self.0
+///     }
+/// }
+/// // SAFETY: not given. `Owned` moves into `Started`, and the lists keep the address that it had.
+/// unsafe impl Handle for Owned {}
+/// ```
 pub unsafe trait Handle: Deref<Target = ProfileObject<'static>> {}
 
 // SAFETY: the object lives forever, at one address.

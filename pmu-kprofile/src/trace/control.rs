@@ -136,6 +136,28 @@ impl From<ProfileError> for TraceError {
 ///
 /// # Context
 /// Task.
+///
+/// ```
+/// use pmu_core::KProfileSource;
+/// use pmu_kprofile::trace::{
+///     GroupMask, Hook, PERF_PMC_PROFILE, TraceCallback, TraceControl, TraceError, TraceObjects, TraceRing,
+/// };
+/// use pmu_kprofile::{PointerWidth, ProfileHardware, Profiles, Rules};
+///
+/// static LISTS: Profiles<64, 2> = Profiles::new();
+/// static RINGS: [TraceRing<128>; 2] = [const { TraceRing::new() }; 2];
+/// static TIME: TraceCallback<128> = TraceCallback::new(Hook::SampledProfile, PointerWidth::Bits64, &RINGS);
+/// static PMC: TraceCallback<128> = TraceCallback::new(Hook::PmcInterrupt, PointerWidth::Bits64, &RINGS);
+/// static OBJECTS: TraceObjects = TraceObjects::new(Rules::LATEST, &TIME, &PMC);
+///
+/// fn trace_cycles(hardware: &mut impl ProfileHardware) -> Result<(), TraceError> {
+///     let mut tracing = TraceControl::new(&LISTS, &OBJECTS);
+///     tracing.set_pmc_sources(&[KProfileSource::TOTAL_CYCLES], hardware)?;
+///     tracing.set_group_mask(GroupMask::EMPTY.with(PERF_PMC_PROFILE), hardware)?;
+///     // … the workload; a task drains the rings …
+///     tracing.set_group_mask(GroupMask::EMPTY, hardware)
+/// }
+/// ```
 #[derive(Debug)]
 pub struct TraceControl<const N: usize, const P: usize> {
     profiles: &'static Profiles<N, P>,

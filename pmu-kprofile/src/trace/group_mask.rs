@@ -29,6 +29,13 @@ pub const PERF_MASK_INDEX: u32 = 0xE000_0000;
 pub const PERF_NUM_MASKS: usize = 8;
 
 /// `PERFINFO_GROUPMASK`: eight words of flags. The top three bits of a flag select its word.
+///
+/// ```
+/// use pmu_kprofile::trace::{EVENT_TRACE_FLAG_PROFILE, GroupMask, PERF_PMC_PROFILE, PERF_PROFILE};
+/// let mask = GroupMask::from_enable_flags(EVENT_TRACE_FLAG_PROFILE).with(PERF_PMC_PROFILE);
+/// assert!(mask.contains(PERF_PROFILE) && mask.contains(PERF_PMC_PROFILE));
+/// assert_eq!(mask.masks[1], 0x402);
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct GroupMask {

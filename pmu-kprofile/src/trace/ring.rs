@@ -27,6 +27,18 @@ pub type StackRing<const N: usize> = TraceRing<N, STACK_WORDS>;
 pub type SwitchRing<const N: usize> = TraceRing<N, SWITCH_WORDS>;
 
 /// A ring for `N` records of one processor, each of at most `W` words of 8 bytes: by default profile interrupts.
+///
+/// ```
+/// use pmu_kprofile::PointerWidth;
+/// use pmu_kprofile::trace::{Detail, Sample, TraceRing};
+/// static RING: TraceRing<128> = TraceRing::new(); // one per processor
+/// // In an interrupt of that processor:
+/// let detail = Detail::SampledProfile { count: 1, flags: 0, rank: 0 };
+/// assert!(RING.push_sample(PointerWidth::Bits64, 1_000, &Sample { pc: 0x1234, thread: 7, detail }));
+/// // In a task:
+/// let times: Vec<_> = RING.drain().into_iter().flatten().map(|bytes| bytes.decode().unwrap().timestamp).collect();
+/// assert_eq!((times, RING.dropped()), (vec![1_000], 0));
+/// ```
 #[derive(Debug)]
 pub struct TraceRing<const N: usize, const W: usize = SAMPLE_WORDS> {
     slots: [Slot<W>; N],

@@ -53,7 +53,7 @@ pub fn write(
             } else {
                 format!("{} ({})", named.frame.name, named.module)
             };
-            let category = if named.module == "kernel" { kernel } else { user };
+            let category = if named.kernel { kernel } else { user };
             frames.push(FrameInfo {
                 frame: Frame::Label(profile.intern_string(&name)),
                 category_pair: category.into(),

@@ -1,6 +1,5 @@
 //! Perf events of the running kernel.
 
-use core::ops::Range;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs;
@@ -165,8 +164,8 @@ impl PerfEvents for Kernel {
         Setting::read()
     }
 
-    fn kernel_text(&self) -> Option<Range<u64>> {
-        Kallsyms::read().map(|kernel| kernel.text())
+    fn kernel_texts(&self) -> Vec<Mapping> {
+        Kallsyms::read().map(|kernel| kernel.texts().collect()).unwrap_or_default()
     }
 }
 
