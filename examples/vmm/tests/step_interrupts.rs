@@ -27,8 +27,8 @@ fn halts(a: &mut CodeAssembler) -> Assembled {
 /// Registers of the local APIC: the end of an interrupt, and the timer's initial count.
 const END: u64 = 0xFEE0_00B0;
 const INITIAL_COUNT: u64 = 0xFEE0_0380;
-/// The time until the first interrupt, in nanoseconds. Each next one takes as much longer, so that a host on which steps
-/// are slow comes to the end too.
+/// The time until the first interrupt, in nanoseconds. Each next one takes as much longer, so that a host on which
+/// steps are slow comes to the end too.
 const LATER: i32 = 20_000;
 
 /// Starts the local APIC's timer, which interrupts once, at vector 0x41.
