@@ -13,6 +13,9 @@ const LEAVES: [(u32, u32); 6] =
 const TIME_STAMP: u32 = 0x15;
 /// Of KVM's local APIC: 1 GHz. Documentation/virt/kvm/api.rst, KVM_CAP_X86_APIC_BUS_CYCLES_NS.
 const CRYSTAL_HERTZ: u32 = 1_000_000_000;
+/// Leaf 0x8000_0005, ECX and EDX, of an AMD guest of another vendor's host: first caches of 32 KiB, with 8 ways and
+/// lines of 64 bytes, as Zen 4's. APM vol. 3, CPUID, "L1 Cache and TLB Information".
+const FIRST_CACHE: u32 = 32 << 24 | 8 << 16 | 1 << 8 | 64;
 /// Leaf 0x16: the nominal frequency in MHz.
 const FREQUENCY: u32 = 0x16;
 
@@ -84,6 +87,10 @@ pub(crate) fn answers(
             // KVM's own features: none of asynchronous page faults (4, 10, 14), whose vector is the monitor's.
             0x4000_0001 => entry.eax &= !(1 << 4 | 1 << 10 | 1 << 14),
             0x8000_0000 => entry.eax = entry.eax.max(extended.unwrap_or(0x8000_0000)),
+            // Intel has nothing there, and Linux divides by the associativity on family 15h.
+            0x8000_0005 if foreign && pmu.vendor() == Vendor::Amd => {
+                [entry.ecx, entry.edx] = [FIRST_CACHE; 2];
+            }
             // EBX: 2, FXRSTOR always restores the error pointers, as Intel's does. Without it Linux clears them by
             // FNCLEX and EMMS, which kvm-pvm does not know.
             0x8000_0008 if foreign && pmu.vendor() == Vendor::Amd => entry.ebx |= 1 << 2,
@@ -200,22 +207,25 @@ mod tests {
         assert_eq!(family(signature_on(intel, sapphire, of_amd)), 0x19);
     }
 
-    /// APM vol. 3, CPUID, function 0x8000_0008: RstrFpErrPtrs. An AMD host says it of itself.
+    /// APM vol. 3, CPUID: functions 0x8000_0005, EDX with size, ways and line of the instruction cache, and
+    /// 0x8000_0008, EBX with RstrFpErrPtrs. An AMD host tells its own.
     #[test]
-    fn an_amd_guest_of_an_intel_host_knows_that_error_pointers_are_restored() {
+    fn an_amd_guest_of_an_intel_host_is_told_of_its_caches_and_of_fxrstor() {
         let intel = [0x756E_6547, 0x4965_6E69, 0x6C65_746E];
         let amd = [0x6874_7541, 0x6974_6E65, 0x444D_4163];
         let told = |[ebx, edx, ecx]: [u32; 3], pmu: Configuration| {
             let entry = |function| kvm_cpuid_entry2 { function, ..Default::default() };
             let host = kvm_cpuid_entry2 { eax: 0x0D, ebx, edx, ecx, ..entry(0) };
-            let host = CpuId::from_entries(&[host, entry(0x8000_0008)]).unwrap();
+            let host =
+                CpuId::from_entries(&[host, entry(0x8000_0005), entry(0x8000_0008)]).unwrap();
             let answers = answers(&host, &pmu, None, None, 0, 1).unwrap();
-            answers.as_slice().iter().find(|entry| entry.function == 0x8000_0008).unwrap().ebx
+            let leaf = |function| answers.as_slice().iter().find(|one| one.function == function);
+            (leaf(0x8000_0005).unwrap().edx, leaf(0x8000_0008).unwrap().ebx)
         };
         let amd_pmu = Configuration::Amd(pmu_virt::AmdConfiguration::perf_mon_v2(6));
         let intel_pmu = Configuration::Intel(IntelConfiguration::new(4, 4, 3));
-        assert_eq!(told(intel, amd_pmu), 1 << 2);
-        assert_eq!((told(intel, intel_pmu), told(amd, amd_pmu)), (0, 0));
+        assert_eq!(told(intel, amd_pmu), (0x2008_0140, 1 << 2));
+        assert_eq!((told(intel, intel_pmu), told(amd, amd_pmu)), ((0, 0), (0, 0)));
     }
 
     /// SDM vol. 2A, CPUID, leaf 0x15: the frequency is ECX · EBX / EAX.
