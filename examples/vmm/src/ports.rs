@@ -239,6 +239,7 @@ mod tests {
             assert_eq!(byte[0], expected);
         }
     }
+
     /// The boot processor's RESET is the machine's, and a processor that is not there has none.
     #[test]
     fn a_reset_of_one_processor_is_pending_until_it_is_done() {

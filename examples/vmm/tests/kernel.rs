@@ -46,13 +46,17 @@ impl Run {
 
     /// Runs the kernel one instruction at a time; `None`: the monitor says that this KVM does not stop at each.
     fn exact(kernel: &OsString, pmu: &str, words: &str) -> Option<Self> {
-        let arguments = ["--count", "step", "--append", words];
-        let output = Self::output(kernel, pmu, &arguments);
+        Self::stepped(kernel, pmu, &["--count", "step", "--append", words])
+    }
+
+    /// As [`exact`](Self::exact), with arguments of which one asks for it.
+    fn stepped(kernel: &OsString, pmu: &str, arguments: &[&str]) -> Option<Self> {
+        let output = Self::output(kernel, pmu, arguments);
         if messages(&output).contains("not exact") && !Path::new("/sys/module/kvm_pvm").exists() {
             skipped("exact counts", "the monitor says that on this KVM they are not exact");
             return None;
         }
-        Some(Self::of(output, pmu, &arguments))
+        Some(Self::of(output, pmu, arguments))
     }
 
     fn output(kernel: &OsString, pmu: &str, arguments: &[&str]) -> Output {
@@ -161,7 +165,7 @@ fn two_processors_are_profiled_and_counted_exactly_one_instruction_at_a_time() {
     let Some(kernel) = kernel() else { return };
     let (_, count_down, _) = LOOPS[0];
     let arguments = ["--count", "step", "--cpus", "2", "--append", "exact quick"];
-    let run = Run::new(&kernel, ONE_OF_EACH[0], &arguments);
+    let Some(run) = Run::stepped(&kernel, ONE_OF_EACH[0], &arguments) else { return };
     assert!(run.number("samples ProfileUnhaltedCoreCycles NMI 1") > 0.0);
     assert_eq!(run.lines_of("event")[0], format!("raw count_down {count_down}"));
     assert_eq!(run.lines_of("watchdog")[1..], ["processor 1 stuck"]);

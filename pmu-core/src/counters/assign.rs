@@ -60,20 +60,22 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
     /// none, either.
     pub(crate) fn carry_out(&self, plan: &Plan) -> Result<(), CounterError> {
         let before = self.present();
-        let changed = before.differs_from(plan) | plan.differs_from(&before);
-        let is_grouped = |of: &Plan| {
-            let is_grouped = |event| self.table().entry(event).is_some_and(EventEntry::is_grouped);
-            of.on(changed).events().any(is_grouped)
+        let (leaving, entering) = (before.without(plan), plan.without(&before));
+        let is_grouped = |event| self.table().entry(event).is_some_and(EventEntry::is_grouped);
+        let together = if leaving.events().chain(entering.events()).any(is_grouped) {
+            leaving.counters() | entering.counters()
+        } else {
+            CounterSet::NONE
         };
-        let together =
-            if is_grouped(&before) || is_grouped(plan) { changed } else { CounterSet::NONE };
         let mut rows = LiftedRows([None; MAX_GENERAL]);
         let halted = self.halt(together);
-        let mut outcome = halted.and_then(|()| self.change(&before, plan, &mut rows, false));
+        let mut outcome = halted.and_then(|()| self.change(&leaving, &entering, &mut rows, false));
         if let Err(error) = outcome {
+            let now = self.present();
             // An interrupt, or a fault, may have marked counters meanwhile.
-            let back = before.on(self.usable());
-            let restored = self.change(&self.present(), &back, &mut rows, true);
+            let (leaving, entering) = (now.without(&before), before.without(&now));
+            let entering = entering.on(self.usable());
+            let restored = self.change(&leaving, &entering, &mut rows, true);
             let stopped = self.stop_parts(&before).and(self.stop_parts(plan));
             outcome = Err(match restored.and(stopped) {
                 Ok(()) => error,
@@ -110,6 +112,20 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
         outcome
     }
 
+    /// Stops an opened event, and takes it from its counter if it is on one.
+    pub(crate) fn take_off(
+        &self,
+        event: EventId,
+        entry: &EventEntry,
+        now: u64,
+    ) -> Result<(), CounterError> {
+        entry.add_time(now);
+        let lifted =
+            self.find(event).map_or(Ok(()), |(counter, _)| self.lift(counter, event).map(|_| ()));
+        self.change_state(event, EventState::Stopped);
+        lifted
+    }
+
     /// Stops these counters by the global control register, if there is one.
     pub(crate) fn halt(&self, counters: CounterSet) -> Result<(), CounterError> {
         match self.unit().global().filter(|_| !counters.is_empty()) {
@@ -132,17 +148,16 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
         }
     }
 
-    /// Takes the events of `from` from their counters, unless `to` leaves them there, and gives those of `to` theirs.
-    /// After a failure it goes on with the others, or not.
+    /// Takes events from their counters, then gives others theirs. After a failure it goes on with the rest, or not.
     fn change(
         &self,
-        from: &Plan,
-        to: &Plan,
+        leaving: &Plan,
+        entering: &Plan,
         rows: &mut LiftedRows,
         goes_on: bool,
     ) -> Result<(), CounterError> {
         let mut outcome = Ok(());
-        for (counter, Placed { event, .. }) in from.on(from.differs_from(to)).iter() {
+        for (counter, Placed { event, .. }) in leaving.iter() {
             let lifted = self.lift(counter, event).map(|lifted| match self.table().entry(event) {
                 Some(entry) if lifted.overflowed => entry.set_resume(1),
                 Some(_) => {}
@@ -153,7 +168,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
                 return outcome;
             }
         }
-        for (counter, placed) in to.on(to.differs_from(from)).iter() {
+        for (counter, placed) in entering.iter() {
             outcome = outcome.and(self.enter(counter, placed, rows));
             if outcome.is_err() && !goes_on {
                 return outcome;

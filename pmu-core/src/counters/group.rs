@@ -234,12 +234,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
             self.group_events(group).filter_map(|of| self.counter_of(of)).collect();
         let mut outcome = self.halt(on).map_err(|reason| GroupError { member: 0, reason });
         for (member, (event, entry)) in self.members(group).enumerate() {
-            entry.add_time(now);
-            let lifted = self
-                .counter_of(event)
-                .map_or(Ok(()), |counter| self.lift(counter, event).map(|_| ()));
-            self.change_state(event, EventState::Stopped);
-            outcome = outcome.and(lifted.map_err(|reason| GroupError { member, reason }));
+            let taken = self.take_off(event, entry, now);
+            outcome = outcome.and(taken.map_err(|reason| GroupError { member, reason }));
         }
         let going_on = self.go_on(on).map_err(|reason| GroupError { member: 0, reason });
         outcome.and(going_on)

@@ -191,13 +191,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
         if !self.is_started(event) {
             return Err(CounterError::NotStarted(event));
         }
-        entry.add_time(now);
-        let lifted = match self.find(event) {
-            Some((counter, _)) => self.lift(counter, event).map(|_| ()),
-            None => Ok(()),
-        };
-        self.change_state(event, EventState::Stopped);
-        lifted
+        self.take_off(event, entry, now)
     }
 
     /// Returns whether an opened event is started: on a counter, or waiting for its turn.

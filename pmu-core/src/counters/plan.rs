@@ -64,14 +64,19 @@ impl Plan {
         self.iter().find_map(|(counter, placed)| (placed.event == event).then_some(counter))
     }
 
-    /// Returns the counters of this plan whose event another plan does not leave there.
-    pub(crate) fn differs_from(&self, other: &Self) -> CounterSet {
-        self.counters().retain(|counter| self.at(counter) != other.at(counter))
+    /// Returns the part of the plan that another plan does not have.
+    pub(crate) fn without(mut self, other: &Self) -> Self {
+        for (counter, placed) in other.iter() {
+            if self.at(counter) == Some(placed) {
+                self.set(counter, None);
+            }
+        }
+        self
     }
 
     /// Returns the part of the plan on these counters.
     pub(crate) fn on(mut self, counters: CounterSet) -> Self {
-        for counter in (!counters).iter() {
+        for counter in self.counters().without(counters).iter() {
             self.set(counter, None);
         }
         self

@@ -10,6 +10,52 @@ use crate::{CounterUnit, EventSelect, EventTable};
 /// # Safety
 /// - [`unit`](Self::unit) and [`opened`](Self::opened) return the same on each call: the counters were taken on the
 ///   unit's promise about its registers.
+///
+/// A source that owns its unit, and can be returned from where the processor was detected:
+///
+/// ```
+/// use pmu_core::{CounterUnit, EventSelect, EventSource, EventTable};
+/// struct Detected {
+///     unit: CounterUnit,
+///     events: &'static EventTable,
+/// }
+/// // SAFETY: both are fields that nothing changes.
+/// unsafe impl EventSource for Detected {
+///     fn unit(&self) -> &CounterUnit {
+///         &self.unit
+///     }
+///     fn row_select(&self, _: usize) -> Option<EventSelect> {
+///         None
+///     }
+///     fn row_period(&self, _: usize) -> Option<u32> {
+///         None
+///     }
+///     fn rows(&self) -> usize {
+///         0
+///     }
+///     fn opened(&self) -> &EventTable {
+///         self.events
+///     }
+/// }
+/// ```
+///
+/// Wrong: the unit of the kind of core that executes the call. The counters were taken on another one's promise.
+///
+/// ```
+/// # use pmu_core::{CounterUnit, EventSelect, EventSource, EventTable};
+/// # fn kind_of_this_core() -> usize { 0 }
+/// struct Hybrid([CounterUnit; 2]);
+/// // SAFETY: not given. One kind has counters at addresses at which the other has different registers.
+/// unsafe impl EventSource for Hybrid {
+///     fn unit(&self) -> &CounterUnit {
+///         &self.0[kind_of_this_core()]
+///     }
+/// #     fn row_select(&self, _: usize) -> Option<EventSelect> { None }
+/// #     fn row_period(&self, _: usize) -> Option<u32> { None }
+/// #     fn rows(&self) -> usize { 0 }
+/// #     fn opened(&self) -> &EventTable { EventTable::none() }
+/// }
+/// ```
 pub unsafe trait EventSource {
     /// Returns the counters.
     fn unit(&self) -> &CounterUnit;

@@ -162,6 +162,20 @@ impl EventTable {
     ///
     /// # Safety
     /// - The session is not used again. It would share its events with the next session that takes the table.
+    ///
+    /// ```
+    /// # use pmu_core::{CounterMemory, CounterSlot, EventEntry, EventTable};
+    /// # static MEMORY: CounterMemory<[CounterSlot; 8]> = CounterMemory::new();
+    /// # static EVENTS: EventTable<[EventEntry; 8]> = EventTable::new();
+    /// # let (memory, events): (&CounterMemory, &EventTable) = (&MEMORY, &EVENTS);
+    /// // SAFETY: the session was lost with the task that held it, which is gone.
+    /// unsafe {
+    ///     memory.reclaim();
+    ///     events.reclaim();
+    /// }
+    /// ```
+    ///
+    /// Wrong: `let mut session = …; events.reclaim(); session.start_event(event, now)`.
     pub unsafe fn reclaim(&self) {
         self.extra.clear();
         self.give_back();

@@ -80,11 +80,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
     fn stop_rest(&self, group: GroupId, now: u64) -> Result<(), CounterError> {
         let mut outcome = Ok(());
         for (event, entry) in self.members(group) {
-            entry.add_time(now);
-            if let Some(counter) = self.counter_of(event) {
-                outcome = outcome.and(self.lift(counter, event).map(|_| ()));
-            }
-            self.change_state(event, EventState::Stopped);
+            outcome = outcome.and(self.take_off(event, entry, now));
         }
         outcome
     }

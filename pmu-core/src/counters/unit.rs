@@ -144,6 +144,20 @@ impl CounterUnit {
     ///
     /// # Safety
     /// - The registers of `bank`, for each of these counters, are the same counters' event selects and values.
+    ///
+    /// ```
+    /// # use pmu_core::{CounterBank, CounterUnit};
+    /// # static LEGACY: CounterBank =
+    /// #     CounterBank { select: 0xC001_0000, value: 0xC001_0004, step: 1, rdpmc: 6, sign_extended: false };
+    /// /// Returns the legacy four of a processor with the core extension.
+    /// fn legacy(core: &CounterUnit) -> CounterUnit {
+    ///     // SAFETY: they are the first four of the core extension's, at other addresses (APM vol. 2, §13.2.1).
+    ///     unsafe { core.with_bank(&LEGACY, 0b1111) }
+    /// }
+    /// # let _ = legacy;
+    /// ```
+    ///
+    /// Wrong: `core.with_bank(&LEGACY, 0b11_1111)`. The legacy registers are of four counters.
     pub const unsafe fn with_bank(&self, bank: &'static CounterBank, counters: u64) -> Self {
         let kept = self.counters.bits() & (counters | !CounterSet::GENERAL.bits());
         Self { counters: CounterSet::from_bits(kept), bank, ..*self }
@@ -155,6 +169,18 @@ impl CounterUnit {
     /// # Safety
     /// - The registers of `fixed`, for each of these counters, are the shared control and counters: no value
     ///   of them makes the processor write to memory.
+    ///
+    /// ```
+    /// use pmu_core::{CounterUnit, FixedCounters};
+    /// static FIXED: FixedCounters =
+    ///     FixedCounters { control: 0x38D, value: 0x309, step: 1, events: [0xC0, 0x3C, 0x300, 0, 0, 0, 0, 0] };
+    /// let mut unit = CounterUnit::NONE;
+    /// // SAFETY: 0x38D is IA32_FIXED_CTR_CTRL, and 0x309–0x30B are IA32_FIXED_CTR0–2 (SDM vol. 4, table 2-2).
+    /// unsafe { unit.set_fixed(0b111, &FIXED, 48) };
+    /// assert_eq!(unit.counters().len(), 3);
+    /// ```
+    ///
+    /// Wrong: fixed counters of a processor that declares none, below version 2. The registers are not defined there.
     pub const unsafe fn set_fixed(
         &mut self,
         counters: u8,
@@ -171,6 +197,17 @@ impl CounterUnit {
     ///
     /// # Safety
     /// - The registers are these counters' other addresses, where `declared` is set in `capabilities`.
+    ///
+    /// ```
+    /// # use pmu_core::{CounterUnit, FullWidth};
+    /// static FULL_WIDTH: FullWidth = FullWidth { value: 0x4C1, capabilities: 0x345, declared: 1 << 13 };
+    /// # let mut unit = CounterUnit::NONE;
+    /// // SAFETY: IA32_A_PMC0 and the next are the counters', where FW_WRITE is set in IA32_PERF_CAPABILITIES (SDM
+    /// // vol. 3B, "Full-Width Writes to Performance Counter Registers").
+    /// unsafe { unit.set_full_width(&FULL_WIDTH) };
+    /// ```
+    ///
+    /// Wrong: another bit of the register, such as the one for PEBS' baseline. The addresses may then not be there.
     pub const unsafe fn set_full_width(&mut self, full_width: &'static FullWidth) {
         self.full_width = Some(full_width);
     }

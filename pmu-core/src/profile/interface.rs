@@ -19,6 +19,58 @@ use crate::{
 /// # Safety
 /// - [`unit`](Self::unit) and [`opened`](Self::opened) return the same value on every call: the registers that are
 ///   accessed must be those that the unit vouched for when the counters were taken.
+///
+/// An interface of two sources, for a vendor that has no crate yet:
+///
+/// ```
+/// use core::sync::atomic::AtomicU32;
+/// use pmu_core::{
+///     CounterUnit, EventSelect, KProfileSource, ProfileInterface, ProfileSource, Snapshot, SourceIndex,
+///     SourceInterface, SourceTable,
+/// };
+///
+/// static ROWS: [ProfileSource; 2] = [
+///     ProfileSource::new(0, "ProfileTime", EventSelect::from_bits(0)),
+///     ProfileSource::new(2, "ProfileTotalIssues", EventSelect::from_bits(0x4300C0)),
+/// ];
+/// static INDEX: SourceIndex<4> = SourceIndex::new(&ROWS);
+/// static TABLE: SourceTable = SourceTable::new(&ROWS, &INDEX);
+///
+/// struct Small {
+///     unit: CounterUnit,
+///     intervals: [AtomicU32; ROWS.len()],
+/// }
+/// // SAFETY: the unit is a field that nothing changes, and there are no opened events.
+/// unsafe impl SourceInterface for Small {
+///     fn name(&self) -> &'static str {
+///         "Small"
+///     }
+///     fn requires_memory(&self) -> bool {
+///         false
+///     }
+///     fn table(&self) -> &'static SourceTable {
+///         &TABLE
+///     }
+///     fn unit(&self) -> &CounterUnit {
+///         &self.unit
+///     }
+///     fn unit_of(&self, _: &Snapshot) -> CounterUnit {
+///         self.unit
+///     }
+///     fn is_declared(&self, row: usize) -> bool {
+///         row < ROWS.len()
+///     }
+///     fn interval_cell(&self, row: usize) -> Option<&AtomicU32> {
+///         self.intervals.get(row)
+///     }
+/// }
+///
+/// let small = Small { unit: CounterUnit::NONE, intervals: [10_000, 0x1_0000].map(AtomicU32::new) };
+/// assert_eq!(small.query(KProfileSource::TOTAL_ISSUES).interval, 0x1_0000);
+/// ```
+///
+/// Wrong: a [`unit`](Self::unit) that follows from where the call executes, as on a processor of two kinds of core. The
+/// counters were taken on another unit's promise.
 pub unsafe trait SourceInterface {
     /// Returns the interface's name.
     fn name(&self) -> &'static str;
