@@ -103,7 +103,7 @@ impl<'a> Wanted<'a> {
         let (words, _) = padded.as_chunks();
         let words = words.get(..len.div_ceil(8))?.iter();
         let hash = words.fold(len as u64, |hash, word| {
-            hash.wrapping_mul(FACTOR).wrapping_add(u64::from_le_bytes(*word) | LETTER_CASE)
+            hash.wrapping_add(u64::from_le_bytes(*word) | LETTER_CASE).wrapping_mul(FACTOR)
         });
         Some(Self { bytes: padded, len, hash: hash ^ hash >> 32 })
     }

@@ -51,9 +51,13 @@ mod tests {
         "name,event,umask,cmask,inv,edge,any,counters,pebs,msr_index,msr_value,errata\n";
     const PROCESSORS: &str = "vendor,family,model_lo,model_hi,stepping_lo,stepping_hi,core_type,native_model_id,core,source\n";
 
-    /// The error of a catalog of one core type, `x`, with these rows.
-    fn error_of(vendor: &str, events: &str, processors: &str) -> String {
-        let result = catalog::Catalog::read(&|file| {
+    /// A catalog of one core type, `x`, with these rows.
+    fn catalog_of(
+        vendor: &str,
+        events: &str,
+        processors: &str,
+    ) -> Result<catalog::Catalog, String> {
+        catalog::Catalog::read(&|file| {
             Ok(match file {
                 "core_types.csv" => {
                     format!("{CORE_TYPES}x,{vendor},{},1,,here,\n", events.lines().count())
@@ -61,8 +65,11 @@ mod tests {
                 "x.csv" => format!("{EVENTS}{events}"),
                 _ => format!("{PROCESSORS}{processors}"),
             })
-        });
-        result.err().unwrap_or_default()
+        })
+    }
+
+    fn error_of(vendor: &str, events: &str, processors: &str) -> String {
+        catalog_of(vendor, events, processors).err().unwrap_or_default()
     }
 
     #[test]
@@ -143,5 +150,54 @@ mod tests {
             let line = 1 + row.lines().count();
             assert_eq!(result.err(), Some(format!("core_types.csv:{line}: {reason}")));
         }
+    }
+
+    #[test]
+    fn columns_in_another_order_stop_it() {
+        let swapped = EVENTS.replace("name,event", "event,name");
+        let result = catalog::Catalog::read(&|file| {
+            Ok(match file {
+                "core_types.csv" => format!("{CORE_TYPES}x,intel,0,1,,here,\n"),
+                "x.csv" => swapped.clone(),
+                _ => PROCESSORS.to_owned(),
+            })
+        });
+        let columns = EVENTS.trim_end();
+        assert_eq!(result.err(), Some(format!("x.csv:1: the columns are not {columns}")));
+    }
+
+    /// The error of tables of one core type with the events of these rows.
+    fn error_of_tables(rows: impl Iterator<Item = String>) -> String {
+        let catalog = catalog_of("intel", &rows.collect::<String>(), "").unwrap();
+        tables::files(&catalog).err().unwrap_or_default()
+    }
+
+    #[test]
+    fn more_than_a_tables_numbers_can_express_stops_it() {
+        // The name, counter mask, inversion and erratum of an event.
+        let row = |n: u32, cmask: u32, inv: u32, erratum: &str| {
+            format!("E{n:05},0x{:02X},0,{cmask},{inv},0,0,0-3,0,,,{erratum}\n", n % 0x100)
+        };
+        let shapes = |count| (0..count).map(|n| row(n, n % 0x100, n / 0x100, ""));
+        assert_eq!(error_of_tables(shapes(256)), "");
+        assert_eq!(error_of_tables(shapes(257)), "257 shapes and 0 errata do not fit");
+        let errata = |count| (0..count).map(|n| row(n, 0, 0, &format!("ERR{n}")));
+        assert_eq!(error_of_tables(errata(256)), "");
+        assert_eq!(error_of_tables(errata(257)), "1 shapes and 257 errata do not fit");
+        // At least a shape, two bytes of the select, and a name of a length and a token.
+        let many = error_of_tables((0..0xFFFF / 5 + 1).map(|n| row(n, 0, 0, "")));
+        assert!(many.starts_with("x: ") && many.ends_with(" bytes of records"), "{many}");
+    }
+
+    #[test]
+    fn names_of_too_many_different_parts_stop_it() {
+        // Three letters in a row, which are often together in this name alone.
+        let letters = || 'A'..='V';
+        let three = letters()
+            .flat_map(|a| (a..='V').skip(1).map(move |b| [a, b]))
+            .flat_map(|[a, b]| (b..='V').skip(1).map(move |c| [a, b, c]));
+        let rows = three.map(|[a, b, c]| format!("{a}{b}{c}{a}{b}{c},0xC0,0,0,0,0,0,0-3,0,,,\n"));
+        let error = error_of_tables(rows);
+        assert!(error.ends_with(" tokens of names do not fit: learn fewer"), "{error}");
     }
 }

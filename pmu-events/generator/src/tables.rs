@@ -233,3 +233,31 @@ impl Packer<'_> {
         records.extend(name);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The file's reader refuses them; here they stand for names that no seed tells apart.
+    #[test]
+    fn names_that_no_seed_tells_apart_stop_it() {
+        let shape = Shape {
+            select: 0,
+            counters: 1,
+            others: Vec::new(),
+            registers: Vec::new(),
+            precise: 0,
+            has_erratum: false,
+        };
+        let (name, errata) = ("SAME".to_owned(), String::new());
+        let event = Event { name, low: 0xC0, shape: shape.clone(), value: 0, errata };
+        let [version, published, source] = ["1", "", "here"].map(str::to_owned);
+        let name = "x".to_owned();
+        let events = vec![event.clone(), event];
+        let core_type =
+            CoreType { name, vendor: Vendor::Intel, version, published, source, width: 0, events };
+        let dictionary = Dictionary::learn(["SAME"].into_iter());
+        let packed = Packer { shapes: &[&shape], errata: &[] }.pack(&core_type, &dictionary);
+        assert_eq!(packed.err().as_deref(), Some("x: no seed for bucket 0"));
+    }
+}
