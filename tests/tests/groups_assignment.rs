@@ -60,13 +60,14 @@ fn refusal(events: &[Wanted]) -> Option<&'static str> {
 #[track_caller]
 fn assert_named(error: GroupError, on: &[Wanted], group: &[Wanted]) {
     let with = |members: usize| [on, &group[..members]].concat();
-    assert_eq!(refusal(&with(error.member)), None, "{error}: {group:?} beside {on:?}");
-    let reason = refusal(&with(error.member + 1));
+    let member = error.member.expect("it names an event");
+    assert_eq!(refusal(&with(member)), None, "{error}: {group:?} beside {on:?}");
+    let reason = refusal(&with(member + 1));
     match error.reason {
         CounterError::NoFreeCounter => assert_eq!(reason, Some("counters"), "{error}"),
         CounterError::ExtraRegisterInUse(register) => {
             assert_eq!(reason, Some("registers"), "{error}");
-            let demand = group[error.member].demand.as_ref().unwrap();
+            let demand = group[member].demand.as_ref().unwrap();
             assert_eq!(register, demand.registers[0]);
         }
         other => panic!("{other}"),

@@ -9,7 +9,11 @@ use pmu_core::{
 use pmu_virt::mock::Deviations;
 
 fn error(member: usize, reason: CounterError) -> GroupError {
-    GroupError { member, reason }
+    GroupError { member: Some(member), reason }
+}
+
+fn of_group(reason: CounterError) -> GroupError {
+    GroupError { member: None, reason }
 }
 
 /// Opens as many events as the table has room for, and closes them.
@@ -51,7 +55,10 @@ fn a_group_that_cannot_be_is_refused_by_the_event_that_makes_it_so() {
         }
         assert_eq!(mock.accesses().total(), 0, "{processor:?}");
         let message = error(2, CounterError::NoFreeCounter).to_string();
-        assert_eq!(message, "event 2 of the group: no free counter");
+        let expected = "events[2] of the group: no free counter of those that can count the event";
+        assert_eq!(message, expected);
+        assert_eq!(counters.open_group(unit, &[]), Err(of_group(CounterError::NoEvents)));
+        assert_eq!(of_group(CounterError::NoEvents).to_string(), "a group of no events");
     }
 }
 
@@ -64,7 +71,7 @@ fn an_operation_that_is_not_the_groups_changes_nothing() {
         let group = counters.open_group(unit, &[raw(2), raw(3)]).unwrap();
         let events: Vec<EventId> = counters.group_events(group).collect();
         let [first, second] = events[..] else { panic!("{events:?}") };
-        let not_started = error(0, CounterError::NotStarted(first));
+        let not_started = of_group(CounterError::NotStarted(first));
         assert_eq!(counters.stop_group(group, 0), Err(not_started));
         mock.clear();
         let in_group = CounterError::InGroup(group);
@@ -86,18 +93,16 @@ fn an_operation_that_is_not_the_groups_changes_nothing() {
         assert_eq!(count[0].value, 5);
         counters.close_group(group, 0).unwrap();
         assert_eq!(running(&mock), CounterSet::NONE);
-        let gone = error(0, CounterError::NoSuchGroup(group));
+        let gone = of_group(CounterError::NoSuchGroup(group));
         assert_eq!(counters.start_group(group, 0), Err(gone));
         assert_eq!(counters.stop_group(group, 0), Err(gone));
         assert_eq!(counters.close_group(group, 0), Err(gone));
         assert_eq!(counters.read_group(group, 0, &mut count), Err(gone));
         assert_nothing_is_open(&mut counters, &processor);
 
-        let empty = counters.open_group(unit, &[]).unwrap_err();
-        assert!(matches!(empty.reason, CounterError::NoSuchGroup(none) if none != group));
         let group = counters.open_group(unit, &[raw(2), raw(3)]).unwrap();
         counters.shut_down().unwrap();
-        let gone = error(0, CounterError::NoSuchGroup(group));
+        let gone = of_group(CounterError::NoSuchGroup(group));
         assert_eq!(counters.start_group(group, 0), Err(gone));
         assert_eq!(counters.group_events(group).count(), 0);
     }

@@ -14,7 +14,7 @@ use pmu_virt::mock::Deviations;
 use pmu_virt::{AmdConfiguration, Configuration, IntelConfiguration};
 
 fn no_such(group: GroupId) -> GroupError {
-    GroupError { member: 0, reason: CounterError::NoSuchGroup(group) }
+    GroupError { member: None, reason: CounterError::NoSuchGroup(group) }
 }
 
 #[test]

@@ -160,7 +160,7 @@ fn a_threads_group_follows_it_as_a_whole() {
         let mut thread: Vec<_> = here.group_events(group).map(ThreadEvent::Opened).collect();
         (2..5).for_each(|kind| happen(&mocks[0], kind, 100));
         here.switch_out(&mut thread, 10, |o| panic!("{o:?}")).unwrap();
-        let gone = GroupError { member: 0, reason: CounterError::NoSuchGroup(group) };
+        let gone = GroupError { member: None, reason: CounterError::NoSuchGroup(group) };
         assert_eq!(here.stop_group(group, 10), Err(gone), "{processor:?}");
         assert_eq!(running(&mocks[0]), CounterSet::NONE);
 
@@ -178,7 +178,7 @@ fn a_threads_group_follows_it_as_a_whole() {
         assert_eq!(outcome, Err(CounterError::NoSuchGroup(group)), "{processor:?}");
         assert_eq!(running(&mocks[1]).len(), 1, "{processor:?}");
         assert!(opened_events(&part).iter().all(|event| !there.is_started(*event)));
-        let part_only = GroupError { member: 0, reason: CounterError::NoSuchGroup(group) };
+        let part_only = GroupError { member: None, reason: CounterError::NoSuchGroup(group) };
         assert_eq!(there.start_group(group, 30), Err(part_only));
 
         // With the rest, it is.

@@ -60,6 +60,8 @@ pub enum CounterError {
     ExtraRegisterInUse(u32),
     /// The event starts and stops with its group.
     InGroup(GroupId),
+    /// The group is to have no events.
+    NoEvents,
     /// The group is not open, or not all of its events are on this processor.
     NoSuchGroup(GroupId),
     /// A running counter's registers lost their contents; see [`reprogram`](crate::Counters::reprogram).
@@ -119,11 +121,12 @@ impl fmt::Display for CounterError {
             }
             Self::AlreadyStarted(event) => write!(f, "{event} is already started"),
             Self::NotStarted(event) => write!(f, "{event} is not started"),
-            Self::NoFreeCounter => f.write_str("no free counter"),
+            Self::NoFreeCounter => f.write_str("no free counter of those that can count the event"),
             Self::ExtraRegisterInUse(register) => {
-                write!(f, "running events need other values of the extra register {register:#X}")
+                write!(f, "other events need other values of the extra register {register:#X}")
             }
             Self::InGroup(group) => write!(f, "the event starts and stops with {group}"),
+            Self::NoEvents => f.write_str("a group of no events"),
             Self::NoSuchGroup(group) => {
                 write!(f, "{group} is not open, or not whole on this processor")
             }

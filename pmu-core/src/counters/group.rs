@@ -55,16 +55,19 @@ impl fmt::Display for GroupId {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct GroupError {
-    /// Number of the event for which it failed, in the order in which they were given to
-    /// [`open_group`](Counters::open_group); 0, if a register failed or the group as a whole.
-    pub member: usize,
+    /// Number of the event for which it failed, from 0, in the order in which they were given to
+    /// [`open_group`](Counters::open_group); `None`, if a register failed, or the group as a whole.
+    pub member: Option<usize>,
     /// Reason.
     pub reason: CounterError,
 }
 
 impl fmt::Display for GroupError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "event {} of the group: {}", self.member, self.reason)
+        match self.member {
+            Some(member) => write!(f, "events[{member}] of the group: {}", self.reason),
+            None => fmt::Display::fmt(&self.reason, f),
+        }
     }
 }
 
@@ -74,9 +77,19 @@ impl core::error::Error for GroupError {
     }
 }
 
+impl GroupError {
+    const fn of_group(reason: CounterError) -> Self {
+        Self { member: None, reason }
+    }
+
+    const fn of_member(member: usize, reason: CounterError) -> Self {
+        Self { member: Some(member), reason }
+    }
+}
+
 /// Returns the error for a group that is not here.
 fn no_such(group: GroupId) -> GroupError {
-    GroupError { member: 0, reason: CounterError::NoSuchGroup(group) }
+    GroupError::of_group(CounterError::NoSuchGroup(group))
 }
 
 impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
@@ -112,12 +125,15 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
     /// Those of [`open_event`](Self::open_event), for the first event that has one; then
     /// [`NoFreeCounter`](CounterError::NoFreeCounter) or [`ExtraRegisterInUse`](CounterError::ExtraRegisterInUse) for
     /// the first event that could not be counted beside those before it, on this session's counters without any other
-    /// event; [`NoSuchGroup`](CounterError::NoSuchGroup) without events. Nothing was opened.
+    /// event: such a group never starts, and has to be split; [`NoEvents`](CounterError::NoEvents). Nothing was opened.
     pub fn open_group(
         &mut self,
         processor: &CounterUnit,
         events: &[Event],
     ) -> Result<GroupId, GroupError> {
+        if events.is_empty() {
+            return Err(GroupError::of_group(CounterError::NoEvents));
+        }
         let group = GroupId::new();
         let rotates = events.first().is_some_and(|event| event.rotates);
         let opened = self.open_members(processor, group, events, rotates);
@@ -137,7 +153,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
         rotates: bool,
     ) -> Result<(), GroupError> {
         for (member, event) in events.iter().enumerate() {
-            let failed = |reason| GroupError { member, reason };
+            let failed = |reason| GroupError::of_member(member, reason);
             if member == MAX_COUNTERS {
                 return Err(failed(CounterError::NoFreeCounter));
             }
@@ -153,7 +169,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
     /// Checks that the events of a group can be counted together.
     fn check_room(&self, group: GroupId) -> Result<(), GroupError> {
         let (first, _) = self.members(group).next().ok_or_else(|| no_such(group))?;
-        self.admit(&Plan::EMPTY, first).map(|_| ()).map_err(|unplaced| self.of_member(unplaced))
+        self.admit(&Plan::EMPTY, first).map(|_| ()).map_err(|unplaced| self.error_of(unplaced))
     }
 
     pub(crate) fn members(&self, group: GroupId) -> impl Iterator<Item = (EventId, &EventEntry)> {
@@ -166,10 +182,11 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
         self.members(group).filter(|_| self.is_open()).map(|(event, _)| event)
     }
 
-    fn of_member(&self, Unplaced { event, reason }: Unplaced) -> GroupError {
+    /// Returns the error that names the event for which there is no room.
+    fn error_of(&self, Unplaced { event, reason }: Unplaced) -> GroupError {
         let group = self.table().entry(event).and_then(EventEntry::group);
         let member = group.and_then(|group| self.group_events(group).position(|of| of == event));
-        GroupError { member: member.unwrap_or(0), reason }
+        GroupError { member: member.filter(|_| reason.is_no_room()), reason }
     }
 
     /// Returns the first event of a group that is whole on this processor.
@@ -213,11 +230,11 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
         let first = self.first_of(group)?;
         for (member, event) in self.group_events(group).enumerate() {
             if self.is_started(event) {
-                return Err(GroupError { member, reason: CounterError::AlreadyStarted(event) });
+                return Err(GroupError::of_member(member, CounterError::AlreadyStarted(event)));
             }
         }
         self.members(group).for_each(|(_, entry)| entry.begin_time(now));
-        self.give_counters(first, now).map_err(|unplaced| self.of_member(unplaced))
+        self.give_counters(first, now).map_err(|unplaced| self.error_of(unplaced))
     }
 
     /// Stops the events of a group together. Pending overflows are not reported; the totals are complete.
@@ -228,16 +245,16 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
     pub fn stop_group(&mut self, group: GroupId, now: u64) -> Result<(), GroupError> {
         let first = self.first_of(group)?;
         if !self.group_events(group).any(|event| self.is_started(event)) {
-            return Err(GroupError { member: 0, reason: CounterError::NotStarted(first) });
+            return Err(GroupError::of_group(CounterError::NotStarted(first)));
         }
         let on: CounterSet =
             self.group_events(group).filter_map(|of| self.counter_of(of)).collect();
-        let mut outcome = self.halt(on).map_err(|reason| GroupError { member: 0, reason });
+        let mut outcome = self.halt(on).map_err(GroupError::of_group);
         for (member, (event, entry)) in self.members(group).enumerate() {
             let taken = self.take_off(event, entry, now);
-            outcome = outcome.and(taken.map_err(|reason| GroupError { member, reason }));
+            outcome = outcome.and(taken.map_err(|reason| GroupError::of_member(member, reason)));
         }
-        let going_on = self.go_on(on).map_err(|reason| GroupError { member: 0, reason });
+        let going_on = self.go_on(on).map_err(GroupError::of_group);
         outcome.and(going_on)
     }
 
@@ -281,11 +298,11 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
         if let Some((member, event)) = faulted.next()
             && self.group_events(group).any(|event| is_on(&event))
         {
-            return Err(GroupError { member, reason: CounterError::NotStarted(event) });
+            return Err(GroupError::of_member(member, CounterError::NotStarted(event)));
         }
         let mut read = 0;
         for (count, event) in counts.iter_mut().zip(self.group_events(group)) {
-            let failed = |reason| GroupError { member: read, reason };
+            let failed = |reason| GroupError::of_member(read, reason);
             *count = self.read_event(event, now).map_err(failed)?;
             read += 1;
         }
