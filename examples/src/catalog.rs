@@ -10,11 +10,11 @@ use pmu_core::{
 };
 use pmu_events::{CoreType, EventError, Metric, PmuEvent, Precise, Processor};
 
-/// The core type of a recorded processor, or of this one.
+/// A recorded processor, or this one.
 ///
 /// # Errors
 /// No core type is known for it; there is no CPUID.
-pub fn detect(recorded: Option<&CpuidDump>) -> Result<&'static CoreType, String> {
+pub fn detect(recorded: Option<&CpuidDump>) -> Result<Processor, String> {
     let snapshot = match recorded {
         Some(dump) => Snapshot::capture(dump),
         #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
@@ -22,8 +22,7 @@ pub fn detect(recorded: Option<&CpuidDump>) -> Result<&'static CoreType, String>
         #[cfg(not(any(target_arch = "x86", target_arch = "x86_64")))]
         None => return Err("this machine is no x86".into()),
     };
-    let processor = Processor::detect(&snapshot);
-    processor.map(|processor| processor.core_type()).map_err(|error| error.to_string())
+    Processor::detect(&snapshot).map_err(|error| error.to_string())
 }
 
 /// The source that counts an event of this processor, by its name in any case.
@@ -31,14 +30,10 @@ pub fn detect(recorded: Option<&CpuidDump>) -> Result<&'static CoreType, String>
 /// # Errors
 /// No event has this name, or perf's raw configuration does not hold it.
 pub fn source(name: &str) -> Result<Source, String> {
-    let core_type = detect(None)?;
-    let event = core_type.event(name).map_err(|error| {
-        let nearest = core_type.nearest::<3>(name);
-        let names: Vec<_> = nearest.iter().flatten().map(|e| e.name().to_string()).collect();
-        match names.is_empty() {
-            true => error.to_string(),
-            false => format!("{error}; the nearest are {}", names.join(", ")),
-        }
+    let processor = detect(None)?;
+    let event = processor.event(name).map_err(|error| match error {
+        EventError::Unknown => format!("{error}{}", nearest(processor.core_type(), name)),
+        other => other.to_string(),
     })?;
     let name = event.name().to_string();
     let (raw, 0) = event.perf_config() else {
@@ -67,19 +62,37 @@ pub fn source(name: &str) -> Result<Source, String> {
 /// The core type with this name.
 ///
 /// # Errors
-/// There is none; the error has those that there are.
+/// There is none; the error has those that contain the name or begin as it does, or all.
 pub fn named(name: &str) -> Result<&'static CoreType, String> {
     CoreType::named(name).map_err(|error| {
-        let names: Vec<_> = CoreType::all().map(CoreType::name).collect();
+        let wanted = name.to_ascii_lowercase();
+        let is_alike = |other: &&str| {
+            let beginning = wanted.get(..4).is_some_and(|four| other.starts_with(four));
+            beginning || wanted.len() > 2 && other.contains(&wanted)
+        };
+        let all = || CoreType::all().map(CoreType::name);
+        let alike: Vec<_> = all().filter(is_alike).collect();
+        let names = if alike.is_empty() { all().collect() } else { alike };
         format!("{name}: {error}; there are {}", names.join(" "))
     })
+}
+
+/// The end of an error: the names that are nearest.
+fn nearest(core_type: &CoreType, name: &str) -> String {
+    let nearest = core_type.nearest::<3>(name);
+    let names: Vec<_> = nearest.iter().flatten().map(|event| event.name().to_string()).collect();
+    if names.is_empty() {
+        names.concat()
+    } else {
+        format!("; the nearest are {}", names.join(", "))
+    }
 }
 
 /// The events of a core type whose names match a pattern, with encodings, constraints and perf's form.
 ///
 /// # Errors
-/// There is none; the error has the nearest names.
-pub fn events(core_type: &CoreType, pattern: &str) -> Result<String, String> {
+/// There is none; the error names the core types of `others` that have some, or the nearest names.
+pub fn events(core_type: &CoreType, others: &[&CoreType], pattern: &str) -> Result<String, String> {
     let at_fault = |error: EventError| {
         let hint = match error {
             EventError::Character { .. } => {
@@ -92,14 +105,21 @@ pub fn events(core_type: &CoreType, pattern: &str) -> Result<String, String> {
     };
     let mut text = about(core_type);
     let mut matching = core_type.matching(pattern).map_err(at_fault)?.peekable();
-    if matching.peek().is_none() && pattern.contains(['*', '?']) {
-        return Err(format!("{pattern:?}: no event of {core_type} matches; `*` matches all"));
-    }
     if matching.peek().is_none() {
-        let nearest = core_type.nearest::<3>(pattern);
-        let names: Vec<_> = nearest.iter().flatten().map(|e| e.name().to_string()).collect();
-        let unknown = at_fault(EventError::Unknown);
-        return Err(format!("{unknown}; the nearest are {}", names.join(", ")));
+        let has_some = |other: &&&CoreType| {
+            other.matching(pattern).is_ok_and(|mut matching| matching.next().is_some())
+        };
+        let elsewhere: Vec<_> = others.iter().filter(has_some).map(|other| other.name()).collect();
+        return Err(match elsewhere.first() {
+            Some(other) => format!(
+                "{pattern:?}: no event of {core_type}; of the same model's {} it is: --processor {other}",
+                elsewhere.join(", ")
+            ),
+            None if pattern.contains(['*', '?']) => {
+                format!("{pattern:?}: no event of {core_type} matches; `*` matches all")
+            }
+            None => at_fault(EventError::Unknown) + &nearest(core_type, pattern),
+        });
     }
     matching.for_each(|event| describe(&mut text, core_type, &event));
     Ok(text)
@@ -194,7 +214,7 @@ mod tests {
     #[test]
     fn an_event_has_its_encodings_constraints_and_perfs_form() {
         let skylake = named("skylake").unwrap();
-        let text = events(skylake, "frontend_retired.dsb_miss").unwrap();
+        let text = events(skylake, &[], "frontend_retired.dsb_miss").unwrap();
         assert_eq!(
             block(&text, "FRONTEND_RETIRED.DSB_MISS"),
             [
@@ -204,10 +224,11 @@ mod tests {
                 "perf      cpu/event=0xc6,umask=0x1,config1=0x11/",
             ]
         );
-        let text = events(skylake, "inst_retired.total_cycles_ps").unwrap();
+        let text = events(skylake, &[], "inst_retired.total_cycles_ps").unwrap();
         let lines = block(&text, "INST_RETIRED.TOTAL_CYCLES_PS");
         assert_eq!(lines[1], "counters  general 0,2-3");
-        let text = events(named("alderlake_gracemont").unwrap(), "CPU_CLK_UNHALTED.CORE").unwrap();
+        let text =
+            events(named("alderlake_gracemont").unwrap(), &[], "CPU_CLK_UNHALTED.CORE").unwrap();
         let lines = block(&text, "CPU_CLK_UNHALTED.CORE");
         assert_eq!(lines[1..], ["counters  fixed 1 only", "perf      cpu_atom/event=0x3c/"]);
     }
@@ -215,7 +236,7 @@ mod tests {
     #[test]
     fn every_event_of_every_core_type_has_a_form_for_perf() {
         for core_type in CoreType::all() {
-            let text = events(core_type, "*").unwrap();
+            let text = events(core_type, &[], "*").unwrap();
             assert!(!text.contains("none:"), "{core_type}");
             assert_eq!(text.matches("  perf ").count(), core_type.events().len());
         }
@@ -224,13 +245,27 @@ mod tests {
     #[test]
     fn what_is_no_event_is_told_with_the_nearest_names() {
         let zen = named("ZEN4").unwrap();
-        let error = events(zen, "ex_ret_instrs").unwrap_err();
+        let error = events(zen, &[], "ex_ret_instrs").unwrap_err();
         assert!(error.contains("no event has this name; the nearest are ex_ret_instr,"), "{error}");
-        let odd = events(zen, "ex ret").unwrap_err();
+        let odd = events(zen, &[], "ex ret").unwrap_err();
         assert!(odd.contains("byte 2; letters, digits and `_.:=` make names"), "{odd}");
-        assert!(events(zen, &"a".repeat(97)).unwrap_err().ends_with("`*` is any text"));
-        let pattern = events(zen, "*zzz*").unwrap_err();
+        assert!(events(zen, &[], &"a".repeat(97)).unwrap_err().ends_with("`*` is any text"));
+        let pattern = events(zen, &[], "*zzz*").unwrap_err();
         assert_eq!(pattern, "\"*zzz*\": no event of zen4 matches; `*` matches all");
-        assert!(named("pentium").unwrap_err().contains("no core type has this name"));
+        let none = named("pentium").unwrap_err();
+        assert!(none.contains("no core type has this name; there are alderlake"), "{none}");
+        assert!(named("Gracemont").unwrap_err().ends_with("; there are alderlake_gracemont"));
+        assert!(named("skylak").unwrap_err().ends_with("; there are skylake skylakex"));
+    }
+
+    #[test]
+    fn an_event_of_a_hybrids_other_core_is_told_with_that_core() {
+        let dump = include_str!("../../tests/data/cpuid/intel-alderlake.txt");
+        let processor = detect(Some(&CpuidDump::parse(dump).unwrap())).unwrap();
+        let others: Vec<_> = processor.other_core_types().collect();
+        for pattern in ["topdown_fe_bound.all", "TOPDOWN_FE_*"] {
+            let error = events(processor.core_type(), &others, pattern).unwrap_err();
+            assert!(error.ends_with("it is: --processor alderlake_gracemont"), "{error}");
+        }
     }
 }

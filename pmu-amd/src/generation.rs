@@ -45,7 +45,7 @@ pub enum Meaning {
     Same,
     /// Another event.
     Other,
-    /// No event: it counts the conditions of its unit mask, and the select names none.
+    /// No event: what the event number counts is selected by bits of the unit mask, and the source's has none of them.
     Nothing,
     /// No available table describes it.
     Unknown,
@@ -107,7 +107,8 @@ impl Generation {
     /// Returns the meaning of a source of [`SOURCES`](crate::SOURCES) on this generation; `None` if there is no such
     /// source.
     ///
-    /// A kernel that avoids misleading names starts only the sources that are [`Same`](Meaning::Same).
+    /// A kernel that avoids misleading names starts only the sources that are [`Same`](Meaning::Same). That is of
+    /// [`Amd64`](crate::Amd64)'s rows: those of [`Zen`](crate::Zen) have the same values, and count what they say.
     ///
     /// # Examples
     ///

@@ -166,7 +166,7 @@ impl CoreType {
     }
 
     /// Finds the events whose names are nearest to some text, by edit distance; nearest first, and ascending by name
-    /// among equals.
+    /// among equals. None, of a text longer than [`MAX_NAME`].
     ///
     /// # Context
     /// Task: it compares all names, in some hundred thousand to some million steps.

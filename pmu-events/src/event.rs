@@ -47,7 +47,8 @@ impl PmuEvent {
     }
 
     /// Returns the event select: event, unit mask with its extension, and qualifiers, without mode bits and the bits
-    /// that make it run. Of several encodings, this is the first.
+    /// that make it run. Of several encodings, this is the first. Where only a fixed counter counts the event, no
+    /// counter has this select: it is the encoding that the vendor's list gives.
     pub const fn select(&self) -> EventSelect {
         EventSelect::from_bits(self.record.select)
     }
@@ -123,6 +124,9 @@ impl PmuEvent {
 
 /// Converts to an event of the counter layer: at every privilege level, on the counters that can count it, with each of
 /// its encodings and their [extra registers](Event::with_extra).
+///
+/// Take the event from the [`Processor`](crate::Processor) that is to count it: on another core type the same select
+/// may be another event, which the counters cannot know.
 impl From<PmuEvent> for Event {
     fn from(event: PmuEvent) -> Self {
         let plain = Self::raw(event.select()).on(event.counters());

@@ -211,7 +211,7 @@ impl Expression {
         self.terms.iter().filter_map(|term| core_type.event(term.event).ok())
     }
 
-    /// Computes the ratio from the counts of the events, by name.
+    /// Computes the ratio from the counts of the events, by name in the letters of [`events`](Self::events).
     ///
     /// An event without a count is not taken as 0: without it the metric has no meaning.
     ///

@@ -147,7 +147,7 @@ impl fmt::Display for UnknownProcessor {
             Self::Model { vendor, family, model, stepping } => write!(
                 f,
                 "no events are known of {} family {family:#X} model {model:#X} stepping {stepping}",
-                vendor.escape_ascii()
+                vendor.trim_ascii().escape_ascii()
             ),
             Self::Core(0) => f.write_str("CPUID does not say which of a hybrid's cores this is"),
             Self::Core(core) => {

@@ -131,6 +131,8 @@ impl EventKey {
     /// other vendor's selects, and are part of the key: Intel's `IN_TX` and `IN_TXCP` (32 and 33) and AMD's
     /// `GuestOnly` and `HostOnly` (40 and 41). Use this function for the key of an event with one of them.
     ///
+    /// An event that only a fixed counter counts has no select: its key is [`fixed`](Self::fixed)'s.
+    ///
     /// ```
     /// use pmu_virt::EventKey;
     /// assert_eq!(EventKey::of_select(0x53_01C0), EventKey::general(0xC0, 1));

@@ -161,7 +161,8 @@ impl<'h, const T: usize> MockMsr<'h, T> {
     }
 
     /// Returns CPUID of this processor, as a driver captures it: a processor of the vendor with 64-bit mode and its
-    /// PMU as its only features, and with those that the platform's deviations add.
+    /// PMU as its only features, and with those that the platform's deviations add. The model is Sapphire Rapids or
+    /// Zen 4, whatever the PMU is.
     pub fn snapshot(&self) -> Snapshot {
         let configuration = self.pmu.borrow().configuration();
         let (name, signature) = match configuration.vendor() {

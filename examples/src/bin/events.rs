@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use pmu_core::CpuidDump;
+use pmu_events::Processor;
 use pmu_examples::{catalog, output};
 
 /// Prints a core type's events: encodings, the counters that can count them, and what perf takes.
@@ -14,7 +15,6 @@ use pmu_examples::{catalog, output};
 #[command(name = "events", version)]
 struct Arguments {
     /// A name in any case, or a pattern: `*` is any text, `?` any character.
-    #[arg(required_unless_present = "metrics")]
     name: Option<String>,
 
     /// The core type, such as `skylake`, `zen4` or `alderlake_goldencove`, instead of this processor's.
@@ -41,23 +41,27 @@ fn main() -> ExitCode {
 }
 
 fn print(arguments: &Arguments) -> Result<(), String> {
-    let core_type = match (&arguments.processor, &arguments.cpuid) {
-        (Some(name), _) => catalog::named(name)?,
+    let (core_type, others) = match (&arguments.processor, &arguments.cpuid) {
+        (Some(name), _) => (catalog::named(name)?, Vec::new()),
         (None, file) => {
             let recorded = file.as_deref().map_or_else(|| catalog::detect(None), recorded);
-            recorded.map_err(|error| format!("{error}; --processor names a core type"))?
+            let processor =
+                recorded.map_err(|error| format!("{error}; --processor names a core type"))?;
+            (processor.core_type(), processor.other_core_types().collect())
         }
     };
     let text = match &arguments.name {
-        Some(name) => catalog::events(core_type, name)?,
-        None => catalog::metrics(core_type),
+        Some(name) => catalog::events(core_type, &others, name)?,
+        None if arguments.metrics => catalog::metrics(core_type),
+        None => return Err("which events? '*' is all of them; --metrics are the metrics".into()),
     };
     output::print(&text).map_err(|error| format!("standard output: {error}"))
 }
 
-fn recorded(file: &Path) -> Result<&'static pmu_events::CoreType, String> {
+fn recorded(file: &Path) -> Result<Processor, String> {
     let at_fault = |error: &dyn core::fmt::Display| format!("{}: {error}", file.display());
-    let text = std::fs::read_to_string(file).map_err(|error| at_fault(&error))?;
+    let bytes = std::fs::read(file).map_err(|error| at_fault(&error))?;
+    let text = String::from_utf8_lossy(&bytes);
     let dump = CpuidDump::parse(&text).map_err(|error| at_fault(&error))?;
     catalog::detect(Some(&dump)).map_err(|error| at_fault(&error))
 }

@@ -56,7 +56,8 @@ pub struct SessionCounters {
 
 impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
     /// Takes the counters of `only` of the processor that executes the call, which `processor` describes: those that
-    /// it shares with the source's unit.
+    /// it shares with the source's unit. The source is kept; an [`OpenedEvents`](crate::OpenedEvents) is two
+    /// references.
     ///
     /// Stops each of them, proves it by writing and reading it back (by RDMSR and by RDPMC), and leaves it zero. Then
     /// acknowledges overflows that a predecessor left, disables precise sampling (`IA32_PEBS_ENABLE`; version 6 has

@@ -34,7 +34,7 @@ impl EventSelect {
     /// Bit 22: counts.
     const ENABLE: u64 = 1 << 22;
 
-    /// Returns the register's value.
+    /// Creates the select from the register's value.
     pub const fn from_bits(bits: u64) -> Self {
         Self(bits)
     }
