@@ -56,7 +56,8 @@ impl fmt::Display for GroupId {
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct GroupError {
     /// Number of the event for which it failed, from 0, in the order in which they were given to
-    /// [`open_group`](Counters::open_group); `None`, if a register failed, or the group as a whole.
+    /// [`open_group`](Counters::open_group); `None`, where it is not one event's: a register failed while the group was
+    /// started, or it is the group as a whole.
     pub member: Option<usize>,
     /// Reason.
     pub reason: CounterError,
