@@ -20,7 +20,7 @@ const FIXED_INTERRUPT: u64 = 0x8888_8888;
 const FIXED_ADAPTIVE: u64 = 0x1111_1111 << 32;
 /// Bits of the global registers that other facilities may have: `PERF_METRICS` (48); of the status also 55 and 58–63.
 const METRICS: u64 = 1 << 48;
-const STATUS_OF_OTHERS: u64 = METRICS | 0xFF << 55;
+const STATUS_OF_OTHERS: u64 = METRICS | 1 << 55 | 0x3F << 58;
 
 /// A register that may be changed and is restored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

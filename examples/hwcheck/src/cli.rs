@@ -1,9 +1,9 @@
 //! The command line.
 
 use std::env;
-use std::fs::{File, OpenOptions};
+use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::chown;
+use std::os::unix::fs::{DirBuilderExt, fchown};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -130,10 +130,11 @@ fn run_with(arguments: &Arguments) -> Result<ExitCode, Failure> {
         let _ = std::fs::remove_dir_all(machine.root());
     }
     let report = report?;
-    print!("{}", summary(&report));
     if let Some(file) = file {
         write(&report, file).map_err(other(&file.display().to_string()))?;
     }
+    // The report is kept, and the status right, also where nothing reads this.
+    let _ = show(&report, file, &mut io::stdout());
     Ok(status(&report))
 }
 
@@ -148,10 +149,13 @@ fn machine(arguments: &Arguments) -> Result<Box<dyn Machine>, Failure> {
             SoftwareVendor::Amd => Configuration::Amd(AmdConfiguration::perf_mon_v2(6)),
         };
         let path = env::temp_dir().join(format!("hwcheck-{}", std::process::id()));
+        // A folder of its own: one that is there may lead to another's files.
+        DirBuilder::new().mode(0o700).create(&path).map_err(other(&path.display().to_string()))?;
         let made = Software::create(&path, Plan::new(configuration));
         return Ok(Box::new(made.map_err(other("the software machine"))?));
     }
-    stay_on(arguments.cpu).map_err(other("--cpu"))?;
+    let what = format!("--cpu {}: not a processor of this machine, or not allowed", arguments.cpu);
+    stay_on(arguments.cpu).map_err(other(&what))?;
     // SAFETY: geteuid cannot fail.
     if unsafe { libc::geteuid() } != 0 {
         return Err(by_sudo(arguments));
@@ -185,7 +189,7 @@ fn by_sudo(arguments: &Arguments) -> Failure {
         .arg("--")
         .arg(program)
         .args(env::args_os().skip(1))
-        .arg("--yes")
+        .args((!arguments.yes).then_some("--yes"))
         .exec();
     Failure::Other(format!("sudo: {error}; run it as root"))
 }
@@ -217,31 +221,37 @@ fn check_place(file: &Path) -> Result<(), Failure> {
     }
 }
 
-/// Writes the report, and shows all that it has.
+/// Prints the summary; and all that is in the report's file, if there is one.
+fn show(report: &Report, file: Option<&Path>, to: &mut impl Write) -> io::Result<()> {
+    write!(to, "{}", summary(report))?;
+    let Some(file) = file else { return Ok(()) };
+    writeln!(
+        to,
+        "\nThis is all that {} has; hardware/README.md says where to send it:\n",
+        file.display()
+    )?;
+    write!(to, "{}", report.to_json())
+}
+
 fn write(report: &Report, path: &Path) -> io::Result<()> {
-    let json = report.to_json();
     let mut file: File = OpenOptions::new().write(true).create_new(true).open(path)?;
-    file.write_all(json.as_bytes())?;
+    file.write_all(report.to_json().as_bytes())?;
     // By sudo, it is the user's.
     let id = |name| env::var(name).ok().and_then(|id| id.parse().ok());
     if let (Some(user), Some(group)) = (id("SUDO_UID"), id("SUDO_GID")) {
-        let _ = chown(path, Some(user), Some(group));
+        let _ = fchown(&file, Some(user), Some(group));
     }
-    println!(
-        "\nThis is all that {} has; hardware/README.md says where to send it:\n",
-        path.display()
-    );
-    print!("{json}");
     Ok(())
 }
 
 fn status(report: &Report) -> ExitCode {
     let bad = [Outcome::Disagrees, Outcome::Inexact, Outcome::SomethingElse, Outcome::Disturbed];
+    let disturbed = !report.restored.left_alone.is_empty();
     if !report.restored.failed.is_empty() {
         ExitCode::from(NOT_RESTORED)
     } else if !report.restored.worker_ended_well {
         ExitCode::FAILURE
-    } else if report.claims.iter().any(|claim| bad.contains(&claim.outcome)) {
+    } else if disturbed || report.claims.iter().any(|claim| bad.contains(&claim.outcome)) {
         ExitCode::from(DISAGREES)
     } else {
         ExitCode::SUCCESS

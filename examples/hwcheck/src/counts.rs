@@ -92,9 +92,9 @@ pub fn counts(
         let mut bench = Bench { registers, unit: &unit, counters, memory: &memory, runs };
         exact(&mut bench, alone, tell).and_then(|()| sources::sources(&mut bench, alone, tell))
     };
-    let shut_down = counters.shut_down();
+    // After a stop the registers are restored from what was written last: another owner's values stay.
     measured?;
-    let outcome = match shut_down {
+    let outcome = match counters.shut_down() {
         Ok(()) if usable == unit.counters() & only => Outcome::Agrees,
         _ => Outcome::Disagrees,
     };

@@ -99,7 +99,10 @@ pub fn stay_on(processor: u32) -> io::Result<()> {
     // SAFETY: a zeroed set is an empty one; CPU_SET checks its bounds.
     let set = unsafe {
         let mut set: libc::cpu_set_t = core::mem::zeroed();
-        libc::CPU_SET(processor as usize % libc::CPU_SETSIZE as usize, &mut set);
+        if processor >= libc::CPU_SETSIZE as u32 {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        libc::CPU_SET(processor as usize, &mut set);
         set
     };
     // SAFETY: the set lives during the call.

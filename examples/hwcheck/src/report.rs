@@ -407,6 +407,8 @@ impl<'de> Deserialize<'de> for Hex {
 /// Reason for which bytes are not a report.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ReportError {
+    /// Not an ordinary file.
+    NoFile,
     /// More than [`MAX_BYTES`].
     TooLong,
     /// Not the JSON of a report: the place and what is wrong there.
@@ -420,8 +422,10 @@ pub enum ReportError {
 impl fmt::Display for ReportError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::NoFile => f.write_str("not an ordinary file"),
             Self::TooLong => write!(f, "more than {MAX_BYTES} bytes"),
-            Self::Json(error) => f.write_str(error),
+            // It has the report's own words.
+            Self::Json(error) => write!(f, "{}", error.escape_debug()),
             Self::Schema(schema) => write!(f, "schema {schema}; this tool reads {SCHEMA}"),
             Self::TooMuch => f.write_str("a list or a text is too long"),
         }

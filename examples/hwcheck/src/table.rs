@@ -4,7 +4,7 @@ use core::fmt;
 use core::fmt::Write as _;
 use std::collections::BTreeMap;
 use std::fs;
-use std::io;
+use std::io::{self, Read as _};
 use std::path::Path;
 
 use crate::claims::{CLAIMS, Tried, find};
@@ -65,10 +65,13 @@ fn reports(folder: &Path) -> Result<Vec<Report>, TableError> {
             continue;
         }
         let error = |error| TableError::Report(name.clone(), error);
-        if fs::metadata(&path)?.len() > MAX_BYTES as u64 {
-            return Err(error(ReportError::TooLong));
+        // Neither a device, which has no length, nor a link to one.
+        if !fs::symlink_metadata(&path)?.is_file() {
+            return Err(error(ReportError::NoFile));
         }
-        let report = Report::parse(&fs::read(&path)?).map_err(error)?;
+        let mut bytes = Vec::new();
+        fs::File::open(&path)?.take(MAX_BYTES as u64 + 1).read_to_end(&mut bytes)?;
+        let report = Report::parse(&bytes).map_err(error)?;
         named.insert(name.clone(), report);
     }
     Ok(named.into_values().collect())
@@ -185,6 +188,8 @@ pub fn escape(text: &str) -> String {
     let mut escaped = String::new();
     for one in text.chars() {
         match one {
+            // What would begin an address.
+            '.' if escaped.to_ascii_lowercase().ends_with("www") => escaped.push_str("&#46;"),
             'a'..='z' | 'A'..='Z' | '0'..='9' | ' ' | '.' | ',' | '(' | ')' | '-' | '/' => {
                 escaped.push(one);
             }

@@ -181,6 +181,10 @@ fn a_report_beyond_its_bounds_is_refused() {
         let more = report().to_json().replace(field, with);
         assert!(matches!(Report::parse(more.as_bytes()), Err(ReportError::Json(_))), "{with}");
     }
+    // Its words do not act on the terminal.
+    let named = report().to_json().replace("\"seed\":", "\"\\u001b[31m\": 1, \"seed\":");
+    let error = Report::parse(named.as_bytes()).unwrap_err().to_string();
+    assert!(error.contains("[31m") && !error.contains('\x1b'), "{error}");
     for text in ["", "{}", "[]", "null", "{\"schema\": -1}", "{\"schema\": 1}"] {
         assert!(matches!(Report::parse(text.as_bytes()), Err(ReportError::Json(_))), "{text}");
     }
@@ -216,6 +220,7 @@ fn nothing_in_a_report_acts_in_the_table_or_on_the_terminal() {
     assert!(first.lines().all(|line| columns(line) == 3), "{first}");
     assert!(!summary(&hostile).contains('\x1b'));
     assert_eq!(escape("a<b"), "a&#60;b");
+    assert_eq!(escape("to www.example.org/x"), "to www&#46;example.org/x");
 }
 
 #[test]
@@ -224,4 +229,13 @@ fn a_software_machine_is_labeled() {
     assert!(text.contains("**software, no processor:** Software PMU of pmu-virt"), "{text}");
     assert!(text.contains("| 0x1a0 IA32&#95;MISC&#95;ENABLE |"), "{text}");
     assert_eq!(table(&[]), "There is no report yet.\n");
+}
+
+#[test]
+fn a_folder_of_what_is_no_ordinary_file_has_no_table() {
+    let folder = Folder::new();
+    std::fs::write(folder.0.join("README.md"), "").unwrap();
+    std::os::unix::fs::symlink("/dev/zero", folder.0.join("endless.json")).unwrap();
+    let error = pmu_hwcheck::table::readme(&folder.0).unwrap_err().to_string();
+    assert!(error.contains("endless.json: not an ordinary file"), "{error}");
 }
