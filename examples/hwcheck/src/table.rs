@@ -188,7 +188,7 @@ pub fn escape(text: &str) -> String {
     let mut escaped = String::new();
     for one in text.chars() {
         match one {
-            // What would begin an address.
+            // It would begin an address.
             '.' if escaped.to_ascii_lowercase().ends_with("www") => escaped.push_str("&#46;"),
             'a'..='z' | 'A'..='Z' | '0'..='9' | ' ' | '.' | ',' | '(' | ')' | '-' | '/' => {
                 escaped.push(one);
