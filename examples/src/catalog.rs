@@ -81,10 +81,9 @@ pub fn named(name: &str) -> Result<&'static CoreType, String> {
 fn nearest(core_type: &CoreType, name: &str) -> String {
     let nearest = core_type.nearest::<3>(name);
     let names: Vec<_> = nearest.iter().flatten().map(|event| event.name().to_string()).collect();
-    if names.is_empty() {
-        names.concat()
-    } else {
-        format!("; the nearest are {}", names.join(", "))
+    match names.is_empty() {
+        true => String::new(),
+        false => format!("; the nearest are {}", names.join(", ")),
     }
 }
 
@@ -112,7 +111,7 @@ pub fn events(core_type: &CoreType, others: &[&CoreType], pattern: &str) -> Resu
         let elsewhere: Vec<_> = others.iter().filter(has_some).map(|other| other.name()).collect();
         return Err(match elsewhere.first() {
             Some(other) => format!(
-                "{pattern:?}: no event of {core_type}; of the same model's {} it is: --processor {other}",
+                "{pattern:?}: no event of {core_type}; of the same model, {} has it: --processor {other}",
                 elsewhere.join(", ")
             ),
             None if pattern.contains(['*', '?']) => {
@@ -265,7 +264,7 @@ mod tests {
         let others: Vec<_> = processor.other_core_types().collect();
         for pattern in ["topdown_fe_bound.all", "TOPDOWN_FE_*"] {
             let error = events(processor.core_type(), &others, pattern).unwrap_err();
-            assert!(error.ends_with("it is: --processor alderlake_gracemont"), "{error}");
+            assert!(error.ends_with("has it: --processor alderlake_gracemont"), "{error}");
         }
     }
 }

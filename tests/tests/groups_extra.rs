@@ -265,7 +265,10 @@ fn fault(processor: &Processor, rotates: bool, at: u32, stays: bool) -> bool {
     extra.fault.set(Some((at, stays)));
     let outcome = match rotates {
         true => counters.rotate(1),
-        false => counters.start_group(group, 1).map_err(|error| error.reason),
+        false => counters.start_group(group, 1).map_err(|error| {
+            assert_eq!(error.member, None, "a register failed: {error}");
+            error.reason
+        }),
     };
     extra.fault.set(None);
     let reached = extra.take_accesses() >= at;

@@ -239,3 +239,16 @@ fn a_folder_of_what_is_no_ordinary_file_has_no_table() {
     let error = pmu_hwcheck::table::readme(&folder.0).unwrap_err().to_string();
     assert!(error.contains("endless.json: not an ordinary file"), "{error}");
 }
+
+#[test]
+fn a_report_is_written_also_where_nothing_reads_what_is_printed() {
+    let folder = Folder::new();
+    let _machine = folder.machine(Plan::new(intel()));
+    let file = folder.0.join("kept.json");
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let mut command = machines::command(&folder.0, &["--yes"]);
+    let status = command.arg("--report").arg(&file).stdout(writer).status().unwrap();
+    assert_eq!(status.code(), Some(0));
+    assert!(Report::parse(&std::fs::read(&file).unwrap()).is_ok());
+}

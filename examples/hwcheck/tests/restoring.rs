@@ -126,6 +126,26 @@ fn another_owners_writes_are_noticed_and_left_alone() {
     }
 }
 
+/// So late that only the last comparison meets it: no claim says *disturbed*, and the status does.
+#[test]
+fn another_owners_last_write_is_left_alone_and_told_by_the_status() {
+    let all = accesses();
+    let mut late = 0;
+    for at in (all - 140..all).step_by(7) {
+        let folder = Folder::new();
+        let machine = machine(&folder, |plan| plan.others = vec![(at, 0x187, 0x53_013C)]);
+        let (status, report, output) = run(&folder, &[]);
+        let report = report.unwrap();
+        if report.restored.left_alone.is_empty() {
+            continue;
+        }
+        late += u32::from(claim(&report, "driver.take").outcome != Outcome::Disturbed);
+        assert_eq!(status, Some(4), "at {at} of {all}: {output:?}");
+        assert_eq!(machine.state().unwrap().register(0x187), Some(0x53_013C), "at {at}");
+    }
+    assert!(late > 0);
+}
+
 #[test]
 fn a_signal_ends_the_worker_and_the_registers_are_restored() {
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {

@@ -53,7 +53,7 @@ fn print(arguments: &Arguments) -> Result<(), String> {
     let text = match &arguments.name {
         Some(name) => catalog::events(core_type, &others, name)?,
         None if arguments.metrics => catalog::metrics(core_type),
-        None => return Err("which events? '*' is all of them; --metrics are the metrics".into()),
+        None => return Err("no NAME: '*' is every event, and --metrics the metrics".into()),
     };
     output::print(&text).map_err(|error| format!("standard output: {error}"))
 }
