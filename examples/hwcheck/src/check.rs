@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::io;
 
 use pmu_core::MsrErrorKind;
-use pmu_virt::{Configuration, CpuidRegisters, RegisterKind, Vendor};
+use pmu_virt::{Configuration, CpuidRegisters, HostError, RegisterKind, Vendor};
 
 use crate::agreed::Agreed;
 use crate::claims::{CLAIMS, Tried};
@@ -17,6 +17,7 @@ use crate::rdpmc::UserRdpmc;
 use crate::refusal::{Refusal, check_counters, check_kernel};
 use crate::registers::{Registers, read};
 use crate::report::{Claim, Evidence, Hex, Outcome, Reason, Register, Report, SCHEMA};
+use crate::stop::Stop;
 use crate::supervisor::{Supervised, supervise};
 use crate::{identity, report};
 
@@ -120,11 +121,12 @@ pub fn check(machine: &dyn Machine, options: Options) -> Result<Report, CheckErr
     let journal = Journal::new(&agreed)?;
     let registers = Registers::new(machine, configuration, &agreed, &journal);
     let supervised = if options.read_only {
-        let mut comparison = comparison(&registers, false)?;
-        let read = comparison.read_only();
-        read.map_err(|_| Refusal::Unreadable {
-            register: CAPABILITIES,
-            kind: MsrErrorKind::Unreachable,
+        let mut comparison = comparison(&registers)?;
+        comparison.read_only().map_err(|stop| match stop {
+            Stop::Access { register, kind } => {
+                CheckError::from(Refusal::Unreadable { register, kind })
+            }
+            Stop::Disturbed(_) | Stop::Alone => io::Error::other("the reading was stopped").into(),
         })?;
         Supervised { claims: comparison.claims(), ..Supervised::default() }
     } else {
@@ -150,38 +152,32 @@ pub fn check(machine: &dyn Machine, options: Options) -> Result<Report, CheckErr
     })
 }
 
-fn comparison<'r, 'm>(
-    registers: &'r Registers<'m>,
-    rdpmc: bool,
-) -> Result<Comparison<'r, 'm>, CheckError> {
-    Comparison::new(registers, rdpmc)
-        .map_err(|_| CheckError::System(io::Error::other("there is no model of this processor")))
+fn comparison<'r, 'm>(registers: &'r Registers<'m>) -> Result<Comparison<'r, 'm>, CheckError> {
+    let comparison = Comparison::new(registers);
+    comparison.map_err(|error| Refusal::NoPmu(HostError::Configuration(error)).into())
 }
 
 fn write_and_restore(
     registers: &Registers<'_>,
     options: Options,
 ) -> Result<Supervised, CheckError> {
-    let rdpmc = UserRdpmc::allow(registers.machine);
-    let is_allowed = rdpmc.is_allowed();
-    let mut comparison = comparison(registers, is_allowed)?;
-    let rdpmc_of_worker = &rdpmc;
+    let rdpmc = &UserRdpmc::of(registers.machine);
+    let mut comparison = comparison(registers)?;
     let supervised = supervise(
         registers,
         Box::new(move |tell, alone| {
+            let is_allowed = rdpmc.allow();
+            if is_allowed {
+                comparison.allow_rdpmc();
+            }
             let compared = comparison
                 .read_only()
                 .and_then(|()| comparison.programs(options.seed, options.programs, alone));
             comparison.claims().into_iter().for_each(&mut *tell);
-            let counted =
-                compared.and_then(|()| counts(registers, is_allowed, options.runs, alone, tell));
-            if alone() {
-                rdpmc_of_worker.restore();
-            }
-            counted
+            compared.and_then(|()| counts(registers, is_allowed, options.runs, alone, tell))
         }),
+        &|| rdpmc.restore(),
     );
-    rdpmc.restore();
     Ok(supervised?)
 }
 
@@ -214,6 +210,7 @@ fn with_untried(supervised: &Supervised, options: Options) -> Vec<Claim> {
         let (outcome, reason) = match known.id {
             _ if options.read_only => (Outcome::NotTried, Reason::ReadOnly),
             _ if is_disturbed => (Outcome::Disturbed, Reason::DisturbedBefore),
+            _ if supervised.is_unreachable => (Outcome::NotTried, Reason::Unreachable),
             _ if !supervised.restored.worker_ended_well => (Outcome::NotTried, Reason::WorkerEnded),
             "rdpmc.counters" | "rdpmc.absent" => (Outcome::NotTried, Reason::RdpmcNotAllowed),
             _ => (Outcome::NotTried, Reason::Absent),

@@ -1,6 +1,7 @@
 //! The command line.
 
 use std::env;
+use std::ffi::OsString;
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, fchown};
@@ -9,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use clap::Parser;
-use pmu_virt::{AmdConfiguration, Configuration, IntelConfiguration};
+use pmu_virt::{AmdConfiguration, Configuration, CpuidRegisters, IntelConfiguration};
 
 use crate::check::{CheckError, Options, at_most, check};
 use crate::machine::{Host, Machine, native_cpuid, stay_on};
@@ -123,7 +124,6 @@ fn run_with(arguments: &Arguments) -> Result<ExitCode, Failure> {
         check_place(file)?;
     }
     let machine = machine(arguments)?;
-    agree(arguments, &*machine)?;
     let Arguments { seed, programs, runs, read_only, .. } = *arguments;
     let report = check(&*machine, Options { seed, programs, runs, read_only });
     if arguments.software.is_some() {
@@ -138,10 +138,13 @@ fn run_with(arguments: &Arguments) -> Result<ExitCode, Failure> {
     Ok(status(&report))
 }
 
+/// The machine, of which nothing was written yet, and which may be written if the arguments ask for that: the user agreed.
 fn machine(arguments: &Arguments) -> Result<Box<dyn Machine>, Failure> {
     let folder = |folder: &Path| Software::open(folder).map_err(other("the software machine"));
     if let Some(path) = &arguments.machine {
-        return Ok(Box::new(folder(path)?));
+        let machine = folder(path)?;
+        agree(arguments, |leaf, subleaf| machine.cpuid(leaf, subleaf))?;
+        return Ok(Box::new(machine));
     }
     if let Some(vendor) = arguments.software {
         let configuration = match vendor {
@@ -160,6 +163,8 @@ fn machine(arguments: &Arguments) -> Result<Box<dyn Machine>, Failure> {
     if unsafe { libc::geteuid() } != 0 {
         return Err(by_sudo(arguments));
     }
+    // Before the module is loaded.
+    agree(arguments, native_cpuid)?;
     let what = format!(
         "{}: {}",
         Host::msr_path(arguments.cpu).display(),
@@ -170,13 +175,14 @@ fn machine(arguments: &Arguments) -> Result<Box<dyn Machine>, Failure> {
 
 /// Asks, and runs the program again by sudo. Returns where that cannot be done.
 fn by_sudo(arguments: &Arguments) -> Failure {
+    let configuration = match at_most(native_cpuid) {
+        Ok(configuration) => configuration,
+        Err(refusal) => return refusal.into(),
+    };
     if arguments.read_only {
         println!("Reading registers needs root: hwcheck runs itself by sudo, and writes none.");
     } else {
-        match at_most(native_cpuid) {
-            Ok(configuration) => println!("{}", consent::text(&configuration, arguments.cpu)),
-            Err(refusal) => return refusal.into(),
-        }
+        println!("{}", consent::text(&configuration, arguments.cpu));
         println!("It needs root, and runs itself by sudo.");
     }
     if !arguments.yes && !consent::ask(&mut io::stdin().lock(), &mut io::stdout()) {
@@ -185,23 +191,24 @@ fn by_sudo(arguments: &Arguments) -> Failure {
     let Ok(program) = env::current_exe() else {
         return Failure::Other("its own path is not known: run it as root".to_owned());
     };
-    let error = Command::new("sudo")
-        .arg("--")
-        .arg(program)
-        .args(env::args_os().skip(1))
-        .args((!arguments.yes).then_some("--yes"))
-        .exec();
+    let error = sudo(&program, env::args_os().skip(1), arguments.yes).exec();
     Failure::Other(format!("sudo: {error}; run it as root"))
 }
 
-fn agree(arguments: &Arguments, machine: &dyn Machine) -> Result<(), Failure> {
-    if arguments.read_only || arguments.yes || arguments.software.is_some() {
+/// The same command by sudo; the user has agreed.
+fn sudo(program: &Path, arguments: impl Iterator<Item = OsString>, says_yes: bool) -> Command {
+    let mut command = Command::new("sudo");
+    command.arg("--").arg(program).args(arguments).args((!says_yes).then_some("--yes"));
+    command
+}
+
+/// Asks, where anything is to be written and `--yes` did not agree.
+fn agree(arguments: &Arguments, cpuid: impl Fn(u32, u32) -> CpuidRegisters) -> Result<(), Failure> {
+    let configuration = at_most(cpuid)?;
+    if arguments.read_only || arguments.yes {
         return Ok(());
     }
-    println!(
-        "{}",
-        consent::text(&at_most(|leaf, subleaf| machine.cpuid(leaf, subleaf))?, machine.processor())
-    );
+    println!("{}", consent::text(&configuration, arguments.cpu));
     match consent::ask(&mut io::stdin().lock(), &mut io::stdout()) {
         true => Ok(()),
         false => Err(Refusal::NotAgreed.into()),
@@ -255,5 +262,28 @@ fn status(report: &Report) -> ExitCode {
         ExitCode::from(DISAGREES)
     } else {
         ExitCode::SUCCESS
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sudo_runs_the_same_command_which_agrees_once() {
+        for (given, run) in [
+            (
+                &["--cpu", "2", "--report", "a b"][..],
+                &["--cpu", "2", "--report", "a b", "--yes"][..],
+            ),
+            (&["--yes", "--runs", "3"], &["--yes", "--runs", "3"]),
+            (&[], &["--yes"]),
+        ] {
+            let says_yes = given.contains(&"--yes");
+            let command = sudo("/x/hwcheck".as_ref(), given.iter().map(OsString::from), says_yes);
+            assert_eq!(command.get_program(), "sudo");
+            let arguments: Vec<_> = command.get_args().collect();
+            assert_eq!(arguments, [&["--", "/x/hwcheck"], run].concat());
+        }
     }
 }

@@ -73,6 +73,7 @@ mod tests {
             "taints the kernel (S)",
             "log",
             "crashes",
+            "sysfs' rdpmc",
         ] {
             assert!(text.contains(part), "{part}");
         }

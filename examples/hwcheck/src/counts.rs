@@ -94,6 +94,7 @@ pub fn counts(
     };
     // After a stop the registers are restored from what was written last: another owner's values stay.
     measured?;
+    registers.check_others()?;
     let outcome = match counters.shut_down() {
         Ok(()) if usable == unit.counters() & only => Outcome::Agrees,
         _ => Outcome::Disagrees,
@@ -108,7 +109,7 @@ fn stop_of(error: CounterError) -> Result<(), Stop> {
         CounterError::Access(fault) | CounterError::Faulted(fault)
             if fault.kind != MsrErrorKind::GeneralProtection =>
         {
-            Err(Stop::Access(fault.kind))
+            Err(Stop::Access { register: fault.register, kind: fault.kind })
         }
         _ => Ok(()),
     }
@@ -154,6 +155,7 @@ impl Bench<'_, '_> {
         let before = interrupts::counted(machine);
         let (mut shorts, mut longs) = (Vec::new(), Vec::new());
         for _ in 0..self.runs.max(1) {
+            self.registers.check_others()?;
             let (Some(one), Some(other)) =
                 (self.count(event, workload, short)?, self.count(event, workload, long)?)
             else {
@@ -177,17 +179,6 @@ impl Bench<'_, '_> {
             interrupts: interrupts::counted(machine).saturating_sub(before),
         }))
     }
-
-    /// Ends the work if the supervisor is gone or another owner wrote a register.
-    pub(crate) fn check(&self, alone: &dyn Fn() -> bool) -> Result<(), Stop> {
-        if alone() {
-            return Err(Stop::Alone);
-        }
-        match self.registers.changed_by_others().map_err(Stop::Access)? {
-            changed if changed.is_empty() => Ok(()),
-            changed => Err(Stop::Disturbed(changed)),
-        }
-    }
 }
 
 fn exact(
@@ -196,7 +187,9 @@ fn exact(
     tell: &mut dyn FnMut(Claim),
 ) -> Result<(), Stop> {
     for Exact { id, quantity, event } in claims(bench.registers) {
-        bench.check(alone)?;
+        if alone() {
+            return Err(Stop::Alone);
+        }
         let count = match &event {
             Some(event) => bench.measure(event, Workload::Loop, [SHORT, LONG])?,
             None => None,

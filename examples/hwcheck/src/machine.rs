@@ -38,7 +38,7 @@ pub trait Machine {
     /// Stays on the processor from here on, before others.
     ///
     /// # Errors
-    /// There is no such processor, or the caller may not.
+    /// There is no such processor, or the caller may not: it says what is lacking.
     fn occupy(&self) -> io::Result<()>;
 }
 
@@ -140,8 +140,13 @@ impl Machine for Host {
 
     fn occupy(&self) -> io::Result<()> {
         stay_on(self.processor)?;
-        let first = libc::sched_param { sched_priority: 1 };
+        // The worker has the one below.
+        let first = libc::sched_param { sched_priority: 2 };
         // SAFETY: the parameter lives during the call.
-        checked(unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &first) })
+        let set = checked(unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &first) });
+        set.map_err(|error| {
+            let lacks = "it needs CAP_SYS_NICE, which root in a container may lack";
+            io::Error::new(error.kind(), format!("real-time priority: {error}; {lacks}"))
+        })
     }
 }

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use pmu_core::{MsrErrorKind, PmcIndex};
 use pmu_virt::{
-    Configuration, FedEvents, Mode, Read, RegisterInfo, RegisterKind, VirtualPmu, Write,
+    Configuration, ConfigurationError, FedEvents, Mode, Read, RegisterInfo, RegisterKind,
+    VirtualPmu, Write,
 };
 
 use crate::agreed::{ENABLE, PRIVILEGES};
@@ -15,8 +16,6 @@ use crate::stop::Stop;
 
 /// Accesses of a program.
 const LENGTH: u64 = 24;
-/// The most disagreements that are kept of a claim.
-const MOST: usize = 16;
 /// `IA32_PERF_CAPABILITIES`, its bit of full-width writes, and `IA32_MISC_ENABLE`'s that there is a PMU: what the model
 /// has of registers that tell of other facilities as well.
 const FULL_WIDTH_WRITES: u64 = 1 << 13;
@@ -49,8 +48,13 @@ pub struct Comparison<'r, 'm> {
     rdpmc: bool,
     /// Overflow bits of counters that may have counted since they were acknowledged.
     unknown_overflows: u64,
+    /// Registers that disagree where programs begin, by kind and counter: programs go on without them.
+    left_out: Vec<(RegisterKind, u8)>,
     found: BTreeMap<&'static str, Evidence>,
 }
+
+/// An answer that differs, with the claim that it belongs to.
+type Differs = Option<(&'static str, Disagreement)>;
 
 /// Returns the claim that an access to a register belongs to; `None` if the model does not cover the register, or
 /// covers it only as part of a facility that it does not offer.
@@ -76,17 +80,28 @@ impl<'r, 'm> Comparison<'r, 'm> {
     ///
     /// # Errors
     /// There is no such model.
-    pub fn new(registers: &'r Registers<'m>, rdpmc: bool) -> Result<Self, Stop> {
+    pub fn new(registers: &'r Registers<'m>) -> Result<Self, ConfigurationError> {
         let configuration = registers.configuration;
-        let model = VirtualPmu::new(configuration, FedEvents::NONE);
-        let mut model = model.map_err(|_| Stop::Access(MsrErrorKind::Other))?;
+        let mut model = VirtualPmu::new(configuration, FedEvents::NONE)?;
         for cell in registers.agreed.cells() {
             let illegal = model.check_write(cell.address, cell.found).illegal;
             let _ = model.host_write(cell.address, cell.found & !illegal);
         }
         let listed = configuration.registers().filter(|one| claim_of(one).is_some()).collect();
-        let found = BTreeMap::new();
-        Ok(Self { registers, listed, model, rdpmc, unknown_overflows: 0, found })
+        Ok(Self {
+            registers,
+            listed,
+            model,
+            rdpmc: false,
+            unknown_overflows: 0,
+            left_out: Vec::new(),
+            found: BTreeMap::new(),
+        })
+    }
+
+    /// Programs execute RDPMC too, which user mode may.
+    pub fn allow_rdpmc(&mut self) {
+        self.rdpmc = true;
     }
 
     /// Reads what needs no write: registers that are absent, and those of capabilities.
@@ -122,25 +137,35 @@ impl<'r, 'm> Comparison<'r, 'm> {
             if alone() {
                 return Err(Stop::Alone);
             }
-            self.check_others()?;
-            let program = sweeps.next().unwrap_or_else(|| self.program(&mut random));
-            if let Some(first) = self.run(&program)? {
-                // Again: what comes of the processor comes twice.
-                self.check_others()?;
-                let again = self.run(&program)?;
-                if again.as_ref() != Some(&first) {
-                    return Err(Stop::Disturbed(vec![first.1.register.0 as u32]));
-                }
-                self.keep(Some(first));
+            self.registers.check_others()?;
+            while let Some((claim, differs)) = self.twice(Self::clean)? {
+                let is_it = |one: &&RegisterInfo| u64::from(one.address) == differs.register.0;
+                let Some(register) = self.listed.iter().find(is_it) else { break };
+                self.left_out.push((register.kind, register.counter));
+                self.keep(Some((claim, differs)));
             }
+            let program = sweeps.next().unwrap_or_else(|| self.program(&mut random));
+            let differs = self.twice(|both| both.run(&program))?;
+            self.keep(differs);
         }
-        self.check_others()
+        self.registers.check_others()
     }
 
-    fn check_others(&self) -> Result<(), Stop> {
-        match self.registers.changed_by_others().map_err(Stop::Access)? {
-            changed if changed.is_empty() => Ok(()),
-            changed => Err(Stop::Disturbed(changed)),
+    /// Does it again where the answers differ: what comes of the processor comes twice.
+    fn twice(
+        &mut self,
+        work: impl Fn(&mut Self) -> Result<Differs, Stop>,
+    ) -> Result<Differs, Stop> {
+        let Some(first) = work(self)? else { return Ok(None) };
+        // A value that another owner wrote must not be overwritten.
+        self.registers.check_others()?;
+        // Both in the same state again.
+        self.clean()?;
+        let again = work(self)?;
+        self.registers.check_others()?;
+        match again.as_ref() == Some(&first) {
+            true => Ok(again),
+            false => Err(Stop::Disturbed(vec![first.1.register.0 as u32])),
         }
     }
 
@@ -158,15 +183,9 @@ impl<'r, 'm> Comparison<'r, 'm> {
         self.found.iter().map(claim).collect()
     }
 
-    fn keep(&mut self, disagreement: Option<(&'static str, Disagreement)>) {
-        let Some((claim, disagreement)) = disagreement else { return };
-        let kept = &mut self.found.entry(claim).or_default().disagreements;
-        let is_new = kept
-            .iter()
-            .all(|one| (one.register, one.access) != (disagreement.register, disagreement.access));
-        if is_new && kept.len() < MOST {
-            kept.push(disagreement);
-        }
+    fn keep(&mut self, differs: Differs) {
+        let Some((claim, disagreement)) = differs else { return };
+        self.found.entry(claim).or_default().list(disagreement);
     }
 
     /// A program for each register that may be written: its bits one by one, but those of a select's event.
@@ -244,24 +263,18 @@ impl<'r, 'm> Comparison<'r, 'm> {
     }
 
     /// Runs a program from a clean state, and returns its first disagreement.
-    fn run(&mut self, program: &[Operation]) -> Result<Option<(&'static str, Disagreement)>, Stop> {
-        if let Some(disagreement) = self.clean()? {
-            return Ok(Some(disagreement));
-        }
+    fn run(&mut self, program: &[Operation]) -> Result<Differs, Stop> {
         for operation in program {
-            if let Some(disagreement) = self.execute(*operation)? {
-                // A value that another owner wrote must not be overwritten.
-                self.check_others()?;
-                // Both in the same state again.
-                let _ = self.clean()?;
-                return Ok(Some(disagreement));
+            let differs = self.execute(*operation)?;
+            if differs.is_some() {
+                return Ok(differs);
             }
         }
         Ok(None)
     }
 
     /// Stops everything, on both, and makes it 0.
-    fn clean(&mut self) -> Result<Option<(&'static str, Disagreement)>, Stop> {
+    fn clean(&mut self) -> Result<Differs, Stop> {
         let agreed = self.registers.agreed;
         let mut first = None;
         let mut order: Vec<_> = agreed.cells().iter().collect();
@@ -289,21 +302,22 @@ impl<'r, 'm> Comparison<'r, 'm> {
     }
 
     /// Makes an access on both, and compares the answers.
-    fn execute(
-        &mut self,
-        operation: Operation,
-    ) -> Result<Option<(&'static str, Disagreement)>, Stop> {
+    fn execute(&mut self, operation: Operation) -> Result<Differs, Stop> {
         match operation {
-            Operation::Read(register) => self.read(&register),
-            Operation::Write(register, value) => self.write(&register, value),
+            Operation::Read(register) if self.is_compared(&register) => self.read(&register),
+            Operation::Write(register, value) if self.is_compared(&register) => {
+                self.write(&register, value)
+            }
+            Operation::Read(_) | Operation::Write(..) => Ok(None),
             Operation::ReadPmc(operand) => self.read_pmc(operand),
         }
     }
 
-    fn read(
-        &mut self,
-        register: &RegisterInfo,
-    ) -> Result<Option<(&'static str, Disagreement)>, Stop> {
+    fn is_compared(&self, register: &RegisterInfo) -> bool {
+        !self.left_out.contains(&(register.kind, register.counter))
+    }
+
+    fn read(&mut self, register: &RegisterInfo) -> Result<Differs, Stop> {
         let Some(mask) = self.compared_bits(register) else { return Ok(None) };
         let model = match self.model.read(register.address) {
             Read::Value(value) | Read::Shared { value, .. } => Answer::Value(value & mask),
@@ -312,7 +326,7 @@ impl<'r, 'm> Comparison<'r, 'm> {
         let processor = match self.registers.read(register.address) {
             Ok(value) => Answer::Value(value & mask),
             Err(MsrErrorKind::GeneralProtection) => Answer::GeneralProtection,
-            Err(kind) => return Err(Stop::Access(kind)),
+            Err(kind) => return Err(Stop::Access { register: register.address, kind }),
         };
         Ok(self.compare(register, Access::Rdmsr, None, model, processor))
     }
@@ -340,11 +354,7 @@ impl<'r, 'm> Comparison<'r, 'm> {
         }
     }
 
-    fn write(
-        &mut self,
-        register: &RegisterInfo,
-        value: u64,
-    ) -> Result<Option<(&'static str, Disagreement)>, Stop> {
+    fn write(&mut self, register: &RegisterInfo, value: u64) -> Result<Differs, Stop> {
         let model = match self.model.check_write(register.address, value).answer {
             Write::Done | Write::Shared { .. } => Answer::Done,
             Write::GeneralProtection | Write::Unhandled => Answer::GeneralProtection,
@@ -352,7 +362,9 @@ impl<'r, 'm> Comparison<'r, 'm> {
         let processor = match self.registers.write(register.address, value) {
             Ok(()) => Answer::Done,
             Err(WriteError::Access(MsrErrorKind::GeneralProtection)) => Answer::GeneralProtection,
-            Err(WriteError::Access(kind)) => return Err(Stop::Access(kind)),
+            Err(WriteError::Access(kind)) => {
+                return Err(Stop::Access { register: register.address, kind });
+            }
             Err(WriteError::NotAgreed { .. }) => return Ok(None),
         };
         let _ = self.model.write(register.address, value);
@@ -361,17 +373,22 @@ impl<'r, 'm> Comparison<'r, 'm> {
             self.unknown_overflows &= !value;
         }
         self.unknown_overflows |= running;
+        if !self.left_out.is_empty() {
+            // What is left out may let counters run that the model holds back.
+            self.unknown_overflows |= self.registers.may_have_counted();
+        }
         Ok(self.compare(register, Access::Wrmsr, Some(value), model, processor))
     }
 
-    fn read_pmc(&mut self, operand: u32) -> Result<Option<(&'static str, Disagreement)>, Stop> {
+    fn read_pmc(&mut self, operand: u32) -> Result<Differs, Stop> {
         let (kind, counter) = match operand & FIXED_PMC {
             0 => (RegisterKind::GeneralCounter, operand as u8),
             _ => (RegisterKind::FixedCounter, operand as u8),
         };
         let is_absent = ABSENT_PMCS.contains(&operand);
         let place = self.registers.agreed.place(kind, counter);
-        if !is_absent && !place.is_some_and(|place| self.registers.journal.is_known(place)) {
+        let is_known = place.is_some_and(|place| self.registers.journal.is_known(place));
+        if !is_absent && (!is_known || self.left_out.contains(&(kind, counter))) {
             return Ok(None);
         }
         let model = match self.model.read_pmc(operand, USER) {
@@ -381,7 +398,7 @@ impl<'r, 'm> Comparison<'r, 'm> {
         let processor = match self.registers.machine.msr().read_pmc(PmcIndex::new(operand)) {
             Ok(value) => Answer::Value(value),
             Err(MsrErrorKind::GeneralProtection) => Answer::GeneralProtection,
-            Err(kind) => return Err(Stop::Access(kind)),
+            Err(kind) => return Err(Stop::Access { register: operand, kind }),
         };
         let claim = if is_absent { "rdpmc.absent" } else { "rdpmc.counters" };
         let named = ("RDPMC", "SDM vol. 2B, RDPMC; APM vol. 3, RDPMC");
@@ -395,7 +412,7 @@ impl<'r, 'm> Comparison<'r, 'm> {
         value: Option<u64>,
         model: Answer,
         processor: Answer,
-    ) -> Option<(&'static str, Disagreement)> {
+    ) -> Differs {
         let named = (register.name, register.manual);
         let claim = claim_of(register)?;
         self.tell(claim, named, register.address, (access, value), model, processor)
@@ -409,7 +426,7 @@ impl<'r, 'm> Comparison<'r, 'm> {
         (access, value): (Access, Option<u64>),
         model: Answer,
         processor: Answer,
-    ) -> Option<(&'static str, Disagreement)> {
+    ) -> Differs {
         *self.found.entry(claim).or_default().compared.get_or_insert(0) += 1;
         let disagreement = || Disagreement {
             register: Hex(u64::from(register)),

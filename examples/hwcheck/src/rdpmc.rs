@@ -17,27 +17,27 @@ pub struct UserRdpmc {
 }
 
 impl UserRdpmc {
-    /// Allows RDPMC to every process, where the kernel has that setting.
-    pub fn allow(machine: &dyn Machine) -> Self {
-        let mut found = Vec::new();
-        for pmu in PMUS {
-            let path = machine.root().join(format!("sys/bus/event_source/devices/{pmu}/rdpmc"));
-            let Ok(before) = fs::read_to_string(&path) else { continue };
-            if fs::write(&path, EVERY_PROCESS).is_ok() {
-                found.push((path, before.trim_end().to_owned()));
-            }
-        }
-        Self { found }
+    /// Reads the settings, where the kernel has them.
+    pub fn of(machine: &dyn Machine) -> Self {
+        let paths = PMUS
+            .map(|pmu| machine.root().join(format!("sys/bus/event_source/devices/{pmu}/rdpmc")));
+        let found = paths.into_iter().filter_map(|path| {
+            let before = fs::read_to_string(&path).ok()?;
+            Some((path, before.trim_end().to_owned()))
+        });
+        Self { found: found.collect() }
     }
 
-    /// Returns whether user mode may execute RDPMC.
-    pub fn is_allowed(&self) -> bool {
-        let holds =
-            |path| fs::read_to_string(path).is_ok_and(|now| now.trim_end() == EVERY_PROCESS);
-        self.found.iter().any(|(path, _)| holds(path))
+    /// Allows RDPMC to every process, and returns whether user mode may execute it.
+    pub fn allow(&self) -> bool {
+        let allow = |path: &PathBuf| {
+            let _ = fs::write(path, EVERY_PROCESS);
+            fs::read_to_string(path).is_ok_and(|now| now.trim_end() == EVERY_PROCESS)
+        };
+        self.found.iter().fold(false, |allowed, (path, _)| allow(path) || allowed)
     }
 
-    /// Restores the settings, unless another program changed them.
+    /// Restores the settings that hold what [`allow`](Self::allow) wrote.
     pub fn restore(&self) {
         for (path, before) in &self.found {
             if fs::read_to_string(path).is_ok_and(|now| now.trim_end() == EVERY_PROCESS) {

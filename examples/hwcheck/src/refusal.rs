@@ -37,6 +37,9 @@ impl Refusal {
     /// Returns the remedy that the user has.
     pub const fn remedy(&self) -> &'static str {
         match self {
+            Self::NoPmu(HostError::Counters(_) | HostError::Configuration(_)) => {
+                "the model is not made for this processor: tell the project what `cargo run --bin pmcsources` prints here"
+            }
             Self::NoPmu(_) => {
                 "run it on a machine with a PMU, or in a virtual machine whose hypervisor gives it one"
             }

@@ -8,6 +8,7 @@ use pmu_virt::{Configuration, RegisterInfo, RegisterKind};
 use crate::agreed::Agreed;
 use crate::journal::Journal;
 use crate::machine::Machine;
+use crate::stop::Stop;
 
 /// The registers of a processor that `pmu-virt` lists, with what may be written to them.
 pub struct Registers<'m> {
@@ -123,20 +124,32 @@ impl<'m> Registers<'m> {
         Ok(())
     }
 
-    /// Returns the registers that hold neither the value last written nor the value found: another owner wrote them. A
-    /// counter that may have counted is not among them.
+    /// Checks that each register holds the value last written, or the value found. A counter that may have counted is
+    /// not looked at.
     ///
     /// # Errors
-    /// A register cannot be read.
-    pub fn changed_by_others(&self) -> Result<Vec<u32>, MsrErrorKind> {
+    /// [`Disturbed`](Stop::Disturbed): another owner wrote a register. Or one cannot be read.
+    pub fn check_others(&self) -> Result<(), Stop> {
         let mut changed = Vec::new();
         for (place, cell) in self.agreed.cells().iter().enumerate() {
-            if self.journal.is_known(place) && self.read(cell.address)? != self.journal.holds(place)
-            {
-                changed.push(cell.address);
+            let register = cell.address;
+            if !self.journal.is_known(place) {
+                continue;
+            }
+            let now = self.read(register).map_err(|kind| Stop::Access { register, kind })?;
+            if now != self.journal.holds(place) {
+                changed.push(register);
             }
         }
-        Ok(changed)
+        if changed.is_empty() { Ok(()) } else { Err(Stop::Disturbed(changed)) }
+    }
+
+    /// The counters, by their bits in the global registers, that may have counted since they were written.
+    pub fn may_have_counted(&self) -> u64 {
+        let cells = self.agreed.cells().iter().enumerate();
+        let unknown =
+            cells.filter(|(place, cell)| cell.is_counter() && !self.journal.is_known(*place));
+        unknown.fold(0, |bits, (_, cell)| bits | cell.global_bit())
     }
 
     /// The address of the register of this kind, where it exists.

@@ -11,6 +11,8 @@ pub const SCHEMA: u32 = 1;
 pub const MAX_BYTES: usize = 1 << 20;
 /// Greatest number of entries of each list.
 pub const MAX_ENTRIES: usize = 1024;
+/// Greatest number of disagreements that the tool lists of a claim.
+pub const MAX_DISAGREEMENTS: usize = 16;
 /// Greatest length of each text in bytes.
 pub const MAX_TEXT: usize = 128;
 
@@ -177,6 +179,9 @@ pub struct Evidence {
     /// The disagreements, each once.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub disagreements: Vec<Disagreement>,
+    /// Number of disagreeing answers after them that are not listed.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub unlisted: u32,
     /// The counts, by workload.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub counts: Vec<Count>,
@@ -185,7 +190,24 @@ pub struct Evidence {
     pub reason: Option<Reason>,
 }
 
+fn is_zero(number: &u32) -> bool {
+    *number == 0
+}
+
 impl Evidence {
+    /// Lists a disagreement, unless one of this register and instruction is listed, or [`MAX_DISAGREEMENTS`] are.
+    pub fn list(&mut self, new: Disagreement) {
+        let listed = &mut self.disagreements;
+        if listed.iter().any(|one| (one.register, one.access) == (new.register, new.access)) {
+            return;
+        }
+        if listed.len() < MAX_DISAGREEMENTS {
+            listed.push(new);
+        } else {
+            self.unlisted = self.unlisted.saturating_add(1);
+        }
+    }
+
     fn is_empty(&self) -> bool {
         *self == Self::default()
     }
@@ -207,6 +229,8 @@ pub enum Reason {
     Driver,
     /// The worker ended before.
     WorkerEnded,
+    /// An access failed before, and not by #GP: the kernel forbids it, or the device is gone.
+    Unreachable,
     /// Another owner of the counters was noticed before.
     DisturbedBefore,
     /// It is for bare metal.
@@ -226,6 +250,7 @@ impl Reason {
             Self::RdpmcNotAllowed => "RDPMC is not allowed in user mode",
             Self::Driver => "the driver refused it",
             Self::WorkerEnded => "the worker had ended",
+            Self::Unreachable => "the kernel had refused an access to a register",
             Self::DisturbedBefore => "another owner of the counters had been noticed",
             Self::BareMetal => "it is for bare metal",
             Self::Unknown => "a reason of a later version",

@@ -27,6 +27,10 @@ pub struct Plan {
     pub inverted: Option<(u32, u8)>,
     /// A bit of a register that WRMSR takes though it is illegal, and drops.
     pub tolerated: Option<(u32, u8)>,
+    /// A register of which every WRMSR faults.
+    pub faulting: Option<u32>,
+    /// The kernel refuses every write.
+    pub refuses_writes: bool,
     /// The accesses of the `msr` file that fail.
     pub failing: Option<Range<u64>>,
     /// The process that makes this access is killed before it.
@@ -48,6 +52,8 @@ impl Plan {
             configuration,
             inverted: None,
             tolerated: None,
+            faulting: None,
+            refuses_writes: false,
             failing: None,
             killed_at: None,
             others: Vec::new(),
@@ -324,6 +330,12 @@ impl MsrBackend for SoftwareMsr {
     fn write(&self, address: MsrAddress, value: u64) -> Result<(), MsrErrorKind> {
         self.writes.borrow_mut().push((address.get(), value));
         self.access(|pmu| {
+            if self.plan.refuses_writes {
+                return Err(MsrErrorKind::Unreachable);
+            }
+            if self.plan.faulting == Some(address.get()) {
+                return Err(MsrErrorKind::GeneralProtection);
+            }
             let value = value & !self.of_register(self.plan.tolerated, address.get());
             match pmu.write(address.get(), value).answer {
                 Write::Done | Write::Shared { .. } => Ok(()),

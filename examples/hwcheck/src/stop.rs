@@ -7,8 +7,13 @@ use pmu_core::MsrErrorKind;
 pub enum Stop {
     /// Another owner wrote these registers.
     Disturbed(Vec<u32>),
-    /// A register cannot be reached.
-    Access(MsrErrorKind),
+    /// An access failed, and not by #GP.
+    Access {
+        /// The register.
+        register: u32,
+        /// The failure.
+        kind: MsrErrorKind,
+    },
     /// The supervisor is gone.
     Alone,
 }

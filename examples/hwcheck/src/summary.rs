@@ -51,7 +51,7 @@ fn is_source(claim: &Claim) -> bool {
 }
 
 fn line(text: &mut String, claim: &Claim, machine: MachineKind) {
-    let Evidence { compared, disagreements, counts, reason } = &claim.evidence;
+    let Evidence { compared, disagreements, unlisted, counts, reason } = &claim.evidence;
     let what = find(&claim.id).map_or("", |known| known.claim);
     let _ = write!(text, "{:<16}{:<28}{what}", claim.outcome.name(), plain(&claim.id));
     if let Some(compared) = compared {
@@ -71,6 +71,9 @@ fn line(text: &mut String, claim: &Claim, machine: MachineKind) {
             plain(name),
             plain(manual)
         );
+    }
+    if *unlisted != 0 {
+        let _ = writeln!(text, "                  and {unlisted} more");
     }
     for count in counts {
         let known = count.known.map(|[known, _]| format!(" of {known}")).unwrap_or_default();

@@ -22,6 +22,8 @@ pub struct Supervised {
     pub claims: Vec<Claim>,
     /// Registers in which the worker noticed another owner's writes.
     pub disturbed: Vec<Hex>,
+    /// An access of the worker's failed, and not by #GP.
+    pub is_unreachable: bool,
     /// State of the registers after the run.
     pub restored: Restored,
 }
@@ -31,6 +33,7 @@ pub struct Supervised {
 enum Message {
     Claim(Claim),
     Disturbed(Vec<Hex>),
+    Unreachable,
     Failed,
     Done,
 }
@@ -47,13 +50,22 @@ static IS_TO_END: AtomicBool = AtomicBool::new(false);
 /// Signals that end the worker in the supervisor's place.
 const ENDING: [libc::c_int; 4] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT];
 
-/// Does the work in a process of its own, then restores the registers: here, or there if this process is gone.
+/// Does the work in a process of its own, then restores the registers and calls `finally`: here, or there if this
+/// process is gone.
 ///
-/// The caller has one thread.
+/// The caller has one thread. At a real-time priority above 1 the worker has the next lower one.
 ///
 /// # Errors
 /// There is no pipe or process; nothing was written.
-pub fn supervise(registers: &Registers<'_>, work: Box<Work<'_>>) -> io::Result<Supervised> {
+pub fn supervise(
+    registers: &Registers<'_>,
+    work: Box<Work<'_>>,
+    finally: &dyn Fn(),
+) -> io::Result<Supervised> {
+    let put_back = || {
+        finally();
+        restore(registers)
+    };
     let mut ends = [0; 2];
     // SAFETY: room for two descriptors.
     if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) } != 0 {
@@ -69,7 +81,7 @@ pub fn supervise(registers: &Registers<'_>, work: Box<Work<'_>>) -> io::Result<S
     let worker = unsafe { libc::fork() };
     if worker == 0 {
         drop(reader);
-        be_worker(registers, work, writer, supervisor);
+        be_worker(&put_back, work, writer, supervisor);
     }
     drop(writer);
     let supervised = if worker < 0 {
@@ -83,7 +95,7 @@ pub fn supervise(registers: &Registers<'_>, work: Box<Work<'_>>) -> io::Result<S
         let mut supervised = receive(reader);
         let is_well = wait(worker) && supervised.restored.worker_ended_well;
         WORKER.store(0, SeqCst);
-        supervised.restored = Restored { worker_ended_well: is_well, ..restore(registers) };
+        supervised.restored = Restored { worker_ended_well: is_well, ..put_back() };
         Ok(supervised)
     };
     for (signal, action) in ENDING.into_iter().zip(previous) {
@@ -92,7 +104,13 @@ pub fn supervise(registers: &Registers<'_>, work: Box<Work<'_>>) -> io::Result<S
     supervised
 }
 
-fn be_worker(registers: &Registers<'_>, work: Box<Work<'_>>, writer: File, supervisor: i32) -> ! {
+fn be_worker(
+    put_back: &dyn Fn() -> Restored,
+    work: Box<Work<'_>>,
+    writer: File,
+    supervisor: i32,
+) -> ! {
+    step_back();
     for signal in ENDING {
         handle(signal, libc::SIG_DFL);
     }
@@ -111,13 +129,26 @@ fn be_worker(registers: &Registers<'_>, work: Box<Work<'_>>, writer: File, super
         Ok(Err(Stop::Disturbed(registers))) => {
             tell(&Message::Disturbed(registers.iter().map(|one| Hex(u64::from(*one))).collect()));
         }
+        Ok(Err(Stop::Access { .. })) => tell(&Message::Unreachable),
         _ => tell(&Message::Failed),
     }
     if alone() {
-        restore(registers);
+        put_back();
     }
     // SAFETY: nothing of the supervisor's is to be dropped or flushed here.
     unsafe { libc::_exit(if matches!(done, Ok(Ok(()))) { 0 } else { 1 }) }
+}
+
+/// Lets the supervisor run before this process, where both have a real-time priority on one processor.
+fn step_back() {
+    let mut priority = libc::sched_param { sched_priority: 0 };
+    // SAFETY: the parameter lives during both calls. A failure leaves the priority as it is.
+    unsafe {
+        if libc::sched_getparam(0, &mut priority) == 0 && priority.sched_priority > 1 {
+            priority.sched_priority -= 1;
+            libc::sched_setparam(0, &priority);
+        }
+    }
 }
 
 /// Reads what the worker tells, to its end.
@@ -130,6 +161,7 @@ fn receive(reader: File) -> Supervised {
                 supervised.disturbed = registers;
                 supervised.restored.worker_ended_well = true;
             }
+            Ok(Message::Unreachable) => supervised.is_unreachable = true,
             Ok(Message::Done) => supervised.restored.worker_ended_well = true,
             // A line that was cut off by the worker's end.
             Ok(Message::Failed) | Err(_) => {}

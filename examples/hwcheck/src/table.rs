@@ -17,8 +17,8 @@ const END: &str = "<!-- The end of the table. -->\n";
 /// Reason for which a folder has no table.
 #[derive(Debug)]
 pub enum TableError {
-    /// A file cannot be read.
-    Io(io::Error),
+    /// A file or folder cannot be read: its name.
+    Io(String, io::Error),
     /// A file is not a report: its name.
     Report(String, ReportError),
     /// The README has no place for the table.
@@ -28,7 +28,7 @@ pub enum TableError {
 impl fmt::Display for TableError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Io(error) => error.fmt(f),
+            Self::Io(name, error) => write!(f, "{}: {error}", name.escape_debug()),
             Self::Report(name, error) => write!(f, "{}: {error}", name.escape_debug()),
             Self::NoPlace => write!(f, "README.md lacks the lines {BEGIN:?} and {END:?}"),
         }
@@ -37,10 +37,8 @@ impl fmt::Display for TableError {
 
 impl core::error::Error for TableError {}
 
-impl From<io::Error> for TableError {
-    fn from(error: io::Error) -> Self {
-        Self::Io(error)
-    }
+fn io(path: &Path) -> impl Fn(io::Error) -> TableError {
+    move |error| TableError::Io(path.display().to_string(), error)
 }
 
 /// The README of a folder of reports, with its table brought up to date.
@@ -48,7 +46,8 @@ impl From<io::Error> for TableError {
 /// # Errors
 /// A file cannot be read, or is not a report.
 pub fn readme(folder: &Path) -> Result<String, TableError> {
-    let readme = fs::read_to_string(folder.join("README.md"))?;
+    let path = folder.join("README.md");
+    let readme = fs::read_to_string(&path).map_err(io(&path))?;
     let table = table(&reports(folder)?);
     let (before, rest) = readme.split_once(BEGIN).ok_or(TableError::NoPlace)?;
     let (_, after) = rest.split_once(END).ok_or(TableError::NoPlace)?;
@@ -58,19 +57,20 @@ pub fn readme(folder: &Path) -> Result<String, TableError> {
 /// The reports of a folder, by the names of their files.
 fn reports(folder: &Path) -> Result<Vec<Report>, TableError> {
     let mut named = BTreeMap::new();
-    for entry in fs::read_dir(folder)? {
-        let path = entry?.path();
+    for entry in fs::read_dir(folder).map_err(io(folder))? {
+        let path = entry.map_err(io(folder))?.path();
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         if !name.ends_with(".json") {
             continue;
         }
         let error = |error| TableError::Report(name.clone(), error);
         // Neither a device, which has no length, nor a link to one.
-        if !fs::symlink_metadata(&path)?.is_file() {
+        if !fs::symlink_metadata(&path).map_err(io(&path))?.is_file() {
             return Err(error(ReportError::NoFile));
         }
         let mut bytes = Vec::new();
-        fs::File::open(&path)?.take(MAX_BYTES as u64 + 1).read_to_end(&mut bytes)?;
+        let file = fs::File::open(&path).map_err(io(&path))?;
+        file.take(MAX_BYTES as u64 + 1).read_to_end(&mut bytes).map_err(io(&path))?;
         let report = Report::parse(&bytes).map_err(error)?;
         named.insert(name.clone(), report);
     }
@@ -156,9 +156,8 @@ fn title(report: &Report) -> String {
 
 fn disagreements(text: &mut String, reports: &[Report]) {
     let rows = reports.iter().flat_map(|report| {
-        report.claims.iter().flat_map(move |claim| {
-            claim.evidence.disagreements.iter().map(move |one| (report, one))
-        })
+        let all = report.claims.iter().flat_map(|claim| &claim.evidence.disagreements);
+        all.map(move |one| (report, one))
     });
     let mut rows = rows.peekable();
     if rows.peek().is_none() {
@@ -180,6 +179,12 @@ fn disagreements(text: &mut String, reports: &[Report]) {
             one.processor,
             escape(&one.manual)
         );
+    }
+    for report in reports {
+        for claim in report.claims.iter().filter(|claim| claim.evidence.unlisted != 0) {
+            let (more, id) = (claim.evidence.unlisted, escape(&claim.id));
+            let _ = writeln!(text, "| {more} more of {id} | {} | | | | |", title(report));
+        }
     }
 }
 

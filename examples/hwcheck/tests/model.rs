@@ -24,7 +24,8 @@ fn compared(
         Agreed::new(&configuration, |address| read(&machine, &configuration, address).ok());
     let journal = Journal::new(&agreed).unwrap();
     let registers = Registers::new(&machine, configuration, &agreed, &journal);
-    let mut comparison = Comparison::new(&registers, true).unwrap();
+    let mut comparison = Comparison::new(&registers).unwrap();
+    comparison.allow_rdpmc();
     comparison.read_only().unwrap();
     comparison.programs(7, programs, &|| false).unwrap();
     comparison.claims()
@@ -102,6 +103,27 @@ fn a_bit_that_is_taken_though_the_model_faults_is_found_and_named() {
     assert_eq!((one.register, one.access), (Hex(0x187), Access::Wrmsr));
     assert!(one.value.is_some_and(|value| value.0 >> 63 == 1));
     assert_eq!((one.model, one.processor), (Answer::GeneralProtection, Answer::Done));
+}
+
+/// It is found where each program begins, so that nothing else would be compared.
+#[test]
+fn a_register_that_takes_no_write_is_named_and_the_others_are_compared_without_it() {
+    let all: u64 =
+        compared(intel(), 12, |_| {}).iter().filter_map(|one| one.evidence.compared).sum();
+    for register in [0x187, 0xC2, 0x30A, 0x38D, 0x38F, 0x390] {
+        for events in [0, 1 << 45] {
+            let claims = compared(intel(), 12, |plan| {
+                plan.faulting = Some(register);
+                plan.between_accesses = events;
+            });
+            let one = disagreements(&claims);
+            let [one] = one[..] else { panic!("{register:#x}: {one:?}") };
+            assert_eq!((one.register, one.access), (Hex(u64::from(register)), Access::Wrmsr));
+            assert_eq!((one.model, one.processor), (Answer::Done, Answer::GeneralProtection));
+            let compared: u64 = claims.iter().filter_map(|one| one.evidence.compared).sum();
+            assert!(events != 0 || compared > all / 2, "{register:#x}: {compared} of {all}");
+        }
+    }
 }
 
 #[test]

@@ -10,7 +10,10 @@ use machines::{Folder, claim, intel};
 use pmu_core::{MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, PmcIndex};
 use pmu_hwcheck::check::{Options, check};
 use pmu_hwcheck::machine::{Machine, Msr};
-use pmu_hwcheck::report::{Hex, MAX_BYTES, MAX_ENTRIES, MachineKind, Outcome, Report, ReportError};
+use pmu_hwcheck::report::{
+    Access, Answer, Disagreement, Evidence, Hex, MAX_BYTES, MAX_ENTRIES, MachineKind, Outcome,
+    Report, ReportError,
+};
 use pmu_hwcheck::software::{Plan, Software};
 use pmu_hwcheck::summary::summary;
 use pmu_hwcheck::table::{escape, table};
@@ -228,7 +231,32 @@ fn a_software_machine_is_labeled() {
     let text = table(&[report()]);
     assert!(text.contains("**software, no processor:** Software PMU of pmu-virt"), "{text}");
     assert!(text.contains("| 0x1a0 IA32&#95;MISC&#95;ENABLE |"), "{text}");
+    let mut hypervisors = Report { machine: MachineKind::Hypervisor, ..report() };
+    hypervisors.claims[0].evidence.unlisted = 7;
+    let text = table(&[hypervisors]);
+    assert!(text.contains("**hypervisor:** Software PMU of pmu-virt"), "{text}");
+    assert!(text.contains("| 7 more of "), "{text}");
     assert_eq!(table(&[]), "There is no report yet.\n");
+}
+
+#[test]
+fn of_many_disagreements_the_first_are_listed_and_the_others_counted() {
+    let mut evidence = Evidence::default();
+    for register in 0..40 {
+        for _ in 0..2 {
+            let listed = Disagreement {
+                register: Hex(register),
+                name: String::new(),
+                access: Access::Rdmsr,
+                value: None,
+                model: Answer::GeneralProtection,
+                processor: Answer::Value(0),
+                manual: String::new(),
+            };
+            evidence.list(listed);
+        }
+    }
+    assert_eq!((evidence.disagreements.len(), evidence.unlisted), (16, 48));
 }
 
 #[test]

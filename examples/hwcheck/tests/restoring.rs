@@ -9,8 +9,15 @@ use std::process::Stdio;
 use std::time::Instant;
 
 use machines::{Folder, claim, intel, leave_traces, run};
+use pmu_hwcheck::agreed::Agreed;
+use pmu_hwcheck::journal::Journal;
+use pmu_hwcheck::machine::Machine;
+use pmu_hwcheck::programs::Comparison;
+use pmu_hwcheck::registers::{Registers, read};
 use pmu_hwcheck::report::{Hex, Outcome, Reason};
+use pmu_hwcheck::restore::restore;
 use pmu_hwcheck::software::{Plan, Software};
+use pmu_hwcheck::workload::{Memory, Workload};
 
 fn machine(folder: &Folder, change: impl FnOnce(&mut Plan)) -> Software {
     let machine = folder.machine(Plan::new(intel()).with(change));
@@ -79,6 +86,55 @@ fn a_device_that_fails_half_way_and_recovers_is_restored() {
         assert!(report.unwrap().restored.failed.is_empty());
         assert_eq!(machine.state().unwrap(), before, "failed at {at}");
     }
+}
+
+#[test]
+fn a_kernel_that_refuses_writes_is_told_and_nothing_was_to_be_restored() {
+    let folder = Folder::new();
+    let machine = machine(&folder, |plan| plan.refuses_writes = true);
+    let before = machine.state().unwrap();
+    let (status, report, output) = run(&folder, &[]);
+    assert_eq!(status, Some(1), "{output:?}");
+    let report = report.unwrap();
+    assert_eq!(report.restored.failed, []);
+    assert_eq!(claim(&report, "driver.take").evidence.reason, Some(Reason::Unreachable));
+    assert_eq!(machine.state().unwrap(), before);
+}
+
+/// Its number, for each write of the restoring: a control, or a counter.
+#[test]
+fn registers_are_restored_from_the_counters_to_the_global_control() {
+    let folder = Folder::new();
+    let machine = machine(&folder, |_| {});
+    let found = |address| read(&machine, &intel(), address).ok();
+    let agreed = Agreed::new(&intel(), found);
+    let journal = Journal::new(&agreed).unwrap();
+    let registers = Registers::new(&machine, intel(), &agreed, &journal);
+    Comparison::new(&registers).unwrap().programs(1, 3, &|| false).unwrap();
+    // As a worker that was killed leaves it: it counts, and has overflowed.
+    for (register, value) in
+        [(0x186, 0x43_003C), (0x38D, 0x2), (0x4C1, 0xFFFF_FFFF_FFFF), (0x38F, 0x1_0000_0005)]
+    {
+        registers.write(register, value).unwrap();
+    }
+    machine.run(Workload::Loop, &Memory::new(0, 0), 10);
+    let before = machine.writes().len();
+    assert_eq!(restore(&registers).failed, []);
+    let step = |(register, value): (u32, u64)| match register {
+        // The third counter, of pin control, stays as it was.
+        0x38F if value == 0x4 => 0,
+        0x186..=0x189 | 0x38D if value == 0 => 1,
+        0x390 => 2,
+        0xC1..=0xC4 | 0x4C1..=0x4C4 | 0x309..=0x30B => 3,
+        0x186..=0x189 | 0x38D => 4,
+        0x38F => 5,
+        other => panic!("{other:#x}"),
+    };
+    let mut steps: Vec<_> = machine.writes().split_off(before).into_iter().map(step).collect();
+    assert_eq!(steps.last(), Some(&5));
+    // A select that is restored to 0 is written twice.
+    steps.dedup();
+    assert!(steps.starts_with(&[0, 1, 2, 3]) && steps.ends_with(&[4, 5]), "{steps:?}");
 }
 
 #[test]
@@ -161,6 +217,8 @@ fn a_signal_ends_the_worker_and_the_registers_are_restored() {
         }
         assert_eq!(child.wait().unwrap().code(), Some(1));
         assert_eq!(machine.state().unwrap(), before);
+        let rdpmc = folder.0.join("sys/bus/event_source/devices/cpu/rdpmc");
+        assert_eq!(std::fs::read_to_string(rdpmc).unwrap(), "1");
     }
 }
 
