@@ -138,7 +138,7 @@ fn run_with(arguments: &Arguments) -> Result<ExitCode, Failure> {
     Ok(status(&report))
 }
 
-/// The machine, of which nothing was written yet, and which may be written if the arguments ask for that: the user agreed.
+/// The machine. If it is to be written, the user agreed.
 fn machine(arguments: &Arguments) -> Result<Box<dyn Machine>, Failure> {
     let folder = |folder: &Path| Software::open(folder).map_err(other("the software machine"));
     if let Some(path) = &arguments.machine {

@@ -374,7 +374,7 @@ impl<'r, 'm> Comparison<'r, 'm> {
         }
         self.unknown_overflows |= running;
         if !self.left_out.is_empty() {
-            // What is left out may let counters run that the model holds back.
+            // A control that is left out may let counters run that the model holds back.
             self.unknown_overflows |= self.registers.may_have_counted();
         }
         Ok(self.compare(register, Access::Wrmsr, Some(value), model, processor))
