@@ -360,17 +360,17 @@ library_benchmark_group!(
 );
 library_benchmark_group!(
     name = hit_1,
-    config = at_most(118 + FRAME),
+    config = at_most(124 + FRAME),
     benchmarks = [one_of_thousand]
 );
 library_benchmark_group!(
     name = hit_10,
-    config = at_most(316 + FRAME),
+    config = at_most(322 + FRAME),
     benchmarks = [ten_of_thousand]
 );
 library_benchmark_group!(
     name = hit_1000,
-    config = at_most(22_096 + FRAME),
+    config = at_most(22_102 + FRAME),
     benchmarks = [all_of_thousand]
 );
 library_benchmark_group!(name = trace, config = at_most(47 + PUSH_FRAME), benchmarks = [push]);
@@ -382,7 +382,7 @@ library_benchmark_group!(
     benchmarks = [nothing_pushed]
 );
 // Interrupts that look for more than the ranges of all processes.
-library_benchmark_group!(name = every_way, config = at_most(264 + FRAME), benchmarks = [others]);
+library_benchmark_group!(name = every_way, config = at_most(270 + FRAME), benchmarks = [others]);
 // Linear in the number of started objects.
 library_benchmark_group!(name = control, config = at_most(360_000), benchmarks = [start, stop]);
 library_benchmark_group!(name = baseline, benchmarks = [linear]);

@@ -202,14 +202,14 @@ pub fn run(bytes: &[u8]) {
     // A snapshot of a snapshot is the same.
     assert_eq!(format!("{:?}", Snapshot::capture(&snapshot)), format!("{snapshot:?}"));
     assert_eq!(snapshot.vendor()[..], processor.vendor());
-    // SDM vol. 2A, CPUID, "Version Information Returned by CPUID in EAX".
+    // SDM vol. 2A, CPUID, "Version Information Returned by CPUID in EAX"; family 7 is Zhaoxin's.
     let signature = processor.leaf(1, 0).eax;
     let (family, extended) = (signature >> 8 & 0xF, signature >> 20 & 0xFF);
     let family_told = if family == 0xF { family + extended } else { family };
     assert_eq!(u32::from(snapshot.family()), family_told);
     assert_eq!(u32::from(snapshot.stepping()), signature & 0xF);
     let amd = processor.vendor() == b"AuthenticAMD";
-    let has_extension = family == 0xF || family == 6 && !amd;
+    let has_extension = family == 0xF || (family == 6 || family == 7) && !amd;
     let model = signature >> 4 & 0xF | if has_extension { signature >> 12 & 0xF0 } else { 0 };
     assert_eq!(u32::from(snapshot.model()), model);
     assert_eq!(snapshot.has_long_mode(), processor.leaf(0x8000_0001, 0).edx >> 29 & 1 == 1);

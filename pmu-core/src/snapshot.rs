@@ -127,7 +127,7 @@ impl Snapshot {
     }
 
     /// Returns the model as manuals print it: extended and base (leaf 1, EAX). Intel extends it for families 6 and
-    /// 15, AMD for 15, Zhaoxin for 6 and 7.
+    /// 15, AMD for 15, Zhaoxin for 6 and 7; family 7 is read as Zhaoxin's, whoever's it is.
     pub fn model(&self) -> u8 {
         let signature = self.leaf(1, 0).eax;
         let base = (signature >> 4 & 0xF) as u8;
@@ -242,6 +242,29 @@ mod tests {
         });
         assert!(!snapshot.has_hypervisor());
         assert_eq!(snapshot.leaf(0x4000_0000, 0), NOTHING);
+    }
+
+    #[test]
+    fn the_extended_model_is_read_in_the_families_that_have_it() {
+        let model = |vendor: &[u8; 12], signature: u32| {
+            let word = |place: usize| {
+                u32::from_le_bytes([0, 1, 2, 3].map(|byte| vendor[4 * place + byte]))
+            };
+            let [ebx, edx, ecx] = [0, 1, 2].map(word);
+            let processor = Snapshot::capture(move |leaf: u32, _: u32| match leaf {
+                0 => result(1, ebx, ecx, edx),
+                1 => result(signature, 0, 0, 0),
+                _ => NOTHING,
+            });
+            (processor.family(), processor.model())
+        };
+        // Skylake; Pentium 4; Zen 4; Athlon, whose bits 19:16 are reserved; KX-6000; Pentium.
+        assert_eq!(model(b"GenuineIntel", 0x0005_06E3), (6, 0x5E));
+        assert_eq!(model(b"GenuineIntel", 0x0000_0F29), (15, 2));
+        assert_eq!(model(b"AuthenticAMD", 0x00A6_0F12), (0x19, 0x61));
+        assert_eq!(model(b"AuthenticAMD", 0x0005_0662), (6, 6));
+        assert_eq!(model(b"CentaurHauls", 0x0003_07B0), (7, 0x3B));
+        assert_eq!(model(b"GenuineIntel", 0x0005_0543), (5, 4));
     }
 
     #[test]

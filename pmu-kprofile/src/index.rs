@@ -48,13 +48,13 @@ impl Span {
 
 /// The entries of one key.
 #[derive(Clone, Copy)]
-pub(crate) struct Group<const N: usize> {
+pub(crate) struct Group {
     /// Its callback objects; its ranges come next.
     callbacks: Span,
-    ranges: Ranges<N>,
+    ranges: Ranges,
 }
 
-impl<const N: usize> Group<N> {
+impl Group {
     const EMPTY: Self = Self { callbacks: Span::EMPTY, ranges: Ranges::NOTHING };
 }
 
@@ -67,7 +67,7 @@ pub(crate) struct Source<const N: usize> {
     only_ranges_of: u32,
     number: u32,
     /// The group of all processes, if there is one.
-    global: Group<N>,
+    global: Group,
     has_global: bool,
     /// The groups of single processes.
     processes: Span,
@@ -83,7 +83,7 @@ impl<const N: usize> Source<N> {
     };
 
     /// The group of all processes.
-    pub(crate) fn global(&self) -> Option<&Group<N>> {
+    pub(crate) fn global(&self) -> Option<&Group> {
         self.has_global.then_some(&self.global)
     }
 }
@@ -91,7 +91,7 @@ impl<const N: usize> Source<N> {
 /// The groups of single processes, ascending within a source.
 struct Processes<const N: usize> {
     ids: [u64; N],
-    groups: [Group<N>; N],
+    groups: [Group; N],
     length: usize,
 }
 
@@ -138,7 +138,7 @@ impl<const N: usize> Index<N> {
     /// The group of all processes of a source that has nothing else than ranges of that, and the place
     /// that it should have; most have. Others are [`source`](Self::source)'s to find.
     #[inline]
-    pub(crate) fn only_ranges(&self, source: u32) -> Option<&Group<N>> {
+    pub(crate) fn only_ranges(&self, source: u32) -> Option<&Group> {
         let there = self.sources.get(source as usize % N)?;
         (there.only_ranges_of == source).then_some(&there.global)
     }
@@ -159,7 +159,7 @@ impl<const N: usize> Index<N> {
     }
 
     /// The group of a process.
-    pub(crate) fn process(&self, source: &Source<N>, process: u64) -> Option<&Group<N>> {
+    pub(crate) fn process(&self, source: &Source<N>, process: u64) -> Option<&Group> {
         let Span { from, to } = source.processes;
         let ids = self.processes.ids.get(from as usize..to as usize)?;
         let place = ids.binary_search(&process).ok()?;
@@ -170,19 +170,14 @@ impl<const N: usize> Index<N> {
     #[inline]
     pub(crate) fn callbacks(
         &self,
-        group: &Group<N>,
+        group: &Group,
     ) -> impl Iterator<Item = Listed<ProfileObject<'static>>> {
         (group.callbacks.from..group.callbacks.to).map_while(|n| self.entry(n)).map(|e| e.object)
     }
 
     /// Calls `hit` with the part that counts of a group's basic objects whose range has `pc`.
     #[inline(always)]
-    pub(crate) fn ranges(
-        &self,
-        group: &Group<N>,
-        pc: u64,
-        hit: impl FnMut(Listed<Basic<'static>>),
-    ) {
+    pub(crate) fn ranges(&self, group: &Group, pc: u64, hit: impl FnMut(Listed<Basic<'static>>)) {
         self.stabbing.query(&self.entries, group.ranges, pc, hit);
     }
 
@@ -268,7 +263,7 @@ impl<const N: usize> Index<N> {
     }
 
     /// Adds the next group in order of the keys.
-    fn add_group(&mut self, key: Key, group: Group<N>) {
+    fn add_group(&mut self, key: Key, group: Group) {
         let place = self.place_of(key.source);
         let Some(source) = place.and_then(|place| self.sources.get_mut(place)) else { return };
         source.number = key.source;

@@ -34,7 +34,7 @@ impl<const N: usize> StabbingQuery<N> {
     pub(super) fn query(
         &self,
         entries: &[Entry; N],
-        ranges: Ranges<N>,
+        ranges: Ranges,
         address: u64,
         mut hit: impl FnMut(Listed<Basic<'static>>),
     ) {
@@ -61,7 +61,7 @@ impl<const N: usize> StabbingQuery<N> {
         entries: &[Entry; N],
         places: Range<u32>,
         ends: &[u32],
-    ) -> Ranges<N> {
+    ) -> Ranges {
         if places.end - places.start == 1 {
             return Ranges::only(places.start);
         }

@@ -94,7 +94,7 @@ impl Accumulator {
     fn count_ranges<const N: usize>(
         &mut self,
         guard: &ReadGuard<'_, N>,
-        group: &Group<N>,
+        group: &Group,
         pc: u64,
         processor: usize,
         of: impl Fn(&Basic<'_>) -> bool,

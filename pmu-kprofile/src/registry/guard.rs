@@ -49,7 +49,7 @@ impl<'g, const N: usize> Lists<'g, N> {
 
     /// See [`Index::only_ranges`].
     #[inline]
-    pub(super) fn only_ranges(self, source: u32) -> Option<&'g Group<N>> {
+    pub(super) fn only_ranges(self, source: u32) -> Option<&'g Group> {
         self.0.only_ranges(source)
     }
 
@@ -59,21 +59,21 @@ impl<'g, const N: usize> Lists<'g, N> {
     }
 
     /// See [`Index::process`].
-    pub(super) fn process(self, source: &Source<N>, process: u64) -> Option<&'g Group<N>> {
+    pub(super) fn process(self, source: &Source<N>, process: u64) -> Option<&'g Group> {
         self.0.process(source, process)
     }
 
     /// Returns a group's callback objects, in the order in which they were started.
     pub(super) fn callbacks(
         self,
-        group: &Group<N>,
+        group: &Group,
     ) -> impl Iterator<Item = &'g ProfileObject<'static>> {
         self.0.callbacks(group).map(move |object| self.get(object))
     }
 
     /// Calls `hit` with the counting part of each of a group's basic objects whose range has `pc`.
     #[inline(always)]
-    pub(super) fn ranges(self, group: &Group<N>, pc: u64, mut hit: impl FnMut(&'g Basic<'static>)) {
+    pub(super) fn ranges(self, group: &Group, pc: u64, mut hit: impl FnMut(&'g Basic<'static>)) {
         self.0.ranges(group, pc, |basic| hit(self.get(basic)));
     }
 }
