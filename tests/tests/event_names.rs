@@ -374,20 +374,37 @@ fn an_event_that_was_not_counted_is_an_error_and_not_a_zero() {
 
 #[test]
 fn the_four_shares_of_top_down_are_the_whole() {
-    // Yasin 2014, table 1, on a core of width 4: 1,000 cycles are 4,000 slots.
-    let counts = |name: &str| {
-        Some(match name {
-            "CPU_CLK_UNHALTED.THREAD" => 1_000,
-            "UOPS_RETIRED.RETIRE_SLOTS" => 2_000,
-            "UOPS_ISSUED.ANY" => 2_200,
-            "IDQ_UOPS_NOT_DELIVERED.CORE" => 800,
-            "INT_MISC.RECOVERY_CYCLES" => 50,
-            _ => return None,
-        })
-    };
-    let skylake = CoreType::named("skylake").unwrap();
-    let shares = Metric::ALL[2..]
-        .iter()
-        .map(|metric| skylake.metric(*metric).unwrap().ratio(counts).unwrap().times(1000).unwrap());
-    assert_eq!(shares.collect::<Vec<_>>(), [500, 100, 200, 200]);
+    let skylake = [
+        // Yasin 2014, table 1, on a core of width 4: 1,000 cycles are 4,000 slots.
+        ("CPU_CLK_UNHALTED.THREAD", 1_000),
+        ("UOPS_RETIRED.RETIRE_SLOTS", 2_000),
+        ("UOPS_ISSUED.ANY", 2_200),
+        ("IDQ_UOPS_NOT_DELIVERED.CORE", 800),
+        ("INT_MISC.RECOVERY_CYCLES", 50),
+    ];
+    // SDM vol. 3B, "Performance Metrics": bad speculation is the remainder of the slots.
+    let icelake = [
+        ("TOPDOWN.SLOTS", 4_000),
+        ("UOPS_RETIRED.SLOTS", 2_000),
+        ("IDQ_UOPS_NOT_DELIVERED.CORE", 800),
+        ("TOPDOWN.BACKEND_BOUND_SLOTS", 800),
+    ];
+    // Each of the four is an event.
+    let gracemont = [
+        ("TOPDOWN_RETIRING.ALL", 2_000),
+        ("TOPDOWN_BAD_SPECULATION.ALL", 400),
+        ("TOPDOWN_FE_BOUND.ALL", 800),
+        ("TOPDOWN_BE_BOUND.ALL", 800),
+    ];
+    for (core_type, counted) in
+        [("skylake", &skylake[..]), ("icelake", &icelake), ("alderlake_gracemont", &gracemont)]
+    {
+        let core_type = CoreType::named(core_type).unwrap();
+        let counts = |name: &str| counted.iter().find(|one| one.0 == name).map(|one| one.1);
+        let share = |metric: &Metric| {
+            let ratio = core_type.metric(*metric).unwrap().ratio(counts);
+            ratio.unwrap().times(1000).unwrap()
+        };
+        assert_eq!(Metric::ALL[2..].iter().map(share).collect::<Vec<_>>(), [500, 100, 200, 200]);
+    }
 }

@@ -247,8 +247,12 @@ mod others {
         let (msr, platform) = (RegisterFile::intel(4, true), FakePlatform::default());
         let mut session = emon.initialize(&processor, &msr, &platform, &memory).unwrap();
         session.start(CYCLES).unwrap();
+        msr.take_writes();
         // It comes after the session, and declares its bit.
         session.set_others_control(WATCHDOG, true).unwrap();
+        let is_off =
+            |(register, value): &(u32, u64)| *register == GLOBAL_CTRL && value & 0xF != 0xF;
+        assert!(!msr.take_writes().iter().any(is_off), "the session's counters count meanwhile");
         assert_eq!(msr.get(GLOBAL_CTRL), WATCHDOG | 0xF);
         msr.set(GLOBAL_STATUS, WATCHDOG | 1);
         msr.take_writes();

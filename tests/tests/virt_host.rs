@@ -165,6 +165,26 @@ fn a_host_that_the_model_cannot_be_is_refused() {
     assert_eq!(intel(&[(0x0A, [0x0730_0902, 0, 0, 0])]), Err(HostError::Counters(0x1FF)));
     assert_eq!(intel(&[(0x0A, [0x0730_0402, 0, 0, 0x60A])]), Err(HostError::Counters(0x3FF)));
     assert_eq!(intel(&[(0x0A, [0x0730_0405, 0, 0x207, 0x603])]), Err(HostError::Counters(0x207)));
+    // Leaf 0x23, whose sub-leaf 1 is the counters' only where sub-leaf 0 says so.
+    let extended = |subleaves| {
+        Configuration::from_cpuid(
+            move |leaf, subleaf| match (leaf, subleaf) {
+                (0, _) => [0x23, 0x756E_6547, 0x6C65_746E, 0x4965_6E69],
+                (7, 0) => [1, 0, 0, 0],
+                (7, 1) => [1 << 8, 0, 0, 0],
+                (0x0A, _) => [0x0730_0405, 0, 0, 0x603],
+                (0x23, 0) => [subleaves, 0, 0, 0],
+                (0x23, 1) => [0xFF, 0b1, 0, 0],
+                _ => [0; 4],
+            },
+            0,
+        )
+    };
+    for (subleaves, counters) in [(0b01, (4, 3)), (0b11, (8, 1))] {
+        let Ok(Configuration::Intel(intel)) = extended(subleaves) else { panic!("{subleaves}") };
+        assert!(intel.extended_leaf);
+        assert_eq!((intel.general.count_ones(), intel.fixed.count_ones()), counters);
+    }
     let refused = |why| Err(HostError::Configuration(why));
     let version_7 = intel(&[(0x0A, [0x0730_0407, 0, 7, 0x603])]);
     assert_eq!(version_7, refused(ConfigurationError::Version(7)));

@@ -6,7 +6,7 @@ use core::cell::Cell;
 
 use pmu_core::{MsrAddress, MsrBackend, MsrErrorKind, MsrOperation, Platform, PmcIndex};
 use pmu_virt::mock::{Breach, Deviation, Deviations, Fault, MockMsr, PmiFault, Record};
-use pmu_virt::{Configuration, IntelConfiguration, Mode, Privilege, Vendor};
+use pmu_virt::{AmdConfiguration, Configuration, IntelConfiguration, Mode, Privilege, Vendor};
 use virt_support::*;
 
 type Mock<'h> = MockMsr<'h, 8>;
@@ -53,6 +53,37 @@ fn a_dead_counter_is_dead_at_each_of_its_addresses() {
     }
     mock.write(msr(0x1900), 7).unwrap();
     assert_eq!(mock.read(msr(0xC1)), Ok(7));
+}
+
+/// Two counters of Intel, six of AMD; the registers, and their values.
+#[test]
+fn a_platform_has_left_in_the_registers_what_its_deviations_say() {
+    use Deviation::{LeftFrozen, LeftOverflowed, LeftRunning, NarrowAcknowledge};
+    let intel = |version| Configuration::Intel(IntelConfiguration::new(version, 2, 0));
+    let amd = Configuration::Amd(AmdConfiguration::perf_mon_v2(6));
+    let all = [LeftRunning, LeftOverflowed, LeftFrozen];
+    let narrow = [LeftFrozen, NarrowAcknowledge];
+    // SDM vol. 4: FREEZE_PERFMON_ON_PMI is bit 12 of IA32_DEBUGCTL, and CTR_Frz, from version 4 on, bit 59 of the
+    // status; until then frozen counters are disabled. APM vol. 2: PMCFreeze is bit 59 of the status.
+    for (configuration, deviations, registers) in [
+        (intel(3), &all[..2], &[(0x186, 0x53_003C), (0x38F, 0b11), (0x38E, 0b11), (0x1D9, 0)][..]),
+        (intel(3), &all, &[(0x38F, 0), (0x38E, 0b11), (0x1D9, 1 << 12)]),
+        (intel(4), &all, &[(0x38F, 0b11), (0x38E, 1 << 59 | 0b11), (0x1D9, 1 << 12)]),
+        (intel(3), &narrow, &[(0x38F, 0), (0x38E, 0), (0x1D9, 0)]),
+        (
+            amd,
+            &all,
+            &[(0xC001_0202, 0x53_0076), (0xC000_0301, 0x3F), (0xC000_0300, 1 << 59 | 0x3F)],
+        ),
+        (amd, &all[1..], &[(0xC001_0202, 0), (0xC000_0301, 0x3F), (0xC000_0300, 1 << 59 | 0x3F)]),
+    ] {
+        let mock = Mock::new(pmu(configuration)).deviating(Deviations::of(deviations));
+        for (register, value) in registers {
+            let found = mock.read(msr(*register));
+            assert_eq!(found, Ok(*value), "{register:#X} of {configuration:?} with {deviations:?}");
+        }
+        assert!(mock.snapshot().has_long_mode());
+    }
 }
 
 #[test]
