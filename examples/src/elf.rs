@@ -13,14 +13,17 @@ use object::{Object, ObjectSection, ObjectSegment, ObjectSymbol, SymbolKind};
 
 /// An ELF file.
 pub struct File {
-    path: PathBuf,
     segments: Vec<Segment>,
     /// Ascending by address.
     symbols: Vec<Symbol>,
     loader: OnceCell<Option<Loader>>,
-    /// The separate file with the lines.
-    debug: Option<PathBuf>,
+    /// The file with the lines: this one, or a separate one.
+    lines: Option<PathBuf>,
 }
+
+/// Bytes that zlib's densest stream has for each of its own. What a compressed section declares beyond that would be
+/// allocated, and be wrong.
+const DENSEST: u64 = 1032;
 
 struct Segment {
     file_offset: u64,
@@ -54,19 +57,19 @@ impl File {
             })
             .collect();
         let mut symbols = functions(&file);
-        let mut debug = None;
+        let mut lines = may_be_decompressed(&file).then(|| path.to_owned());
         if file.symbols().next().is_none()
             && let Some((found, data)) = debug_file::find(path, &file)
             && let Ok(file) = object::File::parse(&*data)
         {
             symbols.extend(functions(&file));
-            debug = Some(found);
+            lines = may_be_decompressed(&file).then_some(found);
         }
         symbols.sort_by(|a, b| {
             (a.address, Reverse(a.size), &a.name).cmp(&(b.address, Reverse(b.size), &b.name))
         });
         symbols.dedup_by_key(|symbol| symbol.address);
-        Ok(Self { path: path.into(), segments, symbols, loader: OnceCell::new(), debug })
+        Ok(Self { segments, symbols, loader: OnceCell::new(), lines })
     }
 
     /// Returns whether the file names any function.
@@ -93,9 +96,16 @@ impl File {
 
     /// Returns the lines of the file.
     pub fn loader(&self) -> Option<&Loader> {
-        let path = self.debug.as_ref().unwrap_or(&self.path);
+        let path = self.lines.as_ref()?;
         self.loader.get_or_init(|| Loader::new(path).ok()).as_ref()
     }
+}
+
+/// Returns whether each compressed section declares a size that its bytes can have.
+fn may_be_decompressed(file: &object::File<'_>) -> bool {
+    file.sections().filter_map(|section| section.compressed_data().ok()).all(|section| {
+        section.uncompressed_size <= (section.data.len() as u64).saturating_mul(DENSEST)
+    })
 }
 
 /// Returns the functions in a file's tables of symbols.
@@ -146,15 +156,24 @@ mod tests {
         assert_eq!(demangle("main"), "main");
     }
 
+    /// Files that the fuzzer keeps, after its byte that says that they are whole.
+    #[test]
+    fn a_section_that_declares_more_than_its_bytes_can_have_is_not_decompressed() {
+        let plain = include_bytes!("../../fuzz/seeds/profile_symbols/program-with-lines");
+        let vast = include_bytes!("../../fuzz/seeds/profile_symbols/section-that-declares-4-gib");
+        let is_read = |kept: &[u8]| may_be_decompressed(&object::File::parse(&kept[1..]).unwrap());
+        assert!(is_read(plain));
+        assert!(!is_read(vast));
+    }
+
     #[test]
     fn a_place_beyond_a_functions_size_is_not_in_it() {
         let symbol = |address, size, name: &str| Symbol { address, size, name: name.into() };
         let file = File {
-            path: "/nowhere".into(),
             segments: vec![Segment { file_offset: 0x1000, file_size: 0x1000, address: 0x40_1000 }],
             symbols: vec![symbol(0x40_1010, 0x10, "first"), symbol(0x40_1040, 0x100, "second")],
             loader: OnceCell::new(),
-            debug: None,
+            lines: None,
         };
         let name = |offset| file.function(file.address(offset)?).map(|function| function.name);
         assert_eq!(name(0xFFF), None);
