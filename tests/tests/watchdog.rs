@@ -37,13 +37,18 @@ struct Processor {
     events: EventTable<[EventEntry; 2]>,
     watchdog: Watchdog,
     configuration: Configuration,
+    deviations: Deviations,
 }
 
 impl Processor {
     fn new(configuration: Configuration) -> Self {
-        let unit = unit_of(&snapshot(configuration, Deviations::NONE));
+        Self::on_platform(configuration, Deviations::NONE)
+    }
+
+    fn on_platform(configuration: Configuration, deviations: Deviations) -> Self {
+        let unit = unit_of(&snapshot(configuration, deviations));
         let (memory, events) = (CounterMemory::new(), EventTable::new());
-        Self { unit, memory, events, watchdog: Watchdog::new(), configuration }
+        Self { unit, memory, events, watchdog: Watchdog::new(), configuration, deviations }
     }
 
     /// Opens `event` and watches it; then lets `cycles` of the key pass for each of `ticks`, in steps, ticking
@@ -65,7 +70,12 @@ impl Processor {
             });
             unexpected.set(unexpected.get() + u32::from(serviced.is_err()));
         };
-        let mock = Mock::strict(VirtualPmu::new(self.configuration, fed()).unwrap());
+        let configuration = self.deviations.configuration(self.configuration);
+        let pmu = VirtualPmu::new(configuration, fed()).unwrap();
+        let mock = match self.deviations {
+            Deviations::NONE => Mock::strict(pmu),
+            deviations => Mock::new(pmu).deviating(deviations),
+        };
         mock.on_interrupt(&handler);
         let mut counters =
             Counters::take(source, &self.unit, CounterSet::ALL, &mock, &mock, &self.memory)
@@ -214,5 +224,34 @@ fn the_event_is_cycles_or_reference_cycles_or_none() {
     let unit = intel(0);
     for (hertz, seconds) in [(0, 10), (1, 0), (u64::MAX, 2), (1 << 63, 1)] {
         assert_eq!(Watchdog::event(&unit, hertz, seconds), None);
+    }
+}
+
+/// Cycles are counted on general counters: those that platforms do without, or leave running.
+#[test]
+fn on_no_platform_is_a_lockup_missed_or_a_ticking_processor_told() {
+    let intel = |version, fixed| Configuration::Intel(IntelConfiguration::new(version, 4, fixed));
+    let amd = Configuration::Amd(AmdConfiguration::perf_mon_v2(6));
+    let legacy = Configuration::Amd(AmdConfiguration::LEGACY);
+    let fixed = EventKey::fixed(1).unwrap();
+    for (configuration, key) in [
+        (intel(1, 0), CYCLES),
+        (intel(2, 0), CYCLES),
+        (intel(4, 3), fixed),
+        (amd, AMD_CYCLES),
+        (legacy, AMD_CYCLES),
+    ] {
+        for deviations in pmu_tests::deviations::single() {
+            let told = |ticks| {
+                let processor = Processor::on_platform(configuration, deviations);
+                let event = Watchdog::event(&processor.unit, 1_000_000, 10).unwrap();
+                let mut steps = vec![(1_000_000, true); 25];
+                steps.extend([(1_000_000, ticks); 40]);
+                processor.run(&event, key, &steps).1
+            };
+            let place = format!("{configuration:?} on {deviations}");
+            assert!(!told(true).contains(&true), "{place}");
+            assert!(told(false).contains(&true), "{place}");
+        }
     }
 }

@@ -62,7 +62,7 @@ impl<const N: usize> Deref for EventTable<[EventEntry; N]> {
 }
 
 impl EventTable {
-    /// The shortest period, until another is set: that of Windows' sources.
+    /// The shortest period, until another is set.
     pub const FLOOR: u64 = 0x1000;
 
     /// Returns the empty table.
