@@ -108,12 +108,12 @@ impl Agreed {
             }
         }
         // A general counter is taken with its select, or not at all.
-        let has_select = |cells: &[Cell], counter| {
-            cells.iter().any(|one| one.kind == RegisterKind::EventSelect && one.counter == counter)
-        };
-        let selects = agreed.cells.clone();
-        agreed.cells.retain(|one| {
-            one.kind != RegisterKind::GeneralCounter || has_select(&selects, one.counter)
+        let all = agreed.cells.clone();
+        let has = |kind, counter| all.iter().any(|one| one.kind == kind && one.counter == counter);
+        agreed.cells.retain(|one| match one.kind {
+            RegisterKind::EventSelect => has(RegisterKind::GeneralCounter, one.counter),
+            RegisterKind::GeneralCounter => has(RegisterKind::EventSelect, one.counter),
+            _ => true,
         });
         agreed.taken = agreed.cells.iter().fold(0, |taken, cell| taken | cell.global_bit());
         for register in &registers {

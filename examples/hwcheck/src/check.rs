@@ -181,7 +181,7 @@ fn write_and_restore(
     Ok(supervised?)
 }
 
-/// The registers that hold state, and the status: what they hold.
+/// The registers that hold state, and the status: what they hold. One that faults is not among them.
 fn registers_of(
     machine: &dyn Machine,
     configuration: &Configuration,
@@ -191,9 +191,11 @@ fn registers_of(
         if matches!(register.kind, RegisterKind::DebugControl | RegisterKind::MiscEnable) {
             continue;
         }
-        let value = read(machine, configuration, register.address)
-            .map_err(|kind| Refusal::Unreadable { register: register.address, kind })?;
-        found.insert(register.address, value);
+        match read(machine, configuration, register.address) {
+            Ok(value) => found.insert(register.address, value),
+            Err(MsrErrorKind::GeneralProtection) => continue,
+            Err(kind) => return Err(Refusal::Unreadable { register: register.address, kind }),
+        };
     }
     Ok(found)
 }
@@ -206,7 +208,7 @@ fn with_untried(supervised: &Supervised, options: Options) -> Vec<Claim> {
         if is_list || claims.iter().any(|claim| claim.id == known.id) {
             continue;
         }
-        let is_disturbed = !supervised.disturbed.is_empty();
+        let is_disturbed = !supervised.restored.disturbed.is_empty();
         let (outcome, reason) = match known.id {
             _ if options.read_only => (Outcome::NotTried, Reason::ReadOnly),
             _ if is_disturbed => (Outcome::Disturbed, Reason::DisturbedBefore),

@@ -27,7 +27,7 @@ const fn known(id: &'static str, tried: Tried, claim: &'static str) -> Known {
 }
 
 /// Every claim, in the order in which they are tried.
-pub const CLAIMS: [Known; 26] = {
+pub const CLAIMS: [Known; 27] = {
     use Tried::{BareMetal, Linux, Reading};
     [
         known("model.absent", Reading, "registers that CPUID does not declare fault"),
@@ -85,6 +85,11 @@ pub const CLAIMS: [Known; 26] = {
             "virtualization.mediated",
             BareMetal,
             "a guest's counters are switched with VMX and SVM",
+        ),
+        known(
+            "event.extra-registers",
+            BareMetal,
+            "an event's extra register refines what is counted, and is shared",
         ),
         known("version-6.leftovers", BareMetal, "what version 6 has left on is taken away"),
         known(

@@ -36,7 +36,8 @@ struct Arguments {
     /// Writes the report to FILE, which must not be there yet
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
-    /// The processor to check: on hybrid machines, one of each core type in turn
+    /// The processor to check: on hybrid machines, one of each core type in turn (/sys/devices/cpu_core/cpus and
+    /// cpu_atom/cpus list them)
     #[arg(long, value_name = "N", default_value_t = 0)]
     cpu: u32,
     /// Does what needs no write
@@ -49,10 +50,10 @@ struct Arguments {
     #[arg(long, value_name = "SEED", default_value_t = 1)]
     seed: u64,
     /// The number of programs
-    #[arg(long, value_name = "N", default_value_t = 200)]
+    #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..))]
     programs: u32,
     /// Runs of each workload
-    #[arg(long, value_name = "N", default_value_t = 20)]
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..))]
     runs: u32,
     /// Checks the software PMU in place of this machine: a trial of the tool
     #[arg(long, value_name = "VENDOR", value_enum)]
@@ -125,17 +126,30 @@ fn run_with(arguments: &Arguments) -> Result<ExitCode, Failure> {
     }
     let machine = machine(arguments)?;
     let Arguments { seed, programs, runs, read_only, .. } = *arguments;
+    // Before anything is done for it.
+    let made = file.map(|file| {
+        let made = OpenOptions::new().write(true).create_new(true).open(file);
+        made.map_err(other(&file.display().to_string()))
+    });
+    let made = made.transpose()?;
     let report = check(&*machine, Options { seed, programs, runs, read_only });
     if arguments.software.is_some() {
         let _ = std::fs::remove_dir_all(machine.root());
     }
-    let report = report?;
-    if let Some(file) = file {
-        write(&report, file).map_err(other(&file.display().to_string()))?;
+    if let (Err(_), Some(file)) = (&report, file) {
+        let _ = std::fs::remove_file(file);
     }
+    let report = report?;
+    let written = made.map_or(Ok(()), |made| write(&report, made));
     // The report is kept, and the status right, also where nothing reads this.
     let _ = show(&report, file, &mut io::stdout());
-    Ok(status(&report))
+    let status = status(&report);
+    match written.map_err(other("the report cannot be written")) {
+        Err(failure) if status == ExitCode::SUCCESS => return Err(failure),
+        Err(Failure::Other(error)) => eprintln!("hwcheck: {error}"),
+        _ => {}
+    }
+    Ok(status)
 }
 
 /// The machine. If it is to be written, the user agreed.
@@ -240,8 +254,7 @@ fn show(report: &Report, file: Option<&Path>, to: &mut impl Write) -> io::Result
     write!(to, "{}", report.to_json())
 }
 
-fn write(report: &Report, path: &Path) -> io::Result<()> {
-    let mut file: File = OpenOptions::new().write(true).create_new(true).open(path)?;
+fn write(report: &Report, mut file: File) -> io::Result<()> {
     file.write_all(report.to_json().as_bytes())?;
     // By sudo, it is the user's.
     let id = |name| env::var(name).ok().and_then(|id| id.parse().ok());
@@ -254,7 +267,7 @@ fn write(report: &Report, path: &Path) -> io::Result<()> {
 fn status(report: &Report) -> ExitCode {
     let bad = [Outcome::Disagrees, Outcome::Inexact, Outcome::SomethingElse, Outcome::Disturbed];
     let disturbed = !report.restored.left_alone.is_empty();
-    if !report.restored.failed.is_empty() {
+    if !report.restored.failed.is_empty() || report.restored.rdpmc_failed {
         ExitCode::from(NOT_RESTORED)
     } else if !report.restored.worker_ended_well {
         ExitCode::FAILURE

@@ -31,7 +31,8 @@ pub fn text(configuration: &Configuration, processor: u32) -> String {
     text.push_str(concat!(
         "\n",
         "No other register is written, no counter is made to interrupt, and what was changed is put back at the end, also\n",
-        "where hwcheck is killed. RDPMC is allowed to every process meanwhile (sysfs' rdpmc).\n",
+        "where hwcheck is killed. RDPMC is allowed to every process meanwhile (sysfs' rdpmc), and the processor is kept busy\n",
+        "at real-time priority. The kernel's module msr is loaded, and stays.\n",
         "\n",
         "What cannot be undone:\n",
         "  - the first write taints the kernel (S) until the next boot, and leaves lines in its log;\n",

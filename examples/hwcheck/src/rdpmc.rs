@@ -37,12 +37,12 @@ impl UserRdpmc {
         self.found.iter().fold(false, |allowed, (path, _)| allow(path) || allowed)
     }
 
-    /// Restores the settings that hold what [`allow`](Self::allow) wrote.
-    pub fn restore(&self) {
-        for (path, before) in &self.found {
-            if fs::read_to_string(path).is_ok_and(|now| now.trim_end() == EVERY_PROCESS) {
-                let _ = fs::write(path, before);
-            }
-        }
+    /// Restores the settings that hold what [`allow`](Self::allow) wrote. Returns whether that failed.
+    pub fn restore(&self) -> bool {
+        self.found.iter().fold(false, |failed, (path, before)| {
+            let now = fs::read_to_string(path);
+            let is_ours = now.is_ok_and(|now| now.trim_end() == EVERY_PROCESS);
+            is_ours && fs::write(path, before).is_err() || failed
+        })
     }
 }

@@ -53,7 +53,7 @@ impl Refusal {
                 "end what profiles this machine (perf, a virtual machine with a PMU), or name another processor by --cpu"
             }
             Self::LockedDown => {
-                "Secure Boot locks the kernel down: switch it off in the firmware for the time of the run, or use --read-only"
+                "Secure Boot, or lockdown= on the kernel's command line, locks the kernel down: switch it off for the time of the run, or use --read-only"
             }
             Self::WritesForbidden => {
                 "allow writes: echo default | sudo tee /sys/module/msr/parameters/allow_writes, without msr.allow_writes=off on the kernel's command line; or use --read-only"
@@ -114,9 +114,11 @@ pub fn check_counters(machine: &dyn Machine, configuration: &Configuration) -> R
     let mut enabled = 0u64;
     let mut global = None;
     for register in configuration.registers().filter(|one| one.exists && one.is_state) {
-        let value = || {
-            read(machine, configuration, register.address)
-                .map_err(|kind| Refusal::Unreadable { register: register.address, kind })
+        // One that faults holds nothing that runs, and is the model's to tell.
+        let value = || match read(machine, configuration, register.address) {
+            Err(MsrErrorKind::GeneralProtection) => Ok(0),
+            Err(kind) => Err(Refusal::Unreadable { register: register.address, kind }),
+            Ok(value) => Ok(value),
         };
         match register.kind {
             RegisterKind::EventSelect if value()? & ENABLE != 0 => {

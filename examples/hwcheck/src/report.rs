@@ -105,10 +105,16 @@ pub struct Restored {
     pub worker_ended_well: bool,
     /// Number of registers that were changed and are as they were found.
     pub restored: u32,
+    /// Registers that ended the run: another owner had written them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub disturbed: Vec<Hex>,
     /// Registers that another owner wrote meanwhile, which were left alone.
     pub left_alone: Vec<Hex>,
     /// Registers that could not be restored.
     pub failed: Vec<Hex>,
+    /// Sysfs' `rdpmc` could not be restored.
+    #[serde(default, skip_serializing_if = "core::ops::Not::not")]
+    pub rdpmc_failed: bool,
 }
 
 /// The result of one claim.
@@ -182,6 +188,9 @@ pub struct Evidence {
     /// Number of disagreeing answers after them that are not listed.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub unlisted: u32,
+    /// Number of answers that disagreed, and agreed when the same was done again.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub unrepeated: u32,
     /// The counts, by workload.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub counts: Vec<Count>,
@@ -250,7 +259,9 @@ impl Reason {
             Self::RdpmcNotAllowed => "RDPMC is not allowed in user mode",
             Self::Driver => "the driver refused it",
             Self::WorkerEnded => "the worker had ended",
-            Self::Unreachable => "the kernel had refused an access to a register",
+            Self::Unreachable => {
+                "an access to a register had failed: the kernel refused it, or the device was gone"
+            }
             Self::DisturbedBefore => "another owner of the counters had been noticed",
             Self::BareMetal => "it is for bare metal",
             Self::Unknown => "a reason of a later version",
@@ -502,6 +513,7 @@ impl Report {
             && text(&self.kernel)
             && self.hypervisor.as_deref().is_none_or(text)
             && list(self.registers.len())
+            && list(self.restored.disturbed.len())
             && list(self.restored.left_alone.len())
             && list(self.restored.failed.len())
             && list(self.claims.len())

@@ -29,6 +29,8 @@ pub struct Plan {
     pub tolerated: Option<(u32, u8)>,
     /// A register of which every WRMSR faults.
     pub faulting: Option<u32>,
+    /// A register of which every RDMSR faults.
+    pub unreadable: Option<u32>,
     /// The kernel refuses every write.
     pub refuses_writes: bool,
     /// The accesses of the `msr` file that fail.
@@ -53,6 +55,7 @@ impl Plan {
             inverted: None,
             tolerated: None,
             faulting: None,
+            unreadable: None,
             refuses_writes: false,
             failing: None,
             killed_at: None,
@@ -355,7 +358,10 @@ impl MsrBackend for SoftwareMsr {
             return Err(MsrErrorKind::Unreachable);
         }
         let inverted = self.of_register(self.plan.inverted, update.register());
-        self.access(|pmu| value(pmu.read(update.register())).map(|value| value ^ inverted))
+        self.access(|pmu| match self.plan.unreadable == Some(update.register()) {
+            true => Err(MsrErrorKind::GeneralProtection),
+            false => value(pmu.read(update.register())).map(|value| value ^ inverted),
+        })
     }
 }
 

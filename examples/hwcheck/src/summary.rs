@@ -51,7 +51,8 @@ fn is_source(claim: &Claim) -> bool {
 }
 
 fn line(text: &mut String, claim: &Claim, machine: MachineKind) {
-    let Evidence { compared, disagreements, unlisted, counts, reason } = &claim.evidence;
+    let Evidence { compared, disagreements, unlisted, unrepeated, counts, reason } =
+        &claim.evidence;
     let what = find(&claim.id).map_or("", |known| known.claim);
     let _ = write!(text, "{:<16}{:<28}{what}", claim.outcome.name(), plain(&claim.id));
     if let Some(compared) = compared {
@@ -74,6 +75,12 @@ fn line(text: &mut String, claim: &Claim, machine: MachineKind) {
     }
     if *unlisted != 0 {
         let _ = writeln!(text, "                  and {unlisted} more");
+    }
+    if *unrepeated != 0 {
+        let _ = writeln!(
+            text,
+            "                  {unrepeated} answers disagreed once, and not when they were asked again"
+        );
     }
     for count in counts {
         let known = count.known.map(|[known, _]| format!(" of {known}")).unwrap_or_default();
@@ -103,6 +110,10 @@ fn sources(text: &mut String, report: &Report) {
         if !of.is_empty() {
             let _ = writeln!(text, "{} sources: {}: {}", of.len(), outcome.name(), of.join(" "));
         }
+        let something_else = |claim: &&Claim| {
+            is_source(claim) && outcome == claim.outcome && outcome == Outcome::SomethingElse
+        };
+        report.claims.iter().filter(something_else).for_each(|one| line(text, one, report.machine));
     }
 }
 
@@ -111,7 +122,17 @@ fn restored(text: &mut String, report: &Report) {
     let list = |registers: &[crate::report::Hex]| {
         registers.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
     };
-    let _ = writeln!(text, "\n{} registers that were changed are as they were.", restored.restored);
+    let _ = match restored.restored {
+        0 => writeln!(text, "\nNo register was changed and restored."),
+        restored => writeln!(text, "\n{restored} registers that were changed are as they were."),
+    };
+    if !restored.disturbed.is_empty() {
+        let _ = writeln!(
+            text,
+            "Another owner wrote these, which ended the run: {}",
+            list(&restored.disturbed)
+        );
+    }
     if !restored.left_alone.is_empty() {
         let _ = writeln!(
             text,
@@ -121,6 +142,9 @@ fn restored(text: &mut String, report: &Report) {
     }
     if !restored.failed.is_empty() {
         let _ = writeln!(text, "These could NOT be put back: {}", list(&restored.failed));
+    }
+    if restored.rdpmc_failed {
+        text.push_str("Sysfs' rdpmc could NOT be put back: every process may execute RDPMC.\n");
     }
     if !restored.worker_ended_well {
         text.push_str("The worker ended before its end; what it had found is above.\n");

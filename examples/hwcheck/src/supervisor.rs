@@ -20,8 +20,6 @@ use crate::stop::Stop;
 pub struct Supervised {
     /// The claims that were made before the worker's end.
     pub claims: Vec<Claim>,
-    /// Registers in which the worker noticed another owner's writes.
-    pub disturbed: Vec<Hex>,
     /// An access of the worker's failed, and not by #GP.
     pub is_unreachable: bool,
     /// State of the registers after the run.
@@ -50,8 +48,8 @@ static IS_TO_END: AtomicBool = AtomicBool::new(false);
 /// Signals that end the worker in the supervisor's place.
 const ENDING: [libc::c_int; 4] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT];
 
-/// Does the work in a process of its own, then restores the registers and calls `finally`: here, or there if this
-/// process is gone.
+/// Does the work in a process of its own, then restores the registers, and by `finally` the setting of RDPMC: here, or
+/// there if this process is gone.
 ///
 /// The caller has one thread. At a real-time priority above 1 the worker has the next lower one.
 ///
@@ -60,12 +58,9 @@ const ENDING: [libc::c_int; 4] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, lib
 pub fn supervise(
     registers: &Registers<'_>,
     work: Box<Work<'_>>,
-    finally: &dyn Fn(),
+    finally: &dyn Fn() -> bool,
 ) -> io::Result<Supervised> {
-    let put_back = || {
-        finally();
-        restore(registers)
-    };
+    let put_back = || Restored { rdpmc_failed: finally(), ..restore(registers) };
     let mut ends = [0; 2];
     // SAFETY: room for two descriptors.
     if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) } != 0 {
@@ -93,9 +88,10 @@ pub fn supervise(
             end_worker(0);
         }
         let mut supervised = receive(reader);
-        let is_well = wait(worker) && supervised.restored.worker_ended_well;
+        let Restored { worker_ended_well, disturbed, .. } = supervised.restored;
+        let worker_ended_well = wait(worker) && worker_ended_well;
         WORKER.store(0, SeqCst);
-        supervised.restored = Restored { worker_ended_well: is_well, ..put_back() };
+        supervised.restored = Restored { worker_ended_well, disturbed, ..put_back() };
         Ok(supervised)
     };
     for (signal, action) in ENDING.into_iter().zip(previous) {
@@ -158,7 +154,7 @@ fn receive(reader: File) -> Supervised {
         match serde_json::from_str(&line) {
             Ok(Message::Claim(claim)) => supervised.claims.push(claim),
             Ok(Message::Disturbed(registers)) => {
-                supervised.disturbed = registers;
+                supervised.restored.disturbed = registers;
                 supervised.restored.worker_ended_well = true;
             }
             Ok(Message::Unreachable) => supervised.is_unreachable = true,

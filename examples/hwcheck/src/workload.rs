@@ -1,6 +1,7 @@
 //! Code of which it is known by hand how often something happens in it.
 
 use core::arch::asm;
+use core::cell::Cell;
 use core::hint::black_box;
 
 use crate::report::WorkloadName;
@@ -84,7 +85,7 @@ impl Workload {
         let times = iterations.max(1);
         match self {
             Self::Loop => counted_loop(times),
-            Self::Random => random(times),
+            Self::Random => memory.random.set(random(times, memory.random.get())),
             Self::Chase => memory.chase(times),
             Self::Misaligned => misaligned(times),
             Self::Mixed => mixed(times),
@@ -112,7 +113,8 @@ fn counted_loop(times: u64) {
     }
 }
 
-fn random(times: u64) {
+/// Takes the state of the random bits, and returns it: predictors learn bits that come again.
+fn random(times: u64, mut state: u64) -> u64 {
     // SAFETY: registers only.
     unsafe {
         asm!(
@@ -127,12 +129,13 @@ fn random(times: u64) {
             "3:",
             "dec {times}",
             "jnz 2b",
-            x = inout(reg) 0x9E37_79B9_7F4A_7C15u64 => _,
+            x = inout(reg) state,
             t = out(reg) _,
             times = inout(reg) times => _,
             options(nomem, nostack),
         );
     }
+    state
 }
 
 /// Two cache lines.
@@ -190,10 +193,15 @@ fn mixed(times: u64) {
     black_box((sum, lines.0));
 }
 
-/// Memory of a pointer chase: one circle through all its cache lines, in random order.
+/// Memory of a pointer chase: one circle through all its cache lines, in random order. Each run goes on where the last
+/// one ended: what it had read would be in the caches.
 #[derive(Debug)]
 pub struct Memory {
     next: Vec<[u32; LINE / 4]>,
+    /// The line at which the next chase begins.
+    place: Cell<usize>,
+    /// The state of the random bits.
+    random: Cell<u64>,
     /// It is more than four times the first data cache's 32–64 KiB.
     pub exceeds_first_cache: bool,
     /// It is more than twice the last cache.
@@ -208,7 +216,7 @@ const MOST: u64 = 256 << 20;
 impl Memory {
     /// No memory: a chase of one line.
     pub fn none() -> Self {
-        Self { next: vec![[0; LINE / 4]], exceeds_first_cache: false, exceeds_last_cache: false }
+        Self::of(vec![[0; LINE / 4]])
     }
 
     /// A quarter of the available bytes, at most 256 MiB. `last_cache` is that cache's size, 0 where it is not known.
@@ -223,18 +231,28 @@ impl Memory {
         }
         let next = order.into_iter().map(|to| [to; LINE / 4]).collect();
         Self {
-            next,
             exceeds_first_cache: bytes > 4 * (64 << 10),
             exceeds_last_cache: last_cache != 0 && bytes > 2 * last_cache,
+            ..Self::of(next)
+        }
+    }
+
+    fn of(next: Vec<[u32; LINE / 4]>) -> Self {
+        Self {
+            next,
+            place: Cell::new(0),
+            random: Cell::new(0x9E37_79B9_7F4A_7C15),
+            exceeds_first_cache: false,
+            exceeds_last_cache: false,
         }
     }
 
     fn chase(&self, times: u64) {
-        let mut place = 0;
+        let mut place = self.place.get();
         for _ in 0..times {
             place = self.next.get(black_box(place)).map_or(0, |line| line[0] as usize);
         }
-        black_box(place);
+        self.place.set(place);
     }
 }
 
@@ -252,6 +270,19 @@ mod tests {
             place = memory.next[place][0] as usize;
         }
         assert_eq!((place, seen.len()), (0, 1000));
+    }
+
+    #[test]
+    fn a_run_goes_on_where_the_last_one_ended() {
+        let [once, twice] = [(); 2].map(|()| Memory::new(4 * 1000 * LINE as u64, 0));
+        for workload in [Workload::Chase, Workload::Random] {
+            workload.execute(&once, 300);
+            workload.execute(&twice, 100);
+            let first = (twice.place.get(), twice.random.get());
+            workload.execute(&twice, 200);
+            assert_ne!((twice.place.get(), twice.random.get()), first);
+        }
+        assert_eq!((once.place.get(), once.random.get()), (twice.place.get(), twice.random.get()));
     }
 
     #[test]

@@ -127,6 +127,47 @@ fn a_register_that_takes_no_write_is_named_and_the_others_are_compared_without_i
 }
 
 #[test]
+fn a_register_that_never_reads_as_written_is_named_and_the_others_are_compared_without_it() {
+    let answers =
+        |claims: &[Claim]| -> u64 { claims.iter().filter_map(|one| one.evidence.compared).sum() };
+    let all = answers(&compared(intel(), 12, |_| {}));
+    for (register, bit) in [(0x186, 2), (0xC2, 40), (0x30A, 3), (0x38D, 1), (0x38F, 0)] {
+        let claims = compared(intel(), 12, |plan| plan.inverted = Some((register, bit)));
+        let one = disagreements(&claims);
+        let [one] = one[..] else { panic!("{register:#x}: {one:?}") };
+        assert_eq!((one.register, one.access), (Hex(u64::from(register)), Access::Rdmsr));
+        let compared = answers(&claims);
+        assert!(compared > all / 2, "{register:#x}: {compared} of {all}");
+    }
+}
+
+/// A hypervisor that declares more than it has.
+#[test]
+fn a_declared_register_that_is_not_there_is_named_and_the_others_are_compared() {
+    for register in [0x187, 0xC3, 0x30A, 0x38D, 0x38E, 0x38F] {
+        let folder = Folder::new();
+        let machine =
+            folder.machine(Plan::new(intel()).with(|plan| plan.unreadable = Some(register)));
+        let before = machine.state().unwrap();
+        for options in [&[][..], &["--read-only"]] {
+            let (status, report, output) = run(&folder, options);
+            let report = report.unwrap();
+            assert_eq!(status, Some(4), "{register:#x}: {output:?}");
+            let told: Vec<_> = report
+                .claims
+                .iter()
+                .flat_map(|claim| &claim.evidence.disagreements)
+                .filter(|one| one.processor == Answer::GeneralProtection)
+                .map(|one| one.register)
+                .collect();
+            assert_eq!(told, [Hex(u64::from(register))], "{options:?}");
+            assert_eq!(claim(&report, "model.absent").outcome, Outcome::Agrees);
+        }
+        assert_eq!(machine.state().unwrap(), before, "{register:#x}");
+    }
+}
+
+#[test]
 fn the_same_seed_is_the_same_programs() {
     let claims = || compared(intel(), 5, |_| {});
     assert_eq!(claims(), claims());

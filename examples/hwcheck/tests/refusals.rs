@@ -8,11 +8,11 @@ use std::io::Write;
 use std::process::Stdio;
 
 use machines::{Folder, amd, intel, run};
-use pmu_hwcheck::check::{CheckError, Options, check};
+use pmu_hwcheck::check::{CheckError, Options, at_most, check};
 use pmu_hwcheck::refusal::{Refusal, check_counters};
 use pmu_hwcheck::report::{Outcome, Reason};
 use pmu_hwcheck::software::{Plan, Software};
-use pmu_virt::{AmdConfiguration, Configuration, IntelConfiguration};
+use pmu_virt::{AmdConfiguration, Configuration, HostError, IntelConfiguration};
 
 const OPTIONS: Options = Options { seed: 1, programs: 1, runs: 1, read_only: false };
 
@@ -26,6 +26,15 @@ fn refusal(machine: &Software) -> Refusal {
         }
         other => panic!("{other:?}"),
     }
+}
+
+#[test]
+fn there_is_no_pmu() {
+    let none = at_most(|_, _| [0; 4]).unwrap_err();
+    assert_eq!(none, Refusal::NoPmu(HostError::Vendor));
+    assert!(none.remedy().contains("virtual machine"));
+    let more = Refusal::NoPmu(HostError::Counters(0x1FF));
+    assert!(more.remedy().contains("pmcsources"));
 }
 
 #[test]

@@ -175,6 +175,7 @@ fn another_owners_writes_are_noticed_and_left_alone() {
             }
             noticed += 1;
             assert!(left.contains(&Hex(u64::from(register))), "{register:#x}: {left:?}");
+            assert!(report.restored.disturbed.contains(&Hex(u64::from(register))));
             assert_eq!(after.register(register), Some(value), "{register:#x} at {at}");
             assert_eq!(status, Some(4), "{register:#x}: {output:?}");
         }

@@ -106,7 +106,9 @@ pub(crate) fn run(folder: &Folder, arguments: &[&str]) -> (Option<i32>, Option<R
     let _ = fs::remove_file(&path);
     let mut command = command(&folder.0, arguments);
     let output = command.args(["--yes", "--report"]).arg(&path).output().unwrap();
-    let report = fs::read(&path).ok().map(|bytes| Report::parse(&bytes).unwrap());
+    // Of a supervisor that was killed it is empty.
+    let report = fs::read(&path).ok().filter(|bytes| !bytes.is_empty());
+    let report = report.map(|bytes| Report::parse(&bytes).unwrap());
     (output.status.code(), report, output)
 }
 
