@@ -199,7 +199,9 @@ mod tests {
     fn intervals_of_one_begin_are_one() {
         let mut table = ElementaryIntervals::<1>::new();
         let mut open = table.open();
-        [(4, 1), (4, 2), (4, 3), (9, 4)].map(|(begin, head)| open.push(begin, head));
+        [(4, 1), (4, 2), (4, 3), (9, 4)]
+            .into_iter()
+            .for_each(|(begin, head)| open.push(begin, head));
         let part = open.close();
         let found = [3, 4, 8, 9].map(|address| table.find(part, address));
         assert_eq!(found, [NONE, 3, 3, 4].map(Found::HitList));
