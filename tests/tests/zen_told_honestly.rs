@@ -231,3 +231,11 @@ fn a_machine_takes_zens_sources_only_when_it_is_asked_to() {
     let bulldozer = Machine::detect_zen(&amd(0x15, 2));
     assert_eq!(bulldozer.sources(), &SOURCES);
 }
+
+/// The words of `pmcsources`' column.
+#[test]
+fn each_meaning_has_its_word() {
+    let words =
+        [Meaning::Same, Meaning::Other, Meaning::Nothing, Meaning::Unknown].map(Meaning::name);
+    assert_eq!(words, ["same", "other", "nothing", "unknown"]);
+}

@@ -10,7 +10,8 @@
 #   run.sh build DIRECTORY       builds such a kernel from Debian's linux-source, and prints its path; needs gcc,
 #                                make, flex, bison, bc, libelf-dev, xz-utils, and about 4 minutes of processor time
 #
-# Needs Rust and a C compiler, and `hwcheck` also root and cpio. TIMEOUT is a guest's limit in seconds (600).
+# Needs Rust and a C compiler, and `hwcheck` also root and cpio. TIMEOUT is a guest's limit in seconds (600; 1800 of
+# `hwcheck`, which tries 176 sources on AMD).
 set -euo pipefail
 here="$(cd "$(dirname "$0")" && pwd)"
 root="$(cd "$here/../../.." && pwd)"
@@ -27,7 +28,7 @@ machines=(
 )
 
 usage() {
-    sed -n '2,14s/^# \{0,1\}//p' "$0" >&2
+    sed -n '2,15s/^# \{0,1\}//p' "$0" >&2
     exit 2
 }
 
@@ -55,7 +56,7 @@ make_hwcheck() {
 # in_hwcheck KERNEL OPTIONS…: runs it, and prints what it says.
 in_hwcheck() {
     disk=(--initrd "$target_dir/linux-hwcheck.cpio")
-    run "$@"
+    TIMEOUT="${TIMEOUT:-1800}" run "$@"
 }
 
 # hwcheck KERNEL: the model agrees with the monitor's PMU; one bit that differs is named.
@@ -64,6 +65,11 @@ hwcheck() {
     for machine in intel:version=2 intel:version=5,full-width amd:core amd:v2; do
         output=$(in_hwcheck "$kernel" --pmu "$machine" </dev/null) || true
         output=$(tr -d '\r' <<<"$output")
+        if ! grep -q '^hwcheck ended with' <<<"$output"; then
+            echo "$output"
+            echo "run.sh: $machine: hwcheck did not come to its end in ${TIMEOUT:-1800} seconds" >&2
+            return 1
+        fi
         # A processor without fixed counters and global registers has three of the model's claims, and lacks the rest.
         if grep ' model\.' <<<"$output" | grep -qvE '^agrees|^not tried .*: the processor lacks it$' ||
             [ "$(grep -c '^agrees *model' <<<"$output")" -lt 3 ] ||
