@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use gungraun::prelude::*;
 use gungraun::{Callgrind, EventKind};
+use pmu::Machine;
 use pmu_amd::Amd64;
 use pmu_core::raw_cpuid::CpuIdResult;
 use pmu_core::{
@@ -106,6 +107,14 @@ fn interrupted<I: ProfileInterface>(
 }
 
 fn intel(version: u32, freezes: bool) -> Processor<Emon> {
+    intel_as(|processor| Emon::detect(processor).unwrap(), version, freezes)
+}
+
+fn intel_as<I: ProfileInterface>(
+    detect: impl Fn(&Snapshot) -> I,
+    version: u32,
+    freezes: bool,
+) -> Processor<I> {
     let processor = Snapshot::capture(move |leaf: u32, _: u32| {
         let (eax, ebx, ecx, edx) = match leaf {
             0 => (0x0A, 0x756E_6547, 0x6C65_746E, 0x4965_6E69),
@@ -115,7 +124,7 @@ fn intel(version: u32, freezes: bool) -> Processor<Emon> {
         CpuIdResult { eax, ebx, ecx, edx }
     });
     let status = (version >= 2).then_some((0x38E, 1 | u64::from(freezes) << 59));
-    interrupted(Emon::detect(&processor).unwrap(), &processor, (0xC1, 1), freezes, status)
+    interrupted(detect(&processor), &processor, (0xC1, 1), freezes, status)
 }
 
 fn amd(v2: bool) -> Processor<Amd64> {
@@ -141,6 +150,18 @@ fn interrupt<I: ProfileInterface>(processor: &Processor<I>) -> (u32, Claim) {
     let mut last = 0;
     let count = |overflow: pmu_core::Overflow| last = KProfileSource::value(overflow.source);
     let serviced = interface.service(*registers, *registers, *memory, count);
+    (black_box(last), serviced.map_or(Claim::OursAndMore, |serviced| serviced.claim))
+}
+
+// The same of a machine that was detected, which is asked which interface it has.
+#[library_benchmark(config = LibraryBenchmarkConfig::default()
+    .tool(Callgrind::default().hard_limits([(EventKind::Ir, 143)])))]
+#[bench::version_4(intel_as(Machine::detect, 4, true))]
+fn of_a_machine(processor: Processor<Machine>) -> (u32, Claim) {
+    let Processor { interface, registers, memory } = black_box(&processor);
+    let mut last = 0;
+    let count = |overflow: pmu_core::Overflow| last = KProfileSource::value(overflow.source);
+    let serviced = Machine::service(interface, *registers, *registers, memory, count);
     (black_box(last), serviced.map_or(Claim::OursAndMore, |serviced| serviced.claim))
 }
 
@@ -195,6 +216,7 @@ library_benchmark_group!(
         nothing,
         stopping,
         freezing,
+        of_a_machine,
         running_by_status,
         running_by_value,
         running_by_value_of_eight

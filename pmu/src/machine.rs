@@ -4,14 +4,15 @@ use core::sync::atomic::AtomicU32;
 
 use pmu_amd::{Amd64, Zen};
 use pmu_core::{
-    CounterUnit, DefaultInterface, EventTable, NoInterface, OpenedEvents, Rules, Snapshot,
-    SourceInterface, SourceTable, WithEvents,
+    CounterMemory, CounterUnit, DefaultInterface, EventTable, MsrBackend, MsrFault, NoInterface,
+    OpenedEvents, Overflow, Platform, ProfileInterface, Rules, Serviced, Snapshot, SourceInterface,
+    SourceTable, WithEvents,
 };
 use pmu_intel::Emon;
 
 /// The counters and the profile interface of a machine: Intel's, AMD's, counters without sources, or time alone.
 ///
-/// It is one type, so that a kernel keeps it in one static and its interrupt handler needs no generics. Its
+/// It is one type, so that a kernel keeps it in one static and its interrupt handler needs no generics. Its other
 /// operations are those of [`ProfileInterface`](pmu_core::ProfileInterface).
 ///
 /// ```
@@ -123,6 +124,33 @@ impl Machine {
     /// Returns the opened events of one processor, whose table `events` is, without any source.
     pub fn events<'a>(&'a self, events: &'a EventTable) -> OpenedEvents<'a> {
         OpenedEvents::new(self.unit(), events)
+    }
+
+    /// Services the performance interrupt of the processor that executes the call, as
+    /// [`ProfileInterface::service`] of the interface that the machine has: one comparison more.
+    ///
+    /// # Context
+    /// Interrupt or NMI, and any other.
+    ///
+    /// # Errors
+    /// The first access that failed after one retry; the remaining accesses are still attempted.
+    #[inline]
+    pub fn service<M: MsrBackend, P: Platform>(
+        &self,
+        msr: &M,
+        platform: &P,
+        memory: &CounterMemory,
+        overflowed: impl FnMut(Overflow),
+    ) -> Result<Serviced, MsrFault> {
+        match self {
+            Self::Intel(emon) => emon.service(msr, platform, memory, overflowed),
+            Self::Amd(amd64) => amd64.service(msr, platform, memory, overflowed),
+            Self::Zen(zen) => zen.service(msr, platform, memory, overflowed),
+            // Counters of which the interface of time alone does not know.
+            Self::CountersOnly(..) | Self::TimeOnly(..) => {
+                ProfileInterface::service(self, msr, platform, memory, overflowed)
+            }
+        }
     }
 
     /// Returns the reason why the machine has no sources but time, if it has none.
