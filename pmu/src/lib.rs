@@ -14,7 +14,7 @@ mod watchdog;
 
 pub use local_apic::{ApicRegisters, Delivery, InvalidVector, LocalApic, NoTimer, ProfileTimer};
 pub use machine::Machine;
-pub use per_processor::{Busy, OnProcessor, PerProcessor, Processors};
+pub use per_processor::{Busy, OnProcessor, PerProcessor, ProcessorLocal, Processors};
 pub use pmu_amd as amd;
 pub use pmu_core as core;
 pub use pmu_intel as intel;

@@ -3,15 +3,16 @@
 use core::cell::UnsafeCell;
 use core::fmt;
 use core::marker::PhantomData;
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use pmu_core::{Counters, Session};
 
-/// Identity of the executing processor: the one promise that a kernel makes for all of its [`PerProcessor`] values.
+/// Identity of the executing processor: the one promise that a kernel makes for all of its [`PerProcessor`] and
+/// [`ProcessorLocal`] values.
 ///
 /// # Safety
 /// - [`this_processor`](Self::this_processor) returns the same number throughout a call of
-///   [`PerProcessor::with`], and a number always means the same processor. So the task does
+///   [`PerProcessor::with`] or [`ProcessorLocal::with`], and a number always means the same processor. So the task does
 ///   not move to another processor within `with`, nor does another task run there in between that calls it:
 ///   preemption is off, or the caller is bound to the processor and `with` is not called concurrently.
 /// - It may be called in any context, NMI included.
@@ -113,6 +114,103 @@ struct Place<T> {
     value: UnsafeCell<Option<T>>,
 }
 
+impl<T> Place<T> {
+    const fn new() -> Self {
+        Self { busy: AtomicBool::new(false), value: UnsafeCell::new(None) }
+    }
+
+    /// Uses the value.
+    ///
+    /// # Safety
+    /// - Only the processor whose place it is calls this.
+    unsafe fn with<R>(&self, act: impl FnOnce(&mut Option<T>) -> R) -> Result<R, Busy> {
+        if self.busy.swap(true, Ordering::Acquire) {
+            return Err(Busy::InUse);
+        }
+        /// Clears `busy`, also where `act` unwinds.
+        struct Release<'a>(&'a AtomicBool);
+        impl Drop for Release<'_> {
+            fn drop(&mut self) {
+                self.0.store(false, Ordering::Release);
+            }
+        }
+        let _release = Release(&self.busy);
+        // SAFETY: (1) only this processor reaches the place, by the caller's promise; (2) `busy` was false and is true
+        // until `act` is over; so this is the only reference.
+        Ok(act(unsafe { &mut *self.value.get() }))
+    }
+}
+
+/// A value that must stay on its processor, such as a [`Session`], in a kernel's per-CPU data: one for each processor,
+/// each in memory of its own. It belongs to the processor that uses it first; another one is refused.
+///
+/// ```
+/// use pmu::{OnProcessor, ProcessorLocal, Processors};
+/// # struct Kernel;
+/// # // SAFETY: one thread.
+/// # unsafe impl Processors for Kernel { fn this_processor() -> usize { 0 } }
+/// struct Count(u32);
+/// // SAFETY: a number.
+/// unsafe impl OnProcessor for Count {}
+/// /// Of which the kernel has one for each processor.
+/// struct PerCpuData {
+///     count: ProcessorLocal<Count, Kernel>,
+/// }
+/// static THIS: PerCpuData = PerCpuData { count: ProcessorLocal::new() };
+/// THIS.count.with(|count| *count = Some(Count(7)))?;
+/// assert_eq!(THIS.count.with(|count| count.take().map(|count| count.0))?, Some(7));
+/// # Ok::<(), pmu::Busy>(())
+/// ```
+pub struct ProcessorLocal<T, K> {
+    /// The number of the processor that it belongs to; [`UNUSED`](Self::UNUSED) at first.
+    owner: AtomicUsize,
+    place: Place<T>,
+    kernel: PhantomData<fn() -> K>,
+}
+
+// SAFETY: (1) the place is accessed only by `with`, on the processor that it belongs to, which never changes; (2) as for
+// `PerProcessor`.
+unsafe impl<T: OnProcessor, K: Processors> Sync for ProcessorLocal<T, K> {}
+
+impl<T, K: Processors> ProcessorLocal<T, K> {
+    const UNUSED: usize = usize::MAX;
+
+    /// Creates a place without a value.
+    pub const fn new() -> Self {
+        Self { owner: AtomicUsize::new(Self::UNUSED), place: Place::new(), kernel: PhantomData }
+    }
+
+    /// Uses this processor's value.
+    ///
+    /// # Context
+    /// Any. From an interrupt that interrupted a call on the same processor it is [`Busy::InUse`].
+    ///
+    /// # Errors
+    /// [`Busy`]: `act` was not called.
+    pub fn with<R>(&'static self, act: impl FnOnce(&mut Option<T>) -> R) -> Result<R, Busy> {
+        let processor = K::this_processor();
+        let relaxed = Ordering::Relaxed;
+        match self.owner.compare_exchange(Self::UNUSED, processor, relaxed, relaxed) {
+            Err(owner) if owner != processor => Err(Busy::OfProcessor { processor: owner }),
+            _ if processor == Self::UNUSED => Err(Busy::NoPlace { processor }),
+            // SAFETY: it is this processor's, by the promise of `Processors`.
+            _ => unsafe { self.place.with(act) },
+        }
+    }
+}
+
+impl<T, K: Processors> Default for ProcessorLocal<T, K> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<T, K> fmt::Debug for ProcessorLocal<T, K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ProcessorLocal").finish_non_exhaustive()
+    }
+}
+
 // SAFETY: (1) a place is accessed only by `with`, on the processor whose place it is, by the promise of
 // `Processors`; (2) `busy` keeps a second access on that processor out, from an interrupt for instance; (3) so
 // tasks use a value in turn, which it can take by the promise of `OnProcessor`.
@@ -122,10 +220,15 @@ unsafe impl<T: OnProcessor, K: Processors, const N: usize> Sync for PerProcessor
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum Busy {
-    /// A call of [`PerProcessor::with`] is under way: this one comes from an interrupt, or from within.
+    /// A call of `with` is under way: this one comes from an interrupt, or from within.
     InUse,
     /// The processor's number is not below the number of places.
     NoPlace {
+        /// Its number.
+        processor: usize,
+    },
+    /// The value is another processor's.
+    OfProcessor {
         /// Its number.
         processor: usize,
     },
@@ -136,6 +239,7 @@ impl fmt::Display for Busy {
         match self {
             Self::InUse => f.write_str("this processor's value is in use"),
             Self::NoPlace { processor } => write!(f, "there is no place for processor {processor}"),
+            Self::OfProcessor { processor } => write!(f, "the value is processor {processor}'s"),
         }
     }
 }
@@ -145,11 +249,7 @@ impl core::error::Error for Busy {}
 impl<T, K: Processors, const N: usize> PerProcessor<T, K, N> {
     /// Creates places without values.
     pub const fn new() -> Self {
-        Self {
-            places: [const { Place { busy: AtomicBool::new(false), value: UnsafeCell::new(None) } };
-                N],
-            kernel: PhantomData,
-        }
+        Self { places: [const { Place::new() }; N], kernel: PhantomData }
     }
 
     /// Uses this processor's value.
@@ -162,20 +262,8 @@ impl<T, K: Processors, const N: usize> PerProcessor<T, K, N> {
     pub fn with<R>(&'static self, act: impl FnOnce(&mut Option<T>) -> R) -> Result<R, Busy> {
         let processor = K::this_processor();
         let place = self.places.get(processor).ok_or(Busy::NoPlace { processor })?;
-        if place.busy.swap(true, Ordering::Acquire) {
-            return Err(Busy::InUse);
-        }
-        /// Clears `busy`, also where `act` unwinds.
-        struct Release<'a>(&'a AtomicBool);
-        impl Drop for Release<'_> {
-            fn drop(&mut self) {
-                self.0.store(false, Ordering::Release);
-            }
-        }
-        let _release = Release(&place.busy);
-        // SAFETY: (1) only this processor reaches the place, by the promise of `Processors`; (2) `busy` was
-        // false and is true until `act` is over; so this is the only reference.
-        Ok(act(unsafe { &mut *place.value.get() }))
+        // SAFETY: it is this processor's, by the promise of `Processors`.
+        unsafe { place.with(act) }
     }
 }
 
@@ -193,7 +281,8 @@ impl<T, K, const N: usize> fmt::Debug for PerProcessor<T, K, N> {
 
 #[cfg(test)]
 mod tests {
-    use core::sync::atomic::AtomicUsize;
+    use core::cell::Cell;
+    use std::string::ToString;
 
     use super::*;
 
@@ -237,6 +326,38 @@ mod tests {
         let fourth = std::thread::spawn(|| VALUES.with(|_| ())).join().unwrap();
         assert_eq!(fourth, Err(Busy::NoPlace { processor: 3 }));
         assert_eq!(std::format!("{VALUES:?}"), "PerProcessor { places: 3, .. }");
+    }
+
+    #[test]
+    fn a_local_value_is_of_the_processor_that_uses_it_first() {
+        std::thread_local! {
+            static HERE: Cell<usize> = const { Cell::new(5) };
+        }
+        struct Numbered;
+        // SAFETY: only the thread that is number 5 uses the value.
+        unsafe impl Processors for Numbered {
+            fn this_processor() -> usize {
+                HERE.get()
+            }
+        }
+        static VALUE: ProcessorLocal<Name, Numbered> = ProcessorLocal::new();
+        let name = || Name("first".into());
+        let nested = VALUE.with(|value| {
+            *value = Some(name());
+            VALUE.with(|_| ())
+        });
+        assert_eq!(nested, Ok(Err(Busy::InUse)));
+        let other = std::thread::spawn(|| {
+            [0, 6, usize::MAX].map(|number| {
+                HERE.set(number);
+                VALUE.with(Option::take)
+            })
+        });
+        let refused = || Err(Busy::OfProcessor { processor: 5 });
+        assert_eq!(other.join().unwrap(), [refused(), refused(), refused()]);
+        assert_eq!(VALUE.with(Option::take), Ok(Some(name())));
+        let other = Busy::OfProcessor { processor: 2 }.to_string();
+        assert_eq!(other, "the value is processor 2's");
     }
 
     #[test]
