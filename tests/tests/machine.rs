@@ -43,7 +43,6 @@ fn a_machine_reports_the_overflows_of_its_interface() {
     }
 }
 
-/// The APM's legacy counters on a family of Zen; and PerfMonV2's.
 #[test]
 fn a_zens_own_sources_are_reported() {
     let configuration = Configuration::Amd(AmdConfiguration::perf_mon_v2(6));

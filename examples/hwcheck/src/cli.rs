@@ -30,7 +30,7 @@ const NOT_RESTORED: u8 = 5;
 #[command(
     name = "hwcheck",
     version,
-    after_help = "Exit status: 0 all claims hold; 1 an error; 2 usage; 3 refused, nothing was written; 4 something disagrees; 5 a register could not be put back."
+    after_help = "Exit status: 0 all claims hold; 1 an error; 2 usage; 3 refused, nothing was written; 4 something disagrees; 5 a register, or sysfs' rdpmc, could not be put back."
 )]
 struct Arguments {
     /// Writes the report to FILE, which must not be there yet

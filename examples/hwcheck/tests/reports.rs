@@ -269,6 +269,18 @@ fn a_folder_of_what_is_no_ordinary_file_has_no_table() {
 }
 
 #[test]
+fn where_the_report_cannot_be_made_nothing_is_done() {
+    let folder = Folder::new();
+    let machine = folder.machine(Plan::new(intel()));
+    // No file can be made there, by root neither.
+    let mut command = machines::command(&folder.0, &["--yes", "--report", "/proc/hwcheck.json"]);
+    let output = command.output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("/proc/hwcheck.json"));
+    assert_eq!(machine.accesses().unwrap(), 0);
+}
+
+#[test]
 fn a_report_is_written_also_where_nothing_reads_what_is_printed() {
     let folder = Folder::new();
     let _machine = folder.machine(Plan::new(intel()));

@@ -13,8 +13,8 @@ pub(super) struct ElementaryIntervals<const N: usize> {
     length: usize,
 }
 
-/// A group's elementary intervals, ready to be searched: by halving a part whose length is a power of two, a
-/// step needs not the part's end.
+/// A group's elementary intervals, ready to be searched by halving a part whose length is a power of two: so a step
+/// does not need the part's end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Part {
     first: u32,
@@ -82,7 +82,7 @@ impl<const N: usize> ElementaryIntervals<N> {
 /// there is none.
 ///
 /// The steps within a block are of constant widths, so that the compiler unrolls them, and proves that their places
-/// are in the block: three instructions each, of which the others have eight.
+/// are in the block: three instructions each, where the steps before have eight.
 #[inline(always)]
 fn search<const BLOCK: usize>(befores: &[u64], first: usize, half: usize, address: u64) -> usize {
     let (mut first, mut half) = (first, half);
