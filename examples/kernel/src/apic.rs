@@ -3,6 +3,8 @@
 //!
 //! Read first: Intel SDM vol. 3A, "Advanced Programmable Interrupt Controller (APIC)".
 
+use pmu::core::{Interval, TimerUnavailable};
+use pmu::{ApicRegisters, LocalApic, ProfileTimer};
 use x86_64::instructions::port::Port;
 
 use crate::clock;
@@ -16,7 +18,7 @@ const SPURIOUS_VECTOR: usize = 0xF0;
 const COMMAND_LOW: usize = 0x300;
 const COMMAND_HIGH: usize = 0x310;
 const LVT_TIMER: usize = 0x320;
-const LVT_PERFORMANCE: usize = 0x340;
+const LVT_PERFORMANCE: usize = LocalApic::<XApic>::XAPIC_OFFSET;
 const INITIAL_COUNT: usize = 0x380;
 const CURRENT_COUNT: usize = 0x390;
 const DIVIDE: usize = 0x3E0;
@@ -60,21 +62,33 @@ pub fn end_of_interrupt() {
     write(END_OF_INTERRUPT, 0);
 }
 
-/// Sets the entry of the performance interrupt: unmasked, with a delivery mode and vector.
-pub fn set_performance_entry(entry: u32) {
-    write(LVT_PERFORMANCE, entry);
+/// The registers of the local APIC of the processor that executes the call, in xAPIC mode.
+#[derive(Clone, Copy, Debug)]
+pub struct XApic;
+
+impl ApicRegisters for XApic {
+    fn write_performance_entry(&self, entry: u32) {
+        write(LVT_PERFORMANCE, entry);
+    }
 }
 
-/// Interrupts every `ticks` of the [measured](clock::Speeds::apic) speed.
-pub fn start_timer(ticks: u32) {
-    write(LVT_TIMER, PERIODIC | u32::from(TIMER));
-    write(INITIAL_COUNT, ticks);
-}
+/// The local APIC's timer as the profile timer.
+impl ProfileTimer for XApic {
+    fn start(&self, interval: Interval) -> Result<(), TimerUnavailable> {
+        let hertz = clock::speeds().apic.ok_or(TimerUnavailable)?;
+        // The interval is in units of 100 ns.
+        let ticks = u32::try_from(hertz * u64::from(interval.get()) / 10_000_000);
+        let ticks = ticks.ok().filter(|ticks| *ticks > 0).ok_or(TimerUnavailable)?;
+        write(LVT_TIMER, PERIODIC | u32::from(TIMER));
+        write(INITIAL_COUNT, ticks);
+        Ok(())
+    }
 
-/// Stops the timer. An interrupt that is pending still comes.
-pub fn stop_timer() {
-    write(LVT_TIMER, MASKED);
-    write(INITIAL_COUNT, 0);
+    /// An interrupt that is pending still comes.
+    fn stop(&self) {
+        write(LVT_TIMER, MASKED);
+        write(INITIAL_COUNT, 0);
+    }
 }
 
 /// Lets the timer count down from its highest value, without interrupt.

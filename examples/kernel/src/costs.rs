@@ -3,13 +3,13 @@
 
 use core::sync::atomic::Ordering;
 
-use pmu_core::{
+use pmu::core::{
     CounterSet, IntervalLimits, KProfileSource, ProfileInterface, ProfileSource, SavedCounter,
-    SavedCounters,
+    SavedCounters, SourceInterface,
 };
 
+use crate::embedding::MARK_NEXT;
 use crate::failure::Failure;
-use crate::pmu::MARK_NEXT;
 use crate::profile::Rate;
 use crate::serial::{Mark, mark};
 use crate::sessions::{Control, Sessions};
@@ -26,21 +26,17 @@ const PATIENCE_MS: u64 = 20_000;
 ///
 /// # Errors
 /// Those of the interface; a counter that moved while it was switched out; no interrupt.
-pub fn run<I: ProfileInterface + Sync>(
-    sessions: &Sessions<'_, I>,
-    counting: KProfileSource,
-    rate: Rate,
-) -> Result<(), Failure> {
-    let interface = sessions.interface();
+pub fn run(sessions: &Sessions, counting: KProfileSource, rate: Rate) -> Result<(), Failure> {
+    let machine = sessions.machine();
     let others = || {
-        let sources = interface.sources().iter().skip(1).map(ProfileSource::source);
-        let general = interface.unit().counters() & CounterSet::GENERAL;
+        let sources = machine.sources().iter().skip(1).map(ProfileSource::source);
+        let general = machine.unit().counters() & CounterSet::GENERAL;
         let wanted = COUNTERS.min(general.len()) - 1;
-        sources.filter(|s| *s != counting && interface.query(*s).is_supported()).take(wanted)
+        sources.filter(|s| *s != counting && machine.query(*s).is_supported()).take(wanted)
     };
     // None of them interrupts meanwhile.
     for source in others().chain([counting]) {
-        interface.set_interval(source, IntervalLimits::EVENTS.max.into())?;
+        machine.set_interval(source, IntervalLimits::EVENTS.max.into())?;
     }
     sessions.on(0, |session| {
         others().try_for_each(|source| session.start(source))?;
@@ -52,7 +48,7 @@ pub fn run<I: ProfileInterface + Sync>(
     })?;
     line!("marked {} start, {} switch", Mark::Start as u8, Mark::Switch as u8);
 
-    interface.set_interval_clamped(counting, rate.per(INTERRUPT_MS))?;
+    machine.set_interval_clamped(counting, rate.per(INTERRUPT_MS))?;
     MARK_NEXT.store(true, Ordering::Relaxed);
     sessions.on(0, |session| session.stop(counting).and_then(|()| session.start(counting)))?;
     let begin = clock::now();
@@ -69,10 +65,7 @@ pub fn run<I: ProfileInterface + Sync>(
 }
 
 /// Switches as a scheduler does with a thread that has counters: out, another thread's turn, in.
-fn switch<I: ProfileInterface + Sync>(
-    session: &mut Control<'_, I>,
-    counting: KProfileSource,
-) -> Result<(), Failure> {
+fn switch(session: &mut Control, counting: KProfileSource) -> Result<(), Failure> {
     let mut thread = SavedCounters::<[SavedCounter; 16]>::new();
     let before = session.read(counting)?;
     mark(Mark::Switch);

@@ -3,21 +3,23 @@
 
 use core::hint::black_box;
 
-use pmu_core::raw_cpuid::native_cpuid::CpuIdReaderNative;
-use pmu_core::{
+use pmu::Machine;
+use pmu::core::raw_cpuid::native_cpuid::CpuIdReaderNative;
+use pmu::core::{
     CounterError, CounterSet, CounterUnit, Counters, Event, EventId, EventSelect, FixupMsr,
-    NamedEvent, ProfileInterface, SessionPlatform, Snapshot, ThreadEvent, WithEvents,
+    NamedEvent, SessionPlatform, Snapshot, SourceInterface, ThreadEvent, WithEvents,
 };
 
 use crate::boot::CommandLine;
+use crate::embedding::{Apic, COUNTERS, EVENTS, apic, control_msr};
 use crate::failure::Failure;
-use crate::pmu::{COUNTERS, EVENTS, LocalApic, control_msr};
-use crate::ring3::{Program, SHARED, allow_rdpmc};
+use crate::programs::count_down;
+use crate::ring3::Thread;
 use crate::workload::{COUNTED, EMPTY};
-use crate::{clock, line, named, processor, watchdog};
+use crate::{clock, line, named, processor, user, watchdog};
 
 /// The counters of a processor, with its events.
-pub type Events<'a, I> = Counters<'a, WithEvents<'a, I>, FixupMsr, SessionPlatform<LocalApic>>;
+pub type Events = Counters<'static, WithEvents<'static, Machine>, FixupMsr, SessionPlatform<Apic>>;
 
 /// Retired instructions, by the number that both vendors' manuals give them.
 const INSTRUCTIONS: EventSelect = EventSelect::from_bits(0xC0);
@@ -28,50 +30,47 @@ const FIXED_0: CounterSet = CounterSet::fixed(1);
 ///
 /// # Errors
 /// Those of the counters; a count that is not the known one; a watchdog that does not fire.
-pub fn run<I: ProfileInterface + Sync>(
-    interface: &I,
+pub fn run(
+    machine: &'static Machine,
     snapshot: &Snapshot,
     words: &CommandLine,
 ) -> Result<(), Failure> {
-    if interface.unit().counters().is_empty() {
+    if machine.unit().counters().is_empty() {
         line!("event none");
         return Ok(());
     }
-    let right = with_events(interface, |counters, unit| {
+    let right = with_events(machine, |counters, unit| {
         let right = raw_and_fixed(counters, unit)?;
         if let Some(name) = &words.event {
             named::count(counters, unit, snapshot, name.as_str())?;
         }
-        Ok(right & user(counters, unit)? & threads(counters, unit)?)
+        Ok(right & user::run(counters, unit)? & threads(counters, unit)?)
     })?;
     if words.exact && !right {
         return Err(Failure::Wrong("an event's count is not the known one"));
     }
-    watchdog::run(interface)
+    watchdog::run(machine)
 }
 
 /// Takes this processor's counters, fixed ones included, and gives them back.
 ///
 /// # Errors
 /// Those of the counters, and of `function`.
-pub fn with_events<I: ProfileInterface, R>(
-    interface: &I,
-    function: impl FnOnce(&mut Events<'_, I>, &CounterUnit) -> Result<R, Failure>,
+pub fn with_events<R>(
+    machine: &'static Machine,
+    function: impl FnOnce(&mut Events, &CounterUnit) -> Result<R, Failure>,
 ) -> Result<R, Failure> {
     let (number, this) = (processor::number(), Snapshot::capture(CpuIdReaderNative));
-    let events = WithEvents::new(interface, &EVENTS[number]);
+    let events = machine.with_events(&EVENTS[number]);
     let mut session =
-        events.initialize(&this, CounterSet::ALL, control_msr(), LocalApic, &COUNTERS[number])?;
-    let result = function(session.counters_mut(), &interface.unit_of(&this));
+        events.initialize(&this, CounterSet::ALL, control_msr(), apic(), &COUNTERS[number])?;
+    let result = function(session.counters_mut(), &machine.unit_of(&this));
     session.shut_down()?;
     result
 }
 
 /// Counts a raw event on a general counter and, if there is one, on the fixed counter of the same event, over one loop.
-fn raw_and_fixed<I: ProfileInterface>(
-    counters: &mut Events<'_, I>,
-    unit: &CounterUnit,
-) -> Result<bool, Failure> {
+fn raw_and_fixed(counters: &mut Events, unit: &CounterUnit) -> Result<bool, Failure> {
     let general = Event::raw(INSTRUCTIONS).on(CounterSet::GENERAL);
     let general = counters.open_event(unit, &general)?;
     let fixed = match counters.open_event(unit, &Event::named(NamedEvent::Instructions).on(FIXED_0))
@@ -105,8 +104,8 @@ fn raw_and_fixed<I: ProfileInterface>(
 /// # Errors
 /// Those of reading.
 #[inline(never)]
-pub fn measure<I: ProfileInterface>(
-    counters: &Events<'_, I>,
+pub fn measure(
+    counters: &Events,
     event: EventId,
     run: extern "C" fn(),
 ) -> Result<u64, CounterError> {
@@ -118,39 +117,28 @@ pub fn measure<I: ProfileInterface>(
     })
 }
 
-/// Instructions of ring 3 alone: counted by the kernel, and read there.
-fn user<I: ProfileInterface>(
-    counters: &mut Events<'_, I>,
-    unit: &CounterUnit,
-) -> Result<bool, Failure> {
-    let event = Event::named(NamedEvent::Instructions).user_only().with_user_rdpmc();
-    let event = counters.open_event(unit, &event)?;
-    counters.start_event(event, clock::now())?;
-    SHARED.0.publish(&counters.user_view(event)?);
-    allow_rdpmc(true);
-    let read = Program::Measure.run();
-    allow_rdpmc(false);
-    SHARED.0.hide();
-    let count = counters.close_event(event, clock::now())?.value;
-    line!("event user {} rdpmc {}", count, read);
-    Ok(count == Program::Measure.instructions() && read == Program::MEASURED)
-}
-
-/// A thread of ring 3, with an event of its own.
-struct Thread {
-    program: Program,
+/// A thread that counts down, with an event of its own.
+struct CountDown {
+    thread: Thread,
     turns: u64,
     events: [ThreadEvent; 1],
+    /// Instructions of all its turns.
+    instructions: u64,
+}
+
+impl CountDown {
+    fn new(number: usize, from: u32, turns: u64) -> Self {
+        let thread = count_down(number, from);
+        // See `programs::count_down`.
+        let instructions = turns * (1 + 2 * u64::from(from)) + (turns - 1);
+        Self { thread, turns, events: [ThreadEvent::Unused], instructions }
+    }
 }
 
 /// Runs two threads in turns: each thread's count is that of its own execution.
-fn threads<I: ProfileInterface>(
-    counters: &mut Events<'_, I>,
-    unit: &CounterUnit,
-) -> Result<bool, Failure> {
+fn threads(counters: &mut Events, unit: &CounterUnit) -> Result<bool, Failure> {
     let event = Event::named(NamedEvent::Instructions).user_only();
-    let mut threads = [(Program::Loop(1_000), 3), (Program::Loop(300), 2)]
-        .map(|(program, turns)| Thread { program, turns, events: [ThreadEvent::Unused] });
+    let mut threads = [CountDown::new(0, 1_000, 3), CountDown::new(1, 300, 2)];
     for thread in &mut threads {
         let event = counters.open_event(unit, &event)?;
         thread.events = [ThreadEvent::Opened(event)];
@@ -163,17 +151,17 @@ fn threads<I: ProfileInterface>(
     for turn in 0..3 {
         for thread in threads.iter_mut().filter(|thread| turn < thread.turns) {
             counters.switch_in(unit, &mut thread.events, clock::now())?;
-            thread.program.run();
+            thread.thread.run();
             counters.switch_out(&mut thread.events, clock::now(), |_| ())?;
         }
     }
     let mut right = true;
-    for (number, Thread { program, turns, events }) in threads.iter().enumerate() {
+    for (number, CountDown { turns, events, instructions, .. }) in threads.iter().enumerate() {
         let count = match events {
             [ThreadEvent::Switched(event)] => event.count().value,
             _ => return Err(Failure::Wrong("a thread's event was lost")),
         };
-        right &= count == turns * program.instructions();
+        right &= count == *instructions;
         line!("thread {} turns {} instructions {}", number, turns, count);
     }
     Ok(right)

@@ -2,7 +2,7 @@
 
 use core::hint::black_box;
 
-use pmu_core::{InterfaceError, IntervalLimits, KProfileSource, ProfileInterface};
+use pmu::core::{InterfaceError, IntervalLimits, KProfileSource, ProfileInterface};
 
 use crate::failure::Failure;
 use crate::line;
@@ -13,25 +13,25 @@ use crate::workload::{COUNTED, Counted, EMPTY};
 ///
 /// # Errors
 /// Those of the interface; a number that is not the known one.
-pub fn run<I: ProfileInterface + Sync>(sessions: &Sessions<'_, I>) -> Result<(), Failure> {
+pub fn run(sessions: &Sessions) -> Result<(), Failure> {
     let instructions = |counted: &Counted| counted.instructions;
     let branches = |counted: &Counted| counted.branches;
     compare(sessions, KProfileSource::TOTAL_ISSUES, instructions)?;
     compare(sessions, KProfileSource::BRANCH_INSTRUCTIONS, branches)
 }
 
-fn compare<I: ProfileInterface + Sync>(
-    sessions: &Sessions<'_, I>,
+fn compare(
+    sessions: &Sessions,
     source: KProfileSource,
     known: fn(&Counted) -> u64,
 ) -> Result<(), Failure> {
     let name = source.general_name().unwrap_or("");
-    if !sessions.interface().query(source).is_supported() {
+    if !sessions.machine().query(source).is_supported() {
         line!("count {} unsupported", name);
         return Ok(());
     }
     // No interrupt comes in between.
-    sessions.interface().set_interval(source, IntervalLimits::EVENTS.max.into())?;
+    sessions.machine().set_interval(source, IntervalLimits::EVENTS.max.into())?;
     let mut right = true;
     for counted in &COUNTED {
         let count = sessions.on(0, |session| {
@@ -50,8 +50,8 @@ fn compare<I: ProfileInterface + Sync>(
 /// Returns the events between two readings with `run` between them. Those that are not `run`'s are the same each
 /// time, so this is one piece of code.
 #[inline(never)]
-fn measure<I: ProfileInterface + Sync>(
-    session: &Control<'_, I>,
+fn measure(
+    session: &Control,
     source: KProfileSource,
     run: extern "C" fn(),
 ) -> Result<u64, InterfaceError> {

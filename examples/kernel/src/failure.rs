@@ -2,8 +2,8 @@
 
 use core::fmt;
 
-use pmu_core::{CounterError, InterfaceError, MsrFault};
-use pmu_intel::debug_store::ControlAreaError;
+use pmu::core::{CounterError, InterfaceError, MsrFault};
+use pmu::intel::debug_store::ControlAreaError;
 use pmu_kprofile::trace::TraceError;
 use pmu_kprofile::{CreateError, ProfileError};
 

@@ -2,14 +2,14 @@
 
 use core::arch::naked_asm;
 
-use pmu_core::FaultFixup;
+use pmu::core::FaultFixup;
 use spin::Once;
 use x86_64::VirtAddr;
 use x86_64::structures::idt::InterruptDescriptorTable;
 
 use crate::processor::{self, DOUBLE_FAULT_STACK, NMI_STACK};
 use crate::serial::{End, exit};
-use crate::{apic, line, pmu, ring3, sessions, smp};
+use crate::{apic, embedding, line, ring3, sessions, smp};
 
 /// The vector of the local APIC's timer.
 pub const TIMER: u8 = 0x40;
@@ -28,10 +28,21 @@ const GENERAL_PROTECTION: u8 = 13;
 const PAGE_FAULT: u8 = 14;
 
 /// The words that a stub and the processor push, lowest address first.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub struct TrapFrame {
-    registers: [u64; 15],
+    /// R15 to R8.
+    pub r15_to_r8: [u64; 8],
+    /// RBP.
+    pub rbp: u64,
+    /// Of a function's arguments, the first.
+    pub rdi: u64,
+    /// The second.
+    pub rsi: u64,
+    /// RDX, RCX, RBX.
+    pub rdx_to_rbx: [u64; 3],
+    /// A function's value.
+    pub rax: u64,
     /// The stub's vector.
     pub vector: u64,
     /// The exception's error code, or 0.
@@ -80,23 +91,32 @@ extern "C" fn save_and_handle() {
         "mov rdi, rsp",
         // The processor aligned the stack to 16 before it pushed; 22 words have been pushed since.
         "call {}",
+        "jmp {}",
+        sym handle,
+        sym return_to_interrupted,
+    )
+}
+
+/// Goes on with the registers of the frame at the stack pointer.
+#[unsafe(naked)]
+pub extern "C" fn return_to_interrupted() {
+    naked_asm!(
         "pop r15; pop r14; pop r13; pop r12; pop r11; pop r10; pop r9; pop r8",
         "pop rbp; pop rdi; pop rsi; pop rdx; pop rcx; pop rbx; pop rax",
         "add rsp, 16",
         "iretq",
-        sym handle,
     )
 }
 
 extern "C" fn handle(frame: &mut TrapFrame) {
     match frame.vector as u8 {
-        NMI => processor::handling(|| pmu::performance_interrupt(frame)),
+        NMI => processor::handling(|| embedding::performance_interrupt(frame)),
         PERFORMANCE => processor::handling(|| {
-            pmu::performance_interrupt(frame);
+            embedding::performance_interrupt(frame);
             apic::end_of_interrupt();
         }),
         TIMER => processor::handling(|| {
-            pmu::timer_interrupt(frame);
+            embedding::timer_interrupt(frame);
             apic::end_of_interrupt();
         }),
         CALL => processor::handling(|| {

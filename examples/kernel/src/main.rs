@@ -1,5 +1,5 @@
 //! A kernel that finds its PMU, counts with it, and profiles itself: what a kernel of your own does to
-//! embed the pmu crates. Read `pmu`, then `sessions`, then [`use_pmu`] here and what it calls.
+//! embed the pmu crates. Read `embedding`, then `sessions`, then [`use_machine`] here and what it calls.
 #![no_std]
 #![no_main]
 
@@ -8,15 +8,16 @@ mod boot;
 mod clock;
 mod costs;
 mod critical;
+mod embedding;
 mod events;
 mod exact;
 mod failure;
 mod interrupts;
 mod named;
 mod others;
-mod pmu;
 mod processor;
 mod profile;
+mod programs;
 mod report;
 mod ring3;
 mod serial;
@@ -24,28 +25,29 @@ mod sessions;
 mod smp;
 mod thread;
 mod trace;
+mod user;
 mod watchdog;
 mod workload;
 
 use core::panic::PanicInfo;
 use core::sync::atomic::Ordering;
 
-use pmu_amd::{Amd64, Generation};
-use pmu_core::raw_cpuid::native_cpuid::CpuIdReaderNative;
-use pmu_core::{
+use pmu::amd::Generation;
+use pmu::core::raw_cpuid::native_cpuid::CpuIdReaderNative;
+use pmu::core::{
     Availability, CounterSet, KProfileSource, ProfileInterface, ProfileSource, Snapshot,
+    SourceInterface,
 };
-use pmu_intel::Emon;
+use pmu::{Delivery, Machine};
 
 use boot::{CommandLine, Door};
 use failure::Failure;
-use pmu::Delivery;
 use profile::{Meaning, Plan, Rate};
 use serial::{End, Serial, exit};
 use sessions::Sessions;
 
 /// The longest table of sources is AMD's.
-const MOST_SOURCES: usize = pmu_amd::SOURCES.len();
+const MOST_SOURCES: usize = pmu::amd::SOURCES.len();
 
 /// Begins on the boot processor, called from `boot.s` with interrupts off.
 #[unsafe(no_mangle)]
@@ -62,7 +64,7 @@ extern "C" fn kernel_main(door: u32, information: u32) -> ! {
     x86_64::instructions::interrupts::enable();
     line!("boot {} processors {}", door.name(), smp::processors());
 
-    match find_pmu(&words) {
+    match run(&words) {
         Ok(()) => {
             line!("end good");
             exit(End::Good)
@@ -74,64 +76,52 @@ extern "C" fn kernel_main(door: u32, information: u32) -> ! {
     }
 }
 
-/// Finds the machine's interface and uses it. It is decided once; every processor uses it.
-fn find_pmu(words: &CommandLine) -> Result<(), Failure> {
+/// Decides which machine this is, once, for every processor, and uses it.
+fn run(words: &CommandLine) -> Result<(), Failure> {
     let snapshot = Snapshot::capture(CpuIdReaderNative);
-    let found = match (Emon::detect(&snapshot), Amd64::detect(&snapshot)) {
-        (Ok(emon), _) => use_pmu(pmu::INTEL.call_once(|| emon), &snapshot, words, &intel_meaning),
-        (_, Ok(amd64)) => {
-            let generation = Generation::of(&snapshot);
-            let meaning = |source: &ProfileSource| amd_meaning(source, generation);
-            use_pmu(pmu::AMD.call_once(|| amd64), &snapshot, words, &meaning)
-        }
-        (Err(intel), Err(amd)) => {
-            line!("pmu none: {}", intel.or(amd));
-            Ok(false)
-        }
-    }?;
-    if !found {
-        use_pmu(&pmu::TIME_ONLY, &snapshot, words, &|_: &ProfileSource| Meaning::Even)?;
+    let machine = embedding::MACHINE.call_once(|| Machine::detect(&snapshot));
+    if let Some(why) = machine.why_time_only() {
+        line!("pmu none: {}", why);
+    }
+    if !use_machine(machine, &snapshot, words)? {
+        use_machine(&embedding::TIME_ONLY, &snapshot, words)?;
     }
     Ok(())
 }
 
-/// Runs everything that this kernel does with an interface; `false` if its counters do not answer.
-fn use_pmu<I: ProfileInterface + Sync>(
-    interface: &'static I,
+/// Runs everything that this kernel does with a machine; `false` if its counters do not answer.
+fn use_machine(
+    machine: &'static Machine,
     snapshot: &Snapshot,
     words: &CommandLine,
-    meaning: &dyn Fn(&ProfileSource) -> Meaning,
 ) -> Result<bool, Failure> {
-    let sessions = match Sessions::open(interface, words.freeze) {
+    let sessions = match Sessions::open(machine, words.freeze) {
         Ok(sessions) => sessions,
         Err(error) => {
-            line!("pmu none: {}: {}", interface.name(), error);
+            line!("pmu none: {}: {}", machine.name(), error);
             return Ok(false);
         }
     };
-    let unit = interface.unit();
+    let unit = machine.unit();
     let general = unit.counters() & CounterSet::GENERAL;
     let width = unit.iter().next().map_or(0, |(_, counter)| counter.width());
-    line!("pmu {} counters {} width {}", interface.name(), general.len(), width);
+    line!("pmu {} counters {} width {}", machine.name(), general.len(), width);
 
     if words.events {
         sessions.shut_down()?;
     } else {
-        profile(snapshot, sessions, words, meaning)?;
+        profile(snapshot, sessions, words)?;
     }
-    events::run(interface, snapshot, words)?;
+    events::run(machine, snapshot, words)?;
     Ok(true)
 }
 
 /// Counts and profiles by the sources, and gives the counters back.
-fn profile<I: ProfileInterface + Sync>(
-    snapshot: &Snapshot,
-    sessions: Sessions<'_, I>,
-    words: &CommandLine,
-    meaning: &dyn Fn(&ProfileSource) -> Meaning,
-) -> Result<(), Failure> {
+fn profile(snapshot: &Snapshot, sessions: Sessions, words: &CommandLine) -> Result<(), Failure> {
     let samples = words.samples();
-    let rates = list_sources(&sessions, meaning, samples)?;
+    let generation = Generation::of(snapshot);
+    let meaning = |source: &ProfileSource| meaning(sessions.machine(), generation, source);
+    let rates = list_sources(&sessions, &meaning, samples)?;
     if words.exact {
         exact::run(&sessions)?;
     }
@@ -139,7 +129,7 @@ fn profile<I: ProfileInterface + Sync>(
     // The first source that counts, and is not just another name of such a source, stands for all where one is enough.
     let mut first = None;
     Plan::by_time(samples).run_here(&sessions)?;
-    for (row, rate) in sessions.interface().sources().iter().zip(rates) {
+    for (row, rate) in sessions.machine().sources().iter().zip(rates) {
         let Some(rate) = rate.filter(|rate| row.canonical().is_none() && !rate.is_rare(samples))
         else {
             continue;
@@ -147,13 +137,13 @@ fn profile<I: ProfileInterface + Sync>(
         let meaning = meaning(row);
         let known = (row.source(), row.name(), meaning);
         let deliveries: &[Delivery] = match meaning {
-            Meaning::Untrue(_) => &[Delivery::Nmi],
-            Meaning::Even | Meaning::Known => &[Delivery::Nmi, Delivery::Vector],
+            Meaning::Untrue(_) => &[Delivery::NON_MASKABLE],
+            Meaning::Even | Meaning::Known => &[Delivery::NON_MASKABLE, embedding::BY_VECTOR],
         };
         let is_true = !matches!(meaning, Meaning::Untrue(_));
         let samples = if is_true { samples } else { samples.div_ceil(10) };
         for delivery in deliveries {
-            sessions.deliver(*delivery);
+            sessions.deliver(*delivery)?;
             Plan::by_counter(known, rate, *delivery, samples).run_here(&sessions)?;
         }
         if is_true {
@@ -161,12 +151,12 @@ fn profile<I: ProfileInterface + Sync>(
         }
     }
 
-    sessions.deliver(Delivery::Nmi);
+    sessions.deliver(Delivery::NON_MASKABLE)?;
     if let Some(((source, ..), rate)) = first {
         costs::run(&sessions, source, rate)?;
     }
     let plan = match first {
-        Some((known, rate)) => Plan::by_counter(known, rate, Delivery::Nmi, samples),
+        Some((known, rate)) => Plan::by_counter(known, rate, Delivery::NON_MASKABLE, samples),
         None => Plan::by_time(samples),
     };
     trace::run(snapshot, &sessions, &plan, words.trace)?;
@@ -175,20 +165,20 @@ fn profile<I: ProfileInterface + Sync>(
         let meaning = Meaning::Known;
         others::run(Plan { processor: 1, meaning, ..plan }, &sessions)?;
     }
-    let spurious = pmu::SPURIOUS.load(Ordering::Relaxed);
+    let spurious = embedding::SPURIOUS.load(Ordering::Relaxed);
     line!("spurious {}", spurious);
     Ok(sessions.shut_down()?)
 }
 
 /// Prints each source that this machine supports: how far it can be relied upon, and whether it counts
 /// often enough for so many samples. Gives the counter sources' rates, by row of the table.
-fn list_sources<I: ProfileInterface + Sync>(
-    sessions: &Sessions<'_, I>,
+fn list_sources(
+    sessions: &Sessions,
     meaning: &dyn Fn(&ProfileSource) -> Meaning,
     samples: u64,
 ) -> Result<[Option<Rate>; MOST_SOURCES], Failure> {
     let mut rates = [None; MOST_SOURCES];
-    for (row, place) in sessions.interface().sources().iter().zip(&mut rates) {
+    for (row, place) in sessions.machine().sources().iter().zip(&mut rates) {
         let source = row.source();
         let information = sessions.on(0, |session| session.query(source));
         let availability = match information.availability {
@@ -208,12 +198,21 @@ fn list_sources<I: ProfileInterface + Sync>(
             _ => "counts",
         };
         let meaning = match meaning(row) {
-            Meaning::Even | Meaning::Known => pmu_amd::Meaning::Same,
+            Meaning::Even | Meaning::Known => pmu::amd::Meaning::Same,
             Meaning::Untrue(meaning) => meaning,
         };
         line!("source {} {} {} {} {}", row.name(), availability, meaning.name(), counts, events);
     }
     Ok(rates)
+}
+
+/// Returns the meaning of a source on this machine, on AMD's of this generation.
+fn meaning(machine: &Machine, generation: Option<Generation>, source: &ProfileSource) -> Meaning {
+    match machine {
+        Machine::Intel(_) => intel_meaning(source),
+        Machine::Amd(_) | Machine::Zen(_) => amd_meaning(source, generation),
+        Machine::CountersOnly(..) | Machine::TimeOnly(..) => Meaning::Even,
+    }
 }
 
 /// Returns the meaning of an Intel source: all events are architectural; cycles, instructions and branches pass evenly
@@ -229,9 +228,9 @@ fn intel_meaning(source: &ProfileSource) -> Meaning {
 /// ones count others under many of their codes. Cycles, instructions, branches and taken branches pass evenly here.
 fn amd_meaning(source: &ProfileSource, generation: Option<Generation>) -> Meaning {
     let meaning = generation.and_then(|generation| generation.meaning(source.source()));
-    match (meaning.unwrap_or(pmu_amd::Meaning::Unknown), source.select().event_number()) {
-        (pmu_amd::Meaning::Same, 0x76 | 0xC0 | 0xC2 | 0xC4) => Meaning::Even,
-        (pmu_amd::Meaning::Same, _) => Meaning::Known,
+    match (meaning.unwrap_or(pmu::amd::Meaning::Unknown), source.select().event_number()) {
+        (pmu::amd::Meaning::Same, 0x76 | 0xC0 | 0xC2 | 0xC4) => Meaning::Even,
+        (pmu::amd::Meaning::Same, _) => Meaning::Known,
         (other, _) => Meaning::Untrue(other),
     }
 }

@@ -1,6 +1,6 @@
 //! An event by the name that it has on this processor.
 
-use pmu_core::{CounterUnit, Event, ProfileInterface, Snapshot};
+use pmu::core::{CounterUnit, Event, Snapshot};
 use pmu_events::{PmuEvent, Processor};
 
 use crate::events::{Events, measure};
@@ -12,8 +12,8 @@ use crate::{clock, line};
 ///
 /// # Errors
 /// Those of the counters, once the event was started.
-pub fn count<I: ProfileInterface>(
-    counters: &mut Events<'_, I>,
+pub fn count(
+    counters: &mut Events,
     unit: &CounterUnit,
     snapshot: &Snapshot,
     name: &str,

@@ -2,11 +2,11 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use pmu_core::{InterruptFrame, KProfileSource, ProfileInterface};
+use pmu::core::{InterruptFrame, KProfileSource, ProfileInterface};
 use pmu_kprofile::{ProfileCallback, ProfileObject, Rules};
 
+use crate::embedding::PROFILES;
 use crate::failure::Failure;
-use crate::pmu::PROFILES;
 use crate::profile::Plan;
 use crate::sessions::Sessions;
 use crate::{clock, line, smp};
@@ -44,13 +44,10 @@ impl ProfileCallback for Counts {
 ///
 /// # Errors
 /// Those of the plan; a second profile without interrupts.
-pub fn run<I: ProfileInterface + Sync>(
-    plan: Plan,
-    sessions: &Sessions<'_, I>,
-) -> Result<(), Failure> {
+pub fn run(plan: Plan, sessions: &Sessions) -> Result<(), Failure> {
     let counts = Counts { here: AtomicU64::new(0), elsewhere: AtomicU64::new(0) };
     let second = ProfileObject::callback(Rules::LATEST, KProfileSource::TIME, &counts)?;
-    sessions.interface().set_interval_clamped(KProfileSource::TIME, TIMER)?;
+    sessions.machine().set_interval_clamped(KProfileSource::TIME, TIMER)?;
     let mut restarts = 0;
     smp::set_busy(true);
     let outcome = plan.run(sessions, |sessions| {

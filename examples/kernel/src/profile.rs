@@ -2,11 +2,12 @@
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
-use pmu_core::{IntervalLimits, KProfileSource, ProcessorNumber, ProfileInterface};
+use pmu::Delivery;
+use pmu::core::{IntervalLimits, KProfileSource, ProcessorNumber, ProfileInterface};
 use pmu_kprofile::{Affinity, BasicProfile, ProfileObject, Rules};
 
+use crate::embedding::PROFILES;
 use crate::failure::Failure;
-use crate::pmu::{Delivery, PROFILES};
 use crate::sessions::Sessions;
 use crate::{clock, line, workload};
 
@@ -34,7 +35,7 @@ pub enum Meaning {
     /// It is what the name says.
     Known,
     /// The processor counts something else or nothing under it, or it is unknown what.
-    Untrue(pmu_amd::Meaning),
+    Untrue(pmu::amd::Meaning),
 }
 
 /// Observed rate of a source.
@@ -55,11 +56,8 @@ impl Rate {
     ///
     /// # Errors
     /// Those of starting, reading and stopping.
-    pub fn of<I: ProfileInterface + Sync>(
-        source: KProfileSource,
-        sessions: &Sessions<'_, I>,
-    ) -> Result<Self, Failure> {
-        sessions.interface().set_interval(source, IntervalLimits::EVENTS.max.into())?;
+    pub fn of(source: KProfileSource, sessions: &Sessions) -> Result<Self, Failure> {
+        sessions.machine().set_interval(source, IntervalLimits::EVENTS.max.into())?;
         let rate = sessions.on(0, |session| {
             session.start(source)?;
             let median = Self::median(|| session.read(source));
@@ -150,10 +148,7 @@ impl Plan {
     ///
     /// # Errors
     /// See [`run`](Self::run).
-    pub fn run_here<I: ProfileInterface + Sync>(
-        &self,
-        sessions: &Sessions<'_, I>,
-    ) -> Result<(), Failure> {
+    pub fn run_here(&self, sessions: &Sessions) -> Result<(), Failure> {
         self.run(sessions, |_| {
             workload::turn();
             Ok(())
@@ -164,12 +159,12 @@ impl Plan {
     ///
     /// # Errors
     /// Those of the interface and of profile objects; too few samples; shares that are not the known.
-    pub fn run<I: ProfileInterface + Sync>(
+    pub fn run(
         &self,
-        sessions: &Sessions<'_, I>,
-        mut meanwhile: impl FnMut(&Sessions<'_, I>) -> Result<(), Failure>,
+        sessions: &Sessions,
+        mut meanwhile: impl FnMut(&Sessions) -> Result<(), Failure>,
     ) -> Result<(), Failure> {
-        sessions.interface().set_interval_clamped(self.source, self.interval)?;
+        sessions.machine().set_interval_clamped(self.source, self.interval)?;
         for bucket in &BUCKETS {
             bucket.store(0, Ordering::Relaxed);
         }
@@ -205,7 +200,11 @@ impl Plan {
 
     /// Prints the histogram by function. What no bucket is for was executing elsewhere in the kernel.
     fn report(&self, elsewhere: u64) -> Result<(), Failure> {
-        let delivery = self.delivery.map_or("timer", Delivery::name);
+        let delivery = match self.delivery {
+            None => "timer",
+            Some(Delivery::NON_MASKABLE) => "NMI",
+            Some(_) => "vector",
+        };
         let (by, processor, samples) = (self.name, self.processor, sampled());
         line!("samples {} {} {} {}", by, delivery, processor, samples);
         if samples < self.samples {

@@ -1,10 +1,11 @@
-//! Ring 3: pages of its own for code, stack and what the kernel shows it, the way there, and the way back.
+//! Ring 3: the pages that it can use, the way there, and the way back.
 //!
 //! Read first: Intel SDM vol. 3A, "IRETQ" and "4-Level Paging and 5-Level Paging".
 
-use core::arch::{global_asm, naked_asm};
+use core::arch::naked_asm;
 use core::cell::UnsafeCell;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::ptr;
+use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 use pmu::user::UserPage;
 use spin::Once;
@@ -13,113 +14,92 @@ use x86_64::registers::control::{Cr3, Cr4, Cr4Flags};
 use crate::interrupts::TrapFrame;
 use crate::processor::{self, KERNEL_CODE, KERNEL_DATA, MAX_PROCESSORS, USER_CODE, USER_DATA};
 
-/// The first address that ring 3 can use: the second entry of the page map, 512 GiB.
+/// Number of threads, each of which has a stack.
+pub const THREADS: usize = 2;
+
+/// The first address that ring 3 can use: the second entry of the page map, 512 GiB. The page of the event; stacks;
+/// and the image's code and constants, which it cannot write.
 const BASE: u64 = 1 << 39;
 const PAGE: u64 = 0x1000;
-const CODE: u64 = BASE;
-const PAGE_OF_EVENT: u64 = BASE + PAGE;
-const STACKS: u64 = BASE + 2 * PAGE;
+const EVENT: u64 = BASE;
+const STACKS: u64 = EVENT + PAGE;
+const IMAGE: u64 = STACKS + THREADS as u64 * PAGE;
 
 /// Bits of a page-table entry: present, writable, ring 3 may use it.
 const PRESENT: u64 = 1;
 const WRITABLE: u64 = 1 << 1;
 const USER: u64 = 1 << 2;
 
-// Each program has its argument in RDI, and ends with UD2, which does not retire: the handler of #UD
-// returns to the kernel what is in RAX.
-global_asm!(
-    ".pushsection .text.user, \"ax\", @progbits",
-    ".globl user_start, user_loop, user_measure",
-    ".balign 4096",
-    "user_start:",
-    // 1 + 2 · RDI instructions
-    "user_loop: mov ecx, edi",
-    "2: dec ecx",
-    "jnz 2b",
-    "ud2",
-    // 1 + 18 + 1 + 2000 + 1 + 18 instructions, of which the last 14 are the second RDPMC and what follows it
-    "user_measure: call 3f",
-    "mov eax, 1000",
-    "2: dec eax",
-    "jnz 2b",
-    "call 3f",
-    "ud2",
-    // Reads the current count through the page (`pmu::user::UserPage`) at RDI: 18 instructions.
-    "3: mov r8d, [rdi]",  // the sequence
-    "mov ecx, [rdi + 4]", // the index, plus 1
-    "dec ecx",
-    "js 4f", // hidden
-    "rdpmc",
-    "shl rdx, 32",
-    "or rax, rdx",
-    "sub rax, [rdi + 24]", // the value up to which was booked
-    "mov ecx, 64",
-    "sub ecx, [rdi + 8]", // the width
-    "shl rax, cl",
-    "shr rax, cl",
-    "add rax, [rdi + 16]", // what was booked
-    "test r8d, 1",
-    "jnz 3b",
-    "cmp r8d, [rdi]",
-    "jne 3b",
-    "ret",
-    "4: xor eax, eax",
-    "ret",
-    ".balign 4096",
-    ".popsection",
-);
+/// Length of UD2, by which a thread comes back to the kernel: it does not retire.
+const UD2: u64 = 2;
 
 unsafe extern "C" {
-    static user_start: u8;
-    static user_loop: u8;
-    static user_measure: u8;
+    static code_start: u8;
+    static constants_end: u8;
 }
 
-/// A program of ring 3.
+/// A thread of ring 3.
+#[derive(Debug)]
+pub struct Thread {
+    registers: TrapFrame,
+}
+
+/// The reason for which a thread came back, which it has in RSI.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Program {
-    /// Counts down from a number, which is not 0.
-    Loop(u32),
-    /// Reads the event of [`SHARED`] by RDPMC before and after a loop, and returns the second reading; 0: the page
-    /// is hidden. CR4.PCE must be [set](allow_rdpmc).
-    Measure,
+pub enum Stop {
+    /// It wants something of the kernel, and can go on.
+    Asked,
+    /// It ended with this value, in RAX.
+    Ended(u64),
 }
 
-impl Program {
-    /// Instructions that it retires at ring 3.
-    pub const fn instructions(self) -> u64 {
-        match self {
-            Self::Loop(turns) => 1 + 2 * turns as u64,
-            Self::Measure => 2039,
-        }
-    }
+impl Stop {
+    /// RSI where a thread [asked](Self::Asked).
+    pub const ASKED: u64 = 1;
+    /// RSI where it [ended](Self::Ended).
+    pub const ENDED: u64 = 0;
+}
 
-    /// Of [`Measure`](Self::Measure)'s, those before its second RDPMC.
-    pub const MEASURED: u64 = Self::Measure.instructions() - 14;
-
-    const fn argument(self) -> u64 {
-        match self {
-            Self::Loop(turns) => turns as u64,
-            Self::Measure => PAGE_OF_EVENT,
-        }
-    }
-
-    fn address(self) -> u64 {
-        let start = match self {
-            Self::Loop(_) => &raw const user_loop,
-            Self::Measure => &raw const user_measure,
-        };
-        CODE + (start as u64 - &raw const user_start as u64)
-    }
-
-    /// Executes it at ring 3 of this processor, and returns what it left in RAX.
-    pub fn run(self) -> u64 {
+impl Thread {
+    /// Creates the thread `number`, below [`THREADS`], that executes a program of this image, of which no other does
+    /// on the same stack. Its arguments are those of a function, in RDI and RSI.
+    pub fn new(number: usize, program: u64, arguments: [u64; 2]) -> Self {
         map();
-        let number = processor::number();
+        let (start, _) = shared_image();
         let stack = STACKS + (number as u64 + 1) * PAGE;
-        // SAFETY: code and stack are mapped for ring 3; the handler of #UD comes back by `SAVED` of this
-        // processor, on which nothing else is at ring 3 meanwhile.
-        unsafe { enter(self.address(), stack, self.argument(), SAVED[number].as_ptr()) }
+        Self {
+            registers: TrapFrame {
+                rdi: arguments[0],
+                rsi: arguments[1],
+                rip: IMAGE + (program - start),
+                cs: USER_CODE.into(),
+                rflags: 1 << 9 | 1 << 1, // interrupts on
+                rsp: stack - 8,          // as behind a CALL
+                ss: USER_DATA.into(),
+                ..TrapFrame::default()
+            },
+        }
+    }
+
+    /// Returns the address at which ring 3 has the page of the event, [`SHARED`].
+    pub const fn page() -> u64 {
+        EVENT
+    }
+
+    /// Executes it on this processor until it comes back.
+    pub fn run(&mut self) -> Stop {
+        let number = processor::number();
+        let registers = &raw mut self.registers;
+        RUNNING[number].store(registers, Ordering::Relaxed);
+        // SAFETY: (1) code and stack are mapped for ring 3; (2) the handler of #UD comes back by `KERNEL_STACKS` of
+        // this processor, on which nothing else is at ring 3 meanwhile, and stores the registers.
+        unsafe { enter(registers, KERNEL_STACKS[number].as_ptr()) };
+        RUNNING[number].store(ptr::null_mut(), Ordering::Relaxed);
+        self.registers.rip += UD2;
+        match self.registers.rsi {
+            Stop::ASKED => Stop::Asked,
+            _ => Stop::Ended(self.registers.rax),
+        }
     }
 }
 
@@ -142,7 +122,7 @@ pub static SHARED: SharedPage = SharedPage(UserPage::new());
 #[repr(C, align(4096))]
 struct Page(UnsafeCell<[u64; 512]>);
 
-// SAFETY: tables are written once, in `map`; a stack is its processor's ring 3's.
+// SAFETY: tables are written once, in `map`; a stack is its thread's.
 unsafe impl Sync for Page {}
 
 impl Page {
@@ -156,21 +136,33 @@ impl Page {
     }
 }
 
-/// Maps the code and the stacks for ring 3, once. The page tables are the same for all processors.
+/// Returns the pages of the image that ring 3 can use: code and constants. Programs are compiled with the kernel, and
+/// relative to where they are; those of a kernel of your own come with pages of their own.
+fn shared_image() -> (u64, u64) {
+    let [start, end] = [&raw const code_start, &raw const constants_end].map(|at| at as u64);
+    (start & !(PAGE - 1), end)
+}
+
+/// Maps what ring 3 can use, once. The page tables are the same for all processors.
 fn map() {
     static TABLES: [Page; 3] = [const { Page::new() }; 3];
-    static STACK_PAGES: [Page; MAX_PROCESSORS] = [const { Page::new() }; MAX_PROCESSORS];
+    static STACK_PAGES: [Page; THREADS] = [const { Page::new() }; THREADS];
     static MAPPED: Once<()> = Once::new();
     MAPPED.call_once(|| {
         let [pointers, directory, table] = &TABLES;
         let set = |page: u64, index: usize, address: u64, bits: u64| {
+            assert!(index < 512, "the image is larger than a page table maps");
             // SAFETY: a page table, of which nothing was used yet but other entries.
             unsafe { ((page as *mut u64).add(index)).write_volatile(address | bits | PRESENT) };
         };
-        set(table.address(), 0, &raw const user_start as u64, USER);
-        set(table.address(), 1, &raw const SHARED as u64, USER);
-        for (index, stack) in STACK_PAGES.iter().enumerate() {
-            set(table.address(), index + 2, stack.address(), USER | WRITABLE);
+        let in_table = |linear: u64| ((linear - BASE) / PAGE) as usize;
+        set(table.address(), in_table(EVENT), &raw const SHARED as u64, USER);
+        for (stack, linear) in STACK_PAGES.iter().zip((STACKS..).step_by(PAGE as usize)) {
+            set(table.address(), in_table(linear), stack.address(), USER | WRITABLE);
+        }
+        let (start, end) = shared_image();
+        for page in (start..end).step_by(PAGE as usize) {
+            set(table.address(), in_table(IMAGE + (page - start)), page, USER);
         }
         set(directory.address(), 0, table.address(), USER | WRITABLE);
         set(pointers.address(), 0, directory.address(), USER | WRITABLE);
@@ -179,29 +171,26 @@ fn map() {
     });
 }
 
-/// The stack pointer with which each processor's kernel goes on.
-static SAVED: [AtomicU64; MAX_PROCESSORS] = [const { AtomicU64::new(0) }; MAX_PROCESSORS];
+/// The registers of each processor's thread at ring 3, and the stack pointer with which its kernel goes on.
+static RUNNING: [AtomicPtr<TrapFrame>; MAX_PROCESSORS] =
+    [const { AtomicPtr::new(ptr::null_mut()) }; MAX_PROCESSORS];
+static KERNEL_STACKS: [AtomicU64; MAX_PROCESSORS] = [const { AtomicU64::new(0) }; MAX_PROCESSORS];
 
-/// Goes to ring 3, at `code` with `stack` and `argument`, and returns when [`leave`] was called.
+/// Goes to ring 3 with these registers, and returns when [`leave`] was called.
 ///
 /// # Safety
 /// - Code and stack are mapped for ring 3, and the code leaves the kernel's GS alone.
-/// - `saved` is this processor's, and nothing else uses it meanwhile.
+/// - `kernel_stack` is this processor's, and nothing else uses it meanwhile.
 #[unsafe(naked)]
-unsafe extern "C" fn enter(code: u64, stack: u64, argument: u64, saved: *mut u64) -> u64 {
+unsafe extern "C" fn enter(registers: *const TrapFrame, kernel_stack: *mut u64) {
     naked_asm!(
         "pushfq",
         "push rbx; push rbp; push r12; push r13; push r14; push r15",
-        "mov [rcx], rsp",
-        "push {data}",
-        "push rsi",
-        "push 0x202", // interrupts on
-        "push {code}",
-        "push rdi",
-        "mov rdi, rdx",
-        "iretq",
-        data = const USER_DATA,
-        code = const USER_CODE,
+        "mov [rsi], rsp",
+        "cli", // the stack pointer is where an interrupt would overwrite what is there
+        "mov rsp, rdi",
+        "jmp {}",
+        sym crate::interrupts::return_to_interrupted,
     )
 }
 
@@ -211,15 +200,19 @@ extern "C" fn entered() {
     naked_asm!("pop r15; pop r14; pop r13; pop r12; pop rbp; pop rbx", "popfq", "ret")
 }
 
-/// Lets the handler of an exception at ring 3 return into the kernel, behind [`Program::run`]. `false`: it was
-/// not at ring 3.
+/// Lets the handler of an exception at ring 3 return into the kernel, behind [`Thread::run`], with the thread's
+/// registers kept. `false`: it was not at ring 3.
 pub fn leave(frame: &mut TrapFrame) -> bool {
-    if frame.cs & 3 != 3 {
+    let number = processor::number();
+    let registers = RUNNING[number].load(Ordering::Relaxed);
+    if frame.cs & 3 != 3 || registers.is_null() {
         return false;
     }
+    // SAFETY: they are the thread's that runs here, and `Thread::run` waits for them.
+    unsafe { registers.write(*frame) };
     frame.rip = entered as *const () as u64;
     frame.cs = KERNEL_CODE.into();
-    frame.rsp = SAVED[processor::number()].load(Ordering::Relaxed);
+    frame.rsp = KERNEL_STACKS[number].load(Ordering::Relaxed);
     frame.ss = KERNEL_DATA.into();
     // Interrupts off, until `entered` has the kernel's own flags.
     frame.rflags = 1 << 1;

@@ -2,10 +2,10 @@
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
-use pmu_core::ProcessorNumber;
+use pmu::core::ProcessorNumber;
 use pmu_kprofile::trace::{ContextSwitch, Extended};
 
-use crate::pmu::DEBUG_STORE;
+use crate::embedding::DEBUG_STORE;
 use crate::processor::{self, MAX_PROCESSORS};
 use crate::{clock, trace};
 

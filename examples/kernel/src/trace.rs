@@ -3,9 +3,9 @@
 
 use core::sync::atomic::Ordering;
 
-use pmu_core::{KProfileSource, ProfileInterface, Snapshot};
-use pmu_intel::debug_store::DebugStoreSupport;
-use pmu_intel::registers::MiscEnable;
+use pmu::core::{KProfileSource, ProfileInterface, Snapshot};
+use pmu::intel::debug_store::DebugStoreSupport;
+use pmu::intel::registers::MiscEnable;
 use pmu_kprofile::trace::{
     CONTEXT_SWITCH_HOOK, Event, GroupMask, Hook, IntervalHook, PERF_CONTEXT_SWITCH,
     PERF_PMC_PROFILE, PERF_PROFILE, Record, SourceInterval, SwitchRing, SwitchTrace, TraceCallback,
@@ -13,8 +13,8 @@ use pmu_kprofile::trace::{
 };
 use pmu_kprofile::{PointerWidth, Rules};
 
+use crate::embedding::{DEBUG_STORE, PROFILES, control_msr};
 use crate::failure::Failure;
-use crate::pmu::{DEBUG_STORE, PROFILES, control_msr};
 use crate::processor::MAX_PROCESSORS;
 use crate::profile::Plan;
 use crate::serial::send_to_debug_console;
@@ -50,9 +50,9 @@ const TURN_MS: u64 = 40;
 ///
 /// # Errors
 /// Those of the interface and of tracing; records that did not come, or a stamp that is not as it should be.
-pub fn run<I: ProfileInterface + Sync>(
+pub fn run(
     snapshot: &Snapshot,
-    sessions: &Sessions<'_, I>,
+    sessions: &Sessions,
     plan: &Plan,
     file: bool,
 ) -> Result<(), Failure> {
@@ -67,7 +67,7 @@ pub fn run<I: ProfileInterface + Sync>(
     let index = &DEBUG_STORE.create(&support)?.pebs_ds_save_area.pebs_index;
 
     let mut trace = TraceControl::new(&PROFILES, &OBJECTS);
-    let interval = sessions.interface().set_interval_clamped(plan.source, plan.interval)?;
+    let interval = sessions.machine().set_interval_clamped(plan.source, plan.interval)?;
     let (name, mask) = if plan.source == KProfileSource::TIME {
         ("SampledProfile", GroupMask::EMPTY.with(PERF_PROFILE))
     } else {

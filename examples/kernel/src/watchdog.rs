@@ -3,8 +3,8 @@
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
-use pmu::Watchdog;
-use pmu_core::{CounterUnit, Event, EventId, EventTable, NamedEvent, ProfileInterface};
+use pmu::core::{CounterUnit, Event, EventId, EventTable, NamedEvent};
+use pmu::{Machine, Watchdog};
 use x86_64::instructions::interrupts;
 
 use crate::events::{Events, with_events};
@@ -39,12 +39,12 @@ pub fn interrupt(number: usize, event: EventId) {
 ///
 /// # Errors
 /// Those of the counters; a watchdog that does not fire, or does though it was touched.
-pub fn run<I: ProfileInterface + Sync>(interface: &I) -> Result<(), Failure> {
+pub fn run(machine: &'static Machine) -> Result<(), Failure> {
     let number = smp::processors() - 1;
     let alive = smp::run_on(number, || {
         // Nothing but an NMI comes through.
         interrupts::without_interrupts(|| {
-            with_events(interface, |counters, unit| watch(counters, unit, number))
+            with_events(machine, |counters, unit| watch(counters, unit, number))
         })
     })?;
     line!("watchdog processor {} alive {}", number, alive);
@@ -57,11 +57,7 @@ pub fn run<I: ProfileInterface + Sync>(interface: &I) -> Result<(), Failure> {
 
 /// Starts a watchdog on this processor, touches it for a while, and then no more until it fires. Returns how many
 /// of its interrupts found the processor well.
-fn watch<I: ProfileInterface>(
-    counters: &mut Events<'_, I>,
-    unit: &CounterUnit,
-    number: usize,
-) -> Result<u32, Failure> {
+fn watch(counters: &mut Events, unit: &CounterUnit, number: usize) -> Result<u32, Failure> {
     let cycles = Event::named(NamedEvent::Cycles);
     let measured = counters.open_event(unit, &cycles)?;
     let begin = clock::now();

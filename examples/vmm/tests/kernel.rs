@@ -141,21 +141,41 @@ fn events_are_counted_exactly() {
     let Some(kernel) = kernel() else { return };
     let (_, count_down, _) = LOOPS[0];
     let [raw, fixed] = ["raw", "fixed"].map(|event| format!("{event} count_down {count_down}"));
-    // The program `user_measure` of `examples/kernel/src/ring3.rs`: CALL; 18 to read the page; MOV; 1000 times
-    // DEC, JNZ; CALL; 18. The second RDPMC is the fifth instruction of a reading, and reads what comes before it.
-    let (in_ring_3, read) = (1 + 18 + 1 + 1000 * 2 + 1 + 18, 1 + 18 + 1 + 1000 * 2 + 1 + 4);
-    let user = format!("user {in_ring_3} rdpmc {read}");
-    // The program `user_loop`: MOV; each time DEC, JNZ.
-    let (first, second) = (3 * (1 + 1000 * 2), 2 * (1 + 300 * 2));
+    // The program `measure` of `examples/kernel/src/programs.rs`, with 1000 turns of DEC, JNZ and with 1.
+    let user = format!("user {0} rdpmc {0}", (1000 - 1) * 2);
+    // The program `count_down`: MOV; each time DEC, JNZ; and JMP to the next turn.
+    let (first, second) = (3 * (1 + 1000 * 2) + 2, 2 * (1 + 300 * 2) + 1);
     let threads =
         [format!("0 turns 3 instructions {first}"), format!("1 turns 2 instructions {second}")];
     for pmu in ONE_OF_EACH {
         let Some(run) = Run::exact(&kernel, pmu, "exact events") else { return };
         let fixed = if pmu.starts_with("intel") { &fixed } else { "fixed none" };
-        assert_eq!(run.lines_of("event"), [&raw, fixed, &user], "{pmu}");
+        let events = run.lines_of("event");
+        assert_eq!(events[..3], [&raw, fixed, &user], "{pmu}");
+        // Two loops, of 1000 turns and of 1, before ring 3 reads from another counter than it was about to.
+        let moved = run.number("event moved");
+        let read = run.number(&format!("event moved {moved} rdpmc"));
+        assert!((2002.0..2502.0).contains(&read), "{pmu}: {}", events[3]);
+        assert_eq!(events[4], "hidden none", "{pmu}");
         assert_eq!(run.lines_of("thread"), threads, "{pmu}");
         assert_eq!(run.lines_of("watchdog")[1..], ["processor 0 stuck"], "{pmu}");
     }
+}
+
+/// A counter whose event was not opened for ring 3 reads as 0 there. Leaf 7, sub-leaf 1, declares the control; kvm-pvm
+/// does not show it as the monitor sets it.
+#[test]
+fn ring_3_reads_nothing_of_an_event_that_is_denied_to_it() {
+    let Some(kernel) = kernel() else { return };
+    let pmu = "intel:version=6,gp=8,fixed=3,rdpmc-user-disable";
+    let Some(run) = Run::exact(&kernel, pmu, "exact events") else { return };
+    let denied = &run.lines_of("event")[5];
+    if denied == "denied unsupported" && Path::new("/sys/module/kvm_pvm").exists() {
+        return skipped("RDPMC user disable in the kernel", "kvm-pvm shows it the host's leaf 7");
+    }
+    let (counted, read) = denied["denied ".len()..].split_once(" rdpmc ").unwrap();
+    assert!(counted.parse::<u64>().unwrap() > 2000, "{denied}");
+    assert_eq!(read, "0");
 }
 
 /// The other processor is stepped meanwhile: it is profiled, between interrupts of a second profile and of requests,

@@ -5,7 +5,7 @@ mod guest;
 
 use guest::{
     ALL, AMD_COUNTER_0, AMD_SELECT_0, COM1, COUNTER_0, Code, GLOBAL_CONTROL, LVTPC, MARK, NMI,
-    SELECT_0, enter_ring_3, exit, expect, image, kvm, messages, numbers, print, run,
+    SELECT_0, USER, enter_ring_3, exit, expect, image, kvm, messages, numbers, print, run,
     skip_two_bytes, stats, wrmsr,
 };
 use iced_x86::IcedError;
@@ -50,6 +50,52 @@ fn rdpmc_works_at_ring_3_where_it_may() {
         expect(&image(|a| rdpmc_at_ring_3(a, true, 0), handlers), pmu, &[0x1234_5678_9ABC]);
         expect(&image(|a| rdpmc_at_ring_3(a, false, 0), handlers), pmu, &[FAULT]);
         expect(&image(|a| rdpmc_at_ring_3(a, true, 7), handlers), pmu, &[FAULT]);
+    }
+}
+
+/// IA32_PERFEVTSELx, bit 37, and IA32_FIXED_CTR_CTRL, bit 33. SDM vol. 3B, "RDPMC User Disable".
+#[test]
+fn rdpmc_at_ring_3_reads_0_of_a_counter_that_denies_it() {
+    if !kvm() {
+        return;
+    }
+    const VALUE: u64 = 0x1234_5678;
+    let values = |a: &mut CodeAssembler, denied: bool| {
+        for (counter, select) in [(0x4C1, SELECT_0), (0x4C2, SELECT_0 + 1)] {
+            wrmsr(a, counter, VALUE)?;
+            // Counter 1 is never denied.
+            wrmsr(a, select, 0x2E | USER | u64::from(denied && select == SELECT_0) << 37)?;
+        }
+        wrmsr(a, 0x309, VALUE)?;
+        wrmsr(a, 0x38D, u64::from(denied) << 33)?;
+        a.mov(rax, cr4)?;
+        a.or(rax, 1 << 8)?;
+        a.mov(cr4, rax)
+    };
+    // The monitor finds an RDPMC at the handler of #GP, which is never executed.
+    let general_protection: Code = |a| exit(a, 0x11);
+    let invalid_opcode: Code = |a| {
+        print(a)?;
+        exit(a, 0x10)
+    };
+    for (index, denied, read) in [
+        (0, false, VALUE),
+        (0, true, 0),
+        (1, true, VALUE),
+        (1 << 30, false, VALUE),
+        (1 << 30, true, 0),
+    ] {
+        let main = |a: &mut CodeAssembler| {
+            let mut user = a.create_label();
+            values(a, denied)?;
+            enter_ring_3(a, user)?;
+            a.set_label(&mut user)?;
+            a.mov(ecx, index)?;
+            a.rdpmc()?;
+            a.ud2()
+        };
+        let kernel = image(main, &[(6, invalid_opcode), (13, general_protection)]);
+        expect(&kernel, "--pmu intel:version=6,full-width,rdpmc-user-disable", &[read]);
     }
 }
 

@@ -1,32 +1,30 @@
 //! All that the crates ask of a kernel: register access, the interrupt's frame, the platform, some static
 //! memory, and two handlers. This is all that connects them to it; `sessions` and what follows use it.
 
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use pmu_amd::Amd64;
-use pmu_core::{
+use pmu::core::{
     CounterMemory, CounterSlot, DefaultInterface, EventEntry, EventTable, FixupMsr, InterruptFrame,
-    Interval, MAX_COUNTERS, NativeMsr, Platform, ProcessId, ProcessorNumber, ProfileInterface,
-    Report, TimerUnavailable, WithEvents,
+    MAX_COUNTERS, NativeMsr, NoInterface, ProcessId, ProcessorNumber, Report,
 };
-use pmu_intel::Emon;
-use pmu_intel::debug_store::{ControlAreaMemory, ProcessorProfileControl};
+use pmu::intel::debug_store::{ControlAreaMemory, ProcessorProfileControl};
+use pmu::{Delivery, LocalApic, Machine};
 use pmu_kprofile::Profiles;
 use spin::Once;
 
+use crate::apic::XApic;
 use crate::interrupts::{PERFORMANCE, TrapFrame};
 use crate::processor::{self, MAX_PROCESSORS};
 use crate::serial::{Mark, mark};
-use crate::{apic, clock, thread, watchdog};
+use crate::{clock, thread, watchdog};
 
 // ---- 1. Static memory: it lives as long as the kernel, and interrupts find everything here.
 
-/// The machine's interface, if it is Intel's. Decided once, from the boot processor.
-pub static INTEL: Once<Emon> = Once::new();
-/// The machine's interface, if it is AMD's.
-pub static AMD: Once<Amd64> = Once::new();
-/// The interface of every other machine: it profiles by time.
-pub static TIME_ONLY: DefaultInterface = DefaultInterface::new();
+/// The machine, decided once, from the boot processor.
+pub static MACHINE: Once<Machine> = Once::new();
+/// The machine in place of one whose counters do not answer, though CPUID declares them: it profiles by time.
+pub static TIME_ONLY: Machine =
+    Machine::TimeOnly(DefaultInterface::new(), NoInterface::NoPerformanceMonitoring);
 
 /// The started profiles: at most 8.
 pub static PROFILES: Profiles<8, MAX_PROCESSORS> = Profiles::new();
@@ -95,66 +93,42 @@ impl InterruptFrame for Interrupted<'_> {
     }
 }
 
-// ---- 4. The platform: the local APIC's performance entry, and its timer as the profile timer.
+// ---- 4. The one promise of `PerProcessor`, and the platform: the local APIC's performance entry, and its timer as
+// the profile timer.
 
-/// The local APIC's way to deliver the performance interrupt.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Delivery {
-    /// As NMI: it comes even where interrupts are off.
-    Nmi,
-    /// By a vector.
-    Vector,
-}
-
-impl Delivery {
-    /// Returns its name.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Nmi => "NMI",
-            Self::Vector => "vector",
-        }
-    }
-
-    const fn entry(self) -> u32 {
-        match self {
-            Self::Nmi => 0b100 << 8,
-            Self::Vector => PERFORMANCE as u32,
-        }
-    }
-}
-
-static PERFORMANCE_ENTRY: AtomicU32 = AtomicU32::new(Delivery::Nmi.entry());
-
-/// Sets the delivery of the interrupt from its next unmasking on, on every processor.
-pub fn set_delivery(delivery: Delivery) {
-    PERFORMANCE_ENTRY.store(delivery.entry(), Ordering::Relaxed);
-}
-
-/// The local APIC of the processor that executes the call.
+/// This kernel, as the crates ask for it.
 #[derive(Clone, Copy, Debug)]
-pub struct LocalApic;
+pub struct Kernel;
 
-impl Platform for LocalApic {
-    fn unmask_performance_interrupt(&self) {
-        apic::set_performance_entry(PERFORMANCE_ENTRY.load(Ordering::Relaxed));
+// SAFETY: (1) GS points at the processor's own number, in every context; (2) no task moves to another processor, and
+// there is one on each.
+unsafe impl ::pmu::Processors for Kernel {
+    fn this_processor() -> usize {
+        processor::number()
     }
+}
 
-    fn start_profile_timer(&self, interval: Interval) -> Result<(), TimerUnavailable> {
-        let hertz = clock::speeds().apic.ok_or(TimerUnavailable)?;
-        // The interval is in units of 100 ns.
-        let ticks = u32::try_from(hertz * u64::from(interval.get()) / 10_000_000);
-        match ticks {
-            Ok(ticks @ 1..) => {
-                apic::start_timer(ticks);
-                Ok(())
-            }
-            _ => Err(TimerUnavailable),
-        }
-    }
+/// The platform of sessions and of the interrupt's handler.
+pub type Apic = LocalApic<XApic, XApic>;
 
-    fn stop_profile_timer(&self) {
-        apic::stop_timer();
-    }
+/// Delivery of the performance interrupt by its vector.
+pub const BY_VECTOR: Delivery = match Delivery::vector(PERFORMANCE) {
+    Ok(delivery) => delivery,
+    Err(_) => panic!("a vector of an exception"),
+};
+
+static IS_BY_VECTOR: AtomicBool = AtomicBool::new(false);
+
+/// Sets the delivery for the sessions that are initialized from now on. There are none at present.
+pub fn set_delivery(delivery: Delivery) {
+    IS_BY_VECTOR.store(delivery == BY_VECTOR, Ordering::Relaxed);
+}
+
+/// Returns the platform with the present delivery.
+pub fn apic() -> Apic {
+    let is_by_vector = IS_BY_VECTOR.load(Ordering::Relaxed);
+    let delivery = if is_by_vector { BY_VECTOR } else { Delivery::NON_MASKABLE };
+    LocalApic::new(XApic, delivery, XApic)
 }
 
 // ---- 5. The handlers.
@@ -164,30 +138,23 @@ pub static SPURIOUS: AtomicU64 = AtomicU64::new(0);
 /// The boot processor's next performance interrupt is to be marked for the monitor.
 pub static MARK_NEXT: AtomicBool = AtomicBool::new(false);
 
-/// Handles the performance interrupt, as NMI or by its vector.
+/// Handles the performance interrupt, as NMI or by its vector: finds the counters that overflowed, and reports what was
+/// executing.
 pub fn performance_interrupt(frame: &TrapFrame) {
-    if let Some(emon) = INTEL.get() {
-        service(emon, frame);
-    } else if let Some(amd64) = AMD.get() {
-        service(amd64, frame);
-    }
-}
-
-/// Finds the counters that overflowed, and reports what was executing.
-fn service(interface: &impl ProfileInterface, frame: &TrapFrame) {
+    let Some(machine) = MACHINE.get() else { return };
     let number = processor::number();
     let marked = number == 0 && MARK_NEXT.load(Ordering::Relaxed);
     if marked {
         mark(Mark::Interrupt);
     }
-    let interface = WithEvents::new(interface, &EVENTS[number]);
-    let serviced =
-        interface.service(&interrupt_msr(), &LocalApic, &COUNTERS[number], |report| match report {
-            Report::Source(overflow) => {
-                PROFILES.interrupt(&Interrupted(frame), overflow.source);
-            }
-            Report::Event(overflow) => watchdog::interrupt(number, overflow.event),
-        });
+    let (msr, counters) = (interrupt_msr(), &COUNTERS[number]);
+    let machine = machine.with_events(&EVENTS[number]);
+    let serviced = machine.service(&msr, &apic(), counters, |report| match report {
+        Report::Source(overflow) => {
+            PROFILES.interrupt(&Interrupted(frame), overflow.source);
+        }
+        Report::Event(overflow) => watchdog::interrupt(number, overflow.event),
+    });
     if marked {
         mark(Mark::Rest);
         MARK_NEXT.store(false, Ordering::Relaxed);
