@@ -1,9 +1,12 @@
 //! A kernel whose registers cannot be reached: the READMEs' examples are compiled with it.
 
+pub use std::sync::OnceLock as Once;
+
 use pmu::core::{
     InterruptFrame, MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, Platform, PmcIndex, ProcessId,
     ProcessorNumber,
 };
+use pmu::{ApicRegisters, Processors};
 
 /// The processor's registers.
 #[derive(Clone, Copy, Debug)]
@@ -35,6 +38,28 @@ pub struct Apic;
 
 impl Platform for Apic {
     fn unmask_performance_interrupt(&self) {}
+}
+
+/// The registers of the local APIC, in x2APIC mode.
+#[derive(Clone, Copy, Debug)]
+pub struct X2Apic;
+
+impl ApicRegisters for X2Apic {
+    fn write_performance_entry(&self, _: u32) {}
+}
+
+/// Tells the local APIC that the handler of an interrupt by vector has ended.
+pub fn end_of_interrupt() {}
+
+/// The kernel, of which this is one processor.
+#[derive(Clone, Copy, Debug)]
+pub struct Kernel;
+
+// SAFETY: there is one thread.
+unsafe impl Processors for Kernel {
+    fn this_processor() -> usize {
+        0
+    }
 }
 
 /// The frame that an interrupt pushed.

@@ -92,7 +92,7 @@ fn moved(
     Ok((event, read))
 }
 
-/// Reads the counter of an event that was not opened for ring 3: where the processor has RDPMC user disable, it reads 0.
+/// Reads the counter of an event that was not opened for ring 3: 0, where the processor has RDPMC user disable.
 fn denied(counters: &mut Events, unit: &CounterUnit) -> Result<bool, Failure> {
     if !unit.has_user_rdpmc_control() {
         line!("event denied unsupported");
