@@ -62,9 +62,14 @@ enum Operation {
     Rotate,
     /// Taken from the processor, and given to it again.
     Switch,
+    /// The operation's event in a group: alone, or with another where there are fixed counters.
+    StartGroup,
+    StopGroup,
     TakeMore,
     GiveUp,
     OthersControl,
+    /// Nothing was lost.
+    Reprogram,
     StopSource,
     /// Saved and restored.
     SwitchSources,
@@ -75,7 +80,7 @@ enum Operation {
 }
 use Operation::*;
 
-const OPERATIONS: [(Operation, Setting); 22] = [
+const OPERATIONS: [(Operation, Setting); 26] = [
     (Start, Sampling),
     (Start, Watching),
     (Move, Sampling),
@@ -89,9 +94,13 @@ const OPERATIONS: [(Operation, Setting); 22] = [
     (Rotate, Sampling),
     (Switch, Sampling),
     (Switch, Watching),
+    (StartGroup, Watching),
+    (StopGroup, Watching),
     (TakeMore, Sampling),
     (GiveUp, Sampling),
     (OthersControl, Sampling),
+    (Reprogram, Sampling),
+    (Reprogram, Watching),
     (StopSource, Sampling),
     (SwitchSources, Sampling),
     (Touch, Watching),
@@ -231,10 +240,22 @@ fn interrupt<I: ProfileInterface + SourceInterface>(
         MoveFixed => raw(INSTRUCTIONS).every(PERIOD).on(CounterSet::fixed(1)),
         _ => own,
     };
-    let own_id = counters.open_event(&unit, &own).unwrap();
+    let (own_id, group) = if matches!(operation, StartGroup | StopGroup) {
+        let both = [own, raw(GENERAL[2])];
+        let group = if fixed.is_empty() { &both[..1] } else { &both };
+        let group = counters.open_group(&unit, group).unwrap();
+        let own_id = counters.group_events(group).next().unwrap();
+        (own_id, Some(group))
+    } else {
+        (counters.open_event(&unit, &own).unwrap(), None)
+    };
     let ids = [None, Some(sampled_id), Some(counted_id), Some(own_id)];
     for (place, id) in ids.into_iter().enumerate() {
         assert_eq!(id.and_then(EventId::place), place.checked_sub(1), "{context}");
+    }
+    if operation == StopGroup {
+        counters.start_group(group.unwrap(), 0).unwrap();
+        pass(OWN, chip.room(OWN).unwrap() - 1);
     }
     if operation == Rotate {
         counters.start_event(own_id, 0).unwrap();
@@ -291,6 +312,12 @@ fn interrupt<I: ProfileInterface + SourceInterface>(
                 .unwrap();
             session.counters_mut().switch_in(&unit, &mut thread, 2).unwrap();
         }
+        StartGroup => session.counters_mut().start_group(group.unwrap(), 1).unwrap(),
+        StopGroup => session.counters_mut().stop_group(group.unwrap(), 1).unwrap(),
+        Reprogram => {
+            let anew = session.reprogram_all(report).unwrap();
+            assert!(anew.is_empty(), "{context}: registers that were not lost");
+        }
         TakeMore => {
             assert_eq!(session.counters_mut().take_more(&unit, more), Ok(more), "{context}")
         }
@@ -314,7 +341,7 @@ fn interrupt<I: ProfileInterface + SourceInterface>(
     let running = |event: usize| match (operation, event) {
         (Stop | Close, SAMPLED | COUNTED) | (StopSource, SOURCE) | (ShutDown, _) => false,
         (Rotate, SAMPLED) => false,
-        (Start | Move | MoveCounted | Rotate, OWN) => true,
+        (Start | Move | MoveCounted | Rotate | StartGroup, OWN) => true,
         (_, OWN) => false,
         _ => true,
     };
@@ -423,8 +450,11 @@ fn every_instruction<I: ProfileInterface + SourceInterface>(machine: &Machine<I>
 
 #[test]
 fn an_interrupt_at_any_instruction_of_opened_events_does_no_harm() {
+    every_instruction(&intel(1, false));
     every_instruction(&intel(2, false));
+    every_instruction(&intel(3, true));
     every_instruction(&intel(4, true));
     every_instruction(&amd(Kind::Legacy));
+    every_instruction(&amd(Kind::Core(false)));
     every_instruction(&amd(Kind::Core(true)));
 }
