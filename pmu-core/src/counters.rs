@@ -17,6 +17,7 @@ pub(crate) mod group;
 pub(crate) mod id;
 pub(crate) mod interrupt;
 pub(crate) mod left_over;
+pub(crate) mod membership;
 pub(crate) mod memory;
 pub(crate) mod opened;
 pub(crate) mod plan;
