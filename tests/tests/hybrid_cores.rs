@@ -307,3 +307,28 @@ fn a_thread_s_named_event_stays_where_it_is_if_the_core_lacks_it() {
     here.switch_in(&whole.unit, &mut thread[..1], 0).unwrap();
     assert_eq!(selects(&mock), [0x53_00C5]);
 }
+
+/// Whichever core it was opened on.
+#[test]
+fn a_thread_s_event_is_hidden_from_user_mode_on_each_core_that_can_hide_it() {
+    let kinds = [core(|_| ()), core(|intel| intel.rdpmc_user_disable = true)];
+    for (event, hidden) in [(raw(2), 1 << 37), (raw(2).with_user_rdpmc(), 0)] {
+        for first in [0, 1] {
+            let mut thread = [ThreadEvent::Unused];
+            for (turn, of) in [first, 1 - first, first].into_iter().enumerate() {
+                let (memory, table, mock) = (Memory::new(), Table::new(), kinds[of].mock());
+                let mut counters = on_core(&kinds[0], &kinds[of], &mock, &memory, &table);
+                if turn == 0 {
+                    let id = counters.open_event(&kinds[of].unit, &event).unwrap();
+                    counters.start_event(id, 0).unwrap();
+                    thread = [ThreadEvent::Opened(id)];
+                } else {
+                    counters.switch_in(&kinds[of].unit, &mut thread, 0).unwrap();
+                }
+                let expected = if of == 1 { hidden } else { 0 } | 0x53_01D0;
+                assert_eq!(selects(&mock), [expected], "{first}, {turn}");
+                counters.switch_out(&mut thread, 0, |o| panic!("{o:?}")).unwrap();
+            }
+        }
+    }
+}

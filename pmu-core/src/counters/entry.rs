@@ -6,7 +6,7 @@ use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64};
 use crate::counters::event::GuestMode;
 use crate::counters::extra::Extra;
 use crate::counters::membership::Membership;
-use crate::{CounterSet, Event, EventSelect, GroupId, NamedEvent};
+use crate::{CounterSet, CounterUnit, Event, EventSelect, GroupId, NamedEvent};
 
 /// State of an opened event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -130,6 +130,14 @@ impl StoppedEvent {
         GroupId::of_bits(Membership::unpack(self.membership).group)
     }
 
+    /// Returns the event with the select that it has on a processor: RDPMC user disable is each core's own.
+    pub(crate) fn on(&self, processor: &CounterUnit) -> Self {
+        let select = EventSelect::from_bits(self.select & !EventSelect::NO_USER_RDPMC);
+        let user_rdpmc = Membership::unpack(self.membership).user_rdpmc;
+        let select = if user_rdpmc { select } else { select.without_user_rdpmc(processor) };
+        Self { select: select.select_bits(), ..*self }
+    }
+
     /// Returns the name by which it was opened.
     pub(crate) fn name(&self) -> Option<NamedEvent> {
         Membership::unpack(self.membership).name()
@@ -172,7 +180,7 @@ impl EventEntry {
             total_wanted: event.total,
             rotates: event.rotates,
             guest,
-            membership: Membership::alone(event.name()).pack(),
+            membership: Membership::alone(event.name(), event.user_rdpmc).pack(),
             extra: event.extra,
             select: select.select_bits(),
             tag: event.tag,

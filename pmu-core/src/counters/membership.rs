@@ -1,8 +1,8 @@
-//! An opened event's group, present encoding and name.
+//! An opened event's group, present encoding, name and readers.
 
 use crate::NamedEvent;
 
-/// An event's group, present encoding and name, in 8 bytes.
+/// An event's group, present encoding, name and readers, in 8 bytes.
 #[derive(Clone, Copy)]
 pub(crate) struct Membership {
     /// 0: alone.
@@ -13,16 +13,18 @@ pub(crate) struct Membership {
     pub(crate) encoding: u8,
     /// Bit of the name; 0xFF: it has none.
     pub(crate) name: u8,
+    /// User mode may read its counter.
+    pub(crate) user_rdpmc: bool,
 }
 
 impl Membership {
     /// Creates that of an event that is alone, in its first encoding.
-    pub(crate) const fn alone(name: Option<NamedEvent>) -> Self {
+    pub(crate) const fn alone(name: Option<NamedEvent>, user_rdpmc: bool) -> Self {
         let name = match name {
             Some(name) => name as u8,
             None => u8::MAX,
         };
-        Self { group: 0, members: 0, encoding: 0, name }
+        Self { group: 0, members: 0, encoding: 0, name, user_rdpmc }
     }
 
     pub(crate) fn name(self) -> Option<NamedEvent> {
@@ -30,12 +32,13 @@ impl Membership {
     }
 
     pub(crate) const fn pack(self) -> u64 {
-        let Self { group, members, encoding, name } = self;
-        group as u64 | (members as u64) << 32 | (encoding as u64) << 40 | (name as u64) << 48
+        let Self { group, members, encoding, name, user_rdpmc } = self;
+        let [a, b, c, d] = group.to_le_bytes();
+        u64::from_le_bytes([a, b, c, d, members, encoding, name, user_rdpmc as u8])
     }
 
     pub(crate) const fn unpack(bits: u64) -> Self {
-        let [_, _, _, _, members, encoding, name, _] = bits.to_le_bytes();
-        Self { group: bits as u32, members, encoding, name }
+        let [.., members, encoding, name, user_rdpmc] = bits.to_le_bytes();
+        Self { group: bits as u32, members, encoding, name, user_rdpmc: user_rdpmc != 0 }
     }
 }

@@ -151,6 +151,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
         event: &StoppedEvent,
         now: u64,
     ) -> Result<EventId, CounterError> {
+        let event = &event.on(processor);
         let illegal = event.select().select_bits() & !processor.all_bits();
         if illegal != 0 {
             return Err(CounterError::IllegalBits(illegal));
