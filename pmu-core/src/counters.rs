@@ -1,6 +1,7 @@
 //! The lower layer: any event on any counter of a processor.
 //!
-//! [`unit`] describes a vendor's counters as data, and [`left_over`] the registers that no driver here uses.
+//! [`unit`] describes a vendor's counters as data, [`difference`] what one core of a hybrid machine has otherwise, and
+//! [`left_over`] the registers that no driver here uses.
 //! [`event`] and [`table`] hold the events, and [`extra`] the MSRs that refine them. [`processor`] takes a processor's
 //! counters and programs them; [`opened`], [`group`], [`control`], [`switch`], [`thread`], [`user`] and [`reprogram`]
 //! are its operations. [`plan`] finds counters for events, and [`assign`] gives them those. It shares [`memory`] with
@@ -9,6 +10,7 @@
 pub(crate) mod assign;
 pub(crate) mod control;
 pub(crate) mod counter;
+pub(crate) mod difference;
 pub(crate) mod entry;
 pub(crate) mod error;
 pub(crate) mod event;
@@ -17,6 +19,7 @@ pub(crate) mod group;
 pub(crate) mod id;
 pub(crate) mod interrupt;
 pub(crate) mod left_over;
+pub(crate) mod membership;
 pub(crate) mod memory;
 pub(crate) mod opened;
 pub(crate) mod plan;

@@ -5,7 +5,8 @@ use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64};
 
 use crate::counters::event::GuestMode;
 use crate::counters::extra::Extra;
-use crate::{CounterSet, Event, EventSelect, GroupId};
+use crate::counters::membership::Membership;
+use crate::{CounterSet, CounterUnit, Event, EventSelect, GroupId, NamedEvent};
 
 /// State of an opened event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -128,29 +129,18 @@ impl StoppedEvent {
     pub(crate) fn group(&self) -> Option<GroupId> {
         GroupId::of_bits(Membership::unpack(self.membership).group)
     }
-}
 
-/// An event's group and present encoding, in 8 bytes.
-#[derive(Clone, Copy)]
-struct Membership {
-    /// 0: alone.
-    group: u32,
-    /// Number of events of the group.
-    members: u8,
-    /// Present encoding.
-    encoding: u8,
-}
-
-impl Membership {
-    const NONE: Self = Self { group: 0, members: 0, encoding: 0 };
-
-    const fn pack(self) -> u64 {
-        let Self { group, members, encoding } = self;
-        group as u64 | (members as u64) << 32 | (encoding as u64) << 40
+    /// Returns the event with the select that it has on a processor: RDPMC user disable is each core's own.
+    pub(crate) fn on(&self, processor: &CounterUnit) -> Self {
+        let select = EventSelect::from_bits(self.select & !EventSelect::NO_USER_RDPMC);
+        let user_rdpmc = Membership::unpack(self.membership).user_rdpmc;
+        let select = if user_rdpmc { select } else { select.without_user_rdpmc(processor) };
+        Self { select: select.select_bits(), ..*self }
     }
 
-    const fn unpack(bits: u64) -> Self {
-        Self { group: bits as u32, members: (bits >> 32) as u8, encoding: (bits >> 40) as u8 }
+    /// Returns the name by which it was opened.
+    pub(crate) fn name(&self) -> Option<NamedEvent> {
+        Membership::unpack(self.membership).name()
     }
 }
 
@@ -190,7 +180,7 @@ impl EventEntry {
             total_wanted: event.total,
             rotates: event.rotates,
             guest,
-            membership: Membership::NONE.pack(),
+            membership: Membership::alone(event.name(), event.user_rdpmc).pack(),
             extra: event.extra,
             select: select.select_bits(),
             tag: event.tag,

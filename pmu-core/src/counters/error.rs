@@ -66,8 +66,8 @@ pub enum CounterError {
     NoSuchGroup(GroupId),
     /// A running counter's registers lost their contents; see [`reprogram`](crate::Counters::reprogram).
     RegistersLost,
-    /// The counters that were saved cannot be restored: they are of other rows, another source has a counter, or too
-    /// few are free.
+    /// The counters that were saved cannot be restored: they are of other rows, this processor lacks an event of
+    /// theirs, another source has a counter, or too few are free.
     NotRestorable,
     /// A register access failed; what had been programmed was undone.
     Access(MsrFault),

@@ -113,6 +113,11 @@ impl NamedEvent {
         Self::Branches,
         Self::BranchMisses,
     ];
+
+    /// Returns the architectural event of this number, its bit in EBX of CPUID leaf 0x0A.
+    pub(crate) fn of_bit(bit: u8) -> Option<Self> {
+        Self::ALL.get(usize::from(bit)).copied()
+    }
 }
 
 /// An event to be counted, with its privilege levels, its period, and the counters that it may have.

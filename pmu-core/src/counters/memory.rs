@@ -3,6 +3,7 @@
 use core::ops::Deref;
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 
+use crate::counters::difference::EventDifference;
 use crate::counters::slot::SlotState;
 use crate::{Claim, CounterId, CounterSet, CounterSlot};
 
@@ -28,7 +29,8 @@ pub struct CounterMemory<S: ?Sized = [CounterSlot]> {
     /// Value of the fixed counters' control: the other owners' bits, and the session's. The interrupt path does not
     /// write it.
     pub(crate) fixed_control: AtomicU64,
-    /// The counters that answered and belong to the session; 0: the registers belong to others.
+    /// The bits of the counters that answered and belong to the session; none: the registers belong to others. Its
+    /// other bits are the processor's [`EventDifference`], which is not the interrupt path's.
     proven: AtomicU64,
     owner: AtomicU8,
     service: AtomicU8,
@@ -141,20 +143,30 @@ impl CounterMemory {
     pub(crate) fn publish(&self, proven: CounterSet) {
         self.service.store(IDLE, Ordering::Relaxed);
         // In this order an interrupt in between is served or claimed, never left unclaimed.
-        self.proven.store(proven.bits(), Ordering::Release);
+        self.set_proven(proven);
         self.owner.store(TAKEN, Ordering::Relaxed);
     }
 
     /// Changes the counters of a session that has the memory.
     pub(crate) fn set_proven(&self, proven: CounterSet) {
-        self.proven.store(proven.bits(), Ordering::Release);
+        self.proven.store(proven.bits() | self.difference().bits(), Ordering::Release);
+    }
+
+    /// Returns the difference between the events of the source's unit and the processor's.
+    pub(crate) fn difference(&self) -> EventDifference {
+        EventDifference::of_bits(self.proven.load(Ordering::Relaxed))
+    }
+
+    /// Sets that difference, for a session that is being initialized.
+    pub(crate) fn set_difference(&self, difference: EventDifference) {
+        self.proven.store(difference.bits(), Ordering::Relaxed);
     }
 
     /// Takes the counters from the interrupt path while they are programmed: an interrupt is claimed, and
     /// touches no register, until they are [published](Self::publish) again.
     pub(crate) fn withdraw(&self) {
         self.owner.store(INITIALIZING, Ordering::Relaxed);
-        self.proven.store(0, Ordering::Release);
+        self.set_proven(CounterSet::NONE);
     }
 
     /// Gives the memory back: the interrupt path touches no register from here on.

@@ -7,11 +7,13 @@
 use core::marker::PhantomData;
 use core::sync::atomic::Ordering::Relaxed;
 
+use crate::counters::difference::EventDifference;
 use crate::counters::slot::SlotState;
 use crate::msr::MsrAccess;
 use crate::{
     Counter, CounterError, CounterId, CounterMemory, CounterSet, CounterSlot, CounterUnit, EventId,
-    EventSource, MsrAddress, MsrBackend, MsrErrorKind, MsrFault, MsrOperation, Platform,
+    EventSelect, EventSource, MsrAddress, MsrBackend, MsrErrorKind, MsrFault, MsrOperation,
+    Platform,
 };
 
 /// The control handle to the counters of one processor.
@@ -109,6 +111,10 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
         memory.precise.store(processor.precise().is_some(), Relaxed);
         let first_fixed = counters.unit().first_fixed_slot() as u8;
         memory.first_fixed.store(first_fixed, Relaxed);
+        // Events that are opened are checked as they are opened: without rows, this is not linked.
+        if counters.source.rows() != 0 {
+            memory.set_difference(EventDifference::between(counters.unit(), processor));
+        }
         if let Err(error) = counters.open(processor, candidates) {
             counters.source.opened().give_back();
             memory.give_back();
@@ -296,6 +302,21 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
         self.source.unit()
     }
 
+    /// Returns the source's unit, with the select bits of this processor.
+    pub(crate) fn unit_here(&self) -> CounterUnit {
+        self.memory.difference().selects_of(self.unit())
+    }
+
+    /// Returns the select of a row's event on a counter, if this processor has the event.
+    pub(crate) fn row_select(&self, row: usize) -> Option<EventSelect> {
+        let select = self.source.row_select(row)?;
+        let (difference, bit) = (self.memory.difference(), self.source.row_event_bit(row));
+        let here = difference.selects_of(self.unit());
+        let lacks = bit.is_some_and(|bit| difference.lacks(bit));
+        let has = here.illegal_bits(select) == 0 && !lacks;
+        has.then(|| select.without_user_rdpmc(&here))
+    }
+
     /// Returns the registers of one of the unit's counters. Without a table of events there are general ones only,
     /// and the code for the others is not linked.
     pub(crate) fn registers(&self, counter: CounterId) -> Counter {
@@ -339,9 +360,9 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
     }
 
     /// Returns the event select that an event has on a counter at present; `None`: there is no such event.
-    pub(crate) fn select(&self, event: EventId) -> Option<crate::EventSelect> {
+    pub(crate) fn select(&self, event: EventId) -> Option<EventSelect> {
         match event.row() {
-            Some(row) => Some(self.source.row_select(row)?.without_user_rdpmc(self.unit())),
+            Some(row) => self.row_select(row),
             None => self.opened_select(event),
         }
     }
@@ -371,11 +392,6 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
         let event = EventId::of_row(row);
         if self.find(event).is_some() {
             return Err(CounterError::AlreadyStarted(event));
-        }
-        let select = self.source.row_select(row).ok_or(CounterError::NoSuchEvent(event))?;
-        let illegal = self.unit().illegal_bits(select);
-        if illegal != 0 {
-            return Err(CounterError::IllegalBits(illegal));
         }
         if self.table().is_empty() {
             // Row events can run on any counter that another row event can, so moving them makes no room.

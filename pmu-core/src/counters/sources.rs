@@ -63,6 +63,12 @@ pub unsafe trait EventSource {
     /// Returns the event of a row, if there is such a row.
     fn row_select(&self, row: usize) -> Option<EventSelect>;
 
+    /// Returns the number of the architectural event that a row's processor must have (its bit in EBX of CPUID leaf
+    /// 0x0A): on a hybrid machine a core without it does not count the row. `None`: every processor counts it.
+    fn row_event_bit(&self, _: usize) -> Option<u8> {
+        None
+    }
+
     /// Returns the period of a row, if there is such a row: the next that its counter is loaded with, below 2³¹.
     fn row_period(&self, row: usize) -> Option<u32>;
 

@@ -159,7 +159,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
     /// Loads the counters that [`save`](Self::save) saved, and lets them continue: each on its own counter or, where
     /// an opened event has that one meanwhile, on another free one. `area` stays as it is.
     ///
-    /// It may be another processor than the one where they were saved.
+    /// It may be another processor than the one where they were saved. If it lacks the event of one of them, on a
+    /// hybrid machine, none is restored.
     ///
     /// # Errors
     /// [`NotRestorable`](CounterError::NotRestorable) or [`Access`](CounterError::Access): none
@@ -188,11 +189,10 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
             SlotState::Faulted => at(counter).in_use,
             SlotState::Free | SlotState::Parked { .. } => false,
         });
-        let strange = area.counters.iter().any(|saved| {
-            let select = self.source.row_select(saved.row.into());
-            let legal = select.is_some_and(|select| self.unit().illegal_bits(select) == 0);
-            saved.in_use && !legal
-        });
+        let strange = area
+            .counters
+            .iter()
+            .any(|saved| saved.in_use && self.row_select(saved.row.into()).is_none());
         if !fits || taken || strange || area.len() > usable.len() {
             return Err(CounterError::NotRestorable);
         }

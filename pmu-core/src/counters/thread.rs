@@ -110,9 +110,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
     ///
     /// # Errors
     /// The first failure; every other event was given. An event of another kind of core
-    /// ([`IllegalBits`](CounterError::IllegalBits), [`NoCounterForEvent`](CounterError::NoCounterForEvent)), and
-    /// one for which the table has no room, stays where it is; one that finds no counter is opened here, and
-    /// stopped, unless it [rotates](crate::Event::rotating).
+    /// ([`IllegalBits`](CounterError::IllegalBits), [`Unsupported`](CounterError::Unsupported),
+    /// [`NoCounterForEvent`](CounterError::NoCounterForEvent)), and one for which the table has no room, stays where
+    /// it is; one that finds no counter is opened here, and stopped, unless it [rotates](crate::Event::rotating).
     pub fn switch_in(
         &mut self,
         processor: &CounterUnit,
@@ -151,9 +151,13 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
         event: &StoppedEvent,
         now: u64,
     ) -> Result<EventId, CounterError> {
+        let event = &event.on(processor);
         let illegal = event.select().select_bits() & !processor.all_bits();
         if illegal != 0 {
             return Err(CounterError::IllegalBits(illegal));
+        }
+        if let Some(name) = event.name().filter(|name| processor.named(*name).is_none()) {
+            return Err(CounterError::Unsupported(name));
         }
         if (event.counters() & self.own()).is_empty() {
             return Err(CounterError::NoCounterForEvent);

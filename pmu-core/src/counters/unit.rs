@@ -66,10 +66,10 @@ pub struct CounterUnit {
     masks: [u64; 2],
     full_width: Option<&'static FullWidth>,
     /// The bits that an event may have in a select.
-    event_bits: u64,
+    pub(crate) event_bits: u64,
     named: &'static [u64; NamedEvent::COUNT],
-    has_named: u8,
-    user_rdpmc_control: bool,
+    pub(crate) has_named: u8,
+    pub(crate) user_rdpmc_control: bool,
     masked_on_delivery: bool,
     /// The bits of a select by which it counts in guests only, and outside guests only.
     guest_bits: [u64; 2],

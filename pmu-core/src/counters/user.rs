@@ -4,8 +4,7 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use crate::counters::entry::EventEntry;
 use crate::{
-    CounterError, CounterUnit, Counters, EventId, EventSelect, EventSource, MsrBackend, Platform,
-    PmcIndex,
+    CounterError, Counters, EventId, EventSelect, EventSource, MsrBackend, Platform, PmcIndex,
 };
 
 /// View of an event for user mode's RDPMC: plain data, for a kernel to share.
@@ -70,7 +69,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
         }
         let counter = self.counter_of(event).ok_or(CounterError::NotStarted(event))?;
         let registers = self.registers(counter);
-        let index = registers.rdpmc_index().filter(|_| may_be_read(self.unit(), entry));
+        let index = registers.rdpmc_index().filter(|_| may_be_read(entry));
         let index = index.ok_or(CounterError::NotAvailable(counter.only()))?;
         let full_width = self.memory.full_width.load(Relaxed);
         let width = registers.reach(full_width).count_ones();
@@ -80,9 +79,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
 }
 
 /// Returns whether the counter of an event answers RDPMC above privilege level 0.
-fn may_be_read(unit: &CounterUnit, entry: &EventEntry) -> bool {
-    let denied = entry.select().select_bits() & EventSelect::NO_USER_RDPMC != 0;
-    !(unit.has_user_rdpmc_control() && denied)
+fn may_be_read(entry: &EventEntry) -> bool {
+    entry.select().select_bits() & EventSelect::NO_USER_RDPMC == 0
 }
 
 #[cfg(test)]

@@ -88,7 +88,8 @@ pub unsafe trait SourceInterface {
     /// Returns the counters of a processor of this vendor; empty if it has none of the kind.
     fn unit_of(&self, processor: &Snapshot) -> CounterUnit;
 
-    /// Returns whether the processor declares the event of a row of the table.
+    /// Returns whether the boot processor declares the event of a row of the table. A [`Session`] asks its own
+    /// processor besides, by the row's select and [event bit](ProfileSource::event_bit).
     fn is_declared(&self, row: usize) -> bool;
 
     /// Returns the cell of a row's interval, for the whole machine.
@@ -119,6 +120,10 @@ unsafe impl<I: SourceInterface> EventSource for I {
     fn row_select(&self, row: usize) -> Option<EventSelect> {
         let source = self.table().rows().get(row).filter(|_| row != 0 && self.is_declared(row))?;
         Some(source.select())
+    }
+
+    fn row_event_bit(&self, row: usize) -> Option<u8> {
+        self.table().rows().get(row)?.event_bit()
     }
 
     #[inline]

@@ -1,5 +1,7 @@
 //! The running sources of one processor.
 
+use core::sync::atomic::Ordering::Relaxed;
+
 use crate::{
     AddedSource, Availability, CounterError, CounterMemory, CounterSet, Counters, Event, EventId,
     EventOverflow, InterfaceError, Interval, KProfileSource, MsrBackend, Overflow, Platform,
@@ -85,20 +87,26 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
         &mut self.counters.platform
     }
 
-    /// Returns the information on a source on this processor, whose counters are proven.
+    /// Returns the information on a source on this processor, whose counters are proven. A source whose event this
+    /// processor lacks is unsupported here, on a hybrid machine for instance, whatever the interface says.
     pub fn query(&self, source: KProfileSource) -> SourceInformation {
         let mut information = self.interface().query(source);
-        if !self.timer().usable {
+        let available = if let Some((added, _)) = self.added_source(source) {
+            // The machine's are the boot processor's.
+            let here = self.interface().added().interval(source, &self.counters.unit_here());
+            if let Some((cell, limits)) = here {
+                information.availability = Availability::Declared;
+                information.interval = cell.load(Relaxed);
+                information.limits = limits;
+            }
+            here.is_some() && !(added.counters() & self.counters().usable).is_empty()
+        } else {
+            self.supported_row(source).is_ok()
+        };
+        if !(available && self.timer().usable && information.is_supported()) {
             information.availability = Availability::Unsupported;
             information.interval = 0;
-        } else if let Some((added, _)) = self.added_source(source) {
-            if (added.counters() & self.counters().usable).is_empty() {
-                information.availability = Availability::Unsupported;
-                information.interval = 0;
-            } else if information.is_supported() {
-                information.availability = Availability::Proven;
-            }
-        } else if information.is_supported() && source != KProfileSource::TIME {
+        } else if source != KProfileSource::TIME {
             information.availability = Availability::Proven;
         }
         information
@@ -128,10 +136,18 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
         opened.find(|(_, entry)| entry.tag() == added.tag()).map(|(event, _)| event)
     }
 
+    /// Returns the row of a source that can be started on this processor.
     fn supported_row(&self, source: KProfileSource) -> Result<usize, InterfaceError> {
         self.interface()
             .row(source)
-            .filter(|row| self.timer().usable && self.interface().is_declared(*row))
+            .filter(|row| {
+                // Time is no counter's.
+                let here = match *row {
+                    0 => self.interface().is_declared(0),
+                    row => self.counters.row_select(row).is_some(),
+                };
+                here && self.timer().usable
+            })
             .ok_or(InterfaceError::UnsupportedSource(source))
     }
 
@@ -140,10 +156,10 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
     /// an event on one of its counters.
     ///
     /// # Errors
-    /// [`UnsupportedSource`](InterfaceError::UnsupportedSource),
-    /// [`AlreadyStarted`](InterfaceError::AlreadyStarted),
+    /// [`UnsupportedSource`](InterfaceError::UnsupportedSource): also where the boot processor has the event and this
+    /// one lacks it. [`AlreadyStarted`](InterfaceError::AlreadyStarted),
     /// [`NoFreeCounter`](InterfaceError::NoFreeCounter), [`Timer`](InterfaceError::Timer);
-    /// [`IllegalBits`](CounterError::IllegalBits);
+    /// [`IllegalBits`](CounterError::IllegalBits), of an added source that this processor's selects have no bits for;
     /// [`Access`](CounterError::Access) if a register faulted and the counter is as it was;
     /// [`Faulted`](CounterError::Faulted) if it could not even be stopped again.
     pub fn start(&mut self, source: KProfileSource) -> Result<(), InterfaceError> {
@@ -173,8 +189,7 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
         if let Some(faulted) = self.event(source) {
             self.close_added(faulted, source)?;
         }
-        let unit = *self.interface().unit();
-        let opened = self.counters.open_event(&unit, event);
+        let opened = self.counters.open_event(&self.counters.unit_here(), event);
         let opened = opened.map_err(|error| of_source(error, source))?;
         self.counters.start_event(opened, 0).map_err(|error| {
             // Closing cannot fail: the event is stopped.
@@ -192,7 +207,6 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
     }
 
     fn start_timer(&self, row: usize) -> Result<(), InterfaceError> {
-        use core::sync::atomic::Ordering::Relaxed;
         let unsupported = InterfaceError::UnsupportedSource(KProfileSource::TIME);
         let cell = self.interface().interval_cell(row).ok_or(unsupported)?;
         self.timer().platform.start_profile_timer(Interval::stored(cell.load(Relaxed)))?;

@@ -163,7 +163,8 @@ impl ProfileSource {
         self
     }
 
-    /// Restricts the source to processors whose CPUID declares the architectural event of this number.
+    /// Restricts the source to processors whose CPUID declares the architectural event of this number. Of the first
+    /// eight, a [`Session`](crate::Session) asks its own processor's [unit](crate::CounterUnit::set_named).
     pub const fn declared_by(mut self, event_bit: u8) -> Self {
         self.event_bit = Some(event_bit);
         self
