@@ -15,9 +15,11 @@ use core::mem::size_of;
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use machine::{Apic, FAULTY, Frame, Msr, register};
+use pmu::Machine;
 use pmu_core::{
-    CounterMemory, CounterSlot, KProfileSource, ProcessId, ProcessorNumber, ProfileInterface,
-    Session, Snapshot,
+    CounterError, CounterMemory, CounterSet, CounterSlot, CounterUnit, Counters, Event, EventEntry,
+    EventSelect, EventSource, EventTable, KProfileSource, NamedEvent, Platform, ProcessId,
+    ProcessorNumber, ProfileInterface, Report, Session, Snapshot, SourceInterface,
 };
 use pmu_intel::Emon;
 use pmu_kprofile::trace::{Hook, TraceCallback, TraceRing};
@@ -26,6 +28,8 @@ use pmu_kprofile::{BasicProfile, PointerWidth, ProfileObject, Profiles, Rules, T
 const COUNTERS: usize = 8;
 /// Bytes of stack that an interrupt may take.
 const STACK_LIMIT: usize = 576;
+/// Beside opened events of a machine.
+const STACK_LIMIT_OF_EVENTS: usize = 608;
 /// Bytes that a processor's counters and session may take.
 const STATE_LIMIT: usize = 8 * COUNTERS + 64;
 const STATE: usize = size_of::<CounterMemory<[CounterSlot; COUNTERS]>>()
@@ -45,15 +49,26 @@ static RINGS: [TraceRing<2>; 1] = [const { TraceRing::new() }; 1];
 static TRACE: TraceCallback<2> =
     TraceCallback::new(Hook::PmcInterrupt, PointerWidth::Bits64, &RINGS);
 
-/// The interface, once it is known.
-struct Interface(UnsafeCell<Option<Emon>>);
+static EVENTS: EventTable<[EventEntry; 4]> = EventTable::new();
+/// With fixed counters.
+static COUNTERS_OF_EVENTS: CounterMemory<[CounterSlot; COUNTERS + 3]> = CounterMemory::new();
+
+/// The machine, once it is known.
+struct Detected(UnsafeCell<Option<Machine>>);
 // SAFETY: the program has one thread.
-unsafe impl Sync for Interface {}
-static INTERFACE: Interface = Interface(UnsafeCell::new(None));
+unsafe impl Sync for Detected {}
+static MACHINE: Detected = Detected(UnsafeCell::new(None));
+
+fn machine() -> Option<&'static Machine> {
+    // SAFETY: it is written once, before this is called.
+    unsafe { (*MACHINE.0.get()).as_ref() }
+}
 
 fn emon() -> Option<&'static Emon> {
-    // SAFETY: it is written once, before this is called.
-    unsafe { (*INTERFACE.0.get()).as_ref() }
+    match machine()? {
+        Machine::Intel(emon) => Some(emon),
+        _ => None,
+    }
 }
 
 /// The handler of the performance interrupt.
@@ -68,19 +83,52 @@ extern "C" fn performance_interrupt() {
     }
 }
 
+/// The same of the machine, with opened events beside its sources.
+extern "C" fn interrupt_of_events() {
+    let Some(machine) = machine() else { return };
+    let frame = Frame { pc: 0x1009, process: ProcessId::new(7) };
+    let both = machine.with_events(&EVENTS);
+    let serviced = both.service(&Msr, &Apic, &COUNTERS_OF_EVENTS, |report| match report {
+        Report::Source(overflow) => _ = PROFILES.interrupt(&frame, overflow.source),
+        Report::Event(_) => _ = PERIODS.fetch_add(1, Ordering::Relaxed),
+    });
+    if let Ok(serviced) = serviced {
+        OVERFLOWS.fetch_add(serviced.overflows, Ordering::Relaxed);
+    }
+}
+
 /// The handler of the profile timer's interrupt.
 extern "C" fn timer_interrupt() {
     PROFILES.timer_interrupt(&Frame { pc: 0x1009, process: ProcessId::new(7) });
 }
 
 static OVERFLOWS: AtomicU32 = AtomicU32::new(0);
+/// Those of opened events.
+static PERIODS: AtomicU32 = AtomicU32::new(0);
+
+/// Opens events of each kind and starts them: with a period and a total, and only counted, on a fixed counter.
+fn open<S: EventSource, P: Platform>(
+    unit: &CounterUnit,
+    counters: &mut Counters<'_, S, Msr, P>,
+) -> Result<(), CounterError> {
+    let raw = Event::raw(EventSelect::from_bits(0x01D1)).with_total().rotating();
+    let instructions = Event::named(NamedEvent::Instructions);
+    for event in [raw.every(1 << 40), instructions, raw.every(0x1000).tagged(7)] {
+        let event = counters.open_event(unit, &event)?;
+        counters.start_event(event, 0)?;
+    }
+    Ok(())
+}
 
 /// Profiles everything, and raises the interrupts: the overflows of `status`, in the bits of IA32_PERF_GLOBAL_STATUS,
 /// with a register that faults meanwhile (0: none). Returns the deepest stack of a handler, or the number of the
 /// failed step.
-fn interrupt(emon: &Emon, status: u64, faulty: u32) -> Result<usize, i32> {
-    let mut session: Session<'_, _, _, _> =
-        emon.initialize(&snapshot(), Msr, Apic, &MEMORY).map_err(|_| 2)?;
+fn interrupt<I: ProfileInterface>(
+    mut session: Session<'_, I, Msr, Apic>,
+    performance_interrupt: extern "C" fn(),
+    status: u64,
+    faulty: u32,
+) -> Result<usize, i32> {
     let mut hardware = ThisProcessor::new(&mut session, ProcessorNumber::from_index(0));
     let object = |source, process| {
         let request = BasicProfile {
@@ -121,28 +169,37 @@ fn interrupt(emon: &Emon, status: u64, faulty: u32) -> Result<usize, i32> {
     if faulty == 0 { shut_down.map_err(|_| 6).map(|()| deepest) } else { Ok(deepest) }
 }
 
-/// Returns the deepest stack of all paths of the handlers.
-fn measure(emon: &Emon) -> Result<usize, i32> {
-    let mut deepest = 0;
-    for status in [0, 1, 0xF] {
-        for faulty in [0, 0x38E, 0x38F, 0x390, 0x4C1, 0xC1, 0x186] {
-            deepest = deepest.max(interrupt(emon, status, faulty)?);
+/// Returns the deepest stack of all paths of the handlers: with sources alone, and with opened events of a machine.
+fn measure(machine: &'static Machine, emon: &'static Emon) -> Result<[usize; 2], i32> {
+    let mut deepest = [0; 2];
+    for status in [0, 1, 0xF, 0xFF | 0x7 << 32] {
+        for faulty in [0, 0x38E, 0x38F, 0x390, 0x4C1, 0xC1, 0x186, 0x309] {
+            let taken = emon.initialize(&snapshot(), Msr, Apic, &MEMORY).map_err(|_| 2)?;
+            let depth = interrupt(taken, performance_interrupt, status & 0xF, faulty)?;
+            deepest[0] = deepest[0].max(depth);
+            let both = machine.with_events(&EVENTS);
+            let (all, memory) = (CounterSet::ALL, &COUNTERS_OF_EVENTS);
+            let mut taken = both.initialize(&snapshot(), all, Msr, Apic, memory).map_err(|_| 8)?;
+            open(SourceInterface::unit(machine), taken.counters_mut()).map_err(|_| 9)?;
+            let depth = interrupt(taken, interrupt_of_events, status, faulty)?;
+            deepest[1] = deepest[1].max(depth);
         }
     }
     let counted = BUFFER.get(2).map_or(0, |bucket| bucket.load(Ordering::Relaxed));
     let records = RINGS.first().and_then(TraceRing::drain).map_or(0, Iterator::count);
     // The profiles were hit, the ring filled, and overflows seen: the measurement covered the intended paths.
-    let meant = counted > 21 && records == 2 && OVERFLOWS.load(Ordering::Relaxed) > 4;
+    let [overflows, periods] = [&OVERFLOWS, &PERIODS].map(|count| count.load(Ordering::Relaxed));
+    let meant = counted > 21 && records == 2 && overflows > 4 && periods > 4;
     if meant { Ok(deepest) } else { Err(7) }
 }
 
-/// Captures the processor's CPUID, with a Skylake's leaf 0x0A, so that every machine has it.
+/// Captures the processor's CPUID, with leaf 0x0A of a Skylake without its second thread, so that every machine has it.
 fn snapshot() -> Snapshot {
     Snapshot::capture(|leaf: u32, subleaf: u32| {
         let own = core::arch::x86_64::__cpuid_count(leaf, subleaf);
         let (eax, ebx, ecx, edx) = match leaf {
             0 => (0x0A, 0x756E_6547, 0x6C65_746E, 0x4965_6E69),
-            0x0A => (0x0730_0404, 0, 0, 0x603),
+            0x0A => (0x0730_0804, 0, 0, 0x603),
             _ => (own.eax, own.ebx, own.ecx, own.edx),
         };
         pmu_core::raw_cpuid::CpuIdResult { eax, ebx, ecx, edx }
@@ -150,15 +207,17 @@ fn snapshot() -> Snapshot {
 }
 
 extern "C" fn main() -> i32 {
-    let Ok(emon) = Emon::detect(&snapshot()) else { return 1 };
     // SAFETY: it has not been read yet.
-    unsafe { *INTERFACE.0.get() = Some(emon) };
-    let Some(emon) = crate::emon() else { return 1 };
-    match measure(emon) {
-        Ok(deepest) => {
-            print("deepest interrupt stack, bytes: ", deepest);
+    unsafe { *MACHINE.0.get() = Some(Machine::detect(&snapshot())) };
+    let (Some(machine), Some(emon)) = (machine(), emon()) else { return 1 };
+    match measure(machine, emon) {
+        Ok([of_sources, of_events]) => {
+            print("deepest interrupt stack, bytes: ", of_sources);
+            print("the same beside opened events of a machine: ", of_events);
             print("state of a processor with 8 counters, bytes: ", STATE);
-            i32::from(deepest > STACK_LIMIT) * 10 + i32::from(STATE > STATE_LIMIT) * 20
+            i32::from(of_sources > STACK_LIMIT) * 10
+                + i32::from(of_events > STACK_LIMIT_OF_EVENTS) * 10
+                + i32::from(STATE > STATE_LIMIT) * 20
         }
         Err(what) => what,
     }
