@@ -9,10 +9,10 @@ use crate::{Claim, CounterId, CounterSet, CounterSlot};
 
 /// Memory that one processor's counters need: 8 bytes per counter, and 32 for the processor.
 ///
-/// The embedder lends it for as long as the processor profiles, commonly from a static array with one element per
+/// The embedder lends it for as long as the processor counts, commonly from a static array with one element per
 /// processor; the interrupt path finds its state here without the control handle. `&CounterMemory<[CounterSlot; N]>`
 /// coerces to `&CounterMemory`. It records whether a session has taken it, so
-/// [`service`](crate::ProfileInterface::service) may be called at any time.
+/// [`service`](crate::service()) may be called at any time.
 ///
 /// ```
 /// use pmu_core::{CounterMemory, CounterSlot, MAX_COUNTERS};

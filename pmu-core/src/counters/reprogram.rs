@@ -18,7 +18,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
     /// lost, and so is the part of a total since the last start or interrupt; a kernel that knows of the suspend
     /// stops its events before, or [switches](Self::switch_out) them out. A counter that kept its registers
     /// continues. A pending overflow of it is reported to `overflowed`, for its interrupt may be lost; the
-    /// interrupted address is not known, so a profile drops it (`|_| ()`). An event that was not running, or whose
+    /// interrupted address is not known, so a sampler drops it (`|_| ()`). An event that was not running, or whose
     /// counters were [saved](Self::save), is not started. Counters that had faulted are free again; start their
     /// events again, those of a group after [`stop_group`](Self::stop_group).
     ///

@@ -440,7 +440,7 @@ const fn mask_of(width: u8) -> u64 {
 ///
 /// A session owns the bits of its counters in them, and no others. Other owners do not write the control register
 /// while a session lives, but set their bits through it
-/// ([`Session::set_others_control`](crate::Session::set_others_control)); in the status they acknowledge their own
+/// ([`Counters::set_others_control`](crate::Counters::set_others_control)); in the status they acknowledge their own
 /// bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
