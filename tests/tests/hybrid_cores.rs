@@ -81,7 +81,7 @@ fn a_source_whose_event_the_core_lacks_is_unsupported_there() {
     refused(&other, &mut there, MISSES, unsupported);
     // And after counters went to another owner, and came back.
     let last = CounterSet::from_bits(1 << 5);
-    there.counters_mut().give_up(last).unwrap();
+    there.counters_mut().give_back(last).unwrap();
     refused(&other, &mut there, MISSES, unsupported);
     there.counters_mut().take_more(&lacking.unit, last).unwrap();
     refused(&other, &mut there, MISSES, unsupported);

@@ -43,7 +43,7 @@ enum_with_all! {
         Switch,
         SwitchGroup,
         TakeMore,
-        GiveUp,
+        GiveBack,
         OthersFixedControl,
         Reprogram,
         ReprogramLost,
@@ -261,9 +261,9 @@ fn interrupt<I: ProfileInterface>(
         Operation::TakeMore => {
             assert_eq!(counters.take_more(&unit, more), Ok(more.without(before)), "{context}");
         }
-        Operation::GiveUp => {
+        Operation::GiveBack => {
             if let Some(idle) = idle {
-                counters.give_up(idle.only()).unwrap();
+                counters.give_back(idle.only()).unwrap();
             }
         }
         Operation::OthersFixedControl => {

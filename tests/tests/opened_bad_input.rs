@@ -212,7 +212,7 @@ fn a_session_that_was_shut_down_does_not_reach_its_successors_events() {
         former.set_virtualization(true).unwrap();
         let opened = former.open_event(&processor.unit, &raw(0));
         assert_eq!(opened, Err(CounterError::NoCounterForEvent));
-        assert_eq!(former.give_up(general(0)), Err(CounterError::NotAvailable(general(0))));
+        assert_eq!(former.give_back(general(0)), Err(CounterError::NotAvailable(general(0))));
         let more = former.take_more(&processor.unit, general(0));
         assert_eq!(more, Err(CounterError::NotAvailable(general(0))));
         assert_eq!(mock.accesses().total(), 0);
@@ -252,14 +252,14 @@ fn counters_that_are_not_there_or_in_use_are_neither_taken_nor_given() {
         let id = counters.open_event(unit, &raw(2).on(general(1))).unwrap();
         counters.start_event(id, 0).unwrap();
         mock.clear();
-        assert_eq!(counters.give_up(general(1)), Err(not(general(1))), "in use");
-        assert_eq!(counters.give_up(general(3)), Err(not(general(3))), "not its own");
+        assert_eq!(counters.give_back(general(1)), Err(not(general(1))), "in use");
+        assert_eq!(counters.give_back(general(3)), Err(not(general(3))), "not its own");
         let both = general(0) | general(1);
-        assert_eq!(counters.give_up(both), Err(not(both)), "all");
+        assert_eq!(counters.give_back(both), Err(not(both)), "all");
         assert_eq!(mock.accesses().total(), 0);
         counters.stop_event(id, 0).unwrap();
-        counters.give_up(general(1)).unwrap();
-        assert_eq!(counters.give_up(general(0)), Err(not(general(0))), "the last");
+        counters.give_back(general(1)).unwrap();
+        assert_eq!(counters.give_back(general(0)), Err(not(general(0))), "the last");
         assert_eq!(counters.start_event(id, 0), Err(CounterError::NoFreeCounter));
         counters.shut_down().unwrap();
     }

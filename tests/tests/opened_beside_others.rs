@@ -131,7 +131,7 @@ fn counters_are_taken_and_given_back() {
         for id in ids {
             counters.close_event(id, 0).unwrap();
         }
-        counters.give_up(more).unwrap();
+        counters.give_back(more).unwrap();
         assert_eq!(counters.counters().usable, own);
         if has_global {
             assert_eq!(global(CounterSet::ALL), own.bits());

@@ -254,7 +254,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
     /// [`NotAvailable`](CounterError::NotAvailable): one of them is not the session's, is in use, or is the last.
     /// [`Access`](CounterError::Access), [`Faulted`](CounterError::Faulted): the global control register, or a
     /// counter's control that [`save`](Self::save) left programmed, does not answer.
-    pub fn give_up(&mut self, counters: CounterSet) -> Result<(), CounterError> {
+    pub fn give_back(&mut self, counters: CounterSet) -> Result<(), CounterError> {
         let rest = self.own().without(counters);
         let in_use = |slot: &CounterSlot| {
             matches!(slot.load(), SlotState::Running { .. } | SlotState::Faulted)

@@ -105,7 +105,7 @@ fn count(machine: &Machine, unit: &CounterUnit) -> Result<(), CounterError> {
     any(counters.set_others_fixed_control(black_box(0xF0), black_box(0x20)));
     any(counters.acknowledge_others(black_box(1 << 62)));
     let last = unit.counters().iter().last().map_or(CounterSet::NONE, |counter| counter.only());
-    any(counters.give_up(black_box(last)));
+    any(counters.give_back(black_box(last)));
     any(counters.take_more(unit, black_box(last)));
     any(counters.read_event(sampled, 8));
     black_box((counters.is_started(sampled), counters.counter_of(sampled), counters.counters()));

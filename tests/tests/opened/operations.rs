@@ -21,7 +21,7 @@ enum_with_all! {
         SwitchOut,
         SwitchIn,
         TakeMore,
-        GiveUp,
+        GiveBack,
         OthersControl,
         OthersFixedControl,
         Reprogram,
@@ -198,7 +198,7 @@ impl Scene {
             Operation::TakeMore => {
                 counters.take_more(&processor.unit, self.more(processor)).map(|_| ())
             }
-            Operation::GiveUp => counters.give_up(general(processor, 2)),
+            Operation::GiveBack => counters.give_back(general(processor, 2)),
             Operation::OthersControl => {
                 counters.set_others_control(general(processor, 3).bits(), true)
             }

@@ -66,7 +66,7 @@ enum Operation {
     StartGroup,
     StopGroup,
     TakeMore,
-    GiveUp,
+    GiveBack,
     OthersControl,
     /// Nothing was lost.
     Reprogram,
@@ -97,7 +97,7 @@ const OPERATIONS: [(Operation, Setting); 26] = [
     (StartGroup, Watching),
     (StopGroup, Watching),
     (TakeMore, Sampling),
-    (GiveUp, Sampling),
+    (GiveBack, Sampling),
     (OthersControl, Sampling),
     (Reprogram, Sampling),
     (Reprogram, Watching),
@@ -321,7 +321,7 @@ fn interrupt<I: ProfileInterface + SourceInterface>(
         TakeMore => {
             assert_eq!(session.counters_mut().take_more(&unit, more), Ok(more), "{context}")
         }
-        GiveUp => session.counters_mut().give_up(idle).unwrap(),
+        GiveBack => session.counters_mut().give_back(idle).unwrap(),
         OthersControl => {
             session.counters_mut().set_others_control(more.bits(), true).unwrap();
             session.counters_mut().set_others_control(more.bits(), false).unwrap();
@@ -384,7 +384,7 @@ fn interrupt<I: ProfileInterface + SourceInterface>(
         }
         // A source begins a period anew.
         StopSource => session.start(source).unwrap(),
-        GiveUp => assert_eq!(counters.counters().usable, before.without(idle), "{context}"),
+        GiveBack => assert_eq!(counters.counters().usable, before.without(idle), "{context}"),
         Switch => {
             assert_eq!(thread, [sampled_id, counted_id].map(ThreadEvent::Opened), "{context}");
         }
