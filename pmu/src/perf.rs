@@ -192,7 +192,9 @@ impl TryFrom<Event> for PerfAttributes {
 /// | `cmask` | 31:24 |
 /// | `eq` | 36 |
 ///
-/// A processor may lack some of them; opening the event checks that.
+/// A processor may lack some of them; opening the event checks that. Intel's `in_tx` and `in_tx_cp`, bits 32 and 33, are
+/// parsed; [`terms`](Self::terms) writes these bits as AMD's event, which perf refuses on Intel's processors, while
+/// `r1000001c0` is right on both.
 ///
 /// ```
 /// use pmu::perf::RawConfig;
@@ -213,8 +215,8 @@ struct Term {
     fields: &'static [(u32, u32)],
 }
 
-/// In the order in which they are written.
-const TERMS: [Term; 8] = [
+/// In the order in which they are written; the last two are only read, for their bits are the first one's too.
+const TERMS: [Term; 10] = [
     Term { name: "event", fields: &[(0, 8), (32, 4)] },
     Term { name: "umask", fields: &[(8, 8), (40, 8)] },
     Term { name: "edge", fields: &[(18, 1)] },
@@ -223,7 +225,10 @@ const TERMS: [Term; 8] = [
     Term { name: "inv", fields: &[(23, 1)] },
     Term { name: "cmask", fields: &[(24, 8)] },
     Term { name: "eq", fields: &[(36, 1)] },
+    Term { name: "in_tx", fields: &[(32, 1)] },
+    Term { name: "in_tx_cp", fields: &[(33, 1)] },
 ];
+const WRITTEN: usize = 8;
 
 impl Term {
     fn is_flag(&self) -> bool {
@@ -355,7 +360,7 @@ pub struct RawTerms(RawConfig);
 
 impl fmt::Display for RawTerms {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (place, term) in TERMS.iter().enumerate() {
+        for (place, term) in TERMS.iter().take(WRITTEN).enumerate() {
             let value = term.value(self.0.0);
             let separator = if place == 0 { "cpu/" } else { "," };
             match value {

@@ -31,6 +31,9 @@ fn the_manuals_examples_are_parsed() {
         ("r100000120", 0x1_0000_0120),
         // Two unit masks: config:8-15,40-47.
         ("cpu/event=0xd0,umask=0x2181,eq/", 0x2110_0000_81D0),
+        // Intel's config:32 and config:33.
+        ("cpu/event=0xc0,in_tx/", 0x1_0000_00C0),
+        ("cpu/event=0xc0,in_tx=1,in_tx_cp=1/", 0x3_0000_00C0),
     ] {
         assert_eq!(bits(text), Ok(expected), "{text}");
     }
