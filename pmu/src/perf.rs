@@ -192,9 +192,9 @@ impl TryFrom<Event> for PerfAttributes {
 /// | `cmask` | 31:24 |
 /// | `eq` | 36 |
 ///
-/// A processor may lack some of them; opening the event checks that. Intel's `in_tx` and `in_tx_cp`, bits 32 and 33, are
-/// parsed; [`terms`](Self::terms) writes these bits as AMD's event, which perf refuses on Intel's processors, while
-/// `r1000001c0` is right on both.
+/// A processor may lack some of them; opening the event checks that. Intel's `in_tx` and `in_tx_cp`, bits 32 and 33,
+/// are parsed; [`terms`](Self::terms) writes these bits as AMD's event, which perf refuses on Intel's processors,
+/// while `r1000001c0` is right on both.
 ///
 /// ```
 /// use pmu::perf::RawConfig;
