@@ -43,7 +43,6 @@ impl Family {
     pub(crate) const fn count(self) -> usize {
         match self {
             Self::EventSelect | Self::GeneralCounter | Self::FixedCounter => MAX_PER_KIND,
-            Self::NotOffered => 0,
             _ => 1,
         }
     }

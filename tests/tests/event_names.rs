@@ -307,6 +307,13 @@ fn perf_has_the_first_two_fixed_counters_under_the_numbers_of_general_ones() {
 }
 
 #[test]
+fn an_event_s_extra_register_is_printed_in_hexadecimal() {
+    // Linux' table for Skylake: MSRIndex 0x3F7, MSRValue 0x11.
+    let event = CoreType::named("skylake").unwrap().event("FRONTEND_RETIRED.DSB_MISS").unwrap();
+    assert_eq!(format!("{:?}", event.extra().unwrap()), "MSR 0x3F7 = 0x11");
+}
+
+#[test]
 fn metrics_are_ratios_of_events_that_the_core_type_has() {
     let mut with_top_down = 0;
     for core_type in CoreType::all() {
@@ -396,9 +403,19 @@ fn the_four_shares_of_top_down_are_the_whole() {
         ("TOPDOWN_FE_BOUND.ALL", 800),
         ("TOPDOWN_BE_BOUND.ALL", 800),
     ];
-    for (core_type, counted) in
-        [("skylake", &skylake[..]), ("icelake", &icelake), ("alderlake_gracemont", &gracemont)]
-    {
+    // The same events, under the names that the table of these cores has alone.
+    let crestmont = [
+        ("TOPDOWN_RETIRING.ALL_P", 2_000),
+        ("TOPDOWN_BAD_SPECULATION.ALL_P", 400),
+        ("TOPDOWN_FE_BOUND.ALL_P", 800),
+        ("TOPDOWN_BE_BOUND.ALL_P", 800),
+    ];
+    for (core_type, counted) in [
+        ("skylake", &skylake[..]),
+        ("icelake", &icelake),
+        ("alderlake_gracemont", &gracemont),
+        ("arrowlake_crestmont", &crestmont),
+    ] {
         let core_type = CoreType::named(core_type).unwrap();
         let counts = |name: &str| counted.iter().find(|one| one.0 == name).map(|one| one.1);
         let share = |metric: &Metric| {

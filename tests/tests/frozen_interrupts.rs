@@ -1,4 +1,4 @@
-//! Interrupts that find the counters frozen, and none of them overflowed.
+//! Interrupts that find the counters frozen and none of them overflowed, or bits of other owners.
 
 use pmu_core::{Claim, CounterMemory, CounterSlot, KProfileSource, ProfileInterface};
 use pmu_intel::Emon;
@@ -27,5 +27,36 @@ fn an_interrupt_that_only_releases_frozen_counters_is_claimed() {
         assert_eq!((serviced.overflows, serviced.claim), (0, expected), "version {version}");
         let acknowledged = msr.take_writes().contains(&(ACKNOWLEDGE, CTR_FRZ));
         assert_eq!(acknowledged, frozen, "version {version}");
+    }
+}
+
+/// Unmasking the local APIC's entry while another owner's bit is set may raise one interrupt more. SDM vol. 4, table of
+/// the architectural MSRs, IA32_PERF_GLOBAL_STATUS.
+#[test]
+fn one_interrupt_more_is_claimed_beside_a_bit_of_another_owner_that_raises_one() {
+    for (bit, raises) in [
+        // A fixed counter, PERF_METRICS, PEBS, a trace's table, the uncore, the Debug Store's buffer.
+        (33, true),
+        (48, true),
+        (54, true),
+        (55, true),
+        (61, true),
+        (62, true),
+        // LBR_Frz, ASCI, CondChgd.
+        (58, false),
+        (60, false),
+        (63, false),
+    ] {
+        let processor = intel_processor(3, 4);
+        let interface = Emon::detect(&processor).unwrap();
+        let memory = CounterMemory::<[CounterSlot; 4]>::new();
+        let (msr, platform) = (RegisterFile::intel(4, true), FakePlatform::default());
+        let mut session = interface.initialize(&processor, &msr, &platform, &memory).unwrap();
+        session.start(KProfileSource::TOTAL_CYCLES).unwrap();
+        msr.set(GLOBAL_STATUS, 1 << bit | 1);
+        let serviced = interface.service(&&msr, &&platform, &memory, |_| ()).unwrap();
+        let expected = if raises { Claim::OursAndMore } else { Claim::Ours };
+        assert_eq!((serviced.overflows, serviced.claim), (1, expected), "bit {bit}");
+        assert_eq!(serviced.others, 1 << bit);
     }
 }

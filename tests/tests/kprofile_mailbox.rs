@@ -20,6 +20,8 @@ struct Machine {
     /// Holds a request that is being served until it is cleared.
     held: AtomicBool,
     inside: AtomicBool,
+    /// Number of turns that each processor has waited.
+    waited: [AtomicU64; 3],
 }
 
 /// One processor's view of the machine.
@@ -65,6 +67,7 @@ impl Processors for Processor<'_> {
         self.machine.interrupts[processor.index()].fetch_add(1, Ordering::SeqCst);
     }
     fn keep_waiting(&self, turns: u64) -> bool {
+        self.machine.waited[usize::from(self.number)].store(turns, Ordering::SeqCst);
         thread::yield_now();
         turns < self.turns
     }
@@ -142,6 +145,29 @@ fn requests_that_cross_do_not_wait_for_each_other() {
         }
     });
     assert!(machine.running.into_inner().unwrap().is_empty());
+}
+
+#[test]
+fn a_request_to_a_processor_that_has_another_waits_until_that_one_is_answered() {
+    let (machine, mailbox) = (Machine::default(), Mailbox::<3>::new());
+    let remote = |number| Remote::new(&mailbox, Processor::new(&machine, number));
+    let waits = |number: usize| machine.waited[number].load(Ordering::SeqCst) > 0;
+    thread::scope(|scope| {
+        let first = scope.spawn(|| remote(2).start(on(1), SOURCE));
+        while !waits(2) {
+            thread::yield_now();
+        }
+        let second = scope.spawn(|| remote(0).stop(on(1), SOURCE));
+        while !waits(0) {
+            thread::yield_now();
+        }
+        while !(first.is_finished() && second.is_finished()) {
+            mailbox.drain(&Processor::new(&machine, 1));
+            thread::yield_now();
+        }
+        assert_eq!((first.join().unwrap(), second.join().unwrap()), (Ok(()), Ok(())));
+    });
+    assert_eq!(machine.interrupts.map(AtomicU64::into_inner), [0, 2, 0]);
 }
 
 #[test]

@@ -9,7 +9,7 @@ use pmu_kprofile::Rules;
 use pmu_kprofile::WindowsVersion::Windows8;
 use pmu_kprofile::trace::{
     CONTEXT_SWITCH_HOOK, ContextSwitch, Extended, GroupMask, Hook, PERF_CONTEXT_SWITCH,
-    PERF_PROFILE, TraceCallback, TraceControl, TraceError, TraceObjects, TraceRing,
+    PERF_PROFILE, SwitchRing, TraceCallback, TraceControl, TraceError, TraceObjects, TraceRing,
 };
 
 /// Returns the switch from thread `number` to the next one.
@@ -61,6 +61,12 @@ fn switches_have_the_values_of_counters() {
         tracing.switches.record(processor(0, 0), 1, extended.clone(), switch(5));
         assert_eq!(tracing.drain_switches(0), [(1, extended, switch(5))]);
     }
+}
+
+/// A header of 16 bytes, an index, 7 values, and 24 bytes.
+#[test]
+fn a_ring_of_switches_has_the_memory_of_records_of_13_words() {
+    assert_eq!(size_of::<SwitchRing<8>>(), size_of::<TraceRing<8, 13>>());
 }
 
 #[test]

@@ -7,7 +7,7 @@ use pmu_core::{
 use pmu_intel::Emon;
 use pmu_tests::intel_processor;
 use pmu_virt::mock::{Deviation, Deviations, MockMsr};
-use pmu_virt::{Configuration, FedEvents, IntelConfiguration, VirtualPmu};
+use pmu_virt::{AmdConfiguration, Configuration, FedEvents, IntelConfiguration, VirtualPmu, Write};
 
 #[test]
 fn the_mocks_timer_has_the_interval_of_the_session_while_time_is_profiled() {
@@ -52,5 +52,30 @@ fn a_planned_interrupt_of_two_counters_is_latched_twice_where_the_platform_does_
         mock.interrupt_at(1);
         mock.read(register(0x38E)).unwrap();
         assert_eq!(mock.interrupts(), expected, "{counters} counters, {deviations:?}");
+    }
+}
+
+/// An overflow of the first counter, and unmasking twice.
+#[test]
+fn unmasking_raises_an_interrupt_where_the_platform_does_so_and_an_overflow_is_pending() {
+    let raises = Deviations::of(&[Deviation::RaisesOnUnmask]);
+    let intel = Configuration::Intel(IntelConfiguration::new(4, 4, 0));
+    let amd = Configuration::Amd(AmdConfiguration::perf_mon_v2(6));
+    for (configuration, status_set, deviations, status, expected) in [
+        (intel, 0x391, raises, 1, 1),
+        (intel, 0x391, raises, 0, 0),
+        (intel, 0x391, Deviations::NONE, 1, 0),
+        // No AMD processor does so.
+        (amd, 0xC000_0303, raises, 1, 0),
+    ] {
+        let mut pmu = VirtualPmu::new(configuration, FedEvents::NONE).unwrap();
+        assert_eq!(pmu.write(status_set, status).answer, Write::Done);
+        let mock = MockMsr::<8>::new(pmu).deviating(deviations);
+        let handler = |_: &MockMsr<'_, 8>| ();
+        mock.on_interrupt(&handler);
+        mock.unmask_performance_interrupt();
+        assert_eq!(mock.interrupts(), expected, "{configuration:?}, {deviations:?}, {status}");
+        let masked = mock.performance_entry() & 1 << 16 != 0;
+        assert_eq!(masked, expected == 1, "delivery masks the entry");
     }
 }

@@ -5,15 +5,15 @@ mod opened;
 use core::cell::Cell;
 
 use opened::Processor;
-use pmu_amd::Amd64;
+use pmu_amd::{Amd64, Generation, Zen};
 use pmu_core::{
     CounterError, CounterMemory, CounterSet, CounterSlot, InterfaceError, KProfileSource,
     MAX_COUNTERS, ProfileInterface, Report, SavedCounter, SavedCounters, WithEvents,
 };
 use pmu_intel::Emon;
 use pmu_tests::{FakePlatform, RegisterFile, intel_processor};
-use pmu_virt::Configuration;
-use pmu_virt::mock::Deviations;
+use pmu_virt::mock::{Deviations, MockMsr};
+use pmu_virt::{AmdConfiguration, Configuration, FedEvents, VirtualPmu};
 
 #[test]
 fn a_save_area_tells_how_many_counters_it_holds() {
@@ -56,6 +56,26 @@ fn an_area_with_fewer_places_than_the_session_has_counters_is_refused() {
     session.save(&mut large, |overflow| panic!("{overflow:?}")).unwrap();
     assert_eq!(large.len(), 1);
     session.restore(&large).unwrap();
+    session.shut_down().unwrap();
+}
+
+/// Both have the same counters; a row of one table is another event, or none, in the other.
+#[test]
+fn what_was_saved_with_one_table_of_sources_is_refused_with_another() {
+    let configuration = Configuration::Amd(AmdConfiguration::perf_mon_v2(6));
+    let mock = MockMsr::<8>::new(VirtualPmu::new(configuration, FedEvents::NONE).unwrap());
+    let (zen4, memory) = (mock.snapshot(), CounterMemory::<[CounterSlot; 6]>::new());
+    let (zen, windows) = (Zen::detect(&zen4).unwrap(), Amd64::detect(&zen4).unwrap());
+    let mut area = SavedCounters::<[SavedCounter; 6]>::new();
+    let mut session = zen.initialize(&zen4, &mock, &mock, &memory).unwrap();
+    session.start(Zen::sources(Generation::Zen4).unwrap().last().unwrap().source()).unwrap();
+    session.save(&mut area, |overflow| panic!("{overflow:?}")).unwrap();
+    session.shut_down().unwrap();
+    assert_eq!(area.len(), 1);
+    let mut session = windows.initialize(&zen4, &mock, &mock, &memory).unwrap();
+    let refused = Err(InterfaceError::Counters(CounterError::NotRestorable));
+    assert_eq!(session.restore(&area), refused);
+    assert!(windows.sources().iter().all(|row| !session.is_running(row.source())));
     session.shut_down().unwrap();
 }
 

@@ -208,6 +208,21 @@ fn serde_keeps_the_same_bytes() {
     }
 }
 
+/// A configuration has 24 bytes, and a state 512.
+#[test]
+fn serde_refuses_more_bytes_and_other_types_with_what_it_expected() {
+    let list = |length| serde_json::to_string(&vec![0; length]).unwrap();
+    let of_configuration = |json: &str| serde_json::from_str::<Configuration>(json).unwrap_err();
+    let of_state = |json: &str| serde_json::from_str::<PmuState>(json).unwrap_err();
+    for (error, expected) in [
+        (of_configuration(&list(25)), "invalid length 25, expected at most 24 bytes"),
+        (of_state(&list(513)), "invalid length 513, expected at most 512 bytes"),
+        (of_state("true"), "invalid type: boolean `true`, expected at most 512 bytes"),
+    ] {
+        assert!(error.to_string().starts_with(expected), "{error}");
+    }
+}
+
 /// A state is printed by address.
 #[test]
 fn a_state_is_printed_with_its_registers_by_address() {

@@ -143,6 +143,22 @@ fn an_overflow_in_the_guest_is_delivered_once() {
     }
 }
 
+/// The guest writes another counter's control after the overflow, before the interrupt.
+#[test]
+fn an_overflow_whose_interrupt_has_not_come_is_announced_also_after_a_control_is_written() {
+    for (host, given) in pairs() {
+        let mut machine = busy(host, given);
+        machine.enter();
+        machine.happen(100, 0, false);
+        let third = if machine.vendor == Vendor::Intel { 0x188 } else { 0xC001_0204 };
+        assert_eq!(machine.guest_writes(third, 0x53_00C0), Write::Done);
+        let (saved, loaded) = (machine.saved(), machine.loaded.take().unwrap());
+        machine.set_global_control(0);
+        let put = machine.counters.put(loaded, saved, &mut machine.guest, &machine.mock).unwrap();
+        assert!(put.interrupt_is_coming && machine.guest.pmi_pending(), "{host:?}");
+    }
+}
+
 /// After a guest no counter is armed: a host that enables all of them counts nothing.
 #[test]
 fn a_guest_leaves_nothing_armed() {

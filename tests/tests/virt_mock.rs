@@ -87,6 +87,14 @@ fn a_platform_has_left_in_the_registers_what_its_deviations_say() {
 }
 
 #[test]
+fn counters_are_left_running_where_the_global_control_had_stopped_them() {
+    let mut stopped = model();
+    set(&mut stopped, 0x38F, 0);
+    let mock = Mock::new(stopped).deviating(Deviations::of(&[Deviation::LeftRunning]));
+    assert_eq!(mock.read(msr(0x38F)), Ok(0b1111));
+}
+
+#[test]
 fn a_lax_mock_remembers_the_first_breach() {
     let mock = Mock::new(model());
     mock.write(msr(0x309), 1 << 60).unwrap();
@@ -146,6 +154,23 @@ fn arm(mock: &Mock<'_>) {
     mock.unmask_performance_interrupt();
     mock.write(msr(0xC1), 0xFFFF_FFFF).unwrap();
     mock.write(msr(0x186), 0x53_003C).unwrap();
+}
+
+/// Version 3 freezes by clearing the enable bits: SDM vol. 3B, "Freezing LBR and Performance Counters on PMI".
+#[test]
+fn where_nothing_ever_freezes_counters_that_were_left_frozen_count_on_over_an_overflow() {
+    use Deviation::{LeftFrozen, NarrowAcknowledge};
+    for (deviations, control, counter) in
+        [(&[LeftFrozen][..], 0, 0), (&[LeftFrozen, NarrowAcknowledge], 1, 4)]
+    {
+        let model = pmu(Configuration::Intel(IntelConfiguration::new(3, 4, 0)));
+        let mock = Mock::new(model).deviating(Deviations::of(deviations));
+        mock.write(msr(0x38F), 1).unwrap();
+        arm(&mock);
+        mock.advance(&mut feed(CYCLES, Privilege::User, 5));
+        let found = [0x38E, 0x38F, 0xC1].map(|register| mock.read(msr(register)));
+        assert_eq!(found, [Ok(1), Ok(control), Ok(counter)], "{deviations:?}");
+    }
 }
 
 #[test]

@@ -229,7 +229,7 @@ impl EventEntry {
             total_wanted: self.wants_total(),
             rotates: self.rotates(),
             guest: self.guest.load(Relaxed),
-            membership: Membership { encoding: 0, ..self.membership() }.pack(),
+            membership: self.membership.load(Relaxed),
             extra: self.extra().unwrap_or(Extra::NONE),
             select: self.select.load(Relaxed),
             tag: self.tag(),
@@ -542,6 +542,17 @@ mod tests {
         assert_eq!(entry.first_piece(400), 350);
         assert_eq!((entry.period_over(), entry.next_piece(400)), (None, 350));
         assert_eq!(entry.period_over(), Some(1000));
+    }
+
+    #[test]
+    fn an_event_that_resumes_with_a_period_shorter_than_what_is_left_begins_that_period() {
+        for (period, first) in [(699, 699), (700, 700), (701, 700), (1000, 700)] {
+            let entry = entry(1000);
+            assert_eq!(entry.first_piece(100_000), 1000);
+            entry.set_resume(700);
+            entry.set_period(period);
+            assert_eq!(entry.first_piece(100_000), first, "{period}");
+        }
     }
 
     #[test]

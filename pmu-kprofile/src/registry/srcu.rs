@@ -168,3 +168,25 @@ impl GracePeriod {
         true
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    /// P. McKenney, "Sleepable RCU" (LWN, 2006): readers that enter after the flip are counted in the other set.
+    #[test]
+    fn readers_that_follow_each_other_without_a_gap_do_not_delay_a_grace_period() {
+        let readers = [ReaderCounters::new(), ReaderCounters::new()];
+        let epoch = AtomicUsize::new(0);
+        let mut earlier = readers[0].read_lock(&epoch);
+        for number in 0..4 {
+            let mut period = GracePeriod::BEGUN;
+            assert!(!period.poll(&readers, &epoch), "{number}: an earlier reader holds its lock");
+            let later = readers[1].read_lock(&epoch);
+            earlier.unlock(true);
+            assert!(period.poll(&readers, &epoch), "{number}: only a later reader holds a lock");
+            earlier = later;
+        }
+        earlier.unlock(true);
+    }
+}
