@@ -13,7 +13,9 @@ use pmu_intel::Emon;
 /// The counters and the profile interface of a machine: Intel's, AMD's, counters without sources, or time alone.
 ///
 /// It is one type, so that a kernel keeps it in one static and its interrupt handler needs no generics. Its other
-/// operations are those of [`ProfileInterface`](pmu_core::ProfileInterface).
+/// operations are those of [`ProfileInterface`](pmu_core::ProfileInterface) and
+/// [`SourceInterface`](pmu_core::SourceInterface), of which `unit` is the boot processor's counters, and `unit_of`
+/// those of the processor that a snapshot describes.
 ///
 /// ```
 /// use pmu::Machine;

@@ -22,8 +22,9 @@
 //! - once within 2ʷⁱᵈᵗʰ events, with the view's width: 31 on old processors, half a second of cycles. Every tick is
 //!   often enough. The counter's own interrupt need not publish.
 //!
-//! A thread that moves to a processor without that counter in the middle of a read, on a hybrid machine, has a #GP
-//! at its RDPMC: there the kernel makes the instruction return 0, and the thread finds the sequence changed.
+//! A thread in the middle of a read executes RDPMC once more. On a processor without that counter (of a hybrid
+//! machine), or where the kernel hid the page and cleared CR4.PCE, that is a #GP: there the kernel makes the
+//! instruction return 0, and the thread finds the sequence changed.
 
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicU32, AtomicU64, fence};

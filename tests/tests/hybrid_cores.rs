@@ -332,3 +332,28 @@ fn a_thread_s_event_is_hidden_from_user_mode_on_each_core_that_can_hide_it() {
         }
     }
 }
+
+/// The session knows its own core; `Machine::unit` is the boot core's.
+#[test]
+fn events_are_not_taken_by_the_word_of_another_core_and_nothing_reaches_a_register() {
+    for [boot, here] in [with_and_without_unit_mask_2(), whole_and_lacking()] {
+        let (mock, memory, table) = (here.mock(), Memory::new(), Table::new());
+        let source = OpenedEvents::new(&boot.unit, &table);
+        let counters = Counters::take(source, &here.unit, CounterSet::ALL, &mock, &mock, &memory);
+        let mut counters = counters.unwrap();
+        mock.clear();
+        let other = Err(CounterError::OtherProcessor);
+        for event in [raw(2), Event::named(NamedEvent::BranchMisses), raw(2).every(0x1000)] {
+            assert_eq!(counters.open_event(&boot.unit, &event), other);
+            let group = counters.open_group(&boot.unit, &[event]).map_err(|error| error.reason);
+            assert_eq!(group.map(drop), other.map(drop));
+        }
+        let own = counters.open_event(&here.unit, &raw(2)).unwrap();
+        let mut thread = [ThreadEvent::Opened(own)];
+        counters.switch_out(&mut thread, 0, |_| ()).unwrap();
+        assert_eq!(counters.switch_in(&boot.unit, &mut thread, 0), other.map(drop));
+        assert!(matches!(thread, [ThreadEvent::Switched(_)]));
+        assert_eq!(mock.accesses().total(), 0);
+        counters.switch_in(&here.unit, &mut thread, 0).unwrap();
+    }
+}

@@ -8,10 +8,13 @@ use pmu_tests::StateRegisters;
 use opened::*;
 use pmu_core::testing::RecordingMsr;
 use pmu_core::{
-    CounterError, CounterSet, Counters, Event, EventId, EventOverflow, EventTable, MsrOperation,
-    OpenedEvents, Snapshot, ThreadEvent, service,
+    AddedSlot, AddedSource, AddedSources, CounterError, CounterSet, Counters, Event, EventId,
+    EventOverflow, EventSelect, EventTable, KProfileSource, MsrOperation, OpenedEvents,
+    ProfileSource, Snapshot, ThreadEvent, WithEvents, WithSources, service,
 };
+use pmu_intel::Emon;
 use pmu_tests::{FakePlatform, RegisterFile, intel_processor};
+use pmu_virt::IntelConfiguration;
 use pmu_virt::mock::{Deviation, Deviations};
 
 /// A strict handler that counts reports by event.
@@ -365,4 +368,34 @@ fn a_total_of_lost_registers_is_an_error_until_they_are_programmed_again() {
 
 fn counter_place(counters: &Opened<'_, '_>, id: EventId) -> usize {
     counters.counter_of(id).unwrap().number().into()
+}
+
+/// Times of a caller who passes 0 in between, without a clock for an event of its own; and an added source, which has
+/// none either.
+#[test]
+fn a_time_before_the_last_one_changes_no_event_s_times() {
+    static ROW: AddedSource = AddedSource::new(
+        ProfileSource::new(0x25, "ProfileAdded", EventSelect::from_bits(0x3_01D1)),
+        CounterSet::GENERAL,
+    );
+    static ADDED: AddedSources<[AddedSlot; 1]> = AddedSources::new();
+    let added: &AddedSources = &ADDED;
+    added.add(&ROW).unwrap();
+    let processor = Processor::intel(IntelConfiguration::new(4, 6, 3));
+    let (mock, memory, table) = (processor.mock(), Memory::new(), Table::new());
+    let emon = Emon::detect(&processor.snapshot).unwrap();
+    let machine = WithSources::new(&emon, added);
+    let of = WithEvents::new(&machine, &table);
+    let session = of.initialize(&processor.snapshot, CounterSet::ALL, &mock, &mock, &memory);
+    let mut session = session.unwrap();
+    let counters = session.counters_mut();
+    let [event, other] =
+        [2, 3].map(|event| counters.open_event(&processor.unit, &raw(event)).unwrap());
+    counters.start_event(event, 1_000_000).unwrap();
+    counters.start_event(other, 0).unwrap();
+    counters.read_event(event, 0).unwrap();
+    counters.rotate(500).unwrap();
+    session.start(KProfileSource::new(0x25).unwrap()).unwrap();
+    let count = session.counters_mut().read_event(event, 1_000_010).unwrap();
+    assert_eq!((count.enabled, count.running), (10, 10));
 }

@@ -35,7 +35,7 @@ fn read(register: usize) -> u32 {
 }
 
 fn write(register: usize, value: u32) {
-    // SAFETY: as above; this kernel sets no entry that writes to memory.
+    // SAFETY: mapped, uncached, at its own address on every processor; this kernel sets no entry that writes to memory.
     unsafe { ((BASE + register) as *mut u32).write_volatile(value) }
 }
 

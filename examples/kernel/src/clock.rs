@@ -75,7 +75,7 @@ fn wait_for_timer() -> Option<u64> {
         channel_0.write(0);
     }
     let mut read = || {
-        // SAFETY: as above.
+        // SAFETY: nothing else uses the interval timer.
         unsafe {
             control.write(0); // latch channel 0
             u16::from(channel_0.read()) | u16::from(channel_0.read()) << 8

@@ -61,9 +61,10 @@ impl Stop {
 }
 
 impl Thread {
-    /// Creates the thread `number`, below [`THREADS`], that executes a program of this image, of which no other does
-    /// on the same stack. Its arguments are those of a function, in RDI and RSI.
+    /// Creates the thread `number`, below [`THREADS`], which executes a program of this image on that number's stack.
+    /// Threads of the same number do not run in turns. Its arguments are those of a function, in RDI and RSI.
     pub fn new(number: usize, program: u64, arguments: [u64; 2]) -> Self {
+        assert!(number < THREADS, "a thread without a stack");
         map();
         let (start, _) = shared_image();
         let stack = STACKS + (number as u64 + 1) * PAGE;
@@ -86,13 +87,15 @@ impl Thread {
         EVENT
     }
 
-    /// Executes it on this processor until it comes back.
+    /// Executes it on this processor until it comes back. Task context.
     pub fn run(&mut self) -> Stop {
         let number = processor::number();
         let registers = &raw mut self.registers;
-        RUNNING[number].store(registers, Ordering::Relaxed);
-        // SAFETY: (1) code and stack are mapped for ring 3; (2) the handler of #UD comes back by `KERNEL_STACKS` of
-        // this processor, on which nothing else is at ring 3 meanwhile, and stores the registers.
+        let other = RUNNING[number].swap(registers, Ordering::Relaxed);
+        assert!(other.is_null(), "one thread runs at ring 3 of a processor");
+        // SAFETY: (1) code and stack are mapped for ring 3, whose programs (`programs`) do not change GS; (2) the handler
+        // of #UD comes back by `KERNEL_STACKS` of this processor, on which no other thread runs, as was asserted, and
+        // stores the registers.
         unsafe { enter(registers, KERNEL_STACKS[number].as_ptr()) };
         RUNNING[number].store(ptr::null_mut(), Ordering::Relaxed);
         self.registers.rip += UD2;
@@ -105,7 +108,7 @@ impl Thread {
 
 /// Lets ring 3 of this processor execute RDPMC, or not: CR4.PCE.
 pub fn allow_rdpmc(allowed: bool) {
-    // SAFETY: of memory the bit says nothing.
+    // SAFETY: the bit does not concern memory.
     unsafe {
         Cr4::update(|flags| flags.set(Cr4Flags::PERFORMANCE_MONITOR_COUNTER, allowed));
     }

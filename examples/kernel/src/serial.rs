@@ -42,7 +42,7 @@ impl Serial {
     /// Sends bytes as they are.
     pub fn send(bytes: &[u8]) {
         for byte in bytes {
-            // SAFETY: as above. Bit 5 of the line status: there is room.
+            // SAFETY: COM1 is this module's alone. Bit 5 of the line status: there is room.
             unsafe {
                 while Port::<u8>::new(COM1 + 5).read() & 1 << 5 == 0 {}
                 Port::<u8>::new(COM1).write(*byte);

@@ -52,19 +52,20 @@ impl Sessions {
         Ok(sessions)
     }
 
+    /// Takes the counters of every processor, or none: a session that is dropped would keep its own.
     fn take(&self) -> Result<(), InterfaceError> {
+        self.take_each().inspect_err(|_| _ = self.shut_down())
+    }
+
+    fn take_each(&self) -> Result<(), InterfaceError> {
         for (number, counters) in COUNTERS.iter().enumerate().take(smp::processors()) {
             smp::run_on(number, || {
                 let this = Snapshot::capture(CpuIdReaderNative);
-                let mut session =
-                    self.machine.initialize(&this, control_msr(), apic(), counters)?;
-                if self.freeze {
-                    session.freeze_on_interrupt()?;
-                }
+                let session = self.machine.initialize(&this, control_msr(), apic(), counters)?;
                 let Ok(()) = SESSIONS.with(|place| *place = Some(session)) else {
                     unreachable!("nothing uses the session meanwhile");
                 };
-                Ok::<(), InterfaceError>(())
+                if self.freeze { here(Session::freeze_on_interrupt) } else { Ok(()) }
             })?;
         }
         Ok(())
@@ -101,9 +102,13 @@ impl Sessions {
     /// # Errors
     /// The first register's that did not answer; every session was shut down all the same.
     pub fn shut_down(&self) -> Result<(), InterfaceError> {
-        (0..smp::processors())
-            .map(|number| self.on(number, Control::shut_down))
-            .fold(Ok(()), Result::and)
+        let each = (0..smp::processors()).map(|number| {
+            smp::run_on(number, || match SESSIONS.with(Option::take) {
+                Ok(Some(mut session)) => session.shut_down(),
+                Ok(None) | Err(_) => Ok(()),
+            })
+        });
+        each.fold(Ok(()), Result::and)
     }
 }
 

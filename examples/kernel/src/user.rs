@@ -10,7 +10,7 @@ use crate::{clock, line};
 
 /// Turns of the loop that is counted.
 const TURNS: u32 = 1_000;
-/// Instructions that it has more than one of a single turn.
+/// Instructions by which this loop is longer than one of a single turn.
 const INSTRUCTIONS: u64 = 2 * (TURNS as u64 - 1);
 /// More instructions than ring 3 executes behind its last RDPMC.
 const REST: u64 = 64;

@@ -41,12 +41,13 @@ impl EventDifference {
         event < 8 && self.0 >> (NAMES + event as u32) & 1 != 0
     }
 
-    /// Returns the unit with the select bits of the processor.
-    pub(crate) const fn selects_of(self, unit: &CounterUnit) -> CounterUnit {
+    /// Returns the unit with the events of the processor: its select bits, and without the names that it lacks.
+    pub(crate) const fn applied_to(self, unit: &CounterUnit) -> CounterUnit {
         let selects = self.0 & LOW | self.0 >> 16 & HIGH;
         let mut here = *unit;
         here.event_bits ^= selects & !EventSelect::NO_USER_RDPMC;
         here.user_rdpmc_control ^= selects & EventSelect::NO_USER_RDPMC != 0;
+        here.has_named &= !(self.0 >> NAMES) as u8;
         here
     }
 }
@@ -71,7 +72,7 @@ mod tests {
         for boot in units.clone() {
             for processor in units.clone() {
                 let difference = EventDifference::between(&boot, &processor);
-                assert_eq!(difference.selects_of(&boot), processor);
+                assert_eq!(difference.applied_to(&boot), processor);
                 assert_eq!(difference.bits() & CounterSet::ALL.bits(), 0);
                 assert_eq!(EventDifference::of_bits(difference.bits() | 0xFF), difference);
                 assert_eq!(difference.bits() == 0, boot == processor);
@@ -86,5 +87,6 @@ mod tests {
         let difference = EventDifference::between(&boot, &processor);
         let lacking: std::vec::Vec<u8> = (0..=255).filter(|bit| difference.lacks(*bit)).collect();
         assert_eq!(lacking, [4, 5]);
+        assert_eq!(EventDifference::between(&boot, &difference.applied_to(&boot)), difference);
     }
 }

@@ -219,6 +219,7 @@ impl EventEntry {
         ] {
             cell.store(value, Relaxed);
         }
+        self.timed_to.store(0, Relaxed);
         self.set_state(EventState::Stopped);
     }
 
@@ -354,9 +355,11 @@ impl EventEntry {
         self.add_time(now);
     }
 
-    /// Adds the time up to `now`. A clock that goes back adds nothing.
+    /// Adds the time up to `now`. One before the last adds nothing, and neither does the clock's way back from it.
     pub(crate) fn add_time(&self, now: u64) {
-        let passed = now.saturating_sub(self.timed_to.swap(now, Relaxed));
+        let before = self.timed_to.load(Relaxed);
+        let passed = now.saturating_sub(before);
+        self.timed_to.store(before + passed, Relaxed);
         let add = |time: &AtomicU64| time.store(time.load(Relaxed).wrapping_add(passed), Relaxed);
         match self.state() {
             EventState::Closed | EventState::Stopped => {}
@@ -582,7 +585,8 @@ mod tests {
         entry.add_time(130);
         entry.set_state(EventState::Counting);
         entry.add_time(150);
-        entry.add_time(140); // the clock went back
+        entry.add_time(140); // the clock goes back, and comes again
+        entry.add_time(150);
         entry.set_state(EventState::Stopped);
         entry.add_time(1000);
         let count = EventCount { value: 10, ..entry.count() };

@@ -18,7 +18,7 @@ use crate::{CounterSet, EventId, GroupId, MsrFault, NamedEvent};
 #[non_exhaustive]
 pub enum CounterError {
     /// The processor has none of these counters: it is of another kind than the boot processor, or none of
-    /// the counters that were asked for exists.
+    /// the counters that were asked for exists; or it is not of the type of core that it is said to be.
     OtherProcessor,
     /// The memory belongs to other counters: another processor's, or a session's that was not shut down.
     MemoryInUse,
@@ -88,7 +88,7 @@ impl fmt::Display for CounterError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::OtherProcessor => {
-                f.write_str("this processor has none of the interface's counters")
+                f.write_str("this processor has none of the interface's counters, or other events")
             }
             Self::MemoryInUse => f.write_str(
                 "the memory belongs to another processor's counters, \

@@ -108,7 +108,8 @@ impl CounterSet {
         Self::ALL.of_bits(bits)
     }
 
-    /// Returns the fixed counters whose bits are set: bit *n* for number *n*.
+    /// Returns the fixed counters whose bits are set: bit *n* for number *n*. (Of number 0 alone: 1, or
+    /// [`only`](CounterId::only) of [`CounterId::fixed`]; 0 is no counter.)
     pub const fn fixed(numbers: u8) -> Self {
         Self::from_bits((numbers as u64) << CounterId::FIRST_FIXED)
     }

@@ -64,6 +64,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
     /// counters.
     ///
     /// # Errors
+    /// [`OtherProcessor`](CounterError::OtherProcessor): `processor` describes another type of core.
     /// [`Unsupported`](CounterError::Unsupported), [`IllegalBits`](CounterError::IllegalBits),
     /// [`GuestModeUnsupported`](CounterError::GuestModeUnsupported): this processor lacks it.
     /// [`NoCounterForEvent`](CounterError::NoCounterForEvent), [`Period`](CounterError::Period).
@@ -73,6 +74,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
         processor: &CounterUnit,
         event: &Event,
     ) -> Result<EventId, CounterError> {
+        self.check_processor(processor)?;
         let (select, counters) = processor.resolve(event)?;
         if (counters & self.own()).is_empty() {
             return Err(CounterError::NoCounterForEvent);
@@ -110,7 +112,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
     /// its turn, and any other one takes the counter of one that rotates.
     ///
     /// A total continues from where it was; so does a period that a stop interrupted. `now` is the time by a clock of
-    /// the caller's, in whose units the event's times are counted.
+    /// the caller's, in whose units the events' times are counted: one clock for all events of the table, which it
+    /// concerns too. A time before the last one adds nothing; 0 each time is no clock.
     ///
     /// # Errors
     /// [`NoSuchEvent`](CounterError::NoSuchEvent), [`InGroup`](CounterError::InGroup),

@@ -111,10 +111,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
         memory.precise.store(processor.precise().is_some(), Relaxed);
         let first_fixed = counters.unit().first_fixed_slot() as u8;
         memory.first_fixed.store(first_fixed, Relaxed);
-        // Events that are opened are checked as they are opened: without rows, this is not linked.
-        if counters.source.rows() != 0 {
-            memory.set_difference(EventDifference::between(counters.unit(), processor));
-        }
+        memory.set_difference(EventDifference::between(counters.unit(), processor));
         if let Err(error) = counters.open(processor, candidates) {
             counters.source.opened().give_back();
             memory.give_back();
@@ -302,16 +299,23 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
         self.source.unit()
     }
 
-    /// Returns the source's unit, with the select bits of this processor.
+    /// Returns the source's unit, with the events of this processor.
     pub(crate) fn unit_here(&self) -> CounterUnit {
-        self.memory.difference().selects_of(self.unit())
+        self.memory.difference().applied_to(self.unit())
+    }
+
+    /// Checks that a unit is not that of another type of core than the session's processor.
+    pub(crate) fn check_processor(&self, processor: &CounterUnit) -> Result<(), CounterError> {
+        let difference = EventDifference::between(self.unit(), processor);
+        let same = !self.is_open() || difference == self.memory.difference();
+        if same { Ok(()) } else { Err(CounterError::OtherProcessor) }
     }
 
     /// Returns the select of a row's event on a counter, if this processor has the event.
     pub(crate) fn row_select(&self, row: usize) -> Option<EventSelect> {
         let select = self.source.row_select(row)?;
         let (difference, bit) = (self.memory.difference(), self.source.row_event_bit(row));
-        let here = difference.selects_of(self.unit());
+        let here = difference.applied_to(self.unit());
         let lacks = bit.is_some_and(|bit| difference.lacks(bit));
         let has = here.illegal_bits(select) == 0 && !lacks;
         has.then(|| select.without_user_rdpmc(&here))

@@ -113,12 +113,14 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
     /// ([`IllegalBits`](CounterError::IllegalBits), [`Unsupported`](CounterError::Unsupported),
     /// [`NoCounterForEvent`](CounterError::NoCounterForEvent)), and one for which the table has no room, stays where
     /// it is; one that finds no counter is opened here, and stopped, unless it [rotates](crate::Event::rotating).
+    /// [`OtherProcessor`](CounterError::OtherProcessor), before anything: `processor` describes another type of core.
     pub fn switch_in(
         &mut self,
         processor: &CounterUnit,
         events: &mut [ThreadEvent],
         now: u64,
     ) -> Result<(), CounterError> {
+        self.check_processor(processor)?;
         let mut outcome = Ok(());
         for place in events.iter_mut() {
             let ThreadEvent::Switched(event) = place else { continue };
