@@ -101,7 +101,7 @@ fn the_text_names_processor_and_interface_and_draws_functions_and_buckets() {
     for part in [
         "processor   ",
         "interface   ",
-        "source      ProfileTime, an interrupt each 1 ms",
+        "source      ProfileTime, an interrupt every 1 ms",
         " seen, ",
         "consumed    ",
         " s of processor time: ",

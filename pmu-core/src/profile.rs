@@ -1,4 +1,4 @@
-//! The upper storey: Windows' profile sources, as rules of choice over the counters' events.
+//! The upper layer: Windows' profile sources, as rules of choice over the counters' events.
 
 pub(crate) mod added;
 pub mod classes;

@@ -1,4 +1,4 @@
-//! The vendor crates have the same files, so that knowing one is knowing the other; and the storeys of `pmu-core`.
+//! The vendor crates have the same files, so that knowing one is knowing the other; and the layers of `pmu-core`.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -23,13 +23,13 @@ fn both_vendor_crates_have_the_same_files_and_extras_are_listed() {
     assert_eq!(files("pmu-amd"), with(&["generation.rs", "zen.rs"]));
 }
 
-/// `pmu-core` has two storeys: `profile` stands on `counters`, which knows nothing of it.
+/// `pmu-core` has two layers: `profile` stands on `counters`, which knows nothing of it.
 #[test]
 fn the_counters_have_no_word_of_windows_profiling() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../pmu-core/src/counters");
     let words = ["Windows", "KPROFILE", "KProfile", "Profile", "Emon", "Amd64", "Session<"];
     let mut files = 0;
-    for entry in std::fs::read_dir(folder).expect("the storey") {
+    for entry in std::fs::read_dir(folder).expect("the layer") {
         let path = entry.unwrap().path();
         let text = std::fs::read_to_string(&path).unwrap();
         for word in words {

@@ -137,7 +137,7 @@ impl Row<'_> {
     }
 }
 
-/// Of what a report is: what is no processor's is labelled.
+/// The subject of a report; one that is no processor's is labeled.
 fn title(report: &Report) -> String {
     let processor = &report.processor;
     let name = match processor.brand.is_empty() {

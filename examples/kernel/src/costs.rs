@@ -22,7 +22,7 @@ const INTERRUPT_MS: u64 = 20;
 /// Time to wait for it.
 const PATIENCE_MS: u64 = 20_000;
 
-/// Does it with as many counters as there are, at most four; `counting` counts, at this rate.
+/// Starts, switches and interrupts with as many counters as there are, at most four; `counting` counts, at this rate.
 ///
 /// # Errors
 /// Those of the interface; a counter that moved while it was switched out; no interrupt.

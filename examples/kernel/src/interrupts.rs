@@ -1,4 +1,4 @@
-//! The interrupt descriptor table, the stubs that it points to, and who handles what.
+//! The interrupt descriptor table, the stubs that it points to, and their handlers.
 
 use core::arch::naked_asm;
 

@@ -14,7 +14,7 @@ use guest::{
 };
 use iced_x86::code_asm::*;
 
-/// Five turns of three instructions: 16 instructions. The processor waits for an interrupt each time.
+/// Five turns of three instructions: 16 instructions. The processor waits for an interrupt every time.
 fn halts(a: &mut CodeAssembler) -> Assembled {
     let mut again = a.create_label();
     a.mov(r12d, 5)?;

@@ -31,7 +31,7 @@ pub fn draw(report: &Report) -> String {
         &mut svg,
         (MARGIN, MARGIN + 8.0),
         &format!(
-            "{}: {} samples of {}, an interrupt each {}",
+            "{}: {} samples of {}, an interrupt every {}",
             run.subject, report.statistics.seen, run.source, run.interval
         ),
     );

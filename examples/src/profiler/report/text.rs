@@ -27,7 +27,7 @@ impl fmt::Display for Report {
         let (run, statistics) = (&self.run, &self.statistics);
         writeln!(f, "processor   {}", run.processor)?;
         writeln!(f, "interface   {}", run.interface)?;
-        writeln!(f, "source      {}, an interrupt each {}", run.source, run.interval)?;
+        writeln!(f, "source      {}, an interrupt every {}", run.source, run.interval)?;
         writeln!(f, "profiled    {}", run.subject)?;
         writeln!(
             f,
