@@ -9,10 +9,11 @@ use std::time::SystemTime;
 use clap::{Parser, ValueEnum, value_parser};
 use indicatif::ProgressBar;
 use pmu_core::IntervalUnit;
+use pmu_intel::Emon;
 use pmu_kprofile::Statistics;
 
 use super::builtin::{self, Length};
-use super::counters::is_counter;
+use super::counters::{Counters, is_counter};
 use super::error::Error;
 use super::files::Files;
 use super::perf::Target;
@@ -23,8 +24,9 @@ use super::sampling::{Outcome, Selection};
 use super::symbols::Symbols;
 use super::workload::PARTS;
 use super::{attach, command, signals};
+use crate::catalog::{self, NoEvent};
 use crate::machine::{FindError, Machine, Source};
-use crate::{catalog, listing, output};
+use crate::{listing, output};
 
 /// Shows where a program spends its time, function by function.
 ///
@@ -146,9 +148,12 @@ fn profile(arguments: &Arguments) -> Result<u8, Error> {
     }
     let target = arguments.target();
     // No program may program counters; the built-in workload has a software PMU for them.
-    if target.is_none() && !machine.find(&arguments.source).is_ok_and(|source| !is_counter(&source))
-    {
+    let found = machine.find(&arguments.source);
+    if target.is_none() && !found.as_ref().is_ok_and(|source| !is_counter(source)) {
         machine = machine.in_software();
+        if let (Ok(source), Err(_)) = (found, machine.find(&arguments.source)) {
+            return Err(Error::NotFed(source.name));
+        }
     }
     let (source, interval) = source_and_interval(arguments, &machine, target.is_some())?;
     // Before all else: a profile should not be lost for want of a place.
@@ -205,9 +210,12 @@ fn source_and_interval(
 ) -> Result<(Source, u32), Error> {
     let wanted = &arguments.source;
     let source = match machine.find(wanted) {
-        Err(FindError::Unknown(_)) if has_events && wanted.parse::<i64>().is_err() => {
-            let event = catalog::source(wanted);
-            event.map_err(|error| Error::Options(format!("{}: {error}", unknown(wanted))))?
+        Err(FindError::Unknown(_)) if has_events => {
+            let event = match wanted.parse::<i64>() {
+                Ok(_) => Err(NoEvent::Unknown(String::new())),
+                Err(_) => catalog::source(wanted),
+            };
+            event.map_err(|error| not_found(machine, wanted, error))?
         }
         found => found.map_err(Error::Source)?,
     };
@@ -229,8 +237,30 @@ fn source_and_interval(
     Ok((source, interval))
 }
 
-fn unknown(wanted: &str) -> FindError {
-    FindError::Unknown(wanted.into())
+/// Says that a name is neither a source's nor an event's.
+fn not_found(machine: &Machine, wanted: &str, error: NoEvent) -> Error {
+    let software = Machine::with_interface(Emon::declared());
+    let is_fed = software.find(wanted).is_ok_and(|source| Counters::feed_of(&source).is_some());
+    let elsewhere = match machine.elsewhere(wanted) {
+        Some(_) if is_fed => ": the built-in workload alone has it, without a COMMAND".into(),
+        Some(other) => format!(": it is one of the interface {other}"),
+        None => String::new(),
+    };
+    Error::Options(match error {
+        NoEvent::Refused(reason) => reason,
+        NoEvent::Unknown(_) if !elsewhere.is_empty() => format!(
+            "this machine has no profile source \"{wanted}\"{elsewhere}; `profile --list` lists those it has, \
+             `events '*'` the events that --source takes too"
+        ),
+        NoEvent::Unknown(nearest) => format!(
+            "this machine has no profile source \"{wanted}\", nor an event of that name; \
+             `profile --list` lists the sources, `events '*'` the events{nearest}"
+        ),
+        NoEvent::NoCatalog(reason) => format!(
+            "this machine has no profile source \"{wanted}\"{elsewhere}; `profile --list` lists them. \
+             Events by name: {reason}"
+        ),
+    })
 }
 
 fn profile_builtin(

@@ -88,7 +88,9 @@ impl fmt::Display for Error {
             Self::Source(error @ FindError::Unsupported(..)) => {
                 write!(f, "{error}; --list names those that are, ProfileTime always is")
             }
-            Self::Source(error) => error.fmt(f),
+            Self::Source(error @ FindError::Unknown(_)) => {
+                write!(f, "this machine has {error}; `profile --list` lists them")
+            }
             Self::Interval(error) => error.fmt(f),
             Self::NotFed(source) => write!(
                 f,
