@@ -16,6 +16,7 @@ use super::builtin::{self, Length};
 use super::counters::{Counters, is_counter};
 use super::error::Error;
 use super::files::Files;
+use super::no_samples::NoSamples;
 use super::perf::Target;
 use super::perf::kernel::{Kernel, threads};
 use super::report::consumed::{Consumed, Unit};
@@ -23,7 +24,7 @@ use super::report::{Report, Run, machine};
 use super::sampling::{Outcome, Selection};
 use super::symbols::Symbols;
 use super::workload::PARTS;
-use super::{attach, command, signals};
+use super::{attach, command, owner, signals};
 use crate::catalog::{self, NoEvent};
 use crate::machine::{FindError, Machine, Source};
 use crate::{listing, output};
@@ -139,14 +140,26 @@ pub fn main() -> ExitCode {
     }
 }
 
+/// A profile that was made.
+struct Profiled {
+    report: Report,
+    status: u8,
+    /// The reason, if it has no samples.
+    if_empty: NoSamples,
+}
+
 fn profile(arguments: &Arguments) -> Result<u8, Error> {
     let mut machine = Machine::this().ok_or(Error::NotX86)?;
+    let target = arguments.target();
+    if target.is_none() && !arguments.only.is_empty() {
+        let advice = "--only selects processes and threads: it needs a COMMAND, --pid or --all";
+        return Err(Error::Options(advice.into()));
+    }
     if arguments.list {
         let hint = "\n`events '*'` lists the events of this processor, which --source takes too.\n";
         let list = listing::table(&machine) + hint;
         return output::print(&list).map_err(|error| written("standard output", error)).map(|()| 0);
     }
-    let target = arguments.target();
     // No program may program counters; the built-in workload has a software PMU for them.
     let found = machine.find(&arguments.source);
     if target.is_none() && !found.as_ref().is_ok_and(|source| !is_counter(source)) {
@@ -159,13 +172,15 @@ fn profile(arguments: &Arguments) -> Result<u8, Error> {
     // Before all else: a profile should not be lost for want of a place.
     arguments.files.check()?;
     signals::catch().map_err(Error::Signals)?;
-    let (report, status) = match target {
+    let Profiled { report, status, if_empty } = match target {
         None => {
             let report = profile_builtin(arguments, &machine, &source, interval)?;
-            (report, signals::requested().map_or(0, signals::StopRequest::exit_code))
+            let status = signals::requested().map_or(0, signals::StopRequest::exit_code);
+            let if_empty = NoSamples::Short(report.run.unit);
+            Profiled { report, status, if_empty }
         }
         Some(Target::Command) => profile_command(arguments, &machine, &source, interval)?,
-        Some(target) => (attach_to(arguments, target, &machine, &source, interval)?, 0),
+        Some(target) => attach_to(arguments, target, &machine, &source, interval)?,
     };
 
     let text = if arguments.json {
@@ -189,9 +204,9 @@ fn profile(arguments: &Arguments) -> Result<u8, Error> {
         report.notes.iter().for_each(|note| eprintln!("profile: {note}"));
     }
     match status {
-        0 if empty => Err(Error::NoSamples),
+        0 if empty => Err(Error::NoSamples(if_empty)),
         _ if empty => {
-            eprintln!("profile: {}", Error::NoSamples);
+            eprintln!("profile: {if_empty}");
             Ok(status)
         }
         _ => Ok(status),
@@ -312,7 +327,7 @@ fn profile_command(
     machine: &Machine,
     source: &Source,
     interval: u32,
-) -> Result<(Report, u8), Error> {
+) -> Result<Profiled, Error> {
     let progress = Progress::new(arguments.quiet);
     let mut run = describe(machine, source, interval);
     let ended = command::run(
@@ -330,7 +345,11 @@ fn profile_command(
     drop(progress);
     let words: Vec<_> = arguments.command.iter().map(|word| word.to_string_lossy()).collect();
     run.subject = words.join(" ");
-    Ok((report(run, ended.outcome, ended.notes), ended.status))
+    let counted = ended.outcome.counted;
+    let if_empty = not_selected(arguments, &ended.outcome)
+        .unwrap_or_else(|| NoSamples::of_command(ended.used, counted, run.each, run.unit));
+    let report = report(run, ended.outcome, ended.notes);
+    Ok(Profiled { report, status: ended.status, if_empty })
 }
 
 fn attach_to(
@@ -339,7 +358,7 @@ fn attach_to(
     machine: &Machine,
     source: &Source,
     interval: u32,
-) -> Result<Report, Error> {
+) -> Result<Profiled, Error> {
     let progress = Progress::new(arguments.quiet);
     let mut run = describe(machine, source, interval);
     run.subject = match &target {
@@ -361,9 +380,20 @@ fn attach_to(
     drop(progress);
     let outcome = outcome.map_err(|error| match error {
         Error::Forbidden { setting, .. } if is_all => Error::WholeMachine(setting),
+        Error::Forbidden { setting, .. } if !setting.capable => {
+            let closed = arguments.pid.iter().find_map(|process| owner::closed(*process));
+            closed.unwrap_or(error)
+        }
         error => error,
     })?;
-    Ok(report(run, outcome, Vec::new()))
+    let if_empty = not_selected(arguments, &outcome).unwrap_or(NoSamples::Short(run.unit));
+    Ok(Profiled { report: report(run, outcome, Vec::new()), status: 0, if_empty })
+}
+
+/// Returns the reason if `--only` left all samples out.
+fn not_selected(arguments: &Arguments, outcome: &Outcome) -> Option<NoSamples> {
+    let (wanted, sampled) = (arguments.only.clone(), outcome.left_out.clone());
+    (!sampled.is_empty()).then_some(NoSamples::NotSelected { wanted, sampled })
 }
 
 fn report(run: Run, outcome: Outcome, notes: Vec<String>) -> Report {
