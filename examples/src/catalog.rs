@@ -25,21 +25,33 @@ pub fn detect(recorded: Option<&CpuidDump>) -> Result<Processor, String> {
     Processor::detect(&snapshot).map_err(|error| error.to_string())
 }
 
+/// A reason for which an event is no source.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NoEvent {
+    /// No events are known of this processor, for this reason.
+    NoCatalog(String),
+    /// No event has this name; the text names the nearest, if any.
+    Unknown(String),
+    /// The event is known, and cannot be a source for this reason.
+    Refused(String),
+}
+
 /// The source that counts an event of this processor, by its name in any case.
 ///
 /// # Errors
 /// No event has this name, or perf's raw configuration does not hold it.
-pub fn source(name: &str) -> Result<Source, String> {
-    let processor = detect(None)?;
+pub fn source(name: &str) -> Result<Source, NoEvent> {
+    let processor = detect(None).map_err(NoEvent::NoCatalog)?;
     let event = processor.event(name).map_err(|error| match error {
-        EventError::Unknown => format!("{error}{}", nearest(processor.core_type(), name)),
-        other => other.to_string(),
+        EventError::Unknown => NoEvent::Unknown(nearest(processor.core_type(), name)),
+        EventError::Character { .. } | EventError::TooLong => NoEvent::Unknown(String::new()),
+        other => NoEvent::Refused(format!("{name}: {other}")),
     })?;
     let name = event.name().to_string();
     let (raw, 0) = event.perf_config() else {
-        return Err(format!(
+        return Err(NoEvent::Refused(format!(
             "{name} needs a second register, which profile does not set; take `perf`"
-        ));
+        )));
     };
     let select = event.encodings().next().map_or(0, |way| way.select.select_bits());
     // Beside all numbers of tables.

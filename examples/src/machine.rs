@@ -142,6 +142,16 @@ impl Machine {
             })
             .ok_or_else(|| FindError::Unknown(wanted.into()))
     }
+
+    /// Returns the vendor's interface that has a source of this number or name, if it is not the one in use.
+    pub fn elsewhere(&self, wanted: &str) -> Option<&'static str> {
+        let others =
+            [Self::with_interface(Emon::declared()), Self::with_interface(Amd64::declared())];
+        let has_it = |other: &&Self| {
+            other.interface.name() != self.interface.name() && other.named(wanted).is_ok()
+        };
+        others.iter().find(has_it).map(|other| other.interface.name())
+    }
 }
 
 /// The brand string, or what is in its place.
@@ -254,10 +264,7 @@ impl core::fmt::Display for FindError {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         match self {
             Self::Unknown(wanted) => {
-                write!(
-                    f,
-                    "this machine has no profile source \"{wanted}\"; `pmcsources` lists them"
-                )
+                write!(f, "no profile source \"{wanted}\"")
             }
             Self::Unsupported(name, Some(reason)) => write!(f, "{name} is not supported: {reason}"),
             Self::Unsupported(name, None) => {

@@ -16,6 +16,8 @@ pub mod graph;
 pub mod histogram;
 pub mod kallsyms;
 pub mod maps;
+pub mod no_samples;
+mod owner;
 pub mod perf;
 pub mod perf_map;
 pub mod process_tree;

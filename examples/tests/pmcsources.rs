@@ -234,6 +234,62 @@ fn a_dump_is_read_from_standard_input() {
     );
 }
 
+/// Passes a text to `pmcsources --cpuid -`, and returns the complaint.
+fn complaint_on(input: &[u8]) -> String {
+    let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join("input");
+    std::fs::write(&file, input).unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_pmcsources"))
+        .args(["--cpuid", "-"])
+        .stdin(std::fs::File::open(&file).unwrap())
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    String::from_utf8(output.stderr).unwrap()
+}
+
+#[test]
+fn what_is_no_dump_on_standard_input_is_told_with_the_formats_that_are_read() {
+    for input in [&b""[..], b"hello\n", b"\xFF\xFE", b"CPUID 00000000: nonsense\n"] {
+        let complaint = complaint_on(input);
+        for part in ["standard input: ", "`cpuid -r`", "AIDA64", "InstLatx64"] {
+            assert!(complaint.contains(part), "{part:?} is missing in {complaint}");
+        }
+    }
+}
+
+/// The machine at hand is not spoken of where another is asked about, and the advice is a command that lists.
+#[test]
+fn a_source_that_is_not_there_is_told_with_whose_sources_were_searched() {
+    let dump = data("cpuid/amd-zen4.txt");
+    let dump = dump.to_str().unwrap();
+    let of_dump = ["--cpuid", dump];
+    let whose = format!("the processor of {dump} has no");
+    for (arguments, wanted, whose, other) in [
+        (&of_dump[..], "zzz", &*whose, None),
+        // Intel's total cycles, and below AMD's cycles with interrupts masked.
+        (&of_dump, "0x13", &whose, Some("emon")),
+        (&["--interface", "amd64"], "TOTALCYCLES", "the interface amd64 has no", Some("emon")),
+        (&["--interface", "emon"], "0x7C", "the interface emon has no", Some("amd64")),
+        (&[], "zzz", "this machine has no", None),
+    ] {
+        let output = pmcsources(&[arguments, &["--explain", wanted]].concat());
+        let complaint = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{complaint}");
+        assert!(complaint.contains(whose) && complaint.contains(wanted), "{complaint}");
+        let command = [&["pmcsources"], arguments].concat().join(" ");
+        assert!(complaint.contains(&format!("`{command}` lists them")), "{complaint}");
+        _ = printed(arguments);
+        match other {
+            None => assert!(!complaint.contains("--explain"), "{complaint}"),
+            Some(other) => {
+                let next = ["--interface", other, "--explain", wanted];
+                assert!(complaint.contains(&next.join(" ")), "{complaint}");
+                _ = printed(&next);
+            }
+        }
+    }
+}
+
 #[test]
 fn the_table_says_that_nothing_is_proven_and_its_columns_stay_in_line() {
     let table = printed(&["--interface", "amd64"]);

@@ -1,6 +1,6 @@
 //! Lists the profile sources of a processor, as Windows' own tools do.
 
-use std::io;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -42,6 +42,15 @@ enum Choice {
     Amd64,
 }
 
+impl Choice {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Emon => "emon",
+            Self::Amd64 => "amd64",
+        }
+    }
+}
+
 #[derive(Clone, Copy, ValueEnum)]
 enum Format {
     /// The table of Windows' tools.
@@ -72,7 +81,9 @@ fn list(arguments: &Arguments) -> Result<(), String> {
         )?,
     };
     if let Some(wanted) = &arguments.explain {
-        let source = machine.named(wanted).map_err(|error| error.to_string())?;
+        let source = machine.named(wanted).map_err(|error| {
+            format!("{} has {error}{}", subject(arguments), advice(arguments, &machine, wanted))
+        })?;
         let text = explanation::explain(&machine, &source);
         return output::print(&text).map_err(|error| format!("standard output: {error}"));
     }
@@ -84,15 +95,53 @@ fn list(arguments: &Arguments) -> Result<(), String> {
     output::print(&text).map_err(|error| format!("standard output: {error}"))
 }
 
+/// The owner of the listed sources.
+fn subject(arguments: &Arguments) -> String {
+    match (&arguments.cpuid, arguments.interface) {
+        (Some(file), _) => format!("the processor of {}", name(file)),
+        (None, Some(choice)) => format!("the interface {}", choice.name()),
+        (None, None) => "this machine".into(),
+    }
+}
+
+/// The end of an error: the command that lists the sources, and the interface that has the wanted one.
+fn advice(arguments: &Arguments, machine: &Machine, wanted: &str) -> String {
+    let option = match (&arguments.cpuid, arguments.interface) {
+        (Some(file), _) => format!(" --cpuid {}", file.display()),
+        (None, Some(choice)) => format!(" --interface {}", choice.name()),
+        (None, None) => String::new(),
+    };
+    let other = machine.elsewhere(wanted).map(str::to_ascii_lowercase);
+    let other = other.map_or(String::new(), |other| {
+        format!(
+            "; the interface {other} has it: `pmcsources --interface {other} --explain {wanted}`"
+        )
+    });
+    format!("; `pmcsources{option}` lists them{other}")
+}
+
+/// A dump's name for people.
+fn name(file: &Path) -> String {
+    match file == Path::new("-") {
+        true => "standard input".into(),
+        false => file.display().to_string(),
+    }
+}
+
 fn recorded(file: &Path) -> Result<Machine, String> {
-    let at_fault = |error: &dyn core::fmt::Display| format!("{}: {error}", file.display());
+    let at_fault = |error: &dyn core::fmt::Display| format!("{}: {error}", name(file));
+    let formats = "the formats of `cpuid -r`, AIDA64 and InstLatx64 are read";
     let bytes = match file == Path::new("-") {
-        true => io::read_to_string(io::stdin()).map(String::into_bytes),
+        true => {
+            let mut bytes = Vec::new();
+            io::stdin().lock().read_to_end(&mut bytes).map(|_| bytes)
+        }
         false => std::fs::read(file),
     };
     let bytes = bytes.map_err(|error| at_fault(&error))?;
-    let text =
-        String::from_utf8(bytes).map_err(|_| at_fault(&"not a CPUID dump: not a text in UTF-8"))?;
-    let dump = CpuidDump::parse(&text).map_err(|error| at_fault(&error))?;
+    let not_a_dump = |error: &dyn core::fmt::Display| format!("{}; {formats}", at_fault(error));
+    let text = String::from_utf8(bytes)
+        .map_err(|_| not_a_dump(&"not a CPUID dump: not a text in UTF-8"))?;
+    let dump = CpuidDump::parse(&text).map_err(|error| not_a_dump(&error))?;
     Ok(Machine::new(&dump))
 }

@@ -9,12 +9,14 @@ use std::time::SystemTime;
 use clap::{Parser, ValueEnum, value_parser};
 use indicatif::ProgressBar;
 use pmu_core::IntervalUnit;
+use pmu_intel::Emon;
 use pmu_kprofile::Statistics;
 
 use super::builtin::{self, Length};
-use super::counters::is_counter;
+use super::counters::{Counters, is_counter};
 use super::error::Error;
 use super::files::Files;
+use super::no_samples::NoSamples;
 use super::perf::Target;
 use super::perf::kernel::{Kernel, threads};
 use super::report::consumed::{Consumed, Unit};
@@ -22,9 +24,10 @@ use super::report::{Report, Run, machine};
 use super::sampling::{Outcome, Selection};
 use super::symbols::Symbols;
 use super::workload::PARTS;
-use super::{attach, command, signals};
+use super::{attach, command, owner, signals};
+use crate::catalog::{self, NoEvent};
 use crate::machine::{FindError, Machine, Source};
-use crate::{catalog, listing, output};
+use crate::{listing, output};
 
 /// Shows where a program spends its time, function by function.
 ///
@@ -137,30 +140,47 @@ pub fn main() -> ExitCode {
     }
 }
 
+/// A profile that was made.
+struct Profiled {
+    report: Report,
+    status: u8,
+    /// The reason, if it has no samples.
+    if_empty: NoSamples,
+}
+
 fn profile(arguments: &Arguments) -> Result<u8, Error> {
     let mut machine = Machine::this().ok_or(Error::NotX86)?;
+    let target = arguments.target();
+    if target.is_none() && !arguments.only.is_empty() {
+        let advice = "--only selects processes and threads: it needs a COMMAND, --pid or --all";
+        return Err(Error::Options(advice.into()));
+    }
     if arguments.list {
         let hint = "\n`events '*'` lists the events of this processor, which --source takes too.\n";
         let list = listing::table(&machine) + hint;
         return output::print(&list).map_err(|error| written("standard output", error)).map(|()| 0);
     }
-    let target = arguments.target();
     // No program may program counters; the built-in workload has a software PMU for them.
-    if target.is_none() && !machine.find(&arguments.source).is_ok_and(|source| !is_counter(&source))
-    {
+    let found = machine.find(&arguments.source);
+    if target.is_none() && !found.as_ref().is_ok_and(|source| !is_counter(source)) {
         machine = machine.in_software();
+        if let (Ok(source), Err(_)) = (found, machine.find(&arguments.source)) {
+            return Err(Error::NotFed(source.name));
+        }
     }
     let (source, interval) = source_and_interval(arguments, &machine, target.is_some())?;
     // Before all else: a profile should not be lost for want of a place.
     arguments.files.check()?;
     signals::catch().map_err(Error::Signals)?;
-    let (report, status) = match target {
+    let Profiled { report, status, if_empty } = match target {
         None => {
             let report = profile_builtin(arguments, &machine, &source, interval)?;
-            (report, signals::requested().map_or(0, signals::StopRequest::exit_code))
+            let status = signals::requested().map_or(0, signals::StopRequest::exit_code);
+            let if_empty = NoSamples::Short(report.run.unit);
+            Profiled { report, status, if_empty }
         }
         Some(Target::Command) => profile_command(arguments, &machine, &source, interval)?,
-        Some(target) => (attach_to(arguments, target, &machine, &source, interval)?, 0),
+        Some(target) => attach_to(arguments, target, &machine, &source, interval)?,
     };
 
     let text = if arguments.json {
@@ -184,9 +204,9 @@ fn profile(arguments: &Arguments) -> Result<u8, Error> {
         report.notes.iter().for_each(|note| eprintln!("profile: {note}"));
     }
     match status {
-        0 if empty => Err(Error::NoSamples),
+        0 if empty => Err(Error::NoSamples(if_empty)),
         _ if empty => {
-            eprintln!("profile: {}", Error::NoSamples);
+            eprintln!("profile: {if_empty}");
             Ok(status)
         }
         _ => Ok(status),
@@ -205,9 +225,12 @@ fn source_and_interval(
 ) -> Result<(Source, u32), Error> {
     let wanted = &arguments.source;
     let source = match machine.find(wanted) {
-        Err(FindError::Unknown(_)) if has_events && wanted.parse::<i64>().is_err() => {
-            let event = catalog::source(wanted);
-            event.map_err(|error| Error::Options(format!("{}: {error}", unknown(wanted))))?
+        Err(FindError::Unknown(_)) if has_events => {
+            let event = match wanted.parse::<i64>() {
+                Ok(_) => Err(NoEvent::Unknown(String::new())),
+                Err(_) => catalog::source(wanted),
+            };
+            event.map_err(|error| not_found(machine, wanted, error))?
         }
         found => found.map_err(Error::Source)?,
     };
@@ -229,8 +252,30 @@ fn source_and_interval(
     Ok((source, interval))
 }
 
-fn unknown(wanted: &str) -> FindError {
-    FindError::Unknown(wanted.into())
+/// Says that a name is neither a source's nor an event's.
+fn not_found(machine: &Machine, wanted: &str, error: NoEvent) -> Error {
+    let software = Machine::with_interface(Emon::declared());
+    let is_fed = software.find(wanted).is_ok_and(|source| Counters::feed_of(&source).is_some());
+    let elsewhere = match machine.elsewhere(wanted) {
+        Some(_) if is_fed => ": the built-in workload alone has it, without a COMMAND".into(),
+        Some(other) => format!(": it is one of the interface {other}"),
+        None => String::new(),
+    };
+    Error::Options(match error {
+        NoEvent::Refused(reason) => reason,
+        NoEvent::Unknown(_) if !elsewhere.is_empty() => format!(
+            "this machine has no profile source \"{wanted}\"{elsewhere}; `profile --list` lists those it has, \
+             `events '*'` the events that --source takes too"
+        ),
+        NoEvent::Unknown(nearest) => format!(
+            "this machine has no profile source \"{wanted}\", nor an event of that name; \
+             `profile --list` lists the sources, `events '*'` the events{nearest}"
+        ),
+        NoEvent::NoCatalog(reason) => format!(
+            "this machine has no profile source \"{wanted}\"{elsewhere}; `profile --list` lists them. \
+             Events by name: {reason}"
+        ),
+    })
 }
 
 fn profile_builtin(
@@ -282,7 +327,7 @@ fn profile_command(
     machine: &Machine,
     source: &Source,
     interval: u32,
-) -> Result<(Report, u8), Error> {
+) -> Result<Profiled, Error> {
     let progress = Progress::new(arguments.quiet);
     let mut run = describe(machine, source, interval);
     let ended = command::run(
@@ -300,7 +345,11 @@ fn profile_command(
     drop(progress);
     let words: Vec<_> = arguments.command.iter().map(|word| word.to_string_lossy()).collect();
     run.subject = words.join(" ");
-    Ok((report(run, ended.outcome, ended.notes), ended.status))
+    let counted = ended.outcome.counted;
+    let if_empty = not_selected(arguments, &ended.outcome)
+        .unwrap_or_else(|| NoSamples::of_command(ended.used, counted, run.each, run.unit));
+    let report = report(run, ended.outcome, ended.notes);
+    Ok(Profiled { report, status: ended.status, if_empty })
 }
 
 fn attach_to(
@@ -309,7 +358,7 @@ fn attach_to(
     machine: &Machine,
     source: &Source,
     interval: u32,
-) -> Result<Report, Error> {
+) -> Result<Profiled, Error> {
     let progress = Progress::new(arguments.quiet);
     let mut run = describe(machine, source, interval);
     run.subject = match &target {
@@ -331,9 +380,20 @@ fn attach_to(
     drop(progress);
     let outcome = outcome.map_err(|error| match error {
         Error::Forbidden { setting, .. } if is_all => Error::WholeMachine(setting),
+        Error::Forbidden { setting, .. } if !setting.capable => {
+            let closed = arguments.pid.iter().find_map(|process| owner::closed(*process));
+            closed.unwrap_or(error)
+        }
         error => error,
     })?;
-    Ok(report(run, outcome, Vec::new()))
+    let if_empty = not_selected(arguments, &outcome).unwrap_or(NoSamples::Short(run.unit));
+    Ok(Profiled { report: report(run, outcome, Vec::new()), status: 0, if_empty })
+}
+
+/// Returns the reason if `--only` left all samples out.
+fn not_selected(arguments: &Arguments, outcome: &Outcome) -> Option<NoSamples> {
+    let (wanted, sampled) = (arguments.only.clone(), outcome.left_out.clone());
+    (!sampled.is_empty()).then_some(NoSamples::NotSelected { wanted, sampled })
 }
 
 fn report(run: Run, outcome: Outcome, notes: Vec<String>) -> Report {

@@ -12,6 +12,7 @@ use std::time::Instant;
 use pmu_kprofile::Statistics;
 
 use super::error::Error;
+use super::no_samples::time_of_children;
 use super::perf::PerfEvents;
 use super::process_tree::{ProcessTree, descendants};
 use super::sampling::{Outcome, Sampling, Selection};
@@ -30,6 +31,8 @@ pub struct Ended {
     pub outcome: Outcome,
     /// The exit status to pass on.
     pub status: u8,
+    /// The processor time of the command and what it started, as far as these have ended.
+    pub used: Duration,
     /// Remarks for the reader on how the command was ended.
     pub notes: Vec<String>,
 }
@@ -70,6 +73,7 @@ pub fn run<E: PerfEvents>(
 
     let mut sampling: Sampling<E> = Sampling::start(events, source, interval)?;
     sampling.select(selection);
+    let used_before = time_of_children();
     // The events are inherited from the thread that opened them: this one.
     let mut processes = ProcessTree::start(&mut command).map_err(failed)?;
     let (start, mut ended_by) = (Instant::now(), None);
@@ -92,7 +96,8 @@ pub fn run<E: PerfEvents>(
     }
     let status = processes.status().map(exit_code).or(ended_by.map(StopRequest::exit_code));
     let status = status.ok_or_else(|| failed(io::Error::other("its status is not known")))?;
-    Ok(Ended { outcome: sampling.finish()?, status, notes })
+    let used = time_of_children().saturating_sub(used_before);
+    Ok(Ended { outcome: sampling.finish()?, status, used, notes })
 }
 
 /// Returns the exit status that passes a command's on; of one that a signal ended, as a shell's.

@@ -6,6 +6,7 @@ use std::io;
 use pmu_core::InterfaceError;
 use pmu_kprofile::{CreateError, ProfileError};
 
+use super::no_samples::NoSamples;
 use super::perf::setting::Setting;
 use crate::machine::FindError;
 
@@ -67,7 +68,11 @@ pub enum Error {
     /// An option does not go with the others.
     Options(String),
     /// Nothing was sampled.
-    NoSamples,
+    NoSamples(NoSamples),
+    /// The process of this number is another user's, and this user may not sample it.
+    OfOther(u32),
+    /// The process of this number is protected from its own user.
+    Protected(u32),
 }
 
 impl Error {
@@ -88,7 +93,9 @@ impl fmt::Display for Error {
             Self::Source(error @ FindError::Unsupported(..)) => {
                 write!(f, "{error}; --list names those that are, ProfileTime always is")
             }
-            Self::Source(error) => error.fmt(f),
+            Self::Source(error @ FindError::Unknown(_)) => {
+                write!(f, "this machine has {error}; `profile --list` lists them")
+            }
             Self::Interval(error) => error.fmt(f),
             Self::NotFed(source) => write!(
                 f,
@@ -149,9 +156,16 @@ impl fmt::Display for Error {
                 setting.system_wide_advice()
             ),
             Self::Options(advice) => f.write_str(advice),
-            Self::NoSamples => f.write_str(
-                "no samples: what ran took less processor time than an interval; let it do more, or \
-                 choose a shorter --interval",
+            Self::NoSamples(reason) => reason.fmt(f),
+            Self::OfOther(process) => write!(
+                f,
+                "process {process} belongs to another user: run as root or with \
+                 CAP_PERFMON, or name a process of your own"
+            ),
+            Self::Protected(process) => write!(
+                f,
+                "process {process} is protected, as of a program that is set-user-ID or cannot be read: run as root \
+                 or with CAP_PERFMON"
             ),
         }
     }

@@ -53,9 +53,12 @@ pub fn path(process: u32) -> std::path::PathBuf {
     format!("{ANONYMOUS}{process}").into()
 }
 
-/// Returns true if a mapping's path is that of memory of no file.
+/// Returns true if a mapping's path is that of memory of no file: none or `//anon`, or of shared memory a file
+/// that the kernel makes for it (Linux, tools/perf/util/map.c, `is_anon_memory`).
 pub fn is_anonymous(path: &Path) -> bool {
-    path.as_os_str().is_empty() || path.to_str().is_some_and(|path| path.starts_with("//anon"))
+    let Some(path) = path.to_str() else { return false };
+    let name = path.strip_suffix(" (deleted)").unwrap_or(path);
+    matches!(name, "" | "/dev/zero" | "/anon_hugepage") || name.starts_with("//anon")
 }
 
 #[cfg(test)]
@@ -70,5 +73,25 @@ mod tests {
         assert_eq!(map.function(0x201F), Some((0x2000, "a b")));
         assert_eq!(map.function(0x3003), Some((0x3000, "c")));
         assert_eq!(map.function(0xFFF), None);
+    }
+
+    /// mmap(2) with MAP_ANONYMOUS: private memory has no path, shared memory one of these.
+    #[test]
+    fn memory_of_no_file_is_known_by_its_path() {
+        for path in [
+            "",
+            "//anon",
+            "//anon/7",
+            "/dev/zero",
+            "/dev/zero (deleted)",
+            "/anon_hugepage",
+            "/anon_hugepage (deleted)",
+        ] {
+            assert!(is_anonymous(Path::new(path)), "{path}");
+        }
+        for path in ["/dev/zeros", "/tmp/dev/zero", "/usr/bin/true (deleted)", "[vdso]", "/memfd:a"]
+        {
+            assert!(!is_anonymous(Path::new(path)), "{path}");
+        }
     }
 }

@@ -4,6 +4,7 @@
 mod hardware;
 pub mod thinning;
 
+use core::cmp::Reverse;
 use core::ops::Range;
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -12,7 +13,7 @@ use std::{fs, thread};
 use pmu_core::{InterruptFrame, ProcessId, ProcessorNumber};
 use pmu_kprofile::{MAX_GROUPS, ProfileError, ProfileObject, Profiles, Statistics};
 
-use super::call_stacks::CallStacks;
+use super::call_stacks::{CallStacks, Thread};
 use super::error::Error;
 use super::histogram::{Histogram, Histograms};
 use super::kallsyms::KERNEL;
@@ -65,6 +66,8 @@ pub struct Sampling<E: PerfEvents, const N: usize = OBJECTS> {
     names: HashMap<(u32, u32), String>,
     images: HashMap<PathBuf, fs::File>,
     selection: Selection,
+    /// The interrupts of the threads that are not selected.
+    left_out: HashMap<(u32, u32), u64>,
     /// Records that one still to come may precede.
     pending: Vec<Record>,
     lost: u64,
@@ -91,6 +94,10 @@ pub struct Outcome {
     pub unprofiled: u64,
     /// The command's consumption; `None` if the kernel does not tell.
     pub consumed: Option<Consumed>,
+    /// The kernel's count for the selected and the others together, in the period's unit.
+    pub counted: Option<u64>,
+    /// Threads with samples that are not selected, those with the most first.
+    pub left_out: Vec<Thread>,
     /// The event as it was opened.
     pub request: Request,
     /// The machine's permissions.
@@ -159,6 +166,7 @@ impl<E: PerfEvents, const N: usize> Sampling<E, N> {
             names: HashMap::new(),
             images: HashMap::new(),
             selection: Selection::default(),
+            left_out: HashMap::new(),
             pending: Vec::new(),
             lost: 0,
             throttled: 0,
@@ -269,12 +277,23 @@ impl<E: PerfEvents, const N: usize> Sampling<E, N> {
         };
         let sampled = statistics.seen * interval;
         // The kernel counts for the selected and the others together.
+        let counted = consumed;
         let consumed = consumed.filter(|_| self.selection == Selection::default());
         let (mut stacks, names) = (self.stacks, self.names);
-        stacks.name_threads(|process, thread| {
+        let name = |process, thread| {
             let name = names.get(&(process, thread)).or(names.get(&(process, process)));
             name.cloned().unwrap_or_default()
-        });
+        };
+        stacks.name_threads(name);
+        let mut left_out: Vec<_> = self.left_out.into_iter().collect();
+        left_out.sort_by_key(|(numbers, interrupts)| (Reverse(*interrupts), *numbers));
+        let named = |((process, thread), _)| Thread {
+            process,
+            thread,
+            process_name: name(process, process),
+            name: name(process, thread),
+        };
+        let left_out = left_out.into_iter().map(named).collect();
         Ok(Outcome {
             histograms,
             statistics,
@@ -284,6 +303,8 @@ impl<E: PerfEvents, const N: usize> Sampling<E, N> {
             throttled: self.throttled,
             unprofiled: self.unprofiled,
             consumed: consumed.map(|total| Consumed { unit, total, sampled }),
+            counted,
+            left_out,
             request,
             setting: events.setting(),
         })
@@ -293,13 +314,20 @@ impl<E: PerfEvents, const N: usize> Sampling<E, N> {
         match what {
             What::Sample(sample) if self.is_of_target(&sample) => {
                 let interrupts = self.hardware.interrupts();
-                if interrupts > 0 && self.is_selected(&sample) {
-                    self.profile(&sample);
-                    for _ in 0..interrupts {
-                        self.profiles.interrupt(&sample, self.hardware.source());
-                    }
-                    self.add_stack(time, &sample, interrupts);
+                if interrupts == 0 {
+                    return Ok(());
                 }
+                if !self.is_selected(&sample) {
+                    let left_out =
+                        self.left_out.entry((sample.process, sample.thread)).or_default();
+                    *left_out += u64::from(interrupts);
+                    return Ok(());
+                }
+                self.profile(&sample);
+                for _ in 0..interrupts {
+                    self.profiles.interrupt(&sample, self.hardware.source());
+                }
+                self.add_stack(time, &sample, interrupts);
             }
             What::Sample(_) => {}
             What::Map { process, mapping } => self.map(process, mapping)?,

@@ -1,6 +1,8 @@
 //! A program for the tests of `profile`: `short-lived threads|processes NUMBER MICROSECONDS` works for so
 //! long in each of so many threads or processes, one after the other, and then as long in all in its main
 //! thread. It prints the processor time that the kernel says it and they took, in nanoseconds.
+//! `short-lived jit 1 0 private|shared` executes a loop in such memory of no file, and does not end; its map file
+//! names it.
 
 use std::process::ExitCode;
 
@@ -58,6 +60,7 @@ mod linux {
             match &*what {
                 "threads" => thread::spawn(move || in_short_ones(each)).join().ok()?,
                 "processes" => in_process(each)?,
+                "jit" => execute_in_memory(&arguments.next()?)?,
                 _ => return None,
             }
         }
@@ -80,6 +83,27 @@ mod linux {
             // SAFETY: waitpid takes a null pointer.
             child => (unsafe { libc::waitpid(child, null_mut(), 0) } == child).then_some(()),
         }
+    }
+
+    /// Executes a loop in memory of no file.
+    fn execute_in_memory(sharing: &str) -> Option<()> {
+        let shared = if sharing == "shared" { libc::MAP_SHARED } else { libc::MAP_PRIVATE };
+        let protection = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;
+        let flags = shared | libc::MAP_ANONYMOUS;
+        // SAFETY: a new mapping at an address that the kernel chooses.
+        let memory = unsafe { libc::mmap(null_mut(), 4096, protection, flags, -1, 0) };
+        if memory == libc::MAP_FAILED {
+            return None;
+        }
+        let map = format!("/tmp/perf-{}.map", std::process::id());
+        std::fs::write(map, format!("{:x} 1000 jitted loop\n", memory as usize)).ok()?;
+        // `jmp` to itself.
+        // SAFETY: the mapping has 4096 bytes, which nothing else uses.
+        unsafe { memory.cast::<[u8; 2]>().write([0xEB, 0xFE]) };
+        // SAFETY: the memory is executable and holds an instruction, after which nothing is executed.
+        let looping = unsafe { core::mem::transmute::<*mut libc::c_void, extern "C" fn()>(memory) };
+        looping();
+        Some(())
     }
 
     /// The processor time that was used, as getrusage(2) has it.
