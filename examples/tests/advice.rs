@@ -5,7 +5,7 @@
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 const SHORT_LIVED: &str = env!("CARGO_BIN_EXE_short-lived");
@@ -130,6 +130,15 @@ fn as_ordinary_user(program: &str, arguments: &[&str]) -> Option<Output> {
     }
 }
 
+/// Creates a program of this name that others can execute, and not read.
+fn unreadable(name: &str) -> PathBuf {
+    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    _ = fs::remove_file(&program);
+    fs::copy(SHORT_LIVED, &program).unwrap();
+    fs::set_permissions(&program, Permissions::from_mode(0o111)).unwrap();
+    program
+}
+
 fn is_root() -> bool {
     // SAFETY: no preconditions.
     unsafe { libc::geteuid() == 0 }
@@ -166,10 +175,7 @@ fn a_process_of_another_user_is_told_with_who_may_sample_it() {
 
 #[test]
 fn a_program_that_cannot_be_measured_is_told_as_one() {
-    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join("unreadable");
-    _ = fs::remove_file(&program);
-    fs::copy(SHORT_LIVED, &program).unwrap();
-    fs::set_permissions(&program, Permissions::from_mode(0o111)).unwrap();
+    let program = unreadable("unreadable");
     let command = ["--", program.to_str().unwrap(), "threads", "5", "20000"];
     let Some(output) = as_ordinary_user(PROFILE, &command) else { return };
     let complaint = complaint(&output);
@@ -190,12 +196,12 @@ fn a_program_that_cannot_be_measured_is_told_as_one() {
 
 #[test]
 fn a_protected_process_is_told_as_one() {
-    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join("protected");
-    _ = fs::remove_file(&program);
-    fs::copy(SHORT_LIVED, &program).unwrap();
-    fs::set_permissions(&program, Permissions::from_mode(0o111)).unwrap();
+    let program = unreadable("protected");
+    // It is protected from its exec on, which its name tells; and it outlives the profile.
     let script = format!(
-        "{} threads 50 20000 & sleep 0.2; {PROFILE} --seconds 1 --pid $!; kill $!",
+        "{} threads 100000 20000 & \
+         while [ \"$(cat /proc/$!/comm)\" != protected ]; do sleep 0.05; done; \
+         {PROFILE} --seconds 1 --pid $!; kill $!",
         program.display()
     );
     let Some(output) = as_ordinary_user("sh", &["-c", &script]) else { return };

@@ -4,10 +4,15 @@
 
 use core::time::Duration;
 use std::fs;
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::thread;
+use std::time::Instant;
 
 use serde_json::Value;
+
+/// Time in which a process on a busy machine writes its map file.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A process that executes a loop in memory that is mapped so, and its map file; both end with the test.
 struct Jit(Child);
@@ -16,8 +21,19 @@ impl Jit {
     fn start(sharing: &str) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_short-lived"));
         let child = command.args(["jit", "1", "0", sharing]).stdout(Stdio::null()).spawn().unwrap();
-        thread::sleep(Duration::from_millis(300));
-        Self(child)
+        let mut jit = Self(child);
+        let begin = Instant::now();
+        while !jit.map_file().exists() && begin.elapsed() < PATIENCE {
+            if jit.0.try_wait().unwrap().is_some() {
+                break;
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+        jit
+    }
+
+    fn map_file(&self) -> PathBuf {
+        format!("/tmp/perf-{}.map", self.0.id()).into()
     }
 }
 
@@ -25,7 +41,7 @@ impl Drop for Jit {
     fn drop(&mut self) {
         _ = self.0.kill();
         _ = self.0.wait();
-        _ = fs::remove_file(format!("/tmp/perf-{}.map", self.0.id()));
+        _ = fs::remove_file(self.map_file());
     }
 }
 

@@ -1,6 +1,6 @@
 //! The lower layer: any event on any counter of a processor.
 //!
-//! [`unit`] describes a vendor's counters as data, [`difference`] what one core of a hybrid machine has otherwise, and
+//! [`unit`] describes a vendor's counters as data, [`difference`] how one core of a hybrid machine differs, and
 //! [`left_over`] the registers that no driver here uses.
 //! [`event`] and [`table`] hold the events, and [`extra`] the MSRs that refine them. [`processor`] takes a processor's
 //! counters and programs them; [`opened`], [`group`], [`control`], [`switch`], [`thread`], [`user`] and [`reprogram`]

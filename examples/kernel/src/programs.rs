@@ -77,10 +77,9 @@ fn read(page: &UserPage, meanwhile: fn()) -> u64 {
 #[inline(always)]
 fn rdpmc(index: u32) -> u64 {
     let (low, high): (u32, u32);
-    // SAFETY: the kernel lets ring 3 execute it, and an index of the page is a counter's.
-    unsafe {
-        asm!("rdpmc", in("ecx") index, out("eax") low, out("edx") high, options(nomem, nostack))
-    };
+    // SAFETY: the kernel lets ring 3 execute it, and an index of the page is a counter's. It stays between the readings
+    // of the page's sequence: so the compiler is not told that it leaves memory alone.
+    unsafe { asm!("rdpmc", in("ecx") index, out("eax") low, out("edx") high, options(nostack)) };
     u64::from(high) << 32 | u64::from(low)
 }
 

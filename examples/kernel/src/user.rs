@@ -40,12 +40,12 @@ fn read(counters: &mut Events, unit: &CounterUnit) -> Result<bool, Failure> {
     SHARED.0.publish(&counters.user_view(event)?);
 
     // The rest of both programs is the same.
-    let [(counted_1, read_1), (counted, read)] = [1, TURNS].map(|turns| {
-        let before = counters.read_event(event, 0).map_or(0, |count| count.value);
+    let counts_of = |turns| {
+        let before = counters.read_event(event, 0)?.value;
         let read = ended(&mut measure(0, turns));
-        let after = counters.read_event(event, 0).map_or(0, |count| count.value);
-        (after.wrapping_sub(before), read)
-    });
+        Ok::<_, CounterError>((counters.read_event(event, 0)?.value.wrapping_sub(before), read))
+    };
+    let ((counted_1, read_1), (counted, read)) = (counts_of(1)?, counts_of(TURNS)?);
     let (counted, read) = (counted.wrapping_sub(counted_1), read.wrapping_sub(read_1));
     line!("event user {} rdpmc {}", counted, read);
     let right = counted == INSTRUCTIONS && read == INSTRUCTIONS;
