@@ -4,10 +4,11 @@
 mod session_support;
 
 use pmu_amd::Amd64;
-use pmu_core::testing::{Access, ScriptedMsr};
+use pmu_core::testing::{Access, RecordingMsr, ScriptedMsr};
 use pmu_core::{
     Availability, Counter, CounterError, CounterMemory, CounterSlot, CounterUnit, DefaultInterface,
-    InterfaceError, KProfileSource, NtStatus, ProfileInterface, Session, SourceInterface,
+    InterfaceError, KProfileSource, MsrOperation, NtStatus, ProfileInterface, Session,
+    SourceInterface,
 };
 use pmu_intel::Emon;
 use pmu_tests::{FakePlatform, Fault, RegisterFile, amd_processor, intel_processor};
@@ -285,6 +286,29 @@ fn counters_of_which_none_answers_are_found_out() {
     let error = interface.initialize(&processor, &dead, &platform, &memory).unwrap_err();
     assert_eq!(error, InterfaceError::Counters(CounterError::Unresponsive));
     assert_eq!(error.status(), None);
+}
+
+/// To QEMU's TCG, whose `EPYC` ignores writes to counters, RDPMC is an undefined opcode: a panic with `NativeMsr`.
+#[test]
+fn rdpmc_is_not_executed_on_a_counter_that_rdmsr_disproves() {
+    let (platform, memory) = (FakePlatform::default(), Memory::new());
+    let read_pmc = |msr: &RecordingMsr<&RegisterFile, 64>| {
+        let accesses = msr.take();
+        let by_index = accesses.iter().filter(|access| access.operation == MsrOperation::ReadPmc);
+        by_index.map(|access| access.register).collect::<Vec<_>>()
+    };
+    let dead = (0xC001_0004..0xC001_0008).fold(RegisterFile::amd(), |msr, r| msr.keeping(r, 0));
+    let (msr, interface) = (RecordingMsr::new(&dead), Amd64::declared());
+    let processor = amd_processor(false, 0);
+    let outcome = interface.initialize(&processor, &msr, &platform, &memory);
+    assert_eq!(outcome.unwrap_err(), InterfaceError::Counters(CounterError::Unresponsive));
+    assert_eq!(read_pmc(&msr), []);
+
+    let one = RegisterFile::intel(4, false).keeping(0xC3, 0);
+    let (msr, interface) = (RecordingMsr::new(&one), emon(1, 4));
+    let session = interface.initialize(&interface.processor(), &msr, &platform, &memory).unwrap();
+    assert_eq!(session.counters().unresponsive.bits(), 0b0100);
+    assert_eq!(read_pmc(&msr), [0, 1, 3]);
 }
 
 /// After one transient fault at any access the source is either started or stopped, as the result says, and

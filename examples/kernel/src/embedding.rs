@@ -135,6 +135,9 @@ pub fn apic() -> Apic {
 
 /// Performance interrupts in which no counter had overflowed.
 pub static SPURIOUS: AtomicU64 = AtomicU64::new(0);
+/// Instructions of `FixupMsr` that were undefined opcodes: RDPMC in an emulator without counters. The crates execute
+/// none, so this kernel could do without its handler of #UD.
+pub static UNDEFINED: AtomicU64 = AtomicU64::new(0);
 /// The boot processor's next performance interrupt is to be marked for the monitor.
 pub static MARK_NEXT: AtomicBool = AtomicBool::new(false);
 

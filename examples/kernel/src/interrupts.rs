@@ -1,6 +1,7 @@
 //! The interrupt descriptor table, the stubs that it points to, and their handlers.
 
 use core::arch::naked_asm;
+use core::sync::atomic::Ordering;
 
 use pmu::core::FaultFixup;
 use spin::Once;
@@ -129,6 +130,9 @@ extern "C" fn handle(frame: &mut TrapFrame) {
             if let GENERAL_PROTECTION | UNDEFINED = vector
                 && let Some(resume) = FaultFixup::resume_at(frame.rip)
             {
+                if vector == UNDEFINED {
+                    embedding::UNDEFINED.fetch_add(1, Ordering::Relaxed);
+                }
                 frame.rip = resume;
                 return;
             }

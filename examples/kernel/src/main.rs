@@ -86,7 +86,10 @@ fn run(words: &CommandLine) -> Result<(), Failure> {
     if !use_machine(machine, &snapshot, words)? {
         use_machine(&embedding::TIME_ONLY, &snapshot, words)?;
     }
-    Ok(())
+    match embedding::UNDEFINED.load(Ordering::Relaxed) {
+        0 => Ok(()),
+        _ => Err(Failure::Wrong("RDPMC was executed where it is an undefined opcode")),
+    }
 }
 
 /// Runs everything that this kernel does with a machine; `false` if its counters do not answer.

@@ -61,7 +61,8 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
     /// it shares with the source's unit. The source is kept; an [`OpenedEvents`](crate::OpenedEvents) is two
     /// references.
     ///
-    /// Stops each of them, proves it by writing and reading it back (by RDMSR and by RDPMC), and leaves it zero. Then
+    /// Stops each of them, proves it by writing and reading it back (by RDMSR and then, of those that agreed, by
+    /// RDPMC), and leaves it zero. Then
     /// acknowledges overflows that a predecessor left, disables precise sampling (`IA32_PEBS_ENABLE`; version 6 has
     /// [other registers](crate::UnusedRegisters)), enables their bits of the global control register where there is
     /// one, and unmasks the local APIC's entry.
@@ -181,7 +182,8 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
     }
 
     /// Writes a different value to each counter, then reads all of them back both ways. This finds registers that
-    /// ignore writes, and two addresses of one register.
+    /// ignore writes, and two addresses of one register. RDPMC comes second: an emulator that has no counters, and
+    /// to which it is an undefined opcode, is found out by RDMSR.
     fn prove_counters(&self, candidates: CounterSet) -> CounterSet {
         let pattern = |counter: CounterId| 0x0135_7AC0 + u64::from(counter.bit());
         let write = |counter: CounterId, value: u64| {
@@ -190,9 +192,9 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
         };
         let echoes = |counter: CounterId| {
             let registers = self.registers(counter);
-            let by_number = self.rdmsr_retrying(registers.value_register());
-            let by_index = self.read(&registers);
-            by_number == Ok(pattern(counter)) && by_index == Ok(pattern(counter))
+            let echoed = Ok(pattern(counter));
+            self.rdmsr_retrying(registers.value_register()) == echoed
+                && self.read(&registers) == echoed
         };
         let stopped = candidates
             .retain(|counter| self.set_control_retrying(&self.registers(counter), 0).is_ok());

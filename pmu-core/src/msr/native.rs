@@ -12,7 +12,8 @@ use super::{MsrAddress, MsrBackend, MsrUpdate, PmcIndex};
 /// RDMSR, WRMSR and RDPMC on this processor, with nothing in between.
 ///
 /// **A #GP is not caught.** An access to a register that this processor lacks, or a reserved bit,
-/// raises #GP in the kernel that embeds it. Where that is not acceptable, use [`FixupMsr`].
+/// raises #GP in the kernel that embeds it (RDPMC #UD, where it is undefined). Where that is not
+/// acceptable, use [`FixupMsr`].
 ///
 /// ```no_run
 /// use pmu_core::NativeMsr;
@@ -116,7 +117,7 @@ unsafe extern "C" fn fixup_fault() {
     naked_asm!("mov r8d, 1", "ret")
 }
 
-/// The part of the embedder's #GP handler that belongs to [`FixupMsr`].
+/// The part of the embedder's #GP and #UD handlers that belongs to [`FixupMsr`].
 #[cfg(target_arch = "x86_64")]
 #[derive(Clone, Copy, Debug)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
@@ -124,8 +125,8 @@ pub struct FaultFixup;
 
 #[cfg(target_arch = "x86_64")]
 impl FaultFixup {
-    /// Returns the address at which to resume after a #GP with the return address `rip`, if the fault was one of
-    /// [`FixupMsr`]'s accesses; otherwise `None`.
+    /// Returns the address at which to resume after a #GP or #UD with the return address `rip`, if the fault was one
+    /// of [`FixupMsr`]'s accesses; otherwise `None`.
     ///
     /// The handler stores the answer as the frame's RIP and returns with all other registers as
     /// they were. Callable in any context.
@@ -137,16 +138,19 @@ impl FaultFixup {
     }
 }
 
-/// RDMSR, WRMSR and RDPMC on this processor, whose #GP comes back as an error.
+/// RDMSR, WRMSR and RDPMC on this processor, whose #GP or #UD comes back as an error.
+///
+/// RDPMC is #UD where an emulator lacks it (QEMU's TCG), which is the same error: [`MsrErrorKind::GeneralProtection`].
+/// Drivers execute it only on counters that RDMSR has read back.
 ///
 /// In an NMI handler a fault that is fixed up ends with IRET, which unblocks NMIs: another NMI may then
 /// interrupt the handler, as after any fault in an NMI. `service` can take that; the kernel's NMI entry must
 /// be able to nest (an NMI stack of its own that is not reused from the top), or the backend must not fault.
 ///
-/// Needs a #GP handler that consults [`FaultFixup::resume_at`] before anything else:
+/// Needs handlers of #GP and #UD that consult [`FaultFixup::resume_at`] before anything else:
 ///
 /// ```text
-/// fn general_protection(frame: &mut Frame) {
+/// fn general_protection_or_undefined_opcode(frame: &mut Frame) {
 ///     if let Some(rip) = FaultFixup::resume_at(frame.rip) {
 ///         frame.rip = rip;
 ///         return;
@@ -157,7 +161,7 @@ impl FaultFixup {
 ///
 /// ```no_run
 /// use pmu_core::FixupMsr;
-/// // SAFETY: every processor has the handler above from its start on.
+/// // SAFETY: every processor has the handler above for both exceptions from its start on.
 /// let msr = unsafe { FixupMsr::new() };
 /// # let _ = msr;
 /// ```
@@ -182,9 +186,8 @@ impl FixupMsr {
     /// Creates the registers of the processor that executes each access.
     ///
     /// # Safety
-    /// - Whatever handles #GP (and, where RDPMC is undefined, #UD) on every processor that uses
-    ///   this backend resumes at [`FaultFixup::resume_at`] when that answers `Some`, with all
-    ///   other registers unchanged.
+    /// - Whatever handles #GP and #UD on every processor that uses this backend resumes at
+    ///   [`FaultFixup::resume_at`] when that answers `Some`, with all other registers unchanged.
     pub const unsafe fn new() -> Self {
         Self(())
     }
