@@ -17,6 +17,7 @@ use crate::rdpmc::UserRdpmc;
 use crate::refusal::{Refusal, check_counters, check_kernel};
 use crate::registers::{Registers, read};
 use crate::report::{Claim, Evidence, Hex, Outcome, Reason, Register, Report, SCHEMA};
+use crate::run_lock::{Found, LockError, RunLock};
 use crate::stop::Stop;
 use crate::supervisor::{Supervised, supervise};
 use crate::{identity, report};
@@ -71,6 +72,15 @@ impl From<io::Error> for CheckError {
     }
 }
 
+impl From<LockError> for CheckError {
+    fn from(error: LockError) -> Self {
+        match error {
+            LockError::AnotherRun => Refusal::AnotherRun.into(),
+            LockError::System(error) => error.into(),
+        }
+    }
+}
+
 /// The PMU of a machine by its CPUID and `IA32_PERF_CAPABILITIES`.
 ///
 /// # Errors
@@ -101,11 +111,15 @@ pub fn at_most(cpuid: impl Fn(u32, u32) -> CpuidRegisters) -> Result<Configurati
     Configuration::from_cpuid(cpuid, capabilities).map_err(Refusal::NoPmu)
 }
 
-/// Checks a machine. Where anything is to be written, the user has agreed.
+/// Checks a machine, whose lock is held. Where anything is to be written, the user has agreed.
 ///
 /// # Errors
 /// The machine's state forbids it, or the system has not what it takes. Nothing was written.
-pub fn check(machine: &dyn Machine, options: Options) -> Result<Report, CheckError> {
+pub fn check(
+    machine: &dyn Machine,
+    lock: &RunLock,
+    options: Options,
+) -> Result<Report, CheckError> {
     let configuration = configuration(machine)?;
     if !options.read_only {
         check_kernel(machine)?;
@@ -130,7 +144,7 @@ pub fn check(machine: &dyn Machine, options: Options) -> Result<Report, CheckErr
         })?;
         Supervised { claims: comparison.claims(), ..Supervised::default() }
     } else {
-        write_and_restore(&registers, options)?
+        write_and_restore(&registers, lock, options)?
     };
     let listed = found.iter().map(|(address, value)| Register {
         register: Hex(u64::from(*address)),
@@ -159,9 +173,17 @@ fn comparison<'r, 'm>(registers: &'r Registers<'m>) -> Result<Comparison<'r, 'm>
 
 fn write_and_restore(
     registers: &Registers<'_>,
+    lock: &RunLock,
     options: Options,
 ) -> Result<Supervised, CheckError> {
-    let rdpmc = &UserRdpmc::of(registers.machine);
+    let before = lock.left_behind().map_or(&[][..], |left| &left.rdpmc);
+    let rdpmc = &UserRdpmc::of(registers.machine, before);
+    let cells = registers.agreed.cells().iter();
+    lock.begin(&Found {
+        processor: registers.machine.processor(),
+        registers: cells.map(|cell| (cell.address, cell.found)).collect(),
+        rdpmc: rdpmc.found().to_vec(),
+    })?;
     let mut comparison = comparison(registers)?;
     let supervised = supervise(
         registers,
@@ -176,7 +198,13 @@ fn write_and_restore(
             comparison.claims().into_iter().for_each(&mut *tell);
             compared.and_then(|()| counts(registers, is_allowed, options.runs, alone, tell))
         }),
-        &|| rdpmc.restore(),
+        &|restored| {
+            let rdpmc_failed = rdpmc.restore();
+            if !rdpmc_failed && restored.failed.is_empty() {
+                lock.end();
+            }
+            rdpmc_failed
+        },
     );
     Ok(supervised?)
 }

@@ -12,10 +12,12 @@ use std::process::{Command, ExitCode};
 use clap::Parser;
 use pmu_virt::{AmdConfiguration, Configuration, CpuidRegisters, IntelConfiguration};
 
-use crate::check::{CheckError, Options, at_most, check};
+use crate::check::{CheckError, Options, at_most, check, configuration};
 use crate::machine::{Host, Machine, native_cpuid, stay_on};
 use crate::refusal::Refusal;
+use crate::registers::read;
 use crate::report::{Outcome, Report};
+use crate::run_lock::{LockError, RunLock};
 use crate::software::{Plan, Software};
 use crate::summary::summary;
 use crate::{consent, table};
@@ -125,6 +127,7 @@ fn run_with(arguments: &Arguments) -> Result<ExitCode, Failure> {
         check_place(file)?;
     }
     let machine = machine(arguments)?;
+    let lock = lock(&*machine)?;
     let Arguments { seed, programs, runs, read_only, .. } = *arguments;
     // Before anything is done for it.
     let made = file.map(|file| {
@@ -132,7 +135,7 @@ fn run_with(arguments: &Arguments) -> Result<ExitCode, Failure> {
         made.map_err(other(&file.display().to_string()))
     });
     let made = made.transpose()?;
-    let report = check(&*machine, Options { seed, programs, runs, read_only });
+    let report = check(&*machine, &lock, Options { seed, programs, runs, read_only });
     if arguments.software.is_some() {
         let _ = std::fs::remove_dir_all(machine.root());
     }
@@ -150,6 +153,26 @@ fn run_with(arguments: &Arguments) -> Result<ExitCode, Failure> {
         _ => {}
     }
     Ok(status)
+}
+
+/// Takes the machine's lock, and names what an interrupted run left behind.
+fn lock(machine: &dyn Machine) -> Result<RunLock, Failure> {
+    let lock = RunLock::take(machine).map_err(|error| match error {
+        LockError::AnotherRun => Refusal::AnotherRun.into(),
+        LockError::System(error) => other("the lock of a run")(error),
+    })?;
+    if let Some(found) = lock.left_behind() {
+        let configuration = configuration(machine).ok();
+        let holds = |address| read(machine, configuration.as_ref()?, address).ok();
+        let changes = found.changes(machine, holds);
+        if !changes.is_empty() {
+            let processor = found.processor;
+            eprint!(
+                "hwcheck: an interrupted run left changes of processor {processor}:\n{changes}"
+            );
+        }
+    }
+    Ok(lock)
 }
 
 /// The machine. If it is to be written, the user agreed.

@@ -37,6 +37,8 @@ pub mod report;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 pub mod restore;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+pub mod run_lock;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 pub mod software;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 pub mod sources;

@@ -17,15 +17,23 @@ pub struct UserRdpmc {
 }
 
 impl UserRdpmc {
-    /// Reads the settings, where the kernel has them.
-    pub fn of(machine: &dyn Machine) -> Self {
+    /// Reads the settings, where the kernel has them; `before` an interrupted run, which left its own, they were these.
+    pub fn of(machine: &dyn Machine, before: &[(PathBuf, String)]) -> Self {
         let paths = PMUS
             .map(|pmu| machine.root().join(format!("sys/bus/event_source/devices/{pmu}/rdpmc")));
         let found = paths.into_iter().filter_map(|path| {
-            let before = fs::read_to_string(&path).ok()?;
-            Some((path, before.trim_end().to_owned()))
+            let now = fs::read_to_string(&path).ok()?;
+            let now = now.trim_end();
+            let left = before.iter().find(|(left, _)| now == EVERY_PROCESS && *left == path);
+            let found = left.map_or(now, |(_, found)| found).to_owned();
+            Some((path, found))
         });
         Self { found: found.collect() }
+    }
+
+    /// Returns the files and their settings.
+    pub fn found(&self) -> &[(PathBuf, String)] {
+        &self.found
     }
 
     /// Allows RDPMC to every process, and returns whether user mode may execute it.

@@ -21,6 +21,8 @@ pub enum Refusal {
         /// The failure.
         kind: MsrErrorKind,
     },
+    /// Another run of the tool lives on this machine.
+    AnotherRun,
     /// The NMI watchdog has a counter.
     NmiWatchdog,
     /// These counters, given by their bits in the global registers, run for another owner.
@@ -46,6 +48,7 @@ impl Refusal {
             Self::Unreadable { .. } => {
                 "run it as root, with the module msr loaded: sudo modprobe msr"
             }
+            Self::AnotherRun => "wait until it has ended: one run at a time restores what it wrote",
             Self::NmiWatchdog => {
                 "switch it off for the time of the run: sudo sysctl kernel.nmi_watchdog=0 (and =1 afterwards)"
             }
@@ -70,6 +73,7 @@ impl fmt::Display for Refusal {
             Self::Unreadable { register, kind } => {
                 write!(f, "register {register:#x} cannot be read: {kind}")
             }
+            Self::AnotherRun => f.write_str("another run lives on this machine"),
             Self::NmiWatchdog => f.write_str("the NMI watchdog has a counter"),
             Self::CountersRun(counters) => {
                 write!(f, "counters run for another owner (their bits: {counters:#x})")

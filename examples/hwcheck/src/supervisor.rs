@@ -48,8 +48,8 @@ static IS_TO_END: AtomicBool = AtomicBool::new(false);
 /// Signals that end the worker in the supervisor's place.
 const ENDING: [libc::c_int; 4] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT];
 
-/// Does the work in a process of its own, then restores the registers, and by `finally` the setting of RDPMC: here, or
-/// there if this process is gone.
+/// Does the work in a process of its own, then restores the registers, and by `finally`, which is told of them, the
+/// setting of RDPMC: here, or there if this process is gone.
 ///
 /// The caller has one thread. At a real-time priority above 1 the worker has the next lower one.
 ///
@@ -58,9 +58,12 @@ const ENDING: [libc::c_int; 4] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, lib
 pub fn supervise(
     registers: &Registers<'_>,
     work: Box<Work<'_>>,
-    finally: &dyn Fn() -> bool,
+    finally: &dyn Fn(&Restored) -> bool,
 ) -> io::Result<Supervised> {
-    let put_back = || Restored { rdpmc_failed: finally(), ..restore(registers) };
+    let put_back = || {
+        let restored = restore(registers);
+        Restored { rdpmc_failed: finally(&restored), ..restored }
+    };
     let mut ends = [0; 2];
     // SAFETY: room for two descriptors.
     if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) } != 0 {

@@ -11,6 +11,7 @@ use machines::{Folder, amd, intel, run};
 use pmu_hwcheck::check::{CheckError, Options, at_most, check};
 use pmu_hwcheck::refusal::{Refusal, check_counters};
 use pmu_hwcheck::report::{Outcome, Reason};
+use pmu_hwcheck::run_lock::RunLock;
 use pmu_hwcheck::software::{Plan, Software};
 use pmu_virt::{AmdConfiguration, Configuration, HostError, IntelConfiguration};
 
@@ -18,7 +19,8 @@ const OPTIONS: Options = Options { seed: 1, programs: 1, runs: 1, read_only: fal
 
 /// The reason, of which the remedy is told, and nothing was written.
 fn refusal(machine: &Software) -> Refusal {
-    match check(machine, OPTIONS) {
+    let lock = RunLock::take(machine).unwrap();
+    match check(machine, &lock, OPTIONS) {
         Err(CheckError::Refused(refusal)) => {
             assert!(refusal.remedy().len() > 20, "{refusal}");
             assert!(machine.writes().is_empty());

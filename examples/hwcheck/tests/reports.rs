@@ -14,6 +14,7 @@ use pmu_hwcheck::report::{
     Access, Answer, Disagreement, Evidence, Hex, MAX_BYTES, MAX_ENTRIES, MachineKind, Outcome,
     Report, ReportError,
 };
+use pmu_hwcheck::run_lock::RunLock;
 use pmu_hwcheck::software::{Plan, Software};
 use pmu_hwcheck::summary::summary;
 use pmu_hwcheck::table::{escape, table};
@@ -121,7 +122,8 @@ fn none_of_what_was_planted_is_in_the_report_of_a_hypervisors_machine() {
     let machine = Marked(folder.machine(Plan::new(intel())));
     plant(&folder);
     let options = Options { seed: 1, programs: 1, runs: 1, read_only: true };
-    let report = check(&machine, options).unwrap();
+    let lock = RunLock::take(&machine).unwrap();
+    let report = check(&machine, &lock, options).unwrap();
     assert_unmarked(&report.to_json());
     assert_unmarked(&summary(&report));
     // Permitted data is in the report.
@@ -153,7 +155,8 @@ fn none_of_what_was_planted_is_in_the_report_of_a_whole_run() {
 fn report() -> Report {
     let folder = Folder::new();
     let machine = folder.machine(Plan::new(intel()).with(|plan| plan.inverted = Some((0x1A0, 7))));
-    check(&machine, Options { seed: 5, programs: 1, runs: 1, read_only: true }).unwrap()
+    let lock = RunLock::take(&machine).unwrap();
+    check(&machine, &lock, Options { seed: 5, programs: 1, runs: 1, read_only: true }).unwrap()
 }
 
 #[test]
