@@ -17,6 +17,7 @@ use crate::rdpmc::UserRdpmc;
 use crate::refusal::{Refusal, check_counters, check_kernel};
 use crate::registers::{Registers, read};
 use crate::report::{Claim, Evidence, Hex, Outcome, Reason, Register, Report, SCHEMA};
+use crate::restore::restore;
 use crate::run_lock::{Found, LockError, RunLock};
 use crate::stop::Stop;
 use crate::supervisor::{Supervised, supervise};
@@ -186,7 +187,6 @@ fn write_and_restore(
     })?;
     let mut comparison = comparison(registers)?;
     let supervised = supervise(
-        registers,
         Box::new(move |tell, alone| {
             let is_allowed = rdpmc.allow();
             if is_allowed {
@@ -198,12 +198,13 @@ fn write_and_restore(
             comparison.claims().into_iter().for_each(&mut *tell);
             compared.and_then(|()| counts(registers, is_allowed, options.runs, alone, tell))
         }),
-        &|restored| {
+        &|| {
             let rdpmc_failed = rdpmc.restore();
+            let restored = report::Restored { rdpmc_failed, ..restore(registers) };
             if !rdpmc_failed && restored.failed.is_empty() {
                 lock.end();
             }
-            rdpmc_failed
+            restored
         },
     );
     Ok(supervised?)

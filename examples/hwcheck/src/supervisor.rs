@@ -10,9 +10,7 @@ use std::panic::catch_unwind;
 
 use serde::{Deserialize, Serialize};
 
-use crate::registers::Registers;
 use crate::report::{Claim, Hex, Restored};
-use crate::restore::restore;
 use crate::stop::Stop;
 
 /// The result of a run.
@@ -48,22 +46,13 @@ static IS_TO_END: AtomicBool = AtomicBool::new(false);
 /// Signals that end the worker in the supervisor's place.
 const ENDING: [libc::c_int; 4] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT];
 
-/// Does the work in a process of its own, then restores the registers, and by `finally`, which is told of them, the
-/// setting of RDPMC: here, or there if this process is gone.
+/// Does the work in a process of its own, and then puts everything back: here, or there if this process is gone.
 ///
 /// The caller has one thread. At a real-time priority above 1 the worker has the next lower one.
 ///
 /// # Errors
 /// There is no pipe or process; nothing was written.
-pub fn supervise(
-    registers: &Registers<'_>,
-    work: Box<Work<'_>>,
-    finally: &dyn Fn(&Restored) -> bool,
-) -> io::Result<Supervised> {
-    let put_back = || {
-        let restored = restore(registers);
-        Restored { rdpmc_failed: finally(&restored), ..restored }
-    };
+pub fn supervise(work: Box<Work<'_>>, put_back: &dyn Fn() -> Restored) -> io::Result<Supervised> {
     let mut ends = [0; 2];
     // SAFETY: room for two descriptors.
     if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) } != 0 {
@@ -79,7 +68,7 @@ pub fn supervise(
     let worker = unsafe { libc::fork() };
     if worker == 0 {
         drop(reader);
-        be_worker(&put_back, work, writer, supervisor);
+        be_worker(put_back, work, writer, supervisor);
     }
     drop(writer);
     let supervised = if worker < 0 {
