@@ -19,6 +19,11 @@ const HOST_ONLY: u64 = PerfCtl::new().with_host_only(true).into_bits();
 /// Register").
 const EVENT_BITS: u64 = 0xF_FF87_FFFF;
 
+/// PMCx003, retired SSE and AVX FLOPs, of which up to 64 per cycle are counted, by PMCxFFF on the next counter (PPR of
+/// families 17h, 19h and 1Ah, "Large Increment per Cycle Events"; "Use MergeEvent feature" in family 1Ah's PMCx003).
+const SSE_AVX_FLOPS: u16 = 0x003;
+const MERGE: u16 = 0xFFF;
+
 const AMD: [u8; 12] = *b"AuthenticAMD";
 const HYGON: [u8; 12] = *b"HygonGenuine";
 
@@ -74,6 +79,9 @@ fn best(processor: &Snapshot) -> CounterUnit {
         0x1A.. => &ZEN_5,
     };
     unit.set_named(named, if zen_4 { u8::MAX } else { !reference_cycles });
+    if family >= 0x17 {
+        unit.set_merge_event(SSE_AVX_FLOPS, MERGE);
+    }
     // AMD's local APIC leaves the entry as it is (APM vol. 2, §16.4.4, has no such side effect); in a virtual
     // machine the hypervisor's may not.
     unit.set_masked_on_delivery(processor.has_hypervisor());

@@ -2,7 +2,9 @@
 
 use core::fmt;
 
-use crate::event::{Dictionary, PmuEvent, Record, Shape};
+use pmu_core::{CounterSet, EventSelect};
+
+use crate::event::{Dictionary, PmuEvent, Precise, Record, Shape};
 use crate::name::{MAX_NAME, Wanted, distance, matches, odd_character};
 use crate::tables::CORE_TYPES;
 
@@ -33,6 +35,8 @@ pub struct CoreType {
     pub(crate) source: &'static str,
     /// Issue slots per cycle, if its top-down metrics count cycles.
     pub(crate) width: u8,
+    /// The bits of a select that are the event's number.
+    pub(crate) number: u64,
     pub(crate) perf_pmu: &'static str,
     pub(crate) table: Table,
 }
@@ -131,6 +135,54 @@ impl CoreType {
     pub fn events(&self) -> Events {
         let Table { records, events, shapes, dictionary, .. } = self.table;
         Events { rest: records, left: events, shapes, dictionary }
+    }
+
+    /// Returns the counters that can count the event with this encoding, for [`Event::on`](pmu_core::Event::on): the
+    /// general ones that the table gives it, and every fixed one, of which the processor's own description knows the
+    /// events. Of an encoding that only a fixed counter has (event 0), that counter. `None`: the table has no event of
+    /// this number, so that nothing is known. Mode bits and others that select no event are ignored.
+    ///
+    /// Events that can only be sampled precisely do not confine an encoding that others have, too. For a unit mask or
+    /// qualifiers that the table lacks, these are the counters that can count each of the table's events with this
+    /// unit mask, or else with this number; where no counter can count each of them, those that can count one.
+    ///
+    /// ```
+    /// use pmu_core::{CounterSet, Event, EventSelect};
+    /// // MEM_LOAD_RETIRED.L3_MISS of Sapphire Rapids is confined to counters 0–3.
+    /// let select = EventSelect::from_bits(0x20D1);
+    /// let counters = pmu_events::SAPPHIRERAPIDS.constraints(select).unwrap_or(CounterSet::ALL);
+    /// assert_eq!(counters & CounterSet::GENERAL, CounterSet::from_bits(0b1111));
+    /// let event = Event::raw(select).on(counters);
+    /// # let _ = event;
+    /// ```
+    ///
+    /// # Context
+    /// Task: it looks at each event of the table, up to 2,344.
+    pub fn constraints(&self, select: EventSelect) -> Option<CounterSet> {
+        const UNIT_MASK: u64 = 0xFF00_0000_FF00;
+        /// Edge, any thread, inversion, counter mask.
+        const QUALIFIERS: u64 = 0xFFA4_0000;
+        let bits = select.select_bits();
+        // From the narrowest mask of bits that are an event's.
+        let masks = [QUALIFIERS | UNIT_MASK | self.number, UNIT_MASK | self.number, self.number];
+        let counters = masks.iter().find_map(|mask| {
+            let counted = |precise_only: bool| {
+                let mut sets = self.events().filter(|event| {
+                    let mut encodings = event.encodings();
+                    (event.precise() == Precise::Only) == precise_only
+                        && encodings.any(|way| (way.select.select_bits() ^ bits) & mask == 0)
+                });
+                let first = sets.next()?.counters();
+                let both = |(every, any), event: PmuEvent| {
+                    (every & event.counters(), any | event.counters())
+                };
+                let (every, any) = sets.fold((first, first), both);
+                Some(if every.is_empty() { any } else { every })
+            };
+            counted(false).or_else(|| counted(true))
+        })?;
+        let general = !(counters & CounterSet::GENERAL).is_empty();
+        Some(if general { counters | CounterSet::FIXED } else { counters })
     }
 
     /// Finds the events whose names match a pattern, in letters of either case: `*` stands for any text, `?` for any

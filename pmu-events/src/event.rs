@@ -59,6 +59,14 @@ impl PmuEvent {
         CounterSet::from_bits(self.record.shape.counters)
     }
 
+    /// Returns whether it happens more than 15 times per cycle, so that it counts right only on a pair of counters:
+    /// retired floating-point operations of AMD's Zen. The counter layer makes no pairs, and
+    /// [refuses](pmu_core::CounterError::NeedsCounterPair) the event unless the caller vouches that it happens [less
+    /// often](Event::at_most_15_per_cycle).
+    pub const fn needs_counter_pair(&self) -> bool {
+        self.record.shape.needs_pair
+    }
+
     /// Returns whether only a fixed counter counts it, whatever its select.
     pub const fn is_fixed_only(&self) -> bool {
         self.record.shape.counters & CounterSet::GENERAL.bits() == 0
@@ -227,6 +235,7 @@ pub(crate) struct Shape {
     pub(crate) precise: Precise,
     /// Set if the record refers to [`ERRATA`].
     pub(crate) has_erratum: bool,
+    pub(crate) needs_pair: bool,
 }
 
 /// An event of a table, in its encoded form:

@@ -6,7 +6,7 @@
 use core::fmt;
 use core::str::FromStr;
 
-use pmu_core::{Event, EventSelect, MsrAddress, NamedEvent};
+use pmu_core::{CounterSet, Event, EventSelect, MsrAddress, NamedEvent};
 
 /// `PERF_TYPE_HARDWARE`: the configuration is one of [`HARDWARE_EVENTS`].
 pub const PERF_TYPE_HARDWARE: u32 = 0;
@@ -100,44 +100,90 @@ pub struct PerfAttributes {
     pub exclude_guest: bool,
 }
 
-/// Converts perf's attributes into an event. Where perf reads a total of a sampling event, add
-/// [`with_total`](Event::with_total); where it multiplexes, [`rotating`](Event::rotating).
-///
-/// # Errors
-/// [`Type`](PerfError::Type), [`Hardware`](PerfError::Hardware), [`Bits`](PerfError::Bits),
-/// [`ExcludesAll`](PerfError::ExcludesAll), [`NoExtraRegister`](PerfError::NoExtraRegister).
-impl TryFrom<PerfAttributes> for Event {
-    type Error = PerfError;
-
-    fn try_from(perf: PerfAttributes) -> Result<Self, PerfError> {
-        let event = match perf.type_ {
+impl PerfAttributes {
+    /// Converts perf's attributes into an event. A raw configuration is confined to the counters that `constraints`
+    /// gives for its select: on many processors only some of the counters count an event, as Linux' perf knows of each
+    /// model. `pmu-events` has the constraints of each core type; a kernel that does not link its tables returns `None`
+    /// for "not known".
+    ///
+    /// Where perf reads a total of a sampling event, add [`with_total`](Event::with_total); where it multiplexes,
+    /// [`rotating`](Event::rotating).
+    ///
+    /// ```
+    /// use pmu::core::{Event, Snapshot};
+    /// use pmu::perf::{PERF_TYPE_RAW, PerfAttributes, RawConfig};
+    /// use pmu_events::Processor;
+    ///
+    /// /// Returns the event of a text such as `cpu/event=0xd1,umask=0x20/`, for the processor with this CPUID.
+    /// fn event(text: &str, this: &Snapshot) -> Result<Event, Box<dyn core::error::Error>> {
+    ///     let core_type = Processor::detect(this)?.core_type();
+    ///     let config = text.parse::<RawConfig>()?.bits();
+    ///     let attributes = PerfAttributes { type_: PERF_TYPE_RAW, config, ..PerfAttributes::default() };
+    ///     Ok(attributes.event(|select| core_type.constraints(select))?)
+    /// }
+    /// # let dump = pmu::core::CpuidDump::parse(
+    /// #     "   0x00000000 0x00: eax=0x00000020 ebx=0x756e6547 ecx=0x6c65746e edx=0x49656e69
+    /// #         0x00000001 0x00: eax=0x000806f8 ebx=0x00000000 ecx=0x00000000 edx=0x00000000",
+    /// # )?;
+    /// # use pmu::core::{CounterSet, EventSelect};
+    /// # let confined = event("cpu/event=0xd1,umask=0x20/", &Snapshot::capture(&dump))?;
+    /// # let counters = CounterSet::from_bits(0b1111) | CounterSet::FIXED;
+    /// # assert_eq!(confined, Event::raw(EventSelect::from_bits(0x20D1)).on(counters));
+    /// # Ok::<(), Box<dyn core::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Type`](PerfError::Type), [`Hardware`](PerfError::Hardware), [`Bits`](PerfError::Bits),
+    /// [`ExcludesAll`](PerfError::ExcludesAll), [`NoExtraRegister`](PerfError::NoExtraRegister).
+    pub fn event(
+        self,
+        constraints: impl FnOnce(EventSelect) -> Option<CounterSet>,
+    ) -> Result<Event, PerfError> {
+        let event = match self.type_ {
             PERF_TYPE_HARDWARE => {
-                let known = HARDWARE_EVENTS.iter().find(|(number, _)| *number == perf.config);
-                let (_, name) = known.ok_or(PerfError::Hardware(perf.config))?;
-                Self::named(*name)
+                let known = HARDWARE_EVENTS.iter().find(|(number, _)| *number == self.config);
+                let (_, name) = known.ok_or(PerfError::Hardware(self.config))?;
+                Event::named(*name)
             }
-            PERF_TYPE_RAW => Self::raw(RawConfig::new(perf.config)?.select()),
+            PERF_TYPE_RAW => {
+                let select = RawConfig::new(self.config)?.select();
+                Event::raw(select).on(constraints(select).unwrap_or(CounterSet::ALL))
+            }
             other => return Err(PerfError::Type(other)),
         };
-        let raw = perf.type_ == PERF_TYPE_RAW;
-        let event = match extra_register(perf.config).filter(|_| raw) {
-            _ if perf.config1 == 0 => event,
-            Some(register) => event.with_extra(register, perf.config1),
-            None => return Err(PerfError::NoExtraRegister(perf.config)),
+        let raw = self.type_ == PERF_TYPE_RAW;
+        let event = match extra_register(self.config).filter(|_| raw) {
+            _ if self.config1 == 0 => event,
+            Some(register) => event.with_extra(register, self.config1),
+            None => return Err(PerfError::NoExtraRegister(self.config)),
         };
-        let event = match (perf.exclude_user, perf.exclude_kernel) {
+        let event = match (self.exclude_user, self.exclude_kernel) {
             (false, false) => event,
             (true, false) => event.kernel_only(),
             (false, true) => event.user_only(),
             (true, true) => return Err(PerfError::ExcludesAll),
         };
-        let event = match (perf.exclude_host, perf.exclude_guest) {
+        let event = match (self.exclude_host, self.exclude_guest) {
             (false, false) => event,
             (true, false) => event.in_guests(),
             (false, true) => event.outside_guests(),
             (true, true) => return Err(PerfError::ExcludesAll),
         };
-        Ok(if perf.sample_period == 0 { event } else { event.every(perf.sample_period) })
+        Ok(if self.sample_period == 0 { event } else { event.every(self.sample_period) })
+    }
+}
+
+/// Converts as [`PerfAttributes::event`] does where nothing is known of the processor's constraints: a raw
+/// configuration may be given any counter, and counts nothing, or something else, on one that cannot count it. On
+/// AMD's processors every core counter counts every event; on Intel's, take `PerfAttributes::event`.
+///
+/// # Errors
+/// Those of [`PerfAttributes::event`].
+impl TryFrom<PerfAttributes> for Event {
+    type Error = PerfError;
+
+    fn try_from(perf: PerfAttributes) -> Result<Self, PerfError> {
+        perf.event(|_| None)
     }
 }
 

@@ -43,6 +43,9 @@ pub enum CounterError {
     Unsupported(NamedEvent),
     /// The processor cannot tell guests from their host.
     GuestModeUnsupported,
+    /// The event may happen more than 15 times per cycle, which takes a pair of counters, and no pairs are made; or it
+    /// is the event that makes a pair. See [`Event::at_most_15_per_cycle`](crate::Event::at_most_15_per_cycle).
+    NeedsCounterPair,
     /// No counter of this session can count the event: of those that can, it has none.
     NoCounterForEvent,
     /// This period is out of range: below the table's [floor](crate::EventTable::set_floor), or beyond 63 bits.
@@ -112,6 +115,9 @@ impl fmt::Display for CounterError {
             Self::GuestModeUnsupported => {
                 f.write_str("this processor's counters cannot tell guests from their host")
             }
+            Self::NeedsCounterPair => f.write_str(
+                "the event may happen more than 15 times per cycle, which takes a pair of counters",
+            ),
             Self::NoCounterForEvent => f.write_str("no counter can count the event"),
             Self::Period(period) => {
                 write!(f, "a period of {period} events is below the floor, or beyond 63 bits")

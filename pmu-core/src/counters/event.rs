@@ -146,6 +146,8 @@ pub struct Event {
     pub(crate) total: bool,
     pub(crate) rotates: bool,
     pub(crate) user_rdpmc: bool,
+    /// It happens at most 15 times per cycle.
+    pub(crate) narrow: bool,
     pub(crate) tag: u64,
     pub(crate) counters: CounterSet,
     pub(crate) extra: Extra,
@@ -176,6 +178,7 @@ impl Event {
             total: true,
             rotates: false,
             user_rdpmc: false,
+            narrow: false,
             tag: 0,
             counters: CounterSet::ALL,
             extra: Extra::NONE,
@@ -256,6 +259,17 @@ impl Event {
     /// [can deny it](crate::CounterUnit::has_user_rdpmc_control) for each counter.
     pub const fn with_user_rdpmc(mut self) -> Self {
         self.user_rdpmc = true;
+        self
+    }
+
+    /// Promises that it happens at most 15 times per cycle, as scalar code's floating-point operations do.
+    ///
+    /// AMD's Zen counts more than 15 per cycle of event 0x003 only on a pair of counters, which these crates do not
+    /// make: without this promise the event is [refused](crate::CounterError::NeedsCounterPair). Where the promise is
+    /// broken, the count is too low. On Zen 3 and 4 the manual vouches for no count without a pair. Source: AMD's
+    /// processor programming references, "Large Increment per Cycle Events" and PMCx003.
+    pub const fn at_most_15_per_cycle(mut self) -> Self {
+        self.narrow = true;
         self
     }
 

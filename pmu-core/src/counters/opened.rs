@@ -22,6 +22,9 @@ impl CounterUnit {
         if illegal != 0 {
             return Err(CounterError::IllegalBits(illegal));
         }
+        if self.needs_pair(plain, event.narrow) {
+            return Err(CounterError::NeedsCounterPair);
+        }
         let [guest, host] = self.guest_bits();
         let guest_bit = match event.guest {
             GuestMode::Everywhere => 0,
@@ -67,6 +70,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
     /// [`OtherProcessor`](CounterError::OtherProcessor): `processor` describes another type of core.
     /// [`Unsupported`](CounterError::Unsupported), [`IllegalBits`](CounterError::IllegalBits),
     /// [`GuestModeUnsupported`](CounterError::GuestModeUnsupported): this processor lacks it.
+    /// [`NeedsCounterPair`](CounterError::NeedsCounterPair),
     /// [`NoCounterForEvent`](CounterError::NoCounterForEvent), [`Period`](CounterError::Period).
     /// [`InsufficientMemory`](CounterError::InsufficientMemory): the table is full.
     pub fn open_event(

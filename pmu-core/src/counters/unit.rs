@@ -71,6 +71,8 @@ pub struct CounterUnit {
     pub(crate) has_named: u8,
     pub(crate) user_rdpmc_control: bool,
     masked_on_delivery: bool,
+    /// The number of the event that needs a pair of counters, and that of the event which makes the pair; 0: no pairs.
+    merged: [u16; 2],
     /// The bits of a select by which it counts in guests only, and outside guests only.
     guest_bits: [u64; 2],
     global: Option<&'static GlobalRegisters>,
@@ -95,6 +97,7 @@ impl CounterUnit {
             has_named: 0,
             user_rdpmc_control: false,
             masked_on_delivery: false,
+            merged: [0; 2],
             guest_bits: [0; 2],
             global: None,
             precise: None,
@@ -231,6 +234,13 @@ impl CounterUnit {
         self.guest_bits = [guest_only, host_only];
     }
 
+    /// Declares that the event numbered `wide` may happen more than 15 times per cycle, which a counter takes only
+    /// while the next one counts the event numbered `merge`. No such pairs are made: both events are refused, except
+    /// `wide` where it is [at most 15 per cycle](crate::Event::at_most_15_per_cycle).
+    pub const fn set_merge_event(&mut self, wide: u16, merge: u16) {
+        self.merged = [wide, merge];
+    }
+
     /// Adds the registers that control all counters together.
     pub const fn set_global(&mut self, global: &'static GlobalRegisters) {
         self.global = Some(global);
@@ -304,6 +314,13 @@ impl CounterUnit {
     /// Returns the bits of a select that qualify its event: all but event, unit mask and modes.
     const fn qualifiers(&self) -> u64 {
         !(0xFFFF | EventSelect::MODES | self.guest_bits[0] | self.guest_bits[1])
+    }
+
+    /// Returns whether `select` counts right only on a pair of counters. `narrow`: it happens at most 15 times per
+    /// cycle.
+    pub(crate) const fn needs_pair(&self, select: EventSelect, narrow: bool) -> bool {
+        let ([wide, merge], number) = (self.merged, select.event_number());
+        merge != 0 && (number == merge || number == wide && !narrow)
     }
 
     /// Returns the bits of a select by which it counts in guests only, and outside guests only; 0: there is none.

@@ -45,6 +45,8 @@ pub(crate) struct Event {
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Shape {
+    /// First, so that such shapes come last, and the other shapes' places do not depend on them.
+    pub(crate) needs_pair: bool,
     pub(crate) select: u64,
     pub(crate) counters: u64,
     pub(crate) others: Vec<u16>,
@@ -190,6 +192,7 @@ fn event(row: &Row<'_>, vendor: Vendor) -> Result<Event, String> {
         registers,
         precise: row.number("pebs", 2)?,
         has_erratum: !row.text("errata").is_empty(),
+        needs_pair: vendor == Vendor::Amd && numbers.contains(&SSE_AVX_FLOPS),
     };
     Ok(Event {
         name: name.to_owned(),
@@ -201,6 +204,12 @@ fn event(row: &Row<'_>, vendor: Vendor) -> Result<Event, String> {
 }
 
 const GENERAL: u64 = 0xFFFF;
+
+/// The number of the event of every Zen that happens more than 15 times per cycle, and counts right only on two
+/// counters. Source: AMD's processor programming references, PMCx003 and, but for Zen 5's, "Large Increment per Cycle
+/// Events": Zen 1 and 2 "can count above 15", Zen 3 and 4 "requires the use of the MergeEvent", Zen 5 "Use MergeEvent
+/// feature for accurate results". Of Zen 6's, Linux' `arch/x86/events/amd/core.c` makes pairs, too.
+const SSE_AVX_FLOPS: u64 = 0x003;
 
 /// `0-3`, `0+2-3`, `F2`: one bit per counter, fixed ones from bit 32 on. AMD's are all.
 fn counters(row: &Row<'_>, vendor: Vendor) -> Result<u64, String> {

@@ -95,11 +95,17 @@ fn write_core_type(source: &mut String, core_type: &CoreType, table: &str, perf_
     let CoreType { name, version, published, source: from, width, .. } = core_type;
     let published = (!published.is_empty()).then_some(published);
     let dated = published.map_or(String::new(), |day| format!(", {day}"));
+    // Bits of a select.
+    let number: u64 = match core_type.vendor {
+        Vendor::Amd => 0xF_0000_00FF,
+        Vendor::Intel => 0xFF,
+    };
     let _ = writeln!(
         source,
         "/// `{name}`: {} events, version {version}{dated}.\n\
          pub static {}: CoreType = CoreType {{ name: {name:?}, version: {version:?}, \
-         published: {published:?}, source: {from:?}, width: {width}, perf_pmu: {perf_pmu:?}, table: {}_TABLE }};\n",
+         published: {published:?}, source: {from:?}, width: {width}, number: {number:#X}, \
+         perf_pmu: {perf_pmu:?}, table: {}_TABLE }};\n",
         core_type.events.len(),
         constant(name),
         constant(table),
@@ -133,12 +139,13 @@ fn write_lists(source: &mut String, catalog: &Catalog, shapes: &[&Shape], errata
         let precise = ["No", "Possible", "Only"][shape.precise as usize];
         let _ = writeln!(
             source,
-            "    Shape {{ select: {:#X}, counters: {:#X}, others: &{:?}, registers: &{:#X?}, precise: Precise::{precise}, has_erratum: {} }},",
+            "    Shape {{ select: {:#X}, counters: {:#X}, others: &{:?}, registers: &{:#X?}, precise: Precise::{precise}, has_erratum: {}, needs_pair: {} }},",
             shape.select,
             shape.counters,
             shape.others,
             Flat(&shape.registers),
             shape.has_erratum,
+            shape.needs_pair,
         );
     }
     source.push_str("];\n");
@@ -248,6 +255,7 @@ mod tests {
             registers: Vec::new(),
             precise: 0,
             has_erratum: false,
+            needs_pair: false,
         };
         let (name, errata) = ("SAME".to_owned(), String::new());
         let event = Event { name, low: 0xC0, shape: shape.clone(), value: 0, errata };
