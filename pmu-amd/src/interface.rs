@@ -59,16 +59,20 @@ impl Amd64 {
         }
     }
 
-    /// Detects the interface by the rule of [`detect`](Self::detect), and only if the HAL of a given Windows has it.
+    /// Detects the interface by the rule of [`detect`](Self::detect), and only if the HAL of a given Windows has it:
+    /// with the [four legacy counters](Self::with_legacy_counters), where that HAL
+    /// [has no others](pmu_core::WindowsVersion::has_four_amd_counters).
     ///
     /// # Errors
     /// Those of [`detect`](Self::detect); [`NotInVersion`](NoInterface::NotInVersion).
     pub fn detect_as_of(snapshot: &Snapshot, rules: Rules) -> Result<Self, NoInterface> {
         let amd64 = Self::detect(snapshot)?;
-        if rules.version.has_counters(HalInterface::Amd64, rules.width) {
-            Ok(amd64)
-        } else {
+        if !rules.version.has_counters(HalInterface::Amd64, rules.width) {
             Err(NoInterface::NotInVersion(rules))
+        } else if rules.version.has_four_amd_counters() {
+            Ok(amd64.with_legacy_counters())
+        } else {
+            Ok(amd64)
         }
     }
 

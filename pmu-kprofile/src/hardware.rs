@@ -42,6 +42,8 @@ use crate::Affinity;
 /// # fn interrupt_depth() -> usize { 0 }
 /// # fn online() -> Affinity { Affinity::first(1) }
 /// # fn run_on(_: ProcessorNumber, _: SourceRequest) -> Result<(), InterfaceError> { Ok(()) }
+/// # fn pinned<R>(act: impl FnOnce() -> R) -> R { act() }
+/// # use pmu_kprofile::{ProfileError, ProfileObject, Profiles};
 ///
 /// struct Kernel;
 ///
@@ -65,9 +67,14 @@ use crate::Affinity;
 ///         run_on(on, SourceRequest::Stop(source))
 ///     }
 /// }
+///
+/// fn start(lists: &Profiles<64, 4>, object: &'static ProfileObject<'static>) -> Result<(), ProfileError> {
+///     pinned(|| lists.try_start(object, &mut Kernel)) // the task stays on its processor meanwhile
+/// }
 /// ```
 pub trait ProfileHardware {
-    /// Returns the processor that executes the call.
+    /// Returns the processor that executes the call. The task that starts or stops a profile stays there until that
+    /// returns: it is bound to the processor, or preemption is off.
     fn this_processor(&self) -> ProcessorNumber;
 
     /// Returns whether this processor is handling an interrupt, for instance an NMI. Profiles are not started or

@@ -87,8 +87,8 @@ unsafe impl<const N: usize, const P: usize> Send for Profiles<N, P> {}
 
 impl<const N: usize, const P: usize> Profiles<N, P> {
     const_fn! {
-        /// Creates empty lists with [`Rules::LATEST`]: they behave like the latest Windows, without the defects of
-        /// earlier ones.
+        /// Creates empty lists with [`Rules::LATEST`]: they behave like the latest Windows of which everything is
+        /// certain, without the defects of earlier ones.
         pub const fn new() -> Self {
             Self::with_rules(Rules::LATEST)
         }

@@ -93,8 +93,12 @@ impl Machine {
         Zen::detect(snapshot).map_or_else(|| Self::detect(snapshot), Self::Zen)
     }
 
-    /// Decides as the HAL of a given Windows does: where that has no interface for the processor, its counters take
-    /// events and have no sources. Task context, once.
+    /// Detects the interface as the HAL of a given Windows does. Where that HAL has no interface for the processor, the
+    /// processor's counters take events and have no sources; where it has AMD's four legacy counters alone
+    /// ([`Amd64::detect_as_of`]), so has the machine.
+    ///
+    /// # Context
+    /// Task, once.
     pub fn detect_as_of(snapshot: &Snapshot, rules: Rules) -> Self {
         let amd64 = Amd64::detect_as_of(snapshot, rules);
         Self::of(snapshot, Emon::detect_as_of(snapshot, rules), amd64)

@@ -55,6 +55,13 @@ pub fn end_of_interrupt() {}
 #[derive(Clone, Copy, Debug)]
 pub struct Kernel;
 
+impl Kernel {
+    /// Runs a part of a task on the processor where it is: with preemption off, or bound to it.
+    pub fn pinned<R>(act: impl FnOnce() -> R) -> R {
+        act()
+    }
+}
+
 // SAFETY: there is one thread.
 unsafe impl Processors for Kernel {
     fn this_processor() -> usize {

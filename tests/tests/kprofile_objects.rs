@@ -17,8 +17,8 @@ use pmu_kprofile::WindowsVersion::{self, *};
 use pmu_kprofile::compat::kprofile::{KProfile, Role};
 use pmu_kprofile::compat::layout::Layout;
 use pmu_kprofile::{
-    Affinity, AsOfVersion, BasicProfile, HalInterface, PointerWidth, ProfileHardware,
-    ProfileObject, Profiles, Rules,
+    Affinity, AsOfVersion, BasicProfile, HalInterface, PointerWidth, ProfileCallback,
+    ProfileHardware, ProfileObject, Profiles, Rules,
 };
 use pmu_tests::data;
 
@@ -200,11 +200,23 @@ fn callback_objects_exist_from_windows_8_on() {
 
 #[test]
 fn a_callback_object_shows_whom_it_calls() {
-    static CALLBACK: fn(&dyn InterruptFrame, KProfileSource) = |_, _| {};
+    struct Driver(u64);
+    impl ProfileCallback for Driver {
+        fn profile_interrupt(&self, _: &dyn InterruptFrame, _: KProfileSource) {}
+        fn routine(&self) -> u64 {
+            self.0
+        }
+    }
+    static CALLBACK: Driver = Driver(0xFFFF_F800_0123_4560);
     let object = ProfileObject::callback(x64(Windows8), source(0x19), &CALLBACK).unwrap();
     let kprofile = object.to_kprofile();
     let context = core::ptr::from_ref(&CALLBACK).addr() as u64;
-    assert_eq!(kprofile.role, Role::Callback { callback: 0, context });
+    assert_eq!(kprofile.role, Role::Callback { callback: 0xFFFF_F800_0123_4560, context });
+    // A closure's is the code that it is.
+    let closure = |_: &dyn InterruptFrame, _: KProfileSource| {};
+    let object = ProfileObject::callback(x64(Windows8), source(0x19), &closure).unwrap();
+    let Role::Callback { callback, .. } = object.to_kprofile().role else { panic!("a callback's") };
+    assert_ne!(callback, 0);
     assert_eq!((kprofile.source, kprofile.process, kprofile.started), (source(0x19), 0, false));
     let mut bytes = [0; Layout::MAX_SIZE];
     kprofile.encode(Layout::X64_WIN8, &mut bytes).unwrap();

@@ -83,6 +83,13 @@ fn check_source_list<I: ProfileInterface>(interface: &I, rows: &[Row<'_>]) {
         let error = write_source_list(interface, &mut other).unwrap_err();
         assert_eq!(error, SourceListError::WrongClass(class));
         assert_eq!((error.status().value(), other), (0xC000_0002, before));
+        // The class is all that is needed to see that it is another's.
+        for length in [4, 8, needed - 1] {
+            let mut short = query(length);
+            short[..4].copy_from_slice(&class.to_le_bytes());
+            let error = write_source_list(interface, &mut short).unwrap_err();
+            assert_eq!(error, SourceListError::WrongClass(class), "{length} bytes");
+        }
     }
 }
 

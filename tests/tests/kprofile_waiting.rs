@@ -11,11 +11,11 @@ use std::sync::{Arc, Mutex};
 use kprofile::{
     Frame, Machine, active, buffer, counts, everywhere, leak, object, processor, request,
 };
-use pmu_core::{InterruptFrame, KProfileSource, ProcessId, ProcessorNumber};
+use pmu_core::{InterfaceError, InterruptFrame, KProfileSource, ProcessId, ProcessorNumber};
 use pmu_kprofile::object::bucket::Bucket;
 use pmu_kprofile::{
-    Affinity, BasicProfile, CreateError, DispatchOutcome, ProfileError, ProfileObject, Profiles,
-    Rules,
+    Affinity, BasicProfile, CreateError, DispatchOutcome, ProfileError, ProfileHardware,
+    ProfileObject, Profiles, Rules,
 };
 
 type Lists = Profiles<4, 128>;
@@ -136,6 +136,128 @@ fn interrupts_and_callbacks_are_refused_and_not_busy() {
     let scoped = lists.scope(&[object], &mut machine, |_| ());
     assert_eq!(scoped, Err(ProfileError::WrongContext));
     assert!(!object.is_started());
+}
+
+/// Runs something that must not wait for what its own thread holds.
+#[track_caller]
+fn without_waiting(act: impl FnOnce() + Send + 'static) {
+    let (over, ended) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        act();
+        over.send(()).unwrap();
+    });
+    // However slow the machine is, nothing here takes so long.
+    ended
+        .recv_timeout(core::time::Duration::from_secs(60))
+        .expect("it waits for itself, or failed");
+}
+
+#[test]
+fn a_scope_from_a_callback_is_refused_and_does_not_wait_for_its_own_dispatch() {
+    without_waiting(|| {
+        let (lists, mut machine) = (leak(Lists::new()), Machine::new(active()));
+        let object = everywhere(2, &machine);
+        // Of a change that is not over, too.
+        lists.try_start(object, &mut machine).unwrap();
+        let outcomes = Mutex::new(Vec::new());
+        let callback = |frame: &dyn InterruptFrame, _: KProfileSource| {
+            let mut machine = Machine { this: frame.processor(), ..Machine::new(active()) };
+            let objects: [&[&ProfileObject<'_>]; 2] = [&[], &[object]];
+            let scopes = objects.map(|objects| lists.scope(objects, &mut machine, |_| ()));
+            outcomes.lock().unwrap().extend(scopes);
+        };
+        let cycles = KProfileSource::TOTAL_CYCLES;
+        let callback = ProfileObject::callback(Rules::LATEST, cycles, &callback).unwrap();
+        // SAFETY: the object lives until it is stopped below.
+        unsafe { lists.start_borrowed(&callback, &mut machine) }.unwrap();
+        let frame = Frame { processor: processor(0, 1), ..Frame::at(0) };
+        assert_eq!(lists.interrupt(&frame, cycles), HIT);
+        lists.stop(&callback, &mut machine).unwrap();
+        let refused = Err(ProfileError::WrongContext);
+        assert_eq!(outcomes.into_inner().unwrap(), [refused, refused]);
+    });
+}
+
+/// Hardware whose start is interrupted, while its caller has the right to change the lists.
+struct Interrupted {
+    machine: Machine,
+    lists: &'static Lists,
+    outcome: Option<Result<(), ProfileError>>,
+}
+
+impl ProfileHardware for Interrupted {
+    fn this_processor(&self) -> ProcessorNumber {
+        self.machine.this
+    }
+    fn in_interrupt(&self) -> bool {
+        self.machine.in_interrupt
+    }
+    fn active_processors(&self) -> Affinity {
+        self.machine.active
+    }
+    fn supports(&self, _: KProfileSource) -> bool {
+        true
+    }
+    fn start(&mut self, on: ProcessorNumber, from: KProfileSource) -> Result<(), InterfaceError> {
+        let object = everywhere(3, &self.machine);
+        let mut there = Machine { in_interrupt: true, ..self.machine.clone() };
+        self.outcome = Some(self.lists.scope(&[object], &mut there, |_| ()));
+        self.machine.start(on, from)
+    }
+    fn stop(&mut self, on: ProcessorNumber, from: KProfileSource) -> Result<(), InterfaceError> {
+        self.machine.stop(on, from)
+    }
+}
+
+#[test]
+fn a_scope_from_an_interrupt_is_refused_and_does_not_wait_for_the_task_that_it_interrupted() {
+    without_waiting(|| {
+        let (lists, machine) = (leak(Lists::new()), Machine::new(active()));
+        let object = everywhere(2, &machine);
+        let mut hardware = Interrupted { machine, lists, outcome: None };
+        lists.start(object, &mut hardware).unwrap();
+        assert_eq!(hardware.outcome, Some(Err(ProfileError::WrongContext)));
+        lists.stop(object, &mut hardware).unwrap();
+    });
+}
+
+/// A task's hardware, whose task leaves processor 1 for 0 after it read where it is.
+struct Moving {
+    machine: Machine,
+    moved: AtomicBool,
+}
+
+impl ProfileHardware for Moving {
+    fn this_processor(&self) -> ProcessorNumber {
+        processor(0, u8::from(!self.moved.swap(true, Ordering::Relaxed)))
+    }
+    fn in_interrupt(&self) -> bool {
+        false
+    }
+    fn active_processors(&self) -> Affinity {
+        self.machine.active
+    }
+    fn supports(&self, _: KProfileSource) -> bool {
+        true
+    }
+    fn start(&mut self, on: ProcessorNumber, from: KProfileSource) -> Result<(), InterfaceError> {
+        self.machine.start(on, from)
+    }
+    fn stop(&mut self, on: ProcessorNumber, from: KProfileSource) -> Result<(), InterfaceError> {
+        self.machine.stop(on, from)
+    }
+}
+
+#[test]
+fn a_task_that_left_a_processor_is_not_taken_for_the_interrupt_that_came_there() {
+    let (lists, mut machine) = (leak(Lists::new()), Machine::new(active()));
+    let object = everywhere(2, &machine);
+    during_a_dispatch(lists, &mut machine, |machine| {
+        let mut moving = Moving { machine: machine.clone(), moved: AtomicBool::new(false) };
+        assert_eq!(lists.try_start(object, &mut moving), Ok(()));
+        *machine = moving.machine;
+    });
+    lists.stop(object, &mut machine).unwrap();
 }
 
 #[test]

@@ -11,7 +11,7 @@ use pmu_core::{
 };
 use pmu_intel::Emon;
 use pmu_kprofile::WindowsVersion::*;
-use pmu_tests::{FakePlatform, RegisterFile, amd_processor};
+use pmu_tests::{FakePlatform, RegisterFile, Row, amd_processor, data};
 
 fn recorded(dump: &str) -> Snapshot {
     Snapshot::capture(&CpuidDump::parse(dump).unwrap())
@@ -119,6 +119,48 @@ fn a_source_is_of_the_versions_that_have_it() {
             }
         }
     }
+}
+
+/// The tables are complete: "the Emon-specific profile sources are the complete set", and the Amd64 interface
+/// "continues with many more" after its nine general ones. No other value is a source, unless it was added later.
+#[test]
+fn a_value_that_no_table_has_is_no_source() {
+    let values = |rows: &[Row<'_>]| rows.iter().map(|row| row.number("value") as u32).collect();
+    let tables: [(_, Vec<u32>, u32); 3] = [
+        (HalInterface::Default, vec![0], 1),
+        (HalInterface::Emon, values(&data!("emon_sources.csv")), 0x20),
+        (HalInterface::Amd64, values(&data!("amd64_sources.csv")), 0xC0),
+    ];
+    for (interface, table, end) in tables {
+        for value in (0..end).filter_map(KProfileSource::new) {
+            let has = x64(Windows10v1507).has_source(interface, value);
+            assert_eq!(has, table.contains(&value.value()), "{interface:?} {value}");
+        }
+    }
+}
+
+/// The Amd64 interface has four counters, as the original release of Windows 10 has it; version 1903 brought
+/// HalQueryProfileNumberOfCounters, by which the HAL tells their number.
+#[test]
+fn a_windows_whose_hal_has_four_of_amds_counters_takes_four() {
+    for version in VERSIONS.into_iter().filter(|version| *version >= Windows8) {
+        for (width, (core, v2, all)) in WIDTHS.into_iter().zip([(true, 0, 6), (true, 8, 8)]) {
+            let (rules, processor) = (Rules { version, width }, amd_processor(core, v2));
+            let expected = if version < Windows10v1903 { 4 } else { all };
+            let amd64 = Amd64::detect_as_of(&processor, rules).unwrap();
+            assert_eq!(amd64.unit().counters().len(), expected, "{rules}");
+            assert_eq!(amd64.unit_of(&processor).counters().len(), expected, "{rules}");
+            let machine = Machine::detect_as_of(&processor, rules);
+            assert_eq!(machine.unit().counters().len(), expected, "{rules}");
+            assert_eq!(machine.unit_of(&processor).counters().len(), expected, "{rules}");
+            let first = machine.unit().counter(CounterId::general(0).unwrap()).unwrap();
+            let select = if expected == 4 { 0xC001_0000 } else { 0xC001_0200 };
+            assert_eq!(first.control().register().get(), select, "{rules}");
+        }
+    }
+    // Whatever Windows it is to be like, a processor with four has four.
+    let old = Amd64::detect_as_of(&amd_processor(false, 0), x64(Windows11)).unwrap();
+    assert_eq!(old.unit().counters().len(), 4);
 }
 
 /// "The four Performance Event Select Registers are the model-specific registers 0xC0010000 …; The counters

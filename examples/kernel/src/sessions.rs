@@ -113,7 +113,8 @@ impl Sessions {
 }
 
 /// Requests are served with the session of the processor that serves them. Only the boot processor posts requests, so
-/// on the others no task uses the session that the interrupt finds.
+/// on the others no task uses the session that the interrupt finds. Nothing here moves a task to another processor; a
+/// kernel that does binds the task around `start` and `stop`.
 impl Processors for Kernel {
     fn this_processor(&self) -> ProcessorNumber {
         ProcessorNumber::from_index(processor::number() as u16)

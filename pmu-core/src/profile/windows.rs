@@ -6,7 +6,8 @@ use crate::KProfileSource;
 
 /// A version of Windows at which something of profiling changed.
 ///
-/// The default, [`LATEST`](Self::LATEST), is also the one without the defects of its predecessors.
+/// The default, [`LATEST`](Self::LATEST), is the latest of which everything is certain, without the defects of its
+/// predecessors.
 ///
 /// ```
 /// use pmu_core::WindowsVersion;
@@ -200,6 +201,13 @@ impl WindowsVersion {
         self as u8 >= since as u8
     }
 
+    /// Returns whether the HAL uses AMD's four legacy counters and no others. It is documented for the original release
+    /// of Windows 10; from version 1903 on the HAL itself reports how many counters it has
+    /// (`HalQueryProfileNumberOfCounters`), which is taken to mean those that the processor declares.
+    pub const fn has_four_amd_counters(self) -> bool {
+        (self as u8) < Self::Windows10v1903 as u8
+    }
+
     /// Returns whether Intel's interface has the sources 0x20 to 0x24 beside the thirteen of its table.
     pub const fn has_fixed_sources(self) -> bool {
         self as u8 >= Self::Windows10v1903 as u8
@@ -216,6 +224,13 @@ impl Default for WindowsVersion {
         Self::LATEST
     }
 }
+
+/// General sources of the Emon interface, one bit per value: 0x02, 0x06, 0x0A, 0x0B and 0x13.
+const GENERAL_OF_EMON: u32 = 1 << 0x02 | 1 << 0x06 | 1 << 0x0A | 1 << 0x0B | 1 << 0x13;
+
+/// General sources of the Amd64 interface, one bit per value: 0x02, 0x06, 0x08, 0x09, 0x0B, 0x0D, 0x14 and 0x15.
+const GENERAL_OF_AMD64: u32 =
+    1 << 0x02 | 1 << 0x06 | 1 << 0x08 | 1 << 0x09 | 1 << 0x0B | 1 << 0x0D | 1 << 0x14 | 1 << 0x15;
 
 /// The rules of a Windows: its version and its width.
 ///
@@ -236,7 +251,7 @@ pub struct Rules {
 }
 
 impl Rules {
-    /// The latest version, 64 bits wide: correct behavior.
+    /// The latest version of which everything is certain ([`WindowsVersion::LATEST`]), 64 bits wide: correct behavior.
     pub const LATEST: Self = Self { version: WindowsVersion::LATEST, width: PointerWidth::Bits64 };
 
     /// Returns whether this Windows can have a source on the processors of an interface: time; the sources of the
@@ -247,6 +262,8 @@ impl Rules {
         let in_version = match (interface, value) {
             (HalInterface::Emon, 0x20..=0x24) => version.has_fixed_sources(),
             (HalInterface::Emon, 0x25..) | (HalInterface::Amd64, 0xC0..) => version.adds_sources(),
+            (HalInterface::Emon, 0..0x19) => GENERAL_OF_EMON >> value & 1 != 0,
+            (HalInterface::Amd64, 0..0x19) => GENERAL_OF_AMD64 >> value & 1 != 0,
             _ => true,
         };
         value == KProfileSource::TIME.value()

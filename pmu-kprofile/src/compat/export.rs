@@ -8,7 +8,8 @@ use crate::object::{Action, Basic};
 use crate::{Affinity, ProfileObject};
 
 impl ProfileObject<'_> {
-    /// Returns the object as Windows would lay it out, linked to nothing.
+    /// Returns the object as Windows would lay it out, linked to nothing. A callback object has the address of its
+    /// [routine](crate::ProfileCallback::routine), and as its context that of the callback's own data.
     pub fn to_kprofile(&self) -> KProfile {
         let (object_type, role, affinity) = match self.action() {
             Action::Basic(basic) => (
@@ -24,7 +25,7 @@ impl ProfileObject<'_> {
             Action::Callback(callback) => (
                 ObjectType::Callback,
                 Role::Callback {
-                    callback: 0,
+                    callback: callback.routine(),
                     context: core::ptr::from_ref(*callback).cast::<()>() as usize as u64,
                 },
                 Affinity::EMPTY,

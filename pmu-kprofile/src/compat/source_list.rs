@@ -65,7 +65,7 @@ impl core::error::Error for SourceListError {}
 /// Task.
 ///
 /// # Errors
-/// - [`WrongClass`](SourceListError::WrongClass): the buffer's first word is another class.
+/// - [`WrongClass`](SourceListError::WrongClass): the buffer's first word is another class, however long the buffer is.
 /// - [`BufferTooSmall`](SourceListError::BufferTooSmall): the list does not fit; the error has the size that it needs.
 pub fn write_source_list<I: ProfileInterface>(
     interface: &I,
@@ -76,13 +76,12 @@ pub fn write_source_list<I: ProfileInterface>(
         let rows = interface.sources().iter().chain(added);
         rows.filter(|row| interface.query(row.source()).is_supported())
     };
+    if let Some(class) = word(buffer, 0).filter(|class| *class != SOURCE_LIST_CLASS) {
+        return Err(SourceListError::WrongClass(class));
+    }
     let needed = HEADER + supported().map(|row| entry_size(row.windows_name())).sum::<usize>();
     if buffer.len() < needed {
         return Err(SourceListError::BufferTooSmall { needed });
-    }
-    let class = word(buffer, 0).unwrap_or_default();
-    if class != SOURCE_LIST_CLASS {
-        return Err(SourceListError::WrongClass(class));
     }
     let (header, mut rest) = buffer.split_at_mut(HEADER);
     put(header, 4, &[0; 4]);

@@ -29,6 +29,39 @@ use pmu_core::{InterruptFrame, KProfileSource};
 pub trait ProfileCallback: Sync {
     /// Handles an interrupt of the object's source.
     fn profile_interrupt(&self, frame: &dyn InterruptFrame, source: KProfileSource);
+
+    /// Returns the address of the callback routine, for a debugger:
+    /// [`to_kprofile`](crate::ProfileObject::to_kprofile) exports it. By default it is that of
+    /// [`profile_interrupt`](Self::profile_interrupt).
+    ///
+    /// ```
+    /// # use pmu_core::{InterruptFrame, KProfileSource};
+    /// # use pmu_kprofile::compat::kprofile::Role;
+    /// # use pmu_kprofile::{ProfileCallback, ProfileObject, Rules};
+    /// /// Calls a routine of a driver's.
+    /// struct Driver {
+    ///     routine: fn(u64),
+    /// }
+    ///
+    /// impl ProfileCallback for Driver {
+    ///     fn profile_interrupt(&self, frame: &dyn InterruptFrame, _: KProfileSource) {
+    ///         (self.routine)(frame.pc());
+    ///     }
+    ///     fn routine(&self) -> u64 {
+    ///         self.routine as usize as u64
+    ///     }
+    /// }
+    ///
+    /// let driver = Driver { routine: |_| {} };
+    /// let object = ProfileObject::callback(Rules::LATEST, KProfileSource::TIME, &driver)?;
+    /// let Role::Callback { callback, .. } = object.to_kprofile().role else { unreachable!() };
+    /// assert_eq!(callback, driver.routine as usize as u64);
+    /// # Ok::<(), pmu_kprofile::CreateError>(())
+    /// ```
+    fn routine(&self) -> u64 {
+        let routine: fn(&Self, &dyn InterruptFrame, KProfileSource) = Self::profile_interrupt;
+        routine as usize as u64
+    }
 }
 
 impl<C: Fn(&dyn InterruptFrame, KProfileSource) + Sync> ProfileCallback for C {

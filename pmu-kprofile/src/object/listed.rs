@@ -2,8 +2,8 @@
 
 use core::ptr;
 
-/// The name of a started object, or of a part of one, in an index: a pointer that only a guard of the registry
-/// dereferences.
+/// The name of a started object, or of a part of one, in an index: a pointer that only the registry dereferences, under
+/// a guard or with the write lock.
 pub(crate) struct Listed<T>(*const T);
 
 impl<T> Clone for Listed<T> {
@@ -36,8 +36,8 @@ impl<T> Listed<T> {
     }
 }
 
-// SAFETY: (1) a name is a number until a guard dereferences it; (2) the guard then lends a shared reference, and `T` is
+// SAFETY: (1) a name is a number until the registry dereferences it; (2) it then lends a shared reference, and `T` is
 // `Sync`.
 unsafe impl<T: Sync> Send for Listed<T> {}
-// SAFETY: (1) copying a name accesses nothing; (2) a guard lends a shared reference, and `T` is `Sync`.
+// SAFETY: (1) copying a name accesses nothing; (2) the registry lends a shared reference, and `T` is `Sync`.
 unsafe impl<T: Sync> Sync for Listed<T> {}

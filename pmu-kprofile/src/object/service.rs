@@ -125,6 +125,7 @@ pub trait Caller {
 
 /// The kernel itself, which is trusted.
 #[derive(Clone, Copy, Debug)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct KernelCaller;
 
 impl Caller for KernelCaller {

@@ -145,13 +145,16 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     ///
     /// # Errors
     /// See [`ProfileError`]. After an error of a start, `act` did not run and nothing is started; after an error of a
-    /// stop, all objects are stopped and the value that `act` returned is lost.
+    /// stop, all objects are stopped and the value that `act` returned is lost. From an interrupt or a callback it is
+    /// [`WrongContext`](ProfileError::WrongContext), without waiting.
     pub fn scope<H: ProfileHardware, R>(
         &self,
         objects: &[&ProfileObject<'_>],
         hardware: &mut H,
         act: impl FnOnce(&mut H) -> R,
     ) -> Result<R, ProfileError> {
+        // First: what `Scope` does on drop waits.
+        self.check_context(hardware)?;
         let mut scope = Scope { profiles: self, started: &[], hardware };
         for (count, object) in objects.iter().enumerate() {
             // SAFETY: (1) the object, and everything that it borrows, is borrowed until this function returns or

@@ -7,6 +7,10 @@ use super::write::{WriteGuard, WriteLock};
 use super::{ProfileError, Profiles};
 use crate::{ProfileHardware, ProfileObject};
 
+/// Number of times that the context is looked at before it is a dispatch's. A dispatch stays on its processor; a task
+/// that is not bound to one may leave it, after it read which one that is, for an interrupt to come there.
+const TRIES: usize = 4;
+
 impl<const N: usize, const P: usize> Profiles<N, P> {
     /// Starts a profile: starts the source on each of its active processors on which it does not run yet, then appends
     /// the object to its list. Other objects and other processors are not touched.
@@ -48,10 +52,12 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     ///     // SAFETY: the object is borrowed until this returns, and is stopped before; this kernel does not unwind.
     ///     unsafe { lists.try_start_borrowed(object, hardware) }?;
     ///     workload();
+    ///     // This does not return while the object is listed, whatever the error is.
     ///     let stopping = loop {
     ///         match lists.try_stop(object, hardware) {
-    ///             Err(ProfileError::Busy) => {} // … let other tasks run …
-    ///             stopping => break stopping?,
+    ///             Ok(stopping) => break stopping,
+    ///             Err(ProfileError::NotStarted) => return Ok(()), // another task stopped it
+    ///             Err(_) => {} // … let other tasks run …
     ///         }
     ///     };
     ///     while !stopping.is_over() {}
@@ -59,7 +65,7 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     /// }
     /// ```
     ///
-    /// Wrong: an error of the workload's leaves the object started, and its memory is used again.
+    /// Wrong: an error of the workload's, or of the stop, leaves the object started, and its memory is used again.
     ///
     /// ```
     /// # use pmu_kprofile::{ProfileError, ProfileHardware, ProfileObject, Profiles};
@@ -82,9 +88,9 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     /// - the object is neither moved nor dropped, not even by unwinding;
     /// - its buffer, or its callback, is not freed.
     ///
-    /// It has been stopped once [`Stopping::is_over`] of [`try_stop`](Self::try_stop) has returned `true`, or `stop`
-    /// has returned anything other than [`WrongContext`](ProfileError::WrongContext) or
-    /// [`OnAnotherList`](ProfileError::OnAnotherList).
+    /// It has been stopped once [`Stopping::is_over`] of [`try_stop`](Self::try_stop) has returned `true`, `try_stop`
+    /// has returned [`NotStarted`](ProfileError::NotStarted), or `stop` has returned anything other than
+    /// [`WrongContext`](ProfileError::WrongContext) or [`OnAnotherList`](ProfileError::OnAnotherList).
     pub unsafe fn try_start_borrowed<H: ProfileHardware>(
         &self,
         object: &ProfileObject<'_>,
@@ -190,11 +196,17 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
         &self,
         hardware: &H,
     ) -> Result<(), ProfileError> {
-        let counters = self.readers.get(hardware.this_processor().index());
-        if hardware.in_interrupt() || counters.is_some_and(ReaderCounters::is_read_locked) {
+        if hardware.in_interrupt() || (0..TRIES).all(|_| self.is_dispatching_on_this(hardware)) {
             return Err(ProfileError::WrongContext);
         }
         Ok(())
+    }
+
+    /// Returns whether a dispatch is under way on the processor that executes this, and seems to be the caller's.
+    fn is_dispatching_on_this<H: ProfileHardware>(&self, hardware: &H) -> bool {
+        let here = hardware.this_processor();
+        let counters = self.readers.get(here.index());
+        counters.is_some_and(ReaderCounters::is_read_locked) && hardware.this_processor() == here
     }
 }
 

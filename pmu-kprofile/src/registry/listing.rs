@@ -12,6 +12,7 @@ use crate::object::bucket::Bucket;
 
 /// A started object, as a [listing](Profiles::try_list) returns it.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct ListedProfile {
     /// Process whose list the object is on; `None` for the global list.
     pub process: Option<ProcessId>,

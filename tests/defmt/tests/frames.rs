@@ -101,6 +101,16 @@ fn frames_of_the_crates_types_decode_to_what_was_logged() {
     let ring: pmu_kprofile::trace::TraceRing<1> = pmu_kprofile::trace::TraceRing::new();
     ring.push_sample(pmu_kprofile::PointerWidth::Bits32, 7, &sample);
     defmt::error!("{}", ring.drain().and_then(|mut records| records.next()).expect("a record"));
+    defmt::error!(
+        "{}",
+        pmu_kprofile::ListedProfile {
+            process: None,
+            source,
+            range: Some(0x1000..0x1030),
+            bucket: None,
+        }
+    );
+    defmt::error!("{}", pmu_kprofile::KernelCaller);
     let lines = decoded();
     let expected = [
         "Counters(Faulted(MsrFault { operation: Write, register: 390, kind: GeneralProtection }))",
@@ -125,5 +135,7 @@ fn frames_of_the_crates_types_decode_to_what_was_logged() {
     let bytes = "RecordBytes([02, 00, 10, c0, 1c, 00, 2f, 0f, 07, 00, 00, 00, 00, 00, 00, 00, \
                  34, 12, 00, 00, 09, 00, 00, 00, 02, 00, 00, 00])";
     assert_eq!(lines[8], bytes);
-    assert_eq!(lines.len(), 9);
+    let listed = "ListedProfile { process: None, source: KProfileSource(19), range: Some(4096..4144), \
+                  bucket: None }";
+    assert_eq!(lines[9..], [listed, "KernelCaller"]);
 }
