@@ -6,8 +6,8 @@ use core::sync::atomic::AtomicU32;
 use pmu_core::ProfileInterface;
 use pmu_core::classes::BUG_CHECK_HAL_MEMORY_ALLOCATION;
 use pmu_core::{
-    CounterUnit, HalInterface, IntervalLimits, NoInterface, Rules, Snapshot, SourceInterface,
-    SourceTable,
+    CounterAnswer, CounterUnit, HalInterface, IntervalLimits, NoInterface, Rules, Snapshot,
+    SourceInterface, SourceTable,
 };
 
 use crate::counters;
@@ -32,6 +32,7 @@ pub struct Amd64 {
     unit: CounterUnit,
     legacy: bool,
     intervals: [AtomicU32; SOURCES.len()],
+    answer: CounterAnswer,
 }
 
 impl Amd64 {
@@ -113,7 +114,7 @@ impl Amd64 {
     const fn new(unit: CounterUnit) -> Self {
         let mut intervals = [const { AtomicU32::new(IntervalLimits::EVENTS.default) }; _];
         intervals[0] = AtomicU32::new(IntervalLimits::TIME.default);
-        Self { unit, legacy: false, intervals }
+        Self { unit, legacy: false, intervals, answer: CounterAnswer::new() }
     }
 }
 
@@ -149,5 +150,9 @@ unsafe impl SourceInterface for Amd64 {
     #[inline]
     fn interval_cell(&self, row: usize) -> Option<&AtomicU32> {
         self.intervals.get(row)
+    }
+
+    fn answer(&self) -> Option<&CounterAnswer> {
+        Some(&self.answer)
     }
 }

@@ -3,7 +3,7 @@
 use core::sync::atomic::AtomicU32;
 
 use pmu_core::{
-    CounterUnit, EventSelect, IntervalLimits, ProfileSource, Snapshot, SourceIndex,
+    CounterAnswer, CounterUnit, EventSelect, IntervalLimits, ProfileSource, Snapshot, SourceIndex,
     SourceInterface, SourceTable,
 };
 
@@ -41,6 +41,7 @@ pub struct Zen {
     unit: CounterUnit,
     table: &'static SourceTable,
     intervals: [AtomicU32; ZEN_3.len()],
+    answer: CounterAnswer,
 }
 
 impl Zen {
@@ -53,7 +54,8 @@ impl Zen {
         }
         let mut intervals = [const { AtomicU32::new(IntervalLimits::EVENTS.default) }; _];
         intervals[0] = AtomicU32::new(IntervalLimits::TIME.default);
-        Some(Self { unit: counters::unit(processor), table, intervals })
+        let (unit, answer) = (counters::unit(processor), CounterAnswer::new());
+        Some(Self { unit, table, intervals, answer })
     }
 
     /// Returns the sources of a generation; `None` if it is not a Zen.
@@ -92,6 +94,10 @@ unsafe impl SourceInterface for Zen {
     #[inline]
     fn interval_cell(&self, row: usize) -> Option<&AtomicU32> {
         self.intervals.get(row)
+    }
+
+    fn answer(&self) -> Option<&CounterAnswer> {
+        Some(&self.answer)
     }
 }
 

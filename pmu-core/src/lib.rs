@@ -55,7 +55,8 @@ pub use profile::added::{AddSourceError, AddedSlot, AddedSource, AddedSources};
 pub use profile::classes;
 pub use profile::error::InterfaceError;
 pub use profile::interface::{
-    Availability, DefaultInterface, Overflow, ProfileInterface, SourceInformation, SourceInterface,
+    Availability, CounterAnswer, DefaultInterface, Overflow, ProfileInterface, SourceInformation,
+    SourceInterface,
 };
 pub use profile::interval::{Interval, IntervalError, IntervalLimits, IntervalUnit};
 pub use profile::session::{Session, SessionPlatform};

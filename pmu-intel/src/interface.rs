@@ -3,8 +3,8 @@
 use core::sync::atomic::AtomicU32;
 
 use pmu_core::{
-    CounterUnit, HalInterface, IntervalLimits, NoInterface, PointerWidth, Rules, Snapshot,
-    SourceInterface, SourceTable,
+    CounterAnswer, CounterUnit, HalInterface, IntervalLimits, NoInterface, PointerWidth, Rules,
+    Snapshot, SourceInterface, SourceTable,
 };
 
 use crate::ArchitecturalPerfmon;
@@ -28,6 +28,7 @@ pub struct Emon {
     perfmon: ArchitecturalPerfmon,
     unit: CounterUnit,
     intervals: [AtomicU32; SOURCES.len()],
+    answer: CounterAnswer,
 }
 
 impl Emon {
@@ -103,7 +104,7 @@ impl Emon {
     const fn new(perfmon: ArchitecturalPerfmon, unit: CounterUnit) -> Self {
         let mut intervals = [const { AtomicU32::new(IntervalLimits::EVENTS.default) }; _];
         intervals[0] = AtomicU32::new(IntervalLimits::TIME.default);
-        Self { perfmon, unit, intervals }
+        Self { perfmon, unit, intervals, answer: CounterAnswer::new() }
     }
 
     /// Returns CPUID leaf 0x0A of the boot processor.
@@ -145,5 +146,9 @@ unsafe impl SourceInterface for Emon {
     #[inline]
     fn interval_cell(&self, row: usize) -> Option<&AtomicU32> {
         self.intervals.get(row)
+    }
+
+    fn answer(&self) -> Option<&CounterAnswer> {
+        Some(&self.answer)
     }
 }

@@ -4,9 +4,9 @@ use core::sync::atomic::AtomicU32;
 
 use pmu_amd::{Amd64, Zen};
 use pmu_core::{
-    CounterMemory, CounterUnit, DefaultInterface, EventTable, MsrBackend, MsrFault, NoInterface,
-    OpenedEvents, Overflow, Platform, ProfileInterface, Rules, Serviced, Snapshot, SourceInterface,
-    SourceTable, WithEvents,
+    CounterAnswer, CounterMemory, CounterUnit, DefaultInterface, EventTable, MsrBackend, MsrFault,
+    NoInterface, OpenedEvents, Overflow, Platform, ProfileInterface, Rules, Serviced, Snapshot,
+    SourceInterface, SourceTable, WithEvents,
 };
 use pmu_intel::Emon;
 
@@ -113,10 +113,10 @@ impl Machine {
             (Ok(emon), _) => Self::Intel(emon),
             (_, Ok(amd64)) => Self::Amd(amd64),
             (Err(intel), Err(amd)) => {
-                let (time, why) = (DefaultInterface::new(), intel.or(amd));
+                let why = intel.or(amd);
                 match counters(snapshot) {
-                    Ok(unit) => Self::CountersOnly(time, why, unit),
-                    Err(_) => Self::TimeOnly(time, why),
+                    Ok(unit) => Self::CountersOnly(DefaultInterface::new(), why, unit),
+                    Err(absent) => Self::TimeOnly(DefaultInterface::instead_of(absent), why),
                 }
             }
         }
@@ -223,5 +223,9 @@ unsafe impl SourceInterface for Machine {
     #[inline]
     fn interval_cell(&self, row: usize) -> Option<&AtomicU32> {
         whichever!(self, interface => interface.interval_cell(row))
+    }
+
+    fn answer(&self) -> Option<&CounterAnswer> {
+        whichever!(self, interface => interface.answer())
     }
 }

@@ -1,7 +1,16 @@
 //! CPUID of plain processors.
 
-use pmu_core::Snapshot;
+use std::path::Path;
+
 use pmu_core::raw_cpuid::CpuIdResult;
+use pmu_core::{CpuidDump, Snapshot};
+
+/// Returns a recorded processor, by its file in `tests/data/cpuid`.
+pub fn recorded(file: &str) -> Snapshot {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("data/cpuid").join(file);
+    let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    Snapshot::capture(&CpuidDump::parse(&text).unwrap_or_else(|e| panic!("{file}: {e}")))
+}
 
 /// Returns an Intel processor with this version of architectural performance monitoring, and `counters` of 48 bits
 /// (leaf 0x0A).

@@ -2,16 +2,15 @@
 //! merge event: no pairs are made, and no wrong count is given out either.
 
 use std::collections::BTreeSet;
-use std::path::Path;
 
 use pmu::core::{
-    CounterError, CounterMemory, CounterSet, CounterSlot, Counters, CpuidDump, Event, EventEntry,
-    EventSelect, EventTable, MAX_COUNTERS, OpenedEvents, Snapshot,
+    CounterError, CounterMemory, CounterSet, CounterSlot, Counters, Event, EventEntry, EventSelect,
+    EventTable, MAX_COUNTERS, OpenedEvents,
 };
 use pmu::perf::{PERF_TYPE_RAW, PerfAttributes};
 use pmu_amd::{Generation, SOURCES, Zen};
 use pmu_events::{CoreType, PmuEvent};
-use pmu_tests::{FakePlatform, RegisterFile};
+use pmu_tests::{FakePlatform, RegisterFile, recorded};
 
 const REFUSED: Result<(), CounterError> = Err(CounterError::NeedsCounterPair);
 
@@ -24,11 +23,6 @@ const ZEN: [&str; 6] = [
     "hygon-c86-4g.txt",
 ];
 const BEFORE: [&str; 4] = ["amd-k8.txt", "amd-k10.txt", "amd-bulldozer.txt", "amd-piledriver.txt"];
-
-fn recorded(file: &str) -> Snapshot {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("data/cpuid").join(file);
-    Snapshot::capture(&CpuidDump::parse(&std::fs::read_to_string(path).unwrap()).unwrap())
-}
 
 fn raw(bits: u64) -> Event {
     Event::raw(EventSelect::from_bits(bits))

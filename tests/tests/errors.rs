@@ -62,6 +62,13 @@ fn errors_of_the_interfaces_name_source_register_and_numbers() {
             &["9", "3"],
         ),
         (&InterfaceError::Timer(TimerUnavailable), &["timer"]),
+        (&InterfaceError::NoAnswer(PROCESSOR), &["2", "17", "answer"]),
+        (&InterfaceError::NoSession(PROCESSOR), &["2", "17", "no session"]),
+        (
+            &InterfaceError::Counters(CounterError::NoCounters(NoInterface::NoLongMode)),
+            &["no counters", "long mode"],
+        ),
+        (&InterfaceError::Counters(CounterError::NeedsCounterPair), &["15", "cycle", "pair"]),
         (&InterfaceError::Counters(CounterError::MemoryInUse), &["memory", "session"]),
         (&InterfaceError::Counters(CounterError::OwnControlBits(0x21)), &["0x21"]),
         (

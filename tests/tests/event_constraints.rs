@@ -60,7 +60,7 @@ fn a_raw_configuration_keeps_the_fixed_counter_of_its_event() {
 
 /// The constraints in Linux' `arch/x86/events/intel/core.c` (6.12): the first line that matches, by event, or by event
 /// and unit mask. Where Intel's lists have fewer counters, the lists decide: of stalls on Sapphire Rapids; of load
-/// latency, which Linux confines so in its constraints of PEBS; and of an event whose qualifiers Linux does not look at.
+/// latency, which Linux confines so in its constraints of PEBS; and of an event whose qualifiers Linux leaves out.
 #[test]
 fn constraints_are_those_of_linux_or_narrower_where_the_list_says_so() {
     type Line = (RangeInclusive<u64>, Option<u64>, u64);

@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use crate::{CounterSet, EventId, GroupId, MsrFault, NamedEvent};
+use crate::{CounterSet, EventId, GroupId, MsrFault, NamedEvent, NoInterface};
 
 /// Error of an operation on a processor's counters.
 ///
@@ -17,6 +17,8 @@ use crate::{CounterSet, EventId, GroupId, MsrFault, NamedEvent};
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum CounterError {
+    /// The machine has no counters, for this reason.
+    NoCounters(NoInterface),
     /// The processor has none of these counters: it is of another kind than the boot processor, or none of
     /// the counters that were asked for exists; or it is not of the type of core that it is said to be.
     OtherProcessor,
@@ -90,6 +92,7 @@ impl CounterError {
 impl fmt::Display for CounterError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::NoCounters(why) => write!(f, "no counters: {why}"),
             Self::OtherProcessor => {
                 f.write_str("this processor has none of the interface's counters, or other events")
             }
@@ -152,6 +155,7 @@ impl core::error::Error for CounterError {
     fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
         match self {
             Self::Access(fault) | Self::Faulted(fault) => Some(fault),
+            Self::NoCounters(why) => Some(why),
             _ => None,
         }
     }

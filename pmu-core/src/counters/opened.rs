@@ -15,15 +15,15 @@ impl CounterUnit {
     /// Returns the select and the counters with which an event is counted.
     fn resolve(&self, event: &Event) -> Result<(EventSelect, CounterSet), CounterError> {
         let plain = match event.what {
+            What::Raw(select) if self.needs_pair(select, event.narrow) => {
+                return Err(CounterError::NeedsCounterPair);
+            }
             What::Raw(select) => select,
             What::Named(name) => self.named(name).ok_or(CounterError::Unsupported(name))?,
         };
         let illegal = self.illegal_bits(plain);
         if illegal != 0 {
             return Err(CounterError::IllegalBits(illegal));
-        }
-        if self.needs_pair(plain, event.narrow) {
-            return Err(CounterError::NeedsCounterPair);
         }
         let [guest, host] = self.guest_bits();
         let guest_bit = match event.guest {

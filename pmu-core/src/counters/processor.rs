@@ -77,6 +77,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
     /// # Errors
     /// - [`MemoryInUse`](CounterError::MemoryInUse): another handle has this memory or this table of events,
     ///   another processor's for instance, or one that was dropped without [`shut_down`](Self::shut_down).
+    /// - [`NoCounters`](CounterError::NoCounters): the source's unit has none, with the reason.
     /// - [`OtherProcessor`](CounterError::OtherProcessor): the processor has none of these counters.
     /// - [`InsufficientMemory`](CounterError::InsufficientMemory): no slot was lent for any of them.
     /// - [`Unresponsive`](CounterError::Unresponsive): no counter answers.
@@ -97,7 +98,8 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
         let mut counters = Self::unopened(source, declared, msr, platform, memory);
         let candidates = counters.candidates();
         if declared.is_empty() {
-            return Err(CounterError::OtherProcessor);
+            let absent = counters.unit().why_absent();
+            return Err(absent.map_or(CounterError::OtherProcessor, CounterError::NoCounters));
         }
         if candidates.is_empty() {
             return Err(too_little_memory(counters.places(declared), memory.counters()));

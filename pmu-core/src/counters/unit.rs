@@ -3,7 +3,7 @@
 use crate::msr::{MsrAccess, retry_once};
 use crate::{
     Counter, CounterControl, CounterId, CounterSet, EventSelect, MAX_FIXED, MAX_GENERAL,
-    MsrAddress, MsrBackend, MsrUpdate, NamedEvent, PmcIndex,
+    MsrAddress, MsrBackend, MsrUpdate, NamedEvent, NoInterface, PmcIndex,
 };
 
 /// Registers of general counters, which lie at regular distances.
@@ -77,10 +77,12 @@ pub struct CounterUnit {
     guest_bits: [u64; 2],
     global: Option<&'static GlobalRegisters>,
     precise: Option<&'static PreciseSampling>,
+    /// The reason why there are no counters, if there are none.
+    absent: NoInterface,
 }
 
 impl CounterUnit {
-    /// No counters.
+    /// No counters, for the reason that the processor declares none.
     pub const NONE: Self = {
         const BANK: CounterBank =
             CounterBank { select: 0, value: 0, step: 0, rdpmc: 0, sign_extended: false };
@@ -101,8 +103,19 @@ impl CounterUnit {
             guest_bits: [0; 2],
             global: None,
             precise: None,
+            absent: NoInterface::NoPerformanceMonitoring,
         }
     };
+
+    /// No counters, for a reason that [`Counters::take`](crate::Counters::take) then tells.
+    pub const fn absent(reason: NoInterface) -> Self {
+        Self { absent: reason, ..Self::NONE }
+    }
+
+    /// Returns the reason why there are no counters, if there are none.
+    pub(crate) const fn why_absent(&self) -> Option<NoInterface> {
+        if self.counters.is_empty() { Some(self.absent) } else { None }
+    }
 
     /// Describes the general counters whose bits are set in `counters`, of `width` bits, 32–64; those from
     /// [`MAX_GENERAL`](crate::MAX_GENERAL) on are left out. `event_bits` are the bits that an event may have in a

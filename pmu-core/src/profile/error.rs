@@ -27,6 +27,8 @@ pub enum InterfaceError {
     /// The processor did not answer a request within the embedder's bound. The request was not served, or is undone
     /// when the processor comes to it.
     NoAnswer(ProcessorNumber),
+    /// The processor has no session: its counters were not taken, or were given back.
+    NoSession(ProcessorNumber),
     /// The operation failed on the counters.
     Counters(CounterError),
 }
@@ -43,7 +45,11 @@ impl InterfaceError {
             Self::AlreadyStarted(_) => Some(NtStatus::PROFILING_NOT_STOPPED),
             Self::NotStarted(_) => Some(NtStatus::PROFILING_NOT_STARTED),
             // Windows' call to set an interval always succeeds, and Windows does not have the other errors.
-            Self::Interval(_) | Self::Timer(_) | Self::NoAnswer(_) | Self::Counters(_) => None,
+            Self::Interval(_)
+            | Self::Timer(_)
+            | Self::NoAnswer(_)
+            | Self::NoSession(_)
+            | Self::Counters(_) => None,
         }
     }
 }
@@ -58,6 +64,7 @@ impl fmt::Display for InterfaceError {
             Self::Interval(error) => error.fmt(f),
             Self::Timer(error) => error.fmt(f),
             Self::NoAnswer(processor) => write!(f, "processor {processor} does not answer"),
+            Self::NoSession(processor) => write!(f, "processor {processor} has no session"),
             Self::Counters(error) => error.fmt(f),
         }
     }

@@ -1,12 +1,14 @@
 //! The profile interface: a vendor crate's description of its counters, and the operations that follow from it.
 
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 
+#[cfg(doc)]
+use crate::CounterError;
 use crate::{
     AddedSources, CounterId, CounterMemory, CounterSet, CounterUnit, EventId, EventOverflow,
     EventSelect, EventSource, EventTable, InterfaceError, Interval, IntervalLimits, IntervalUnit,
-    KProfileSource, MsrBackend, MsrFault, Platform, ProfileSource, Serviced, Session, Snapshot,
-    SourceIndex, SourceTable,
+    KProfileSource, MsrBackend, MsrFault, NoInterface, Platform, ProfileSource, Serviced, Session,
+    Snapshot, SourceIndex, SourceTable,
 };
 
 /// A family of counters and its table of profile sources, for the whole machine: the complete interface of a vendor
@@ -95,6 +97,12 @@ pub unsafe trait SourceInterface {
     /// Returns the cell of a row's interval, for the whole machine.
     fn interval_cell(&self, row: usize) -> Option<&AtomicU32>;
 
+    /// Returns what the machine's counters answered. Without it, [`query`](ProfileInterface::query) says of counters
+    /// that never answered what CPUID declares.
+    fn answer(&self) -> Option<&CounterAnswer> {
+        None
+    }
+
     /// Returns the sources beyond the table, for the whole machine.
     #[inline]
     fn added(&self) -> &'static AddedSources {
@@ -175,6 +183,10 @@ unsafe impl<I: SourceInterface + ?Sized> SourceInterface for &I {
         (**self).interval_cell(row)
     }
 
+    fn answer(&self) -> Option<&CounterAnswer> {
+        (**self).answer()
+    }
+
     #[inline]
     fn added(&self) -> &'static AddedSources {
         (**self).added()
@@ -183,6 +195,42 @@ unsafe impl<I: SourceInterface + ?Sized> SourceInterface for &I {
     #[inline]
     fn opened(&self) -> &EventTable {
         (**self).opened()
+    }
+}
+
+/// The answer of a machine's counters to the sessions that took them: not known yet, none, or that of some.
+///
+/// ```
+/// use pmu_core::CounterAnswer;
+/// // A field of a `SourceInterface`, which returns it.
+/// static ANSWER: CounterAnswer = CounterAnswer::new();
+/// # let _ = &ANSWER;
+/// ```
+#[derive(Debug, Default)]
+pub struct CounterAnswer(AtomicU8);
+
+const NONE_ANSWERED: u8 = 1;
+const ANSWERED: u8 = 2;
+
+impl CounterAnswer {
+    /// Creates the value for counters that were not taken yet.
+    pub const fn new() -> Self {
+        Self(AtomicU8::new(0))
+    }
+
+    /// Notes that a processor's counters answered, or that none of them did.
+    pub(crate) fn note(&self, answered: bool) {
+        if answered {
+            self.0.store(ANSWERED, Ordering::Relaxed);
+        } else {
+            // Another processor's may have answered.
+            let silent = NONE_ANSWERED;
+            let _ = self.0.compare_exchange(0, silent, Ordering::Relaxed, Ordering::Relaxed);
+        }
+    }
+
+    fn none_answered(&self) -> bool {
+        self.0.load(Ordering::Relaxed) == NONE_ANSWERED
     }
 }
 
@@ -240,6 +288,8 @@ pub trait ProfileInterface: SourceInterface {
     }
 
     /// Returns the information on a source without accessing a register: at best [`Declared`](Availability::Declared).
+    /// After an [`initialize`](Self::initialize) to which no counter [answered](CounterError::Unresponsive), on any
+    /// processor so far, only time is supported.
     ///
     /// # Context
     /// Any.
@@ -296,6 +346,10 @@ pub trait ProfileInterface: SourceInterface {
         &self,
         source: KProfileSource,
     ) -> Result<(&AtomicU32, IntervalLimits), InterfaceError> {
+        let silent = self.answer().is_some_and(CounterAnswer::none_answered);
+        if silent && source != KProfileSource::TIME {
+            return Err(InterfaceError::UnsupportedSource(source));
+        }
         let declared = match self.row(source) {
             Some(row) => self
                 .interval_cell(row)
@@ -425,12 +479,19 @@ impl SourceInformation {
 #[derive(Debug)]
 pub struct DefaultInterface {
     time: AtomicU32,
+    unit: CounterUnit,
 }
 
 impl DefaultInterface {
     /// Creates the interface, with the default interval.
     pub const fn new() -> Self {
-        Self { time: AtomicU32::new(IntervalLimits::TIME.default) }
+        Self::instead_of(NoInterface::NoPerformanceMonitoring)
+    }
+
+    /// Creates the interface of a machine that has no counters for this reason.
+    pub const fn instead_of(reason: NoInterface) -> Self {
+        let time = AtomicU32::new(IntervalLimits::TIME.default);
+        Self { time, unit: CounterUnit::absent(reason) }
     }
 }
 
@@ -445,7 +506,7 @@ static SOURCES: [ProfileSource; 1] =
 static INDEX: SourceIndex<4> = SourceIndex::new(&SOURCES);
 static TABLE: SourceTable = SourceTable::new(&SOURCES, &INDEX);
 
-// SAFETY: the unit is a field, or a constant.
+// SAFETY: the unit is a field.
 unsafe impl SourceInterface for DefaultInterface {
     fn name(&self) -> &'static str {
         "Default"
@@ -460,11 +521,11 @@ unsafe impl SourceInterface for DefaultInterface {
     }
 
     fn unit(&self) -> &CounterUnit {
-        &CounterUnit::NONE
+        &self.unit
     }
 
     fn unit_of(&self, _: &Snapshot) -> CounterUnit {
-        CounterUnit::NONE
+        self.unit
     }
 
     fn is_declared(&self, row: usize) -> bool {

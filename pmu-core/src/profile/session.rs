@@ -51,7 +51,10 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
         msr: M,
         platform: P,
         memory: &'a CounterMemory,
-    ) -> Result<Self, InterfaceError> {
+    ) -> Result<Self, InterfaceError>
+    where
+        I: Copy,
+    {
         let has_counters = !interface.unit().counters().is_empty();
         let usable = !has_counters || memory.counters() > 0;
         let own = interface.unit_of(processor);
@@ -62,7 +65,13 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
         }
         let platform = SessionPlatform { platform, usable, running: false };
         let counters = if has_counters && (usable || declared.is_empty()) {
-            Counters::take(interface, &own, only, msr, platform, memory)?
+            let taken = Counters::take(interface, &own, only, msr, platform, memory);
+            if let (Some(answer), Ok(_) | Err(CounterError::Unresponsive)) =
+                (interface.answer(), &taken)
+            {
+                answer.note(taken.is_ok());
+            }
+            taken?
         } else {
             Counters::unopened(interface, declared, msr, platform, memory)
         };

@@ -3,7 +3,7 @@
 use core::sync::atomic::AtomicU32;
 
 use crate::{
-    AddedSources, CounterMemory, CounterSet, CounterUnit, EventOverflow, EventTable,
+    AddedSources, CounterAnswer, CounterMemory, CounterSet, CounterUnit, EventOverflow, EventTable,
     InterfaceError, MsrBackend, MsrFault, Overflow, Platform, Serviced, Session, Snapshot,
     SourceInterface, SourceTable,
 };
@@ -183,6 +183,10 @@ unsafe impl<I: SourceInterface> SourceInterface for WithEvents<'_, I> {
     #[inline]
     fn interval_cell(&self, row: usize) -> Option<&AtomicU32> {
         self.interface.interval_cell(row)
+    }
+
+    fn answer(&self) -> Option<&CounterAnswer> {
+        self.interface.answer()
     }
 
     #[inline]

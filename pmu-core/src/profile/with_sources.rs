@@ -2,7 +2,9 @@
 
 use core::sync::atomic::AtomicU32;
 
-use crate::{AddedSources, CounterUnit, EventTable, Snapshot, SourceInterface, SourceTable};
+use crate::{
+    AddedSources, CounterAnswer, CounterUnit, EventTable, Snapshot, SourceInterface, SourceTable,
+};
 
 /// A profile interface with sources beyond those of its table.
 ///
@@ -74,6 +76,10 @@ unsafe impl<I: SourceInterface> SourceInterface for WithSources<'_, I> {
     #[inline]
     fn interval_cell(&self, row: usize) -> Option<&AtomicU32> {
         self.interface.interval_cell(row)
+    }
+
+    fn answer(&self) -> Option<&CounterAnswer> {
+        self.interface.answer()
     }
 
     #[inline]
