@@ -1,53 +1,30 @@
 //! A kernel that finds its PMU, counts with it, and profiles itself: what a kernel of your own does to
-//! embed the pmu crates. Read `embedding`, then `sessions`, then [`use_machine`] here and what it calls.
+//! embed the pmu crates. Read [`embedding`], then [`use_machine`] here and what it calls in `demos`.
 #![no_std]
 #![no_main]
 
-mod apic;
-mod boot;
-mod clock;
-mod costs;
-mod critical;
+mod demos;
 mod embedding;
-mod events;
-mod exact;
-mod failure;
-mod interrupts;
-mod named;
-mod others;
-mod processor;
-mod profile;
-mod programs;
-mod report;
-mod ring3;
-mod serial;
-mod sessions;
-mod smp;
-mod thread;
-mod trace;
-mod user;
-mod watchdog;
-mod workload;
+mod machine;
 
 use core::panic::PanicInfo;
 use core::sync::atomic::Ordering;
 
-use pmu::amd::Generation;
+use pmu::Machine;
 use pmu::core::raw_cpuid::native_cpuid::CpuIdReaderNative;
-use pmu::core::{
-    Availability, CounterSet, KProfileSource, ProfileInterface, ProfileSource, Snapshot,
-    SourceInterface,
-};
-use pmu::{Delivery, Machine};
+use pmu::core::{CounterSet, Snapshot, SourceInterface};
 
-use boot::{CommandLine, Door};
-use failure::Failure;
-use profile::{Meaning, Plan, Rate};
-use serial::{End, Serial, exit};
-use sessions::Sessions;
-
-/// The longest table of sources is AMD's.
-const MOST_SOURCES: usize = pmu::amd::SOURCES.len();
+use demos::command_line::CommandLine;
+use demos::failure::Failure;
+use demos::{costs, events, sources, watchdog, workload};
+use embedding::memory::{MACHINE, TIME_ONLY};
+use embedding::msr::UNDEFINED_OPCODES;
+use embedding::sessions::{self, Sessions};
+use embedding::{interrupt, msr};
+use machine::boot::{self, Door};
+use machine::interrupts::{self, Handlers, UNDEFINED};
+use machine::serial::{End, Serial, exit};
+use machine::{apic, clock, processor, report, ring3, smp};
 
 /// Begins on the boot processor, called from `boot.s` with interrupts off.
 #[unsafe(no_mangle)]
@@ -55,12 +32,13 @@ extern "C" fn kernel_main(door: u32, information: u32) -> ! {
     Serial::initialize();
     let door = Door::from_number(door);
     // SAFETY: nothing was written to memory yet but the kernel's own.
-    let words = unsafe { CommandLine::read(door, information) };
+    let words = CommandLine::parse(unsafe { boot::command_line(door, information) });
+    register_handlers();
     processor::initialize(0);
     interrupts::initialize();
     apic::initialize();
     clock::measure();
-    smp::start();
+    smp::start(workload::turn);
     x86_64::instructions::interrupts::enable();
     line!("boot {} processors {}", door.name(), smp::processors());
 
@@ -76,17 +54,33 @@ extern "C" fn kernel_main(door: u32, information: u32) -> ! {
     }
 }
 
+/// Connects the interrupts with what they call, and an event's end with the watchdog.
+fn register_handlers() {
+    interrupts::register(Handlers {
+        performance: |frame| costs::marked(|| interrupt::performance_interrupt(frame)),
+        timer: interrupt::timer_interrupt,
+        call: || {
+            smp::serve();
+            sessions::drain();
+        },
+        exception: |frame| {
+            msr::resume(frame) || frame.vector as u8 == UNDEFINED && ring3::leave(frame)
+        },
+    });
+    interrupt::on_event(watchdog::interrupt);
+}
+
 /// Decides which machine this is, once, for every processor, and uses it.
 fn run(words: &CommandLine) -> Result<(), Failure> {
     let snapshot = Snapshot::capture(CpuIdReaderNative);
-    let machine = embedding::MACHINE.call_once(|| Machine::detect(&snapshot));
+    let machine = MACHINE.call_once(|| Machine::detect(&snapshot));
     if let Some(why) = machine.why_time_only() {
         line!("pmu none: {}", why);
     }
     if !use_machine(machine, &snapshot, words)? {
-        use_machine(&embedding::TIME_ONLY, &snapshot, words)?;
+        use_machine(&TIME_ONLY, &snapshot, words)?;
     }
-    match embedding::UNDEFINED.load(Ordering::Relaxed) {
+    match UNDEFINED_OPCODES.load(Ordering::Relaxed) {
         0 => Ok(()),
         _ => Err(Failure::Wrong("RDPMC was executed where it is an undefined opcode")),
     }
@@ -113,129 +107,10 @@ fn use_machine(
     if words.events {
         sessions.shut_down()?;
     } else {
-        profile(snapshot, sessions, words)?;
+        sources::run(snapshot, sessions, words)?;
     }
     events::run(machine, snapshot, words)?;
     Ok(true)
-}
-
-/// Counts and profiles by the sources, and gives the counters back.
-fn profile(snapshot: &Snapshot, sessions: Sessions, words: &CommandLine) -> Result<(), Failure> {
-    let samples = words.samples();
-    let generation = Generation::of(snapshot);
-    let meaning = |source: &ProfileSource| meaning(sessions.machine(), generation, source);
-    let rates = list_sources(&sessions, &meaning, samples)?;
-    if words.exact {
-        exact::run(&sessions)?;
-    }
-
-    // The first source that counts, and is not just another name of such a source, stands for all where one is enough.
-    let mut first = None;
-    Plan::by_time(samples).run_here(&sessions)?;
-    for (row, rate) in sessions.machine().sources().iter().zip(rates) {
-        let Some(rate) = rate.filter(|rate| row.canonical().is_none() && !rate.is_rare(samples))
-        else {
-            continue;
-        };
-        let meaning = meaning(row);
-        let known = (row.source(), row.name(), meaning);
-        let deliveries: &[Delivery] = match meaning {
-            Meaning::Untrue(_) => &[Delivery::NON_MASKABLE],
-            Meaning::Even | Meaning::Known => &[Delivery::NON_MASKABLE, embedding::BY_VECTOR],
-        };
-        let is_true = !matches!(meaning, Meaning::Untrue(_));
-        let samples = if is_true { samples } else { samples.div_ceil(10) };
-        for delivery in deliveries {
-            sessions.deliver(*delivery)?;
-            Plan::by_counter(known, rate, *delivery, samples).run_here(&sessions)?;
-        }
-        if is_true {
-            first.get_or_insert((known, rate));
-        }
-    }
-
-    sessions.deliver(Delivery::NON_MASKABLE)?;
-    if let Some(((source, ..), rate)) = first {
-        costs::run(&sessions, source, rate)?;
-    }
-    let plan = match first {
-        Some((known, rate)) => Plan::by_counter(known, rate, Delivery::NON_MASKABLE, samples),
-        None => Plan::by_time(samples),
-    };
-    trace::run(snapshot, &sessions, &plan, words.trace)?;
-    if smp::processors() > 1 {
-        // There, being started and stopped has a share of its own, so the others' are not known.
-        let meaning = Meaning::Known;
-        others::run(Plan { processor: 1, meaning, ..plan }, &sessions)?;
-    }
-    let spurious = embedding::SPURIOUS.load(Ordering::Relaxed);
-    line!("spurious {}", spurious);
-    Ok(sessions.shut_down()?)
-}
-
-/// Prints each source that this machine supports: how far it can be relied upon, and whether it counts
-/// often enough for so many samples. Gives the counter sources' rates, by row of the table.
-fn list_sources(
-    sessions: &Sessions,
-    meaning: &dyn Fn(&ProfileSource) -> Meaning,
-    samples: u64,
-) -> Result<[Option<Rate>; MOST_SOURCES], Failure> {
-    let mut rates = [None; MOST_SOURCES];
-    for (row, place) in sessions.machine().sources().iter().zip(&mut rates) {
-        let source = row.source();
-        let information = sessions.on(0, |session| session.query(source));
-        let availability = match information.availability {
-            Availability::Unsupported => continue,
-            Availability::Declared => "declared",
-            Availability::Proven => "proven",
-        };
-        if source == KProfileSource::TIME {
-            line!("source {} {} timer", row.name(), availability);
-            continue;
-        }
-        let rate = *place.insert(Rate::of(source, sessions)?);
-        let events = rate.per(profile::WATCHED_MS);
-        let counts = match events {
-            0 => "silent",
-            _ if rate.is_rare(samples) => "rare",
-            _ => "counts",
-        };
-        let meaning = match meaning(row) {
-            Meaning::Even | Meaning::Known => pmu::amd::Meaning::Same,
-            Meaning::Untrue(meaning) => meaning,
-        };
-        line!("source {} {} {} {} {}", row.name(), availability, meaning.name(), counts, events);
-    }
-    Ok(rates)
-}
-
-/// Returns the meaning of a source on this machine, on AMD's of this generation.
-fn meaning(machine: &Machine, generation: Option<Generation>, source: &ProfileSource) -> Meaning {
-    match machine {
-        Machine::Intel(_) => intel_meaning(source),
-        Machine::Amd(_) | Machine::Zen(_) => amd_meaning(source, generation),
-        Machine::CountersOnly(..) | Machine::TimeOnly(..) => Meaning::Even,
-    }
-}
-
-/// Returns the meaning of an Intel source: all events are architectural; cycles, instructions and branches pass evenly
-/// here.
-fn intel_meaning(source: &ProfileSource) -> Meaning {
-    match source.event_bit() {
-        Some(0 | 1 | 2 | 5) => Meaning::Even,
-        _ => Meaning::Known,
-    }
-}
-
-/// Returns the meaning of an AMD source on this generation. The events of the table are those of family 0xF, and later
-/// ones count others under many of their codes. Cycles, instructions, branches and taken branches pass evenly here.
-fn amd_meaning(source: &ProfileSource, generation: Option<Generation>) -> Meaning {
-    let meaning = generation.and_then(|generation| generation.meaning(source.source()));
-    match (meaning.unwrap_or(pmu::amd::Meaning::Unknown), source.select().event_number()) {
-        (pmu::amd::Meaning::Same, 0x76 | 0xC0 | 0xC2 | 0xC4) => Meaning::Even,
-        (pmu::amd::Meaning::Same, _) => Meaning::Known,
-        (other, _) => Meaning::Untrue(other),
-    }
 }
 
 #[panic_handler]

@@ -98,7 +98,7 @@ impl Run {
     }
 }
 
-/// The loops of `examples/kernel/src/workload.rs`: name, instructions, branches, counted by hand. The call and the
+/// The loops of `examples/kernel/src/demos/loops.rs`: name, instructions, branches, counted by hand. The call and the
 /// RET, which an empty function also executes, are not counted.
 const LOOPS: [(&str, u32, u32); 4] = [
     // MOV; 1000 times DEC, JNZ. Branches: each JNZ, the last one too, which is not taken.
@@ -141,7 +141,7 @@ fn events_are_counted_exactly() {
     let Some(kernel) = kernel() else { return };
     let (_, count_down, _) = LOOPS[0];
     let [raw, fixed] = ["raw", "fixed"].map(|event| format!("{event} count_down {count_down}"));
-    // The program `measure` of `examples/kernel/src/programs.rs`, with 1000 turns of DEC, JNZ and with 1.
+    // The program `measure` of `examples/kernel/src/demos/programs.rs`, with 1000 turns of DEC, JNZ and with 1.
     let user = format!("user {0} rdpmc {0}", (1000 - 1) * 2);
     // The program `count_down`: MOV; each time DEC, JNZ; and JMP to the next turn.
     let (first, second) = (3 * (1 + 1000 * 2) + 2, 2 * (1 + 300 * 2) + 1);

@@ -1,31 +1,24 @@
 //! The interrupt descriptor table, the stubs that it points to, and their handlers.
 
 use core::arch::naked_asm;
-use core::sync::atomic::Ordering;
 
-use pmu::core::FaultFixup;
 use spin::Once;
 use x86_64::VirtAddr;
 use x86_64::structures::idt::InterruptDescriptorTable;
 
-use crate::processor::{self, DOUBLE_FAULT_STACK, NMI_STACK};
-use crate::serial::{End, exit};
-use crate::{apic, embedding, line, ring3, sessions, smp};
-
-/// The vector of the local APIC's timer.
-pub const TIMER: u8 = 0x40;
-/// The vector of the performance interrupt, where it is not delivered as NMI.
-pub const PERFORMANCE: u8 = 0x41;
-/// The vector of an interrupt from another processor that wants a function run here.
-pub const CALL: u8 = 0x42;
-/// The vector of an interrupt that went away again.
-pub const SPURIOUS: u8 = 0xFF;
+use crate::line;
+use crate::machine::apic;
+use crate::machine::processor::{self, DOUBLE_FAULT_STACK, NMI_STACK};
+use crate::machine::serial::{End, exit};
+use crate::machine::vectors::{CALL, PERFORMANCE, SPURIOUS, TIMER};
 
 const DEBUG: u8 = 1;
 const NMI: u8 = 2;
-const UNDEFINED: u8 = 6;
+/// The undefined opcode, #UD.
+pub const UNDEFINED: u8 = 6;
 const DOUBLE_FAULT: u8 = 8;
-const GENERAL_PROTECTION: u8 = 13;
+/// The general-protection exception, #GP.
+pub const GENERAL_PROTECTION: u8 = 13;
 const PAGE_FAULT: u8 = 14;
 
 /// The words that a stub and the processor push, lowest address first.
@@ -58,6 +51,26 @@ pub struct TrapFrame {
     pub rsp: u64,
     /// The interrupted stack segment.
     pub ss: u64,
+}
+
+/// The functions that this kernel's interrupts call.
+#[derive(Clone, Copy, Debug)]
+pub struct Handlers {
+    /// The performance interrupt, as NMI or by its vector.
+    pub performance: fn(&TrapFrame),
+    /// The local APIC's timer.
+    pub timer: fn(&TrapFrame),
+    /// Another processor wants a function run here.
+    pub call: fn(),
+    /// An exception. `false`: it was not expected, and ends the run.
+    pub exception: fn(&mut TrapFrame) -> bool,
+}
+
+static HANDLERS: Once<Handlers> = Once::new();
+
+/// Registers the functions, for all processors; once, before the first interrupt.
+pub fn register(handlers: Handlers) {
+    HANDLERS.call_once(|| handlers);
 }
 
 /// A stub: pushes what the processor did not, and the vector.
@@ -110,39 +123,33 @@ pub extern "C" fn return_to_interrupted() {
 }
 
 extern "C" fn handle(frame: &mut TrapFrame) {
+    let Some(handlers) = HANDLERS.get() else { unexpected(frame) };
     match frame.vector as u8 {
-        NMI => processor::handling(|| embedding::performance_interrupt(frame)),
+        NMI => processor::handling(|| (handlers.performance)(frame)),
         PERFORMANCE => processor::handling(|| {
-            embedding::performance_interrupt(frame);
+            (handlers.performance)(frame);
             apic::end_of_interrupt();
         }),
         TIMER => processor::handling(|| {
-            embedding::timer_interrupt(frame);
+            (handlers.timer)(frame);
             apic::end_of_interrupt();
         }),
         CALL => processor::handling(|| {
-            smp::serve();
-            sessions::drain();
+            (handlers.call)();
             apic::end_of_interrupt();
         }),
         SPURIOUS => {}
-        vector => {
-            if let GENERAL_PROTECTION | UNDEFINED = vector
-                && let Some(resume) = FaultFixup::resume_at(frame.rip)
-            {
-                if vector == UNDEFINED {
-                    embedding::UNDEFINED.fetch_add(1, Ordering::Relaxed);
-                }
-                frame.rip = resume;
-                return;
+        _ => {
+            if !(handlers.exception)(frame) {
+                unexpected(frame)
             }
-            if vector == UNDEFINED && ring3::leave(frame) {
-                return;
-            }
-            line!("failed exception {} error {:#x} at {:#x}", vector, frame.error, frame.rip);
-            exit(End::Exception)
         }
     }
+}
+
+fn unexpected(frame: &TrapFrame) -> ! {
+    line!("failed exception {} error {:#x} at {:#x}", frame.vector as u8, frame.error, frame.rip);
+    exit(End::Exception)
 }
 
 /// Loads the table on this processor, whose segments are set.

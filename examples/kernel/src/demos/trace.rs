@@ -3,23 +3,26 @@
 
 use core::sync::atomic::Ordering;
 
-use pmu::core::{KProfileSource, ProfileInterface, Snapshot};
+use pmu::core::{KProfileSource, ProcessorNumber, ProfileInterface, Snapshot};
 use pmu::intel::debug_store::DebugStoreSupport;
 use pmu::intel::registers::MiscEnable;
 use pmu_kprofile::trace::{
-    CONTEXT_SWITCH_HOOK, Event, GroupMask, Hook, IntervalHook, PERF_CONTEXT_SWITCH,
-    PERF_PMC_PROFILE, PERF_PROFILE, Record, SourceInterval, SwitchRing, SwitchTrace, TraceCallback,
-    TraceControl, TraceObjects, TraceRing, Utf16,
+    CONTEXT_SWITCH_HOOK, ContextSwitch, Event, Extended, GroupMask, Hook, IntervalHook,
+    PERF_CONTEXT_SWITCH, PERF_PMC_PROFILE, PERF_PROFILE, Record, SourceInterval, SwitchRing,
+    SwitchTrace, TraceCallback, TraceControl, TraceObjects, TraceRing, Utf16,
 };
 use pmu_kprofile::{PointerWidth, Rules};
 
-use crate::embedding::{DEBUG_STORE, PROFILES, control_msr};
-use crate::failure::Failure;
-use crate::processor::MAX_PROCESSORS;
-use crate::profile::Plan;
-use crate::serial::send_to_debug_console;
-use crate::sessions::Sessions;
-use crate::{clock, line, thread, workload};
+use crate::demos::failure::Failure;
+use crate::demos::profile::Plan;
+use crate::demos::workload;
+use crate::embedding::memory::{DEBUG_STORE, PROFILES};
+use crate::embedding::msr::control_msr;
+use crate::embedding::sessions::Sessions;
+use crate::line;
+use crate::machine::processor::{self, MAX_PROCESSORS};
+use crate::machine::serial::send_to_debug_console;
+use crate::machine::{clock, thread};
 
 const WIDTH: PointerWidth = PointerWidth::Bits64;
 /// Room for a processor's samples, and for its switches.
@@ -32,7 +35,7 @@ static PMC: TraceCallback<SAMPLES> = TraceCallback::new(Hook::PmcInterrupt, WIDT
 static SWITCH_RINGS: [SwitchRing<SWITCHED>; MAX_PROCESSORS] =
     [const { SwitchRing::new() }; MAX_PROCESSORS];
 /// The trace of context switches.
-pub static SWITCHES: SwitchTrace<SWITCHED> = SwitchTrace::new(WIDTH, &SWITCH_RINGS);
+static SWITCHES: SwitchTrace<SWITCHED> = SwitchTrace::new(WIDTH, &SWITCH_RINGS);
 static OBJECTS: TraceObjects =
     TraceObjects::new(Rules::LATEST, &SAMPLED, &PMC).with_switches(&SWITCHES);
 
@@ -81,7 +84,7 @@ pub fn run(
     let patience = clock::milliseconds(PATIENCE_MS + wanted * 100);
     while PROFILES.statistics().hit - before < wanted && clock::now() - begin < patience {
         for number in THREADS {
-            thread::switch_to(number);
+            switch_to(number);
             index.fetch_add(RECORD_SIZE, Ordering::Relaxed);
             let turn = clock::now();
             while clock::now() - turn < clock::milliseconds(TURN_MS) {
@@ -89,7 +92,7 @@ pub fn run(
             }
         }
     }
-    thread::switch_to(0);
+    switch_to(0);
     trace.set_group_mask(GroupMask::EMPTY, &mut sessions.hardware())?;
     DEBUG_STORE.destroy()?;
 
@@ -132,6 +135,22 @@ pub fn run(
         ));
     }
     Ok(())
+}
+
+/// Switches this processor to another thread, and tells the trace, where switches are traced.
+fn switch_to(new: u32) {
+    let number = processor::number();
+    let old = thread::set_current(new);
+    if SWITCHES.is_traced() {
+        let pebs_index = DEBUG_STORE.pebs_index().filter(|_| number == 0);
+        let switch = ContextSwitch { old_thread: old, new_thread: new, ..ContextSwitch::default() };
+        SWITCHES.record(
+            ProcessorNumber::from_index(number as u16),
+            clock::now(),
+            Extended { pebs_index, ..Extended::default() },
+            switch,
+        );
+    }
 }
 
 /// Sends the record of the source's interval, by which a reader weighs samples.

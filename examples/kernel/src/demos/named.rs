@@ -1,12 +1,13 @@
 //! An event by the name that it has on this processor.
 
-use pmu::core::{CounterUnit, Event, Snapshot};
+use pmu::core::{CounterError, CounterUnit, Event, Snapshot};
 use pmu_events::{PmuEvent, Processor};
 
-use crate::events::{Events, measure};
-use crate::failure::Failure;
-use crate::workload::{COUNTED, EMPTY};
-use crate::{clock, line};
+use crate::demos::failure::Failure;
+use crate::demos::loops::{COUNTED, EMPTY, measure};
+use crate::embedding::opened_events::Events;
+use crate::line;
+use crate::machine::clock;
 
 /// Counts the event with this name over a loop. Of a name that the processor's core type lacks, prints the nearest.
 ///
@@ -34,8 +35,9 @@ pub fn count(
         return Ok(());
     }
     let counted = &COUNTED[0];
-    let around = measure(counters, opened, EMPTY)?;
-    let count = measure(counters, opened, counted.run)?.saturating_sub(around);
+    let read = || Ok::<_, CounterError>(counters.read_event(opened, 0)?.value);
+    let around = measure(&read, EMPTY)?;
+    let count = measure(&read, counted.run)?.saturating_sub(around);
     counters.close_event(opened, clock::now())?;
     line!("event {} {} {}", name, counted.name, count);
     Ok(())

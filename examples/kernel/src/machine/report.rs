@@ -7,7 +7,7 @@ macro_rules! line {
     ($format:literal $($argument:tt)*) => {{
         use core::fmt::Write as _;
         // Writing to the serial line does not fail.
-        let _ = writeln!($crate::serial::Serial, $format $($argument)*);
+        let _ = writeln!($crate::machine::serial::Serial, $format $($argument)*);
     }};
 }
 
@@ -31,7 +31,7 @@ mod logger {
 
     use critical_section::RestoreState;
 
-    use crate::serial::Serial;
+    use crate::machine::serial::Serial;
 
     #[defmt::global_logger]
     struct Logger;

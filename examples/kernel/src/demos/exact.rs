@@ -1,13 +1,11 @@
 //! Loops whose instructions and branches were counted by hand, counted by the processor.
 
-use core::hint::black_box;
-
 use pmu::core::{InterfaceError, IntervalLimits, KProfileSource, ProfileInterface};
 
-use crate::failure::Failure;
+use crate::demos::failure::Failure;
+use crate::demos::loops::{COUNTED, Counted, EMPTY, measure};
+use crate::embedding::sessions::Sessions;
 use crate::line;
-use crate::sessions::{Control, Sessions};
-use crate::workload::{COUNTED, Counted, EMPTY};
 
 /// Counts each loop's instructions and branches, and compares them with the known numbers.
 ///
@@ -36,8 +34,9 @@ fn compare(
     for counted in &COUNTED {
         let count = sessions.on(0, |session| {
             session.start(source)?;
-            let around = measure(session, source, EMPTY)?;
-            let count = measure(session, source, counted.run)?.wrapping_sub(around);
+            let read = || session.read(source);
+            let around = measure(&read, EMPTY)?;
+            let count = measure(&read, counted.run)?.wrapping_sub(around);
             session.stop(source)?;
             Ok::<u64, InterfaceError>(count)
         })?;
@@ -45,20 +44,4 @@ fn compare(
         line!("count {} {} {} expected {}", name, counted.name, count, known(counted));
     }
     if right { Ok(()) } else { Err(Failure::Wrong("a count is not the known one")) }
-}
-
-/// Returns the events between two readings with `run` between them. Those that are not `run`'s are the same each
-/// time, so this is one piece of code.
-#[inline(never)]
-fn measure(
-    session: &Control,
-    source: KProfileSource,
-    run: extern "C" fn(),
-) -> Result<u64, InterfaceError> {
-    let run = black_box(run);
-    x86_64::instructions::interrupts::without_interrupts(|| {
-        let before = session.read(source)?;
-        run();
-        Ok(session.read(source)?.wrapping_sub(before))
-    })
 }

@@ -7,7 +7,7 @@ use core::arch::x86_64::_rdtsc;
 use spin::Once;
 use x86_64::instructions::port::Port;
 
-use crate::apic;
+use crate::machine::apic;
 
 /// The interval timer's clock, in Hz.
 const TIMER_HERTZ: u64 = 1_193_182;

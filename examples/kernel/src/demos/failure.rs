@@ -7,7 +7,7 @@ use pmu::intel::debug_store::ControlAreaError;
 use pmu_kprofile::trace::TraceError;
 use pmu_kprofile::{CreateError, ProfileError};
 
-use crate::serial::End;
+use crate::machine::serial::End;
 
 /// Reason why a run ends early.
 #[derive(Clone, Copy, Debug)]

@@ -4,7 +4,7 @@ use core::arch::{asm, global_asm};
 
 use pmu::user::UserPage;
 
-use crate::ring3::{Stop, Thread};
+use crate::machine::ring3::{Stop, Thread};
 
 // Counts down from RDI, comes back, and does it again: 1 + 2 · RDI instructions the first time, and one more each
 // other time. RSI is `Stop::ASKED`.

@@ -2,11 +2,12 @@
 
 use pmu::core::{CounterError, CounterSet, CounterUnit, Event, EventId, NamedEvent, ThreadEvent};
 
-use crate::events::Events;
-use crate::failure::Failure;
-use crate::programs::{HIDDEN, count_down, measure, read_counter, read_interrupted};
-use crate::ring3::{SHARED, Stop, Thread, allow_rdpmc};
-use crate::{clock, line};
+use crate::demos::failure::Failure;
+use crate::demos::programs::{HIDDEN, count_down, measure, read_counter, read_interrupted};
+use crate::embedding::opened_events::Events;
+use crate::line;
+use crate::machine::clock;
+use crate::machine::ring3::{SHARED, Stop, Thread, allow_rdpmc};
 
 /// Turns of the loop that is counted.
 const TURNS: u32 = 1_000;

@@ -7,11 +7,13 @@ use pmu::core::{CounterUnit, Event, EventId, EventTable, NamedEvent};
 use pmu::{Machine, Watchdog};
 use x86_64::instructions::interrupts;
 
-use crate::events::{Events, with_events};
-use crate::failure::Failure;
-use crate::processor::MAX_PROCESSORS;
-use crate::profile::Rate;
-use crate::{clock, line, smp, workload};
+use crate::demos::failure::Failure;
+use crate::demos::rate::Rate;
+use crate::demos::workload;
+use crate::embedding::opened_events::{Events, with_events};
+use crate::line;
+use crate::machine::processor::MAX_PROCESSORS;
+use crate::machine::{clock, smp};
 
 /// Time for which a processor's cycles are measured.
 const MEASURED_MS: u64 = 10;

@@ -4,11 +4,13 @@ use core::cell::UnsafeCell;
 use core::ptr;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicUsize, Ordering};
 
+use spin::Once;
 use x86_64::instructions::interrupts;
 
-use crate::processor::{self, MAX_PROCESSORS};
-use crate::serial::{End, exit};
-use crate::{apic, clock, line, workload};
+use crate::line;
+use crate::machine::processor::{self, MAX_PROCESSORS};
+use crate::machine::serial::{End, exit};
+use crate::machine::{apic, clock};
 
 /// Page at which the others begin, in real mode, and which firmware and loaders leave alone.
 const TRAMPOLINE: usize = 0x8000;
@@ -28,6 +30,8 @@ unsafe extern "C" {
 static ARRIVED: AtomicUsize = AtomicUsize::new(1);
 static PROCESSORS: AtomicUsize = AtomicUsize::new(1);
 static APIC_IDS: [AtomicU8; MAX_PROCESSORS] = [const { AtomicU8::new(0) }; MAX_PROCESSORS];
+/// The work of a processor that is busy.
+static WORK: Once<fn()> = Once::new();
 static BUSY: AtomicBool = AtomicBool::new(false);
 static CALLS: [Place; MAX_PROCESSORS] = [const { Place::new() }; MAX_PROCESSORS];
 
@@ -36,14 +40,21 @@ pub fn processors() -> usize {
     PROCESSORS.load(Ordering::Acquire)
 }
 
-/// Starts whatever other processors there are, and waits a while for them. Boot processor.
-pub fn start() {
+/// Starts whatever other processors there are, and waits a while for them. Boot processor. `work` is a turn of what
+/// they execute where they are [busy](set_busy).
+pub fn start(work: fn()) {
+    WORK.call_once(|| work);
     let (start, end) = (&raw const trampoline_start, &raw const trampoline_end);
     // SAFETY: the page is unused memory, and the code is shorter.
     unsafe {
         ptr::copy_nonoverlapping(start, TRAMPOLINE as *mut u8, end.offset_from(start) as usize);
     }
-    apic::start_others((TRAMPOLINE >> 12) as u8);
+    apic::reset_others();
+    clock::wait(10);
+    for _ in 0..2 {
+        apic::start_others((TRAMPOLINE >> 12) as u8);
+        clock::wait(1);
+    }
     // CPUID says how many there can be; fewer may come.
     let declared = core::arch::x86_64::__cpuid(1).ebx as usize >> 16 & 0xFF;
     let begin = clock::now();
@@ -59,7 +70,7 @@ pub fn start() {
 #[unsafe(no_mangle)]
 extern "C" fn processor_main(number: usize) -> ! {
     processor::initialize(number);
-    crate::interrupts::initialize();
+    crate::machine::interrupts::initialize();
     apic::initialize();
     APIC_IDS[number].store(apic::id(), Ordering::Relaxed);
     while ARRIVED.load(Ordering::Relaxed) != number {
@@ -67,9 +78,11 @@ extern "C" fn processor_main(number: usize) -> ! {
     }
     ARRIVED.store(number + 1, Ordering::Release);
     loop {
-        if BUSY.load(Ordering::Relaxed) {
+        if BUSY.load(Ordering::Relaxed)
+            && let Some(work) = WORK.get()
+        {
             interrupts::enable();
-            workload::turn();
+            work();
         } else {
             interrupts::disable();
             if !BUSY.load(Ordering::Relaxed) {
@@ -86,7 +99,7 @@ pub fn call(number: usize) {
     }
 }
 
-/// Lets the other processors execute the workload, or nothing.
+/// Lets the other processors execute their work, or nothing.
 pub fn set_busy(busy: bool) {
     BUSY.store(busy, Ordering::Relaxed);
     (1..processors()).for_each(call);

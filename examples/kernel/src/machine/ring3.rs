@@ -11,8 +11,10 @@ use pmu::user::UserPage;
 use spin::Once;
 use x86_64::registers::control::{Cr3, Cr4, Cr4Flags};
 
-use crate::interrupts::TrapFrame;
-use crate::processor::{self, KERNEL_CODE, KERNEL_DATA, MAX_PROCESSORS, USER_CODE, USER_DATA};
+use crate::machine::interrupts::{TrapFrame, return_to_interrupted};
+use crate::machine::processor::{
+    self, KERNEL_CODE, KERNEL_DATA, MAX_PROCESSORS, USER_CODE, USER_DATA,
+};
 
 /// Number of threads, each of which has a stack.
 pub const THREADS: usize = 2;
@@ -193,7 +195,7 @@ unsafe extern "C" fn enter(registers: *const TrapFrame, kernel_stack: *mut u64) 
         "cli", // the stack pointer is where an interrupt would overwrite what is there
         "mov rsp, rdi",
         "jmp {}",
-        sym crate::interrupts::return_to_interrupted,
+        sym return_to_interrupted,
     )
 }
 

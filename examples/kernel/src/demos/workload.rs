@@ -1,9 +1,8 @@
-//! The profiled code: three functions whose shares of time are known, and loops whose instructions were
-//! counted by hand.
+//! The profiled code: three functions whose shares of time are known.
 
 use core::arch::global_asm;
 
-use crate::clock;
+use crate::machine::clock;
 
 /// Iterations in the shortest [`turn`], times the shares.
 const ITERATIONS: u32 = 300;
@@ -39,39 +38,6 @@ share!("fifty_percent", 5);
 share!("thirty_percent", 3);
 share!("twenty_percent", 2);
 
-global_asm!(
-    ".pushsection .text.workload, \"ax\", @progbits",
-    ".globl nothing, count_down, straight, calls, alternating",
-    "nothing: ret",
-    // 1 + 1000 · 2 instructions, 1000 branches
-    "count_down: mov ecx, 1000",
-    "2: dec ecx",
-    "jnz 2b",
-    "ret",
-    // 100 instructions, no branch
-    "straight:",
-    ".rept 100",
-    "nop",
-    ".endr",
-    "ret",
-    // 1 + 100 · 4 instructions, 100 · 3 branches
-    "calls: mov ecx, 100",
-    "2: call 3f",
-    "dec ecx",
-    "jnz 2b",
-    "ret",
-    "3: ret",
-    // 1 + 100 · 4 + 50 instructions, 100 · 2 branches, of which 51 are not taken
-    "alternating: mov ecx, 100",
-    "2: test cl, 1",
-    "jz 3f",
-    "nop",
-    "3: dec ecx",
-    "jnz 2b",
-    "ret",
-    ".popsection",
-);
-
 unsafe extern "C" {
     fn fifty_percent(iterations: u32);
     fn thirty_percent(iterations: u32);
@@ -79,11 +45,6 @@ unsafe extern "C" {
     static fifty_percent_end: u8;
     static thirty_percent_end: u8;
     static twenty_percent_end: u8;
-    safe fn nothing();
-    safe fn count_down();
-    safe fn straight();
-    safe fn calls();
-    safe fn alternating();
     static workload_start: u8;
     static workload_end: u8;
 }
@@ -140,27 +101,3 @@ fn execute(iterations: u32) {
         twenty_percent(iterations);
     }
 }
-
-/// A loop whose instructions were counted by hand, without the `ret` that [`EMPTY`] has as well.
-#[derive(Clone, Copy, Debug)]
-pub struct Counted {
-    /// Its symbol.
-    pub name: &'static str,
-    /// The loop.
-    pub run: extern "C" fn(),
-    /// Instructions that it retires.
-    pub instructions: u64,
-    /// Branches that it retires, taken or not, calls and returns among them.
-    pub branches: u64,
-}
-
-/// The loop that does nothing: what counts here is not the loops'.
-pub const EMPTY: extern "C" fn() = nothing;
-
-/// The loops.
-pub const COUNTED: [Counted; 4] = [
-    Counted { name: "count_down", run: count_down, instructions: 2_001, branches: 1_000 },
-    Counted { name: "straight", run: straight, instructions: 100, branches: 0 },
-    Counted { name: "calls", run: calls, instructions: 401, branches: 300 },
-    Counted { name: "alternating", run: alternating, instructions: 451, branches: 200 },
-];

@@ -5,11 +5,12 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use pmu::core::{InterruptFrame, KProfileSource, ProfileInterface};
 use pmu_kprofile::{ProfileCallback, ProfileObject, Rules};
 
-use crate::embedding::PROFILES;
-use crate::failure::Failure;
-use crate::profile::Plan;
-use crate::sessions::Sessions;
-use crate::{clock, line, smp};
+use crate::demos::failure::Failure;
+use crate::demos::profile::Plan;
+use crate::embedding::memory::PROFILES;
+use crate::embedding::sessions::Sessions;
+use crate::line;
+use crate::machine::{clock, smp};
 
 /// Time for which the second profile is started each time, and for which it waits for processors that were not
 /// interrupted by then: a hypervisor that is busy lets one wait.

@@ -6,7 +6,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use critical_section::RawRestoreState;
 use x86_64::instructions::interrupts;
 
-use crate::processor;
+use crate::machine::processor;
 
 /// The processor that is inside, plus 1; 0: none.
 static OWNER: AtomicU32 = AtomicU32::new(0);

@@ -1,19 +1,20 @@
 //! Starting a source, switching counters out and in, and one performance interrupt, each marked for a
 //! monitor that counts register accesses.
 
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicBool, Ordering};
 
 use pmu::core::{
     CounterSet, IntervalLimits, KProfileSource, ProfileInterface, ProfileSource, SavedCounter,
     SavedCounters, SourceInterface,
 };
 
-use crate::embedding::MARK_NEXT;
-use crate::failure::Failure;
-use crate::profile::Rate;
-use crate::serial::{Mark, mark};
-use crate::sessions::{Control, Sessions};
-use crate::{clock, line, workload};
+use crate::demos::failure::Failure;
+use crate::demos::rate::Rate;
+use crate::demos::workload;
+use crate::embedding::sessions::{Control, Sessions};
+use crate::line;
+use crate::machine::serial::{Mark, mark};
+use crate::machine::{clock, processor};
 
 /// Number of counters that run meanwhile.
 const COUNTERS: usize = 4;
@@ -21,6 +22,22 @@ const COUNTERS: usize = 4;
 const INTERRUPT_MS: u64 = 20;
 /// Time to wait for it.
 const PATIENCE_MS: u64 = 20_000;
+
+/// The boot processor's next performance interrupt is to be marked for the monitor.
+static MARK_NEXT: AtomicBool = AtomicBool::new(false);
+
+/// Handles a performance interrupt, which is marked if it is the one to be.
+pub fn marked(handle: impl FnOnce()) {
+    let marked = processor::number() == 0 && MARK_NEXT.load(Ordering::Relaxed);
+    if marked {
+        mark(Mark::Interrupt);
+    }
+    handle();
+    if marked {
+        mark(Mark::Rest);
+        MARK_NEXT.store(false, Ordering::Relaxed);
+    }
+}
 
 /// Starts, switches and interrupts with as many counters as there are, at most four; `counting` counts, at this rate.
 ///

@@ -11,10 +11,13 @@ use pmu::core::{
 use pmu::{Delivery, Machine, PerProcessor};
 use pmu_kprofile::{Affinity, Mailbox, Processors, Remote, SourceRequest};
 
-use crate::embedding::{Apic, COUNTERS, Kernel, apic, control_msr, set_delivery};
-use crate::processor::{self, MAX_PROCESSORS};
-use crate::serial::{End, exit};
-use crate::{clock, line, smp};
+use crate::embedding::memory::COUNTERS;
+use crate::embedding::msr::control_msr;
+use crate::embedding::platform::{Apic, Kernel, apic, set_delivery};
+use crate::line;
+use crate::machine::processor::{self, MAX_PROCESSORS};
+use crate::machine::serial::{End, exit};
+use crate::machine::{clock, smp};
 
 /// One processor's control handle.
 pub type Control = Session<'static, &'static Machine, FixupMsr, Apic>;

@@ -3,12 +3,9 @@
 //!
 //! Read first: Intel SDM vol. 3A, "Advanced Programmable Interrupt Controller (APIC)".
 
-use pmu::core::{Interval, TimerUnavailable};
-use pmu::{ApicRegisters, LocalApic, ProfileTimer};
 use x86_64::instructions::port::Port;
 
-use crate::clock;
-use crate::interrupts::{CALL, SPURIOUS, TIMER};
+use crate::machine::vectors::{CALL, SPURIOUS, TIMER};
 
 const BASE: usize = 0xFEE0_0000;
 
@@ -18,7 +15,7 @@ const SPURIOUS_VECTOR: usize = 0xF0;
 const COMMAND_LOW: usize = 0x300;
 const COMMAND_HIGH: usize = 0x310;
 const LVT_TIMER: usize = 0x320;
-const LVT_PERFORMANCE: usize = LocalApic::<XApic>::XAPIC_OFFSET;
+const LVT_PERFORMANCE: usize = 0x340;
 const INITIAL_COUNT: usize = 0x380;
 const CURRENT_COUNT: usize = 0x390;
 const DIVIDE: usize = 0x3E0;
@@ -28,6 +25,8 @@ const MASKED: u32 = 1 << 16;
 const PERIODIC: u32 = 1 << 17;
 const DIVIDE_BY_16: u32 = 0b0011;
 const DELIVERY_PENDING: u32 = 1 << 12;
+const ALL_BUT_SELF: u32 = 0b11 << 18;
+const ASSERT: u32 = 1 << 14;
 
 fn read(register: usize) -> u32 {
     // SAFETY: mapped, uncached, at its own address on every processor; registers are 32 bits wide.
@@ -62,33 +61,21 @@ pub fn end_of_interrupt() {
     write(END_OF_INTERRUPT, 0);
 }
 
-/// The registers of the local APIC of the processor that executes the call, in xAPIC mode.
-#[derive(Clone, Copy, Debug)]
-pub struct XApic;
-
-impl ApicRegisters for XApic {
-    fn write_performance_entry(&self, entry: u32) {
-        write(LVT_PERFORMANCE, entry);
-    }
+/// Writes the LVT entry of the performance interrupt.
+pub fn write_performance_entry(entry: u32) {
+    write(LVT_PERFORMANCE, entry);
 }
 
-/// The local APIC's timer as the profile timer.
-impl ProfileTimer for XApic {
-    fn start(&self, interval: Interval) -> Result<(), TimerUnavailable> {
-        let hertz = clock::speeds().apic.ok_or(TimerUnavailable)?;
-        // The interval is in units of 100 ns.
-        let ticks = u32::try_from(hertz * u64::from(interval.get()) / 10_000_000);
-        let ticks = ticks.ok().filter(|ticks| *ticks > 0).ok_or(TimerUnavailable)?;
-        write(LVT_TIMER, PERIODIC | u32::from(TIMER));
-        write(INITIAL_COUNT, ticks);
-        Ok(())
-    }
+/// Lets the timer interrupt with [`TIMER`] each time that so many of its ticks have passed.
+pub fn start_timer(ticks: u32) {
+    write(LVT_TIMER, PERIODIC | u32::from(TIMER));
+    write(INITIAL_COUNT, ticks);
+}
 
-    /// An interrupt that is pending still comes.
-    fn stop(&self) {
-        write(LVT_TIMER, MASKED);
-        write(INITIAL_COUNT, 0);
-    }
+/// Stops the timer. An interrupt that is pending still comes.
+pub fn stop_timer() {
+    write(LVT_TIMER, MASKED);
+    write(INITIAL_COUNT, 0);
 }
 
 /// Lets the timer count down from its highest value, without interrupt.
@@ -108,18 +95,16 @@ pub fn call(id: u8) {
     command(u32::from(id) << 24, u32::from(CALL));
 }
 
-/// Sends INIT and twice SIPI to all others, which then execute the page at `page` in real mode.
-pub fn start_others(page: u8) {
-    const ALL_BUT_SELF: u32 = 0b11 << 18;
-    const ASSERT: u32 = 1 << 14;
+/// Sends INIT to all others.
+pub fn reset_others() {
     const INIT: u32 = 0b101 << 8;
-    const START_UP: u32 = 0b110 << 8;
     command(0, ALL_BUT_SELF | ASSERT | INIT);
-    clock::wait(10);
-    for _ in 0..2 {
-        command(0, ALL_BUT_SELF | ASSERT | START_UP | u32::from(page));
-        clock::wait(1);
-    }
+}
+
+/// Sends a SIPI to all others, which then execute the page at `page` in real mode.
+pub fn start_others(page: u8) {
+    const START_UP: u32 = 0b110 << 8;
+    command(0, ALL_BUT_SELF | ASSERT | START_UP | u32::from(page));
 }
 
 fn command(high: u32, low: u32) {
