@@ -4,7 +4,7 @@
 //! [`left_over`] the registers that no driver here uses.
 //! [`event`] and [`table`] hold the events, and [`extra`] the MSRs that refine them. [`processor`] takes a processor's
 //! counters and programs them; [`opened`], [`group`], [`control`], [`switch`], [`thread`], [`user`] and [`reprogram`]
-//! are its operations. [`plan`] finds counters for events, and [`assign`] gives them those. It shares [`memory`] with
+//! are its operations, and [`lend`] hands the counters to a guest. [`plan`] finds counters for events, and [`assign`] gives them those. It shares [`memory`] with
 //! [`interrupt`].
 
 pub(crate) mod assign;
@@ -19,6 +19,7 @@ pub(crate) mod group;
 pub(crate) mod id;
 pub(crate) mod interrupt;
 pub(crate) mod left_over;
+pub(crate) mod lend;
 pub(crate) mod membership;
 pub(crate) mod memory;
 pub(crate) mod opened;

@@ -27,6 +27,7 @@ pub use counters::group::{GroupError, GroupId};
 pub use counters::id::{CounterId, CounterSet, MAX_COUNTERS, MAX_FIXED, MAX_GENERAL};
 pub use counters::interrupt::{Claim, EventOverflow, Serviced, service};
 pub use counters::left_over::UnusedRegisters;
+pub use counters::lend::{CounterWindow, LentCounters, WindowError};
 pub use counters::memory::CounterMemory;
 pub use counters::processor::{Counters, SessionCounters};
 pub use counters::select::EventSelect;

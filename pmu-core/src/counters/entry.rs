@@ -371,6 +371,11 @@ impl EventEntry {
         }
     }
 
+    /// Lets the time up to `now` pass uncounted.
+    pub(crate) fn skip_time(&self, now: u64) {
+        self.timed_to.fetch_max(now, Relaxed);
+    }
+
     /// Returns the count as of the counter's last reading, or of the event's stop.
     pub(crate) fn count(&self) -> EventCount {
         EventCount {

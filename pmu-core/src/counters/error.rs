@@ -37,7 +37,7 @@ pub enum CounterError {
     FreezeUnsupported,
     /// These bits of a control register are the session's own; or there is no such register.
     OwnControlBits(u64),
-    /// Some of these counters are another owner's, or run.
+    /// Some of these counters are another owner's, are [lent](crate::Counters::lend), or run.
     NotAvailable(CounterSet),
     /// The event has these bits, which no select of this processor may have.
     IllegalBits(u64),
@@ -109,7 +109,11 @@ impl fmt::Display for CounterError {
                 write!(f, "bits {bits:#X} of the control register are not another owner's")
             }
             Self::NotAvailable(set) => {
-                write!(f, "some of the counters {:#X} run, or are another owner's", set.bits())
+                write!(
+                    f,
+                    "some of the counters {:#X} run, are lent, or another owner's",
+                    set.bits()
+                )
             }
             Self::IllegalBits(bits) => {
                 write!(f, "the event has bits {bits:#X}, which this processor's selects do not")

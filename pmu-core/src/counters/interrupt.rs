@@ -49,6 +49,9 @@ pub struct Serviced {
     /// Bits of the global status that were set and are not the session's to acknowledge: another owner's
     /// counters, and whatever else raises this interrupt (a branch or trace buffer). They are left set.
     pub others: u64,
+    /// The counters are [lent](crate::Counters::lend): no register was accessed, and the interrupt may be the
+    /// borrower's, whatever the claim says.
+    pub lent: bool,
 }
 
 /// Claim of one interrupt, for a handler that shares it with others: an NMI's.
@@ -118,7 +121,8 @@ pub fn service<S: EventSource, M: MsrBackend, P: Platform>(
     // This source's unit does not describe counters that another source's session has taken.
     let own = memory.proven(unit.counters());
     if own.is_empty() {
-        return Ok(Serviced { overflows: 0, claim: memory.claim_empty(), others: 0 });
+        let (claim, lent) = (memory.claim_empty(), memory.interrupt_lent());
+        return Ok(Serviced { overflows: 0, claim, others: 0, lent });
     }
     let mut pass = Pass {
         source,
@@ -138,7 +142,7 @@ pub fn service<S: EventSource, M: MsrBackend, P: Platform>(
         Some(global) => pass.by_status(global),
     });
     if !served {
-        return Ok(Serviced { overflows: 0, claim: Claim::Ours, others: 0 });
+        return Ok(Serviced { overflows: 0, claim: Claim::Ours, others: 0, lent: false });
     }
     if let Some(fault) = pass.fault {
         return Err(fault);
@@ -148,7 +152,7 @@ pub fn service<S: EventSource, M: MsrBackend, P: Platform>(
         1 => Claim::Ours,
         2.. => Claim::OursAndMore,
     };
-    Ok(Serviced { overflows: pass.overflows, claim, others: pass.others })
+    Ok(Serviced { overflows: pass.overflows, claim, others: pass.others, lent: false })
 }
 
 /// One pass of the interrupt path over the counters.

@@ -53,6 +53,10 @@ pub struct CounterMemory<S: ?Sized = [CounterSlot]> {
 const UNTAKEN: u8 = 0;
 const INITIALIZING: u8 = 1;
 const TAKEN: u8 = 2;
+/// Taken, and lent to someone else.
+const LENT: u8 = 3;
+/// Lent, and an interrupt came meanwhile.
+const LENT_INTERRUPTED: u8 = 4;
 
 /// Values of `service`.
 const IDLE: u8 = 0;
@@ -167,6 +171,33 @@ impl CounterMemory {
     pub(crate) fn withdraw(&self) {
         self.owner.store(INITIALIZING, Ordering::Relaxed);
         self.set_proven(CounterSet::NONE);
+    }
+
+    /// Takes the counters from the interrupt path while they are lent: until they are [taken back](Self::take_back), it
+    /// touches no register.
+    pub(crate) fn lend(&self) {
+        self.owner.store(LENT, Ordering::Relaxed);
+        self.set_proven(CounterSet::NONE);
+    }
+
+    /// Returns whether the counters are lent.
+    pub(crate) fn is_lent(&self) -> bool {
+        matches!(self.owner.load(Ordering::Relaxed), LENT | LENT_INTERRUPTED)
+    }
+
+    /// Returns whether the counters are lent, and notes that an interrupt came.
+    pub(crate) fn interrupt_lent(&self) -> bool {
+        let lent = self.is_lent();
+        if lent {
+            self.owner.store(LENT_INTERRUPTED, Ordering::Relaxed);
+        }
+        lent
+    }
+
+    /// Hands lent counters to the interrupt path again. Returns whether an interrupt came meanwhile.
+    pub(crate) fn take_back(&self, own: CounterSet) -> bool {
+        self.set_proven(own);
+        self.owner.swap(TAKEN, Ordering::Relaxed) == LENT_INTERRUPTED
     }
 
     /// Gives the memory back: the interrupt path touches no register from here on.

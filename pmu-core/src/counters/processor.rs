@@ -214,8 +214,8 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
     /// counters' bits any more.
     ///
     /// # Errors
-    /// [`NotAvailable`](CounterError::NotAvailable): this processor lacks one of them, or no slot was lent for
-    /// it. [`Unresponsive`](CounterError::Unresponsive): none answers. [`Access`](CounterError::Access),
+    /// [`NotAvailable`](CounterError::NotAvailable): this processor lacks one of them, no slot was lent for it, or the
+    /// session's are [lent](Self::lend). [`Unresponsive`](CounterError::Unresponsive): none answers. [`Access`](CounterError::Access),
     /// [`Faulted`](CounterError::Faulted): the global control register does not answer.
     pub fn take_more(
         &mut self,
@@ -226,7 +226,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
         let lent = self.unit().within(self.memory.counters());
         let there = self.unit().shared_with(processor) & lent;
         let there = if self.table().is_empty() { there & CounterSet::GENERAL } else { there };
-        if !self.is_open() || !more.without(there).is_empty() {
+        if !self.is_open() || self.own().is_empty() || !more.without(there).is_empty() {
             return Err(CounterError::NotAvailable(counters));
         }
         if more.is_empty() {
@@ -276,6 +276,16 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
     /// Returns the requested counters that this processor shares with the unit.
     pub(crate) fn declared(&self) -> CounterSet {
         CounterSet::unpack(self.declared)
+    }
+
+    /// Returns the error of an open session that has no counters: it has lent them.
+    pub(crate) fn lent(&self) -> CounterError {
+        CounterError::NotAvailable(self.declared())
+    }
+
+    /// Replaces the declared counters, packed, and returns the ones before.
+    pub(crate) fn replace_declared(&mut self, declared: [u8; 3]) -> [u8; 3] {
+        core::mem::replace(&mut self.declared, declared)
     }
 
     /// Returns the declared counters for which a slot was lent.
@@ -524,9 +534,13 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
     /// # Errors
     /// [`Faulted`](CounterError::Faulted) with the first register that did not answer, after
     /// everything else was stopped. The counters then stay open, and `shut_down` may be called again.
+    /// [`NotAvailable`](CounterError::NotAvailable): they are [lent](Self::lend).
     pub fn shut_down(&mut self) -> Result<(), CounterError> {
         if !self.is_open() {
             return Ok(());
+        }
+        if self.own().is_empty() {
+            return Err(self.lent());
         }
         let mut outcome = Ok(());
         for (counter, slot) in self.slots() {

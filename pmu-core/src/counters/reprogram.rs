@@ -25,13 +25,14 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
     /// # Errors
     /// [`Faulted`](CounterError::Faulted) with the first register that did not answer, after everything
     /// else was programmed; the event of a counter that cannot be programmed does not run.
+    /// [`NotAvailable`](CounterError::NotAvailable): the counters are [lent](Self::lend).
     pub fn reprogram(
         &mut self,
         overflowed: impl FnMut(EventOverflow),
     ) -> Result<CounterSet, CounterError> {
         let own = self.own();
         if own.is_empty() {
-            return Ok(own);
+            return if self.is_open() { Err(self.lent()) } else { Ok(own) };
         }
         // Until they are programmed, the interrupt path is to leave the counters as they are.
         self.memory.withdraw();

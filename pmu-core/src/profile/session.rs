@@ -3,9 +3,10 @@
 use core::sync::atomic::Ordering::Relaxed;
 
 use crate::{
-    AddedSource, Availability, CounterError, CounterMemory, CounterSet, Counters, Event, EventId,
-    EventOverflow, InterfaceError, Interval, KProfileSource, MsrBackend, Overflow, Platform,
-    ProfileInterface, SavedCounters, SessionCounters, Snapshot, SourceInformation, SourceInterface,
+    AddedSource, Availability, CounterError, CounterMemory, CounterSet, CounterWindow, Counters,
+    Event, EventId, EventOverflow, InterfaceError, Interval, KProfileSource, MsrBackend, Overflow,
+    Platform, ProfileInterface, SavedCounters, SessionCounters, Snapshot, SourceInformation,
+    SourceInterface,
 };
 
 /// The control handle to the profile sources of one processor: its [`Counters`], and its profile timer.
@@ -310,6 +311,25 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
     /// Those of [`Counters::restore`].
     pub fn restore(&mut self, area: &SavedCounters) -> Result<(), InterfaceError> {
         Ok(self.counters.restore(area)?)
+    }
+
+    /// Lends the counters until the window ends, to a guest for instance: [`Counters::lend`]. Overflows of opened events
+    /// are not reported; those of a session with events are, by the same operation of
+    /// [`counters_mut`](Self::counters_mut). The profile timer goes on.
+    ///
+    /// # Errors
+    /// Those of [`Counters::lend`].
+    pub fn lend(
+        &mut self,
+        now: u64,
+        mut overflowed: impl FnMut(Overflow),
+    ) -> Result<CounterWindow<'_, 'a, I, M, SessionPlatform<P>>, InterfaceError> {
+        let (table, added) = (self.interface().table(), self.interface().added());
+        Ok(self.counters.lend(now, |overflow| {
+            if let Some(overflow) = Overflow::of(table, added, overflow) {
+                overflowed(overflow);
+            }
+        })?)
     }
 
     /// Programs this processor's counters again after their registers lost their contents: [`Counters::reprogram`]. The

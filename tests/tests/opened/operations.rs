@@ -25,6 +25,8 @@ enum_with_all! {
         OthersControl,
         OthersFixedControl,
         Reprogram,
+        /// The counters are lent, and come back.
+        Lend,
         ShutDown,
     }
 }
@@ -204,6 +206,7 @@ impl Scene {
             }
             Operation::OthersFixedControl => counters.set_others_fixed_control(0xF0, 0xB0),
             Operation::Reprogram => counters.reprogram(overflowed).map(|_| ()),
+            Operation::Lend => counters.lend(1, overflowed).and_then(|window| Ok(window.end(1)?)),
             Operation::ShutDown => counters.shut_down(),
         }
     }
