@@ -114,8 +114,8 @@ fn amd_of(processor: Snapshot, core: bool, v2: bool) -> Machine<Amd64> {
     }
 }
 
-/// Measures one overflow of `n` counters, a switch out and in, and one more start.
-fn measure<I: ProfileInterface>(machine: Machine<I>, n: usize) -> (Cost, Cost, Cost) {
+/// Measures one overflow of `n` counters, a switch out and in, one more start, and a guest's window.
+fn measure<I: ProfileInterface>(machine: Machine<I>, n: usize) -> (Cost, Cost, Cost, Cost) {
     let Machine { processor, interface, registers, freeze, counter_0, status } = machine;
     let (msr, platform) = (Recorder::new(registers), FakePlatform::default());
     let memory = CounterMemory::<[CounterSlot; 8]>::new();
@@ -148,7 +148,9 @@ fn measure<I: ProfileInterface>(machine: Machine<I>, n: usize) -> (Cost, Cost, C
     session.save(&mut area, |_| panic!("nothing is pending")).unwrap();
     assert_eq!(area.len(), n);
     session.restore(&area).unwrap();
-    (pmi, take(&msr, &platform), start)
+    let switch = take(&msr, &platform);
+    session.lend(0, |overflow| panic!("{overflow:?}")).unwrap().end(0).unwrap();
+    (pmi, switch, start, take(&msr, &platform))
 }
 
 #[test]
@@ -158,25 +160,35 @@ fn operations_cost_what_the_table_says() {
         let start = cost(0, 2, 0, 0);
         let switch = cost(0, m + 2, m, 0);
         let switch_by_select = cost(0, 3 * m, m, 0);
+        // Selects are written again, since a guest changes them.
+        let window = cost(1, 2 * m + 2, m, 0);
+        let window_by_select = switch_by_select;
         for version in [2, 3, 4, 5] {
             let found = measure(intel(version, false), n);
-            assert_eq!(found, (cost(1, 4, 0, 1), switch, start), "v{version}, {n}");
+            assert_eq!(found, (cost(1, 4, 0, 1), switch, start, window), "v{version}, {n}");
         }
         for version in [4, 5] {
             let found = measure(intel(version, true), n);
-            assert_eq!(found, (cost(1, 2, 0, 1), switch, start), "v{version} freezing, {n}");
+            assert_eq!(
+                found,
+                (cost(1, 2, 0, 1), switch, start, window),
+                "v{version} freezing, {n}"
+            );
         }
         let found = measure(intel(3, true), n);
-        assert_eq!(found, (cost(1, 3, 0, 1), switch, start), "v3 freezing, {n}");
-        assert_eq!(measure(intel(1, false), n), (cost(0, 1, m, 1), switch_by_select, start));
-        let legacy = (cost(0, 1, m, 0), switch_by_select, start);
+        assert_eq!(found, (cost(1, 3, 0, 1), switch, start, window), "v3 freezing, {n}");
+        assert_eq!(
+            measure(intel(1, false), n),
+            (cost(0, 1, m, 1), switch_by_select, start, window_by_select)
+        );
+        let legacy = (cost(0, 1, m, 0), switch_by_select, start, window_by_select);
         assert_eq!(measure(amd(false, false), n), legacy);
         assert_eq!(measure(amd(true, false), n), legacy);
-        assert_eq!(measure(amd(true, true), n), (cost(1, 2, 0, 0), switch, start));
-        let legacy = (cost(0, 1, m, 1), switch_by_select, start);
+        assert_eq!(measure(amd(true, true), n), (cost(1, 2, 0, 0), switch, start, window));
+        let legacy = (cost(0, 1, m, 1), switch_by_select, start, window_by_select);
         assert_eq!(measure(amd_guest(false, false), n), legacy, "a hypervisor may mask the entry");
         assert_eq!(measure(amd_guest(true, false), n), legacy);
-        assert_eq!(measure(amd_guest(true, true), n), (cost(1, 2, 0, 1), switch, start));
+        assert_eq!(measure(amd_guest(true, true), n), (cost(1, 2, 0, 1), switch, start, window));
     }
 }
 
@@ -192,8 +204,8 @@ fn the_table_of_costs_is_what_is_measured() {
         ("AMD, PerfMonV2", measure(amd(true, true), 4)),
         ("AMD in a guest, PerfMonV2", measure(amd_guest(true, true), 4)),
     ];
-    for (name, (pmi, switch, start)) in rows {
-        let row = format!("| {name} | {pmi} | {switch} | {start} |");
+    for (name, (pmi, switch, start, window)) in rows {
+        let row = format!("| {name} | {pmi} | {switch} | {start} | {window} |");
         println!("{row}");
         assert!(table.contains(&row), "COSTS.md lacks: {row}");
     }

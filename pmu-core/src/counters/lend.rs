@@ -69,7 +69,8 @@ impl LentCounters {
 ///
 /// Dropping it accesses no register and leaves the counters lent: the session's events count nothing. So does an early
 /// return by `?`. The end of the next window brings the events back; their periods begin anew, and what they counted
-/// since their last interrupt or start is lost.
+/// since their last interrupt or start is lost. Until then the session's operations find no counters, and
+/// [`shut_down`](Counters::shut_down) leaves them stopped.
 #[must_use = "the counters are lent until the window ends"]
 #[derive(Debug)]
 pub struct CounterWindow<'c, 'a, S, M, P> {
@@ -313,16 +314,21 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
         resumed.err().unwrap_or(error)
     }
 
-    /// Disarms counters on which a borrower left something, and acknowledges their overflows.
+    /// Disarms and clears counters on which a borrower left something, and acknowledges their overflows.
     fn disarm(&self, own: CounterSet, failures: &mut Failures) {
         let global = self.unit().global();
         let stopped = global.map_or(Ok(()), |global| {
             let control = self.memory.global_control.load(Relaxed);
             self.wrmsr_retrying(global.control, control)
         });
-        for (counter, slot) in self.slots_of(own & CounterSet::GENERAL) {
-            let cleared =
-                stopped.and_then(|()| self.set_control_retrying(&self.registers(counter), 0));
+        for (counter, slot) in self.slots_of(own) {
+            let registers = self.registers(counter);
+            // The fixed counters' control is restored as a whole.
+            let disarmed = match counter.is_fixed() {
+                true => stopped,
+                false => stopped.and_then(|()| self.set_control_retrying(&registers, 0)),
+            };
+            let cleared = disarmed.and_then(|()| self.wrmsr_retrying(registers.value, 0));
             if let Err(fault) = cleared {
                 failures.note(counter, slot, fault);
             }
@@ -387,7 +393,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterWindow<'_, '_, S, M, P> 
 
     /// Ends the window: every event continues where it was. `now` is by the clock of [`lend`](Counters::lend).
     ///
-    /// The embedder has restored what it changed of the local APIC's entry and of `IA32_DEBUGCTL`, which VM exits clear.
+    /// Before, the embedder restores what it changed of the local APIC's entry and of `IA32_DEBUGCTL`, which VM exits
+    /// clear.
     ///
     /// # Context
     /// Task, on the processor on which the counters were lent. An interrupt may come at any time.

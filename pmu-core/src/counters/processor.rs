@@ -215,7 +215,8 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
     ///
     /// # Errors
     /// [`NotAvailable`](CounterError::NotAvailable): this processor lacks one of them, no slot was lent for it, or the
-    /// session's are [lent](Self::lend). [`Unresponsive`](CounterError::Unresponsive): none answers. [`Access`](CounterError::Access),
+    /// session's are [lent](Self::lend). [`Unresponsive`](CounterError::Unresponsive): none answers.
+    /// [`Access`](CounterError::Access),
     /// [`Faulted`](CounterError::Faulted): the global control register does not answer.
     pub fn take_more(
         &mut self,
@@ -276,11 +277,6 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
     /// Returns the requested counters that this processor shares with the unit.
     pub(crate) fn declared(&self) -> CounterSet {
         CounterSet::unpack(self.declared)
-    }
-
-    /// Returns the error of an open session that has no counters: it has lent them.
-    pub(crate) fn lent(&self) -> CounterError {
-        CounterError::NotAvailable(self.declared())
     }
 
     /// Replaces the declared counters, packed, and returns the ones before.
@@ -534,13 +530,9 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
     /// # Errors
     /// [`Faulted`](CounterError::Faulted) with the first register that did not answer, after
     /// everything else was stopped. The counters then stay open, and `shut_down` may be called again.
-    /// [`NotAvailable`](CounterError::NotAvailable): they are [lent](Self::lend).
     pub fn shut_down(&mut self) -> Result<(), CounterError> {
         if !self.is_open() {
             return Ok(());
-        }
-        if self.own().is_empty() {
-            return Err(self.lent());
         }
         let mut outcome = Ok(());
         for (counter, slot) in self.slots() {

@@ -32,7 +32,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
     ) -> Result<CounterSet, CounterError> {
         let own = self.own();
         if own.is_empty() {
-            return if self.is_open() { Err(self.lent()) } else { Ok(own) };
+            let lent = CounterError::NotAvailable(self.declared());
+            return if self.is_open() { Err(lent) } else { Ok(own) };
         }
         // Until they are programmed, the interrupt path is to leave the counters as they are.
         self.memory.withdraw();

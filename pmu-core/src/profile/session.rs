@@ -313,9 +313,9 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
         Ok(self.counters.restore(area)?)
     }
 
-    /// Lends the counters until the window ends, to a guest for instance: [`Counters::lend`]. Overflows of opened events
-    /// are not reported; those of a session with events are, by the same operation of
-    /// [`counters_mut`](Self::counters_mut). The profile timer goes on.
+    /// Lends the counters until the window ends, to a guest for instance: [`Counters::lend`]. Pending overflows of
+    /// opened events are not reported; the operation of the same name of [`counters_mut`](Self::counters_mut) reports
+    /// both kinds. The profile timer goes on.
     ///
     /// # Errors
     /// Those of [`Counters::lend`].
