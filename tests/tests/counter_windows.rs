@@ -27,7 +27,7 @@ fn write(mock: &Mock<'_>, register: u32, value: u64) {
     assert_eq!(written, Write::Done, "{register:#X}");
 }
 
-/// What a borrower does: each lent counter counts and overflows. It disarms them, or leaves them as they are.
+/// Counts on each lent counter, as a guest does. Then disarms and clears them, or leaves them as they are.
 fn borrow(processor: &Processor, mock: &Mock<'_>, lent: &mut LentCounters, disarms: bool) {
     lent.set_programmed(true);
     let own = lent.counters();

@@ -11,7 +11,7 @@ use crate::{
     MAX_COUNTERS, MsrBackend, MsrFault, Platform, service,
 };
 
-/// Counters of this processor that nobody uses for the time being: what a borrower of theirs asks for.
+/// Counters of this processor that no owner uses for the time being: the proof that a borrower asks for.
 ///
 /// A [`CounterWindow`] has them where a session lends its counters. They stand still, and none has an overflow pending;
 /// what their controls and values hold is left over from their owner. The borrower programs a counter before it enables
@@ -40,8 +40,8 @@ impl LentCounters {
         Self { counters, global_control, programmed: false, not_send: PhantomData }
     }
 
-    /// Adds counters that are not the lender's: nobody else uses them either. A session without opened events has
-    /// general counters alone, for instance.
+    /// Adds counters that have no owner. The session of a source table has general counters alone, for instance, and a
+    /// guest gets fixed ones, too.
     pub fn add_unowned(&mut self, counters: CounterSet) {
         self.counters = self.counters | counters;
     }
@@ -58,7 +58,8 @@ impl LentCounters {
     }
 
     /// Notes whether something of the borrower's is programmed: `true` before the borrower's first write, `false` when
-    /// everything is disarmed and acknowledged. Where it stays `true`, the window's [end](CounterWindow::end) does that.
+    /// everything is disarmed, cleared and acknowledged. While it is `true`, the window's [end](CounterWindow::end) does
+    /// that.
     pub const fn set_programmed(&mut self, programmed: bool) {
         self.programmed = programmed;
     }
@@ -149,11 +150,11 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
     /// hypervisor's window lasts from before a guest's state is loaded until after it is put back.
     ///
     /// Meanwhile [`service`](crate::service) accesses no register, and [says](crate::Serviced::lent) that the interrupt
-    /// may be the borrower's. Where delivery masks the local APIC's entry, the borrower unmasks it for interrupts of its
-    /// own. The times of the events stand still between both `now`s.
+    /// may be the borrower's. Where delivery masks the local APIC's entry, the borrower unmasks it after each interrupt.
+    /// The times of the events stand still between both `now`s.
     ///
-    /// An overflow that became pending before is reported to `overflowed` once, as its interrupt would have reported it;
-    /// the interrupt, if it still comes, is claimed.
+    /// An overflow that is pending is reported to `overflowed` once, as its interrupt would have reported it; the
+    /// interrupt, if it still comes, is claimed.
     ///
     /// With a global control register it costs two writes, one read, and for each event on a counter one RDPMC and two
     /// writes, the end included. Without one, each event costs three writes and one RDPMC. Fixed counters have one
