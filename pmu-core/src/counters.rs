@@ -4,8 +4,8 @@
 //! [`left_over`] the registers that no driver here uses.
 //! [`event`] and [`table`] hold the events, and [`extra`] the MSRs that refine them. [`processor`] takes a processor's
 //! counters and programs them; [`opened`], [`group`], [`control`], [`switch`], [`thread`], [`user`] and [`reprogram`]
-//! are its operations, and [`lend`] hands the counters to a guest. [`plan`] finds counters for events, and [`assign`] gives
-//! them those. It shares [`memory`] with [`interrupt`].
+//! are its operations, and [`lend`] hands the counters to a guest. [`plan`] finds counters for events, and [`assign`]
+//! gives them those. It shares [`memory`] with [`interrupt`].
 
 pub(crate) mod assign;
 pub(crate) mod control;

@@ -121,8 +121,8 @@ pub fn service<S: EventSource, M: MsrBackend, P: Platform>(
     // This source's unit does not describe counters that another source's session has taken.
     let own = memory.proven(unit.counters());
     if own.is_empty() {
-        let (claim, lent) = (memory.claim_empty(), memory.interrupt_lent());
-        return Ok(Serviced { overflows: 0, claim, others: 0, lent });
+        let lent = memory.interrupt_lent();
+        return Ok(Serviced { overflows: 0, claim: memory.claim_empty(), others: 0, lent });
     }
     let mut pass = Pass {
         source,

@@ -58,8 +58,8 @@ impl LentCounters {
     }
 
     /// Notes whether something of the borrower's is programmed: `true` before the borrower's first write, `false` when
-    /// everything is disarmed, cleared and acknowledged. While it is `true`, the window's [end](CounterWindow::end) does
-    /// that.
+    /// everything is disarmed, cleared and acknowledged. While it is `true`, the window's [end](CounterWindow::end)
+    /// does that.
     pub const fn set_programmed(&mut self, programmed: bool) {
         self.programmed = programmed;
     }
@@ -150,8 +150,8 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
     /// hypervisor's window lasts from before a guest's state is loaded until after it is put back.
     ///
     /// Meanwhile [`service`](crate::service) accesses no register, and [says](crate::Serviced::lent) that the interrupt
-    /// may be the borrower's. Where delivery masks the local APIC's entry, the borrower unmasks it after each interrupt.
-    /// The times of the events stand still between both `now`s.
+    /// may be the borrower's. Where delivery masks the local APIC's entry, the borrower unmasks it each time. The
+    /// times of the events stand still between both `now`s.
     ///
     /// An overflow that is pending is reported to `overflowed` once, as its interrupt would have reported it; the
     /// interrupt, if it still comes, is claimed.

@@ -53,7 +53,7 @@ pub struct CounterMemory<S: ?Sized = [CounterSlot]> {
 const UNTAKEN: u8 = 0;
 const INITIALIZING: u8 = 1;
 const TAKEN: u8 = 2;
-/// Taken, and lent to someone else.
+/// Taken, and lent to someone else. Greater ones are lent, too.
 const LENT: u8 = 3;
 /// Lent, and an interrupt came meanwhile.
 const LENT_INTERRUPTED: u8 = 4;
@@ -182,7 +182,7 @@ impl CounterMemory {
 
     /// Returns whether the counters are lent.
     pub(crate) fn is_lent(&self) -> bool {
-        matches!(self.owner.load(Ordering::Relaxed), LENT | LENT_INTERRUPTED)
+        self.owner.load(Ordering::Relaxed) >= LENT
     }
 
     /// Returns whether the counters are lent, and notes that an interrupt came.

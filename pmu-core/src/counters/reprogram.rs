@@ -32,8 +32,11 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
     ) -> Result<CounterSet, CounterError> {
         let own = self.own();
         if own.is_empty() {
-            let lent = CounterError::NotAvailable(self.declared());
-            return if self.is_open() { Err(lent) } else { Ok(own) };
+            return if self.memory.is_lent() {
+                Err(CounterError::NotAvailable(own))
+            } else {
+                Ok(own)
+            };
         }
         // Until they are programmed, the interrupt path is to leave the counters as they are.
         self.memory.withdraw();
