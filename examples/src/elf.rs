@@ -1,29 +1,45 @@
 //! The functions and lines of an ELF file.
 
 mod debug_file;
+mod lines;
+mod plt;
 
 use core::cell::OnceCell;
 use core::cmp::Reverse;
 use std::borrow::Cow;
+use std::fs;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use addr2line::Loader;
+use object::read::ReadCache;
 use object::{Object, ObjectSection, ObjectSegment, ObjectSymbol, SymbolKind};
+
+use lines::Lines;
+pub use lines::SourceFrame;
+
+/// The largest file that is read: programs of browsers have a third of that.
+pub const LARGEST: u64 = 1 << 30;
+
+/// The most symbols that are kept, and bytes of names: a file may declare any number in a few bytes each.
+const MOST_SYMBOLS: usize = 8 << 20;
+const MOST_NAMES: usize = 512 << 20;
+
+/// Bytes that zlib's densest stream has for each of its own. What a compressed section declares beyond that would be
+/// allocated, and be wrong.
+const DENSEST: u64 = 1032;
+
+/// An ELF file's parts as they are read, one by one.
+type Parts<'f> = object::File<'f, &'f ReadCache<fs::File>>;
 
 /// An ELF file.
 pub struct File {
     segments: Vec<Segment>,
     /// Ascending by address.
     symbols: Vec<Symbol>,
-    loader: OnceCell<Option<Loader>>,
-    /// The file with the lines: this one, or a separate one.
-    lines: Option<PathBuf>,
+    /// The file with the lines: this one, or a separate one. It is read when the first line is asked for.
+    with_lines: Option<fs::File>,
+    lines: OnceCell<Option<Lines>>,
 }
-
-/// Bytes that zlib's densest stream has for each of its own. What a compressed section declares beyond that would be
-/// allocated, and be wrong.
-const DENSEST: u64 = 1032;
 
 struct Segment {
     file_offset: u64,
@@ -38,38 +54,41 @@ struct Symbol {
 }
 
 impl File {
-    /// Reads a file.
+    /// Reads a file that was opened. Where its symbols are stripped, the separate file of them is looked for beside
+    /// `path`.
     ///
     /// # Errors
-    /// It cannot be read, it is no regular file, or no ELF file.
-    pub fn read(path: &Path) -> io::Result<Self> {
-        // A mapped file need not be one that ends.
-        if !std::fs::metadata(path)?.is_file() {
-            return Err(io::Error::other("not a regular file"));
-        }
-        let data = std::fs::read(path)?;
-        let file = object::File::parse(&*data).map_err(io::Error::other)?;
-        let segments = file
+    /// It cannot be read, or is no ELF file.
+    pub fn read(file: fs::File, path: &Path) -> io::Result<Self> {
+        let owner = file.metadata()?;
+        let cache = ReadCache::new(file.try_clone()?);
+        let parts = Parts::parse(&cache).map_err(io::Error::other)?;
+        let segments = parts
             .segments()
             .map(|segment| {
                 let (file_offset, file_size) = segment.file_range();
                 Segment { file_offset, file_size, address: segment.address() }
             })
             .collect();
-        let mut symbols = functions(&file);
-        let mut lines = may_be_decompressed(&file).then(|| path.to_owned());
-        if file.symbols().next().is_none()
-            && let Some((found, data)) = debug_file::find(path, &file)
-            && let Ok(file) = object::File::parse(&*data)
+        let mut symbols = Symbols::default();
+        symbols.add_functions(&parts);
+        let mut with_lines = Some(file);
+        if parts.symbols().next().is_none()
+            && let Some(separate) = debug_file::find(path, &parts, &owner)
         {
-            symbols.extend(functions(&file));
-            lines = may_be_decompressed(&file).then_some(found);
+            let cache = ReadCache::new(separate.try_clone()?);
+            if let Ok(parts) = Parts::parse(&cache) {
+                symbols.add_functions(&parts);
+                with_lines = Some(separate);
+            }
         }
+        plt::stubs(&parts, |address, size, name| symbols.add(address, size, name));
+        let mut symbols = symbols.all;
         symbols.sort_by(|a, b| {
             (a.address, Reverse(a.size), &a.name).cmp(&(b.address, Reverse(b.size), &b.name))
         });
         symbols.dedup_by_key(|symbol| symbol.address);
-        Ok(Self { segments, symbols, loader: OnceCell::new(), lines })
+        Ok(Self { segments, symbols, with_lines, lines: OnceCell::new() })
     }
 
     /// Returns whether the file names any function.
@@ -94,39 +113,73 @@ impl File {
         inside.then(|| Function { name: demangle(&symbol.name), start: symbol.address })
     }
 
-    /// Returns the lines of the file.
-    pub fn loader(&self) -> Option<&Loader> {
-        let path = self.lines.as_ref()?;
-        self.loader.get_or_init(|| Loader::new(path).ok()).as_ref()
+    /// Returns the frames of the source at an address, first those of functions that are inlined there; nothing where the
+    /// file does not tell.
+    pub fn source_frames(&self, address: u64) -> Vec<SourceFrame> {
+        let read = || Lines::read(self.with_lines.as_ref()?);
+        // The last address is in no unit, and the library would look behind it.
+        match self.lines.get_or_init(read) {
+            Some(lines) if address != u64::MAX => lines.frames(address),
+            _ => Vec::new(),
+        }
     }
 }
 
-/// Returns whether each compressed section declares a size that its bytes can have.
-fn may_be_decompressed(file: &object::File<'_>) -> bool {
-    file.sections().filter_map(|section| section.compressed_data().ok()).all(|section| {
-        section.uncompressed_size <= (section.data.len() as u64).saturating_mul(DENSEST)
-    })
+/// Symbols so far, within bounds.
+#[derive(Default)]
+struct Symbols {
+    all: Vec<Symbol>,
+    name_bytes: usize,
 }
 
-/// Returns the functions in a file's tables of symbols.
-fn functions(file: &object::File<'_>) -> Vec<Symbol> {
-    file.symbols()
-        .chain(file.dynamic_symbols())
-        .filter(|symbol| symbol.is_definition() && symbol.kind() == SymbolKind::Text)
-        .filter_map(|symbol| {
-            let (address, name) = (symbol.address(), symbol.name().ok()?.into());
+impl Symbols {
+    fn add(&mut self, address: u64, size: u64, name: String) {
+        self.name_bytes += name.len();
+        if self.all.len() < MOST_SYMBOLS && self.name_bytes <= MOST_NAMES {
+            self.all.push(Symbol { address, size, name });
+        }
+    }
+
+    /// Adds the functions in a file's tables of symbols.
+    fn add_functions(&mut self, file: &Parts<'_>) {
+        let all = file.symbols().chain(file.dynamic_symbols());
+        for symbol in all.filter(|one| one.is_definition() && one.kind() == SymbolKind::Text) {
+            if self.all.len() >= MOST_SYMBOLS || self.name_bytes > MOST_NAMES {
+                return;
+            }
+            let address = symbol.address();
+            let Ok(name) = symbol.name() else { continue };
             let size = match symbol.size() {
-                // Assembly may give no size: then it reaches to the next symbol, or to its
-                // section's end.
+                // Assembly may give no size: then it reaches to the next symbol, or to its section's end.
                 0 => {
-                    let section = file.section_by_index(symbol.section_index()?).ok()?;
-                    section.address().saturating_add(section.size()).checked_sub(address)?
+                    let section = symbol.section_index();
+                    let section = section.and_then(|index| file.section_by_index(index).ok());
+                    let end =
+                        section.map(|section| section.address().saturating_add(section.size()));
+                    let Some(size) = end.and_then(|end| end.checked_sub(address)) else { continue };
+                    size
                 }
                 size => size,
             };
-            Some(Symbol { address, size, name })
-        })
-        .collect()
+            self.add(address, size, name.into());
+        }
+    }
+}
+
+/// The contents of a section, decompressed; nothing where there is none, or it declares a size that its bytes cannot have.
+fn contents<'f>(file: &Parts<'f>, name: &str) -> Cow<'f, [u8]> {
+    let Some(section) = file.section_by_name(name) else { return Cow::default() };
+    match section.compressed_data() {
+        Ok(data) if may_be_decompressed(data.uncompressed_size, data.data.len()) => {
+            data.decompress().unwrap_or_default()
+        }
+        _ => Cow::default(),
+    }
+}
+
+/// Returns whether a section's bytes can have the size that it declares.
+fn may_be_decompressed(declared: u64, bytes: usize) -> bool {
+    declared <= (bytes as u64).saturating_mul(DENSEST).min(LARGEST)
 }
 
 /// The function that a place belongs to.
@@ -161,7 +214,13 @@ mod tests {
     fn a_section_that_declares_more_than_its_bytes_can_have_is_not_decompressed() {
         let plain = include_bytes!("../../fuzz/seeds/profile_symbols/program-with-lines");
         let vast = include_bytes!("../../fuzz/seeds/profile_symbols/section-that-declares-4-gib");
-        let is_read = |kept: &[u8]| may_be_decompressed(&object::File::parse(&kept[1..]).unwrap());
+        let is_read = |kept: &[u8]| {
+            let file = object::File::parse(&kept[1..]).unwrap();
+            let compressed = file.sections().filter_map(|section| section.compressed_data().ok());
+            compressed
+                .into_iter()
+                .all(|data| may_be_decompressed(data.uncompressed_size, data.data.len()))
+        };
         assert!(is_read(plain));
         assert!(!is_read(vast));
     }
@@ -172,8 +231,8 @@ mod tests {
         let file = File {
             segments: vec![Segment { file_offset: 0x1000, file_size: 0x1000, address: 0x40_1000 }],
             symbols: vec![symbol(0x40_1010, 0x10, "first"), symbol(0x40_1040, 0x100, "second")],
-            loader: OnceCell::new(),
-            lines: None,
+            with_lines: None,
+            lines: OnceCell::new(),
         };
         let name = |offset| file.function(file.address(offset)?).map(|function| function.name);
         assert_eq!(name(0xFFF), None);

@@ -9,3 +9,4 @@ pub mod output;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 pub mod profiler;
 pub mod trace;
+pub mod untrusted;

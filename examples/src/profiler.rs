@@ -15,6 +15,7 @@ pub mod files;
 pub mod graph;
 pub mod histogram;
 pub mod kallsyms;
+pub mod kept;
 pub mod maps;
 pub mod no_samples;
 mod owner;

@@ -215,6 +215,26 @@ fn a_command_that_ignores_the_signal_is_killed() {
 }
 
 #[test]
+fn a_second_signal_ends_everything_at_once_and_no_profile_is_printed() {
+    let script = format!("trap '' TERM; {CHILDREN} {WORK} {FOREVER}");
+    let Some(mut running) = Running::script(&[], 3, &script) else { return };
+    running.signal(libc::SIGTERM);
+    // Senders may repeat a signal at once.
+    running.signal(libc::SIGTERM);
+    thread::sleep(Duration::from_millis(500));
+    assert!(is_running(running.told[2]));
+    running.signal(libc::SIGTERM);
+    let mut stdout = running.profile.stdout.take().unwrap();
+    let mut text = String::new();
+    stdout.read_to_string(&mut text).unwrap();
+    let status = running.profile.wait().unwrap();
+    // Not that of the command, which is killed.
+    assert_eq!((status.code(), &*text), (Some(128 + libc::SIGTERM), ""));
+    assert!(running.told.iter().all(|process| !is_running(*process)));
+    assert!(running.lines.iter().any(|line| line.contains("ended at once")));
+}
+
+#[test]
 fn a_command_that_starts_another_when_it_is_signalled_leaves_nothing() {
     let script = format!("trap 'sleep 1000 & echo $! >&2; exit 0' TERM; {WORK} {FOREVER}");
     let Some(mut running) = Running::script(&[], 1, &script) else { return };

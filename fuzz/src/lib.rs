@@ -11,6 +11,7 @@ pub mod kprofile_layout;
 pub mod kprofile_walk;
 pub mod profile_kallsyms;
 pub mod profile_maps;
+pub mod profile_perf_map;
 pub mod profile_records;
 pub mod profile_symbols;
 pub mod source_list;
@@ -45,7 +46,7 @@ use vmm::{boot, error, guest, instruction, spec};
 pub type Target = fn(&[u8]);
 
 /// The targets by name.
-pub const TARGETS: [(&str, Target); 20] = [
+pub const TARGETS: [(&str, Target); 21] = [
     ("control_area", control_area::run),
     ("cpuid_claim", cpuid_claim::run),
     ("cpuid_dump", cpuid_dump::run),
@@ -54,6 +55,7 @@ pub const TARGETS: [(&str, Target); 20] = [
     ("kprofile_walk", kprofile_walk::run),
     ("profile_kallsyms", profile_kallsyms::run),
     ("profile_maps", profile_maps::run),
+    ("profile_perf_map", profile_perf_map::run),
     ("profile_records", profile_records::run),
     ("profile_symbols", profile_symbols::run),
     ("source_list", source_list::run),

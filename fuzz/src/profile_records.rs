@@ -7,25 +7,23 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::LazyLock;
 
-use perf_event::data::endian::Native;
-use perf_event::data::parse::ParseConfig;
 use perf_event::events::Software;
 use perf_event::{Builder, SampleFlag};
 use pmu_examples::profiler::maps::Mapping;
-use pmu_examples::profiler::perf::kernel::parse;
+use pmu_examples::profiler::perf::record::Layout;
 use pmu_examples::profiler::perf::{Record, Sample, What};
 
 use crate::input::Input;
 
 /// The fields that the profiler requests in each sample, and behind each other record.
-static CONFIG: LazyLock<ParseConfig<Native>> = LazyLock::new(|| {
+static LAYOUT: LazyLock<Layout> = LazyLock::new(|| {
     let mut builder = Builder::new(Software::TASK_CLOCK);
     let fields = SampleFlag::IP
         | SampleFlag::TID
         | SampleFlag::TIME
         | SampleFlag::CPU
         | SampleFlag::CALLCHAIN;
-    ParseConfig::from(*builder.sample(fields).sample_id_all(true).attrs())
+    Layout::of(builder.sample(fields).sample_id_all(true).attrs())
 });
 
 /// The header's kind and flags, the body, and the profiler's expected result.
@@ -51,6 +49,34 @@ fn padded(text: &[u8]) -> Vec<u8> {
     bytes
 }
 
+/// Returns the calls of a chain, part by part: a part begins at a mark of a mode (`PERF_CONTEXT_MAX`, -4095, and above), and
+/// ends where an address is of the other half. Parts of other modes than the kernel's (-128) and the user's (-512) have none.
+fn callers(pc: u64, kernel: bool, chain: &[u64]) -> Vec<u64> {
+    let is_mark = |address: &u64| (-4095..0).contains(&(*address as i64));
+    let first = if kernel { -128 } else { -512 };
+    let marked = [&[first as u64], chain].concat();
+    let mut starts: Vec<_> = (0..marked.len()).filter(|place| is_mark(&marked[*place])).collect();
+    starts.push(marked.len());
+    let mut callers = Vec::new();
+    let mut seen = 0;
+    for pair in starts.windows(2) {
+        let (mark, part) = (marked[pair[0]] as i64, &marked[pair[0] + 1..pair[1]]);
+        let of_mode = |address: &&u64| match mark {
+            -128 => (**address as i64) < 0,
+            -512 => (**address as i64) >= 0,
+            _ => false,
+        };
+        for (place, address) in part.iter().take_while(of_mode).enumerate() {
+            // The first of a part is an instruction's, and the others follow a call.
+            if seen != 0 || *address != pc {
+                callers.push(if place == 0 { *address } else { address.saturating_sub(1) });
+            }
+            seen += 1;
+        }
+    }
+    callers
+}
+
 /// perf_event_open(2), "MMAP layout", `PERF_RECORD_MMAP2` (10), `_COMM` (3), `_FORK` (7), `_EXIT` (4),
 /// `_LOST` (2), `_LOST_SAMPLES` (13), `_THROTTLE` (5) and `_SAMPLE` (9).
 fn laid(which: u8, flags: u16, input: &mut Input<'_>) -> Laid {
@@ -66,13 +92,10 @@ fn laid(which: u8, flags: u16, input: &mut Input<'_>) -> Laid {
             let kernel = flags & 7 == 1;
             let known = u16::try_from(processor).ok();
             let chain: Vec<u64> = (0..input.u8() % 8).map(|_| input.u64()).collect();
-            // Marks of the mode (`PERF_CONTEXT_MAX`, -4095, and above) are no addresses; the first one is the sample's.
-            let mut callers = chain.clone();
-            callers.retain(|address| (*address as i64) < -4095 || *address as i64 >= 0);
-            if callers.first() == Some(&pc) {
-                callers.remove(0);
-            }
-            let sample = |processor| Sample { process, thread, processor, pc, kernel, callers };
+            let callers = callers(pc, kernel, &chain);
+            let user = None;
+            let sample =
+                |processor| Sample { process, thread, processor, pc, kernel, callers, user };
             let mut body = words(&[pc, both, time, processor.into(), chain.len() as u64]);
             body.extend(words(&chain));
             // No trailer: a sample has these as fields.
@@ -128,15 +151,15 @@ pub fn run(bytes: &[u8]) {
         let (kind, body) = (input.u32(), input.rest());
         // A record's length has 16 bits, and counts its header.
         let body = &body[..body.len().min(0xFFF0)];
-        let record = parse(kind, flags, body, CONFIG.clone());
+        let record = LAYOUT.parse(kind, flags, body);
         if let Some(Record { what: What::Map { mapping, .. }, .. }) = &record {
             assert!(!mapping.path.as_os_str().as_bytes().contains(&0));
         }
         return;
     }
     let Laid { kind, flags, mut body, meant } = laid(which, flags, &mut input);
-    assert_eq!(parse(kind, flags, &body, CONFIG.clone()), meant);
+    assert_eq!(LAYOUT.parse(kind, flags, &body), meant);
     // A truncated record is refused, or misread: the kernel, whose records they are, truncates none.
     body.truncate(body.len().saturating_sub(cut));
-    let _ = parse(kind, flags, &body, CONFIG.clone());
+    let _ = LAYOUT.parse(kind, flags, &body);
 }

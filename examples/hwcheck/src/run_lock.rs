@@ -25,7 +25,7 @@ pub struct RunLock {
     left_behind: Option<Found>,
 }
 
-/// What a run found before it wrote.
+/// The state that a run found before it wrote.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Found {
     /// The processor.
@@ -91,14 +91,14 @@ impl RunLock {
 
     /// Forgets what was found: everything is restored.
     pub fn end(&self) {
-        // Where this fails, the next run names what holds other values than before.
+        // If this fails, the next run names what holds other values than before.
         let _ = self.file.set_len(0).or_else(|_| self.file.write_all_at(b"\0", 0));
     }
 }
 
 impl Found {
-    /// Describes what holds other values than were found, in a line each; a processor other than the machine's cannot be
-    /// read, and all its registers are named.
+    /// Describes what holds other values than were found, in a line each. Of a processor other than the machine's all
+    /// registers are named: they cannot be read here.
     pub fn changes(&self, machine: &dyn Machine, read: impl Fn(u32) -> Option<u64>) -> String {
         let mut text = String::new();
         for (address, found) in &self.registers {

@@ -103,7 +103,7 @@ fn changes_that_an_interrupted_run_left_are_named_with_rdpmc_which_the_next_run_
         assert!(text.contains(part), "{part:?} is missing in {text}");
     }
     assert_eq!(rdpmc(&folder), "2");
-    // What is still counting is refused, as another owner's.
+    // A counter that still runs would be refused, as another owner's.
     machine.set(0x38F, 0).unwrap();
     let (status, _, output) = run(&folder, &[]);
     assert_eq!(status, Some(0), "{output:?}");

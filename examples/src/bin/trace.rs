@@ -96,7 +96,8 @@ fn read(path: &Path) -> std::io::Result<Vec<u8>> {
 }
 
 fn symbols(path: &Path) -> Result<File, String> {
-    let file = File::read(path).map_err(|error| format!("{}: {error}", path.display()))?;
+    let file = std::fs::File::open(path).and_then(|file| File::read(file, path));
+    let file = file.map_err(|error| format!("{}: {error}", path.display()))?;
     if file.has_functions() {
         Ok(file)
     } else {

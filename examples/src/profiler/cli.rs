@@ -194,7 +194,6 @@ fn profile(arguments: &Arguments) -> Result<u8, Error> {
     if !empty || arguments.json || arguments.csv {
         output::print(&text).map_err(|error| written("standard output", error))?;
     }
-    signals::restore().map_err(Error::Signals)?;
     if !empty {
         arguments.files.write(&report)?;
     }
@@ -290,6 +289,7 @@ fn profile_builtin(
     let mut run = describe(machine, source, interval);
     let outcome = builtin::run(source, interval, length, callers, |so_far| progress.show(so_far))?;
     drop(progress);
+    signals::restore().map_err(Error::Signals)?;
     let expected = |name: &str| {
         let part = PARTS.iter().find(|part| part.name == name)?;
         Some(f64::from(part.percent) / 100.0)
@@ -399,7 +399,7 @@ fn not_selected(arguments: &Arguments, outcome: &Outcome) -> Option<NoSamples> {
 fn report(run: Run, outcome: Outcome, notes: Vec<String>) -> Report {
     let mut all_notes = outcome.notes();
     all_notes.splice(..0, notes);
-    let symbols = Symbols::with_images(outcome.images);
+    let symbols = Symbols::with(outcome.kept);
     let (statistics, consumed) = (outcome.statistics, outcome.consumed);
     let histograms = &outcome.histograms;
     let mut report =

@@ -50,10 +50,11 @@ pub struct Options {
 /// Runs a command to its end, sampled by a source's event, and tells `progress` now and then what
 /// became of the interrupts so far. What the command started and left running is not waited for.
 ///
-/// A [request to stop](signals), the time limit or an error ends the command and all its descendants.
+/// A [request to stop](signals), the time limit or an error ends the command and all its descendants; a second request
+/// kills them.
 ///
 /// # Errors
-/// The kernel forbids sampling or has no such event; the command cannot be run.
+/// The kernel forbids sampling or has no such event; the command cannot be run; there was a second request to stop.
 pub fn run<E: PerfEvents>(
     events: E,
     source: &Source,
@@ -81,6 +82,10 @@ pub fn run<E: PerfEvents>(
         thread::sleep(READ_EACH);
         sampling.read()?;
         progress(sampling.statistics());
+        if let Some(signal) = signals::insisted() {
+            // What drops the processes kills them.
+            return Err(Error::Ended(signal));
+        }
         if ended_by.is_none() {
             let is_late = limit.is_some_and(|limit| start.elapsed() >= limit);
             ended_by = signals::requested().or(is_late.then_some(AT_LIMIT));
@@ -97,6 +102,8 @@ pub fn run<E: PerfEvents>(
     let status = processes.status().map(exit_code).or(ended_by.map(StopRequest::exit_code));
     let status = status.ok_or_else(|| failed(io::Error::other("its status is not known")))?;
     let used = time_of_children().saturating_sub(used_before);
+    // What follows may take its time, and is ended by a signal as any program is.
+    signals::restore().map_err(Error::Signals)?;
     Ok(Ended { outcome: sampling.finish()?, status, used, notes })
 }
 

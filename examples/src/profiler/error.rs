@@ -52,6 +52,8 @@ pub enum Error {
     Profile(ProfileError),
     /// The profile timer failed.
     Timer(io::Error),
+    /// A signal asked a second time for the end.
+    Ended(libc::c_int),
     /// The actions of signals could not be set.
     Signals(io::Error),
     /// A file could not be read or written.
@@ -81,6 +83,7 @@ impl Error {
         match self {
             Self::Command { error, .. } if error.kind() == io::ErrorKind::NotFound => 127,
             Self::Command { .. } => 126,
+            Self::Ended(signal) => 128 + *signal as u8,
             _ => 2,
         }
     }
@@ -143,6 +146,9 @@ impl fmt::Display for Error {
                 f,
                 "profile timer: {error}; raise `ulimit -i`, or profile a COMMAND, which needs none"
             ),
+            Self::Ended(_) => {
+                f.write_str("ended at once, as it was asked again: there is no profile")
+            }
             Self::Signals(error) => write!(f, "signals: {error}"),
             Self::File { path, error } => {
                 write!(f, "{path}: {error}; choose another file, or make its folder writable")

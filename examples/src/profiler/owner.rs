@@ -1,4 +1,4 @@
-//! The owners of processes, as far as they decide who may sample them.
+//! The owners of processes, as far as they decide who may sample them, and whose files name their functions.
 //!
 //! Sources: ptrace(2), "Ptrace access mode checking"; proc(5), `/proc/PID` and `status`.
 
@@ -18,6 +18,12 @@ pub(super) fn closed(process: u32) -> Option<Error> {
     // Of a process that is not dumpable, the files in its folder are root's.
     let file = fs::metadata(format!("/proc/{process}/maps")).ok()?;
     (file.uid() != own).then_some(Error::Protected(process))
+}
+
+/// Returns the user of a process, as far as it is there.
+pub(super) fn user(process: u32) -> Option<u32> {
+    let [_, effective, _] = users(&fs::read_to_string(format!("/proc/{process}/status")).ok()?)?;
+    Some(effective)
 }
 
 /// The real, effective and saved user in the text of `/proc/PID/status`.

@@ -4,6 +4,8 @@
 //! Read first: perf_event_open(2).
 
 pub mod kernel;
+pub mod record;
+mod sample;
 pub mod setting;
 
 use std::io;
@@ -173,6 +175,20 @@ pub struct Sample {
     pub pc: u64,
     /// Set if the kernel executed it.
     pub kernel: bool,
-    /// The return addresses of its callers, the innermost first, where they were asked for.
+    /// Addresses in the calls of its callers, the innermost first, where they were asked for.
     pub callers: Vec<u64>,
+    /// The state of the user's execution, where it was asked for.
+    pub user: Option<Box<UserState>>,
+}
+
+/// The number of registers that the kernel may tell (`PERF_REG_X86_64_MAX`).
+pub const REGISTERS: usize = 24;
+
+/// Registers and the top of the stack of a user's execution: where it was sampled, or where it entered the kernel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UserState {
+    /// The registers by Linux's numbers (arch/x86/include/uapi/asm/perf_regs.h); 0: not asked for.
+    pub registers: [u64; REGISTERS],
+    /// The bytes from the stack pointer on, as many as were asked for and there are.
+    pub stack: Box<[u8]>,
 }

@@ -1,49 +1,74 @@
 //! Functions that a process made while it ran: `/tmp/perf-PID.map`, which JIT compilers write for perf
 //! (Linux, tools/perf/Documentation/jit-interface.txt).
 
-use std::fs;
+use core::ops::Range;
 use std::path::Path;
+
+use crate::untrusted::{Owner, read};
 
 /// The path under which memory of no file is known here: `//anon/PID`, where an offset is an address.
 const ANONYMOUS: &str = "//anon/";
 
+/// The largest map file that is read: a million functions have some 80 MB.
+const LARGEST: u64 = 128 << 20;
+
+/// The most functions that are kept: a line may have no more than a few bytes.
+const MOST: usize = 4 << 20;
+
 /// The functions of a map file.
 #[derive(Debug, PartialEq, Eq)]
 pub struct PerfMap {
-    /// First address, size and name, ascending.
-    functions: Vec<(u64, u64, String)>,
+    text: String,
+    /// Ascending by address.
+    functions: Vec<Function>,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+struct Function {
+    start: u64,
+    size: u64,
+    /// The place of its name in the text.
+    name: Range<u32>,
 }
 
 impl PerfMap {
-    /// Reads the map file for a path that [`path`] made; `None` if there is none.
-    pub fn of(path: &Path) -> Option<Self> {
+    /// Reads the map file for a path that [`path`] made; `None` if there is none that belongs to root or to the
+    /// process's user, who is this one where `user` does not know another.
+    pub fn of(path: &Path, user: impl Fn(u32) -> Option<u32>) -> Option<Self> {
         let process = path.to_str()?.strip_prefix(ANONYMOUS)?;
+        // SAFETY: no preconditions.
+        let this_user = || unsafe { libc::geteuid() };
+        let owner = Owner::RootOr(user(process.parse().ok()?).unwrap_or_else(this_user));
         let file = format!("tmp/perf-{process}.map");
         // A process in a container writes it there.
         let inside = format!("/proc/{process}/root/{file}");
-        let text = fs::read(inside).or_else(|_| fs::read(format!("/{file}"))).ok()?;
-        Some(Self::parse(&String::from_utf8_lossy(&text)))
+        let read = |path: &str| read(Path::new(path), owner, LARGEST);
+        let text = read(&inside).or_else(|_| read(&format!("/{file}"))).ok()?;
+        Some(Self::parse(String::from_utf8_lossy(&text).into_owned()))
     }
 
     /// The functions in lines such as `7f3a00001000 4c name with blanks`. Of functions at one address the last
     /// counts: the memory was used again.
-    pub fn parse(text: &str) -> Self {
+    pub fn parse(text: String) -> Self {
         let hex = |digits: &str| u64::from_str_radix(digits.trim_start_matches("0x"), 16).ok();
         let parse = |line: &str| {
             let mut fields = line.splitn(3, ' ');
             let (start, size) = (hex(fields.next()?)?, hex(fields.next()?)?);
-            Some((start, size, fields.next()?.trim().to_string()))
+            let name = fields.next()?.trim();
+            let begin = u32::try_from(name.as_ptr() as usize - text.as_ptr() as usize).ok()?;
+            Some(Function { start, size, name: begin..begin + u32::try_from(name.len()).ok()? })
         };
-        let mut functions: Vec<_> = text.lines().rev().filter_map(parse).collect();
-        functions.sort_by_key(|(start, ..)| *start);
-        functions.dedup_by_key(|(start, ..)| *start);
-        Self { functions }
+        let mut functions: Vec<_> = text.lines().rev().filter_map(parse).take(MOST).collect();
+        functions.sort_by_key(|function| function.start);
+        functions.dedup_by_key(|function| function.start);
+        Self { text, functions }
     }
 
     /// Returns the function at an address, and where it begins.
     pub fn function(&self, address: u64) -> Option<(u64, &str)> {
-        let next = self.functions.partition_point(|(start, ..)| *start <= address);
-        let (start, size, name) = self.functions[..next].last()?;
+        let next = self.functions.partition_point(|function| function.start <= address);
+        let Function { start, size, name } = self.functions[..next].last()?;
+        let name = self.text.get(name.start as usize..name.end as usize)?;
         (address - start < *size).then_some((*start, name))
     }
 }
@@ -67,7 +92,8 @@ mod tests {
 
     #[test]
     fn functions_are_found_by_address_and_the_last_of_an_address_counts() {
-        let map = PerfMap::parse("1000 10 old\n2000 20 a b\n1000 8 new\nnonsense\n0x3000 0x4 c\n");
+        let map =
+            PerfMap::parse("1000 10 old\n2000 20 a b\n1000 8 new\nnonsense\n0x3000 0x4 c\n".into());
         assert_eq!(map.function(0x1007), Some((0x1000, "new")));
         assert_eq!(map.function(0x1008), None);
         assert_eq!(map.function(0x201F), Some((0x2000, "a b")));

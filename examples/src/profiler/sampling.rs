@@ -7,8 +7,8 @@ pub mod thinning;
 use core::cmp::Reverse;
 use core::ops::Range;
 use std::collections::{HashMap, HashSet};
-use std::path::{Path, PathBuf};
-use std::{fs, thread};
+use std::path::Path;
+use std::thread;
 
 use pmu_core::{InterruptFrame, ProcessId, ProcessorNumber};
 use pmu_kprofile::{MAX_GROUPS, ProfileError, ProfileObject, Profiles, Statistics};
@@ -17,6 +17,7 @@ use super::call_stacks::{CallStacks, Thread};
 use super::error::Error;
 use super::histogram::{Histogram, Histograms};
 use super::kallsyms::KERNEL;
+use super::kept::Kept;
 use super::maps::Mapping;
 use super::perf::setting::Setting;
 use super::perf::{Event, PerfEvents, Record, Request, Sample, Scope, What};
@@ -64,7 +65,7 @@ pub struct Sampling<E: PerfEvents, const N: usize = OBJECTS> {
     processes: HashMap<u32, Process>,
     stacks: CallStacks,
     names: HashMap<(u32, u32), String>,
-    images: HashMap<PathBuf, fs::File>,
+    kept: Kept,
     selection: Selection,
     /// The interrupts of the threads that are not selected.
     left_out: HashMap<(u32, u32), u64>,
@@ -84,8 +85,8 @@ pub struct Outcome {
     pub statistics: Statistics,
     /// The call stacks.
     pub stacks: CallStacks,
-    /// Files that have no path any more, by the path that they had.
-    pub images: HashMap<PathBuf, fs::File>,
+    /// The processes' files and users.
+    pub kept: Kept,
     /// Records for which the ring buffers had no room.
     pub lost: u64,
     /// The number of times that the kernel paused the event, which came too often.
@@ -164,7 +165,7 @@ impl<E: PerfEvents, const N: usize> Sampling<E, N> {
             processes: HashMap::new(),
             stacks: CallStacks::default(),
             names: HashMap::new(),
-            images: HashMap::new(),
+            kept: Kept::default(),
             selection: Selection::default(),
             left_out: HashMap::new(),
             pending: Vec::new(),
@@ -298,7 +299,7 @@ impl<E: PerfEvents, const N: usize> Sampling<E, N> {
             histograms,
             statistics,
             stacks,
-            images: self.images,
+            kept: self.kept,
             lost: self.lost,
             throttled: self.throttled,
             unprofiled: self.unprofiled,
@@ -392,8 +393,7 @@ impl<E: PerfEvents, const N: usize> Sampling<E, N> {
             let (mapping, _) = mappings.iter().find(|(mapping, _)| mapping.has(address))?;
             Some((&*mapping.path, address - mapping.start + mapping.file_offset))
         };
-        // A return address may be another function's: the call is before it.
-        let calls = sample.callers.iter().map(|address| address.saturating_sub(1));
+        let calls = sample.callers.iter().copied();
         let places = core::iter::once(sample.pc).chain(calls).map_while(place);
         self.stacks.add(time, (sample.process, sample.thread), places, interrupts);
     }
@@ -427,7 +427,7 @@ impl<E: PerfEvents, const N: usize> Sampling<E, N> {
         let Some((mapping, object @ Object::Unhit)) = process.mappings.iter_mut().find(here) else {
             return;
         };
-        keep_open(&mut self.images, sample.process, mapping);
+        self.kept.keep(sample.process, mapping);
         let histogram = self.histograms.of(mapping);
         let (source, hardware) = (self.hardware.source(), &mut self.hardware);
         let started = histogram
@@ -446,34 +446,6 @@ impl<E: PerfEvents, const N: usize> Sampling<E, N> {
             }
         }
         Ok(())
-    }
-}
-
-/// Opens the file of a mapping while the process that maps it is there: it may be deleted.
-fn keep_open(images: &mut HashMap<PathBuf, fs::File>, process: u32, mapping: &Mapping) {
-    let Mapping { path, start, .. } = mapping;
-    // The kernel tells of a file that was deleted before by its path and this.
-    let known = path.to_str().map(|path| path.trim_end_matches(" (deleted)"));
-    let Some(known) = known.filter(|_| path.is_absolute() && !perf_map::is_anonymous(path)) else {
-        return;
-    };
-    if images.contains_key(path) {
-        return;
-    }
-    let inside = format!("/proc/{process}/root{known}");
-    let mapped = format!("/proc/{process}/map_files/{start:x}-{:x}", mapping.end());
-    let executable = format!("/proc/{process}/exe");
-    let link = fs::read_link(&executable).unwrap_or_default();
-    let is_executable =
-        link.to_str().is_some_and(|link| link.trim_end_matches(" (deleted)") == known);
-    // The second shows what is deleted to root alone, the third to its owner.
-    let file = fs::File::open(inside).or_else(|_| fs::File::open(mapped));
-    let file = file.or_else(|error| match is_executable {
-        true => fs::File::open(&executable),
-        false => Err(error),
-    });
-    if let Ok(file) = file {
-        images.insert(path.clone(), file);
     }
 }
 

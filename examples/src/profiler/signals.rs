@@ -1,8 +1,8 @@
-//! SIGINT, SIGTERM and SIGHUP: requests to stop, which the profiler polls.
+//! SIGINT, SIGTERM and SIGHUP: requests to stop, which the profiler polls. A second one asks for an end at once.
 
 use core::mem::zeroed;
 use core::ptr::null_mut;
-use core::sync::atomic::{AtomicI32, Ordering};
+use core::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use std::io;
 
 use libc::{c_int, c_void, siginfo_t};
@@ -31,6 +31,13 @@ impl StopRequest {
         128 + self.signal as u8
     }
 }
+
+/// The time in which senders repeat the signal that they sent, as to a process and to its group, in nanoseconds.
+const REPEATED: u64 = 250_000_000;
+
+/// The time of the first signal, in nanoseconds of the monotonic clock, and the first signal that came when it was over.
+static SINCE: AtomicU64 = AtomicU64::new(0);
+static SECOND: AtomicI32 = AtomicI32::new(0);
 
 /// The first signal that was caught, or 0, with [`BY_TERMINAL`].
 static CAUGHT: AtomicI32 = AtomicI32::new(0);
@@ -68,7 +75,7 @@ fn set(handler: libc::sighandler_t) -> io::Result<()> {
         action.sa_sigaction = handler;
         action.sa_flags = libc::SA_SIGINFO | libc::SA_RESTART;
         // SAFETY: the handler is SIG_DFL, or `caught`, which has the signature that SA_SIGINFO asks for and
-        // only stores to an atomic.
+        // only reads a clock and stores to atomics.
         check(unsafe { libc::sigaction(signal, &action, null_mut()) })?;
     }
     Ok(())
@@ -81,14 +88,32 @@ pub fn requested() -> Option<StopRequest> {
     (caught != 0).then_some(StopRequest { signal: caught & !BY_TERMINAL, by_terminal })
 }
 
+/// Returns the signal that asks for an end at once, if there was one: it came some time after the first.
+pub fn insisted() -> Option<c_int> {
+    Some(SECOND.load(Ordering::Relaxed)).filter(|signal| *signal != 0)
+}
+
+/// Returns the time of the monotonic clock. (clock_gettime may be called by a handler: signal-safety(7).)
+fn now() -> u64 {
+    // SAFETY: plain data, for which zero is a valid value of every field.
+    let mut time: libc::timespec = unsafe { zeroed() };
+    // SAFETY: the pointer is valid for the call, and every Linux has this clock.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) };
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
 extern "C" fn caught(signal: c_int, information: *mut siginfo_t, _: *mut c_void) {
     // SAFETY: the kernel hands a siginfo_t to a handler that was installed with SA_SIGINFO.
     let code = unsafe { (*information).si_code };
     // A terminal's SIGHUP goes to the session leader alone.
     let by_terminal = signal == libc::SIGINT && code == libc::SI_KERNEL;
     let by_terminal = if by_terminal { BY_TERMINAL } else { 0 };
-    // Only the first one counts: many senders repeat theirs.
-    let _ = CAUGHT.compare_exchange(0, signal | by_terminal, Ordering::Relaxed, Ordering::Relaxed);
+    let first = signal | by_terminal;
+    if CAUGHT.compare_exchange(0, first, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
+        SINCE.store(now(), Ordering::Relaxed);
+    } else if now().saturating_sub(SINCE.load(Ordering::Relaxed)) > REPEATED {
+        SECOND.store(signal, Ordering::Relaxed);
+    }
 }
 
 fn check(result: c_int) -> io::Result<()> {

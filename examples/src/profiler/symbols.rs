@@ -2,13 +2,13 @@
 
 use core::cell::OnceCell;
 use std::collections::HashMap;
-use std::fs;
-use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
 use super::kallsyms::{KERNEL, Kallsyms};
+use super::kept::Kept;
 use super::perf_map::{self, PerfMap};
-use crate::elf::{File, Function};
+use crate::elf::{self, File, Function, SourceFrame};
+use crate::untrusted::{self, Owner};
 
 /// The symbols of files, read when first needed.
 #[derive(Default)]
@@ -16,8 +16,7 @@ pub struct Symbols {
     files: HashMap<PathBuf, Option<File>>,
     kernel: OnceCell<Option<Kallsyms>>,
     maps: HashMap<PathBuf, Option<PerfMap>>,
-    /// Files that have no path any more, by the path that they had.
-    images: HashMap<PathBuf, fs::File>,
+    kept: Kept,
 }
 
 /// A frame of a call stack at a place.
@@ -32,9 +31,9 @@ pub struct Frame {
 }
 
 impl Symbols {
-    /// The symbols of files, of which some are open, and have no path any more.
-    pub fn with_images(images: HashMap<PathBuf, fs::File>) -> Self {
-        Self { images, ..Self::default() }
+    /// The symbols of files, of which some were kept.
+    pub fn with(kept: Kept) -> Self {
+        Self { kept, ..Self::default() }
     }
 
     /// The frames at an offset in a file: first those of functions that are inlined there.
@@ -51,15 +50,12 @@ impl Symbols {
 
     fn inlined(&mut self, path: &Path, file_offset: u64) -> Option<Vec<Frame>> {
         let file = self.file(path)?;
-        let address = file.address(file_offset).filter(|address| *address != u64::MAX)?;
-        let mut found = file.loader()?.find_frames(address).ok()?;
-        let mut frames = Vec::new();
-        while let Ok(Some(frame)) = found.next() {
-            let name = frame.function.and_then(|name| Some(name.demangle().ok()?.into_owned()));
-            let line = frame.location.and_then(|place| Some((place.file?.into(), place.line?)));
-            frames.push(Frame { name: name.unwrap_or("[inlined]".into()), line, inlined: true });
-        }
-        Some(frames)
+        let frames = file.source_frames(file.address(file_offset)?).into_iter();
+        let frame = |SourceFrame { name, line }| {
+            let line = line.and_then(|(path, line)| Some((path, line?)));
+            Frame { name: name.unwrap_or("[inlined]".into()), line, inlined: true }
+        };
+        Some(frames.map(frame).collect())
     }
 
     /// The function at an offset in a file, and the distance from its start.
@@ -71,7 +67,9 @@ impl Symbols {
             return (Function { name: name.into(), start }, file_offset - start);
         }
         if perf_map::is_anonymous(path) {
-            let map = self.maps.entry(path.into()).or_insert_with(|| PerfMap::of(path));
+            let users = &self.kept.users;
+            let read = || PerfMap::of(path, |process| users.get(&process).copied());
+            let map = self.maps.entry(path.into()).or_insert_with(read);
             if let Some((start, name)) = map.as_ref().and_then(|map| map.function(file_offset)) {
                 return (Function { name: name.into(), start }, file_offset - start);
             }
@@ -88,33 +86,26 @@ impl Symbols {
     /// The source line at an offset in a file, where the file tells.
     pub fn line(&mut self, path: &Path, file_offset: u64) -> Option<String> {
         let file = self.file(path)?;
-        // The last address is in no unit, and addr2line would look behind it.
-        let address = file.address(file_offset).filter(|address| *address != u64::MAX)?;
-        let mut frames = file.loader()?.find_frames(address).ok()?;
         // The last frame is the function's own; those before it were inlined into it.
-        let mut own = None;
-        while let Ok(Some(frame)) = frames.next() {
-            own = frame.location;
-        }
-        let location = own?;
-        let name = Path::new(location.file?).file_name()?.to_string_lossy().into_owned();
-        Some(match location.line {
+        let own = file.source_frames(file.address(file_offset)?).pop()?;
+        let (path, line) = own.line?;
+        let name = Path::new(&path).file_name()?.to_string_lossy().into_owned();
+        Some(match line {
             Some(line) => format!("{name}:{line}"),
             None => name,
         })
     }
 
     fn file(&mut self, path: &Path) -> Option<&File> {
-        let read = || {
+        let images = &mut self.kept.images;
+        let mut read = || {
             if !path.is_absolute() {
                 return None;
             }
-            File::read(path).ok().or_else(|| {
-                let image = self.images.get(path)?.as_raw_fd();
-                File::read(Path::new(&format!("/proc/self/fd/{image}"))).ok()
-            })
+            let found = || untrusted::open(path, Owner::Any, elf::LARGEST).ok();
+            File::read(images.remove(path).or_else(found)?, path).ok()
         };
-        self.files.entry(path.into()).or_insert_with(read).as_ref()
+        self.files.entry(path.into()).or_insert_with(&mut read).as_ref()
     }
 }
 

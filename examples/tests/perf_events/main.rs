@@ -151,7 +151,8 @@ fn map(time: u64, process: u32, start: u64, size: u64, path: &str) -> Record {
 
 fn sample(time: u64, process: u32, pc: u64) -> Record {
     let (thread, kernel) = (process, pc >> 63 != 0);
-    let sample = Sample { process, thread, processor: 65, pc, kernel, callers: Vec::new() };
+    let callers = Vec::new();
+    let sample = Sample { process, thread, processor: 65, pc, kernel, callers, user: None };
     Record { time, what: What::Sample(sample) }
 }
 
@@ -239,7 +240,7 @@ fn samples_in_a_module_of_the_kernel_are_the_module_s() {
     let module = KERNEL_TEXT.end + 0x1000..KERNEL_TEXT.end + 0x3000;
     let mut inner = sample(2, 7, module.start + 0x1FFF);
     let What::Sample(Sample { callers, .. }) = &mut inner.what else { unreachable!() };
-    *callers = vec![module.end, KERNEL_TEXT.start + 9];
+    *callers = vec![module.end - 1, KERNEL_TEXT.start + 8];
     let records = vec![exec(0, 7), sample(1, 7, module.start), inner, sample(3, 7, module.end)];
     let mut fake = Fake::new([records]);
     fake.kernel_texts.push(text("[kernel]/driver", module.clone()));
@@ -250,7 +251,6 @@ fn samples_in_a_module_of_the_kernel_are_the_module_s() {
     let path = |place: &Place| outcome.stacks.modules[place.module].to_str().unwrap();
     let stacks: Vec<Vec<_>> =
         outcome.stacks.stacks.iter().map(|stack| stack.iter().map(path).collect()).collect();
-    // A call is before its return address: here the module's last instruction.
     let driver = "[kernel]/driver";
     assert_eq!(stacks, [vec![driver], vec![driver, driver, KERNEL], vec![KERNEL]]);
 }

@@ -1,23 +1,16 @@
 //! Perf events of the running kernel.
 
 use std::collections::BTreeMap;
-use std::ffi::OsStr;
 use std::fs;
 use std::io;
 use std::os::fd::AsRawFd;
-use std::os::unix::ffi::OsStrExt;
 
-use perf_event::data::endian::Native;
-use perf_event::data::parse::{ParseConfig, Parser};
-use perf_event::data::{
-    Comm, Exit, Fork, Lost, LostSamples, Mmap2, RecordMetadata, Sample as SampleRecord, Throttle,
-    Visitor,
-};
 use perf_event::events::{Raw, Software};
 use perf_event::{Builder, Counter, SampleFlag, Sampler};
 
+use super::record::Layout;
 use super::setting::Setting;
-use super::{Event, OpenError, PerfEvents, Record, Request, Sample, Scope, Target, What};
+use super::{Event, OpenError, PerfEvents, Record, Request, Scope, Target, What};
 use crate::profiler::kallsyms::Kallsyms;
 use crate::profiler::maps::{self, Mapping};
 
@@ -38,6 +31,7 @@ pub struct Kernel {
 struct Opened {
     /// The event that samples, with the ring buffer of all records.
     sampler: Sampler,
+    layout: Layout,
     /// The target's other events: where samples are system-wide, those that count and record; otherwise
     /// those of threads beyond the first.
     others: Vec<Counter>,
@@ -79,6 +73,8 @@ impl PerfEvents for Kernel {
         let open = |mut builder: Builder<'_>| {
             builder.one_cpu(processor.into()).build().map_err(OpenError::Event)
         };
+        // All have the same.
+        let layout = Layout::of(of_processor(request, self.call_chains).attrs());
         let mut of_target = self.of_target(request);
         let opened = match request.scope {
             Scope::PerThread => {
@@ -95,7 +91,7 @@ impl PerfEvents for Kernel {
                         Err(error) => return Err(error),
                     }
                 }
-                Opened { sampler, others, is_system_wide: false }
+                Opened { sampler, layout, others, is_system_wide: false }
             }
             Scope::SystemWide => {
                 let mut builder = of_processor(request, self.call_chains);
@@ -112,7 +108,7 @@ impl PerfEvents for Kernel {
                     }
                 }
                 let sampler = counter.sampled(RING_BYTES).map_err(OpenError::Ring)?;
-                Opened { sampler, others, is_system_wide: true }
+                Opened { sampler, layout, others, is_system_wide: true }
             }
         };
         for other in &opened.others {
@@ -127,11 +123,9 @@ impl PerfEvents for Kernel {
     }
 
     fn read(&mut self, records: &mut Vec<Record>) {
-        for Opened { sampler, .. } in self.processors.values_mut() {
-            let config = sampler.as_counter().config().clone();
+        for Opened { sampler, layout, .. } in self.processors.values_mut() {
             while let Some(raw) = sampler.next_record() {
-                let record = parse(raw.ty(), raw.misc(), &raw.to_contiguous(), config.clone());
-                records.extend(record);
+                records.extend(layout.parse(raw.ty(), raw.misc(), &raw.to_contiguous()));
             }
         }
     }
@@ -255,122 +249,6 @@ fn redirect(counter: &Counter, sampler: &Sampler) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// `struct perf_event_header`.
-const HEADER_BYTES: usize = 8;
-
-/// The bits of a header's flags that tell the processor's mode, and the value for the kernel's.
-const MODE_MASK: u16 = 7;
-const MODE_KERNEL: u16 = 1;
-
-/// The flag of a `COMM` record that execve(2) caused, and that of a `MMAP2` record of data.
-const COMM_EXEC: u16 = 1 << 13;
-const MMAP_DATA: u16 = 1 << 13;
-
-/// The record with this header and body; `None` if the profiler does not need it.
-///
-/// (The crate's own parsing of a whole record drops the header's flags, and the time of what is no
-/// sample.)
-pub fn parse(kind: u32, flags: u16, body: &[u8], config: ParseConfig<Native>) -> Option<Record> {
-    // The library takes a call chain without addresses, at a record's very end, for a truncated one.
-    let behind = if kind == SAMPLE { 8 } else { 0 };
-    let size = u16::try_from(HEADER_BYTES + body.len() + behind).ok()?;
-    let mut bytes = Vec::with_capacity(size.into());
-    bytes.extend_from_slice(&kind.to_ne_bytes());
-    bytes.extend_from_slice(&flags.to_ne_bytes());
-    bytes.extend_from_slice(&size.to_ne_bytes());
-    bytes.extend_from_slice(body);
-    bytes.resize(size.into(), 0);
-    Parser::new(&*bytes, config).parse_record(IntoRecord).ok().flatten()
-}
-
-/// The kind of a sample: `PERF_RECORD_SAMPLE`.
-const SAMPLE: u32 = 9;
-
-/// The first of the values in a call chain that are no addresses, but tell which mode the next were found
-/// in (`PERF_CONTEXT_MAX`).
-const FIRST_CONTEXT: u64 = -4095_i64 as u64;
-
-/// Returns the callers in a call chain, which begins with the sampled instruction itself.
-fn callers(pc: u64, chain: &[u64]) -> Vec<u64> {
-    let mut addresses = chain.iter().copied().filter(|address| *address < FIRST_CONTEXT).peekable();
-    addresses.next_if_eq(&pc);
-    addresses.collect()
-}
-
-/// Makes a [`Record`] of the kernel's; `None` of those that the profiler does not need.
-struct IntoRecord;
-
-fn record(metadata: &RecordMetadata, what: What) -> Option<Record> {
-    Some(Record { time: metadata.sample_id().time().unwrap_or(0), what })
-}
-
-impl<'a> Visitor<'a> for IntoRecord {
-    type Output = Option<Record>;
-
-    fn visit_unimplemented(self, _: RecordMetadata) -> Option<Record> {
-        None
-    }
-
-    fn visit_sample(self, sample: SampleRecord<'a>, metadata: RecordMetadata) -> Option<Record> {
-        let pc = sample.ip()?;
-        let what = What::Sample(Sample {
-            process: sample.pid()?,
-            thread: sample.tid()?,
-            processor: sample.cpu()?.try_into().ok()?,
-            pc,
-            kernel: metadata.misc() & MODE_MASK == MODE_KERNEL,
-            callers: callers(pc, sample.callchain().unwrap_or_default()),
-        });
-        Some(Record { time: sample.time()?, what })
-    }
-
-    fn visit_mmap2(self, map: Mmap2<'a>, metadata: RecordMetadata) -> Option<Record> {
-        if metadata.misc() & MMAP_DATA != 0 {
-            return None;
-        }
-        let path = map.filename.split(|byte| *byte == 0).next().unwrap_or_default();
-        let mapping = Mapping {
-            start: map.addr,
-            size: map.len,
-            file_offset: map.pgoff,
-            path: OsStr::from_bytes(path).into(),
-        };
-        record(&metadata, What::Map { process: map.pid, mapping })
-    }
-
-    fn visit_comm(self, comm: Comm<'a>, metadata: RecordMetadata) -> Option<Record> {
-        let (process, thread) = (comm.pid, comm.tid);
-        let name = comm.comm.split(|byte| *byte == 0).next().unwrap_or_default();
-        let name = String::from_utf8_lossy(name).into_owned();
-        let what = if metadata.misc() & COMM_EXEC != 0 {
-            What::Exec { process, name }
-        } else {
-            What::Name { process, thread, name }
-        };
-        record(&metadata, what)
-    }
-
-    fn visit_fork(self, fork: Fork, metadata: RecordMetadata) -> Option<Record> {
-        record(&metadata, What::Fork { process: fork.pid, parent: fork.ppid })
-    }
-
-    fn visit_exit(self, exit: Exit, metadata: RecordMetadata) -> Option<Record> {
-        record(&metadata, What::Exit { process: exit.pid })
-    }
-
-    fn visit_lost(self, lost: Lost, metadata: RecordMetadata) -> Option<Record> {
-        record(&metadata, What::Lost(lost.lost))
-    }
-
-    fn visit_lost_samples(self, lost: LostSamples, metadata: RecordMetadata) -> Option<Record> {
-        record(&metadata, What::Lost(lost.lost))
-    }
-
-    fn visit_throttle(self, _: Throttle, metadata: RecordMetadata) -> Option<Record> {
-        record(&metadata, What::Throttled)
-    }
-}
-
 /// The numbers in a list such as `0-3,8,10-11`.
 fn parse_list(list: &str) -> Option<Vec<u16>> {
     let mut numbers = Vec::new();
@@ -415,94 +293,6 @@ mod tests {
         assert_eq!((attributes.sample_id_all(), of_command.sample_id_all()), (1, 1));
         // SAFETY: the other member is a number too.
         assert_eq!(unsafe { of_command.__bindgen_anon_1.sample_period }, 0);
-    }
-
-    /// The body of a record: its words, and the identification that follows in all but samples.
-    fn body(words: &[u64], tail: &[u8], identified: bool) -> Vec<u8> {
-        let mut bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
-        bytes.extend_from_slice(tail);
-        if identified {
-            // pid and tid, time, cpu.
-            bytes.extend([7 | 7 << 32, 1234, 3].iter().flat_map(|word: &u64| word.to_ne_bytes()));
-        }
-        bytes
-    }
-
-    fn parsed(kind: u32, flags: u16, body: &[u8]) -> Option<Record> {
-        parse(
-            kind,
-            flags,
-            body,
-            ParseConfig::from(*of_command(&request(Event::Clock), false).attrs()),
-        )
-    }
-
-    /// Laid out by hand after perf_event_open(2), "MMAP layout".
-    #[test]
-    fn records_are_read_as_the_manual_lays_them_out() {
-        let at = |what| Some(Record { time: 1234, what });
-        let thread = 7 | 8 << 32;
-
-        let sample = body(&[0x40_1000, thread, 1234, 3], &[], false);
-        let expected = |kernel| Sample {
-            process: 7,
-            thread: 8,
-            processor: 3,
-            pc: 0x40_1000,
-            kernel,
-            callers: Vec::new(),
-        };
-        assert_eq!(parsed(9, 2, &sample), at(What::Sample(expected(false))));
-        assert_eq!(parsed(9, 1, &sample), at(What::Sample(expected(true))));
-
-        // Address, length, offset; device and inode; protection and flags; the path.
-        let words = [thread, 0x40_0000, 0x2000, 0x1000, 0, 0, 0, 5 | 2 << 32];
-        let map = body(&words, b"/bin/ls\0", true);
-        let mapping =
-            Mapping { start: 0x40_0000, size: 0x2000, file_offset: 0x1000, path: "/bin/ls".into() };
-        assert_eq!(parsed(10, 2, &map), at(What::Map { process: 7, mapping }));
-        assert_eq!(parsed(10, MMAP_DATA | 2, &map), None);
-
-        let comm = body(&[thread], b"ls\0\0\0\0\0\0", true);
-        assert_eq!(parsed(3, COMM_EXEC, &comm), at(What::Exec { process: 7, name: "ls".into() }));
-        let renamed = What::Name { process: 7, thread: 8, name: "ls".into() };
-        assert_eq!(parsed(3, 0, &comm), at(renamed));
-
-        let task = body(&[9 | 7 << 32, 9 | 7 << 32, 1234], &[], true);
-        assert_eq!(parsed(7, 0, &task), at(What::Fork { process: 9, parent: 7 }));
-        assert_eq!(parsed(4, 0, &task), at(What::Exit { process: 9 }));
-
-        assert_eq!(parsed(2, 0, &body(&[1, 42], &[], true)), at(What::Lost(42)));
-        assert_eq!(parsed(13, 0, &body(&[43], &[], true)), at(What::Lost(43)));
-        assert_eq!(parsed(5, 0, &body(&[1234, 1, 1], &[], true)), at(What::Throttled));
-        assert_eq!(parsed(0x7FFF, 0, &body(&[0; 8], &[], true)), None);
-        assert_eq!(parsed(9, 2, &sample[..8]), None);
-    }
-
-    /// `PERF_CONTEXT_KERNEL` is -128, and `PERF_CONTEXT_USER` -512.
-    #[test]
-    fn a_call_chain_is_its_addresses_but_for_the_sampled_one_and_the_marks() {
-        let (kernel, user) = (-128_i64 as u64, -512_i64 as u64);
-        let words = [0x40_1000, 7 | 8 << 32, 1234, 3, 5, kernel, 0x40_1000, 0x40_2000, user, 0x50];
-        let attributes = *of_command(&request(Event::Clock), true).attrs();
-        assert_eq!(attributes.sample_type & 1 << 5, 1 << 5); // PERF_SAMPLE_CALLCHAIN
-        let config = ParseConfig::from(attributes);
-        let Some(Record { what: What::Sample(sample), .. }) =
-            parse(9, 1, &body(&words, &[], false), config)
-        else {
-            panic!("no sample");
-        };
-        assert_eq!(sample.callers, [0x40_2000, 0x50]);
-    }
-
-    #[test]
-    fn a_sample_without_a_call_chain_is_not_lost() {
-        let config = ParseConfig::from(*of_command(&request(Event::Clock), true).attrs());
-        let record = parse(9, 1, &body(&[0x40_1000, 7 | 8 << 32, 1234, 3, 0], &[], false), config);
-        assert!(matches!(
-            record,
-            Some(Record { what: What::Sample(Sample { pc: 0x40_1000, .. }), .. })
-        ));
     }
 
     #[test]

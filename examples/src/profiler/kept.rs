@@ -1,0 +1,53 @@
+//! Facts on processes that are kept until the end: the processes may be gone by then, and their files deleted.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+
+use super::maps::Mapping;
+use super::{owner, perf_map};
+use crate::elf;
+use crate::untrusted::{Owner, open, open_link};
+
+/// The files that processes map, and the processes' users.
+#[derive(Debug, Default)]
+pub struct Kept {
+    /// The files, by the paths that the processes had them under.
+    pub images: HashMap<PathBuf, File>,
+    /// The users of processes with memory of no file.
+    pub users: HashMap<u32, u32>,
+}
+
+impl Kept {
+    /// Keeps what can be had of a mapping while the process that maps it is there.
+    pub(super) fn keep(&mut self, process: u32, mapping: &Mapping) {
+        if perf_map::is_anonymous(&mapping.path) {
+            if let (Entry::Vacant(unknown), Some(user)) =
+                (self.users.entry(process), owner::user(process))
+            {
+                unknown.insert(user);
+            }
+        } else if mapping.path.is_absolute() && !self.images.contains_key(&mapping.path) {
+            self.images.extend(image(process, mapping).map(|file| (mapping.path.clone(), file)));
+        }
+    }
+}
+
+/// Opens the file of a mapping.
+fn image(process: u32, mapping: &Mapping) -> Option<File> {
+    let Mapping { path, start, .. } = mapping;
+    // The kernel tells of a file that was deleted before by its path and this.
+    let known = path.to_str()?.trim_end_matches(" (deleted)");
+    let inside = format!("/proc/{process}/root{known}");
+    let mapped = format!("/proc/{process}/map_files/{start:x}-{:x}", mapping.end());
+    let executable = format!("/proc/{process}/exe");
+    let link = fs::read_link(&executable).unwrap_or_default();
+    let is_executable =
+        link.to_str().is_some_and(|link| link.trim_end_matches(" (deleted)") == known);
+    let linked = |path: &str| open_link(Path::new(path), Owner::Any, elf::LARGEST);
+    // The second shows what is deleted to root alone, the third to its owner.
+    let file = open(Path::new(&inside), Owner::Any, elf::LARGEST).or_else(|_| linked(&mapped));
+    let file = file.or_else(|error| if is_executable { linked(&executable) } else { Err(error) });
+    file.ok()
+}
