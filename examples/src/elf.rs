@@ -2,6 +2,7 @@
 
 mod debug_file;
 mod lines;
+mod parts;
 mod plt;
 
 use core::cell::OnceCell;
@@ -16,20 +17,12 @@ use object::{Object, ObjectSection, ObjectSegment, ObjectSymbol, SymbolKind};
 
 use lines::Lines;
 pub use lines::SourceFrame;
-
-/// The largest file that is read: programs of browsers have a third of that.
-pub const LARGEST: u64 = 1 << 30;
+pub use parts::LARGEST;
+use parts::Parts;
 
 /// The most symbols that are kept, and bytes of names: a file may declare any number in a few bytes each.
 const MOST_SYMBOLS: usize = 8 << 20;
 const MOST_NAMES: usize = 512 << 20;
-
-/// Bytes that zlib's densest stream has for each of its own. What a compressed section declares beyond that would be
-/// allocated, and be wrong.
-const DENSEST: u64 = 1032;
-
-/// An ELF file's parts as they are read, one by one.
-type Parts<'f> = object::File<'f, &'f ReadCache<fs::File>>;
 
 /// An ELF file.
 pub struct File {
@@ -113,8 +106,8 @@ impl File {
         inside.then(|| Function { name: demangle(&symbol.name), start: symbol.address })
     }
 
-    /// Returns the frames of the source at an address, first those of functions that are inlined there; nothing where the
-    /// file does not tell.
+    /// Returns the frames of the source at an address, first those of functions that are inlined there; nothing where
+    /// the file does not tell.
     pub fn source_frames(&self, address: u64) -> Vec<SourceFrame> {
         let read = || Lines::read(self.with_lines.as_ref()?);
         // The last address is in no unit, and the library would look behind it.
@@ -166,22 +159,6 @@ impl Symbols {
     }
 }
 
-/// The contents of a section, decompressed; nothing where there is none, or it declares a size that its bytes cannot have.
-fn contents<'f>(file: &Parts<'f>, name: &str) -> Cow<'f, [u8]> {
-    let Some(section) = file.section_by_name(name) else { return Cow::default() };
-    match section.compressed_data() {
-        Ok(data) if may_be_decompressed(data.uncompressed_size, data.data.len()) => {
-            data.decompress().unwrap_or_default()
-        }
-        _ => Cow::default(),
-    }
-}
-
-/// Returns whether a section's bytes can have the size that it declares.
-fn may_be_decompressed(declared: u64, bytes: usize) -> bool {
-    declared <= (bytes as u64).saturating_mul(DENSEST).min(LARGEST)
-}
-
 /// The function that a place belongs to.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Function {
@@ -207,22 +184,6 @@ mod tests {
         assert_eq!(demangle("_RNvC6_123foo3bar"), "123foo::bar");
         assert_eq!(demangle("_ZNSt6vectorIiE4sizeEv"), "std::vector<int>::size()");
         assert_eq!(demangle("main"), "main");
-    }
-
-    /// Files that the fuzzer keeps, after its byte that says that they are whole.
-    #[test]
-    fn a_section_that_declares_more_than_its_bytes_can_have_is_not_decompressed() {
-        let plain = include_bytes!("../../fuzz/seeds/profile_symbols/program-with-lines");
-        let vast = include_bytes!("../../fuzz/seeds/profile_symbols/section-that-declares-4-gib");
-        let is_read = |kept: &[u8]| {
-            let file = object::File::parse(&kept[1..]).unwrap();
-            let compressed = file.sections().filter_map(|section| section.compressed_data().ok());
-            compressed
-                .into_iter()
-                .all(|data| may_be_decompressed(data.uncompressed_size, data.data.len()))
-        };
-        assert!(is_read(plain));
-        assert!(!is_read(vast));
     }
 
     #[test]

@@ -49,8 +49,9 @@ fn padded(text: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Returns the calls of a chain, part by part: a part begins at a mark of a mode (`PERF_CONTEXT_MAX`, -4095, and above), and
-/// ends where an address is of the other half. Parts of other modes than the kernel's (-128) and the user's (-512) have none.
+/// Returns the calls of a chain, part by part: a part begins at a mark of a mode (`PERF_CONTEXT_MAX`, -4095, and
+/// above), and ends where an address is of the other half. Parts of other modes than the kernel's (-128) and the user's
+/// (-512) have none.
 fn callers(pc: u64, kernel: bool, chain: &[u64]) -> Vec<u64> {
     let is_mark = |address: &u64| (-4095..0).contains(&(*address as i64));
     let first = if kernel { -128 } else { -512 };

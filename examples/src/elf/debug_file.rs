@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use object::Object;
 use object::read::ReadCache;
 
-use super::{LARGEST, Parts};
+use super::parts::{LARGEST, Parts};
 use crate::untrusted::{Owner, open, open_link};
 
 /// The folder of separate files.

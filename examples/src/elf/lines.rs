@@ -8,7 +8,7 @@ use gimli::{Dwarf, EndianArcSlice, Error, RunTimeEndian, SectionId};
 use object::Object;
 use object::read::ReadCache;
 
-use super::{Parts, contents};
+use super::parts::{Parts, contents};
 
 type Slice = EndianArcSlice<RunTimeEndian>;
 

@@ -7,7 +7,7 @@ use object::{
     Architecture, Object, ObjectSection, ObjectSymbol, ObjectSymbolTable, RelocationTarget,
 };
 
-use super::Parts;
+use super::parts::Parts;
 
 /// The bytes of an entry, and where tables are that have other ones.
 const ENTRY: usize = 16;

@@ -37,7 +37,7 @@ pub fn run<E: PerfEvents>(
         sampling.read()?;
         progress(sampling.statistics());
     }
-    // What follows may take its time, and is ended by a signal as any program is.
+    // The rest may take its time, and is ended by a signal as any program is.
     signals::restore().map_err(Error::Signals)?;
     sampling.finish()
 }

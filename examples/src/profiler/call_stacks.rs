@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-use super::report::MISSED;
+/// The name under which interrupts appear that no profile object counted.
+pub const MISSED: &str = "[missed]";
 
 /// The call stacks of a run, each kept once, and the samples that found them.
 #[derive(Debug, Default)]

@@ -83,7 +83,7 @@ pub fn run<E: PerfEvents>(
         sampling.read()?;
         progress(sampling.statistics());
         if let Some(signal) = signals::insisted() {
-            // What drops the processes kills them.
+            // Dropping the processes kills them.
             return Err(Error::Ended(signal));
         }
         if ended_by.is_none() {
@@ -102,7 +102,7 @@ pub fn run<E: PerfEvents>(
     let status = processes.status().map(exit_code).or(ended_by.map(StopRequest::exit_code));
     let status = status.ok_or_else(|| failed(io::Error::other("its status is not known")))?;
     let used = time_of_children().saturating_sub(used_before);
-    // What follows may take its time, and is ended by a signal as any program is.
+    // The rest may take its time, and is ended by a signal as any program is.
     signals::restore().map_err(Error::Signals)?;
     Ok(Ended { outcome: sampling.finish()?, status, used, notes })
 }

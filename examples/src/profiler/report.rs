@@ -10,15 +10,12 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use pmu_kprofile::Statistics;
 
-use super::call_stacks::CallStacks;
+use super::call_stacks::{CallStacks, MISSED};
 use super::graph::{Graph, label};
 use super::histogram::Histogram;
 use super::symbols::Symbols;
 use crate::elf::Function as Place;
 use consumed::{Consumed, Unit};
-
-/// The name under which interrupts appear that no profile object counted.
-pub const MISSED: &str = "[missed]";
 
 /// A run's profile.
 #[derive(Debug)]

@@ -35,7 +35,7 @@ impl StopRequest {
 /// The time in which senders repeat the signal that they sent, as to a process and to its group, in nanoseconds.
 const REPEATED: u64 = 250_000_000;
 
-/// The time of the first signal, in nanoseconds of the monotonic clock, and the first signal that came when it was over.
+/// The time of the first signal, in nanoseconds of the monotonic clock, and the first signal that is no repetition.
 static SINCE: AtomicU64 = AtomicU64::new(0);
 static SECOND: AtomicI32 = AtomicI32::new(0);
 

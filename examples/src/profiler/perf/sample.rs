@@ -78,7 +78,8 @@ impl<'b> Fields<'b> {
     }
 }
 
-/// Returns the time and the sample in a record's body; `None` where it is cut off, or does not tell of what was sampled.
+/// Returns the time and the sample in a record's body; `None` where it is cut off, or does not tell its thread, address
+/// and time.
 pub(super) fn parse(flags: u16, body: &[u8], layout: &SampleLayout) -> Option<(u64, Sample)> {
     let mut fields = Fields(body);
     let has = |field: u32| layout.fields & u64::from(field) != 0;
@@ -133,8 +134,8 @@ fn counts(fields: &mut Fields<'_>, format: u64) -> Option<()> {
     fields.words(words).map(drop)
 }
 
-/// Reads the user's registers and stack; `None` within where a task has none, as a thread of the kernel, or others, as in
-/// 32 bits.
+/// Reads the user's registers and stack; `None` within where a task has none, as a thread of the kernel, or others, as
+/// in 32 bits.
 fn user(
     fields: &mut Fields<'_>,
     has_stack: bool,
@@ -164,8 +165,8 @@ fn user(
 /// Returns the places of the calls in a call chain, which begins with the sampled instruction itself.
 ///
 /// The marks of modes are none, and what follows one is of that mode: an address of the kernel's half among the user's
-/// is what a register held that is no frame pointer, and ends the user's callers, as one of the user's half does among the
-/// kernel's.
+/// came from a register that holds no frame pointer, and ends the user's callers, as one of the user's half does among
+/// the kernel's.
 fn callers(pc: u64, kernel: bool, chain: impl Iterator<Item = u64>) -> Vec<u64> {
     // Of each mode the first address is that of an instruction, and the others are return addresses.
     let (mut in_kernel, mut is_first, mut has_ended) = (kernel, true, false);
