@@ -132,6 +132,12 @@ fn sources_of_counters_that_did_not_answer_are_not_supported_any_more() {
 }
 
 #[test]
+fn a_machine_takes_the_bytes_that_costs_says() {
+    let costs = include_str!("../../COSTS.md").replace('\n', " ");
+    assert!(costs.contains(&format!("A `Machine` is {} bytes", size_of::<Machine>())));
+}
+
+#[test]
 fn an_interrupt_of_a_machine_without_counters_is_anothers_and_nothing_is_touched() {
     let machine = Machine::detect(&Snapshot::capture(|_: u32, _: u32| {
         pmu_core::raw_cpuid::CpuIdResult { eax: 0, ebx: 0, ecx: 0, edx: 0 }

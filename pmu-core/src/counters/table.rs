@@ -25,6 +25,7 @@ pub struct EventTable<E: ?Sized = [EventEntry]> {
     virtualization: AtomicBool,
     /// Number of the last change of an event's turn.
     turn: AtomicU32,
+    /// 0: [`FLOOR`](EventTable::FLOOR), so that a new table is zeros, which take no room in a kernel's image.
     floor: AtomicU64,
     pub(crate) extra: ExtraRegisters,
     entries: E,
@@ -40,7 +41,7 @@ impl<const N: usize> EventTable<[EventEntry; N]> {
             taken: AtomicBool::new(false),
             virtualization: AtomicBool::new(false),
             turn: AtomicU32::new(0),
-            floor: AtomicU64::new(EventTable::FLOOR),
+            floor: AtomicU64::new(0),
             extra: ExtraRegisters::new(),
             entries: [const { EventEntry::new() }; N],
         }
@@ -113,7 +114,10 @@ impl EventTable {
     }
 
     pub(crate) fn check_period(&self, period: u64) -> Result<(), CounterError> {
-        let floor = self.floor.load(Relaxed);
+        let floor = match self.floor.load(Relaxed) {
+            0 => Self::FLOOR,
+            set => set,
+        };
         let fits = (floor..=i64::MAX as u64).contains(&period);
         if fits { Ok(()) } else { Err(CounterError::Period(period)) }
     }

@@ -1,0 +1,42 @@
+//! The README's `count`: events alone, on a machine of any vendor. It is linked to show that no table of sources is.
+#![no_std]
+#![no_main]
+
+mod bare;
+mod machine;
+
+use core::hint::black_box;
+
+use machine::{Apic, Msr};
+use pmu::Machine;
+use pmu_core::{
+    CounterError, CounterMemory, CounterSet, CounterSlot, Counters, Event, EventEntry, EventTable,
+    MAX_COUNTERS, NamedEvent, Snapshot, SourceInterface, service,
+};
+
+static COUNTERS: CounterMemory<[CounterSlot; MAX_COUNTERS]> = CounterMemory::new();
+static EVENTS: EventTable<[EventEntry; 8]> = EventTable::new();
+
+fn count(machine: &Machine, this: &Snapshot) -> Result<u64, CounterError> {
+    let (events, unit) = (machine.events(&EVENTS), machine.unit_of(this));
+    let mut counters = Counters::take(events, &unit, CounterSet::ALL, Msr, Apic, &COUNTERS)?;
+    let instructions = counters.open_event(&unit, &Event::named(NamedEvent::Instructions))?;
+    counters.start_event(instructions, 0)?;
+    let serviced = service(&events, &Msr, &Apic, &COUNTERS, |overflow| _ = black_box(overflow));
+    let _ = black_box(serviced);
+    let count = counters.read_event(instructions, 0)?;
+    counters.shut_down()?;
+    Ok(count.value)
+}
+
+extern "C" fn main() -> i32 {
+    // Whatever processor this is: the registers are memory.
+    let this = Snapshot::capture(|leaf: u32, subleaf: u32| {
+        let own = core::arch::x86_64::__cpuid_count(leaf, subleaf);
+        let (eax, ebx, ecx, edx) = (own.eax, own.ebx, own.ecx, own.edx);
+        pmu_core::raw_cpuid::CpuIdResult { eax, ebx, ecx, edx }
+    });
+    let machine = black_box(Machine::detect(&this));
+    let _ = black_box(count(&machine, &this));
+    0
+}
