@@ -1,12 +1,17 @@
 //! Requests to other processors: each processor is a thread, and its interrupt a flag that it polls.
 
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use core::panic::AssertUnwindSafe;
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::collections::BTreeSet;
+use std::panic::catch_unwind;
 use std::sync::Mutex;
 use std::thread;
 
 use pmu_core::{InterfaceError, KProfileSource, ProcessorNumber};
-use pmu_kprofile::{Affinity, Mailbox, Processors, ProfileHardware, Remote, SourceRequest};
+use pmu_kprofile::{
+    Affinity, BasicProfile, Mailbox, Processors, ProfileError, ProfileHardware, ProfileObject,
+    Profiles, Remote, SourceRequest,
+};
 
 const SOURCE: KProfileSource = KProfileSource::TOTAL_CYCLES;
 const OTHER: KProfileSource = KProfileSource::BRANCH_MISPREDICTIONS;
@@ -193,34 +198,8 @@ fn a_start_that_is_answered_too_late_is_undone() {
     thread::scope(|scope| {
         let asking = scope.spawn(|| {
             // The requester gives up only after the other processor has begun.
-            let machine = &machine;
-            struct Patient<'m>(Processor<'m>);
-            impl Processors for Patient<'_> {
-                fn this_processor(&self) -> ProcessorNumber {
-                    self.0.this_processor()
-                }
-                fn in_interrupt(&self) -> bool {
-                    false
-                }
-                fn active_processors(&self) -> Affinity {
-                    self.0.active_processors()
-                }
-                fn supports(&self, source: KProfileSource) -> bool {
-                    self.0.supports(source)
-                }
-                fn serve(&self, request: SourceRequest) -> Result<(), InterfaceError> {
-                    self.0.serve(request)
-                }
-                fn interrupt(&self, processor: ProcessorNumber) {
-                    self.0.interrupt(processor);
-                }
-                fn keep_waiting(&self, _: u64) -> bool {
-                    thread::yield_now();
-                    !self.0.machine.inside.load(Ordering::SeqCst)
-                }
-            }
-            let outcome =
-                Remote::new(&mailbox, Patient(Processor::new(machine, 0))).start(on(1), SOURCE);
+            let asker = Patience(Processor::new(&machine, 0), false);
+            let outcome = Remote::new(&mailbox, asker).start(on(1), SOURCE);
             machine.held.store(false, Ordering::SeqCst);
             outcome
         });
@@ -237,4 +216,311 @@ fn a_start_that_is_answered_too_late_is_undone() {
     let mut hardware =
         Remote::new(&mailbox, Processor { turns: 50, ..Processor::new(&machine, 0) });
     assert_eq!(hardware.start(on(1), SOURCE), Err(InterfaceError::NoAnswer(on(1))));
+}
+
+/// Runs an operation on processor 0 while processor 1 drains.
+fn while_1_drains<R>(machine: &Machine, mailbox: &Mailbox<3>, act: impl FnOnce() -> R) -> R {
+    let over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !over.load(Ordering::SeqCst) {
+                mailbox.drain(&Processor::new(machine, 1));
+                thread::yield_now();
+            }
+        });
+        let result = act();
+        over.store(true, Ordering::SeqCst);
+        result
+    })
+}
+
+/// The processor and the number of each source that runs.
+fn running(machine: &Machine) -> Vec<(usize, u32)> {
+    machine.running.lock().unwrap().iter().copied().collect()
+}
+
+/// As many sources as can run on a processor: one for each counter, and time.
+fn sources() -> impl Iterator<Item = KProfileSource> {
+    (0x19..).filter_map(KProfileSource::new).take(pmu_core::MAX_COUNTERS).chain([SOURCE])
+}
+
+#[test]
+fn a_stop_without_an_answer_in_time_is_done_when_the_processor_comes_to_it() {
+    let (machine, mailbox) = (Machine::default(), Mailbox::<3>::new());
+    let mut hardware =
+        Remote::new(&mailbox, Processor { turns: 50, ..Processor::new(&machine, 0) });
+    let here = Processor::new(&machine, 1);
+    for number in 0..3 {
+        for source in sources() {
+            machine.running.lock().unwrap().insert((1, source.value()));
+            assert_eq!(hardware.stop(on(1), source), Err(InterfaceError::NoAnswer(on(1))));
+        }
+        // A start is not.
+        assert_eq!(hardware.start(on(1), SOURCE), Err(InterfaceError::NoAnswer(on(1))));
+        assert_eq!(running(&machine).len(), sources().count());
+        // After the stop was left: the handler of an interrupt before that may have found nothing.
+        let before = machine.interrupts[1].load(Ordering::SeqCst);
+        assert!(before >= 2 * sources().count() as u64, "round {number}");
+        mailbox.drain(&here);
+        assert_eq!(running(&machine), []);
+        // A stop that was not left again is not done again.
+        mailbox.drain(&here);
+    }
+}
+
+#[test]
+fn a_source_whose_stop_was_not_answered_in_time_can_be_started_again() {
+    let (machine, mailbox) = (Machine::default(), Mailbox::<3>::new());
+    let lists: Profiles<4, 3> = Profiles::new();
+    let impatient =
+        || Remote::new(&mailbox, Processor { turns: 50, ..Processor::new(&machine, 0) });
+    let mut patient = Remote::new(&mailbox, Processor::new(&machine, 0));
+    let counters = [const { AtomicU32::new(0) }; 1];
+    let request = BasicProfile {
+        process: None,
+        base: 0x1000,
+        size: 4,
+        bucket_log2: 2,
+        buffer: &counters,
+        source: SOURCE,
+        affinity: Some(Affinity::first(2)),
+    };
+    let object = ProfileObject::basic(lists.rules(), request, &patient).unwrap();
+    let silent =
+        ProfileError::Hardware { processor: on(1), error: InterfaceError::NoAnswer(on(1)) };
+    for _ in 0..3 {
+        // SAFETY: the object lives to the end of this function, and is stopped by then.
+        let start = |hardware: &mut _| unsafe { lists.start_borrowed(&object, hardware) };
+        assert_eq!(start(&mut impatient()), Err(silent), "processor 1 does not drain");
+        let started = while_1_drains(&machine, &mailbox, || start(&mut patient));
+        assert_eq!(started, Ok(()));
+        assert_eq!(running(&machine), [(0, SOURCE.value()), (1, SOURCE.value())]);
+        assert_eq!(lists.stop(&object, &mut impatient()), Err(silent));
+        assert_eq!(running(&machine), [(1, SOURCE.value())]);
+    }
+}
+
+/// A processor that does more than serve.
+struct Hooked<'m, F>(Processor<'m>, F);
+
+impl<F: Fn(&Processor<'_>, SourceRequest)> Processors for Hooked<'_, F> {
+    fn this_processor(&self) -> ProcessorNumber {
+        self.0.this_processor()
+    }
+    fn in_interrupt(&self) -> bool {
+        false
+    }
+    fn active_processors(&self) -> Affinity {
+        self.0.active_processors()
+    }
+    fn supports(&self, source: KProfileSource) -> bool {
+        self.0.supports(source)
+    }
+    fn serve(&self, request: SourceRequest) -> Result<(), InterfaceError> {
+        (self.1)(&self.0, request);
+        self.0.serve(request)
+    }
+    fn interrupt(&self, processor: ProcessorNumber) {
+        self.0.interrupt(processor);
+    }
+    fn keep_waiting(&self, turns: u64) -> bool {
+        self.0.keep_waiting(turns)
+    }
+}
+
+/// Leaves a stop of a source that runs on processor 1.
+fn leave_a_stop(machine: &Machine, mailbox: &Mailbox<3>) {
+    machine.running.lock().unwrap().insert((1, SOURCE.value()));
+    let mut hardware = Remote::new(mailbox, Processor { turns: 5, ..Processor::new(machine, 0) });
+    assert!(hardware.stop(on(1), SOURCE).is_err());
+}
+
+#[test]
+fn an_interrupt_within_a_stop_that_was_left_does_not_start_the_source_before() {
+    let (machine, mailbox) = (Machine::default(), Mailbox::<3>::new());
+    leave_a_stop(&machine, &mailbox);
+    thread::scope(|scope| {
+        let asking =
+            scope.spawn(|| Remote::new(&mailbox, Processor::new(&machine, 0)).start(on(1), SOURCE));
+        while machine.waited[0].load(Ordering::SeqCst) < 10 {
+            thread::yield_now();
+        }
+        // The interrupt finds the start, which fails the test where the source runs.
+        let nested = AtomicU64::new(0);
+        let hooked = Hooked(Processor::new(&machine, 1), |processor: &Processor<'_>, _| {
+            nested.fetch_add(1, Ordering::SeqCst);
+            mailbox.drain(processor);
+        });
+        mailbox.drain(&hooked);
+        assert_eq!(
+            nested.into_inner(),
+            2,
+            "the stop and then, without another interrupt, the start"
+        );
+        assert_eq!(asking.join().unwrap(), Ok(()));
+    });
+    assert_eq!(running(&machine), [(1, SOURCE.value())]);
+}
+
+#[test]
+fn a_start_of_the_own_processor_comes_after_a_stop_that_was_left_there() {
+    let (machine, mailbox) = (Machine::default(), Mailbox::<3>::new());
+    leave_a_stop(&machine, &mailbox);
+    let mut own = Remote::new(&mailbox, Processor::new(&machine, 1));
+    assert_eq!(own.start(on(1), SOURCE), Ok(()));
+    mailbox.drain(&Processor::new(&machine, 1));
+    assert_eq!(running(&machine), [(1, SOURCE.value())]);
+}
+
+/// A session that is in use answers a stop so; it is not lost, and a second attempt is made once per call.
+#[test]
+fn a_stop_that_finds_the_session_in_use_is_done_later() {
+    struct InUse<'m>(Processor<'m>, AtomicU64);
+    impl Processors for InUse<'_> {
+        fn this_processor(&self) -> ProcessorNumber {
+            self.0.this_processor()
+        }
+        fn in_interrupt(&self) -> bool {
+            false
+        }
+        fn active_processors(&self) -> Affinity {
+            self.0.active_processors()
+        }
+        fn supports(&self, source: KProfileSource) -> bool {
+            self.0.supports(source)
+        }
+        fn serve(&self, _: SourceRequest) -> Result<(), InterfaceError> {
+            self.1.fetch_add(1, Ordering::SeqCst);
+            Err(InterfaceError::NoAnswer(self.this_processor()))
+        }
+        fn interrupt(&self, processor: ProcessorNumber) {
+            self.0.interrupt(processor);
+        }
+        fn keep_waiting(&self, turns: u64) -> bool {
+            self.0.keep_waiting(turns)
+        }
+    }
+    let (machine, mailbox) = (Machine::default(), Mailbox::<3>::new());
+    machine.running.lock().unwrap().insert((1, SOURCE.value()));
+    let in_use = InUse(Processor::new(&machine, 1), AtomicU64::new(0));
+    thread::scope(|scope| {
+        let asking =
+            scope.spawn(|| Remote::new(&mailbox, Processor::new(&machine, 0)).stop(on(1), SOURCE));
+        while !asking.is_finished() {
+            mailbox.drain(&in_use);
+            thread::yield_now();
+        }
+        assert_eq!(asking.join().unwrap(), Err(InterfaceError::NoAnswer(on(1))));
+    });
+    let before = in_use.1.load(Ordering::SeqCst);
+    mailbox.drain(&in_use);
+    assert_eq!(in_use.1.load(Ordering::SeqCst) - before, 1);
+    mailbox.drain(&Processor::new(&machine, 1));
+    assert_eq!(running(&machine), []);
+}
+
+/// By a stop that was left, a request that is waited for, and one that is given up meanwhile.
+#[test]
+fn a_panic_in_serve_leaves_the_slot_usable_and_the_source_stopped() {
+    for request in [SourceRequest::Start(SOURCE), SourceRequest::Stop(SOURCE)] {
+        let (machine, mailbox) = (Machine::default(), Mailbox::<3>::new());
+        let start = matches!(request, SourceRequest::Start(_));
+        if !start {
+            machine.running.lock().unwrap().insert((1, SOURCE.value()));
+        }
+        let panics = Hooked(Processor::new(&machine, 1), |processor: &Processor<'_>, request| {
+            // Half of it is done.
+            if let SourceRequest::Start(source) = request {
+                processor.machine.running.lock().unwrap().insert((1, source.value()));
+            }
+            panic!("on purpose");
+        });
+        let drain = || catch_unwind(AssertUnwindSafe(|| mailbox.drain(&panics)));
+        thread::scope(|scope| {
+            let asking = scope.spawn(|| {
+                let mut hardware = Remote::new(&mailbox, Processor::new(&machine, 0));
+                if start { hardware.start(on(1), SOURCE) } else { hardware.stop(on(1), SOURCE) }
+            });
+            while drain().is_ok() {
+                thread::yield_now();
+            }
+            assert_eq!(asking.join().unwrap(), Err(InterfaceError::NoAnswer(on(1))));
+        });
+        // The stop that was left panics too.
+        assert!(drain().is_err());
+        assert_eq!(running(&machine), [(1, SOURCE.value())]);
+        mailbox.drain(&Processor::new(&machine, 1));
+        assert_eq!(running(&machine), [], "{request:?}");
+        let mut hardware = Remote::new(&mailbox, Processor::new(&machine, 0));
+        let again = while_1_drains(&machine, &mailbox, || hardware.start(on(1), SOURCE));
+        assert_eq!((again, running(&machine)), (Ok(()), vec![(1, SOURCE.value())]));
+    }
+}
+
+/// A task that was killed while it served neither returns nor unwinds.
+#[test]
+fn a_slot_whose_call_never_ends_is_had_back() {
+    for patient in [false, true] {
+        let machine: &Machine = Box::leak(Box::default());
+        let mailbox: &Mailbox<3> = Box::leak(Box::new(Mailbox::new()));
+        thread::spawn(|| {
+            let killed = Hooked(Processor::new(machine, 1), |processor: &Processor<'_>, _| {
+                processor.machine.inside.store(true, Ordering::SeqCst);
+                loop {
+                    thread::park();
+                }
+            });
+            while !machine.inside.load(Ordering::SeqCst) {
+                mailbox.drain(&killed);
+                thread::yield_now();
+            }
+        });
+        let silent = Err(InterfaceError::NoAnswer(on(1)));
+        let ask = || {
+            // Until the other processor is at it, and then for ever or not.
+            let asker = Patience(Processor::new(machine, 0), patient);
+            Remote::new(mailbox, asker).start(on(1), SOURCE)
+        };
+        thread::scope(|scope| {
+            let asking = scope.spawn(ask);
+            while !machine.inside.load(Ordering::SeqCst) || !patient && !asking.is_finished() {
+                thread::yield_now();
+            }
+            // SAFETY: the thread that serves never goes on.
+            unsafe { mailbox.reclaim(on(1)) };
+            assert_eq!(asking.join().unwrap(), silent);
+        });
+        machine.running.lock().unwrap().insert((1, SOURCE.value()));
+        let mut hardware = Remote::new(mailbox, Processor::new(machine, 0));
+        let again = while_1_drains(machine, mailbox, || hardware.start(on(1), SOURCE));
+        assert_eq!((again, running(machine)), (Ok(()), vec![(1, SOURCE.value())]));
+    }
+}
+
+/// A requester that waits until its request is being served, or for ever.
+struct Patience<'m>(Processor<'m>, bool);
+
+impl Processors for Patience<'_> {
+    fn this_processor(&self) -> ProcessorNumber {
+        self.0.this_processor()
+    }
+    fn in_interrupt(&self) -> bool {
+        false
+    }
+    fn active_processors(&self) -> Affinity {
+        self.0.active_processors()
+    }
+    fn supports(&self, source: KProfileSource) -> bool {
+        self.0.supports(source)
+    }
+    fn serve(&self, request: SourceRequest) -> Result<(), InterfaceError> {
+        self.0.serve(request)
+    }
+    fn interrupt(&self, processor: ProcessorNumber) {
+        self.0.interrupt(processor);
+    }
+    fn keep_waiting(&self, _: u64) -> bool {
+        thread::yield_now();
+        self.1 || !self.0.machine.inside.load(Ordering::SeqCst)
+    }
 }

@@ -24,8 +24,8 @@ pub enum InterfaceError {
     Interval(IntervalError),
     /// The platform has no profile timer.
     Timer(TimerUnavailable),
-    /// The processor did not answer a request within the embedder's bound. The request was not served, or is undone
-    /// when the processor comes to it.
+    /// The processor did not answer a request within the embedder's bound. A start was not served, or is undone when
+    /// the processor comes to it; a stop is done then.
     NoAnswer(ProcessorNumber),
     /// The processor has no session: its counters were not taken, or were given back.
     NoSession(ProcessorNumber),

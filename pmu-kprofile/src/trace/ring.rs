@@ -2,7 +2,8 @@
 //!
 //! A writing interrupt may itself be interrupted by another that writes (a timer's dispatch by a PMI as NMI). A slot is
 //! therefore claimed by one atomic operation, filled, and then published by its sequence number; the reader stops at
-//! the first slot that is claimed but not yet published.
+//! the first slot that is claimed but not yet published. A reader copies a record and then claims it, so that readers
+//! need no lock: the one that loses the claim has copied for nothing.
 
 use core::fmt;
 use core::sync::atomic::Ordering;
@@ -11,7 +12,7 @@ use pmu_core::{InterruptFrame, PointerWidth};
 
 use super::event::{self, SAMPLE_WORDS, STACK_WORDS, Sample};
 use super::record::{MAX_PMC_VALUES, Record, RecordError};
-use crate::sync::{AtomicU64, Flag, array_of, const_fn};
+use crate::sync::{AtomicU64, array_of, const_fn};
 
 /// Maximum number of attempts at a claim. Each failure means that an interrupt came in between and claimed a slot of
 /// its own; interrupts do not nest this deeply.
@@ -36,7 +37,7 @@ pub type SwitchRing<const N: usize> = TraceRing<N, SWITCH_WORDS>;
 /// let detail = Detail::SampledProfile { count: 1, flags: 0, rank: 0 };
 /// assert!(RING.push_sample(PointerWidth::Bits64, 1_000, &Sample { pc: 0x1234, thread: 7, detail }));
 /// // In a task:
-/// let times: Vec<_> = RING.drain().into_iter().flatten().map(|bytes| bytes.decode().unwrap().timestamp).collect();
+/// let times: Vec<_> = RING.drain().map(|bytes| bytes.decode().unwrap().timestamp).collect();
 /// assert_eq!((times, RING.dropped()), (vec![1_000], 0));
 /// ```
 #[derive(Debug)]
@@ -47,7 +48,6 @@ pub struct TraceRing<const N: usize, const W: usize = SAMPLE_WORDS> {
     /// Next position to read.
     tail: AtomicU64,
     dropped: AtomicU64,
-    draining: Flag,
 }
 
 /// A slot, whose turn tells its owner: of the position `p` that maps to it, turn `2·(p / N)` means free for the writer
@@ -96,7 +96,6 @@ impl<const N: usize, const W: usize> TraceRing<N, W> {
                 head: AtomicU64::new(0),
                 tail: AtomicU64::new(0),
                 dropped: AtomicU64::new(0),
-                draining: Flag::new(),
             }
         }
     }
@@ -171,13 +170,12 @@ impl<const N: usize, const W: usize> TraceRing<N, W> {
         self.dropped.load(Ordering::Relaxed)
     }
 
-    /// Returns the exclusive right to read; `None` while another reader has it.
+    /// Returns a reader of the records. Each record comes once: of several readers at a time, to any of them.
     ///
     /// # Context
     /// Task, on any processor.
-    pub fn drain(&self) -> Option<Drain<'_, N, W>> {
-        let free = self.draining.try_take();
-        free.then(|| Drain { ring: self })
+    pub fn drain(&self) -> Drain<'_, N, W> {
+        Drain { ring: self }
     }
 }
 
@@ -234,22 +232,25 @@ impl<const N: usize, const W: usize> Iterator for Drain<'_, N, W> {
     type Item = RecordBytes<W>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        let position = self.ring.tail.load(Ordering::Relaxed);
-        let slot = self.ring.slots.get((position % TraceRing::<N, W>::SLOTS) as usize)?;
-        let turn = 2 * (position / TraceRing::<N, W>::SLOTS);
-        if slot.turn.load(Ordering::Acquire) != turn + 1 {
-            return None;
+        let (slots, tail) = (TraceRing::<N, W>::SLOTS, &self.ring.tail);
+        let mut position = tail.load(Ordering::Acquire);
+        loop {
+            let slot = self.ring.slots.get((position % slots) as usize)?;
+            let turn = 2 * (position / slots);
+            let is_published = slot.turn.load(Ordering::Acquire) == turn + 1;
+            let bytes = if is_published { slot.read() } else { RecordBytes([[0; 8]; W]) };
+            // Only the reader that moves the tail on frees the slot. So the slot was not written since `position` was
+            // loaded, if the tail is there still.
+            let next = position.wrapping_add(u64::from(is_published));
+            match tail.compare_exchange(position, next, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) if is_published => {
+                    slot.turn.store(turn + 2, Ordering::Release);
+                    return Some(bytes);
+                }
+                Ok(_) => return None,
+                Err(found) => position = found,
+            }
         }
-        let bytes = slot.read();
-        slot.turn.store(turn + 2, Ordering::Release);
-        self.ring.tail.store(position.wrapping_add(1), Ordering::Relaxed);
-        Some(bytes)
-    }
-}
-
-impl<const N: usize, const W: usize> Drop for Drain<'_, N, W> {
-    fn drop(&mut self) {
-        self.ring.draining.release();
     }
 }
 
@@ -277,7 +278,7 @@ mod tests {
             }
             other => panic!("{other:?}"),
         };
-        ring.drain().unwrap().map(pc).collect()
+        ring.drain().map(pc).collect()
     }
 
     #[test]
@@ -295,12 +296,25 @@ mod tests {
     }
 
     #[test]
-    fn one_reader_at_a_time() {
+    fn a_reader_that_is_forgotten_keeps_no_other_from_reading() {
         let ring: TraceRing<3> = TraceRing::new();
-        let first = ring.drain();
-        assert!(first.is_some() && ring.drain().is_none());
-        drop(first);
-        assert!(ring.drain().is_some());
+        assert!(push(&ring, 1) && push(&ring, 2));
+        let mut forgotten = ring.drain();
+        assert_eq!(forgotten.next().map(|bytes| bytes.decode().unwrap().timestamp), Some(10));
+        core::mem::forget(forgotten);
+        assert_eq!(pcs(&ring), [2]);
+    }
+
+    #[test]
+    fn readers_at_a_time_get_each_record_once() {
+        let ring: TraceRing<3> = TraceRing::new();
+        for round in 0..5 {
+            assert!((0..3).all(|number| push(&ring, round + number)));
+            let (mut one, mut other) = (ring.drain(), ring.drain());
+            let read = [one.next(), other.next(), other.next(), one.next(), other.next()];
+            let pcs = read.map(|bytes| bytes.map(|bytes| bytes.decode().unwrap().timestamp / 10));
+            assert_eq!(pcs, [Some(round), Some(round + 1), Some(round + 2), None, None]);
+        }
     }
 
     #[test]

@@ -100,7 +100,7 @@ fn frames_of_the_crates_types_decode_to_what_was_logged() {
     };
     let ring: pmu_kprofile::trace::TraceRing<1> = pmu_kprofile::trace::TraceRing::new();
     ring.push_sample(pmu_kprofile::PointerWidth::Bits32, 7, &sample);
-    defmt::error!("{}", ring.drain().and_then(|mut records| records.next()).expect("a record"));
+    defmt::error!("{}", ring.drain().next().expect("a record"));
     defmt::error!(
         "{}",
         pmu_kprofile::ListedProfile {

@@ -75,7 +75,7 @@ impl Tracing {
 
     /// Drains the context switches of a processor's ring.
     pub(crate) fn drain_switches(&self, number: usize) -> Vec<(u64, Extended, ContextSwitch)> {
-        let drain = self.switch_rings[number].drain().unwrap();
+        let drain = self.switch_rings[number].drain();
         let found = drain.map(|bytes| match bytes.decode().unwrap() {
             Record { timestamp, extended, event: Event::ContextSwitch(switch), .. } => {
                 (timestamp, extended, switch)
@@ -88,7 +88,7 @@ impl Tracing {
 
 /// Drains the profile interrupts of a ring, none of which may have extended data.
 pub(crate) fn samples<const N: usize>(ring: &TraceRing<N>) -> Vec<Found> {
-    let found = ring.drain().unwrap().map(|bytes| match bytes.decode().unwrap() {
+    let found = ring.drain().map(|bytes| match bytes.decode().unwrap() {
         Record { width, timestamp, extended, event: Event::Sample(sample), .. } => {
             assert_eq!(extended, Extended::default());
             (width, timestamp, sample)

@@ -103,7 +103,7 @@ pub fn run(
     };
     told(IntervalHook::CollectionStart, begin);
     let (mut records, mut switches, mut right) = (0u64, 0u64, true);
-    for bytes in RINGS.iter().filter_map(TraceRing::drain).flatten() {
+    for bytes in RINGS.iter().flat_map(TraceRing::drain) {
         records += 1;
         // Samples have no index: Windows' are without.
         right &= bytes.decode().is_ok_and(|record| record.extended.pebs_index.is_none());
@@ -112,7 +112,7 @@ pub fn run(
         }
     }
     let mut last = 0;
-    for bytes in SWITCH_RINGS.iter().filter_map(SwitchRing::drain).flatten() {
+    for bytes in SWITCH_RINGS.iter().flat_map(SwitchRing::drain) {
         switches += 1;
         // Each has the index, which advances after a switch, and goes on from the thread of the one before.
         right &= bytes.decode().is_ok_and(|record| match record.event {

@@ -6,7 +6,7 @@ use std::vec::Vec;
 
 use loom::thread;
 
-use super::{Seed, explore, finds, interrupt_before, no_interrupt};
+use super::{Seed, explore, explore_up_to, finds, interrupt_before, no_interrupt};
 use crate::PointerWidth;
 use crate::trace::{Detail, Event, RecordBytes, Sample, TraceRing};
 
@@ -61,7 +61,7 @@ fn drain<const N: usize>(ring: &TraceRing<N>) -> Vec<u64> {
         assert_eq!(found.event, Event::Sample(sample(found.timestamp)), "a torn record");
         found.timestamp
     };
-    ring.drain().unwrap().map(whole).collect()
+    ring.drain().map(whole).collect()
 }
 
 /// With the interrupt at every step of the push.
@@ -75,6 +75,33 @@ fn nested_pushes<const N: usize>(count: u64) {
             return;
         }
     }
+}
+
+/// Two tasks read two records, while the processor pushes a third.
+fn two_readers() {
+    let ring: Arc<TraceRing<2>> = Arc::new(TraceRing::new());
+    assert!(push(&ring, 1) && push(&ring, 2));
+    let other = {
+        let ring = ring.clone();
+        thread::spawn(move || drain(&ring))
+    };
+    let mut read: Vec<u64> =
+        ring.drain().next().map(|bytes| bytes.decode().unwrap().timestamp).into_iter().collect();
+    let pushed = push(&ring, 3);
+    read.extend(other.join().unwrap());
+    read.extend(drain(&ring));
+    read.sort_unstable();
+    assert_eq!(read, [1, 2, 3][..2 + usize::from(pushed)]);
+}
+
+#[test]
+fn readers_at_a_time_get_each_record_once() {
+    explore_up_to(Some(3), two_readers);
+}
+
+#[test]
+fn a_record_that_is_claimed_in_two_steps_by_two_readers_is_found() {
+    finds(Seed::ClaimInTwoSteps, two_readers);
 }
 
 #[test]
