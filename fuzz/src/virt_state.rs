@@ -80,8 +80,11 @@ pub fn run(bytes: &[u8]) {
     assert_round_trip(&state.to_bytes());
     assert_round_trip(&configuration.to_bytes());
     let select = state.register([0x186, 0xC001_0000][usize::from(input.bool())]).unwrap_or(0);
-    let keys =
-        [EventKey::of_select(select), EventKey::fixed(2).unwrap(), EventKey::fixed(7).unwrap()];
+    let keys = [
+        EventKey::of_select(configuration.vendor(), select),
+        EventKey::fixed(2).unwrap(),
+        EventKey::fixed(7).unwrap(),
+    ];
     let events = FedEvents::new(&keys).unwrap();
     let mut pmu = VirtualPmu::restore(&state, configuration, events).unwrap();
     for leaf in [0, 1, 7, 0x0A, 0x1C, 0x23, 0x8000_0000, 0x8000_0001, 0x8000_0022] {

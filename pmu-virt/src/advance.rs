@@ -4,7 +4,7 @@ use crate::feed::FeedSlot;
 use crate::layout::{Counters, Freeze, Layout, to_global};
 use crate::model::{MAX_COUNTERS, Model};
 use crate::table::{Family, MAX_PER_KIND};
-use crate::{EventPolicy, FedEvents, Feed, OtherEvents, VirtualPmu};
+use crate::{EventPolicy, ExchangeError, FedEvents, Feed, OtherEvents, VirtualPmu};
 
 /// The outcome of an [`advance`](VirtualPmu::advance).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,6 +45,42 @@ impl<P: EventPolicy> VirtualPmu<P> {
     /// Returns the events that this PMU is fed.
     pub fn events(&self) -> &FedEvents {
         &self.model.events
+    }
+
+    /// Exchanges the events that this PMU is fed, also while counters run, for a monitor that learns of an event as its
+    /// guest programs it ([`unfed`](Self::unfed)). The guest sees nothing of it: registers stay as they are, and so do
+    /// an interrupt that waits and `feed`, whose remainder becomes one of the new events. Those that were not fed
+    /// before count from now on.
+    ///
+    /// ```
+    /// use pmu_virt::{Configuration, EventKey, FedEvents, Feed, IntelConfiguration, Privilege, VirtualPmu};
+    /// const CYCLES: EventKey = EventKey::general(0x3C, 0);
+    /// let mut events = FedEvents::new(&[CYCLES])?;
+    /// let configuration = Configuration::Intel(IntelConfiguration::new(2, 4, 3));
+    /// let (mut pmu, mut feed) = (VirtualPmu::new(configuration, events)?, Feed::new(&events));
+    /// let _ = pmu.write(0x187, 0x53_00C4);
+    /// let unfed = pmu.unfed().next().map(|event| event.key);
+    /// if let Some(branches) = unfed {
+    ///     events = FedEvents::new(&[CYCLES, branches])?;
+    ///     pmu.set_events(events, &mut feed)?;
+    ///     feed.add(events.find(branches).unwrap(), Privilege::User, 7)?;
+    /// }
+    /// pmu.advance(&mut feed)?;
+    /// assert_eq!(pmu.read(0xC2), pmu_virt::Read::Value(7));
+    /// # Ok::<(), Box<dyn core::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The feed is of other events than those of this PMU, or has a remainder of one that `events` lack:
+    /// [advance](Self::advance) first. Nothing is changed.
+    pub fn set_events(&mut self, events: FedEvents, feed: &mut Feed) -> Result<(), ExchangeError> {
+        if !feed.is_of(&self.model.events) {
+            return Err(ExchangeError::OtherEvents);
+        }
+        *feed = feed.exchanged(&self.model.events, &events).ok_or(ExchangeError::Remainder)?;
+        self.model.events = events;
+        self.model.derive(&self.policy);
+        Ok(())
     }
 
     /// Counts the events of a feed, up to the first overflow that interrupts. The feed then holds the remainder: the

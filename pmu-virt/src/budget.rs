@@ -21,15 +21,15 @@ impl OverflowBudget {
 
     /// Returns the number of the event in this privilege, with none in the other, after which an interrupt is due.
     /// `None` if no running counter that interrupts counts it, or if the number is 2⁶⁴, which takes a counter of 64
-    /// bits at 0. For an event that the PMU is not fed it is 0: [`Feed::add`](crate::Feed::add) refuses such an
-    /// event.
+    /// bits at 0. For an event of other [`FedEvents`] than the PMU's it is 0, which no counter's is:
+    /// [`Feed::add`](crate::Feed::add) refuses such an event.
     ///
     /// The privileges of a counter that counts both count down together: no interrupt is due as long as the event's
     /// sum over both stays below the smaller of its two limits.
     #[inline]
     pub fn of(&self, event: FedEvent, privilege: Privilege) -> Option<u64> {
         if event.of() != self.of {
-            return Some(1);
+            return Some(0);
         }
         let user = privilege == Privilege::User;
         let alone = self.at(FeedSlot::of(event, user, !user));

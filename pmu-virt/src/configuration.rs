@@ -112,10 +112,11 @@ pub struct IntelConfiguration {
     pub fixed_width: u8,
     /// `IA32_PERF_CAPABILITIES[13]`: the counters can be written in full width at 0x4C1.
     pub full_width_writes: bool,
-    /// The architectural events that the processor has: bit *n* for bit *n* of leaf 0x0A's EBX.
+    /// The architectural events that the processor has: bit *n* for bit *n* of leaf 0x0A's EBX. The model declares the
+    /// first eight, whatever the guest may program.
     pub events: u8,
     /// The AnyThread bits exist (version 3 on): leaf 0x0A, EDX bit 15 is then clear. They are part of the event's
-    /// key.
+    /// key. A real counter with such a bit counts what the core's other thread does, which may be another guest.
     pub any_thread: bool,
     /// Leaf 0x23 gives the counters' bitmaps, announced by leaf 7.1, EAX bit 8. Version 5 may have it; version 6
     /// must.
@@ -207,6 +208,9 @@ impl IntelConfiguration {
 /// use pmu_virt::{AmdConfiguration, Configuration};
 /// assert!(Configuration::Amd(AmdConfiguration::perf_mon_v2(6)).check().is_ok());
 /// assert!(Configuration::Amd(AmdConfiguration::perf_mon_v2(9)).check().is_err());
+///
+/// let with_svm = AmdConfiguration::CORE_EXTENSION.with(|amd| amd.guest_host = true);
+/// assert!(Configuration::Amd(with_svm).check().is_ok());
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
@@ -257,6 +261,12 @@ impl AmdConfiguration {
     /// Creates PerfMonV2 with this number of counters, 4–8, without SVM.
     pub const fn perf_mon_v2(counters: u8) -> Self {
         Self { counters: AmdCounters::PerfMonV2 { counters }, guest_host: false }
+    }
+
+    /// Returns the configuration as changed by `change`.
+    pub fn with(mut self, change: impl FnOnce(&mut Self)) -> Self {
+        change(&mut self);
+        self
     }
 }
 

@@ -2,6 +2,7 @@
 
 use core::fmt;
 
+use crate::event::SelectKey;
 use crate::{EventKey, Privilege};
 
 /// Greatest number of different fed events: the greatest number of counters.
@@ -77,8 +78,8 @@ pub struct FedEvent {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct FedEvents {
-    /// Ascending keys, padded with [`EventKey::NONE`], the greatest.
-    keys: [EventKey; EVENTS],
+    /// Ascending keys, padded with [`SelectKey::NONE`], the greatest.
+    keys: [SelectKey; EVENTS],
     identity: u32,
 }
 
@@ -92,7 +93,7 @@ impl FedEvent {
 
 impl FedEvents {
     /// No events: nothing that a guest programs counts.
-    pub const NONE: Self = Self { keys: [EventKey::NONE; EVENTS], identity: 0x811C_9DC5 };
+    pub const NONE: Self = Self { keys: [SelectKey::NONE; EVENTS], identity: 0x811C_9DC5 };
 
     /// Creates the set of these events.
     ///
@@ -103,10 +104,13 @@ impl FedEvents {
         let mut events = Self::NONE;
         let too_many = FedEventsError::TooMany(keys.len());
         let places = events.keys.get_mut(..keys.len()).ok_or(too_many)?;
-        places.copy_from_slice(keys);
+        for (place, key) in places.iter_mut().zip(keys) {
+            *place = key.in_select();
+        }
         places.sort_unstable();
-        let mut neighbors = places.iter().zip(places.iter().skip(1));
-        if let Some((twice, _)) = neighbors.find(|(first, second)| first == second) {
+        let named =
+            |key: &EventKey| places.iter().filter(|place| **place == key.in_select()).count();
+        if let Some(twice) = keys.iter().find(|key| named(key) > 1) {
             return Err(FedEventsError::Twice(*twice));
         }
         let none = Self::NONE.identity;
@@ -117,17 +121,17 @@ impl FedEvents {
     /// Returns the event with this key, if it is fed.
     #[inline]
     pub fn find(&self, key: EventKey) -> Option<FedEvent> {
-        self.place(key).map(|place| FedEvent { place, of: self.identity })
+        self.place(key.in_select()).map(|place| FedEvent { place, of: self.identity })
     }
 
     /// Returns the first cell of the event with this key, if it is fed.
     #[inline]
-    pub(crate) fn cell(&self, key: EventKey) -> Option<FeedSlot> {
+    pub(crate) fn cell(&self, key: SelectKey) -> Option<FeedSlot> {
         self.place(key).map(|place| FeedSlot(place * CELLS as u8))
     }
 
     #[inline]
-    fn place(&self, key: EventKey) -> Option<u8> {
+    fn place(&self, key: SelectKey) -> Option<u8> {
         let mut place = 0;
         for step in [8, 4, 2, 1] {
             if self.keys[(place + step) % EVENTS] <= key {
@@ -180,6 +184,28 @@ impl fmt::Display for OtherEvents {
 }
 
 impl core::error::Error for OtherEvents {}
+
+/// Reason why the events of a PMU are not [exchanged](crate::VirtualPmu::set_events). Nothing was changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[non_exhaustive]
+pub enum ExchangeError {
+    /// The feed is of other events than the PMU's.
+    OtherEvents,
+    /// The feed has a remainder of an event that is not among the new ones.
+    Remainder,
+}
+
+impl fmt::Display for ExchangeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::OtherEvents => OtherEvents.fmt(f),
+            Self::Remainder => f.write_str("a remainder of an event that is to be fed no longer"),
+        }
+    }
+}
+
+impl core::error::Error for ExchangeError {}
 
 /// Number of each fed event over a span of time, by privilege.
 ///
@@ -254,6 +280,20 @@ impl Feed {
     #[inline]
     pub(crate) fn is_of(&self, events: &FedEvents) -> bool {
         self.of == events.identity()
+    }
+
+    /// Returns the feed of the events `to` with the counts of this one, which is of `from`; `None` if there is one
+    /// that `to` lacks.
+    pub(crate) fn exchanged(&self, from: &FedEvents, to: &FedEvents) -> Option<Self> {
+        let mut exchanged = Self::new(to);
+        for (key, cells) in from.keys.iter().zip(self.cells.as_chunks::<CELLS>().0) {
+            if *cells != [0; CELLS] {
+                let cell = to.cell(*key)?;
+                let to = exchanged.cells.get_mut(usize::from(cell.0)..)?.first_chunk_mut()?;
+                *to = *cells;
+            }
+        }
+        Some(exchanged)
     }
 
     /// Takes everything out of the feed.

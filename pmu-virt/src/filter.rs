@@ -2,6 +2,7 @@
 //! Documentation/virt/kvm/api.rst), so that one policy serves both.
 
 use core::fmt;
+use core::ops::Deref;
 
 /// Policy that allows events to count. A guest can still program a forbidden event; it counts nothing.
 ///
@@ -44,7 +45,24 @@ pub trait EventPolicy {
     fn allows_fixed(&self, counter: u8) -> bool;
 }
 
-impl<P: EventPolicy + ?Sized> EventPolicy for &P {
+/// A handle of a policy is that policy: a reference, or an `Arc` that the PMUs of many guests share.
+///
+/// ```
+/// use std::sync::Arc;
+///
+/// use pmu_virt::{AmdConfiguration, Configuration, EventFilter, FedEvents, FilterAction, FilterEntry, VirtualPmu};
+/// let entries = [FilterEntry::new(0xC0, 0)];
+/// let filter = Arc::new(EventFilter::<300>::compile(FilterAction::Allow, 0, &entries)?);
+/// let configuration = Configuration::Amd(AmdConfiguration::CORE_EXTENSION);
+/// let mut pmus = Vec::new();
+/// for _ in 0..4 {
+///     pmus.push(VirtualPmu::with_policy(configuration, FedEvents::NONE, Arc::clone(&filter))?);
+/// }
+/// let _ = pmus[3].write(0xC001_0200, 0x53_00C0);
+/// assert_eq!(pmus[3].running().count(), 1);
+/// # Ok::<(), Box<dyn core::error::Error>>(())
+/// ```
+impl<H: Deref<Target: EventPolicy>> EventPolicy for H {
     fn allows_general(&self, event: u16, unit_mask: u8) -> bool {
         (**self).allows_general(event, unit_mask)
     }
@@ -148,21 +166,41 @@ impl FilterEntry {
             | (self.mask as u64) << 56)
     }
 
-    const fn matches(&self, unit_mask: u8) -> bool {
-        unit_mask & self.mask == self.unit_mask
+    /// Returns the unit masks that match.
+    fn unit_masks(&self) -> UnitMasks {
+        let mut matched = [0; 4];
+        if self.unit_mask & !self.mask != 0 {
+            return matched;
+        }
+        let mut low: u64 = 1 << (self.unit_mask & 0x3F);
+        // A bit that is not compared doubles them: without it, and with it.
+        for (bit, distance) in [1, 2, 4, 8, 16, 32].into_iter().enumerate() {
+            if self.mask >> bit & 1 == 0 {
+                low |= low << distance;
+            }
+        }
+        for (word, high) in matched.iter_mut().zip((0..=u8::MAX).step_by(64)) {
+            if high & self.mask == self.unit_mask & 0xC0 {
+                *word = low;
+            }
+        }
+        matched
     }
 }
+
+/// One bit per unit mask.
+type UnitMasks = [u64; 4];
 
 /// Row of a compiled filter: an event, and one bit per unit mask, set where its entries match.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 struct FilterRow {
     event: u16,
-    unit_masks: [u64; 4],
+    unit_masks: UnitMasks,
 }
 
-/// Filter of at most `EVENTS` different events, 40 bytes each, compiled so that a lookup takes at most 9 steps. Lend
-/// a large one: `VirtualPmu<&EventFilter<300>>`.
+/// Filter of at most `EVENTS` different events, 40 bytes each, compiled so that a lookup takes at most 9 steps. Share
+/// a large one by a handle: `VirtualPmu<&EventFilter<300>>`, `VirtualPmu<Arc<EventFilter<300>>>`.
 ///
 /// ```
 /// use pmu_virt::{EventFilter, EventPolicy, FilterAction, FilterEntry};
@@ -199,31 +237,32 @@ impl<const EVENTS: usize> EventFilter<EVENTS> {
         if entries.len() > MAX_FILTER_ENTRIES {
             return Err(FilterError::TooManyEntries(entries.len()));
         }
+        if let Some(wide) = entries.iter().find(|entry| entry.event > 0xFFF) {
+            return Err(FilterError::WideEvent(wide.event));
+        }
+        let mut events = [0; MAX_FILTER_ENTRIES];
+        let events = events.get_mut(..entries.len()).unwrap_or_default();
+        for (event, entry) in events.iter_mut().zip(entries) {
+            *event = entry.event;
+        }
+        events.sort_unstable();
         let mut rows = [FilterRow { event: 0, unit_masks: [0; 4] }; EVENTS];
         let mut used = 0;
-        for entry in entries {
-            if entry.event > 0xFFF {
-                return Err(FilterError::WideEvent(entry.event));
-            }
-            if rows.iter().take(used).any(|row| row.event == entry.event) {
-                continue;
-            }
+        for same in events.chunk_by(|one, other| one == other) {
             let row = rows.get_mut(used).ok_or(FilterError::TooManyEvents { most: EVENTS })?;
-            let matched = |unit_mask: u8| {
-                let mut of_event = entries.iter().filter(|e| e.event == entry.event);
-                of_event.clone().any(|e| !e.exclude && e.matches(unit_mask))
-                    && !of_event.any(|e| e.exclude && e.matches(unit_mask))
-            };
-            row.event = entry.event;
-            for (word, first) in row.unit_masks.iter_mut().zip((0..=u8::MAX).step_by(64)) {
-                for bit in 0..64 {
-                    *word |= u64::from(matched(first | bit)) << bit;
-                }
-            }
+            row.event = same.first().copied().unwrap_or(0);
             used += 1;
         }
-        if let Some(rows) = rows.get_mut(..used) {
-            rows.sort_unstable_by_key(|row| row.event);
+        // An exclude applies to all of the event's entries, wherever it stands.
+        for exclude in [false, true] {
+            for entry in entries.iter().filter(|entry| entry.exclude == exclude) {
+                let used = rows.get_mut(..used).unwrap_or_default();
+                let row = used.binary_search_by_key(&entry.event, |row| row.event).ok();
+                let Some(row) = row.and_then(|row| used.get_mut(row)) else { continue };
+                for (word, matched) in row.unit_masks.iter_mut().zip(entry.unit_masks()) {
+                    *word = if exclude { *word & !matched } else { *word | matched };
+                }
+            }
         }
         Ok(Self { action, fixed, rows, used })
     }
@@ -302,6 +341,43 @@ mod tests {
             let denied = unit_mask & 1 == 1 && unit_mask != 3;
             assert_eq!(filter.allows_general(0xD0, unit_mask), !denied, "{unit_mask:#X}");
             assert!(filter.allows_general(0xD1, unit_mask));
+        }
+    }
+
+    /// The rule as the document has it, entry by entry, on filters of as many entries as there may be.
+    #[test]
+    fn three_hundred_entries_of_one_event_or_of_many_match_as_each_of_them_does() {
+        let mut random = 0x2545_F491_4F6C_DD1D_u64;
+        let mut next = |below: u64| {
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            random % below
+        };
+        for events in [1, 3, 40, 0x1000] {
+            let entries: std::vec::Vec<_> = (0..MAX_FILTER_ENTRIES)
+                .map(|_| FilterEntry {
+                    event: next(events) as u16,
+                    unit_mask: next(256) as u8 & next(256) as u8,
+                    mask: next(256) as u8 | next(256) as u8,
+                    exclude: next(4) == 0,
+                })
+                .collect();
+            let filter = EventFilter::<300>::compile(FilterAction::Allow, 0, &entries).unwrap();
+            for event in entries.iter().map(|entry| entry.event).chain([0x123]) {
+                for unit_mask in 0..=u8::MAX {
+                    let matches = |exclude| {
+                        entries.iter().any(|entry| {
+                            entry.event == event
+                                && entry.exclude == exclude
+                                && unit_mask & entry.mask == entry.unit_mask
+                        })
+                    };
+                    let allowed = matches(false) && !matches(true);
+                    let context = std::format!("{event:#X}/{unit_mask:#X}");
+                    assert_eq!(filter.allows_general(event, unit_mask), allowed, "{context}");
+                }
+            }
         }
     }
 

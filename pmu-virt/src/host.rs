@@ -9,7 +9,8 @@ use crate::{AmdConfiguration, Configuration, ConfigurationError, IntelConfigurat
 impl Configuration {
     /// Returns the PMU of the processor whose CPUID `cpuid` answers, by leaf and sub-leaf, as far as this model has
     /// it: the PMU that a guest on this host can have. Features that this crate's README names as missing (PEBS, LBR
-    /// and the like) are left out. A difference in the counters, or in their events, is refused rather than clamped.
+    /// and the like) are left out, and so are AnyThread, which counts another guest's thread, and architectural events
+    /// from the ninth on. Counters that the model cannot have are refused rather than clamped.
     ///
     /// `capabilities` is the value of `IA32_PERF_CAPABILITIES`; 0 where the processor lacks it (leaf 1, ECX bit 15),
     /// and on AMD.
@@ -109,7 +110,6 @@ fn intel(
     let length = a >> 24;
     // Bit 7 came with version 5; the model has no counterpart of later additions, which have no register.
     intel.events = !(unavailable as u8) & first(length.min(8) as u8);
-    intel.any_thread = version >= 3 && d >> 15 & 1 == 0;
     intel.full_width_writes = capabilities >> 13 & 1 != 0;
     // HLE, RTM.
     intel.transactional = leaf_7 & (1 << 4 | 1 << 11) != 0;

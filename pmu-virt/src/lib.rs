@@ -42,7 +42,7 @@ pub use configuration::{
 };
 pub use cpuid::{CpuidLeaf, CpuidRegisters};
 pub use event::{EventKey, Privilege};
-pub use feed::{FedEvent, FedEvents, FedEventsError, Feed, OtherEvents};
+pub use feed::{ExchangeError, FedEvent, FedEvents, FedEventsError, Feed, OtherEvents};
 pub use filter::{
     AllowAll, EventFilter, EventPolicy, FilterAction, FilterEntry, FilterError, MAX_FILTER_ENTRIES,
 };

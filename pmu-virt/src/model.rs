@@ -1,6 +1,7 @@
 //! The virtual processor's PMU: its registers, and its running counters.
 
 use crate::budget::OverflowBudget;
+use crate::event::SelectKey;
 use crate::feed::FeedSlot;
 use crate::layout::{Counters, Layout, from_global, to_global};
 use crate::table::{Family, MAX_PER_KIND};
@@ -118,7 +119,7 @@ impl Model {
             self.allowed |= Counters::from(allowed) << MAX_PER_KIND << counter;
             let key = EventKey::of_fixed(counter);
             for (thread, key) in [key, key.any_thread()].into_iter().enumerate() {
-                if let Some(cell) = self.events.cell(key) {
+                if let Some(cell) = self.events.cell(key.in_select()) {
                     let cell = cell.with(FeedSlot::PRIVILEGES);
                     self.fixed_cells[thread] |= ByteOfEach::from(cell.0) << (8 * counter);
                 }
@@ -151,7 +152,7 @@ impl Model {
             if self.allows(policy, select) {
                 self.enabled[0] = others | bit;
             }
-            self.cells[counter] = match self.events.cell(EventKey::of_select(select)) {
+            self.cells[counter] = match self.events.cell(SelectKey::of(select)) {
                 Some(cell) => cell.with(privileges),
                 None => FeedSlot::EMPTY,
             };
@@ -161,7 +162,7 @@ impl Model {
     /// Returns whether the policy allows the event of a select, with its qualifiers.
     #[inline]
     fn allows<P: EventPolicy>(&self, policy: &P, select: u64) -> bool {
-        let key = EventKey::of_select(select & !self.layout.qualifiers);
+        let key = SelectKey::of(select & !self.layout.qualifiers).unqualified();
         let (event, unit_mask, high) = (key.event(), key.unit_mask(), key.unit_mask_2());
         policy.allows_general(event, unit_mask)
             && (high == 0 || policy.allows_unit_mask_2(event, unit_mask, high))

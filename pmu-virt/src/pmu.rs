@@ -415,7 +415,12 @@ impl<P: EventPolicy> VirtualPmu<P> {
         let registers = &self.model.registers;
         let (counter, key, user, kernel) = if place < MAX_PER_KIND {
             let select = registers.select(place);
-            (place, EventKey::of_select(select), select >> 16 & 1 != 0, select >> 17 & 1 != 0)
+            (
+                place,
+                EventKey::of_select(self.vendor(), select),
+                select >> 16 & 1 != 0,
+                select >> 17 & 1 != 0,
+            )
         } else {
             let fixed = place % MAX_PER_KIND;
             let nibble = registers.of(Family::FixedControl) >> (4 * fixed);
@@ -423,7 +428,7 @@ impl<P: EventPolicy> VirtualPmu<P> {
             let key = if nibble & 0b0100 != 0 { key.any_thread() } else { key };
             (32 + fixed, key, nibble & 0b0010 != 0, nibble & 0b0001 != 0)
         };
-        let fed = self.model.events.cell(key).is_some();
+        let fed = self.model.events.find(key).is_some();
         RunningEvent { counter: counter as u8, key, user, kernel, fed }
     }
 }

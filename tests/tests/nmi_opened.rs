@@ -101,7 +101,9 @@ fn interrupt<I: ProfileInterface>(
     let context =
         format!("{operation:?}, {plan:?}, {on_fixed}, {configuration:?}, {freezing}, {deviations}");
     // A source whose event is none of the others.
-    let key_of = |row: &pmu_core::ProfileSource| EventKey::of_select(row.select().select_bits());
+    let key_of = |row: &pmu_core::ProfileSource| {
+        EventKey::of_select(configuration.vendor(), row.select().select_bits())
+    };
     let others = opened::KINDS.map(|(event, unit_mask)| EventKey::general(event.into(), unit_mask));
     let mut rows = interface.sources().iter().filter(|row| {
         let there =

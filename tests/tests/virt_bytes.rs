@@ -27,8 +27,7 @@ fn states() -> Vec<(&'static str, Configuration, bool, Registers)> {
         intel.equal = true;
         intel.rdpmc_user_disable = true;
     });
-    let mut guest_host = AmdConfiguration::perf_mon_v2(6);
-    guest_host.guest_host = true;
+    let guest_host = AmdConfiguration::perf_mon_v2(6).with(|amd| amd.guest_host = true);
     let mut as_kvm = HiddenConfiguration::new(Vendor::Intel);
     as_kvm.registers = HiddenRegisters::Kvm;
     as_kvm.rdpmc = HiddenRdpmc::Zero;

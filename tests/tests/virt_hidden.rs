@@ -295,10 +295,7 @@ fn tsx_and_svm_are_told_where_selects_have_their_qualifiers_alone() {
                 Configuration::Intel(intel) => {
                     Configuration::Intel(intel.with(|intel| intel.transactional = has))
                 }
-                Configuration::Amd(mut amd) => {
-                    amd.guest_host = has;
-                    Configuration::Amd(amd)
-                }
+                Configuration::Amd(amd) => Configuration::Amd(amd.with(|amd| amd.guest_host = has)),
                 hidden => hidden,
             };
             for given in [ZEROS, ONES] {
@@ -349,8 +346,7 @@ fn tsx_and_svm_are_told_where_selects_have_their_qualifiers_alone() {
 fn a_policy_that_denies_an_event_denies_it_with_its_qualifiers() {
     use pmu_virt::{EventFilter, FedEvents, FilterAction, FilterEntry};
     let entries = [FilterEntry::new(0xC0, 0)];
-    let mut guest_host = AmdConfiguration::LEGACY;
-    guest_host.guest_host = true;
+    let guest_host = AmdConfiguration::LEGACY.with(|amd| amd.guest_host = true);
     let transactional = IntelConfiguration::new(2, 4, 3).with(|intel| intel.transactional = true);
     for (configuration, register, qualified) in [
         (Configuration::Intel(transactional), 0x186, 0x1_0043_00C0),

@@ -46,8 +46,7 @@ fn a_configuration_comes_back_from_its_own_cpuid() {
             }
             // Every processor of AMD has the legacy counters.
             Configuration::Hidden(_) => {
-                let mut legacy = AmdConfiguration::LEGACY;
-                legacy.guest_host = true;
+                let legacy = AmdConfiguration::LEGACY.with(|amd| amd.guest_host = true);
                 assert_eq!(found, Ok(Configuration::Amd(legacy)));
             }
             mut expected => {
@@ -68,8 +67,7 @@ fn a_configuration_comes_back_from_its_own_cpuid() {
 
 #[test]
 fn every_feature_comes_back_from_cpuid() {
-    let features: [fn(&mut IntelConfiguration); 8] = [
-        |intel| intel.any_thread = true,
+    let features: [fn(&mut IntelConfiguration); 7] = [
         |intel| intel.transactional = true,
         |intel| intel.unit_mask_2 = true,
         |intel| intel.equal = true,
@@ -82,10 +80,52 @@ fn every_feature_comes_back_from_cpuid() {
         let configuration = Configuration::Intel(IntelConfiguration::new(6, 8, 4).with(feature));
         assert_eq!(Configuration::from_cpuid(cpuid_of(configuration), 1 << 13), Ok(configuration));
     }
-    let mut amd = AmdConfiguration::CORE_EXTENSION;
-    amd.guest_host = true;
+    let amd = AmdConfiguration::CORE_EXTENSION.with(|amd| amd.guest_host = true);
     let configuration = Configuration::Amd(amd);
     assert_eq!(Configuration::from_cpuid(cpuid_of(configuration), 0), Ok(configuration));
+}
+
+/// SDM vol. 3B, "Architectural Performance Monitoring Version 3": with AnyThread a counter counts the other thread of
+/// its core, which may be another guest's. CPUID declares it by leaf 0x0A, EDX bit 15 = 0.
+#[test]
+fn a_guest_is_not_offered_its_neighbors_thread_unless_the_hypervisor_asks_for_it() {
+    let host = IntelConfiguration::new(4, 8, 3).with(|intel| intel.any_thread = true);
+    let cpuid = cpuid_of(Configuration::Intel(host));
+    assert_eq!(cpuid(0x0A, 0)[3] >> 15 & 1, 0, "the host has it");
+    let found = Configuration::from_cpuid(cpuid, 1 << 13).unwrap();
+    let mut guest = VirtualPmu::new(found, FedEvents::NONE).unwrap();
+    assert_eq!(found.cpuid(0x0A, 0, [0; 4])[3] >> 15 & 1, 1);
+    write_faults(&mut guest, 0x186, 0x63_003C);
+    write_faults(&mut guest, 0x38D, 0b0111);
+    assert_eq!(found, Configuration::Intel(IntelConfiguration::new(4, 8, 3)));
+}
+
+/// SDM vol. 2A, CPUID leaf 0x0A, EAX 31:24 is the length of EBX's vector, and leaf 0x23, sub-leaf 3 has it in 32 bits:
+/// later processors declare more events than the model's eight.
+#[test]
+fn architectural_events_from_the_ninth_on_are_left_out_and_the_host_is_not_refused() {
+    let cpuid = |extended: bool| {
+        move |leaf, subleaf| match (leaf, subleaf) {
+            (0, _) => [0x23, 0x756E_6547, 0x6C65_746E, 0x4965_6E69],
+            (7, 0) => [1, 0, 0, 0],
+            (7, 1) => [u32::from(extended) << 8, 0, 0, 0],
+            // Length 13; events 1, 8 and 12 are absent.
+            (0x0A, _) => [0x0D30_0805, 1 << 1 | 1 << 8 | 1 << 12, 0, 48 << 5 | 1 << 15 | 3],
+            (0x23, 0) => [0b1011, 0, 0, 0],
+            (0x23, 1) => [0xFF, 0b111, 0, 0],
+            (0x23, 3) => [0x0EFD, 0, 0, 0],
+            _ => [0; 4],
+        }
+    };
+    for extended in [false, true] {
+        let Ok(Configuration::Intel(found)) = Configuration::from_cpuid(cpuid(extended), 0) else {
+            panic!("refused");
+        };
+        assert_eq!(found.events, 0xFD, "{extended}");
+        // The guest is told of seven or eight.
+        let [a, b, ..] = Configuration::Intel(found).cpuid(0x0A, 0, [0; 4]);
+        assert_eq!((a >> 24, b), (8, 1 << 1), "{extended}");
+    }
 }
 
 /// Against the data file of recorded dumps, whose columns come from the manuals' tables.

@@ -3,11 +3,13 @@
 
 mod virt_support;
 
+use std::sync::Arc;
+
 use pmu_tests::StateRegisters;
 use pmu_virt::{
-    Configuration, Delivery, EventFilter, EventKey, Feed, FilterAction, FilterEntry,
-    IntelConfiguration, PerformanceEntry, PmiOutcome, PmuState, Privilege, StateError, VirtualPmu,
-    Write,
+    Configuration, Delivery, EventFilter, EventKey, ExchangeError, FedEvents, Feed, FilterAction,
+    FilterEntry, IntelConfiguration, PerformanceEntry, PmiOutcome, PmuState, Privilege, StateError,
+    VirtualPmu, Write,
 };
 use virt_support::*;
 
@@ -238,6 +240,64 @@ fn what_is_not_fed_or_not_allowed_to_count_changes_nothing() {
     assert_eq!(unfed, [EventKey::general(0xD1, 0)]);
 }
 
+/// In the midst of a span, with an interrupt that waits and a remainder behind it: what one event of two counts to is
+/// what it counts to where both are fed from the start.
+#[test]
+fn events_exchanged_on_a_live_pmu_lose_no_count_and_no_interrupt() {
+    // In order of its number, the new event goes before cycles, between them and instructions, or behind both.
+    for number in [0x11, 0x99, 0xD1] {
+        let added = EventKey::general(number, 0);
+        let both = FedEvents::new(&[CYCLES, INSTRUCTIONS, added]).unwrap();
+        for configuration in [intel(2), intel(5), amd()] {
+            let mut pmu = armed(configuration, 1_000);
+            let mut span = feed(CYCLES, Privilege::Kernel, 2_500);
+            span.add(events().find(INSTRUCTIONS).unwrap(), Privilege::User, 250).unwrap();
+            assert!(pmu.advance(&mut span).unwrap().pmi);
+            let (select, counter) = match configuration {
+                Configuration::Intel(_) => (0x187, 0xC2),
+                _ => (0xC001_0202, 0xC001_0203),
+            };
+            set(&mut pmu, select, u64::from(number) | 0x53_0000);
+            assert_eq!(pmu.unfed().map(|event| event.key).collect::<Vec<_>>(), [added]);
+            let before = pmu.state();
+
+            pmu.set_events(both, &mut span).unwrap();
+            assert_eq!((pmu.state(), pmu.pmi_pending()), (before, true));
+            assert_eq!((pmu.unfed().count(), *pmu.events()), (0, both));
+            for (key, privilege, left) in [
+                (CYCLES, Privilege::Kernel, 1_500),
+                (CYCLES, Privilege::User, 0),
+                (INSTRUCTIONS, Privilege::User, 150),
+                (added, Privilege::User, 0),
+            ] {
+                assert_eq!(span.count(both.find(key).unwrap(), privilege), left, "{key:?}");
+            }
+            span.add(both.find(added).unwrap(), Privilege::User, 7).unwrap();
+            assert_eq!(pmu.advance(&mut span).unwrap().overflowed, 0);
+            assert_eq!(get(&pmu, counter), 7);
+            let cycles = if select == 0x187 { 0xC1 } else { 0xC001_0201 };
+            assert_eq!(get(&pmu, cycles), 1_500);
+        }
+    }
+}
+
+#[test]
+fn events_are_not_exchanged_while_a_remainder_of_one_would_be_lost() {
+    let mut pmu = armed(intel(5), 1_000);
+    let mut span = feed(CYCLES, Privilege::Kernel, 2_500);
+    assert!(pmu.advance(&mut span).unwrap().pmi);
+    let (before, held) = (pmu.state(), span.clone());
+    let instructions = FedEvents::new(&[INSTRUCTIONS]).unwrap();
+    assert_eq!(pmu.set_events(instructions, &mut span), Err(ExchangeError::Remainder));
+    let mut foreign = Feed::new(&instructions);
+    assert_eq!(pmu.set_events(instructions, &mut foreign), Err(ExchangeError::OtherEvents));
+    assert_eq!((pmu.state(), &span, *pmu.events()), (before, &held, events()));
+    assert_eq!(pmu.advance(&mut span).unwrap().overflowed, 0);
+    assert_eq!((get(&pmu, 0xC1), span.is_empty()), (1_500, true));
+    pmu.set_events(instructions, &mut span).unwrap();
+    assert_eq!(pmu.unfed().map(|event| event.key).collect::<Vec<_>>(), [CYCLES]);
+}
+
 #[test]
 fn next_overflow_is_as_far_as_nothing_must_be_raised() {
     for configuration in [intel(1), intel(2), intel(5), amd()] {
@@ -277,6 +337,17 @@ fn next_overflow_knows_of_the_nearest_counter_in_each_privilege() {
     assert_eq!(headroom.of(fixed, Privilege::Kernel), None);
 }
 
+/// `Feed::add` refuses such an event, so no amount of it can be due.
+#[test]
+fn the_budget_of_an_event_of_other_fed_events_is_nothing() {
+    let others = FedEvents::new(&[CYCLES, INSTRUCTIONS.edge()]).unwrap();
+    let foreign = others.find(CYCLES).unwrap();
+    let mut pmu = armed(intel(2), 77);
+    for privilege in [Privilege::User, Privilege::Kernel] {
+        assert_eq!(pmu.next_overflow().of(foreign, privilege), Some(0));
+    }
+}
+
 /// 2⁶⁴ events more than a counter of 64 bits holds overflow it: 2⁶⁴ - 1 from 1 on, which can be told;
 /// from 0 on one more, which cannot.
 #[test]
@@ -308,6 +379,26 @@ fn next_overflow_of_a_counter_of_64_bits_is_told_up_to_what_can_be() {
         assert_eq!(pmu.next_overflow().of(cycles, Privilege::User), Some(nearer), "{value}");
         assert_eq!(pmu.next_overflow().of(cycles, Privilege::Kernel), told, "{value}");
     }
+}
+
+/// As KVM keeps a filter for each machine and not for each processor.
+#[test]
+fn the_pmus_of_a_machine_share_one_filter_by_a_handle() {
+    let entries = [FilterEntry::new(0x3C, 0)];
+    let deny = Arc::new(EventFilter::<300>::compile(FilterAction::Deny, 0, &entries).unwrap());
+    let mut pmus: Vec<VirtualPmu<Arc<EventFilter<300>>>> = (0..4)
+        .map(|_| VirtualPmu::with_policy(intel(2), events(), Arc::clone(&deny)).unwrap())
+        .collect();
+    assert!(size_of_val(&pmus[0]) < 1024);
+    for pmu in &mut pmus {
+        let _ = pmu.write(0x186, 0x53_003C);
+        let _ = pmu.write(0x187, 0x53_00C0);
+        assert_eq!(pmu.running().map(|event| event.counter).collect::<Vec<_>>(), [1]);
+    }
+    let allow = Arc::new(EventFilter::compile(FilterAction::Allow, 0, &entries).unwrap());
+    pmus[1].set_policy(Arc::clone(&allow));
+    assert_eq!(pmus[1].running().map(|event| event.counter).collect::<Vec<_>>(), [0]);
+    assert_eq!((Arc::strong_count(&deny), Arc::strong_count(&allow)), (4, 2));
 }
 
 /// Linux, Documentation/virt/kvm/api.rst, KVM_SET_PMU_EVENT_FILTER.

@@ -87,15 +87,13 @@ impl From<LockError> for CheckError {
 /// # Errors
 /// It has none that the model can be, or the register cannot be read.
 pub fn configuration(machine: &dyn Machine) -> Result<Configuration, Refusal> {
-    let of = |capabilities| {
-        Configuration::from_cpuid(|leaf, subleaf| machine.cpuid(leaf, subleaf), capabilities)
-    };
-    let known = of(0).map_err(Refusal::NoPmu)?;
+    let of = |capabilities| declared(|leaf, subleaf| machine.cpuid(leaf, subleaf), capabilities);
+    let known = of(0)?;
     if known.vendor() != Vendor::Intel || machine.cpuid(1, 0)[2] & PDCM == 0 {
         return Ok(known);
     }
     match read(machine, &known, CAPABILITIES) {
-        Ok(capabilities) => of(capabilities).map_err(Refusal::NoPmu),
+        Ok(capabilities) => of(capabilities),
         Err(MsrErrorKind::GeneralProtection) => Ok(known),
         Err(kind) => Err(Refusal::Unreadable { register: CAPABILITIES, kind }),
     }
@@ -109,7 +107,20 @@ pub fn configuration(machine: &dyn Machine) -> Result<Configuration, Refusal> {
 pub fn at_most(cpuid: impl Fn(u32, u32) -> CpuidRegisters) -> Result<Configuration, Refusal> {
     let has_capabilities = cpuid(1, 0)[2] & PDCM != 0;
     let capabilities = if has_capabilities { FULL_WIDTH_WRITES } else { 0 };
-    Configuration::from_cpuid(cpuid, capabilities).map_err(Refusal::NoPmu)
+    declared(cpuid, capabilities)
+}
+
+/// Returns the PMU that CPUID declares, with AnyThread (leaf 0x0A, EDX bit 15), which a guest would not get.
+fn declared(
+    cpuid: impl Fn(u32, u32) -> CpuidRegisters,
+    capabilities: u64,
+) -> Result<Configuration, Refusal> {
+    let deprecated = cpuid(0x0A, 0)[3] >> 15 & 1 != 0;
+    let mut declared = Configuration::from_cpuid(cpuid, capabilities).map_err(Refusal::NoPmu)?;
+    if let Configuration::Intel(intel) = &mut declared {
+        intel.any_thread = intel.version >= 3 && !deprecated;
+    }
+    Ok(declared)
 }
 
 /// Checks a machine, whose lock is held. Where anything is to be written, the user has agreed.

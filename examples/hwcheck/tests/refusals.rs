@@ -173,3 +173,17 @@ fn read_only_does_what_needs_no_write_also_where_writes_are_refused() {
     );
     assert_eq!(machine.state().unwrap(), before);
 }
+
+/// A guest gets none of it, but the machine has it: leaf 0x0A, EDX bit 15 is clear.
+#[test]
+fn any_thread_that_a_machine_declares_is_expected_of_it() {
+    for (version, deprecated, has) in [(2, 0, false), (3, 0, true), (4, 1, false), (4, 0, true)] {
+        let cpuid = |leaf, _| match leaf {
+            0 => [0x0A, 0x756E_6547, 0x6C65_746E, 0x4965_6E69],
+            0x0A => [0x0730_0400 | version, 0, 0, deprecated << 15],
+            _ => [0; 4],
+        };
+        let Ok(Configuration::Intel(intel)) = at_most(cpuid) else { panic!("refused") };
+        assert_eq!(intel.any_thread, has, "version {version}, bit 15 {deprecated}");
+    }
+}

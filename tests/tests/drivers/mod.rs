@@ -47,8 +47,8 @@ impl<'i, I: ProfileInterface> Bench<'i, I> {
             .take(2)
             .collect();
         let sources = [rows[0].source(), rows[1].source()];
-        let keys =
-            [rows[0].select(), rows[1].select()].map(|s| EventKey::of_select(s.select_bits()));
+        let keys = [rows[0].select(), rows[1].select()]
+            .map(|select| EventKey::of_select(configuration.vendor(), select.select_bits()));
         assert_ne!(keys[0], keys[1]);
         for source in sources {
             interface.set_interval(source, INTERVAL).unwrap();

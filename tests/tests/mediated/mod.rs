@@ -36,7 +36,7 @@ pub(crate) fn events() -> FedEvents {
 
 /// Returns the host's processor; on AMD GuestOnly distinguishes a guest's events.
 pub(crate) fn processor<'h>(host: Configuration) -> Mock<'h> {
-    let qualified = |key: u64| EventKey::of_select(key | GUEST_ONLY);
+    let qualified = |key: u64| EventKey::of_select(Vendor::Amd, key | GUEST_ONLY);
     let keys = match host.vendor() {
         Vendor::Intel => vec![CYCLES, INSTRUCTIONS],
         Vendor::Amd => vec![qualified(0x3C), qualified(0xC0)],
@@ -50,7 +50,7 @@ pub(crate) fn on(mock: &Mock<'_>, vendor: Vendor, cycles: u64, instructions: u64
         let mut feed = Feed::new(pmu.events());
         for (event, count) in [(0x3C, cycles), (0xC0, instructions)] {
             let only = if vendor == Vendor::Amd { GUEST_ONLY } else { 0 };
-            let event = pmu.events().find(EventKey::of_select(event | only)).unwrap();
+            let event = pmu.events().find(EventKey::of_select(vendor, event | only)).unwrap();
             feed.add(event, Privilege::Kernel, count).unwrap();
         }
         feed

@@ -299,7 +299,7 @@ impl<'i, I: ProfileInterface> Bench<'i, I> {
         for row in interface.sources() {
             let source = row.source();
             let fresh = row.canonical().is_none() && interface.query(source).is_supported();
-            let key = EventKey::of_select(row.select().select_bits());
+            let key = EventKey::of_select(configuration.vendor(), row.select().select_bits());
             if source != KProfileSource::TIME && fresh && rows.iter().all(|(_, k)| *k != key) {
                 rows.push((source, key));
             }

@@ -26,7 +26,7 @@ fn fed() -> [(u64, EventKey); 11] {
         (0x0280_00C0, EventKey::general(0xC0, 0).counter_mask(2, true)),
         (0x0020_003C, EventKey::general(0x3C, 0).any_thread()),
         // Intel's IN_TX; on AMD, the high part of an event.
-        (0x0001_0000_003C, EventKey::of_select(0x0001_0000_003C)),
+        (0x0001_0000_003C, EventKey::general(0x3C, 0).in_tx()),
         // Version 6: unit mask 2 (47:40), and EQ (36) with a counter mask, without one, and inverted.
         (0x0200_0000_01D1, EventKey::general(0xD1, 0x01).with_unit_mask_2(0x02)),
         (0x0010_0200_00C0, EventKey::general(0xC0, 0).equal(2, false)),
