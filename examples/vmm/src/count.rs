@@ -129,6 +129,11 @@ impl Fed {
         self.places.iter().find(|(_, known, _)| *known == key).map(|(what, ..)| *what)
     }
 
+    /// Returns the quantities, each with its event's place in a feed; one may have several.
+    fn places(&self) -> impl Iterator<Item = (Quantity, FedEvent)> {
+        self.places.iter().map(|(what, _, place)| (*what, *place))
+    }
+
     /// Adds `count` of a quantity to a feed.
     pub(crate) fn add(&self, feed: &mut Feed, what: Quantity, privilege: Privilege, count: u64) {
         for (_, _, place) in self.places.iter().filter(|(quantity, ..)| *quantity == what) {
@@ -193,7 +198,13 @@ pub(crate) trait Source {
     fn enter(&mut self, guest: Guest<'_>, pmu: &VirtualPmu) -> Result<bool, Error>;
 
     /// Adds the events of the guest's run to `happened`. Returns whether they are known; if not, nothing was added.
-    fn leave(&mut self, guest: Guest<'_>, stop: Stop, happened: &mut Feed) -> Result<bool, Error>;
+    fn leave(
+        &mut self,
+        guest: Guest<'_>,
+        stop: Stop,
+        pmu: &mut VirtualPmu,
+        happened: &mut Feed,
+    ) -> Result<bool, Error>;
 
     /// Returns the time until the next look at the guest: an overflow may be due then.
     fn due(&self, guest: Guest<'_>, pmu: &mut VirtualPmu) -> Option<Duration>;

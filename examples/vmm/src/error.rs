@@ -18,8 +18,8 @@ pub(crate) enum Error {
     Image { path: PathBuf, error: ImageError },
     /// There is no such PMU.
     Spec { spec: String, error: SpecError },
-    /// The guest's processor shut down.
-    TripleFault { processor: usize },
+    /// The guest's processor shut down, at this place and exception.
+    TripleFault { processor: usize, at: String },
     /// The guest did not end in time.
     Timeout { seconds: u64 },
     /// KVM refused an operation.
@@ -73,8 +73,8 @@ impl fmt::Display for Error {
             Self::File { path, error } => write!(f, "{}: {error}", path.display()),
             Self::Image { path, error } => write!(f, "{}: {error}", path.display()),
             Self::Spec { spec, error } => write!(f, "--pmu {spec}: {error}"),
-            Self::TripleFault { processor } => {
-                write!(f, "the guest's processor {processor} shut down after a triple fault")
+            Self::TripleFault { processor, at } => {
+                write!(f, "the guest's processor {processor} shut down after a triple fault {at}")
             }
             Self::Timeout { seconds } => write!(f, "the guest did not end within {seconds} s"),
             Self::Kvm { operation, error } => write!(f, "{operation}: {error}"),

@@ -29,6 +29,15 @@ impl Guest<'_> {
         self.vcpu.sync_regs().sregs
     }
 
+    /// Returns whether KVM is to deliver an exception or an interrupt when it enters the guest, before an NMI.
+    pub(crate) fn is_interrupted(&self) -> bool {
+        let events = self.vcpu.get_vcpu_events();
+        events.is_ok_and(|events| {
+            let exception = events.exception.injected | events.exception.pending;
+            exception | events.interrupt.injected != 0
+        })
+    }
+
     /// Translates a virtual address. In long mode it does without KVM, which would cost an ioctl: SDM vol. 3A,
     /// "4-Level Paging and 5-Level Paging".
     fn physical(&self, address: u64) -> Option<GuestAddress> {

@@ -15,6 +15,11 @@ pub(crate) fn decode(memory: &impl Memory, system: &kvm_sregs, rip: u64) -> Inst
     Decoder::with_ip(guest::bitness(system), code, rip, DecoderOptions::NONE).decode()
 }
 
+/// Returns whether there are as many bytes at an address in the code segment as an instruction can have.
+pub(crate) fn is_readable(memory: &impl Memory, system: &kvm_sregs, rip: u64) -> bool {
+    memory.read(linear(system, rip), &mut [0; LONGEST]).len() == LONGEST
+}
+
 /// Returns the linear address of an instruction; in 64-bit code without the segment's base.
 fn linear(system: &kvm_sregs, rip: u64) -> u64 {
     match guest::bitness(system) {

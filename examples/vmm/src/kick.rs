@@ -5,6 +5,7 @@ use core::mem::zeroed;
 use core::ptr::null_mut;
 use core::time::Duration;
 use std::io;
+use std::time::Instant;
 
 use libc::{c_int, timer_t};
 
@@ -54,10 +55,14 @@ pub(crate) fn kick(thread: Thread) {
     unsafe { libc::pthread_kill(thread, signal()) };
 }
 
+/// Longest delay of a kick: an early one finds nothing.
+const LONGEST: Duration = Duration::from_secs(3600);
+
 /// This thread's kicks, while it lives.
 pub(crate) struct Kicks {
     timer: timer_t,
-    armed: bool,
+    /// The time of the kick that the timer was set for, which may be past.
+    at: Option<Instant>,
 }
 
 impl Kicks {
@@ -76,20 +81,24 @@ impl Kicks {
         // SAFETY: both pointers are valid for the call.
         check(unsafe { libc::timer_create(libc::CLOCK_MONOTONIC, &mut event, &mut timer) })?;
         IMMEDIATE_EXIT.set(immediate_exit);
-        Ok(Self { timer, armed: false })
+        Ok(Self { timer, at: None })
     }
 
-    /// Kicks this thread after `delay`, or not at all.
+    /// Kicks this thread after `delay` at the latest, or not at all. It does not put off an earlier kick: a guest that
+    /// exits more often than that would never be kicked.
     pub(crate) fn after(&mut self, delay: Option<Duration>) -> io::Result<()> {
-        if delay.is_none() && !self.armed {
+        let now = Instant::now();
+        let at = delay.map(|delay| now + delay.min(LONGEST));
+        let waits = self.at.is_some_and(|before| before > now && at.is_some_and(|at| before <= at));
+        if waits || at.is_none() && self.at.is_none() {
             return Ok(());
         }
-        self.armed = delay.is_some();
-        let delay = delay.unwrap_or_default();
+        self.at = at;
+        let delay = delay.unwrap_or_default().min(LONGEST);
         let setting = libc::itimerspec {
             it_interval: libc::timespec { tv_sec: 0, tv_nsec: 0 },
             it_value: libc::timespec {
-                tv_sec: delay.as_secs().try_into().unwrap_or(i64::MAX),
+                tv_sec: delay.as_secs() as i64,
                 tv_nsec: delay.subsec_nanos().into(),
             },
         };

@@ -30,7 +30,7 @@ use crate::ports::Ports;
 use crate::processor::{Debugging, Processor, Report};
 use crate::rendezvous::Rendezvous;
 use crate::stats::Stats;
-use crate::{guest, guest_cpuid, kick, mptable, msr, pvm};
+use crate::{guest, guest_cpuid, kick, mptable, msr, offered, pvm};
 
 /// The guest's way of ending the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,6 +119,9 @@ pub(crate) fn run(
         vcpus.push(vcpu(&machine.vm, options, &pmu, &supported, number)?);
     }
     set_start(&vcpus[0], start)?;
+    // As the guest sees it: kvm-pvm adds bits of the host's.
+    let seen = vcpus[0].get_cpuid2(KVM_MAX_CPUID_ENTRIES).map_err(Error::kvm("KVM_GET_CPUID2"))?;
+    let pmu = with_qualifiers_of(pmu, &seen);
 
     let (sender, receiver) = channel();
     let threads: Vec<_> = (0..)
@@ -127,6 +130,7 @@ pub(crate) fn run(
             let plan = Plan {
                 number,
                 pmu,
+                seen: seen.clone(),
                 count: options.count,
                 quantities: quantities.clone(),
                 frequency: options.frequency,
@@ -170,6 +174,31 @@ fn with_events_of(configuration: Configuration, fed: &[Quantity]) -> Configurati
             Configuration::Intel(pmu.with(|intel| intel.events = pmu.events & available))
         }
         other => other,
+    }
+}
+
+/// Returns the guest's PMU with the qualifiers of event selects that its CPUID announces, by TSX or SVM, though the
+/// monitor hides it: a driver that goes by CPUID would have #GP, or count without the qualifier.
+fn with_qualifiers_of(configuration: Configuration, seen: &CpuId) -> Configuration {
+    // Leaf 7, EBX: 4 HLE, 11 RTM. Leaf 0x8000_0001, ECX: 2 SVM.
+    let sees_tsx = offered::leaf(seen, 7, 0)[1] & (1 << 4 | 1 << 11) != 0;
+    let sees_svm = offered::leaf(seen, 0x8000_0001, 0)[2] & 1 << 2 != 0;
+    let (feature, bits) = match configuration {
+        Configuration::Intel(intel) if sees_tsx && !intel.transactional => {
+            ("TSX", "IN_TX and IN_TXCP")
+        }
+        Configuration::Amd(amd) if sees_svm && !amd.guest_host => ("SVM", "GuestOnly and HostOnly"),
+        _ => return configuration,
+    };
+    say(&format_args!(
+        "this KVM shows the guest {feature}: event selects have {bits}, and count nothing with them"
+    ));
+    match configuration {
+        Configuration::Intel(intel) => {
+            Configuration::Intel(intel.with(|intel| intel.transactional = true))
+        }
+        Configuration::Amd(amd) => Configuration::Amd(amd.with(|amd| amd.guest_host = true)),
+        hidden => hidden,
     }
 }
 
@@ -319,6 +348,7 @@ fn set_start(vcpu: &VcpuFd, start: Start) -> Result<(), Error> {
 struct Plan {
     number: u8,
     pmu: Configuration,
+    seen: CpuId,
     count: Count,
     quantities: Vec<Quantity>,
     frequency: u16,
@@ -337,8 +367,8 @@ fn spawn(
         let made = plan.source().and_then(|source| {
             let pmu = VirtualPmu::new(plan.pmu, source.fed().events).map_err(Error::internal)?;
             let (stats, debugging) = (Stats::default(), Debugging::default());
-            let inverted = plan.inverted;
-            Ok(Processor { number, machine, vcpu, pmu, source, debugging, stats, inverted })
+            let Plan { seen, inverted, .. } = plan;
+            Ok(Processor { number, machine, vcpu, seen, pmu, source, debugging, stats, inverted })
         });
         let (verdict, stats) = match made {
             Ok(mut processor) => (processor.run(), processor.stats),

@@ -29,6 +29,8 @@ mod mptable;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod msr;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+mod offered;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod ports;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod processor;

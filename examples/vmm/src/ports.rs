@@ -36,8 +36,14 @@ const PULSE_RESET: u8 = 0xFE;
 /// The chip set's reset control register.
 const RESET_CONTROL: u16 = 0xCF9;
 const RESET_PROCESSOR: u8 = 1 << 2;
+/// Power management of QEMU's chip sets: the control register, in which a kernel without ACPI's tables requests to
+/// sleep (bit 13), where type 0 (bits 12:10) is off. ACPI, "PM1 Control Registers".
+const POWER: u16 = 0x604;
+const SLEEP: u16 = 1 << 13;
+const SLEEP_TYPE: u16 = 0b111 << 10;
 
 const RESET: End = End::Orderly("reset the machine");
+const OFF: End = End::Orderly("switched the machine off");
 
 /// Time that input waits for the guest to read earlier input.
 const FULL: Duration = Duration::from_millis(10);
@@ -160,6 +166,10 @@ impl Ports {
             DEBUG_EXIT => Some(End::DebugExit(first)),
             KEYBOARD_CONTROL if first == PULSE_RESET => Some(RESET),
             RESET_CONTROL if first & RESET_PROCESSOR != 0 => Some(RESET),
+            POWER => {
+                let control = u16::from_le_bytes(*bytes.first_chunk()?);
+                (control & (SLEEP | SLEEP_TYPE) == SLEEP).then_some(OFF)
+            }
             // The boot processor begins where there is no firmware.
             RESET_ONE if first == 0 => Some(RESET),
             RESET_ONE => {

@@ -5,7 +5,7 @@ use core::time::Duration;
 use std::sync::Arc;
 
 use kvm_bindings::{
-    KVM_GUESTDBG_ENABLE, KVM_GUESTDBG_SINGLESTEP, KVM_GUESTDBG_USE_HW_BP,
+    CpuId, KVM_GUESTDBG_ENABLE, KVM_GUESTDBG_SINGLESTEP, KVM_GUESTDBG_USE_HW_BP,
     KVM_INTERNAL_ERROR_EMULATION, KVM_MP_STATE_HALTED, KVM_MP_STATE_RUNNABLE,
     KVM_SYSTEM_EVENT_RESET, KVM_SYSTEM_EVENT_SHUTDOWN, KVM_VCPUEVENT_VALID_SHADOW,
     kvm_debug_exit_arch, kvm_guest_debug, kvm_mp_state,
@@ -23,7 +23,7 @@ use crate::kick::Kicks;
 use crate::machine::{End, Machine};
 use crate::reset::PowerUp;
 use crate::stats::{Access, Exit, Register, Stats};
-use crate::{init, msr, pvm, rdpmc};
+use crate::{init, instruction, msr, offered, pvm, rdpmc};
 
 /// A PMI that is due sooner waits this long, which bounds the monitor's work between two instructions of the guest.
 const SOONEST: Duration = Duration::from_micros(50);
@@ -39,6 +39,8 @@ pub(crate) struct Processor {
     pub(crate) number: u8,
     pub(crate) machine: Arc<Machine>,
     pub(crate) vcpu: VcpuFd,
+    /// CPUID as the guest sees it.
+    pub(crate) seen: CpuId,
     pub(crate) pmu: VirtualPmu,
     pub(crate) source: Box<dyn Source>,
     pub(crate) debugging: Debugging,
@@ -124,7 +126,7 @@ impl Processor {
                     _ => Stop::Ran,
                 };
                 let guest = Guest { vcpu: &self.vcpu, memory: &self.machine.memory };
-                if !self.source.leave(guest, stop, &mut happened)? {
+                if !self.source.leave(guest, stop, &mut self.pmu, &mut happened)? {
                     self.stats.unreconciled(phase);
                 }
                 self.pmu.advance_through(&mut happened).expect("the feed is of the PMU's events");
@@ -245,10 +247,15 @@ impl Processor {
             Wants::Debug(why) => self.debugged(phase, why)?,
             Wants::End(end) => return Ok(Some(end)),
             Wants::TripleFault => {
-                return Err(Error::TripleFault { processor: self.number.into() });
+                return Err(self.triple_fault());
             }
             Wants::Emulation => {
                 let guest = Guest { vcpu: &self.vcpu, memory: &self.machine.memory };
+                if !self.offers(guest) {
+                    self.stats.exit(phase, Exit::Emulation);
+                    guest::raise(&self.vcpu, offered::UNDEFINED)?;
+                    return Ok(None);
+                }
                 let emulated = self.machine.kvm_pvm.then(|| pvm::emulate(guest)).flatten();
                 let Some(pvm::Emulated { instruction, registers, exception }) = emulated else {
                     return Err(self.stuck("no emulation of the instruction".into()));
@@ -424,15 +431,44 @@ impl Processor {
         })
     }
 
+    /// Returns whether the guest's CPUID offers the instruction at which it is. One that cannot be read is not known.
+    fn offers(&self, guest: Guest<'_>) -> bool {
+        let system = guest.system();
+        let rip = guest.registers().rip;
+        let instruction = instruction::decode(&guest, &system, rip);
+        !instruction::is_readable(&guest, &system, rip)
+            || offered::is_offered(&instruction, &self.seen, &system)
+    }
+
     /// Creates the error of a guest that KVM cannot continue, with its place.
     fn stuck(&self, why: String) -> Error {
         let guest = Guest { vcpu: &self.vcpu, memory: &self.machine.memory };
-        let mut bytes = [0; 8];
-        let rip = guest.registers().rip;
-        let code = guest.read(rip, &mut bytes);
-        let why = format!("{why} at {rip:#x}, at instruction bytes {code:02x?}");
+        let why = format!("{why} at {}", place(&guest));
         Error::Stuck { processor: self.number.into(), why }
     }
+
+    /// Creates the error of a processor that shut down, with the exception that KVM knows of.
+    fn triple_fault(&self) -> Error {
+        let guest = Guest { vcpu: &self.vcpu, memory: &self.machine.memory };
+        let exception = self.vcpu.get_vcpu_events().map(|events| events.exception);
+        let known = exception.is_ok_and(|exception| exception.injected | exception.pending != 0);
+        let exception = match exception {
+            Ok(exception) if known => {
+                format!("exception {} with error {:#x}", exception.nr, exception.error_code)
+            }
+            _ => "an exception that KVM does not tell".into(),
+        };
+        let at = format!("at {}, CR2 {:#x}, {exception}", place(&guest), guest.system().cr2);
+        Error::TripleFault { processor: self.number.into(), at }
+    }
+}
+
+/// Names the instruction at which a guest is: its address and bytes.
+fn place(guest: &Guest<'_>) -> String {
+    let mut bytes = [0; 8];
+    let rip = guest.registers().rip;
+    let code = guest.read(rip, &mut bytes);
+    format!("RIP {rip:#x}, at instruction bytes {code:02x?}")
 }
 
 fn named(address: u32) -> Register {

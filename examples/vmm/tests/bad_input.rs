@@ -7,7 +7,7 @@ use core::time::Duration;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-use guest::{exit, file, image, kvm, messages, run, skipped, vmm};
+use guest::{MAIN, exit, file, image, kvm, messages, run, skipped, vmm};
 use iced_x86::code_asm::*;
 
 /// Asserts the monitor's exit status and message with this kernel.
@@ -151,6 +151,74 @@ fn guests_that_end_well() {
         &[],
     );
     expect(&resets, "", 0, "reset the machine");
+}
+
+/// QEMU's chip sets: SLP_EN (13) and SLP_TYP (12:10) of PM1a_CNT. Another type is another sleep.
+#[test]
+fn a_guest_that_switches_the_machine_off_by_port_0x604_ends_it() {
+    if !kvm() {
+        return;
+    }
+    let off = image(
+        |a| {
+            a.mov(dx, 0x604)?;
+            for control in [0x2400, 0x0001, 0x2000] {
+                a.mov(ax, control)?;
+                a.out(dx, ax)?;
+            }
+            exit(a, 0x11)
+        },
+        &[],
+    );
+    expect(&off, "", 0, "the guest switched the machine off");
+    let asleep = image(
+        |a| {
+            a.mov(dx, 0x604)?;
+            a.mov(ax, 0x2400)?;
+            a.out(dx, ax)?;
+            exit(a, 0x11)
+        },
+        &[],
+    );
+    expect(&asleep, "", 35, "");
+}
+
+/// A page fault without a handler, at the second instruction. KVM may not tell the exception; it tells the rest.
+#[test]
+fn a_triple_fault_is_told_with_its_place_and_address() {
+    if !kvm() {
+        return;
+    }
+    let faults = image(
+        |a| {
+            a.mov(rax, 0x4000_1234_u64)?;
+            a.mov(rbx, qword_ptr(rax))
+        },
+        &[],
+    );
+    expect(&faults, "", 10, "triple fault at RIP");
+    // MOV RAX, imm64 has 10 bytes; 48 8B 18 is the load.
+    expect(&faults, "", 10, &format!("RIP {:#x}, at instruction bytes [48, 8b, 18", MAIN + 10));
+    expect(&faults, "", 10, "CR2 0x40001234, ");
+    expect(&faults, "", 10, "exception");
+}
+
+/// FEMMS is 3DNow!'s, and XSTORE VIA's: no host of today has them.
+#[test]
+fn an_instruction_that_cpuid_does_not_offer_is_an_undefined_opcode() {
+    if !kvm() {
+        return;
+    }
+    for instruction in [&[0x0F, 0x0E][..], &[0x0F, 0xA7, 0xC0], &[0x0F, 0x04]] {
+        let kernel = image(
+            |a| {
+                a.db(instruction)?;
+                exit(a, 0x11)
+            },
+            &[(6, |a| exit(a, 0x10)), (13, |a| exit(a, 0x12))],
+        );
+        expect(&kernel, "", 33, "");
+    }
 }
 
 #[test]

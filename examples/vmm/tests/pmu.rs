@@ -340,3 +340,123 @@ fn no_interrupt_of_another_processor_is_lost_when_the_entry_is_masked() {
     let output = run(&kernel, "--cpus 2 --timeout 250 --pmu intel:version=1,fixed=0");
     assert_eq!(output.status.code(), Some(33), "{}", messages(&output));
 }
+
+/// Leaf 7, EBX 4 (HLE) and 11 (RTM), announce bits 32 (IN_TX) of each select and 33 (IN_TXCP) of the third: SDM vol.
+/// 3B, "Performance Monitoring Events for Intel TSX". Leaf 0x8000_0001, ECX 2 (SVM), announces AMD's 40 and 41: APM
+/// vol. 2, "Core Performance Event-Select Registers". What KVM shows the guest is the host's affair.
+#[test]
+fn a_qualifier_of_a_select_is_accepted_where_the_guest_sees_its_feature_and_nowhere_else() {
+    if !kvm() {
+        return;
+    }
+    // Prints the feature's bits, and how many of the writes faulted; then reads back.
+    let writes = |a: &mut CodeAssembler, leaf: u32, select: u32, bits: &[(u32, u64)]| {
+        a.mov(eax, leaf)?;
+        a.xor(ecx, ecx)?;
+        a.cpuid()?;
+        a.mov(r13, if leaf == 7 { rbx } else { rcx })?;
+        a.mov(rax, r13)?;
+        a.xor(edx, edx)?;
+        print(a)?;
+        a.xor(r15d, r15d)?;
+        a.mov(r14d, 1)?;
+        for (number, bit) in bits {
+            wrmsr(a, select + number, 0xC0 | 1 << bit)?;
+        }
+        a.mov(rax, r15)?;
+        a.xor(edx, edx)?;
+        print(a)?;
+        a.mov(ecx, select)?;
+        a.rdmsr()?;
+        print(a)?;
+        exit(a, 0x10)
+    };
+    let count_faults: Code = |a| {
+        a.add(r15, r14)?;
+        a.add(rsp, 8)?;
+        skip_two_bytes(a)
+    };
+    let handlers = &[(13, count_faults)];
+    let intel = image(|a| writes(a, 7, SELECT_0, &[(2, 33), (0, 32)]), handlers);
+    let amd = image(|a| writes(a, 0x8000_0001, AMD_SELECT_0, &[(0, 40)]), handlers);
+    for (kernel, pmu, announcing, bit) in
+        [(intel, "intel", 1 << 4 | 1 << 11, 32), (amd, "amd:legacy", 1 << 2, 40)]
+    {
+        let output = run(&kernel, &format!("--pmu {pmu}"));
+        let [feature, faults, select] = numbers(&output)[..] else {
+            panic!("{}", messages(&output))
+        };
+        let sees = feature & announcing != 0;
+        let refused = if sees || pmu != "intel" { 0 } else { 2 };
+        assert_eq!(faults, refused, "{pmu}: {}", messages(&output));
+        let kept = if sees {
+            0xC0 | 1 << bit
+        } else if refused == 0 {
+            0xC0
+        } else {
+            0
+        };
+        assert_eq!(select, kept, "{pmu}: {}", messages(&output));
+        assert_eq!(messages(&output).contains("this KVM shows the guest"), sees);
+    }
+}
+
+/// A counter of ring 3 alone interrupts each millisecond of it; the program faults more often than that, and each
+/// fault is a stop of the guest in the handler's first instruction.
+#[test]
+fn no_sample_of_a_ring_3_event_is_in_the_kernel() {
+    if !kvm() {
+        return;
+    }
+    const SAMPLES: u32 = 40;
+    const MISSING: u64 = 0u64.wrapping_sub(1_000_000);
+    // The frame's CS, of each sample.
+    let sample: Code = |a| {
+        for register in [rax, rcx, rdx] {
+            a.push(register)?;
+        }
+        let mut more = a.create_label();
+        a.mov(rax, qword_ptr(rsp + 4 * 8))?;
+        a.xor(edx, edx)?;
+        print(a)?;
+        a.dec(r12d)?;
+        a.jnz(more)?;
+        exit(a, 0x10)?;
+        a.set_label(&mut more)?;
+        wrmsr(a, COUNTER_0, MISSING)?;
+        a.mov(rax, LVTPC)?;
+        a.mov(dword_ptr(rax), NMI)?;
+        for register in [rdx, rcx, rax] {
+            a.pop(register)?;
+        }
+        a.iretq()
+    };
+    // CLI is one byte.
+    let skip: Code = |a| {
+        a.add(rsp, 8)?;
+        a.inc(qword_ptr(rsp))?;
+        a.iretq()
+    };
+    let main: Code = |a| {
+        a.mov(rax, 0xFEE0_00F0_u64)?;
+        a.mov(dword_ptr(rax), 0x1FF)?;
+        a.mov(rax, LVTPC)?;
+        a.mov(dword_ptr(rax), NMI)?;
+        a.mov(r12d, SAMPLES)?;
+        wrmsr(a, COUNTER_0, MISSING)?;
+        wrmsr(a, SELECT_0, USER | INTERRUPT | 0x3C)?;
+        let (mut user, mut spin) = (a.create_label(), a.create_label());
+        enter_ring_3(a, user)?;
+        a.set_label(&mut user)?;
+        a.mov(ebx, 300_000)?;
+        a.set_label(&mut spin)?;
+        a.dec(ebx)?;
+        a.jnz(spin)?;
+        a.cli()?;
+        a.jmp(user)
+    };
+    let kernel = image(main, &[(2, sample), (13, skip)]);
+    let output = run(&kernel, "--pmu intel:version=1,fixed=0");
+    assert_eq!(output.status.code(), Some(33), "{}", messages(&output));
+    assert_eq!(numbers(&output), [guest::USER_CODE; SAMPLES as usize]);
+}

@@ -144,7 +144,13 @@ impl<H: Host> Source for Perf<H> {
         Ok(false)
     }
 
-    fn leave(&mut self, _: Guest<'_>, _: Stop, happened: &mut Feed) -> Result<bool, Error> {
+    fn leave(
+        &mut self,
+        _: Guest<'_>,
+        _: Stop,
+        _: &mut VirtualPmu,
+        happened: &mut Feed,
+    ) -> Result<bool, Error> {
         self.collect(happened).map_err(Error::NoCounters)?;
         Ok(true)
     }

@@ -87,7 +87,13 @@ impl Source for Step {
 
     /// Counts an instruction if the counter runs when it retires. Where the instructions do not lead to the stop,
     /// none is counted: the counts are then too low, and never too high.
-    fn leave(&mut self, guest: Guest<'_>, stop: Stop, happened: &mut Feed) -> Result<bool, Error> {
+    fn leave(
+        &mut self,
+        guest: Guest<'_>,
+        stop: Stop,
+        _: &mut VirtualPmu,
+        happened: &mut Feed,
+    ) -> Result<bool, Error> {
         if let Some(owed) = self.owed.take() {
             self.add(happened, &owed);
         }

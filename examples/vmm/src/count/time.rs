@@ -21,10 +21,12 @@ pub(crate) struct Time {
     frequency: u64,
     rate: u64,
     entered: Duration,
-    /// The guest's time so far, and the events fed for it.
-    ran: Duration,
+    /// The time that was counted so far, and the events that were fed for it.
+    counted: Duration,
     cycles: u64,
     instructions: u64,
+    /// Time in ring 3 that is not counted yet.
+    owed: Duration,
 }
 
 impl Time {
@@ -35,9 +37,10 @@ impl Time {
             frequency: u64::from(megahertz) * 1_000_000,
             rate: rate.into(),
             entered: Duration::ZERO,
-            ran: Duration::ZERO,
+            counted: Duration::ZERO,
             cycles: 0,
             instructions: 0,
+            owed: Duration::ZERO,
         }
     }
 
@@ -49,9 +52,47 @@ impl Time {
         }
     }
 
-    /// Adds the cycles and instructions since the last call.
-    fn count(&mut self, privilege: Privilege, happened: &mut Feed) {
-        let nanoseconds = self.ran.as_nanos();
+    /// Counts a run of the guest, which was at `before` until it stopped, and at which an interrupt would come `now`:
+    /// another privilege where an exception or interrupt stopped the guest.
+    ///
+    /// An overflow in ring 3 is not found in the handler of another interrupt, since a sample would be the handler's: the
+    /// time from there on is owed until the guest is in ring 3.
+    fn pass(
+        &mut self,
+        span: Duration,
+        before: Privilege,
+        now: impl FnOnce() -> Privilege,
+        pmu: &mut VirtualPmu,
+        happened: &mut Feed,
+    ) {
+        if before == Privilege::Kernel {
+            return self.count(span, before, happened);
+        }
+        let span = span + core::mem::take(&mut self.owed);
+        let room = self.room(pmu);
+        let counted = if span > room && now() == Privilege::Kernel { room } else { span };
+        self.owed = span - counted;
+        self.count(counted, before, happened);
+    }
+
+    /// Returns the time in ring 3 in which no counter overflows.
+    fn room(&self, pmu: &mut VirtualPmu) -> Duration {
+        let headroom = pmu.next_overflow();
+        let left = self.fed.places().filter_map(|(what, place)| {
+            let so_far =
+                if what == Quantity::Instructions { self.instructions } else { self.cycles };
+            let overflow = u128::from(so_far) + u128::from(headroom.of(place, Privilege::User)?);
+            let until = (overflow * 1_000_000_000).div_ceil(self.per_second(what).max(1).into());
+            let until = until.saturating_sub(1).saturating_sub(self.counted.as_nanos());
+            Some(Duration::from_nanos(u64::try_from(until).unwrap_or(u64::MAX)))
+        });
+        left.min().unwrap_or(Duration::MAX)
+    }
+
+    /// Adds the cycles and instructions of this time.
+    fn count(&mut self, span: Duration, privilege: Privilege, happened: &mut Feed) {
+        self.counted += span;
+        let nanoseconds = self.counted.as_nanos();
         let so_far = |rate: u64| (nanoseconds * u128::from(rate) / 1_000_000_000) as u64;
         let cycles = so_far(self.frequency);
         let instructions = so_far(self.per_second(Quantity::Instructions));
@@ -78,15 +119,27 @@ impl Source for Time {
 
     /// Adds the time since the last stop at the privilege at which the guest now stopped, or was interrupted: with
     /// PMIs at regular intervals, a sample.
-    fn leave(&mut self, guest: Guest<'_>, _: Stop, happened: &mut Feed) -> Result<bool, Error> {
-        self.ran += thread_time().saturating_sub(self.entered);
+    fn leave(
+        &mut self,
+        guest: Guest<'_>,
+        _: Stop,
+        pmu: &mut VirtualPmu,
+        happened: &mut Feed,
+    ) -> Result<bool, Error> {
+        let span = thread_time().saturating_sub(self.entered);
         let (registers, system) = (guest.registers(), guest.system());
-        self.count(guest::privilege_before(&guest, &registers, &system), happened);
+        let before = guest::privilege_before(&guest, &registers, &system);
+        let now =
+            || if guest.is_interrupted() { Privilege::Kernel } else { guest::privilege(&system) };
+        self.pass(span, before, now, pmu, happened);
         Ok(true)
     }
 
     fn due(&self, guest: Guest<'_>, pmu: &mut VirtualPmu) -> Option<Duration> {
-        self.fed.due(pmu, guest::privilege(&guest.system()), |what| self.per_second(what))
+        let privilege = guest::privilege(&guest.system());
+        let due = self.fed.due(pmu, privilege, |what| self.per_second(what))?;
+        // The owed time is past.
+        Some(if privilege == Privilege::User { due.saturating_sub(self.owed) } else { due })
     }
 }
 
@@ -101,28 +154,87 @@ fn thread_time() -> Duration {
 
 #[cfg(test)]
 mod tests {
-    use pmu_virt::Vendor;
+    use pmu_virt::{Configuration, IntelConfiguration, Write};
 
     use super::*;
 
+    const USER: Privilege = Privilege::User;
+    const KERNEL: Privilege = Privilege::Kernel;
+
+    fn time(megahertz: u16, rate: u16) -> (Time, Feed, VirtualPmu) {
+        let fed = Fed::new(&QUANTITIES, pmu_virt::Vendor::Intel).unwrap();
+        let configuration = Configuration::Intel(IntelConfiguration::new(2, 4, 3));
+        let pmu = VirtualPmu::new(configuration, fed.events).unwrap();
+        (Time::new(fed.clone(), megahertz, rate), Feed::new(&fed.events), pmu)
+    }
+
+    /// Programs counter `number` to interrupt after `missing` events.
+    fn arm(pmu: &mut VirtualPmu, number: u32, select: u64, missing: u64) {
+        for (address, value) in
+            [(0x4C1 + number, (1 << 48) - missing), (0x186 + number, select | 1 << 20 | 1 << 22)]
+        {
+            assert_eq!(pmu.write(address, value).answer, Write::Done);
+        }
+    }
+
+    fn counted(time: &Time, happened: &Feed, privilege: Privilege) -> [u64; 3] {
+        QUANTITIES.map(|what| {
+            let place = time.fed.events.find(what.keys(pmu_virt::Vendor::Intel)[0]).unwrap();
+            happened.count(place, privilege)
+        })
+    }
+
     #[test]
     fn no_fraction_of_a_cycle_is_lost() {
-        let fed = Fed::new(&QUANTITIES, Vendor::Intel).unwrap();
-        let mut time = Time::new(fed, 1500, 500);
-        let mut happened = Feed::new(&time.fed.events);
+        let (mut time, mut happened, mut pmu) = time(1500, 500);
         for _ in 0..1000 {
-            time.ran += Duration::from_nanos(1);
-            time.count(Privilege::User, &mut happened);
+            time.pass(Duration::from_nanos(1), USER, || USER, &mut pmu, &mut happened);
         }
-        for (what, expected) in [
-            (Quantity::Cycles, 1500),
-            (Quantity::ReferenceCycles, 1500),
-            (Quantity::Instructions, 750),
-        ] {
-            let key = what.keys(Vendor::Intel)[0];
-            let place = time.fed.events.find(key).unwrap();
-            assert_eq!(happened.count(place, Privilege::User), expected, "{what:?}");
-            assert_eq!(happened.count(place, Privilege::Kernel), 0);
+        assert_eq!(counted(&time, &happened, USER), [1500, 1500, 750]);
+        assert_eq!(counted(&time, &happened, KERNEL), [0; 3]);
+    }
+
+    /// An overflow of ring 3 that is found in the handler of another interrupt would be a sample of the handler.
+    #[test]
+    fn an_overflow_of_ring_3_is_not_found_in_ring_0_and_nothing_is_lost() {
+        const OS: u64 = 1 << 17;
+        const USR: u64 = 1 << 16;
+        // Frequency and rate, and how long an instruction counter that misses 1000 may run.
+        for (megahertz, rate, room) in
+            [(1000, 1000, 999), (2000, 500, 999), (750, 333, 4004), (3000, 7, 47_619)]
+        {
+            let (mut time, mut happened, mut pmu) = time(megahertz, rate);
+            arm(&mut pmu, 0, 0xC0 | USR, 1_000);
+            // A counter of the kernel's does not hold ring 3 up.
+            arm(&mut pmu, 1, 0x3C | OS, 1);
+            let span = |nanoseconds| Duration::from_nanos(nanoseconds);
+            time.pass(span(room + 5_000), USER, || KERNEL, &mut pmu, &mut happened);
+            assert_eq!(
+                (counted(&time, &happened, USER)[2], time.owed),
+                (999, span(5_000)),
+                "{megahertz} {rate}"
+            );
+            assert!(!pmu.advance_through(&mut happened).unwrap().pmi);
+            // In ring 0 it stays owed, also when ring 3 was interrupted at once.
+            for before in [KERNEL, USER] {
+                time.pass(span(0), before, || KERNEL, &mut pmu, &mut happened);
+                assert!(!pmu.advance_through(&mut happened).unwrap().pmi, "{before:?}");
+            }
+            time.pass(span(0), USER, || USER, &mut pmu, &mut happened);
+            assert!(pmu.advance_through(&mut happened).unwrap().pmi);
+            let all =
+                u128::from(room + 5_000) * u128::from(megahertz) / 1000 * u128::from(rate) / 1000;
+            assert!(u128::from(time.instructions).abs_diff(all) <= 1 && time.owed.is_zero());
         }
+    }
+
+    #[test]
+    fn a_counter_of_ring_0_overflows_in_ring_0() {
+        let (mut time, mut happened, mut pmu) = time(1000, 1000);
+        arm(&mut pmu, 0, 0x3C | 1 << 17, 1_000);
+        time.pass(Duration::from_nanos(5_000), USER, || KERNEL, &mut pmu, &mut happened);
+        assert!(!pmu.advance_through(&mut happened).unwrap().pmi && time.owed.is_zero());
+        time.pass(Duration::from_nanos(1_000), KERNEL, || KERNEL, &mut pmu, &mut happened);
+        assert!(pmu.advance_through(&mut happened).unwrap().pmi);
     }
 }

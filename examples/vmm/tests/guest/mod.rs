@@ -56,7 +56,8 @@ const TSS: u64 = GDT + 0x200;
 const IDT: u64 = BASE + 0x6000;
 const HANDLERS: u64 = BASE + 0x7000;
 const HANDLER: u64 = 0x100;
-const MAIN: u64 = BASE + 0x1_0000;
+/// Address of a guest's first instruction in 64-bit mode.
+pub(crate) const MAIN: u64 = BASE + 0x1_0000;
 const END: u64 = BASE + 0x4_0000;
 /// Addresses where the image starts in 32-bit mode, and continues in 64-bit mode.
 const START: u64 = BASE + 0x40;
