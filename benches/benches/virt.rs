@@ -259,7 +259,7 @@ fn set_policy(mut pmu: Box<Filtered>, filter: EventFilter<32>) -> Box<Filtered> 
     pmu
 }
 
-// In less than quadratic time: 300 entries, which is KVM's limit, at most 12 times as long as 30; of one event, too.
+// In less than quadratic time: ten times the entries, KVM's most, have twelve times the limit; of one event, too.
 #[library_benchmark]
 #[bench::of_30_events(entries(30, 0xFFF))]
 fn compile_30(entries: Vec<FilterEntry>) -> (Box<EventFilter<30>>, Vec<FilterEntry>) {

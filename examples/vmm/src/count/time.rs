@@ -55,7 +55,7 @@ impl Time {
     /// Counts a run of the guest, which was at `before` until it stopped, and at which an interrupt would come `now`:
     /// another privilege where an exception or interrupt stopped the guest.
     ///
-    /// An overflow in ring 3 is not found in the handler of another interrupt, since a sample would be the handler's: the
+    /// An overflow in ring 3 is not found in the handler of another interrupt, since a sample would be of it: the
     /// time from there on is owed until the guest is in ring 3.
     fn pass(
         &mut self,
