@@ -73,7 +73,7 @@ fn profile<I: ProfileInterface>(
     PROFILES.timer_interrupt(&Frame { pc: 0x2000, process: None });
     let traced = traced.and(trace.set_group_mask(GroupMask::EMPTY, &mut hardware));
     let stopped = PROFILES.stop(&object, &mut hardware);
-    let records = RINGS.first().and_then(TraceRing::drain).map_or(0, Iterator::count);
+    let records = RINGS.first().map(TraceRing::drain).map_or(0, Iterator::count);
     let counted = BUFFER.get(2).map_or(0, |bucket| bucket.swap(0, Ordering::Relaxed));
 
     stopped.map_err(|_| 6)?;

@@ -186,7 +186,7 @@ fn measure(machine: &'static Machine, emon: &'static Emon) -> Result<[usize; 2],
         }
     }
     let counted = BUFFER.get(2).map_or(0, |bucket| bucket.load(Ordering::Relaxed));
-    let records = RINGS.first().and_then(TraceRing::drain).map_or(0, Iterator::count);
+    let records = RINGS.first().map(TraceRing::drain).map_or(0, Iterator::count);
     // The profiles were hit, the ring filled, and overflows seen: the measurement covered the intended paths.
     let [overflows, periods] = [&OVERFLOWS, &PERIODS].map(|count| count.load(Ordering::Relaxed));
     let meant = counted > 21 && records == 2 && overflows > 4 && periods > 4;
