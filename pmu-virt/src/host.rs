@@ -34,14 +34,32 @@ impl Configuration {
         cpuid: impl Fn(u32, u32) -> CpuidRegisters,
         capabilities: u64,
     ) -> Result<Self, HostError> {
+        Self::read(&cpuid, capabilities, &mut More::Refused)
+    }
+
+    /// The same, with the first eight of more counters. Returns whether some were left out.
+    pub(crate) fn first_from_cpuid(
+        cpuid: impl Fn(u32, u32) -> CpuidRegisters,
+        capabilities: u64,
+    ) -> Result<(Self, bool), HostError> {
+        let mut more = More::LeftOut(false);
+        let configuration = Self::read(&cpuid, capabilities, &mut more)?;
+        Ok((configuration, more == More::LeftOut(true)))
+    }
+
+    fn read(
+        cpuid: &impl Fn(u32, u32) -> CpuidRegisters,
+        capabilities: u64,
+        more: &mut More,
+    ) -> Result<Self, HostError> {
         let [last, b, c, d] = cpuid(0, 0);
         let vendor = [b, d, c].map(u32::to_le_bytes);
         let vendor = vendor.as_flattened();
         let configuration = match vendor {
             b"GenuineIntel" | b"CentaurHauls" | b"  Shanghai  " => {
-                Self::Intel(intel(&cpuid, last, capabilities)?)
+                Self::Intel(intel(cpuid, last, capabilities, more)?)
             }
-            b"AuthenticAMD" | b"HygonGenuine" => Self::Amd(amd(&cpuid)?),
+            b"AuthenticAMD" | b"HygonGenuine" => Self::Amd(amd(cpuid, more)?),
             _ => return Err(HostError::Vendor),
         };
         configuration.check().map_err(HostError::Configuration)?;
@@ -89,6 +107,7 @@ fn intel(
     cpuid: &impl Fn(u32, u32) -> CpuidRegisters,
     last: u32,
     capabilities: u64,
+    more: &mut More,
 ) -> Result<IntelConfiguration, HostError> {
     // A leaf above the last one answers as the last one does.
     let [a, unavailable, fixed, d] = if last >= 0x0A { cpuid(0x0A, 0) } else { [0; 4] };
@@ -99,13 +118,13 @@ fn intel(
     let [_, leaf_7, ..] = if last >= 7 { cpuid(7, 0) } else { [0; 4] };
     let extended = last >= 0x23 && cpuid(7, 0)[0] >= 1 && cpuid(7, 1)[0] >> 8 & 1 != 0;
     let mut intel = IntelConfiguration::new(version, 0, 0);
-    intel.general = lowest(a >> 8 & 0xFF)?;
+    intel.general = more.lowest(a >> 8 & 0xFF)?;
     intel.general_width = (a >> 16) as u8;
     if version >= 2 {
-        intel.fixed = lowest(d & 0x1F)?;
+        intel.fixed = more.lowest(d & 0x1F)?;
     }
     if version >= 5 {
-        intel.fixed |= bitmap(fixed)?;
+        intel.fixed |= more.bitmap(fixed)?;
     }
     let length = a >> 24;
     // Bit 7 came with version 5; the model has no counterpart of later additions, which have no register.
@@ -118,8 +137,8 @@ fn intel(
         let [subleaves, features, ..] = cpuid(0x23, 0);
         if subleaves >> 1 & 1 != 0 {
             let [general, fixed, ..] = cpuid(0x23, 1);
-            intel.general = bitmap(general)?;
-            intel.fixed = bitmap(fixed)?;
+            intel.general = more.bitmap(general)?;
+            intel.fixed = more.bitmap(fixed)?;
         }
         if subleaves >> 3 & 1 != 0 {
             intel.events = cpuid(0x23, 3)[0] as u8;
@@ -137,13 +156,16 @@ fn intel(
 }
 
 /// Reads AMD's PMU. APM vol. 3, appendix E.
-fn amd(cpuid: &impl Fn(u32, u32) -> CpuidRegisters) -> Result<AmdConfiguration, HostError> {
+fn amd(
+    cpuid: &impl Fn(u32, u32) -> CpuidRegisters,
+    more: &mut More,
+) -> Result<AmdConfiguration, HostError> {
     let [last, ..] = cpuid(0x8000_0000, 0);
     let leaf = |leaf| if leaf <= last && last >= 0x8000_0000 { cpuid(leaf, 0) } else { [0; 4] };
     let [_, _, features, _] = leaf(0x8000_0001);
     let [version_2, counters, ..] = leaf(0x8000_0022);
     let counters = if version_2 & 1 != 0 {
-        AmdCounters::PerfMonV2 { counters: (counters & 0xF) as u8 }
+        AmdCounters::PerfMonV2 { counters: more.of_amd((counters & 0xF) as u8) }
     } else if features >> 23 & 1 != 0 {
         AmdCounters::CoreExtension
     } else {
@@ -152,15 +174,41 @@ fn amd(cpuid: &impl Fn(u32, u32) -> CpuidRegisters) -> Result<AmdConfiguration, 
     Ok(AmdConfiguration { counters, guest_host: features >> 2 & 1 != 0 })
 }
 
-/// Converts to a bitmap of the counters that the model can have.
-fn bitmap(counters: u32) -> Result<u8, HostError> {
-    u8::try_from(counters).map_err(|_| HostError::Counters(counters))
+/// Treatment of counters beyond those that the model has.
+#[derive(PartialEq, Eq)]
+enum More {
+    /// They are an error.
+    Refused,
+    /// They are left out; whether there were any.
+    LeftOut(bool),
 }
 
-fn lowest(count: u32) -> Result<u8, HostError> {
-    match count {
-        ..=8 => Ok(first(count as u8)),
-        more => Err(HostError::Counters(1u32.checked_shl(more).map_or(u32::MAX, |end| end - 1))),
+impl More {
+    /// Converts to a bitmap of the counters that the model can have.
+    fn bitmap(&mut self, counters: u32) -> Result<u8, HostError> {
+        match (u8::try_from(counters), self) {
+            (Ok(counters), _) => Ok(counters),
+            (Err(_), Self::Refused) => Err(HostError::Counters(counters)),
+            (Err(_), left_out) => {
+                *left_out = Self::LeftOut(true);
+                Ok(counters as u8)
+            }
+        }
+    }
+
+    /// Returns the number of counters of PerfMonV2, which the configuration's check may refuse.
+    fn of_amd(&mut self, count: u8) -> u8 {
+        match self {
+            Self::LeftOut(any) if count > 8 => {
+                *any = true;
+                8
+            }
+            _ => count,
+        }
+    }
+
+    fn lowest(&mut self, count: u32) -> Result<u8, HostError> {
+        self.bitmap(1u32.checked_shl(count).map_or(u32::MAX, |end| end - 1))
     }
 }
 

@@ -47,7 +47,7 @@ pub use filter::{
     AllowAll, EventFilter, EventPolicy, FilterAction, FilterEntry, FilterError, MAX_FILTER_ENTRIES,
 };
 pub use host::HostError;
-pub use mediated::{HostCounters, Loaded, MediationError, Put};
+pub use mediated::{GuestInterrupts, HostCounters, Loaded, MediationError, Put};
 pub use pmi::{Delivery, PerformanceEntry, PmiOutcome};
 pub use pmu::{RunningEvent, VirtualPmu};
 pub use registers::{RegisterInfo, RegisterKind};

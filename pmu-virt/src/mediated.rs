@@ -1,124 +1,141 @@
 //! Mediated PMU: a guest's state is loaded onto the host's counters before the guest runs, and saved afterwards. Read
 //! first: SDM vol. 3C, "Loading Guest State" and "VM-Exit Controls", `IA32_PERF_GLOBAL_CTRL`; APM vol. 2, "Core
 //! Performance Event-Select Register", GuestOnly.
-#![allow(unsafe_code, reason = "names the counters' registers")]
 
-use core::fmt;
+mod access;
+mod error;
+mod interrupts;
+mod registers;
 
-use pmu_core::{MsrAddress, MsrBackend, MsrError, MsrFault, MsrOperation, PmcIndex};
+use core::sync::atomic::AtomicU64;
+use core::sync::atomic::Ordering::Relaxed;
 
-use crate::layout::{Layout, to_global};
+use pmu_core::{CounterSet, LentCounters, MsrBackend};
+
+pub use self::error::MediationError;
+pub use self::interrupts::GuestInterrupts;
+use self::registers::{AMD, Access, INTEL, Registers, pmc_index};
+use crate::cpuid::CpuidRegisters;
+use crate::layout::{Counters, Layout, to_global};
 use crate::model::MAX_COUNTERS;
 use crate::table::{Family, MAX_PER_KIND};
-use crate::{
-    Configuration, ConfigurationError, EventPolicy, IntelConfiguration, Vendor, VirtualPmu, vendors,
-};
+use crate::{Configuration, EventPolicy, IntelConfiguration, Vendor, VirtualPmu, vendors};
 
 /// An event select's enable bit, of both vendors.
 const ENABLE: u64 = 1 << 22;
 /// AMD's select bit: counts in guests only.
 const GUEST_ONLY: u64 = 1 << 40;
+/// `IA32_PERF_CAPABILITIES`: PERF_METRICS available (SDM vol. 4, table 2-2).
+const PERF_METRICS: u64 = 1 << 15;
 
 /// The counters of the hypervisor's processor, which guests have in turn.
 ///
-/// A guest has all of them while it is [loaded](Self::load): it accesses counters, global control, status and its
-/// acknowledgement directly, and executes RDPMC. The hypervisor intercepts the event selects and
-/// `IA32_FIXED_CTR_CTRL`, hands them to [`VirtualPmu::write`] and then to [`write_control`](Self::write_control); and
-/// the register that sets the status, for [`set_status`](Self::set_status). A host that profiles switches its own
-/// events out before. Meanwhile it does not use the features that share the status register with the counters
-/// (Processor Trace, LBR and PEBS that interrupt).
+/// A guest has all of them while it is [loaded](Self::load). It accesses directly what is not
+/// [intercepted](Self::intercepts): counters, global control, the status and its acknowledgement, RDPMC. Intercepted
+/// accesses are answered by [`write`](Self::write), [`read`](Self::read) and [`read_pmc`](Self::read_pmc).
+///
+/// The host's session [lends](pmu_core::Counters::lend) its counters for that time; without a session
+/// [`stop`](Self::stop) stands for that. The host does not use the features that share the status register with the
+/// counters meanwhile (Processor Trace, LBR and PEBS that interrupt).
 ///
 /// The host's execution is not counted. On Intel the processor switches the global control with the entry: the
-/// hypervisor writes [`Loaded::global_control`] to the guest's field of the VMCS after `load`, with the entry control
-/// "load IA32_PERF_GLOBAL_CTRL", the exit control of that name with 0 in the host's field, and the exit control "save
-/// IA32_PERF_GLOBAL_CTRL", which keeps the guest's field up to date over its exits and gives the value that
-/// [`put`](Self::put) takes. The guest's field for `IA32_DEBUGCTL` gets [`Loaded::debug_control`]. On AMD the selects
-/// are marked GuestOnly, and `load` and `put` write the global control.
+/// hypervisor writes [`Loaded::global_control`] to the guest's field of the VMCS, with the entry control "load
+/// IA32_PERF_GLOBAL_CTRL", the exit control of that name with [`LentCounters::global_control`] in the host's field, and
+/// the exit control "save IA32_PERF_GLOBAL_CTRL", which keeps the guest's field up to date over its exits and gives the
+/// value that [`put`](Self::put) takes. The guest's field for `IA32_DEBUGCTL` gets [`Loaded::debug_control`]. On AMD the
+/// selects are marked GuestOnly, and `load` and `put` write the global control.
 ///
 /// ```
-/// use pmu_virt::mock::MockMsr;
-/// use pmu_virt::{Configuration, FedEvents, HostCounters, IntelConfiguration, VirtualPmu};
-/// # use pmu_core::{MsrAddress, MsrBackend};
-/// let host = Configuration::Intel(IntelConfiguration::new(5, 4, 3));
-/// # let processor = MockMsr::<64>::new(VirtualPmu::new(host, FedEvents::NONE)?);
-/// let counters = HostCounters::new(host)?;
-/// let mut guest = VirtualPmu::new(counters.guest(), FedEvents::NONE)?;
-/// let _ = guest.write(0x4C1, 1_000);
+/// use pmu_core::{CounterError, Counters, EventSource, MsrBackend, Platform};
+/// use pmu_virt::{GuestInterrupts, HostCounters, Loaded, VirtualPmu};
+/// # use std::error::Error;
+/// # enum Exit { Wrmsr(u32, u64), Interrupt, Stop }
+/// # fn enter_guest(_: &Loaded<'_>) -> Exit { Exit::Stop }
+/// # fn saved_global_control() -> u64 { 0 }
+/// # fn deliver(_: &mut VirtualPmu) {}
 ///
-/// counters.stop(&processor)?; // Once on each processor.
-/// let loaded = counters.load(&guest, &processor)?;
-/// // Enter the guest with `loaded.global_control()`. It writes its counter itself.
-/// # // SAFETY: a counter.
-/// # processor.write(unsafe { MsrAddress::new(0x4C1) }, 2_000).unwrap();
-/// let saved = loaded.global_control();
-/// let put = counters.put(loaded, saved, &mut guest, &processor).map_err(|(_, error)| error)?;
-/// assert!(!put.interrupt_is_coming);
-/// assert_eq!(guest.read(0x4C1), pmu_virt::Read::Value(2_000));
-/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// /// Lets the guest run, with interrupts off. `interrupts` is what an NMI's handler reaches.
+/// fn run<S: EventSource, M: MsrBackend, P: Platform>(
+///     host: &HostCounters,
+///     session: &mut Counters<'_, S, M, P>,
+///     guest: &mut VirtualPmu,
+///     interrupts: &GuestInterrupts,
+///     msr: &M,
+///     clock: impl Fn() -> u64,
+/// ) -> Result<(), Box<dyn Error>> {
+///     let mut window = session.lend(clock(), |_| ())?;
+///     let outcome = host.load(window.lent(), guest, interrupts, msr).and_then(|mut loaded| {
+///         loop {
+///             match enter_guest(&loaded) {
+///                 Exit::Wrmsr(register, value) => {
+///                     let _ = host.write(&mut loaded, guest, register, value, msr)?;
+///                 }
+///                 Exit::Interrupt => {} // its handler has run
+///                 Exit::Stop => break,
+///             }
+///             interrupts.deliver_to(guest);
+///             deliver(guest); // by `VirtualPmu::deliver_pmi`
+///         }
+///         host.put(loaded, saved_global_control(), guest, msr).map_err(|(_, error)| error)
+///     });
+///     window.end(clock())?; // also after an error
+///     Ok(outcome.map(|_| ())?)
+/// }
+/// # use pmu_core::{CounterUnit, OpenedEvents};
+/// # let _ = run::<OpenedEvents<'static>, pmu_virt::mock::MockMsr<'static, 8>, pmu_virt::mock::MockMsr<'static, 8>>;
+/// ```
+///
+/// The window cannot end while a guest is loaded, and without a window there is nothing to load it onto:
+///
+/// ```compile_fail,E0505
+/// # use pmu_core::{Counters, EventSource, MsrBackend, Platform};
+/// # use pmu_virt::{GuestInterrupts, HostCounters, VirtualPmu};
+/// # fn wrong<S: EventSource, M: MsrBackend, P: Platform>(
+/// #     host: &HostCounters, session: &mut Counters<'_, S, M, P>, guest: &mut VirtualPmu,
+/// #     interrupts: &GuestInterrupts, msr: &M,
+/// # ) {
+/// let mut window = session.lend(0, |_| ()).unwrap();
+/// let loaded = host.load(window.lent(), guest, interrupts, msr).unwrap();
+/// window.end(0).unwrap();
+/// host.put(loaded, 0, guest, msr).unwrap();
+/// # }
 /// ```
 #[derive(Clone, Debug)]
 pub struct HostCounters {
     configuration: Configuration,
     layout: Layout,
     registers: Registers,
+    /// The processor has more than a guest is offered: counters, or PERF_METRICS.
+    has_more: bool,
 }
 
-/// Addresses of a vendor's registers: the first counter's, and their distance.
-#[derive(Clone, Copy, Debug)]
-struct Registers {
-    select: u32,
-    general: u32,
-    stride: u32,
-    fixed: u32,
-    fixed_control: u32,
-    status: u32,
-    control: u32,
-    status_clear: u32,
-    status_set: u32,
-}
-
-const INTEL: Registers = Registers {
-    select: 0x186,
-    general: 0x4C1,
-    stride: 1,
-    fixed: 0x309,
-    fixed_control: 0x38D,
-    status: 0x38E,
-    control: 0x38F,
-    status_clear: 0x390,
-    status_set: 0x391,
-};
-
-const AMD: Registers = Registers {
-    select: 0xC001_0200,
-    general: 0xC001_0201,
-    stride: 2,
-    fixed: 0,
-    fixed_control: 0,
-    status: 0xC000_0300,
-    control: 0xC000_0301,
-    status_clear: 0xC000_0302,
-    status_set: 0xC000_0303,
-};
-
-/// A guest's state on the counters, until it is [put](HostCounters::put) back.
+/// A guest's state on the counters, until it is [put](HostCounters::put) back. It borrows the lent counters, whose
+/// window ends afterwards.
+///
+/// Dropped, the guest's state is as it was when it was loaded, and the end of the window disarms the counters.
 #[derive(Debug)]
 #[must_use = "the guest's state is on the counters until it is put back"]
-pub struct Loaded {
+pub struct Loaded<'w> {
+    lent: &'w mut LentCounters,
+    interrupts: &'w GuestInterrupts,
+    /// Identity of the load, which the guest has, too.
+    number: u64,
     global_control: u64,
-    /// Overflows whose interrupt the guest has had, or did not request.
-    known: u64,
-    /// The counters that interrupt.
-    interrupting: u64,
-    /// Global control at the time a put stopped the counters.
-    stopped: Option<u64>,
     debug_control: u64,
-    /// Configuration of the loaded guest.
-    configuration: Configuration,
+    /// The general counters whose selects were written with something, and in the first fixed one's place their control.
+    programmed: Counters,
+    /// The status bits that are no counter's: the host's, as they were found, and the guest's.
+    others: [u64; 2],
+    /// The counters that hold something of the guest's.
+    dirty: Counters,
+    /// A put has stopped the counters.
+    stopped: bool,
+    /// What a put has saved already, with the status that it found, before an access of it failed.
+    saved: Option<(Put, u64)>,
 }
 
-impl Loaded {
-    /// Returns the global control with which the guest is first entered.
+impl Loaded<'_> {
+    /// Returns the global control with which the guest is entered: first, and after an intercepted write of it.
     pub const fn global_control(&self) -> u64 {
         self.global_control
     }
@@ -135,12 +152,40 @@ impl Loaded {
 #[non_exhaustive]
 pub struct Put {
     /// A counter overflowed whose interrupt has not come yet. It is now [pending](VirtualPmu::pmi_pending) in the
-    /// guest; the host claims and drops the processor's own, which still comes.
+    /// guest; the processor's own, which still comes, is [claimed](HostCounters::interrupted) and dropped.
     pub interrupt_is_coming: bool,
 }
 
+/// Identity of the load that a guest is in; 0: none. A copy of the guest is in none.
+#[derive(Debug, Default)]
+pub(crate) struct LoadNumber {
+    number: u64,
+    /// The guest was reset since.
+    reset: bool,
+}
+
+impl Clone for LoadNumber {
+    fn clone(&self) -> Self {
+        Self::default()
+    }
+}
+
+impl LoadNumber {
+    /// Notes that the guest was reset: what is on the counters is not its state any more.
+    pub(crate) const fn reset(&mut self) {
+        self.reset = true;
+    }
+
+    /// Returns the number of a new load.
+    fn new() -> Self {
+        static LAST: AtomicU64 = AtomicU64::new(0);
+        Self { number: LAST.fetch_add(1, Relaxed).wrapping_add(1), reset: false }
+    }
+}
+
 impl HostCounters {
-    /// Creates the counters of the processor that has this PMU: see [`Configuration::from_cpuid`].
+    /// Creates the counters of a processor that has this PMU, and nothing that it does not name: PERF_METRICS, or
+    /// more counters. [`from_cpuid`](Self::from_cpuid) asks the processor.
     ///
     /// # Errors
     /// The status cannot be restored (no `IA32_PERF_GLOBAL_STATUS_SET` below version 4, no `PerfCntrGlobalStatusSet`
@@ -165,10 +210,42 @@ impl HostCounters {
         if layout.global() == 0 {
             return Err(MediationError::NoStatusSet);
         }
-        Ok(Self { configuration: host, layout, registers })
+        Ok(Self { configuration: host, layout, registers, has_more: false })
     }
 
-    /// Returns the PMU that a guest can have: all counters of the host's, without AnyThread, which would count other
+    /// Creates the counters of the processor whose CPUID and `IA32_PERF_CAPABILITIES` these are, as
+    /// [`Configuration::from_cpuid`] takes them. Of more general or fixed counters than eight, the first eight are
+    /// offered to guests. Where the processor has more than a guest, more is [intercepted](Self::intercepts): RDPMC,
+    /// and the global registers.
+    ///
+    /// # Errors
+    /// [`Host`](MediationError::Host), and those of [`new`](Self::new).
+    ///
+    /// ```
+    /// use pmu_virt::{Configuration, FedEvents, HostCounters, IntelConfiguration, VirtualPmu};
+    /// // Ten general counters: leaf 0x0A of version 5.
+    /// let many = |leaf, _subleaf| match leaf {
+    ///     0 => [0x0A, 0x756E_6547, 0x6C65_746E, 0x4965_6E69],
+    ///     0x0A => [0x0730_0A05, 0, 0b1111, 48 << 5 | 1 << 15],
+    ///     _ => [0; 4],
+    /// };
+    /// let host = HostCounters::from_cpuid(many, 1 << 13)?;
+    /// assert_eq!(host.guest(), Configuration::Intel(IntelConfiguration::new(5, 8, 4)));
+    /// let guest = VirtualPmu::new(host.guest(), FedEvents::NONE)?;
+    /// assert!(host.intercepts_rdpmc() && host.intercepts(&guest, 0x38F));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn from_cpuid(
+        cpuid: impl Fn(u32, u32) -> CpuidRegisters,
+        capabilities: u64,
+    ) -> Result<Self, MediationError> {
+        let first = Configuration::first_from_cpuid(cpuid, capabilities);
+        let (host, left_out) = first.map_err(MediationError::Host)?;
+        let has_metrics = host.vendor() == Vendor::Intel && capabilities & PERF_METRICS != 0;
+        Ok(Self { has_more: left_out || has_metrics, ..Self::new(host)? })
+    }
+
+    /// Returns the PMU that a guest can have: the counters of the host's, without AnyThread, which would count other
     /// threads, and without the qualifiers for a guest's own guests.
     pub const fn guest(&self) -> Configuration {
         match self.configuration {
@@ -184,17 +261,40 @@ impl HostCounters {
         }
     }
 
-    /// Stops all counters of this processor by the global control: once, before a guest is first loaded, since
-    /// after reset the general counters are enabled there.
+    /// Stops all counters of this processor by the global control, where no session of the host's lives: after reset
+    /// the general counters are enabled there. Once on each processor is enough; what it returns is for that processor.
     ///
     /// # Errors
     /// The register faulted.
-    pub fn stop<M: MsrBackend>(&self, msr: &M) -> Result<(), MediationError> {
-        Access(msr).write(self.registers.control, 0)
+    ///
+    /// ```
+    /// use pmu_virt::mock::MockMsr;
+    /// use pmu_virt::{Configuration, FedEvents, GuestInterrupts, HostCounters, IntelConfiguration, Read, VirtualPmu};
+    /// # use pmu_core::{MsrAddress, MsrBackend};
+    /// let configuration = Configuration::Intel(IntelConfiguration::new(5, 4, 3));
+    /// # let processor = MockMsr::<64>::new(VirtualPmu::new(configuration, FedEvents::NONE)?);
+    /// let host = HostCounters::new(configuration)?;
+    /// let mut guest = VirtualPmu::new(host.guest(), FedEvents::NONE)?;
+    /// let _ = guest.write(0x4C1, 1_000);
+    ///
+    /// let (mut lent, interrupts) = (host.stop(&processor)?, GuestInterrupts::new());
+    /// let loaded = host.load(&mut lent, &mut guest, &interrupts, &processor)?;
+    /// // Enter the guest with `loaded.global_control()`. It writes its counter itself.
+    /// # // SAFETY: a counter.
+    /// # processor.write(unsafe { MsrAddress::new(0x4C1) }, 2_000).unwrap();
+    /// let saved = loaded.global_control();
+    /// let put = host.put(loaded, saved, &mut guest, &processor).map_err(|(_, error)| error)?;
+    /// assert!(!put.interrupt_is_coming);
+    /// assert_eq!(guest.read(0x4C1), Read::Value(2_000));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn stop<M: MsrBackend>(&self, msr: &M) -> Result<LentCounters, MediationError> {
+        Access(msr).write(self.registers.control, 0)?;
+        Ok(LentCounters::unowned(CounterSet::from_bits(self.layout.global()), 0))
     }
 
-    /// Loads a guest's state onto this processor's counters, which are [stopped](Self::stop). They do not count
-    /// before the guest is entered.
+    /// Loads a guest's state onto this processor's counters, which are lent. They do not count before the guest is
+    /// entered. `interrupts` are the guest's; what is pending there becomes pending in the guest.
     ///
     /// A policy that [changes](VirtualPmu::set_policy) meanwhile takes effect at the next load. Accesses: a write of
     /// each counter and of each general counter's select, one read and up to two writes of the status, a write of
@@ -204,193 +304,198 @@ impl HostCounters {
     /// Task. The caller stays on the processor until [`put`](Self::put).
     ///
     /// # Errors
-    /// The guest's PMU is not [that of the host](Self::guest), or a register faulted: no counter counts, and
-    /// the guest's state is as it was.
-    pub fn load<P: EventPolicy, M: MsrBackend>(
+    /// The guest's PMU is not [that of the host](Self::guest), or some of its counters are not lent. A register
+    /// faulted: no counter counts, nothing is armed, and the guest's state is as it was. Where it cannot be disarmed
+    /// either, the window's end does that.
+    pub fn load<'w, P: EventPolicy, M: MsrBackend>(
         &self,
-        guest: &VirtualPmu<P>,
+        lent: &'w mut LentCounters,
+        guest: &mut VirtualPmu<P>,
+        interrupts: &'w GuestInterrupts,
         msr: &M,
-    ) -> Result<Loaded, MediationError> {
+    ) -> Result<Loaded<'w>, MediationError> {
         if !self.accepts(&guest.configuration) {
             return Err(MediationError::NotTheHosts);
         }
-        let msr = Access(msr);
+        let needed = CounterSet::from_bits(guest.model.layout.global());
+        let missing = needed.without(lent.counters());
+        if !missing.is_empty() {
+            return Err(MediationError::NotLent(missing));
+        }
+        lent.set_programmed(true);
+        interrupts.deliver_to(guest);
+        let registers = &guest.model.registers;
+        let mut loaded = Loaded {
+            lent,
+            interrupts,
+            number: 0,
+            global_control: registers.of(Family::GlobalControl),
+            debug_control: registers.of(Family::DebugControl),
+            programmed: 0,
+            others: [0; 2],
+            dirty: guest.model.layout.counters(),
+            stopped: false,
+            saved: None,
+        };
+        let access = Access(msr);
+        if let Err(error) = self.write_state(&mut loaded, guest, &access) {
+            if self.take_away(&mut loaded, &access).is_ok() {
+                loaded.lent.set_programmed(false);
+            }
+            return Err(error);
+        }
+        guest.load = LoadNumber::new();
+        loaded.number = guest.load.number;
+        Ok(loaded)
+    }
+
+    fn write_state<P: EventPolicy, M: MsrBackend>(
+        &self,
+        loaded: &mut Loaded<'_>,
+        guest: &VirtualPmu<P>,
+        msr: &Access<'_, M>,
+    ) -> Result<(), MediationError> {
         let Registers { status, status_clear, status_set, control, .. } = self.registers;
         let registers = &guest.model.registers;
         for counter in guest.counters() {
-            let (_, value) = self.of_counter(counter);
-            msr.write(value, registers.counter(counter))?;
+            msr.write(self.registers.counter(counter), registers.counter(counter))?;
             if counter < MAX_PER_KIND {
-                self.write_select(guest, counter, &msr)?;
+                self.write_select(loaded, guest, counter, msr)?;
             }
         }
-        self.write_fixed_control(guest, &msr)?;
-        let bits = self.status_bits();
+        self.write_fixed_control(loaded, guest, msr)?;
+        let (bits, counters) = (self.status_bits(), self.counter_bits());
         let wanted = registers.of(Family::GlobalStatus) & bits;
         let found = msr.read(status)? & bits;
+        loaded.others = [found, wanted].map(|status| status & !counters);
         if found & !wanted != 0 {
             msr.write(status_clear, found & !wanted)?;
         }
         if wanted & !found != 0 {
             msr.write(status_set, wanted & !found)?;
         }
-        let global_control = registers.of(Family::GlobalControl);
+        // Before the first overflow that the guest can have.
+        loaded.interrupts.load(wanted, guest.interrupting());
         if self.is_amd() {
-            msr.write(control, global_control)?;
+            let entered = loaded.lent.global_control() | loaded.global_control;
+            msr.write(control, entered).inspect_err(|_| {
+                loaded.interrupts.put(0);
+            })?;
         }
-        Ok(Loaded {
-            global_control,
-            known: wanted,
-            interrupting: guest.interrupting(),
-            stopped: None,
-            debug_control: registers.of(Family::DebugControl),
-            configuration: guest.configuration,
-        })
-    }
-
-    /// Sets the status bits that a loaded guest writes to `IA32_PERF_GLOBAL_STATUS_SET` or `PerfCntrGlobalStatusSet`;
-    /// they raise no interrupt. `value` is the guest's, legal by [`VirtualPmu::check_write`]; only bits of counters
-    /// and of the freeze are set, since no other status bit is the guest's.
-    ///
-    /// # Errors
-    /// The register faulted.
-    pub fn set_status<M: MsrBackend>(
-        &self,
-        loaded: &mut Loaded,
-        value: u64,
-        msr: &M,
-    ) -> Result<(), MediationError> {
-        let value = value & self.status_bits();
-        loaded.known |= value;
-        Access(msr).write(self.registers.status_set, value)
-    }
-
-    /// Writes the control that a loaded guest has just written to its PMU: an event select, by its counter's number,
-    /// or `IA32_FIXED_CTR_CTRL` for `None`. An event that the [policy](EventPolicy) forbids does not count. Accesses:
-    /// the write; a read of the status where a counter interrupts from now on.
-    ///
-    /// # Errors
-    /// The register faulted.
-    pub fn write_control<P: EventPolicy, M: MsrBackend>(
-        &self,
-        loaded: &mut Loaded,
-        counter: Option<u8>,
-        guest: &VirtualPmu<P>,
-        msr: &M,
-    ) -> Result<(), MediationError> {
-        let msr = Access(msr);
-        match counter.map(usize::from) {
-            Some(counter) if counter < MAX_PER_KIND && guest.model.layout.has(counter) => {
-                self.write_select(guest, counter, &msr)?;
-            }
-            Some(counter) => return Err(MediationError::NoCounter(counter as u8)),
-            None => self.write_fixed_control(guest, &msr)?,
-        }
-        let interrupting = guest.interrupting();
-        let new = interrupting & !loaded.interrupting;
-        if new != 0 {
-            // An earlier overflow did not interrupt.
-            loaded.known |= msr.read(self.registers.status)? & new;
-        }
-        loaded.interrupting = interrupting;
         Ok(())
     }
 
-    /// Makes an interrupt of the counters that came while a guest was loaded the guest's,
-    /// [pending](VirtualPmu::pmi_pending) from now on.
-    ///
-    /// # Errors
-    /// The status could not be read. The interrupt is pending; a later overflow, until the state is put back, shows
-    /// only by its own interrupt.
-    pub fn interrupted<P: EventPolicy, M: MsrBackend>(
-        &self,
-        loaded: &mut Loaded,
-        guest: &mut VirtualPmu<P>,
-        msr: &M,
-    ) -> Result<(), MediationError> {
-        guest.set_pmi_pending(true);
-        let found = Access(msr).read(self.registers.status);
-        loaded.known = *found.as_ref().unwrap_or(&u64::MAX);
-        found.map(|_| ())
-    }
-
-    /// Saves a guest's state from the counters, disarms them, and acknowledges their overflows. `global_control` is
-    /// the value that the processor saved when it left the guest (ignored on AMD, where the register is read).
+    /// Saves a guest's state from the counters, disarms and clears them, and acknowledges their overflows: of what was
+    /// loaded, whatever was done with the guest since. `global_control` is the value that the processor saved when it
+    /// left the guest (ignored on AMD, where the register is read). The state of a guest that was
+    /// [reset](VirtualPmu::reset) while it was loaded stays as it is.
     ///
     /// An overflow in the guest becomes pending in it once: by [`interrupted`](Self::interrupted) if the processor's
     /// interrupt came before, otherwise here, and the interrupt is [still to come](Put::interrupt_is_coming). A guest
     /// can acknowledge an overflow, and the same counter overflow again, unseen by the hypervisor. Its interrupt then
-    /// comes on the host without the announcement of `Put`; make it the guest's by [`VirtualPmu::set_pmi_pending`].
+    /// comes on the host without the announcement of `Put`, and is the guest's by `interrupted`, too.
     ///
-    /// Accesses: a read of the status and a write of what is set, RDPMC of each counter, a write of each select that
-    /// is enabled, and of `IA32_FIXED_CTR_CTRL` where a fixed counter is; on AMD a read and a write of the global
-    /// control.
+    /// Accesses: a read of the status and a write of what is set, RDPMC of each counter; a write of each counter, of each
+    /// select, and of `IA32_FIXED_CTR_CTRL`, that is not 0; on AMD a read and a write of the global control.
     ///
     /// # Errors
-    /// The loaded state is of a guest with another PMU, or a register faulted. The guest's state is unchanged, and
-    /// `loaded` is returned for another attempt.
-    pub fn put<P: EventPolicy, M: MsrBackend>(
+    /// The loaded state is another guest's, or a register faulted. `loaded` is returned for another attempt, and
+    /// nothing is lost until then.
+    pub fn put<'w, P: EventPolicy, M: MsrBackend>(
         &self,
-        loaded: Loaded,
+        mut loaded: Loaded<'w>,
         global_control: u64,
         guest: &mut VirtualPmu<P>,
         msr: &M,
-    ) -> Result<Put, (Loaded, MediationError)> {
-        let mut loaded = loaded;
-        match self.read_back(&mut loaded, global_control, guest, &Access(msr)) {
-            Ok(put) => Ok(put),
+    ) -> Result<Put, (Loaded<'w>, MediationError)> {
+        if let Err(error) = loaded.check(guest) {
+            return Err((loaded, error));
+        }
+        let msr = Access(msr);
+        let saved = self.read_back(&mut loaded, global_control, guest, &msr);
+        match saved.and_then(|put| self.take_away(&mut loaded, &msr).map(|()| put)) {
+            Ok(put) => {
+                loaded.lent.set_programmed(false);
+                guest.load = LoadNumber::default();
+                Ok(put)
+            }
             Err(error) => Err((loaded, error)),
         }
     }
 
+    /// Saves the guest's state, once.
     fn read_back<P: EventPolicy, M: MsrBackend>(
         &self,
-        loaded: &mut Loaded,
+        loaded: &mut Loaded<'_>,
         saved: u64,
         guest: &mut VirtualPmu<P>,
         msr: &Access<'_, M>,
     ) -> Result<Put, MediationError> {
-        if loaded.configuration != guest.configuration {
-            return Err(MediationError::NotTheHosts);
+        if let Some((put, _)) = loaded.saved {
+            return Ok(put);
         }
-        let own = guest.model.layout.global();
-        let Registers { control, status, status_clear, fixed_control, .. } = self.registers;
-        let global_control = match loaded.stopped {
-            // Stopped by a put that failed later on.
-            Some(stopped) => stopped,
-            None if self.is_amd() => {
-                let found = msr.read(control)?;
-                msr.write(control, 0)?;
-                *loaded.stopped.insert(found & own)
-            }
-            None => saved & own,
-        };
-        let bits = self.status_bits();
-        let found = msr.read(status)? & bits;
-        let mut registers = guest.model.registers;
-        let enabled = guest.model.enabled();
+        let Registers { control, status, .. } = self.registers;
+        let (layout, mut registers) = (&guest.model.layout, guest.model.registers);
+        if !self.is_amd() {
+            loaded.global_control = saved & layout.global();
+        } else if !loaded.stopped {
+            loaded.global_control = msr.read(control)? & layout.global();
+            msr.write(control, loaded.lent.global_control())?;
+            loaded.stopped = true;
+        }
+        let found = msr.read(status)?;
+        let mut dirty = 0;
         for counter in guest.counters() {
-            let value = msr.read_pmc(pmc_index(counter))?;
-            *registers.counter_mut(counter) = value & guest.model.layout.mask(counter);
-            if counter < MAX_PER_KIND && enabled >> counter & 1 != 0 {
-                msr.write(self.of_counter(counter).0, 0)?;
-            }
+            let value = msr.read_pmc(pmc_index(counter))? & layout.mask(counter);
+            *registers.counter_mut(counter) = value;
+            dirty |= Counters::from(value != 0) << counter;
         }
-        if enabled >> MAX_PER_KIND != 0 {
-            msr.write(fixed_control, 0)?;
+        loaded.dirty = dirty;
+        let [_, guests] = loaded.others;
+        *registers.of_mut(Family::GlobalStatus) = found & (self.counter_bits() | guests);
+        *registers.of_mut(Family::GlobalControl) = loaded.global_control;
+        let put = Put { interrupt_is_coming: loaded.interrupts.put(found) };
+        loaded.interrupts.deliver_to(guest);
+        if guest.load.reset {
+            guest.set_pmi_pending(false);
+        } else {
+            guest.model.registers = registers;
+            guest.model.budget_is_stale = true;
+            guest.model.pmi_pending |= put.interrupt_is_coming;
         }
-        // Last, so that a repeated put finds it again.
-        if found != 0 {
-            msr.write(status_clear, found)?;
+        loaded.saved = Some((put, found));
+        Ok(put)
+    }
+
+    /// Disarms and clears the counters, acknowledges their overflows, and restores the host's bits of the status.
+    fn take_away<M: MsrBackend>(
+        &self,
+        loaded: &mut Loaded<'_>,
+        msr: &Access<'_, M>,
+    ) -> Result<(), MediationError> {
+        let Registers { status, status_clear, status_set, fixed_control, .. } = self.registers;
+        for counter in places(loaded.programmed & 0xFF) {
+            msr.write_retrying(self.registers.select(counter), 0)?;
         }
-        let others = registers.of(Family::GlobalStatus) & !bits;
-        *registers.of_mut(Family::GlobalStatus) = found | others;
-        *registers.of_mut(Family::GlobalControl) = global_control;
-        guest.model.registers = registers;
-        guest.model.budget_is_stale = true;
-        let interrupt_is_coming = found & loaded.interrupting & !loaded.known != 0;
-        guest.model.pmi_pending |= interrupt_is_coming;
-        Ok(Put { interrupt_is_coming })
+        if loaded.programmed >> MAX_PER_KIND != 0 {
+            msr.write_retrying(fixed_control, 0)?;
+        }
+        for counter in places(loaded.dirty) {
+            msr.write_retrying(self.registers.counter(counter), 0)?;
+        }
+        let found = match loaded.saved {
+            Some((_, found)) => found,
+            None => msr.read(status)?,
+        };
+        let [hosts, guests] = loaded.others;
+        let left = found & (self.counter_bits() | guests & !hosts);
+        if left != 0 {
+            msr.write_retrying(status_clear, left)?;
+        }
+        if hosts & !found != 0 {
+            msr.write_retrying(status_set, hosts & !found)?;
+        }
+        Ok(())
     }
 
     /// Returns whether a guest with this PMU can have these counters: it has all of them, in their widths.
@@ -411,29 +516,24 @@ impl HostCounters {
         }
     }
 
-    /// Returns the bits of the status that are the guest's.
-    fn status_bits(&self) -> u64 {
+    /// Returns the bits of the status that are the counters': their overflows, and the freeze of all.
+    fn counter_bits(&self) -> u64 {
         let frozen = if self.is_amd() { 0 } else { Layout::FROZEN };
         self.layout.global() | frozen
+    }
+
+    /// Returns the bits of the status that a guest's PMU has, and the host's has, too: both have them in turn.
+    fn status_bits(&self) -> u64 {
+        self.counter_bits() | self.layout.legal(Family::GlobalStatus)
     }
 
     fn is_amd(&self) -> bool {
         self.configuration.vendor() == Vendor::Amd
     }
 
-    /// Returns the registers of the counter with this place, 0–15: its select, and its value.
-    const fn of_counter(&self, counter: usize) -> (u32, u32) {
-        let Registers { select, general, stride, fixed, .. } = self.registers;
-        match counter {
-            0..MAX_PER_KIND => {
-                (select + stride * counter as u32, general + stride * counter as u32)
-            }
-            _ => (0, fixed + (counter - MAX_PER_KIND) as u32),
-        }
-    }
-
     fn write_select<P: EventPolicy, M: MsrBackend>(
         &self,
+        loaded: &mut Loaded<'_>,
         guest: &VirtualPmu<P>,
         counter: usize,
         msr: &Access<'_, M>,
@@ -441,15 +541,16 @@ impl HostCounters {
         let mut select = guest.model.registers.select(counter);
         if guest.model.enabled() >> counter & 1 == 0 {
             select &= !ENABLE;
-        }
-        if self.is_amd() {
+        } else if self.is_amd() {
             select |= GUEST_ONLY;
         }
-        msr.write(self.of_counter(counter).0, select)
+        loaded.programmed |= Counters::from(select != 0) << counter;
+        msr.write(self.registers.select(counter), select)
     }
 
     fn write_fixed_control<P: EventPolicy, M: MsrBackend>(
         &self,
+        loaded: &mut Loaded<'_>,
         guest: &VirtualPmu<P>,
         msr: &Access<'_, M>,
     ) -> Result<(), MediationError> {
@@ -462,15 +563,27 @@ impl HostCounters {
                 control &= !(0b11 << (4 * counter));
             }
         }
+        loaded.programmed |= Counters::from(control != 0) << MAX_PER_KIND;
         msr.write(self.registers.fixed_control, control)
     }
+}
+
+impl Loaded<'_> {
+    /// Checks that this is what was loaded of the guest.
+    fn check<P>(&self, guest: &VirtualPmu<P>) -> Result<(), MediationError> {
+        if guest.load.number == self.number { Ok(()) } else { Err(MediationError::NotTheLoaded) }
+    }
+}
+
+/// Returns the places of these counters.
+fn places(counters: Counters) -> impl Iterator<Item = usize> {
+    (0..MAX_COUNTERS).filter(move |counter| counters >> counter & 1 != 0)
 }
 
 impl<P: EventPolicy> VirtualPmu<P> {
     /// Returns the counters that exist, by their places.
     fn counters(&self) -> impl Iterator<Item = usize> + use<P> {
-        let counters = self.model.layout.counters();
-        (0..MAX_COUNTERS).filter(move |counter| counters >> counter & 1 != 0)
+        places(self.model.layout.counters())
     }
 
     /// Returns the counters that interrupt, in the layout of the global status.
@@ -478,79 +591,3 @@ impl<P: EventPolicy> VirtualPmu<P> {
         to_global(self.model.interrupting())
     }
 }
-
-/// Returns RDPMC's operand, of both vendors.
-const fn pmc_index(counter: usize) -> PmcIndex {
-    match counter {
-        0..MAX_PER_KIND => PmcIndex::new(counter as u32),
-        _ => PmcIndex::new(1 << 30 | (counter - MAX_PER_KIND) as u32),
-    }
-}
-
-/// The backend, with faults that name their register.
-struct Access<'m, M>(&'m M);
-
-impl<M: MsrBackend> Access<'_, M> {
-    fn read(&self, register: u32) -> Result<u64, MediationError> {
-        self.0.read(address(register)).map_err(|error| fault(MsrOperation::Read, register, &error))
-    }
-
-    fn write(&self, register: u32, value: u64) -> Result<(), MediationError> {
-        let written = self.0.write(address(register), value);
-        written.map_err(|error| fault(MsrOperation::Write, register, &error))
-    }
-
-    fn read_pmc(&self, index: PmcIndex) -> Result<u64, MediationError> {
-        let read = self.0.read_pmc(index);
-        read.map_err(|error| fault(MsrOperation::ReadPmc, index.get(), &error))
-    }
-}
-
-fn address(register: u32) -> MsrAddress {
-    // SAFETY: every address of this module is that of an event select, a counter, or their global control or status
-    // ([`INTEL`], [`AMD`]), of which no value makes the processor write to memory.
-    unsafe { MsrAddress::new(register) }
-}
-
-fn fault(operation: MsrOperation, register: u32, error: &impl MsrError) -> MediationError {
-    MediationError::Access(MsrFault { operation, register, kind: error.kind() })
-}
-
-/// Reason why a guest did not get the counters, or why its state was not put back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "defmt", derive(defmt::Format))]
-#[non_exhaustive]
-pub enum MediationError {
-    /// The host's configuration is invalid.
-    Configuration(ConfigurationError),
-    /// The host has no register that sets bits of the status: Intel below version 4, AMD before PerfMonV2.
-    NoStatusSet,
-    /// The host's counters cannot be written in full width.
-    NoFullWidthWrites,
-    /// The host's event selects have no GuestOnly; see
-    /// [`AmdConfiguration::guest_host`](crate::AmdConfiguration::guest_host).
-    NoGuestOnly,
-    /// The guest's PMU lacks some of the host's counters (see [`HostCounters::guest`]), or differs from the loaded
-    /// one.
-    NotTheHosts,
-    /// The guest has no general counter with this number.
-    NoCounter(u8),
-    /// An access failed.
-    Access(MsrFault),
-}
-
-impl fmt::Display for MediationError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Configuration(error) => error.fmt(f),
-            Self::NoStatusSet => f.write_str("the host's status cannot be set"),
-            Self::NoFullWidthWrites => f.write_str("the host's counters lack full-width writes"),
-            Self::NoGuestOnly => f.write_str("the host's event selects have no GuestOnly"),
-            Self::NotTheHosts => f.write_str("the guest's PMU is not the host's"),
-            Self::NoCounter(counter) => write!(f, "the guest has no general counter {counter}"),
-            Self::Access(fault) => fault.fmt(f),
-        }
-    }
-}
-
-impl core::error::Error for MediationError {}

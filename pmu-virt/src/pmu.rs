@@ -1,5 +1,6 @@
 //! The guest's accesses to its PMU, and the host's.
 
+use crate::mediated::LoadNumber;
 use crate::model::{MAX_COUNTERS, Model};
 use crate::table::{Family, Located, MAX_PER_KIND, ReadAs, Row, WriteAs};
 use crate::{
@@ -28,10 +29,22 @@ pub struct VirtualPmu<P = AllowAll> {
     pub(crate) configuration: Configuration,
     pub(crate) policy: P,
     pub(crate) model: Model,
+    /// The load onto real counters that it is in.
+    pub(crate) load: LoadNumber,
 }
 
 // One virtual processor is to fit in 1 KiB.
 const _: () = assert!(size_of::<VirtualPmu>() < 1024);
+
+/// What RDPMC reads.
+pub(crate) enum Pmc {
+    /// #GP.
+    Absent,
+    /// 0.
+    Zero,
+    /// The counter with this place.
+    Counter(usize),
+}
 
 /// A counter that runs: see [`VirtualPmu::running`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,7 +102,7 @@ impl<P: EventPolicy> VirtualPmu<P> {
     ) -> Result<Self, ConfigurationError> {
         configuration.check()?;
         let model = Model::new(vendors::layout(&configuration), events, &policy);
-        Ok(Self { configuration, policy, model })
+        Ok(Self { configuration, policy, model, load: LoadNumber::default() })
     }
 
     /// Returns the PMU that the guest sees.
@@ -107,6 +120,7 @@ impl<P: EventPolicy> VirtualPmu<P> {
     /// does).
     pub fn reset(&mut self) {
         self.model = Model::new(self.model.layout, self.model.events, &self.policy);
+        self.load.reset();
     }
 
     /// Performs INIT, which leaves the PMU's registers as they are (the SDM's same table). INIT masks the local
@@ -362,8 +376,18 @@ impl<P: EventPolicy> VirtualPmu<P> {
     /// ```
     #[inline]
     pub fn read_pmc(&self, ecx: u32, mode: Mode) -> Read {
+        match self.locate_pmc(ecx, mode) {
+            Pmc::Absent => Read::GeneralProtection,
+            Pmc::Zero => Read::Value(0),
+            Pmc::Counter(counter) => Read::Value(self.model.registers.counter(counter)),
+        }
+    }
+
+    /// Returns the counter that RDPMC reads.
+    #[inline(always)]
+    pub(crate) fn locate_pmc(&self, ecx: u32, mode: Mode) -> Pmc {
         if !mode.allows_rdpmc() {
-            return Read::GeneralProtection;
+            return Pmc::Absent;
         }
         let Model { layout, registers, .. } = &self.model;
         let index = (ecx & 0xFFFF) as usize;
@@ -373,17 +397,14 @@ impl<P: EventPolicy> VirtualPmu<P> {
                 let control = registers.of(Family::FixedControl);
                 (MAX_PER_KIND + index, control >> (33 + 4 * index) & 1)
             }
-            _ => return Read::GeneralProtection,
+            _ => return Pmc::Absent,
         };
         if !layout.has(counter) {
-            return if layout.absent_counters_read_zero && ecx < 4 {
-                Read::Value(0)
-            } else {
-                Read::GeneralProtection
-            };
+            let zero = layout.absent_counters_read_zero && ecx < 4;
+            return if zero { Pmc::Zero } else { Pmc::Absent };
         }
         let hidden = disabled != 0 && !mode.is_privileged();
-        Read::Value(if hidden { 0 } else { registers.counter(counter) })
+        if hidden { Pmc::Zero } else { Pmc::Counter(counter) }
     }
 
     /// Returns the running counters, and whether the embedder feeds them.

@@ -1,10 +1,11 @@
 //! A hypervisor with one guest on real counters, which the mock plays, and a guest of the software alone.
 
 use crate::virt_support::{CYCLES, INSTRUCTIONS};
+use pmu_core::{CounterSet, LentCounters};
 use pmu_virt::mock::MockMsr;
 use pmu_virt::{
-    AmdConfiguration, Configuration, EventKey, FedEvents, Feed, HostCounters, IntelConfiguration,
-    Loaded, Privilege, Vendor, VirtualPmu, Write,
+    AmdConfiguration, Configuration, EventKey, FedEvents, Feed, GuestInterrupts, HostCounters,
+    IntelConfiguration, Loaded, Privilege, Read, Vendor, VirtualPmu, Write,
 };
 
 pub(crate) type Mock<'h> = MockMsr<'h, 256>;
@@ -65,17 +66,23 @@ pub(crate) fn in_software(cycles: u64, instructions: u64) -> Feed {
     feed
 }
 
+/// Returns counters that no session has.
+pub(crate) fn lent() -> &'static mut LentCounters {
+    Box::leak(Box::new(LentCounters::unowned(CounterSet::ALL, 0)))
+}
+
 /// A hypervisor with one guest.
 pub(crate) struct Machine<'h> {
     pub(crate) vendor: Vendor,
     pub(crate) mock: Mock<'h>,
     pub(crate) counters: HostCounters,
     pub(crate) guest: VirtualPmu,
-    pub(crate) loaded: Option<Loaded>,
+    pub(crate) loaded: Option<Loaded<'static>>,
+    pub(crate) cell: &'static GuestInterrupts,
+    /// The hypervisor intercepts every access.
+    pub(crate) intercepts_all: bool,
     /// The processor's interrupt is on its way.
     pub(crate) in_flight: bool,
-    /// The next one was announced, and is to be dropped.
-    pub(crate) announced: bool,
     /// Number of interrupts that the guest has had.
     pub(crate) interrupts: u32,
 }
@@ -85,20 +92,22 @@ pub(crate) const GLOBAL_CONTROL: u32 = 0x38F;
 impl Machine<'_> {
     pub(crate) fn new(host: Configuration, guest: Configuration) -> Self {
         let (mock, counters) = (processor(host), HostCounters::new(host).unwrap());
-        counters.stop(&mock).unwrap();
+        let _ = counters.stop(&mock).unwrap();
         Self {
             vendor: host.vendor(),
             mock,
             counters,
             guest: VirtualPmu::new(guest, events()).unwrap(),
             loaded: None,
+            cell: Box::leak(Box::default()),
+            intercepts_all: false,
             in_flight: false,
-            announced: false,
             interrupts: 0,
         }
     }
 
     pub(crate) fn deliver(&mut self) {
+        self.cell.deliver_to(&mut self.guest);
         if self.guest.pmi_pending() {
             self.guest.set_pmi_pending(false);
             self.interrupts += 1;
@@ -107,7 +116,8 @@ impl Machine<'_> {
 
     /// Enters the guest.
     pub(crate) fn enter(&mut self) {
-        let loaded = self.counters.load(&self.guest, &self.mock).unwrap();
+        let loaded = self.counters.load(lent(), &mut self.guest, self.cell, &self.mock);
+        let loaded = loaded.unwrap();
         self.set_global_control(loaded.global_control());
         self.loaded = Some(loaded);
     }
@@ -134,54 +144,50 @@ impl Machine<'_> {
         let saved = self.saved();
         self.set_global_control(0);
         let put = self.counters.put(loaded, saved, &mut self.guest, &self.mock).unwrap();
-        self.announced = put.interrupt_is_coming;
+        assert!(!put.interrupt_is_coming || self.in_flight, "it is announced and does not come");
         self.arrive();
         self.deliver();
     }
 
     /// Delivers the processor's interrupt, if it is on its way.
     pub(crate) fn arrive(&mut self) {
-        if !core::mem::take(&mut self.in_flight) {
-            assert!(!self.announced, "an interrupt that was announced does not come");
-            return;
-        }
-        match &mut self.loaded {
-            Some(loaded) => {
-                self.counters.interrupted(loaded, &mut self.guest, &self.mock).unwrap();
-            }
-            None if core::mem::take(&mut self.announced) => {}
-            None => self.guest.set_pmi_pending(true),
+        if core::mem::take(&mut self.in_flight) {
+            assert!(self.counters.interrupted(self.cell, &self.mock), "it is the guest's");
         }
     }
 
-    /// Executes WRMSR in the guest: controls are intercepted, everything else is the processor's.
+    /// Executes WRMSR in the guest: what is not intercepted is the processor's.
     pub(crate) fn guest_writes(&mut self, address: u32, value: u64) -> Write {
+        if !self.intercepts_all && !self.counters.intercepts(&self.guest, address) {
+            return self.mock.with_pmu(|pmu| pmu.write(address, value).answer);
+        }
         let loaded = self.loaded.as_mut().unwrap();
-        if [0x391, 0xC000_0303].contains(&address) {
-            let written = self.guest.check_write(address, value);
-            if written.answer == Write::Done {
-                self.counters.set_status(loaded, value, &self.mock).unwrap();
-            }
-            return written.answer;
+        let written = self.counters.write(loaded, &mut self.guest, address, value, &self.mock);
+        if [0x38F].contains(&address) && written == Ok(Write::Done) {
+            // The guest's field of the VMCS.
+            let control = loaded.global_control();
+            self.set_global_control(control);
         }
-        let counter = match (self.vendor, address) {
-            (Vendor::Intel, 0x186..0x18E) => Some(Some((address - 0x186) as u8)),
-            (Vendor::Amd, 0xC001_0200..0xC001_0210) if address & 1 == 0 => {
-                Some(Some(((address - 0xC001_0200) / 2) as u8))
-            }
-            (Vendor::Intel, 0x38D) => Some(None),
-            _ => None,
-        };
-        match counter {
-            Some(counter) => {
-                let written = self.guest.write(address, value);
-                if written.answer == Write::Done {
-                    self.counters.write_control(loaded, counter, &self.guest, &self.mock).unwrap();
-                }
-                written.answer
-            }
-            None => self.mock.with_pmu(|pmu| pmu.write(address, value).answer),
+        written.unwrap()
+    }
+
+    /// Executes RDMSR in the guest.
+    pub(crate) fn guest_reads(&self, address: u32) -> Read {
+        if !self.intercepts_all && !self.counters.intercepts(&self.guest, address) {
+            return self.mock.with_pmu(|pmu| pmu.read(address));
         }
+        let loaded = self.loaded.as_ref().unwrap();
+        self.counters.read(loaded, &self.guest, address, &self.mock).unwrap()
+    }
+
+    /// Executes RDPMC in the guest.
+    pub(crate) fn guest_reads_pmc(&self, ecx: u32) -> Read {
+        let mode = pmu_virt::Mode::KERNEL;
+        if !self.intercepts_all && !self.counters.intercepts_rdpmc() {
+            return self.mock.with_pmu(|pmu| pmu.read_pmc(ecx, mode));
+        }
+        let loaded = self.loaded.as_ref().unwrap();
+        self.counters.read_pmc(loaded, &self.guest, ecx, mode, &self.mock).unwrap()
     }
 
     /// Lets events happen, and perhaps the processor's interrupt, at once or later.

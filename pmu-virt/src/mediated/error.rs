@@ -1,0 +1,60 @@
+//! Errors of guests on real counters.
+
+use core::fmt;
+
+use pmu_core::{CounterSet, MsrFault};
+
+use crate::{ConfigurationError, HostError};
+
+/// Reason why a guest did not get the counters, or why its state was not put back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[non_exhaustive]
+pub enum MediationError {
+    /// The host's configuration is invalid.
+    Configuration(ConfigurationError),
+    /// The host's PMU cannot be had from its CPUID.
+    Host(HostError),
+    /// The host has no register that sets bits of the status: Intel below version 4, AMD before PerfMonV2.
+    NoStatusSet,
+    /// The host's counters cannot be written in full width.
+    NoFullWidthWrites,
+    /// The host's event selects have no GuestOnly; see
+    /// [`AmdConfiguration::guest_host`](crate::AmdConfiguration::guest_host).
+    NoGuestOnly,
+    /// The guest's PMU lacks some of the host's counters: see [`HostCounters::guest`](crate::HostCounters::guest).
+    NotTheHosts,
+    /// The guest's counters that were not lent.
+    NotLent(CounterSet),
+    /// What is loaded is another guest's, or what this guest was before it was restored.
+    NotTheLoaded,
+    /// An access failed.
+    Access(MsrFault),
+}
+
+impl fmt::Display for MediationError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Configuration(error) => error.fmt(f),
+            Self::Host(error) => error.fmt(f),
+            Self::NoStatusSet => f.write_str("the host's status cannot be set"),
+            Self::NoFullWidthWrites => f.write_str("the host's counters lack full-width writes"),
+            Self::NoGuestOnly => f.write_str("the host's event selects have no GuestOnly"),
+            Self::NotTheHosts => f.write_str("the guest's PMU is not the host's"),
+            Self::NotLent(set) => write!(f, "the counters {:#X} are not lent", set.bits()),
+            Self::NotTheLoaded => f.write_str("another guest is loaded"),
+            Self::Access(fault) => fault.fmt(f),
+        }
+    }
+}
+
+impl core::error::Error for MediationError {
+    fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
+        match self {
+            Self::Configuration(error) => Some(error),
+            Self::Host(error) => Some(error),
+            Self::Access(fault) => Some(fault),
+            _ => None,
+        }
+    }
+}

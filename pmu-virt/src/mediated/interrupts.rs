@@ -1,0 +1,163 @@
+//! The interrupts of a guest's real counters, which its task and the interrupt path share.
+
+use core::sync::atomic::AtomicU64;
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
+
+use pmu_core::{CounterSet, MsrBackend};
+
+use super::HostCounters;
+use super::registers::Access;
+use crate::{EventPolicy, VirtualPmu};
+
+/// The interrupts of one virtual processor's real counters, in 16 bytes that an interrupt's handler reaches while the
+/// task has everything else: one per virtual processor, in a static for instance.
+///
+/// The handler asks the one of the guest that was [loaded](HostCounters::load) last on its processor, until another
+/// guest is about to be loaded there.
+///
+/// ```
+/// use core::sync::atomic::{AtomicUsize, Ordering};
+/// use pmu_core::MsrBackend;
+/// use pmu_virt::{GuestInterrupts, HostCounters};
+/// static INTERRUPTS: [GuestInterrupts; 4] = [const { GuestInterrupts::new() }; 4]; // one per virtual processor
+/// static LAST: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2]; // one per processor; set before `load`
+///
+/// /// Where `service` said that the counters are lent. `true`: the interrupt was the guest's.
+/// fn lent(host: &HostCounters, processor: usize, msr: &impl MsrBackend) -> bool {
+///     let last = LAST[processor].load(Ordering::Relaxed);
+///     host.interrupted(&INTERRUPTS[last], msr)
+/// }
+/// # let _ = lent::<pmu_virt::mock::MockMsr<'static, 8>>;
+/// ```
+#[derive(Debug)]
+pub struct GuestInterrupts {
+    /// The flags, and in the counters' bits the overflows whose interrupt the guest has had, or did not request.
+    state: AtomicU64,
+    /// The counters that interrupt.
+    interrupting: AtomicU64,
+}
+
+/// The counters' bits of the status.
+const COUNTERS: u64 = CounterSet::ALL.bits();
+/// The flags lie between the general counters' bits and the fixed ones'. The guest is on the counters.
+const LOADED: u64 = 1 << 16;
+/// An interrupt has come that the guest has not had.
+const PENDING: u64 = 1 << 17;
+/// An interrupt was announced by a put, and has not come.
+const EXPECTED: u64 = 1 << 18;
+/// After a put: an interrupt that comes is a second one of an overflow's that the guest has had.
+const POSSIBLE: u64 = 1 << 19;
+
+const _: () = assert!(COUNTERS & (LOADED | PENDING | EXPECTED | POSSIBLE) == 0);
+
+impl GuestInterrupts {
+    /// Creates those of a virtual processor that is not loaded.
+    pub const fn new() -> Self {
+        Self { state: AtomicU64::new(0), interrupting: AtomicU64::new(0) }
+    }
+
+    /// Makes an interrupt that has come [pending](VirtualPmu::pmi_pending) in the guest, and returns whether there was
+    /// one. To be called after each exit, and when a virtual processor sleeps.
+    ///
+    /// # Context
+    /// Task.
+    pub fn deliver_to<P: EventPolicy>(&self, guest: &mut VirtualPmu<P>) -> bool {
+        let pending = self.state.fetch_and(!PENDING, AcqRel) & PENDING != 0;
+        if pending {
+            guest.set_pmi_pending(true);
+        }
+        pending
+    }
+
+    /// Returns whether an interrupt has come that was not [delivered](Self::deliver_to).
+    ///
+    /// # Context
+    /// Any.
+    pub fn is_pending(&self) -> bool {
+        self.state.load(Acquire) & PENDING != 0
+    }
+
+    /// Notes that the guest is loaded, with overflows whose interrupt it has had.
+    pub(super) fn load(&self, known: u64, interrupting: u64) {
+        self.interrupting.store(interrupting, Relaxed);
+        let load = |state| Some(state & (PENDING | EXPECTED) | LOADED | known & COUNTERS);
+        let _ = self.state.fetch_update(AcqRel, Acquire, load);
+    }
+
+    /// Notes overflows that do not interrupt.
+    pub(super) fn know(&self, overflows: u64) {
+        self.state.fetch_or(overflows & COUNTERS, AcqRel);
+    }
+
+    /// Notes that these overflows are acknowledged.
+    pub(super) fn acknowledged(&self, overflows: u64) {
+        self.state.fetch_and(!(overflows & COUNTERS), AcqRel);
+    }
+
+    /// Sets the counters that interrupt, and returns those that did not before.
+    pub(super) fn set_interrupting(&self, interrupting: u64) -> u64 {
+        interrupting & !self.interrupting.swap(interrupting, Relaxed)
+    }
+
+    /// Notes that the guest left the counters with this status. Returns whether an interrupt is still to come.
+    pub(super) fn put(&self, status: u64) -> bool {
+        let overflowed = status & self.interrupting.load(Relaxed) & COUNTERS;
+        let mut coming = false;
+        let put = |state: u64| {
+            coming = overflowed & !state != 0;
+            let known = if overflowed != 0 { POSSIBLE } else { 0 };
+            Some(state & PENDING | if coming { EXPECTED } else { known })
+        };
+        // An interrupt in between has told.
+        let _ = self.state.fetch_update(AcqRel, Acquire, put);
+        coming
+    }
+
+    /// Notes an interrupt that found this status. Returns whether it is the guest's.
+    fn interrupted(&self, status: u64) -> bool {
+        let overflowed = status & self.interrupting.load(Relaxed) & COUNTERS;
+        let noted = self.state.fetch_update(AcqRel, Acquire, |state| {
+            let flags = state & !COUNTERS;
+            if state & EXPECTED != 0 && overflowed & !state == 0 {
+                Some(state & !EXPECTED)
+            } else if state & LOADED == 0 {
+                (state & POSSIBLE != 0).then_some(state & !POSSIBLE | PENDING)
+            } else {
+                (overflowed != 0).then_some(flags | PENDING | status & COUNTERS)
+            }
+        });
+        noted.is_ok()
+    }
+
+    fn is_loaded(&self) -> bool {
+        self.state.load(Acquire) & LOADED != 0
+    }
+}
+
+impl Default for GuestInterrupts {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl HostCounters {
+    /// Attributes an interrupt of the performance counters, which came on the processor that executes the call, to the
+    /// guest that was loaded last there. Returns whether it is that guest's: it is then pending for
+    /// [`deliver_to`](GuestInterrupts::deliver_to), or was already.
+    ///
+    /// While the guest is loaded, an interrupt is its own if a counter that interrupts has overflowed. After a
+    /// [`put`](Self::put) it is if the put announced it, or found an overflow that the guest had had: its counter may
+    /// have overflowed again. It is never that of the guest that is loaded next. Costs a read of the status while the
+    /// guest is loaded. If that fails, the interrupt is taken to be the guest's.
+    ///
+    /// # Context
+    /// Interrupt or NMI, and any other. Takes no lock, and does not allocate or panic.
+    pub fn interrupted<M: MsrBackend>(&self, interrupts: &GuestInterrupts, msr: &M) -> bool {
+        let status = if interrupts.is_loaded() {
+            Access(msr).read(self.registers.status).unwrap_or(u64::MAX)
+        } else {
+            0
+        };
+        interrupts.interrupted(status)
+    }
+}
