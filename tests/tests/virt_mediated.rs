@@ -4,7 +4,9 @@ mod mediated;
 mod virt_support;
 
 use mediated::*;
-use pmu_core::{CounterSet, LentCounters, MsrErrorKind};
+use pmu_core::{
+    CounterSet, LentCounters, MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, PmcIndex,
+};
 use pmu_virt::mock::Fault;
 use pmu_virt::{
     AmdConfiguration, Configuration, EventFilter, FedEvents, FilterAction, FilterEntry,
@@ -12,6 +14,35 @@ use pmu_virt::{
     VirtualPmu, Write,
 };
 use proptest::prelude::*;
+
+/// The mock, with something that happens before each access.
+struct Disturbed<'d> {
+    mock: &'d Mock<'static>,
+    before: &'d dyn Fn(&Mock<'static>),
+}
+
+impl MsrBackend for Disturbed<'_> {
+    type Error = MsrErrorKind;
+
+    fn read(&self, address: MsrAddress) -> Result<u64, MsrErrorKind> {
+        (self.before)(self.mock);
+        self.mock.read(address)
+    }
+
+    fn write(&self, address: MsrAddress, value: u64) -> Result<(), MsrErrorKind> {
+        (self.before)(self.mock);
+        self.mock.write(address, value)
+    }
+
+    fn read_pmc(&self, index: PmcIndex) -> Result<u64, MsrErrorKind> {
+        (self.before)(self.mock);
+        self.mock.read_pmc(index)
+    }
+
+    fn update(&self, update: MsrUpdate) -> Result<u64, MsrErrorKind> {
+        self.mock.update(update)
+    }
+}
 
 /// One step of a guest and its hypervisor.
 type Step = (u8, u8, u16, u64);
@@ -605,6 +636,63 @@ fn an_interrupt_at_any_access_changes_nothing() {
             assert_eq!(state, whole, "{host:?} at {load_at}, {put_at}");
             assert_eq!(interrupts, [load_at, put_at].map(|at| u32::from(at != 0)));
         }
+    }
+}
+
+/// The interrupt of the guest's last overflow comes at an access of the put, or after it: the guest has it once, and an
+/// announced one is expected just if it has not come.
+#[test]
+fn an_interrupt_at_any_access_of_a_put_is_the_guests_once() {
+    for (host, given) in pairs() {
+        let mut came_before = 0;
+        for at in 1..40 {
+            let mut machine = busy(host, given);
+            machine.enter();
+            machine.happen(100, 0, false);
+            let (saved, loaded) = (machine.saved(), machine.loaded.take().unwrap());
+            machine.set_global_control(0);
+            let left = core::cell::Cell::new(at);
+            let came = core::cell::Cell::new(false);
+            let Machine { counters, cell, mock, guest, .. } = &mut machine;
+            let interrupt = |mock: &Mock<'static>| {
+                left.set(left.get() - 1);
+                if left.get() == 0 {
+                    came.set(true);
+                    assert!(counters.interrupted(cell, mock), "{host:?} at {at}");
+                }
+            };
+            let put = {
+                let disturbed = Disturbed { mock, before: &interrupt };
+                counters.put(loaded, saved, guest, &disturbed).unwrap()
+            };
+            let came = came.get();
+            came_before += u32::from(came);
+            cell.deliver_to(guest);
+            assert!(guest.pmi_pending(), "{host:?} at {at}");
+            guest.set_pmi_pending(false);
+            if !came {
+                assert!(put.interrupt_is_coming, "{host:?} at {at}");
+                assert!(counters.interrupted(cell, mock), "{host:?} at {at}: it is claimed");
+            }
+            assert!(!cell.deliver_to(guest), "{host:?} at {at}: a second time");
+        }
+        assert!(came_before > 4, "{host:?}");
+    }
+}
+
+/// The status does not answer in the handler: the interrupt is taken to be the guest's.
+#[test]
+fn an_interrupt_whose_status_cannot_be_read_is_not_lost() {
+    for (host, given) in pairs() {
+        let mut machine = busy(host, given);
+        machine.enter();
+        machine.happen(100, 0, false);
+        machine.mock.inject(Fault::At(1));
+        machine.arrive();
+        machine.deliver();
+        assert_eq!(machine.interrupts, 1, "{host:?}");
+        machine.leave();
+        assert_eq!(machine.interrupts, 1, "{host:?}");
     }
 }
 
