@@ -42,8 +42,8 @@ const PERF_METRICS: u64 = 1 << 15;
 /// hypervisor writes [`Loaded::global_control`] to the guest's field of the VMCS, with the entry control "load
 /// IA32_PERF_GLOBAL_CTRL", the exit control of that name with [`LentCounters::global_control`] in the host's field, and
 /// the exit control "save IA32_PERF_GLOBAL_CTRL", which keeps the guest's field up to date over its exits and gives the
-/// value that [`put`](Self::put) takes. The guest's field for `IA32_DEBUGCTL` gets [`Loaded::debug_control`]. On AMD the
-/// selects are marked GuestOnly, and `load` and `put` write the global control.
+/// value that [`put`](Self::put) takes. The guest's field for `IA32_DEBUGCTL` gets [`Loaded::debug_control`]. On AMD
+/// the selects are marked GuestOnly, and `load` and `put` write the global control.
 ///
 /// ```
 /// use pmu_core::{CounterError, Counters, EventSource, MsrBackend, Platform};
@@ -81,8 +81,6 @@ const PERF_METRICS: u64 = 1 << 15;
 ///     window.end(clock())?; // also after an error
 ///     Ok(outcome.map(|_| ())?)
 /// }
-/// # use pmu_core::{CounterUnit, OpenedEvents};
-/// # let _ = run::<OpenedEvents<'static>, pmu_virt::mock::MockMsr<'static, 8>, pmu_virt::mock::MockMsr<'static, 8>>;
 /// ```
 ///
 /// The window cannot end while a guest is loaded, and without a window there is nothing to load it onto:
@@ -122,7 +120,7 @@ pub struct Loaded<'w> {
     number: u64,
     global_control: u64,
     debug_control: u64,
-    /// The general counters whose selects were written with something, and in the first fixed one's place their control.
+    /// The general counters whose selects were written with a bit set; in the first fixed one's place, their control.
     programmed: Counters,
     /// The status bits that are no counter's: the host's, as they were found, and the guest's.
     others: [u64; 2],
@@ -130,7 +128,7 @@ pub struct Loaded<'w> {
     dirty: Counters,
     /// A put has stopped the counters.
     stopped: bool,
-    /// What a put has saved already, with the status that it found, before an access of it failed.
+    /// Outcome of a put that has saved the guest, with the status that it found, before an access of it failed.
     saved: Option<(Put, u64)>,
 }
 
@@ -395,8 +393,8 @@ impl HostCounters {
     /// can acknowledge an overflow, and the same counter overflow again, unseen by the hypervisor. Its interrupt then
     /// comes on the host without the announcement of `Put`, and is the guest's by `interrupted`, too.
     ///
-    /// Accesses: a read of the status and a write of what is set, RDPMC of each counter; a write of each counter, of each
-    /// select, and of `IA32_FIXED_CTR_CTRL`, that is not 0; on AMD a read and a write of the global control.
+    /// Accesses: a read of the status and a write of what is set, RDPMC of each counter; a write of each counter, of
+    /// each select, and of `IA32_FIXED_CTR_CTRL`, that is not 0; on AMD a read and a write of the global control.
     ///
     /// # Errors
     /// The loaded state is another guest's, or a register faulted. `loaded` is returned for another attempt, and

@@ -36,7 +36,7 @@ pub struct VirtualPmu<P = AllowAll> {
 // One virtual processor is to fit in 1 KiB.
 const _: () = assert!(size_of::<VirtualPmu>() < 1024);
 
-/// What RDPMC reads.
+/// Target of an RDPMC.
 pub(crate) enum Pmc {
     /// #GP.
     Absent,

@@ -126,7 +126,7 @@ fn a_guests_interrupt_in_the_window_is_the_guests_and_the_hosts_events_go_on() {
                 let hosts_control = window.lent().global_control();
                 let loaded = counters.load(window.lent(), &mut guest, &interrupts, &mock).unwrap();
                 let entered = loaded.global_control();
-                // What the processor switches with the entry and the exit, by the VMCS.
+                // The processor switches these with the entry and the exit, by the VMCS.
                 let switch = |value, debug| {
                     let written = [(control, value), (0x1D9, debug)];
                     for (register, value) in written.iter().filter(|_| control == 0x38F) {
@@ -135,7 +135,7 @@ fn a_guests_interrupt_in_the_window_is_the_guests_and_the_hosts_events_go_on() {
                 };
                 switch(entered, loaded.debug_control());
                 mock.advance(&mut feed(guests_cycles(host), 100));
-                // What happens in the guest is not the host's to count.
+                // The host does not count the guest's events.
                 mock.advance(&mut feed(EventKey::general(0xD0, 1), 1_000));
                 assert_eq!(of_guest.take(), 1, "{processor:?}");
                 assert!(interrupts.deliver_to(&mut guest) && guest.pmi_pending());

@@ -261,7 +261,7 @@ fn the_hosts_bits_of_the_status_are_untouched() {
     assert_eq!(virt_support::get(&machine.guest, 0x38E), 1 << 60 | 1, "the guest's own stays");
 }
 
-/// What was loaded of one guest is not put into another one, of the same PMU or a copy, nor written by it.
+/// Another guest, of the same PMU or a copy, neither gets the loaded state nor writes to the counters.
 #[test]
 fn what_is_loaded_is_put_back_into_its_own_guest() {
     for (host, given) in pairs() {
@@ -429,7 +429,7 @@ fn an_interrupt_of_another_source_is_not_the_guests() {
     }
 }
 
-/// The announced interrupt comes once, and is nobody's then. A later one is not taken for it.
+/// The announced interrupt is dropped as it comes. A later one is not taken for it.
 #[test]
 fn an_announced_interrupt_is_claimed_once() {
     for (host, given) in pairs() {

@@ -84,7 +84,7 @@ impl HostCounters {
                         msr.write(status_set, value)?;
                     }
                     WriteAs::Cleared => {
-                        // What is set of the host's alone is not the guest's to acknowledge.
+                        // A bit that is the host's alone is not the guest's to acknowledge.
                         let value = value & (self.counter_bits() | *guests);
                         *guests &= !others;
                         loaded.interrupts.acknowledged(value);

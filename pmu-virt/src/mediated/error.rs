@@ -26,7 +26,7 @@ pub enum MediationError {
     NotTheHosts,
     /// The guest's counters that were not lent.
     NotLent(CounterSet),
-    /// What is loaded is another guest's, or what this guest was before it was restored.
+    /// The loaded state is another guest's, or a state of this guest from before it was restored.
     NotTheLoaded,
     /// An access failed.
     Access(MsrFault),

@@ -27,7 +27,6 @@ use crate::{EventPolicy, VirtualPmu};
 ///     let last = LAST[processor].load(Ordering::Relaxed);
 ///     host.interrupted(&INTERRUPTS[last], msr)
 /// }
-/// # let _ = lent::<pmu_virt::mock::MockMsr<'static, 8>>;
 /// ```
 #[derive(Debug)]
 pub struct GuestInterrupts {
