@@ -250,6 +250,5 @@ fn errors_of_the_software_pmu_name_what_cannot_be() {
         (&MediationError::NotTheHosts, &["not the host"]),
         (&MediationError::NotLent(pmu_core::CounterSet::from_bits(0x30)), &["0x30", "lent"]),
         (&MediationError::NotTheLoaded, &["another guest"]),
-        (&MediationError::Host(pmu_virt::HostError::NoPmu), &["no PMU"]),
     ]);
 }

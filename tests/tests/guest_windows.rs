@@ -9,7 +9,7 @@ use pmu_core::{CounterSet, EventId, OpenedEvents, Platform, service};
 use pmu_virt::mock::{Deviation, Deviations};
 use pmu_virt::{
     AmdConfiguration, Configuration, EventKey, FedEvents, GuestInterrupts, HostCounters,
-    IntelConfiguration, Privilege, Read, VirtualPmu, Write,
+    IntelConfiguration, Privilege, Read, Vendor, VirtualPmu, Write,
 };
 
 const PERIOD: u64 = 0x1000;
@@ -48,8 +48,8 @@ fn hosts() -> Vec<Configuration> {
 /// On AMD the guest's cycles are an event of its own: GuestOnly.
 fn guests_cycles(host: Configuration) -> EventKey {
     match host {
-        Configuration::Intel(_) => EventKey::of_select(0x3C),
-        _ => EventKey::of_select(1 << 40 | 0x3C),
+        Configuration::Intel(_) => EventKey::of_select(0x3C, Vendor::Intel),
+        _ => EventKey::of_select(1 << 40 | 0x3C, Vendor::Amd),
     }
 }
 
