@@ -48,8 +48,8 @@ fn hosts() -> Vec<Configuration> {
 /// On AMD the guest's cycles are an event of its own: GuestOnly.
 fn guests_cycles(host: Configuration) -> EventKey {
     match host {
-        Configuration::Intel(_) => EventKey::of_select(0x3C, Vendor::Intel),
-        _ => EventKey::of_select(1 << 40 | 0x3C, Vendor::Amd),
+        Configuration::Intel(_) => EventKey::of_select(Vendor::Intel, 0x3C),
+        _ => EventKey::of_select(Vendor::Amd, 1 << 40 | 0x3C),
     }
 }
 
