@@ -155,6 +155,7 @@ const BACKEND_BOUND: &[&[Term]] = &[
 
 /// An event of a metric, with its factors in the ratio's numerator and denominator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub(crate) struct Term {
     event: &'static str,
     over: i16,
@@ -199,6 +200,7 @@ impl CoreType {
 
 /// A [`Metric`] over the events of a core type.
 #[derive(Clone, Copy, Debug)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Expression {
     core_type: &'static CoreType,
     terms: &'static [Term],
@@ -262,6 +264,7 @@ impl fmt::Display for Expression {
 
 /// A metric's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Ratio {
     over: i128,
     /// Denominator; not 0.

@@ -99,7 +99,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
     }
 
     /// Gives a thread's events to this processor, which `processor` describes; it may be another one than before.
-    /// Opens them, and starts those that were started, on the counters that are free. Each continues where it was.
+    /// Opens them, and starts those that were started, as [`start_event`](Self::start_event) does: where no counter is
+    /// free, other events move, and those that rotate give way to one that does not. Each continues where it was.
     /// Those that [rotate](crate::Event::rotating) come last, and first among them the one that had a counter for the
     /// shortest time.
     ///

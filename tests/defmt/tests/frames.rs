@@ -111,6 +111,9 @@ fn frames_of_the_crates_types_decode_to_what_was_logged() {
         }
     );
     defmt::error!("{}", pmu_kprofile::KernelCaller);
+    let metric = pmu_events::SKYLAKE.metric(pmu_events::Metric::InstructionsPerCycle).unwrap();
+    let ratio = metric.ratio(|_| Some(3)).unwrap();
+    defmt::error!("{}", ratio);
     let lines = decoded();
     let expected = [
         "Counters(Faulted(MsrFault { operation: Write, register: 390, kind: GeneralProtection }))",
@@ -137,5 +140,5 @@ fn frames_of_the_crates_types_decode_to_what_was_logged() {
     assert_eq!(lines[8], bytes);
     let listed = "ListedProfile { process: None, source: KProfileSource(19), range: Some(4096..4144), \
                   bucket: None }";
-    assert_eq!(lines[9..], [listed, "KernelCaller"]);
+    assert_eq!(lines[9..], [listed, "KernelCaller", "Ratio { over: 3, under: 3 }"]);
 }
