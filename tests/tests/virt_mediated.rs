@@ -793,6 +793,10 @@ fn a_forbidden_event_does_not_count_on_a_real_counter() {
     assert_eq!(found(0x188), 0x13_003C);
     let seen = guest.read(0x188);
     assert_eq!(seen, pmu_virt::Read::Value(0x53_003C), "the guest sees what it wrote");
+    // Of what is in use, too: three selects and two fixed counters, an interrupt enabled.
+    assert_eq!(found(0x392) >> 32 & 0b11, 0b01, "the real one");
+    let in_use = counters.read(&loaded, &guest, 0x392, &mock);
+    assert_eq!(in_use, Ok(pmu_virt::Read::Value(1 << 63 | 0b11 << 32 | 0b111)));
 }
 
 /// An overflow that the counter's last user left does not become a guest's.
