@@ -65,7 +65,7 @@ impl Clocks {
     /// # Errors
     /// Returns the access that failed: a hypervisor may declare the registers and not have them.
     pub fn read(self, msr: &impl MsrBackend) -> Result<ClockReading, MsrFault> {
-        Ok(ClockReading { mperf: msr.change(MPERF)?, aperf: msr.change(APERF)? })
+        Ok(ClockReading { mperf: msr.change_retrying(MPERF)?, aperf: msr.change_retrying(APERF)? })
     }
 }
 

@@ -21,7 +21,7 @@ pub mod testing;
 pub use clocks::{ClockReading, Clocks, tsc_hertz};
 pub use counters::counter::{Counter, CounterControl};
 pub use counters::entry::{EventCount, EventEntry, StoppedEvent};
-pub use counters::error::CounterError;
+pub use counters::error::{CounterError, ServiceError};
 pub use counters::event::{Event, EventId, NamedEvent};
 pub use counters::group::{GroupError, GroupId};
 pub use counters::id::{CounterId, CounterSet, MAX_COUNTERS, MAX_FIXED, MAX_GENERAL};
@@ -36,7 +36,7 @@ pub use counters::slot::CounterSlot;
 pub use counters::sources::{EventSource, OpenedEvents};
 pub use counters::switch::{SavedCounter, SavedCounters};
 pub use counters::table::EventTable;
-pub use counters::thread::ThreadEvent;
+pub use counters::thread::{SwitchError, ThreadEvent};
 pub use counters::unit::{
     CounterBank, CounterUnit, FixedCounters, Freeze, FullWidth, GlobalRegisters, PreciseSampling,
 };

@@ -359,42 +359,39 @@ impl fmt::Display for MsrFault {
 
 impl core::error::Error for MsrFault {}
 
-/// The same accesses, with the fault naming the register: the form that the drivers use.
+/// The same accesses, with the fault naming the register: the form that the drivers use. Each is made once more if it
+/// failed, so that a transient fault does not keep anything from being done, undone, stopped or serviced.
 pub(crate) trait MsrAccess: MsrBackend {
     #[inline]
-    fn rdmsr(&self, address: MsrAddress) -> Result<u64, MsrFault> {
-        self.read(address).map_err(|e| fault(MsrOperation::Read, address.get(), &e))
+    fn rdmsr_retrying(&self, address: MsrAddress) -> Result<u64, MsrFault> {
+        retry_once(MsrOperation::Read, address.get(), || self.read(address))
     }
 
     #[inline]
-    fn wrmsr(&self, address: MsrAddress, value: u64) -> Result<(), MsrFault> {
-        self.write(address, value).map_err(|e| fault(MsrOperation::Write, address.get(), &e))
+    fn wrmsr_retrying(&self, address: MsrAddress, value: u64) -> Result<(), MsrFault> {
+        retry_once(MsrOperation::Write, address.get(), || self.write(address, value))
     }
 
     #[inline]
-    fn rdpmc(&self, index: PmcIndex) -> Result<u64, MsrFault> {
-        self.read_pmc(index).map_err(|e| fault(MsrOperation::ReadPmc, index.get(), &e))
+    fn rdpmc_retrying(&self, index: PmcIndex) -> Result<u64, MsrFault> {
+        retry_once(MsrOperation::ReadPmc, index.get(), || self.read_pmc(index))
     }
 
-    fn change(&self, update: MsrUpdate) -> Result<u64, MsrFault> {
+    fn change_retrying(&self, update: MsrUpdate) -> Result<u64, MsrFault> {
         let changes = update.clear | update.set != 0;
         let operation = if changes { MsrOperation::Update } else { MsrOperation::Read };
-        self.update(update).map_err(|e| fault(operation, update.register(), &e))
+        retry_once(operation, update.register(), || self.update(update))
     }
 }
 
 impl<B: MsrBackend + ?Sized> MsrAccess for B {}
 
 #[inline]
-fn fault(operation: MsrOperation, register: u32, error: &impl MsrError) -> MsrFault {
-    MsrFault { operation, register, kind: error.kind() }
-}
-
-/// Makes an access once more if it failed, so that a transient fault does not keep anything from being
-/// undone, stopped or serviced.
-#[inline]
-pub(crate) fn retry_once<T>(
-    mut access: impl FnMut() -> Result<T, MsrFault>,
+fn retry_once<T, E: MsrError>(
+    operation: MsrOperation,
+    register: u32,
+    access: impl Fn() -> Result<T, E>,
 ) -> Result<T, MsrFault> {
-    access().or_else(|_| access())
+    let fault = |error: E| MsrFault { operation, register, kind: error.kind() };
+    access().or_else(|_| access()).map_err(fault)
 }

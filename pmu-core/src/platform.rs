@@ -7,8 +7,8 @@ use crate::Interval;
 /// The interrupt controller and the timer of the processor that executes the call.
 ///
 /// # For embedders
-/// - `unmask_performance_interrupt` is called in task, interrupt and NMI context; the other two in
-///   task context only. None may take a lock that an interrupt could find held.
+/// - `unmask_performance_interrupt` and `mask_performance_interrupt` are called in task, interrupt and NMI context; the
+///   other two in task context only. None may take a lock that an interrupt could find held.
 ///
 /// # Examples
 /// A kernel that gets the interrupt as an NMI, and has no profile timer; `pmu::LocalApic` is one for both modes of the
@@ -25,6 +25,11 @@ use crate::Interval;
 ///         // SAFETY: delivery mode 4 is NMI, for which this kernel has a handler.
 ///         unsafe { wrmsr(0x834, 0b100 << 8) };
 ///     }
+///
+///     fn mask_performance_interrupt(&self) {
+///         // SAFETY: the same, masked.
+///         unsafe { wrmsr(0x834, 1 << 16 | 0b100 << 8) };
+///     }
 /// }
 /// # X2Apic.unmask_performance_interrupt();
 /// ```
@@ -33,6 +38,10 @@ pub trait Platform {
     /// vector or NMI delivery mode, mask bit clear. Intel processors set the mask bit when they
     /// deliver the interrupt (SDM vol. 3A, "Local Vector Table").
     fn unmask_performance_interrupt(&self);
+
+    /// Writes the same entry with its mask bit set. [`service`](crate::service) does so where the overflow status can
+    /// be neither read nor cleared, because the interrupt could come again for ever.
+    fn mask_performance_interrupt(&self);
 
     /// Starts interrupts of this processor's profile timer, or changes their interval. A platform without one
     /// leaves this as it is.
@@ -48,6 +57,9 @@ pub trait Platform {
 impl<P: Platform + ?Sized> Platform for &P {
     fn unmask_performance_interrupt(&self) {
         (**self).unmask_performance_interrupt();
+    }
+    fn mask_performance_interrupt(&self) {
+        (**self).mask_performance_interrupt();
     }
     fn start_profile_timer(&self, interval: Interval) -> Result<(), TimerUnavailable> {
         (**self).start_profile_timer(interval)

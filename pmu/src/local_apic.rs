@@ -152,6 +152,9 @@ impl ProfileTimer for NoTimer {
     fn stop(&self) {}
 }
 
+/// The entry's mask bit (SDM vol. 3A, "Local Vector Table").
+const MASKED: u32 = 1 << 16;
+
 /// The [`Platform`] of a processor with a local APIC.
 ///
 /// ```
@@ -198,6 +201,10 @@ impl<A: ApicRegisters, T: ProfileTimer> Platform for LocalApic<A, T> {
     #[inline]
     fn unmask_performance_interrupt(&self) {
         self.registers.write_performance_entry(self.entry);
+    }
+
+    fn mask_performance_interrupt(&self) {
+        self.registers.write_performance_entry(self.entry | MASKED);
     }
 
     fn start_profile_timer(&self, interval: Interval) -> Result<(), TimerUnavailable> {
@@ -258,15 +265,17 @@ mod tests {
         let platform = LocalApic::new(&hardware, Delivery::NON_MASKABLE, &hardware);
         let interval = |units| IntervalLimits::TIME.clamp(units);
         platform.unmask_performance_interrupt();
+        platform.mask_performance_interrupt();
         assert_eq!(platform.start_profile_timer(interval(10_000)), Ok(()));
         assert_eq!(platform.start_profile_timer(interval(20_000)), Err(TimerUnavailable));
         platform.stop_profile_timer();
-        let calls = [Call::Entry(0x400), Call::Start(10_000), Call::Start(20_000), Call::Stop];
-        assert_eq!(*hardware.0.borrow(), calls);
+        let entries = [0x400, 0x1_0400].map(Call::Entry);
+        let timer = [Call::Start(10_000), Call::Start(20_000), Call::Stop];
+        assert_eq!(*hardware.0.borrow(), [&entries[..], &timer].concat());
         let platform = LocalApic::new(&hardware, Delivery::NON_MASKABLE, NoTimer);
         assert_eq!(platform.start_profile_timer(interval(10_000)), Err(TimerUnavailable));
         platform.stop_profile_timer();
-        assert_eq!(hardware.0.borrow().len(), 4);
+        assert_eq!(hardware.0.borrow().len(), 5);
     }
 
     #[test]

@@ -4,9 +4,9 @@ use core::sync::atomic::AtomicU32;
 
 use pmu_amd::{Amd64, Zen};
 use pmu_core::{
-    CounterAnswer, CounterMemory, CounterUnit, DefaultInterface, EventTable, MsrBackend, MsrFault,
-    NoInterface, OpenedEvents, Overflow, Platform, ProfileInterface, Rules, Serviced, Snapshot,
-    SourceInterface, SourceTable, WithEvents,
+    CounterAnswer, CounterMemory, CounterUnit, DefaultInterface, EventTable, MsrBackend,
+    NoInterface, OpenedEvents, Overflow, Platform, ProfileInterface, Rules, ServiceError, Serviced,
+    Snapshot, SourceInterface, SourceTable, WithEvents,
 };
 use pmu_intel::Emon;
 
@@ -139,7 +139,7 @@ impl Machine {
     /// Interrupt or NMI, and any other.
     ///
     /// # Errors
-    /// The first access that failed after one retry; the remaining accesses are still attempted.
+    /// Those of [`pmu_core::service`].
     #[inline]
     pub fn service<M: MsrBackend, P: Platform>(
         &self,
@@ -147,7 +147,7 @@ impl Machine {
         platform: &P,
         memory: &CounterMemory,
         overflowed: impl FnMut(Overflow),
-    ) -> Result<Serviced, MsrFault> {
+    ) -> Result<Serviced, ServiceError> {
         match self {
             Self::Intel(emon) => emon.service(msr, platform, memory, overflowed),
             Self::Amd(amd64) => amd64.service(msr, platform, memory, overflowed),

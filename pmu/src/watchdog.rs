@@ -3,7 +3,7 @@
 use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::{AtomicBool, AtomicU32};
 
-use pmu_core::{CounterUnit, Event, EventId, NamedEvent};
+use pmu_core::{CounterMemory, CounterUnit, Event, EventId, NamedEvent};
 
 /// The hard-lockup detector of one processor.
 ///
@@ -34,6 +34,7 @@ use pmu_core::{CounterUnit, Event, EventId, NamedEvent};
 /// # #[derive(Clone, Copy)] struct Apic;
 /// # impl Platform for Apic {
 /// #     fn unmask_performance_interrupt(&self) {}
+/// #     fn mask_performance_interrupt(&self) {}
 /// #     fn start_profile_timer(&self, _: Interval) -> Result<(), pmu::core::TimerUnavailable> { Ok(()) }
 /// #     fn stop_profile_timer(&self) {}
 /// # }
@@ -62,12 +63,17 @@ use pmu_core::{CounterUnit, Event, EventId, NamedEvent};
 ///
 /// /// The performance interrupt, which is an NMI.
 /// fn nmi(processor: usize, unit: &'static CounterUnit) -> Claim {
-///     let events = OpenedEvents::new(unit, &EVENTS[processor]);
+///     let (events, watchdog) = (OpenedEvents::new(unit, &EVENTS[processor]), &WATCHDOGS[processor]);
 ///     let serviced = service(&events, &Registers, &Apic, &MEMORY[processor], |overflow| {
-///         if WATCHDOGS[processor].is_stuck(overflow.event) {
+///         if watchdog.is_stuck(overflow.event) {
 ///             println!("processor {processor} is stuck");
 ///         }
 ///     });
+///     if let Err(error) = serviced
+///         && watchdog.is_blind(&MEMORY[processor])
+///     {
+///         println!("processor {processor} is not watched: {error}");
+///     }
 ///     serviced.map_or(Claim::OursAndMore, |serviced| serviced.claim)
 /// }
 /// # // No counters here.
@@ -121,6 +127,20 @@ impl Watchdog {
         let place = event.place().map_or(0, |place| place as u32 + 1);
         self.touch();
         self.place.store(place, Relaxed);
+    }
+
+    /// Returns whether the watched event has no counter, so that a processor that gets stuck is not noticed: it was not
+    /// started yet, or its counter fell out. `memory` is the processor's.
+    ///
+    /// Ask after [`service`](pmu_core::service) failed. To move the watchdog to another counter, a task starts the
+    /// event again: [`start_event`](pmu_core::Counters::start_event).
+    ///
+    /// # Context
+    /// Any, on the watchdog's processor.
+    pub fn is_blind(&self, memory: &CounterMemory) -> bool {
+        let watched = self.place.load(Relaxed).checked_sub(1);
+        let event = watched.map(|place| EventId::of_place(place as usize));
+        event.is_some_and(|event| memory.counter_of(event).is_none())
     }
 
     /// Tells that the processor is alive.

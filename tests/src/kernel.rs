@@ -38,6 +38,7 @@ pub struct Apic;
 
 impl Platform for Apic {
     fn unmask_performance_interrupt(&self) {}
+    fn mask_performance_interrupt(&self) {}
 }
 
 /// The registers of the local APIC, in x2APIC mode.

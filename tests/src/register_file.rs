@@ -183,6 +183,8 @@ impl Platform for FakePlatform {
         self.unmasked.set(self.unmasked.get() + 1);
     }
 
+    fn mask_performance_interrupt(&self) {}
+
     fn start_profile_timer(&self, interval: Interval) -> Result<(), TimerUnavailable> {
         if self.timerless.get() {
             return Err(TimerUnavailable);

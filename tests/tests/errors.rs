@@ -5,9 +5,9 @@ use core::error::Error;
 use pmu::perf::PerfError;
 use pmu::{Busy, InvalidVector};
 use pmu_core::{
-    AddSourceError, CounterError, DumpError, InterfaceError, IntervalError, IntervalLimits,
-    KProfileSource, MsrErrorKind, MsrFault, MsrOperation, NoInterface, NotASource, ProcessorNumber,
-    TimerUnavailable,
+    AddSourceError, CounterError, CounterSet, DumpError, InterfaceError, IntervalError,
+    IntervalLimits, KProfileSource, MsrErrorKind, MsrFault, MsrOperation, NoInterface, NotASource,
+    ProcessorNumber, ServiceError, SwitchError, TimerUnavailable,
 };
 use pmu_events::{CoreType, MetricError, SKYLAKE};
 use pmu_intel::debug_store::ControlAreaError;
@@ -91,6 +91,15 @@ fn errors_of_the_interfaces_name_source_register_and_numbers() {
         (&DumpError::MalformedLine(12), &["line 12"]),
         (&DumpError::NoLeafZero, &["leaf 0"]),
         (&NotASource, &["0x18"]),
+    ]);
+    let counters = CounterSet::from_bits(0x1_0000_0002);
+    let [running, masked] =
+        [false, true].map(|masked| ServiceError { fault: FAULT, counters, masked });
+    let switch = SwitchError { events: 0b101, reason: CounterError::NoFreeCounter };
+    say(&[
+        (&switch, &["0b101", "counter"]),
+        (&running, &["0x100000002", "WRMSR 0x186"]),
+        (&masked, &["0x100000002", "is masked"]),
     ]);
     say(&[
         (&AddSourceError::Exists(SOURCE), &["ProfileTotalCycles"]),

@@ -312,3 +312,56 @@ fn fault(processor: &Processor, rotates: bool, at: u32, stays: bool) -> bool {
     assert!(stays || !faulted, "{context}");
     reached
 }
+
+/// After suspend, or where only the extra register lost its value.
+#[test]
+fn an_extra_register_that_cannot_be_written_again_stops_its_events_and_is_written_at_their_next_start()
+ {
+    for processor in processors(Deviations::NONE) {
+        for all_lost in [true, false] {
+            let context = format!("{processor:?}, {all_lost}");
+            let (memory, table, mock) = (Memory::new(), Table::new(), processor.mock());
+            let extra = WithExtra::new(&mock);
+            let mut counters = extra.take(&processor, CounterSet::ALL, &memory, &table);
+            let unit = &processor.unit;
+            let events =
+                [refined(2, &demand(7, &EXTRA[..1])), refined(4, &demand(9, &EXTRA[2..3])), raw(5)];
+            let ids = events.map(|event| counters.open_event(unit, &event).unwrap());
+            ids.iter().for_each(|id| counters.start_event(*id, 0).unwrap());
+            if all_lost {
+                mock.lose_registers();
+            }
+            extra.set([0; 4]);
+            extra.broken.set(EXTRA[0]);
+            let outcome = counters.reprogram(|o| panic!("{o:?}"));
+            let fault = match outcome {
+                Err(CounterError::Faulted(fault)) => fault,
+                other => panic!("{context}: {other:?}"),
+            };
+            assert_eq!(fault.register, EXTRA[0], "{context}");
+            let on = ids.map(|id| counters.counter_of(id).is_some());
+            assert_eq!(on, [false, true, true], "{context}");
+            assert_eq!(running(&mock).len(), 2, "{context}: its counter runs");
+            let lost = Err(CounterError::CounterLost(ids[0]));
+            assert_eq!(counters.read_event(ids[0], 1), lost, "{context}");
+            assert_eq!(
+                counters.start_event(ids[0], 1).map_err(fault_of),
+                Err(EXTRA[0]),
+                "{context}"
+            );
+            extra.broken.set(0);
+            counters.start_event(ids[0], 2).unwrap();
+            assert_eq!(extra.values()[..3], [7, 0, 9], "{context}: not written");
+            happen(&mock, 2, 5);
+            assert_eq!(counters.read_event(ids[0], 3).unwrap().value, 5, "{context}");
+            counters.shut_down().unwrap();
+        }
+    }
+}
+
+fn fault_of(error: CounterError) -> u32 {
+    match error {
+        CounterError::Access(fault) => fault.register,
+        other => panic!("{other:?}"),
+    }
+}

@@ -7,7 +7,7 @@ use groups::*;
 use opened::*;
 use pmu_core::{
     CounterError, CounterSet, EventCount, GroupError, GroupId, KProfileSource, ProfileInterface,
-    SavedCounter, SavedCounters, ThreadEvent, WithEvents,
+    SavedCounter, SavedCounters, SwitchError, ThreadEvent, WithEvents,
 };
 use pmu_intel::Emon;
 use pmu_virt::mock::Deviations;
@@ -59,7 +59,8 @@ fn a_group_that_comes_in_two_parts_is_timed_from_the_second_on() {
     let mut all: Vec<_> = counters.group_events(group).map(ThreadEvent::Opened).collect();
     counters.switch_out(&mut all, 10, |o| panic!("{o:?}")).unwrap();
     let alone = counters.switch_in(unit, &mut all[..1], 20);
-    assert_eq!(alone, Err(CounterError::NoSuchGroup(group)));
+    let reason = CounterError::NoSuchGroup(group);
+    assert_eq!(alone, Err(SwitchError { events: 1, reason }));
     counters.switch_in(unit, &mut all[1..], 50).unwrap();
     let mut counts = [EventCount::default(); 2];
     counters.read_group(group, 60, &mut counts).unwrap();

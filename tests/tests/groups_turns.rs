@@ -5,7 +5,9 @@ mod opened;
 
 use groups::*;
 use opened::*;
-use pmu_core::{CounterError, CounterSet, EventCount, EventId, GroupError, GroupId, ThreadEvent};
+use pmu_core::{
+    CounterError, CounterSet, EventCount, EventId, GroupError, GroupId, SwitchError, ThreadEvent,
+};
 use pmu_virt::IntelConfiguration;
 use pmu_virt::mock::Deviations;
 
@@ -175,7 +177,8 @@ fn a_threads_group_follows_it_as_a_whole() {
         there.switch_out(&mut thread, 30, |o| panic!("{o:?}")).unwrap();
         let mut part = [thread[0], thread[2]];
         let outcome = there.switch_in(unit, &mut part, 30);
-        assert_eq!(outcome, Err(CounterError::NoSuchGroup(group)), "{processor:?}");
+        let error = SwitchError { events: 0b11, reason: CounterError::NoSuchGroup(group) };
+        assert_eq!(outcome, Err(error), "{processor:?}");
         assert_eq!(running(&mocks[1]).len(), 1, "{processor:?}");
         assert!(opened_events(&part).iter().all(|event| !there.is_started(*event)));
         let part_only = GroupError { member: None, reason: CounterError::NoSuchGroup(group) };

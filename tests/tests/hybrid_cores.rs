@@ -9,8 +9,8 @@ use pmu_core::{
     AddedSlot, AddedSource, AddedSources, Availability, CounterError, CounterMemory, CounterSet,
     CounterUnit, Counters, Event, EventSelect, InterfaceError, KProfileSource, MAX_COUNTERS,
     NamedEvent, OpenedEvents, ProfileInterface, ProfileSource, SavedCounter, SavedCounters,
-    Session, Snapshot, SourceIndex, SourceInterface, SourceTable, ThreadEvent, WithEvents,
-    WithSources,
+    Session, Snapshot, SourceIndex, SourceInterface, SourceTable, SwitchError, ThreadEvent,
+    WithEvents, WithSources,
 };
 use pmu_intel::Emon;
 use pmu_tests::StateRegisters;
@@ -291,7 +291,8 @@ fn a_thread_s_named_event_stays_where_it_is_if_the_core_lacks_it() {
     here.start_event(alone, 0).unwrap();
     here.start_event(by_number, 0).unwrap();
     here.switch_out(&mut thread, 0, |o| panic!("{o:?}")).unwrap();
-    let unsupported = Err(CounterError::Unsupported(NamedEvent::BranchMisses));
+    let reason = CounterError::Unsupported(NamedEvent::BranchMisses);
+    let unsupported = Err(SwitchError { events: 1, reason });
     let before = thread;
     for place in [0, 3] {
         other.clear();
@@ -351,7 +352,9 @@ fn events_are_not_taken_by_the_word_of_another_core_and_nothing_reaches_a_regist
         let own = counters.open_event(&here.unit, &raw(2)).unwrap();
         let mut thread = [ThreadEvent::Opened(own)];
         counters.switch_out(&mut thread, 0, |_| ()).unwrap();
-        assert_eq!(counters.switch_in(&boot.unit, &mut thread, 0), other.map(drop));
+        let reason = CounterError::OtherProcessor;
+        let in_other = counters.switch_in(&boot.unit, &mut thread, 0);
+        assert_eq!(in_other, Err(SwitchError { events: 1, reason }));
         assert!(matches!(thread, [ThreadEvent::Switched(_)]));
         assert_eq!(mock.accesses().total(), 0);
         counters.switch_in(&here.unit, &mut thread, 0).unwrap();

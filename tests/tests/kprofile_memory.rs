@@ -68,6 +68,7 @@ struct NoPlatform;
 
 impl Platform for NoPlatform {
     fn unmask_performance_interrupt(&self) {}
+    fn mask_performance_interrupt(&self) {}
     fn start_profile_timer(&self, _: Interval) -> Result<(), TimerUnavailable> {
         Ok(())
     }

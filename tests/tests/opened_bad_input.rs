@@ -5,7 +5,7 @@ mod opened;
 use opened::*;
 use pmu_core::{
     CounterError, CounterId, CounterMemory, CounterSet, Counters, Event, EventId, EventSelect,
-    EventTable, NamedEvent, OpenedEvents, ProfileInterface, Snapshot, ThreadEvent,
+    EventTable, NamedEvent, OpenedEvents, ProfileInterface, Snapshot, SwitchError, ThreadEvent,
 };
 use pmu_intel::Emon;
 use pmu_tests::{FakePlatform, RegisterFile};
@@ -102,7 +102,8 @@ fn operations_on_events_in_another_state_are_refused() {
             assert_eq!(table.set_period(event, 0x1000), Err(none(event)));
             let mut events = [ThreadEvent::Opened(event)];
             let out = counters.switch_out(&mut events, 0, |o| panic!("{o:?}"));
-            assert_eq!((out, events), (Err(none(event)), [ThreadEvent::Unused]));
+            let error = SwitchError { events: 1, reason: none(event) };
+            assert_eq!((out, events), (Err(error), [ThreadEvent::Unused]));
         }
     }
 }
@@ -206,7 +207,7 @@ fn a_session_that_was_shut_down_does_not_reach_its_successors_events() {
             assert_eq!(former.read_event(event, 9999), Err(none(event)));
             let mut events = [ThreadEvent::Opened(event)];
             let out = former.switch_out(&mut events, 9999, |o| panic!("{o:?}"));
-            assert_eq!(out, Err(none(event)));
+            assert_eq!(out, Err(SwitchError { events: 1, reason: none(event) }));
         }
         former.rotate(9999).unwrap();
         former.set_virtualization(true).unwrap();
@@ -291,11 +292,12 @@ fn an_event_that_another_core_lacks_is_an_error_before_anything_is_written() {
     on_big.start_event(on_7, 0).unwrap();
     on_big.switch_out(&mut events, 0, |o| panic!("{o:?}")).unwrap();
     let before = events;
-    assert_eq!(on_small.switch_in(&small.unit, &mut events, 0), Err(illegal));
+    let both = SwitchError { events: 0b11, reason: illegal };
+    assert_eq!(on_small.switch_in(&small.unit, &mut events, 0), Err(both));
     assert_eq!(events, before, "they stay where they are");
     assert_eq!(
         on_small.switch_in(&small.unit, &mut events[1..], 0),
-        Err(CounterError::NoCounterForEvent)
+        Err(SwitchError { events: 1, reason: CounterError::NoCounterForEvent })
     );
     assert_eq!(other.accesses().total(), 0);
     on_big.switch_in(&big.unit, &mut events, 0).unwrap();

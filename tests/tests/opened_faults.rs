@@ -31,7 +31,7 @@ fn assert_truthful(case: &Case<'_, '_>, mock: &Mock<'_>, context: &str) {
 }
 
 #[test]
-fn after_a_fault_that_passes_an_operation_was_done_or_can_be_done_again() {
+fn a_fault_that_passes_is_survived_by_every_operation() {
     for processor in processors(Deviations::NONE) {
         for scene in Scene::all(&processor) {
             for access in 1..=accesses_of(&processor, scene) {
@@ -57,24 +57,12 @@ fn transient(processor: &Processor, scene: Scene, access: u32) {
     let outcome = scene.operate(processor, &mut case, |o| panic!("{o:?}"));
     mock.inject(Fault::None);
     let context = format!("{context}: {outcome:?}");
-    assert!(!matches!(outcome, Err(CounterError::Faulted(_))), "{context}");
+    assert_eq!(outcome, Ok(()), "{context}");
     assert_truthful(&case, &mock, &context);
     if operation == Operation::ShutDown {
         case.counters.shut_down().unwrap();
         assert_eq!(running(&mock), CounterSet::NONE, "{context}");
         return;
-    }
-    if outcome.is_err() && operation != Operation::Rotate {
-        // The others go on.
-        assert!(case.counters.is_started(case.events[0]), "{context}");
-        assert!(case.counters.is_started(case.events[1]), "{context}");
-        if operation == Operation::SwitchIn {
-            // It is opened here, stopped.
-            case.counters.start_event(case.events[2], 1).unwrap();
-        } else {
-            scene.operate(processor, &mut case, |o| panic!("{o:?}")).unwrap();
-        }
-        assert_truthful(&case, &mock, &context);
     }
     // No count was lost, and no part of a period.
     let rotated = operation == Operation::Rotate;

@@ -7,11 +7,11 @@ use core::cell::{Cell, RefCell};
 use opened::*;
 use pmu_core::{
     CounterError, CounterId, CounterSet, EventId, EventOverflow, KProfileSource, OpenedEvents,
-    ProfileInterface, Report, ThreadEvent, WithEvents, service,
+    ProfileInterface, Report, SwitchError, ThreadEvent, WithEvents, service,
 };
 use pmu_intel::Emon;
 use pmu_virt::IntelConfiguration;
-use pmu_virt::mock::Deviations;
+use pmu_virt::mock::{Deviations, Fault};
 
 const PERIOD: u64 = 0x1000;
 
@@ -277,7 +277,7 @@ fn a_thread_that_finds_no_room_keeps_its_events() {
     // One place, and no counter.
     let outcome = there.switch_in(unit, &mut thread, 0);
     let full = CounterError::InsufficientMemory { needed: 13, lent: 12 };
-    assert_eq!(outcome, Err(full));
+    assert_eq!(outcome, Err(SwitchError { events: 0b11, reason: full }));
     let id = opened_event(thread[0]);
     assert!(!there.is_started(id));
     assert!(matches!(thread[1], ThreadEvent::Switched(_)));
@@ -342,4 +342,57 @@ fn a_switch_starts_what_it_stopped_and_an_overflow_tells_the_tag() {
     happen(&mock, 2, 0x1000);
     assert_eq!(tags.take(), [8]);
     assert!(!counters.is_started(opened_event(thread[0])));
+}
+
+#[test]
+fn a_switch_names_the_events_that_failed_and_one_that_found_no_counter_starts_elsewhere() {
+    let processor = Processor::intel(IntelConfiguration::new(4, 4, 0));
+    let (memories, tables) = ([Memory::new(), Memory::new()], [Table::new(), Table::new()]);
+    let mocks = [processor.mock(), processor.mock()];
+    let mut here = processor.take(&mocks[0], &memories[0], &tables[0]);
+    let mut there = processor.take(&mocks[1], &memories[1], &tables[1]);
+    let unit = &processor.unit;
+    let mut thread = [2, 3, 4].map(|kind| {
+        let id = here.open_event(unit, &raw(kind)).unwrap();
+        here.start_event(id, 0).unwrap();
+        ThreadEvent::Opened(id)
+    });
+    (2..5).for_each(|kind| happen(&mocks[0], kind, 9));
+    here.switch_out(&mut thread, 10, |o| panic!("{o:?}")).unwrap();
+    // Three of the four counters there are others'.
+    for _ in 0..3 {
+        let other = there.open_event(unit, &raw(5)).unwrap();
+        there.start_event(other, 10).unwrap();
+    }
+    let error = there.switch_in(unit, &mut thread, 10).unwrap_err();
+    assert_eq!(error, SwitchError { events: 0b110, reason: CounterError::NoFreeCounter });
+    assert_eq!([0, 1, 2, 3].map(|place| error.concerns(place)), [false, true, true, false]);
+    let started = thread.map(opened_event).map(|id| there.is_started(id));
+    assert_eq!(started, [true, false, false]);
+    there.rotate(15).unwrap();
+    there.switch_out(&mut thread, 20, |o| panic!("{o:?}")).unwrap();
+    for event in thread {
+        assert!(matches!(event, ThreadEvent::Switched(event) if event.is_started()), "{event:?}");
+    }
+    here.switch_in(unit, &mut thread, 30).unwrap();
+    (2..5).for_each(|kind| happen(&mocks[0], kind, 9));
+    let counts = thread.map(opened_event).map(|id| here.read_event(id, 40).unwrap());
+    assert_eq!(counts.map(|count| count.value), [18; 3]);
+    assert_eq!(counts.map(|count| (count.enabled, count.running)), [(30, 30), (20, 20), (20, 20)]);
+    // The second one's counter does not stop.
+    let on = here.counter_of(opened_event(thread[1])).unwrap();
+    let select = unit.counter(on).unwrap().control().register().get();
+    mocks[0].inject(Fault::Register(select));
+    let error = here.switch_out(&mut thread, 50, |o| panic!("{o:?}")).unwrap_err();
+    mocks[0].inject(Fault::None);
+    let by_place = matches!(error.reason, CounterError::Faulted(fault) if fault.register == select);
+    assert!(by_place && error.events == 0b010, "{error:?}");
+    let values = thread.map(|event| match event {
+        ThreadEvent::Switched(event) => (event.count().value, event.is_started()),
+        other => panic!("{other:?}"),
+    });
+    assert_eq!([values[0], values[2]], [(18, true); 2]);
+    assert!(values[1].1, "it starts elsewhere");
+    here.shut_down().unwrap();
+    there.shut_down().unwrap();
 }

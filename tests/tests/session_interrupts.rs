@@ -5,7 +5,9 @@ mod session_support;
 use core::cell::RefCell;
 use pmu_amd::Amd64;
 use pmu_core::testing::{Access, RecordingMsr};
-use pmu_core::{CounterMemory, InterfaceError, Overflow, ProfileInterface};
+use pmu_core::{
+    CounterMemory, CounterSet, InterfaceError, Overflow, ProfileInterface, ServiceError,
+};
 use pmu_tests::{FakePlatform, Fault, RegisterFile, intel_processor};
 use session_support::*;
 
@@ -130,7 +132,9 @@ fn a_fault_does_not_keep_the_rest_from_being_serviced() {
     platform.unmasked.set(0);
     let mut seen = Vec::new();
     let result = interface.service(&msr, &platform, &memory, |o| seen.push(o.source));
-    assert_eq!(result, Err(write_fault(0xC1)));
+    let counters = CounterSet::from_bits(0b01);
+    let error = ServiceError { fault: write_fault(0xC1), counters, masked: false };
+    assert_eq!(result, Err(error));
     assert_eq!(seen, [CYCLES, BRANCHES]);
     assert_eq!(msr.get(0xC2), WIDTH - 0xFFFF);
     assert_eq!((msr.get(0x390), msr.get(0x38F)), (0b11, 0xF));

@@ -230,7 +230,7 @@ fn service_with_faults<I: ProfileInterface>(
             mock.inject(fault.take());
             let serviced = bench.interface.service(mock, mock, &memory, |_| ());
             mock.inject(Fault::None);
-            outcome.set(outcome.get().and(serviced.map(|_| ())));
+            outcome.set(outcome.get().and(serviced.map(drop).map_err(|error| error.fault)));
             if access == 0 && mock.interrupts() == 1 {
                 accesses.set(mock.accesses().total());
             }

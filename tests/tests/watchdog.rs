@@ -10,7 +10,7 @@ use pmu::core::{
     EventTable, MAX_COUNTERS, NamedEvent, OpenedEvents, Snapshot, service,
 };
 use pmu_tests::deviations::snapshot;
-use pmu_virt::mock::{Deviations, MockMsr};
+use pmu_virt::mock::{Deviations, Fault, MockMsr};
 use pmu_virt::{
     AmdConfiguration, Configuration, EventKey, FedEvents, Feed, IntelConfiguration, Privilege,
     VirtualPmu,
@@ -254,4 +254,51 @@ fn on_no_platform_is_a_lockup_missed_or_a_ticking_processor_told() {
             assert!(told(false).contains(&true), "{place}");
         }
     }
+}
+
+/// The counter cannot be loaded again after the watchdog's first overflow.
+#[test]
+fn a_watchdog_whose_counter_fell_out_says_so_and_moves_to_another() {
+    let configuration = Configuration::Intel(IntelConfiguration::new(4, 4, 3));
+    let processor = Processor::new(configuration);
+    let source = OpenedEvents::new(&processor.unit, &processor.events);
+    let (errors, verdicts) = (Cell::new(0), Cell::new(Vec::new()));
+    let handler = |mock: &Mock<'_>| {
+        let serviced = service(&source, mock, mock, &processor.memory, |overflow| {
+            let mut told = verdicts.take();
+            told.push(processor.watchdog.is_stuck(overflow.event));
+            verdicts.set(told);
+        });
+        assert_eq!(serviced.is_err(), processor.watchdog.is_blind(&processor.memory));
+        errors.set(errors.get() + u32::from(serviced.is_err()));
+    };
+    let mock = Mock::strict(VirtualPmu::new(configuration, fed()).unwrap());
+    mock.on_interrupt(&handler);
+    let memory = &processor.memory;
+    let mut counters =
+        Counters::take(source, &processor.unit, CounterSet::ALL, &mock, &mock, memory).unwrap();
+    assert!(!processor.watchdog.is_blind(memory), "it watches nothing");
+    let event = Watchdog::event(&processor.unit, 1_000_000, 10).unwrap();
+    let id = counters.open_event(&processor.unit, &event).unwrap();
+    processor.watchdog.watch(id);
+    assert!(processor.watchdog.is_blind(memory), "not started");
+    counters.start_event(id, 0).unwrap();
+    assert!(!processor.watchdog.is_blind(memory));
+    // IA32_FIXED_CTR1.
+    mock.inject(Fault::Register(0x30A));
+    let pass = |key| {
+        let mut feed = Feed::new(&fed());
+        feed.add(fed().find(key).unwrap(), Privilege::Kernel, 10_000_000).unwrap();
+        mock.advance(&mut feed);
+    };
+    pass(EventKey::fixed(1).unwrap());
+    assert_eq!((errors.get(), processor.watchdog.is_blind(memory)), (1, true));
+    assert_eq!(verdicts.take(), [false], "the tick had a whole period");
+    counters.start_event(id, 0).unwrap();
+    assert_eq!(counters.counter_of(id), CounterId::general(0));
+    assert!(!processor.watchdog.is_blind(memory));
+    pass(CYCLES);
+    assert_eq!((errors.get(), verdicts.take()), (1, vec![true]));
+    mock.inject(Fault::None);
+    counters.shut_down().unwrap();
 }

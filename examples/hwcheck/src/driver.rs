@@ -76,6 +76,7 @@ pub struct NoInterrupts;
 
 impl Platform for NoInterrupts {
     fn unmask_performance_interrupt(&self) {}
+    fn mask_performance_interrupt(&self) {}
 }
 
 /// The counters that the vendor's driver detects.

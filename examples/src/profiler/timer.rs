@@ -91,6 +91,7 @@ impl ThreadTimer {
 impl Platform for &ThreadTimer {
     /// No counter interrupts here.
     fn unmask_performance_interrupt(&self) {}
+    fn mask_performance_interrupt(&self) {}
 
     fn start_profile_timer(&self, interval: Interval) -> Result<(), TimerUnavailable> {
         let every = Duration::from_nanos(u64::from(interval.get()) * 100);

@@ -42,6 +42,7 @@ impl LiftedRows {
 impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
     /// Returns a free counter of `capable`. A fixed counter is preferred: fewer events can be on it.
     pub(crate) fn free_counter(&self, capable: CounterSet) -> Result<CounterId, CounterError> {
+        self.check_unmuted()?;
         self.leave_switch()?;
         let own = self.own() & capable;
         let mut preferred =
@@ -90,6 +91,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
             match (self.counter_of(event), before.find(event)) {
                 (Some(_), None) => self.change_state(event, EventState::Counting),
                 (None, Some(_)) if done || rotates => self.change_state(event, EventState::Waiting),
+                // Its count is lost: it is not read as that of a stopped event.
+                (None, Some(counter)) if !self.usable().contains(counter) => {}
                 (None, Some(_)) => self.change_state(event, EventState::Stopped),
                 _ => {}
             }
@@ -119,9 +122,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
         entry: &EventEntry,
         now: u64,
     ) -> Result<(), CounterError> {
-        entry.add_time(now);
-        let lifted =
-            self.find(event).map_or(Ok(()), |(counter, _)| self.lift(counter, event).map(|_| ()));
+        let on = self.counter_of(event);
+        entry.add_time(now, on.is_some());
+        let lifted = on.map_or(Ok(()), |counter| self.lift(counter, event).map(|_| ()));
         self.change_state(event, EventState::Stopped);
         lifted
     }
@@ -141,7 +144,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
         };
         match self.change_global(global, (0, counters.bits())) {
             Err(CounterError::Access(fault)) => {
-                self.memory.mark_faulted(counters.bits());
+                for event in self.present().on(counters).events() {
+                    self.memory.mark_faulted(Some(event), self.table());
+                }
                 Err(CounterError::Faulted(fault))
             }
             outcome => outcome,
@@ -214,7 +219,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
         let entry = self.table().entry(event);
         let mut booked = None;
         let mut stop_and_read = || {
-            self.set_control_retrying(&registers, 0)?;
+            self.set_control(&registers, 0)?;
             booked = entry.map(EventEntry::booked);
             let again = match entry.filter(|entry| entry.counts_on()) {
                 Some(entry) => self.wrapped_again(counter, entry, self.read(&registers)?)?,

@@ -2,45 +2,36 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use crate::msr::{MsrAccess, retry_once};
+use crate::msr::MsrAccess;
 use crate::{
     Counter, CounterControl, CounterError, CounterId, CounterSet, CounterSlot, Counters,
     EventSelect, EventSource, GlobalRegisters, MsrAddress, MsrBackend, MsrFault, Platform,
 };
 
 impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
-    /// Writes a register; retries once.
+    /// Writes a register.
     pub(crate) fn wrmsr_retrying(&self, register: MsrAddress, value: u64) -> Result<(), MsrFault> {
-        retry_once(|| self.msr.wrmsr(register, value))
+        self.msr.wrmsr_retrying(register, value)
     }
 
-    /// Reads a register; retries once.
+    /// Reads a register.
     pub(crate) fn rdmsr_retrying(&self, register: MsrAddress) -> Result<u64, MsrFault> {
-        retry_once(|| self.msr.rdmsr(register))
+        self.msr.rdmsr_retrying(register)
     }
 
-    /// Reads a counter; retries once.
+    /// Reads a counter.
     pub(crate) fn read(&self, registers: &Counter) -> Result<u64, MsrFault> {
-        retry_once(|| registers.read(&self.msr))
-    }
-
-    /// Programs a counter's control; retries once.
-    pub(crate) fn set_control_retrying(
-        &self,
-        counter: &Counter,
-        bits: u64,
-    ) -> Result<(), MsrFault> {
-        retry_once(|| self.set_control(counter, bits))
+        registers.read(&self.msr)
     }
 
     /// Programs a counter's control with `bits`, which are the counter's own; 0 stops it.
     pub(crate) fn set_control(&self, counter: &Counter, bits: u64) -> Result<(), MsrFault> {
         match counter.control {
-            CounterControl::Select(register) => self.msr.wrmsr(register, bits),
+            CounterControl::Select(register) => self.msr.wrmsr_retrying(register, bits),
             CounterControl::Shared { register, .. } => {
                 let shadow = &self.memory.fixed_control;
                 let value = shadow.load(Relaxed) & !counter.control.mask() | bits;
-                self.msr.wrmsr(register, value)?;
+                self.msr.wrmsr_retrying(register, value)?;
                 shadow.store(value, Relaxed);
                 Ok(())
             }
@@ -74,10 +65,10 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
         if freezes.swap(true, Relaxed) {
             return Ok(());
         }
-        let set = self.msr.change(freeze.set(true)).and_then(|before| {
-            let kept = self.msr.change(freeze.read()).inspect_err(|_| {
+        let set = self.msr.change_retrying(freeze.set(true)).and_then(|before| {
+            let kept = self.msr.change_retrying(freeze.read()).inspect_err(|_| {
                 if before & freeze.bit == 0 {
-                    let _ = retry_once(|| self.msr.change(freeze.set(false)));
+                    let _ = self.msr.change_retrying(freeze.set(false));
                 }
             })?;
             Ok((before, kept))
@@ -105,7 +96,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
             return Ok(());
         };
         let before = self.memory.froze_before.load(Relaxed);
-        retry_once(|| self.msr.change(freeze.set(before)))?;
+        self.msr.change_retrying(freeze.set(before))?;
         self.memory.freezes.store(false, Relaxed);
         Ok(())
     }
@@ -203,7 +194,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
                 Err(fault) => {
                     // Whatever it holds, the next start is to write it.
                     control.fetch_and(!self.own().bits(), Relaxed);
-                    self.memory.mark_faulted(self.own().bits());
+                    self.memory.mark_faulted(None, self.table());
                     CounterError::Faulted(fault)
                 }
             }

@@ -146,8 +146,8 @@ impl Counter {
     #[inline]
     pub(crate) fn read(&self, msr: &impl MsrBackend) -> Result<u64, MsrFault> {
         match self.rdpmc {
-            Some(index) => msr.rdpmc(index),
-            None => msr.rdmsr(self.value),
+            Some(index) => msr.rdpmc_retrying(index),
+            None => msr.rdmsr_retrying(self.value),
         }
     }
 }

@@ -6,7 +6,7 @@ use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64};
 use crate::counters::event::GuestMode;
 use crate::counters::extra::Extra;
 use crate::counters::membership::Membership;
-use crate::{CounterSet, CounterUnit, Event, EventSelect, GroupId, NamedEvent};
+use crate::{CounterSet, CounterUnit, Event, EventSelect, GroupId, MsrAddress, NamedEvent};
 
 /// State of an opened event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,6 +18,8 @@ pub(crate) enum EventState {
     Waiting,
     /// On a counter.
     Counting,
+    /// Started elsewhere; here it found no counter.
+    Refused,
 }
 
 /// One place of an [`EventTable`](crate::EventTable).
@@ -80,7 +82,7 @@ impl EventCount {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct StoppedEvent {
-    /// It was started: on a counter, or waiting for one.
+    /// It was started: on a counter, waiting for one, or refused one.
     started: bool,
     total_wanted: bool,
     rotates: bool,
@@ -226,7 +228,7 @@ impl EventEntry {
     /// Returns the event as data, after its counter was taken from it.
     pub(crate) fn extract(&self) -> StoppedEvent {
         StoppedEvent {
-            started: matches!(self.state(), EventState::Waiting | EventState::Counting),
+            started: self.state() as u8 >= EventState::Waiting as u8,
             total_wanted: self.wants_total(),
             rotates: self.rotates(),
             guest: self.guest.load(Relaxed),
@@ -249,7 +251,8 @@ impl EventEntry {
             0 => EventState::Closed,
             1 => EventState::Stopped,
             2 => EventState::Waiting,
-            _ => EventState::Counting,
+            3 => EventState::Counting,
+            _ => EventState::Refused,
         }
     }
 
@@ -284,6 +287,11 @@ impl EventEntry {
             differences: self.extra_differences.load(Relaxed),
         };
         (!extra.is_none()).then_some(extra)
+    }
+
+    /// Returns the extra register of the present encoding.
+    pub(crate) fn register(&self) -> Option<MsrAddress> {
+        self.extra()?.register(self.encoding())
     }
 
     pub(crate) fn has_extra(&self) -> bool {
@@ -352,22 +360,23 @@ impl EventEntry {
     /// Counts its times from `now` on, stopped.
     pub(crate) fn begin_time(&self, now: u64) {
         self.set_state(EventState::Stopped);
-        self.add_time(now);
+        self.add_time(now, false);
     }
 
     /// Adds the time up to `now`. One before the last adds nothing, and neither does the clock's way back from it.
-    pub(crate) fn add_time(&self, now: u64) {
+    /// `runs`: its counter, if it is on one, has not faulted.
+    pub(crate) fn add_time(&self, now: u64, runs: bool) {
         let before = self.timed_to.load(Relaxed);
         let passed = now.saturating_sub(before);
         self.timed_to.store(before + passed, Relaxed);
         let add = |time: &AtomicU64| time.store(time.load(Relaxed).wrapping_add(passed), Relaxed);
         match self.state() {
-            EventState::Closed | EventState::Stopped => {}
-            EventState::Waiting => add(&self.enabled),
-            EventState::Counting => {
+            EventState::Closed | EventState::Stopped | EventState::Refused => {}
+            EventState::Counting if runs => {
                 add(&self.enabled);
                 add(&self.running);
             }
+            EventState::Waiting | EventState::Counting => add(&self.enabled),
         }
     }
 
@@ -585,17 +594,18 @@ mod tests {
     #[test]
     fn time_runs_while_it_is_started_and_while_it_has_a_counter() {
         let entry = entry(1000);
-        entry.add_time(100);
+        entry.add_time(100, false);
         entry.set_state(EventState::Waiting);
-        entry.add_time(130);
+        entry.add_time(130, false);
         entry.set_state(EventState::Counting);
-        entry.add_time(150);
-        entry.add_time(140); // the clock goes back, and comes again
-        entry.add_time(150);
+        entry.add_time(150, true);
+        entry.add_time(140, true); // the clock goes back, and comes again
+        entry.add_time(150, true);
+        entry.add_time(160, false); // its counter has faulted
         entry.set_state(EventState::Stopped);
-        entry.add_time(1000);
+        entry.add_time(1000, false);
         let count = EventCount { value: 10, ..entry.count() };
-        assert_eq!((count.enabled, count.running, count.scaled()), (50, 20, Some(25)));
+        assert_eq!((count.enabled, count.running, count.scaled()), (60, 20, Some(30)));
         assert_eq!(EventCount { running: 0, ..count }.scaled(), None);
     }
 }

@@ -58,6 +58,9 @@ pub enum CounterError {
     AlreadyStarted(EventId),
     /// The event does not run.
     NotStarted(EventId),
+    /// The event's counter faulted. The event does not run since, and what was counted since its last interrupt, or
+    /// since it got the counter, is lost. It can be started again.
+    CounterLost(EventId),
     /// Every counter that could count the event is in use, and no other event can give way.
     NoFreeCounter,
     /// Running events need other values of the event's [extra register](crate::Event::with_extra), which is at this
@@ -80,6 +83,49 @@ pub enum CounterError {
     /// running until it is [programmed again](crate::Counters::reprogram) or shut down; it counts for no event
     /// and is not used meanwhile.
     Faulted(MsrFault),
+}
+
+/// Failure to service an interrupt: the registers of counters, or those of all of them, do not answer.
+///
+/// ```
+/// use pmu_core::{Claim, CounterSet, MsrErrorKind, MsrFault, MsrOperation, Serviced, ServiceError};
+/// /// Returns the interrupt's claim, and the counters that are to be programmed again: by the task that calls
+/// /// `reprogram`, or starts their events on others.
+/// fn outcome(serviced: Result<Serviced, ServiceError>) -> (Claim, CounterSet) {
+///     match serviced {
+///         Ok(serviced) => (serviced.claim, CounterSet::NONE),
+///         Err(error) => (Claim::OursAndMore, error.counters),
+///     }
+/// }
+/// let (operation, kind) = (MsrOperation::Read, MsrErrorKind::GeneralProtection);
+/// let fault = MsrFault { operation, register: 0x38E, kind };
+/// let error = ServiceError { fault, counters: CounterSet::from_bits(0b11), masked: true };
+/// assert_eq!(outcome(Err(error)), (Claim::OursAndMore, CounterSet::from_bits(0b11)));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct ServiceError {
+    /// The first access that failed twice.
+    pub fault: MsrFault,
+    /// Counters that fell out: their events, and the other events of these events' groups, do not run any more.
+    pub counters: CounterSet,
+    /// The overflow status could be neither read nor cleared, so that the same interrupt could come for ever. The local
+    /// APIC's entry is masked, every counter of the session has fallen out, and no event starts until
+    /// [`reprogram`](crate::Counters::reprogram). Other owners of the interrupt get none meanwhile.
+    pub masked: bool,
+}
+
+impl fmt::Display for ServiceError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "counters {:#X} fell out: {}", self.counters.bits(), self.fault)?;
+        if self.masked { f.write_str("; the performance interrupt is masked") } else { Ok(()) }
+    }
+}
+
+impl core::error::Error for ServiceError {
+    fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
+        Some(&self.fault)
+    }
 }
 
 impl CounterError {
@@ -134,6 +180,7 @@ impl fmt::Display for CounterError {
             }
             Self::AlreadyStarted(event) => write!(f, "{event} is already started"),
             Self::NotStarted(event) => write!(f, "{event} is not started"),
+            Self::CounterLost(event) => write!(f, "{event} does not run: its counter faulted"),
             Self::NoFreeCounter => f.write_str("no free counter of those that can count the event"),
             Self::ExtraRegisterInUse(register) => {
                 write!(f, "other events need other values of the extra register {register:#X}")

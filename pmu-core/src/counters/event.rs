@@ -38,8 +38,8 @@ impl EventId {
         if self.0 < Self::FIRST_OPENED { Some(self.0 as usize) } else { None }
     }
 
-    /// Returns the opened event with this place.
-    pub(crate) const fn of_place(place: usize) -> Self {
+    /// Returns the opened event with this place in its [`EventTable`](crate::EventTable).
+    pub const fn of_place(place: usize) -> Self {
         Self(Self::FIRST_OPENED | place as u16 & (Self::FIRST_OPENED - 1))
     }
 

@@ -2,10 +2,10 @@
 
 use core::iter;
 use core::sync::atomic::Ordering::Relaxed;
-use core::sync::atomic::{AtomicU32, AtomicU64};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 
 use crate::counters::plan::Placed;
-use crate::msr::{MsrAccess, retry_once};
+use crate::msr::MsrAccess;
 use crate::{CounterError, MAX_COUNTERS, MsrAddress, MsrBackend, MsrFault};
 
 /// Greatest number of extra registers that the events of a processor use.
@@ -159,20 +159,35 @@ pub(crate) struct ExtraRegisters {
 struct ExtraRegister {
     /// 0: none.
     address: AtomicU32,
+    /// It holds `value`, and not perhaps something else after a write that failed.
+    known: AtomicBool,
     value: AtomicU64,
     before: AtomicU64,
 }
 
 impl ExtraRegister {
     const fn new() -> Self {
-        let (address, value, before) = (AtomicU32::new(0), AtomicU64::new(0), AtomicU64::new(0));
-        Self { address, value, before }
+        let (value, before) = (AtomicU64::new(0), AtomicU64::new(0));
+        Self { address: AtomicU32::new(0), known: AtomicBool::new(false), value, before }
     }
 
     fn address(&self) -> Option<MsrAddress> {
         let address = self.address.load(Relaxed);
         // SAFETY: stored from a `MsrAddress`.
         (address != 0).then(|| unsafe { MsrAddress::new(address) })
+    }
+
+    fn write(
+        &self,
+        register: MsrAddress,
+        value: u64,
+        msr: &impl MsrBackend,
+    ) -> Result<(), MsrFault> {
+        self.known.store(false, Relaxed);
+        msr.wrmsr_retrying(register, value)?;
+        self.value.store(value, Relaxed);
+        self.known.store(true, Relaxed);
+        Ok(())
     }
 }
 
@@ -192,16 +207,23 @@ impl ExtraRegisters {
         let in_use = CounterError::ExtraRegisterInUse(register.get());
         let of = self.registers.iter().find(is_it).ok_or(in_use)?;
         if of.address().is_none() {
-            let before = retry_once(|| msr.rdmsr(register)).map_err(CounterError::Access)?;
+            let before = msr.rdmsr_retrying(register).map_err(CounterError::Access)?;
             of.before.store(before, Relaxed);
             of.value.store(before, Relaxed);
+            of.known.store(true, Relaxed);
             of.address.store(register.get(), Relaxed);
         }
-        if of.value.load(Relaxed) != value {
-            retry_once(|| msr.wrmsr(register, value)).map_err(CounterError::Access)?;
-            of.value.store(value, Relaxed);
+        if of.known.load(Relaxed) && of.value.load(Relaxed) == value {
+            return Ok(());
         }
-        Ok(())
+        of.write(register, value, msr).map_err(CounterError::Access)
+    }
+
+    /// Returns whether a register holds the value that it was given last.
+    pub(crate) fn is_known(&self, register: MsrAddress) -> bool {
+        let mut registers = self.registers.iter();
+        let of = registers.find(|of| of.address() == Some(register));
+        of.is_none_or(|of| of.known.load(Relaxed))
     }
 
     /// Writes the registers' values again, after they were lost.
@@ -224,12 +246,7 @@ impl ExtraRegisters {
         let mut outcome = Ok(());
         for of in &self.registers {
             if let Some(register) = of.address() {
-                let value = value(of);
-                let written = retry_once(|| msr.wrmsr(register, value));
-                if written.is_ok() {
-                    of.value.store(value, Relaxed);
-                }
-                outcome = outcome.and(written);
+                outcome = outcome.and(of.write(register, value(of), msr));
             }
         }
         outcome

@@ -284,9 +284,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
     /// An interrupt's handler has no handle to the counters, so that it cannot read a group.
     ///
     /// # Errors
-    /// [`NoSuchGroup`](CounterError::NoSuchGroup); [`NotStarted`](CounterError::NotStarted): the others are on
-    /// counters, and this one's counter faulted; those of [`read_event`](Self::read_event), for the first event that
-    /// has one.
+    /// [`NoSuchGroup`](CounterError::NoSuchGroup); those of [`read_event`](Self::read_event), for the first event that
+    /// has one: [`CounterLost`](CounterError::CounterLost), where a counter faulted.
     pub fn read_group(
         &self,
         group: GroupId,
@@ -294,13 +293,6 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
         counts: &mut [EventCount],
     ) -> Result<usize, GroupError> {
         self.first_of(group)?;
-        let is_on = |event: &EventId| self.counter_of(*event).is_some();
-        let mut faulted = self.group_events(group).enumerate().filter(|(_, event)| !is_on(event));
-        if let Some((member, event)) = faulted.next()
-            && self.group_events(group).any(|event| is_on(&event))
-        {
-            return Err(GroupError::of_member(member, CounterError::NotStarted(event)));
-        }
         let mut read = 0;
         for (count, event) in counts.iter_mut().zip(self.group_events(group)) {
             let failed = |reason| GroupError::of_member(read, reason);

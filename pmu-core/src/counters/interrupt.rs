@@ -16,10 +16,10 @@
 use core::sync::atomic::Ordering;
 
 use crate::counters::slot::SlotState;
-use crate::msr::{MsrAccess, retry_once};
+use crate::msr::MsrAccess;
 use crate::{
     Counter, CounterId, CounterMemory, CounterSet, CounterSlot, CounterUnit, EventEntry, EventId,
-    EventSource, GlobalRegisters, MsrAddress, MsrBackend, MsrFault, Platform,
+    EventSource, GlobalRegisters, MsrAddress, MsrBackend, MsrFault, Platform, ServiceError,
 };
 
 /// One overflow, as the interrupt path reports it.
@@ -106,9 +106,12 @@ impl Claim {
 /// interrupts are only noted, until [`reprogram`](crate::Counters::reprogram).
 ///
 /// # Errors
-/// Returns the first access that failed after one retry; the remaining accesses are still attempted.
-/// The interrupt is then to be counted as [`OursAndMore`](Claim::OursAndMore). A counter that may no longer
-/// count or interrupt is marked as faulted: its event does not run.
+/// Returns the first access that failed after one retry, and the counters that fell out: those that may no longer count
+/// or interrupt, and those of the other events of their groups. Their events do not run. The remaining accesses are
+/// still attempted. The interrupt is to be counted as [`OursAndMore`](Claim::OursAndMore).
+///
+/// Where the overflow status can be neither read nor cleared, the local APIC's entry is left
+/// [masked](ServiceError::masked). Until [`reprogram`](crate::Counters::reprogram), calls access no register.
 #[inline]
 pub fn service<S: EventSource, M: MsrBackend, P: Platform>(
     source: &S,
@@ -116,7 +119,7 @@ pub fn service<S: EventSource, M: MsrBackend, P: Platform>(
     platform: &P,
     memory: &CounterMemory,
     overflowed: impl FnMut(EventOverflow),
-) -> Result<Serviced, MsrFault> {
+) -> Result<Serviced, ServiceError> {
     let unit = source.unit();
     // This source's unit does not describe counters that another source's session has taken.
     let own = memory.proven(unit.counters());
@@ -135,17 +138,17 @@ pub fn service<S: EventSource, M: MsrBackend, P: Platform>(
         overflows: 0,
         raised: 0,
         others: 0,
-        fault: None,
+        error: None,
     };
     let served = memory.serve(|| match unit.global() {
         None => pass.by_value(),
         Some(global) => pass.by_status(global),
     });
-    if !served {
-        return Ok(Serviced { overflows: 0, claim: Claim::Ours, others: 0, lent: false });
+    if let Err(claim) = served {
+        return Ok(Serviced { overflows: 0, claim, others: 0, lent: false });
     }
-    if let Some(fault) = pass.fault {
-        return Err(fault);
+    if let Some(error) = pass.error {
+        return Err(error);
     }
     let claim = match pass.raised {
         0 => memory.claim_empty(),
@@ -171,7 +174,7 @@ struct Pass<'a, S, M, P, F> {
     /// Other owners' bits of the status.
     others: u64,
     /// First fault; the pass continues, so that no other overflow is lost.
-    fault: Option<MsrFault>,
+    error: Option<ServiceError>,
 }
 
 /// Access that remains once the overflows are served.
@@ -201,12 +204,35 @@ where
     }
 
     #[cold]
+    #[inline(never)]
     fn note_fault(&mut self, fault: MsrFault) {
-        self.fault.get_or_insert(fault);
+        self.error.get_or_insert(ServiceError { fault, counters: CounterSet::NONE, masked: false });
+    }
+
+    /// Marks the counter of an event, or all, after an access that failed.
+    #[cold]
+    #[inline(never)]
+    fn fall_out(&mut self, event: Option<EventId>) {
+        let faulted = self.memory.mark_faulted(event, self.source.opened());
+        if let Some(error) = &mut self.error {
+            error.counters = error.counters | faulted;
+        }
+    }
+
+    /// Masks the entry: the status stays set, and could raise the interrupt again for ever.
+    #[cold]
+    #[inline(never)]
+    fn mute(&mut self) {
+        self.platform.mask_performance_interrupt();
+        self.memory.mute();
+        self.fall_out(None);
+        if let Some(error) = &mut self.error {
+            error.masked = true;
+        }
     }
 
     fn wrmsr(&mut self, register: MsrAddress, value: u64) -> bool {
-        let written = retry_once(|| self.msr.wrmsr(register, value));
+        let written = self.msr.wrmsr_retrying(register, value);
         self.note(written).is_some()
     }
 
@@ -229,12 +255,11 @@ where
             self.unmask();
             (self.status(global), Rest::Nothing)
         };
-        match status {
-            Some(status) => self.serve(global, status, freezes, rest == Rest::UnmaskAndRestart),
-            // An overflow that was not seen will not interrupt again.
-            None => self.memory.mark_faulted(self.own),
-        }
-        if rest == Rest::UnmaskAndRestart {
+        let stopped = rest == Rest::UnmaskAndRestart;
+        let cleared = status.is_some_and(|status| self.serve(global, status, freezes, stopped));
+        if !cleared {
+            self.mute();
+        } else if stopped {
             self.unmask();
         }
         if rest != Rest::Nothing {
@@ -251,21 +276,27 @@ where
             self.unmask();
             return (self.status(global), Rest::Restart);
         }
-        let mut status = self.status(global);
+        let Some(status) = self.status(global) else { return (None, Rest::Nothing) };
         // Before the release, and it may raise an interrupt, for the status is still set.
         self.unmask();
-        if status.is_some_and(|status| status & global.frozen == 0) {
+        if status & global.frozen == 0 {
             // They run after all: another's interrupt, or a processor that does not freeze.
-            status = self.status(global);
+            return (self.status(global), Rest::Nothing);
         }
-        (status, Rest::Nothing)
+        (Some(status), Rest::Nothing)
     }
 
     /// Acknowledges the overflows that the status reports, and loads their counters again: in this order, unless the
-    /// acknowledgement releases frozen counters.
+    /// acknowledgement releases frozen counters. Returns whether the status was cleared.
     // Inlined at its only call, where most of its conditions are constant.
     #[inline(always)]
-    fn serve(&mut self, global: &GlobalRegisters, status: u64, freezes: bool, stopped: bool) {
+    fn serve(
+        &mut self,
+        global: &GlobalRegisters,
+        status: u64,
+        freezes: bool,
+        stopped: bool,
+    ) -> bool {
         let bits = status & (self.own | global.frozen);
         let (overflowed, others) = (bits & self.own, status ^ bits);
         self.others |= others;
@@ -276,7 +307,7 @@ where
         }
         if overflowed == 0 {
             if bits == 0 {
-                return;
+                return true;
             }
             // They are frozen for a counter that was stopped meanwhile: this is the interrupt expected of it.
             self.memory.expect_one_fewer();
@@ -288,10 +319,7 @@ where
         let frozen = status & global.frozen != 0 && !stopped;
         let acknowledged = frozen || self.wrmsr(global.acknowledge, bits);
         self.reload_overflowed(overflowed);
-        let released = !frozen || self.wrmsr(global.acknowledge, bits);
-        if !(acknowledged && released) {
-            self.memory.mark_faulted(if released { overflowed } else { self.own });
-        }
+        acknowledged && (!frozen || self.wrmsr(global.acknowledge, bits))
     }
 
     /// Writes the counters' control: those bits of `mask` that it holds while they run.
@@ -306,13 +334,13 @@ where
         if !self.set_control(global, u64::MAX) {
             // They stand still; the next start tries again.
             self.memory.global_control.fetch_and(!self.own, Ordering::Relaxed);
-            self.memory.mark_faulted(self.own);
+            self.fall_out(None);
         }
     }
 
     #[inline]
     fn status(&mut self, global: &GlobalRegisters) -> Option<u64> {
-        let status = retry_once(|| self.msr.rdmsr(global.status));
+        let status = self.msr.rdmsr_retrying(global.status);
         self.note(status)
     }
 
@@ -352,9 +380,9 @@ where
         for counter in CounterSet::from_bits(self.own & GENERAL).iter() {
             let Some((slot, running)) = self.at_work(counter) else { continue };
             let registers = self.unit.general(counter);
-            let value = retry_once(|| registers.read(self.msr));
+            let value = registers.read(self.msr);
             let Some(value) = self.note(value) else {
-                slot.store(SlotState::Faulted);
+                self.fall_out(Some(running.event));
                 continue;
             };
             if registers.has_overflowed(value) {
@@ -404,7 +432,7 @@ where
     ) {
         if !self.wrmsr(register, preload) {
             // Not loaded again, it will not overflow for a long time.
-            slot.store(SlotState::Faulted);
+            self.fall_out(Some(event));
         } else if next != period {
             slot.store(SlotState::Running { event, period: next });
         }
@@ -433,7 +461,7 @@ where
         if !entry.has_period() {
             return match value {
                 None => entry.book_wrap(registers.mask()),
-                Some(_) => self.set_back(slot, &registers, entry),
+                Some(_) => self.set_back(running.event, &registers, entry),
             };
         }
         let (event, tag) = (running.event, entry.tag());
@@ -442,8 +470,8 @@ where
             self.report(EventOverflow { event, period, counter, tag });
         }
         if entry.wants_total() {
-            let read = value.map_or_else(|| retry_once(|| registers.read(self.msr)), Ok);
-            let Some(read) = self.note(read) else { return slot.store(SlotState::Faulted) };
+            let read = value.map_or_else(|| registers.read(self.msr), Ok);
+            let Some(read) = self.note(read) else { return self.fall_out(Some(running.event)) };
             entry.book(read, registers.mask());
         }
         let full_width = self.memory.full_width.load(Ordering::Relaxed);
@@ -458,13 +486,13 @@ where
     /// Without a status only the value shows a wrap, and only if the counter was past half its range before. It
     /// stands still meanwhile, so that the total misses none of its events. Its select is left as it was found: the
     /// interrupted operation may have stopped it.
-    fn set_back(&mut self, slot: &CounterSlot, registers: &Counter, entry: &EventEntry) {
+    fn set_back(&mut self, event: EventId, registers: &Counter, entry: &EventEntry) {
         let select = registers.control.register();
         let full_width = self.memory.full_width.load(Ordering::Relaxed);
-        let write = |register, value| retry_once(|| self.msr.wrmsr(register, value));
-        let done = retry_once(|| self.msr.rdmsr(select)).and_then(|found| {
+        let write = |register, value| self.msr.wrmsr_retrying(register, value);
+        let done = self.msr.rdmsr_retrying(select).and_then(|found| {
             write(select, 0)?;
-            let value = retry_once(|| registers.read(self.msr))?;
+            let value = registers.read(self.msr)?;
             entry.book(value, registers.mask());
             let value = registers.counted_on(value, full_width);
             entry.loaded(value);
@@ -472,7 +500,7 @@ where
             write(select, found)
         });
         if self.note(done).is_none() {
-            slot.store(SlotState::Faulted);
+            self.fall_out(Some(event));
         }
     }
 }

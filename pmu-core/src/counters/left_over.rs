@@ -1,6 +1,6 @@
 //! Registers that no driver here uses, and that a predecessor may have left enabled.
 
-use crate::msr::{MsrAccess, retry_once};
+use crate::msr::MsrAccess;
 use crate::{CounterSet, CounterUnit, MsrAddress, MsrBackend};
 
 /// Registers that some counters have beside their control, and that no driver here uses. With values that firmware,
@@ -67,7 +67,7 @@ impl UnusedRegisters {
             let value = unit.registers(counter).value.get();
             // SAFETY: only 0 is written, by the promise of `new`.
             let register = unsafe { MsrAddress::new(value.wrapping_add(self.distance)) };
-            retry_once(|| msr.wrmsr(register, 0)).is_err()
+            msr.wrmsr_retrying(register, 0).is_err()
         })
     }
 }

@@ -212,8 +212,8 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
             let stopped = self.stop_all(own).and_then(|()| self.settle(own, overflowed));
             (gate, stopped.map_err(|error| self.resume(own, gate, error))?)
         };
+        self.table().opened().for_each(|(event, entry)| self.add_time(event, entry, now));
         self.memory.lend();
-        self.table().opened().for_each(|(_, entry)| entry.add_time(now));
         let mut lent = LentCounters::unowned(own, control.load(Relaxed));
         lent.set_programmed(was_lent);
         let declared = self.replace_declared(own.pack());
@@ -227,7 +227,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
         }
         for (counter, slot) in self.slots_of(own) {
             if let SlotState::Running { .. } = slot.load() {
-                let stopped = self.set_control_retrying(&self.registers(counter), 0);
+                let stopped = self.set_control(&self.registers(counter), 0);
                 stopped.map_err(CounterError::Access)?;
             }
         }
@@ -252,7 +252,9 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
         };
         if pending {
             let served = service(&self.source, &self.msr, &self.platform, self.memory, overflowed);
-            self.memory.expect_late(served.map_err(CounterError::Faulted)?.claim.interrupts());
+            self.memory.expect_late(
+                served.map_err(|error| CounterError::Faulted(error.fault))?.claim.interrupts(),
+            );
         }
         // Not before: an interrupt in between may have loaded one of them.
         self.read_values(own).map(|(values, _)| values)
@@ -327,7 +329,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
             // The fixed counters' control is restored as a whole.
             let disarmed = match counter.is_fixed() {
                 true => stopped,
-                false => stopped.and_then(|()| self.set_control_retrying(&registers, 0)),
+                false => stopped.and_then(|()| self.set_control(&registers, 0)),
             };
             let cleared = disarmed.and_then(|()| self.wrmsr_retrying(registers.value, 0));
             if let Err(fault) = cleared {
@@ -379,7 +381,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
             };
             let registers = self.registers(counter);
             let bits = self.running_bits(&registers, event).unwrap_or(0);
-            if let Err(fault) = self.set_control_retrying(&registers, bits) {
+            if let Err(fault) = self.set_control(&registers, bits) {
                 failures.note(counter, slot, fault);
             }
         }
@@ -414,7 +416,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterWindow<'_, '_, S, M, P> 
         let interrupted = counters.memory.take_back(own);
         counters.replace_declared(declared);
         counters.restore_controls(own, &mut failures);
-        if interrupted {
+        if interrupted && !counters.memory.is_muted() {
             counters.platform.unmask_performance_interrupt();
         }
         counters.table().opened().for_each(|(_, entry)| entry.skip_time(now));
@@ -422,6 +424,11 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterWindow<'_, '_, S, M, P> 
             counters.go_on(CounterSet::from_bits(gate))
         {
             failures.fault.get_or_insert(fault);
+        }
+        for (event, entry) in counters.table().opened() {
+            if counters.check_counter(event, entry).is_err() {
+                counters.memory.mark_faulted(Some(event), counters.table());
+            }
         }
         // An interrupt may have met a fault, too.
         let lost = ran.without(counters.running(own));

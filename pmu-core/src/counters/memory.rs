@@ -5,7 +5,7 @@ use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 
 use crate::counters::difference::EventDifference;
 use crate::counters::slot::SlotState;
-use crate::{Claim, CounterId, CounterSet, CounterSlot};
+use crate::{Claim, CounterId, CounterSet, CounterSlot, EventId, EventTable};
 
 /// Memory that one processor's counters need: 8 bytes per counter, and 32 for the processor.
 ///
@@ -63,6 +63,8 @@ const IDLE: u8 = 0;
 const SERVING: u8 = 1;
 /// Serving, and another interrupt came meanwhile.
 const AGAIN: u8 = 2;
+/// The local APIC's entry is masked, until the counters are published anew: interrupts touch no register.
+const MUTED: u8 = 3;
 
 impl<const N: usize> CounterMemory<[CounterSlot; N]> {
     /// Creates memory for `N` counters, all free. `N` = 0 stands for "there was no memory".
@@ -117,15 +119,47 @@ impl CounterMemory {
         self.slots.get(usize::from(counter.number() + fixed))
     }
 
-    /// Marks the running ones of these counters, one bit each, as faulted: they may no longer count or interrupt.
-    pub(crate) fn mark_faulted(&self, counters: u64) {
-        for counter in CounterSet::from_bits(counters).iter() {
-            if let Some(slot) = self.slot(counter)
-                && matches!(slot.load(), SlotState::Running { .. })
+    /// Returns the counter that an event is on, of the processor's session; `None` also where its counter has faulted.
+    ///
+    /// # Context
+    /// Any, on the memory's processor: an interrupt's handler has no [`Counters`](crate::Counters) to ask.
+    pub fn counter_of(&self, event: EventId) -> Option<CounterId> {
+        let is_on = |counter: &CounterId| {
+            let state = self.slot(*counter).map(CounterSlot::load);
+            matches!(state, Some(SlotState::Running { event: of, .. }) if of == event)
+        };
+        self.proven(CounterSet::ALL).iter().find(is_on)
+    }
+
+    /// Marks the counters of an event and of the rest of its group as faulted: they may no longer count or interrupt
+    /// together. `None`: those of all events. Returns them.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn mark_faulted(&self, event: Option<EventId>, opened: &EventTable) -> CounterSet {
+        let group = event.and_then(|event| opened.group_of(event));
+        let first_fixed = usize::from(self.first_fixed.load(Ordering::Relaxed));
+        let mut faulted = 0;
+        for (place, slot) in self.slots.iter().enumerate() {
+            if let SlotState::Running { event: of, .. } = slot.load()
+                && (event.is_none_or(|event| event == of)
+                    || group.is_some() && opened.group_of(of) == group)
             {
                 slot.store(SlotState::Faulted);
+                let bit = if place < first_fixed { place } else { 32 + place - first_fixed };
+                faulted |= 1u64.wrapping_shl(bit as u32);
             }
         }
+        CounterSet::from_bits(faulted)
+    }
+
+    /// Notes that the local APIC's entry is masked.
+    pub(crate) fn mute(&self) {
+        self.service.store(MUTED, Ordering::Relaxed);
+    }
+
+    /// Returns whether the local APIC's entry is masked because the overflow status did not answer.
+    pub(crate) fn is_muted(&self) -> bool {
+        self.service.load(Ordering::Relaxed) == MUTED
     }
 
     pub(crate) fn slots(&self) -> &[CounterSlot] {
@@ -253,6 +287,7 @@ impl CounterMemory {
 
     /// Claims an interrupt for which no overflow was found: it is the session's if one was expected to find nothing,
     /// or if counters are just being taken.
+    #[inline(never)]
     pub(crate) fn claim_empty(&self) -> Claim {
         match self.late.swap(0, Ordering::Relaxed) {
             0 if self.owner.load(Ordering::Relaxed) != INITIALIZING => Claim::NotOurs,
@@ -261,13 +296,12 @@ impl CounterMemory {
         }
     }
 
-    /// Serves an interrupt by `pass`, again for each time that others came meanwhile. `false`: it interrupted another
-    /// one's service, which makes another pass.
+    /// Serves an interrupt by `pass`, again for each time that others came meanwhile. `Err`, with the claim: it
+    /// interrupted another one's service, which makes another pass; or the entry is masked.
     #[inline]
-    pub(crate) fn serve(&self, mut pass: impl FnMut()) -> bool {
+    pub(crate) fn serve(&self, mut pass: impl FnMut()) -> Result<(), Claim> {
         if self.service.load(Ordering::Relaxed) != IDLE {
-            self.service.store(AGAIN, Ordering::Relaxed);
-            return false;
+            return Err(self.claim_unserved());
         }
         loop {
             self.service.store(SERVING, Ordering::Relaxed);
@@ -275,10 +309,21 @@ impl CounterMemory {
             let (serving, idle) = (SERVING, IDLE);
             let ended =
                 self.service.compare_exchange(serving, idle, Ordering::Relaxed, Ordering::Relaxed);
-            if ended.is_ok() {
-                return true;
+            if ended.is_ok() || ended == Err(MUTED) {
+                return Ok(());
             }
         }
+    }
+
+    /// Leaves a note for the service under way, if there is one.
+    #[cold]
+    #[inline(never)]
+    fn claim_unserved(&self) -> Claim {
+        if self.is_muted() {
+            return self.claim_empty();
+        }
+        self.service.store(AGAIN, Ordering::Relaxed);
+        Claim::Ours
     }
 }
 
@@ -301,11 +346,12 @@ mod tests {
                 passes += 1;
                 if passes < 3 {
                     for _ in 0..2 {
-                        assert!(!memory.serve(|| panic!("served while another is")));
+                        let nested = memory.serve(|| panic!("served while another is"));
+                        assert_eq!(nested, Err(Claim::Ours));
                     }
                 }
             });
-            assert!(served);
+            assert_eq!(served, Ok(()));
             assert_eq!(passes, passes_at_its_end, "once more for each pass that was interrupted");
         }
     }

@@ -170,7 +170,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
         let unplaced = |reason| Unplaced { event, reason };
         let rotates = self.entry(event).map_err(unplaced)?.rotates();
         // One of them may have to give way.
-        self.table().opened().for_each(|(_, entry)| entry.add_time(now));
+        self.table().opened().for_each(|(event, entry)| self.add_time(event, entry, now));
         let planned = self.plan(event, |_| !rotates);
         let outcome = planned.and_then(|plan| self.carry_out(&plan).map_err(unplaced));
         let waits = rotates && outcome.is_err_and(|unplaced| unplaced.reason.is_no_room());
@@ -182,7 +182,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
     }
 
     /// Sets the state of an event and its group, of which none is on a counter.
-    fn change_group(&self, event: EventId, state: EventState) {
+    pub(crate) fn change_group(&self, event: EventId, state: EventState) {
         let off_counters = self.group_of(event).filter(|event| self.counter_of(*event).is_none());
         off_counters.for_each(|event| self.change_state(event, state));
     }
@@ -206,7 +206,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
         match self.entry(event).map(EventEntry::state) {
             Ok(EventState::Counting) => self.find(event).is_some(),
             Ok(EventState::Waiting) => true,
-            Ok(EventState::Stopped | EventState::Closed) | Err(_) => false,
+            Ok(EventState::Stopped | EventState::Closed | EventState::Refused) | Err(_) => false,
         }
     }
 
@@ -219,17 +219,38 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
     ///
     /// # Errors
     /// [`NoSuchEvent`](CounterError::NoSuchEvent): it is not open, or has no
-    /// [total](Event::with_total). [`RegistersLost`](CounterError::RegistersLost),
-    /// [`Access`](CounterError::Access).
+    /// [total](Event::with_total). [`CounterLost`](CounterError::CounterLost): its counter faulted.
+    /// [`RegistersLost`](CounterError::RegistersLost), [`Access`](CounterError::Access).
     pub fn read_event(&self, event: EventId, now: u64) -> Result<EventCount, CounterError> {
         let entry = self.entry(event)?;
         if !entry.wants_total() {
             return Err(CounterError::NoSuchEvent(event));
         }
-        entry.add_time(now);
-        let Some(counter) = self.counter_of(event) else { return Ok(entry.count()) };
-        let (value, _) = self.read_total(counter, event, entry)?;
-        Ok(EventCount { value, ..entry.count() })
+        let on = self.counter_of(event);
+        entry.add_time(now, on.is_some());
+        match on {
+            Some(counter) => {
+                let (value, _) = self.read_total(counter, event, entry)?;
+                Ok(EventCount { value, ..entry.count() })
+            }
+            None if entry.state() == EventState::Counting => Err(CounterError::CounterLost(event)),
+            None => Ok(entry.count()),
+        }
+    }
+
+    /// Checks that an event's counter has not faulted.
+    pub(crate) fn check_counter(
+        &self,
+        event: EventId,
+        entry: &EventEntry,
+    ) -> Result<(), CounterError> {
+        let lost = entry.state() == EventState::Counting && self.counter_of(event).is_none();
+        if lost { Err(CounterError::CounterLost(event)) } else { Ok(()) }
+    }
+
+    /// Adds the time up to `now` to an event's times.
+    pub(crate) fn add_time(&self, event: EventId, entry: &EventEntry, now: u64) {
+        entry.add_time(now, self.counter_of(event).is_some());
     }
 
     /// Reads the total of an event that is on a counter, and the counter's value then.
@@ -279,7 +300,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
     /// Gives waiting events the counters of the events that have had theirs longest; a group's all together. Call it
     /// at the kernel's tick.
     ///
-    /// It accesses no register where no event waits. A pending overflow of an event that loses its counter is
+    /// It accesses no register where no event waits. An event whose counter faulted waits, too: what was counted since
+    /// its last interrupt, or since it got the counter, is lost, and an event that does not rotate is to be started
+    /// again. A pending overflow of an event that loses its counter is
     /// reported when the event next happens on a counter.
     ///
     /// # Errors
@@ -289,8 +312,13 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
         if !self.is_open() {
             return outcome;
         }
+        for (event, entry) in self.table().opened() {
+            self.add_time(event, entry, now);
+            if entry.rotates() && self.check_counter(event, entry).is_err() {
+                self.change_state(event, EventState::Waiting);
+            }
+        }
         let begun = self.table().next_turn();
-        self.table().opened().for_each(|(_, entry)| entry.add_time(now));
         // Each pass serves one event, longest waiting first. An event that lost its counter in this rotation waits
         // for the next one; an event for which there is no counter stays first in line.
         let mut refused = None;
@@ -339,8 +367,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
             let Some(GuestMode::GuestOnly | GuestMode::HostOnly) = guest else { continue };
             let registers = self.registers(counter);
             let bits = self.running_bits(&registers, event).unwrap_or(0);
-            if let Err(fault) = self.set_control_retrying(&registers, bits) {
-                slot.store(SlotState::Faulted);
+            if let Err(fault) = self.set_control(&registers, bits) {
+                self.memory.mark_faulted(Some(event), self.table());
                 outcome = outcome.and(Err(CounterError::Faulted(fault)));
             }
         }

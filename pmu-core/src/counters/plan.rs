@@ -138,7 +138,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
         may_give_way: impl Fn(&EventEntry) -> bool,
     ) -> Result<Plan, Unplaced> {
         self.check_whole(event)?;
-        self.leave_switch().map_err(|reason| Unplaced { event, reason })?;
+        let ready = self.check_unmuted().and_then(|()| self.leave_switch());
+        ready.map_err(|reason| Unplaced { event, reason })?;
         let mut plan = self.present();
         // One more than can go.
         let mut gone = [None; MAX_COUNTERS + 1];

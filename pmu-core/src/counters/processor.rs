@@ -198,8 +198,8 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
             self.rdmsr_retrying(registers.value_register()) == echoed
                 && self.read(&registers) == echoed
         };
-        let stopped = candidates
-            .retain(|counter| self.set_control_retrying(&self.registers(counter), 0).is_ok());
+        let stopped =
+            candidates.retain(|counter| self.set_control(&self.registers(counter), 0).is_ok());
         let written = stopped.retain(|counter| write(counter, pattern(counter)));
         let proven = written.retain(echoes);
         for counter in written.iter() {
@@ -352,6 +352,11 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
         self.memory.proven(self.declared())
     }
 
+    /// Checks that an overflow would interrupt.
+    pub(crate) fn check_unmuted(&self) -> Result<(), CounterError> {
+        if self.memory.is_muted() { Err(CounterError::NoFreeCounter) } else { Ok(()) }
+    }
+
     /// Returns these counters with their slots.
     pub(crate) fn slots_of(
         &self,
@@ -438,21 +443,22 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
         period: u64,
     ) -> Result<(), CounterError> {
         let bits = self.running_bits(registers, event).ok_or(CounterError::NoSuchEvent(event))?;
-        self.msr.wrmsr(registers.register_for(value), value).map_err(CounterError::Access)?;
+        self.msr
+            .wrmsr_retrying(registers.register_for(value), value)
+            .map_err(CounterError::Access)?;
         if let Some(entry) = self.source.opened().entry(event) {
             entry.loaded(value);
         }
         slot.store(SlotState::Running { event, period });
         let Err(fault) = self.set_control(registers, bits) else {
             // An interrupt that met a fault may have marked it meanwhile.
-            return match slot.load() {
-                SlotState::Faulted => {
-                    Err(CounterError::Faulted(marked_faulted(registers.control.register())))
-                }
-                _ => Ok(()),
-            };
+            if slot.load() != SlotState::Faulted && !self.memory.is_muted() {
+                return Ok(());
+            }
+            slot.store(SlotState::Faulted);
+            return Err(CounterError::Faulted(marked_faulted(registers.control.register())));
         };
-        match self.set_control_retrying(registers, 0) {
+        match self.set_control(registers, 0) {
             Ok(()) => {
                 slot.store(SlotState::Free);
                 Err(CounterError::Access(fault))
@@ -474,18 +480,17 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
     /// Stops a counter and frees its slot. If that fails, it is presumed running.
     pub(crate) fn release(&self, counter: CounterId) -> Result<(), MsrFault> {
         let Some((slot, registers)) = self.place(counter) else { return Ok(()) };
-        let stopped =
-            self.set_control_retrying(&registers, 0).and_then(|()| match self.unit().global() {
-                Some(global) => self.acknowledge(global, counter.only().bits()).map(|_| ()),
-                None => {
-                    let ran = matches!(slot.load(), SlotState::Running { .. });
-                    let value = self.read(&registers)?;
-                    if ran && registers.has_overflowed(value) {
-                        self.memory.expect_late(1);
-                    }
-                    Ok(())
+        let stopped = self.set_control(&registers, 0).and_then(|()| match self.unit().global() {
+            Some(global) => self.acknowledge(global, counter.only().bits()).map(|_| ()),
+            None => {
+                let ran = matches!(slot.load(), SlotState::Running { .. });
+                let value = self.read(&registers)?;
+                if ran && registers.has_overflowed(value) {
+                    self.memory.expect_late(1);
                 }
-            });
+                Ok(())
+            }
+        });
         slot.store(if stopped.is_ok() { SlotState::Free } else { SlotState::Faulted });
         stopped
     }

@@ -3,10 +3,10 @@
 use core::sync::atomic::Ordering::Relaxed;
 
 use crate::counters::slot::SlotState;
-use crate::msr::{MsrAccess, retry_once};
+use crate::msr::MsrAccess;
 use crate::{
-    Counter, CounterError, CounterSet, Counters, EventEntry, EventOverflow, EventSource,
-    MsrBackend, Platform, service,
+    Counter, CounterError, CounterSet, CounterSlot, Counters, EventEntry, EventOverflow,
+    EventSource, MsrBackend, Platform, service,
 };
 
 impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
@@ -19,12 +19,13 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
     /// stops its events before, or [switches](Self::switch_out) them out. A counter that kept its registers
     /// continues. A pending overflow of it is reported to `overflowed`, for its interrupt may be lost; the
     /// interrupted address is not known, so a sampler drops it (`|_| ()`). An event that was not running, or whose
-    /// counters were [saved](Self::save), is not started. Counters that had faulted are free again; start their
-    /// events again, those of a group after [`stop_group`](Self::stop_group).
+    /// counters were [saved](Self::save), is not started. Counters that had faulted are free again: events that
+    /// [rotate](crate::Event::rotating) take their turns again, others and their groups are to be started again.
     ///
     /// # Errors
     /// [`Faulted`](CounterError::Faulted) with the first register that did not answer, after everything
-    /// else was programmed; the event of a counter that cannot be programmed does not run.
+    /// else was programmed; the event of a counter that cannot be programmed, or whose [extra
+    /// register](crate::Event::with_extra) cannot be written, does not run, and its group does not, either.
     /// [`NotAvailable`](CounterError::NotAvailable): the counters are [lent](Self::lend).
     pub fn reprogram(
         &mut self,
@@ -44,16 +45,16 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
         let (lost, stopped) = self.stop_lost(own);
         outcome = outcome.and(stopped);
         outcome = outcome.and(self.clear_left_over(own, lost));
-        outcome = outcome.and(self.restore_extra());
+        outcome = outcome.and(self.restore_extra(own));
         outcome = outcome.and(self.program(lost));
-        outcome = outcome.and(self.enable(own));
+        outcome = outcome.and(self.enable());
         self.memory.publish(own);
         let anew = lost.retain(|counter| self.is_running(counter));
         self.platform.unmask_performance_interrupt();
         // The interrupts that came meanwhile were not served.
         match service(&self.source, &self.msr, &self.platform, self.memory, overflowed) {
             Ok(serviced) => self.memory.expect_late(serviced.overflows),
-            Err(fault) => outcome = outcome.and(Err(CounterError::Faulted(fault))),
+            Err(error) => outcome = outcome.and(Err(CounterError::Faulted(error.fault))),
         }
         outcome.map(|()| anew)
     }
@@ -91,8 +92,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
                 continue;
             }
             lost = lost | counter.only();
-            if let Err(fault) = self.set_control_retrying(&registers, 0) {
-                slot.store(SlotState::Faulted);
+            if let Err(fault) = self.set_control(&registers, 0) {
+                self.mark_faulted(slot);
                 outcome = outcome.and(Err(CounterError::Faulted(fault)));
             } else if !matches!(slot.load(), SlotState::Running { .. }) {
                 slot.store(SlotState::Free);
@@ -112,7 +113,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
         let declared = self.memory.precise.load(Relaxed);
         if let Some(precise) = self.unit().precise().filter(|_| declared) {
             for (_, slot) in self.slots_of(precise.disable(&self.msr, own)) {
-                slot.store(SlotState::Faulted);
+                self.mark_faulted(slot);
             }
         }
         let Some(global) = self.unit().global() else { return Ok(()) };
@@ -121,18 +122,31 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
         self.acknowledge(global, left).map(|_| ()).map_err(CounterError::Faulted)
     }
 
-    /// Writes the extra registers again. If one does not answer, no event that has one is programmed.
-    fn restore_extra(&self) -> Result<(), CounterError> {
-        self.table().extra.write_again(&self.msr).map_err(|fault| {
-            for (_, slot) in self.slots() {
+    /// Writes the extra registers again. If one does not answer, its events do not run.
+    fn restore_extra(&self, own: CounterSet) -> Result<(), CounterError> {
+        let extra = &self.table().extra;
+        extra.write_again(&self.msr).map_err(|fault| {
+            for (counter, slot) in self.slots_of(own) {
                 if let SlotState::Running { event, .. } = slot.load()
-                    && self.table().entry(event).is_some_and(EventEntry::has_extra)
+                    && let Some(register) = self.table().entry(event).and_then(EventEntry::register)
+                    && !extra.is_known(register)
                 {
-                    slot.store(SlotState::Faulted);
+                    let stopped = self.set_control(&self.registers(counter), 0);
+                    self.mark_faulted(slot);
+                    if stopped.is_ok() {
+                        slot.store(SlotState::Free);
+                    }
                 }
             }
             CounterError::Faulted(fault)
         })
+    }
+
+    /// Marks a counter as faulted, and those of the rest of its event's group.
+    fn mark_faulted(&self, slot: &CounterSlot) {
+        if let SlotState::Running { event, .. } = slot.replace(SlotState::Faulted) {
+            self.memory.mark_faulted(Some(event), self.table());
+        }
     }
 
     /// Loads these counters, and programs their controls again.
@@ -150,9 +164,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
             let register = registers.register_for(value);
             let programmed = self
                 .wrmsr_retrying(register, value)
-                .and_then(|()| self.set_control_retrying(&registers, bits));
+                .and_then(|()| self.set_control(&registers, bits));
             if let Err(fault) = programmed {
-                slot.store(SlotState::Faulted);
+                self.mark_faulted(slot);
                 outcome = outcome.and(Err(CounterError::Faulted(fault)));
             }
         }
@@ -160,18 +174,16 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
     }
 
     /// Restores freezing and, last, the control register.
-    fn enable(&self, own: CounterSet) -> Result<(), CounterError> {
+    fn enable(&self) -> Result<(), CounterError> {
         let Some(global) = self.unit().global() else { return Ok(()) };
         let mut outcome = Ok(());
         if let Some(freeze) = global.freeze.filter(|_| self.memory.freezes.load(Relaxed)) {
-            outcome = retry_once(|| self.msr.change(freeze.set(true))).map(|_| ());
+            outcome = self.msr.change_retrying(freeze.set(true)).map(|_| ());
         }
         let control = self.memory.global_control.load(Relaxed);
         let enabled = self.wrmsr_retrying(global.control, control);
         if enabled.is_err() {
-            for (_, slot) in self.slots_of(own) {
-                slot.store(SlotState::Faulted);
-            }
+            self.memory.mark_faulted(None, self.table());
         }
         outcome.and(enabled).map_err(CounterError::Faulted)
     }

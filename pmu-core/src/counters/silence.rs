@@ -1,6 +1,6 @@
 //! Stopping a processor's counters without a session: in a panic, before another kernel is started.
 
-use crate::msr::{MsrAccess, retry_once};
+use crate::msr::MsrAccess;
 use crate::{CounterControl, CounterSet, CounterUnit, MsrBackend, MsrFault};
 
 /// Stops every counter of the processor that executes the call, regardless of its owner, and cancels pending
@@ -30,7 +30,7 @@ use crate::{CounterControl, CounterSet, CounterUnit, MsrBackend, MsrFault};
 pub fn silence(unit: &CounterUnit, msr: &impl MsrBackend) -> Result<(), MsrFault> {
     let mut outcome = Ok(());
     let mut clear = |register| {
-        outcome = outcome.and(retry_once(|| msr.wrmsr(register, 0)));
+        outcome = outcome.and(msr.wrmsr_retrying(register, 0));
     };
     if let Some(global) = unit.global() {
         clear(global.control);
@@ -44,9 +44,9 @@ pub fn silence(unit: &CounterUnit, msr: &impl MsrBackend) -> Result<(), MsrFault
         clear(unit.fixed_control());
     }
     if let Some(global) = unit.global() {
-        let acknowledge = |bits| retry_once(|| msr.wrmsr(global.acknowledge, bits));
+        let acknowledge = |bits| msr.wrmsr_retrying(global.acknowledge, bits);
         let own = unit.counters().bits() | global.frozen;
-        let pending = retry_once(|| msr.rdmsr(global.status));
+        let pending = msr.rdmsr_retrying(global.status);
         outcome = outcome.and(pending.and_then(|status| match status {
             0 => Ok(()),
             // Buffers' bits too; a processor may have some that it does not let software clear.

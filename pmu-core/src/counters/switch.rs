@@ -100,7 +100,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
             let (stopped, next) = if gated {
                 (Ok(()), SlotState::Parked { event })
             } else {
-                let stopped = self.set_control_retrying(&registers, 0);
+                let stopped = self.set_control(&registers, 0);
                 let next = if stopped.is_ok() { SlotState::Free } else { SlotState::Faulted };
                 (stopped, next)
             };
@@ -193,7 +193,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
             .counters
             .iter()
             .any(|saved| saved.in_use && self.row_select(saved.row.into()).is_none());
-        if !fits || taken || strange || area.len() > usable.len() {
+        if !fits || self.memory.is_muted() || taken || strange || area.len() > usable.len() {
             return Err(CounterError::NotRestorable);
         }
         let is_at_home =
@@ -213,7 +213,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
                 loaded = loaded | counter.only();
                 let bits = self.running_bits(&registers, event).unwrap_or(0);
                 let register = registers.register_for(saved.value);
-                self.msr.wrmsr(register, saved.value).and_then(|()| {
+                self.msr.wrmsr_retrying(register, saved.value).and_then(|()| {
                     slot.store(SlotState::Running { event, period: saved.period });
                     if before == (SlotState::Parked { event }) {
                         return Ok(());

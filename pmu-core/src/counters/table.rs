@@ -6,7 +6,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 
 use crate::counters::entry::{EventEntry, EventState};
 use crate::counters::extra::ExtraRegisters;
-use crate::{CounterError, EventId};
+use crate::{CounterError, EventId, GroupId};
 
 /// Table of the events that are opened on one processor, 144 bytes per event, and 208 for the processor. There may be
 /// more of them than counters.
@@ -127,6 +127,12 @@ impl EventTable {
     pub(crate) fn entry(&self, event: EventId) -> Option<&EventEntry> {
         let entry = self.entries.get(event.place()?)?;
         (entry.state() != EventState::Closed).then_some(entry)
+    }
+
+    /// Returns the group of an opened event.
+    #[inline(never)]
+    pub(crate) fn group_of(&self, event: EventId) -> Option<GroupId> {
+        self.entry(event)?.group()
     }
 
     /// Returns the opened events.

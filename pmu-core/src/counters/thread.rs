@@ -1,5 +1,7 @@
 //! Events of a thread, which the context switch moves between processors.
 
+use core::fmt;
+
 use crate::counters::entry::EventState;
 use crate::{
     CounterError, CounterSet, CounterUnit, Counters, EventEntry, EventId, EventOverflow,
@@ -19,6 +21,57 @@ pub enum ThreadEvent {
     Switched(StoppedEvent),
 }
 
+/// Failure to take some of a thread's events from a processor, or to give them to it. The others were switched.
+///
+/// ```
+/// use pmu_core::{CounterError, SwitchError};
+/// let error = SwitchError { events: 0b101, reason: CounterError::NoFreeCounter };
+/// let failed: Vec<usize> = (0..3).filter(|place| error.concerns(*place)).collect();
+/// assert_eq!(failed, [0, 2]);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct SwitchError {
+    /// Events that failed, one bit each, by their places in the slice; bit 63 stands for place 63 and all behind it.
+    /// None failed if the groups' events could only not be stopped, or go on, together.
+    pub events: u64,
+    /// Reason of the first failure.
+    pub reason: CounterError,
+}
+
+impl SwitchError {
+    /// Returns whether the event at this place of the slice failed, or may have.
+    pub const fn concerns(&self, place: usize) -> bool {
+        self.events >> if place < 63 { place } else { 63 } & 1 != 0
+    }
+
+    /// Adds a failure of some events to an outcome.
+    fn add(outcome: &mut Result<(), Self>, events: u64, result: Result<(), CounterError>) {
+        if let Err(reason) = result {
+            let reason = outcome.err().map_or(reason, |error| error.reason);
+            let events = outcome.err().map_or(0, |error| error.events) | events;
+            *outcome = Err(Self { events, reason });
+        }
+    }
+}
+
+impl fmt::Display for SwitchError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "events {:#b} of the thread: {}", self.events, self.reason)
+    }
+}
+
+impl core::error::Error for SwitchError {
+    fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
+        Some(&self.reason)
+    }
+}
+
+/// Returns the bit of an event's place.
+fn bit(place: usize) -> u64 {
+    1 << place.min(63)
+}
+
 impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
     /// Takes a thread's events from this processor: stops and closes those that are opened here, and keeps their
     /// counts and the remainders of their periods. Everything else on the processor continues. An overflow that
@@ -32,27 +85,31 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
     /// are among them, which stop together.
     ///
     /// # Errors
-    /// The first failure; every other event was taken. Of an event whose counter does not answer
-    /// ([`Faulted`](CounterError::Faulted)), the count since the last reading is lost.
+    /// The events that failed, and the reason of the first; every other event was taken. Of one whose counter does not
+    /// answer ([`Faulted`](CounterError::Faulted)), or did not ([`CounterLost`](CounterError::CounterLost)), the count
+    /// since its last interrupt, or since it got the counter, is lost; it was taken all the same, and starts again
+    /// elsewhere.
     pub fn switch_out(
         &mut self,
         events: &mut [ThreadEvent],
         now: u64,
         mut overflowed: impl FnMut(EventOverflow),
-    ) -> Result<(), CounterError> {
+    ) -> Result<(), SwitchError> {
         let together = self.grouped_counters(events);
-        let mut outcome = self.halt(together);
-        for place in events.iter_mut() {
+        let mut outcome = Ok(());
+        SwitchError::add(&mut outcome, 0, self.halt(together));
+        for (number, place) in events.iter_mut().enumerate() {
             let ThreadEvent::Opened(event) = *place else { continue };
             let entry = match self.entry(event) {
                 Ok(entry) => entry,
                 Err(error) => {
                     *place = ThreadEvent::Unused;
-                    outcome = outcome.and(Err(error));
+                    SwitchError::add(&mut outcome, bit(number), Err(error));
                     continue;
                 }
             };
-            entry.add_time(now);
+            SwitchError::add(&mut outcome, bit(number), self.check_counter(event, entry));
+            self.add_time(event, entry, now);
             if let Some((counter, _)) = self.find(event) {
                 match self.lift(counter, event) {
                     Ok(lifted) if lifted.overflowed => {
@@ -60,20 +117,21 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
                         overflowed(EventOverflow { event, period, counter, tag: entry.tag() });
                     }
                     Ok(_) => {}
-                    Err(error) => outcome = outcome.and(Err(error)),
+                    Err(error) => SwitchError::add(&mut outcome, bit(number), Err(error)),
                 }
             }
             *place = ThreadEvent::Switched(entry.extract());
             entry.set_state(EventState::Closed);
         }
-        for place in events {
+        for (number, place) in events.iter().enumerate() {
             if let ThreadEvent::Switched(event) = place
                 && let Some(group) = event.group()
             {
-                outcome = outcome.and(self.stop_rest(group, now));
+                SwitchError::add(&mut outcome, bit(number), self.stop_rest(group, now));
             }
         }
-        outcome.and(self.go_on(together))
+        SwitchError::add(&mut outcome, 0, self.go_on(together));
+        outcome
     }
 
     /// Stops what is left of a group here.
@@ -110,24 +168,25 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
     /// identifies the event by its [tag](crate::Event::tagged).
     ///
     /// # Errors
-    /// The first failure; every other event was given. An event of another kind of core
-    /// ([`IllegalBits`](CounterError::IllegalBits), [`Unsupported`](CounterError::Unsupported),
+    /// The events that failed, and the reason of the first; every other event was given. An event of another kind of
+    /// core ([`IllegalBits`](CounterError::IllegalBits), [`Unsupported`](CounterError::Unsupported),
     /// [`NoCounterForEvent`](CounterError::NoCounterForEvent)), and one for which the table has no room, stays where
-    /// it is; one that finds no counter is opened here, and stopped, unless it [rotates](crate::Event::rotating).
+    /// it is. One that finds no counter is opened here, and not started, unless it [rotates](crate::Event::rotating);
+    /// after the next [`switch_out`](Self::switch_out) it is started again.
     /// [`OtherProcessor`](CounterError::OtherProcessor), before anything: `processor` describes another type of core.
     pub fn switch_in(
         &mut self,
         processor: &CounterUnit,
         events: &mut [ThreadEvent],
         now: u64,
-    ) -> Result<(), CounterError> {
-        self.check_processor(processor)?;
+    ) -> Result<(), SwitchError> {
+        let here = self.check_processor(processor);
         let mut outcome = Ok(());
-        for place in events.iter_mut() {
+        for (number, place) in events.iter_mut().enumerate() {
             let ThreadEvent::Switched(event) = place else { continue };
-            match self.insert(processor, event, now) {
+            match here.and_then(|()| self.insert(processor, event, now)) {
                 Ok(id) => *place = ThreadEvent::Opened(id),
-                Err(error) => outcome = outcome.and(Err(error)),
+                Err(error) => SwitchError::add(&mut outcome, bit(number), Err(error)),
             }
         }
         // Waiting events by the time that they had a counter.
@@ -142,8 +201,16 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
             events.iter().enumerate().filter_map(order).filter(|(key, _)| Some(*key) > last).min()
         {
             last = Some(key);
-            let given = self.give_counters(id, now);
-            outcome = outcome.and(given.map_err(|unplaced| unplaced.reason));
+            if let Err(unplaced) = self.give_counters(id, now) {
+                self.change_group(id, EventState::Refused);
+                let its = |place: &ThreadEvent| match *place {
+                    ThreadEvent::Opened(of) => self.group_of(id).any(|other| other == of),
+                    _ => false,
+                };
+                let places = events.iter().enumerate().filter(|(_, place)| its(place));
+                let places = places.fold(0, |places, (number, _)| places | bit(number));
+                SwitchError::add(&mut outcome, places, Err(unplaced.reason));
+            }
         }
         outcome
     }
@@ -167,7 +234,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
         }
         let (id, entry) = self.free_entry()?;
         entry.insert(event);
-        entry.add_time(now);
+        entry.add_time(now, false);
         if event.is_started() {
             entry.set_state(EventState::Waiting);
         }

@@ -1,6 +1,6 @@
 //! A processor's counters as data: their registers, and the events that they take.
 
-use crate::msr::{MsrAccess, retry_once};
+use crate::msr::MsrAccess;
 use crate::{
     Counter, CounterControl, CounterId, CounterSet, EventSelect, MAX_FIXED, MAX_GENERAL,
     MsrAddress, MsrBackend, MsrUpdate, NamedEvent, NoInterface, PmcIndex,
@@ -411,7 +411,7 @@ impl CounterUnit {
     /// Returns whether the general counters can be written in full width, by the register that declares it.
     pub(crate) fn has_full_width(&self, msr: &impl MsrBackend) -> bool {
         self.full_width.is_some_and(|full| {
-            let capabilities = retry_once(|| msr.change(MsrUpdate::read(full.capabilities)));
+            let capabilities = msr.change_retrying(MsrUpdate::read(full.capabilities));
             capabilities.is_ok_and(|bits| bits & full.declared != 0)
         })
     }
@@ -584,13 +584,13 @@ impl PreciseSampling {
     /// Disables it for these counters, and returns those for which that failed.
     pub(crate) fn disable(&self, msr: &impl MsrBackend, counters: CounterSet) -> CounterSet {
         let counters = counters & self.counters;
-        let capability = retry_once(|| msr.change(MsrUpdate::read(self.capability)));
+        let capability = msr.change_retrying(MsrUpdate::read(self.capability));
         if capability.is_ok_and(|capability| capability & self.unavailable == 0) {
             // SAFETY: by the promise of `new`.
             let disable = unsafe { MsrUpdate::new(self.enable, counters.bits(), 0) };
-            if retry_once(|| msr.change(disable)).is_err() {
+            if msr.change_retrying(disable).is_err() {
                 // A register that cannot even be read is not there.
-                let enabled = msr.change(MsrUpdate::read(self.enable)).unwrap_or(0);
+                let enabled = msr.change_retrying(MsrUpdate::read(self.enable)).unwrap_or(0);
                 return CounterSet::from_bits(enabled) & counters;
             }
         }

@@ -7,8 +7,8 @@ use crate::CounterError;
 use crate::{
     AddedSources, CounterId, CounterMemory, CounterSet, CounterUnit, EventId, EventOverflow,
     EventSelect, EventSource, EventTable, InterfaceError, Interval, IntervalLimits, IntervalUnit,
-    KProfileSource, MsrBackend, MsrFault, NoInterface, Platform, ProfileSource, Serviced, Session,
-    Snapshot, SourceIndex, SourceTable,
+    KProfileSource, MsrBackend, NoInterface, Platform, ProfileSource, ServiceError, Serviced,
+    Session, Snapshot, SourceIndex, SourceTable,
 };
 
 /// A family of counters and its table of profile sources, for the whole machine: the complete interface of a vendor
@@ -410,7 +410,7 @@ pub trait ProfileInterface: SourceInterface {
     /// Interrupt or NMI, and any other.
     ///
     /// # Errors
-    /// The first access that failed after one retry; the remaining accesses are still attempted.
+    /// Those of [`pmu_core::service`](crate::service).
     #[inline]
     fn service<M: MsrBackend, P: Platform>(
         &self,
@@ -418,7 +418,7 @@ pub trait ProfileInterface: SourceInterface {
         platform: &P,
         memory: &CounterMemory,
         mut overflowed: impl FnMut(Overflow),
-    ) -> Result<Serviced, MsrFault>
+    ) -> Result<Serviced, ServiceError>
     where
         Self: Sized,
     {

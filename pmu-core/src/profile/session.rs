@@ -41,6 +41,10 @@ impl<P: Platform> Platform for SessionPlatform<P> {
     fn unmask_performance_interrupt(&self) {
         self.platform.unmask_performance_interrupt();
     }
+
+    fn mask_performance_interrupt(&self) {
+        self.platform.mask_performance_interrupt();
+    }
 }
 
 impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {

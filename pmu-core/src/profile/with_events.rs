@@ -4,7 +4,7 @@ use core::sync::atomic::AtomicU32;
 
 use crate::{
     AddedSources, CounterAnswer, CounterMemory, CounterSet, CounterUnit, EventOverflow, EventTable,
-    InterfaceError, MsrBackend, MsrFault, Overflow, Platform, Serviced, Session, Snapshot,
+    InterfaceError, MsrBackend, Overflow, Platform, ServiceError, Serviced, Session, Snapshot,
     SourceInterface, SourceTable,
 };
 
@@ -120,7 +120,7 @@ impl<'a, I: SourceInterface> WithEvents<'a, I> {
     /// Interrupt or NMI, and any other.
     ///
     /// # Errors
-    /// The first access that failed after one retry; the remaining accesses are still attempted.
+    /// Those of [`pmu_core::service`](crate::service).
     #[inline]
     pub fn service<M: MsrBackend, P: Platform>(
         &self,
@@ -128,7 +128,7 @@ impl<'a, I: SourceInterface> WithEvents<'a, I> {
         platform: &P,
         memory: &CounterMemory,
         mut overflowed: impl FnMut(Report),
-    ) -> Result<Serviced, MsrFault> {
+    ) -> Result<Serviced, ServiceError> {
         crate::service(self, msr, platform, memory, |overflow| {
             self.added().take_up_interval(self.events, &overflow);
             overflowed(Report::of(self.table(), self.added(), overflow));

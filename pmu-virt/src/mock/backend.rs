@@ -56,6 +56,13 @@ impl<const T: usize> Platform for MockMsr<'_, T> {
         }
     }
 
+    fn mask_performance_interrupt(&self) {
+        if let Some(before) = self.before_access.get() {
+            before(self);
+        }
+        self.entry.set(MASKED | 0x400);
+    }
+
     fn start_profile_timer(&self, interval: Interval) -> Result<(), TimerUnavailable> {
         self.timer.set(Some(interval));
         Ok(())

@@ -62,6 +62,7 @@ pub struct Apic;
 
 impl Platform for Apic {
     fn unmask_performance_interrupt(&self) {}
+    fn mask_performance_interrupt(&self) {}
     fn start_profile_timer(&self, _: Interval) -> Result<(), TimerUnavailable> {
         Ok(())
     }

@@ -335,6 +335,10 @@ impl<const N: usize> Platform for Chip<N> {
         self.masked.store(false, SeqCst);
     }
 
+    fn mask_performance_interrupt(&self) {
+        self.masked.store(true, SeqCst);
+    }
+
     fn start_profile_timer(&self, _: Interval) -> Result<(), TimerUnavailable> {
         Ok(())
     }

@@ -188,14 +188,14 @@ impl Scene {
             Operation::Rotate => counters.rotate(1),
             Operation::SwitchOut => {
                 thread[0] = ThreadEvent::Opened(events[2]);
-                counters.switch_out(thread, 1, overflowed)
+                counters.switch_out(thread, 1, overflowed).map_err(|error| error.reason)
             }
             Operation::SwitchIn => {
                 let outcome = counters.switch_in(&processor.unit, thread, 1);
                 if let ThreadEvent::Opened(event) = thread[0] {
                     events[2] = event;
                 }
-                outcome
+                outcome.map_err(|error| error.reason)
             }
             Operation::TakeMore => {
                 counters.take_more(&processor.unit, self.more(processor)).map(|_| ())

@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use pmu::core::{CounterError, InterfaceError, MsrFault};
+use pmu::core::{CounterError, InterfaceError, MsrFault, SwitchError};
 use pmu::intel::debug_store::ControlAreaError;
 use pmu_kprofile::trace::TraceError;
 use pmu_kprofile::{CreateError, ProfileError};
@@ -17,6 +17,8 @@ pub enum Failure {
     Interface(InterfaceError),
     /// The counters refused.
     Counters(CounterError),
+    /// The switch of a thread's events.
+    Switch(SwitchError),
     /// A profile object could not be created.
     Create(CreateError),
     /// A profile could not be started or stopped.
@@ -43,6 +45,7 @@ impl fmt::Display for Failure {
         match self {
             Self::Interface(error) => error.fmt(f),
             Self::Counters(error) => error.fmt(f),
+            Self::Switch(error) => error.fmt(f),
             Self::Create(error) => error.fmt(f),
             Self::Profile(error) => error.fmt(f),
             Self::Trace(error) => error.fmt(f),
@@ -70,4 +73,5 @@ from! {
     TraceError => Trace;
     ControlAreaError => Area;
     MsrFault => Fault;
+    SwitchError => Switch;
 }
