@@ -4,6 +4,7 @@ mod debug_file;
 mod lines;
 mod parts;
 mod plt;
+pub mod unwind_sections;
 
 use core::cell::OnceCell;
 use core::cmp::Reverse;

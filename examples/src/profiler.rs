@@ -3,6 +3,7 @@
 
 pub mod attach;
 pub mod builtin;
+pub mod call_graph;
 pub mod call_stacks;
 pub mod call_walk;
 pub mod cli;
@@ -23,8 +24,11 @@ pub mod perf;
 pub mod perf_map;
 pub mod process_tree;
 pub mod report;
+mod return_address;
 pub mod sampling;
 pub mod signals;
 pub mod symbols;
 pub mod timer;
+pub mod unwind;
+mod vdso;
 pub mod workload;

@@ -9,6 +9,7 @@ use std::process::{Command, Stdio};
 use std::thread;
 
 use pmu_examples::machine::Machine;
+use pmu_examples::profiler::call_graph::CallGraph;
 use pmu_examples::profiler::call_stacks::CallStacks;
 use pmu_examples::profiler::error::Error;
 use pmu_examples::profiler::maps::Mapping;
@@ -126,7 +127,7 @@ impl PerfEvents for Restricted {
 fn an_ordinary_user_sees_threads_shorter_than_the_interval_too() {
     let source = Machine::with_interface(pmu_intel::Emon::declared()).find("ProfileTime").unwrap();
     let mut sampling: Sampling<Restricted> =
-        match Sampling::start(Restricted::default(), &source, 10_000) {
+        match Sampling::start(Restricted::default(), &source, 10_000, CallGraph::None) {
             Ok(sampling) => sampling,
             Err(error @ (Error::Forbidden { .. } | Error::Perf(_) | Error::Ring(_))) => {
                 let error = error.to_string();

@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use pmu_kprofile::Statistics;
 
+use super::call_graph::CallGraph;
 use super::error::Error;
 use super::perf::PerfEvents;
 use super::sampling::{Outcome, Sampling, Selection};
@@ -26,9 +27,10 @@ pub fn run<E: PerfEvents>(
     interval: u32,
     limit: Option<Duration>,
     selection: Selection,
+    call_graph: CallGraph,
     progress: impl Fn(Statistics),
 ) -> Result<Outcome, Error> {
-    let mut sampling: Sampling<E> = Sampling::start(events, source, interval)?;
+    let mut sampling: Sampling<E> = Sampling::start(events, source, interval, call_graph)?;
     sampling.select(selection);
     let start = Instant::now();
     let is_late = || limit.is_some_and(|limit| start.elapsed() >= limit);

@@ -6,13 +6,14 @@ use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::time::SystemTime;
 
-use clap::{Parser, ValueEnum, value_parser};
+use clap::{Parser, value_parser};
 use indicatif::ProgressBar;
 use pmu_core::IntervalUnit;
 use pmu_intel::Emon;
 use pmu_kprofile::Statistics;
 
 use super::builtin::{self, Length};
+use super::call_graph::CallGraph;
 use super::counters::{Counters, is_counter};
 use super::error::Error;
 use super::files::Files;
@@ -64,8 +65,8 @@ struct Arguments {
     #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..=3600))]
     seconds: Option<u32>,
 
-    /// Callers of each sample: along frame pointers, or none.
-    #[arg(long, value_name = "WAY", default_value = "fp")]
+    /// Callers of each sample. The built-in workload knows frame pointers alone.
+    #[arg(long, value_name = "WAY", default_value = "auto")]
     call_graph: CallGraph,
 
     /// Profile these processes, which run already, and what they start, until they end, --seconds or SIGINT.
@@ -98,15 +99,6 @@ struct Arguments {
     /// The command to profile, with its arguments.
     #[arg(trailing_var_arg = true, value_name = "COMMAND")]
     command: Vec<OsString>,
-}
-
-/// Ways to the callers of a sample.
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum CallGraph {
-    /// Frame pointers.
-    Fp,
-    /// No callers.
-    None,
 }
 
 impl Arguments {
@@ -285,7 +277,7 @@ fn profile_builtin(
 ) -> Result<Report, Error> {
     let progress = Progress::new(arguments.quiet);
     let length = arguments.limit().map_or(Length::Enough, Length::Time);
-    let callers = arguments.call_graph == CallGraph::Fp;
+    let callers = arguments.call_graph != CallGraph::None;
     let mut run = describe(machine, source, interval);
     let outcome = builtin::run(source, interval, length, callers, |so_far| progress.show(so_far))?;
     drop(progress);
@@ -331,7 +323,7 @@ fn profile_command(
     let progress = Progress::new(arguments.quiet);
     let mut run = describe(machine, source, interval);
     let ended = command::run(
-        Kernel::new(Target::Command, arguments.call_graph == CallGraph::Fp),
+        Kernel::new(Target::Command),
         source,
         interval,
         &arguments.command,
@@ -339,6 +331,7 @@ fn profile_command(
             limit: arguments.limit(),
             apart: arguments.json || arguments.csv,
             selection: arguments.selection(),
+            call_graph: arguments.call_graph,
         },
         |so_far| progress.show(so_far),
     )?;
@@ -348,7 +341,7 @@ fn profile_command(
     let counted = ended.outcome.counted;
     let if_empty = not_selected(arguments, &ended.outcome)
         .unwrap_or_else(|| NoSamples::of_command(ended.used, counted, run.each, run.unit));
-    let report = report(run, ended.outcome, ended.notes);
+    let report = report(run, ended.outcome, ended.notes, arguments.call_graph);
     Ok(Profiled { report, status: ended.status, if_empty })
 }
 
@@ -372,11 +365,12 @@ fn attach_to(
     if let Some(process) = arguments.pid.iter().find(|process| threads(**process).is_empty()) {
         return Err(Error::NoProcess(*process));
     }
-    let events = Kernel::new(target, arguments.call_graph == CallGraph::Fp);
+    let events = Kernel::new(target);
     let (limit, selection) = (arguments.limit(), arguments.selection());
-    let outcome = attach::run(events, source, interval, limit, selection, |so_far| {
-        progress.show(so_far);
-    });
+    let outcome =
+        attach::run(events, source, interval, limit, selection, arguments.call_graph, |so_far| {
+            progress.show(so_far);
+        });
     drop(progress);
     let outcome = outcome.map_err(|error| match error {
         Error::Forbidden { setting, .. } if is_all => Error::WholeMachine(setting),
@@ -387,7 +381,11 @@ fn attach_to(
         error => error,
     })?;
     let if_empty = not_selected(arguments, &outcome).unwrap_or(NoSamples::Short(run.unit));
-    Ok(Profiled { report: report(run, outcome, Vec::new()), status: 0, if_empty })
+    Ok(Profiled {
+        report: report(run, outcome, Vec::new(), arguments.call_graph),
+        status: 0,
+        if_empty,
+    })
 }
 
 /// Returns the reason if `--only` left all samples out.
@@ -396,7 +394,7 @@ fn not_selected(arguments: &Arguments, outcome: &Outcome) -> Option<NoSamples> {
     (!sampled.is_empty()).then_some(NoSamples::NotSelected { wanted, sampled })
 }
 
-fn report(run: Run, outcome: Outcome, notes: Vec<String>) -> Report {
+fn report(run: Run, outcome: Outcome, notes: Vec<String>, call_graph: CallGraph) -> Report {
     let mut all_notes = outcome.notes();
     all_notes.splice(..0, notes);
     let symbols = Symbols::with(outcome.kept);
@@ -405,6 +403,7 @@ fn report(run: Run, outcome: Outcome, notes: Vec<String>) -> Report {
     let mut report =
         Report::new(run, statistics, consumed, histograms, outcome.stacks, symbols, |_| None);
     report.notes = all_notes;
+    report.notes.extend(call_graph.remedy(report.graph.alone()));
     report
 }
 

@@ -11,6 +11,7 @@ use std::time::Instant;
 
 use pmu_kprofile::Statistics;
 
+use super::call_graph::CallGraph;
 use super::error::Error;
 use super::no_samples::time_of_children;
 use super::perf::PerfEvents;
@@ -45,6 +46,8 @@ pub struct Options {
     pub apart: bool,
     /// The processes and threads whose samples are kept.
     pub selection: Selection,
+    /// The way to callers.
+    pub call_graph: CallGraph,
 }
 
 /// Runs a command to its end, sampled by a source's event, and tells `progress` now and then what
@@ -63,7 +66,7 @@ pub fn run<E: PerfEvents>(
     options: Options,
     progress: impl Fn(Statistics),
 ) -> Result<Ended, Error> {
-    let Options { limit, apart, selection } = options;
+    let Options { limit, apart, selection, call_graph } = options;
     let (program, arguments) = command.split_first().expect("a command has at least its name");
     let failed = |error| Error::Command { program: program.to_string_lossy().into(), error };
     let mut command = Command::new(program);
@@ -72,7 +75,7 @@ pub fn run<E: PerfEvents>(
         command.stdout(io::stderr().as_fd().try_clone_to_owned().map_err(failed)?);
     }
 
-    let mut sampling: Sampling<E> = Sampling::start(events, source, interval)?;
+    let mut sampling: Sampling<E> = Sampling::start(events, source, interval, call_graph)?;
     sampling.select(selection);
     let used_before = time_of_children();
     // The events are inherited from the thread that opened them: this one.

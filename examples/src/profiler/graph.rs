@@ -102,6 +102,14 @@ impl Graph {
         (sorted(callers), sorted(callees))
     }
 
+    /// Returns how many interrupts have a stack of one frame, and how many there are.
+    pub fn alone(&self) -> (u64, u64) {
+        let interrupts = self.interrupts();
+        let of_one = |stack: &usize| self.functions(*stack).len() == 1;
+        let alone = (0..interrupts.len()).filter(of_one).map(|stack| interrupts[stack]).sum();
+        (alone, interrupts.iter().sum())
+    }
+
     /// Returns the interrupts of each thread, the most first.
     pub fn by_thread(&self) -> Vec<(&Thread, u64)> {
         let mut interrupts = vec![0; self.threads.len()];

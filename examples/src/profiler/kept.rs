@@ -6,7 +6,7 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
 use super::maps::Mapping;
-use super::{owner, perf_map};
+use super::{owner, perf_map, vdso};
 use crate::elf;
 use crate::untrusted::{Owner, open, open_link};
 
@@ -28,8 +28,12 @@ impl Kept {
             {
                 unknown.insert(user);
             }
-        } else if mapping.path.is_absolute() && !self.images.contains_key(&mapping.path) {
-            self.images.extend(image(process, mapping).map(|file| (mapping.path.clone(), file)));
+        } else if !self.images.contains_key(&mapping.path) {
+            let file = match mapping.path.is_absolute() {
+                true => image(process, mapping),
+                false => (mapping.path == Path::new(vdso::PATH)).then(vdso::image).flatten(),
+            };
+            self.images.extend(file.map(|file| (mapping.path.clone(), file)));
         }
     }
 }

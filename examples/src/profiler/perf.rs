@@ -84,6 +84,20 @@ pub struct Request {
     pub scope: Scope,
     /// Set if the kernel's execution is sampled too.
     pub kernel: bool,
+    /// The facts on callers that each sample has.
+    pub callers: Callers,
+}
+
+/// The facts on a sample's callers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Callers {
+    /// None.
+    None,
+    /// Return addresses along frame pointers.
+    FramePointers,
+    /// The kernel's return addresses; of the user's execution the registers, and at most so many bytes of the stack, a
+    /// multiple of 8.
+    Stack(u32),
 }
 
 /// The tasks that an event samples.
@@ -191,4 +205,11 @@ pub struct UserState {
     pub registers: [u64; REGISTERS],
     /// The bytes from the stack pointer on, as many as were asked for and there are.
     pub stack: Box<[u8]>,
+}
+
+impl UserState {
+    /// Returns the instruction pointer.
+    pub fn ip(&self) -> u64 {
+        self.registers[8]
+    }
 }

@@ -2,6 +2,7 @@
 //! process, once it is hit, has a profile object on the process's list.
 
 mod hardware;
+mod outcome;
 pub mod thinning;
 
 use core::cmp::Reverse;
@@ -13,18 +14,20 @@ use std::thread;
 use pmu_core::{InterruptFrame, ProcessId, ProcessorNumber};
 use pmu_kprofile::{MAX_GROUPS, ProfileError, ProfileObject, Profiles, Statistics};
 
+use super::call_graph::CallGraph;
 use super::call_stacks::{CallStacks, Thread};
 use super::error::Error;
 use super::histogram::{Histogram, Histograms};
 use super::kallsyms::KERNEL;
 use super::kept::Kept;
 use super::maps::Mapping;
-use super::perf::setting::Setting;
-use super::perf::{Event, PerfEvents, Record, Request, Sample, Scope, What};
+use super::perf::{Callers, Event, PerfEvents, Record, Sample, Scope, What};
 use super::perf_map;
 use super::report::consumed::{Consumed, Unit};
+use super::unwind::{Unwinder, Unwinding};
 use crate::machine::Source;
 use hardware::Hardware;
+pub use outcome::Outcome;
 
 /// The number of mappings of all processes that can be profiled at a time, unless said otherwise.
 const OBJECTS: usize = 4096;
@@ -66,6 +69,8 @@ pub struct Sampling<E: PerfEvents, const N: usize = OBJECTS> {
     stacks: CallStacks,
     names: HashMap<(u32, u32), String>,
     kept: Kept,
+    /// The way to callers from copied stacks.
+    unwinding: Unwinding,
     selection: Selection,
     /// The interrupts of the threads that are not selected.
     left_out: HashMap<(u32, u32), u64>,
@@ -76,68 +81,20 @@ pub struct Sampling<E: PerfEvents, const N: usize = OBJECTS> {
     unprofiled: u64,
 }
 
-/// The outcome of sampling.
-#[derive(Debug)]
-pub struct Outcome {
-    /// The buckets.
-    pub histograms: Vec<Histogram>,
-    /// The interrupts, hit and missed.
-    pub statistics: Statistics,
-    /// The call stacks.
-    pub stacks: CallStacks,
-    /// The processes' files and users.
-    pub kept: Kept,
-    /// Records for which the ring buffers had no room.
-    pub lost: u64,
-    /// The number of times that the kernel paused the event, which came too often.
-    pub throttled: u64,
-    /// Mappings for which there was no room on the lists.
-    pub unprofiled: u64,
-    /// The command's consumption; `None` if the kernel does not tell.
-    pub consumed: Option<Consumed>,
-    /// The kernel's count for the selected and the others together, in the period's unit.
-    pub counted: Option<u64>,
-    /// Threads with samples that are not selected, those with the most first.
-    pub left_out: Vec<Thread>,
-    /// The event as it was opened.
-    pub request: Request,
-    /// The machine's permissions.
-    pub setting: Setting,
-}
-
-impl Outcome {
-    /// Returns what a reader of the profile should know of it.
-    pub fn notes(&self) -> Vec<String> {
-        let by_thread = || {
-            let period = match self.request.event {
-                Event::Clock => format!("{} µs", self.request.period as f64 / 1e3),
-                Event::Raw(_) => format!("{} events", self.request.period),
-            };
-            let advice = self.setting.system_wide_advice();
-            format!("up to {period} at the end of each thread are not sampled; {advice}")
-        };
-        [
-            (self.request.scope == Scope::PerThread).then(by_thread),
-            (!self.request.kernel).then(|| self.setting.kernel_advice()),
-            (self.lost > 0)
-                .then(|| format!("{} records lost: the ring buffers were full", self.lost)),
-            (self.throttled > 0).then(|| {
-                format!("{} pauses by the kernel, for too many interrupts", self.throttled)
-            }),
-            (self.unprofiled > 0)
-                .then(|| format!("{} mappings not profiled: the lists were full", self.unprofiled)),
-        ]
-        .into_iter()
-        .flatten()
-        .collect()
-    }
-}
-
 /// A process that is running.
 #[derive(Default)]
 struct Process {
     threads: u32,
     mappings: Vec<(Mapping, Object)>,
+    /// The files' tables where they are mapped; made when they are needed first.
+    unwinder: Option<Unwinder>,
+}
+
+impl Process {
+    /// A process with one thread.
+    fn new(mappings: Vec<(Mapping, Object)>) -> Self {
+        Self { threads: 1, mappings, unwinder: None }
+    }
 }
 
 /// The profile object of a mapping.
@@ -156,9 +113,14 @@ impl<E: PerfEvents, const N: usize> Sampling<E, N> {
     ///
     /// # Errors
     /// The kernel forbids it, or has no such event.
-    pub fn start(events: E, source: &Source, interval: u32) -> Result<Self, Error> {
+    pub fn start(
+        events: E,
+        source: &Source,
+        interval: u32,
+        call_graph: CallGraph,
+    ) -> Result<Self, Error> {
         let mut sampling = Self {
-            hardware: Hardware::new(events, source, interval)?,
+            hardware: Hardware::new(events, source, interval, call_graph.callers())?,
             profiles: lists(),
             kernel: Vec::new(),
             histograms: Histograms::default(),
@@ -166,6 +128,7 @@ impl<E: PerfEvents, const N: usize> Sampling<E, N> {
             stacks: CallStacks::default(),
             names: HashMap::new(),
             kept: Kept::default(),
+            unwinding: Unwinding::new(call_graph == CallGraph::Dwarf),
             selection: Selection::default(),
             left_out: HashMap::new(),
             pending: Vec::new(),
@@ -299,6 +262,7 @@ impl<E: PerfEvents, const N: usize> Sampling<E, N> {
             histograms,
             statistics,
             stacks,
+            used: matches!(request.callers, Callers::Stack(_)).then_some(self.unwinding.used),
             kept: self.kept,
             lost: self.lost,
             throttled: self.throttled,
@@ -313,7 +277,7 @@ impl<E: PerfEvents, const N: usize> Sampling<E, N> {
 
     fn apply(&mut self, Record { time, what }: Record) -> Result<(), ProfileError> {
         match what {
-            What::Sample(sample) if self.is_of_target(&sample) => {
+            What::Sample(mut sample) if self.is_of_target(&sample) => {
                 let interrupts = self.hardware.interrupts();
                 if interrupts == 0 {
                     return Ok(());
@@ -325,6 +289,7 @@ impl<E: PerfEvents, const N: usize> Sampling<E, N> {
                     return Ok(());
                 }
                 self.profile(&sample);
+                self.unwind(&mut sample);
                 for _ in 0..interrupts {
                     self.profiles.interrupt(&sample, self.hardware.source());
                 }
@@ -338,7 +303,7 @@ impl<E: PerfEvents, const N: usize> Sampling<E, N> {
             What::Exec { process, name } => {
                 self.names.insert((process, process), name);
                 self.unmap_all(process)?;
-                self.processes.insert(process, Process { threads: 1, mappings: Vec::new() });
+                self.processes.insert(process, Process::new(Vec::new()));
             }
             What::Fork { process, parent } if process == parent => {
                 self.processes.entry(process).or_default().threads += 1;
@@ -347,7 +312,7 @@ impl<E: PerfEvents, const N: usize> Sampling<E, N> {
                 let inherited = self.processes.get(&parent).map(|parent| &*parent.mappings);
                 let unhit = |(mapping, _): &(Mapping, Object)| (mapping.clone(), Object::Unhit);
                 let mappings = inherited.unwrap_or_default().iter().map(unhit).collect();
-                self.processes.insert(process, Process { threads: 1, mappings });
+                self.processes.insert(process, Process::new(mappings));
                 if let Some(name) = self.names.get(&(parent, parent)).cloned() {
                     self.names.insert((process, process), name);
                 }
@@ -379,6 +344,21 @@ impl<E: PerfEvents, const N: usize> Sampling<E, N> {
         self.selection.has(process, thread, [name(process), name(thread)])
     }
 
+    /// Adds the callers that are found in a sample's copied stack.
+    fn unwind(&mut self, sample: &mut Sample) {
+        let Some(user) = &sample.user else { return };
+        let Some(process) = self.processes.get_mut(&sample.process) else { return };
+        let mappings = process.mappings.iter().map(|(mapping, _)| mapping);
+        let mut make = || self.unwinding.unwinder(sample.process, mappings.clone(), &mut self.kept);
+        let unwinder = process.unwinder.get_or_insert_with(&mut make);
+        let at = |address| mappings.clone().find(|mapping| mapping.has(address));
+        let callers = self.unwinding.callers(unwinder, user, &self.kept, at);
+        if sample.kernel {
+            sample.callers.push(user.ip());
+        }
+        sample.callers.extend(callers);
+    }
+
     /// Adds the call stack of a sample. It ends before the first caller that is nowhere.
     fn add_stack(&mut self, time: u64, sample: &Sample, interrupts: u32) {
         let mappings = self.processes.get(&sample.process).map(|process| &*process.mappings);
@@ -405,17 +385,23 @@ impl<E: PerfEvents, const N: usize> Sampling<E, N> {
             mapping.path = perf_map::path(process);
             mapping.file_offset = mapping.start;
         }
-        let mappings = &mut self.processes.entry(process).or_default().mappings;
+        let process = self.processes.entry(process).or_default();
+        let mappings = &mut process.mappings;
         // The kernel tells of a mapping again when a part of it gets another protection.
         if mappings.iter().any(|(old, _)| old.contains(&mapping)) {
             return Ok(());
         }
-        for (_, object) in mappings.extract_if(.., |(old, _)| old.overlaps(&mapping)) {
+        let mut is_of_file = !perf_map::is_anonymous(&mapping.path);
+        for (old, object) in mappings.extract_if(.., |(old, _)| old.overlaps(&mapping)) {
+            is_of_file |= !perf_map::is_anonymous(&old.path);
             if let Object::Started(object) = object {
                 self.profiles.stop(object, &mut self.hardware)?;
             }
         }
         mappings.push((mapping, Object::Unhit));
+        if is_of_file {
+            process.unwinder = None;
+        }
         Ok(())
     }
 
@@ -439,7 +425,10 @@ impl<E: PerfEvents, const N: usize> Sampling<E, N> {
     }
 
     fn unmap_all(&mut self, process: u32) -> Result<(), ProfileError> {
-        let mappings = self.processes.get_mut(&process).map(|process| &mut process.mappings);
+        let mappings = self.processes.get_mut(&process).map(|process| {
+            process.unwinder = None;
+            &mut process.mappings
+        });
         for (_, object) in mappings.into_iter().flat_map(|mappings| mappings.drain(..)) {
             if let Object::Started(object) = object {
                 self.profiles.stop(object, &mut self.hardware)?;

@@ -99,10 +99,8 @@ impl Symbols {
     fn file(&mut self, path: &Path) -> Option<&File> {
         let images = &mut self.kept.images;
         let mut read = || {
-            if !path.is_absolute() {
-                return None;
-            }
-            let found = || untrusted::open(path, Owner::Any, elf::LARGEST).ok();
+            let is_file = path.is_absolute() && !perf_map::is_anonymous(path);
+            let found = || is_file.then(|| untrusted::open(path, Owner::Any, elf::LARGEST).ok())?;
             File::read(images.remove(path).or_else(found)?, path).ok()
         };
         self.files.entry(path.into()).or_insert_with(&mut read).as_ref()

@@ -12,13 +12,14 @@ use std::path::Path;
 use std::rc::Rc;
 
 use pmu_examples::machine::{Machine, Source};
+use pmu_examples::profiler::call_graph::CallGraph;
 use pmu_examples::profiler::call_stacks::Place;
 use pmu_examples::profiler::error::Error;
 use pmu_examples::profiler::kallsyms::KERNEL;
 use pmu_examples::profiler::maps::Mapping;
 use pmu_examples::profiler::perf::setting::Setting;
 use pmu_examples::profiler::perf::{
-    Event, OpenError, PerfEvents, Record, Request, Sample, Scope, What,
+    Callers, Event, OpenError, PerfEvents, Record, Request, Sample, Scope, What,
 };
 use pmu_examples::profiler::report::consumed::{Consumed, Unit};
 use pmu_examples::profiler::sampling::{Outcome, Sampling};
@@ -110,6 +111,10 @@ impl PerfEvents for Fake {
     }
 }
 
+fn request(event: Event, period: u64, scope: Scope) -> Request {
+    Request { event, period, scope, kernel: true, callers: Callers::None }
+}
+
 /// The refusal of a kernel that lets this user sample own threads only.
 fn by_thread(_: u16, request: &Request) -> Option<i32> {
     (request.scope == Scope::SystemWide).then_some(libc::EACCES)
@@ -130,7 +135,7 @@ fn counter() -> Source {
 
 /// Starts, with as many lists' places as the profiler has.
 fn start(fake: Fake, source: &Source, interval: u32) -> Result<Sampling<Fake>, Error> {
-    Sampling::start(fake, source, interval)
+    Sampling::start(fake, source, interval, CallGraph::None)
 }
 
 /// Takes all batches in, and finishes.
@@ -195,7 +200,7 @@ fn every_source_becomes_the_raw_event_of_its_select_on_every_processor() {
                 let select = u64::from_str_radix(select, 16).unwrap();
                 (Event::Raw(select & 0xFFFF), 65_536)
             };
-            let expected = Request { event, period, scope: Scope::SystemWide, kernel: true };
+            let expected = request(event, period, Scope::SystemWide);
             assert_eq!(asked.borrow().opened, [(0, expected), (65, expected)], "{}", fields[1]);
             assert!(asked.borrow().closed.is_empty());
             sampling.finish().unwrap();
@@ -344,7 +349,7 @@ fn mappings_beyond_the_lists_room_are_told_and_the_rest_still_counts() {
     // Twice in each mapping.
     records.extend((0..20).map(|n| sample(20 + n, 7, 0x40_0000 + n / 2 * 0x1000)));
     let sampling: Sampling<Fake, 8> =
-        Sampling::start(Fake::new([records]), &counter(), 4_096).unwrap();
+        Sampling::start(Fake::new([records]), &counter(), 4_096, CallGraph::None).unwrap();
     let outcome = sampling.finish().unwrap();
     // Three of the eight places on the lists are the kernel's.
     assert_eq!(outcome.unprofiled, 5);
@@ -362,7 +367,7 @@ fn mappings_that_are_not_hit_take_no_room() {
         records.push(sample(200 + process, process as u32, 0));
     }
     let sampling: Sampling<Fake, 128> =
-        Sampling::start(Fake::new([records]), &counter(), 4_096).unwrap();
+        Sampling::start(Fake::new([records]), &counter(), 4_096, CallGraph::None).unwrap();
     let outcome = sampling.finish().unwrap();
     assert_eq!((outcome.unprofiled, outcome.statistics.hit), (0, 100));
 }
@@ -457,8 +462,7 @@ fn a_clock_of_a_thread_is_not_faster_than_the_kernel_allows() {
         fake.setting.max_rate = max_rate;
         let asked = fake.asked.clone();
         start(fake, &time(), interval).unwrap().finish().unwrap();
-        let request =
-            Request { event: Event::Clock, period, scope: Scope::PerThread, kernel: true };
+        let request = request(Event::Clock, period, Scope::PerThread);
         assert_eq!(
             asked.borrow().opened,
             [(0, request), (65, request)],

@@ -10,7 +10,7 @@ use perf_event::{Builder, Counter, SampleFlag, Sampler};
 
 use super::record::Layout;
 use super::setting::Setting;
-use super::{Event, OpenError, PerfEvents, Record, Request, Scope, Target, What};
+use super::{Callers, Event, OpenError, PerfEvents, Record, Request, Scope, Target, What};
 use crate::profiler::kallsyms::Kallsyms;
 use crate::profiler::maps::{self, Mapping};
 
@@ -18,12 +18,18 @@ use crate::profiler::maps::{self, Mapping};
 /// `kernel.perf_event_mlock_kb` was lowered.
 const RING_BYTES: usize = 256 << 10;
 
+/// Its size where samples have stacks: as much as any user may lock, and for those that may lock more.
+const RING_BYTES_OF_STACKS: usize = 512 << 10;
+const LARGE_RING_BYTES: usize = 4 << 20;
+
+/// The numbers of the general registers and of the instruction pointer, as bits: 0 to 8, and 16 to 23
+/// (arch/x86/include/uapi/asm/perf_regs.h).
+const ALL_REGISTERS: u64 = 0xFF_01FF;
+
 /// The running kernel's perf events.
 #[derive(Default)]
 pub struct Kernel {
     target: Target,
-    /// Set if samples have the return addresses of their callers.
-    call_chains: bool,
     processors: BTreeMap<u16, Opened>,
 }
 
@@ -41,8 +47,8 @@ struct Opened {
 
 impl Kernel {
     /// Describes the perf events of a target.
-    pub fn new(target: Target, call_chains: bool) -> Self {
-        Self { target, call_chains, processors: BTreeMap::new() }
+    pub fn new(target: Target) -> Self {
+        Self { target, processors: BTreeMap::new() }
     }
 
     /// Describes the events of a target other than the whole machine: one per thread that is running.
@@ -51,13 +57,13 @@ impl Kernel {
             Target::Processes(processes) => {
                 let threads = processes.iter().flat_map(|process| threads(*process));
                 let of_thread = |thread| {
-                    let mut builder = of_command(request, self.call_chains);
+                    let mut builder = of_command(request);
                     builder.observe_pid(thread as i32).enabled(true).enable_on_exec(false);
                     builder
                 };
                 threads.map(of_thread).collect()
             }
-            Target::Command => vec![of_command(request, self.call_chains)],
+            Target::Command => vec![of_command(request)],
             Target::All => Vec::new(),
         }
     }
@@ -73,16 +79,29 @@ impl PerfEvents for Kernel {
         let open = |mut builder: Builder<'_>| {
             builder.one_cpu(processor.into()).build().map_err(OpenError::Event)
         };
+        let ring_bytes: &[usize] = match request.callers {
+            Callers::Stack(_) if self.setting().capable => {
+                &[LARGE_RING_BYTES, RING_BYTES_OF_STACKS]
+            }
+            Callers::Stack(_) => &[RING_BYTES_OF_STACKS, RING_BYTES],
+            _ => &[RING_BYTES],
+        };
+        // As large as can be had.
+        let sampled = |builder: &Builder<'static>| {
+            let sampler =
+                |bytes: &usize| open(builder.clone())?.sampled(*bytes).map_err(OpenError::Ring);
+            let (last, first) = ring_bytes.split_last().expect("there is a size");
+            first.iter().find_map(|bytes| sampler(bytes).ok()).map_or_else(|| sampler(last), Ok)
+        };
         // All have the same.
-        let layout = Layout::of(of_processor(request, self.call_chains).attrs());
+        let layout = Layout::of(of_processor(request).attrs());
         let mut of_target = self.of_target(request);
         let opened = match request.scope {
             Scope::PerThread => {
                 // The whole machine is no set of threads.
                 let forbidden = || OpenError::Event(io::Error::from_raw_os_error(libc::EACCES));
                 let [first, rest @ ..] = &mut *of_target else { return Err(forbidden()) };
-                let counter = open(first.sample_period(request.period).clone())?;
-                let sampler = counter.sampled(RING_BYTES).map_err(OpenError::Ring)?;
+                let sampler = sampled(first.sample_period(request.period))?;
                 let mut others = Vec::new();
                 for builder in rest {
                     match open(builder.sample_period(request.period).clone()) {
@@ -94,11 +113,11 @@ impl PerfEvents for Kernel {
                 Opened { sampler, layout, others, is_system_wide: false }
             }
             Scope::SystemWide => {
-                let mut builder = of_processor(request, self.call_chains);
+                let mut builder = of_processor(request);
                 if self.target == Target::All {
                     builder.mmap(true).mmap2(true).comm(true).comm_exec(true).task(true);
                 }
-                let counter = open(builder)?;
+                let sampler = sampled(&builder)?;
                 let mut others = Vec::new();
                 for builder in of_target {
                     match open(builder) {
@@ -107,7 +126,6 @@ impl PerfEvents for Kernel {
                         Err(error) => return Err(error),
                     }
                 }
-                let sampler = counter.sampled(RING_BYTES).map_err(OpenError::Ring)?;
                 Opened { sampler, layout, others, is_system_wide: true }
             }
         };
@@ -201,15 +219,15 @@ fn existing(process: u32) -> Vec<What> {
 }
 
 /// Describes the event that samples whatever a processor executes.
-fn of_processor(request: &Request, call_chains: bool) -> Builder<'static> {
-    let mut builder = builder(request, Software::CPU_CLOCK, call_chains);
+fn of_processor(request: &Request) -> Builder<'static> {
+    let mut builder = builder(request, Software::CPU_CLOCK);
     builder.any_pid().enabled(true).exclude_idle(true).sample_period(request.period);
     builder
 }
 
 /// Describes the event that counts what the command consumes, and records what happens to its processes.
-fn of_command(request: &Request, call_chains: bool) -> Builder<'static> {
-    let mut builder = builder(request, Software::TASK_CLOCK, call_chains);
+fn of_command(request: &Request) -> Builder<'static> {
+    let mut builder = builder(request, Software::TASK_CLOCK);
     builder
         .observe_self()
         // This thread is never counted: its children are, from when they execute a program.
@@ -225,13 +243,17 @@ fn of_command(request: &Request, call_chains: bool) -> Builder<'static> {
 }
 
 /// Describes what both events have in common, such as the layout of their records.
-fn builder(request: &Request, clock: Software, call_chains: bool) -> Builder<'static> {
+fn builder(request: &Request, clock: Software) -> Builder<'static> {
     let mut builder = match request.event {
         Event::Clock => Builder::new(clock),
         Event::Raw(config) => Builder::new(Raw::new(config)),
     };
-    if call_chains {
+    if request.callers != Callers::None {
         builder.sample(SampleFlag::CALLCHAIN).exclude_callchain_kernel(!request.kernel);
+    }
+    if let Callers::Stack(bytes) = request.callers {
+        builder.sample(SampleFlag::REGS_USER | SampleFlag::STACK_USER).exclude_callchain_user(true);
+        builder.sample_regs_user(ALL_REGISTERS).sample_stack_user(bytes);
     }
     builder
         .exclude_kernel(!request.kernel)
@@ -264,12 +286,18 @@ mod tests {
     use super::*;
 
     fn request(event: Event) -> Request {
-        Request { event, period: 65_536, scope: Scope::PerThread, kernel: false }
+        Request {
+            event,
+            period: 65_536,
+            scope: Scope::PerThread,
+            kernel: false,
+            callers: Callers::None,
+        }
     }
 
     #[test]
     fn a_request_becomes_the_attributes_of_the_manual() {
-        let mut builder = of_command(&request(Event::Raw(0x412E)), false);
+        let mut builder = of_command(&request(Event::Raw(0x412E)));
         let attributes = *builder.sample_period(65_536).attrs();
         assert_eq!((attributes.type_, attributes.config), (4, 0x412E)); // PERF_TYPE_RAW
         // SAFETY: the union's other member has the same type and meaning "frequency".
@@ -279,7 +307,7 @@ mod tests {
         assert_eq!((attributes.enable_on_exec(), attributes.sample_id_all()), (1, 1));
         assert_eq!((attributes.mmap2(), attributes.comm_exec(), attributes.task()), (1, 1, 1));
         let clock = Request { kernel: true, ..request(Event::Clock) };
-        let attributes = *of_processor(&clock, true).attrs();
+        let attributes = *of_processor(&clock).attrs();
         assert_eq!((attributes.type_, attributes.config), (1, 0)); // PERF_COUNT_SW_CPU_CLOCK
         assert_eq!((attributes.exclude_kernel(), attributes.exclude_idle()), (0, 1));
         assert_eq!((attributes.disabled(), attributes.inherit()), (0, 0));
@@ -287,7 +315,7 @@ mod tests {
         // SAFETY: the other member is a number too.
         assert_eq!(unsafe { attributes.__bindgen_anon_1.sample_period }, 65_536);
         // Records of both go into one ring buffer: they must be laid out alike.
-        let of_command = *of_command(&clock, true).attrs();
+        let of_command = *of_command(&clock).attrs();
         assert_eq!((of_command.type_, of_command.config), (1, 1)); // PERF_COUNT_SW_TASK_CLOCK
         assert_eq!(attributes.sample_type, of_command.sample_type);
         assert_eq!((attributes.sample_id_all(), of_command.sample_id_all()), (1, 1));

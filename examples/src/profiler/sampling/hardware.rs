@@ -6,7 +6,7 @@ use pmu_core::{InterfaceError, KProfileSource, ProcessorNumber, TimerUnavailable
 use pmu_kprofile::{Affinity, ProfileHardware};
 
 use super::super::error::Error;
-use super::super::perf::{Event, OpenError, PerfEvents, Request, Scope};
+use super::super::perf::{Callers, Event, OpenError, PerfEvents, Request, Scope};
 use super::thinning::Thinning;
 use crate::machine::Source;
 
@@ -38,7 +38,12 @@ pub(super) struct Hardware<E> {
 }
 
 impl<E: PerfEvents> Hardware<E> {
-    pub(super) fn new(events: E, source: &Source, interval: u32) -> Result<Self, Error> {
+    pub(super) fn new(
+        events: E,
+        source: &Source,
+        interval: u32,
+        callers: Callers,
+    ) -> Result<Self, Error> {
         let processors = events.processors().map_err(Error::Perf)?;
         let active = processors.into_iter().map(ProcessorNumber::from_index).collect();
         let (event, unit) = if source.id == KProfileSource::TIME {
@@ -49,7 +54,13 @@ impl<E: PerfEvents> Hardware<E> {
         let interval = u64::from(interval) * unit;
         let mut hardware = Self {
             events,
-            request: Request { event, period: interval, scope: Scope::SystemWide, kernel: true },
+            request: Request {
+                event,
+                period: interval,
+                scope: Scope::SystemWide,
+                kernel: true,
+                callers,
+            },
             interval,
             active,
             source: source.id,
@@ -73,6 +84,12 @@ impl<E: PerfEvents> Hardware<E> {
     fn period(&self) -> u64 {
         match (self.request.event, self.request.scope) {
             (Event::Raw(_), _) => self.interval,
+            // Sixteen copies of the stack in an interval would be more than the thread's own work.
+            (Event::Clock, Scope::PerThread)
+                if matches!(self.request.callers, Callers::Stack(_)) =>
+            {
+                self.interval
+            }
             (Event::Clock, Scope::SystemWide) => {
                 (self.interval as f64 * SYSTEM_WIDE_PERIOD).round() as u64
             }

@@ -1,0 +1,143 @@
+//! Callers of programs without frame pointers, by their unwind tables: those that there are, and no others.
+
+#![cfg(all(target_os = "linux", target_arch = "x86_64"))]
+
+use std::collections::HashMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// The callers of each function of `programs/callers.c`, as its source has them.
+const CALLERS: [(&str, &[&str]); 7] = [
+    ("leaf", &["middle"]),
+    ("middle", &["middle", "outer"]),
+    ("outer", &["main"]),
+    ("interrupted", &["main"]),
+    ("handler", &["__restore_rt"]),
+    ("in_handler", &["handler"]),
+    ("asks", &["main"]),
+];
+
+fn scratch(name: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name)
+}
+
+/// Builds the program; `None`, and a line that says so, where there is no compiler.
+fn build(name: &str, options: &[&str]) -> Option<PathBuf> {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/callers.c");
+    let program = scratch(name);
+    let mut command = Command::new("cc");
+    command.args(["-O2", "-o"]).arg(&program).arg(source).args(options);
+    match command.status() {
+        Ok(status) if status.success() => Some(program),
+        _ => {
+            println!("skipped: no C compiler here");
+            None
+        }
+    }
+}
+
+/// Frames, the outermost first, and samples.
+type Stack = (Vec<String>, u64);
+
+/// Profiles a program, and returns its folded stacks; `None`, and a line that says so, where the kernel forbids it.
+fn stacks(program: &Path, way: &str) -> Option<(Vec<Stack>, Output)> {
+    let folded = program.with_extension(way);
+    let output = Command::new(env!("CARGO_BIN_EXE_profile"))
+        .args(["--call-graph", way, "--folded"])
+        .args([&folded, program])
+        .output()
+        .unwrap();
+    let complaint = String::from_utf8_lossy(&output.stderr);
+    if complaint.contains("forbids sampling") || complaint.contains("perf events:") {
+        println!("skipped: no perf events here: {complaint}");
+        return None;
+    }
+    let stack = |line: &str| {
+        let (frames, samples) = line.rsplit_once(' ').unwrap();
+        // The first is the process's name.
+        let frames = frames.split(';').skip(1).map(str::to_string).collect();
+        (frames, samples.parse().unwrap())
+    };
+    let text = fs::read_to_string(folded).unwrap_or_else(|error| panic!("{error}: {complaint}"));
+    Some((text.lines().map(stack).collect(), output))
+}
+
+#[test]
+fn a_program_without_frame_pointers_has_all_its_callers_and_no_false_one() {
+    let Some(program) = build("callers", &["-fomit-frame-pointer"]) else { return };
+    let known: HashMap<_, _> = CALLERS.into_iter().collect();
+    for way in ["auto", "dwarf"] {
+        let Some((stacks, output)) = stacks(&program, way) else { return };
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(text.contains("callers by the unwind tables of"), "{text}");
+        let (mut all, mut alone) = (0, 0);
+        let mut met = HashMap::<&str, u64>::new();
+        for (frames, samples) in &stacks {
+            all += samples;
+            alone += if frames.len() == 1 { *samples } else { 0 };
+            for pair in frames.windows(2) {
+                let [caller, function] = [&*pair[0], &*pair[1]];
+                if let Some(callers) = known.get(function) {
+                    assert!(
+                        callers.contains(&caller),
+                        "{way}: {caller} calls {function}: {frames:?}"
+                    );
+                    *met.entry(function).or_default() += samples;
+                }
+            }
+            // What a signal interrupted is below it.
+            if let Some(place) = frames.iter().position(|frame| frame == "__restore_rt") {
+                assert_eq!(frames[place - 1], "interrupted", "{frames:?}");
+            }
+        }
+        assert!(alone * 50 <= all, "{way}: {alone} of {all} stacks have one frame");
+        for function in ["leaf", "interrupted", "in_handler", "asks"] {
+            assert!(met.contains_key(function), "{way}: no {function} among {stacks:?}");
+        }
+        let vdso = |frames: &[String]| frames.iter().any(|frame| frame.starts_with("__vdso_"));
+        let named = stacks.iter().any(|(frames, _)| vdso(frames));
+        let unnamed = stacks.iter().any(|(frames, _)| frames.iter().any(|frame| frame == "[vdso]"));
+        assert!(named || !unnamed, "{stacks:?}");
+    }
+}
+
+#[test]
+fn stacks_that_end_at_their_first_frame_are_noted_with_the_remedy() {
+    let Some(program) = build("callers-noted", &["-fomit-frame-pointer"]) else { return };
+    let Some((stacks, output)) = stacks(&program, "fp") else { return };
+    let alone = stacks.iter().filter(|(frames, _)| frames.len() == 1).count();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(
+        alone > 0
+            && text.contains("end at their first frame")
+            && text.contains("--call-graph auto"),
+        "{text}"
+    );
+}
+
+#[test]
+fn files_without_tables_have_their_callers_by_frame_pointers_which_is_told() {
+    let options = [
+        "-fno-omit-frame-pointer",
+        "-fno-asynchronous-unwind-tables",
+        "-fno-unwind-tables",
+        "-static",
+    ];
+    let Some(program) = build("callers-fp", &options) else { return };
+    // The C library's own files have tables, which end up in the program.
+    let removed = Command::new("objcopy")
+        .args(["--remove-section=.eh_frame", "--remove-section=.eh_frame_hdr"])
+        .arg(&program)
+        .status();
+    if !removed.is_ok_and(|status| status.success()) {
+        println!("skipped: no objcopy here");
+        return;
+    }
+    let Some((stacks, output)) = stacks(&program, "auto") else { return };
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(text.contains("by frame pointers in callers-fp"), "{text}");
+    let main_calls =
+        |frames: &[String]| frames.windows(2).any(|pair| pair[0] == "main" && pair[1] == "outer");
+    assert!(stacks.iter().any(|(frames, _)| main_calls(frames)), "{stacks:?}");
+}
