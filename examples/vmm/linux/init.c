@@ -2,7 +2,7 @@
 // prints what came of it, and ends the machine.
 //
 //   cpu N counted user CYCLES INSTRUCTIONS kernel CYCLES INSTRUCTIONS
-//   cpu N sampled EVENT period P samples S in-program I lost L throttled T nmis M
+//   cpu N sampled EVENT period P events E samples S in-program I in-kernel K lost L throttled T nmis M
 //   end good | failed WHY
 //
 // Where the initial RAM disk has /hwcheck, runs that in place of it, and prints its exit status:
@@ -199,7 +199,7 @@ static void count(unsigned processor) {
 
 // What the ring had.
 struct Found {
-    uint64_t samples, in_program, lost, throttled, last;
+    uint64_t samples, in_program, in_kernel, lost, throttled, last;
 };
 
 // Reads what the kernel wrote to the ring, as perf_event_open(2) says: from data_tail to data_head.
@@ -219,6 +219,7 @@ static void drain(struct perf_event_mmap_page *page, struct Found *found) {
             found->samples++;
             found->in_program +=
                 words[1] >= (uint64_t)__executable_start && words[1] < (uint64_t)etext;
+            found->in_kernel += words[1] >> 63;
             if (words[2] < found->last) fail("a sample is older than the one before", 0);
             found->last = words[2];
         }
@@ -253,6 +254,7 @@ static void sample(unsigned processor, uint64_t event, const char *name) {
     named(" events ", events);
     named(" samples ", found.samples);
     named(" in-program ", found.in_program);
+    named(" in-kernel ", found.in_kernel);
     named(" lost ", found.lost);
     named(" throttled ", found.throttled);
     named(" nmis ", interrupts);
