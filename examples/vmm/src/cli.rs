@@ -145,3 +145,40 @@ fn start(options: &Options) -> Result<End, Error> {
     let timeout = (options.timeout != 0).then(|| Duration::from_secs(options.timeout));
     machine::run(options, configuration, &image, &request, timeout)
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn each_key_is_in_the_readme_and_in_the_help() {
+        let readme = include_str!("../README.md");
+        let help = Options::command().render_long_help().to_string();
+        for (pmu, key) in [
+            ("intel:version=4", "version"),
+            ("intel:gp=4", "gp"),
+            ("intel:fixed=3", "fixed"),
+            ("intel:version=6,gp-mask=5", "gp-mask"),
+            ("intel:version=6,fixed-mask=5", "fixed-mask"),
+            ("intel:width=48", "width"),
+            ("intel:gp-width=48", "gp-width"),
+            ("intel:fixed-width=48", "fixed-width"),
+            ("intel:events=1", "events"),
+            ("intel:full-width", "full-width"),
+            ("intel:any-thread", "any-thread"),
+            ("intel:version=5,extended-leaf", "extended-leaf"),
+            ("intel:version=6,unit-mask-2", "unit-mask-2"),
+            ("intel:transactional", "transactional"),
+            ("intel:version=6,equal", "equal"),
+            ("intel:version=6,rdpmc-user-disable", "rdpmc-user-disable"),
+            ("amd:core,guest-host", "guest-host"),
+        ] {
+            assert!(spec::parse(pmu).is_ok(), "{pmu}");
+            assert!(readme.contains(&format!("`{key}`")), "README: {key}");
+            assert!(help.contains(key), "--help: {key}");
+        }
+        assert!(readme.contains("[,counters=N]") && help.contains("[,counters=N]"));
+    }
+}

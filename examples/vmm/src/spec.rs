@@ -219,37 +219,6 @@ mod tests {
     }
 
     #[test]
-    fn each_key_is_in_the_readme_and_in_the_help() {
-        let readme = include_str!("../README.md");
-        let help =
-            <crate::cli::Options as clap::CommandFactory>::command().render_long_help().to_string();
-        for (spec, key) in [
-            ("intel:version=4", "version"),
-            ("intel:gp=4", "gp"),
-            ("intel:fixed=3", "fixed"),
-            ("intel:version=6,gp-mask=5", "gp-mask"),
-            ("intel:version=6,fixed-mask=5", "fixed-mask"),
-            ("intel:width=48", "width"),
-            ("intel:gp-width=48", "gp-width"),
-            ("intel:fixed-width=48", "fixed-width"),
-            ("intel:events=1", "events"),
-            ("intel:full-width", "full-width"),
-            ("intel:any-thread", "any-thread"),
-            ("intel:version=5,extended-leaf", "extended-leaf"),
-            ("intel:version=6,unit-mask-2", "unit-mask-2"),
-            ("intel:transactional", "transactional"),
-            ("intel:version=6,equal", "equal"),
-            ("intel:version=6,rdpmc-user-disable", "rdpmc-user-disable"),
-            ("amd:core,guest-host", "guest-host"),
-        ] {
-            assert!(parse(spec).is_ok(), "{spec}");
-            assert!(readme.contains(&format!("`{key}`")), "README: {key}");
-            assert!(help.contains(key), "--help: {key}");
-        }
-        assert!(readme.contains("[,counters=N]") && help.contains("[,counters=N]"));
-    }
-
-    #[test]
     fn a_spec_that_names_no_pmu_says_why() {
         for (spec, why) in [
             ("", "`` is not none, intel or amd"),
