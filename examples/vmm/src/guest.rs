@@ -29,16 +29,13 @@ impl Guest<'_> {
         self.vcpu.sync_regs().sregs
     }
 
-    /// Returns whether an exception or an interrupt comes before the guest's next instruction and before an NMI: KVM
-    /// is to deliver it; or the guest is at the kernel's entry in ring 3, where kvm-pvm leaves SYSCALL.
+    /// Returns whether KVM is to deliver an exception or an interrupt when it enters the guest, before an NMI.
     pub(crate) fn is_interrupted(&self) -> bool {
         let events = self.vcpu.get_vcpu_events();
-        let is_delivered = events.is_ok_and(|events| {
+        events.is_ok_and(|events| {
             let exception = events.exception.injected | events.exception.pending;
             exception | events.interrupt.injected != 0
-        });
-        let upper_half = is_long(&self.system()) && self.registers().rip >> 63 != 0;
-        is_delivered || upper_half && privilege(&self.system()) == Privilege::User
+        })
     }
 
     /// Translates a virtual address. In long mode it does without KVM, which would cost an ioctl: SDM vol. 3A,

@@ -120,6 +120,12 @@ impl SystemCall {
     }
 }
 
+/// Returns whether the guest is at the kernel's entry, where SYSCALL leaves it in ring 3 until the page fault.
+pub(crate) fn is_at_entry(guest: Guest<'_>) -> bool {
+    let rip = guest.registers().rip;
+    SystemCall::of(guest.vcpu).is_some_and(|call| call.lstar == rip)
+}
+
 /// Result of an emulated instruction: the registers afterwards, and the exception to raise there.
 pub(crate) struct Emulated {
     pub(crate) instruction: Instruction,

@@ -401,8 +401,8 @@ fn a_qualifier_of_a_select_is_accepted_where_the_guest_sees_its_feature_and_nowh
     }
 }
 
-/// A counter of ring 3 alone interrupts each millisecond of it; the program faults more often than that, and each
-/// fault is a stop of the guest in the handler's first instruction.
+/// A counter of ring 3 alone interrupts each millisecond of it. The program calls the kernel and faults more often than
+/// that: each is a stop of the guest in the handler's first instruction, or on kvm-pvm in ring 3 at the kernel's entry.
 #[test]
 fn no_sample_of_a_ring_3_event_is_in_the_kernel() {
     if !kvm() {
@@ -410,15 +410,19 @@ fn no_sample_of_a_ring_3_event_is_in_the_kernel() {
     }
     const SAMPLES: u32 = 40;
     const MISSING: u64 = 0u64.wrapping_sub(1_000_000);
-    // The frame's CS, of each sample.
+    /// The first 2 MiB once more, where ring 3 may not go.
+    const KERNEL_ALIAS: i32 = 0x40_0000;
+    // The frame's CS and RIP, of each sample.
     let sample: Code = |a| {
         for register in [rax, rcx, rdx] {
             a.push(register)?;
         }
         let mut more = a.create_label();
-        a.mov(rax, qword_ptr(rsp + 4 * 8))?;
-        a.xor(edx, edx)?;
-        print(a)?;
+        for place in [4, 3] {
+            a.mov(rax, qword_ptr(rsp + place * 8))?;
+            a.xor(edx, edx)?;
+            print(a)?;
+        }
         a.dec(r12d)?;
         a.jnz(more)?;
         exit(a, 0x10)?;
@@ -437,7 +441,22 @@ fn no_sample_of_a_ring_3_event_is_in_the_kernel() {
         a.inc(qword_ptr(rsp))?;
         a.iretq()
     };
+    let page_fault: Code = |a| exit(a, 1);
     let main: Code = |a| {
+        let [mut user, mut spin, mut entry] = [(); 3].map(|()| a.create_label());
+        a.mov(qword_ptr(guest::PAGE_TABLES + 0x2000 + 2 * 8), 0x83)?;
+        // EFER.SCE, STAR, FMASK and LSTAR.
+        a.mov(ecx, 0xC000_0080_u32)?;
+        a.rdmsr()?;
+        a.or(eax, 1)?;
+        a.wrmsr()?;
+        wrmsr(a, 0xC000_0081, guest::KERNEL_CODE << 32)?;
+        wrmsr(a, 0xC000_0084, 1 << 9)?;
+        a.lea(rax, ptr(entry))?;
+        a.add(rax, KERNEL_ALIAS)?;
+        a.xor(edx, edx)?;
+        a.mov(ecx, 0xC000_0082_u32)?;
+        a.wrmsr()?;
         a.mov(rax, 0xFEE0_00F0_u64)?;
         a.mov(dword_ptr(rax), 0x1FF)?;
         a.mov(rax, LVTPC)?;
@@ -445,7 +464,6 @@ fn no_sample_of_a_ring_3_event_is_in_the_kernel() {
         a.mov(r12d, SAMPLES)?;
         wrmsr(a, COUNTER_0, MISSING)?;
         wrmsr(a, SELECT_0, USER | INTERRUPT | 0x3C)?;
-        let (mut user, mut spin) = (a.create_label(), a.create_label());
         enter_ring_3(a, user)?;
         a.set_label(&mut user)?;
         a.mov(ebx, 300_000)?;
@@ -453,10 +471,25 @@ fn no_sample_of_a_ring_3_event_is_in_the_kernel() {
         a.dec(ebx)?;
         a.jnz(spin)?;
         a.cli()?;
-        a.jmp(user)
+        a.mov(ebx, 300_000)?;
+        a.syscall()?;
+        a.jmp(spin)?;
+        // Back to RCX, with the flags of R11.
+        a.set_label(&mut entry)?;
+        a.push(guest::USER_DATA as i32)?;
+        a.push(guest::USER_STACK as i32)?;
+        a.push(r11)?;
+        a.push(guest::USER_CODE as i32)?;
+        a.push(rcx)?;
+        a.iretq()
     };
-    let kernel = image(main, &[(2, sample), (13, skip)]);
+    let kernel = image(main, &[(2, sample), (13, skip), (14, page_fault)]);
     let output = run(&kernel, "--pmu intel:version=1,fixed=0");
     assert_eq!(output.status.code(), Some(33), "{}", messages(&output));
-    assert_eq!(numbers(&output), [guest::USER_CODE; SAMPLES as usize]);
+    let numbers = numbers(&output);
+    assert_eq!(numbers.len(), 2 * SAMPLES as usize);
+    for sample in numbers.chunks(2) {
+        let program = guest::MAIN..guest::MAIN + 0x1000;
+        assert!(sample[0] == guest::USER_CODE && program.contains(&sample[1]), "{sample:x?}");
+    }
 }

@@ -8,6 +8,7 @@ use pmu_virt::{Feed, Privilege, VirtualPmu};
 use super::{Fed, Quantity, Source, Stop};
 use crate::error::Error;
 use crate::guest::{self, Guest};
+use crate::pvm;
 
 /// The quantities that time counts.
 pub(crate) const QUANTITIES: [Quantity; 3] =
@@ -129,8 +130,10 @@ impl Source for Time {
         let span = thread_time().saturating_sub(self.entered);
         let (registers, system) = (guest.registers(), guest.system());
         let before = guest::privilege_before(&guest, &registers, &system);
-        let now =
-            || if guest.is_interrupted() { Privilege::Kernel } else { guest::privilege(&system) };
+        let now = || match guest.is_interrupted() || pvm::is_at_entry(guest) {
+            true => Privilege::Kernel,
+            false => guest::privilege(&system),
+        };
         self.pass(span, before, now, pmu, happened);
         Ok(true)
     }
