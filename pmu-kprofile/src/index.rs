@@ -20,8 +20,14 @@ use stabbing::{Ranges, StabbingQuery};
 
 use crate::object::{Basic, Key, Listed, ProfileObject};
 
-/// No source: `ProfileMaximum`.
-const UNUSED: u32 = pmu_core::KProfileSource::MAXIMUM;
+/// The tag of no source. It is 0, as is all of a new index, so that lists in a static take no room in an image.
+const UNUSED: u32 = 0;
+
+/// Returns the tag of a source's number: of `ProfileMaximum`, which is no source, it would be [`UNUSED`].
+#[inline(always)]
+const fn tag(source: u32) -> u32 {
+    source ^ pmu_core::KProfileSource::MAXIMUM
+}
 
 /// A change of the started objects.
 pub(crate) enum Change {
@@ -55,17 +61,18 @@ pub(crate) struct Group {
 }
 
 impl Group {
-    const EMPTY: Self = Self { callbacks: Span::EMPTY, ranges: Ranges::NOTHING };
+    /// Nothing looks for the ranges of a group that is not there.
+    const EMPTY: Self = Self { callbacks: Span::EMPTY, ranges: Ranges::UNUSED };
 }
 
 /// The groups of one source.
 #[derive(Clone, Copy)]
 #[repr(align(64))]
 pub(crate) struct Source<const N: usize> {
-    /// Its number, if it has nothing but ranges of the group of all processes and all bits of a number
+    /// Its tag, if it has nothing but ranges of the group of all processes and all bits of a number
     /// count.
     only_ranges_of: u32,
-    number: u32,
+    tag: u32,
     /// The group of all processes, if there is one.
     global: Group,
     has_global: bool,
@@ -76,11 +83,17 @@ pub(crate) struct Source<const N: usize> {
 impl<const N: usize> Source<N> {
     const UNUSED: Self = Self {
         only_ranges_of: UNUSED,
-        number: UNUSED,
+        tag: UNUSED,
         global: Group::EMPTY,
         has_global: false,
         processes: Span::EMPTY,
     };
+
+    /// Makes the place unused.
+    fn clear(&mut self) {
+        (self.only_ranges_of, self.tag) = (UNUSED, UNUSED);
+        (self.has_global, self.processes) = (false, Span::EMPTY);
+    }
 
     /// The group of all processes.
     pub(crate) fn global(&self) -> Option<&Group> {
@@ -102,8 +115,8 @@ pub(crate) struct Index<const N: usize> {
     sources: [Source<N>; N],
     entries: [Entry; N],
     length: usize,
-    /// The bits of a source's number that tell sources apart. Set before the index is filled.
-    pub(crate) source_mask: u32,
+    /// The bits of a source's number that do not tell sources apart. Set before the index is filled.
+    pub(crate) ignored_bits: u32,
     /// The entries in order of their ranges' last addresses, within their groups.
     by_last: [u32; N],
     processes: Processes<N>,
@@ -116,7 +129,7 @@ impl<const N: usize> Index<N> {
         const { assert!(N > 0 && N < NONE as usize / 3, "places are 32-bit numbers") };
         Self {
             length: 0,
-            source_mask: u32::MAX,
+            ignored_bits: 0,
             entries: [Entry::UNUSED; N],
             by_last: [0; N],
             sources: [Source::UNUSED; N],
@@ -140,21 +153,22 @@ impl<const N: usize> Index<N> {
     #[inline]
     pub(crate) fn only_ranges(&self, source: u32) -> Option<&Group> {
         let there = self.sources.get(source as usize % N)?;
-        (there.only_ranges_of == source).then_some(&there.global)
+        (there.only_ranges_of == tag(source)).then_some(&there.global)
     }
 
     /// The groups of a source; `None`: there are none.
     pub(crate) fn source(&self, number: u32) -> Option<&Source<N>> {
-        let number = number & self.source_mask;
-        self.sources.get(self.place_of(number)?).filter(|source| source.number == number)
+        let number = number & !self.ignored_bits;
+        let tag = tag(number);
+        self.sources.get(self.place_of(number, tag)?).filter(|source| source.tag == tag)
     }
 
     /// Returns the slot of a source, or the slot that it would take; `None` if there is no room for it.
-    fn place_of(&self, number: u32) -> Option<usize> {
+    fn place_of(&self, number: u32, tag: u32) -> Option<usize> {
         let first = number as usize % N;
         (first..N).chain(0..first).find(|place| {
-            let there = self.sources.get(*place).map_or(UNUSED, |source| source.number);
-            there == number || there == UNUSED
+            let there = self.sources.get(*place).map_or(UNUSED, |source| source.tag);
+            there == tag || there == UNUSED
         })
     }
 
@@ -194,7 +208,7 @@ impl<const N: usize> Index<N> {
         match change {
             Change::Insert(entry) => {
                 let mut entry = *entry;
-                entry.key.source &= self.source_mask;
+                entry.key.source &= !self.ignored_bits;
                 // Behind those of its order: callbacks are called in the order in which they were started.
                 let place = kept.partition_point(|other| other.order() <= entry.order());
                 insert(&mut self.entries, kept, place, entry);
@@ -241,7 +255,7 @@ impl<const N: usize> Index<N> {
     /// Builds the groups, and what answers their stabbing queries, from the two orders.
     fn build(&mut self) {
         // In place: an array of this length may not fit the stack of a debug build.
-        self.sources.fill(Source::UNUSED);
+        self.sources.iter_mut().for_each(Source::clear);
         self.processes.length = 0;
         self.stabbing.clear();
         let mut place = 0;
@@ -264,13 +278,14 @@ impl<const N: usize> Index<N> {
 
     /// Adds the next group in order of the keys.
     fn add_group(&mut self, key: Key, group: Group) {
-        let place = self.place_of(key.source);
+        let tag = tag(key.source);
+        let place = self.place_of(key.source, tag);
         let Some(source) = place.and_then(|place| self.sources.get_mut(place)) else { return };
-        source.number = key.source;
+        source.tag = tag;
         if key.process == 0 {
             (source.global, source.has_global) = (group, true);
-            let only_ranges = group.callbacks.is_empty() && self.source_mask == u32::MAX;
-            source.only_ranges_of = if only_ranges { key.source } else { UNUSED };
+            let only_ranges = group.callbacks.is_empty() && self.ignored_bits == 0;
+            source.only_ranges_of = if only_ranges { tag } else { UNUSED };
             return;
         }
         source.only_ranges_of = UNUSED;

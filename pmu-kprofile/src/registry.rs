@@ -25,7 +25,7 @@ mod write;
 
 use core::sync::atomic::Ordering;
 
-use pmu_core::Rules;
+use pmu_core::{PointerWidth, Rules, WindowsVersion};
 
 pub use control::Stopping;
 pub use dispatch::DispatchOutcome;
@@ -46,7 +46,8 @@ use write::WriterState;
 /// [`Busy`](ProfileError::Busy) instead. The others, of the feature `critical-section`, spin until they are done: on a
 /// processor with task priorities, keep the tasks that call them from preempting each other.
 ///
-/// The type contains all of its storage; a `static` is the usual place:
+/// The type contains all of its storage; a `static` is the usual place. New lists of [`Rules::LATEST`] are zeros, which
+/// take no room in an image; of other rules they are as long there as in memory:
 ///
 /// ```
 /// use pmu_kprofile::Profiles;
@@ -57,7 +58,7 @@ use write::WriterState;
 pub struct Profiles<const N: usize, const P: usize> {
     snapshots: [Snapshot<N>; 2],
     readers: [ReaderCounters; P],
-    rules: Rules,
+    rules: StoredRules,
     /// The index of the snapshot that interrupts read.
     current: AtomicUsize,
     /// The epoch of new readers, which selects the set of counters that they enter.
@@ -67,6 +68,33 @@ pub struct Profiles<const N: usize, const P: usize> {
     writing: Flag,
     /// The state that only the holder of the write lock accesses.
     writer: UnsafeCell<WriterState>,
+}
+
+/// Rules as their difference from [`Rules::LATEST`], of which all are zeros, so that lists of them in a static take no
+/// room in an image.
+struct StoredRules {
+    version: u8,
+    width: u8,
+}
+
+impl StoredRules {
+    const LATEST: Rules = Rules::LATEST;
+
+    const fn of(rules: Rules) -> Self {
+        Self {
+            version: rules.version as u8 ^ Self::LATEST.version as u8,
+            width: rules.width as u8 ^ Self::LATEST.width as u8,
+        }
+    }
+
+    fn get(&self) -> Rules {
+        let version = usize::from(self.version ^ Self::LATEST.version as u8);
+        let narrow = self.width ^ Self::LATEST.width as u8 == PointerWidth::Bits32 as u8;
+        Rules {
+            version: WindowsVersion::ALL.get(version).copied().unwrap_or_default(),
+            width: if narrow { PointerWidth::Bits32 } else { PointerWidth::Bits64 },
+        }
+    }
 }
 
 /// One snapshot of the lists.
@@ -99,7 +127,7 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
         /// others ([`OtherRules`](ProfileError::OtherRules)).
         pub const fn with_rules(rules: Rules) -> Self {
             Self {
-                rules,
+                rules: StoredRules::of(rules),
                 snapshots: array_of!(Snapshot(UnsafeCell::new(Index::new()))),
                 current: AtomicUsize::new(0),
                 epoch: AtomicUsize::new(0),
@@ -112,8 +140,8 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     }
 
     /// Returns the rules of the Windows version that the lists follow.
-    pub const fn rules(&self) -> Rules {
-        self.rules
+    pub fn rules(&self) -> Rules {
+        self.rules.get()
     }
 
     /// Returns the number of started objects.
@@ -144,7 +172,7 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
 impl<const N: usize, const P: usize> core::fmt::Debug for Profiles<N, P> {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.debug_struct("Profiles")
-            .field("rules", &self.rules)
+            .field("rules", &self.rules())
             .field("started", &self.started())
             .field("statistics", &self.statistics())
             .finish_non_exhaustive()

@@ -7,8 +7,8 @@ use std::collections::BTreeSet;
 use std::sync::{Mutex, OnceLock};
 
 use kprofile::{
-    FAULT, Frame, Machine, Nothing, REFUSAL, VERSIONS, active, buffer, counts, everywhere, leak,
-    object, on, process, processor, request, source, unchanged, x64, x86,
+    FAULT, Frame, Machine, Nothing, REFUSAL, VERSIONS, WIDTHS, active, buffer, counts, everywhere,
+    leak, object, on, process, processor, request, source, unchanged, x64, x86,
 };
 use pmu_core::{InterruptFrame, KProfileSource, ProcessorNumber};
 use pmu_kprofile::WindowsVersion::{Nt351, Windows8};
@@ -381,4 +381,28 @@ fn lists_in_the_place_of_others_do_not_stop_their_objects() {
     assert_eq!(lists.stop(object, machine), Err(ProfileError::OnAnotherList));
     assert!(object.is_started());
     assert_eq!(moved.interrupt(&Frame::at(0x1000), source(0x19)).hits, 1);
+}
+
+/// New lists are zeros, which must be no source, no address and no object.
+#[test]
+fn new_lists_have_nothing_of_any_source_at_any_address() {
+    let lists = Lists::new();
+    for from in (0..0x18).chain(0x19..0x200).chain([0x7FFF, u32::MAX]).map(source) {
+        for pc in [0, 1, 0x1000, u64::MAX] {
+            assert_eq!(lists.interrupt(&Frame::at(pc), from).hits, 0, "{from} {pc:#x}");
+        }
+    }
+    assert_eq!(lists.statistics().hit, 0);
+}
+
+#[test]
+fn lists_have_the_rules_that_they_were_made_with() {
+    for version in VERSIONS {
+        for width in WIDTHS {
+            let rules = Rules { version, width };
+            assert_eq!(Lists::with_rules(rules).rules(), rules);
+        }
+    }
+    assert_eq!(Lists::new().rules(), Rules::LATEST);
+    assert_eq!(pmu_kprofile::WindowsVersion::ALL, VERSIONS);
 }

@@ -105,6 +105,31 @@ pub enum HalInterface {
 }
 
 impl WindowsVersion {
+    /// All versions, in order of time.
+    pub const ALL: [Self; 21] = [
+        Self::Nt310,
+        Self::Nt350,
+        Self::Nt351,
+        Self::Nt40,
+        Self::Nt40Sp4,
+        Self::Windows2000,
+        Self::WindowsXp,
+        Self::Server2003,
+        Self::Server2003Sp1,
+        Self::Vista,
+        Self::Windows7,
+        Self::Windows8,
+        Self::Windows81,
+        Self::Windows10v1507,
+        Self::Windows10v1607,
+        Self::Windows10v1703,
+        Self::Windows10v1803,
+        Self::Windows10v1809,
+        Self::Windows10v1903,
+        Self::Windows10v2004,
+        Self::Windows11,
+    ];
+
     /// The default version: the latest one of which everything is certain.
     pub const LATEST: Self = Self::Windows10v2004;
 
@@ -183,6 +208,21 @@ impl WindowsVersion {
     /// Returns whether interrupts of counters can be traced as PMC interrupts.
     pub const fn traces_pmc_interrupts(self) -> bool {
         self as u8 >= Self::Windows8 as u8
+    }
+
+    /// Returns whether the intervals of sources are traced (records 0x0F48 to 0x0F4A).
+    pub const fn traces_intervals(self) -> bool {
+        self as u8 >= Self::Vista as u8
+    }
+
+    /// Returns the maximum number of sources whose values the records of other events can have: 4, from version 1703 on
+    /// 8, from version 1903 on as many as the HAL reports counters, which are `reported`.
+    pub const fn traced_counters_limit(self, reported: usize) -> usize {
+        match self {
+            _ if self as u8 >= Self::Windows10v1903 as u8 => reported,
+            _ if self as u8 >= Self::Windows10v1703 as u8 => 8,
+            _ => 4,
+        }
     }
 
     /// Returns whether there are callback objects.

@@ -22,7 +22,8 @@ struct Node {
 }
 
 impl Node {
-    const UNUSED: Self = Self::to(Listed::NOTHING, NONE);
+    /// A node that is not in use: zeros.
+    const UNUSED: Self = Self { basic: Listed::NOTHING, next: 0, modified_next: 0, modified_at: 0 };
 
     /// A node that leads to the same node everywhere.
     const fn to(basic: Listed<Basic<'static>>, next: u32) -> Self {
@@ -53,7 +54,7 @@ impl<const N: usize> HitLists<N> {
         Self {
             nodes: [[Node::UNUSED; 2]; N],
             length: 0,
-            active: [Active { node: NONE, before: NONE, after: NONE }; N],
+            active: [Active { node: 0, before: 0, after: 0 }; N],
         }
     }
 

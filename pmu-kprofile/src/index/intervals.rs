@@ -28,6 +28,9 @@ impl Part {
     /// No range.
     pub(super) const NOTHING: Self = Self::only(NONE);
 
+    /// The part of a group that is not there: zeros.
+    pub(super) const UNUSED: Self = Self::only(0);
+
     /// One range, the most common case, needs no intervals.
     pub(super) const fn only(range: u32) -> Self {
         Self { first: range, upper: 0, power: 0 }
@@ -45,7 +48,7 @@ pub(super) enum Found {
 
 impl<const N: usize> ElementaryIntervals<N> {
     pub(super) const fn new() -> Self {
-        Self { before: [[0; 3]; N], heads: [[NONE; 3]; N], length: 0 }
+        Self { before: [[0; 3]; N], heads: [[0; 3]; N], length: 0 }
     }
 
     pub(super) fn clear(&mut self) {

@@ -171,7 +171,7 @@ impl<'p, const N: usize, const P: usize> WriteGuard<'p, N, P> {
 
     /// Returns whether the lists are full, or the version allows no further profile.
     fn is_at_limit(&self) -> bool {
-        let (version, length) = (self.profiles().rules.version, self.lock.lists().index().len());
+        let (version, length) = (self.profiles().rules().version, self.lock.lists().index().len());
         let reached = |processors, started| {
             version.started_profiles_limit(processors).is_some_and(|limit| started >= limit)
         };
@@ -203,7 +203,7 @@ impl<'p, const N: usize, const P: usize> WriteGuard<'p, N, P> {
                 ProfileError::OnAnotherList
             });
         }
-        let (rules, source) = (self.profiles().rules, object.source());
+        let (rules, source) = (self.profiles().rules(), object.source());
         if object.rules() != rules {
             return Err(ProfileError::OtherRules { object: object.rules(), lists: rules });
         }
@@ -346,7 +346,7 @@ impl<'p, const N: usize, const P: usize> WriteGuard<'p, N, P> {
             // SAFETY: (1) this is the guard's holder; (2) the other snapshot is not current, and the grace period
             // since it was is over: the guard was made then, and makes one change; so nothing reads it.
             let lists = unsafe { &mut *lists };
-            lists.source_mask = source_mask(profiles.rules);
+            lists.ignored_bits = ignored_bits(profiles.rules());
             lists.fill(self.lock.lists().index(), change);
             lists.len()
         });
@@ -380,9 +380,9 @@ fn entry_of(object: &ProfileObject<'_>) -> Entry {
     }
 }
 
-/// Returns the bits of a source's number that tell sources apart: none before version 3.51, where all are one.
-const fn source_mask(rules: Rules) -> u32 {
-    if rules.version.has_source_and_affinity() { u32::MAX } else { 0 }
+/// Returns the bits of a source's number that do not tell sources apart: all before version 3.51, where all are one.
+const fn ignored_bits(rules: Rules) -> u32 {
+    if rules.version.has_source_and_affinity() { 0 } else { u32::MAX }
 }
 
 #[cfg(all(test, not(loom)))]

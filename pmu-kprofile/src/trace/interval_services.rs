@@ -1,0 +1,214 @@
+//! The interval services: `NtQueryIntervalProfile`, `NtSetIntervalProfile`, and the records of intervals.
+
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+
+use pmu_core::{Interval, KProfileSource, NotASource, NtStatus, ProfileInterface, Rules};
+
+use super::builtin::CacheErrata;
+use super::event::{IntervalHook, SourceInterval};
+use crate::Caller;
+
+/// The kernel's own state of the interval services: `NtQueryIntervalProfile`, `NtSetIntervalProfile`.
+///
+/// Intervals are machine-wide and are the interface's. This has the interval of `ProfileAlignmentFixup`, which is the
+/// kernel's and has no effect, and it knows whether changes are traced.
+///
+/// ```
+/// use pmu_core::{DefaultInterface, KProfileSource, NtStatus};
+/// use pmu_kprofile::trace::{IntervalServices, Record, TraceRing};
+/// use pmu_kprofile::{PointerWidth, Rules, UserCaller};
+///
+/// static SERVICES: IntervalServices = IntervalServices::new(Rules::LATEST);
+/// static RING: TraceRing<64> = TraceRing::new(); // of this processor
+/// # fn now() -> u64 { 0 }
+///
+/// /// `NtSetIntervalProfile`, of a caller whom the kernel has looked up.
+/// fn nt_set_interval_profile(
+///     interface: &DefaultInterface, // or the machine's
+///     interval: u32,
+///     source: u32,
+///     caller: &UserCaller,
+/// ) -> NtStatus {
+///     let record = |event| _ = RING.push(&Record::new(PointerWidth::Bits64, now(), event));
+///     let source = KProfileSource::try_from(source);
+///     match SERVICES.set(interface, interval, source, caller, record) {
+///         Ok(_in_force) => NtStatus::SUCCESS, // … each session takes it up: `Session::apply_interval` …
+///         Err(status) => status,
+///     }
+/// }
+/// # let interface = DefaultInterface::new();
+/// # let mut caller = UserCaller {
+/// #     probes: Ok(()), is_restricted: false, process: Ok(()), has_profile_privilege: true, kernel_space: 1 << 47,
+/// # };
+/// # assert_eq!(nt_set_interval_profile(&interface, 20_000, 0, &caller), NtStatus::SUCCESS);
+/// # assert_eq!(SERVICES.query(&interface, KProfileSource::try_from(0), &caller), Ok(20_000));
+/// # caller.has_profile_privilege = false;
+/// # assert_eq!(nt_set_interval_profile(&interface, 1, 0, &caller), NtStatus::PRIVILEGE_NOT_HELD);
+/// ```
+#[derive(Debug)]
+pub struct IntervalServices {
+    rules: Rules,
+    errata: Option<&'static CacheErrata>,
+    alignment_fixup: AtomicU32,
+    traced: AtomicBool,
+    /// Sources below 256 whose interval was set while tracing was on, one bit each.
+    set_while_traced: [AtomicU64; 4],
+}
+
+impl IntervalServices {
+    /// Creates the services of a Windows, with tracing off.
+    pub const fn new(rules: Rules) -> Self {
+        Self {
+            rules,
+            errata: None,
+            alignment_fixup: AtomicU32::new(0),
+            traced: AtomicBool::new(false),
+            set_while_traced: [const { AtomicU64::new(0) }; 4],
+        }
+    }
+
+    /// Keeps the interval of `ProfileTime` as short as cache-errata bookkeeping needs.
+    pub const fn with_errata(mut self, errata: &'static CacheErrata) -> Self {
+        self.errata = Some(errata);
+        self
+    }
+
+    /// `NtQueryIntervalProfile`: returns the interval of a source, in its unit: 0 for one that is not supported, and
+    /// what was set, 0 at first, for `ProfileAlignmentFixup`. The service succeeds, even if the caller's memory faults
+    /// as the kernel writes the interval there.
+    ///
+    /// # Context
+    /// Task.
+    ///
+    /// # Errors
+    /// The status of the failed [probe](crate::UserCaller::probes) of the caller's memory.
+    pub fn query(
+        &self,
+        interface: &impl ProfileInterface,
+        source: Result<KProfileSource, NotASource>,
+        caller: &impl Caller,
+    ) -> Result<u32, NtStatus> {
+        caller.user().map_or(Ok(()), |user| user.probes)?;
+        Ok(match self.source(source) {
+            None => 0,
+            Some(KProfileSource::ALIGNMENT_FIXUP) => self.alignment_fixup.load(Ordering::Relaxed),
+            Some(source) => interface.query(source).interval,
+        })
+    }
+
+    /// `NtSetIntervalProfile`: sets the interval of a source, or the nearest within its limits, and returns it. `None`
+    /// is a success as well: the source is not supported, or is `ProfileAlignmentFixup`, whose interval is remembered
+    /// and has no effect.
+    ///
+    /// While tracing is [on](Self::begin_trace), `record` is called with the event of a record 0x0F48 if an interval
+    /// was set. Its old interval is 0 where that was set while tracing was off. A running counter takes up the interval
+    /// at its next overflow, a running timer at [`Session::apply_interval`](pmu_core::Session::apply_interval).
+    ///
+    /// # Context
+    /// Task.
+    ///
+    /// # Errors
+    /// `STATUS_PRIVILEGE_NOT_HELD`, from version 6.2 on, for a caller in user mode without `SeSystemProfilePrivilege`.
+    /// Nothing is changed then.
+    pub fn set(
+        &self,
+        interface: &impl ProfileInterface,
+        units: u32,
+        source: Result<KProfileSource, NotASource>,
+        caller: &impl Caller,
+        record: impl FnOnce(SourceInterval<'static>),
+    ) -> Result<Option<Interval>, NtStatus> {
+        let lacks_privilege = caller.user().is_some_and(|user| !user.has_profile_privilege);
+        if lacks_privilege && self.rules.version.interval_takes_privilege() {
+            return Err(NtStatus::PRIVILEGE_NOT_HELD);
+        }
+        let Some(source) = self.source(source) else { return Ok(None) };
+        if source == KProfileSource::ALIGNMENT_FIXUP {
+            self.alignment_fixup.store(units, Ordering::Relaxed);
+            return Ok(None);
+        }
+        let units = match self.errata {
+            Some(errata) if source == KProfileSource::TIME => errata.limit(units.into()),
+            _ => units.into(),
+        };
+        let old = interface.query(source).interval;
+        let Ok(interval) = interface.set_interval_clamped(source, units) else { return Ok(None) };
+        let traced = self.traced.load(Ordering::Relaxed);
+        let old = if self.set_while_traced(source, traced) { old } else { 0 };
+        if traced {
+            let (source, new) = (source.value(), interval.get());
+            record(SourceInterval { hook: IntervalHook::Set, source, new, old, name: None });
+        }
+        Ok(Some(interval))
+    }
+
+    /// Begins to trace changes of intervals, from version 6.0 on, and calls `record` with the event of a record 0x0F49
+    /// for the interval of each of `sources` that is supported: those whose samples are traced, so that a reader can
+    /// weigh them. Its old interval is its new one.
+    ///
+    /// # Context
+    /// Task; before [`TraceControl::set_group_mask`](super::TraceControl::set_group_mask) switches the samples on.
+    pub fn begin_trace(
+        &self,
+        interface: &impl ProfileInterface,
+        sources: impl IntoIterator<Item = KProfileSource>,
+        record: impl FnMut(SourceInterval<'static>),
+    ) {
+        if self.rules.version.traces_intervals() {
+            self.traced.store(true, Ordering::Relaxed);
+            collect(IntervalHook::CollectionStart, interface, sources, record);
+        }
+    }
+
+    /// Ends what [`begin_trace`](Self::begin_trace) began, and calls `record` with the event of a record 0x0F4A for
+    /// each of `sources`, likewise.
+    ///
+    /// # Context
+    /// Task; after the samples were switched off.
+    pub fn end_trace(
+        &self,
+        interface: &impl ProfileInterface,
+        sources: impl IntoIterator<Item = KProfileSource>,
+        record: impl FnMut(SourceInterval<'static>),
+    ) {
+        if self.traced.swap(false, Ordering::Relaxed) {
+            collect(IntervalHook::CollectionEnd, interface, sources, record);
+        }
+    }
+
+    /// Returns the source that a caller means: `ProfileTime` before version 3.51.
+    fn source(&self, source: Result<KProfileSource, NotASource>) -> Option<KProfileSource> {
+        if self.rules.version.has_source_and_affinity() {
+            source.ok()
+        } else {
+            Some(KProfileSource::TIME)
+        }
+    }
+
+    /// Notes whether a source's interval is set while tracing is on, and returns whether the one before was.
+    fn set_while_traced(&self, source: KProfileSource, traced: bool) -> bool {
+        let bit = 1 << (source.value() % 64);
+        match self.set_while_traced.get(source.value() as usize / 64) {
+            Some(word) if traced => word.fetch_or(bit, Ordering::Relaxed) & bit != 0,
+            Some(word) => word.fetch_and(!bit, Ordering::Relaxed) & bit != 0,
+            // Of sources that were added with greater numbers, nothing is noted.
+            None => false,
+        }
+    }
+}
+
+/// Calls `record` with the interval of each source that is supported.
+fn collect(
+    hook: IntervalHook,
+    interface: &impl ProfileInterface,
+    sources: impl IntoIterator<Item = KProfileSource>,
+    mut record: impl FnMut(SourceInterval<'static>),
+) {
+    for source in sources {
+        let found = interface.query(source);
+        if found.is_supported() {
+            let (source, new) = (source.value(), found.interval);
+            record(SourceInterval { hook, source, new, old: new, name: None });
+        }
+    }
+}
