@@ -16,7 +16,7 @@ use pmu_core::{
 use pmu_intel::{Emon, add_later_sources};
 use pmu_kprofile::compat::source_list::{SOURCE_LIST_CLASS, read_source_list, write_source_list};
 use pmu_tests::deviations::snapshot;
-use pmu_virt::mock::Deviations;
+use pmu_virt::mock::{Deviations, PmiFault};
 use pmu_virt::{
     Configuration, EventKey, FedEvents, Feed, IntelConfiguration, Privilege, VirtualPmu,
 };
@@ -289,6 +289,36 @@ fn registers_that_were_lost_are_programmed_again_for_added_sources() {
         happen(mock, 0, 0x1_0000);
         let reported: Vec<u32> = machine.take_sources().iter().map(|report| report.0).collect();
         assert_eq!(reported, [0x21, 0x20]);
+    });
+}
+
+/// A guest has the counters meanwhile. An overflow that is pending before is the source's.
+#[test]
+fn added_sources_come_back_from_a_guests_window() {
+    let machine = Machine::new();
+    machine.run(CounterSet::ALL, |mock, session| {
+        session.start(source(0x21)).unwrap();
+        session.start(source(0x20)).unwrap();
+        happen(mock, 1, 0x700);
+        happen(mock, 0, 0x700);
+        let before = mock.with_pmu(|pmu| pmu.state());
+        let mut window = session.lend(0, |overflow| panic!("{overflow:?}")).unwrap();
+        window.lent().set_programmed(true);
+        for (register, value) in [(0x186, 0x53_003C), (0x309, 5), (0x30A, 6), (0x38D, 0)] {
+            let written = mock.with_pmu(|pmu| pmu.write(register, value).answer);
+            assert_eq!(written, pmu_virt::Write::Done);
+        }
+        window.end(0).unwrap();
+        assert_eq!(mock.with_pmu(|pmu| pmu.state()), before);
+        mock.inject_pmi(PmiFault::Lost);
+        happen(mock, 1, 0x1_0000 - 0x700);
+        let told = RefCell::new(vec![]);
+        let window = session.lend(0, |overflow| told.borrow_mut().push(overflow.source.value()));
+        window.unwrap().end(0).unwrap();
+        assert_eq!((told.take(), machine.take_sources()), (vec![0x21], vec![]));
+        mock.inject_pmi(PmiFault::None);
+        happen(mock, 0, 0x1_0000 - 0x700);
+        assert_eq!(machine.take_sources()[0].0, 0x20);
     });
 }
 
