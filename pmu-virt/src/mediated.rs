@@ -103,7 +103,7 @@ pub struct HostCounters {
     configuration: Configuration,
     layout: Layout,
     registers: Registers,
-    /// The processor has more than a guest is offered: counters, or PERF_METRICS.
+    /// The processor has more than a guest is offered, or may have: counters, or PERF_METRICS.
     has_more: bool,
 }
 
@@ -182,8 +182,9 @@ impl LoadNumber {
 }
 
 impl HostCounters {
-    /// Creates the counters of a processor that has this PMU, and nothing that it does not name: PERF_METRICS, or
-    /// more counters. [`from_cpuid`](Self::from_cpuid) asks the processor.
+    /// Creates the counters of a processor that has this PMU. A configuration does not tell whether an Intel processor
+    /// has PERF_METRICS: RDPMC and the global registers are [intercepted](Self::intercepts) there.
+    /// [`from_cpuid`](Self::from_cpuid) knows.
     ///
     /// # Errors
     /// The status cannot be restored (no `IA32_PERF_GLOBAL_STATUS_SET` below version 4, no `PerfCntrGlobalStatusSet`
@@ -208,7 +209,8 @@ impl HostCounters {
         if layout.global() == 0 {
             return Err(MediationError::NoStatusSet);
         }
-        Ok(Self { configuration: host, layout, registers, has_more: false })
+        let has_more = matches!(host, Configuration::Intel(_));
+        Ok(Self { configuration: host, layout, registers, has_more })
     }
 
     /// Creates the counters of the processor whose CPUID and `IA32_PERF_CAPABILITIES` these are, as

@@ -497,6 +497,9 @@ fn a_processor_with_more_than_is_offered_has_more_intercepted() {
         assert_eq!([8, 0x2000_0000].map(pmc), [pmu_virt::Read::GeneralProtection; 2]);
         assert_eq!(pmc(7), pmu_virt::Read::Value(0));
     }
+    // A configuration does not tell of PERF_METRICS.
+    let unknown = HostCounters::new(Configuration::Intel(IntelConfiguration::new(5, 8, 3)));
+    assert!(unknown.unwrap().intercepts_rdpmc());
     let amd = |leaf: u32, _: u32| match leaf {
         0 => [0x10, 0x6874_7541, 0x444D_4163, 0x6974_6E65],
         0x8000_0000 => [0x8000_0028, 0, 0, 0],

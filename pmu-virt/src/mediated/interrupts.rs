@@ -48,6 +48,7 @@ const EXPECTED: u64 = 1 << 18;
 const POSSIBLE: u64 = 1 << 19;
 
 const _: () = assert!(COUNTERS & (LOADED | PENDING | EXPECTED | POSSIBLE) == 0);
+const _: () = assert!(size_of::<GuestInterrupts>() == 16);
 
 impl GuestInterrupts {
     /// Creates those of a virtual processor that is not loaded.

@@ -2,6 +2,7 @@
 
 use crate::virt_support::{CYCLES, INSTRUCTIONS};
 use pmu_core::{CounterSet, LentCounters};
+use pmu_virt::mock::Deviations;
 use pmu_virt::mock::MockMsr;
 use pmu_virt::{
     AmdConfiguration, Configuration, EventKey, FedEvents, Feed, GuestInterrupts, HostCounters,
@@ -66,6 +67,19 @@ pub(crate) fn in_software(cycles: u64, instructions: u64) -> Feed {
     feed
 }
 
+/// Returns the counters of a processor that CPUID describes, and that has nothing else: a guest accesses directly what
+/// it may.
+pub(crate) fn host_counters(host: Configuration) -> HostCounters {
+    let snapshot = pmu_tests::deviations::snapshot(host, Deviations::NONE);
+    let cpuid = |leaf, subleaf| {
+        let found = snapshot.leaf(leaf, subleaf);
+        [found.eax, found.ebx, found.ecx, found.edx]
+    };
+    let counters = HostCounters::from_cpuid(cpuid, 1 << 13).unwrap();
+    assert!(!counters.intercepts_rdpmc());
+    counters
+}
+
 /// Returns counters that no session has.
 pub(crate) fn lent() -> &'static mut LentCounters {
     Box::leak(Box::new(LentCounters::unowned(CounterSet::ALL, 0)))
@@ -91,7 +105,7 @@ pub(crate) const GLOBAL_CONTROL: u32 = 0x38F;
 
 impl Machine<'_> {
     pub(crate) fn new(host: Configuration, guest: Configuration) -> Self {
-        let (mock, counters) = (processor(host), HostCounters::new(host).unwrap());
+        let (mock, counters) = (processor(host), host_counters(host));
         let _ = counters.stop(&mock).unwrap();
         Self {
             vendor: host.vendor(),
