@@ -62,7 +62,7 @@ fn setting_takes_the_privilege_from_windows_8_on_and_querying_never() {
                 assert_eq!(outcome.is_ok(), allowed, "{version:?} {privileged}");
                 let now = if allowed { asked } else { before };
                 assert_eq!(services.query(&emon, Ok(TIME), &caller), Ok(now));
-                // What is refused is refused for what has no effect, too.
+                // A request that has no effect is refused, too.
                 let fixup = services.set(&emon, 7, Ok(source(0x17)), &caller, nothing_recorded);
                 assert_eq!(fixup.err(), (!allowed).then_some(NtStatus::PRIVILEGE_NOT_HELD));
             }

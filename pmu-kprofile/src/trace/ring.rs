@@ -228,6 +228,18 @@ pub struct Drain<'r, const N: usize, const W: usize = SAMPLE_WORDS> {
     ring: &'r TraceRing<N, W>,
 }
 
+impl<const N: usize, const W: usize> Drain<'_, N, W> {
+    /// Frees the slot of a position that was read, if it is not free yet.
+    fn free(&self, position: u64) {
+        let slots = TraceRing::<N, W>::SLOTS;
+        if let Some(slot) = self.ring.slots.get((position % slots) as usize) {
+            let read = 2 * (position / slots) + 1;
+            // `Err`: another reader freed it, and a writer may have it already.
+            let _ = slot.turn.compare_exchange(read, read + 1, Ordering::AcqRel, Ordering::Relaxed);
+        }
+    }
+}
+
 impl<const N: usize, const W: usize> Iterator for Drain<'_, N, W> {
     type Item = RecordBytes<W>;
 
@@ -235,16 +247,18 @@ impl<const N: usize, const W: usize> Iterator for Drain<'_, N, W> {
         let (slots, tail) = (TraceRing::<N, W>::SLOTS, &self.ring.tail);
         let mut position = tail.load(Ordering::Acquire);
         loop {
+            // A reader that claimed the record before may have ended there; it had copied it.
+            position.checked_sub(1).into_iter().for_each(|before| self.free(before));
             let slot = self.ring.slots.get((position % slots) as usize)?;
             let turn = 2 * (position / slots);
             let is_published = slot.turn.load(Ordering::Acquire) == turn + 1;
             let bytes = if is_published { slot.read() } else { RecordBytes([[0; 8]; W]) };
-            // Only the reader that moves the tail on frees the slot. So the slot was not written since `position` was
-            // loaded, if the tail is there still.
+            // A slot is freed once the tail is moved on from it. So this one was not written since `position` was loaded,
+            // if the tail is there still.
             let next = position.wrapping_add(u64::from(is_published));
             match tail.compare_exchange(position, next, Ordering::AcqRel, Ordering::Acquire) {
                 Ok(_) if is_published => {
-                    slot.turn.store(turn + 2, Ordering::Release);
+                    self.free(position);
                     return Some(bytes);
                 }
                 Ok(_) => return None,
@@ -302,6 +316,17 @@ mod tests {
         let forgotten = std::boxed::Box::leak(std::boxed::Box::new(ring.drain()));
         assert_eq!(forgotten.next().map(|bytes| bytes.decode().unwrap().timestamp), Some(10));
         assert_eq!(pcs(&ring), [2]);
+    }
+
+    /// Its task was killed between the two.
+    #[test]
+    fn a_reader_that_ended_before_it_freed_its_slot_takes_no_room_away() {
+        let ring: TraceRing<3> = TraceRing::new();
+        for round in 0..4 {
+            assert!((0..3).all(|number| push(&ring, round + number)), "{round}");
+            ring.tail.fetch_add(1, Ordering::Relaxed);
+            assert_eq!(pcs(&ring), [round + 1, round + 2]);
+        }
     }
 
     #[test]
