@@ -468,6 +468,10 @@ impl<'h, const T: usize> MockMsr<'h, T> {
                 Some(Ok(value.unwrap_or(self.precise.get())))
             }
             (register, Some(value)) if ACKNOWLEDGE.contains(&register) => {
+                let control = self.pmu.borrow().model.registers.of(Family::GlobalControl);
+                if control == 0 && deviates(Deviation::AcknowledgesWhileEnabled) {
+                    return Some(Ok(value));
+                }
                 if value & FROZEN != 0 && deviates(Deviation::NarrowAcknowledge) {
                     return refused;
                 }

@@ -10,8 +10,9 @@ use opened::{Memory, Mock, Table};
 use pmu_core::{
     AddSourceError, AddedSlot, AddedSource, AddedSources, Availability, CounterError, CounterId,
     CounterSet, Event, EventSelect, InterfaceError, IntervalLimits, IntervalUnit, KProfileSource,
-    NamedEvent, Overflow, PointerWidth, ProfileInterface, ProfileSource, Report, Rules, Session,
-    Snapshot, SourceInterface, WindowsVersion, WithEvents, WithSources,
+    NamedEvent, Overflow, PointerWidth, ProfileInterface, ProfileSource, Report, Rules,
+    SavedCounter, SavedCounters, Session, Snapshot, SourceInterface, WindowsVersion, WithEvents,
+    WithSources,
 };
 use pmu_intel::{Emon, add_later_sources};
 use pmu_kprofile::compat::source_list::{SOURCE_LIST_CLASS, read_source_list, write_source_list};
@@ -319,6 +320,29 @@ fn added_sources_come_back_from_a_guests_window() {
         mock.inject_pmi(PmiFault::None);
         happen(mock, 0, 0x1_0000 - 0x700);
         assert_eq!(machine.take_sources()[0].0, 0x20);
+    });
+}
+
+/// A source of the table stands still meanwhile.
+#[test]
+fn an_added_source_runs_on_while_the_others_are_saved() {
+    let machine = Machine::new();
+    machine.run(CounterSet::ALL, |_, session| {
+        session.start(source(0x21)).unwrap();
+        session.start(KProfileSource::TOTAL_CYCLES).unwrap();
+        let mut area = SavedCounters::<[SavedCounter; 16]>::new();
+        session.save(&mut area, |overflow| panic!("{overflow:?}")).unwrap();
+        assert_eq!(area.len(), 1);
+        assert!(session.is_running(source(0x21)));
+        assert!(!session.is_running(KProfileSource::TOTAL_CYCLES));
+    });
+    machine.run(CounterSet::ALL, |mock, session| {
+        session.start(source(0x21)).unwrap();
+        let mut area = SavedCounters::<[SavedCounter; 16]>::new();
+        session.save(&mut area, |overflow| panic!("{overflow:?}")).unwrap();
+        happen(mock, 1, 0x1_0000);
+        let reported: Vec<u32> = machine.take_sources().iter().map(|report| report.0).collect();
+        assert_eq!(reported, [0x21]);
     });
 }
 

@@ -251,7 +251,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
             self.memory.expect_one_fewer();
         } else if let Some(global) = self.unit().global() {
             let bit = counter.only().bits();
-            let acknowledged = self.wrmsr_retrying(global.acknowledge, bit);
+            let acknowledged = self.clear_status(global, bit);
             acknowledged.map_err(|fault| {
                 // This overflow would be reported for the counter's next event.
                 slot.store(SlotState::Faulted);

@@ -226,9 +226,24 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
         let pending = self.rdmsr_retrying(global.status)? & bits;
         if pending != 0 {
             self.memory.expect_late(CounterSet::from_bits(pending).len() as u32);
-            self.wrmsr_retrying(global.acknowledge, pending)?;
+            self.clear_status(global, pending)?;
         }
         Ok(pending)
+    }
+
+    /// Clears bits of the status, of counters that are stopped. Where the global control enables no counter, it enables
+    /// these meanwhile: Zhaoxin's ZX-C takes an acknowledgement only then (as in Linux).
+    #[inline(never)]
+    pub(crate) fn clear_status(&self, global: &GlobalRegisters, bits: u64) -> Result<(), MsrFault> {
+        let own = bits & self.own().bits();
+        // Those that are stopped while they are serviced take it at any time.
+        let takes = global.stop_while_serviced || self.memory.global_control.load(Relaxed) != 0;
+        if takes || own == 0 {
+            return self.wrmsr_retrying(global.acknowledge, bits);
+        }
+        self.wrmsr_retrying(global.control, own)?;
+        let cleared = self.wrmsr_retrying(global.acknowledge, bits);
+        self.wrmsr_retrying(global.control, 0).and(cleared)
     }
 
     /// Returns the registers of a counter, and its slot.

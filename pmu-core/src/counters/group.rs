@@ -78,6 +78,19 @@ impl core::error::Error for GroupError {
     }
 }
 
+/// An error of the counters, where groups and other events are started by one function: not one event's.
+///
+/// ```
+/// use pmu_core::{CounterError, GroupError};
+/// let error = GroupError::from(CounterError::NoFreeCounter);
+/// assert_eq!(error, GroupError { member: None, reason: CounterError::NoFreeCounter });
+/// ```
+impl From<CounterError> for GroupError {
+    fn from(reason: CounterError) -> Self {
+        Self::of_group(reason)
+    }
+}
+
 impl GroupError {
     const fn of_group(reason: CounterError) -> Self {
         Self { member: None, reason }

@@ -255,6 +255,13 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
             self.memory.expect_late(
                 served.map_err(|error| CounterError::Faulted(error.fault))?.claim.interrupts(),
             );
+            if let Some(global) = self.unit().global()
+                && self.memory.global_control.load(Relaxed) == 0
+            {
+                // ZX-C took no acknowledgement while every counter was stopped.
+                let cleared = self.acknowledge(global, own.bits());
+                cleared.map_err(CounterError::Access)?;
+            }
         }
         // Not before: an interrupt in between may have loaded one of them.
         self.read_values(own).map(|(values, _)| values)

@@ -148,24 +148,26 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
             self.find_fixed_control()?;
         }
         let proven = self.prove(processor, candidates)?;
+        memory.full_width.store(processor.has_full_width(&self.msr), Relaxed);
         if let Some(global) = self.unit().global() {
             let found = self.rdmsr_retrying(global.control);
             let found = found.map_err(CounterError::Access)?;
             let left = proven.bits() | global.frozen | self.unowned(proven, found);
-            self.acknowledge(global, left).map_err(CounterError::Access)?;
+            let control = found | proven.bits();
+            memory.global_control.store(control, Relaxed);
+            // Before the acknowledgement, which ZX-C takes only while counters are enabled here. They are stopped.
+            let enabled = self.wrmsr_retrying(global.control, control);
+            let cleared = enabled.and_then(|()| self.acknowledge(global, left));
+            cleared.map_err(|fault| {
+                let _ = self.wrmsr_retrying(global.control, found);
+                CounterError::Access(fault)
+            })?;
             self.before = (CounterSet::from_bits(found) & proven).pack();
-            memory.global_control.store(found | proven.bits(), Relaxed);
         } else {
             // Without a status, the predecessor's overflows are unknown.
             memory.expect_late(1);
         }
-        memory.full_width.store(processor.has_full_width(&self.msr), Relaxed);
         memory.publish(proven);
-        if let Some(global) = self.unit().global() {
-            let control = memory.global_control.load(Relaxed);
-            let enabled = self.wrmsr_retrying(global.control, control);
-            enabled.map_err(CounterError::Access)?;
-        }
         self.platform.unmask_performance_interrupt();
         Ok(())
     }

@@ -46,12 +46,18 @@ pub fn silence(unit: &CounterUnit, msr: &impl MsrBackend) -> Result<(), MsrFault
     if let Some(global) = unit.global() {
         let acknowledge = |bits| msr.wrmsr_retrying(global.acknowledge, bits);
         let own = unit.counters().bits() | global.frozen;
-        let pending = msr.rdmsr_retrying(global.status);
-        outcome = outcome.and(pending.and_then(|status| match status {
+        let pending = || msr.rdmsr_retrying(global.status);
+        outcome = outcome.and(pending().and_then(|status| match status {
             0 => Ok(()),
             // Buffers' bits too; a processor may have some that it does not let software clear.
             _ => acknowledge(status).or_else(|_| acknowledge(status & own)),
         }));
+        // Zhaoxin's ZX-C takes an acknowledgement only while counters are enabled here: their own controls are clear.
+        let left = pending().map_or(0, |status| status & unit.counters().bits());
+        if left != 0 && outcome.is_ok() {
+            outcome = msr.wrmsr_retrying(global.control, left).and_then(|()| acknowledge(left));
+            outcome = msr.wrmsr_retrying(global.control, 0).and(outcome);
+        }
     }
     outcome
 }

@@ -292,7 +292,10 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
         Ok(self.counters.set_others_control(bits, enabled)?)
     }
 
-    /// Stops every running source and keeps its counter's state in `area`: [`Counters::save`].
+    /// Stops every running source of the table and keeps its counter's state in `area`: [`Counters::save`].
+    ///
+    /// Added sources run on, as opened events do, and are reported meanwhile: `area` has no room for them. A kernel
+    /// that counts by thread [stops](Self::stop) them at the switch.
     ///
     /// # Errors
     /// Those of [`Counters::save`].
@@ -309,7 +312,8 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
         })?)
     }
 
-    /// Loads the counters that [`save`](Self::save) kept and resumes them: [`Counters::restore`].
+    /// Loads the counters that [`save`](Self::save) kept and resumes them: [`Counters::restore`]. Added sources stay as
+    /// they are.
     ///
     /// # Errors
     /// Those of [`Counters::restore`].

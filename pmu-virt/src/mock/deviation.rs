@@ -78,6 +78,9 @@ deviations! {
     /// Unmasking the local APIC's entry while a bit of the status is set raises an interrupt: Intel from version 3
     /// on.
     RaisesOnUnmask
+    /// An acknowledgement has no effect while the global control enables no counter: Zhaoxin's ZX-C (as in Linux). Its
+    /// driver is that of Zhaoxin's counters, by another CPUID than the mock's, so that it stands alone in tests.
+    AcknowledgesWhileEnabled
 }
 
 /// A set of deviations.
