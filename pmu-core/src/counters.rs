@@ -4,13 +4,14 @@
 //! [`left_over`] the registers that no driver here uses.
 //! [`event`] and [`table`] hold the events, and [`extra`] the MSRs that refine them. [`processor`] takes a processor's
 //! counters and programs them; [`opened`], [`group`], [`control`], [`switch`], [`thread`], [`user`] and [`reprogram`]
-//! are its operations, and [`lend`] hands the counters to a guest. [`plan`] finds counters for events, and [`assign`]
-//! gives them those. It shares [`memory`] with [`interrupt`].
+//! are its operations, and [`lend`] hands the counters to a guest. [`plan`] finds counters for events, [`encodings`]
+//! their extra registers, and [`assign`] gives them those. It shares [`memory`] with [`interrupt`].
 
 pub(crate) mod assign;
 pub(crate) mod control;
 pub(crate) mod counter;
 pub(crate) mod difference;
+pub(crate) mod encodings;
 pub(crate) mod entry;
 pub(crate) mod error;
 pub(crate) mod event;

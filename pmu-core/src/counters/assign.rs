@@ -1,18 +1,17 @@
 //! The assignment of events to counters: carries out a plan.
 
 use crate::counters::entry::{EventEntry, EventState};
-use crate::counters::plan::{Placed, Plan};
+use crate::counters::plan::{Moving, Placed, Plan, Planner};
 use crate::counters::processor::marked_faulted;
 use crate::counters::slot::SlotState;
 use crate::{
-    CounterError, CounterId, CounterSet, Counters, EventId, EventSource, MAX_GENERAL, MsrBackend,
+    CounterError, CounterId, CounterSet, CounterSlot, Counters, EventId, EventSource, MsrBackend,
     Platform,
 };
 
 /// Remainder of an event's period at the time its counter was taken away.
 #[derive(Clone, Copy)]
 pub(crate) struct Lifted {
-    event: EventId,
     /// The period that the counter was loaded for.
     period: u64,
     /// Its remainder; 1 also stands for a pending overflow.
@@ -21,22 +20,12 @@ pub(crate) struct Lifted {
     pub(crate) overflowed: bool,
 }
 
-/// The rows' events that have no counter while they move. (An opened event's remainder is in its entry.)
-struct LiftedRows([Option<Lifted>; MAX_GENERAL]);
-
-impl LiftedRows {
-    fn put(&mut self, lifted: Lifted) {
-        let Self(rows) = self;
-        if let Some(place) = rows.iter_mut().find(|place| place.is_none()) {
-            *place = Some(lifted);
-        }
-    }
-
-    fn take(&mut self, event: EventId) -> Option<Lifted> {
-        let Self(rows) = self;
-        let is_it = |place: &&mut Option<Lifted>| place.is_some_and(|of| of.event == event);
-        rows.iter_mut().find(is_it)?.take()
-    }
+/// A step of a change.
+enum Step {
+    /// The event of this counter leaves it.
+    Leave(CounterId),
+    /// An event enters this free counter.
+    Enter(CounterId, Placed),
 }
 
 impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
@@ -59,60 +48,101 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
     ///
     /// On failure every event is back on its counter, unless that one faulted; then the other events of its group have
     /// none, either.
-    pub(crate) fn carry_out(&self, plan: &Plan) -> Result<(), CounterError> {
-        let before = self.present();
-        let (leaving, entering) = (before.without(plan), plan.without(&before));
-        let is_grouped = |event| self.table().entry(event).is_some_and(EventEntry::is_grouped);
-        let together = if leaving.events().chain(entering.events()).any(is_grouped) {
-            leaving.counters() | entering.counters()
-        } else {
-            CounterSet::NONE
-        };
-        let mut rows = LiftedRows([None; MAX_GENERAL]);
-        let halted = self.halt(together);
-        let mut outcome = halted.and_then(|()| self.change(&leaving, &entering, &mut rows, false));
-        if let Err(error) = outcome {
-            let now = self.present();
+    pub(crate) fn carry_out(&self, planner: &mut Planner<'_>) -> Result<(), CounterError> {
+        let together = self.begin(planner);
+        while let Some(step) = self.next_step(planner) {
+            match step {
+                Step::Leave(counter) => self.leave(counter, planner),
+                Step::Enter(counter, placed) => self.enter(counter, placed, planner),
+            }
+        }
+        self.end(planner, together)
+    }
+
+    /// Begins a change, and stops and returns the counters that change if groups are among their events.
+    #[inline(never)]
+    fn begin(&self, planner: &mut Planner<'_>) -> CounterSet {
+        self.present(&mut planner.before);
+        (planner.leaving, planner.counters) = self.difference(&planner.before, &planner.plan);
+        let changing = planner.before.besides(&planner.plan) | planner.counters;
+        let is_grouped =
+            |placed: Placed| self.table().entry(placed.event).is_some_and(EventEntry::is_grouped);
+        let grouped = |plan: &Plan, counter| plan.at(counter).is_some_and(is_grouped);
+        let together = changing
+            .iter()
+            .any(|counter| grouped(&planner.before, counter) || grouped(&planner.plan, counter));
+        let together = if together { changing } else { CounterSet::NONE };
+        planner.outcome = self.halt(together);
+        together
+    }
+
+    /// Returns the next step of a change. After a failure, the events go back to where they were, as far as that
+    /// succeeds.
+    #[inline(never)]
+    fn next_step(&self, planner: &mut Planner<'_>) -> Option<Step> {
+        if planner.failure.is_none()
+            && let Err(error) = planner.outcome
+        {
+            (planner.failure, planner.outcome) = (Some(error), Ok(()));
             // An interrupt, or a fault, may have marked counters meanwhile.
-            let (leaving, entering) = (now.without(&before), before.without(&now));
-            let entering = entering.on(self.usable());
-            let restored = self.change(&leaving, &entering, &mut rows, true);
-            let stopped = self.stop_parts(&before).and(self.stop_parts(plan));
-            outcome = Err(match restored.and(stopped) {
+            let mut now = Plan::EMPTY;
+            self.present(&mut now);
+            let (leaving, entering) = self.difference(&now, &planner.before);
+            (planner.leaving, planner.counters) = (leaving, entering & self.usable());
+        }
+        let next = self.next_to_enter(planner.counters);
+        let in_the_way = || self.in_the_way(next?, planner);
+        if let Some(counter) = planner.leaving.first().or_else(in_the_way) {
+            planner.leaving = planner.leaving.without(counter.only());
+            return Some(Step::Leave(counter));
+        }
+        let Some(counter) = next else {
+            // Of a group that could not go back as a whole, the rest is stopped.
+            let part = planner.failure.and_then(|_| self.part_of_group());
+            return part.map(Step::Leave);
+        };
+        planner.counters = planner.counters.without(counter.only());
+        planner.target().at(counter).map(|placed| Step::Enter(counter, placed))
+    }
+
+    /// Ends a change, and lets counters go on that were stopped.
+    #[inline(never)]
+    fn end(&self, planner: &mut Planner<'_>, together: CounterSet) -> Result<(), CounterError> {
+        if let Some(error) = planner.failure {
+            planner.outcome = Err(match planner.outcome {
                 Ok(()) => error,
                 Err(CounterError::Access(fault)) => CounterError::Faulted(fault),
                 Err(error) => error,
             });
         }
+        self.settle_states(planner);
         let going_on = self.go_on(together);
-        let done = outcome.is_ok();
-        for event in before.events().chain(plan.events()) {
+        planner.outcome.and(going_on)
+    }
+
+    /// Sets the states of the events that got or lost a counter. One that does not rotate waits if the plan was carried
+    /// out, and is stopped otherwise.
+    #[inline(never)]
+    fn settle_states(&self, planner: &Planner<'_>) {
+        for event in planner.before.events().chain(planner.plan.events()) {
             let rotates = self.table().entry(event).is_some_and(EventEntry::rotates);
-            match (self.counter_of(event), before.find(event)) {
+            let waits = rotates || planner.outcome.is_ok();
+            match (self.counter_of(event), planner.before.find(event)) {
                 (Some(_), None) => self.change_state(event, EventState::Counting),
-                (None, Some(_)) if done || rotates => self.change_state(event, EventState::Waiting),
+                (None, Some(_)) if waits => self.change_state(event, EventState::Waiting),
                 // Its count is lost: it is not read as that of a stopped event.
                 (None, Some(counter)) if !self.usable().contains(counter) => {}
                 (None, Some(_)) => self.change_state(event, EventState::Stopped),
                 _ => {}
             }
         }
-        outcome.and(going_on)
     }
 
-    /// Takes their counters from the events of each group that is on counters in part.
-    fn stop_parts(&self, plan: &Plan) -> Result<(), CounterError> {
-        let mut outcome = Ok(());
-        for event in plan.events() {
-            let mut group = self.group_of(event);
-            if self.counter_of(event).is_none() || group.all(|of| self.counter_of(of).is_some()) {
-                continue;
-            }
-            if let Some(counter) = self.counter_of(event) {
-                outcome = outcome.and(self.lift(counter, event).map(|_| ()));
-            }
-        }
-        outcome
+    /// Returns a counter of a group that is on counters in part.
+    fn part_of_group(&self) -> Option<CounterId> {
+        let is_off = |event| self.counter_of(event).is_none();
+        let is_part = |event| self.table().with_group(event).any(is_off);
+        self.own().iter().find(|counter| self.running_on(*counter).is_some_and(is_part))
     }
 
     /// Stops an opened event, and takes it from its counter if it is on one.
@@ -130,6 +160,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
     }
 
     /// Stops these counters by the global control register, if there is one.
+    #[inline(never)]
     pub(crate) fn halt(&self, counters: CounterSet) -> Result<(), CounterError> {
         match self.unit().global().filter(|_| !counters.is_empty()) {
             Some(global) => self.change_global(global, (counters.bits(), 0)),
@@ -138,14 +169,17 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
     }
 
     /// Lets these counters go on. If that fails, they are presumed running.
+    #[inline(never)]
     pub(crate) fn go_on(&self, counters: CounterSet) -> Result<(), CounterError> {
         let Some(global) = self.unit().global().filter(|_| !counters.is_empty()) else {
             return Ok(());
         };
         match self.change_global(global, (0, counters.bits())) {
             Err(CounterError::Access(fault)) => {
-                for event in self.present().on(counters).events() {
-                    self.memory.mark_faulted(Some(event), self.table());
+                for (_, slot) in self.slots_of(counters) {
+                    if let Some(event) = slot.running() {
+                        self.memory.mark_faulted(Some(event), self.table());
+                    }
                 }
                 Err(CounterError::Faulted(fault))
             }
@@ -153,69 +187,91 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
         }
     }
 
-    /// Takes events from their counters, then gives others theirs. After a failure it goes on with the rest, or not.
-    fn change(
-        &self,
-        leaving: &Plan,
-        entering: &Plan,
-        rows: &mut LiftedRows,
-        goes_on: bool,
-    ) -> Result<(), CounterError> {
-        let mut outcome = Ok(());
-        for (counter, Placed { event, .. }) in leaving.iter() {
-            let lifted = self.lift(counter, event).map(|lifted| match self.table().entry(event) {
-                Some(entry) if lifted.overflowed => entry.set_resume(1),
-                Some(_) => {}
-                None => rows.put(lifted),
-            });
-            outcome = outcome.and(lifted);
-            if outcome.is_err() && !goes_on {
-                return outcome;
-            }
-        }
-        for (counter, placed) in entering.iter() {
-            outcome = outcome.and(self.enter(counter, placed, rows));
-            if outcome.is_err() && !goes_on {
-                return outcome;
-            }
-        }
-        outcome
+    /// Returns the counters whose events lose theirs, and those that events enter.
+    #[inline(never)]
+    fn difference(&self, from: &Plan, to: &Plan) -> (CounterSet, CounterSet) {
+        let moves = |counter| from.at(counter).is_some_and(|on| to.find(on.event).is_some());
+        (from.besides(to).retain(|counter| !moves(counter)), to.besides(from))
     }
 
-    /// Lets an event run on a free counter.
+    /// Returns the counter that an event enters next: one that is free. If each of them is another one's, they make a
+    /// circle, and one of them begins.
+    fn next_to_enter(&self, entering: CounterSet) -> Option<CounterId> {
+        let mut free = entering.iter().filter(|counter| self.running_on(*counter).is_none());
+        free.next().or(entering.first())
+    }
+
+    fn running_on(&self, counter: CounterId) -> Option<EventId> {
+        self.slot(counter).and_then(CounterSlot::running)
+    }
+
+    /// Takes a counter from its event.
+    #[inline(never)]
+    fn leave(&self, counter: CounterId, planner: &mut Planner<'_>) {
+        let before = || planner.before.at(counter).map(|placed| placed.event);
+        let Some(event) = self.running_on(counter).or_else(before) else { return };
+        match (self.lift(counter, event), self.table().entry(event)) {
+            (Err(error), _) => planner.note(Err(error)),
+            (Ok(lifted), Some(entry)) if lifted.overflowed => entry.set_resume(1),
+            (Ok(_), Some(_)) => {}
+            // A row's period is below 2^31, and so is what is left of it.
+            (Ok(Lifted { period, rest, .. }), None) => {
+                planner.put_moving(Moving { event, period: period as u32, rest: rest as u32 });
+            }
+        }
+    }
+
+    /// Lets an event run on a free counter: a row's for the rest of a period that began on another one.
+    #[inline(never)]
     fn enter(
         &self,
         counter: CounterId,
         Placed { event, encoding }: Placed,
-        rows: &mut LiftedRows,
-    ) -> Result<(), CounterError> {
-        let Some(entry) = self.table().entry(event) else {
-            return self.run_row(counter, event, rows.take(event));
-        };
-        entry.set_encoding(encoding);
-        let extra = entry.extra().and_then(|extra| Some((extra.register(encoding)?, extra.value)));
-        if let Some((register, value)) = extra {
-            self.table().extra.set(register, value, &self.msr)?;
+        planner: &mut Planner<'_>,
+    ) {
+        if let Some(entry) = self.table().entry(event) {
+            entry.set_encoding(encoding);
+            if let Some(register) = entry.extra_register(encoding)
+                && let Err(error) = self.table().extra.set(register, entry.extra_value(), &self.msr)
+            {
+                return planner.note(Err(error));
+            }
         }
-        self.run(counter, event)
+        let moving = planner.take_moving(event);
+        let rest = moving.map(|moving| (moving.period.into(), moving.rest.into()));
+        if let Err(error) = self.run_for(counter, event, rest) {
+            planner.note(Err(error));
+            if let Some(moving) = moving {
+                planner.put_moving(moving);
+            }
+        }
     }
 
-    /// Lets a row's event run on a free counter, for the remainder of its period if it was on another counter.
-    fn run_row(
-        &self,
-        counter: CounterId,
-        event: EventId,
-        lifted: Option<Lifted>,
-    ) -> Result<(), CounterError> {
-        let Some(Lifted { period, rest, .. }) = lifted else { return self.run(counter, event) };
-        let (slot, registers) = self.place(counter).ok_or(CounterError::NoFreeCounter)?;
-        self.run_from(slot, &registers, event, registers.preload(rest), period)
+    /// Returns the counter that is to be left before an event enters a counter: that one, in a circle; or the event's
+    /// own.
+    fn in_the_way(&self, counter: CounterId, planner: &Planner<'_>) -> Option<CounterId> {
+        if self.running_on(counter).is_some() {
+            return Some(counter);
+        }
+        let event = planner.target().at(counter)?.event;
+        if planner.failure.is_some() {
+            return self.counter_of(event);
+        }
+        let home = planner.before.find(event)?;
+        let is_left = match self.slot(home)?.load() {
+            SlotState::Running { event: of, .. } => of != event,
+            // Marked meanwhile: to leave it fails.
+            SlotState::Faulted => false,
+            SlotState::Free | SlotState::Parked { .. } => true,
+        };
+        (!is_left).then_some(home)
     }
 
     /// Stops an event's counter, frees it, and adds its count to the total. An opened event keeps the remainder of
     /// its period; where the period was over, a new one begins.
     pub(crate) fn lift(&self, counter: CounterId, event: EventId) -> Result<Lifted, CounterError> {
-        let (slot, registers) = self.place(counter).ok_or(CounterError::NotStarted(event))?;
+        let slot = self.slot(counter).ok_or(CounterError::NotStarted(event))?;
+        let registers = self.registers(counter);
         let entry = self.table().entry(event);
         let mut booked = None;
         let mut stop_and_read = || {
@@ -267,6 +323,6 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
         if let Some(entry) = entry.filter(|_| !overflowed) {
             entry.set_resume(rest);
         }
-        Ok(Lifted { event, period, rest, overflowed: ended })
+        Ok(Lifted { period, rest, overflowed: ended })
     }
 }

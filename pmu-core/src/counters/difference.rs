@@ -41,12 +41,26 @@ impl EventDifference {
         event < 8 && self.0 >> (NAMES + event as u32) & 1 != 0
     }
 
+    /// Returns the bits in which the selects differ.
+    const fn selects(self) -> u64 {
+        self.0 & LOW | self.0 >> 16 & HIGH
+    }
+
+    /// Returns the bits that an event may have in a select of the processor.
+    pub(crate) const fn event_bits(self, unit: &CounterUnit) -> u64 {
+        unit.event_bits ^ self.selects() & !EventSelect::NO_USER_RDPMC
+    }
+
+    /// Returns whether the processor can deny user mode's RDPMC for each counter.
+    pub(crate) const fn user_rdpmc_control(self, unit: &CounterUnit) -> bool {
+        unit.user_rdpmc_control ^ (self.selects() & EventSelect::NO_USER_RDPMC != 0)
+    }
+
     /// Returns the unit with the events of the processor: its select bits, and without the names that it lacks.
     pub(crate) const fn applied_to(self, unit: &CounterUnit) -> CounterUnit {
-        let selects = self.0 & LOW | self.0 >> 16 & HIGH;
         let mut here = *unit;
-        here.event_bits ^= selects & !EventSelect::NO_USER_RDPMC;
-        here.user_rdpmc_control ^= selects & EventSelect::NO_USER_RDPMC != 0;
+        here.event_bits = self.event_bits(unit);
+        here.user_rdpmc_control = self.user_rdpmc_control(unit);
         here.has_named &= !(self.0 >> NAMES) as u8;
         here
     }

@@ -136,7 +136,8 @@ impl StoppedEvent {
     pub(crate) fn on(&self, processor: &CounterUnit) -> Self {
         let select = EventSelect::from_bits(self.select & !EventSelect::NO_USER_RDPMC);
         let user_rdpmc = Membership::unpack(self.membership).user_rdpmc;
-        let select = if user_rdpmc { select } else { select.without_user_rdpmc(processor) };
+        let denied = processor.has_user_rdpmc_control() && !user_rdpmc;
+        let select = select.without_user_rdpmc(denied);
         Self { select: select.select_bits(), ..*self }
     }
 
@@ -233,7 +234,7 @@ impl EventEntry {
             rotates: self.rotates(),
             guest: self.guest.load(Relaxed),
             membership: self.membership.load(Relaxed),
-            extra: self.extra().unwrap_or(Extra::NONE),
+            extra: self.extra(),
             select: self.select.load(Relaxed),
             tag: self.tag(),
             counters: self.counters.load(Relaxed),
@@ -280,22 +281,33 @@ impl EventEntry {
     }
 
     /// Returns the extra registers of its encodings, and their value.
-    pub(crate) fn extra(&self) -> Option<Extra> {
-        let extra = Extra {
-            value: self.extra_value.load(Relaxed),
+    fn extra(&self) -> Extra {
+        Extra {
+            value: self.extra_value(),
             registers: self.extra_registers.each_ref().map(|registers| registers.load(Relaxed)),
             differences: self.extra_differences.load(Relaxed),
-        };
-        (!extra.is_none()).then_some(extra)
+        }
     }
 
     /// Returns the extra register of the present encoding.
     pub(crate) fn register(&self) -> Option<MsrAddress> {
-        self.extra()?.register(self.encoding())
+        self.extra_register(self.encoding())
     }
 
     pub(crate) fn has_extra(&self) -> bool {
         self.extra_registers[0].load(Relaxed) != 0
+    }
+
+    /// Returns the extra register of an encoding.
+    pub(crate) fn extra_register(&self, encoding: u8) -> Option<MsrAddress> {
+        let [first, second] = &self.extra_registers;
+        let pair = if encoding < 2 { first } else { second };
+        Extra::register_of(pair.load(Relaxed), encoding)
+    }
+
+    /// Returns the value of the extra registers of its encodings.
+    pub(crate) fn extra_value(&self) -> u64 {
+        self.extra_value.load(Relaxed)
     }
 
     /// Returns the group to which it belongs.

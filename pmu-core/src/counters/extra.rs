@@ -1,18 +1,16 @@
 //! Extra registers: MSRs that refine an event beyond its select, and that several events share.
 
-use core::iter;
 use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 
-use crate::counters::plan::Placed;
 use crate::msr::MsrAccess;
-use crate::{CounterError, MAX_COUNTERS, MsrAddress, MsrBackend, MsrFault};
+use crate::{CounterError, MsrAddress, MsrBackend, MsrFault};
 
 /// Greatest number of extra registers that the events of a processor use.
-const MAX_REGISTERS: usize = 8;
+pub(crate) const MAX_REGISTERS: usize = 8;
 
 /// Greatest number of encodings of an event: Nova Lake's off-module response has four registers.
-const MAX_ENCODINGS: u8 = 4;
+pub(crate) const MAX_ENCODINGS: u8 = 4;
 
 /// The extra register of an event, and its value. An event may have further registers, with other selects: one
 /// encoding for each.
@@ -52,101 +50,20 @@ impl Extra {
         self.registers[0] == 0
     }
 
-    /// Returns the address of the first encoding's register.
-    pub(crate) const fn first_register(&self) -> u32 {
-        self.registers[0] as u32
-    }
-
     /// Returns the register of an encoding.
     pub(crate) const fn register(&self, encoding: u8) -> Option<MsrAddress> {
         let [first, second] = self.registers;
-        let pair = if encoding < 2 { first } else { second };
+        Self::register_of(if encoding < 2 { first } else { second }, encoding)
+    }
+
+    /// Returns the register of an encoding from the word that has it.
+    pub(crate) const fn register_of(pair: u64, encoding: u8) -> Option<MsrAddress> {
         match (pair >> (32 * (encoding as u32 % 2))) as u32 {
             0 => None,
             // SAFETY: the address is a `MsrAddress`'s.
             address => Some(unsafe { MsrAddress::new(address) }),
         }
     }
-}
-
-/// The events of a plan that have extra registers, and their encodings.
-pub(crate) struct Encodings {
-    demands: [Option<(Placed, Extra)>; MAX_COUNTERS],
-}
-
-impl Encodings {
-    pub(crate) const fn new() -> Self {
-        Self { demands: [None; MAX_COUNTERS] }
-    }
-
-    /// Adds an event. Those added first keep their encodings rather than others.
-    pub(crate) fn add(&mut self, placed: Placed, extra: Extra) {
-        if let Some(place) = self.demands.iter_mut().find(|place| place.is_none()) {
-            *place = Some((placed, extra));
-        }
-    }
-
-    /// Chooses an encoding for each event, if there are encodings such that each register has one value: if possible,
-    /// with those that the first `running` events have.
-    pub(crate) fn choose(mut self, running: usize) -> Option<impl Iterator<Item = Placed>> {
-        let mut values = [None; MAX_REGISTERS];
-        for (placed, extra) in self.demands.iter().flatten().take(running) {
-            let value = extra.register(placed.encoding).map(|register| (register, extra.value));
-            if !values.contains(&value)
-                && let Some(free) = values.iter_mut().find(|value| value.is_none())
-            {
-                *free = value;
-            }
-        }
-        let chosen = choose(&mut self.demands, &mut values)
-            || choose(&mut self.demands, &mut [None; MAX_REGISTERS]);
-        chosen.then(|| self.demands.into_iter().flatten().map(|(placed, _)| placed))
-    }
-}
-
-/// Tries each register that is still without a value for the first of the events, and chooses for the others. If a
-/// register has its value already, it is taken: that leaves the most to the others. So each step of the search gives
-/// one of the registers its value.
-fn choose(
-    demands: &mut [Option<(Placed, Extra)>],
-    values: &mut [Option<(MsrAddress, u64)>; MAX_REGISTERS],
-) -> bool {
-    let Some((Some((placed, extra)), rest)) = demands.split_first_mut() else { return true };
-    let value_of = |values: &[Option<(MsrAddress, u64)>], register| {
-        values.iter().flatten().find(|(of, _)| *of == register).map(|(_, value)| *value)
-    };
-    let own = placed.encoding;
-    let encodings = || {
-        let others = (0..MAX_ENCODINGS).filter(|encoding| *encoding != own);
-        iter::once(own).chain(others).filter_map(|of| Some((of, extra.register(of)?)))
-    };
-    let mut shared = encodings();
-    if let Some((encoding, _)) =
-        shared.find(|(_, register)| value_of(values, *register) == Some(extra.value))
-    {
-        placed.encoding = encoding;
-        return choose(rest, values);
-    }
-    for (encoding, register) in encodings() {
-        if value_of(values, register).is_some() {
-            continue;
-        }
-        let set = |values: &mut [Option<_>], from, to| {
-            let place = values.iter_mut().find(|value| **value == from);
-            place.map(|value| *value = to).is_some()
-        };
-        let value = Some((register, extra.value));
-        if !set(values, None, value) {
-            break;
-        }
-        placed.encoding = encoding;
-        if choose(rest, values) {
-            return true;
-        }
-        set(values, value, None);
-    }
-    placed.encoding = own;
-    false
 }
 
 /// The extra registers that a session has written, with what they held before.
@@ -197,6 +114,7 @@ impl ExtraRegisters {
     }
 
     /// Sets a register's value, and keeps the one that it had before the session.
+    #[inline(never)]
     pub(crate) fn set(
         &self,
         register: MsrAddress,

@@ -6,7 +6,7 @@ use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::Relaxed;
 
 use crate::counters::entry::EventState;
-use crate::counters::plan::{Plan, Unplaced};
+use crate::counters::plan::Unplaced;
 use crate::{
     CounterError, CounterSet, CounterUnit, Counters, Event, EventCount, EventEntry, EventId,
     EventSource, MAX_COUNTERS, MsrBackend, Platform,
@@ -183,7 +183,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
     /// Checks that the events of a group can be counted together.
     fn check_room(&self, group: GroupId) -> Result<(), GroupError> {
         let (first, _) = self.members(group).next().ok_or_else(|| no_such(group))?;
-        self.admit(&Plan::EMPTY, first).map(|_| ()).map_err(|unplaced| self.error_of(unplaced))
+        let room = self.planner().admit(first);
+        room.map_err(|no_room| self.error_of(no_room.into()))
     }
 
     pub(crate) fn members(&self, group: GroupId) -> impl Iterator<Item = (EventId, &EventEntry)> {

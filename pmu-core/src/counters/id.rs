@@ -56,6 +56,13 @@ impl CounterId {
         self.0 >= Self::FIRST_FIXED
     }
 
+    /// Returns its place among all counters that there can be, below [`MAX_COUNTERS`].
+    #[inline]
+    pub(crate) const fn place(self) -> usize {
+        let first = if self.is_fixed() { MAX_GENERAL } else { 0 };
+        first + self.number() as usize
+    }
+
     /// Returns the set of this counter alone.
     #[inline]
     pub const fn only(self) -> CounterSet {
@@ -147,6 +154,16 @@ impl CounterSet {
             left &= left.wrapping_sub(1);
             Some(CounterId(first.trailing_zeros() as u8))
         })
+    }
+
+    /// Returns the one with the lowest bit.
+    pub(crate) fn first(self) -> Option<CounterId> {
+        self.nth(0)
+    }
+
+    /// Returns the one with this number, from 0, ascending by bit.
+    pub(crate) fn nth(self, number: usize) -> Option<CounterId> {
+        self.iter().nth(number)
     }
 
     /// Returns the one with the highest bit.

@@ -171,8 +171,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
         let rotates = self.entry(event).map_err(unplaced)?.rotates();
         // One of them may have to give way.
         self.table().opened().for_each(|(event, entry)| self.add_time(event, entry, now));
-        let planned = self.plan(event, |_| !rotates);
-        let outcome = planned.and_then(|plan| self.carry_out(&plan).map_err(unplaced));
+        let outcome = self.assign(event, (!rotates).then_some(0));
         let waits = rotates && outcome.is_err_and(|unplaced| unplaced.reason.is_no_room());
         if outcome.is_err() {
             let state = if waits { EventState::Waiting } else { EventState::Stopped };
@@ -183,7 +182,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
 
     /// Sets the state of an event and its group, of which none is on a counter.
     pub(crate) fn change_group(&self, event: EventId, state: EventState) {
-        let off_counters = self.group_of(event).filter(|event| self.counter_of(*event).is_none());
+        let off_counters =
+            self.table().with_group(event).filter(|event| self.counter_of(*event).is_none());
         off_counters.for_each(|event| self.change_state(event, state));
     }
 
@@ -330,9 +330,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
             });
             let waiting = waiting.filter(|(event, _)| self.is_first(*event));
             let Some((next, entry)) = waiting.max_by_key(|(_, entry)| age(entry)) else { break };
-            let planned = self.plan(next, |entry| self.is_before(entry, begun));
-            let planned = planned.map_err(|unplaced| unplaced.reason);
-            match planned.and_then(|plan| self.carry_out(&plan)) {
+            let assigned = self.assign(next, self.table().age(begun).checked_add(1));
+            match assigned.map_err(|unplaced| unplaced.reason) {
                 Ok(()) => {}
                 Err(error) if error.is_no_room() => refused = Some(entry.turn()),
                 Err(error) => {

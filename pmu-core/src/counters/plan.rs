@@ -1,28 +1,45 @@
 //! The plan of an assignment: which event is to be on which counter, found before any register is accessed.
+//!
+//! A context switch and an interrupt's handler plan on the kernel's stack. So a plan has two bytes per counter, and the
+//! searches change it in place.
 
-use core::iter;
+use core::mem;
 
-use crate::counters::extra::Encodings;
 use crate::counters::slot::SlotState;
 use crate::{
-    CounterError, CounterId, CounterSet, Counters, EventEntry, EventId, EventSource, MAX_COUNTERS,
-    MsrBackend, Platform,
+    CounterError, CounterId, CounterMemory, CounterSet, CounterSlot, Counters, EventEntry, EventId,
+    EventSource, EventTable, MAX_COUNTERS, MsrBackend, Platform,
 };
-
-/// One more than the last bit of a counter.
-const BITS: usize = CounterSet::ALL.bits().ilog2() as usize + 1;
 
 /// An event on a counter, counted by one of its encodings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Placed {
     pub(crate) event: EventId,
+    /// Below 4.
     pub(crate) encoding: u8,
+}
+
+impl Placed {
+    const PRESENT: u16 = 1 << 15;
+    /// Below it lies the event's identity, of 12 bits.
+    const FIRST_OF_ENCODING: u32 = 12;
+
+    const fn pack(self) -> u16 {
+        let encoding = (self.encoding & 3) as u16;
+        Self::PRESENT | encoding << Self::FIRST_OF_ENCODING | self.event.bits()
+    }
+
+    fn unpack(bits: u16) -> Option<Self> {
+        let encoding = (bits >> Self::FIRST_OF_ENCODING & 3) as u8;
+        (bits & Self::PRESENT != 0).then(|| Self { event: EventId::of_bits(bits), encoding })
+    }
 }
 
 /// The event that each counter has, or is to have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Plan {
-    on: [Option<Placed>; BITS],
+    /// 0: none.
+    on: [u16; MAX_COUNTERS],
 }
 
 /// The event of a group for which there is no room, and the reason.
@@ -33,60 +50,41 @@ pub(crate) struct Unplaced {
 }
 
 impl Plan {
-    pub(crate) const EMPTY: Self = Self { on: [None; BITS] };
+    pub(crate) const EMPTY: Self = Self { on: [0; MAX_COUNTERS] };
 
     pub(crate) fn at(&self, counter: CounterId) -> Option<Placed> {
-        self.on.get(usize::from(counter.bit())).copied().flatten()
+        self.on.get(counter.place()).copied().and_then(Placed::unpack)
     }
 
-    fn set(&mut self, counter: CounterId, placed: Option<Placed>) {
-        if let Some(on) = self.on.get_mut(usize::from(counter.bit())) {
-            *on = placed;
+    pub(crate) fn set(&mut self, counter: CounterId, placed: Option<Placed>) {
+        if let Some(on) = self.on.get_mut(counter.place()) {
+            *on = placed.map_or(0, Placed::pack);
         }
     }
 
     /// Returns the counters that have an event.
     pub(crate) fn counters(&self) -> CounterSet {
-        CounterSet::ALL.retain(|counter| self.at(counter).is_some())
+        self.besides(&Self::EMPTY)
     }
 
-    /// Returns the events with their counters.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (CounterId, Placed)> {
-        CounterSet::ALL.iter().filter_map(|counter| Some((counter, self.at(counter)?)))
+    /// Returns the counters that have an event which another plan does not have there, or has with another encoding.
+    pub(crate) fn besides(&self, other: &Self) -> CounterSet {
+        CounterSet::ALL.retain(|counter| {
+            let placed = self.at(counter);
+            placed.is_some() && placed != other.at(counter)
+        })
     }
 
+    /// Returns the events.
     pub(crate) fn events(&self) -> impl Iterator<Item = EventId> {
-        self.iter().map(|(_, placed)| placed.event)
+        self.on.iter().filter_map(|on| Placed::unpack(*on)).map(|placed| placed.event)
     }
 
     /// Returns an event's counter.
     pub(crate) fn find(&self, event: EventId) -> Option<CounterId> {
-        self.iter().find_map(|(counter, placed)| (placed.event == event).then_some(counter))
-    }
-
-    /// Returns the part of the plan that another plan does not have.
-    pub(crate) fn without(mut self, other: &Self) -> Self {
-        for (counter, placed) in other.iter() {
-            if self.at(counter) == Some(placed) {
-                self.set(counter, None);
-            }
-        }
-        self
-    }
-
-    /// Returns the part of the plan on these counters.
-    pub(crate) fn on(mut self, counters: CounterSet) -> Self {
-        for counter in self.counters().without(counters).iter() {
-            self.set(counter, None);
-        }
-        self
-    }
-
-    /// Gives an event another encoding.
-    fn encode(&mut self, placed: Placed) {
-        if let Some(counter) = self.find(placed.event) {
-            self.set(counter, Some(placed));
-        }
+        let is_it = |on: &u16| Placed::unpack(*on).is_some_and(|placed| placed.event == event);
+        // All counters, in the order of their places.
+        CounterSet::ALL.nth(self.on.iter().position(is_it)?)
     }
 
     fn remove(&mut self, event: EventId) {
@@ -97,16 +95,16 @@ impl Plan {
 }
 
 impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
-    /// Returns the present assignment.
-    pub(crate) fn present(&self) -> Plan {
-        let mut plan = Plan::EMPTY;
+    /// Writes the present assignment into `plan`.
+    #[inline(never)]
+    pub(crate) fn present(&self, plan: &mut Plan) {
+        *plan = Plan::EMPTY;
         for (counter, slot) in self.slots() {
-            if let SlotState::Running { event, .. } = slot.load() {
+            if let Some(event) = slot.running() {
                 let encoding = self.table().entry(event).map_or(0, EventEntry::encoding);
                 plan.set(counter, Some(Placed { event, encoding }));
             }
         }
-        plan
     }
 
     /// Returns the counters that can be used.
@@ -116,154 +114,287 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
         })
     }
 
-    /// Returns the counters that can count an event.
-    fn capable(&self, event: EventId) -> CounterSet {
-        self.table().entry(event).map_or(CounterSet::GENERAL, EventEntry::counters)
+    /// Returns a planner, whose plan is empty.
+    pub(crate) fn planner(&self) -> Planner<'_> {
+        Planner {
+            table: self.table(),
+            memory: self.memory,
+            counters: self.usable(),
+            plan: Plan::EMPTY,
+            before: Plan::EMPTY,
+            moving: [Moving::NONE; 2],
+            leaving: CounterSet::NONE,
+            failure: None,
+            outcome: Ok(()),
+        }
     }
 
-    /// Returns an event, then the others of its group.
-    pub(crate) fn group_of(&self, event: EventId) -> impl Iterator<Item = EventId> {
-        let group = self.table().entry(event).and_then(EventEntry::group);
-        let others = self.table().opened().filter_map(move |(other, entry)| {
-            (other != event && group.is_some() && entry.group() == group).then_some(other)
-        });
-        iter::once(event).chain(others)
+    // Nothing of it is to be on the stack while a plan is made.
+    #[inline(never)]
+    fn get_ready(&self, event: EventId) -> Result<(), Unplaced> {
+        self.check_whole(event)?;
+        let ready = self.check_unmuted().and_then(|()| self.leave_switch());
+        ready.map_err(|reason| Unplaced { event, reason })
     }
 
     /// Plans counters for an event and its group: all of them, or none. Where that makes room, other events move, and
-    /// rotating events that `may_give_way` lose their counters, beginning with the one that had its counter longest.
-    pub(crate) fn plan(
-        &self,
-        event: EventId,
-        may_give_way: impl Fn(&EventEntry) -> bool,
-    ) -> Result<Plan, Unplaced> {
-        self.check_whole(event)?;
-        let ready = self.check_unmuted().and_then(|()| self.leave_switch());
-        ready.map_err(|reason| Unplaced { event, reason })?;
-        let mut plan = self.present();
-        // One more than can go.
-        let mut gone = [None; MAX_COUNTERS + 1];
-        for place in &mut gone {
-            match self.admit(&plan, event) {
-                Ok(with) => {
-                    plan = with;
-                    break;
-                }
-                Err(unplaced) => {
-                    let oldest = self.oldest(&plan, &may_give_way).ok_or(unplaced)?;
-                    self.group_of(oldest).for_each(|event| plan.remove(event));
-                    *place = Some(oldest);
-                }
-            }
-        }
-        // Those that need not have given way stay.
-        for event in gone.into_iter().flatten().rev() {
-            plan = self.admit(&plan, event).unwrap_or(plan);
-        }
-        Ok(plan)
-    }
-
-    /// Returns the event that had its counter longest, of the rotating ones that may give way.
-    fn oldest(&self, plan: &Plan, may_give_way: &impl Fn(&EventEntry) -> bool) -> Option<EventId> {
-        let rotating = plan.iter().filter_map(|(_, placed)| {
-            let entry = self.table().entry(placed.event)?;
-            (entry.rotates() && may_give_way(entry)).then_some((placed.event, entry))
-        });
-        let oldest = rotating.max_by_key(|(_, entry)| self.table().age(entry.turn()));
-        oldest.map(|(event, _)| event)
-    }
-
-    /// Adds an event and its group to a plan. Events that run move only if there is no room otherwise.
-    pub(crate) fn admit(&self, plan: &Plan, event: EventId) -> Result<Plan, Unplaced> {
-        self.admit_beside(plan, event, false).or_else(|_| self.admit_beside(plan, event, true))
-    }
-
-    fn admit_beside(&self, plan: &Plan, event: EventId, moves: bool) -> Result<Plan, Unplaced> {
-        let mut with = *plan;
-        let usable = self.usable();
-        let capable = |of| match plan.find(of) {
-            Some(counter) if !moves => counter.only(),
-            _ => self.capable(of) & usable,
-        };
-        for event in self.group_of(event) {
-            let unplaced = |reason| Unplaced { event, reason };
-            // It may have been removed for another's sake.
-            let present = self.counter_of(event).filter(|counter| with.at(*counter).is_none());
-            let counter = present.or_else(|| make_room(&mut with, capable(event), capable));
-            let counter = counter.ok_or(unplaced(CounterError::NoFreeCounter))?;
-            let encoding = self.table().entry(event).map_or(0, EventEntry::encoding);
-            with.set(counter, Some(Placed { event, encoding }));
-            if let Some(extra) = self.table().entry(event).and_then(EventEntry::extra) {
-                let register = extra.first_register();
-                let reason = CounterError::ExtraRegisterInUse(register);
-                with = self.choose_encodings(with).ok_or(unplaced(reason))?;
-            }
-        }
-        Ok(with)
-    }
-
-    /// Chooses encodings for the events of a plan such that no two need different values of one extra register. Those
-    /// on counters keep theirs, if that is possible.
-    fn choose_encodings(&self, plan: Plan) -> Option<Plan> {
-        let (mut encodings, mut running) = (Encodings::new(), 0);
-        for on_counters in [true, false] {
-            for (_, placed) in plan.iter() {
-                let extra = self.table().entry(placed.event).and_then(EventEntry::extra);
-                if let Some(extra) = extra
-                    && self.counter_of(placed.event).is_some() == on_counters
-                {
-                    encodings.add(placed, extra);
-                    running += usize::from(on_counters);
-                }
-            }
-        }
-        let mut encoded = plan;
-        encodings.choose(running)?.for_each(|placed| encoded.encode(placed));
-        Some(encoded)
+    /// rotating events lose their counters that had them at least for an `age`: first the one that had its counter
+    /// longest. `None`: no event loses its counter. Then gives every event its planned counter.
+    #[inline(never)]
+    pub(crate) fn assign(&self, event: EventId, age: Option<u32>) -> Result<(), Unplaced> {
+        self.get_ready(event)?;
+        let mut planner = self.planner();
+        self.present(&mut planner.plan);
+        planner.plan(event, age)?;
+        self.carry_out(&mut planner).map_err(|reason| Unplaced { event, reason })
     }
 }
 
-/// Makes one of these counters free in a plan, and returns it: a free one, fixed rather than general, because fewer
-/// events can be on it; else by the shortest chain of events each of which moves to the next one's counter, the last
-/// one to a free one.
-///
-/// This is an augmenting path of the bipartite matching of events and counters, searched breadth first: if any
-/// assignment of all these events exists, there is such a path.
-fn make_room(
-    plan: &mut Plan,
-    capable: CounterSet,
-    capable_of: impl Fn(EventId) -> CounterSet,
-) -> Option<CounterId> {
-    let is_free = |counter: CounterId| plan.at(counter).is_none();
-    let free = capable.retain(is_free);
-    let mut preferred = (free & CounterSet::FIXED).iter().chain(free.iter());
-    if let Some(counter) = preferred.next() {
-        return Some(counter);
+/// The event of a group for which there is no room.
+#[derive(Clone, Copy)]
+pub(crate) struct NoRoom {
+    event: EventId,
+    /// Address of the extra register that it cannot have; 0: a counter is lacking.
+    register: u32,
+}
+
+impl From<NoRoom> for Unplaced {
+    fn from(NoRoom { event, register }: NoRoom) -> Self {
+        let reason = match register {
+            0 => CounterError::NoFreeCounter,
+            register => CounterError::ExtraRegisterInUse(register),
+        };
+        Self { event, reason }
     }
-    let mut taker = [None::<CounterId>; BITS];
-    let (mut reached, mut frontier) = (capable, capable);
-    while !frontier.is_empty() {
-        let mut farther = CounterSet::NONE;
-        for counter in frontier.iter() {
-            let Some(placed) = plan.at(counter) else { continue };
-            let next = capable_of(placed.event).without(reached);
-            for alternative in next.iter() {
-                if let Some(taker) = taker.get_mut(usize::from(alternative.bit())) {
-                    *taker = Some(counter);
-                }
-            }
-            if let Some(mut free) = next.iter().find(|counter| is_free(*counter)) {
-                while let Some(Some(from)) = taker.get(usize::from(free.bit())) {
-                    plan.set(free, plan.at(*from));
-                    free = *from;
-                }
-                plan.set(free, None);
-                return Some(free);
-            }
-            reached = reached | next;
-            farther = farther | next;
+}
+
+/// A row's event that has no counter while it moves: its period, and what is left of it. (An opened event's remainder
+/// is in its entry.)
+#[derive(Clone, Copy)]
+pub(crate) struct Moving {
+    pub(crate) event: EventId,
+    /// 0: there is no such event.
+    pub(crate) period: u32,
+    pub(crate) rest: u32,
+}
+
+impl Moving {
+    const NONE: Self = Self { event: EventId::of_row(0), period: 0, rest: 0 };
+}
+
+/// A plan in the making, and then what it takes to carry it out and to undo it. It is one place on the stack, and the
+/// functions call each other with little on top of it.
+pub(crate) struct Planner<'a> {
+    table: &'a EventTable,
+    memory: &'a CounterMemory,
+    /// The counters that can be used; then, those that events are still to enter.
+    pub(crate) counters: CounterSet,
+    pub(crate) plan: Plan,
+    /// The plan before the event was admitted that is being admitted; then, the assignment before the change.
+    pub(crate) before: Plan,
+    /// Of those that one failure leaves without a counter, and that a circle of moves does, there is one each.
+    moving: [Moving; 2],
+    /// The counters that events are still to lose.
+    pub(crate) leaving: CounterSet,
+    /// The failure for which the plan is undone.
+    pub(crate) failure: Option<CounterError>,
+    /// The first failure of the change; of undoing it, once that began.
+    pub(crate) outcome: Result<(), CounterError>,
+}
+
+impl Planner<'_> {
+    pub(crate) fn table(&self) -> &EventTable {
+        self.table
+    }
+
+    /// Returns the plan, or what it is undone to.
+    pub(crate) fn target(&self) -> &Plan {
+        if self.failure.is_some() { &self.before } else { &self.plan }
+    }
+
+    pub(crate) fn note(&mut self, outcome: Result<(), CounterError>) {
+        self.outcome = self.outcome.and(outcome);
+    }
+
+    pub(crate) fn put_moving(&mut self, moving: Moving) {
+        if let Some(place) = self.moving.iter_mut().find(|place| place.period == 0) {
+            *place = moving;
         }
-        frontier = farther;
     }
-    None
+
+    pub(crate) fn take_moving(&mut self, event: EventId) -> Option<Moving> {
+        let is_it = |place: &&mut Moving| place.period != 0 && place.event == event;
+        self.moving.iter_mut().find(is_it).map(|place| mem::replace(place, Moving::NONE))
+    }
+
+    /// Plans for an event: see [`Counters::assign`].
+    // Inlined into its few callers, for the sake of the stack.
+    #[inline(always)]
+    fn plan(&mut self, event: EventId, age: Option<u32>) -> Result<(), NoRoom> {
+        while let Err(no_room) = self.admit(event) {
+            let oldest = self.oldest(age).ok_or(no_room)?;
+            self.table.with_group(oldest).for_each(|event| self.plan.remove(event));
+        }
+        // Those that need not have given way stay, last of all the one that had its counter longest.
+        let mut last = None;
+        while let Some(gone) = self.youngest_gone(last) {
+            let _ = self.admit(gone);
+            last = Some(self.age(gone));
+        }
+        Ok(())
+    }
+
+    /// Returns the event that had its counter longest, of the rotating ones that had it at least for an `age`.
+    fn oldest(&self, age: Option<u32>) -> Option<EventId> {
+        let age = age?;
+        let may_go = |event: &EventId| {
+            let rotates = self.table.entry(*event).is_some_and(EventEntry::rotates);
+            rotates && self.age(*event) >= age
+        };
+        self.plan.events().filter(may_go).max_by_key(|event| self.age(*event))
+    }
+
+    /// Returns the event that had its counter for the shortest time, of those that are to lose theirs and had it longer
+    /// than an `age`.
+    fn youngest_gone(&self, age: Option<u32>) -> Option<EventId> {
+        let is_gone =
+            |event: &EventId| self.plan.find(*event).is_none() && Some(self.age(*event)) > age;
+        let running = self.counters.iter().filter_map(|counter| self.running_on(counter));
+        running.filter(is_gone).min_by_key(|event| self.age(*event))
+    }
+
+    /// Returns the event that is on a counter at present.
+    fn running_on(&self, counter: CounterId) -> Option<EventId> {
+        self.memory.slot(counter).and_then(CounterSlot::running)
+    }
+
+    /// Returns the counter that an event is on at present.
+    pub(crate) fn running(&self, event: EventId) -> Option<CounterId> {
+        self.counters.iter().find(|counter| self.running_on(*counter) == Some(event))
+    }
+
+    fn age(&self, event: EventId) -> u32 {
+        self.table.entry(event).map_or(0, |entry| self.table.age(entry.turn()))
+    }
+
+    /// Adds an event and its group to the plan. Events that run move only if there is no room otherwise. After an error
+    /// the plan is as it was.
+    #[inline(never)]
+    pub(crate) fn admit(&mut self, event: EventId) -> Result<(), NoRoom> {
+        self.before = self.plan;
+        let mut moves = false;
+        loop {
+            let outcome = self.admit_all(event, moves);
+            if outcome.is_ok() {
+                return outcome;
+            }
+            self.plan = self.before;
+            if moves {
+                return outcome;
+            }
+            moves = true;
+        }
+    }
+
+    fn admit_all(&mut self, event: EventId, moves: bool) -> Result<(), NoRoom> {
+        for event in self.table.with_group(event) {
+            if !self.admit_one(event, moves) {
+                return Err(NoRoom { event, register: 0 });
+            }
+            let extra = self.table.entry(event).and_then(|entry| entry.extra_register(0));
+            if let Some(register) = extra
+                && !self.choose_encodings()
+            {
+                return Err(NoRoom { event, register: register.get() });
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds an event to the plan, beside what was there before, unless that `moves`. `false`: there is no counter.
+    #[inline(never)]
+    fn admit_one(&mut self, event: EventId, moves: bool) -> bool {
+        // It may have been removed for another's sake.
+        let present = self.running(event).filter(|counter| self.plan.at(*counter).is_none());
+        let Some(counter) = present.or_else(|| self.make_room(event, moves)) else { return false };
+        let encoding = self.table.entry(event).map_or(0, EventEntry::encoding);
+        self.plan.set(counter, Some(Placed { event, encoding }));
+        true
+    }
+
+    /// Returns the counters that an event may have.
+    fn capable(&self, event: EventId, moves: bool) -> CounterSet {
+        match self.before.find(event) {
+            Some(counter) if !moves => counter.only(),
+            _ => self.table.capable(event) & self.counters,
+        }
+    }
+
+    /// Makes a counter free for an event, and returns it: a free one, fixed rather than general, because fewer events
+    /// can be on it; else by the shortest chain of events each of which moves to the next one's counter, the last one
+    /// to a free one.
+    ///
+    /// This is an augmenting path of the bipartite matching of events and counters, searched breadth first: if any
+    /// assignment of all these events exists, there is such a path.
+    #[inline(never)]
+    fn make_room(&mut self, event: EventId, moves: bool) -> Option<CounterId> {
+        let used = self.plan.counters();
+        let capable = self.capable(event, moves);
+        let free = capable.without(used);
+        if let Some(counter) = (free & CounterSet::FIXED).first().or(free.first()) {
+            return Some(counter);
+        }
+        let mut taker = [None::<CounterId>; MAX_COUNTERS];
+        let (mut reached, mut frontier) = (capable, capable);
+        while !frontier.is_empty() {
+            let mut farther = CounterSet::NONE;
+            for counter in frontier.iter() {
+                let Some(placed) = self.plan.at(counter) else { continue };
+                let next = self.capable(placed.event, moves).without(reached);
+                for alternative in next.iter() {
+                    if let Some(taker) = taker.get_mut(alternative.place()) {
+                        *taker = Some(counter);
+                    }
+                }
+                if let Some(mut free) = next.without(used).first() {
+                    while let Some(Some(from)) = taker.get(free.place()) {
+                        self.plan.set(free, self.plan.at(*from));
+                        free = *from;
+                    }
+                    self.plan.set(free, None);
+                    return Some(free);
+                }
+                reached = reached | next;
+                farther = farther | next;
+            }
+            frontier = farther;
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_plan_gives_back_what_was_placed_in_two_bytes_per_counter() {
+        assert_eq!(size_of::<Plan>(), 2 * MAX_COUNTERS);
+        let mut plan = Plan::EMPTY;
+        let counters = [CounterId::general(0), CounterId::general(15), CounterId::fixed(7)];
+        let events = [EventId::of_row(0), EventId::of_place(0x7FF), EventId::of_place(0)];
+        for encoding in 0..4 {
+            for (counter, event) in counters.into_iter().flatten().zip(events) {
+                let placed = Placed { event, encoding };
+                plan.set(counter, Some(placed));
+                assert_eq!((plan.at(counter), plan.find(event)), (Some(placed), Some(counter)));
+            }
+        }
+        assert_eq!(plan.counters().bits(), 1 << 39 | 1 << 15 | 1);
+        assert_eq!(plan.events().count(), 3);
+        let mut other = plan;
+        other.remove(events[1]);
+        assert_eq!(plan.besides(&other).bits(), 1 << 15);
+        assert_eq!(other.besides(&plan), CounterSet::NONE);
+    }
 }

@@ -327,10 +327,9 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
     pub(crate) fn row_select(&self, row: usize) -> Option<EventSelect> {
         let select = self.source.row_select(row)?;
         let (difference, bit) = (self.memory.difference(), self.source.row_event_bit(row));
-        let here = difference.applied_to(self.unit());
         let lacks = bit.is_some_and(|bit| difference.lacks(bit));
-        let has = here.illegal_bits(select) == 0 && !lacks;
-        has.then(|| select.without_user_rdpmc(&here))
+        let has = select.select_bits() & !difference.event_bits(self.unit()) == 0 && !lacks;
+        has.then(|| select.without_user_rdpmc(difference.user_rdpmc_control(self.unit())))
     }
 
     /// Returns the registers of one of the unit's counters. Without a table of events there are general ones only,
@@ -419,24 +418,39 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
             let counter = self.free_counter(CounterSet::GENERAL)?;
             return self.run(counter, event);
         }
-        let plan = self.plan(event, |_| true).map_err(|unplaced| unplaced.reason)?;
-        self.carry_out(&plan)
+        self.assign(event, Some(0)).map_err(|unplaced| unplaced.reason)
     }
 
     /// Loads a free counter for an event, and lets it run.
     pub(crate) fn run(&self, counter: CounterId, event: EventId) -> Result<(), CounterError> {
-        let (slot, registers) = self.place(counter).ok_or(CounterError::NoFreeCounter)?;
-        let (value, period) =
-            self.first_load(&registers, event).ok_or(CounterError::NoSuchEvent(event))?;
+        self.run_for(counter, event, None)
+    }
+
+    /// Loads a free counter for an event, and lets it run: for the remainder of a period (the period, and what is left
+    /// of it), or from its beginning.
+    pub(crate) fn run_for(
+        &self,
+        counter: CounterId,
+        event: EventId,
+        rest: Option<(u64, u64)>,
+    ) -> Result<(), CounterError> {
+        let slot = self.slot(counter).ok_or(CounterError::NoFreeCounter)?;
+        let registers = self.registers(counter);
+        let load = match rest {
+            Some((period, rest)) => Some((registers.preload(rest), period)),
+            None => self.first_load(&registers, event),
+        };
+        let (value, period) = load.ok_or(CounterError::NoSuchEvent(event))?;
+        let entry = self.table().entry(event);
         self.run_from(slot, &registers, event, value, period).inspect_err(|_| {
-            if let Some(entry) = self.table().entry(event) {
+            if let Some(entry) = entry {
                 entry.set_resume(period);
             }
         })
     }
 
     /// Loads a free counter with a value, and lets it run.
-    pub(crate) fn run_from(
+    fn run_from(
         &self,
         slot: &CounterSlot,
         registers: &Counter,
@@ -448,7 +462,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
         self.msr
             .wrmsr_retrying(registers.register_for(value), value)
             .map_err(CounterError::Access)?;
-        if let Some(entry) = self.source.opened().entry(event) {
+        if let Some(entry) = self.table().entry(event) {
             entry.loaded(value);
         }
         slot.store(SlotState::Running { event, period });

@@ -2,8 +2,6 @@
 
 use core::fmt;
 
-use crate::CounterUnit;
-
 /// Value of an event-select register: a counter's event, and the conditions under which it counts.
 ///
 /// Both vendors' layouts agree in bits 31:0, except for single reserved ones; AMD's event numbers continue in bits
@@ -59,9 +57,9 @@ impl EventSelect {
         (self.0 >> 8) as u8
     }
 
-    /// Denies user mode's RDPMC of the counter, where the processor can.
-    pub(crate) const fn without_user_rdpmc(self, unit: &CounterUnit) -> Self {
-        let bit = if unit.has_user_rdpmc_control() { Self::NO_USER_RDPMC } else { 0 };
+    /// Denies user mode's RDPMC of the counter, if the processor can.
+    pub(crate) const fn without_user_rdpmc(self, can_deny: bool) -> Self {
+        let bit = if can_deny { Self::NO_USER_RDPMC } else { 0 };
         Self(self.0 | bit)
     }
 

@@ -41,6 +41,14 @@ impl CounterSlot {
         Self::decode(self.0.load(Ordering::Acquire))
     }
 
+    /// Returns the event for which the counter runs.
+    pub(crate) fn running(&self) -> Option<EventId> {
+        match self.load() {
+            SlotState::Running { event, .. } => Some(event),
+            SlotState::Free | SlotState::Parked { .. } | SlotState::Faulted => None,
+        }
+    }
+
     /// Stores a state, and returns the one that it replaced: an interrupt may have changed the period
     /// since it was loaded.
     #[inline]

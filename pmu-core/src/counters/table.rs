@@ -1,12 +1,13 @@
 //! The events that are opened on a processor.
 
+use core::iter;
 use core::ops::Deref;
 use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 
 use crate::counters::entry::{EventEntry, EventState};
 use crate::counters::extra::ExtraRegisters;
-use crate::{CounterError, EventId, GroupId};
+use crate::{CounterError, CounterSet, EventId, GroupId};
 
 /// Table of the events that are opened on one processor, 144 bytes per event, and 208 for the processor. There may be
 /// more of them than counters.
@@ -138,6 +139,20 @@ impl EventTable {
     /// Returns the opened events.
     pub(crate) fn opened(&self) -> impl Iterator<Item = (EventId, &EventEntry)> {
         self.places().filter(|(_, entry)| entry.state() != EventState::Closed)
+    }
+
+    /// Returns the counters that can count an event.
+    pub(crate) fn capable(&self, event: EventId) -> CounterSet {
+        self.entry(event).map_or(CounterSet::GENERAL, EventEntry::counters)
+    }
+
+    /// Returns an event, then the others of its group.
+    pub(crate) fn with_group(&self, event: EventId) -> impl Iterator<Item = EventId> {
+        let group = self.entry(event).and_then(EventEntry::group);
+        let others = self.opened().filter_map(move |(other, entry)| {
+            (other != event && group.is_some() && entry.group() == group).then_some(other)
+        });
+        iter::once(event).chain(others)
     }
 
     /// Returns a free place, if there is one.

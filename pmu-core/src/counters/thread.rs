@@ -204,7 +204,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
             if let Err(unplaced) = self.give_counters(id, now) {
                 self.change_group(id, EventState::Refused);
                 let its = |place: &ThreadEvent| match *place {
-                    ThreadEvent::Opened(of) => self.group_of(id).any(|other| other == of),
+                    ThreadEvent::Opened(of) => self.table().with_group(id).any(|other| other == of),
                     _ => false,
                 };
                 let places = events.iter().enumerate().filter(|(_, place)| its(place));

@@ -1,11 +1,12 @@
-//! The deepest stack of an interrupt: the handlers run on a painted stack, on each of their paths. And the memory of
-//! a processor.
+//! The deepest stack of an interrupt, and of each operation of the control path: they run on a painted stack, on each
+//! of their paths. And the memory of a processor.
 //!
 //! Prints its measurements; its exit status is not 0 where one exceeds its limit.
 #![no_std]
 #![no_main]
 
 mod bare;
+mod control;
 mod machine;
 mod stack;
 
@@ -72,7 +73,7 @@ fn emon() -> Option<&'static Emon> {
 }
 
 /// The handler of the performance interrupt.
-extern "C" fn performance_interrupt() {
+fn performance_interrupt() {
     let Some(emon) = emon() else { return };
     let frame = Frame { pc: 0x1009, process: ProcessId::new(7) };
     let serviced = emon.service(&Msr, &Apic, &MEMORY, |overflow| {
@@ -84,7 +85,7 @@ extern "C" fn performance_interrupt() {
 }
 
 /// The same of the machine, with opened events beside its sources.
-extern "C" fn interrupt_of_events() {
+fn interrupt_of_events() {
     let Some(machine) = machine() else { return };
     let frame = Frame { pc: 0x1009, process: ProcessId::new(7) };
     let both = machine.with_events(&EVENTS);
@@ -98,7 +99,7 @@ extern "C" fn interrupt_of_events() {
 }
 
 /// The handler of the profile timer's interrupt.
-extern "C" fn timer_interrupt() {
+fn timer_interrupt() {
     PROFILES.timer_interrupt(&Frame { pc: 0x1009, process: ProcessId::new(7) });
 }
 
@@ -125,7 +126,7 @@ fn open<S: EventSource, P: Platform>(
 /// failed step.
 fn interrupt<I: ProfileInterface>(
     mut session: Session<'_, I, Msr, Apic>,
-    performance_interrupt: extern "C" fn(),
+    performance_interrupt: fn(),
     status: u64,
     faulty: u32,
 ) -> Result<usize, i32> {
@@ -158,7 +159,8 @@ fn interrupt<I: ProfileInterface>(
         register.store(status, Ordering::Relaxed);
     }
     FAULTY.store(faulty, Ordering::Relaxed);
-    let deepest = stack::depth_of(performance_interrupt).max(stack::depth_of(timer_interrupt));
+    let deepest = stack::depth_of(&mut || performance_interrupt());
+    let deepest = deepest.max(stack::depth_of(&mut || timer_interrupt()));
     FAULTY.store(0, Ordering::Relaxed);
     for object in objects {
         let _ = PROFILES.stop(object, &mut hardware);
@@ -215,29 +217,55 @@ extern "C" fn main() -> i32 {
             print("deepest interrupt stack, bytes: ", of_sources);
             print("the same beside opened events of a machine: ", of_events);
             print("state of a processor with 8 counters, bytes: ", STATE);
-            i32::from(of_sources > STACK_LIMIT) * 10
-                + i32::from(of_events > STACK_LIMIT_OF_EVENTS) * 10
-                + i32::from(STATE > STATE_LIMIT) * 20
+            let exceeds = [
+                of_sources > STACK_LIMIT,
+                of_events > STACK_LIMIT_OF_EVENTS,
+                STATE > STATE_LIMIT,
+                !control_path_fits(machine),
+            ];
+            exceeds
+                .into_iter()
+                .enumerate()
+                .fold(0, |all, (bit, is)| all | i32::from(is) << (bit + 4))
         }
         Err(what) => what,
     }
+}
+
+/// Measures the operations of the control path, and returns whether each keeps within its limit.
+fn control_path_fits(machine: &'static Machine) -> bool {
+    let covered = control::measure(machine, &snapshot()).is_some();
+    print("operations of the control path, all of them (1) or not: ", covered.into());
+    control::OPERATIONS.iter().fold(covered, |fits, operation| {
+        write(operation.name);
+        print(", bytes of stack: ", operation.deepest());
+        fits && operation.deepest() <= operation.limit
+    })
 }
 
 fn print(what: &str, number: usize) {
     let digit = |number: usize| b'0' + (number % 10) as u8;
     let digits = [digit(number / 1000), digit(number / 100), digit(number / 10), digit(number)];
     for text in [what.as_bytes(), &digits, b"\n"] {
-        // SAFETY: the system call `write` reads the bytes of a slice.
-        unsafe {
-            asm!(
-                "syscall",
-                inout("rax") 1usize => _,
-                in("rdi") 1usize,
-                in("rsi") text.as_ptr(),
-                in("rdx") text.len(),
-                out("rcx") _,
-                out("r11") _,
-            );
-        }
+        write_bytes(text);
+    }
+}
+
+fn write(text: &str) {
+    write_bytes(text.as_bytes());
+}
+
+fn write_bytes(text: &[u8]) {
+    // SAFETY: the system call `write` reads the bytes of a slice.
+    unsafe {
+        asm!(
+            "syscall",
+            inout("rax") 1usize => _,
+            in("rdi") 1usize,
+            in("rsi") text.as_ptr(),
+            in("rdx") text.len(),
+            out("rcx") _,
+            out("r11") _,
+        );
     }
 }
