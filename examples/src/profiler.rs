@@ -1,6 +1,7 @@
 //! A sampling profiler for Linux: whatever interrupts, a timer's signal or a record of a perf event,
 //! goes through the interrupt dispatch of `pmu-kprofile` into buckets.
 
+mod arguments;
 pub mod attach;
 pub mod builtin;
 pub mod call_graph;
@@ -21,8 +22,10 @@ pub mod maps;
 pub mod no_samples;
 mod owner;
 pub mod perf;
+pub mod perf_data;
 pub mod perf_map;
 pub mod process_tree;
+pub mod replay;
 pub mod report;
 mod return_address;
 pub mod sampling;

@@ -86,7 +86,7 @@ fn a_program_without_frame_pointers_has_all_its_callers_and_no_false_one() {
                     *met.entry(function).or_default() += samples;
                 }
             }
-            // What a signal interrupted is below it.
+            // The interrupted function is below the signal's.
             if let Some(place) = frames.iter().position(|frame| frame == "__restore_rt") {
                 assert_eq!(frames[place - 1], "interrupted", "{frames:?}");
             }

@@ -86,7 +86,7 @@ fn laid(which: u8, flags: u16, input: &mut Input<'_>) -> Laid {
     let both = u64::from(process) | u64::from(thread) << 32;
     let words =
         |words: &[u64]| words.iter().flat_map(|word| word.to_ne_bytes()).collect::<Vec<_>>();
-    let at = |what| Some(Record { time, what });
+    let at = |what| Some(Record::new(time, what));
     let (kind, mut body, meant) = match which {
         0 => {
             let pc = input.u64();

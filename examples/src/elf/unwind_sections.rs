@@ -6,7 +6,7 @@ use std::fs;
 use std::sync::Arc;
 
 use object::read::ReadCache;
-use object::{Object, ObjectSection, ObjectSegment};
+use object::{Object, ObjectSection, ObjectSegment, SegmentFlags};
 
 use super::parts::{Parts, contents};
 
@@ -35,7 +35,7 @@ pub struct UnwindSections {
     pub text: Option<Range<u64>>,
     /// See `text`.
     pub got: Option<Range<u64>>,
-    /// Offset in the file, size and address of each segment.
+    /// Offset in the file, size and address of each segment that is executed.
     segments: Vec<(u64, u64, u64)>,
 }
 
@@ -60,7 +60,11 @@ impl UnwindSections {
         if frames.is_none() && debug_frames.is_none() {
             return None;
         }
-        let segments = parts.segments().map(|segment| {
+        // Others may share a page of the file with one that is executed.
+        let is_executed =
+            |flags| matches!(flags, SegmentFlags::Elf { p_flags, .. } if p_flags.0 & 1 != 0);
+        let executed = parts.segments().filter(|segment| is_executed(segment.flags()));
+        let segments = executed.map(|segment| {
             let (file_offset, size) = segment.file_range();
             (file_offset, size, segment.address())
         });

@@ -1,129 +1,37 @@
 //! The command line of `profile`.
 
-use core::time::Duration;
-use std::ffi::OsString;
 use std::io::IsTerminal;
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::SystemTime;
 
-use clap::{Parser, value_parser};
+use clap::Parser;
 use indicatif::ProgressBar;
 use pmu_core::IntervalUnit;
 use pmu_intel::Emon;
 use pmu_kprofile::Statistics;
 
+use super::arguments::{Arguments, words};
 use super::builtin::{self, Length};
 use super::call_graph::CallGraph;
 use super::counters::{Counters, is_counter};
 use super::error::Error;
-use super::files::Files;
 use super::no_samples::NoSamples;
 use super::perf::Target;
 use super::perf::kernel::{Kernel, threads};
 use super::report::consumed::{Consumed, Unit};
 use super::report::{Report, Run, machine};
-use super::sampling::{Outcome, Selection};
+use super::sampling::Outcome;
 use super::symbols::Symbols;
 use super::workload::PARTS;
-use super::{attach, command, owner, signals};
+use super::{attach, command, owner, replay, signals};
 use crate::catalog::{self, NoEvent};
 use crate::machine::{FindError, Machine, Source};
 use crate::{listing, output};
 
-/// Shows where a program spends its time, function by function.
-///
-/// Without a COMMAND, a built-in workload is profiled, a few functions with known shares. With one,
-/// it is run as it is and sampled with all that it starts, through Linux's perf events.
-#[derive(Parser)]
-#[command(
-    name = "profile",
-    version,
-    after_help = "SIGINT, SIGTERM and SIGHUP end COMMAND, and all that it started, with the same signal, \
-                  and after 5 seconds with SIGKILL; then the profile is printed. Processes of --pid and \
-                  --all go on.\n\n\
-                  Exit status: that of COMMAND (128 and the number of the signal that ended it); \
-                  127 if there is no such command, 126 if it cannot be run, 2 for every other \
-                  error, such as no samples of a COMMAND that succeeded."
-)]
-struct Arguments {
-    /// The source of the interrupts: a profile source's number or name, in any case (see --list), or the name
-    /// of an event of this processor (see `events`).
-    #[arg(long, default_value = "ProfileTime", value_name = "NUMBER|NAME")]
-    source: String,
-
-    /// List the profile sources of this machine.
-    #[arg(long, exclusive = true)]
-    list: bool,
-
-    /// The distance between two interrupts: units of 100 ns for ProfileTime, events for any other
-    /// source [default: the source's, 10000 or 65536].
-    #[arg(long, value_name = "N")]
-    interval: Option<u64>,
-
-    /// Seconds after which COMMAND is ended by SIGTERM, or processes that run already are left. Without
-    /// either, the processor time that the built-in workload takes [default: until there are 2000 samples].
-    #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..=3600))]
-    seconds: Option<u32>,
-
-    /// Callers of each sample. The built-in workload knows frame pointers alone.
-    #[arg(long, value_name = "WAY", default_value = "auto")]
-    call_graph: CallGraph,
-
-    /// Profile these processes, which run already, and what they start, until they end, --seconds or SIGINT.
-    #[arg(long, value_name = "PID", value_delimiter = ',', conflicts_with_all = ["all", "command"])]
-    pid: Vec<u32>,
-
-    /// Profile all processes of the machine, for --seconds or until SIGINT.
-    #[arg(long, conflicts_with = "command")]
-    all: bool,
-
-    /// Keep only samples of processes and threads with these numbers or names.
-    #[arg(long, value_name = "NUMBER|NAME", value_delimiter = ',')]
-    only: Vec<String>,
-
-    #[command(flatten)]
-    files: Files,
-
-    /// Print the profile as a JSON object, and nothing else on standard output.
-    #[arg(long, conflicts_with = "csv")]
-    json: bool,
-
-    /// Print the functions as comma-separated values, and nothing else on standard output.
-    #[arg(long)]
-    csv: bool,
-
-    /// Show no progress. (It is shown only on a terminal.)
-    #[arg(long, short)]
-    quiet: bool,
-
-    /// The command to profile, with its arguments.
-    #[arg(trailing_var_arg = true, value_name = "COMMAND")]
-    command: Vec<OsString>,
-}
-
-impl Arguments {
-    /// Returns the profiled processes; `None`: the built-in workload.
-    fn target(&self) -> Option<Target> {
-        match (self.all, &*self.pid, &*self.command) {
-            (true, ..) => Some(Target::All),
-            (false, [_, ..], _) => Some(Target::Processes(self.pid.clone())),
-            (false, [], [_, ..]) => Some(Target::Command),
-            (false, [], []) => None,
-        }
-    }
-
-    fn limit(&self) -> Option<Duration> {
-        self.seconds.map(|seconds| Duration::from_secs(seconds.into()))
-    }
-
-    fn selection(&self) -> Selection {
-        Selection(self.only.iter().cloned().collect())
-    }
-}
-
 /// The program.
 pub fn main() -> ExitCode {
-    match profile(&Arguments::parse()) {
+    match profile(&Arguments::parse_from(words(std::env::args_os()))) {
         Ok(status) => ExitCode::from(status),
         Err(error) => {
             eprintln!("profile: {error}");
@@ -138,11 +46,19 @@ struct Profiled {
     status: u8,
     /// The reason, if it has no samples.
     if_empty: NoSamples,
+    /// The samples and bytes that were recorded in place of it.
+    recorded: Option<(u64, u64)>,
 }
 
 fn profile(arguments: &Arguments) -> Result<u8, Error> {
     let mut machine = Machine::this().ok_or(Error::NotX86)?;
     let target = arguments.target();
+    if let Some(input) = &arguments.input {
+        return tell(arguments, replayed(arguments, input)?);
+    }
+    if arguments.output.is_some() && target.is_none() {
+        return Err(Error::Options("a recording needs a COMMAND, --pid or --all".into()));
+    }
     if target.is_none() && !arguments.only.is_empty() {
         let advice = "--only selects processes and threads: it needs a COMMAND, --pid or --all";
         return Err(Error::Options(advice.into()));
@@ -164,17 +80,28 @@ fn profile(arguments: &Arguments) -> Result<u8, Error> {
     // Before all else: a profile should not be lost for want of a place.
     arguments.files.check()?;
     signals::catch().map_err(Error::Signals)?;
-    let Profiled { report, status, if_empty } = match target {
+    let profiled = match target {
         None => {
             let report = profile_builtin(arguments, &machine, &source, interval)?;
             let status = signals::requested().map_or(0, signals::StopRequest::exit_code);
             let if_empty = NoSamples::Short(report.run.unit);
-            Profiled { report, status, if_empty }
+            Profiled { report, status, if_empty, recorded: None }
         }
         Some(Target::Command) => profile_command(arguments, &machine, &source, interval)?,
         Some(target) => attach_to(arguments, target, &machine, &source, interval)?,
     };
+    tell(arguments, profiled)
+}
 
+/// Prints and writes a profile, and returns the exit status.
+fn tell(arguments: &Arguments, profiled: Profiled) -> Result<u8, Error> {
+    let Profiled { report, status, if_empty, recorded } = profiled;
+    if let Some((samples @ 1.., bytes)) = recorded {
+        let file = arguments.output.as_deref().unwrap_or(Path::new("")).display();
+        eprintln!("profile: {samples} samples, {:.1} MB in {file}", bytes as f64 / 1e6);
+        report.notes.iter().for_each(|note| eprintln!("profile: {note}"));
+        return Ok(status);
+    }
     let text = if arguments.json {
         machine::json(&report).map_err(|error| written("standard output", error.into()))?
     } else if arguments.csv {
@@ -323,7 +250,7 @@ fn profile_command(
     let progress = Progress::new(arguments.quiet);
     let mut run = describe(machine, source, interval);
     let ended = command::run(
-        Kernel::new(Target::Command),
+        kernel(arguments, Target::Command),
         source,
         interval,
         &arguments.command,
@@ -332,6 +259,7 @@ fn profile_command(
             apart: arguments.json || arguments.csv,
             selection: arguments.selection(),
             call_graph: arguments.call_graph,
+            recording: arguments.recording(&run),
         },
         |so_far| progress.show(so_far),
     )?;
@@ -341,8 +269,44 @@ fn profile_command(
     let counted = ended.outcome.counted;
     let if_empty = not_selected(arguments, &ended.outcome)
         .unwrap_or_else(|| NoSamples::of_command(ended.used, counted, run.each, run.unit));
+    let recorded = ended.outcome.recorded;
     let report = report(run, ended.outcome, ended.notes, arguments.call_graph);
-    Ok(Profiled { report, status: ended.status, if_empty })
+    Ok(Profiled { report, status: ended.status, if_empty, recorded })
+}
+
+/// The kernel's events, whose records are kept where they are to be written.
+fn kernel(arguments: &Arguments, target: Target) -> Kernel {
+    let kernel = Kernel::new(target);
+    if arguments.output.is_some() { kernel.keeping_records() } else { kernel }
+}
+
+/// Profiles by a recording.
+fn replayed(arguments: &Arguments, input: &Path) -> Result<Profiled, Error> {
+    arguments.files.check()?;
+    let progress = Progress::new(arguments.quiet);
+    let (selection, call_graph) = (arguments.selection(), arguments.call_graph);
+    let (outcome, facts, source) =
+        replay::run(input, selection, call_graph, |so_far| progress.show(so_far))?;
+    drop(progress);
+    let recorded = std::fs::metadata(input).and_then(|file| file.modified()).ok();
+    let start = recorded.and_then(|time| time.duration_since(SystemTime::UNIX_EPOCH).ok());
+    let (unit, interval) = match facts.is_time {
+        true => (Unit::Nanoseconds, format!("{} ms", facts.period as f64 / 1e6)),
+        false => (Unit::Events, format!("{} events", facts.period)),
+    };
+    let run = Run {
+        processor: facts.processor,
+        interface: "that of the recording".into(),
+        source: source.name,
+        interval,
+        each: facts.period,
+        unit,
+        start: start.unwrap_or_default().as_nanos() as u64,
+        subject: facts.command,
+    };
+    let if_empty = not_selected(arguments, &outcome).unwrap_or(NoSamples::Short(unit));
+    let report = report(run, outcome, Vec::new(), call_graph);
+    Ok(Profiled { report, status: 0, if_empty, recorded: None })
 }
 
 fn attach_to(
@@ -365,12 +329,15 @@ fn attach_to(
     if let Some(process) = arguments.pid.iter().find(|process| threads(**process).is_empty()) {
         return Err(Error::NoProcess(*process));
     }
-    let events = Kernel::new(target);
-    let (limit, selection) = (arguments.limit(), arguments.selection());
-    let outcome =
-        attach::run(events, source, interval, limit, selection, arguments.call_graph, |so_far| {
-            progress.show(so_far);
-        });
+    let events = kernel(arguments, target);
+    let options = attach::Options {
+        limit: arguments.limit(),
+        selection: arguments.selection(),
+        call_graph: arguments.call_graph,
+        recording: arguments.recording(&run),
+    };
+    let progressed = |so_far| progress.show(so_far);
+    let outcome = attach::run(events, source, interval, options, progressed);
     drop(progress);
     let outcome = outcome.map_err(|error| match error {
         Error::Forbidden { setting, .. } if is_all => Error::WholeMachine(setting),
@@ -381,11 +348,9 @@ fn attach_to(
         error => error,
     })?;
     let if_empty = not_selected(arguments, &outcome).unwrap_or(NoSamples::Short(run.unit));
-    Ok(Profiled {
-        report: report(run, outcome, Vec::new(), arguments.call_graph),
-        status: 0,
-        if_empty,
-    })
+    let recorded = outcome.recorded;
+    let report = report(run, outcome, Vec::new(), arguments.call_graph);
+    Ok(Profiled { report, status: 0, if_empty, recorded })
 }
 
 /// Returns the reason if `--only` left all samples out.

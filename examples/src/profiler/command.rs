@@ -5,6 +5,7 @@ use std::ffi::OsString;
 use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
 use std::process::{Command, ExitStatus};
 use std::thread;
 use std::time::Instant;
@@ -15,6 +16,7 @@ use super::call_graph::CallGraph;
 use super::error::Error;
 use super::no_samples::time_of_children;
 use super::perf::PerfEvents;
+use super::perf_data::writer::Facts;
 use super::process_tree::{ProcessTree, descendants};
 use super::sampling::{Outcome, Sampling, Selection};
 use super::signals::{self, StopRequest};
@@ -48,6 +50,8 @@ pub struct Options {
     pub selection: Selection,
     /// The way to callers.
     pub call_graph: CallGraph,
+    /// The file that the records are written into, in place of a profile.
+    pub recording: Option<(PathBuf, Facts)>,
 }
 
 /// Runs a command to its end, sampled by a source's event, and tells `progress` now and then what
@@ -66,7 +70,7 @@ pub fn run<E: PerfEvents>(
     options: Options,
     progress: impl Fn(Statistics),
 ) -> Result<Ended, Error> {
-    let Options { limit, apart, selection, call_graph } = options;
+    let Options { limit, apart, selection, call_graph, recording } = options;
     let (program, arguments) = command.split_first().expect("a command has at least its name");
     let failed = |error| Error::Command { program: program.to_string_lossy().into(), error };
     let mut command = Command::new(program);
@@ -77,6 +81,9 @@ pub fn run<E: PerfEvents>(
 
     let mut sampling: Sampling<E> = Sampling::start(events, source, interval, call_graph)?;
     sampling.select(selection);
+    if let Some((path, facts)) = recording {
+        sampling.record_into(&path, facts)?;
+    }
     let used_before = time_of_children();
     // The events are inherited from the thread that opened them: this one.
     let mut processes = ProcessTree::start(&mut command).map_err(failed)?;

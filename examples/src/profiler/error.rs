@@ -52,6 +52,8 @@ pub enum Error {
     Profile(ProfileError),
     /// The profile timer failed.
     Timer(io::Error),
+    /// A recording could not be written.
+    Recording(io::Error),
     /// A signal asked a second time for the end.
     Ended(libc::c_int),
     /// The actions of signals could not be set.
@@ -146,6 +148,9 @@ impl fmt::Display for Error {
                 f,
                 "profile timer: {error}; raise `ulimit -i`, or profile a COMMAND, which needs none"
             ),
+            Self::Recording(error) => {
+                write!(f, "the recording: {error}; what was written is of no use")
+            }
             Self::Ended(_) => {
                 f.write_str("ended at once, as it was asked again: there is no profile")
             }

@@ -17,19 +17,23 @@ pub struct Kept {
     pub images: HashMap<PathBuf, File>,
     /// The users of processes with memory of no file.
     pub users: HashMap<u32, u32>,
+    /// Set if the processes were a recording's: other ones may have their numbers.
+    pub is_replayed: bool,
 }
 
 impl Kept {
     /// Keeps what can be had of a mapping while the process that maps it is there.
     pub(super) fn keep(&mut self, process: u32, mapping: &Mapping) {
         if perf_map::is_anonymous(&mapping.path) {
-            if let (Entry::Vacant(unknown), Some(user)) =
-                (self.users.entry(process), owner::user(process))
+            if !self.is_replayed
+                && let (Entry::Vacant(unknown), Some(user)) =
+                    (self.users.entry(process), owner::user(process))
             {
                 unknown.insert(user);
             }
         } else if !self.images.contains_key(&mapping.path) {
             let file = match mapping.path.is_absolute() {
+                true if self.is_replayed => open(&mapping.path, Owner::Any, elf::LARGEST).ok(),
                 true => image(process, mapping),
                 false => (mapping.path == Path::new(vdso::PATH)).then(vdso::image).flatten(),
             };

@@ -10,6 +10,8 @@ pub mod setting;
 
 use std::io;
 
+use perf_event_open_sys::bindings::perf_event_attr;
+
 use super::maps::Mapping;
 use setting::Setting;
 
@@ -36,6 +38,21 @@ pub trait PerfEvents {
     /// Returns what the target does already, as the records that would have told it.
     fn existing(&self) -> Vec<Record> {
         Vec::new()
+    }
+
+    /// Returns the attributes of the event that samples, once it is opened; `None` of events that are not the kernel's.
+    fn attributes(&self) -> Option<perf_event_attr> {
+        None
+    }
+
+    /// Returns the distance between two samples of a recording; `None` where nothing is recorded yet.
+    fn recorded_period(&self) -> Option<u64> {
+        None
+    }
+
+    /// Returns true once there are no more records, as at the end of a recording.
+    fn has_ended(&self) -> bool {
+        false
     }
 
     /// Returns how much the target has consumed on the opened processors, in the period's unit; `None` if
@@ -127,6 +144,15 @@ pub struct Record {
     pub time: u64,
     /// The occurrence.
     pub what: What,
+    /// The kernel's record, where records are to be kept; otherwise nothing.
+    pub raw: Vec<u8>,
+}
+
+impl Record {
+    /// A record of which the kernel's is not kept.
+    pub fn new(time: u64, what: What) -> Self {
+        Self { time, what, raw: Vec::new() }
+    }
 }
 
 /// An occurrence.

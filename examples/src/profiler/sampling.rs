@@ -1,17 +1,20 @@
 //! Profiling by perf events: their records are the profile interrupts, and each mapping of each
 //! process, once it is hit, has a profile object on the process's list.
 
+mod frame;
 mod hardware;
 mod outcome;
+mod recording;
+mod selection;
 pub mod thinning;
 
 use core::cmp::Reverse;
 use core::ops::Range;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::path::Path;
-use std::thread;
+use std::{io, thread};
 
-use pmu_core::{InterruptFrame, ProcessId, ProcessorNumber};
+use pmu_core::ProcessId;
 use pmu_kprofile::{MAX_GROUPS, ProfileError, ProfileObject, Profiles, Statistics};
 
 use super::call_graph::CallGraph;
@@ -22,12 +25,14 @@ use super::kallsyms::KERNEL;
 use super::kept::Kept;
 use super::maps::Mapping;
 use super::perf::{Callers, Event, PerfEvents, Record, Sample, Scope, What};
+use super::perf_data::writer::Writer;
 use super::perf_map;
 use super::report::consumed::{Consumed, Unit};
 use super::unwind::{Unwinder, Unwinding};
 use crate::machine::Source;
 use hardware::Hardware;
 pub use outcome::Outcome;
+pub use selection::Selection;
 
 /// The number of mappings of all processes that can be profiled at a time, unless said otherwise.
 const OBJECTS: usize = 4096;
@@ -79,6 +84,10 @@ pub struct Sampling<E: PerfEvents, const N: usize = OBJECTS> {
     lost: u64,
     throttled: u64,
     unprofiled: u64,
+    /// The occurrences before the events were opened, until they are written.
+    existing: Vec<Record>,
+    /// The recording, or the failure that ended it.
+    recording: Option<io::Result<Writer>>,
 }
 
 /// A process that is running.
@@ -135,11 +144,15 @@ impl<E: PerfEvents, const N: usize> Sampling<E, N> {
             lost: 0,
             throttled: 0,
             unprofiled: 0,
+            existing: Vec::new(),
+            recording: None,
         };
+        sampling.kept.is_replayed = sampling.hardware.events.recorded_period().is_some();
         sampling.profile_kernel(source.name)?;
         // Whatever happened before the events were opened precedes every record of theirs.
         for record in sampling.hardware.events.existing() {
-            sampling.apply(record).map_err(Error::Profile)?;
+            sampling.apply(record.clone()).map_err(Error::Profile)?;
+            sampling.existing.push(record);
         }
         Ok(sampling)
     }
@@ -152,6 +165,11 @@ impl<E: PerfEvents, const N: usize> Sampling<E, N> {
     /// Returns true as long as a process of the target is running.
     pub fn is_running(&self) -> bool {
         !self.processes.is_empty()
+    }
+
+    /// Returns true once a recording has no more records.
+    pub fn has_ended(&self) -> bool {
+        self.hardware.events.has_ended()
     }
 
     /// Profiles the kernel: finely where its functions and its modules' are, and coarsely in between.
@@ -209,7 +227,9 @@ impl<E: PerfEvents, const N: usize> Sampling<E, N> {
     /// Applies the pending records; `later` are pending then.
     fn take_in(&mut self, later: Vec<Record>) -> Result<(), Error> {
         let settled = core::mem::replace(&mut self.pending, later);
-        settled.into_iter().try_for_each(|record| self.apply(record)).map_err(Error::Profile)
+        settled.into_iter().try_for_each(|record| self.apply(record)).map_err(Error::Profile)?;
+        self.end_round();
+        Ok(())
     }
 
     /// The interrupts so far, hit and missed.
@@ -228,6 +248,10 @@ impl<E: PerfEvents, const N: usize> Sampling<E, N> {
         for process in self.processes.keys().copied().collect::<Vec<_>>() {
             self.unmap_all(process).map_err(Error::Profile)?;
         }
+        let recorded = self.recorded();
+        let written =
+            self.recording.take().map_or(Ok(()), |writer| writer.and_then(Writer::finish));
+        written.map_err(Error::Recording)?;
         let mut histograms = self.histograms.into_vec();
         for (histogram, object) in self.kernel {
             self.profiles.stop(object, &mut self.hardware).map_err(Error::Profile)?;
@@ -264,6 +288,8 @@ impl<E: PerfEvents, const N: usize> Sampling<E, N> {
             stacks,
             used: matches!(request.callers, Callers::Stack(_)).then_some(self.unwinding.used),
             kept: self.kept,
+            recorded,
+            is_replayed: events.recorded_period().is_some(),
             lost: self.lost,
             throttled: self.throttled,
             unprofiled: self.unprofiled,
@@ -275,7 +301,14 @@ impl<E: PerfEvents, const N: usize> Sampling<E, N> {
         })
     }
 
-    fn apply(&mut self, Record { time, what }: Record) -> Result<(), ProfileError> {
+    fn apply(&mut self, record: Record) -> Result<(), ProfileError> {
+        if self.recording.is_some() {
+            self.record(&record);
+            if matches!(record.what, What::Sample(_)) {
+                return Ok(());
+            }
+        }
+        let Record { time, what, .. } = record;
         match what {
             What::Sample(mut sample) if self.is_of_target(&sample) => {
                 let interrupts = self.hardware.interrupts();
@@ -438,50 +471,6 @@ impl<E: PerfEvents, const N: usize> Sampling<E, N> {
     }
 }
 
-/// Processes and threads that are profiled, by number or name; all, if there is none.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Selection(pub HashSet<String>);
-
-impl Selection {
-    /// Returns true if a thread is selected, by its own or its process's number or name.
-    fn has(&self, process: u32, thread: u32, names: [Option<&str>; 2]) -> bool {
-        let Self(selected) = self;
-        selected.is_empty()
-            || [process, thread].iter().any(|number| selected.contains(&number.to_string()))
-            || names.into_iter().flatten().any(|name| selected.contains(name))
-    }
-}
-
 fn id(process: u32) -> Option<ProcessId> {
     ProcessId::new(process.into())
-}
-
-/// Linux's code segments (arch/x86/include/asm/segment.h).
-const KERNEL_CS: u16 = 0x10;
-const USER_CS: u16 = 0x33;
-
-impl InterruptFrame for Sample {
-    fn pc(&self) -> u64 {
-        self.pc
-    }
-
-    fn cs(&self) -> u16 {
-        if self.kernel { KERNEL_CS } else { USER_CS }
-    }
-
-    fn flags(&self) -> u64 {
-        0
-    }
-
-    fn processor(&self) -> ProcessorNumber {
-        ProcessorNumber::from_index(self.processor)
-    }
-
-    fn process(&self) -> Option<ProcessId> {
-        id(self.process)
-    }
-
-    fn thread(&self) -> u32 {
-        self.thread
-    }
 }

@@ -219,7 +219,7 @@ impl Unwinding {
         [0, 7, 9].iter().any(|distance| self.kind(here, ip - distance, kept) == Kind::Signal)
     }
 
-    /// Returns the kind of an address; of memory of no file, and where the file cannot be read, it is taken for a call's.
+    /// Returns the kind of an address; where it is in no file, or the file cannot be read, it is taken for a call's.
     fn kind(&mut self, mapping: &Mapping, address: u64, kept: &Kept) -> Kind {
         let Some(file) = kept.images.get(&mapping.path) else { return Kind::Call };
         let kinds = match self.kinds.entry(mapping.path.clone()) {
@@ -239,7 +239,7 @@ impl Unwinding {
 }
 
 /// Restores the registers of what a signal interrupted, where its handler returns to the call of `rt_sigreturn`, and
-/// returns the instruction pointer. (The library evaluates no expression that reads memory, as the tables have it there.)
+/// returns the instruction pointer. (The library evaluates no expression that reads memory, as tables have it there.)
 ///
 /// On the stack is a `ucontext_t`: Linux, arch/x86/include/uapi/asm/sigcontext.h.
 fn interrupted(

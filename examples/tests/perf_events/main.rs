@@ -151,14 +151,14 @@ fn replay(batches: impl IntoIterator<Item = Vec<Record>>) -> Outcome {
 
 fn map(time: u64, process: u32, start: u64, size: u64, path: &str) -> Record {
     let mapping = Mapping { start, size, file_offset: 0x1000, path: path.into() };
-    Record { time, what: What::Map { process, mapping } }
+    Record::new(time, What::Map { process, mapping })
 }
 
 fn sample(time: u64, process: u32, pc: u64) -> Record {
     let (thread, kernel) = (process, pc >> 63 != 0);
     let callers = Vec::new();
     let sample = Sample { process, thread, processor: 65, pc, kernel, callers, user: None };
-    Record { time, what: What::Sample(sample) }
+    Record::new(time, What::Sample(sample))
 }
 
 fn exec(time: u64, process: u32) -> Record {
@@ -166,7 +166,7 @@ fn exec(time: u64, process: u32) -> Record {
 }
 
 fn at(time: u64, what: What) -> Record {
-    Record { time, what }
+    Record::new(time, what)
 }
 
 /// The hits of a file, by offset in the file.

@@ -7,6 +7,7 @@ use std::os::fd::AsRawFd;
 
 use perf_event::events::{Raw, Software};
 use perf_event::{Builder, Counter, SampleFlag, Sampler};
+use perf_event_open_sys::bindings::perf_event_attr;
 
 use super::record::Layout;
 use super::setting::Setting;
@@ -30,6 +31,8 @@ const ALL_REGISTERS: u64 = 0xFF_01FF;
 #[derive(Default)]
 pub struct Kernel {
     target: Target,
+    /// Set if the kernel's records are kept.
+    keeps_raw: bool,
     processors: BTreeMap<u16, Opened>,
 }
 
@@ -38,6 +41,7 @@ struct Opened {
     /// The event that samples, with the ring buffer of all records.
     sampler: Sampler,
     layout: Layout,
+    attributes: perf_event_attr,
     /// The target's other events: where samples are system-wide, those that count and record; otherwise
     /// those of threads beyond the first.
     others: Vec<Counter>,
@@ -48,7 +52,12 @@ struct Opened {
 impl Kernel {
     /// Describes the perf events of a target.
     pub fn new(target: Target) -> Self {
-        Self { target, processors: BTreeMap::new() }
+        Self { target, ..Self::default() }
+    }
+
+    /// The same, whose records are kept for a recording.
+    pub fn keeping_records(self) -> Self {
+        Self { keeps_raw: true, ..self }
     }
 
     /// Describes the events of a target other than the whole machine: one per thread that is running.
@@ -110,7 +119,8 @@ impl PerfEvents for Kernel {
                         Err(error) => return Err(error),
                     }
                 }
-                Opened { sampler, layout, others, is_system_wide: false }
+                let attributes = *first.attrs();
+                Opened { sampler, layout, attributes, others, is_system_wide: false }
             }
             Scope::SystemWide => {
                 let mut builder = of_processor(request);
@@ -126,7 +136,8 @@ impl PerfEvents for Kernel {
                         Err(error) => return Err(error),
                     }
                 }
-                Opened { sampler, layout, others, is_system_wide: true }
+                let attributes = *builder.attrs();
+                Opened { sampler, layout, attributes, others, is_system_wide: true }
             }
         };
         for other in &opened.others {
@@ -143,7 +154,12 @@ impl PerfEvents for Kernel {
     fn read(&mut self, records: &mut Vec<Record>) {
         for Opened { sampler, layout, .. } in self.processors.values_mut() {
             while let Some(raw) = sampler.next_record() {
-                records.extend(layout.parse(raw.ty(), raw.misc(), &raw.to_contiguous()));
+                let body = raw.to_contiguous();
+                let Some(mut record) = layout.parse(raw.ty(), raw.misc(), &body) else { continue };
+                if self.keeps_raw {
+                    record.raw = whole(raw.ty(), raw.misc(), &body);
+                }
+                records.push(record);
             }
         }
     }
@@ -154,7 +170,11 @@ impl PerfEvents for Kernel {
             Target::Processes(processes) => processes.clone(),
             Target::All => numbers_in("/proc"),
         };
-        processes.into_iter().flat_map(existing).map(|what| Record { time: 0, what }).collect()
+        processes.into_iter().flat_map(existing).map(|what| Record::new(0, what)).collect()
+    }
+
+    fn attributes(&self) -> Option<perf_event_attr> {
+        Some(self.processors.values().next()?.attributes)
     }
 
     fn consumed(&mut self) -> Option<u64> {
@@ -179,6 +199,12 @@ impl PerfEvents for Kernel {
     fn kernel_texts(&self) -> Vec<Mapping> {
         Kallsyms::read().map(|kernel| kernel.texts().collect()).unwrap_or_default()
     }
+}
+
+/// A record with its header.
+fn whole(kind: u32, flags: u16, body: &[u8]) -> Vec<u8> {
+    let size = u16::try_from(8 + body.len()).unwrap_or(u16::MAX);
+    [&kind.to_ne_bytes()[..], &flags.to_ne_bytes(), &size.to_ne_bytes(), body].concat()
 }
 
 /// Returns true if an event was refused because its thread has ended.

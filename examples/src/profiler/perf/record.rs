@@ -43,7 +43,7 @@ impl Layout {
     pub fn parse(&self, kind: u32, flags: u16, body: &[u8]) -> Option<Record> {
         if kind == SAMPLE {
             let (time, sample) = sample::parse(flags, body, &self.sample)?;
-            return Some(Record { time, what: What::Sample(sample) });
+            return Some(Record::new(time, What::Sample(sample)));
         }
         // The crate's own parsing of a whole record drops the header's flags, and the time of what is no sample.
         let size = u16::try_from(HEADER_BYTES + body.len()).ok()?;
@@ -60,7 +60,7 @@ impl Layout {
 struct IntoRecord;
 
 fn record(metadata: &RecordMetadata, what: What) -> Option<Record> {
-    Some(Record { time: metadata.sample_id().time().unwrap_or(0), what })
+    Some(Record::new(metadata.sample_id().time().unwrap_or(0), what))
 }
 
 impl<'a> Visitor<'a> for IntoRecord {
@@ -149,7 +149,7 @@ mod tests {
     /// Laid out by hand after perf_event_open(2), "MMAP layout".
     #[test]
     fn records_are_read_as_the_manual_lays_them_out() {
-        let at = |what| Some(Record { time: 1234, what });
+        let at = |what| Some(Record::new(1234, what));
         let thread = 7 | 8 << 32;
 
         let sample = body(&[0x40_1000, thread, 1234, 3], &[], false);

@@ -67,7 +67,14 @@ impl<E: PerfEvents> Hardware<E> {
             thinning: None,
             refusal: None,
         };
-        hardware.request.period = hardware.period();
+        match hardware.events.recorded_period() {
+            // All samples of a recording are the target's, and each is one interrupt.
+            Some(period) => {
+                (hardware.interval, hardware.request.scope) = (period, Scope::PerThread);
+                hardware.request.period = period;
+            }
+            None => hardware.request.period = hardware.period(),
+        }
         Ok(hardware)
     }
 

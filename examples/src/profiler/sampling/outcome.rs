@@ -23,6 +23,10 @@ pub struct Outcome {
     pub used: Option<Used>,
     /// The processes' files and users.
     pub kept: Kept,
+    /// The samples and the bytes that were recorded, where that was asked for.
+    pub recorded: Option<(u64, u64)>,
+    /// Set if the records were a recording's.
+    pub is_replayed: bool,
     /// Records for which the ring buffers had no room.
     pub lost: u64,
     /// The number of times that the kernel paused the event, which came too often.
@@ -53,7 +57,7 @@ impl Outcome {
             format!("up to {period} at the end of each thread are not sampled; {advice}")
         };
         [
-            (self.request.scope == Scope::PerThread).then(by_thread),
+            (self.request.scope == Scope::PerThread && !self.is_replayed).then(by_thread),
             (!self.request.kernel).then(|| self.setting.kernel_advice()),
             (self.lost > 0)
                 .then(|| format!("{} records lost: the ring buffers were full", self.lost)),
@@ -62,7 +66,7 @@ impl Outcome {
             }),
             (self.unprofiled > 0)
                 .then(|| format!("{} mappings not profiled: the lists were full", self.unprofiled)),
-            self.used.as_ref().map(Used::describe),
+            self.used.as_ref().filter(|used| used.stacks > 0).map(Used::describe),
         ]
         .into_iter()
         .flatten()

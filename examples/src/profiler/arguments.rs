@@ -1,0 +1,151 @@
+//! The words of the command line of `profile`.
+
+use core::time::Duration;
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::{Parser, value_parser};
+
+use super::call_graph::CallGraph;
+use super::files::Files;
+use super::perf::Target;
+use super::perf_data::writer::Facts;
+use super::report::Run;
+use super::report::consumed::Unit;
+use super::sampling::Selection;
+
+/// Shows where a program spends its time, function by function.
+///
+/// Without a COMMAND, a built-in workload is profiled, a few functions with known shares. With one,
+/// it is run as it is and sampled with all that it starts, through Linux's perf events.
+#[derive(Parser)]
+#[command(
+    name = "profile",
+    version,
+    after_help = "SIGINT, SIGTERM and SIGHUP end COMMAND, and all that it started, with the same signal, \
+                  and after 5 seconds with SIGKILL; then the profile is printed. Processes of --pid and \
+                  --all go on.\n\n\
+                  Exit status: that of COMMAND (128 and the number of the signal that ended it); \
+                  127 if there is no such command, 126 if it cannot be run, 2 for every other \
+                  error, such as no samples of a COMMAND that succeeded."
+)]
+pub(super) struct Arguments {
+    /// The source of the interrupts: a profile source's number or name, in any case (see --list), or the name
+    /// of an event of this processor (see `events`).
+    #[arg(long, default_value = "ProfileTime", value_name = "NUMBER|NAME")]
+    pub(super) source: String,
+
+    /// List the profile sources of this machine.
+    #[arg(long, exclusive = true)]
+    pub(super) list: bool,
+
+    /// The distance between two interrupts: units of 100 ns for ProfileTime, events for any other
+    /// source [default: the source's, 10000 or 65536].
+    #[arg(long, value_name = "N")]
+    pub(super) interval: Option<u64>,
+
+    /// Seconds after which COMMAND is ended by SIGTERM, or processes that run already are left. Without
+    /// either, the processor time that the built-in workload takes [default: until there are 2000 samples].
+    #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..=3600))]
+    pub(super) seconds: Option<u32>,
+
+    /// Callers of each sample. The built-in workload knows frame pointers alone.
+    #[arg(long, value_name = "WAY", default_value = "auto")]
+    pub(super) call_graph: CallGraph,
+
+    /// Profile these processes, which run already, and what they start, until they end, --seconds or SIGINT.
+    #[arg(long, value_name = "PID", value_delimiter = ',', conflicts_with_all = ["all", "command"])]
+    pub(super) pid: Vec<u32>,
+
+    /// Profile all processes of the machine, for --seconds or until SIGINT.
+    #[arg(long, conflicts_with = "command")]
+    pub(super) all: bool,
+
+    /// Keep only samples of processes and threads with these numbers or names.
+    #[arg(long, value_name = "NUMBER|NAME", value_delimiter = ',')]
+    pub(super) only: Vec<String>,
+
+    #[command(flatten)]
+    pub(super) files: Files,
+
+    /// Write a recording, which `profile report` and `perf report` read, in place of a profile: with the word `record`.
+    #[arg(long, short, value_name = "FILE")]
+    pub(super) output: Option<PathBuf>,
+
+    /// Profile by this recording, of `profile record` or `perf record`.
+    #[arg(long, value_name = "FILE", hide = true, conflicts_with_all = ["all", "pid", "command", "output"])]
+    pub(super) input: Option<PathBuf>,
+
+    /// Print the profile as a JSON object, and nothing else on standard output.
+    #[arg(long, conflicts_with = "csv")]
+    pub(super) json: bool,
+
+    /// Print the functions as comma-separated values, and nothing else on standard output.
+    #[arg(long)]
+    pub(super) csv: bool,
+
+    /// Show no progress. (It is shown only on a terminal.)
+    #[arg(long, short)]
+    pub(super) quiet: bool,
+
+    /// The command to profile, with its arguments.
+    #[arg(trailing_var_arg = true, value_name = "COMMAND")]
+    pub(super) command: Vec<OsString>,
+}
+
+impl Arguments {
+    /// Returns the profiled processes; `None`: the built-in workload.
+    pub(super) fn target(&self) -> Option<Target> {
+        match (self.all, &*self.pid, &*self.command) {
+            (true, ..) => Some(Target::All),
+            (false, [_, ..], _) => Some(Target::Processes(self.pid.clone())),
+            (false, [], [_, ..]) => Some(Target::Command),
+            (false, [], []) => None,
+        }
+    }
+
+    pub(super) fn limit(&self) -> Option<Duration> {
+        self.seconds.map(|seconds| Duration::from_secs(seconds.into()))
+    }
+
+    /// Returns the recording that is to be made.
+    pub(super) fn recording(&self, run: &Run) -> Option<(PathBuf, Facts)> {
+        let facts = Facts {
+            event: if run.unit == Unit::Nanoseconds { "cpu-clock" } else { run.source }.into(),
+            processor: run.processor.clone(),
+            command: std::env::args_os().map(|word| word.to_string_lossy().into()).collect(),
+        };
+        Some((self.output.clone()?, facts))
+    }
+
+    pub(super) fn selection(&self) -> Selection {
+        Selection(self.only.iter().cloned().collect())
+    }
+}
+
+/// The words of the command line; `record` and `report` stand for options.
+pub(super) fn words(mut words: impl Iterator<Item = OsString>) -> Vec<OsString> {
+    let mut all: Vec<_> = words.by_ref().take(2).collect();
+    let rest: Vec<_> = words.collect();
+    match all.get(1).and_then(|word| word.to_str()) {
+        Some("record") => {
+            all.pop();
+            let is_named = rest.iter().take_while(|word| *word != "--").any(|word| {
+                word.to_str()
+                    .is_some_and(|word| word.starts_with("-o") || word.starts_with("--output"))
+            });
+            if !is_named {
+                all.extend(["--output".into(), "perf.data".into()]);
+            }
+        }
+        Some("report") => {
+            all[1] = "--input".into();
+            if rest.first().is_none_or(|word| word.to_string_lossy().starts_with('-')) {
+                all.push("perf.data".into());
+            }
+        }
+        _ => {}
+    }
+    all.extend(rest);
+    all
+}
