@@ -93,7 +93,7 @@ pub fn run<E: PerfEvents>(
         sampling.read()?;
         progress(sampling.statistics());
         if let Some(signal) = signals::insisted() {
-            // Dropping the processes kills them.
+            processes.kill();
             return Err(Error::Ended(signal));
         }
         if ended_by.is_none() {

@@ -89,6 +89,20 @@ impl ProcessTree {
         false
     }
 
+    /// Kills all processes, and waits for their end as far as they can be killed.
+    pub fn kill(&mut self) {
+        self.kill_while(|tree| tree.alive);
+    }
+
+    fn kill_while(&mut self, goes_on: impl Fn(&Self) -> bool) {
+        let start = Instant::now();
+        while goes_on(self) && start.elapsed() < KILL_TIMEOUT {
+            kill_all();
+            thread::sleep(Duration::from_millis(10));
+            self.reap();
+        }
+    }
+
     /// Returns the command's status, if it has ended.
     pub fn status(&self) -> Option<ExitStatus> {
         self.status
@@ -115,12 +129,7 @@ impl ProcessTree {
 
 impl Drop for ProcessTree {
     fn drop(&mut self) {
-        let start = Instant::now();
-        while self.status.is_none() && self.alive && start.elapsed() < KILL_TIMEOUT {
-            kill_all();
-            thread::sleep(Duration::from_millis(10));
-            self.reap();
-        }
+        self.kill_while(|tree| tree.status.is_none() && tree.alive);
     }
 }
 
