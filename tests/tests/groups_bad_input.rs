@@ -118,5 +118,5 @@ fn a_count_that_is_not_kept_is_named() {
     counters.start_group(group, 0).unwrap();
     let second = counters.group_events(group).nth(1).unwrap();
     let outcome = counters.read_group(group, 0, &mut [EventCount::default(); 2]);
-    assert_eq!(outcome, Err(error(1, CounterError::NoSuchEvent(second))));
+    assert_eq!(outcome, Err(error(1, CounterError::NoTotal(second))));
 }

@@ -85,8 +85,8 @@ fn operations_on_events_in_another_state_are_refused() {
         mock.clear();
         assert_eq!(counters.start_event(id, 0), Err(CounterError::AlreadyStarted(id)));
         let none = CounterError::NoSuchEvent;
-        assert_eq!(counters.read_event(id, 0), Err(none(id)), "it has no total");
-        assert_eq!(table.set_period(counted, 0x1000), Err(none(counted)));
+        assert_eq!(counters.read_event(id, 0), Err(CounterError::NoTotal(id)));
+        assert_eq!(table.set_period(counted, 0x1000), Err(CounterError::NoPeriod(counted)));
         assert_eq!(table.set_period(id, 0xFFF), Err(CounterError::Period(0xFFF)));
         table.set_floor(1);
         table.set_period(id, 1).unwrap();

@@ -157,7 +157,7 @@ fn what_user_mode_cannot_read_has_no_view() {
     assert!(allowed.is_ok());
     // Its interrupt loads the counter, and a view would be wrong from then on.
     let (id, _, sampling) = started(branches.every(100_000).with_total().with_user_rdpmc());
-    assert_eq!(sampling, Err(CounterError::NoSuchEvent(id)));
+    assert_eq!(sampling, Err(CounterError::HasPeriod(id)));
     counters.close_event(id, 0).unwrap();
     assert_eq!(counters.user_view(id), Err(CounterError::NoSuchEvent(id)));
 }

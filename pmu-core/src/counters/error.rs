@@ -52,8 +52,14 @@ pub enum CounterError {
     NoCounterForEvent,
     /// This period is out of range: below the table's [floor](crate::EventTable::set_floor), or beyond 63 bits.
     Period(u64),
-    /// The event is not open, or lacks the total or the period that was requested.
+    /// The event is not open.
     NoSuchEvent(EventId),
+    /// The event interrupts, and keeps no [total](crate::Event::with_total).
+    NoTotal(EventId),
+    /// The event interrupts, after which a view of its counter would be wrong.
+    HasPeriod(EventId),
+    /// The event does not interrupt.
+    NoPeriod(EventId),
     /// The event is running already.
     AlreadyStarted(EventId),
     /// The event does not run.
@@ -175,9 +181,10 @@ impl fmt::Display for CounterError {
             Self::Period(period) => {
                 write!(f, "a period of {period} events is below the floor, or beyond 63 bits")
             }
-            Self::NoSuchEvent(event) => {
-                write!(f, "{event} is not open, or lacks what was asked for: a total, or a period")
-            }
+            Self::NoSuchEvent(event) => write!(f, "{event} is not open"),
+            Self::NoTotal(event) => write!(f, "{event} interrupts, and was opened without a total"),
+            Self::HasPeriod(event) => write!(f, "{event} interrupts, and so has no view"),
+            Self::NoPeriod(event) => write!(f, "{event} does not interrupt"),
             Self::AlreadyStarted(event) => write!(f, "{event} is already started"),
             Self::NotStarted(event) => write!(f, "{event} is not started"),
             Self::CounterLost(event) => write!(f, "{event} does not run: its counter faulted"),

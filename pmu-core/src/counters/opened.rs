@@ -218,13 +218,13 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
     /// Reads an opened event's count up to now: its counter once, by RDPMC, if it is on one.
     ///
     /// # Errors
-    /// [`NoSuchEvent`](CounterError::NoSuchEvent): it is not open, or has no
+    /// [`NoSuchEvent`](CounterError::NoSuchEvent); [`NoTotal`](CounterError::NoTotal): it was opened without a
     /// [total](Event::with_total). [`CounterLost`](CounterError::CounterLost): its counter faulted.
     /// [`RegistersLost`](CounterError::RegistersLost), [`Access`](CounterError::Access).
     pub fn read_event(&self, event: EventId, now: u64) -> Result<EventCount, CounterError> {
         let entry = self.entry(event)?;
         if !entry.wants_total() {
-            return Err(CounterError::NoSuchEvent(event));
+            return Err(CounterError::NoTotal(event));
         }
         let on = self.counter_of(event);
         entry.add_time(now, on.is_some());

@@ -104,11 +104,13 @@ impl EventTable {
     /// Any, the event's own interrupt included.
     ///
     /// # Errors
-    /// [`NoSuchEvent`](CounterError::NoSuchEvent): it is not open, or does not interrupt;
+    /// [`NoSuchEvent`](CounterError::NoSuchEvent); [`NoPeriod`](CounterError::NoPeriod): it does not interrupt;
     /// [`Period`](CounterError::Period): below the [floor](Self::set_floor).
     pub fn set_period(&self, event: EventId, period: u64) -> Result<(), CounterError> {
-        let entry = self.entry(event).filter(|entry| entry.has_period());
-        let entry = entry.ok_or(CounterError::NoSuchEvent(event))?;
+        let entry = self.entry(event).ok_or(CounterError::NoSuchEvent(event))?;
+        if !entry.has_period() {
+            return Err(CounterError::NoPeriod(event));
+        }
         self.check_period(period)?;
         entry.set_period(period);
         Ok(())

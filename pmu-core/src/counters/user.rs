@@ -56,8 +56,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
     /// Task, on the processor whose counters these are.
     ///
     /// # Errors
-    /// - [`NoSuchEvent`](CounterError::NoSuchEvent): it is not open, or it interrupts. Its view would be wrong after
-    ///   its next interrupt, which loads the counter anew.
+    /// - [`NoSuchEvent`](CounterError::NoSuchEvent).
+    /// - [`HasPeriod`](CounterError::HasPeriod): it interrupts. Its view would be wrong after its next interrupt, which
+    ///   loads the counter anew.
     /// - [`NotStarted`](CounterError::NotStarted): it is on no counter at present.
     /// - [`NotAvailable`](CounterError::NotAvailable): RDPMC does not read its counter, or not for user mode:
     ///   see [`Event::with_user_rdpmc`](crate::Event::with_user_rdpmc).
@@ -65,7 +66,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
     pub fn user_view(&self, event: EventId) -> Result<UserView, CounterError> {
         let entry = self.entry(event)?;
         if entry.has_period() {
-            return Err(CounterError::NoSuchEvent(event));
+            return Err(CounterError::HasPeriod(event));
         }
         let counter = self.counter_of(event).ok_or(CounterError::NotStarted(event))?;
         let registers = self.registers(counter);
