@@ -203,17 +203,13 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
         if let Some(faulted) = self.event(source) {
             self.close_added(faulted, source)?;
         }
-        let opened = self.open_added(event).map_err(|error| of_source(error, source))?;
+        let opened = self.counters.open_event(&self.counters.unit_here(), event);
+        let opened = opened.map_err(|error| of_source(error, source))?;
         self.counters.start_event(opened, 0).map_err(|error| {
             // Closing cannot fail: the event is stopped.
             let _ = self.counters.close_event(opened, 0);
             of_source(error, source)
         })
-    }
-
-    // The unit is not to be on the stack while the event is started.
-    fn open_added(&mut self, event: &Event) -> Result<EventId, CounterError> {
-        self.counters.open_event(&self.counters.unit_here(), event)
     }
 
     fn close_added(
