@@ -1,4 +1,4 @@
-//! Reading a recording, this profiler's or perf's own, by `linux-perf-data`: its records take the place of the kernel's.
+//! Reading a recording, this profiler's or perf's own, by `linux-perf-data`: its records are taken for the kernel's.
 
 use core::mem::zeroed;
 use std::collections::VecDeque;
@@ -97,7 +97,7 @@ impl Reader {
         };
         let here = Kallsyms::read().and_then(|kernel| kernel.texts().next());
         while let Some((record, kernel)) = reader.next()? {
-            // Where it begins is chosen at each boot.
+            // Its place is chosen at each boot.
             reader.is_this_kernel |=
                 is_same && kernel.is_some() && kernel == here.as_ref().map(|text| text.start);
             let is_sample = record.as_ref().is_some_and(|one| matches!(one.what, What::Sample(_)));
@@ -109,8 +109,8 @@ impl Reader {
         Ok(reader)
     }
 
-    /// Returns the next record, if the profiler needs it, and the kernel's first address, if it tells that; `None` at the
-    /// end.
+    /// Returns the next record, if the profiler needs it, and the kernel's first address, if it tells that; `None` at
+    /// the end.
     fn next(&mut self) -> io::Result<Option<(Option<Record>, Option<u64>)>> {
         let next = self.records.next_record(&mut self.file).map_err(io::Error::other)?;
         let Some(record) = next else {
@@ -147,8 +147,8 @@ fn layout(event: &PerfEventAttr) -> Layout {
     Layout::of(&attributes)
 }
 
-/// Checks that a file is a recording of this byte order, whose sections lie in the file: the library allocates as much as
-/// they say.
+/// Checks that a file is a recording of this byte order, whose sections lie in the file: the library allocates as much
+/// as they say.
 fn check(file: &mut File) -> io::Result<()> {
     let wrong = |reason: &str| Err(io::Error::new(io::ErrorKind::InvalidData, reason.to_owned()));
     let kind = file.metadata()?;
@@ -216,7 +216,7 @@ impl PerfEvents for Reader {
             match self.next() {
                 Ok(Some((record, _))) => records.extend(record),
                 Ok(None) => return,
-                // What follows a damaged record cannot be told.
+                // Behind a damaged record nothing is known to be one.
                 Err(_) => {
                     self.has_ended = true;
                     return;
