@@ -209,6 +209,14 @@ fn what_is_no_recording_or_a_damaged_one_is_an_error_or_read_as_far_as_it_goes()
             tried(&changed, &format!("{value:#x} at {place}"));
         }
     }
+    // The first record's kind: a processor's trace, with any length, and a compressed record.
+    for (kind, told) in [(71_u32, "trace"), (81, "compressed"), (83, "compressed")] {
+        let begin = u64::from_ne_bytes(whole[40..48].try_into().unwrap()) as usize;
+        let mut changed = whole.clone();
+        changed[begin..begin + 4].copy_from_slice(&kind.to_ne_bytes());
+        let (status, complaint) = tried(&changed, told);
+        assert!(status == Some(2) && complaint.contains(told), "{complaint}");
+    }
     fs::write(&file, &whole).unwrap();
     for arguments in [
         &["record", "-o", "/nowhere/file", "--", "true"][..],

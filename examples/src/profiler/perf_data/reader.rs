@@ -3,7 +3,7 @@
 use core::mem::zeroed;
 use std::collections::VecDeque;
 use std::fs::File;
-use std::io::{self, BufReader, Read};
+use std::io::{self, BufReader, Read, Seek, SeekFrom};
 use std::path::Path;
 
 use linux_perf_data::linux_perf_event_reader::{
@@ -27,6 +27,11 @@ const MOST_FEATURES: u64 = 64 << 20;
 
 /// The kind of the record by which perf and this profiler tell where the kernel is: `PERF_RECORD_MMAP`, of no process.
 const MMAP: u32 = 1;
+
+/// The kinds of records that are refused: `PERF_RECORD_AUXTRACE`, `_COMPRESSED` and `_COMPRESSED2`.
+const AUXTRACE: u32 = 71;
+const COMPRESSED: u32 = 81;
+const COMPRESSED2: u32 = 83;
 
 /// A recording.
 pub struct Reader {
@@ -195,6 +200,37 @@ fn check(file: &mut File) -> io::Result<()> {
         if !within(number(place), number(size)) || number(size) > MOST_FEATURES {
             return wrong("a damaged recording: a feature is not in the file");
         }
+    }
+    check_records(file, word(5), word(6))
+}
+
+/// Walks through the headers of the records: those whose bodies the library would take for lengths of what follows are
+/// refused, as are those that it cannot read.
+fn check_records(file: &File, begin: u64, bytes: u64) -> io::Result<()> {
+    let wrong = |reason: &str| Err(io::Error::new(io::ErrorKind::InvalidData, reason.to_owned()));
+    let mut reader = BufReader::with_capacity(1 << 20, file);
+    reader.seek(SeekFrom::Start(begin))?;
+    let mut left = bytes;
+    while left > 0 {
+        let mut header = [0; 8];
+        reader.read_exact(&mut header)?;
+        let [a, b, c, d, _, _, low, high] = header;
+        let (kind, size) =
+            (u32::from_le_bytes([a, b, c, d]), u64::from(u16::from_le_bytes([low, high])));
+        if size < 8 || size > left {
+            return wrong("a damaged recording: a record is longer than what is left");
+        }
+        match kind {
+            AUXTRACE => {
+                return wrong("a recording of a processor's trace (AUX area), which is not read");
+            }
+            COMPRESSED | COMPRESSED2 => {
+                return wrong("a compressed recording; record it without -z");
+            }
+            _ => {}
+        }
+        reader.seek_relative(size as i64 - 8)?;
+        left -= size;
     }
     Ok(())
 }
