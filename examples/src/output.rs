@@ -1,4 +1,4 @@
-//! Writing to standard output.
+//! Writing to standard output, and its width.
 
 use std::io::{self, Write};
 
@@ -12,4 +12,14 @@ pub fn print(text: &str) -> io::Result<()> {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         result => result,
     }
+}
+
+/// Returns the width of the terminal that standard output is, in characters; `None` if it is none.
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+pub fn terminal_width() -> Option<usize> {
+    // SAFETY: plain data, for which zero is a valid value of every field.
+    let mut size: libc::winsize = unsafe { core::mem::zeroed() };
+    // SAFETY: the pointer is valid for the call.
+    let result = unsafe { libc::ioctl(libc::STDOUT_FILENO, libc::TIOCGWINSZ, &mut size) };
+    (result == 0 && size.ws_col > 0).then_some(size.ws_col.into())
 }

@@ -95,7 +95,8 @@ fn profile(arguments: &Arguments) -> Result<u8, Error> {
 
 /// Prints and writes a profile, and returns the exit status.
 fn tell(arguments: &Arguments, profiled: Profiled) -> Result<u8, Error> {
-    let Profiled { report, status, if_empty, recorded } = profiled;
+    let Profiled { mut report, status, if_empty, recorded } = profiled;
+    report.width = output::terminal_width();
     if let Some((samples @ 1.., bytes)) = recorded {
         let file = arguments.output.as_deref().unwrap_or(Path::new("")).display();
         eprintln!("profile: {samples} samples, {:.1} MB in {file}", bytes as f64 / 1e6);

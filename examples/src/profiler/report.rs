@@ -38,6 +38,8 @@ pub struct Report {
     pub has_callers: bool,
     /// Remarks for the reader.
     pub notes: Vec<String>,
+    /// The width that the table of functions is to fit, in characters; `None`: it is as wide as it is.
+    pub width: Option<usize>,
 }
 
 /// A description of a run: subject, sampling and machine.
@@ -186,6 +188,7 @@ impl Report {
             graph,
             has_callers,
             notes,
+            width: None,
         }
     }
 

@@ -16,8 +16,9 @@ const THREADS: usize = 12;
 /// The number of buckets that are shown.
 const BUCKETS: usize = 32;
 
-/// The longest name, in characters.
+/// The longest name, in characters, where the terminal's width is not known; and the shortest that says anything.
 const NAME: usize = 100;
+const SHORTEST: usize = 16;
 
 /// The longest bar, in characters.
 const BAR: f64 = 24.0;
@@ -63,19 +64,16 @@ impl Report {
                 true => format!(" {:8}", function.total),
                 false => String::new(),
             };
-            write!(
-                f,
-                "{:6.1}%{expected} {:8}{total}  {bar}  {}",
-                function.share * 100.0,
-                function.samples,
-                shorten(&function.name)
-            )?;
+            let share = function.share * 100.0;
+            let row = format!("{share:6.1}%{expected} {:8}{total}  {bar}  ", function.samples);
             // A name in brackets is the module's.
-            if function.name.starts_with('[') {
-                writeln!(f)?;
-            } else {
-                writeln!(f, "  ({})", function.module)?;
-            }
+            let module = match function.name.starts_with('[') {
+                true => String::new(),
+                false => format!("  ({})", function.module),
+            };
+            let taken = row.chars().count() + module.chars().count();
+            let room = self.width.map_or(NAME, |width| width.saturating_sub(taken).max(SHORTEST));
+            writeln!(f, "{row}{}{module}", shorten_to(&function.name, room))?;
         }
         if let Some(more @ 1..) = self.functions.len().checked_sub(FUNCTIONS) {
             writeln!(f, "          and {more} more; --json or --csv has them all")?;
@@ -149,11 +147,16 @@ impl Report {
 
 /// A name, cut if it is very long.
 fn shorten(name: &str) -> String {
+    shorten_to(name, NAME)
+}
+
+/// A name, cut if it has more characters than there is room for.
+fn shorten_to(name: &str, room: usize) -> String {
     let name = name.replace(char::is_control, "\u{FFFD}");
-    if name.chars().count() <= NAME {
+    if name.chars().count() <= room {
         return name;
     }
-    name.chars().take(NAME - 1).chain(['…']).collect()
+    name.chars().take(room - 1).chain(['…']).collect()
 }
 
 /// A bar of `value`, where `greatest` fills all characters.
@@ -172,6 +175,13 @@ fn bar(value: f64, greatest: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_name_takes_no_more_room_than_there_is() {
+        assert_eq!(shorten_to("core::ptr::read", 15), "core::ptr::read");
+        assert_eq!(shorten_to("core::ptr::read", 14), "core::ptr::re…");
+        assert_eq!(shorten_to("a\u{1b}b", 3), "a\u{FFFD}b");
+    }
 
     #[test]
     fn a_bar_is_proportional_and_always_as_wide() {
