@@ -243,7 +243,8 @@ fn registers_of(
 /// The claims that were made, and for each other one the reason why not.
 fn with_untried(supervised: &Supervised, options: Options) -> Vec<Claim> {
     let mut claims = supervised.claims.clone();
-    for known in CLAIMS.iter().filter(|known| known.tried != Tried::BareMetal) {
+    for known in CLAIMS.iter().filter(|known| matches!(known.tried, Tried::Reading | Tried::Linux))
+    {
         let is_list = known.id.ends_with('.');
         if is_list || claims.iter().any(|claim| claim.id == known.id) {
             continue;

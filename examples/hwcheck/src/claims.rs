@@ -18,6 +18,8 @@ pub enum Tried {
     Reading,
     /// By this tool.
     Linux,
+    /// By the kernel example's stick, on a machine without an operating system: `examples/kernel/run.sh image`.
+    Stick,
     /// On bare metal: a later order.
     BareMetal,
 }
@@ -27,8 +29,8 @@ const fn known(id: &'static str, tried: Tried, claim: &'static str) -> Known {
 }
 
 /// Every claim, in the order in which they are tried.
-pub const CLAIMS: [Known; 27] = {
-    use Tried::{BareMetal, Linux, Reading};
+pub const CLAIMS: [Known; 44] = {
+    use Tried::{BareMetal, Linux, Reading, Stick};
     [
         known("model.absent", Reading, "registers that CPUID does not declare fault"),
         known(
@@ -69,13 +71,62 @@ pub const CLAIMS: [Known; 27] = {
         known("count.taken-branches.raw", Linux, "the event of taken branches counts them exactly"),
         known("source.emon.", Linux, "a source of the Emon interface counts what its name says"),
         known("source.amd64.", Linux, "a source of the Amd64 interface counts what its name says"),
-        known("interrupt.vector", BareMetal, "an overflow interrupts by a vector"),
-        known("interrupt.nmi", BareMetal, "an overflow interrupts by an NMI"),
+        known("interrupt.vector", Stick, "an overflow interrupts by a vector"),
+        known("interrupt.nmi", Stick, "an overflow interrupts by an NMI"),
+        known("interrupt.period", Stick, "a period is kept: no overflow is lost, none invented"),
+        known("firmware.running", Stick, "no counter is left running by firmware"),
+        known("firmware.overflowed", Stick, "no overflow is left unacknowledged by firmware"),
         known(
-            "interrupt.period",
-            BareMetal,
-            "a period is kept: no overflow is lost, none invented",
+            "firmware.frozen",
+            Stick,
+            "the counters are left neither frozen nor freezing by firmware",
         ),
+        known("firmware.precise", Stick, "no counter is left enabled for PEBS by firmware"),
+        known(
+            "processors.same-counters",
+            Stick,
+            "the second processor has the counters of the boot processor",
+        ),
+        known("counter.full-width", Stick, "a counter takes a value of all its bits"),
+        known(
+            "interrupt.mask-on-delivery",
+            Stick,
+            "delivery masks the LVT entry on Intel, and not on AMD",
+        ),
+        known("interrupt.second", Stick, "two overflows at once interrupt once"),
+        known(
+            "interrupt.while-masked",
+            Stick,
+            "an overflow while the LVT entry is masked does not interrupt, then or later",
+        ),
+        known(
+            "interrupt.raise-on-unmask",
+            Stick,
+            "unmasking the LVT entry while a bit of the status is set does not interrupt",
+        ),
+        known("interrupt.again", Stick, "an overflow while another is serviced is in the status"),
+        known(
+            "interrupt.late",
+            Stick,
+            "after a counter was stopped, an interrupt comes only of an overflow that it had by then",
+        ),
+        known("freeze.control", Stick, "the bit that freezes is kept"),
+        known(
+            "freeze.acknowledge",
+            Stick,
+            "the acknowledge register takes the bit of frozen counters",
+        ),
+        known(
+            "freeze.counters",
+            Stick,
+            "the counters freeze on the performance interrupt where that is set, and not otherwise",
+        ),
+        known(
+            "driver.reprogram",
+            Stick,
+            "counters whose registers were cleared count again once they are programmed again",
+        ),
+        known("init.registers", Stick, "INIT leaves event selects and counters as they are"),
         known(
             "debug-store.control-area",
             BareMetal,

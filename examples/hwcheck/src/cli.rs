@@ -3,7 +3,7 @@
 use std::env;
 use std::ffi::OsString;
 use std::fs::{DirBuilder, File, OpenOptions};
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, fchown};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -13,10 +13,11 @@ use clap::Parser;
 use pmu_virt::{AmdConfiguration, Configuration, CpuidRegisters, IntelConfiguration};
 
 use crate::check::{CheckError, Options, at_most, check, configuration};
+use crate::decode::decode;
 use crate::machine::{Host, Machine, native_cpuid, stay_on};
 use crate::refusal::Refusal;
 use crate::registers::read;
-use crate::report::{Outcome, Report};
+use crate::report::{MAX_BYTES, Outcome, Report};
 use crate::run_lock::{LockError, RunLock};
 use crate::software::{Plan, Software};
 use crate::summary::summary;
@@ -66,6 +67,10 @@ struct Arguments {
     /// Brings the table of a folder of reports up to date, and does nothing else
     #[arg(long, value_name = "FOLDER", exclusive = true)]
     table: Option<PathBuf>,
+    /// Prints the report of the stick, of a file with the texts of its codes, one on each line, or of its serial line;
+    /// -: standard input
+    #[arg(long, value_name = "FILE", exclusive = true)]
+    decode: Option<PathBuf>,
 }
 
 /// Vendor of the software machine's PMU.
@@ -122,6 +127,12 @@ fn run_with(arguments: &Arguments) -> Result<ExitCode, Failure> {
         std::fs::write(folder.join("README.md"), readme).map_err(other("README.md"))?;
         return Ok(ExitCode::SUCCESS);
     }
+    if let Some(file) = &arguments.decode {
+        let text = text(file).map_err(other(&file.display().to_string()))?;
+        let report = decode(&text).map_err(|error| Failure::Other(error.to_string()))?;
+        print!("{}", report.to_json());
+        return Ok(ExitCode::SUCCESS);
+    }
     let file = arguments.report.as_deref();
     if let Some(file) = file {
         check_place(file)?;
@@ -153,6 +164,17 @@ fn run_with(arguments: &Arguments) -> Result<ExitCode, Failure> {
         _ => {}
     }
     Ok(status)
+}
+
+/// Reads a text of bounded length, of a file or standard input. A serial line may have bytes that are no text.
+fn text(file: &Path) -> io::Result<String> {
+    let mut bytes = Vec::new();
+    let most = MAX_BYTES as u64 + 1;
+    match file.to_str() {
+        Some("-") => io::stdin().lock().take(most).read_to_end(&mut bytes)?,
+        _ => File::open(file)?.take(most).read_to_end(&mut bytes)?,
+    };
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 /// Takes the machine's lock, and names what an interrupted run left behind.

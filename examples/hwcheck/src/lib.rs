@@ -11,6 +11,7 @@ pub mod cli;
 pub mod consent;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 pub mod counts;
+pub mod decode;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 pub mod device;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]

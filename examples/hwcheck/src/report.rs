@@ -244,6 +244,8 @@ pub enum Reason {
     DisturbedBefore,
     /// It is for bare metal.
     BareMetal,
+    /// The command line said so.
+    Skipped,
     /// A reason of a later version.
     #[serde(other)]
     Unknown,
@@ -264,6 +266,7 @@ impl Reason {
             }
             Self::DisturbedBefore => "another owner of the counters had been noticed",
             Self::BareMetal => "it is for bare metal",
+            Self::Skipped => "the command line said so",
             Self::Unknown => "a reason of a later version",
         }
     }

@@ -62,6 +62,7 @@ fn every_line_of_the_untried_names_what_would_settle_it_and_every_claim_is_in_on
             let known = known.unwrap_or_else(|| panic!("{id} is no claim"));
             let settles = match known.tried {
                 Tried::BareMetal => "bare metal, later",
+                Tried::Stick => "examples/kernel/run.sh image",
                 _ => "--bin hwcheck",
             };
             assert!(command.contains(settles), "{id}: {command}");

@@ -3,6 +3,7 @@
 #![no_std]
 #![no_main]
 
+mod check;
 mod demos;
 mod embedding;
 mod machine;
@@ -14,6 +15,7 @@ use pmu::Machine;
 use pmu::core::raw_cpuid::native_cpuid::CpuIdReaderNative;
 use pmu::core::{CounterSet, Snapshot, SourceInterface};
 
+use check::handler;
 use demos::command_line::CommandLine;
 use demos::failure::Failure;
 use demos::{costs, events, sources, watchdog, workload};
@@ -22,25 +24,49 @@ use embedding::msr::UNDEFINED_OPCODES;
 use embedding::sessions::{self, Sessions};
 use embedding::{interrupt, msr};
 use machine::boot::{self, Door};
+use machine::clock::Reference;
 use machine::interrupts::{self, Handlers, UNDEFINED};
 use machine::serial::{End, Serial, exit};
-use machine::{apic, clock, processor, report, ring3, smp};
+use machine::{acpi, apic, clock, processor, report, ring3, screen, serial, smp};
 
 /// Begins on the boot processor, called from `boot.s` with interrupts off.
 #[unsafe(no_mangle)]
 extern "C" fn kernel_main(door: u32, information: u32) -> ! {
+    serial::detect();
     Serial::initialize();
     let door = Door::from_number(door);
-    // SAFETY: nothing was written to memory yet but the kernel's own.
-    let words = CommandLine::parse(unsafe { boot::command_line(door, information) });
-    register_handlers();
+    // SAFETY: nothing was written to memory yet but the kernel's own, and the page for other processors, which is written
+    // last, is not the loader's information.
+    let found = unsafe { boot::read(door, information) };
+    let words = CommandLine::parse(found.command_line);
+    register_handlers(words.check);
     processor::initialize(0);
     interrupts::initialize();
+    if let Some(framebuffer) = found.framebuffer {
+        screen::initialize(framebuffer);
+    }
+    apic::detect();
     apic::initialize();
-    clock::measure();
-    smp::start(workload::turn);
+    // SAFETY: the loader left ACPI's root pointer there.
+    let reference = found.root_pointer.and_then(|pointer| unsafe { acpi::reference(pointer) });
+    // A machine of today may have no interval timer; a loader that knows nothing of ACPI is a hypervisor's.
+    let reference = reference.or((door != Door::Multiboot2).then_some(Reference::IntervalTimer));
+    if let Some(reference) = reference {
+        clock::measure(reference);
+    }
+    let most = if words.check { check::run::PROCESSORS } else { processor::MAX_PROCESSORS };
+    smp::start(workload::turn, most, found.low_page);
     x86_64::instructions::interrupts::enable();
     line!("boot {} processors {}", door.name(), smp::processors());
+    if door == Door::Multiboot2 {
+        let clock = reference.map_or("none", Reference::name);
+        line!("clock {} hertz {} apic {}", clock, clock::speeds().tsc, apic::mode());
+    }
+    if words.check {
+        check::run::run(&words);
+        line!("end good");
+        exit(End::Good)
+    }
 
     match run(&words) {
         Ok(()) => {
@@ -55,9 +81,12 @@ extern "C" fn kernel_main(door: u32, information: u32) -> ! {
 }
 
 /// Connects the interrupts with what they call, and an event's end with the watchdog.
-fn register_handlers() {
+fn register_handlers(check: bool) {
     interrupts::register(Handlers {
-        performance: |frame| costs::marked(|| interrupt::performance_interrupt(frame)),
+        performance: match check {
+            true => handler::performance_interrupt,
+            false => |frame| costs::marked(|| interrupt::performance_interrupt(frame)),
+        },
         timer: interrupt::timer_interrupt,
         call: || {
             smp::serve();

@@ -154,16 +154,7 @@ fn source_and_interval(
         found => found.map_err(Error::Source)?,
     };
     let limits = source.information.limits;
-    let is_time = limits.unit == IntervalUnit::HundredNanoseconds;
-    let wanted_interval = match arguments.frequency {
-        Some(_) if !is_time => {
-            let advice = "--frequency is of ProfileTime; events have an --interval";
-            return Err(Error::Options(advice.into()));
-        }
-        Some(hertz) => Some(10_000_000 / hertz.max(1)),
-        None => arguments.interval,
-    };
-    let interval = match wanted_interval {
+    let interval = match arguments.interval {
         None => source.information.interval,
         // An event of no table.
         Some(units) if machine.find(wanted).is_err() => {

@@ -9,6 +9,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, ValueEnum};
 
+use crate::deviating::Observable;
 use crate::error::Error;
 use crate::inverted::Inverted;
 use crate::machine::{self, End};
@@ -50,6 +51,9 @@ pub(crate) struct Options {
     /// RDMSR of REGISTER shows this bit inverted: a deviation, for programs that look for one.
     #[arg(long, value_name = "REGISTER:BIT")]
     pub(crate) invert: Option<Inverted>,
+    /// A deviation of real platforms, by its name in `pmu-virt`: for a guest that looks for one.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) deviation: Option<Observable>,
     /// Ends the machine after so many seconds; 0: never.
     #[arg(long, value_name = "S", default_value_t = 60)]
     pub(crate) timeout: u64,

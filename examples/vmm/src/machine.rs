@@ -24,6 +24,7 @@ use crate::count::perf::{Perf, PerfEvents};
 use crate::count::step::Step;
 use crate::count::time::Time;
 use crate::count::{self, Fed, Quantity, Source};
+use crate::deviating::{Deviating, Observable};
 use crate::error::Error;
 use crate::inverted::Inverted;
 use crate::ports::Ports;
@@ -116,6 +117,7 @@ pub(crate) fn run(
         .map_err(Error::kvm("KVM_GET_SUPPORTED_CPUID"))?;
     let mut vcpus = Vec::new();
     for number in 0..options.cpus {
+        let pmu = options.deviation.map_or(pmu, |one| one.configuration(pmu, number));
         vcpus.push(vcpu(&machine.vm, options, &pmu, &supported, number)?);
     }
     set_start(&vcpus[0], start)?;
@@ -129,13 +131,14 @@ pub(crate) fn run(
         .map(|(number, vcpu)| {
             let plan = Plan {
                 number,
-                pmu,
+                pmu: options.deviation.map_or(pmu, |one| one.configuration(pmu, number)),
                 seen: seen.clone(),
                 count: options.count,
                 quantities: quantities.clone(),
                 frequency: options.frequency,
                 rate: options.rate,
                 inverted: options.invert,
+                deviation: options.deviation,
             };
             spawn(Arc::clone(&machine), vcpu, plan, sender.clone())
         })
@@ -354,6 +357,7 @@ struct Plan {
     frequency: u16,
     rate: u16,
     inverted: Option<Inverted>,
+    deviation: Option<Observable>,
 }
 
 fn spawn(
@@ -365,10 +369,23 @@ fn spawn(
     let work = move || {
         let number = plan.number;
         let made = plan.source().and_then(|source| {
-            let pmu = VirtualPmu::new(plan.pmu, source.fed().events).map_err(Error::internal)?;
+            let pmu = VirtualPmu::new(plan.pmu, source.fed().events);
+            let mut pmu = pmu.map_err(Error::internal)?;
+            let deviating = Deviating::new(plan.deviation, &mut pmu);
             let (stats, debugging) = (Stats::default(), Debugging::default());
             let Plan { seen, inverted, .. } = plan;
-            Ok(Processor { number, machine, vcpu, seen, pmu, source, debugging, stats, inverted })
+            Ok(Processor {
+                number,
+                machine,
+                vcpu,
+                seen,
+                pmu,
+                source,
+                debugging,
+                stats,
+                inverted,
+                deviating,
+            })
         });
         let (verdict, stats) = match made {
             Ok(mut processor) => (processor.run(), processor.stats),

@@ -9,6 +9,8 @@ mod cli;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod count;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+mod deviating;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod error;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod guest;
@@ -18,7 +20,6 @@ mod guest_cpuid;
 mod init;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod instruction;
-#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod inverted;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod kick;

@@ -16,6 +16,7 @@ use pmu_virt::{Feed, Read, VirtualPmu, Write};
 use crate::apic::LocalApic;
 use crate::cli::say;
 use crate::count::{Source, Stop};
+use crate::deviating::Deviating;
 use crate::error::Error;
 use crate::guest::{self, Guest, Memory};
 use crate::inverted::Inverted;
@@ -27,6 +28,9 @@ use crate::{init, instruction, msr, offered, pvm, rdpmc};
 
 /// A PMI that is due sooner waits this long, which bounds the monitor's work between two instructions of the guest.
 const SOONEST: Duration = Duration::from_micros(50);
+
+/// Time between two looks at the LVT entry, where a deviation needs them.
+const LOOK: Duration = Duration::from_millis(1);
 
 const RFLAGS_IF: u64 = 1 << 9;
 /// DR6: breakpoints 0 to 2, single step. DR7: breakpoints 0 to 2, on execution.
@@ -46,6 +50,7 @@ pub(crate) struct Processor {
     pub(crate) debugging: Debugging,
     pub(crate) stats: Stats,
     pub(crate) inverted: Option<Inverted>,
+    pub(crate) deviating: Deviating,
 }
 
 /// Debugging state that was passed to KVM.
@@ -102,6 +107,7 @@ impl Processor {
             let counting = self.pmu.running().next().is_some();
             let guest = Guest { vcpu: &self.vcpu, memory: &self.machine.memory };
             let due = if counting { self.source.due(guest, &mut self.pmu) } else { None };
+            let due = if self.deviating.looks() { Some(LOOK) } else { due };
             kicks.after(due.map(|due| due.max(SOONEST))).map_err(Error::system("timer_settime"))?;
             let mut step = false;
             if counting {
@@ -115,7 +121,7 @@ impl Processor {
             let (phase, wants) = self.run_guest()?;
             if may_init && init::happened(&self.vcpu) {
                 self.stats.init(phase);
-                self.pmu.init();
+                self.deviating.init(&mut self.pmu);
                 self.find_handlers()?;
             }
             let taken_back = self.take_back_step(&wants)?;
@@ -130,6 +136,12 @@ impl Processor {
                     self.stats.unreconciled(phase);
                 }
                 self.pmu.advance_through(&mut happened).expect("the feed is of the PMU's events");
+                self.deliver_pmi(phase)?;
+            }
+            if self.deviating.looks() {
+                let (machine, vcpu, id) = (&self.machine, &self.vcpu, self.number);
+                let apic = LocalApic { machine, vcpu, id, error: None };
+                self.deviating.look(&mut self.pmu, &apic);
                 self.deliver_pmi(phase)?;
             }
             let wants = match wants {
@@ -233,6 +245,7 @@ impl Processor {
                     Read::Unhandled => msr::read(&self.vcpu, address),
                 };
                 let value = value.map(|value| value ^ Inverted::bit_of(self.inverted, address));
+                let value = self.deviating.read(address, value);
                 self.stats.access(phase, Access::Rdmsr(named(address)), value.is_none());
                 self.answer(value);
             }
@@ -274,7 +287,10 @@ impl Processor {
     }
 
     /// Executes WRMSR. `None`: #GP, and nothing was changed.
-    fn write(&mut self, address: u32, value: u64) -> Option<()> {
+    fn write(&mut self, address: u32, mut value: u64) -> Option<()> {
+        if let Some(answer) = self.deviating.write(address, &mut value) {
+            return answer;
+        }
         // The processor's part of a shared register comes first, since it can be undone.
         let before = match self.pmu.read(address) {
             Read::Shared { mask, .. } => {
@@ -310,7 +326,9 @@ impl Processor {
         }
         let (machine, vcpu, id) = (&self.machine, &self.vcpu, self.number);
         let mut apic = LocalApic { machine, vcpu, id, error: None };
-        self.stats.pmi(phase, self.pmu.deliver_pmi(&mut apic));
+        let outcome = self.pmu.deliver_pmi(&mut apic);
+        self.deviating.delivered(outcome, &mut self.pmu, &mut apic);
+        self.stats.pmi(phase, outcome);
         apic.error.map_or(Ok(()), |error| Err(Error::kvm("a PMI")(error)))
     }
 

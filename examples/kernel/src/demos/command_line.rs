@@ -32,6 +32,10 @@ pub struct CommandLine {
     pub event: Option<Word>,
     /// `freeze`: let the processor stop the counters by itself while an interrupt is serviced.
     pub freeze: bool,
+    /// `check`: claims of the processor, and nothing else.
+    pub check: bool,
+    /// `skip=ID`: claims that are not tried, at most as many.
+    pub skipped: [Option<Word>; 8],
     /// `quick`: fewer samples.
     pub quick: bool,
     /// `trace`: send the trace to the debug console, with as many samples as a profile has.
@@ -46,6 +50,7 @@ impl CommandLine {
         let mut line = Self::default();
         for word in text.split_ascii_whitespace() {
             match word {
+                "check" => line.check = true,
                 "events" => line.events = true,
                 "exact" => line.exact = true,
                 "freeze" => line.freeze = true,
@@ -54,6 +59,10 @@ impl CommandLine {
                 _ => {
                     if let Some(number) = word.strip_prefix("samples=") {
                         line.samples = number.parse().ok();
+                    } else if let Some(id) = word.strip_prefix("skip=") {
+                        if let Some(place) = line.skipped.iter_mut().find(|place| place.is_none()) {
+                            *place = Some(Word::new(id));
+                        }
                     } else if let Some(name) = word.strip_prefix("event=") {
                         line.event = Some(Word::new(name));
                     }
@@ -61,6 +70,11 @@ impl CommandLine {
             }
         }
         line
+    }
+
+    /// Returns whether the claim with this id is not to be tried.
+    pub fn skips(&self, id: &str) -> bool {
+        self.skipped.iter().flatten().any(|skipped| skipped.as_str() == id)
     }
 
     /// Returns the number of samples that each profile is to have.

@@ -1,7 +1,7 @@
 # How the machine arrives here, and what Rust finds: 64-bit mode, paging with the first 4 GiB at their
 # own addresses, a stack a processor, interrupts off.
 #
-# Read first: Multiboot Specification 0.6.96, §3; Xen, docs/misc/pvh.pandoc; Intel SDM vol. 3A,
+# Read first: Multiboot Specification 0.6.96, §3; Multiboot2 Specification 2.0, §3; Xen, docs/misc/pvh.pandoc; Intel SDM vol. 3A,
 # "Initializing IA-32e Mode" and "MP Initialization Protocol Algorithm for MP Systems".
 
 .set CODE32, 0x08
@@ -24,6 +24,30 @@ multiboot_header:
     .long bss_end
     .long start_multiboot
 
+# Multiboot2: the memory map, the framebuffer and the copies of ACPI's RSDP are asked for; the loader may lack each.
+.set MULTIBOOT2_MAGIC, 0xE85250D6
+.balign 8
+multiboot2_header:
+    .long MULTIBOOT2_MAGIC
+    .long 0                         # i386, protected mode
+    .long multiboot2_end - multiboot2_header
+    .long -(MULTIBOOT2_MAGIC + (multiboot2_end - multiboot2_header))
+    .short 1, 1                     # information that is wanted, and can be done without
+    .long 8 + 5 * 4
+    .long 1, 6, 8, 14, 15           # command line, memory map, framebuffer, RSDP old and new
+    .balign 8
+    .short 3, 0                     # where to enter: the file is a 64-bit ELF
+    .long 12
+    .long start_multiboot2
+    .balign 8
+    .short 5, 1                     # the framebuffer that is wanted, and can be done without
+    .long 20
+    .long 1024, 768, 32
+    .balign 8
+    .short 0, 0
+    .long 8
+multiboot2_end:
+
 .section .note.pvh, "a", @note
 .balign 4
     .long 4                         # length of the name
@@ -39,6 +63,10 @@ multiboot_header:
 .globl start_multiboot
 start_multiboot:
     mov $0, %ebp
+    jmp load_segments
+
+start_multiboot2:
+    mov $3, %ebp
     jmp load_segments
 
 .globl start_pvh
@@ -77,8 +105,8 @@ start64:
     jne 1f
     mov $1, %edi                    # the next processor's number
     lock xadd %edi, next_processor(%rip)
-    cmp $MAX_PROCESSORS, %edi
-    jae 3f
+    cmp processor_limit(%rip), %edi
+    jae park
 1:  lea 1(%rdi), %eax
     shl $STACK_SHIFT, %eax
     lea stacks(%rip), %rsp
@@ -89,9 +117,18 @@ start64:
     mov %ebx, %esi
     call kernel_main
 2:  call processor_main
-3:  cli
+
+# A processor that is not used stands still. An NMI, or a machine check, finds a table of interrupts of which each
+# stands still, too: none returns, so nothing reads the stack, and all of these processors have the same.
+park:
+    lea parking_stack_end(%rip), %rsp
+    lidt parking_table_pointer(%rip)
+    lock incl parked_processors(%rip)
+.globl parked
+parked:
+    cli
     hlt
-    jmp 3b
+    jmp parked
 
 # ---- Another processor begins in real mode, on a page below 1 MiB to which this was copied.
 
@@ -128,8 +165,20 @@ boot_gdt_pointer:
     .word boot_gdt_end - boot_gdt - 1
     .long boot_gdt
 .balign 4
+.globl next_processor
 next_processor:
     .long 1
+.globl parked_processors
+parked_processors:
+    .long 0
+.globl processor_limit
+processor_limit:
+    .long MAX_PROCESSORS
+.globl parking_table_pointer
+.balign 8
+parking_table_pointer:              # its limit and address are written before the first processor parks
+    .word 0
+    .quad 0
 
 # Present and writable is 3, a page of 2 MiB 0x80, and 0x10 turns caches off: in the last GiB there
 # are devices, the local APIC among them.
@@ -158,3 +207,5 @@ page_directories:
 .balign 4096
 stacks:
     .skip MAX_PROCESSORS << STACK_SHIFT
+    .skip 256
+parking_stack_end:

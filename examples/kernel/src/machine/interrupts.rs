@@ -4,6 +4,8 @@ use core::arch::naked_asm;
 
 use spin::Once;
 use x86_64::VirtAddr;
+use x86_64::registers::segmentation::SegmentSelector;
+use x86_64::structures::DescriptorTablePointer;
 use x86_64::structures::idt::InterruptDescriptorTable;
 
 use crate::line;
@@ -150,6 +152,36 @@ extern "C" fn handle(frame: &mut TrapFrame) {
 fn unexpected(frame: &TrapFrame) -> ! {
     line!("failed exception {} error {:#x} at {:#x}", frame.vector as u8, frame.error, frame.rip);
     exit(End::Exception)
+}
+
+unsafe extern "C" {
+    fn parked();
+    static mut parking_table_pointer: DescriptorTablePointer;
+}
+
+/// The selector of 64-bit code in the first descriptor table of `boot.s`.
+const BOOT_CODE: u16 = 0x10;
+
+/// Prepares the table of processors that are not used, before the first one arrives: an NMI or a machine check lets
+/// them stand still, as they do.
+pub fn prepare_parking() {
+    static TABLE: Once<InterruptDescriptorTable> = Once::new();
+    let table = TABLE.call_once(|| {
+        let mut table = InterruptDescriptorTable::new();
+        let address = VirtAddr::new(parked as *const () as u64);
+        // SAFETY: it neither returns nor reads its stack, and the selector is that of 64-bit code in the table of
+        // `boot.s`, which these processors keep.
+        unsafe {
+            let code = SegmentSelector(BOOT_CODE);
+            table.non_maskable_interrupt.set_handler_addr(address).set_code_selector(code);
+            table.machine_check.set_handler_addr(address).set_code_selector(code);
+        }
+        table
+    });
+    let limit = (size_of::<InterruptDescriptorTable>() - 1) as u16;
+    let pointer = DescriptorTablePointer { limit, base: VirtAddr::from_ptr(table) };
+    // SAFETY: `boot.s` has room for it, and no other processor runs yet.
+    unsafe { (&raw mut parking_table_pointer).write_unaligned(pointer) };
 }
 
 /// Loads the table on this processor, whose segments are set.

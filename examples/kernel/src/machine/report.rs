@@ -6,9 +6,23 @@
 macro_rules! line {
     ($format:literal $($argument:tt)*) => {{
         use core::fmt::Write as _;
-        // Writing to the serial line does not fail.
-        let _ = writeln!($crate::machine::serial::Serial, $format $($argument)*);
+        // Writing to the serial line and the screen does not fail.
+        let _ = writeln!($crate::machine::report::Lines, $format $($argument)*);
     }};
+}
+
+/// The serial line, and the screen where there is one.
+#[cfg(not(feature = "defmt"))]
+#[derive(Debug)]
+pub struct Lines;
+
+#[cfg(not(feature = "defmt"))]
+impl core::fmt::Write for Lines {
+    fn write_str(&mut self, text: &str) -> core::fmt::Result {
+        crate::machine::serial::Serial::send(text.as_bytes());
+        crate::machine::screen::print(text);
+        Ok(())
+    }
 }
 
 /// Reports one line, as a defmt frame.

@@ -2,7 +2,9 @@
 //!
 //! Read first: National Semiconductor, PC16550D data sheet, "Registers".
 
+use core::arch::x86_64::__cpuid;
 use core::fmt;
+use core::sync::atomic::{AtomicBool, Ordering};
 
 use x86_64::instructions::hlt;
 use x86_64::instructions::port::Port;
@@ -17,11 +19,31 @@ const MARK: u16 = 0xE8;
 /// QEMU's `isa-debugcon`, at its usual address; elsewhere it is unused.
 const DEBUG_CONSOLE: u16 = 0xE9;
 
+/// Reads of COM1's status after which it is taken to be absent, and nothing more is sent.
+const PATIENCE: u32 = 1_000_000;
+
+/// CPUID says that this is a hypervisor's machine. On others, the ports of hypervisors may be anything.
+static IS_GUEST: AtomicBool = AtomicBool::new(false);
+static IS_ABSENT: AtomicBool = AtomicBool::new(false);
+
+/// Looks whether this is a hypervisor's machine.
+pub fn detect() {
+    // CPUID leaf 1, ECX bit 31 (APM vol. 3, "Feature Identifiers").
+    IS_GUEST.store(__cpuid(1).ecx >> 31 != 0, Ordering::Relaxed);
+}
+
+/// Writes to a port of a hypervisor's, where there is one.
+fn tell_hypervisor(port: u16, value: u8) {
+    if IS_GUEST.load(Ordering::Relaxed) {
+        // SAFETY: whatever is there takes a byte, or nothing is there.
+        unsafe { Port::<u8>::new(port).write(value) };
+    }
+}
+
 /// Sends bytes to the debug console.
 pub fn send_to_debug_console(bytes: &[u8]) {
     for byte in bytes {
-        // SAFETY: whatever is there takes a byte, or nothing is there.
-        unsafe { Port::<u8>::new(DEBUG_CONSOLE).write(*byte) };
+        tell_hypervisor(DEBUG_CONSOLE, *byte);
     }
 }
 
@@ -42,10 +64,16 @@ impl Serial {
     /// Sends bytes as they are.
     pub fn send(bytes: &[u8]) {
         for byte in bytes {
+            if IS_ABSENT.load(Ordering::Relaxed) {
+                return;
+            }
             // SAFETY: COM1 is this module's alone. Bit 5 of the line status: there is room.
-            unsafe {
-                while Port::<u8>::new(COM1 + 5).read() & 1 << 5 == 0 {}
-                Port::<u8>::new(COM1).write(*byte);
+            let has_room = || unsafe { Port::<u8>::new(COM1 + 5).read() & 1 << 5 != 0 };
+            if (0..PATIENCE).any(|_| has_room()) {
+                // SAFETY: COM1 is this module's alone.
+                unsafe { Port::<u8>::new(COM1).write(*byte) };
+            } else {
+                IS_ABSENT.store(true, Ordering::Relaxed);
             }
         }
     }
@@ -76,8 +104,7 @@ pub enum End {
 
 /// Ends the machine, or stands still where it cannot be ended.
 pub fn exit(end: End) -> ! {
-    // SAFETY: writing there ends the machine, or does nothing.
-    unsafe { Port::<u8>::new(DEBUG_EXIT).write(end as u8) };
+    tell_hypervisor(DEBUG_EXIT, end as u8);
     loop {
         x86_64::instructions::interrupts::disable();
         hlt();
@@ -100,6 +127,5 @@ pub enum Mark {
 
 /// Sets a mark.
 pub fn mark(mark: Mark) {
-    // SAFETY: a monitor takes a note; elsewhere the port is unused.
-    unsafe { Port::<u8>::new(MARK).write(mark as u8) };
+    tell_hypervisor(MARK, mark as u8);
 }

@@ -2,18 +2,19 @@
 
 use core::cell::UnsafeCell;
 use core::ptr;
-use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 
 use spin::Once;
-use x86_64::instructions::interrupts;
+use x86_64::instructions::interrupts::{disable, enable, enable_and_hlt};
 
 use crate::line;
 use crate::machine::processor::{self, MAX_PROCESSORS};
 use crate::machine::serial::{End, exit};
-use crate::machine::{apic, clock};
+use crate::machine::{apic, clock, interrupts};
 
-/// Page at which the others begin, in real mode, and which firmware and loaders leave alone.
-const TRAMPOLINE: usize = 0x8000;
+/// Page at which the others begin, in real mode, where the loader has no map of the memory: firmware and loaders leave
+/// it alone.
+const USUAL_PAGE: usize = 0x8000;
 /// Time to wait for them.
 const PATIENCE_MS: u64 = 100;
 /// Time that a function may take on another processor.
@@ -24,12 +25,16 @@ const AGAIN_MS: u64 = 10;
 unsafe extern "C" {
     static trampoline_start: u8;
     static trampoline_end: u8;
+    static next_processor: AtomicU32;
+    static processor_limit: AtomicU32;
+    static parked_processors: AtomicU32;
 }
 
 /// Number that have arrived; those that come too late are not used.
 static ARRIVED: AtomicUsize = AtomicUsize::new(1);
+static PAGE: AtomicUsize = AtomicUsize::new(USUAL_PAGE);
 static PROCESSORS: AtomicUsize = AtomicUsize::new(1);
-static APIC_IDS: [AtomicU8; MAX_PROCESSORS] = [const { AtomicU8::new(0) }; MAX_PROCESSORS];
+static APIC_IDS: [AtomicU32; MAX_PROCESSORS] = [const { AtomicU32::new(0) }; MAX_PROCESSORS];
 /// The work of a processor that is busy.
 static WORK: Once<fn()> = Once::new();
 static BUSY: AtomicBool = AtomicBool::new(false);
@@ -41,24 +46,31 @@ pub fn processors() -> usize {
 }
 
 /// Starts whatever other processors there are, and waits a while for them. Boot processor. `work` is a turn of what
-/// they execute where they are [busy](set_busy).
-pub fn start(work: fn()) {
+/// they execute where they are [busy](set_busy). More than `most` of them, the boot processor included, and more than
+/// [`MAX_PROCESSORS`], are parked. `page` is a free page below 1 MiB, by the loader's map.
+pub fn start(work: fn(), most: usize, page: Option<usize>) {
     WORK.call_once(|| work);
+    let most = most.min(MAX_PROCESSORS);
+    // SAFETY: an aligned word in `boot.s`.
+    unsafe { processor_limit.store(most as u32, Ordering::Relaxed) };
+    interrupts::prepare_parking();
+    let page = page.unwrap_or(USUAL_PAGE);
+    PAGE.store(page, Ordering::Relaxed);
     let (start, end) = (&raw const trampoline_start, &raw const trampoline_end);
     // SAFETY: the page is unused memory, and the code is shorter.
     unsafe {
-        ptr::copy_nonoverlapping(start, TRAMPOLINE as *mut u8, end.offset_from(start) as usize);
+        ptr::copy_nonoverlapping(start, page as *mut u8, end.offset_from(start) as usize);
     }
     apic::reset_others();
     clock::wait(10);
     for _ in 0..2 {
-        apic::start_others((TRAMPOLINE >> 12) as u8);
+        apic::start_others((page >> 12) as u8);
         clock::wait(1);
     }
-    // CPUID says how many there can be; fewer may come.
-    let declared = core::arch::x86_64::__cpuid(1).ebx as usize >> 16 & 0xFF;
+    // Fewer may come.
+    let declared = declared();
     let begin = clock::now();
-    while ARRIVED.load(Ordering::Acquire) < declared.min(MAX_PROCESSORS)
+    while ARRIVED.load(Ordering::Acquire) < declared.min(most)
         && clock::now() - begin < clock::milliseconds(PATIENCE_MS)
     {
         core::hint::spin_loop();
@@ -66,11 +78,30 @@ pub fn start(work: fn()) {
     PROCESSORS.store(ARRIVED.load(Ordering::Acquire), Ordering::Release);
 }
 
+/// Returns the number of processors that there can be, by CPUID.
+fn declared() -> usize {
+    core::arch::x86_64::__cpuid(1).ebx as usize >> 16 & 0xFF
+}
+
+/// Waits a while until every processor that there can be is used or parked. `false`: some are missing, or on their way.
+pub fn wait_for_all() -> bool {
+    let begin = clock::now();
+    // SAFETY: an aligned word in `boot.s`.
+    let parked = || unsafe { parked_processors.load(Ordering::Acquire) as usize };
+    while processors() + parked() < declared() {
+        if clock::now() - begin > clock::milliseconds(10 * PATIENCE_MS) {
+            return false;
+        }
+        core::hint::spin_loop();
+    }
+    true
+}
+
 /// Begins on another processor, called from `boot.s` with interrupts off.
 #[unsafe(no_mangle)]
 extern "C" fn processor_main(number: usize) -> ! {
     processor::initialize(number);
-    crate::machine::interrupts::initialize();
+    interrupts::initialize();
     apic::initialize();
     APIC_IDS[number].store(apic::id(), Ordering::Relaxed);
     while ARRIVED.load(Ordering::Relaxed) != number {
@@ -81,15 +112,45 @@ extern "C" fn processor_main(number: usize) -> ! {
         if BUSY.load(Ordering::Relaxed)
             && let Some(work) = WORK.get()
         {
-            interrupts::enable();
+            enable();
             work();
         } else {
-            interrupts::disable();
+            disable();
             if !BUSY.load(Ordering::Relaxed) {
-                interrupts::enable_and_hlt();
+                enable_and_hlt();
             }
         }
     }
+}
+
+/// Sends INIT to a processor, and starts it again. Returns the number under which it arrives, which is the next: its
+/// tables of the number before are in use. `None`: it does not arrive, or there is no number.
+pub fn restart(number: usize) -> Option<usize> {
+    let (id, arrives) = (APIC_IDS[number].load(Ordering::Relaxed), processors());
+    if arrives >= MAX_PROCESSORS {
+        return None;
+    }
+    // SAFETY: aligned words in `boot.s`. Processors that are parked have taken numbers, and do not come back.
+    unsafe {
+        next_processor.store(arrives as u32, Ordering::Relaxed);
+        processor_limit.store(arrives as u32 + 1, Ordering::Relaxed);
+    }
+    let page = (PAGE.load(Ordering::Relaxed) >> 12) as u8;
+    apic::reset(id);
+    clock::wait(10);
+    for _ in 0..2 {
+        apic::start(id, page);
+        clock::wait(1);
+    }
+    let begin = clock::now();
+    while ARRIVED.load(Ordering::Acquire) == arrives {
+        if clock::now() - begin > clock::milliseconds(50 * PATIENCE_MS) {
+            return None;
+        }
+        core::hint::spin_loop();
+    }
+    PROCESSORS.store(ARRIVED.load(Ordering::Acquire), Ordering::Release);
+    Some(arrives)
 }
 
 /// Interrupts another processor, which then serves what it is asked for.

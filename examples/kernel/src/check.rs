@@ -1,0 +1,15 @@
+//! Claims of a processor's interrupts, its freezing and its reset, which no program under an operating system can try:
+//! the word `check` on the command line. Each is bounded in time. It uses `machine`, `embedding` and the workload.
+
+pub mod bench;
+pub mod claim;
+pub mod counter;
+pub mod delivery;
+pub mod firmware;
+pub mod freezing;
+pub mod handler;
+pub mod list;
+pub mod page;
+pub mod processors;
+pub mod report;
+pub mod run;
