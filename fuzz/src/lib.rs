@@ -13,6 +13,7 @@ pub mod perf_names;
 pub mod profile_kallsyms;
 pub mod profile_maps;
 pub mod profile_perf_map;
+pub mod profile_recording;
 pub mod profile_records;
 pub mod profile_symbols;
 pub mod source_list;
@@ -47,7 +48,7 @@ use vmm::{boot, error, guest, instruction, spec};
 pub type Target = fn(&[u8]);
 
 /// The targets by name.
-pub const TARGETS: [(&str, Target); 22] = [
+pub const TARGETS: [(&str, Target); 23] = [
     ("control_area", control_area::run),
     ("cpuid_claim", cpuid_claim::run),
     ("cpuid_dump", cpuid_dump::run),
@@ -58,6 +59,7 @@ pub const TARGETS: [(&str, Target); 22] = [
     ("profile_kallsyms", profile_kallsyms::run),
     ("profile_maps", profile_maps::run),
     ("profile_perf_map", profile_perf_map::run),
+    ("profile_recording", profile_recording::run),
     ("profile_records", profile_records::run),
     ("profile_symbols", profile_symbols::run),
     ("source_list", source_list::run),
