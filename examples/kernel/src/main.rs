@@ -58,7 +58,7 @@ extern "C" fn kernel_main(door: u32, information: u32) -> ! {
     smp::start(workload::turn, most, found.low_page);
     x86_64::instructions::interrupts::enable();
     line!("boot {} processors {}", door.name(), smp::processors());
-    if door == Door::Multiboot2 {
+    if words.check {
         let clock = reference.map_or("none", Reference::name);
         line!("clock {} hertz {} apic {}", clock, clock::speeds().tsc, apic::mode());
     }

@@ -54,6 +54,9 @@ pub(crate) struct Options {
     /// A deviation of real platforms, by its name in `pmu-virt`: for a guest that looks for one.
     #[arg(long, value_name = "NAME")]
     pub(crate) deviation: Option<Observable>,
+    /// Hands the first processor's local APIC over in x2APIC mode.
+    #[arg(long)]
+    pub(crate) x2apic: bool,
     /// Ends the machine after so many seconds; 0: never.
     #[arg(long, value_name = "S", default_value_t = 60)]
     pub(crate) timeout: u64,

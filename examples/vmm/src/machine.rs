@@ -120,7 +120,7 @@ pub(crate) fn run(
         let pmu = options.deviation.map_or(pmu, |one| one.configuration(pmu, number));
         vcpus.push(vcpu(&machine.vm, options, &pmu, &supported, number)?);
     }
-    set_start(&vcpus[0], start)?;
+    set_start(&vcpus[0], start, options.x2apic)?;
     // As the guest sees it: kvm-pvm adds bits of the host's.
     let seen = vcpus[0].get_cpuid2(KVM_MAX_CPUID_ENTRIES).map_err(Error::kvm("KVM_GET_CPUID2"))?;
     let pmu = with_qualifiers_of(pmu, &seen);
@@ -311,7 +311,9 @@ fn vcpu(
 }
 
 /// Sets the first processor's registers as the boot protocol requires.
-fn set_start(vcpu: &VcpuFd, start: Start) -> Result<(), Error> {
+fn set_start(vcpu: &VcpuFd, start: Start, x2apic: bool) -> Result<(), Error> {
+    /// IA32_APIC_BASE: enabled, and in x2APIC mode.
+    const X2APIC: u64 = 1 << 11 | 1 << 10;
     const CR0_PE: u64 = 1;
     const CR0_ET: u64 = 1 << 4;
     const CR0_PG: u64 = 1 << 31;
@@ -323,6 +325,9 @@ fn set_start(vcpu: &VcpuFd, start: Start) -> Result<(), Error> {
     let task = kvm_segment { limit: 0x67, ..flat(0, 0x0000_8B00_0000_0067) };
 
     let mut system = vcpu.get_sregs().map_err(Error::kvm("KVM_GET_SREGS"))?;
+    if x2apic {
+        system.apic_base |= X2APIC;
+    }
     system.cr0 = CR0_PE | CR0_ET;
     system.cs = flat(0x10, 0x00CF_9B00_0000_FFFF);
     (system.ds, system.es, system.fs, system.gs, system.ss) = (data, data, data, data, data);

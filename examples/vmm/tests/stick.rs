@@ -57,6 +57,11 @@ fn check(pmu: &str, words: &str, arguments: &[&str]) -> Option<[Vec<String>; 3]>
     let lines = String::from_utf8_lossy(&output.stdout).into_owned();
     let said = messages(&output);
     assert_eq!(output.status.code(), Some(33), "{pmu} {words} {arguments:?}:\n{lines}{said}");
+    let mode = if arguments.contains(&"--x2apic") { "apic x2APIC" } else { "apic xAPIC" };
+    assert!(
+        lines.lines().any(|line| line.starts_with("clock ") && line.ends_with(mode)),
+        "{lines}"
+    );
     let report = lines.lines().find(|line| line.starts_with('{')).unwrap();
     let report: Value = serde_json::from_str(report).unwrap();
     let claims = report["claims"].as_array().unwrap();
@@ -89,6 +94,15 @@ fn no_pmu_is_told_and_nothing_is_tried() {
         let Some([agree, disagree, not_tried]) = check(pmu, "", &[]) else { return };
         assert_eq!((agree.len(), disagree.len()), (0, 0), "{pmu}: {agree:?} {disagree:?}");
         assert!(not_tried.len() > 15);
+    }
+}
+
+#[test]
+fn a_local_apic_in_x2apic_mode_is_used_as_it_was_handed_over() {
+    for pmu in [INTEL, AMD] {
+        let Some([agree, disagree, _]) = check(pmu, "", &["--x2apic"]) else { return };
+        assert_eq!(disagree, [""; 0], "{pmu}");
+        assert!(agree.iter().any(|id| id == "init.registers"), "{pmu}: {agree:?}");
     }
 }
 
