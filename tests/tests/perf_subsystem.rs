@@ -1,0 +1,48 @@
+//! A perf-like subsystem, at random, against what happens: events of processors and of tasks, groups, turns,
+//! frequencies, switches between processors, suspends and faults, on every configuration.
+
+mod opened;
+mod subsystem;
+
+use opened::{Mock, Processor, processors};
+use pmu_virt::mock::Deviations;
+use subsystem::expected::Told;
+use subsystem::{Lent, Subsystem};
+
+/// Runs the subsystem on processors of a machine, the first of which is the boot processor.
+fn run(processors: &[Processor], seed: u64, steps: u32, faults: bool) {
+    let told = Told::new();
+    let lent: Vec<Lent> = processors.iter().map(|_| Lent::new()).collect();
+    let machine = &processors[0];
+    let handlers: Vec<_> =
+        lent.iter().map(|lent| |mock: &Mock<'_>| lent.serve(machine, mock, &told)).collect();
+    let mocks: Vec<Mock<'_>> = processors.iter().map(Processor::mock).collect();
+    for (mock, handler) in mocks.iter().zip(&handlers) {
+        mock.on_interrupt(handler);
+    }
+    let mut subsystem = Subsystem::new(machine, processors, &lent, &mocks, &told, seed);
+    subsystem.run(steps, faults);
+}
+
+/// Returns the seeds of the runs: more where `PMU_TEST_SUBSYSTEM` says how many.
+fn seeds() -> core::ops::RangeInclusive<u64> {
+    1..=std::env::var("PMU_TEST_SUBSYSTEM").map_or(12, |seeds| seeds.parse().unwrap())
+}
+
+#[test]
+fn every_count_time_and_report_is_that_of_what_happened() {
+    for processor in processors(Deviations::NONE) {
+        for seed in seeds() {
+            run(&[processor, processor], seed, 120, false);
+        }
+    }
+}
+
+#[test]
+fn a_fault_that_passes_changes_no_count() {
+    for processor in processors(Deviations::NONE) {
+        for seed in seeds() {
+            run(&[processor, processor], seed, 120, true);
+        }
+    }
+}

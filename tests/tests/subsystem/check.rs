@@ -1,0 +1,53 @@
+//! The comparison of the subsystem with the naive model.
+
+use pmu_core::{CounterSet, EventCount, ThreadEvent};
+
+use super::{Placed, Subsystem};
+use crate::opened::running;
+
+impl Subsystem<'_, '_> {
+    /// Compares every event with its model, and the counters that run with those of events.
+    pub(crate) fn check(&self) {
+        for cpu in 0..self.cpus.len() {
+            let here = self.here(cpu);
+            let counters = &self.cpus[cpu].counters;
+            let context = format!("{}: on processor {cpu}", self.context);
+            for Placed { number, id } in &here {
+                let event = &self.events[*number];
+                let context = format!("{context}, event {number}, {event:?}");
+                assert_eq!(counters.is_started(*id), event.started, "{context}");
+                assert_eq!(self.told.of(*number), event.reports, "{context}");
+                if event.wants_total() {
+                    let count = counters.read_event(*id, self.now);
+                    assert_eq!(count, Ok(event.count), "{context}");
+                }
+                // What does not take turns is on a counter while it is started.
+                let on = counters.counter_of(*id).is_some();
+                assert!(on || event.rotates || !event.started, "{context}");
+            }
+            let on: CounterSet =
+                here.iter().filter_map(|placed| counters.counter_of(placed.id)).collect();
+            assert_eq!(running(self.cpus[cpu].mock), on, "{context}");
+            for group in &self.groups {
+                let members = here.iter().filter(|placed| group.numbers.contains(&placed.number));
+                let members: Vec<bool> =
+                    members.map(|placed| counters.counter_of(placed.id).is_some()).collect();
+                assert!(members.windows(2).all(|pair| pair[0] == pair[1]), "{context}: a part");
+            }
+        }
+        for task in &self.tasks {
+            for (number, event) in task.numbers.iter().zip(&task.events) {
+                if let ThreadEvent::Switched(stopped) = event {
+                    let expected = &self.events[*number];
+                    let context = format!("{}: event {number}, {expected:?}", self.context);
+                    assert_eq!(stopped.is_started(), expected.started, "{context}");
+                    let count = stopped.count();
+                    let value =
+                        if expected.wants_total() { count.value } else { expected.count.value };
+                    assert_eq!(EventCount { value, ..count }, expected.count, "{context}");
+                    assert_eq!(self.told.of(*number), expected.reports, "{context}");
+                }
+            }
+        }
+    }
+}

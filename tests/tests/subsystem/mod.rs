@@ -1,0 +1,183 @@
+//! A perf-like subsystem in small: processors with events of their own, and tasks that wander between them with
+//! theirs, alone and in groups. After each operation every count, time and report is the naive model's.
+#![allow(dead_code, reason = "each test file uses its part")]
+
+mod check;
+pub(crate) mod expected;
+mod operations;
+
+use expected::{Expected, Told, next_period};
+use pmu_core::{
+    CounterMemory, CounterSet, CounterSlot, Counters, EventEntry, EventId, EventOverflow,
+    EventTable, GroupId, MAX_COUNTERS, OpenedEvents, ThreadEvent, service,
+};
+use pmu_virt::{EventKey, Feed, Privilege};
+
+use crate::opened::{KINDS, Mock, Opened, Processor, Random, fed_events};
+
+/// Memory that a processor's counters are lent for a run.
+pub(crate) struct Lent {
+    memory: CounterMemory<[CounterSlot; MAX_COUNTERS]>,
+    table: EventTable<[EventEntry; 24]>,
+}
+
+impl Lent {
+    pub(crate) const fn new() -> Self {
+        Self { memory: CounterMemory::new(), table: EventTable::new() }
+    }
+
+    /// Serves an interrupt of the processor whose memory it is.
+    pub(crate) fn serve(&self, machine: &Processor, mock: &Mock<'_>, told: &Told) {
+        let source = OpenedEvents::new(&machine.unit, &self.table);
+        let report = |overflow: EventOverflow| self.report(overflow, told);
+        // A register that faults is the next operation's to tell.
+        let _ = service(&source, mock, mock, &self.memory, report);
+    }
+
+    /// Takes a report as a kernel does that keeps the frequency of some events.
+    fn report(&self, overflow: EventOverflow, told: &Told) {
+        let (number, has_frequency) = (overflow.tag >> 1, overflow.tag & 1 != 0);
+        let reports = told.add(number, overflow.period);
+        if has_frequency {
+            let period = next_period(number, reports);
+            self.table.set_period(overflow.event, period).unwrap();
+        }
+    }
+}
+
+/// A processor, and what runs on it.
+struct Cpu<'a, 'm> {
+    processor: &'a Processor,
+    lent: &'a Lent,
+    mock: &'m Mock<'m>,
+    counters: Opened<'a, 'm>,
+    /// Its own events.
+    own: Vec<Placed>,
+    task: Option<usize>,
+}
+
+/// An event that is opened on a processor, by its number.
+#[derive(Clone, Copy)]
+struct Placed {
+    number: usize,
+    id: EventId,
+}
+
+/// A task's events by their numbers, and their places, which the context switch moves.
+#[derive(Default)]
+struct Task {
+    numbers: Vec<usize>,
+    events: Vec<ThreadEvent>,
+}
+
+/// Events that were opened together.
+struct Group {
+    id: GroupId,
+    numbers: Vec<usize>,
+}
+
+/// The subsystem.
+pub(crate) struct Subsystem<'a, 'm> {
+    cpus: Vec<Cpu<'a, 'm>>,
+    tasks: Vec<Task>,
+    /// All events that ever were, by their numbers.
+    events: Vec<Expected>,
+    groups: Vec<Group>,
+    told: &'a Told,
+    now: u64,
+    random: Random,
+    context: String,
+}
+
+impl<'a, 'm> Subsystem<'a, 'm> {
+    /// Takes the counters of these processors of a machine whose boot processor is `machine`.
+    pub(crate) fn new(
+        machine: &'a Processor,
+        processors: &'a [Processor],
+        lent: &'a [Lent],
+        mocks: &'m [Mock<'m>],
+        told: &'a Told,
+        seed: u64,
+    ) -> Self {
+        let cpus = processors.iter().zip(lent).zip(mocks).map(|((processor, lent), mock)| {
+            let source = OpenedEvents::new(&machine.unit, &lent.table);
+            let (unit, all) = (&processor.unit, CounterSet::ALL);
+            let mut counters = Counters::take(source, unit, all, mock, mock, &lent.memory).unwrap();
+            if processor.freezing {
+                counters.freeze_on_interrupt().unwrap();
+            }
+            Cpu { processor, lent, mock, counters, own: vec![], task: None }
+        });
+        Self {
+            cpus: cpus.collect(),
+            tasks: (0..3).map(|_| Task::default()).collect(),
+            events: vec![],
+            groups: vec![],
+            told,
+            now: 0,
+            random: Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1),
+            context: String::new(),
+        }
+    }
+
+    /// Does something, so many times, and compares everything after each.
+    pub(crate) fn run(&mut self, steps: u32, faults: bool) {
+        for step in 0..steps {
+            let cpu = self.random.below(self.cpus.len() as u64) as usize;
+            self.context = format!("step {step}, processor {cpu}");
+            self.operate(cpu, faults);
+            self.pass();
+            self.check();
+        }
+        self.end();
+    }
+
+    /// Lets time pass and events happen on every processor.
+    fn pass(&mut self) {
+        let passed = 1 + self.random.below(20);
+        self.now += passed;
+        for cpu in 0..self.cpus.len() {
+            let counts: [[u64; 2]; KINDS.len()] =
+                core::array::from_fn(|_| [0; 2].map(|_| self.some_events()));
+            let mut feed = Feed::new(&fed_events());
+            for ((event, unit_mask), [user, kernel]) in KINDS.into_iter().zip(counts) {
+                let key = EventKey::general(event.into(), unit_mask);
+                let fed = fed_events().find(key).unwrap();
+                feed.add(fed, Privilege::User, user).unwrap();
+                feed.add(fed, Privilege::Kernel, kernel).unwrap();
+            }
+            for Placed { number, id } in self.here(cpu) {
+                let on = self.cpus[cpu].counters.counter_of(id).is_some();
+                let event = &mut self.events[number];
+                event.count.enabled += if event.started { passed } else { 0 };
+                if on {
+                    event.count.running += passed;
+                    event.counted(number, counts[event.kind]);
+                }
+            }
+            self.cpus[cpu].mock.advance(&mut feed);
+        }
+    }
+
+    /// Returns a number of events that is often 0, and sometimes several periods.
+    fn some_events(&mut self) -> u64 {
+        match self.random.below(8) {
+            0..3 => 0,
+            3..7 => self.random.below(0x900),
+            _ => self.random.below(0x8000),
+        }
+    }
+
+    /// Returns the events that are opened on a processor.
+    fn here(&self, cpu: usize) -> Vec<Placed> {
+        let Cpu { own, task, .. } = &self.cpus[cpu];
+        let of_task = task.map(|task| &self.tasks[task]);
+        let of_task = of_task.into_iter().flat_map(|task| {
+            task.numbers.iter().zip(&task.events).filter_map(|(number, event)| match event {
+                ThreadEvent::Opened(id) => Some(Placed { number: *number, id: *id }),
+                _ => None,
+            })
+        });
+        own.iter().copied().chain(of_task).collect()
+    }
+}

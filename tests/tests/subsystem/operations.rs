@@ -1,0 +1,274 @@
+//! The operations of the subsystem, each on one processor.
+
+use pmu_core::{CounterError, CounterSet, EventCount, GroupId, ThreadEvent};
+use pmu_virt::mock::Fault;
+
+use super::expected::{Expected, MAX_EVENTS, Modes};
+use super::{Group, Placed, Subsystem};
+use crate::opened::{KINDS, running};
+
+/// Greatest number of events of a processor, and of a task.
+const MAX_OF_OWNER: usize = 6;
+
+impl Subsystem<'_, '_> {
+    /// Does one thing on a processor.
+    pub(crate) fn operate(&mut self, cpu: usize, faults: bool) {
+        if faults && self.random.below(3) == 0 {
+            let access = 1 + self.random.below(12) as u32;
+            self.context += &format!(", a fault at access {access}");
+            self.cpus[cpu].mock.inject(Fault::At(access));
+        }
+        match self.random.below(16) {
+            0..4 => self.rotate(cpu),
+            4..7 => self.switch(cpu),
+            7..10 => self.open(cpu),
+            10..12 => self.start(cpu),
+            12..14 => self.stop(cpu),
+            14 => self.close(cpu),
+            _ => self.suspend(cpu),
+        }
+        self.cpus[cpu].mock.inject(Fault::None);
+    }
+
+    fn rotate(&mut self, cpu: usize) {
+        self.context += ": rotate";
+        let rotated = self.cpus[cpu].counters.rotate(self.now);
+        assert_eq!(rotated, Ok(()), "{}", self.context);
+    }
+
+    /// Takes the processor from its task, and gives it to another one that waits, or to none.
+    fn switch(&mut self, cpu: usize) {
+        let waiting: Vec<usize> = (0..self.tasks.len())
+            .filter(|task| self.cpus.iter().all(|cpu| cpu.task != Some(*task)))
+            .collect();
+        let next = waiting.get(self.random.below(waiting.len() as u64 + 1) as usize).copied();
+        self.context += &format!(": switch to {next:?}");
+        self.leave(cpu);
+        if let Some(task) = next {
+            self.enter(cpu, task);
+        }
+    }
+
+    fn leave(&mut self, cpu: usize) {
+        let here = &mut self.cpus[cpu];
+        if let Some(task) = here.task.take() {
+            let report = |o| panic!("{}: {o:?}", self.context);
+            let events = &mut self.tasks[task].events;
+            let left = here.counters.switch_out(events, self.now, report);
+            assert_eq!(left, Ok(()), "{}", self.context);
+        }
+    }
+
+    fn enter(&mut self, cpu: usize, task: usize) {
+        let here = &mut self.cpus[cpu];
+        here.task = Some(task);
+        let Self { tasks, events, .. } = self;
+        let unit = &here.processor.unit;
+        let entered = here.counters.switch_in(unit, &mut tasks[task].events, self.now);
+        // An event that takes no turns, and for which there is no room, is stopped.
+        let mut stopped = false;
+        for (number, event) in tasks[task].numbers.iter().zip(&tasks[task].events) {
+            let ThreadEvent::Opened(id) = *event else { panic!("{}: {event:?}", self.context) };
+            let expected = &mut events[*number];
+            if expected.started && !here.counters.is_started(id) {
+                assert!(!expected.rotates, "{}: {expected:?}", self.context);
+                expected.started = false;
+                stopped = true;
+            }
+        }
+        let outcome = if stopped { Err(CounterError::NoFreeCounter) } else { Ok(()) };
+        assert_eq!(entered, outcome, "{}", self.context);
+    }
+
+    /// Opens an event, or a group, of the processor or of its task, and mostly starts it.
+    fn open(&mut self, cpu: usize) {
+        let of_task = self.cpus[cpu].task.filter(|_| self.random.below(2) == 0);
+        let owned = of_task.map_or(self.cpus[cpu].own.len(), |task| self.tasks[task].events.len());
+        let count = [1, 1, 1, 2, 3][self.random.below(5) as usize];
+        if owned + count > MAX_OF_OWNER || self.events.len() + count > MAX_EVENTS {
+            return;
+        }
+        self.context += &format!(": open {count} of {of_task:?}");
+        let first = self.events.len();
+        let mut expected: Vec<Expected> = (0..count).map(|_| self.some_event()).collect();
+        let rotates = expected[0].rotates;
+        expected.iter_mut().for_each(|event| event.rotates = rotates);
+        let here = &mut self.cpus[cpu];
+        let unit = &here.processor.unit;
+        let events: Vec<_> =
+            expected.iter().zip(first..).map(|(event, number)| event.event(number)).collect();
+        let ids = match *events {
+            [event] => vec![here.counters.open_event(unit, &event).unwrap()],
+            _ => match here.counters.open_group(unit, &events) {
+                Ok(id) => {
+                    self.groups.push(Group { id, numbers: (first..first + count).collect() });
+                    here.counters.group_events(id).collect()
+                }
+                Err(error) => {
+                    assert_eq!(error.reason, CounterError::NoFreeCounter, "{}", self.context);
+                    return;
+                }
+            },
+        };
+        self.events.extend(expected);
+        for (number, id) in (first..).zip(ids) {
+            match of_task {
+                None => here.own.push(Placed { number, id }),
+                Some(task) => {
+                    self.tasks[task].numbers.push(number);
+                    self.tasks[task].events.push(ThreadEvent::Opened(id));
+                }
+            }
+        }
+        if self.random.below(4) != 0 {
+            self.start_number(cpu, first);
+        }
+    }
+
+    fn some_event(&mut self) -> Expected {
+        let random = &mut self.random;
+        let period = if random.below(3) == 0 { 0 } else { 0x1000 + random.below(0x800) };
+        Expected {
+            kind: random.below(KINDS.len() as u64) as usize,
+            modes: [Modes::All, Modes::All, Modes::User, Modes::Kernel][random.below(4) as usize],
+            period,
+            has_frequency: period != 0 && random.below(2) == 0,
+            has_total: random.below(2) == 0,
+            rotates: random.below(4) != 0,
+            started: false,
+            count: EventCount::default(),
+            left: period,
+            current: period,
+            reports: (0, 0),
+        }
+    }
+
+    /// Returns one of the events here, started or not.
+    fn some_here(&mut self, cpu: usize, started: bool) -> Option<usize> {
+        let mut here = self.here(cpu);
+        here.retain(|placed| self.events[placed.number].started == started);
+        let chosen = self.random.below(here.len().max(1) as u64) as usize;
+        here.get(chosen).map(|placed| placed.number)
+    }
+
+    /// Returns the numbers of the events that start and stop with this one, and the group that they are.
+    fn together(&self, number: usize) -> (Vec<usize>, Option<GroupId>) {
+        match self.groups.iter().find(|group| group.numbers.contains(&number)) {
+            Some(group) => (group.numbers.clone(), Some(group.id)),
+            None => (vec![number], None),
+        }
+    }
+
+    fn placed(&self, cpu: usize, number: usize) -> Placed {
+        self.here(cpu).into_iter().find(|placed| placed.number == number).unwrap()
+    }
+
+    fn start(&mut self, cpu: usize) {
+        if let Some(number) = self.some_here(cpu, false) {
+            self.start_number(cpu, number);
+        }
+    }
+
+    fn start_number(&mut self, cpu: usize, number: usize) {
+        self.context += &format!(": start {number}");
+        let (numbers, group) = self.together(number);
+        let id = self.placed(cpu, number).id;
+        let counters = &mut self.cpus[cpu].counters;
+        let started = match group {
+            None => counters.start_event(id, self.now),
+            Some(group) => counters.start_group(group, self.now).map_err(|error| error.reason),
+        };
+        match started {
+            Ok(()) => numbers.iter().for_each(|number| self.events[*number].started = true),
+            Err(error) => {
+                assert_eq!(error, CounterError::NoFreeCounter, "{}", self.context);
+                assert!(!self.events[number].rotates, "{}: it waits for its turn", self.context);
+            }
+        }
+    }
+
+    fn stop(&mut self, cpu: usize) {
+        let Some(number) = self.some_here(cpu, true) else { return };
+        self.context += &format!(": stop {number}");
+        let (numbers, group) = self.together(number);
+        let id = self.placed(cpu, number).id;
+        let counters = &mut self.cpus[cpu].counters;
+        let stopped = match group {
+            None => counters.stop_event(id, self.now),
+            Some(group) => counters.stop_group(group, self.now).map_err(|error| error.reason),
+        };
+        assert_eq!(stopped, Ok(()), "{}", self.context);
+        numbers.iter().for_each(|number| self.events[*number].started = false);
+    }
+
+    fn close(&mut self, cpu: usize) {
+        let started = self.random.below(2) == 0;
+        let Some(number) = self.some_here(cpu, started) else { return };
+        self.context += &format!(": close {number}");
+        let (numbers, group) = self.together(number);
+        let id = self.placed(cpu, number).id;
+        let counters = &mut self.cpus[cpu].counters;
+        match group {
+            None => {
+                let closed = counters.close_event(id, self.now).unwrap();
+                let expected = &self.events[number];
+                let value =
+                    if expected.wants_total() { closed.value } else { expected.count.value };
+                assert_eq!(EventCount { value, ..closed }, expected.count, "{}", self.context);
+            }
+            Some(group) => {
+                counters.close_group(group, self.now).unwrap();
+                self.groups.retain(|of| of.id != group);
+            }
+        }
+        let stays = |number: &usize| !numbers.contains(number);
+        self.cpus[cpu].own.retain(|placed| stays(&placed.number));
+        for task in &mut self.tasks {
+            let mut kept = task.numbers.iter().map(stays);
+            task.events.retain(|_| kept.next().unwrap());
+            task.numbers.retain(stays);
+        }
+    }
+
+    /// Suspends the processor: its registers lose their contents. A kernel that knows of it takes its events off their
+    /// counters before; the task's here, while the processor's own lose what they counted since their last interrupt.
+    fn suspend(&mut self, cpu: usize) {
+        self.context += ": suspend";
+        let task = self.cpus[cpu].task;
+        self.leave(cpu);
+        let Self { cpus, events, now, context, .. } = self;
+        let here = &mut cpus[cpu];
+        here.mock.inject(Fault::None);
+        here.mock.lose_registers();
+        let report = |o| panic!("{context}: {o:?}");
+        let anew = here.counters.reprogram(report).unwrap();
+        for Placed { number, id } in &here.own {
+            let event = &mut events[*number];
+            let counter = here.counters.counter_of(*id);
+            if counter.is_some_and(|counter| anew.contains(counter)) {
+                event.left = event.current;
+            }
+            if event.wants_total() && counter.is_some() {
+                let count = here.counters.read_event(*id, *now).unwrap();
+                assert!(count.value <= event.count.value, "{context}: {count:?}, {event:?}");
+                event.count.value = count.value;
+            }
+        }
+        if let Some(task) = task {
+            self.enter(cpu, task);
+        }
+    }
+
+    /// Closes everything: nothing runs, and no overflow is left.
+    pub(crate) fn end(&mut self) {
+        self.context = "end".to_owned();
+        for cpu in 0..self.cpus.len() {
+            self.leave(cpu);
+        }
+        self.check();
+        for cpu in &mut self.cpus {
+            cpu.counters.shut_down().unwrap();
+            assert_eq!(running(cpu.mock), CounterSet::NONE);
+        }
+    }
+}
