@@ -6,12 +6,12 @@ mod check;
 pub(crate) mod expected;
 mod operations;
 
-use expected::{Expected, Told, next_period};
+use expected::{Expected, Modes, Told, next_period};
 use pmu_core::{
     CounterMemory, CounterSet, CounterSlot, Counters, EventEntry, EventId, EventOverflow,
     EventTable, GroupId, MAX_COUNTERS, OpenedEvents, ThreadEvent, service,
 };
-use pmu_virt::{EventKey, Feed, Privilege};
+use pmu_virt::{EventKey, FedEvent, Feed, Privilege};
 
 use crate::opened::{KINDS, Mock, Opened, Processor, Random, fed_events};
 
@@ -76,6 +76,24 @@ struct Group {
     numbers: Vec<usize>,
 }
 
+/// How often each kind of event happens, in user and in kernel mode.
+type Counts = [[u64; 2]; KINDS.len()];
+
+/// Returns a kind of event as the processors' model knows it.
+fn fed(kind: usize) -> FedEvent {
+    let (event, unit_mask) = KINDS[kind];
+    fed_events().find(EventKey::general(event.into(), unit_mask)).unwrap()
+}
+
+fn feed_of(counts: &Counts) -> Feed {
+    let mut feed = Feed::new(&fed_events());
+    for (kind, [user, kernel]) in counts.iter().enumerate() {
+        feed.add(fed(kind), Privilege::User, *user).unwrap();
+        feed.add(fed(kind), Privilege::Kernel, *kernel).unwrap();
+    }
+    feed
+}
+
 /// The subsystem.
 pub(crate) struct Subsystem<'a, 'm> {
     cpus: Vec<Cpu<'a, 'm>>,
@@ -137,26 +155,52 @@ impl<'a, 'm> Subsystem<'a, 'm> {
         let passed = 1 + self.random.below(20);
         self.now += passed;
         for cpu in 0..self.cpus.len() {
-            let counts: [[u64; 2]; KINDS.len()] =
-                core::array::from_fn(|_| [0; 2].map(|_| self.some_events()));
-            let mut feed = Feed::new(&fed_events());
-            for ((event, unit_mask), [user, kernel]) in KINDS.into_iter().zip(counts) {
-                let key = EventKey::general(event.into(), unit_mask);
-                let fed = fed_events().find(key).unwrap();
-                feed.add(fed, Privilege::User, user).unwrap();
-                feed.add(fed, Privilege::Kernel, kernel).unwrap();
-            }
-            for Placed { number, id } in self.here(cpu) {
-                let on = self.cpus[cpu].counters.counter_of(id).is_some();
-                let event = &mut self.events[number];
-                event.count.enabled += if event.started { passed } else { 0 };
-                if on {
-                    event.count.running += passed;
-                    event.counted(number, counts[event.kind]);
-                }
-            }
+            let counts = self.some_counts(cpu);
+            let mut feed = feed_of(&counts);
+            self.count(cpu, passed, &counts);
             self.cpus[cpu].mock.advance(&mut feed);
         }
+    }
+
+    /// Lets events happen on a processor whose interrupts are off, up to the first overflow: its interrupt is pending.
+    fn pass_until_pending(&mut self, cpu: usize) {
+        let counts = self.some_counts(cpu);
+        let mut feed = feed_of(&counts);
+        while !feed.is_empty() && !self.cpus[cpu].mock.pass(&mut feed).pmi {}
+        let mut happened = counts;
+        for (kind, happened) in happened.iter_mut().enumerate() {
+            let left = [Privilege::User, Privilege::Kernel].map(|of| feed.count(fed(kind), of));
+            happened.iter_mut().zip(left).for_each(|(count, left)| *count -= left);
+        }
+        self.count(cpu, 0, &happened);
+    }
+
+    /// Adds the time that passed on a processor, and the events that happened, to the models.
+    fn count(&mut self, cpu: usize, passed: u64, counts: &Counts) {
+        for Placed { number, id } in self.here(cpu) {
+            let on = self.cpus[cpu].counters.counter_of(id).is_some();
+            let event = &mut self.events[number];
+            event.count.enabled += if event.started { passed } else { 0 };
+            if on {
+                event.count.running += passed;
+                event.counted(number, counts[event.kind]);
+            }
+        }
+    }
+
+    /// Returns how often each kind of event happens in user and in kernel mode: often just up to a report.
+    fn some_counts(&mut self, cpu: usize) -> Counts {
+        let mut counts = core::array::from_fn(|_| [0; 2].map(|_| self.some_events()));
+        let here = self.here(cpu);
+        let chosen = here.get(self.random.below(1 + 2 * here.len() as u64) as usize);
+        if let Some(event) = chosen.map(|placed| self.events[placed.number])
+            && event.period != 0
+        {
+            let count = event.left + self.random.below(3) - 1;
+            let user = if event.modes == Modes::Kernel { 0 } else { count };
+            counts[event.kind] = [user, count - user];
+        }
+        counts
     }
 
     /// Returns a number of events that is often 0, and sometimes several periods.

@@ -43,16 +43,21 @@ impl Subsystem<'_, '_> {
             .collect();
         let next = waiting.get(self.random.below(waiting.len() as u64 + 1) as usize).copied();
         self.context += &format!(": switch to {next:?}");
+        if self.random.below(2) == 0 {
+            self.pass_until_pending(cpu);
+        }
         self.leave(cpu);
+        self.cpus[cpu].mock.deliver();
         if let Some(task) = next {
             self.enter(cpu, task);
         }
     }
 
+    /// Takes the processor from its task. What is pending of the task's events is reported here.
     fn leave(&mut self, cpu: usize) {
         let here = &mut self.cpus[cpu];
         if let Some(task) = here.task.take() {
-            let report = |o| panic!("{}: {o:?}", self.context);
+            let report = |overflow| here.lent.report(overflow, self.told);
             let events = &mut self.tasks[task].events;
             let left = here.counters.switch_out(events, self.now, report);
             assert_eq!(left, Ok(()), "{}", self.context);
