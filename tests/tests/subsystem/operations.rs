@@ -4,7 +4,7 @@ use pmu_core::{CounterError, CounterSet, EventCount, GroupId, ThreadEvent};
 use pmu_virt::mock::Fault;
 
 use super::expected::{Expected, MAX_EVENTS, Modes};
-use super::{Group, Placed, Subsystem};
+use super::{Cpu, Group, Placed, Subsystem, feed_of};
 use crate::opened::{KINDS, running};
 
 /// Greatest number of events of a processor, and of a task.
@@ -18,14 +18,15 @@ impl Subsystem<'_, '_> {
             self.context += &format!(", a fault at access {access}");
             self.cpus[cpu].mock.inject(Fault::At(access));
         }
-        match self.random.below(16) {
+        match self.random.below(17) {
             0..4 => self.rotate(cpu),
             4..7 => self.switch(cpu),
             7..10 => self.open(cpu),
             10..12 => self.start(cpu),
             12..14 => self.stop(cpu),
             14 => self.close(cpu),
-            _ => self.suspend(cpu),
+            15 => self.suspend(cpu),
+            _ => self.lend(cpu),
         }
         self.cpus[cpu].mock.inject(Fault::None);
     }
@@ -261,6 +262,39 @@ impl Subsystem<'_, '_> {
         }
         if let Some(task) = task {
             self.enter(cpu, task);
+        }
+    }
+
+    /// Lends the processor's counters, to a guest say, which counts on all of them, and leaves them programmed.
+    fn lend(&mut self, cpu: usize) {
+        self.context += ": lend";
+        self.pass_until_pending(cpu);
+        let (away, happened) = (1 + self.random.below(20), self.some_counts(cpu));
+        let Cpu { counters, processor, mock, lent, .. } = &mut self.cpus[cpu];
+        let report = |overflow| lent.report(overflow, self.told);
+        let mut window = counters.lend(self.now, report).unwrap();
+        mock.deliver();
+        window.lent().set_programmed(true);
+        for (counter, registers) in processor.unit.iter().filter(|(of, _)| !of.is_fixed()) {
+            let select = registers.control().register().get();
+            let value = registers.preload(0x100 << counter.number());
+            let value = (registers.value_register().get(), value);
+            for (register, value) in [(select, 0x53_00C0), value] {
+                let _ = mock.with_pmu(|pmu| pmu.write(register, value));
+            }
+        }
+        // The global control registers of both vendors, of which there may be one.
+        for control in [0x38F, 0xC000_0301] {
+            let _ = mock.with_pmu(|pmu| pmu.write(control, processor.unit.counters().bits()));
+        }
+        mock.clear();
+        mock.advance(&mut feed_of(&happened));
+        assert_eq!(mock.accesses().total(), 0, "{}: the host's handler", self.context);
+        self.now += away;
+        let ended = window.end(self.now);
+        assert_eq!(ended, Ok(()), "{}", self.context);
+        for other in (0..self.cpus.len()).filter(|other| *other != cpu) {
+            self.count(other, away, &Default::default());
         }
     }
 
