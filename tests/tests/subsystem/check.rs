@@ -15,7 +15,7 @@ impl Subsystem<'_, '_> {
             for Placed { number, id } in &here {
                 let event = &self.events[*number];
                 let context = format!("{context}, event {number}, {event:?}");
-                assert_eq!(counters.is_started(*id), event.started, "{context}");
+                assert_eq!(counters.is_started(*id), event.is_on(), "{context}");
                 assert_eq!(self.told.of(*number), event.reports, "{context}");
                 if event.wants_total() {
                     let count = counters.read_event(*id, self.now);
@@ -23,7 +23,7 @@ impl Subsystem<'_, '_> {
                 }
                 // What does not take turns is on a counter while it is started.
                 let on = counters.counter_of(*id).is_some();
-                assert!(on || event.rotates || !event.started, "{context}");
+                assert!(on || event.rotates || !event.is_on(), "{context}");
             }
             let on: CounterSet =
                 here.iter().filter_map(|placed| counters.counter_of(placed.id)).collect();

@@ -62,6 +62,8 @@ pub(crate) struct Expected {
     pub(crate) has_total: bool,
     pub(crate) rotates: bool,
     pub(crate) started: bool,
+    /// It was started elsewhere, and found no counter here.
+    pub(crate) refused: bool,
     pub(crate) count: EventCount,
     /// Events until the next report, and the period that it ends.
     pub(crate) left: u64,
@@ -86,6 +88,11 @@ impl Expected {
             event = event.with_total();
         }
         if self.rotates { event.rotating() } else { event }
+    }
+
+    /// Returns whether it is started where it is.
+    pub(crate) fn is_on(&self) -> bool {
+        self.started && !self.refused
     }
 
     /// Returns whether its total can be read.

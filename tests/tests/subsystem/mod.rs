@@ -180,7 +180,7 @@ impl<'a, 'm> Subsystem<'a, 'm> {
         for Placed { number, id } in self.here(cpu) {
             let on = self.cpus[cpu].counters.counter_of(id).is_some();
             let event = &mut self.events[number];
-            event.count.enabled += if event.started { passed } else { 0 };
+            event.count.enabled += if event.is_on() { passed } else { 0 };
             if on {
                 event.count.running += passed;
                 event.counted(number, counts[event.kind]);

@@ -1,6 +1,6 @@
 //! The operations of the subsystem, each on one processor.
 
-use pmu_core::{CounterError, CounterSet, EventCount, GroupId, ThreadEvent};
+use pmu_core::{CounterError, CounterSet, EventCount, GroupId, SwitchError, ThreadEvent};
 use pmu_virt::mock::Fault;
 
 use super::expected::{Expected, MAX_EVENTS, Modes};
@@ -62,6 +62,9 @@ impl Subsystem<'_, '_> {
             let events = &mut self.tasks[task].events;
             let left = here.counters.switch_out(events, self.now, report);
             assert_eq!(left, Ok(()), "{}", self.context);
+            for number in &self.tasks[task].numbers {
+                self.events[*number].refused = false;
+            }
         }
     }
 
@@ -71,18 +74,22 @@ impl Subsystem<'_, '_> {
         let Self { tasks, events, .. } = self;
         let unit = &here.processor.unit;
         let entered = here.counters.switch_in(unit, &mut tasks[task].events, self.now);
-        // An event that takes no turns, and for which there is no room, is stopped.
-        let mut stopped = false;
-        for (number, event) in tasks[task].numbers.iter().zip(&tasks[task].events) {
+        // An event that takes no turns, and for which there is no room, is not started here.
+        let mut refused = 0;
+        for (place, (number, event)) in
+            tasks[task].numbers.iter().zip(&tasks[task].events).enumerate()
+        {
             let ThreadEvent::Opened(id) = *event else { panic!("{}: {event:?}", self.context) };
             let expected = &mut events[*number];
             if expected.started && !here.counters.is_started(id) {
                 assert!(!expected.rotates, "{}: {expected:?}", self.context);
-                expected.started = false;
-                stopped = true;
+                expected.refused = true;
+                refused |= 1 << place;
             }
         }
-        let outcome = if stopped { Err(CounterError::NoFreeCounter) } else { Ok(()) };
+        let reason = CounterError::NoFreeCounter;
+        let outcome =
+            if refused == 0 { Ok(()) } else { Err(SwitchError { events: refused, reason }) };
         assert_eq!(entered, outcome, "{}", self.context);
     }
 
@@ -142,6 +149,7 @@ impl Subsystem<'_, '_> {
             has_total: random.below(2) == 0,
             rotates: random.below(4) != 0,
             started: false,
+            refused: false,
             count: EventCount::default(),
             left: period,
             current: period,
@@ -152,7 +160,7 @@ impl Subsystem<'_, '_> {
     /// Returns one of the events here, started or not.
     fn some_here(&mut self, cpu: usize, started: bool) -> Option<usize> {
         let mut here = self.here(cpu);
-        here.retain(|placed| self.events[placed.number].started == started);
+        here.retain(|placed| self.events[placed.number].is_on() == started);
         let chosen = self.random.below(here.len().max(1) as u64) as usize;
         here.get(chosen).map(|placed| placed.number)
     }
@@ -185,7 +193,10 @@ impl Subsystem<'_, '_> {
             Some(group) => counters.start_group(group, self.now).map_err(|error| error.reason),
         };
         match started {
-            Ok(()) => numbers.iter().for_each(|number| self.events[*number].started = true),
+            Ok(()) => numbers.iter().for_each(|number| {
+                let event = &mut self.events[*number];
+                (event.started, event.refused) = (true, false);
+            }),
             Err(error) => {
                 assert_eq!(error, CounterError::NoFreeCounter, "{}", self.context);
                 assert!(!self.events[number].rotates, "{}: it waits for its turn", self.context);
