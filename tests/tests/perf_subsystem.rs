@@ -7,10 +7,11 @@ mod subsystem;
 use opened::{Mock, Processor, processors};
 use pmu_virt::mock::Deviations;
 use subsystem::expected::Told;
+use subsystem::operations::Faults;
 use subsystem::{Lent, Subsystem};
 
 /// Runs the subsystem on processors of a machine, the first of which is the boot processor.
-fn run(processors: &[Processor], seed: u64, steps: u32, faults: bool) {
+fn run(processors: &[Processor], seed: u64, steps: u32, faults: Faults) {
     let told = Told::new();
     let lent: Vec<Lent> = processors.iter().map(|_| Lent::new()).collect();
     let machine = &processors[0];
@@ -33,7 +34,7 @@ fn seeds() -> core::ops::RangeInclusive<u64> {
 fn every_count_time_and_report_is_that_of_what_happened() {
     for processor in processors(Deviations::NONE) {
         for seed in seeds() {
-            run(&[processor, processor], seed, 120, false);
+            run(&[processor, processor], seed, 120, Faults::None);
         }
     }
 }
@@ -42,7 +43,16 @@ fn every_count_time_and_report_is_that_of_what_happened() {
 fn a_fault_that_passes_changes_no_count() {
     for processor in processors(Deviations::NONE) {
         for seed in seeds() {
-            run(&[processor, processor], seed, 120, true);
+            run(&[processor, processor], seed, 120, Faults::Passing);
+        }
+    }
+}
+
+#[test]
+fn after_registers_did_not_answer_nothing_is_invented_and_everything_goes_on() {
+    for processor in processors(Deviations::NONE) {
+        for seed in seeds() {
+            run(&[processor, processor], seed, 120, Faults::Lasting);
         }
     }
 }

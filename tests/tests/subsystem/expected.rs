@@ -69,7 +69,13 @@ pub(crate) struct Expected {
     pub(crate) left: u64,
     pub(crate) current: u64,
     pub(crate) reports: (u64, u64),
+    /// After a register did not answer, the remainder of its period is not known: the sum of the reported periods then,
+    /// and what was counted since.
+    pub(crate) uncertain: Option<(u64, u64)>,
 }
+
+/// Longest period of an event.
+pub(crate) const MAX_PERIOD: u64 = 0x2800;
 
 impl Expected {
     /// Returns the event as it is opened. The handler learns from its tag which event it is, and whether to keep a
@@ -90,6 +96,46 @@ impl Expected {
         if self.rotates { event.rotating() } else { event }
     }
 
+    /// Returns whether so many reports, and the sum of their periods, are right.
+    pub(crate) fn agrees_with(&self, told: (u64, u64)) -> bool {
+        match self.uncertain {
+            None => told == self.reports,
+            Some(_) if self.period == 0 => told == (0, 0),
+            // Neither lost nor invented, as far as is known: the period that began before, and the present one.
+            Some((before, since)) => (told.1 - before).abs_diff(since) <= MAX_PERIOD,
+        }
+    }
+
+    /// Compares the count with which an event was closed, or switched out. What has no total tells its times only here:
+    /// after a register did not answer, they are at most those of the model.
+    pub(crate) fn check_times(&self, count: EventCount, context: &str) {
+        let context = format!("{context}: {self:?}");
+        match (self.wants_total(), self.uncertain) {
+            (true, _) => assert_eq!(count, self.count, "{context}"),
+            (false, None) => {
+                assert_eq!(
+                    EventCount { value: self.count.value, ..count },
+                    self.count,
+                    "{context}"
+                );
+            }
+            (false, Some(_)) => {
+                assert!(count.enabled <= self.count.enabled, "{context}: {count:?}");
+                assert!(count.running <= self.count.running, "{context}: {count:?}");
+            }
+        }
+    }
+
+    /// Takes over what is there after a register did not answer: nothing more than what happened.
+    pub(crate) fn lose(&mut self, count: EventCount, told: (u64, u64)) {
+        let before = self.count;
+        assert!(count.value <= before.value || !self.wants_total(), "{self:?}: {count:?}");
+        assert!(count.enabled <= before.enabled && count.running <= count.enabled, "{self:?}");
+        assert!(told.0 <= self.reports.0 || self.uncertain.is_some(), "{self:?}: {told:?}");
+        self.count = count;
+        self.uncertain = Some((told.1, 0));
+    }
+
     /// Returns whether it is started where it is.
     pub(crate) fn is_on(&self) -> bool {
         self.started && !self.refused
@@ -108,6 +154,9 @@ impl Expected {
             Modes::Kernel => kernel,
         };
         self.count.value += count;
+        if let Some((_, since)) = &mut self.uncertain {
+            *since += count;
+        }
         if self.period == 0 {
             return;
         }

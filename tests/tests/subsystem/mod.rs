@@ -4,9 +4,10 @@
 
 mod check;
 pub(crate) mod expected;
-mod operations;
+pub(crate) mod operations;
 
 use expected::{Expected, Modes, Told, next_period};
+use operations::Faults;
 use pmu_core::{
     CounterMemory, CounterSet, CounterSlot, Counters, EventEntry, EventId, EventOverflow,
     EventTable, GroupId, MAX_COUNTERS, OpenedEvents, ThreadEvent, service,
@@ -139,10 +140,10 @@ impl<'a, 'm> Subsystem<'a, 'm> {
     }
 
     /// Does something, so many times, and compares everything after each.
-    pub(crate) fn run(&mut self, steps: u32, faults: bool) {
+    pub(crate) fn run(&mut self, steps: u32, faults: Faults) {
         for step in 0..steps {
             let cpu = self.random.below(self.cpus.len() as u64) as usize;
-            self.context = format!("step {step}, processor {cpu}");
+            self.context = format!("{:?}, step {step}, processor {cpu}", self.cpus[cpu].processor);
             self.operate(cpu, faults);
             self.pass();
             self.check();

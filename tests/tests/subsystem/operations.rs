@@ -4,18 +4,31 @@ use pmu_core::{CounterError, CounterSet, EventCount, GroupId, SwitchError, Threa
 use pmu_virt::mock::Fault;
 
 use super::expected::{Expected, MAX_EVENTS, Modes};
-use super::{Cpu, Group, Placed, Subsystem, feed_of};
+use super::{Cpu, Group, Placed, Subsystem, Task, feed_of};
 use crate::opened::{KINDS, running};
 
 /// Greatest number of events of a processor, and of a task.
 const MAX_OF_OWNER: usize = 6;
 
+/// Faults of registers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Faults {
+    None,
+    /// Of one access.
+    Passing,
+    /// Of all accesses from one on, until the processor is programmed again.
+    Lasting,
+}
+
 impl Subsystem<'_, '_> {
     /// Does one thing on a processor.
-    pub(crate) fn operate(&mut self, cpu: usize, faults: bool) {
-        if faults && self.random.below(3) == 0 {
+    pub(crate) fn operate(&mut self, cpu: usize, faults: Faults) {
+        if faults != Faults::None && self.random.below(3) == 0 {
             let access = 1 + self.random.below(12) as u32;
             self.context += &format!(", a fault at access {access}");
+            if faults == Faults::Lasting {
+                return self.fail(cpu, access);
+            }
             self.cpus[cpu].mock.inject(Fault::At(access));
         }
         match self.random.below(17) {
@@ -29,6 +42,89 @@ impl Subsystem<'_, '_> {
             _ => self.lend(cpu),
         }
         self.cpus[cpu].mock.inject(Fault::None);
+    }
+
+    /// Does something while no register answers from this access on; then the processor is programmed again.
+    fn fail(&mut self, cpu: usize, access: u32) {
+        let operation = self.random.below(5);
+        let number = self.some_here(cpu, operation == 0);
+        self.cpus[cpu].mock.inject(Fault::From(access));
+        let (stopped, group) = number.map_or((vec![], None), |number| self.together(number));
+        let id = number.map(|number| self.placed(cpu, number).id);
+        let Self { cpus, tasks, events, groups, told, now, .. } = self;
+        let Cpu { counters, processor, mock, lent, task, own } = &mut cpus[cpu];
+        let report = |overflow| lent.report(overflow, told);
+        match (operation, id, group) {
+            (0, Some(id), None) => drop(counters.stop_event(id, *now)),
+            (0, _, Some(group)) => drop(counters.stop_group(group, *now)),
+            (1, Some(id), None) => drop(counters.start_event(id, *now)),
+            (1, _, Some(group)) => drop(counters.start_group(group, *now)),
+            (2, ..) => drop(counters.rotate(*now)),
+            (3, ..) => {
+                if let Ok(window) = counters.lend(*now, report) {
+                    let _ = window.end(*now);
+                }
+            }
+            _ => {
+                if let Some(task) = *task {
+                    let _ = counters.switch_out(&mut tasks[task].events, *now, report);
+                    let _ = counters.switch_in(&processor.unit, &mut tasks[task].events, *now);
+                }
+            }
+        }
+        self.context += &format!(": fail {operation} of {number:?}, {group:?}");
+        mock.inject(Fault::None);
+        // A second fault, that passes.
+        mock.inject(Fault::At(1 + access / 2));
+        counters.reprogram(report).unwrap();
+        mock.inject(Fault::None);
+        // Events whose counters fell out are to be started again.
+        let of_task = task.map(|task| &tasks[task]);
+        let of_task = of_task.into_iter().flat_map(|task| task.numbers.iter().zip(&task.events));
+        let own = own.iter().map(|placed| (placed.number, ThreadEvent::Opened(placed.id)));
+        let all = own.chain(of_task.map(|(number, event)| (*number, *event)));
+        let all: Vec<_> = all.collect();
+        for (number, event) in &all {
+            let ThreadEvent::Opened(id) = *event else { continue };
+            let stopped = operation == 0 && stopped.contains(number);
+            if stopped || !events[*number].started || counters.is_started(id) {
+                continue;
+            }
+            let started = match groups.iter().find(|group| group.numbers.contains(number)) {
+                None => counters.start_event(id, *now),
+                Some(group) => {
+                    let _ = counters.stop_group(group.id, *now);
+                    counters.start_group(group.id, *now).map_err(|error| error.reason)
+                }
+            };
+            assert!(
+                matches!(started, Ok(()) | Err(CounterError::NoFreeCounter)),
+                "{}: {number}: {started:?}",
+                self.context
+            );
+        }
+        for (number, event) in all {
+            let expected = &mut events[number];
+            let count = match event {
+                ThreadEvent::Opened(id) => {
+                    let is_on = counters.is_started(id);
+                    let of_thread = task.is_some_and(|task| tasks[task].numbers.contains(&number));
+                    expected.refused = of_thread && expected.started && !is_on;
+                    expected.started = is_on || expected.refused;
+                    if expected.wants_total() {
+                        counters.read_event(id, *now).unwrap()
+                    } else {
+                        expected.count
+                    }
+                }
+                ThreadEvent::Switched(saved) => {
+                    expected.started = saved.is_started();
+                    saved.count()
+                }
+                ThreadEvent::Unused => panic!("{}: {number} is gone", self.context),
+            };
+            expected.lose(count, told.of(number));
+        }
     }
 
     fn rotate(&mut self, cpu: usize) {
@@ -62,8 +158,15 @@ impl Subsystem<'_, '_> {
             let events = &mut self.tasks[task].events;
             let left = here.counters.switch_out(events, self.now, report);
             assert_eq!(left, Ok(()), "{}", self.context);
-            for number in &self.tasks[task].numbers {
-                self.events[*number].refused = false;
+            let Task { numbers, events } = &self.tasks[task];
+            for (number, event) in numbers.iter().zip(events) {
+                let expected = &mut self.events[*number];
+                expected.refused = false;
+                if let (ThreadEvent::Switched(saved), Some(_)) = (event, expected.uncertain) {
+                    expected.started = saved.is_started();
+                    expected.check_times(saved.count(), &self.context);
+                    expected.count = saved.count();
+                }
             }
         }
     }
@@ -150,6 +253,7 @@ impl Subsystem<'_, '_> {
             rotates: random.below(4) != 0,
             started: false,
             refused: false,
+            uncertain: None,
             count: EventCount::default(),
             left: period,
             current: period,
@@ -228,10 +332,7 @@ impl Subsystem<'_, '_> {
         match group {
             None => {
                 let closed = counters.close_event(id, self.now).unwrap();
-                let expected = &self.events[number];
-                let value =
-                    if expected.wants_total() { closed.value } else { expected.count.value };
-                assert_eq!(EventCount { value, ..closed }, expected.count, "{}", self.context);
+                self.events[number].check_times(closed, &self.context);
             }
             Some(group) => {
                 counters.close_group(group, self.now).unwrap();
@@ -253,7 +354,7 @@ impl Subsystem<'_, '_> {
         self.context += ": suspend";
         let task = self.cpus[cpu].task;
         self.leave(cpu);
-        let Self { cpus, events, now, context, .. } = self;
+        let Self { cpus, events, told, now, context, .. } = self;
         let here = &mut cpus[cpu];
         here.mock.inject(Fault::None);
         here.mock.lose_registers();
@@ -264,6 +365,7 @@ impl Subsystem<'_, '_> {
             let counter = here.counters.counter_of(*id);
             if counter.is_some_and(|counter| anew.contains(counter)) {
                 event.left = event.current;
+                event.uncertain = event.uncertain.map(|_| (told.of(*number).1, 0));
             }
             if event.wants_total() && counter.is_some() {
                 let count = here.counters.read_event(*id, *now).unwrap();
