@@ -157,6 +157,10 @@ pub(crate) fn unit(processor: &Snapshot) -> CounterUnit {
         unsafe { unit.set_full_width(&FULL_WIDTH) };
     }
     unit.set_user_rdpmc_control(extension.denies_user_rdpmc());
+    // SDM vol. 2A, CPUID leaf 7, EDX bit 15, Hybrid; leaf 0x1A, EAX: the core's type and native model.
+    if processor.leaf(7, 0).edx >> 15 & 1 != 0 {
+        unit.set_core_type(processor.leaf(0x1A, 0).eax);
+    }
     // SDM vol. 3B, §20.6.2.4: CPUID leaf 1, EDX bit 21, DS; and IA32_MISC_ENABLE must not deny it.
     if processor.leaf(1, 0).edx >> 21 & 1 != 0 {
         let from_5 = perfmon.version() >= 5;

@@ -67,7 +67,7 @@ fn load_latency_is_not_taken_for_precise_sampling_of_fixed_counters() {
     assert_eq!(take(5, 0x3 << 32, Fault::WritesTo(PEBS_ENABLE)), (0x3 << 32, rest));
 }
 
-/// Registers of which one refuses some bits.
+/// Registers of which the acknowledge register refuses some bits, and clears the others in the status.
 struct Refusing {
     file: RegisterFile,
     bits: u64,
@@ -83,6 +83,9 @@ impl MsrBackend for Refusing {
     fn write(&self, address: MsrAddress, value: u64) -> Result<(), MsrErrorKind> {
         if address.get() == ACKNOWLEDGE && value & self.bits != 0 {
             return Err(MsrErrorKind::GeneralProtection);
+        }
+        if address.get() == ACKNOWLEDGE {
+            self.file.set(STATUS, self.file.get(STATUS) & !value);
         }
         self.file.write(address, value)
     }

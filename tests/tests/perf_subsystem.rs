@@ -5,6 +5,7 @@ mod opened;
 mod subsystem;
 
 use opened::{Mock, Processor, processors};
+use pmu_virt::IntelConfiguration;
 use pmu_virt::mock::Deviations;
 use subsystem::expected::Told;
 use subsystem::operations::Faults;
@@ -30,29 +31,43 @@ fn seeds() -> core::ops::RangeInclusive<u64> {
     1..=std::env::var("PMU_TEST_SUBSYSTEM").map_or(12, |seeds| seeds.parse().unwrap())
 }
 
+/// Returns the processors of each machine: two alike, of each kind; and two of different types of core.
+fn machines() -> Vec<[Processor; 2]> {
+    let mut machines: Vec<_> =
+        processors(Deviations::NONE).into_iter().map(|processor| [processor; 2]).collect();
+    let core = |general, core_type| {
+        let mut core = Processor::intel(IntelConfiguration::new(5, general, 3));
+        core.unit.set_core_type(core_type);
+        core
+    };
+    machines.push([core(8, 0x4000_0001), core(6, 0x2000_0001)]);
+    machines.push([core(6, 0x2000_0001), core(6, 0x4000_0001)]);
+    machines
+}
+
 #[test]
 fn every_count_time_and_report_is_that_of_what_happened() {
-    for processor in processors(Deviations::NONE) {
+    for machine in machines() {
         for seed in seeds() {
-            run(&[processor, processor], seed, 120, Faults::None);
+            run(&machine, seed, 120, Faults::None);
         }
     }
 }
 
 #[test]
 fn a_fault_that_passes_changes_no_count() {
-    for processor in processors(Deviations::NONE) {
+    for machine in machines() {
         for seed in seeds() {
-            run(&[processor, processor], seed, 120, Faults::Passing);
+            run(&machine, seed, 120, Faults::Passing);
         }
     }
 }
 
 #[test]
 fn after_registers_did_not_answer_nothing_is_invented_and_everything_goes_on() {
-    for processor in processors(Deviations::NONE) {
+    for machine in machines() {
         for seed in seeds() {
-            run(&[processor, processor], seed, 120, Faults::Lasting);
+            run(&machine, seed, 120, Faults::Lasting);
         }
     }
 }

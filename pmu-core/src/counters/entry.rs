@@ -20,6 +20,8 @@ pub(crate) enum EventState {
     Counting,
     /// Started elsewhere; here it found no counter.
     Refused,
+    /// Started; this processor cannot count it, or another event of its group.
+    Uncountable,
 }
 
 /// One place of an [`EventTable`](crate::EventTable).
@@ -33,6 +35,9 @@ pub struct EventEntry {
     rotates: AtomicBool,
     guest: AtomicU8,
     turn: AtomicU32,
+    core_type: AtomicU32,
+    /// This processor can count it.
+    countable: AtomicBool,
     membership: AtomicU64,
     extra_value: AtomicU64,
     extra_registers: [AtomicU64; 2],
@@ -87,6 +92,8 @@ pub struct StoppedEvent {
     total_wanted: bool,
     rotates: bool,
     guest: u8,
+    /// The only type of core that counts it; 0: every type.
+    core_type: u32,
     membership: u64,
     extra: Extra,
     select: u64,
@@ -127,6 +134,11 @@ impl StoppedEvent {
         CounterSet::from_bits(self.counters)
     }
 
+    /// Returns whether cores of this type count it.
+    pub(crate) const fn is_of_core_type(&self, core_type: u32) -> bool {
+        self.core_type == 0 || self.core_type == core_type
+    }
+
     /// Returns the group to which it belongs.
     pub(crate) fn group(&self) -> Option<GroupId> {
         GroupId::of_bits(Membership::unpack(self.membership).group)
@@ -156,6 +168,8 @@ impl EventEntry {
             rotates: AtomicBool::new(false),
             guest: AtomicU8::new(0),
             turn: AtomicU32::new(0),
+            core_type: AtomicU32::new(0),
+            countable: AtomicBool::new(false),
             membership: AtomicU64::new(0),
             extra_value: AtomicU64::new(0),
             extra_registers: [const { AtomicU64::new(0) }; 2],
@@ -176,13 +190,20 @@ impl EventEntry {
     }
 
     /// Opens the event here, stopped, with the `select` and the `counters` that it resolves to.
-    pub(crate) fn open(&self, event: &Event, select: EventSelect, counters: CounterSet) {
+    pub(crate) fn open(
+        &self,
+        event: &Event,
+        select: EventSelect,
+        counters: CounterSet,
+        core_type: u32,
+    ) {
         let guest = event.guest as u8;
-        self.insert(&StoppedEvent {
+        let opened = StoppedEvent {
             started: false,
             total_wanted: event.total,
             rotates: event.rotates,
             guest,
+            core_type,
             membership: Membership::alone(event.name(), event.user_rdpmc).pack(),
             extra: event.extra,
             select: select.select_bits(),
@@ -193,11 +214,14 @@ impl EventEntry {
             left: 0,
             resume: 0,
             count: EventCount::default(),
-        });
+        };
+        self.insert(&opened, true);
     }
 
-    /// Puts a stopped event here.
-    pub(crate) fn insert(&self, event: &StoppedEvent) {
+    /// Puts a stopped event here, which this processor can count, or cannot.
+    pub(crate) fn insert(&self, event: &StoppedEvent, countable: bool) {
+        self.core_type.store(event.core_type, Relaxed);
+        self.countable.store(countable, Relaxed);
         self.total_wanted.store(event.total_wanted, Relaxed);
         self.rotates.store(event.rotates, Relaxed);
         self.guest.store(event.guest, Relaxed);
@@ -233,6 +257,7 @@ impl EventEntry {
             total_wanted: self.wants_total(),
             rotates: self.rotates(),
             guest: self.guest.load(Relaxed),
+            core_type: self.core_type.load(Relaxed),
             membership: self.membership.load(Relaxed),
             extra: self.extra(),
             select: self.select.load(Relaxed),
@@ -253,7 +278,8 @@ impl EventEntry {
             1 => EventState::Stopped,
             2 => EventState::Waiting,
             3 => EventState::Counting,
-            _ => EventState::Refused,
+            4 => EventState::Refused,
+            _ => EventState::Uncountable,
         }
     }
 
@@ -342,6 +368,11 @@ impl EventEntry {
         CounterSet::from_bits(self.counters.load(Relaxed))
     }
 
+    /// Returns whether this processor can count it.
+    pub(crate) fn is_countable(&self) -> bool {
+        self.countable.load(Relaxed)
+    }
+
     pub(crate) fn rotates(&self) -> bool {
         self.rotates.load(Relaxed)
     }
@@ -371,7 +402,10 @@ impl EventEntry {
 
     /// Counts its times from `now` on, stopped.
     pub(crate) fn begin_time(&self, now: u64) {
-        self.set_state(EventState::Stopped);
+        // One that was refused is again, if it finds no counter.
+        if self.state() != EventState::Refused {
+            self.set_state(EventState::Stopped);
+        }
         self.add_time(now, false);
     }
 
@@ -388,7 +422,9 @@ impl EventEntry {
                 add(&self.enabled);
                 add(&self.running);
             }
-            EventState::Waiting | EventState::Counting => add(&self.enabled),
+            EventState::Waiting | EventState::Counting | EventState::Uncountable => {
+                add(&self.enabled);
+            }
         }
     }
 
@@ -527,6 +563,7 @@ mod tests {
             &Event { period, ..Event::raw(EventSelect::from_bits(0xC0)) },
             EventSelect::from_bits(0),
             CounterSet::ALL,
+            0,
         );
         entry
     }

@@ -148,6 +148,8 @@ pub struct Event {
     pub(crate) user_rdpmc: bool,
     /// It happens at most 15 times per cycle.
     pub(crate) narrow: bool,
+    /// Its select names it on every type of core.
+    pub(crate) any_core_type: bool,
     pub(crate) tag: u64,
     pub(crate) counters: CounterSet,
     pub(crate) extra: Extra,
@@ -179,6 +181,7 @@ impl Event {
             rotates: false,
             user_rdpmc: false,
             narrow: false,
+            any_core_type: false,
             tag: 0,
             counters: CounterSet::ALL,
             extra: Extra::NONE,
@@ -270,6 +273,14 @@ impl Event {
     /// processor programming references, "Large Increment per Cycle Events" and PMCx003.
     pub const fn at_most_15_per_cycle(mut self) -> Self {
         self.narrow = true;
+        self
+    }
+
+    /// Promises that its select means the same event on every type of core of a hybrid processor, as those of the
+    /// architectural events do. Without this promise, an event that is opened by its select counts on the type of core
+    /// on which it was opened, and [stands still](crate::Counters::switch_in) while its thread is on another one.
+    pub const fn on_any_core_type(mut self) -> Self {
+        self.any_core_type = true;
         self
     }
 

@@ -87,7 +87,10 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
             self.table().check_period(period)?;
         }
         let (id, entry) = self.free_entry()?;
-        entry.open(event, select, counters);
+        let is_raw = matches!(event.what, What::Raw(_));
+        let confined = is_raw && !event.any_core_type;
+        let core_type = if confined { processor.core_type() } else { 0 };
+        entry.open(event, select, counters, core_type);
         Ok(id)
     }
 
@@ -142,6 +145,10 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
         if entry.has_extra() {
             return Err(CounterError::NoCounterForEvent);
         }
+        if !entry.is_countable() {
+            self.change_state(event, EventState::Uncountable);
+            return Ok(());
+        }
         let room = self.free_counter(entry.counters());
         room.and_then(|counter| self.run(counter, event))?;
         self.change_state(event, EventState::Counting);
@@ -168,16 +175,32 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
     /// rotates itself, it waits for its turn instead.
     pub(crate) fn give_counters(&self, event: EventId, now: u64) -> Result<(), Unplaced> {
         let unplaced = |reason| Unplaced { event, reason };
-        let rotates = self.entry(event).map_err(unplaced)?.rotates();
+        let entry = self.entry(event).map_err(unplaced)?;
+        let (rotates, refused) = (entry.rotates(), entry.state() == EventState::Refused);
+        if !self.is_countable(event) {
+            self.change_group(event, EventState::Uncountable);
+            return Ok(());
+        }
         // One of them may have to give way.
         self.table().opened().for_each(|(event, entry)| self.add_time(event, entry, now));
         let outcome = self.assign(event, (!rotates).then_some(0));
         let waits = rotates && outcome.is_err_and(|unplaced| unplaced.reason.is_no_room());
         if outcome.is_err() {
-            let state = if waits { EventState::Waiting } else { EventState::Stopped };
+            let state = match (waits, refused) {
+                (true, _) => EventState::Waiting,
+                (false, true) => EventState::Refused,
+                (false, false) => EventState::Stopped,
+            };
             self.change_group(event, state);
         }
         if waits { Ok(()) } else { outcome }
+    }
+
+    /// Returns whether this processor can count an event and its group.
+    fn is_countable(&self, event: EventId) -> bool {
+        let mut entries =
+            self.table().with_group(event).filter_map(|event| self.table().entry(event));
+        entries.all(EventEntry::is_countable)
     }
 
     /// Sets the state of an event and its group, of which none is on a counter.
@@ -201,11 +224,11 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
         self.take_off(event, entry, now)
     }
 
-    /// Returns whether an opened event is started: on a counter, or waiting for its turn.
+    /// Returns whether an opened event is started: on a counter, waiting for its turn, or of another type of core.
     pub fn is_started(&self, event: EventId) -> bool {
         match self.entry(event).map(EventEntry::state) {
             Ok(EventState::Counting) => self.find(event).is_some(),
-            Ok(EventState::Waiting) => true,
+            Ok(EventState::Waiting | EventState::Uncountable) => true,
             Ok(EventState::Stopped | EventState::Closed | EventState::Refused) | Err(_) => false,
         }
     }

@@ -164,14 +164,17 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
     ///
     /// A group starts if all of its events are given, and together.
     ///
+    /// An event that this processor cannot count is opened here all the same, and stands still, with its group: of
+    /// another [type of core](CounterUnit::core_type), with a name or a bit of its select that this processor lacks, or
+    /// confined to counters that it lacks. It is started, and its `enabled` time goes on without its `running` time, so
+    /// that its count can be [scaled](crate::EventCount::scaled).
+    ///
     /// Two writes per event, and two per group. An interrupt may come before the identities are in `events`: it
     /// identifies the event by its [tag](crate::Event::tagged).
     ///
     /// # Errors
-    /// The events that failed, and the reason of the first; every other event was given. An event of another kind of
-    /// core ([`IllegalBits`](CounterError::IllegalBits), [`Unsupported`](CounterError::Unsupported),
-    /// [`NoCounterForEvent`](CounterError::NoCounterForEvent)), and one for which the table has no room, stays where
-    /// it is. One that finds no counter is opened here, and not started, unless it [rotates](crate::Event::rotating);
+    /// The events that failed, and the reason of the first; every other event was given. One for which the table has no
+    /// room stays where it is. One that finds no counter is opened here, and not started, unless it [rotates](crate::Event::rotating);
     /// after the next [`switch_out`](Self::switch_out) it is started again.
     /// [`OtherProcessor`](CounterError::OtherProcessor), before anything: `processor` describes another type of core.
     pub fn switch_in(
@@ -215,25 +218,24 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
         outcome
     }
 
+    /// Returns whether this processor can count an event: of its type of core, with its select or name, on a counter of
+    /// the session's.
+    fn can_count(&self, processor: &CounterUnit, event: &StoppedEvent) -> bool {
+        let is_legal = event.select().select_bits() & !processor.all_bits() == 0;
+        let has_name = event.name().is_none_or(|name| processor.named(name).is_some());
+        let has_counter = !(event.counters() & self.own()).is_empty();
+        event.is_of_core_type(processor.core_type()) && is_legal && has_name && has_counter
+    }
+
     fn insert(
         &self,
         processor: &CounterUnit,
         event: &StoppedEvent,
         now: u64,
     ) -> Result<EventId, CounterError> {
-        let event = &event.on(processor);
-        let illegal = event.select().select_bits() & !processor.all_bits();
-        if illegal != 0 {
-            return Err(CounterError::IllegalBits(illegal));
-        }
-        if let Some(name) = event.name().filter(|name| processor.named(*name).is_none()) {
-            return Err(CounterError::Unsupported(name));
-        }
-        if (event.counters() & self.own()).is_empty() {
-            return Err(CounterError::NoCounterForEvent);
-        }
         let (id, entry) = self.free_entry()?;
-        entry.insert(event);
+        let event = event.on(processor);
+        entry.insert(&event, self.can_count(processor, &event));
         entry.add_time(now, false);
         if event.is_started() {
             entry.set_state(EventState::Waiting);

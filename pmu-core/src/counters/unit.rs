@@ -71,6 +71,8 @@ pub struct CounterUnit {
     pub(crate) has_named: u8,
     pub(crate) user_rdpmc_control: bool,
     masked_on_delivery: bool,
+    /// The type of core on a hybrid processor; 0: all cores are alike.
+    core_type: u32,
     /// The number of the event that needs a pair of counters, and that of the event which makes the pair; 0: no pairs.
     merged: [u16; 2],
     /// The bits of a select by which it counts in guests only, and outside guests only.
@@ -99,6 +101,7 @@ impl CounterUnit {
             has_named: 0,
             user_rdpmc_control: false,
             masked_on_delivery: false,
+            core_type: 0,
             merged: [0; 2],
             guest_bits: [0; 2],
             global: None,
@@ -247,6 +250,12 @@ impl CounterUnit {
         self.guest_bits = [guest_only, host_only];
     }
 
+    /// Sets the type of core of a hybrid processor, by a number that differs between types: an event that is opened by
+    /// its select counts on cores of this type alone. 0, as in a new unit: every core counts the same events.
+    pub const fn set_core_type(&mut self, core_type: u32) {
+        self.core_type = core_type;
+    }
+
     /// Declares that the event numbered `wide` may happen more than 15 times per cycle, which a counter takes only
     /// while the next one counts the event numbered `merge`. No such pairs are made: both events are refused, except
     /// `wide` where it is [at most 15 per cycle](crate::Event::at_most_15_per_cycle).
@@ -327,6 +336,12 @@ impl CounterUnit {
     /// Returns the bits of a select that qualify its event: all but event, unit mask and modes.
     const fn qualifiers(&self) -> u64 {
         !(0xFFFF | EventSelect::MODES | self.guest_bits[0] | self.guest_bits[1])
+    }
+
+    /// Returns the type of core on a hybrid processor; 0: all cores are alike. On Intel's it is EAX of CPUID leaf 0x1A:
+    /// the type in bits 31:24, and the native model.
+    pub const fn core_type(&self) -> u32 {
+        self.core_type
     }
 
     /// Returns whether `select` counts right only on a pair of counters. `narrow`: it happens at most 15 times per

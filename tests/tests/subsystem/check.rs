@@ -24,7 +24,11 @@ impl Subsystem<'_, '_> {
                 }
                 // What does not take turns is on a counter while it is started.
                 let on = counters.counter_of(*id).is_some();
-                assert!(on || event.rotates || !event.is_on(), "{context}");
+                if self.is_countable(*number, cpu) {
+                    assert!(on || event.rotates || !event.is_on(), "{context}");
+                } else {
+                    assert!(!on, "{context}: of another type of core");
+                }
             }
             let on: CounterSet =
                 here.iter().filter_map(|placed| counters.counter_of(placed.id)).collect();

@@ -61,6 +61,8 @@ pub(crate) struct Expected {
     pub(crate) has_frequency: bool,
     pub(crate) has_total: bool,
     pub(crate) rotates: bool,
+    /// The only type of core that counts it; `None`: any.
+    pub(crate) core_type: Option<u32>,
     pub(crate) started: bool,
     /// It was started elsewhere, and found no counter here.
     pub(crate) refused: bool,
@@ -92,6 +94,9 @@ impl Expected {
         }
         if self.has_total {
             event = event.with_total();
+        }
+        if self.core_type.is_none() {
+            event = event.on_any_core_type();
         }
         if self.rotates { event.rotating() } else { event }
     }

@@ -213,6 +213,17 @@ impl<'a, 'm> Subsystem<'a, 'm> {
         }
     }
 
+    /// Returns whether a processor can count an event, and its group.
+    fn is_countable(&self, number: usize, cpu: usize) -> bool {
+        let core_type = self.cpus[cpu].processor.unit.core_type();
+        let is_its = |number: &usize| {
+            let of = self.events[*number].core_type;
+            of.is_none_or(|of| of == 0 || of == core_type)
+        };
+        let group = self.groups.iter().find(|group| group.numbers.contains(&number));
+        group.map_or(is_its(&number), |group| group.numbers.iter().all(is_its))
+    }
+
     /// Returns the events that are opened on a processor.
     fn here(&self, cpu: usize) -> Vec<Placed> {
         let Cpu { own, task, .. } = &self.cpus[cpu];

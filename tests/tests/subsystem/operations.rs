@@ -207,6 +207,10 @@ impl Subsystem<'_, '_> {
         self.context += &format!(": open {count} of {of_task:?}");
         let first = self.events.len();
         let mut expected: Vec<Expected> = (0..count).map(|_| self.some_event()).collect();
+        let core_type = self.cpus[cpu].processor.unit.core_type();
+        for event in &mut expected {
+            event.core_type = (self.random.below(2) == 0).then_some(core_type);
+        }
         let rotates = expected[0].rotates;
         expected.iter_mut().for_each(|event| event.rotates = rotates);
         let here = &mut self.cpus[cpu];
@@ -251,6 +255,7 @@ impl Subsystem<'_, '_> {
             has_frequency: period != 0 && random.below(2) == 0,
             has_total: random.below(2) == 0,
             rotates: random.below(4) != 0,
+            core_type: None,
             started: false,
             refused: false,
             uncertain: None,
