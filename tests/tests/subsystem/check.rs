@@ -22,7 +22,7 @@ impl Subsystem<'_, '_> {
                     let count = counters.read_event(*id, self.now);
                     assert_eq!(count, Ok(event.count), "{context}");
                 }
-                // What does not take turns is on a counter while it is started.
+                // An event that takes no turns is on a counter while it is started.
                 let on = counters.counter_of(*id).is_some();
                 if self.is_countable(*number, cpu) {
                     assert!(on || event.rotates || !event.is_on(), "{context}");

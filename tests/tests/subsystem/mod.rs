@@ -77,7 +77,7 @@ struct Group {
     numbers: Vec<usize>,
 }
 
-/// How often each kind of event happens, in user and in kernel mode.
+/// Number of times that each kind of event happens, in user and in kernel mode.
 type Counts = [[u64; 2]; KINDS.len()];
 
 /// Returns a kind of event as the processors' model knows it.

@@ -1,4 +1,5 @@
-//! Reading a recording, this profiler's or perf's own, by `linux-perf-data`: its records take the place of the kernel's.
+//! Reading a recording, this profiler's or perf's own, by `linux-perf-data`: its records take the place of the
+//! kernel's.
 
 use core::mem::zeroed;
 use std::collections::VecDeque;
@@ -102,7 +103,7 @@ impl Reader {
         };
         let here = Kallsyms::read().and_then(|kernel| kernel.texts().next());
         while let Some((record, kernel)) = reader.next()? {
-            // Where it begins is chosen at each boot.
+            // The kernel's first address is chosen at each boot.
             reader.is_this_kernel |=
                 is_same && kernel.is_some() && kernel == here.as_ref().map(|text| text.start);
             let is_sample = record.as_ref().is_some_and(|one| matches!(one.what, What::Sample(_)));
@@ -114,8 +115,8 @@ impl Reader {
         Ok(reader)
     }
 
-    /// Returns the next record, if the profiler needs it, and the kernel's first address, if it tells that; `None` at the
-    /// end.
+    /// Returns the next record, if the profiler needs it, and the kernel's first address, if the record tells it; `None`
+    /// at the end.
     fn next(&mut self) -> io::Result<Option<(Option<Record>, Option<u64>)>> {
         let next = self.records.next_record(&mut self.file).map_err(io::Error::other)?;
         let Some(record) = next else {
@@ -152,8 +153,8 @@ fn layout(event: &PerfEventAttr) -> Layout {
     Layout::of(&attributes)
 }
 
-/// Checks that a file is a recording of this byte order, whose sections lie in the file: the library allocates as much as
-/// they say.
+/// Checks that a file is a recording of this byte order, whose sections lie in the file: the library allocates as much
+/// as they say.
 fn check(file: &mut File) -> io::Result<()> {
     let wrong = |reason: &str| Err(io::Error::new(io::ErrorKind::InvalidData, reason.to_owned()));
     let kind = file.metadata()?;
@@ -252,7 +253,7 @@ impl PerfEvents for Reader {
             match self.next() {
                 Ok(Some((record, _))) => records.extend(record),
                 Ok(None) => return,
-                // What follows a damaged record cannot be told.
+                // A damaged record hides where the next one begins.
                 Err(_) => {
                     self.has_ended = true;
                     return;

@@ -16,8 +16,8 @@ use crate::profiler::perf::{Record, What};
 /// Texts in a file have room for a multiple of this (`NAME_ALIGN`).
 const TEXT_ROOM: usize = 64;
 
-/// The bytes of attributes that are written, `PERF_ATTR_SIZE_VER5`: the profiler sets none behind them, and perf reads no
-/// more than it knows.
+/// The bytes of attributes that are written, `PERF_ATTR_SIZE_VER5`: the profiler sets none behind them, and perf reads
+/// no more than it knows.
 const ATTRIBUTES_BYTES: usize = 112;
 
 /// Facts on a recording that its file tells.
