@@ -115,8 +115,8 @@ impl Reader {
         Ok(reader)
     }
 
-    /// Returns the next record, if the profiler needs it, and the kernel's first address, if the record tells it; `None`
-    /// at the end.
+    /// Returns the next record, if the profiler needs it, and the kernel's first address, if the record tells it;
+    /// `None` at the end.
     fn next(&mut self) -> io::Result<Option<(Option<Record>, Option<u64>)>> {
         let next = self.records.next_record(&mut self.file).map_err(io::Error::other)?;
         let Some(record) = next else {
