@@ -45,11 +45,15 @@ const PERF_METRICS: u64 = 1 << 15;
 /// value that [`put`](Self::put) takes. The guest's field for `IA32_DEBUGCTL` gets [`Loaded::debug_control`]. On AMD
 /// the selects are marked GuestOnly, and `load` and `put` write the global control.
 ///
+/// The NMI handler that belongs to this loop is the example of [`GuestInterrupts`].
+///
 /// ```
 /// use pmu_core::{CounterError, Counters, EventSource, MsrBackend, Platform};
 /// use pmu_virt::{GuestInterrupts, HostCounters, Loaded, VirtualPmu};
 /// # use std::error::Error;
 /// # enum Exit { Wrmsr(u32, u64), Interrupt, Stop }
+/// # fn write_hosts_field(_: u64) {}
+/// # fn guests_entry() -> u32 { 0 }
 /// # fn enter_guest(_: &Loaded<'_>) -> Exit { Exit::Stop }
 /// # fn saved_global_control() -> u64 { 0 }
 /// # fn deliver(_: &mut VirtualPmu) {}
@@ -60,13 +64,19 @@ const PERF_METRICS: u64 = 1 << 15;
 ///     session: &mut Counters<'_, S, M, P>,
 ///     guest: &mut VirtualPmu,
 ///     interrupts: &GuestInterrupts,
-///     msr: &M,
+///     (msr, platform): (&M, &P),
 ///     clock: impl Fn() -> u64,
 /// ) -> Result<(), Box<dyn Error>> {
-///     let mut window = session.lend(clock(), |_| ())?;
+///     let mut window = session.lend(clock(), |_| ())?; // a sampler takes the pending overflows here
+///     write_hosts_field(window.lent().global_control()); // before `load`, which borrows it
 ///     let outcome = host.load(window.lent(), guest, interrupts, msr).and_then(|mut loaded| {
 ///         loop {
-///             match enter_guest(&loaded) {
+///             // Not in the handler: from Intel's version 3 on, unmasking raises an interrupt while the guest has not
+///             // acknowledged the overflow.
+///             if guests_entry() & 1 << 16 == 0 {
+///                 platform.unmask_performance_interrupt();
+///             }
+///             match enter_guest(&loaded) { // first, and after a `write`, with `loaded.global_control()`
 ///                 Exit::Wrmsr(register, value) => {
 ///                     let _ = host.write(&mut loaded, guest, register, value, msr)?;
 ///                 }
@@ -74,7 +84,7 @@ const PERF_METRICS: u64 = 1 << 15;
 ///                 Exit::Stop => break,
 ///             }
 ///             interrupts.deliver_to(guest);
-///             deliver(guest); // by `VirtualPmu::deliver_pmi`
+///             deliver(guest); // by `VirtualPmu::deliver_pmi`, which masks the guest's entry on Intel
 ///         }
 ///         host.put(loaded, saved_global_control(), guest, msr).map_err(|(_, error)| error)
 ///     });

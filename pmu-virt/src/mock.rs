@@ -46,6 +46,11 @@ type Handler<'h, const T: usize> = &'h dyn Fn(&MockMsr<'h, T>);
 /// It is the [`MsrBackend`](pmu_core::MsrBackend) and the [`Platform`](pmu_core::Platform) of that processor. It
 /// works behind a shared reference, as a driver's backend does, and is not for several threads.
 ///
+/// It has no guest mode, and one type of core. A test of [`HostCounters`](crate::HostCounters) plays an entry and an
+/// exit on Intel by writing 0x38F, and on AMD by feeding events whose [key](crate::EventKey::of_select) has
+/// GuestOnly. A test of a hybrid machine has a mock for each type of core, and sets the types in the
+/// [units](pmu_core::CounterUnit::set_core_type).
+///
 /// ```
 /// use pmu_core::{MsrAddress, MsrBackend, MsrErrorKind};
 /// use pmu_virt::mock::{Fault, MockMsr};

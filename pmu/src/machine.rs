@@ -127,7 +127,12 @@ impl Machine {
         WithEvents::new(self, events)
     }
 
-    /// Returns the opened events of one processor, whose table `events` is, without any source.
+    /// Returns the opened events of one processor, whose table `events` is, without any source. Their counters are
+    /// those that the processor shares with the boot processor.
+    ///
+    /// On a hybrid machine, whose types of core differ in their counters, [`OpenedEvents::new`] of the processor's own
+    /// unit, [`unit_of`](SourceInterface::unit_of), has all of the processor's; its interrupt handler calls
+    /// [`service`](pmu_core::service) of the same source.
     pub fn events<'a>(&'a self, events: &'a EventTable) -> OpenedEvents<'a> {
         OpenedEvents::new(self.unit(), events)
     }

@@ -67,7 +67,9 @@ pub enum CounterError {
     /// The event's counter faulted. The event does not run since, and what was counted since its last interrupt, or
     /// since it got the counter, is lost. It can be started again.
     CounterLost(EventId),
-    /// Every counter that could count the event is in use, and no other event can give way.
+    /// Every counter that could count the event is in use, and no other event can give way; or it has fallen out, as
+    /// all have after a [`service`](crate::service) that [masked](ServiceError::masked) the interrupt, until
+    /// [`reprogram`](crate::Counters::reprogram).
     NoFreeCounter,
     /// Running events need other values of the event's [extra register](crate::Event::with_extra), which is at this
     /// address (of several, this is the first); or the processor's events use more of them than there is room for.
@@ -114,6 +116,11 @@ pub struct ServiceError {
     /// The first access that failed twice.
     pub fault: MsrFault,
     /// Counters that fell out: their events, and the other events of these events' groups, do not run any more.
+    ///
+    /// A task finds the events by [`is_started`](crate::Counters::is_started), which is false of those that do not
+    /// rotate, and starts them again: on other counters at once, on these after
+    /// [`reprogram`](crate::Counters::reprogram). Those that rotate take turns again at the next
+    /// [`rotate`](crate::Counters::rotate).
     pub counters: CounterSet,
     /// The overflow status could be neither read nor cleared, so that the same interrupt could come for ever. The local
     /// APIC's entry is masked, every counter of the session has fallen out, and no event starts until

@@ -50,7 +50,9 @@ pub struct Serviced {
     /// counters, and whatever else raises this interrupt (a branch or trace buffer). They are left set.
     pub others: u64,
     /// The counters are [lent](crate::Counters::lend): no register was accessed, and the interrupt may be the
-    /// borrower's, whatever the claim says.
+    /// borrower's, whatever the claim says: the handler asks the borrower. The local APIC's entry stays masked where
+    /// delivery masked it. After the window's end the borrower is asked only where the claim is
+    /// [`NotOurs`](Claim::NotOurs).
     pub lent: bool,
 }
 

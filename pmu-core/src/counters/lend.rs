@@ -150,8 +150,9 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
     /// hypervisor's window lasts from before a guest's state is loaded until after it is put back.
     ///
     /// Meanwhile [`service`](crate::service) accesses no register, and [says](crate::Serviced::lent) that the interrupt
-    /// may be the borrower's. Where delivery masks the local APIC's entry, the borrower unmasks it each time. The
-    /// times of the events stand still between both `now`s.
+    /// may be the borrower's. Where delivery masks the local APIC's entry, it stays masked until the borrower unmasks
+    /// it, with the overflow acknowledged, or until the window's end, which unmasks it. The times of the events stand
+    /// still between both `now`s.
     ///
     /// An overflow that is pending is reported to `overflowed` once, as its interrupt would have reported it; the
     /// interrupt, if it still comes, is claimed.

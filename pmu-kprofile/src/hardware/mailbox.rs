@@ -326,7 +326,10 @@ impl<const P: usize> Mailbox<P> {
     /// - A start or a stop on another processor waits until that task has run, for as long as
     ///   [`keep_waiting`](Processors::keep_waiting) says. It holds the lists meanwhile: other tasks' attempts are
     ///   [`Busy`](crate::ProfileError::Busy), or wait too. So the task has a priority above those that start and stop,
-    ///   and takes no lock that they hold.
+    ///   and takes no lock that they hold. An idle task, which has the lowest one, answers when its processor has
+    ///   nothing else to do: there use [`try_start`](crate::Profiles::try_start) and
+    ///   [`try_stop`](crate::Profiles::try_stop), with a `keep_waiting` of little time, and sleep between tries, since
+    ///   a task that spins for its turn keeps the idle task of its own processor from answering.
     /// - A start without an answer in time is withdrawn, or undone when the task comes to it, and its caller is told
     ///   [`NoAnswer`](InterfaceError::NoAnswer): the caller tries again. What
     ///   [`update_processors`](crate::Profiles::try_update_processors) could not start, its next call tries again.

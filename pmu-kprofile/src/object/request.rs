@@ -54,7 +54,7 @@ pub struct BasicProfile<'b> {
     pub source: KProfileSource,
     /// Profiled processors. `None` takes those that are active when the object is created, as Windows does.
     /// [`Affinity::ALL`] takes all, present and future, which Windows does not have: those that become active later
-    /// join at the next [`update_processors`](crate::Profiles::update_processors).
+    /// join at the next [`try_update_processors`](crate::Profiles::try_update_processors).
     pub affinity: Option<Affinity>,
 }
 

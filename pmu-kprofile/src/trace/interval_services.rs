@@ -147,7 +147,7 @@ impl IntervalServices {
     /// weigh them. Its old interval is its new one.
     ///
     /// # Context
-    /// Task; before [`TraceControl::set_group_mask`](super::TraceControl::set_group_mask) switches the samples on.
+    /// Task; before `TraceControl::set_group_mask` switches the samples on.
     pub fn begin_trace(
         &self,
         interface: &impl ProfileInterface,

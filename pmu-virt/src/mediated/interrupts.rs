@@ -17,15 +17,28 @@ use crate::{EventPolicy, VirtualPmu};
 ///
 /// ```
 /// use core::sync::atomic::{AtomicUsize, Ordering};
-/// use pmu_core::MsrBackend;
+/// use pmu_core::{Claim, CounterMemory, EventOverflow, EventSource, MsrBackend, Platform, service};
 /// use pmu_virt::{GuestInterrupts, HostCounters};
 /// static INTERRUPTS: [GuestInterrupts; 4] = [const { GuestInterrupts::new() }; 4]; // one per virtual processor
 /// static LAST: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2]; // one per processor; set before `load`
 ///
-/// /// Where `service` said that the counters are lent. `true`: the interrupt was the guest's.
-/// fn lent(host: &HostCounters, processor: usize, msr: &impl MsrBackend) -> bool {
-///     let last = LAST[processor].load(Ordering::Relaxed);
-///     host.interrupted(&INTERRUPTS[last], msr)
+/// /// The performance counters' part of an NMI handler, in a window and outside. Returns for how many interrupts it
+/// /// stands, as `Claim::interrupts`; 0: the NMI is another source's.
+/// fn counters_interrupted<S: EventSource, M: MsrBackend, P: Platform>(
+///     host: &HostCounters,
+///     processor: usize,
+///     source: &S,
+///     (msr, platform, memory): (&M, &P, &CounterMemory),
+///     sample: impl FnMut(EventOverflow),
+/// ) -> u32 {
+///     let serviced = service(source, msr, platform, memory, sample);
+///     let claimed = serviced.map_or(Claim::OursAndMore, |serviced| serviced.claim).interrupts();
+///     let is_lent = serviced.is_ok_and(|serviced| serviced.lent);
+///     // Within the window whatever the session claimed; outside, what is left over.
+///     let last = &INTERRUPTS[LAST[processor].load(Ordering::Relaxed)];
+///     let is_guests = (is_lent || claimed == 0) && host.interrupted(last, msr);
+///     // Within the window the entry stays masked, where delivery masked it: the task unmasks it before it enters.
+///     claimed + u32::from(is_guests)
 /// }
 /// ```
 #[derive(Debug)]
