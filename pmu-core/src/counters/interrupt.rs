@@ -126,12 +126,11 @@ pub fn service<S: EventSource, M: MsrBackend, P: Platform>(
     // This source's unit does not describe counters that another source's session has taken.
     let own = memory.proven(unit.counters());
     if own.is_empty() {
-        let lent = memory.interrupt_lent();
-        return Ok(Serviced { overflows: 0, claim: memory.claim_empty(), others: 0, lent });
+        let (claim, lent) = memory.unserved(own);
+        return Ok(Serviced { overflows: 0, claim, others: 0, lent });
     }
     let mut pass = Pass {
         source,
-        unit,
         msr,
         platform,
         memory,
@@ -140,17 +139,19 @@ pub fn service<S: EventSource, M: MsrBackend, P: Platform>(
         overflows: 0,
         raised: 0,
         others: 0,
-        error: None,
+        fault: None,
+        fallen: CounterSet::NONE,
     };
     let served = memory.serve(|| match unit.global() {
         None => pass.by_value(),
         Some(global) => pass.by_status(global),
     });
-    if let Err(claim) = served {
-        return Ok(Serviced { overflows: 0, claim, others: 0, lent: false });
+    if !served {
+        let (claim, lent) = memory.unserved(own);
+        return Ok(Serviced { overflows: 0, claim, others: 0, lent });
     }
-    if let Some(error) = pass.error {
-        return Err(error);
+    if let Some(fault) = pass.fault {
+        return Err(ServiceError { fault, counters: pass.fallen, masked: memory.is_muted() });
     }
     let claim = match pass.raised {
         0 => memory.claim_empty(),
@@ -163,7 +164,6 @@ pub fn service<S: EventSource, M: MsrBackend, P: Platform>(
 /// One pass of the interrupt path over the counters.
 struct Pass<'a, S, M, P, F> {
     source: &'a S,
-    unit: &'a CounterUnit,
     msr: &'a M,
     platform: &'a P,
     memory: &'a CounterMemory,
@@ -176,7 +176,9 @@ struct Pass<'a, S, M, P, F> {
     /// Other owners' bits of the status.
     others: u64,
     /// First fault; the pass continues, so that no other overflow is lost.
-    error: Option<ServiceError>,
+    fault: Option<MsrFault>,
+    /// Counters that fell out.
+    fallen: CounterSet,
 }
 
 /// Access that remains once the overflows are served.
@@ -200,6 +202,10 @@ where
     P: Platform,
     F: FnMut(EventOverflow),
 {
+    fn unit(&self) -> &'a CounterUnit {
+        self.source.unit()
+    }
+
     #[inline]
     fn note<T>(&mut self, result: Result<T, MsrFault>) -> Option<T> {
         result.map_err(|fault| self.note_fault(fault)).ok()
@@ -208,17 +214,14 @@ where
     #[cold]
     #[inline(never)]
     fn note_fault(&mut self, fault: MsrFault) {
-        self.error.get_or_insert(ServiceError { fault, counters: CounterSet::NONE, masked: false });
+        self.fault.get_or_insert(fault);
     }
 
     /// Marks the counter of an event, or all, after an access that failed.
     #[cold]
     #[inline(never)]
     fn fall_out(&mut self, event: Option<EventId>) {
-        let faulted = self.memory.mark_faulted(event, self.source.opened());
-        if let Some(error) = &mut self.error {
-            error.counters = error.counters | faulted;
-        }
+        self.fallen = self.fallen | self.memory.mark_faulted(event, self.source.opened());
     }
 
     /// Masks the entry: the status stays set, and could raise the interrupt again for ever.
@@ -228,9 +231,6 @@ where
         self.platform.mask_performance_interrupt();
         self.memory.mute();
         self.fall_out(None);
-        if let Some(error) = &mut self.error {
-            error.masked = true;
-        }
     }
 
     fn wrmsr(&mut self, register: MsrAddress, value: u64) -> bool {
@@ -240,7 +240,7 @@ where
 
     /// Unmasks the local APIC's entry where its delivery masked it.
     fn unmask(&self) {
-        if self.unit.is_masked_on_delivery() {
+        if self.unit().is_masked_on_delivery() {
             self.platform.unmask_performance_interrupt();
         }
     }
@@ -259,10 +259,10 @@ where
         };
         let stopped = rest == Rest::UnmaskAndRestart;
         let cleared = status.is_some_and(|status| self.serve(global, status, freezes, stopped));
-        if !cleared {
-            self.mute();
-        } else if stopped {
-            self.unmask();
+        match rest {
+            _ if !cleared => self.mute(),
+            Rest::UnmaskAndRestart => self.unmask(),
+            Rest::Restart | Rest::Nothing => {}
         }
         if rest != Rest::Nothing {
             self.restart(global);
@@ -305,7 +305,7 @@ where
         // While a bit of another owner's counter is set, unmasking may raise an interrupt that then finds
         // nothing: one is claimed ahead, beside the session's own.
         if others & INTERRUPTING != 0 {
-            self.raised += u32::from(self.unit.is_masked_on_delivery());
+            self.raised += u32::from(self.unit().is_masked_on_delivery());
         }
         if overflowed == 0 {
             if bits == 0 {
@@ -319,9 +319,13 @@ where
         self.raised += u32::from(freezes);
         // Frozen on request, or because firmware left the bit set that freezes them.
         let frozen = status & global.frozen != 0 && !stopped;
-        let acknowledged = frozen || self.wrmsr(global.acknowledge, bits);
+        if frozen {
+            self.reload_overflowed(overflowed);
+            return self.wrmsr(global.acknowledge, bits);
+        }
+        let acknowledged = self.wrmsr(global.acknowledge, bits);
         self.reload_overflowed(overflowed);
-        acknowledged && (!frozen || self.wrmsr(global.acknowledge, bits))
+        acknowledged
     }
 
     /// Writes the counters' control: those bits of `mask` that it holds while they run.
@@ -331,7 +335,6 @@ where
         self.wrmsr(global.control, control & mask)
     }
 
-    #[inline]
     fn restart(&mut self, global: &GlobalRegisters) {
         if !self.set_control(global, u64::MAX) {
             // They stand still; the next start tries again.
@@ -381,7 +384,7 @@ where
         self.unmask();
         for counter in CounterSet::from_bits(self.own & GENERAL).iter() {
             let Some((slot, running)) = self.at_work(counter) else { continue };
-            let registers = self.unit.general(counter);
+            let registers = self.unit().general(counter);
             let value = registers.read(self.msr);
             let Some(value) = self.note(value) else {
                 self.fall_out(Some(running.event));
@@ -413,7 +416,7 @@ where
         // An opened event's number exceeds the number of rows of any table.
         match self.source.row_period(event.bits().into()) {
             Some(next) => {
-                let (next, registers) = (u64::from(next), self.unit.general(counter));
+                let (next, registers) = (u64::from(next), self.unit().general(counter));
                 let preload = registers.preload(next);
                 self.load(slot, registers.value_register(), preload, running, next);
                 self.report(EventOverflow { event, period, counter, tag: 0 });
@@ -458,7 +461,7 @@ where
         running: Running,
         value: Option<u64>,
     ) {
-        let (source, registers) = (self.source, self.unit.registers(counter));
+        let (source, registers) = (self.source, self.unit().registers(counter));
         let Some(entry) = source.opened().entry(running.event) else { return };
         if !entry.has_period() {
             return match value {

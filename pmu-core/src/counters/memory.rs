@@ -136,13 +136,11 @@ impl CounterMemory {
     #[cold]
     #[inline(never)]
     pub(crate) fn mark_faulted(&self, event: Option<EventId>, opened: &EventTable) -> CounterSet {
-        let group = event.and_then(|event| opened.group_of(event));
         let first_fixed = usize::from(self.first_fixed.load(Ordering::Relaxed));
         let mut faulted = 0;
         for (place, slot) in self.slots.iter().enumerate() {
-            if let SlotState::Running { event: of, .. } = slot.load()
-                && (event.is_none_or(|event| event == of)
-                    || group.is_some() && opened.group_of(of) == group)
+            if let Some(running) = slot.running()
+                && event.is_none_or(|event| opened.are_together(event, running))
             {
                 slot.store(SlotState::Faulted);
                 let bit = if place < first_fixed { place } else { 32 + place - first_fixed };
@@ -219,15 +217,6 @@ impl CounterMemory {
         self.owner.load(Ordering::Relaxed) >= LENT
     }
 
-    /// Returns whether the counters are lent, and notes that an interrupt came.
-    pub(crate) fn interrupt_lent(&self) -> bool {
-        let lent = self.is_lent();
-        if lent {
-            self.owner.store(LENT_INTERRUPTED, Ordering::Relaxed);
-        }
-        lent
-    }
-
     /// Hands lent counters to the interrupt path again. Returns whether an interrupt came meanwhile.
     pub(crate) fn take_back(&self, own: CounterSet) -> bool {
         self.set_proven(own);
@@ -296,12 +285,12 @@ impl CounterMemory {
         }
     }
 
-    /// Serves an interrupt by `pass`, again for each time that others came meanwhile. `Err`, with the claim: it
-    /// interrupted another one's service, which makes another pass; or the entry is masked.
+    /// Serves an interrupt by `pass`, again for each time that others came meanwhile. `false`: another one's service is
+    /// under way, or the entry is masked.
     #[inline]
-    pub(crate) fn serve(&self, mut pass: impl FnMut()) -> Result<(), Claim> {
+    pub(crate) fn serve(&self, mut pass: impl FnMut()) -> bool {
         if self.service.load(Ordering::Relaxed) != IDLE {
-            return Err(self.claim_unserved());
+            return false;
         }
         loop {
             self.service.store(SERVING, Ordering::Relaxed);
@@ -310,20 +299,25 @@ impl CounterMemory {
             let ended =
                 self.service.compare_exchange(serving, idle, Ordering::Relaxed, Ordering::Relaxed);
             if ended.is_ok() || ended == Err(MUTED) {
-                return Ok(());
+                return true;
             }
         }
     }
 
-    /// Leaves a note for the service under way, if there is one.
+    /// Claims an interrupt that is not served: the session has no counters, `own`, or they are not to be accessed. A
+    /// service under way makes another pass. Returns also whether they are lent.
     #[cold]
     #[inline(never)]
-    fn claim_unserved(&self) -> Claim {
-        if self.is_muted() {
-            return self.claim_empty();
+    pub(crate) fn unserved(&self, own: CounterSet) -> (Claim, bool) {
+        if !own.is_empty() && !self.is_muted() {
+            self.service.store(AGAIN, Ordering::Relaxed);
+            return (Claim::Ours, false);
         }
-        self.service.store(AGAIN, Ordering::Relaxed);
-        Claim::Ours
+        let lent = own.is_empty() && self.is_lent();
+        if lent {
+            self.owner.store(LENT_INTERRUPTED, Ordering::Relaxed);
+        }
+        (self.claim_empty(), lent)
     }
 }
 
@@ -346,12 +340,13 @@ mod tests {
                 passes += 1;
                 if passes < 3 {
                     for _ in 0..2 {
-                        let nested = memory.serve(|| panic!("served while another is"));
-                        assert_eq!(nested, Err(Claim::Ours));
+                        assert!(!memory.serve(|| panic!("served while another is")));
+                        let nested = memory.unserved(CounterSet::from_bits(1));
+                        assert_eq!(nested, (Claim::Ours, false));
                     }
                 }
             });
-            assert_eq!(served, Ok(()));
+            assert!(served);
             assert_eq!(passes, passes_at_its_end, "once more for each pass that was interrupted");
         }
     }

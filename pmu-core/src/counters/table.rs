@@ -7,7 +7,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 
 use crate::counters::entry::{EventEntry, EventState};
 use crate::counters::extra::ExtraRegisters;
-use crate::{CounterError, CounterSet, EventId, GroupId};
+use crate::{CounterError, CounterSet, EventId};
 
 /// Table of the events that are opened on one processor, 152 bytes per event, and 208 for the processor. There may be
 /// more of them than counters.
@@ -132,10 +132,10 @@ impl EventTable {
         (entry.state() != EventState::Closed).then_some(entry)
     }
 
-    /// Returns the group of an opened event.
-    #[inline(never)]
-    pub(crate) fn group_of(&self, event: EventId) -> Option<GroupId> {
-        self.entry(event)?.group()
+    /// Returns whether two events are the same, or of one group.
+    pub(crate) fn are_together(&self, event: EventId, other: EventId) -> bool {
+        let group = |event| self.entry(event).and_then(EventEntry::group);
+        event == other || group(event).is_some_and(|of| group(other) == Some(of))
     }
 
     /// Returns the opened events.
