@@ -228,7 +228,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
     /// The events that failed, and the reason of the first; every other event was given. One for which the table has no
     /// room stays where it is. One that finds no counter is opened here, and not started, unless it
     /// [rotates](crate::Event::rotating); after the next [`switch_out`](Self::switch_out) it is started again.
-    /// [`OtherProcessor`](CounterError::OtherProcessor), before anything: `processor` describes another type of core.
+    /// [`OtherProcessor`](CounterError::OtherProcessor), before anything: `processor` describes another type of core,
+    /// as [`open_event`](Self::open_event) notices it.
     pub fn switch_in(
         &mut self,
         processor: &CounterUnit,
