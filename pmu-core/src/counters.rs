@@ -34,5 +34,6 @@ pub(crate) mod sources;
 pub(crate) mod switch;
 pub(crate) mod table;
 pub(crate) mod thread;
+pub(crate) mod turns;
 pub(crate) mod unit;
 pub(crate) mod user;

@@ -60,6 +60,8 @@ pub struct EventEntry {
     running: AtomicU64,
     /// Time up to which both are added up.
     timed_to: AtomicU64,
+    /// Both times, in 256ths, up to which they are forgotten for the event's [share](EventEntry::share).
+    forgotten: [AtomicU64; 2],
 }
 
 /// Count of an event, and the time for which it was counted.
@@ -104,6 +106,7 @@ pub struct StoppedEvent {
     left: u64,
     resume: u64,
     count: EventCount,
+    forgotten: [u64; 2],
 }
 
 impl StoppedEvent {
@@ -159,6 +162,13 @@ impl StoppedEvent {
     }
 }
 
+/// Stores two values.
+#[inline]
+fn store_all([first, second]: &[AtomicU64; 2], values: [u64; 2]) {
+    first.store(values[0], Relaxed);
+    second.store(values[1], Relaxed);
+}
+
 impl EventEntry {
     /// Creates an unused place.
     pub const fn new() -> Self {
@@ -185,6 +195,7 @@ impl EventEntry {
             counted_to: AtomicU64::new(0),
             enabled: AtomicU64::new(0),
             running: AtomicU64::new(0),
+            forgotten: [const { AtomicU64::new(0) }; 2],
             timed_to: AtomicU64::new(0),
         }
     }
@@ -214,6 +225,7 @@ impl EventEntry {
             left: 0,
             resume: 0,
             count: EventCount::default(),
+            forgotten: [0; 2],
         };
         self.insert(&opened, true);
     }
@@ -225,27 +237,21 @@ impl EventEntry {
         self.total_wanted.store(event.total_wanted, Relaxed);
         self.rotates.store(event.rotates, Relaxed);
         self.guest.store(event.guest, Relaxed);
-        let Extra { value, registers: [first, second], differences } = event.extra;
-        let [registers, more_registers] = &self.extra_registers;
-        for (cell, value) in [
-            (&self.membership, event.membership),
-            (&self.extra_value, value),
-            (registers, first),
-            (more_registers, second),
-            (&self.extra_differences, differences),
-            (&self.select, event.select),
-            (&self.tag, event.tag),
-            (&self.counters, event.counters),
-            (&self.period, event.period),
-            (&self.current, event.current),
-            (&self.left, event.left),
-            (&self.resume, event.resume),
-            (&self.total, event.count.value),
-            (&self.enabled, event.count.enabled),
-            (&self.running, event.count.running),
-        ] {
-            cell.store(value, Relaxed);
-        }
+        self.membership.store(event.membership, Relaxed);
+        self.extra_value.store(event.extra.value, Relaxed);
+        store_all(&self.extra_registers, event.extra.registers);
+        self.extra_differences.store(event.extra.differences, Relaxed);
+        self.select.store(event.select, Relaxed);
+        self.tag.store(event.tag, Relaxed);
+        self.counters.store(event.counters, Relaxed);
+        self.period.store(event.period, Relaxed);
+        self.current.store(event.current, Relaxed);
+        self.left.store(event.left, Relaxed);
+        self.resume.store(event.resume, Relaxed);
+        self.total.store(event.count.value, Relaxed);
+        self.enabled.store(event.count.enabled, Relaxed);
+        self.running.store(event.count.running, Relaxed);
+        store_all(&self.forgotten, event.forgotten);
         self.timed_to.store(0, Relaxed);
         self.set_state(EventState::Stopped);
     }
@@ -268,6 +274,7 @@ impl EventEntry {
             left: self.left.load(Relaxed),
             resume: self.resume.load(Relaxed),
             count: self.count(),
+            forgotten: self.forgotten.each_ref().map(|time| time.load(Relaxed)),
         }
     }
 
@@ -422,10 +429,46 @@ impl EventEntry {
                 add(&self.enabled);
                 add(&self.running);
             }
-            EventState::Waiting | EventState::Counting | EventState::Uncountable => {
+            EventState::Waiting | EventState::Counting => add(&self.enabled),
+            EventState::Uncountable => {
                 add(&self.enabled);
+                // It has no share of it to claim.
+                let [forgotten, _] = &self.forgotten;
+                let passed = (passed << 8).wrapping_add(forgotten.load(Relaxed));
+                forgotten.store(passed, Relaxed);
             }
         }
+    }
+
+    /// Returns both times, in 256ths, as far as they are not forgotten.
+    fn recent(&self) -> [u64; 2] {
+        let [enabled, running] = &self.forgotten;
+        let recent = |time: &AtomicU64, forgotten: &AtomicU64| {
+            (time.load(Relaxed) << 8).wrapping_sub(forgotten.load(Relaxed))
+        };
+        [recent(&self.enabled, enabled), recent(&self.running, running)]
+    }
+
+    /// Forgets a 16th of the recent times of a started event, so that about 16 rotations count. Without a clock, adds a
+    /// unit before.
+    pub(crate) fn forget(&self, has_clock: bool, runs: bool) {
+        if !matches!(self.state(), EventState::Waiting | EventState::Counting) {
+            return;
+        }
+        let units = if has_clock { [0; 2] } else { [1 << 8, u64::from(runs) << 8] };
+        for ((forgotten, recent), unit) in self.forgotten.iter().zip(self.recent()).zip(units) {
+            let more = (recent.wrapping_add(unit) / 16).wrapping_sub(unit);
+            forgotten.store(forgotten.load(Relaxed).wrapping_add(more), Relaxed);
+        }
+    }
+
+    /// Returns the part of the recent time in which it was started that it had a counter, of 2³¹. All of it: it was
+    /// not started recently.
+    pub(crate) fn share(&self) -> u32 {
+        let [enabled, running] = self.recent();
+        let shift = u32::BITS.saturating_sub(enabled.leading_zeros());
+        let share = ((running >> shift) << 31).checked_div(enabled >> shift);
+        share.map_or(1 << 31, |share| share as u32)
     }
 
     /// Lets the time up to `now` pass uncounted.
@@ -656,5 +699,44 @@ mod tests {
         let count = EventCount { value: 10, ..entry.count() };
         assert_eq!((count.enabled, count.running, count.scaled()), (60, 20, Some(30)));
         assert_eq!(EventCount { running: 0, ..count }.scaled(), None);
+    }
+
+    #[test]
+    fn a_share_is_of_recent_time_by_a_clock_of_any_unit() {
+        for unit in [1, 10, 1_000_003, 3_000_000_000, 1 << 48] {
+            let entry = entry(1000);
+            entry.add_time(7, false);
+            assert_eq!(entry.share(), 1 << 31, "it was not started");
+            let mut now = 7;
+            let mut pass = |runs: bool, rotations: u32| {
+                entry.set_state(if runs { EventState::Counting } else { EventState::Waiting });
+                for _ in 0..rotations {
+                    now += unit;
+                    entry.add_time(now, runs);
+                    entry.forget(true, runs);
+                }
+                f64::from(entry.share()) / f64::from(1_u32 << 31)
+            };
+            assert!((pass(true, 200) - 1.0).abs() < f64::EPSILON);
+            // By then, (15/16)^16 of the former is left, or 0.356.
+            let share = pass(false, 16);
+            assert!((share - 0.356).abs() < 0.01, "{unit}: {share}");
+            let share = pass(true, 16);
+            assert!((share - (0.644 + 0.356 * 0.356)).abs() < 0.01, "{unit}: {share}");
+        }
+    }
+
+    #[test]
+    fn a_share_without_a_clock_is_of_rotations() {
+        let entry = entry(1000);
+        entry.forget(false, false);
+        assert_eq!(entry.share(), 1 << 31, "it was not started");
+        entry.set_state(EventState::Counting);
+        entry.forget(false, true);
+        entry.set_state(EventState::Waiting);
+        entry.forget(false, false);
+        let share = entry.share() >> 20;
+        assert!((950..1024).contains(&share), "slightly less than a half: {share}");
+        assert_eq!(entry.extract().count(), EventCount::default());
     }
 }

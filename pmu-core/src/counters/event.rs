@@ -253,6 +253,10 @@ impl Event {
     }
 
     /// Lets it take turns with other events at [`rotate`](crate::Counters::rotate), where there are too few counters.
+    ///
+    /// An event that does not rotate takes the counter of one that does, and keeps it until it is stopped or its thread
+    /// is switched out. What such events leave is shared by those that rotate, of the processor and of threads: each
+    /// gets an equal part of the time in which it is started.
     pub const fn rotating(mut self) -> Self {
         self.rotates = true;
         self

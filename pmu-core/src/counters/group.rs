@@ -212,10 +212,11 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
         if is_whole { Ok(first) } else { Err(no_such(group)) }
     }
 
-    /// Returns whether an event is in no group, or the first one of its group.
+    /// Returns whether an event is in no group, or the first one of its group that waits.
     pub(crate) fn is_first(&self, event: EventId) -> bool {
         let group = self.table().entry(event).and_then(EventEntry::group);
-        let first = group.and_then(|group| self.members(group).next());
+        let waits = |(_, entry): &(EventId, &EventEntry)| entry.state() == EventState::Waiting;
+        let first = group.and_then(|group| self.members(group).find(waits));
         first.is_none_or(|(first, _)| first == event)
     }
 

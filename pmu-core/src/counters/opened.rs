@@ -1,4 +1,4 @@
-//! Events that are opened on a processor: counted, reported, and taking turns.
+//! Events that are opened on a processor: counted and reported.
 
 use crate::counters::entry::EventState;
 use crate::counters::event::{GuestMode, What};
@@ -199,7 +199,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
     }
 
     /// Returns whether this processor can count an event and its group.
-    fn is_countable(&self, event: EventId) -> bool {
+    pub(crate) fn is_countable(&self, event: EventId) -> bool {
         let mut entries =
             self.table().with_group(event).filter_map(|event| self.table().entry(event));
         entries.all(EventEntry::is_countable)
@@ -320,58 +320,6 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
             }
             _ => Ok(false),
         }
-    }
-
-    /// Gives waiting events the counters of the events that have had theirs longest; a group's all together. Call it
-    /// at the kernel's tick.
-    ///
-    /// It accesses no register where no event waits. An event whose counter faulted waits, too: what was counted since
-    /// its last interrupt, or since it got the counter, is lost, and an event that does not rotate is to be started
-    /// again. A pending overflow of an event that loses its counter is
-    /// reported when the event next happens on a counter.
-    ///
-    /// # Errors
-    /// The first register failure; the events that it did not concern took their turns.
-    pub fn rotate(&mut self, now: u64) -> Result<(), CounterError> {
-        let mut outcome = Ok(());
-        if !self.is_open() {
-            return outcome;
-        }
-        for (event, entry) in self.table().opened() {
-            self.add_time(event, entry, now);
-            if entry.rotates() && self.check_counter(event, entry).is_err() {
-                self.change_state(event, EventState::Waiting);
-            }
-        }
-        let begun = self.table().next_turn();
-        // Each pass serves one event, longest waiting first. An event that lost its counter in this rotation waits
-        // for the next one; an event for which there is no counter stays first in line.
-        let mut refused = None;
-        loop {
-            let age = |entry: &EventEntry| self.table().age(entry.turn());
-            let waiting = self.table().opened().filter(|(_, entry)| {
-                let younger = refused.is_none_or(|turn| age(entry) < self.table().age(turn));
-                entry.state() == EventState::Waiting && self.is_before(entry, begun) && younger
-            });
-            let waiting = waiting.filter(|(event, _)| self.is_first(*event));
-            let Some((next, entry)) = waiting.max_by_key(|(_, entry)| age(entry)) else { break };
-            let assigned = self.assign(next, self.table().age(begun).checked_add(1));
-            match assigned.map_err(|unplaced| unplaced.reason) {
-                Ok(()) => {}
-                Err(error) if error.is_no_room() => refused = Some(entry.turn()),
-                Err(error) => {
-                    // They wait on, behind the others.
-                    self.change_group(next, EventState::Waiting);
-                    outcome = outcome.and(Err(error));
-                }
-            }
-        }
-        outcome
-    }
-
-    /// Returns whether the event's turn changed before the rotation began.
-    fn is_before(&self, entry: &EventEntry, begun: u32) -> bool {
-        self.table().age(entry.turn()) > self.table().age(begun)
     }
 
     /// Declares the processor's virtualization on or off (`EFER.SVME`). The bits that confine an event to guests, or

@@ -138,14 +138,15 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
     }
 
     /// Plans counters for an event and its group: all of them, or none. Where that makes room, other events move, and
-    /// rotating events lose their counters that had them at least for an `age`: first the one that had its counter
-    /// longest. `None`: no event loses its counter. Then gives every event its planned counter.
+    /// rotating events lose their counters whose share is at least so `great`: first the one with the greatest, and of
+    /// several the one that had its counter longest. `None`: no event loses its counter. Then gives every event its
+    /// planned counter.
     #[inline(never)]
-    pub(crate) fn assign(&self, event: EventId, age: Option<u32>) -> Result<(), Unplaced> {
+    pub(crate) fn assign(&self, event: EventId, great: Option<u32>) -> Result<(), Unplaced> {
         self.get_ready(event)?;
         let mut planner = self.planner();
         self.present(&mut planner.plan);
-        planner.plan(event, age)?;
+        planner.plan(event, great)?;
         self.carry_out(&mut planner).map_err(|reason| Unplaced { event, reason })
     }
 }
@@ -230,37 +231,36 @@ impl Planner<'_> {
     /// Plans for an event: see [`Counters::assign`].
     // Inlined into its few callers, for the sake of the stack.
     #[inline(always)]
-    fn plan(&mut self, event: EventId, age: Option<u32>) -> Result<(), NoRoom> {
+    fn plan(&mut self, event: EventId, great: Option<u32>) -> Result<(), NoRoom> {
         while let Err(no_room) = self.admit(event) {
-            let oldest = self.oldest(age).ok_or(no_room)?;
-            self.table.with_group(oldest).for_each(|event| self.plan.remove(event));
+            let first = self.first_to_go(great).ok_or(no_room)?;
+            self.table.with_group(first).for_each(|event| self.plan.remove(event));
         }
-        // Those that need not have given way stay, last of all the one that had its counter longest.
+        // Those that need not have given way stay, last of all the one that was the first to go.
         let mut last = None;
-        while let Some(gone) = self.youngest_gone(last) {
+        while let Some(gone) = self.last_gone(last) {
             let _ = self.admit(gone);
-            last = Some(self.age(gone));
+            last = Some(self.rank(gone));
         }
         Ok(())
     }
 
-    /// Returns the event that had its counter longest, of the rotating ones that had it at least for an `age`.
-    fn oldest(&self, age: Option<u32>) -> Option<EventId> {
-        let age = age?;
+    /// Returns the event that gives way first, of the rotating ones whose share is at least so `great`.
+    fn first_to_go(&self, great: Option<u32>) -> Option<EventId> {
+        let great = great?;
         let may_go = |event: &EventId| {
             let rotates = self.table.entry(*event).is_some_and(EventEntry::rotates);
-            rotates && self.age(*event) >= age
+            rotates && self.rank(*event) >> 32 >= u64::from(great)
         };
-        self.plan.events().filter(may_go).max_by_key(|event| self.age(*event))
+        self.plan.events().filter(may_go).max_by_key(|event| self.rank(*event))
     }
 
-    /// Returns the event that had its counter for the shortest time, of those that are to lose theirs and had it longer
-    /// than an `age`.
-    fn youngest_gone(&self, age: Option<u32>) -> Option<EventId> {
+    /// Returns the event that gave way last, of those that are to lose their counters and rank above `last`.
+    fn last_gone(&self, last: Option<u64>) -> Option<EventId> {
         let is_gone =
-            |event: &EventId| self.plan.find(*event).is_none() && Some(self.age(*event)) > age;
+            |event: &EventId| self.plan.find(*event).is_none() && Some(self.rank(*event)) > last;
         let running = self.counters.iter().filter_map(|counter| self.running_on(counter));
-        running.filter(is_gone).min_by_key(|event| self.age(*event))
+        running.filter(is_gone).min_by_key(|event| self.rank(*event))
     }
 
     /// Returns the event that is on a counter at present.
@@ -273,8 +273,12 @@ impl Planner<'_> {
         self.counters.iter().find(|counter| self.running_on(*counter) == Some(event))
     }
 
-    fn age(&self, event: EventId) -> u32 {
-        self.table.entry(event).map_or(0, |entry| self.table.age(entry.turn()))
+    /// Returns an event's share above the number of turns since it had its counter: the greatest gives way first.
+    #[inline(never)]
+    fn rank(&self, event: EventId) -> u64 {
+        self.table.entry(event).map_or(0, |entry| {
+            u64::from(entry.share()) << 32 | u64::from(self.table.age(entry.turn()))
+        })
     }
 
     /// Adds an event and its group to the plan. Events that run move only if there is no room otherwise. After an error

@@ -9,7 +9,7 @@ use crate::counters::entry::{EventEntry, EventState};
 use crate::counters::extra::ExtraRegisters;
 use crate::{CounterError, CounterSet, EventId};
 
-/// Table of the events that are opened on one processor, 152 bytes per event, and 208 for the processor. There may be
+/// Table of the events that are opened on one processor, 168 bytes per event, and 208 for the processor. There may be
 /// more of them than counters.
 ///
 /// Lent as [`CounterMemory`](crate::CounterMemory) is: `&EventTable<[EventEntry; N]>` coerces to `&EventTable`.
@@ -232,7 +232,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_table_is_152_bytes_per_event_and_208_more() {
-        assert_eq!(size_of::<EventTable<[EventEntry; 8]>>(), 8 * 152 + 208);
+    fn a_table_is_168_bytes_per_event_and_208_more() {
+        assert_eq!(size_of::<EventTable<[EventEntry; 8]>>(), 8 * 168 + 208);
     }
 }

@@ -85,7 +85,8 @@ pub enum ThreadEvent {
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct SwitchError {
     /// Events that failed, one bit each, by their places in the slice; bit 63 stands for place 63 and all behind it.
-    /// None failed if the groups' events could only not be stopped, or go on, together.
+    /// None failed if the groups' events could only not be stopped, or go on, together, or if another event that waits
+    /// could not be given a free counter.
     pub events: u64,
     /// Reason of the first failure.
     pub reason: CounterError,
@@ -98,7 +99,11 @@ impl SwitchError {
     }
 
     /// Adds a failure of some events to an outcome.
-    fn add(outcome: &mut Result<(), Self>, events: u64, result: Result<(), CounterError>) {
+    pub(crate) fn add(
+        outcome: &mut Result<(), Self>,
+        events: u64,
+        result: Result<(), CounterError>,
+    ) {
         if let Err(reason) = result {
             let reason = outcome.err().map_or(reason, |error| error.reason);
             let events = outcome.err().map_or(0, |error| error.events) | events;
@@ -211,8 +216,12 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
     /// Gives a thread's events to this processor, which `processor` describes; it may be another one than before.
     /// Opens them, and starts those that were started, as [`start_event`](Self::start_event) does: where no counter is
     /// free, other events move, and those that rotate give way to one that does not. Each continues where it was.
-    /// Those that [rotate](crate::Event::rotating) come last, and first among them the one that had a counter for the
-    /// shortest time.
+    /// Those that [rotate](crate::Event::rotating) come last, and first among them the one with the smallest share, as
+    /// at [`rotate`](Self::rotate): they take counters of rotating events with greater shares, too. Counters that are
+    /// left go to events that wait here already.
+    ///
+    /// The order of precedence: events that do not rotate and are on counters already, such as the processor's; the
+    /// thread's that do not rotate; those that rotate, the processor's and the thread's alike, by their shares.
     ///
     /// A group starts if all of its events are given, and together.
     ///
@@ -245,28 +254,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
                 Err(error) => SwitchError::add(&mut outcome, bit(number), Err(error)),
             }
         }
-        // Waiting events by the time that they had a counter.
-        let order = |(number, place): (usize, &ThreadEvent)| {
-            let ThreadEvent::Opened(id) = *place else { return None };
-            let entry = self.table().entry(id)?;
-            let waits = entry.state() == EventState::Waiting;
-            waits.then(|| ((entry.rotates(), entry.count().running, number), id))
-        };
-        let mut last = None;
-        while let Some((key, id)) =
-            events.iter().enumerate().filter_map(order).filter(|(key, _)| Some(*key) > last).min()
-        {
-            last = Some(key);
-            if let Err(unplaced) = self.give_counters(id, now) {
-                self.change_group(id, EventState::Refused);
-                let its = |place: &ThreadEvent| match *place {
-                    ThreadEvent::Opened(of) => self.table().with_group(id).any(|other| other == of),
-                    _ => false,
-                };
-                let places = events.iter().enumerate().filter(|(_, place)| its(place));
-                let places = places.fold(0, |places, (number, _)| places | bit(number));
-                SwitchError::add(&mut outcome, places, Err(unplaced.reason));
-            }
+        if self.is_open() {
+            self.table().opened().for_each(|(event, entry)| self.add_time(event, entry, now));
+            self.serve(Some(events), &mut outcome);
         }
         outcome
     }
@@ -280,6 +270,16 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
         event.is_of_core_type(processor.core_type()) && is_legal && has_name && has_counter
     }
 
+    /// Returns the bits of an event and its group, by their places in a thread's events.
+    pub(crate) fn places_of(&self, thread: &[ThreadEvent], event: EventId) -> u64 {
+        let its = |place: &ThreadEvent| match *place {
+            ThreadEvent::Opened(of) => self.table().with_group(event).any(|other| other == of),
+            _ => false,
+        };
+        let places = thread.iter().enumerate().filter(|(_, place)| its(place));
+        places.fold(0, |places, (number, _)| places | bit(number))
+    }
+
     fn insert(
         &self,
         processor: &CounterUnit,
@@ -291,7 +291,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
         entry.insert(&event, self.can_count(processor, &event));
         entry.add_time(now, false);
         if event.is_started() {
-            entry.set_state(EventState::Waiting);
+            self.change_state(id, EventState::Waiting);
         }
         Ok(id)
     }
