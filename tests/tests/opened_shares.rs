@@ -3,7 +3,10 @@
 mod opened;
 
 use opened::*;
-use pmu_core::{CounterUnit, Event, EventId, GroupId, ThreadEvent};
+use pmu_core::{
+    CounterSet, CounterUnit, Counters, Event, EventId, EventTable, GroupId, OpenedEvents,
+    ThreadEvent,
+};
 use pmu_virt::IntelConfiguration;
 
 /// Returns an event on a processor or in a thread, which rotates.
@@ -34,7 +37,7 @@ impl Together {
     }
 }
 
-/// What comes first where a tick is also the end of a slice.
+/// Order of a rotation and a switch at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Order {
     RotateFirst,
@@ -331,4 +334,44 @@ fn a_counter_that_a_thread_leaves_counts_a_waiting_event_from_the_next_switch_on
         ..Load::new(2, 3, &[])
     };
     assert_eq!(load.run(0, 1000).1, 2);
+}
+
+/// Its enabled time goes on meanwhile, and it claims nothing for that afterwards.
+#[test]
+fn an_event_that_another_type_of_core_cannot_count_takes_no_more_than_its_share_when_it_is_back() {
+    let mut cores = [1, 1].map(|general| Processor::intel(IntelConfiguration::new(5, general, 0)));
+    let types = [0x4000_0001, 0x2000_0001];
+    cores.iter_mut().zip(types).for_each(|(core, core_type)| core.unit.set_core_type(core_type));
+    let (memories, tables) = ([Memory::new(), Memory::new()], [Table::new(), Table::new()]);
+    let mocks = [cores[0].mock(), cores[1].mock()];
+    let [mut here, mut there] = [0, 1].map(|at| {
+        let source = OpenedEvents::new(&cores[0].unit, &tables[at] as &EventTable);
+        let (mock, memory) = (&mocks[at], &memories[at]);
+        Counters::take(source, &cores[at].unit, CounterSet::ALL, mock, mock, memory).unwrap()
+    });
+    let [other, event] = [0, 1].map(|_| {
+        let event = here.open_event(&cores[0].unit, &rotating()).unwrap();
+        here.start_event(event, 0).unwrap();
+        event
+    });
+    let mut thread = [ThreadEvent::Opened(event)];
+    for now in 1..=100 {
+        here.rotate(now).unwrap();
+    }
+    here.switch_out(&mut thread, 100, |o| panic!("{o:?}")).unwrap();
+    there.switch_in(&cores[1].unit, &mut thread, 100).unwrap();
+    for now in 101..=5100 {
+        here.rotate(now).unwrap();
+        there.rotate(now).unwrap();
+    }
+    there.switch_out(&mut thread, 5100, |o| panic!("{o:?}")).unwrap();
+    here.switch_in(&cores[0].unit, &mut thread, 5100).unwrap();
+    let before = here.read_event(other, 5100).unwrap();
+    for now in 5101..=5160 {
+        here.rotate(now).unwrap();
+    }
+    let running = here.read_event(other, 5160).unwrap().running - before.running;
+    assert!((20..=31).contains(&running), "{running} of 60");
+    let [ThreadEvent::Opened(event)] = thread else { panic!("{thread:?}") };
+    assert_eq!(here.read_event(event, 5160).unwrap().enabled, 5160);
 }

@@ -28,7 +28,9 @@ pub(crate) enum EventState {
 ///
 /// The control path alone changes it, but for the total and the rest of the period, which are the interrupt
 /// path's while the event is on a counter.
+// In this order: what comes first is reached by shorter instructions.
 #[derive(Debug)]
+#[repr(C)]
 pub struct EventEntry {
     state: AtomicU8,
     total_wanted: AtomicBool,
@@ -422,22 +424,16 @@ impl EventEntry {
         let before = self.timed_to.load(Relaxed);
         let passed = now.saturating_sub(before);
         self.timed_to.store(before + passed, Relaxed);
-        let add = |time: &AtomicU64| time.store(time.load(Relaxed).wrapping_add(passed), Relaxed);
+        let add =
+            |time: &AtomicU64, more| time.store(time.load(Relaxed).wrapping_add(more), Relaxed);
         match self.state() {
-            EventState::Closed | EventState::Stopped | EventState::Refused => {}
-            EventState::Counting if runs => {
-                add(&self.enabled);
-                add(&self.running);
-            }
-            EventState::Waiting | EventState::Counting => add(&self.enabled),
-            EventState::Uncountable => {
-                add(&self.enabled);
-                // It has no share of it to claim.
-                let [forgotten, _] = &self.forgotten;
-                let passed = (passed << 8).wrapping_add(forgotten.load(Relaxed));
-                forgotten.store(passed, Relaxed);
-            }
+            EventState::Closed | EventState::Stopped | EventState::Refused => return,
+            EventState::Counting if runs => add(&self.running, passed),
+            EventState::Waiting | EventState::Counting => {}
+            // It has no share of this time to claim.
+            EventState::Uncountable => add(&self.forgotten[0], passed << 8),
         }
+        add(&self.enabled, passed);
     }
 
     /// Returns both times, in 256ths, as far as they are not forgotten.
