@@ -1,5 +1,6 @@
 /* A program whose callers are known: `main` calls `outer` and `interrupted`, `outer` calls `middle`, `middle` calls `leaf`
-   and itself, a signal interrupts `interrupted`, whose handler calls `in_handler`; `asks` calls the kernel's vdso. */
+   and itself, a signal interrupts `interrupted`, whose handler calls `in_handler`, and nothing where it interrupts other
+   functions; `asks` calls the kernel's vdso. */
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -9,6 +10,7 @@
 #define OWN __attribute__((noipa, noinline))
 
 static volatile uint64_t sink = 1;
+static volatile int inside;
 
 OWN uint64_t leaf(uint64_t value) {
     for (int i = 0; i < 20000; i++) value = (value ^ (value >> 7)) * 0x9E3779B97F4A7C15u;
@@ -27,12 +29,14 @@ OWN void in_handler(void) {
 }
 
 OWN void handler(int signal) {
-    in_handler();
+    if (inside) in_handler();
     sink += signal;
 }
 
 OWN void interrupted(void) {
+    inside = 1;
     for (long i = 0; i < 150000000; i++) sink += i;
+    inside = 0;
 }
 
 OWN long asks(void) {
