@@ -159,7 +159,7 @@ fn interrupt<I: ProfileInterface>(processor: &Processor<I>) -> (u32, Claim) {
 
 // The same of a machine that was detected, which is asked which interface it has.
 #[library_benchmark(config = LibraryBenchmarkConfig::default()
-    .tool(Callgrind::default().hard_limits([(EventKind::Ir, 143)])))]
+    .tool(Callgrind::default().hard_limits([(EventKind::Ir, 141)])))]
 #[bench::version_4(intel_as(Machine::detect, 4, true))]
 fn of_a_machine(processor: Processor<Machine>) -> (u32, Claim) {
     let Processor { interface, registers, memory } = black_box(&processor);
@@ -201,14 +201,14 @@ fn running_by_status(processor: Processor<Amd64>) -> (u32, Claim) {
 }
 
 #[library_benchmark(config = LibraryBenchmarkConfig::default()
-    .tool(Callgrind::default().hard_limits([(EventKind::Ir, 194)])))]
+    .tool(Callgrind::default().hard_limits([(EventKind::Ir, 179)])))]
 #[bench::legacy(amd(false))]
 fn running_by_value(processor: Processor<Amd64>) -> (u32, Claim) {
     interrupt(black_box(&processor))
 }
 
 #[library_benchmark(config = LibraryBenchmarkConfig::default()
-    .tool(Callgrind::default().hard_limits([(EventKind::Ir, 231)])))]
+    .tool(Callgrind::default().hard_limits([(EventKind::Ir, 216)])))]
 #[bench::version_1(intel(1, false))]
 fn running_by_value_of_eight(processor: Processor<Emon>) -> (u32, Claim) {
     interrupt(black_box(&processor))
