@@ -378,6 +378,7 @@ impl HostCounters {
         let wanted = registers.of(Family::GlobalStatus) & bits;
         let found = msr.read(status)? & bits;
         loaded.others = [found, wanted].map(|status| status & !counters);
+        loaded.note_status();
         if found & !wanted != 0 {
             msr.write(status_clear, found & !wanted)?;
         }
@@ -579,6 +580,12 @@ impl HostCounters {
 }
 
 impl Loaded<'_> {
+    /// Tells the lender which status bits are the guest's alone.
+    const fn note_status(&mut self) {
+        let [hosts, guests] = self.others;
+        self.lent.set_status(guests & !hosts);
+    }
+
     /// Checks that this is what was loaded of the guest.
     fn check<P>(&self, guest: &VirtualPmu<P>) -> Result<(), MediationError> {
         if guest.load.number == self.number { Ok(()) } else { Err(MediationError::NotTheLoaded) }

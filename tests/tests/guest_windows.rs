@@ -203,3 +203,68 @@ fn a_guest_that_was_not_put_back_leaves_nothing_behind_the_window() {
         assert_eq!(mock.with_pmu(|pmu| pmu.state()), before, "{processor:?}");
     }
 }
+
+/// Intel from version 3 on: unmasking raises an interrupt while a bit of the status is set. A handler that unmasked the
+/// entry in the window met its guest's overflow again, for ever. Where the hypervisor unmasks as the guest unmasks its
+/// own, each costs one interrupt at most, also with status bits that are no counter's, which a guest can set and which
+/// stayed after a guest that was forgotten.
+#[test]
+fn an_entry_that_raises_on_unmask_does_not_storm_for_what_a_guest_leaves_in_the_status() {
+    let platform = Deviations::of(&[Deviation::MasksOnDelivery, Deviation::RaisesOnUnmask]);
+    for host in hosts().into_iter().filter(|host| matches!(host, Configuration::Intel(_))) {
+        let processor = Processor::new(host, false, platform);
+        let (memory, table, mock) = (Memory::new(), Table::new(), processor.mock());
+        let (counters, interrupts) = (HostCounters::new(host).unwrap(), GuestInterrupts::new());
+        let Registers { select, value, control, clear } = registers(host);
+        let (of_guest, of_host) = (Cell::new(0), Cell::new(0));
+        let handler = |mock: &Mock<'_>| {
+            let source = OpenedEvents::new(&processor.unit, &table);
+            let serviced = service(&source, mock, mock, &memory, |_| ()).unwrap();
+            let count = if serviced.lent { &of_guest } else { &of_host };
+            count.set(count.get() + 1);
+            assert!(count.get() < 10, "{host:?}: a storm");
+            if serviced.lent {
+                assert!(counters.interrupted(&interrupts, mock), "{host:?}: unknown");
+            }
+        };
+        mock.on_interrupt(&handler);
+        let mut session = processor.take(&mock, &memory, &table);
+        let event = session.open_event(&processor.unit, &raw(2).every(PERIOD)).unwrap();
+        session.start_event(event, 0).unwrap();
+        let mut guest = VirtualPmu::new(counters.guest(), FedEvents::NONE).unwrap();
+        assert_eq!(guest.write(select, 0x53_003C).answer, Write::Done);
+        assert_eq!(guest.write(value, (1 << 48) - 100).answer, Write::Done);
+        assert_eq!(guest.write(control, 1).answer, Write::Done);
+
+        let mut window = session.lend(0, |o| panic!("{o:?}")).unwrap();
+        let mut loaded = counters.load(window.lent(), &mut guest, &interrupts, &mock).unwrap();
+        let real = |register, value| {
+            mock.with_pmu(|pmu| assert_eq!(pmu.write(register, value).answer, Write::Done));
+        };
+        real(control, loaded.global_control());
+        happen(&mock, 1, 100);
+        assert_eq!(of_guest.take(), 1, "{host:?}");
+        // The guest unmasks its entry before it acknowledges, and again afterwards.
+        mock.unmask_performance_interrupt();
+        assert_eq!(of_guest.take(), 1, "{host:?}");
+        real(clear, 1);
+        real(value, (1 << 48) - 100);
+        mock.unmask_performance_interrupt();
+        assert_eq!(of_guest.take(), 0, "{host:?}");
+        happen(&mock, 1, 100);
+        assert_eq!(of_guest.take(), 1, "{host:?}");
+        // It sets the bits that are no counter's.
+        let others = 1 << 58 | 1 << 61 | 1 << 62;
+        let written = counters.write(&mut loaded, &mut guest, 0x391, others, &mock);
+        assert_eq!(written, Ok(Write::Done), "{host:?}");
+        real(clear, 1);
+        mock.unmask_performance_interrupt();
+        assert_eq!(of_guest.take(), 1, "{host:?}");
+        drop(loaded);
+        window.end(0).unwrap();
+        let status = mock.with_pmu(|pmu| get(pmu, 0x38E));
+        assert_eq!(status, 0, "{host:?}: {status:#X}");
+        happen(&mock, 2, PERIOD);
+        assert!(of_host.get() <= 2, "{host:?}: {}", of_host.get());
+    }
+}

@@ -817,3 +817,74 @@ fn a_guest_does_not_find_the_overflows_of_others() {
         assert_eq!((virt_support::get(&machine.guest, status), machine.interrupts), (0, 0));
     }
 }
+
+/// A second counter overflows while the entry is masked, until the guest unmasks its own: the put announces an
+/// interrupt that never comes. The guest's next one was taken for it.
+#[test]
+fn an_announced_interrupt_that_never_comes_does_not_take_the_guests_next_one_away() {
+    for (host, given) in pairs() {
+        let mut machine = busy(host, given);
+        let (value, clear) = match machine.vendor {
+            Vendor::Intel => (0x4C1, 0x390),
+            _ => (0xC001_0201, 0xC000_0302),
+        };
+        machine.enter();
+        machine.happen(100, 0, true);
+        assert_eq!(machine.interrupts, 1, "{host:?}");
+        machine.happen(0, 1_000_000, false);
+        machine.in_flight = false;
+        let (loaded, saved) = (machine.loaded.take().unwrap(), machine.saved());
+        machine.set_global_control(0);
+        let put = machine.counters.put(loaded, saved, &mut machine.guest, &machine.mock).unwrap();
+        assert!(put.interrupt_is_coming, "{host:?}");
+        machine.deliver();
+        machine.enter();
+        assert_eq!(machine.guest_writes(clear, 0b11), Write::Done);
+        assert_eq!(machine.guest_writes(value, (1 << 48) - 100), Write::Done);
+        machine.happen(100, 0, true);
+        assert_eq!(machine.interrupts, 3, "{host:?}");
+    }
+}
+
+/// A put fails at any access, and before it is tried again the hypervisor writes registers for the guest: on AMD they
+/// ran on after the put.
+#[test]
+fn what_is_written_between_two_attempts_of_a_put_is_the_guests_and_leaves_nothing_armed() {
+    for (host, given) in pairs() {
+        for at in 1..60 {
+            let mut machine = busy(host, given);
+            machine.enter();
+            machine.happen(99, 33, true);
+            let saved = machine.saved();
+            machine.set_global_control(0);
+            let loaded = machine.loaded.take().unwrap();
+            machine.mock.inject(Fault::From(at));
+            let put = machine.counters.put(loaded, saved, &mut machine.guest, &machine.mock);
+            machine.mock.inject(Fault::None);
+            let Err((mut loaded, _)) = put else { break };
+            let (control, value, select) = match machine.vendor {
+                Vendor::Intel => (0x38F, 0x4C2, 0x187),
+                _ => (0xC000_0301, 0xC001_0203, 0xC001_0202),
+            };
+            for (register, bits) in [(control, 0b11), (value, 4711), (select, 0x53_003C)] {
+                let guest = &mut machine.guest;
+                let written =
+                    machine.counters.write(&mut loaded, guest, register, bits, &machine.mock);
+                assert_eq!(written, Ok(Write::Done), "{host:?} from {at}");
+                let read = machine.counters.read(&loaded, guest, register, &machine.mock);
+                assert_eq!(read, Ok(pmu_virt::Read::Value(bits)), "{host:?} from {at}");
+            }
+            let saved = loaded.global_control();
+            let put = machine.counters.put(loaded, saved, &mut machine.guest, &machine.mock);
+            assert!(put.is_ok() && left_over(&machine) == 0, "{host:?} from {at}");
+            let real = |register| machine.mock.with_pmu(|pmu| pmu.read(register));
+            let zero = pmu_virt::Read::Value(0);
+            assert_eq!([control, value, select].map(real), [zero; 3], "{host:?} from {at}");
+            assert_eq!(
+                machine.guest.read(value),
+                pmu_virt::Read::Value(4711),
+                "{host:?} from {at}"
+            );
+        }
+    }
+}

@@ -108,12 +108,12 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
     /// APIC's entry has no interrupt of its own.
     ///
     /// # Errors
-    /// [`OwnControlBits`](CounterError::OwnControlBits): some of `bits` are the session's counters', or
-    /// the processor has no such register. [`Access`](CounterError::Access): the register is as it was.
-    /// [`Faulted`](CounterError::Faulted): it does not answer; no event is known to run any more.
+    /// [`OwnControlBits`](CounterError::OwnControlBits): some of `bits` are the session's counters', the session's are
+    /// [lent](Self::lend), or the processor has no such register. [`Access`](CounterError::Access): the register is as
+    /// it was. [`Faulted`](CounterError::Faulted): it does not answer; no event is known to run any more.
     pub fn set_others_control(&mut self, bits: u64, enabled: bool) -> Result<(), CounterError> {
         let not_others = CounterError::OwnControlBits(bits & self.own().bits());
-        let global = self.unit().global().filter(|_| self.is_open()).ok_or(not_others)?;
+        let global = self.unit().global().filter(|_| self.has_own()).ok_or(not_others)?;
         if bits & self.own().bits() != 0 {
             return Err(not_others);
         }
@@ -129,11 +129,11 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
     /// raises an interrupt while one of them is set, on Intel's processors from version 3 on.
     ///
     /// # Errors
-    /// [`OwnControlBits`](CounterError::OwnControlBits): some of `bits` are the session's counters', or there is
-    /// no such register. [`Access`](CounterError::Access).
+    /// [`OwnControlBits`](CounterError::OwnControlBits): some of `bits` are the session's counters', the session's are
+    /// [lent](Self::lend), or there is no such register. [`Access`](CounterError::Access).
     pub fn acknowledge_others(&mut self, bits: u64) -> Result<(), CounterError> {
         let own = bits & self.own().bits();
-        let global = self.unit().global().filter(|_| own == 0 && self.is_open());
+        let global = self.unit().global().filter(|_| own == 0 && self.has_own());
         let global = global.ok_or(CounterError::OwnControlBits(own))?;
         self.wrmsr_retrying(global.acknowledge, bits).map_err(CounterError::Access)
     }
@@ -142,12 +142,13 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
     /// counters. They do not write the register while the session lives.
     ///
     /// # Errors
-    /// [`OwnControlBits`](CounterError::OwnControlBits): some of `mask` are the session's counters', or the
-    /// processor has no such register. [`Access`](CounterError::Access): the register is as it was.
+    /// [`OwnControlBits`](CounterError::OwnControlBits): some of `mask` are the session's counters', the session's are
+    /// [lent](Self::lend), or the processor has no such register. [`Access`](CounterError::Access): the register is as
+    /// it was.
     pub fn set_others_fixed_control(&mut self, mask: u64, bits: u64) -> Result<(), CounterError> {
         let own = self.fixed_control_of(self.own());
         let has_fixed = !(self.unit().counters() & CounterSet::FIXED).is_empty();
-        if mask & own != 0 || !has_fixed || !self.is_open() {
+        if mask & own != 0 || !has_fixed || !self.has_own() {
             return Err(CounterError::OwnControlBits(mask & own));
         }
         self.find_fixed_control()?;
@@ -157,6 +158,11 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
         self.wrmsr_retrying(register, value).map_err(CounterError::Access)?;
         shadow.store(value, Relaxed);
         Ok(())
+    }
+
+    /// Returns whether the session is open, and knows its counters from others': while they are lent, it has none.
+    fn has_own(&self) -> bool {
+        self.is_open() && !self.memory.is_lent()
     }
 
     /// Returns the bits of the fixed counters' control that are these counters'.

@@ -7,8 +7,8 @@ use core::sync::atomic::Ordering::Relaxed;
 use crate::counters::processor::marked_faulted;
 use crate::counters::slot::SlotState;
 use crate::{
-    CounterError, CounterId, CounterSet, CounterSlot, Counters, EventOverflow, EventSource,
-    MAX_COUNTERS, MsrBackend, MsrFault, Platform, service,
+    CounterControl, CounterError, CounterId, CounterSet, CounterSlot, Counters, EventOverflow,
+    EventSource, MAX_COUNTERS, MsrBackend, MsrFault, Platform, service,
 };
 
 /// Counters of this processor that no owner uses for the time being: the proof that a borrower asks for.
@@ -21,6 +21,7 @@ pub struct LentCounters {
     counters: CounterSet,
     global_control: u64,
     programmed: bool,
+    status: u64,
     not_send: PhantomData<*mut ()>,
 }
 
@@ -37,7 +38,7 @@ impl LentCounters {
     /// assert_eq!(lent.counters().len(), 4);
     /// ```
     pub const fn unowned(counters: CounterSet, global_control: u64) -> Self {
-        Self { counters, global_control, programmed: false, not_send: PhantomData }
+        Self { counters, global_control, programmed: false, status: 0, not_send: PhantomData }
     }
 
     /// Adds counters that have no owner. The session of a source table has general counters alone, for instance, and a
@@ -63,6 +64,13 @@ impl LentCounters {
     pub const fn set_programmed(&mut self, programmed: bool) {
         self.programmed = programmed;
     }
+
+    /// Notes the bits of the overflow status, beside the counters', that the borrower sets: before it does. Where
+    /// something is programmed at the window's end, it acknowledges them, too: each unmasking of the local APIC's entry
+    /// would raise an interrupt.
+    pub const fn set_status(&mut self, bits: u64) {
+        self.status = bits;
+    }
 }
 
 /// The time in which a session's counters are [lent](Counters::lend). It borrows the session, so that nothing starts,
@@ -71,7 +79,8 @@ impl LentCounters {
 /// Dropping it accesses no register and leaves the counters lent: the session's events count nothing. So does an early
 /// return by `?`. The end of the next window brings the events back; their periods begin anew, and what they counted
 /// since their last interrupt or start is lost. Until then the session's operations find no counters, and
-/// [`shut_down`](Counters::shut_down) leaves them stopped.
+/// [`shut_down`](Counters::shut_down) leaves them as they are. What the borrower left on counters that were
+/// [added](LentCounters::add_unowned), and in the status, is taken away by the end of this window alone.
 #[must_use = "the counters are lent until the window ends"]
 #[derive(Debug)]
 pub struct CounterWindow<'c, 'a, S, M, P> {
@@ -133,6 +142,11 @@ impl Failures {
     /// Notes that a counter faulted, whose slot says so from now on.
     fn note(&mut self, counter: CounterId, slot: &CounterSlot, fault: MsrFault) {
         slot.store(SlotState::Faulted);
+        self.add(counter, fault);
+    }
+
+    /// Adds a counter that faulted.
+    fn add(&mut self, counter: CounterId, fault: MsrFault) {
         self.counters = self.counters | counter.only();
         self.fault.get_or_insert(fault);
     }
@@ -325,30 +339,59 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
         resumed.err().unwrap_or(error)
     }
 
-    /// Disarms and clears counters on which a borrower left something, and acknowledges their overflows.
-    fn disarm(&self, own: CounterSet, failures: &mut Failures) {
-        let global = self.unit().global();
-        let stopped = global.map_or(Ok(()), |global| {
+    /// Disarms and clears lent counters on which a borrower left something, and acknowledges their overflows and these
+    /// other bits of the status.
+    fn disarm(&self, lent: CounterSet, status: u64, failures: &mut Failures) {
+        let (unit, mut stopped) = (self.unit(), Ok(()));
+        if let Some(global) = unit.global() {
             let control = self.memory.global_control.load(Relaxed);
-            self.wrmsr_retrying(global.control, control)
-        });
-        for (counter, slot) in self.slots_of(own) {
-            let registers = self.registers(counter);
-            // The fixed counters' control is restored as a whole.
-            let disarmed = match counter.is_fixed() {
-                true => stopped,
-                false => stopped.and_then(|()| self.set_control(&registers, 0)),
+            stopped = self.wrmsr_retrying(global.control, control);
+        }
+        let stopped = stopped.and_then(|()| self.disarm_fixed(lent & unit.counters()));
+        let note = |failures: &mut Failures, counter: CounterId, fault| {
+            match self.slot(counter).filter(|_| self.declared().contains(counter)) {
+                Some(slot) => failures.note(counter, slot, fault),
+                // It was added to the session's.
+                None => failures.add(counter, fault),
+            }
+        };
+        for counter in lent.iter() {
+            let Some(registers) = unit.counter(counter) else { continue };
+            let disarmed = match registers.control {
+                CounterControl::Select(select) => {
+                    stopped.and_then(|()| self.wrmsr_retrying(select, 0))
+                }
+                CounterControl::Shared { .. } => stopped,
             };
             let cleared = disarmed.and_then(|()| self.wrmsr_retrying(registers.value, 0));
             if let Err(fault) = cleared {
-                failures.note(counter, slot, fault);
+                note(failures, counter, fault);
             }
         }
+        let left = lent.bits() | status;
         let acknowledged =
-            global.map_or(Ok(0), |global| self.acknowledge(global, own.bits() | global.frozen));
+            unit.global().map_or(Ok(0), |global| self.acknowledge(global, left | global.frozen));
         if let Err(fault) = acknowledged {
-            self.slots_of(own).for_each(|(counter, slot)| failures.note(counter, slot, fault));
+            lent.iter().for_each(|counter| note(failures, counter, fault));
         }
+    }
+
+    /// Clears the bits of these fixed counters in the control that they share. The session's are restored later.
+    fn disarm_fixed(&self, lent: CounterSet) -> Result<(), MsrFault> {
+        let fixed = lent & CounterSet::FIXED;
+        if fixed.is_empty() {
+            return Ok(());
+        }
+        let register = self.unit().fixed_control();
+        let known = !(self.declared() & CounterSet::FIXED).is_empty();
+        let mut control = match known {
+            true => self.memory.fixed_control.load(Relaxed),
+            false => self.rdmsr_retrying(register)?,
+        };
+        for counter in fixed.iter() {
+            control &= !self.unit().registers(counter).control.mask();
+        }
+        self.wrmsr_retrying(register, control)
     }
 
     /// Loads the counters that run with these values.
@@ -417,7 +460,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterWindow<'_, '_, S, M, P> 
         let own = counters.declared();
         let (ran, mut failures) = (counters.running(own), Failures::default());
         if lent.programmed {
-            counters.disarm(own, &mut failures);
+            counters.disarm(lent.counters, lent.status, &mut failures);
         }
         counters.restore_values(own, &values, &mut failures);
         // From here on the interrupt path serves them: without a global control register they run one by one.

@@ -54,7 +54,8 @@ impl HostCounters {
         loaded.check(guest)?;
         let answer = guest.write(address, value).answer;
         let Some(located) = guest.model.layout.find(address) else { return Ok(answer) };
-        if !matches!(answer, Write::Done | Write::Shared { .. }) {
+        // A put that is to be tried again has taken the guest's state off the counters, if it has saved the guest.
+        if !matches!(answer, Write::Done | Write::Shared { .. }) || loaded.saved.is_some() {
             return Ok(answer);
         }
         let msr = Access(msr);
@@ -70,6 +71,8 @@ impl HostCounters {
             Family::GlobalControl => {
                 loaded.global_control = registers.of(Family::GlobalControl);
                 if self.is_amd() {
+                    // The next attempt of a put stops them again.
+                    loaded.stopped = false;
                     msr.write(control, loaded.lent.global_control() | loaded.global_control)?;
                 }
             }
@@ -80,6 +83,7 @@ impl HostCounters {
                 match located.row.write {
                     WriteAs::Set => {
                         *guests |= others;
+                        loaded.note_status();
                         loaded.interrupts.know(value);
                         msr.write(status_set, value)?;
                     }
@@ -118,7 +122,8 @@ impl HostCounters {
     ) -> Result<Read, MediationError> {
         loaded.check(guest)?;
         let layout = &guest.model.layout;
-        let Some(located) = layout.find(address) else { return Ok(guest.read(address)) };
+        let located = layout.find(address).filter(|_| loaded.saved.is_none());
+        let Some(located) = located else { return Ok(guest.read(address)) };
         let msr = Access(msr);
         let value = match (located.row.family, located.row.read) {
             (Family::GeneralCounter | Family::FixedCounter, _) => {
@@ -154,6 +159,7 @@ impl HostCounters {
         match guest.locate_pmc(ecx, mode) {
             Pmc::Absent => Ok(Read::GeneralProtection),
             Pmc::Zero => Ok(Read::Value(0)),
+            Pmc::Counter(_) if loaded.saved.is_some() => Ok(guest.read_pmc(ecx, mode)),
             Pmc::Counter(counter) => {
                 let value = Access(msr).read_pmc(pmc_index(counter))?;
                 Ok(Read::Value(value & guest.model.layout.mask(counter)))

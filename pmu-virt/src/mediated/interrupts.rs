@@ -51,6 +51,10 @@ pub struct GuestInterrupts {
 
 /// The counters' bits of the status.
 const COUNTERS: u64 = CounterSet::ALL.bits();
+/// The other bits of the status that raise an interrupt (SDM vol. 4, table 2-2, IA32_PERF_GLOBAL_STATUS): a trace's
+/// table (55), the uncore (61), the Debug Store's buffer (62). A guest can set them; then unmasking the entry raises
+/// one.
+const OTHERS: u64 = 1 << 55 | 1 << 61 | 1 << 62;
 /// The flags lie between the general counters' bits and the fixed ones'. The guest is on the counters.
 const LOADED: u64 = 1 << 16;
 /// An interrupt has come that the guest has not had.
@@ -128,10 +132,13 @@ impl GuestInterrupts {
 
     /// Notes an interrupt that found this status. Returns whether it is the guest's.
     fn interrupted(&self, status: u64) -> bool {
-        let overflowed = status & self.interrupting.load(Relaxed) & COUNTERS;
+        let overflowed = status & (self.interrupting.load(Relaxed) & COUNTERS | OTHERS);
         let noted = self.state.fetch_update(AcqRel, Acquire, |state| {
-            let flags = state & !COUNTERS;
-            if state & EXPECTED != 0 && overflowed & !state == 0 {
+            // An announced one may never come, if the entry was masked. So one that finds an overflow is the guest's,
+            // and at worst one more than the guest needs.
+            let is_known = overflowed & !state == 0;
+            let flags = state & !COUNTERS & if is_known { !EXPECTED } else { u64::MAX };
+            if state & EXPECTED != 0 && overflowed == 0 {
                 Some(state & !EXPECTED)
             } else if state & LOADED == 0 {
                 (state & POSSIBLE != 0).then_some(state & !POSSIBLE | PENDING)
@@ -158,10 +165,11 @@ impl HostCounters {
     /// guest that was loaded last there. Returns whether it is that guest's: it is then pending for
     /// [`deliver_to`](GuestInterrupts::deliver_to), or was already.
     ///
-    /// While the guest is loaded, an interrupt is its own if a counter that interrupts has overflowed. After a
-    /// [`put`](Self::put) it is if the put announced it, or found an overflow that the guest had had: its counter may
-    /// have overflowed again. It is never that of the guest that is loaded next. Costs a read of the status while the
-    /// guest is loaded. If that fails, the interrupt is taken to be the guest's.
+    /// While the guest is loaded, an interrupt is its own if a counter that interrupts has overflowed, or if another
+    /// bit of the status is set that raises one. After a [`put`](Self::put) it is if the put announced it, or found an
+    /// overflow that the guest had had: its counter may have overflowed again. It is never that of the guest that is
+    /// loaded next. Costs a read of the status while the guest is loaded. If that fails, the interrupt is taken to be
+    /// the guest's.
     ///
     /// # Context
     /// Interrupt or NMI, and any other. Takes no lock, and does not allocate or panic.
