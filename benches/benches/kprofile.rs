@@ -382,7 +382,7 @@ library_benchmark_group!(
     benchmarks = [nothing_pushed]
 );
 // Interrupts that look for more than the ranges of all processes.
-library_benchmark_group!(name = every_way, config = at_most(270 + FRAME), benchmarks = [others]);
+library_benchmark_group!(name = every_way, config = at_most(274 + FRAME), benchmarks = [others]);
 // Linear in the number of started objects.
 library_benchmark_group!(name = control, config = at_most(360_000), benchmarks = [start, stop]);
 library_benchmark_group!(name = baseline, benchmarks = [linear]);
