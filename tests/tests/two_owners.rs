@@ -176,3 +176,27 @@ fn rotating_events_run_after_a_window_that_failed_another_window_and_reprogram()
         }
     }
 }
+/// `?` drops the guest and the window. The guest's counters ran on.
+#[test]
+fn a_shut_down_stops_what_a_forgotten_window_left_running() {
+    for processor in processors(Deviations::NONE) {
+        let (memory, table, mock) = (Memory::new(), Table::new(), processor.mock());
+        let mut counters = processor.take(&mock, &memory, &table);
+        let event = counters.open_event(&processor.unit, &raw(2)).unwrap();
+        counters.start_event(event, 0).unwrap();
+        let mut window = counters.lend(0, |o| panic!("{o:?}")).unwrap();
+        let lent = window.lent();
+        lent.set_programmed(true);
+        for counter in (lent.counters() & CounterSet::GENERAL).iter() {
+            let registers = processor.unit.counter(counter).unwrap();
+            write(&mock, registers.control().register().get(), 0x53_003C);
+        }
+        if let Some(global) = processor.unit.global() {
+            write(&mock, global.control.get(), lent.counters().bits());
+        }
+        drop(window);
+        counters.shut_down().unwrap();
+        assert_eq!(running(&mock), CounterSet::NONE, "{processor:?}");
+    }
+}
+

@@ -79,7 +79,7 @@ impl LentCounters {
 /// Dropping it accesses no register and leaves the counters lent: the session's events count nothing. So does an early
 /// return by `?`. The end of the next window brings the events back; their periods begin anew, and what they counted
 /// since their last interrupt or start is lost. Until then the session's operations find no counters, and
-/// [`shut_down`](Counters::shut_down) leaves them as they are. What the borrower left on counters that were
+/// [`shut_down`](Counters::shut_down) stops them. What the borrower left on counters that were
 /// [added](LentCounters::add_unowned), and in the status, is taken away by the end of this window alone.
 #[must_use = "the counters are lent until the window ends"]
 #[derive(Debug)]

@@ -555,16 +555,20 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
         if !self.is_open() {
             return Ok(());
         }
-        let mut outcome = Ok(());
-        for (counter, slot) in self.slots() {
-            if slot.load() != SlotState::Free {
+        let lent = self.memory.is_lent();
+        let (own, mut outcome) = (if lent { self.candidates() } else { self.own() }, Ok(()));
+        for (counter, slot) in self.slots_of(own) {
+            // A borrower may have left one running that is free here.
+            if lent || slot.load() != SlotState::Free {
                 outcome = outcome.and(self.release(counter));
             }
+        }
+        if lent {
+            let _ = self.memory.take_back(own);
         }
         outcome = outcome.and(self.table().extra.restore(&self.msr));
         // While they freeze, a late interrupt would stop the others' counters by the control register.
         outcome = outcome.and(self.stop_freezing());
-        let own = self.own();
         if let Some(global) = self.unit().global().filter(|_| !own.is_empty()) {
             if global.frozen != 0 {
                 // An interrupt that is yet to come may have frozen the counters.
