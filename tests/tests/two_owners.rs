@@ -199,4 +199,3 @@ fn a_shut_down_stops_what_a_forgotten_window_left_running() {
         assert_eq!(running(&mock), CounterSet::NONE, "{processor:?}");
     }
 }
-

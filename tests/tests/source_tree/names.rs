@@ -4,7 +4,7 @@ use syn::Item;
 
 use super::{ModulePath, SourceTree, expand};
 
-/// What a module knows by a name.
+/// The meaning of a name in a module.
 enum Meaning {
     Defined,
     Module,
