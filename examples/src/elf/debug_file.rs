@@ -3,7 +3,7 @@
 
 use core::fmt::Write as _;
 use std::fs::{File, Metadata};
-use std::io::{self, BufReader, Read, Seek};
+use std::io::{self, Read, Seek};
 use std::path::{Path, PathBuf};
 
 use object::Object;
@@ -67,24 +67,16 @@ fn by_build_id(id: &[u8]) -> Option<PathBuf> {
     Some(path.into())
 }
 
-/// The checksum of a link: CRC-32 of IEEE 802.3, bit by bit.
-fn crc32(file: &File) -> io::Result<u32> {
-    let mut file = file;
+/// Returns the checksum of a link, CRC-32 of IEEE 802.3.
+fn crc32(mut file: &File) -> io::Result<u32> {
     file.rewind()?;
-    let mut crc = !0;
-    for byte in BufReader::with_capacity(1 << 16, file).bytes() {
-        crc = checksum(crc, byte?);
+    let (mut checksum, mut chunk) = (crc32fast::Hasher::new(), vec![0; 1 << 16]);
+    loop {
+        match file.read(&mut chunk)? {
+            0 => return Ok(checksum.finalize()),
+            read => checksum.update(&chunk[..read]),
+        }
     }
-    Ok(!crc)
-}
-
-const fn checksum(crc: u32, byte: u8) -> u32 {
-    let (mut crc, mut bit) = (crc ^ byte as u32, 0);
-    while bit < 8 {
-        crc = (crc >> 1) ^ (0xEDB8_8320 * (crc & 1));
-        bit += 1;
-    }
-    crc
 }
 
 #[cfg(test)]
@@ -92,10 +84,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_build_id_has_its_path_and_the_checksum_is_the_standards() {
+    fn a_build_id_has_its_path() {
         let path = by_build_id(&[0xAB, 0xCD, 0x01]).unwrap();
         assert_eq!(path, Path::new("/usr/lib/debug/.build-id/ab/cd01.debug"));
+    }
+
+    #[test]
+    fn the_checksum_of_a_link_is_the_standards() {
+        let path = std::env::temp_dir().join(format!("pmu-crc32-{}", std::process::id()));
+        std::fs::write(&path, b"123456789").unwrap();
         // The check value of CRC-32/ISO-HDLC.
-        assert_eq!(!b"123456789".iter().fold(!0, |crc, byte| checksum(crc, *byte)), 0xCBF4_3926);
+        assert_eq!(crc32(&File::open(&path).unwrap()).unwrap(), 0xCBF4_3926);
+        std::fs::remove_file(path).unwrap();
     }
 }
