@@ -65,7 +65,8 @@ impl SourceTree {
         for item in &items {
             let Item::Mod(ItemMod { ident, content, .. }) = item else { continue };
             let name = ident.to_string();
-            let (path, folder) = ([&path[..], &[name.clone()]].concat(), below.join(&name));
+            let (path, folder) =
+                ([&path[..], core::slice::from_ref(&name)].concat(), below.join(&name));
             if let Some((_, items)) = content {
                 self.read_module(source, file, items.clone(), &folder, path);
                 continue;
