@@ -177,8 +177,8 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
     /// [`Access`](CounterError::Access) if a register faulted and the counter is as it was;
     /// [`Faulted`](CounterError::Faulted) if it could not even be stopped again.
     pub fn start(&mut self, source: KProfileSource) -> Result<(), InterfaceError> {
-        if let Some((_, event)) = self.added_source(source) {
-            return self.start_added(source, &event);
+        if self.added_source(source).is_some() {
+            return self.start_added(source);
         }
         let row = self.supported_row(source)?;
         if source != KProfileSource::TIME {
@@ -193,9 +193,24 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
     }
 
     /// Opens the event of an added source and starts it.
-    fn start_added(&mut self, source: KProfileSource, event: &Event) -> Result<(), InterfaceError> {
+    #[inline(never)]
+    fn start_added(&mut self, source: KProfileSource) -> Result<(), InterfaceError> {
+        let opened = self.open_added(source)?;
+        self.counters.start_event(opened, 0).map_err(|error| {
+            // Closing cannot fail: the event is stopped.
+            let _ = self.counters.close_event(opened, 0);
+            of_source(error, source)
+        })
+    }
+
+    /// Opens the event of an added source that does not run. By itself, so that its stack is free again as the event
+    /// starts.
+    #[inline(never)]
+    fn open_added(&mut self, source: KProfileSource) -> Result<EventId, InterfaceError> {
+        let unsupported = InterfaceError::UnsupportedSource(source);
+        let (_, event) = self.added_source(source).ok_or(unsupported)?;
         if !self.timer().usable {
-            return Err(InterfaceError::UnsupportedSource(source));
+            return Err(unsupported);
         }
         if self.is_running(source) {
             return Err(InterfaceError::AlreadyStarted(source));
@@ -203,13 +218,8 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
         if let Some(faulted) = self.event(source) {
             self.close_added(faulted, source)?;
         }
-        let opened = self.counters.open_event(&self.counters.unit_here(), event);
-        let opened = opened.map_err(|error| of_source(error, source))?;
-        self.counters.start_event(opened, 0).map_err(|error| {
-            // Closing cannot fail: the event is stopped.
-            let _ = self.counters.close_event(opened, 0);
-            of_source(error, source)
-        })
+        let opened = self.counters.open_event(&self.counters.unit_here(), &event);
+        opened.map_err(|error| of_source(error, source))
     }
 
     fn close_added(

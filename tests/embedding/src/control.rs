@@ -6,11 +6,12 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering
 
 use pmu::Machine;
 use pmu_core::{
-    CounterMemory, CounterSet, CounterSlot, CounterUnit, Counters, Event, EventCount, EventEntry,
-    EventId, EventSelect, EventSource, EventTable, GroupId, InterfaceError, KProfileSource,
-    MAX_COUNTERS, MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, NamedEvent, Platform, PmcIndex,
-    ProcessorNumber, SavedCounter, SavedCounters, Session, Snapshot, SourceInterface, ThreadEvent,
-    WithEvents,
+    AddedSlot, AddedSource, AddedSources, CounterMemory, CounterSet, CounterSlot, CounterUnit,
+    Counters, Event, EventCount, EventEntry, EventId, EventSelect, EventSource, EventTable,
+    GroupId, InterfaceError, KProfileSource, MAX_COUNTERS, MsrAddress, MsrBackend, MsrErrorKind,
+    MsrUpdate, NamedEvent, Platform, PmcIndex, ProcessorNumber, ProfileInterface, ProfileSource,
+    SavedCounter, SavedCounters, Session, Snapshot, SourceInterface, ThreadEvent, WithEvents,
+    WithSources,
 };
 use pmu_kprofile::{Affinity, Mailbox, Processors, ProfileHardware, Remote, SourceRequest};
 
@@ -103,6 +104,8 @@ operations! {
     SHUT_DOWN: "shut_down", START;
     DRAIN_START: "Mailbox::drain of a start", START;
     DRAIN_STOP: "Mailbox::drain of a stop", START;
+    START_ADDED: "Session::start of an added source", SWITCH;
+    STOP_ADDED: "Session::stop of an added source", START;
     TAKE_MORE: "take_more", START;
     GIVE_BACK: "give_back", START;
     FREEZE: "freeze_on_interrupt", START;
@@ -335,13 +338,41 @@ fn session(machine: &'static Machine, processor: &Snapshot, faulty: u32) -> Opti
     SHUT_DOWN.measure(|| session.shut_down())
 }
 
+/// A source of later versions than the table's.
+static LATER: AddedSource = AddedSource::new(
+    ProfileSource::new(0x25, "ProfileLater", EventSelect::from_bits(0x1_01D0)),
+    CounterSet::GENERAL,
+);
+static ADDED: AddedSources<[AddedSlot; 1]> = AddedSources::new();
+
+/// Starts and stops an added source, beside events that are opened, with a register that faults meanwhile.
+fn added(machine: &'static Machine, processor: &Snapshot, faulty: u32) -> Option<()> {
+    let source = KProfileSource::new(0x25)?;
+    let sources = WithSources::new(machine, &ADDED);
+    let both = WithEvents::new(&sources, &EVENTS);
+    let all = CounterSet::ALL;
+    let mut session = both.initialize(processor, all, Msr, Apic, &MEMORY).ok()?;
+    let unit = machine.unit_of(processor);
+    let opened = Opened::open(&unit, session.counters_mut());
+    for event in opened.each_alone() {
+        let _ = session.counters_mut().start_event(event, 0);
+    }
+    FAULTY.store(faulty, Ordering::Relaxed);
+    START_ADDED.measure(|| session.start(source));
+    STOP_ADDED.measure(|| session.stop(source));
+    FAULTY.store(0, Ordering::Relaxed);
+    session.shut_down().ok()
+}
+
 /// Measures every operation. `None`: a step that has to succeed did not.
 pub fn measure(machine: &'static Machine, processor: &Snapshot) -> Option<()> {
     let selects = 0x186..0x18E;
     let counters = (0xC1..0xC9).chain(0x4C1..0x4C9).chain(0x309..0x30C);
     let others = [0x1A6, 0x1A7, 0x38D, 0x38E, 0x38F, 0x390];
+    ADDED.add(&LATER).ok()?;
     for faulty in selects.chain(counters).chain(others).chain([0]) {
         session(machine, processor, faulty)?;
+        added(machine, processor, faulty)?;
     }
     let covered = OPERATIONS.iter().all(|operation| operation.succeeded.load(Ordering::Relaxed));
     covered.then_some(())
