@@ -9,9 +9,8 @@ use pmu_core::{
     AddedSlot, AddedSource, AddedSources, CounterMemory, CounterSet, CounterSlot, CounterUnit,
     Counters, Event, EventCount, EventEntry, EventId, EventSelect, EventSource, EventTable,
     GroupId, InterfaceError, KProfileSource, MAX_COUNTERS, MsrAddress, MsrBackend, MsrErrorKind,
-    MsrUpdate, NamedEvent, Platform, PmcIndex, ProcessorNumber, ProfileInterface, ProfileSource,
-    SavedCounter, SavedCounters, Session, Snapshot, SourceInterface, ThreadEvent, WithEvents,
-    WithSources,
+    MsrUpdate, NamedEvent, Platform, PmcIndex, ProcessorNumber, ProfileSource, SavedCounter,
+    SavedCounters, Session, Snapshot, SourceInterface, ThreadEvent, WithEvents, WithSources,
 };
 use pmu_kprofile::{Affinity, Mailbox, Processors, ProfileHardware, Remote, SourceRequest};
 
