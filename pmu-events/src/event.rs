@@ -4,7 +4,10 @@ use core::fmt;
 
 use pmu_core::{CounterSet, Event, EventSelect, MsrAddress};
 
-use crate::name::{EventName, MAX_TOKEN, ROOM, SHORT_TOKENS, TOKENS, Wanted};
+use crate::format::dictionary::Dictionary;
+use crate::format::record::{Precise, Record};
+use crate::name::event_name::EventName;
+use crate::name::hash::{ROOM, Wanted};
 use crate::tables::ERRATA;
 
 /// An event of a core type: its encodings, and the counters that can count it.
@@ -37,7 +40,7 @@ impl PmuEvent {
         Self { record, dictionary }
     }
 
-    /// Returns the name, as its origin spells it.
+    /// Returns the name of the event, as the vendor's list spells it.
     pub fn name(&self) -> EventName {
         let mut name = EventName::EMPTY;
         for token in self.dictionary.tokens(self.record.name) {
@@ -46,33 +49,53 @@ impl PmuEvent {
         name
     }
 
-    /// Returns the event select: event, unit mask with its extension, and qualifiers, without mode bits and the bits
-    /// that make it run. Of several encodings, this is the first. Where only a fixed counter counts the event, no
-    /// counter has this select: it is the encoding that the vendor's list gives.
+    /// Returns the event select: event, unit mask with its extension, and qualifiers, without mode, interrupt and
+    /// enable bits. Of several encodings, this is the first.
+    ///
+    /// If only a fixed counter counts the event, no event-select register takes this value: the vendor's list gives it
+    /// as the event's encoding.
     pub const fn select(&self) -> EventSelect {
         EventSelect::from_bits(self.record.select)
     }
 
-    /// Returns the counters that can count it; a processor of the core type may lack some of them. AMD's events are on
-    /// all general counters.
+    /// Returns the counters that can count the event; a processor of the core type may lack some of them.
+    ///
+    /// Every general counter counts each of AMD's events.
+    ///
+    /// ```
+    /// use pmu_core::CounterSet;
+    /// let misses = pmu_events::SAPPHIRERAPIDS.event("mem_load_retired.l3_miss")?;
+    /// assert_eq!(misses.counters(), CounterSet::from_bits(0b1111)); // four of the eight general counters
+    /// # Ok::<(), pmu_events::EventError>(())
+    /// ```
     pub const fn counters(&self) -> CounterSet {
         CounterSet::from_bits(self.record.shape.counters)
     }
 
-    /// Returns whether it happens more than 15 times per cycle, so that it counts right only on a pair of counters:
-    /// retired floating-point operations of AMD's Zen. The counter layer makes no pairs, and
-    /// [refuses](pmu_core::CounterError::NeedsCounterPair) the event unless the caller vouches that it happens [less
-    /// often](Event::at_most_15_per_cycle).
+    /// Returns whether the event may happen more than 15 times per cycle, as retired floating-point operations of AMD's
+    /// Zen: only a merged pair of counters counts such an event right.
+    ///
+    /// The counter layer merges no counters. It [refuses](pmu_core::CounterError::NeedsCounterPair) the event unless
+    /// the caller vouches that the workload has [at most 15 per cycle](Event::at_most_15_per_cycle).
+    ///
+    /// ```
+    /// use pmu_core::Event;
+    /// let operations = pmu_events::ZEN4.event("fp_ret_sse_avx_ops.all")?;
+    /// assert!(operations.needs_counter_pair());
+    /// let scalar_code = Event::from(operations).at_most_15_per_cycle();
+    /// # let _ = scalar_code;
+    /// # Ok::<(), pmu_events::EventError>(())
+    /// ```
     pub const fn needs_counter_pair(&self) -> bool {
         self.record.shape.needs_pair
     }
 
-    /// Returns whether only a fixed counter counts it, whatever its select.
+    /// Returns whether only a fixed counter counts the event, whatever its select.
     pub const fn is_fixed_only(&self) -> bool {
         self.record.shape.counters & CounterSet::GENERAL.bits() == 0
     }
 
-    /// Returns its encodings: one, or one per MSR if several MSRs can serve it. All count the same.
+    /// Returns the encodings of the event: one, or one per MSR if several MSRs can refine it. Each counts the same.
     pub fn encodings(&self) -> impl ExactSizeIterator<Item = Encoding> + Clone {
         let Record { select, shape, value, .. } = self.record;
         let value = value.iter().rev().fold(0, |value, byte| value << 8 | u64::from(*byte));
@@ -86,26 +109,51 @@ impl PmuEvent {
         })
     }
 
-    /// Returns the MSR that refines the event, and its value. Of several encodings, this is the first one's.
+    /// Returns the MSR that refines the event beyond its select, and the value for it: those of the first encoding.
+    ///
+    /// ```
+    /// // The latency in cycles above which loads are counted is in an MSR.
+    /// let slow = pmu_events::SKYLAKE.event("mem_trans_retired.load_latency_gt_64")?;
+    /// let extra = slow.extra().unwrap();
+    /// assert_eq!((extra.register, extra.value), (0x3F6, 64));
+    /// # Ok::<(), pmu_events::EventError>(())
+    /// ```
     pub fn extra(&self) -> Option<ExtraMsr> {
         self.encodings().next().and_then(|encoding| encoding.extra)
     }
 
-    /// Returns whether the event can or must be sampled precisely.
+    /// Returns whether the event can, or must, be sampled precisely, by PEBS.
     pub const fn precise(&self) -> Precise {
         self.record.shape.precise
     }
 
-    /// Returns the numbers of the vendor's errata about the event: `SKL091;SKL044`.
+    /// Returns the numbers of the vendor's errata about the event, with semicolons between: `SKL091;SKL044`.
+    ///
+    /// ```
+    /// let event = pmu_events::SKYLAKE.event("inst_retired.any_p")?;
+    /// for erratum in event.errata().into_iter().flat_map(|errata| errata.split(';')) {
+    ///     println!("{}: see erratum {erratum} in the specification update", event.name());
+    /// }
+    /// # assert!(event.errata().is_some());
+    /// # Ok::<(), pmu_events::EventError>(())
+    /// ```
     pub fn errata(&self) -> Option<&'static str> {
         self.record.erratum.and_then(|place| ERRATA.get(usize::from(place)).copied())
     }
 
-    /// Returns the configuration with which Linux' perf opens the event (`config` of type `PERF_TYPE_RAW`), and the
-    /// extra MSR's value (`config1`).
+    /// Returns `config` and `config1` with which Linux' `perf_event_open` opens the event as `PERF_TYPE_RAW`.
     ///
-    /// The configuration is the select, except that perf opens fixed counters 0 and 1 by the numbers of the same events
-    /// on general counters, 0xC0 and 0x3C. Source: the constraints in Linux' `arch/x86/events/intel/core.c`.
+    /// ```
+    /// let event = pmu_events::SKYLAKE.event("mem_trans_retired.load_latency_gt_64")?;
+    /// let (config, config1) = event.perf_config();
+    /// // As perf's command line takes it.
+    /// assert_eq!(format!("cpu/config={config:#x},config1={config1:#x}/"), "cpu/config=0x1cd,config1=0x40/");
+    /// # Ok::<(), pmu_events::EventError>(())
+    /// ```
+    ///
+    /// `config1` is the extra MSR's value. `config` is the select, except that perf opens fixed counters 0 and 1 by the
+    /// numbers of the same events on general counters, 0xC0 and 0x3C. Source: the constraints in Linux'
+    /// `arch/x86/events/intel/core.c`.
     pub fn perf_config(&self) -> (u64, u64) {
         let qualifiers = self.record.select & !0xFFFF;
         let config = match (self.is_fixed_only(), self.record.select & 0xFFFF) {
@@ -161,18 +209,11 @@ impl defmt::Format for PmuEvent {
     }
 }
 
-#[cfg(feature = "defmt")]
-impl defmt::Format for EventName {
-    fn format(&self, f: defmt::Formatter<'_>) {
-        defmt::write!(f, "{=str}", self.as_str());
-    }
-}
-
-/// One way to count an event.
+/// One way to count an event: an event select, and an MSR if one refines the event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Encoding {
-    /// Event select, without mode bits and the bits that make it run.
+    /// Event select, without mode, interrupt and enable bits.
     pub select: EventSelect,
     /// MSR that refines the event.
     pub extra: Option<ExtraMsr>,
@@ -191,7 +232,7 @@ pub struct ExtraMsr {
 }
 
 impl ExtraMsr {
-    /// Returns the register as the counter layer takes it. Every register of the tables is one of these.
+    /// Returns the register's address as the counter layer takes it; `None` for a register that no table has.
     pub const fn address(&self) -> Option<MsrAddress> {
         match self.register {
             0x1A6 | 0x1A7 | 0x3E0..=0x3E3 | 0x3F6 | 0x3F7 => {
@@ -206,146 +247,5 @@ impl ExtraMsr {
 impl fmt::Debug for ExtraMsr {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "MSR {:#X} = {:#X}", self.register, self.value)
-    }
-}
-
-/// Support of an event for precise sampling (PEBS).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "defmt", derive(defmt::Format))]
-pub enum Precise {
-    /// The event cannot be sampled precisely.
-    No,
-    /// The event can be sampled precisely.
-    Possible,
-    /// The event must be sampled precisely; otherwise it has no meaning.
-    Only,
-}
-
-/// The properties that many events share.
-#[derive(Debug)]
-pub(crate) struct Shape {
-    /// Bits 63:16 of the select.
-    pub(crate) select: u64,
-    /// A [`CounterSet`]'s bits.
-    pub(crate) counters: u64,
-    /// Bits 15:0 in which the select of each further encoding differs from the first one's.
-    pub(crate) others: &'static [u16],
-    /// The MSR of each encoding, if any.
-    pub(crate) registers: &'static [u16],
-    pub(crate) precise: Precise,
-    /// Set if the record refers to [`ERRATA`].
-    pub(crate) has_erratum: bool,
-    pub(crate) needs_pair: bool,
-}
-
-/// An event of a table, in its encoded form:
-///
-/// | bytes | |
-/// |---|---|
-/// | 1 | place of its shape |
-/// | 2 | event, unit mask |
-/// | 1 | where the shape has errata: their place |
-/// | 1, n | where the shape has registers: the number of bytes of the MSR's value, and those |
-/// | 1, n | the number of bytes of its name's tokens, and those |
-#[derive(Clone, Copy)]
-pub(crate) struct Record {
-    select: u64,
-    shape: &'static Shape,
-    /// Value of the MSR, without leading zeros.
-    value: &'static [u8],
-    /// Index in [`ERRATA`].
-    erratum: Option<u8>,
-    name: &'static [u8],
-}
-
-impl Record {
-    /// Reads the record at the beginning of `bytes`, and returns it with the rest.
-    #[inline]
-    pub(crate) fn read(
-        bytes: &'static [u8],
-        shapes: &'static [Shape],
-    ) -> Option<(Self, &'static [u8])> {
-        let ([shape, event, unit_mask], mut rest) = bytes.split_first_chunk()?;
-        let shape = shapes.get(usize::from(*shape))?;
-        let mut erratum = None;
-        if shape.has_erratum {
-            let (place, behind) = rest.split_first()?;
-            (erratum, rest) = (Some(*place), behind);
-        }
-        let mut value: &[u8] = &[];
-        if !shape.registers.is_empty() {
-            let (len, behind) = rest.split_first()?;
-            let (bytes, behind) = behind.split_at_checked(usize::from(*len))?;
-            (value, rest) = (bytes, behind);
-        }
-        let (len, behind) = rest.split_first()?;
-        let (name, behind) = behind.split_at_checked(usize::from(*len))?;
-        let select = shape.select | u64::from(*unit_mask) << 8 | u64::from(*event);
-        Some((Self { select, shape, value, erratum, name }, behind))
-    }
-}
-
-/// The tokens of a vendor's names; the last ones may be empty.
-#[derive(Debug)]
-pub(crate) struct Dictionary([Token; TOKENS]);
-
-impl Dictionary {
-    /// Creates the dictionary of some texts, of at most [`MAX_TOKEN`] bytes each.
-    pub(crate) const fn new(texts: &[&str]) -> Self {
-        let mut tokens = [Token::new(""); TOKENS];
-        let mut place = 0;
-        while place < texts.len() {
-            tokens[place] = Token::new(texts[place]);
-            place += 1;
-        }
-        Self(tokens)
-    }
-
-    /// Returns the tokens that these bytes encode.
-    #[inline]
-    fn tokens(&'static self, bytes: &'static [u8]) -> impl Iterator<Item = &'static Token> {
-        let Self(tokens) = self;
-        let mut bytes = bytes.iter();
-        core::iter::from_fn(move || {
-            let mut place = usize::from(*bytes.next()?);
-            if place >= SHORT_TOKENS {
-                place = SHORT_TOKENS + (place - SHORT_TOKENS) * 256 + usize::from(*bytes.next()?);
-            }
-            tokens.get(place)
-        })
-    }
-}
-
-/// Some characters of names.
-#[derive(Clone, Copy, Debug)]
-struct Token {
-    spelled: u128,
-    /// Ones in the bits that must be the same: of letters, all but the one that tells their case.
-    mask: u128,
-    len: u8,
-}
-
-impl Token {
-    const fn new(text: &str) -> Self {
-        let mut spelled = [0; MAX_TOKEN];
-        let mut mask = [0; MAX_TOKEN];
-        let bytes = text.as_bytes();
-        let mut at = 0;
-        while at < bytes.len() {
-            spelled[at] = bytes[at];
-            mask[at] = if bytes[at].is_ascii_alphabetic() { !0x20 } else { !0 };
-            at += 1;
-        }
-        Self {
-            spelled: u128::from_le_bytes(spelled),
-            mask: u128::from_le_bytes(mask),
-            len: bytes.len() as u8,
-        }
-    }
-
-    /// Appends it to a name.
-    fn push_to(&self, name: &mut EventName) {
-        let text = self.spelled.to_le_bytes();
-        name.push(text.get(..usize::from(self.len)).unwrap_or_default());
     }
 }

@@ -7,15 +7,21 @@ extern crate std;
 
 mod core_type;
 mod event;
+mod format;
 mod metric;
 mod name;
 mod processor;
 #[rustfmt::skip]
 mod tables;
 
-pub use core_type::{CoreType, EventError, Events, Matching, UnknownCoreType};
-pub use event::{Encoding, ExtraMsr, PmuEvent, Precise};
+pub use core_type::error::{EventError, UnknownCoreType};
+pub use core_type::lookup::Events;
+pub use core_type::search::Matching;
+pub use event::{Encoding, ExtraMsr, PmuEvent};
+pub use format::core_type::CoreType;
+pub use format::record::Precise;
 pub use metric::{Expression, Metric, MetricError, Ratio};
-pub use name::{EventName, MAX_NAME};
+pub use name::event_name::EventName;
+pub use name::hash::MAX_NAME;
 pub use processor::{Processor, UnknownProcessor};
 pub use tables::*;

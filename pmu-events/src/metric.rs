@@ -2,10 +2,10 @@
 
 use core::fmt;
 
-use crate::core_type::CoreType;
 use crate::event::PmuEvent;
+use crate::format::core_type::CoreType;
 
-/// A named ratio of events.
+/// A ratio of events, by its usual name: instructions per cycle, or the top-down shares.
 ///
 /// The four of top-down level 1 (A. Yasin, "A Top-Down Method for Performance Analysis and Counters
 /// Architecture", ISPASS 2014) share a thread's issue slots among them. Up to Cascade Lake, and on Zen, the slots
@@ -185,10 +185,19 @@ const fn slots(over: i16, cycles: &'static str) -> Term {
 }
 
 impl CoreType {
-    /// Returns the expression of a metric over this core type's events.
+    /// Returns the formula of a metric in events of this core type.
+    ///
+    /// ```
+    /// use pmu_events::{Metric, MetricError, NEHALEMEP, SKYLAKE};
+    /// let speculation = SKYLAKE.metric(Metric::BadSpeculation)?;
+    /// println!("count {} events for {speculation}", speculation.events().count());
+    /// let missing = NEHALEMEP.metric(Metric::FrontendBound).err();
+    /// assert_eq!(missing, Some(MetricError::NotHere(Metric::FrontendBound)));
+    /// # Ok::<(), MetricError>(())
+    /// ```
     ///
     /// # Errors
-    /// [`NotHere`](MetricError::NotHere): the core type lacks an event that it needs.
+    /// [`NotHere`](MetricError::NotHere): the core type lacks an event of the metric.
     pub fn metric(&'static self, metric: Metric) -> Result<Expression, MetricError> {
         let here =
             |term: &Term| (self.width != 0 || !term.by_width) && self.event(term.event).is_ok();
@@ -198,7 +207,7 @@ impl CoreType {
     }
 }
 
-/// A [`Metric`] over the events of a core type.
+/// The formula of a [`Metric`] in events of a core type.
 #[derive(Clone, Copy, Debug)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Expression {
@@ -207,15 +216,25 @@ pub struct Expression {
 }
 
 impl Expression {
-    /// Returns the events of the expression, all of which must be counted over the same time.
+    /// Returns the events of the formula, which must be counted together, as a group.
     pub fn events(&self) -> impl Iterator<Item = PmuEvent> {
         let core_type = self.core_type;
         self.terms.iter().filter_map(|term| core_type.event(term.event).ok())
     }
 
-    /// Computes the ratio from the counts of the events, by name in the letters of [`events`](Self::events).
+    /// Computes the ratio from the counts of the events.
     ///
-    /// An event without a count is not taken as 0: without it the metric has no meaning.
+    /// `counted` returns the count of an event by its name, spelled as in [`events`](Self::events). A missing count is
+    /// an error, not 0: without it the metric has no meaning.
+    ///
+    /// ```
+    /// use pmu_events::{Metric, ZEN4};
+    /// let ipc = ZEN4.metric(Metric::InstructionsPerCycle)?;
+    /// let counts = [("ex_ret_instr", 5_000), ("ls_not_halted_cyc", 4_000)];
+    /// let counted = |name: &str| Some(counts.iter().find(|(of, _)| *of == name)?.1);
+    /// assert_eq!(ipc.ratio(counted)?.times(100), Some(125)); // 1.25
+    /// # Ok::<(), pmu_events::MetricError>(())
+    /// ```
     ///
     /// # Errors
     /// [`NotCounted`](MetricError::NotCounted), [`NothingToShare`](MetricError::NothingToShare).
@@ -262,7 +281,7 @@ impl fmt::Display for Expression {
     }
 }
 
-/// A metric's value.
+/// The value of a metric, as an exact fraction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Ratio {
@@ -272,10 +291,9 @@ pub struct Ratio {
 }
 
 impl Ratio {
-    /// Returns the value times a factor, rounded down: 100 for a share in percent. `None` if it does not fit.
+    /// Returns the value times a factor, rounded down: 100 gives percent. `None` if the result does not fit.
     ///
-    /// A share that is computed from several events can be slightly below 0 or above 1: they are not read at the same
-    /// instant.
+    /// A share can be slightly below 0 or above 1, because its counters are not read at the same instant.
     pub fn times(self, factor: u32) -> Option<i64> {
         let product = self.over.checked_mul(i128::from(factor))?;
         product.checked_div_euclid(self.under)?.try_into().ok()
@@ -289,9 +307,9 @@ impl Ratio {
 pub enum MetricError {
     /// The core type lacks an event that the metric needs.
     NotHere(Metric),
-    /// The event with this name was not counted.
+    /// No count was given for the event with this name.
     NotCounted(&'static str),
-    /// The denominator is 0: no time passed.
+    /// The denominator is 0: nothing happened while the events were counted.
     NothingToShare,
 }
 

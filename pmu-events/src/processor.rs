@@ -4,13 +4,15 @@ use core::fmt;
 
 use pmu_core::Snapshot;
 
-use crate::core_type::{CoreType, EventError};
+use crate::core_type::error::EventError;
 use crate::event::PmuEvent;
+use crate::format::core_type::CoreType;
+use crate::format::model::Model;
 use crate::tables::MODELS;
 
-/// A logical processor, identified by its CPUID.
+/// A processor whose core type is known, by its CPUID: finds the events of that core.
 ///
-/// On a hybrid processor use the snapshot of each core: its cores differ.
+/// On a hybrid machine, take a snapshot on each core: the cores have different events.
 ///
 /// ```
 /// # use pmu_core::{CpuidDump, Snapshot};
@@ -30,34 +32,11 @@ use crate::tables::MODELS;
 #[derive(Clone, Copy)]
 pub struct Processor(&'static Model);
 
-/// Processors of one core type.
-pub(crate) struct Model {
-    pub(crate) vendor: [u8; 12],
-    pub(crate) family: u16,
-    /// First and last.
-    pub(crate) models: [u8; 2],
-    /// First and last.
-    pub(crate) steppings: [u8; 2],
-    /// A hybrid's: type and native model in EAX of leaf 0x1A.
-    pub(crate) core: Option<u32>,
-    pub(crate) core_type: &'static CoreType,
-}
-
-impl Model {
-    fn is_of(&self, vendor: [u8; 12], family: u16, model: u8, stepping: u8) -> bool {
-        let within = |[first, last]: [u8; 2], number| (first..=last).contains(&number);
-        self.vendor == vendor
-            && self.family == family
-            && within(self.models, model)
-            && within(self.steppings, stepping)
-    }
-}
-
 impl Processor {
-    /// Detects the core type of the processor whose CPUID this is.
+    /// Detects a processor's core type from its CPUID snapshot: by model and stepping, and on hybrids by leaf 0x1A.
     ///
     /// # Errors
-    /// No core type is known for its model, or, on a hybrid, for its kind of core.
+    /// No table covers the model, or, on a hybrid, the kind of core.
     pub fn detect(processor: &Snapshot) -> Result<Self, UnknownProcessor> {
         let (vendor, family) = (processor.vendor(), processor.family());
         let (model, stepping) = (processor.model(), processor.stepping());
@@ -75,12 +54,27 @@ impl Processor {
         Err(unknown)
     }
 
-    /// Returns its core type.
+    /// Returns the processor's core type, by which events are found without the processor.
     pub const fn core_type(&self) -> &'static CoreType {
         self.0.core_type
     }
 
     /// Returns the core types of other processors of the same model: a hybrid's other cores, and other steppings.
+    ///
+    /// ```
+    /// # use pmu_core::{CpuidDump, Snapshot};
+    /// # let dump = CpuidDump::parse(
+    /// #     "   0x00000000 0x00: eax=0x00000020 ebx=0x756e6547 ecx=0x6c65746e edx=0x49656e69
+    /// #         0x00000001 0x00: eax=0x00090672 ebx=0x00000000 ecx=0x00000000 edx=0x00000000
+    /// #         0x0000001a 0x00: eax=0x40000001 ebx=0x00000000 ecx=0x00000000 edx=0x00000000",
+    /// # )?;
+    /// # let snapshot = Snapshot::capture(&dump);
+    /// use pmu_events::{EventError, Processor};
+    /// let performance_core = Processor::detect(&snapshot)?; // of Alder Lake
+    /// let mut others = performance_core.other_core_types();
+    /// assert_eq!(others.next().unwrap().name(), "alderlake_gracemont");
+    /// # Ok::<(), Box<dyn core::error::Error>>(())
+    /// ```
     pub fn other_core_types(&self) -> impl Iterator<Item = &'static CoreType> {
         let Self(own) = *self;
         MODELS.iter().filter_map(move |row| {
@@ -95,7 +89,8 @@ impl Processor {
     /// Finds the event of the processor's core type with this name, in letters of either case.
     ///
     /// # Errors
-    /// As [`CoreType::event`]; and [`OtherCore`](EventError::OtherCore) if another of the model's core types has it.
+    /// As [`CoreType::event`]; and [`OtherCore`](EventError::OtherCore) if only another core type of the model has the
+    /// event.
     pub fn event(&self, name: &str) -> Result<PmuEvent, EventError> {
         self.core_type().event(name).map_err(|error| {
             let mut others = self.other_core_types();

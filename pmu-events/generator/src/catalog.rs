@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::csv::{Row, rows};
-use crate::name::{MAX_NAME, odd_character};
+use crate::hash::{MAX_NAME, odd_character};
 
 const CORE_TYPES: &str = "core_types.csv";
 const PROCESSORS: &str = "processors.csv";

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::name::{MAX_TOKEN, SHORT_TOKENS, TOKENS};
+use crate::hash::{MAX_TOKEN, SHORT_TOKENS, TOKENS};
 
 /// Tokens to learn: more than there can be, since many serve only as parts of others.
 const LEARNED: usize = TOKENS + 600;

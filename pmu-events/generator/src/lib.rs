@@ -8,9 +8,9 @@ mod csv;
 mod dictionary;
 mod tables;
 
-#[path = "../../src/name.rs"]
+#[path = "../../src/name/hash.rs"]
 #[allow(dead_code, unreachable_pub, reason = "the crate's own; not all of it is used here")]
-mod name;
+mod hash;
 
 use std::path::Path;
 

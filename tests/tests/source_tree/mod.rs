@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use proc_macro2::{TokenStream, TokenTree};
 use quote::ToTokens;
-use syn::{Attribute, Item, ItemMod, UseTree};
+use syn::{Attribute, Expr, ExprLit, Item, ItemMod, Lit, Meta, UseTree};
 
 /// A module's path within its crate; the root's is empty.
 pub(crate) type ModulePath = Vec<String>;
@@ -45,18 +45,20 @@ impl SourceTree {
     fn read_file(&mut self, source: &Path, file: &Path, below: &Path, path: ModulePath) {
         let text = std::fs::read_to_string(file).unwrap_or_else(|e| panic!("{file:?}: {e}"));
         let parsed = syn::parse_file(&text).unwrap_or_else(|e| panic!("{file:?}: {e}"));
-        let name = file.strip_prefix(source).unwrap().to_str().unwrap().to_owned();
+        let name = file.strip_prefix(source).unwrap_or(file).to_str().unwrap().to_owned();
         self.files.push(name);
-        self.read_module(source, self.files.len() - 1, parsed.items, below, path);
+        let folders = [file.parent().unwrap(), below];
+        self.read_module(source, self.files.len() - 1, parsed.items, folders, path);
     }
 
-    /// Reads a module's items, and the modules among them.
+    /// Reads a module's items, and the modules among them: of two folders, the files that `#[path]` names are in the
+    /// first, and others in the second.
     fn read_module(
         &mut self,
         source: &Path,
         file: usize,
         items: Vec<Item>,
-        below: &Path,
+        [beside, below]: [&Path; 2],
         path: ModulePath,
     ) {
         let items: Vec<Item> =
@@ -65,16 +67,22 @@ impl SourceTree {
         for item in &items {
             let Item::Mod(ItemMod { ident, content, .. }) = item else { continue };
             let name = ident.to_string();
-            let (path, folder) =
-                ([&path[..], core::slice::from_ref(&name)].concat(), below.join(&name));
+            let path = [&path[..], core::slice::from_ref(&name)].concat();
+            let elsewhere = path_attribute(attributes(item)).map(|named| beside.join(named));
             if let Some((_, items)) = content {
-                self.read_module(source, file, items.clone(), &folder, path);
+                let folder = elsewhere.unwrap_or_else(|| below.join(&name));
+                self.read_module(source, file, items.clone(), [&folder; 2], path);
                 continue;
             }
             is_face = true;
-            let beside = below.join(format!("{name}.rs"));
+            if let Some(file) = elsewhere {
+                self.read_file(source, &file, file.parent().unwrap(), path);
+                continue;
+            }
+            let folder = below.join(&name);
+            let plain = below.join(format!("{name}.rs"));
             let within = folder.join("mod.rs");
-            let file: PathBuf = if beside.is_file() { beside } else { within };
+            let file: PathBuf = if plain.is_file() { plain } else { within };
             if file.is_file() {
                 self.read_file(source, &file, &folder, path);
             }
@@ -237,6 +245,17 @@ fn is_test(attributes: &[Attribute]) -> bool {
     attributes.iter().any(|attribute| {
         let text = attribute.to_token_stream().to_string();
         attribute.path().is_ident("cfg") && (text.contains("test") || text.contains("(loom"))
+    })
+}
+
+/// Returns the file that `#[path = "…"]` names.
+fn path_attribute(attributes: &[Attribute]) -> Option<String> {
+    attributes.iter().find_map(|attribute| match &attribute.meta {
+        Meta::NameValue(meta) if meta.path.is_ident("path") => match &meta.value {
+            Expr::Lit(ExprLit { lit: Lit::Str(file), .. }) => Some(file.value()),
+            _ => None,
+        },
+        _ => None,
     })
 }
 

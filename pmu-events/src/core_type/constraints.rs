@@ -1,0 +1,60 @@
+//! The counters that can count an encoding.
+
+use pmu_core::{CounterSet, EventSelect};
+
+use crate::event::PmuEvent;
+use crate::format::core_type::CoreType;
+use crate::format::record::Precise;
+
+impl CoreType {
+    /// Returns the counters that can count an encoding, for a raw event's [`on`](pmu_core::Event::on); `None` if the
+    /// table has no event with this number.
+    ///
+    /// The result has the general counters of the table, and every fixed counter: the [unit](pmu_core::CounterUnit)
+    /// knows the events of the fixed ones. An encoding with event number 0 is a fixed counter's, and the result is that
+    /// counter. Mode bits are ignored, as are other bits that select no event.
+    ///
+    /// If the table lacks the unit mask or the qualifiers, the result has the counters that can count every event of
+    /// the table with the same unit mask, or else with the same number. If no counter can count every such event, the
+    /// result has each counter that can count one. Events that can only be sampled precisely matter only if no other
+    /// event has the encoding.
+    ///
+    /// ```
+    /// use pmu_core::{CounterSet, Event, EventSelect};
+    /// // MEM_LOAD_RETIRED.L3_MISS of Sapphire Rapids is confined to counters 0–3.
+    /// let select = EventSelect::from_bits(0x20D1);
+    /// let counters = pmu_events::SAPPHIRERAPIDS.constraints(select).unwrap_or(CounterSet::ALL);
+    /// assert_eq!(counters & CounterSet::GENERAL, CounterSet::from_bits(0b1111));
+    /// let event = Event::raw(select).on(counters);
+    /// # let _ = event;
+    /// ```
+    ///
+    /// # Context
+    /// Task: the function reads each event of the table, up to 2,344.
+    pub fn constraints(&self, select: EventSelect) -> Option<CounterSet> {
+        const UNIT_MASK: u64 = 0xFF00_0000_FF00;
+        /// Edge, any thread, inversion, counter mask.
+        const QUALIFIERS: u64 = 0xFFA4_0000;
+        let bits = select.select_bits();
+        // From the narrowest mask of bits that are an event's.
+        let masks = [QUALIFIERS | UNIT_MASK | self.number, UNIT_MASK | self.number, self.number];
+        let counters = masks.iter().find_map(|mask| {
+            let counted = |precise_only: bool| {
+                let mut sets = self.events().filter(|event| {
+                    let mut encodings = event.encodings();
+                    (event.precise() == Precise::Only) == precise_only
+                        && encodings.any(|way| (way.select.select_bits() ^ bits) & mask == 0)
+                });
+                let first = sets.next()?.counters();
+                let both = |(every, any), event: PmuEvent| {
+                    (every & event.counters(), any | event.counters())
+                };
+                let (every, any) = sets.fold((first, first), both);
+                Some(if every.is_empty() { any } else { every })
+            };
+            counted(false).or_else(|| counted(true))
+        })?;
+        let general = !(counters & CounterSet::GENERAL).is_empty();
+        Some(if general { counters | CounterSet::FIXED } else { counters })
+    }
+}

@@ -1,0 +1,61 @@
+//! Errors of finding core types and events.
+
+use core::fmt;
+
+use crate::format::core_type::CoreType;
+use crate::name::hash::MAX_NAME;
+
+/// Reason that no event was found by a name or a pattern.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[non_exhaustive]
+pub enum EventError {
+    /// The core type has no event of this name; [`nearest`](CoreType::nearest) finds similar names.
+    Unknown,
+    /// No event's name contains this character.
+    Character {
+        /// Byte offset in the name.
+        at: usize,
+    },
+    /// The text is longer than any event's name, [`MAX_NAME`] bytes.
+    TooLong,
+    /// Several events match the pattern, where [`only_match`](CoreType::only_match) expects one.
+    Ambiguous {
+        /// Number of matching events.
+        matches: usize,
+    },
+    /// The event belongs to another core type of the same processor model: the other kind of a hybrid's cores, or
+    /// another stepping.
+    OtherCore(&'static CoreType),
+}
+
+impl fmt::Display for EventError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unknown => f.write_str("no event has this name"),
+            Self::Character { at } => {
+                write!(f, "no event's name has the character at byte {at}")
+            }
+            Self::TooLong => write!(f, "longer than {MAX_NAME} bytes, as no event's name is"),
+            Self::Ambiguous { matches } => write!(f, "{matches} events match, not one"),
+            Self::OtherCore(other) => {
+                write!(f, "an event of {other}, which is another core type of the same model")
+            }
+        }
+    }
+}
+
+impl core::error::Error for EventError {}
+
+/// No core type has this name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct UnknownCoreType;
+
+impl fmt::Display for UnknownCoreType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("no core type has this name")
+    }
+}
+
+impl core::error::Error for UnknownCoreType {}

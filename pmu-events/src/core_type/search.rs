@@ -1,0 +1,108 @@
+//! Events by a pattern, and by a misspelled name.
+
+use crate::core_type::error::EventError;
+use crate::core_type::lookup::Events;
+use crate::event::PmuEvent;
+use crate::format::core_type::CoreType;
+use crate::name::distance::distance;
+use crate::name::hash::{MAX_NAME, odd_character};
+use crate::name::pattern::matches;
+
+impl CoreType {
+    /// Finds the events whose names match a pattern, in letters of either case: `*` stands for any text, `?` for any
+    /// character. No event may match, or all.
+    ///
+    /// ```
+    /// let mut loads = pmu_events::SKYLAKE.matching("mem_load_retired.l?_hit")?;
+    /// assert_eq!(loads.next().unwrap().name(), "MEM_LOAD_RETIRED.L1_HIT");
+    /// assert_eq!(loads.count(), 2);
+    /// # Ok::<(), pmu_events::EventError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Character`](EventError::Character), [`TooLong`](EventError::TooLong).
+    pub fn matching<'p>(&self, pattern: &'p str) -> Result<Matching<'p>, EventError> {
+        let wildcard = |c: &(usize, u8)| c.1 != b'*' && c.1 != b'?';
+        for (at, _) in pattern.bytes().enumerate().filter(wildcard) {
+            if odd_character(pattern.get(at..=at).unwrap_or("\0")).is_some() {
+                return Err(EventError::Character { at });
+            }
+        }
+        if pattern.len() > MAX_NAME {
+            return Err(EventError::TooLong);
+        }
+        Ok(Matching { events: self.events(), pattern })
+    }
+
+    /// Finds the only event whose name matches a pattern.
+    ///
+    /// ```
+    /// use pmu_events::{EventError, SKYLAKE};
+    /// assert_eq!(SKYLAKE.only_match("*l1d_pend*cycles")?.name(), "L1D_PEND_MISS.PENDING_CYCLES");
+    /// let error = SKYLAKE.only_match("mem_load_retired.l?_hit").err();
+    /// assert_eq!(error, Some(EventError::Ambiguous { matches: 3 }));
+    /// # Ok::<(), EventError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`matching`](Self::matching); [`Unknown`](EventError::Unknown) if no event matches,
+    /// [`Ambiguous`](EventError::Ambiguous) if several do.
+    pub fn only_match(&self, pattern: &str) -> Result<PmuEvent, EventError> {
+        let mut matching = self.matching(pattern)?;
+        let event = matching.next().ok_or(EventError::Unknown)?;
+        match matching.count() {
+            0 => Ok(event),
+            others => Err(EventError::Ambiguous { matches: others + 1 }),
+        }
+    }
+
+    /// Finds the events whose names are nearest to a misspelled one, by edit distance: nearest first, and ascending by
+    /// name among equals. All are `None` if `name` is longer than [`MAX_NAME`].
+    ///
+    /// ```
+    /// let nearest: [_; 2] = pmu_events::SKYLAKE.nearest("inst_retird.any");
+    /// let names = nearest.map(|event| event.unwrap().name());
+    /// assert_eq!(names[0], "INST_RETIRED.ANY");
+    /// assert_eq!(names[1], "INST_RETIRED.ANY_P");
+    /// ```
+    ///
+    /// # Context
+    /// Task: it compares all names, in some hundred thousand to some million steps.
+    pub fn nearest<const COUNT: usize>(&self, name: &str) -> [Option<PmuEvent>; COUNT] {
+        let mut nearest = [None; COUNT];
+        if name.len() > MAX_NAME {
+            return nearest;
+        }
+        let mut distances = [usize::MAX; COUNT];
+        for event in self.events() {
+            let far = distance(event.name().as_str().as_bytes(), name.as_bytes());
+            let place = distances.partition_point(|other| *other <= far);
+            if let (Some(behind), Some(others)) =
+                (nearest.get_mut(place..), distances.get_mut(place..))
+                && !behind.is_empty()
+            {
+                behind.rotate_right(1);
+                others.rotate_right(1);
+                behind[0] = Some(event);
+                others[0] = far;
+            }
+        }
+        nearest
+    }
+}
+
+/// The events of a core type whose names match a pattern, ascending by name.
+#[derive(Clone)]
+pub struct Matching<'p> {
+    events: Events,
+    pattern: &'p str,
+}
+
+impl Iterator for Matching<'_> {
+    type Item = PmuEvent;
+
+    fn next(&mut self) -> Option<PmuEvent> {
+        let pattern = self.pattern.as_bytes();
+        self.events.find(|event| matches(pattern, event.name().as_str().as_bytes()))
+    }
+}
