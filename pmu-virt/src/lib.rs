@@ -6,52 +6,50 @@
 #[cfg(test)]
 extern crate std;
 
-mod access;
-mod advance;
-mod budget;
 mod bytes;
 mod configuration;
-mod cpuid;
-mod event;
-mod feed;
-mod filter;
-mod host;
-mod layout;
+mod events;
 mod mediated;
-mod model;
-mod overflow;
-mod pmi;
-mod pmu;
-mod registers;
-mod state;
-mod table;
-mod vendors;
-
 pub mod mock;
+mod model;
+mod pmu;
+mod policy;
+mod registers;
 
 /// Types of signatures here: [`HostCounters`] takes its [`MsrBackend`](pmu_core::MsrBackend).
 pub use pmu_core;
 
-pub use access::{Mode, Read, Write, Written};
-pub use advance::Advanced;
-pub use budget::OverflowBudget;
-pub use bytes::BytesError;
-pub use configuration::{
-    AmdConfiguration, AmdCounters, Configuration, ConfigurationError, HiddenConfiguration,
-    HiddenRdpmc, HiddenRegisters, IntelConfiguration, Vendor,
-};
-pub use cpuid::{CpuidLeaf, CpuidRegisters};
-pub use event::{EventKey, Privilege};
-pub use feed::{ExchangeError, FedEvent, FedEvents, FedEventsError, Feed, OtherEvents};
-pub use filter::{
-    AllowAll, EventFilter, EventPolicy, FilterAction, FilterEntry, FilterError, MAX_FILTER_ENTRIES,
-};
-pub use host::HostError;
-pub use mediated::{GuestInterrupts, HostCounters, Loaded, MediationError, Put};
-pub use pmi::{Delivery, PerformanceEntry, PmiOutcome};
-pub use pmu::{RunningEvent, VirtualPmu};
-pub use registers::{RegisterInfo, RegisterKind};
-pub use state::{PmuState, StateError};
+pub use bytes::error::BytesError;
+pub use configuration::amd::{AmdConfiguration, AmdCounters};
+pub use configuration::any_vendor::Configuration;
+pub use configuration::cpuid::{CpuidLeaf, CpuidRegisters};
+pub use configuration::error::ConfigurationError;
+pub use configuration::hidden::{HiddenConfiguration, HiddenRdpmc, HiddenRegisters};
+pub use configuration::host_error::HostError;
+pub use configuration::intel::IntelConfiguration;
+pub use configuration::vendor::Vendor;
+pub use events::error::{ExchangeError, FedEventsError, OtherEvents};
+pub use events::fed::FedEvents;
+pub use events::feed::Feed;
+pub use events::key::{EventKey, Privilege};
+pub use events::slot::FedEvent;
+pub use mediated::error::MediationError;
+pub use mediated::host_counters::HostCounters;
+pub use mediated::interrupts::GuestInterrupts;
+pub use mediated::loaded::{Loaded, Put};
+pub use model::advanced::Advanced;
+pub use model::budget::OverflowBudget;
+pub use pmu::access::{Mode, Read, Write, Written};
+pub use pmu::pmi::{Delivery, PerformanceEntry, PmiOutcome};
+pub use pmu::running::RunningEvent;
+pub use pmu::state::PmuState;
+pub use pmu::state_error::StateError;
+pub use pmu::virtual_pmu::VirtualPmu;
+pub use policy::entry::FilterEntry;
+pub use policy::error::{FilterError, MAX_FILTER_ENTRIES};
+pub use policy::event_policy::{AllowAll, EventPolicy};
+pub use policy::filter::{EventFilter, FilterAction};
+pub use registers::list::{RegisterInfo, RegisterKind};
 
 #[cfg(all(test, feature = "defmt"))]
 #[test]

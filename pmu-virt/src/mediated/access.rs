@@ -1,12 +1,18 @@
 //! Accesses of a loaded guest that the hypervisor intercepts.
 
+use crate::mediated::error::MediationError;
+use crate::mediated::host_counters::HostCounters;
+use crate::mediated::loaded::Loaded;
+use crate::mediated::registers::{Access, Registers, pmc_index};
 use pmu_core::MsrBackend;
 
-use super::registers::{Access, Registers, pmc_index};
-use super::{HostCounters, Loaded, MediationError};
-use crate::pmu::Pmc;
-use crate::table::{Family, MAX_PER_KIND, ReadAs, WriteAs};
-use crate::{EventPolicy, Mode, Read, VirtualPmu, Write};
+use crate::pmu::access::{Mode, Read, Write};
+use crate::pmu::rdpmc::Pmc;
+use crate::pmu::virtual_pmu::VirtualPmu;
+use crate::policy::event_policy::EventPolicy;
+use crate::registers::counters::{MAX_PER_KIND, to_global};
+use crate::registers::family::Family;
+use crate::registers::row::{ReadAs, WriteAs};
 
 impl HostCounters {
     /// Returns whether a guest's RDMSR and WRMSR of this register are to be intercepted while it is loaded: event
@@ -100,7 +106,7 @@ impl HostCounters {
             Family::DebugControl => loaded.debug_control = registers.of(Family::DebugControl),
             _ => {}
         }
-        let new = loaded.interrupts.set_interrupting(guest.interrupting());
+        let new = loaded.interrupts.set_interrupting(to_global(guest.model.interrupting()));
         if new != 0 {
             // An earlier overflow did not interrupt.
             loaded.interrupts.know(msr.read(status)? & new);

@@ -4,7 +4,8 @@ use core::fmt;
 
 use pmu_core::{CounterSet, MsrFault};
 
-use crate::{ConfigurationError, HostError};
+use crate::configuration::error::ConfigurationError;
+use crate::configuration::host_error::HostError;
 
 /// Reason why a guest did not get the counters, or why its state was not put back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,13 +1,13 @@
 //! The interrupts of a guest's real counters, which its task and the interrupt path share.
 
+use crate::mediated::host_counters::HostCounters;
+use crate::mediated::registers::Access;
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
-
 use pmu_core::{CounterSet, MsrBackend};
 
-use super::HostCounters;
-use super::registers::Access;
-use crate::{EventPolicy, VirtualPmu};
+use crate::pmu::virtual_pmu::VirtualPmu;
+use crate::policy::event_policy::EventPolicy;
 
 /// The interrupts of one virtual processor's real counters, in 16 bytes that an interrupt's handler reaches while the
 /// task has everything else: one per virtual processor, in a static for instance.

@@ -3,8 +3,8 @@
 
 use pmu_core::{MsrAddress, MsrBackend, MsrError, MsrFault, MsrOperation, PmcIndex};
 
-use super::MediationError;
-use crate::table::MAX_PER_KIND;
+use crate::mediated::error::MediationError;
+use crate::registers::counters::MAX_PER_KIND;
 
 /// Addresses of a vendor's registers: the first counter's, and their distance.
 #[derive(Clone, Copy, Debug)]

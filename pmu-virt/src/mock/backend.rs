@@ -5,9 +5,12 @@ use pmu_core::{
     TimerUnavailable,
 };
 
-use super::{Deviation, FROZEN, MASKED, MockMsr};
-use crate::Vendor;
-use crate::table::Family;
+use crate::configuration::vendor::Vendor;
+use crate::mock::deviation::Deviation;
+use crate::mock::processor::FROZEN;
+use crate::mock::processor::MASKED;
+use crate::mock::processor::MockMsr;
+use crate::registers::family::Family;
 
 impl<const T: usize> MsrBackend for MockMsr<'_, T> {
     type Error = MsrErrorKind;

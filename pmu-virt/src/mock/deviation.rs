@@ -2,7 +2,9 @@
 
 use core::fmt;
 
-use crate::{AmdCounters, Configuration, CpuidRegisters};
+use crate::configuration::amd::AmdCounters;
+use crate::configuration::any_vendor::Configuration;
+use crate::configuration::cpuid::CpuidRegisters;
 
 macro_rules! deviations {
     ($($(#[doc = $meaning:literal])+ $variant:ident)*) => {

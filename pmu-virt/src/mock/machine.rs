@@ -4,7 +4,7 @@ use core::cell::Cell;
 
 use pmu_core::{MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, PmcIndex};
 
-use super::MockMsr;
+use crate::mock::processor::MockMsr;
 
 /// A machine of `N` processors, one of which executes the test. The backend accesses that one, as RDMSR does; each
 /// processor is its own platform. This reveals a driver that has moved to another processor.

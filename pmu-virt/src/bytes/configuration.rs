@@ -1,0 +1,149 @@
+//! Configurations as bytes.
+
+use crate::bytes::error::BytesError;
+use crate::configuration::amd::{AmdConfiguration, AmdCounters};
+use crate::configuration::any_vendor::Configuration;
+use crate::configuration::hidden::{HiddenConfiguration, HiddenRdpmc, HiddenRegisters};
+use crate::configuration::intel::IntelConfiguration;
+use crate::configuration::vendor::Vendor;
+
+const INTEL: u8 = 1;
+const AMD: u8 = 2;
+const HIDDEN: u8 = 3;
+
+/// Returns the boolean fields, in the order of their flags.
+fn intel_flags(intel: &mut IntelConfiguration) -> [&mut bool; 7] {
+    [
+        &mut intel.full_width_writes,
+        &mut intel.any_thread,
+        &mut intel.extended_leaf,
+        &mut intel.transactional,
+        &mut intel.unit_mask_2,
+        &mut intel.equal,
+        &mut intel.rdpmc_user_disable,
+    ]
+}
+
+impl Configuration {
+    /// The number of bytes of a configuration.
+    pub const BYTES: usize = 24;
+    /// The version of the layout that [`to_bytes`](Self::to_bytes) writes.
+    pub const BYTES_VERSION: u16 = 1;
+
+    /// Returns the configuration as bytes. Every later release reads them.
+    ///
+    /// ```
+    /// use pmu_virt::{Configuration, IntelConfiguration};
+    /// let configuration = Configuration::Intel(IntelConfiguration::new(5, 8, 4));
+    /// assert_eq!(Configuration::from_bytes(&configuration.to_bytes()), Ok(configuration));
+    /// ```
+    pub fn to_bytes(&self) -> [u8; Self::BYTES] {
+        let [low, high] = Self::BYTES_VERSION.to_le_bytes();
+        let (described, flags) = match *self {
+            Self::Intel(mut intel) => {
+                let flags = intel_flags(&mut intel)
+                    .into_iter()
+                    .enumerate()
+                    .fold(0, |flags, (bit, flag)| flags | u8::from(*flag) << bit);
+                // Every field by name, so that a new one is not forgotten.
+                let IntelConfiguration {
+                    version,
+                    general,
+                    general_width,
+                    fixed,
+                    fixed_width,
+                    events,
+                    full_width_writes: _,
+                    any_thread: _,
+                    extended_leaf: _,
+                    transactional: _,
+                    unit_mask_2: _,
+                    equal: _,
+                    rdpmc_user_disable: _,
+                } = intel;
+                ([INTEL, version, general, general_width, fixed, fixed_width, events], flags)
+            }
+            Self::Amd(amd) => {
+                let (generation, counters) = match amd.counters {
+                    AmdCounters::Legacy => (0, 0),
+                    AmdCounters::CoreExtension => (1, 0),
+                    AmdCounters::PerfMonV2 { counters } => (2, counters),
+                };
+                ([AMD, generation, counters, 0, 0, 0, 0], amd.guest_host.into())
+            }
+            Self::Hidden(hidden) => {
+                let vendor = match hidden.vendor {
+                    Vendor::Intel => INTEL,
+                    Vendor::Amd => AMD,
+                };
+                let kvm = u8::from(hidden.registers == HiddenRegisters::Kvm);
+                let zero = u8::from(hidden.rdpmc == HiddenRdpmc::Zero);
+                ([HIDDEN, vendor, kvm, zero, 0, 0, 0], 0)
+            }
+        };
+        let [kind, a, b, c, d, e, f] = described;
+        let mut bytes = [0; Self::BYTES];
+        let used = [low, high, kind, a, b, c, d, e, f, 0, 0, 0, flags];
+        for (byte, used) in bytes.iter_mut().zip(used) {
+            *byte = used;
+        }
+        bytes
+    }
+
+    /// Reads a configuration from the bytes of this release, or of an earlier one from 0.2.0 on.
+    ///
+    /// # Errors
+    /// The bytes are not a configuration, have a later layout, or name an impossible PMU.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, BytesError> {
+        let bytes: &[u8; Self::BYTES] =
+            bytes.try_into().map_err(|_| BytesError::Length(bytes.len()))?;
+        let [low, high, kind, a, b, c, d, e, f, rest @ ..] = *bytes;
+        let version = u16::from_le_bytes([low, high]);
+        if version != Self::BYTES_VERSION {
+            return Err(BytesError::Version(version));
+        }
+        let [0, 0, 0, flags, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0] = rest else {
+            return Err(BytesError::Malformed { at: 9 });
+        };
+        let (configuration, known) = match (kind, [a, b, c, d, e, f]) {
+            (INTEL, [version, general, general_width, fixed, fixed_width, events]) => {
+                let mut intel = IntelConfiguration::new(version, 0, 0);
+                intel.general = general;
+                intel.general_width = general_width;
+                intel.fixed = fixed;
+                intel.fixed_width = fixed_width;
+                intel.events = events;
+                for (bit, flag) in intel_flags(&mut intel).into_iter().enumerate() {
+                    *flag = flags >> bit & 1 != 0;
+                }
+                (Self::Intel(intel), 0x7F)
+            }
+            (AMD, [generation, counters, 0, 0, 0, 0]) => {
+                let counters = match (generation, counters) {
+                    (0, 0) => AmdCounters::Legacy,
+                    (1, 0) => AmdCounters::CoreExtension,
+                    (2, counters) => AmdCounters::PerfMonV2 { counters },
+                    _ => return Err(BytesError::Malformed { at: 3 }),
+                };
+                (Self::Amd(AmdConfiguration { counters, guest_host: flags & 1 != 0 }), 1)
+            }
+            (HIDDEN, [vendor @ (INTEL | AMD), kvm @ ..=1, zero @ ..=1, 0, 0, 0]) => {
+                let vendor = if vendor == INTEL { Vendor::Intel } else { Vendor::Amd };
+                let mut hidden = HiddenConfiguration::new(vendor);
+                if kvm != 0 {
+                    hidden.registers = HiddenRegisters::Kvm;
+                }
+                if zero != 0 {
+                    hidden.rdpmc = HiddenRdpmc::Zero;
+                }
+                (Self::Hidden(hidden), 0)
+            }
+            _ => return Err(BytesError::Malformed { at: 2 }),
+        };
+        if flags & !known != 0 {
+            return Err(BytesError::Malformed { at: 12 });
+        }
+        configuration.check().map_err(BytesError::Configuration)?;
+        Ok(configuration)
+    }
+}

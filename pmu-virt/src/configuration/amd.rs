@@ -1,0 +1,71 @@
+//! The configuration of AMD's core counters.
+
+use crate::configuration::bitmap::first;
+
+/// AMD's core performance counters, of 48 bits. APM vol. 2, "Performance Monitoring Counters".
+///
+/// ```
+/// use pmu_virt::{AmdConfiguration, Configuration};
+/// assert!(Configuration::Amd(AmdConfiguration::perf_mon_v2(6)).check().is_ok());
+/// assert!(Configuration::Amd(AmdConfiguration::perf_mon_v2(9)).check().is_err());
+///
+/// let with_svm = AmdConfiguration::CORE_EXTENSION.with(|amd| amd.guest_host = true);
+/// assert!(Configuration::Amd(with_svm).check().is_ok());
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[non_exhaustive]
+pub struct AmdConfiguration {
+    /// Generation of the counters, which decides their number and addresses.
+    pub counters: AmdCounters,
+    /// Event selects have `GuestOnly` and `HostOnly` (40 and 41), and the guest sees SVM: leaf 0x80000001, ECX bit
+    /// 2, as the embedder gives it. Otherwise CPUID hides SVM, and the bits are dropped. They are part of the event's
+    /// key.
+    pub guest_host: bool,
+}
+
+/// The generations of AMD's core counters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub enum AmdCounters {
+    /// Four counters at C001_0000 and C001_0004.
+    Legacy,
+    /// Six counters at C001_0200, the first four of them at the legacy addresses as well
+    /// (leaf 0x80000001, ECX bit 23).
+    CoreExtension,
+    /// The core extension, with global registers at C000_0300 (leaf 0x80000022, EAX bit 0).
+    PerfMonV2 {
+        /// The number of counters, 4–8.
+        counters: u8,
+    },
+}
+
+impl AmdCounters {
+    /// Returns the counters, one bit per counter.
+    pub(crate) const fn bitmap(self) -> u8 {
+        match self {
+            Self::Legacy => first(4),
+            Self::CoreExtension => first(6),
+            Self::PerfMonV2 { counters } => first(counters),
+        }
+    }
+}
+
+impl AmdConfiguration {
+    /// The legacy counters, without SVM.
+    pub const LEGACY: Self = Self { counters: AmdCounters::Legacy, guest_host: false };
+    /// The core extension, without SVM.
+    pub const CORE_EXTENSION: Self =
+        Self { counters: AmdCounters::CoreExtension, guest_host: false };
+
+    /// Creates PerfMonV2 with this number of counters, 4–8, without SVM.
+    pub const fn perf_mon_v2(counters: u8) -> Self {
+        Self { counters: AmdCounters::PerfMonV2 { counters }, guest_host: false }
+    }
+
+    /// Returns the configuration as changed by `change`.
+    pub fn with(mut self, change: impl FnOnce(&mut Self)) -> Self {
+        change(&mut self);
+        self
+    }
+}

@@ -1,0 +1,240 @@
+//! CPUID of a configuration. SDM vol. 2A, CPUID; APM vol. 3, appendix E.
+
+use crate::configuration::amd::AmdCounters;
+use crate::configuration::any_vendor::Configuration;
+use crate::configuration::intel::IntelConfiguration;
+
+/// EAX, EBX, ECX and EDX.
+pub type CpuidRegisters = [u32; 4];
+
+const EAX: usize = 0;
+const EBX: usize = 1;
+const ECX: usize = 2;
+const EDX: usize = 3;
+
+/// The PMU's part of a CPUID leaf; the rest of the leaf is the embedder's.
+///
+/// ```
+/// use pmu_virt::{Configuration, IntelConfiguration};
+/// let configuration = Configuration::Intel(IntelConfiguration::new(2, 4, 3));
+/// let leaf = configuration.cpuid_leaves().find(|leaf| leaf.leaf == 0x0A).unwrap();
+/// // Version 2, four counters of 48 bits.
+/// assert_eq!(leaf.apply([0; 4])[0], 0x0730_0402);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[non_exhaustive]
+pub struct CpuidLeaf {
+    /// The leaf, in EAX.
+    pub leaf: u32,
+    /// The sub-leaf, in ECX; `None` where the leaf has none, or each of them is answered alike.
+    pub subleaf: Option<u32>,
+    /// The bits that are the PMU's.
+    pub mask: CpuidRegisters,
+    /// Their values; 0 elsewhere.
+    pub value: CpuidRegisters,
+    /// EAX is at least this: the highest leaf or sub-leaf that the PMU needs, or 0.
+    pub at_least: u32,
+}
+
+impl CpuidLeaf {
+    const fn new(leaf: u32, subleaf: Option<u32>) -> Self {
+        Self { leaf, subleaf, mask: [0; 4], value: [0; 4], at_least: 0 }
+    }
+
+    /// Creates a leaf that is all the PMU's.
+    const fn whole(leaf: u32, subleaf: Option<u32>, value: CpuidRegisters) -> Self {
+        Self { mask: [u32::MAX; 4], value, ..Self::new(leaf, subleaf) }
+    }
+
+    /// Returns the leaf with the bits of `mask` as the PMU's, and those of `value` set.
+    const fn bits(mut self, register: usize, mask: u32, value: u32) -> Self {
+        self.mask[register % 4] |= mask;
+        self.value[register % 4] |= value & mask;
+        self
+    }
+
+    const fn at_least(mut self, needed: u32) -> Self {
+        self.at_least = needed;
+        self
+    }
+
+    /// Returns `given`, the embedder's own answer, with the PMU's bits corrected.
+    pub fn apply(&self, given: CpuidRegisters) -> CpuidRegisters {
+        let mut answer = given;
+        for ((answer, mask), value) in answer.iter_mut().zip(self.mask).zip(self.value) {
+            *answer = *answer & !mask | value;
+        }
+        answer[EAX] = answer[EAX].max(self.at_least);
+        answer
+    }
+}
+
+/// Instruction-based sampling.
+const IBS: u32 = 0x8000_001B;
+
+/// The leaves that concern a PMU, with their sub-leaves.
+const LEAVES: [(u32, u32); 19] = [
+    (0, 0),
+    (1, 0),
+    (7, 0),
+    (7, 1),
+    (0x0A, 0),
+    (0x0D, 1),
+    (0x0D, 15),
+    (0x1C, 0),
+    (0x23, 0),
+    (0x23, 1),
+    (0x23, 2),
+    (0x23, 3),
+    (0x23, 4),
+    (0x23, 5),
+    (0x8000_0000, 0),
+    (0x8000_0001, 0),
+    (0x8000_0008, 0),
+    (IBS, 0),
+    (0x8000_0022, 0),
+];
+
+impl Configuration {
+    /// Returns the answer to CPUID with `leaf` in EAX and `subleaf` in ECX: `given`, the embedder's own answer, with
+    /// all bits that concern the PMU corrected. Registers are EAX, EBX, ECX and EDX.
+    ///
+    /// The vendor in leaf 0, and the presence of leaves from 0x80000000 on, are the embedder's: a driver looks for
+    /// `GenuineIntel` or `AuthenticAMD` there.
+    ///
+    /// The highest leaf in leaves 0, 7 and 0x80000000 is raised where the PMU needs one that is
+    /// higher. Features whose qualifiers an event select lacks are hidden: TSX without
+    /// [`transactional`](IntelConfiguration::transactional), SVM without
+    /// [`guest_host`](crate::AmdConfiguration::guest_host).
+    ///
+    /// ```
+    /// use pmu_virt::{Configuration, Vendor};
+    /// // A host's leaf 0x0A, for a guest without a PMU.
+    /// let hidden = Configuration::hidden(Vendor::Intel);
+    /// assert_eq!(hidden.cpuid(0x0A, 0, [0x0730_0804, 0, 0, 0x603]), [0; 4]);
+    /// ```
+    pub fn cpuid(&self, leaf: u32, subleaf: u32, given: CpuidRegisters) -> CpuidRegisters {
+        self.leaf(leaf, subleaf).map_or(given, |leaf| leaf.apply(given))
+    }
+
+    /// Returns the leaves of CPUID that concern the PMU, for a table that is filled once. All other sub-leaves of
+    /// leaf 0x23 are 0.
+    pub fn cpuid_leaves(&self) -> impl Iterator<Item = CpuidLeaf> + use<'_> {
+        LEAVES.into_iter().filter_map(|(leaf, subleaf)| self.leaf(leaf, subleaf))
+    }
+
+    fn leaf(&self, leaf: u32, subleaf: u32) -> Option<CpuidLeaf> {
+        let (intel, amd) = match self {
+            Self::Intel(intel) => (Some(intel), None),
+            Self::Amd(amd) => (None, Some(amd)),
+            Self::Hidden(_) => (None, None),
+        };
+        let extended = intel.filter(|intel| intel.extended_leaf);
+        let each = CpuidLeaf::new(leaf, None);
+        let this = CpuidLeaf::new(leaf, Some(subleaf));
+        Some(match (leaf, subleaf) {
+            (0, _) => {
+                let needed = if extended.is_some() { 0x23 } else { 0x0A };
+                each.at_least(if intel.is_some() { needed } else { 0 })
+            }
+            // ECX: 2 DTES64, 4 DS-CPL, 15 PDCM. EDX: 21 DS.
+            (1, _) => each
+                .bits(ECX, 1 << 2 | 1 << 4 | 1 << 15, u32::from(intel.is_some()) << 15)
+                .bits(EDX, 1 << 21, 0),
+            (7, 0) => {
+                // EBX: 4 HLE, 11 RTM. EDX: 19 architectural LBRs.
+                let hides_tsx = intel.is_some_and(|intel| !intel.transactional);
+                this.bits(EBX, if hides_tsx { 1 << 4 | 1 << 11 } else { 0 }, 0)
+                    .bits(EDX, 1 << 19, 0)
+                    .at_least(extended.is_some().into())
+            }
+            // EAX: 8 ArchPerfmonExt.
+            (7, 1) => this.bits(EAX, 1 << 8, u32::from(extended.is_some()) << 8),
+            (0x0A, _) => CpuidLeaf::whole(leaf, None, intel.map_or([0; 4], architectural)),
+            // The XSAVE state of the architectural LBRs.
+            (0x0D, 1) => this.bits(ECX, 1 << 15, 0),
+            (0x0D, 15) => CpuidLeaf::whole(leaf, Some(subleaf), [0; 4]),
+            (0x1C, _) => CpuidLeaf::whole(leaf, None, [0; 4]),
+            (0x23, _) => {
+                let value = extended.map_or([0; 4], |intel| extension(intel, subleaf));
+                CpuidLeaf::whole(leaf, Some(subleaf), value)
+            }
+            (0x8000_0000, _) => each.at_least(match amd.map(|amd| amd.counters) {
+                None | Some(AmdCounters::Legacy) => 0,
+                Some(AmdCounters::CoreExtension) => 0x8000_0001,
+                Some(AmdCounters::PerfMonV2 { .. }) => 0x8000_0022,
+            }),
+            (0x8000_0001, _) => {
+                // ECX: 2 SVM, 10 IBS, 23 PerfCtrExtCore, 24 PerfCtrExtNB, 27 PerfTsc, 28 PerfCtrExtLLC.
+                let core = amd.is_some_and(|amd| !matches!(amd.counters, AmdCounters::Legacy));
+                let hides_svm = amd.is_some_and(|amd| !amd.guest_host);
+                each.bits(ECX, u32::from(hides_svm) << 2, 0).bits(
+                    ECX,
+                    1 << 10 | 1 << 23 | 1 << 24 | 1 << 27 | 1 << 28,
+                    u32::from(core) << 23,
+                )
+            }
+            // EBX: 1 InstRetCntMsr, the counter at C000_00E9.
+            (0x8000_0008, _) => each.bits(EBX, 1 << 1, 0),
+            (IBS, _) => CpuidLeaf::whole(leaf, None, [0; 4]),
+            // EAX: 0 PerfMonV2. EBX: 3:0 number of core counters.
+            (0x8000_0022, _) => CpuidLeaf::whole(
+                leaf,
+                None,
+                match amd.map(|amd| amd.counters) {
+                    Some(AmdCounters::PerfMonV2 { counters }) => [1, counters.into(), 0, 0],
+                    _ => [0; 4],
+                },
+            ),
+            _ => return None,
+        })
+    }
+}
+
+/// Returns the number of counters from 0 on without a gap, for a leaf that has a number and no bitmap.
+const fn contiguous(bitmap: u8) -> u32 {
+    bitmap.trailing_ones()
+}
+
+/// Returns leaf 0x0A.
+fn architectural(intel: &IntelConfiguration) -> CpuidRegisters {
+    // Long enough for the events, but never below seven: Linux takes a shorter vector for a missing PMU.
+    let length = if intel.events >> 7 != 0 { 8 } else { 7 };
+    let unavailable = !u32::from(intel.events) & ((1 << length) - 1);
+    let fixed = u32::from(intel.fixed);
+    let fixed_width = if fixed == 0 { 0 } else { u32::from(intel.fixed_width) };
+    [
+        u32::from(intel.version)
+            | contiguous(intel.general) << 8
+            | u32::from(intel.general_width) << 16
+            | length << 24,
+        unavailable,
+        if intel.version >= 5 { fixed } else { 0 },
+        // Version 1 has no fields here. Without AnyThread, as KVM does: deprecated.
+        if intel.version >= 2 {
+            contiguous(intel.fixed) | fixed_width << 5 | u32::from(!intel.any_thread) << 15
+        } else {
+            0
+        },
+    ]
+}
+
+/// Returns leaf 0x23: sub-leaves 0 (the sub-leaves that exist, and features of the controls), 1 (counters) and 3
+/// (events).
+fn extension(intel: &IntelConfiguration, subleaf: u32) -> CpuidRegisters {
+    match subleaf {
+        // EBX: 0 UnitMask2, 1 EQ, 2 RDPMC_USR_DISABLE.
+        0 => [
+            0b1011,
+            u32::from(intel.unit_mask_2)
+                | u32::from(intel.equal) << 1
+                | u32::from(intel.rdpmc_user_disable) << 2,
+            0,
+            0,
+        ],
+        1 => [intel.general.into(), intel.fixed.into(), 0, 0],
+        3 => [intel.events.into(), 0, 0, 0],
+        _ => [0; 4],
+    }
+}

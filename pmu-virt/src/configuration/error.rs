@@ -1,0 +1,78 @@
+//! Reasons why a configuration is refused.
+
+use core::fmt;
+
+/// Reason why a configuration is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[non_exhaustive]
+pub enum ConfigurationError {
+    /// A version other than 1–6.
+    Version(u8),
+    /// No general counter.
+    NoGeneralCounter,
+    /// The general counters have gaps, and there is no leaf 0x23 to declare them.
+    GeneralGaps {
+        /// The bitmap.
+        general: u8,
+    },
+    /// Leaf 0x23 in a version below 5.
+    ExtendedLeaf {
+        /// The version.
+        version: u8,
+    },
+    /// Version 6 without leaf 0x23.
+    NoExtendedLeaf {
+        /// The version.
+        version: u8,
+    },
+    /// Unit mask 2, EQ or RDPMC user disable in a version below 6.
+    SelectFeature {
+        /// The version.
+        version: u8,
+    },
+    /// Fixed counters in version 1.
+    FixedInVersion1,
+    /// The fixed counters have gaps in a version below 5, which has no bitmap of them.
+    FixedGaps {
+        /// The bitmap.
+        fixed: u8,
+    },
+    /// A width outside 32–64.
+    Width(u8),
+    /// AnyThread in a version below 3.
+    AnyThread {
+        /// The version.
+        version: u8,
+    },
+    /// PerfMonV2 with other than 4–8 counters.
+    AmdCounters(u8),
+}
+
+impl fmt::Display for ConfigurationError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Version(version) => {
+                write!(f, "no version {version} of architectural performance monitoring")
+            }
+            Self::NoGeneralCounter => f.write_str("no general counter"),
+            Self::GeneralGaps { general } => {
+                write!(f, "general counters {general:#010b} have gaps, without leaf 0x23")
+            }
+            Self::ExtendedLeaf { version } => write!(f, "leaf 0x23 in version {version}"),
+            Self::NoExtendedLeaf { version } => write!(f, "version {version} without leaf 0x23"),
+            Self::SelectFeature { version } => {
+                write!(f, "unit mask 2, EQ or RDPMC user disable in version {version}")
+            }
+            Self::FixedInVersion1 => f.write_str("fixed counters in version 1"),
+            Self::FixedGaps { fixed } => {
+                write!(f, "fixed counters {fixed:#010b} have gaps in a version below 5")
+            }
+            Self::Width(width) => write!(f, "counters of {width} bits"),
+            Self::AnyThread { version } => write!(f, "AnyThread in version {version}"),
+            Self::AmdCounters(counters) => write!(f, "PerfMonV2 with {counters} counters"),
+        }
+    }
+}
+
+impl core::error::Error for ConfigurationError {}

@@ -1,0 +1,179 @@
+//! The configuration of a host, from its CPUID.
+
+use crate::configuration::amd::{AmdConfiguration, AmdCounters};
+use crate::configuration::any_vendor::Configuration;
+use crate::configuration::bitmap::first;
+use crate::configuration::cpuid::CpuidRegisters;
+use crate::configuration::host_error::HostError;
+use crate::configuration::intel::IntelConfiguration;
+
+impl Configuration {
+    /// Returns the PMU of the processor whose CPUID `cpuid` answers, by leaf and sub-leaf, as far as this model has
+    /// it: the PMU that a guest on this host can have. Features that this crate's README names as missing (PEBS, LBR
+    /// and the like) are left out, and so are AnyThread, which counts another guest's thread, and architectural events
+    /// from the ninth on. Counters that the model cannot have are refused rather than clamped.
+    ///
+    /// `capabilities` is the value of `IA32_PERF_CAPABILITIES`; 0 where the processor lacks it (leaf 1, ECX bit 15),
+    /// and on AMD.
+    ///
+    /// # Errors
+    /// There is no PMU, or the model does not support it.
+    ///
+    /// ```
+    /// use pmu_virt::{AmdConfiguration, Configuration};
+    /// let zen4 = |leaf, _subleaf| match leaf {
+    ///     0 => [0x10, 0x6874_7541, 0x444D_4163, 0x6974_6E65],
+    ///     0x8000_0000 => [0x8000_0028, 0, 0, 0],
+    ///     0x8000_0001 => [0, 0, 1 << 23, 0],
+    ///     0x8000_0022 => [1, 6, 0, 0],
+    ///     _ => [0; 4],
+    /// };
+    /// let six = Configuration::Amd(AmdConfiguration::perf_mon_v2(6));
+    /// assert_eq!(Configuration::from_cpuid(zen4, 0), Ok(six));
+    /// ```
+    pub fn from_cpuid(
+        cpuid: impl Fn(u32, u32) -> CpuidRegisters,
+        capabilities: u64,
+    ) -> Result<Self, HostError> {
+        Self::read(&cpuid, capabilities, &mut More::Refused)
+    }
+
+    /// The same, with the first eight of more counters. Returns whether some were left out.
+    pub(crate) fn first_from_cpuid(
+        cpuid: impl Fn(u32, u32) -> CpuidRegisters,
+        capabilities: u64,
+    ) -> Result<(Self, bool), HostError> {
+        let mut more = More::LeftOut(false);
+        let configuration = Self::read(&cpuid, capabilities, &mut more)?;
+        Ok((configuration, more == More::LeftOut(true)))
+    }
+
+    fn read(
+        cpuid: &impl Fn(u32, u32) -> CpuidRegisters,
+        capabilities: u64,
+        more: &mut More,
+    ) -> Result<Self, HostError> {
+        let [last, b, c, d] = cpuid(0, 0);
+        let vendor = [b, d, c].map(u32::to_le_bytes);
+        let vendor = vendor.as_flattened();
+        let configuration = match vendor {
+            b"GenuineIntel" | b"CentaurHauls" | b"  Shanghai  " => {
+                Self::Intel(intel(cpuid, last, capabilities, more)?)
+            }
+            b"AuthenticAMD" | b"HygonGenuine" => Self::Amd(amd(cpuid, more)?),
+            _ => return Err(HostError::Vendor),
+        };
+        configuration.check().map_err(HostError::Configuration)?;
+        Ok(configuration)
+    }
+}
+
+/// Reads Intel's PMU. SDM vol. 2A, CPUID, leaves 0x0A and 0x23.
+fn intel(
+    cpuid: &impl Fn(u32, u32) -> CpuidRegisters,
+    last: u32,
+    capabilities: u64,
+    more: &mut More,
+) -> Result<IntelConfiguration, HostError> {
+    // A leaf above the last one answers as the last one does.
+    let [a, unavailable, fixed, d] = if last >= 0x0A { cpuid(0x0A, 0) } else { [0; 4] };
+    let version = a as u8;
+    if version == 0 {
+        return Err(HostError::NoPmu);
+    }
+    let [_, leaf_7, ..] = if last >= 7 { cpuid(7, 0) } else { [0; 4] };
+    let extended = last >= 0x23 && cpuid(7, 0)[0] >= 1 && cpuid(7, 1)[0] >> 8 & 1 != 0;
+    let mut intel = IntelConfiguration::new(version, 0, 0);
+    intel.general = more.lowest(a >> 8 & 0xFF)?;
+    intel.general_width = (a >> 16) as u8;
+    if version >= 2 {
+        intel.fixed = more.lowest(d & 0x1F)?;
+    }
+    if version >= 5 {
+        intel.fixed |= more.bitmap(fixed)?;
+    }
+    let length = a >> 24;
+    // Bit 7 came with version 5; the model has no counterpart of later additions, which have no register.
+    intel.events = !(unavailable as u8) & first(length.min(8) as u8);
+    intel.full_width_writes = capabilities >> 13 & 1 != 0;
+    // HLE, RTM.
+    intel.transactional = leaf_7 & (1 << 4 | 1 << 11) != 0;
+    intel.extended_leaf = extended && version >= 5;
+    if intel.extended_leaf {
+        let [subleaves, features, ..] = cpuid(0x23, 0);
+        if subleaves >> 1 & 1 != 0 {
+            let [general, fixed, ..] = cpuid(0x23, 1);
+            intel.general = more.bitmap(general)?;
+            intel.fixed = more.bitmap(fixed)?;
+        }
+        if subleaves >> 3 & 1 != 0 {
+            intel.events = cpuid(0x23, 3)[0] as u8;
+        }
+        if version >= 6 {
+            intel.unit_mask_2 = features & 1 != 0;
+            intel.equal = features >> 1 & 1 != 0;
+            intel.rdpmc_user_disable = features >> 2 & 1 != 0;
+        }
+    }
+    if intel.fixed != 0 {
+        intel.fixed_width = (d >> 5) as u8;
+    }
+    Ok(intel)
+}
+
+/// Reads AMD's PMU. APM vol. 3, appendix E.
+fn amd(
+    cpuid: &impl Fn(u32, u32) -> CpuidRegisters,
+    more: &mut More,
+) -> Result<AmdConfiguration, HostError> {
+    let [last, ..] = cpuid(0x8000_0000, 0);
+    let leaf = |leaf| if leaf <= last && last >= 0x8000_0000 { cpuid(leaf, 0) } else { [0; 4] };
+    let [_, _, features, _] = leaf(0x8000_0001);
+    let [version_2, counters, ..] = leaf(0x8000_0022);
+    let counters = if version_2 & 1 != 0 {
+        AmdCounters::PerfMonV2 { counters: more.of_amd((counters & 0xF) as u8) }
+    } else if features >> 23 & 1 != 0 {
+        AmdCounters::CoreExtension
+    } else {
+        AmdCounters::Legacy
+    };
+    Ok(AmdConfiguration { counters, guest_host: features >> 2 & 1 != 0 })
+}
+
+/// Treatment of counters beyond those that the model has.
+#[derive(PartialEq, Eq)]
+enum More {
+    /// They are an error.
+    Refused,
+    /// They are left out; whether there were any.
+    LeftOut(bool),
+}
+
+impl More {
+    /// Converts to a bitmap of the counters that the model can have.
+    fn bitmap(&mut self, counters: u32) -> Result<u8, HostError> {
+        match (u8::try_from(counters), self) {
+            (Ok(counters), _) => Ok(counters),
+            (Err(_), Self::Refused) => Err(HostError::Counters(counters)),
+            (Err(_), left_out) => {
+                *left_out = Self::LeftOut(true);
+                Ok(counters as u8)
+            }
+        }
+    }
+
+    /// Returns the number of counters of PerfMonV2, which the configuration's check may refuse.
+    fn of_amd(&mut self, count: u8) -> u8 {
+        match self {
+            Self::LeftOut(any) if count > 8 => {
+                *any = true;
+                8
+            }
+            _ => count,
+        }
+    }
+
+    fn lowest(&mut self, count: u32) -> Result<u8, HostError> {
+        self.bitmap(1u32.checked_shl(count).map_or(u32::MAX, |end| end - 1))
+    }
+}

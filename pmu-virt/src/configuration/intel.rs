@@ -1,0 +1,127 @@
+//! The configuration of Intel's architectural performance monitoring.
+
+use crate::configuration::bitmap::{first, has_gaps};
+use crate::configuration::error::ConfigurationError;
+
+/// Architectural performance monitoring. SDM vol. 3B, "Architectural Performance Monitoring".
+///
+/// ```
+/// use pmu_virt::{Configuration, IntelConfiguration};
+/// let mut narrow = IntelConfiguration::new(2, 4, 3);
+/// narrow.general_width = 40;
+/// narrow.full_width_writes = false;
+/// assert!(Configuration::Intel(narrow).check().is_ok());
+///
+/// let sixth = IntelConfiguration::new(6, 8, 4).with(|sixth| {
+///     sixth.unit_mask_2 = true;
+///     sixth.rdpmc_user_disable = true;
+/// });
+/// assert!(Configuration::Intel(sixth).check().is_ok());
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[non_exhaustive]
+pub struct IntelConfiguration {
+    /// Version, 1–6 (leaf 0x0A, EAX bits 7:0). Version 6 has its own addresses of each counter's registers,
+    /// from 0x1900 on, beside the older ones.
+    pub version: u8,
+    /// The general counters: bit *n* for `IA32_PMCn`, at least one. Gaps need
+    /// [`extended_leaf`](Self::extended_leaf).
+    pub general: u8,
+    /// Their width in bits, 32–64.
+    pub general_width: u8,
+    /// The fixed counters: bit *n* for `IA32_FIXED_CTRn`. None in version 1; gaps from version 5 on.
+    pub fixed: u8,
+    /// Their width in bits, 32–64; of no meaning without fixed counters.
+    pub fixed_width: u8,
+    /// `IA32_PERF_CAPABILITIES[13]`: the counters can be written in full width at 0x4C1.
+    pub full_width_writes: bool,
+    /// The architectural events that the processor has: bit *n* for bit *n* of leaf 0x0A's EBX. The model declares the
+    /// first eight, whatever the guest may program.
+    pub events: u8,
+    /// The AnyThread bits exist (version 3 on): leaf 0x0A, EDX bit 15 is then clear. They are part of the event's
+    /// key. A real counter with such a bit counts what the core's other thread does, which may be another guest.
+    pub any_thread: bool,
+    /// Leaf 0x23 gives the counters' bitmaps, announced by leaf 7.1, EAX bit 8. Version 5 may have it; version 6
+    /// must.
+    pub extended_leaf: bool,
+    /// Event selects have `IN_TX` (32), and that of counter 2 `IN_TXCP` (33); the guest sees TSX: leaf 7, EBX bits 4
+    /// (HLE) and 11 (RTM), as the embedder gives them. Otherwise CPUID hides TSX, and the bits are reserved. They are
+    /// part of the event's key.
+    pub transactional: bool,
+    /// Event selects have the field UMASK2 (47:40): leaf 0x23, EBX bit 0. Version 6 only.
+    pub unit_mask_2: bool,
+    /// Event selects have the flag EQ (36), which compares for equality with the counter mask: leaf 0x23, EBX
+    /// bit 1. Version 6 only.
+    pub equal: bool,
+    /// Each counter can be hidden from RDPMC above CPL 0, by bit 37 of its event select or bit 33 + 4*n* of
+    /// `IA32_FIXED_CTR_CTRL`: leaf 0x23, EBX bit 2. Version 6 only.
+    pub rdpmc_user_disable: bool,
+}
+
+impl IntelConfiguration {
+    /// Creates a configuration of `general` and `fixed` counters of 48 bits from number 0 on, with full-width writes
+    /// and the first seven architectural events. Version 6 has leaf 0x23, and none of the optional features that it
+    /// declares.
+    pub const fn new(version: u8, general: u8, fixed: u8) -> Self {
+        Self {
+            version,
+            general: first(general),
+            general_width: 48,
+            fixed: first(fixed),
+            fixed_width: 48,
+            full_width_writes: true,
+            events: 0x7F,
+            any_thread: false,
+            extended_leaf: version >= 6,
+            transactional: false,
+            unit_mask_2: false,
+            equal: false,
+            rdpmc_user_disable: false,
+        }
+    }
+
+    /// Returns the configuration as changed by `change`.
+    pub fn with(mut self, change: impl FnOnce(&mut Self)) -> Self {
+        change(&mut self);
+        self
+    }
+
+    pub(crate) const fn check(&self) -> Result<(), ConfigurationError> {
+        use ConfigurationError as E;
+        if self.version == 0 || self.version > 6 {
+            return Err(E::Version(self.version));
+        }
+        if self.general == 0 {
+            return Err(E::NoGeneralCounter);
+        }
+        if self.extended_leaf && self.version < 5 {
+            return Err(E::ExtendedLeaf { version: self.version });
+        }
+        if !self.extended_leaf && self.version >= 6 {
+            return Err(E::NoExtendedLeaf { version: self.version });
+        }
+        if (self.unit_mask_2 || self.equal || self.rdpmc_user_disable) && self.version < 6 {
+            return Err(E::SelectFeature { version: self.version });
+        }
+        if has_gaps(self.general) && !self.extended_leaf {
+            return Err(E::GeneralGaps { general: self.general });
+        }
+        if self.fixed != 0 && self.version == 1 {
+            return Err(E::FixedInVersion1);
+        }
+        if has_gaps(self.fixed) && self.version < 5 {
+            return Err(E::FixedGaps { fixed: self.fixed });
+        }
+        if self.general_width < 32 || self.general_width > 64 {
+            return Err(E::Width(self.general_width));
+        }
+        if self.fixed != 0 && (self.fixed_width < 32 || self.fixed_width > 64) {
+            return Err(E::Width(self.fixed_width));
+        }
+        if self.any_thread && self.version < 3 {
+            return Err(E::AnyThread { version: self.version });
+        }
+        Ok(())
+    }
+}

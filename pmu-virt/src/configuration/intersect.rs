@@ -1,0 +1,95 @@
+//! The configuration that two hosts have in common.
+
+use crate::configuration::amd::{AmdConfiguration, AmdCounters};
+use crate::configuration::any_vendor::Configuration;
+use crate::configuration::host_error::HostError;
+use crate::configuration::intel::IntelConfiguration;
+
+impl Configuration {
+    /// Returns the PMU that two processors have in common: a guest with it can move between them. If one of them
+    /// hides its PMU, so does it.
+    ///
+    /// Counters of unlike widths count in the narrower one.
+    ///
+    /// # Errors
+    /// One follows Intel's rules and the other AMD's ([`vendor`](Self::vendor)), or they are hidden in different ways,
+    /// or have no PMU in common.
+    ///
+    /// ```
+    /// use pmu_virt::{Configuration, IntelConfiguration};
+    /// let old = IntelConfiguration::new(4, 4, 3);
+    /// let new = IntelConfiguration::new(5, 8, 4);
+    /// let both = Configuration::Intel(old).intersect(&Configuration::Intel(new))?;
+    /// assert_eq!(both, Configuration::Intel(old));
+    /// # Ok::<(), pmu_virt::HostError>(())
+    /// ```
+    pub fn intersect(&self, other: &Self) -> Result<Self, HostError> {
+        let common = match (*self, *other) {
+            (Self::Intel(one), Self::Intel(other)) => Self::Intel(intersect_intel(one, other)),
+            (Self::Amd(one), Self::Amd(other)) => Self::Amd(intersect_amd(one, other)),
+            (Self::Hidden(one), Self::Hidden(other)) if one != other => {
+                return Err(HostError::NothingInCommon);
+            }
+            (Self::Hidden(hidden), _) | (_, Self::Hidden(hidden))
+                if self.vendor() == other.vendor() =>
+            {
+                Self::Hidden(hidden)
+            }
+            _ => return Err(HostError::NothingInCommon),
+        };
+        common.check().map_err(HostError::Configuration)?;
+        Ok(common)
+    }
+}
+
+fn intersect_intel(one: IntelConfiguration, other: IntelConfiguration) -> IntelConfiguration {
+    // Every field by name, so that a new one is not forgotten.
+    let IntelConfiguration {
+        version,
+        general,
+        general_width,
+        fixed,
+        fixed_width,
+        full_width_writes,
+        events,
+        any_thread,
+        extended_leaf,
+        transactional,
+        unit_mask_2,
+        equal,
+        rdpmc_user_disable,
+    } = other;
+    let version = one.version.min(version);
+    let sixth = version >= 6;
+    IntelConfiguration {
+        version,
+        general: one.general & general,
+        general_width: one.general_width.min(general_width),
+        fixed: if version >= 2 { one.fixed & fixed } else { 0 },
+        fixed_width: one.fixed_width.min(fixed_width),
+        full_width_writes: one.full_width_writes && full_width_writes,
+        events: one.events & events,
+        any_thread: one.any_thread && any_thread,
+        extended_leaf: one.extended_leaf && extended_leaf,
+        transactional: one.transactional && transactional,
+        unit_mask_2: sixth && one.unit_mask_2 && unit_mask_2,
+        equal: sixth && one.equal && equal,
+        rdpmc_user_disable: sixth && one.rdpmc_user_disable && rdpmc_user_disable,
+    }
+}
+
+fn intersect_amd(one: AmdConfiguration, other: AmdConfiguration) -> AmdConfiguration {
+    use AmdCounters::{CoreExtension, Legacy, PerfMonV2};
+    let counters = match (one.counters, other.counters) {
+        (PerfMonV2 { counters: one }, PerfMonV2 { counters: other }) => {
+            PerfMonV2 { counters: one.min(other) }
+        }
+        // The core extension is six counters: fewer are not it.
+        (
+            PerfMonV2 { counters: 6.. } | CoreExtension,
+            PerfMonV2 { counters: 6.. } | CoreExtension,
+        ) => CoreExtension,
+        _ => Legacy,
+    };
+    AmdConfiguration { counters, guest_host: one.guest_host && other.guest_host }
+}

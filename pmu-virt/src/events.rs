@@ -1,0 +1,13 @@
+//! The events that counters count: their keys, the set of events that the embedder can count, and feeds of what
+//! happened.
+//!
+//! Uses [`configuration`](crate::configuration).
+
+pub(crate) mod error;
+pub(crate) mod fed;
+pub(crate) mod feed;
+pub(crate) mod key;
+pub(crate) mod slot;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,65 @@
+//! Reasons why events or feeds are refused.
+
+use core::fmt;
+
+use crate::events::key::EventKey;
+use crate::events::slot::EVENTS;
+
+/// Reason why events are refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[non_exhaustive]
+pub enum FedEventsError {
+    /// More than 16 events.
+    TooMany(usize),
+    /// An event is named twice.
+    Twice(EventKey),
+}
+
+impl fmt::Display for FedEventsError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::TooMany(events) => {
+                write!(f, "{events} events to feed, at most {EVENTS} can be")
+            }
+            Self::Twice(key) => write!(f, "{key:?} is fed twice"),
+        }
+    }
+}
+
+impl core::error::Error for FedEventsError {}
+
+/// An event or a feed belongs to other [`FedEvents`](crate::FedEvents). Nothing was counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct OtherEvents;
+
+impl fmt::Display for OtherEvents {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("of other fed events than these")
+    }
+}
+
+impl core::error::Error for OtherEvents {}
+
+/// Reason why the events of a PMU are not [exchanged](crate::VirtualPmu::set_events). Nothing was changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[non_exhaustive]
+pub enum ExchangeError {
+    /// The feed is of other events than the PMU's.
+    OtherEvents,
+    /// The feed has a remainder of an event that is not among the new ones.
+    Remainder,
+}
+
+impl fmt::Display for ExchangeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::OtherEvents => OtherEvents.fmt(f),
+            Self::Remainder => f.write_str("a remainder of an event that is to be fed no longer"),
+        }
+    }
+}
+
+impl core::error::Error for ExchangeError {}

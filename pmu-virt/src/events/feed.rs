@@ -1,0 +1,145 @@
+//! The number of each event that happened over a span of time.
+
+use crate::events::error::OtherEvents;
+use crate::events::fed::FedEvents;
+use crate::events::key::Privilege;
+use crate::events::slot::{BOTH, CELLS, EVENTS, FedEvent, FeedSlot, KERNEL, USER};
+
+/// Number of each fed event over a span of time, by privilege.
+///
+/// ```
+/// use pmu_virt::{EventKey, FedEvents, Feed, OtherEvents, Privilege};
+/// const CYCLES: EventKey = EventKey::general(0x3C, 0);
+/// let events = FedEvents::new(&[CYCLES])?;
+/// let cycles = events.find(CYCLES).unwrap();
+/// let mut feed = Feed::new(&events);
+/// feed.add(cycles, Privilege::Kernel, 1_000)?;
+/// assert_eq!(feed.count(cycles, Privilege::Kernel), 1_000);
+/// // An event of others is told.
+/// let others = FedEvents::new(&[CYCLES.edge()])?;
+/// assert_eq!(Feed::new(&others).add(cycles, Privilege::Kernel, 1), Err(OtherEvents));
+/// # Ok::<(), Box<dyn core::error::Error>>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct Feed {
+    /// The last cell of an event is the sum of user and kernel; no sum exceeds 2⁶³.
+    pub(crate) cells: [u64; EVENTS * CELLS],
+    /// [Identity](FedEvents::identity) of its events.
+    of: u32,
+}
+
+impl Feed {
+    /// Greatest count of one event in one privilege: 48 years at 3 GHz.
+    pub const MAXIMUM: u64 = (1 << 62) - 1;
+
+    /// Creates an empty feed of these events.
+    pub const fn new(events: &FedEvents) -> Self {
+        Self { cells: [0; EVENTS * CELLS], of: events.identity() }
+    }
+
+    /// Adds `count` of an event. Saturates at [`MAXIMUM`](Self::MAXIMUM).
+    ///
+    /// # Errors
+    /// The event is not one of the feed's.
+    #[inline]
+    pub fn add(
+        &mut self,
+        event: FedEvent,
+        privilege: Privilege,
+        count: u64,
+    ) -> Result<(), OtherEvents> {
+        if event.of != self.of {
+            return Err(OtherEvents);
+        }
+        let cell = match privilege {
+            Privilege::User => USER,
+            Privilege::Kernel => KERNEL,
+        };
+        let base = usize::from(event.place) % EVENTS * CELLS;
+        let held = &mut self.cells[base + cell];
+        *held = held.saturating_add(count).min(Self::MAXIMUM);
+        self.cells[base + BOTH] = self.cells[base + USER] + self.cells[base + KERNEL];
+        Ok(())
+    }
+
+    /// Returns the remaining count of an event; 0 if the event is not the feed's.
+    #[inline]
+    pub fn count(&self, event: FedEvent, privilege: Privilege) -> u64 {
+        if event.of != self.of {
+            return 0;
+        }
+        match privilege {
+            Privilege::User => self.at(FeedSlot::of(event, true, false)),
+            Privilege::Kernel => self.at(FeedSlot::of(event, false, true)),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn is_of(&self, events: &FedEvents) -> bool {
+        self.of == events.identity()
+    }
+
+    /// Returns the feed of the events `to` with the counts of this one, which is of `from`; `None` if there is one
+    /// that `to` lacks.
+    pub(crate) fn exchanged(&self, from: &FedEvents, to: &FedEvents) -> Option<Self> {
+        let mut exchanged = Self::new(to);
+        for (key, cells) in from.keys.iter().zip(self.cells.as_chunks::<CELLS>().0) {
+            if *cells != [0; CELLS] {
+                let cell = to.cell(*key)?;
+                let to = exchanged.cells.get_mut(usize::from(cell.0)..)?.first_chunk_mut()?;
+                *to = *cells;
+            }
+        }
+        Some(exchanged)
+    }
+
+    /// Takes everything out of the feed.
+    pub(crate) fn take_all(&mut self) -> Self {
+        let all = self.clone();
+        self.clear();
+        all
+    }
+
+    /// Returns whether nothing remains.
+    pub fn is_empty(&self) -> bool {
+        self.cells.iter().all(|cell| *cell == 0)
+    }
+
+    /// Discards the remainder.
+    pub fn clear(&mut self) {
+        self.cells = [0; EVENTS * CELLS];
+    }
+
+    #[inline]
+    pub(crate) const fn at(&self, cell: FeedSlot) -> u64 {
+        self.cells[cell.0 as usize % (EVENTS * CELLS)]
+    }
+
+    /// Takes the share `part`/`whole`, rounded down, out of each cell, and returns it.
+    ///
+    /// `exactly` is a cell that holds `whole`: exactly `part` is taken out of it. `part` is at most `whole`.
+    pub(crate) fn take(&mut self, part: u64, whole: u64, exactly: FeedSlot) -> Self {
+        let share = |count: u64| {
+            let product = u128::from(count) * u128::from(part);
+            // The quotient is not above `count`.
+            product.checked_div(u128::from(whole)).unwrap_or(0) as u64
+        };
+        let mut taken = Self { cells: [0; EVENTS * CELLS], of: self.of };
+        for event in 0..EVENTS {
+            let base = event * CELLS;
+            let (user, kernel) = (self.cells[base + USER], self.cells[base + KERNEL]);
+            let (taken_user, mut taken_kernel) = (share(user), share(kernel));
+            if event == exactly.event() && exactly.user() && exactly.kernel() {
+                taken_kernel = part.saturating_sub(taken_user);
+            }
+            taken.cells[base + USER] = taken_user;
+            taken.cells[base + KERNEL] = taken_kernel;
+            taken.cells[base + BOTH] = taken_user.saturating_add(taken_kernel);
+        }
+        for (left, taken) in self.cells.iter_mut().zip(&taken.cells) {
+            *left = left.saturating_sub(*taken);
+        }
+        taken
+    }
+}

@@ -1,0 +1,335 @@
+//! The events that counters count.
+
+use core::fmt;
+
+use crate::configuration::vendor::Vendor;
+
+/// The privilege in which an event happened. SDM: USR is CPL 1–3, OS is CPL 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub enum Privilege {
+    /// CPL 1–3.
+    User,
+    /// CPL 0.
+    Kernel,
+}
+
+/// The quantity that a counter is programmed to count: its control without the bits for privileges, enabling and
+/// reading.
+///
+/// Edge, invert, counter mask and EQ make the event another quantity, which cannot be derived from totals. So they
+/// are part of the key, and a guest that uses them counts nothing unless the embedder feeds exactly that key. Unit
+/// mask 2 selects another event. Invert without a comparison is ignored by both vendors: that key is the plain
+/// event's.
+///
+/// A qualifier makes another quantity, too: Intel's `IN_TX` and `IN_TXCP`, AMD's `GuestOnly` and `HostOnly`. A select
+/// has each where the other vendor's has a part of the event, so two vendors' keys may be told apart that one PMU does
+/// not: [`FedEvents`](crate::FedEvents) are of one vendor.
+///
+/// ```
+/// use pmu_virt::EventKey;
+/// const RETIRED: EventKey = EventKey::general(0xC2, 0x02);
+/// // Cycles in which exactly four of it happened, of Intel's version 6.
+/// const FOUR: EventKey = RETIRED.equal(4, false);
+/// assert_ne!(FOUR, RETIRED.counter_mask(4, false));
+/// assert_eq!((FOUR.event(), FOUR.unit_mask(), FOUR.unit_mask_2()), (0xC2, 0x02, 0));
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct EventKey(
+    /// The bits of an event select, except that the qualifiers are where a select has USR, OS and PC. Bit 22, EN
+    /// there, marks a fixed counter.
+    u64,
+);
+
+/// An event as the PMU of one vendor looks for it: the bits of its select, with the qualifiers in their places.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub(crate) struct SelectKey(u64);
+
+impl SelectKey {
+    /// A key of no counter, the greatest.
+    pub(crate) const NONE: Self = Self(u64::MAX);
+
+    /// Returns the key of an event select.
+    #[inline]
+    pub(crate) const fn of(select: u64) -> Self {
+        Self(EventKey(select & EventKey::OF_SELECT).normal().0)
+    }
+
+    /// Returns the event of a key without qualifiers.
+    #[inline]
+    pub(crate) const fn unqualified(self) -> EventKey {
+        EventKey(self.0)
+    }
+
+    /// Continues FNV-1a over the key's bytes.
+    pub(crate) const fn hash_into(self, mut hash: u32) -> u32 {
+        let mut shift = 0;
+        while shift < 64 {
+            hash = (hash ^ (self.0 >> shift) as u32 & 0xFF).wrapping_mul(0x0100_0193);
+            shift += 8;
+        }
+        hash
+    }
+}
+
+impl EventKey {
+    /// Event and unit mask (15:0), AMD's high half of the event (35:32), Intel's unit mask 2 (47:40).
+    const EVENT: u64 = 0xFF0F_0000_FFFF;
+    const IN_TX: u64 = 1 << 16;
+    const IN_TX_CHECKPOINTED: u64 = 1 << 17;
+    const EDGE: u64 = 1 << 18;
+    const GUEST_ONLY: u64 = 1 << 19;
+    const HOST_ONLY: u64 = 1 << 20;
+    const ANY_THREAD: u64 = 1 << 21;
+    const FIXED: u64 = 1 << 22;
+    const INVERT: u64 = 1 << 23;
+    const COUNTER_MASK: u64 = 0xFF << 24;
+    const EQUAL: u64 = 1 << 36;
+    const UNIT_MASK_2: u64 = 0xFF << 40;
+    const COMPARISON: u64 = Self::COUNTER_MASK | Self::EQUAL;
+    /// The bits of an event select that a key has.
+    const OF_SELECT: u64 =
+        Self::EVENT | Self::EDGE | Self::ANY_THREAD | Self::INVERT | Self::COMPARISON;
+    /// Returns an event of a general counter: 8 bits of event on Intel, 12 bits on AMD (the rest of `event` is not
+    /// looked at).
+    pub const fn general(event: u16, unit_mask: u8) -> Self {
+        let (low, high) = (event as u64 & 0xFF, event as u64 >> 8 & 0xF);
+        Self(low | (unit_mask as u64) << 8 | high << 32)
+    }
+
+    /// Returns the event of the fixed counter with this number; `None` from 8 on.
+    ///
+    /// Three of them count what a general counter can count too, and have that event's key: retired instructions
+    /// (fixed counter 0; event 0xC0, unit mask 0), core cycles (1; 0x3C, 0) and top-down slots (3; 0xA4, 1). What
+    /// is fed to one counter is fed to the other. SDM vol. 3B, "Fixed-function Performance Counters".
+    ///
+    /// ```
+    /// use pmu_virt::EventKey;
+    /// assert_eq!(EventKey::fixed(0), Some(EventKey::general(0xC0, 0)));
+    /// assert_eq!(EventKey::fixed(2).and_then(EventKey::fixed_counter), Some(2));
+    /// assert_eq!(EventKey::fixed(8), None);
+    /// ```
+    pub const fn fixed(counter: u8) -> Option<Self> {
+        if counter < 8 { Some(Self::of_fixed(counter as usize)) } else { None }
+    }
+
+    #[inline]
+    pub(crate) const fn of_fixed(counter: usize) -> Self {
+        match counter {
+            0 => Self::general(0xC0, 0x00),
+            1 => Self::general(0x3C, 0x00),
+            3 => Self::general(0xA4, 0x01),
+            _ => Self(Self::FIXED | (counter as u64) & 7),
+        }
+    }
+
+    /// Returns the event with this unit mask 2, of Intel's version 6. 0 is the event that has none.
+    pub const fn with_unit_mask_2(self, unit_mask_2: u8) -> Self {
+        Self(self.0 & !Self::UNIT_MASK_2 | (unit_mask_2 as u64) << 40)
+    }
+
+    /// Returns the number of times that the event begins.
+    pub const fn edge(self) -> Self {
+        Self(self.0 | Self::EDGE)
+    }
+
+    /// Returns the event on all threads of the core.
+    pub const fn any_thread(self) -> Self {
+        Self(self.0 | Self::ANY_THREAD)
+    }
+
+    /// Returns the event within transactions: `IN_TX`, bit 32 of Intel's selects. The guest has
+    /// [`transactional`](crate::IntelConfiguration::transactional).
+    pub const fn in_tx(self) -> Self {
+        Self(self.0 | Self::IN_TX)
+    }
+
+    /// Returns the event without what aborted transactions did: `IN_TXCP`, bit 33 of Intel's third select. The guest
+    /// has [`transactional`](crate::IntelConfiguration::transactional).
+    pub const fn in_tx_checkpointed(self) -> Self {
+        Self(self.0 | Self::IN_TX_CHECKPOINTED)
+    }
+
+    /// Returns the event while a guest runs: `GuestOnly`, bit 40 of AMD's selects. The guest has
+    /// [`guest_host`](crate::AmdConfiguration::guest_host), and the event is of its own guests.
+    ///
+    /// ```
+    /// use pmu_virt::{EventKey, Vendor};
+    /// const CYCLES: EventKey = EventKey::general(0x76, 0);
+    /// assert_eq!(CYCLES.guest_only(), EventKey::of_select(Vendor::Amd, 0x100_0053_0076));
+    /// assert_eq!(format!("{:?}", CYCLES.host_only()), "event 0x076/0x00 host only");
+    /// ```
+    pub const fn guest_only(self) -> Self {
+        Self(self.0 | Self::GUEST_ONLY)
+    }
+
+    /// Returns the event while no guest runs: `HostOnly`, bit 41 of AMD's selects. With
+    /// [`guest_only`](Self::guest_only) it is another quantity again.
+    pub const fn host_only(self) -> Self {
+        Self(self.0 | Self::HOST_ONLY)
+    }
+
+    /// Returns the cycles with at least `threshold` of the event in them, or with fewer if `invert`. A threshold of 0
+    /// is none: the plain event, whatever `invert` is.
+    pub const fn counter_mask(self, threshold: u8, invert: bool) -> Self {
+        self.compared(threshold, invert, 0)
+    }
+
+    /// Returns the cycles with exactly `count` of the event in them, or with any other number if `invert`: the EQ
+    /// flag of Intel's version 6, with `count` as its counter mask. A `count` of 0 compares like any other.
+    pub const fn equal(self, count: u8, invert: bool) -> Self {
+        self.compared(count, invert, Self::EQUAL)
+    }
+
+    const fn compared(self, counter_mask: u8, invert: bool, equal: u64) -> Self {
+        let invert = if invert { Self::INVERT } else { 0 };
+        let plain = self.0 & !(Self::COMPARISON | Self::INVERT);
+        Self(plain | (counter_mask as u64) << 24 | invert | equal).normal()
+    }
+
+    /// Clears invert where there is no comparison. SDM vol. 3B, figure "Layout of IA32_PERFEVTSELx MSRs", INV; APM
+    /// vol. 2, "Core Performance Event-Select", table of CntMask and Inv.
+    #[inline]
+    const fn normal(self) -> Self {
+        if self.0 & Self::COMPARISON == 0 { Self(self.0 & !Self::INVERT) } else { self }
+    }
+
+    /// Returns the key of a counter of this vendor's with this event select: the select without the bits for
+    /// privileges, enabling and reading.
+    ///
+    /// An event that only a fixed counter counts has no select: its key is [`fixed`](Self::fixed)'s.
+    ///
+    /// ```
+    /// use pmu_virt::{EventKey, Vendor};
+    /// let retired = EventKey::of_select(Vendor::Intel, 0x53_01C0);
+    /// assert_eq!(retired, EventKey::general(0xC0, 1));
+    /// // Bit 32 is Intel's IN_TX, and a part of AMD's event.
+    /// assert_eq!(EventKey::of_select(Vendor::Intel, 0x1_0053_01C0), retired.in_tx());
+    /// assert_eq!(EventKey::of_select(Vendor::Amd, 0x1_0053_01C0), EventKey::general(0x1C0, 1));
+    /// ```
+    pub const fn of_select(vendor: Vendor, select: u64) -> Self {
+        let of_both = Self::OF_SELECT & !(0xF << 32 | Self::UNIT_MASK_2);
+        let (event, qualifiers) = match vendor {
+            Vendor::Intel => {
+                (select & (Self::EQUAL | Self::UNIT_MASK_2), (select >> 32 & 0b11) << 16)
+            }
+            Vendor::Amd => (select & 0xF << 32, (select >> 40 & 0b11) << 19),
+        };
+        Self(select & of_both | event | qualifiers).normal()
+    }
+
+    /// Returns the key as a PMU looks for it, with the qualifiers where its vendor's selects have them.
+    #[inline]
+    pub(crate) const fn in_select(self) -> SelectKey {
+        let (transactional, guest_host) = (self.0 >> 16 & 0b11, self.0 >> 19 & 0b11);
+        let kept = self.0 & (Self::OF_SELECT | Self::FIXED);
+        SelectKey(kept | transactional << 32 | guest_host << 40)
+    }
+
+    /// Returns the event's number; 0 for a fixed counter.
+    pub const fn event(self) -> u16 {
+        if self.0 & Self::FIXED != 0 { 0 } else { (self.0 & 0xFF | self.0 >> 24 & 0xF00) as u16 }
+    }
+
+    /// Returns the unit mask.
+    pub const fn unit_mask(self) -> u8 {
+        (self.0 >> 8) as u8
+    }
+
+    /// Returns unit mask 2, of Intel's version 6; 0 elsewhere.
+    pub const fn unit_mask_2(self) -> u8 {
+        (self.0 >> 40) as u8
+    }
+
+    /// Returns the number of the fixed counter whose event this is, where no general counter counts it.
+    pub const fn fixed_counter(self) -> Option<u8> {
+        if self.0 & Self::FIXED != 0 { Some(self.0 as u8 & 7) } else { None }
+    }
+}
+
+impl fmt::Debug for EventKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.fixed_counter(), self.unit_mask_2()) {
+            (Some(counter), _) => write!(f, "fixed counter {counter}")?,
+            (None, 0) => write!(f, "event {:#05X}/{:#04X}", self.event(), self.unit_mask())?,
+            (None, high) => {
+                write!(f, "event {:#05X}/{high:#04X}_{:02X}", self.event(), self.unit_mask())?;
+            }
+        }
+        for (bit, name) in [
+            (Self::EDGE, " edge"),
+            (Self::ANY_THREAD, " any thread"),
+            (Self::IN_TX, " in transactions"),
+            (Self::IN_TX_CHECKPOINTED, " without aborted transactions"),
+            (Self::GUEST_ONLY, " guest only"),
+            (Self::HOST_ONLY, " host only"),
+            (Self::INVERT, " inverted"),
+        ] {
+            if self.0 & bit != 0 {
+                f.write_str(name)?;
+            }
+        }
+        match (self.0 >> 24 & 0xFF, self.0 & Self::EQUAL != 0) {
+            (0, false) => Ok(()),
+            (threshold, false) => write!(f, " threshold {threshold}"),
+            (count, true) => write!(f, " equal {count}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const INTEL: Vendor = Vendor::Intel;
+    const AMD: Vendor = Vendor::Amd;
+
+    #[test]
+    fn a_key_holds_all_that_a_select_says_of_the_event() {
+        // Expected values: SDM vol. 3B, figure "Layout of IA32_PERFEVTSELx MSRs".
+        assert_eq!(EventKey::of_select(INTEL, 0x53_003C), EventKey::general(0x3C, 0));
+        assert_eq!(EventKey::of_select(AMD, 0xF_0053_FFD0), EventKey::general(0xFD0, 0xFF));
+        assert_eq!(EventKey::of_select(INTEL, 0x57_01C0), EventKey::general(0xC0, 1).edge());
+        assert_eq!(EventKey::of_select(INTEL, 0x73_01C0), EventKey::general(0xC0, 1).any_thread());
+        assert_eq!(
+            EventKey::of_select(INTEL, 0x05D3_01C0),
+            EventKey::general(0xC0, 1).counter_mask(5, true)
+        );
+        assert_eq!(
+            EventKey::of_select(INTEL, 0x0210_0453_01D1),
+            EventKey::general(0xD1, 1).with_unit_mask_2(2).equal(4, false)
+        );
+    }
+
+    #[test]
+    fn when_a_counter_counts_is_not_part_of_the_key() {
+        for vendor in [INTEL, AMD] {
+            for bit in [16, 17, 19, 20, 22] {
+                let key = EventKey::of_select(vendor, 0x3C | 1 << bit);
+                assert_eq!(key, EventKey::general(0x3C, 0));
+            }
+        }
+    }
+
+    /// Names of the bits: SDM vol. 3B, figure "Layout of IA32_PERFEVTSELx MSRs Supporting Intel TSX"; APM vol. 2,
+    /// "Core Performance Event-Select Registers", HG_ONLY.
+    #[test]
+    fn a_qualifier_is_not_printed_as_the_other_vendors_part_of_the_event() {
+        for (vendor, select, printed) in [
+            (AMD, 0x100_0053_0076, "event 0x076/0x00 guest only"),
+            (AMD, 0x200_0053_0076, "event 0x076/0x00 host only"),
+            (AMD, 0x300_0053_0076, "event 0x076/0x00 guest only host only"),
+            (AMD, 0x00F_0053_0076, "event 0xF76/0x00"),
+            (INTEL, 0x100_0053_0076, "event 0x076/0x01_00"),
+            (INTEL, 0x200_0053_0076, "event 0x076/0x02_00"),
+            (INTEL, 0x001_0053_00C0, "event 0x0C0/0x00 in transactions"),
+            (INTEL, 0x002_0053_00C0, "event 0x0C0/0x00 without aborted transactions"),
+        ] {
+            let key = EventKey::of_select(vendor, select);
+            assert_eq!(std::format!("{key:?}"), printed, "{vendor:?} {select:#X}");
+            assert_eq!(key.in_select(), SelectKey::of(select), "{vendor:?} {select:#X}");
+        }
+    }
+}

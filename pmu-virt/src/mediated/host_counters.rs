@@ -1,0 +1,232 @@
+//! The counters of the hypervisor's processor, which guests have in turn.
+
+use crate::mediated::error::MediationError;
+use crate::mediated::registers::{AMD, Access, INTEL, Registers};
+use pmu_core::{CounterSet, LentCounters, MsrBackend};
+
+use crate::configuration::any_vendor::Configuration;
+use crate::configuration::cpuid::CpuidRegisters;
+use crate::configuration::vendor::Vendor;
+use crate::registers::family::Family;
+use crate::registers::layout::Layout;
+
+/// `IA32_PERF_CAPABILITIES`: PERF_METRICS available (SDM vol. 4, table 2-2).
+const PERF_METRICS: u64 = 1 << 15;
+
+/// The counters of the hypervisor's processor, which guests have in turn.
+///
+/// A guest has all of them while it is [loaded](Self::load). It accesses directly what is not
+/// [intercepted](Self::intercepts): counters, global control, the status and its acknowledgement, RDPMC. Intercepted
+/// accesses are answered by [`write`](Self::write), [`read`](Self::read) and [`read_pmc`](Self::read_pmc).
+///
+/// The host's session [lends](pmu_core::Counters::lend) its counters for that time; without a session
+/// [`stop`](Self::stop) stands for that. The host does not use the features that share the status register with the
+/// counters meanwhile (Processor Trace, LBR and PEBS that interrupt).
+///
+/// The host's execution is not counted. On Intel the processor switches the global control with the entry: the
+/// hypervisor writes [`Loaded::global_control`](crate::Loaded::global_control) to the guest's field of the VMCS, with
+/// the entry control "load IA32_PERF_GLOBAL_CTRL", the exit control of that name with [`LentCounters::global_control`]
+/// in the host's field, and the exit control "save IA32_PERF_GLOBAL_CTRL", which keeps the guest's field up to date
+/// over its exits and gives the value that [`put`](Self::put) takes. The guest's field for `IA32_DEBUGCTL` gets
+/// [`Loaded::debug_control`](crate::Loaded::debug_control). On AMD the selects are marked GuestOnly, and `load` and
+/// `put` write the global control.
+///
+/// The NMI handler that belongs to this loop is the example of [`GuestInterrupts`](crate::GuestInterrupts).
+///
+/// ```
+/// use pmu_core::{CounterError, Counters, EventSource, MsrBackend, Platform};
+/// use pmu_virt::{GuestInterrupts, HostCounters, Loaded, VirtualPmu};
+/// # use std::error::Error;
+/// # enum Exit { Wrmsr(u32, u64), Interrupt, Stop }
+/// # fn write_hosts_field(_: u64) {}
+/// # fn guests_entry() -> u32 { 0 }
+/// # fn enter_guest(_: &Loaded<'_>) -> Exit { Exit::Stop }
+/// # fn saved_global_control() -> u64 { 0 }
+/// # fn deliver(_: &mut VirtualPmu) {}
+///
+/// /// Lets the guest run, with interrupts off. `interrupts` is what an NMI's handler reaches.
+/// fn run<S: EventSource, M: MsrBackend, P: Platform>(
+///     host: &HostCounters,
+///     session: &mut Counters<'_, S, M, P>,
+///     guest: &mut VirtualPmu,
+///     interrupts: &GuestInterrupts,
+///     (msr, platform): (&M, &P),
+///     clock: impl Fn() -> u64,
+/// ) -> Result<(), Box<dyn Error>> {
+///     let mut window = session.lend(clock(), |_| ())?; // a sampler takes the pending overflows here
+///     write_hosts_field(window.lent().global_control()); // before `load`, which borrows it
+///     let outcome = host.load(window.lent(), guest, interrupts, msr).and_then(|mut loaded| {
+///         loop {
+///             // Not in the handler: from Intel's version 3 on, unmasking raises an interrupt while the guest has not
+///             // acknowledged the overflow.
+///             if guests_entry() & 1 << 16 == 0 {
+///                 platform.unmask_performance_interrupt();
+///             }
+///             match enter_guest(&loaded) { // first, and after a `write`, with `loaded.global_control()`
+///                 Exit::Wrmsr(register, value) => {
+///                     let _ = host.write(&mut loaded, guest, register, value, msr)?;
+///                 }
+///                 Exit::Interrupt => {} // its handler has run
+///                 Exit::Stop => break,
+///             }
+///             interrupts.deliver_to(guest);
+///             deliver(guest); // by `VirtualPmu::deliver_pmi`, which masks the guest's entry on Intel
+///         }
+///         host.put(loaded, saved_global_control(), guest, msr).map_err(|(_, error)| error)
+///     });
+///     window.end(clock())?; // also after an error
+///     Ok(outcome.map(|_| ())?)
+/// }
+/// ```
+///
+/// The window cannot end while a guest is loaded, and without a window there is nothing to load it onto:
+///
+/// ```compile_fail,E0505
+/// # use pmu_core::{Counters, EventSource, MsrBackend, Platform};
+/// # use pmu_virt::{GuestInterrupts, HostCounters, VirtualPmu};
+/// # fn wrong<S: EventSource, M: MsrBackend, P: Platform>(
+/// #     host: &HostCounters, session: &mut Counters<'_, S, M, P>, guest: &mut VirtualPmu,
+/// #     interrupts: &GuestInterrupts, msr: &M,
+/// # ) {
+/// let mut window = session.lend(0, |_| ()).unwrap();
+/// let loaded = host.load(window.lent(), guest, interrupts, msr).unwrap();
+/// window.end(0).unwrap();
+/// host.put(loaded, 0, guest, msr).unwrap();
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct HostCounters {
+    configuration: Configuration,
+    layout: Layout,
+    pub(super) registers: Registers,
+    /// The processor has more than a guest is offered, or may have: counters, or PERF_METRICS.
+    pub(super) has_more: bool,
+}
+
+impl HostCounters {
+    /// Creates the counters of a processor that has this PMU. A configuration does not tell whether an Intel processor
+    /// has PERF_METRICS: RDPMC and the global registers are [intercepted](Self::intercepts) there.
+    /// [`from_cpuid`](Self::from_cpuid) knows.
+    ///
+    /// # Errors
+    /// The status cannot be restored (no `IA32_PERF_GLOBAL_STATUS_SET` below version 4, no `PerfCntrGlobalStatusSet`
+    /// before AMD's PerfMonV2), counters cannot be written in full width, or selects cannot be marked GuestOnly.
+    pub const fn new(host: Configuration) -> Result<Self, MediationError> {
+        if let Err(error) = host.check() {
+            return Err(MediationError::Configuration(error));
+        }
+        let registers = match host {
+            Configuration::Intel(intel) if intel.version < 4 => {
+                return Err(MediationError::NoStatusSet);
+            }
+            Configuration::Intel(intel) if !intel.full_width_writes => {
+                return Err(MediationError::NoFullWidthWrites);
+            }
+            Configuration::Intel(_) => INTEL,
+            Configuration::Amd(amd) if !amd.guest_host => return Err(MediationError::NoGuestOnly),
+            Configuration::Amd(_) => AMD,
+            Configuration::Hidden(_) => return Err(MediationError::NoStatusSet),
+        };
+        let layout = Layout::of(&host);
+        if layout.global() == 0 {
+            return Err(MediationError::NoStatusSet);
+        }
+        let has_more = matches!(host, Configuration::Intel(_));
+        Ok(Self { configuration: host, layout, registers, has_more })
+    }
+
+    /// Creates the counters of the processor whose CPUID and `IA32_PERF_CAPABILITIES` these are, as
+    /// [`Configuration::from_cpuid`] takes them. Of more general or fixed counters than eight, the first eight are
+    /// offered to guests. Where the processor has more than a guest, more is [intercepted](Self::intercepts): RDPMC,
+    /// and the global registers.
+    ///
+    /// # Errors
+    /// [`Host`](MediationError::Host), and those of [`new`](Self::new).
+    ///
+    /// ```
+    /// use pmu_virt::{Configuration, FedEvents, HostCounters, IntelConfiguration, VirtualPmu};
+    /// // Ten general counters: leaf 0x0A of version 5.
+    /// let many = |leaf, _subleaf| match leaf {
+    ///     0 => [0x0A, 0x756E_6547, 0x6C65_746E, 0x4965_6E69],
+    ///     0x0A => [0x0730_0A05, 0, 0b1111, 48 << 5 | 1 << 15],
+    ///     _ => [0; 4],
+    /// };
+    /// let host = HostCounters::from_cpuid(many, 1 << 13)?;
+    /// assert_eq!(host.guest(), Configuration::Intel(IntelConfiguration::new(5, 8, 4)));
+    /// let guest = VirtualPmu::new(host.guest(), FedEvents::NONE)?;
+    /// assert!(host.intercepts_rdpmc() && host.intercepts(&guest, 0x38F));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn from_cpuid(
+        cpuid: impl Fn(u32, u32) -> CpuidRegisters,
+        capabilities: u64,
+    ) -> Result<Self, MediationError> {
+        let first = Configuration::first_from_cpuid(cpuid, capabilities);
+        let (host, left_out) = first.map_err(MediationError::Host)?;
+        let has_metrics = host.vendor() == Vendor::Intel && capabilities & PERF_METRICS != 0;
+        Ok(Self { has_more: left_out || has_metrics, ..Self::new(host)? })
+    }
+
+    /// Returns the PMU that a guest can have: the counters of the host's, without AnyThread, which would count other
+    /// threads, and without the qualifiers for a guest's own guests.
+    pub const fn guest(&self) -> Configuration {
+        match self.configuration {
+            Configuration::Intel(mut intel) => {
+                intel.any_thread = false;
+                Configuration::Intel(intel)
+            }
+            Configuration::Amd(mut amd) => {
+                amd.guest_host = false;
+                Configuration::Amd(amd)
+            }
+            hidden => hidden,
+        }
+    }
+
+    /// Stops all counters of this processor by the global control, where no session of the host's lives: after reset
+    /// the general counters are enabled there. Once on each processor is enough; what it returns is for that processor.
+    ///
+    /// # Errors
+    /// The register faulted.
+    ///
+    /// ```
+    /// use pmu_virt::mock::MockMsr;
+    /// use pmu_virt::{Configuration, FedEvents, GuestInterrupts, HostCounters, IntelConfiguration, Read, VirtualPmu};
+    /// # use pmu_core::{MsrAddress, MsrBackend};
+    /// let configuration = Configuration::Intel(IntelConfiguration::new(5, 4, 3));
+    /// # let processor = MockMsr::<64>::new(VirtualPmu::new(configuration, FedEvents::NONE)?);
+    /// let host = HostCounters::new(configuration)?;
+    /// let mut guest = VirtualPmu::new(host.guest(), FedEvents::NONE)?;
+    /// let _ = guest.write(0x4C1, 1_000);
+    ///
+    /// let (mut lent, interrupts) = (host.stop(&processor)?, GuestInterrupts::new());
+    /// let loaded = host.load(&mut lent, &mut guest, &interrupts, &processor)?;
+    /// // Enter the guest with `loaded.global_control()`. It writes its counter itself.
+    /// # // SAFETY: a counter.
+    /// # processor.write(unsafe { MsrAddress::new(0x4C1) }, 2_000).unwrap();
+    /// let saved = loaded.global_control();
+    /// let put = host.put(loaded, saved, &mut guest, &processor).map_err(|(_, error)| error)?;
+    /// assert!(!put.interrupt_is_coming);
+    /// assert_eq!(guest.read(0x4C1), Read::Value(2_000));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn stop<M: MsrBackend>(&self, msr: &M) -> Result<LentCounters, MediationError> {
+        Access(msr).write(self.registers.control, 0)?;
+        Ok(LentCounters::unowned(CounterSet::from_bits(self.layout.global()), 0))
+    }
+
+    /// Returns the bits of the status that are the counters': their overflows, and the freeze of all.
+    pub(super) fn counter_bits(&self) -> u64 {
+        let frozen = if self.is_amd() { 0 } else { Layout::FROZEN };
+        self.layout.global() | frozen
+    }
+
+    /// Returns the bits of the status that a guest's PMU has, and the host's has, too: both have them in turn.
+    pub(super) fn status_bits(&self) -> u64 {
+        self.counter_bits() | self.layout.legal(Family::GlobalStatus)
+    }
+
+    pub(super) fn is_amd(&self) -> bool {
+        self.configuration.vendor() == Vendor::Amd
+    }
+}

@@ -1,0 +1,129 @@
+//! Loading a guest's state onto the counters.
+
+use crate::mediated::error::MediationError;
+use crate::mediated::interrupts::GuestInterrupts;
+use crate::mediated::registers::{Access, Registers};
+use pmu_core::{CounterSet, LentCounters, MsrBackend};
+
+use crate::configuration::any_vendor::Configuration;
+use crate::configuration::intel::IntelConfiguration;
+use crate::mediated::host_counters::HostCounters;
+use crate::mediated::loaded::Loaded;
+use crate::pmu::load_number::LoadNumber;
+use crate::pmu::virtual_pmu::VirtualPmu;
+use crate::policy::event_policy::EventPolicy;
+use crate::registers::counters::{MAX_PER_KIND, places, to_global};
+use crate::registers::family::Family;
+
+impl HostCounters {
+    /// Loads a guest's state onto this processor's counters, which are lent. They do not count before the guest is
+    /// entered. `interrupts` are the guest's; what is pending there becomes pending in the guest.
+    ///
+    /// A policy that [changes](VirtualPmu::set_policy) meanwhile takes effect at the next load. Accesses: a write of
+    /// each counter and of each general counter's select, one read and up to two writes of the status, a write of
+    /// `IA32_FIXED_CTR_CTRL` where there are fixed counters; on AMD a write of the global control.
+    ///
+    /// # Context
+    /// Task. The caller stays on the processor until [`put`](Self::put).
+    ///
+    /// # Errors
+    /// The guest's PMU is not [that of the host](Self::guest), or some of its counters are not lent. A register
+    /// faulted: no counter counts, nothing is armed, and the guest's state is as it was. Where it cannot be disarmed
+    /// either, the window's end does that.
+    pub fn load<'w, P: EventPolicy, M: MsrBackend>(
+        &self,
+        lent: &'w mut LentCounters,
+        guest: &mut VirtualPmu<P>,
+        interrupts: &'w GuestInterrupts,
+        msr: &M,
+    ) -> Result<Loaded<'w>, MediationError> {
+        if !self.accepts(&guest.configuration) {
+            return Err(MediationError::NotTheHosts);
+        }
+        let needed = CounterSet::from_bits(guest.model.layout.global());
+        let missing = needed.without(lent.counters());
+        if !missing.is_empty() {
+            return Err(MediationError::NotLent(missing));
+        }
+        lent.set_programmed(true);
+        interrupts.deliver_to(guest);
+        let registers = &guest.model.registers;
+        let mut loaded = Loaded {
+            lent,
+            interrupts,
+            number: 0,
+            global_control: registers.of(Family::GlobalControl),
+            debug_control: registers.of(Family::DebugControl),
+            programmed: 0,
+            others: [0; 2],
+            dirty: guest.model.layout.counters(),
+            stopped: false,
+            saved: None,
+        };
+        let access = Access(msr);
+        if let Err(error) = self.write_state(&mut loaded, guest, &access) {
+            if self.take_away(&mut loaded, &access).is_ok() {
+                loaded.lent.set_programmed(false);
+            }
+            return Err(error);
+        }
+        guest.load = LoadNumber::new();
+        loaded.number = guest.load.number;
+        Ok(loaded)
+    }
+
+    fn write_state<P: EventPolicy, M: MsrBackend>(
+        &self,
+        loaded: &mut Loaded<'_>,
+        guest: &VirtualPmu<P>,
+        msr: &Access<'_, M>,
+    ) -> Result<(), MediationError> {
+        let Registers { status, status_clear, status_set, control, .. } = self.registers;
+        let registers = &guest.model.registers;
+        for counter in places(guest.model.layout.counters()) {
+            msr.write(self.registers.counter(counter), registers.counter(counter))?;
+            if counter < MAX_PER_KIND {
+                self.write_select(loaded, guest, counter, msr)?;
+            }
+        }
+        self.write_fixed_control(loaded, guest, msr)?;
+        let (bits, counters) = (self.status_bits(), self.counter_bits());
+        let wanted = registers.of(Family::GlobalStatus) & bits;
+        let found = msr.read(status)? & bits;
+        loaded.others = [found, wanted].map(|status| status & !counters);
+        loaded.note_status();
+        if found & !wanted != 0 {
+            msr.write(status_clear, found & !wanted)?;
+        }
+        if wanted & !found != 0 {
+            msr.write(status_set, wanted & !found)?;
+        }
+        // Before the first overflow that the guest can have.
+        loaded.interrupts.load(wanted, to_global(guest.model.interrupting()));
+        if self.is_amd() {
+            let entered = loaded.lent.global_control() | loaded.global_control;
+            msr.write(control, entered).inspect_err(|_| {
+                loaded.interrupts.put(0);
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Returns whether a guest with this PMU can have these counters: it has all of them, in their widths.
+    fn accepts(&self, guest: &Configuration) -> bool {
+        match (self.guest(), guest) {
+            (Configuration::Intel(host), Configuration::Intel(guest)) => {
+                let same = IntelConfiguration {
+                    general: host.general,
+                    general_width: host.general_width,
+                    fixed: host.fixed,
+                    fixed_width: host.fixed_width,
+                    ..*guest
+                };
+                let both = Configuration::Intel(host).intersect(&Configuration::Intel(same));
+                guest.version >= 4 && *guest == same && both == Ok(Configuration::Intel(same))
+            }
+            (host, guest) => host == *guest,
+        }
+    }
+}

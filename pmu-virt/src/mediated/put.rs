@@ -1,0 +1,97 @@
+//! Saving a guest's state from the counters.
+
+use crate::mediated::error::MediationError;
+use crate::mediated::registers::{Access, Registers, pmc_index};
+use pmu_core::MsrBackend;
+
+use crate::mediated::host_counters::HostCounters;
+use crate::mediated::loaded::{Loaded, Put};
+use crate::pmu::load_number::LoadNumber;
+use crate::pmu::virtual_pmu::VirtualPmu;
+use crate::policy::event_policy::EventPolicy;
+use crate::registers::counters::{Counters, places};
+use crate::registers::family::Family;
+
+impl HostCounters {
+    /// Saves a guest's state from the counters, disarms and clears them, and acknowledges their overflows: of what was
+    /// loaded, whatever was done with the guest since. `global_control` is the value that the processor saved when it
+    /// left the guest (ignored on AMD, where the register is read). The state of a guest that was
+    /// [reset](VirtualPmu::reset) while it was loaded stays as it is.
+    ///
+    /// An overflow in the guest becomes pending in it once: by [`interrupted`](Self::interrupted) if the processor's
+    /// interrupt came before, otherwise here, and the interrupt is [still to come](Put::interrupt_is_coming). A guest
+    /// can acknowledge an overflow, and the same counter overflow again, unseen by the hypervisor. Its interrupt then
+    /// comes on the host without the announcement of `Put`, and is the guest's by `interrupted`, too.
+    ///
+    /// Accesses: a read of the status and a write of what is set, RDPMC of each counter; a write of each counter, of
+    /// each select, and of `IA32_FIXED_CTR_CTRL`, that is not 0; on AMD a read and a write of the global control.
+    ///
+    /// # Errors
+    /// The loaded state is another guest's, or a register faulted. `loaded` is returned for another attempt, and
+    /// nothing is lost until then.
+    pub fn put<'w, P: EventPolicy, M: MsrBackend>(
+        &self,
+        mut loaded: Loaded<'w>,
+        global_control: u64,
+        guest: &mut VirtualPmu<P>,
+        msr: &M,
+    ) -> Result<Put, (Loaded<'w>, MediationError)> {
+        if let Err(error) = loaded.check(guest) {
+            return Err((loaded, error));
+        }
+        let msr = Access(msr);
+        let saved = self.read_back(&mut loaded, global_control, guest, &msr);
+        match saved.and_then(|put| self.take_away(&mut loaded, &msr).map(|()| put)) {
+            Ok(put) => {
+                loaded.lent.set_programmed(false);
+                guest.load = LoadNumber::default();
+                Ok(put)
+            }
+            Err(error) => Err((loaded, error)),
+        }
+    }
+
+    /// Saves the guest's state, once.
+    fn read_back<P: EventPolicy, M: MsrBackend>(
+        &self,
+        loaded: &mut Loaded<'_>,
+        saved: u64,
+        guest: &mut VirtualPmu<P>,
+        msr: &Access<'_, M>,
+    ) -> Result<Put, MediationError> {
+        if let Some((put, _)) = loaded.saved {
+            return Ok(put);
+        }
+        let Registers { control, status, .. } = self.registers;
+        let (layout, mut registers) = (&guest.model.layout, guest.model.registers);
+        if !self.is_amd() {
+            loaded.global_control = saved & layout.global();
+        } else if !loaded.stopped {
+            loaded.global_control = msr.read(control)? & layout.global();
+            msr.write(control, loaded.lent.global_control())?;
+            loaded.stopped = true;
+        }
+        let found = msr.read(status)?;
+        let mut dirty = 0;
+        for counter in places(guest.model.layout.counters()) {
+            let value = msr.read_pmc(pmc_index(counter))? & layout.mask(counter);
+            *registers.counter_mut(counter) = value;
+            dirty |= Counters::from(value != 0) << counter;
+        }
+        loaded.dirty = dirty;
+        let [_, guests] = loaded.others;
+        *registers.of_mut(Family::GlobalStatus) = found & (self.counter_bits() | guests);
+        *registers.of_mut(Family::GlobalControl) = loaded.global_control;
+        let put = Put { interrupt_is_coming: loaded.interrupts.put(found) };
+        loaded.interrupts.deliver_to(guest);
+        if guest.load.reset {
+            guest.set_pmi_pending(false);
+        } else {
+            guest.model.registers = registers;
+            guest.model.budget_is_stale = true;
+            guest.model.pmi_pending |= put.interrupt_is_coming;
+        }
+        loaded.saved = Some((put, found));
+        Ok(put)
+    }
+}

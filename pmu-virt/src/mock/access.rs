@@ -1,0 +1,104 @@
+//! Accesses of the driver under test: interrupted, failed, answered and recorded.
+
+use crate::mock::plan::Fault;
+use crate::mock::trace::{Breach, Record};
+use core::cell::Cell;
+use pmu_core::{MsrErrorKind, MsrOperation};
+
+use crate::mock::processor::{FROZEN, MockMsr};
+use crate::pmu::access::{Read, Write};
+use crate::pmu::virtual_pmu::VirtualPmu;
+use crate::registers::family::Family;
+
+impl<'h, const T: usize> MockMsr<'h, T> {
+    /// Raises the interrupts that are due before an access, and returns its fault, if one is due.
+    fn before(&self, operation: MsrOperation, register: u32) -> Option<Fault> {
+        if let Some(before) = self.before_access.get() {
+            before(self);
+        }
+        let due = |cell: &Cell<u32>| {
+            let left = cell.get();
+            cell.set(left.saturating_sub(1));
+            left == 1
+        };
+        if due(&self.plan.interrupt_in) {
+            let mut pmu = self.pmu.borrow_mut();
+            let before = pmu.model.registers.of(Family::GlobalStatus);
+            pmu.model.overflow_all();
+            pmu.model.pmi_pending = true;
+            let new = pmu.model.registers.of(Family::GlobalStatus) & !before & !FROZEN;
+            self.overflowed.set(self.overflowed.get() | new);
+            drop(pmu);
+            self.interrupt();
+        }
+        if due(&self.plan.deliver_in) {
+            self.deliver();
+        }
+        self.accesses.set(self.accesses.get().and(operation));
+        self.plan.fault(operation, register)
+    }
+
+    fn record(&self, operation: MsrOperation, register: u32, outcome: Result<u64, MsrErrorKind>) {
+        self.trace.borrow_mut().push(Record { operation, register, outcome });
+    }
+
+    fn answer_breach(&self, breach: Breach) {
+        assert!(!self.strict.get(), "{breach}");
+        if self.breach.get().is_none() {
+            self.breach.set(Some(breach));
+        }
+    }
+
+    /// Finishes RDMSR or RDPMC, with `answer` as its result unless it faults.
+    pub(super) fn finish_read(
+        &self,
+        operation: MsrOperation,
+        register: u32,
+        deviation: Option<Result<u64, MsrErrorKind>>,
+        answer: impl FnOnce(&VirtualPmu) -> Read,
+    ) -> Result<u64, MsrErrorKind> {
+        let fault = self.before(operation, register);
+        let outcome = match (fault, deviation) {
+            (Some(Fault::Ignored(_)), _) => Ok(0),
+            (Some(_), _) => Err(MsrErrorKind::GeneralProtection),
+            (None, Some(answer)) => answer,
+            (None, None) => match answer(&self.pmu.borrow()) {
+                Read::Value(value) => Ok(value),
+                Read::Shared { value, mask } => Ok(self.other_bits(register) & !mask | value),
+                Read::GeneralProtection | Read::Unhandled => {
+                    self.answer_breach(Breach { operation, register, value: 0, illegal: 0 });
+                    Err(MsrErrorKind::GeneralProtection)
+                }
+            },
+        };
+        self.record(operation, register, outcome);
+        outcome
+    }
+
+    pub(super) fn rdmsr(&self, register: u32) -> Result<u64, MsrErrorKind> {
+        let deviation = self.deviate(register, None);
+        self.finish_read(MsrOperation::Read, register, deviation, |pmu| pmu.read(register))
+    }
+
+    pub(super) fn wrmsr(&self, register: u32, value: u64) -> Result<(), MsrErrorKind> {
+        let operation = MsrOperation::Write;
+        let outcome = match self.before(operation, register) {
+            Some(Fault::Ignored(_)) => Ok(value),
+            Some(_) => Err(MsrErrorKind::GeneralProtection),
+            None => self.deviate(register, Some(value)).unwrap_or_else(|| {
+                let written = self.pmu.borrow_mut().write(register, value);
+                let done = matches!(written.answer, Write::Done | Write::Shared { .. });
+                if written.illegal != 0 || !done {
+                    let illegal = written.illegal;
+                    self.answer_breach(Breach { operation, register, value, illegal });
+                }
+                if let Write::Shared { mask } = written.answer {
+                    self.set_other_bits(register, value & !mask);
+                }
+                if done { Ok(value) } else { Err(MsrErrorKind::GeneralProtection) }
+            }),
+        };
+        self.record(operation, register, outcome);
+        outcome.map(|_| ())
+    }
+}

@@ -1,0 +1,118 @@
+//! Counting a feed: overflows, their status bits, interrupt and freeze.
+
+use crate::events::feed::Feed;
+use crate::events::slot::FeedSlot;
+use crate::model::advanced::Advanced;
+use crate::model::state::Model;
+use crate::registers::counters::{Counters, MAX_COUNTERS, to_global};
+use crate::registers::family::Family;
+use crate::registers::layout::{Freeze, Layout};
+
+impl Model {
+    /// Counts the whole span on one counter, unless it overflows.
+    #[inline]
+    pub(crate) fn overflows_in(&mut self, feed: &Feed, counter: usize, greatest: u64) -> bool {
+        let value = self.registers.counter_mut(counter);
+        let (sum, carry) = value.overflowing_add(feed.at(self.cells[counter % MAX_COUNTERS]));
+        let overflows = carry || sum > greatest;
+        if !overflows {
+            *value = sum;
+        }
+        overflows
+    }
+
+    /// Handles an overflow within the feed. `counted` are the counters that have had all of it already.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn overflow(
+        &mut self,
+        feed: &mut Feed,
+        running: Counters,
+        counted: Counters,
+    ) -> Advanced {
+        // The earliest overflow that interrupts: missing/count is its time within the span.
+        let mut first: Option<(u64, u64, FeedSlot)> = None;
+        for counter in (0..MAX_COUNTERS).filter(|counter| running >> counter & 1 != 0) {
+            let cell = self.cells[counter];
+            let count = feed.at(cell);
+            let value = self.registers.counter_mut(counter);
+            if counted >> counter & 1 != 0 {
+                *value = value.wrapping_sub(count);
+            }
+            let room = self.layout.mask(counter) - *value;
+            if self.interrupting() >> counter & 1 == 0 || count <= room {
+                continue;
+            }
+            let missing = room.saturating_add(1);
+            let sooner = first.is_none_or(|(part, whole, _)| {
+                u128::from(missing) * u128::from(whole) < u128::from(part) * u128::from(count)
+            });
+            if sooner {
+                first = Some((missing, count, cell));
+            }
+        }
+        let passed = match first {
+            Some((part, whole, cell)) => feed.take(part, whole, cell),
+            None => feed.take_all(),
+        };
+        self.count(&passed, running)
+    }
+
+    /// Counts all of a feed, raises the interrupt if one is due, and returns each counter's wraps.
+    pub(crate) fn count(&mut self, feed: &Feed, running: Counters) -> Advanced {
+        let mut advanced = Advanced::NOTHING;
+        let mut overflowed = 0;
+        for counter in (0..MAX_COUNTERS).filter(|counter| running >> counter & 1 != 0) {
+            let mask = self.layout.mask(counter);
+            let value = self.registers.counter_mut(counter);
+            let sum = u128::from(*value) + u128::from(feed.at(self.cells[counter]));
+            *value = sum as u64 & mask;
+            // A feed is below 2⁶³ and a counter has 32 bits or more.
+            let wraps = (sum >> mask.count_ones()) as u32;
+            if wraps != 0 {
+                advanced.wraps[counter] = wraps;
+                overflowed |= 1 << counter;
+            }
+        }
+        advanced.overflowed = to_global(overflowed);
+        advanced.pmi = self.raise(overflowed);
+        advanced
+    }
+
+    /// Records the overflow of these counters: sets their status bits, and raises an interrupt if one of them
+    /// requests it. Returns whether it did.
+    fn raise(&mut self, overflowed: Counters) -> bool {
+        if self.layout.global() != 0 {
+            *self.registers.of_mut(Family::GlobalStatus) |= to_global(overflowed);
+        }
+        let pmi = overflowed & self.interrupting() != 0;
+        if pmi {
+            self.pmi_pending = true;
+            self.freeze();
+        }
+        pmi
+    }
+
+    fn freeze(&mut self) {
+        if self.registers.of(Family::DebugControl) & Layout::FREEZE_ON_INTERRUPT == 0 {
+            return;
+        }
+        match self.layout.freeze {
+            Freeze::Never => {}
+            Freeze::ClearsControl => *self.registers.of_mut(Family::GlobalControl) = 0,
+            Freeze::SetsStatus => {
+                *self.registers.of_mut(Family::GlobalStatus) |= Layout::FROZEN;
+            }
+        }
+    }
+
+    /// Overflows every running counter that interrupts, for the mock.
+    pub(crate) fn overflow_all(&mut self) {
+        let overflowing = self.running() & self.interrupting();
+        for counter in (0..MAX_COUNTERS).filter(|counter| overflowing >> counter & 1 != 0) {
+            *self.registers.counter_mut(counter) = 0;
+        }
+        self.budget_is_stale = true;
+        self.raise(overflowing);
+    }
+}

@@ -1,0 +1,106 @@
+//! Events that happen in the guest, and their overflows.
+
+use crate::events::error::OtherEvents;
+use crate::events::feed::Feed;
+use crate::model::advanced::Advanced;
+use crate::pmu::virtual_pmu::VirtualPmu;
+use crate::policy::event_policy::EventPolicy;
+use crate::registers::counters::{Counters, MAX_PER_KIND};
+
+impl<P: EventPolicy> VirtualPmu<P> {
+    /// Counts the events of a feed, up to the first overflow that interrupts. The feed then holds the remainder: the
+    /// events after the overflow, which the guest's handler may want to count differently. A remainder that is not
+    /// consumed never happened: no [`state`](Self::state) holds it.
+    ///
+    /// All events of a feed happened evenly over the same span of time. At the overflow as much of each has passed,
+    /// rounded down, as of the one that overflowed; of that one, exactly the amount that was missing. A counter that
+    /// does not interrupt wraps on the way, as often as need be.
+    ///
+    /// Bounded by the number of counters. Each call that leaves a remainder has brought a counter to an overflow, so
+    /// `while !feed.is_empty()` ends: no counter wraps again before 2³² events.
+    ///
+    /// ```
+    /// use pmu_virt::{Configuration, EventKey, FedEvents, Feed, IntelConfiguration, Privilege};
+    /// use pmu_virt::VirtualPmu;
+    /// const CYCLES: EventKey = EventKey::general(0x3C, 0);
+    /// let events = FedEvents::new(&[CYCLES])?;
+    /// let configuration = Configuration::Intel(IntelConfiguration::new(2, 4, 3));
+    /// let mut pmu = VirtualPmu::new(configuration, events)?;
+    /// let _ = pmu.write(0xC1, 1000u64.wrapping_neg());
+    /// let _ = pmu.write(0x186, 0x53_003C);
+    ///
+    /// let cycles = events.find(CYCLES).unwrap();
+    /// let mut feed = Feed::new(&events);
+    /// feed.add(cycles, Privilege::User, 2_500)?;
+    /// let advanced = pmu.advance(&mut feed)?;
+    /// assert!(advanced.pmi && advanced.overflowed == 1);
+    /// // The guest's handler runs here; then the rest.
+    /// assert_eq!(feed.count(cycles, Privilege::User), 1_500);
+    /// # Ok::<(), Box<dyn core::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The feed is of other events than those of this PMU.
+    #[inline]
+    pub fn advance(&mut self, feed: &mut Feed) -> Result<Advanced, OtherEvents> {
+        let model = &mut self.model;
+        if !feed.is_of(&model.events) {
+            return Err(OtherEvents);
+        }
+        model.budget_is_stale = true;
+        let running = model.running();
+        let mut general = u32::from(running & 0xFF);
+        while general != 0 {
+            let counter = general.trailing_zeros() as usize % MAX_PER_KIND;
+            if model.overflows_in(feed, counter, model.layout.mask(0)) {
+                // Those before this one were counted to the end of the span: undo that.
+                return Ok(model.overflow(feed, running, (running & 0xFF) - general as Counters));
+            }
+            general &= general - 1;
+        }
+        let mut fixed = u32::from(running >> MAX_PER_KIND);
+        while fixed != 0 {
+            let counter = MAX_PER_KIND + fixed.trailing_zeros() as usize % MAX_PER_KIND;
+            if model.overflows_in(feed, counter, model.layout.mask(MAX_PER_KIND)) {
+                let left = (fixed << MAX_PER_KIND) as Counters;
+                return Ok(model.overflow(feed, running, running - left));
+            }
+            fixed &= fixed - 1;
+        }
+        feed.clear();
+        Ok(Advanced::NOTHING)
+    }
+
+    /// Counts a whole feed, without a stop at the first overflow: the span is over, and the guest could not be
+    /// interrupted within it. It gets one interrupt, and [`Advanced::wraps`] has the number of wraps of each counter.
+    /// Later events are not counted if the overflow froze the counters.
+    ///
+    /// ```
+    /// use pmu_virt::{AmdConfiguration, Configuration, EventKey, FedEvents, Feed, Privilege, VirtualPmu};
+    /// const CYCLES: EventKey = EventKey::general(0x76, 0);
+    /// let events = FedEvents::new(&[CYCLES])?;
+    /// let configuration = Configuration::Amd(AmdConfiguration::LEGACY);
+    /// let mut pmu = VirtualPmu::new(configuration, events)?;
+    /// let _ = pmu.write(0xC001_0004, 1_000u64.wrapping_neg());
+    /// let _ = pmu.write(0xC001_0000, 0x53_0076);
+    ///
+    /// let mut feed = Feed::new(&events);
+    /// feed.add(events.find(CYCLES).unwrap(), Privilege::User, 2_500)?;
+    /// let advanced = pmu.advance_through(&mut feed)?;
+    /// assert!(advanced.pmi && feed.is_empty());
+    /// assert_eq!(advanced.wraps(0), 1);
+    /// # Ok::<(), Box<dyn core::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The feed is of other events than those of this PMU.
+    pub fn advance_through(&mut self, feed: &mut Feed) -> Result<Advanced, OtherEvents> {
+        let first = self.advance(feed)?;
+        if feed.is_empty() {
+            return Ok(first);
+        }
+        let rest = feed.take_all();
+        let running = self.model.running();
+        Ok(first.and(self.model.count(&rest, running)))
+    }
+}

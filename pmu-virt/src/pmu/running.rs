@@ -1,0 +1,116 @@
+//! The running counters, and the events that they are fed.
+
+use crate::events::error::ExchangeError;
+use crate::events::fed::FedEvents;
+use crate::events::feed::Feed;
+use crate::events::key::EventKey;
+use crate::pmu::virtual_pmu::VirtualPmu;
+use crate::policy::event_policy::EventPolicy;
+use crate::registers::counters::{MAX_COUNTERS, MAX_PER_KIND};
+use crate::registers::family::Family;
+
+impl<P: EventPolicy> VirtualPmu<P> {
+    /// Returns the events that this PMU is fed.
+    pub fn events(&self) -> &FedEvents {
+        &self.model.events
+    }
+
+    /// Exchanges the events that this PMU is fed, also while counters run, for a monitor that learns of an event as its
+    /// guest programs it ([`unfed`](Self::unfed)). The guest sees nothing of it: registers stay as they are, and so do
+    /// an interrupt that waits and `feed`, whose remainder becomes one of the new events. Those that were not fed
+    /// before count from now on.
+    ///
+    /// ```
+    /// use pmu_virt::{Configuration, EventKey, FedEvents, Feed, IntelConfiguration, Privilege, VirtualPmu};
+    /// const CYCLES: EventKey = EventKey::general(0x3C, 0);
+    /// let mut events = FedEvents::new(&[CYCLES])?;
+    /// let configuration = Configuration::Intel(IntelConfiguration::new(2, 4, 3));
+    /// let (mut pmu, mut feed) = (VirtualPmu::new(configuration, events)?, Feed::new(&events));
+    /// let _ = pmu.write(0x187, 0x53_00C4);
+    /// let unfed = pmu.unfed().next().map(|event| event.key);
+    /// if let Some(branches) = unfed {
+    ///     events = FedEvents::new(&[CYCLES, branches])?;
+    ///     pmu.set_events(events, &mut feed)?;
+    ///     feed.add(events.find(branches).unwrap(), Privilege::User, 7)?;
+    /// }
+    /// pmu.advance(&mut feed)?;
+    /// assert_eq!(pmu.read(0xC2), pmu_virt::Read::Value(7));
+    /// # Ok::<(), Box<dyn core::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The feed is of other events than those of this PMU, or has a remainder of one that `events` lack:
+    /// [advance](Self::advance) first. Nothing is changed.
+    pub fn set_events(&mut self, events: FedEvents, feed: &mut Feed) -> Result<(), ExchangeError> {
+        if !feed.is_of(&self.model.events) {
+            return Err(ExchangeError::OtherEvents);
+        }
+        *feed = feed.exchanged(&self.model.events, &events).ok_or(ExchangeError::Remainder)?;
+        self.model.events = events;
+        self.model.derive(&self.policy);
+        Ok(())
+    }
+
+    /// Returns the running counters, and whether the embedder feeds them.
+    pub fn running(&self) -> impl Iterator<Item = RunningEvent> + '_ {
+        let running = self.model.running();
+        (0..MAX_COUNTERS)
+            .filter(move |counter| running >> counter & 1 != 0)
+            .map(|counter| self.running_event(counter))
+    }
+
+    /// Returns the running counters whose events the embedder does not feed: they stand still.
+    ///
+    /// ```
+    /// use pmu_virt::{Configuration, EventKey, FedEvents, IntelConfiguration, VirtualPmu};
+    /// let events = FedEvents::new(&[EventKey::general(0x3C, 0)])?;
+    /// let configuration = Configuration::Intel(IntelConfiguration::new(2, 4, 3));
+    /// let mut pmu = VirtualPmu::new(configuration, events)?;
+    /// let _ = pmu.write(0x186, 0x53_003C);
+    /// let _ = pmu.write(0x187, 0x53_00C4);
+    /// let mut unfed = pmu.unfed().map(|event| (event.counter, event.key));
+    /// assert_eq!(unfed.next(), Some((1, EventKey::general(0xC4, 0))));
+    /// # Ok::<(), Box<dyn core::error::Error>>(())
+    /// ```
+    pub fn unfed(&self) -> impl Iterator<Item = RunningEvent> + '_ {
+        self.running().filter(|event| !event.fed)
+    }
+
+    fn running_event(&self, place: usize) -> RunningEvent {
+        let registers = &self.model.registers;
+        let (counter, key, user, kernel) = if place < MAX_PER_KIND {
+            let select = registers.select(place);
+            (
+                place,
+                EventKey::of_select(self.vendor(), select),
+                select >> 16 & 1 != 0,
+                select >> 17 & 1 != 0,
+            )
+        } else {
+            let fixed = place % MAX_PER_KIND;
+            let nibble = registers.of(Family::FixedControl) >> (4 * fixed);
+            let key = EventKey::of_fixed(fixed);
+            let key = if nibble & 0b0100 != 0 { key.any_thread() } else { key };
+            (32 + fixed, key, nibble & 0b0010 != 0, nibble & 0b0001 != 0)
+        };
+        let fed = self.model.events.find(key).is_some();
+        RunningEvent { counter: counter as u8, key, user, kernel, fed }
+    }
+}
+
+/// A counter that runs: see [`VirtualPmu::running`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[non_exhaustive]
+pub struct RunningEvent {
+    /// The counter's bit in the global registers: general from 0, fixed from 32.
+    pub counter: u8,
+    /// The event.
+    pub key: EventKey,
+    /// It counts at CPL 1–3.
+    pub user: bool,
+    /// It counts at CPL 0.
+    pub kernel: bool,
+    /// The embedder feeds the event; otherwise the counter stands still.
+    pub fed: bool,
+}

@@ -1,0 +1,228 @@
+//! The state of a virtual processor's PMU, to be saved or moved to another host.
+
+use crate::registers::layout::Layout;
+use core::fmt;
+
+use crate::configuration::any_vendor::Configuration;
+use crate::configuration::error::ConfigurationError;
+use crate::events::fed::FedEvents;
+use crate::model::register_file::RegisterFile;
+use crate::pmu::state_error::StateError;
+use crate::pmu::virtual_pmu::VirtualPmu;
+use crate::policy::event_policy::{AllowAll, EventPolicy};
+use crate::registers::list::of_state;
+use crate::registers::row::WriteAs;
+use crate::registers::table::Located;
+
+/// State that a guest can have set, with the PMU that it sees. The embedder's policy, the events that it feeds, and
+/// the remainder of a [feed](crate::Feed) are not part of it.
+///
+/// Its registers are those of [`Configuration::registers`] that are [state](crate::RegisterInfo::is_state), by
+/// address. Only states that the guest could have reached can be built.
+///
+/// ```
+/// use pmu_virt::{Configuration, IntelConfiguration, PmuState};
+/// let configuration = Configuration::Intel(IntelConfiguration::new(2, 4, 3));
+/// let mut state = PmuState::new(configuration)?;
+/// state.set_register(0x186, 0x53_00C0)?;
+/// assert_eq!(state.register(0x186), Some(0x53_00C0));
+/// // Bit 21, AnyThread, is not declared.
+/// assert!(state.set_register(0x186, 0x73_00C0).is_err());
+/// # Ok::<(), Box<dyn core::error::Error>>(())
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct PmuState {
+    configuration: Configuration,
+    registers: RegisterFile,
+    pmi_pending: bool,
+}
+
+impl PmuState {
+    /// Creates the state after reset.
+    ///
+    /// # Errors
+    /// There is no such PMU.
+    pub fn new(configuration: Configuration) -> Result<Self, ConfigurationError> {
+        Ok(VirtualPmu::new(configuration, FedEvents::NONE)?.state())
+    }
+
+    /// Returns the PMU whose state it is.
+    pub const fn configuration(&self) -> Configuration {
+        self.configuration
+    }
+
+    /// Returns whether an interrupt waits to be delivered.
+    pub const fn pmi_pending(&self) -> bool {
+        self.pmi_pending
+    }
+
+    /// Sets whether an interrupt waits to be delivered.
+    ///
+    /// # Errors
+    /// There is no counter that could have raised it.
+    pub fn set_pmi_pending(&mut self, pending: bool) -> Result<(), StateError> {
+        if pending && Layout::of(&self.configuration).counters() == 0 {
+            return Err(StateError::NoInterrupt);
+        }
+        self.pmi_pending = pending;
+        Ok(())
+    }
+
+    /// Returns the registers, by address, and their values.
+    pub fn registers(&self) -> impl Iterator<Item = (u32, u64)> + '_ {
+        of_state(Layout::of(&self.configuration))
+            .map(|(_, address, index)| (address, self.registers.get(index)))
+    }
+
+    /// Returns the value of a register that is state, by any of its addresses.
+    pub fn register(&self, address: u32) -> Option<u64> {
+        self.find(address).map(|(index, _)| self.registers.get(index))
+    }
+
+    /// Sets a register that is state, by any of its addresses.
+    ///
+    /// # Errors
+    /// The register is not there, or holds no state, or lacks some of these bits.
+    pub fn set_register(&mut self, address: u32, value: u64) -> Result<(), StateError> {
+        let (index, legal) = self.find(address).ok_or(StateError::NoRegister(address))?;
+        match value & !legal {
+            0 => self.registers.set(index, value),
+            bits => return Err(StateError::Impossible { address, bits }),
+        }
+        Ok(())
+    }
+
+    /// Returns a register's place and its bits.
+    fn find(&self, address: u32) -> Option<(usize, u64)> {
+        let layout = Layout::of(&self.configuration);
+        let Located { row, index, .. } = layout.find(address)?;
+        let is_state = matches!(row.host_write, WriteAs::Stored);
+        is_state.then(|| (index, layout.legal_of(row.family, index)))
+    }
+
+    /// Sets the registers that are state, in their order, to what `values` has for each address.
+    pub(crate) fn set_all<E>(
+        &mut self,
+        mut values: impl FnMut(u32) -> Result<u64, E>,
+        refused: impl Fn(StateError) -> E,
+    ) -> Result<(), E> {
+        let layout = Layout::of(&self.configuration);
+        for (row, address, index) in of_state(layout) {
+            let value = values(address)?;
+            match value & !layout.legal_of(row.family, index) {
+                0 => self.registers.set(index, value),
+                bits => return Err(refused(StateError::Impossible { address, bits })),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl<P: EventPolicy> VirtualPmu<P> {
+    /// Returns the present state.
+    pub fn state(&self) -> PmuState {
+        PmuState {
+            configuration: self.configuration,
+            registers: self.model.registers,
+            pmi_pending: self.model.pmi_pending,
+        }
+    }
+
+    /// Creates a PMU in this state, under the embedder's policy. `configuration` is the one of this guest's CPUID;
+    /// the state cannot change it.
+    ///
+    /// ```
+    /// use pmu_virt::{AllowAll, Configuration, FedEvents, IntelConfiguration, StateError, VirtualPmu};
+    /// let configuration = Configuration::Intel(IntelConfiguration::new(2, 4, 3));
+    /// let state = VirtualPmu::new(configuration, FedEvents::NONE)?.state();
+    /// let back = VirtualPmu::from_state(&state, configuration, FedEvents::NONE, AllowAll)?;
+    /// assert_eq!(back.state(), state);
+    /// let other = Configuration::Intel(IntelConfiguration::new(2, 8, 3));
+    /// let refused = VirtualPmu::from_state(&state, other, FedEvents::NONE, AllowAll);
+    /// assert_eq!(refused.unwrap_err(), StateError::OtherConfiguration(configuration));
+    /// # Ok::<(), Box<dyn core::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The state is of another PMU.
+    pub fn from_state(
+        state: &PmuState,
+        configuration: Configuration,
+        events: FedEvents,
+        policy: P,
+    ) -> Result<Self, StateError> {
+        if state.configuration != configuration {
+            return Err(StateError::OtherConfiguration(state.configuration));
+        }
+        let mut pmu = Self::with_policy(state.configuration, events, policy)
+            .map_err(StateError::Configuration)?;
+        pmu.model.registers = state.registers;
+        pmu.model.pmi_pending = state.pmi_pending;
+        pmu.model.derive(&pmu.policy);
+        Ok(pmu)
+    }
+}
+
+/// Formats its [`PmuState`]: the rest follows from that and from the embedder's choices.
+#[cfg(feature = "defmt")]
+impl<P: EventPolicy> defmt::Format for VirtualPmu<P> {
+    fn format(&self, f: defmt::Formatter<'_>) {
+        defmt::write!(f, "{}", self.state());
+    }
+}
+
+impl VirtualPmu<AllowAll> {
+    /// Creates a PMU in this state, under the policy that allows every event.
+    ///
+    /// # Errors
+    /// See [`from_state`](Self::from_state).
+    ///
+    /// ```
+    /// use pmu_virt::{Configuration, FedEvents, IntelConfiguration, PmuState, VirtualPmu};
+    /// let configuration = Configuration::Intel(IntelConfiguration::new(2, 4, 3));
+    /// let here = VirtualPmu::new(configuration, FedEvents::NONE)?;
+    /// let sent = here.state().to_bytes();
+    /// let there = VirtualPmu::restore(&PmuState::from_bytes(&sent)?, configuration, FedEvents::NONE)?;
+    /// assert_eq!(there.state(), here.state());
+    /// # Ok::<(), Box<dyn core::error::Error>>(())
+    /// ```
+    pub fn restore(
+        state: &PmuState,
+        configuration: Configuration,
+        events: FedEvents,
+    ) -> Result<Self, StateError> {
+        Self::from_state(state, configuration, events, AllowAll)
+    }
+}
+
+impl fmt::Debug for PmuState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PmuState")
+            .field("configuration", &self.configuration)
+            .field("pmi_pending", &self.pmi_pending)
+            .field("registers", &Registers(self))
+            .finish()
+    }
+}
+
+struct Registers<'s>(&'s PmuState);
+
+impl fmt::Debug for Registers<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut map = f.debug_map();
+        for (address, value) in self.0.registers() {
+            map.entry(&format_args!("{address:#X}"), &format_args!("{value:#X}"));
+        }
+        map.finish()
+    }
+}
+
+#[cfg(feature = "defmt")]
+impl defmt::Format for PmuState {
+    fn format(&self, f: defmt::Formatter<'_>) {
+        defmt::write!(f, "{} pmi_pending {=bool}", self.configuration, self.pmi_pending);
+        for (address, value) in self.registers() {
+            defmt::write!(f, "; {=u32:#X}: {=u64:#X}", address, value);
+        }
+    }
+}

@@ -1,0 +1,44 @@
+//! Reasons why a state is refused.
+
+use core::fmt;
+
+use crate::configuration::any_vendor::Configuration;
+use crate::configuration::error::ConfigurationError;
+
+/// Reason why a state is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[non_exhaustive]
+pub enum StateError {
+    /// There is no such PMU.
+    Configuration(ConfigurationError),
+    /// The state is of another PMU than the guest's.
+    OtherConfiguration(Configuration),
+    /// The PMU has no register at this address, or one that holds no state.
+    NoRegister(u32),
+    /// A register would hold bits that it does not have.
+    Impossible {
+        /// The register's address.
+        address: u32,
+        /// The impossible bits.
+        bits: u64,
+    },
+    /// An interrupt of a PMU without a counter.
+    NoInterrupt,
+}
+
+impl fmt::Display for StateError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Configuration(error) => error.fmt(f),
+            Self::OtherConfiguration(other) => write!(f, "state of another PMU: {other:?}"),
+            Self::NoRegister(address) => write!(f, "no register {address:#X} holds state"),
+            Self::Impossible { address, bits } => {
+                write!(f, "register {address:#X} has no bits {bits:#X}")
+            }
+            Self::NoInterrupt => f.write_str("an interrupt is pending, and there is no counter"),
+        }
+    }
+}
+
+impl core::error::Error for StateError {}

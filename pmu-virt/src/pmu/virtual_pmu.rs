@@ -1,0 +1,139 @@
+//! The PMU of one virtual processor: created, reset, and under a policy.
+
+use crate::configuration::any_vendor::Configuration;
+use crate::configuration::error::ConfigurationError;
+use crate::configuration::vendor::Vendor;
+use crate::events::fed::FedEvents;
+use crate::model::state::Model;
+use crate::pmu::load_number::LoadNumber;
+use crate::policy::event_policy::{AllowAll, EventPolicy};
+use crate::registers::layout::Layout;
+
+/// The PMU of one virtual processor.
+///
+/// It answers the guest's RDMSR, WRMSR and RDPMC. The embedder feeds it events ([`advance`](Self::advance)), and
+/// delivers its interrupt. No method allocates, panics, or loops more often than the number of counters, whatever the
+/// guest does.
+///
+/// ```
+/// use pmu_virt::{Configuration, FedEvents, IntelConfiguration, Read, VirtualPmu, Write};
+/// let configuration = Configuration::Intel(IntelConfiguration::new(2, 4, 3));
+/// let mut pmu = VirtualPmu::new(configuration, FedEvents::NONE)?;
+/// // The guest programs IA32_PERFEVTSEL0; then something that is not the PMU's.
+/// assert_eq!(pmu.write(0x186, 0x53_00C0).answer, Write::Done);
+/// assert_eq!(pmu.read(0x186), Read::Value(0x53_00C0));
+/// assert_eq!(pmu.read(0x10), Read::Unhandled);
+/// # Ok::<(), pmu_virt::ConfigurationError>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct VirtualPmu<P = AllowAll> {
+    pub(crate) configuration: Configuration,
+    pub(crate) policy: P,
+    pub(crate) model: Model,
+    /// The load onto real counters that it is in.
+    pub(crate) load: LoadNumber,
+}
+
+// One virtual processor is to fit in 1 KiB.
+const _: () = assert!(size_of::<VirtualPmu>() < 1024);
+
+impl VirtualPmu {
+    /// Creates a PMU after reset, which the embedder can feed with `events`.
+    ///
+    /// # Errors
+    /// There is no such PMU.
+    pub fn new(
+        configuration: Configuration,
+        events: FedEvents,
+    ) -> Result<Self, ConfigurationError> {
+        Self::with_policy(configuration, events, AllowAll)
+    }
+}
+
+impl<P: EventPolicy> VirtualPmu<P> {
+    /// Creates a PMU after reset, under a policy that forbids some events.
+    ///
+    /// # Errors
+    /// There is no such PMU.
+    ///
+    /// ```
+    /// use pmu_virt::{AmdConfiguration, Configuration, EventFilter, FedEvents, FilterAction};
+    /// use pmu_virt::{FilterEntry, VirtualPmu};
+    /// // AMD's retired instructions, and nothing else.
+    /// let entries = [FilterEntry::new(0xC0, 0)];
+    /// let filter = EventFilter::<1>::compile(FilterAction::Allow, 0, &entries).unwrap();
+    /// let configuration = Configuration::Amd(AmdConfiguration::CORE_EXTENSION);
+    /// let mut pmu = VirtualPmu::with_policy(configuration, FedEvents::NONE, filter)?;
+    /// // Core cycles can be programmed, and do not count.
+    /// let _ = pmu.write(0xC001_0200, 0x53_0076);
+    /// assert_eq!(pmu.running().count(), 0);
+    /// # Ok::<(), pmu_virt::ConfigurationError>(())
+    /// ```
+    pub fn with_policy(
+        configuration: Configuration,
+        events: FedEvents,
+        policy: P,
+    ) -> Result<Self, ConfigurationError> {
+        configuration.check()?;
+        let model = Model::new(Layout::of(&configuration), events, &policy);
+        Ok(Self { configuration, policy, model, load: LoadNumber::default() })
+    }
+
+    /// Returns the PMU that the guest sees.
+    pub fn configuration(&self) -> Configuration {
+        self.configuration
+    }
+
+    /// Returns the vendor whose architecture it follows.
+    pub fn vendor(&self) -> Vendor {
+        self.configuration.vendor()
+    }
+
+    /// Performs RESET or power-up: clears every register, except the global control register, which then enables all
+    /// general counters (SDM vol. 3A, table "Processor States Following Power-up, Reset, or INIT"; for AMD as KVM
+    /// does).
+    pub fn reset(&mut self) {
+        self.model = Model::new(self.model.layout, self.model.events, &self.policy);
+        self.load.reset();
+    }
+
+    /// Performs INIT, which leaves the PMU's registers as they are (the SDM's same table). INIT masks the local
+    /// APIC's entry, so a pending interrupt is lost.
+    ///
+    /// ```
+    /// use pmu_virt::{Configuration, FedEvents, IntelConfiguration, Read, VirtualPmu};
+    /// let configuration = Configuration::Intel(IntelConfiguration::new(2, 4, 3));
+    /// let mut pmu = VirtualPmu::new(configuration, FedEvents::NONE)?;
+    /// let _ = pmu.write(0x186, 0x53_00C0);
+    /// pmu.set_pmi_pending(true);
+    /// pmu.init();
+    /// assert_eq!((pmu.read(0x186), pmu.pmi_pending()), (Read::Value(0x53_00C0), false));
+    /// pmu.reset();
+    /// assert_eq!(pmu.read(0x186), Read::Value(0));
+    /// # Ok::<(), pmu_virt::ConfigurationError>(())
+    /// ```
+    pub fn init(&mut self) {
+        self.model.pmi_pending = false;
+    }
+
+    /// Replaces the policy, also for running counters. The registers stay as they are.
+    ///
+    /// ```
+    /// use pmu_virt::{Configuration, EventFilter, FedEvents, FilterAction, FilterEntry};
+    /// use pmu_virt::{IntelConfiguration, VirtualPmu};
+    /// let deny = |entries: &[FilterEntry]| {
+    ///     EventFilter::<4>::compile(FilterAction::Deny, 0, entries).unwrap()
+    /// };
+    /// let configuration = Configuration::Intel(IntelConfiguration::new(2, 4, 3));
+    /// let mut pmu = VirtualPmu::with_policy(configuration, FedEvents::NONE, deny(&[]))?;
+    /// let _ = pmu.write(0x186, 0x53_00C0);
+    /// assert_eq!(pmu.running().count(), 1);
+    /// pmu.set_policy(deny(&[FilterEntry::new(0xC0, 0)]));
+    /// assert_eq!(pmu.running().count(), 0);
+    /// # Ok::<(), pmu_virt::ConfigurationError>(())
+    /// ```
+    pub fn set_policy(&mut self, policy: P) {
+        self.policy = policy;
+        self.model.derive(&self.policy);
+    }
+}

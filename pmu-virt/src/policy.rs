@@ -1,0 +1,9 @@
+//! The events that a guest may count. The rules are those of KVM's `KVM_SET_PMU_EVENT_FILTER` (Linux,
+//! Documentation/virt/kvm/api.rst), so that one policy serves both.
+//!
+//! The lowest floor: uses nothing of this crate.
+
+pub(crate) mod entry;
+pub(crate) mod error;
+pub(crate) mod event_policy;
+pub(crate) mod filter;

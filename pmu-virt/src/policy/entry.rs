@@ -1,0 +1,90 @@
+//! An entry of a filter, in the encoding of KVM's masked events.
+
+use crate::policy::error::FilterError;
+
+/// Matches an event with those unit masks that agree with `unit_mask` in the bits of `mask`, and have no others: as in
+/// KVM, a `unit_mask` with a bit outside `mask` matches nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct FilterEntry {
+    /// The event, 12 bits.
+    pub event: u16,
+    /// Value with which the unit mask is compared.
+    pub unit_mask: u8,
+    /// The bits of the unit mask that are compared.
+    pub mask: u8,
+    /// Excludes the unit masks from the matches of the event's other entries.
+    pub exclude: bool,
+}
+
+impl FilterEntry {
+    /// Matches this event with this unit mask.
+    pub const fn new(event: u16, unit_mask: u8) -> Self {
+        Self { event, unit_mask, mask: u8::MAX, exclude: false }
+    }
+
+    /// Decodes KVM's masked entry: 7:0 and 35:32 event, 15:8 unit mask, 55 exclude, 63:56 mask.
+    ///
+    /// # Errors
+    /// Bits are set that no entry has.
+    pub const fn from_masked(entry: u64) -> Result<Self, FilterError> {
+        let unknown = entry & !0xFF80_000F_0000_FFFF;
+        if unknown != 0 {
+            return Err(FilterError::UnknownBits(unknown));
+        }
+        Ok(Self {
+            event: (entry & 0xFF | entry >> 24 & 0xF00) as u16,
+            unit_mask: (entry >> 8) as u8,
+            mask: (entry >> 56) as u8,
+            exclude: entry >> 55 & 1 != 0,
+        })
+    }
+
+    /// Returns the entry as KVM's masked entry, with `KVM_PMU_EVENT_FLAG_MASKED_EVENTS`.
+    ///
+    /// # Errors
+    /// The event has more than 12 bits.
+    ///
+    /// ```
+    /// use pmu_virt::FilterEntry;
+    /// // Every unit mask of event 0x0D1 that has bit 0.
+    /// let entry = FilterEntry::from_masked(0x0100_0000_0000_01D1)?;
+    /// assert_eq!((entry.event, entry.unit_mask, entry.mask), (0xD1, 0x01, 0x01));
+    /// assert_eq!(entry.to_masked(), Ok(0x0100_0000_0000_01D1));
+    /// # Ok::<(), pmu_virt::FilterError>(())
+    /// ```
+    pub const fn to_masked(&self) -> Result<u64, FilterError> {
+        if self.event > 0xFFF {
+            return Err(FilterError::WideEvent(self.event));
+        }
+        let event = self.event as u64 & 0xFF | (self.event as u64 & 0xF00) << 24;
+        Ok(event
+            | (self.unit_mask as u64) << 8
+            | (self.exclude as u64) << 55
+            | (self.mask as u64) << 56)
+    }
+
+    /// Returns the unit masks that match.
+    pub(crate) fn unit_masks(&self) -> UnitMasks {
+        let mut matched = [0; 4];
+        if self.unit_mask & !self.mask != 0 {
+            return matched;
+        }
+        let mut low: u64 = 1 << (self.unit_mask & 0x3F);
+        // A bit that is not compared doubles them: without it, and with it.
+        for (bit, distance) in [1, 2, 4, 8, 16, 32].into_iter().enumerate() {
+            if self.mask >> bit & 1 == 0 {
+                low |= low << distance;
+            }
+        }
+        for (word, high) in matched.iter_mut().zip((0..=u8::MAX).step_by(64)) {
+            if high & self.mask == self.unit_mask & 0xC0 {
+                *word = low;
+            }
+        }
+        matched
+    }
+}
+
+/// One bit per unit mask.
+pub(crate) type UnitMasks = [u64; 4];

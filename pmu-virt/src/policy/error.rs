@@ -1,0 +1,39 @@
+//! Reasons why a filter is refused.
+
+use core::fmt;
+
+/// Greatest number of entries of a filter, as in KVM.
+pub const MAX_FILTER_ENTRIES: usize = 300;
+
+/// Reason why a filter is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[non_exhaustive]
+pub enum FilterError {
+    /// More entries than [`MAX_FILTER_ENTRIES`].
+    TooManyEntries(usize),
+    /// More different events than the filter has room for.
+    TooManyEvents {
+        /// The most.
+        most: usize,
+    },
+    /// An event of more than 12 bits.
+    WideEvent(u16),
+    /// Bits that no entry has.
+    UnknownBits(u64),
+}
+
+impl fmt::Display for FilterError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::TooManyEntries(entries) => {
+                write!(f, "{entries} entries, at most {MAX_FILTER_ENTRIES}")
+            }
+            Self::TooManyEvents { most } => write!(f, "more than {most} different events"),
+            Self::WideEvent(event) => write!(f, "event {event:#X} has more than 12 bits"),
+            Self::UnknownBits(bits) => write!(f, "no filter entry has the bits {bits:#X}"),
+        }
+    }
+}
+
+impl core::error::Error for FilterError {}

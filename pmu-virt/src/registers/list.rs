@@ -1,0 +1,167 @@
+//! The registers of a configuration, as data for a hypervisor.
+
+use crate::configuration::any_vendor::Configuration;
+use crate::registers::family::Family;
+use crate::registers::layout::Layout;
+use crate::registers::row::{ReadAs, Row, WriteAs};
+
+/// A register of the vendor's PMUs, with its answer to a guest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[non_exhaustive]
+pub struct RegisterInfo {
+    /// Its address, in ECX.
+    pub address: u32,
+    /// Its name in the manual; x is the counter's number.
+    pub name: &'static str,
+    /// The section of the manual.
+    pub manual: &'static str,
+    /// Its purpose.
+    pub kind: RegisterKind,
+    /// The number of its counter, where each counter has one; otherwise 0.
+    pub counter: u8,
+    /// The processor has it. The PMU also answers for registers that the processor lacks.
+    pub exists: bool,
+    /// A value can be written to it.
+    pub is_writable: bool,
+    /// The bits that can be written. Others fault, or are dropped.
+    pub legal: u64,
+    /// The bits that are the PMU's: all, but for registers that the embedder shares.
+    pub owned: u64,
+    /// It holds state that no register before it in the list holds. Save these registers, and
+    /// [restore](crate::VirtualPmu::host_write) them in this order.
+    pub is_state: bool,
+}
+
+/// Purpose of a register.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[non_exhaustive]
+pub enum RegisterKind {
+    /// `IA32_PERFEVTSELx`, `PerfEvtSelx`.
+    EventSelect,
+    /// `IA32_PMCx`, `PerfCtrx`.
+    GeneralCounter,
+    /// `IA32_FIXED_CTRx`.
+    FixedCounter,
+    /// `IA32_FIXED_CTR_CTRL`.
+    FixedControl,
+    /// `IA32_PERF_GLOBAL_CTRL`, `PerfCntrGlobalCtl`.
+    GlobalControl,
+    /// `IA32_PERF_GLOBAL_STATUS`, `PerfCntrGlobalStatus`.
+    GlobalStatus,
+    /// `IA32_PERF_GLOBAL_STATUS_RESET`, `PerfCntrGlobalStatusClr`.
+    GlobalStatusClear,
+    /// `IA32_PERF_GLOBAL_STATUS_SET`, `PerfCntrGlobalStatusSet`.
+    GlobalStatusSet,
+    /// `IA32_PERF_GLOBAL_INUSE`.
+    GlobalInUse,
+    /// `IA32_DEBUGCTL`.
+    DebugControl,
+    /// `IA32_MISC_ENABLE`.
+    MiscEnable,
+    /// `IA32_PERF_CAPABILITIES`.
+    Capabilities,
+    /// A register of a facility that this model never offers: it faults.
+    NotOffered,
+}
+
+impl RegisterKind {
+    const fn of(row: &Row) -> Self {
+        match (row.family, row.read, row.write) {
+            (Family::EventSelect, ..) => Self::EventSelect,
+            (Family::GeneralCounter, ..) => Self::GeneralCounter,
+            (Family::FixedCounter, ..) => Self::FixedCounter,
+            (Family::FixedControl, ..) => Self::FixedControl,
+            (Family::GlobalControl, ..) => Self::GlobalControl,
+            (Family::GlobalStatus, ReadAs::InUse, _) => Self::GlobalInUse,
+            (Family::GlobalStatus, _, WriteAs::Cleared) => Self::GlobalStatusClear,
+            (Family::GlobalStatus, _, WriteAs::Set) => Self::GlobalStatusSet,
+            (Family::GlobalStatus, ..) => Self::GlobalStatus,
+            (Family::DebugControl, ..) => Self::DebugControl,
+            (Family::MiscEnable, ..) => Self::MiscEnable,
+            (Family::Capabilities, ..) => Self::Capabilities,
+            (Family::NotOffered, ..) => Self::NotOffered,
+        }
+    }
+}
+
+impl Configuration {
+    /// Returns the registers that a hypervisor must intercept, and hand to
+    /// [`VirtualPmu::read`](crate::VirtualPmu::read) and [`write`](crate::VirtualPmu::write): those of the vendor's
+    /// PMUs, whether this processor has them or not. Every other register is [unhandled](crate::Read::Unhandled). The
+    /// configuration must pass its [check](Self::check).
+    ///
+    /// ```
+    /// use pmu_virt::{AmdConfiguration, Configuration};
+    /// // The pages of AMD's MSR permission map: a bit for each access to C000_0000–1FFF and C001_0000–1FFF.
+    /// let mut map = [[0u8; 0x2000 / 4]; 2];
+    /// let configuration = Configuration::Amd(AmdConfiguration::perf_mon_v2(6));
+    /// for register in configuration.registers() {
+    ///     let page = (register.address >> 16 & 1) as usize;
+    ///     let bit = 2 * (register.address & 0x1FFF) as usize;
+    ///     map[page][bit / 8] |= 0b11 << (bit % 8); // Reading and writing.
+    /// }
+    /// // C001_0200 and C001_0201 …
+    /// assert_eq!(map[1][0x80], 0xFF);
+    /// ```
+    pub fn registers(&self) -> impl Iterator<Item = RegisterInfo> + use<> {
+        let layout = Layout::of(self);
+        let mut unseen = Unseen::new();
+        layout.table.rows().flat_map(Row::all).map(move |(row, address, place)| {
+            let index = layout.find(address).map(|located| located.index);
+            let writable =
+                !matches!(row.write, WriteAs::Refused | WriteAs::Ignored | WriteAs::Kept);
+            let is_state = index.is_some_and(|index| unseen.takes(row, index));
+            RegisterInfo {
+                address,
+                name: row.name,
+                manual: row.manual,
+                kind: RegisterKind::of(row),
+                counter: if row.family.count() > 1 { place as u8 } else { 0 },
+                exists: index.is_some(),
+                is_writable: writable && index.is_some(),
+                legal: match index {
+                    Some(index) if writable => layout.legal_of(row.family, index) | row.also_legal,
+                    _ => 0,
+                },
+                owned: row.owned,
+                is_state,
+            }
+        })
+    }
+}
+
+/// Returns the registers that are state, in the order of the table: each one's row, address, and place in the
+/// register file.
+pub(crate) fn of_state(layout: Layout) -> impl Iterator<Item = (&'static Row, u32, usize)> {
+    let mut unseen = Unseen::new();
+    layout.table.rows().filter(|row| keeps(row)).flat_map(Row::all).filter_map(
+        move |(row, address, _)| {
+            let index = layout.find(address)?.index;
+            unseen.takes(row, index).then_some((row, address, index))
+        },
+    )
+}
+
+/// Returns whether a row's registers hold state.
+const fn keeps(row: &Row) -> bool {
+    matches!((row.read, row.host_write), (ReadAs::Held, WriteAs::Stored))
+}
+
+/// The places of the register file that no row has named yet.
+struct Unseen(u32);
+
+impl Unseen {
+    const fn new() -> Self {
+        Self(u32::MAX)
+    }
+
+    /// Returns whether this register is the first one to hold what is kept there.
+    fn takes(&mut self, row: &Row, index: usize) -> bool {
+        let bit = 1 << (index % 32);
+        let takes = keeps(row) && self.0 & bit != 0;
+        self.0 &= if takes { !bit } else { u32::MAX };
+        takes
+    }
+}
