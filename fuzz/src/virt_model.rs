@@ -3,7 +3,7 @@
 
 use crate::input::Input;
 
-#[path = "../../tests/tests/virt_naive/mod.rs"]
+#[path = "../../tests/tests/virt/naive/mod.rs"]
 mod naive;
 
 /// Runs one input: four words of a configuration, then steps of four words each.

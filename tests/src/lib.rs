@@ -7,10 +7,14 @@
 struct Readme;
 
 pub mod deviations;
+pub mod groups;
 pub mod kernel;
+pub mod kprofile;
+pub mod opened;
 mod pmu_state;
 mod processors;
 mod register_file;
+pub mod software_pmu;
 
 use std::collections::HashMap;
 

@@ -1,0 +1,8 @@
+//! Events by name and by number: encodings, constraints, pairs of counters, and perf's names.
+
+mod constraints;
+mod counter_pairs;
+mod encodings;
+mod groups;
+mod names;
+mod perf_names;

@@ -1,0 +1,8 @@
+//! Groups of events, which are counted together or not at all.
+
+mod assignment;
+mod bad_input;
+mod extra;
+mod parts;
+mod together;
+mod turns;

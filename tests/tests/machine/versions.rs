@@ -1,0 +1,197 @@
+//! Versions of Windows, as the vendor crates enforce them: on recorded processors, every version and width.
+
+use pmu::Machine;
+use pmu_amd::Amd64;
+use pmu_core::{
+    CounterId, CounterMemory, CounterSet, CounterSlot, CpuidDump, HalInterface, KProfileSource,
+    NoInterface, PointerWidth, ProfileInterface, Rules, Snapshot, SourceInterface, WindowsVersion,
+};
+use pmu_intel::Emon;
+use pmu_kprofile::WindowsVersion::*;
+use pmu_tests::kprofile::{VERSIONS, WIDTHS, source, x64, x86};
+use pmu_tests::{FakePlatform, RegisterFile, Row, amd_processor, data};
+
+fn recorded(dump: &str) -> Snapshot {
+    Snapshot::capture(&CpuidDump::parse(dump).unwrap())
+}
+
+macro_rules! recorded {
+    ($file:literal) => {
+        recorded(include_str!(concat!("../../data/cpuid/", $file)))
+    };
+}
+
+/// KPROFILE_SOURCE: "for 64-bit Windows, right from its start with Windows Server 2003 SP1, but only then for
+/// processors whose cpuid vendor string is AuthenticAMD"; GenuineIntel "begins with 64-bit Windows Vista. No 32-bit
+/// HAL implements even the generally defined values other than ProfileTime until Windows 8."
+fn since(interface: HalInterface, width: PointerWidth) -> WindowsVersion {
+    match (interface, width) {
+        (_, PointerWidth::Bits32) => Windows8,
+        (HalInterface::Amd64, PointerWidth::Bits64) => Server2003Sp1,
+        (_, PointerWidth::Bits64) => Vista,
+    }
+}
+
+#[test]
+fn each_interface_is_detected_from_its_version_on() {
+    let (intel, amd) = (recorded!("intel-skylake.txt"), recorded!("amd-zen3.txt"));
+    for version in VERSIONS {
+        for width in WIDTHS {
+            let rules = Rules { version, width };
+            let absent = NoInterface::NotInVersion(rules);
+            let expected = |interface| {
+                if since(interface, width) <= version { Ok(()) } else { Err(absent) }
+            };
+            let emon = expected(HalInterface::Emon);
+            assert_eq!(Emon::detect_as_of(&intel, rules).map(drop), emon, "{rules}");
+            let amd64 = expected(HalInterface::Amd64);
+            assert_eq!(Amd64::detect_as_of(&amd, rules).map(drop), amd64, "{rules}");
+            // Another vendor's processor is that first.
+            for other in
+                [Emon::detect_as_of(&amd, rules).err(), Amd64::detect_as_of(&intel, rules).err()]
+            {
+                assert!(matches!(other, Some(NoInterface::OtherVendor(_))), "{rules}");
+            }
+            for (snapshot, expected) in [(&intel, emon), (&amd, amd64)] {
+                let machine = Machine::detect_as_of(snapshot, rules);
+                assert_eq!(machine.why_time_only(), expected.err());
+                let cycles_like = KProfileSource::TOTAL_ISSUES;
+                assert_eq!(machine.query(cycles_like).is_supported(), expected.is_ok());
+                assert!(machine.query(KProfileSource::TIME).is_supported());
+                assert!(!machine.unit().counters().is_empty(), "its counters take events");
+            }
+        }
+    }
+}
+
+/// A 32-bit HAL knows families 6 and 15 of Intel's alone.
+#[test]
+fn other_families_of_intels_have_no_interface_in_32_bits() {
+    let skylake = recorded!("intel-skylake.txt");
+    for (signature, family) in [
+        (0x0005_06E3, 6),
+        (0x0000_0F41, 15),
+        (0x0000_05A0, 5),
+        (0x0030_0F00, 18),
+        (0x0040_0F10, 19),
+    ] {
+        let processor = Snapshot::capture(move |leaf: u32, subleaf: u32| {
+            let mut found = skylake.leaf(leaf, subleaf);
+            if leaf == 1 {
+                found.eax = signature;
+            }
+            found
+        });
+        let known =
+            if matches!(family, 6 | 15) { Ok(()) } else { Err(NoInterface::OtherFamily(family)) };
+        assert_eq!(Emon::detect_as_of(&processor, x86(Windows8)).map(drop), known);
+        assert_eq!(Emon::detect_as_of(&processor, x64(Windows8)).map(drop), Ok(()));
+        assert_eq!(Emon::detect(&processor).map(drop), Ok(()));
+    }
+}
+
+/// Time is of every version; the tables' sources of those with the interface; what came later, of later ones.
+#[test]
+fn a_source_is_of_the_versions_that_have_it() {
+    use HalInterface::{Amd64, Default, Emon};
+    for version in VERSIONS {
+        for width in WIDTHS {
+            let has =
+                |interface, value| Rules { version, width }.has_source(interface, source(value));
+            for interface in [Default, Emon, Amd64] {
+                assert!(has(interface, 0));
+            }
+            let in_table = |interface| since(interface, width) <= version;
+            for (interface, value, expected) in [
+                (Default, 0x13, false),
+                (Emon, 0x13, in_table(Emon)),
+                (Emon, 0x1F, in_table(Emon)),
+                (Emon, 0x20, Windows10v1903 <= version),
+                (Emon, 0x24, Windows10v1903 <= version),
+                (Emon, 0x25, Windows10v1803 <= version),
+                (Amd64, 0x20, in_table(Amd64)),
+                (Amd64, 0xBF, in_table(Amd64)),
+                (Amd64, 0xC0, Windows10v1803 <= version),
+            ] {
+                assert_eq!(has(interface, value), expected, "{version:?} {interface:?} {value:#x}");
+            }
+        }
+    }
+}
+
+/// The tables are complete: "the Emon-specific profile sources are the complete set", and the Amd64 interface
+/// "continues with many more" after its nine general ones. No other value is a source, unless it was added later.
+#[test]
+fn a_value_that_no_table_has_is_no_source() {
+    let values = |rows: &[Row<'_>]| rows.iter().map(|row| row.number("value") as u32).collect();
+    let tables: [(_, Vec<u32>, u32); 3] = [
+        (HalInterface::Default, vec![0], 1),
+        (HalInterface::Emon, values(&data!("emon_sources.csv")), 0x20),
+        (HalInterface::Amd64, values(&data!("amd64_sources.csv")), 0xC0),
+    ];
+    for (interface, table, end) in tables {
+        for value in (0..end).filter_map(KProfileSource::new) {
+            let has = x64(Windows10v1507).has_source(interface, value);
+            assert_eq!(has, table.contains(&value.value()), "{interface:?} {value}");
+        }
+    }
+}
+
+/// The Amd64 interface has four counters, as the original release of Windows 10 has it; version 1903 brought
+/// HalQueryProfileNumberOfCounters, by which the HAL tells their number.
+#[test]
+fn a_windows_whose_hal_has_four_of_amds_counters_takes_four() {
+    for version in VERSIONS.into_iter().filter(|version| *version >= Windows8) {
+        for (width, (core, v2, all)) in WIDTHS.into_iter().zip([(true, 0, 6), (true, 8, 8)]) {
+            let (rules, processor) = (Rules { version, width }, amd_processor(core, v2));
+            let expected = if version < Windows10v1903 { 4 } else { all };
+            let amd64 = Amd64::detect_as_of(&processor, rules).unwrap();
+            assert_eq!(amd64.unit().counters().len(), expected, "{rules}");
+            assert_eq!(amd64.unit_of(&processor).counters().len(), expected, "{rules}");
+            let machine = Machine::detect_as_of(&processor, rules);
+            assert_eq!(machine.unit().counters().len(), expected, "{rules}");
+            assert_eq!(machine.unit_of(&processor).counters().len(), expected, "{rules}");
+            let first = machine.unit().counter(CounterId::general(0).unwrap()).unwrap();
+            let select = if expected == 4 { 0xC001_0000 } else { 0xC001_0200 };
+            assert_eq!(first.control().register().get(), select, "{rules}");
+        }
+    }
+    // Whatever Windows it is to be like, a processor with four has four.
+    let old = Amd64::detect_as_of(&amd_processor(false, 0), x64(Windows11)).unwrap();
+    assert_eq!(old.unit().counters().len(), 4);
+}
+
+/// "The four Performance Event Select Registers are the model-specific registers 0xC0010000 …; The counters
+/// themselves are the model-specific registers 0xC0010004 to 0xC0010007."
+#[test]
+fn amds_four_legacy_counters_are_chosen_whatever_else_there_is() {
+    for (core, v2) in [(false, 0), (true, 0), (true, 8)] {
+        let processor = amd_processor(core, v2);
+        let amd64 = Amd64::detect(&processor).unwrap().with_legacy_counters();
+        assert_eq!(amd64.unit().counters(), CounterSet::from_bits(0b1111));
+        assert_eq!(amd64.unit_of(&processor), *amd64.unit());
+        assert_eq!(amd64.unit().global().is_some(), v2 != 0, "which governs these, too");
+        for number in 0..4 {
+            let counter = amd64.unit().counter(CounterId::general(number).unwrap()).unwrap();
+            let number = u32::from(number);
+            assert_eq!(counter.control().register().get(), 0xC001_0000 + number);
+            assert_eq!(counter.value_register().get(), 0xC001_0004 + number);
+        }
+        // No other register is there.
+        let global = if v2 == 0 { 0..0 } else { 0xC000_0300..0xC000_0303 };
+        let msr = RegisterFile::new((0xC001_0000..0xC001_0008).chain(global), 0xC001_0004);
+        let (platform, memory) =
+            (FakePlatform::default(), CounterMemory::<[CounterSlot; 6]>::new());
+        let mut session = amd64.initialize(&processor, &msr, &platform, &memory).unwrap();
+        assert_eq!(session.counters().usable.len(), 4);
+        for value in [0x19, 0x1A, 0x1B, 0x1C] {
+            session.start(source(value)).unwrap();
+        }
+        assert!(session.start(source(0x1D)).is_err());
+        assert_eq!(msr.get(0xC001_0003), 0x0053_0400);
+        session.shut_down().unwrap();
+        // A processor of another kind has none of them.
+        let other = amd64.unit_of(&recorded!("intel-skylake.txt"));
+        assert!(other.counters().is_empty());
+    }
+}

@@ -1,0 +1,276 @@
+//! An interrupt whose registers do not answer: it does not come again for ever, and its handler learns which counters
+//! fell out.
+
+use core::cell::RefCell;
+
+use pmu_core::{
+    CounterError, CounterId, CounterSet, EventCount, EventId, EventOverflow, GroupError,
+    OpenedEvents, ServiceError, Serviced, service,
+};
+use pmu_tests::opened::*;
+use pmu_virt::mock::{Deviation, Deviations, Fault};
+
+const PERIOD: u64 = 0x1000;
+/// The mask bit of the local APIC's entry (SDM vol. 3A, "Local Vector Table").
+const MASKED: u32 = 1 << 16;
+
+/// Processors with an overflow status, on platforms that mask the entry on delivery, or do not, and on those where an
+/// unmasking raises an interrupt.
+fn processors_with_status() -> Vec<Processor> {
+    use Deviation::{MasksOnDelivery, RaisesOnUnmask};
+    let platforms: [&[Deviation]; 4] =
+        [&[], &[RaisesOnUnmask], &[MasksOnDelivery], &[RaisesOnUnmask, MasksOnDelivery]];
+    let on = |platform: &[Deviation]| processors(Deviations::of(platform));
+    let all = platforms.into_iter().flat_map(on);
+    all.filter(|processor| processor.unit.global().is_some()).collect()
+}
+
+/// Three events on counters, whose handler keeps what `service` returned.
+struct World<'p> {
+    processor: &'p Processor,
+    memory: Memory,
+    table: Table,
+    outcomes: RefCell<Vec<Result<Serviced, ServiceError>>>,
+    reports: RefCell<Vec<EventOverflow>>,
+}
+
+impl<'p> World<'p> {
+    fn new(processor: &'p Processor) -> Self {
+        let (memory, table) = (Memory::new(), Table::new());
+        Self { processor, memory, table, outcomes: RefCell::default(), reports: RefCell::default() }
+    }
+
+    fn handle(&self, mock: &Mock<'_>) {
+        assert!(mock.interrupts() < 100, "{:?}: interrupts without end", self.processor);
+        let source = OpenedEvents::new(&self.processor.unit, &self.table);
+        let told = |overflow| self.reports.borrow_mut().push(overflow);
+        self.outcomes.borrow_mut().push(service(&source, mock, mock, &self.memory, told));
+    }
+
+    /// Opens and starts events of the first kinds from 2 on.
+    fn start<'w, 'm>(&'w self, mock: &'m Mock<'m>) -> (Opened<'w, 'm>, [EventId; 2]) {
+        let mut counters = self.processor.take(mock, &self.memory, &self.table);
+        let events = [2, 3].map(|kind| {
+            let event = raw(kind).every(PERIOD).with_total().on(CounterSet::GENERAL);
+            let id = counters.open_event(&self.processor.unit, &event).unwrap();
+            counters.start_event(id, 0).unwrap();
+            id
+        });
+        (counters, events)
+    }
+}
+
+#[test]
+fn a_status_that_can_be_neither_read_nor_cleared_does_not_interrupt_for_ever() {
+    for processor in processors_with_status() {
+        let global = processor.unit.global().unwrap();
+        for register in [global.status, global.acknowledge] {
+            let context = format!("{processor:?}, {register:?}");
+            let (world, mock) = (World::new(&processor), processor.mock());
+            let handler = |mock: &Mock<'_>| world.handle(mock);
+            mock.on_interrupt(&handler);
+            let (mut counters, events) = world.start(&mock);
+            let on: CounterSet =
+                events.map(|of| counters.counter_of(of).unwrap()).into_iter().collect();
+            mock.inject(Fault::Register(register.get()));
+            happen(&mock, 2, PERIOD);
+            let outcomes = world.outcomes.take();
+            assert!(!outcomes.is_empty() && outcomes.len() <= 3, "{context}: {outcomes:?}");
+            let error = outcomes[0].unwrap_err();
+            assert_eq!(error.fault.register, register.get(), "{context}");
+            assert!(error.masked, "{context}");
+            assert_eq!(error.counters, on, "{context}");
+            assert_ne!(mock.performance_entry() & MASKED, 0, "{context}: the entry is not masked");
+            // Other interrupts, and overflows, touch nothing.
+            mock.clear();
+            (0..3).for_each(|_| _ = mock.interrupt_from_elsewhere());
+            happen(&mock, 3, 3 * PERIOD);
+            assert_eq!(mock.accesses().total(), 0, "{context}");
+            assert_eq!(world.outcomes.take().len(), 3, "{context}: masked");
+            assert_ne!(mock.performance_entry() & MASKED, 0, "{context}");
+            // Nothing is started that would not interrupt, also when the register answers again.
+            mock.inject(Fault::None);
+            for event in events {
+                assert!(!counters.is_started(event), "{context}");
+                let started = counters.start_event(event, 1);
+                assert_eq!(started, Err(CounterError::NoFreeCounter), "{context}");
+                let started = counters.start_event_if_free(event, 1);
+                assert_eq!(started, Err(CounterError::NoFreeCounter), "{context}");
+            }
+            world.reports.take();
+            counters.reprogram(|overflow| panic!("{context}: {overflow:?}")).unwrap();
+            assert_eq!(mock.performance_entry() & MASKED, 0, "{context}: still masked");
+            for event in events {
+                counters.start_event(event, 2).unwrap();
+            }
+            happen(&mock, 2, PERIOD);
+            happen(&mock, 3, PERIOD);
+            let told: Vec<EventId> = world.reports.take().iter().map(|of| of.event).collect();
+            assert_eq!(told, events, "{context}");
+            counters.shut_down().unwrap();
+            assert_eq!(running(&mock), CounterSet::NONE, "{context}");
+        }
+    }
+}
+
+/// The interrupt that finds the status dead comes at any access of a start.
+#[test]
+fn an_event_that_starts_as_the_interrupt_is_masked_does_not_run() {
+    for processor in processors_with_status() {
+        let global = processor.unit.global().unwrap();
+        for register in [global.status, global.acknowledge] {
+            for access in 1..=4 {
+                let context = format!("{processor:?}, {register:?}, access {access}");
+                let (world, mock) = (World::new(&processor), processor.mock());
+                let handler = |mock: &Mock<'_>| world.handle(mock);
+                mock.on_interrupt(&handler);
+                let (mut counters, [first, second]) = world.start(&mock);
+                counters.stop_event(second, 0).unwrap();
+                mock.inject(Fault::Register(register.get()));
+                mock.interrupt_at(access);
+                let started = counters.start_event(second, 1);
+                let masked = mock.performance_entry() & MASKED != 0;
+                assert_eq!(counters.is_started(first), !masked, "{context}");
+                assert_eq!(counters.is_started(second), !masked, "{context}: {started:?}");
+                assert_eq!(started.is_ok(), !masked, "{context}: {started:?}");
+                mock.inject(Fault::None);
+                counters.shut_down().unwrap();
+                assert_eq!(running(&mock), CounterSet::NONE, "{context}");
+            }
+        }
+    }
+}
+
+/// Each register of the counters, and of all of them.
+#[test]
+fn no_register_that_stays_faulted_gives_interrupts_without_end() {
+    for processor in processors_with_status() {
+        let global = processor.unit.global().unwrap();
+        let of_counters = processor.unit.iter().take(3).flat_map(|(_, counter)| {
+            [counter.control().register().get(), counter.value_register().get()]
+        });
+        let registers = of_counters
+            .chain([global.control, global.status, global.acknowledge].map(|of| of.get()));
+        for register in registers {
+            let (world, mock) = (World::new(&processor), processor.mock());
+            let handler = |mock: &Mock<'_>| world.handle(mock);
+            mock.on_interrupt(&handler);
+            let (mut counters, events) = world.start(&mock);
+            let before = events.map(|event| counters.counter_of(event).unwrap());
+            mock.inject(Fault::Register(register));
+            happen(&mock, 2, PERIOD);
+            happen(&mock, 3, PERIOD);
+            let context = format!("{processor:?}, {register:#X}");
+            assert!(world.outcomes.borrow().len() <= 4, "{context}");
+            // The errors name the counters that fell out.
+            let outcomes = world.outcomes.take().into_iter();
+            let named = outcomes
+                .filter_map(Result::err)
+                .fold(CounterSet::NONE, |all, error| all | error.counters);
+            let expected: CounterSet = events
+                .into_iter()
+                .zip(before)
+                .filter_map(|(event, on)| (!counters.is_started(event)).then_some(on))
+                .collect();
+            assert_eq!(named, expected, "{context}");
+            mock.inject(Fault::None);
+            counters.shut_down().unwrap();
+            assert_eq!(running(&mock), CounterSet::NONE, "{context}");
+        }
+    }
+}
+
+/// Faults the register of an event's counter, so that its next overflow cannot load it again. Returns what the handler
+/// was told.
+fn fault_counter(world: &World<'_>, mock: &Mock<'_>, on: CounterId, kind: usize) -> ServiceError {
+    let value = world.processor.unit.counter(on).unwrap().value_register().get();
+    world.outcomes.take();
+    mock.inject(Fault::Register(value));
+    happen(mock, kind, PERIOD);
+    mock.inject(Fault::None);
+    let outcomes = world.outcomes.take();
+    let context = format!("{:?}: {outcomes:?}", world.processor);
+    assert_eq!(outcomes.len(), 1, "{context}");
+    let error = outcomes[0].unwrap_err();
+    assert_eq!((error.fault.register, error.masked), (value, false), "{context}");
+    error
+}
+
+#[test]
+fn an_event_whose_counter_faulted_gains_no_running_time_and_is_not_read() {
+    for processor in processors(Deviations::NONE) {
+        let context = format!("{processor:?}");
+        let (world, mock) = (World::new(&processor), processor.mock());
+        let handler = |mock: &Mock<'_>| world.handle(mock);
+        mock.on_interrupt(&handler);
+        let (mut counters, [lost, other]) = world.start(&mock);
+        assert_eq!(counters.read_event(lost, 10).unwrap().running, 10, "{context}");
+        let on = counters.counter_of(lost).unwrap();
+        let error = fault_counter(&world, &mock, on, 2);
+        assert_eq!(error.counters, on.only(), "{context}");
+        assert_eq!(world.memory.counter_of(lost), None, "{context}");
+        assert_eq!(world.memory.counter_of(other), counters.counter_of(other), "{context}");
+        // Its times are not seen until it is started again, on another counter.
+        for now in [20, 30] {
+            let read = counters.read_event(lost, now);
+            assert_eq!(read, Err(CounterError::CounterLost(lost)), "{context}");
+        }
+        assert_eq!(counters.read_event(other, 30).unwrap().running, 30, "{context}");
+        counters.start_event(lost, 40).unwrap();
+        assert_ne!(counters.counter_of(lost), Some(on), "{context}");
+        let count = counters.read_event(lost, 45).unwrap();
+        assert_eq!((count.enabled, count.running), (35, 15), "{context}");
+        counters.shut_down().unwrap();
+    }
+}
+
+#[test]
+fn a_group_falls_out_with_its_event_and_takes_its_turn_again() {
+    for processor in processors(Deviations::NONE) {
+        for reprograms in [true, false] {
+            let context = format!("{processor:?}, {reprograms}");
+            let (world, mock) = (World::new(&processor), processor.mock());
+            let handler = |mock: &Mock<'_>| world.handle(mock);
+            mock.on_interrupt(&handler);
+            let mut counters = processor.take(&mock, &world.memory, &world.table);
+            let unit = &processor.unit;
+            let event =
+                |kind| raw(kind).every(PERIOD).with_total().rotating().on(CounterSet::GENERAL);
+            let group = counters.open_group(unit, &[event(2), event(3)]).unwrap();
+            let alone = counters.open_event(unit, &event(4)).unwrap();
+            counters.start_group(group, 0).unwrap();
+            counters.start_event(alone, 0).unwrap();
+            let members: Vec<EventId> = counters.group_events(group).collect();
+            let on: Vec<CounterId> =
+                members.iter().map(|of| counters.counter_of(*of).unwrap()).collect();
+            counters.rotate(10).unwrap();
+            let error = fault_counter(&world, &mock, on[1], 3);
+            assert_eq!(error.counters, on[0].only() | on[1].only(), "{context}");
+            world.reports.take();
+            // The rest does not run on; what is not of the group does.
+            assert!(members.iter().all(|of| !counters.is_started(*of)), "{context}");
+            (2..5).for_each(|kind| happen(&mock, kind, PERIOD));
+            let told: Vec<EventId> = world.reports.take().iter().map(|of| of.event).collect();
+            assert_eq!(told, [alone], "{context}");
+            let mut counts = [EventCount::default(); 2];
+            let lost = counters.read_group(group, 20, &mut counts);
+            let reason = CounterError::CounterLost(members[0]);
+            assert_eq!(lost, Err(GroupError { member: Some(0), reason }), "{context}");
+            if reprograms {
+                assert_eq!(counters.reprogram(|o| panic!("{o:?}")), Ok(CounterSet::NONE));
+            }
+            counters.rotate(30).unwrap();
+            // Without it on other counters, perhaps that of the event that is alone.
+            let runs = members.iter().all(|of| counters.counter_of(*of).is_some());
+            assert!(runs, "{context}");
+            counters.read_group(group, 35, &mut counts).unwrap();
+            let times = counts.map(|count| (count.enabled, count.running));
+            assert_eq!(times, [(35, 15); 2], "{context}");
+            (2..4).for_each(|kind| happen(&mock, kind, PERIOD));
+            let told: Vec<EventId> = world.reports.take().iter().map(|of| of.event).collect();
+            assert_eq!(told, members, "{context}");
+            counters.shut_down().unwrap();
+            assert_eq!(running(&mock), CounterSet::NONE, "{context}");
+        }
+    }
+}

@@ -1,0 +1,216 @@
+//! A fault at each access of each operation on opened events: done or not done, and never half; no counter runs
+//! without an owner.
+
+use core::cell::RefCell;
+
+use pmu_core::{CounterError, CounterSet, EventOverflow, OpenedEvents, ThreadEvent, service};
+use pmu_tests::StateRegisters;
+use pmu_tests::opened::operations::*;
+use pmu_tests::opened::*;
+use pmu_virt::mock::{Deviations, Fault};
+
+/// Events of each kind that passed before the operation.
+const PASSED: u64 = 0x700;
+
+fn accesses_of(processor: &Processor, scene: Scene) -> u32 {
+    let (memory, table, mock) = (Memory::new(), Table::new(), processor.mock());
+    let mut case = scene.prepare(processor, PASSED, &mock, &memory, &table);
+    mock.clear();
+    scene.operate(processor, &mut case, |o| panic!("{o:?}")).unwrap();
+    mock.accesses().total()
+}
+
+/// The running counters are those that the session reports.
+#[track_caller]
+fn assert_truthful(case: &Case<'_, '_>, mock: &Mock<'_>, context: &str) {
+    let said: CounterSet =
+        case.events.iter().filter_map(|event| case.counters.counter_of(*event)).collect();
+    assert_eq!(running(mock), said, "{context}");
+}
+
+#[test]
+fn a_fault_that_passes_is_survived_by_every_operation() {
+    for processor in processors(Deviations::NONE) {
+        for scene in Scene::all(&processor) {
+            for access in 1..=accesses_of(&processor, scene) {
+                transient(&processor, scene, access);
+            }
+        }
+    }
+}
+
+fn transient(processor: &Processor, scene: Scene, access: u32) {
+    let operation = scene.operation;
+    let context = format!("{processor:?}, {scene:?}, access {access}");
+    let (memory, table) = (Memory::new(), Table::new());
+    let reports = RefCell::new(Vec::<EventOverflow>::new());
+    let handler = |mock: &Mock<'_>| {
+        let source = OpenedEvents::new(&processor.unit, &table);
+        service(&source, mock, mock, &memory, |o| reports.borrow_mut().push(o)).unwrap();
+    };
+    let mock = processor.mock();
+    mock.on_interrupt(&handler);
+    let mut case = scene.prepare(processor, PASSED, &mock, &memory, &table);
+    mock.inject(Fault::At(access));
+    let outcome = scene.operate(processor, &mut case, |o| panic!("{o:?}"));
+    mock.inject(Fault::None);
+    let context = format!("{context}: {outcome:?}");
+    assert_eq!(outcome, Ok(()), "{context}");
+    assert_truthful(&case, &mock, &context);
+    if operation == Operation::ShutDown {
+        case.counters.shut_down().unwrap();
+        assert_eq!(running(&mock), CounterSet::NONE, "{context}");
+        return;
+    }
+    // No count was lost, and no part of a period.
+    let rotated = operation == Operation::Rotate;
+    if rotated {
+        assert!(case.events.iter().all(|event| case.counters.is_started(*event)), "{context}");
+        for now in 2..8 {
+            if case.counters.counter_of(case.events[2]).is_none() {
+                case.counters.rotate(now).unwrap();
+            }
+        }
+    }
+    for place in 0..3 {
+        let event = case.events[place];
+        if case.counters.counter_of(event).is_none() {
+            continue;
+        }
+        assert_eq!(case.counters.read_event(event, 2).unwrap().value, PASSED, "{context}: {place}");
+        let expected = u32::from(place != 1);
+        scene.happen(&mock, place, PERIOD - PASSED - 1);
+        assert_eq!(reports.take(), [], "{context}: {place} is early");
+        scene.happen(&mock, place, 1);
+        assert_eq!(reports.take().len() as u32, expected, "{context}: {place}");
+        assert_eq!(case.counters.read_event(event, 2).unwrap().value, PERIOD, "{context}");
+    }
+    case.counters.shut_down().unwrap();
+    assert_eq!(running(&mock), CounterSet::NONE, "{context}");
+}
+
+#[test]
+fn after_a_fault_that_stays_no_counter_runs_without_an_owner() {
+    for processor in processors(Deviations::NONE) {
+        for scene in Scene::all(&processor) {
+            for access in 1..=accesses_of(&processor, scene) {
+                for ends_by_reprogramming in [false, true] {
+                    persistent(&processor, scene, access, ends_by_reprogramming);
+                }
+            }
+        }
+    }
+}
+
+fn persistent(processor: &Processor, scene: Scene, access: u32, reprograms: bool) {
+    let operation = scene.operation;
+    let context = format!("{processor:?}, {scene:?}, from access {access}");
+    let (memory, table) = (Memory::new(), Table::new());
+    let reports = RefCell::new(Vec::<EventOverflow>::new());
+    let handler = |mock: &Mock<'_>| {
+        let source = OpenedEvents::new(&processor.unit, &table);
+        let _ = service(&source, mock, mock, &memory, |o| reports.borrow_mut().push(o));
+    };
+    let mock = processor.mock();
+    mock.on_interrupt(&handler);
+    let mut case = scene.prepare(processor, PASSED, &mock, &memory, &table);
+    mock.inject(Fault::From(access));
+    let outcome = scene.operate(processor, &mut case, |o| panic!("{o:?}"));
+    let context = format!("{context}: {outcome:?}");
+    // The last write to a counter that is taken has no consequence.
+    let Some(outcome) = outcome.err() else {
+        assert_eq!(operation, Operation::TakeMore, "{context}");
+        return;
+    };
+    assert!(
+        matches!(
+            outcome,
+            CounterError::Access(_) | CounterError::Faulted(_) | CounterError::Unresponsive
+        ),
+        "{context}"
+    );
+    if !matches!(outcome, CounterError::Faulted(_)) && operation != Operation::Rotate {
+        assert_truthful(&case, &mock, &context);
+        assert!(case.counters.is_started(case.events[0]), "{context}");
+        assert!(case.counters.is_started(case.events[1]), "{context}");
+    }
+    // Every event reported as running is on a running counter.
+    for event in case.events {
+        if let Some(counter) = case.counters.counter_of(event) {
+            let runs = running(&mock).contains(counter);
+            assert!(
+                runs || operation == Operation::Reprogram || operation == Operation::ShutDown,
+                "{context}: {event:?}"
+            );
+        }
+    }
+    // Overflows meanwhile: nothing is reported of an event that is not started.
+    mock.interrupt_from_elsewhere();
+    mock.inject(Fault::None);
+    (0..3).for_each(|place| scene.happen(&mock, place, 2 * PERIOD));
+    for report in reports.take() {
+        assert!(case.counters.is_started(report.event), "{context}: {report:?}");
+    }
+    if reprograms && operation != Operation::ShutDown {
+        let _ = case.counters.reprogram(|_| ()).unwrap();
+        assert_truthful(&case, &mock, &context);
+        // Each event can be stopped, started and closed.
+        for event in case.events {
+            if operation == Operation::Close && event == case.events[2] {
+                continue;
+            }
+            if case.counters.is_started(event) {
+                case.counters.stop_event(event, 3).unwrap();
+            }
+            if !matches!(case.thread[0], ThreadEvent::Switched(_)) || event != case.events[2] {
+                case.counters.start_event(event, 3).unwrap();
+                case.counters.close_event(event, 3).unwrap();
+            }
+        }
+        assert_eq!(running(&mock), CounterSet::NONE, "{context}");
+    }
+    if !reprograms && operation != Operation::ShutDown {
+        // Those whose counter faulted, too.
+        for event in case.events {
+            let closed = case.counters.close_event(event, 3).map(|_| ());
+            let gone =
+                matches!(operation, Operation::Close | Operation::SwitchOut | Operation::SwitchIn);
+            let none = Err(CounterError::NoSuchEvent(event));
+            assert!(closed.is_ok() || gone && closed == none, "{context}: {closed:?}");
+        }
+    }
+    case.counters.shut_down().unwrap();
+    assert_eq!(running(&mock), CounterSet::NONE, "{context}");
+}
+
+/// The event's period was over when it was stopped. Its counter's bit of the status stays set.
+#[test]
+fn an_overflow_that_cannot_be_acknowledged_is_not_the_next_events() {
+    let has_status = |processor: &Processor| processor.unit.global().is_some();
+    for processor in processors(Deviations::NONE).into_iter().filter(has_status) {
+        let context = format!("{processor:?}");
+        let (memory, table, mock) = (Memory::new(), Table::new(), processor.mock());
+        let first = general(&processor, 0);
+        let mut counters = processor.take_only(first, &mock, &memory, &table);
+        let unit = &processor.unit;
+        let [over, next] =
+            [2, 3].map(|kind| counters.open_event(unit, &raw(kind).every(PERIOD)).unwrap());
+        counters.start_event(over, 0).unwrap();
+        mock.pass(&mut happened(2, PERIOD));
+        let acknowledge = unit.global().unwrap().acknowledge.get();
+        mock.inject(Fault::Register(acknowledge));
+        let stopped = counters.stop_event(over, 1);
+        assert!(matches!(stopped, Err(CounterError::Faulted(f)) if f.register == acknowledge));
+        mock.inject(Fault::None);
+        let started = counters.start_event(next, 2);
+        let source = OpenedEvents::new(unit, &table);
+        let interrupt = || service(&source, &mock, &mock, &memory, |o| panic!("{context}: {o:?}"));
+        interrupt().unwrap();
+        assert_eq!(started, Err(CounterError::NoFreeCounter), "{context}");
+        counters.reprogram(|o| panic!("{o:?}")).unwrap();
+        counters.start_event(next, 3).unwrap();
+        interrupt().unwrap();
+        counters.shut_down().unwrap();
+        assert_eq!(mock.with_pmu(|pmu| pmu.state()).global_status(), 0, "{context}");
+    }
+}

@@ -1,0 +1,12 @@
+//! Opened events on one processor: assigned, counted, reported, and read.
+
+mod assignment;
+mod bad_input;
+mod beside_others;
+mod events;
+mod exact;
+mod faulted_service;
+mod faults;
+mod shared_registers;
+mod taking;
+mod totals;

@@ -1,0 +1,11 @@
+//! Profile sources: their tables, and the sessions that run them.
+
+mod added;
+mod hard_cases;
+mod names;
+mod saved_counters;
+mod session_interrupts;
+mod sessions;
+mod support;
+mod tables;
+mod zen_told_honestly;

@@ -1,0 +1,394 @@
+//! The driver's control and interrupt path, on passive registers: its writes, its refusals, and its state after a
+//! fault half way through.
+
+use super::support::*;
+use pmu_amd::Amd64;
+use pmu_core::testing::{Access, RecordingMsr, ScriptedMsr};
+use pmu_core::{
+    Availability, Counter, CounterError, CounterMemory, CounterSlot, CounterUnit, DefaultInterface,
+    InterfaceError, KProfileSource, MsrOperation, NtStatus, ProfileInterface, Session,
+    SourceInterface,
+};
+use pmu_intel::Emon;
+use pmu_tests::{FakePlatform, Fault, RegisterFile, amd_processor, intel_processor};
+
+/// Every declared select is loaded with zero first; then each counter is proven.
+#[test]
+fn initialize_zeroes_the_selects_and_proves_the_counters() {
+    let interface = emon(1, 2);
+    let script = [
+        Access::write(0x186, 0),
+        Access::write(0x187, 0),
+        Access::write(0xC1, 0x0135_7AC0),
+        Access::write(0xC2, 0x0135_7AC1),
+        Access::read(0xC1, 0x0135_7AC0),
+        Access::read_pmc(0, 0x0135_7AC0),
+        Access::read(0xC2, 0x0135_7AC1),
+        Access::read_pmc(1, 0x0135_7AC1),
+        Access::write(0xC1, 0),
+        Access::write(0xC2, 0),
+    ];
+    let (msr, platform, memory) =
+        (ScriptedMsr::new(&script), FakePlatform::default(), Memory::new());
+    let session = interface.initialize(&intel_processor(1, 2), &msr, &platform, &memory).unwrap();
+    msr.finish();
+    assert_eq!(platform.unmasked.get(), 1);
+    assert_eq!(session.query(CYCLES).availability, Availability::Proven);
+    assert_eq!(interface.query(CYCLES).availability, Availability::Declared);
+}
+
+/// The encodings of SDM vol. 3B and APM vol. 2: event, unit mask, USR, OS, INT and EN.
+#[test]
+fn start_loads_the_counter_and_then_the_select() {
+    let (msr, platform, memory) =
+        (RegisterFile::intel(4, false), FakePlatform::default(), Memory::new());
+    let interface = emon(1, 4);
+    interface.set_interval(BRANCHES, 0x1234).unwrap();
+    let mut session = open(&interface, &msr, &platform, &memory);
+    msr.take_writes();
+    session.start(BRANCHES).unwrap();
+    assert_eq!(msr.take_writes(), [(0xC1, (1 << 48) - 0x1234), (0x186, 0x0053_00C4)]);
+    session.start(CYCLES).unwrap();
+    assert_eq!(msr.take_writes(), [(0xC2, (1 << 48) - 0x1_0000), (0x187, 0x0053_003C)]);
+    session.stop(BRANCHES).unwrap();
+    assert_eq!(msr.take_writes(), [(0x186, 0)]);
+
+    let (msr, memory, interface) = (RegisterFile::amd(), Memory::new(), Amd64::declared());
+    let mut session = open(&interface, &msr, &platform, &memory);
+    msr.take_writes();
+    session.start(source(0xAA)).unwrap();
+    let expected = [(0xC001_0004, (1 << 48) - 0x1_0000), (0xC001_0000, 0x0053_0FEC)];
+    assert_eq!(msr.take_writes(), expected);
+}
+
+/// Runs a check against the Intel and against the AMD driver.
+fn both(check: impl Fn(&dyn Fn(&dyn Fn(&mut dyn Control, &RegisterFile, &FakePlatform)))) {
+    check(&|body| {
+        for (version, global) in [(1, false), (2, true), (4, true)] {
+            let (interface, memory) = (emon(version, 4), Memory::new());
+            let (msr, platform) = (RegisterFile::intel(4, global), FakePlatform::default());
+            body(&mut open(&interface, &msr, &platform, &memory), &msr, &platform);
+        }
+        let (interface, memory) = (Amd64::declared(), Memory::new());
+        let (msr, platform) = (RegisterFile::amd(), FakePlatform::default());
+        body(&mut open(&interface, &msr, &platform, &memory), &msr, &platform);
+    });
+}
+
+/// A session of either vendor.
+trait Control {
+    fn start(&mut self, source: KProfileSource) -> Result<(), InterfaceError>;
+    fn stop(&mut self, source: KProfileSource) -> Result<(), InterfaceError>;
+    fn is_running(&self, source: KProfileSource) -> bool;
+    fn shut_down(&mut self) -> Result<(), InterfaceError>;
+    fn selects(&self) -> Vec<u32>;
+    fn counters(&self) -> Vec<u32>;
+}
+
+impl<I: ProfileInterface> Control for Session<'_, &I, &RegisterFile, &FakePlatform> {
+    fn start(&mut self, source: KProfileSource) -> Result<(), InterfaceError> {
+        Session::start(self, source)
+    }
+    fn stop(&mut self, source: KProfileSource) -> Result<(), InterfaceError> {
+        Session::stop(self, source)
+    }
+    fn is_running(&self, source: KProfileSource) -> bool {
+        Session::is_running(self, source)
+    }
+    fn shut_down(&mut self) -> Result<(), InterfaceError> {
+        Session::shut_down(self)
+    }
+    fn selects(&self) -> Vec<u32> {
+        let interface = self.interface();
+        general(interface.unit()).map(|counter| counter.control().register().get()).collect()
+    }
+    fn counters(&self) -> Vec<u32> {
+        let interface = self.interface();
+        general(interface.unit()).map(|counter| counter.value_register().get()).collect()
+    }
+}
+
+/// The counters on which sources run.
+fn general(unit: &CounterUnit) -> impl Iterator<Item = Counter> {
+    unit.iter().filter(|(counter, _)| !counter.is_fixed()).map(|(_, counter)| counter)
+}
+
+#[test]
+fn bad_requests_are_refused_and_change_nothing() {
+    both(|with| {
+        with(&|session, msr, platform| {
+            let unsupported = source(0x1234);
+            let before = msr.accesses();
+            assert_eq!(
+                session.start(unsupported),
+                Err(InterfaceError::UnsupportedSource(unsupported))
+            );
+            assert_eq!(
+                session.start(unsupported).unwrap_err().status(),
+                Some(NtStatus::NOT_SUPPORTED)
+            );
+            assert_eq!(
+                session.start(KProfileSource::ALIGNMENT_FIXUP),
+                Err(InterfaceError::UnsupportedSource(KProfileSource::ALIGNMENT_FIXUP))
+            );
+            let stopped = InterfaceError::NotStarted(BRANCHES);
+            assert_eq!(session.stop(BRANCHES), Err(stopped));
+            assert_eq!(stopped.status(), Some(NtStatus::PROFILING_NOT_STARTED));
+            assert_eq!(session.stop(TIME), Err(InterfaceError::NotStarted(TIME)));
+            assert_eq!(session.stop(unsupported), Err(InterfaceError::NotStarted(unsupported)));
+            platform.timerless.set(true);
+            assert!(matches!(session.start(TIME), Err(InterfaceError::Timer(_))));
+            assert!(!session.is_running(TIME));
+            assert_eq!(msr.accesses(), before, "no register was touched");
+
+            session.start(BRANCHES).unwrap();
+            let before = msr.accesses();
+            assert_eq!(session.start(BRANCHES), Err(InterfaceError::AlreadyStarted(BRANCHES)));
+            // Three more fill the four counters; aliases are sources of their own.
+            for value in [0x02, 0x0B, 0x1A] {
+                session.start(source(value)).unwrap();
+            }
+            let after = msr.accesses();
+            assert_eq!(after - before, 6);
+            let full = session.start(source(0x1B)).unwrap_err();
+            assert_eq!(full, InterfaceError::NoFreeCounter(source(0x1B)));
+            assert_eq!(full.status(), Some(NtStatus::INSUFFICIENT_RESOURCES));
+            assert_eq!(msr.accesses(), after);
+            session.stop(source(0x0B)).unwrap();
+            session.start(source(0x1B)).unwrap();
+        });
+    });
+}
+
+/// `ProfileTime` never takes a counter.
+#[test]
+fn time_runs_on_the_platforms_timer() {
+    both(|with| {
+        with(&|session, msr, platform| {
+            let before = msr.accesses();
+            session.start(TIME).unwrap();
+            assert_eq!(platform.timer.get().map(|i| i.get()), Some(10_000));
+            assert_eq!(session.start(TIME), Err(InterfaceError::AlreadyStarted(TIME)));
+            session.stop(TIME).unwrap();
+            assert_eq!(platform.timer.get(), None);
+            assert_eq!(msr.accesses(), before);
+        });
+    });
+}
+
+#[test]
+fn a_running_timer_takes_up_a_new_interval_when_told() {
+    let interface = DefaultInterface::new();
+    let (msr, platform) = (RegisterFile::new([], 0), FakePlatform::default());
+    let memory = CounterMemory::<[CounterSlot; 0]>::new();
+    let any = intel_processor(0, 0);
+    let mut session = interface.initialize(&any, &msr, &platform, &memory).unwrap();
+    assert_eq!(session.apply_interval(TIME), Err(InterfaceError::NotStarted(TIME)));
+    session.start(TIME).unwrap();
+    interface.set_interval(TIME, 20_000).unwrap();
+    session.apply_interval(TIME).unwrap();
+    assert_eq!(platform.timer.get().map(|i| i.get()), Some(20_000));
+    assert_eq!(platform.unmasked.get(), 0, "there are no counters to interrupt");
+}
+
+/// Without memory Emon goes on, with every source unsupported; Amd64 does not.
+#[test]
+fn no_memory() {
+    let (msr, platform) = (RegisterFile::intel(4, false), FakePlatform::default());
+    let none = CounterMemory::<[CounterSlot; 0]>::new();
+    let interface = emon(1, 4);
+    let mut session = open(&interface, &msr, &platform, &none);
+    for entry in interface.sources() {
+        let source = pmu_core::ProfileSource::source(entry);
+        assert_eq!(session.query(source).availability, Availability::Unsupported);
+        assert_eq!(session.start(source), Err(InterfaceError::UnsupportedSource(source)));
+    }
+    assert_eq!(session.counters().without_slot.bits(), 0xF);
+    session.shut_down().unwrap();
+    assert_eq!(msr.accesses(), 0);
+
+    let (msr, interface) = (RegisterFile::amd(), Amd64::declared());
+    let processor = amd_processor(false, 0);
+    let error = interface.initialize(&processor, &msr, &platform, &none).unwrap_err();
+    assert_eq!(
+        error,
+        InterfaceError::Counters(CounterError::InsufficientMemory { needed: 4, lent: 0 })
+    );
+    assert_eq!(msr.accesses(), 0);
+}
+
+/// With some, the counters that have a slot are used, and the others are named and not touched.
+#[test]
+fn too_little_memory() {
+    fn check<I: Claimed>(interface: &I, msr: &RegisterFile, others: [u32; 2]) {
+        let platform = FakePlatform::default();
+        let three = CounterMemory::<[CounterSlot; 3]>::new();
+        others.iter().for_each(|register| msr.set(*register, 7));
+        let mut session = open(interface, msr, &platform, &three);
+        let counters = session.counters();
+        assert_eq!(
+            (counters.usable.bits(), counters.without_slot.bits(), counters.unresponsive.bits()),
+            (0b111, 0b1000, 0)
+        );
+        for value in [0x02, 0x06, 0x0B] {
+            session.start(source(value)).unwrap();
+        }
+        let full = InterfaceError::NoFreeCounter(source(0x1A));
+        assert_eq!(session.start(source(0x1A)), Err(full));
+        session.shut_down().unwrap();
+        assert_eq!(others.map(|register| msr.get(register)), [7, 7], "another owner's");
+    }
+    check(&emon(1, 4), &RegisterFile::intel(4, false), [0xC4, 0x189]);
+    check(&Amd64::declared(), &RegisterFile::amd(), [0xC001_0003, 0xC001_0007]);
+}
+
+/// A counter that does not answer is left out and named, and the others work.
+#[test]
+fn counters_that_do_not_echo_are_left_out() {
+    let platform = FakePlatform::default();
+    let usable = |interface: &Emon, msr: &RegisterFile| {
+        let memory = Memory::new();
+        let found = interface.initialize(&interface.processor(), msr, &platform, &memory);
+        found.map(|mut session| {
+            let counters = session.counters();
+            session.start(CYCLES).unwrap();
+            session.start(BRANCHES).unwrap();
+            session.shut_down().unwrap();
+            (counters.usable.bits(), counters.unresponsive.bits())
+        })
+    };
+    let one = RegisterFile::intel(4, true).keeping(0xC3, 0);
+    one.set(0x38F, 0b100);
+    assert_eq!(usable(&emon(2, 4), &one), Ok((0b1011, 0b0100)));
+    assert_eq!(one.get(0x38F), 0b100, "the bit of a counter that is left out is another owner's");
+    // PMC0's select cannot be written.
+    let locked = RegisterFile::intel(4, true);
+    locked.fail(Fault::WritesTo(0x186));
+    assert_eq!(usable(&emon(2, 4), &locked), Ok((0b1110, 0b0001)));
+    // Two of three have no registers.
+    let missing = RegisterFile::intel(2, false);
+    assert_eq!(usable(&emon(1, 3), &missing), Ok((0b011, 0b100)));
+}
+
+#[test]
+fn counters_of_which_none_answers_are_found_out() {
+    let platform = FakePlatform::default();
+    // As an emulator without a PMU: writes are ignored, reads are zero.
+    let dead = (0xC1..0xC5).fold(RegisterFile::intel(4, false), |msr, r| msr.keeping(r, 0));
+    let (interface, memory) = (emon(1, 4), Memory::new());
+    let outcome = interface.initialize(&interface.processor(), &dead, &platform, &memory);
+    assert_eq!(outcome.unwrap_err(), InterfaceError::Counters(CounterError::Unresponsive));
+    assert_eq!(platform.unmasked.get(), 0);
+    let dead = (0xC001_0004..0xC001_0008).fold(RegisterFile::amd(), |msr, r| msr.keeping(r, 0));
+    let (interface, processor) = (Amd64::declared(), amd_processor(false, 0));
+    let error = interface.initialize(&processor, &dead, &platform, &memory).unwrap_err();
+    assert_eq!(error, InterfaceError::Counters(CounterError::Unresponsive));
+    assert_eq!(error.status(), None);
+}
+
+/// To QEMU's TCG, whose `EPYC` ignores writes to counters, RDPMC is an undefined opcode: a panic with `NativeMsr`.
+#[test]
+fn rdpmc_is_not_executed_on_a_counter_that_rdmsr_disproves() {
+    let (platform, memory) = (FakePlatform::default(), Memory::new());
+    let read_pmc = |msr: &RecordingMsr<&RegisterFile, 64>| {
+        let accesses = msr.take();
+        let by_index = accesses.iter().filter(|access| access.operation == MsrOperation::ReadPmc);
+        by_index.map(|access| access.register).collect::<Vec<_>>()
+    };
+    let dead = (0xC001_0004..0xC001_0008).fold(RegisterFile::amd(), |msr, r| msr.keeping(r, 0));
+    let (msr, interface) = (RecordingMsr::new(&dead), Amd64::declared());
+    let processor = amd_processor(false, 0);
+    let outcome = interface.initialize(&processor, &msr, &platform, &memory);
+    assert_eq!(outcome.unwrap_err(), InterfaceError::Counters(CounterError::Unresponsive));
+    assert_eq!(read_pmc(&msr), []);
+
+    let one = RegisterFile::intel(4, false).keeping(0xC3, 0);
+    let (msr, interface) = (RecordingMsr::new(&one), emon(1, 4));
+    let session = interface.initialize(&interface.processor(), &msr, &platform, &memory).unwrap();
+    assert_eq!(session.counters().unresponsive.bits(), 0b0100);
+    assert_eq!(read_pmc(&msr), [0, 1, 3]);
+}
+
+/// After one transient fault at any access the source is either started or stopped, as the result says, and
+/// everything keeps working.
+#[test]
+fn a_transient_fault_at_any_access_leaves_started_or_stopped() {
+    both(|with| {
+        for at in 0..4 {
+            with(&|session, msr, _| {
+                let select = session.selects()[0];
+                msr.fail(Fault::Once(at));
+                let started = session.start(BRANCHES);
+                let runs = msr.get(select) != 0;
+                assert_eq!(started.is_ok(), runs, "access {at}: {started:?}");
+                assert_eq!(session.is_running(BRANCHES), runs);
+                assert!(!matches!(
+                    started,
+                    Err(InterfaceError::Counters(CounterError::Faulted(_)))
+                ));
+                msr.fail(Fault::Never);
+                if !runs {
+                    session.start(BRANCHES).unwrap();
+                }
+
+                msr.fail(Fault::Once(at));
+                let stopped = session.stop(BRANCHES);
+                assert_eq!(stopped, Ok(()), "access {at}");
+                assert_eq!(msr.get(select), 0);
+                assert!(!session.is_running(BRANCHES));
+                msr.fail(Fault::Never);
+                session.start(BRANCHES).unwrap();
+            });
+        }
+    });
+}
+
+/// After a permanent fault the error names the register, the source does not claim to run, and the other counters
+/// continue.
+#[test]
+fn a_persistent_fault_is_named_and_the_counter_is_given_up() {
+    both(|with| {
+        with(&|session, msr, _| {
+            let (select, counter) = (session.selects()[0], session.counters()[0]);
+            // The counter cannot be loaded: nothing was programmed.
+            msr.fail(Fault::WritesTo(counter));
+            assert_eq!(
+                session.start(BRANCHES),
+                Err(InterfaceError::Counters(CounterError::Access(write_fault(counter))))
+            );
+            assert_eq!(msr.get(select), 0);
+            // Neither the select nor undoing it: presumed running, until shut-down.
+            msr.fail(Fault::WritesTo(select));
+            assert_eq!(
+                session.start(BRANCHES),
+                Err(InterfaceError::Counters(CounterError::Faulted(write_fault(select))))
+            );
+            assert!(!session.is_running(BRANCHES));
+            assert_eq!(session.stop(BRANCHES), Err(InterfaceError::NotStarted(BRANCHES)));
+            // The next start takes another counter.
+            session.start(BRANCHES).unwrap();
+            assert_ne!(msr.get(session.selects()[1]), 0);
+            assert_eq!(
+                session.shut_down(),
+                Err(InterfaceError::Counters(CounterError::Faulted(write_fault(select))))
+            );
+            assert_eq!(msr.get(session.selects()[1]), 0, "the others were stopped");
+            msr.fail(Fault::Never);
+            assert_eq!(session.shut_down(), Ok(()));
+            assert_eq!(msr.get(select), 0);
+        });
+        with(&|session, msr, _| {
+            let select = session.selects()[0];
+            session.start(BRANCHES).unwrap();
+            msr.fail(Fault::From(0));
+            assert_eq!(
+                session.stop(BRANCHES),
+                Err(InterfaceError::Counters(CounterError::Faulted(write_fault(select))))
+            );
+            assert!(!session.is_running(BRANCHES));
+            msr.fail(Fault::Never);
+            session.shut_down().unwrap();
+            assert_eq!(msr.get(select), 0, "shut-down tries again");
+        });
+    });
+}

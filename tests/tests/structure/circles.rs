@@ -1,0 +1,219 @@
+//! The structure of crates, whatever a crate's root re-exports: no files use each other in a circle, and none uses a
+//! file of a higher floor.
+
+use std::path::{Path, PathBuf};
+
+use super::source_tree::{SourceTree, circles};
+
+/// The crates without circles. The others have circles still.
+const WITHOUT_CIRCLES: &[&str] = &[
+    "pmu-intel",
+    "pmu-amd",
+    "pmu-events",
+    "pmu-events/generator",
+    "pmu",
+    "pmu-virt",
+    "examples/kernel",
+];
+
+/// A crate's floors, from the highest to the lowest. A floor is the names of modules, of which each stands for its file
+/// and those in its folder, unless a longer name stands for these. Modules of one floor do not use each other.
+struct Floors {
+    of: &'static str,
+    floors: &'static [&'static str],
+}
+
+/// The crates that have floors.
+const FLOORS: &[Floors] = &[
+    Floors {
+        of: "pmu-events",
+        floors: &["lib", "processor, metric", "core_type", "event", "tables", "format", "name"],
+    },
+    Floors {
+        of: "pmu-virt",
+        floors: &[
+            "lib",
+            "bytes, mediated, mock",
+            "pmu",
+            "model",
+            "registers, events",
+            "configuration, policy",
+        ],
+    },
+];
+
+fn root(of: &str) -> PathBuf {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(of).join("src");
+    let library = source.join("lib.rs");
+    if library.is_file() { library } else { source.join("main.rs") }
+}
+
+/// Returns each circle's uses, a line each.
+fn described(tree: &SourceTree) -> Vec<String> {
+    let uses = tree.uses();
+    let mut lines = vec![];
+    for circle in circles(&uses, tree.files.len()) {
+        for file in &circle {
+            for (used, names) in uses.get(file).into_iter().flatten() {
+                if circle.contains(used) {
+                    let [file, used] = [file, used].map(|n| &tree.files[*n]);
+                    lines.push(format!("{file} -> {used}: {names:?}"));
+                }
+            }
+        }
+    }
+    lines
+}
+
+#[test]
+fn no_files_of_a_crate_use_each_other_in_a_circle() {
+    for of in WITHOUT_CIRCLES {
+        let tree = SourceTree::read(&root(of));
+        assert!(tree.files.len() > 1, "{of}");
+        let found = described(&tree);
+        assert!(found.is_empty(), "{of}: {found:#?}");
+    }
+}
+
+/// Returns the number of a file's floor, and the module that names it there.
+fn floor_of<'f>(floors: &[&'f str], file: &str) -> Option<(usize, &'f str)> {
+    let module = file.strip_suffix(".rs").unwrap();
+    let named = floors
+        .iter()
+        .enumerate()
+        .flat_map(|(number, floor)| floor.split(", ").map(move |name| (number, name)));
+    let is_within = |name: &str| {
+        module.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    };
+    named.filter(|(_, name)| is_within(name)).max_by_key(|(_, name)| name.len())
+}
+
+/// Returns each use of a file that is not on a lower floor, a line each.
+fn uses_upwards(tree: &SourceTree, floors: &[&str]) -> Vec<String> {
+    let mut lines = vec![];
+    for (file, used) in tree.uses() {
+        for (used, names) in used {
+            let [file, used] = [file, used].map(|n| tree.files[n].as_str());
+            match (floor_of(floors, file), floor_of(floors, used)) {
+                (Some((from, module)), Some((to, other))) if from < to || module == other => {}
+                (None, _) => lines.push(format!("{file} is on no floor")),
+                (_, None) => lines.push(format!("{used} is on no floor")),
+                _ => lines.push(format!("{file} -> {used}: {names:?}")),
+            }
+        }
+    }
+    lines
+}
+
+#[test]
+fn no_file_uses_one_of_a_higher_floor() {
+    let architecture = Path::new(env!("CARGO_MANIFEST_DIR")).join("../ARCHITECTURE.md");
+    let architecture = std::fs::read_to_string(architecture).unwrap();
+    let architecture = architecture.split_whitespace().collect::<Vec<_>>().join(" ");
+    for Floors { of, floors } in FLOORS {
+        let found = uses_upwards(&SourceTree::read(&root(of)), floors);
+        assert!(found.is_empty(), "{of}: {found:#?}");
+        let drawn = floors.join(" ► ");
+        assert!(architecture.contains(&drawn), "ARCHITECTURE.md does not draw {of} as {drawn}");
+    }
+}
+
+/// Writes a crate, and reads it.
+fn written(name: &str, files: &[(&str, &str)]) -> SourceTree {
+    let folder = std::env::temp_dir().join(format!("pmu-structure-{}-{name}", std::process::id()));
+    for (file, text) in files {
+        let file = folder.join(file);
+        std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+        std::fs::write(file, text).unwrap();
+    }
+    let tree = SourceTree::read(&folder.join("lib.rs"));
+    std::fs::remove_dir_all(folder).unwrap();
+    tree
+}
+
+/// Writes a crate, and returns its circles.
+fn circles_of(name: &str, files: &[(&str, &str)]) -> Vec<String> {
+    let mut found = described(&written(name, files));
+    found.sort();
+    found
+}
+
+#[test]
+fn a_circle_that_the_root_s_re_exports_hide_is_found() {
+    let lib = "mod a; mod b; pub use a::A; pub use b::B;";
+    let found = circles_of(
+        "imports",
+        &[
+            ("lib.rs", lib),
+            ("a.rs", "use crate::B; pub struct A(B);"),
+            ("b.rs", "pub struct B; impl B { fn a() -> crate::A { todo!() } }"),
+        ],
+    );
+    assert_eq!(found, ["a.rs -> b.rs: {\"B\"}", "b.rs -> a.rs: {\"A\"}"]);
+    // One direction alone is none, nor is a test's.
+    let tests = "pub struct B; #[cfg(test)] mod tests { use crate::A; }";
+    let files = [("lib.rs", lib), ("a.rs", "use crate::B; pub struct A(B);"), ("b.rs", tests)];
+    assert_eq!(circles_of("no-circle", &files), [""; 0]);
+}
+
+#[test]
+fn a_method_of_a_higher_file_that_a_lower_one_calls_makes_a_circle() {
+    let lower = "pub struct Type; impl Type { fn low(&self) { self.high() } }";
+    let higher = "use crate::low::Type; impl Type { pub fn high(&self) {} }";
+    let files = [("lib.rs", "mod low; mod high;"), ("low.rs", lower), ("high.rs", higher)];
+    let found = circles_of("methods", &files);
+    assert_eq!(found, ["high.rs -> low.rs: {\"Type\"}", "low.rs -> high.rs: {\"high()\"}"]);
+}
+
+#[test]
+fn a_circle_through_a_file_of_another_folder_is_found() {
+    let root = r#"#[path = "elsewhere"] mod far { pub mod inner; } mod near;"#;
+    let near = r#"#[path = "elsewhere/named.rs"] mod other; pub struct Near(crate::far::inner::Inner, other::Named);"#;
+    let files = [
+        ("lib.rs", root),
+        ("near.rs", near),
+        ("elsewhere/inner.rs", "pub struct Inner(crate::near::Near);"),
+        ("elsewhere/named.rs", "pub struct Named;"),
+    ];
+    let found = circles_of("path", &files);
+    let (used, using) = ("elsewhere/inner.rs", "near.rs");
+    assert_eq!(
+        found,
+        [format!("{used} -> {using}: {{\"Near\"}}"), format!("{using} -> {used}: {{\"Inner\"}}")]
+    );
+}
+
+#[test]
+fn a_face_that_hands_on_what_its_rooms_define_makes_no_circle() {
+    let files = [
+        ("lib.rs", "mod face;"),
+        ("face.rs", "mod room; pub use room::Thing; pub fn open() {}"),
+        ("face/room.rs", "pub struct Thing; fn enter() { super::open() }"),
+    ];
+    assert_eq!(circles_of("face", &files), [""; 0]);
+}
+
+#[test]
+fn a_use_of_a_higher_floor_is_found_and_one_of_the_floor_s_own_other_module() {
+    let files = [
+        ("lib.rs", "mod roof; mod hall; mod yard; mod cellar; pub use roof::Roof;"),
+        (
+            "roof.rs",
+            "use crate::cellar::wine::Wine; pub struct Roof; impl Roof { fn of(_: crate::hall::Hall) {} }",
+        ),
+        ("hall.rs", "pub struct Hall(crate::cellar::wine::Wine);"),
+        ("yard.rs", "pub struct Yard(crate::hall::Hall);"),
+        ("cellar.rs", "mod store; mod wine;"),
+        ("cellar/store.rs", "use super::wine::Wine; fn under(_: crate::Roof, _: Wine) {}"),
+        ("cellar/wine.rs", "pub struct Wine;"),
+    ];
+    let tree = written("floors", &files);
+    let found = uses_upwards(&tree, &["roof", "hall, yard", "cellar"]);
+    assert_eq!(found, ["yard.rs -> hall.rs: {\"Hall\"}", "cellar/store.rs -> roof.rs: {\"Roof\"}"]);
+    let split = uses_upwards(&tree, &["roof", "yard", "hall", "cellar/wine", "cellar"]);
+    let upwards =
+        ["cellar/store.rs -> roof.rs: {\"Roof\"}", "cellar/store.rs -> cellar/wine.rs: {\"Wine\"}"];
+    assert_eq!(split, upwards);
+    let unnamed = uses_upwards(&tree, &["roof", "yard", "cellar"]);
+    assert!(unnamed.contains(&"hall.rs is on no floor".to_owned()), "{unnamed:?}");
+}

@@ -1,0 +1,14 @@
+//! The software PMU: the manuals' rules, one test each, and a naive model on random programs.
+
+mod amd;
+mod bytes;
+mod hidden;
+mod host;
+mod intel;
+mod intel_counting;
+mod mock;
+mod model;
+mod naive;
+mod overflow;
+mod running;
+mod version_6;
