@@ -29,10 +29,6 @@ impl Told {
     pub(crate) fn of(&self, number: usize) -> (u64, u64) {
         self.0[number].get()
     }
-
-    pub(crate) fn set(&self, number: usize, told: (u64, u64)) {
-        self.0[number].set(told);
-    }
 }
 
 /// Returns the period that the handler sets after so many reports of an event whose frequency is kept; the same for
