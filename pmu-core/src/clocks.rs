@@ -1,7 +1,8 @@
 //! The frequencies of a processor: MPERF and APERF, and the TSC's.
 
 use crate::msr::MsrAccess;
-use crate::{MsrBackend, MsrFault, MsrUpdate, Snapshot};
+use crate::msr::{MsrBackend, MsrFault, MsrUpdate};
+use crate::snapshot::Snapshot;
 
 /// `IA32_MPERF`, AMD's `MPERF` (SDM vol. 4, table 2-2; APM vol. 2, "Effective Frequency").
 const MPERF: MsrUpdate = MsrUpdate::read(0xE7);

@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use crate::Rules;
+use crate::windows::Rules;
 
 /// Reason why a vendor crate does not detect a processor: only [`DefaultInterface`](crate::DefaultInterface)
 /// remains, which profiles by time.

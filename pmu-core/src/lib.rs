@@ -10,40 +10,55 @@ mod counters;
 mod detection;
 mod dump;
 mod frame;
+mod interval;
 mod msr;
 mod platform;
 mod profile;
 mod snapshot;
+mod windows;
 
 #[cfg(feature = "testing")]
 pub mod testing;
 
 pub use clocks::{ClockReading, Clocks, tsc_hertz};
-pub use counters::counter::{Counter, CounterControl};
-pub use counters::entry::{EventCount, EventEntry, StoppedEvent};
-pub use counters::error::{CounterError, ServiceError};
-pub use counters::event::{Event, EventId, NamedEvent};
-pub use counters::group::{GroupError, GroupId};
-pub use counters::id::{CounterId, CounterSet, MAX_COUNTERS, MAX_FIXED, MAX_GENERAL};
-pub use counters::interrupt::{Claim, EventOverflow, Serviced, service};
-pub use counters::left_over::UnusedRegisters;
-pub use counters::lend::{CounterWindow, LentCounters, WindowError};
-pub use counters::memory::CounterMemory;
-pub use counters::processor::{Counters, SessionCounters};
-pub use counters::select::EventSelect;
-pub use counters::silence::silence;
-pub use counters::slot::CounterSlot;
-pub use counters::sources::{EventSource, OpenedEvents};
-pub use counters::switch::{SavedCounter, SavedCounters};
-pub use counters::table::EventTable;
-pub use counters::thread::{SwitchError, ThreadEvent};
-pub use counters::unit::{
-    CounterBank, CounterUnit, FixedCounters, Freeze, FullWidth, GlobalRegisters, PreciseSampling,
+pub use counters::control::handle::{Counters, SessionCounters};
+pub use counters::control::opened::user_view::UserView;
+pub use counters::control::silence::silence;
+pub use counters::control::switch::saved::{SavedCounter, SavedCounters};
+pub use counters::control::window::error::WindowError;
+pub use counters::control::window::lend::CounterWindow;
+pub use counters::control::window::lent_counters::LentCounters;
+pub use counters::error::{CounterError, GroupError, ServiceError, SwitchError};
+pub use counters::events::count::EventCount;
+pub use counters::events::event::Event;
+pub use counters::events::stopped::StoppedEvent;
+pub use counters::events::thread_event::ThreadEvent;
+pub use counters::hooks::event_source::EventSource;
+pub use counters::hooks::opened_events::OpenedEvents;
+pub use counters::interrupt::claim::{Claim, Serviced};
+pub use counters::interrupt::overflow::EventOverflow;
+pub use counters::interrupt::service::service;
+pub use counters::names::counter_id::{
+    CounterId, CounterSet, MAX_COUNTERS, MAX_FIXED, MAX_GENERAL,
 };
-pub use counters::user::UserView;
+pub use counters::names::event_id::EventId;
+pub use counters::names::group_id::GroupId;
+pub use counters::names::named_event::NamedEvent;
+pub use counters::registers::banks::{CounterBank, FixedCounters, FullWidth};
+pub use counters::registers::counter::{Counter, CounterControl};
+pub use counters::registers::global::{Freeze, GlobalRegisters};
+pub use counters::registers::precise::PreciseSampling;
+pub use counters::registers::select::EventSelect;
+pub use counters::registers::unit::CounterUnit;
+pub use counters::registers::unused::UnusedRegisters;
+pub use counters::shared::entry::EventEntry;
+pub use counters::shared::memory::CounterMemory;
+pub use counters::shared::slot::CounterSlot;
+pub use counters::shared::table::EventTable;
 pub use detection::NoInterface;
 pub use dump::{CpuidDump, DumpError};
 pub use frame::{InterruptFrame, ProcessId, ProcessorNumber};
+pub use interval::{Interval, IntervalError, IntervalLimits, IntervalUnit};
 #[cfg(all(feature = "native", any(target_arch = "x86", target_arch = "x86_64")))]
 pub use msr::native::NativeMsr;
 #[cfg(all(feature = "native", target_arch = "x86_64"))]
@@ -54,18 +69,19 @@ pub use msr::{
 pub use platform::{Platform, TimerUnavailable};
 pub use profile::added::{AddSourceError, AddedSlot, AddedSource, AddedSources};
 pub use profile::classes;
+pub use profile::counter_answer::CounterAnswer;
+pub use profile::default_interface::DefaultInterface;
 pub use profile::error::InterfaceError;
-pub use profile::interface::{
-    Availability, CounterAnswer, DefaultInterface, Overflow, ProfileInterface, SourceInformation,
-    SourceInterface,
-};
-pub use profile::interval::{Interval, IntervalError, IntervalLimits, IntervalUnit};
+pub use profile::information::{Availability, SourceInformation};
+pub use profile::interface::ProfileInterface;
+pub use profile::overflow::Overflow;
 pub use profile::session::{Session, SessionPlatform};
 pub use profile::source::{KProfileSource, NotASource, ProfileSource};
 pub use profile::source_index::{SourceIndex, SourceTable};
+pub use profile::source_interface::SourceInterface;
 pub use profile::status::NtStatus;
-pub use profile::windows::{HalInterface, PointerWidth, Rules, WindowsVersion};
 pub use profile::with_events::{Report, WithEvents};
 pub use profile::with_sources::WithSources;
 pub use raw_cpuid;
 pub use snapshot::Snapshot;
+pub use windows::{HalInterface, PointerWidth, Rules, WindowsVersion};

@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use crate::Interval;
+use crate::interval::Interval;
 
 /// The interrupt controller and the timer of the processor that executes the call.
 ///

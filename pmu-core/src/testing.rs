@@ -4,7 +4,7 @@ use core::cell::{Cell, RefCell};
 
 use heapless::Vec;
 
-use crate::{MsrAddress, MsrBackend, MsrErrorKind, MsrOperation, MsrUpdate, PmcIndex};
+use crate::msr::{MsrAddress, MsrBackend, MsrErrorKind, MsrOperation, MsrUpdate, PmcIndex};
 
 /// One access: its instruction, its register, and the value that was read or written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

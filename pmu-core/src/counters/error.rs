@@ -2,7 +2,12 @@
 
 use core::fmt;
 
-use crate::{CounterSet, EventId, GroupId, MsrFault, NamedEvent, NoInterface};
+use crate::counters::names::counter_id::CounterSet;
+use crate::counters::names::event_id::EventId;
+use crate::counters::names::group_id::GroupId;
+use crate::counters::names::named_event::NamedEvent;
+use crate::detection::NoInterface;
+use crate::msr::MsrFault;
 
 /// Error of an operation on a processor's counters.
 ///
@@ -224,4 +229,115 @@ impl core::error::Error for CounterError {
             _ => None,
         }
     }
+}
+
+/// Error of an operation on a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct GroupError {
+    /// Number of the event for which it failed, from 0, in the order in which they were given to
+    /// [`open_group`](crate::Counters::open_group); `None`, where it is not one event's: a register failed while the
+    /// group was started, or it is the group as a whole.
+    pub member: Option<usize>,
+    /// Reason.
+    pub reason: CounterError,
+}
+
+impl fmt::Display for GroupError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.member {
+            Some(member) => write!(f, "events[{member}] of the group: {}", self.reason),
+            None => fmt::Display::fmt(&self.reason, f),
+        }
+    }
+}
+
+impl core::error::Error for GroupError {
+    fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
+        Some(&self.reason)
+    }
+}
+
+/// An error of the counters, where groups and other events are started by one function: not one event's.
+///
+/// ```
+/// use pmu_core::{CounterError, GroupError};
+/// let error = GroupError::from(CounterError::NoFreeCounter);
+/// assert_eq!(error, GroupError { member: None, reason: CounterError::NoFreeCounter });
+/// ```
+impl From<CounterError> for GroupError {
+    fn from(reason: CounterError) -> Self {
+        Self::of_group(reason)
+    }
+}
+
+impl GroupError {
+    pub(crate) const fn of_group(reason: CounterError) -> Self {
+        Self { member: None, reason }
+    }
+
+    pub(crate) const fn of_member(member: usize, reason: CounterError) -> Self {
+        Self { member: Some(member), reason }
+    }
+}
+
+/// Returns the error for a group that is not here.
+pub(crate) fn no_such(group: GroupId) -> GroupError {
+    GroupError::of_group(CounterError::NoSuchGroup(group))
+}
+
+/// Failure to take some of a thread's events from a processor, or to give them to it. The others were switched.
+///
+/// ```
+/// use pmu_core::{CounterError, SwitchError};
+/// let error = SwitchError { events: 0b101, reason: CounterError::NoFreeCounter };
+/// let failed: Vec<usize> = (0..3).filter(|place| error.concerns(*place)).collect();
+/// assert_eq!(failed, [0, 2]);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct SwitchError {
+    /// Events that failed, one bit each, by their places in the slice; bit 63 stands for place 63 and all behind it.
+    /// None failed if the groups' events could only not be stopped, or go on, together, or if another event that waits
+    /// could not be given a free counter.
+    pub events: u64,
+    /// Reason of the first failure.
+    pub reason: CounterError,
+}
+
+impl SwitchError {
+    /// Returns whether the event at this place of the slice failed, or may have.
+    pub const fn concerns(&self, place: usize) -> bool {
+        self.events >> if place < 63 { place } else { 63 } & 1 != 0
+    }
+
+    /// Adds a failure of some events to an outcome.
+    pub(crate) fn add(
+        outcome: &mut Result<(), Self>,
+        events: u64,
+        result: Result<(), CounterError>,
+    ) {
+        if let Err(reason) = result {
+            let reason = outcome.err().map_or(reason, |error| error.reason);
+            let events = outcome.err().map_or(0, |error| error.events) | events;
+            *outcome = Err(Self { events, reason });
+        }
+    }
+}
+
+impl fmt::Display for SwitchError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "events {:#b} of the thread: {}", self.events, self.reason)
+    }
+}
+
+impl core::error::Error for SwitchError {
+    fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
+        Some(&self.reason)
+    }
+}
+
+/// Returns the bit of an event's place.
+pub(crate) fn bit(place: usize) -> u64 {
+    1 << place.min(63)
 }

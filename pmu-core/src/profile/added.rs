@@ -6,10 +6,13 @@ use core::ptr;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64};
 
-use crate::{
-    CounterSet, CounterUnit, Event, EventOverflow, EventTable, IntervalLimits, IntervalUnit,
-    KProfileSource, ProfileSource,
-};
+use crate::counters::events::event::Event;
+use crate::counters::interrupt::overflow::EventOverflow;
+use crate::counters::names::counter_id::CounterSet;
+use crate::counters::registers::unit::CounterUnit;
+use crate::counters::shared::table::EventTable;
+use crate::interval::{IntervalLimits, IntervalUnit};
+use crate::profile::source::{KProfileSource, ProfileSource};
 
 /// A source that is added to an interface's table, and the counters that can count it.
 #[derive(Debug)]

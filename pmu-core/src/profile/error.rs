@@ -2,9 +2,12 @@
 
 use core::fmt;
 
-use crate::{
-    CounterError, IntervalError, KProfileSource, NtStatus, ProcessorNumber, TimerUnavailable,
-};
+use crate::counters::error::CounterError;
+use crate::frame::ProcessorNumber;
+use crate::interval::IntervalError;
+use crate::platform::TimerUnavailable;
+use crate::profile::source::KProfileSource;
+use crate::profile::status::NtStatus;
 
 /// Error of an operation on a profile interface. Nothing was changed, unless the error is [`CounterError::Faulted`].
 /// After an error of [`initialize`](crate::ProfileInterface::initialize) no counter runs.

@@ -2,18 +2,32 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use crate::{
-    AddedSource, Availability, CounterError, CounterMemory, CounterSet, CounterWindow, Counters,
-    Event, EventId, EventOverflow, InterfaceError, Interval, KProfileSource, MsrBackend, Overflow,
-    Platform, ProfileInterface, SavedCounters, SessionCounters, Snapshot, SourceInformation,
-    SourceInterface,
-};
+use crate::counters::control::handle::{Counters, SessionCounters};
+use crate::counters::control::switch::saved::SavedCounters;
+use crate::counters::control::window::lend::CounterWindow;
+use crate::counters::error::CounterError;
+use crate::counters::events::event::Event;
+use crate::counters::interrupt::overflow::EventOverflow;
+use crate::counters::names::counter_id::CounterSet;
+use crate::counters::names::event_id::EventId;
+use crate::counters::shared::memory::CounterMemory;
+use crate::interval::Interval;
+use crate::msr::MsrBackend;
+use crate::platform::Platform;
+use crate::profile::added::AddedSource;
+use crate::profile::declared::declared_information;
+use crate::profile::error::InterfaceError;
+use crate::profile::information::{Availability, SourceInformation};
+use crate::profile::overflow::Overflow;
+use crate::profile::source::KProfileSource;
+use crate::profile::source_interface::SourceInterface;
+use crate::snapshot::Snapshot;
 
 /// The control handle to the profile sources of one processor: its [`Counters`], and its profile timer.
 ///
 /// It cannot move to another thread, and dropping it accesses no register: [shut a session down](Self::shut_down) on
 /// its processor instead. A session dropped without that leaves its counters running and its [`CounterMemory`] in use:
-/// [`service`](ProfileInterface::service) keeps reporting, and the memory can only be
+/// [`service`](crate::ProfileInterface::service) keeps reporting, and the memory can only be
 /// [reclaimed](CounterMemory::reclaim).
 ///
 /// # Context
@@ -48,7 +62,7 @@ impl<P: Platform> Platform for SessionPlatform<P> {
 }
 
 impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
-    /// Opens a session: see [`ProfileInterface::initialize_only`].
+    /// Opens a session: see [`ProfileInterface::initialize_only`](crate::ProfileInterface::initialize_only).
     pub(crate) fn initialize(
         interface: I,
         processor: &Snapshot,
@@ -104,7 +118,7 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
     /// Returns the information on a source on this processor, whose counters are proven. A source whose event this
     /// processor lacks is unsupported here, on a hybrid machine for instance, whatever the interface says.
     pub fn query(&self, source: KProfileSource) -> SourceInformation {
-        let mut information = self.interface().query(source);
+        let mut information = declared_information(self.interface(), source);
         let available = if let Some((added, _)) = self.added_source(source) {
             // The machine's are the boot processor's.
             let here = self.interface().added().interval(source, &self.counters.unit_here());
@@ -135,16 +149,21 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
         }
     }
 
+    /// Returns the index of a source in the interface's table.
+    fn row(&self, source: KProfileSource) -> Option<usize> {
+        self.interface().table().row(source)
+    }
+
     /// Returns an added source and the event to open for it; `None` for a source of the table.
     fn added_source(&self, source: KProfileSource) -> Option<(&'static AddedSource, Event)> {
         let added = self.interface().added();
-        if self.interface().row(source).is_some() { None } else { added.event(source) }
+        if self.row(source).is_some() { None } else { added.event(source) }
     }
 
     /// Returns the event of a source here: that of its row, or the one that was opened for it.
     fn event(&self, source: KProfileSource) -> Option<EventId> {
         let Some((added, _)) = self.added_source(source) else {
-            return self.interface().event(source);
+            return self.row(source).map(EventId::of_row);
         };
         let mut opened = self.interface().opened().opened();
         opened.find(|(_, entry)| entry.tag() == added.tag()).map(|(event, _)| event)
@@ -152,8 +171,7 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
 
     /// Returns the row of a source that can be started on this processor.
     fn supported_row(&self, source: KProfileSource) -> Result<usize, InterfaceError> {
-        self.interface()
-            .row(source)
+        self.row(source)
             .filter(|row| {
                 // Time is no counter's.
                 let here = match *row {
@@ -249,7 +267,7 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
             return self.close_added(event.ok_or(not_started)?, source);
         }
         if source != KProfileSource::TIME {
-            let row = self.interface().row(source).ok_or(not_started)?;
+            let row = self.row(source).ok_or(not_started)?;
             return self.counters.stop_row(row).map_err(|error| of_source(error, source));
         }
         if !self.timer().running {

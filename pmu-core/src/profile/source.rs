@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use crate::EventSelect;
+use crate::counters::registers::select::EventSelect;
 
 /// `KPROFILE_SOURCE`: the event whose recurrence raises a profile interrupt.
 ///

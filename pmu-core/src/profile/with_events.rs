@@ -2,11 +2,23 @@
 
 use core::sync::atomic::AtomicU32;
 
-use crate::{
-    AddedSources, CounterAnswer, CounterMemory, CounterSet, CounterUnit, EventOverflow, EventTable,
-    InterfaceError, MsrBackend, Overflow, Platform, ServiceError, Serviced, Session, Snapshot,
-    SourceInterface, SourceTable,
-};
+use crate::counters::error::ServiceError;
+use crate::counters::interrupt::claim::Serviced;
+use crate::counters::interrupt::overflow::EventOverflow;
+use crate::counters::names::counter_id::CounterSet;
+use crate::counters::registers::unit::CounterUnit;
+use crate::counters::shared::memory::CounterMemory;
+use crate::counters::shared::table::EventTable;
+use crate::msr::MsrBackend;
+use crate::platform::Platform;
+use crate::profile::added::AddedSources;
+use crate::profile::counter_answer::CounterAnswer;
+use crate::profile::error::InterfaceError;
+use crate::profile::overflow::Overflow;
+use crate::profile::session::Session;
+use crate::profile::source_index::SourceTable;
+use crate::profile::source_interface::SourceInterface;
+use crate::snapshot::Snapshot;
 
 /// A profile interface, and the events that are opened beside its sources on one processor.
 ///

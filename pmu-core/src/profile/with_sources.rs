@@ -2,9 +2,13 @@
 
 use core::sync::atomic::AtomicU32;
 
-use crate::{
-    AddedSources, CounterAnswer, CounterUnit, EventTable, Snapshot, SourceInterface, SourceTable,
-};
+use crate::counters::registers::unit::CounterUnit;
+use crate::counters::shared::table::EventTable;
+use crate::profile::added::AddedSources;
+use crate::profile::counter_answer::CounterAnswer;
+use crate::profile::source_index::SourceTable;
+use crate::profile::source_interface::SourceInterface;
+use crate::snapshot::Snapshot;
 
 /// A profile interface with sources beyond those of its table.
 ///

@@ -7,6 +7,7 @@ use super::source_tree::{SourceTree, circles};
 
 /// The crates without circles. The others have circles still.
 const WITHOUT_CIRCLES: &[&str] = &[
+    "pmu-core",
     "pmu-intel",
     "pmu-amd",
     "pmu-events",
@@ -25,6 +26,22 @@ struct Floors {
 
 /// The crates that have floors.
 const FLOORS: &[Floors] = &[
+    Floors {
+        of: "pmu-core",
+        floors: &[
+            "lib, testing",
+            "profile",
+            "counters/control",
+            "counters/interrupt",
+            "counters/hooks",
+            "counters/shared",
+            "counters/events",
+            "counters/registers, counters/error",
+            "counters/names",
+            "detection, frame, dump, platform, clocks",
+            "msr, snapshot, interval, windows",
+        ],
+    },
     Floors {
         of: "pmu-events",
         floors: &["lib", "processor, metric", "core_type", "event", "tables", "format", "name"],

@@ -1,0 +1,123 @@
+//! Accesses to the control registers, each retried once; the shared ones are changed by bit.
+
+use core::sync::atomic::Ordering::Relaxed;
+
+use crate::counters::control::handle::Counters;
+use crate::counters::error::CounterError;
+use crate::counters::hooks::event_source::EventSource;
+use crate::counters::names::counter_id::CounterSet;
+use crate::counters::registers::counter::{Counter, CounterControl};
+use crate::counters::registers::global::GlobalRegisters;
+use crate::msr::{MsrAccess, MsrAddress, MsrBackend, MsrFault};
+use crate::platform::Platform;
+
+impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
+    /// Writes a register.
+    pub(crate) fn wrmsr_retrying(&self, register: MsrAddress, value: u64) -> Result<(), MsrFault> {
+        self.msr.wrmsr_retrying(register, value)
+    }
+
+    /// Reads a register.
+    pub(crate) fn rdmsr_retrying(&self, register: MsrAddress) -> Result<u64, MsrFault> {
+        self.msr.rdmsr_retrying(register)
+    }
+
+    /// Reads a counter.
+    pub(crate) fn read(&self, registers: &Counter) -> Result<u64, MsrFault> {
+        registers.read(&self.msr)
+    }
+
+    /// Programs a counter's control with `bits`, which are the counter's own; 0 stops it.
+    pub(crate) fn set_control(&self, counter: &Counter, bits: u64) -> Result<(), MsrFault> {
+        match counter.control {
+            CounterControl::Select(register) => self.msr.wrmsr_retrying(register, bits),
+            CounterControl::Shared { register, .. } => {
+                let shadow = &self.memory.fixed_control;
+                let value = shadow.load(Relaxed) & !counter.control.mask() | bits;
+                self.msr.wrmsr_retrying(register, value)?;
+                shadow.store(value, Relaxed);
+                Ok(())
+            }
+        }
+    }
+
+    /// Returns whether the counter's control holds `bits`.
+    pub(crate) fn holds(&self, counter: &Counter, bits: u64) -> Result<bool, MsrFault> {
+        let control = counter.control;
+        let found = self.rdmsr_retrying(control.register())?;
+        Ok(found & control.mask() == bits)
+    }
+
+    /// Returns whether the session is open, and knows its counters from others': while they are lent, it has none.
+    pub(crate) fn has_own(&self) -> bool {
+        self.is_open() && !self.memory.is_lent()
+    }
+
+    /// Returns the bits of the fixed counters' control that are these counters'.
+    pub(crate) fn fixed_control_of(&self, counters: CounterSet) -> u64 {
+        let fixed = (counters & CounterSet::FIXED).iter();
+        fixed.fold(0, |all, counter| all | self.registers(counter).control.mask())
+    }
+
+    /// Sees what the other owners have in the fixed counters' control, where it is not known yet: while none of
+    /// these is the session's.
+    pub(crate) fn find_fixed_control(&self) -> Result<(), CounterError> {
+        if (self.own() & CounterSet::FIXED).is_empty() {
+            let found = self.rdmsr_retrying(self.unit().fixed_control());
+            self.memory.fixed_control.store(found.map_err(CounterError::Access)?, Relaxed);
+        }
+        Ok(())
+    }
+
+    /// Clears and sets bits of the global control register: first in what the interrupt path leaves behind,
+    /// then in the register. Where it fails, both are as they were.
+    pub(crate) fn change_global(
+        &self,
+        global: &GlobalRegisters,
+        (clear, set): (u64, u64),
+    ) -> Result<(), CounterError> {
+        let control = &self.memory.global_control;
+        let before = control.load(Relaxed);
+        let after = before & !clear | set;
+        control.store(after, Relaxed);
+        self.wrmsr_retrying(global.control, after).map_err(|fault| {
+            control.store(before, Relaxed);
+            // An interrupt in between may have written the new value.
+            match self.wrmsr_retrying(global.control, before) {
+                Ok(()) => CounterError::Access(fault),
+                Err(fault) => {
+                    // Whatever it holds, the next start is to write it.
+                    control.fetch_and(!self.own().bits(), Relaxed);
+                    self.memory.mark_faulted(None, self.table());
+                    CounterError::Faulted(fault)
+                }
+            }
+        })
+    }
+
+    /// Acknowledges those of the bits that the global status shows. An interrupt of theirs that still comes
+    /// finds nothing.
+    pub(crate) fn acknowledge(&self, global: &GlobalRegisters, bits: u64) -> Result<u64, MsrFault> {
+        let pending = self.rdmsr_retrying(global.status)? & bits;
+        if pending != 0 {
+            self.memory.expect_late(CounterSet::from_bits(pending).len() as u32);
+            self.clear_status(global, pending)?;
+        }
+        Ok(pending)
+    }
+
+    /// Clears bits of the status, of counters that are stopped. Where the global control enables no counter, it enables
+    /// these meanwhile: Zhaoxin's ZX-C takes an acknowledgement only then (as in Linux).
+    #[inline(never)]
+    pub(crate) fn clear_status(&self, global: &GlobalRegisters, bits: u64) -> Result<(), MsrFault> {
+        let own = bits & self.own().bits();
+        // Those that are stopped while they are serviced take it at any time.
+        let takes = global.stop_while_serviced || self.memory.global_control.load(Relaxed) != 0;
+        if takes || own == 0 {
+            return self.wrmsr_retrying(global.acknowledge, bits);
+        }
+        self.wrmsr_retrying(global.control, own)?;
+        let cleared = self.wrmsr_retrying(global.acknowledge, bits);
+        self.wrmsr_retrying(global.control, 0).and(cleared)
+    }
+}

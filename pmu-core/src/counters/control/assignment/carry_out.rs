@@ -1,0 +1,207 @@
+//! Carrying out a plan.
+
+use crate::counters::control::assignment::lift::Lifted;
+use crate::counters::control::assignment::plan::{Placed, Plan};
+use crate::counters::control::assignment::planner::{Moving, Planner};
+use crate::counters::control::handle::Counters;
+use crate::counters::error::CounterError;
+use crate::counters::hooks::event_source::EventSource;
+use crate::counters::names::counter_id::{CounterId, CounterSet};
+use crate::counters::names::event_id::EventId;
+use crate::counters::shared::entry::{EventEntry, EventState};
+use crate::counters::shared::slot::{CounterSlot, SlotState};
+use crate::msr::MsrBackend;
+use crate::platform::Platform;
+
+/// A step of a change.
+enum Step {
+    /// The event of this counter leaves it.
+    Leave(CounterId),
+    /// An event enters this free counter.
+    Enter(CounterId, Placed),
+}
+
+impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
+    /// Gives every event its planned counter. An event that is in the plan for the first time is started; one that
+    /// loses its counter waits for its turn, and its pending overflow is reported when the event next happens on a
+    /// counter. If groups are among them, their counters start and stop with one write.
+    ///
+    /// On failure every event is back on its counter, unless that one faulted; then the other events of its group have
+    /// none, either.
+    pub(crate) fn carry_out(&self, planner: &mut Planner<'_>) -> Result<(), CounterError> {
+        let together = self.begin(planner);
+        while let Some(step) = self.next_step(planner) {
+            match step {
+                Step::Leave(counter) => self.leave(counter, planner),
+                Step::Enter(counter, placed) => self.enter(counter, placed, planner),
+            }
+        }
+        self.end(planner, together)
+    }
+
+    /// Begins a change, and stops and returns the counters that change if groups are among their events.
+    #[inline(never)]
+    fn begin(&self, planner: &mut Planner<'_>) -> CounterSet {
+        self.present(&mut planner.before);
+        (planner.leaving, planner.counters) = self.difference(&planner.before, &planner.plan);
+        let changing = planner.before.besides(&planner.plan) | planner.counters;
+        let is_grouped =
+            |placed: Placed| self.table().entry(placed.event).is_some_and(EventEntry::is_grouped);
+        let grouped = |plan: &Plan, counter| plan.at(counter).is_some_and(is_grouped);
+        let together = changing
+            .iter()
+            .any(|counter| grouped(&planner.before, counter) || grouped(&planner.plan, counter));
+        let together = if together { changing } else { CounterSet::NONE };
+        planner.outcome = self.halt(together);
+        together
+    }
+
+    /// Returns the next step of a change. After a failure, the events go back to where they were, as far as that
+    /// succeeds.
+    #[inline(never)]
+    fn next_step(&self, planner: &mut Planner<'_>) -> Option<Step> {
+        if planner.failure.is_none()
+            && let Err(error) = planner.outcome
+        {
+            (planner.failure, planner.outcome) = (Some(error), Ok(()));
+            // An interrupt, or a fault, may have marked counters meanwhile.
+            let mut now = Plan::EMPTY;
+            self.present(&mut now);
+            let (leaving, entering) = self.difference(&now, &planner.before);
+            (planner.leaving, planner.counters) = (leaving, entering & self.usable());
+        }
+        let next = self.next_to_enter(planner.counters);
+        let in_the_way = || self.in_the_way(next?, planner);
+        if let Some(counter) = planner.leaving.first().or_else(in_the_way) {
+            planner.leaving = planner.leaving.without(counter.only());
+            return Some(Step::Leave(counter));
+        }
+        let Some(counter) = next else {
+            // Of a group that could not go back as a whole, the rest is stopped.
+            let part = planner.failure.and_then(|_| self.part_of_group());
+            return part.map(Step::Leave);
+        };
+        planner.counters = planner.counters.without(counter.only());
+        planner.target().at(counter).map(|placed| Step::Enter(counter, placed))
+    }
+
+    /// Ends a change, and lets counters go on that were stopped.
+    #[inline(never)]
+    fn end(&self, planner: &mut Planner<'_>, together: CounterSet) -> Result<(), CounterError> {
+        if let Some(error) = planner.failure {
+            planner.outcome = Err(match planner.outcome {
+                Ok(()) => error,
+                Err(CounterError::Access(fault)) => CounterError::Faulted(fault),
+                Err(error) => error,
+            });
+        }
+        self.settle_states(planner);
+        let going_on = self.go_on(together);
+        planner.outcome.and(going_on)
+    }
+
+    /// Sets the states of the events that got or lost a counter. One that does not rotate waits if the plan was carried
+    /// out, and is stopped otherwise.
+    #[inline(never)]
+    fn settle_states(&self, planner: &Planner<'_>) {
+        for event in planner.before.events().chain(planner.plan.events()) {
+            let rotates = self.table().entry(event).is_some_and(EventEntry::rotates);
+            let waits = rotates || planner.outcome.is_ok();
+            match (self.counter_of(event), planner.before.find(event)) {
+                (Some(_), None) => self.change_state(event, EventState::Counting),
+                (None, Some(_)) if waits => self.change_state(event, EventState::Waiting),
+                // Its count is lost: it is not read as that of a stopped event.
+                (None, Some(counter)) if !self.usable().contains(counter) => {}
+                (None, Some(_)) => self.change_state(event, EventState::Stopped),
+                _ => {}
+            }
+        }
+    }
+
+    /// Returns a counter of a group that is on counters in part.
+    fn part_of_group(&self) -> Option<CounterId> {
+        let is_off = |event| self.counter_of(event).is_none();
+        let is_part = |event| self.table().with_group(event).any(is_off);
+        self.own().iter().find(|counter| self.running_on(*counter).is_some_and(is_part))
+    }
+
+    /// Returns the counters whose events lose theirs, and those that events enter.
+    #[inline(never)]
+    fn difference(&self, from: &Plan, to: &Plan) -> (CounterSet, CounterSet) {
+        let moves = |counter| from.at(counter).is_some_and(|on| to.find(on.event).is_some());
+        (from.besides(to).retain(|counter| !moves(counter)), to.besides(from))
+    }
+
+    /// Returns the counter that an event enters next: one that is free. If each of them is another one's, they make a
+    /// circle, and one of them begins.
+    fn next_to_enter(&self, entering: CounterSet) -> Option<CounterId> {
+        let mut free = entering.iter().filter(|counter| self.running_on(*counter).is_none());
+        free.next().or(entering.first())
+    }
+
+    fn running_on(&self, counter: CounterId) -> Option<EventId> {
+        self.slot(counter).and_then(CounterSlot::running)
+    }
+
+    /// Takes a counter from its event.
+    #[inline(never)]
+    fn leave(&self, counter: CounterId, planner: &mut Planner<'_>) {
+        let before = || planner.before.at(counter).map(|placed| placed.event);
+        let Some(event) = self.running_on(counter).or_else(before) else { return };
+        match (self.lift(counter, event), self.table().entry(event)) {
+            (Err(error), _) => planner.note(Err(error)),
+            (Ok(lifted), Some(entry)) if lifted.overflowed => entry.set_resume(1),
+            (Ok(_), Some(_)) => {}
+            // A row's period is below 2^31, and so is what is left of it.
+            (Ok(Lifted { period, rest, .. }), None) => {
+                planner.put_moving(Moving { event, period: period as u32, rest: rest as u32 });
+            }
+        }
+    }
+
+    /// Lets an event run on a free counter: a row's for the rest of a period that began on another one.
+    #[inline(never)]
+    fn enter(
+        &self,
+        counter: CounterId,
+        Placed { event, encoding }: Placed,
+        planner: &mut Planner<'_>,
+    ) {
+        if let Some(entry) = self.table().entry(event) {
+            entry.set_encoding(encoding);
+            if let Some(register) = entry.extra_register(encoding)
+                && let Err(error) = self.table().extra.set(register, entry.extra_value(), &self.msr)
+            {
+                return planner.note(Err(error));
+            }
+        }
+        let moving = planner.take_moving(event);
+        let rest = moving.map(|moving| (moving.period.into(), moving.rest.into()));
+        if let Err(error) = self.run_for(counter, event, rest) {
+            planner.note(Err(error));
+            if let Some(moving) = moving {
+                planner.put_moving(moving);
+            }
+        }
+    }
+
+    /// Returns the counter that is to be left before an event enters a counter: that one, in a circle; or the event's
+    /// own.
+    fn in_the_way(&self, counter: CounterId, planner: &Planner<'_>) -> Option<CounterId> {
+        if self.running_on(counter).is_some() {
+            return Some(counter);
+        }
+        let event = planner.target().at(counter)?.event;
+        if planner.failure.is_some() {
+            return self.counter_of(event);
+        }
+        let home = planner.before.find(event)?;
+        let is_left = match self.slot(home)?.load() {
+            SlotState::Running { event: of, .. } => of != event,
+            // Marked meanwhile: to leave it fails.
+            SlotState::Faulted => false,
+            SlotState::Free | SlotState::Parked { .. } => true,
+        };
+        (!is_left).then_some(home)
+    }
+}

@@ -1,0 +1,97 @@
+//! Taking an event off its counter, with the remainder of its period.
+
+use crate::counters::control::handle::{Counters, marked_faulted};
+use crate::counters::error::CounterError;
+use crate::counters::hooks::event_source::EventSource;
+use crate::counters::names::counter_id::CounterId;
+use crate::counters::names::event_id::EventId;
+use crate::counters::shared::entry::{EventEntry, EventState};
+use crate::counters::shared::slot::SlotState;
+use crate::msr::MsrBackend;
+use crate::platform::Platform;
+
+/// Remainder of an event's period at the time its counter was taken away.
+#[derive(Clone, Copy)]
+pub(crate) struct Lifted {
+    /// The period that the counter was loaded for.
+    pub(crate) period: u64,
+    /// Its remainder; 1 also stands for a pending overflow.
+    pub(crate) rest: u64,
+    /// An overflow was pending that ended a period, and was not reported.
+    pub(crate) overflowed: bool,
+}
+
+impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
+    /// Stops an opened event, and takes it from its counter if it is on one.
+    pub(crate) fn take_off(
+        &self,
+        event: EventId,
+        entry: &EventEntry,
+        now: u64,
+    ) -> Result<(), CounterError> {
+        let on = self.counter_of(event);
+        entry.add_time(now, on.is_some());
+        let lifted = on.map_or(Ok(()), |counter| self.lift(counter, event).map(|_| ()));
+        self.change_state(event, EventState::Stopped);
+        lifted
+    }
+
+    /// Stops an event's counter, frees it, and adds its count to the total. An opened event keeps the remainder of
+    /// its period; where the period was over, a new one begins.
+    pub(crate) fn lift(&self, counter: CounterId, event: EventId) -> Result<Lifted, CounterError> {
+        let slot = self.slot(counter).ok_or(CounterError::NotStarted(event))?;
+        let registers = self.registers(counter);
+        let entry = self.table().entry(event);
+        let mut booked = None;
+        let mut stop_and_read = || {
+            self.set_control(&registers, 0)?;
+            booked = entry.map(EventEntry::booked);
+            let again = match entry.filter(|entry| entry.counts_on()) {
+                Some(entry) => self.wrapped_again(counter, entry, self.read(&registers)?)?,
+                None => false,
+            };
+            // An interrupt of the counter that comes from here on finds nothing.
+            self.memory.expect_late(1);
+            let SlotState::Running { period, .. } = slot.replace(SlotState::Free) else {
+                return Err(marked_faulted(registers.value_register()));
+            };
+            Ok((period, again, self.read(&registers)?))
+        };
+        let (period, again, value) = stop_and_read().map_err(|fault| {
+            slot.store(SlotState::Faulted);
+            CounterError::Faulted(fault)
+        })?;
+        let mut overflowed = registers.has_overflowed(value);
+        if let Some(entry) = entry {
+            if entry.counts_on() {
+                // Unless an interrupt has added it since.
+                overflowed = again && booked == Some(entry.booked());
+                if overflowed {
+                    entry.book_wrap(registers.mask());
+                }
+            }
+            entry.book(value, registers.mask());
+        }
+        if !overflowed {
+            self.memory.expect_one_fewer();
+        } else if let Some(global) = self.unit().global() {
+            let bit = counter.only().bits();
+            let acknowledged = self.clear_status(global, bit);
+            acknowledged.map_err(|fault| {
+                // This overflow would be reported for the counter's next event.
+                slot.store(SlotState::Faulted);
+                CounterError::Faulted(fault)
+            })?;
+        }
+        let rest = if overflowed { 1 } else { value.wrapping_neg() & registers.mask() };
+        let ended = match entry {
+            _ if !overflowed => false,
+            Some(entry) => entry.end_piece(),
+            None => true,
+        };
+        if let Some(entry) = entry.filter(|_| !overflowed) {
+            entry.set_resume(rest);
+        }
+        Ok(Lifted { period, rest, overflowed: ended })
+    }
+}

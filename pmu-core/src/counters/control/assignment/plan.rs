@@ -1,0 +1,152 @@
+//! A plan: which event is to be on which counter.
+
+use crate::counters::control::handle::Counters;
+use crate::counters::error::CounterError;
+use crate::counters::hooks::event_source::EventSource;
+use crate::counters::names::counter_id::{CounterId, CounterSet, MAX_COUNTERS};
+use crate::counters::names::event_id::EventId;
+use crate::counters::shared::entry::EventEntry;
+use crate::msr::MsrBackend;
+use crate::platform::Platform;
+
+/// An event on a counter, counted by one of its encodings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Placed {
+    pub(crate) event: EventId,
+    /// Below 4.
+    pub(crate) encoding: u8,
+}
+
+impl Placed {
+    const PRESENT: u16 = 1 << 15;
+
+    /// Below it lies the event's identity, of 12 bits.
+    const FIRST_OF_ENCODING: u32 = 12;
+
+    pub(crate) const fn pack(self) -> u16 {
+        let encoding = (self.encoding & 3) as u16;
+        Self::PRESENT | encoding << Self::FIRST_OF_ENCODING | self.event.bits()
+    }
+
+    pub(crate) fn unpack(bits: u16) -> Option<Self> {
+        let encoding = (bits >> Self::FIRST_OF_ENCODING & 3) as u8;
+        (bits & Self::PRESENT != 0).then(|| Self { event: EventId::of_bits(bits), encoding })
+    }
+}
+
+/// The event that each counter has, or is to have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Plan {
+    /// 0: none.
+    on: [u16; MAX_COUNTERS],
+}
+
+/// The event of a group for which there is no room, and the reason.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Unplaced {
+    pub(crate) event: EventId,
+    pub(crate) reason: CounterError,
+}
+
+impl Plan {
+    pub(crate) const EMPTY: Self = Self { on: [0; MAX_COUNTERS] };
+
+    pub(crate) fn at(&self, counter: CounterId) -> Option<Placed> {
+        self.on.get(counter.place()).copied().and_then(Placed::unpack)
+    }
+
+    pub(crate) fn set(&mut self, counter: CounterId, placed: Option<Placed>) {
+        if let Some(on) = self.on.get_mut(counter.place()) {
+            *on = placed.map_or(0, Placed::pack);
+        }
+    }
+
+    /// Returns the counters that have an event.
+    pub(crate) fn counters(&self) -> CounterSet {
+        self.besides(&Self::EMPTY)
+    }
+
+    /// Returns the counters that have an event which another plan does not have there, or has with another encoding.
+    pub(crate) fn besides(&self, other: &Self) -> CounterSet {
+        CounterSet::ALL.retain(|counter| {
+            let placed = self.at(counter);
+            placed.is_some() && placed != other.at(counter)
+        })
+    }
+
+    /// Returns the events.
+    pub(crate) fn events(&self) -> impl Iterator<Item = EventId> {
+        self.on.iter().filter_map(|on| Placed::unpack(*on)).map(|placed| placed.event)
+    }
+
+    /// Returns an event's counter.
+    pub(crate) fn find(&self, event: EventId) -> Option<CounterId> {
+        let is_it = |on: &u16| Placed::unpack(*on).is_some_and(|placed| placed.event == event);
+        // All counters, in the order of their places.
+        CounterSet::ALL.nth(self.on.iter().position(is_it)?)
+    }
+
+    pub(crate) fn remove(&mut self, event: EventId) {
+        if let Some(counter) = self.find(event) {
+            self.set(counter, None);
+        }
+    }
+}
+
+impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
+    /// Writes the present assignment into `plan`.
+    #[inline(never)]
+    pub(crate) fn present(&self, plan: &mut Plan) {
+        *plan = Plan::EMPTY;
+        for (counter, slot) in self.slots() {
+            if let Some(event) = slot.running() {
+                let encoding = self.table().entry(event).map_or(0, EventEntry::encoding);
+                plan.set(counter, Some(Placed { event, encoding }));
+            }
+        }
+    }
+}
+
+/// The event of a group for which there is no room.
+#[derive(Clone, Copy)]
+pub(crate) struct NoRoom {
+    pub(crate) event: EventId,
+    /// Address of the extra register that it cannot have; 0: a counter is lacking.
+    pub(crate) register: u32,
+}
+
+impl From<NoRoom> for Unplaced {
+    fn from(NoRoom { event, register }: NoRoom) -> Self {
+        let reason = match register {
+            0 => CounterError::NoFreeCounter,
+            register => CounterError::ExtraRegisterInUse(register),
+        };
+        Self { event, reason }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_plan_gives_back_what_was_placed_in_two_bytes_per_counter() {
+        assert_eq!(size_of::<Plan>(), 2 * MAX_COUNTERS);
+        let mut plan = Plan::EMPTY;
+        let counters = [CounterId::general(0), CounterId::general(15), CounterId::fixed(7)];
+        let events = [EventId::of_row(0), EventId::of_place(0x7FF), EventId::of_place(0)];
+        for encoding in 0..4 {
+            for (counter, event) in counters.into_iter().flatten().zip(events) {
+                let placed = Placed { event, encoding };
+                plan.set(counter, Some(placed));
+                assert_eq!((plan.at(counter), plan.find(event)), (Some(placed), Some(counter)));
+            }
+        }
+        assert_eq!(plan.counters().bits(), 1 << 39 | 1 << 15 | 1);
+        assert_eq!(plan.events().count(), 3);
+        let mut other = plan;
+        other.remove(events[1]);
+        assert_eq!(plan.besides(&other).bits(), 1 << 15);
+        assert_eq!(other.besides(&plan), CounterSet::NONE);
+    }
+}

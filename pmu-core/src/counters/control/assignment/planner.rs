@@ -1,0 +1,145 @@
+//! The planner: what an assignment needs on the stack, while it is planned and carried out.
+
+use core::mem;
+
+use crate::counters::control::assignment::plan::{Plan, Unplaced};
+use crate::counters::control::handle::Counters;
+use crate::counters::error::CounterError;
+use crate::counters::hooks::event_source::EventSource;
+use crate::counters::names::counter_id::{CounterId, CounterSet};
+use crate::counters::names::event_id::EventId;
+use crate::counters::shared::entry::EventEntry;
+use crate::counters::shared::memory::CounterMemory;
+use crate::counters::shared::slot::CounterSlot;
+use crate::counters::shared::table::EventTable;
+use crate::msr::MsrBackend;
+use crate::platform::Platform;
+
+impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
+    /// Returns a planner, whose plan is empty.
+    pub(crate) fn planner(&self) -> Planner<'_> {
+        Planner {
+            table: self.table(),
+            memory: self.memory,
+            counters: self.usable(),
+            plan: Plan::EMPTY,
+            before: Plan::EMPTY,
+            moving: [Moving::NONE; 2],
+            leaving: CounterSet::NONE,
+            failure: None,
+            outcome: Ok(()),
+        }
+    }
+
+    // Nothing of it is to be on the stack while a plan is made.
+    #[inline(never)]
+    pub(crate) fn get_ready(&self, event: EventId) -> Result<(), Unplaced> {
+        self.check_whole(event)?;
+        let ready = self.check_unmuted().and_then(|()| self.leave_switch());
+        ready.map_err(|reason| Unplaced { event, reason })
+    }
+}
+
+/// A row's event that has no counter while it moves: its period, and what is left of it. (An opened event's remainder
+/// is in its entry.)
+#[derive(Clone, Copy)]
+pub(crate) struct Moving {
+    pub(crate) event: EventId,
+    /// 0: there is no such event.
+    pub(crate) period: u32,
+    pub(crate) rest: u32,
+}
+
+impl Moving {
+    pub(crate) const NONE: Self = Self { event: EventId::of_row(0), period: 0, rest: 0 };
+}
+
+/// A plan in the making, and then what it takes to carry it out and to undo it. It is one place on the stack, and the
+/// functions call each other with little on top of it.
+pub(crate) struct Planner<'a> {
+    pub(crate) table: &'a EventTable,
+    memory: &'a CounterMemory,
+    /// The counters that can be used; then, those that events are still to enter.
+    pub(crate) counters: CounterSet,
+    pub(crate) plan: Plan,
+    /// The plan before the event was admitted that is being admitted; then, the assignment before the change.
+    pub(crate) before: Plan,
+    /// Of those that one failure leaves without a counter, and that a circle of moves does, there is one each.
+    moving: [Moving; 2],
+    /// The counters that events are still to lose.
+    pub(crate) leaving: CounterSet,
+    /// The failure for which the plan is undone.
+    pub(crate) failure: Option<CounterError>,
+    /// The first failure of the change; of undoing it, once that began.
+    pub(crate) outcome: Result<(), CounterError>,
+}
+
+impl Planner<'_> {
+    pub(crate) fn table(&self) -> &EventTable {
+        self.table
+    }
+
+    /// Returns the plan, or what it is undone to.
+    pub(crate) fn target(&self) -> &Plan {
+        if self.failure.is_some() { &self.before } else { &self.plan }
+    }
+
+    pub(crate) fn note(&mut self, outcome: Result<(), CounterError>) {
+        self.outcome = self.outcome.and(outcome);
+    }
+
+    pub(crate) fn put_moving(&mut self, moving: Moving) {
+        if let Some(place) = self.moving.iter_mut().find(|place| place.period == 0) {
+            *place = moving;
+        }
+    }
+
+    pub(crate) fn take_moving(&mut self, event: EventId) -> Option<Moving> {
+        let is_it = |place: &&mut Moving| place.period != 0 && place.event == event;
+        self.moving.iter_mut().find(is_it).map(|place| mem::replace(place, Moving::NONE))
+    }
+
+    /// Returns the event that gives way first, of the rotating ones whose share is at least so `great`.
+    pub(crate) fn first_to_go(&self, great: Option<u32>) -> Option<EventId> {
+        let great = great?;
+        let may_go = |event: &EventId| {
+            let rotates = self.table.entry(*event).is_some_and(EventEntry::rotates);
+            rotates && self.rank(*event) >> 32 >= u64::from(great)
+        };
+        self.plan.events().filter(may_go).max_by_key(|event| self.rank(*event))
+    }
+
+    /// Returns the event that gave way last, of those that are to lose their counters and rank above `last`.
+    pub(crate) fn last_gone(&self, last: Option<u64>) -> Option<EventId> {
+        let is_gone =
+            |event: &EventId| self.plan.find(*event).is_none() && Some(self.rank(*event)) > last;
+        let running = self.counters.iter().filter_map(|counter| self.running_on(counter));
+        running.filter(is_gone).min_by_key(|event| self.rank(*event))
+    }
+
+    /// Returns the event that is on a counter at present.
+    fn running_on(&self, counter: CounterId) -> Option<EventId> {
+        self.memory.slot(counter).and_then(CounterSlot::running)
+    }
+
+    /// Returns the counter that an event is on at present.
+    pub(crate) fn running(&self, event: EventId) -> Option<CounterId> {
+        self.counters.iter().find(|counter| self.running_on(*counter) == Some(event))
+    }
+
+    /// Returns an event's share above the number of turns since it had its counter: the greatest gives way first.
+    #[inline(never)]
+    pub(crate) fn rank(&self, event: EventId) -> u64 {
+        self.table.entry(event).map_or(0, |entry| {
+            u64::from(entry.share()) << 32 | u64::from(self.table.age(entry.turn()))
+        })
+    }
+
+    /// Returns the counters that an event may have.
+    pub(crate) fn capable(&self, event: EventId, moves: bool) -> CounterSet {
+        match self.before.find(event) {
+            Some(counter) if !moves => counter.only(),
+            _ => self.table.capable(event) & self.counters,
+        }
+    }
+}

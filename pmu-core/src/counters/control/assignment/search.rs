@@ -1,0 +1,70 @@
+//! The search for a plan, before any register is accessed.
+
+use crate::counters::control::assignment::plan::{NoRoom, Placed};
+use crate::counters::control::assignment::planner::Planner;
+use crate::counters::names::event_id::EventId;
+use crate::counters::shared::entry::EventEntry;
+
+impl Planner<'_> {
+    /// Plans for an event: see [`Counters::assign`](crate::Counters::assign).
+    // Inlined into its few callers, for the sake of the stack.
+    #[inline(always)]
+    pub(crate) fn plan(&mut self, event: EventId, great: Option<u32>) -> Result<(), NoRoom> {
+        while let Err(no_room) = self.admit(event) {
+            let first = self.first_to_go(great).ok_or(no_room)?;
+            self.table.with_group(first).for_each(|event| self.plan.remove(event));
+        }
+        // Those that need not have given way stay, last of all the one that was the first to go.
+        let mut last = None;
+        while let Some(gone) = self.last_gone(last) {
+            let _ = self.admit(gone);
+            last = Some(self.rank(gone));
+        }
+        Ok(())
+    }
+
+    /// Adds an event and its group to the plan. Events that run move only if there is no room otherwise. After an error
+    /// the plan is as it was.
+    #[inline(never)]
+    pub(crate) fn admit(&mut self, event: EventId) -> Result<(), NoRoom> {
+        self.before = self.plan;
+        let mut moves = false;
+        loop {
+            let outcome = self.admit_all(event, moves);
+            if outcome.is_ok() {
+                return outcome;
+            }
+            self.plan = self.before;
+            if moves {
+                return outcome;
+            }
+            moves = true;
+        }
+    }
+
+    fn admit_all(&mut self, event: EventId, moves: bool) -> Result<(), NoRoom> {
+        for event in self.table.with_group(event) {
+            if !self.admit_one(event, moves) {
+                return Err(NoRoom { event, register: 0 });
+            }
+            let extra = self.table.entry(event).and_then(|entry| entry.extra_register(0));
+            if let Some(register) = extra
+                && !self.choose_encodings()
+            {
+                return Err(NoRoom { event, register: register.get() });
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds an event to the plan, beside what was there before, unless that `moves`. `false`: there is no counter.
+    #[inline(never)]
+    fn admit_one(&mut self, event: EventId, moves: bool) -> bool {
+        // It may have been removed for another's sake.
+        let present = self.running(event).filter(|counter| self.plan.at(*counter).is_none());
+        let Some(counter) = present.or_else(|| self.make_room(event, moves)) else { return false };
+        let encoding = self.table.entry(event).map_or(0, EventEntry::encoding);
+        self.plan.set(counter, Some(Placed { event, encoding }));
+        true
+    }
+}

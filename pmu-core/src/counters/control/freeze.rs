@@ -1,0 +1,67 @@
+//! Freezing on the performance interrupt.
+
+use core::sync::atomic::Ordering::Relaxed;
+
+use crate::counters::control::handle::Counters;
+use crate::counters::error::CounterError;
+use crate::counters::hooks::event_source::EventSource;
+use crate::msr::{MsrAccess, MsrBackend, MsrFault};
+use crate::platform::Platform;
+
+impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
+    /// Lets the processor stop all its counters as it raises the performance interrupt, until the
+    /// interrupt path has acknowledged it. Servicing then needs fewer register accesses, and none of
+    /// its own events are counted.
+    ///
+    /// **Every** counter of the processor stands still meanwhile, whoever owns it: between the raise
+    /// and the acknowledgement nothing is counted anywhere.
+    ///
+    /// Call it before the first event is started, with the performance interrupt not yet expected.
+    ///
+    /// # Errors
+    /// [`FreezeUnsupported`](CounterError::FreezeUnsupported), also where the processor, or a hypervisor,
+    /// does not keep the bit; [`Access`](CounterError::Access).
+    pub fn freeze_on_interrupt(&mut self) -> Result<(), CounterError> {
+        let freeze = self.unit().global().and_then(|global| global.freeze);
+        let freeze = freeze.filter(|_| self.is_open()).ok_or(CounterError::FreezeUnsupported)?;
+        let freezes = &self.memory.freezes;
+        // The interrupt path first: otherwise it would leave the counters frozen.
+        if freezes.swap(true, Relaxed) {
+            return Ok(());
+        }
+        let set = self.msr.change_retrying(freeze.set(true)).and_then(|before| {
+            let kept = self.msr.change_retrying(freeze.read()).inspect_err(|_| {
+                if before & freeze.bit == 0 {
+                    let _ = self.msr.change_retrying(freeze.set(false));
+                }
+            })?;
+            Ok((before, kept))
+        });
+        match set {
+            Ok((before, kept)) if kept & freeze.bit != 0 => {
+                self.memory.froze_before.store(before & freeze.bit != 0, Relaxed);
+                Ok(())
+            }
+            Ok(_) => {
+                freezes.store(false, Relaxed);
+                Err(CounterError::FreezeUnsupported)
+            }
+            Err(fault) => {
+                freezes.store(false, Relaxed);
+                Err(CounterError::Access(fault))
+            }
+        }
+    }
+
+    /// Restores the freeze bit as it was found, and leaves the register's other bits.
+    pub(crate) fn stop_freezing(&mut self) -> Result<(), MsrFault> {
+        let freeze = self.unit().global().and_then(|global| global.freeze);
+        let Some(freeze) = freeze.filter(|_| self.memory.freezes.load(Relaxed)) else {
+            return Ok(());
+        };
+        let before = self.memory.froze_before.load(Relaxed);
+        self.msr.change_retrying(freeze.set(before))?;
+        self.memory.freezes.store(false, Relaxed);
+        Ok(())
+    }
+}

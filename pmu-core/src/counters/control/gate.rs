@@ -1,0 +1,87 @@
+//! The global control register as a gate: one write stops counters, one lets them go on.
+
+use core::sync::atomic::Ordering::Relaxed;
+
+use crate::counters::control::handle::Counters;
+use crate::counters::error::CounterError;
+use crate::counters::hooks::event_source::EventSource;
+use crate::counters::names::counter_id::CounterSet;
+use crate::counters::shared::slot::SlotState;
+use crate::msr::MsrBackend;
+use crate::platform::Platform;
+
+impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
+    /// Stops these counters by the global control register, if there is one.
+    #[inline(never)]
+    pub(crate) fn halt(&self, counters: CounterSet) -> Result<(), CounterError> {
+        match self.unit().global().filter(|_| !counters.is_empty()) {
+            Some(global) => self.change_global(global, (counters.bits(), 0)),
+            None => Ok(()),
+        }
+    }
+
+    /// Lets these counters go on. If that fails, they are presumed running.
+    #[inline(never)]
+    pub(crate) fn go_on(&self, counters: CounterSet) -> Result<(), CounterError> {
+        let Some(global) = self.unit().global().filter(|_| !counters.is_empty()) else {
+            return Ok(());
+        };
+        match self.change_global(global, (0, counters.bits())) {
+            Err(CounterError::Access(fault)) => {
+                for (_, slot) in self.slots_of(counters) {
+                    if let Some(event) = slot.running() {
+                        self.memory.mark_faulted(Some(event), self.table());
+                    }
+                }
+                Err(CounterError::Faulted(fault))
+            }
+            outcome => outcome,
+        }
+    }
+
+    /// Stops the counters that run for rows, and those that are free, by the global control register. `false`:
+    /// there is none.
+    pub(crate) fn close_gate(&self) -> Result<bool, CounterError> {
+        let Some(global) = self.unit().global().filter(|_| self.is_open()) else {
+            return Ok(false);
+        };
+        let gated = self.own().without(self.of_opened_events()).bits();
+        self.change_global(global, (gated, 0)).map(|()| true)
+    }
+
+    /// Returns the counters that run for opened events.
+    fn of_opened_events(&self) -> CounterSet {
+        if self.table().is_empty() {
+            return CounterSet::NONE;
+        }
+        let opened = self.slots().filter(|(_, slot)| match slot.load() {
+            SlotState::Running { event, .. } => event.row().is_none(),
+            _ => false,
+        });
+        opened.map(|(counter, _)| counter).collect()
+    }
+
+    /// Lets the counters continue, if they are [stopped](Self::close_gate).
+    pub(crate) fn open_gate(&self) -> Result<(), CounterError> {
+        let own = self.own().bits();
+        let closed = self.memory.global_control.load(Relaxed);
+        match self.unit().global().filter(|_| closed & own != own) {
+            Some(global) => self.change_global(global, (0, own)),
+            None => Ok(()),
+        }
+    }
+
+    /// Makes a session whose counters were saved ready to start others: nothing parked, gate open.
+    pub(crate) fn leave_switch(&self) -> Result<(), CounterError> {
+        // Rows alone are saved: without any, this is not linked.
+        let parked = if self.source.rows() == 0 { CounterSet::NONE } else { self.own() };
+        for (counter, slot) in self.slots_of(parked) {
+            if let SlotState::Parked { .. } = slot.load() {
+                let registers = self.registers(counter);
+                self.set_control(&registers, 0).map_err(CounterError::Access)?;
+                slot.store(SlotState::Free);
+            }
+        }
+        self.open_gate()
+    }
+}

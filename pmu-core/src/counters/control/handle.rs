@@ -1,0 +1,304 @@
+//! The control handle to the counters of one processor: what it has, and which counter runs for which event.
+//!
+//! The control path shares a [`CounterMemory`] and the registers with the interrupt path, and the interrupt may come
+//! between any two instructions. So a counter's slot is set *after* the counter was loaded and *before* it can run,
+//! and cleared *after* it was stopped.
+
+use core::marker::PhantomData;
+use core::sync::atomic::Ordering::Relaxed;
+
+use crate::counters::error::CounterError;
+use crate::counters::events::event::GuestMode;
+use crate::counters::hooks::event_source::EventSource;
+use crate::counters::names::counter_id::{CounterId, CounterSet};
+use crate::counters::names::event_id::EventId;
+use crate::counters::registers::counter::Counter;
+use crate::counters::registers::hybrid::EventDifference;
+use crate::counters::registers::select::EventSelect;
+use crate::counters::registers::unit::CounterUnit;
+use crate::counters::shared::entry::{EventEntry, EventState};
+use crate::counters::shared::memory::CounterMemory;
+use crate::counters::shared::slot::{CounterSlot, SlotState};
+use crate::counters::shared::table::EventTable;
+use crate::msr::{MsrAddress, MsrBackend, MsrErrorKind, MsrFault, MsrOperation};
+use crate::platform::Platform;
+
+impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
+    /// Returns the registers of a counter, and its slot.
+    pub(crate) fn place(&self, counter: CounterId) -> Option<(&CounterSlot, Counter)> {
+        Some((self.slot(counter)?, self.registers(counter)))
+    }
+
+    pub(crate) fn table(&self) -> &EventTable {
+        self.source.opened()
+    }
+
+    pub(crate) fn entry(&self, event: EventId) -> Result<&EventEntry, CounterError> {
+        // After a shutdown they are another session's.
+        let entry = self.table().entry(event).filter(|_| self.is_open());
+        entry.ok_or(CounterError::NoSuchEvent(event))
+    }
+
+    pub(crate) fn free_entry(&self) -> Result<(EventId, &EventEntry), CounterError> {
+        let lent = self.table().len();
+        self.table().free().ok_or_else(|| too_little_memory(lent + 1, lent))
+    }
+
+    /// Returns whether an opened event is started: on a counter, waiting for its turn, or of another type of core.
+    pub fn is_started(&self, event: EventId) -> bool {
+        match self.entry(event).map(EventEntry::state) {
+            Ok(EventState::Counting) => self.find(event).is_some(),
+            Ok(EventState::Waiting | EventState::Uncountable) => true,
+            Ok(EventState::Stopped | EventState::Closed | EventState::Refused) | Err(_) => false,
+        }
+    }
+
+    /// Returns the counter that an opened event, or the event of a row, is on at present.
+    pub fn counter_of(&self, event: EventId) -> Option<CounterId> {
+        self.find(event).map(|(counter, _)| counter)
+    }
+
+    /// Checks that an event's counter has not faulted.
+    pub(crate) fn check_counter(
+        &self,
+        event: EventId,
+        entry: &EventEntry,
+    ) -> Result<(), CounterError> {
+        let lost = entry.state() == EventState::Counting && self.counter_of(event).is_none();
+        if lost { Err(CounterError::CounterLost(event)) } else { Ok(()) }
+    }
+
+    /// Adds the time up to `now` to an event's times.
+    pub(crate) fn add_time(&self, event: EventId, entry: &EventEntry, now: u64) {
+        entry.add_time(now, self.counter_of(event).is_some());
+    }
+
+    /// Returns the event select of an opened event at present.
+    pub(crate) fn opened_select(&self, event: EventId) -> Option<EventSelect> {
+        let entry = self.table().entry(event)?;
+        let [guest, host] = self.unit().guest_bits();
+        let bits = entry.select().select_bits();
+        let bits = match entry.guest_mode() {
+            _ if self.table().virtualization() => bits,
+            GuestMode::Everywhere => bits,
+            GuestMode::HostOnly => bits & !(guest | host),
+            GuestMode::GuestOnly => 0,
+        };
+        Some(EventSelect::from_bits(bits))
+    }
+
+    pub(crate) fn change_state(&self, event: EventId, state: EventState) {
+        if let Some(entry) = self.table().entry(event) {
+            entry.set_state(state);
+            entry.set_turn(self.table().next_turn());
+        }
+    }
+
+    /// Returns the counters that can be used.
+    pub(crate) fn usable(&self) -> CounterSet {
+        self.own().retain(|counter| {
+            self.slot(counter).is_some_and(|slot| slot.load() != SlotState::Faulted)
+        })
+    }
+
+    /// Returns the number of places that an area for these counters needs: one for each slot up to the last.
+    pub(crate) fn places(&self, counters: CounterSet) -> usize {
+        counters.last().map_or(0, |last| self.unit().slot(last) + 1)
+    }
+}
+
+/// The control handle to the counters of one processor.
+///
+/// It cannot move to another thread, and dropping it accesses no register: [shut it down](Self::shut_down) on its
+/// processor. A handle that is dropped without a shutdown leaves its counters running and its [`CounterMemory`] in
+/// use: [`service`](crate::service) keeps reporting, and the memory can only be [reclaimed](CounterMemory::reclaim).
+///
+/// # Context
+/// Every method: task, on the processor whose counters these are. The performance interrupt may come at any
+/// time.
+///
+/// ```compile_fail,E0277
+/// fn needs_send<T: Send>() {}
+/// needs_send::<pmu_core::Counters<'static, pmu_core::OpenedEvents<'static>, (), ()>>();
+/// ```
+#[derive(Debug)]
+pub struct Counters<'a, S, M, P> {
+    pub(crate) source: S,
+    pub(crate) msr: M,
+    pub(crate) platform: P,
+    pub(crate) memory: &'a CounterMemory,
+    /// The counters that were enabled in the global control register before, packed.
+    pub(crate) before: [u8; 3],
+    /// Requested counters that this processor shares with the unit, packed; empty after shutdown.
+    pub(crate) declared: [u8; 3],
+    not_send: PhantomData<*mut ()>,
+}
+
+/// Result of taking a processor's counters.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct SessionCounters {
+    /// Counters that answered, on which events run. A later fault does not show here: its counter is not used again
+    /// until [`reprogram`](Counters::reprogram) or [`shut_down`](Counters::shut_down).
+    pub usable: CounterSet,
+    /// Counters that did not read back the value written to them, or faulted: another owner's, or absent.
+    pub unresponsive: CounterSet,
+    /// Counters for which no [`CounterSlot`] was lent.
+    pub without_slot: CounterSet,
+}
+
+impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
+    /// Creates a handle to counters that are not taken.
+    pub(crate) fn unopened(
+        source: S,
+        declared: CounterSet,
+        msr: M,
+        platform: P,
+        memory: &'a CounterMemory,
+    ) -> Self {
+        let declared = declared.pack();
+        Self { source, msr, platform, memory, before: [0; 3], declared, not_send: PhantomData }
+    }
+
+    /// Returns the requested counters that this processor shares with the unit.
+    pub(crate) fn declared(&self) -> CounterSet {
+        CounterSet::unpack(self.declared)
+    }
+
+    /// Replaces the declared counters, packed, and returns the ones before.
+    pub(crate) fn replace_declared(&mut self, declared: [u8; 3]) -> [u8; 3] {
+        core::mem::replace(&mut self.declared, declared)
+    }
+
+    /// Returns the declared counters for which a slot was lent.
+    pub(crate) fn candidates(&self) -> CounterSet {
+        self.declared() & self.unit().within(self.memory.counters())
+    }
+
+    /// Returns whether the session was not shut down.
+    pub(crate) fn is_open(&self) -> bool {
+        self.declared != [0; 3] && self.memory.counters() != 0
+    }
+
+    /// Returns the usable counters, and those that were left out.
+    pub fn counters(&self) -> SessionCounters {
+        let (usable, candidates) = (self.own(), self.candidates());
+        SessionCounters {
+            usable,
+            unresponsive: candidates.without(usable),
+            without_slot: self.declared().without(candidates),
+        }
+    }
+
+    /// Returns the source's description of the counters.
+    pub(crate) fn unit(&self) -> &CounterUnit {
+        self.source.unit()
+    }
+
+    /// Returns the source's unit, with the events of this processor.
+    pub(crate) fn unit_here(&self) -> CounterUnit {
+        self.memory.difference().applied_to(self.unit())
+    }
+
+    /// Checks that a unit is not that of another type of core than the session's processor.
+    pub(crate) fn check_processor(&self, processor: &CounterUnit) -> Result<(), CounterError> {
+        let difference = EventDifference::between(self.unit(), processor);
+        let same = !self.is_open() || difference == self.memory.difference();
+        if same { Ok(()) } else { Err(CounterError::OtherProcessor) }
+    }
+
+    /// Returns the select of a row's event on a counter, if this processor has the event.
+    pub(crate) fn row_select(&self, row: usize) -> Option<EventSelect> {
+        let select = self.source.row_select(row)?;
+        let (difference, bit) = (self.memory.difference(), self.source.row_event_bit(row));
+        let lacks = bit.is_some_and(|bit| difference.lacks(bit));
+        let has = select.select_bits() & !difference.event_bits(self.unit()) == 0 && !lacks;
+        has.then(|| select.without_user_rdpmc(difference.user_rdpmc_control(self.unit())))
+    }
+
+    /// Returns the registers of one of the unit's counters. Without a table of events there are general ones only,
+    /// and the code for the others is not linked.
+    pub(crate) fn registers(&self, counter: CounterId) -> Counter {
+        let unit = self.unit();
+        if self.table().is_empty() { unit.general(counter) } else { unit.registers(counter) }
+    }
+
+    /// Returns a counter's slot, if the memory has room for it.
+    pub(crate) fn slot(&self, counter: CounterId) -> Option<&'a CounterSlot> {
+        if !self.table().is_empty() {
+            return self.memory.slot(counter);
+        }
+        self.memory.slots().get(usize::from(counter.bit()))
+    }
+
+    /// Returns the session's counters. One without candidates did not take the memory, and has none of its present
+    /// owner's.
+    pub(crate) fn own(&self) -> CounterSet {
+        self.memory.proven(self.declared())
+    }
+
+    /// Checks that an overflow would interrupt.
+    pub(crate) fn check_unmuted(&self) -> Result<(), CounterError> {
+        if self.memory.is_muted() { Err(CounterError::NoFreeCounter) } else { Ok(()) }
+    }
+
+    /// Returns these counters with their slots.
+    pub(crate) fn slots_of(
+        &self,
+        counters: CounterSet,
+    ) -> impl Iterator<Item = (CounterId, &'a CounterSlot)> {
+        counters.iter().filter_map(move |counter| Some((counter, self.slot(counter)?)))
+    }
+
+    /// Returns the session's counters with their slots.
+    pub(crate) fn slots(&self) -> impl Iterator<Item = (CounterId, &'a CounterSlot)> {
+        self.slots_of(self.own())
+    }
+
+    /// Returns the counter that runs for an event, and the period that it was loaded for.
+    pub(crate) fn find(&self, event: EventId) -> Option<(CounterId, u64)> {
+        self.slots().find_map(|(counter, slot)| match slot.load() {
+            SlotState::Running { event: of, period } if of == event => Some((counter, period)),
+            _ => None,
+        })
+    }
+
+    /// Returns the event select that an event has on a counter at present; `None`: there is no such event.
+    pub(crate) fn select(&self, event: EventId) -> Option<EventSelect> {
+        match event.row() {
+            Some(row) => self.row_select(row),
+            None => self.opened_select(event),
+        }
+    }
+
+    /// Returns the value of a counter's own bits of its control while it counts an event.
+    pub(crate) fn running_bits(&self, counter: &Counter, event: EventId) -> Option<u64> {
+        let select = self.select(event)?;
+        // One that counts in guests only has no bits while there are none.
+        let halted = select.select_bits() == 0 && event.row().is_none();
+        Some(if halted { 0 } else { counter.control.running(select) })
+    }
+
+    /// Returns the value with which a counter is loaded for an event, and the period until it overflows.
+    pub(crate) fn first_load(&self, counter: &Counter, event: EventId) -> Option<(u64, u64)> {
+        let period = match event.row() {
+            Some(row) => self.source.row_period(row)?.into(),
+            None => {
+                let reach = counter.reach(self.memory.full_width.load(Relaxed));
+                self.source.opened().entry(event)?.first_piece(reach)
+            }
+        };
+        Some((counter.preload(period), period))
+    }
+}
+
+/// Returns the fault of a counter that an interrupt marked as faulted; the backend's own error is not known here.
+pub(crate) fn marked_faulted(register: MsrAddress) -> MsrFault {
+    let (operation, register) = (MsrOperation::Write, register.get());
+    MsrFault { operation, register, kind: MsrErrorKind::Other }
+}
+
+/// Returns the error for too few lent places.
+pub(crate) fn too_little_memory(needed: usize, lent: usize) -> CounterError {
+    CounterError::InsufficientMemory { needed: needed as u16, lent: lent as u16 }
+}

@@ -1,0 +1,53 @@
+//! The events of a group, as they are on this processor.
+
+use crate::counters::control::assignment::plan::Unplaced;
+use crate::counters::control::handle::Counters;
+use crate::counters::error::{GroupError, no_such};
+use crate::counters::hooks::event_source::EventSource;
+use crate::counters::names::event_id::EventId;
+use crate::counters::names::group_id::GroupId;
+use crate::counters::shared::entry::{EventEntry, EventState};
+use crate::msr::MsrBackend;
+use crate::platform::Platform;
+
+impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
+    pub(crate) fn members(&self, group: GroupId) -> impl Iterator<Item = (EventId, &EventEntry)> {
+        self.table().opened().filter(move |(_, entry)| entry.group() == Some(group))
+    }
+
+    /// Returns the events of a group, in the order in which they were given to [`open_group`](Self::open_group), or to
+    /// [`switch_in`](Self::switch_in).
+    pub fn group_events(&self, group: GroupId) -> impl Iterator<Item = EventId> {
+        self.members(group).filter(|_| self.is_open()).map(|(event, _)| event)
+    }
+
+    /// Returns the first event of a group that is whole on this processor.
+    pub(crate) fn first_of(&self, group: GroupId) -> Result<EventId, GroupError> {
+        let first = self.members(group).next().filter(|_| self.is_open());
+        let (first, entry) = first.ok_or_else(|| no_such(group))?;
+        let is_whole = self.members(group).count() == usize::from(entry.members());
+        if is_whole { Ok(first) } else { Err(no_such(group)) }
+    }
+
+    /// Returns whether an event is in no group, or the first one of its group that waits.
+    pub(crate) fn is_first(&self, event: EventId) -> bool {
+        let group = self.table().entry(event).and_then(EventEntry::group);
+        let waits = |(_, entry): &(EventId, &EventEntry)| entry.state() == EventState::Waiting;
+        let first = group.and_then(|group| self.members(group).find(waits));
+        first.is_none_or(|(first, _)| first == event)
+    }
+
+    /// Checks that the group of an event, if it has one, is whole on this processor.
+    pub(crate) fn check_whole(&self, event: EventId) -> Result<(), Unplaced> {
+        let group = self.table().entry(event).and_then(EventEntry::group);
+        let whole = group.map_or(Ok(event), |group| self.first_of(group));
+        whole.map(|_| ()).map_err(|error| Unplaced { event, reason: error.reason })
+    }
+
+    /// Returns whether this processor can count an event and its group.
+    pub(crate) fn is_countable(&self, event: EventId) -> bool {
+        let mut entries =
+            self.table().with_group(event).filter_map(|event| self.table().entry(event));
+        entries.all(EventEntry::is_countable)
+    }
+}

@@ -1,0 +1,189 @@
+//! Events that are opened on a processor: counted, reported, and closed.
+
+use crate::counters::control::assignment::plan::Unplaced;
+use crate::counters::control::handle::Counters;
+use crate::counters::error::CounterError;
+use crate::counters::events::count::EventCount;
+use crate::counters::events::event::{Event, What};
+use crate::counters::hooks::event_source::EventSource;
+use crate::counters::names::event_id::EventId;
+use crate::counters::registers::unit::CounterUnit;
+use crate::counters::shared::entry::{EventEntry, EventState};
+use crate::msr::MsrBackend;
+use crate::platform::Platform;
+
+impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
+    /// Opens an event, stopped. `processor` describes the processor that executes the call: its events, and their
+    /// counters.
+    ///
+    /// # Errors
+    /// [`OtherProcessor`](CounterError::OtherProcessor): `processor` describes another type of core than the session's,
+    /// with other names or other bits of a select. One that differs in its [`core_type`](CounterUnit::core_type) alone
+    /// is taken at its word: an event that is opened by its select is then that type's.
+    /// [`Unsupported`](CounterError::Unsupported), [`IllegalBits`](CounterError::IllegalBits),
+    /// [`GuestModeUnsupported`](CounterError::GuestModeUnsupported): this processor lacks it.
+    /// [`NeedsCounterPair`](CounterError::NeedsCounterPair),
+    /// [`NoCounterForEvent`](CounterError::NoCounterForEvent), [`Period`](CounterError::Period).
+    /// [`InsufficientMemory`](CounterError::InsufficientMemory): the table is full.
+    pub fn open_event(
+        &mut self,
+        processor: &CounterUnit,
+        event: &Event,
+    ) -> Result<EventId, CounterError> {
+        self.check_processor(processor)?;
+        let (select, counters) = processor.resolve(event)?;
+        if (counters & self.own()).is_empty() {
+            return Err(CounterError::NoCounterForEvent);
+        }
+        if let Some(period) = event.period() {
+            self.table().check_period(period)?;
+        }
+        let (id, entry) = self.free_entry()?;
+        let is_raw = matches!(event.what, What::Raw(_));
+        let confined = is_raw && !event.any_core_type;
+        let core_type = if confined { processor.core_type() } else { 0 };
+        entry.open(event, select, counters, core_type);
+        Ok(id)
+    }
+
+    /// Stops and closes an event, and returns its count. Its identity may be another event's afterwards.
+    ///
+    /// # Errors
+    /// [`NoSuchEvent`](CounterError::NoSuchEvent); those of [`stop_event`](Self::stop_event), after which it stays
+    /// open.
+    pub fn close_event(&mut self, event: EventId, now: u64) -> Result<EventCount, CounterError> {
+        self.alone(event)?;
+        if self.is_started(event) {
+            self.stop_event(event, now)?;
+        }
+        let entry = self.entry(event)?;
+        entry.set_state(EventState::Closed);
+        Ok(entry.count())
+    }
+
+    /// Starts an opened event on a counter that can count it. Where every such counter is in use, other events
+    /// are moved to other counters, if that makes room. Otherwise an event that [rotates](Event::rotating) waits for
+    /// its turn, and any other one takes the counter of one that rotates.
+    ///
+    /// A total continues from where it was; so does a period that a stop interrupted. `now` is the time by a clock of
+    /// the caller's, in whose units the events' times are counted: one clock for all events of the table, which it
+    /// concerns too. A time before the last one adds nothing; 0 each time is no clock.
+    ///
+    /// # Errors
+    /// [`NoSuchEvent`](CounterError::NoSuchEvent), [`InGroup`](CounterError::InGroup),
+    /// [`AlreadyStarted`](CounterError::AlreadyStarted), [`NoFreeCounter`](CounterError::NoFreeCounter),
+    /// [`ExtraRegisterInUse`](CounterError::ExtraRegisterInUse); [`Access`](CounterError::Access) if a register
+    /// faulted and everything is as it was; [`Faulted`](CounterError::Faulted) if a counter could not even be stopped
+    /// again.
+    pub fn start_event(&mut self, event: EventId, now: u64) -> Result<(), CounterError> {
+        self.begin_time(event, now)?;
+        self.give_counters(event, now).map_err(|unplaced| unplaced.reason)
+    }
+
+    /// Starts an opened event on a free counter that can count it. No other event moves or gives way, and one that
+    /// rotates does not wait. The code that [`start_event`](Self::start_event) needs for that is not linked either.
+    ///
+    /// # Errors
+    /// Those of [`start_event`](Self::start_event). After [`NoFreeCounter`](CounterError::NoFreeCounter) it stays
+    /// stopped. [`NoCounterForEvent`](CounterError::NoCounterForEvent): it has an [extra
+    /// register](Event::with_extra), which only `start_event` serves.
+    pub fn start_event_if_free(&mut self, event: EventId, now: u64) -> Result<(), CounterError> {
+        let entry = self.begin_time(event, now)?;
+        if entry.has_extra() {
+            return Err(CounterError::NoCounterForEvent);
+        }
+        if !entry.is_countable() {
+            self.change_state(event, EventState::Uncountable);
+            return Ok(());
+        }
+        let room = self.free_counter(entry.counters());
+        room.and_then(|counter| self.run(counter, event))?;
+        self.change_state(event, EventState::Counting);
+        Ok(())
+    }
+
+    /// Returns an opened event that is not started, and counts its times from `now` on.
+    fn begin_time(&self, event: EventId, now: u64) -> Result<&EventEntry, CounterError> {
+        let entry = self.alone(event)?;
+        if self.is_started(event) {
+            return Err(CounterError::AlreadyStarted(event));
+        }
+        entry.begin_time(now);
+        Ok(entry)
+    }
+
+    /// Returns an opened event that is in no group.
+    fn alone(&self, event: EventId) -> Result<&EventEntry, CounterError> {
+        let entry = self.entry(event)?;
+        entry.group().map_or(Ok(entry), |group| Err(CounterError::InGroup(group)))
+    }
+
+    /// Starts an opened event and its group: where every counter is in use, on those of events that rotate. If it
+    /// rotates itself, it waits for its turn instead.
+    pub(crate) fn give_counters(&self, event: EventId, now: u64) -> Result<(), Unplaced> {
+        let unplaced = |reason| Unplaced { event, reason };
+        let entry = self.entry(event).map_err(unplaced)?;
+        let (rotates, refused) = (entry.rotates(), entry.state() == EventState::Refused);
+        if !self.is_countable(event) {
+            self.change_group(event, EventState::Uncountable);
+            return Ok(());
+        }
+        // One of them may have to give way.
+        self.table().opened().for_each(|(event, entry)| self.add_time(event, entry, now));
+        let outcome = self.assign(event, (!rotates).then_some(0));
+        let waits = rotates && outcome.is_err_and(|unplaced| unplaced.reason.is_no_room());
+        if outcome.is_err() {
+            let state = match (waits, refused) {
+                (true, _) => EventState::Waiting,
+                (false, true) => EventState::Refused,
+                (false, false) => EventState::Stopped,
+            };
+            self.change_group(event, state);
+        }
+        if waits { Ok(()) } else { outcome }
+    }
+
+    /// Sets the state of an event and its group, of which none is on a counter.
+    pub(crate) fn change_group(&self, event: EventId, state: EventState) {
+        let off_counters =
+            self.table().with_group(event).filter(|event| self.counter_of(*event).is_none());
+        off_counters.for_each(|event| self.change_state(event, state));
+    }
+
+    /// Stops an opened event. An overflow that is pending is not reported; its total is complete.
+    ///
+    /// # Errors
+    /// [`NoSuchEvent`](CounterError::NoSuchEvent), [`InGroup`](CounterError::InGroup),
+    /// [`NotStarted`](CounterError::NotStarted); [`Faulted`](CounterError::Faulted) if the counter's registers do not
+    /// answer: its count since the last reading is lost.
+    pub fn stop_event(&mut self, event: EventId, now: u64) -> Result<(), CounterError> {
+        let entry = self.alone(event)?;
+        if !self.is_started(event) {
+            return Err(CounterError::NotStarted(event));
+        }
+        self.take_off(event, entry, now)
+    }
+
+    /// Reads an opened event's count up to now: its counter once, by RDPMC, if it is on one.
+    ///
+    /// # Errors
+    /// [`NoSuchEvent`](CounterError::NoSuchEvent); [`NoTotal`](CounterError::NoTotal): it was opened without a
+    /// [total](Event::with_total). [`CounterLost`](CounterError::CounterLost): its counter faulted.
+    /// [`RegistersLost`](CounterError::RegistersLost), [`Access`](CounterError::Access).
+    pub fn read_event(&self, event: EventId, now: u64) -> Result<EventCount, CounterError> {
+        let entry = self.entry(event)?;
+        if !entry.wants_total() {
+            return Err(CounterError::NoTotal(event));
+        }
+        let on = self.counter_of(event);
+        entry.add_time(now, on.is_some());
+        match on {
+            Some(counter) => {
+                let (value, _) = self.read_total(counter, event, entry)?;
+                Ok(EventCount { value, ..entry.count() })
+            }
+            None if entry.state() == EventState::Counting => Err(CounterError::CounterLost(event)),
+            None => Ok(entry.count()),
+        }
+    }
+}

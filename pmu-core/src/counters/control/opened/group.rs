@@ -1,0 +1,193 @@
+//! Groups: events that are counted together, or not at all.
+
+use crate::counters::control::assignment::plan::Unplaced;
+use crate::counters::control::handle::Counters;
+use crate::counters::error::{CounterError, GroupError, no_such};
+use crate::counters::events::count::EventCount;
+use crate::counters::events::event::Event;
+use crate::counters::hooks::event_source::EventSource;
+use crate::counters::names::counter_id::{CounterSet, MAX_COUNTERS};
+use crate::counters::names::group_id::GroupId;
+use crate::counters::registers::unit::CounterUnit;
+use crate::counters::shared::entry::{EventEntry, EventState};
+use crate::msr::MsrBackend;
+use crate::platform::Platform;
+
+impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
+    /// Opens events that are to be counted together, stopped. The group [rotates](Event::rotating) if its first event
+    /// does.
+    ///
+    /// ```
+    /// # use pmu_core::{
+    /// #     CounterUnit, Counters, Event, EventCount, EventSource, GroupError, MsrBackend, NamedEvent, Platform,
+    /// # };
+    /// /// Returns the instructions per thousand cycles of a function.
+    /// fn instructions_per_kilocycle<S: EventSource, M: MsrBackend, P: Platform>(
+    ///     counters: &mut Counters<'_, S, M, P>,
+    ///     unit: &CounterUnit,
+    ///     clock: impl Fn() -> u64,
+    ///     function: impl FnOnce(),
+    /// ) -> Result<Option<u64>, GroupError> {
+    ///     let events = [NamedEvent::Instructions, NamedEvent::Cycles].map(Event::named);
+    ///     let group = counters.open_group(unit, &events)?;
+    ///     let mut counts = [EventCount::default(); 2];
+    ///     let counted = counters.start_group(group, clock()).and_then(|()| {
+    ///         function();
+    ///         counters.read_group(group, clock(), &mut counts)
+    ///     });
+    ///     counters.close_group(group, clock())?;
+    ///     counted?;
+    ///     let [instructions, cycles] = counts.map(|count| count.value);
+    ///     Ok((instructions * 1000).checked_div(cycles))
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`open_event`](Self::open_event), for the first event that has one; then
+    /// [`NoFreeCounter`](CounterError::NoFreeCounter) or [`ExtraRegisterInUse`](CounterError::ExtraRegisterInUse) for
+    /// the first event that could not be counted beside those before it, on this session's counters without any other
+    /// event: such a group never starts, and has to be split; [`NoEvents`](CounterError::NoEvents). Nothing was opened.
+    pub fn open_group(
+        &mut self,
+        processor: &CounterUnit,
+        events: &[Event],
+    ) -> Result<GroupId, GroupError> {
+        if events.is_empty() {
+            return Err(GroupError::of_group(CounterError::NoEvents));
+        }
+        let group = GroupId::new();
+        let rotates = events.first().is_some_and(|event| event.rotates);
+        let opened = self.open_members(processor, group, events, rotates);
+        opened.and_then(|()| self.check_room(group)).inspect_err(|_| {
+            for (_, entry) in self.members(group) {
+                entry.set_state(EventState::Closed);
+            }
+        })?;
+        Ok(group)
+    }
+
+    fn open_members(
+        &mut self,
+        processor: &CounterUnit,
+        group: GroupId,
+        events: &[Event],
+        rotates: bool,
+    ) -> Result<(), GroupError> {
+        for (member, event) in events.iter().enumerate() {
+            let failed = |reason| GroupError::of_member(member, reason);
+            if member == MAX_COUNTERS {
+                return Err(failed(CounterError::NoFreeCounter));
+            }
+            let event = Event { rotates, ..*event };
+            let id = self.open_event(processor, &event).map_err(failed)?;
+            if let Some(entry) = self.table().entry(id) {
+                entry.set_group(group, events.len() as u8);
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks that the events of a group can be counted together.
+    fn check_room(&self, group: GroupId) -> Result<(), GroupError> {
+        let (first, _) = self.members(group).next().ok_or_else(|| no_such(group))?;
+        let room = self.planner().admit(first);
+        room.map_err(|no_room| self.error_of(no_room.into()))
+    }
+
+    /// Returns the error that names the event for which there is no room.
+    fn error_of(&self, Unplaced { event, reason }: Unplaced) -> GroupError {
+        let group = self.table().entry(event).and_then(EventEntry::group);
+        let member = group.and_then(|group| self.group_events(group).position(|of| of == event));
+        GroupError { member: member.filter(|_| reason.is_no_room()), reason }
+    }
+
+    /// Starts the events of a group together: with a global control register, by one write. Where that makes room,
+    /// other events are moved to other counters. Otherwise a group that rotates waits for its turn, and any other one
+    /// takes the counters of events that rotate. Totals and periods continue as in
+    /// [`start_event`](Self::start_event).
+    ///
+    /// An assignment is found if there is one: of the group's events, and of those that run and do not give way, to
+    /// counters that can count them, and to [extra registers](Event::with_extra). For each event the counters are
+    /// searched once, and the extra registers' values at most in every order. No register is accessed before the
+    /// assignment is found.
+    ///
+    /// # Errors
+    /// [`NoSuchGroup`](CounterError::NoSuchGroup), [`AlreadyStarted`](CounterError::AlreadyStarted);
+    /// [`NoFreeCounter`](CounterError::NoFreeCounter) or [`ExtraRegisterInUse`](CounterError::ExtraRegisterInUse) for
+    /// the first event for which there is no room beside those before it;
+    /// [`Access`](CounterError::Access), [`Faulted`](CounterError::Faulted). None of its events runs.
+    pub fn start_group(&mut self, group: GroupId, now: u64) -> Result<(), GroupError> {
+        let first = self.first_of(group)?;
+        for (member, event) in self.group_events(group).enumerate() {
+            if self.is_started(event) {
+                return Err(GroupError::of_member(member, CounterError::AlreadyStarted(event)));
+            }
+        }
+        self.members(group).for_each(|(_, entry)| entry.begin_time(now));
+        self.give_counters(first, now).map_err(|unplaced| self.error_of(unplaced))
+    }
+
+    /// Stops the events of a group together. Pending overflows are not reported; the totals are complete.
+    ///
+    /// # Errors
+    /// [`NoSuchGroup`](CounterError::NoSuchGroup); [`NotStarted`](CounterError::NotStarted): none of its events is.
+    /// Otherwise the first failure, after everything else was stopped: those of [`stop_event`](Self::stop_event).
+    pub fn stop_group(&mut self, group: GroupId, now: u64) -> Result<(), GroupError> {
+        let first = self.first_of(group)?;
+        if !self.group_events(group).any(|event| self.is_started(event)) {
+            return Err(GroupError::of_group(CounterError::NotStarted(first)));
+        }
+        let on: CounterSet =
+            self.group_events(group).filter_map(|of| self.counter_of(of)).collect();
+        let mut outcome = self.halt(on).map_err(GroupError::of_group);
+        for (member, (event, entry)) in self.members(group).enumerate() {
+            let taken = self.take_off(event, entry, now);
+            outcome = outcome.and(taken.map_err(|reason| GroupError::of_member(member, reason)));
+        }
+        let going_on = self.go_on(on).map_err(GroupError::of_group);
+        outcome.and(going_on)
+    }
+
+    /// Stops a group and closes its events: also what of it is on this processor, if other events of it are switched
+    /// out. Their identities may be other events' afterwards.
+    ///
+    /// # Errors
+    /// [`NoSuchGroup`](CounterError::NoSuchGroup): none of its events is here; those of
+    /// [`stop_group`](Self::stop_group), after which it stays open.
+    pub fn close_group(&mut self, group: GroupId, now: u64) -> Result<(), GroupError> {
+        self.group_events(group).next().ok_or_else(|| no_such(group))?;
+        if self.group_events(group).any(|event| self.is_started(event)) {
+            self.stop_group(group, now)?;
+        }
+        self.members(group).for_each(|(_, entry)| entry.set_state(EventState::Closed));
+        Ok(())
+    }
+
+    /// Reads the counts of a group's events into `counts`, in their order, one after the other: each
+    /// counter once, by RDPMC, if the group is on counters. Returns the number of counts. If `counts` is shorter than
+    /// the group, the counts of its other events are left out.
+    ///
+    /// The times of all of them are the same, so that the ratio of two counts needs no
+    /// [scaling](EventCount::scaled).
+    ///
+    /// An interrupt's handler has no handle to the counters, so that it cannot read a group.
+    ///
+    /// # Errors
+    /// [`NoSuchGroup`](CounterError::NoSuchGroup); those of [`read_event`](Self::read_event), for the first event that
+    /// has one: [`CounterLost`](CounterError::CounterLost), where a counter faulted.
+    pub fn read_group(
+        &self,
+        group: GroupId,
+        now: u64,
+        counts: &mut [EventCount],
+    ) -> Result<usize, GroupError> {
+        self.first_of(group)?;
+        let mut read = 0;
+        for (count, event) in counts.iter_mut().zip(self.group_events(group)) {
+            let failed = |reason| GroupError::of_member(read, reason);
+            *count = self.read_event(event, now).map_err(failed)?;
+            read += 1;
+        }
+        Ok(read)
+    }
+}

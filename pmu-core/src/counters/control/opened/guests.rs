@@ -1,0 +1,37 @@
+//! Events confined to guests, or to the host.
+
+use crate::counters::control::handle::Counters;
+use crate::counters::error::CounterError;
+use crate::counters::events::event::GuestMode;
+use crate::counters::hooks::event_source::EventSource;
+use crate::counters::shared::entry::EventEntry;
+use crate::counters::shared::slot::SlotState;
+use crate::msr::MsrBackend;
+use crate::platform::Platform;
+
+impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
+    /// Declares the processor's virtualization on or off (`EFER.SVME`). The bits that confine an event to guests, or
+    /// to the host, may be set only while it is on. Call this after switching it on, and before switching it off.
+    ///
+    /// # Errors
+    /// [`Faulted`](CounterError::Faulted): a counter's control did not answer; its event does not run.
+    pub fn set_virtualization(&mut self, on: bool) -> Result<(), CounterError> {
+        if self.table().virtualization() == on || !self.is_open() {
+            return Ok(());
+        }
+        self.table().set_virtualization(on);
+        let mut outcome = Ok(());
+        for (counter, slot) in self.slots() {
+            let SlotState::Running { event, .. } = slot.load() else { continue };
+            let guest = self.table().entry(event).map(EventEntry::guest_mode);
+            let Some(GuestMode::GuestOnly | GuestMode::HostOnly) = guest else { continue };
+            let registers = self.registers(counter);
+            let bits = self.running_bits(&registers, event).unwrap_or(0);
+            if let Err(fault) = self.set_control(&registers, bits) {
+                self.memory.mark_faulted(Some(event), self.table());
+                outcome = outcome.and(Err(CounterError::Faulted(fault)));
+            }
+        }
+        outcome
+    }
+}

@@ -1,0 +1,125 @@
+//! Rotation: events that take turns where there are too few counters.
+
+use crate::counters::control::handle::Counters;
+use crate::counters::error::{CounterError, SwitchError, bit};
+use crate::counters::events::thread_event::ThreadEvent;
+use crate::counters::hooks::event_source::EventSource;
+use crate::counters::names::counter_id::CounterId;
+use crate::counters::names::event_id::EventId;
+use crate::counters::shared::entry::{EventEntry, EventState};
+use crate::counters::shared::slot::{CounterSlot, SlotState};
+use crate::msr::MsrBackend;
+use crate::platform::Platform;
+
+impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
+    /// Returns the bits of an event and its group, by their places in a thread's events.
+    pub(crate) fn places_of(&self, thread: &[ThreadEvent], event: EventId) -> u64 {
+        let its = |place: &ThreadEvent| match *place {
+            ThreadEvent::Opened(of) => self.table().with_group(event).any(|other| other == of),
+            _ => false,
+        };
+        let places = thread.iter().enumerate().filter(|(_, place)| its(place));
+        places.fold(0, |places, (number, _)| places | bit(number))
+    }
+
+    /// Gives waiting events the counters of events that [rotate](crate::Event::rotating) and had more than they; a
+    /// group's all together. Call it at the kernel's tick, while the events of the thread that runs are here.
+    ///
+    /// What an event had is its share: of the recent time in which it was started, about 16 rotations, the part in
+    /// which it was on a counter. Of the waiting events the one with the smallest share comes first, and takes the
+    /// counter of the rotating one with the greatest, if that share is greater than its own. So in the long run events
+    /// that can have the same counters have equal shares, each of its own time: a processor's and its threads',
+    /// whatever the threads' slices are. Events that do not rotate keep their counters.
+    ///
+    /// Without a clock, where `now` is always 0, each rotation stands for a unit of time of the events that are here.
+    ///
+    /// It accesses no register where no event waits. An event whose counter faulted waits, too: what was counted since
+    /// its last interrupt, or since it got the counter, is lost, and an event that does not rotate is to be started
+    /// again. A pending overflow of an event that loses its counter is
+    /// reported when the event next happens on a counter.
+    ///
+    /// # Errors
+    /// The first register failure; the events that it did not concern took their turns.
+    pub fn rotate(&mut self, now: u64) -> Result<(), CounterError> {
+        if !self.is_open() {
+            return Ok(());
+        }
+        for (event, entry) in self.table().opened() {
+            self.add_time(event, entry, now);
+            if entry.rotates() && self.check_counter(event, entry).is_err() {
+                self.change_state(event, EventState::Waiting);
+            }
+            entry.forget(now != 0, self.counter_of(event).is_some());
+        }
+        let mut outcome = Ok(());
+        self.serve(None, &mut outcome);
+        outcome.map_err(|error| error.reason)
+    }
+
+    /// Gives waiting events counters: first to those that do not rotate, which take them from any that do; then to
+    /// those that rotate, in the order of their shares, and of equal ones first to the one that waits longest. They
+    /// take counters of events with greater shares: all of them at a rotation, which is of no thread, and those of the
+    /// `thread` at a switch, where others get what is free.
+    pub(crate) fn serve(
+        &self,
+        thread: Option<&[ThreadEvent]>,
+        outcome: &mut Result<(), SwitchError>,
+    ) {
+        let begun = self.table().next_turn();
+        let mut last = None;
+        while let Some((line, event)) = self.next_in_line(thread, begun, last) {
+            last = Some(line);
+            if !self.is_countable(event) {
+                self.change_group(event, EventState::Uncountable);
+                continue;
+            }
+            let its = thread.map_or(0, |thread| self.places_of(thread, event));
+            let takes = thread.is_none() || its != 0;
+            let least = if line.rotates { line.share.saturating_add(1) } else { 0 };
+            match self.assign(event, takes.then_some(least)).map_err(|unplaced| unplaced.reason) {
+                Ok(()) => {}
+                Err(error) if error.is_no_room() && (line.rotates || its == 0) => {}
+                Err(error) => {
+                    // Others wait on, behind the rest.
+                    let state = if its == 0 { EventState::Waiting } else { EventState::Refused };
+                    self.change_group(event, state);
+                    SwitchError::add(outcome, its, Err(error));
+                }
+            }
+        }
+    }
+
+    /// Returns the next waiting event behind the `last` one. One that lost its counter since this `begun` waits for
+    /// another time.
+    // Nothing of it is to be on the stack while a plan is made.
+    #[inline(never)]
+    fn next_in_line(
+        &self,
+        thread: Option<&[ThreadEvent]>,
+        begun: u32,
+        last: Option<Line>,
+    ) -> Option<(Line, EventId)> {
+        let is_free = |(_, slot): (CounterId, &CounterSlot)| slot.load() == SlotState::Free;
+        let any_free = self.slots().any(is_free);
+        let may_take = |event: EventId| {
+            thread.is_none_or(|thread| thread.contains(&ThreadEvent::Opened(event)))
+        };
+        let in_line = |(event, entry): (EventId, &EventEntry)| {
+            let turn = entry.turn().wrapping_sub(begun).cast_signed();
+            let line = Line { rotates: entry.rotates(), share: entry.share(), turn };
+            let waits = entry.state() == EventState::Waiting && turn < 0 && Some(line) > last;
+            let served = waits && (any_free || may_take(event)) && self.is_first(event);
+            served.then_some((line, event))
+        };
+        self.table().opened().filter_map(in_line).min_by_key(|(line, _)| *line)
+    }
+}
+
+/// Place of a waiting event among all that wait; the least comes first.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Line {
+    rotates: bool,
+    share: u32,
+    /// Changes of turns from the beginning to the event's last one, which was before.
+    turn: i32,
+}

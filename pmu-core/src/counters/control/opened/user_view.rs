@@ -1,0 +1,109 @@
+//! An opened event as user mode sees it: the counter to read by RDPMC, and the count to add.
+
+use core::sync::atomic::Ordering::Relaxed;
+
+use crate::counters::control::handle::Counters;
+use crate::counters::error::CounterError;
+use crate::counters::hooks::event_source::EventSource;
+use crate::counters::names::event_id::EventId;
+use crate::counters::registers::select::EventSelect;
+use crate::counters::shared::entry::EventEntry;
+use crate::msr::{MsrBackend, PmcIndex};
+use crate::platform::Platform;
+
+/// View of an event for user mode's RDPMC: plain data, for a kernel to share.
+///
+/// The total is `counted` plus the events since the counter's value was `counted_to`.
+///
+/// ```
+/// use pmu_core::{PmcIndex, UserView};
+/// let view = UserView { index: PmcIndex::new(1), width: 47, counted: 100, counted_to: 0xFFFF_FFFF_FFF0 };
+/// // The counter wrapped in between, and its interrupt loaded it again.
+/// assert_eq!(view.total(0x8000_0000_0010), 132);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct UserView {
+    /// The counter's index for RDPMC.
+    pub index: PmcIndex,
+    /// Number of its low bits that count on over its interrupts: 31 where it can be loaded by sign-extended writes
+    /// alone, or all but the highest.
+    pub width: u32,
+    /// Events when the view was made.
+    pub counted: u64,
+    /// The counter's value then.
+    pub counted_to: u64,
+}
+
+impl UserView {
+    /// Returns the event's total when the counter is read as `value`.
+    #[inline]
+    pub const fn total(&self, value: u64) -> u64 {
+        // An invalid width leaves the counter out.
+        let mask = match self.width {
+            1..=64 => u64::MAX >> (64 - self.width),
+            _ => 0,
+        };
+        self.counted.wrapping_add(value.wrapping_sub(self.counted_to) & mask)
+    }
+}
+
+impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
+    /// Returns the view by which user mode reads an opened event without a period, while it is on its counter. Costs
+    /// one RDPMC.
+    ///
+    /// The view is valid as long as the event stays there, for 2^`width` of its events, over the counter's own
+    /// interrupts. Every operation that starts, stops, moves or closes an event may take it elsewhere:
+    /// [`start_event`](Self::start_event) of *another* one too, and [`rotate`](Self::rotate).
+    ///
+    /// # Context
+    /// Task, on the processor whose counters these are.
+    ///
+    /// # Errors
+    /// - [`NoSuchEvent`](CounterError::NoSuchEvent).
+    /// - [`HasPeriod`](CounterError::HasPeriod): it interrupts. Its view would be wrong after its next interrupt, which
+    ///   loads the counter anew.
+    /// - [`NotStarted`](CounterError::NotStarted): it is on no counter at present.
+    /// - [`NotAvailable`](CounterError::NotAvailable): RDPMC does not read its counter, or not for user mode:
+    ///   see [`Event::with_user_rdpmc`](crate::Event::with_user_rdpmc).
+    /// - [`RegistersLost`](CounterError::RegistersLost), [`Access`](CounterError::Access).
+    pub fn user_view(&self, event: EventId) -> Result<UserView, CounterError> {
+        let entry = self.entry(event)?;
+        if entry.has_period() {
+            return Err(CounterError::HasPeriod(event));
+        }
+        let counter = self.counter_of(event).ok_or(CounterError::NotStarted(event))?;
+        let registers = self.registers(counter);
+        let index = registers.rdpmc_index().filter(|_| may_be_read(entry));
+        let index = index.ok_or(CounterError::NotAvailable(counter.only()))?;
+        let full_width = self.memory.full_width.load(Relaxed);
+        let width = registers.reach(full_width).count_ones();
+        let (counted, counted_to) = self.read_total(counter, event, entry)?;
+        Ok(UserView { index, width, counted, counted_to })
+    }
+}
+
+/// Returns whether the counter of an event answers RDPMC above privilege level 0.
+fn may_be_read(entry: &EventEntry) -> bool {
+    entry.select().select_bits() & EventSelect::NO_USER_RDPMC == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_total_counts_on_over_the_counters_wrap() {
+        let view = |width| UserView {
+            index: PmcIndex::new(0),
+            width,
+            counted: 7,
+            counted_to: 0xFFFF_FFF0,
+        };
+        assert_eq!(view(32).total(0xFFFF_FFF0), 7);
+        assert_eq!(view(32).total(0x0000_0005), 7 + 0x15);
+        assert_eq!(view(40).total(0x1_0000_0005), 7 + 0x15);
+        assert_eq!(view(64).total(0xFFFF_FFEF), 6);
+        assert_eq!([view(0).total(9), view(65).total(9)], [7, 7]);
+    }
+}

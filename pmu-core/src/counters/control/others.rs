@@ -1,0 +1,92 @@
+//! Bits of the shared control registers that are other owners'.
+
+use core::sync::atomic::Ordering::Relaxed;
+
+use crate::counters::control::handle::Counters;
+use crate::counters::error::CounterError;
+use crate::counters::hooks::event_source::EventSource;
+use crate::counters::names::counter_id::CounterSet;
+use crate::counters::registers::counter::CounterControl;
+use crate::counters::registers::select::EventSelect;
+use crate::msr::MsrBackend;
+use crate::platform::Platform;
+
+impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
+    /// Sets or clears bits of the global control register for the other owners of counters, a watchdog for
+    /// instance. They do not write the register while the session lives; what they set through it stays at
+    /// [`shut_down`](Self::shut_down). Of a shared interrupt the handler calls [`service`](crate::service)
+    /// first, and then looks for the others' overflows: one that comes before `service` unmasked the local
+    /// APIC's entry has no interrupt of its own.
+    ///
+    /// # Errors
+    /// [`OwnControlBits`](CounterError::OwnControlBits): some of `bits` are the session's counters', the session's are
+    /// [lent](Self::lend), or the processor has no such register. [`Access`](CounterError::Access): the register is as
+    /// it was. [`Faulted`](CounterError::Faulted): it does not answer; no event is known to run any more.
+    pub fn set_others_control(&mut self, bits: u64, enabled: bool) -> Result<(), CounterError> {
+        let not_others = CounterError::OwnControlBits(bits & self.own().bits());
+        let global = self.unit().global().filter(|_| self.has_own()).ok_or(not_others)?;
+        if bits & self.own().bits() != 0 {
+            return Err(not_others);
+        }
+        let change = if enabled { (0, bits) } else { (bits, 0) };
+        // First in the register: bits that it refuses must not be what an interrupt leaves behind.
+        let value = self.memory.global_control.load(Relaxed) & !change.0 | change.1;
+        self.wrmsr_retrying(global.control, value).map_err(CounterError::Access)?;
+        self.change_global(global, change)
+    }
+
+    /// Acknowledges bits of the overflow status that are not the session's: what a predecessor left of a Debug
+    /// Store's buffer (62) for instance, or of counters that have no owner. Each unmasking of the local APIC's entry
+    /// raises an interrupt while one of them is set, on Intel's processors from version 3 on.
+    ///
+    /// # Errors
+    /// [`OwnControlBits`](CounterError::OwnControlBits): some of `bits` are the session's counters', the session's are
+    /// [lent](Self::lend), or there is no such register. [`Access`](CounterError::Access).
+    pub fn acknowledge_others(&mut self, bits: u64) -> Result<(), CounterError> {
+        let own = bits & self.own().bits();
+        let global = self.unit().global().filter(|_| own == 0 && self.has_own());
+        let global = global.ok_or(CounterError::OwnControlBits(own))?;
+        self.wrmsr_retrying(global.acknowledge, bits).map_err(CounterError::Access)
+    }
+
+    /// Sets the bits of `mask` in the fixed counters' control to those of `bits`, for the other owners of fixed
+    /// counters. They do not write the register while the session lives.
+    ///
+    /// # Errors
+    /// [`OwnControlBits`](CounterError::OwnControlBits): some of `mask` are the session's counters', the session's are
+    /// [lent](Self::lend), or the processor has no such register. [`Access`](CounterError::Access): the register is as
+    /// it was.
+    pub fn set_others_fixed_control(&mut self, mask: u64, bits: u64) -> Result<(), CounterError> {
+        let own = self.fixed_control_of(self.own());
+        let has_fixed = !(self.unit().counters() & CounterSet::FIXED).is_empty();
+        if mask & own != 0 || !has_fixed || !self.has_own() {
+            return Err(CounterError::OwnControlBits(mask & own));
+        }
+        self.find_fixed_control()?;
+        let shadow = &self.memory.fixed_control;
+        let value = shadow.load(Relaxed) & !mask | bits & mask;
+        let register = self.unit().fixed_control();
+        self.wrmsr_retrying(register, value).map_err(CounterError::Access)?;
+        shadow.store(value, Relaxed);
+        Ok(())
+    }
+
+    /// Returns the status bits of counters that have no owner who would acknowledge them: neither the session's
+    /// nor enabled by anyone. From Intel's version 3 on, each unmasking raises an interrupt while one of them is
+    /// set.
+    pub(crate) fn unowned(&self, proven: CounterSet, control: u64) -> u64 {
+        let disabled = self.declared().without(proven).retain(|counter| {
+            match self.registers(counter).control {
+                CounterControl::Select(select) => {
+                    let bits = self.rdmsr_retrying(select);
+                    bits.is_ok_and(|bits| !EventSelect::from_bits(bits).is_enabled())
+                }
+                CounterControl::Shared { counter, .. } => {
+                    self.memory.fixed_control.load(Relaxed) >> (4 * (counter & 7)) & 0b11 == 0
+                }
+            }
+        });
+        let gated = CounterSet::from_bits(!control).without(proven);
+        (disabled | gated).bits()
+    }
+}

@@ -1,0 +1,271 @@
+//! A processor's counters taken, proven, and given back.
+
+use core::sync::atomic::Ordering::Relaxed;
+
+use crate::counters::control::handle::{Counters, too_little_memory};
+use crate::counters::error::CounterError;
+use crate::counters::hooks::event_source::EventSource;
+use crate::counters::names::counter_id::{CounterId, CounterSet};
+use crate::counters::registers::hybrid::EventDifference;
+use crate::counters::registers::unit::CounterUnit;
+use crate::counters::shared::memory::CounterMemory;
+use crate::counters::shared::slot::{CounterSlot, SlotState};
+use crate::msr::MsrBackend;
+use crate::platform::Platform;
+
+impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
+    /// Takes the counters of `only` of the processor that executes the call, which `processor` describes: those that
+    /// it shares with the source's unit. The source is kept; an [`OpenedEvents`](crate::OpenedEvents) is two
+    /// references.
+    ///
+    /// Stops each of them, proves it by writing and reading it back (by RDMSR and then, of those that agreed, by
+    /// RDPMC), and leaves it zero. Then
+    /// acknowledges overflows that a predecessor left, disables precise sampling (`IA32_PEBS_ENABLE`; version 6 has
+    /// [other registers](crate::UnusedRegisters)), enables their bits of the global control register where there is
+    /// one, and unmasks the local APIC's entry.
+    ///
+    /// A counter that does not answer, or for which no slot was lent, is left out and untouched from then on: see
+    /// [`counters`](Self::counters). So is every counter that is not in `only`, and every fixed counter if the source
+    /// has no table of events to open, since only opened events use fixed counters.
+    ///
+    /// # Context
+    /// Task, on the processor on which the handle then lives. An interrupt may come at any time.
+    ///
+    /// # Errors
+    /// - [`MemoryInUse`](CounterError::MemoryInUse): another handle has this memory or this table of events,
+    ///   another processor's for instance, or one that was dropped without [`shut_down`](Self::shut_down).
+    /// - [`NoCounters`](CounterError::NoCounters): the source's unit has none, with the reason.
+    /// - [`OtherProcessor`](CounterError::OtherProcessor): the processor has none of these counters.
+    /// - [`InsufficientMemory`](CounterError::InsufficientMemory): no slot was lent for any of them.
+    /// - [`Unresponsive`](CounterError::Unresponsive): no counter answers.
+    /// - [`Access`](CounterError::Access): a global register faulted.
+    ///
+    /// After an error no counter runs. An interrupt that came meanwhile may have left the local APIC's entry masked:
+    /// its other owner unmasks it.
+    pub fn take(
+        source: S,
+        processor: &CounterUnit,
+        only: CounterSet,
+        msr: M,
+        platform: P,
+        memory: &'a CounterMemory,
+    ) -> Result<Self, CounterError> {
+        let only = if source.opened().is_empty() { only & CounterSet::GENERAL } else { only };
+        let declared = source.unit().shared_with(processor) & only;
+        let mut counters = Self::unopened(source, declared, msr, platform, memory);
+        let candidates = counters.candidates();
+        if declared.is_empty() {
+            let absent = counters.unit().why_absent();
+            return Err(absent.map_or(CounterError::OtherProcessor, CounterError::NoCounters));
+        }
+        if candidates.is_empty() {
+            return Err(too_little_memory(counters.places(declared), memory.counters()));
+        }
+        if !memory.take() {
+            return Err(CounterError::MemoryInUse);
+        }
+        if !counters.source.opened().take() {
+            memory.give_back();
+            return Err(CounterError::MemoryInUse);
+        }
+        memory.precise.store(processor.precise().is_some(), Relaxed);
+        let first_fixed = counters.unit().first_fixed_slot() as u8;
+        memory.first_fixed.store(first_fixed, Relaxed);
+        memory.set_difference(EventDifference::between(counters.unit(), processor));
+        if let Err(error) = counters.open(processor, candidates) {
+            counters.source.opened().give_back();
+            memory.give_back();
+            return Err(error);
+        }
+        Ok(counters)
+    }
+
+    fn open(
+        &mut self,
+        processor: &CounterUnit,
+        candidates: CounterSet,
+    ) -> Result<(), CounterError> {
+        let memory = self.memory;
+        for slot in memory.slots() {
+            slot.store(SlotState::Free);
+        }
+        if !self.table().is_empty() && !(self.declared() & CounterSet::FIXED).is_empty() {
+            self.find_fixed_control()?;
+        }
+        let proven = self.prove(processor, candidates)?;
+        memory.full_width.store(processor.has_full_width(&self.msr), Relaxed);
+        if let Some(global) = self.unit().global() {
+            let found = self.rdmsr_retrying(global.control);
+            let found = found.map_err(CounterError::Access)?;
+            let left = proven.bits() | global.frozen | self.unowned(proven, found);
+            let control = found | proven.bits();
+            memory.global_control.store(control, Relaxed);
+            // Before the acknowledgement, which ZX-C takes only while counters are enabled here. They are stopped.
+            let enabled = self.wrmsr_retrying(global.control, control);
+            let cleared = enabled.and_then(|()| self.acknowledge(global, left));
+            cleared.map_err(|fault| {
+                let _ = self.wrmsr_retrying(global.control, found);
+                CounterError::Access(fault)
+            })?;
+            self.before = (CounterSet::from_bits(found) & proven).pack();
+        } else {
+            // Without a status, the predecessor's overflows are unknown.
+            memory.expect_late(1);
+        }
+        memory.publish(proven);
+        self.platform.unmask_performance_interrupt();
+        Ok(())
+    }
+
+    /// Stops these counters, and returns those that answer and interrupt.
+    fn prove(
+        &self,
+        processor: &CounterUnit,
+        candidates: CounterSet,
+    ) -> Result<CounterSet, CounterError> {
+        let mut proven = self.prove_counters(candidates);
+        if let Some(precise) = processor.precise() {
+            proven = proven.without(precise.disable(&self.msr, proven));
+        }
+        if proven.is_empty() { Err(CounterError::Unresponsive) } else { Ok(proven) }
+    }
+
+    /// Writes a different value to each counter, then reads all of them back both ways. This finds registers that
+    /// ignore writes, and two addresses of one register. RDPMC comes second: an emulator that has no counters, and
+    /// to which it is an undefined opcode, is found out by RDMSR.
+    fn prove_counters(&self, candidates: CounterSet) -> CounterSet {
+        let pattern = |counter: CounterId| 0x0135_7AC0 + u64::from(counter.bit());
+        let write = |counter: CounterId, value: u64| {
+            let register = self.registers(counter).value_register();
+            self.wrmsr_retrying(register, value).is_ok()
+        };
+        let echoes = |counter: CounterId| {
+            let registers = self.registers(counter);
+            let echoed = Ok(pattern(counter));
+            self.rdmsr_retrying(registers.value_register()) == echoed
+                && self.read(&registers) == echoed
+        };
+        let stopped =
+            candidates.retain(|counter| self.set_control(&self.registers(counter), 0).is_ok());
+        let written = stopped.retain(|counter| write(counter, pattern(counter)));
+        let proven = written.retain(echoes);
+        for counter in written.iter() {
+            // One that does not answer keeps its value.
+            let _ = write(counter, 0);
+        }
+        proven
+    }
+
+    /// Takes more counters, which another owner gave up, and returns those that answered. Counters that are the
+    /// session's already stay as they are. Where there are global registers, the other owner does not enable these
+    /// counters' bits any more.
+    ///
+    /// # Errors
+    /// [`NotAvailable`](CounterError::NotAvailable): this processor lacks one of them, no slot was lent for it, or the
+    /// session's are [lent](Self::lend). [`Unresponsive`](CounterError::Unresponsive): none answers.
+    /// [`Access`](CounterError::Access),
+    /// [`Faulted`](CounterError::Faulted): the global control register does not answer.
+    pub fn take_more(
+        &mut self,
+        processor: &CounterUnit,
+        counters: CounterSet,
+    ) -> Result<CounterSet, CounterError> {
+        let more = counters.without(self.own());
+        let lent = self.unit().within(self.memory.counters());
+        let there = self.unit().shared_with(processor) & lent;
+        let there = if self.table().is_empty() { there & CounterSet::GENERAL } else { there };
+        if !self.is_open() || self.own().is_empty() || !more.without(there).is_empty() {
+            return Err(CounterError::NotAvailable(counters));
+        }
+        if more.is_empty() {
+            return Ok(more);
+        }
+        if !(more & CounterSet::FIXED).is_empty() {
+            self.find_fixed_control()?;
+        }
+        let proven = self.prove(processor, more)?;
+        for (_, slot) in self.slots_of(proven) {
+            slot.store(SlotState::Free);
+        }
+        if let Some(global) = self.unit().global() {
+            self.acknowledge(global, proven.bits()).map_err(CounterError::Access)?;
+            self.change_global(global, (0, proven.bits()))?;
+        }
+        self.declared = (self.declared() | more).pack();
+        self.memory.set_proven(self.memory.proven(CounterSet::ALL) | proven);
+        Ok(proven)
+    }
+
+    /// Gives counters to another owner: stops them, clears their bits of the global control register, and no longer
+    /// accesses them.
+    ///
+    /// # Errors
+    /// [`NotAvailable`](CounterError::NotAvailable): one of them is not the session's, is in use, or is the last.
+    /// [`Access`](CounterError::Access), [`Faulted`](CounterError::Faulted): the global control register, or a
+    /// counter's control that [`save`](Self::save) left programmed, does not answer.
+    pub fn give_back(&mut self, counters: CounterSet) -> Result<(), CounterError> {
+        let rest = self.own().without(counters);
+        let in_use = |slot: &CounterSlot| {
+            matches!(slot.load(), SlotState::Running { .. } | SlotState::Faulted)
+        };
+        let used = self.slots_of(counters).any(|(_, slot)| in_use(slot));
+        if !counters.without(self.own()).is_empty() || rest.is_empty() || used {
+            return Err(CounterError::NotAvailable(counters));
+        }
+        self.leave_switch()?;
+        if let Some(global) = self.unit().global() {
+            self.change_global(global, (counters.bits(), 0))?;
+        }
+        self.memory.set_proven(rest);
+        self.declared = self.declared().without(counters).pack();
+        Ok(())
+    }
+
+    /// Stops every counter, also those that had faulted, restores the session's bits of the global control register
+    /// as they were found, and releases the memory. Nothing can be started afterwards, and every opened event is
+    /// closed.
+    ///
+    /// An interrupt that comes late finds nothing; the first such one is claimed.
+    ///
+    /// # Errors
+    /// [`Faulted`](CounterError::Faulted) with the first register that did not answer, after
+    /// everything else was stopped. The counters then stay open, and `shut_down` may be called again.
+    pub fn shut_down(&mut self) -> Result<(), CounterError> {
+        if !self.is_open() {
+            return Ok(());
+        }
+        let lent = self.memory.is_lent();
+        let (own, mut outcome) = (if lent { self.candidates() } else { self.own() }, Ok(()));
+        for (counter, slot) in self.slots_of(own) {
+            // A borrower may have left one running that is free here.
+            if lent || slot.load() != SlotState::Free {
+                outcome = outcome.and(self.release(counter));
+            }
+        }
+        if lent {
+            let _ = self.memory.take_back(own);
+        }
+        outcome = outcome.and(self.table().extra.restore(&self.msr));
+        // While they freeze, a late interrupt would stop the others' counters by the control register.
+        outcome = outcome.and(self.stop_freezing());
+        if let Some(global) = self.unit().global().filter(|_| !own.is_empty()) {
+            if global.frozen != 0 {
+                // An interrupt that is yet to come may have frozen the counters.
+                outcome = outcome.and(self.acknowledge(global, global.frozen).map(|_| ()));
+            }
+            // The value that the interrupt path restores first, then the register.
+            let control = &self.memory.global_control;
+            let before = CounterSet::unpack(self.before) & own;
+            let restored = control.load(Relaxed) & !own.bits() | before.bits();
+            control.store(restored, Relaxed);
+            outcome = outcome.and(self.wrmsr_retrying(global.control, restored));
+        }
+        if outcome.is_ok() {
+            self.declared = [0; 3];
+            self.source.opened().give_back();
+            self.memory.expect_late_after_shut_down();
+            self.memory.give_back();
+        }
+        outcome.map_err(CounterError::Faulted)
+    }
+}

@@ -1,0 +1,90 @@
+//! Reading a counter that runs, while interrupts may load it again.
+
+use crate::counters::control::handle::Counters;
+use crate::counters::error::CounterError;
+use crate::counters::hooks::event_source::EventSource;
+use crate::counters::names::counter_id::CounterId;
+use crate::counters::names::event_id::EventId;
+use crate::counters::registers::counter::Counter;
+use crate::counters::shared::entry::EventEntry;
+use crate::msr::{MsrBackend, MsrFault};
+use crate::platform::Platform;
+
+impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
+    /// Reads the total of an event that is on a counter, and the counter's value then.
+    pub(crate) fn read_total(
+        &self,
+        counter: CounterId,
+        event: EventId,
+        entry: &EventEntry,
+    ) -> Result<(u64, u64), CounterError> {
+        let registers = self.registers(counter);
+        // An interrupt in between adds to the total, and may load the counter again.
+        loop {
+            let (mut booked, counted_to) = entry.booked();
+            let value = registers.read(&self.msr).map_err(CounterError::Access)?;
+            let again = self.wrapped_again(counter, entry, value).map_err(CounterError::Access)?;
+            if entry.booked() != (booked, counted_to) {
+                continue;
+            }
+            if registers.has_overflowed(value) {
+                self.check_registers(&registers, event)?;
+            }
+            if again {
+                booked = booked.wrapping_add(registers.mask()).wrapping_add(1);
+            }
+            let since = value.wrapping_sub(counted_to) & registers.mask();
+            return Ok((booked.wrapping_add(since), value));
+        }
+    }
+
+    /// Returns whether a counter that has wrapped since it was loaded, and was read as `value`, has wrapped once more
+    /// without an interrupt so far. Reads the status where the value does not decide.
+    pub(crate) fn wrapped_again(
+        &self,
+        counter: CounterId,
+        entry: &EventEntry,
+        value: u64,
+    ) -> Result<bool, MsrFault> {
+        let near = entry.counts_on() && self.registers(counter).has_overflowed(value);
+        match self.unit().global() {
+            Some(global) if near => {
+                Ok(self.rdmsr_retrying(global.status)? & counter.only().bits() != 0)
+            }
+            _ => Ok(false),
+        }
+    }
+}
+
+impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
+    /// Reads the number of a source's events since its counter was last loaded (RDPMC).
+    pub(crate) fn read_loaded(&self, event: EventId) -> Result<u64, CounterError> {
+        let not_started = CounterError::NotStarted(event);
+        let (counter, period) = self.find(event).ok_or(not_started)?;
+        let registers = self.registers(counter);
+        let read = || registers.read(&self.msr).map_err(CounterError::Access);
+        let (mut value, (_, now)) = (read()?, self.find(event).ok_or(not_started)?);
+        if now != period {
+            // An interrupt came in between, and loaded the counter for another period.
+            value = read()?;
+        }
+        if registers.has_overflowed(value) {
+            self.check_registers(&registers, event)?;
+        }
+        Ok(value.wrapping_sub(registers.preload(now)) & registers.mask())
+    }
+
+    /// Checks a counter whose value shows an overflow: its interrupt is pending, or its registers lost their
+    /// contents, which is an error.
+    pub(crate) fn check_registers(
+        &self,
+        registers: &Counter,
+        event: EventId,
+    ) -> Result<(), CounterError> {
+        let bits = self.running_bits(registers, event).unwrap_or(0);
+        match self.holds(registers, bits).map_err(CounterError::Access)? {
+            true => Ok(()),
+            false => Err(CounterError::RegistersLost),
+        }
+    }
+}

@@ -1,0 +1,200 @@
+//! Counters whose registers lost their contents: suspend, hibernation, a processor that was offline.
+
+use core::sync::atomic::Ordering::Relaxed;
+
+use crate::counters::control::handle::Counters;
+use crate::counters::error::CounterError;
+use crate::counters::hooks::event_source::EventSource;
+use crate::counters::interrupt::overflow::EventOverflow;
+use crate::counters::interrupt::service::service;
+use crate::counters::names::counter_id::CounterSet;
+use crate::counters::registers::counter::Counter;
+use crate::counters::shared::entry::EventEntry;
+use crate::counters::shared::slot::{CounterSlot, SlotState};
+use crate::msr::{MsrAccess, MsrBackend};
+use crate::platform::Platform;
+
+impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
+    /// Programs this processor's counters again after their registers lost their contents: after suspend
+    /// and hibernation, and after the processor was offline. Call it on each processor, before the performance
+    /// interrupt is expected again.
+    ///
+    /// Returns the counters whose events start their period anew. The part of the period that they had counted is
+    /// lost, and so is the part of a total since the last start or interrupt; a kernel that knows of the suspend
+    /// stops its events before, or [switches](Self::switch_out) them out. A counter that kept its registers
+    /// continues. A pending overflow of it is reported to `overflowed`, for its interrupt may be lost; the
+    /// interrupted address is not known, so a sampler drops it (`|_| ()`). An event that was not running, or whose
+    /// counters were [saved](Self::save), is not started. Counters that had faulted are free again: events that
+    /// [rotate](crate::Event::rotating) take their turns again, others and their groups are to be started again.
+    ///
+    /// # Errors
+    /// [`Faulted`](CounterError::Faulted) with the first register that did not answer, after everything
+    /// else was programmed; the event of a counter that cannot be programmed, or whose [extra
+    /// register](crate::Event::with_extra) cannot be written, does not run, and its group does not, either.
+    /// [`NotAvailable`](CounterError::NotAvailable): the counters are [lent](Self::lend).
+    pub fn reprogram(
+        &mut self,
+        overflowed: impl FnMut(EventOverflow),
+    ) -> Result<CounterSet, CounterError> {
+        let own = self.own();
+        if own.is_empty() {
+            return if self.memory.is_lent() {
+                Err(CounterError::NotAvailable(own))
+            } else {
+                Ok(own)
+            };
+        }
+        // Until they are programmed, the interrupt path is to leave the counters as they are.
+        self.memory.withdraw();
+        let mut outcome = self.restore_fixed_control(own);
+        let (lost, stopped) = self.stop_lost(own);
+        outcome = outcome.and(stopped);
+        outcome = outcome.and(self.clear_left_over(own, lost));
+        outcome = outcome.and(self.restore_extra(own));
+        outcome = outcome.and(self.program(lost));
+        outcome = outcome.and(self.enable());
+        self.memory.publish(own);
+        let anew = lost.retain(|counter| self.is_running(counter));
+        self.platform.unmask_performance_interrupt();
+        // The interrupts that came meanwhile were not served.
+        match service(&self.source, &self.msr, &self.platform, self.memory, overflowed) {
+            Ok(serviced) => self.memory.expect_late(serviced.overflows),
+            Err(error) => outcome = outcome.and(Err(CounterError::Faulted(error.fault))),
+        }
+        outcome.map(|()| anew)
+    }
+
+    /// Restores the other owners' bits of the fixed counters' control, and clears the session's own where they lost
+    /// their value.
+    fn restore_fixed_control(&self, own: CounterSet) -> Result<(), CounterError> {
+        if (own & CounterSet::FIXED).is_empty() {
+            return Ok(());
+        }
+        let register = self.unit().fixed_control();
+        let found = self.rdmsr_retrying(register).map_err(CounterError::Faulted)?;
+        let written = self.memory.fixed_control.load(Relaxed);
+        if found == written {
+            return Ok(());
+        }
+        // Each counter's own bits are checked, and written, below.
+        let mask = self.fixed_control_of(own);
+        let value = written & !mask | found & mask;
+        self.memory.fixed_control.store(value, Relaxed);
+        self.wrmsr_retrying(register, value).map_err(CounterError::Faulted)
+    }
+
+    /// Stops the counters whose controls lost their value, and returns them, so that nothing that firmware left there
+    /// counts.
+    fn stop_lost(&self, own: CounterSet) -> (CounterSet, Result<(), CounterError>) {
+        let (mut lost, mut outcome) = (CounterSet::NONE, Ok(()));
+        for (counter, slot) in self.slots_of(own) {
+            let registers = self.registers(counter);
+            if let SlotState::Running { event, .. } | SlotState::Parked { event } = slot.load()
+                && let Some(bits) = self.running_bits(&registers, event)
+                && self.holds(&registers, bits) == Ok(true)
+                && (bits != 0 || self.keeps_value(&registers))
+            {
+                continue;
+            }
+            lost = lost | counter.only();
+            if let Err(fault) = self.set_control(&registers, 0) {
+                self.mark_faulted(slot);
+                outcome = outcome.and(Err(CounterError::Faulted(fault)));
+            } else if !matches!(slot.load(), SlotState::Running { .. }) {
+                slot.store(SlotState::Free);
+            }
+        }
+        (lost, outcome)
+    }
+
+    /// Returns whether a counter whose control is clear kept its registers: one that lost them holds 0.
+    fn keeps_value(&self, registers: &Counter) -> bool {
+        self.read(registers).is_ok_and(|value| !registers.has_overflowed(value))
+    }
+
+    /// Disables precise sampling, and acknowledges leftover overflows of all but the counters that kept their
+    /// registers.
+    fn clear_left_over(&self, own: CounterSet, lost: CounterSet) -> Result<(), CounterError> {
+        let declared = self.memory.precise.load(Relaxed);
+        if let Some(precise) = self.unit().precise().filter(|_| declared) {
+            for (_, slot) in self.slots_of(precise.disable(&self.msr, own)) {
+                self.mark_faulted(slot);
+            }
+        }
+        let Some(global) = self.unit().global() else { return Ok(()) };
+        let control = self.memory.global_control.load(Relaxed);
+        let left = lost.bits() | self.unowned(own, control);
+        self.acknowledge(global, left).map(|_| ()).map_err(CounterError::Faulted)
+    }
+
+    /// Writes the extra registers again. If one does not answer, its events do not run.
+    fn restore_extra(&self, own: CounterSet) -> Result<(), CounterError> {
+        let extra = &self.table().extra;
+        extra.write_again(&self.msr).map_err(|fault| {
+            for (counter, slot) in self.slots_of(own) {
+                if let SlotState::Running { event, .. } = slot.load()
+                    && let Some(register) = self.table().entry(event).and_then(EventEntry::register)
+                    && !extra.is_known(register)
+                {
+                    let stopped = self.set_control(&self.registers(counter), 0);
+                    self.mark_faulted(slot);
+                    if stopped.is_ok() {
+                        slot.store(SlotState::Free);
+                    }
+                }
+            }
+            CounterError::Faulted(fault)
+        })
+    }
+
+    /// Marks a counter as faulted, and those of the rest of its event's group.
+    fn mark_faulted(&self, slot: &CounterSlot) {
+        if let SlotState::Running { event, .. } = slot.replace(SlotState::Faulted) {
+            self.memory.mark_faulted(Some(event), self.table());
+        }
+    }
+
+    /// Loads these counters, and programs their controls again.
+    fn program(&self, lost: CounterSet) -> Result<(), CounterError> {
+        let mut outcome = Ok(());
+        for (counter, slot) in self.slots_of(lost) {
+            let SlotState::Running { event, .. } = slot.load() else { continue };
+            let registers = self.registers(counter);
+            let Some(bits) = self.running_bits(&registers, event) else { continue };
+            let Some((value, period)) = self.first_load(&registers, event) else { continue };
+            slot.store(SlotState::Running { event, period });
+            if let Some(entry) = self.table().entry(event) {
+                entry.loaded(value);
+            }
+            let register = registers.register_for(value);
+            let programmed = self
+                .wrmsr_retrying(register, value)
+                .and_then(|()| self.set_control(&registers, bits));
+            if let Err(fault) = programmed {
+                self.mark_faulted(slot);
+                outcome = outcome.and(Err(CounterError::Faulted(fault)));
+            }
+        }
+        outcome
+    }
+
+    /// Restores freezing and, last, the control register.
+    fn enable(&self) -> Result<(), CounterError> {
+        let Some(global) = self.unit().global() else { return Ok(()) };
+        let mut outcome = Ok(());
+        if let Some(freeze) = global.freeze.filter(|_| self.memory.freezes.load(Relaxed)) {
+            outcome = self.msr.change_retrying(freeze.set(true)).map(|_| ());
+        }
+        let control = self.memory.global_control.load(Relaxed);
+        let enabled = self.wrmsr_retrying(global.control, control);
+        if enabled.is_err() {
+            self.memory.mark_faulted(None, self.table());
+        }
+        outcome.and(enabled).map_err(CounterError::Faulted)
+    }
+
+    fn is_running(&self, counter: crate::CounterId) -> bool {
+        let slot = self.slot(counter);
+        slot.is_some_and(|slot| matches!(slot.load(), SlotState::Running { .. }))
+    }
+}

@@ -1,0 +1,32 @@
+//! Events of a table's rows: started and stopped.
+
+use crate::counters::control::handle::Counters;
+use crate::counters::error::CounterError;
+use crate::counters::hooks::event_source::EventSource;
+use crate::counters::names::counter_id::CounterSet;
+use crate::counters::names::event_id::EventId;
+use crate::msr::MsrBackend;
+use crate::platform::Platform;
+
+impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
+    /// Starts a row's event on a free counter, which interrupts once per period.
+    pub(crate) fn start_row(&mut self, row: usize) -> Result<(), CounterError> {
+        let event = EventId::of_row(row);
+        if self.find(event).is_some() {
+            return Err(CounterError::AlreadyStarted(event));
+        }
+        if self.table().is_empty() {
+            // Row events can run on any counter that another row event can, so moving them makes no room.
+            let counter = self.free_counter(CounterSet::GENERAL)?;
+            return self.run(counter, event);
+        }
+        self.assign(event, Some(0)).map_err(|unplaced| unplaced.reason)
+    }
+
+    /// Stops the counter of a row's event. An overflow that is pending is dropped.
+    pub(crate) fn stop_row(&mut self, row: usize) -> Result<(), CounterError> {
+        let event = EventId::of_row(row);
+        let (counter, _) = self.find(event).ok_or(CounterError::NotStarted(event))?;
+        self.release(counter).map_err(CounterError::Faulted)
+    }
+}

@@ -1,0 +1,111 @@
+//! One counter: programmed for an event, running, released.
+
+use crate::counters::control::handle::{Counters, marked_faulted};
+use crate::counters::error::CounterError;
+use crate::counters::hooks::event_source::EventSource;
+use crate::counters::names::counter_id::{CounterId, CounterSet};
+use crate::counters::names::event_id::EventId;
+use crate::counters::registers::counter::Counter;
+use crate::counters::shared::slot::{CounterSlot, SlotState};
+use crate::msr::{MsrAccess, MsrBackend, MsrFault};
+use crate::platform::Platform;
+
+impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
+    /// Returns a free counter of `capable`. A fixed counter is preferred: fewer events can be on it.
+    pub(crate) fn free_counter(&self, capable: CounterSet) -> Result<CounterId, CounterError> {
+        self.check_unmuted()?;
+        self.leave_switch()?;
+        let own = self.own() & capable;
+        let mut preferred =
+            (own & CounterSet::FIXED).iter().chain((own & CounterSet::GENERAL).iter());
+        let is_free = |counter: &CounterId| {
+            self.slot(*counter).is_some_and(|slot| slot.load() == SlotState::Free)
+        };
+        preferred.find(is_free).ok_or(CounterError::NoFreeCounter)
+    }
+}
+
+impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
+    /// Loads a free counter for an event, and lets it run.
+    pub(crate) fn run(&self, counter: CounterId, event: EventId) -> Result<(), CounterError> {
+        self.run_for(counter, event, None)
+    }
+
+    /// Loads a free counter for an event, and lets it run: for the remainder of a period (the period, and what is left
+    /// of it), or from its beginning.
+    pub(crate) fn run_for(
+        &self,
+        counter: CounterId,
+        event: EventId,
+        rest: Option<(u64, u64)>,
+    ) -> Result<(), CounterError> {
+        let slot = self.slot(counter).ok_or(CounterError::NoFreeCounter)?;
+        let registers = self.registers(counter);
+        let load = match rest {
+            Some((period, rest)) => Some((registers.preload(rest), period)),
+            None => self.first_load(&registers, event),
+        };
+        let (value, period) = load.ok_or(CounterError::NoSuchEvent(event))?;
+        let entry = self.table().entry(event);
+        self.run_from(slot, &registers, event, value, period).inspect_err(|_| {
+            if let Some(entry) = entry {
+                entry.set_resume(period);
+            }
+        })
+    }
+
+    /// Loads a free counter with a value, and lets it run.
+    fn run_from(
+        &self,
+        slot: &CounterSlot,
+        registers: &Counter,
+        event: EventId,
+        value: u64,
+        period: u64,
+    ) -> Result<(), CounterError> {
+        let bits = self.running_bits(registers, event).ok_or(CounterError::NoSuchEvent(event))?;
+        self.msr
+            .wrmsr_retrying(registers.register_for(value), value)
+            .map_err(CounterError::Access)?;
+        if let Some(entry) = self.table().entry(event) {
+            entry.loaded(value);
+        }
+        slot.store(SlotState::Running { event, period });
+        let Err(fault) = self.set_control(registers, bits) else {
+            // An interrupt that met a fault may have marked it meanwhile.
+            if slot.load() != SlotState::Faulted && !self.memory.is_muted() {
+                return Ok(());
+            }
+            slot.store(SlotState::Faulted);
+            return Err(CounterError::Faulted(marked_faulted(registers.control.register())));
+        };
+        match self.set_control(registers, 0) {
+            Ok(()) => {
+                slot.store(SlotState::Free);
+                Err(CounterError::Access(fault))
+            }
+            Err(fault) => {
+                slot.store(SlotState::Faulted);
+                Err(CounterError::Faulted(fault))
+            }
+        }
+    }
+
+    /// Stops a counter and frees its slot. If that fails, it is presumed running.
+    pub(crate) fn release(&self, counter: CounterId) -> Result<(), MsrFault> {
+        let Some((slot, registers)) = self.place(counter) else { return Ok(()) };
+        let stopped = self.set_control(&registers, 0).and_then(|()| match self.unit().global() {
+            Some(global) => self.acknowledge(global, counter.only().bits()).map(|_| ()),
+            None => {
+                let ran = matches!(slot.load(), SlotState::Running { .. });
+                let value = self.read(&registers)?;
+                if ran && registers.has_overflowed(value) {
+                    self.memory.expect_late(1);
+                }
+                Ok(())
+            }
+        });
+        slot.store(if stopped.is_ok() { SlotState::Free } else { SlotState::Faulted });
+        stopped
+    }
+}

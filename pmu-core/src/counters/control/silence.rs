@@ -1,0 +1,65 @@
+//! Stopping a processor's counters without a session: in a panic, before another kernel is started.
+
+use crate::counters::names::counter_id::CounterSet;
+use crate::counters::registers::counter::CounterControl;
+use crate::counters::registers::unit::CounterUnit;
+use crate::msr::{MsrAccess, MsrBackend, MsrFault};
+
+/// Stops every counter of the processor that executes the call, regardless of its owner, and cancels pending
+/// interrupts.
+///
+/// Clears the global control register, each event select, the fixed counters' control, and the overflow status.
+/// Registers beside a counter's control keep their value ([`UnusedRegisters`](crate::UnusedRegisters)).
+///
+/// It needs no session, and ends none. Do not use this processor's sessions afterwards, except for
+/// [`reprogram`](crate::Counters::reprogram), which starts their events anew. A performance interrupt that is still
+/// to come, and whose handler calls [`service`](crate::service), may write the global control once more; the
+/// counters' own controls stay clear.
+///
+/// # Context
+/// Any: task, interrupt, NMI, a panic's handler.
+///
+/// # Errors
+/// Returns the first access that failed after one retry; the remaining accesses are still attempted.
+///
+/// ```
+/// # use pmu_core::{CounterUnit, MsrBackend};
+/// fn before_kexec(unit: &CounterUnit, msr: &impl MsrBackend) {
+///     // A register that does not answer does not keep the next kernel from starting.
+///     let _ = pmu_core::silence(unit, msr);
+/// }
+/// ```
+pub fn silence(unit: &CounterUnit, msr: &impl MsrBackend) -> Result<(), MsrFault> {
+    let mut outcome = Ok(());
+    let mut clear = |register| {
+        outcome = outcome.and(msr.wrmsr_retrying(register, 0));
+    };
+    if let Some(global) = unit.global() {
+        clear(global.control);
+    }
+    for (_, counter) in unit.iter() {
+        if let CounterControl::Select(select) = counter.control() {
+            clear(select);
+        }
+    }
+    if !(unit.counters() & CounterSet::FIXED).is_empty() {
+        clear(unit.fixed_control());
+    }
+    if let Some(global) = unit.global() {
+        let acknowledge = |bits| msr.wrmsr_retrying(global.acknowledge, bits);
+        let own = unit.counters().bits() | global.frozen;
+        let pending = || msr.rdmsr_retrying(global.status);
+        outcome = outcome.and(pending().and_then(|status| match status {
+            0 => Ok(()),
+            // Buffers' bits too; a processor may have some that it does not let software clear.
+            _ => acknowledge(status).or_else(|_| acknowledge(status & own)),
+        }));
+        // Zhaoxin's ZX-C takes an acknowledgement only while counters are enabled here: their own controls are clear.
+        let left = pending().map_or(0, |status| status & unit.counters().bits());
+        if left != 0 && outcome.is_ok() {
+            outcome = msr.wrmsr_retrying(global.control, left).and_then(|()| acknowledge(left));
+            outcome = msr.wrmsr_retrying(global.control, 0).and(outcome);
+        }
+    }
+    outcome
+}

@@ -1,0 +1,242 @@
+//! Counters of a process or a thread, saved and restored by the context switch.
+//!
+//! With a global control register one write stops all counters, and one starts them; their selects stay as they are.
+//! Between two threads that count the same events, only values move.
+
+use crate::counters::control::handle::{Counters, marked_faulted, too_little_memory};
+use crate::counters::error::CounterError;
+use crate::counters::hooks::event_source::EventSource;
+use crate::counters::interrupt::overflow::EventOverflow;
+use crate::counters::names::counter_id::CounterSet;
+use crate::counters::names::event_id::EventId;
+use crate::counters::shared::slot::{CounterSlot, SlotState};
+use crate::msr::{MsrAccess, MsrBackend};
+use crate::platform::Platform;
+
+/// One counter's state while it is not on a processor.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct SavedCounter {
+    in_use: bool,
+    row: u16,
+    period: u64,
+    value: u64,
+}
+
+/// Save area of a thread's counters while it does not run: one place per counter.
+///
+/// `&mut SavedCounters<[SavedCounter; N]>` coerces to `&mut SavedCounters`. A new one holds nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SavedCounters<S: ?Sized = [SavedCounter]> {
+    /// The identity of the rows; 0: none.
+    rows: usize,
+    counters: S,
+}
+
+impl<const N: usize> SavedCounters<[SavedCounter; N]> {
+    /// Creates room for `N` counters, none of them saved.
+    pub const fn new() -> Self {
+        let unused = SavedCounter { in_use: false, row: 0, period: 0, value: 0 };
+        Self { rows: 0, counters: [unused; N] }
+    }
+}
+
+#[cfg(feature = "defmt")]
+impl<const N: usize> defmt::Format for SavedCounters<[SavedCounter; N]> {
+    fn format(&self, f: defmt::Formatter<'_>) {
+        defmt::write!(f, "{}", self.counters);
+    }
+}
+
+impl<const N: usize> Default for SavedCounters<[SavedCounter; N]> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<S: ?Sized + AsRef<[SavedCounter]>> SavedCounters<S> {
+    /// Returns the number of counters that are saved.
+    pub fn len(&self) -> usize {
+        self.counters.as_ref().iter().filter(|counter| counter.in_use).count()
+    }
+
+    /// Returns whether none is saved.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
+    /// Stops every counter that runs for a row, and saves its state in `area`, replacing the old contents. Opened
+    /// events continue. An overflow that became pending meanwhile is reported once to `overflowed`, as its interrupt
+    /// would have reported it; the interrupt, if it still comes, finds nothing.
+    ///
+    /// Usually called with preemption off.
+    ///
+    /// # Errors
+    /// [`InsufficientMemory`](CounterError::InsufficientMemory) or [`Access`](CounterError::Access): nothing was
+    /// changed. [`Faulted`](CounterError::Faulted): one counter's register did not answer, and its count is lost; the
+    /// others were saved. [`RegistersLost`](CounterError::RegistersLost), where there is a global control register: a
+    /// counter's count is lost, and it was saved at the beginning of its period.
+    pub fn save(
+        &mut self,
+        area: &mut SavedCounters,
+        mut overflowed: impl FnMut(EventOverflow),
+    ) -> Result<(), CounterError> {
+        let (needed, lent) = (self.places(self.own()), area.counters.len());
+        if lent < needed {
+            return Err(too_little_memory(needed, lent));
+        }
+        let gated = self.close_gate()?;
+        area.rows = self.source.rows();
+        area.counters.fill(SavedCounter::default());
+        let (mut pending, mut outcome) = (CounterSet::NONE, Ok(()));
+        for (counter, slot) in self.slots() {
+            let SlotState::Running { event, .. } = slot.load() else { continue };
+            let Some(row) = event.row() else { continue };
+            let registers = self.registers(counter);
+            // Once the slot is free, the interrupt path leaves the counter alone, and this function must report its
+            // overflow.
+            let (stopped, next) = if gated {
+                (Ok(()), SlotState::Parked { event })
+            } else {
+                let stopped = self.set_control(&registers, 0);
+                let next = if stopped.is_ok() { SlotState::Free } else { SlotState::Faulted };
+                (stopped, next)
+            };
+            // An interrupt of the counter that comes from here on finds nothing.
+            self.memory.expect_late(1);
+            // Before, it may have loaded the counter for another period.
+            let SlotState::Running { period, .. } = slot.replace(next) else {
+                // An interrupt marked it meanwhile.
+                slot.store(SlotState::Faulted);
+                let fault = marked_faulted(registers.value_register());
+                outcome = outcome.and(Err(CounterError::Faulted(fault)));
+                continue;
+            };
+            let read = stopped.and_then(|()| self.read(&registers));
+            let mut value = match read {
+                Ok(value) => value,
+                Err(fault) => {
+                    slot.store(SlotState::Faulted);
+                    outcome = outcome.and(Err(CounterError::Faulted(fault)));
+                    continue;
+                }
+            };
+            let mut next = period;
+            if !registers.has_overflowed(value) {
+                self.memory.expect_one_fewer();
+            } else {
+                next = self.source.row_period(row).map_or(period, u64::from);
+                let bits = self.running_bits(&registers, event).unwrap_or(0);
+                if gated && self.holds(&registers, bits) == Ok(false) {
+                    // Its count is lost, and it did not overflow.
+                    outcome = outcome.and(Err(CounterError::RegistersLost));
+                    value = registers.preload(next);
+                } else {
+                    pending = pending | counter.only();
+                    // The events since the overflow stay counted, less the periods that are over.
+                    let since = value.checked_rem(next).unwrap_or(0);
+                    value = registers.preload(next).wrapping_add(since) & registers.mask();
+                    overflowed(EventOverflow { event, period, counter, tag: 0 });
+                }
+            }
+            if let Some(place) = area.counters.get_mut(self.unit().slot(counter)) {
+                *place = SavedCounter { in_use: true, row: row as u16, period: next, value };
+            }
+        }
+        if let Some(global) = self.unit().global().filter(|_| !pending.is_empty()) {
+            let acknowledged = self.wrmsr_retrying(global.acknowledge, pending.bits());
+            if acknowledged.is_err() {
+                // These overflows would be reported for the next events there.
+                self.slots_of(pending).for_each(|(_, slot)| slot.store(SlotState::Faulted));
+            }
+            outcome = outcome.and(acknowledged.map_err(CounterError::Faulted));
+        }
+        outcome
+    }
+
+    /// Loads the counters that [`save`](Self::save) saved, and lets them continue: each on its own counter or, where
+    /// an opened event has that one meanwhile, on another free one. `area` stays as it is.
+    ///
+    /// It may be another processor than the one where they were saved. If it lacks the event of one of them, on a
+    /// hybrid machine, none is restored.
+    ///
+    /// # Errors
+    /// [`NotRestorable`](CounterError::NotRestorable) or [`Access`](CounterError::Access): none
+    /// of them runs. [`Faulted`](CounterError::Faulted): one of them cannot be stopped again.
+    pub fn restore(&mut self, area: &SavedCounters) -> Result<(), CounterError> {
+        if area.is_empty() {
+            return Ok(());
+        }
+        let own = self.own();
+        let at = |counter| {
+            let place = area.counters.get(self.unit().slot(counter)).copied();
+            place.unwrap_or_default()
+        };
+        let fits = area.rows == self.source.rows() && area.counters.len() >= self.places(own);
+        let usable = (own & CounterSet::GENERAL).retain(|counter| {
+            let state = self.slot(counter).map(CounterSlot::load);
+            matches!(state, Some(SlotState::Free | SlotState::Parked { .. }))
+        });
+        let at_home = usable.retain(|counter| at(counter).in_use);
+        let taken = self.slots().any(|(counter, slot)| match slot.load() {
+            // Another thread's, or it was restored already.
+            SlotState::Running { event, .. } => event.row().is_some_and(|row| {
+                let is_row = |saved: &SavedCounter| saved.in_use && usize::from(saved.row) == row;
+                at(counter).in_use || area.counters.iter().any(is_row)
+            }),
+            SlotState::Faulted => at(counter).in_use,
+            SlotState::Free | SlotState::Parked { .. } => false,
+        });
+        let strange = area
+            .counters
+            .iter()
+            .any(|saved| saved.in_use && self.row_select(saved.row.into()).is_none());
+        if !fits || self.memory.is_muted() || taken || strange || area.len() > usable.len() {
+            return Err(CounterError::NotRestorable);
+        }
+        let is_at_home =
+            |place: usize| at_home.iter().any(|counter| self.unit().slot(counter) == place);
+        let displaced = area.counters.iter().enumerate();
+        let mut displaced = displaced.filter(|(place, saved)| saved.in_use && !is_at_home(*place));
+        let (mut loaded, mut outcome) = (CounterSet::NONE, Ok(()));
+        for (counter, slot) in self.slots_of(usable) {
+            let registers = self.registers(counter);
+            let saved = if at_home.contains(counter) {
+                at(counter)
+            } else {
+                displaced.next().map(|(_, saved)| *saved).unwrap_or_default()
+            };
+            let (before, event) = (slot.load(), EventId::of_row(saved.row.into()));
+            let done = if saved.in_use {
+                loaded = loaded | counter.only();
+                let bits = self.running_bits(&registers, event).unwrap_or(0);
+                let register = registers.register_for(saved.value);
+                self.msr.wrmsr_retrying(register, saved.value).and_then(|()| {
+                    slot.store(SlotState::Running { event, period: saved.period });
+                    if before == (SlotState::Parked { event }) {
+                        return Ok(());
+                    }
+                    self.set_control(&registers, bits)
+                })
+            } else if matches!(before, SlotState::Parked { .. }) {
+                // Another thread's event would run there.
+                let cleared = self.set_control(&registers, 0);
+                cleared.map(|()| slot.store(SlotState::Free))
+            } else {
+                Ok(())
+            };
+            outcome = outcome.and(done.map_err(CounterError::Access));
+        }
+        outcome = outcome.and_then(|()| self.open_gate());
+        if outcome.is_err() {
+            for counter in loaded.iter() {
+                if let Err(fault) = self.release(counter) {
+                    outcome = Err(CounterError::Faulted(fault));
+                }
+            }
+        }
+        outcome
+    }
+}

@@ -1,0 +1,173 @@
+//! Events of a thread, which the context switch moves between processors.
+
+use crate::counters::control::handle::Counters;
+use crate::counters::error::{CounterError, SwitchError, bit};
+use crate::counters::events::stopped::StoppedEvent;
+use crate::counters::events::thread_event::ThreadEvent;
+use crate::counters::hooks::event_source::EventSource;
+use crate::counters::interrupt::overflow::EventOverflow;
+use crate::counters::names::counter_id::CounterSet;
+use crate::counters::names::event_id::EventId;
+use crate::counters::names::group_id::GroupId;
+use crate::counters::registers::unit::CounterUnit;
+use crate::counters::shared::entry::{EventEntry, EventState};
+use crate::msr::MsrBackend;
+use crate::platform::Platform;
+
+impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
+    /// Takes a thread's events from this processor: stops and closes those that are opened here, and keeps their
+    /// counts and the remainders of their periods. Everything else on the processor continues. An overflow that
+    /// became pending meanwhile is reported once to `overflowed`, as its interrupt would have reported it; the
+    /// interrupt, if it still comes, finds nothing.
+    ///
+    /// Of a [group](Self::open_group) all events go: those that are not in `events` are stopped, and wait here for the
+    /// others, or for [`close_group`](Self::close_group).
+    ///
+    /// One write and one RDPMC per event on a counter; one more write if an overflow was pending, and two if groups
+    /// are among them, which stop together.
+    ///
+    /// # Errors
+    /// The events that failed, and the reason of the first; every other event was taken. Of one whose counter does not
+    /// answer ([`Faulted`](CounterError::Faulted)), or did not ([`CounterLost`](CounterError::CounterLost)), the count
+    /// since its last interrupt, or since it got the counter, is lost; it was taken all the same, and starts again
+    /// elsewhere.
+    pub fn switch_out(
+        &mut self,
+        events: &mut [ThreadEvent],
+        now: u64,
+        mut overflowed: impl FnMut(EventOverflow),
+    ) -> Result<(), SwitchError> {
+        let together = self.grouped_counters(events);
+        let mut outcome = Ok(());
+        SwitchError::add(&mut outcome, 0, self.halt(together));
+        for (number, place) in events.iter_mut().enumerate() {
+            let ThreadEvent::Opened(event) = *place else { continue };
+            let entry = match self.entry(event) {
+                Ok(entry) => entry,
+                Err(error) => {
+                    *place = ThreadEvent::Unused;
+                    SwitchError::add(&mut outcome, bit(number), Err(error));
+                    continue;
+                }
+            };
+            SwitchError::add(&mut outcome, bit(number), self.check_counter(event, entry));
+            self.add_time(event, entry, now);
+            if let Some((counter, _)) = self.find(event) {
+                match self.lift(counter, event) {
+                    Ok(lifted) if lifted.overflowed => {
+                        let period = entry.ended_period();
+                        overflowed(EventOverflow { event, period, counter, tag: entry.tag() });
+                    }
+                    Ok(_) => {}
+                    Err(error) => SwitchError::add(&mut outcome, bit(number), Err(error)),
+                }
+            }
+            *place = ThreadEvent::Switched(entry.extract());
+            entry.set_state(EventState::Closed);
+        }
+        for (number, place) in events.iter().enumerate() {
+            if let ThreadEvent::Switched(event) = place
+                && let Some(group) = event.group()
+            {
+                SwitchError::add(&mut outcome, bit(number), self.stop_rest(group, now));
+            }
+        }
+        SwitchError::add(&mut outcome, 0, self.go_on(together));
+        outcome
+    }
+
+    /// Stops what is left of a group here.
+    fn stop_rest(&self, group: GroupId, now: u64) -> Result<(), CounterError> {
+        let mut outcome = Ok(());
+        for (event, entry) in self.members(group) {
+            outcome = outcome.and(self.take_off(event, entry, now));
+        }
+        outcome
+    }
+
+    /// Returns the counters of these events, if groups are among them.
+    fn grouped_counters(&self, events: &[ThreadEvent]) -> CounterSet {
+        let opened = events.iter().filter_map(|event| match event {
+            ThreadEvent::Opened(id) => Some(*id),
+            _ => None,
+        });
+        let is_grouped = |id| self.entry(id).is_ok_and(EventEntry::is_grouped);
+        if !opened.clone().any(is_grouped) {
+            return CounterSet::NONE;
+        }
+        opened.filter_map(|id| self.counter_of(id)).collect()
+    }
+
+    /// Gives a thread's events to this processor, which `processor` describes; it may be another one than before.
+    /// Opens them, and starts those that were started, as [`start_event`](Self::start_event) does: where no counter is
+    /// free, other events move, and those that rotate give way to one that does not. Each continues where it was.
+    /// Those that [rotate](crate::Event::rotating) come last, and first among them the one with the smallest share, as
+    /// at [`rotate`](Self::rotate): they take counters of rotating events with greater shares, too. Counters that are
+    /// left go to events that wait here already.
+    ///
+    /// The order of precedence: events that do not rotate and are on counters already, such as the processor's; the
+    /// thread's that do not rotate; those that rotate, the processor's and the thread's alike, by their shares.
+    ///
+    /// A group starts if all of its events are given, and together.
+    ///
+    /// An event that this processor cannot count is opened here all the same, and stands still, with its group: of
+    /// another [type of core](CounterUnit::core_type), with a name or a bit of its select that this processor lacks, or
+    /// confined to counters that it lacks. It is started, and its `enabled` time goes on without its `running` time, so
+    /// that its count can be [scaled](crate::EventCount::scaled).
+    ///
+    /// Two writes per event, and two per group. An interrupt may come before the identities are in `events`: it
+    /// identifies the event by its [tag](crate::Event::tagged).
+    ///
+    /// # Errors
+    /// The events that failed, and the reason of the first; every other event was given. One for which the table has no
+    /// room stays where it is. One that finds no counter is opened here, and not started, unless it
+    /// [rotates](crate::Event::rotating); after the next [`switch_out`](Self::switch_out) it is started again.
+    /// [`OtherProcessor`](CounterError::OtherProcessor), before anything: `processor` describes another type of core,
+    /// as [`open_event`](Self::open_event) notices it.
+    pub fn switch_in(
+        &mut self,
+        processor: &CounterUnit,
+        events: &mut [ThreadEvent],
+        now: u64,
+    ) -> Result<(), SwitchError> {
+        let here = self.check_processor(processor);
+        let mut outcome = Ok(());
+        for (number, place) in events.iter_mut().enumerate() {
+            let ThreadEvent::Switched(event) = place else { continue };
+            match here.and_then(|()| self.insert(processor, event, now)) {
+                Ok(id) => *place = ThreadEvent::Opened(id),
+                Err(error) => SwitchError::add(&mut outcome, bit(number), Err(error)),
+            }
+        }
+        if self.is_open() {
+            self.table().opened().for_each(|(event, entry)| self.add_time(event, entry, now));
+            self.serve(Some(events), &mut outcome);
+        }
+        outcome
+    }
+
+    /// Returns whether this processor can count an event: of its type of core, with its select or name, on a counter of
+    /// the session's.
+    fn can_count(&self, processor: &CounterUnit, event: &StoppedEvent) -> bool {
+        let is_legal = event.select().select_bits() & !processor.all_bits() == 0;
+        let has_name = event.name().is_none_or(|name| processor.named(name).is_some());
+        let has_counter = !(event.counters() & self.own()).is_empty();
+        event.is_of_core_type(processor.core_type()) && is_legal && has_name && has_counter
+    }
+
+    fn insert(
+        &self,
+        processor: &CounterUnit,
+        event: &StoppedEvent,
+        now: u64,
+    ) -> Result<EventId, CounterError> {
+        let (id, entry) = self.free_entry()?;
+        let event = event.on(processor);
+        entry.insert(&event, self.can_count(processor, &event));
+        entry.add_time(now, false);
+        if event.is_started() {
+            self.change_state(id, EventState::Waiting);
+        }
+        Ok(id)
+    }
+}

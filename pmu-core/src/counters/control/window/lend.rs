@@ -1,0 +1,264 @@
+//! Counters that a session lends, to a guest for instance, and has back as they were.
+
+use core::sync::atomic::Ordering::Relaxed;
+
+use crate::counters::control::handle::{Counters, marked_faulted};
+use crate::counters::control::window::error::{Failures, WindowError};
+use crate::counters::control::window::lent_counters::LentCounters;
+use crate::counters::control::window::restore::Values;
+use crate::counters::error::CounterError;
+use crate::counters::hooks::event_source::EventSource;
+use crate::counters::interrupt::overflow::EventOverflow;
+use crate::counters::interrupt::service::service;
+use crate::counters::names::counter_id::{CounterSet, MAX_COUNTERS};
+use crate::counters::shared::slot::SlotState;
+use crate::msr::MsrBackend;
+use crate::platform::Platform;
+
+/// The time in which a session's counters are [lent](Counters::lend). It borrows the session, so that nothing starts,
+/// stops or reads an event meanwhile.
+///
+/// Dropping it accesses no register and leaves the counters lent: the session's events count nothing. So does an early
+/// return by `?`. The end of the next window brings the events back; their periods begin anew, and what they counted
+/// since their last interrupt or start is lost. Until then the session's operations find no counters, and
+/// [`shut_down`](Counters::shut_down) stops them. What the borrower left on counters that were
+/// [added](LentCounters::add_unowned), and in the status, is taken away by the end of this window alone.
+#[must_use = "the counters are lent until the window ends"]
+#[derive(Debug)]
+pub struct CounterWindow<'c, 'a, S, M, P> {
+    counters: &'c mut Counters<'a, S, M, P>,
+    lent: LentCounters,
+    /// The handle's counters that were declared; meanwhile they are those that it lends.
+    declared: [u8; 3],
+    /// Bits of the lent counters in the global control register.
+    gate: u64,
+    /// Values of the counters that ran, in the order of their bits.
+    values: Values,
+}
+
+impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
+    /// Lends the counters: stops them, and keeps what they hold until the window [ends](CounterWindow::end). A
+    /// hypervisor's window lasts from before a guest's state is loaded until after it is put back.
+    ///
+    /// Meanwhile [`service`](crate::service) accesses no register, and [says](crate::Serviced::lent) that the interrupt
+    /// may be the borrower's. Where delivery masks the local APIC's entry, it stays masked until the borrower unmasks
+    /// it, with the overflow acknowledged, or until the window's end, which unmasks it. The times of the events stand
+    /// still between both `now`s.
+    ///
+    /// An overflow that is pending is reported to `overflowed` once, as its interrupt would have reported it; the
+    /// interrupt, if it still comes, is claimed.
+    ///
+    /// With a global control register it costs two writes, one read, and for each event on a counter one RDPMC and two
+    /// writes, the end included. Without one, each event costs three writes and one RDPMC. Fixed counters have one
+    /// control, which costs one write.
+    ///
+    /// ```
+    /// # use pmu_core::{Counters, EventSource, LentCounters, MsrBackend, Platform, WindowError};
+    /// # use pmu_core::CounterError;
+    /// # fn enter_guest(_: &mut LentCounters) {}
+    /// fn run_guest<S: EventSource, M: MsrBackend, P: Platform>(
+    ///     counters: &mut Counters<'_, S, M, P>,
+    ///     clock: impl Fn() -> u64,
+    /// ) -> Result<(), CounterError> {
+    ///     let mut window = counters.lend(clock(), |_| ())?;
+    ///     enter_guest(window.lent()); // Nothing here returns before the window has ended.
+    ///     Ok(window.end(clock())?)
+    /// }
+    /// ```
+    ///
+    /// Nothing reaches the session's counters meanwhile:
+    ///
+    /// ```compile_fail,E0499
+    /// # use pmu_core::{CounterError, Counters, EventId, EventSource, MsrBackend, Platform};
+    /// # fn wrong<S: EventSource, M: MsrBackend, P: Platform>(
+    /// #     counters: &mut Counters<'_, S, M, P>, event: EventId,
+    /// # ) -> Result<(), CounterError> {
+    /// let window = counters.lend(0, |_| ())?;
+    /// counters.stop_event(event, 0)?;
+    /// Ok(window.end(0)?)
+    /// # }
+    /// ```
+    ///
+    /// # Context
+    /// Task, on the processor on which the window then ends. An interrupt may come at any time.
+    ///
+    /// # Errors
+    /// [`NotAvailable`](CounterError::NotAvailable): the session has no counters, or was shut down.
+    /// [`Access`](CounterError::Access): a register faulted, nothing is lent, and everything runs as before.
+    /// [`Faulted`](CounterError::Faulted): nothing is lent; some events do not run any more.
+    pub fn lend(
+        &mut self,
+        now: u64,
+        overflowed: impl FnMut(EventOverflow),
+    ) -> Result<CounterWindow<'_, 'a, S, M, P>, CounterError> {
+        let was_lent = self.memory.is_lent();
+        let own = if was_lent { self.candidates() } else { self.own() };
+        if own.is_empty() || !self.is_open() {
+            return Err(CounterError::NotAvailable(self.declared()));
+        }
+        let control = &self.memory.global_control;
+        let (gate, values) = if was_lent {
+            (own.bits(), self.begin_anew(own))
+        } else {
+            let gate = control.load(Relaxed) & own.bits();
+            let stopped = self.stop_all(own).and_then(|()| self.settle(own, overflowed));
+            (gate, stopped.map_err(|error| self.resume(own, gate, error))?)
+        };
+        self.table().opened().for_each(|(event, entry)| self.add_time(event, entry, now));
+        self.memory.lend();
+        let mut lent = LentCounters::unowned(own, control.load(Relaxed));
+        lent.set_programmed(was_lent);
+        let declared = self.replace_declared(own.pack());
+        Ok(CounterWindow { counters: self, lent, declared, gate, values })
+    }
+
+    /// Stops these counters: all together, or where there is no global control register, each one that runs.
+    fn stop_all(&self, own: CounterSet) -> Result<(), CounterError> {
+        if self.unit().global().is_some() {
+            return self.halt(own);
+        }
+        for (counter, slot) in self.slots_of(own) {
+            if let SlotState::Running { .. } = slot.load() {
+                let stopped = self.set_control(&self.registers(counter), 0);
+                stopped.map_err(CounterError::Access)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads the counters that run, which stand still; serves their overflows first whose interrupt has not come yet.
+    fn settle(
+        &self,
+        own: CounterSet,
+        overflowed: impl FnMut(EventOverflow),
+    ) -> Result<Values, CounterError> {
+        let pending = match self.unit().global() {
+            Some(global) => {
+                let status = self.rdmsr_retrying(global.status).map_err(CounterError::Access)?;
+                status & (own.bits() | global.frozen) != 0
+            }
+            None => match self.read_values(own)? {
+                (values, false) => return Ok(values),
+                (_, true) => true,
+            },
+        };
+        if pending {
+            let served = service(&self.source, &self.msr, &self.platform, self.memory, overflowed);
+            self.memory.expect_late(
+                served.map_err(|error| CounterError::Faulted(error.fault))?.claim.interrupts(),
+            );
+            if let Some(global) = self.unit().global()
+                && self.memory.global_control.load(Relaxed) == 0
+            {
+                // ZX-C took no acknowledgement while every counter was stopped.
+                let cleared = self.acknowledge(global, own.bits());
+                cleared.map_err(CounterError::Access)?;
+            }
+        }
+        // Not before: an interrupt in between may have loaded one of them.
+        self.read_values(own).map(|(values, _)| values)
+    }
+
+    /// Reads the counters that run, and returns whether one of them is in the half of its range after its wrap.
+    fn read_values(&self, own: CounterSet) -> Result<(Values, bool), CounterError> {
+        let (mut values, mut wrapped) = ([0; MAX_COUNTERS], false);
+        for (place, (counter, slot)) in values.iter_mut().zip(self.slots_of(own)) {
+            if let SlotState::Running { .. } = slot.load() {
+                let registers = self.registers(counter);
+                *place = self.read(&registers).map_err(CounterError::Access)?;
+                wrapped |= registers.has_overflowed(*place);
+            }
+        }
+        Ok((values, wrapped))
+    }
+
+    /// Returns the values from which the periods of the events begin, after a window that did not end.
+    fn begin_anew(&self, own: CounterSet) -> Values {
+        let mut values = [0; MAX_COUNTERS];
+        for (place, (counter, slot)) in values.iter_mut().zip(self.slots_of(own)) {
+            let SlotState::Running { event, .. } = slot.load() else {
+                if let SlotState::Parked { .. } = slot.load() {
+                    slot.store(SlotState::Free);
+                }
+                continue;
+            };
+            match self.first_load(&self.registers(counter), event) {
+                Some((value, period)) => {
+                    *place = value;
+                    slot.store(SlotState::Running { event, period });
+                    if let Some(entry) = self.table().entry(event) {
+                        entry.loaded(value);
+                    }
+                }
+                // It was closed meanwhile.
+                None => slot.store(SlotState::Free),
+            }
+        }
+        values
+    }
+
+    /// Lets these counters go on, some of which are stopped, after a failure.
+    fn resume(&self, own: CounterSet, gate: u64, error: CounterError) -> CounterError {
+        let resumed = if self.unit().global().is_some() {
+            self.go_on(CounterSet::from_bits(gate))
+        } else {
+            let mut failures = Failures::default();
+            self.restore_controls(own, &mut failures);
+            failures.outcome().map_err(CounterError::from)
+        };
+        resumed.err().unwrap_or(error)
+    }
+}
+
+impl<S: EventSource, M: MsrBackend, P: Platform> CounterWindow<'_, '_, S, M, P> {
+    /// Returns the lent counters, for what borrows them.
+    pub const fn lent(&mut self) -> &mut LentCounters {
+        &mut self.lent
+    }
+
+    /// Ends the window: every event continues where it was. `now` is by the clock of [`lend`](Counters::lend).
+    ///
+    /// Before, the embedder restores what it changed of the local APIC's entry and of `IA32_DEBUGCTL`, which VM exits
+    /// clear.
+    ///
+    /// # Context
+    /// Task, on the processor on which the counters were lent. An interrupt may come at any time.
+    ///
+    /// # Errors
+    /// Some counters could not be brought back; everything else runs.
+    pub fn end(self, now: u64) -> Result<(), WindowError> {
+        let Self { counters, lent, declared, gate, values } = self;
+        let own = counters.declared();
+        let (ran, mut failures) = (counters.running(own), Failures::default());
+        if lent.programmed {
+            counters.disarm(lent.counters, lent.status, &mut failures);
+        }
+        counters.restore_values(own, &values, &mut failures);
+        // From here on the interrupt path serves them: without a global control register they run one by one.
+        let interrupted = counters.memory.take_back(own);
+        counters.replace_declared(declared);
+        counters.restore_controls(own, &mut failures);
+        if interrupted && !counters.memory.is_muted() {
+            counters.platform.unmask_performance_interrupt();
+        }
+        counters.table().opened().for_each(|(_, entry)| entry.skip_time(now));
+        if let Err(CounterError::Access(fault) | CounterError::Faulted(fault)) =
+            counters.go_on(CounterSet::from_bits(gate))
+        {
+            failures.fault.get_or_insert(fault);
+        }
+        for (event, entry) in counters.table().opened() {
+            if counters.check_counter(event, entry).is_err() {
+                counters.memory.mark_faulted(Some(event), counters.table());
+            }
+        }
+        // An interrupt may have met a fault, too.
+        let lost = ran.without(counters.running(own));
+        if let Some(counter) = lost.iter().next() {
+            let register = counters.registers(counter).value_register();
+            failures.fault.get_or_insert(marked_faulted(register));
+        }
+        failures.counters = failures.counters | lost;
+        failures.outcome()
+    }
+}

@@ -1,0 +1,22 @@
+//! Counts of events.
+
+/// Count of an event, and the time for which it was counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct EventCount {
+    /// Events since it was opened, as far as it was on a counter.
+    pub value: u64,
+    /// Time in which the event was started, in the units of the caller's clock.
+    pub enabled: u64,
+    /// Time in which it was on a counter.
+    pub running: u64,
+}
+
+impl EventCount {
+    /// Returns the count extrapolated to all the time in which the event was started. `None`: it was never on a
+    /// counter, or the figure exceeds 64 bits.
+    pub fn scaled(&self) -> Option<u64> {
+        let scaled = u128::from(self.value) * u128::from(self.enabled);
+        scaled.checked_div(self.running.into())?.try_into().ok()
+    }
+}

@@ -1,0 +1,288 @@
+//! An event to be counted: selection, privilege levels, and reporting.
+
+use crate::counters::events::extra::Extra;
+use crate::counters::names::counter_id::CounterSet;
+use crate::counters::names::named_event::NamedEvent;
+use crate::counters::registers::select::EventSelect;
+use crate::msr::MsrAddress;
+
+/// An event to be counted, with its privilege levels, its period, and the counters that it may have.
+///
+/// A new one is counted without being reported, at every privilege level, on any counter. Its total is exact: it
+/// includes everything that the counter counts. Events that the interrupt path itself causes may be missing: Intel's
+/// counters stand still while an interrupt is serviced, and where no status tells of overflows (AMD before PerfMonV2,
+/// Intel's version 1) a counter that wrapped, once in 2^47 or 2^31 events, stands still while it is set back.
+///
+/// ```
+/// use pmu_core::{Event, EventSelect, NamedEvent};
+/// let instructions = Event::named(NamedEvent::Instructions);
+/// // Every 100,000th miss of the last cache in user mode, by the number that a manual gives it.
+/// let misses = Event::raw(EventSelect::from_bits(0x412E)).user_only().every(100_000);
+/// # let _ = (instructions, misses);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct Event {
+    pub(crate) what: What,
+    /// Mode bits of the select that remain.
+    pub(crate) modes: u64,
+    pub(crate) guest: GuestMode,
+    /// 0: none.
+    pub(crate) period: u64,
+    pub(crate) total: bool,
+    pub(crate) rotates: bool,
+    pub(crate) user_rdpmc: bool,
+    /// It happens at most 15 times per cycle.
+    pub(crate) narrow: bool,
+    /// Its select names it on every type of core.
+    pub(crate) any_core_type: bool,
+    pub(crate) tag: u64,
+    pub(crate) counters: CounterSet,
+    pub(crate) extra: Extra,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub(crate) enum What {
+    Raw(EventSelect),
+    Named(NamedEvent),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub(crate) enum GuestMode {
+    Everywhere,
+    GuestOnly,
+    HostOnly,
+}
+
+impl Event {
+    const fn new(what: What) -> Self {
+        Self {
+            what,
+            modes: EventSelect::MODES,
+            guest: GuestMode::Everywhere,
+            period: 0,
+            total: true,
+            rotates: false,
+            user_rdpmc: false,
+            narrow: false,
+            any_core_type: false,
+            tag: 0,
+            counters: CounterSet::ALL,
+            extra: Extra::NONE,
+        }
+    }
+
+    /// Returns the event of an event select: its event, unit mask and qualifiers. Where neither of its mode bits (16,
+    /// 17) is set, it counts at every privilege level.
+    ///
+    /// The bits by which a select runs and interrupts (20, 22) are not the event's, and are refused.
+    pub const fn raw(select: EventSelect) -> Self {
+        let modes = select.select_bits() & EventSelect::MODES;
+        let modes = if modes == 0 { EventSelect::MODES } else { modes };
+        let plain = EventSelect::from_bits(select.select_bits() & !EventSelect::MODES);
+        Self { modes, ..Self::new(What::Raw(plain)) }
+    }
+
+    /// Returns the event with this name.
+    pub const fn named(event: NamedEvent) -> Self {
+        Self::new(What::Named(event))
+    }
+
+    /// Counts it at privilege levels above 0 only.
+    pub const fn user_only(mut self) -> Self {
+        self.modes = EventSelect::USER;
+        self
+    }
+
+    /// Counts it at privilege level 0 only.
+    pub const fn kernel_only(mut self) -> Self {
+        self.modes = EventSelect::KERNEL;
+        self
+    }
+
+    /// Counts it only while a guest runs. It counts nothing until
+    /// [`set_virtualization`](crate::Counters::set_virtualization) says that there may be one.
+    pub const fn in_guests(mut self) -> Self {
+        self.guest = GuestMode::GuestOnly;
+        self
+    }
+
+    /// Counts it only while no guest runs.
+    pub const fn outside_guests(mut self) -> Self {
+        self.guest = GuestMode::HostOnly;
+        self
+    }
+
+    /// Makes it interrupt once per `period` events. Its total can be read only [`with_total`](Self::with_total).
+    ///
+    /// With a period of 0 it does not interrupt, like a new one. A period beyond the counter's reach is counted in
+    /// pieces. One below the table's [floor](crate::EventTable::set_floor) is refused when the event is opened.
+    pub const fn every(mut self, period: u64) -> Self {
+        self.period = period;
+        self.total = period == 0;
+        self
+    }
+
+    /// Keeps a total although it interrupts, at one more RDPMC per interrupt. Where counters run while the interrupt
+    /// is serviced, the events between that RDPMC and the reload are not in the total.
+    pub const fn with_total(mut self) -> Self {
+        self.total = true;
+        self
+    }
+
+    /// Sets the `tag` that its overflows carry: the caller's own name of the event, such as an index or an address.
+    pub const fn tagged(mut self, tag: u64) -> Self {
+        self.tag = tag;
+        self
+    }
+
+    /// Lets it take turns with other events at [`rotate`](crate::Counters::rotate), where there are too few counters.
+    ///
+    /// An event that does not rotate takes the counter of one that does, and keeps it until it is stopped or its thread
+    /// is switched out. What such events leave is shared by those that rotate, of the processor and of threads: each
+    /// gets an equal part of the time in which it is started.
+    pub const fn rotating(mut self) -> Self {
+        self.rotates = true;
+        self
+    }
+
+    /// Lets user mode read its counter by RDPMC. It needs `CR4.PCE` as well, and matters only where the processor
+    /// [can deny it](crate::CounterUnit::has_user_rdpmc_control) for each counter.
+    pub const fn with_user_rdpmc(mut self) -> Self {
+        self.user_rdpmc = true;
+        self
+    }
+
+    /// Promises that it happens at most 15 times per cycle, as scalar code's floating-point operations do.
+    ///
+    /// AMD's Zen counts more than 15 per cycle of event 0x003 only on a pair of counters, which these crates do not
+    /// make: without this promise the event is [refused](crate::CounterError::NeedsCounterPair). Where the promise is
+    /// broken, the count is too low. On Zen 3 and 4 the manual vouches for no count without a pair. Source: AMD's
+    /// processor programming references, "Large Increment per Cycle Events" and PMCx003.
+    pub const fn at_most_15_per_cycle(mut self) -> Self {
+        self.narrow = true;
+        self
+    }
+
+    /// Promises that its select means the same event on every type of core of a hybrid processor, as those of the
+    /// architectural events do. Without this promise, an event that is opened by its select counts on the type of core
+    /// on which it was opened, and [stands still](crate::Counters::switch_in) while its thread is on another one.
+    pub const fn on_any_core_type(mut self) -> Self {
+        self.any_core_type = true;
+        self
+    }
+
+    /// Confines it to these counters, where the processor's manual says that only they count it.
+    ///
+    /// A single fixed counter counts its own event, whatever the select.
+    pub const fn on(mut self, counters: CounterSet) -> Self {
+        self.counters = counters;
+        self
+    }
+
+    /// Refines it by an extra register: an MSR that holds what the select has no room for, such as Intel's off-core
+    /// response (`MSR_OFFCORE_RSP_0`), load latency, or front end.
+    ///
+    /// The register is the session's from the event's first start on, and is restored when the session is shut down.
+    /// Events that need the same value of it share it. Those that need different values cannot be counted at the same
+    /// time: the second is refused, or takes turns if it [rotates](Self::rotating).
+    ///
+    /// On Intel's Nehalem and Westmere both logical processors of a core have one such register together: the kernel
+    /// lets only one of them use it. Source: SDM vol. 4, scope of the registers.
+    ///
+    /// ```
+    /// use pmu_core::{Event, EventSelect, MsrAddress};
+    /// // SAFETY: off-core response: the value selects requests and responses to count.
+    /// let [first, second] = unsafe { [MsrAddress::new(0x1A6), MsrAddress::new(0x1A7)] };
+    /// // Skylake's OFFCORE_RESPONSE.DEMAND_DATA_RD.ANY_RESPONSE, by whichever of the two registers is free.
+    /// let event = Event::raw(EventSelect::from_bits(0x01B7))
+    ///     .with_extra(first, 0x1_0001)
+    ///     .or_with_extra(0x01BB, second);
+    /// # let _ = event;
+    /// ```
+    pub const fn with_extra(mut self, register: MsrAddress, value: u64) -> Self {
+        self.extra = Extra::new(register, value);
+        self
+    }
+
+    /// Lets it be counted by another encoding, too: with this event number and unit mask (bits 15:0 of a select), and
+    /// the same value in another extra register. It may have four encodings. A fifth one, one without
+    /// [`with_extra`](Self::with_extra) before it, and one of an event that has no select of its own are ignored.
+    pub const fn or_with_extra(mut self, event: u16, register: MsrAddress) -> Self {
+        if let (false, What::Raw(select)) = (self.extra.is_none(), self.what) {
+            self.extra = self.extra.or(select.select_bits() as u16 ^ event, register);
+        }
+        self
+    }
+
+    /// Returns the number of events between two interrupts; `None`: it does not interrupt.
+    pub const fn period(&self) -> Option<u64> {
+        if self.period == 0 { None } else { Some(self.period) }
+    }
+
+    /// Returns the select of an event that has no name: its event, unit mask and qualifiers, without the mode bits.
+    pub const fn select(&self) -> Option<EventSelect> {
+        match self.what {
+            What::Raw(select) => Some(select),
+            What::Named(_) => None,
+        }
+    }
+
+    /// Returns the extra register that refines it, and its value. Of several encodings, this is the first one's.
+    pub const fn extra(&self) -> Option<(MsrAddress, u64)> {
+        match self.extra.register(0) {
+            Some(register) => Some((register, self.extra.value)),
+            None => None,
+        }
+    }
+
+    /// Returns the name of an event that has one.
+    pub const fn name(&self) -> Option<NamedEvent> {
+        match self.what {
+            What::Raw(_) => None,
+            What::Named(name) => Some(name),
+        }
+    }
+
+    /// Returns whether it is counted at privilege levels above 0.
+    pub const fn counts_user(&self) -> bool {
+        self.modes & EventSelect::USER != 0
+    }
+
+    /// Returns whether it is counted at privilege level 0.
+    pub const fn counts_kernel(&self) -> bool {
+        self.modes & EventSelect::KERNEL != 0
+    }
+
+    /// Returns whether it is counted while a guest runs.
+    pub const fn counts_in_guests(&self) -> bool {
+        !matches!(self.guest, GuestMode::HostOnly)
+    }
+
+    /// Returns whether it is counted while no guest runs.
+    pub const fn counts_outside_guests(&self) -> bool {
+        !matches!(self.guest, GuestMode::GuestOnly)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_select_with_mode_bits_is_the_event_counted_in_these_modes() {
+        let raw = |bits| Event::raw(EventSelect::from_bits(bits));
+        assert_eq!(raw(0x1_00C0), raw(0xC0).user_only());
+        assert_eq!(raw(0x2_00C0), raw(0xC0).kernel_only());
+        assert_eq!(raw(0x3_00C0), raw(0xC0));
+        assert_eq!(raw(0x1_00C0).select(), Some(EventSelect::from_bits(0xC0)));
+    }
+
+    #[test]
+    fn a_period_of_0_is_none_and_leaves_the_total() {
+        let event = Event::named(NamedEvent::Cycles);
+        assert_eq!(event.every(0), event);
+    }
+}

@@ -1,0 +1,48 @@
+//! An event on a processor: its select, and the counters that can count it.
+
+use crate::counters::error::CounterError;
+use crate::counters::events::event::{Event, GuestMode, What};
+use crate::counters::names::counter_id::CounterSet;
+use crate::counters::registers::select::EventSelect;
+use crate::counters::registers::unit::{CounterUnit, IN_TXCP};
+
+impl CounterUnit {
+    /// Returns the select and the counters with which an event is counted.
+    pub(crate) fn resolve(&self, event: &Event) -> Result<(EventSelect, CounterSet), CounterError> {
+        let plain = match event.what {
+            What::Raw(select) if self.needs_pair(select, event.narrow) => {
+                return Err(CounterError::NeedsCounterPair);
+            }
+            What::Raw(select) => select,
+            What::Named(name) => self.named(name).ok_or(CounterError::Unsupported(name))?,
+        };
+        let illegal = self.illegal_bits(plain);
+        if illegal != 0 {
+            return Err(CounterError::IllegalBits(illegal));
+        }
+        let [guest, host] = self.guest_bits();
+        let guest_bit = match event.guest {
+            GuestMode::Everywhere => 0,
+            GuestMode::GuestOnly if guest != 0 => guest,
+            GuestMode::HostOnly if host != 0 => host,
+            _ => return Err(CounterError::GuestModeUnsupported),
+        };
+        let user_rdpmc = if self.has_user_rdpmc_control() && !event.user_rdpmc {
+            EventSelect::NO_USER_RDPMC
+        } else {
+            0
+        };
+        let bits = plain.select_bits() & !EventSelect::MODES | event.modes | guest_bit | user_rdpmc;
+        // A rollback takes back the overflow that its interrupt was for.
+        if event.period != 0 && self.in_txcp(plain) {
+            return Err(CounterError::IllegalBits(IN_TXCP));
+        }
+        // One fixed counter counts its event, by whatever name.
+        let one_fixed =
+            event.counters.len() == 1 && event.counters.without(CounterSet::FIXED).is_empty();
+        let capable = if one_fixed { self.counters() } else { self.counters_for(plain) };
+        // A fixed counter counts its event without the extra register.
+        let capable = if event.extra.is_none() { capable } else { capable & CounterSet::GENERAL };
+        Ok((EventSelect::from_bits(bits), capable & event.counters))
+    }
+}

@@ -1,0 +1,69 @@
+//! An event of a thread: on a processor, or switched out.
+
+use crate::counters::events::stopped::StoppedEvent;
+use crate::counters::names::event_id::EventId;
+
+/// One event of a thread, on a processor or switched out.
+///
+/// The part of a perf-like subsystem that a context switch calls, with a slice of them per thread:
+///
+/// ```
+/// use pmu_core::{
+///     CounterError, CounterUnit, Counters, Event, EventSource, GroupError, MsrBackend, NamedEvent, Platform,
+///     SwitchError, ThreadEvent,
+/// };
+///
+/// /// Opens a group and an event for the running thread. Those of a thread that does not run are opened in the same
+/// /// way on any processor, of the type of core whose event a raw one is, and switched out at once.
+/// fn open<S: EventSource, M: MsrBackend, P: Platform>(
+///     counters: &mut Counters<'_, S, M, P>,
+///     this: &CounterUnit, // this processor's, of its own type of core
+///     alone: Event,
+///     now: u64,
+/// ) -> Result<[ThreadEvent; 3], GroupError> {
+///     let group = counters.open_group(this, &[NamedEvent::Instructions, NamedEvent::Cycles].map(Event::named))?;
+///     let opened = counters.open_event(this, &alone).map_err(GroupError::from);
+///     let started = opened.and_then(|alone| {
+///         counters.start_group(group, now)?;
+///         counters.start_event(alone, now)?;
+///         Ok(alone)
+///     });
+///     let alone = match started {
+///         Ok(alone) => alone,
+///         Err(error) => {
+///             let _ = opened.map(|alone| counters.close_event(alone, now));
+///             counters.close_group(group, now)?;
+///             return Err(error);
+///         }
+///     };
+///     let mut thread = [ThreadEvent::Opened(alone); 3];
+///     for (place, event) in thread.iter_mut().zip(counters.group_events(group)) {
+///         *place = ThreadEvent::Opened(event);
+///     }
+///     Ok(thread)
+/// }
+///
+/// /// The context switch, on each processor with its own counters and unit.
+/// fn switch<S: EventSource, M: MsrBackend, P: Platform>(
+///     counters: &mut Counters<'_, S, M, P>,
+///     this: &CounterUnit,
+///     (old, new): (&mut [ThreadEvent], &mut [ThreadEvent]),
+///     now: u64,
+/// ) -> Result<(), SwitchError> {
+///     let taken = counters.switch_out(old, now, |_overflow| { /* a sample of the old thread's */ });
+///     // After an error every other event is switched: it is noted, and is no reason to leave out the new thread.
+///     let given = counters.switch_in(this, new, now);
+///     taken.and(given)
+/// }
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub enum ThreadEvent {
+    /// None.
+    #[default]
+    Unused,
+    /// Opened on the processor on which the thread runs.
+    Opened(EventId),
+    /// The thread is not on a processor.
+    Switched(StoppedEvent),
+}

@@ -1,0 +1,165 @@
+//! A pass where an overflow status tells which counters overflowed.
+
+use core::sync::atomic::Ordering;
+
+use crate::counters::hooks::event_source::EventSource;
+use crate::counters::interrupt::overflow::EventOverflow;
+use crate::counters::interrupt::pass::{GENERAL, Pass, Running};
+use crate::counters::names::counter_id::CounterSet;
+use crate::counters::registers::global::GlobalRegisters;
+use crate::msr::{MsrAccess, MsrBackend};
+use crate::platform::Platform;
+
+/// Access that remains once the overflows are served.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Rest {
+    Nothing,
+    Restart,
+    UnmaskAndRestart,
+}
+
+/// The bits of the status that raise the interrupt (SDM vol. 4, table 2-2, IA32_PERF_GLOBAL_STATUS): those of the
+/// counters, `PERF_METRICS` (48), architectural PEBS (54), a trace's table (55), the uncore (61) and the Debug Store's
+/// buffer (62).
+const INTERRUPTING: u64 = CounterSet::ALL.bits() | 1 << 48 | 1 << 54 | 1 << 55 | 1 << 61 | 1 << 62;
+
+impl<'a, S, M, P, F> Pass<'a, S, M, P, F>
+where
+    S: EventSource,
+    M: MsrBackend,
+    P: Platform,
+    F: FnMut(EventOverflow),
+{
+    /// Serves the counters whose overflows the status reports. They stand still meanwhile where the driver stops
+    /// them, or where the processor reports that it froze them; otherwise they are assumed to run.
+    pub(crate) fn by_status(&mut self, global: &GlobalRegisters) {
+        let freezes = self.memory.freezes.load(Ordering::Relaxed);
+        let (status, rest) = if freezes {
+            self.status_of_frozen(global)
+        } else if global.stop_while_serviced && self.set_control(global, !self.own) {
+            (self.status(global), Rest::UnmaskAndRestart)
+        } else {
+            self.unmask();
+            (self.status(global), Rest::Nothing)
+        };
+        let stopped = rest == Rest::UnmaskAndRestart;
+        let cleared = status.is_some_and(|status| self.serve(global, status, freezes, stopped));
+        match rest {
+            _ if !cleared => self.mute(),
+            Rest::UnmaskAndRestart => self.unmask(),
+            Rest::Restart | Rest::Nothing => {}
+        }
+        if rest != Rest::Nothing {
+            self.restart(global);
+        }
+    }
+
+    /// Reads the status of counters that the processor was told to freeze.
+    #[inline]
+    fn status_of_frozen(&mut self, global: &GlobalRegisters) -> (Option<u64>, Rest) {
+        if global.frozen == 0 {
+            // They may run, and an overflow while the entry is masked would be lost. To freeze them the processor
+            // clears the control register, which is not read back.
+            self.unmask();
+            return (self.status(global), Rest::Restart);
+        }
+        let Some(status) = self.status(global) else { return (None, Rest::Nothing) };
+        // Before the release, and it may raise an interrupt, for the status is still set.
+        self.unmask();
+        if status & global.frozen == 0 {
+            // They run after all: another's interrupt, or a processor that does not freeze.
+            return (self.status(global), Rest::Nothing);
+        }
+        (Some(status), Rest::Nothing)
+    }
+
+    /// Acknowledges the overflows that the status reports, and loads their counters again: in this order, unless the
+    /// acknowledgement releases frozen counters. Returns whether the status was cleared.
+    // Inlined at its only call, where most of its conditions are constant.
+    #[inline(always)]
+    pub(crate) fn serve(
+        &mut self,
+        global: &GlobalRegisters,
+        status: u64,
+        freezes: bool,
+        stopped: bool,
+    ) -> bool {
+        let bits = status & (self.own | global.frozen);
+        let (overflowed, others) = (bits & self.own, status ^ bits);
+        self.others |= others;
+        // While a bit of another owner's counter is set, unmasking may raise an interrupt that then finds
+        // nothing: one is claimed ahead, beside the session's own.
+        if others & INTERRUPTING != 0 {
+            self.raised += u32::from(self.unit().is_masked_on_delivery());
+        }
+        if overflowed == 0 {
+            if bits == 0 {
+                return true;
+            }
+            // They are frozen for a counter that was stopped meanwhile: this is the interrupt expected of it.
+            self.memory.expect_one_fewer();
+            self.raised += 1;
+        }
+        // Found overflowed when the entry was unmasked, or since: either may have raised another interrupt.
+        self.raised += u32::from(freezes);
+        // Frozen on request, or because firmware left the bit set that freezes them.
+        let frozen = status & global.frozen != 0 && !stopped;
+        if frozen {
+            self.reload_overflowed(overflowed);
+            return self.wrmsr(global.acknowledge, bits);
+        }
+        let acknowledged = self.wrmsr(global.acknowledge, bits);
+        self.reload_overflowed(overflowed);
+        acknowledged
+    }
+
+    /// Writes the counters' control: those bits of `mask` that it holds while they run.
+    #[inline]
+    fn set_control(&mut self, global: &GlobalRegisters, mask: u64) -> bool {
+        let control = self.memory.global_control.load(Ordering::Relaxed);
+        self.wrmsr(global.control, control & mask)
+    }
+
+    fn restart(&mut self, global: &GlobalRegisters) {
+        if !self.set_control(global, u64::MAX) {
+            // They stand still; the next start tries again.
+            self.memory.global_control.fetch_and(!self.own, Ordering::Relaxed);
+            self.fall_out(None);
+        }
+    }
+
+    #[inline]
+    fn status(&mut self, global: &GlobalRegisters) -> Option<u64> {
+        let status = self.msr.rdmsr_retrying(global.status);
+        self.note(status)
+    }
+
+    #[inline]
+    fn reload_overflowed(&mut self, overflowed: u64) {
+        for counter in CounterSet::from_bits(overflowed & GENERAL).iter() {
+            self.raised += 1;
+            match self.at_work(counter) {
+                Some((slot, running)) => self.reload(counter, slot, running, None),
+                // It was stopped meanwhile, and this is the interrupt that was expected of it.
+                None => self.memory.expect_one_fewer(),
+            }
+        }
+        // Without opened events this call is not linked.
+        if !self.source.opened().is_empty() && overflowed & !GENERAL != 0 {
+            self.reload_fixed(CounterSet::from_bits(overflowed & !GENERAL));
+        }
+    }
+
+    /// Serves the fixed counters, which only opened events use.
+    #[cold]
+    fn reload_fixed(&mut self, overflowed: CounterSet) {
+        for counter in overflowed.iter() {
+            self.raised += 1;
+            let slot = self.memory.slot(counter);
+            match slot.and_then(|slot| Some((slot, Running::of(slot)?))) {
+                Some((slot, running)) => self.reload_opened(counter, slot, running, None),
+                None => self.memory.expect_one_fewer(),
+            }
+        }
+    }
+}

@@ -1,0 +1,35 @@
+//! A pass without an overflow status: each counter's value tells.
+
+use crate::counters::hooks::event_source::EventSource;
+use crate::counters::interrupt::overflow::EventOverflow;
+use crate::counters::interrupt::pass::{GENERAL, Pass};
+use crate::counters::names::counter_id::CounterSet;
+use crate::msr::MsrBackend;
+use crate::platform::Platform;
+
+impl<'a, S, M, P, F> Pass<'a, S, M, P, F>
+where
+    S: EventSource,
+    M: MsrBackend,
+    P: Platform,
+    F: FnMut(EventOverflow),
+{
+    /// Serves counters without an overflow status: reads each that runs.
+    pub(crate) fn by_value(&mut self) {
+        // The counters run meanwhile.
+        self.unmask();
+        for counter in CounterSet::from_bits(self.own & GENERAL).iter() {
+            let Some((slot, running)) = self.at_work(counter) else { continue };
+            let registers = self.unit().general(counter);
+            let value = registers.read(self.msr);
+            let Some(value) = self.note(value) else {
+                self.fall_out(Some(running.event));
+                continue;
+            };
+            if registers.has_overflowed(value) {
+                self.raised += 1;
+                self.reload(counter, slot, running, Some(value));
+            }
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! Claim of one interrupt, for a handler that shares it with others.
+
+use core::sync::atomic::Ordering;
+
+use crate::counters::names::counter_id::CounterSet;
+use crate::counters::shared::memory::{
+    AGAIN, CounterMemory, IDLE, INITIALIZING, LENT_INTERRUPTED, MUTED, SERVING,
+};
+
+/// Result of servicing an interrupt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct Serviced {
+    /// Number of overflows that were reported.
+    pub overflows: u32,
+    /// Claim of the interrupt, for a handler that shares it.
+    pub claim: Claim,
+    /// Bits of the global status that were set and are not the session's to acknowledge: another owner's
+    /// counters, and whatever else raises this interrupt (a branch or trace buffer). They are left set.
+    pub others: u64,
+    /// The counters are [lent](crate::Counters::lend): no register was accessed, and the interrupt may be the
+    /// borrower's, whatever the claim says: the handler asks the borrower. The local APIC's entry stays masked where
+    /// delivery masked it. After the window's end the borrower is asked only where the claim is
+    /// [`NotOurs`](Claim::NotOurs).
+    pub lent: bool,
+}
+
+/// Claim of one interrupt, for a handler that shares it with others: an NMI's.
+///
+/// An NMI that no handler claims is unknown, and may mean failing hardware. An NMI of a performance counter may find
+/// no overflow, because the NMI before it already served the counter. So a shared handler adds up the claims. If the
+/// sum exceeds 1, the next unclaimed NMI on this processor within 100 ms is a counter's.
+///
+/// ```
+/// use pmu_core::Claim;
+/// /// The part of a kernel's NMI handler that comes after all sources were asked. `true`: unknown NMI.
+/// fn unknown(pmu: Claim, others: u32, swallow_until: &mut u64, now_ms: u64) -> bool {
+///     let claimed = pmu.interrupts() + others;
+///     if claimed > 1 {
+///         *swallow_until = now_ms + 100;
+///     }
+///     claimed == 0 && now_ms >= core::mem::take(swallow_until)
+/// }
+/// let mut swallow = 0;
+/// assert!(!unknown(Claim::OursAndMore, 0, &mut swallow, 1000));
+/// assert!(!unknown(Claim::NotOurs, 0, &mut swallow, 1001));
+/// assert!(unknown(Claim::NotOurs, 0, &mut swallow, 1002));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub enum Claim {
+    /// No overflow of the session was found: the interrupt is another source's, or unknown.
+    NotOurs,
+    /// The session's.
+    Ours,
+    /// The session's, and another interrupt may follow that finds nothing.
+    OursAndMore,
+}
+
+impl Claim {
+    /// Returns the number of interrupts that it stands for: 0 or 1, or 2 where another may follow.
+    pub const fn interrupts(self) -> u32 {
+        self as u32
+    }
+}
+
+impl CounterMemory {
+    /// Claims an interrupt for which no overflow was found: it is the session's if one was expected to find nothing,
+    /// or if counters are just being taken.
+    #[inline(never)]
+    pub(crate) fn claim_empty(&self) -> Claim {
+        match self.late.swap(0, Ordering::Relaxed) {
+            0 if self.owner.load(Ordering::Relaxed) != INITIALIZING => Claim::NotOurs,
+            0 | 1 => Claim::Ours,
+            _ => Claim::OursAndMore,
+        }
+    }
+
+    /// Serves an interrupt by `pass`, again for each time that others came meanwhile. `false`: another one's service is
+    /// under way, or the entry is masked.
+    #[inline]
+    pub(crate) fn serve(&self, mut pass: impl FnMut()) -> bool {
+        if self.service.load(Ordering::Relaxed) != IDLE {
+            return false;
+        }
+        loop {
+            self.service.store(SERVING, Ordering::Relaxed);
+            pass();
+            let (serving, idle) = (SERVING, IDLE);
+            let ended =
+                self.service.compare_exchange(serving, idle, Ordering::Relaxed, Ordering::Relaxed);
+            if ended.is_ok() || ended == Err(MUTED) {
+                return true;
+            }
+        }
+    }
+
+    /// Claims an interrupt that is not served: the session has no counters, `own`, or they are not to be accessed. A
+    /// service under way makes another pass. Returns also whether they are lent.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn unserved(&self, own: CounterSet) -> (Claim, bool) {
+        if !own.is_empty() && !self.is_muted() {
+            self.service.store(AGAIN, Ordering::Relaxed);
+            return (Claim::Ours, false);
+        }
+        let lent = own.is_empty() && self.is_lent();
+        if lent {
+            self.owner.store(LENT_INTERRUPTED, Ordering::Relaxed);
+        }
+        (self.claim_empty(), lent)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::counters::shared::slot::CounterSlot;
+
+    #[test]
+    fn a_nested_service_leaves_a_note_for_the_one_under_way() {
+        let memory = CounterMemory::<[CounterSlot; 1]>::new();
+        let memory: &CounterMemory = &memory;
+        let mut passes = 0;
+        for passes_at_its_end in [3, 4] {
+            let served = memory.serve(|| {
+                passes += 1;
+                if passes < 3 {
+                    for _ in 0..2 {
+                        assert!(!memory.serve(|| panic!("served while another is")));
+                        let nested = memory.unserved(CounterSet::from_bits(1));
+                        assert_eq!(nested, (Claim::Ours, false));
+                    }
+                }
+            });
+            assert!(served);
+            assert_eq!(passes, passes_at_its_end, "once more for each pass that was interrupted");
+        }
+    }
+}

@@ -1,0 +1,6 @@
+//! Identities of counters, events and groups.
+
+pub(crate) mod counter_id;
+pub(crate) mod event_id;
+pub(crate) mod group_id;
+pub(crate) mod named_event;

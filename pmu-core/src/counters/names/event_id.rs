@@ -1,0 +1,67 @@
+//! The identity of an event on a processor.
+
+use core::fmt;
+
+/// An event of a processor's counters: one that a source of a table names, or one that was opened.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct EventId(u16);
+
+impl EventId {
+    /// A slot has 12 bits for it.
+    const MASK: u16 = 0xFFF;
+
+    /// From here on: opened events, by their places in an [`EventTable`](crate::EventTable).
+    const FIRST_OPENED: u16 = 0x800;
+
+    #[inline]
+    pub(crate) const fn of_bits(bits: u16) -> Self {
+        Self(bits & Self::MASK)
+    }
+
+    #[inline]
+    pub(crate) const fn bits(self) -> u16 {
+        self.0
+    }
+
+    /// Returns the event of a row of a table of sources.
+    #[inline]
+    pub(crate) const fn of_row(row: usize) -> Self {
+        Self(row as u16 & (Self::FIRST_OPENED - 1))
+    }
+
+    /// Returns the row of a table of sources whose event this is.
+    #[inline]
+    pub const fn row(self) -> Option<usize> {
+        if self.0 < Self::FIRST_OPENED { Some(self.0 as usize) } else { None }
+    }
+
+    /// Returns the opened event with this place in its [`EventTable`](crate::EventTable).
+    pub const fn of_place(place: usize) -> Self {
+        Self(Self::FIRST_OPENED | place as u16 & (Self::FIRST_OPENED - 1))
+    }
+
+    /// Returns the place of an opened event in its [`EventTable`](crate::EventTable).
+    #[inline]
+    pub const fn place(self) -> Option<usize> {
+        match self.0.checked_sub(Self::FIRST_OPENED) {
+            Some(place) => Some(place as usize),
+            None => None,
+        }
+    }
+}
+
+impl fmt::Debug for EventId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.place() {
+            Some(place) => write!(f, "opened event {place}"),
+            None => write!(f, "event of row {}", self.0),
+        }
+    }
+}
+
+impl fmt::Display for EventId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self, f)
+    }
+}

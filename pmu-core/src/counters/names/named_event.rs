@@ -1,0 +1,53 @@
+//! The events that both vendors have under one name.
+
+/// The events that both vendors have under one name.
+///
+/// Source: SDM vol. 3B, "Pre-defined Architectural Performance Events"; AMD's processor programming references
+/// (which encode them otherwise).
+///
+/// ```
+/// use pmu_core::{CounterUnit, NamedEvent};
+/// // Which of them a processor has: `CounterUnit::NONE` stands for what a vendor crate detects.
+/// let unit = CounterUnit::NONE;
+/// assert!(NamedEvent::ALL.iter().all(|event| unit.named(*event).is_none()));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub enum NamedEvent {
+    /// Cycles in which the core is not halted, at its present frequency.
+    Cycles,
+    /// Instructions retired.
+    Instructions,
+    /// Cycles of a clock of constant frequency in which the core is not halted: the TSC's on Intel's fixed counter 2
+    /// and on AMD's Zen 4 on; on an Intel processor without that counter, whichever clock its manual names.
+    ReferenceCycles,
+    /// Accesses of the last-level cache, on Intel; of the second level, on AMD's Zen.
+    CacheReferences,
+    /// Those of [`CacheReferences`](Self::CacheReferences) that missed.
+    CacheMisses,
+    /// Branch instructions retired.
+    Branches,
+    /// Branch instructions retired that were mispredicted.
+    BranchMisses,
+}
+
+impl NamedEvent {
+    /// The number of names.
+    pub const COUNT: usize = 7;
+
+    /// All of them.
+    pub const ALL: [Self; Self::COUNT] = [
+        Self::Cycles,
+        Self::Instructions,
+        Self::ReferenceCycles,
+        Self::CacheReferences,
+        Self::CacheMisses,
+        Self::Branches,
+        Self::BranchMisses,
+    ];
+
+    /// Returns the architectural event of this number, its bit in EBX of CPUID leaf 0x0A.
+    pub(crate) fn of_bit(bit: u8) -> Option<Self> {
+        Self::ALL.get(usize::from(bit)).copied()
+    }
+}

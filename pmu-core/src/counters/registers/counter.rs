@@ -1,0 +1,235 @@
+//! One hardware counter: its registers, and its arithmetic.
+
+use crate::counters::registers::select::EventSelect;
+use crate::msr::{MsrAccess, MsrAddress, MsrBackend, MsrFault, PmcIndex};
+
+/// The longest period of a counter whose writes take 32 bits and extend their sign (SDM vol. 3B, "Full-Width Writes to
+/// Performance Counter Registers").
+const NARROW_REACH: u64 = (1 << 31) - 1;
+
+/// The control that programs a counter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub enum CounterControl {
+    /// An event select of its own.
+    Select(MsrAddress),
+    /// Bits of a register that it shares with other fixed counters.
+    Shared {
+        /// The register.
+        register: MsrAddress,
+        /// The fixed counter's number.
+        counter: u8,
+    },
+}
+
+impl CounterControl {
+    /// Returns the register.
+    #[inline]
+    pub const fn register(self) -> MsrAddress {
+        match self {
+            Self::Select(register) | Self::Shared { register, .. } => register,
+        }
+    }
+
+    /// Returns the bits of the register that are the counter's.
+    pub(crate) const fn mask(self) -> u64 {
+        match self {
+            Self::Select(_) => u64::MAX,
+            // With bit 33 + 4n, RDPMC user disable (SDM vol. 3B, IA32_FIXED_CTR_CTRL).
+            Self::Shared { counter, .. } => (0b1111 | 0b10 << 32) << (4 * (counter % 8)),
+        }
+    }
+
+    /// Returns the value of these bits that makes the counter count `select`, and interrupt.
+    pub(crate) const fn running(self, select: EventSelect) -> u64 {
+        match self {
+            Self::Select(_) => select.running().select_bits(),
+            Self::Shared { counter, .. } => {
+                let bits = select.select_bits();
+                let modes = bits >> 17 & 1 | (bits >> 16 & 1) << 1;
+                let (interrupts, any_thread) = (1 << 3, (bits >> 21 & 1) << 2);
+                let no_user_rdpmc = (bits >> 37 & 1) << 33;
+                (modes | any_thread | interrupts | no_user_rdpmc) << (4 * (counter % 8))
+            }
+        }
+    }
+}
+
+/// One hardware counter with its control: a row of a [`CounterUnit`](crate::CounterUnit).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct Counter {
+    pub(crate) control: CounterControl,
+    pub(crate) value: MsrAddress,
+    /// The address at which a write takes the whole value, if that is another.
+    pub(crate) full: Option<MsrAddress>,
+    pub(crate) sign_extended: bool,
+    pub(crate) rdpmc: Option<PmcIndex>,
+    /// One bit for each bit of the counter.
+    pub(crate) mask: u64,
+}
+
+impl Counter {
+    /// Returns the control that programs the counter.
+    #[inline]
+    pub const fn control(&self) -> CounterControl {
+        self.control
+    }
+
+    /// Returns the counter's own register.
+    #[inline]
+    pub const fn value_register(&self) -> MsrAddress {
+        self.value
+    }
+
+    /// Returns the counter's index for RDPMC; `None` where RDMSR alone reads it.
+    #[inline]
+    pub const fn rdpmc_index(&self) -> Option<PmcIndex> {
+        self.rdpmc
+    }
+
+    /// Returns its width in bits, 32–64.
+    pub const fn width(&self) -> u32 {
+        self.mask.count_ones()
+    }
+
+    /// Returns the value from which the counter overflows after `events` events.
+    ///
+    /// With `events` below 2³¹ it is correct whether the processor takes the whole value or sign-extends its low 32
+    /// bits.
+    #[inline]
+    pub const fn preload(&self, events: u64) -> u64 {
+        events.wrapping_neg() & self.mask
+    }
+
+    /// Returns whether a counter that was [preloaded](Self::preload), and since read as `value`, wrapped.
+    ///
+    /// Correct until it has counted another half of its range.
+    #[inline]
+    pub const fn has_overflowed(&self, value: u64) -> bool {
+        value & (self.mask ^ self.mask >> 1) == 0
+    }
+
+    /// Returns the counter's bits.
+    #[inline]
+    pub const fn mask(&self) -> u64 {
+        self.mask
+    }
+
+    /// Returns the longest period that the counter can be loaded for. `full_width`: the processor has full-width
+    /// writes.
+    pub(crate) const fn reach(&self, full_width: bool) -> u64 {
+        if self.sign_extended && !(full_width && self.full.is_some()) {
+            NARROW_REACH
+        } else {
+            self.mask >> 1
+        }
+    }
+
+    /// Returns the value from which the counter of an event without a period continues: one from which it overflows
+    /// within its reach. The bits of the reach stay as in `value`, so that they count on over its interrupts.
+    pub(crate) const fn counted_on(&self, value: u64, full_width: bool) -> u64 {
+        let reach = self.reach(full_width);
+        value & reach | self.mask & !reach
+    }
+
+    /// Returns the address at which a write makes the counter hold `value`: the plain one where that suffices.
+    pub(crate) fn register_for(&self, value: u64) -> MsrAddress {
+        let extended = i64::from(value as u32 as i32) as u64 & self.mask;
+        match self.full {
+            Some(full) if self.sign_extended && extended != value => full,
+            _ => self.value,
+        }
+    }
+
+    /// Reads the counter, by RDPMC or, where it has no index, by RDMSR.
+    #[inline]
+    pub(crate) fn read(&self, msr: &impl MsrBackend) -> Result<u64, MsrFault> {
+        match self.rdpmc {
+            Some(index) => msr.rdpmc_retrying(index),
+            None => msr.rdmsr_retrying(self.value),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn counter(width: u32, sign_extended: bool) -> Counter {
+        // SAFETY: nothing accesses them.
+        let (control, value, full) =
+            unsafe { (MsrAddress::new(0), MsrAddress::new(1), Some(MsrAddress::new(2))) };
+        let mask = u64::MAX >> (64 - width);
+        let control = CounterControl::Select(control);
+        Counter { control, value, full, sign_extended, rdpmc: None, mask }
+    }
+
+    #[test]
+    fn a_preloaded_counter_overflows_after_exactly_its_events() {
+        for width in [32, 40, 48, 64] {
+            let counter = counter(width, true);
+            for events in [1, 0x1000, 0x1_0000, 0x7FFF_FFFF] {
+                let start = counter.preload(events);
+                // The result of a write that the processor sign-extends from bit 31.
+                assert_eq!(start as u32 as i32 as i64 as u64 & counter.mask(), start);
+                let before = start.wrapping_add(events - 1) & counter.mask();
+                let after = start.wrapping_add(events) & counter.mask();
+                assert!(!counter.has_overflowed(before));
+                assert!(counter.has_overflowed(after));
+                assert_eq!(after, 0);
+            }
+        }
+    }
+
+    #[test]
+    fn a_value_that_a_narrow_write_would_change_goes_to_the_other_address() {
+        let narrow = counter(48, true);
+        for (value, address) in [
+            (0, 1),
+            (0x7FFF_FFFF, 1),
+            (0x8000_0000, 2),
+            (0xFFFF_8000_0000, 1),
+            (0xFFFF_7FFF_FFFF, 2),
+            (0x8000_0000_0000, 2),
+        ] {
+            assert_eq!(narrow.register_for(value).get(), address, "{value:#X}");
+            assert_eq!(counter(48, false).register_for(value).get(), 1, "{value:#X}");
+        }
+        assert_eq!([narrow.reach(false), narrow.reach(true)], [0x7FFF_FFFF, (1 << 47) - 1]);
+        assert_eq!(counter(48, false).reach(false), (1 << 47) - 1);
+    }
+
+    #[test]
+    fn what_is_only_counted_goes_on_where_a_wrap_is_seen() {
+        let counter = counter(48, true);
+        for (full_width, start) in [(false, 0xFFFF_8000_0000), (true, 0x8000_0000_0000)] {
+            let reach = counter.reach(full_width);
+            for value in [0, 5, reach] {
+                let on = counter.counted_on(value, full_width);
+                assert_eq!(on, start | value);
+                assert!(!counter.has_overflowed(on));
+                // Every value between it and the next overflow is greater, and every one within the reach of it less.
+                assert!(reach < on);
+                let register = counter.register_for(on);
+                assert!(full_width || register == counter.value_register(), "{on:#X}");
+            }
+        }
+    }
+
+    /// SDM vol. 3B, "IA32_FIXED_CTR_CTRL": EN of two bits (OS, then user), AnyThread, PMI; RDPMC user
+    /// disable at bit 33 + 4n.
+    #[test]
+    fn a_fixed_counters_bits_say_what_the_select_says() {
+        // SAFETY: nothing accesses it.
+        let register = unsafe { MsrAddress::new(0x38D) };
+        let of = |counter| CounterControl::Shared { register, counter };
+        let select = |bits| EventSelect::from_bits(bits);
+        assert_eq!(of(0).running(select(0x3_00C0)), 0b1011);
+        assert_eq!(of(1).running(select(0x1_003C)), 0b1010_0000);
+        assert_eq!(of(2).running(select(0x2_0300)), 0b1001_0000_0000);
+        assert_eq!(of(2).running(select(0x23_0300)), 0b1111_0000_0000);
+        assert_eq!(of(3).running(select(1 << 37 | 0x1_0400)), 1 << 45 | 0b1010 << 12);
+        assert_eq!(of(3).mask(), 1 << 45 | 0b1111 << 12);
+    }
+}

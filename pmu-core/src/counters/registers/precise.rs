@@ -1,0 +1,64 @@
+//! The register that enables precise sampling, as a predecessor may have left it.
+
+use crate::counters::names::counter_id::CounterSet;
+use crate::msr::{MsrAccess, MsrBackend, MsrUpdate};
+
+/// The register whose bits make an overflow write a record to memory instead of interrupting, one bit per
+/// counter: `IA32_PEBS_ENABLE`. A predecessor may have left bits of it set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct PreciseSampling {
+    enable: u32,
+    capability: u32,
+    unavailable: u64,
+    counters: CounterSet,
+}
+
+impl PreciseSampling {
+    /// Describes the register `enable`, which has one bit for each of these `counters`, and which is absent where the
+    /// bits `unavailable` of the register `capability` are set.
+    ///
+    /// # Safety
+    /// - Clearing bits of `enable`, with its other bits as they are, does not break memory safety.
+    ///
+    /// ```
+    /// use pmu_core::{CounterSet, PreciseSampling};
+    /// // SAFETY: each bit of IA32_PEBS_ENABLE that is cleared ends what it stands for. Bit 12 of IA32_MISC_ENABLE
+    /// // tells that the processor has no PEBS.
+    /// let precise = unsafe { PreciseSampling::new(CounterSet::from_bits(0xF), 0x3F1, 0x1A0, 1 << 12) };
+    /// # let _ = precise;
+    /// ```
+    ///
+    /// Wrong: a register where a clear bit protects.
+    ///
+    /// ```
+    /// # use pmu_core::{CounterSet, PreciseSampling};
+    /// // SAFETY: not given. Bits of EFER turn off system calls and no-execute pages as they are cleared.
+    /// let precise = unsafe { PreciseSampling::new(CounterSet::from_bits(0xF), 0xC000_0080, 0x1A0, 1 << 12) };
+    /// # let _ = precise;
+    /// ```
+    pub const unsafe fn new(
+        counters: CounterSet,
+        enable: u32,
+        capability: u32,
+        unavailable: u64,
+    ) -> Self {
+        Self { enable, capability, unavailable, counters }
+    }
+
+    /// Disables it for these counters, and returns those for which that failed.
+    pub(crate) fn disable(&self, msr: &impl MsrBackend, counters: CounterSet) -> CounterSet {
+        let counters = counters & self.counters;
+        let capability = msr.change_retrying(MsrUpdate::read(self.capability));
+        if capability.is_ok_and(|capability| capability & self.unavailable == 0) {
+            // SAFETY: by the promise of `new`.
+            let disable = unsafe { MsrUpdate::new(self.enable, counters.bits(), 0) };
+            if msr.change_retrying(disable).is_err() {
+                // A register that cannot even be read is not there.
+                let enabled = msr.change_retrying(MsrUpdate::read(self.enable)).unwrap_or(0);
+                return CounterSet::from_bits(enabled) & counters;
+            }
+        }
+        CounterSet::NONE
+    }
+}

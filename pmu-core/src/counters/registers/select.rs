@@ -1,0 +1,75 @@
+//! Event-select registers: the part on which all vendors agree.
+
+use core::fmt;
+
+/// Value of an event-select register: a counter's event, and the conditions under which it counts.
+///
+/// Both vendors' layouts agree in bits 31:0, except for single reserved ones; AMD's event numbers continue in bits
+/// 35:32. The vendors' register types name each bit, and convert into this one. Source: SDM vol. 3B, "Layout of
+/// IA32_PERFEVTSELx MSRs"; APM vol. 2, "Core Performance Event-Select Register".
+///
+/// ```
+/// use pmu_core::EventSelect;
+/// let cycles = EventSelect::from_bits(0x3_003C); // event 0x3C, at every privilege
+/// assert_eq!(cycles.running().select_bits(), 0x53_003C);
+/// assert_eq!(EventSelect::from_bits(0xF_0000_02D0).event_number(), 0xFD0);
+/// ```
+#[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct EventSelect(u64);
+
+impl EventSelect {
+    /// Bit 16: counts at privilege levels above 0.
+    pub(crate) const USER: u64 = 1 << 16;
+
+    /// Bit 17: counts at privilege level 0.
+    pub(crate) const KERNEL: u64 = 1 << 17;
+
+    /// Both.
+    pub(crate) const MODES: u64 = Self::USER | Self::KERNEL;
+
+    /// Bit 20: interrupts through the local APIC when the counter overflows.
+    const INTERRUPT: u64 = 1 << 20;
+
+    /// Bit 37: denies RDPMC of the counter above privilege level 0, where the bit exists.
+    pub(crate) const NO_USER_RDPMC: u64 = 1 << 37;
+
+    /// Bit 22: counts.
+    const ENABLE: u64 = 1 << 22;
+
+    /// Creates the select from the register's value.
+    pub const fn from_bits(bits: u64) -> Self {
+        Self(bits)
+    }
+
+    /// Returns the register's value.
+    pub const fn select_bits(self) -> u64 {
+        self.0
+    }
+
+    /// Returns whether a counter with this select counts.
+    pub const fn is_enabled(self) -> bool {
+        self.0 & Self::ENABLE != 0
+    }
+
+    /// Returns the event's number: 8 bits on Intel, 12 bits on AMD.
+    pub const fn event_number(self) -> u16 {
+        (self.0 & 0xFF | self.0 >> 24 & 0xF00) as u16
+    }
+
+    /// Returns the unit mask.
+    pub const fn event_unit_mask(self) -> u8 {
+        (self.0 >> 8) as u8
+    }
+
+    /// Returns the select with counting and interrupting enabled.
+    pub const fn running(self) -> Self {
+        Self(self.0 | Self::INTERRUPT | Self::ENABLE)
+    }
+}
+
+impl fmt::Debug for EventSelect {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "EventSelect({:#X})", self.0)
+    }
+}

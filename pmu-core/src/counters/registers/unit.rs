@@ -1,0 +1,448 @@
+//! A processor's counters as data: their registers, and the events that they take.
+
+use crate::counters::names::counter_id::{CounterId, CounterSet, MAX_FIXED, MAX_GENERAL};
+use crate::counters::names::named_event::NamedEvent;
+use crate::counters::registers::banks::{CounterBank, FixedCounters, FullWidth};
+use crate::counters::registers::counter::{Counter, CounterControl};
+use crate::counters::registers::global::GlobalRegisters;
+use crate::counters::registers::precise::PreciseSampling;
+use crate::counters::registers::select::EventSelect;
+use crate::detection::NoInterface;
+use crate::msr::{MsrAccess, MsrAddress, MsrBackend, MsrUpdate, PmcIndex};
+
+impl EventSelect {
+    /// Denies user mode's RDPMC of the counter, if the processor can.
+    pub(crate) const fn without_user_rdpmc(self, can_deny: bool) -> Self {
+        let bit = if can_deny { Self::NO_USER_RDPMC } else { 0 };
+        Self::from_bits(self.select_bits() | bit)
+    }
+}
+
+/// Description of a processor's counters, by its vendor: all that the operations need.
+///
+/// Statics hold the part that a vendor's processors have in common; the rest is one processor's CPUID. A
+/// counter's [`CounterId`] is its bit of the global registers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct CounterUnit {
+    counters: CounterSet,
+    bank: &'static CounterBank,
+    fixed: &'static FixedCounters,
+    /// One bit for each bit of a counter: a general one's, a fixed one's.
+    masks: [u64; 2],
+    full_width: Option<&'static FullWidth>,
+    /// The bits that an event may have in a select.
+    pub(crate) event_bits: u64,
+    named: &'static [u64; NamedEvent::COUNT],
+    pub(crate) has_named: u8,
+    pub(crate) user_rdpmc_control: bool,
+    masked_on_delivery: bool,
+    /// The type of core on a hybrid processor; 0: all cores are alike.
+    core_type: u32,
+    /// The number of the event that needs a pair of counters, and that of the event which makes the pair; 0: no pairs.
+    merged: [u16; 2],
+    /// The bits of a select by which it counts in guests only, and outside guests only.
+    guest_bits: [u64; 2],
+    global: Option<&'static GlobalRegisters>,
+    precise: Option<&'static PreciseSampling>,
+    /// The reason why there are no counters, if there are none.
+    absent: NoInterface,
+}
+
+impl CounterUnit {
+    /// No counters, for the reason that the processor declares none.
+    pub const NONE: Self = {
+        const BANK: CounterBank =
+            CounterBank { select: 0, value: 0, step: 0, rdpmc: 0, sign_extended: false };
+        const FIXED: FixedCounters =
+            FixedCounters { control: 0, value: 0, step: 0, events: [0; MAX_FIXED] };
+        Self {
+            counters: CounterSet::NONE,
+            bank: &BANK,
+            fixed: &FIXED,
+            masks: [u64::MAX; 2],
+            full_width: None,
+            event_bits: 0,
+            named: &[0; _],
+            has_named: 0,
+            user_rdpmc_control: false,
+            masked_on_delivery: false,
+            core_type: 0,
+            merged: [0; 2],
+            guest_bits: [0; 2],
+            global: None,
+            precise: None,
+            absent: NoInterface::NoPerformanceMonitoring,
+        }
+    };
+
+    /// No counters, for a reason that [`Counters::take`](crate::Counters::take) then tells.
+    pub const fn absent(reason: NoInterface) -> Self {
+        Self { absent: reason, ..Self::NONE }
+    }
+
+    /// Returns the reason why there are no counters, if there are none.
+    pub(crate) const fn why_absent(&self) -> Option<NoInterface> {
+        if self.counters.is_empty() { Some(self.absent) } else { None }
+    }
+
+    /// Describes the general counters whose bits are set in `counters`, of `width` bits, 32–64; those from
+    /// [`MAX_GENERAL`](crate::MAX_GENERAL) on are left out. `event_bits` are the bits that an event may have in a
+    /// select: others fault, or mean something else.
+    ///
+    /// # Safety
+    /// - The registers of `bank`, for each of these counters, are event selects and counters: no value of
+    ///   them makes the processor write to memory.
+    ///
+    /// ```
+    /// use pmu_core::{CounterBank, CounterUnit};
+    /// static LEGACY: CounterBank =
+    ///     CounterBank { select: 0xC001_0000, value: 0xC001_0004, step: 1, rdpmc: 0, sign_extended: false };
+    /// // SAFETY: 0xC0010000–3 are event selects and 0xC0010004–7 counters of every AMD64 processor (APM vol. 2,
+    /// // §13.2.1).
+    /// let unit = unsafe { CounterUnit::new(0b1111, &LEGACY, 48, 0xFFFF_FFFF) };
+    /// assert_eq!(unit.counters().len(), 4);
+    /// ```
+    ///
+    /// Wrong: more counters than the bank has registers for.
+    ///
+    /// ```
+    /// # use pmu_core::{CounterBank, CounterUnit};
+    /// # static LEGACY: CounterBank =
+    /// #     CounterBank { select: 0xC001_0000, value: 0xC001_0004, step: 1, rdpmc: 0, sign_extended: false };
+    /// // SAFETY: not given. The select of a fifth counter would be the first counter's value, and the value of a
+    /// // thirteenth 0xC0010010, SYSCFG, which controls memory encryption.
+    /// let unit = unsafe { CounterUnit::new(0x1FFF, &LEGACY, 48, 0xFFFF_FFFF) };
+    /// # let _ = unit;
+    /// ```
+    pub const unsafe fn new(
+        counters: u64,
+        bank: &'static CounterBank,
+        width: u8,
+        event_bits: u64,
+    ) -> Self {
+        let counters = CounterSet::from_bits(counters & CounterSet::GENERAL.bits());
+        Self { counters, bank, masks: [mask_of(width), u64::MAX], event_bits, ..Self::NONE }
+    }
+
+    /// The same, with those of its general counters alone whose bits are set in `counters`, at the addresses of `bank`.
+    ///
+    /// # Safety
+    /// - The registers of `bank`, for each of these counters, are the same counters' event selects and values.
+    ///
+    /// ```
+    /// # use pmu_core::{CounterBank, CounterUnit};
+    /// # static LEGACY: CounterBank =
+    /// #     CounterBank { select: 0xC001_0000, value: 0xC001_0004, step: 1, rdpmc: 6, sign_extended: false };
+    /// /// Returns the legacy four of a processor with the core extension.
+    /// fn legacy(core: &CounterUnit) -> CounterUnit {
+    ///     // SAFETY: they are the first four of the core extension's, at other addresses (APM vol. 2, §13.2.1).
+    ///     unsafe { core.with_bank(&LEGACY, 0b1111) }
+    /// }
+    /// # let _ = legacy;
+    /// ```
+    ///
+    /// Wrong: `core.with_bank(&LEGACY, 0b11_1111)`. The legacy registers are of four counters.
+    pub const unsafe fn with_bank(&self, bank: &'static CounterBank, counters: u64) -> Self {
+        let kept = self.counters.bits() & (counters | !CounterSet::GENERAL.bits());
+        Self { counters: CounterSet::from_bits(kept), bank, ..*self }
+    }
+
+    /// Adds the fixed counters whose numbers' bits are set in `counters`, of `width` bits, 32–64. They need
+    /// [global registers](Self::set_global).
+    ///
+    /// # Safety
+    /// - The registers of `fixed`, for each of these counters, are the shared control and counters: no value
+    ///   of them makes the processor write to memory.
+    ///
+    /// ```
+    /// use pmu_core::{CounterUnit, FixedCounters};
+    /// static FIXED: FixedCounters =
+    ///     FixedCounters { control: 0x38D, value: 0x309, step: 1, events: [0xC0, 0x3C, 0x300, 0, 0, 0, 0, 0] };
+    /// let mut unit = CounterUnit::NONE;
+    /// // SAFETY: 0x38D is IA32_FIXED_CTR_CTRL, and 0x309–0x30B are IA32_FIXED_CTR0–2 (SDM vol. 4, table 2-2).
+    /// unsafe { unit.set_fixed(0b111, &FIXED, 48) };
+    /// assert_eq!(unit.counters().len(), 3);
+    /// ```
+    ///
+    /// Wrong: fixed counters of a processor that declares none, below version 2. The registers are not defined there.
+    pub const unsafe fn set_fixed(
+        &mut self,
+        counters: u8,
+        fixed: &'static FixedCounters,
+        width: u8,
+    ) {
+        self.counters =
+            CounterSet::from_bits(self.counters.bits() | CounterSet::fixed(counters).bits());
+        self.fixed = fixed;
+        self.masks[1] = mask_of(width);
+    }
+
+    /// Gives the general counters a second address, valid where a register declares it.
+    ///
+    /// # Safety
+    /// - The registers are these counters' other addresses, where `declared` is set in `capabilities`.
+    ///
+    /// ```
+    /// # use pmu_core::{CounterUnit, FullWidth};
+    /// static FULL_WIDTH: FullWidth = FullWidth { value: 0x4C1, capabilities: 0x345, declared: 1 << 13 };
+    /// # let mut unit = CounterUnit::NONE;
+    /// // SAFETY: IA32_A_PMC0 and the next are the counters', where FW_WRITE is set in IA32_PERF_CAPABILITIES (SDM
+    /// // vol. 3B, "Full-Width Writes to Performance Counter Registers").
+    /// unsafe { unit.set_full_width(&FULL_WIDTH) };
+    /// ```
+    ///
+    /// Wrong: another bit of the register, such as the one for PEBS' baseline. The addresses may then not be there.
+    pub const unsafe fn set_full_width(&mut self, full_width: &'static FullWidth) {
+        self.full_width = Some(full_width);
+    }
+
+    /// Sets the event and unit mask of each [`NamedEvent`], by its number. Those whose bits are clear in `available`,
+    /// and those that are 0, are absent.
+    pub const fn set_named(&mut self, named: &'static [u64; NamedEvent::COUNT], available: u8) {
+        self.named = named;
+        self.has_named = available;
+    }
+
+    /// Declares a bit in each counter's control that denies RDPMC of it above privilege level 0: bit 37 of an
+    /// event select, and bit 33 + 4*n* of the control of fixed counter *n*.
+    pub const fn set_user_rdpmc_control(&mut self, declared: bool) {
+        self.user_rdpmc_control = declared;
+    }
+
+    /// Declares bits of a select by which it counts in guests only, and outside guests only. They may be set
+    /// only while virtualization is on.
+    pub const fn set_guest_bits(&mut self, guest_only: u64, host_only: u64) {
+        self.guest_bits = [guest_only, host_only];
+    }
+
+    /// Sets the type of core of a hybrid processor, by a number that differs between types: an event that is opened by
+    /// its select counts on cores of this type alone. 0, as in a new unit: every core counts the same events.
+    pub const fn set_core_type(&mut self, core_type: u32) {
+        self.core_type = core_type;
+    }
+
+    /// Declares that the event numbered `wide` may happen more than 15 times per cycle, which a counter takes only
+    /// while the next one counts the event numbered `merge`. No such pairs are made: both events are refused, except
+    /// `wide` where it is [at most 15 per cycle](crate::Event::at_most_15_per_cycle).
+    pub const fn set_merge_event(&mut self, wide: u16, merge: u16) {
+        self.merged = [wide, merge];
+    }
+
+    /// Adds the registers that control all counters together.
+    pub const fn set_global(&mut self, global: &'static GlobalRegisters) {
+        self.global = Some(global);
+    }
+
+    /// Declares precise sampling, which a predecessor may have left enabled; taking the counters disables it.
+    ///
+    /// It has one register for all counters. For features with one register per counter, such as auto counter reload
+    /// and architectural PEBS of Intel's version 6, see [`UnusedRegisters`](crate::UnusedRegisters).
+    pub const fn set_precise_sampling(&mut self, precise: &'static PreciseSampling) {
+        self.precise = Some(precise);
+    }
+
+    /// Declares that the local APIC may mask its performance entry when it delivers the interrupt, so that each
+    /// interrupt must unmask it.
+    pub const fn set_masked_on_delivery(&mut self, masked: bool) {
+        self.masked_on_delivery = masked;
+    }
+
+    /// Returns the counters.
+    #[inline]
+    pub const fn counters(&self) -> CounterSet {
+        self.counters
+    }
+
+    /// Returns the bits of an event that no select of these counters may have.
+    pub const fn illegal_bits(&self, event: EventSelect) -> u64 {
+        event.select_bits() & !self.event_bits
+    }
+
+    /// Returns the bits that a select may have, and its modes, guest bits and user RDPMC control.
+    pub(crate) const fn all_bits(&self) -> u64 {
+        let no_user_rdpmc = if self.user_rdpmc_control { EventSelect::NO_USER_RDPMC } else { 0 };
+        self.event_bits | self.guest_bits[0] | self.guest_bits[1] | no_user_rdpmc
+    }
+
+    /// Returns the select of an event by its name, counting at every privilege level, if the processor has it.
+    pub fn named(&self, event: NamedEvent) -> Option<EventSelect> {
+        let bits = *self.named.get(event as usize)?;
+        let available = self.has_named >> event as u32 & 1 != 0;
+        (available && bits != 0).then(|| EventSelect::from_bits(bits | EventSelect::MODES))
+    }
+
+    /// Returns the counters that can count `select`.
+    ///
+    /// Every general counter can; a fixed counter can where the event is its own and nothing qualifies it. Event 0,
+    /// where there are fixed counters, stands for one that only they have. For constraints of single events on single
+    /// processors, see [`Event::on`](crate::Event::on).
+    pub fn counters_for(&self, select: EventSelect) -> CounterSet {
+        let bits = select.select_bits();
+        if self.in_txcp(select) {
+            return self.counters & CounterSet::from_bits(1 << 2);
+        }
+        let (event, plain) = (bits as u16, bits & self.qualifiers() == 0);
+        let fixed = self.counters & CounterSet::FIXED;
+        let of_fixed = fixed.retain(|counter| {
+            let own = self.fixed.events.get(usize::from(counter.number()));
+            plain && event != 0 && own == Some(&event)
+        });
+        let fixed_only = !fixed.is_empty() && event & 0xFF == 0;
+        let general = if fixed_only { CounterSet::NONE } else { CounterSet::GENERAL };
+        self.counters & general | of_fixed
+    }
+
+    /// Returns whether `select` has IN_TXCP: on AMD the bit is one of the event's number.
+    pub(crate) const fn in_txcp(&self, select: EventSelect) -> bool {
+        let twelve_bits = self.event_bits >> 35 & 1 != 0;
+        select.select_bits() & IN_TXCP != 0 && !twelve_bits
+    }
+
+    /// Returns the bits of a select that qualify its event: all but event, unit mask and modes.
+    const fn qualifiers(&self) -> u64 {
+        !(0xFFFF | EventSelect::MODES | self.guest_bits[0] | self.guest_bits[1])
+    }
+
+    /// Returns the type of core on a hybrid processor; 0: all cores are alike. On Intel's it is EAX of CPUID leaf 0x1A:
+    /// the type in bits 31:24, and the native model.
+    pub const fn core_type(&self) -> u32 {
+        self.core_type
+    }
+
+    /// Returns whether `select` counts right only on a pair of counters. `narrow`: it happens at most 15 times per
+    /// cycle.
+    pub(crate) const fn needs_pair(&self, select: EventSelect, narrow: bool) -> bool {
+        let ([wide, merge], number) = (self.merged, select.event_number());
+        merge != 0 && (number == merge || number == wide && !narrow)
+    }
+
+    /// Returns the bits of a select by which it counts in guests only, and outside guests only; 0: there is none.
+    pub(crate) const fn guest_bits(&self) -> [u64; 2] {
+        self.guest_bits
+    }
+
+    /// Returns whether RDPMC above privilege level 0 can be denied for each counter.
+    pub const fn has_user_rdpmc_control(&self) -> bool {
+        self.user_rdpmc_control
+    }
+
+    /// Returns the counters with their registers, ascending by bit.
+    pub fn iter(&self) -> impl Iterator<Item = (CounterId, Counter)> + '_ {
+        self.counters.iter().map(|counter| (counter, self.registers(counter)))
+    }
+
+    /// Returns the registers of a counter, if it is one of these.
+    #[inline]
+    pub fn counter(&self, counter: CounterId) -> Option<Counter> {
+        self.counters.contains(counter).then(|| self.registers(counter))
+    }
+
+    /// Returns the registers of a counter that is one of these.
+    #[inline]
+    pub(crate) fn registers(&self, counter: CounterId) -> Counter {
+        let number = counter.number();
+        let mask = self.masks[usize::from(counter.is_fixed())];
+        if counter.is_fixed() {
+            let value = self.fixed.value.wrapping_add(self.fixed.step * u32::from(number));
+            // SAFETY: the control and the counters, by the promise of `set_fixed`.
+            let (register, value) =
+                unsafe { (MsrAddress::new(self.fixed.control), MsrAddress::new(value)) };
+            let control = CounterControl::Shared { register, counter: number };
+            let rdpmc = Some(PmcIndex::new(1 << 30 | u32::from(number)));
+            return Counter { control, value, full: None, sign_extended: false, rdpmc, mask };
+        }
+        self.general(counter)
+    }
+
+    /// Returns the registers of a general counter that is one of these.
+    #[inline]
+    pub(crate) fn general(&self, counter: CounterId) -> Counter {
+        let (bank, number, mask) = (self.bank, counter.bit(), self.masks[0]);
+        let distance = bank.step * u32::from(number);
+        let readable = number < bank.rdpmc;
+        // SAFETY: these are event selects and counters, by the promises of `new` and `set_full_width`.
+        let (select, value, full) = unsafe {
+            let full = self.full_width.map(|full| MsrAddress::new(full.value + distance));
+            (MsrAddress::new(bank.select + distance), MsrAddress::new(bank.value + distance), full)
+        };
+        let rdpmc = readable.then_some(PmcIndex::new(number.into()));
+        let control = CounterControl::Select(select);
+        Counter { control, value, full, sign_extended: bank.sign_extended, rdpmc, mask }
+    }
+
+    /// Returns the place of a counter's slot in lent memory: the fixed ones' come after the last general one's.
+    #[inline]
+    pub(crate) fn slot(&self, counter: CounterId) -> usize {
+        let first = if counter.is_fixed() { self.first_fixed_slot() } else { 0 };
+        usize::from(counter.number()) + first
+    }
+
+    /// Returns the counters for which so many slots are enough.
+    pub(crate) fn within(&self, slots: usize) -> CounterSet {
+        let first = |count: usize, most: usize| (1u64 << count.min(most)) - 1;
+        let fixed = first(slots.saturating_sub(self.first_fixed_slot()), MAX_FIXED) as u8;
+        CounterSet::from_bits(first(slots, MAX_GENERAL)) | CounterSet::fixed(fixed)
+    }
+
+    pub(crate) fn first_fixed_slot(&self) -> usize {
+        (u32::BITS - (self.counters.bits() as u32).leading_zeros()) as usize
+    }
+
+    /// Returns whether the general counters can be written in full width, by the register that declares it.
+    pub(crate) fn has_full_width(&self, msr: &impl MsrBackend) -> bool {
+        self.full_width.is_some_and(|full| {
+            let capabilities = msr.change_retrying(MsrUpdate::read(full.capabilities));
+            capabilities.is_ok_and(|bits| bits & full.declared != 0)
+        })
+    }
+
+    /// Returns the register that the fixed counters share.
+    pub(crate) fn fixed_control(&self) -> MsrAddress {
+        // SAFETY: the control, by the promise of `set_fixed`; without fixed counters it is not accessed.
+        unsafe { MsrAddress::new(self.fixed.control) }
+    }
+
+    /// Returns the registers that control all counters together, where the processor has them.
+    #[inline]
+    pub const fn global(&self) -> Option<&'static GlobalRegisters> {
+        self.global
+    }
+
+    /// Returns precise sampling, where the processor declares it.
+    pub(crate) const fn precise(&self) -> Option<&'static PreciseSampling> {
+        self.precise
+    }
+
+    /// Returns whether each interrupt must unmask the local APIC's performance entry.
+    #[inline]
+    pub const fn is_masked_on_delivery(&self) -> bool {
+        self.masked_on_delivery
+    }
+
+    /// Returns the counters that both units have, of kinds whose registers agree. On a hybrid machine processors
+    /// differ.
+    pub fn shared_with(&self, other: &Self) -> CounterSet {
+        let global = |unit: &Self| unit.global.map(|global| (global.control, global.frozen));
+        if self.bank.value != other.bank.value || global(self) != global(other) {
+            return CounterSet::NONE;
+        }
+        // A counter of another width overflows elsewhere.
+        let ([general, fixed], [of_general, of_fixed]) = (self.masks, other.masks);
+        let general = if general == of_general { CounterSet::GENERAL } else { CounterSet::NONE };
+        let alike = fixed == of_fixed && self.fixed.value == other.fixed.value;
+        let fixed = if alike { CounterSet::FIXED } else { CounterSet::NONE };
+        self.counters & other.counters & (general | fixed)
+    }
+}
+
+/// Select bit that excludes the events of aborted transactions: only `IA32_PERFEVTSEL2` has it (SDM vol. 3B,
+/// "Performance Monitoring and Intel TSX"). No other vendor has the bit.
+pub(crate) const IN_TXCP: u64 = 1 << 33;
+
+const fn mask_of(width: u8) -> u64 {
+    match 64u32.checked_sub(width as u32) {
+        Some(unused @ 0..64) => u64::MAX >> unused,
+        _ => 0,
+    }
+}

@@ -1,0 +1,74 @@
+//! Registers that no driver here uses, and that a predecessor may have left enabled.
+
+use crate::counters::names::counter_id::CounterSet;
+use crate::counters::registers::unit::CounterUnit;
+use crate::msr::{MsrAccess, MsrAddress, MsrBackend};
+
+/// Registers that some counters have beside their control, and that no driver here uses. With values that firmware,
+/// or the kernel before a kexec, left in them, a counter is reloaded or writes records behind the driver's back.
+///
+/// [`Counters::take`](crate::Counters::take) does not clear them, so that a kernel that is never started this way
+/// does not pay for them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct UnusedRegisters {
+    distance: u32,
+    counters: CounterSet,
+}
+
+impl UnusedRegisters {
+    /// No counter has one.
+    pub const NONE: Self = Self { distance: 0, counters: CounterSet::NONE };
+
+    /// Describes one register for each of these `counters`, `distance` after its value register.
+    ///
+    /// # Safety
+    /// - Writing 0 to them does not break memory safety.
+    ///
+    /// ```
+    /// use pmu_core::{CounterSet, UnusedRegisters};
+    /// // SAFETY: two after the counter IA32_PMC_GP0_CTR is IA32_PMC_GP0_CFG_B, where 0 has no counter loaded again.
+    /// let reloads = unsafe { UnusedRegisters::new(2, CounterSet::from_bits(0xFF)) };
+    /// assert_eq!(reloads.counters().len(), 8);
+    /// ```
+    ///
+    /// Wrong: a distance that leads to another unit's registers.
+    ///
+    /// ```
+    /// # use pmu_core::{CounterSet, UnusedRegisters};
+    /// // SAFETY: not given. What is 0x1000 after a counter, none of these manuals tells.
+    /// let others = unsafe { UnusedRegisters::new(0x1000, CounterSet::from_bits(0xFF)) };
+    /// # let _ = others;
+    /// ```
+    pub const unsafe fn new(distance: u32, counters: CounterSet) -> Self {
+        Self { distance, counters }
+    }
+
+    /// Returns the counters that have one.
+    pub const fn counters(&self) -> CounterSet {
+        self.counters
+    }
+
+    /// Clears the registers of those of `counters` that `unit` has, by one write each, and returns the counters whose
+    /// register faulted twice. These must not be taken.
+    ///
+    /// Call it before these counters are taken, after their registers may have lost their contents (suspend), and
+    /// before another kernel is started, on the processor that `unit` describes. The old values are not restored.
+    ///
+    /// # Context
+    /// Any. No other owner uses these counters.
+    pub fn clear(
+        &self,
+        unit: &CounterUnit,
+        counters: CounterSet,
+        msr: &impl MsrBackend,
+    ) -> CounterSet {
+        let there = unit.counters() & self.counters & counters;
+        there.retain(|counter| {
+            let value = unit.registers(counter).value.get();
+            // SAFETY: only 0 is written, by the promise of `new`.
+            let register = unsafe { MsrAddress::new(value.wrapping_add(self.distance)) };
+            msr.wrmsr_retrying(register, 0).is_err()
+        })
+    }
+}

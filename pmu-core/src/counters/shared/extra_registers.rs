@@ -1,0 +1,122 @@
+//! The extra registers that a session has written.
+
+use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
+
+use crate::counters::error::CounterError;
+use crate::msr::{MsrAccess, MsrAddress, MsrBackend, MsrFault};
+
+/// Greatest number of extra registers that the events of a processor use.
+pub(crate) const MAX_REGISTERS: usize = 8;
+
+/// The extra registers that a session has written, with what they held before.
+#[derive(Debug)]
+pub(crate) struct ExtraRegisters {
+    registers: [ExtraRegister; MAX_REGISTERS],
+}
+
+#[derive(Debug)]
+struct ExtraRegister {
+    /// 0: none.
+    address: AtomicU32,
+    /// It holds `value`, and not perhaps something else after a write that failed.
+    known: AtomicBool,
+    value: AtomicU64,
+    before: AtomicU64,
+}
+
+impl ExtraRegister {
+    pub(crate) const fn new() -> Self {
+        let (value, before) = (AtomicU64::new(0), AtomicU64::new(0));
+        Self { address: AtomicU32::new(0), known: AtomicBool::new(false), value, before }
+    }
+
+    fn address(&self) -> Option<MsrAddress> {
+        let address = self.address.load(Relaxed);
+        // SAFETY: stored from a `MsrAddress`.
+        (address != 0).then(|| unsafe { MsrAddress::new(address) })
+    }
+
+    fn write(
+        &self,
+        register: MsrAddress,
+        value: u64,
+        msr: &impl MsrBackend,
+    ) -> Result<(), MsrFault> {
+        self.known.store(false, Relaxed);
+        msr.wrmsr_retrying(register, value)?;
+        self.value.store(value, Relaxed);
+        self.known.store(true, Relaxed);
+        Ok(())
+    }
+}
+
+impl ExtraRegisters {
+    pub(crate) const fn new() -> Self {
+        Self { registers: [const { ExtraRegister::new() }; MAX_REGISTERS] }
+    }
+
+    /// Sets a register's value, and keeps the one that it had before the session.
+    #[inline(never)]
+    pub(crate) fn set(
+        &self,
+        register: MsrAddress,
+        value: u64,
+        msr: &impl MsrBackend,
+    ) -> Result<(), CounterError> {
+        let is_it = |of: &&ExtraRegister| of.address().is_none_or(|address| address == register);
+        let in_use = CounterError::ExtraRegisterInUse(register.get());
+        let of = self.registers.iter().find(is_it).ok_or(in_use)?;
+        if of.address().is_none() {
+            let before = msr.rdmsr_retrying(register).map_err(CounterError::Access)?;
+            of.before.store(before, Relaxed);
+            of.value.store(before, Relaxed);
+            of.known.store(true, Relaxed);
+            of.address.store(register.get(), Relaxed);
+        }
+        if of.known.load(Relaxed) && of.value.load(Relaxed) == value {
+            return Ok(());
+        }
+        of.write(register, value, msr).map_err(CounterError::Access)
+    }
+
+    /// Returns whether a register holds the value that it was given last.
+    pub(crate) fn is_known(&self, register: MsrAddress) -> bool {
+        let mut registers = self.registers.iter();
+        let of = registers.find(|of| of.address() == Some(register));
+        of.is_none_or(|of| of.known.load(Relaxed))
+    }
+
+    /// Writes the registers' values again, after they were lost.
+    pub(crate) fn write_again(&self, msr: &impl MsrBackend) -> Result<(), MsrFault> {
+        self.write(msr, |of| of.value.load(Relaxed))
+    }
+
+    /// Restores what the registers held before the session, and forgets them.
+    pub(crate) fn restore(&self, msr: &impl MsrBackend) -> Result<(), MsrFault> {
+        self.write(msr, |of| of.before.load(Relaxed))?;
+        self.clear();
+        Ok(())
+    }
+
+    fn write(
+        &self,
+        msr: &impl MsrBackend,
+        value: impl Fn(&ExtraRegister) -> u64,
+    ) -> Result<(), MsrFault> {
+        let mut outcome = Ok(());
+        for of in &self.registers {
+            if let Some(register) = of.address() {
+                outcome = outcome.and(of.write(register, value(of), msr));
+            }
+        }
+        outcome
+    }
+
+    /// Forgets the registers.
+    pub(crate) fn clear(&self) {
+        for of in &self.registers {
+            of.address.store(0, Relaxed);
+        }
+    }
+}

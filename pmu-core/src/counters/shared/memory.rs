@@ -1,0 +1,307 @@
+//! The memory in which a processor's interrupt path finds its counters.
+
+use core::ops::Deref;
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+
+use crate::counters::names::counter_id::{CounterId, CounterSet};
+use crate::counters::names::event_id::EventId;
+use crate::counters::registers::hybrid::EventDifference;
+use crate::counters::shared::slot::{CounterSlot, SlotState};
+use crate::counters::shared::table::EventTable;
+
+/// Memory that one processor's counters need: 8 bytes per counter, and 32 for the processor.
+///
+/// The embedder lends it for as long as the processor counts, commonly from a static array with one element per
+/// processor; the interrupt path finds its state here without the control handle. `&CounterMemory<[CounterSlot; N]>`
+/// coerces to `&CounterMemory`. It records whether a session has taken it, so
+/// [`service`](crate::service()) may be called at any time.
+///
+/// ```
+/// use pmu_core::{CounterMemory, CounterSlot, MAX_COUNTERS};
+/// const PROCESSORS: usize = 4;
+/// static MEMORY: [CounterMemory<[CounterSlot; MAX_COUNTERS]>; PROCESSORS] =
+///     [const { CounterMemory::new() }; PROCESSORS];
+/// let of_processor_0: &CounterMemory = &MEMORY[0];
+/// ```
+#[derive(Debug)]
+pub struct CounterMemory<S: ?Sized = [CounterSlot]> {
+    /// Value of the global control register while the counters run: the other owners' bits, and the session's. The
+    /// interrupt path leaves the register with this value.
+    pub(crate) global_control: AtomicU64,
+    /// Value of the fixed counters' control: the other owners' bits, and the session's. The interrupt path does not
+    /// write it.
+    pub(crate) fixed_control: AtomicU64,
+    /// The bits of the counters that answered and belong to the session; none: the registers belong to others. Its
+    /// other bits are the processor's [`EventDifference`], which is not the interrupt path's.
+    proven: AtomicU64,
+    pub(crate) owner: AtomicU8,
+    pub(crate) service: AtomicU8,
+    /// Number of interrupts that may still come of overflows that were already reported or dropped.
+    pub(crate) late: AtomicU8,
+    /// The processor freezes the counters for the interrupt path.
+    pub(crate) freezes: AtomicBool,
+    /// The freeze bit was set before the session set it.
+    pub(crate) froze_before: AtomicBool,
+    /// The processor declares precise sampling.
+    pub(crate) precise: AtomicBool,
+    /// Its counters can be written in full width.
+    pub(crate) full_width: AtomicBool,
+    /// The slot of the first fixed counter, behind the general ones'.
+    pub(crate) first_fixed: AtomicU8,
+    slots: S,
+}
+
+/// Values of `owner`.
+const UNTAKEN: u8 = 0;
+
+pub(crate) const INITIALIZING: u8 = 1;
+
+const TAKEN: u8 = 2;
+
+/// Taken, and lent to someone else. Greater ones are lent, too.
+const LENT: u8 = 3;
+
+/// Lent, and an interrupt came meanwhile.
+pub(crate) const LENT_INTERRUPTED: u8 = 4;
+
+/// Values of `service`.
+pub(crate) const IDLE: u8 = 0;
+
+pub(crate) const SERVING: u8 = 1;
+
+/// Serving, and another interrupt came meanwhile.
+pub(crate) const AGAIN: u8 = 2;
+
+/// The local APIC's entry is masked, until the counters are published anew: interrupts touch no register.
+pub(crate) const MUTED: u8 = 3;
+
+impl<const N: usize> CounterMemory<[CounterSlot; N]> {
+    /// Creates memory for `N` counters, all free. `N` = 0 stands for "there was no memory".
+    pub const fn new() -> Self {
+        Self {
+            global_control: AtomicU64::new(0),
+            fixed_control: AtomicU64::new(0),
+            proven: AtomicU64::new(0),
+            owner: AtomicU8::new(UNTAKEN),
+            service: AtomicU8::new(IDLE),
+            late: AtomicU8::new(0),
+            freezes: AtomicBool::new(false),
+            froze_before: AtomicBool::new(false),
+            precise: AtomicBool::new(false),
+            full_width: AtomicBool::new(false),
+            first_fixed: AtomicU8::new(0),
+            slots: [const { CounterSlot::new() }; N],
+        }
+    }
+}
+
+impl<const N: usize> Default for CounterMemory<[CounterSlot; N]> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<const N: usize> Deref for CounterMemory<[CounterSlot; N]> {
+    type Target = CounterMemory;
+
+    fn deref(&self) -> &CounterMemory {
+        self
+    }
+}
+
+impl CounterMemory {
+    /// Returns the number of counters that it has room for.
+    pub const fn counters(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Returns those of `counters` that answered and belong to the session that has the memory, if any.
+    #[inline]
+    pub(crate) fn proven(&self, counters: CounterSet) -> CounterSet {
+        counters.of_bits(self.proven.load(Ordering::Acquire))
+    }
+
+    /// Returns a counter's slot, if the memory has room for it.
+    #[inline]
+    pub(crate) fn slot(&self, counter: CounterId) -> Option<&CounterSlot> {
+        let fixed = if counter.is_fixed() { self.first_fixed.load(Ordering::Relaxed) } else { 0 };
+        self.slots.get(usize::from(counter.number() + fixed))
+    }
+
+    /// Returns the counter that an event is on, of the processor's session; `None` also where its counter has faulted.
+    ///
+    /// # Context
+    /// Any, on the memory's processor: an interrupt's handler has no [`Counters`](crate::Counters) to ask.
+    pub fn counter_of(&self, event: EventId) -> Option<CounterId> {
+        let is_on = |counter: &CounterId| {
+            let state = self.slot(*counter).map(CounterSlot::load);
+            matches!(state, Some(SlotState::Running { event: of, .. }) if of == event)
+        };
+        self.proven(CounterSet::ALL).iter().find(is_on)
+    }
+
+    /// Marks the counters of an event and of the rest of its group as faulted: they may no longer count or interrupt
+    /// together. `None`: those of all events. Returns them.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn mark_faulted(&self, event: Option<EventId>, opened: &EventTable) -> CounterSet {
+        let first_fixed = usize::from(self.first_fixed.load(Ordering::Relaxed));
+        let mut faulted = 0;
+        for (place, slot) in self.slots.iter().enumerate() {
+            if let Some(running) = slot.running()
+                && event.is_none_or(|event| opened.are_together(event, running))
+            {
+                slot.store(SlotState::Faulted);
+                let bit = if place < first_fixed { place } else { 32 + place - first_fixed };
+                faulted |= 1u64.wrapping_shl(bit as u32);
+            }
+        }
+        CounterSet::from_bits(faulted)
+    }
+
+    /// Notes that the local APIC's entry is masked.
+    pub(crate) fn mute(&self) {
+        self.service.store(MUTED, Ordering::Relaxed);
+    }
+
+    /// Returns whether the local APIC's entry is masked because the overflow status did not answer.
+    pub(crate) fn is_muted(&self) -> bool {
+        self.service.load(Ordering::Relaxed) == MUTED
+    }
+
+    pub(crate) fn slots(&self) -> &[CounterSlot] {
+        &self.slots
+    }
+
+    /// Takes the memory for a session that is being initialized. `false`: it is taken.
+    pub(crate) fn take(&self) -> bool {
+        let taken = self.owner.compare_exchange(
+            UNTAKEN,
+            INITIALIZING,
+            Ordering::Acquire,
+            Ordering::Relaxed,
+        );
+        taken.is_ok()
+    }
+
+    /// Hands these counters to the interrupt path.
+    pub(crate) fn publish(&self, proven: CounterSet) {
+        self.service.store(IDLE, Ordering::Relaxed);
+        // In this order an interrupt in between is served or claimed, never left unclaimed.
+        self.set_proven(proven);
+        self.owner.store(TAKEN, Ordering::Relaxed);
+    }
+
+    /// Changes the counters of a session that has the memory.
+    pub(crate) fn set_proven(&self, proven: CounterSet) {
+        self.proven.store(proven.bits() | self.difference().bits(), Ordering::Release);
+    }
+
+    /// Returns the difference between the events of the source's unit and the processor's.
+    pub(crate) fn difference(&self) -> EventDifference {
+        EventDifference::of_bits(self.proven.load(Ordering::Relaxed))
+    }
+
+    /// Sets that difference, for a session that is being initialized.
+    pub(crate) fn set_difference(&self, difference: EventDifference) {
+        self.proven.store(difference.bits(), Ordering::Relaxed);
+    }
+
+    /// Takes the counters from the interrupt path while they are programmed: an interrupt is claimed, and
+    /// touches no register, until they are [published](Self::publish) again.
+    pub(crate) fn withdraw(&self) {
+        self.owner.store(INITIALIZING, Ordering::Relaxed);
+        self.set_proven(CounterSet::NONE);
+    }
+
+    /// Takes the counters from the interrupt path while they are lent: until they are [taken back](Self::take_back), it
+    /// touches no register.
+    pub(crate) fn lend(&self) {
+        self.owner.store(LENT, Ordering::Relaxed);
+        self.set_proven(CounterSet::NONE);
+    }
+
+    /// Returns whether the counters are lent.
+    pub(crate) fn is_lent(&self) -> bool {
+        self.owner.load(Ordering::Relaxed) >= LENT
+    }
+
+    /// Hands lent counters to the interrupt path again. Returns whether an interrupt came meanwhile.
+    pub(crate) fn take_back(&self, own: CounterSet) -> bool {
+        self.set_proven(own);
+        self.owner.swap(TAKEN, Ordering::Relaxed) == LENT_INTERRUPTED
+    }
+
+    /// Gives the memory back: the interrupt path touches no register from here on.
+    pub(crate) fn give_back(&self) {
+        self.proven.store(0, Ordering::Release);
+        self.freezes.store(false, Ordering::Relaxed);
+        self.owner.store(UNTAKEN, Ordering::Release);
+    }
+
+    /// Takes the memory back from a session that was dropped, or forgotten, without
+    /// [`shut_down`](crate::Counters::shut_down): a crashed driver's, or one that a panic left. Its counters go on
+    /// until the next session takes them; see [`silence`](crate::silence).
+    ///
+    /// # Context
+    /// Task, on the processor whose memory it is, no interrupt of it under way.
+    ///
+    /// # Safety
+    /// - The session is not used again. It would share its counters with the next session that takes the memory, and
+    ///   the events of one would be counted, and reported, as the other's.
+    ///
+    /// ```
+    /// # use pmu_core::{CounterMemory, CounterSlot};
+    /// # static MEMORY: CounterMemory<[CounterSlot; 8]> = CounterMemory::new();
+    /// # let memory: &CounterMemory = &MEMORY;
+    /// // SAFETY: the session was lost with the task that held it, which is gone.
+    /// unsafe { memory.reclaim() };
+    /// ```
+    ///
+    /// Wrong: `let mut session = …; memory.reclaim(); session.start(source)`.
+    pub unsafe fn reclaim(&self) {
+        self.give_back();
+        self.service.store(IDLE, Ordering::Relaxed);
+        self.expect_late_after_shut_down();
+    }
+
+    /// Notes that up to this many more interrupts may come that find nothing.
+    pub(crate) fn expect_late(&self, interrupts: u32) {
+        let more = interrupts.min(u8::MAX.into()) as u8;
+        let add = |late: u8| Some(late.saturating_add(more));
+        let _ = self.late.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
+    }
+
+    /// Expects one interrupt fewer: its counter had not overflowed.
+    pub(crate) fn expect_one_fewer(&self) {
+        let subtract = |late: u8| Some(late.saturating_sub(1));
+        let _ = self.late.fetch_update(Ordering::Relaxed, Ordering::Relaxed, subtract);
+    }
+
+    /// Notes that an interrupt may come that finds no session.
+    pub(crate) fn expect_late_after_shut_down(&self) {
+        self.late.fetch_max(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_eight_bytes_per_counter_and_32_more() {
+        assert_eq!(size_of::<CounterMemory<[CounterSlot; 8]>>(), 8 * 8 + 32);
+    }
+
+    #[test]
+    fn memory_is_taken_once_until_it_is_given_back() {
+        let memory = CounterMemory::<[CounterSlot; 1]>::new();
+        let memory: &CounterMemory = &memory;
+        assert!(memory.take());
+        assert!(!memory.take());
+        memory.publish(CounterSet::from_bits(1));
+        assert!(!memory.take());
+        memory.give_back();
+        assert!(memory.take());
+    }
+}

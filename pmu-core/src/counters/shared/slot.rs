@@ -1,0 +1,115 @@
+//! The state of a counter, shared by the control path and the interrupt path.
+
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use crate::counters::names::event_id::EventId;
+
+/// State of one counter, in 8 bytes that the control path and the interrupt path share.
+///
+/// A slot changes by single stores, each of them a state that an interrupt may see.
+#[derive(Debug, Default)]
+pub struct CounterSlot(AtomicU64);
+
+/// The state of a slot, decoded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SlotState {
+    /// Not in use.
+    Free,
+    /// Counts this event; overflows after `period` of it since the counter was loaded.
+    Running { event: EventId, period: u64 },
+    /// Not in use; its control holds this event, enabled, and the global control keeps it still.
+    Parked { event: EventId },
+    /// It could not be stopped or re-armed: presumed running until shut-down, for no event.
+    Faulted,
+}
+
+impl CounterSlot {
+    /// Below them lies the event's identity, of 12 bits.
+    const PARKED: u64 = 1 << 13;
+
+    const FAULTED: u64 = 1 << 14;
+
+    const RUNNING: u64 = 1 << 15;
+
+    /// Above them lies the period, of 48 bits.
+    const FIRST_OF_PERIOD: u32 = 16;
+
+    /// Creates a free counter.
+    pub const fn new() -> Self {
+        Self(AtomicU64::new(0))
+    }
+
+    #[inline]
+    pub(crate) fn load(&self) -> SlotState {
+        Self::decode(self.0.load(Ordering::Acquire))
+    }
+
+    /// Returns the event for which the counter runs.
+    pub(crate) fn running(&self) -> Option<EventId> {
+        match self.load() {
+            SlotState::Running { event, .. } => Some(event),
+            SlotState::Free | SlotState::Parked { .. } | SlotState::Faulted => None,
+        }
+    }
+
+    /// Stores a state, and returns the one that it replaced: an interrupt may have changed the period
+    /// since it was loaded.
+    #[inline]
+    pub(crate) fn replace(&self, state: SlotState) -> SlotState {
+        Self::decode(self.0.swap(Self::encode(state), Ordering::AcqRel))
+    }
+
+    #[inline]
+    fn decode(bits: u64) -> SlotState {
+        let event = EventId::of_bits(bits as u16);
+        if bits & Self::RUNNING != 0 {
+            SlotState::Running { event, period: bits >> Self::FIRST_OF_PERIOD }
+        } else if bits & Self::FAULTED != 0 {
+            SlotState::Faulted
+        } else if bits & Self::PARKED != 0 {
+            SlotState::Parked { event }
+        } else {
+            SlotState::Free
+        }
+    }
+
+    #[inline]
+    pub(crate) fn store(&self, state: SlotState) {
+        self.0.store(Self::encode(state), Ordering::Release);
+    }
+
+    #[inline]
+    fn encode(state: SlotState) -> u64 {
+        let id = |event: EventId| u64::from(event.bits());
+        match state {
+            SlotState::Free => 0,
+            SlotState::Running { event, period } => {
+                Self::RUNNING | id(event) | period << Self::FIRST_OF_PERIOD
+            }
+            SlotState::Faulted => Self::FAULTED,
+            SlotState::Parked { event } => Self::PARKED | id(event),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slot_gives_back_what_was_stored() {
+        let slot = CounterSlot::new();
+        assert_eq!(slot.load(), SlotState::Free);
+        let last = EventId::of_bits(u16::MAX);
+        for state in [
+            SlotState::Running { event: EventId::of_bits(0), period: 0 },
+            SlotState::Running { event: last, period: (1 << 48) - 1 },
+            SlotState::Faulted,
+            SlotState::Parked { event: last },
+            SlotState::Free,
+        ] {
+            slot.store(state);
+            assert_eq!(slot.load(), state);
+        }
+    }
+}

@@ -1,0 +1,240 @@
+//! The events that are opened on a processor.
+
+use core::iter;
+use core::ops::Deref;
+use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
+
+use crate::counters::error::CounterError;
+use crate::counters::names::counter_id::CounterSet;
+use crate::counters::names::event_id::EventId;
+use crate::counters::shared::entry::{EventEntry, EventState};
+use crate::counters::shared::extra_registers::ExtraRegisters;
+
+/// Table of the events that are opened on one processor, 168 bytes per event, and 208 for the processor. There may be
+/// more of them than counters.
+///
+/// Lent as [`CounterMemory`](crate::CounterMemory) is: `&EventTable<[EventEntry; N]>` coerces to `&EventTable`.
+///
+/// ```
+/// use pmu_core::{EventEntry, EventTable};
+/// static EVENTS: [EventTable<[EventEntry; 8]>; 2] = [const { EventTable::new() }; 2];
+/// let of_processor_0: &EventTable = &EVENTS[0];
+/// assert_eq!(of_processor_0.len(), 8);
+/// ```
+#[derive(Debug)]
+pub struct EventTable<E: ?Sized = [EventEntry]> {
+    taken: AtomicBool,
+    virtualization: AtomicBool,
+    /// Number of the last change of an event's turn.
+    turn: AtomicU32,
+    /// 0: [`FLOOR`](EventTable::FLOOR), so that a new table is zeros, which take no room in a kernel's image.
+    floor: AtomicU64,
+    pub(crate) extra: ExtraRegisters,
+    entries: E,
+}
+
+/// The empty table, for sources that open no events.
+static NONE: EventTable<[EventEntry; 0]> = EventTable::new();
+
+impl<const N: usize> EventTable<[EventEntry; N]> {
+    /// Creates a table for `N` events, of which at most 2,048 are used.
+    pub const fn new() -> Self {
+        Self {
+            taken: AtomicBool::new(false),
+            virtualization: AtomicBool::new(false),
+            turn: AtomicU32::new(0),
+            floor: AtomicU64::new(0),
+            extra: ExtraRegisters::new(),
+            entries: [const { EventEntry::new() }; N],
+        }
+    }
+}
+
+impl<const N: usize> Default for EventTable<[EventEntry; N]> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<const N: usize> Deref for EventTable<[EventEntry; N]> {
+    type Target = EventTable;
+
+    fn deref(&self) -> &EventTable {
+        self
+    }
+}
+
+impl EventTable {
+    /// The shortest period, until another is set.
+    pub const FLOOR: u64 = 0x1000;
+
+    /// Returns the empty table.
+    #[inline]
+    pub const fn none() -> &'static Self {
+        &NONE
+    }
+
+    /// Returns the number of events that it has room for.
+    pub const fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Returns whether it has no room at all.
+    #[inline]
+    pub const fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// Sets the shortest period of events that are opened, or whose period is set, from now on.
+    ///
+    /// An event whose period is shorter than the number of it that an interrupt itself causes keeps the processor in
+    /// interrupts forever. So a kernel lowers the floor only for events that its interrupt path does not cause, such
+    /// as user mode's.
+    ///
+    /// # Context
+    /// Any.
+    pub fn set_floor(&self, events: u64) {
+        self.floor.store(events.max(1), Relaxed);
+    }
+
+    /// Sets the period of an opened event that interrupts. The counter takes the new period when it is next loaded
+    /// for one: at its next overflow, also if called from the handler of an overflow; or when the event is stopped
+    /// and started, if the new period is below the remainder of the old one.
+    ///
+    /// # Context
+    /// Any, the event's own interrupt included.
+    ///
+    /// # Errors
+    /// [`NoSuchEvent`](CounterError::NoSuchEvent); [`NoPeriod`](CounterError::NoPeriod): it does not interrupt;
+    /// [`Period`](CounterError::Period): below the [floor](Self::set_floor).
+    pub fn set_period(&self, event: EventId, period: u64) -> Result<(), CounterError> {
+        let entry = self.entry(event).ok_or(CounterError::NoSuchEvent(event))?;
+        if !entry.has_period() {
+            return Err(CounterError::NoPeriod(event));
+        }
+        self.check_period(period)?;
+        entry.set_period(period);
+        Ok(())
+    }
+
+    pub(crate) fn check_period(&self, period: u64) -> Result<(), CounterError> {
+        let floor = match self.floor.load(Relaxed) {
+            0 => Self::FLOOR,
+            set => set,
+        };
+        let fits = (floor..=i64::MAX as u64).contains(&period);
+        if fits { Ok(()) } else { Err(CounterError::Period(period)) }
+    }
+
+    /// Returns the opened event's entry.
+    #[inline]
+    pub(crate) fn entry(&self, event: EventId) -> Option<&EventEntry> {
+        let entry = self.entries.get(event.place()?)?;
+        (entry.state() != EventState::Closed).then_some(entry)
+    }
+
+    /// Returns whether two events are the same, or of one group.
+    pub(crate) fn are_together(&self, event: EventId, other: EventId) -> bool {
+        let group = |event| self.entry(event).and_then(EventEntry::group);
+        event == other || group(event).is_some_and(|of| group(other) == Some(of))
+    }
+
+    /// Returns the opened events.
+    pub(crate) fn opened(&self) -> impl Iterator<Item = (EventId, &EventEntry)> {
+        self.places().filter(|(_, entry)| entry.state() != EventState::Closed)
+    }
+
+    /// Returns the counters that can count an event.
+    pub(crate) fn capable(&self, event: EventId) -> CounterSet {
+        self.entry(event).map_or(CounterSet::GENERAL, EventEntry::counters)
+    }
+
+    /// Returns an event, then the others of its group.
+    pub(crate) fn with_group(&self, event: EventId) -> impl Iterator<Item = EventId> {
+        let group = self.entry(event).and_then(EventEntry::group);
+        let others = self.opened().filter_map(move |(other, entry)| {
+            (other != event && group.is_some() && entry.group() == group).then_some(other)
+        });
+        iter::once(event).chain(others)
+    }
+
+    /// Returns a free place, if there is one.
+    pub(crate) fn free(&self) -> Option<(EventId, &EventEntry)> {
+        self.places().find(|(_, entry)| entry.state() == EventState::Closed)
+    }
+
+    fn places(&self) -> impl Iterator<Item = (EventId, &EventEntry)> {
+        (0..0x800).map(EventId::of_place).zip(&self.entries)
+    }
+
+    /// Takes the table for the counters of a processor. `false`: another's have it.
+    pub(crate) fn take(&self) -> bool {
+        self.is_empty() || !self.taken.swap(true, Relaxed)
+    }
+
+    /// Closes every event, and gives the table back.
+    pub(crate) fn give_back(&self) {
+        for entry in &self.entries {
+            entry.set_state(EventState::Closed);
+        }
+        self.virtualization.store(false, Relaxed);
+        self.taken.store(false, Relaxed);
+    }
+
+    /// Takes the table back from a session that was dropped, or forgotten, without
+    /// [`shut_down`](crate::Counters::shut_down): with its [memory](crate::CounterMemory::reclaim). Its events are
+    /// closed; its [extra registers](crate::Event::with_extra) keep their values.
+    ///
+    /// # Context
+    /// Task, on the processor whose table it is, no interrupt of it under way.
+    ///
+    /// # Safety
+    /// - The session is not used again. It would share its events with the next session that takes the table.
+    ///
+    /// ```
+    /// # use pmu_core::{CounterMemory, CounterSlot, EventEntry, EventTable};
+    /// # static MEMORY: CounterMemory<[CounterSlot; 8]> = CounterMemory::new();
+    /// # static EVENTS: EventTable<[EventEntry; 8]> = EventTable::new();
+    /// # let (memory, events): (&CounterMemory, &EventTable) = (&MEMORY, &EVENTS);
+    /// // SAFETY: the session was lost with the task that held it, which is gone.
+    /// unsafe {
+    ///     memory.reclaim();
+    ///     events.reclaim();
+    /// }
+    /// ```
+    ///
+    /// Wrong: `let mut session = …; events.reclaim(); session.start_event(event, now)`.
+    pub unsafe fn reclaim(&self) {
+        self.extra.clear();
+        self.give_back();
+    }
+
+    pub(crate) fn virtualization(&self) -> bool {
+        self.virtualization.load(Relaxed)
+    }
+
+    pub(crate) fn set_virtualization(&self, on: bool) {
+        self.virtualization.store(on, Relaxed);
+    }
+
+    /// Returns the number of the next change of a turn.
+    pub(crate) fn next_turn(&self) -> u32 {
+        self.turn.fetch_add(1, Relaxed).wrapping_add(1)
+    }
+
+    /// Returns the number of changes of turns since the one with this number.
+    pub(crate) fn age(&self, turn: u32) -> u32 {
+        self.turn.load(Relaxed).wrapping_sub(turn)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_is_168_bytes_per_event_and_208_more() {
+        assert_eq!(size_of::<EventTable<[EventEntry; 8]>>(), 8 * 168 + 208);
+    }
+}

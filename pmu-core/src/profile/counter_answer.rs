@@ -1,0 +1,39 @@
+//! The answer of a processor's counters when a session took them.
+
+use core::sync::atomic::{AtomicU8, Ordering};
+
+const NONE_ANSWERED: u8 = 1;
+const ANSWERED: u8 = 2;
+
+/// The answer of a machine's counters to the sessions that took them: not known yet, none, or that of some.
+///
+/// ```
+/// use pmu_core::CounterAnswer;
+/// // A field of a `SourceInterface`, which returns it.
+/// static ANSWER: CounterAnswer = CounterAnswer::new();
+/// # let _ = &ANSWER;
+/// ```
+#[derive(Debug, Default)]
+pub struct CounterAnswer(AtomicU8);
+
+impl CounterAnswer {
+    /// Creates the value for counters that were not taken yet.
+    pub const fn new() -> Self {
+        Self(AtomicU8::new(0))
+    }
+
+    /// Notes that a processor's counters answered, or that none of them did.
+    pub(crate) fn note(&self, answered: bool) {
+        if answered {
+            self.0.store(ANSWERED, Ordering::Relaxed);
+        } else {
+            // Another processor's may have answered.
+            let silent = NONE_ANSWERED;
+            let _ = self.0.compare_exchange(0, silent, Ordering::Relaxed, Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn none_answered(&self) -> bool {
+        self.0.load(Ordering::Relaxed) == NONE_ANSWERED
+    }
+}

@@ -1,0 +1,59 @@
+//! The declaration of a source: what CPUID says of the boot processor's, without an access to a register.
+
+use core::sync::atomic::{AtomicU32, Ordering};
+
+use crate::interval::{IntervalLimits, IntervalUnit};
+use crate::profile::counter_answer::CounterAnswer;
+use crate::profile::error::InterfaceError;
+use crate::profile::information::{Availability, SourceInformation};
+use crate::profile::source::KProfileSource;
+use crate::profile::source_interface::SourceInterface;
+
+/// Returns the cell of the interval of a source that the boot processor declares, and its limits.
+pub(crate) fn declared_interval<I: SourceInterface + ?Sized>(
+    interface: &I,
+    source: KProfileSource,
+) -> Result<(&AtomicU32, IntervalLimits), InterfaceError> {
+    let silent = interface.answer().is_some_and(CounterAnswer::none_answered);
+    if silent && source != KProfileSource::TIME {
+        return Err(InterfaceError::UnsupportedSource(source));
+    }
+    let declared = match interface.table().row(source) {
+        Some(row) => interface
+            .interval_cell(row)
+            .filter(|_| interface.is_declared(row))
+            .map(|cell| (cell, IntervalLimits::of(unit_of(source)))),
+        None => interface.added().interval(source, interface.unit()),
+    };
+    declared.ok_or(InterfaceError::UnsupportedSource(source))
+}
+
+/// Returns the information on a source: at best [`Declared`](Availability::Declared).
+pub(crate) fn declared_information<I: SourceInterface + ?Sized>(
+    interface: &I,
+    source: KProfileSource,
+) -> SourceInformation {
+    match declared_interval(interface, source) {
+        Ok((cell, limits)) => SourceInformation {
+            source,
+            availability: Availability::Declared,
+            interval: cell.load(Ordering::Relaxed),
+            limits,
+        },
+        Err(_) => SourceInformation {
+            source,
+            availability: Availability::Unsupported,
+            interval: 0,
+            limits: IntervalLimits::of(unit_of(source)),
+        },
+    }
+}
+
+/// Returns the unit of a source's interval.
+fn unit_of(source: KProfileSource) -> IntervalUnit {
+    if source == KProfileSource::TIME {
+        IntervalUnit::HundredNanoseconds
+    } else {
+        IntervalUnit::Events
+    }
+}

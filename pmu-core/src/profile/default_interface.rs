@@ -1,0 +1,76 @@
+//! The profile interface of a processor without counters.
+
+use core::sync::atomic::AtomicU32;
+
+use crate::counters::registers::select::EventSelect;
+use crate::counters::registers::unit::CounterUnit;
+use crate::detection::NoInterface;
+use crate::interval::IntervalLimits;
+use crate::profile::source::ProfileSource;
+use crate::profile::source_index::{SourceIndex, SourceTable};
+use crate::profile::source_interface::SourceInterface;
+use crate::snapshot::Snapshot;
+
+/// The profile interface of a processor without counters: `ProfileTime` and nothing else.
+#[derive(Debug)]
+pub struct DefaultInterface {
+    time: AtomicU32,
+    unit: CounterUnit,
+}
+
+impl DefaultInterface {
+    /// Creates the interface, with the default interval.
+    pub const fn new() -> Self {
+        Self::instead_of(NoInterface::NoPerformanceMonitoring)
+    }
+
+    /// Creates the interface of a machine that has no counters for this reason.
+    pub const fn instead_of(reason: NoInterface) -> Self {
+        let time = AtomicU32::new(IntervalLimits::TIME.default);
+        Self { time, unit: CounterUnit::absent(reason) }
+    }
+}
+
+impl Default for DefaultInterface {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+static SOURCES: [ProfileSource; 1] =
+    [ProfileSource::new(0, "ProfileTime", EventSelect::from_bits(0)).spelled("Timer")];
+
+static INDEX: SourceIndex<4> = SourceIndex::new(&SOURCES);
+
+static TABLE: SourceTable = SourceTable::new(&SOURCES, &INDEX);
+
+// SAFETY: the unit is a field.
+unsafe impl SourceInterface for DefaultInterface {
+    fn name(&self) -> &'static str {
+        "Default"
+    }
+
+    fn requires_memory(&self) -> bool {
+        false
+    }
+
+    fn table(&self) -> &'static SourceTable {
+        &TABLE
+    }
+
+    fn unit(&self) -> &CounterUnit {
+        &self.unit
+    }
+
+    fn unit_of(&self, _: &Snapshot) -> CounterUnit {
+        self.unit
+    }
+
+    fn is_declared(&self, row: usize) -> bool {
+        row == 0
+    }
+
+    fn interval_cell(&self, row: usize) -> Option<&AtomicU32> {
+        (row == 0).then_some(&self.time)
+    }
+}

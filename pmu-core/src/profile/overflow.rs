@@ -1,0 +1,36 @@
+//! An overflow of one source.
+
+use crate::counters::interrupt::overflow::EventOverflow;
+use crate::counters::names::counter_id::CounterId;
+use crate::profile::added::AddedSources;
+use crate::profile::source::KProfileSource;
+use crate::profile::source_index::SourceTable;
+
+/// An overflow of one source, as [`service`](crate::ProfileInterface::service) reports it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct Overflow {
+    /// Source that the counter counts for.
+    pub source: KProfileSource,
+    /// Number of events that the overflow stands for: the interval that was loaded.
+    pub events: u64,
+    /// Counter that overflowed.
+    pub counter: CounterId,
+}
+
+impl Overflow {
+    /// Returns the overflow of a row's event, or of an added source's.
+    #[inline]
+    pub(crate) fn of(
+        table: &SourceTable,
+        added: &AddedSources,
+        overflow: EventOverflow,
+    ) -> Option<Self> {
+        let EventOverflow { event, period, counter, .. } = overflow;
+        let source = match event.row() {
+            Some(row) => table.rows().get(row)?.source(),
+            None => added.of(&overflow)?,
+        };
+        Some(Self { source, events: period, counter })
+    }
+}

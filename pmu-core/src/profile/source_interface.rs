@@ -1,0 +1,199 @@
+//! The part of a profile interface that a vendor crate implements: its counters, and its table of sources.
+
+use core::sync::atomic::{AtomicU32, Ordering};
+
+use crate::counters::hooks::event_source::EventSource;
+use crate::counters::registers::select::EventSelect;
+use crate::counters::registers::unit::CounterUnit;
+use crate::counters::shared::table::EventTable;
+use crate::profile::added::AddedSources;
+use crate::profile::counter_answer::CounterAnswer;
+use crate::profile::source_index::SourceTable;
+use crate::snapshot::Snapshot;
+
+/// A family of counters and its table of profile sources, for the whole machine: the complete interface of a vendor
+/// crate.
+///
+/// One value serves all processors: it is derived from the boot processor, is immutable except for the intervals, and
+/// is shared with interrupt handlers. Per-processor state is in a [`CounterMemory`](crate::CounterMemory) (interrupt
+/// path) and a [`Session`](crate::Session) (control path).
+///
+/// # Safety
+/// - [`unit`](Self::unit) and [`opened`](Self::opened) return the same value on every call: the registers that are
+///   accessed must be those that the unit vouched for when the counters were taken.
+///
+/// An interface of two sources, for a vendor that has no crate yet:
+///
+/// ```
+/// use core::sync::atomic::AtomicU32;
+/// use pmu_core::{
+///     CounterUnit, EventSelect, KProfileSource, ProfileInterface, ProfileSource, Snapshot, SourceIndex,
+///     SourceInterface, SourceTable,
+/// };
+///
+/// static ROWS: [ProfileSource; 2] = [
+///     ProfileSource::new(0, "ProfileTime", EventSelect::from_bits(0)),
+///     ProfileSource::new(2, "ProfileTotalIssues", EventSelect::from_bits(0x4300C0)),
+/// ];
+/// static INDEX: SourceIndex<4> = SourceIndex::new(&ROWS);
+/// static TABLE: SourceTable = SourceTable::new(&ROWS, &INDEX);
+///
+/// struct Small {
+///     unit: CounterUnit,
+///     intervals: [AtomicU32; ROWS.len()],
+/// }
+/// // SAFETY: the unit is a field that nothing changes, and there are no opened events.
+/// unsafe impl SourceInterface for Small {
+///     fn name(&self) -> &'static str {
+///         "Small"
+///     }
+///     fn requires_memory(&self) -> bool {
+///         false
+///     }
+///     fn table(&self) -> &'static SourceTable {
+///         &TABLE
+///     }
+///     fn unit(&self) -> &CounterUnit {
+///         &self.unit
+///     }
+///     fn unit_of(&self, _: &Snapshot) -> CounterUnit {
+///         self.unit
+///     }
+///     fn is_declared(&self, row: usize) -> bool {
+///         row < ROWS.len()
+///     }
+///     fn interval_cell(&self, row: usize) -> Option<&AtomicU32> {
+///         self.intervals.get(row)
+///     }
+/// }
+///
+/// let small = Small { unit: CounterUnit::NONE, intervals: [10_000, 0x1_0000].map(AtomicU32::new) };
+/// assert_eq!(small.query(KProfileSource::TOTAL_ISSUES).interval, 0x1_0000);
+/// ```
+///
+/// Wrong: a [`unit`](Self::unit) that follows from where the call executes, as on a processor of two kinds of core. The
+/// counters were taken on another unit's promise.
+pub unsafe trait SourceInterface {
+    /// Returns the interface's name.
+    fn name(&self) -> &'static str;
+
+    /// Returns whether lent memory without a slot is an error of [`initialize`](crate::ProfileInterface::initialize);
+    /// otherwise it leaves every source unsupported.
+    fn requires_memory(&self) -> bool;
+
+    /// Returns the table of sources.
+    fn table(&self) -> &'static SourceTable;
+
+    /// Returns the boot processor's counters.
+    fn unit(&self) -> &CounterUnit;
+
+    /// Returns the counters of a processor of this vendor; empty if it has none of the kind.
+    fn unit_of(&self, processor: &Snapshot) -> CounterUnit;
+
+    /// Returns whether the boot processor declares the event of a row of the table. A [`Session`](crate::Session) asks
+    /// its own processor besides, by the row's select and [event bit](crate::ProfileSource::event_bit).
+    fn is_declared(&self, row: usize) -> bool;
+
+    /// Returns the cell of a row's interval, for the whole machine.
+    fn interval_cell(&self, row: usize) -> Option<&AtomicU32>;
+
+    /// Returns what the machine's counters answered. Without it, [`query`](crate::ProfileInterface::query) says of
+    /// counters that never answered what CPUID declares.
+    fn answer(&self) -> Option<&CounterAnswer> {
+        None
+    }
+
+    /// Returns the sources beyond the table, for the whole machine.
+    #[inline]
+    fn added(&self) -> &'static AddedSources {
+        AddedSources::none()
+    }
+
+    /// Returns the events beyond the table that are opened on the processor that executes the call.
+    #[inline]
+    fn opened(&self) -> &EventTable {
+        EventTable::none()
+    }
+}
+
+/// Makes the rows of the table the counters' events.
+// SAFETY: the unit and the events are the interface's, which `SourceInterface` promises not to change.
+unsafe impl<I: SourceInterface> EventSource for I {
+    #[inline]
+    fn unit(&self) -> &CounterUnit {
+        SourceInterface::unit(self)
+    }
+
+    #[inline]
+    fn row_select(&self, row: usize) -> Option<EventSelect> {
+        let source = self.table().rows().get(row).filter(|_| row != 0 && self.is_declared(row))?;
+        Some(source.select())
+    }
+
+    fn row_event_bit(&self, row: usize) -> Option<u8> {
+        self.table().rows().get(row)?.event_bit()
+    }
+
+    #[inline]
+    fn row_period(&self, row: usize) -> Option<u32> {
+        Some(self.interval_cell(row)?.load(Ordering::Relaxed))
+    }
+
+    fn rows(&self) -> usize {
+        core::ptr::from_ref(self.table()).addr()
+    }
+
+    #[inline]
+    fn opened(&self) -> &EventTable {
+        SourceInterface::opened(self)
+    }
+}
+
+// SAFETY: all are those of the interface behind the reference.
+unsafe impl<I: SourceInterface + ?Sized> SourceInterface for &I {
+    fn name(&self) -> &'static str {
+        (**self).name()
+    }
+
+    fn requires_memory(&self) -> bool {
+        (**self).requires_memory()
+    }
+
+    #[inline]
+    fn table(&self) -> &'static SourceTable {
+        (**self).table()
+    }
+
+    #[inline]
+    fn unit(&self) -> &CounterUnit {
+        (**self).unit()
+    }
+
+    fn unit_of(&self, processor: &Snapshot) -> CounterUnit {
+        (**self).unit_of(processor)
+    }
+
+    #[inline]
+    fn is_declared(&self, row: usize) -> bool {
+        (**self).is_declared(row)
+    }
+
+    #[inline]
+    fn interval_cell(&self, row: usize) -> Option<&AtomicU32> {
+        (**self).interval_cell(row)
+    }
+
+    fn answer(&self) -> Option<&CounterAnswer> {
+        (**self).answer()
+    }
+
+    #[inline]
+    fn added(&self) -> &'static AddedSources {
+        (**self).added()
+    }
+
+    #[inline]
+    fn opened(&self) -> &EventTable {
+        (**self).opened()
+    }
+}

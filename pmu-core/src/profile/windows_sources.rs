@@ -1,0 +1,29 @@
+//! The sources that a Windows can have.
+
+use crate::profile::source::KProfileSource;
+use crate::windows::{HalInterface, Rules};
+
+/// General sources of the Emon interface, one bit per value: 0x02, 0x06, 0x0A, 0x0B and 0x13.
+const GENERAL_OF_EMON: u32 = 1 << 0x02 | 1 << 0x06 | 1 << 0x0A | 1 << 0x0B | 1 << 0x13;
+
+/// General sources of the Amd64 interface, one bit per value: 0x02, 0x06, 0x08, 0x09, 0x0B, 0x0D, 0x14 and 0x15.
+const GENERAL_OF_AMD64: u32 =
+    1 << 0x02 | 1 << 0x06 | 1 << 0x08 | 1 << 0x09 | 1 << 0x0B | 1 << 0x0D | 1 << 0x14 | 1 << 0x15;
+
+impl Rules {
+    /// Returns whether this Windows can have a source on the processors of an interface: time; the sources of the
+    /// table, if its HAL has the interface's counters; and, from the versions that have them, Intel's 0x20 to 0x24 and
+    /// sources added at run time.
+    pub const fn has_source(self, interface: HalInterface, source: KProfileSource) -> bool {
+        let (version, value) = (self.version, source.value());
+        let in_version = match (interface, value) {
+            (HalInterface::Emon, 0x20..=0x24) => version.has_fixed_sources(),
+            (HalInterface::Emon, 0x25..) | (HalInterface::Amd64, 0xC0..) => version.adds_sources(),
+            (HalInterface::Emon, 0..0x19) => GENERAL_OF_EMON >> value & 1 != 0,
+            (HalInterface::Amd64, 0..0x19) => GENERAL_OF_AMD64 >> value & 1 != 0,
+            _ => true,
+        };
+        value == KProfileSource::TIME.value()
+            || (version.has_counters(interface, self.width) && in_version)
+    }
+}

@@ -1,0 +1,299 @@
+//! The Windows versions whose behavior differs, and their rules.
+
+use core::fmt;
+
+/// A version of Windows at which something of profiling changed.
+///
+/// The default, [`LATEST`](Self::LATEST), is the latest of which everything is certain, without the defects of its
+/// predecessors.
+///
+/// ```
+/// use pmu_core::WindowsVersion;
+/// assert!(WindowsVersion::Windows8.end_is_inclusive() && !WindowsVersion::LATEST.end_is_inclusive());
+/// assert!(WindowsVersion::Nt310 < WindowsVersion::Windows11);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[non_exhaustive]
+pub enum WindowsVersion {
+    /// Windows NT 3.1: time is the only source, affinity is unknown.
+    Nt310,
+    /// Windows NT 3.5.
+    Nt350,
+    /// Windows NT 3.51: sources and affinity.
+    Nt351,
+    /// Windows NT 4.0: the object type moves to 0x17.
+    Nt40,
+    /// Windows NT 4.0 SP4: an empty buffer is refused.
+    Nt40Sp4,
+    /// Windows 2000 (5.0).
+    Windows2000,
+    /// Windows XP (5.1): sampled profiles can be traced.
+    WindowsXp,
+    /// Windows Server 2003 (5.2).
+    Server2003,
+    /// Windows Server 2003 SP1: 64-bit, with AMD's counters.
+    Server2003Sp1,
+    /// Windows Vista (6.0): Intel's counters, in the 64-bit version.
+    Vista,
+    /// Windows 7 (6.1): processor groups.
+    Windows7,
+    /// Windows 8 (6.2): callback objects, counters in the 32-bit version; the end address becomes
+    /// inclusive, by mistake.
+    Windows8,
+    /// Windows 8.1 (6.3).
+    Windows81,
+    /// Windows 10, original release.
+    Windows10v1507,
+    /// Windows 10, version 1607.
+    Windows10v1607,
+    /// Windows 10, version 1703: the buffer's size is checked correctly.
+    Windows10v1703,
+    /// Windows 10, version 1803: sources are added at run time.
+    Windows10v1803,
+    /// Windows 10, version 1809: the end address is exclusive again.
+    Windows10v1809,
+    /// Windows 10, version 1903: Intel's fixed counters are sources. Inferred: lists of sources end without them in
+    /// February 2019.
+    Windows10v1903,
+    /// Windows 10, version 2004: the last whose layouts are certain.
+    Windows10v2004,
+    /// Windows 11: 32 processor groups. What changes with it is inferred from the size of its `KAFFINITY_EX`.
+    Windows11,
+}
+
+/// Width of the kernel's pointers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub enum PointerWidth {
+    /// 32-bit Windows (x86).
+    Bits32,
+    /// 64-bit Windows (x64).
+    Bits64,
+}
+
+impl PointerWidth {
+    /// Returns the highest address.
+    pub const fn max_address(self) -> u64 {
+        match self {
+            Self::Bits32 => u32::MAX as u64,
+            Self::Bits64 => u64::MAX,
+        }
+    }
+
+    /// Returns a pointer's size in bytes.
+    pub const fn bytes(self) -> usize {
+        match self {
+            Self::Bits32 => 4,
+            Self::Bits64 => 8,
+        }
+    }
+}
+
+/// The profile interfaces of the HAL.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub enum HalInterface {
+    /// `ProfileTime` alone.
+    Default,
+    /// Intel's counters.
+    Emon,
+    /// AMD's counters.
+    Amd64,
+}
+
+impl WindowsVersion {
+    /// All versions, in order of time.
+    pub const ALL: [Self; 21] = [
+        Self::Nt310,
+        Self::Nt350,
+        Self::Nt351,
+        Self::Nt40,
+        Self::Nt40Sp4,
+        Self::Windows2000,
+        Self::WindowsXp,
+        Self::Server2003,
+        Self::Server2003Sp1,
+        Self::Vista,
+        Self::Windows7,
+        Self::Windows8,
+        Self::Windows81,
+        Self::Windows10v1507,
+        Self::Windows10v1607,
+        Self::Windows10v1703,
+        Self::Windows10v1803,
+        Self::Windows10v1809,
+        Self::Windows10v1903,
+        Self::Windows10v2004,
+        Self::Windows11,
+    ];
+
+    /// The default version: the latest one of which everything is certain.
+    pub const LATEST: Self = Self::Windows10v2004;
+
+    /// Returns whether profiles have a source and an affinity; in earlier versions every interrupt concerns every
+    /// object.
+    pub const fn has_source_and_affinity(self) -> bool {
+        self as u8 >= Self::Nt351 as u8
+    }
+
+    /// Returns whether a profile without a buffer is refused.
+    pub const fn refuses_empty_buffer(self) -> bool {
+        self as u8 >= Self::Nt40Sp4 as u8
+    }
+
+    /// Returns whether the buffer must have room for every bucket; earlier versions check less strictly.
+    pub const fn checks_buffer_strictly(self) -> bool {
+        self as u8 >= Self::Windows10v1703 as u8
+    }
+
+    /// Returns whether creating a profile checks that its source is supported.
+    pub const fn checks_source(self) -> bool {
+        self as u8 >= Self::Windows8 as u8
+    }
+
+    /// Returns whether there are processor groups, and `NtCreateProfileEx`.
+    pub const fn has_groups(self) -> bool {
+        self as u8 >= Self::Windows7 as u8
+    }
+
+    /// Returns whether creating a profile checks that its processors exist.
+    pub const fn checks_affinity(self) -> bool {
+        self as u8 >= Self::Windows7 as u8
+    }
+
+    /// Returns whether restricted callers may not profile the kernel's space.
+    pub const fn restricts_callers(self) -> bool {
+        self as u8 >= Self::Windows81 as u8
+    }
+
+    /// Returns the maximum number of profiles started on a machine; `None` if only memory limits it.
+    pub const fn started_profiles_limit(self, processors: usize) -> Option<usize> {
+        // Earlier versions intended 8, but did not count.
+        if self as u8 >= Self::Windows7 as u8 {
+            Some(processors.saturating_mul(8192))
+        } else {
+            None
+        }
+    }
+
+    /// Returns whether setting an interval requires `SeSystemProfilePrivilege`.
+    pub const fn interval_takes_privilege(self) -> bool {
+        self as u8 >= Self::Windows8 as u8
+    }
+
+    /// Returns whether there is a `PROCESSOR_PROFILE_CONTROL_AREA`.
+    pub const fn has_control_area(self) -> bool {
+        self as u8 >= Self::Windows8 as u8
+    }
+
+    /// Returns whether an affinity that selects no active processor means all of them.
+    pub const fn idle_affinity_means_all(self) -> bool {
+        self as u8 >= Self::Nt40Sp4 as u8 && !self.checks_affinity()
+    }
+
+    /// Returns whether an interrupt at the very end of the range counts as inside.
+    pub const fn end_is_inclusive(self) -> bool {
+        self as u8 >= Self::Windows8 as u8 && (self as u8) < Self::Windows10v1809 as u8
+    }
+
+    /// Returns whether interrupts of `ProfileTime` can be traced as sampled profiles. Before Windows 8 that takes no
+    /// profile object; the trace is the same.
+    pub const fn traces_sampled_profile(self) -> bool {
+        self as u8 >= Self::WindowsXp as u8
+    }
+
+    /// Returns whether interrupts of counters can be traced as PMC interrupts.
+    pub const fn traces_pmc_interrupts(self) -> bool {
+        self as u8 >= Self::Windows8 as u8
+    }
+
+    /// Returns whether the intervals of sources are traced (records 0x0F48 to 0x0F4A).
+    pub const fn traces_intervals(self) -> bool {
+        self as u8 >= Self::Vista as u8
+    }
+
+    /// Returns the maximum number of sources whose values the records of other events can have: 4, from version 1703 on
+    /// 8, from version 1903 on as many as the HAL reports counters, which are `reported`.
+    pub const fn traced_counters_limit(self, reported: usize) -> usize {
+        match self {
+            _ if self as u8 >= Self::Windows10v1903 as u8 => reported,
+            _ if self as u8 >= Self::Windows10v1703 as u8 => 8,
+            _ => 4,
+        }
+    }
+
+    /// Returns whether there are callback objects.
+    pub const fn has_callback_objects(self) -> bool {
+        self as u8 >= Self::Windows8 as u8
+    }
+
+    /// Returns whether this version's HAL has an interface's counter sources, in a kernel of that width.
+    pub const fn has_counters(self, interface: HalInterface, width: PointerWidth) -> bool {
+        let since = match (interface, width) {
+            (HalInterface::Default, _) => return false,
+            (_, PointerWidth::Bits32) => Self::Windows8,
+            (HalInterface::Amd64, PointerWidth::Bits64) => Self::Server2003Sp1,
+            (HalInterface::Emon, PointerWidth::Bits64) => Self::Vista,
+        };
+        self as u8 >= since as u8
+    }
+
+    /// Returns whether the HAL uses AMD's four legacy counters and no others. It is documented for the original release
+    /// of Windows 10; from version 1903 on the HAL itself reports how many counters it has
+    /// (`HalQueryProfileNumberOfCounters`), which is taken to mean those that the processor declares.
+    pub const fn has_four_amd_counters(self) -> bool {
+        (self as u8) < Self::Windows10v1903 as u8
+    }
+
+    /// Returns whether Intel's interface has the sources 0x20 to 0x24 beside the thirteen of its table.
+    pub const fn has_fixed_sources(self) -> bool {
+        self as u8 >= Self::Windows10v1903 as u8
+    }
+
+    /// Returns whether sources can be added at run time (`EventTraceProfileSourceAddInformation`).
+    pub const fn adds_sources(self) -> bool {
+        self as u8 >= Self::Windows10v1803 as u8
+    }
+}
+
+impl Default for WindowsVersion {
+    fn default() -> Self {
+        Self::LATEST
+    }
+}
+
+/// The rules of a Windows: its version and its width.
+///
+/// ```
+/// use pmu_core::{HalInterface, KProfileSource, PointerWidth, Rules, WindowsVersion};
+/// let windows_7 = Rules { version: WindowsVersion::Windows7, width: PointerWidth::Bits32 };
+/// // A 32-bit Windows 7 has no counters.
+/// assert!(!windows_7.has_source(HalInterface::Emon, KProfileSource::TOTAL_CYCLES));
+/// assert!(Rules::LATEST.has_source(HalInterface::Emon, KProfileSource::TOTAL_CYCLES));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct Rules {
+    /// Version of Windows.
+    pub version: WindowsVersion,
+    /// Width of its pointers.
+    pub width: PointerWidth,
+}
+
+impl Rules {
+    /// The latest version of which everything is certain ([`WindowsVersion::LATEST`]), 64 bits wide: correct behavior.
+    pub const LATEST: Self = Self { version: WindowsVersion::LATEST, width: PointerWidth::Bits64 };
+}
+
+impl Default for Rules {
+    fn default() -> Self {
+        Self::LATEST
+    }
+}
+
+impl fmt::Display for Rules {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-bit {:?}", 8 * self.width.bytes(), self.version)
+    }
+}
