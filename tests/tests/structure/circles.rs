@@ -135,6 +135,44 @@ fn no_file_uses_one_of_a_higher_floor() {
     }
 }
 
+/// Faces that define something still.
+const DEFINE: &[&str] = &["msr.rs"];
+
+#[test]
+fn a_face_defines_nothing_and_nothing_is_imported_from_it() {
+    for Floors { of, .. } in FLOORS {
+        let tree = SourceTree::read(&root(of));
+        let (mut define, imports) = (tree.faces_that_define(), tree.imports_from_faces());
+        define.retain(|face| !DEFINE.contains(face));
+        assert!(define.is_empty(), "{of}: {define:?}");
+        assert!(imports.is_empty(), "{of}: {imports:#?}");
+    }
+}
+
+/// The greatest number of a file's lines, without its tests.
+const MOST_LINES: usize = 500;
+
+/// Files that are longer: generated, or still.
+const LONGER: &[&str] = &["pmu-events/src/tables.rs", "pmu-core/src/counters/shared/entry.rs"];
+
+#[test]
+fn no_file_is_too_long() {
+    for Floors { of, .. } in FLOORS {
+        let source = root(of);
+        let source = source.parent().unwrap();
+        for file in SourceTree::read(&root(of)).files {
+            let path = source.join(file);
+            let text = std::fs::read_to_string(&path).unwrap();
+            let code = text.split("#[cfg(test)]\nmod tests {").next().unwrap();
+            let lines = code.lines().count();
+            assert!(
+                lines <= MOST_LINES || LONGER.iter().any(|longer| path.ends_with(longer)),
+                "{path:?}: {lines} lines"
+            );
+        }
+    }
+}
+
 /// Writes a crate, and reads it.
 fn written(name: &str, files: &[(&str, &str)]) -> SourceTree {
     let folder = std::env::temp_dir().join(format!("pmu-structure-{}-{name}", std::process::id()));
@@ -233,4 +271,20 @@ fn a_use_of_a_higher_floor_is_found_and_one_of_the_floor_s_own_other_module() {
     assert_eq!(split, upwards);
     let unnamed = uses_upwards(&tree, &["roof", "yard", "cellar"]);
     assert!(unnamed.contains(&"hall.rs is on no floor".to_owned()), "{unnamed:?}");
+}
+
+#[test]
+fn a_face_that_defines_and_an_import_from_a_face_are_found() {
+    let files = [
+        ("lib.rs", "mod face; mod room; pub use room::Room; pub fn root() {}"),
+        ("face.rs", "pub mod inner; pub use inner::Thing; pub struct Own;"),
+        ("face/inner.rs", "pub struct Thing;"),
+        (
+            "room.rs",
+            "use crate::face::Thing; use crate::face::inner::Thing as Right; pub struct Room;",
+        ),
+    ];
+    let tree = written("faces", &files);
+    assert_eq!(tree.faces_that_define(), ["face.rs"]);
+    assert_eq!(tree.imports_from_faces(), ["room.rs: crate::face::Thing"]);
 }

@@ -1,6 +1,7 @@
 //! A crate's source as a graph: its files, and which of them use which. A name is resolved through re-exports to the
 //! file that defines it, so that an import through the crate's root hides nothing.
 
+mod faces;
 mod methods;
 mod names;
 
