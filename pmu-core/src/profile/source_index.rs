@@ -1,6 +1,6 @@
 //! An index of a table of profile sources, by value and by name.
 
-use crate::{KProfileSource, ProfileSource};
+use crate::profile::source::{KProfileSource, ProfileSource};
 
 /// The rows of a profile interface, with their index.
 #[derive(Clone, Copy, Debug)]

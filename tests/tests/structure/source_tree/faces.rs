@@ -26,7 +26,7 @@ impl SourceTree {
                     continue;
                 }
                 for (target, _) in expand(&import.tree) {
-                    // What a macro defines is not found.
+                    // A macro may define it, which is not read.
                     let Some(defining) = self.resolve(path, &target) else { continue };
                     if self.module_of(path, &target) != Some(defining) {
                         lines.push(format!("{}: {}", self.files[module.file], target.join("::")));
