@@ -68,7 +68,12 @@ fn each_test_that_a_document_or_a_check_names_is_there() {
     let folders = fs::read_dir(&root).unwrap().map(|entry| entry.unwrap().path());
     let files = folders.map(|path| if path.is_dir() { path.join("README.md") } else { path });
     for file in files.chain([root.join(".ci/run")]) {
-        let Ok(text) = fs::read_to_string(file) else { continue };
+        let Ok(text) = fs::read_to_string(&file) else { continue };
+        let paths = text.split('`').filter(|word| word.starts_with("tests/"));
+        for path in paths.filter(|path| !path.contains([' ', '*', '\n'])) {
+            let in_package = file.with_file_name(path);
+            assert!(root.join(path).exists() || in_package.exists(), "{}: {path}", file.display());
+        }
         for line in text.lines().filter(|line| line.contains("-p pmu-tests")) {
             for test in line.split("--test ").skip(1) {
                 let test = test.split([' ', '`']).next().unwrap();

@@ -4,89 +4,14 @@ use core::panic::AssertUnwindSafe;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::collections::BTreeSet;
 use std::panic::catch_unwind;
-use std::sync::Mutex;
 use std::thread;
 
-use pmu_core::{InterfaceError, KProfileSource, ProcessorNumber};
+use super::mailbox_machine::*;
+use pmu_core::{InterfaceError, ProcessorNumber};
 use pmu_kprofile::{
     Affinity, BasicProfile, Mailbox, Processors, ProfileError, ProfileHardware, ProfileObject,
     Profiles, Remote, SourceRequest,
 };
-
-const SOURCE: KProfileSource = KProfileSource::TOTAL_CYCLES;
-const OTHER: KProfileSource = KProfileSource::BRANCH_MISPREDICTIONS;
-
-/// The state that the processors of a machine share.
-#[derive(Default)]
-struct Machine {
-    interrupts: [AtomicU64; 3],
-    /// Processors and sources that run on them.
-    running: Mutex<BTreeSet<(usize, u32)>>,
-    /// Holds a request that is being served until it is cleared.
-    held: AtomicBool,
-    inside: AtomicBool,
-    /// Number of turns that each processor has waited.
-    waited: [AtomicU64; 3],
-}
-
-/// One processor's view of the machine.
-struct Processor<'m> {
-    machine: &'m Machine,
-    number: u16,
-    /// Bound of its waiting loop.
-    turns: u64,
-}
-
-impl Processors for Processor<'_> {
-    fn this_processor(&self) -> ProcessorNumber {
-        ProcessorNumber::from_index(self.number)
-    }
-    fn in_interrupt(&self) -> bool {
-        false
-    }
-    fn active_processors(&self) -> Affinity {
-        Affinity::first(3)
-    }
-    fn supports(&self, source: KProfileSource) -> bool {
-        source != OTHER
-    }
-    fn serve(&self, request: SourceRequest) -> Result<(), InterfaceError> {
-        self.machine.inside.store(true, Ordering::SeqCst);
-        while self.machine.held.load(Ordering::SeqCst) {
-            thread::yield_now();
-        }
-        let mut running = self.machine.running.lock().unwrap();
-        match request {
-            SourceRequest::Start(OTHER) => Err(InterfaceError::NoFreeCounter(OTHER)),
-            SourceRequest::Start(source) => {
-                assert!(running.insert((self.number.into(), source.value())), "it runs");
-                Ok(())
-            }
-            SourceRequest::Stop(source) => {
-                assert!(running.remove(&(self.number.into(), source.value())), "it does not run");
-                Ok(())
-            }
-        }
-    }
-    fn interrupt(&self, processor: ProcessorNumber) {
-        self.machine.interrupts[processor.index()].fetch_add(1, Ordering::SeqCst);
-    }
-    fn keep_waiting(&self, turns: u64) -> bool {
-        self.machine.waited[usize::from(self.number)].store(turns, Ordering::SeqCst);
-        thread::yield_now();
-        turns < self.turns
-    }
-}
-
-impl<'m> Processor<'m> {
-    fn new(machine: &'m Machine, number: u16) -> Self {
-        Self { machine, number, turns: u64::MAX }
-    }
-}
-
-fn on(number: u16) -> ProcessorNumber {
-    ProcessorNumber::from_index(number)
-}
 
 #[test]
 fn a_request_is_served_on_its_processor_and_answered() {
@@ -198,7 +123,7 @@ fn a_start_that_is_answered_too_late_is_undone() {
     thread::scope(|scope| {
         let asking = scope.spawn(|| {
             // The requester gives up only after the other processor has begun.
-            let asker = Patience(Processor::new(&machine, 0), false);
+            let asker = patient(Processor::new(&machine, 0), false);
             let outcome = Remote::new(&mailbox, asker).start(on(1), SOURCE);
             machine.held.store(false, Ordering::SeqCst);
             outcome
@@ -216,32 +141,6 @@ fn a_start_that_is_answered_too_late_is_undone() {
     let mut hardware =
         Remote::new(&mailbox, Processor { turns: 50, ..Processor::new(&machine, 0) });
     assert_eq!(hardware.start(on(1), SOURCE), Err(InterfaceError::NoAnswer(on(1))));
-}
-
-/// Runs an operation on processor 0 while processor 1 drains.
-fn while_1_drains<R>(machine: &Machine, mailbox: &Mailbox<3>, act: impl FnOnce() -> R) -> R {
-    let over = AtomicBool::new(false);
-    thread::scope(|scope| {
-        scope.spawn(|| {
-            while !over.load(Ordering::SeqCst) {
-                mailbox.drain(&Processor::new(machine, 1));
-                thread::yield_now();
-            }
-        });
-        let result = act();
-        over.store(true, Ordering::SeqCst);
-        result
-    })
-}
-
-/// The processor and the number of each source that runs.
-fn running(machine: &Machine) -> Vec<(usize, u32)> {
-    machine.running.lock().unwrap().iter().copied().collect()
-}
-
-/// As many sources as can run on a processor: one for each counter, and time.
-fn sources() -> impl Iterator<Item = KProfileSource> {
-    (0x19..).filter_map(KProfileSource::new).take(pmu_core::MAX_COUNTERS).chain([SOURCE])
 }
 
 #[test]
@@ -300,34 +199,6 @@ fn a_source_whose_stop_was_not_answered_in_time_can_be_started_again() {
     }
 }
 
-/// A processor that does more than serve.
-struct Hooked<'m, F>(Processor<'m>, F);
-
-impl<F: Fn(&Processor<'_>, SourceRequest)> Processors for Hooked<'_, F> {
-    fn this_processor(&self) -> ProcessorNumber {
-        self.0.this_processor()
-    }
-    fn in_interrupt(&self) -> bool {
-        false
-    }
-    fn active_processors(&self) -> Affinity {
-        self.0.active_processors()
-    }
-    fn supports(&self, source: KProfileSource) -> bool {
-        self.0.supports(source)
-    }
-    fn serve(&self, request: SourceRequest) -> Result<(), InterfaceError> {
-        (self.1)(&self.0, request);
-        self.0.serve(request)
-    }
-    fn interrupt(&self, processor: ProcessorNumber) {
-        self.0.interrupt(processor);
-    }
-    fn keep_waiting(&self, turns: u64) -> bool {
-        self.0.keep_waiting(turns)
-    }
-}
-
 /// Leaves a stop of a source that runs on processor 1.
 fn leave_a_stop(machine: &Machine, mailbox: &Mailbox<3>) {
     machine.running.lock().unwrap().insert((1, SOURCE.value()));
@@ -347,13 +218,14 @@ fn an_interrupt_within_a_stop_that_was_left_does_not_start_the_source_before() {
         }
         // The interrupt finds the start, which fails the test where the source runs.
         let nested = AtomicU64::new(0);
-        let hooked = Hooked(Processor::new(&machine, 1), |processor: &Processor<'_>, _| {
+        let hooked = serving(Processor::new(&machine, 1), |processor, request| {
             nested.fetch_add(1, Ordering::SeqCst);
             mailbox.drain(processor);
+            processor.serve(request)
         });
         mailbox.drain(&hooked);
         assert_eq!(
-            nested.into_inner(),
+            nested.load(Ordering::SeqCst),
             2,
             "the stop and then, without another interrupt, the start"
         );
@@ -375,34 +247,13 @@ fn a_start_of_the_own_processor_comes_after_a_stop_that_was_left_there() {
 /// A session that is in use answers a stop so; it is not lost, and a second attempt is made once per call.
 #[test]
 fn a_stop_that_finds_the_session_in_use_is_done_later() {
-    struct InUse<'m>(Processor<'m>, AtomicU64);
-    impl Processors for InUse<'_> {
-        fn this_processor(&self) -> ProcessorNumber {
-            self.0.this_processor()
-        }
-        fn in_interrupt(&self) -> bool {
-            false
-        }
-        fn active_processors(&self) -> Affinity {
-            self.0.active_processors()
-        }
-        fn supports(&self, source: KProfileSource) -> bool {
-            self.0.supports(source)
-        }
-        fn serve(&self, _: SourceRequest) -> Result<(), InterfaceError> {
-            self.1.fetch_add(1, Ordering::SeqCst);
-            Err(InterfaceError::NoAnswer(self.this_processor()))
-        }
-        fn interrupt(&self, processor: ProcessorNumber) {
-            self.0.interrupt(processor);
-        }
-        fn keep_waiting(&self, turns: u64) -> bool {
-            self.0.keep_waiting(turns)
-        }
-    }
     let (machine, mailbox) = (Machine::default(), Mailbox::<3>::new());
     machine.running.lock().unwrap().insert((1, SOURCE.value()));
-    let in_use = InUse(Processor::new(&machine, 1), AtomicU64::new(0));
+    let served = AtomicU64::new(0);
+    let in_use = serving(Processor::new(&machine, 1), |processor, _| {
+        served.fetch_add(1, Ordering::SeqCst);
+        Err(InterfaceError::NoAnswer(processor.this_processor()))
+    });
     thread::scope(|scope| {
         let asking =
             scope.spawn(|| Remote::new(&mailbox, Processor::new(&machine, 0)).stop(on(1), SOURCE));
@@ -412,9 +263,9 @@ fn a_stop_that_finds_the_session_in_use_is_done_later() {
         }
         assert_eq!(asking.join().unwrap(), Err(InterfaceError::NoAnswer(on(1))));
     });
-    let before = in_use.1.load(Ordering::SeqCst);
+    let before = served.load(Ordering::SeqCst);
     mailbox.drain(&in_use);
-    assert_eq!(in_use.1.load(Ordering::SeqCst) - before, 1);
+    assert_eq!(served.load(Ordering::SeqCst) - before, 1);
     mailbox.drain(&Processor::new(&machine, 1));
     assert_eq!(running(&machine), []);
 }
@@ -428,7 +279,7 @@ fn a_panic_in_serve_leaves_the_slot_usable_and_the_source_stopped() {
         if !start {
             machine.running.lock().unwrap().insert((1, SOURCE.value()));
         }
-        let panics = Hooked(Processor::new(&machine, 1), |processor: &Processor<'_>, request| {
+        let panics = serving(Processor::new(&machine, 1), |processor, request| {
             // Half of it is done.
             if let SourceRequest::Start(source) = request {
                 processor.machine.running.lock().unwrap().insert((1, source.value()));
@@ -460,11 +311,11 @@ fn a_panic_in_serve_leaves_the_slot_usable_and_the_source_stopped() {
 /// A task that was killed while it served neither returns nor unwinds.
 #[test]
 fn a_slot_whose_call_never_ends_is_had_back() {
-    for patient in [false, true] {
+    for for_ever in [false, true] {
         let machine: &Machine = Box::leak(Box::default());
         let mailbox: &Mailbox<3> = Box::leak(Box::new(Mailbox::new()));
         thread::spawn(|| {
-            let killed = Hooked(Processor::new(machine, 1), |processor: &Processor<'_>, _| {
+            let killed = serving(Processor::new(machine, 1), |processor, _| {
                 processor.machine.inside.store(true, Ordering::SeqCst);
                 loop {
                     thread::park();
@@ -478,12 +329,12 @@ fn a_slot_whose_call_never_ends_is_had_back() {
         let silent = Err(InterfaceError::NoAnswer(on(1)));
         let ask = || {
             // Until the other processor is at it, and then for ever or not.
-            let asker = Patience(Processor::new(machine, 0), patient);
+            let asker = patient(Processor::new(machine, 0), for_ever);
             Remote::new(mailbox, asker).start(on(1), SOURCE)
         };
         thread::scope(|scope| {
             let asking = scope.spawn(ask);
-            while !machine.inside.load(Ordering::SeqCst) || !patient && !asking.is_finished() {
+            while !machine.inside.load(Ordering::SeqCst) || !for_ever && !asking.is_finished() {
                 thread::yield_now();
             }
             // SAFETY: the thread that serves never goes on.
@@ -494,33 +345,5 @@ fn a_slot_whose_call_never_ends_is_had_back() {
         let mut hardware = Remote::new(mailbox, Processor::new(machine, 0));
         let again = while_1_drains(machine, mailbox, || hardware.start(on(1), SOURCE));
         assert_eq!((again, running(machine)), (Ok(()), vec![(1, SOURCE.value())]));
-    }
-}
-
-/// A requester that waits until its request is being served, or for ever.
-struct Patience<'m>(Processor<'m>, bool);
-
-impl Processors for Patience<'_> {
-    fn this_processor(&self) -> ProcessorNumber {
-        self.0.this_processor()
-    }
-    fn in_interrupt(&self) -> bool {
-        false
-    }
-    fn active_processors(&self) -> Affinity {
-        self.0.active_processors()
-    }
-    fn supports(&self, source: KProfileSource) -> bool {
-        self.0.supports(source)
-    }
-    fn serve(&self, request: SourceRequest) -> Result<(), InterfaceError> {
-        self.0.serve(request)
-    }
-    fn interrupt(&self, processor: ProcessorNumber) {
-        self.0.interrupt(processor);
-    }
-    fn keep_waiting(&self, _: u64) -> bool {
-        thread::yield_now();
-        self.1 || !self.0.machine.inside.load(Ordering::SeqCst)
     }
 }

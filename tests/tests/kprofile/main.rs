@@ -8,6 +8,7 @@ mod layout;
 mod layouts;
 mod lists;
 mod mailbox;
+mod mailbox_machine;
 mod memory;
 mod objects;
 mod owned;

@@ -1,12 +1,11 @@
 //! A hypervisor with one guest on real counters, which the mock plays, and a guest of the software alone.
 
 use pmu_core::{CounterSet, LentCounters};
-use pmu_tests::software_pmu::{CYCLES, INSTRUCTIONS};
-use pmu_virt::mock::Deviations;
-use pmu_virt::mock::MockMsr;
+use pmu_tests::software_pmu::{self, CYCLES, INSTRUCTIONS};
+use pmu_virt::mock::{Deviations, Fault, MockMsr};
 use pmu_virt::{
     AmdConfiguration, Configuration, EventKey, FedEvents, Feed, GuestInterrupts, HostCounters,
-    IntelConfiguration, Loaded, Privilege, Read, Vendor, VirtualPmu, Write,
+    IntelConfiguration, Loaded, MediationError, Privilege, Put, Read, Vendor, VirtualPmu, Write,
 };
 
 pub(crate) type Mock<'h> = MockMsr<'h, 256>;
@@ -103,6 +102,9 @@ pub(crate) struct Machine<'h> {
 
 pub(crate) const GLOBAL_CONTROL: u32 = 0x38F;
 
+/// What a put returns: its report, or what is still loaded and the reason.
+pub(crate) type PutOutcome = Result<Put, (Loaded<'static>, MediationError)>;
+
 impl Machine<'_> {
     pub(crate) fn new(host: Configuration, guest: Configuration) -> Self {
         let (mock, counters) = (processor(host), host_counters(host));
@@ -161,6 +163,24 @@ impl Machine<'_> {
         assert!(!put.interrupt_is_coming || self.in_flight, "it is announced and does not come");
         self.arrive();
         self.deliver();
+    }
+
+    /// Leaves the guest while accesses fault. Returns the outcome, and the global control that was saved.
+    pub(crate) fn put_with(&mut self, fault: Fault) -> (PutOutcome, u64) {
+        let (loaded, saved) = (self.loaded.take().unwrap(), self.saved());
+        self.set_global_control(0);
+        self.mock.inject(fault);
+        let put = self.counters.put(loaded, saved, &mut self.guest, &self.mock);
+        self.mock.inject(Fault::None);
+        (put, saved)
+    }
+
+    /// Puts a guest's counters back after an attempt that failed, with nothing left of them.
+    #[track_caller]
+    pub(crate) fn put_again(&mut self, loaded: Loaded<'static>, saved: u64, context: &str) {
+        let put = self.counters.put(loaded, saved, &mut self.guest, &self.mock).unwrap();
+        assert!(!put.interrupt_is_coming, "{context}");
+        assert_eq!(left_over(self), 0, "{context}");
     }
 
     /// Delivers the processor's interrupt, if it is on its way.
@@ -234,4 +254,25 @@ pub(crate) fn busy(host: Configuration, given: Configuration) -> Machine<'static
         assert_eq!(value.answer, Write::Done);
     }
     machine
+}
+
+/// Selects, fixed control and values of the real counters that a guest had.
+pub(crate) fn left_over(machine: &Machine<'_>) -> u64 {
+    let registers: Vec<u32> = match machine.vendor {
+        Vendor::Intel => {
+            (0x186..0x18A).chain(0x4C1..0x4C5).chain(0x309..0x30C).chain([0x38D, 0x38E]).collect()
+        }
+        Vendor::Amd => (0xC001_0200..0xC001_020C).chain([0xC000_0300, 0xC000_0301]).collect(),
+    };
+    let enabled = |register: u32, value: u64| match register {
+        // A select that is not enabled counts nothing.
+        0x186..0x18E => value & 1 << 22,
+        0xC001_0200..0xC001_0210 if register & 1 == 0 => value & 1 << 22,
+        _ => value,
+    };
+    machine.mock.with_pmu(|pmu| {
+        registers
+            .iter()
+            .fold(0, |all, register| all | enabled(*register, software_pmu::get(pmu, *register)))
+    })
 }

@@ -1,7 +1,12 @@
 //! Counters that a session lends to a guest, and guests on real counters.
 
+mod borrower;
 mod guests;
 mod lent;
+mod lent_faults;
 mod machine;
 mod mediated;
+mod mediated_faults;
+mod mediated_interrupts;
+mod mediated_random;
 mod two_owners;

@@ -1,0 +1,118 @@
+//! Guests on real counters whose registers fault as they are loaded and put back.
+
+use super::machine::*;
+use pmu_core::MsrErrorKind;
+use pmu_virt::mock::Fault;
+use pmu_virt::{MediationError, Vendor, Write};
+
+/// A register that faults at any access: a typed error, no counter that counts or is armed, and success when it is
+/// tried again.
+#[test]
+fn a_fault_at_any_access_loses_nothing() {
+    for (host, given) in pairs() {
+        let whole = {
+            let mut machine = busy(host, given);
+            machine.enter();
+            machine.happen(99, 33, true);
+            machine.leave();
+            machine.guest.state()
+        };
+        let mut faults = [0, 0];
+        for at in 1.. {
+            let mut machine = busy(host, given);
+            let before = machine.guest.state();
+            machine.mock.inject(Fault::At(at));
+            let loaded =
+                machine.counters.load(lent(), &mut machine.guest, machine.cell, &machine.mock);
+            let Err(error) = loaded.map(|_| ()) else { break };
+            assert!(
+                matches!(error, MediationError::Access(fault) if fault.kind == MsrErrorKind::GeneralProtection)
+            );
+            faults[0] += 1;
+            assert_eq!(machine.guest.state(), before);
+            assert_eq!(left_over(&machine), 0, "{host:?} at {at}");
+            let foreign = machine.counters.interrupted(machine.cell, &machine.mock);
+            assert!(!foreign, "{host:?} at {at}: it is not loaded");
+            machine.enter();
+            machine.happen(99, 33, true);
+            machine.leave();
+            assert_eq!(machine.guest.state(), whole, "{host:?} at {at}");
+        }
+        for at in 1.. {
+            let mut machine = busy(host, given);
+            machine.enter();
+            machine.happen(99, 33, true);
+            let (put, saved) = machine.put_with(Fault::At(at));
+            let (loaded, error) = match put {
+                Err(failed) => failed,
+                // A write that disarms is tried again.
+                Ok(_) if at < machine.mock.accesses().total() => continue,
+                Ok(_) => break,
+            };
+            assert!(matches!(error, MediationError::Access(_)));
+            faults[1] += 1;
+            machine.put_again(loaded, saved, &format!("{host:?} at {at}"));
+            assert_eq!(machine.guest.state(), whole, "{host:?} at {at}");
+        }
+        assert!(faults[0] > 8 && faults[1] > 4, "{host:?}: {faults:?}");
+    }
+}
+
+/// A register stays faulted while a guest is loaded, or put back: what could not be disarmed is known to the lender.
+#[test]
+fn a_fault_that_stays_is_left_to_the_end_of_the_window() {
+    for (host, given) in pairs() {
+        for at in 1..12 {
+            let mut machine = busy(host, given);
+            let before = machine.guest.state();
+            machine.mock.inject(Fault::From(at));
+            let loaded =
+                machine.counters.load(lent(), &mut machine.guest, machine.cell, &machine.mock);
+            assert!(loaded.is_err(), "{host:?} from {at}");
+            assert_eq!(machine.guest.state(), before);
+            let running = machine.mock.with_pmu(|pmu| pmu.running().count());
+            assert_eq!(running, 0, "{host:?} from {at}");
+            machine.mock.inject(Fault::None);
+            machine.enter();
+            machine.happen(99, 33, true);
+            let (Err((loaded, _)), saved) = machine.put_with(Fault::From(at)) else { continue };
+            machine.put_again(loaded, saved, &format!("{host:?} from {at}"));
+        }
+    }
+}
+
+/// A put fails at any access, and before it is tried again the hypervisor writes registers for the guest: on AMD they
+/// ran on after the put.
+#[test]
+fn what_is_written_between_two_attempts_of_a_put_is_the_guests_and_leaves_nothing_armed() {
+    for (host, given) in pairs() {
+        for at in 1..60 {
+            let mut machine = busy(host, given);
+            machine.enter();
+            machine.happen(99, 33, true);
+            let (Err((mut loaded, _)), _) = machine.put_with(Fault::From(at)) else { break };
+            let (control, value, select) = match machine.vendor {
+                Vendor::Intel => (0x38F, 0x4C2, 0x187),
+                _ => (0xC000_0301, 0xC001_0203, 0xC001_0202),
+            };
+            for (register, bits) in [(control, 0b11), (value, 4711), (select, 0x53_003C)] {
+                let guest = &mut machine.guest;
+                let written =
+                    machine.counters.write(&mut loaded, guest, register, bits, &machine.mock);
+                assert_eq!(written, Ok(Write::Done), "{host:?} from {at}");
+                let read = machine.counters.read(&loaded, guest, register, &machine.mock);
+                assert_eq!(read, Ok(pmu_virt::Read::Value(bits)), "{host:?} from {at}");
+            }
+            let saved = loaded.global_control();
+            machine.put_again(loaded, saved, &format!("{host:?} from {at}"));
+            let real = |register| machine.mock.with_pmu(|pmu| pmu.read(register));
+            let zero = pmu_virt::Read::Value(0);
+            assert_eq!([control, value, select].map(real), [zero; 3], "{host:?} from {at}");
+            assert_eq!(
+                machine.guest.read(value),
+                pmu_virt::Read::Value(4711),
+                "{host:?} from {at}"
+            );
+        }
+    }
+}
