@@ -102,7 +102,7 @@ pub(crate) struct Machine<'h> {
 
 pub(crate) const GLOBAL_CONTROL: u32 = 0x38F;
 
-/// What a put returns: its report, or what is still loaded and the reason.
+/// The outcome of a put: its report, or the counters that are still loaded and the reason.
 pub(crate) type PutOutcome = Result<Put, (Loaded<'static>, MediationError)>;
 
 impl Machine<'_> {
