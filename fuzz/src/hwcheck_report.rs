@@ -1,8 +1,8 @@
 //! Received reports of `hwcheck`, and the table that is made of them.
 
+use pmu_hwcheck::report::summary::summary;
+use pmu_hwcheck::report::table::{escape, table};
 use pmu_hwcheck::report::{MAX_ENTRIES, MAX_TEXT, Report, SCHEMA};
-use pmu_hwcheck::summary::summary;
-use pmu_hwcheck::table::{escape, table};
 
 /// The report.
 pub fn run(bytes: &[u8]) {

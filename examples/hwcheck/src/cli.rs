@@ -12,16 +12,20 @@ use std::process::{Command, ExitCode};
 use clap::Parser;
 use pmu_virt::{AmdConfiguration, Configuration, CpuidRegisters, IntelConfiguration};
 
-use crate::check::{CheckError, Options, at_most, check, configuration};
-use crate::decode::decode;
-use crate::machine::{Host, Machine, native_cpuid, stay_on};
-use crate::refusal::Refusal;
-use crate::registers::read;
-use crate::report::{MAX_BYTES, Outcome, Report};
-use crate::run_lock::{LockError, RunLock};
-use crate::software::{Plan, Software};
-use crate::summary::summary;
-use crate::{consent, table};
+use crate::machine::host::{Host, native_cpuid, stay_on};
+use crate::machine::interface::Machine;
+use crate::machine::software::{Plan, Software};
+use crate::registers::access::read;
+use crate::report::bounds::MAX_BYTES;
+use crate::report::claim::Outcome;
+use crate::report::decode::decode;
+use crate::report::summary::summary;
+use crate::report::table;
+use crate::report::whole::Report;
+use crate::run::check::{CheckError, Options, at_most, check, configuration};
+use crate::run::consent;
+use crate::run::refusal::Refusal;
+use crate::run::run_lock::{LockError, RunLock};
 
 /// Exit statuses.
 const REFUSED: u8 = 3;

@@ -1,7 +1,7 @@
 //! The stick's report, from its codes and from its serial line.
 
-use pmu_hwcheck::claims::{CLAIMS, Tried, find};
-use pmu_hwcheck::decode::{DecodeError, decode};
+use pmu_hwcheck::report::claims::{CLAIMS, Tried, find};
+use pmu_hwcheck::report::decode::{DecodeError, decode};
 use pmu_hwcheck::report::{MachineKind, Outcome, Reason};
 
 const FIRST: &str =

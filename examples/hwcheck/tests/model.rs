@@ -5,12 +5,13 @@
 mod machines;
 
 use machines::{Folder, claim, configurations, intel, run};
-use pmu_hwcheck::agreed::Agreed;
-use pmu_hwcheck::journal::Journal;
+use pmu_hwcheck::machine::software::Plan;
 use pmu_hwcheck::programs::Comparison;
-use pmu_hwcheck::registers::{Registers, read};
+use pmu_hwcheck::registers::Registers;
+use pmu_hwcheck::registers::agreed::Agreed;
+use pmu_hwcheck::registers::journal::Journal;
+use pmu_hwcheck::registers::read;
 use pmu_hwcheck::report::{Access, Answer, Claim, Disagreement, Hex, Outcome};
-use pmu_hwcheck::software::Plan;
 use pmu_virt::Configuration;
 
 fn compared(

@@ -6,10 +6,10 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::PathBuf;
 
-use pmu_hwcheck::claims::{CLAIMS, Tried};
+use pmu_hwcheck::counts::sources::of_known_numbers;
+use pmu_hwcheck::report::claims::{CLAIMS, Tried};
+use pmu_hwcheck::report::table::readme;
 use pmu_hwcheck::report::{MachineKind, Report};
-use pmu_hwcheck::sources::of_known_numbers;
-use pmu_hwcheck::table::readme;
 use pmu_virt::Vendor;
 
 fn root() -> PathBuf {

@@ -8,11 +8,11 @@ use std::io::Write;
 use std::process::Stdio;
 
 use machines::{Folder, amd, intel, run};
-use pmu_hwcheck::check::{CheckError, Options, at_most, check};
-use pmu_hwcheck::refusal::{Refusal, check_counters};
+use pmu_hwcheck::machine::software::{Plan, Software};
 use pmu_hwcheck::report::{Outcome, Reason};
-use pmu_hwcheck::run_lock::RunLock;
-use pmu_hwcheck::software::{Plan, Software};
+use pmu_hwcheck::run::check::{CheckError, Options, at_most, check};
+use pmu_hwcheck::run::refusal::{Refusal, check_counters};
+use pmu_hwcheck::run::run_lock::RunLock;
 use pmu_virt::{AmdConfiguration, Configuration, HostError, IntelConfiguration};
 
 const OPTIONS: Options = Options { seed: 1, programs: 1, runs: 1, read_only: false };

@@ -8,17 +8,17 @@ use std::path::Path;
 
 use machines::{Folder, claim, intel};
 use pmu_core::{MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, PmcIndex};
-use pmu_hwcheck::check::{Options, check};
+use pmu_hwcheck::machine::software::{Plan, Software};
+use pmu_hwcheck::machine::workload::{Memory, Workload};
 use pmu_hwcheck::machine::{Machine, Msr};
+use pmu_hwcheck::report::summary::summary;
+use pmu_hwcheck::report::table::{escape, table};
 use pmu_hwcheck::report::{
     Access, Answer, Disagreement, Evidence, Hex, MAX_BYTES, MAX_ENTRIES, MachineKind, Outcome,
     Report, ReportError,
 };
-use pmu_hwcheck::run_lock::RunLock;
-use pmu_hwcheck::software::{Plan, Software};
-use pmu_hwcheck::summary::summary;
-use pmu_hwcheck::table::{escape, table};
-use pmu_hwcheck::workload::{Memory, Workload};
+use pmu_hwcheck::run::check::{Options, check};
+use pmu_hwcheck::run::run_lock::RunLock;
 use pmu_virt::CpuidRegisters;
 
 const MARK: &str = "pLaNtEd";
@@ -267,7 +267,7 @@ fn a_folder_of_what_is_no_ordinary_file_has_no_table() {
     let folder = Folder::new();
     std::fs::write(folder.0.join("README.md"), "").unwrap();
     std::os::unix::fs::symlink("/dev/zero", folder.0.join("endless.json")).unwrap();
-    let error = pmu_hwcheck::table::readme(&folder.0).unwrap_err().to_string();
+    let error = pmu_hwcheck::report::table::readme(&folder.0).unwrap_err().to_string();
     assert!(error.contains("endless.json: not an ordinary file"), "{error}");
 }
 

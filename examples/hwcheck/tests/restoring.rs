@@ -9,15 +9,16 @@ use std::process::Stdio;
 use std::time::Instant;
 
 use machines::{Folder, claim, intel, leave_traces, run};
-use pmu_hwcheck::agreed::Agreed;
-use pmu_hwcheck::journal::Journal;
 use pmu_hwcheck::machine::Machine;
+use pmu_hwcheck::machine::software::{Plan, Software};
+use pmu_hwcheck::machine::workload::{Memory, Workload};
 use pmu_hwcheck::programs::Comparison;
-use pmu_hwcheck::registers::{Registers, read};
+use pmu_hwcheck::registers::Registers;
+use pmu_hwcheck::registers::agreed::Agreed;
+use pmu_hwcheck::registers::journal::Journal;
+use pmu_hwcheck::registers::read;
+use pmu_hwcheck::registers::restore::restore;
 use pmu_hwcheck::report::{Hex, Outcome, Reason};
-use pmu_hwcheck::restore::restore;
-use pmu_hwcheck::software::{Plan, Software};
-use pmu_hwcheck::workload::{Memory, Workload};
 
 fn machine(folder: &Folder, change: impl FnOnce(&mut Plan)) -> Software {
     let machine = folder.machine(Plan::new(intel()).with(change));

@@ -10,7 +10,7 @@ use std::process::{Child, Stdio};
 use std::time::Instant;
 
 use machines::{Folder, intel, leave_traces, run};
-use pmu_hwcheck::software::{Plan, Software};
+use pmu_hwcheck::machine::software::{Plan, Software};
 
 fn machine(folder: &Folder) -> Software {
     let machine = folder.machine(Plan::new(intel()));

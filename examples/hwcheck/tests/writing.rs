@@ -11,15 +11,16 @@ use std::path::Path;
 
 use machines::{Folder, configurations};
 use pmu_core::{MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, PmcIndex};
-use pmu_hwcheck::agreed::Agreed;
 use pmu_hwcheck::counts::counts;
-use pmu_hwcheck::journal::Journal;
+use pmu_hwcheck::machine::software::Plan;
+use pmu_hwcheck::machine::workload::{Memory, Workload};
 use pmu_hwcheck::machine::{Machine, Msr};
 use pmu_hwcheck::programs::Comparison;
-use pmu_hwcheck::registers::{Registers, WriteError, read};
-use pmu_hwcheck::restore::restore;
-use pmu_hwcheck::software::Plan;
-use pmu_hwcheck::workload::{Memory, Workload};
+use pmu_hwcheck::registers::agreed::Agreed;
+use pmu_hwcheck::registers::journal::Journal;
+use pmu_hwcheck::registers::read;
+use pmu_hwcheck::registers::restore::restore;
+use pmu_hwcheck::registers::{Registers, WriteError};
 use pmu_virt::{Configuration, CpuidRegisters, Vendor};
 use proptest::prelude::*;
 

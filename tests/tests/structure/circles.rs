@@ -15,6 +15,7 @@ const WITHOUT_CIRCLES: &[&str] = &[
     "pmu",
     "pmu-virt",
     "examples/kernel",
+    "examples/hwcheck",
 ];
 
 /// A crate's floors, from the highest to the lowest. A floor is the names of modules, of which each stands for its file
@@ -45,6 +46,18 @@ const FLOORS: &[Floors] = &[
     Floors {
         of: "pmu-events",
         floors: &["lib", "processor, metric", "core_type", "event", "tables", "format", "name"],
+    },
+    Floors {
+        of: "examples/hwcheck",
+        floors: &[
+            "lib",
+            "cli",
+            "run",
+            "programs, counts",
+            "registers",
+            "machine",
+            "report, random",
+        ],
     },
     Floors {
         of: "pmu-virt",

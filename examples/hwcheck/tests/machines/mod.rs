@@ -8,8 +8,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
+use pmu_hwcheck::machine::software::{Plan, Software};
 use pmu_hwcheck::report::{Claim, Report};
-use pmu_hwcheck::software::{Plan, Software};
 use pmu_virt::{AmdConfiguration, Configuration, IntelConfiguration};
 
 /// A folder that is removed at the end.

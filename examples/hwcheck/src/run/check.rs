@@ -7,21 +7,24 @@ use std::io;
 use pmu_core::MsrErrorKind;
 use pmu_virt::{Configuration, CpuidRegisters, HostError, RegisterKind, Vendor};
 
-use crate::agreed::Agreed;
-use crate::claims::{CLAIMS, Tried};
-use crate::counts::counts;
-use crate::journal::Journal;
-use crate::machine::Machine;
-use crate::programs::Comparison;
-use crate::rdpmc::UserRdpmc;
-use crate::refusal::{Refusal, check_counters, check_kernel};
-use crate::registers::{Registers, read};
-use crate::report::{Claim, Evidence, Hex, Outcome, Reason, Register, Report, SCHEMA};
-use crate::restore::restore;
-use crate::run_lock::{Found, LockError, RunLock};
-use crate::stop::Stop;
-use crate::supervisor::{Supervised, supervise};
-use crate::{identity, report};
+use crate::counts::all::counts;
+use crate::machine::identity;
+use crate::machine::interface::Machine;
+use crate::machine::rdpmc::UserRdpmc;
+use crate::programs::comparison::Comparison;
+use crate::registers::access::{Registers, read};
+use crate::registers::agreed::Agreed;
+use crate::registers::journal::Journal;
+use crate::registers::restore::restore;
+use crate::registers::stop::Stop;
+use crate::report::bounds::SCHEMA;
+use crate::report::claim::{Claim, Evidence, Outcome, Reason};
+use crate::report::claims::{CLAIMS, Tried};
+use crate::report::hex::Hex;
+use crate::report::whole::{Register, Report, Restored};
+use crate::run::refusal::{Refusal, check_counters, check_kernel};
+use crate::run::run_lock::{Found, LockError, RunLock};
+use crate::run::supervisor::{Supervised, supervise};
 
 /// `IA32_PERF_CAPABILITIES`, of processors with CPUID leaf 1, ECX bit 15.
 const CAPABILITIES: u32 = 0x345;
@@ -171,7 +174,7 @@ pub fn check(
         seed: Hex(options.seed),
         registers: listed.collect(),
         claims: with_untried(&supervised, options),
-        restored: report::Restored {
+        restored: Restored {
             worker_ended_well: options.read_only || supervised.restored.worker_ended_well,
             ..supervised.restored
         },
@@ -211,7 +214,7 @@ fn write_and_restore(
         }),
         &|| {
             let rdpmc_failed = rdpmc.restore();
-            let restored = report::Restored { rdpmc_failed, ..restore(registers) };
+            let restored = Restored { rdpmc_failed, ..restore(registers) };
             if !rdpmc_failed && restored.failed.is_empty() {
                 lock.end();
             }

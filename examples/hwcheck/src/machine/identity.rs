@@ -3,8 +3,9 @@
 use pmu_core::Snapshot;
 use pmu_virt::CpuidRegisters;
 
-use crate::machine::{Cpuid, Machine, kernel_file};
-use crate::report::{Hex, MachineKind, Processor};
+use crate::machine::interface::{Cpuid, Machine, kernel_file};
+use crate::report::hex::Hex;
+use crate::report::whole::{MachineKind, Processor};
 
 /// CPUID leaf 1, ECX: a hypervisor is there.
 const HYPERVISOR: u32 = 1 << 31;

@@ -5,9 +5,9 @@ use core::fmt;
 use pmu_core::MsrErrorKind;
 use pmu_virt::{Configuration, HostError, RegisterKind};
 
-use crate::agreed::{ENABLE, FIXED_PRIVILEGES};
-use crate::machine::{Machine, kernel_file};
-use crate::registers::read;
+use crate::machine::interface::{Machine, kernel_file};
+use crate::registers::access::read;
+use crate::registers::agreed::{ENABLE, FIXED_PRIVILEGES};
 
 /// Reason for which the tool does not begin.
 #[derive(Clone, Debug, PartialEq, Eq)]

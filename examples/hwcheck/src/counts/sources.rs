@@ -3,10 +3,11 @@
 use pmu_core::{CounterSet, Event, ProfileSource};
 use pmu_virt::{Configuration, Vendor};
 
-use crate::counts::Bench;
-use crate::report::{Claim, Count, Evidence, Outcome, Reason};
-use crate::stop::Stop;
-use crate::workload::{Quantity, Workload};
+use crate::counts::bench::Bench;
+use crate::machine::workload::{Quantity, Workload};
+use crate::registers::stop::Stop;
+use crate::report::claim::{Claim, Evidence, Outcome, Reason};
+use crate::report::count::Count;
 
 /// The two lengths of a workload.
 const LENGTHS: [u64; 2] = [64, 4_160];

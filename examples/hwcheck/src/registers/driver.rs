@@ -5,8 +5,8 @@ use pmu_core::{
 };
 use pmu_virt::{RegisterKind, Vendor};
 
-use crate::machine::Cpuid;
-use crate::registers::{Registers, WriteError};
+use crate::machine::interface::Cpuid;
+use crate::registers::access::{Registers, WriteError};
 
 /// The registers as a driver's backend.
 ///

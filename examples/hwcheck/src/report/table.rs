@@ -7,8 +7,10 @@ use std::fs;
 use std::io::{self, Read as _};
 use std::path::Path;
 
-use crate::claims::{CLAIMS, Tried, find};
-use crate::report::{MAX_BYTES, MachineKind, Outcome, Report, ReportError};
+use crate::report::bounds::{MAX_BYTES, ReportError};
+use crate::report::claim::Outcome;
+use crate::report::claims::{CLAIMS, Tried, find};
+use crate::report::whole::{MachineKind, Report};
 
 /// Marks around the table in `hardware/README.md`.
 const BEGIN: &str = "<!-- The table: cargo run --bin hwcheck -- --table hardware -->\n";

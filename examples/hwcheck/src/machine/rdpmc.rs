@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::PathBuf;
 
-use crate::machine::Machine;
+use crate::machine::interface::Machine;
 
 /// The PMUs of Linux that are a core's.
 const PMUS: [&str; 3] = ["cpu", "cpu_core", "cpu_atom"];

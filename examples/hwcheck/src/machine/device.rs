@@ -19,7 +19,7 @@ use pmu_core::{FaultFixup, FixupMsr, MsrAddress, MsrBackend, MsrErrorKind, MsrUp
 ///
 /// ```no_run
 /// use pmu_core::{MsrBackend, MsrUpdate};
-/// use pmu_hwcheck::device::LinuxMsr;
+/// use pmu_hwcheck::machine::device::LinuxMsr;
 /// let processor_0 = LinuxMsr::open("/dev/cpu/0/msr".as_ref(), false)?;
 /// println!("IA32_PERFEVTSEL0: {:?}", processor_0.update(MsrUpdate::read(0x186)));
 /// # Ok::<(), std::io::Error>(())

@@ -2,9 +2,10 @@
 
 use pmu_virt::{RegisterKind, Vendor};
 
-use crate::agreed::Cell;
-use crate::registers::Registers;
-use crate::report::{Hex, Restored};
+use crate::registers::access::Registers;
+use crate::registers::agreed::Cell;
+use crate::report::hex::Hex;
+use crate::report::whole::Restored;
 
 /// Restores the changed registers that no other owner has written since: disables the counters, acknowledges their
 /// overflows, and restores the counters, the selects and last the global control. Each write that fails is retried

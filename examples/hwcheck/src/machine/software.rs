@@ -3,10 +3,9 @@
 
 use core::cell::RefCell;
 use core::ops::Range;
-use std::fs;
-use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 use pmu_core::{MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, PmcIndex};
 use pmu_virt::{
@@ -15,8 +14,8 @@ use pmu_virt::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::machine::{Machine, Msr};
-use crate::workload::{Memory, Workload};
+use crate::machine::interface::{Machine, Msr};
+use crate::machine::workload::{Memory, Workload};
 
 /// The properties of such a machine, and its faults. Accesses are counted from 1, over all processes.
 #[derive(Clone, Debug, Serialize, Deserialize)]

@@ -5,7 +5,7 @@ use core::sync::atomic::Ordering::SeqCst;
 use core::sync::atomic::{AtomicU32, AtomicU64};
 use std::io;
 
-use crate::agreed::{Agreed, Cell, ENABLE, FIXED_PRIVILEGES, MAX_CELLS, PRIVILEGES};
+use crate::registers::agreed::{Agreed, Cell, ENABLE, FIXED_PRIVILEGES, MAX_CELLS, PRIVILEGES};
 use pmu_virt::RegisterKind;
 
 /// A write was made, or begun.

@@ -12,8 +12,8 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::machine::Machine;
-use crate::report::Hex;
+use crate::machine::interface::Machine;
+use crate::report::hex::Hex;
 
 /// The file, in the folder that is emptied at boot, and that root alone writes.
 const FILE: &str = "run/hwcheck";

@@ -10,8 +10,10 @@ use std::panic::catch_unwind;
 
 use serde::{Deserialize, Serialize};
 
-use crate::report::{Claim, Hex, Restored};
-use crate::stop::Stop;
+use crate::registers::stop::Stop;
+use crate::report::claim::Claim;
+use crate::report::hex::Hex;
+use crate::report::whole::Restored;
 
 /// The result of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

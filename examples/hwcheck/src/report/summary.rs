@@ -2,8 +2,10 @@
 
 use core::fmt::Write as _;
 
-use crate::claims::find;
-use crate::report::{Claim, Disagreement, Evidence, MachineKind, Outcome, Report};
+use crate::report::claim::{Claim, Evidence, Outcome};
+use crate::report::claims::find;
+use crate::report::disagreement::Disagreement;
+use crate::report::whole::{MachineKind, Report};
 
 /// The report in words.
 pub fn summary(report: &Report) -> String {
@@ -119,7 +121,7 @@ fn sources(text: &mut String, report: &Report) {
 
 fn restored(text: &mut String, report: &Report) {
     let restored = &report.restored;
-    let list = |registers: &[crate::report::Hex]| {
+    let list = |registers: &[crate::report::hex::Hex]| {
         registers.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
     };
     let _ = match restored.restored {

@@ -2,10 +2,10 @@
 
 use core::fmt;
 
-use crate::report::{
-    Claim, Evidence, Hex, MAX_BYTES, MachineKind, Outcome, Processor, Reason, Report, ReportError,
-    Restored, SCHEMA,
-};
+use crate::report::bounds::{MAX_BYTES, ReportError, SCHEMA};
+use crate::report::claim::{Claim, Evidence, Outcome, Reason};
+use crate::report::hex::Hex;
+use crate::report::whole::{MachineKind, Processor, Report, Restored};
 
 /// Text with which each code begins; and the most codes of a report.
 const BEGIN: &str = "PMU1 ";
@@ -47,7 +47,7 @@ impl core::error::Error for DecodeError {}
 /// It is neither, or a code is missing.
 ///
 /// ```
-/// use pmu_hwcheck::decode::decode;
+/// use pmu_hwcheck::report::decode::decode;
 /// use pmu_hwcheck::report::Outcome;
 /// let text = "PMU1 1/1 HARDWARE GENUINEINTEL:6:8F:8 INTERRUPT.NMI:AGREES FREEZE.COUNTERS:ABSENT";
 /// let report = decode(text).unwrap();

@@ -4,7 +4,7 @@ use core::arch::asm;
 use core::cell::Cell;
 use core::hint::black_box;
 
-use crate::report::WorkloadName;
+use crate::report::count::WorkloadName;
 
 /// A body that is executed many times. What is known of it is for each time, and the difference of two lengths: what
 /// comes before the first time and after the last is in both.

@@ -1,6 +1,6 @@
 //! The kernel's information on interrupts and memory: <https://docs.kernel.org/filesystems/proc.html>.
 
-use crate::machine::{Machine, kernel_file};
+use crate::machine::interface::{Machine, kernel_file};
 
 /// Interrupts that the kernel counted on this processor until now.
 pub fn counted(machine: &dyn Machine) -> u64 {
@@ -24,7 +24,7 @@ pub fn available_memory(machine: &dyn Machine) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::software::{Plan, Software};
+    use crate::machine::software::{Plan, Software};
     use pmu_virt::{AmdConfiguration, Configuration};
 
     #[test]

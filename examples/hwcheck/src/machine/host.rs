@@ -1,0 +1,105 @@
+//! This machine.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use pmu_core::raw_cpuid::CpuIdResult;
+use pmu_core::raw_cpuid::native_cpuid::cpuid_count;
+use pmu_virt::CpuidRegisters;
+
+use crate::machine::device::LinuxMsr;
+use crate::machine::interface::{Machine, Msr};
+use crate::machine::workload::{Memory, Workload};
+
+/// CPUID of the processor that executes the call.
+pub fn native_cpuid(leaf: u32, subleaf: u32) -> CpuidRegisters {
+    let CpuIdResult { eax, ebx, ecx, edx } = cpuid_count(leaf, subleaf);
+    [eax, ebx, ecx, edx]
+}
+
+/// This machine.
+#[derive(Debug)]
+pub struct Host {
+    processor: u32,
+    msr: LinuxMsr,
+}
+
+impl Host {
+    /// The path of a processor's registers.
+    pub fn msr_path(processor: u32) -> PathBuf {
+        format!("/dev/cpu/{processor}/msr").into()
+    }
+
+    /// Opens the registers of a processor, for writing too if `writes`. Loads the module `msr` where it is not.
+    ///
+    /// # Errors
+    /// The file is not there, also after modprobe(8), or cannot be opened.
+    pub fn open(processor: u32, writes: bool) -> io::Result<Self> {
+        let path = Self::msr_path(processor);
+        if !path.exists() {
+            let _ = Command::new("modprobe").arg("msr").status();
+        }
+        Ok(Self { processor, msr: LinuxMsr::open(&path, writes)? })
+    }
+}
+
+/// Stays on a processor from here on.
+///
+/// # Errors
+/// There is no such processor, or the caller may not.
+pub fn stay_on(processor: u32) -> io::Result<()> {
+    // SAFETY: a zeroed set is an empty one; CPU_SET checks its bounds.
+    let set = unsafe {
+        let mut set: libc::cpu_set_t = core::mem::zeroed();
+        if processor >= libc::CPU_SETSIZE as u32 {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        libc::CPU_SET(processor as usize, &mut set);
+        set
+    };
+    // SAFETY: the set lives during the call.
+    checked(unsafe { libc::sched_setaffinity(0, size_of_val(&set), &set) })
+}
+
+fn checked(result: libc::c_int) -> io::Result<()> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+impl Machine for Host {
+    fn msr(&self) -> &Msr {
+        &self.msr
+    }
+
+    fn cpuid(&self, leaf: u32, subleaf: u32) -> CpuidRegisters {
+        native_cpuid(leaf, subleaf)
+    }
+
+    fn run(&self, workload: Workload, memory: &Memory, iterations: u64) {
+        workload.execute(memory, iterations);
+    }
+
+    fn processor(&self) -> u32 {
+        self.processor
+    }
+
+    fn root(&self) -> &Path {
+        Path::new("/")
+    }
+
+    fn is_software(&self) -> bool {
+        false
+    }
+
+    fn occupy(&self) -> io::Result<()> {
+        stay_on(self.processor)?;
+        // The worker has the one below.
+        let first = libc::sched_param { sched_priority: 2 };
+        // SAFETY: the parameter lives during the call.
+        let set = checked(unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &first) });
+        set.map_err(|error| {
+            let lacks = "it needs CAP_SYS_NICE, which root in a container may lack";
+            io::Error::new(error.kind(), format!("real-time priority: {error}; {lacks}"))
+        })
+    }
+}
