@@ -12,22 +12,33 @@ mod affinity;
 pub mod compat;
 mod hardware;
 mod index;
+#[cfg(all(test, loom))]
+mod loom_models;
 pub mod object;
 mod registry;
 mod sync;
 pub mod trace;
 
 pub use affinity::{Affinity, MAX_GROUPS};
-pub use hardware::{
-    AsOfVersion, IntervalGuard, Mailbox, Processors, ProfileHardware, Remote, SourceRequest,
-    ThisProcessor,
-};
-pub use object::{
-    BasicProfile, Caller, CreateError, CreateRequest, GroupAffinity, KernelCaller, ProfileCallback,
-    ProfileObject, RequestedAffinity, UserCaller, ValidRequest,
-};
+pub use hardware::as_of_version::AsOfVersion;
+pub use hardware::interval::IntervalGuard;
+pub use hardware::mailbox::Mailbox;
+pub use hardware::processors::Processors;
+pub use hardware::profile_hardware::ProfileHardware;
+pub use hardware::remote::Remote;
+pub use hardware::request::SourceRequest;
+pub use hardware::this_processor::ThisProcessor;
+pub use object::callback::ProfileCallback;
+pub use object::caller::{Caller, KernelCaller, UserCaller};
+pub use object::error::CreateError;
+pub use object::profile_object::ProfileObject;
+pub use object::request::BasicProfile;
+pub use object::service::{CreateRequest, GroupAffinity, RequestedAffinity, ValidRequest};
 pub use pmu_core::{HalInterface, PointerWidth, Rules, WindowsVersion, classes};
-pub use registry::{
-    DispatchOutcome, Handle, ListedProfile, ProfileError, Profiles, Started, Statistics, Stopping,
-    StoppingOwned,
-};
+pub use registry::control::Stopping;
+pub use registry::dispatch::DispatchOutcome;
+pub use registry::error::ProfileError;
+pub use registry::listing::ListedProfile;
+pub use registry::owned::{Handle, Started, StoppingOwned};
+pub use registry::profiles::Profiles;
+pub use registry::srcu::Statistics;

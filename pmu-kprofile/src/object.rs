@@ -1,287 +1,31 @@
-//! Profile objects: the interrupts that they act on, and their action.
+//! The floor of profile objects: the interrupts that they act on, and their action.
 //!
-//! - `request`, `service`: the creation of a basic object; Windows' checks of it, for any caller
+//! - `profile_object`: an object, with its `action`, its `state`, and the `key` by which an index finds it
+//! - `request`, `service`: the creation of a basic object; Windows' checks of it, for any `caller`
 //! - `basic`, [`bucket`]: the counting of a basic object, and the arithmetic of its buckets
 //! - `callback`: the callback of a callback object
-//! - `listed`: the name of a started object in an index
-//! - `error`: the reasons that an object was not created
+//! - `object_ptr`: a pointer to a started object, as an index holds it
+//! - `error`: the error of creating an object
 //!
 //! An object knows nothing of lists: the registry marks it as started and as stopped, and records on which processors
-//! its source runs for it. This folder may use `affinity` and `hardware` (to query, never to start), and nothing else
-//! of the crate.
+//! its source runs for it. This floor may use `affinity`, and `hardware` to query, never to start.
 
-mod basic;
+pub(crate) mod action;
+pub(crate) mod basic;
 pub mod bucket;
-mod callback;
-mod error;
-mod listed;
-mod request;
-mod service;
+pub(crate) mod callback;
+pub(crate) mod caller;
+pub(crate) mod error;
+pub(crate) mod key;
+pub(crate) mod object_ptr;
+pub(crate) mod profile_object;
+pub(crate) mod request;
+pub(crate) mod service;
+pub(crate) mod state;
 
-use core::fmt;
-use core::ops::Range;
-use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
-
-use pmu_core::{InterruptFrame, KProfileSource, ProcessId, ProcessorNumber, Rules};
-
-pub(crate) use basic::{Basic, Outcome};
-use bucket::Bucket;
 pub use callback::ProfileCallback;
+pub use caller::{Caller, KernelCaller, UserCaller};
 pub use error::CreateError;
-pub(crate) use listed::Listed;
+pub use profile_object::ProfileObject;
 pub use request::BasicProfile;
-pub use service::{
-    Caller, CreateRequest, GroupAffinity, KernelCaller, RequestedAffinity, UserCaller, ValidRequest,
-};
-
-use crate::MAX_GROUPS;
-use crate::affinity::mask_of;
-
-/// A kernel profile object: conditions, and an action for the interrupts that meet them.
-///
-/// An object is created stopped, and acts while it is started on [lists](crate::Profiles).
-pub struct ProfileObject<'b> {
-    process: Option<ProcessId>,
-    source: AtomicU32,
-    action: Action<'b>,
-    rules: Rules,
-    /// A [`State`].
-    state: AtomicU8,
-    /// The processors on which the source was started for this object, or for another one that shares it: one mask per
-    /// group. Only the holder of the lists' write guard writes it.
-    running: [AtomicU64; MAX_GROUPS],
-}
-
-#[allow(clippy::large_enum_variant)] // There is nowhere else to put it.
-pub(crate) enum Action<'b> {
-    Basic(Basic<'b>),
-    Callback(&'b dyn ProfileCallback),
-}
-
-/// The state of an object, as [`is_started`](ProfileObject::is_started) and the registry see it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub(crate) enum State {
-    /// On no lists, and no interrupt reads it.
-    Stopped,
-    /// On lists.
-    Started,
-    /// Unlinked; interrupts that began earlier may still be reading it.
-    Stopping,
-}
-
-/// The interrupts that concern an object: those of one source, and of one process (0 for all processes).
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Key {
-    pub(crate) source: u32,
-    pub(crate) process: u64,
-}
-
-impl<'b> ProfileObject<'b> {
-    /// Creates a callback object. Its only condition is the source; it acts on all processors, present and future.
-    ///
-    /// # Errors
-    /// [`NoCallbackObjects`](CreateError::NoCallbackObjects) before Windows 8. Starting the object reports a source
-    /// that the hardware does not support.
-    pub const fn callback(
-        rules: Rules,
-        source: KProfileSource,
-        callback: &'b dyn ProfileCallback,
-    ) -> Result<Self, CreateError> {
-        if !rules.version.has_callback_objects() {
-            return Err(CreateError::NoCallbackObjects);
-        }
-        Ok(Self::new_callback(rules, source, callback))
-    }
-
-    /// Creates a callback object in any version.
-    pub(crate) const fn new_callback(
-        rules: Rules,
-        source: KProfileSource,
-        callback: &'b dyn ProfileCallback,
-    ) -> Self {
-        Self::new(rules, None, source, Action::Callback(callback))
-    }
-
-    const fn new(
-        rules: Rules,
-        process: Option<ProcessId>,
-        source: KProfileSource,
-        action: Action<'b>,
-    ) -> Self {
-        Self {
-            process,
-            source: AtomicU32::new(source.value()),
-            action,
-            rules,
-            state: AtomicU8::new(State::Stopped as u8),
-            running: [const { AtomicU64::new(0) }; MAX_GROUPS],
-        }
-    }
-
-    /// Returns the process whose list the object goes on; `None` for the global list.
-    #[inline]
-    pub fn process(&self) -> Option<ProcessId> {
-        self.process
-    }
-
-    /// Returns the profile source.
-    pub fn source(&self) -> KProfileSource {
-        // The value came from a source, so it is one.
-        KProfileSource::new(self.source.load(Ordering::Relaxed)).unwrap_or(KProfileSource::TIME)
-    }
-
-    /// Changes the source of an object that is not started.
-    #[cfg(feature = "critical-section")] // Tracing has it.
-    pub(crate) fn set_source(&self, source: KProfileSource) {
-        self.source.store(source.value(), Ordering::Relaxed);
-    }
-
-    /// Returns the rules of the Windows version that the object follows.
-    pub const fn rules(&self) -> Rules {
-        self.rules
-    }
-
-    /// Returns the profiled addresses of a basic object, the end exclusive even where the version counts it; `None` for
-    /// a callback object.
-    pub fn range(&self) -> Option<Range<u64>> {
-        self.as_basic().map(|basic| basic.base..basic.limit)
-    }
-
-    /// Returns the counters of a basic object: one per bucket, and any that the buffer has beyond; empty for a callback
-    /// object. Interrupts add to them while the object is started.
-    pub fn buckets(&self) -> &'b [AtomicU32] {
-        self.as_basic().map_or(&[], |basic| basic.buffer)
-    }
-
-    /// Returns the size of a basic object's buckets.
-    pub fn bucket(&self) -> Option<Bucket> {
-        self.as_basic().map(|basic| basic.bucket)
-    }
-
-    /// Returns the address ranges of the buckets that were hit, with their counts. A count that an interrupt adds
-    /// meanwhile may be missing.
-    ///
-    /// # Context
-    /// Any.
-    ///
-    /// # Examples
-    /// ```
-    /// # use pmu_kprofile::ProfileObject;
-    /// fn hottest(object: &ProfileObject<'_>) -> Option<u64> {
-    ///     object.hits().max_by_key(|(_, count)| *count).map(|(addresses, _)| addresses.start)
-    /// }
-    /// ```
-    pub fn hits(&self) -> impl Iterator<Item = (Range<u64>, u32)> + '_ {
-        let range = self.range().unwrap_or(0..0);
-        let bytes = self.bucket().map_or(0, Bucket::bytes);
-        (0..).zip(self.buckets()).filter_map(move |(number, counter)| {
-            let start = range.start.checked_add(bytes.checked_mul(number)?)?;
-            let end = start.checked_add(bytes).map_or(range.end, |end| end.min(range.end));
-            let count = counter.load(Ordering::Relaxed);
-            (count != 0).then_some((start..end.max(start), count))
-        })
-    }
-
-    /// Returns whether the object is started, on any lists.
-    ///
-    /// # Context
-    /// Any.
-    pub fn is_started(&self) -> bool {
-        self.is(State::Started)
-    }
-
-    pub(crate) fn is(&self, state: State) -> bool {
-        self.state.load(Ordering::Acquire) == state as u8
-    }
-
-    /// Marks a stopped object as started; `false` if it was not stopped.
-    pub(crate) fn begin(&self) -> bool {
-        let (stopped, started) = (State::Stopped as u8, State::Started as u8);
-        self.state.compare_exchange(stopped, started, Ordering::AcqRel, Ordering::Relaxed).is_ok()
-    }
-
-    /// Sets the state of a started object to stopping or stopped.
-    pub(crate) fn end(&self, state: State) {
-        self.state.store(state as u8, Ordering::Release);
-    }
-
-    /// Returns whether the lists know the source to run for this object on a processor: it was started there, and
-    /// neither stopped nor lost since.
-    ///
-    /// After an operation that failed on one processor, this tells what it achieved on the others.
-    ///
-    /// # Context
-    /// Any.
-    pub fn runs_on(&self, processor: ProcessorNumber) -> bool {
-        self.running(processor.group.into()) & mask_of(processor) != 0
-    }
-
-    /// Returns the processors of a group on which the source runs for this object.
-    pub(crate) fn running(&self, group: usize) -> u64 {
-        self.running.get(group).map_or(0, |mask| mask.load(Ordering::Relaxed))
-    }
-
-    /// Adds the processors of a group on which the source now runs, limited to those that the object wants.
-    pub(crate) fn add_running(&self, group: usize, processors: u64) {
-        self.set_running(group, self.running(group) | (processors & self.wanted(group)));
-    }
-
-    /// Removes all processors of a group but these, on which the source still runs.
-    pub(crate) fn keep_running(&self, group: usize, processors: u64) {
-        self.set_running(group, self.running(group) & processors);
-    }
-
-    fn set_running(&self, group: usize, processors: u64) {
-        if let Some(mask) = self.running.get(group) {
-            mask.store(processors, Ordering::Relaxed);
-        }
-    }
-
-    /// Returns the key of the interrupts that can concern the object.
-    pub(crate) fn key(&self) -> Key {
-        Key { source: self.source().value(), process: self.process.map_or(0, ProcessId::get) }
-    }
-
-    /// Returns the processors of a group on which the source is to run for this object while they are active.
-    pub(crate) fn wanted(&self, group: usize) -> u64 {
-        self.as_basic().map_or(u64::MAX, |basic| basic.affinity.mask(group))
-    }
-
-    /// Calls the callback of a callback object; does nothing for a basic object.
-    #[inline]
-    pub(crate) fn call_back<F: InterruptFrame>(&self, frame: &F, source: KProfileSource) {
-        if let Action::Callback(callback) = &self.action {
-            callback.profile_interrupt(frame, source);
-        }
-    }
-
-    /// Returns the object's action on an interrupt.
-    pub(crate) fn action(&self) -> &Action<'b> {
-        &self.action
-    }
-
-    /// Returns the counting part of a basic object; `None` for a callback object.
-    pub(crate) fn as_basic(&self) -> Option<&Basic<'b>> {
-        match &self.action {
-            Action::Basic(basic) => Some(basic),
-            Action::Callback(_) => None,
-        }
-    }
-}
-
-impl fmt::Debug for ProfileObject<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut object = f.debug_struct("ProfileObject");
-        object.field("process", &self.process).field("source", &self.source());
-        match &self.action {
-            Action::Basic(basic) => object
-                .field("base", &format_args!("{:#X}", basic.base))
-                .field("limit", &format_args!("{:#X}", basic.limit))
-                .field("bucket", &basic.bucket.bytes())
-                .field("counters", &basic.buffer.len()),
-            Action::Callback(_) => object.field("callback", &()),
-        };
-        object.field("started", &self.is_started()).finish()
-    }
-}
+pub use service::{CreateRequest, GroupAffinity, RequestedAffinity, ValidRequest};

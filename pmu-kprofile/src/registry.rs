@@ -1,186 +1,31 @@
-//! The registry: the lists of started profiles, their readers and their writer.
+//! The floor of the registry: the lists of started profiles, their readers and their writer.
 //!
 //! - `dispatch`: the interrupt path; begin here
-//! - `guard`: the lists as a guard's holder reads them, with the proof that a started object lives
-//! - `srcu`: read locks, grace periods, and the statistics of interrupts
-//! - `write`: the write guard, which starts and stops objects, and the hardware for them
 //! - `control`: the operations of a task that never wait; `owned`: the same for objects that a handle keeps alive, and
 //!   as a service; `blocking` (a feature): the operations that wait, and `scope`
 //! - `listing`: the started objects, by value
+//! - `write`: the write guard, which starts and stops objects, and the hardware for them; `processors`: the same as
+//!   processors come and go; `write_lock`: the right to do so
+//! - `guard`: the read guard, and the lists as a guard's holder reads them, with the proof that a started object lives
+//! - `profiles`: the lists, their readers and their writer, as one value
+//! - `writer_state`: the last change of the lists; `srcu`: read locks, grace periods, and the statistics of interrupts
+//! - `error`: the error of starting and stopping
 //!
 //! The lists are a double-buffered snapshot of an index, read under SRCU. A dispatch takes a read guard, loads which
 //! snapshot is current, and reads that one. A writer holds the write guard, fills the other snapshot, which a grace
-//! period has freed, and makes it current. This folder may use `affinity`, `hardware`, `object` and `index`.
+//! period has freed, and makes it current. This floor may use `index`, `object`, `hardware`, `affinity` and `sync`.
 
 #[cfg(feature = "critical-section")]
 mod blocking;
-mod control;
-mod dispatch;
-mod error;
+pub(crate) mod control;
+pub(crate) mod dispatch;
+pub(crate) mod error;
 mod guard;
-mod listing;
-mod owned;
-mod srcu;
+pub(crate) mod listing;
+pub(crate) mod owned;
+mod processors;
+pub(crate) mod profiles;
+pub(crate) mod srcu;
 mod write;
-
-use core::sync::atomic::Ordering;
-
-use pmu_core::{PointerWidth, Rules, WindowsVersion};
-
-pub use control::Stopping;
-pub use dispatch::DispatchOutcome;
-pub use error::ProfileError;
-pub use listing::ListedProfile;
-pub use owned::{Handle, Started, StoppingOwned};
-pub use srcu::Statistics;
-
-use crate::index::Index;
-use crate::sync::{AtomicUsize, Flag, UnsafeCell, array_of, const_fn};
-use srcu::ReaderCounters;
-use write::WriterState;
-
-/// The started profile objects of a system: each process's list and the global list, for at most `N` objects on
-/// processors whose [index](pmu_core::ProcessorNumber::index) is below `P`. Nothing is started on other processors.
-///
-/// Starting and stopping are serialized. The functions that begin with `try_` never wait: they return
-/// [`Busy`](ProfileError::Busy) instead. The others, of the feature `critical-section`, spin until they are done: on a
-/// processor with task priorities, keep the tasks that call them from preempting each other.
-///
-/// The type contains all of its storage; a `static` is the usual place. New lists of [`Rules::LATEST`] are zeros, which
-/// take no room in an image; of other rules they are as long there as in memory:
-///
-/// ```
-/// use pmu_kprofile::Profiles;
-/// static PROFILES: Profiles<64, 4> = Profiles::new();
-/// assert_eq!(PROFILES.statistics().seen, 0);
-/// ```
-#[repr(C)] // The snapshots first: an interrupt has their address then.
-pub struct Profiles<const N: usize, const P: usize> {
-    snapshots: [Snapshot<N>; 2],
-    readers: [ReaderCounters; P],
-    rules: StoredRules,
-    /// The index of the snapshot that interrupts read.
-    current: AtomicUsize,
-    /// The epoch of new readers, which selects the set of counters that they enter.
-    epoch: AtomicUsize,
-    started: AtomicUsize,
-    /// Set while the write lock is held.
-    writing: Flag,
-    /// The state that only the holder of the write lock accesses.
-    writer: UnsafeCell<WriterState>,
-}
-
-/// Rules as their difference from [`Rules::LATEST`], of which all are zeros, so that lists of them in a static take no
-/// room in an image.
-struct StoredRules {
-    version: u8,
-    width: u8,
-}
-
-impl StoredRules {
-    const LATEST: Rules = Rules::LATEST;
-
-    const fn of(rules: Rules) -> Self {
-        Self {
-            version: rules.version as u8 ^ Self::LATEST.version as u8,
-            width: rules.width as u8 ^ Self::LATEST.width as u8,
-        }
-    }
-
-    fn get(&self) -> Rules {
-        let version = usize::from(self.version ^ Self::LATEST.version as u8);
-        let narrow = self.width ^ Self::LATEST.width as u8 == PointerWidth::Bits32 as u8;
-        Rules {
-            version: WindowsVersion::ALL.get(version).copied().unwrap_or_default(),
-            width: if narrow { PointerWidth::Bits32 } else { PointerWidth::Bits64 },
-        }
-    }
-}
-
-/// One snapshot of the lists.
-struct Snapshot<const N: usize>(UnsafeCell<Index<N>>);
-
-// SAFETY: (1) readers read a snapshot under a read guard, taken before they load which snapshot is current; (2) only
-// the holder of the write guard writes a snapshot, while it is not current and a grace period has passed since it was;
-// (3) the names in it are of `Sync` objects, shared. So no write meets a read.
-unsafe impl<const N: usize> Sync for Snapshot<N> {}
-// SAFETY: a snapshot is numbers and names of `Sync` objects; nothing in it belongs to a thread.
-unsafe impl<const N: usize> Send for Snapshot<N> {}
-
-// SAFETY: (1) a snapshot is `Sync`; (2) `writer` is accessed by the holder of the write lock alone, see
-// `WriteLock`; (3) the rest are atomics, and `rules`, which is never written.
-unsafe impl<const N: usize, const P: usize> Sync for Profiles<N, P> {}
-// SAFETY: (1) a snapshot is `Send`; (2) `writer` holds numbers and the name of a `Sync` object.
-unsafe impl<const N: usize, const P: usize> Send for Profiles<N, P> {}
-
-impl<const N: usize, const P: usize> Profiles<N, P> {
-    const_fn! {
-        /// Creates empty lists with [`Rules::LATEST`]: they behave like the latest Windows of which everything is
-        /// certain, without the defects of earlier ones.
-        pub const fn new() -> Self {
-            Self::with_rules(Rules::LATEST)
-        }
-    }
-
-    const_fn! {
-        /// Creates empty lists of a given Windows version. They take objects created with the same rules, and refuse
-        /// others ([`OtherRules`](ProfileError::OtherRules)).
-        pub const fn with_rules(rules: Rules) -> Self {
-            Self {
-                rules: StoredRules::of(rules),
-                snapshots: array_of!(Snapshot(UnsafeCell::new(Index::new()))),
-                current: AtomicUsize::new(0),
-                epoch: AtomicUsize::new(0),
-                started: AtomicUsize::new(0),
-                readers: array_of!(ReaderCounters::new()),
-                writing: Flag::new(),
-                writer: UnsafeCell::new(WriterState::NEW),
-            }
-        }
-    }
-
-    /// Returns the rules of the Windows version that the lists follow.
-    pub fn rules(&self) -> Rules {
-        self.rules.get()
-    }
-
-    /// Returns the number of started objects.
-    ///
-    /// # Context
-    /// Any.
-    pub fn started(&self) -> usize {
-        self.started.load(Ordering::Relaxed)
-    }
-
-    /// Returns the counts of the interrupts so far, by outcome, over all processors.
-    ///
-    /// # Context
-    /// Any.
-    pub fn statistics(&self) -> Statistics {
-        let mut total = Statistics::default();
-        self.readers.iter().for_each(|counters| counters.add_to(&mut total));
-        total
-    }
-
-    #[inline]
-    fn snapshot(&self, number: usize) -> &UnsafeCell<Index<N>> {
-        let [even, _] = &self.snapshots;
-        &self.snapshots.get(number & 1).unwrap_or(even).0
-    }
-}
-
-impl<const N: usize, const P: usize> core::fmt::Debug for Profiles<N, P> {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.debug_struct("Profiles")
-            .field("rules", &self.rules())
-            .field("started", &self.started())
-            .field("statistics", &self.statistics())
-            .finish_non_exhaustive()
-    }
-}
-
-impl<const N: usize, const P: usize> Default for Profiles<N, P> {
-    fn default() -> Self {
-        Self::new()
-    }
-}
+mod write_lock;
+mod writer_state;

@@ -1,38 +1,62 @@
-//! Event tracing on profile interrupts and context switches.
+//! The floor of event tracing, on profile interrupts and context switches.
 //!
-//! - `builtin`: the kernel's built-in callbacks; begin here
+//! - `trace_callback`, `cache_errata`: the kernel's built-in callbacks; begin here
 //! - `switches` (feature `critical-section`): the same for context switches
-//! - `interval_services`: what sets intervals, and traces them; `pmc`: the counters whose values records have
-//! - `ring`: the records of one processor, from their writers to a task
-//! - `record`, `event`, `bytes`: records as bytes, and the events that they describe
-//! - `group_mask`, `control` (feature `critical-section`): starting and stopping of all tracing
+//! - `control`, with `trace_objects` (feature `critical-section`) and `group_mask`: starts and stops all tracing
+//! - `interval_services`: sets intervals, and traces them
+//! - `traced_pmc`, with `counter_sets` and `once_list`: the counters whose values records have
+//! - `ring`, `ring_slot`, `drain`, `record_bytes`: the records of one processor, from their writers to a task
+//! - `record`, `event`, `extended`, `header`, `bytes`: records as bytes, and the events that they describe
+//! - `record_error`, `trace_error`: the errors of records and of control
 //!
-//! This folder may use everything of the crate except `index`, and nothing in the crate uses it.
+//! This floor may use every other except `index` and `compat`, and no other uses it.
 
-mod builtin;
-mod bytes;
+pub(crate) mod bytes;
+pub(crate) mod cache_errata;
 #[cfg(feature = "critical-section")]
-mod control;
-mod event;
-mod group_mask;
-mod interval_services;
-mod pmc;
-mod record;
-mod ring;
+pub(crate) mod control;
+pub(crate) mod counter_sets;
+pub(crate) mod drain;
+pub(crate) mod event;
+pub(crate) mod extended;
+pub(crate) mod group_mask;
+pub(crate) mod header;
+pub(crate) mod interval_services;
+mod once_list;
+pub(crate) mod record;
+pub(crate) mod record_bytes;
+pub(crate) mod record_error;
+pub(crate) mod ring;
+mod ring_slot;
 #[cfg(feature = "critical-section")]
-mod switches;
+pub(crate) mod switches;
+pub(crate) mod trace_callback;
+#[cfg(feature = "critical-section")]
+pub(crate) mod trace_error;
+#[cfg(feature = "critical-section")]
+pub(crate) mod trace_objects;
+pub(crate) mod traced_pmc;
 
-pub use builtin::{CacheErrata, TraceCallback};
 pub use bytes::Utf16;
+pub use cache_errata::CacheErrata;
 #[cfg(feature = "critical-section")]
-pub use control::{MAX_PMC_SOURCES, TraceControl, TraceError, TraceObjects};
+pub use control::TraceControl;
+pub use counter_sets::CounterSets;
+pub use drain::Drain;
 pub use event::*;
+pub use extended::{Extended, MAX_PMC_VALUES};
 pub use group_mask::*;
+pub use header::{PEBS_INDEX_FLAG, PMC_COUNT_MASK, RECORD_VERSION};
 pub use interval_services::IntervalServices;
-pub use pmc::{CounterSets, LoggerFacts, MAX_TRACED_COUNTERS, MAX_TRACED_HOOKS, TracedPmc};
-pub use record::{
-    Extended, MAX_PMC_VALUES, PEBS_INDEX_FLAG, PMC_COUNT_MASK, RECORD_VERSION, Record, RecordError,
-};
-pub use ring::{Drain, RecordBytes, StackRing, SwitchRing, TraceRing};
+pub use record::Record;
+pub use record_bytes::RecordBytes;
+pub use record_error::RecordError;
+pub use ring::{StackRing, SwitchRing, TraceRing};
 #[cfg(feature = "critical-section")]
 pub use switches::SwitchTrace;
+pub use trace_callback::TraceCallback;
+#[cfg(feature = "critical-section")]
+pub use trace_error::TraceError;
+#[cfg(feature = "critical-section")]
+pub use trace_objects::{MAX_PMC_SOURCES, TraceObjects};
+pub use traced_pmc::{LoggerFacts, MAX_TRACED_COUNTERS, MAX_TRACED_HOOKS, TracedPmc};

@@ -2,10 +2,13 @@
 
 use pmu_core::ProcessId;
 
-use super::kprofile::{KProfile, ListEntry, ObjectType, Role};
-use super::layout::Layout;
-use crate::object::{Action, Basic};
-use crate::{Affinity, ProfileObject};
+use crate::affinity::Affinity;
+use crate::compat::kprofile::{KProfile, ListEntry, Role};
+use crate::compat::layout::Layout;
+use crate::compat::object_type::ObjectType;
+use crate::object::action::Action;
+use crate::object::basic::Basic;
+use crate::object::profile_object::ProfileObject;
 
 impl ProfileObject<'_> {
     /// Returns the object as Windows would lay it out, linked to nothing. A callback object has the address of its

@@ -3,9 +3,9 @@
 use pmu_core::{KProfileSource, PointerWidth};
 
 pub use super::error::LayoutError;
-use super::layout::{Layout, Offsets};
 pub use super::object_type::ObjectType;
-use crate::Affinity;
+use crate::affinity::Affinity;
+use crate::compat::layout::{Layout, Offsets};
 
 /// `LIST_ENTRY`: addresses of the adjacent list entries (not of their structures).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

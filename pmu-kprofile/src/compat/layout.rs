@@ -7,9 +7,9 @@ use core::fmt;
 
 use pmu_core::{PointerWidth, Rules, WindowsVersion};
 
-use super::error::LayoutError;
-use super::object_type::ObjectType;
-use crate::{Affinity, MAX_GROUPS};
+use crate::affinity::{Affinity, MAX_GROUPS};
+use crate::compat::error::LayoutError;
+use crate::compat::object_type::ObjectType;
 
 /// Member offsets of a `KPROFILE`, in bytes from its beginning; `None` for a member that it does not have.
 ///

@@ -2,8 +2,9 @@
 
 use core::fmt;
 
-use super::kprofile::{KProfile, LayoutError};
-use super::layout::Layout;
+use crate::compat::error::LayoutError;
+use crate::compat::kprofile::KProfile;
+use crate::compat::layout::Layout;
 
 /// Reads the memory of an image at the virtual addresses of its own kernel.
 ///

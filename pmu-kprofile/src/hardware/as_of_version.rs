@@ -2,8 +2,8 @@
 
 use pmu_core::{HalInterface, InterfaceError, KProfileSource, ProcessorNumber, Rules};
 
-use super::ProfileHardware;
-use crate::Affinity;
+use crate::affinity::Affinity;
+use crate::hardware::profile_hardware::ProfileHardware;
 
 /// Hardware restricted to the sources that a given Windows' HAL has for the interface: see [`Rules::has_source`].
 ///

@@ -3,8 +3,8 @@
 use pmu_core::{InterfaceError, KProfileSource, MsrBackend, Platform, ProcessorNumber};
 use pmu_core::{ProfileInterface, Session};
 
-use super::ProfileHardware;
-use crate::Affinity;
+use crate::affinity::Affinity;
+use crate::hardware::profile_hardware::ProfileHardware;
 
 /// The hardware of a machine whose only active processor is the current one.
 #[derive(Debug)]

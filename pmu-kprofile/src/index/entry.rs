@@ -1,6 +1,9 @@
 //! An object in an index.
 
-use crate::object::{Basic, Key, Listed, ProfileObject};
+use crate::object::basic::Basic;
+use crate::object::key::Key;
+use crate::object::object_ptr::ObjectPtr;
+use crate::object::profile_object::ProfileObject;
 
 /// No place.
 pub(super) const NONE: u32 = u32::MAX;
@@ -9,9 +12,9 @@ pub(super) const NONE: u32 = u32::MAX;
 #[derive(Clone, Copy)]
 #[repr(align(64))] // A cache line, and a shift from the place to the address.
 pub(crate) struct Entry {
-    pub(super) object: Listed<ProfileObject<'static>>,
+    pub(super) object: ObjectPtr<ProfileObject<'static>>,
     /// Of an object that has a range.
-    pub(super) basic: Listed<Basic<'static>>,
+    pub(super) basic: ObjectPtr<Basic<'static>>,
     pub(super) base: u64,
     /// The range's last address; below the base, if the range is empty.
     pub(super) last: u64,
@@ -22,17 +25,17 @@ pub(crate) struct Entry {
 
 impl Entry {
     pub(super) const UNUSED: Self =
-        Self::of_callback(Listed::NOTHING, Key { source: 0, process: 0 });
+        Self::of_callback(ObjectPtr::NULL, Key { source: 0, process: 0 });
 
     /// A callback object, which has no range.
-    pub(crate) const fn of_callback(object: Listed<ProfileObject<'static>>, key: Key) -> Self {
-        Self { object, basic: Listed::NOTHING, base: 0, last: 0, has_range: false, key }
+    pub(crate) const fn of_callback(object: ObjectPtr<ProfileObject<'static>>, key: Key) -> Self {
+        Self { object, basic: ObjectPtr::NULL, base: 0, last: 0, has_range: false, key }
     }
 
     /// A basic object: what it counts, and its first and its last address.
     pub(crate) const fn with_range(
         self,
-        basic: Listed<Basic<'static>>,
+        basic: ObjectPtr<Basic<'static>>,
         (base, last): (u64, u64),
     ) -> Self {
         Self { basic, base, last, has_range: true, ..self }

@@ -7,13 +7,14 @@
 //! modified so that it leads to the copy. (Node copying: Driscoll, Sarnak, Sleator, Tarjan, "Making Data
 //! Structures Persistent", 1989, §2.3: of `n` ranges there are at most 2·`n` nodes.)
 
-use super::entry::{Entry, NONE};
-use crate::object::{Basic, Listed};
+use crate::index::entry::{Entry, NONE};
+use crate::object::basic::Basic;
+use crate::object::object_ptr::ObjectPtr;
 
 /// A range in a hit list.
 #[derive(Clone, Copy)]
 struct Node {
-    basic: Listed<Basic<'static>>,
+    basic: ObjectPtr<Basic<'static>>,
     /// The next node, up to an address…
     next: u32,
     /// …and from there on.
@@ -23,10 +24,10 @@ struct Node {
 
 impl Node {
     /// A node that is not in use: zeros.
-    const UNUSED: Self = Self { basic: Listed::NOTHING, next: 0, modified_next: 0, modified_at: 0 };
+    const UNUSED: Self = Self { basic: ObjectPtr::NULL, next: 0, modified_next: 0, modified_at: 0 };
 
     /// A node that leads to the same node everywhere.
-    const fn to(basic: Listed<Basic<'static>>, next: u32) -> Self {
+    const fn to(basic: ObjectPtr<Basic<'static>>, next: u32) -> Self {
         Self { basic, next, modified_next: next, modified_at: u64::MAX }
     }
 }
@@ -64,7 +65,11 @@ impl<const N: usize> HitLists<N> {
 
     /// Returns a node's range, and its next node, for an address.
     #[inline]
-    pub(super) fn follow(&self, node: u32, address: u64) -> Option<(Listed<Basic<'static>>, u32)> {
+    pub(super) fn follow(
+        &self,
+        node: u32,
+        address: u64,
+    ) -> Option<(ObjectPtr<Basic<'static>>, u32)> {
         let node = self.nodes.as_flattened().get(node as usize)?;
         let next = if address >= node.modified_at { node.modified_next } else { node.next };
         Some((node.basic, next))

@@ -2,7 +2,7 @@
 
 use core::hint::select_unpredictable;
 
-use super::entry::NONE;
+use crate::index::entry::NONE;
 
 /// For each group, elementary intervals in order of their addresses: the last address before it, and the head
 /// of its hit list. A group's first interval begins at 0, before which there is none, and most often hits

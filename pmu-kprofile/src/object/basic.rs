@@ -4,8 +4,8 @@ use core::sync::atomic::{AtomicU32, Ordering};
 
 use pmu_core::{InterruptFrame, Rules};
 
-use super::bucket::Bucket;
-use crate::Affinity;
+use crate::affinity::Affinity;
+use crate::object::bucket::Bucket;
 
 /// RFLAGS bit 17: virtual-8086 mode (Intel SDM vol. 1, §3.4.3).
 const VIRTUAL_8086: u64 = 1 << 17;

@@ -4,12 +4,15 @@ use core::sync::atomic::AtomicU32;
 
 use pmu_core::{KProfileSource, ProcessId, Rules};
 
-use super::basic::Basic;
-use super::bucket::COUNTER_BYTES;
-use super::error::CreateError;
-use super::service::{CreateRequest, KernelCaller, RequestedAffinity, ValidRequest};
-use super::{Action, ProfileObject};
-use crate::{Affinity, ProfileHardware};
+use crate::affinity::Affinity;
+use crate::hardware::profile_hardware::ProfileHardware;
+use crate::object::action::Action;
+use crate::object::basic::Basic;
+use crate::object::bucket::COUNTER_BYTES;
+use crate::object::caller::KernelCaller;
+use crate::object::error::CreateError;
+use crate::object::profile_object::ProfileObject;
+use crate::object::service::{CreateRequest, RequestedAffinity, ValidRequest};
 
 /// The parameters of a basic profile: the arguments of `NtCreateProfileEx`.
 ///

@@ -3,9 +3,11 @@
 
 use pmu_core::{KProfileSource, NotASource, NtStatus, PointerWidth, ProcessId, Rules};
 
-use super::bucket::Bucket;
-use super::error::CreateError;
-use crate::{Affinity, ProfileHardware};
+use crate::affinity::Affinity;
+use crate::hardware::profile_hardware::ProfileHardware;
+use crate::object::bucket::Bucket;
+use crate::object::caller::Caller;
+use crate::object::error::CreateError;
 
 /// A request for a basic profile, with the arguments of the service.
 ///
@@ -98,64 +100,6 @@ pub struct ValidRequest {
     pub source: KProfileSource,
     /// Profiled processors.
     pub affinity: Affinity,
-}
-
-/// The caller of a service.
-///
-/// ```
-/// use pmu_kprofile::{Caller, UserCaller};
-///
-/// /// What this kernel knows of a thread that called.
-/// struct Thread {
-///     /// None for a thread of the kernel's own.
-///     user: Option<UserCaller>,
-/// }
-///
-/// impl Caller for Thread {
-///     fn user(&self) -> Option<&UserCaller> {
-///         self.user.as_ref()
-///     }
-/// }
-/// # assert!(Thread { user: None }.user().is_none());
-/// ```
-pub trait Caller {
-    /// Returns the facts about a caller in user mode; `None` if the kernel itself is the caller.
-    fn user(&self) -> Option<&UserCaller>;
-}
-
-/// The kernel itself, which is trusted.
-#[derive(Clone, Copy, Debug)]
-#[cfg_attr(feature = "defmt", derive(defmt::Format))]
-pub struct KernelCaller;
-
-impl Caller for KernelCaller {
-    #[inline(always)]
-    fn user(&self) -> Option<&UserCaller> {
-        None
-    }
-}
-
-/// Facts about a caller in user mode that only the kernel knows.
-#[derive(Clone, Copy, Debug)]
-#[cfg_attr(feature = "defmt", derive(defmt::Format))]
-pub struct UserCaller {
-    /// Result of probing the handle's address, the buffer and the affinity's array: `STATUS_ACCESS_VIOLATION` or
-    /// `STATUS_DATATYPE_MISALIGNMENT` if a probe fails.
-    pub probes: Result<(), NtStatus>,
-    /// Set if the caller is restricted: of low integrity, or in a sandbox.
-    pub is_restricted: bool,
-    /// Result of looking up the process's handle; `Ok` if none was given.
-    pub process: Result<(), NtStatus>,
-    /// Set if the caller has `SeSystemProfilePrivilege`.
-    pub has_profile_privilege: bool,
-    /// First address of the kernel's space.
-    pub kernel_space: u64,
-}
-
-impl Caller for UserCaller {
-    fn user(&self) -> Option<&UserCaller> {
-        Some(self)
-    }
 }
 
 impl CreateRequest<'_> {

@@ -4,10 +4,13 @@
 
 use pmu_core::{ProcessId, ProcessorNumber};
 
-use super::write::{WriteGuard, WriteLock};
-use super::{ProfileError, Profiles};
+use crate::hardware::profile_hardware::ProfileHardware;
+use crate::object::profile_object::ProfileObject;
+use crate::registry::error::ProfileError;
+use crate::registry::profiles::Profiles;
+use crate::registry::write::WriteGuard;
+use crate::registry::write_lock::WriteLock;
 use crate::sync::{exclusively, spin_loop};
-use crate::{ProfileHardware, ProfileObject};
 
 impl<const N: usize, const P: usize> Profiles<N, P> {
     /// Starts a profile like [`try_start`](Self::try_start), but waits for other tasks that start or stop.

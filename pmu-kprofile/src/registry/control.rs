@@ -2,10 +2,13 @@
 
 use pmu_core::ProcessorNumber;
 
-use super::srcu::ReaderCounters;
-use super::write::{WriteGuard, WriteLock};
-use super::{ProfileError, Profiles};
-use crate::{ProfileHardware, ProfileObject};
+use crate::hardware::profile_hardware::ProfileHardware;
+use crate::object::profile_object::ProfileObject;
+use crate::registry::error::ProfileError;
+use crate::registry::profiles::Profiles;
+use crate::registry::srcu::ReaderCounters;
+use crate::registry::write::WriteGuard;
+use crate::registry::write_lock::WriteLock;
 
 /// Number of times that the context is looked at before it is a dispatch's. A dispatch stays on its processor; a task
 /// that is not bound to one may leave it, after it read which one that is, for an interrupt to come there.

@@ -3,10 +3,10 @@
 
 use pmu_core::{InterruptFrame, KProfileSource};
 
-use super::Profiles;
-use super::guard::ReadGuard;
-use crate::index::Group;
-use crate::object::{Basic, Outcome};
+use crate::index::groups::Group;
+use crate::object::basic::{Basic, Outcome};
+use crate::registry::guard::ReadGuard;
+use crate::registry::profiles::Profiles;
 
 /// The outcome of one profile interrupt's dispatch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -2,11 +2,23 @@
 
 use core::sync::atomic::Ordering;
 
-use super::Profiles;
-use super::srcu::ReadLock;
-use crate::index::{Group, Index, Source};
-use crate::object::{Basic, Listed, ProfileObject};
-use crate::sync::ConstPtr;
+use crate::index::groups::{Group, Source};
+use crate::index::lookup::Index;
+use crate::object::basic::Basic;
+use crate::object::object_ptr::ObjectPtr;
+use crate::object::profile_object::ProfileObject;
+use crate::registry::profiles::Profiles;
+use crate::registry::srcu::ReadLock;
+use crate::sync::{ConstPtr, UnsafeCell};
+
+impl<const N: usize, const P: usize> Profiles<N, P> {
+    /// Returns one of the two snapshots.
+    #[inline]
+    pub(super) fn snapshot(&self, number: usize) -> &UnsafeCell<Index<N>> {
+        let [even, _] = &self.snapshots;
+        &self.snapshots.get(number & 1).unwrap_or(even).0
+    }
+}
 
 /// A snapshot of the lists, protected by a guard: while it is held, the snapshot is not written and its objects live.
 pub(super) struct Lists<'g, const N: usize>(&'g Index<N>);
@@ -28,14 +40,14 @@ impl<'g, const N: usize> Lists<'g, N> {
         Self(index)
     }
 
-    /// Dereferences a name found in the lists.
+    /// Dereferences a pointer found in the lists.
     #[inline]
-    fn get<T>(self, listed: Listed<T>) -> &'g T {
-        // SAFETY: (1) the name is of an object on these lists, or of a part of one: only this type calls this, with
-        // names from its index; (2) an object is taken off the lists before it dies, and lives until a grace period has
-        // passed since: it is 'static, or its owner promised so, see `try_start_borrowed`; (3) by `new`, for `'g` the
-        // object is on the lists, or the grace period has not passed. So it lives.
-        unsafe { &*listed.address() }
+    fn get<T>(self, object: ObjectPtr<T>) -> &'g T {
+        // SAFETY: (1) the pointer is to an object on these lists, or to a part of one: only this type calls this, with
+        // pointers from its index; (2) an object is taken off the lists before it dies, and lives until a grace period
+        // has passed since: it is 'static, or its owner promised so, see `try_start_borrowed`; (3) by `new`, for `'g`
+        // the object is on the lists, or the grace period has not passed. So it lives.
+        unsafe { &*object.as_ptr() }
     }
 
     pub(super) fn index(self) -> &'g Index<N> {

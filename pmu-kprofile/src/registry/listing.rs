@@ -5,10 +5,11 @@ use core::ops::Range;
 use heapless::Vec;
 use pmu_core::{KProfileSource, ProcessId, ProcessorNumber};
 
-use super::guard::Lists;
-use super::write::WriteLock;
-use super::{ProfileError, Profiles};
 use crate::object::bucket::Bucket;
+use crate::registry::error::ProfileError;
+use crate::registry::guard::Lists;
+use crate::registry::profiles::Profiles;
+use crate::registry::write_lock::WriteLock;
 
 /// A started object, as a [listing](Profiles::try_list) returns it.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -5,8 +5,11 @@ use core::ops::Deref;
 
 use pmu_core::NtStatus;
 
-use super::{ProfileError, Profiles, Stopping};
-use crate::{ProfileHardware, ProfileObject};
+use crate::hardware::profile_hardware::ProfileHardware;
+use crate::object::profile_object::ProfileObject;
+use crate::registry::control::Stopping;
+use crate::registry::error::ProfileError;
+use crate::registry::profiles::Profiles;
 
 /// A handle that owns a share of an object and dereferences to it.
 ///
@@ -22,18 +25,18 @@ use crate::{ProfileHardware, ProfileObject};
 /// use core::ops::Deref;
 /// use pmu_kprofile::{Handle, ProfileObject};
 ///
-/// /// A name of an object that this kernel keeps in a table, and never frees while a name is there.
-/// struct Name(&'static ProfileObject<'static>);
+/// /// A reference to an object that this kernel keeps in a table, and never frees while a reference is there.
+/// struct TableRef(&'static ProfileObject<'static>);
 ///
-/// impl Deref for Name {
+/// impl Deref for TableRef {
 ///     type Target = ProfileObject<'static>;
 ///     fn deref(&self) -> &ProfileObject<'static> {
 ///         self.0
 ///     }
 /// }
 ///
-/// // SAFETY: the object does not move with its name, and lives as long.
-/// unsafe impl Handle for Name {}
+/// // SAFETY: the object does not move with the reference, and lives as long.
+/// unsafe impl Handle for TableRef {}
 /// ```
 ///
 /// Wrong: the object itself, which moves with the handle.

@@ -1,4 +1,4 @@
-//! The write side of the lists: starts and stops objects, and the hardware for them.
+//! The write guard: starts and stops objects, and the hardware for them.
 //!
 //! A source runs on a processor from the first object that uses it there to the last one. The objects themselves record
 //! on which processors they use it, and all objects of one source agree: on a processor either each object that wants
@@ -6,98 +6,27 @@
 
 use core::ptr;
 use core::sync::atomic::Ordering;
-
 #[cfg(feature = "critical-section")]
 use pmu_core::ProcessId;
-use pmu_core::{KProfileSource, NtStatus, ProcessorNumber, Rules};
+use pmu_core::{KProfileSource, NtStatus, Rules};
 
-use super::guard::Lists;
-use super::srcu::GracePeriod;
-use super::{ProfileError, Profiles};
-use crate::affinity::{first_of_group, mask_of, processors_in};
-use crate::index::{Change, Entry};
-use crate::object::{Listed, State};
-use crate::{Affinity, MAX_GROUPS, ProfileHardware, ProfileObject};
-
-/// The state that only the holder of the write lock accesses.
-pub(super) struct WriterState {
-    /// The grace period of the last change: until it is over, the snapshot that is not current may be read.
-    grace: GracePeriod,
-    /// Number of changes so far.
-    change: u64,
-    /// The object that the last change took off the lists.
-    stopping: Option<Listed<ProfileObject<'static>>>,
-}
-
-impl WriterState {
-    pub(super) const NEW: Self = Self { grace: GracePeriod::OVER, change: 0, stopping: None };
-}
-
-/// The write lock: the exclusive right to write the lists, released on drop.
-pub(super) struct WriteLock<'p, const N: usize, const P: usize>(&'p Profiles<N, P>);
-
-impl<'p, const N: usize, const P: usize> WriteLock<'p, N, P> {
-    /// Takes the lock, if it is free.
-    pub(super) fn try_take(profiles: &'p Profiles<N, P>) -> Option<Self> {
-        profiles.writing.try_take().then(|| Self(profiles))
-    }
-
-    fn state<R>(&self, access: impl FnOnce(&mut WriterState) -> R) -> R {
-        self.0.writer.with_mut(|state| {
-            // SAFETY: (1) this is the only holder of the lock; (2) `access` cannot reach the lock.
-            access(unsafe { &mut *state })
-        })
-    }
-
-    /// Returns the current snapshot of the lists, which is not written while the lock is held.
-    pub(super) fn lists(&self) -> Lists<'_, N> {
-        let current = self.0.snapshot(self.0.current.load(Ordering::Relaxed)).get();
-        // SAFETY: (1) this is the write lock's holder; (2) `WriteGuard::replace`, which writes the other snapshot, is
-        // the last operation that uses these lists.
-        unsafe { Lists::new(current.deref()) }
-    }
-
-    /// Returns the number of changes so far.
-    pub(super) fn change(&self) -> u64 {
-        self.state(|state| state.change)
-    }
-
-    /// Returns whether the last change's grace period is over, after all steps that are possible without waiting. An
-    /// object that the change took off the lists is then stopped.
-    pub(super) fn poll(&mut self) -> bool {
-        self.state(|state| {
-            let over = state.grace.poll(&self.0.readers, &self.0.epoch);
-            if let Some(object) = state.stopping.take_if(|_| over) {
-                // SAFETY: (1) the object lives until its owner learns that the grace period is over; (2) only this
-                // function tells, and it does so once, because it takes the name. So the object lives.
-                unsafe { &*object.address() }.end(State::Stopped);
-            }
-            over
-        })
-    }
-}
-
-#[cfg(feature = "critical-section")]
-impl<const N: usize, const P: usize> WriteLock<'_, N, P> {
-    /// Waits for the last change's grace period.
-    pub(super) fn synchronize(&mut self) {
-        while !self.poll() {
-            crate::sync::spin_loop();
-        }
-    }
-}
-
-impl<const N: usize, const P: usize> Drop for WriteLock<'_, N, P> {
-    fn drop(&mut self) {
-        self.0.writing.release();
-    }
-}
+use crate::affinity::{Affinity, MAX_GROUPS, first_of_group, mask_of, processors_in};
+use crate::hardware::profile_hardware::ProfileHardware;
+use crate::index::build::Change;
+use crate::index::entry::Entry;
+use crate::object::object_ptr::ObjectPtr;
+use crate::object::profile_object::ProfileObject;
+use crate::object::state::State;
+use crate::registry::error::ProfileError;
+use crate::registry::profiles::Profiles;
+use crate::registry::srcu::GracePeriod;
+use crate::registry::write_lock::WriteLock;
 
 /// The write guard: the write lock, once the last change's grace period is over and the active processors are known.
 pub(super) struct WriteGuard<'p, const N: usize, const P: usize> {
     lock: WriteLock<'p, N, P>,
     /// The processors that were active when the guard was taken.
-    active: Affinity,
+    pub(super) active: Affinity,
 }
 
 impl<'p, const N: usize, const P: usize> WriteGuard<'p, N, P> {
@@ -157,12 +86,12 @@ impl<'p, const N: usize, const P: usize> WriteGuard<'p, N, P> {
     }
 
     /// Records that a source runs on these processors of a group, for all objects that want it there.
-    fn add_running(&self, source: KProfileSource, group: usize, processors: u64) {
+    pub(super) fn add_running(&self, source: KProfileSource, group: usize, processors: u64) {
         self.objects_of(source).for_each(|object| object.add_running(group, processors));
     }
 
     /// Records that nothing runs on any other processors.
-    fn keep_running(&self, processors: impl Fn(usize) -> u64) {
+    pub(super) fn keep_running(&self, processors: impl Fn(usize) -> u64) {
         for group in 0..Self::GROUPS {
             let kept = processors(group);
             self.objects().for_each(|object| object.keep_running(group, kept));
@@ -260,8 +189,7 @@ impl<'p, const N: usize, const P: usize> WriteGuard<'p, N, P> {
             });
         }
         object.end(State::Stopping);
-        let name = name_of(object);
-        self.replace(&Change::Remove(name));
+        self.replace(&Change::Remove(pointer_to(object)));
         Ok(self.release(object, hardware))
     }
 
@@ -283,56 +211,6 @@ impl<'p, const N: usize, const P: usize> WriteGuard<'p, N, P> {
                 outcome.and(stopped.map_err(|error| ProfileError::Hardware { processor, error }));
         }
         (0..Self::GROUPS).for_each(|group| object.keep_running(group, 0));
-        outcome
-    }
-
-    /// Starts the sources that started objects lack: see [`Profiles::try_update_processors`].
-    pub(super) fn update_processors<H: ProfileHardware>(
-        &self,
-        hardware: &mut H,
-    ) -> Result<(), ProfileError> {
-        self.start_missing(|group| self.active.mask(group), hardware)
-    }
-
-    /// Restarts the sources of a processor: see [`Profiles::try_restart_processor`].
-    pub(super) fn restart_processor<H: ProfileHardware>(
-        &self,
-        processor: ProcessorNumber,
-        hardware: &mut H,
-    ) -> Result<(), ProfileError> {
-        let there = |group| if group == processor.group.into() { mask_of(processor) } else { 0 };
-        self.keep_running(|group| !there(group));
-        self.start_missing(|group| self.active.mask(group) & there(group), hardware)
-    }
-
-    /// Starts, on some processors, each source that an object wants and lacks there. A source that several objects lack
-    /// is tried once.
-    fn start_missing<H: ProfileHardware>(
-        &self,
-        on: impl Fn(usize) -> u64,
-        hardware: &mut H,
-    ) -> Result<(), ProfileError> {
-        let mut outcome = Ok(());
-        for (place, object) in self.objects().enumerate() {
-            let source = object.source();
-            let earlier = || self.objects().take(place).filter(|other| other.source() == source);
-            let missing = |group| match object.wanted(group) & on(group) & !object.running(group) {
-                0 => 0,
-                missing => earlier().fold(missing, |missing, other| missing & !other.wanted(group)),
-            };
-            for processor in processors_in(missing) {
-                let started = if processor.index() < P {
-                    let started = hardware.start(processor, source);
-                    started.map_err(|error| ProfileError::Hardware { processor, error })
-                } else {
-                    Err(ProfileError::ProcessorBeyondLists(processor))
-                };
-                if started.is_ok() {
-                    self.add_running(source, processor.group.into(), mask_of(processor));
-                }
-                outcome = outcome.and(started);
-            }
-        }
         outcome
     }
 
@@ -363,18 +241,18 @@ impl<'p, const N: usize, const P: usize> WriteGuard<'p, N, P> {
     }
 }
 
-/// Returns the name of an object.
-fn name_of(object: &ProfileObject<'_>) -> Listed<ProfileObject<'static>> {
-    Listed::at(ptr::from_ref(object).cast())
+/// Returns the pointer to an object that an index holds.
+fn pointer_to(object: &ProfileObject<'_>) -> ObjectPtr<ProfileObject<'static>> {
+    ObjectPtr::new(ptr::from_ref(object).cast())
 }
 
 /// Returns the entry of an object in an index.
 fn entry_of(object: &ProfileObject<'_>) -> Entry {
-    let entry = Entry::of_callback(name_of(object), object.key());
+    let entry = Entry::of_callback(pointer_to(object), object.key());
     match object.as_basic() {
         Some(basic) => {
-            let name = Listed::at(ptr::from_ref(basic).cast());
-            entry.with_range(name, basic.range(object.rules()))
+            let basic_ptr = ObjectPtr::new(ptr::from_ref(basic).cast());
+            entry.with_range(basic_ptr, basic.range(object.rules()))
         }
         None => entry,
     }
@@ -390,7 +268,7 @@ mod tests {
     use core::sync::atomic::AtomicU32;
     use std::boxed::Box;
 
-    use pmu_core::{InterfaceError, InterruptFrame, WindowsVersion};
+    use pmu_core::{InterfaceError, InterruptFrame, ProcessorNumber, WindowsVersion};
 
     use super::*;
     use crate::{BasicProfile, PointerWidth};

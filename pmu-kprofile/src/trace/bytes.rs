@@ -4,7 +4,7 @@ use core::fmt;
 
 use pmu_core::PointerWidth;
 
-use super::record::RecordError;
+use crate::trace::record_error::RecordError;
 
 /// The bytes that are left to read.
 #[derive(Clone, Debug)]

@@ -2,135 +2,16 @@
 //! `TraceSystemTraceEnableFlagsInfo` (4) and `TraceProfileSourceConfigInfo` (6), and `EventTracePebsTracingInformation`
 //! (0x0B).
 
-use core::fmt;
+use pmu_core::KProfileSource;
 
-use pmu_core::{KProfileSource, NtStatus};
-
-use super::event::CONTEXT_SWITCH_HOOK;
-use super::group_mask::{GroupMask, PERF_CONTEXT_SWITCH, PERF_PMC_PROFILE, PERF_PROFILE};
-use super::switches::{Gate, SwitchTrace};
-use crate::{ProfileCallback, ProfileError, ProfileHardware, ProfileObject, Profiles, Rules};
-
-/// `ETW_MAX_PROFILING_SOURCES`: maximum number of sources whose PMC interrupts are traced.
-pub const MAX_PMC_SOURCES: usize = 4;
-
-/// The built-in objects: one for the sampled profile and four for PMC interrupts; optionally the tracing of context
-/// switches.
-///
-/// From Windows 8 on, these are callback objects. Earlier kernels traced sampled profiles without an object, with the
-/// same effect on each interrupt; here the same objects serve all versions.
-#[derive(Debug)]
-pub struct TraceObjects {
-    sampled: ProfileObject<'static>,
-    pmc: [ProfileObject<'static>; MAX_PMC_SOURCES],
-    switches: Option<&'static Gate>,
-}
-
-impl TraceObjects {
-    /// Creates objects that call `sampled` on interrupts of `ProfileTime`, and `pmc` on those of the configured
-    /// sources: usually two [`TraceCallback`](super::TraceCallback)s. They are for lists of the same rules.
-    pub const fn new(
-        rules: Rules,
-        sampled: &'static dyn ProfileCallback,
-        pmc: &'static dyn ProfileCallback,
-    ) -> Self {
-        const TIME: KProfileSource = KProfileSource::TIME;
-        Self {
-            sampled: ProfileObject::new_callback(rules, TIME, sampled),
-            pmc: [
-                ProfileObject::new_callback(rules, TIME, pmc),
-                ProfileObject::new_callback(rules, TIME, pmc),
-                ProfileObject::new_callback(rules, TIME, pmc),
-                ProfileObject::new_callback(rules, TIME, pmc),
-            ],
-            switches: None,
-        }
-    }
-
-    /// Also lets the group mask switch the tracing of context switches on and off.
-    pub const fn with_switches<const N: usize>(
-        mut self,
-        switches: &'static SwitchTrace<N>,
-    ) -> Self {
-        self.switches = Some(switches.gate());
-        self
-    }
-}
-
-/// Reason that tracing was not configured. Nothing was changed, except after a profile error of an object that was to
-/// be stopped.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "defmt", derive(defmt::Format))]
-#[non_exhaustive]
-pub enum TraceError {
-    /// This version of Windows does not trace the events of a flag: [`PERF_PROFILE`] needs Windows XP,
-    /// [`PERF_PMC_PROFILE`] Windows 8.
-    NotTraced(u32),
-    /// No source was given.
-    NoSource,
-    /// More sources than [`MAX_PMC_SOURCES`].
-    TooManySources(usize),
-    /// A source was given twice.
-    DuplicateSource(KProfileSource),
-    /// The hardware does not support the source, it is not a counter's, or a profile object cannot hold it.
-    UnsupportedSource(KProfileSource),
-    /// PMC interrupts are being traced; their sources cannot be changed now.
-    Busy,
-    /// PMC interrupts were to be traced, but no sources are configured.
-    NotConfigured,
-    /// This version of Windows has no PEBS index: it needs Windows 8.
-    NoPebsIndex,
-    /// The PEBS index was requested for a hook other than [`CONTEXT_SWITCH_HOOK`], for more than one, or without
-    /// [`with_switches`](TraceObjects::with_switches).
-    PebsHook,
-    /// An object could not be started or stopped.
-    Profile(ProfileError),
-}
-
-impl TraceError {
-    /// Returns the status with which Windows reports this error; `None` if it has none.
-    pub const fn status(&self) -> Option<NtStatus> {
-        match self {
-            Self::NoSource
-            | Self::TooManySources(_)
-            | Self::DuplicateSource(_)
-            | Self::PebsHook => Some(NtStatus::INVALID_PARAMETER),
-            Self::NotTraced(_) | Self::UnsupportedSource(_) | Self::NoPebsIndex => {
-                Some(NtStatus::NOT_SUPPORTED)
-            }
-            Self::Busy | Self::NotConfigured => None,
-            Self::Profile(error) => error.status(),
-        }
-    }
-}
-
-impl fmt::Display for TraceError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NotTraced(flag) => write!(f, "this version does not trace {flag:#010X}"),
-            Self::NoSource => f.write_str("no source is given"),
-            Self::TooManySources(n) => write!(f, "{n} sources; at most {MAX_PMC_SOURCES} can be"),
-            Self::DuplicateSource(source) => write!(f, "{source} is given twice"),
-            Self::UnsupportedSource(source) => write!(f, "{source} cannot be traced"),
-            Self::Busy => f.write_str("PMC interrupts are being traced"),
-            Self::NotConfigured => f.write_str("no PMC sources are configured"),
-            Self::NoPebsIndex => f.write_str("this version has no PEBS index"),
-            Self::PebsHook => write!(
-                f,
-                "only context switches, hook {CONTEXT_SWITCH_HOOK:#06X}, can have the PEBS index"
-            ),
-            Self::Profile(error) => error.fmt(f),
-        }
-    }
-}
-
-impl core::error::Error for TraceError {}
-
-impl From<ProfileError> for TraceError {
-    fn from(error: ProfileError) -> Self {
-        Self::Profile(error)
-    }
-}
+use crate::hardware::profile_hardware::ProfileHardware;
+use crate::object::profile_object::ProfileObject;
+use crate::registry::error::ProfileError;
+use crate::registry::profiles::Profiles;
+use crate::trace::event::context_switch::CONTEXT_SWITCH_HOOK;
+use crate::trace::group_mask::{GroupMask, PERF_CONTEXT_SWITCH, PERF_PMC_PROFILE, PERF_PROFILE};
+use crate::trace::trace_error::TraceError;
+use crate::trace::trace_objects::{MAX_PMC_SOURCES, TraceObjects};
 
 /// The control of tracing on profile interrupts and context switches.
 ///

@@ -4,9 +4,9 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use pmu_core::{Interval, KProfileSource, NotASource, NtStatus, ProfileInterface, Rules};
 
-use super::builtin::CacheErrata;
-use super::event::{IntervalHook, SourceInterval};
-use crate::Caller;
+use crate::object::caller::Caller;
+use crate::trace::cache_errata::CacheErrata;
+use crate::trace::event::source_interval::{IntervalHook, SourceInterval};
 
 /// The kernel's own state of the interval services: `NtQueryIntervalProfile`, `NtSetIntervalProfile`.
 ///

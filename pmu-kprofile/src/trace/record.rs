@@ -1,31 +1,14 @@
-//! Trace records: `PERFINFO_TRACE_HEADER`, extended data, and an event.
+//! Trace records: a header, extended data, and an event.
 
-use core::fmt;
-
-use heapless::Vec;
 use pmu_core::PointerWidth;
 
-use super::bytes::{Reader, Writer};
-use super::event::Event;
-
-/// Size of a header in bytes.
-pub(super) const HEADER: usize = 0x10;
-
-/// `PERFINFO_TRACE_MARKER32` and `PERFINFO_TRACE_MARKER64`, the high halves of a marker by the width of pointers.
-const MARKER_32: u16 = 0xC010;
-const MARKER_64: u16 = 0xC011;
-
-/// Version of the records that this crate writes.
-pub const RECORD_VERSION: u16 = 2;
-
-/// Flag of `PERFINFO_TRACE_HEADER`: a PEBS index follows.
-pub const PEBS_INDEX_FLAG: u16 = 0x8000;
-
-/// Bits of `PERFINFO_TRACE_HEADER`: the number of PMC values that follow.
-pub const PMC_COUNT_MASK: u16 = 0x0700;
-
-/// Maximum number of PMC values in a record: the largest value of three bits.
-pub const MAX_PMC_VALUES: usize = 7;
+use crate::trace::bytes::{Reader, Writer};
+use crate::trace::event::table::Event;
+use crate::trace::extended::{Extended, MAX_PMC_VALUES};
+use crate::trace::header::{
+    MARKER_32, MARKER_64, PEBS_INDEX_FLAG, PMC_COUNT_MASK, RECORD_VERSION, marker,
+};
+use crate::trace::record_error::RecordError;
 
 /// A trace record.
 ///
@@ -63,67 +46,6 @@ pub struct Record<'b> {
     pub rest: &'b [u8],
 }
 
-/// Data that a record of any event may have.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "defmt", derive(defmt::Format))]
-pub struct Extended {
-    /// PEBS index of the processor. Windows stamps only context switches.
-    pub pebs_index: Option<u64>,
-    /// Values of counters, in the order of [`CounterNames`](super::CounterNames); zeros if the processor has no such
-    /// counters.
-    #[cfg_attr(feature = "defmt", defmt(Debug2Format))]
-    pub pmc_values: Vec<u64, MAX_PMC_VALUES>,
-}
-
-/// Returns the high half of a marker.
-const fn marker(width: PointerWidth) -> u16 {
-    match width {
-        PointerWidth::Bits32 => MARKER_32,
-        PointerWidth::Bits64 => MARKER_64,
-    }
-}
-
-/// Returns the first word of a record without extended data.
-#[inline]
-pub(super) const fn header_word(width: PointerWidth, size: usize, hook: u16) -> u64 {
-    let marker = marker(width) as u64;
-    RECORD_VERSION as u64 | marker << 16 | (size as u64) << 32 | (hook as u64) << 48
-}
-
-/// Reason that bytes are not a record, or that a record could not be encoded.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "defmt", derive(defmt::Format))]
-#[non_exhaustive]
-pub enum RecordError {
-    /// There are fewer bytes than the record says or needs.
-    TooShort,
-    /// The marker is not that of a performance record.
-    Marker(u32),
-    /// The hook is another event's.
-    Hook(u16),
-    /// There are more elements than a record can have.
-    TooMany(usize),
-    /// The buffer is too small.
-    NoRoom {
-        /// Number of bytes needed; from 0x10000 on, a record cannot have them.
-        needed: usize,
-    },
-}
-
-impl fmt::Display for RecordError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::TooShort => f.write_str("the record is cut off"),
-            Self::Marker(marker) => write!(f, "marker {marker:#010X} is no performance record's"),
-            Self::Hook(hook) => write!(f, "hook {hook:#06X} is another event's"),
-            Self::TooMany(count) => write!(f, "{count} are more than a record can have"),
-            Self::NoRoom { needed } => write!(f, "there is no room for {needed} bytes"),
-        }
-    }
-}
-
-impl core::error::Error for RecordError {}
-
 impl<'b> Record<'b> {
     /// Creates a record without extended data.
     pub fn new(width: PointerWidth, timestamp: u64, event: impl Into<Event<'b>>) -> Self {
@@ -140,16 +62,16 @@ impl<'b> Record<'b> {
     /// [`NoRoom`](RecordError::NoRoom): the buffer is too small. Nothing is written.
     pub fn encode(&self, bytes: &mut [u8]) -> Result<usize, RecordError> {
         let mut length = Writer::new(&mut []);
-        self.put(0, &mut length);
+        self.write(0, &mut length);
         let needed = length.length();
         match u16::try_from(needed) {
-            Ok(size) if needed <= bytes.len() => self.put(size, &mut Writer::new(bytes)),
+            Ok(size) if needed <= bytes.len() => self.write(size, &mut Writer::new(bytes)),
             _ => return Err(RecordError::NoRoom { needed }),
         }
         Ok(needed)
     }
 
-    fn put(&self, size: u16, to: &mut Writer<'_>) {
+    fn write(&self, size: u16, to: &mut Writer<'_>) {
         let extended = &self.extended;
         let flag = if extended.pebs_index.is_some() { PEBS_INDEX_FLAG } else { 0 };
         let count = (extended.pmc_values.len() as u16) << PMC_COUNT_MASK.trailing_zeros();
@@ -161,7 +83,7 @@ impl<'b> Record<'b> {
         for word in extended.pebs_index.iter().chain(&extended.pmc_values) {
             to.put(&word.to_le_bytes());
         }
-        self.event.put(self.width, to);
+        self.event.encode(self.width, to);
         to.put(self.rest);
     }
 
@@ -193,7 +115,7 @@ impl<'b> Record<'b> {
             let value = reader.u64()?;
             extended.pmc_values.push(value).map_err(|_| RecordError::TooMany(MAX_PMC_VALUES))?;
         }
-        let event = Event::take(hook, width, &mut reader)?;
+        let event = Event::decode(hook, width, &mut reader)?;
         let version = version & !(PEBS_INDEX_FLAG | PMC_COUNT_MASK);
         Ok((Self { width, version, timestamp, extended, event, rest: reader.rest() }, size))
     }

@@ -1,18 +1,19 @@
-//! A processor's ring of trace records: interrupts write it, and a task reads it.
+//! The writing end of a ring of trace records: interrupts push, one ring per processor.
 //!
 //! A writing interrupt may itself be interrupted by another that writes (a timer's dispatch by a PMI as NMI). A slot is
 //! therefore claimed by one atomic operation, filled, and then published by its sequence number; the reader stops at
-//! the first slot that is claimed but not yet published. A reader copies a record and then claims it, so that readers
-//! need no lock: the one that loses the claim has copied for nothing.
+//! the first slot that is claimed but not yet published.
 
-use core::fmt;
 use core::sync::atomic::Ordering;
 
 use pmu_core::{InterruptFrame, PointerWidth};
 
-use super::event::{self, SAMPLE_WORDS, STACK_WORDS, Sample};
-use super::record::{MAX_PMC_VALUES, Record, RecordError};
 use crate::sync::{AtomicU64, array_of, const_fn};
+use crate::trace::event::sample::{SAMPLE_WORDS, Sample};
+use crate::trace::event::stack_walk::{STACK_WORDS, fill};
+use crate::trace::extended::MAX_PMC_VALUES;
+use crate::trace::record::Record;
+use crate::trace::ring_slot::Slot;
 
 /// Maximum number of attempts at a claim. Each failure means that an interrupt came in between and claimed a slot of
 /// its own; interrupts do not nest this deeply.
@@ -42,47 +43,16 @@ pub type SwitchRing<const N: usize> = TraceRing<N, SWITCH_WORDS>;
 /// ```
 #[derive(Debug)]
 pub struct TraceRing<const N: usize, const W: usize = SAMPLE_WORDS> {
-    slots: [Slot<W>; N],
+    pub(super) slots: [Slot<W>; N],
     /// Next position to claim; positions do not wrap at `N`.
     head: AtomicU64,
     /// Next position to read.
-    tail: AtomicU64,
+    pub(super) tail: AtomicU64,
     dropped: AtomicU64,
 }
 
-/// A slot, whose turn tells its owner: of the position `p` that maps to it, turn `2·(p / N)` means free for the writer
-/// of `p`, and `2·(p / N) + 1` means published by it.
-#[derive(Debug)]
-struct Slot<const W: usize> {
-    turn: AtomicU64,
-    words: [AtomicU64; W],
-}
-
-impl<const W: usize> Slot<W> {
-    const_fn! {
-        const fn new() -> Self {
-            Self { turn: AtomicU64::new(0), words: array_of!(AtomicU64::new(0)) }
-        }
-    }
-
-    #[inline]
-    fn fill(&self, words: impl IntoIterator<Item = u64>) {
-        for (to, word) in self.words.iter().zip(words) {
-            to.store(word, Ordering::Relaxed);
-        }
-    }
-
-    fn read(&self) -> RecordBytes<W> {
-        let mut bytes = [[0; 8]; W];
-        for (bytes, word) in bytes.iter_mut().zip(&self.words) {
-            *bytes = word.load(Ordering::Relaxed).to_le_bytes();
-        }
-        RecordBytes(bytes)
-    }
-}
-
 impl<const N: usize, const W: usize> TraceRing<N, W> {
-    const SLOTS: u64 = N as u64;
+    pub(super) const SLOTS: u64 = N as u64;
 
     const_fn! {
         /// Creates an empty ring.
@@ -117,7 +87,7 @@ impl<const N: usize, const W: usize> TraceRing<N, W> {
     /// Any, NMI included, on the ring's processor. Wait-free if the frame's [`call_chain`](InterruptFrame::call_chain)
     /// is.
     pub fn push_call_chain(&self, width: PointerWidth, frame: &dyn InterruptFrame) -> bool {
-        self.push_by(|slot| event::fill(&slot.words, width, frame))
+        self.push_by(|slot| fill(&slot.words, width, frame))
     }
 
     /// Stores any record. Without room, or if the record is longer than a slot, returns `false` and counts it as
@@ -169,14 +139,6 @@ impl<const N: usize, const W: usize> TraceRing<N, W> {
     pub fn dropped(&self) -> u64 {
         self.dropped.load(Ordering::Relaxed)
     }
-
-    /// Returns a reader of the records. Each record comes once: of several readers at a time, to any of them.
-    ///
-    /// # Context
-    /// Task, on any processor.
-    pub fn drain(&self) -> Drain<'_, N, W> {
-        Drain { ring: self }
-    }
 }
 
 impl<const N: usize, const W: usize> Default for TraceRing<N, W> {
@@ -185,93 +147,12 @@ impl<const N: usize, const W: usize> Default for TraceRing<N, W> {
     }
 }
 
-/// A record read from a ring.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub struct RecordBytes<const W: usize = SAMPLE_WORDS>([[u8; 8]; W]);
-
-impl<const W: usize> RecordBytes<W> {
-    /// Returns the record's bytes, in the format of a file.
-    pub fn as_slice(&self) -> &[u8] {
-        let bytes = self.0.as_flattened();
-        let size = match bytes {
-            [_, _, _, _, low, high, ..] => u16::from_le_bytes([*low, *high]),
-            _ => 0,
-        };
-        bytes.get(..size.into()).unwrap_or(bytes)
-    }
-
-    /// Decodes the record.
-    ///
-    /// # Errors
-    /// None for a record that a ring's methods stored.
-    pub fn decode(&self) -> Result<Record<'_>, RecordError> {
-        Record::decode(self.as_slice()).map(|(record, _)| record)
-    }
-}
-
-impl<const W: usize> fmt::Debug for RecordBytes<W> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "RecordBytes({:02x?})", self.as_slice())
-    }
-}
-
-#[cfg(feature = "defmt")]
-impl<const W: usize> defmt::Format for RecordBytes<W> {
-    fn format(&self, f: defmt::Formatter<'_>) {
-        defmt::write!(f, "RecordBytes({=[u8]:02x})", self.as_slice());
-    }
-}
-
-/// Reads a ring's records, oldest first, until the ring is empty.
-#[derive(Debug)]
-pub struct Drain<'r, const N: usize, const W: usize = SAMPLE_WORDS> {
-    ring: &'r TraceRing<N, W>,
-}
-
-impl<const N: usize, const W: usize> Drain<'_, N, W> {
-    /// Frees the slot of a position that was read, if it is not free yet.
-    fn free(&self, position: u64) {
-        let slots = TraceRing::<N, W>::SLOTS;
-        if let Some(slot) = self.ring.slots.get((position % slots) as usize) {
-            let read = 2 * (position / slots) + 1;
-            // `Err`: another reader freed it, and a writer may have it already.
-            let _ = slot.turn.compare_exchange(read, read + 1, Ordering::AcqRel, Ordering::Relaxed);
-        }
-    }
-}
-
-impl<const N: usize, const W: usize> Iterator for Drain<'_, N, W> {
-    type Item = RecordBytes<W>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        let (slots, tail) = (TraceRing::<N, W>::SLOTS, &self.ring.tail);
-        let mut position = tail.load(Ordering::Acquire);
-        loop {
-            // A reader that claimed the record before may have ended there; it had copied it.
-            position.checked_sub(1).into_iter().for_each(|before| self.free(before));
-            let slot = self.ring.slots.get((position % slots) as usize)?;
-            let turn = 2 * (position / slots);
-            let is_published = slot.turn.load(Ordering::Acquire) == turn + 1;
-            let bytes = if is_published { slot.read() } else { RecordBytes([[0; 8]; W]) };
-            // A slot is freed once the tail is moved on from it. So this one was not written since `position` was loaded,
-            // if the tail is there still.
-            let next = position.wrapping_add(u64::from(is_published));
-            match tail.compare_exchange(position, next, Ordering::AcqRel, Ordering::Acquire) {
-                Ok(_) if is_published => {
-                    self.free(position);
-                    return Some(bytes);
-                }
-                Ok(_) => return None,
-                Err(found) => position = found,
-            }
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::super::event::{Detail, Event};
     use super::*;
+    use crate::trace::event::sample::Detail;
+    use crate::trace::event::table::Event;
+    use crate::trace::record_bytes::RecordBytes;
     use std::vec::Vec;
 
     const WIDTH: PointerWidth = PointerWidth::Bits64;

@@ -4,9 +4,10 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use pmu_core::{PointerWidth, ProcessorNumber};
 
-use super::event::ContextSwitch;
-use super::record::{Extended, Record};
-use super::ring::SwitchRing;
+use crate::trace::event::context_switch::ContextSwitch;
+use crate::trace::extended::Extended;
+use crate::trace::record::Record;
+use crate::trace::ring::SwitchRing;
 
 /// Writes a record of each context switch into the processor's ring, while
 /// [`TraceControl`](super::TraceControl)'s group mask has [`PERF_CONTEXT_SWITCH`](super::PERF_CONTEXT_SWITCH).

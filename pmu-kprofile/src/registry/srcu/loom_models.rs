@@ -6,7 +6,7 @@ use std::sync::Arc;
 use loom::thread;
 
 use super::{GracePeriod, ReaderCounters};
-use crate::sync::loom_models::{Seed, explore, finds};
+use crate::loom_models::{Seed, explore, finds};
 use crate::sync::{AtomicUsize, UnsafeCell, spin_loop};
 
 /// Readers, and two snapshots that they read.

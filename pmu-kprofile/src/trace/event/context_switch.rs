@@ -2,8 +2,8 @@
 
 use pmu_core::PointerWidth;
 
-use super::super::bytes::{Reader, Writer};
-use super::super::record::RecordError;
+use crate::trace::bytes::{Reader, Writer};
+use crate::trace::record_error::RecordError;
 
 /// `PERFINFO_LOG_TYPE_CONTEXTSWAP`.
 pub const CONTEXT_SWITCH_HOOK: u16 = 0x0524;
@@ -43,7 +43,7 @@ impl ContextSwitch {
         CONTEXT_SWITCH_HOOK
     }
 
-    pub(super) fn put(&self, _: PointerWidth, to: &mut Writer<'_>) {
+    pub(super) fn encode(&self, _: PointerWidth, to: &mut Writer<'_>) {
         to.put(&self.new_thread.to_le_bytes());
         to.put(&self.old_thread.to_le_bytes());
         to.put(&self.new_priority.to_le_bytes());
@@ -58,7 +58,7 @@ impl ContextSwitch {
         to.put(&self.reserved.to_le_bytes());
     }
 
-    pub(super) fn take(
+    pub(super) fn decode(
         _: u16,
         _: PointerWidth,
         from: &mut Reader<'_>,

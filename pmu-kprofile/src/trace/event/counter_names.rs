@@ -2,8 +2,8 @@
 
 use pmu_core::PointerWidth;
 
-use super::super::bytes::{Reader, Utf16, Writer};
-use super::super::record::RecordError;
+use crate::trace::bytes::{Reader, Utf16, Writer};
+use crate::trace::record_error::RecordError;
 
 /// `PERFINFO_LOG_TYPE_PMC_CONFIG`.
 pub const PMC_CONFIG_HOOK: u16 = 0x0F30;
@@ -54,12 +54,12 @@ impl<'b> CounterNames<'b> {
         PMC_CONFIG_HOOK
     }
 
-    pub(super) fn put(&self, _: PointerWidth, to: &mut Writer<'_>) {
+    pub(super) fn encode(&self, _: PointerWidth, to: &mut Writer<'_>) {
         to.put(&self.count.to_le_bytes());
         to.put(self.names);
     }
 
-    pub(super) fn take(
+    pub(super) fn decode(
         _: u16,
         _: PointerWidth,
         from: &mut Reader<'b>,

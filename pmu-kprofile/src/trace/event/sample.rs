@@ -2,8 +2,10 @@
 
 use pmu_core::PointerWidth;
 
-use super::super::bytes::{Reader, Writer};
-use super::super::record::{HEADER, RecordError, header_word};
+use crate::trace::bytes::{Reader, Writer};
+use crate::trace::header::HEADER;
+use crate::trace::header::header_word;
+use crate::trace::record_error::RecordError;
 
 /// `PERFINFO_LOG_TYPE_SAMPLED_PROFILE`.
 pub const SAMPLED_PROFILE_HOOK: u16 = 0x0F2E;
@@ -97,7 +99,7 @@ impl Detail {
 }
 
 /// Number of words in the record of a profile interrupt without extended data.
-pub(in super::super) const SAMPLE_WORDS: usize = 4;
+pub(in crate::trace) const SAMPLE_WORDS: usize = 4;
 
 impl Sample {
     /// Returns a payload's size in bytes.
@@ -112,7 +114,7 @@ impl Sample {
     /// Returns the whole record, without extended data. Shifts assemble it in registers, because an interrupt pays for
     /// each step and has a small stack.
     #[inline]
-    pub(in super::super) fn words(
+    pub(in crate::trace) fn words(
         &self,
         width: PointerWidth,
         timestamp: u64,
@@ -127,13 +129,13 @@ impl Sample {
         }
     }
 
-    pub(super) fn put(&self, width: PointerWidth, to: &mut Writer<'_>) {
+    pub(super) fn encode(&self, width: PointerWidth, to: &mut Writer<'_>) {
         to.address(width, self.pc);
         to.put(&self.thread.to_le_bytes());
         to.put(&self.detail.to_bits().to_le_bytes());
     }
 
-    pub(super) fn take(
+    pub(super) fn decode(
         hook: u16,
         width: PointerWidth,
         from: &mut Reader<'_>,

@@ -2,9 +2,9 @@
 
 use pmu_core::PointerWidth;
 
-use super::super::bytes::{Reader, Writer};
-use super::super::record::RecordError;
-use super::sample::{Hook, Sample};
+use crate::trace::bytes::{Reader, Writer};
+use crate::trace::event::sample::{Hook, Sample};
+use crate::trace::record_error::RecordError;
 
 /// `PERFINFO_LOG_TYPE_SAMPLED_PROFILE_CACHE`.
 pub const SAMPLED_PROFILE_CACHE_HOOK: u16 = 0x0F37;
@@ -44,7 +44,7 @@ impl<'b> SampleCache<'b> {
             return Err(RecordError::Hook(other.hook()));
         }
         let mut writer = Writer::new(&mut *buffer);
-        samples.iter().for_each(|sample| sample.put(width, &mut writer));
+        samples.iter().for_each(|sample| sample.encode(width, &mut writer));
         let length = writer.length();
         let bytes = buffer.get(..length).ok_or(RecordError::NoRoom { needed: length })?;
         Ok(Self { width, count: samples.len() as u32, padding: 0, samples: bytes })
@@ -54,14 +54,14 @@ impl<'b> SampleCache<'b> {
     pub fn samples(&self) -> impl Iterator<Item = Sample> + use<'b> {
         let (width, mut reader) = (self.width, Reader::new(self.samples));
         let hook = Hook::SampledProfile.id();
-        core::iter::from_fn(move || Sample::take(hook, width, &mut reader).ok())
+        core::iter::from_fn(move || Sample::decode(hook, width, &mut reader).ok())
     }
 
     pub(super) fn hook(&self) -> u16 {
         SAMPLED_PROFILE_CACHE_HOOK
     }
 
-    pub(super) fn put(&self, width: PointerWidth, to: &mut Writer<'_>) {
+    pub(super) fn encode(&self, width: PointerWidth, to: &mut Writer<'_>) {
         to.put(&self.count.to_le_bytes());
         if width == PointerWidth::Bits64 {
             to.put(&self.padding.to_le_bytes());
@@ -69,11 +69,11 @@ impl<'b> SampleCache<'b> {
         if width == self.width {
             to.put(self.samples);
         } else {
-            self.samples().for_each(|sample| sample.put(width, to));
+            self.samples().for_each(|sample| sample.encode(width, to));
         }
     }
 
-    pub(super) fn take(
+    pub(super) fn decode(
         _: u16,
         width: PointerWidth,
         from: &mut Reader<'b>,

@@ -2,8 +2,8 @@
 
 use pmu_core::PointerWidth;
 
-use super::super::bytes::{Reader, Utf16, Writer};
-use super::super::record::RecordError;
+use crate::trace::bytes::{Reader, Utf16, Writer};
+use crate::trace::record_error::RecordError;
 
 /// `PERFINFO_LOG_TYPE_SAMPLED_PROFILE_SET_INTERVAL`.
 pub const SET_INTERVAL_HOOK: u16 = 0x0F48;
@@ -51,7 +51,7 @@ impl<'b> SourceInterval<'b> {
         }
     }
 
-    pub(super) fn put(&self, _: PointerWidth, to: &mut Writer<'_>) {
+    pub(super) fn encode(&self, _: PointerWidth, to: &mut Writer<'_>) {
         for word in [self.source, self.new, self.old] {
             to.put(&word.to_le_bytes());
         }
@@ -60,7 +60,7 @@ impl<'b> SourceInterval<'b> {
         }
     }
 
-    pub(super) fn take(
+    pub(super) fn decode(
         hook: u16,
         _: PointerWidth,
         from: &mut Reader<'b>,

@@ -8,9 +8,10 @@ use core::sync::atomic::Ordering;
 
 use pmu_core::{InterruptFrame, PointerWidth, ProcessId};
 
-use super::super::bytes::{Reader, Writer};
-use super::super::record::{RecordError, header_word};
 use crate::sync::AtomicU64;
+use crate::trace::bytes::{Reader, Writer};
+use crate::trace::header::header_word;
+use crate::trace::record_error::RecordError;
 
 /// Maximum number of return addresses in a record that this crate writes.
 pub const MAX_RETURN_ADDRESSES: usize = 32;
@@ -22,7 +23,7 @@ const MAX_ADDRESSES: usize = 1 + MAX_RETURN_ADDRESSES;
 const FIXED_WORDS: usize = 4;
 
 /// Number of words of the longest record that this crate writes.
-pub(in super::super) const STACK_WORDS: usize = FIXED_WORDS + MAX_ADDRESSES;
+pub(in crate::trace) const STACK_WORDS: usize = FIXED_WORDS + MAX_ADDRESSES;
 
 /// `PERFINFO_LOG_TYPE_STACKWALK`.
 pub const STACK_WALK_HOOK: u16 = 0x1820;
@@ -53,14 +54,14 @@ impl<'b> StackWalk<'b> {
         STACK_WALK_HOOK
     }
 
-    pub(super) fn put(&self, width: PointerWidth, to: &mut Writer<'_>) {
+    pub(super) fn encode(&self, width: PointerWidth, to: &mut Writer<'_>) {
         to.put(&self.event_timestamp.to_le_bytes());
         to.put(&self.process.to_le_bytes());
         to.put(&self.thread.to_le_bytes());
         self.addresses().for_each(|address| to.address(width, address));
     }
 
-    pub(super) fn take(
+    pub(super) fn decode(
         _: u16,
         width: PointerWidth,
         from: &mut Reader<'b>,
@@ -76,7 +77,7 @@ impl<'b> StackWalk<'b> {
 }
 
 /// Writes the record of a frame into a slot's words, with as many addresses as fit.
-pub(in super::super) fn fill(words: &[AtomicU64], width: PointerWidth, frame: &dyn InterruptFrame) {
+pub(in crate::trace) fn fill(words: &[AtomicU64], width: PointerWidth, frame: &dyn InterruptFrame) {
     let [header, stamp, event_stamp, owner, addresses @ ..] = words else { return };
     let mut count = 0;
     let mut visit = |address: u64| {

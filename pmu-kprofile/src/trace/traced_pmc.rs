@@ -2,67 +2,21 @@
 //! `EventTraceProfileEventListInformation` (0x0E).
 
 use core::fmt;
-use core::mem;
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU64, Ordering};
 
 use heapless::Vec;
-use pmu_core::{KProfileSource, NtStatus, ProcessorNumber, Rules};
+use pmu_core::{KProfileSource, NtStatus, Rules};
 
-use super::record::MAX_PMC_VALUES;
-use crate::affinity::{mask_of, processors_in};
-use crate::{Affinity, MAX_GROUPS};
+use crate::affinity::{MAX_GROUPS, mask_of, processors_in};
+use crate::trace::counter_sets::CounterSets;
+use crate::trace::extended::MAX_PMC_VALUES;
+use crate::trace::once_list::OnceList;
 
 /// Maximum number of sources of traced PMC, in any version.
 pub const MAX_TRACED_COUNTERS: usize = 8;
 
 /// Maximum number of hooks of traced PMC: `ETW_PMC_SUPPORT.HookId`.
 pub const MAX_TRACED_HOOKS: usize = 4;
-
-/// The counters that a kernel lends to traced PMC: `HalAllocatePmcCounterSet` and `HalFreePmcCounterSet`.
-///
-/// ```
-/// use pmu_core::{KProfileSource, NtStatus, ProcessorNumber};
-/// use pmu_kprofile::Affinity;
-/// use pmu_kprofile::trace::CounterSets;
-/// # fn open_and_start(_: ProcessorNumber, _: KProfileSource) -> Result<(), NtStatus> { Ok(()) }
-/// # fn close_all(_: ProcessorNumber) {}
-///
-/// struct Kernel;
-///
-/// impl CounterSets for Kernel {
-///     fn active_processors(&self) -> Affinity {
-///         Affinity::first(2)
-///     }
-///     fn counters(&self) -> usize {
-///         4
-///     }
-///     fn allocate(&mut self, on: ProcessorNumber, sources: &[KProfileSource]) -> Result<(), NtStatus> {
-///         // Each is an event of `Counters` there, which is only counted.
-///         sources.iter().try_for_each(|source| open_and_start(on, *source)).inspect_err(|_| close_all(on))
-///     }
-///     fn free(&mut self, on: ProcessorNumber) {
-///         close_all(on);
-///     }
-/// }
-/// ```
-pub trait CounterSets {
-    /// Returns the active processors.
-    fn active_processors(&self) -> Affinity;
-
-    /// Returns the number of counters of a processor, which limits the sources from version 1903 on:
-    /// `HalQueryProfileNumberOfCounters`.
-    fn counters(&self) -> usize;
-
-    /// Allocates counters for the sources on a processor, and starts them.
-    ///
-    /// # Errors
-    /// The status that the service is to return, for instance `STATUS_NOT_SUPPORTED`. Nothing is allocated there.
-    fn allocate(&mut self, on: ProcessorNumber, sources: &[KProfileSource])
-    -> Result<(), NtStatus>;
-
-    /// Frees what was allocated on a processor, if it is still active.
-    fn free(&mut self, on: ProcessorNumber);
-}
 
 /// Facts about a logger, and about its caller, that only the kernel knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,70 +57,10 @@ pub struct LoggerFacts {
 /// ```
 pub struct TracedPmc {
     rules: Rules,
-    counters: List<MAX_TRACED_COUNTERS>,
-    hooks: List<MAX_TRACED_HOOKS>,
+    counters: OnceList<MAX_TRACED_COUNTERS>,
+    hooks: OnceList<MAX_TRACED_HOOKS>,
     /// The processors on which counters are allocated.
     allocated: [AtomicU64; MAX_GROUPS],
-}
-
-/// A list that is set once.
-struct List<const N: usize> {
-    /// [`UNSET`], [`SETTING`], or 2 more than the length.
-    state: AtomicU32,
-    items: [AtomicU32; N],
-}
-
-const UNSET: u32 = 0;
-const SETTING: u32 = 1;
-const SET: u32 = 2;
-
-impl<const N: usize> List<N> {
-    const fn new() -> Self {
-        Self { state: AtomicU32::new(UNSET), items: [const { AtomicU32::new(0) }; N] }
-    }
-
-    /// Begins to set the list.
-    fn begin(&self) -> Result<Setting<'_, N>, NtStatus> {
-        if self.change(UNSET, SETTING) {
-            Ok(Setting(self))
-        } else {
-            Err(NtStatus::WMI_ALREADY_ENABLED)
-        }
-    }
-
-    /// Begins to clear the list; `None` if it is not set.
-    fn clear(&self) -> Option<Setting<'_, N>> {
-        let state = self.state.load(Ordering::Acquire);
-        (state >= SET && self.change(state, SETTING)).then_some(Setting(self))
-    }
-
-    fn change(&self, from: u32, to: u32) -> bool {
-        self.state.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed).is_ok()
-    }
-
-    /// Returns the items; none while the list is not set.
-    fn items(&self) -> impl Iterator<Item = u32> {
-        let length = self.state.load(Ordering::Acquire).saturating_sub(SET);
-        self.items.iter().take(length as usize).map(|item| item.load(Ordering::Relaxed))
-    }
-}
-
-/// The right to set a list, which is not set until then. Dropped, also by unwinding, it leaves the list unset.
-struct Setting<'l, const N: usize>(&'l List<N>);
-
-impl<const N: usize> Setting<'_, N> {
-    fn end(self, items: &[u32]) {
-        let list = self.0;
-        mem::forget(self);
-        list.items.iter().zip(items).for_each(|(to, item)| to.store(*item, Ordering::Relaxed));
-        list.state.store(SET + items.len() as u32, Ordering::Release);
-    }
-}
-
-impl<const N: usize> Drop for Setting<'_, N> {
-    fn drop(&mut self) {
-        self.0.state.store(UNSET, Ordering::Release);
-    }
 }
 
 impl TracedPmc {
@@ -174,8 +68,8 @@ impl TracedPmc {
     pub const fn new(rules: Rules) -> Self {
         Self {
             rules,
-            counters: List::new(),
-            hooks: List::new(),
+            counters: OnceList::new(),
+            hooks: OnceList::new(),
             allocated: [const { AtomicU64::new(0) }; MAX_GROUPS],
         }
     }

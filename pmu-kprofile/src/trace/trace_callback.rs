@@ -1,12 +1,12 @@
-//! The kernel's built-in callbacks: cache-errata bookkeeping, the sampled profile, and the PMC interrupt.
+//! The kernel's callback that writes a trace record of each profile interrupt.
 
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU64, Ordering};
 
-use pmu_core::{InterruptFrame, Interval, KProfileSource, PointerWidth};
+use pmu_core::{InterruptFrame, KProfileSource, PointerWidth};
 
-use super::event::{Detail, Hook, Sample};
-use super::ring::{StackRing, TraceRing};
-use crate::ProfileCallback;
+use crate::object::callback::ProfileCallback;
+use crate::trace::event::sample::{Detail, Hook, Sample};
+use crate::trace::ring::{StackRing, TraceRing};
 
 /// Writes a record of each interrupt into the interrupted processor's ring.
 ///
@@ -67,54 +67,5 @@ impl<const N: usize> ProfileCallback for TraceCallback<N> {
         if let Some(stacks) = self.stacks.get(frame.processor().index()) {
             stacks.push_call_chain(self.width, frame);
         }
-    }
-}
-
-/// Cache-errata bookkeeping: counts the time interrupts that a workaround relies on, and holds the interval that it
-/// needs.
-///
-/// While the workaround is active, the interval of `ProfileTime` must not be longer than that: pass a requested
-/// interval through [`limit`](Self::limit) before setting it.
-#[derive(Debug)]
-pub struct CacheErrata {
-    interrupts: AtomicU64,
-    /// Longest permitted interval in units of 100 ns; `u32::MAX` permits any.
-    longest: AtomicU32,
-}
-
-impl CacheErrata {
-    /// Creates the bookkeeping, with any interval permitted.
-    pub const fn new() -> Self {
-        Self { interrupts: AtomicU64::new(0), longest: AtomicU32::new(u32::MAX) }
-    }
-
-    /// Requires an interrupt at least every `interval`.
-    pub fn require(&self, interval: Interval) {
-        self.longest.store(interval.get(), Ordering::Relaxed);
-    }
-
-    /// Returns the interval to set for a request of `units` of 100 ns.
-    pub fn limit(&self, units: u64) -> u64 {
-        match self.longest.load(Ordering::Relaxed) {
-            u32::MAX => units,
-            longest => units.min(longest.into()),
-        }
-    }
-
-    /// Returns the number of interrupts so far.
-    pub fn interrupts(&self) -> u64 {
-        self.interrupts.load(Ordering::Relaxed)
-    }
-}
-
-impl Default for CacheErrata {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
-impl ProfileCallback for CacheErrata {
-    fn profile_interrupt(&self, _: &dyn InterruptFrame, _: KProfileSource) {
-        self.interrupts.fetch_add(1, Ordering::Relaxed);
     }
 }

@@ -1,8 +1,16 @@
-//! The models. Every interleaving of each is executed, and every value that a load may see.
+//! The models of what happens on several processors at once, and of interrupts between any two steps.
 //!
-//! A cell of loom's stands for an object's buffer: a reader (the dispatch of an interrupt) reads it in the
-//! object's callback, and its owner writes it once the object is stopped. If the read can still be under way
-//! when the write is done, loom says so.
+//! Every interleaving of a model is executed, and every value that a load may return. The small models are exhaustive,
+//! that of the guard alone (`registry/srcu`) among them; the larger ones bound the number of preemptions, and say where.
+//! Each model has a seeded bug that it finds:
+//!
+//! ```text
+//! RUSTFLAGS="--cfg loom" cargo test -p pmu-kprofile --release --lib loom
+//! ```
+//!
+//! A cell of loom's stands for an object's buffer: a reader (the dispatch of an interrupt) reads it in the object's
+//! callback, and its owner writes it once the object is stopped. If the read can still be under way when the write is
+//! done, loom says so.
 
 mod mailbox;
 mod ring;
@@ -16,8 +24,8 @@ use loom::cell::UnsafeCell;
 use loom::thread;
 use pmu_core::{InterfaceError, InterruptFrame, KProfileSource, ProcessId, ProcessorNumber};
 
-pub(crate) use super::modeled::Seed;
-use super::modeled::{interrupt_before, no_interrupt, seeded};
+pub(crate) use crate::sync::modeled::Seed;
+use crate::sync::modeled::{interrupt_before, no_interrupt, seeded};
 use crate::{
     Affinity, ProfileCallback, ProfileError, ProfileHardware, ProfileObject, Profiles, Rules,
 };
@@ -114,7 +122,7 @@ unsafe impl Sync for Buffer {}
 unsafe impl Send for Buffer {}
 
 impl Buffer {
-    fn new(interrupted: Option<Arc<Lists>>) -> Self {
+    pub(crate) fn new(interrupted: Option<Arc<Lists>>) -> Self {
         Self { counts: UnsafeCell::new(0), interrupted, depth: AtomicUsize::new(0) }
     }
 

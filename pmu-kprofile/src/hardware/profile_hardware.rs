@@ -1,0 +1,92 @@
+//! The trait by which profile objects use the hardware of all processors.
+
+use pmu_core::{InterfaceError, KProfileSource, ProcessorNumber};
+
+use crate::affinity::Affinity;
+
+/// Starts and stops profile sources on any processor: `HalStartProfileInterrupt` and `HalStopProfileInterrupt`, with a
+/// result.
+///
+/// [`ThisProcessor`](crate::ThisProcessor) serves a machine with one processor, and [`Remote`](crate::Remote) one with
+/// several, through a [`Mailbox`](crate::Mailbox). A kernel that can run a function on another processor may implement
+/// this trait itself and let that function use the other processor's [`Session`](pmu_core::Session).
+///
+/// # Context
+/// Every method is called in task context, while this crate holds no lock that an interrupt needs.
+///
+/// # Examples
+/// A kernel that runs a function on another processor and waits for it:
+///
+/// ```
+/// use pmu_core::{InterfaceError, KProfileSource, ProcessorNumber};
+/// use pmu_kprofile::{Affinity, ProfileHardware, SourceRequest};
+/// # fn processor() -> ProcessorNumber { ProcessorNumber::from_index(0) }
+/// # fn interrupt_depth() -> usize { 0 }
+/// # fn online() -> Affinity { Affinity::first(1) }
+/// # fn run_on(_: ProcessorNumber, _: SourceRequest) -> Result<(), InterfaceError> { Ok(()) }
+/// # fn pinned<R>(act: impl FnOnce() -> R) -> R { act() }
+/// # use pmu_kprofile::{ProfileError, ProfileObject, Profiles};
+///
+/// struct Kernel;
+///
+/// impl ProfileHardware for Kernel {
+///     fn this_processor(&self) -> ProcessorNumber {
+///         processor()
+///     }
+///     fn in_interrupt(&self) -> bool {
+///         interrupt_depth() > 0
+///     }
+///     fn active_processors(&self) -> Affinity {
+///         online()
+///     }
+///     fn supports(&self, source: KProfileSource) -> bool {
+///         source == KProfileSource::TIME // … or what `Session::query` says
+///     }
+///     fn start(&mut self, on: ProcessorNumber, source: KProfileSource) -> Result<(), InterfaceError> {
+///         run_on(on, SourceRequest::Start(source)) // which uses that processor's `Session`
+///     }
+///     fn stop(&mut self, on: ProcessorNumber, source: KProfileSource) -> Result<(), InterfaceError> {
+///         run_on(on, SourceRequest::Stop(source))
+///     }
+/// }
+///
+/// fn start(lists: &Profiles<64, 4>, object: &'static ProfileObject<'static>) -> Result<(), ProfileError> {
+///     pinned(|| lists.try_start(object, &mut Kernel)) // the task stays on its processor meanwhile
+/// }
+/// ```
+pub trait ProfileHardware {
+    /// Returns the processor that executes the call. The task that starts or stops a profile stays there until that
+    /// returns: it is bound to the processor, or preemption is off.
+    fn this_processor(&self) -> ProcessorNumber;
+
+    /// Returns whether this processor is handling an interrupt, for instance an NMI. Profiles are not started or
+    /// stopped then: the interrupted code may be doing just that, and waiting for it would deadlock.
+    fn in_interrupt(&self) -> bool;
+
+    /// Returns the active processors whose sessions are initialized. A processor missing here has lost the sources that
+    /// were started on it.
+    fn active_processors(&self) -> Affinity;
+
+    /// Returns whether the interface supports a source.
+    fn supports(&self, source: KProfileSource) -> bool;
+
+    /// Starts a source on an active processor on which it does not run.
+    ///
+    /// # Errors
+    /// The error that kept the source from running. The calling operation continues or is undone, and reports it.
+    fn start(
+        &mut self,
+        processor: ProcessorNumber,
+        source: KProfileSource,
+    ) -> Result<(), InterfaceError>;
+
+    /// Stops a source on an active processor on which it was started.
+    ///
+    /// # Errors
+    /// The error because of which the source may still be running. It is not stopped again.
+    fn stop(
+        &mut self,
+        processor: ProcessorNumber,
+        source: KProfileSource,
+    ) -> Result<(), InterfaceError>;
+}

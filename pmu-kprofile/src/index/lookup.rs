@@ -1,0 +1,127 @@
+//! The index: from a source and a process to their group, and from an address to the objects that it hits.
+//!
+//! The addresses where a range begins or ends divide the address space into elementary intervals, over each of which
+//! the same ranges are hit. A binary search finds the elementary interval of an address, which leads to the head of its
+//! hit list: of just those ranges. (Elementary intervals and stabbing queries: de Berg and others, "Computational
+//! Geometry", 3rd edition, §10.3.)
+
+use crate::index::entry::{Entry, NONE};
+use crate::index::groups::{Group, Processes, Source, Span, UNUSED, tag};
+use crate::index::hit_lists::HitLists;
+use crate::index::intervals::{ElementaryIntervals, Found};
+use crate::object::basic::Basic;
+use crate::object::object_ptr::ObjectPtr;
+use crate::object::profile_object::ProfileObject;
+
+/// The index of at most `N` objects.
+#[repr(C)] // The sources first: an interrupt has their address then.
+pub(crate) struct Index<const N: usize> {
+    /// By number, modulo `N`, or wherever there was room next to that.
+    pub(super) sources: [Source<N>; N],
+    pub(super) entries: [Entry; N],
+    pub(super) length: usize,
+    /// The bits of a source's number that do not tell sources apart. Set before the index is filled.
+    pub(crate) ignored_bits: u32,
+    /// The entries in order of their ranges' last addresses, within their groups.
+    pub(super) by_last: [u32; N],
+    pub(super) processes: Processes<N>,
+    pub(super) intervals: ElementaryIntervals<N>,
+    pub(super) hit_lists: HitLists<N>,
+}
+
+impl<const N: usize> Index<N> {
+    /// An empty index.
+    pub(crate) const fn new() -> Self {
+        const { assert!(N > 0 && N < NONE as usize / 3, "places are 32-bit numbers") };
+        Self {
+            length: 0,
+            ignored_bits: 0,
+            entries: [Entry::UNUSED; N],
+            by_last: [0; N],
+            sources: [Source::UNUSED; N],
+            processes: Processes { ids: [0; N], groups: [Group::EMPTY; N], length: 0 },
+            intervals: ElementaryIntervals::new(),
+            hit_lists: HitLists::new(),
+        }
+    }
+
+    /// Returns the number of objects.
+    pub(crate) fn len(&self) -> usize {
+        self.length
+    }
+
+    /// The objects, by key.
+    pub(crate) fn objects(&self) -> impl Iterator<Item = ObjectPtr<ProfileObject<'static>>> {
+        self.entries.iter().take(self.length).map(|entry| entry.object)
+    }
+
+    /// The group of all processes of a source that has nothing else than ranges of that, and the place
+    /// that it should have; most have. Others are [`source`](Self::source)'s to find.
+    #[inline]
+    pub(crate) fn only_ranges(&self, source: u32) -> Option<&Group> {
+        let there = self.sources.get(source as usize % N)?;
+        (there.only_ranges_of == tag(source)).then_some(&there.global)
+    }
+
+    /// The groups of a source; `None`: there are none.
+    pub(crate) fn source(&self, number: u32) -> Option<&Source<N>> {
+        let number = number & !self.ignored_bits;
+        let tag = tag(number);
+        self.sources.get(self.place_of(number, tag)?).filter(|source| source.tag == tag)
+    }
+
+    /// Returns the slot of a source, or the slot that it would take; `None` if there is no room for it.
+    pub(super) fn place_of(&self, number: u32, tag: u32) -> Option<usize> {
+        let first = number as usize % N;
+        (first..N).chain(0..first).find(|place| {
+            let there = self.sources.get(*place).map_or(UNUSED, |source| source.tag);
+            there == tag || there == UNUSED
+        })
+    }
+
+    /// The group of a process.
+    pub(crate) fn process(&self, source: &Source<N>, process: u64) -> Option<&Group> {
+        let Span { from, to } = source.processes;
+        let ids = self.processes.ids.get(from as usize..to as usize)?;
+        let place = ids.binary_search(&process).ok()?;
+        self.processes.groups.get(from as usize + place)
+    }
+
+    /// A group's callback objects, in the order in which they were started.
+    #[inline]
+    pub(crate) fn callbacks(
+        &self,
+        group: &Group,
+    ) -> impl Iterator<Item = ObjectPtr<ProfileObject<'static>>> {
+        (group.callbacks.from..group.callbacks.to).map_while(|n| self.entry(n)).map(|e| e.object)
+    }
+
+    /// Calls `hit` with the counting part of each of a group's basic objects whose range has `pc`: a stabbing query.
+    #[inline(always)]
+    pub(crate) fn ranges(
+        &self,
+        group: &Group,
+        pc: u64,
+        mut hit: impl FnMut(ObjectPtr<Basic<'static>>),
+    ) {
+        match self.intervals.find(group.ranges, pc) {
+            Found::Only(only) => {
+                let entry = self.entries.get(only as usize);
+                if let Some(entry) = entry.filter(|e| e.base <= pc && pc <= e.last) {
+                    hit(entry.basic);
+                }
+            }
+            Found::HitList(mut node) => {
+                while let Some((basic, next)) = self.hit_lists.follow(node, pc) {
+                    hit(basic);
+                    node = next;
+                }
+            }
+        }
+    }
+
+    #[inline]
+    pub(super) fn entry(&self, place: u32) -> Option<&Entry> {
+        self.entries.get(place as usize)
+    }
+}

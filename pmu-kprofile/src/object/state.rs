@@ -1,0 +1,13 @@
+//! The state of a profile object.
+
+/// The state of an object, as [`is_started`](crate::ProfileObject::is_started) and the registry see it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum State {
+    /// On no lists, and no interrupt reads it.
+    Stopped,
+    /// On lists.
+    Started,
+    /// Unlinked; interrupts that began earlier may still be reading it.
+    Stopping,
+}

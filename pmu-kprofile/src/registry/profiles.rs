@@ -1,0 +1,153 @@
+//! The lists of started profiles, with their readers and their writer.
+
+use core::sync::atomic::Ordering;
+
+use pmu_core::{PointerWidth, Rules, WindowsVersion};
+
+use crate::index::lookup::Index;
+use crate::registry::srcu::{ReaderCounters, Statistics};
+use crate::registry::writer_state::WriterState;
+use crate::sync::flag::Flag;
+use crate::sync::{AtomicUsize, UnsafeCell, array_of, const_fn};
+
+/// The started profile objects of a system: each process's list and the global list, for at most `N` objects on
+/// processors whose [index](pmu_core::ProcessorNumber::index) is below `P`. Nothing is started on other processors.
+///
+/// Starting and stopping are serialized. The functions that begin with `try_` never wait: they return
+/// [`Busy`](crate::ProfileError::Busy) instead. The others, of the feature `critical-section`, spin until they are
+/// done: on a processor with task priorities, keep the tasks that call them from preempting each other.
+///
+/// The type contains all of its storage; a `static` is the usual place. New lists of [`Rules::LATEST`] are zeros, which
+/// take no room in an image; of other rules they are as long there as in memory:
+///
+/// ```
+/// use pmu_kprofile::Profiles;
+/// static PROFILES: Profiles<64, 4> = Profiles::new();
+/// assert_eq!(PROFILES.statistics().seen, 0);
+/// ```
+#[repr(C)] // The snapshots first: an interrupt has their address then.
+pub struct Profiles<const N: usize, const P: usize> {
+    pub(super) snapshots: [Snapshot<N>; 2],
+    pub(super) readers: [ReaderCounters; P],
+    rules: StoredRules,
+    /// The index of the snapshot that interrupts read.
+    pub(super) current: AtomicUsize,
+    /// The epoch of new readers, which selects the set of counters that they enter.
+    pub(super) epoch: AtomicUsize,
+    pub(super) started: AtomicUsize,
+    /// Set while the write lock is held.
+    pub(super) writing: Flag,
+    /// The state that only the holder of the write lock accesses.
+    pub(super) writer: UnsafeCell<WriterState>,
+}
+
+/// Rules as their difference from [`Rules::LATEST`], of which all are zeros, so that lists of them in a static take no
+/// room in an image.
+struct StoredRules {
+    version: u8,
+    width: u8,
+}
+
+impl StoredRules {
+    const LATEST: Rules = Rules::LATEST;
+
+    const fn of(rules: Rules) -> Self {
+        Self {
+            version: rules.version as u8 ^ Self::LATEST.version as u8,
+            width: rules.width as u8 ^ Self::LATEST.width as u8,
+        }
+    }
+
+    fn get(&self) -> Rules {
+        let version = usize::from(self.version ^ Self::LATEST.version as u8);
+        let narrow = self.width ^ Self::LATEST.width as u8 == PointerWidth::Bits32 as u8;
+        Rules {
+            version: WindowsVersion::ALL.get(version).copied().unwrap_or_default(),
+            width: if narrow { PointerWidth::Bits32 } else { PointerWidth::Bits64 },
+        }
+    }
+}
+
+/// One snapshot of the lists.
+pub(super) struct Snapshot<const N: usize>(pub(super) UnsafeCell<Index<N>>);
+
+// SAFETY: (1) readers read a snapshot under a read guard, taken before they load which snapshot is current; (2) only
+// the holder of the write guard writes a snapshot, while it is not current and a grace period has passed since it was;
+// (3) the pointers in it are to `Sync` objects, shared. So no write meets a read.
+unsafe impl<const N: usize> Sync for Snapshot<N> {}
+
+// SAFETY: a snapshot is numbers, and pointers to `Sync` objects; nothing in it belongs to a thread.
+unsafe impl<const N: usize> Send for Snapshot<N> {}
+
+// SAFETY: (1) a snapshot is `Sync`; (2) `writer` is accessed by the holder of the write lock alone, see
+// `WriteLock`; (3) the rest are atomics, and `rules`, which is never written.
+unsafe impl<const N: usize, const P: usize> Sync for Profiles<N, P> {}
+
+// SAFETY: (1) a snapshot is `Send`; (2) `writer` holds numbers and a pointer to a `Sync` object.
+unsafe impl<const N: usize, const P: usize> Send for Profiles<N, P> {}
+
+impl<const N: usize, const P: usize> Profiles<N, P> {
+    const_fn! {
+        /// Creates empty lists with [`Rules::LATEST`]: they behave like the latest Windows of which everything is
+        /// certain, without the defects of earlier ones.
+        pub const fn new() -> Self {
+            Self::with_rules(Rules::LATEST)
+        }
+    }
+
+    const_fn! {
+        /// Creates empty lists of a given Windows version. They take objects created with the same rules, and refuse
+        /// others ([`OtherRules`](crate::ProfileError::OtherRules)).
+        pub const fn with_rules(rules: Rules) -> Self {
+            Self {
+                rules: StoredRules::of(rules),
+                snapshots: array_of!(Snapshot(UnsafeCell::new(Index::new()))),
+                current: AtomicUsize::new(0),
+                epoch: AtomicUsize::new(0),
+                started: AtomicUsize::new(0),
+                readers: array_of!(ReaderCounters::new()),
+                writing: Flag::new(),
+                writer: UnsafeCell::new(WriterState::NEW),
+            }
+        }
+    }
+
+    /// Returns the rules of the Windows version that the lists follow.
+    pub fn rules(&self) -> Rules {
+        self.rules.get()
+    }
+
+    /// Returns the number of started objects.
+    ///
+    /// # Context
+    /// Any.
+    pub fn started(&self) -> usize {
+        self.started.load(Ordering::Relaxed)
+    }
+
+    /// Returns the counts of the interrupts so far, by outcome, over all processors.
+    ///
+    /// # Context
+    /// Any.
+    pub fn statistics(&self) -> Statistics {
+        let mut total = Statistics::default();
+        self.readers.iter().for_each(|counters| counters.add_to(&mut total));
+        total
+    }
+}
+
+impl<const N: usize, const P: usize> core::fmt::Debug for Profiles<N, P> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Profiles")
+            .field("rules", &self.rules())
+            .field("started", &self.started())
+            .field("statistics", &self.statistics())
+            .finish_non_exhaustive()
+    }
+}
+
+impl<const N: usize, const P: usize> Default for Profiles<N, P> {
+    fn default() -> Self {
+        Self::new()
+    }
+}

@@ -1,0 +1,56 @@
+//! The kernel's callback for cache errata: counts time interrupts and limits their interval.
+
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use pmu_core::{InterruptFrame, Interval, KProfileSource};
+
+use crate::object::callback::ProfileCallback;
+
+/// Cache-errata bookkeeping: counts the time interrupts that a workaround relies on, and holds the interval that it
+/// needs.
+///
+/// While the workaround is active, the interval of `ProfileTime` must not be longer than that: pass a requested
+/// interval through [`limit`](Self::limit) before setting it.
+#[derive(Debug)]
+pub struct CacheErrata {
+    interrupts: AtomicU64,
+    /// Longest permitted interval in units of 100 ns; `u32::MAX` permits any.
+    longest: AtomicU32,
+}
+
+impl CacheErrata {
+    /// Creates the bookkeeping, with any interval permitted.
+    pub const fn new() -> Self {
+        Self { interrupts: AtomicU64::new(0), longest: AtomicU32::new(u32::MAX) }
+    }
+
+    /// Requires an interrupt at least every `interval`.
+    pub fn require(&self, interval: Interval) {
+        self.longest.store(interval.get(), Ordering::Relaxed);
+    }
+
+    /// Returns the interval to set for a request of `units` of 100 ns.
+    pub fn limit(&self, units: u64) -> u64 {
+        match self.longest.load(Ordering::Relaxed) {
+            u32::MAX => units,
+            longest => units.min(longest.into()),
+        }
+    }
+
+    /// Returns the number of interrupts so far.
+    pub fn interrupts(&self) -> u64 {
+        self.interrupts.load(Ordering::Relaxed)
+    }
+}
+
+impl Default for CacheErrata {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl ProfileCallback for CacheErrata {
+    fn profile_interrupt(&self, _: &dyn InterruptFrame, _: KProfileSource) {
+        self.interrupts.fetch_add(1, Ordering::Relaxed);
+    }
+}

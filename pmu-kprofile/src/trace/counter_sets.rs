@@ -1,0 +1,51 @@
+//! The trait by which traced PMC allocates counters.
+
+use pmu_core::{KProfileSource, NtStatus, ProcessorNumber};
+
+use crate::affinity::Affinity;
+
+/// The counters that a kernel lends to traced PMC: `HalAllocatePmcCounterSet` and `HalFreePmcCounterSet`.
+///
+/// ```
+/// use pmu_core::{KProfileSource, NtStatus, ProcessorNumber};
+/// use pmu_kprofile::Affinity;
+/// use pmu_kprofile::trace::CounterSets;
+/// # fn open_and_start(_: ProcessorNumber, _: KProfileSource) -> Result<(), NtStatus> { Ok(()) }
+/// # fn close_all(_: ProcessorNumber) {}
+///
+/// struct Kernel;
+///
+/// impl CounterSets for Kernel {
+///     fn active_processors(&self) -> Affinity {
+///         Affinity::first(2)
+///     }
+///     fn counters(&self) -> usize {
+///         4
+///     }
+///     fn allocate(&mut self, on: ProcessorNumber, sources: &[KProfileSource]) -> Result<(), NtStatus> {
+///         // Each is an event of `Counters` there, which is only counted.
+///         sources.iter().try_for_each(|source| open_and_start(on, *source)).inspect_err(|_| close_all(on))
+///     }
+///     fn free(&mut self, on: ProcessorNumber) {
+///         close_all(on);
+///     }
+/// }
+/// ```
+pub trait CounterSets {
+    /// Returns the active processors.
+    fn active_processors(&self) -> Affinity;
+
+    /// Returns the number of counters of a processor, which limits the sources from version 1903 on:
+    /// `HalQueryProfileNumberOfCounters`.
+    fn counters(&self) -> usize;
+
+    /// Allocates counters for the sources on a processor, and starts them.
+    ///
+    /// # Errors
+    /// The status that the service is to return, for instance `STATUS_NOT_SUPPORTED`. Nothing is allocated there.
+    fn allocate(&mut self, on: ProcessorNumber, sources: &[KProfileSource])
+    -> Result<(), NtStatus>;
+
+    /// Frees what was allocated on a processor, if it is still active.
+    fn free(&mut self, on: ProcessorNumber);
+}

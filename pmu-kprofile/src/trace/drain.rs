@@ -1,0 +1,66 @@
+//! The reading end of a ring: a task drains its records.
+//!
+//! A reader copies a record and then claims it, so that readers need no lock: the one that loses the claim has copied
+//! for nothing.
+
+use core::sync::atomic::Ordering;
+
+use crate::trace::event::sample::SAMPLE_WORDS;
+use crate::trace::record_bytes::RecordBytes;
+use crate::trace::ring::TraceRing;
+
+impl<const N: usize, const W: usize> TraceRing<N, W> {
+    /// Returns a reader of the records. Each record comes once: of several readers at a time, to any of them.
+    ///
+    /// # Context
+    /// Task, on any processor.
+    pub fn drain(&self) -> Drain<'_, N, W> {
+        Drain { ring: self }
+    }
+}
+
+/// Reads a ring's records, oldest first, until the ring is empty.
+#[derive(Debug)]
+pub struct Drain<'r, const N: usize, const W: usize = SAMPLE_WORDS> {
+    ring: &'r TraceRing<N, W>,
+}
+
+impl<const N: usize, const W: usize> Drain<'_, N, W> {
+    /// Frees the slot of a position that was read, if it is not free yet.
+    fn free(&self, position: u64) {
+        let slots = TraceRing::<N, W>::SLOTS;
+        if let Some(slot) = self.ring.slots.get((position % slots) as usize) {
+            let read = 2 * (position / slots) + 1;
+            // `Err`: another reader freed it, and a writer may have it already.
+            let _ = slot.turn.compare_exchange(read, read + 1, Ordering::AcqRel, Ordering::Relaxed);
+        }
+    }
+}
+
+impl<const N: usize, const W: usize> Iterator for Drain<'_, N, W> {
+    type Item = RecordBytes<W>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let (slots, tail) = (TraceRing::<N, W>::SLOTS, &self.ring.tail);
+        let mut position = tail.load(Ordering::Acquire);
+        loop {
+            // A reader that claimed the record before may have ended there; it had copied it.
+            position.checked_sub(1).into_iter().for_each(|before| self.free(before));
+            let slot = self.ring.slots.get((position % slots) as usize)?;
+            let turn = 2 * (position / slots);
+            let is_published = slot.turn.load(Ordering::Acquire) == turn + 1;
+            let bytes = if is_published { slot.read() } else { RecordBytes([[0; 8]; W]) };
+            // A slot is freed once the tail is moved on from it. So this one was not written since `position` was
+            // loaded, if the tail is there still.
+            let next = position.wrapping_add(u64::from(is_published));
+            match tail.compare_exchange(position, next, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) if is_published => {
+                    self.free(position);
+                    return Some(bytes);
+                }
+                Ok(_) => return None,
+                Err(found) => position = found,
+            }
+        }
+    }
+}

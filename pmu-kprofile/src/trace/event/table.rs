@@ -1,0 +1,91 @@
+//! The table of events: one line per event, from which the enum follows.
+
+use pmu_core::PointerWidth;
+
+use crate::trace::bytes::{Reader, Writer};
+use crate::trace::event::context_switch::{CONTEXT_SWITCH_HOOK, ContextSwitch};
+use crate::trace::event::counter_names::{CounterNames, PMC_CONFIG_HOOK};
+use crate::trace::event::sample::{PMC_INTERRUPT_HOOK, SAMPLED_PROFILE_HOOK, Sample};
+use crate::trace::event::sample_cache::{SAMPLED_PROFILE_CACHE_HOOK, SampleCache};
+use crate::trace::event::source_interval::{
+    COLLECTION_END_HOOK, COLLECTION_START_HOOK, SET_INTERVAL_HOOK, SourceInterval,
+};
+use crate::trace::event::stack_walk::{STACK_WALK_HOOK, StackWalk};
+use crate::trace::record_error::RecordError;
+
+/// Defines the enum of events; `hook`, `encode` and `decode` of each event's type write and read it.
+macro_rules! events {
+    ($($(#[$doc:meta])* $($hook:ident)|+ => $name:ident$(<$borrowed:lifetime>)?,)*) => {
+        /// The event of a record.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[cfg_attr(feature = "defmt", derive(defmt::Format))]
+        #[non_exhaustive]
+        pub enum Event<'b> {
+            $($(#[$doc])* $name($name$(<$borrowed>)?),)*
+            /// An unknown event, kept as it is.
+            Other {
+                /// Hook id.
+                hook: u16,
+                /// Bytes after the header and the extended data.
+                payload: &'b [u8],
+            },
+        }
+
+        $(impl<'b> From<$name$(<$borrowed>)?> for Event<'b> {
+            fn from(event: $name$(<$borrowed>)?) -> Self {
+                Self::$name(event)
+            }
+        })*
+
+        impl<'b> Event<'b> {
+            /// Returns the name of the event's type; `None` for an unknown event.
+            pub const fn name(&self) -> Option<&'static str> {
+                match self {
+                    $(Self::$name(_) => Some(stringify!($name)),)*
+                    Self::Other { .. } => None,
+                }
+            }
+
+            /// Returns the hook id.
+            pub fn hook(&self) -> u16 {
+                match self {
+                    $(Self::$name(event) => event.hook(),)*
+                    Self::Other { hook, .. } => *hook,
+                }
+            }
+
+            pub(in crate::trace) fn encode(&self, width: PointerWidth, to: &mut Writer<'_>) {
+                match self {
+                    $(Self::$name(event) => event.encode(width, to),)*
+                    Self::Other { payload, .. } => to.put(payload),
+                }
+            }
+
+            pub(in crate::trace) fn decode(
+                hook: u16,
+                width: PointerWidth,
+                from: &mut Reader<'b>,
+            ) -> Result<Self, RecordError> {
+                match hook {
+                    $($($hook)|+ => $name::decode(hook, width, from).map(Self::$name),)*
+                    _ => Ok(Self::Other { hook, payload: from.bytes(from.len())? }),
+                }
+            }
+        }
+    };
+}
+
+events! {
+    /// A profile interrupt.
+    SAMPLED_PROFILE_HOOK | PMC_INTERRUPT_HOOK => Sample,
+    /// Several sampled profiles in one record.
+    SAMPLED_PROFILE_CACHE_HOOK => SampleCache<'b>,
+    /// A call chain.
+    STACK_WALK_HOOK => StackWalk<'b>,
+    /// A context switch.
+    CONTEXT_SWITCH_HOOK => ContextSwitch,
+    /// The interval of a source.
+    SET_INTERVAL_HOOK | COLLECTION_START_HOOK | COLLECTION_END_HOOK => SourceInterval<'b>,
+    /// The names of the counters whose values records have.
+    PMC_CONFIG_HOOK => CounterNames<'b>,
+}

@@ -1,0 +1,44 @@
+//! A record read from a ring.
+
+use core::fmt;
+
+use crate::trace::event::sample::SAMPLE_WORDS;
+use crate::trace::record::Record;
+use crate::trace::record_error::RecordError;
+
+/// A record read from a ring.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct RecordBytes<const W: usize = SAMPLE_WORDS>(pub(super) [[u8; 8]; W]);
+
+impl<const W: usize> RecordBytes<W> {
+    /// Returns the record's bytes, in the format of a file.
+    pub fn as_slice(&self) -> &[u8] {
+        let bytes = self.0.as_flattened();
+        let size = match bytes {
+            [_, _, _, _, low, high, ..] => u16::from_le_bytes([*low, *high]),
+            _ => 0,
+        };
+        bytes.get(..size.into()).unwrap_or(bytes)
+    }
+
+    /// Decodes the record.
+    ///
+    /// # Errors
+    /// None for a record that a ring's methods stored.
+    pub fn decode(&self) -> Result<Record<'_>, RecordError> {
+        Record::decode(self.as_slice()).map(|(record, _)| record)
+    }
+}
+
+impl<const W: usize> fmt::Debug for RecordBytes<W> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "RecordBytes({:02x?})", self.as_slice())
+    }
+}
+
+#[cfg(feature = "defmt")]
+impl<const W: usize> defmt::Format for RecordBytes<W> {
+    fn format(&self, f: defmt::Formatter<'_>) {
+        defmt::write!(f, "RecordBytes({=[u8]:02x})", self.as_slice());
+    }
+}

@@ -1,0 +1,85 @@
+//! The error of configuring tracing.
+
+use core::fmt;
+
+use pmu_core::{KProfileSource, NtStatus};
+
+use crate::registry::error::ProfileError;
+use crate::trace::event::context_switch::CONTEXT_SWITCH_HOOK;
+use crate::trace::trace_objects::MAX_PMC_SOURCES;
+
+/// Reason that tracing was not configured. Nothing was changed, except after a profile error of an object that was to
+/// be stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[non_exhaustive]
+pub enum TraceError {
+    /// This version of Windows does not trace the events of a flag:
+    /// [`PERF_PROFILE`](crate::trace::PERF_PROFILE) needs Windows XP,
+    /// [`PERF_PMC_PROFILE`](crate::trace::PERF_PMC_PROFILE) Windows 8.
+    NotTraced(u32),
+    /// No source was given.
+    NoSource,
+    /// More sources than [`MAX_PMC_SOURCES`].
+    TooManySources(usize),
+    /// A source was given twice.
+    DuplicateSource(KProfileSource),
+    /// The hardware does not support the source, it is not a counter's, or a profile object cannot hold it.
+    UnsupportedSource(KProfileSource),
+    /// PMC interrupts are being traced; their sources cannot be changed now.
+    Busy,
+    /// PMC interrupts were to be traced, but no sources are configured.
+    NotConfigured,
+    /// This version of Windows has no PEBS index: it needs Windows 8.
+    NoPebsIndex,
+    /// The PEBS index was requested for a hook other than [`CONTEXT_SWITCH_HOOK`], for more than one, or without
+    /// [`with_switches`](crate::trace::TraceObjects::with_switches).
+    PebsHook,
+    /// An object could not be started or stopped.
+    Profile(ProfileError),
+}
+
+impl TraceError {
+    /// Returns the status with which Windows reports this error; `None` if it has none.
+    pub const fn status(&self) -> Option<NtStatus> {
+        match self {
+            Self::NoSource
+            | Self::TooManySources(_)
+            | Self::DuplicateSource(_)
+            | Self::PebsHook => Some(NtStatus::INVALID_PARAMETER),
+            Self::NotTraced(_) | Self::UnsupportedSource(_) | Self::NoPebsIndex => {
+                Some(NtStatus::NOT_SUPPORTED)
+            }
+            Self::Busy | Self::NotConfigured => None,
+            Self::Profile(error) => error.status(),
+        }
+    }
+}
+
+impl fmt::Display for TraceError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotTraced(flag) => write!(f, "this version does not trace {flag:#010X}"),
+            Self::NoSource => f.write_str("no source is given"),
+            Self::TooManySources(n) => write!(f, "{n} sources; at most {MAX_PMC_SOURCES} can be"),
+            Self::DuplicateSource(source) => write!(f, "{source} is given twice"),
+            Self::UnsupportedSource(source) => write!(f, "{source} cannot be traced"),
+            Self::Busy => f.write_str("PMC interrupts are being traced"),
+            Self::NotConfigured => f.write_str("no PMC sources are configured"),
+            Self::NoPebsIndex => f.write_str("this version has no PEBS index"),
+            Self::PebsHook => write!(
+                f,
+                "only context switches, hook {CONTEXT_SWITCH_HOOK:#06X}, can have the PEBS index"
+            ),
+            Self::Profile(error) => error.fmt(f),
+        }
+    }
+}
+
+impl core::error::Error for TraceError {}
+
+impl From<ProfileError> for TraceError {
+    fn from(error: ProfileError) -> Self {
+        Self::Profile(error)
+    }
+}
