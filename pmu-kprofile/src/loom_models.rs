@@ -1,8 +1,8 @@
 //! The models of what happens on several processors at once, and of interrupts between any two steps.
 //!
 //! Every interleaving of a model is executed, and every value that a load may return. The small models are exhaustive,
-//! that of the guard alone (`registry/srcu`) among them; the larger ones bound the number of preemptions, and say where.
-//! Each model has a seeded bug that it finds:
+//! that of the guard alone (`registry/srcu`) among them; the larger ones bound the number of preemptions, and say
+//! where. Each model has a seeded bug that it finds:
 //!
 //! ```text
 //! RUSTFLAGS="--cfg loom" cargo test -p pmu-kprofile --release --lib loom
