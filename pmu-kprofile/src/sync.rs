@@ -4,8 +4,8 @@
 //! - `modeled`: loom's, for the models in `loom_models`
 //! - `flag`: a flag that one task at a time has taken
 //!
-//! What `real` and `modeled` both define is imported from here, because the build decides which of them defines it. This
-//! floor uses no other.
+//! What `real` and `modeled` both define is imported from here, because the build decides which of them defines it.
+//! This floor uses no other.
 
 pub(crate) mod flag;
 #[cfg(all(test, loom))]
