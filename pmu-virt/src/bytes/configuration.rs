@@ -25,12 +25,12 @@ fn intel_flags(intel: &mut IntelConfiguration) -> [&mut bool; 7] {
 }
 
 impl Configuration {
-    /// The number of bytes of a configuration.
+    /// Length of a configuration as bytes.
     pub const BYTES: usize = 24;
-    /// The version of the layout that [`to_bytes`](Self::to_bytes) writes.
+    /// Version of the layout that [`to_bytes`](Self::to_bytes) writes.
     pub const BYTES_VERSION: u16 = 1;
 
-    /// Returns the configuration as bytes. Every later release reads them.
+    /// Encodes the configuration as bytes, which every later release reads.
     ///
     /// ```
     /// use pmu_virt::{Configuration, IntelConfiguration};
@@ -90,10 +90,18 @@ impl Configuration {
         bytes
     }
 
-    /// Reads a configuration from the bytes of this release, or of an earlier one from 0.2.0 on.
+    /// Decodes a configuration from the bytes of this release, or of an earlier one from 0.2.0 on.
     ///
     /// # Errors
-    /// The bytes are not a configuration, have a later layout, or name an impossible PMU.
+    /// The bytes are not a configuration, or have the layout of a later release, or the configuration contradicts
+    /// itself.
+    ///
+    /// ```
+    /// use pmu_virt::{BytesError, Configuration, Vendor};
+    /// let mut bytes = Configuration::hidden(Vendor::Intel).to_bytes();
+    /// bytes[0] = 2; // the version of a later layout
+    /// assert_eq!(Configuration::from_bytes(&bytes), Err(BytesError::Version(2)));
+    /// ```
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, BytesError> {
         let bytes: &[u8; Self::BYTES] =
             bytes.try_into().map_err(|_| BytesError::Length(bytes.len()))?;

@@ -5,25 +5,25 @@ use core::fmt;
 use crate::configuration::error::ConfigurationError;
 use crate::pmu::state_error::StateError;
 
-/// Reason for which bytes are refused.
+/// Reason why bytes are refused as a state or a configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum BytesError {
-    /// Too few bytes, or too many: their number.
+    /// Length of the bytes, which are too few or too many.
     Length(usize),
-    /// A layout of a later release, or of none.
+    /// Version of the layout: a later release's, or none that ever was.
     Version(u16),
-    /// An impossible byte, at or after this place.
+    /// A byte at this place, or after it, has an impossible value.
     Malformed {
-        /// The place from 0.
+        /// Place of the byte, from 0.
         at: usize,
     },
-    /// There is no such PMU.
+    /// The configuration contradicts itself.
     Configuration(ConfigurationError),
     /// No guest could have reached this state.
     State(StateError),
-    /// A register's value is missing.
+    /// The value of the register with this address is missing.
     Missing(u32),
 }
 

@@ -14,12 +14,12 @@ pub(crate) const REGISTER: usize = 12;
 const _: () = assert!(PREFIX + REGISTER * RegisterFile::SIZE <= PmuState::BYTES);
 
 impl PmuState {
-    /// The number of bytes of a state.
+    /// Length of a state as bytes.
     pub const BYTES: usize = 512;
-    /// The version of the layout that [`to_bytes`](Self::to_bytes) writes.
+    /// Version of the layout that [`to_bytes`](Self::to_bytes) writes.
     pub const BYTES_VERSION: u16 = 1;
 
-    /// Returns the state as bytes, zeros at the end. Every later release reads them.
+    /// Encodes the state as bytes, with zeros at the end. Every later release reads them.
     pub fn to_bytes(&self) -> [u8; Self::BYTES] {
         let [low, high] = Self::BYTES_VERSION.to_le_bytes();
         let [a, b, c, d] = MAGIC;
@@ -43,11 +43,26 @@ impl PmuState {
         bytes
     }
 
-    /// Reads a state from the bytes of this release, or of an earlier one from 0.2.0 on. They need not be trusted,
-    /// and may have more or fewer zeros at their end.
+    /// Decodes a state from the bytes of this release, or of an earlier one from 0.2.0 on.
+    ///
+    /// The bytes need not be trusted, and may have more or fewer zeros at their end.
     ///
     /// # Errors
-    /// The bytes are not a state, have a later layout, or hold a state that no guest could have reached.
+    /// The bytes are not a state, or have the layout of a later release, or hold a state that no guest could have
+    /// reached.
+    ///
+    /// ```
+    /// use pmu_virt::{BytesError, Configuration, IntelConfiguration, PmuState, StateError};
+    /// let state = PmuState::new(Configuration::Intel(IntelConfiguration::new(2, 4, 3)))?;
+    /// let mut forged = state.to_bytes();
+    /// assert_eq!(PmuState::from_bytes(&forged)?, state);
+    /// // Bit 63 of the first register, which is a counter of 48 bits.
+    /// let first = 32; // four bytes of address, eight of value
+    /// forged[first + 4 + 7] |= 0x80;
+    /// let error = PmuState::from_bytes(&forged).unwrap_err();
+    /// assert!(matches!(error, BytesError::State(StateError::Impossible { .. })), "{error}");
+    /// # Ok::<(), Box<dyn core::error::Error>>(())
+    /// ```
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, BytesError> {
         let length = BytesError::Length(bytes.len());
         let (header, rest) = bytes.split_first_chunk::<HEADER>().ok_or(length)?;

@@ -2,7 +2,7 @@
 
 use crate::configuration::bitmap::first;
 
-/// AMD's core performance counters, of 48 bits. APM vol. 2, "Performance Monitoring Counters".
+/// Configuration of AMD's core performance counters, which have 48 bits. APM vol. 2, "Performance Monitoring Counters".
 ///
 /// ```
 /// use pmu_virt::{AmdConfiguration, Configuration};
@@ -18,9 +18,9 @@ use crate::configuration::bitmap::first;
 pub struct AmdConfiguration {
     /// Generation of the counters, which decides their number and addresses.
     pub counters: AmdCounters,
-    /// Event selects have `GuestOnly` and `HostOnly` (40 and 41), and the guest sees SVM: leaf 0x80000001, ECX bit
-    /// 2, as the embedder gives it. Otherwise CPUID hides SVM, and the bits are dropped. They are part of the event's
-    /// key.
+    /// Event selects have `GuestOnly` and `HostOnly` (bits 40 and 41), and CPUID shows SVM (leaf 0x80000001, ECX bit 2)
+    /// as the embedder gives it. The two bits are part of the [event's key](crate::EventKey). Without this feature
+    /// CPUID hides SVM, and the two bits are dropped.
     pub guest_host: bool,
 }
 
@@ -30,10 +30,9 @@ pub struct AmdConfiguration {
 pub enum AmdCounters {
     /// Four counters at C001_0000 and C001_0004.
     Legacy,
-    /// Six counters at C001_0200, the first four of them at the legacy addresses as well
-    /// (leaf 0x80000001, ECX bit 23).
+    /// Six counters at C001_0200. The first four are at the legacy addresses, too (leaf 0x80000001, ECX bit 23).
     CoreExtension,
-    /// The core extension, with global registers at C000_0300 (leaf 0x80000022, EAX bit 0).
+    /// Like the core extension, with 4–8 counters and with global registers at C000_0300 (leaf 0x80000022, EAX bit 0).
     PerfMonV2 {
         /// The number of counters, 4–8.
         counters: u8,
@@ -52,13 +51,13 @@ impl AmdCounters {
 }
 
 impl AmdConfiguration {
-    /// The legacy counters, without SVM.
+    /// Four legacy counters, and no SVM in the guest.
     pub const LEGACY: Self = Self { counters: AmdCounters::Legacy, guest_host: false };
-    /// The core extension, without SVM.
+    /// Six counters of the core extension, and no SVM in the guest.
     pub const CORE_EXTENSION: Self =
         Self { counters: AmdCounters::CoreExtension, guest_host: false };
 
-    /// Creates PerfMonV2 with this number of counters, 4–8, without SVM.
+    /// Creates a PMU of PerfMonV2 with this number of counters, 4–8, and no SVM in the guest.
     pub const fn perf_mon_v2(counters: u8) -> Self {
         Self { counters: AmdCounters::PerfMonV2 { counters }, guest_host: false }
     }

@@ -6,7 +6,20 @@ use crate::configuration::hidden::HiddenConfiguration;
 use crate::configuration::intel::IntelConfiguration;
 use crate::configuration::vendor::Vendor;
 
-/// The PMU of a virtual processor.
+/// Configuration of a virtual processor's PMU: the vendor, the counters, and the features that CPUID declares.
+///
+/// ```
+/// use pmu_virt::{Configuration, HostError, Vendor};
+/// /// The PMU that each guest gets: what this host's CPUID declares, or none where this model has no such PMU.
+/// fn for_guests(cpuid: impl Fn(u32, u32) -> [u32; 4], capabilities: u64) -> Configuration {
+///     match Configuration::from_cpuid(cpuid, capabilities) {
+///         Ok(configuration) => configuration,
+///         Err(HostError::Vendor) => Configuration::hidden(Vendor::Amd),
+///         Err(_) => Configuration::hidden(Vendor::Intel),
+///     }
+/// }
+/// assert_eq!(for_guests(|_, _| [0; 4], 0), Configuration::hidden(Vendor::Amd));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
@@ -15,20 +28,27 @@ pub enum Configuration {
     Intel(IntelConfiguration),
     /// AMD's core counters.
     Amd(AmdConfiguration),
-    /// No PMU; CPUID says so.
+    /// No PMU, as CPUID says.
     Hidden(HiddenConfiguration),
 }
 
 impl Configuration {
-    /// Creates a processor of this vendor without a PMU: [every access faults](HiddenConfiguration::new).
+    /// Creates the configuration of a processor without a PMU: [every access faults](HiddenConfiguration::new).
     pub const fn hidden(vendor: Vendor) -> Self {
         Self::Hidden(HiddenConfiguration::new(vendor))
     }
 
-    /// Checks that there can be such a PMU.
+    /// Checks that the numbers and features do not contradict each other. Every constructor of a PMU makes this check.
     ///
     /// # Errors
     /// The first contradiction.
+    ///
+    /// ```
+    /// use pmu_virt::{Configuration, ConfigurationError, IntelConfiguration};
+    /// // A number of fixed counters, which version 1 does not have.
+    /// let first = Configuration::Intel(IntelConfiguration::new(1, 2, 3));
+    /// assert_eq!(first.check(), Err(ConfigurationError::FixedInVersion1));
+    /// ```
     pub const fn check(&self) -> Result<(), ConfigurationError> {
         match self {
             Self::Intel(intel) => intel.check(),
@@ -40,7 +60,7 @@ impl Configuration {
         }
     }
 
-    /// Returns the vendor whose architecture the processor follows.
+    /// Returns the vendor whose registers and CPUID leaves the processor has.
     pub const fn vendor(&self) -> Vendor {
         match self {
             Self::Intel(_) => Vendor::Intel,

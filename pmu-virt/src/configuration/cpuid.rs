@@ -4,7 +4,7 @@ use crate::configuration::amd::AmdCounters;
 use crate::configuration::any_vendor::Configuration;
 use crate::configuration::intel::IntelConfiguration;
 
-/// EAX, EBX, ECX and EDX.
+/// Values of EAX, EBX, ECX and EDX after CPUID.
 pub type CpuidRegisters = [u32; 4];
 
 const EAX: usize = 0;
@@ -27,13 +27,13 @@ const EDX: usize = 3;
 pub struct CpuidLeaf {
     /// The leaf, in EAX.
     pub leaf: u32,
-    /// The sub-leaf, in ECX; `None` where the leaf has none, or each of them is answered alike.
+    /// The sub-leaf, in ECX; `None` where the answer does not depend on ECX.
     pub subleaf: Option<u32>,
-    /// The bits that are the PMU's.
+    /// The PMU's bits of each register; the other bits are the embedder's.
     pub mask: CpuidRegisters,
-    /// Their values; 0 elsewhere.
+    /// Values of the PMU's bits; 0 in the other bits.
     pub value: CpuidRegisters,
-    /// EAX is at least this: the highest leaf or sub-leaf that the PMU needs, or 0.
+    /// Lowest allowed value of EAX: the highest leaf or sub-leaf that the PMU needs, or 0.
     pub at_least: u32,
 }
 
@@ -42,7 +42,7 @@ impl CpuidLeaf {
         Self { leaf, subleaf, mask: [0; 4], value: [0; 4], at_least: 0 }
     }
 
-    /// Creates a leaf that is all the PMU's.
+    /// Creates a leaf of which every bit is the PMU's.
     const fn whole(leaf: u32, subleaf: Option<u32>, value: CpuidRegisters) -> Self {
         Self { mask: [u32::MAX; 4], value, ..Self::new(leaf, subleaf) }
     }
@@ -59,7 +59,7 @@ impl CpuidLeaf {
         self
     }
 
-    /// Returns `given`, the embedder's own answer, with the PMU's bits corrected.
+    /// Returns the embedder's own answer `given` with the PMU's bits corrected.
     pub fn apply(&self, given: CpuidRegisters) -> CpuidRegisters {
         let mut answer = given;
         for ((answer, mask), value) in answer.iter_mut().zip(self.mask).zip(self.value) {
@@ -97,14 +97,14 @@ const LEAVES: [(u32, u32); 19] = [
 ];
 
 impl Configuration {
-    /// Returns the answer to CPUID with `leaf` in EAX and `subleaf` in ECX: `given`, the embedder's own answer, with
-    /// all bits that concern the PMU corrected. Registers are EAX, EBX, ECX and EDX.
+    /// Returns the answer to CPUID with `leaf` in EAX and `subleaf` in ECX: the embedder's own answer `given`, with all
+    /// bits corrected that concern the PMU.
     ///
-    /// The vendor in leaf 0, and the presence of leaves from 0x80000000 on, are the embedder's: a driver looks for
-    /// `GenuineIntel` or `AuthenticAMD` there.
+    /// The embedder gives the vendor in leaf 0 (a driver looks for `GenuineIntel` or `AuthenticAMD`), and decides
+    /// whether leaves from 0x80000000 on are there.
     ///
-    /// The highest leaf in leaves 0, 7 and 0x80000000 is raised where the PMU needs one that is
-    /// higher. Features whose qualifiers an event select lacks are hidden: TSX without
+    /// Leaves 0, 7 and 0x80000000 tell the highest leaf: their answer is raised where the PMU needs a higher one. A
+    /// feature is hidden where event selects lack its bits: TSX without
     /// [`transactional`](IntelConfiguration::transactional), SVM without
     /// [`guest_host`](crate::AmdConfiguration::guest_host).
     ///
@@ -118,8 +118,27 @@ impl Configuration {
         self.leaf(leaf, subleaf).map_or(given, |leaf| leaf.apply(given))
     }
 
-    /// Returns the leaves of CPUID that concern the PMU, for a table that is filled once. All other sub-leaves of
-    /// leaf 0x23 are 0.
+    /// Returns the leaves of CPUID that concern the PMU, for a table that is filled once. Every other sub-leaf of leaf
+    /// 0x23 is all 0.
+    ///
+    /// ```
+    /// use pmu_virt::{AmdConfiguration, Configuration};
+    /// /// An entry of the table that `KVM_SET_CPUID2` takes: leaf, sub-leaf, and the registers.
+    /// type Entry = (u32, u32, [u32; 4]);
+    /// /// Corrects a guest's table, and adds the leaves that the table lacks.
+    /// fn correct(table: &mut Vec<Entry>, configuration: &Configuration) {
+    ///     for leaf in configuration.cpuid_leaves() {
+    ///         let subleaf = leaf.subleaf.unwrap_or(0);
+    ///         match table.iter_mut().find(|entry| (entry.0, entry.1) == (leaf.leaf, subleaf)) {
+    ///             Some(entry) => entry.2 = leaf.apply(entry.2),
+    ///             None => table.push((leaf.leaf, subleaf, leaf.apply([0; 4]))),
+    ///         }
+    ///     }
+    /// }
+    /// let mut table = vec![(0x8000_0022, 0, [1, 16, 0, 0])]; // the host's: sixteen counters
+    /// correct(&mut table, &Configuration::Amd(AmdConfiguration::perf_mon_v2(6)));
+    /// assert_eq!(table[0], (0x8000_0022, 0, [1, 6, 0, 0]));
+    /// ```
     pub fn cpuid_leaves(&self) -> impl Iterator<Item = CpuidLeaf> + use<'_> {
         LEAVES.into_iter().filter_map(|(leaf, subleaf)| self.leaf(leaf, subleaf))
     }

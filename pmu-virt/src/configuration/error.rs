@@ -13,39 +13,39 @@ pub enum ConfigurationError {
     NoGeneralCounter,
     /// The general counters have gaps, and there is no leaf 0x23 to declare them.
     GeneralGaps {
-        /// The bitmap.
+        /// Bitmap of the general counters.
         general: u8,
     },
     /// Leaf 0x23 in a version below 5.
     ExtendedLeaf {
-        /// The version.
+        /// Version of architectural performance monitoring.
         version: u8,
     },
     /// Version 6 without leaf 0x23.
     NoExtendedLeaf {
-        /// The version.
+        /// Version of architectural performance monitoring.
         version: u8,
     },
     /// Unit mask 2, EQ or RDPMC user disable in a version below 6.
     SelectFeature {
-        /// The version.
+        /// Version of architectural performance monitoring.
         version: u8,
     },
     /// Fixed counters in version 1.
     FixedInVersion1,
-    /// The fixed counters have gaps in a version below 5, which has no bitmap of them.
+    /// The fixed counters have gaps in a version below 5, whose CPUID has no bitmap of fixed counters.
     FixedGaps {
-        /// The bitmap.
+        /// Bitmap of the fixed counters.
         fixed: u8,
     },
     /// A width outside 32–64.
     Width(u8),
     /// AnyThread in a version below 3.
     AnyThread {
-        /// The version.
+        /// Version of architectural performance monitoring.
         version: u8,
     },
-    /// PerfMonV2 with other than 4–8 counters.
+    /// PerfMonV2 with fewer counters than 4, or with more than 8.
     AmdCounters(u8),
 }
 

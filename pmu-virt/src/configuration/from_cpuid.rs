@@ -8,16 +8,17 @@ use crate::configuration::host_error::HostError;
 use crate::configuration::intel::IntelConfiguration;
 
 impl Configuration {
-    /// Returns the PMU of the processor whose CPUID `cpuid` answers, by leaf and sub-leaf, as far as this model has
-    /// it: the PMU that a guest on this host can have. Features that this crate's README names as missing (PEBS, LBR
-    /// and the like) are left out, and so are AnyThread, which counts another guest's thread, and architectural events
-    /// from the ninth on. Counters that the model cannot have are refused rather than clamped.
+    /// Reads the configuration of a host from its CPUID: the largest PMU that a guest on this host can have.
     ///
-    /// `capabilities` is the value of `IA32_PERF_CAPABILITIES`; 0 where the processor lacks it (leaf 1, ECX bit 15),
-    /// and on AMD.
+    /// `cpuid` answers by leaf and sub-leaf. `capabilities` is the value of `IA32_PERF_CAPABILITIES`; 0 on AMD, and
+    /// where the processor lacks the register (leaf 1, ECX bit 15).
+    ///
+    /// Left out are the features that this crate's README names as missing (PEBS, LBR and others), AnyThread, which
+    /// counts another guest's thread, and architectural events from the ninth on. A host with counters that the model
+    /// cannot have is refused; no number is clamped.
     ///
     /// # Errors
-    /// There is no PMU, or the model does not support it.
+    /// The host has no PMU, or a PMU that the model does not have.
     ///
     /// ```
     /// use pmu_virt::{AmdConfiguration, Configuration};
@@ -38,7 +39,7 @@ impl Configuration {
         Self::read(&cpuid, capabilities, &mut More::Refused)
     }
 
-    /// The same, with the first eight of more counters. Returns whether some were left out.
+    /// Reads the configuration with at most eight counters of a kind. Returns whether some were left out.
     pub(crate) fn first_from_cpuid(
         cpuid: impl Fn(u32, u32) -> CpuidRegisters,
         capabilities: u64,
@@ -143,9 +144,9 @@ fn amd(
 /// Treatment of counters beyond those that the model has.
 #[derive(PartialEq, Eq)]
 enum More {
-    /// They are an error.
+    /// Further counters are an error.
     Refused,
-    /// They are left out; whether there were any.
+    /// Further counters are left out; whether there were any.
     LeftOut(bool),
 }
 

@@ -4,20 +4,20 @@ use core::fmt;
 
 use crate::configuration::error::ConfigurationError;
 
-/// Reason why one host, or two, have no configuration.
+/// Reason why a host, or a pair of hosts, gives no configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum HostError {
-    /// Neither of Intel's kind nor of AMD's.
+    /// The vendor of leaf 0 is unknown.
     Vendor,
-    /// CPUID tells of no PMU.
+    /// CPUID declares no PMU.
     NoPmu,
-    /// More counters of a kind than the model has, or others than the first eight: the bitmap.
+    /// Bitmap of the counters of one kind, of which some are beyond the first eight.
     Counters(u32),
-    /// The model does not support this PMU.
+    /// The model does not have this PMU.
     Configuration(ConfigurationError),
-    /// Different vendors, or processors that hide their PMUs in different ways.
+    /// The processors differ in their vendor, or in how they hide their PMUs.
     NothingInCommon,
 }
 

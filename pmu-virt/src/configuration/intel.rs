@@ -3,7 +3,7 @@
 use crate::configuration::bitmap::{first, has_gaps};
 use crate::configuration::error::ConfigurationError;
 
-/// Architectural performance monitoring. SDM vol. 3B, "Architectural Performance Monitoring".
+/// Configuration of Intel's architectural performance monitoring. SDM vol. 3B, "Architectural Performance Monitoring".
 ///
 /// ```
 /// use pmu_virt::{Configuration, IntelConfiguration};
@@ -22,47 +22,49 @@ use crate::configuration::error::ConfigurationError;
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub struct IntelConfiguration {
-    /// Version, 1–6 (leaf 0x0A, EAX bits 7:0). Version 6 has its own addresses of each counter's registers,
-    /// from 0x1900 on, beside the older ones.
+    /// Version, 1–6 (leaf 0x0A, EAX bits 7:0). Version 6 has each counter's registers at addresses from 0x1900 on,
+    /// beside the older addresses.
     pub version: u8,
     /// The general counters: bit *n* for `IA32_PMCn`, at least one. Gaps need
     /// [`extended_leaf`](Self::extended_leaf).
     pub general: u8,
-    /// Their width in bits, 32–64.
+    /// Width of the general counters in bits, 32–64.
     pub general_width: u8,
     /// The fixed counters: bit *n* for `IA32_FIXED_CTRn`. None in version 1; gaps from version 5 on.
     pub fixed: u8,
-    /// Their width in bits, 32–64; of no meaning without fixed counters.
+    /// Width of the fixed counters in bits, 32–64. Ignored without fixed counters.
     pub fixed_width: u8,
-    /// `IA32_PERF_CAPABILITIES[13]`: the counters can be written in full width at 0x4C1.
+    /// `IA32_PERF_CAPABILITIES[13]`: the general counters can be written in full width at 0x4C1.
     pub full_width_writes: bool,
-    /// The architectural events that the processor has: bit *n* for bit *n* of leaf 0x0A's EBX. The model declares the
-    /// first eight, whatever the guest may program.
+    /// The architectural events that CPUID declares: bit *n* for bit *n* of leaf 0x0A's EBX, the first eight. A guest
+    /// may program any event, declared or not.
     pub events: u8,
-    /// The AnyThread bits exist (version 3 on): leaf 0x0A, EDX bit 15 is then clear. They are part of the event's
-    /// key. A real counter with such a bit counts what the core's other thread does, which may be another guest.
+    /// The AnyThread bits exist (version 3 on), and leaf 0x0A, EDX bit 15 is clear. The bits are part of the [event's
+    /// key](crate::EventKey). On a real counter AnyThread counts what the core's other thread does, which may be
+    /// another guest.
     pub any_thread: bool,
-    /// Leaf 0x23 gives the counters' bitmaps, announced by leaf 7.1, EAX bit 8. Version 5 may have it; version 6
-    /// must.
+    /// Leaf 0x23 gives the counters' bitmaps; leaf 7.1, EAX bit 8, announces the leaf. Version 5 may have leaf 0x23,
+    /// and version 6 must.
     pub extended_leaf: bool,
-    /// Event selects have `IN_TX` (32), and that of counter 2 `IN_TXCP` (33); the guest sees TSX: leaf 7, EBX bits 4
-    /// (HLE) and 11 (RTM), as the embedder gives them. Otherwise CPUID hides TSX, and the bits are reserved. They are
-    /// part of the event's key.
+    /// Event selects have `IN_TX` (bit 32), the select of counter 2 has `IN_TXCP` (33), too, and CPUID shows TSX (leaf
+    /// 7, EBX bits 4, HLE, and 11, RTM) as the embedder gives it. The two bits are part of the [event's
+    /// key](crate::EventKey). Without this feature CPUID hides TSX, and the two bits are reserved.
     pub transactional: bool,
-    /// Event selects have the field UMASK2 (47:40): leaf 0x23, EBX bit 0. Version 6 only.
+    /// Event selects have a second unit mask, UMASK2 (47:40): leaf 0x23, EBX bit 0. Version 6 only.
     pub unit_mask_2: bool,
-    /// Event selects have the flag EQ (36), which compares for equality with the counter mask: leaf 0x23, EBX
-    /// bit 1. Version 6 only.
+    /// Event selects have the flag EQ (36), which compares with the counter mask for equality: leaf 0x23, EBX bit 1.
+    /// Version 6 only.
     pub equal: bool,
-    /// Each counter can be hidden from RDPMC above CPL 0, by bit 37 of its event select or bit 33 + 4*n* of
-    /// `IA32_FIXED_CTR_CTRL`: leaf 0x23, EBX bit 2. Version 6 only.
+    /// The guest's kernel can hide each counter from RDPMC above CPL 0: leaf 0x23, EBX bit 2. Bit 37 of an event select
+    /// hides a general counter, and bit 33 + 4*n* of `IA32_FIXED_CTR_CTRL` a fixed counter. Version 6 only.
     pub rdpmc_user_disable: bool,
 }
 
 impl IntelConfiguration {
-    /// Creates a configuration of `general` and `fixed` counters of 48 bits from number 0 on, with full-width writes
-    /// and the first seven architectural events. Version 6 has leaf 0x23, and none of the optional features that it
-    /// declares.
+    /// Creates a configuration of `general` and `fixed` counters of 48 bits, both numbered from 0.
+    ///
+    /// The counters have full-width writes, and CPUID declares the first seven architectural events. Version 6 has leaf
+    /// 0x23, and none of the optional features that leaf 0x23 declares.
     pub const fn new(version: u8, general: u8, fixed: u8) -> Self {
         Self {
             version,

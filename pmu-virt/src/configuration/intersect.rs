@@ -6,14 +6,13 @@ use crate::configuration::host_error::HostError;
 use crate::configuration::intel::IntelConfiguration;
 
 impl Configuration {
-    /// Returns the PMU that two processors have in common: a guest with it can move between them. If one of them
-    /// hides its PMU, so does it.
+    /// Returns the PMU that two processors have in common: a guest with this PMU can move between them. If one of the
+    /// two hides its PMU, the result is hidden.
     ///
-    /// Counters of unlike widths count in the narrower one.
+    /// Counters of different widths get the smaller width.
     ///
     /// # Errors
-    /// One follows Intel's rules and the other AMD's ([`vendor`](Self::vendor)), or they are hidden in different ways,
-    /// or have no PMU in common.
+    /// The processors differ in their [vendor](Self::vendor), or in how they hide their PMUs, or have no PMU in common.
     ///
     /// ```
     /// use pmu_virt::{Configuration, IntelConfiguration};

@@ -1,11 +1,11 @@
 //! The vendor whose architecture a processor follows.
 
-/// Vendor whose architecture a processor follows.
+/// Vendor whose registers and CPUID leaves a processor has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum Vendor {
-    /// Intel, and compatible.
+    /// Intel, and compatible processors: Zhaoxin, Centaur.
     Intel,
-    /// AMD, and Hygon.
+    /// AMD, and Hygon, whose counters are the same.
     Amd,
 }

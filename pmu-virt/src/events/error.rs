@@ -5,7 +5,7 @@ use core::fmt;
 use crate::events::key::EventKey;
 use crate::events::slot::EVENTS;
 
-/// Reason why events are refused.
+/// Reason why [`FedEvents::new`](crate::FedEvents::new) refuses a set of events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
@@ -29,7 +29,7 @@ impl fmt::Display for FedEventsError {
 
 impl core::error::Error for FedEventsError {}
 
-/// An event or a feed belongs to other [`FedEvents`](crate::FedEvents). Nothing was counted.
+/// The event or the feed belongs to other [`FedEvents`](crate::FedEvents). Nothing was counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct OtherEvents;
@@ -42,14 +42,15 @@ impl fmt::Display for OtherEvents {
 
 impl core::error::Error for OtherEvents {}
 
-/// Reason why the events of a PMU are not [exchanged](crate::VirtualPmu::set_events). Nothing was changed.
+/// Reason why [`VirtualPmu::set_events`](crate::VirtualPmu::set_events) refuses to exchange the events. Nothing was
+/// changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum ExchangeError {
     /// The feed is of other events than the PMU's.
     OtherEvents,
-    /// The feed has a remainder of an event that is not among the new ones.
+    /// The feed has a remainder of an event that the new events lack.
     Remainder,
 }
 

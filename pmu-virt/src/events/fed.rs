@@ -4,7 +4,7 @@ use crate::events::error::FedEventsError;
 use crate::events::key::{EventKey, SelectKey};
 use crate::events::slot::{CELLS, EVENTS, FedEvent, FeedSlot};
 
-/// The events that an embedder can count for a guest: at most 16.
+/// Set of the events that an embedder can count for a guest: at most 16.
 ///
 /// ```
 /// use pmu_virt::{EventKey, FedEvents};
@@ -23,14 +23,14 @@ pub struct FedEvents {
 }
 
 impl FedEvents {
-    /// No events: nothing that a guest programs counts.
+    /// The empty set: no counter of the guest counts.
     pub const NONE: Self = Self { keys: [SelectKey::NONE; EVENTS], identity: 0x811C_9DC5 };
 
-    /// Creates the set of these events.
+    /// Creates the set of the events with these keys.
     ///
     /// # Errors
-    /// There are more than 16, or one is named twice, perhaps as a [fixed counter's](EventKey::fixed): added to a
-    /// feed under each name, it would count twice.
+    /// There are more than 16 keys, or two keys are equal. A [fixed counter's key](EventKey::fixed) may equal a general
+    /// counter's: added to a feed under each name, the event would count twice.
     pub fn new(keys: &[EventKey]) -> Result<Self, FedEventsError> {
         let mut events = Self::NONE;
         let too_many = FedEventsError::TooMany(keys.len());
@@ -72,7 +72,7 @@ impl FedEvents {
         (self.keys[place % EVENTS] == key).then_some(place as u8)
     }
 
-    /// Returns a hash of the events, by which a feed of other events is detected except in one case of 2³².
+    /// Returns a hash of the events. A feed of other events has another hash, except in one case of 2³².
     #[inline]
     pub(crate) const fn identity(&self) -> u32 {
         self.identity

@@ -5,7 +5,7 @@ use crate::events::fed::FedEvents;
 use crate::events::key::Privilege;
 use crate::events::slot::{BOTH, CELLS, EVENTS, FedEvent, FeedSlot, KERNEL, USER};
 
-/// Number of each fed event over a span of time, by privilege.
+/// Count of each event that happened over a span of time, by privilege, until a PMU consumes it.
 ///
 /// ```
 /// use pmu_virt::{EventKey, FedEvents, Feed, OtherEvents, Privilege};
@@ -15,7 +15,7 @@ use crate::events::slot::{BOTH, CELLS, EVENTS, FedEvent, FeedSlot, KERNEL, USER}
 /// let mut feed = Feed::new(&events);
 /// feed.add(cycles, Privilege::Kernel, 1_000)?;
 /// assert_eq!(feed.count(cycles, Privilege::Kernel), 1_000);
-/// // An event of others is told.
+/// // An event of another set is refused.
 /// let others = FedEvents::new(&[CYCLES.edge()])?;
 /// assert_eq!(Feed::new(&others).add(cycles, Privilege::Kernel, 1), Err(OtherEvents));
 /// # Ok::<(), Box<dyn core::error::Error>>(())
@@ -38,10 +38,10 @@ impl Feed {
         Self { cells: [0; EVENTS * CELLS], of: events.identity() }
     }
 
-    /// Adds `count` of an event. Saturates at [`MAXIMUM`](Self::MAXIMUM).
+    /// Adds `count` to an event's count, which saturates at [`MAXIMUM`](Self::MAXIMUM).
     ///
     /// # Errors
-    /// The event is not one of the feed's.
+    /// The event is of other [`FedEvents`].
     #[inline]
     pub fn add(
         &mut self,
@@ -63,7 +63,7 @@ impl Feed {
         Ok(())
     }
 
-    /// Returns the remaining count of an event; 0 if the event is not the feed's.
+    /// Returns the count of an event that no PMU has consumed yet; 0 for an event of other [`FedEvents`].
     #[inline]
     pub fn count(&self, event: FedEvent, privilege: Privilege) -> u64 {
         if event.of != self.of {
@@ -80,8 +80,8 @@ impl Feed {
         self.of == events.identity()
     }
 
-    /// Returns the feed of the events `to` with the counts of this one, which is of `from`; `None` if there is one
-    /// that `to` lacks.
+    /// Returns these counts, of the events `from`, as a feed of the events `to`; `None` if `to` lacks an event that has
+    /// a count.
     pub(crate) fn exchanged(&self, from: &FedEvents, to: &FedEvents) -> Option<Self> {
         let mut exchanged = Self::new(to);
         for (key, cells) in from.keys.iter().zip(self.cells.as_chunks::<CELLS>().0) {
@@ -101,12 +101,41 @@ impl Feed {
         all
     }
 
-    /// Returns whether nothing remains.
+    /// Returns whether every count is 0.
+    ///
+    /// ```
+    /// use pmu_virt::{Configuration, EventKey, FedEvents, Feed, IntelConfiguration, Privilege, VirtualPmu};
+    /// /// Lets a whole span pass; after each overflow that interrupts, `interrupt` lets the guest handle it.
+    /// fn pass(pmu: &mut VirtualPmu, feed: &mut Feed, mut interrupt: impl FnMut(&mut VirtualPmu)) {
+    ///     while !feed.is_empty() {
+    ///         if pmu.advance(feed).is_ok_and(|advanced| advanced.pmi) {
+    ///             interrupt(pmu);
+    ///         }
+    ///     }
+    /// }
+    /// const CYCLES: EventKey = EventKey::general(0x3C, 0);
+    /// let events = FedEvents::new(&[CYCLES])?;
+    /// let configuration = Configuration::Intel(IntelConfiguration::new(2, 4, 3));
+    /// let (mut pmu, mut feed) = (VirtualPmu::new(configuration, events)?, Feed::new(&events));
+    /// let reload = |pmu: &mut VirtualPmu| {
+    ///     let _ = pmu.write(0xC1, 1_000u64.wrapping_neg());
+    /// };
+    /// reload(&mut pmu);
+    /// let _ = pmu.write(0x186, 0x53_003C);
+    /// feed.add(events.find(CYCLES).unwrap(), Privilege::User, 3_500)?;
+    /// let mut interrupts = 0;
+    /// pass(&mut pmu, &mut feed, |pmu| {
+    ///     interrupts += 1;
+    ///     reload(pmu);
+    /// });
+    /// assert_eq!(interrupts, 3);
+    /// # Ok::<(), Box<dyn core::error::Error>>(())
+    /// ```
     pub fn is_empty(&self) -> bool {
         self.cells.iter().all(|cell| *cell == 0)
     }
 
-    /// Discards the remainder.
+    /// Sets every count to 0: what no PMU has consumed did not happen, for instance because the guest was reset.
     pub fn clear(&mut self) {
         self.cells = [0; EVENTS * CELLS];
     }
@@ -118,7 +147,7 @@ impl Feed {
 
     /// Takes the share `part`/`whole`, rounded down, out of each cell, and returns it.
     ///
-    /// `exactly` is a cell that holds `whole`: exactly `part` is taken out of it. `part` is at most `whole`.
+    /// `exactly` is a cell that holds `whole`, out of which exactly `part` is taken. `part` is at most `whole`.
     pub(crate) fn take(&mut self, part: u64, whole: u64, exactly: FeedSlot) -> Self {
         let share = |count: u64| {
             let product = u128::from(count) * u128::from(part);

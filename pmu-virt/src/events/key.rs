@@ -4,7 +4,7 @@ use core::fmt;
 
 use crate::configuration::vendor::Vendor;
 
-/// The privilege in which an event happened. SDM: USR is CPL 1–3, OS is CPL 0.
+/// Privilege in which an event happened: SDM's USR is CPL 1–3, OS is CPL 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum Privilege {
@@ -14,22 +14,21 @@ pub enum Privilege {
     Kernel,
 }
 
-/// The quantity that a counter is programmed to count: its control without the bits for privileges, enabling and
+/// Quantity that a counter is programmed to count: its event select without the bits for privileges, enabling and
 /// reading.
 ///
-/// Edge, invert, counter mask and EQ make the event another quantity, which cannot be derived from totals. So they
-/// are part of the key, and a guest that uses them counts nothing unless the embedder feeds exactly that key. Unit
-/// mask 2 selects another event. Invert without a comparison is ignored by both vendors: that key is the plain
-/// event's.
+/// Edge, invert, counter mask and EQ are part of the key. Each of them makes the event another quantity, which cannot
+/// be derived from totals: a guest that uses them counts nothing unless the embedder feeds exactly that key. Unit mask
+/// 2 selects another event. Both vendors ignore invert without a comparison: such a key is equal to the plain event's.
 ///
-/// A qualifier makes another quantity, too: Intel's `IN_TX` and `IN_TXCP`, AMD's `GuestOnly` and `HostOnly`. A select
-/// has each where the other vendor's has a part of the event, so two vendors' keys may be told apart that one PMU does
-/// not: [`FedEvents`](crate::FedEvents) are of one vendor.
+/// The qualifiers are part of the key, too: Intel's `IN_TX` and `IN_TXCP`, AMD's `GuestOnly` and `HostOnly`. In a
+/// select, one vendor has a qualifier where the other has a part of the event. So [`FedEvents`](crate::FedEvents) are
+/// of one vendor: two keys of different vendors may differ here, and be equal in a PMU.
 ///
 /// ```
 /// use pmu_virt::EventKey;
 /// const RETIRED: EventKey = EventKey::general(0xC2, 0x02);
-/// // Cycles in which exactly four of it happened, of Intel's version 6.
+/// // Cycles in which exactly four of these events happened, of Intel's version 6.
 /// const FOUR: EventKey = RETIRED.equal(4, false);
 /// assert_ne!(FOUR, RETIRED.counter_mask(4, false));
 /// assert_eq!((FOUR.event(), FOUR.unit_mask(), FOUR.unit_mask_2()), (0xC2, 0x02, 0));
@@ -42,7 +41,7 @@ pub struct EventKey(
     u64,
 );
 
-/// An event as the PMU of one vendor looks for it: the bits of its select, with the qualifiers in their places.
+/// A key as a PMU looks for it: the bits of an event select, with the qualifiers where the vendor's selects have them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub(crate) struct SelectKey(u64);
@@ -92,18 +91,18 @@ impl EventKey {
     /// The bits of an event select that a key has.
     const OF_SELECT: u64 =
         Self::EVENT | Self::EDGE | Self::ANY_THREAD | Self::INVERT | Self::COMPARISON;
-    /// Returns an event of a general counter: 8 bits of event on Intel, 12 bits on AMD (the rest of `event` is not
-    /// looked at).
+    /// Returns the key of an event that a general counter counts. The low 8 bits of `event` count on Intel, 12 bits on
+    /// AMD; the rest is ignored.
     pub const fn general(event: u16, unit_mask: u8) -> Self {
         let (low, high) = (event as u64 & 0xFF, event as u64 >> 8 & 0xF);
         Self(low | (unit_mask as u64) << 8 | high << 32)
     }
 
-    /// Returns the event of the fixed counter with this number; `None` from 8 on.
+    /// Returns the key of what the fixed counter with this number counts; `None` from 8 on.
     ///
-    /// Three of them count what a general counter can count too, and have that event's key: retired instructions
-    /// (fixed counter 0; event 0xC0, unit mask 0), core cycles (1; 0x3C, 0) and top-down slots (3; 0xA4, 1). What
-    /// is fed to one counter is fed to the other. SDM vol. 3B, "Fixed-function Performance Counters".
+    /// Three fixed counters count what a general counter can count, too, and have that event's key: retired
+    /// instructions (fixed counter 0; event 0xC0, unit mask 0), core cycles (1; 0x3C, 0) and top-down slots (3; 0xA4,
+    /// 1). Such an event is fed to both counters at once. SDM vol. 3B, "Fixed-function Performance Counters".
     ///
     /// ```
     /// use pmu_virt::EventKey;
@@ -125,35 +124,70 @@ impl EventKey {
         }
     }
 
-    /// Returns the event with this unit mask 2, of Intel's version 6. 0 is the event that has none.
+    /// Returns the event's key with this unit mask 2 (bits 47:40 of a select of Intel's version 6). 0 gives the event
+    /// without one.
+    ///
+    /// ```
+    /// use pmu_virt::{EventKey, Vendor};
+    /// let key = EventKey::general(0xD1, 0x01).with_unit_mask_2(0x20);
+    /// assert_eq!(key, EventKey::of_select(Vendor::Intel, 0x2000_0053_01D1));
+    /// assert_eq!(key.unit_mask_2(), 0x20);
+    /// ```
     pub const fn with_unit_mask_2(self, unit_mask_2: u8) -> Self {
         Self(self.0 & !Self::UNIT_MASK_2 | (unit_mask_2 as u64) << 40)
     }
 
-    /// Returns the number of times that the event begins.
+    /// Returns the key of the number of times that the event begins: edge detect, bit 18 of a select.
+    ///
+    /// ```
+    /// use pmu_virt::{EventKey, Vendor};
+    /// // Stalls that begin, where the plain key is of cycles of stalls (CYCLE_ACTIVITY.STALLS_TOTAL).
+    /// let stalls = EventKey::general(0xA3, 0x04).counter_mask(4, false).edge();
+    /// assert_eq!(stalls, EventKey::of_select(Vendor::Intel, 0x0457_04A3));
+    /// ```
     pub const fn edge(self) -> Self {
         Self(self.0 | Self::EDGE)
     }
 
-    /// Returns the event on all threads of the core.
+    /// Returns the key of the event on all threads of the core: AnyThread, bit 21 of Intel's selects. The guest has
+    /// [`any_thread`](crate::IntelConfiguration::any_thread).
+    ///
+    /// ```
+    /// use pmu_virt::{EventKey, Vendor};
+    /// let of_core = EventKey::general(0x3C, 0).any_thread();
+    /// assert_eq!(of_core, EventKey::of_select(Vendor::Intel, 0x73_003C));
+    /// ```
     pub const fn any_thread(self) -> Self {
         Self(self.0 | Self::ANY_THREAD)
     }
 
-    /// Returns the event within transactions: `IN_TX`, bit 32 of Intel's selects. The guest has
+    /// Returns the key of the event within transactions: `IN_TX`, bit 32 of Intel's selects. The guest has
     /// [`transactional`](crate::IntelConfiguration::transactional).
+    ///
+    /// ```
+    /// use pmu_virt::{EventKey, Vendor};
+    /// const CYCLES: EventKey = EventKey::general(0x3C, 0);
+    /// assert_eq!(CYCLES.in_tx(), EventKey::of_select(Vendor::Intel, 0x1_0053_003C));
+    /// ```
     pub const fn in_tx(self) -> Self {
         Self(self.0 | Self::IN_TX)
     }
 
-    /// Returns the event without what aborted transactions did: `IN_TXCP`, bit 33 of Intel's third select. The guest
-    /// has [`transactional`](crate::IntelConfiguration::transactional).
+    /// Returns the key of the event without what aborted transactions did: `IN_TXCP`, bit 33 of Intel's third select.
+    /// The guest has [`transactional`](crate::IntelConfiguration::transactional).
+    ///
+    /// ```
+    /// use pmu_virt::{EventKey, Vendor};
+    /// // Linux' cycles-t and cycles-ct, whose difference is the cycles of aborted transactions.
+    /// const CYCLES: EventKey = EventKey::general(0x3C, 0);
+    /// assert_eq!(CYCLES.in_tx().in_tx_checkpointed(), EventKey::of_select(Vendor::Intel, 0x3_0053_003C));
+    /// ```
     pub const fn in_tx_checkpointed(self) -> Self {
         Self(self.0 | Self::IN_TX_CHECKPOINTED)
     }
 
-    /// Returns the event while a guest runs: `GuestOnly`, bit 40 of AMD's selects. The guest has
-    /// [`guest_host`](crate::AmdConfiguration::guest_host), and the event is of its own guests.
+    /// Returns the key of the event while a guest runs: `GuestOnly`, bit 40 of AMD's selects. The guest has
+    /// [`guest_host`](crate::AmdConfiguration::guest_host), and this event happens in guests of that guest.
     ///
     /// ```
     /// use pmu_virt::{EventKey, Vendor};
@@ -165,14 +199,23 @@ impl EventKey {
         Self(self.0 | Self::GUEST_ONLY)
     }
 
-    /// Returns the event while no guest runs: `HostOnly`, bit 41 of AMD's selects. With
-    /// [`guest_only`](Self::guest_only) it is another quantity again.
+    /// Returns the key of the event while no guest runs: `HostOnly`, bit 41 of AMD's selects. A select with both bits
+    /// has a third key, of which [`guest_only`](Self::guest_only) is a part, too.
     pub const fn host_only(self) -> Self {
         Self(self.0 | Self::HOST_ONLY)
     }
 
-    /// Returns the cycles with at least `threshold` of the event in them, or with fewer if `invert`. A threshold of 0
-    /// is none: the plain event, whatever `invert` is.
+    /// Returns the key of the cycles in which the event happened at least `threshold` times; with `invert`, fewer
+    /// times. A threshold of 0 gives the plain event, whatever `invert` is.
+    ///
+    /// ```
+    /// use pmu_virt::{EventKey, Vendor};
+    /// const RETIRED: EventKey = EventKey::general(0xC2, 0x02);
+    /// // Cycles in which nothing retired: a counter mask of 1, inverted.
+    /// let stalled = RETIRED.counter_mask(1, true);
+    /// assert_eq!(stalled, EventKey::of_select(Vendor::Intel, 0x01D3_02C2));
+    /// assert_eq!(RETIRED.counter_mask(0, true), RETIRED);
+    /// ```
     pub const fn counter_mask(self, threshold: u8, invert: bool) -> Self {
         self.compared(threshold, invert, 0)
     }
@@ -196,8 +239,8 @@ impl EventKey {
         if self.0 & Self::COMPARISON == 0 { Self(self.0 & !Self::INVERT) } else { self }
     }
 
-    /// Returns the key of a counter of this vendor's with this event select: the select without the bits for
-    /// privileges, enabling and reading.
+    /// Returns the key of what a counter counts with this event select: the select without the bits for privileges,
+    /// enabling and reading.
     ///
     /// An event that only a fixed counter counts has no select: its key is [`fixed`](Self::fixed)'s.
     ///
@@ -228,7 +271,7 @@ impl EventKey {
         SelectKey(kept | transactional << 32 | guest_host << 40)
     }
 
-    /// Returns the event's number; 0 for a fixed counter.
+    /// Returns the event's number, 8 bits on Intel, 12 on AMD; 0 for a key that only a fixed counter has.
     pub const fn event(self) -> u16 {
         if self.0 & Self::FIXED != 0 { 0 } else { (self.0 & 0xFF | self.0 >> 24 & 0xF00) as u16 }
     }
@@ -238,7 +281,7 @@ impl EventKey {
         (self.0 >> 8) as u8
     }
 
-    /// Returns unit mask 2, of Intel's version 6; 0 elsewhere.
+    /// Returns the unit mask 2, which selects of Intel's version 6 have; otherwise 0.
     pub const fn unit_mask_2(self) -> u8 {
         (self.0 >> 40) as u8
     }

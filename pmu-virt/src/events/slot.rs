@@ -3,7 +3,8 @@
 /// Greatest number of different fed events: the greatest number of counters.
 pub(crate) const EVENTS: usize = 16;
 
-/// The cells of an event in a feed, by the privileges in which a counter counts it: none, user, kernel, both.
+/// Number of cells that a feed has for each event, by the privileges in which a counter counts: none, user, kernel,
+/// both.
 pub(crate) const CELLS: usize = 4;
 pub(crate) const USER: usize = 1;
 pub(crate) const KERNEL: usize = 2;
@@ -15,7 +16,7 @@ pub(crate) const BOTH: usize = USER | KERNEL;
 pub(crate) struct FeedSlot(pub(crate) u8);
 
 impl FeedSlot {
-    /// The cell that is always 0, for an event that is not fed, or not counted in any privilege.
+    /// The cell that is always 0: the event is not fed, or is counted in no privilege.
     pub(crate) const EMPTY: Self = Self(0);
     /// Every privilege.
     pub(crate) const PRIVILEGES: u8 = BOTH as u8;
@@ -51,7 +52,8 @@ impl FeedSlot {
     }
 }
 
-/// One of the embedder's [`FedEvents`](crate::FedEvents).
+/// Place of one event in its [`FedEvents`](crate::FedEvents), found once by its key, so that
+/// [`Feed::add`](crate::Feed::add) needs no search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct FedEvent {

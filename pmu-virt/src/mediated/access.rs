@@ -1,11 +1,11 @@
 //! Accesses of a loaded guest that the hypervisor intercepts.
 
+use pmu_core::MsrBackend;
+
 use crate::mediated::error::MediationError;
 use crate::mediated::host_counters::HostCounters;
 use crate::mediated::loaded::Loaded;
 use crate::mediated::registers::{Access, Registers, pmc_index};
-use pmu_core::MsrBackend;
-
 use crate::pmu::access::{Mode, Read, Write};
 use crate::pmu::rdpmc::Pmc;
 use crate::pmu::virtual_pmu::VirtualPmu;
@@ -15,12 +15,40 @@ use crate::registers::family::Family;
 use crate::registers::row::{ReadAs, WriteAs};
 
 impl HostCounters {
-    /// Returns whether a guest's RDMSR and WRMSR of this register are to be intercepted while it is loaded: event
-    /// selects and `IA32_FIXED_CTR_CTRL`, which the policy concerns; what sets the status, and
-    /// `IA32_PERF_GLOBAL_INUSE`; every register that this guest's PMU lacks, and those that it shares with other
-    /// facilities. Where the processor has [more](Self::from_cpuid) than the guest, the global registers are, too.
+    /// Returns whether the hypervisor intercepts this register's RDMSR and WRMSR while the guest is loaded.
+    ///
+    /// Intercepted are the event selects and `IA32_FIXED_CTR_CTRL`, which the policy concerns; the registers that set
+    /// the status, and `IA32_PERF_GLOBAL_INUSE`; every register that this guest's PMU lacks, and those that the PMU
+    /// shares with other facilities. Where the processor has [more](Self::from_cpuid) than the guest, the global
+    /// registers are, too.
     ///
     /// [`write`](Self::write) and [`read`](Self::read) answer these, and any other of the PMU's that is intercepted.
+    ///
+    /// ```
+    /// use pmu_virt::{Configuration, FedEvents, HostCounters, IntelConfiguration, MediationError, VirtualPmu};
+    /// /// The first half of VMX' MSR bitmaps: RDMSR of 0–1FFF, then WRMSR of 0–1FFF at 800h, 1 for an exit.
+    /// fn intercept(host: &HostCounters, guest: &VirtualPmu, bitmap: &mut [u8; 4096]) {
+    ///     for register in guest.configuration().registers() {
+    ///         let (byte, bit) = (register.address as usize / 8, register.address % 8);
+    ///         for half in [0, 0x800] {
+    ///             let exits = host.intercepts(guest, register.address);
+    ///             bitmap[half + byte] = bitmap[half + byte] & !(1 << bit) | u8::from(exits) << bit;
+    ///         }
+    ///     }
+    /// }
+    /// // A host without PERF_METRICS: leaf 0x0A of version 5 with four counters and three fixed ones.
+    /// let host = HostCounters::from_cpuid(|leaf, _| match leaf {
+    ///     0 => [0x0A, 0x756E_6547, 0x6C65_746E, 0x4965_6E69],
+    ///     0x0A => [0x0730_0405, 0, 0b111, 48 << 5 | 1 << 15],
+    ///     _ => [0; 4],
+    /// }, 1 << 13)?;
+    /// let guest = VirtualPmu::new(host.guest(), FedEvents::NONE)?;
+    /// let mut bitmap = [0xFF; 4096];
+    /// intercept(&host, &guest, &mut bitmap);
+    /// assert_eq!(bitmap[0x4C1 / 8] >> (0x4C1 % 8) & 1, 0); // a counter is the guest's own
+    /// assert_eq!(bitmap[0x186 / 8] >> (0x186 % 8) & 1, 1); // a select is not
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn intercepts<P: EventPolicy>(&self, guest: &VirtualPmu<P>, address: u32) -> bool {
         let Some(located) = guest.model.layout.find(address) else { return true };
         match located.row.family {
@@ -48,7 +76,31 @@ impl HostCounters {
     /// interrupts from now on.
     ///
     /// # Errors
-    /// Another guest is loaded, or a register faulted: the guest's PMU has the value, and the counters may not.
+    /// Another guest is loaded, or an access failed: then the guest's PMU has the value, and the counters may not have
+    /// it.
+    ///
+    /// ```
+    /// # use pmu_core::{MsrAddress, MsrBackend};
+    /// use pmu_virt::mock::MockMsr;
+    /// use pmu_virt::{Configuration, EventFilter, FedEvents, FilterAction, FilterEntry, GuestInterrupts, HostCounters};
+    /// use pmu_virt::{IntelConfiguration, VirtualPmu, Write};
+    /// let configuration = Configuration::Intel(IntelConfiguration::new(5, 4, 3));
+    /// # let processor = MockMsr::<64>::new(VirtualPmu::new(configuration, FedEvents::NONE)?);
+    /// let host = HostCounters::new(configuration)?;
+    /// let denied = EventFilter::<1>::compile(FilterAction::Deny, 0, &[FilterEntry::new(0x2E, 0x41)])?;
+    /// let mut guest = VirtualPmu::with_policy(host.guest(), FedEvents::NONE, denied)?;
+    /// let (mut lent, interrupts) = (host.stop(&processor)?, GuestInterrupts::new());
+    /// let mut loaded = host.load(&mut lent, &mut guest, &interrupts, &processor)?;
+    /// // An exit: the guest's WRMSR of two event selects. The second event is denied: the real select is not enabled.
+    /// # // SAFETY: event selects.
+    /// # let real = |n: u32| processor.read(unsafe { MsrAddress::new(0x186 + n) }).unwrap();
+    /// assert_eq!(host.write(&mut loaded, &mut guest, 0x186, 0x53_003C, &processor)?, Write::Done);
+    /// assert_eq!(host.write(&mut loaded, &mut guest, 0x187, 0x53_412E, &processor)?, Write::Done);
+    /// assert_eq!((real(0), real(1)), (0x53_003C, 0x13_412E));
+    /// let saved = loaded.global_control();
+    /// host.put(loaded, saved, &mut guest, &processor).map_err(|(_, error)| error)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn write<P: EventPolicy, M: MsrBackend>(
         &self,
         loaded: &mut Loaded<'_>,
@@ -118,7 +170,32 @@ impl HostCounters {
     /// real counters hold now. Accesses: one read at most.
     ///
     /// # Errors
-    /// Another guest is loaded, or the register faulted.
+    /// Another guest is loaded, or the access failed.
+    ///
+    /// ```
+    /// # use pmu_core::{MsrAddress, MsrBackend};
+    /// use pmu_virt::mock::MockMsr;
+    /// use pmu_virt::{Configuration, FedEvents, GuestInterrupts, HostCounters, IntelConfiguration};
+    /// use pmu_virt::{Mode, Read, VirtualPmu};
+    /// let configuration = Configuration::Intel(IntelConfiguration::new(5, 4, 3));
+    /// # let processor = MockMsr::<64>::new(VirtualPmu::new(configuration, FedEvents::NONE)?);
+    /// let host = HostCounters::new(configuration)?;
+    /// let mut guest = VirtualPmu::new(host.guest(), FedEvents::NONE)?;
+    /// let (mut lent, interrupts) = (host.stop(&processor)?, GuestInterrupts::new());
+    /// let loaded = host.load(&mut lent, &mut guest, &interrupts, &processor)?;
+    /// // The guest ran, and its second counter counted. The PMU in memory has the value of before.
+    /// # // SAFETY: a counter.
+    /// # processor.write(unsafe { MsrAddress::new(0x4C2) }, 1_234).unwrap();
+    /// assert_eq!(host.read(&loaded, &guest, 0x4C2, &processor)?, Read::Value(1_234));
+    /// assert_eq!(host.read_pmc(&loaded, &guest, 1, Mode::KERNEL, &processor)?, Read::Value(1_234));
+    /// assert_eq!(guest.read(0x4C2), Read::Value(0));
+    /// // PERF_METRICS is no guest's.
+    /// let metrics = host.read_pmc(&loaded, &guest, 0x2000_0000, Mode::KERNEL, &processor)?;
+    /// assert_eq!(metrics, Read::GeneralProtection);
+    /// let saved = loaded.global_control();
+    /// host.put(loaded, saved, &mut guest, &processor).map_err(|(_, error)| error)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn read<P: EventPolicy, M: MsrBackend>(
         &self,
         loaded: &Loaded<'_>,
@@ -152,7 +229,7 @@ impl HostCounters {
     /// Executes an intercepted RDPMC of the loaded guest: of a counter of its own, or #GP.
     ///
     /// # Errors
-    /// Another guest is loaded, or the counter faulted.
+    /// Another guest is loaded, or the access failed.
     pub fn read_pmc<P: EventPolicy, M: MsrBackend>(
         &self,
         loaded: &Loaded<'_>,

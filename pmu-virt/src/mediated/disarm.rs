@@ -1,11 +1,11 @@
 //! Clearing the counters of what a guest left there.
 
-use crate::mediated::error::MediationError;
-use crate::mediated::registers::{Access, Registers};
 use pmu_core::MsrBackend;
 
+use crate::mediated::error::MediationError;
 use crate::mediated::host_counters::HostCounters;
 use crate::mediated::loaded::Loaded;
+use crate::mediated::registers::{Access, Registers};
 use crate::registers::counters::{MAX_PER_KIND, places};
 
 impl HostCounters {

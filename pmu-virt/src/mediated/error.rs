@@ -7,14 +7,14 @@ use pmu_core::{CounterSet, MsrFault};
 use crate::configuration::error::ConfigurationError;
 use crate::configuration::host_error::HostError;
 
-/// Reason why a guest did not get the counters, or why its state was not put back.
+/// Reason why a guest was not loaded onto real counters, or not put back, or why its access failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum MediationError {
     /// The host's configuration is invalid.
     Configuration(ConfigurationError),
-    /// The host's PMU cannot be had from its CPUID.
+    /// The host's CPUID gives no configuration.
     Host(HostError),
     /// The host has no register that sets bits of the status: Intel below version 4, AMD before PerfMonV2.
     NoStatusSet,
@@ -23,13 +23,14 @@ pub enum MediationError {
     /// The host's event selects have no GuestOnly; see
     /// [`AmdConfiguration::guest_host`](crate::AmdConfiguration::guest_host).
     NoGuestOnly,
-    /// The guest's PMU lacks some of the host's counters: see [`HostCounters::guest`](crate::HostCounters::guest).
+    /// The guest's PMU does not have exactly the host's counters: see
+    /// [`HostCounters::guest`](crate::HostCounters::guest).
     NotTheHosts,
-    /// The guest's counters that were not lent.
+    /// These counters of the guest were not lent.
     NotLent(CounterSet),
     /// The loaded state is another guest's, or a state of this guest from before it was restored.
     NotTheLoaded,
-    /// An access failed.
+    /// An access to a register of the host failed.
     Access(MsrFault),
 }
 

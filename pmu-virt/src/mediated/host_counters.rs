@@ -1,23 +1,23 @@
 //! The counters of the hypervisor's processor, which guests have in turn.
 
-use crate::mediated::error::MediationError;
-use crate::mediated::registers::{AMD, Access, INTEL, Registers};
 use pmu_core::{CounterSet, LentCounters, MsrBackend};
 
 use crate::configuration::any_vendor::Configuration;
 use crate::configuration::cpuid::CpuidRegisters;
 use crate::configuration::vendor::Vendor;
+use crate::mediated::error::MediationError;
+use crate::mediated::registers::{AMD, Access, INTEL, Registers};
 use crate::registers::family::Family;
 use crate::registers::layout::Layout;
 
 /// `IA32_PERF_CAPABILITIES`: PERF_METRICS available (SDM vol. 4, table 2-2).
 const PERF_METRICS: u64 = 1 << 15;
 
-/// The counters of the hypervisor's processor, which guests have in turn.
+/// Real counters of the hypervisor's processor, which guests use in turn: a mediated PMU.
 ///
-/// A guest has all of them while it is [loaded](Self::load). It accesses directly what is not
-/// [intercepted](Self::intercepts): counters, global control, the status and its acknowledgement, RDPMC. Intercepted
-/// accesses are answered by [`write`](Self::write), [`read`](Self::read) and [`read_pmc`](Self::read_pmc).
+/// While a guest is [loaded](Self::load) it has all counters. It accesses directly what is not
+/// [intercepted](Self::intercepts): counters, global control, the status and its acknowledgement, RDPMC.
+/// [`write`](Self::write), [`read`](Self::read) and [`read_pmc`](Self::read_pmc) answer the intercepted accesses.
 ///
 /// The host's session [lends](pmu_core::Counters::lend) its counters for that time; without a session
 /// [`stop`](Self::stop) stands for that. The host does not use the features that share the status register with the
@@ -99,18 +99,18 @@ pub struct HostCounters {
     configuration: Configuration,
     layout: Layout,
     pub(super) registers: Registers,
-    /// The processor has more than a guest is offered, or may have: counters, or PERF_METRICS.
+    /// The processor has more than a guest has: further counters, or PERF_METRICS.
     pub(super) has_more: bool,
 }
 
 impl HostCounters {
-    /// Creates the counters of a processor that has this PMU. A configuration does not tell whether an Intel processor
-    /// has PERF_METRICS: RDPMC and the global registers are [intercepted](Self::intercepts) there.
+    /// Describes the counters of a processor with this PMU. A configuration does not tell whether an Intel processor
+    /// has PERF_METRICS, so RDPMC and the global registers are [intercepted](Self::intercepts) there;
     /// [`from_cpuid`](Self::from_cpuid) knows.
     ///
     /// # Errors
-    /// The status cannot be restored (no `IA32_PERF_GLOBAL_STATUS_SET` below version 4, no `PerfCntrGlobalStatusSet`
-    /// before AMD's PerfMonV2), counters cannot be written in full width, or selects cannot be marked GuestOnly.
+    /// The host lacks what a switch of guests needs: a register that sets the status (`IA32_PERF_GLOBAL_STATUS_SET`
+    /// from version 4 on, `PerfCntrGlobalStatusSet` of PerfMonV2), full-width writes, or selects with GuestOnly.
     pub const fn new(host: Configuration) -> Result<Self, MediationError> {
         if let Err(error) = host.check() {
             return Err(MediationError::Configuration(error));
@@ -135,10 +135,11 @@ impl HostCounters {
         Ok(Self { configuration: host, layout, registers, has_more })
     }
 
-    /// Creates the counters of the processor whose CPUID and `IA32_PERF_CAPABILITIES` these are, as
-    /// [`Configuration::from_cpuid`] takes them. Of more general or fixed counters than eight, the first eight are
-    /// offered to guests. Where the processor has more than a guest, more is [intercepted](Self::intercepts): RDPMC,
-    /// and the global registers.
+    /// Describes the counters of the processor with this CPUID and this `IA32_PERF_CAPABILITIES`, given as to
+    /// [`Configuration::from_cpuid`].
+    ///
+    /// Guests get at most eight general and eight fixed counters. Where the processor has more counters than the guest,
+    /// or PERF_METRICS, RDPMC and the global registers are [intercepted](Self::intercepts), too.
     ///
     /// # Errors
     /// [`Host`](MediationError::Host), and those of [`new`](Self::new).
@@ -167,7 +168,7 @@ impl HostCounters {
         Ok(Self { has_more: left_out || has_metrics, ..Self::new(host)? })
     }
 
-    /// Returns the PMU that a guest can have: the counters of the host's, without AnyThread, which would count other
+    /// Returns the configuration that a guest can have: the host's counters, without AnyThread, which would count other
     /// threads, and without the qualifiers for a guest's own guests.
     pub const fn guest(&self) -> Configuration {
         match self.configuration {
@@ -187,7 +188,7 @@ impl HostCounters {
     /// the general counters are enabled there. Once on each processor is enough; what it returns is for that processor.
     ///
     /// # Errors
-    /// The register faulted.
+    /// The access to the global control failed.
     ///
     /// ```
     /// use pmu_virt::mock::MockMsr;
@@ -215,13 +216,13 @@ impl HostCounters {
         Ok(LentCounters::unowned(CounterSet::from_bits(self.layout.global()), 0))
     }
 
-    /// Returns the bits of the status that are the counters': their overflows, and the freeze of all.
+    /// Returns the status bits that belong to counters: their overflows, and the freeze of all.
     pub(super) fn counter_bits(&self) -> u64 {
         let frozen = if self.is_amd() { 0 } else { Layout::FROZEN };
         self.layout.global() | frozen
     }
 
-    /// Returns the bits of the status that a guest's PMU has, and the host's has, too: both have them in turn.
+    /// Returns the status bits that both the guest and the host have, each in its turn.
     pub(super) fn status_bits(&self) -> u64 {
         self.counter_bits() | self.layout.legal(Family::GlobalStatus)
     }

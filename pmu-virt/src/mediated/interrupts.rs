@@ -1,18 +1,19 @@
 //! The interrupts of a guest's real counters, which its task and the interrupt path share.
 
-use crate::mediated::host_counters::HostCounters;
-use crate::mediated::registers::Access;
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
+
 use pmu_core::{CounterSet, MsrBackend};
 
+use crate::mediated::host_counters::HostCounters;
+use crate::mediated::registers::Access;
 use crate::pmu::virtual_pmu::VirtualPmu;
 use crate::policy::event_policy::EventPolicy;
 
-/// The interrupts of one virtual processor's real counters, in 16 bytes that an interrupt's handler reaches while the
-/// task has everything else: one per virtual processor, in a static for instance.
+/// Interrupts of one virtual processor's real counters, as its task and an interrupt's handler share them: 16 bytes per
+/// virtual processor, in a static for instance. The task has everything else of the guest.
 ///
-/// The handler asks the one of the guest that was [loaded](HostCounters::load) last on its processor, until another
+/// The handler asks the value of the guest that was [loaded](HostCounters::load) last on its processor, until another
 /// guest is about to be loaded there.
 ///
 /// ```
@@ -22,8 +23,8 @@ use crate::policy::event_policy::EventPolicy;
 /// static INTERRUPTS: [GuestInterrupts; 4] = [const { GuestInterrupts::new() }; 4]; // one per virtual processor
 /// static LAST: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2]; // one per processor; set before `load`
 ///
-/// /// The performance counters' part of an NMI handler, in a window and outside. Returns for how many interrupts it
-/// /// stands, as `Claim::interrupts`; 0: the NMI is another source's.
+/// /// The performance counters' part of an NMI handler, in a window and outside. Returns the number of interrupts
+/// /// that it accounts for, as `Claim::interrupts`; 0: the NMI is another source's.
 /// fn counters_interrupted<S: EventSource, M: MsrBackend, P: Platform>(
 ///     host: &HostCounters,
 ///     processor: usize,
@@ -43,32 +44,32 @@ use crate::policy::event_policy::EventPolicy;
 /// ```
 #[derive(Debug)]
 pub struct GuestInterrupts {
-    /// The flags, and in the counters' bits the overflows whose interrupt the guest has had, or did not request.
+    /// Flags; and in the counters' bits, the overflows whose interrupt the guest has had or did not ask for.
     state: AtomicU64,
-    /// The counters that interrupt.
+    /// Counters that interrupt.
     interrupting: AtomicU64,
 }
 
-/// The counters' bits of the status.
+/// Bits of the global status that are counters'.
 const COUNTERS: u64 = CounterSet::ALL.bits();
 /// The other bits of the status that raise an interrupt (SDM vol. 4, table 2-2, IA32_PERF_GLOBAL_STATUS): a trace's
 /// table (55), the uncore (61), the Debug Store's buffer (62). A guest can set them; then unmasking the entry raises
 /// one.
 const OTHERS: u64 = 1 << 55 | 1 << 61 | 1 << 62;
-/// The flags lie between the general counters' bits and the fixed ones'. The guest is on the counters.
+/// The guest is on the counters. The flags lie between the bits of the general counters and of the fixed ones.
 const LOADED: u64 = 1 << 16;
-/// An interrupt has come that the guest has not had.
+/// Flag: an interrupt has come that the guest has not had.
 const PENDING: u64 = 1 << 17;
-/// An interrupt was announced by a put, and has not come.
+/// Flag: a put announced an interrupt, which has not come.
 const EXPECTED: u64 = 1 << 18;
-/// After a put: an interrupt that comes is a second one of an overflow's that the guest has had.
+/// Flag, after a put: an interrupt that comes is of a second overflow of a counter whose first the guest has had.
 const POSSIBLE: u64 = 1 << 19;
 
 const _: () = assert!(COUNTERS & (LOADED | PENDING | EXPECTED | POSSIBLE) == 0);
 const _: () = assert!(size_of::<GuestInterrupts>() == 16);
 
 impl GuestInterrupts {
-    /// Creates those of a virtual processor that is not loaded.
+    /// Creates the interrupts of a virtual processor that is not loaded.
     pub const fn new() -> Self {
         Self { state: AtomicU64::new(0), interrupting: AtomicU64::new(0) }
     }
@@ -94,7 +95,7 @@ impl GuestInterrupts {
         self.state.load(Acquire) & PENDING != 0
     }
 
-    /// Notes that the guest is loaded, with overflows whose interrupt it has had.
+    /// Notes that the guest is loaded, and that it has had the interrupts of the overflows `known`.
     pub(super) fn load(&self, known: u64, interrupting: u64) {
         self.interrupting.store(interrupting, Relaxed);
         let load = |state| Some(state & (PENDING | EXPECTED) | LOADED | known & COUNTERS);
@@ -161,9 +162,8 @@ impl Default for GuestInterrupts {
 }
 
 impl HostCounters {
-    /// Attributes an interrupt of the performance counters, which came on the processor that executes the call, to the
-    /// guest that was loaded last there. Returns whether it is that guest's: it is then pending for
-    /// [`deliver_to`](GuestInterrupts::deliver_to), or was already.
+    /// Returns whether an interrupt of the performance counters is the guest's that was loaded last on this processor.
+    /// It is then pending for [`deliver_to`](GuestInterrupts::deliver_to), or was already.
     ///
     /// While the guest is loaded, an interrupt is its own if a counter that interrupts has overflowed, or if another
     /// bit of the status is set that raises one. After a [`put`](Self::put) it is if the put announced it, or found an
@@ -173,6 +173,29 @@ impl HostCounters {
     ///
     /// # Context
     /// Interrupt or NMI, and any other. Takes no lock, and does not allocate or panic.
+    ///
+    /// ```
+    /// # use pmu_core::{MsrAddress, MsrBackend};
+    /// use pmu_virt::mock::MockMsr;
+    /// use pmu_virt::{Configuration, FedEvents, GuestInterrupts, HostCounters, IntelConfiguration, VirtualPmu};
+    /// let configuration = Configuration::Intel(IntelConfiguration::new(5, 4, 3));
+    /// # let processor = MockMsr::<64>::new(VirtualPmu::new(configuration, FedEvents::NONE)?);
+    /// let host = HostCounters::new(configuration)?;
+    /// let mut guest = VirtualPmu::new(host.guest(), FedEvents::NONE)?;
+    /// let _ = guest.write(0x186, 0x53_003C); // counts cycles, and interrupts
+    /// let (mut lent, interrupts) = (host.stop(&processor)?, GuestInterrupts::new());
+    /// let loaded = host.load(&mut lent, &mut guest, &interrupts, &processor)?;
+    /// // Nothing has overflowed: an NMI that comes now is another source's.
+    /// assert!(!host.interrupted(&interrupts, &processor));
+    /// // The guest's counter overflows, and the handler attributes the NMI to the guest. The task delivers it.
+    /// # // SAFETY: sets bits of the status.
+    /// # processor.write(unsafe { MsrAddress::new(0x391) }, 1).unwrap();
+    /// assert!(host.interrupted(&interrupts, &processor) && interrupts.is_pending());
+    /// assert!(interrupts.deliver_to(&mut guest) && guest.pmi_pending() && !interrupts.is_pending());
+    /// let saved = loaded.global_control();
+    /// host.put(loaded, saved, &mut guest, &processor).map_err(|(_, error)| error)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn interrupted<M: MsrBackend>(&self, interrupts: &GuestInterrupts, msr: &M) -> bool {
         let status = if interrupts.is_loaded() {
             Access(msr).read(self.registers.status).unwrap_or(u64::MAX)

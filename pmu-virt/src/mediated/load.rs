@@ -1,14 +1,14 @@
 //! Loading a guest's state onto the counters.
 
-use crate::mediated::error::MediationError;
-use crate::mediated::interrupts::GuestInterrupts;
-use crate::mediated::registers::{Access, Registers};
 use pmu_core::{CounterSet, LentCounters, MsrBackend};
 
 use crate::configuration::any_vendor::Configuration;
 use crate::configuration::intel::IntelConfiguration;
+use crate::mediated::error::MediationError;
 use crate::mediated::host_counters::HostCounters;
+use crate::mediated::interrupts::GuestInterrupts;
 use crate::mediated::loaded::Loaded;
+use crate::mediated::registers::{Access, Registers};
 use crate::pmu::load_number::LoadNumber;
 use crate::pmu::virtual_pmu::VirtualPmu;
 use crate::policy::event_policy::EventPolicy;
@@ -19,17 +19,20 @@ impl HostCounters {
     /// Loads a guest's state onto this processor's counters, which are lent. They do not count before the guest is
     /// entered. `interrupts` are the guest's; what is pending there becomes pending in the guest.
     ///
-    /// A policy that [changes](VirtualPmu::set_policy) meanwhile takes effect at the next load. Accesses: a write of
-    /// each counter and of each general counter's select, one read and up to two writes of the status, a write of
-    /// `IA32_FIXED_CTR_CTRL` where there are fixed counters; on AMD a write of the global control.
+    /// `interrupts` are the guest's: an interrupt that waits there becomes pending in the guest. A policy that
+    /// [changes](VirtualPmu::set_policy) meanwhile takes effect at the next load.
+    ///
+    /// Accesses: a write of each counter and of each general counter's select, one read and up to two writes of the
+    /// status, and a write of `IA32_FIXED_CTR_CTRL` where there are fixed counters; on AMD a write of the global
+    /// control.
     ///
     /// # Context
     /// Task. The caller stays on the processor until [`put`](Self::put).
     ///
     /// # Errors
-    /// The guest's PMU is not [that of the host](Self::guest), or some of its counters are not lent. A register
-    /// faulted: no counter counts, nothing is armed, and the guest's state is as it was. Where it cannot be disarmed
-    /// either, the window's end does that.
+    /// The guest's configuration is not [one for this host](Self::guest), or some of its counters are not lent, or an
+    /// access failed. Then no counter counts or is armed, and the guest's state is as it was. If the counters cannot be
+    /// disarmed either, the window's end disarms them.
     pub fn load<'w, P: EventPolicy, M: MsrBackend>(
         &self,
         lent: &'w mut LentCounters,
@@ -109,7 +112,7 @@ impl HostCounters {
         Ok(())
     }
 
-    /// Returns whether a guest with this PMU can have these counters: it has all of them, in their widths.
+    /// Returns whether a guest with this configuration can have these counters: all of them, in their widths.
     fn accepts(&self, guest: &Configuration) -> bool {
         match (self.guest(), guest) {
             (Configuration::Intel(host), Configuration::Intel(guest)) => {

@@ -1,39 +1,41 @@
 //! A guest's state while it is on the counters.
 
-use crate::mediated::error::MediationError;
-use crate::mediated::interrupts::GuestInterrupts;
 use pmu_core::LentCounters;
 
+use crate::mediated::error::MediationError;
+use crate::mediated::interrupts::GuestInterrupts;
 use crate::pmu::virtual_pmu::VirtualPmu;
 use crate::registers::counters::Counters;
 
-/// A guest's state on the counters, until it is [put](crate::HostCounters::put) back. It borrows the lent counters,
-/// whose window ends afterwards.
+/// Guest that is on the real counters, until [`HostCounters::put`](crate::HostCounters::put) takes its state back. The
+/// value borrows the lent counters, so their window cannot end before.
 ///
-/// Dropped, the guest's state is as it was when it was loaded, and the end of the window disarms the counters.
+/// If the value is dropped, the guest's state stays as it was when it was loaded, and the end of the window disarms the
+/// counters.
 #[derive(Debug)]
 #[must_use = "the guest's state is on the counters until it is put back"]
 pub struct Loaded<'w> {
     pub(super) lent: &'w mut LentCounters,
     pub(super) interrupts: &'w GuestInterrupts,
-    /// Identity of the load, which the guest has, too.
+    /// Number of the load, which the guest has, too.
     pub(super) number: u64,
     pub(super) global_control: u64,
     pub(super) debug_control: u64,
     /// The general counters whose selects were written with a bit set; in the first fixed one's place, their control.
     pub(super) programmed: Counters,
-    /// The status bits that are no counter's: the host's, as they were found, and the guest's.
+    /// Status bits that are no counter's: the host's, as they were found, and the guest's.
     pub(super) others: [u64; 2],
-    /// The counters that hold something of the guest's.
+    /// Counters whose values may be the guest's.
     pub(super) dirty: Counters,
     /// A put has stopped the counters.
     pub(super) stopped: bool,
-    /// Outcome of a put that has saved the guest, with the status that it found, before an access of it failed.
+    /// Result of a put that has saved the guest and then failed at an access, and the status that it found.
     pub(super) saved: Option<(Put, u64)>,
 }
 
 impl Loaded<'_> {
-    /// Returns the global control with which the guest is entered: first, and after an intercepted write of it.
+    /// Returns the guest's value of `IA32_PERF_GLOBAL_CTRL`, with which the hypervisor enters the guest: first, and
+    /// after each intercepted write of it.
     pub const fn global_control(&self) -> u64 {
         self.global_control
     }
@@ -43,24 +45,25 @@ impl Loaded<'_> {
         self.debug_control
     }
 
-    /// Tells the lender which status bits are the guest's alone.
+    /// Tells the lender of the counters which status bits are the guest's alone.
     pub(super) const fn note_status(&mut self) {
         let [hosts, guests] = self.others;
         self.lent.set_status(guests & !hosts);
     }
 
-    /// Checks that this is what was loaded of the guest.
+    /// Checks that this is the load that the guest is in.
     pub(super) fn check<P>(&self, guest: &VirtualPmu<P>) -> Result<(), MediationError> {
         if guest.load.number == self.number { Ok(()) } else { Err(MediationError::NotTheLoaded) }
     }
 }
 
-/// The outcome of a [`put`](crate::HostCounters::put).
+/// Result of [`HostCounters::put`](crate::HostCounters::put).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub struct Put {
-    /// A counter overflowed whose interrupt has not come yet. It is now [pending](VirtualPmu::pmi_pending) in the
-    /// guest; the processor's own, which still comes, is [claimed](crate::HostCounters::interrupted) and dropped.
+    /// A counter overflowed, and its interrupt has not come yet. The guest's interrupt is
+    /// [pending](VirtualPmu::pmi_pending) now. The processor's own interrupt still comes;
+    /// [`HostCounters::interrupted`](crate::HostCounters::interrupted) claims it, and it raises no other in the guest.
     pub interrupt_is_coming: bool,
 }

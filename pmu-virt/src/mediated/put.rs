@@ -1,11 +1,11 @@
 //! Saving a guest's state from the counters.
 
-use crate::mediated::error::MediationError;
-use crate::mediated::registers::{Access, Registers, pmc_index};
 use pmu_core::MsrBackend;
 
+use crate::mediated::error::MediationError;
 use crate::mediated::host_counters::HostCounters;
 use crate::mediated::loaded::{Loaded, Put};
+use crate::mediated::registers::{Access, Registers, pmc_index};
 use crate::pmu::load_number::LoadNumber;
 use crate::pmu::virtual_pmu::VirtualPmu;
 use crate::policy::event_policy::EventPolicy;
@@ -13,10 +13,12 @@ use crate::registers::counters::{Counters, places};
 use crate::registers::family::Family;
 
 impl HostCounters {
-    /// Saves a guest's state from the counters, disarms and clears them, and acknowledges their overflows: of what was
-    /// loaded, whatever was done with the guest since. `global_control` is the value that the processor saved when it
-    /// left the guest (ignored on AMD, where the register is read). The state of a guest that was
-    /// [reset](VirtualPmu::reset) while it was loaded stays as it is.
+    /// Saves the state of the loaded guest from the counters, disarms and clears them, and acknowledges their
+    /// overflows.
+    ///
+    /// `global_control` is the value that the processor saved when it left the guest; on AMD the register is read
+    /// instead. What the load put there is taken away, whatever was done with the guest since. A guest that was
+    /// [reset](VirtualPmu::reset) while it was loaded keeps its state after reset.
     ///
     /// An overflow in the guest becomes pending in it once: by [`interrupted`](Self::interrupted) if the processor's
     /// interrupt came before, otherwise here, and the interrupt is [still to come](Put::interrupt_is_coming). A guest

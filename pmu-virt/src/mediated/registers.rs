@@ -6,7 +6,7 @@ use pmu_core::{MsrAddress, MsrBackend, MsrError, MsrFault, MsrOperation, PmcInde
 use crate::mediated::error::MediationError;
 use crate::registers::counters::MAX_PER_KIND;
 
-/// Addresses of a vendor's registers: the first counter's, and their distance.
+/// Addresses of a vendor's registers: of the first counter's, and the distance to the next counter's.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Registers {
     pub(super) select: u32,
@@ -69,7 +69,7 @@ pub(super) const fn pmc_index(counter: usize) -> PmcIndex {
     }
 }
 
-/// The backend, with faults that name their register.
+/// The backend, whose faults name their register here.
 pub(super) struct Access<'m, M>(pub(super) &'m M);
 
 impl<M: MsrBackend> Access<'_, M> {

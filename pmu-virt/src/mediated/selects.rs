@@ -1,11 +1,11 @@
 //! The controls of single counters, as far as the policy allows their events.
 
-use crate::mediated::error::MediationError;
-use crate::mediated::registers::Access;
 use pmu_core::MsrBackend;
 
+use crate::mediated::error::MediationError;
 use crate::mediated::host_counters::HostCounters;
 use crate::mediated::loaded::Loaded;
+use crate::mediated::registers::Access;
 use crate::pmu::virtual_pmu::VirtualPmu;
 use crate::policy::event_policy::EventPolicy;
 use crate::registers::counters::{Counters, MAX_PER_KIND};

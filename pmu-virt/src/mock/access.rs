@@ -1,11 +1,12 @@
 //! Accesses of the driver under test: interrupted, failed, answered and recorded.
 
-use crate::mock::plan::Fault;
-use crate::mock::trace::{Breach, Record};
 use core::cell::Cell;
+
 use pmu_core::{MsrErrorKind, MsrOperation};
 
+use crate::mock::plan::Fault;
 use crate::mock::processor::{FROZEN, MockMsr};
+use crate::mock::trace::{Breach, Record};
 use crate::pmu::access::{Read, Write};
 use crate::pmu::virtual_pmu::VirtualPmu;
 use crate::registers::family::Family;

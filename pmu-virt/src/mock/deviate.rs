@@ -1,10 +1,10 @@
 //! Answers of a platform that deviates from the manuals.
 
-use crate::mock::deviation::{Deviation, Deviations};
 use pmu_core::MsrErrorKind;
 
 use crate::configuration::any_vendor::Configuration;
 use crate::configuration::vendor::Vendor;
+use crate::mock::deviation::{Deviation, Deviations};
 use crate::mock::processor::{FROZEN, MockMsr};
 use crate::pmu::access::Read;
 use crate::policy::event_policy::AllowAll;

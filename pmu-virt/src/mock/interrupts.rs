@@ -1,9 +1,9 @@
 //! Interrupts of a mock processor: pending, delivered, handled, nested.
 
-use crate::mock::deviation::Deviation;
-use crate::mock::plan::PmiFault;
 use core::cell::Cell;
 
+use crate::mock::deviation::Deviation;
+use crate::mock::plan::PmiFault;
 use crate::mock::processor::{MASKED, MockMsr};
 use crate::pmu::pmi::{Delivery, PerformanceEntry, PmiOutcome};
 

@@ -1,12 +1,13 @@
 //! A mock processor: its parts, and what a test sets and sees.
 
-use crate::mock::deviation::Deviations;
-use crate::mock::plan::{Fault, Plan, PmiFault};
-use crate::mock::trace::{Accesses, Breach, Trace};
 use core::cell::{Cell, RefCell};
+
 use pmu_core::Interval;
 
 use crate::events::feed::Feed;
+use crate::mock::deviation::Deviations;
+use crate::mock::plan::{Fault, Plan, PmiFault};
+use crate::mock::trace::{Accesses, Breach, Trace};
 use crate::pmu::access::Mode;
 use crate::pmu::virtual_pmu::VirtualPmu;
 

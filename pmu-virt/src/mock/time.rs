@@ -1,8 +1,7 @@
 //! Time that passes on a mock processor: feeds.
 
-use crate::mock::deviation::Deviation;
-
 use crate::events::feed::Feed;
+use crate::mock::deviation::Deviation;
 use crate::mock::processor::MockMsr;
 use crate::model::advanced::Advanced;
 

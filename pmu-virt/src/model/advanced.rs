@@ -2,14 +2,14 @@
 
 use crate::registers::counters::MAX_COUNTERS;
 
-/// The outcome of an [`advance`](crate::VirtualPmu::advance).
+/// Result of [`VirtualPmu::advance`](crate::VirtualPmu::advance): the counters that overflowed, and whether an
+/// interrupt is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Advanced {
-    /// The counters that wrapped, in the layout of the global status: general from bit 0, fixed from
-    /// bit 32.
+    /// Counters that wrapped, as bits of the global status: general from bit 0, fixed from bit 32.
     pub overflowed: u64,
-    /// An interrupt was raised: [deliver](crate::VirtualPmu::deliver_pmi) it.
+    /// An overflow raised an interrupt, which waits for its [delivery](crate::VirtualPmu::deliver_pmi).
     pub pmi: bool,
     pub(super) wraps: [u32; MAX_COUNTERS],
 }
@@ -17,7 +17,7 @@ pub struct Advanced {
 impl Advanced {
     pub(crate) const NOTHING: Self = Self { overflowed: 0, pmi: false, wraps: [0; MAX_COUNTERS] };
 
-    /// Returns the number of times that a counter wrapped, by its bit in [`overflowed`](Self::overflowed).
+    /// Returns the number of wraps of the counter with this bit in [`overflowed`](Self::overflowed).
     pub fn wraps(&self, bit: u8) -> u32 {
         let place = match bit {
             0..8 => bit,

@@ -4,13 +4,14 @@ use crate::events::fed::FedEvents;
 use crate::events::key::Privilege;
 use crate::events::slot::{CELLS, EVENTS, FedEvent, FeedSlot};
 
-/// Amount of each event that may pass before an interrupt must be raised.
+/// Counts of events after which the next interrupt is due, for a timer of the embedder's.
+/// [`VirtualPmu::next_overflow`](crate::VirtualPmu::next_overflow) computes them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct OverflowBudget {
-    /// By event and privileges, as in a feed: amount that may pass without an interrupt; `u64::MAX` for any amount.
+    /// By event and privileges, as in a feed: count up to which no interrupt is due; `u64::MAX` for any count.
     cells: [[u64; CELLS - 1]; EVENTS],
-    /// The identity of the events.
+    /// Identity of the events of the PMU.
     of: u32,
 }
 
@@ -20,13 +21,15 @@ impl OverflowBudget {
         Self { cells: [[u64::MAX; CELLS - 1]; EVENTS], of: events.identity() }
     }
 
-    /// Returns the number of the event in this privilege, with none in the other, after which an interrupt is due.
-    /// `None` if no running counter that interrupts counts it, or if the number is 2⁶⁴, which takes a counter of 64
-    /// bits at 0. For an event of other [`FedEvents`] than the PMU's it is 0, which no counter's is:
-    /// [`Feed::add`](crate::Feed::add) refuses such an event.
+    /// Returns the count of an event in one privilege, with none in the other privilege, after which an interrupt is
+    /// due.
     ///
-    /// The privileges of a counter that counts both count down together: no interrupt is due as long as the event's
-    /// sum over both stays below the smaller of its two limits.
+    /// `None`: the event causes no interrupt, because no running counter that interrupts counts it, or because the
+    /// count is 2⁶⁴, as of a counter of 64 bits at 0. An event of other [`FedEvents`] than the PMU's gives 0, which no
+    /// counter's count is: [`Feed::add`](crate::Feed::add) refuses such an event.
+    ///
+    /// A counter may count both privileges. While the sum of the event's counts in both stays below the smaller of the
+    /// two limits, no interrupt is due.
     #[inline]
     pub fn of(&self, event: FedEvent, privilege: Privilege) -> Option<u64> {
         if event.of() != self.of {
@@ -43,7 +46,7 @@ impl OverflowBudget {
         cell.counted().and_then(|counted| of_event.get(counted)).copied().unwrap_or(u64::MAX)
     }
 
-    /// Limits the budget to the `room` of a counter that draws from this cell.
+    /// Lowers the limit of this cell to `room`, if the limit is higher.
     #[inline]
     pub(crate) fn limit(&mut self, cell: FeedSlot, room: u64) {
         let of_event = &mut self.cells[cell.event()];

@@ -9,7 +9,7 @@ use crate::registers::family::Family;
 use crate::registers::layout::{Freeze, Layout};
 
 impl Model {
-    /// Counts the whole span on one counter, unless it overflows.
+    /// Adds the whole feed to one counter, unless the counter would overflow. Returns whether it would.
     #[inline]
     pub(crate) fn overflows_in(&mut self, feed: &Feed, counter: usize, greatest: u64) -> bool {
         let value = self.registers.counter_mut(counter);
@@ -21,7 +21,8 @@ impl Model {
         overflows
     }
 
-    /// Handles an overflow within the feed. `counted` are the counters that have had all of it already.
+    /// Counts a feed in which a counter overflows. `counted` are the counters to which the whole feed was added
+    /// already.
     #[cold]
     #[inline(never)]
     pub(crate) fn overflow(
@@ -58,7 +59,8 @@ impl Model {
         self.count(&passed, running)
     }
 
-    /// Counts all of a feed, raises the interrupt if one is due, and returns each counter's wraps.
+    /// Adds the whole feed to every running counter, raises the interrupt if one is due, and returns the wraps of each
+    /// counter.
     pub(crate) fn count(&mut self, feed: &Feed, running: Counters) -> Advanced {
         let mut advanced = Advanced::NOTHING;
         let mut overflowed = 0;
@@ -79,8 +81,8 @@ impl Model {
         advanced
     }
 
-    /// Records the overflow of these counters: sets their status bits, and raises an interrupt if one of them
-    /// requests it. Returns whether it did.
+    /// Sets the status bits of counters that overflowed, and raises an interrupt if one of these counters asks for it.
+    /// Returns whether it raised one.
     fn raise(&mut self, overflowed: Counters) -> bool {
         if self.layout.global() != 0 {
             *self.registers.of_mut(Family::GlobalStatus) |= to_global(overflowed);
@@ -106,7 +108,7 @@ impl Model {
         }
     }
 
-    /// Overflows every running counter that interrupts, for the mock.
+    /// Makes every running counter that interrupts overflow, for the mock.
     pub(crate) fn overflow_all(&mut self) {
         let overflowing = self.running() & self.interrupting();
         for counter in (0..MAX_COUNTERS).filter(|counter| overflowing >> counter & 1 != 0) {

@@ -3,7 +3,7 @@
 use crate::registers::counters::{MAX_COUNTERS, MAX_PER_KIND};
 use crate::registers::family::Family;
 
-/// Values of the registers, by [`Family::first`] and its place.
+/// Values of the registers. The place of a register is [`Family::first`] and the number within the family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RegisterFile(pub(super) [u64; Self::SIZE]);
 

@@ -19,9 +19,9 @@ pub(crate) struct Model {
     pub(crate) pmi_pending: bool,
     pub(crate) events: FedEvents,
 
-    /// The general counters, and the fixed ones that the policy allows.
+    /// Counters that the policy does not forbid as a whole: all general counters, and some fixed ones.
     allowed: Counters,
-    /// The counters that their own control lets count: the general ones that the policy allows, and the fixed ones.
+    /// Counters that their own control enables: the general ones whose event the policy allows, and the fixed ones.
     enabled: [u8; 2],
     /// The counters that interrupt when they overflow: the general ones, and the fixed ones.
     interrupting: [u8; 2],
@@ -141,8 +141,9 @@ impl Model {
         }
     }
 
-    /// Returns the counters that count: allowed and enabled by their own control and, where there is one, by the
-    /// global one (SDM vol. 3B, "IA32_PERF_GLOBAL_CTRL"; APM vol. 2, "PerfCntrGlobalCtl"), and not frozen.
+    /// Returns the counters that count. The policy allows them, their own control and the global one enable them, and
+    /// they are not frozen. Some processors have no global control. SDM vol. 3B, "IA32_PERF_GLOBAL_CTRL"; APM vol. 2,
+    /// "PerfCntrGlobalCtl".
     #[inline]
     pub(crate) fn running(&self) -> Counters {
         let enabled = self.enabled();
@@ -167,8 +168,8 @@ impl Model {
         Counters::from_le_bytes(self.interrupting)
     }
 
-    /// Returns `IA32_PERF_GLOBAL_INUSE`: an event other than 0 is selected, a fixed counter's enable field is not 0,
-    /// any interrupt is enabled. SDM vol. 3B, "IA32_PERF_GLOBAL_INUSE MSR".
+    /// Returns `IA32_PERF_GLOBAL_INUSE`, which has a bit for each select with an event other than 0, for each fixed
+    /// counter that is enabled, and for any enabled interrupt. SDM vol. 3B, "IA32_PERF_GLOBAL_INUSE MSR".
     pub(crate) fn in_use(&self) -> u64 {
         let events = self.registers.0.first_chunk::<MAX_PER_KIND>();
         let events = events

@@ -1,10 +1,10 @@
 //! Answers to register accesses.
 
-/// The answer to RDMSR or RDPMC.
+/// Answer to the guest's RDMSR or RDPMC: a value, a fault, or a task for the embedder.
 ///
 /// ```
 /// use pmu_virt::Read;
-/// /// What the guest gets: the embedder answers for what is its own.
+/// /// Returns what the guest gets; `None` is #GP. `own` answers for the embedder's registers and bits.
 /// fn answer(read: Read, own: impl Fn() -> Option<u64>) -> Option<u64> {
 ///     match read {
 ///         Read::Value(value) => Some(value),
@@ -21,24 +21,24 @@
 pub enum Read {
     /// The register's value.
     Value(u64),
-    /// The bits of `mask` are the PMU's, with this value; the others are the embedder's.
+    /// The register is shared: the bits of `mask` are the PMU's, the others are the embedder's.
     Shared {
         /// The value of the PMU's bits.
         value: u64,
         /// The PMU's bits.
         mask: u64,
     },
-    /// #GP(0).
+    /// #GP(0) in the guest.
     GeneralProtection,
-    /// No register of this vendor's PMU: the embedder's to answer.
+    /// The register is not of this vendor's PMUs. The embedder answers.
     Unhandled,
 }
 
-/// The answer to WRMSR.
+/// Answer to the guest's WRMSR: done, a fault, or a task for the embedder.
 ///
 /// ```
 /// use pmu_virt::Write;
-/// /// `false`: #GP. The embedder writes what is its own.
+/// /// Returns `false` for #GP. `own` writes the embedder's registers and bits.
 /// fn finish(write: Write, value: u64, own: impl FnOnce(u64) -> bool) -> bool {
 ///     match write {
 ///         Write::Done => true,
@@ -53,20 +53,20 @@ pub enum Read {
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[must_use]
 pub enum Write {
-    /// Taken.
+    /// The PMU has written the register.
     Done,
-    /// The bits of `mask` are the PMU's and were taken; the others are the embedder's.
+    /// The register is shared: the PMU has written the bits of `mask`; the embedder writes the others.
     Shared {
         /// The PMU's bits.
         mask: u64,
     },
-    /// #GP(0). Nothing was changed.
+    /// #GP(0) in the guest. Nothing was changed.
     GeneralProtection,
-    /// No register of this vendor's PMU: the embedder's to answer.
+    /// The register is not of this vendor's PMUs. The embedder answers.
     Unhandled,
 }
 
-/// The answer to WRMSR, and the illegal bits of its value.
+/// Answer to WRMSR, and the bits of the value that the manual does not allow.
 ///
 /// ```
 /// use pmu_virt::{AmdConfiguration, Configuration, FedEvents, VirtualPmu, Write};
@@ -83,20 +83,20 @@ pub enum Write {
 pub struct Written {
     /// Answer of the hardware.
     pub answer: Write,
-    /// The bits of the value that the manual does not allow there, also where hardware ignores
-    /// them. All bits, if the register cannot be written at all.
+    /// Bits of the value that the manual does not allow in this register, even where hardware ignores them. All bits,
+    /// if the register cannot be written.
     pub illegal: u64,
 }
 
 impl Written {
     pub(crate) const UNHANDLED: Self = Self { answer: Write::Unhandled, illegal: 0 };
-    /// There is no such register, or it is read-only.
+    /// The register is absent, or read-only.
     pub(crate) const REFUSED: Self = Self { answer: Write::GeneralProtection, illegal: u64::MAX };
     /// The register ignores every write.
     pub(crate) const IGNORED: Self = Self { answer: Write::Done, illegal: u64::MAX };
 }
 
-/// The state of the processor that RDPMC depends on, beside ECX.
+/// Privilege of a guest's RDPMC: the state of the virtual processor that decides whether the instruction faults.
 ///
 /// ```
 /// use pmu_virt::Mode;
@@ -109,14 +109,14 @@ impl Written {
 pub struct Mode {
     /// The current privilege level, 0–3.
     pub cpl: u8,
-    /// CR4.PCE: RDPMC is allowed at any level.
+    /// CR4.PCE, which allows RDPMC at any privilege level.
     pub pce: bool,
-    /// CR0.PE: outside protected mode RDPMC is allowed.
+    /// CR0.PE. Outside protected mode RDPMC is allowed.
     pub protected: bool,
 }
 
 impl Mode {
-    /// A kernel.
+    /// Mode of a kernel: CPL 0.
     pub const KERNEL: Self = Self { cpl: 0, pce: false, protected: true };
 
     /// Returns whether the mode is CPL 0, or has no privilege levels.

@@ -16,8 +16,8 @@ impl<P: EventPolicy> VirtualPmu<P> {
     /// rounded down, as of the one that overflowed; of that one, exactly the amount that was missing. A counter that
     /// does not interrupt wraps on the way, as often as need be.
     ///
-    /// Bounded by the number of counters. Each call that leaves a remainder has brought a counter to an overflow, so
-    /// `while !feed.is_empty()` ends: no counter wraps again before 2³² events.
+    /// The time is bounded by the number of counters. `while !feed.is_empty()` ends: each call that leaves a remainder
+    /// has made a counter overflow, and no counter overflows again before 2³² events.
     ///
     /// ```
     /// use pmu_virt::{Configuration, EventKey, FedEvents, Feed, IntelConfiguration, Privilege};
@@ -71,9 +71,10 @@ impl<P: EventPolicy> VirtualPmu<P> {
         Ok(Advanced::NOTHING)
     }
 
-    /// Counts a whole feed, without a stop at the first overflow: the span is over, and the guest could not be
-    /// interrupted within it. It gets one interrupt, and [`Advanced::wraps`] has the number of wraps of each counter.
-    /// Later events are not counted if the overflow froze the counters.
+    /// Counts a whole feed, past overflows: for a span in which the guest could not be interrupted.
+    ///
+    /// The guest gets one interrupt, and [`Advanced::wraps`] tells how often each counter wrapped. If the first
+    /// overflow froze the counters, later events are not counted.
     ///
     /// ```
     /// use pmu_virt::{AmdConfiguration, Configuration, EventKey, FedEvents, Feed, Privilege, VirtualPmu};

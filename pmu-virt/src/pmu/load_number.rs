@@ -3,11 +3,11 @@
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::Relaxed;
 
-/// Identity of the load that a guest is in; 0: none. A copy of the guest is in none.
+/// Number of the load onto real counters that a guest is in; 0 is none. A copy of the guest is in none.
 #[derive(Debug, Default)]
 pub(crate) struct LoadNumber {
     pub(crate) number: u64,
-    /// The guest was reset since.
+    /// The guest was reset since the load.
     pub(crate) reset: bool,
 }
 
@@ -18,7 +18,7 @@ impl Clone for LoadNumber {
 }
 
 impl LoadNumber {
-    /// Notes that the guest was reset: what is on the counters is not its state any more.
+    /// Notes that the guest was reset: what the counters hold is not the guest's state any more.
     pub(crate) const fn reset(&mut self) {
         self.reset = true;
     }

@@ -8,7 +8,18 @@ use crate::registers::row::{ReadAs, Row, WriteAs};
 use crate::registers::table::Located;
 
 impl<P: EventPolicy> VirtualPmu<P> {
-    /// Executes RDMSR at CPL 0.
+    /// Executes the guest's RDMSR of a register, which CPL 0 allows.
+    ///
+    /// ```
+    /// use pmu_virt::{Configuration, FedEvents, IntelConfiguration, Read, VirtualPmu};
+    /// let pmu = VirtualPmu::new(Configuration::Intel(IntelConfiguration::new(2, 4, 3)), FedEvents::NONE)?;
+    /// assert_eq!(pmu.read(0x38F), Read::Value(0b1111)); // after reset, as the SDM has it
+    /// assert_eq!(pmu.read(0x38A), Read::Unhandled); // no register of a PMU
+    /// assert_eq!(pmu.read(0x391), Read::GeneralProtection); // of version 4 on
+    /// // IA32_MISC_ENABLE is shared: three bits are the PMU's.
+    /// assert_eq!(pmu.read(0x1A0), Read::Shared { value: 0x1880, mask: 0x1880 });
+    /// # Ok::<(), pmu_virt::ConfigurationError>(())
+    /// ```
     #[inline]
     pub fn read(&self, address: u32) -> Read {
         let model = &self.model;
@@ -28,7 +39,18 @@ impl<P: EventPolicy> VirtualPmu<P> {
         }
     }
 
-    /// Executes WRMSR at CPL 0.
+    /// Executes the guest's WRMSR of a register, which CPL 0 allows.
+    ///
+    /// ```
+    /// use pmu_virt::{Configuration, FedEvents, IntelConfiguration, Read, VirtualPmu, Write};
+    /// let configuration = Configuration::Intel(IntelConfiguration::new(2, 4, 3));
+    /// let mut pmu = VirtualPmu::new(configuration, FedEvents::NONE)?;
+    /// // AnyThread, bit 21, is reserved without its feature: #GP, and nothing changes.
+    /// let written = pmu.write(0x186, 0x73_003C);
+    /// assert_eq!((written.answer, written.illegal), (Write::GeneralProtection, 1 << 21));
+    /// assert_eq!(pmu.read(0x186), Read::Value(0));
+    /// # Ok::<(), pmu_virt::ConfigurationError>(())
+    /// ```
     #[inline]
     pub fn write(&mut self, address: u32, value: u64) -> Written {
         let Some(located) = self.model.layout.table.find(address) else {
@@ -59,14 +81,15 @@ impl<P: EventPolicy> VirtualPmu<P> {
         }
     }
 
-    /// Writes a register as the host, to restore a virtual processor from a list of its registers. It differs from
-    /// the guest's [`write`](Self::write) where that one cannot restore the value that [`read`](Self::read) returned:
-    /// the status is stored as it is, counters take their full width at each address, and `IA32_PERF_CAPABILITIES`
-    /// takes only the value that it has, which detects a different PMU.
+    /// Writes a register as the host does, to restore a virtual processor from a list of its registers.
     ///
-    /// The registers to save, in an order in which they can be restored, are those of
-    /// [`Configuration::registers`](crate::Configuration::registers) that are [state](crate::RegisterInfo::is_state).
-    /// An interrupt that is not delivered yet is in no register: see [`pmi_pending`](Self::pmi_pending) and
+    /// The guest's [`write`](Self::write) cannot restore every value that [`read`](Self::read) returned, so this one
+    /// differs: it stores the status as it is, it writes counters in full width at each of their addresses, and it
+    /// refuses any value of `IA32_PERF_CAPABILITIES` but the present one, which detects a different PMU.
+    ///
+    /// The registers to save are those of [`Configuration::registers`](crate::Configuration::registers) that are
+    /// [state](crate::RegisterInfo::is_state), and their order is one in which they can be restored. No register holds
+    /// an interrupt that is not delivered yet: see [`pmi_pending`](Self::pmi_pending) and
     /// [`set_pmi_pending`](Self::set_pmi_pending).
     ///
     /// ```

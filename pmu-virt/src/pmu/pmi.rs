@@ -3,7 +3,8 @@
 use crate::pmu::virtual_pmu::VirtualPmu;
 use crate::policy::event_policy::EventPolicy;
 
-/// The local APIC's performance-counter entry (LVTPC, offset 0x340) of the virtual processor.
+/// Access to the virtual processor's LVT entry for performance counters (LVTPC, offset 0x340 of the local APIC), which
+/// the embedder implements.
 ///
 /// SDM vol. 3A, "Local Vector Table"; APM vol. 2, "Local Vector Table Registers".
 ///
@@ -31,57 +32,57 @@ use crate::policy::event_policy::EventPolicy;
 /// }
 /// ```
 pub trait PerformanceEntry {
-    /// Returns the entry: 7:0 vector, 10:8 delivery mode, 16 mask.
+    /// Returns the value of the LVT entry: 7:0 vector, 10:8 delivery mode, 16 mask.
     fn entry(&self) -> u32;
 
-    /// Changes the entry: called to set the mask bit, after the interrupt was raised.
+    /// Stores the LVT entry. A delivery calls this after `raise`, to set the mask bit.
     fn set_entry(&mut self, entry: u32);
 
-    /// Interrupts the virtual processor.
+    /// Notes an interrupt of the virtual processor, which the guest takes when it next runs.
     fn raise(&mut self, delivery: Delivery);
 }
 
-/// The delivery that the entry selects.
+/// Delivery mode of the LVT entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum Delivery {
-    /// Delivery mode 0: an interrupt with this vector. One below 16 is an error to report in the
-    /// APIC's error status register.
+    /// Mode 0: an interrupt with this vector. For a vector below 16 the local APIC reports an error in its error status
+    /// register.
     Fixed(u8),
-    /// Delivery mode 4.
+    /// Mode 4: an NMI.
     NonMaskable,
-    /// Another delivery mode, 1–7: SMI (2), INIT (5), ExtINT (7), or a reserved one.
+    /// Any other mode: SMI (2), INIT (5), ExtINT (7), or a reserved one.
     Other(u8),
 }
 
-/// The outcome of a [delivery](VirtualPmu::deliver_pmi).
+/// Result of [`VirtualPmu::deliver_pmi`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum PmiOutcome {
     /// No interrupt was pending.
     NotPending,
-    /// The entry is masked: the interrupt is lost, as on hardware.
+    /// The LVT entry is masked: the interrupt is lost, as on hardware.
     Masked,
-    /// The interrupt was raised.
+    /// The interrupt was raised, in this mode.
     Raised(Delivery),
 }
 
 const MASKED: u32 = 1 << 16;
 
 impl<P: EventPolicy> VirtualPmu<P> {
-    /// Returns whether an interrupt waits to be delivered.
+    /// Returns whether an overflow's interrupt waits to be [delivered](Self::deliver_pmi).
     pub fn pmi_pending(&self) -> bool {
         self.model.pmi_pending
     }
 
-    /// Sets whether an interrupt waits to be delivered: the part of a virtual processor's state that no register
-    /// holds, for an embedder that [restores registers one by one](Self::host_write).
+    /// Sets whether an overflow's interrupt waits to be delivered. No register holds this part of a virtual processor's
+    /// state: an embedder that [restores registers one by one](Self::host_write) saves it beside them.
     pub fn set_pmi_pending(&mut self, pending: bool) {
         self.model.pmi_pending = pending && self.model.layout.counters() != 0;
     }
 
-    /// Delivers the interrupt, if one is pending, through the local APIC's entry. On Intel delivery masks the entry,
-    /// so that there is one interrupt until the guest unmasks it; on AMD it does not.
+    /// Delivers the pending interrupt, if there is one, through the LVT entry. On Intel a delivery masks the entry, so
+    /// that no other follows until the guest unmasks it; on AMD a delivery leaves the entry as it is.
     ///
     /// ```
     /// # use pmu_virt::{Delivery, PerformanceEntry};

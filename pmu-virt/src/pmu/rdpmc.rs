@@ -7,7 +7,7 @@ use crate::policy::event_policy::EventPolicy;
 use crate::registers::counters::MAX_PER_KIND;
 use crate::registers::family::Family;
 
-/// Target of an RDPMC.
+/// Target of an RDPMC: what the instruction reads.
 pub(crate) enum Pmc {
     /// #GP.
     Absent,
@@ -18,13 +18,13 @@ pub(crate) enum Pmc {
 }
 
 impl<P: EventPolicy> VirtualPmu<P> {
-    /// Executes RDPMC with `ecx` in this mode: a value or #GP.
+    /// Executes the guest's RDPMC with `ecx` in this mode: a value or #GP.
     ///
     /// SDM vol. 2B: ECX 31:16 is the type, ECX 15:0 the index. As in KVM, there are types for general (0) and
     /// fixed (0x4000) counters; the fast mode of bit 31 and `PERF_METRICS` fault. APM vol. 3: ECX is the
     /// counter's number, without types.
     ///
-    /// A counter that is hidden from user code reads 0 there: Intel Architecture Instruction Set Extensions
+    /// A counter that the guest's kernel hides reads 0 in user mode: Intel Architecture Instruction Set Extensions
     /// Programming Reference, chapter "RDPMC User Disable"; the same in Linux's commit 59af95e028d4.
     ///
     /// ```

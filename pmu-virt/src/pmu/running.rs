@@ -10,15 +10,16 @@ use crate::registers::counters::{MAX_COUNTERS, MAX_PER_KIND};
 use crate::registers::family::Family;
 
 impl<P: EventPolicy> VirtualPmu<P> {
-    /// Returns the events that this PMU is fed.
+    /// Returns the events that the embedder feeds to this PMU.
     pub fn events(&self) -> &FedEvents {
         &self.model.events
     }
 
-    /// Exchanges the events that this PMU is fed, also while counters run, for a monitor that learns of an event as its
-    /// guest programs it ([`unfed`](Self::unfed)). The guest sees nothing of it: registers stay as they are, and so do
-    /// an interrupt that waits and `feed`, whose remainder becomes one of the new events. Those that were not fed
-    /// before count from now on.
+    /// Exchanges the events that the embedder feeds to this PMU, also while counters run: for a monitor that learns of
+    /// an event as the guest programs it ([`unfed`](Self::unfed)).
+    ///
+    /// The guest notices nothing: registers and a pending interrupt stay as they are. `feed` keeps its remainder, and
+    /// is of the new events from now on. Counters whose event was not fed before count from now on.
     ///
     /// ```
     /// use pmu_virt::{Configuration, EventKey, FedEvents, Feed, IntelConfiguration, Privilege, VirtualPmu};
@@ -51,7 +52,20 @@ impl<P: EventPolicy> VirtualPmu<P> {
         Ok(())
     }
 
-    /// Returns the running counters, and whether the embedder feeds them.
+    /// Returns the running counters with their events, and whether the embedder feeds each.
+    ///
+    /// ```
+    /// use pmu_virt::{Configuration, EventKey, FedEvents, IntelConfiguration, VirtualPmu};
+    /// let configuration = Configuration::Intel(IntelConfiguration::new(2, 4, 3));
+    /// let mut pmu = VirtualPmu::new(configuration, FedEvents::NONE)?;
+    /// let _ = pmu.write(0x38F, 1 << 33); // enables fixed counter 1 alone
+    /// let _ = pmu.write(0x38D, 0x0B0); // in the kernel and in user mode, with an interrupt
+    /// let _ = pmu.write(0x186, 0x53_00C4); // enabled, but not in the global control
+    /// let running: Vec<_> = pmu.running().collect();
+    /// assert_eq!((running.len(), running[0].counter), (1, 33));
+    /// assert!(running[0].key == EventKey::general(0x3C, 0) && running[0].kernel && running[0].user);
+    /// # Ok::<(), pmu_virt::ConfigurationError>(())
+    /// ```
     pub fn running(&self) -> impl Iterator<Item = RunningEvent> + '_ {
         let running = self.model.running();
         (0..MAX_COUNTERS)
@@ -98,19 +112,19 @@ impl<P: EventPolicy> VirtualPmu<P> {
     }
 }
 
-/// A counter that runs: see [`VirtualPmu::running`].
+/// Counter that runs, and its event: an item of [`VirtualPmu::running`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub struct RunningEvent {
-    /// The counter's bit in the global registers: general from 0, fixed from 32.
+    /// Number of the counter's bit in the global registers: general from 0, fixed from 32.
     pub counter: u8,
-    /// The event.
+    /// Key of the event that the counter is programmed to count.
     pub key: EventKey,
-    /// It counts at CPL 1–3.
+    /// The counter counts at CPL 1–3.
     pub user: bool,
-    /// It counts at CPL 0.
+    /// The counter counts at CPL 0.
     pub kernel: bool,
-    /// The embedder feeds the event; otherwise the counter stands still.
+    /// The embedder feeds the event. If not, the counter stands still.
     pub fed: bool,
 }

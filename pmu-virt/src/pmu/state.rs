@@ -1,6 +1,5 @@
 //! The state of a virtual processor's PMU, to be saved or moved to another host.
 
-use crate::registers::layout::Layout;
 use core::fmt;
 
 use crate::configuration::any_vendor::Configuration;
@@ -10,15 +9,16 @@ use crate::model::register_file::RegisterFile;
 use crate::pmu::state_error::StateError;
 use crate::pmu::virtual_pmu::VirtualPmu;
 use crate::policy::event_policy::{AllowAll, EventPolicy};
+use crate::registers::layout::Layout;
 use crate::registers::list::of_state;
 use crate::registers::row::WriteAs;
 use crate::registers::table::Located;
 
-/// State that a guest can have set, with the PMU that it sees. The embedder's policy, the events that it feeds, and
-/// the remainder of a [feed](crate::Feed) are not part of it.
+/// State of a virtual processor's PMU, to be saved or sent to another host: the registers, a pending interrupt, and the
+/// configuration. Not part of it are the embedder's policy, the fed events, and the remainder of a [feed](crate::Feed).
 ///
-/// Its registers are those of [`Configuration::registers`] that are [state](crate::RegisterInfo::is_state), by
-/// address. Only states that the guest could have reached can be built.
+/// The registers are those of [`Configuration::registers`] that are [state](crate::RegisterInfo::is_state). Only states
+/// that a guest could have reached can be built.
 ///
 /// ```
 /// use pmu_virt::{Configuration, IntelConfiguration, PmuState};
@@ -26,7 +26,7 @@ use crate::registers::table::Located;
 /// let mut state = PmuState::new(configuration)?;
 /// state.set_register(0x186, 0x53_00C0)?;
 /// assert_eq!(state.register(0x186), Some(0x53_00C0));
-/// // Bit 21, AnyThread, is not declared.
+/// // Bit 21, AnyThread, is not a bit of this PMU.
 /// assert!(state.set_register(0x186, 0x73_00C0).is_err());
 /// # Ok::<(), Box<dyn core::error::Error>>(())
 /// ```
@@ -38,28 +38,28 @@ pub struct PmuState {
 }
 
 impl PmuState {
-    /// Creates the state after reset.
+    /// Creates the state after reset of a PMU with this configuration.
     ///
     /// # Errors
-    /// There is no such PMU.
+    /// The configuration contradicts itself.
     pub fn new(configuration: Configuration) -> Result<Self, ConfigurationError> {
         Ok(VirtualPmu::new(configuration, FedEvents::NONE)?.state())
     }
 
-    /// Returns the PMU whose state it is.
+    /// Returns the configuration of the PMU whose state this is.
     pub const fn configuration(&self) -> Configuration {
         self.configuration
     }
 
-    /// Returns whether an interrupt waits to be delivered.
+    /// Returns whether an overflow's interrupt waits to be delivered.
     pub const fn pmi_pending(&self) -> bool {
         self.pmi_pending
     }
 
-    /// Sets whether an interrupt waits to be delivered.
+    /// Sets whether an overflow's interrupt waits to be delivered.
     ///
     /// # Errors
-    /// There is no counter that could have raised it.
+    /// The PMU has no counter that could have raised the interrupt.
     pub fn set_pmi_pending(&mut self, pending: bool) -> Result<(), StateError> {
         if pending && Layout::of(&self.configuration).counters() == 0 {
             return Err(StateError::NoInterrupt);
@@ -68,21 +68,30 @@ impl PmuState {
         Ok(())
     }
 
-    /// Returns the registers, by address, and their values.
+    /// Returns the address and value of each register that is state.
+    ///
+    /// ```
+    /// use pmu_virt::{AmdConfiguration, Configuration, PmuState};
+    /// // Registers in the form of a `kvm_msr_entry` each, as `KVM_SET_MSRS` takes them.
+    /// let state = PmuState::new(Configuration::Amd(AmdConfiguration::LEGACY))?;
+    /// let entries: Vec<(u32, u32, u64)> = state.registers().map(|(index, data)| (index, 0, data)).collect();
+    /// assert_eq!(entries.len(), 8); // four selects, four counters
+    /// # Ok::<(), pmu_virt::ConfigurationError>(())
+    /// ```
     pub fn registers(&self) -> impl Iterator<Item = (u32, u64)> + '_ {
         of_state(Layout::of(&self.configuration))
             .map(|(_, address, index)| (address, self.registers.get(index)))
     }
 
-    /// Returns the value of a register that is state, by any of its addresses.
+    /// Returns the value of a register, by any of its addresses; `None` if the register is absent or holds no state.
     pub fn register(&self, address: u32) -> Option<u64> {
         self.find(address).map(|(index, _)| self.registers.get(index))
     }
 
-    /// Sets a register that is state, by any of its addresses.
+    /// Sets a register, by any of its addresses.
     ///
     /// # Errors
-    /// The register is not there, or holds no state, or lacks some of these bits.
+    /// The register is absent or holds no state, or lacks some of the value's bits.
     pub fn set_register(&mut self, address: u32, value: u64) -> Result<(), StateError> {
         let (index, legal) = self.find(address).ok_or(StateError::NoRegister(address))?;
         match value & !legal {
@@ -119,7 +128,7 @@ impl PmuState {
 }
 
 impl<P: EventPolicy> VirtualPmu<P> {
-    /// Returns the present state.
+    /// Returns the present state of the PMU.
     pub fn state(&self) -> PmuState {
         PmuState {
             configuration: self.configuration,
@@ -144,7 +153,7 @@ impl<P: EventPolicy> VirtualPmu<P> {
     /// ```
     ///
     /// # Errors
-    /// The state is of another PMU.
+    /// The state is of another configuration.
     pub fn from_state(
         state: &PmuState,
         configuration: Configuration,
@@ -163,7 +172,7 @@ impl<P: EventPolicy> VirtualPmu<P> {
     }
 }
 
-/// Formats its [`PmuState`]: the rest follows from that and from the embedder's choices.
+/// Formats the [`PmuState`], from which everything else follows but the embedder's choices.
 #[cfg(feature = "defmt")]
 impl<P: EventPolicy> defmt::Format for VirtualPmu<P> {
     fn format(&self, f: defmt::Formatter<'_>) {
@@ -175,7 +184,7 @@ impl VirtualPmu<AllowAll> {
     /// Creates a PMU in this state, under the policy that allows every event.
     ///
     /// # Errors
-    /// See [`from_state`](Self::from_state).
+    /// The errors of [`from_state`](Self::from_state).
     ///
     /// ```
     /// use pmu_virt::{Configuration, FedEvents, IntelConfiguration, PmuState, VirtualPmu};

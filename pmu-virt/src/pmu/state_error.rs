@@ -10,20 +10,20 @@ use crate::configuration::error::ConfigurationError;
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum StateError {
-    /// There is no such PMU.
+    /// The configuration contradicts itself.
     Configuration(ConfigurationError),
-    /// The state is of another PMU than the guest's.
+    /// The state is of this configuration, not of the guest's.
     OtherConfiguration(Configuration),
     /// The PMU has no register at this address, or one that holds no state.
     NoRegister(u32),
-    /// A register would hold bits that it does not have.
+    /// The register would hold bits that it does not have.
     Impossible {
         /// The register's address.
         address: u32,
         /// The impossible bits.
         bits: u64,
     },
-    /// An interrupt of a PMU without a counter.
+    /// An interrupt is pending in a PMU without a counter.
     NoInterrupt,
 }
 

@@ -9,11 +9,11 @@ use crate::pmu::load_number::LoadNumber;
 use crate::policy::event_policy::{AllowAll, EventPolicy};
 use crate::registers::layout::Layout;
 
-/// The PMU of one virtual processor.
+/// Software PMU of one virtual processor: answers the guest's RDMSR, WRMSR and RDPMC, counts the events that it is fed,
+/// and raises the overflows' interrupts.
 ///
-/// It answers the guest's RDMSR, WRMSR and RDPMC. The embedder feeds it events ([`advance`](Self::advance)), and
-/// delivers its interrupt. No method allocates, panics, or loops more often than the number of counters, whatever the
-/// guest does.
+/// The embedder feeds the events ([`advance`](Self::advance)), and [delivers](Self::deliver_pmi) the interrupt. No
+/// method allocates or panics, and none loops more often than the number of counters, whatever the guest does.
 ///
 /// ```
 /// use pmu_virt::{Configuration, FedEvents, IntelConfiguration, Read, VirtualPmu, Write};
@@ -30,7 +30,7 @@ pub struct VirtualPmu<P = AllowAll> {
     pub(crate) configuration: Configuration,
     pub(crate) policy: P,
     pub(crate) model: Model,
-    /// The load onto real counters that it is in.
+    /// The load onto real counters that the guest is in.
     pub(crate) load: LoadNumber,
 }
 
@@ -38,10 +38,11 @@ pub struct VirtualPmu<P = AllowAll> {
 const _: () = assert!(size_of::<VirtualPmu>() < 1024);
 
 impl VirtualPmu {
-    /// Creates a PMU after reset, which the embedder can feed with `events`.
+    /// Creates a PMU in its state after reset, under the policy that allows every event. The embedder can feed `events`
+    /// to it.
     ///
     /// # Errors
-    /// There is no such PMU.
+    /// The configuration contradicts itself.
     pub fn new(
         configuration: Configuration,
         events: FedEvents,
@@ -54,7 +55,7 @@ impl<P: EventPolicy> VirtualPmu<P> {
     /// Creates a PMU after reset, under a policy that forbids some events.
     ///
     /// # Errors
-    /// There is no such PMU.
+    /// The configuration contradicts itself.
     ///
     /// ```
     /// use pmu_virt::{AmdConfiguration, Configuration, EventFilter, FedEvents, FilterAction};
@@ -79,12 +80,12 @@ impl<P: EventPolicy> VirtualPmu<P> {
         Ok(Self { configuration, policy, model, load: LoadNumber::default() })
     }
 
-    /// Returns the PMU that the guest sees.
+    /// Returns the configuration that the guest sees.
     pub fn configuration(&self) -> Configuration {
         self.configuration
     }
 
-    /// Returns the vendor whose architecture it follows.
+    /// Returns the vendor whose registers the PMU has.
     pub fn vendor(&self) -> Vendor {
         self.configuration.vendor()
     }

@@ -2,31 +2,45 @@
 
 use crate::policy::error::FilterError;
 
-/// Matches an event with those unit masks that agree with `unit_mask` in the bits of `mask`, and have no others: as in
-/// KVM, a `unit_mask` with a bit outside `mask` matches nothing.
+/// Entry of a filter: an event, and the unit masks with which the entry matches that event.
+///
+/// A unit mask matches that is equal to `unit_mask` in the bits of `mask`; its other bits do not matter. As in KVM, a
+/// `unit_mask` with a bit outside `mask` matches nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct FilterEntry {
-    /// The event, 12 bits.
+    /// The event's number, 12 bits.
     pub event: u16,
     /// Value with which the unit mask is compared.
     pub unit_mask: u8,
     /// The bits of the unit mask that are compared.
     pub mask: u8,
-    /// Excludes the unit masks from the matches of the event's other entries.
+    /// The unit masks are taken out of the matches of the same event's other entries, wherever the entry stands.
     pub exclude: bool,
 }
 
 impl FilterEntry {
-    /// Matches this event with this unit mask.
+    /// Creates the entry that matches this event with exactly this unit mask.
     pub const fn new(event: u16, unit_mask: u8) -> Self {
         Self { event, unit_mask, mask: u8::MAX, exclude: false }
     }
 
-    /// Decodes KVM's masked entry: 7:0 and 35:32 event, 15:8 unit mask, 55 exclude, 63:56 mask.
+    /// Decodes an entry of `KVM_SET_PMU_EVENT_FILTER` with masked events: bits 7:0 and 35:32 event, 15:8 unit mask, 55
+    /// exclude, 63:56 mask.
     ///
     /// # Errors
-    /// Bits are set that no entry has.
+    /// A bit is set that no entry has.
+    ///
+    /// ```
+    /// use pmu_virt::{EventFilter, EventPolicy, FilterAction, FilterEntry, FilterError};
+    /// // The list that a monitor gives to KVM: event 0xD1 with any unit mask but 0x03.
+    /// let masked = [0x0000_0000_0000_00D1, 0xFF80_0000_0000_03D1];
+    /// let entries = masked.into_iter().map(FilterEntry::from_masked).collect::<Result<Vec<_>, _>>()?;
+    /// let filter = EventFilter::<1>::compile(FilterAction::Deny, 0, &entries)?;
+    /// assert!(!filter.allows_general(0xD1, 0x20) && filter.allows_general(0xD1, 0x03));
+    /// assert_eq!(FilterEntry::from_masked(1 << 40), Err(FilterError::UnknownBits(1 << 40)));
+    /// # Ok::<(), FilterError>(())
+    /// ```
     pub const fn from_masked(entry: u64) -> Result<Self, FilterError> {
         let unknown = entry & !0xFF80_000F_0000_FFFF;
         if unknown != 0 {
@@ -40,7 +54,7 @@ impl FilterEntry {
         })
     }
 
-    /// Returns the entry as KVM's masked entry, with `KVM_PMU_EVENT_FLAG_MASKED_EVENTS`.
+    /// Encodes the entry for `KVM_SET_PMU_EVENT_FILTER` with `KVM_PMU_EVENT_FLAG_MASKED_EVENTS`.
     ///
     /// # Errors
     /// The event has more than 12 bits.

@@ -5,7 +5,7 @@ use core::fmt;
 /// Greatest number of entries of a filter, as in KVM.
 pub const MAX_FILTER_ENTRIES: usize = 300;
 
-/// Reason why a filter is refused.
+/// Reason why a filter, or an entry, is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
@@ -14,12 +14,12 @@ pub enum FilterError {
     TooManyEntries(usize),
     /// More different events than the filter has room for.
     TooManyEvents {
-        /// The most.
+        /// Greatest number of events of the filter.
         most: usize,
     },
     /// An event of more than 12 bits.
     WideEvent(u16),
-    /// Bits that no entry has.
+    /// Bits that no masked entry has.
     UnknownBits(u64),
 }
 

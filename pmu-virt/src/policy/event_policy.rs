@@ -2,14 +2,15 @@
 
 use core::ops::Deref;
 
-/// Policy that allows events to count. A guest can still program a forbidden event; it counts nothing.
+/// Policy of the embedder's that decides which events a guest's counters count. A forbidden event can be programmed,
+/// and counts nothing.
 ///
-/// Called when a guest writes an event select, and for all counters at
+/// A PMU calls the policy when the guest writes an event select, and for all counters at
 /// [`VirtualPmu::set_policy`](crate::VirtualPmu::set_policy).
 ///
 /// ```
 /// use pmu_virt::{Configuration, EventPolicy, FedEvents, IntelConfiguration, VirtualPmu};
-/// /// What every guest may know: its own cycles and instructions.
+/// /// Allows what every guest may know: its own cycles and instructions.
 /// struct Harmless;
 ///
 /// impl EventPolicy for Harmless {
@@ -43,7 +44,7 @@ pub trait EventPolicy {
     fn allows_fixed(&self, counter: u8) -> bool;
 }
 
-/// A handle of a policy is that policy: a reference, or an `Arc` that the PMUs of many guests share.
+/// Applies the policy that a handle points to: a reference, or an `Arc` that the PMUs of many guests share.
 ///
 /// ```
 /// use std::sync::Arc;

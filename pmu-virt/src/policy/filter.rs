@@ -4,13 +4,13 @@ use crate::policy::entry::{FilterEntry, UnitMasks};
 use crate::policy::error::{FilterError, MAX_FILTER_ENTRIES};
 use crate::policy::event_policy::EventPolicy;
 
-/// Effect on an event that the entries match.
+/// Effect of a filter on the events that its entries match.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum FilterAction {
-    /// It counts; no other does.
+    /// The matched events count; no others do.
     Allow,
-    /// It does not count; any other does.
+    /// The matched events do not count; all others do.
     Deny,
 }
 
@@ -22,8 +22,10 @@ struct FilterRow {
     unit_masks: UnitMasks,
 }
 
-/// Filter of at most `EVENTS` different events, 40 bytes each, compiled so that a lookup takes at most 9 steps. Share
-/// a large one by a handle: `VirtualPmu<&EventFilter<300>>`, `VirtualPmu<Arc<EventFilter<300>>>`.
+/// Policy of a list of entries, by KVM's rules: at most `EVENTS` different events, 40 bytes each.
+///
+/// The list is compiled, so that a lookup takes at most 9 steps. Guests share a large filter by a handle:
+/// `VirtualPmu<&EventFilter<300>>`, `VirtualPmu<Arc<EventFilter<300>>>`.
 ///
 /// ```
 /// use pmu_virt::{EventFilter, EventPolicy, FilterAction, FilterEntry};
@@ -38,17 +40,20 @@ struct FilterRow {
 pub struct EventFilter<const EVENTS: usize> {
     action: FilterAction,
     fixed: u32,
-    /// Ascending by event, the first `used` of them.
+    /// Rows by ascending event, the first `used` of them.
     rows: [FilterRow; EVENTS],
     used: usize,
 }
 
 impl<const EVENTS: usize> EventFilter<EVENTS> {
-    /// Compiles `entries`. `fixed` is the bitmap of the fixed counters that `action` applies to; entries do not apply
-    /// to these.
+    /// Compiles a list of entries into a filter.
+    ///
+    /// `action` applies to the general counters' events that `entries` match, and to the fixed counters whose bits are
+    /// set in `fixed`. Entries do not concern fixed counters.
     ///
     /// # Errors
-    /// There are too many entries, more than `EVENTS` different events, or one of more than 12 bits.
+    /// There are more entries than [`MAX_FILTER_ENTRIES`], more different events than `EVENTS`, or an event of more
+    /// than 12 bits.
     pub fn compile(
         action: FilterAction,
         fixed: u32,

@@ -2,7 +2,7 @@
 
 use crate::registers::counters::MAX_PER_KIND;
 
-/// Family of registers that follow the same rule; it decides their place in the register file.
+/// Family of registers of one purpose, which decides their places in the register file and their legal bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Family {
     EventSelect,

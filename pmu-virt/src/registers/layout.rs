@@ -8,7 +8,7 @@ use crate::registers::table::{Located, Table};
 /// Effect of an interrupting overflow on the counters, where the guest has requested it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Freeze {
-    /// The guest cannot request one.
+    /// The guest cannot request a freeze.
     Never,
     /// Clears the global control register.
     ClearsControl,
@@ -16,22 +16,23 @@ pub(crate) enum Freeze {
     SetsStatus,
 }
 
-/// A processor's PMU as data: the vendor-specific part of the model.
+/// Registers and legal bits that a configuration has: the part of the model that differs by vendor.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Layout {
     pub(crate) table: &'static Table,
-    /// Rows of the table that exist, as far as their counters do.
+    /// Bitmap of the table's rows that exist. Of a row, only the registers of existing counters do.
     rows: u64,
     /// The registers that exist, one bit per place of the register file.
     present: u32,
-    /// The legal bits of each family's registers: 0 where there is none.
+    /// Legal bits of the registers of each family; 0 for a family that is absent.
     legal: [u64; Family::COUNT],
     /// Constant values of `IA32_MISC_ENABLE` and `IA32_PERF_CAPABILITIES`.
     pub(crate) misc_enable: u64,
     pub(crate) capabilities: u64,
-    /// The processor has no PMU, and the registers that a row names read 0.
+    /// The processor has no PMU, and registers of rows that [say so](crate::registers::row::Row::hidden_as_zero) read
+    /// 0.
     pub(crate) hidden_as_zero: bool,
-    /// RDPMC of the first four counters reads 0 where there is none.
+    /// RDPMC of an absent counter reads 0, for the first four.
     pub(crate) absent_counters_read_zero: bool,
     pub(crate) freeze: Freeze,
     /// Bits of an event select that qualify an event, and that a policy does not see.
@@ -43,9 +44,9 @@ pub(crate) struct Layout {
 }
 
 impl Layout {
-    /// The status bit of frozen counters: they stand still until it is cleared.
+    /// Status bit that says that the counters are frozen, and that keeps them stopped until software clears the bit.
     pub(crate) const FROZEN: u64 = 1 << 59;
-    /// The bit of `IA32_DEBUGCTL` that requests it.
+    /// Bit of `IA32_DEBUGCTL` by which software asks for the freeze.
     pub(crate) const FREEZE_ON_INTERRUPT: u64 = 1 << 12;
 
     /// Returns the layout of a processor without a PMU.
@@ -66,8 +67,8 @@ impl Layout {
         }
     }
 
-    /// Adds the registers of the counters `counters` of this family (bit 0 for a family of one register), each with
-    /// the bits of `legal`.
+    /// Adds the registers of `counters` to this family, each with the legal bits `legal`. A family of one register has
+    /// bit 0.
     pub(crate) const fn with(mut self, family: Family, counters: u8, legal: u64) -> Self {
         self.present |= (counters as u32) << family.first();
         self.legal[family as usize] = if counters == 0 { 0 } else { legal };

@@ -5,30 +5,37 @@ use crate::registers::family::Family;
 use crate::registers::layout::Layout;
 use crate::registers::row::{ReadAs, Row, WriteAs};
 
-/// A register of the vendor's PMUs, with its answer to a guest.
+/// Description of one register of the vendor's PMUs: its address and name, and how the PMU answers a guest.
+///
+/// ```
+/// use pmu_virt::{Configuration, IntelConfiguration};
+/// let configuration = Configuration::Intel(IntelConfiguration::new(2, 4, 3));
+/// let control = configuration.registers().find(|register| register.address == 0x38D).unwrap();
+/// assert_eq!((control.name, control.legal), ("IA32_FIXED_CTR_CTRL", 0xBBB)); // no AnyThread
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub struct RegisterInfo {
-    /// Its address, in ECX.
+    /// Address of the register, in ECX.
     pub address: u32,
-    /// Its name in the manual; x is the counter's number.
+    /// Name of the register in the manual; x stands for the counter's number.
     pub name: &'static str,
-    /// The section of the manual.
+    /// Section of the manual that describes the register.
     pub manual: &'static str,
-    /// Its purpose.
+    /// Purpose of the register.
     pub kind: RegisterKind,
-    /// The number of its counter, where each counter has one; otherwise 0.
+    /// Number of the register's counter, where each counter has a register; otherwise 0.
     pub counter: u8,
-    /// The processor has it. The PMU also answers for registers that the processor lacks.
+    /// The processor has the register. The PMU answers for absent registers, too: most of them fault.
     pub exists: bool,
-    /// A value can be written to it.
+    /// WRMSR can change the register.
     pub is_writable: bool,
-    /// The bits that can be written. Others fault, or are dropped.
+    /// Bits that a guest may write. WRMSR faults on other bits, or drops them.
     pub legal: u64,
-    /// The bits that are the PMU's: all, but for registers that the embedder shares.
+    /// Bits that are the PMU's. In a register that the embedder shares, the other bits are the embedder's.
     pub owned: u64,
-    /// It holds state that no register before it in the list holds. Save these registers, and
+    /// The register holds state that no register before it in the list holds. Save these registers, and
     /// [restore](crate::VirtualPmu::host_write) them in this order.
     pub is_state: bool,
 }
@@ -62,7 +69,7 @@ pub enum RegisterKind {
     MiscEnable,
     /// `IA32_PERF_CAPABILITIES`.
     Capabilities,
-    /// A register of a facility that this model never offers: it faults.
+    /// Register of a facility that this model never offers: every access faults.
     NotOffered,
 }
 
@@ -149,7 +156,7 @@ const fn keeps(row: &Row) -> bool {
     matches!((row.read, row.host_write), (ReadAs::Held, WriteAs::Stored))
 }
 
-/// The places of the register file that no row has named yet.
+/// Bitmap of the places of the register file that no row has named yet.
 struct Unseen(u32);
 
 impl Unseen {

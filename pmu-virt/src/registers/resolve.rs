@@ -7,7 +7,7 @@ use crate::registers::layout::Layout;
 use crate::registers::vendors::{amd, intel};
 
 impl Layout {
-    /// Returns the PMU of a configuration that has passed its check.
+    /// Returns the layout of a configuration that has passed its [check](Configuration::check).
     pub(crate) const fn of(configuration: &Configuration) -> Self {
         match configuration {
             Configuration::Intel(intel) => intel::layout(intel),

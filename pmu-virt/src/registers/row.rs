@@ -5,7 +5,7 @@ use crate::registers::family::{Family, NOWHERE};
 /// Answer to RDMSR.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReadAs {
-    /// The value held.
+    /// The stored value.
     Held,
     /// 0: the register is for writing.
     Zero,
@@ -16,7 +16,7 @@ pub(crate) enum ReadAs {
 /// Effect of WRMSR's legal bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WriteAs {
-    /// They are stored.
+    /// The legal bits are stored.
     Stored,
     /// Bits 31:0 are stored, sign-extended: SDM vol. 3B, "Full-Width Writes to Performance Counter Registers". EDX is
     /// ignored; software may write only the sign's extension, or 0, there.
@@ -33,7 +33,7 @@ pub(crate) enum WriteAs {
     Refused,
 }
 
-/// Features that add addresses of registers, or registers of a family.
+/// Set of the features that add addresses of registers, or registers of a family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Features(pub(crate) u8);
 
@@ -67,26 +67,27 @@ pub(crate) struct Row {
     pub(crate) family: Family,
     /// The address of the first register.
     pub(crate) address: u32,
-    /// Their number, and the binary logarithm of their distance.
+    /// Number of the registers, and the binary logarithm of the distance of their addresses.
     pub(crate) count: u8,
     shift: u8,
     pub(crate) needs: Features,
-    /// This many of them read 0 and ignore writes where the guest has no PMU; the others fault.
+    /// So many of the registers, from the first on, read 0 and ignore writes where the guest has no PMU; the others
+    /// fault.
     hidden_as_zero: u8,
     pub(crate) read: ReadAs,
     pub(crate) write: WriteAs,
-    /// Effect of a write of the host's: see [`VirtualPmu::host_write`](crate::VirtualPmu::host_write).
+    /// Effect of [`VirtualPmu::host_write`](crate::VirtualPmu::host_write).
     pub(crate) host_write: WriteAs,
-    /// Legal bits beside those of the family.
+    /// Legal bits in addition to those of the family.
     pub(crate) also_legal: u64,
-    /// Illegal bits that are #GP; any other is dropped.
+    /// Illegal bits that fault (#GP). Any other illegal bit is dropped.
     pub(crate) faults: u64,
     /// The bits that are the PMU's; the others are the embedder's.
     pub(crate) owned: u64,
 }
 
 impl Row {
-    /// Creates a register that holds what is written to it. An illegal bit is #GP.
+    /// Creates a row of one register that stores its legal bits, and on which an illegal bit faults (#GP).
     pub(crate) const fn new(
         family: Family,
         address: u32,
@@ -117,7 +118,7 @@ impl Row {
         Self::new(Family::NotOffered, address, name, manual).each(count, 1)
     }
 
-    /// Makes it one register per counter, `stride` addresses apart: 1, 2 or 4.
+    /// Makes the row one register per counter, `stride` addresses apart: 1, 2 or 4.
     pub(crate) const fn each(mut self, count: u8, stride: u32) -> Self {
         self.count = count;
         self.shift = stride.trailing_zeros() as u8;
@@ -156,7 +157,7 @@ impl Row {
         self
     }
 
-    /// Drops illegal bits among these.
+    /// Makes WRMSR drop these bits where they are illegal, rather than fault.
     pub(crate) const fn drops(mut self, bits: u64) -> Self {
         self.faults = !bits;
         self
@@ -167,7 +168,7 @@ impl Row {
         self
     }
 
-    /// Returns its registers: the row, and each one's address and place.
+    /// Returns the row's registers: the row, and the address and place of each register.
     pub(crate) fn all(&'static self) -> impl Iterator<Item = (&'static Self, u32, usize)> {
         (0..usize::from(self.count)).map(move |place| (self, self.address(place), place))
     }
@@ -176,7 +177,7 @@ impl Row {
         self.address + ((place as u32) << self.shift)
     }
 
-    /// Returns the place in the register file; [`NOWHERE`] if no processor has it.
+    /// Returns a register's place in the register file; [`NOWHERE`] if no processor has the register.
     pub(crate) const fn index(&self, place: usize) -> usize {
         if place < self.family.count() { self.family.first() + place } else { NOWHERE }
     }

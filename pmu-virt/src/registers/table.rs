@@ -2,7 +2,7 @@
 
 use crate::registers::row::{Features, Row};
 
-/// Addresses share a line of the index with those that differ in their lowest five bits.
+/// Number of addresses of a line of the index: they differ in their lowest five bits.
 const LINE: usize = 32;
 /// Number of lines; the first one is empty.
 const LINES: usize = 32;
@@ -10,7 +10,7 @@ const LINES: usize = 32;
 /// Greatest number of rows; the first one is unused.
 const ROWS: usize = 64;
 
-/// A register: its row, and its place.
+/// A register that was found by its address: its row, and its place.
 #[derive(Clone, Copy)]
 pub(crate) struct Located {
     /// The number of the row.
@@ -20,7 +20,7 @@ pub(crate) struct Located {
     pub(crate) index: usize,
 }
 
-/// A vendor's registers.
+/// Table of a vendor's registers, with an index that finds an address in constant time.
 pub(crate) struct Table {
     rows: [Row; ROWS],
     used: usize,
@@ -32,15 +32,17 @@ pub(crate) struct Table {
     lines: [[u16; LINE]; LINES],
 }
 
-/// Hashes an address to a page. The vendors' register ranges have different pages, which [`Table::new`] checks: two
-/// ranges of one page would have to share a line. Fibonacci hashing, by 2³² over the golden ratio.
+/// Hashes the upper bits of an address to a page, by Fibonacci hashing: 2³² over the golden ratio.
+///
+/// The vendors' ranges of registers have different pages, which [`Table::new`] checks: two ranges of one page would
+/// have to share a line.
 #[inline]
 const fn page(tag: u32) -> usize {
     (tag.wrapping_mul(0x9E37_79B1) >> 24) as usize
 }
 
 impl Table {
-    /// Creates the table of these rows, with an index of their addresses.
+    /// Creates the table of these rows, and the index of their addresses.
     ///
     /// # Panics
     /// At compile time, if an address is in two rows, or two ranges have the same page.
