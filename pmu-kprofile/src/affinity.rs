@@ -4,7 +4,7 @@
 
 use pmu_core::ProcessorNumber;
 
-/// Number of processor groups that a set covers: that of `KAFFINITY_EX` in the largest Windows.
+/// Maximum number of processor groups in a set: that of `KAFFINITY_EX` in the largest Windows.
 pub const MAX_GROUPS: usize = 32;
 
 /// A set of processors: `KAFFINITY_EX`, one 64-bit mask per group.
@@ -27,11 +27,14 @@ impl Affinity {
     /// The empty set.
     pub const EMPTY: Self = Self { masks: [0; MAX_GROUPS] };
 
-    /// All processors, present and future: those that are active and those that become active later. A
-    /// [profile](crate::BasicProfile) of these also runs on processors that become active while it is started.
+    /// All processors, present and future.
+    ///
+    /// A [profile](crate::BasicProfile) of this set also runs on processors that become active while the profile is
+    /// started.
     pub const ALL: Self = Self { masks: [u64::MAX; MAX_GROUPS] };
 
-    /// Returns the set of a group's processors in `mask`; empty if the group is not below [`MAX_GROUPS`].
+    /// Returns the set of the processors in `mask` of one group; the empty set if the group is not below
+    /// [`MAX_GROUPS`].
     #[inline(never)]
     pub const fn of_group(group: u16, mask: u64) -> Self {
         let mut masks = [0; MAX_GROUPS];
@@ -58,7 +61,7 @@ impl Affinity {
         Self { masks }
     }
 
-    /// Returns the mask of a group.
+    /// Returns the processors of one group, one bit per processor.
     #[inline]
     pub fn mask(&self, group: usize) -> u64 {
         self.masks.get(group).copied().unwrap_or(0)
@@ -107,7 +110,7 @@ impl Affinity {
         self
     }
 
-    /// Returns the processors in ascending order.
+    /// Returns the processors of the set, in ascending order.
     pub fn iter(&self) -> impl Iterator<Item = ProcessorNumber> + '_ {
         processors_in(|group| self.mask(group))
     }

@@ -11,7 +11,9 @@ use crate::object::basic::Basic;
 use crate::object::profile_object::ProfileObject;
 
 impl ProfileObject<'_> {
-    /// Returns the object as Windows would lay it out, linked to nothing. A callback object has the address of its
+    /// Returns the object as the `KPROFILE` that Windows would have for it, for a debugger.
+    ///
+    /// Its list entry is linked to nothing. A callback object has the address of its
     /// [routine](crate::ProfileCallback::routine), and as its context that of the callback's own data.
     pub fn to_kprofile(&self) -> KProfile {
         let (object_type, role, affinity) = match self.action() {

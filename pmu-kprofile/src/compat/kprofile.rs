@@ -1,4 +1,4 @@
-//! `KPROFILE` as bytes.
+//! `KPROFILE`, decoded from bytes and encoded to them.
 
 use pmu_core::{KProfileSource, PointerWidth};
 
@@ -17,7 +17,7 @@ pub struct ListEntry {
     pub blink: u64,
 }
 
-/// The members that differ in meaning between a basic object and a callback object.
+/// The members of a `KPROFILE` that a basic object and a callback object use differently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum Role {
@@ -38,12 +38,12 @@ pub enum Role {
     Callback {
         /// The routine's address.
         callback: u64,
-        /// Its context argument.
+        /// The context argument of the routine.
         context: u64,
     },
 }
 
-/// A `KPROFILE`, independent of layout.
+/// The members of a `KPROFILE`, in any layout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct KProfile {
@@ -64,7 +64,9 @@ pub struct KProfile {
 }
 
 impl KProfile {
-    /// Decodes a structure. Members that belong to the other role are ignored.
+    /// Decodes a `KPROFILE` from bytes of a given layout.
+    ///
+    /// Members that belong to the other role are ignored.
     ///
     /// # Errors
     /// See [`LayoutError`].
@@ -121,8 +123,9 @@ impl KProfile {
         })
     }
 
-    /// Encodes the structure into the beginning of `bytes` and returns its size. Every byte of it is written; members
-    /// that the object does not use are zero.
+    /// Encodes a `KPROFILE` into the beginning of `bytes` in a given layout, and returns its size.
+    ///
+    /// Every byte of the structure is written; members that the object does not use are zero.
     ///
     /// # Errors
     /// See [`LayoutError`]. `bytes` is then unchanged.

@@ -47,7 +47,7 @@ pub struct Offsets {
     pub callbacks: bool,
 }
 
-/// A layout of `KPROFILE`.
+/// The layout of `KPROFILE` in a range of Windows versions, for one pointer width.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Layout {
     name: &'static str,
@@ -92,7 +92,7 @@ impl Layout {
 }
 
 impl Layout {
-    /// The size of the largest layout.
+    /// Size of the largest layout in bytes.
     pub const MAX_SIZE: usize = {
         let (mut largest, mut row) = (0, 0);
         while row < Self::ALL.len() {
@@ -194,7 +194,7 @@ impl Layout {
         &self.offsets
     }
 
-    /// Returns the width of its pointers.
+    /// Returns the width of the pointers.
     pub const fn width(self) -> PointerWidth {
         self.offsets.width
     }

@@ -2,7 +2,7 @@
 
 use pmu_core::WindowsVersion;
 
-/// Object type in the first member, from the `KOBJECTS` enumeration.
+/// The type of a profile object, which is its first member: a number of the `KOBJECTS` enumeration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum ObjectType {
@@ -15,7 +15,7 @@ pub enum ObjectType {
 }
 
 impl ObjectType {
-    /// Returns the enumeration's value.
+    /// Returns the number in the `KOBJECTS` enumeration.
     pub const fn value(self) -> u16 {
         match self {
             Self::BasicNt3 => 0x0F,
@@ -24,7 +24,7 @@ impl ObjectType {
         }
     }
 
-    /// Returns the type with this value.
+    /// Returns the type with a number of the `KOBJECTS` enumeration; `None` if it is no profile object's.
     pub const fn new(value: u16) -> Option<Self> {
         match value {
             0x0F => Some(Self::BasicNt3),
@@ -34,7 +34,7 @@ impl ObjectType {
         }
     }
 
-    /// Returns the type of a version's basic objects.
+    /// Returns the type that basic objects have in a Windows version.
     pub const fn basic_of(version: WindowsVersion) -> Self {
         if version as u8 <= WindowsVersion::Nt351 as u8 { Self::BasicNt3 } else { Self::Basic }
     }

@@ -7,7 +7,7 @@ use core::fmt;
 
 use pmu_core::{AddedSource, IntervalLimits, KProfileSource, NtStatus, ProfileInterface, classes};
 
-/// `EventTraceProfileSourceListInformation`.
+/// Class that a query for the source list begins with: `EventTraceProfileSourceListInformation`.
 pub const SOURCE_LIST_CLASS: u32 = classes::EVENT_TRACE_PROFILE_SOURCE_LIST;
 
 /// Bytes before the first entry: the class and a spare word.
@@ -57,7 +57,7 @@ impl fmt::Display for SourceListError {
 
 impl core::error::Error for SourceListError {}
 
-/// Answers a query: writes the supported sources of an interface into `buffer` and returns the number of bytes written.
+/// Writes the list of an interface's supported sources into `buffer`, and returns the number of bytes written.
 ///
 /// The sources of the interface's table come first, then those added to it. The first word of `buffer` names the class.
 ///
@@ -118,7 +118,7 @@ fn word(bytes: &[u8], offset: usize) -> Option<u32> {
     Some(u32::from_le_bytes(bytes.try_into().ok()?))
 }
 
-/// A `PROFILE_SOURCE_INFO`.
+/// A source in the source list: `PROFILE_SOURCE_INFO`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct SourceListEntry<'b> {
@@ -133,7 +133,7 @@ pub struct SourceListEntry<'b> {
 }
 
 impl SourceListEntry<'_> {
-    /// Returns the characters of the name; invalid units are replaced.
+    /// Returns the characters of the source's name; invalid units are replaced.
     pub fn name(&self) -> impl Iterator<Item = char> {
         let units = self.name.chunks_exact(2).map(|unit| match unit {
             [low, high] => u16::from_le_bytes([*low, *high]),
@@ -143,7 +143,9 @@ impl SourceListEntry<'_> {
     }
 }
 
-/// Reads a source list that this crate or Windows wrote. The first error ends the iteration, as its last item.
+/// Returns an iterator over a source list that this crate or Windows wrote.
+///
+/// The first error ends the iteration, as its last item.
 pub fn read_source_list(
     buffer: &[u8],
 ) -> impl Iterator<Item = Result<SourceListEntry<'_>, SourceListError>> {

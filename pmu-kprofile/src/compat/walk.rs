@@ -47,7 +47,7 @@ impl<R: MemoryReader + ?Sized> MemoryReader for &R {
     }
 }
 
-/// Structure that the walk was reading.
+/// Structure that a walk was reading when it failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
@@ -128,8 +128,9 @@ impl<E: core::error::Error + 'static> core::error::Error for WalkError<E> {
     }
 }
 
-/// Walks the profile objects of a list from its head, the address of a `LIST_ENTRY`: `KPROCESS.ProfileListHead` or the
-/// kernel's global list head.
+/// Walks the profile objects of a list in a memory image, from the address of the list's head.
+///
+/// The head is a `LIST_ENTRY`: `KPROCESS.ProfileListHead`, or the kernel's global list head.
 ///
 /// Each item is the address of a structure and its contents. The first error ends the walk, as its last item; earlier
 /// items remain valid. The walk ends whatever the image holds: after at most `limit` objects, and immediately at a

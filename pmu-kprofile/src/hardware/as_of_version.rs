@@ -5,7 +5,7 @@ use pmu_core::{HalInterface, InterfaceError, KProfileSource, ProcessorNumber, Ru
 use crate::affinity::Affinity;
 use crate::hardware::profile_hardware::ProfileHardware;
 
-/// Hardware restricted to the sources that a given Windows' HAL has for the interface: see [`Rules::has_source`].
+/// Profile hardware restricted to the sources that a given Windows version has: see [`Rules::has_source`].
 ///
 /// For lists of another Windows version than the one that the interface was detected for
 /// ([`detect_as_of`](https://docs.rs/pmu-intel/latest/pmu_intel/struct.Emon.html#method.detect_as_of)).
@@ -17,7 +17,8 @@ pub struct AsOfVersion<'h, H> {
 }
 
 impl<'h, H: ProfileHardware> AsOfVersion<'h, H> {
-    /// Restricts `hardware`, which is of the interface `interface`, to the sources of the Windows of `rules`.
+    /// Restricts `hardware` to the sources that the Windows version of `rules` has for `interface`, the hardware's
+    /// interface.
     pub const fn new(hardware: &'h mut H, interface: HalInterface, rules: Rules) -> Self {
         Self { hardware, interface, rules }
     }

@@ -2,8 +2,9 @@
 
 use pmu_core::{InterfaceError, Interval, KProfileSource, ProfileInterface};
 
-/// Holds the interval of a source and restores the previous one on drop. An interval is machine-wide and persistent:
-/// without this guard it stays as it was set.
+/// Holds the interval of a source, and restores the previous interval on drop.
+///
+/// An interval is machine-wide and persistent: without this guard it stays as it was set.
 ///
 /// Drop the guards of one source in reverse order of creation; otherwise the interval left in force is not the original
 /// one.
@@ -31,8 +32,8 @@ pub struct IntervalGuard<'i, I: ProfileInterface> {
 }
 
 impl<'i, I: ProfileInterface> IntervalGuard<'i, I> {
-    /// Sets the interval of a source, or the nearest within its limits, as
-    /// [`set_interval_clamped`](ProfileInterface::set_interval_clamped).
+    /// Sets the interval of a source until the guard is dropped. An interval outside the source's limits is clamped, as
+    /// by [`set_interval_clamped`](ProfileInterface::set_interval_clamped).
     ///
     /// # Context
     /// Task.

@@ -13,7 +13,9 @@ use crate::hardware::request::SourceRequest;
 use crate::hardware::slot::Slot;
 use crate::sync::{array_of, const_fn, spin_loop};
 
-/// One request slot for each processor whose index is below `P`. A `static` is the usual place.
+/// Requests to start and stop sources on other processors: one slot for each processor whose index is below `P`.
+///
+/// A `static` is the usual place.
 pub struct Mailbox<const P: usize> {
     slots: [Slot; P],
 }
@@ -26,7 +28,7 @@ impl<const P: usize> Mailbox<P> {
         }
     }
 
-    /// Serves the stops that were left to this processor, and the request to it, if there is one.
+    /// Performs what other processors asked of this one: the stops that were left, then the posted request.
     ///
     /// A call that interrupts another one returns at once, and the interrupted one looks once more. Where
     /// [`serve`](Processors::serve) unwinds, the requester is told [`NoAnswer`](InterfaceError::NoAnswer), the source
@@ -61,7 +63,9 @@ impl<const P: usize> Mailbox<P> {
     }
 
     /// Makes the slot of a processor usable again after a call of [`drain`](Self::drain) there ended without returning
-    /// or unwinding: its task was killed, or the processor was reset. A source whose start or stop was being served is
+    /// or unwinding.
+    ///
+    /// The task of the call was killed, or the processor was reset. A source whose start or stop was being served is
     /// left to be stopped.
     ///
     /// # Context

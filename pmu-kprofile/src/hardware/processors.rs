@@ -5,7 +5,7 @@ use pmu_core::{InterfaceError, KProfileSource, ProcessorNumber};
 use crate::affinity::Affinity;
 use crate::hardware::request::SourceRequest;
 
-/// Gives [`Remote`](crate::Remote) access to a kernel's processors.
+/// Lets a [`Mailbox`](crate::Mailbox) interrupt a kernel's processors, and serve requests with their sessions.
 ///
 /// # For implementers
 /// - [`interrupt`](Self::interrupt) makes the processor call [`Mailbox::drain`](crate::Mailbox::drain) soon, from the
@@ -58,16 +58,20 @@ use crate::hardware::request::SourceRequest;
 /// # let _ = &mut hardware;
 /// ```
 pub trait Processors {
-    /// As [`ProfileHardware::this_processor`](crate::ProfileHardware::this_processor).
+    /// Returns the processor that executes the call, as
+    /// [`ProfileHardware::this_processor`](crate::ProfileHardware::this_processor).
     fn this_processor(&self) -> ProcessorNumber;
 
-    /// As [`ProfileHardware::in_interrupt`](crate::ProfileHardware::in_interrupt).
+    /// Returns whether this processor is handling an interrupt, as
+    /// [`ProfileHardware::in_interrupt`](crate::ProfileHardware::in_interrupt).
     fn in_interrupt(&self) -> bool;
 
-    /// As [`ProfileHardware::active_processors`](crate::ProfileHardware::active_processors).
+    /// Returns the active processors whose sessions are initialized, as
+    /// [`ProfileHardware::active_processors`](crate::ProfileHardware::active_processors).
     fn active_processors(&self) -> Affinity;
 
-    /// As [`ProfileHardware::supports`](crate::ProfileHardware::supports).
+    /// Returns whether the interface supports a source, as
+    /// [`ProfileHardware::supports`](crate::ProfileHardware::supports).
     fn supports(&self, source: KProfileSource) -> bool;
 
     /// Performs a request with this processor's session.
@@ -77,9 +81,9 @@ pub trait Processors {
     /// then left to be done.
     fn serve(&self, request: SourceRequest) -> Result<(), InterfaceError>;
 
-    /// Interrupts another processor, whose handler drains its slot, or wakes the task that does.
+    /// Interrupts another processor, whose handler drains the mailbox or wakes the task that does.
     fn interrupt(&self, processor: ProcessorNumber);
 
-    /// Returns whether to keep waiting for an answer after `turns` iterations of the waiting loop.
+    /// Returns whether to keep waiting for an answer, after `turns` iterations of the waiting loop.
     fn keep_waiting(&self, turns: u64) -> bool;
 }

@@ -55,16 +55,21 @@ use crate::affinity::Affinity;
 /// }
 /// ```
 pub trait ProfileHardware {
-    /// Returns the processor that executes the call. The task that starts or stops a profile stays there until that
-    /// returns: it is bound to the processor, or preemption is off.
+    /// Returns the processor that executes the call.
+    ///
+    /// The task that starts or stops a profile stays on this processor until the operation returns: the task is bound
+    /// to the processor, or preemption is off.
     fn this_processor(&self) -> ProcessorNumber;
 
-    /// Returns whether this processor is handling an interrupt, for instance an NMI. Profiles are not started or
-    /// stopped then: the interrupted code may be doing just that, and waiting for it would deadlock.
+    /// Returns whether this processor is handling an interrupt, for instance an NMI.
+    ///
+    /// Profiles are not started or stopped then. The interrupted code may be doing just that, and waiting for it would
+    /// deadlock.
     fn in_interrupt(&self) -> bool;
 
-    /// Returns the active processors whose sessions are initialized. A processor missing here has lost the sources that
-    /// were started on it.
+    /// Returns the active processors whose sessions are initialized.
+    ///
+    /// A processor missing here has lost the sources that were started on it.
     fn active_processors(&self) -> Affinity;
 
     /// Returns whether the interface supports a source.

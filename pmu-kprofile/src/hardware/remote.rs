@@ -8,7 +8,7 @@ use crate::hardware::processors::Processors;
 use crate::hardware::profile_hardware::ProfileHardware;
 use crate::hardware::request::SourceRequest;
 
-/// The hardware of all processors, reached through a mailbox.
+/// The profile hardware of several processors, reached through a mailbox.
 ///
 /// ```
 /// use pmu_core::{InterfaceError, KProfileSource, ProcessorNumber};
@@ -50,7 +50,7 @@ pub struct Remote<'m, K, const P: usize> {
 }
 
 impl<'m, K: Processors, const P: usize> Remote<'m, K, P> {
-    /// Creates the hardware of a kernel's processors, all of which drain `mailbox`.
+    /// Creates the hardware of a kernel's processors, each of which drains `mailbox`.
     pub const fn new(mailbox: &'m Mailbox<P>, processors: K) -> Self {
         Self { mailbox, processors }
     }

@@ -2,7 +2,7 @@
 
 use pmu_core::KProfileSource;
 
-/// Operation that a processor is asked to perform with its session.
+/// Operation that a processor is asked to perform with its session: start or stop a source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum SourceRequest {

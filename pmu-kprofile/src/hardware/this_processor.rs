@@ -6,7 +6,7 @@ use pmu_core::{ProfileInterface, Session};
 use crate::affinity::Affinity;
 use crate::hardware::profile_hardware::ProfileHardware;
 
-/// The hardware of a machine whose only active processor is the current one.
+/// The profile hardware of a machine with one processor: its session.
 #[derive(Debug)]
 pub struct ThisProcessor<'s, 'a, I, M, P> {
     session: &'s mut Session<'a, I, M, P>,
@@ -14,7 +14,7 @@ pub struct ThisProcessor<'s, 'a, I, M, P> {
 }
 
 impl<'s, 'a, I, M, P> ThisProcessor<'s, 'a, I, M, P> {
-    /// Creates the hardware of processor `number`, to which `session` belongs.
+    /// Creates the hardware of the processor `number` from its session.
     pub fn new(session: &'s mut Session<'a, I, M, P>, number: ProcessorNumber) -> Self {
         Self { session, number }
     }

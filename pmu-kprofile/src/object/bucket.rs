@@ -8,7 +8,7 @@ use core::fmt;
 
 use pmu_core::Rules;
 
-/// Size of a counter in bytes.
+/// Size of a bucket's counter in bytes.
 pub const COUNTER_BYTES: u64 = 4;
 
 /// Size of a bucket: a power of two.
@@ -32,7 +32,7 @@ impl Bucket {
     /// The largest bucket, 2 GiB.
     pub const LARGEST: Self = Self { log2: 31 };
 
-    /// Creates the size of 2 to the power of `log2` bytes.
+    /// Creates the bucket size of 2 to the power of `log2` bytes.
     ///
     /// # Errors
     /// `log2` is not within 2–31.
@@ -88,8 +88,8 @@ impl Bucket {
         }
     }
 
-    /// Returns the bucket size that the kernel chooses, which only happens in the segment mode of 32-bit Windows: the
-    /// smallest with which the range fits the buffer.
+    /// Returns the smallest bucket size with which a range fits a buffer, as the kernel chooses it in the segment mode
+    /// of 32-bit Windows.
     ///
     /// Before version 1703 the formula rounds down on the way, so the bucket may be too small for the buffer (then
     /// refused, or let through) or there may be none at all.

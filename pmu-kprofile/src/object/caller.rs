@@ -2,7 +2,7 @@
 
 use pmu_core::NtStatus;
 
-/// The caller of a service.
+/// The caller of a service: the kernel itself, or user mode.
 ///
 /// ```
 /// use pmu_kprofile::{Caller, UserCaller};
@@ -21,7 +21,7 @@ use pmu_core::NtStatus;
 /// # assert!(Thread { user: None }.user().is_none());
 /// ```
 pub trait Caller {
-    /// Returns the facts about a caller in user mode; `None` if the kernel itself is the caller.
+    /// Returns the facts about a caller in user mode; `None` if the caller is the kernel itself.
     fn user(&self) -> Option<&UserCaller>;
 }
 

@@ -15,9 +15,10 @@ use crate::object::bucket::Bucket;
 use crate::object::key::Key;
 use crate::object::state::State;
 
-/// A kernel profile object: conditions, and an action for the interrupts that meet them.
+/// A kernel profile object: counts the interrupts of one source in buckets, or calls a function on each.
 ///
-/// An object is created stopped, and acts while it is started on [lists](crate::Profiles).
+/// A basic object counts the interrupts whose address is in a range; a callback object calls. An object is created
+/// stopped, and acts while it is started on [lists](crate::Profiles).
 pub struct ProfileObject<'b> {
     process: Option<ProcessId>,
     source: AtomicU32,
@@ -31,7 +32,7 @@ pub struct ProfileObject<'b> {
 }
 
 impl<'b> ProfileObject<'b> {
-    /// Creates a callback object. Its only condition is the source; it acts on all processors, present and future.
+    /// Creates a callback object, which acts on each interrupt of its source, on all processors, present and future.
     ///
     /// # Errors
     /// [`NoCallbackObjects`](CreateError::NoCallbackObjects) before Windows 8. Starting the object reports a source
@@ -95,14 +96,17 @@ impl<'b> ProfileObject<'b> {
         self.rules
     }
 
-    /// Returns the profiled addresses of a basic object, the end exclusive even where the version counts it; `None` for
-    /// a callback object.
+    /// Returns the profiled addresses of a basic object; `None` for a callback object.
+    ///
+    /// The end is exclusive, also in versions that count it.
     pub fn range(&self) -> Option<Range<u64>> {
         self.as_basic().map(|basic| basic.base..basic.limit)
     }
 
-    /// Returns the counters of a basic object: one per bucket, and any that the buffer has beyond; empty for a callback
-    /// object. Interrupts add to them while the object is started.
+    /// Returns the counters of a basic object, one per bucket; empty for a callback object.
+    ///
+    /// Counters that the buffer has beyond the last bucket come after. Interrupts add to the counters while the object
+    /// is started.
     pub fn buckets(&self) -> &'b [AtomicU32] {
         self.as_basic().map_or(&[], |basic| basic.buffer)
     }
@@ -112,8 +116,9 @@ impl<'b> ProfileObject<'b> {
         self.as_basic().map(|basic| basic.bucket)
     }
 
-    /// Returns the address ranges of the buckets that were hit, with their counts. A count that an interrupt adds
-    /// meanwhile may be missing.
+    /// Returns the address ranges of the buckets that were hit, with their counts.
+    ///
+    /// A count that an interrupt adds meanwhile may be missing.
     ///
     /// # Context
     /// Any.
@@ -159,8 +164,8 @@ impl<'b> ProfileObject<'b> {
         self.state.store(state as u8, Ordering::Release);
     }
 
-    /// Returns whether the lists know the source to run for this object on a processor: it was started there, and
-    /// neither stopped nor lost since.
+    /// Returns whether the source runs on a processor for this object: it was started there, and neither stopped nor
+    /// lost since.
     ///
     /// After an operation that failed on one processor, this tells what it achieved on the others.
     ///

@@ -9,7 +9,7 @@ use crate::object::bucket::Bucket;
 use crate::object::caller::Caller;
 use crate::object::error::CreateError;
 
-/// A request for a basic profile, with the arguments of the service.
+/// A request for a basic profile, with the arguments of `NtCreateProfile` or `NtCreateProfileEx`.
 ///
 /// ```
 /// use pmu_core::{KProfileSource, NtStatus};
@@ -84,7 +84,7 @@ pub struct GroupAffinity {
     pub reserved: [u16; 3],
 }
 
-/// A request that passed all checks.
+/// A creation request that passed all checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct ValidRequest {
@@ -103,7 +103,9 @@ pub struct ValidRequest {
 }
 
 impl CreateRequest<'_> {
-    /// Validates a request, in Windows' order. The creation of the object and of its handle, with the right
+    /// Checks a creation request, with Windows' checks in Windows' order.
+    ///
+    /// The creation of the object and of its handle, with the right
     /// [`PROFILE_CONTROL`](pmu_core::classes::PROFILE_CONTROL), comes after and has statuses of its own.
     ///
     /// # Context

@@ -29,8 +29,9 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
         unsafe { self.start_borrowed(object, hardware) }
     }
 
-    /// [Starts](Self::start) a profile object that does not live forever. [`scope`](Self::scope) and
-    /// [`start_owned`](Self::start_owned) do so without a promise.
+    /// Starts a profile object that does not live forever, as [`start`](Self::start) does.
+    ///
+    /// [`scope`](Self::scope) and [`start_owned`](Self::start_owned) do so without a promise.
     ///
     /// # Context
     /// Task. Waits.
@@ -50,9 +51,10 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
         unsafe { guard.start(object, Ok(()), hardware) }
     }
 
-    /// Stops a profile: takes the object off its list, stops the source on each processor on which no other object uses
-    /// it, and waits for a grace period, so that no processor can be reading the object. Afterwards the object and its
-    /// buffer belong to the caller alone.
+    /// Stops a profile, and waits until no processor can be reading the object.
+    ///
+    /// Takes the object off its list, stops the source on each processor on which no other object uses it, and waits
+    /// for a grace period. Afterwards the object and its buffer belong to the caller alone.
     ///
     /// # Context
     /// Task. Waits, at most for the dispatches of interrupts that began earlier.
@@ -92,8 +94,8 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
         outcome
     }
 
-    /// Follows processor changes like [`try_update_processors`](Self::try_update_processors), but waits for other tasks
-    /// that start or stop.
+    /// Starts the sources of started profiles on processors that became active, like
+    /// [`try_update_processors`](Self::try_update_processors), but waits for other tasks that start or stop.
     ///
     /// # Context
     /// Task. Waits.
@@ -107,8 +109,8 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
         self.write(hardware)?.update_processors(hardware)
     }
 
-    /// Restarts a processor like [`try_restart_processor`](Self::try_restart_processor), but waits for other tasks that
-    /// start or stop.
+    /// Starts the sources of started profiles again on a processor that lost its state, like
+    /// [`try_restart_processor`](Self::try_restart_processor), but waits for other tasks that start or stop.
     ///
     /// # Context
     /// Task. Waits. The processor must not be running anything that a profile started.
@@ -123,7 +125,7 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
         self.write(hardware)?.restart_processor(processor, hardware)
     }
 
-    /// Runs `act` while objects that do not live forever are started, and stops them afterwards, even if `act` unwinds.
+    /// Runs `act` while borrowed objects are started, and stops the objects afterwards, even if `act` unwinds.
     ///
     /// ```
     /// use std::sync::atomic::AtomicU32;

@@ -15,8 +15,10 @@ use crate::registry::write_lock::WriteLock;
 const TRIES: usize = if cfg!(all(test, loom)) { 1 } else { 4 };
 
 impl<const N: usize, const P: usize> Profiles<N, P> {
-    /// Starts a profile: starts the source on each of its active processors on which it does not run yet, then appends
-    /// the object to its list. Other objects and other processors are not touched.
+    /// Starts a profile on each of its active processors, without waiting.
+    ///
+    /// Starts the source on each of these processors on which it does not run yet, then appends the object to its list.
+    /// Other objects and other processors are not touched.
     ///
     /// # Context
     /// Task. Never waits.
@@ -35,7 +37,7 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
         unsafe { self.try_start_borrowed(object, hardware) }
     }
 
-    /// [Starts](Self::try_start) a profile object that does not live forever.
+    /// Starts a profile object that does not live forever, as [`try_start`](Self::try_start) does.
     ///
     /// # Context
     /// Task. Never waits.
@@ -104,9 +106,11 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
         unsafe { guard.start(object, Ok(()), hardware) }
     }
 
-    /// Stops a profile: takes the object off its list, and stops the source on each processor on which no other object
-    /// uses it. The token tells when the grace period is over, after which no processor can be reading the object.
-    /// Dropping the token leaves the object unlinked; until the grace period is over, it cannot be started.
+    /// Stops a profile, and returns a token that tells when no processor can be reading the object any more.
+    ///
+    /// Takes the object off its list, and stops the source on each processor on which no other object uses it. The
+    /// token tells when the grace period is over. Dropping the token leaves the object unlinked; the object cannot be
+    /// started until the grace period is over.
     ///
     /// ```
     /// # use pmu_kprofile::{ProfileError, ProfileHardware, ProfileObject, Profiles};
@@ -146,8 +150,9 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
         Stopping { profiles: self, change: guard.change(), outcome }
     }
 
-    /// Starts the sources that started profiles want and lack: on processors that became active, and where a start
-    /// failed earlier. Call it after a processor came up with its session initialized, and after one went down.
+    /// Starts the sources of started profiles on processors that became active, and where a start failed earlier.
+    ///
+    /// Call it after a processor came up with its session initialized, and after a processor went down.
     ///
     /// When this call, or any other that starts or stops, finds a processor inactive, it takes note that nothing runs
     /// there. A processor that went down and came back between two calls is assumed to be still running its sources:
@@ -166,9 +171,10 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
         self.try_write(hardware)?.update_processors(hardware)
     }
 
-    /// Starts again the sources that the started profiles want on a processor that lost its state: it went down and
-    /// came back, or its session was shut down and replaced. For an inactive processor, it only takes note that nothing
-    /// runs there.
+    /// Starts the sources of started profiles again on a processor that lost its state.
+    ///
+    /// The processor went down and came back, or its session was shut down and replaced. For an inactive processor, the
+    /// call only takes note that nothing runs there.
     ///
     /// # Context
     /// Task. Never waits. The processor must not be running anything that a profile started.
@@ -213,7 +219,7 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     }
 }
 
-/// An unlinked object: tells when its grace period is over.
+/// An object that was taken off its list: tells when no processor can be reading it any more.
 ///
 /// Dropping it changes nothing: the object stays unlinked.
 #[derive(Debug)]

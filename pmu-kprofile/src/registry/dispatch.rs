@@ -8,20 +8,21 @@ use crate::object::basic::{Basic, Outcome};
 use crate::registry::guard::ReadGuard;
 use crate::registry::profiles::Profiles;
 
-/// The outcome of one profile interrupt's dispatch.
+/// The outcome of the dispatch of one profile interrupt.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct DispatchOutcome {
-    /// Objects that acted on it.
+    /// Objects that acted on the interrupt.
     pub hits: u32,
     /// Objects for which Windows, at the version selected, would have counted outside the buffer.
     pub outside: u32,
 }
 
 impl<const N: usize, const P: usize> Profiles<N, P> {
-    /// Dispatches a profile interrupt with its source: `KeProfileInterruptWithSource`. The objects of the
-    /// interrupted process come first, then the global ones; of each, callback objects in the order in
-    /// which they were started, then basic ones, whose order does not matter to what they count.
+    /// Dispatches a profile interrupt to the started objects of its source: `KeProfileInterruptWithSource`.
+    ///
+    /// The objects of the interrupted process come first, then the global ones. Of each list, callback objects are
+    /// called in the order in which they were started; basic objects come after, in any order.
     ///
     /// Wait-free: bounded by the number of started objects, no lock, no allocation, no panic but a callback's.
     /// An interrupt of a processor beyond the `P`th finds nothing and is not counted.

@@ -26,8 +26,9 @@ pub struct ListedProfile {
 }
 
 impl<const N: usize, const P: usize> Profiles<N, P> {
-    /// Returns the started objects, by source and process, from index `from` on: at most `M`. Fewer than `M` are the
-    /// last ones.
+    /// Returns the started objects by value, ordered by source and process: at most `M`, from index `from` on.
+    ///
+    /// Fewer than `M` are the last ones.
     ///
     /// ```
     /// # use pmu_kprofile::{ProfileError, Profiles};
@@ -59,7 +60,7 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
         })
     }
 
-    /// Returns the sources that run on a processor for started objects, each of them once.
+    /// Returns each source that runs on a processor for a started object, once.
     ///
     /// # Context
     /// Task. Never waits.

@@ -11,7 +11,7 @@ use crate::registry::control::Stopping;
 use crate::registry::error::ProfileError;
 use crate::registry::profiles::Profiles;
 
-/// A handle that owns a share of an object and dereferences to it.
+/// A handle that keeps an object alive at a fixed address, such as an `Arc`.
 ///
 /// # Safety
 /// For implementers:
@@ -71,7 +71,8 @@ pub struct Started<'p, O: Handle, const N: usize, const P: usize> {
     object: ManuallyDrop<O>,
 }
 
-/// An unlinked object, with the handle that keeps it alive until no processor reads it. See [`Started::try_stop`].
+/// An object that was taken off its list, with the handle that keeps it alive until no processor reads it. See
+/// [`Started::try_stop`].
 #[must_use = "dropped, the handle leaks"]
 pub struct StoppingOwned<'p, O: Handle, const N: usize, const P: usize> {
     stopping: Stopping<'p, N, P>,
@@ -79,8 +80,10 @@ pub struct StoppingOwned<'p, O: Handle, const N: usize, const P: usize> {
 }
 
 impl<const N: usize, const P: usize> Profiles<N, P> {
-    /// Starts an object that a handle keeps alive. The returned value holds the handle until [`Started::try_stop`]. If
-    /// it is dropped instead, the object stays started and the handle leaks.
+    /// Starts an object that a handle keeps alive, without waiting.
+    ///
+    /// The returned value holds the handle until [`Started::try_stop`]. If the value is dropped instead, the object
+    /// stays started and the handle leaks.
     ///
     /// ```
     /// use std::sync::Arc; // The handle needs the feature `alloc`.
@@ -139,7 +142,7 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
         self.started_if(outcome, object)
     }
 
-    /// `NtStartProfile`: starts an object for a caller of the service, with Windows' checks in Windows' order.
+    /// Starts an object for a caller of `NtStartProfile`, with Windows' checks in Windows' order.
     ///
     /// The kernel does its part first and passes the results: `object` is the object that the caller's handle names,
     /// and `resources` is the result of allocating, locking and mapping the buffer. If this fails, the kernel releases
@@ -189,7 +192,7 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
         self.started_if(outcome, object).map_err(|(error, object)| (error, Some(object)))
     }
 
-    /// `NtStopProfile`: stops the object that a caller's handle names.
+    /// Stops the object of a caller's handle: `NtStopProfile`.
     ///
     /// # Context
     /// Task. Never waits.
@@ -218,7 +221,7 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
 }
 
 impl<'p, O: Handle, const N: usize, const P: usize> Started<'p, O, N, P> {
-    /// Returns the object.
+    /// Returns the started object.
     pub fn object(&self) -> &ProfileObject<'static> {
         &self.object
     }
@@ -273,7 +276,7 @@ impl<'p, O: Handle, const N: usize, const P: usize> Started<'p, O, N, P> {
 }
 
 impl<O: Handle, const N: usize, const P: usize> StoppingOwned<'_, O, N, P> {
-    /// Returns the handle and the hardware's result if the grace period is over.
+    /// Returns the handle and the hardware's result, once no processor reads the object any more.
     ///
     /// # Context
     /// Any in which the handle may be dropped. Never waits.

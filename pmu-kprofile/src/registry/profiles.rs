@@ -10,8 +10,10 @@ use crate::registry::writer_state::WriterState;
 use crate::sync::flag::Flag;
 use crate::sync::{AtomicUsize, UnsafeCell, array_of, const_fn};
 
-/// The started profile objects of a system: each process's list and the global list, for at most `N` objects on
-/// processors whose [index](pmu_core::ProcessorNumber::index) is below `P`. Nothing is started on other processors.
+/// The lists of started profile objects: one list per process, and the global list.
+///
+/// They have room for `N` objects, on processors whose [index](pmu_core::ProcessorNumber::index) is below `P`. Nothing
+/// is started on other processors.
 ///
 /// Starting and stopping are serialized. The functions that begin with `try_` never wait: they return
 /// [`Busy`](crate::ProfileError::Busy) instead. The others, of the feature `critical-section`, spin until they are
@@ -88,16 +90,18 @@ unsafe impl<const N: usize, const P: usize> Send for Profiles<N, P> {}
 
 impl<const N: usize, const P: usize> Profiles<N, P> {
     const_fn! {
-        /// Creates empty lists with [`Rules::LATEST`]: they behave like the latest Windows of which everything is
-        /// certain, without the defects of earlier ones.
+        /// Creates empty lists that follow [`Rules::LATEST`]: the latest Windows of which everything is certain,
+        /// without the defects of earlier ones.
         pub const fn new() -> Self {
             Self::with_rules(Rules::LATEST)
         }
     }
 
     const_fn! {
-        /// Creates empty lists of a given Windows version. They take objects created with the same rules, and refuse
-        /// others ([`OtherRules`](crate::ProfileError::OtherRules)).
+        /// Creates empty lists that follow a given Windows version.
+        ///
+        /// The lists take objects created with the same rules, and refuse others
+        /// ([`OtherRules`](crate::ProfileError::OtherRules)).
         pub const fn with_rules(rules: Rules) -> Self {
             Self {
                 rules: StoredRules::of(rules),
@@ -125,7 +129,7 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
         self.started.load(Ordering::Relaxed)
     }
 
-    /// Returns the counts of the interrupts so far, by outcome, over all processors.
+    /// Returns the counts of dispatched interrupts by outcome, over all processors.
     ///
     /// # Context
     /// Any.

@@ -113,7 +113,9 @@ impl<'b> Writer<'b> {
 pub struct Utf16<'b>(&'b [u8]);
 
 impl<'b> Utf16<'b> {
-    /// Converts `text` to UTF-16 in `buffer`, which needs two bytes per unit and two for the end. A zero ends the text.
+    /// Converts `text` to UTF-16 in `buffer`.
+    ///
+    /// The buffer needs two bytes per unit and two for the end. A zero ends the text.
     ///
     /// # Errors
     /// [`NoRoom`](RecordError::NoRoom): the buffer is too small.
@@ -133,7 +135,7 @@ impl<'b> Utf16<'b> {
         })
     }
 
-    /// Returns the characters; invalid units are replaced.
+    /// Returns the characters of the string; invalid units are replaced.
     pub fn chars(&self) -> impl Iterator<Item = char> {
         char::decode_utf16(self.units()).map(|unit| unit.unwrap_or(char::REPLACEMENT_CHARACTER))
     }

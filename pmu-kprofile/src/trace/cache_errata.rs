@@ -6,8 +6,7 @@ use pmu_core::{InterruptFrame, Interval, KProfileSource};
 
 use crate::object::callback::ProfileCallback;
 
-/// Cache-errata bookkeeping: counts the time interrupts that a workaround relies on, and holds the interval that it
-/// needs.
+/// Bookkeeping for a workaround of cache errata: counts time interrupts, and limits their interval.
 ///
 /// While the workaround is active, the interval of `ProfileTime` must not be longer than that: pass a requested
 /// interval through [`limit`](Self::limit) before setting it.
@@ -19,17 +18,17 @@ pub struct CacheErrata {
 }
 
 impl CacheErrata {
-    /// Creates the bookkeeping, with any interval permitted.
+    /// Creates the bookkeeping, with any interval of `ProfileTime` permitted.
     pub const fn new() -> Self {
         Self { interrupts: AtomicU64::new(0), longest: AtomicU32::new(u32::MAX) }
     }
 
-    /// Requires an interrupt at least every `interval`.
+    /// Requires a time interrupt at least every `interval`.
     pub fn require(&self, interval: Interval) {
         self.longest.store(interval.get(), Ordering::Relaxed);
     }
 
-    /// Returns the interval to set for a request of `units` of 100 ns.
+    /// Returns the interval of `ProfileTime` to set for a request of `units` of 100 ns.
     pub fn limit(&self, units: u64) -> u64 {
         match self.longest.load(Ordering::Relaxed) {
             u32::MAX => units,
@@ -37,7 +36,7 @@ impl CacheErrata {
         }
     }
 
-    /// Returns the number of interrupts so far.
+    /// Returns the number of time interrupts so far.
     pub fn interrupts(&self) -> u64 {
         self.interrupts.load(Ordering::Relaxed)
     }

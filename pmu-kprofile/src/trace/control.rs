@@ -13,7 +13,7 @@ use crate::trace::group_mask::{GroupMask, PERF_CONTEXT_SWITCH, PERF_PMC_PROFILE,
 use crate::trace::trace_error::TraceError;
 use crate::trace::trace_objects::{MAX_PMC_SOURCES, TraceObjects};
 
-/// The control of tracing on profile interrupts and context switches.
+/// Starts and stops tracing on profile interrupts and context switches, by group masks.
 ///
 /// # Context
 /// Task.
@@ -58,7 +58,8 @@ impl<const N: usize, const P: usize> TraceControl<N, P> {
         self.mask
     }
 
-    /// Returns the sources whose PMC interrupts are traced while the mask enables them.
+    /// Returns the configured sources of PMC interrupts, which are traced while the group mask has
+    /// [`PERF_PMC_PROFILE`].
     pub fn pmc_sources(&self) -> impl Iterator<Item = KProfileSource> + '_ {
         self.configured().map(ProfileObject::source)
     }
@@ -106,7 +107,7 @@ impl<const N: usize, const P: usize> TraceControl<N, P> {
         Ok(())
     }
 
-    /// Sets the hooks whose records have the PEBS index: none, the initial setting, or the context switch's.
+    /// Selects the events whose records have the PEBS index: none, the initial setting, or the context switch.
     ///
     /// # Context
     /// Task.
@@ -136,8 +137,10 @@ impl<const N: usize, const P: usize> TraceControl<N, P> {
         if traces { Ok(()) } else { Err(TraceError::NotTraced(flag)) }
     }
 
-    /// Sets the group mask: starts and stops the objects whose flags change, and switches the tracing of context
-    /// switches. Other flags are only stored.
+    /// Sets the group mask: starts what the mask newly enables, and stops what it no longer enables.
+    ///
+    /// The objects of flags that change are started and stopped, and the tracing of context switches is turned on or
+    /// off. Other flags are only stored.
     ///
     /// # Context
     /// Task.

@@ -4,7 +4,7 @@ use pmu_core::{KProfileSource, NtStatus, ProcessorNumber};
 
 use crate::affinity::Affinity;
 
-/// The counters that a kernel lends to traced PMC: `HalAllocatePmcCounterSet` and `HalFreePmcCounterSet`.
+/// Allocates a kernel's counters for traced PMC: `HalAllocatePmcCounterSet` and `HalFreePmcCounterSet`.
 ///
 /// ```
 /// use pmu_core::{KProfileSource, NtStatus, ProcessorNumber};
@@ -35,8 +35,8 @@ pub trait CounterSets {
     /// Returns the active processors.
     fn active_processors(&self) -> Affinity;
 
-    /// Returns the number of counters of a processor, which limits the sources from version 1903 on:
-    /// `HalQueryProfileNumberOfCounters`.
+    /// Returns the number of a processor's counters: `HalQueryProfileNumberOfCounters`. From version 1903 on it limits
+    /// the sources.
     fn counters(&self) -> usize;
 
     /// Allocates counters for the sources on a processor, and starts them.
@@ -46,6 +46,6 @@ pub trait CounterSets {
     fn allocate(&mut self, on: ProcessorNumber, sources: &[KProfileSource])
     -> Result<(), NtStatus>;
 
-    /// Frees what was allocated on a processor, if it is still active.
+    /// Frees the counters that were allocated on a processor, if the processor is still active.
     fn free(&mut self, on: ProcessorNumber);
 }

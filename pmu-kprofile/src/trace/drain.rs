@@ -10,7 +10,9 @@ use crate::trace::record_bytes::RecordBytes;
 use crate::trace::ring::TraceRing;
 
 impl<const N: usize, const W: usize> TraceRing<N, W> {
-    /// Returns a reader of the records. Each record comes once: of several readers at a time, to any of them.
+    /// Returns an iterator that takes the records out of the ring, oldest first.
+    ///
+    /// Several iterators may read at a time: each record comes once, to any of them.
     ///
     /// # Context
     /// Task, on any processor.
@@ -19,7 +21,7 @@ impl<const N: usize, const W: usize> TraceRing<N, W> {
     }
 }
 
-/// Reads a ring's records, oldest first, until the ring is empty.
+/// An iterator that takes the records out of a ring, oldest first, until the ring is empty.
 #[derive(Debug)]
 pub struct Drain<'r, const N: usize, const W: usize = SAMPLE_WORDS> {
     ring: &'r TraceRing<N, W>,

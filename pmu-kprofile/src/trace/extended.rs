@@ -5,7 +5,7 @@ use heapless::Vec;
 /// Maximum number of PMC values in a record: the largest value of three bits.
 pub const MAX_PMC_VALUES: usize = 7;
 
-/// Data that a record of any event may have.
+/// Extended data, which a record of any event may have: the PEBS index, and counters' values.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Extended {

@@ -6,16 +6,16 @@ pub const PERF_PROFILE: u32 = 0x2000_0002;
 /// `PERF_PMC_PROFILE`: PMC interrupts.
 pub const PERF_PMC_PROFILE: u32 = 0x2000_0400;
 
-/// `PERF_PROFILING`: both.
+/// `PERF_PROFILING`: sampled profiles and PMC interrupts.
 pub const PERF_PROFILING: u32 = PERF_PROFILE | PERF_PMC_PROFILE;
 
 /// `PERF_CONTEXT_SWITCH`: switches from one thread to another.
 pub const PERF_CONTEXT_SWITCH: u32 = 0x2000_0004;
 
-/// `PERF_COMPACT_CSWITCH`: the same, in records of a form that is not documented.
+/// `PERF_COMPACT_CSWITCH`: context switches, in records of a form that is not documented.
 pub const PERF_COMPACT_CSWITCH: u32 = 0x2000_0100;
 
-/// `PERF_HV_PROFILE`: the hypervisor's profile.
+/// `PERF_HV_PROFILE`: sampled profiles of the hypervisor.
 pub const PERF_HV_PROFILE: u32 = 0x8080_0000;
 
 /// `EVENT_TRACE_FLAG_PROFILE` of `EVENT_TRACE_PROPERTIES.EnableFlags`: the documented name of
@@ -28,7 +28,9 @@ pub const PERF_MASK_INDEX: u32 = 0xE000_0000;
 /// `PERF_NUM_MASKS`: number of words in a mask.
 pub const PERF_NUM_MASKS: usize = 8;
 
-/// `PERFINFO_GROUPMASK`: eight words of flags. The top three bits of a flag select its word.
+/// A set of kernel events that a logger records: `PERFINFO_GROUPMASK`, eight words of flags.
+///
+/// The top three bits of a flag select its word.
 ///
 /// ```
 /// use pmu_kprofile::trace::{EVENT_TRACE_FLAG_PROFILE, GroupMask, PERF_PMC_PROFILE, PERF_PROFILE};
@@ -47,8 +49,10 @@ impl GroupMask {
     /// The mask without any event.
     pub const EMPTY: Self = Self { masks: [0; PERF_NUM_MASKS] };
 
-    /// Converts `EnableFlags` to a mask: its first word, except for flags that stand for a flag of another word. None
-    /// stands for [`PERF_PMC_PROFILE`].
+    /// Converts the `EnableFlags` of a logger to a mask.
+    ///
+    /// The flags are the first word of the mask, except for flags that stand for a flag of another word. No flag stands
+    /// for [`PERF_PMC_PROFILE`].
     pub const fn from_enable_flags(flags: u32) -> Self {
         let mut mask = Self::EMPTY;
         mask.masks[0] = flags & !EVENT_TRACE_FLAG_PROFILE;

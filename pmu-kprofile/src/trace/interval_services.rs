@@ -8,7 +8,8 @@ use crate::object::caller::Caller;
 use crate::trace::cache_errata::CacheErrata;
 use crate::trace::event::source_interval::{IntervalHook, SourceInterval};
 
-/// The kernel's own state of the interval services: `NtQueryIntervalProfile`, `NtSetIntervalProfile`.
+/// The services that query and set intervals, `NtQueryIntervalProfile` and `NtSetIntervalProfile`, with their own
+/// state.
 ///
 /// Intervals are machine-wide and are the interface's. This has the interval of `ProfileAlignmentFixup`, which is the
 /// kernel's and has no effect, and it knows whether changes are traced.
@@ -56,7 +57,7 @@ pub struct IntervalServices {
 }
 
 impl IntervalServices {
-    /// Creates the services of a Windows, with tracing off.
+    /// Creates the services of a Windows version, with tracing off.
     pub const fn new(rules: Rules) -> Self {
         Self {
             rules,
@@ -67,15 +68,16 @@ impl IntervalServices {
         }
     }
 
-    /// Keeps the interval of `ProfileTime` as short as cache-errata bookkeeping needs.
+    /// Limits the interval of `ProfileTime` to what cache-errata bookkeeping requires.
     pub const fn with_errata(mut self, errata: &'static CacheErrata) -> Self {
         self.errata = Some(errata);
         self
     }
 
-    /// `NtQueryIntervalProfile`: returns the interval of a source, in its unit: 0 for one that is not supported, and
-    /// what was set, 0 at first, for `ProfileAlignmentFixup`. The service succeeds, even if the caller's memory faults
-    /// as the kernel writes the interval there.
+    /// Returns the interval of a source, in the unit of the source: `NtQueryIntervalProfile`.
+    ///
+    /// The interval of a source that is not supported is 0. That of `ProfileAlignmentFixup` is what was set, at first
+    /// 0. The service succeeds, even if the caller's memory faults as the kernel writes the interval there.
     ///
     /// # Context
     /// Task.
@@ -96,9 +98,10 @@ impl IntervalServices {
         })
     }
 
-    /// `NtSetIntervalProfile`: sets the interval of a source, or the nearest within its limits, and returns it. `None`
-    /// is a success as well: the source is not supported, or is `ProfileAlignmentFixup`, whose interval is remembered
-    /// and has no effect.
+    /// Sets the interval of a source, clamped to the source's limits, and returns it: `NtSetIntervalProfile`.
+    ///
+    /// `None` is a success as well: the source is not supported, or is `ProfileAlignmentFixup`, whose interval is
+    /// remembered and has no effect.
     ///
     /// While tracing is [on](Self::begin_trace), `record` is called with the event of a record 0x0F48 if an interval
     /// was set. Its old interval is 0 where that was set while tracing was off. A running counter takes up the interval
@@ -142,9 +145,11 @@ impl IntervalServices {
         Ok(Some(interval))
     }
 
-    /// Begins to trace changes of intervals, from version 6.0 on, and calls `record` with the event of a record 0x0F49
-    /// for the interval of each of `sources` that is supported: those whose samples are traced, so that a reader can
-    /// weigh them. Its old interval is its new one.
+    /// Begins to trace changes of intervals, and records the present interval of each of `sources`.
+    ///
+    /// Calls `record` with the event of a record 0x0F49 for each source that is supported. `sources` are those whose
+    /// samples are traced, so that a reader can weigh the samples. The old interval of the event is the new one. Before
+    /// version 6.0 the call does nothing.
     ///
     /// # Context
     /// Task; before `TraceControl::set_group_mask` switches the samples on.
@@ -160,8 +165,10 @@ impl IntervalServices {
         }
     }
 
-    /// Ends what [`begin_trace`](Self::begin_trace) began, and calls `record` with the event of a record 0x0F4A for
-    /// each of `sources`, likewise.
+    /// Ends the tracing of intervals, and records the present interval of each of `sources`.
+    ///
+    /// Calls `record` with the event of a record 0x0F4A for each source that is supported, if
+    /// [`begin_trace`](Self::begin_trace) began to trace.
     ///
     /// # Context
     /// Task; after the samples were switched off.

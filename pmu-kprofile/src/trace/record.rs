@@ -10,7 +10,7 @@ use crate::trace::header::{
 };
 use crate::trace::record_error::RecordError;
 
-/// A trace record.
+/// A trace record: a header, extended data, and an event.
 ///
 /// Encoding a decoded record gives the same bytes again.
 ///
@@ -34,11 +34,11 @@ use crate::trace::record_error::RecordError;
 pub struct Record<'b> {
     /// Width of the traced kernel's pointers.
     pub width: PointerWidth,
-    /// Version from the header, with those adjacent flags that do not concern extended data.
+    /// Version from the header, with those adjacent flags of the header that do not concern extended data.
     pub version: u16,
     /// Time stamp in the trace's units.
     pub timestamp: u64,
-    /// Data that a record of any event may have.
+    /// The PEBS index and the counters' values, which a record of any event may have.
     pub extended: Extended,
     /// Event of the record.
     pub event: Event<'b>,
@@ -87,8 +87,9 @@ impl<'b> Record<'b> {
         to.put(self.rest);
     }
 
-    /// Decodes the record at the beginning of `bytes` and returns its length with it. Unknown data is kept: events as
-    /// [`Event::Other`], flags in `version`, members in `rest`.
+    /// Decodes the record at the beginning of `bytes`, and returns it with its length.
+    ///
+    /// Unknown data is kept: events as [`Event::Other`], flags in `version`, members in `rest`.
     ///
     /// # Context
     /// Any.

@@ -6,12 +6,12 @@ use crate::trace::event::sample::SAMPLE_WORDS;
 use crate::trace::record::Record;
 use crate::trace::record_error::RecordError;
 
-/// A record read from a ring.
+/// The bytes of a record that was read from a ring.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct RecordBytes<const W: usize = SAMPLE_WORDS>(pub(super) [[u8; 8]; W]);
 
 impl<const W: usize> RecordBytes<W> {
-    /// Returns the record's bytes, in the format of a file.
+    /// Returns the record's bytes, as they are in the file of a trace.
     pub fn as_slice(&self) -> &[u8] {
         let bytes = self.0.as_flattened();
         let size = match bytes {

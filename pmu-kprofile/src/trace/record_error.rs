@@ -11,7 +11,7 @@ pub enum RecordError {
     TooShort,
     /// The marker is not that of a performance record.
     Marker(u32),
-    /// The hook is another event's.
+    /// The hook id is that of another event.
     Hook(u16),
     /// There are more elements than a record can have.
     TooMany(usize),

@@ -22,13 +22,15 @@ const TRIES: usize = 8;
 /// Number of words of a context switch with all extended data: header, time stamp, index, values, and 24 bytes.
 const SWITCH_WORDS: usize = 2 + 1 + MAX_PMC_VALUES + 3;
 
-/// A ring for the call chains of `N` events of one processor.
+/// A ring of call chains, for `N` events of one processor.
 pub type StackRing<const N: usize> = TraceRing<N, STACK_WORDS>;
 
-/// A ring for `N` context switches of one processor, with extended data.
+/// A ring of context switches, for `N` switches of one processor, with extended data.
 pub type SwitchRing<const N: usize> = TraceRing<N, SWITCH_WORDS>;
 
-/// A ring for `N` records of one processor, each of at most `W` words of 8 bytes: by default profile interrupts.
+/// A ring of the trace records of one processor: interrupts push records, and a task drains them.
+///
+/// The ring has room for `N` records of at most `W` words of 8 bytes each; by default these are profile interrupts.
 ///
 /// ```
 /// use pmu_kprofile::PointerWidth;
@@ -70,8 +72,9 @@ impl<const N: usize, const W: usize> TraceRing<N, W> {
         }
     }
 
-    /// Stores the record of a profile interrupt. Without room, returns `false` and counts it as
-    /// [dropped](Self::dropped).
+    /// Pushes the record of a profile interrupt; returns `false` if the ring is full.
+    ///
+    /// A record without room is counted as [dropped](Self::dropped).
     ///
     /// # Context
     /// Any, NMI included, on the ring's processor. Wait-free.
@@ -80,8 +83,9 @@ impl<const N: usize, const W: usize> TraceRing<N, W> {
         self.push_by(|slot| slot.fill(sample.words(width, timestamp)))
     }
 
-    /// Stores the call chain of an interrupt, with as many addresses as fit into a slot. Without room, returns `false`
-    /// and counts it as [dropped](Self::dropped).
+    /// Pushes the call chain of an interrupt, as far as it fits; returns `false` if the ring is full.
+    ///
+    /// A call chain without room is counted as [dropped](Self::dropped).
     ///
     /// # Context
     /// Any, NMI included, on the ring's processor. Wait-free if the frame's [`call_chain`](InterruptFrame::call_chain)
@@ -90,8 +94,9 @@ impl<const N: usize, const W: usize> TraceRing<N, W> {
         self.push_by(|slot| fill(&slot.words, width, frame))
     }
 
-    /// Stores any record. Without room, or if the record is longer than a slot, returns `false` and counts it as
-    /// [dropped](Self::dropped).
+    /// Pushes any record; returns `false` if the ring is full, or the record is longer than a slot.
+    ///
+    /// A record without room is counted as [dropped](Self::dropped).
     ///
     /// # Context
     /// Any, NMI included, on the ring's processor. Wait-free. The bytes are on the stack meanwhile.
@@ -132,7 +137,7 @@ impl<const N: usize, const W: usize> TraceRing<N, W> {
         false
     }
 
-    /// Returns the number of records dropped so far.
+    /// Returns the number of records dropped so far, because there was no room for them.
     ///
     /// # Context
     /// Any.

@@ -9,8 +9,10 @@ use crate::trace::extended::Extended;
 use crate::trace::record::Record;
 use crate::trace::ring::SwitchRing;
 
-/// Writes a record of each context switch into the processor's ring, while
-/// [`TraceControl`](super::TraceControl)'s group mask has [`PERF_CONTEXT_SWITCH`](super::PERF_CONTEXT_SWITCH).
+/// Writes a trace record of each context switch into the processor's ring.
+///
+/// It does so while the group mask of [`TraceControl`](crate::trace::TraceControl) has
+/// [`PERF_CONTEXT_SWITCH`](crate::trace::PERF_CONTEXT_SWITCH).
 ///
 /// ```
 /// use pmu_core::ProcessorNumber;
@@ -54,7 +56,7 @@ impl Gate {
 }
 
 impl<const N: usize> SwitchTrace<N> {
-    /// Creates a trace, still off, that writes into `rings`, one ring per processor, by index.
+    /// Creates a trace, still off, that writes into `rings`: one ring per processor, by index.
     pub const fn new(width: PointerWidth, rings: &'static [SwitchRing<N>]) -> Self {
         let gate = Gate { traced: AtomicBool::new(false), stamped: AtomicBool::new(false) };
         Self { width, rings, gate, ringless: AtomicU64::new(0) }
@@ -73,8 +75,10 @@ impl<const N: usize> SwitchTrace<N> {
         self.gate.traced.load(Ordering::Relaxed)
     }
 
-    /// Records a context switch, if they are traced. The PEBS index is recorded only after
-    /// [`TraceControl::set_pebs_hooks`](super::TraceControl::set_pebs_hooks) requested it.
+    /// Records a context switch, while context switches are traced.
+    ///
+    /// The PEBS index is recorded only after
+    /// [`TraceControl::set_pebs_hooks`](crate::trace::TraceControl::set_pebs_hooks) requested it.
     ///
     /// # Context
     /// Any, on the processor `on`, which switches. Wait-free.

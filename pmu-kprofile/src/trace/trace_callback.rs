@@ -8,7 +8,7 @@ use crate::object::callback::ProfileCallback;
 use crate::trace::event::sample::{Detail, Hook, Sample};
 use crate::trace::ring::{StackRing, TraceRing};
 
-/// Writes a record of each interrupt into the interrupted processor's ring.
+/// A profile callback that writes a trace record of each interrupt into the ring of the interrupted processor.
 ///
 /// ```
 /// use pmu_kprofile::PointerWidth;
@@ -33,15 +33,17 @@ impl<const N: usize> TraceCallback<N> {
         Self { hook, width, rings, stacks: &[], ringless: AtomicU64::new(0) }
     }
 
-    /// Also writes each interrupt's call chain, as a [`StackWalk`](super::StackWalk) record, into `stacks`, one ring
-    /// per processor, by index. A processor beyond them records no call chains.
+    /// Also writes the call chain of each interrupt, as a [`StackWalk`](crate::trace::StackWalk) record, into `stacks`.
+    ///
+    /// There is one ring per processor, by index. A processor beyond them records no call chains.
     pub const fn with_stacks(mut self, stacks: &'static [StackRing<N>]) -> Self {
         self.stacks = stacks;
         self
     }
 
-    /// Returns the number of records lost so far: those that found a ring full (shared or not), and those of processors
-    /// without a ring.
+    /// Returns the number of records lost so far: those that found a ring full, and those of processors without a ring.
+    ///
+    /// A ring that this callback shares with others counts the records that they lost, too.
     pub fn dropped(&self) -> u64 {
         let full: u64 = self.rings.iter().map(TraceRing::dropped).sum();
         let stacks: u64 = self.stacks.iter().map(StackRing::dropped).sum();

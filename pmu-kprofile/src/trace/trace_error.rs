@@ -8,8 +8,9 @@ use crate::registry::error::ProfileError;
 use crate::trace::event::context_switch::CONTEXT_SWITCH_HOOK;
 use crate::trace::trace_objects::MAX_PMC_SOURCES;
 
-/// Reason that tracing was not configured. Nothing was changed, except after a profile error of an object that was to
-/// be stopped.
+/// Reason that tracing was not configured.
+///
+/// Nothing was changed, except after a profile error of an object that was to be stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
@@ -20,7 +21,7 @@ pub enum TraceError {
     NotTraced(u32),
     /// No source was given.
     NoSource,
-    /// More sources than [`MAX_PMC_SOURCES`].
+    /// More sources were given than [`MAX_PMC_SOURCES`].
     TooManySources(usize),
     /// A source was given twice.
     DuplicateSource(KProfileSource),

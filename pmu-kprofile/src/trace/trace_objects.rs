@@ -9,8 +9,9 @@ use crate::trace::switches::{Gate, SwitchTrace};
 /// `ETW_MAX_PROFILING_SOURCES`: maximum number of sources whose PMC interrupts are traced.
 pub const MAX_PMC_SOURCES: usize = 4;
 
-/// The built-in objects: one for the sampled profile and four for PMC interrupts; optionally the tracing of context
-/// switches.
+/// The profile objects by which the kernel traces: one for the sampled profile, and four for PMC interrupts.
+///
+/// Optionally, they have the tracing of context switches with them.
 ///
 /// From Windows 8 on, these are callback objects. Earlier kernels traced sampled profiles without an object, with the
 /// same effect on each interrupt; here the same objects serve all versions.
@@ -22,8 +23,10 @@ pub struct TraceObjects {
 }
 
 impl TraceObjects {
-    /// Creates objects that call `sampled` on interrupts of `ProfileTime`, and `pmc` on those of the configured
-    /// sources: usually two [`TraceCallback`](super::TraceCallback)s. They are for lists of the same rules.
+    /// Creates the objects from two callbacks, usually [`TraceCallback`](crate::trace::TraceCallback)s.
+    ///
+    /// Interrupts of `ProfileTime` call `sampled`; those of the configured sources call `pmc`. The objects are for
+    /// lists of the same rules.
     pub const fn new(
         rules: Rules,
         sampled: &'static dyn ProfileCallback,

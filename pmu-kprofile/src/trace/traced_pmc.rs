@@ -12,13 +12,13 @@ use crate::trace::counter_sets::CounterSets;
 use crate::trace::extended::MAX_PMC_VALUES;
 use crate::trace::once_list::OnceList;
 
-/// Maximum number of sources of traced PMC, in any version.
+/// Maximum number of counters whose values a logger's records have, in any version.
 pub const MAX_TRACED_COUNTERS: usize = 8;
 
-/// Maximum number of hooks of traced PMC: `ETW_PMC_SUPPORT.HookId`.
+/// Maximum number of events whose records have counters' values: the length of `ETW_PMC_SUPPORT.HookId`.
 pub const MAX_TRACED_HOOKS: usize = 4;
 
-/// Facts about a logger, and about its caller, that only the kernel knows.
+/// Facts about a logger and the caller of a request that only the kernel knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct LoggerFacts {
@@ -32,8 +32,7 @@ pub struct LoggerFacts {
     pub has_memory: bool,
 }
 
-/// The counters and the hooks of one logger's traced PMC: `ETW_PMC_SUPPORT`. The record of each such event has the
-/// values of the counters.
+/// Selects the counters whose values a logger's records have, and the events that have them: `ETW_PMC_SUPPORT`.
 ///
 /// ```
 /// use pmu_core::{KProfileSource, NtStatus};
@@ -64,7 +63,7 @@ pub struct TracedPmc {
 }
 
 impl TracedPmc {
-    /// Creates the lists of a logger, not set yet.
+    /// Creates the selection of a logger: no counters and no events yet.
     pub const fn new(rules: Rules) -> Self {
         Self {
             rules,
@@ -74,9 +73,10 @@ impl TracedPmc {
         }
     }
 
-    /// Sets the sources whose values the records of the [hooks](Self::set_hooks) have, and allocates counters for them
-    /// on each active processor: class 0x0F, with Windows' checks in its order. `array` is `ProfileSource`, behind the
-    /// request's trace handle, of 32-bit numbers.
+    /// Selects the sources that are counted, and allocates counters for them on each active processor: class 0x0F.
+    ///
+    /// The checks are Windows', in its order. `array` is `ProfileSource`: the 32-bit numbers behind the request's trace
+    /// handle.
     ///
     /// Eight sources, [`MAX_TRACED_COUNTERS`], are accepted at most; a record has the values of the first seven.
     ///
@@ -135,9 +135,10 @@ impl TracedPmc {
         self.allocated.iter().for_each(|mask| mask.store(0, Ordering::Relaxed));
     }
 
-    /// Sets the hooks whose records have the values of the [counters](Self::set_counters): class 0x0E. `array` is
-    /// `HookId`, behind the request's trace handle, of 32-bit numbers. That the checks are those of the counters is
-    /// inferred.
+    /// Selects the events whose records have the values of the [counters](Self::set_counters), by hook ids: class 0x0E.
+    ///
+    /// `array` is `HookId`: the 32-bit numbers behind the request's trace handle. That the checks are those of the
+    /// counters is inferred.
     ///
     /// # Context
     /// Task.
@@ -187,7 +188,8 @@ impl TracedPmc {
         Ok(numbers)
     }
 
-    /// Returns the sources, in the order of the values: those of [`CounterNames`](super::CounterNames).
+    /// Returns the sources that are counted, in the order of the values: that of
+    /// [`CounterNames`](crate::trace::CounterNames).
     ///
     /// # Context
     /// Any.
@@ -195,7 +197,7 @@ impl TracedPmc {
         self.counters.items().filter_map(KProfileSource::new)
     }
 
-    /// Returns the hooks whose records have values.
+    /// Returns the hook ids of the events whose records have counters' values.
     ///
     /// # Context
     /// Any.
@@ -203,8 +205,10 @@ impl TracedPmc {
         self.hooks.items().map(|hook| hook as u16)
     }
 
-    /// Returns the values that a record of a hook has, each read by `read` on this processor: none if the hook is not
-    /// listed, or no source is. Where `read` has no value, the processor's counters were not allocated, it is 0.
+    /// Returns the counters' values for the record of an event, each read by `read` on this processor.
+    ///
+    /// There are none if the event is not selected, or no source is. Where `read` has no value, because the processor's
+    /// counters were not allocated, the value is 0.
     ///
     /// # Context
     /// Any; wait-free if `read` is.
@@ -222,8 +226,8 @@ impl TracedPmc {
         values
     }
 
-    /// Ends traced PMC as its logger is stopped: frees the counters, and forgets both lists, which may then be set
-    /// again.
+    /// Ends traced PMC when its logger is stopped: frees the counters, and clears both selections, which may then be
+    /// set again.
     ///
     /// # Context
     /// Task.

@@ -5,10 +5,10 @@ use pmu_core::PointerWidth;
 use crate::trace::bytes::{Reader, Utf16, Writer};
 use crate::trace::record_error::RecordError;
 
-/// `PERFINFO_LOG_TYPE_PMC_CONFIG`.
+/// Hook id of the names of counters: `PERFINFO_LOG_TYPE_PMC_CONFIG`.
 pub const PMC_CONFIG_HOOK: u16 = 0x0F30;
 
-/// The names of the counters whose [values](super::super::Extended::pmc_values) records have, in the same order.
+/// The names of the counters whose [values](crate::trace::Extended::pmc_values) are in records, in the same order.
 ///
 /// ```
 /// use pmu_kprofile::PointerWidth;
@@ -29,8 +29,9 @@ pub struct CounterNames<'b> {
 }
 
 impl<'b> CounterNames<'b> {
-    /// Converts the names to UTF-16 in `buffer`, which needs two bytes per unit and two for the end of each name. A
-    /// zero in a name ends it.
+    /// Converts the names of counters to UTF-16 in `buffer`.
+    ///
+    /// The buffer needs two bytes per unit and two for the end of each name. A zero in a name ends it.
     ///
     /// # Errors
     /// [`NoRoom`](RecordError::NoRoom): the buffer is too small.
@@ -44,7 +45,7 @@ impl<'b> CounterNames<'b> {
         Ok(Self { count: names.len() as u32, names: names_in_utf16 })
     }
 
-    /// Returns the names.
+    /// Returns the names of the counters.
     pub fn names(&self) -> impl Iterator<Item = Utf16<'b>> + use<'b> {
         let mut reader = Reader::new(self.names);
         core::iter::from_fn(move || reader.utf16())

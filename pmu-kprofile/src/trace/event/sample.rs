@@ -7,13 +7,13 @@ use crate::trace::header::HEADER;
 use crate::trace::header::header_word;
 use crate::trace::record_error::RecordError;
 
-/// `PERFINFO_LOG_TYPE_SAMPLED_PROFILE`.
+/// Hook id of a sampled profile: `PERFINFO_LOG_TYPE_SAMPLED_PROFILE`.
 pub const SAMPLED_PROFILE_HOOK: u16 = 0x0F2E;
 
-/// `PERFINFO_LOG_TYPE_PMC_INTERRUPT`.
+/// Hook id of a PMC interrupt: `PERFINFO_LOG_TYPE_PMC_INTERRUPT`.
 pub const PMC_INTERRUPT_HOOK: u16 = 0x0F2F;
 
-/// `PERFINFO_LOG_TYPE_SAMPLED_PROFILE_NMI`. Its payload is not known.
+/// Hook id of a sampled profile by NMI: `PERFINFO_LOG_TYPE_SAMPLED_PROFILE_NMI`. The payload is not known.
 pub const SAMPLED_PROFILE_NMI_HOOK: u16 = 0x0F47;
 
 /// Bit of a sampled profile's flags: a DPC was executing.
@@ -25,13 +25,13 @@ pub const EXECUTING_ISR: u8 = 0x02;
 /// Bits of a sampled profile's flags: the thread's priority.
 pub const PRIORITY: u8 = 0xF8;
 
-/// The event of a profile interrupt.
+/// The two kinds of profile interrupts that have records, each with a hook id of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum Hook {
-    /// [`SAMPLED_PROFILE_HOOK`].
+    /// A sampled profile: [`SAMPLED_PROFILE_HOOK`].
     SampledProfile,
-    /// [`PMC_INTERRUPT_HOOK`].
+    /// A PMC interrupt: [`PMC_INTERRUPT_HOOK`].
     PmcInterrupt,
 }
 
@@ -45,7 +45,9 @@ impl Hook {
     }
 }
 
-/// A profile interrupt. As in Windows, it has no PEBS index.
+/// A profile interrupt: where it came, and why.
+///
+/// As in Windows, the record has no PEBS index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Sample {
@@ -57,11 +59,11 @@ pub struct Sample {
     pub detail: Detail,
 }
 
-/// The members that differ between the two events.
+/// The members of a record that differ between a sampled profile and a PMC interrupt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum Detail {
-    /// [`Hook::SampledProfile`].
+    /// Of a sampled profile.
     SampledProfile {
         /// Number of interrupts that the record stands for.
         count: u16,
@@ -70,7 +72,7 @@ pub enum Detail {
         /// Rank.
         rank: u8,
     },
-    /// [`Hook::PmcInterrupt`].
+    /// Of a PMC interrupt.
     PmcInterrupt {
         /// Profile source.
         source: u16,

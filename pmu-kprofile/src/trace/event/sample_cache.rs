@@ -6,13 +6,13 @@ use crate::trace::bytes::{Reader, Writer};
 use crate::trace::event::sample::{Hook, Sample};
 use crate::trace::record_error::RecordError;
 
-/// `PERFINFO_LOG_TYPE_SAMPLED_PROFILE_CACHE`.
+/// Hook id of several sampled profiles in one record: `PERFINFO_LOG_TYPE_SAMPLED_PROFILE_CACHE`.
 pub const SAMPLED_PROFILE_CACHE_HOOK: u16 = 0x0F37;
 
 /// `PERFINFO_SAMPLED_PROFILE_CACHE_MAX`: maximum number of samples that Windows collects.
 pub const MAX_CACHED_SAMPLES: usize = 20;
 
-/// Sampled profiles that were collected and written in one record.
+/// Several sampled profiles, collected and then written in one record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct SampleCache<'b> {
@@ -24,8 +24,10 @@ pub struct SampleCache<'b> {
 }
 
 impl<'b> SampleCache<'b> {
-    /// Encodes the samples in `buffer`, which needs 16 bytes per sample, or 12 with 32-bit pointers. Each must be of a
-    /// [sampled profile](Hook::SampledProfile).
+    /// Encodes sampled profiles in `buffer`, for one record of all.
+    ///
+    /// The buffer needs 16 bytes per sample, or 12 with 32-bit pointers. Each sample must be of a [sampled
+    /// profile](Hook::SampledProfile).
     ///
     /// # Errors
     /// - [`NoRoom`](RecordError::NoRoom): the buffer is too small.
@@ -50,7 +52,7 @@ impl<'b> SampleCache<'b> {
         Ok(Self { width, count: samples.len() as u32, padding: 0, samples: bytes })
     }
 
-    /// Returns the samples.
+    /// Returns the sampled profiles, in the order in which they were collected.
     pub fn samples(&self) -> impl Iterator<Item = Sample> + use<'b> {
         let (width, mut reader) = (self.width, Reader::new(self.samples));
         let hook = Hook::SampledProfile.id();

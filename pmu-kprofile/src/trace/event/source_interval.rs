@@ -5,20 +5,20 @@ use pmu_core::PointerWidth;
 use crate::trace::bytes::{Reader, Utf16, Writer};
 use crate::trace::record_error::RecordError;
 
-/// `PERFINFO_LOG_TYPE_SAMPLED_PROFILE_SET_INTERVAL`.
+/// Hook id of a source's interval that was set: `PERFINFO_LOG_TYPE_SAMPLED_PROFILE_SET_INTERVAL`.
 pub const SET_INTERVAL_HOOK: u16 = 0x0F48;
 
-/// `PERFINFO_LOG_TYPE_SAMPLED_PROFILE_DC_START`.
+/// Hook id of a source's interval when a trace begins: `PERFINFO_LOG_TYPE_SAMPLED_PROFILE_DC_START`.
 pub const COLLECTION_START_HOOK: u16 = 0x0F49;
 
-/// `PERFINFO_LOG_TYPE_SAMPLED_PROFILE_DC_END`.
+/// Hook id of a source's interval when a trace ends: `PERFINFO_LOG_TYPE_SAMPLED_PROFILE_DC_END`.
 pub const COLLECTION_END_HOOK: u16 = 0x0F4A;
 
-/// The occasion of an interval's record.
+/// The occasion on which a source's interval is recorded, which selects the hook id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum IntervalHook {
-    /// It was set: [`SET_INTERVAL_HOOK`].
+    /// The interval was set: [`SET_INTERVAL_HOOK`].
     Set,
     /// The trace begins: [`COLLECTION_START_HOOK`].
     CollectionStart,
@@ -26,7 +26,7 @@ pub enum IntervalHook {
     CollectionEnd,
 }
 
-/// The interval of a source.
+/// The interval of a source, by which a reader of the trace weighs samples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct SourceInterval<'b> {
@@ -34,9 +34,9 @@ pub struct SourceInterval<'b> {
     pub hook: IntervalHook,
     /// Number of the source: see [`KProfileSource`](pmu_core::KProfileSource).
     pub source: u32,
-    /// Interval from then on, in the source's unit.
+    /// Interval from the record on, in the unit of the source.
     pub new: u32,
-    /// Interval until then; 0 if tracing was off.
+    /// Interval until the record; 0 if tracing was off.
     pub old: u32,
     /// Name of the source, in records of version 3.
     pub name: Option<Utf16<'b>>,

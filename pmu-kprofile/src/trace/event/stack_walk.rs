@@ -25,10 +25,10 @@ const FIXED_WORDS: usize = 4;
 /// Number of words of the longest record that this crate writes.
 pub(in crate::trace) const STACK_WORDS: usize = FIXED_WORDS + MAX_ADDRESSES;
 
-/// `PERFINFO_LOG_TYPE_STACKWALK`.
+/// Hook id of a call chain: `PERFINFO_LOG_TYPE_STACKWALK`.
 pub const STACK_WALK_HOOK: u16 = 0x1820;
 
-/// A call chain.
+/// The call chain of an event: of that with the same time stamp and thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct StackWalk<'b> {

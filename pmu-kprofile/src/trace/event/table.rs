@@ -16,7 +16,7 @@ use crate::trace::record_error::RecordError;
 /// Defines the enum of events; `hook`, `encode` and `decode` of each event's type write and read it.
 macro_rules! events {
     ($($(#[$doc:meta])* $($hook:ident)|+ => $name:ident$(<$borrowed:lifetime>)?,)*) => {
-        /// The event of a record.
+        /// The event of a trace record.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[cfg_attr(feature = "defmt", derive(defmt::Format))]
         #[non_exhaustive]
@@ -46,7 +46,7 @@ macro_rules! events {
                 }
             }
 
-            /// Returns the hook id.
+            /// Returns the hook id, by which a record says which event it is of.
             pub fn hook(&self) -> u16 {
                 match self {
                     $(Self::$name(event) => event.hook(),)*
