@@ -70,6 +70,25 @@ impl KProfile {
     ///
     /// # Errors
     /// See [`LayoutError`].
+    ///
+    /// # Examples
+    /// ```
+    /// use pmu_kprofile::compat::kprofile::{KProfile, LayoutError, Role};
+    /// use pmu_kprofile::compat::layout::Layout;
+    ///
+    /// /// Prints the object at the beginning of bytes that a debugger read.
+    /// fn print(bytes: &[u8]) -> Result<(), LayoutError> {
+    ///     let profile = KProfile::decode(Layout::X64_WIN8, bytes)?;
+    ///     match profile.role {
+    ///         Role::Basic { range_base, range_limit, .. } => {
+    ///             println!("{}: {range_base:#x}..{range_limit:#x}", profile.source);
+    ///         }
+    ///         Role::Callback { callback, context } => println!("calls {callback:#x}({context:#x})"),
+    ///     }
+    ///     Ok(())
+    /// }
+    /// # assert_eq!(print(&[0; 4]), Err(LayoutError::TooShort { needed: 0xF8, given: 4 }));
+    /// ```
     pub fn decode(layout: Layout, bytes: &[u8]) -> Result<Self, LayoutError> {
         let (size, at) = (layout.size(), layout.offsets());
         let bytes = Bytes(
@@ -129,6 +148,23 @@ impl KProfile {
     ///
     /// # Errors
     /// See [`LayoutError`]. `bytes` is then unchanged.
+    ///
+    /// # Examples
+    /// ```
+    /// use pmu_core::{InterruptFrame, KProfileSource};
+    /// use pmu_kprofile::compat::kprofile::{KProfile, ListEntry};
+    /// use pmu_kprofile::compat::layout::Layout;
+    /// use pmu_kprofile::{ProfileObject, Rules};
+    ///
+    /// // An object of this crate, as a debugger of Windows would find it on a list.
+    /// let callback = |_: &dyn InterruptFrame, _: KProfileSource| {};
+    /// let object = ProfileObject::callback(Rules::LATEST, KProfileSource::TIME, &callback).unwrap();
+    /// let link = ListEntry { flink: 0xFFFF_F800_0000_1000, blink: 0xFFFF_F800_0000_1000 };
+    /// let profile = KProfile { link, ..object.to_kprofile() };
+    /// let mut bytes = [0; Layout::MAX_SIZE];
+    /// let size = profile.encode(Layout::X64_WIN8, &mut bytes).unwrap();
+    /// assert_eq!(KProfile::decode(Layout::X64_WIN8, &bytes[..size]), Ok(profile));
+    /// ```
     pub fn encode(&self, layout: Layout, bytes: &mut [u8]) -> Result<usize, LayoutError> {
         let (size, at) = (layout.size(), layout.offsets());
         let given = bytes.len();

@@ -140,6 +140,16 @@ impl Layout {
     }
 
     /// Returns the layout of a version; `None` for a 64-bit Windows that did not exist.
+    ///
+    /// # Examples
+    /// ```
+    /// use pmu_kprofile::compat::layout::Layout;
+    /// use pmu_kprofile::{PointerWidth, Rules, WindowsVersion};
+    ///
+    /// let rules = Rules { version: WindowsVersion::Windows8, width: PointerWidth::Bits64 };
+    /// let layout = Layout::of(rules).unwrap();
+    /// assert_eq!((layout.size(), layout.offsets().source), (0xF8, Some(0xF0)));
+    /// ```
     pub const fn of(rules: Rules) -> Option<Self> {
         let mut row = Self::ALL.len();
         while row > 0 {
@@ -159,6 +169,20 @@ impl Layout {
     /// # Errors
     /// [`LayoutError::Offsets`]: a member is outside the size, the size is above [`MAX_SIZE`](Self::MAX_SIZE), or there
     /// are more groups than an [`Affinity`] has.
+    ///
+    /// # Examples
+    /// ```
+    /// use pmu_kprofile::compat::kprofile::LayoutError;
+    /// use pmu_kprofile::compat::layout::{Layout, Offsets};
+    ///
+    /// // A build of Windows whose structure has eight bytes more in front of the source.
+    /// let offsets = Offsets { source: Some(0xF8), started: 0xFA, size: 0x100, ..*Layout::X64_WIN8.offsets() };
+    /// let layout = Layout::from_offsets(offsets)?;
+    /// assert_eq!(layout.size(), 0x100);
+    /// let beyond = Offsets { size: 0xF8, ..offsets };
+    /// assert_eq!(Layout::from_offsets(beyond), Err(LayoutError::Offsets));
+    /// # Ok::<(), LayoutError>(())
+    /// ```
     pub const fn from_offsets(offsets: Offsets) -> Result<Self, LayoutError> {
         let layout = Self { name: "FromOffsets", since: WindowsVersion::LATEST, offsets };
         let pointer = offsets.width.bytes();

@@ -67,6 +67,20 @@ impl core::error::Error for SourceListError {}
 /// # Errors
 /// - [`WrongClass`](SourceListError::WrongClass): the buffer's first word is another class, however long the buffer is.
 /// - [`BufferTooSmall`](SourceListError::BufferTooSmall): the list does not fit; the error has the size that it needs.
+///
+/// # Examples
+/// ```
+/// use pmu_core::DefaultInterface;
+/// use pmu_kprofile::compat::source_list::{SOURCE_LIST_CLASS, SourceListError, read_source_list, write_source_list};
+///
+/// let mut buffer = [0; 256];
+/// buffer[..4].copy_from_slice(&SOURCE_LIST_CLASS.to_le_bytes());
+/// let length = write_source_list(&DefaultInterface::new(), &mut buffer)?; // or the machine's interface
+/// let names: Result<Vec<String>, SourceListError> =
+///     read_source_list(&buffer[..length]).map(|entry| Ok(entry?.name().collect())).collect();
+/// assert_eq!(names?, ["Timer"]);
+/// # Ok::<(), SourceListError>(())
+/// ```
 pub fn write_source_list<I: ProfileInterface>(
     interface: &I,
     buffer: &mut [u8],

@@ -135,6 +135,43 @@ impl<E: core::error::Error + 'static> core::error::Error for WalkError<E> {
 /// Each item is the address of a structure and its contents. The first error ends the walk, as its last item; earlier
 /// items remain valid. The walk ends whatever the image holds: after at most `limit` objects, and immediately at a
 /// cycle, because no entry has two predecessors.
+///
+/// # Examples
+/// ```
+/// use pmu_core::{InterruptFrame, KProfileSource};
+/// use pmu_kprofile::compat::kprofile::{KProfile, ListEntry};
+/// use pmu_kprofile::compat::layout::Layout;
+/// use pmu_kprofile::compat::walk::{MemoryReader, walk};
+/// use pmu_kprofile::{ProfileObject, Rules};
+///
+/// /// An image with a list's head at its beginning, and one object behind it.
+/// struct Image([u8; 0x200]);
+/// const BASE: u64 = 0xFFFF_F800_0000_0000;
+/// const OBJECT: u64 = BASE + 0x10;
+///
+/// impl MemoryReader for Image {
+///     type Error = u64;
+///     fn read(&self, address: u64, buffer: &mut [u8]) -> Result<(), u64> {
+///         let from = address.checked_sub(BASE).ok_or(address)? as usize;
+///         let bytes = self.0.get(from..from + buffer.len()).ok_or(address)?;
+///         buffer.copy_from_slice(bytes);
+///         Ok(())
+///     }
+/// }
+///
+/// let callback = |_: &dyn InterruptFrame, _: KProfileSource| {};
+/// let object = ProfileObject::callback(Rules::LATEST, KProfileSource::TIME, &callback).unwrap();
+/// let profile = KProfile { link: ListEntry { flink: BASE, blink: BASE }, ..object.to_kprofile() };
+/// let layout = Layout::X64_WIN8;
+/// let mut image = Image([0; 0x200]);
+/// let entry = OBJECT + layout.link_offset() as u64;
+/// image.0[..8].copy_from_slice(&entry.to_le_bytes());
+/// image.0[8..16].copy_from_slice(&entry.to_le_bytes());
+/// profile.encode(layout, &mut image.0[0x10..]).unwrap();
+///
+/// let found: Result<Vec<_>, _> = walk(&image, layout, BASE, 100).collect();
+/// assert_eq!(found, Ok(vec![(OBJECT, profile)]));
+/// ```
 pub fn walk<R: MemoryReader>(
     reader: R,
     layout: Layout,

@@ -9,6 +9,20 @@ use crate::hardware::profile_hardware::ProfileHardware;
 ///
 /// For lists of another Windows version than the one that the interface was detected for
 /// ([`detect_as_of`](https://docs.rs/pmu-intel/latest/pmu_intel/struct.Emon.html#method.detect_as_of)).
+///
+/// # Examples
+/// ```
+/// use pmu_kprofile::{AsOfVersion, HalInterface, ProfileError, ProfileHardware, ProfileObject, Profiles};
+///
+/// /// Starts a profile on lists that are like an older Windows: a source that this version did not have is refused.
+/// fn start<H: ProfileHardware>(
+///     lists: &Profiles<64, 4>,
+///     object: &'static ProfileObject<'static>,
+///     hardware: &mut H,
+/// ) -> Result<(), ProfileError> {
+///     lists.try_start(object, &mut AsOfVersion::new(hardware, HalInterface::Emon, lists.rules()))
+/// }
+/// ```
 #[derive(Debug)]
 pub struct AsOfVersion<'h, H> {
     hardware: &'h mut H,

@@ -56,6 +56,30 @@ impl<const P: usize> Mailbox<P> {
     /// # Context
     /// The handler of the interrupt that [`Processors::interrupt`] sends, or any other context of its processor in
     /// which the session may be used.
+    ///
+    /// # Examples
+    /// ```
+    /// # use std::sync::atomic::{AtomicBool, Ordering};
+    /// use pmu_kprofile::{Mailbox, Processors};
+    /// # static WORK: AtomicBool = AtomicBool::new(false);
+    /// # fn wake_the_task_of_this_processor() { WORK.store(true, Ordering::Relaxed) }
+    /// # fn is_woken() -> bool { WORK.swap(false, Ordering::Relaxed) }
+    /// # fn with_interrupts_on<R>(act: impl FnOnce() -> R) -> R { act() }
+    ///
+    /// static MAILBOX: Mailbox<4> = Mailbox::new();
+    ///
+    /// /// The handler of the inter-processor interrupt, where the session must not be used in it.
+    /// fn on_interrupt() {
+    ///     wake_the_task_of_this_processor();
+    /// }
+    ///
+    /// /// The task, bound to its processor, above the tasks that start and stop profiles.
+    /// fn task(processors: &impl Processors) {
+    ///     while is_woken() {
+    ///         MAILBOX.drain(processors);
+    ///     }
+    /// }
+    /// ```
     pub fn drain(&self, processors: &impl Processors) {
         if let Some(slot) = self.slots.get(processors.this_processor().index()) {
             slot.drain(processors);

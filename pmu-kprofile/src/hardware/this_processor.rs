@@ -7,6 +7,21 @@ use crate::affinity::Affinity;
 use crate::hardware::profile_hardware::ProfileHardware;
 
 /// The profile hardware of a machine with one processor: its session.
+///
+/// # Examples
+/// ```
+/// use pmu_core::{MsrBackend, Platform, ProcessorNumber, ProfileInterface, Session};
+/// use pmu_kprofile::{ProfileError, ProfileObject, Profiles, ThisProcessor};
+///
+/// fn start<I: ProfileInterface, M: MsrBackend, P: Platform>(
+///     lists: &Profiles<64, 1>,
+///     object: &'static ProfileObject<'static>,
+///     session: &mut Session<'_, I, M, P>,
+/// ) -> Result<(), ProfileError> {
+///     let mut hardware = ThisProcessor::new(session, ProcessorNumber::from_index(0));
+///     lists.try_start(object, &mut hardware)
+/// }
+/// ```
 #[derive(Debug)]
 pub struct ThisProcessor<'s, 'a, I, M, P> {
     session: &'s mut Session<'a, I, M, P>,

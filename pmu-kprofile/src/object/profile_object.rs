@@ -107,6 +107,17 @@ impl<'b> ProfileObject<'b> {
     ///
     /// Counters that the buffer has beyond the last bucket come after. Interrupts add to the counters while the object
     /// is started.
+    ///
+    /// # Examples
+    /// ```
+    /// use std::sync::atomic::Ordering;
+    /// use pmu_kprofile::ProfileObject;
+    ///
+    /// /// Takes the counts of a round, and leaves zeros for the next one. No interrupt's count is lost.
+    /// fn take_counts(object: &ProfileObject<'_>) -> Vec<u32> {
+    ///     object.buckets().iter().map(|counter| counter.swap(0, Ordering::Relaxed)).collect()
+    /// }
+    /// ```
     pub fn buckets(&self) -> &'b [AtomicU32] {
         self.as_basic().map_or(&[], |basic| basic.buffer)
     }
@@ -171,6 +182,18 @@ impl<'b> ProfileObject<'b> {
     ///
     /// # Context
     /// Any.
+    ///
+    /// # Examples
+    /// ```
+    /// use pmu_core::ProcessorNumber;
+    /// use pmu_kprofile::{ProfileHardware, ProfileObject};
+    ///
+    /// /// Returns the active processors on which an object's source could not be started.
+    /// fn lacking(object: &ProfileObject<'_>, hardware: &impl ProfileHardware) -> Vec<ProcessorNumber> {
+    ///     let active = hardware.active_processors();
+    ///     active.iter().filter(|processor| !object.runs_on(*processor)).collect()
+    /// }
+    /// ```
     pub fn runs_on(&self, processor: ProcessorNumber) -> bool {
         self.running(processor.group.into()) & mask_of(processor) != 0
     }

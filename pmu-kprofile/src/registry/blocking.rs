@@ -61,6 +61,27 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     ///
     /// # Errors
     /// See [`ProfileError`]. The object is stopped even if the error is [`Hardware`](ProfileError::Hardware).
+    ///
+    /// # Examples
+    /// ```
+    /// use pmu_kprofile::{ProfileError, ProfileHardware, ProfileObject, Profiles};
+    ///
+    /// /// Profiles a workload, and prints where the interrupts came.
+    /// fn profile<H: ProfileHardware>(
+    ///     lists: &Profiles<64, 4>,
+    ///     object: &'static ProfileObject<'static>,
+    ///     hardware: &mut H,
+    ///     workload: fn(),
+    /// ) -> Result<(), ProfileError> {
+    ///     lists.start(object, hardware)?;
+    ///     workload();
+    ///     lists.stop(object, hardware)?;
+    ///     for (addresses, count) in object.hits() {
+    ///         println!("{addresses:#x?}: {count}");
+    ///     }
+    ///     Ok(())
+    /// }
+    /// ```
     pub fn stop<H: ProfileHardware>(
         &self,
         object: &ProfileObject<'_>,
@@ -80,6 +101,19 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     /// # Errors
     /// The first error of the hardware; every object was stopped nevertheless. With
     /// [`WrongContext`](ProfileError::WrongContext) none was.
+    ///
+    /// # Examples
+    /// ```
+    /// use pmu_core::ProcessId;
+    /// use pmu_kprofile::{ProfileHardware, Profiles};
+    ///
+    /// /// On the way out of a process, before its memory is freed.
+    /// fn process_exits<H: ProfileHardware>(lists: &Profiles<64, 4>, process: ProcessId, hardware: &mut H) {
+    ///     if let Err(error) = lists.stop_process(process, hardware) {
+    ///         println!("a source may still run: {error}");
+    ///     }
+    /// }
+    /// ```
     pub fn stop_process<H: ProfileHardware>(
         &self,
         process: ProcessId,

@@ -28,6 +28,25 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     /// began before the last change is still being dispatched. The object is started on all of its active processors or
     /// on none: a failure changes nothing, except that a counter that [faulted](pmu_core::CounterError::Faulted) stays
     /// faulted.
+    ///
+    /// # Examples
+    /// ```
+    /// use pmu_kprofile::{ProfileError, ProfileHardware, ProfileObject, Profiles};
+    /// # fn sleep_a_little() {}
+    ///
+    /// fn start<H: ProfileHardware>(
+    ///     lists: &Profiles<64, 4>,
+    ///     object: &'static ProfileObject<'static>,
+    ///     hardware: &mut H,
+    /// ) -> Result<(), ProfileError> {
+    ///     loop {
+    ///         match lists.try_start(object, hardware) {
+    ///             Err(ProfileError::Busy) => sleep_a_little(),
+    ///             outcome => return outcome,
+    ///         }
+    ///     }
+    /// }
+    /// ```
     pub fn try_start<H: ProfileHardware>(
         &self,
         object: &'static ProfileObject<'static>,
@@ -164,6 +183,23 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     /// # Errors
     /// See [`ProfileError`]: the first failure. Each source on each processor is independent: all others were started,
     /// and the next call retries the failed ones. [`ProfileObject::runs_on`] tells where an object's source runs.
+    ///
+    /// # Examples
+    /// ```
+    /// use pmu_core::InterfaceError;
+    /// use pmu_kprofile::{ProfileError, ProfileHardware, Profiles};
+    ///
+    /// /// After a processor came up, and its session was initialized.
+    /// fn processor_up<H: ProfileHardware>(lists: &Profiles<64, 4>, hardware: &mut H) {
+    ///     match lists.try_update_processors(hardware) {
+    ///         Ok(()) => {}
+    ///         Err(ProfileError::Hardware { processor, error: InterfaceError::NoAnswer(_) }) => {
+    ///             println!("{processor} does not answer yet: the next call tries again");
+    ///         }
+    ///         Err(error) => println!("a profile lacks a processor: {error}"),
+    ///     }
+    /// }
+    /// ```
     pub fn try_update_processors<H: ProfileHardware>(
         &self,
         hardware: &mut H,
@@ -181,6 +217,21 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     ///
     /// # Errors
     /// As [`try_update_processors`](Self::try_update_processors), for this processor.
+    ///
+    /// # Examples
+    /// ```
+    /// use pmu_core::ProcessorNumber;
+    /// use pmu_kprofile::{ProfileError, ProfileHardware, Profiles};
+    ///
+    /// /// After a processor was offline, and its session was taken anew, while no call on the lists noticed.
+    /// fn back_online<H: ProfileHardware>(
+    ///     lists: &Profiles<64, 4>,
+    ///     processor: ProcessorNumber,
+    ///     hardware: &mut H,
+    /// ) -> Result<(), ProfileError> {
+    ///     lists.try_restart_processor(processor, hardware)
+    /// }
+    /// ```
     pub fn try_restart_processor<H: ProfileHardware>(
         &self,
         processor: ProcessorNumber,

@@ -29,6 +29,22 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     ///
     /// # Context
     /// Interrupt or NMI, on the processor that the frame names.
+    ///
+    /// # Examples
+    /// ```
+    /// use pmu_core::{InterruptFrame, KProfileSource};
+    /// use pmu_kprofile::Profiles;
+    ///
+    /// static PROFILES: Profiles<64, 4> = Profiles::new();
+    ///
+    /// /// What the handler of the performance interrupt gives to `service` for each overflowed source.
+    /// fn overflowed(frame: &impl InterruptFrame, source: KProfileSource) {
+    ///     let outcome = PROFILES.interrupt(frame, source);
+    ///     if outcome.outside > 0 {
+    ///         // A Windows with this defect would have written outside a buffer.
+    ///     }
+    /// }
+    /// ```
     #[inline]
     pub fn interrupt<F: InterruptFrame>(
         &self,
@@ -52,6 +68,19 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     ///
     /// # Context
     /// As [`interrupt`](Self::interrupt).
+    ///
+    /// # Examples
+    /// ```
+    /// use pmu_core::InterruptFrame;
+    /// use pmu_kprofile::Profiles;
+    ///
+    /// static PROFILES: Profiles<64, 4> = Profiles::new();
+    ///
+    /// /// The handler of the profile timer, after it told the local APIC where the interrupt ends.
+    /// fn on_timer(frame: &impl InterruptFrame) {
+    ///     PROFILES.timer_interrupt(frame);
+    /// }
+    /// ```
     #[inline]
     pub fn timer_interrupt<F: InterruptFrame>(&self, frame: &F) -> DispatchOutcome {
         self.interrupt(frame, KProfileSource::TIME)

@@ -67,6 +67,17 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     ///
     /// # Errors
     /// [`Busy`](ProfileError::Busy) while another task starts or stops.
+    ///
+    /// # Examples
+    /// ```
+    /// use pmu_core::{KProfileSource, ProcessorNumber};
+    /// use pmu_kprofile::{ProfileError, Profiles};
+    ///
+    /// /// Tells whether the profile timer of a processor can be stopped: no profile needs it there.
+    /// fn is_timer_idle(lists: &Profiles<64, 4>, processor: ProcessorNumber) -> Result<bool, ProfileError> {
+    ///     Ok(!lists.try_running_sources(processor)?.contains(&KProfileSource::TIME))
+    /// }
+    /// ```
     pub fn try_running_sources(
         &self,
         processor: ProcessorNumber,

@@ -131,6 +131,25 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     ///
     /// # Errors
     /// As [`start`](Self::start). The handle is returned with the error.
+    ///
+    /// # Examples
+    /// ```
+    /// use std::sync::Arc; // The handle needs the feature `alloc`.
+    /// use pmu_kprofile::{ProfileError, ProfileHardware, ProfileObject, Profiles};
+    ///
+    /// fn profile<H: ProfileHardware>(
+    ///     lists: &Profiles<64, 4>,
+    ///     object: Arc<ProfileObject<'static>>,
+    ///     hardware: &mut H,
+    ///     workload: fn(),
+    /// ) -> Result<usize, ProfileError> {
+    ///     let started = lists.start_owned(object, hardware).map_err(|(error, _)| error)?;
+    ///     workload();
+    ///     // It fails in an interrupt or a callback only, and then gives the started object back.
+    ///     let (object, outcome) = started.stop(hardware).map_err(|_| ProfileError::WrongContext)?;
+    ///     outcome.map(|()| object.hits().count())
+    /// }
+    /// ```
     #[cfg(feature = "critical-section")]
     pub fn start_owned<O: Handle, H: ProfileHardware>(
         &self,
@@ -199,6 +218,30 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     ///
     /// # Errors
     /// The status of the handle first, then the errors of [`try_stop`](Self::try_stop).
+    ///
+    /// # Examples
+    /// ```
+    /// use pmu_core::NtStatus;
+    /// use pmu_kprofile::{ProfileHardware, ProfileObject, Profiles};
+    /// # fn wait_for_another_tick() {}
+    ///
+    /// /// `NtStopProfile`, after the kernel looked the handle up.
+    /// fn nt_stop_profile<H: ProfileHardware>(
+    ///     lists: &Profiles<64, 4>,
+    ///     object: Result<&ProfileObject<'static>, NtStatus>,
+    ///     hardware: &mut H,
+    /// ) -> NtStatus {
+    ///     match lists.try_stop_service(object, hardware) {
+    ///         Ok(stopping) => {
+    ///             while !stopping.is_over() {
+    ///                 wait_for_another_tick();
+    ///             }
+    ///             NtStatus::SUCCESS // The buffer can be unlocked now.
+    ///         }
+    ///         Err(error) => error.status().unwrap_or(NtStatus::INSUFFICIENT_RESOURCES),
+    ///     }
+    /// }
+    /// ```
     pub fn try_stop_service<'p, H: ProfileHardware>(
         &'p self,
         object: Result<&'p ProfileObject<'_>, NtStatus>,

@@ -102,6 +102,15 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
         ///
         /// The lists take objects created with the same rules, and refuse others
         /// ([`OtherRules`](crate::ProfileError::OtherRules)).
+        ///
+        /// # Examples
+        /// ```
+        /// use pmu_kprofile::{PointerWidth, Profiles, Rules, WindowsVersion};
+        ///
+        /// const RULES: Rules = Rules { version: WindowsVersion::Windows7, width: PointerWidth::Bits64 };
+        /// static PROFILES: Profiles<64, 4> = Profiles::with_rules(RULES);
+        /// assert_eq!(PROFILES.rules(), RULES);
+        /// ```
         pub const fn with_rules(rules: Rules) -> Self {
             Self {
                 rules: StoredRules::of(rules),
@@ -133,6 +142,17 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     ///
     /// # Context
     /// Any.
+    ///
+    /// # Examples
+    /// ```
+    /// use pmu_kprofile::Profiles;
+    ///
+    /// /// Tells whether most interrupts came where no object counts: the ranges are too small.
+    /// fn most_missed(lists: &Profiles<64, 4>) -> bool {
+    ///     let counts = lists.statistics();
+    ///     counts.missed > counts.seen / 2
+    /// }
+    /// ```
     pub fn statistics(&self) -> Statistics {
         let mut total = Statistics::default();
         self.readers.iter().for_each(|counters| counters.add_to(&mut total));

@@ -108,6 +108,23 @@ impl<'b> Writer<'b> {
 }
 
 /// A string in UTF-16, little-endian, without the terminating zero.
+///
+/// # Examples
+/// ```
+/// use pmu_kprofile::PointerWidth;
+/// use pmu_kprofile::trace::{IntervalHook, Record, SourceInterval, Utf16};
+///
+/// // The interval of a source as a trace begins, with the source's name: a record of version 3.
+/// let mut buffer = [0; 32];
+/// let name = Utf16::new("CacheMisses", &mut buffer)?;
+/// let hook = IntervalHook::CollectionStart;
+/// let event = SourceInterval { hook, source: 10, new: 65_536, old: 65_536, name: Some(name) };
+/// let record = Record { version: 3, ..Record::new(PointerWidth::Bits64, 0, event) };
+/// let mut bytes = [0; 64];
+/// assert_eq!(record.encode(&mut bytes)?, 16 + 12 + 2 * 12);
+/// assert_eq!(name.to_string(), "CacheMisses");
+/// # Ok::<(), pmu_kprofile::trace::RecordError>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Utf16<'b>(&'b [u8]);

@@ -10,6 +10,23 @@ use crate::object::callback::ProfileCallback;
 ///
 /// While the workaround is active, the interval of `ProfileTime` must not be longer than that: pass a requested
 /// interval through [`limit`](Self::limit) before setting it.
+///
+/// # Examples
+/// ```
+/// use pmu_core::{IntervalLimits, IntervalUnit, KProfileSource};
+/// use pmu_kprofile::trace::CacheErrata;
+/// use pmu_kprofile::{CreateError, ProfileObject, Rules};
+///
+/// static ERRATA: CacheErrata = CacheErrata::new();
+///
+/// /// The kernel found a processor whose caches need an interrupt at least every millisecond.
+/// fn needs_interrupts() -> Result<ProfileObject<'static>, CreateError> {
+///     ERRATA.require(IntervalLimits::of(IntervalUnit::HundredNanoseconds).clamp(10_000));
+///     ProfileObject::callback(Rules::LATEST, KProfileSource::TIME, &ERRATA) // to be started
+/// }
+/// # needs_interrupts().unwrap();
+/// assert_eq!([5_000, 50_000].map(|units| ERRATA.limit(units)), [5_000, 10_000]);
+/// ```
 #[derive(Debug)]
 pub struct CacheErrata {
     interrupts: AtomicU64,

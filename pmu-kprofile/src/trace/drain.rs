@@ -16,6 +16,20 @@ impl<const N: usize, const W: usize> TraceRing<N, W> {
     ///
     /// # Context
     /// Task, on any processor.
+    ///
+    /// # Examples
+    /// ```
+    /// use pmu_kprofile::trace::TraceRing;
+    ///
+    /// /// A task writes the records of all processors to a file, as they are.
+    /// fn write(rings: &[TraceRing<128>], file: &mut Vec<u8>) -> u64 {
+    ///     for ring in rings {
+    ///         ring.drain().for_each(|record| file.extend_from_slice(record.as_slice()));
+    ///     }
+    ///     rings.iter().map(|ring| ring.dropped()).sum()
+    /// }
+    /// # write(&[TraceRing::new()], &mut vec![]);
+    /// ```
     pub fn drain(&self) -> Drain<'_, N, W> {
         Drain { ring: self }
     }

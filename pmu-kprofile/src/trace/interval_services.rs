@@ -153,6 +153,27 @@ impl IntervalServices {
     ///
     /// # Context
     /// Task; before `TraceControl::set_group_mask` switches the samples on.
+    ///
+    /// # Examples
+    /// ```
+    /// use pmu_core::{DefaultInterface, KProfileSource};
+    /// use pmu_kprofile::trace::{IntervalServices, Record, TraceRing};
+    /// use pmu_kprofile::{PointerWidth, Rules};
+    ///
+    /// static SERVICES: IntervalServices = IntervalServices::new(Rules::LATEST);
+    /// static RING: TraceRing<64> = TraceRing::new(); // of this processor
+    /// # fn now() -> u64 { 0 }
+    ///
+    /// /// A trace of time's samples begins and ends with the interval, so that a reader can weigh the samples.
+    /// fn trace(interface: &DefaultInterface, samples: fn()) {
+    ///     let record = |event| _ = RING.push(&Record::new(PointerWidth::Bits64, now(), event));
+    ///     SERVICES.begin_trace(interface, [KProfileSource::TIME], record);
+    ///     samples();
+    ///     SERVICES.end_trace(interface, [KProfileSource::TIME], record);
+    /// }
+    /// trace(&DefaultInterface::new(), || ());
+    /// assert_eq!(RING.drain().count(), 2);
+    /// ```
     pub fn begin_trace(
         &self,
         interface: &impl ProfileInterface,

@@ -97,6 +97,30 @@ impl<'b> Record<'b> {
     /// # Errors
     /// - [`Marker`](RecordError::Marker): the bytes are not a performance record.
     /// - [`TooShort`](RecordError::TooShort): the record is longer than the bytes, or shorter than its event.
+    ///
+    /// # Examples
+    /// ```
+    /// use pmu_kprofile::PointerWidth;
+    /// use pmu_kprofile::trace::{ContextSwitch, Event, Record, RecordError};
+    ///
+    /// /// Counts the context switches in the buffer of a trace.
+    /// fn switches(mut bytes: &[u8]) -> Result<usize, RecordError> {
+    ///     let mut count = 0;
+    ///     while !bytes.is_empty() {
+    ///         let (record, length) = Record::decode(bytes)?;
+    ///         count += usize::from(matches!(record.event, Event::ContextSwitch(_)));
+    ///         bytes = &bytes[length..];
+    ///     }
+    ///     Ok(count)
+    /// }
+    ///
+    /// let record = Record::new(PointerWidth::Bits64, 1_000, ContextSwitch::default());
+    /// let mut bytes = [0; 80];
+    /// record.encode(&mut bytes)?;
+    /// record.encode(&mut bytes[40..])?;
+    /// assert_eq!(switches(&bytes), Ok(2));
+    /// # Ok::<(), RecordError>(())
+    /// ```
     pub fn decode(bytes: &'b [u8]) -> Result<(Self, usize), RecordError> {
         let mut reader = Reader::new(bytes);
         let (version, marker) = (reader.u16()?, reader.u16()?);

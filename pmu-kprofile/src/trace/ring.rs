@@ -90,6 +90,22 @@ impl<const N: usize, const W: usize> TraceRing<N, W> {
     /// # Context
     /// Any, NMI included, on the ring's processor. Wait-free if the frame's [`call_chain`](InterruptFrame::call_chain)
     /// is.
+    ///
+    /// # Examples
+    /// ```
+    /// use pmu_core::InterruptFrame;
+    /// use pmu_kprofile::PointerWidth;
+    /// use pmu_kprofile::trace::StackRing;
+    ///
+    /// static STACKS: StackRing<64> = StackRing::new(); // of this processor
+    ///
+    /// /// In the handler of an interrupt whose call chain is of interest.
+    /// fn on_interrupt(frame: &dyn InterruptFrame) {
+    ///     if !STACKS.push_call_chain(PointerWidth::Bits64, frame) {
+    ///         // The task that drains the ring is too slow: `STACKS.dropped()` has one more.
+    ///     }
+    /// }
+    /// ```
     pub fn push_call_chain(&self, width: PointerWidth, frame: &dyn InterruptFrame) -> bool {
         self.push_by(|slot| fill(&slot.words, width, frame))
     }
@@ -100,6 +116,20 @@ impl<const N: usize, const W: usize> TraceRing<N, W> {
     ///
     /// # Context
     /// Any, NMI included, on the ring's processor. Wait-free. The bytes are on the stack meanwhile.
+    ///
+    /// # Examples
+    /// ```
+    /// use pmu_kprofile::PointerWidth;
+    /// use pmu_kprofile::trace::{ContextSwitch, Event, Record, RecordError, SwitchRing};
+    ///
+    /// static RING: SwitchRing<64> = SwitchRing::new(); // of this processor
+    ///
+    /// let switch = ContextSwitch { old_thread: 4, new_thread: 8, ..ContextSwitch::default() };
+    /// assert!(RING.push(&Record::new(PointerWidth::Bits64, 1_000, switch)));
+    /// let bytes = RING.drain().next().unwrap();
+    /// assert_eq!(bytes.decode()?.event, Event::ContextSwitch(switch));
+    /// # Ok::<(), RecordError>(())
+    /// ```
     pub fn push(&self, record: &Record<'_>) -> bool {
         let mut bytes = [[0; 8]; W];
         if record.encode(bytes.as_flattened_mut()).is_err() {

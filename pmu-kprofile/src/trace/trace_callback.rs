@@ -36,6 +36,27 @@ impl<const N: usize> TraceCallback<N> {
     /// Also writes the call chain of each interrupt, as a [`StackWalk`](crate::trace::StackWalk) record, into `stacks`.
     ///
     /// There is one ring per processor, by index. A processor beyond them records no call chains.
+    ///
+    /// # Examples
+    /// ```
+    /// use pmu_kprofile::PointerWidth;
+    /// use pmu_kprofile::trace::{Event, Hook, StackRing, TraceCallback, TraceRing};
+    ///
+    /// static RINGS: [TraceRing<128>; 2] = [const { TraceRing::new() }; 2];
+    /// static STACKS: [StackRing<128>; 2] = [const { StackRing::new() }; 2];
+    /// static SAMPLED_PROFILE: TraceCallback<128> =
+    ///     TraceCallback::new(Hook::SampledProfile, PointerWidth::Bits64, &RINGS).with_stacks(&STACKS);
+    ///
+    /// /// Prints the call chains that the interrupts of one processor left.
+    /// fn print_call_chains(processor: usize) {
+    ///     for bytes in STACKS[processor].drain() {
+    ///         if let Ok(Event::StackWalk(walk)) = bytes.decode().map(|record| record.event) {
+    ///             println!("{}: {:#x?}", walk.event_timestamp, walk.addresses().collect::<Vec<_>>());
+    ///         }
+    ///     }
+    /// }
+    /// # print_call_chains(0);
+    /// ```
     pub const fn with_stacks(mut self, stacks: &'static [StackRing<N>]) -> Self {
         self.stacks = stacks;
         self

@@ -46,6 +46,34 @@ impl TraceObjects {
     }
 
     /// Also lets the group mask switch the tracing of context switches on and off.
+    ///
+    /// # Examples
+    /// ```
+    /// use pmu_kprofile::trace::{
+    ///     CONTEXT_SWITCH_HOOK, GroupMask, Hook, PERF_CONTEXT_SWITCH, SwitchRing, SwitchTrace, TraceCallback,
+    ///     TraceControl, TraceError, TraceObjects, TraceRing,
+    /// };
+    /// use pmu_kprofile::{PointerWidth, ProfileHardware, Profiles, Rules};
+    ///
+    /// const WIDTH: PointerWidth = PointerWidth::Bits64;
+    /// static LISTS: Profiles<64, 2> = Profiles::new();
+    /// static RINGS: [TraceRing<128>; 2] = [const { TraceRing::new() }; 2];
+    /// static SWITCH_RINGS: [SwitchRing<128>; 2] = [const { SwitchRing::new() }; 2];
+    /// static SWITCHES: SwitchTrace<128> = SwitchTrace::new(WIDTH, &SWITCH_RINGS);
+    /// static TIME: TraceCallback<128> = TraceCallback::new(Hook::SampledProfile, WIDTH, &RINGS);
+    /// static PMC: TraceCallback<128> = TraceCallback::new(Hook::PmcInterrupt, WIDTH, &RINGS);
+    /// static OBJECTS: TraceObjects = TraceObjects::new(Rules::LATEST, &TIME, &PMC).with_switches(&SWITCHES);
+    ///
+    /// /// Traces context switches, each with the PEBS index of its processor.
+    /// fn trace_switches(hardware: &mut impl ProfileHardware) -> Result<(), TraceError> {
+    ///     let mut tracing = TraceControl::new(&LISTS, &OBJECTS);
+    ///     tracing.set_pebs_hooks(&[CONTEXT_SWITCH_HOOK])?;
+    ///     tracing.set_group_mask(GroupMask::EMPTY.with(PERF_CONTEXT_SWITCH), hardware)?;
+    ///     assert!(SWITCHES.is_traced());
+    ///     // … the workload, whose scheduler calls `SWITCHES.record` …
+    ///     tracing.set_group_mask(GroupMask::EMPTY, hardware)
+    /// }
+    /// ```
     pub const fn with_switches<const N: usize>(
         mut self,
         switches: &'static SwitchTrace<N>,

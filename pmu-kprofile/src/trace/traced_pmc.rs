@@ -231,6 +231,21 @@ impl TracedPmc {
     ///
     /// # Context
     /// Task.
+    ///
+    /// # Examples
+    /// ```
+    /// use pmu_core::NtStatus;
+    /// use pmu_kprofile::Rules;
+    /// use pmu_kprofile::trace::{CounterSets, LoggerFacts, TracedPmc};
+    ///
+    /// static TRACED: TracedPmc = TracedPmc::new(Rules::LATEST); // of the logger
+    ///
+    /// /// Exchanges the counters of a logger, which can be set only once: what was set is cleared before.
+    /// fn exchange(sources: &[u8], logger: LoggerFacts, kernel: &mut impl CounterSets) -> Result<(), NtStatus> {
+    ///     TRACED.stop(kernel);
+    ///     TRACED.set_counters(sources, logger, kernel)
+    /// }
+    /// ```
     pub fn stop(&self, hardware: &mut impl CounterSets) {
         drop(self.hooks.clear());
         if let Some(_clearing) = self.counters.clear() {

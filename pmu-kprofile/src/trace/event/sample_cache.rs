@@ -13,6 +13,22 @@ pub const SAMPLED_PROFILE_CACHE_HOOK: u16 = 0x0F37;
 pub const MAX_CACHED_SAMPLES: usize = 20;
 
 /// Several sampled profiles, collected and then written in one record.
+///
+/// # Examples
+/// ```
+/// use pmu_kprofile::PointerWidth;
+/// use pmu_kprofile::trace::{Detail, Record, RecordError, Sample, SampleCache};
+///
+/// const WIDTH: PointerWidth = PointerWidth::Bits64;
+/// let detail = Detail::SampledProfile { count: 1, flags: 0, rank: 0 };
+/// let samples = [0x1000, 0x1010].map(|pc| Sample { pc, thread: 7, detail });
+/// let mut buffer = [0; 32];
+/// let cache = SampleCache::new(WIDTH, &samples, &mut buffer)?;
+/// assert!(cache.samples().eq(samples));
+/// let mut file = [0; 64];
+/// assert_eq!(Record::new(WIDTH, 0, cache).encode(&mut file)?, 16 + 8 + 2 * 16);
+/// # Ok::<(), RecordError>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct SampleCache<'b> {

@@ -45,6 +45,16 @@ pub struct StackWalk<'b> {
 
 impl<'b> StackWalk<'b> {
     /// Returns the event's address, then the return addresses, innermost first.
+    ///
+    /// # Examples
+    /// ```
+    /// use pmu_kprofile::trace::StackWalk;
+    ///
+    /// /// Returns the caller of the interrupted function.
+    /// fn caller(walk: &StackWalk<'_>) -> Option<u64> {
+    ///     walk.addresses().nth(1)
+    /// }
+    /// ```
     pub fn addresses(&self) -> impl Iterator<Item = u64> + use<'b> {
         let (width, mut reader) = (self.width, Reader::new(self.addresses));
         core::iter::from_fn(move || reader.address(width).ok())

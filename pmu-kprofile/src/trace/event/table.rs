@@ -17,6 +17,27 @@ use crate::trace::record_error::RecordError;
 macro_rules! events {
     ($($(#[$doc:meta])* $($hook:ident)|+ => $name:ident$(<$borrowed:lifetime>)?,)*) => {
         /// The event of a trace record.
+        ///
+        /// ```
+        /// use pmu_kprofile::trace::{Detail, Event, Record};
+        ///
+        /// /// Prints a record, if it is of a profile interrupt or of a context switch.
+        /// fn print(record: &Record<'_>) {
+        ///     match &record.event {
+        ///         Event::Sample(sample) => {
+        ///             let counts = match sample.detail {
+        ///                 Detail::SampledProfile { count, .. } => count,
+        ///                 Detail::PmcInterrupt { .. } => 1,
+        ///             };
+        ///             println!("{}: thread {} at {:#x}, {counts} times", record.timestamp, sample.thread, sample.pc);
+        ///         }
+        ///         Event::ContextSwitch(switch) => {
+        ///             println!("{}: thread {} to {}", record.timestamp, switch.old_thread, switch.new_thread);
+        ///         }
+        ///         _ => {}
+        ///     }
+        /// }
+        /// ```
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[cfg_attr(feature = "defmt", derive(defmt::Format))]
         #[non_exhaustive]
