@@ -12,7 +12,8 @@ use crate::pmu::virtual_pmu::VirtualPmu;
 use crate::registers::family::Family;
 
 impl<'h, const T: usize> MockMsr<'h, T> {
-    /// Raises the interrupts that are due before an access, and returns its fault, if one is due.
+    /// Raises and delivers the interrupts that are due before an access, counts the access, and returns its fault, if
+    /// one is due.
     fn before(&self, operation: MsrOperation, register: u32) -> Option<Fault> {
         if let Some(before) = self.before_access.get() {
             before(self);
@@ -50,7 +51,7 @@ impl<'h, const T: usize> MockMsr<'h, T> {
         }
     }
 
-    /// Finishes RDMSR or RDPMC, with `answer` as its result unless it faults.
+    /// Makes and records an access by RDMSR or RDPMC. Without a fault or a deviation, `answer` gives the result.
     pub(super) fn finish_read(
         &self,
         operation: MsrOperation,

@@ -30,7 +30,7 @@ impl<const T: usize> MsrBackend for MockMsr<'_, T> {
         self.finish_read(MsrOperation::ReadPmc, index, deviation, |pmu| pmu.read_pmc(index, mode))
     }
 
-    /// Makes two accesses, each of which is counted, recorded and may be interrupted.
+    /// Makes two accesses, RDMSR and WRMSR. Each is counted and recorded, and an interrupt may come before each.
     fn update(&self, update: MsrUpdate) -> Result<u64, MsrErrorKind> {
         let found = self.rdmsr(update.register())?;
         if let Some(value) = update.apply(found) {
@@ -41,7 +41,7 @@ impl<const T: usize> MsrBackend for MockMsr<'_, T> {
 }
 
 impl<const T: usize> Platform for MockMsr<'_, T> {
-    /// Unmasks the entry, with delivery as a non-maskable interrupt.
+    /// Unmasks the LVT entry, with delivery as an NMI.
     fn unmask_performance_interrupt(&self) {
         if let Some(before) = self.before_access.get() {
             before(self);

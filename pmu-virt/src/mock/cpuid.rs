@@ -7,9 +7,20 @@ use crate::configuration::vendor::Vendor;
 use crate::mock::processor::MockMsr;
 
 impl<'h, const T: usize> MockMsr<'h, T> {
-    /// Returns CPUID of this processor, as a driver captures it: a processor of the vendor with 64-bit mode and its
-    /// PMU as its only features, and with those that the platform's deviations add. The model is Sapphire Rapids or
-    /// Zen 4, whatever the PMU is.
+    /// Captures CPUID of this processor, as a driver does. Its only features are 64-bit mode, its PMU, and those that
+    /// the platform's deviations add. The model is Sapphire Rapids or Zen 4, whatever the PMU is.
+    ///
+    /// ```
+    /// use pmu_virt::mock::MockMsr;
+    /// use pmu_virt::{Configuration, FedEvents, IntelConfiguration, VirtualPmu};
+    /// let configuration = Configuration::Intel(IntelConfiguration::new(4, 4, 3));
+    /// let mock = MockMsr::<8>::new(VirtualPmu::new(configuration, FedEvents::NONE)?);
+    /// // A driver detects the PMU in it.
+    /// let snapshot = mock.snapshot();
+    /// assert_eq!((&snapshot.vendor(), snapshot.family()), (b"GenuineIntel", 6));
+    /// assert_eq!(snapshot.leaf(0x0A, 0).eax & 0xFFFF, 0x0404);
+    /// # Ok::<(), pmu_virt::ConfigurationError>(())
+    /// ```
     pub fn snapshot(&self) -> Snapshot {
         let configuration = self.pmu.borrow().configuration();
         let (name, signature) = match configuration.vendor() {

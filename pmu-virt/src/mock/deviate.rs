@@ -25,6 +25,23 @@ const ACKNOWLEDGE: [u32; 2] = [0x390, 0xC000_0302];
 impl<'h, const T: usize> MockMsr<'h, T> {
     /// Puts the processor on a platform with these deviations. Create its PMU from [`Deviations::configuration`]; its
     /// CPUID is [`Deviations::cpuid`].
+    ///
+    /// ```
+    /// # use pmu_core::{MsrAddress, MsrBackend};
+    /// use pmu_virt::mock::{Deviation, Deviations, MockMsr};
+    /// use pmu_virt::{Configuration, FedEvents, IntelConfiguration, VirtualPmu};
+    /// let platform = Deviations::of(&[Deviation::DeadCounter, Deviation::FewerCounters]);
+    /// let boot = Configuration::Intel(IntelConfiguration::new(4, 4, 3));
+    /// let pmu = VirtualPmu::new(platform.configuration(boot), FedEvents::NONE)?;
+    /// let mock = MockMsr::<8>::new(pmu).deviating(platform);
+    /// # // SAFETY: counters.
+    /// # let msr = |address| unsafe { MsrAddress::new(address) };
+    /// // The second counter does not answer, and the boot processor's fourth is not there.
+    /// mock.write(msr(0x4C2), 7).unwrap();
+    /// assert_eq!(mock.read(msr(0x4C2)), Ok(0));
+    /// assert!(mock.read(msr(0x4C4)).is_err());
+    /// # Ok::<(), pmu_virt::ConfigurationError>(())
+    /// ```
     pub fn deviating(mut self, deviations: Deviations) -> Self {
         self.deviations = deviations;
         let left = |deviation| deviations.contains(deviation);
@@ -63,7 +80,8 @@ impl<'h, const T: usize> MockMsr<'h, T> {
         self
     }
 
-    /// Returns the platform's answer where it differs from the manual's. RDMSR has no value to write.
+    /// Returns the platform's answer to an access where it differs from the manual's. `value` is what WRMSR writes;
+    /// RDMSR has none.
     pub(super) fn deviate(
         &self,
         register: u32,

@@ -8,7 +8,8 @@ use crate::configuration::cpuid::CpuidRegisters;
 
 macro_rules! deviations {
     ($($(#[doc = $meaning:literal])+ $variant:ident)*) => {
-        /// One deviation of a real platform, on which a driver that follows only the manuals loses overflows.
+        /// Way in which a real platform deviates from the manuals: a driver that follows the manuals alone loses
+        /// overflows there.
         ///
         /// ```
         /// use pmu_virt::mock::{Deviation, Deviations};
@@ -27,7 +28,7 @@ macro_rules! deviations {
             /// Every deviation.
             pub const ALL: [Self; [$(Self::$variant),*].len()] = [$(Self::$variant),*];
 
-            /// Returns the deviation's name, as in the code.
+            /// Returns the name of the variant.
             pub const fn name(self) -> &'static str {
                 match self {
                     $(Self::$variant => stringify!($variant),)*
@@ -43,8 +44,8 @@ deviations! {
     /// sets the events of that time; they happen when the callback calls
     /// [`MockMsr::reported`](super::MockMsr::reported).
     OverflowsWhileServiced
-    /// The local APIC's entry is masked on delivery on AMD too: guests on KVM 6.6 to 6.9. Their CPUID says
-    /// hypervisor: [`Deviations::cpuid`].
+    /// Delivery masks the LVT entry on AMD, too: guests on KVM 6.6 to 6.9. Their CPUID declares a hypervisor:
+    /// [`Deviations::cpuid`].
     MasksOnDelivery
     /// Writes of `IA32_DEBUGCTL` are ignored, as by some hypervisors.
     IgnoresDebugControl
@@ -54,8 +55,8 @@ deviations! {
     /// An interrupt nests in the handler of another at any access, and in its callback: NMIs are unblocked by
     /// any IRET, that of a page fault or of a fixed-up #GP too.
     NestsInterrupts
-    /// The acknowledge register refuses bit 59, though the version is 4 or above, and nothing ever freezes,
-    /// though the bit that asks for it is kept: a hypervisor with a narrow mask.
+    /// The register that acknowledges overflows refuses bit 59, though the version is 4 or above, as on a hypervisor
+    /// with a narrow mask. Nothing ever freezes there, though the bit that asks for freezing is kept.
     NarrowAcknowledge
     /// Firmware, or the kernel before, left the counters running, and interrupting.
     LeftRunning
@@ -66,46 +67,55 @@ deviations! {
     /// Firmware, or the kernel before, left the counters enabled for PEBS: an overflow writes a record, and does not
     /// interrupt. CPUID declares the Debug Store: [`Deviations::cpuid`].
     LeftPrecise
-    /// The second counter does not answer: PMC3 under TSX force-abort, a counter of the BIOS.
+    /// The second counter reads 0 and ignores writes, as PMC3 does under TSX force-abort, or a counter that the BIOS
+    /// keeps.
     DeadCounter
     /// This processor has one counter fewer than the boot processor:
     /// [`configuration`](Deviations::configuration).
     FewerCounters
-    /// Registers lose their contents: suspend, hibernation, a processor that was offline. A name for tests, which
-    /// call [`MockMsr::lose_registers`](super::MockMsr::lose_registers).
+    /// Registers lose their contents, as in suspend and hibernation, or on a processor that was offline. This name is
+    /// for tests, which call [`MockMsr::lose_registers`](super::MockMsr::lose_registers).
     LosesRegisters
     /// The interrupt is taken only when a whole feed has passed, perhaps several intervals: an interrupt by vector,
     /// and code with interrupts off.
     ServicesLate
-    /// Unmasking the local APIC's entry while a bit of the status is set raises an interrupt: Intel from version 3
-    /// on.
+    /// Unmasking the LVT entry while a bit of the global status is set raises an interrupt: Intel from version 3 on.
     RaisesOnUnmask
     /// An acknowledgement has no effect while the global control enables no counter: Zhaoxin's ZX-C (as in Linux). Its
     /// driver is that of Zhaoxin's counters, by another CPUID than the mock's, so that it stands alone in tests.
     AcknowledgesWhileEnabled
 }
 
-/// A set of deviations.
+/// Platform that a mock plays: a set of deviations from the manuals.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Deviations(u32);
 
 impl Deviations {
-    /// No deviations: the platform of the manuals.
+    /// The platform of the manuals, without a deviation.
     pub const NONE: Self = Self(0);
 
-    /// Creates a set of deviations.
+    /// Creates the platform with these deviations.
     pub fn of(deviations: &[Deviation]) -> Self {
         Self(deviations.iter().fold(0, |set, deviation| set | 1 << *deviation as u32))
     }
 
-    /// Returns whether this one is among them.
+    /// Returns whether the platform has this deviation.
     pub const fn contains(self, deviation: Deviation) -> bool {
         self.0 >> deviation as u32 & 1 != 0
     }
 
     /// Returns CPUID of a processor on this platform with the PMU `configuration`: `given`, with the PMU's bits by
     /// [`Configuration::cpuid`], and with those that the deviations add.
+    ///
+    /// ```
+    /// use pmu_virt::mock::{Deviation, Deviations};
+    /// use pmu_virt::{AmdConfiguration, Configuration};
+    /// let guest_on_kvm = Deviations::of(&[Deviation::MasksOnDelivery]);
+    /// let configuration = Configuration::Amd(AmdConfiguration::CORE_EXTENSION);
+    /// let [_, _, features, _] = guest_on_kvm.cpuid(&configuration, 1, 0, [0; 4]);
+    /// assert_eq!(features >> 31, 1); // the processor is a hypervisor's
+    /// ```
     pub fn cpuid(
         self,
         configuration: &Configuration,
@@ -125,7 +135,7 @@ impl Deviations {
         [a, b, c, d]
     }
 
-    /// Returns the configuration of this processor, where the boot processor's is `configuration`.
+    /// Returns the configuration of a processor on this platform, where the boot processor's is `configuration`.
     pub fn configuration(self, configuration: Configuration) -> Configuration {
         let fewer = self.contains(Deviation::FewerCounters);
         match configuration {

@@ -8,7 +8,7 @@ use crate::mock::processor::{MASKED, MockMsr};
 use crate::pmu::pmi::{Delivery, PerformanceEntry, PmiOutcome};
 
 impl<'h, const T: usize> MockMsr<'h, T> {
-    /// Delivers a pending interrupt, or applies the fault that the plan has for it.
+    /// Delivers the pending interrupt, or applies the injected [fault](PmiFault).
     pub(super) fn interrupt(&self) {
         match self.plan.pmi.get() {
             PmiFault::None => self.deliver(),
@@ -18,6 +18,30 @@ impl<'h, const T: usize> MockMsr<'h, T> {
     }
 
     /// Delivers the interrupt that the PMU raised, if it did and the entry is not masked.
+    ///
+    /// ```
+    /// # use pmu_core::{MsrAddress, MsrBackend};
+    /// use pmu_virt::mock::MockMsr;
+    /// use pmu_virt::{Configuration, EventKey, FedEvents, Feed, IntelConfiguration, Privilege, VirtualPmu};
+    /// let configuration = Configuration::Intel(IntelConfiguration::new(4, 4, 3));
+    /// let mock = MockMsr::<8>::new(VirtualPmu::new(configuration, FedEvents::NONE)?);
+    /// # // SAFETY: the mock's registers are numbers.
+    /// # let msr = |address| unsafe { MsrAddress::new(address) };
+    /// const CYCLES: EventKey = EventKey::general(0x3C, 0);
+    /// let events = FedEvents::new(&[CYCLES])?;
+    /// let mock = MockMsr::<8>::new(VirtualPmu::new(configuration, events)?);
+    /// mock.set_performance_entry(0x400);
+    /// mock.write(msr(0x4C1), (1 << 48) - 100).unwrap();
+    /// mock.write(msr(0x186), 0x53_003C).unwrap();
+    /// let mut feed = Feed::new(&events);
+    /// feed.add(events.find(CYCLES).unwrap(), Privilege::Kernel, 250)?;
+    /// // Interrupts are off while the counter overflows. The driver stops it, and then enables interrupts.
+    /// assert!(mock.pass(&mut feed).pmi && mock.interrupts() == 0);
+    /// mock.write(msr(0x38F), 0).unwrap();
+    /// mock.deliver();
+    /// assert_eq!(mock.interrupts(), 1);
+    /// # Ok::<(), Box<dyn core::error::Error>>(())
+    /// ```
     pub fn deliver(&self) {
         let overflowed = self.overflowed.take();
         if self.precise.get() & overflowed != 0 {
@@ -35,13 +59,30 @@ impl<'h, const T: usize> MockMsr<'h, T> {
         }
     }
 
-    /// Interrupts the processor without the PMU: an NMI of another source. `false`: it waits for the end of the one
-    /// being handled.
+    /// Delivers an NMI of another source, without the PMU. Returns `false` if the NMI is latched until the handler that
+    /// is being executed returns.
+    ///
+    /// ```
+    /// # use pmu_core::{MsrAddress, MsrBackend};
+    /// use pmu_virt::mock::MockMsr;
+    /// use pmu_virt::{Configuration, FedEvents, IntelConfiguration, VirtualPmu};
+    /// let configuration = Configuration::Intel(IntelConfiguration::new(4, 4, 3));
+    /// let mock = MockMsr::<8>::new(VirtualPmu::new(configuration, FedEvents::NONE)?);
+    /// # // SAFETY: the mock's registers are numbers.
+    /// # let msr = |address| unsafe { MsrAddress::new(address) };
+    /// // The kernel's NMI handler asks each source. The counters' part of it may not claim this one.
+    /// let claimed = core::cell::Cell::new(false);
+    /// let handler = |mock: &MockMsr<8>| claimed.set(mock.read(msr(0x38E)).unwrap() != 0);
+    /// mock.on_interrupt(&handler);
+    /// assert!(mock.interrupt_from_elsewhere());
+    /// assert!(!claimed.get() && mock.interrupts() == 1);
+    /// # Ok::<(), pmu_virt::ConfigurationError>(())
+    /// ```
     pub fn interrupt_from_elsewhere(&self) -> bool {
         self.execute_handler(false)
     }
 
-    /// Executes the handler; while it is being executed, latches one interrupt instead.
+    /// Executes the handler. While it is being executed already, latches one interrupt instead.
     fn execute_handler(&self, second: bool) -> bool {
         let outer = self.handling.get();
         if second {
@@ -66,7 +107,7 @@ impl<'h, const T: usize> MockMsr<'h, T> {
     }
 }
 
-/// The entry alone: the caller executes the handler afterwards.
+/// The LVT entry alone: the caller executes the handler afterwards.
 struct Entry<'e>(&'e Cell<u32>);
 
 impl PerformanceEntry for Entry<'_> {

@@ -6,26 +6,44 @@ use pmu_core::{MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, PmcIndex};
 
 use crate::mock::processor::MockMsr;
 
-/// A machine of `N` processors, one of which executes the test. The backend accesses that one, as RDMSR does; each
-/// processor is its own platform. This reveals a driver that has moved to another processor.
+/// Mock of a machine with `N` processors, one of which executes the test. RDMSR and WRMSR access that processor, so
+/// that a test finds a driver that goes on after it was moved to another processor.
+///
+/// Each processor is its own [`Platform`](pmu_core::Platform).
+///
+/// ```
+/// # use pmu_core::{MsrAddress, MsrBackend};
+/// use pmu_virt::mock::{MockMachine, MockMsr};
+/// use pmu_virt::{Configuration, FedEvents, IntelConfiguration, VirtualPmu};
+/// let configuration = Configuration::Intel(IntelConfiguration::new(4, 4, 3));
+/// let processor = || VirtualPmu::new(configuration, FedEvents::NONE).map(MockMsr::<8>::new);
+/// let machine = MockMachine::new([processor()?, processor()?]);
+/// # // SAFETY: an event select.
+/// # let select = unsafe { MsrAddress::new(0x186) };
+/// machine.write(select, 0x53_003C).unwrap();
+/// machine.run_on(1); // the scheduler moves the task
+/// assert_eq!(machine.read(select), Ok(0));
+/// assert_eq!(machine.processor(0).unwrap().read(select), Ok(0x53_003C));
+/// # Ok::<(), pmu_virt::ConfigurationError>(())
+/// ```
 pub struct MockMachine<'h, const N: usize, const T: usize = 64> {
     processors: [MockMsr<'h, T>; N],
     current: Cell<usize>,
 }
 
 impl<'h, const N: usize, const T: usize> MockMachine<'h, N, T> {
-    /// Creates a machine of these processors; the first one executes.
+    /// Creates a machine of these processors, of which the first executes the test.
     pub const fn new(processors: [MockMsr<'h, T>; N]) -> Self {
         Self { processors, current: Cell::new(0) }
     }
 
-    /// Continues on another processor. If none has this number, every access fails with
+    /// Continues the test on another processor. If none has this number, every access fails with
     /// [`Unreachable`](MsrErrorKind::Unreachable).
     pub fn run_on(&self, processor: usize) {
         self.current.set(processor);
     }
 
-    /// Returns a processor, independent of the one that executes.
+    /// Returns the processor with this number, which need not be the one that executes.
     pub fn processor(&self, number: usize) -> Option<&MockMsr<'h, T>> {
         self.processors.get(number)
     }

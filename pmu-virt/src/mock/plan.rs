@@ -4,30 +4,30 @@ use core::cell::Cell;
 
 use pmu_core::MsrOperation;
 
-/// Fault of an access. Accesses are numbered from 1, from the injection on; a fault is a #GP without any other
-/// effect.
+/// Fault of a driver's access: a #GP without any other effect. Accesses are numbered from 1, from the
+/// [injection](super::MockMsr::inject) on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum Fault {
-    /// Nothing.
+    /// No access faults.
     #[default]
     None,
-    /// The access with this number faults: a transient fault.
+    /// The access with this number faults, once: a transient fault.
     At(u32),
-    /// The access with this number, and all after it, fault: a permanent fault.
+    /// The access with this number faults, and so does each after it: a permanent fault.
     From(u32),
-    /// RDMSR and WRMSR of this register always fault: it is missing.
+    /// RDMSR and WRMSR of this register fault, as if the register were missing.
     Register(u32),
-    /// RDMSR of this register reads 0 and WRMSR does nothing: it is missing under a hypervisor that ignores unknown
-    /// registers.
+    /// RDMSR of this register reads 0, and WRMSR does nothing: the register is missing on a hypervisor that ignores
+    /// unknown ones.
     Ignored(u32),
 }
 
-/// Fault of interrupt delivery.
+/// Fault of the delivery of interrupts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum PmiFault {
-    /// Nothing.
+    /// Each interrupt is delivered at once.
     #[default]
     None,
     /// Interrupts are lost; the status of the overflow stays.

@@ -11,23 +11,24 @@ use crate::mock::trace::{Accesses, Breach, Trace};
 use crate::pmu::access::Mode;
 use crate::pmu::virtual_pmu::VirtualPmu;
 
-/// The status bit of frozen counters, of both vendors, and the registers that clear it.
+/// Status bit of frozen counters, of both vendors.
 pub(crate) const FROZEN: u64 = 1 << 59;
 
-/// The mask bit of the local APIC's entry.
+/// The mask bit of the LVT entry.
 pub(crate) const MASKED: u32 = 1 << 16;
 
-/// A handler of the performance interrupt, or a function to call before an access.
+/// Handler of the performance interrupt, or a function that is called before an access.
 type Handler<'h, const T: usize> = &'h dyn Fn(&MockMsr<'h, T>);
 
-/// One processor with a software PMU, for tests of a driver; it keeps the last `T` accesses.
+/// Mock of one processor, for tests of a driver: a software PMU behind the driver's own traits, which records the
+/// driver's accesses, refuses illegal ones, fails on demand and interrupts. It keeps the last `T` accesses.
 ///
-/// It is the [`MsrBackend`](pmu_core::MsrBackend) and the [`Platform`](pmu_core::Platform) of that processor. It
-/// works behind a shared reference, as a driver's backend does, and is not for several threads.
+/// The mock is both the [`MsrBackend`](pmu_core::MsrBackend) and the [`Platform`](pmu_core::Platform) of the processor.
+/// It works behind a shared reference, as a driver's backend does, and belongs to one thread.
 ///
-/// It has no guest mode, and one type of core. A test of [`HostCounters`](crate::HostCounters) plays an entry and an
-/// exit on Intel by writing 0x38F, and on AMD by feeding events whose [key](crate::EventKey::of_select) has
-/// GuestOnly. A test of a hybrid machine has a mock for each type of core, and sets the types in the
+/// The processor has no guest mode, and one type of core. A test of [`HostCounters`](crate::HostCounters) plays an
+/// entry and an exit on Intel by writing 0x38F, and on AMD by feeding events whose [key](crate::EventKey::of_select)
+/// has GuestOnly. A test of a hybrid machine has a mock for each type of core, and sets the types in the
 /// [units](pmu_core::CounterUnit::set_core_type).
 ///
 /// ```
@@ -52,15 +53,15 @@ pub struct MockMsr<'h, const T: usize = 64> {
     pub(super) strict: Cell<bool>,
     pub(super) breach: Cell<Option<Breach>>,
     pub(super) mode: Cell<Mode>,
-    /// The local APIC's performance entry, and the timer.
+    /// The LVT entry, and the profile timer.
     pub(super) entry: Cell<u32>,
     pub(super) timer: Cell<Option<Interval>>,
     pub(super) handler: Cell<Option<Handler<'h, T>>>,
     pub(super) handled: Cell<u32>,
-    /// The handler runs; and an interrupt waits for its end.
+    /// The handler runs; and an interrupt is latched until the handler returns.
     pub(super) handling: Cell<bool>,
     pub(super) latched: Cell<bool>,
-    /// Counters that overflowed since an interrupt was last delivered.
+    /// Counters that overflowed since the last delivery of an interrupt, as bits of the global status.
     pub(super) overflowed: Cell<u64>,
     pub(super) before_access: Cell<Option<Handler<'h, T>>>,
     pub(super) deviations: Deviations,
@@ -72,7 +73,8 @@ pub struct MockMsr<'h, const T: usize = 64> {
 }
 
 impl<'h, const T: usize> MockMsr<'h, T> {
-    /// Creates a processor with this PMU: lax, without faults, its performance entry masked as after reset.
+    /// Creates a processor with this PMU. Illegal accesses are answered and [noted](Self::breach); the LVT entry is
+    /// masked, as after reset.
     pub const fn new(pmu: VirtualPmu) -> Self {
         Self {
             pmu: RefCell::new(pmu),
@@ -98,18 +100,45 @@ impl<'h, const T: usize> MockMsr<'h, T> {
     }
 
     /// Creates a processor with this PMU that panics at every access that the manual does not allow.
+    ///
+    /// ```should_panic
+    /// # use pmu_core::{MsrAddress, MsrBackend};
+    /// use pmu_virt::mock::MockMsr;
+    /// use pmu_virt::{AmdConfiguration, Configuration, FedEvents, VirtualPmu};
+    /// let pmu = VirtualPmu::new(Configuration::Amd(AmdConfiguration::LEGACY), FedEvents::NONE).unwrap();
+    /// let mock = MockMsr::<8>::strict(pmu);
+    /// // AMD's processors drop bit 63 of a select silently. A driver that sets the bit has a bug, and here it shows.
+    /// # // SAFETY: an event select.
+    /// # let select = unsafe { MsrAddress::new(0xC001_0000) };
+    /// let _ = mock.write(select, 1 << 63 | 0x53_0076);
+    /// ```
     pub const fn strict(pmu: VirtualPmu) -> Self {
         let mut mock = Self::new(pmu);
         mock.strict = Cell::new(true);
         mock
     }
 
-    /// Returns the platform's deviations.
+    /// Returns the deviations of the processor's platform.
     pub fn deviations(&self) -> Deviations {
         self.deviations
     }
 
-    /// Clears the processor's registers, and its local APIC's, as a suspend does.
+    /// Clears the PMU's registers and the LVT entry, as a suspend does.
+    ///
+    /// ```
+    /// # use pmu_core::{MsrAddress, MsrBackend};
+    /// use pmu_virt::mock::MockMsr;
+    /// use pmu_virt::{Configuration, FedEvents, IntelConfiguration, VirtualPmu};
+    /// let configuration = Configuration::Intel(IntelConfiguration::new(4, 4, 3));
+    /// let mock = MockMsr::<8>::new(VirtualPmu::new(configuration, FedEvents::NONE)?);
+    /// # // SAFETY: the mock's registers are numbers.
+    /// # let msr = |address| unsafe { MsrAddress::new(address) };
+    /// mock.write(msr(0x186), 0x53_003C).unwrap();
+    /// mock.lose_registers();
+    /// // A driver's resume has to program the counter again.
+    /// assert_eq!(mock.read(msr(0x186)), Ok(0));
+    /// # Ok::<(), pmu_virt::ConfigurationError>(())
+    /// ```
     pub fn lose_registers(&self) {
         self.pmu.borrow_mut().reset();
         self.entry.set(MASKED);
@@ -122,25 +151,61 @@ impl<'h, const T: usize> MockMsr<'h, T> {
         self.before_access.set(Some(before));
     }
 
-    /// Reads the PMU, or changes it behind the driver's back.
+    /// Calls `act` with the PMU, to read it or to change it behind the driver's back. This counts as no access.
     ///
     /// # Panics
-    /// `act` accesses a register of this processor through the mock.
+    /// `act` makes an access by the mock.
     pub fn with_pmu<R>(&self, act: impl FnOnce(&mut VirtualPmu) -> R) -> R {
         act(&mut self.pmu.borrow_mut())
     }
 
-    /// Returns the number of accesses since the last call of [`clear`](Self::clear).
+    /// Returns the number of accesses of each kind, since the last [`clear`](Self::clear).
+    ///
+    /// ```
+    /// # use pmu_core::{MsrAddress, MsrBackend};
+    /// use pmu_virt::mock::MockMsr;
+    /// use pmu_virt::{Configuration, FedEvents, IntelConfiguration, VirtualPmu};
+    /// let configuration = Configuration::Intel(IntelConfiguration::new(4, 4, 3));
+    /// let mock = MockMsr::<8>::new(VirtualPmu::new(configuration, FedEvents::NONE)?);
+    /// # // SAFETY: the mock's registers are numbers.
+    /// # let msr = |address| unsafe { MsrAddress::new(address) };
+    /// /// A driver whose start has to be cheap.
+    /// fn start(msr: &impl MsrBackend) {
+    /// #   // SAFETY: the mock's registers are numbers.
+    /// #   let at = |address| unsafe { MsrAddress::new(address) };
+    ///     for (register, value) in [(0x4C1, (1 << 48) - 1_000), (0x186, 0x53_003C), (0x38F, 1)] {
+    ///         let _ = msr.write(at(register), value);
+    ///     }
+    /// }
+    /// start(&mock);
+    /// assert_eq!((mock.accesses().writes, mock.accesses().total()), (3, 3));
+    /// # Ok::<(), pmu_virt::ConfigurationError>(())
+    /// ```
     pub fn accesses(&self) -> Accesses {
         self.accesses.get()
     }
 
-    /// Returns the last accesses.
+    /// Returns the last `T` accesses with their values.
     pub fn trace(&self) -> Trace<T> {
         *self.trace.borrow()
     }
 
     /// Returns the first access that the manual does not allow.
+    ///
+    /// ```
+    /// # use pmu_core::{MsrAddress, MsrBackend};
+    /// use pmu_virt::mock::MockMsr;
+    /// use pmu_virt::{Configuration, FedEvents, IntelConfiguration, VirtualPmu};
+    /// let configuration = Configuration::Intel(IntelConfiguration::new(4, 4, 3));
+    /// let mock = MockMsr::<8>::new(VirtualPmu::new(configuration, FedEvents::NONE)?);
+    /// # // SAFETY: the mock's registers are numbers.
+    /// # let msr = |address| unsafe { MsrAddress::new(address) };
+    /// // The mock answers as hardware does, and notes what the driver did.
+    /// assert!(mock.write(msr(0x186), 1 << 40).is_err());
+    /// let breach = mock.breach().unwrap();
+    /// assert_eq!(breach.to_string(), "WRMSR 0x186 of 0x10000000000: illegal bits 0x10000000000");
+    /// # Ok::<(), pmu_virt::ConfigurationError>(())
+    /// ```
     pub fn breach(&self) -> Option<Breach> {
         self.breach.get()
     }
@@ -152,53 +217,110 @@ impl<'h, const T: usize> MockMsr<'h, T> {
         self.breach.set(None);
     }
 
-    /// Injects a fault, in place of the previous one.
+    /// Makes accesses [fail](Fault) from now on, in place of an earlier injected fault.
     pub fn inject(&self, fault: Fault) {
         self.plan.inject(fault);
     }
 
-    /// Injects a fault into the delivery of interrupts.
+    /// Makes the delivery of interrupts [fail](PmiFault) from now on.
+    ///
+    /// ```
+    /// # use pmu_core::{MsrAddress, MsrBackend};
+    /// use pmu_virt::mock::{MockMsr, PmiFault};
+    /// use pmu_virt::{Configuration, EventKey, FedEvents, Feed, IntelConfiguration, Privilege, VirtualPmu};
+    /// let configuration = Configuration::Intel(IntelConfiguration::new(4, 4, 3));
+    /// let mock = MockMsr::<8>::new(VirtualPmu::new(configuration, FedEvents::NONE)?);
+    /// # // SAFETY: the mock's registers are numbers.
+    /// # let msr = |address| unsafe { MsrAddress::new(address) };
+    /// let events = FedEvents::new(&[EventKey::general(0x3C, 0)])?;
+    /// let mock = MockMsr::<8>::new(VirtualPmu::new(configuration, events)?);
+    /// mock.inject_pmi(PmiFault::Lost);
+    /// mock.set_performance_entry(0x400);
+    /// mock.write(msr(0x4C1), (1 << 48) - 1).unwrap();
+    /// mock.write(msr(0x186), 0x53_003C).unwrap();
+    /// let mut feed = Feed::new(&events);
+    /// feed.add(events.find(EventKey::general(0x3C, 0)).unwrap(), Privilege::Kernel, 1)?;
+    /// mock.advance(&mut feed);
+    /// // Only a driver that reads the status now and then finds this overflow.
+    /// assert_eq!((mock.interrupts(), mock.read(msr(0x38E))), (0, Ok(1)));
+    /// # Ok::<(), Box<dyn core::error::Error>>(())
+    /// ```
     pub fn inject_pmi(&self, fault: PmiFault) {
         self.plan.pmi.set(fault);
     }
 
-    /// Raises an interrupt just before the `access`-th access from now, from 1: every running counter
-    /// that interrupts overflows. If there is none, the interrupt is spurious.
+    /// Makes every running counter that interrupts overflow just before the `access`-th access from now, counted from
+    /// 1, and delivers the interrupt. Without such a counter the interrupt is spurious.
+    ///
+    /// ```
+    /// # use pmu_core::{MsrAddress, MsrBackend};
+    /// use pmu_virt::mock::MockMsr;
+    /// use pmu_virt::{Configuration, FedEvents, IntelConfiguration, VirtualPmu};
+    /// let configuration = Configuration::Intel(IntelConfiguration::new(4, 4, 3));
+    /// let mock = MockMsr::<8>::new(VirtualPmu::new(configuration, FedEvents::NONE)?);
+    /// # // SAFETY: the mock's registers are numbers.
+    /// # let msr = |address| unsafe { MsrAddress::new(address) };
+    /// // A driver that stops a counter: the overflow comes between its read and its write.
+    /// let handler = |mock: &MockMsr<8>| mock.write(msr(0x390), 1).unwrap();
+    /// mock.on_interrupt(&handler);
+    /// mock.set_performance_entry(0x400);
+    /// mock.write(msr(0x186), 0x53_003C).unwrap();
+    /// mock.interrupt_at(2);
+    /// let select = mock.read(msr(0x186)).unwrap();
+    /// mock.write(msr(0x186), select & !(1 << 22)).unwrap();
+    /// assert_eq!((mock.interrupts(), mock.read(msr(0x38E))), (1, Ok(0)));
+    /// # Ok::<(), pmu_virt::ConfigurationError>(())
+    /// ```
     pub fn interrupt_at(&self, access: u32) {
         self.plan.interrupt_in.set(access);
     }
 
-    /// Calls `handler` for each interrupt that is delivered. The handler may access registers.
+    /// Calls `handler` for each delivered interrupt, as the processor does. The handler may access registers.
     pub fn on_interrupt(&self, handler: Handler<'h, T>) {
         self.handler.set(Some(handler));
     }
 
-    /// Returns the number of interrupts that were delivered.
+    /// Returns the number of delivered interrupts.
     pub fn interrupts(&self) -> u32 {
         self.handled.get()
     }
 
-    /// Returns the local APIC's performance entry (LVTPC).
+    /// Returns the LVT entry for performance counters (LVTPC): 7:0 vector, 10:8 delivery mode, 16 mask.
     pub fn performance_entry(&self) -> u32 {
         self.entry.get()
     }
 
-    /// Writes the local APIC's performance entry.
+    /// Writes the LVT entry for performance counters (LVTPC).
     pub fn set_performance_entry(&self, entry: u32) {
         self.entry.set(entry);
     }
 
-    /// Returns the profile timer's interval, while it runs.
+    /// Returns the interval of the profile timer while it runs, as the driver
+    /// [started](pmu_core::Platform::start_profile_timer) it.
     pub fn timer(&self) -> Option<Interval> {
         self.timer.get()
     }
 
-    /// Executes RDPMC in this mode from now on.
+    /// Sets the privilege in which RDPMC is executed from now on: a kernel's at first.
+    ///
+    /// ```
+    /// # use pmu_core::{MsrAddress, MsrBackend};
+    /// use pmu_virt::mock::MockMsr;
+    /// use pmu_virt::{Configuration, FedEvents, IntelConfiguration, Mode, VirtualPmu};
+    /// let configuration = Configuration::Intel(IntelConfiguration::new(4, 4, 3));
+    /// let mock = MockMsr::<8>::new(VirtualPmu::new(configuration, FedEvents::NONE)?);
+    /// # // SAFETY: the mock's registers are numbers.
+    /// # let msr = |address| unsafe { MsrAddress::new(address) };
+    /// use pmu_core::{MsrErrorKind, PmcIndex};
+    /// mock.set_mode(Mode { cpl: 3, pce: false, protected: true });
+    /// assert_eq!(mock.read_pmc(PmcIndex::new(0)), Err(MsrErrorKind::GeneralProtection));
+    /// # Ok::<(), pmu_virt::ConfigurationError>(())
+    /// ```
     pub fn set_mode(&self, mode: Mode) {
         self.mode.set(mode);
     }
 
-    /// Returns the embedder's part of a register that it shares with the PMU.
+    /// Returns the bits of a shared register that are not the PMU's.
     pub(super) fn other_bits(&self, register: u32) -> u64 {
         let [misc_enable, other] = self.shared.get();
         if register == 0x1A0 { misc_enable } else { other }

@@ -6,13 +6,36 @@ use crate::mock::processor::MockMsr;
 use crate::model::advanced::Advanced;
 
 impl<'h, const T: usize> MockMsr<'h, T> {
-    /// Sets the feed that passes while the driver next [reports](Self::reported) an overflow, on a platform where
+    /// Sets the events that happen while the driver next [reports](Self::reported) an overflow, on a platform where
     /// counters [overflow while serviced](Deviation::OverflowsWhileServiced).
+    ///
+    /// ```
+    /// # use pmu_core::{MsrAddress, MsrBackend};
+    /// use pmu_virt::mock::{Deviation, Deviations, MockMsr};
+    /// use pmu_virt::{Configuration, EventKey, FedEvents, Feed, IntelConfiguration, Privilege, VirtualPmu};
+    /// const CYCLES: EventKey = EventKey::general(0x3C, 0);
+    /// let events = FedEvents::new(&[CYCLES])?;
+    /// let configuration = Configuration::Intel(IntelConfiguration::new(4, 4, 3));
+    /// let platform = Deviations::of(&[Deviation::OverflowsWhileServiced]);
+    /// let mock = MockMsr::<8>::new(VirtualPmu::new(configuration, events)?).deviating(platform);
+    /// # // SAFETY: the mock's registers are numbers.
+    /// # let msr = |address| unsafe { MsrAddress::new(address) };
+    /// mock.write(msr(0x186), 0x53_003C).unwrap();
+    /// let mut during = Feed::new(&events);
+    /// during.add(events.find(CYCLES).unwrap(), Privilege::Kernel, 500)?;
+    /// mock.pass_while_serviced(during);
+    /// // The driver's callback, in which the counter runs on.
+    /// let report = || mock.reported();
+    /// report();
+    /// assert_eq!(mock.read(msr(0x4C1)), Ok(500));
+    /// # Ok::<(), Box<dyn core::error::Error>>(())
+    /// ```
     pub fn pass_while_serviced(&self, feed: Feed) {
         self.while_serviced.set(Some(feed));
     }
 
-    /// Plays the platform's part in the report of an overflow. Call it where the driver reports one.
+    /// Lets the events happen that [`pass_while_serviced`](Self::pass_while_serviced) has set. A test calls this where
+    /// the driver reports an overflow.
     pub fn reported(&self) {
         if self.deviations.contains(Deviation::OverflowsWhileServiced)
             && let Some(mut feed) = self.while_serviced.take()
@@ -21,10 +44,42 @@ impl<'h, const T: usize> MockMsr<'h, T> {
         }
     }
 
-    /// Lets all of `feed` happen, and delivers the overflows' interrupts.
+    /// Lets all events of `feed` happen, and delivers the interrupt of each overflow.
     ///
     /// # Panics
     /// The feed is of other events than those of this processor's PMU.
+    ///
+    /// ```
+    /// # use pmu_core::{MsrAddress, MsrBackend, Platform};
+    /// use core::cell::Cell;
+    ///
+    /// use pmu_virt::mock::MockMsr;
+    /// use pmu_virt::{Configuration, EventKey, FedEvents, Feed, IntelConfiguration, Privilege, VirtualPmu};
+    /// const CYCLES: EventKey = EventKey::general(0x3C, 0);
+    /// let events = FedEvents::new(&[CYCLES])?;
+    /// let configuration = Configuration::Intel(IntelConfiguration::new(4, 4, 3));
+    /// let mock = MockMsr::<8>::strict(VirtualPmu::new(configuration, events)?);
+    /// # // SAFETY: the mock's registers are numbers.
+    /// # let msr = |address| unsafe { MsrAddress::new(address) };
+    /// // A driver's handler: acknowledges, loads the counter again, and unmasks.
+    /// let samples = Cell::new(0);
+    /// let handler = |mock: &MockMsr<8>| {
+    ///     let overflowed = mock.read(msr(0x38E)).unwrap();
+    ///     mock.write(msr(0x390), overflowed).unwrap();
+    ///     mock.write(msr(0x4C1), (1 << 48) - 1_000).unwrap();
+    ///     samples.set(samples.get() + 1);
+    ///     mock.unmask_performance_interrupt();
+    /// };
+    /// mock.on_interrupt(&handler);
+    /// mock.unmask_performance_interrupt();
+    /// mock.write(msr(0x4C1), (1 << 48) - 1_000).unwrap();
+    /// mock.write(msr(0x186), 0x53_003C).unwrap();
+    /// let mut feed = Feed::new(&events);
+    /// feed.add(events.find(CYCLES).unwrap(), Privilege::Kernel, 10_500)?;
+    /// mock.advance(&mut feed);
+    /// assert_eq!((samples.get(), mock.interrupts()), (10, 10));
+    /// # Ok::<(), Box<dyn core::error::Error>>(())
+    /// ```
     pub fn advance(&self, feed: &mut Feed) {
         let late = self.deviations.contains(Deviation::ServicesLate);
         let mut pmi = false;
@@ -40,8 +95,8 @@ impl<'h, const T: usize> MockMsr<'h, T> {
         }
     }
 
-    /// Lets `feed` happen up to the first overflow that interrupts, and does not [deliver](Self::deliver) the
-    /// interrupt yet.
+    /// Lets the events of `feed` happen up to the first overflow that interrupts, and leaves the interrupt to
+    /// [`deliver`](Self::deliver).
     ///
     /// # Panics
     /// The feed is of other events than those of this processor's PMU.

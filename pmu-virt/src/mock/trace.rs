@@ -4,7 +4,7 @@ use core::fmt;
 
 use pmu_core::{MsrErrorKind, MsrOperation};
 
-/// One access.
+/// Record of one access of the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Record {
@@ -16,7 +16,7 @@ pub struct Record {
     pub outcome: Result<u64, MsrErrorKind>,
 }
 
-/// Numbers of accesses, failed ones included.
+/// Numbers of the driver's accesses by kind, failed ones included.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Accesses {
@@ -31,7 +31,7 @@ pub struct Accesses {
 impl Accesses {
     pub(super) const NONE: Self = Self { reads: 0, writes: 0, pmc_reads: 0 };
 
-    /// Returns all of them.
+    /// Returns the number of all accesses.
     pub const fn total(self) -> u32 {
         self.reads.saturating_add(self.writes).saturating_add(self.pmc_reads)
     }
@@ -47,7 +47,7 @@ impl Accesses {
     }
 }
 
-/// An access that the manual does not allow.
+/// Access of the driver that the manual does not allow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Breach {
@@ -57,7 +57,7 @@ pub struct Breach {
     pub register: u32,
     /// The value written.
     pub value: u64,
-    /// Its bits that are not allowed there; 0 if there is no such register.
+    /// Bits of the value that the manual does not allow there; 0 if the register is absent.
     pub illegal: u64,
 }
 
@@ -76,7 +76,25 @@ impl fmt::Display for Breach {
     }
 }
 
-/// The last `T` accesses.
+/// The driver's last `T` accesses, the oldest first.
+///
+/// ```
+/// # use pmu_core::{MsrAddress, MsrBackend};
+/// use pmu_virt::mock::MockMsr;
+/// use pmu_virt::{Configuration, FedEvents, IntelConfiguration, VirtualPmu};
+/// let configuration = Configuration::Intel(IntelConfiguration::new(4, 4, 3));
+/// let mock = MockMsr::<2>::new(VirtualPmu::new(configuration, FedEvents::NONE)?);
+/// # // SAFETY: the mock's registers are numbers.
+/// # let msr = |address| unsafe { MsrAddress::new(address) };
+/// // A driver loads a counter before it enables it: the order is what a test checks.
+/// for (register, value) in [(0x38F, 0), (0x4C1, (1 << 48) - 1_000), (0x186, 0x53_003C)] {
+///     mock.write(msr(register), value).unwrap();
+/// }
+/// let trace = mock.trace();
+/// assert!(trace.records().map(|access| access.register).eq([0x4C1, 0x186]));
+/// assert_eq!(trace.dropped(), 1);
+/// # Ok::<(), pmu_virt::ConfigurationError>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Trace<const T: usize> {
     records: [Option<Record>; T],
@@ -95,14 +113,14 @@ impl<const T: usize> Trace<T> {
         self.total = self.total.saturating_add(1);
     }
 
-    /// Returns the accesses, the oldest first.
+    /// Returns the kept accesses, the oldest first.
     pub fn records(&self) -> impl Iterator<Item = Record> + '_ {
         let oldest = if self.total > T { self.total.checked_rem(T).unwrap_or(0) } else { 0 };
         let (newer, older) = self.records.split_at(oldest);
         older.iter().chain(newer).flatten().copied()
     }
 
-    /// Returns the number of accesses beyond those kept.
+    /// Returns the number of earlier accesses, which were not kept.
     pub fn dropped(&self) -> usize {
         self.total.saturating_sub(T)
     }
