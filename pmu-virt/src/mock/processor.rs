@@ -147,6 +147,29 @@ impl<'h, const T: usize> MockMsr<'h, T> {
     }
 
     /// Calls `before` before each access, and before the local APIC's entry is unmasked.
+    ///
+    /// ```
+    /// # use pmu_core::{MsrAddress, MsrBackend};
+    /// use pmu_virt::mock::MockMsr;
+    /// use pmu_virt::{Configuration, FedEvents, IntelConfiguration, VirtualPmu};
+    /// let configuration = Configuration::Intel(IntelConfiguration::new(4, 4, 3));
+    /// let mock = MockMsr::<8>::new(VirtualPmu::new(configuration, FedEvents::NONE)?);
+    /// # // SAFETY: the mock's registers are numbers.
+    /// # let msr = |address| unsafe { MsrAddress::new(address) };
+    /// // Firmware that clears a driver's select before the driver's third access.
+    /// let left = core::cell::Cell::new(3);
+    /// let firmware = |mock: &MockMsr<8>| {
+    ///     left.set(left.get() - 1);
+    ///     if left.get() == 0 {
+    ///         let _ = mock.with_pmu(|pmu| pmu.write(0x186, 0));
+    ///     }
+    /// };
+    /// mock.on_access(&firmware);
+    /// mock.write(msr(0x186), 0x53_003C).unwrap();
+    /// assert_eq!(mock.read(msr(0x186)), Ok(0x53_003C));
+    /// assert_eq!(mock.read(msr(0x186)), Ok(0));
+    /// # Ok::<(), pmu_virt::ConfigurationError>(())
+    /// ```
     pub fn on_access(&self, before: Handler<'h, T>) {
         self.before_access.set(Some(before));
     }
