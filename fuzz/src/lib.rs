@@ -33,16 +33,16 @@ pub mod vmm_step;
 mod vmm {
     pub(crate) mod boot;
     pub(crate) mod count {
-        pub(crate) mod step {
-            pub(crate) mod retired;
-        }
+        pub(crate) mod retired;
     }
     pub(crate) mod error;
     pub(crate) mod guest;
+    pub(crate) mod guest_pmu {
+        pub(crate) mod spec;
+    }
     pub(crate) mod instruction;
-    pub(crate) mod spec;
 }
-use vmm::{boot, error, guest, instruction, spec};
+use vmm::{boot, error, guest, guest_pmu, instruction};
 
 /// The body of a target.
 pub type Target = fn(&[u8]);

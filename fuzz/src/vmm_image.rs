@@ -6,7 +6,9 @@
 use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap};
 
 use crate::input::number;
-use crate::vmm::boot::{Image, Request, Start, low};
+use crate::vmm::boot::image::{Image, Request};
+use crate::vmm::boot::layout;
+use crate::vmm::boot::parts::Start;
 
 /// The least that the monitor gives a guest.
 const TOP: u64 = 2 << 20;
@@ -161,12 +163,12 @@ pub fn run(bytes: &[u8]) {
         .expect("memory for a guest");
     let end = |(start, _, size): &Piece<'_>| start.saturating_add(*size);
     let fits =
-        |piece: &Piece<'_>| end(piece) <= TOP && (piece.0 >= HIGH || end(piece) <= low::INFO);
+        |piece: &Piece<'_>| end(piece) <= TOP && (piece.0 >= HIGH || end(piece) <= layout::INFO);
     let floor = kernel.pieces.iter().map(end).max().unwrap_or(0).max(HIGH);
     let disk_at = (TOP - disk.len() as u64) & !0xFFF;
     let possible = kernel.pieces.iter().all(fits)
         && disk_at >= floor
-        && low::COMMAND_LINE + (line.len() as u64) < low::MP_TABLE;
+        && layout::COMMAND_LINE + (line.len() as u64) < layout::MP_TABLE;
     let start = match image.load(&memory, &request) {
         Ok(start) => start,
         Err(error) => return assert!(!possible, "{error}"),
@@ -175,9 +177,9 @@ pub fn run(bytes: &[u8]) {
     match (kernel.protocol, start) {
         ("multiboot", Start::Protected { eip, eax: 0x2BAD_B002, ebx })
         | ("PVH", Start::Protected { eip, eax: 0, ebx }) => {
-            assert_eq!((u64::from(eip), u64::from(ebx)), (kernel.entry, low::INFO));
+            assert_eq!((u64::from(eip), u64::from(ebx)), (kernel.entry, layout::INFO));
         }
-        (_, Start::Long { rip, rsi }) => assert_eq!((rip, rsi), (kernel.entry, low::INFO)),
+        (_, Start::Long { rip, rsi }) => assert_eq!((rip, rsi), (kernel.entry, layout::INFO)),
         (protocol, start) => panic!("{protocol}: {start:?}"),
     }
     assert!(kernel.entry < TOP);
@@ -193,9 +195,9 @@ pub fn run(bytes: &[u8]) {
     }
     expected[disk_at as usize..][..disk.len()].copy_from_slice(&disk);
     // The kernel is at its place, the disk at the end, and only the protocol's data beside them.
-    assert!(read(0, low::INFO) == expected[..low::INFO as usize]);
+    assert!(read(0, layout::INFO) == expected[..layout::INFO as usize]);
     assert!(read(HIGH, TOP) == expected[HIGH as usize..]);
-    let line_end = low::COMMAND_LINE + line.len() as u64;
-    assert!(read(low::COMMAND_LINE, line_end) == line.as_bytes());
+    let line_end = layout::COMMAND_LINE + line.len() as u64;
+    assert!(read(layout::COMMAND_LINE, line_end) == line.as_bytes());
     assert!(read(line_end, HIGH).iter().all(|byte| *byte == 0));
 }

@@ -11,7 +11,7 @@ use kvm_bindings::{kvm_dtable, kvm_regs, kvm_segment, kvm_sregs};
 use pmu_virt::Privilege;
 
 use crate::input::Input;
-use crate::vmm::count::step::retired::{Point, Retired, ahead, between};
+use crate::vmm::count::retired::{Point, Retired, ahead, between};
 use crate::vmm::guest::{Memory, segment};
 use crate::vmm::instruction::decode;
 

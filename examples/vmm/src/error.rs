@@ -4,8 +4,8 @@ use core::fmt;
 use std::io;
 use std::path::PathBuf;
 
-use crate::boot::{ImageError, MemoryError};
-use crate::spec::SpecError;
+use crate::boot::error::{ImageError, MemoryError};
+use crate::guest_pmu::spec::SpecError;
 
 /// Reason why the monitor ends before the guest does.
 ///

@@ -17,6 +17,8 @@ const WITHOUT_CIRCLES: &[&str] = &[
     "pmu-virt",
     "examples/kernel",
     "examples/hwcheck",
+    "examples/vmm",
+    "fuzz",
 ];
 
 /// Floors from the highest to the lowest, of a crate, or within one module of a crate. A floor is the names of modules,
@@ -60,6 +62,22 @@ const FLOORS: &[Floors] = &[
             "registers",
             "machine",
             "report, random",
+        ],
+    },
+    Floors {
+        of: "examples/vmm",
+        floors: &[
+            "main",
+            "cli",
+            "machine",
+            "processor",
+            "count, shared",
+            "emulation",
+            "vcpu",
+            "instruction",
+            "guest",
+            "error, messages, options, stats",
+            "boot, guest_pmu",
         ],
     },
     Floors {

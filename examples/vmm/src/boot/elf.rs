@@ -4,7 +4,8 @@ use object::elf::{EM_386, EM_X86_64, ET_DYN, ET_EXEC, FileHeader32, FileHeader64
 use object::read::elf::{FileHeader, ProgramHeader};
 use object::{Endianness, FileKind};
 
-use super::{ImageError, Piece};
+use crate::boot::error::ImageError;
+use crate::boot::parts::Piece;
 
 /// "Physical entry point of the kernel": Xen, xen/include/public/elfnote.h, XEN_ELFNOTE_PHYS32_ENTRY.
 const XEN_ELFNOTE_PHYS32_ENTRY: u32 = 18;

@@ -4,7 +4,8 @@
 use linux_loader::loader::bootparam::{boot_e820_entry, boot_params};
 use vm_memory::{Bytes, GuestAddress, GuestMemoryError, GuestMemoryMmap};
 
-use super::{Module, Start, low, map};
+use crate::boot::layout::{self, map};
+use crate::boot::parts::{Module, Start};
 
 /// "HdrS", and the number of a boot loader without a number.
 const HEADER_MAGIC: u32 = 0x5372_6448;
@@ -31,8 +32,8 @@ pub(super) fn start(
     zero_page.hdr.version = VERSION;
     zero_page.hdr.type_of_loader = UNDEFINED_LOADER;
     zero_page.hdr.loadflags = LOADED_HIGH;
-    zero_page.hdr.cmd_line_ptr = low::COMMAND_LINE as u32;
-    zero_page.hdr.cmdline_size = (low::MP_TABLE - low::COMMAND_LINE) as u32;
+    zero_page.hdr.cmd_line_ptr = layout::COMMAND_LINE as u32;
+    zero_page.hdr.cmdline_size = (layout::MP_TABLE - layout::COMMAND_LINE) as u32;
     if let Some(module) = module {
         zero_page.hdr.ramdisk_image = module.start as u32;
         zero_page.hdr.ramdisk_size = module.size as u32;
@@ -41,19 +42,19 @@ pub(super) fn start(
         *entry = boot_e820_entry { addr, size, r#type: if usable { RAM } else { RESERVED } };
         zero_page.e820_entries += 1;
     }
-    memory.write_obj(zero_page, GuestAddress(low::INFO))?;
+    memory.write_obj(zero_page, GuestAddress(layout::INFO))?;
     for (place, segment) in (0..).zip(SEGMENTS) {
-        memory.write_obj(segment, GuestAddress(low::GDT + place * 8))?;
+        memory.write_obj(segment, GuestAddress(layout::GDT + place * 8))?;
     }
     page_tables(memory)?;
-    Ok(Start::Long { rip: entry, rsi: low::INFO })
+    Ok(Start::Long { rip: entry, rsi: layout::INFO })
 }
 
 /// Maps the first 4 GiB to their own address, in pages of 2 MiB: a PML4, a PDPT and four page directories.
 fn page_tables(memory: &GuestMemoryMmap) -> Result<(), GuestMemoryError> {
     const PRESENT_WRITABLE: u64 = 0b11;
     const LARGE: u64 = 1 << 7;
-    let table = |number: u64| low::PAGE_TABLES + number * 0x1000;
+    let table = |number: u64| layout::PAGE_TABLES + number * 0x1000;
     memory.write_obj(table(1) | PRESENT_WRITABLE, GuestAddress(table(0)))?;
     for gib in 0..4 {
         let directory = table(2 + gib);

@@ -2,7 +2,9 @@
 
 use vm_memory::{Bytes, GuestAddress, GuestMemoryError, GuestMemoryMmap};
 
-use super::{ImageError, Module, Piece, Start, low, map};
+use crate::boot::error::ImageError;
+use crate::boot::layout::{self, HIGH, map};
+use crate::boot::parts::{Module, Piece, Start};
 
 /// "OS image format": the header is within the first 8192 bytes, aligned to 4.
 const SEARCHED: usize = 8192;
@@ -86,28 +88,28 @@ pub(super) fn start(
         map_words.push(20);
         map_words.extend(halves(start).into_iter().chain(halves(size)).chain([kind]));
     }
-    put(low::MAP, &map_words)?;
+    put(layout::MAP, &map_words)?;
     if let Some(module) = module {
         let end = (module.start + module.size) as u32;
         // Without a string of its own: the boot loader's name ends in a zero.
-        put(low::MODULES, &[module.start as u32, end, EMPTY as u32, 0])?;
+        put(layout::MODULES, &[module.start as u32, end, EMPTY as u32, 0])?;
     }
     memory.write_slice(b"pmu-vmm\0", GuestAddress(NAME))?;
     let mut info = [0; 29];
     // Flags: memory (0), command line (2), modules (3), memory map (6), name of the loader (9).
     info[0] = 1 | 1 << 2 | 1 << 3 | 1 << 6 | 1 << 9;
-    info[1] = (low::MP_TABLE >> 10) as u32;
-    info[2] = ((top - super::HIGH) >> 10) as u32;
-    info[4] = low::COMMAND_LINE as u32;
+    info[1] = (layout::MP_TABLE >> 10) as u32;
+    info[2] = ((top - HIGH) >> 10) as u32;
+    info[4] = layout::COMMAND_LINE as u32;
     info[5] = u32::from(module.is_some());
-    info[6] = low::MODULES as u32;
+    info[6] = layout::MODULES as u32;
     info[11] = map_words.len() as u32 * 4;
-    info[12] = low::MAP as u32;
+    info[12] = layout::MAP as u32;
     info[16] = NAME as u32;
-    put(low::INFO, &info)?;
-    Ok(Start::Protected { eip: entry as u32, eax: BOOTED_MAGIC, ebx: low::INFO as u32 })
+    put(layout::INFO, &info)?;
+    Ok(Start::Protected { eip: entry as u32, eax: BOOTED_MAGIC, ebx: layout::INFO as u32 })
 }
 
 /// The boot loader's name, and its terminating zero.
-const NAME: u64 = low::INFO + 0x100;
+const NAME: u64 = layout::INFO + 0x100;
 const EMPTY: u64 = NAME + 7;

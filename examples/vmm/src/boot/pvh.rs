@@ -5,7 +5,8 @@ use linux_loader::loader::elf::start_info::{
 };
 use vm_memory::{Bytes, GuestAddress, GuestMemoryError, GuestMemoryMmap};
 
-use super::{Module, Start, low, map};
+use crate::boot::layout::{self, map};
+use crate::boot::parts::{Module, Start};
 
 /// "xEn3" with the high bit of "E" set.
 const MAGIC: u32 = 0x336E_C578;
@@ -21,7 +22,7 @@ pub(super) fn start(
 ) -> Result<Start, GuestMemoryError> {
     if let Some(Module { start, size }) = module {
         let module = hvm_modlist_entry { paddr: start, size, ..Default::default() };
-        memory.write_obj(module, GuestAddress(low::MODULES))?;
+        memory.write_obj(module, GuestAddress(layout::MODULES))?;
     }
     let map = map(top).map(|(addr, size, usable)| hvm_memmap_table_entry {
         addr,
@@ -31,18 +32,18 @@ pub(super) fn start(
     });
     for (place, entry) in (0..).zip(map) {
         let size = size_of::<hvm_memmap_table_entry>() as u64;
-        memory.write_obj(entry, GuestAddress(low::MAP + place * size))?;
+        memory.write_obj(entry, GuestAddress(layout::MAP + place * size))?;
     }
     let info = hvm_start_info {
         magic: MAGIC,
         version: 1,
         nr_modules: module.is_some().into(),
-        modlist_paddr: low::MODULES,
-        cmdline_paddr: low::COMMAND_LINE,
-        memmap_paddr: low::MAP,
+        modlist_paddr: layout::MODULES,
+        cmdline_paddr: layout::COMMAND_LINE,
+        memmap_paddr: layout::MAP,
         memmap_entries: map.len() as u32,
         ..Default::default()
     };
-    memory.write_obj(info, GuestAddress(low::INFO))?;
-    Ok(Start::Protected { eip: entry as u32, eax: 0, ebx: low::INFO as u32 })
+    memory.write_obj(info, GuestAddress(layout::INFO))?;
+    Ok(Start::Protected { eip: entry as u32, eax: 0, ebx: layout::INFO as u32 })
 }

@@ -7,7 +7,9 @@ use perf_event::events::Hardware;
 use perf_event::{Builder, Counter};
 use pmu_virt::{Feed, Privilege, RunningEvent, VirtualPmu};
 
-use super::{Fed, Quantity, Source, Stop};
+use crate::count::fed::Fed;
+use crate::count::quantity::Quantity;
+use crate::count::source::{Source, Stop};
 use crate::error::Error;
 use crate::guest::{self, Guest};
 

@@ -1,18 +1,18 @@
 //! `--count step`: instructions and branches, exactly, or reported as inexact. While a counter runs the guest is
 //! stopped after each instruction, which was decoded before.
 
-mod retired;
-
 use core::time::Duration;
 
 use iced_x86::Instruction;
 use pmu_virt::{Feed, Privilege, VirtualPmu};
 
-use self::retired::{Next, Point, Retired, ahead, between};
-use super::{Fed, Quantity, Source, Stop};
+use crate::count::fed::Fed;
+use crate::count::quantity::Quantity;
+use crate::count::retired::{Next, Point, Retired, ahead, between};
+use crate::count::source::{Source, Stop};
+use crate::emulation::pvm;
 use crate::error::Error;
 use crate::guest::Guest;
-use crate::pvm;
 
 /// The quantities that single steps count. Cycles are a stand-in, one per instruction: some drivers use no PMU
 /// without them.

@@ -5,10 +5,12 @@ use core::time::Duration;
 
 use pmu_virt::{Feed, Privilege, VirtualPmu};
 
-use super::{Fed, Quantity, Source, Stop};
+use crate::count::fed::Fed;
+use crate::count::quantity::Quantity;
+use crate::count::source::{Source, Stop};
+use crate::emulation::pvm;
 use crate::error::Error;
 use crate::guest::{self, Guest};
-use crate::pvm;
 
 /// The quantities that time counts.
 pub(crate) const QUANTITIES: [Quantity; 3] =

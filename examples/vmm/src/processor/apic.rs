@@ -4,7 +4,7 @@ use kvm_bindings::{kvm_lapic_state, kvm_msi};
 use kvm_ioctls::VcpuFd;
 use pmu_virt::{Delivery, PerformanceEntry};
 
-use crate::machine::Machine;
+use crate::shared::machine::Machine;
 
 /// SDM vol. 3A, table "Local APIC Register Address Map".
 const LVTPC: usize = 0x340;

@@ -2,8 +2,6 @@
 //!
 //! KVM has no such operation, so the monitor keeps the state in which KVM created the processor, and writes it back.
 
-use core::sync::atomic::{AtomicU16, Ordering};
-
 use kvm_bindings::{
     KVM_MP_STATE_UNINITIALIZED, kvm_debugregs, kvm_fpu, kvm_lapic_state, kvm_mp_state, kvm_regs,
     kvm_sregs, kvm_vcpu_events,
@@ -11,7 +9,8 @@ use kvm_bindings::{
 use kvm_ioctls::VcpuFd;
 
 use crate::error::Error;
-use crate::{guest, msr};
+use crate::guest;
+use crate::vcpu::msr;
 
 /// IA32_TIME_STAMP_COUNTER, IA32_TSC_ADJUST and IA32_TSC_DEADLINE: the processors' clocks stay in step.
 const CLOCK: [u32; 3] = [0x10, 0x3B, 0x6E0];
@@ -62,42 +61,5 @@ impl PowerUp {
         vcpu.set_vcpu_events(&self.events).map_err(Error::kvm("KVM_SET_VCPU_EVENTS"))?;
         let waiting = kvm_mp_state { mp_state: KVM_MP_STATE_UNINITIALIZED };
         vcpu.set_mp_state(waiting).map_err(Error::kvm("KVM_SET_MP_STATE"))
-    }
-}
-
-/// The processors that the guest wants to be reset.
-#[derive(Debug)]
-pub(crate) struct Requests {
-    processors: u8,
-    /// A bit each.
-    pending: AtomicU16,
-}
-
-impl Requests {
-    /// Creates the requests to a machine with this many processors, at most 16.
-    pub(crate) fn new(processors: u8) -> Self {
-        Self { processors, pending: AtomicU16::new(0) }
-    }
-
-    /// Requests RESET of a processor, which performs it at its next exit. One that is not there ignores it.
-    pub(crate) fn request(&self, processor: u8) {
-        if processor < self.processors {
-            self.pending.fetch_or(1 << processor, Ordering::AcqRel);
-        }
-    }
-
-    /// Returns whether RESET of this processor was requested and is not done.
-    pub(crate) fn is_requested(&self, processor: u8) -> bool {
-        self.pending.load(Ordering::Acquire) & 1 << processor != 0
-    }
-
-    /// Notes that the processor was reset.
-    pub(crate) fn done(&self, processor: u8) {
-        self.pending.fetch_and(!(1 << processor), Ordering::AcqRel);
-    }
-
-    /// Returns whether any is still to be done.
-    pub(crate) fn are_some(&self) -> bool {
-        self.pending.load(Ordering::Acquire) != 0
     }
 }

@@ -3,7 +3,7 @@
 
 use vm_memory::{Bytes, GuestAddress, GuestMemoryError, GuestMemoryMmap};
 
-use crate::boot::low;
+use crate::boot::layout;
 
 const LOCAL_APIC: u32 = 0xFEE0_0000;
 const IO_APIC: u32 = 0xFEC0_0000;
@@ -13,13 +13,13 @@ const IO_APIC_VERSION: u8 = 0x11;
 
 /// Writes the floating pointer and the table for `processors`, whose numbers are their APIC IDs.
 pub(crate) fn write(memory: &GuestMemoryMmap, processors: u8) -> Result<(), GuestMemoryError> {
-    let table = low::MP_TABLE + 16;
+    let table = layout::MP_TABLE + 16;
     let mut pointer = Vec::from(*b"_MP_");
     pointer.extend((table as u32).to_le_bytes());
     // Length in units of 16 bytes, revision 1.4, checksum, and five feature bytes: virtual wire mode.
     pointer.extend([1, 4, 0, 0, 0, 0, 0, 0]);
     set_checksum(&mut pointer, 10);
-    memory.write_slice(&pointer, GuestAddress(low::MP_TABLE))?;
+    memory.write_slice(&pointer, GuestAddress(layout::MP_TABLE))?;
     memory.write_slice(&configuration(processors), GuestAddress(table))
 }
 

@@ -13,10 +13,10 @@ use vm_superio::serial::NoEvents;
 use vm_superio::{Serial, Trigger};
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
-use crate::cli::say;
 use crate::error::Error;
-use crate::machine::End;
-use crate::reset::Requests;
+use crate::messages::say;
+use crate::shared::end::End;
+use crate::shared::resets::Requests;
 
 /// COM1, and its interrupt on the ISA bus.
 const SERIAL: u16 = 0x3F8;

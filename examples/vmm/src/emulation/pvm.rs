@@ -9,7 +9,7 @@ use kvm_ioctls::VcpuFd;
 
 use crate::guest::{self, Frame, Guest, Memory};
 use crate::instruction::{address, decode, general, value};
-use crate::msr;
+use crate::vcpu::msr;
 
 const RFLAGS_ZF: u64 = 1 << 6;
 const RFLAGS_TF: u64 = 1 << 8;

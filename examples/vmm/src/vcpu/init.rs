@@ -5,10 +5,9 @@
 
 use kvm_ioctls::VcpuFd;
 
-use crate::msr;
+use crate::vcpu::msr::{self, MARKED};
 
-/// Documentation/virt/kvm/x86/msr.rst, MSR_KVM_ASYNC_PF_INT: bits 7:0, a vector.
-pub(crate) const MARKED: u32 = 0x4B56_4D06;
+/// The vector that the monitor keeps in bits 7:0.
 const MARK: u64 = 0xFF;
 
 /// Watches the processor from now on. Returns whether KVM has the register.

@@ -4,7 +4,10 @@ use kvm_bindings::{Msrs, kvm_msr_entry};
 use kvm_ioctls::{MsrFilterDefaultAction, MsrFilterRange, MsrFilterRangeFlags, VcpuFd, VmFd};
 
 use crate::error::Error;
-use crate::init;
+
+/// The monitor's own, in which [`init`](crate::vcpu::init) keeps a number: MSR_KVM_ASYNC_PF_INT, by
+/// Documentation/virt/kvm/x86/msr.rst a vector in bits 7:0.
+pub(crate) const MARKED: u32 = 0x4B56_4D06;
 
 /// The PMU's registers of both vendors, by first number and count, including those that a guest looks
 /// for and does not find. SDM vol. 4; APM vol. 2, "Performance Monitoring Counter MSRs".
@@ -20,8 +23,7 @@ const RANGES: [(u32, u32); 12] = [
     (0xC000_0300, 4),
     (0xC001_0000, 8),
     (0xC001_0200, 16),
-    // Not the PMU's, but the monitor's own.
-    (init::MARKED, 1),
+    (MARKED, 1),
 ];
 
 /// IA32_MISC_ENABLE and IA32_DEBUGCTL: the processor's, with bits of the PMU.

@@ -3,7 +3,7 @@
 use core::time::Duration;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-use crate::kick::{self, Thread};
+use crate::vcpu::kick::{self, Thread};
 
 /// A thread that is just returning from a kick may miss another one: it gets one more after this time.
 const AGAIN: Duration = Duration::from_micros(200);

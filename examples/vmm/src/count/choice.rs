@@ -1,0 +1,45 @@
+//! The source that the command line chose.
+
+use pmu_virt::Vendor;
+
+use crate::count::fed::Fed;
+use crate::count::perf::{self, Perf, PerfEvents};
+use crate::count::quantity::Quantity;
+use crate::count::source::Source;
+use crate::count::step::{self, Step};
+use crate::count::time::{self, Time};
+use crate::error::Error;
+use crate::options::{Count, Options};
+
+/// The command line's choice of a source.
+#[derive(Clone, Debug)]
+pub(crate) struct Choice {
+    count: Count,
+    /// The quantities that the source feeds, on this host.
+    pub(crate) quantities: Vec<Quantity>,
+    frequency: u16,
+    rate: u16,
+}
+
+impl Choice {
+    /// Finds out what the source of these options feeds.
+    pub(crate) fn of(options: &Options) -> Result<Self, Error> {
+        let &Options { count, frequency, rate, .. } = options;
+        let quantities = match count {
+            Count::Time => time::QUANTITIES.into(),
+            Count::Step => step::QUANTITIES.into(),
+            Count::Perf => perf::offered(&PerfEvents).map_err(Error::NoCounters)?,
+        };
+        Ok(Self { count, quantities, frequency, rate })
+    }
+
+    /// Creates the source of one processor, on its thread, for a PMU of this vendor.
+    pub(crate) fn source(&self, vendor: Vendor) -> Result<Box<dyn Source>, Error> {
+        let fed = Fed::new(&self.quantities, vendor).map_err(Error::internal)?;
+        Ok(match self.count {
+            Count::Time => Box::new(Time::new(fed, self.frequency, self.rate)),
+            Count::Step => Box::new(Step::new(fed)),
+            Count::Perf => Box::new(Perf::new(fed, PerfEvents)),
+        })
+    }
+}

@@ -1,0 +1,54 @@
+//! A source of events: what the loop of a [processor](crate::processor) asks of it.
+
+use core::time::Duration;
+
+use iced_x86::Instruction;
+use pmu_virt::{Feed, Privilege, VirtualPmu};
+
+use crate::count::fed::Fed;
+use crate::error::Error;
+use crate::guest::Guest;
+
+/// Progress of the guest between two looks at it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stop {
+    /// One instruction was executed, or an exception or interrupt was taken.
+    Stepped,
+    /// The guest ran until any other stop.
+    Ran,
+}
+
+/// A source of events for one virtual processor.
+///
+/// While a counter runs the processor calls [`enter`](Self::enter) before it runs the guest, and
+/// [`leave`](Self::leave) afterwards, before it serves the guest's exit.
+pub(crate) trait Source {
+    /// Returns the quantities that it feeds.
+    fn fed(&self) -> &Fed;
+
+    /// Returns whether it ever stops the guest after one instruction.
+    fn steps(&self) -> bool {
+        false
+    }
+
+    /// Prepares for a run of the guest while no counter runs.
+    fn idle(&mut self) {}
+
+    /// Notes an instruction that the monitor executed for the guest.
+    fn executed(&mut self, _: Instruction, _: Privilege) {}
+
+    /// Prepares for a run of the guest. Returns whether the guest is to stop after one instruction.
+    fn enter(&mut self, guest: Guest<'_>, pmu: &VirtualPmu) -> Result<bool, Error>;
+
+    /// Adds the events of the guest's run to `happened`. Returns whether they are known; if not, nothing was added.
+    fn leave(
+        &mut self,
+        guest: Guest<'_>,
+        stop: Stop,
+        pmu: &mut VirtualPmu,
+        happened: &mut Feed,
+    ) -> Result<bool, Error>;
+
+    /// Returns the time until the next look at the guest: an overflow may be due then.
+    fn due(&self, guest: Guest<'_>, pmu: &mut VirtualPmu) -> Option<Duration>;
+}

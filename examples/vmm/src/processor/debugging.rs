@@ -1,0 +1,132 @@
+//! Single steps, and breakpoints at the guest's handlers of exceptions: the monitor's way to execute what KVM does not.
+
+use kvm_bindings::{
+    KVM_GUESTDBG_ENABLE, KVM_GUESTDBG_SINGLESTEP, KVM_GUESTDBG_USE_HW_BP, KVM_MP_STATE_HALTED,
+    KVM_VCPUEVENT_VALID_SHADOW, kvm_debug_exit_arch, kvm_guest_debug, kvm_mp_state,
+};
+use pmu_virt::Read;
+
+use crate::emulation::{pvm, rdpmc};
+use crate::error::Error;
+use crate::guest::{self, Guest, Memory};
+use crate::processor::exit::Wants;
+use crate::processor::state::{Debugging, Processor};
+use crate::stats::{Access, Exit, Register};
+
+/// DR6: breakpoints 0 to 2, single step. DR7: breakpoints 0 to 2, on execution.
+const DR6_B: u64 = 0b111;
+pub(crate) const DR6_BS: u64 = 1 << 14;
+const DR7_EXECUTE: [u64; 3] = [1 << 1 | 1 << 10, 1 << 3 | 1 << 10, 1 << 5 | 1 << 10];
+
+impl Processor {
+    /// Executes a HLT that would be stepped: kvm-pvm halts only when it steps no more.
+    pub(crate) fn halt(&mut self) -> Result<(), Error> {
+        if !self.machine.kvm_pvm || !self.source.steps() {
+            return Ok(());
+        }
+        let guest = Guest { vcpu: &self.vcpu, memory: &self.machine.memory };
+        let system = guest.system();
+        let Some(pvm::Emulated { instruction, registers, .. }) = pvm::halt(guest) else {
+            return Ok(());
+        };
+        self.source.executed(instruction, guest::privilege(&system));
+        guest::set_registers(&mut self.vcpu, registers, system)?;
+        // Ends the shadow of an STI before HLT.
+        let mut events = self.vcpu.get_vcpu_events().map_err(Error::kvm("KVM_GET_VCPU_EVENTS"))?;
+        events.flags = KVM_VCPUEVENT_VALID_SHADOW;
+        events.interrupt.shadow = 0;
+        self.vcpu.set_vcpu_events(&events).map_err(Error::kvm("KVM_SET_VCPU_EVENTS"))?;
+        let halted = kvm_mp_state { mp_state: KVM_MP_STATE_HALTED };
+        self.vcpu.set_mp_state(halted).map_err(Error::kvm("KVM_SET_MP_STATE"))
+    }
+
+    /// Takes a guest that is at its handler of #DB after a step back to the end of the step.
+    pub(crate) fn take_back_step(&mut self, wants: &Wants) -> Result<bool, Error> {
+        let guest = Guest { vcpu: &self.vcpu, memory: &self.machine.memory };
+        let may_be = matches!(wants, Wants::Debug(_) | Wants::Nothing(Exit::Kick));
+        if !may_be || Some(guest.registers().rip) != self.debugging.trap {
+            return Ok(false);
+        }
+        let Some((registers, system)) = pvm::step_to_handler(guest, self.debugging.step) else {
+            return Ok(false);
+        };
+        guest::set_registers(&mut self.vcpu, registers, system)?;
+        Ok(true)
+    }
+
+    /// Serves a stop after a single step, or at one of the guest's handlers.
+    pub(crate) fn debugged(&mut self, phase: u8, why: kvm_debug_exit_arch) -> Result<(), Error> {
+        let guest = Guest { vcpu: &self.vcpu, memory: &self.machine.memory };
+        let passed = Debugging { passing: false, ..self.debugging };
+        if why.dr6 & DR6_BS != 0 && self.debugging.passing {
+            self.stats.exit(phase, Exit::Breakpoint);
+            return self.debug(passed);
+        }
+        if why.dr6 & DR6_B == 0 {
+            self.stats.exit(phase, Exit::SingleStep);
+            return Ok(());
+        }
+        self.stats.exit(phase, Exit::Breakpoint);
+        let general_protection = Some(why.pc) == self.debugging.breakpoint;
+        if let Some(fault) = rdpmc::fault(guest).filter(|_| general_protection) {
+            let counter = Access::Rdpmc(named_counter(fault.counter));
+            let read = self.pmu.read_pmc(fault.counter, fault.mode);
+            self.stats.access(phase, counter, !matches!(read, Read::Value(_)));
+            if let Read::Value(value) = read {
+                let instruction = fault.instruction;
+                let (registers, system) = fault.finish(guest, value);
+                self.source.executed(instruction, guest::privilege(&system));
+                return guest::set_registers(&mut self.vcpu, registers, system);
+            }
+        }
+        if Some(why.pc) == self.debugging.page_fault
+            && let Some(call) = pvm::SystemCall::of(&self.vcpu)
+            && let Some((registers, system)) =
+                call.finish(&guest, guest.registers(), guest.system())
+        {
+            return guest::set_registers(&mut self.vcpu, registers, system);
+        }
+        self.debug(Debugging { passing: true, ..self.debugging })
+    }
+
+    /// Passes the debugging state to KVM, if it changed. A single step is requested each time: KVM sets the trap flag
+    /// at the request, and the guest's next flags may lack it.
+    pub(crate) fn debug(&mut self, debugging: Debugging) -> Result<(), Error> {
+        if debugging == self.debugging && !debugging.step {
+            return Ok(());
+        }
+        let mut control = kvm_guest_debug::default();
+        let handlers = [debugging.breakpoint, debugging.trap, debugging.page_fault];
+        for (number, (handler, execute)) in handlers.into_iter().zip(DR7_EXECUTE).enumerate() {
+            if let Some(handler) = handler.filter(|_| !debugging.passing) {
+                control.control |= KVM_GUESTDBG_ENABLE | KVM_GUESTDBG_USE_HW_BP;
+                control.arch.debugreg[number] = handler;
+                control.arch.debugreg[7] |= execute;
+            }
+        }
+        if debugging.step || debugging.passing {
+            control.control |= KVM_GUESTDBG_ENABLE | KVM_GUESTDBG_SINGLESTEP;
+        }
+        self.debugging = debugging;
+        self.vcpu.set_guest_debug(&control).map_err(Error::kvm("KVM_SET_GUEST_DEBUG"))
+    }
+
+    /// Finds the guest's present handlers of the exceptions that the monitor intercepts.
+    pub(crate) fn find_handlers(&mut self) -> Result<(), Error> {
+        let guest = Guest { vcpu: &self.vcpu, memory: &self.machine.memory };
+        let (system, kvm_pvm) = (guest.system(), self.machine.kvm_pvm);
+        let handler = |vector, wanted: bool| guest.handler(&system, vector).filter(|_| wanted);
+        let debugging = Debugging {
+            breakpoint: handler(rdpmc::GENERAL_PROTECTION, self.machine.has_pmu),
+            trap: handler(pvm::DEBUG, kvm_pvm && self.source.steps()),
+            page_fault: handler(pvm::PAGE_FAULT, kvm_pvm),
+            ..self.debugging
+        };
+        self.debug(debugging)
+    }
+}
+
+/// Names ECX of an RDPMC, if there can be such a counter: bit 30 is for the fixed ones.
+fn named_counter(ecx: u32) -> Register {
+    if ecx & !(1 << 30 | 0x1F) == 0 { Register::Number(ecx) } else { Register::Other }
+}

@@ -1,0 +1,43 @@
+//! The state of a virtual processor.
+
+use std::sync::Arc;
+
+use kvm_bindings::CpuId;
+use kvm_ioctls::VcpuFd;
+use pmu_virt::VirtualPmu;
+
+use crate::count::source::Source;
+use crate::guest_pmu::deviating::Deviating;
+use crate::guest_pmu::inverted::Inverted;
+use crate::shared::machine::Machine;
+use crate::stats::Stats;
+
+/// One virtual processor.
+pub(crate) struct Processor {
+    pub(crate) number: u8,
+    pub(crate) machine: Arc<Machine>,
+    pub(crate) vcpu: VcpuFd,
+    /// CPUID as the guest sees it.
+    pub(crate) seen: CpuId,
+    pub(crate) pmu: VirtualPmu,
+    pub(crate) source: Box<dyn Source>,
+    pub(crate) debugging: Debugging,
+    pub(crate) stats: Stats,
+    pub(crate) inverted: Option<Inverted>,
+    pub(crate) deviating: Deviating,
+}
+
+/// Debugging state that was passed to KVM.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Debugging {
+    /// The guest's handler of #GP: see [`rdpmc`](crate::emulation::rdpmc).
+    pub(crate) breakpoint: Option<u64>,
+    /// Its handler of #DB, where kvm-pvm takes the steps of ring 3: see [`pvm`](crate::emulation::pvm).
+    pub(crate) trap: Option<u64>,
+    /// Its handler of #PF, where kvm-pvm leaves SYSCALL unfinished: see
+    /// [`SystemCall`](crate::emulation::pvm::SystemCall).
+    pub(crate) page_fault: Option<u64>,
+    /// A breakpoint was hit and its handler runs next: one instruction without breakpoints.
+    pub(crate) passing: bool,
+    pub(crate) step: bool,
+}

@@ -1,0 +1,27 @@
+//! Reports of parked processors, by which a halted machine is noticed.
+
+use core::sync::atomic::{AtomicBool, Ordering};
+
+/// A processor's last report whether it is parked.
+#[derive(Debug, Default)]
+pub(crate) struct Report {
+    asked: AtomicBool,
+    parked: AtomicBool,
+}
+
+impl Report {
+    /// Requests a new report.
+    pub(crate) fn ask(&self) {
+        self.asked.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn answer(&self, parked: bool) {
+        self.parked.store(parked, Ordering::Relaxed);
+        self.asked.store(false, Ordering::Release);
+    }
+
+    /// Returns whether it reported, and is parked.
+    pub(crate) fn is_parked(&self) -> bool {
+        !self.asked.load(Ordering::Acquire) && self.parked.load(Ordering::Relaxed)
+    }
+}
