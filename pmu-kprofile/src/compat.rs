@@ -7,8 +7,8 @@
 //! - [`source_list`]: the answer to a query for the profile sources
 //! - `export`: an object of this crate, as Windows would lay it out
 //!
-//! No interrupt path enters this folder, and nothing in it dereferences an address that it reads. It may use `affinity`
-//! and, to export, `object`.
+//! No interrupt path enters this folder, and nothing in it dereferences an address that it reads. This floor may use
+//! `affinity` and, to export, `object`.
 
 mod error;
 mod export;

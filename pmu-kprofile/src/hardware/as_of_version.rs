@@ -7,7 +7,7 @@ use crate::hardware::profile_hardware::ProfileHardware;
 
 /// Profile hardware restricted to the sources that a given Windows version has: see [`Rules::has_source`].
 ///
-/// For lists of another Windows version than the one that the interface was detected for
+/// This is for lists of a Windows version other than that for which the interface was detected
 /// ([`detect_as_of`](https://docs.rs/pmu-intel/latest/pmu_intel/struct.Emon.html#method.detect_as_of)).
 ///
 /// # Examples

@@ -6,8 +6,8 @@ use pmu_core::{InterfaceError, Interval, KProfileSource, ProfileInterface};
 ///
 /// An interval is machine-wide and persistent: without this guard it stays as it was set.
 ///
-/// Drop the guards of one source in reverse order of creation; otherwise the interval left in force is not the original
-/// one.
+/// Drop the guards of one source in reverse order of creation. Otherwise the interval left in force is not the original
+/// interval.
 ///
 /// ```
 /// use pmu_core::{DefaultInterface, KProfileSource, ProfileInterface};

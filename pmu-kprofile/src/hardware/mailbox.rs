@@ -30,7 +30,7 @@ impl<const P: usize> Mailbox<P> {
 
     /// Performs what other processors asked of this one: the stops that were left, then the posted request.
     ///
-    /// A call that interrupts another one returns at once, and the interrupted one looks once more. Where
+    /// A call that interrupts another call returns at once, and the interrupted call looks once more. Where
     /// [`serve`](Processors::serve) unwinds, the requester is told [`NoAnswer`](InterfaceError::NoAnswer), the source
     /// is left to be stopped, and the slot is as usable as before. Where a call ends without returning or unwinding,
     /// see [`reclaim`](Self::reclaim).
@@ -40,18 +40,19 @@ impl<const P: usize> Mailbox<P> {
     /// this. Then the following holds:
     ///
     /// - A start or a stop on another processor waits until that task has run, for as long as
-    ///   [`keep_waiting`](Processors::keep_waiting) says. It holds the lists meanwhile: other tasks' attempts are
-    ///   [`Busy`](crate::ProfileError::Busy), or wait too. So the task has a priority above those that start and stop,
-    ///   and takes no lock that they hold. An idle task, which has the lowest one, answers when its processor has
-    ///   nothing else to do: there use [`try_start`](crate::Profiles::try_start) and
-    ///   [`try_stop`](crate::Profiles::try_stop), with a `keep_waiting` of little time, and sleep between tries, since
-    ///   a task that spins for its turn keeps the idle task of its own processor from answering.
+    ///   [`keep_waiting`](Processors::keep_waiting) says. Other tasks' attempts are
+    ///   [`Busy`](crate::ProfileError::Busy) meanwhile, or wait too. So the task has a priority above the tasks that
+    ///   start and stop, and takes no lock that they hold.
+    /// - An idle task, of the lowest priority, answers when its processor has nothing else to do. There use
+    ///   [`try_start`](crate::Profiles::try_start) and [`try_stop`](crate::Profiles::try_stop), with a `keep_waiting`
+    ///   of little time, and sleep between tries: a task that spins for its turn keeps the idle task of its own
+    ///   processor from answering.
     /// - A start without an answer in time is withdrawn, or undone when the task comes to it, and its caller is told
     ///   [`NoAnswer`](InterfaceError::NoAnswer): the caller tries again. What
     ///   [`update_processors`](crate::Profiles::try_update_processors) could not start, its next call tries again.
     /// - A stop without an answer in time is left to the task, which does it before any later request. Its caller is
     ///   told `NoAnswer` too, and need not try again. Until then the source's interrupts hit nothing.
-    /// - The task is not preempted within `drain` by one that starts or stops on the same processor: preemption is off.
+    /// - Preemption is off within `drain`: no task that starts or stops runs on the same processor meanwhile.
     ///
     /// # Context
     /// The handler of the interrupt that [`Processors::interrupt`] sends, or any other context of its processor in
@@ -106,8 +107,8 @@ impl<const P: usize> Mailbox<P> {
     /// unsafe { MAILBOX.reclaim(ProcessorNumber::from_index(3)) };
     /// ```
     ///
-    /// Wrong: of a processor whose task is preempted within `drain`. It writes its answer when it is resumed, while
-    /// another call on that processor writes another one.
+    /// Wrong: a processor whose task is preempted within `drain`. The task writes its answer when it is resumed, while
+    /// another call on that processor writes another answer.
     pub unsafe fn reclaim(&self, processor: ProcessorNumber) {
         if let Some(slot) = self.slots.get(processor.index()) {
             // SAFETY: the caller's promise.
@@ -131,7 +132,7 @@ impl<const P: usize> Mailbox<P> {
             processors.keep_waiting(turns)
         };
         if processor == processors.this_processor() {
-            // First what was left here; a task that was preempted within `drain` may be at it.
+            // First the stops that were left here. A task that was preempted within `drain` may be serving them.
             self.drain(processors);
             let slot = self.slots.get(processor.index());
             while slot.is_some_and(|slot| !slot.is_idle()) {
@@ -169,7 +170,7 @@ impl<const P: usize> Mailbox<P> {
         self.unanswered(processors, processor, request)
     }
 
-    /// Leaves a request that was not served, if it is a stop, to its processor; returns the error of it.
+    /// Leaves a stop that was not served to its processor. Returns the error of the request.
     fn unanswered(
         &self,
         processors: &impl Processors,

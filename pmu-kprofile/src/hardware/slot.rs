@@ -9,15 +9,14 @@ use crate::hardware::processors::Processors;
 use crate::hardware::request::SourceRequest;
 use crate::sync::{AtomicU64, UnsafeCell, array_of, const_fn};
 
-/// Number of stops that a slot has room for: one of each source that can run on a processor, which is one per counter,
-/// and the timer's.
+/// Number of stops that a slot has room for: as many as sources can run on a processor, one per counter and the timer.
 const MAX_STOPS: usize = if cfg!(all(test, loom)) { 1 } else { MAX_COUNTERS + 1 };
 
 /// One processor's slot: a request with its answer, and the stops for which no requester waits.
 pub(super) struct Slot {
     /// [`IDLE`], [`DRAINING`] or [`AGAIN`]. Only contexts of the slot's processor change it.
     drain: AtomicU64,
-    /// Not 0 where [`stops`](Self::stops) may have a source.
+    /// Not 0 if [`stops`](Self::stops) may have a source.
     has_stops: AtomicU64,
     /// Sources to be stopped, for which no requester waits: each plus 1, or 0.
     stops: [AtomicU64; MAX_STOPS],

@@ -18,7 +18,8 @@ pub(crate) enum Change {
 }
 
 impl<const N: usize> Index<N> {
-    /// Becomes `from` with a change made. An object to be inserted finds room, and one to be removed is there.
+    /// Makes this index a copy of `from` with one change. There is room for an object to be inserted, and an object to
+    /// be removed is there.
     pub(crate) fn fill(&mut self, from: &Self, change: &Change) {
         let kept = from.entries.get(..from.length).unwrap_or(&[]);
         let ends = from.by_last.get(..from.length).unwrap_or(&[]);
@@ -32,7 +33,7 @@ impl<const N: usize> Index<N> {
             Change::Insert(entry) => {
                 let mut entry = *entry;
                 entry.key.source &= !self.ignored_bits;
-                // Behind those of its order: callbacks are called in the order in which they were started.
+                // Behind entries of the same order: callbacks are called in the order in which they were started.
                 let place = kept.partition_point(|other| other.order() <= entry.order());
                 insert(&mut self.entries, kept, place, entry);
                 let mut new = Some(place as u32);
@@ -59,7 +60,7 @@ impl<const N: usize> Index<N> {
         self.build();
     }
 
-    /// Becomes entries in order of their keys and ranges.
+    /// Makes this index that of entries which are in order of their keys and ranges.
     #[cfg(all(test, not(loom)))]
     pub(crate) fn fill_with(&mut self, entries: impl Iterator<Item = Entry>) {
         self.length = 0;
@@ -70,7 +71,7 @@ impl<const N: usize> Index<N> {
         self.build();
     }
 
-    /// Builds the groups, and what answers their stabbing queries, from the two orders.
+    /// Builds the groups, with the intervals and the hit lists of each, from the two orders of the entries.
     fn build(&mut self) {
         // In place: an array of this length may not fit the stack of a debug build.
         self.sources.iter_mut().for_each(Source::clear);
@@ -123,7 +124,7 @@ impl<const N: usize> Index<N> {
     }
 }
 
-/// Becomes `from` with one entry more.
+/// Makes `to` a copy of `from` with one entry more.
 fn insert(to: &mut [Entry], from: &[Entry], place: usize, element: Entry) {
     let (before, after) = from.split_at_checked(place).unwrap_or((from, &[]));
     copy(to, before);
@@ -133,7 +134,7 @@ fn insert(to: &mut [Entry], from: &[Entry], place: usize, element: Entry) {
     }
 }
 
-/// Becomes `from` without one entry.
+/// Makes `to` a copy of `from` without one entry.
 fn remove(to: &mut [Entry], from: &[Entry], place: usize) {
     copy(to, from.get(..place).unwrap_or(&[]));
     copy(to.get_mut(place..).unwrap_or(&mut []), from.get(place + 1..).unwrap_or(&[]));

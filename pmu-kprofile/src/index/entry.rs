@@ -5,20 +5,20 @@ use crate::object::key::Key;
 use crate::object::object_ptr::ObjectPtr;
 use crate::object::profile_object::ProfileObject;
 
-/// No place.
+/// No place of a table.
 pub(super) const NONE: u32 = u32::MAX;
 
-/// An object and its range.
+/// An object in an index, with the range of a basic object.
 #[derive(Clone, Copy)]
-#[repr(align(64))] // A cache line, and a shift from the place to the address.
+#[repr(align(64))] // A cache line each, and the address follows from the place by a shift.
 pub(crate) struct Entry {
     pub(super) object: ObjectPtr<ProfileObject<'static>>,
-    /// Of an object that has a range.
+    /// The counting part of a basic object.
     pub(super) basic: ObjectPtr<Basic<'static>>,
     pub(super) base: u64,
-    /// The range's last address; below the base, if the range is empty.
+    /// Last address of the range; below the base if the range is empty.
     pub(super) last: u64,
-    /// Callback objects, which have no range, come before the others.
+    /// Set for a basic object. Callback objects have no range, and come first in a group.
     pub(super) has_range: bool,
     pub(super) key: Key,
 }
@@ -27,12 +27,12 @@ impl Entry {
     pub(super) const UNUSED: Self =
         Self::of_callback(ObjectPtr::NULL, Key { source: 0, process: 0 });
 
-    /// A callback object, which has no range.
+    /// Creates the entry of a callback object.
     pub(crate) const fn of_callback(object: ObjectPtr<ProfileObject<'static>>, key: Key) -> Self {
         Self { object, basic: ObjectPtr::NULL, base: 0, last: 0, has_range: false, key }
     }
 
-    /// A basic object: what it counts, and its first and its last address.
+    /// Makes the entry that of a basic object, with its first and its last address.
     pub(crate) const fn with_range(
         self,
         basic: ObjectPtr<Basic<'static>>,

@@ -2,16 +2,16 @@
 
 use crate::index::intervals::Part;
 
-/// The tag of no source. It is 0, as is all of a new index, so that lists in a static take no room in an image.
+/// The tag of an unused slot: 0, as is all of a new index, so that lists in a static take no room in an image.
 pub(super) const UNUSED: u32 = 0;
 
-/// Returns the tag of a source's number: of `ProfileMaximum`, which is no source, it would be [`UNUSED`].
+/// Returns the tag of a source's number. Only `ProfileMaximum`, which is no source, would have the tag [`UNUSED`].
 #[inline(always)]
 pub(super) const fn tag(source: u32) -> u32 {
     source ^ pmu_core::KProfileSource::MAXIMUM
 }
 
-/// A part of a table.
+/// Consecutive places of a table.
 #[derive(Clone, Copy)]
 pub(super) struct Span {
     pub(super) from: u32,
@@ -26,16 +26,16 @@ impl Span {
     }
 }
 
-/// The entries of one key.
+/// The objects of one source and one process, or of one source and all processes.
 #[derive(Clone, Copy)]
 pub(crate) struct Group {
-    /// Its callback objects; its ranges come next.
+    /// The entries of its callback objects. Those of its basic objects follow.
     pub(super) callbacks: Span,
     pub(super) ranges: Part,
 }
 
 impl Group {
-    /// Nothing looks for the ranges of a group that is not there.
+    /// A group that is not there. No query is made of it.
     pub(super) const EMPTY: Self = Self { callbacks: Span::EMPTY, ranges: Part::UNUSED };
 }
 
@@ -43,8 +43,7 @@ impl Group {
 #[derive(Clone, Copy)]
 #[repr(align(64))]
 pub(crate) struct Source<const N: usize> {
-    /// Its tag, if it has nothing but ranges of the group of all processes and all bits of a number
-    /// count.
+    /// The tag of the source, if the source has nothing but ranges of all processes, and all bits of its number count.
     pub(super) only_ranges_of: u32,
     pub(super) tag: u32,
     /// The group of all processes, if there is one.
@@ -63,7 +62,7 @@ impl<const N: usize> Source<N> {
         processes: Span::EMPTY,
     };
 
-    /// Makes the place unused.
+    /// Makes the slot unused.
     pub(super) fn clear(&mut self) {
         (self.only_ranges_of, self.tag) = (UNUSED, UNUSED);
         (self.has_global, self.processes) = (false, Span::EMPTY);
@@ -75,7 +74,7 @@ impl<const N: usize> Source<N> {
     }
 }
 
-/// The groups of single processes, ascending within a source.
+/// The groups of single processes, in ascending order of the processes within a source.
 pub(super) struct Processes<const N: usize> {
     pub(super) ids: [u64; N],
     pub(super) groups: [Group; N],

@@ -1,11 +1,11 @@
-//! Hit lists with structural sharing: for each address, the ranges that it hits, one after the other.
+//! Hit lists with structural sharing: for each elementary interval, a linked list of the ranges that it hits.
 //!
-//! A hit list is a linked list in order of the bases, last one first. From one elementary interval to the next
-//! it changes by one range, which begins (at the list's head) or ends (anywhere): a partially persistent list,
-//! whose version is the address. A node therefore has a next node up to an address, and one modification: the
-//! next node from there on. A node that must be modified once more is copied, and the node that leads to it is
-//! modified so that it leads to the copy. (Node copying: Driscoll, Sarnak, Sleator, Tarjan, "Making Data
-//! Structures Persistent", 1989, §2.3: of `n` ranges there are at most 2·`n` nodes.)
+//! A hit list is ordered by the bases of its ranges, last base first. From one elementary interval to the next the list
+//! changes by one range: the range begins, at the head of the list, or ends, anywhere. So this is a partially
+//! persistent list, whose version is the address. A node has a next node up to an address, and one modification: the
+//! next node from that address on. A node that must be modified a second time is copied, and the node before it is
+//! modified to lead to the copy. (Node copying: Driscoll, Sarnak, Sleator, Tarjan, "Making Data Structures Persistent",
+//! 1989, §2.3: of `n` ranges there are at most 2·`n` nodes.)
 
 use crate::index::entry::{Entry, NONE};
 use crate::object::basic::Basic;
@@ -15,9 +15,9 @@ use crate::object::object_ptr::ObjectPtr;
 #[derive(Clone, Copy)]
 struct Node {
     basic: ObjectPtr<Basic<'static>>,
-    /// The next node, up to an address…
+    /// The next node, up to the address of the modification.
     next: u32,
-    /// …and from there on.
+    /// The next node, from that address on.
     modified_next: u32,
     modified_at: u64,
 }
@@ -36,16 +36,16 @@ impl Node {
 pub(super) struct HitLists<const N: usize> {
     nodes: [[Node; 2]; N],
     length: usize,
-    /// For each range of the group that is being built, by its entry's place.
+    /// For each range of the group that is being built, by the place of its entry.
     active: [Active; N],
 }
 
-/// A range while addresses are passed that hit it.
+/// A range that the sweep is within.
 #[derive(Clone, Copy)]
 struct Active {
-    /// Its node, as it is now.
+    /// The present node of the range.
     node: u32,
-    /// Its neighbours, by their entries' places: the range that leads to it, and the one it leads to.
+    /// Neighbors in the list, by the places of their entries: the range before, and the range after.
     before: u32,
     after: u32,
 }
@@ -75,7 +75,7 @@ impl<const N: usize> HitLists<N> {
         Some((node.basic, next))
     }
 
-    /// From here on a range is hit: it leads to what was the head. Returns the list's head.
+    /// Adds a range that is hit from here on: at the head, before the present head. Returns the new head.
     pub(super) fn begin(&mut self, place: u32, entry: &Entry, head: u32) -> u32 {
         let after = self.active.get(head as usize).map_or(NONE, |head| head.node);
         let node = self.push(Node::to(entry.basic, after));
@@ -88,8 +88,8 @@ impl<const N: usize> HitLists<N> {
         place
     }
 
-    /// From an address on a range is not hit any more: what led to it leads to what it led to. Returns
-    /// the list's head.
+    /// Removes a range that is not hit from an address on: the range before it leads to the range after it. Returns the
+    /// new head.
     pub(super) fn end(&mut self, place: u32, at: u64, head: u32) -> u32 {
         let Some(Active { before, after, .. }) = self.active.get(place as usize).copied() else {
             return head;
@@ -108,12 +108,12 @@ impl<const N: usize> HitLists<N> {
         if head == place { after } else { head }
     }
 
-    /// Returns the node of the head, from here on.
+    /// Returns the present node of the head.
     pub(super) fn node_of(&self, head: u32) -> u32 {
         self.active.get(head as usize).map_or(NONE, |head| head.node)
     }
 
-    /// From an address on a range leads to a node.
+    /// Makes a range lead to a node from an address on.
     fn redirect(&mut self, mut place: u32, at: u64, mut to: u32) {
         while let Some(active) = self.active.get_mut(place as usize) {
             let Some(node) = self.nodes.as_flattened_mut().get_mut(active.node as usize) else {

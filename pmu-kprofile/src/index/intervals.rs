@@ -1,20 +1,20 @@
-//! Elementary intervals of addresses, and the hit list that each leads to.
+//! Elementary intervals of addresses, each with the head of its hit list.
 
 use core::hint::select_unpredictable;
 
 use crate::index::entry::NONE;
 
-/// For each group, elementary intervals in order of their addresses: the last address before it, and the head
-/// of its hit list. A group's first interval begins at 0, before which there is none, and most often hits
-/// nothing; with it there are three at most for each of `N` ranges.
+/// The elementary intervals of all groups, in order of their addresses within a group. An interval is the last address
+/// before it, and the head of its hit list. The first interval of a group begins at 0, where no address is before, and
+/// most often hits nothing. With the first, a group has at most three intervals per range.
 pub(super) struct ElementaryIntervals<const N: usize> {
     before: [[u64; 3]; N],
     heads: [[u32; 3]; N],
     length: usize,
 }
 
-/// A group's elementary intervals, ready to be searched by halving a part whose length is a power of two: so a step
-/// does not need the part's end.
+/// A group's elementary intervals, for a binary search. The search halves a part whose length is a power of two, so no
+/// step needs the end of the part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Part {
     first: u32,
@@ -25,13 +25,13 @@ pub(super) struct Part {
 }
 
 impl Part {
-    /// No range.
+    /// A group without ranges.
     pub(super) const NOTHING: Self = Self::only(NONE);
 
     /// The part of a group that is not there: zeros.
     pub(super) const UNUSED: Self = Self::only(0);
 
-    /// One range, the most common case, needs no intervals.
+    /// A group of one range, the most common case: it needs no intervals.
     pub(super) const fn only(range: u32) -> Self {
         Self { first: range, upper: 0, power: 0 }
     }
@@ -40,7 +40,7 @@ impl Part {
 /// A range that an address may hit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Found {
-    /// The only one, which may lie elsewhere.
+    /// The only range of the group. The address may be outside of it.
     Only(u32),
     /// The head of the hit list.
     HitList(u32),
@@ -63,7 +63,7 @@ impl<const N: usize> ElementaryIntervals<N> {
         open
     }
 
-    /// The range that an address may hit.
+    /// Returns what an address of the group may hit.
     #[inline(always)]
     pub(super) fn find(&self, part: Part, address: u64) -> Found {
         if part.power == 0 {
@@ -81,8 +81,8 @@ impl<const N: usize> ElementaryIntervals<N> {
     }
 }
 
-/// The last of `2 * half` intervals from `first` on before which all addresses are less than `address`; the first, if
-/// there is none.
+/// Returns the interval of an address, among `2 * half` intervals from `first` on: the last whose address before it is
+/// less than `address`, or the first.
 ///
 /// The steps within a block are of constant widths, so that the compiler unrolls them, and proves that their places
 /// are in the block: three instructions each, where the steps before have eight.
@@ -139,12 +139,12 @@ impl<const N: usize> Open<'_, N> {
         }
     }
 
-    /// That is all.
+    /// Ends the group's intervals.
     pub(super) fn close(self) -> Part {
         let length = self.intervals.length.saturating_sub(self.first);
         let Some(log2) = length.checked_ilog2() else { return Part::NOTHING };
         let power = 1 << log2;
-        // They end at `intervals.length`, which `append` never lets exceed 3·N.
+        // The intervals end at `intervals.length`, which `append` never lets exceed 3·N.
         Part { first: self.first as u32, upper: self.intervals.length as u32 - power, power }
     }
 }

@@ -16,7 +16,7 @@ use crate::object::profile_object::ProfileObject;
 /// The index of at most `N` objects.
 #[repr(C)] // The sources first: an interrupt has their address then.
 pub(crate) struct Index<const N: usize> {
-    /// By number, modulo `N`, or wherever there was room next to that.
+    /// Hashed by the number modulo `N`, with linear probing.
     pub(super) sources: [Source<N>; N],
     pub(super) entries: [Entry; N],
     pub(super) length: usize,
@@ -30,7 +30,7 @@ pub(crate) struct Index<const N: usize> {
 }
 
 impl<const N: usize> Index<N> {
-    /// An empty index.
+    /// Creates an empty index.
     pub(crate) const fn new() -> Self {
         const { assert!(N > 0 && N < NONE as usize / 3, "places are 32-bit numbers") };
         Self {
@@ -50,20 +50,20 @@ impl<const N: usize> Index<N> {
         self.length
     }
 
-    /// The objects, by key.
+    /// Returns the objects, ordered by key.
     pub(crate) fn objects(&self) -> impl Iterator<Item = ObjectPtr<ProfileObject<'static>>> {
         self.entries.iter().take(self.length).map(|entry| entry.object)
     }
 
-    /// The group of all processes of a source that has nothing else than ranges of that, and the place
-    /// that it should have; most have. Others are [`source`](Self::source)'s to find.
+    /// Returns the group of all processes of a source, if the source has no other group and no callback object, and is
+    /// in the slot of its hash: the common case. [`source`](Self::source) finds any other.
     #[inline]
     pub(crate) fn only_ranges(&self, source: u32) -> Option<&Group> {
         let there = self.sources.get(source as usize % N)?;
         (there.only_ranges_of == tag(source)).then_some(&there.global)
     }
 
-    /// The groups of a source; `None`: there are none.
+    /// Returns the groups of a source; `None` if the source has none.
     pub(crate) fn source(&self, number: u32) -> Option<&Source<N>> {
         let number = number & !self.ignored_bits;
         let tag = tag(number);
@@ -79,7 +79,7 @@ impl<const N: usize> Index<N> {
         })
     }
 
-    /// The group of a process.
+    /// Returns the group of a process.
     pub(crate) fn process(&self, source: &Source<N>, process: u64) -> Option<&Group> {
         let Span { from, to } = source.processes;
         let ids = self.processes.ids.get(from as usize..to as usize)?;
@@ -87,7 +87,7 @@ impl<const N: usize> Index<N> {
         self.processes.groups.get(from as usize + place)
     }
 
-    /// A group's callback objects, in the order in which they were started.
+    /// Returns a group's callback objects, in the order in which they were started.
     #[inline]
     pub(crate) fn callbacks(
         &self,

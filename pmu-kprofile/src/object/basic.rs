@@ -52,7 +52,7 @@ impl Basic<'_> {
         self.segment == 0 || (frame.flags() & VIRTUAL_8086 != 0 && frame.cs() == self.segment)
     }
 
-    /// Counts an interrupt of the object's key and range at `pc` if the object profiles the processor, given by its
+    /// Counts an interrupt at `pc`, which is in the object's range, if the object profiles the processor with this
     /// index.
     #[inline]
     pub(crate) fn count(&self, pc: u64, processor: usize) -> Outcome {

@@ -86,7 +86,7 @@ impl<'b> ProfileObject<'b> {
     }
 
     /// Changes the source of an object that is not started.
-    #[cfg(feature = "critical-section")] // Tracing has it.
+    #[cfg(feature = "critical-section")] // Tracing needs it.
     pub(crate) fn set_source(&self, source: KProfileSource) {
         self.source.store(source.value(), Ordering::Relaxed);
     }
@@ -178,7 +178,7 @@ impl<'b> ProfileObject<'b> {
     /// Returns whether the source runs on a processor for this object: it was started there, and neither stopped nor
     /// lost since.
     ///
-    /// After an operation that failed on one processor, this tells what it achieved on the others.
+    /// After an operation that failed on one processor, this tells what the operation achieved on the others.
     ///
     /// # Context
     /// Any.

@@ -4,10 +4,10 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum State {
-    /// On no lists, and no interrupt reads it.
+    /// On no lists, and read by no interrupt.
     Stopped,
     /// On lists.
     Started,
-    /// Unlinked; interrupts that began earlier may still be reading it.
+    /// Taken off its list. Interrupts that began earlier may still be reading it.
     Stopping,
 }

@@ -1,5 +1,5 @@
 //! The operations that wait: the feature `critical-section`. Each attempt at the write lock is made inside a critical
-//! section, so a task that takes it is not preempted before it knows that it did. The embedder's implementation of the
+//! section, so a task that took the lock is not preempted before it knows. The embedder's implementation of the
 //! critical section decides the order of waiting tasks.
 
 use pmu_core::{ProcessId, ProcessorNumber};
@@ -205,7 +205,7 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
         scope.end().map(|()| result)
     }
 
-    /// Takes the write guard, after its present holder and the last change's grace period.
+    /// Waits for the present holder of the write guard and for the last change's grace period, and takes the guard.
     pub(super) fn write<H: ProfileHardware>(
         &self,
         hardware: &H,
@@ -219,7 +219,7 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
         WriteGuard::new(self.wait_for_lock(), hardware)
     }
 
-    /// Takes the write lock, after its present holder and the last change's grace period.
+    /// Waits for the present holder of the write lock and for the last change's grace period, and takes the lock.
     fn wait_for_lock(&self) -> WriteLock<'_, N, P> {
         let mut lock = loop {
             match exclusively(|| WriteLock::try_take(self)) {

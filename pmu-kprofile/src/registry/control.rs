@@ -10,8 +10,9 @@ use crate::registry::srcu::ReaderCounters;
 use crate::registry::write::WriteGuard;
 use crate::registry::write_lock::WriteLock;
 
-/// Number of times that the context is looked at before it is a dispatch's. A dispatch stays on its processor; a task
-/// that is not bound to one may leave it, after it read which one that is, for an interrupt to come there.
+/// Number of times that the context must look like a dispatch's before the call is refused. A dispatch stays on its
+/// processor. A task that is not bound may be moved after it read its processor's number, and a dispatch may begin on
+/// the processor that it left.
 const TRIES: usize = if cfg!(all(test, loom)) { 1 } else { 4 };
 
 impl<const N: usize, const P: usize> Profiles<N, P> {
@@ -108,7 +109,7 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     /// ```
     ///
     /// # Safety
-    /// Unless this fails, until the object has been stopped on these lists, even if they are moved:
+    /// If the start succeeds, then until the object has been stopped on these lists, even if the lists are moved:
     /// - the object is neither moved nor dropped, not even by unwinding;
     /// - its buffer, or its callback, is not freed.
     ///
@@ -173,9 +174,9 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     ///
     /// Call it after a processor came up with its session initialized, and after a processor went down.
     ///
-    /// When this call, or any other that starts or stops, finds a processor inactive, it takes note that nothing runs
-    /// there. A processor that went down and came back between two calls is assumed to be still running its sources:
-    /// report it with [`try_restart_processor`](Self::try_restart_processor).
+    /// A call that starts, stops or updates, and finds a processor inactive, takes note that nothing runs there. A
+    /// processor that went down and came back between two calls is assumed to be still running its sources: report it
+    /// with [`try_restart_processor`](Self::try_restart_processor).
     ///
     /// # Context
     /// Task. Never waits.
@@ -240,7 +241,7 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
         self.try_write(hardware)?.restart_processor(processor, hardware)
     }
 
-    /// Takes the write guard, if it is free and the last change's grace period is over.
+    /// Takes the write guard, if no other task has it and the last change's grace period is over.
     pub(super) fn try_write<H: ProfileHardware>(
         &self,
         hardware: &H,

@@ -59,7 +59,7 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
             return dispatch_all(frame, source, processor, guard);
         };
         let mut accumulator = Accumulator::ZERO;
-        // Only objects of a process have a segment.
+        // No other condition: only objects of a process have a segment.
         accumulator.count_ranges(&guard, group, frame.pc(), processor, |_| true);
         accumulator.finish(guard)
     }
@@ -112,14 +112,15 @@ fn dispatch_all<F: InterruptFrame, const N: usize>(
     accumulator.finish(guard)
 }
 
-/// The accumulator of a dispatch: one number, to be added to in one instruction. Hits are in its low half,
-/// counts that would have been outside in its high one.
+/// The accumulator of a dispatch: one number, to which one instruction adds. The low half counts hits; the high half
+/// counts objects for which Windows would have counted outside the buffer.
 struct Accumulator(u64);
 
 impl Accumulator {
     const ZERO: Self = Self(0);
 
-    /// Counts the interrupt for each of a group's ranges that has it, if it is `of` the object otherwise.
+    /// Counts the interrupt for each basic object of a group whose range has `pc`, and whose other conditions `of`
+    /// accepts.
     #[inline(always)]
     fn count_ranges<const N: usize>(
         &mut self,

@@ -18,8 +18,7 @@ use crate::registry::profiles::Profiles;
 /// - [`deref`](Deref::deref) always returns the same object, at the same address, even after the handle is moved;
 /// - the object, and everything that it borrows, lives until the handle is dropped.
 ///
-/// `&'static ProfileObject<'static>` is a handle; with the feature `alloc`, `Arc<ProfileObject<'static>>` is one. A
-/// wrong implementation would own the object by value: the object would move with the handle.
+/// `&'static ProfileObject<'static>` is a handle; with the feature `alloc`, `Arc<ProfileObject<'static>>` is one.
 ///
 /// ```
 /// use core::ops::Deref;

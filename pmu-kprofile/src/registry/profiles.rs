@@ -20,7 +20,7 @@ use crate::sync::{AtomicUsize, UnsafeCell, array_of, const_fn};
 /// done: on a processor with task priorities, keep the tasks that call them from preempting each other.
 ///
 /// The type contains all of its storage; a `static` is the usual place. New lists of [`Rules::LATEST`] are zeros, which
-/// take no room in an image; of other rules they are as long there as in memory:
+/// take no room in an image. New lists of other rules take as much room in an image as in memory:
 ///
 /// ```
 /// use pmu_kprofile::Profiles;
@@ -43,8 +43,8 @@ pub struct Profiles<const N: usize, const P: usize> {
     pub(super) writer: UnsafeCell<WriterState>,
 }
 
-/// Rules as their difference from [`Rules::LATEST`], of which all are zeros, so that lists of them in a static take no
-/// room in an image.
+/// Rules, stored as their difference from [`Rules::LATEST`]: lists of the latest rules are zeros, which take no room in
+/// an image.
 struct StoredRules {
     version: u8,
     width: u8,

@@ -1,12 +1,12 @@
 //! Per-CPU reader counters, grace periods, and the statistics of interrupts: Linux' sleepable RCU (SRCU).
 //!
-//! A reader is the dispatch of a profile interrupt. It holds a [`ReadLock`], counted in one of its processor's two sets
-//! of counters: the epoch selects the set. A [`GracePeriod`] is over when no reader was counted in the other set, the
-//! epoch was flipped, and no reader was counted in the first set. New readers do not enter the set that it waits for,
-//! so back-to-back readers do not delay it.
+//! A reader is the dispatch of a profile interrupt. It holds a [`ReadLock`], which is counted in one of the two sets of
+//! counters of the reader's processor: the epoch selects the set. A [`GracePeriod`] is over when no reader was counted
+//! in the other set, the epoch was flipped, and no reader was counted in the first set. New readers do not enter the
+//! set that the grace period waits for, so back-to-back readers do not delay it.
 //!
-//! A grace period is polled (Linux' `poll_state_synchronize_srcu`), one step at a time: a waiting caller polls until it
-//! is over; one that must not wait polls once.
+//! A grace period is polled, as by Linux' `poll_state_synchronize_srcu`, one step at a time. A caller that waits polls
+//! until the grace period is over; a caller that must not wait polls once.
 
 #[cfg(all(test, loom))]
 mod loom_models;
@@ -15,11 +15,11 @@ use core::sync::atomic::Ordering;
 
 use crate::sync::{AtomicU64, AtomicUsize, array_of, const_fn, seed_earlier_epoch};
 
-/// The reader counters of one processor. They have a cache line of their own, because every interrupt writes them.
+/// The reader counters of one processor, on a cache line of their own because every interrupt writes them.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 pub(super) struct ReaderCounters {
-    /// By epoch.
+    /// The counters of each epoch.
     epochs: [EpochCounters; 2],
 }
 
@@ -132,7 +132,7 @@ impl EpochCounters {
 /// Later readers see everything published before it began: each counter was 0 at some time since, so a reader that it
 /// counts now entered after that.
 ///
-/// A part of the state that only the holder of the write lock accesses, so one grace period is polled at a time.
+/// Only the holder of the write lock accesses it, so one grace period is polled at a time.
 #[derive(Debug, Default)]
 pub(super) struct GracePeriod {
     /// Number of the two counter sets that remain to be waited for.
@@ -148,7 +148,7 @@ impl GracePeriod {
     /// A grace period that begins now.
     pub(super) const BEGUN: Self = Self { sets: 2, next: 0 };
 
-    /// Returns whether it is over, after all steps that are possible without waiting.
+    /// Takes all steps that are possible without waiting, and returns whether the grace period is over.
     pub(super) fn poll(&mut self, readers: &[ReaderCounters], epoch: &AtomicUsize) -> bool {
         while self.sets > 0 {
             // At first, only readers that loaded the epoch before it last flipped are counted there.

@@ -39,8 +39,8 @@ impl<'p, const N: usize, const P: usize> WriteLock<'p, N, P> {
         self.state(|state| state.change)
     }
 
-    /// Returns whether the last change's grace period is over, after all steps that are possible without waiting. An
-    /// object that the change took off the lists is then stopped.
+    /// Takes all steps of the last change's grace period that are possible without waiting, and returns whether it is
+    /// over. If so, the object that the change took off the lists is stopped.
     pub(super) fn poll(&mut self) -> bool {
         self.state(|state| {
             let over = state.grace.poll(&self.0.readers, &self.0.epoch);
