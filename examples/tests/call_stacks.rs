@@ -5,6 +5,7 @@
 
 use core::time::Duration;
 use std::fs;
+use std::io::Read;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output};
 use std::thread;
@@ -82,14 +83,37 @@ fn every_file_has_all_samples_for_a_reader_that_is_not_this_projects() {
     let svg = fs::read_to_string(svg).unwrap();
     assert_eq!(flame_graph_samples(&svg), samples);
     assert!(svg.contains("in_main") && text.contains("::in_main"), "{text}");
+    assert!(svg.contains("prefers-color-scheme: dark"));
+    // Version 1 of the JSON object has these fields.
+    let fields: Vec<_> = report.as_object().unwrap().keys().map(String::as_str).collect();
+    let known = [
+        "callees",
+        "callers",
+        "consumed",
+        "functions",
+        "hottest",
+        "interface",
+        "interrupts",
+        "interval",
+        "notes",
+        "processor",
+        "samples",
+        "source",
+        "threads",
+        "version",
+    ];
+    assert_eq!((fields, &report["version"]), (known.to_vec(), &Value::from(1)));
 
     // The decoder that prost-build generated from pprof's profile.proto.
-    let profile = pprof::protos::Profile::decode(&*fs::read(pprof).unwrap()).unwrap();
+    let mut message = Vec::new();
+    flate2::read::GzDecoder::new(&*fs::read(pprof).unwrap()).read_to_end(&mut message).unwrap();
+    let profile = pprof::protos::Profile::decode(&*message).unwrap();
     let string = |index: i64| profile.string_table[usize::try_from(index).unwrap()].as_str();
     let types: Vec<_> =
         profile.sample_type.iter().map(|t| (string(t.ty), string(t.unit))).collect();
     assert_eq!(types, [("samples", "count"), ("cpu", "nanoseconds")]);
     assert_eq!((profile.period, string(0)), (1_000_000, ""));
+    assert_eq!(string(profile.mapping[0].filename), "short-lived");
     let values =
         |index: usize| profile.sample.iter().map(|sample| sample.value[index]).sum::<i64>();
     assert_eq!((values(0) as u64, values(1) as u64), (samples, samples * 1_000_000));
@@ -242,6 +266,9 @@ fn errors_and_options_tell_what_is_next() {
         (&["--pid", "1", "--", "true"], 2, "cannot be used with"),
         (&["--source", "no_such_event", "--", "true"], 2, "no profile source"),
         (&["--list"], 0, "Timer"),
+        (&["-F", "500", "--seconds", "1"], 0, "an interrupt every 2 ms"),
+        (&["-F", "100000", "--", "true"], 2, "interval"),
+        (&["-F", "500", "--interval", "10000", "--", "true"], 2, "cannot be used with"),
         (&["--version"], 0, "profile "),
     ] {
         let Some(output) = profile(arguments) else { return };

@@ -44,6 +44,10 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "N")]
     pub(super) interval: Option<u64>,
 
+    /// Interrupts per second of processor time, in place of --interval: 10 to 8190, for ProfileTime.
+    #[arg(long, short = 'F', value_name = "HERTZ", conflicts_with = "interval")]
+    pub(super) frequency: Option<u64>,
+
     /// Seconds after which COMMAND is ended by SIGTERM, or processes that run already are left. Without
     /// either, the processor time that the built-in workload takes [default: until there are 2000 samples].
     #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..=3600))]

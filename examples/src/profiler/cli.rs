@@ -154,7 +154,16 @@ fn source_and_interval(
         found => found.map_err(Error::Source)?,
     };
     let limits = source.information.limits;
-    let interval = match arguments.interval {
+    let is_time = limits.unit == IntervalUnit::HundredNanoseconds;
+    let wanted_interval = match arguments.frequency {
+        Some(_) if !is_time => {
+            let advice = "--frequency is of ProfileTime; events have an --interval";
+            return Err(Error::Options(advice.into()));
+        }
+        Some(hertz) => Some(10_000_000 / hertz.max(1)),
+        None => arguments.interval,
+    };
+    let interval = match wanted_interval {
         None => source.information.interval,
         // An event of no table.
         Some(units) if machine.find(wanted).is_err() => {

@@ -60,7 +60,7 @@ impl Files {
                 Unit::Nanoseconds => ("cpu", "nanoseconds"),
                 Unit::Events => (run.source, "count"),
             };
-            Ok(pprof::write(graph, Weight { kind, unit, each: run.each }, run.start))
+            pprof::write(graph, Weight { kind, unit, each: run.each }, run.start)
         })?;
         write(&self.firefox, || {
             let nanoseconds = (run.unit == Unit::Nanoseconds).then_some(run.each);

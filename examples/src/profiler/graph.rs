@@ -102,6 +102,16 @@ impl Graph {
         (sorted(callers), sorted(callees))
     }
 
+    /// Returns the file that the process with the most interrupts executes: the kernel tells 15 bytes of its name.
+    pub fn program(&self) -> Option<&str> {
+        let (thread, _) = *self.by_thread().first()?;
+        let modules = self.frames.iter().map(|frame| &*frame.module);
+        modules.filter(|module| !module.is_empty()).find(|module| {
+            let begin = module.as_bytes().get(..15).unwrap_or(module.as_bytes());
+            begin == thread.process_name.as_bytes()
+        })
+    }
+
     /// Returns how many interrupts have a stack of one frame, and how many there are.
     pub fn alone(&self) -> (u64, u64) {
         let interrupts = self.interrupts();

@@ -3,16 +3,31 @@
 use core::fmt::Write as _;
 use std::collections::BTreeMap;
 
-use crate::profiler::graph::Graph;
+use crate::profiler::graph::{Graph, NamedFrame};
 
 /// Returns the stacks, under the names of their processes.
 pub fn write(graph: &Graph) -> String {
+    lines(graph, |_| "")
+}
+
+/// The same, with a mark behind each frame of the kernel's and each inlined one.
+pub fn annotated(graph: &Graph) -> String {
+    lines(graph, |named| match (named.kernel, named.frame.inlined) {
+        (true, _) => "_[k]",
+        (false, true) => "_[i]",
+        (false, false) => "",
+    })
+}
+
+fn lines(graph: &Graph, mark: impl Fn(&NamedFrame) -> &'static str) -> String {
     let mut lines: BTreeMap<String, u64> = BTreeMap::new();
     for sample in &graph.samples {
         let mut line = clean(&graph.threads[sample.thread].process_name);
         for frame in &graph.stacks[sample.stack] {
             line.push(';');
-            line += &clean(&graph.frames[*frame].frame.name);
+            let named = &graph.frames[*frame];
+            line += &clean(&named.frame.name);
+            line += mark(named);
         }
         *lines.entry(line).or_default() += u64::from(sample.interrupts);
     }

@@ -1,8 +1,10 @@
-//! The format of pprof: a message of protocol buffers (github.com/google/pprof, proto/profile.proto),
-//! not compressed, which every reader of it takes too.
+//! The format of pprof: a message of protocol buffers (github.com/google/pprof, proto/profile.proto), gzipped.
 
 use std::collections::HashMap;
+use std::io::{self, Write};
 
+use flate2::Compression;
+use flate2::write::GzEncoder;
 use prost::Message;
 
 use crate::profiler::graph::Graph;
@@ -111,8 +113,11 @@ pub struct Weight<'w> {
     pub each: u64,
 }
 
-/// Returns the message. `start` is when the profile began, in nanoseconds since 1970.
-pub fn write(graph: &Graph, weight: Weight<'_>, start: u64) -> Vec<u8> {
+/// Returns the file. `start` is when the profile began, in nanoseconds since 1970.
+///
+/// # Errors
+/// None that memory has.
+pub fn write(graph: &Graph, weight: Weight<'_>, start: u64) -> io::Result<Vec<u8>> {
     let mut strings = Strings::default();
     strings.index(""); // The format demands it at index 0.
     let samples = ValueType { kind: strings.index("samples"), unit: strings.index("count") };
@@ -120,8 +125,14 @@ pub fn write(graph: &Graph, weight: Weight<'_>, start: u64) -> Vec<u8> {
     let (mut mapping, mut mappings) = (Vec::new(), HashMap::new());
     let (mut function, mut functions) = (Vec::new(), HashMap::new());
     let mut location = Vec::new();
+    // The first mapping is the program's.
+    if let Some(program) = graph.program() {
+        mappings.insert(program, 1);
+        let filename = strings.index(program);
+        mapping.push(Mapping { id: 1, filename, has_functions: true });
+    }
     for (id, named) in (1..).zip(&graph.frames) {
-        let mapping_id = *mappings.entry(&named.module).or_insert_with(|| {
+        let mapping_id = *mappings.entry(&*named.module).or_insert_with(|| {
             let id = mapping.len() as u64 + 1;
             let filename = strings.index(&named.module);
             mapping.push(Mapping { id, filename, has_functions: true });
@@ -175,7 +186,9 @@ pub fn write(graph: &Graph, weight: Weight<'_>, start: u64) -> Vec<u8> {
         period_type: Some(amount),
         period: weight.each as i64,
     };
-    profile.encode_to_vec()
+    let mut compressed = GzEncoder::new(Vec::new(), Compression::default());
+    compressed.write_all(&profile.encode_to_vec())?;
+    compressed.finish()
 }
 
 /// The table of strings, each kept once.

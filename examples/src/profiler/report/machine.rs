@@ -5,8 +5,12 @@ use serde::Serialize;
 use super::Report;
 use super::consumed::Unit;
 
+/// The version of the object: it grows where a field goes or changes its meaning, not where one is added.
+const VERSION: u32 = 1;
+
 #[derive(Serialize)]
 struct Json<'r> {
+    version: u32,
     samples: u64,
     functions: Vec<Function<'r>>,
     hottest: Option<Hottest<'r>>,
@@ -111,6 +115,7 @@ pub fn json<'r>(report: &'r Report) -> Result<String, serde_json::Error> {
         samples,
     });
     let json = Json {
+        version: VERSION,
         samples: statistics.seen,
         functions: functions.collect(),
         hottest: report.hottest().map(|function| Hottest {
