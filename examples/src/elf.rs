@@ -1,8 +1,8 @@
 //! The functions and lines of an ELF file.
 
 mod debug_file;
-mod lines;
-mod parts;
+pub mod lines;
+pub mod parts;
 mod plt;
 pub mod unwind_sections;
 
@@ -16,9 +16,7 @@ use std::path::Path;
 use object::read::ReadCache;
 use object::{Object, ObjectSection, ObjectSegment, ObjectSymbol, SymbolKind};
 
-use lines::Lines;
-pub use lines::SourceFrame;
-pub use parts::LARGEST;
+use lines::{Lines, SourceFrame};
 use parts::Parts;
 
 /// The most symbols that are kept, and bytes of names: a file may declare any number in a few bytes each.

@@ -25,6 +25,7 @@ pub mod perf;
 pub mod perf_data;
 pub mod perf_map;
 pub mod process_tree;
+pub mod processor;
 pub mod replay;
 pub mod report;
 mod return_address;

@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Parser, ValueEnum};
-use pmu_examples::elf::{self, File};
+use pmu_examples::elf::File;
+use pmu_examples::elf::parts::LARGEST;
 use pmu_examples::output;
 use pmu_examples::trace::sum::Summary;
 use pmu_examples::trace::{Records, text};
@@ -97,7 +98,7 @@ fn read(path: &Path) -> std::io::Result<Vec<u8>> {
 }
 
 fn symbols(path: &Path) -> Result<File, String> {
-    let file = open_link(path, Owner::Any, elf::LARGEST).and_then(|file| File::read(file, path));
+    let file = open_link(path, Owner::Any, LARGEST).and_then(|file| File::read(file, path));
     let file = file.map_err(|error| format!("{}: {error}", path.display()))?;
     if file.has_functions() {
         Ok(file)

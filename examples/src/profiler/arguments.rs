@@ -12,7 +12,7 @@ use super::perf::Target;
 use super::perf_data::writer::Facts;
 use super::report::Run;
 use super::report::consumed::Unit;
-use super::sampling::Selection;
+use super::sampling::selection::Selection;
 
 /// Shows where a program spends its time, function by function.
 ///

@@ -11,7 +11,9 @@ use super::call_graph::CallGraph;
 use super::error::Error;
 use super::perf::PerfEvents;
 use super::perf_data::writer::Facts;
-use super::sampling::{Outcome, Sampling, Selection};
+use super::sampling::Sampling;
+use super::sampling::outcome::Outcome;
+use super::sampling::selection::Selection;
 use super::signals;
 use crate::machine::Source;
 

@@ -16,7 +16,8 @@ use super::call_walk;
 use super::counters::{Counters, is_counter};
 use super::error::Error;
 use super::histogram::{Histogram, Histograms};
-use super::timer::{PROCESSOR, PROFILES, STACKS, ThreadTimer, late, this_process, thread_time};
+use super::processor::{PROCESSOR, PROFILES, this_process, thread_time};
+use super::timer::{STACKS, ThreadTimer, late};
 use super::{maps, signals, workload};
 use crate::machine::Source;
 

@@ -21,7 +21,7 @@ use super::perf::Target;
 use super::perf::kernel::{Kernel, threads};
 use super::report::consumed::{Consumed, Unit};
 use super::report::{Report, Run, machine};
-use super::sampling::Outcome;
+use super::sampling::outcome::Outcome;
 use super::symbols::Symbols;
 use super::workload::PARTS;
 use super::{attach, command, owner, replay, signals};

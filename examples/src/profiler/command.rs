@@ -18,7 +18,9 @@ use super::no_samples::time_of_children;
 use super::perf::PerfEvents;
 use super::perf_data::writer::Facts;
 use super::process_tree::{ProcessTree, descendants};
-use super::sampling::{Outcome, Sampling, Selection};
+use super::sampling::Sampling;
+use super::sampling::outcome::Outcome;
+use super::sampling::selection::Selection;
 use super::signals::{self, StopRequest};
 use crate::machine::Source;
 

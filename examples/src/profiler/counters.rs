@@ -14,7 +14,7 @@ use pmu_virt::{
     Configuration, EventKey, FedEvent, FedEvents, Feed, IntelConfiguration, Privilege, VirtualPmu,
 };
 
-use super::timer::{PROFILES, SignalFrame, thread_time};
+use super::processor::{PROFILES, SignalFrame, thread_time};
 use crate::machine::Source;
 
 /// Architectural performance monitoring, version 4, with four general counters.

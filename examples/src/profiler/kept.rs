@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use super::maps::Mapping;
 use super::{owner, perf_map, vdso};
-use crate::elf;
+use crate::elf::parts::LARGEST;
 use crate::untrusted::{Owner, open, open_link};
 
 /// The files that processes map, and the processes' users.
@@ -33,7 +33,7 @@ impl Kept {
             }
         } else if !self.images.contains_key(&mapping.path) {
             let file = match mapping.path.is_absolute() {
-                true if self.is_replayed => open(&mapping.path, Owner::Any, elf::LARGEST).ok(),
+                true if self.is_replayed => open(&mapping.path, Owner::Any, LARGEST).ok(),
                 true => image(process, mapping),
                 false => (mapping.path == Path::new(vdso::PATH)).then(vdso::image).flatten(),
             };
@@ -53,9 +53,9 @@ fn image(process: u32, mapping: &Mapping) -> Option<File> {
     let link = fs::read_link(&executable).unwrap_or_default();
     let is_executable =
         link.to_str().is_some_and(|link| link.trim_end_matches(" (deleted)") == known);
-    let linked = |path: &str| open_link(Path::new(path), Owner::Any, elf::LARGEST);
+    let linked = |path: &str| open_link(Path::new(path), Owner::Any, LARGEST);
     // The second shows what is deleted to root alone, the third to its owner.
-    let file = open(Path::new(&inside), Owner::Any, elf::LARGEST).or_else(|_| linked(&mapped));
+    let file = open(Path::new(&inside), Owner::Any, LARGEST).or_else(|_| linked(&mapped));
     let file = file.or_else(|error| if is_executable { linked(&executable) } else { Err(error) });
     file.ok()
 }

@@ -9,7 +9,9 @@ use pmu_kprofile::Statistics;
 use super::call_graph::CallGraph;
 use super::error::Error;
 use super::perf_data::reader::{Reader, Recorded};
-use super::sampling::{Outcome, Sampling, Selection};
+use super::sampling::Sampling;
+use super::sampling::outcome::Outcome;
+use super::sampling::selection::Selection;
 use crate::machine::{Machine, Source};
 
 /// Profiles by a recording, and tells `progress` now and then what became of its samples so far.

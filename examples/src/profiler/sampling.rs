@@ -3,16 +3,17 @@
 
 mod frame;
 mod hardware;
-mod outcome;
+pub mod outcome;
+mod process;
 mod recording;
-mod selection;
+pub mod selection;
 pub mod thinning;
 
 use core::cmp::Reverse;
 use core::ops::Range;
 use std::collections::HashMap;
 use std::path::Path;
-use std::{io, thread};
+use std::thread;
 
 use pmu_core::ProcessId;
 use pmu_kprofile::{MAX_GROUPS, ProfileError, ProfileObject, Profiles, Statistics};
@@ -25,14 +26,16 @@ use super::kallsyms::KERNEL;
 use super::kept::Kept;
 use super::maps::Mapping;
 use super::perf::{Callers, Event, PerfEvents, Record, Sample, Scope, What};
-use super::perf_data::writer::Writer;
+use super::perf_data::writer::Facts;
 use super::perf_map;
 use super::report::consumed::{Consumed, Unit};
-use super::unwind::{Unwinder, Unwinding};
+use super::unwind::Unwinding;
 use crate::machine::Source;
 use hardware::Hardware;
-pub use outcome::Outcome;
-pub use selection::Selection;
+use outcome::Outcome;
+use process::{Object, Process};
+use recording::Recording;
+use selection::Selection;
 
 /// The number of mappings of all processes that can be profiled at a time, unless said otherwise.
 const OBJECTS: usize = 4096;
@@ -84,36 +87,7 @@ pub struct Sampling<E: PerfEvents, const N: usize = OBJECTS> {
     lost: u64,
     throttled: u64,
     unprofiled: u64,
-    /// The occurrences before the events were opened, until they are written.
-    existing: Vec<Record>,
-    /// The recording, or the failure that ended it.
-    recording: Option<io::Result<Writer>>,
-}
-
-/// A process that is running.
-#[derive(Default)]
-struct Process {
-    threads: u32,
-    mappings: Vec<(Mapping, Object)>,
-    /// The files' tables where they are mapped; made when they are needed first.
-    unwinder: Option<Unwinder>,
-}
-
-impl Process {
-    /// A process with one thread.
-    fn new(mappings: Vec<(Mapping, Object)>) -> Self {
-        Self { threads: 1, mappings, unwinder: None }
-    }
-}
-
-/// The profile object of a mapping.
-#[derive(Clone, Copy)]
-enum Object {
-    /// Not needed before the first sample, which most mappings of short processes never have.
-    Unhit,
-    Started(&'static ProfileObject<'static>),
-    /// Not created, or without room on the lists.
-    Refused,
+    recording: Recording,
 }
 
 impl<E: PerfEvents, const N: usize> Sampling<E, N> {
@@ -144,15 +118,14 @@ impl<E: PerfEvents, const N: usize> Sampling<E, N> {
             lost: 0,
             throttled: 0,
             unprofiled: 0,
-            existing: Vec::new(),
-            recording: None,
+            recording: Recording::default(),
         };
         sampling.kept.is_replayed = sampling.hardware.events.recorded_period().is_some();
         sampling.profile_kernel(source.name)?;
         // Whatever happened before the events were opened precedes every record of theirs.
         for record in sampling.hardware.events.existing() {
             sampling.apply(record.clone()).map_err(Error::Profile)?;
-            sampling.existing.push(record);
+            sampling.recording.keep(record);
         }
         Ok(sampling)
     }
@@ -160,6 +133,14 @@ impl<E: PerfEvents, const N: usize> Sampling<E, N> {
     /// Leaves the samples out that are not of the selected processes and threads.
     pub fn select(&mut self, selection: Selection) {
         self.selection = selection;
+    }
+
+    /// Writes the records into a file in place of profiling by them.
+    ///
+    /// # Errors
+    /// The file cannot be created.
+    pub fn record_into(&mut self, path: &Path, facts: Facts) -> Result<(), Error> {
+        self.recording.begin(path, facts, &self.hardware.events)
     }
 
     /// Returns true as long as a process of the target is running.
@@ -228,7 +209,7 @@ impl<E: PerfEvents, const N: usize> Sampling<E, N> {
     fn take_in(&mut self, later: Vec<Record>) -> Result<(), Error> {
         let settled = core::mem::replace(&mut self.pending, later);
         settled.into_iter().try_for_each(|record| self.apply(record)).map_err(Error::Profile)?;
-        self.end_round();
+        self.recording.end_round();
         Ok(())
     }
 
@@ -248,10 +229,8 @@ impl<E: PerfEvents, const N: usize> Sampling<E, N> {
         for process in self.processes.keys().copied().collect::<Vec<_>>() {
             self.unmap_all(process).map_err(Error::Profile)?;
         }
-        let recorded = self.recorded();
-        let written =
-            self.recording.take().map_or(Ok(()), |writer| writer.and_then(Writer::finish));
-        written.map_err(Error::Recording)?;
+        let recorded = self.recording.counts();
+        self.recording.finish()?;
         let mut histograms = self.histograms.into_vec();
         for (histogram, object) in self.kernel {
             self.profiles.stop(object, &mut self.hardware).map_err(Error::Profile)?;
@@ -302,12 +281,20 @@ impl<E: PerfEvents, const N: usize> Sampling<E, N> {
     }
 
     fn apply(&mut self, record: Record) -> Result<(), ProfileError> {
-        if self.recording.is_some() {
-            self.record(&record);
-            if matches!(record.what, What::Sample(_)) {
-                return Ok(());
+        if self.recording.is_on() {
+            let What::Sample(sample) = &record.what else {
+                self.recording.write(&record);
+                return self.take_note(record);
+            };
+            if self.is_of_target(sample) && self.is_selected(sample) {
+                self.recording.write(&record);
             }
+            return Ok(());
         }
+        self.take_note(record)
+    }
+
+    fn take_note(&mut self, record: Record) -> Result<(), ProfileError> {
         let Record { time, what, .. } = record;
         match what {
             What::Sample(mut sample) if self.is_of_target(&sample) => {

@@ -7,7 +7,9 @@ use std::path::{Path, PathBuf};
 use super::kallsyms::{KERNEL, Kallsyms};
 use super::kept::Kept;
 use super::perf_map::{self, PerfMap};
-use crate::elf::{self, File, Function, SourceFrame};
+use crate::elf::lines::SourceFrame;
+use crate::elf::parts::LARGEST;
+use crate::elf::{File, Function};
 use crate::untrusted::{self, Owner};
 
 /// The symbols of files, read when first needed.
@@ -100,7 +102,7 @@ impl Symbols {
         let images = &mut self.kept.images;
         let mut read = || {
             let is_file = path.is_absolute() && !perf_map::is_anonymous(path);
-            let found = || is_file.then(|| untrusted::open(path, Owner::Any, elf::LARGEST).ok())?;
+            let found = || is_file.then(|| untrusted::open(path, Owner::Any, LARGEST).ok())?;
             File::read(images.remove(path).or_else(found)?, path).ok()
         };
         self.files.entry(path.into()).or_insert_with(&mut read).as_ref()

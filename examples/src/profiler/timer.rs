@@ -7,31 +7,14 @@ use core::time::Duration;
 use std::io;
 
 use libc::{c_int, c_void, siginfo_t, ucontext_t};
-use pmu_core::{InterruptFrame, Interval, Platform, ProcessId, ProcessorNumber, TimerUnavailable};
-use pmu_kprofile::Profiles;
+use pmu_core::{InterruptFrame, Interval, Platform, TimerUnavailable};
 
 use super::call_walk::{self, Ring};
 use super::counters::Counters;
-
-/// The number of objects that may be started: one for each executable mapping of the program.
-const OBJECTS: usize = 16;
-
-/// The lists that the signal handler dispatches to.
-///
-/// A profiled thread plays the only processor: it has one timer and one interrupt handler, on
-/// whichever processor the kernel runs it.
-pub static PROFILES: Profiles<OBJECTS, 1> = Profiles::new();
+use super::processor::{PROFILES, SignalFrame, clock};
 
 /// The call stacks of the samples.
 pub static STACKS: Ring = Ring::new();
-
-/// The number of the thread that plays the processor.
-pub const PROCESSOR: ProcessorNumber = ProcessorNumber { group: 0, number: 0 };
-
-/// This process.
-pub fn this_process() -> Option<ProcessId> {
-    ProcessId::new(std::process::id().into())
-}
 
 /// The profile timer of the thread that made it.
 ///
@@ -179,55 +162,6 @@ fn fired_again() -> bool {
     // SAFETY: as above.
     unsafe { errno.write(before) };
     overruns != 0
-}
-
-/// The state that a signal interrupted.
-pub struct SignalFrame<'c>(&'c ucontext_t);
-
-impl SignalFrame<'_> {
-    fn register(&self, index: c_int) -> u64 {
-        self.0.uc_mcontext.gregs[index as usize] as u64
-    }
-}
-
-impl InterruptFrame for SignalFrame<'_> {
-    fn pc(&self) -> u64 {
-        self.register(libc::REG_RIP)
-    }
-
-    fn cs(&self) -> u16 {
-        // The low 16 bits of CS, GS and FS together.
-        self.register(libc::REG_CSGSFS) as u16
-    }
-
-    fn flags(&self) -> u64 {
-        self.register(libc::REG_EFL)
-    }
-
-    fn processor(&self) -> ProcessorNumber {
-        PROCESSOR
-    }
-
-    fn process(&self) -> Option<ProcessId> {
-        this_process()
-    }
-
-    fn thread(&self) -> u32 {
-        // SAFETY: no preconditions.
-        unsafe { libc::gettid() as u32 }
-    }
-}
-
-/// The processor time of the thread that asks.
-pub fn thread_time() -> Duration {
-    clock(libc::CLOCK_THREAD_CPUTIME_ID)
-}
-
-fn clock(id: libc::clockid_t) -> Duration {
-    let mut time = timespec(Duration::ZERO);
-    // SAFETY: the pointer is valid for the call. Every Linux has the clocks that are asked for here.
-    unsafe { libc::clock_gettime(id, &mut time) };
-    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
 fn timespec(time: Duration) -> libc::timespec {

@@ -4,7 +4,7 @@
 use core::hint::black_box;
 use core::time::Duration;
 
-use super::timer::thread_time;
+use super::processor::thread_time;
 
 /// A part of the workload.
 #[derive(Debug)]

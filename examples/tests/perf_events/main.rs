@@ -22,7 +22,8 @@ use pmu_examples::profiler::perf::{
     Callers, Event, OpenError, PerfEvents, Record, Request, Sample, Scope, What,
 };
 use pmu_examples::profiler::report::consumed::{Consumed, Unit};
-use pmu_examples::profiler::sampling::{Outcome, Sampling};
+use pmu_examples::profiler::sampling::Sampling;
+use pmu_examples::profiler::sampling::outcome::Outcome;
 
 /// The addresses of the fake's functions.
 const KERNEL_TEXT: Range<u64> = 0xFFFF_FFFF_8100_0000..0xFFFF_FFFF_8200_0000;

@@ -24,7 +24,7 @@ mod linux {
     use core::time::Duration;
     use std::{env, thread};
 
-    use pmu_examples::profiler::timer::thread_time;
+    use pmu_examples::profiler::processor::thread_time;
 
     /// So few steps between two looks at the clock that a short turn ends on time in a debug build too.
     const STEPS: u32 = 4096;

@@ -15,6 +15,7 @@ const WITHOUT_CIRCLES: &[&str] = &[
     "pmu",
     "pmu-kprofile",
     "pmu-virt",
+    "examples",
     "examples/kernel",
     "examples/hwcheck",
     "examples/vmm",

@@ -1,20 +1,35 @@
-//! Writing the records of a sampling into a file.
+//! The file that the records of a sampling are written into.
 
+use std::io;
 use std::path::Path;
 
-use super::Sampling;
 use crate::profiler::error::Error;
 use crate::profiler::kallsyms::KERNEL;
-use crate::profiler::perf::{PerfEvents, Record, What};
+use crate::profiler::perf::{PerfEvents, Record};
 use crate::profiler::perf_data::writer::{Facts, Writer};
 
-impl<E: PerfEvents, const N: usize> Sampling<E, N> {
-    /// Writes the records into a file in place of profiling by them.
-    ///
-    /// # Errors
-    /// The file cannot be created.
-    pub fn record_into(&mut self, path: &Path, facts: Facts) -> Result<(), Error> {
-        let events = &self.hardware.events;
+/// A recording, if there is one.
+#[derive(Default)]
+pub(super) struct Recording {
+    /// The occurrences before the events were opened, until they are written.
+    existing: Vec<Record>,
+    /// The file, or the failure that ended it.
+    writer: Option<io::Result<Writer>>,
+}
+
+impl Recording {
+    /// Keeps an occurrence from before the events were opened.
+    pub(super) fn keep(&mut self, record: Record) {
+        self.existing.push(record);
+    }
+
+    /// Creates the file.
+    pub(super) fn begin(
+        &mut self,
+        path: &Path,
+        facts: Facts,
+        events: &impl PerfEvents,
+    ) -> Result<(), Error> {
         let Some(attributes) = events.attributes() else { return Ok(()) };
         let failed = |error| Error::File { path: path.to_string_lossy().into(), error };
         let mut writer = Writer::create(path, &attributes, facts).map_err(failed)?;
@@ -23,36 +38,42 @@ impl<E: PerfEvents, const N: usize> Sampling<E, N> {
         image.map_or(Ok(()), |text| writer.write_kernel(text)).map_err(failed)?;
         let mut existing = self.existing.drain(..);
         existing.try_for_each(|record| writer.write(&record)).map_err(failed)?;
-        self.recording = Some(Ok(writer));
+        self.writer = Some(Ok(writer));
         Ok(())
     }
 
-    /// Writes a record, unless it is a sample of others; a failure is kept until the end.
-    pub(super) fn record(&mut self, record: &Record) {
-        if let What::Sample(sample) = &record.what
-            && (!self.is_of_target(sample) || !self.is_selected(sample))
-        {
-            return;
-        }
-        if let Some(Ok(writer)) = &mut self.recording
-            && let Err(error) = writer.write(record)
-        {
-            self.recording = Some(Err(error));
-        }
+    /// Returns true if records are written.
+    pub(super) fn is_on(&self) -> bool {
+        self.writer.is_some()
     }
 
-    /// Returns the recording's samples and bytes so far, or what failed; `None` where nothing is recorded.
-    pub fn recorded(&self) -> Option<(u64, u64)> {
-        let writer = self.recording.as_ref()?.as_ref().ok();
-        Some(writer.map_or((0, 0), |writer| (writer.samples, writer.bytes)))
+    /// Writes a record; a failure is kept until the end.
+    pub(super) fn write(&mut self, record: &Record) {
+        self.try_to(|writer| writer.write(record));
     }
 
     /// Tells that all older records are written.
     pub(super) fn end_round(&mut self) {
-        if let Some(Ok(writer)) = &mut self.recording
-            && let Err(error) = writer.end_round()
+        self.try_to(Writer::end_round);
+    }
+
+    fn try_to(&mut self, write: impl FnOnce(&mut Writer) -> io::Result<()>) {
+        if let Some(Ok(writer)) = &mut self.writer
+            && let Err(error) = write(writer)
         {
-            self.recording = Some(Err(error));
+            self.writer = Some(Err(error));
         }
+    }
+
+    /// Returns the samples and bytes so far, none where writing failed; `None` where nothing is recorded.
+    pub(super) fn counts(&self) -> Option<(u64, u64)> {
+        let writer = self.writer.as_ref()?.as_ref().ok();
+        Some(writer.map_or((0, 0), |writer| (writer.samples, writer.bytes)))
+    }
+
+    /// Completes the file.
+    pub(super) fn finish(self) -> Result<(), Error> {
+        let finished = self.writer.map_or(Ok(()), |writer| writer.and_then(Writer::finish));
+        finished.map_err(Error::Recording)
     }
 }
