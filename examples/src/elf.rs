@@ -1,6 +1,7 @@
 //! The functions and lines of an ELF file.
 
 mod debug_file;
+pub mod identity;
 pub mod lines;
 pub mod parts;
 mod plt;
@@ -8,6 +9,7 @@ pub mod unwind_sections;
 
 use core::cell::OnceCell;
 use core::cmp::Reverse;
+use core::ops::Range;
 use std::borrow::Cow;
 use std::fs;
 use std::io;
@@ -16,6 +18,7 @@ use std::path::Path;
 use object::read::ReadCache;
 use object::{Object, ObjectSection, ObjectSegment, ObjectSymbol, SymbolKind};
 
+use identity::Identity;
 use lines::{Lines, SourceFrame};
 use parts::Parts;
 
@@ -25,6 +28,8 @@ const MOST_NAMES: usize = 512 << 20;
 
 /// An ELF file.
 pub struct File {
+    /// The build ID, and the ID of the symbols.
+    pub identity: Identity,
     segments: Vec<Segment>,
     /// Ascending by address.
     symbols: Vec<Symbol>,
@@ -62,6 +67,7 @@ impl File {
                 Segment { file_offset, file_size, address: segment.address() }
             })
             .collect();
+        let identity = Identity::of(&parts);
         let mut symbols = Symbols::default();
         symbols.add_functions(&parts);
         let mut with_lines = Some(file);
@@ -80,7 +86,7 @@ impl File {
             (a.address, Reverse(a.size), &a.name).cmp(&(b.address, Reverse(b.size), &b.name))
         });
         symbols.dedup_by_key(|symbol| symbol.address);
-        Ok(Self { segments, symbols, with_lines, lines: OnceCell::new() })
+        Ok(Self { identity, segments, symbols, with_lines, lines: OnceCell::new() })
     }
 
     /// Returns whether the file names any function.
@@ -97,12 +103,26 @@ impl File {
         segment.address.checked_add(distance)
     }
 
+    /// Returns the address of the first segment, from which other tools count.
+    pub fn base(&self) -> u64 {
+        self.segments.first().map_or(0, |segment| segment.address)
+    }
+
+    /// Returns the addresses of the function at an address.
+    pub fn extent(&self, address: u64) -> Option<Range<u64>> {
+        let symbol = self.symbol(address)?;
+        Some(symbol.address..symbol.address.saturating_add(symbol.size))
+    }
+
     /// Returns the function at an address.
     pub fn function(&self, address: u64) -> Option<Function> {
+        let symbol = self.symbol(address)?;
+        Some(Function { name: demangle(&symbol.name), start: symbol.address })
+    }
+
+    fn symbol(&self, address: u64) -> Option<&Symbol> {
         let next = self.symbols.partition_point(|symbol| symbol.address <= address);
-        let symbol = self.symbols[..next].last()?;
-        let inside = address - symbol.address < symbol.size;
-        inside.then(|| Function { name: demangle(&symbol.name), start: symbol.address })
+        self.symbols[..next].last().filter(|symbol| address - symbol.address < symbol.size)
     }
 
     /// Returns the frames of the source at an address, first those of functions that are inlined there; nothing where
@@ -189,6 +209,7 @@ mod tests {
     fn a_place_beyond_a_functions_size_is_not_in_it() {
         let symbol = |address, size, name: &str| Symbol { address, size, name: name.into() };
         let file = File {
+            identity: Identity::default(),
             segments: vec![Segment { file_offset: 0x1000, file_size: 0x1000, address: 0x40_1000 }],
             symbols: vec![symbol(0x40_1010, 0x10, "first"), symbol(0x40_1040, 0x100, "second")],
             with_lines: None,

@@ -1,11 +1,12 @@
 //! The call stacks with names: self and total of functions, and their callers and callees.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use super::call_stacks::{CallStacks, StackSample, Thread};
+use super::call_stacks::{CallStacks, Place, StackSample, Thread};
 use super::kallsyms::KERNEL;
-use super::symbols::{Frame, Symbols, module_name};
+use super::symbols::{Frame, Location, Symbols, module_name};
+use crate::elf::identity::Identity;
 
 /// The named call stacks of a run.
 #[derive(Debug, Default)]
@@ -18,6 +19,34 @@ pub struct Graph {
     pub samples: Vec<StackSample>,
     /// The threads that were sampled.
     pub threads: Vec<Thread>,
+    /// The files.
+    pub modules: Vec<Module>,
+    /// The distinct places of all stacks.
+    pub places: Vec<NamedPlace>,
+    /// The stacks again, each from the outermost place to the innermost, as indices of places.
+    pub place_stacks: Vec<Vec<usize>>,
+}
+
+/// A file, or what is named like one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Module {
+    /// Its path.
+    pub path: PathBuf,
+    /// Its name.
+    pub label: String,
+    /// The build ID and the ID of the symbols; `None` of what is no file.
+    pub identity: Option<Identity>,
+}
+
+/// A place with its frames.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NamedPlace {
+    /// The index of its file.
+    pub module: usize,
+    /// The place in the file's address space, where it has one.
+    pub location: Option<Location>,
+    /// The frames there, from the outermost to the innermost, as indices of frames.
+    pub frames: Vec<usize>,
 }
 
 /// A frame of a call stack.
@@ -40,33 +69,47 @@ pub type Neighbors<'g> = Vec<(&'g str, u64)>;
 impl Graph {
     /// Names all places.
     pub fn new(stacks: CallStacks, symbols: &mut Symbols) -> Self {
-        let modules: Vec<_> =
-            stacks.modules.iter().map(|path| (path.as_path(), label(path))).collect();
         let (mut frames, mut indices) = (Vec::new(), HashMap::new());
-        let mut of_place = HashMap::new();
-        let mut named = Vec::with_capacity(stacks.stacks.len());
-        for places in &stacks.stacks {
-            let mut stack: Vec<usize> = Vec::new();
-            for place in places {
-                let (path, module) = &modules[place.module];
-                let kernel = path.starts_with(KERNEL);
-                let of_place: &mut Vec<usize> = of_place.entry(*place).or_insert_with(|| {
-                    let found = symbols.frames(path, place.file_offset).into_iter();
-                    let mut index = |frame| {
-                        let frame = NamedFrame { frame, module: module.clone(), kernel };
-                        *indices.entry(frame.clone()).or_insert_with(|| {
-                            frames.push(frame);
-                            frames.len() - 1
-                        })
-                    };
-                    found.map(&mut index).collect()
-                });
-                stack.extend_from_slice(of_place);
-            }
-            stack.reverse();
-            named.push(stack);
+        let (mut places, mut place_indices) = (Vec::new(), HashMap::new());
+        let modules: Vec<_> = stacks
+            .modules
+            .into_iter()
+            .map(|path| {
+                let (label, identity) = (label(&path), symbols.identity(&path));
+                Module { path, label, identity }
+            })
+            .collect();
+        let mut named = |place: &Place| {
+            let Module { path, label, .. } = &modules[place.module];
+            let kernel = path.starts_with(KERNEL);
+            let mut index = |frame| {
+                let frame = NamedFrame { frame, module: label.clone(), kernel };
+                *indices.entry(frame.clone()).or_insert_with(|| {
+                    frames.push(frame);
+                    frames.len() - 1
+                })
+            };
+            let found = symbols.frames(path, place.file_offset).into_iter().rev();
+            let frames = found.map(&mut index).collect();
+            let location = symbols.location(path, place.file_offset);
+            NamedPlace { module: place.module, location, frames }
+        };
+        let mut place_stacks = Vec::with_capacity(stacks.stacks.len());
+        for stack in &stacks.stacks {
+            let mut index = |place: &Place| {
+                *place_indices.entry(*place).or_insert_with(|| {
+                    places.push(named(place));
+                    places.len() - 1
+                })
+            };
+            place_stacks.push(stack.iter().rev().map(&mut index).collect::<Vec<_>>());
         }
-        Self { frames, stacks: named, samples: stacks.samples, threads: stacks.threads }
+        let of_places = |stack: &Vec<usize>| {
+            stack.iter().flat_map(|place| places[*place].frames.iter().copied()).collect()
+        };
+        let stacks_of_frames = place_stacks.iter().map(of_places).collect();
+        let (samples, threads) = (stacks.samples, stacks.threads);
+        Self { frames, stacks: stacks_of_frames, samples, threads, modules, places, place_stacks }
     }
 
     /// Returns the interrupts of each function wherever it is in a stack.

@@ -1,12 +1,13 @@
 //! Facts on processes that are kept until the end: the processes may be gone by then, and their files deleted.
 
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::collections::{BTreeSet, HashMap};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
 use super::maps::Mapping;
 use super::{owner, perf_map, vdso};
+use crate::elf::identity::Identity;
 use crate::elf::parts::LARGEST;
 use crate::untrusted::{Owner, open, open_link};
 
@@ -19,6 +20,10 @@ pub struct Kept {
     pub users: HashMap<u32, u32>,
     /// Set if the processes were a recording's: other ones may have their numbers.
     pub is_replayed: bool,
+    /// The build IDs of a recording's files, as far as it tells them.
+    pub build_ids: HashMap<PathBuf, Vec<u8>>,
+    /// Files that have other build IDs now, and are not read.
+    pub changed: BTreeSet<PathBuf>,
 }
 
 impl Kept {
@@ -33,12 +38,36 @@ impl Kept {
             }
         } else if !self.images.contains_key(&mapping.path) {
             let file = match mapping.path.is_absolute() {
-                true if self.is_replayed => open(&mapping.path, Owner::Any, LARGEST).ok(),
+                true if self.is_replayed => self.recorded(&mapping.path),
                 true => image(process, mapping),
                 false => (mapping.path == Path::new(vdso::PATH)).then(vdso::image).flatten(),
             };
             self.images.extend(file.map(|file| (mapping.path.clone(), file)));
         }
+    }
+
+    /// Opens a file of a recording, if it is the one that was recorded.
+    fn recorded(&mut self, path: &Path) -> Option<File> {
+        let file = open(path, Owner::Any, LARGEST).ok()?;
+        if let Some(recorded) = self.build_ids.get(path)
+            && Identity::read(&file).is_none_or(|here| here.build_id != *recorded)
+        {
+            self.changed.insert(path.into());
+            return None;
+        }
+        Some(file)
+    }
+
+    /// Tells which files were changed since the recording.
+    pub(super) fn note(&self) -> Option<String> {
+        let first = self.changed.first()?.display();
+        let others = match self.changed.len() - 1 {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        Some(format!(
+            "{first}{others} changed since the recording, by its build ID: not read for names"
+        ))
     }
 }
 

@@ -21,6 +21,11 @@ impl Mapping {
         self.start.saturating_add(self.size)
     }
 
+    /// Returns the place in the file that an address has, which is in the mapping.
+    pub fn offset(&self, address: u64) -> u64 {
+        address.wrapping_sub(self.start).wrapping_add(self.file_offset)
+    }
+
     /// Returns true if an address is in it.
     pub fn has(&self, address: u64) -> bool {
         (self.start..self.end()).contains(&address)

@@ -8,7 +8,9 @@ pub mod record;
 mod sample;
 pub mod setting;
 
+use std::collections::HashMap;
 use std::io;
+use std::path::PathBuf;
 
 use perf_event_open_sys::bindings::perf_event_attr;
 
@@ -48,6 +50,11 @@ pub trait PerfEvents {
     /// Returns the distance between two samples of a recording; `None` where nothing is recorded yet.
     fn recorded_period(&self) -> Option<u64> {
         None
+    }
+
+    /// Returns the build IDs of a recording's files.
+    fn recorded_build_ids(&self) -> HashMap<PathBuf, Vec<u8>> {
+        HashMap::new()
     }
 
     /// Returns true once there are no more records, as at the end of a recording.

@@ -2,6 +2,7 @@
 //!
 //! Source: Linux, tools/perf/Documentation/perf.data-file-format.txt.
 
+mod build_ids;
 pub mod reader;
 mod synthesized;
 pub mod writer;
@@ -18,6 +19,7 @@ const SECTION_BYTES: u64 = 16;
 const FINISHED_ROUND: u32 = 68;
 
 /// The features that are written, by their bits in the header, and read.
+const BUILD_IDS: u32 = 2;
 const OS_RELEASE: u32 = 4;
 const ARCHITECTURE: u32 = 6;
 const PROCESSOR: u32 = 8;

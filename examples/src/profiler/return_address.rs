@@ -10,6 +10,8 @@ pub(super) const BEHIND: usize = 9;
 /// `mov $15, %rax` and `syscall`: the call of `rt_sigreturn` that the kernel lets a handler return to.
 const SIGNAL_RETURN: [u8; BEHIND] = [0x48, 0xC7, 0xC0, 0x0F, 0, 0, 0, 0x0F, 0x05];
 
+const NOP: u8 = 0x90;
+
 /// The kind of an address in code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
@@ -17,7 +19,10 @@ pub(super) enum Kind {
     Call,
     /// A handler of a signal returns to it: what was interrupted did not call.
     Signal,
-    /// Neither.
+    /// The first function of a goroutine of Go's: nothing called it, and it returns to the runtime's `goexit`, a `nop`
+    /// before a call and another one.
+    Root,
+    /// None of these.
     Other,
 }
 
@@ -30,6 +35,8 @@ pub(super) fn kind(code: &[u8; BEFORE + BEHIND]) -> Kind {
         || (2..=BEFORE).any(|length| is_indirect_call(&before[BEFORE - length..]))
     {
         Kind::Call
+    } else if before[BEFORE - 1] == NOP && (behind[0], behind[5]) == (0xE8, NOP) {
+        Kind::Root
     } else {
         Kind::Other
     }
@@ -89,5 +96,9 @@ mod tests {
         let mut around = [0x90; BEFORE + BEHIND];
         around[BEFORE..].copy_from_slice(&SIGNAL_RETURN);
         assert_eq!(kind(&around), Kind::Signal);
+        // `runtime.goexit` of Go 1.19.
+        let goexit = [0x90, 0xE8, 0x1A, 0x25, 0, 0, 0x90, 0xCC, 0xCC, 0xCC];
+        around[BEFORE - 1..].copy_from_slice(&goexit);
+        assert_eq!(kind(&around), Kind::Root);
     }
 }

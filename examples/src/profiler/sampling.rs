@@ -121,6 +121,7 @@ impl<E: PerfEvents, const N: usize> Sampling<E, N> {
             recording: Recording::default(),
         };
         sampling.kept.is_replayed = sampling.hardware.events.recorded_period().is_some();
+        sampling.kept.build_ids = sampling.hardware.events.recorded_build_ids();
         sampling.profile_kernel(source.name)?;
         // Whatever happened before the events were opened precedes every record of theirs.
         for record in sampling.hardware.events.existing() {

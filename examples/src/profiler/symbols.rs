@@ -1,12 +1,14 @@
 //! From a place in a file to the function and the line there.
 
 use core::cell::OnceCell;
+use core::ops::Range;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use super::kallsyms::{KERNEL, Kallsyms};
 use super::kept::Kept;
 use super::perf_map::{self, PerfMap};
+use crate::elf::identity::Identity;
 use crate::elf::lines::SourceFrame;
 use crate::elf::parts::LARGEST;
 use crate::elf::{File, Function};
@@ -32,6 +34,15 @@ pub struct Frame {
     pub inlined: bool,
 }
 
+/// A place in a file's address space.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Location {
+    /// The address.
+    pub address: u64,
+    /// The addresses of the function there, where it is known.
+    pub function: Option<Range<u64>>,
+}
+
 impl Symbols {
     /// The symbols of files, of which some were kept.
     pub fn with(kept: Kept) -> Self {
@@ -48,6 +59,22 @@ impl Symbols {
             None => frames.push(Frame { name, line: None, inlined: false }),
         }
         frames
+    }
+
+    /// Returns where a place in a file is in the file's own address space, as other tools count it: from its first
+    /// segment on. `None` of what is in no file.
+    pub fn location(&mut self, path: &Path, file_offset: u64) -> Option<Location> {
+        let file = self.file(path)?;
+        let (address, base) = (file.address(file_offset)?, file.base());
+        let from_base = |address: u64| address.wrapping_sub(base);
+        let function = file.extent(address);
+        let function = function.map(|extent| from_base(extent.start)..from_base(extent.end));
+        Some(Location { address: from_base(address), function })
+    }
+
+    /// Returns the identity of a file.
+    pub fn identity(&mut self, path: &Path) -> Option<Identity> {
+        Some(self.file(path)?.identity.clone())
     }
 
     fn inlined(&mut self, path: &Path, file_offset: u64) -> Option<Vec<Frame>> {
@@ -99,9 +126,10 @@ impl Symbols {
     }
 
     fn file(&mut self, path: &Path) -> Option<&File> {
-        let images = &mut self.kept.images;
+        let Kept { images, changed, .. } = &mut self.kept;
         let mut read = || {
-            let is_file = path.is_absolute() && !perf_map::is_anonymous(path);
+            let is_file =
+                path.is_absolute() && !perf_map::is_anonymous(path) && !changed.contains(path);
             let found = || is_file.then(|| untrusted::open(path, Owner::Any, LARGEST).ok())?;
             File::read(images.remove(path).or_else(found)?, path).ok()
         };

@@ -1,6 +1,8 @@
 //! Callers from the registers and the stack that the kernel copied with a sample: by each file's unwind tables, read by
 //! `framehop`, and by frame pointers where a file has none.
 
+mod leaf;
+
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap};
 use std::os::unix::fs::FileExt;
@@ -181,19 +183,32 @@ impl Unwinding {
             if self.tables_only && !has_tables {
                 break;
             }
-            let found = modules.unwind_frame(here, &mut registers, cache, &mut read);
-            let Some(address) = found.ok().flatten().and_then(FrameAddress::from_return_address)
-            else {
-                break;
+            let (before, is_innermost) = (registers, !here.is_return_address());
+            let leaf = match is_innermost && !has_tables {
+                true => self.leaf(&mut registers, &mapping, kept, |address| read(address).ok()),
+                false => None,
             };
-            let Some(to) = mapping(address.address_for_lookup()) else { break };
-            let kind = self.kind(to, address.address(), kept);
-            if kind == Kind::Other {
+            let found = leaf.or_else(|| {
+                modules.unwind_frame(here, &mut registers, cache, &mut read).ok().flatten()
+            });
+            let mut way = if has_tables { Way::Tables } else { Way::Pointers };
+            let mut to = found.and_then(|address| self.returned_to(address, &mapping, kept));
+            if to.is_none() && is_innermost && has_tables && !self.tables_only {
+                // Code that the file's tables leave out.
+                (registers, way) = (before, Way::Pointers);
+                let found = by_pointer(&mut registers, &mut read);
+                to = found.and_then(|address| self.returned_to(address, &mapping, kept));
+            }
+            let Some((address, kind)) = to else { break };
+            let names = match way {
+                Way::Tables => &mut self.used.by_tables,
+                Way::Pointers => &mut self.used.by_pointers,
+            };
+            note(names, &from.path);
+            if kind == Kind::Root {
+                callers.push(address.address());
                 break;
             }
-            let names =
-                if has_tables { &mut self.used.by_tables } else { &mut self.used.by_pointers };
-            note(names, &from.path);
             here = address;
             if kind == Kind::Signal {
                 callers.push(address.address());
@@ -204,6 +219,38 @@ impl Unwinding {
         }
         self.used.cut += u64::from(is_cut);
         callers
+    }
+
+    /// Returns a return address with its kind, unless it is none.
+    fn returned_to<'m>(
+        &mut self,
+        address: u64,
+        mapping: impl Fn(u64) -> Option<&'m Mapping>,
+        kept: &Kept,
+    ) -> Option<(FrameAddress, Kind)> {
+        let address = FrameAddress::from_return_address(address)?;
+        let kind = self.kind(mapping(address.address_for_lookup())?, address.address(), kept);
+        (kind != Kind::Other).then_some((address, kind))
+    }
+
+    /// Returns the address to which a function without a frame returns, and its caller's registers.
+    fn leaf<'m>(
+        &self,
+        registers: &mut UnwindRegsX86_64,
+        mapping: impl Fn(u64) -> Option<&'m Mapping>,
+        kept: &Kept,
+        read: impl FnMut(u64) -> Option<u64>,
+    ) -> Option<u64> {
+        let code = |address: u64, bytes: &mut [u8]| {
+            let here = mapping(address);
+            let file = here.and_then(|here| Some((here, kept.images.get(&here.path)?)));
+            file.is_some_and(|(here, file)| file.read_exact_at(bytes, here.offset(address)).is_ok())
+        };
+        let caller = leaf::caller(registers.ip(), registers.sp(), read, code)?;
+        registers.set_ip(caller.return_address);
+        registers.set_sp(caller.sp);
+        caller.bp.into_iter().for_each(|bp| registers.set_bp(bp));
+        Some(caller.return_address)
     }
 
     /// Returns true if an instruction is one of the two that call `rt_sigreturn`, or follows them.
@@ -226,7 +273,7 @@ impl Unwinding {
             Entry::Occupied(known) => known.into_mut(),
             Entry::Vacant(unknown) => unknown.insert(HashMap::new()),
         };
-        let offset = (address - mapping.start).wrapping_add(mapping.file_offset);
+        let offset = mapping.offset(address);
         *kinds.entry(offset).or_insert_with(|| {
             let mut code = [0; BEFORE + BEHIND];
             let begin = offset.saturating_sub(BEFORE as u64);
@@ -236,6 +283,27 @@ impl Unwinding {
             }
         })
     }
+}
+
+/// A way to a caller.
+#[derive(Clone, Copy)]
+enum Way {
+    Tables,
+    Pointers,
+}
+
+/// Restores the registers of a caller by its frame pointer, and returns the return address.
+fn by_pointer(
+    registers: &mut UnwindRegsX86_64,
+    read: &mut impl FnMut(u64) -> Result<u64, ()>,
+) -> Option<u64> {
+    let frame = registers.bp();
+    let sp = frame.checked_add(16).filter(|sp| *sp > registers.sp())?;
+    let (bp, return_address) = (read(frame).ok()?, read(frame + 8).ok()?);
+    registers.set_bp(bp);
+    registers.set_sp(sp);
+    registers.set_ip(return_address);
+    Some(return_address)
 }
 
 /// Restores the registers of what a signal interrupted, where its handler returns to the call of `rt_sigreturn`, and

@@ -7,27 +7,31 @@ use crate::profiler::graph::{Graph, NamedFrame};
 
 /// Returns the stacks, under the names of their processes.
 pub fn write(graph: &Graph) -> String {
-    lines(graph, |_| "")
+    lines(graph, |named| clean(&named.frame.name))
 }
 
 /// The same, with a mark behind each frame of the kernel's and each inlined one.
 pub fn annotated(graph: &Graph) -> String {
-    lines(graph, |named| match (named.kernel, named.frame.inlined) {
+    lines(graph, annotated_name)
+}
+
+/// Returns a frame's name with its mark.
+pub fn annotated_name(named: &NamedFrame) -> String {
+    let mark = match (named.kernel, named.frame.inlined) {
         (true, _) => "_[k]",
         (false, true) => "_[i]",
         (false, false) => "",
-    })
+    };
+    clean(&named.frame.name) + mark
 }
 
-fn lines(graph: &Graph, mark: impl Fn(&NamedFrame) -> &'static str) -> String {
+fn lines(graph: &Graph, name: impl Fn(&NamedFrame) -> String) -> String {
     let mut lines: BTreeMap<String, u64> = BTreeMap::new();
     for sample in &graph.samples {
         let mut line = clean(&graph.threads[sample.thread].process_name);
         for frame in &graph.stacks[sample.stack] {
             line.push(';');
-            let named = &graph.frames[*frame];
-            line += &clean(&named.frame.name);
-            line += mark(named);
+            line += &name(&graph.frames[*frame]);
         }
         *lines.entry(line).or_default() += u64::from(sample.interrupts);
     }

@@ -2,10 +2,12 @@
 //! kernel's.
 
 use core::mem::zeroed;
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, BufReader, Read, Seek, SeekFrom};
-use std::path::Path;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
 
 use linux_perf_data::linux_perf_event_reader::{
     AttrFlags, PerfEventAttr, PerfEventType, SamplingPolicy,
@@ -281,5 +283,11 @@ impl PerfEvents for Reader {
 
     fn recorded_period(&self) -> Option<u64> {
         Some(self.facts.period)
+    }
+
+    fn recorded_build_ids(&self) -> HashMap<PathBuf, Vec<u8>> {
+        let files = self.file.build_ids().unwrap_or_default().into_values();
+        let path = |path: Vec<u8>| PathBuf::from(OsString::from_vec(path));
+        files.map(|file| (path(file.path), file.build_id)).collect()
     }
 }

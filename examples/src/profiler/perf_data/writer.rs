@@ -1,14 +1,15 @@
 //! Writing a recording: the records as they come, one buffer of them in memory at a time.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{self, BufWriter, Seek, SeekFrom, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use perf_event_open_sys::bindings::perf_event_attr;
 
 use super::{
-    ARCHITECTURE, COMMAND_LINE, EVENT_DESCRIPTIONS, FINISHED_ROUND, HEADER_BYTES, MAGIC,
-    OS_RELEASE, PROCESSOR, SECTION_BYTES, synthesized,
+    ARCHITECTURE, BUILD_IDS, COMMAND_LINE, EVENT_DESCRIPTIONS, FINISHED_ROUND, HEADER_BYTES, MAGIC,
+    OS_RELEASE, PROCESSOR, SECTION_BYTES, build_ids, synthesized,
 };
 use crate::profiler::maps::Mapping;
 use crate::profiler::perf::{Record, What};
@@ -37,6 +38,8 @@ pub struct Writer {
     file: BufWriter<File>,
     attributes: Vec<u8>,
     facts: Facts,
+    /// The files that were mapped.
+    files: BTreeSet<PathBuf>,
     /// The bytes of records.
     pub bytes: u64,
     /// The samples among them.
@@ -65,7 +68,7 @@ impl Writer {
         file.write_all(&attributes)?;
         // No numbers of events: there is one.
         file.write_all(&[0; SECTION_BYTES as usize])?;
-        Ok(Self { file, attributes, facts, bytes: 0, samples: 0 })
+        Ok(Self { file, attributes, facts, files: BTreeSet::new(), bytes: 0, samples: 0 })
     }
 
     fn data_begin(&self) -> u64 {
@@ -85,7 +88,13 @@ impl Writer {
     /// # Errors
     /// The system's.
     pub fn write(&mut self, record: &Record) -> io::Result<()> {
-        self.samples += u64::from(matches!(record.what, What::Sample(_)));
+        match &record.what {
+            What::Sample(_) => self.samples += 1,
+            What::Map { mapping, .. } if mapping.path.is_absolute() => {
+                self.files.insert(mapping.path.clone());
+            }
+            _ => {}
+        }
         match record.raw.is_empty() {
             true => self.write_bytes(&synthesized::records(&record.what)),
             false => self.write_bytes(&record.raw),
@@ -125,6 +134,7 @@ impl Writer {
         events.extend(0_u32.to_ne_bytes());
         events.extend(text(&self.facts.event));
         let features = [
+            (BUILD_IDS, build_ids::section(&self.files)),
             (OS_RELEASE, text(release.trim_end())),
             (ARCHITECTURE, text("x86_64")),
             (PROCESSOR, text(&self.facts.processor)),

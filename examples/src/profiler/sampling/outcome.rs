@@ -66,6 +66,7 @@ impl Outcome {
             }),
             (self.unprofiled > 0)
                 .then(|| format!("{} mappings not profiled: the lists were full", self.unprofiled)),
+            self.kept.note(),
             self.used.as_ref().filter(|used| used.stacks > 0).map(Used::describe),
         ]
         .into_iter()
