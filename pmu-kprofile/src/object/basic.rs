@@ -17,7 +17,7 @@ pub(crate) struct Basic<'b> {
     pub(crate) limit: u64,
     pub(crate) bucket: Bucket,
     pub(crate) buffer: &'b [AtomicU32],
-    /// The segment of virtual-8086 execution; 0 for linear addresses. Only an object of a process has one.
+    /// The segment of virtual-8086 execution; 0 for linear addresses. Only an object of a process has a segment.
     pub(crate) segment: u16,
     /// The processors on which the source runs for this object.
     pub(crate) affinity: Affinity,

@@ -2,7 +2,7 @@
 
 use pmu_core::{InterruptFrame, KProfileSource};
 
-/// Acts on a profile interrupt in the embedder's own way. A closure implements it:
+/// The action of a callback object: called on each interrupt of its source. A closure implements the trait:
 ///
 /// ```
 /// use std::sync::atomic::{AtomicU64, Ordering};
@@ -30,8 +30,9 @@ pub trait ProfileCallback: Sync {
     /// Handles an interrupt of the object's source.
     fn profile_interrupt(&self, frame: &dyn InterruptFrame, source: KProfileSource);
 
-    /// Returns the address of the callback routine, for a debugger:
-    /// [`to_kprofile`](crate::ProfileObject::to_kprofile) exports it. By default it is that of
+    /// Returns the address of the callback routine, for a debugger.
+    ///
+    /// [`to_kprofile`](crate::ProfileObject::to_kprofile) exports the address. The default is the address of
     /// [`profile_interrupt`](Self::profile_interrupt).
     ///
     /// ```

@@ -1,6 +1,6 @@
 //! The source and the process by which an index finds an object.
 
-/// The interrupts that concern an object: those of one source, and of one process (0 for all processes).
+/// The interrupts that concern an object, by their source and their process; 0 for all processes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Key {
     pub(crate) source: u32,

@@ -26,7 +26,7 @@ pub struct ProfileObject<'b> {
     rules: Rules,
     /// A [`State`].
     state: AtomicU8,
-    /// The processors on which the source was started for this object, or for another one that shares it: one mask per
+    /// The processors on which the source runs for this object, also if it was started for another object: one mask per
     /// group. Only the holder of the lists' write guard writes it.
     running: [AtomicU64; MAX_GROUPS],
 }
@@ -81,7 +81,7 @@ impl<'b> ProfileObject<'b> {
 
     /// Returns the profile source.
     pub fn source(&self) -> KProfileSource {
-        // The value came from a source, so it is one.
+        // The value came from a source, so it is a source.
         KProfileSource::new(self.source.load(Ordering::Relaxed)).unwrap_or(KProfileSource::TIME)
     }
 

@@ -184,8 +184,8 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     ///
     /// # Errors
     /// See [`ProfileError`]. After an error of a start, `act` did not run and nothing is started; after an error of a
-    /// stop, all objects are stopped and the value that `act` returned is lost. From an interrupt or a callback it is
-    /// [`WrongContext`](ProfileError::WrongContext), without waiting.
+    /// stop, all objects are stopped and the value that `act` returned is lost. From an interrupt or a callback, the
+    /// error is [`WrongContext`](ProfileError::WrongContext), without waiting.
     pub fn scope<H: ProfileHardware, R>(
         &self,
         objects: &[&ProfileObject<'_>],
@@ -197,7 +197,7 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
         let mut scope = Scope { profiles: self, started: &[], hardware };
         for (count, object) in objects.iter().enumerate() {
             // SAFETY: (1) the object, and everything that it borrows, is borrowed until this function returns or
-            // unwinds; (2) `scope` stops it before that, whatever the hardware answers.
+            // unwinds; (2) `scope` stops the object before that, whatever the hardware answers.
             unsafe { self.start_borrowed(object, scope.hardware) }?;
             scope.started = objects.get(..=count).unwrap_or(objects);
         }

@@ -1,8 +1,8 @@
 //! The write guard: starts and stops objects, and the hardware for them.
 //!
-//! A source runs on a processor from the first object that uses it there to the last one. The objects themselves record
-//! on which processors they use it, and all objects of one source agree: on a processor either each object that wants
-//! the source uses it, or none does.
+//! A source runs on a processor from the first object that uses it there to the last one. Each object records on which
+//! processors it uses its source. The objects of one source agree: on a processor either all objects that want the
+//! source use it, or none does.
 
 use core::ptr;
 use core::sync::atomic::Ordering;
@@ -90,7 +90,7 @@ impl<'p, const N: usize, const P: usize> WriteGuard<'p, N, P> {
         self.objects_of(source).for_each(|object| object.add_running(group, processors));
     }
 
-    /// Records that nothing runs on any other processors.
+    /// Records that nothing runs on any processors but these.
     pub(super) fn keep_running(&self, processors: impl Fn(usize) -> u64) {
         for group in 0..Self::GROUPS {
             let kept = processors(group);
@@ -161,7 +161,7 @@ impl<'p, const N: usize, const P: usize> WriteGuard<'p, N, P> {
                 let error = ProfileError::Hardware { processor, error };
                 let undone = self.release(object, hardware);
                 object.end(State::Stopped);
-                // A failed undo leaves something running, so it is the error to report.
+                // If undoing failed too, the source may still run: that is the error to report.
                 return Err(undone.err().unwrap_or(error));
             }
             object.add_running(processor.group.into(), mask_of(processor));
@@ -214,15 +214,15 @@ impl<'p, const N: usize, const P: usize> WriteGuard<'p, N, P> {
         outcome
     }
 
-    /// Replaces the current snapshot by a changed one; the grace period of the old one begins.
+    /// Replaces the current snapshot by a changed copy; the grace period of the replaced snapshot begins.
     #[inline(never)] // Once in a kernel that counts bytes.
     fn replace(&self, change: &Change) {
         let profiles = self.profiles();
         let old = profiles.current.load(Ordering::Relaxed);
         let new = old ^ 1;
         let length = profiles.snapshot(new).with_mut(|lists| {
-            // SAFETY: (1) this is the guard's holder; (2) the other snapshot is not current, and the grace period
-            // since it was is over: the guard was made then, and makes one change; so nothing reads it.
+            // SAFETY: (1) this is the guard's holder; (2) the other snapshot is not current; (3) its grace period is
+            // over, because the guard was made after that, and makes one change. So nothing reads the snapshot.
             let lists = unsafe { &mut *lists };
             lists.ignored_bits = ignored_bits(profiles.rules());
             lists.fill(self.lock.lists().index(), change);
@@ -241,7 +241,7 @@ impl<'p, const N: usize, const P: usize> WriteGuard<'p, N, P> {
     }
 }
 
-/// Returns the pointer to an object that an index holds.
+/// Returns the pointer by which an index holds an object.
 fn pointer_to(object: &ProfileObject<'_>) -> ObjectPtr<ProfileObject<'static>> {
     ObjectPtr::new(ptr::from_ref(object).cast())
 }
@@ -258,7 +258,8 @@ fn entry_of(object: &ProfileObject<'_>) -> Entry {
     }
 }
 
-/// Returns the bits of a source's number that do not tell sources apart: all before version 3.51, where all are one.
+/// Returns the bits of a source's number that an index ignores: all of them before version 3.51, where interrupts have
+/// no source.
 const fn ignored_bits(rules: Rules) -> u32 {
     if rules.version.has_source_and_affinity() { 0 } else { u32::MAX }
 }

@@ -14,7 +14,7 @@ pub(super) struct WriteLock<'p, const N: usize, const P: usize>(
 );
 
 impl<'p, const N: usize, const P: usize> WriteLock<'p, N, P> {
-    /// Takes the lock, if it is free.
+    /// Takes the lock, if no other task holds it.
     pub(super) fn try_take(profiles: &'p Profiles<N, P>) -> Option<Self> {
         profiles.writing.try_take().then(|| Self(profiles))
     }
@@ -46,7 +46,7 @@ impl<'p, const N: usize, const P: usize> WriteLock<'p, N, P> {
             let over = state.grace.poll(&self.0.readers, &self.0.epoch);
             if let Some(object) = state.stopping.take_if(|_| over) {
                 // SAFETY: (1) the object lives until its owner learns that the grace period is over; (2) only this
-                // function tells, and it does so once, because it takes the pointer. So the object lives.
+                // function tells the owner, and only after this, because it takes the pointer. So the object lives.
                 unsafe { &*object.as_ptr() }.end(State::Stopped);
             }
             over

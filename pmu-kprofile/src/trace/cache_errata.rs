@@ -8,8 +8,8 @@ use crate::object::callback::ProfileCallback;
 
 /// Bookkeeping for a workaround of cache errata: counts time interrupts, and limits their interval.
 ///
-/// While the workaround is active, the interval of `ProfileTime` must not be longer than that: pass a requested
-/// interval through [`limit`](Self::limit) before setting it.
+/// While the workaround is active, the interval of `ProfileTime` must not be longer than required: pass a requested
+/// interval through [`limit`](Self::limit) before it is set.
 ///
 /// # Examples
 /// ```

@@ -35,8 +35,8 @@ pub trait CounterSets {
     /// Returns the active processors.
     fn active_processors(&self) -> Affinity;
 
-    /// Returns the number of a processor's counters: `HalQueryProfileNumberOfCounters`. From version 1903 on it limits
-    /// the sources.
+    /// Returns the number of a processor's counters: `HalQueryProfileNumberOfCounters`. From version 1903 on, it limits
+    /// the number of sources.
     fn counters(&self) -> usize;
 
     /// Allocates counters for the sources on a processor, and starts them.

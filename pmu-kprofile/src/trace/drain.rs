@@ -1,7 +1,6 @@
 //! The reading end of a ring: a task drains its records.
 //!
-//! A reader copies a record and then claims it, so that readers need no lock: the one that loses the claim has copied
-//! for nothing.
+//! A reader copies a record and then claims it, so readers need no lock. A reader that loses the claim drops its copy.
 
 use core::sync::atomic::Ordering;
 
@@ -47,7 +46,7 @@ impl<const N: usize, const W: usize> Drain<'_, N, W> {
         let slots = TraceRing::<N, W>::SLOTS;
         if let Some(slot) = self.ring.slots.get((position % slots) as usize) {
             let read = 2 * (position / slots) + 1;
-            // `Err`: another reader freed it, and a writer may have it already.
+            // `Err`: another reader freed the slot, and a writer may use it already.
             let _ = slot.turn.compare_exchange(read, read + 1, Ordering::AcqRel, Ordering::Relaxed);
         }
     }
@@ -60,14 +59,14 @@ impl<const N: usize, const W: usize> Iterator for Drain<'_, N, W> {
         let (slots, tail) = (TraceRing::<N, W>::SLOTS, &self.ring.tail);
         let mut position = tail.load(Ordering::Acquire);
         loop {
-            // A reader that claimed the record before may have ended there; it had copied it.
+            // The reader that claimed the record before this one may have ended before it freed the slot.
             position.checked_sub(1).into_iter().for_each(|before| self.free(before));
             let slot = self.ring.slots.get((position % slots) as usize)?;
             let turn = 2 * (position / slots);
             let is_published = slot.turn.load(Ordering::Acquire) == turn + 1;
             let bytes = if is_published { slot.read() } else { RecordBytes([[0; 8]; W]) };
-            // A slot is freed once the tail is moved on from it. So this one was not written since `position` was
-            // loaded, if the tail is there still.
+            // A slot is freed after the tail is moved on from it. So if the tail is at `position` still, this slot was
+            // not written since `position` was loaded, and the copy is whole.
             let next = position.wrapping_add(u64::from(is_published));
             match tail.compare_exchange(position, next, Ordering::AcqRel, Ordering::Acquire) {
                 Ok(_) if is_published => {

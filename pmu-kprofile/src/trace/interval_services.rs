@@ -11,8 +11,8 @@ use crate::trace::event::source_interval::{IntervalHook, SourceInterval};
 /// The services that query and set intervals, `NtQueryIntervalProfile` and `NtSetIntervalProfile`, with their own
 /// state.
 ///
-/// Intervals are machine-wide and are the interface's. This has the interval of `ProfileAlignmentFixup`, which is the
-/// kernel's and has no effect, and it knows whether changes are traced.
+/// Intervals are machine-wide, and the interface has them. The services' own state is the interval of
+/// `ProfileAlignmentFixup`, which has no effect, and whether changes are traced.
 ///
 /// ```
 /// use pmu_core::{DefaultInterface, KProfileSource, NtStatus};
@@ -104,8 +104,9 @@ impl IntervalServices {
     /// remembered and has no effect.
     ///
     /// While tracing is [on](Self::begin_trace), `record` is called with the event of a record 0x0F48 if an interval
-    /// was set. Its old interval is 0 where that was set while tracing was off. A running counter takes up the interval
-    /// at its next overflow, a running timer at [`Session::apply_interval`](pmu_core::Session::apply_interval).
+    /// was set. The old interval of the event is 0 if it was set while tracing was off. A running counter takes up the
+    /// interval at its next overflow, a running timer at
+    /// [`Session::apply_interval`](pmu_core::Session::apply_interval).
     ///
     /// # Context
     /// Task.
@@ -213,13 +214,13 @@ impl IntervalServices {
         }
     }
 
-    /// Notes whether a source's interval is set while tracing is on, and returns whether the one before was.
+    /// Notes whether a source's interval is set while tracing is on, and returns whether its previous interval was.
     fn set_while_traced(&self, source: KProfileSource, traced: bool) -> bool {
         let bit = 1 << (source.value() % 64);
         match self.set_while_traced.get(source.value() as usize / 64) {
             Some(word) if traced => word.fetch_or(bit, Ordering::Relaxed) & bit != 0,
             Some(word) => word.fetch_and(!bit, Ordering::Relaxed) & bit != 0,
-            // Of sources that were added with greater numbers, nothing is noted.
+            // Nothing is noted of sources with greater numbers, which were added.
             None => false,
         }
     }

@@ -1,8 +1,8 @@
 //! The writing end of a ring of trace records: interrupts push, one ring per processor.
 //!
-//! A writing interrupt may itself be interrupted by another that writes (a timer's dispatch by a PMI as NMI). A slot is
-//! therefore claimed by one atomic operation, filled, and then published by its sequence number; the reader stops at
-//! the first slot that is claimed but not yet published.
+//! An interrupt that writes may be interrupted by another that writes: a timer's dispatch by a PMI as NMI. A slot is
+//! therefore claimed by one atomic operation, then filled, and then published by its turn. The reader stops at the
+//! first slot that is claimed and not published yet.
 
 use core::sync::atomic::Ordering;
 
@@ -15,8 +15,8 @@ use crate::trace::extended::MAX_PMC_VALUES;
 use crate::trace::record::Record;
 use crate::trace::ring_slot::Slot;
 
-/// Maximum number of attempts at a claim. Each failure means that an interrupt came in between and claimed a slot of
-/// its own; interrupts do not nest this deeply.
+/// Maximum number of attempts at a claim. An attempt fails if another interrupt claims a slot between two steps of it.
+/// Interrupts do not nest this deeply.
 const TRIES: usize = 8;
 
 /// Number of words of a context switch with all extended data: header, time stamp, index, values, and 24 bytes.

@@ -5,8 +5,8 @@ use core::sync::atomic::Ordering;
 use crate::sync::{AtomicU64, array_of, const_fn};
 use crate::trace::record_bytes::RecordBytes;
 
-/// A slot, whose turn tells its owner: of the position `p` that maps to it, turn `2·(p / N)` means free for the writer
-/// of `p`, and `2·(p / N) + 1` means published by it.
+/// A slot of a ring with `N` slots, which has the positions `p` of one `p % N`. Turn `2·(p / N)`: free for the writer
+/// of `p`. Turn `2·(p / N) + 1`: published by the writer of `p`.
 #[derive(Debug)]
 pub(super) struct Slot<const W: usize> {
     pub(super) turn: AtomicU64,

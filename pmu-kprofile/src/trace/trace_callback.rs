@@ -64,7 +64,7 @@ impl<const N: usize> TraceCallback<N> {
 
     /// Returns the number of records lost so far: those that found a ring full, and those of processors without a ring.
     ///
-    /// A ring that this callback shares with others counts the records that they lost, too.
+    /// A ring that other callbacks share counts the records that they lost, too.
     pub fn dropped(&self) -> u64 {
         let full: u64 = self.rings.iter().map(TraceRing::dropped).sum();
         let stacks: u64 = self.stacks.iter().map(StackRing::dropped).sum();

@@ -25,7 +25,8 @@ pub enum TraceError {
     TooManySources(usize),
     /// A source was given twice.
     DuplicateSource(KProfileSource),
-    /// The hardware does not support the source, it is not a counter's, or a profile object cannot hold it.
+    /// The source cannot be traced: the hardware does not support it, it is `ProfileTime`, or its number is above
+    /// 32,767.
     UnsupportedSource(KProfileSource),
     /// PMC interrupts are being traced; their sources cannot be changed now.
     Busy,
@@ -33,7 +34,7 @@ pub enum TraceError {
     NotConfigured,
     /// This version of Windows has no PEBS index: it needs Windows 8.
     NoPebsIndex,
-    /// The PEBS index was requested for a hook other than [`CONTEXT_SWITCH_HOOK`], for more than one, or without
+    /// The PEBS index was requested for an event other than [`CONTEXT_SWITCH_HOOK`], for more than one, or without
     /// [`with_switches`](crate::trace::TraceObjects::with_switches).
     PebsHook,
     /// An object could not be started or stopped.

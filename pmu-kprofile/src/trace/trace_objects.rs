@@ -11,7 +11,7 @@ pub const MAX_PMC_SOURCES: usize = 4;
 
 /// The profile objects by which the kernel traces: one for the sampled profile, and four for PMC interrupts.
 ///
-/// Optionally, they have the tracing of context switches with them.
+/// Optionally, the tracing of context switches comes with them.
 ///
 /// From Windows 8 on, these are callback objects. Earlier kernels traced sampled profiles without an object, with the
 /// same effect on each interrupt; here the same objects serve all versions.
@@ -25,8 +25,8 @@ pub struct TraceObjects {
 impl TraceObjects {
     /// Creates the objects from two callbacks, usually [`TraceCallback`](crate::trace::TraceCallback)s.
     ///
-    /// Interrupts of `ProfileTime` call `sampled`; those of the configured sources call `pmc`. The objects are for
-    /// lists of the same rules.
+    /// Interrupts of `ProfileTime` call `sampled`, and interrupts of the configured sources call `pmc`. The objects are
+    /// for lists of the same rules.
     pub const fn new(
         rules: Rules,
         sampled: &'static dyn ProfileCallback,

@@ -75,8 +75,8 @@ impl TracedPmc {
 
     /// Selects the sources that are counted, and allocates counters for them on each active processor: class 0x0F.
     ///
-    /// The checks are Windows', in its order. `array` is `ProfileSource`: the 32-bit numbers behind the request's trace
-    /// handle.
+    /// The checks are those of Windows, in the order of Windows. `array` is `ProfileSource`: the 32-bit numbers behind
+    /// the request's trace handle.
     ///
     /// Eight sources, [`MAX_TRACED_COUNTERS`], are accepted at most; a record has the values of the first seven.
     ///
@@ -188,7 +188,7 @@ impl TracedPmc {
         Ok(numbers)
     }
 
-    /// Returns the sources that are counted, in the order of the values: that of
+    /// Returns the sources that are counted, in the order of the values and of
     /// [`CounterNames`](crate::trace::CounterNames).
     ///
     /// # Context

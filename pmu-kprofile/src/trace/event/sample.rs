@@ -113,8 +113,8 @@ impl Sample {
         self.detail.hook().id()
     }
 
-    /// Returns the whole record, without extended data. Shifts assemble it in registers, because an interrupt pays for
-    /// each step and has a small stack.
+    /// Returns the whole record, without extended data. Shifts assemble the record in registers, because an interrupt
+    /// pays for each step and has a small stack.
     #[inline]
     pub(in crate::trace) fn words(
         &self,

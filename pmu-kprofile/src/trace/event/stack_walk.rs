@@ -1,7 +1,7 @@
-//! The stack walk: the call chain of an event that has the same time stamp and thread.
+//! The stack walk: the call chain of an event, which has the same time stamp and thread.
 //!
-//! An interrupt writes it straight into the ring, address by address as the frame visits them, so it needs no space on
-//! the interrupt's stack.
+//! An interrupt writes the call chain straight into the ring, address by address as the frame visits them. So it needs
+//! no space on the interrupt's stack.
 
 use core::ops::ControlFlow;
 use core::sync::atomic::Ordering;
@@ -16,7 +16,7 @@ use crate::trace::record_error::RecordError;
 /// Maximum number of return addresses in a record that this crate writes.
 pub const MAX_RETURN_ADDRESSES: usize = 32;
 
-/// Maximum number of addresses: that of the event, and the return addresses.
+/// Maximum number of addresses: the address of the event, and the return addresses.
 const MAX_ADDRESSES: usize = 1 + MAX_RETURN_ADDRESSES;
 
 /// Number of words before the addresses: header, record's time stamp, event's time stamp, process and thread.
@@ -28,7 +28,8 @@ pub(in crate::trace) const STACK_WORDS: usize = FIXED_WORDS + MAX_ADDRESSES;
 /// Hook id of a call chain: `PERFINFO_LOG_TYPE_STACKWALK`.
 pub const STACK_WALK_HOOK: u16 = 0x1820;
 
-/// The call chain of an event: of that with the same time stamp and thread.
+/// The call chain of an event. The event has the time stamp [`event_timestamp`](Self::event_timestamp) and the same
+/// thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct StackWalk<'b> {

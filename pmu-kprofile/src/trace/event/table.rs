@@ -67,7 +67,7 @@ macro_rules! events {
                 }
             }
 
-            /// Returns the hook id, by which a record says which event it is of.
+            /// Returns the hook id, the number by which a record names its event.
             pub fn hook(&self) -> u16 {
                 match self {
                     $(Self::$name(event) => event.hook(),)*
