@@ -1,4 +1,4 @@
-//! The local APIC's performance entry, as a session's platform.
+//! The local APIC's LVT entry for performance counters, as a session's platform.
 //!
 //! Read first: Intel SDM vol. 3A, "Advanced Programmable Interrupt Controller (APIC)", sections "Local Vector
 //! Table" and "x2APIC Register Address Space"; AMD APM vol. 2, "Local Vector Table Registers".
@@ -7,13 +7,14 @@ use core::fmt;
 
 use pmu_core::{Interval, Platform, TimerUnavailable};
 
-/// Writes registers of the local APIC of the processor that executes the call.
+/// Access to the local APIC of the processor that executes the call, which the kernel implements: one write, of the LVT
+/// entry for performance counters.
 ///
 /// # For embedders
 /// - Called in task, interrupt and NMI context; takes no lock that an interrupt could find held.
 ///
-/// In xAPIC mode the registers are memory; in x2APIC mode they are model-specific registers. It is the
-/// kernel's APIC, and the kernel's to write:
+/// In xAPIC mode the registers are memory; in x2APIC mode they are model-specific registers. The APIC is the kernel's,
+/// and so is the code that writes it:
 ///
 /// ```
 /// use pmu::{ApicRegisters, LocalApic};
@@ -38,8 +39,8 @@ use pmu_core::{Interval, Platform, TimerUnavailable};
 /// # XApic(0).write_performance_entry(0);
 /// ```
 pub trait ApicRegisters {
-    /// Writes the performance-counter entry (LVTPC): MSR [`X2APIC_MSR`](LocalApic::X2APIC_MSR), or
-    /// [`XAPIC_OFFSET`](LocalApic::XAPIC_OFFSET) bytes into the page.
+    /// Writes the LVT entry for performance counters (LVTPC): MSR [`X2APIC_MSR`](LocalApic::X2APIC_MSR), or
+    /// [`XAPIC_OFFSET`](LocalApic::XAPIC_OFFSET) bytes into the page of xAPIC mode.
     fn write_performance_entry(&self, entry: u32);
 }
 
@@ -49,16 +50,16 @@ impl<A: ApicRegisters + ?Sized> ApicRegisters for &A {
     }
 }
 
-/// Delivery of the performance interrupt.
+/// Delivery of the performance interrupt: as an NMI, or by a vector.
 ///
-/// An NMI comes everywhere, also in code with interrupts off, and every handler on its way must be ready for that. An
+/// An NMI comes everywhere, also in code with interrupts off, and every handler on its way must be ready for it. An
 /// interrupt by vector waits until interrupts are on, and is charged to the code that runs then; its handler
 /// acknowledges it at the local APIC. [`service`](pmu_core::ProfileInterface::service) serves both alike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Delivery(u32);
 
-/// A vector below 32, which belongs to the processor's exceptions.
+/// Vector below 32, which belongs to an exception and cannot be the performance interrupt's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct InvalidVector(pub u8);
@@ -72,24 +73,31 @@ impl fmt::Display for InvalidVector {
 impl core::error::Error for InvalidVector {}
 
 impl Delivery {
-    /// Delivery mode 4.
+    /// Delivery as an NMI: delivery mode 4.
     pub const NON_MASKABLE: Self = Self(0b100 << 8);
 
-    /// Delivers by this vector: delivery mode 0.
+    /// Returns the delivery by this vector: delivery mode 0.
     ///
     /// # Errors
     /// The vector is below 32 (SDM vol. 3A, table "Protected-Mode Exceptions and Interrupts").
+    ///
+    /// ```
+    /// use pmu::{Delivery, InvalidVector};
+    /// assert_eq!(Delivery::vector(0xE1).map(Delivery::entry), Ok(0xE1));
+    /// assert_eq!(Delivery::NON_MASKABLE.entry(), 0x400);
+    /// assert_eq!(Delivery::vector(14), Err(InvalidVector(14))); // the page fault's
+    /// ```
     pub const fn vector(vector: u8) -> Result<Self, InvalidVector> {
         if vector < 32 { Err(InvalidVector(vector)) } else { Ok(Self(vector as u32)) }
     }
 
-    /// Returns the unmasked performance entry with this delivery: vector 7:0, delivery mode 10:8, mask 16.
+    /// Returns the value of the unmasked LVT entry with this delivery: vector 7:0, delivery mode 10:8, mask 16.
     pub const fn entry(self) -> u32 {
         self.0
     }
 }
 
-/// A periodic timer of the processor that executes the call, for `ProfileTime`.
+/// Periodic timer of the processor that executes the call, which the kernel implements for `ProfileTime`.
 ///
 /// # For embedders
 /// - Called in task context.
@@ -124,7 +132,7 @@ pub trait ProfileTimer {
     /// Starts the timer's interrupts, or changes their interval.
     ///
     /// # Errors
-    /// It cannot run at that interval.
+    /// The timer cannot run at that interval.
     fn start(&self, interval: Interval) -> Result<(), TimerUnavailable>;
 
     /// Stops the timer's interrupts.
@@ -140,7 +148,7 @@ impl<T: ProfileTimer + ?Sized> ProfileTimer for &T {
     }
 }
 
-/// No timer: `ProfileTime` cannot be started.
+/// Absence of a timer: `ProfileTime` cannot be started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct NoTimer;
@@ -152,10 +160,11 @@ impl ProfileTimer for NoTimer {
     fn stop(&self) {}
 }
 
-/// The entry's mask bit (SDM vol. 3A, "Local Vector Table").
+/// Mask bit of an LVT entry (SDM vol. 3A, "Local Vector Table").
 const MASKED: u32 = 1 << 16;
 
-/// The [`Platform`] of a processor with a local APIC.
+/// [`Platform`] of a processor with a local APIC, by which a session and its interrupt's handler mask and unmask the
+/// performance interrupt.
 ///
 /// ```
 /// use core::cell::Cell;
@@ -178,20 +187,20 @@ pub struct LocalApic<A, T = NoTimer> {
 }
 
 impl<A, T> LocalApic<A, T> {
-    /// The performance entry's MSR in x2APIC mode (SDM vol. 3A, "x2APIC Register Address Space").
+    /// MSR of the LVT entry for performance counters in x2APIC mode (SDM vol. 3A, "x2APIC Register Address Space").
     pub const X2APIC_MSR: u32 = 0x834;
 
-    /// The performance entry's place in the page of xAPIC mode (SDM vol. 3A, "Local APIC Register Address
-    /// Map").
+    /// Offset of the LVT entry for performance counters in the page of xAPIC mode (SDM vol. 3A, "Local APIC Register
+    /// Address Map").
     pub const XAPIC_OFFSET: usize = 0x340;
 }
 
 impl<A: ApicRegisters, T: ProfileTimer> LocalApic<A, T> {
-    /// Creates the platform of the local APIC that `registers` writes, with this delivery of the performance
-    /// interrupt, and a timer.
+    /// Creates the platform of the local APIC that `registers` writes, with this delivery of the performance interrupt
+    /// and this timer.
     ///
-    /// All values for one processor, the session's and the handler's, need the same delivery: each unmasking writes
-    /// the entry anew.
+    /// The session and the interrupt's handler of a processor each have such a value, and both need the same delivery:
+    /// each unmasking writes the LVT entry anew.
     pub const fn new(registers: A, delivery: Delivery, timer: T) -> Self {
         Self { registers, entry: delivery.entry(), timer }
     }

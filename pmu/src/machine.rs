@@ -10,12 +10,13 @@ use pmu_core::{
 };
 use pmu_intel::Emon;
 
-/// The counters and the profile interface of a machine: Intel's, AMD's, counters without sources, or time alone.
+/// Counters and profile interface of a machine, detected by CPUID: Intel's, AMD's, counters without sources, or time
+/// alone.
 ///
-/// It is one type, so that a kernel keeps it in one static and its interrupt handler needs no generics. Its other
-/// operations are those of [`ProfileInterface`](pmu_core::ProfileInterface) and
-/// [`SourceInterface`](pmu_core::SourceInterface), of which `unit` is the boot processor's counters, and `unit_of`
-/// those of the processor that a snapshot describes.
+/// One type stands for all vendors, so that a kernel keeps the machine in one static and its interrupt's handler needs
+/// no generics. Further operations are those of [`ProfileInterface`](pmu_core::ProfileInterface) and
+/// [`SourceInterface`](pmu_core::SourceInterface). Of these, `unit` is the boot processor's counters, and `unit_of` the
+/// counters of the processor that a snapshot describes.
 ///
 /// ```
 /// use pmu::Machine;
@@ -28,7 +29,7 @@ use pmu_intel::Emon;
 /// let machine = Machine::detect(&Snapshot::capture(&dump));
 /// assert!(machine.query(KProfileSource::TOTAL_CYCLES).is_supported());
 ///
-/// // No processor that has counters: time remains, and the reason is known.
+/// // A processor without counters: time remains, and the reason is known.
 /// let nothing = Machine::detect(&Snapshot::capture(&CpuidDump::parse(
 ///     "   0x00000000 0x00: eax=0x00000001 ebx=0x00000000 ecx=0x00000000 edx=0x00000000",
 /// )?));
@@ -42,22 +43,22 @@ use pmu_intel::Emon;
     reason = "a machine has one, in a static, and there is no heap"
 )]
 pub enum Machine {
-    /// Architectural performance monitoring.
+    /// Intel's architectural performance monitoring, with Windows' sources.
     Intel(Emon),
-    /// AMD's core counters.
+    /// AMD's core counters, with Windows' sources.
     Amd(Amd64),
-    /// AMD's core counters on a Zen, with sources that count the general meanings. Only
+    /// AMD's core counters on a Zen, with sources that count what their names say. Only
     /// [`detect_zen`](Machine::detect_zen) returns it.
     Zen(Zen),
-    /// Counters that take any event, and have no sources but time, for this reason: Hygon's, which are AMD's,
-    /// and Zhaoxin's, which are Intel's.
+    /// Counters that take any event, and no sources but time, for this reason: Hygon's counters, which are as AMD's,
+    /// and Zhaoxin's, which are as Intel's.
     CountersOnly(DefaultInterface, NoInterface, CounterUnit),
-    /// No counters, for this reason.
+    /// Time alone, and no counters, for this reason.
     TimeOnly(DefaultInterface, NoInterface),
 }
 
 impl Machine {
-    /// Detects the machine's interface from the boot processor, which `snapshot` describes.
+    /// Detects the machine from the boot processor, which `snapshot` describes.
     ///
     /// # Context
     /// Task, once.
@@ -65,8 +66,8 @@ impl Machine {
         Self::of(snapshot, Emon::detect(snapshot), Amd64::detect(snapshot))
     }
 
-    /// Detects as [`detect`](Self::detect), except that on a Zen the sources are those of [`Zen`]: fewer than Windows
-    /// has, and each counts what its name says there.
+    /// Detects the machine as [`detect`](Self::detect) does, except that a Zen has the sources of [`Zen`]: fewer than
+    /// Windows has, each of which counts what its name says.
     ///
     /// ```
     /// use pmu::Machine;
@@ -93,9 +94,25 @@ impl Machine {
         Zen::detect(snapshot).map_or_else(|| Self::detect(snapshot), Self::Zen)
     }
 
-    /// Detects the interface as the HAL of a given Windows does. Where that HAL has no interface for the processor, the
-    /// processor's counters take events and have no sources; where it has AMD's four legacy counters alone
-    /// ([`Amd64::detect_as_of`]), so has the machine.
+    /// Detects the machine as the HAL of a given Windows does.
+    ///
+    /// Where that HAL has no interface for the processor, the processor's counters take events and have no sources.
+    /// Where that HAL has AMD's four legacy counters alone ([`Amd64::detect_as_of`]), so has the machine.
+    ///
+    /// ```
+    /// use pmu::Machine;
+    /// use pmu::core::{KProfileSource, PointerWidth, ProfileInterface, Rules, WindowsVersion};
+    /// # use pmu_virt::mock::MockMsr;
+    /// # use pmu_virt::{Configuration, FedEvents, IntelConfiguration, VirtualPmu};
+    /// # let configuration = Configuration::Intel(IntelConfiguration::new(4, 4, 3));
+    /// # let processor = MockMsr::<8>::new(VirtualPmu::new(configuration, FedEvents::NONE)?);
+    /// # let this = &processor.snapshot(); // an Intel processor
+    /// let version = WindowsVersion::WindowsXp;
+    /// let xp = Machine::detect_as_of(this, Rules { version, width: PointerWidth::Bits64 });
+    /// assert!(!xp.query(KProfileSource::TOTAL_CYCLES).is_supported());
+    /// assert!(matches!(xp, Machine::CountersOnly(..))); // any event can be opened
+    /// # Ok::<(), pmu_virt::ConfigurationError>(())
+    /// ```
     ///
     /// # Context
     /// Task, once.
@@ -122,29 +139,98 @@ impl Machine {
         }
     }
 
-    /// Returns the machine's sources together with the opened events of one processor, whose table `events` is.
+    /// Returns the machine's sources together with the opened events of one processor, whose table is `events`. The
+    /// session is made from the result; the interrupt's handler makes its own with the same table.
+    ///
+    /// ```
+    /// use pmu::Machine;
+    /// use pmu::core::{
+    ///     CounterMemory, CounterSet, CounterSlot, Event, EventEntry, EventTable, KProfileSource, MAX_COUNTERS,
+    ///     NamedEvent, ProfileInterface, SourceInterface,
+    /// };
+    /// # use pmu_virt::mock::MockMsr;
+    /// # use pmu_virt::{Configuration, FedEvents, IntelConfiguration, VirtualPmu};
+    /// # let configuration = Configuration::Intel(IntelConfiguration::new(4, 4, 3));
+    /// # let processor = MockMsr::<8>::new(VirtualPmu::new(configuration, FedEvents::NONE)?);
+    /// # let (this, msr, apic) = (&processor.snapshot(), &processor, &processor);
+    /// static EVENTS: EventTable<[EventEntry; 8]> = EventTable::new();
+    /// static MEMORY: CounterMemory<[CounterSlot; MAX_COUNTERS]> = CounterMemory::new();
+    /// let machine = Machine::detect(this);
+    /// let both = machine.with_events(&EVENTS);
+    /// let mut session = both.initialize(this, CounterSet::ALL, msr, apic, &MEMORY)?;
+    /// session.start(KProfileSource::BRANCH_MISPREDICTIONS)?;
+    /// let counters = session.counters_mut();
+    /// let id = counters.open_event(machine.unit(), &Event::named(NamedEvent::Instructions))?;
+    /// counters.start_event(id, 0)?;
+    /// assert!(session.is_running(KProfileSource::BRANCH_MISPREDICTIONS));
+    /// # Ok::<(), Box<dyn core::error::Error>>(())
+    /// ```
     pub const fn with_events<'a>(&'a self, events: &'a EventTable) -> WithEvents<'a, Self> {
         WithEvents::new(self, events)
     }
 
-    /// Returns the opened events of one processor, whose table `events` is, without any source. Their counters are
-    /// those that the processor shares with the boot processor.
+    /// Returns the opened events of one processor, whose table is `events`, without any source. They run on the
+    /// counters that the processor shares with the boot processor.
     ///
     /// On a hybrid machine, whose types of core differ in their counters, [`OpenedEvents::new`] of the processor's own
-    /// unit, [`unit_of`](SourceInterface::unit_of), has all of the processor's; its interrupt handler calls
-    /// [`service`](pmu_core::service) of the same source.
+    /// [`unit_of`](SourceInterface::unit_of) has all counters of the processor. Its interrupt's handler then calls
+    /// [`service`](pmu_core::service) with the same source.
+    ///
+    /// ```
+    /// use pmu::Machine;
+    /// use pmu::core::{
+    ///     CounterMemory, CounterSet, CounterSlot, Counters, Event, EventEntry, EventTable, MAX_COUNTERS, NamedEvent,
+    ///     SourceInterface,
+    /// };
+    /// # use pmu_virt::mock::MockMsr;
+    /// # use pmu_virt::{Configuration, FedEvents, IntelConfiguration, VirtualPmu};
+    /// # let configuration = Configuration::Intel(IntelConfiguration::new(4, 4, 3));
+    /// # let processor = MockMsr::<8>::new(VirtualPmu::new(configuration, FedEvents::NONE)?);
+    /// # let (this, msr, apic) = (&processor.snapshot(), &processor, &processor);
+    /// static EVENTS: EventTable<[EventEntry; 4]> = EventTable::new();
+    /// static MEMORY: CounterMemory<[CounterSlot; MAX_COUNTERS]> = CounterMemory::new();
+    /// let machine = Machine::detect(this);
+    /// let unit = machine.unit_of(this);
+    /// let mut counters = Counters::take(machine.events(&EVENTS), &unit, CounterSet::ALL, msr, apic, &MEMORY)?;
+    /// let id = counters.open_event(&unit, &Event::named(NamedEvent::Cycles))?;
+    /// counters.start_event(id, 0)?;
+    /// let count = counters.read_event(id, 100)?; // at time 100
+    /// assert_eq!((count.value, count.running), (0, 100)); // nothing happens on this mock
+    /// # Ok::<(), Box<dyn core::error::Error>>(())
+    /// ```
     pub fn events<'a>(&'a self, events: &'a EventTable) -> OpenedEvents<'a> {
         OpenedEvents::new(self.unit(), events)
     }
 
-    /// Services the performance interrupt of the processor that executes the call, as
-    /// [`ProfileInterface::service`] of the interface that the machine has: one comparison more.
+    /// Services the performance interrupt of the processor that executes the call: finds the overflowed counters,
+    /// reports and re-arms them. This is [`ProfileInterface::service`] of the machine's interface, after one
+    /// comparison.
     ///
     /// # Context
     /// Interrupt or NMI, and any other.
     ///
     /// # Errors
     /// Those of [`pmu_core::service`].
+    ///
+    /// ```
+    /// use pmu::Machine;
+    /// use pmu::core::{Claim, CounterMemory, CounterSlot, KProfileSource, MAX_COUNTERS, ProfileInterface};
+    /// # use pmu_virt::mock::MockMsr;
+    /// # use pmu_virt::{Configuration, FedEvents, IntelConfiguration, VirtualPmu};
+    /// # let configuration = Configuration::Intel(IntelConfiguration::new(4, 4, 3));
+    /// # let processor = MockMsr::<8>::new(VirtualPmu::new(configuration, FedEvents::NONE)?);
+    /// # let (this, msr, apic) = (&processor.snapshot(), &processor, &processor);
+    /// static MEMORY: CounterMemory<[CounterSlot; MAX_COUNTERS]> = CounterMemory::new();
+    /// let machine = Machine::detect(this);
+    /// let mut session = machine.initialize(this, msr, apic, &MEMORY)?;
+    /// session.start(KProfileSource::BRANCH_MISPREDICTIONS)?;
+    /// # processor.interrupt_at(1);
+    /// // In the interrupt's handler:
+    /// let mut sources = vec![];
+    /// let serviced = machine.service(&msr, &apic, &MEMORY, |overflow| sources.push(overflow.source))?;
+    /// assert_eq!((serviced.claim, sources), (Claim::Ours, vec![KProfileSource::BRANCH_MISPREDICTIONS]));
+    /// # Ok::<(), Box<dyn core::error::Error>>(())
+    /// ```
     #[inline]
     pub fn service<M: MsrBackend, P: Platform>(
         &self,
@@ -164,7 +250,7 @@ impl Machine {
         }
     }
 
-    /// Returns the reason why the machine has no sources but time, if it has none.
+    /// Returns the reason why the machine has no sources but time; `None` if it has others.
     pub const fn why_time_only(&self) -> Option<NoInterface> {
         match self {
             Self::Intel(_) | Self::Amd(_) | Self::Zen(_) => None,
@@ -173,7 +259,7 @@ impl Machine {
     }
 }
 
-/// Returns the counters of a processor of any known vendor.
+/// Returns the counters of a processor, of any known vendor.
 fn counters(processor: &Snapshot) -> Result<CounterUnit, NoInterface> {
     pmu_intel::counters(processor)
         .or_else(|intel| pmu_amd::counters(processor).map_err(|amd| intel.or(amd)))

@@ -7,14 +7,14 @@ use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use pmu_core::{Counters, Session};
 
-/// Identity of the executing processor: the one promise that a kernel makes for all of its [`PerProcessor`] and
-/// [`ProcessorLocal`] values.
+/// Number of the executing processor, which the kernel provides: the one promise that it makes for all of its
+/// [`PerProcessor`] and [`ProcessorLocal`] values.
 ///
 /// # Safety
-/// - [`this_processor`](Self::this_processor) returns the same number throughout a call of
-///   [`PerProcessor::with`] or [`ProcessorLocal::with`], and a number always means the same processor. So the task does
-///   not move to another processor within `with`, nor does another task run there in between that calls it:
-///   preemption is off, or the caller is bound to the processor and `with` is not called concurrently.
+/// - [`this_processor`](Self::this_processor) returns the same number throughout a call of [`PerProcessor::with`] or
+///   [`ProcessorLocal::with`], and a number always means the same processor. So within `with` the task does not move to
+///   another processor, and no other task runs there that calls `with`: preemption is off, or the caller is bound to
+///   the processor and `with` is not called concurrently.
 /// - It may be called in any context, NMI included.
 ///
 /// ```
@@ -46,11 +46,11 @@ pub unsafe trait Processors {
     fn this_processor() -> usize;
 }
 
-/// A value that tasks on one processor may use in turn, though it is not [`Send`].
+/// Value that tasks on one processor may use in turn, though it is not [`Send`].
 ///
 /// # Safety
-/// - Using the value in one task, and then in another, one at a time, does not break memory safety: it shares nothing
-///   that the first task keeps, as an `Rc` would, and refers to no thread-local memory.
+/// - Using the value in one task, and then in another, does not break memory safety: the value shares nothing that the
+///   first task keeps, as an `Rc` would, and refers to no thread-local memory.
 ///
 /// ```
 /// use pmu::OnProcessor;
@@ -79,8 +79,7 @@ unsafe impl<I: Send, M: Send, P: Send> OnProcessor for Session<'_, I, M, P> {}
 // sent (`S`, `M`, `P`), or shared (the counter memory, which is atomics).
 unsafe impl<S: Send, M: Send, P: Send> OnProcessor for Counters<'_, S, M, P> {}
 
-/// A place for each of `N` processors, in a static, for a value that must stay on its processor, such as a
-/// [`Session`].
+/// Static with a place for each of `N` processors, for a value that must stay on its processor, such as a [`Session`].
 ///
 /// ```
 /// use pmu::{OnProcessor, PerProcessor, Processors};
@@ -96,7 +95,7 @@ unsafe impl<S: Send, M: Send, P: Send> OnProcessor for Counters<'_, S, M, P> {}
 /// # Ok::<(), pmu::Busy>(())
 /// ```
 ///
-/// An `Rc` is not such a value: another task could hold a clone of it.
+/// An `Rc` cannot be such a value: another task could hold a clone of it.
 ///
 /// ```compile_fail,E0277
 /// # struct Kernel;
@@ -141,8 +140,8 @@ impl<T> Place<T> {
     }
 }
 
-/// A value that must stay on its processor, such as a [`Session`], in a kernel's per-CPU data: one for each processor,
-/// each in memory of its own. It belongs to the processor that uses it first; another one is refused.
+/// Place in a kernel's per-CPU data, for a value that must stay on its processor, such as a [`Session`]. The place
+/// belongs to the processor that uses it first, and any other is refused.
 ///
 /// ```
 /// use pmu::{OnProcessor, ProcessorLocal, Processors};
@@ -152,7 +151,7 @@ impl<T> Place<T> {
 /// struct Count(u32);
 /// // SAFETY: a number.
 /// unsafe impl OnProcessor for Count {}
-/// /// Of which the kernel has one for each processor.
+/// /// The kernel has one for each processor.
 /// struct PerCpuData {
 ///     count: ProcessorLocal<Count, Kernel>,
 /// }
@@ -162,7 +161,7 @@ impl<T> Place<T> {
 /// # Ok::<(), pmu::Busy>(())
 /// ```
 pub struct ProcessorLocal<T, K> {
-    /// The number of the processor that it belongs to; [`UNUSED`](Self::UNUSED) at first.
+    /// Number of the processor to which the place belongs; [`UNUSED`](Self::UNUSED) at first.
     owner: AtomicUsize,
     place: Place<T>,
     kernel: PhantomData<fn() -> K>,
@@ -175,15 +174,15 @@ unsafe impl<T: OnProcessor, K: Processors> Sync for ProcessorLocal<T, K> {}
 impl<T, K: Processors> ProcessorLocal<T, K> {
     const UNUSED: usize = usize::MAX;
 
-    /// Creates a place without a value.
+    /// Creates a place that no processor has used.
     pub const fn new() -> Self {
         Self { owner: AtomicUsize::new(Self::UNUSED), place: Place::new(), kernel: PhantomData }
     }
 
-    /// Uses this processor's value.
+    /// Calls `act` with this processor's value, `None` before one was put there.
     ///
     /// # Context
-    /// Any. From an interrupt that interrupted a call on the same processor it is [`Busy::InUse`].
+    /// Any. In an interrupt that interrupted a call of `with` on the same processor the result is [`Busy::InUse`].
     ///
     /// # Errors
     /// [`Busy`]: `act` was not called.
@@ -216,20 +215,20 @@ impl<T, K> fmt::Debug for ProcessorLocal<T, K> {
 // tasks use a value in turn, which it can take by the promise of `OnProcessor`.
 unsafe impl<T: OnProcessor, K: Processors, const N: usize> Sync for PerProcessor<T, K, N> {}
 
-/// The value is in use on this processor, or there is no place for it.
+/// Reason why `with` did not call its function: the value is in use, or is not this processor's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum Busy {
-    /// A call of `with` is under way: this one comes from an interrupt, or from within.
+    /// A call of `with` is under way on this processor: this call comes from an interrupt, or from within that one.
     InUse,
-    /// The processor's number is not below the number of places.
+    /// The number of the processor is not below the number of places.
     NoPlace {
-        /// Its number.
+        /// Number of the executing processor.
         processor: usize,
     },
-    /// The value is another processor's.
+    /// The place belongs to another processor.
     OfProcessor {
-        /// Its number.
+        /// Number of the executing processor.
         processor: usize,
     },
 }
@@ -247,18 +246,39 @@ impl fmt::Display for Busy {
 impl core::error::Error for Busy {}
 
 impl<T, K: Processors, const N: usize> PerProcessor<T, K, N> {
-    /// Creates places without values.
+    /// Creates places without a value.
     pub const fn new() -> Self {
         Self { places: [const { Place::new() }; N], kernel: PhantomData }
     }
 
-    /// Uses this processor's value.
+    /// Calls `act` with this processor's value, `None` before one was put there.
     ///
     /// # Context
-    /// Any. From an interrupt that interrupted a call on the same processor it is [`Busy::InUse`].
+    /// Any. In an interrupt that interrupted a call of `with` on the same processor the result is [`Busy::InUse`].
     ///
     /// # Errors
     /// [`Busy`]: `act` was not called.
+    ///
+    /// ```
+    /// # use pmu::{Busy, OnProcessor, PerProcessor, Processors};
+    /// # struct Kernel;
+    /// # // SAFETY: one thread.
+    /// # unsafe impl Processors for Kernel { fn this_processor() -> usize { 0 } }
+    /// # struct Session(u32);
+    /// # // SAFETY: a number.
+    /// # unsafe impl OnProcessor for Session {}
+    /// static SESSIONS: PerProcessor<Session, Kernel, 2> = PerProcessor::new();
+    /// /// An interrupt that uses the session; it may have interrupted a task that does.
+    /// fn interrupt() -> Result<u32, Busy> {
+    ///     SESSIONS.with(|session| session.as_ref().map_or(0, |session| session.0))
+    /// }
+    /// let within = SESSIONS.with(|session| {
+    ///     *session = Some(Session(7));
+    ///     interrupt()
+    /// });
+    /// assert_eq!(within, Ok(Err(Busy::InUse)));
+    /// assert_eq!(interrupt(), Ok(7));
+    /// ```
     pub fn with<R>(&'static self, act: impl FnOnce(&mut Option<T>) -> R) -> Result<R, Busy> {
         let processor = K::this_processor();
         let place = self.places.get(processor).ok_or(Busy::NoPlace { processor })?;

@@ -8,15 +8,15 @@ use core::str::FromStr;
 
 use pmu_core::{CounterSet, Event, EventSelect, MsrAddress, NamedEvent};
 
-/// `PERF_TYPE_HARDWARE`: the configuration is one of [`HARDWARE_EVENTS`].
+/// Type of perf's generic events, `PERF_TYPE_HARDWARE`: the configuration is one of [`HARDWARE_EVENTS`].
 pub const PERF_TYPE_HARDWARE: u32 = 0;
 
-/// `PERF_TYPE_RAW`: the configuration is a [`RawConfig`].
+/// Type of raw events, `PERF_TYPE_RAW`: the configuration is a [`RawConfig`].
 pub const PERF_TYPE_RAW: u32 = 4;
 
-/// The events of [`PERF_TYPE_HARDWARE`] that have a name here, by their numbers: `PERF_COUNT_HW_CPU_CYCLES`,
-/// `PERF_COUNT_HW_INSTRUCTIONS`, and so on. Those that have none: bus cycles (6), and cycles in which the front end
-/// (7) or the back end (8) is stalled.
+/// Hardware events of perf that have a name here, with their numbers: `PERF_COUNT_HW_CPU_CYCLES`,
+/// `PERF_COUNT_HW_INSTRUCTIONS` and others. Without a name are bus cycles (6), and cycles in which the front end (7) or
+/// the back end (8) is stalled.
 pub const HARDWARE_EVENTS: [(u64, NamedEvent); NamedEvent::COUNT] = [
     (0, NamedEvent::Cycles),
     (1, NamedEvent::Instructions),
@@ -27,8 +27,8 @@ pub const HARDWARE_EVENTS: [(u64, NamedEvent); NamedEvent::COUNT] = [
     (9, NamedEvent::ReferenceCycles),
 ];
 
-/// The extra register of each of Intel's events that have one, by event and unit mask: off-core response, Nova Lake's
-/// off-module response, load latency, and front end. Where several registers serve an event, it has several numbers.
+/// Extra register of each of Intel's events that have one, by event and unit mask: off-core response, Nova Lake's
+/// off-module response, load latency, and front end. An event that several registers serve has several numbers.
 ///
 /// Source: SDM vol. 4 (the registers), vol. 3B (the events); Linux' `arch/x86/events/intel/core.c` (that `config1` is
 /// their value).
@@ -59,7 +59,7 @@ fn extra_register(config: u64) -> Option<MsrAddress> {
     known.map(|(_, register)| unsafe { MsrAddress::new(*register) })
 }
 
-/// The fields of `perf_event_attr` that select an event and its privilege levels. All zeros: cycles, everywhere,
+/// Fields of perf's `perf_event_attr` that select an event and its privilege levels. All zeros: cycles, everywhere,
 /// without interrupts.
 ///
 /// ```
@@ -84,19 +84,19 @@ pub struct PerfAttributes {
     pub type_: u32,
     /// `config`: the event, as the type says.
     pub config: u64,
-    /// `config1`: the value of the event's [extra register](Event::with_extra), if it has one: perf's terms
-    /// `offcore_rsp`, `ldlat` and `frontend`. With 0 the register is left as it is. An event that either of two
-    /// registers could serve has the one that its `config` names.
+    /// `config1`: value of the event's [extra register](Event::with_extra), if the event has one: perf's terms
+    /// `offcore_rsp`, `ldlat` and `frontend`. 0 leaves the register as it is. Where two registers could serve an event,
+    /// its `config` names one.
     pub config1: u64,
-    /// `sample_period`: events between two interrupts; 0: none.
+    /// `sample_period`: number of events between two interrupts; 0 for no interrupt.
     pub sample_period: u64,
-    /// `exclude_user`: not at privilege levels above 0.
+    /// `exclude_user`: does not count above privilege level 0.
     pub exclude_user: bool,
-    /// `exclude_kernel`: not at privilege level 0.
+    /// `exclude_kernel`: does not count at privilege level 0.
     pub exclude_kernel: bool,
-    /// `exclude_host`: only while a guest runs.
+    /// `exclude_host`: counts only while a guest runs.
     pub exclude_host: bool,
-    /// `exclude_guest`: only while no guest runs.
+    /// `exclude_guest`: counts only while no guest runs.
     pub exclude_guest: bool,
 }
 
@@ -106,8 +106,8 @@ impl PerfAttributes {
     /// model. `pmu-events` has the constraints of each core type; a kernel that does not link its tables returns `None`
     /// for "not known".
     ///
-    /// Where perf reads a total of a sampling event, add [`with_total`](Event::with_total); where it multiplexes,
-    /// [`rotating`](Event::rotating).
+    /// Where perf reads the total of a sampling event, add [`with_total`](Event::with_total); where perf multiplexes,
+    /// add [`rotating`](Event::rotating).
     ///
     /// ```
     /// use pmu::core::{Event, Snapshot};
@@ -173,9 +173,9 @@ impl PerfAttributes {
     }
 }
 
-/// Converts as [`PerfAttributes::event`] does where nothing is known of the processor's constraints: a raw
-/// configuration may be given any counter, and counts nothing, or something else, on one that cannot count it. On
-/// AMD's processors every core counter counts every event; on Intel's, take `PerfAttributes::event`.
+/// Converts as [`PerfAttributes::event`] does for a processor whose constraints are not known. A raw event may be given
+/// any counter; on one that cannot count it, it counts nothing or something else. On AMD's processors every core
+/// counter counts every event. On Intel's, use `PerfAttributes::event`.
 ///
 /// # Errors
 /// Those of [`PerfAttributes::event`].
@@ -187,12 +187,12 @@ impl TryFrom<PerfAttributes> for Event {
     }
 }
 
-/// Converts an event into perf's attributes. They have no fields for the counters that the event is confined to, for
-/// further encodings, for rotation, for a total beside a period, and for user mode's RDPMC; these are left out.
+/// Converts an event into perf's attributes, as far as these have fields. Left out are the counters to which the event
+/// is confined, further encodings, rotation, a total beside a period, and user mode's RDPMC.
 ///
 /// # Errors
-/// [`Bits`](PerfError::Bits); [`NoExtraRegister`](PerfError::NoExtraRegister): it has one that perf does not write for
-/// it.
+/// [`Bits`](PerfError::Bits); [`NoExtraRegister`](PerfError::NoExtraRegister) for an extra register that perf does not
+/// write for this event.
 impl TryFrom<Event> for PerfAttributes {
     type Error = PerfError;
 
@@ -224,11 +224,11 @@ impl TryFrom<Event> for PerfAttributes {
     }
 }
 
-/// A raw configuration: an event select without the bits that are perf's to set (16, 17, 20 and 22).
+/// Raw configuration of perf: an event select without the bits that perf itself sets (16, 17, 20 and 22).
 ///
-/// Its text is perf's: `r01c0`, the event in the low byte and the unit mask in the next; or terms,
-/// `cpu/event=0xc0,umask=0x1/`, of which a flag is written without its value. As in perf, `cpu/r1a8/` and
-/// `cpu/config=0x1a8/` are the same as `r1a8`. The terms are those of the kernel's format files:
+/// As text it is `r01c0`, with the event in the low byte and the unit mask in the next; or terms, as in
+/// `cpu/event=0xc0,umask=0x1/`, where a flag needs no value. As in perf, `cpu/r1a8/` and `cpu/config=0x1a8/` are the
+/// same as `r1a8`. The terms are those of the kernel's format files:
 ///
 /// | term | bits |
 /// |---|---|
@@ -238,9 +238,9 @@ impl TryFrom<Event> for PerfAttributes {
 /// | `cmask` | 31:24 |
 /// | `eq` | 36 |
 ///
-/// A processor may lack some of them; opening the event checks that. Intel's `in_tx` and `in_tx_cp`, bits 32 and 33,
-/// are parsed; [`terms`](Self::terms) writes these bits as AMD's event, which perf refuses on Intel's processors,
-/// while `r1000001c0` is right on both.
+/// A processor may lack some of these bits, which is checked where the event is opened. Intel's `in_tx` and `in_tx_cp`,
+/// bits 32 and 33, are parsed. [`terms`](Self::terms) writes these bits as AMD's event, which perf refuses on Intel's
+/// processors; `r1000001c0` is right on both.
 ///
 /// ```
 /// use pmu::perf::RawConfig;
@@ -255,13 +255,13 @@ impl TryFrom<Event> for PerfAttributes {
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct RawConfig(u64);
 
-/// One term: its name, and its fields' lowest bits and widths, the value's low bits first.
+/// Term of a raw configuration: its name, and its fields' lowest bits and widths, the value's low bits first.
 struct Term {
     name: &'static str,
     fields: &'static [(u32, u32)],
 }
 
-/// In the order in which they are written; the last two are only read, for their bits are the first one's too.
+/// Terms in the order in which they are written. The last two are only read, because the first one has their bits, too.
 const TERMS: [Term; 10] = [
     Term { name: "event", fields: &[(0, 8), (32, 4)] },
     Term { name: "umask", fields: &[(8, 8), (40, 8)] },
@@ -309,23 +309,32 @@ impl RawConfig {
     /// Creates the configuration with these bits.
     ///
     /// # Errors
-    /// [`Bits`](PerfError::Bits): some are no term's.
+    /// [`Bits`](PerfError::Bits): some bits are no term's.
+    ///
+    /// ```
+    /// use pmu::perf::{PerfError, RawConfig};
+    /// assert_eq!(RawConfig::new(0x01C0)?.select().select_bits(), 0x01C0);
+    /// // Bit 22 enables a counter, which perf does itself.
+    /// assert_eq!(RawConfig::new(0x40_01C0), Err(PerfError::Bits(1 << 22)));
+    /// # Ok::<(), PerfError>(())
+    /// ```
     pub fn new(bits: u64) -> Result<Self, PerfError> {
         let others = TERMS.iter().fold(bits, |left, term| left & !term.mask());
         if others == 0 { Ok(Self(bits)) } else { Err(PerfError::Bits(others)) }
     }
 
-    /// Returns its bits.
+    /// Returns the bits of the configuration.
     pub const fn bits(self) -> u64 {
         self.0
     }
 
-    /// Returns the event select, at no privilege level yet.
+    /// Returns the configuration as an event select, at no privilege level yet.
     pub const fn select(self) -> EventSelect {
         EventSelect::from_bits(self.0)
     }
 
-    /// Returns its text in terms: `cpu/event=0xc0,umask=0x1/`. Terms that are 0 are left out, except the event.
+    /// Returns the configuration in a form that is written as terms: `cpu/event=0xc0,umask=0x1/`. Terms that are 0 are
+    /// left out, except the event.
     pub const fn terms(self) -> RawTerms {
         RawTerms(self)
     }
@@ -399,7 +408,7 @@ impl fmt::Display for RawConfig {
     }
 }
 
-/// A [`RawConfig`], written in terms.
+/// [`RawConfig`] that is written as terms: see [`RawConfig::terms`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct RawTerms(RawConfig);
@@ -424,17 +433,17 @@ impl fmt::Display for RawTerms {
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum PerfError {
-    /// The type is neither hardware nor raw.
+    /// The type is neither that of generic events nor that of raw ones.
     Type(u32),
     /// The hardware event with this number has no name here.
     Hardware(u64),
     /// These bits of a raw configuration belong to no term; perf itself sets bits 16, 17, 20 and 22.
     Bits(u64),
-    /// The event with this configuration has no extra register, or another one.
+    /// The event with this configuration has no extra register, or another one than was given.
     NoExtraRegister(u64),
-    /// Everything is excluded: user and kernel, or host and guest.
+    /// The attributes exclude everything: user and kernel, or host and guest.
     ExcludesAll,
-    /// There is no such term, or no closing slash.
+    /// The text has an unknown term, or no closing slash.
     Term {
         /// Place in the text, in bytes.
         at: usize,

@@ -31,14 +31,15 @@ use core::sync::atomic::{AtomicU32, AtomicU64, fence};
 
 use pmu_core::{PmcIndex, UserView};
 
-/// Number of attempts of [`UserPage::read`]: all but the last met a change by the kernel.
+/// Number of attempts of [`UserPage::read`], after which the thread asks the kernel.
 const ATTEMPTS: u32 = 64;
 
-/// Page that a kernel shares with a user thread, by which it reads one event without a system call.
+/// Page that a kernel shares with a user thread, by which the thread reads its event without a system call.
 ///
-/// It is a sequence lock, as Linux' `perf_event_mmap_page` is: the sequence is odd while the kernel writes. All zeros
-/// is a hidden page. The layout is fixed: the sequence, the index for RDPMC plus 1 (0: hidden), and the width, at 0,
-/// 4 and 8, of 32 bits each; the events counted, and the counter's value then, at 16 and 24, of 64 bits each.
+/// The page is a sequence lock, as Linux' `perf_event_mmap_page` is: the sequence is odd while the kernel writes. All
+/// zeros is a hidden page. The layout is fixed. Of 32 bits each are the sequence, at 0, the index for RDPMC plus 1 (0:
+/// hidden), at 4, and the width, at 8. Of 64 bits each are the events counted, at 16, and the counter's value then, at
+/// 24.
 ///
 /// # Examples
 /// The kernel, whenever the [module](self) says so:
@@ -101,15 +102,26 @@ impl UserPage {
         }
     }
 
-    /// Publishes the event's present counter and count.
+    /// Publishes the event's present counter and count, so that the thread reads them by RDPMC.
     ///
     /// # Context
     /// The kernel: task, on the processor on which the thread then runs, one call at a time for each page.
+    ///
+    /// ```
+    /// use pmu::core::{PmcIndex, UserView};
+    /// use pmu::user::UserPage;
+    /// let page = UserPage::new();
+    /// // The event had 1,000 when its counter, of which 47 bits count on, stood at 40.
+    /// page.publish(&UserView { index: PmcIndex::new(2), width: 47, counted: 1_000, counted_to: 40 });
+    /// assert_eq!(page.read(|index| if index == 2 { 65 } else { 0 }), Some(1_025));
+    /// page.hide();
+    /// assert_eq!(page.read(|_| unreachable!("the event is on no counter")), None);
+    /// ```
     pub fn publish(&self, view: &UserView) {
         self.write(view.index.get().wrapping_add(1), view);
     }
 
-    /// Hides the event: [`read`](Self::read) returns `None`, and the thread asks the kernel.
+    /// Hides the event, which is on no counter: [`read`](Self::read) returns `None`, and the thread asks the kernel.
     ///
     /// # Context
     /// As [`publish`](Self::publish).
@@ -130,7 +142,7 @@ impl UserPage {
         self.sequence.store((sequence | 1).wrapping_add(1), Release);
     }
 
-    /// Reads the event's total up to now. `rdpmc` executes RDPMC with that index.
+    /// Reads the event's total up to now. `rdpmc` executes RDPMC with the given index.
     ///
     /// `None`: the event is hidden, or the kernel changed the page at each of several attempts. The thread then
     /// asks the kernel.

@@ -5,16 +5,17 @@ use core::sync::atomic::{AtomicBool, AtomicU32};
 
 use pmu_core::{CounterMemory, CounterUnit, Event, EventId, NamedEvent};
 
-/// The hard-lockup detector of one processor.
+/// Hard-lockup detector of one processor: reports, by an NMI, that the processor has not taken its timer tick for
+/// seconds.
 ///
-/// An event of cycles interrupts, by NMI, every few seconds of the processor's work. If the processor's own timer
-/// tick has not come since the interrupt before, it is stuck with interrupts off. The event is armed again by
-/// [`service`](pmu_core::service), as any other. It counts cycles in which the processor is not halted, so that an
-/// idle one needs no tick.
+/// An event of cycles interrupts, by NMI, every few seconds of the processor's work. If the processor's own timer tick
+/// has not come since the interrupt before, the processor is stuck with interrupts off. [`service`](pmu_core::service)
+/// arms the event again, as any other. The event counts cycles in which the processor is not halted, so an idle
+/// processor needs no tick.
 ///
 /// # Examples
-/// A kernel's whole part, on a machine of two processors; `Registers` and `Apic` are its
-/// [`MsrBackend`](pmu_core::MsrBackend) and its [`Platform`](pmu_core::Platform).
+/// A kernel's whole part, on a machine of two processors. `Registers` and `Apic` are the kernel's
+/// [`MsrBackend`](pmu_core::MsrBackend) and [`Platform`](pmu_core::Platform).
 ///
 /// ```
 /// use pmu::Watchdog;
@@ -42,7 +43,7 @@ use pmu_core::{CounterMemory, CounterUnit, Event, EventId, NamedEvent};
 /// static EVENTS: [EventTable<[EventEntry; 4]>; 2] = [const { EventTable::new() }; 2];
 /// static MEMORY: [CounterMemory<[CounterSlot; MAX_COUNTERS]>; 2] = [const { CounterMemory::new() }; 2];
 ///
-/// /// Each processor as it comes up. The handle is to be kept: it stops the watchdog.
+/// /// Called on each processor as it comes up. The kernel keeps the handle, which stops the watchdog.
 /// fn watch(
 ///     processor: usize,
 ///     unit: &'static CounterUnit,
@@ -56,7 +57,7 @@ use pmu_core::{CounterMemory, CounterUnit, Event, EventId, NamedEvent};
 ///     counters.start_event(id, 0).map(|()| counters)
 /// }
 ///
-/// /// Each processor's timer tick.
+/// /// Called by each processor's timer tick.
 /// fn tick(processor: usize) {
 ///     WATCHDOGS[processor].touch();
 /// }
@@ -84,7 +85,7 @@ use pmu_core::{CounterMemory, CounterUnit, Event, EventId, NamedEvent};
 /// ```
 #[derive(Debug)]
 pub struct Watchdog {
-    /// Place of the watched event, plus 1; 0: none.
+    /// Place of the watched event, plus 1; 0 for none.
     place: AtomicU32,
     /// The tick came since the event's last interrupt.
     touched: AtomicBool,
@@ -96,15 +97,30 @@ impl Watchdog {
         Self { place: AtomicU32::new(0), touched: AtomicBool::new(false) }
     }
 
-    /// Returns the event to open on a processor with these counters: cycles at every privilege level, one interrupt
-    /// per `seconds` at `hertz`; or reference cycles, if the processor has no event of cycles. It takes a fixed
-    /// counter that counts them, if one is free.
+    /// Returns the event that a kernel opens for the watchdog: cycles at every privilege level, with one interrupt per
+    /// `seconds` at `hertz`.
     ///
-    /// `hertz` is the highest frequency that the core reaches: below it the interrupt comes later than
-    /// `seconds`, never sooner. `seconds` is several times the timer's tick.
+    /// If the processor has no event of cycles, the event is reference cycles. A fixed counter that counts the event is
+    /// taken, if one is free.
     ///
-    /// `None`: the processor knows neither event by name (a kernel that knows one by number opens
-    /// [`Event::raw`] with that period), or the period is 0 or beyond 63 bits.
+    /// `hertz` is the highest frequency that the core reaches: at lower frequencies the interrupt comes later than
+    /// `seconds`, never sooner. `seconds` is several times the interval of the timer's tick.
+    ///
+    /// `None`: the processor has neither event by name, or the period is 0 or beyond 63 bits. A kernel that knows the
+    /// event by number opens [`Event::raw`] with that period.
+    ///
+    /// ```
+    /// use pmu::Watchdog;
+    /// use pmu::core::SourceInterface;
+    /// # use pmu_virt::mock::MockMsr;
+    /// # use pmu_virt::{AmdConfiguration, Configuration, FedEvents, VirtualPmu};
+    /// # let configuration = Configuration::Amd(AmdConfiguration::CORE_EXTENSION);
+    /// # let processor = MockMsr::<8>::new(VirtualPmu::new(configuration, FedEvents::NONE)?);
+    /// let machine = pmu::Machine::detect(&processor.snapshot());
+    /// let event = Watchdog::event(machine.unit(), 4_000_000_000, 10).unwrap();
+    /// assert_eq!(event.period(), Some(40_000_000_000));
+    /// # Ok::<(), pmu_virt::ConfigurationError>(())
+    /// ```
     pub fn event(unit: &CounterUnit, hertz: u64, seconds: u32) -> Option<Event> {
         let period = hertz.checked_mul(seconds.into())?;
         let known = [NamedEvent::Cycles, NamedEvent::ReferenceCycles];
@@ -113,13 +129,14 @@ impl Watchdog {
         fits.then(|| Event::named(event).every(period))
     }
 
-    /// Stops watching. Call it before the event is closed: another one may have its identity then.
+    /// Stops watching. A kernel calls this before it closes the event, because another event may then have the same
+    /// identity.
     pub fn unwatch(&self) {
         self.place.store(0, Relaxed);
     }
 
-    /// Watches an opened event from now on: the processor has one whole period for its first tick. Another one
-    /// that was watched is watched no more.
+    /// Watches an opened event from now on, in place of any other. The processor has one whole period for its first
+    /// tick.
     ///
     /// # Context
     /// Task, on the watchdog's processor, before the event is started.
@@ -129,11 +146,11 @@ impl Watchdog {
         self.place.store(place, Relaxed);
     }
 
-    /// Returns whether the watched event has no counter, so that a processor that gets stuck is not noticed: it was not
-    /// started yet, or its counter fell out. `memory` is the processor's.
+    /// Returns whether the watched event has no counter, so that nothing notices a processor that gets stuck: the event
+    /// was not started yet, or its counter failed. `memory` is the processor's.
     ///
-    /// Ask after [`service`](pmu_core::service) failed. To move the watchdog to another counter, a task starts the
-    /// event again: [`start_event`](pmu_core::Counters::start_event).
+    /// A kernel asks after [`service`](pmu_core::service) failed. To move the watchdog to another counter, a task
+    /// starts the event again: [`start_event`](pmu_core::Counters::start_event).
     ///
     /// # Context
     /// Any, on the watchdog's processor.
@@ -143,20 +160,31 @@ impl Watchdog {
         event.is_some_and(|event| memory.counter_of(event).is_none())
     }
 
-    /// Tells that the processor is alive.
+    /// Notes that the processor is alive.
     ///
     /// # Context
-    /// The timer tick of the watchdog's processor; any other, where the processor is busy with interrupts off and
-    /// is known to be.
+    /// The timer tick of the watchdog's processor. Any other context too, where the processor is known to be busy with
+    /// interrupts off.
     #[inline]
     pub fn touch(&self) {
         self.touched.store(true, Relaxed);
     }
 
-    /// Returns whether the processor is stuck: `event`, which overflowed, is the one that is watched, and there was
-    /// no [`touch`](Self::touch) since its overflow before.
+    /// Returns whether the processor is stuck: the overflow is of the watched event, and there was no
+    /// [`touch`](Self::touch) since the overflow before.
     ///
-    /// Call it once for each overflow that is reported. A processor that stays stuck is told again at each.
+    /// A kernel calls this once for each reported overflow. While a processor stays stuck, each overflow says so again.
+    ///
+    /// ```
+    /// use pmu::Watchdog;
+    /// use pmu::core::EventId;
+    /// let (watchdog, event) = (Watchdog::new(), EventId::of_place(0)); // from `open_event`
+    /// watchdog.watch(event);
+    /// assert!(!watchdog.is_stuck(event)); // the first period is given
+    /// watchdog.touch(); // a tick
+    /// assert!(!watchdog.is_stuck(event));
+    /// assert!(watchdog.is_stuck(event)); // a whole period without a tick
+    /// ```
     ///
     /// # Context
     /// The performance interrupt of the watchdog's processor, NMI included: one atomic swap, no lock.

@@ -30,7 +30,7 @@ pub struct Feed {
 }
 
 impl Feed {
-    /// Greatest count of one event in one privilege: 48 years at 3 GHz.
+    /// Greatest count of one event in one privilege, which is 48 years of cycles at 3 GHz.
     pub const MAXIMUM: u64 = (1 << 62) - 1;
 
     /// Creates an empty feed of these events.
@@ -145,7 +145,7 @@ impl Feed {
         self.cells[cell.0 as usize % (EVENTS * CELLS)]
     }
 
-    /// Takes the share `part`/`whole`, rounded down, out of each cell, and returns it.
+    /// Takes the share `part`/`whole`, rounded down, out of each cell, and returns the shares.
     ///
     /// `exactly` is a cell that holds `whole`, out of which exactly `part` is taken. `part` is at most `whole`.
     pub(crate) fn take(&mut self, part: u64, whole: u64, exactly: FeedSlot) -> Self {

@@ -220,8 +220,9 @@ impl EventKey {
         self.compared(threshold, invert, 0)
     }
 
-    /// Returns the cycles with exactly `count` of the event in them, or with any other number if `invert`: the EQ
-    /// flag of Intel's version 6, with `count` as its counter mask. A `count` of 0 compares like any other.
+    /// Returns the key of the cycles in which the event happened exactly `count` times; with `invert`, any other number
+    /// of times. This is the EQ flag of Intel's version 6, with `count` as the counter mask. A `count` of 0 is a
+    /// comparison like any other.
     pub const fn equal(self, count: u8, invert: bool) -> Self {
         self.compared(count, invert, Self::EQUAL)
     }
@@ -242,7 +243,7 @@ impl EventKey {
     /// Returns the key of what a counter counts with this event select: the select without the bits for privileges,
     /// enabling and reading.
     ///
-    /// An event that only a fixed counter counts has no select: its key is [`fixed`](Self::fixed)'s.
+    /// An event that only a fixed counter counts has no select: [`fixed`](Self::fixed) returns its key.
     ///
     /// ```
     /// use pmu_virt::{EventKey, Vendor};
@@ -286,7 +287,7 @@ impl EventKey {
         (self.0 >> 40) as u8
     }
 
-    /// Returns the number of the fixed counter whose event this is, where no general counter counts it.
+    /// Returns the number of the fixed counter that counts this; `None` where a general counter can count it, too.
     pub const fn fixed_counter(self) -> Option<u8> {
         if self.0 & Self::FIXED != 0 { Some(self.0 as u8 & 7) } else { None }
     }

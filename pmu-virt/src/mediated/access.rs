@@ -22,7 +22,8 @@ impl HostCounters {
     /// shares with other facilities. Where the processor has [more](Self::from_cpuid) than the guest, the global
     /// registers are, too.
     ///
-    /// [`write`](Self::write) and [`read`](Self::read) answer these, and any other of the PMU's that is intercepted.
+    /// [`write`](Self::write) and [`read`](Self::read) answer the intercepted accesses, and those to any other register
+    /// of the PMU.
     ///
     /// ```
     /// use pmu_virt::{Configuration, FedEvents, HostCounters, IntelConfiguration, MediationError, VirtualPmu};
@@ -62,18 +63,18 @@ impl HostCounters {
         }
     }
 
-    /// Returns whether a guest's RDPMC is to be intercepted while it is loaded, for [`read_pmc`](Self::read_pmc): the
-    /// processor has counters, or PERF_METRICS (ECX 2000_0000h), that no guest has.
+    /// Returns whether the hypervisor intercepts RDPMC while the guest is loaded, for [`read_pmc`](Self::read_pmc): the
+    /// processor has counters that no guest has, or PERF_METRICS (ECX 2000_0000h).
     pub const fn intercepts_rdpmc(&self) -> bool {
         self.has_more
     }
 
-    /// Executes an intercepted WRMSR of the loaded guest: in its PMU, and on the real counters. An event that the
-    /// [policy](EventPolicy) forbids does not count. Status bits that are set raise no interrupt.
+    /// Executes an intercepted WRMSR of the loaded guest, in its PMU and on the real counters. A counter does not count
+    /// an event that the [policy](EventPolicy) forbids.
     ///
-    /// The answer is that of [`VirtualPmu::write`]. Afterwards [`Loaded::global_control`] and
-    /// [`Loaded::debug_control`] are what the guest has. Accesses: one write, and a read of the status where a counter
-    /// interrupts from now on.
+    /// The answer is that of [`VirtualPmu::write`]. Status bits that the guest sets raise no interrupt. Afterwards
+    /// [`Loaded::global_control`] and [`Loaded::debug_control`] return what the guest has. Accesses: one write, and a
+    /// read of the status where a counter interrupts from now on.
     ///
     /// # Errors
     /// Another guest is loaded, or an access failed: then the guest's PMU has the value, and the counters may not have
@@ -166,8 +167,8 @@ impl HostCounters {
         Ok(answer)
     }
 
-    /// Executes an intercepted RDMSR of the loaded guest. The answer is that of [`VirtualPmu::read`], with what the
-    /// real counters hold now. Accesses: one read at most.
+    /// Executes an intercepted RDMSR of the loaded guest, with what the real counters hold now. The answer is that of
+    /// [`VirtualPmu::read`]. Accesses: one read at most.
     ///
     /// # Errors
     /// Another guest is loaded, or the access failed.
@@ -226,7 +227,7 @@ impl HostCounters {
         Ok(Read::Value(value))
     }
 
-    /// Executes an intercepted RDPMC of the loaded guest: of a counter of its own, or #GP.
+    /// Executes an intercepted RDPMC of the loaded guest: a counter that the guest has, or #GP.
     ///
     /// # Errors
     /// Another guest is loaded, or the access failed.

@@ -16,11 +16,11 @@ pub enum MediationError {
     Configuration(ConfigurationError),
     /// The host's CPUID gives no configuration.
     Host(HostError),
-    /// The host has no register that sets bits of the status: Intel below version 4, AMD before PerfMonV2.
+    /// The host has no register that sets bits of the global status: Intel below version 4, AMD before PerfMonV2.
     NoStatusSet,
     /// The host's counters cannot be written in full width.
     NoFullWidthWrites,
-    /// The host's event selects have no GuestOnly; see
+    /// The host's event selects have no GuestOnly bit; see
     /// [`AmdConfiguration::guest_host`](crate::AmdConfiguration::guest_host).
     NoGuestOnly,
     /// The guest's PMU does not have exactly the host's counters: see
@@ -28,7 +28,7 @@ pub enum MediationError {
     NotTheHosts,
     /// These counters of the guest were not lent.
     NotLent(CounterSet),
-    /// The loaded state is another guest's, or a state of this guest from before it was restored.
+    /// The loaded state is another guest's, or this guest's from before it was restored.
     NotTheLoaded,
     /// An access to a register of the host failed.
     Access(MsrFault),

@@ -19,17 +19,21 @@ const PERF_METRICS: u64 = 1 << 15;
 /// [intercepted](Self::intercepts): counters, global control, the status and its acknowledgement, RDPMC.
 /// [`write`](Self::write), [`read`](Self::read) and [`read_pmc`](Self::read_pmc) answer the intercepted accesses.
 ///
-/// The host's session [lends](pmu_core::Counters::lend) its counters for that time; without a session
-/// [`stop`](Self::stop) stands for that. The host does not use the features that share the status register with the
-/// counters meanwhile (Processor Trace, LBR and PEBS that interrupt).
+/// The host's session [lends](pmu_core::Counters::lend) its counters for that time; a host without a session calls
+/// [`stop`](Self::stop) instead. Meanwhile the host does not use the features that share the status register with the
+/// counters (Processor Trace, LBR and PEBS that interrupt).
 ///
-/// The host's execution is not counted. On Intel the processor switches the global control with the entry: the
-/// hypervisor writes [`Loaded::global_control`](crate::Loaded::global_control) to the guest's field of the VMCS, with
-/// the entry control "load IA32_PERF_GLOBAL_CTRL", the exit control of that name with [`LentCounters::global_control`]
-/// in the host's field, and the exit control "save IA32_PERF_GLOBAL_CTRL", which keeps the guest's field up to date
-/// over its exits and gives the value that [`put`](Self::put) takes. The guest's field for `IA32_DEBUGCTL` gets
-/// [`Loaded::debug_control`](crate::Loaded::debug_control). On AMD the selects are marked GuestOnly, and `load` and
-/// `put` write the global control.
+/// The host's execution is not counted. On Intel the processor switches the global control with the entry, by these
+/// fields of the VMCS:
+///
+/// - the guest's global control is [`Loaded::global_control`](crate::Loaded::global_control), with the entry control
+///   "load IA32_PERF_GLOBAL_CTRL";
+/// - the host's is [`LentCounters::global_control`], with the exit control "load IA32_PERF_GLOBAL_CTRL";
+/// - the exit control "save IA32_PERF_GLOBAL_CTRL" keeps the guest's field up to date over its exits, and the field's
+///   value goes to [`put`](Self::put);
+/// - the guest's `IA32_DEBUGCTL` is [`Loaded::debug_control`](crate::Loaded::debug_control).
+///
+/// On AMD the selects are marked GuestOnly, and `load` and `put` write the global control.
 ///
 /// The NMI handler that belongs to this loop is the example of [`GuestInterrupts`](crate::GuestInterrupts).
 ///
@@ -184,8 +188,8 @@ impl HostCounters {
         }
     }
 
-    /// Stops all counters of this processor by the global control, where no session of the host's lives: after reset
-    /// the general counters are enabled there. Once on each processor is enough; what it returns is for that processor.
+    /// Stops all counters of this processor by the global control, on a host without a session: reset leaves the
+    /// general counters enabled there. Once on each processor is enough; the returned value is for that processor.
     ///
     /// # Errors
     /// The access to the global control failed.

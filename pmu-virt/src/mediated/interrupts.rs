@@ -75,7 +75,7 @@ impl GuestInterrupts {
     }
 
     /// Makes an interrupt that has come [pending](VirtualPmu::pmi_pending) in the guest, and returns whether there was
-    /// one. To be called after each exit, and when a virtual processor sleeps.
+    /// one. The hypervisor calls this after each exit, and when a virtual processor sleeps.
     ///
     /// # Context
     /// Task.
@@ -87,7 +87,8 @@ impl GuestInterrupts {
         pending
     }
 
-    /// Returns whether an interrupt has come that was not [delivered](Self::deliver_to).
+    /// Returns whether an interrupt has come that was not [delivered](Self::deliver_to): reason to leave or wake the
+    /// guest.
     ///
     /// # Context
     /// Any.
@@ -165,11 +166,12 @@ impl HostCounters {
     /// Returns whether an interrupt of the performance counters is the guest's that was loaded last on this processor.
     /// It is then pending for [`deliver_to`](GuestInterrupts::deliver_to), or was already.
     ///
-    /// While the guest is loaded, an interrupt is its own if a counter that interrupts has overflowed, or if another
-    /// bit of the status is set that raises one. After a [`put`](Self::put) it is if the put announced it, or found an
-    /// overflow that the guest had had: its counter may have overflowed again. It is never that of the guest that is
-    /// loaded next. Costs a read of the status while the guest is loaded. If that fails, the interrupt is taken to be
-    /// the guest's.
+    /// While the guest is loaded, an interrupt is the guest's if a counter that interrupts has overflowed, or if
+    /// another bit of the status is set that raises one. After a [`put`](Self::put) it is the guest's in two cases: the
+    /// put announced it, or the put found an overflow whose interrupt the guest had had, and the counter may have
+    /// overflowed again. It is never that of the guest that is loaded next.
+    ///
+    /// While the guest is loaded this reads the status. If the read fails, the interrupt is taken to be the guest's.
     ///
     /// # Context
     /// Interrupt or NMI, and any other. Takes no lock, and does not allocate or panic.

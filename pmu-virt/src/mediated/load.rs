@@ -16,8 +16,7 @@ use crate::registers::counters::{MAX_PER_KIND, places, to_global};
 use crate::registers::family::Family;
 
 impl HostCounters {
-    /// Loads a guest's state onto this processor's counters, which are lent. They do not count before the guest is
-    /// entered. `interrupts` are the guest's; what is pending there becomes pending in the guest.
+    /// Loads a guest's state onto this processor's lent counters. They do not count before the guest is entered.
     ///
     /// `interrupts` are the guest's: an interrupt that waits there becomes pending in the guest. A policy that
     /// [changes](VirtualPmu::set_policy) meanwhile takes effect at the next load.

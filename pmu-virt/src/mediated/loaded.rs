@@ -21,7 +21,8 @@ pub struct Loaded<'w> {
     pub(super) number: u64,
     pub(super) global_control: u64,
     pub(super) debug_control: u64,
-    /// The general counters whose selects were written with a bit set; in the first fixed one's place, their control.
+    /// The general counters whose selects were written with a bit set. The first fixed counter's bit stands for the
+    /// fixed counters' control.
     pub(super) programmed: Counters,
     /// Status bits that are no counter's: the host's, as they were found, and the guest's.
     pub(super) others: [u64; 2],
@@ -40,7 +41,8 @@ impl Loaded<'_> {
         self.global_control
     }
 
-    /// Returns the PMU's bits of the guest's `IA32_DEBUGCTL`: the bit by which an overflow freezes its counters.
+    /// Returns the PMU's bits of the guest's `IA32_DEBUGCTL`: the bit that freezes the counters at an overflow, for the
+    /// VMCS.
     pub const fn debug_control(&self) -> u64 {
         self.debug_control
     }

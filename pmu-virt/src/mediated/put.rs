@@ -20,17 +20,18 @@ impl HostCounters {
     /// instead. What the load put there is taken away, whatever was done with the guest since. A guest that was
     /// [reset](VirtualPmu::reset) while it was loaded keeps its state after reset.
     ///
-    /// An overflow in the guest becomes pending in it once: by [`interrupted`](Self::interrupted) if the processor's
-    /// interrupt came before, otherwise here, and the interrupt is [still to come](Put::interrupt_is_coming). A guest
-    /// can acknowledge an overflow, and the same counter overflow again, unseen by the hypervisor. Its interrupt then
-    /// comes on the host without the announcement of `Put`, and is the guest's by `interrupted`, too.
+    /// An overflow in the guest becomes pending in the guest once. If the processor's interrupt came before,
+    /// [`interrupted`](Self::interrupted) has noted it. If not, `put` notes the overflow, and the interrupt is [still
+    /// to come](Put::interrupt_is_coming). A guest can acknowledge an overflow, and the same counter can overflow
+    /// again, unseen by the hypervisor. The interrupt of the second overflow then comes on the host without an
+    /// announcement, and `interrupted` attributes it to the guest, too.
     ///
-    /// Accesses: a read of the status and a write of what is set, RDPMC of each counter; a write of each counter, of
-    /// each select, and of `IA32_FIXED_CTR_CTRL`, that is not 0; on AMD a read and a write of the global control.
+    /// Accesses: a read of the status and a write of what is set, RDPMC of each counter; a write of each counter, each
+    /// select and `IA32_FIXED_CTR_CTRL` that is not 0; on AMD a read and a write of the global control.
     ///
     /// # Errors
-    /// The loaded state is another guest's, or a register faulted. `loaded` is returned for another attempt, and
-    /// nothing is lost until then.
+    /// The loaded state is another guest's, or an access failed. `loaded` is returned for another attempt, before which
+    /// nothing is lost.
     pub fn put<'w, P: EventPolicy, M: MsrBackend>(
         &self,
         mut loaded: Loaded<'w>,

@@ -39,10 +39,9 @@ macro_rules! deviations {
 }
 
 deviations! {
-    /// A counter overflows again while the driver reports its overflow: callbacks that take longer than a short
-    /// interval, where counters run meanwhile. [`MockMsr::pass_while_serviced`](super::MockMsr::pass_while_serviced)
-    /// sets the events of that time; they happen when the callback calls
-    /// [`MockMsr::reported`](super::MockMsr::reported).
+    /// A counter overflows again while the driver reports its overflow: the callback takes longer than a short
+    /// interval, and counters run meanwhile. [`MockMsr::pass_while_serviced`](super::MockMsr::pass_while_serviced) sets
+    /// the events of that time; they happen when the callback calls [`MockMsr::reported`](super::MockMsr::reported).
     OverflowsWhileServiced
     /// Delivery masks the LVT entry on AMD, too: guests on KVM 6.6 to 6.9. Their CPUID declares a hypervisor:
     /// [`Deviations::cpuid`].
@@ -52,8 +51,8 @@ deviations! {
     /// After several counters overflowed, a second interrupt is latched while the first is serviced, and finds
     /// nothing: all of AMD; Intel with several counters.
     LatchesSecondInterrupt
-    /// An interrupt nests in the handler of another at any access, and in its callback: NMIs are unblocked by
-    /// any IRET, that of a page fault or of a fixed-up #GP too.
+    /// An interrupt nests in the handler of another at any access, and in its callback. Any IRET unblocks NMIs, that of
+    /// a page fault or of a fixed-up #GP, too.
     NestsInterrupts
     /// The register that acknowledges overflows refuses bit 59, though the version is 4 or above, as on a hypervisor
     /// with a narrow mask. Nothing ever freezes there, though the bit that asks for freezing is kept.
@@ -76,13 +75,14 @@ deviations! {
     /// Registers lose their contents, as in suspend and hibernation, or on a processor that was offline. This name is
     /// for tests, which call [`MockMsr::lose_registers`](super::MockMsr::lose_registers).
     LosesRegisters
-    /// The interrupt is taken only when a whole feed has passed, perhaps several intervals: an interrupt by vector,
-    /// and code with interrupts off.
+    /// The interrupt is taken only when a whole feed has passed, perhaps several intervals: by a vector, in code with
+    /// interrupts off.
     ServicesLate
     /// Unmasking the LVT entry while a bit of the global status is set raises an interrupt: Intel from version 3 on.
     RaisesOnUnmask
     /// An acknowledgement has no effect while the global control enables no counter: Zhaoxin's ZX-C (as in Linux). Its
-    /// driver is that of Zhaoxin's counters, by another CPUID than the mock's, so that it stands alone in tests.
+    /// driver is the one of Zhaoxin's counters, which another CPUID than the mock's selects, so this deviation stands
+    /// alone in tests.
     AcknowledgesWhileEnabled
 }
 
@@ -105,8 +105,8 @@ impl Deviations {
         self.0 >> deviation as u32 & 1 != 0
     }
 
-    /// Returns CPUID of a processor on this platform with the PMU `configuration`: `given`, with the PMU's bits by
-    /// [`Configuration::cpuid`], and with those that the deviations add.
+    /// Returns CPUID of a processor on this platform: the embedder's own answer `given`, with the bits of the PMU by
+    /// [`Configuration::cpuid`] and the bits that the deviations add.
     ///
     /// ```
     /// use pmu_virt::mock::{Deviation, Deviations};

@@ -17,7 +17,7 @@ impl<'h, const T: usize> MockMsr<'h, T> {
         }
     }
 
-    /// Delivers the interrupt that the PMU raised, if it did and the entry is not masked.
+    /// Delivers the interrupt that the PMU raised, unless the LVT entry is masked: calls the handler.
     ///
     /// ```
     /// # use pmu_core::{MsrAddress, MsrBackend};

@@ -99,7 +99,7 @@ impl<'h, const T: usize> MockMsr<'h, T> {
         }
     }
 
-    /// Creates a processor with this PMU that panics at every access that the manual does not allow.
+    /// Creates a processor with this PMU that panics at the first access that the manual does not allow.
     ///
     /// ```should_panic
     /// # use pmu_core::{MsrAddress, MsrBackend};
@@ -146,7 +146,7 @@ impl<'h, const T: usize> MockMsr<'h, T> {
         self.precise.set(0);
     }
 
-    /// Calls `before` before each access, and before the local APIC's entry is unmasked.
+    /// Calls `before` before each access, and before each change of the LVT entry's mask: another owner may act there.
     ///
     /// ```
     /// # use pmu_core::{MsrAddress, MsrBackend};
@@ -213,7 +213,7 @@ impl<'h, const T: usize> MockMsr<'h, T> {
         *self.trace.borrow()
     }
 
-    /// Returns the first access that the manual does not allow.
+    /// Returns the first access that the manual does not allow, since the last [`clear`](Self::clear).
     ///
     /// ```
     /// # use pmu_core::{MsrAddress, MsrBackend};

@@ -27,8 +27,8 @@ pub(crate) struct Model {
     interrupting: [u8; 2],
     /// The cell of a feed that each counter draws from while it runs.
     pub(crate) cells: [FeedSlot; MAX_COUNTERS],
-    /// One byte per fixed counter: the cell of its event at every privilege, 0 if that is not fed; and the bits in
-    /// which this differs with AnyThread.
+    /// One byte per fixed counter: the cell of the counter's event at every privilege, 0 if the event is not fed; and
+    /// the bits in which the cell differs with AnyThread.
     fixed_cells: [ByteOfEach; 2],
     /// Cached budget until the next interrupt, valid unless stale.
     pub(crate) budget: OverflowBudget,
@@ -156,7 +156,7 @@ impl Model {
         }
     }
 
-    /// Returns the counters that their own control lets count, and the policy.
+    /// Returns the counters that their own control enables, and that the policy allows.
     #[inline]
     pub(crate) fn enabled(&self) -> Counters {
         Counters::from_le_bytes(self.enabled) & self.allowed
@@ -193,8 +193,8 @@ const fn bytes_of(nibbles: u32) -> ByteOfEach {
     (bytes | bytes << 4) & 0x0F0F_0F0F_0F0F_0F0F
 }
 
-/// Returns the lowest bit of each byte. The factor moves the bit of byte *n* from place 8*n* to 56 + *n*; no two
-/// others meet.
+/// Returns the lowest bit of each byte. The factor moves the bit of byte *n* from place 8*n* to 56 + *n*; no other two
+/// bits meet.
 #[inline]
 const fn bits_of(bytes: ByteOfEach) -> u8 {
     ((bytes & EACH).wrapping_mul(0x0102_0408_1020_4080) >> 56) as u8

@@ -12,9 +12,9 @@ impl<P: EventPolicy> VirtualPmu<P> {
     /// events after the overflow, which the guest's handler may want to count differently. A remainder that is not
     /// consumed never happened: no [`state`](Self::state) holds it.
     ///
-    /// All events of a feed happened evenly over the same span of time. At the overflow as much of each has passed,
-    /// rounded down, as of the one that overflowed; of that one, exactly the amount that was missing. A counter that
-    /// does not interrupt wraps on the way, as often as need be.
+    /// All events of a feed happened evenly over the same span of time. So at the overflow the same share of every
+    /// event has passed, rounded down; of the event that overflowed, exactly the missing count has. A counter that does
+    /// not interrupt wraps on the way, as often as need be.
     ///
     /// The time is bounded by the number of counters. `while !feed.is_empty()` ends: each call that leaves a remainder
     /// has made a counter overflow, and no counter overflows again before 2³² events.

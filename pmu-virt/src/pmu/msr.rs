@@ -59,8 +59,8 @@ impl<P: EventPolicy> VirtualPmu<P> {
         self.write_as(&located, located.row.write, address, value)
     }
 
-    /// Returns the answer that [`write`](Self::write) would give, without writing. For a register that the embedder
-    /// shares, this checks the PMU's part before either part is changed.
+    /// Returns the answer that [`write`](Self::write) would give, and writes nothing. For a register that the embedder
+    /// shares, this checks the PMU's bits before either owner's bits are changed.
     ///
     /// ```
     /// use pmu_virt::{Configuration, FedEvents, IntelConfiguration, VirtualPmu, Write};

@@ -40,7 +40,7 @@ impl<P: EventPolicy> VirtualPmu<P> {
     /// ```
     ///
     /// # Errors
-    /// The feed is of other events than those of this PMU, or has a remainder of one that `events` lack:
+    /// The feed is of other events than those of this PMU, or has a remainder of an event that `events` lack:
     /// [advance](Self::advance) first. Nothing is changed.
     pub fn set_events(&mut self, events: FedEvents, feed: &mut Feed) -> Result<(), ExchangeError> {
         if !feed.is_of(&self.model.events) {
@@ -73,7 +73,7 @@ impl<P: EventPolicy> VirtualPmu<P> {
             .map(|counter| self.running_event(counter))
     }
 
-    /// Returns the running counters whose events the embedder does not feed: they stand still.
+    /// Returns the running counters whose events the embedder does not feed: these counters stand still.
     ///
     /// ```
     /// use pmu_virt::{Configuration, EventKey, FedEvents, IntelConfiguration, VirtualPmu};

@@ -137,8 +137,8 @@ impl<P: EventPolicy> VirtualPmu<P> {
         }
     }
 
-    /// Creates a PMU in this state, under the embedder's policy. `configuration` is the one of this guest's CPUID;
-    /// the state cannot change it.
+    /// Creates a PMU in this state, under the embedder's policy. `configuration` is the one that this guest sees in
+    /// CPUID; a state of any other is refused.
     ///
     /// ```
     /// use pmu_virt::{AllowAll, Configuration, FedEvents, IntelConfiguration, StateError, VirtualPmu};

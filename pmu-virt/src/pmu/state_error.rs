@@ -14,7 +14,7 @@ pub enum StateError {
     Configuration(ConfigurationError),
     /// The state is of this configuration, not of the guest's.
     OtherConfiguration(Configuration),
-    /// The PMU has no register at this address, or one that holds no state.
+    /// The PMU has no register at this address, or the register holds no state.
     NoRegister(u32),
     /// The register would hold bits that it does not have.
     Impossible {

@@ -52,7 +52,7 @@ impl VirtualPmu {
 }
 
 impl<P: EventPolicy> VirtualPmu<P> {
-    /// Creates a PMU after reset, under a policy that forbids some events.
+    /// Creates a PMU in its state after reset, under a policy that may forbid events.
     ///
     /// # Errors
     /// The configuration contradicts itself.
@@ -90,16 +90,15 @@ impl<P: EventPolicy> VirtualPmu<P> {
         self.configuration.vendor()
     }
 
-    /// Performs RESET or power-up: clears every register, except the global control register, which then enables all
-    /// general counters (SDM vol. 3A, table "Processor States Following Power-up, Reset, or INIT"; for AMD as KVM
-    /// does).
+    /// Performs RESET or power-up: clears every register except the global control, which then enables all general
+    /// counters (SDM vol. 3A, table "Processor States Following Power-up, Reset, or INIT"; for AMD as KVM does).
     pub fn reset(&mut self) {
         self.model = Model::new(self.model.layout, self.model.events, &self.policy);
         self.load.reset();
     }
 
-    /// Performs INIT, which leaves the PMU's registers as they are (the SDM's same table). INIT masks the local
-    /// APIC's entry, so a pending interrupt is lost.
+    /// Performs INIT, which leaves the PMU's registers as they are (the same table of the SDM). INIT masks the LVT
+    /// entry, so a pending interrupt is lost.
     ///
     /// ```
     /// use pmu_virt::{Configuration, FedEvents, IntelConfiguration, Read, VirtualPmu};
@@ -117,7 +116,7 @@ impl<P: EventPolicy> VirtualPmu<P> {
         self.model.pmi_pending = false;
     }
 
-    /// Replaces the policy, also for running counters. The registers stay as they are.
+    /// Replaces the policy, also for running counters. Registers stay as they are.
     ///
     /// ```
     /// use pmu_virt::{Configuration, EventFilter, FedEvents, FilterAction, FilterEntry};

@@ -33,9 +33,9 @@ pub trait EventPolicy {
     /// Returns whether a general counter may count this event.
     fn allows_general(&self, event: u16, unit_mask: u8) -> bool;
 
-    /// Returns whether a general counter may count an event that [`allows_general`](Self::allows_general) allows
-    /// also with this unit mask 2, which is not 0 (Intel's version 6). A policy that does not implement
-    /// this allows none.
+    /// Returns whether a general counter may count an event with this unit mask 2, which is not 0 (Intel's version 6).
+    /// The same event is [allowed](Self::allows_general) without it. A policy that does not implement this method
+    /// allows none.
     fn allows_unit_mask_2(&self, _event: u16, _unit_mask: u8, _unit_mask_2: u8) -> bool {
         false
     }

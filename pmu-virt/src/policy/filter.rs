@@ -14,7 +14,7 @@ pub enum FilterAction {
     Deny,
 }
 
-/// Row of a compiled filter: an event, and one bit per unit mask, set where its entries match.
+/// Row of a compiled filter: an event, and one bit per unit mask, set where an entry matches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 struct FilterRow {
@@ -103,8 +103,8 @@ impl<const EVENTS: usize> EventPolicy for EventFilter<EVENTS> {
         matched == (self.action == FilterAction::Allow)
     }
 
-    /// Returns whether the filter is a list of denied events. No entry has a unit mask 2, as in KVM's encoding: a
-    /// list of allowed events includes none of them, and a list of denied events denies an event with each of them.
+    /// Returns whether the filter is a list of denied events. As in KVM's encoding, no entry has a unit mask 2. So a
+    /// list of allowed events allows no event with a unit mask 2, and a denied event is denied with each unit mask 2.
     fn allows_unit_mask_2(&self, _: u16, _: u8, _: u8) -> bool {
         self.action == FilterAction::Deny
     }

@@ -86,7 +86,8 @@ impl Layout {
         self.legal[family as usize]
     }
 
-    /// Returns the legal bits of the register at this place, with those that only it has.
+    /// Returns the legal bits of the register at this place of the register file, with the bits that no other register
+    /// of its family has.
     pub(crate) const fn legal_of(&self, family: Family, index: usize) -> u64 {
         let legal = self.legal(family);
         if index == Family::EventSelect.first() + 2 { legal | self.third_select } else { legal }

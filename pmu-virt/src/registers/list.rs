@@ -94,9 +94,11 @@ impl RegisterKind {
 }
 
 impl Configuration {
-    /// Returns the registers that a hypervisor must intercept, and hand to
-    /// [`VirtualPmu::read`](crate::VirtualPmu::read) and [`write`](crate::VirtualPmu::write): those of the vendor's
-    /// PMUs, whether this processor has them or not. Every other register is [unhandled](crate::Read::Unhandled). The
+    /// Returns the registers that a hypervisor intercepts for the PMU: every register of the vendor's PMUs, present on
+    /// this processor or not.
+    ///
+    /// The hypervisor hands an access to one of them to [`VirtualPmu::read`](crate::VirtualPmu::read) or
+    /// [`write`](crate::VirtualPmu::write). Any other register is [unhandled](crate::Read::Unhandled) there. The
     /// configuration must pass its [check](Self::check).
     ///
     /// ```
@@ -139,8 +141,7 @@ impl Configuration {
     }
 }
 
-/// Returns the registers that are state, in the order of the table: each one's row, address, and place in the
-/// register file.
+/// Returns the registers that are state, in the order of the table: row, address, and place in the register file.
 pub(crate) fn of_state(layout: Layout) -> impl Iterator<Item = (&'static Row, u32, usize)> {
     let mut unseen = Unseen::new();
     layout.table.rows().filter(|row| keeps(row)).flat_map(Row::all).filter_map(
@@ -164,7 +165,7 @@ impl Unseen {
         Self(u32::MAX)
     }
 
-    /// Returns whether this register is the first one to hold what is kept there.
+    /// Returns whether this register is the first of those that show the same place of the register file.
     fn takes(&mut self, row: &Row, index: usize) -> bool {
         let bit = 1 << (index % 32);
         let takes = keeps(row) && self.0 & bit != 0;

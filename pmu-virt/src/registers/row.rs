@@ -140,7 +140,7 @@ impl Row {
         self
     }
 
-    /// Sets the effect of a guest's write, and of the host's unless [set](Self::host_write) separately.
+    /// Sets the effect of a guest's write, and of the host's unless the host's is [set](Self::host_write) afterwards.
     pub(crate) const fn write(mut self, write: WriteAs) -> Self {
         self.write = write;
         self.host_write = write;
