@@ -80,6 +80,20 @@ impl Bucket {
     ///
     /// Before version 1703 the check compares bytes instead of counters: a partial last bucket, or a buffer whose size
     /// is not a multiple of 4, passes although it does not fit.
+    ///
+    /// # Examples
+    /// ```
+    /// use pmu_kprofile::Rules;
+    /// use pmu_kprofile::object::bucket::{Bucket, BucketSizeError, COUNTER_BYTES};
+    ///
+    /// // A buffer for each 64 bytes of a kernel's code, of which the last bucket is not whole.
+    /// const TEXT: u64 = 0x12_3456;
+    /// let bucket = Bucket::from_log2(6)?;
+    /// let bytes = (bucket.count(TEXT) * COUNTER_BYTES) as u32;
+    /// assert!(bucket.fits(Rules::LATEST, TEXT, bytes));
+    /// assert!(!bucket.fits(Rules::LATEST, TEXT, bytes - 4));
+    /// # Ok::<(), BucketSizeError>(())
+    /// ```
     pub const fn fits(self, rules: Rules, size: u64, buffer_bytes: u32) -> bool {
         if rules.version.checks_buffer_strictly() {
             self.count(size) <= buffer_bytes as u64 / COUNTER_BYTES

@@ -38,6 +38,32 @@ impl Caller for KernelCaller {
 }
 
 /// Facts about a caller in user mode that only the kernel knows.
+///
+/// # Examples
+/// ```
+/// use pmu_core::NtStatus;
+/// use pmu_kprofile::UserCaller;
+///
+/// /// What this kernel knows of a thread in user mode.
+/// struct Thread {
+///     integrity: u32,
+///     privileges: u64,
+/// }
+/// const MEDIUM: u32 = 0x2000;
+/// const SE_SYSTEM_PROFILE: u64 = 1 << 11;
+///
+/// /// Returns the facts about a thread, after its memory was probed and its process's handle was looked up.
+/// fn facts(thread: &Thread, probes: Result<(), NtStatus>, process: Result<(), NtStatus>) -> UserCaller {
+///     UserCaller {
+///         probes,
+///         is_restricted: thread.integrity < MEDIUM,
+///         process,
+///         has_profile_privilege: thread.privileges & SE_SYSTEM_PROFILE != 0,
+///         kernel_space: 0xFFFF_8000_0000_0000,
+///     }
+/// }
+/// # assert!(facts(&Thread { integrity: 0x1000, privileges: 0 }, Ok(()), Ok(())).is_restricted);
+/// ```
 #[derive(Clone, Copy, Debug)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct UserCaller {

@@ -41,6 +41,37 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     ///
     /// # Safety
     /// As for [`try_start_borrowed`](Self::try_start_borrowed).
+    ///
+    /// # Examples
+    /// ```
+    /// # use pmu_kprofile::{ProfileError, ProfileHardware, ProfileObject, Profiles};
+    /// fn during<H: ProfileHardware>(
+    ///     lists: &Profiles<64, 4>,
+    ///     object: &ProfileObject<'_>,
+    ///     hardware: &mut H,
+    ///     workload: fn(),
+    /// ) -> Result<(), ProfileError> {
+    ///     // SAFETY: (1) the object is borrowed until this returns; (2) it is stopped before: a task is not in an
+    ///     // interrupt, and the object is on no other lists; (3) this kernel does not unwind.
+    ///     unsafe { lists.start_borrowed(object, hardware) }?;
+    ///     workload();
+    ///     lists.stop(object, hardware)
+    /// }
+    /// ```
+    ///
+    /// Wrong: the object is on this function's stack, and is started when the function has returned.
+    ///
+    /// ```
+    /// # use pmu_kprofile::{ProfileError, ProfileHardware, ProfileObject, Profiles};
+    /// fn begin<H: ProfileHardware>(
+    ///     lists: &Profiles<64, 4>,
+    ///     object: ProfileObject<'static>,
+    ///     hardware: &mut H,
+    /// ) -> Result<(), ProfileError> {
+    ///     // SAFETY: not given. The object is dropped at the end of this function.
+    ///     unsafe { lists.start_borrowed(&object, hardware) }
+    /// }
+    /// ```
     pub unsafe fn start_borrowed<H: ProfileHardware>(
         &self,
         object: &ProfileObject<'_>,

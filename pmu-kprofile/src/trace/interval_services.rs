@@ -69,6 +69,22 @@ impl IntervalServices {
     }
 
     /// Limits the interval of `ProfileTime` to what cache-errata bookkeeping requires.
+    ///
+    /// # Examples
+    /// ```
+    /// use pmu_core::{DefaultInterface, IntervalLimits, IntervalUnit, KProfileSource};
+    /// use pmu_kprofile::trace::{CacheErrata, IntervalServices};
+    /// use pmu_kprofile::{KernelCaller, Rules};
+    ///
+    /// static ERRATA: CacheErrata = CacheErrata::new();
+    /// static SERVICES: IntervalServices = IntervalServices::new(Rules::LATEST).with_errata(&ERRATA);
+    ///
+    /// // The workaround needs an interrupt every millisecond, and a caller asks for one every five.
+    /// ERRATA.require(IntervalLimits::of(IntervalUnit::HundredNanoseconds).clamp(10_000));
+    /// let interface = DefaultInterface::new(); // or the machine's
+    /// let set = SERVICES.set(&interface, 50_000, Ok(KProfileSource::TIME), &KernelCaller, |_| ());
+    /// assert_eq!(set.map(|interval| interval.map(|interval| interval.get())), Ok(Some(10_000)));
+    /// ```
     pub const fn with_errata(mut self, errata: &'static CacheErrata) -> Self {
         self.errata = Some(errata);
         self

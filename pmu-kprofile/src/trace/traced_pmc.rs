@@ -19,6 +19,32 @@ pub const MAX_TRACED_COUNTERS: usize = 8;
 pub const MAX_TRACED_HOOKS: usize = 4;
 
 /// Facts about a logger and the caller of a request that only the kernel knows.
+///
+/// # Examples
+/// ```
+/// use pmu_kprofile::trace::LoggerFacts;
+///
+/// /// What this kernel keeps of a logger.
+/// struct Logger {
+///     is_running: bool,
+///     has_paged_buffers: bool,
+///     /// Room for what the logger remembers, allocated before it is asked.
+///     room: Option<Vec<u8>>,
+/// }
+///
+/// /// Returns the facts about the logger of a trace handle; `None`: the handle is that of no logger.
+/// fn facts(logger: Option<&Logger>, may_enable: bool) -> LoggerFacts {
+///     LoggerFacts {
+///         is_active: logger.is_some_and(|logger| logger.is_running),
+///         may_enable,
+///         is_paged: logger.is_some_and(|logger| logger.has_paged_buffers),
+///         has_memory: logger.is_some_and(|logger| logger.room.is_some()),
+///     }
+/// }
+/// # assert!(!facts(None, true).is_active);
+/// # let logger = Logger { is_running: true, has_paged_buffers: false, room: None };
+/// # assert!(facts(Some(&logger), true).is_active);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct LoggerFacts {
