@@ -1,5 +1,6 @@
-//! The structure of the crates: no circles, and the same files in both vendor crates.
+//! The structure of the crates: no circles, floors, the same files in both vendor crates, and short ways through them.
 
 mod circles;
 mod source_tree;
 mod vendor_crates;
+mod ways;
