@@ -27,10 +27,10 @@ const MERGE: u16 = 0xFFF;
 const AMD: [u8; 12] = *b"AuthenticAMD";
 const HYGON: [u8; 12] = *b"HygonGenuine";
 
-/// Detects the counters of a processor: AMD's, or Hygon's, which are those of AMD's first Zen.
+/// Detects the core counters of an AMD processor, or of a Hygon one, whose counters are those of AMD's first Zen.
 ///
-/// They take any event of the processor's manual. No source of [`SOURCES`](crate::SOURCES) is Hygon's: Windows
-/// has none for it.
+/// The counters take any event of the processor's manual. Windows has no sources for Hygon, so
+/// [`SOURCES`](crate::SOURCES) are AMD's alone.
 ///
 /// ```
 /// # use pmu_core::{CpuidDump, Snapshot};
@@ -61,7 +61,7 @@ pub fn counters(processor: &Snapshot) -> Result<CounterUnit, NoInterface> {
     }
 }
 
-/// Returns the counters of a processor of AMD's; none for another vendor's.
+/// Returns the counters of an AMD processor; none for another vendor's.
 pub(crate) fn unit(processor: &Snapshot) -> CounterUnit {
     if processor.vendor() == AMD { best(processor) } else { CounterUnit::NONE }
 }

@@ -14,10 +14,10 @@ use crate::counters;
 use crate::cpuid::Family;
 use crate::sources::{SOURCES, TABLE};
 
-/// The Amd64 interface of a machine: the sources of [`SOURCES`](crate::SOURCES) on the best counters that CPUID
-/// declares.
+/// The Amd64 interface: Windows' profile sources on the core counters of an AMD machine.
 ///
-/// These are the four legacy counters, those of the core extension, or those of PerfMonV2 with their global registers.
+/// It has the sources of [`SOURCES`](crate::SOURCES), on the best counters that CPUID declares: PerfMonV2's with their
+/// global registers, those of the core extension, or the four legacy ones.
 ///
 /// ```
 /// use pmu_amd::Amd64;
@@ -36,15 +36,32 @@ pub struct Amd64 {
 }
 
 impl Amd64 {
-    /// Bug check of Windows where [`initialize`](ProfileInterface::initialize) returns
-    /// [`InsufficientMemory`](pmu_core::CounterError::InsufficientMemory): `HAL_MEMORY_ALLOCATION`, 0xAC.
+    /// `HAL_MEMORY_ALLOCATION` (0xAC): Windows' bug check where [`initialize`](ProfileInterface::initialize) returns
+    /// [`InsufficientMemory`](pmu_core::CounterError::InsufficientMemory).
     pub const BUG_CHECK_WITHOUT_MEMORY: u32 = BUG_CHECK_HAL_MEMORY_ALLOCATION;
 
-    /// Detects the interface of the machine whose boot processor `snapshot` describes, by Windows' rule: the vendor is
-    /// AMD, the processor has long mode, and no Microsoft-compatible hypervisor hides the counters.
+    /// Detects the interface of a machine by Windows' rule; `snapshot` describes the boot processor.
     ///
-    /// No CPUID bit declares the legacy counters; [`initialize`](ProfileInterface::initialize) proves those that are
-    /// used.
+    /// Windows' conditions: the vendor is AMD. The processor has long mode. No Microsoft-compatible hypervisor hides
+    /// the counters.
+    ///
+    /// No CPUID bit declares the legacy counters; [`initialize`](ProfileInterface::initialize) probes the counters that
+    /// are used.
+    ///
+    /// ```
+    /// use pmu_amd::{Amd64, Generation, Meaning};
+    /// use pmu_core::{KProfileSource, NoInterface, Snapshot};
+    /// fn amd64(boot_processor: &Snapshot) -> Result<Amd64, NoInterface> {
+    ///     let amd64 = Amd64::detect(boot_processor)?;
+    ///     let generation = Generation::of(boot_processor);
+    ///     let misses = generation.and_then(|one| one.meaning(KProfileSource::DCACHE_MISSES));
+    ///     if misses != Some(Meaning::Same) {
+    ///         println!("ProfileDcacheMisses does not count misses of the data cache here");
+    ///     }
+    ///     Ok(amd64)
+    /// }
+    /// # let _ = amd64;
+    /// ```
     ///
     /// # Errors
     /// The first of these conditions that does not hold.
@@ -60,9 +77,27 @@ impl Amd64 {
         }
     }
 
-    /// Detects the interface by the rule of [`detect`](Self::detect), and only if the HAL of a given Windows has it:
-    /// with the [four legacy counters](Self::with_legacy_counters), where that HAL
-    /// [has no others](pmu_core::WindowsVersion::has_four_amd_counters).
+    /// Detects the interface as the HAL of a given Windows does: there may be none, or one with only the [four legacy
+    /// counters](Self::with_legacy_counters). The conditions of [`detect`](Self::detect) hold too.
+    ///
+    /// A HAL that knows only four counters is told by
+    /// [`has_four_amd_counters`](pmu_core::WindowsVersion::has_four_amd_counters).
+    ///
+    /// ```
+    /// # use pmu_core::{CpuidDump, Snapshot};
+    /// # let dump = CpuidDump::parse(
+    /// #     "   0x00000000 0x00: eax=0x00000001 ebx=0x68747541 ecx=0x444d4163 edx=0x69746e65
+    /// #         0x80000000 0x00: eax=0x80000001 ebx=0x00000000 ecx=0x00000000 edx=0x00000000
+    /// #         0x80000001 0x00: eax=0x00000000 ebx=0x00000000 ecx=0x00800000 edx=0x20000000",
+    /// # )?;
+    /// # let boot_processor = Snapshot::capture(&dump);
+    /// use pmu_amd::Amd64;
+    /// use pmu_core::{PointerWidth, Rules, SourceInterface, WindowsVersion};
+    /// let windows_7 = Rules { version: WindowsVersion::Windows7, width: PointerWidth::Bits64 };
+    /// let amd64 = Amd64::detect_as_of(&boot_processor, windows_7)?;
+    /// assert_eq!(amd64.unit().counters().len(), 4); // of six
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// Those of [`detect`](Self::detect); [`NotInVersion`](NoInterface::NotInVersion).
@@ -78,9 +113,9 @@ impl Amd64 {
     }
 
     /// Restricts the interface to the four legacy counters, at their legacy addresses, as Windows' interface is
-    /// documented. The other counters are left to other owners.
+    /// documented. Other owners may use the other counters.
     ///
-    /// With PerfMonV2 the global registers govern these counters too, and are used.
+    /// The global registers of PerfMonV2 control these counters too, and are used.
     ///
     /// # Examples
     /// ```

@@ -6,12 +6,14 @@ mod counters;
 mod cpuid;
 mod generation;
 mod interface;
+mod meaning;
 pub mod registers;
 mod sources;
 mod zen;
 
 pub use counters::counters;
-pub use generation::{Generation, Meaning};
+pub use generation::Generation;
 pub use interface::Amd64;
+pub use meaning::Meaning;
 pub use sources::SOURCES;
 pub use zen::Zen;

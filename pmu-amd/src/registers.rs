@@ -22,7 +22,7 @@ pub const PERF_CTL0: u32 = 0xC001_0200;
 /// 0x80000001 ECX bit 23, PerfCtrExtCore).
 pub const PERF_CTR0: u32 = 0xC001_0201;
 
-/// Number of counters of the core extension if CPUID does not declare it (APM vol. 2, §13.2.1).
+/// Number of counters of the core extension, where CPUID does not declare a number (APM vol. 2, §13.2.1).
 pub const CORE_COUNTERS: u8 = 6;
 
 /// `PerfCntrGlobalStatus`, with PerfMonV2 (APM vol. 2, §13.2.1; CPUID 0x80000022 EAX bit 0).
@@ -36,7 +36,7 @@ pub const PERF_CNTR_GLOBAL_CTL: u32 = 0xC000_0301;
 pub const PERF_CNTR_GLOBAL_STATUS_CLR: u32 = 0xC000_0302;
 
 /// `PerfCntrGlobalStatus` bit 59, PMCF: the counters are frozen until the bit is cleared (APM vol. 2, §13.2.1). Bit 12
-/// of DebugCtl enables freezing; the interface does not set it but may find it set.
+/// of DebugCtl enables freezing; the interface does not set that bit, but may find it set.
 pub const STATUS_PMC_FREEZE: u64 = 1 << 59;
 
 /// Number of core counters that RDPMC reads; the index 6 begins those of other units (APM vol. 3, RDPMC).

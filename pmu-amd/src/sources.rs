@@ -22,8 +22,9 @@ macro_rules! table {
     // row is a general one; as Windows' string, where it is not the name without its prefix
     ($($value:literal $name:literal $event:literal $unit_mask:literal
        $(= $canonical:literal)? $(as $windows:literal)?;)*) => {
-        /// The sources, ascending by value. `ProfileTime` runs on a timer: its select, unhalted
-        /// cycles, is what a counter standing in for the timer would count.
+        /// The sources of the Amd64 interface, ascending by value.
+        ///
+        /// `ProfileTime` runs on a timer. Its select, unhalted cycles, is the event of a counter in place of the timer.
         pub static SOURCES: [ProfileSource; 176] = [$(
             ProfileSource::new($value, $name, event($event, $unit_mask))
                 $(.another_name_of($canonical))?

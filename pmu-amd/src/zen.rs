@@ -11,12 +11,13 @@ use crate::counters;
 use crate::generation::Generation;
 use crate::registers::PerfCtl;
 
-/// The general sources on Zen: the events that their names say, under the values that `KPROFILE_SOURCE` gives them.
+/// The interface of AMD's Zen: general profile sources with events that count what the sources' names say.
 ///
-/// It complements [`Amd64`](crate::Amd64), whose table is Windows' and most of whose rows mean another event on Zen. A
-/// source without an event on a generation is missing: instruction-cache fetches and floating-point instructions on Zen
-/// 6, misses of the last cache on Zen 1 and 2. Loads and stores are counted at dispatch. Data-cache misses are the
-/// requests to the second level on Zen 1 and 2, and the fills from Zen 3 on.
+/// It complements [`Amd64`](crate::Amd64). That has Windows' table, most rows of which count another event on Zen.
+///
+/// A source is missing where the generation has no event for it: instruction-cache fetches and floating-point
+/// instructions on Zen 6, misses of the last cache on Zen 1 and 2. Loads and stores are counted at dispatch. Data-cache
+/// misses are requests to the second level on Zen 1 and 2, and fills from Zen 3 on.
 ///
 /// Sources: the PMC events of AMD's processor programming references, as Linux' tables for Zen have them.
 ///
@@ -45,8 +46,10 @@ pub struct Zen {
 }
 
 impl Zen {
-    /// Detects a Zen of AMD's, under the conditions of [`Amd64::detect`](crate::Amd64::detect); `None` for any other
-    /// processor, or if a hypervisor hides the counters.
+    /// Detects the interface of a machine with AMD's Zen; `None` for any other machine.
+    ///
+    /// The conditions of [`Amd64::detect`](crate::Amd64::detect) hold too: long mode, and no hypervisor that hides the
+    /// counters.
     pub fn detect(processor: &Snapshot) -> Option<Self> {
         let table = table(Generation::of(processor)?)?;
         if !processor.has_long_mode() || processor.hypervisor_hides_counters() {
@@ -58,7 +61,15 @@ impl Zen {
         Some(Self { unit, table, intervals, answer })
     }
 
-    /// Returns the sources of a generation; `None` if it is not a Zen.
+    /// Returns the sources of a generation; `None` if the generation is not a Zen.
+    ///
+    /// ```
+    /// use pmu_amd::{Generation, Zen};
+    /// for source in Zen::sources(Generation::Zen4).unwrap_or_default() {
+    ///     println!("{:#04x} {}: event {:#x}", source.source().value(), source.name(), source.select().event_number());
+    /// }
+    /// # assert!(Zen::sources(Generation::Hammer).is_none());
+    /// ```
     pub fn sources(generation: Generation) -> Option<&'static [ProfileSource]> {
         table(generation).map(SourceTable::rows)
     }

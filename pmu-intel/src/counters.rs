@@ -2,18 +2,15 @@
 
 use pmu_core::{
     CounterBank, CounterSet, CounterUnit, FixedCounters, Freeze, FullWidth, GlobalRegisters,
-    MAX_FIXED, MAX_GENERAL, MsrAddress, MsrBackend, NamedEvent, NoInterface, PreciseSampling,
-    Snapshot, UnusedRegisters,
+    MAX_FIXED, MAX_GENERAL, MsrAddress, NamedEvent, NoInterface, PreciseSampling, Snapshot,
 };
 
-use crate::ArchitecturalPerfmon;
-use crate::cpuid::PerfmonExtension;
+use crate::cpuid::{ArchitecturalPerfmon, PerfmonExtension};
 use crate::registers::{
     DebugCtl, FULL_WIDTH_WRITES, IA32_A_PMC0, IA32_DEBUGCTL, IA32_FIXED_CTR_CTRL, IA32_FIXED_CTR0,
     IA32_MISC_ENABLE, IA32_PEBS_ENABLE, IA32_PERF_CAPABILITIES, IA32_PERF_GLOBAL_CTRL,
-    IA32_PERF_GLOBAL_OVF_CTRL, IA32_PERF_GLOBAL_STATUS, IA32_PERFEVTSEL0, IA32_PMC_FX0_CFG_B,
-    IA32_PMC_FX0_CFG_C, IA32_PMC_FX0_CTR, IA32_PMC_GP0_CFG_A, IA32_PMC_GP0_CFG_B,
-    IA32_PMC_GP0_CFG_C, IA32_PMC_GP0_CTR, IA32_PMC0, MiscEnable, PerfEvtSel, STATUS_CTR_FRZ,
+    IA32_PERF_GLOBAL_OVF_CTRL, IA32_PERF_GLOBAL_STATUS, IA32_PERFEVTSEL0, IA32_PMC_FX0_CTR,
+    IA32_PMC_GP0_CFG_A, IA32_PMC_GP0_CTR, IA32_PMC0, MiscEnable, PerfEvtSel, STATUS_CTR_FRZ,
 };
 
 /// `IA32_DEBUGCTL.FREEZE_PERFMON_ON_PMI`.
@@ -27,16 +24,16 @@ const PEBS_UNAVAILABLE: u64 = MiscEnable::new().with_pebs_unavailable(true).into
 pub(crate) const MAX_COUNTERS: u8 = 10;
 
 /// The vendors whose counters are Intel's: Intel, and Zhaoxin under both of its names.
-const INTEL: [u8; 12] = *b"GenuineIntel";
+pub(crate) const INTEL: [u8; 12] = *b"GenuineIntel";
 const ZHAOXIN: [[u8; 12]; 2] = [*b"CentaurHauls", *b"  Shanghai  "];
 
-/// Detects the counters of a processor: Intel's, or Zhaoxin's, which are like those of version 2.
+/// Detects the counters of an Intel processor, or of a Zhaoxin one, whose counters are like those of version 2.
 ///
-/// They take any event of the processor's manual. Zhaoxin's processors have other events than Intel's under the
-/// same numbers, so that none is known by name, and no source of [`SOURCES`](crate::SOURCES) is theirs.
+/// The counters take any event of the processor's manual. Zhaoxin's processors have other events than Intel's under the
+/// same numbers. So no event of Zhaoxin's is known by name, and [`SOURCES`](crate::SOURCES) has none of its sources.
 ///
-/// Of version 6 neither auto counter reload nor architectural PEBS is used; what a predecessor left of them on,
-/// [`clear_left_over`](crate::clear_left_over) takes away.
+/// Neither auto counter reload nor architectural PEBS of version 6 is used. If a predecessor left them enabled,
+/// [`clear_left_over`](crate::clear_left_over) disables them.
 ///
 /// ```
 /// # use pmu_core::{CpuidDump, Snapshot};
@@ -76,73 +73,15 @@ pub fn counters(processor: &Snapshot) -> Result<CounterUnit, NoInterface> {
     }
 }
 
-/// Returns the registers of auto counter reload and of architectural PEBS that the counters of version 6 have, as leaf
-/// 0x23 declares them.
-///
-/// These are CFG_B of the counters that can be reloaded (sub-leaf 2), and CFG_C of those that can be recorded (sub-leaf
-/// 5, if sub-leaf 4 exists too).
-///
-/// Sources: SDM vol. 4, table 2-2, and vol. 2A, CPUID, "Input EAX = 23H". Linux' reading is that the counters with
-/// CFG_C are those that can be recorded, and the counters with CFG_B those that can be reloaded; no processor has
-/// confirmed it.
-pub fn unused_registers(processor: &Snapshot) -> [UnusedRegisters; 2] {
-    let version = ArchitecturalPerfmon::from_snapshot(processor).version();
-    let has_leaf = processor.vendor() == INTEL && processor.leaf(7, 1).eax >> 8 & 1 != 0;
-    if version < 6 || !has_leaf {
-        return [UnusedRegisters::NONE; 2];
-    }
-    let declared = processor.leaf(0x23, 0).eax;
-    let registers = |distance, bits, general: u32, fixed: u32| {
-        let counters = CounterSet::from_bits(u64::from(fixed) << 32 | u64::from(general));
-        let counters = if declared & bits == bits { counters } else { CounterSet::NONE };
-        // SAFETY: 0 neither reloads a counter nor has it recorded.
-        unsafe { UnusedRegisters::new(distance, counters) }
-    };
-    let (reload, record) = (processor.leaf(0x23, 2), processor.leaf(0x23, 5));
-    [
-        registers(CFG_B, 1 << 2, reload.eax, reload.ebx),
-        registers(CFG_C, 1 << 4 | 1 << 5, record.eax, record.ecx),
-    ]
-}
-
-/// Clears the settings of auto counter reload and architectural PEBS that a predecessor (firmware, or the kernel before
-/// a kexec) left on these counters of the processor that executes the call, which `processor` describes. With them a
-/// counter would be reloaded or would write records unknown to the driver.
-///
-/// Returns the counters that could not be cleared: leave them out when you take counters. This writes each [existing
-/// register](unused_registers) once; on other processors none. `IA32_PEBS_BASE` and `IA32_PEBS_INDEX` are not written.
-///
-/// Call it before the counters are taken, and before another kernel is started, beside [`silence`](pmu_core::silence).
-///
-/// # Context
-/// Any. No other owner uses these counters.
-///
-/// ```
-/// # use pmu_core::{CounterSet, MsrBackend, Snapshot};
-/// fn may_be_taken(this_processor: &Snapshot, msr: &impl MsrBackend) -> CounterSet {
-///     let stays = pmu_intel::clear_left_over(this_processor, CounterSet::ALL, msr);
-///     CounterSet::ALL.without(stays)
-/// }
-/// ```
-pub fn clear_left_over(
-    processor: &Snapshot,
-    counters: CounterSet,
-    msr: &impl MsrBackend,
-) -> CounterSet {
-    let unit = unit(processor);
-    let [reload, record] = unused_registers(processor);
-    reload.clear(&unit, counters, msr) | record.clear(&unit, counters, msr)
-}
-
-/// Returns whether the processor is of a series of Zhaoxin's whose counters are known: ZX-C (family 6) and later.
-/// VIA's Nano, before them under the same name, is not.
+/// Returns whether the processor is of a Zhaoxin series whose counters are known: ZX-C (family 6) and later. VIA's
+/// Nano, an earlier processor under the same vendor name, is not.
 fn is_zhaoxin(processor: &Snapshot) -> bool {
     let model = (processor.family(), processor.model(), processor.stepping());
     let known = matches!(model, (6, 0x0F, 0x0E..) | (6, 0x19, _) | (7.., ..));
     known && ZHAOXIN.contains(&processor.vendor())
 }
 
-/// Returns the counters of a processor of Intel's; none for another vendor's.
+/// Returns the counters of an Intel processor; none for another vendor's.
 pub(crate) fn unit(processor: &Snapshot) -> CounterUnit {
     if processor.vendor() != INTEL {
         return CounterUnit::NONE;
@@ -169,7 +108,8 @@ pub(crate) fn unit(processor: &Snapshot) -> CounterUnit {
     unit
 }
 
-/// Returns the counters that leaf 0x0A declares; leaf 0x23 may name them one by one.
+/// Returns the counters that leaf 0x0A declares; if leaf 0x23 has bitmaps of counters, they replace leaf 0x0A's
+/// numbers.
 pub(crate) const fn of_perfmon(
     perfmon: &ArchitecturalPerfmon,
     extension: &PerfmonExtension,
@@ -250,12 +190,6 @@ static GENERAL_6: CounterBank = CounterBank {
     sign_extended: false,
 };
 
-/// The distances of CFG_B and CFG_C from the counter, general or fixed.
-const CFG_B: u32 = IA32_PMC_GP0_CFG_B - IA32_PMC_GP0_CTR;
-const CFG_C: u32 = IA32_PMC_GP0_CFG_C - IA32_PMC_GP0_CTR;
-const _: () = assert!(IA32_PMC_FX0_CFG_B - IA32_PMC_FX0_CTR == CFG_B);
-const _: () = assert!(IA32_PMC_FX0_CFG_C - IA32_PMC_FX0_CTR == CFG_C);
-
 static FULL_WIDTH: FullWidth = FullWidth {
     value: IA32_A_PMC0,
     capabilities: IA32_PERF_CAPABILITIES,
@@ -296,7 +230,7 @@ const FIXED_EVENTS: [u16; MAX_FIXED] = [0x00C0, 0x003C, 0x0300, 0x0400, 0, 0, 0,
 /// [`NamedEvent`].
 static NAMED: [u64; NamedEvent::COUNT] = [0x003C, 0x00C0, 0x013C, 0x4F2E, 0x412E, 0x00C4, 0x00C5];
 
-/// Those, with reference cycles on fixed counter 2.
+/// The pre-defined architectural events, with reference cycles on fixed counter 2.
 static NAMED_BY_FIXED: [u64; NamedEvent::COUNT] =
     [0x003C, 0x00C0, FIXED_EVENTS[2] as u64, 0x4F2E, 0x412E, 0x00C4, 0x00C5];
 

@@ -3,7 +3,8 @@
 use bitfield_struct::bitfield;
 use pmu_core::Snapshot;
 
-/// CPUID leaf 0x0A of a processor, with accessors for its fields (SDM vol. 2A, CPUID, "Input EAX = 0AH").
+/// CPUID leaf 0x0A of a processor: version, counters and events of architectural performance monitoring (SDM vol. 2A,
+/// CPUID, "Input EAX = 0AH").
 ///
 /// ```
 /// use pmu_intel::ArchitecturalPerfmon;
@@ -44,13 +45,23 @@ struct Edx {
 }
 
 impl ArchitecturalPerfmon {
-    /// Returns the leaf in a snapshot; all zero if the processor lacks it.
+    /// Returns the leaf of the processor that a snapshot describes; all zero if the processor lacks it.
+    ///
+    /// ```
+    /// # use pmu_core::Snapshot;
+    /// use pmu_intel::ArchitecturalPerfmon;
+    /// /// Returns whether cycles have a fixed counter, so that a watchdog takes no general one away.
+    /// fn has_fixed_cycles(this_processor: &Snapshot) -> bool {
+    ///     ArchitecturalPerfmon::from_snapshot(this_processor).fixed_counters() & 1 << 1 != 0
+    /// }
+    /// # let _ = has_fixed_cycles;
+    /// ```
     pub fn from_snapshot(snapshot: &Snapshot) -> Self {
         let leaf = snapshot.leaf(0x0A, 0);
         Self::from_registers(leaf.eax, leaf.ebx, leaf.ecx, leaf.edx)
     }
 
-    /// Creates the leaf from its registers.
+    /// Creates the leaf from the registers that CPUID returned.
     pub const fn from_registers(eax: u32, ebx: u32, ecx: u32, edx: u32) -> Self {
         Self {
             eax: Eax::from_bits(eax),
@@ -80,7 +91,7 @@ impl ArchitecturalPerfmon {
         self.eax.events()
     }
 
-    /// Returns one bit per architectural event (EBX); a set bit means that the event is not available.
+    /// Returns the architectural events that are not available (EBX): one bit per event.
     pub const fn events_unavailable(&self) -> u32 {
         self.events_unavailable
     }
@@ -96,8 +107,10 @@ impl ArchitecturalPerfmon {
         meaningful & !(self.events_unavailable as u8)
     }
 
-    /// Returns the fixed counters, one bit per counter: from version 5 on the bitmap of ECX and those that EDX counts,
-    /// in versions 2 to 4 those that EDX counts, before version 2 none.
+    /// Returns the fixed counters, one bit per counter.
+    ///
+    /// Before version 2 there are none. Versions 2 to 4 have as many as EDX says, from counter 0 on. From version 5 on
+    /// those of ECX's bitmap are added.
     pub const fn fixed_counters(&self) -> u32 {
         let contiguous = ((1u64 << self.edx.fixed_counters()) - 1) as u32;
         match self.version() {
@@ -112,7 +125,7 @@ impl ArchitecturalPerfmon {
         if self.version() < 2 { 0 } else { self.edx.fixed_width() }
     }
 
-    /// Returns whether an event select's bit 21, `AnyThread`, is deprecated (EDX 15).
+    /// Returns whether `AnyThread`, bit 21 of an event select, is deprecated (EDX 15).
     pub const fn any_thread_deprecated(&self) -> bool {
         self.edx.any_thread_deprecated()
     }

@@ -5,11 +5,15 @@
 
 mod area;
 mod control;
+mod error;
 mod operations;
+mod request;
 mod support;
 
 pub use area::{ControlAreaMemory, DsSaveArea, PebsDsSaveArea, PebsDsSaveArea32};
 pub use area::{ProcessorProfileControlArea, ProcessorProfileControlArea32};
-pub use control::{CallerMode, ControlAreaError, ProcessorProfileControl, ProfileControlRequest};
+pub use control::ProcessorProfileControl;
+pub use error::ControlAreaError;
 pub use operations::{write_debugctl, write_ds_area, write_pebs_enable};
+pub use request::{CallerMode, ProfileControlRequest};
 pub use support::DebugStoreSupport;

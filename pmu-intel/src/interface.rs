@@ -7,13 +7,13 @@ use pmu_core::{
     Snapshot, SourceInterface, SourceTable,
 };
 
-use crate::ArchitecturalPerfmon;
 use crate::counters::{self, MAX_COUNTERS, Registers};
-use crate::cpuid::PerfmonExtension;
+use crate::cpuid::{ArchitecturalPerfmon, PerfmonExtension};
 use crate::sources::{SOURCES, TABLE};
 
-/// The Emon interface of a machine: the general counters of architectural performance monitoring,
-/// and the sources of [`SOURCES`](crate::SOURCES).
+/// The Emon interface: Windows' profile sources on the counters of an Intel machine.
+///
+/// It has the general counters of architectural performance monitoring, and the sources of [`SOURCES`](crate::SOURCES).
 ///
 /// ```
 /// use pmu_core::{KProfileSource, ProfileInterface};
@@ -32,9 +32,25 @@ pub struct Emon {
 }
 
 impl Emon {
-    /// Detects the interface of the machine whose boot processor `snapshot` describes, by Windows' rule: the vendor is
-    /// Intel; CPUID leaf 0x0A exists, has a version, a number of events, and the first event (cycles) available; and no
-    /// Microsoft-compatible hypervisor hides the counters. In addition, the declared counters must be plausible.
+    /// Detects the interface of a machine by Windows' rule; `snapshot` describes the boot processor.
+    ///
+    /// Windows' conditions: the vendor is Intel. CPUID leaf 0x0A has a version and a number of events. Its first event,
+    /// cycles, is available. No Microsoft-compatible hypervisor hides the counters. In addition, the declared counters
+    /// must be plausible.
+    ///
+    /// ```
+    /// use pmu_core::{NoInterface, Snapshot};
+    /// use pmu_intel::Emon;
+    /// fn emon(boot_processor: &Snapshot) -> Option<Emon> {
+    ///     match Emon::detect(boot_processor) {
+    ///         Ok(emon) => return Some(emon),
+    ///         Err(NoInterface::OtherVendor(_)) => {} // AMD's, perhaps
+    ///         Err(reason) => println!("no profile sources but time: {reason}"),
+    ///     }
+    ///     None
+    /// }
+    /// # let _ = emon;
+    /// ```
     ///
     /// # Errors
     /// The first of these conditions that does not hold.
@@ -56,8 +72,8 @@ impl Emon {
         }
     }
 
-    /// Detects the interface by the rule of [`detect`](Self::detect), and only if the HAL of a given Windows has it. A
-    /// 32-bit HAL knows only families 6 and 15.
+    /// Detects the interface as the HAL of a given Windows does: there may be none, and a 32-bit HAL knows only
+    /// families 6 and 15. The conditions of [`detect`](Self::detect) hold too.
     ///
     /// # Errors
     /// Those of [`detect`](Self::detect); [`NotInVersion`](NoInterface::NotInVersion),

@@ -10,7 +10,7 @@ use pmu_core::{
     ProfileSource, Rules, Snapshot,
 };
 
-use crate::ArchitecturalPerfmon;
+use crate::cpuid::ArchitecturalPerfmon;
 
 /// Branches inserted into the last-branch record: `ROB_MISC_EVENTS.LBR_INSERTS` of Sandy Bridge to Cascade Lake,
 /// `MISC_RETIRED.LBR_INSERTS` of Ice Lake to Granite Rapids (Intel's event files, intel/perfmon).
@@ -37,13 +37,14 @@ const fn fixed(value: u32, name: &'static str, event: u64, counter: u8) -> Added
     AddedSource::new(ProfileSource::new(value, name, select), CounterSet::fixed(1 << counter))
 }
 
-/// Adds the sources 0x20 to 0x24 that both a Windows and the machine have; `boot` describes the machine's boot
-/// processor:
-/// - 0x20, `LbrInserts`, if the core's event is known. On a hybrid machine it is not: the cores' events differ.
+/// Adds the sources 0x20 to 0x24 of later Windows versions, where both the given Windows and the machine have them.
+///
+/// `boot` describes the machine's boot processor. The sources are:
+/// - 0x20, `LbrInserts`, if the core's event is known. A hybrid machine has no such source: the cores' events differ.
 /// - 0x21 to 0x23, the fixed counters' `InstructionsRetiredFixed`, `UnhaltedCoreCyclesFixed` and
 ///   `UnhaltedReferenceCyclesFixed`.
-/// - 0x24, `TimerFixed`: time by fixed counter 2, in units of 100 ns in which the core is not halted. `hertz` is the
-///   frequency of that counter, which is the TSC's: [`tsc_hertz`](pmu_core::tsc_hertz), or what the kernel measured.
+/// - 0x24, `TimerFixed`: time by fixed counter 2, in units of 100 ns in which the core is not halted. `hertz` is that
+///   counter's frequency, the TSC's: [`tsc_hertz`](pmu_core::tsc_hertz), or what the kernel measured.
 ///
 /// Sources 0x23 and 0x24 share a counter: one of them runs at a time.
 ///

@@ -12,9 +12,11 @@ mod interface;
 mod later_sources;
 pub mod registers;
 mod sources;
+mod unused;
 
-pub use counters::{clear_left_over, counters, unused_registers};
+pub use counters::counters;
 pub use cpuid::ArchitecturalPerfmon;
 pub use interface::Emon;
 pub use later_sources::add_later_sources;
 pub use sources::SOURCES;
+pub use unused::{clear_left_over, unused_registers};

@@ -58,12 +58,12 @@ pub const IA32_PMC_GP0_CTR: u32 = 0x1900;
 /// 2-2).
 pub const IA32_PMC_GP0_CFG_A: u32 = 0x1901;
 
-/// `IA32_PMC_GP0_CFG_B`, from version 6: which counters' overflows load the first general counter again; the next is
+/// `IA32_PMC_GP0_CFG_B`, from version 6: the counters whose overflows reload the first general counter; the next is
 /// four further (SDM vol. 4, table 2-2).
 pub const IA32_PMC_GP0_CFG_B: u32 = 0x1902;
 
-/// `IA32_PMC_GP0_CFG_C`, from version 6: what it is loaded with, and what architectural PEBS records of it; the next is
-/// four further (SDM vol. 4, table 2-2).
+/// `IA32_PMC_GP0_CFG_C`, from version 6: the first general counter's reload value, and the contents of its
+/// architectural PEBS records; the next is four further (SDM vol. 4, table 2-2).
 pub const IA32_PMC_GP0_CFG_C: u32 = 0x1903;
 
 /// `IA32_PMC_FX0_CTR`, from version 6: the first fixed counter; the next is four further (SDM vol. 4, table
@@ -109,11 +109,11 @@ pub struct PerfEvtSel {
     pub interrupt: bool,
     /// Version 3: counts for all threads of the core; deprecated from version 5.
     pub any_thread: bool,
-    /// Counts.
+    /// Enables the counter.
     pub enable: bool,
     /// Inverts the comparison with the counter mask.
     pub invert: bool,
-    /// Counts cycles with at least this many events (0: events).
+    /// Counts cycles with at least this many events; 0 counts events.
     pub counter_mask: u8,
     __: u32,
 }
@@ -125,7 +125,7 @@ impl PerfEvtSel {
     }
 }
 
-/// The bits of `IA32_MISC_ENABLE` that speak of performance monitoring (SDM vol. 4, table 2-2).
+/// The bits of `IA32_MISC_ENABLE` that concern performance monitoring (SDM vol. 4, table 2-2).
 #[bitfield(u64, defmt = cfg(feature = "defmt"))]
 #[derive(PartialEq, Eq)]
 pub struct MiscEnable {
@@ -143,7 +143,7 @@ pub struct MiscEnable {
     __: u64,
 }
 
-/// The bits of `IA32_DEBUGCTL` that speak of tracing and performance monitoring (SDM vol. 3B,
+/// The bits of `IA32_DEBUGCTL` that concern tracing and performance monitoring (SDM vol. 3B,
 /// §18.4.1, figure "IA32_DEBUGCTL MSR").
 ///
 /// ```
@@ -166,9 +166,9 @@ pub struct DebugCtl {
     pub bts: bool,
     /// Interrupts when the BTS buffer is nearly full, instead of wrapping around.
     pub bt_int: bool,
-    /// No branch trace messages at privilege level 0.
+    /// Suppresses branch trace messages at privilege level 0.
     pub bts_off_os: bool,
-    /// No branch trace messages at privilege levels above 0.
+    /// Suppresses branch trace messages at privilege levels above 0.
     pub bts_off_usr: bool,
     /// Freezes the LBR stack when a performance interrupt is requested.
     pub freeze_lbrs_on_pmi: bool,

@@ -40,8 +40,9 @@ const fn general(source: KProfileSource, name: &'static str, bit: u8) -> Profile
         .another_name_of(FIRST_SPECIFIC + bit as u32)
 }
 
-/// The sources, ascending by value. `ProfileTime` runs on a timer: its select, unhalted core cycles,
-/// is what a counter standing in for the timer would count.
+/// The sources of the Emon interface, ascending by value.
+///
+/// `ProfileTime` runs on a timer. Its select, unhalted core cycles, is the event of a counter in place of the timer.
 pub static SOURCES: [ProfileSource; 13] = [
     ProfileSource::new(0, "ProfileTime", event(0)).spelled("Timer"),
     general(KProfileSource::TOTAL_ISSUES, "ProfileTotalIssues", 1),

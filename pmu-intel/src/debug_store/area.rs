@@ -4,11 +4,11 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// The DS save area, with words of either width and any number of counter resets.
 ///
-/// The processor updates the two indexes on its own while tracing is enabled, hence atomics. The
-/// four counter resets of the documented `PEBS_DS_SAVE_AREA` serve processors whose PEBS has four
-/// general counters; later ones read more of them, from offsets that depend on the PEBS format, so
-/// `RESETS` is a parameter: 12 for the form of later Windows headers (eight general counters and
-/// four fixed ones), 48 for PEBS formats 5 and 6 (32 and 16).
+/// The words are atomic, because the processor updates the two indexes while tracing is enabled.
+///
+/// The documented `PEBS_DS_SAVE_AREA` has four counter resets, for processors whose PEBS has four general counters.
+/// Later processors read more, from offsets that depend on the PEBS format. So `RESETS` is a parameter: 12 for the form
+/// of later Windows headers (eight general counters and four fixed ones), 48 for PEBS formats 5 and 6 (32 and 16).
 #[derive(Debug)]
 #[repr(C)]
 pub struct DsSaveArea<Word, const RESETS: usize> {
@@ -116,14 +116,14 @@ const _: () = assert!(size_of::<ProcessorProfileControlArea>() == 0x60);
 pub struct ControlAreaMemory<const RESETS: usize = 4>(ProcessorProfileControlArea<RESETS>);
 
 impl<const RESETS: usize> ControlAreaMemory<RESETS> {
-    /// Creates zeroed memory.
+    /// Creates memory for an area, zeroed.
     pub const fn new() -> Self {
         Self(ProcessorProfileControlArea {
             pebs_ds_save_area: DsSaveArea::<AtomicU64, RESETS>::new(),
         })
     }
 
-    /// Returns the area.
+    /// Returns the area in this memory.
     pub const fn area(&self) -> &ProcessorProfileControlArea<RESETS> {
         &self.0
     }

@@ -1,144 +1,20 @@
 //! Creation and destruction of a processor's control area: `ZwSetSystemInformation` with the information class
 //! `SystemProcessorProfileControlArea` (0x81).
 
-use core::fmt;
 use core::sync::atomic::{AtomicBool, Ordering};
 
-use pmu_core::{NtStatus, PointerWidth, Rules};
+use pmu_core::{PointerWidth, Rules};
 
-use super::{ControlAreaMemory, DebugStoreSupport, ProcessorProfileControlArea};
+use crate::debug_store::area::{ControlAreaMemory, ProcessorProfileControlArea};
+use crate::debug_store::error::ControlAreaError;
+use crate::debug_store::request::{CallerMode, ProfileControlRequest};
+use crate::debug_store::support::DebugStoreSupport;
 
-/// `SYSTEM_PROCESSOR_PROFILE_CONTROL_AREA`: the request, and its answer.
+/// The control area of one processor: created and destroyed on request, as Windows does it.
 ///
-/// ```
-/// use pmu_intel::debug_store::ProfileControlRequest;
-/// let mut bytes = [0; ProfileControlRequest::SIZE];
-/// bytes[8] = 1; // Allocate
-/// let request = ProfileControlRequest::decode(&bytes, true)?;
-/// assert!(request.allocate);
-/// ProfileControlRequest { area: 0x1000, ..request }.encode(&mut bytes, true)?;
-/// assert_eq!(bytes[..8], 0x1000_u64.to_le_bytes());
-/// # Ok::<(), pmu_intel::debug_store::ControlAreaError>(())
-/// ```
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "defmt", derive(defmt::Format))]
-pub struct ProfileControlRequest {
-    /// `ProcessorProfileControlArea`, out: address of the area; 0: none.
-    pub area: u64,
-    /// `Allocate`, in: whether to create the area or to destroy it.
-    pub allocate: bool,
-}
-
-impl ProfileControlRequest {
-    /// The structure's size for 64-bit callers.
-    pub const SIZE: usize = 0x10;
-    /// The structure's size for 32-bit callers.
-    pub const SIZE_32: usize = 0x08;
-
-    /// Reads the structure of a caller whose pointers have 4 or 8 bytes.
-    ///
-    /// # Errors
-    /// [`LengthMismatch`](ControlAreaError::LengthMismatch) unless `bytes` is exactly as long.
-    pub fn decode(bytes: &[u8], is_64_bit: bool) -> Result<Self, ControlAreaError> {
-        let mismatch = ControlAreaError::LengthMismatch { length: bytes.len() };
-        let size = if is_64_bit { Self::SIZE } else { Self::SIZE_32 };
-        if bytes.len() != size {
-            return Err(mismatch);
-        }
-        let (pointer, rest) = bytes.split_at(size / 2);
-        let mut area = [0; 8];
-        area.iter_mut().zip(pointer).for_each(|(to, from)| *to = *from);
-        let allocate = rest.first().is_some_and(|byte| *byte != 0);
-        Ok(Self { area: u64::from_le_bytes(area), allocate })
-    }
-
-    /// Writes the answer back: the pointer, and nothing else of the structure.
-    ///
-    /// # Errors
-    /// [`LengthMismatch`](ControlAreaError::LengthMismatch) unless `bytes` is exactly as long.
-    pub fn encode(&self, bytes: &mut [u8], is_64_bit: bool) -> Result<(), ControlAreaError> {
-        let mismatch = ControlAreaError::LengthMismatch { length: bytes.len() };
-        let size = if is_64_bit { Self::SIZE } else { Self::SIZE_32 };
-        if bytes.len() != size {
-            return Err(mismatch);
-        }
-        bytes.iter_mut().zip(self.area.to_le_bytes()).take(size / 2).for_each(|(to, b)| *to = b);
-        Ok(())
-    }
-}
-
-/// Mode of the caller.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "defmt", derive(defmt::Format))]
-pub enum CallerMode {
-    /// Kernel mode.
-    Kernel,
-    /// User mode: never allowed.
-    User,
-}
-
-/// Reason why a request was refused. Nothing was changed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "defmt", derive(defmt::Format))]
-pub enum ControlAreaError {
-    /// User mode asked.
-    AccessDenied,
-    /// The request does not have the structure's size.
-    LengthMismatch {
-        /// The size that it has.
-        length: usize,
-    },
-    /// This Windows has no control area: it dates from version 6.2.
-    NotInVersion(Rules),
-    /// No memory was lent for this processor.
-    InsufficientResources,
-    /// The processor has no usable Debug Store.
-    NotSupported,
-    /// The processor has an area already; the request names it.
-    AlreadyExists {
-        /// Its address.
-        area: u64,
-    },
-    /// The processor has no area that could be destroyed.
-    NotAllocated,
-}
-
-impl ControlAreaError {
-    /// Returns the status with which Windows reports it.
-    pub const fn status(&self) -> NtStatus {
-        match self {
-            Self::AccessDenied => NtStatus::ACCESS_DENIED,
-            Self::LengthMismatch { .. } => NtStatus::INFO_LENGTH_MISMATCH,
-            Self::NotInVersion(_) => NtStatus::INVALID_INFO_CLASS,
-            Self::InsufficientResources => NtStatus::INSUFFICIENT_RESOURCES,
-            Self::NotSupported => NtStatus::NOT_SUPPORTED,
-            Self::AlreadyExists { .. } => NtStatus::ADDRESS_ALREADY_EXISTS,
-            Self::NotAllocated => NtStatus::MEMORY_NOT_ALLOCATED,
-        }
-    }
-}
-
-impl fmt::Display for ControlAreaError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::AccessDenied => f.write_str("only kernel mode may set a control area"),
-            Self::LengthMismatch { length } => write!(f, "request of {length} bytes"),
-            Self::NotInVersion(rules) => write!(f, "{rules} has no control area"),
-            Self::InsufficientResources => f.write_str("no memory for a control area"),
-            Self::NotSupported => f.write_str("the processor has no usable Debug Store"),
-            Self::AlreadyExists { area } => write!(f, "there is a control area at {area:#X}"),
-            Self::NotAllocated => f.write_str("the processor has no control area"),
-        }
-    }
-}
-
-impl core::error::Error for ControlAreaError {}
-
-/// One processor's control area, if it has one.
-///
-/// Creation only prepares memory and records the address of the PEBS index; the caller fills the area in and hands it
-/// to the processor ([`write_ds_area`](super::write_ds_area)). Every request concerns the processor that executes it:
-/// the caller stays on it.
+/// Creation only prepares memory. The caller fills the area in, and hands it to the processor
+/// ([`write_ds_area`](super::write_ds_area)). Every request concerns the processor that executes it: the caller stays
+/// on it.
 ///
 /// ```
 /// use pmu_intel::debug_store::{ControlAreaMemory, ProcessorProfileControl};
@@ -158,14 +34,17 @@ pub struct ProcessorProfileControl<'m, const RESETS: usize = 4> {
 }
 
 impl<'m, const RESETS: usize> ProcessorProfileControl<'m, RESETS> {
-    /// Creates the control without an area yet, by the rules of the latest Windows. The area will be in `memory`, which
-    /// serves no other processor; with `None`, creating it fails.
+    /// Creates the control of a processor that has no area yet, by the rules of the latest Windows.
+    ///
+    /// The area will be in `memory`, which serves no other processor; with `None`, its creation fails.
     pub const fn new(memory: Option<&'m ControlAreaMemory<RESETS>>) -> Self {
         Self::as_of(Rules::LATEST, memory)
     }
 
-    /// Creates the control by the rules of a given Windows: there is none before version 6.2, and a 32-bit one demands
-    /// DTES64 too, because its area has 64-bit words.
+    /// Creates the control by the rules of a given Windows.
+    ///
+    /// Before version 6.2 there is no control area. A 32-bit Windows demands DTES64 too, because the area has 64-bit
+    /// words.
     pub const fn as_of(rules: Rules, memory: Option<&'m ControlAreaMemory<RESETS>>) -> Self {
         Self { memory, created: AtomicBool::new(false), rules }
     }
@@ -176,8 +55,24 @@ impl<'m, const RESETS: usize> ProcessorProfileControl<'m, RESETS> {
 
     /// Serves a request of `SystemProcessorProfileControlArea` as Windows does.
     ///
-    /// Windows' order of checks: version, mode and length; then, to create, memory, support and absence of an area; to
-    /// destroy, its presence. `request` receives the area's address where there is one, and 0 where there is none.
+    /// Windows' order of checks: version, mode and length. To create: memory, support, and that there is no area. To
+    /// destroy: that there is an area. `request` receives the area's address, or 0 if there is no area.
+    ///
+    /// ```
+    /// use pmu_core::NtStatus;
+    /// use pmu_intel::debug_store::{CallerMode, DebugStoreSupport, ProcessorProfileControl};
+    /// /// `ZwSetSystemInformation` with the class 0x81, on the processor that has this control.
+    /// fn set(control: &ProcessorProfileControl, support: &DebugStoreSupport, request: &mut [u8]) -> NtStatus {
+    ///     match control.set(CallerMode::Kernel, support, request) {
+    ///         Ok(()) => NtStatus::SUCCESS,
+    ///         Err(error) => error.status(),
+    ///     }
+    /// }
+    /// # let control = ProcessorProfileControl::new(None);
+    /// # let refused = set(&control, &DebugStoreSupport::default(), &mut [0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0,
+    /// 0]);
+    /// # assert_eq!(refused, NtStatus::INSUFFICIENT_RESOURCES);
+    /// ```
     ///
     /// # Context
     /// Task.
@@ -217,7 +112,38 @@ impl<'m, const RESETS: usize> ProcessorProfileControl<'m, RESETS> {
         }
     }
 
-    /// Creates the area, zeroed.
+    /// Creates the area, with every word zero: no buffer.
+    ///
+    /// ```
+    /// # use pmu_core::MsrBackend;
+    /// use core::sync::atomic::{AtomicU64, Ordering};
+    /// use pmu_intel::debug_store::{
+    ///     ControlAreaError, DebugStoreSupport, ProcessorProfileControl, write_ds_area,
+    /// };
+    /// /// Has this processor store branches in `buffer`, as soon as IA32_DEBUGCTL says so.
+    /// fn prepare<M: MsrBackend>(
+    ///     control: &ProcessorProfileControl<'static>,
+    ///     support: &DebugStoreSupport,
+    ///     msr: &M,
+    ///     buffer: &'static [AtomicU64; 3 * 100], // of 100 records
+    /// ) -> Result<(), ControlAreaError> {
+    ///     let area = control.create(support)?;
+    ///     let begin = buffer.as_ptr().addr() as u64;
+    ///     let store = &area.pebs_ds_save_area;
+    ///     for (word, value) in [
+    ///         (&store.bts_buffer_base, begin),
+    ///         (&store.bts_index, begin),
+    ///         (&store.bts_absolute_maximum, begin + 100 * 24),
+    ///         (&store.bts_interrupt_threshold, begin + 101 * 24), // beyond the end: the buffer is a ring
+    ///     ] {
+    ///         word.store(value, Ordering::Relaxed);
+    ///     }
+    ///     // SAFETY: (1) area and buffer are statics, mapped in every address space; (2) they are this processor's
+    ///     // alone; (3) the maximum is the buffer's end; (4) the backend keeps no address.
+    ///     let written = unsafe { write_ds_area(msr, core::ptr::from_ref(area).addr() as u64) };
+    ///     written.map_err(|_| ControlAreaError::NotSupported)
+    /// }
+    /// ```
     ///
     /// # Errors
     /// [`NotInVersion`](ControlAreaError::NotInVersion),
@@ -243,7 +169,7 @@ impl<'m, const RESETS: usize> ProcessorProfileControl<'m, RESETS> {
         Ok(memory.area())
     }
 
-    /// Destroys the area. The caller takes it from the processor first ([`write_ds_area`](super::write_ds_area) with
+    /// Destroys the area, after the caller took it from the processor ([`write_ds_area`](super::write_ds_area) with
     /// 0).
     ///
     /// # Errors
@@ -256,7 +182,8 @@ impl<'m, const RESETS: usize> ProcessorProfileControl<'m, RESETS> {
         }
     }
 
-    /// Returns the area's PEBS index, to stamp into the kernel's own events; `None` while there is no area.
+    /// Returns the address of the next PEBS record, with which the kernel stamps its own events; `None` while there is
+    /// no area.
     ///
     /// # Context
     /// Any, on the area's processor.
@@ -269,7 +196,7 @@ impl<'m, const RESETS: usize> ProcessorProfileControl<'m, RESETS> {
 
 #[cfg(test)]
 mod tests {
-    use pmu_core::WindowsVersion;
+    use pmu_core::{NtStatus, WindowsVersion};
 
     use super::*;
     use crate::registers::MiscEnable;

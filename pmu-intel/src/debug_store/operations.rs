@@ -4,7 +4,7 @@ use pmu_core::{MsrAddress, MsrBackend};
 
 use crate::registers::{DebugCtl, IA32_DEBUGCTL, IA32_DS_AREA, IA32_PEBS_ENABLE};
 
-/// Writes `IA32_DS_AREA`: the address of the DS save area of the processor that executes the call; 0 for none.
+/// Writes `IA32_DS_AREA`, the address of the DS save area, on the processor that executes the call; 0 for none.
 ///
 /// # Errors
 /// The access failed, as it does with a non-canonical address.
@@ -49,8 +49,8 @@ pub unsafe fn write_ds_area<M: MsrBackend>(msr: &M, linear_address: u64) -> Resu
     msr.write(unsafe { MsrAddress::new(IA32_DS_AREA) }, linear_address)
 }
 
-/// Writes `IA32_PEBS_ENABLE`: from now on an overflow of the counters whose bits are set makes the
-/// processor that executes the call write a record through its DS save area. 0 ends it.
+/// Writes `IA32_PEBS_ENABLE` on the processor that executes the call: an overflow of a counter whose bit is set writes
+/// a record through the DS save area. 0 disables PEBS.
 ///
 /// # Errors
 /// The access failed, as it does with a bit of a counter without PEBS.
@@ -94,8 +94,9 @@ pub unsafe fn write_pebs_enable<M: MsrBackend>(msr: &M, counters: u64) -> Result
     msr.write(unsafe { MsrAddress::new(IA32_PEBS_ENABLE) }, counters)
 }
 
-/// Writes `IA32_DEBUGCTL` of the processor that executes the call. All bits are replaced: read the
-/// register first where others use it.
+/// Writes `IA32_DEBUGCTL` on the processor that executes the call.
+///
+/// All bits are replaced: read the register first where others use it.
 ///
 /// # Errors
 /// The access failed, as it does with a reserved bit or one that the processor lacks.

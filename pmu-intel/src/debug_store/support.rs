@@ -19,6 +19,17 @@ pub struct DebugStoreSupport {
 impl DebugStoreSupport {
     /// Detects the Debug Store of the processor that executes the call.
     ///
+    /// ```
+    /// # use pmu_core::{MsrBackend, MsrFault, Snapshot};
+    /// use pmu_intel::debug_store::DebugStoreSupport;
+    /// fn report<M: MsrBackend>(this_processor: &Snapshot, msr: &M) -> Result<(), MsrFault> {
+    ///     let support = DebugStoreSupport::detect(this_processor, msr)?;
+    ///     let word = if support.dtes64 { 64 } else { 32 };
+    ///     println!("BTS: {}, PEBS: {}, words of {word} bits", support.has_bts(), support.has_pebs());
+    ///     Ok(())
+    /// }
+    /// ```
+    ///
     /// # Context
     /// Task.
     ///
@@ -44,13 +55,15 @@ impl DebugStoreSupport {
         })
     }
 
-    /// Returns whether branch trace storage can be used.
+    /// Returns whether branch trace storage (BTS) can be used.
     pub const fn has_bts(&self) -> bool {
         self.debug_store && !self.misc_enable.bts_unavailable()
     }
 
-    /// Returns whether processor event-based sampling can be used: Windows' condition for a control area in
-    /// a 64-bit kernel, which is that performance monitoring is available and PEBS not unavailable.
+    /// Returns whether processor event-based sampling (PEBS) can be used.
+    ///
+    /// This is Windows' condition for a control area in a 64-bit kernel: `IA32_MISC_ENABLE` declares performance
+    /// monitoring, and does not declare PEBS unavailable.
     pub const fn has_pebs(&self) -> bool {
         self.debug_store
             && self.misc_enable.performance_monitoring()

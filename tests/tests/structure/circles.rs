@@ -50,6 +50,25 @@ const FLOORS: &[Floors] = &[
         ],
     },
     Floors {
+        of: "pmu-intel",
+        floors: &[
+            "lib",
+            "interface, later_sources, unused",
+            "counters, debug_store, sources",
+            "cpuid, registers",
+        ],
+    },
+    Floors {
+        of: "pmu-amd",
+        floors: &[
+            "lib",
+            "interface, meaning, zen",
+            "counters, generation, sources",
+            "cpuid",
+            "registers",
+        ],
+    },
+    Floors {
         of: "pmu-events",
         floors: &["lib", "processor, metric", "core_type", "event", "tables", "format", "name"],
     },

@@ -1,0 +1,72 @@
+//! The request of `SystemProcessorProfileControlArea`, as bytes.
+
+use crate::debug_store::error::ControlAreaError;
+
+/// `SYSTEM_PROCESSOR_PROFILE_CONTROL_AREA`: the request to create or destroy a control area, and its answer.
+///
+/// ```
+/// use pmu_intel::debug_store::ProfileControlRequest;
+/// let mut bytes = [0; ProfileControlRequest::SIZE];
+/// bytes[8] = 1; // Allocate
+/// let request = ProfileControlRequest::decode(&bytes, true)?;
+/// assert!(request.allocate);
+/// ProfileControlRequest { area: 0x1000, ..request }.encode(&mut bytes, true)?;
+/// assert_eq!(bytes[..8], 0x1000_u64.to_le_bytes());
+/// # Ok::<(), pmu_intel::debug_store::ControlAreaError>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct ProfileControlRequest {
+    /// `ProcessorProfileControlArea`, out: address of the area; 0: none.
+    pub area: u64,
+    /// `Allocate`, in: `true` creates the area, `false` destroys it.
+    pub allocate: bool,
+}
+
+impl ProfileControlRequest {
+    /// The structure's size for 64-bit callers.
+    pub const SIZE: usize = 0x10;
+    /// The structure's size for 32-bit callers.
+    pub const SIZE_32: usize = 0x08;
+
+    /// Reads the structure of a caller whose pointers have 4 or 8 bytes.
+    ///
+    /// # Errors
+    /// [`LengthMismatch`](ControlAreaError::LengthMismatch) unless `bytes` is exactly as long.
+    pub fn decode(bytes: &[u8], is_64_bit: bool) -> Result<Self, ControlAreaError> {
+        let mismatch = ControlAreaError::LengthMismatch { length: bytes.len() };
+        let size = if is_64_bit { Self::SIZE } else { Self::SIZE_32 };
+        if bytes.len() != size {
+            return Err(mismatch);
+        }
+        let (pointer, rest) = bytes.split_at(size / 2);
+        let mut area = [0; 8];
+        area.iter_mut().zip(pointer).for_each(|(to, from)| *to = *from);
+        let allocate = rest.first().is_some_and(|byte| *byte != 0);
+        Ok(Self { area: u64::from_le_bytes(area), allocate })
+    }
+
+    /// Writes the answer into the caller's structure: the pointer, and nothing else.
+    ///
+    /// # Errors
+    /// [`LengthMismatch`](ControlAreaError::LengthMismatch) unless `bytes` is exactly as long.
+    pub fn encode(&self, bytes: &mut [u8], is_64_bit: bool) -> Result<(), ControlAreaError> {
+        let mismatch = ControlAreaError::LengthMismatch { length: bytes.len() };
+        let size = if is_64_bit { Self::SIZE } else { Self::SIZE_32 };
+        if bytes.len() != size {
+            return Err(mismatch);
+        }
+        bytes.iter_mut().zip(self.area.to_le_bytes()).take(size / 2).for_each(|(to, b)| *to = b);
+        Ok(())
+    }
+}
+
+/// Mode of the caller of `ZwSetSystemInformation`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub enum CallerMode {
+    /// Kernel mode.
+    Kernel,
+    /// User mode: never allowed.
+    User,
+}

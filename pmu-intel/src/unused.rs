@@ -1,0 +1,86 @@
+//! The registers of version 6 that no driver here uses: auto counter reload's, and architectural PEBS's.
+
+use pmu_core::{CounterSet, MsrBackend, Snapshot, UnusedRegisters};
+
+use crate::counters::{INTEL, unit};
+use crate::cpuid::ArchitecturalPerfmon;
+use crate::registers::{
+    IA32_PMC_FX0_CFG_B, IA32_PMC_FX0_CFG_C, IA32_PMC_FX0_CTR, IA32_PMC_GP0_CFG_B,
+    IA32_PMC_GP0_CFG_C, IA32_PMC_GP0_CTR,
+};
+
+/// The distances of CFG_B and CFG_C from the counter, general or fixed.
+const CFG_B: u32 = IA32_PMC_GP0_CFG_B - IA32_PMC_GP0_CTR;
+const CFG_C: u32 = IA32_PMC_GP0_CFG_C - IA32_PMC_GP0_CTR;
+const _: () = assert!(IA32_PMC_FX0_CFG_B - IA32_PMC_FX0_CTR == CFG_B);
+const _: () = assert!(IA32_PMC_FX0_CFG_C - IA32_PMC_FX0_CTR == CFG_C);
+
+/// Returns which counters of version 6 have the registers of auto counter reload, and which those of architectural
+/// PEBS, as leaf 0x23 declares them.
+///
+/// Counters that can be reloaded have CFG_B (sub-leaf 2). Counters that PEBS can record have CFG_C (sub-leaf 5, if
+/// sub-leaf 4 exists too). Other processors have neither.
+///
+/// ```
+/// # use pmu_core::Snapshot;
+/// fn report(this_processor: &Snapshot) {
+///     let [reload, record] = pmu_intel::unused_registers(this_processor).map(|unused| unused.counters());
+///     println!("auto counter reload: {reload:?}; architectural PEBS: {record:?}");
+/// }
+/// # let _ = report;
+/// ```
+///
+/// Sources: SDM vol. 4, table 2-2, and vol. 2A, CPUID, "Input EAX = 23H". Linux' reading is that the counters with
+/// CFG_C are those that can be recorded, and the counters with CFG_B those that can be reloaded; no processor has
+/// confirmed it.
+pub fn unused_registers(processor: &Snapshot) -> [UnusedRegisters; 2] {
+    let version = ArchitecturalPerfmon::from_snapshot(processor).version();
+    let has_leaf = processor.vendor() == INTEL && processor.leaf(7, 1).eax >> 8 & 1 != 0;
+    if version < 6 || !has_leaf {
+        return [UnusedRegisters::NONE; 2];
+    }
+    let declared = processor.leaf(0x23, 0).eax;
+    let registers = |distance, bits, general: u32, fixed: u32| {
+        let counters = CounterSet::from_bits(u64::from(fixed) << 32 | u64::from(general));
+        let counters = if declared & bits == bits { counters } else { CounterSet::NONE };
+        // SAFETY: 0 neither reloads a counter nor has it recorded.
+        unsafe { UnusedRegisters::new(distance, counters) }
+    };
+    let (reload, record) = (processor.leaf(0x23, 2), processor.leaf(0x23, 5));
+    [
+        registers(CFG_B, 1 << 2, reload.eax, reload.ebx),
+        registers(CFG_C, 1 << 4 | 1 << 5, record.eax, record.ecx),
+    ]
+}
+
+/// Disables auto counter reload and architectural PEBS on these counters, where firmware or the kernel before a kexec
+/// left them enabled. Returns the counters on which that failed.
+///
+/// An enabled counter would be reloaded, or would write records, without the driver's knowledge. So take no counter
+/// that this function returns.
+///
+/// `processor` describes the processor that executes the call. Each [existing register](unused_registers) is written
+/// once; processors before version 6 have none. `IA32_PEBS_BASE` and `IA32_PEBS_INDEX` are not written.
+///
+/// Call this function before the counters are taken, and before another kernel is started, beside
+/// [`silence`](pmu_core::silence).
+///
+/// # Context
+/// Any. No other owner uses these counters.
+///
+/// ```
+/// # use pmu_core::{CounterSet, MsrBackend, Snapshot};
+/// fn may_be_taken(this_processor: &Snapshot, msr: &impl MsrBackend) -> CounterSet {
+///     let stays = pmu_intel::clear_left_over(this_processor, CounterSet::ALL, msr);
+///     CounterSet::ALL.without(stays)
+/// }
+/// ```
+pub fn clear_left_over(
+    processor: &Snapshot,
+    counters: CounterSet,
+    msr: &impl MsrBackend,
+) -> CounterSet {
+    let unit = unit(processor);
+    let [reload, record] = unused_registers(processor);
+    reload.clear(&unit, counters, msr) | record.clear(&unit, counters, msr)
+}
