@@ -108,8 +108,8 @@ type Lists<const P: usize = 1> = Profiles<2, P>;
 /// Such a processor.
 const WITHOUT_COUNTERS: u16 = 8;
 
-/// Stand-in for an object's buffer; and, if the lists are given, its callback is interrupted by a
-/// reader on the same processor before it reads it.
+/// Stand-in for an object's buffer. If the lists are given, another reader interrupts the callback on the same
+/// processor before the callback reads the buffer.
 struct Buffer {
     counts: UnsafeCell<u32>,
     interrupted: Option<Arc<Lists>>,

@@ -14,7 +14,7 @@ pub enum LayoutError {
         /// Bytes given.
         given: usize,
     },
-    /// The type is not that of a profile object, or the layout does not have it.
+    /// The type is no profile object's, or the layout's versions do not have it.
     ObjectType(u16),
     /// The structure's size member disagrees with the layout.
     SizeMember(u16),
@@ -24,7 +24,7 @@ pub enum LayoutError {
     Segment(u32),
     /// The bucket shift is above 29.
     BucketShift(u32),
-    /// The count of an affinity's groups exceeds the layout's, or its processors do not fit.
+    /// The affinity has more groups than the layout, or processors for which the layout has no room.
     Affinity,
     /// An address does not fit the layout's pointers.
     Address(u64),

@@ -80,8 +80,8 @@ impl Layout {
     pub const X64_WIN7: Self = Self::x64("X64Win7", WindowsVersion::Windows7, Tail { segment: 0x40, affinity: Some(0x48), groups: 4, source: Some(0x70), started: 0x72, callbacks: false, size: 0x78 });
     /// 64-bit, 6.2 to 10.0 version 2004: 0xF8 bytes, 20 processor groups.
     pub const X64_WIN8: Self = Self::x64("X64Win8", WindowsVersion::Windows8, Tail { segment: 0x40, affinity: Some(0x48), groups: 20, source: Some(0xF0), started: 0xF2, callbacks: true, size: 0xF8 });
-    /// 64-bit, Windows 11: 0x158 bytes, 32 processor groups. **Inferred**: the `KAFFINITY_EX` of 0x108 bytes is known;
-    /// that source, started and the size follow it as before is an assumption.
+    /// 64-bit, Windows 11: 0x158 bytes, 32 processor groups. **Inferred**: the `KAFFINITY_EX` of 0x108 bytes is known.
+    /// It is assumed that source, started and the size follow it as in the layouts before.
     pub const X64_WIN11: Self = Self::x64("X64Win11", WindowsVersion::Windows11, Tail { segment: 0x40, affinity: Some(0x48), groups: 32, source: Some(0x150), started: 0x152, callbacks: true, size: 0x158 });
 
     /// All known layouts, by width and then by version.
@@ -228,8 +228,9 @@ impl Layout {
         self.offsets.size as usize
     }
 
-    /// Returns whether an object of this layout can be a callback object. The 32-bit layout of 6.1 has them only from
-    /// version 6.2 on.
+    /// Returns whether an object of this layout can be a callback object.
+    ///
+    /// The 32-bit layout of 6.1 has callback objects only from version 6.2 on.
     pub const fn has_callback_objects(self) -> bool {
         self.offsets.callbacks
     }

@@ -60,7 +60,7 @@ impl<const N: usize> Index<N> {
         self.build();
     }
 
-    /// Makes this index that of entries which are in order of their keys and ranges.
+    /// Fills the index with entries that are in order of their keys and ranges.
     #[cfg(all(test, not(loom)))]
     pub(crate) fn fill_with(&mut self, entries: impl Iterator<Item = Entry>) {
         self.length = 0;

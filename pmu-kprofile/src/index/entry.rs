@@ -32,7 +32,7 @@ impl Entry {
         Self { object, basic: ObjectPtr::NULL, base: 0, last: 0, has_range: false, key }
     }
 
-    /// Makes the entry that of a basic object, with its first and its last address.
+    /// Returns the entry of a basic object: with its counting part, and its first and its last address.
     pub(crate) const fn with_range(
         self,
         basic: ObjectPtr<Basic<'static>>,

@@ -83,8 +83,8 @@ impl defmt::Format for BasicProfile<'_> {
 impl<'b> ProfileObject<'b> {
     /// Creates a basic profile object, with Windows' checks in Windows' order.
     ///
-    /// The affinity is evaluated now: `None`, and before Windows 7 an affinity without active processors, become the
-    /// processors that are active. [`Affinity::ALL`] is accepted under all rules and stays as it is.
+    /// The affinity is evaluated now: `None` becomes the processors that are active. So does, before Windows 7, an
+    /// affinity without active processors. [`Affinity::ALL`] is accepted under all rules and stays as it is.
     ///
     /// The object fits lists of the same rules: take these from [`Profiles::rules`](crate::Profiles::rules).
     ///

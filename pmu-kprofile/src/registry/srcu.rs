@@ -1,8 +1,8 @@
 //! Per-CPU reader counters, grace periods, and the statistics of interrupts: Linux' sleepable RCU (SRCU).
 //!
 //! A reader is the dispatch of a profile interrupt. It holds a [`ReadLock`], which is counted in one of the two sets of
-//! counters of the reader's processor: the epoch selects the set. A [`GracePeriod`] is over when no reader was counted
-//! in the other set, the epoch was flipped, and no reader was counted in the first set. New readers do not enter the
+//! counters of the reader's processor: the epoch selects the set. A [`GracePeriod`] waits until no reader is counted in
+//! the other set, flips the epoch, and waits until no reader is counted in the first set. New readers do not enter the
 //! set that the grace period waits for, so back-to-back readers do not delay it.
 //!
 //! A grace period is polled, as by Linux' `poll_state_synchronize_srcu`, one step at a time. A caller that waits polls
@@ -98,7 +98,7 @@ impl ReaderCounters {
 
     /// Returns whether a reader that entered in an epoch holds a lock.
     fn is_active(&self, epoch: usize) -> bool {
-        // A read-modify-write: a reader that enters after it acquires what was published before it.
+        // A read-modify-write, so a reader that enters later acquires what was published earlier.
         self.of_epoch(epoch).active.fetch_add(0, Ordering::AcqRel) != 0
     }
 
@@ -151,7 +151,7 @@ impl GracePeriod {
     /// Takes all steps that are possible without waiting, and returns whether the grace period is over.
     pub(super) fn poll(&mut self, readers: &[ReaderCounters], epoch: &AtomicUsize) -> bool {
         while self.sets > 0 {
-            // At first, only readers that loaded the epoch before it last flipped are counted there.
+            // At first, only readers that loaded the epoch before its last flip are counted there.
             let other = epoch.load(Ordering::Relaxed) ^ 1;
             seed_earlier_epoch(self.sets == 2);
             while let Some(reader) = readers.get(self.next) {
