@@ -1,5 +1,7 @@
-//! The model as a backend for tests of drivers: it counts and records accesses, refuses what a driver
-//! must not do, fails on demand, and interrupts.
+//! A mock of a processor for tests of drivers: the software PMU as the driver's backend and platform. It counts and
+//! records accesses, refuses illegal ones, fails on demand, and interrupts.
+//!
+//! Uses the software PMU and the floors below it; neither the real counters nor the bytes.
 
 mod access;
 mod backend;

@@ -101,10 +101,11 @@ pub struct PerfAttributes {
 }
 
 impl PerfAttributes {
-    /// Converts perf's attributes into an event. A raw configuration is confined to the counters that `constraints`
-    /// gives for its select: on many processors only some of the counters count an event, as Linux' perf knows of each
-    /// model. `pmu-events` has the constraints of each core type; a kernel that does not link its tables returns `None`
-    /// for "not known".
+    /// Converts perf's attributes into an event.
+    ///
+    /// A raw event is confined to the counters that `constraints` returns for its select. On many processors only some
+    /// counters count an event; Linux' perf knows them by model. `pmu-events` has the constraints of each core type. A
+    /// kernel that does not link its tables returns `None`, for "not known".
     ///
     /// Where perf reads the total of a sampling event, add [`with_total`](Event::with_total); where perf multiplexes,
     /// add [`rotating`](Event::rotating).
@@ -187,8 +188,8 @@ impl TryFrom<PerfAttributes> for Event {
     }
 }
 
-/// Converts an event into perf's attributes, as far as these have fields. Left out are the counters to which the event
-/// is confined, further encodings, rotation, a total beside a period, and user mode's RDPMC.
+/// Converts an event into perf's attributes, as far as there are fields for it. Left out are the counters to which the
+/// event is confined, further encodings, rotation, a total beside a period, and user mode's RDPMC.
 ///
 /// # Errors
 /// [`Bits`](PerfError::Bits); [`NoExtraRegister`](PerfError::NoExtraRegister) for an extra register that perf does not

@@ -132,7 +132,7 @@ impl GuestInterrupts {
         coming
     }
 
-    /// Notes an interrupt that found this status. Returns whether it is the guest's.
+    /// Notes an interrupt, at which the status was `status`. Returns whether the interrupt is the guest's.
     fn interrupted(&self, status: u64) -> bool {
         let overflowed = status & (self.interrupting.load(Relaxed) & COUNTERS | OTHERS);
         let noted = self.state.fetch_update(AcqRel, Acquire, |state| {
@@ -163,13 +163,13 @@ impl Default for GuestInterrupts {
 }
 
 impl HostCounters {
-    /// Returns whether an interrupt of the performance counters is the guest's that was loaded last on this processor.
-    /// It is then pending for [`deliver_to`](GuestInterrupts::deliver_to), or was already.
+    /// Returns whether an interrupt of the performance counters is that of the guest which was loaded last on this
+    /// processor. The interrupt is then pending for [`deliver_to`](GuestInterrupts::deliver_to), or was already.
     ///
     /// While the guest is loaded, an interrupt is the guest's if a counter that interrupts has overflowed, or if
-    /// another bit of the status is set that raises one. After a [`put`](Self::put) it is the guest's in two cases: the
-    /// put announced it, or the put found an overflow whose interrupt the guest had had, and the counter may have
-    /// overflowed again. It is never that of the guest that is loaded next.
+    /// another bit of the status is set that raises one. After a [`put`](Self::put) the interrupt is the guest's in two
+    /// cases: the put announced it, or the put found an overflow whose interrupt the guest had had, and the counter may
+    /// have overflowed again. It is never the interrupt of the guest that is loaded next.
     ///
     /// While the guest is loaded this reads the status. If the read fails, the interrupt is taken to be the guest's.
     ///

@@ -64,8 +64,9 @@ impl Loaded<'_> {
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub struct Put {
-    /// A counter overflowed, and its interrupt has not come yet. The guest's interrupt is
-    /// [pending](VirtualPmu::pmi_pending) now. The processor's own interrupt still comes;
-    /// [`HostCounters::interrupted`](crate::HostCounters::interrupted) claims it, and it raises no other in the guest.
+    /// A counter overflowed, and its interrupt has not come yet. In the guest the interrupt is
+    /// [pending](VirtualPmu::pmi_pending) now. On the processor it still comes;
+    /// [`HostCounters::interrupted`](crate::HostCounters::interrupted) claims it, and raises no second one in the
+    /// guest.
     pub interrupt_is_coming: bool,
 }

@@ -80,9 +80,9 @@ deviations! {
     ServicesLate
     /// Unmasking the LVT entry while a bit of the global status is set raises an interrupt: Intel from version 3 on.
     RaisesOnUnmask
-    /// An acknowledgement has no effect while the global control enables no counter: Zhaoxin's ZX-C (as in Linux). Its
-    /// driver is the one of Zhaoxin's counters, which another CPUID than the mock's selects, so this deviation stands
-    /// alone in tests.
+    /// An acknowledgement has no effect while the global control enables no counter: Zhaoxin's ZX-C (as in Linux). The
+    /// driver of Zhaoxin's counters is selected by another CPUID than the mock's, so this deviation stands alone in
+    /// tests.
     AcknowledgesWhileEnabled
 }
 

@@ -9,8 +9,9 @@ use crate::registers::counters::{Counters, MAX_PER_KIND};
 
 impl<P: EventPolicy> VirtualPmu<P> {
     /// Counts the events of a feed, up to the first overflow that interrupts. The feed then holds the remainder: the
-    /// events after the overflow, which the guest's handler may want to count differently. A remainder that is not
-    /// consumed never happened: no [`state`](Self::state) holds it.
+    /// events after the overflow, which the guest's handler may want to count differently.
+    ///
+    /// A remainder that no PMU consumes did not happen: no [`state`](Self::state) holds it.
     ///
     /// All events of a feed happened evenly over the same span of time. So at the overflow the same share of every
     /// event has passed, rounded down; of the event that overflowed, exactly the missing count has. A counter that does

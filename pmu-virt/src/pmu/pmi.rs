@@ -1,4 +1,4 @@
-//! Delivery of an overflow's interrupt to the local APIC's performance entry.
+//! Delivery of an overflow's interrupt through the LVT entry for performance counters.
 
 use crate::pmu::virtual_pmu::VirtualPmu;
 use crate::policy::event_policy::EventPolicy;

@@ -34,8 +34,8 @@ pub trait EventPolicy {
     fn allows_general(&self, event: u16, unit_mask: u8) -> bool;
 
     /// Returns whether a general counter may count an event with this unit mask 2, which is not 0 (Intel's version 6).
-    /// The same event is [allowed](Self::allows_general) without it. A policy that does not implement this method
-    /// allows none.
+    /// The same event is [allowed](Self::allows_general) without the unit mask 2. A policy that does not implement this
+    /// method allows none.
     fn allows_unit_mask_2(&self, _event: u16, _unit_mask: u8, _unit_mask_2: u8) -> bool {
         false
     }

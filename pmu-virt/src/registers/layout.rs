@@ -39,7 +39,7 @@ pub(crate) struct Layout {
     pub(crate) qualifiers: u64,
     /// Bits that only the event select of the third general counter has.
     pub(crate) third_select: u64,
-    /// Delivery masks the local APIC's performance entry.
+    /// Delivery of an interrupt masks the LVT entry.
     pub(crate) masks_entry: bool,
 }
 
