@@ -66,7 +66,7 @@ impl Clocks {
     /// # Errors
     /// Returns the access that failed: a hypervisor may declare the registers and not have them.
     pub fn read(self, msr: &impl MsrBackend) -> Result<ClockReading, MsrFault> {
-        Ok(ClockReading { mperf: msr.change_retrying(MPERF)?, aperf: msr.change_retrying(APERF)? })
+        Ok(ClockReading { mperf: msr.update_retrying(MPERF)?, aperf: msr.update_retrying(APERF)? })
     }
 }
 

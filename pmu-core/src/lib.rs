@@ -46,8 +46,9 @@ pub use counters::names::group_id::GroupId;
 pub use counters::names::named_event::NamedEvent;
 pub use counters::registers::banks::{CounterBank, FixedCounters, FullWidth};
 pub use counters::registers::counter::{Counter, CounterControl};
-pub use counters::registers::global::{Freeze, GlobalRegisters};
+pub use counters::registers::global::GlobalRegisters;
 pub use counters::registers::precise::PreciseSampling;
+pub use counters::registers::register_bits::RegisterBits;
 pub use counters::registers::select::EventSelect;
 pub use counters::registers::unit::CounterUnit;
 pub use counters::registers::unused::UnusedRegisters;
@@ -64,7 +65,8 @@ pub use msr::native::NativeMsr;
 #[cfg(all(feature = "native", target_arch = "x86_64"))]
 pub use msr::native::{FaultFixup, FixupMsr};
 pub use msr::{
-    MsrAddress, MsrBackend, MsrError, MsrErrorKind, MsrFault, MsrOperation, MsrUpdate, PmcIndex,
+    MsrAccess, MsrAddress, MsrBackend, MsrError, MsrErrorKind, MsrFault, MsrOperation, MsrUpdate,
+    PmcIndex,
 };
 pub use platform::{Platform, TimerUnavailable};
 pub use profile::added::{AddSourceError, AddedSlot, AddedSource, AddedSources};

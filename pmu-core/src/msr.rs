@@ -359,25 +359,51 @@ impl fmt::Display for MsrFault {
 
 impl core::error::Error for MsrFault {}
 
-/// The same accesses, with the fault naming the register: the form that the drivers use. Each is made once more if it
-/// failed, so that a transient fault does not keep anything from being done, undone, stopped or serviced.
-pub(crate) trait MsrAccess: MsrBackend {
+/// The same accesses, with the fault naming the register: the form that drivers use. Each is retried once if it failed,
+/// so that a transient fault does not keep anything from being done, undone, stopped or serviced.
+///
+/// Every backend has it, and it cannot be implemented otherwise.
+///
+/// ```
+/// use pmu_core::{MsrAccess, MsrAddress, MsrBackend, MsrFault};
+/// /// Whether a counter overflowed.
+/// fn has_overflowed(msr: &impl MsrBackend, status: MsrAddress) -> Result<bool, MsrFault> {
+///     Ok(msr.rdmsr_retrying(status)? != 0)
+/// }
+/// ```
+pub trait MsrAccess: MsrBackend {
+    /// Executes RDMSR.
+    ///
+    /// # Errors
+    /// The second access failed, too.
     #[inline]
     fn rdmsr_retrying(&self, address: MsrAddress) -> Result<u64, MsrFault> {
         retry_once(MsrOperation::Read, address.get(), || self.read(address))
     }
 
+    /// Executes WRMSR.
+    ///
+    /// # Errors
+    /// The second access failed, too.
     #[inline]
     fn wrmsr_retrying(&self, address: MsrAddress, value: u64) -> Result<(), MsrFault> {
         retry_once(MsrOperation::Write, address.get(), || self.write(address, value))
     }
 
+    /// Executes RDPMC.
+    ///
+    /// # Errors
+    /// The second access failed, too.
     #[inline]
     fn rdpmc_retrying(&self, index: PmcIndex) -> Result<u64, MsrFault> {
         retry_once(MsrOperation::ReadPmc, index.get(), || self.read_pmc(index))
     }
 
-    fn change_retrying(&self, update: MsrUpdate) -> Result<u64, MsrFault> {
+    /// Changes bits of a register, and returns the value that it held before.
+    ///
+    /// # Errors
+    /// The second access failed, too.
+    fn update_retrying(&self, update: MsrUpdate) -> Result<u64, MsrFault> {
         let changes = update.clear | update.set != 0;
         let operation = if changes { MsrOperation::Update } else { MsrOperation::Read };
         retry_once(operation, update.register(), || self.update(update))

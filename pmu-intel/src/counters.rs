@@ -1,8 +1,8 @@
 //! The counters of architectural performance monitoring, as CPUID declares them.
 
 use pmu_core::{
-    CounterBank, CounterSet, CounterUnit, FixedCounters, Freeze, FullWidth, GlobalRegisters,
-    MAX_FIXED, MAX_GENERAL, MsrAddress, NamedEvent, NoInterface, PreciseSampling, Snapshot,
+    CounterBank, CounterSet, CounterUnit, FixedCounters, FullWidth, GlobalRegisters, MAX_FIXED,
+    MAX_GENERAL, MsrAddress, NamedEvent, NoInterface, PreciseSampling, RegisterBits, Snapshot,
 };
 
 use crate::cpuid::{ArchitecturalPerfmon, PerfmonExtension};
@@ -284,7 +284,7 @@ const fn global(frozen: u64, stops: bool) -> GlobalRegisters {
             acknowledge: MsrAddress::new(IA32_PERF_GLOBAL_OVF_CTRL),
             stop_while_serviced: stops,
             frozen,
-            freeze: if stops { Some(Freeze::new(IA32_DEBUGCTL, FREEZE)) } else { None },
+            freeze: if stops { Some(RegisterBits::new(IA32_DEBUGCTL, FREEZE)) } else { None },
         }
     }
 }

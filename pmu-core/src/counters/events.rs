@@ -4,6 +4,7 @@ pub(crate) mod count;
 pub(crate) mod event;
 pub(crate) mod extra;
 pub(crate) mod membership;
+pub(crate) mod period;
 pub(crate) mod resolve;
 pub(crate) mod stopped;
 pub(crate) mod thread_event;

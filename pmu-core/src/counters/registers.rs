@@ -5,6 +5,7 @@ pub(crate) mod counter;
 pub(crate) mod global;
 pub(crate) mod hybrid;
 pub(crate) mod precise;
+pub(crate) mod register_bits;
 pub(crate) mod select;
 pub(crate) mod unit;
 pub(crate) mod unused;

@@ -149,43 +149,51 @@ unsafe impl<I: SourceInterface> EventSource for I {
     }
 }
 
+/// Forwards what of a [`SourceInterface`] every wrapper leaves to the interface that it wraps, `$inner`.
+macro_rules! forward_interface {
+    ($self:ident => $inner:expr) => {
+        fn name(&$self) -> &'static str {
+            $inner.name()
+        }
+
+        fn requires_memory(&$self) -> bool {
+            $inner.requires_memory()
+        }
+
+        #[inline]
+        fn table(&$self) -> &'static SourceTable {
+            $inner.table()
+        }
+
+        #[inline]
+        fn unit(&$self) -> &CounterUnit {
+            $inner.unit()
+        }
+
+        fn unit_of(&$self, processor: &Snapshot) -> CounterUnit {
+            $inner.unit_of(processor)
+        }
+
+        #[inline]
+        fn is_declared(&$self, row: usize) -> bool {
+            $inner.is_declared(row)
+        }
+
+        #[inline]
+        fn interval_cell(&$self, row: usize) -> Option<&AtomicU32> {
+            $inner.interval_cell(row)
+        }
+
+        fn answer(&$self) -> Option<&CounterAnswer> {
+            $inner.answer()
+        }
+    };
+}
+pub(crate) use forward_interface;
+
 // SAFETY: all are those of the interface behind the reference.
 unsafe impl<I: SourceInterface + ?Sized> SourceInterface for &I {
-    fn name(&self) -> &'static str {
-        (**self).name()
-    }
-
-    fn requires_memory(&self) -> bool {
-        (**self).requires_memory()
-    }
-
-    #[inline]
-    fn table(&self) -> &'static SourceTable {
-        (**self).table()
-    }
-
-    #[inline]
-    fn unit(&self) -> &CounterUnit {
-        (**self).unit()
-    }
-
-    fn unit_of(&self, processor: &Snapshot) -> CounterUnit {
-        (**self).unit_of(processor)
-    }
-
-    #[inline]
-    fn is_declared(&self, row: usize) -> bool {
-        (**self).is_declared(row)
-    }
-
-    #[inline]
-    fn interval_cell(&self, row: usize) -> Option<&AtomicU32> {
-        (**self).interval_cell(row)
-    }
-
-    fn answer(&self) -> Option<&CounterAnswer> {
-        (**self).answer()
-    }
+    forward_interface!(self => **self);
 
     #[inline]
     fn added(&self) -> &'static AddedSources {

@@ -17,7 +17,7 @@ use crate::profile::error::InterfaceError;
 use crate::profile::overflow::Overflow;
 use crate::profile::session::Session;
 use crate::profile::source_index::SourceTable;
-use crate::profile::source_interface::SourceInterface;
+use crate::profile::source_interface::{SourceInterface, forward_interface};
 use crate::snapshot::Snapshot;
 
 /// A profile interface, and the events that are opened beside its sources on one processor.
@@ -165,41 +165,7 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, WithEvents<
 
 // SAFETY: the unit is the interface's, and the table a field.
 unsafe impl<I: SourceInterface> SourceInterface for WithEvents<'_, I> {
-    fn name(&self) -> &'static str {
-        self.interface.name()
-    }
-
-    fn requires_memory(&self) -> bool {
-        self.interface.requires_memory()
-    }
-
-    #[inline]
-    fn table(&self) -> &'static SourceTable {
-        self.interface.table()
-    }
-
-    #[inline]
-    fn unit(&self) -> &CounterUnit {
-        self.interface.unit()
-    }
-
-    fn unit_of(&self, processor: &Snapshot) -> CounterUnit {
-        self.interface.unit_of(processor)
-    }
-
-    #[inline]
-    fn is_declared(&self, row: usize) -> bool {
-        self.interface.is_declared(row)
-    }
-
-    #[inline]
-    fn interval_cell(&self, row: usize) -> Option<&AtomicU32> {
-        self.interface.interval_cell(row)
-    }
-
-    fn answer(&self) -> Option<&CounterAnswer> {
-        self.interface.answer()
-    }
+    forward_interface!(self => self.interface);
 
     #[inline]
     fn added(&self) -> &'static AddedSources {

@@ -7,7 +7,7 @@ use crate::counters::shared::table::EventTable;
 use crate::profile::added::AddedSources;
 use crate::profile::counter_answer::CounterAnswer;
 use crate::profile::source_index::SourceTable;
-use crate::profile::source_interface::SourceInterface;
+use crate::profile::source_interface::{SourceInterface, forward_interface};
 use crate::snapshot::Snapshot;
 
 /// A profile interface with sources beyond those of its table.
@@ -50,41 +50,7 @@ impl<'a, I: SourceInterface> WithSources<'a, I> {
 
 // SAFETY: the unit and the table of events are the interface's.
 unsafe impl<I: SourceInterface> SourceInterface for WithSources<'_, I> {
-    fn name(&self) -> &'static str {
-        self.interface.name()
-    }
-
-    fn requires_memory(&self) -> bool {
-        self.interface.requires_memory()
-    }
-
-    #[inline]
-    fn table(&self) -> &'static SourceTable {
-        self.interface.table()
-    }
-
-    #[inline]
-    fn unit(&self) -> &CounterUnit {
-        self.interface.unit()
-    }
-
-    fn unit_of(&self, processor: &Snapshot) -> CounterUnit {
-        self.interface.unit_of(processor)
-    }
-
-    #[inline]
-    fn is_declared(&self, row: usize) -> bool {
-        self.interface.is_declared(row)
-    }
-
-    #[inline]
-    fn interval_cell(&self, row: usize) -> Option<&AtomicU32> {
-        self.interface.interval_cell(row)
-    }
-
-    fn answer(&self) -> Option<&CounterAnswer> {
-        self.interface.answer()
-    }
+    forward_interface!(self => self.interface);
 
     #[inline]
     fn added(&self) -> &'static AddedSources {

@@ -29,17 +29,17 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
         if freezes.swap(true, Relaxed) {
             return Ok(());
         }
-        let set = self.msr.change_retrying(freeze.set(true)).and_then(|before| {
-            let kept = self.msr.change_retrying(freeze.read()).inspect_err(|_| {
-                if before & freeze.bit == 0 {
-                    let _ = self.msr.change_retrying(freeze.set(false));
+        let set = self.msr.update_retrying(freeze.set_to(freeze.bits())).and_then(|before| {
+            let kept = self.msr.update_retrying(freeze.read()).inspect_err(|_| {
+                if before & freeze.bits() == 0 {
+                    let _ = self.msr.update_retrying(freeze.set_to(0));
                 }
             })?;
             Ok((before, kept))
         });
         match set {
-            Ok((before, kept)) if kept & freeze.bit != 0 => {
-                self.memory.froze_before.store(before & freeze.bit != 0, Relaxed);
+            Ok((before, kept)) if kept & freeze.bits() != 0 => {
+                self.memory.froze_before.store(before & freeze.bits() != 0, Relaxed);
                 Ok(())
             }
             Ok(_) => {
@@ -59,8 +59,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
         let Some(freeze) = freeze.filter(|_| self.memory.freezes.load(Relaxed)) else {
             return Ok(());
         };
-        let before = self.memory.froze_before.load(Relaxed);
-        self.msr.change_retrying(freeze.set(before))?;
+        let before = if self.memory.froze_before.load(Relaxed) { freeze.bits() } else { 0 };
+        self.msr.update_retrying(freeze.set_to(before))?;
         self.memory.freezes.store(false, Relaxed);
         Ok(())
     }

@@ -4,7 +4,7 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use crate::counters::control::handle::Counters;
 use crate::counters::error::CounterError;
-use crate::counters::hooks::event_source::EventSource;
+use crate::counters::hooks::event_source::{EventSource, opens_events};
 use crate::counters::names::counter_id::CounterSet;
 use crate::counters::shared::slot::SlotState;
 use crate::msr::MsrBackend;
@@ -51,7 +51,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
 
     /// Returns the counters that run for opened events.
     fn of_opened_events(&self) -> CounterSet {
-        if self.table().is_empty() {
+        if !opens_events(&self.source) {
             return CounterSet::NONE;
         }
         let opened = self.slots().filter(|(_, slot)| match slot.load() {

@@ -9,11 +9,11 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use crate::counters::error::CounterError;
 use crate::counters::events::event::GuestMode;
-use crate::counters::hooks::event_source::EventSource;
+use crate::counters::hooks::event_source::{EventSource, opens_events};
 use crate::counters::names::counter_id::{CounterId, CounterSet};
 use crate::counters::names::event_id::EventId;
 use crate::counters::registers::counter::Counter;
-use crate::counters::registers::hybrid::EventDifference;
+use crate::counters::registers::hybrid::HybridDelta;
 use crate::counters::registers::select::EventSelect;
 use crate::counters::registers::unit::CounterUnit;
 use crate::counters::shared::entry::{EventEntry, EventState};
@@ -100,11 +100,6 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
             self.slot(counter).is_some_and(|slot| slot.load() != SlotState::Faulted)
         })
     }
-
-    /// Returns the number of places that an area for these counters needs: one for each slot up to the last.
-    pub(crate) fn places(&self, counters: CounterSet) -> usize {
-        counters.last().map_or(0, |last| self.unit().slot(last) + 1)
-    }
 }
 
 /// The control handle to the counters of one processor.
@@ -127,10 +122,12 @@ pub struct Counters<'a, S, M, P> {
     pub(crate) msr: M,
     pub(crate) platform: P,
     pub(crate) memory: &'a CounterMemory,
-    /// The counters that were enabled in the global control register before, packed.
-    pub(crate) before: [u8; 3],
-    /// Requested counters that this processor shares with the unit, packed; empty after shutdown.
-    pub(crate) declared: [u8; 3],
+    /// The difference between the source's unit and the processor.
+    pub(crate) hybrid: HybridDelta,
+    /// The counters that were enabled in the global control register before.
+    pub(crate) before: CounterSet,
+    /// Requested counters that this processor shares with the unit; empty after shutdown.
+    pub(crate) declared: CounterSet,
     not_send: PhantomData<*mut ()>,
 }
 
@@ -156,28 +153,18 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
         platform: P,
         memory: &'a CounterMemory,
     ) -> Self {
-        let declared = declared.pack();
-        Self { source, msr, platform, memory, before: [0; 3], declared, not_send: PhantomData }
-    }
-
-    /// Returns the requested counters that this processor shares with the unit.
-    pub(crate) fn declared(&self) -> CounterSet {
-        CounterSet::unpack(self.declared)
-    }
-
-    /// Replaces the declared counters, packed, and returns the ones before.
-    pub(crate) fn replace_declared(&mut self, declared: [u8; 3]) -> [u8; 3] {
-        core::mem::replace(&mut self.declared, declared)
+        let (hybrid, before) = (HybridDelta::default(), CounterSet::NONE);
+        Self { source, msr, platform, memory, hybrid, before, declared, not_send: PhantomData }
     }
 
     /// Returns the declared counters for which a slot was lent.
     pub(crate) fn candidates(&self) -> CounterSet {
-        self.declared() & self.unit().within(self.memory.counters())
+        self.declared & self.unit().within(self.memory.counters())
     }
 
     /// Returns whether the session was not shut down.
     pub(crate) fn is_open(&self) -> bool {
-        self.declared != [0; 3] && self.memory.counters() != 0
+        !self.declared.is_empty() && self.memory.counters() != 0
     }
 
     /// Returns the usable counters, and those that were left out.
@@ -186,7 +173,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
         SessionCounters {
             usable,
             unresponsive: candidates.without(usable),
-            without_slot: self.declared().without(candidates),
+            without_slot: self.declared.without(candidates),
         }
     }
 
@@ -197,20 +184,20 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
 
     /// Returns the source's unit, with the events of this processor.
     pub(crate) fn unit_here(&self) -> CounterUnit {
-        self.memory.difference().applied_to(self.unit())
+        self.hybrid.applied_to(self.unit())
     }
 
     /// Checks that a unit is not that of another type of core than the session's processor.
     pub(crate) fn check_processor(&self, processor: &CounterUnit) -> Result<(), CounterError> {
-        let difference = EventDifference::between(self.unit(), processor);
-        let same = !self.is_open() || difference == self.memory.difference();
+        let difference = HybridDelta::between(self.unit(), processor);
+        let same = !self.is_open() || difference == self.hybrid;
         if same { Ok(()) } else { Err(CounterError::OtherProcessor) }
     }
 
     /// Returns the select of a row's event on a counter, if this processor has the event.
     pub(crate) fn row_select(&self, row: usize) -> Option<EventSelect> {
         let select = self.source.row_select(row)?;
-        let (difference, bit) = (self.memory.difference(), self.source.row_event_bit(row));
+        let (difference, bit) = (self.hybrid, self.source.row_event_bit(row));
         let lacks = bit.is_some_and(|bit| difference.lacks(bit));
         let has = select.select_bits() & !difference.event_bits(self.unit()) == 0 && !lacks;
         has.then(|| select.without_user_rdpmc(difference.user_rdpmc_control(self.unit())))
@@ -220,21 +207,22 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
     /// and the code for the others is not linked.
     pub(crate) fn registers(&self, counter: CounterId) -> Counter {
         let unit = self.unit();
-        if self.table().is_empty() { unit.general(counter) } else { unit.registers(counter) }
+        if opens_events(&self.source) { unit.registers(counter) } else { unit.general(counter) }
     }
 
     /// Returns a counter's slot, if the memory has room for it.
     pub(crate) fn slot(&self, counter: CounterId) -> Option<&'a CounterSlot> {
-        if !self.table().is_empty() {
-            return self.memory.slot(counter);
+        if opens_events(&self.source) {
+            self.memory.slot(counter)
+        } else {
+            self.memory.general_slot(counter)
         }
-        self.memory.slots().get(usize::from(counter.bit()))
     }
 
     /// Returns the session's counters. One without candidates did not take the memory, and has none of its present
     /// owner's.
     pub(crate) fn own(&self) -> CounterSet {
-        self.memory.proven(self.declared())
+        self.memory.proven(self.declared)
     }
 
     /// Checks that an overflow would interrupt.
@@ -285,7 +273,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
             Some(row) => self.source.row_period(row)?.into(),
             None => {
                 let reach = counter.reach(self.memory.full_width.load(Relaxed));
-                self.source.opened().entry(event)?.first_piece(reach)
+                self.source.opened().entry(event)?.period.first_chunk(reach)
             }
         };
         Some((counter.preload(period), period))

@@ -75,8 +75,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
     /// nor enabled by anyone. From Intel's version 3 on, each unmasking raises an interrupt while one of them is
     /// set.
     pub(crate) fn unowned(&self, proven: CounterSet, control: u64) -> u64 {
-        let disabled = self.declared().without(proven).retain(|counter| {
-            match self.registers(counter).control {
+        let disabled =
+            self.declared.without(proven).retain(|counter| match self.registers(counter).control {
                 CounterControl::Select(select) => {
                     let bits = self.rdmsr_retrying(select);
                     bits.is_ok_and(|bits| !EventSelect::from_bits(bits).is_enabled())
@@ -84,8 +84,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
                 CounterControl::Shared { counter, .. } => {
                     self.memory.fixed_control.load(Relaxed) >> (4 * (counter & 7)) & 0b11 == 0
                 }
-            }
-        });
+            });
         let gated = CounterSet::from_bits(!control).without(proven);
         (disabled | gated).bits()
     }

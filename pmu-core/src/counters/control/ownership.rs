@@ -4,9 +4,9 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use crate::counters::control::handle::{Counters, too_little_memory};
 use crate::counters::error::CounterError;
-use crate::counters::hooks::event_source::EventSource;
+use crate::counters::hooks::event_source::{EventSource, opens_events};
 use crate::counters::names::counter_id::{CounterId, CounterSet};
-use crate::counters::registers::hybrid::EventDifference;
+use crate::counters::registers::hybrid::HybridDelta;
 use crate::counters::registers::unit::CounterUnit;
 use crate::counters::shared::memory::CounterMemory;
 use crate::counters::shared::slot::{CounterSlot, SlotState};
@@ -50,7 +50,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
         platform: P,
         memory: &'a CounterMemory,
     ) -> Result<Self, CounterError> {
-        let only = if source.opened().is_empty() { only & CounterSet::GENERAL } else { only };
+        let only = if !opens_events(&source) { only & CounterSet::GENERAL } else { only };
         let declared = source.unit().shared_with(processor) & only;
         let mut counters = Self::unopened(source, declared, msr, platform, memory);
         let candidates = counters.candidates();
@@ -59,7 +59,10 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
             return Err(absent.map_or(CounterError::OtherProcessor, CounterError::NoCounters));
         }
         if candidates.is_empty() {
-            return Err(too_little_memory(counters.places(declared), memory.counters()));
+            return Err(too_little_memory(
+                counters.unit().slots_needed(declared),
+                memory.counters(),
+            ));
         }
         if !memory.take() {
             return Err(CounterError::MemoryInUse);
@@ -71,7 +74,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
         memory.precise.store(processor.precise().is_some(), Relaxed);
         let first_fixed = counters.unit().first_fixed_slot() as u8;
         memory.first_fixed.store(first_fixed, Relaxed);
-        memory.set_difference(EventDifference::between(counters.unit(), processor));
+        counters.hybrid = HybridDelta::between(counters.unit(), processor);
         if let Err(error) = counters.open(processor, candidates) {
             counters.source.opened().give_back();
             memory.give_back();
@@ -89,7 +92,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
         for slot in memory.slots() {
             slot.store(SlotState::Free);
         }
-        if !self.table().is_empty() && !(self.declared() & CounterSet::FIXED).is_empty() {
+        if opens_events(&self.source) && !(self.declared & CounterSet::FIXED).is_empty() {
             self.find_fixed_control()?;
         }
         let proven = self.prove(processor, candidates)?;
@@ -107,7 +110,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
                 let _ = self.wrmsr_retrying(global.control, found);
                 CounterError::Access(fault)
             })?;
-            self.before = (CounterSet::from_bits(found) & proven).pack();
+            self.before = CounterSet::from_bits(found) & proven;
         } else {
             // Without a status, the predecessor's overflows are unknown.
             memory.expect_late(1);
@@ -173,7 +176,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
         let more = counters.without(self.own());
         let lent = self.unit().within(self.memory.counters());
         let there = self.unit().shared_with(processor) & lent;
-        let there = if self.table().is_empty() { there & CounterSet::GENERAL } else { there };
+        let there = if !opens_events(&self.source) { there & CounterSet::GENERAL } else { there };
         if !self.is_open() || self.own().is_empty() || !more.without(there).is_empty() {
             return Err(CounterError::NotAvailable(counters));
         }
@@ -191,7 +194,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
             self.acknowledge(global, proven.bits()).map_err(CounterError::Access)?;
             self.change_global(global, (0, proven.bits()))?;
         }
-        self.declared = (self.declared() | more).pack();
+        self.declared = self.declared | more;
         self.memory.set_proven(self.memory.proven(CounterSet::ALL) | proven);
         Ok(proven)
     }
@@ -217,7 +220,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
             self.change_global(global, (counters.bits(), 0))?;
         }
         self.memory.set_proven(rest);
-        self.declared = self.declared().without(counters).pack();
+        self.declared = self.declared.without(counters);
         Ok(())
     }
 
@@ -255,13 +258,13 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
             }
             // The value that the interrupt path restores first, then the register.
             let control = &self.memory.global_control;
-            let before = CounterSet::unpack(self.before) & own;
+            let before = self.before & own;
             let restored = control.load(Relaxed) & !own.bits() | before.bits();
             control.store(restored, Relaxed);
             outcome = outcome.and(self.wrmsr_retrying(global.control, restored));
         }
         if outcome.is_ok() {
-            self.declared = [0; 3];
+            self.declared = CounterSet::NONE;
             self.source.opened().give_back();
             self.memory.expect_late_after_shut_down();
             self.memory.give_back();

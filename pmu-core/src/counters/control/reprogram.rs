@@ -183,7 +183,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
         let Some(global) = self.unit().global() else { return Ok(()) };
         let mut outcome = Ok(());
         if let Some(freeze) = global.freeze.filter(|_| self.memory.freezes.load(Relaxed)) {
-            outcome = self.msr.change_retrying(freeze.set(true)).map(|_| ());
+            outcome = self.msr.update_retrying(freeze.set_to(freeze.bits())).map(|_| ());
         }
         let control = self.memory.global_control.load(Relaxed);
         let enabled = self.wrmsr_retrying(global.control, control);

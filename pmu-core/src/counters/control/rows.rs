@@ -2,7 +2,7 @@
 
 use crate::counters::control::handle::Counters;
 use crate::counters::error::CounterError;
-use crate::counters::hooks::event_source::EventSource;
+use crate::counters::hooks::event_source::{EventSource, opens_events};
 use crate::counters::names::counter_id::CounterSet;
 use crate::counters::names::event_id::EventId;
 use crate::msr::MsrBackend;
@@ -15,7 +15,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
         if self.find(event).is_some() {
             return Err(CounterError::AlreadyStarted(event));
         }
-        if self.table().is_empty() {
+        if !opens_events(&self.source) {
             // Row events can run on any counter that another row event can, so moving them makes no room.
             let counter = self.free_counter(CounterSet::GENERAL)?;
             return self.run(counter, event);

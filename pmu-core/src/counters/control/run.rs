@@ -49,7 +49,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
         let entry = self.table().entry(event);
         self.run_from(slot, &registers, event, value, period).inspect_err(|_| {
             if let Some(entry) = entry {
-                entry.set_resume(period);
+                entry.period.set_resume(period);
             }
         })
     }
@@ -89,6 +89,38 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
                 Err(CounterError::Faulted(fault))
             }
         }
+    }
+
+    /// Takes a counter from the event for which it runs, and reads it: returns the period that it was loaded for, its
+    /// value, and what `meanwhile` reads once the counter stands still. `next`: [`Free`](SlotState::Free), or
+    /// [`Parked`](SlotState::Parked) where the closed gate has stopped the counter.
+    ///
+    /// From here on the interrupt path leaves the counter alone, and the caller reports its overflow. Its interrupt, if
+    /// it still comes, is claimed; where there was none, the caller takes that back.
+    pub(crate) fn stop_and_read<T>(
+        &self,
+        slot: &CounterSlot,
+        registers: &Counter,
+        next: SlotState,
+        meanwhile: impl FnOnce() -> Result<T, MsrFault>,
+    ) -> Result<(u64, u64, T), CounterError> {
+        let stop_and_read = || {
+            if next == SlotState::Free {
+                self.set_control(registers, 0)?;
+            }
+            let found = meanwhile()?;
+            self.memory.expect_late(1);
+            // Until here, an interrupt may have loaded the counter for another period.
+            let SlotState::Running { period, .. } = slot.replace(next) else {
+                // An interrupt marked it meanwhile.
+                return Err(marked_faulted(registers.value_register()));
+            };
+            Ok((period, self.read(registers)?, found))
+        };
+        stop_and_read().map_err(|fault| {
+            slot.store(SlotState::Faulted);
+            CounterError::Faulted(fault)
+        })
     }
 
     /// Stops a counter and frees its slot. If that fails, it is presumed running.

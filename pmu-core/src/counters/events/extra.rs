@@ -11,27 +11,30 @@ pub(crate) const MAX_ENCODINGS: u8 = 4;
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub(crate) struct Extra {
     pub(crate) value: u64,
-    /// Addresses of `MsrAddress`es, 32 bits for each encoding; 0: none.
-    pub(crate) registers: [u64; 2],
-    /// Bits 15:0 in which an encoding's select differs from the first one's, 16 bits for each encoding.
-    pub(crate) differences: u64,
+    /// The register of each encoding; the first ones are in use.
+    pub(crate) registers: [Option<MsrAddress>; MAX_ENCODINGS as usize],
+    /// Bits 15:0 in which each encoding's select differs from the first one's.
+    pub(crate) differences: [u16; MAX_ENCODINGS as usize],
 }
 
 impl Extra {
-    pub(crate) const NONE: Self = Self { value: 0, registers: [0; 2], differences: 0 };
+    pub(crate) const NONE: Self = Self {
+        value: 0,
+        registers: [None; MAX_ENCODINGS as usize],
+        differences: [0; MAX_ENCODINGS as usize],
+    };
 
     pub(crate) const fn new(register: MsrAddress, value: u64) -> Self {
-        Self { value, registers: [register.get() as u64, 0], differences: 0 }
+        Self { value, registers: [Some(register), None, None, None], ..Self::NONE }
     }
 
-    /// The same with one encoding more, if there is room.
+    /// Adds an encoding, if there is room.
     pub(crate) const fn or(mut self, difference: u16, register: MsrAddress) -> Self {
         let mut encoding = 1;
-        while encoding < MAX_ENCODINGS {
-            if self.register(encoding).is_none() {
-                let half = 32 * (encoding as u32 % 2);
-                self.registers[encoding as usize / 2] |= (register.get() as u64) << half;
-                self.differences |= (difference as u64) << (16 * encoding);
+        while encoding < MAX_ENCODINGS as usize {
+            if self.registers[encoding].is_none() {
+                self.registers[encoding] = Some(register);
+                self.differences[encoding] = difference;
                 break;
             }
             encoding += 1;
@@ -40,21 +43,6 @@ impl Extra {
     }
 
     pub(crate) const fn is_none(&self) -> bool {
-        self.registers[0] == 0
-    }
-
-    /// Returns the register of an encoding.
-    pub(crate) const fn register(&self, encoding: u8) -> Option<MsrAddress> {
-        let [first, second] = self.registers;
-        Self::register_of(if encoding < 2 { first } else { second }, encoding)
-    }
-
-    /// Returns the register of an encoding from the word that has it.
-    pub(crate) const fn register_of(pair: u64, encoding: u8) -> Option<MsrAddress> {
-        match (pair >> (32 * (encoding as u32 % 2))) as u32 {
-            0 => None,
-            // SAFETY: the address is a `MsrAddress`'s.
-            address => Some(unsafe { MsrAddress::new(address) }),
-        }
+        self.registers[0].is_none()
     }
 }

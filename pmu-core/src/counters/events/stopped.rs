@@ -1,8 +1,10 @@
 //! A stopped event apart from its table.
 
 use crate::counters::events::count::EventCount;
+use crate::counters::events::event::Event;
 use crate::counters::events::extra::Extra;
 use crate::counters::events::membership::Membership;
+use crate::counters::events::period::Period;
 use crate::counters::names::counter_id::CounterSet;
 use crate::counters::names::group_id::GroupId;
 use crate::counters::names::named_event::NamedEvent;
@@ -25,15 +27,50 @@ pub struct StoppedEvent {
     pub(crate) select: u64,
     pub(crate) tag: u64,
     pub(crate) counters: u64,
-    pub(crate) period: u64,
-    pub(crate) current: u64,
-    pub(crate) left: u64,
-    pub(crate) resume: u64,
+    pub(crate) period: Period,
     pub(crate) count: EventCount,
     pub(crate) forgotten: [u64; 2],
 }
 
 impl StoppedEvent {
+    pub(crate) const NONE: Self = Self {
+        started: false,
+        total_wanted: false,
+        rotates: false,
+        guest: 0,
+        core_type: 0,
+        membership: 0,
+        extra: Extra::NONE,
+        select: 0,
+        tag: 0,
+        counters: 0,
+        period: Period::new(0),
+        count: EventCount { value: 0, enabled: 0, running: 0 },
+        forgotten: [0; 2],
+    };
+
+    /// Creates the event, with the `select` and the `counters` that it resolves to.
+    pub(crate) fn new(
+        event: &Event,
+        select: EventSelect,
+        counters: CounterSet,
+        core_type: u32,
+    ) -> Self {
+        Self {
+            total_wanted: event.total,
+            rotates: event.rotates,
+            guest: event.guest as u8,
+            core_type,
+            membership: Membership::alone(event.name(), event.user_rdpmc).pack(),
+            extra: event.extra,
+            select: select.select_bits(),
+            tag: event.tag,
+            counters: counters.bits(),
+            period: Period::new(event.period),
+            ..Self::NONE
+        }
+    }
+
     /// Returns the count so far.
     pub const fn count(&self) -> EventCount {
         self.count

@@ -80,3 +80,10 @@ pub unsafe trait EventSource {
     /// Returns the events that were opened.
     fn opened(&self) -> &EventTable;
 }
+
+/// Returns whether events can be opened beside the rows. Without a table for them, which the compiler sees, what only
+/// opened events need is not linked.
+#[inline]
+pub(crate) fn opens_events(source: &impl EventSource) -> bool {
+    !source.opened().is_empty()
+}

@@ -2,7 +2,7 @@
 
 use core::sync::atomic::Ordering;
 
-use crate::counters::hooks::event_source::EventSource;
+use crate::counters::hooks::event_source::{EventSource, opens_events};
 use crate::counters::interrupt::overflow::EventOverflow;
 use crate::counters::interrupt::pass::{GENERAL, Pass, Running};
 use crate::counters::names::counter_id::CounterSet;
@@ -144,8 +144,7 @@ where
                 None => self.memory.expect_one_fewer(),
             }
         }
-        // Without opened events this call is not linked.
-        if !self.source.opened().is_empty() && overflowed & !GENERAL != 0 {
+        if opens_events(self.source) && overflowed & !GENERAL != 0 {
             self.reload_fixed(CounterSet::from_bits(overflowed & !GENERAL));
         }
     }

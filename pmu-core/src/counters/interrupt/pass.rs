@@ -85,7 +85,7 @@ where
     /// Returns a running general counter with its event.
     #[inline]
     pub(crate) fn at_work(&self, counter: CounterId) -> Option<(&'a CounterSlot, Running)> {
-        let slot = self.memory.slots().get(usize::from(counter.bit()))?;
+        let slot = self.memory.general_slot(counter)?;
         Some((slot, Running::of(slot)?))
     }
 

@@ -2,7 +2,7 @@
 
 use core::sync::atomic::Ordering;
 
-use crate::counters::hooks::event_source::EventSource;
+use crate::counters::hooks::event_source::{EventSource, opens_events};
 use crate::counters::interrupt::overflow::EventOverflow;
 use crate::counters::interrupt::pass::{Pass, Running};
 use crate::counters::names::counter_id::CounterId;
@@ -37,7 +37,7 @@ where
                 self.load(slot, registers.value_register(), preload, running, next);
                 self.report(EventOverflow { event, period, counter, tag: 0 });
             }
-            None if self.source.opened().is_empty() => {}
+            None if !opens_events(self.source) => {}
             None => self.reload_opened(counter, slot, running, value),
         }
     }
@@ -73,14 +73,14 @@ where
     ) {
         let (source, registers) = (self.source, self.unit().registers(counter));
         let Some(entry) = source.opened().entry(running.event) else { return };
-        if !entry.has_period() {
+        if !entry.period.reports() {
             return match value {
                 None => entry.book_wrap(registers.mask()),
                 Some(_) => self.set_back(running.event, &registers, entry),
             };
         }
         let (event, tag) = (running.event, entry.tag());
-        if let Some(period) = entry.period_over() {
+        if let Some(period) = entry.period.over() {
             // Before the counter is loaded, so that a period that the handler sets is the next one.
             self.report(EventOverflow { event, period, counter, tag });
         }
@@ -90,7 +90,7 @@ where
             entry.book(read, registers.mask());
         }
         let full_width = self.memory.full_width.load(Ordering::Relaxed);
-        let piece = entry.next_piece(registers.reach(full_width));
+        let piece = entry.period.next_chunk(registers.reach(full_width));
         let preload = registers.preload(piece);
         entry.loaded(preload);
         self.load(slot, registers.register_for(preload), preload, running, piece);

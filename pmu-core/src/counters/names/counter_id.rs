@@ -196,16 +196,6 @@ impl CounterSet {
         }
         kept
     }
-
-    /// Packs the set into three bytes: the general ones, then the fixed ones.
-    pub(crate) const fn pack(self) -> [u8; 3] {
-        [self.0 as u8, (self.0 >> 8) as u8, (self.0 >> CounterId::FIRST_FIXED) as u8]
-    }
-
-    /// Unpacks a set.
-    pub(crate) const fn unpack([low, high, fixed]: [u8; 3]) -> Self {
-        Self(low as u64 | (high as u64) << 8 | (fixed as u64) << CounterId::FIRST_FIXED)
-    }
 }
 
 impl FromIterator<CounterId> for CounterSet {
@@ -249,11 +239,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_packed_set_is_the_same_set() {
+    fn a_set_has_the_bits_of_counters_alone() {
         for bits in [0, 1, 0x8001, 1 << 32, 0x81_0000_0101] {
             let set = CounterSet::from_bits(bits);
             assert_eq!(set.bits(), bits);
-            assert_eq!(CounterSet::unpack(set.pack()), set);
         }
         assert_eq!(CounterSet::from_bits(u64::MAX), CounterSet::ALL);
         assert_eq!(!CounterSet::ALL, CounterSet::NONE);

@@ -49,13 +49,13 @@ impl PreciseSampling {
     /// Disables it for these counters, and returns those for which that failed.
     pub(crate) fn disable(&self, msr: &impl MsrBackend, counters: CounterSet) -> CounterSet {
         let counters = counters & self.counters;
-        let capability = msr.change_retrying(MsrUpdate::read(self.capability));
+        let capability = msr.update_retrying(MsrUpdate::read(self.capability));
         if capability.is_ok_and(|capability| capability & self.unavailable == 0) {
             // SAFETY: by the promise of `new`.
             let disable = unsafe { MsrUpdate::new(self.enable, counters.bits(), 0) };
-            if msr.change_retrying(disable).is_err() {
+            if msr.update_retrying(disable).is_err() {
                 // A register that cannot even be read is not there.
-                let enabled = msr.change_retrying(MsrUpdate::read(self.enable)).unwrap_or(0);
+                let enabled = msr.update_retrying(MsrUpdate::read(self.enable)).unwrap_or(0);
                 return CounterSet::from_bits(enabled) & counters;
             }
         }

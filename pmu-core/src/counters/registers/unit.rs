@@ -371,11 +371,12 @@ impl CounterUnit {
         Counter { control, value, full, sign_extended: bank.sign_extended, rdpmc, mask }
     }
 
-    /// Returns the place of a counter's slot in lent memory: the fixed ones' come after the last general one's.
-    #[inline]
-    pub(crate) fn slot(&self, counter: CounterId) -> usize {
-        let first = if counter.is_fixed() { self.first_fixed_slot() } else { 0 };
-        usize::from(counter.number()) + first
+    /// Returns the number of slots that these counters need: one for each slot up to the last.
+    pub(crate) fn slots_needed(&self, counters: CounterSet) -> usize {
+        counters.last().map_or(0, |last| {
+            let first = if last.is_fixed() { self.first_fixed_slot() } else { 0 };
+            first + usize::from(last.number()) + 1
+        })
     }
 
     /// Returns the counters for which so many slots are enough.
@@ -392,7 +393,7 @@ impl CounterUnit {
     /// Returns whether the general counters can be written in full width, by the register that declares it.
     pub(crate) fn has_full_width(&self, msr: &impl MsrBackend) -> bool {
         self.full_width.is_some_and(|full| {
-            let capabilities = msr.change_retrying(MsrUpdate::read(full.capabilities));
+            let capabilities = msr.update_retrying(MsrUpdate::read(full.capabilities));
             capabilities.is_ok_and(|bits| bits & full.declared != 0)
         })
     }

@@ -1,16 +1,18 @@
 //! One opened event: its select, total, times and turn.
 
 use core::sync::atomic::Ordering::Relaxed;
-use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64};
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU32, AtomicU64};
 
 use crate::counters::events::count::EventCount;
 use crate::counters::events::event::{Event, GuestMode};
-use crate::counters::events::extra::Extra;
+use crate::counters::events::extra::{Extra, MAX_ENCODINGS};
 use crate::counters::events::membership::Membership;
 use crate::counters::events::stopped::StoppedEvent;
 use crate::counters::names::counter_id::CounterSet;
 use crate::counters::names::group_id::GroupId;
 use crate::counters::registers::select::EventSelect;
+use crate::counters::shared::msr_address::SharedMsrAddress;
+use crate::counters::shared::period::SharedPeriod;
 use crate::msr::MsrAddress;
 
 /// State of an opened event.
@@ -29,37 +31,92 @@ pub(crate) enum EventState {
     Uncountable,
 }
 
+/// Declares what stays of an event while it is open: members of this name and type, which a [`StoppedEvent`] has, too.
+macro_rules! shared_members {
+    ($($member:ident: $cell:ident = $zero:expr;)+) => {
+        #[derive(Debug)]
+        #[repr(C)]
+        struct SharedMembers {
+            $($member: $cell,)+
+        }
+
+        impl SharedMembers {
+            const fn new() -> Self {
+                Self { $($member: $cell::new($zero),)+ }
+            }
+
+            fn store(&self, event: &StoppedEvent) {
+                $(self.$member.store(event.$member, Relaxed);)+
+            }
+
+            fn load_into(&self, event: &mut StoppedEvent) {
+                $(event.$member = self.$member.load(Relaxed);)+
+            }
+        }
+    };
+}
+
+// In this order: what comes first is reached by shorter instructions.
+shared_members! {
+    total_wanted: AtomicBool = false;
+    rotates: AtomicBool = false;
+    guest: AtomicU8 = 0;
+    core_type: AtomicU32 = 0;
+    membership: AtomicU64 = 0;
+    select: AtomicU64 = 0;
+    tag: AtomicU64 = 0;
+    counters: AtomicU64 = 0;
+}
+
+/// An event's [`Extra`] in a table.
+#[derive(Debug)]
+#[repr(C)]
+struct SharedExtra {
+    value: AtomicU64,
+    registers: [SharedMsrAddress; MAX_ENCODINGS as usize],
+    differences: [AtomicU16; MAX_ENCODINGS as usize],
+}
+
+impl SharedExtra {
+    const fn new() -> Self {
+        let registers = [const { SharedMsrAddress::new() }; MAX_ENCODINGS as usize];
+        let differences = [const { AtomicU16::new(0) }; MAX_ENCODINGS as usize];
+        Self { value: AtomicU64::new(0), registers, differences }
+    }
+
+    fn store(&self, extra: &Extra) {
+        self.value.store(extra.value, Relaxed);
+        for (shared, register) in self.registers.iter().zip(extra.registers) {
+            shared.store(register);
+        }
+        for (shared, difference) in self.differences.iter().zip(extra.differences) {
+            shared.store(difference, Relaxed);
+        }
+    }
+
+    fn load(&self) -> Extra {
+        Extra {
+            value: self.value.load(Relaxed),
+            registers: self.registers.each_ref().map(SharedMsrAddress::load),
+            differences: self.differences.each_ref().map(|difference| difference.load(Relaxed)),
+        }
+    }
+}
+
 /// One place of an [`EventTable`](crate::EventTable).
 ///
 /// The control path alone changes it, but for the total and the rest of the period, which are the interrupt
 /// path's while the event is on a counter.
-// In this order: what comes first is reached by shorter instructions.
 #[derive(Debug)]
 #[repr(C)]
 pub struct EventEntry {
     state: AtomicU8,
-    total_wanted: AtomicBool,
-    rotates: AtomicBool,
-    guest: AtomicU8,
-    turn: AtomicU32,
-    core_type: AtomicU32,
     /// This processor can count it.
     countable: AtomicBool,
-    membership: AtomicU64,
-    extra_value: AtomicU64,
-    extra_registers: [AtomicU64; 2],
-    extra_differences: AtomicU64,
-    select: AtomicU64,
-    tag: AtomicU64,
-    counters: AtomicU64,
-    /// Events between two reports, from the next one on; 0: no reports.
-    period: AtomicU64,
-    /// Period that the next report stands for.
-    current: AtomicU64,
-    /// Events of that period beyond those that the counter is loaded with.
-    left: AtomicU64,
-    /// Events that the counter is to be loaded with; 0: a period begins.
-    resume: AtomicU64,
+    turn: AtomicU32,
+    members: SharedMembers,
+    extra: SharedExtra,
+    pub(crate) period: SharedPeriod,
     total: AtomicU64,
     /// The counter's value up to which the total counts.
     counted_to: AtomicU64,
@@ -71,41 +128,22 @@ pub struct EventEntry {
     forgotten: [AtomicU64; 2],
 }
 
-/// Stores two values.
-#[inline]
-fn store_all([first, second]: &[AtomicU64; 2], values: [u64; 2]) {
-    first.store(values[0], Relaxed);
-    second.store(values[1], Relaxed);
-}
-
 impl EventEntry {
     /// Creates an unused place.
     pub const fn new() -> Self {
         Self {
             state: AtomicU8::new(EventState::Closed as u8),
-            total_wanted: AtomicBool::new(false),
-            rotates: AtomicBool::new(false),
-            guest: AtomicU8::new(0),
-            turn: AtomicU32::new(0),
-            core_type: AtomicU32::new(0),
             countable: AtomicBool::new(false),
-            membership: AtomicU64::new(0),
-            extra_value: AtomicU64::new(0),
-            extra_registers: [const { AtomicU64::new(0) }; 2],
-            extra_differences: AtomicU64::new(0),
-            select: AtomicU64::new(0),
-            tag: AtomicU64::new(0),
-            counters: AtomicU64::new(0),
-            period: AtomicU64::new(0),
-            current: AtomicU64::new(0),
-            left: AtomicU64::new(0),
-            resume: AtomicU64::new(0),
+            turn: AtomicU32::new(0),
+            members: SharedMembers::new(),
+            extra: SharedExtra::new(),
+            period: SharedPeriod::new(),
             total: AtomicU64::new(0),
             counted_to: AtomicU64::new(0),
             enabled: AtomicU64::new(0),
             running: AtomicU64::new(0),
-            forgotten: [const { AtomicU64::new(0) }; 2],
             timed_to: AtomicU64::new(0),
+            forgotten: [const { AtomicU64::new(0) }; 2],
         }
     }
 
@@ -117,74 +155,37 @@ impl EventEntry {
         counters: CounterSet,
         core_type: u32,
     ) {
-        let guest = event.guest as u8;
-        let opened = StoppedEvent {
-            started: false,
-            total_wanted: event.total,
-            rotates: event.rotates,
-            guest,
-            core_type,
-            membership: Membership::alone(event.name(), event.user_rdpmc).pack(),
-            extra: event.extra,
-            select: select.select_bits(),
-            tag: event.tag,
-            counters: counters.bits(),
-            period: event.period,
-            current: 0,
-            left: 0,
-            resume: 0,
-            count: EventCount::default(),
-            forgotten: [0; 2],
-        };
-        self.insert(&opened, true);
+        self.insert(&StoppedEvent::new(event, select, counters, core_type), true);
     }
 
     /// Puts a stopped event here, which this processor can count, or cannot.
     pub(crate) fn insert(&self, event: &StoppedEvent, countable: bool) {
-        self.core_type.store(event.core_type, Relaxed);
         self.countable.store(countable, Relaxed);
-        self.total_wanted.store(event.total_wanted, Relaxed);
-        self.rotates.store(event.rotates, Relaxed);
-        self.guest.store(event.guest, Relaxed);
-        self.membership.store(event.membership, Relaxed);
-        self.extra_value.store(event.extra.value, Relaxed);
-        store_all(&self.extra_registers, event.extra.registers);
-        self.extra_differences.store(event.extra.differences, Relaxed);
-        self.select.store(event.select, Relaxed);
-        self.tag.store(event.tag, Relaxed);
-        self.counters.store(event.counters, Relaxed);
-        self.period.store(event.period, Relaxed);
-        self.current.store(event.current, Relaxed);
-        self.left.store(event.left, Relaxed);
-        self.resume.store(event.resume, Relaxed);
+        self.members.store(event);
+        self.extra.store(&event.extra);
+        self.period.store(event.period);
         self.total.store(event.count.value, Relaxed);
         self.enabled.store(event.count.enabled, Relaxed);
         self.running.store(event.count.running, Relaxed);
-        store_all(&self.forgotten, event.forgotten);
+        for (shared, time) in self.forgotten.iter().zip(event.forgotten) {
+            shared.store(time, Relaxed);
+        }
         self.timed_to.store(0, Relaxed);
         self.set_state(EventState::Stopped);
     }
 
     /// Returns the event as data, after its counter was taken from it.
     pub(crate) fn extract(&self) -> StoppedEvent {
-        StoppedEvent {
+        let mut event = StoppedEvent {
             started: self.state() as u8 >= EventState::Waiting as u8,
-            total_wanted: self.wants_total(),
-            rotates: self.rotates(),
-            guest: self.guest.load(Relaxed),
-            core_type: self.core_type.load(Relaxed),
-            membership: self.membership.load(Relaxed),
-            extra: self.extra(),
-            select: self.select.load(Relaxed),
-            tag: self.tag(),
-            counters: self.counters.load(Relaxed),
-            period: self.period.load(Relaxed),
-            current: self.current.load(Relaxed),
-            left: self.left.load(Relaxed),
-            resume: self.resume.load(Relaxed),
+            extra: self.extra.load(),
+            period: self.period.load(),
             count: self.count(),
             forgotten: self.forgotten.each_ref().map(|time| time.load(Relaxed)),
-        }
+            ..StoppedEvent::NONE
+        };
+        self.members.load_into(&mut event);
+        event
     }
 
     #[inline]
@@ -205,12 +206,13 @@ impl EventEntry {
 
     /// Returns the select of the present encoding.
     pub(crate) fn select(&self) -> EventSelect {
-        let difference = self.extra_differences.load(Relaxed) >> (16 * (self.encoding() & 3));
-        EventSelect::from_bits(self.select.load(Relaxed) ^ difference & 0xFFFF)
+        let difference = self.extra.differences.get(usize::from(self.encoding()));
+        let difference = difference.map_or(0, |difference| difference.load(Relaxed));
+        EventSelect::from_bits(self.members.select.load(Relaxed) ^ u64::from(difference))
     }
 
     pub(crate) fn membership(&self) -> Membership {
-        Membership::unpack(self.membership.load(Relaxed))
+        Membership::unpack(self.members.membership.load(Relaxed))
     }
 
     /// Returns the place of the present encoding.
@@ -219,16 +221,7 @@ impl EventEntry {
     }
 
     pub(crate) fn set_encoding(&self, encoding: u8) {
-        self.membership.store(Membership { encoding, ..self.membership() }.pack(), Relaxed);
-    }
-
-    /// Returns the extra registers of its encodings, and their value.
-    fn extra(&self) -> Extra {
-        Extra {
-            value: self.extra_value(),
-            registers: self.extra_registers.each_ref().map(|registers| registers.load(Relaxed)),
-            differences: self.extra_differences.load(Relaxed),
-        }
+        self.members.membership.store(Membership { encoding, ..self.membership() }.pack(), Relaxed);
     }
 
     /// Returns the extra register of the present encoding.
@@ -237,19 +230,17 @@ impl EventEntry {
     }
 
     pub(crate) fn has_extra(&self) -> bool {
-        self.extra_registers[0].load(Relaxed) != 0
+        self.extra_register(0).is_some()
     }
 
     /// Returns the extra register of an encoding.
     pub(crate) fn extra_register(&self, encoding: u8) -> Option<MsrAddress> {
-        let [first, second] = &self.extra_registers;
-        let pair = if encoding < 2 { first } else { second };
-        Extra::register_of(pair.load(Relaxed), encoding)
+        self.extra.registers.get(usize::from(encoding))?.load()
     }
 
     /// Returns the value of the extra registers of its encodings.
     pub(crate) fn extra_value(&self) -> u64 {
-        self.extra_value.load(Relaxed)
+        self.extra.value.load(Relaxed)
     }
 
     /// Returns the group to which it belongs.
@@ -269,11 +260,11 @@ impl EventEntry {
     /// Puts it into a group of so many events.
     pub(crate) fn set_group(&self, group: GroupId, members: u8) {
         let membership = Membership { group: group.bits(), members, ..self.membership() };
-        self.membership.store(membership.pack(), Relaxed);
+        self.members.membership.store(membership.pack(), Relaxed);
     }
 
     pub(crate) fn guest_mode(&self) -> GuestMode {
-        match self.guest.load(Relaxed) {
+        match self.members.guest.load(Relaxed) {
             0 => GuestMode::Everywhere,
             1 => GuestMode::GuestOnly,
             _ => GuestMode::HostOnly,
@@ -281,7 +272,7 @@ impl EventEntry {
     }
 
     pub(crate) fn counters(&self) -> CounterSet {
-        CounterSet::from_bits(self.counters.load(Relaxed))
+        CounterSet::from_bits(self.members.counters.load(Relaxed))
     }
 
     /// Returns whether this processor can count it.
@@ -290,7 +281,7 @@ impl EventEntry {
     }
 
     pub(crate) fn rotates(&self) -> bool {
-        self.rotates.load(Relaxed)
+        self.members.rotates.load(Relaxed)
     }
 
     pub(crate) fn turn(&self) -> u32 {
@@ -301,19 +292,9 @@ impl EventEntry {
         self.turn.store(turn, Relaxed);
     }
 
-    /// Sets the period that begins next.
-    pub(crate) fn set_period(&self, period: u64) {
-        self.period.store(period, Relaxed);
-    }
-
-    /// Returns whether it interrupts.
-    pub(crate) fn has_period(&self) -> bool {
-        self.period.load(Relaxed) != 0
-    }
-
     #[inline]
     pub(crate) fn wants_total(&self) -> bool {
-        self.total_wanted.load(Relaxed)
+        self.members.total_wanted.load(Relaxed)
     }
 
     /// Counts its times from `now` on, stopped.
@@ -399,11 +380,6 @@ impl EventEntry {
         self.counted_to.store(value, Relaxed);
     }
 
-    /// Returns the period that was over when the counter was taken.
-    pub(crate) fn ended_period(&self) -> u64 {
-        self.current.load(Relaxed)
-    }
-
     /// Adds the events that the counter counted up to `value`. Correct over a wrap, for the counter was loaded at
     /// half its range or beyond.
     #[inline]
@@ -422,74 +398,12 @@ impl EventEntry {
     /// Returns whether the counter of an event without a period has wrapped since it was loaded. From then on its
     /// value alone does not show the next wrap.
     pub(crate) fn counts_on(&self) -> bool {
-        !self.has_period() && self.counted_to.load(Relaxed) == 0
-    }
-
-    /// Returns the number of events that a counter of this reach is loaded with as it begins or resumes.
-    pub(crate) fn first_piece(&self, reach: u64) -> u64 {
-        match self.resume.swap(0, Relaxed) {
-            0 => self.begin_period(reach),
-            // Another counter's reach may be shorter, and so may a period that was set since.
-            resume => match self.left.load(Relaxed).saturating_add(resume) {
-                left if left <= self.period.load(Relaxed) => self.take_piece(left, reach),
-                _ => self.begin_period(reach),
-            },
-        }
-    }
-
-    /// Returns the number of events that the counter is loaded with after an overflow.
-    #[inline]
-    pub(crate) fn next_piece(&self, reach: u64) -> u64 {
-        match self.left.load(Relaxed) {
-            0 => self.begin_period(reach),
-            left => self.take_piece(left, reach),
-        }
-    }
-
-    /// Returns the period that ended with an overflow, if this was its last piece.
-    #[inline]
-    pub(crate) fn period_over(&self) -> Option<u64> {
-        let over = self.current.load(Relaxed);
-        (self.left.load(Relaxed) == 0 && over != 0).then_some(over)
+        !self.period.reports() && self.counted_to.load(Relaxed) == 0
     }
 
     /// Returns the caller's tag of the event.
     pub(crate) fn tag(&self) -> u64 {
-        self.tag.load(Relaxed)
-    }
-
-    /// Begins a period, and returns its first piece. An event without a period wraps as late as it can: a wrap that
-    /// the interrupt did not see would be lost.
-    fn begin_period(&self, reach: u64) -> u64 {
-        let period = self.period.load(Relaxed);
-        self.current.store(period, Relaxed);
-        self.take_piece(if period == 0 { reach } else { period }, reach)
-    }
-
-    /// Takes the next piece of a period: half of an amount slightly above the reach, so that no piece is so short
-    /// that its interrupt comes at once.
-    fn take_piece(&self, events: u64, reach: u64) -> u64 {
-        let piece = match events {
-            _ if events <= reach => events,
-            _ if events / 2 < reach => events / 2,
-            _ => reach,
-        };
-        self.left.store(events - piece, Relaxed);
-        piece
-    }
-
-    /// Notes that the counter was taken from it with `events` to go.
-    pub(crate) fn set_resume(&self, events: u64) {
-        let interrupts = self.current.load(Relaxed) != 0;
-        self.resume.store(if interrupts { events } else { 0 }, Relaxed);
-    }
-
-    /// Notes that the counter was taken from it with an overflow pending. Returns whether the period is over; it then
-    /// begins anew.
-    pub(crate) fn end_piece(&self) -> bool {
-        let left = self.left.swap(0, Relaxed);
-        self.resume.store(left, Relaxed);
-        left == 0 && self.current.load(Relaxed) != 0
+        self.members.tag.load(Relaxed)
     }
 }
 
@@ -515,75 +429,12 @@ mod tests {
     }
 
     #[test]
-    fn the_pieces_of_a_period_add_up_to_it() {
-        for (period, reach) in
-            [(1, 100), (100, 100), (101, 100), (199, 100), (200, 100), (201, 100), (12_345, 100)]
-        {
-            let entry = entry(period);
-            let mut sum = entry.first_piece(reach);
-            let mut pieces = 1;
-            loop {
-                let over = entry.period_over();
-                let next = entry.next_piece(reach);
-                if let Some(over) = over {
-                    assert_eq!((over, sum), (period, period));
-                    break;
-                }
-                assert!(next <= reach && next >= reach / 2);
-                sum += next;
-                pieces += 1;
-            }
-            assert_eq!(pieces, period.div_ceil(reach), "{period}");
-        }
-    }
-
-    #[test]
-    fn a_period_that_changes_is_reported_as_it_was_loaded() {
-        let entry = entry(1000);
-        assert_eq!(entry.first_piece(100_000), 1000);
-        entry.period.store(2000, Relaxed);
-        assert_eq!((entry.period_over(), entry.next_piece(100_000)), (Some(1000), 2000));
-        assert_eq!((entry.period_over(), entry.next_piece(100_000)), (Some(2000), 2000));
-    }
-
-    #[test]
-    fn an_event_that_resumes_on_a_shorter_counter_loses_nothing() {
-        let entry = entry(1000);
-        assert_eq!(entry.first_piece(100_000), 1000);
-        entry.set_resume(700);
-        assert_eq!(entry.first_piece(400), 350);
-        assert_eq!((entry.period_over(), entry.next_piece(400)), (None, 350));
-        assert_eq!(entry.period_over(), Some(1000));
-    }
-
-    #[test]
-    fn an_event_that_resumes_with_a_period_shorter_than_what_is_left_begins_that_period() {
-        for (period, first) in [(699, 699), (700, 700), (701, 700), (1000, 700)] {
-            let entry = entry(1000);
-            assert_eq!(entry.first_piece(100_000), 1000);
-            entry.set_resume(700);
-            entry.set_period(period);
-            assert_eq!(entry.first_piece(100_000), first, "{period}");
-        }
-    }
-
-    #[test]
     fn a_total_counts_on_over_a_wrap() {
         let entry = entry(1000);
         entry.loaded(0xFFF0);
         entry.book(0xFFF8, 0xFFFF);
         entry.book(0x0005, 0xFFFF);
         assert_eq!(entry.count().value, 0x15);
-    }
-
-    #[test]
-    fn what_is_only_counted_wraps_as_late_as_it_can_and_is_not_reported() {
-        let entry = entry(0);
-        assert_eq!(entry.first_piece(100), 100);
-        assert_eq!((entry.period_over(), entry.next_piece(100)), (None, 100));
-        entry.set_resume(7);
-        assert_eq!(entry.first_piece(100), 100);
-        assert!(!entry.end_piece());
     }
 
     #[test]

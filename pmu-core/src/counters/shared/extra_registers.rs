@@ -1,9 +1,10 @@
 //! The extra registers that a session has written.
 
 use core::sync::atomic::Ordering::Relaxed;
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
+use core::sync::atomic::{AtomicBool, AtomicU64};
 
 use crate::counters::error::CounterError;
+use crate::counters::shared::msr_address::SharedMsrAddress;
 use crate::msr::{MsrAccess, MsrAddress, MsrBackend, MsrFault};
 
 /// Greatest number of extra registers that the events of a processor use.
@@ -17,8 +18,7 @@ pub(crate) struct ExtraRegisters {
 
 #[derive(Debug)]
 struct ExtraRegister {
-    /// 0: none.
-    address: AtomicU32,
+    address: SharedMsrAddress,
     /// It holds `value`, and not perhaps something else after a write that failed.
     known: AtomicBool,
     value: AtomicU64,
@@ -28,13 +28,7 @@ struct ExtraRegister {
 impl ExtraRegister {
     pub(crate) const fn new() -> Self {
         let (value, before) = (AtomicU64::new(0), AtomicU64::new(0));
-        Self { address: AtomicU32::new(0), known: AtomicBool::new(false), value, before }
-    }
-
-    fn address(&self) -> Option<MsrAddress> {
-        let address = self.address.load(Relaxed);
-        // SAFETY: stored from a `MsrAddress`.
-        (address != 0).then(|| unsafe { MsrAddress::new(address) })
+        Self { address: SharedMsrAddress::new(), known: AtomicBool::new(false), value, before }
     }
 
     fn write(
@@ -64,15 +58,16 @@ impl ExtraRegisters {
         value: u64,
         msr: &impl MsrBackend,
     ) -> Result<(), CounterError> {
-        let is_it = |of: &&ExtraRegister| of.address().is_none_or(|address| address == register);
+        let is_it =
+            |of: &&ExtraRegister| of.address.load().is_none_or(|address| address == register);
         let in_use = CounterError::ExtraRegisterInUse(register.get());
         let of = self.registers.iter().find(is_it).ok_or(in_use)?;
-        if of.address().is_none() {
+        if of.address.load().is_none() {
             let before = msr.rdmsr_retrying(register).map_err(CounterError::Access)?;
             of.before.store(before, Relaxed);
             of.value.store(before, Relaxed);
             of.known.store(true, Relaxed);
-            of.address.store(register.get(), Relaxed);
+            of.address.store(Some(register));
         }
         if of.known.load(Relaxed) && of.value.load(Relaxed) == value {
             return Ok(());
@@ -83,7 +78,7 @@ impl ExtraRegisters {
     /// Returns whether a register holds the value that it was given last.
     pub(crate) fn is_known(&self, register: MsrAddress) -> bool {
         let mut registers = self.registers.iter();
-        let of = registers.find(|of| of.address() == Some(register));
+        let of = registers.find(|of| of.address.load() == Some(register));
         of.is_none_or(|of| of.known.load(Relaxed))
     }
 
@@ -106,7 +101,7 @@ impl ExtraRegisters {
     ) -> Result<(), MsrFault> {
         let mut outcome = Ok(());
         for of in &self.registers {
-            if let Some(register) = of.address() {
+            if let Some(register) = of.address.load() {
                 outcome = outcome.and(of.write(register, value(of), msr));
             }
         }
@@ -116,7 +111,7 @@ impl ExtraRegisters {
     /// Forgets the registers.
     pub(crate) fn clear(&self) {
         for of in &self.registers {
-            of.address.store(0, Relaxed);
+            of.address.store(None);
         }
     }
 }

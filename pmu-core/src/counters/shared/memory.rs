@@ -5,7 +5,6 @@ use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 
 use crate::counters::names::counter_id::{CounterId, CounterSet};
 use crate::counters::names::event_id::EventId;
-use crate::counters::registers::hybrid::EventDifference;
 use crate::counters::shared::slot::{CounterSlot, SlotState};
 use crate::counters::shared::table::EventTable;
 
@@ -31,8 +30,7 @@ pub struct CounterMemory<S: ?Sized = [CounterSlot]> {
     /// Value of the fixed counters' control: the other owners' bits, and the session's. The interrupt path does not
     /// write it.
     pub(crate) fixed_control: AtomicU64,
-    /// The bits of the counters that answered and belong to the session; none: the registers belong to others. Its
-    /// other bits are the processor's [`EventDifference`], which is not the interrupt path's.
+    /// The bits of the counters that answered and belong to the session; none: the registers belong to others.
     proven: AtomicU64,
     pub(crate) owner: AtomicU8,
     pub(crate) service: AtomicU8,
@@ -121,11 +119,23 @@ impl CounterMemory {
         counters.of_bits(self.proven.load(Ordering::Acquire))
     }
 
+    /// Returns the index of a counter's slot: the general counters come first.
+    #[inline]
+    pub(crate) fn slot_index(&self, counter: CounterId) -> usize {
+        let fixed = if counter.is_fixed() { self.first_fixed.load(Ordering::Relaxed) } else { 0 };
+        usize::from(counter.number() + fixed)
+    }
+
     /// Returns a counter's slot, if the memory has room for it.
     #[inline]
     pub(crate) fn slot(&self, counter: CounterId) -> Option<&CounterSlot> {
-        let fixed = if counter.is_fixed() { self.first_fixed.load(Ordering::Relaxed) } else { 0 };
-        self.slots.get(usize::from(counter.number() + fixed))
+        self.slots.get(self.slot_index(counter))
+    }
+
+    /// Returns the slot of a general counter, if the memory has room for it.
+    #[inline]
+    pub(crate) fn general_slot(&self, counter: CounterId) -> Option<&CounterSlot> {
+        self.slots.get(usize::from(counter.bit()))
     }
 
     /// Returns the counter that an event is on, of the processor's session; `None` also where its counter has faulted.
@@ -194,17 +204,7 @@ impl CounterMemory {
 
     /// Changes the counters of a session that has the memory.
     pub(crate) fn set_proven(&self, proven: CounterSet) {
-        self.proven.store(proven.bits() | self.difference().bits(), Ordering::Release);
-    }
-
-    /// Returns the difference between the events of the source's unit and the processor's.
-    pub(crate) fn difference(&self) -> EventDifference {
-        EventDifference::of_bits(self.proven.load(Ordering::Relaxed))
-    }
-
-    /// Sets that difference, for a session that is being initialized.
-    pub(crate) fn set_difference(&self, difference: EventDifference) {
-        self.proven.store(difference.bits(), Ordering::Relaxed);
+        self.proven.store(proven.bits(), Ordering::Release);
     }
 
     /// Takes the counters from the interrupt path while they are programmed: an interrupt is claimed, and

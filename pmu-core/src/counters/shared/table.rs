@@ -110,11 +110,11 @@ impl EventTable {
     /// [`Period`](CounterError::Period): below the [floor](Self::set_floor).
     pub fn set_period(&self, event: EventId, period: u64) -> Result<(), CounterError> {
         let entry = self.entry(event).ok_or(CounterError::NoSuchEvent(event))?;
-        if !entry.has_period() {
+        if !entry.period.reports() {
             return Err(CounterError::NoPeriod(event));
         }
         self.check_period(period)?;
-        entry.set_period(period);
+        entry.period.set(period);
         Ok(())
     }
 

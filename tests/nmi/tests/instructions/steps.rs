@@ -35,7 +35,7 @@ enum Operation {
     /// Stopped, and another started on its counter.
     Replace,
     ShutDown,
-    Freeze,
+    RegisterBits,
     StartProfile,
     StopProfile,
     /// Reprogrammed after a suspend that cleared some registers.
@@ -56,7 +56,7 @@ const OPERATIONS: [Operation; 15] = [
     Operation::Switch,
     Operation::Replace,
     Operation::ShutDown,
-    Operation::Freeze,
+    Operation::RegisterBits,
     Operation::StartProfile,
     Operation::StopProfile,
     Operation::Reprogram,

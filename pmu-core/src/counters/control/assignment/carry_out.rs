@@ -150,7 +150,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
         let Some(event) = self.running_on(counter).or_else(before) else { return };
         match (self.lift(counter, event), self.table().entry(event)) {
             (Err(error), _) => planner.note(Err(error)),
-            (Ok(lifted), Some(entry)) if lifted.overflowed => entry.set_resume(1),
+            (Ok(lifted), Some(entry)) if lifted.overflowed => entry.period.set_resume(1),
             (Ok(_), Some(_)) => {}
             // A row's period is below 2^31, and so is what is left of it.
             (Ok(Lifted { period, rest, .. }), None) => {

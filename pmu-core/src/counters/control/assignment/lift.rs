@@ -1,6 +1,6 @@
 //! Taking an event off its counter, with the remainder of its period.
 
-use crate::counters::control::handle::{Counters, marked_faulted};
+use crate::counters::control::handle::Counters;
 use crate::counters::error::CounterError;
 use crate::counters::hooks::event_source::EventSource;
 use crate::counters::names::counter_id::CounterId;
@@ -43,24 +43,14 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
         let registers = self.registers(counter);
         let entry = self.table().entry(event);
         let mut booked = None;
-        let mut stop_and_read = || {
-            self.set_control(&registers, 0)?;
-            booked = entry.map(EventEntry::booked);
-            let again = match entry.filter(|entry| entry.counts_on()) {
-                Some(entry) => self.wrapped_again(counter, entry, self.read(&registers)?)?,
-                None => false,
-            };
-            // An interrupt of the counter that comes from here on finds nothing.
-            self.memory.expect_late(1);
-            let SlotState::Running { period, .. } = slot.replace(SlotState::Free) else {
-                return Err(marked_faulted(registers.value_register()));
-            };
-            Ok((period, again, self.read(&registers)?))
-        };
-        let (period, again, value) = stop_and_read().map_err(|fault| {
-            slot.store(SlotState::Faulted);
-            CounterError::Faulted(fault)
-        })?;
+        let (period, value, again) =
+            self.stop_and_read(slot, &registers, SlotState::Free, || {
+                booked = entry.map(EventEntry::booked);
+                match entry.filter(|entry| entry.counts_on()) {
+                    Some(entry) => self.wrapped_again(counter, entry, self.read(&registers)?),
+                    None => Ok(false),
+                }
+            })?;
         let mut overflowed = registers.has_overflowed(value);
         if let Some(entry) = entry {
             if entry.counts_on() {
@@ -86,11 +76,11 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
         let rest = if overflowed { 1 } else { value.wrapping_neg() & registers.mask() };
         let ended = match entry {
             _ if !overflowed => false,
-            Some(entry) => entry.end_piece(),
+            Some(entry) => entry.period.end_chunk(),
             None => true,
         };
         if let Some(entry) = entry.filter(|_| !overflowed) {
-            entry.set_resume(rest);
+            entry.period.set_resume(rest);
         }
         Ok(Lifted { period, rest, overflowed: ended })
     }

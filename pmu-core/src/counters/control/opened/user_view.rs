@@ -69,7 +69,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
     /// - [`RegistersLost`](CounterError::RegistersLost), [`Access`](CounterError::Access).
     pub fn user_view(&self, event: EventId) -> Result<UserView, CounterError> {
         let entry = self.entry(event)?;
-        if entry.has_period() {
+        if entry.period.reports() {
             return Err(CounterError::HasPeriod(event));
         }
         let counter = self.counter_of(event).ok_or(CounterError::NotStarted(event))?;

@@ -3,7 +3,7 @@
 //! With a global control register one write stops all counters, and one starts them; their selects stay as they are.
 //! Between two threads that count the same events, only values move.
 
-use crate::counters::control::handle::{Counters, marked_faulted, too_little_memory};
+use crate::counters::control::handle::{Counters, too_little_memory};
 use crate::counters::error::CounterError;
 use crate::counters::hooks::event_source::EventSource;
 use crate::counters::interrupt::overflow::EventOverflow;
@@ -83,7 +83,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
         area: &mut SavedCounters,
         mut overflowed: impl FnMut(EventOverflow),
     ) -> Result<(), CounterError> {
-        let (needed, lent) = (self.places(self.own()), area.counters.len());
+        let (needed, lent) = (self.unit().slots_needed(self.own()), area.counters.len());
         if lent < needed {
             return Err(too_little_memory(needed, lent));
         }
@@ -95,31 +95,12 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
             let SlotState::Running { event, .. } = slot.load() else { continue };
             let Some(row) = event.row() else { continue };
             let registers = self.registers(counter);
-            // Once the slot is free, the interrupt path leaves the counter alone, and this function must report its
-            // overflow.
-            let (stopped, next) = if gated {
-                (Ok(()), SlotState::Parked { event })
-            } else {
-                let stopped = self.set_control(&registers, 0);
-                let next = if stopped.is_ok() { SlotState::Free } else { SlotState::Faulted };
-                (stopped, next)
-            };
-            // An interrupt of the counter that comes from here on finds nothing.
-            self.memory.expect_late(1);
-            // Before, it may have loaded the counter for another period.
-            let SlotState::Running { period, .. } = slot.replace(next) else {
-                // An interrupt marked it meanwhile.
-                slot.store(SlotState::Faulted);
-                let fault = marked_faulted(registers.value_register());
-                outcome = outcome.and(Err(CounterError::Faulted(fault)));
-                continue;
-            };
-            let read = stopped.and_then(|()| self.read(&registers));
-            let mut value = match read {
-                Ok(value) => value,
-                Err(fault) => {
-                    slot.store(SlotState::Faulted);
-                    outcome = outcome.and(Err(CounterError::Faulted(fault)));
+            let left = if gated { SlotState::Parked { event } } else { SlotState::Free };
+            let stopped = self.stop_and_read(slot, &registers, left, || Ok(()));
+            let (period, mut value) = match stopped {
+                Ok((period, value, ())) => (period, value),
+                Err(error) => {
+                    outcome = outcome.and(Err(error));
                     continue;
                 }
             };
@@ -141,7 +122,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
                     overflowed(EventOverflow { event, period, counter, tag: 0 });
                 }
             }
-            if let Some(place) = area.counters.get_mut(self.unit().slot(counter)) {
+            if let Some(place) = area.counters.get_mut(self.memory.slot_index(counter)) {
                 *place = SavedCounter { in_use: true, row: row as u16, period: next, value };
             }
         }
@@ -171,10 +152,11 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
         }
         let own = self.own();
         let at = |counter| {
-            let place = area.counters.get(self.unit().slot(counter)).copied();
+            let place = area.counters.get(self.memory.slot_index(counter)).copied();
             place.unwrap_or_default()
         };
-        let fits = area.rows == self.source.rows() && area.counters.len() >= self.places(own);
+        let fits =
+            area.rows == self.source.rows() && area.counters.len() >= self.unit().slots_needed(own);
         let usable = (own & CounterSet::GENERAL).retain(|counter| {
             let state = self.slot(counter).map(CounterSlot::load);
             matches!(state, Some(SlotState::Free | SlotState::Parked { .. }))
@@ -197,7 +179,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
             return Err(CounterError::NotRestorable);
         }
         let is_at_home =
-            |place: usize| at_home.iter().any(|counter| self.unit().slot(counter) == place);
+            |place: usize| at_home.iter().any(|counter| self.memory.slot_index(counter) == place);
         let displaced = area.counters.iter().enumerate();
         let mut displaced = displaced.filter(|(place, saved)| saved.in_use && !is_at_home(*place));
         let (mut loaded, mut outcome) = (CounterSet::NONE, Ok(()));

@@ -55,7 +55,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
             if let Some((counter, _)) = self.find(event) {
                 match self.lift(counter, event) {
                     Ok(lifted) if lifted.overflowed => {
-                        let period = entry.ended_period();
+                        let period = entry.period.ended();
                         overflowed(EventOverflow { event, period, counter, tag: entry.tag() });
                     }
                     Ok(_) => {}

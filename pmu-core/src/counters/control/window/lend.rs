@@ -29,7 +29,7 @@ pub struct CounterWindow<'c, 'a, S, M, P> {
     counters: &'c mut Counters<'a, S, M, P>,
     lent: LentCounters,
     /// The handle's counters that were declared; meanwhile they are those that it lends.
-    declared: [u8; 3],
+    declared: CounterSet,
     /// Bits of the lent counters in the global control register.
     gate: u64,
     /// Values of the counters that ran, in the order of their bits.
@@ -94,7 +94,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
         let was_lent = self.memory.is_lent();
         let own = if was_lent { self.candidates() } else { self.own() };
         if own.is_empty() || !self.is_open() {
-            return Err(CounterError::NotAvailable(self.declared()));
+            return Err(CounterError::NotAvailable(self.declared));
         }
         let control = &self.memory.global_control;
         let (gate, values) = if was_lent {
@@ -108,7 +108,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
         self.memory.lend();
         let mut lent = LentCounters::unowned(own, control.load(Relaxed));
         lent.set_programmed(was_lent);
-        let declared = self.replace_declared(own.pack());
+        let declared = core::mem::replace(&mut self.declared, own);
         Ok(CounterWindow { counters: self, lent, declared, gate, values })
     }
 
@@ -228,7 +228,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterWindow<'_, '_, S, M, P> 
     /// Some counters could not be brought back; everything else runs.
     pub fn end(self, now: u64) -> Result<(), WindowError> {
         let Self { counters, lent, declared, gate, values } = self;
-        let own = counters.declared();
+        let own = counters.declared;
         let (ran, mut failures) = (counters.running(own), Failures::default());
         if lent.programmed {
             counters.disarm(lent.counters, lent.status, &mut failures);
@@ -236,7 +236,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterWindow<'_, '_, S, M, P> 
         counters.restore_values(own, &values, &mut failures);
         // From here on the interrupt path serves them: without a global control register they run one by one.
         let interrupted = counters.memory.take_back(own);
-        counters.replace_declared(declared);
+        counters.declared = declared;
         counters.restore_controls(own, &mut failures);
         if interrupted && !counters.memory.is_muted() {
             counters.platform.unmask_performance_interrupt();

@@ -29,7 +29,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
         }
         let stopped = stopped.and_then(|()| self.disarm_fixed(lent & unit.counters()));
         let note = |failures: &mut Failures, counter: CounterId, fault| {
-            match self.slot(counter).filter(|_| self.declared().contains(counter)) {
+            match self.slot(counter).filter(|_| self.declared.contains(counter)) {
                 Some(slot) => failures.note(counter, slot, fault),
                 // It was added to the session's.
                 None => failures.add(counter, fault),
@@ -63,7 +63,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
             return Ok(());
         }
         let register = self.unit().fixed_control();
-        let known = !(self.declared() & CounterSet::FIXED).is_empty();
+        let known = !(self.declared & CounterSet::FIXED).is_empty();
         let mut control = match known {
             true => self.memory.fixed_control.load(Relaxed),
             false => self.rdmsr_retrying(register)?,

@@ -1,0 +1,61 @@
+//! One owner's bits of a register that has other owners, too.
+
+use crate::msr::MsrUpdate;
+
+/// One owner's bits of a register that has other owners, too: `IA32_DEBUGCTL`, for instance.
+///
+/// ```
+/// use pmu_core::RegisterBits;
+/// // SAFETY: bit 12 of IA32_DEBUGCTL, FREEZE_PERFMON_ON_PMI, stops counters, and no more.
+/// let freeze = unsafe { RegisterBits::new(0x1D9, 1 << 12) };
+/// assert_eq!(freeze.set_to(1 << 12).apply(0x0001), Some(0x1001));
+/// assert_eq!(freeze.set_to(0).apply(0x0001), None);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct RegisterBits {
+    register: u32,
+    bits: u64,
+}
+
+impl RegisterBits {
+    /// Describes `bits` of the register with this number (ECX).
+    ///
+    /// # Safety
+    /// - Setting and clearing any of the bits, with the register's other bits as they are, does not break memory safety.
+    ///
+    /// ```
+    /// use pmu_core::RegisterBits;
+    /// // SAFETY: bit 12 of IA32_DEBUGCTL, FREEZE_PERFMON_ON_PMI, stops counters, and no more.
+    /// let freeze = unsafe { RegisterBits::new(0x1D9, 1 << 12) };
+    /// # let _ = freeze;
+    /// ```
+    ///
+    /// Wrong: bits next to it, which make the processor store branches.
+    ///
+    /// ```
+    /// # use pmu_core::RegisterBits;
+    /// // SAFETY: not given. Bits 6 and 7 are TR and BTS.
+    /// let freeze = unsafe { RegisterBits::new(0x1D9, 0xC0) };
+    /// # let _ = freeze;
+    /// ```
+    pub const unsafe fn new(register: u32, bits: u64) -> Self {
+        Self { register, bits }
+    }
+
+    /// Returns the bits.
+    pub const fn bits(&self) -> u64 {
+        self.bits
+    }
+
+    /// Returns the change that gives the bits the values that they have in `value`.
+    pub const fn set_to(&self, value: u64) -> MsrUpdate {
+        // SAFETY: by the promise of `new`.
+        unsafe { MsrUpdate::new(self.register, self.bits & !value, self.bits & value) }
+    }
+
+    /// Returns the change of nothing, which reads the register.
+    pub const fn read(&self) -> MsrUpdate {
+        MsrUpdate::read(self.register)
+    }
+}

@@ -1,0 +1,191 @@
+//! The period of an opened event, loaded into its counter in chunks: no counter reaches as far as a period may.
+
+use core::sync::atomic::AtomicU64;
+use core::sync::atomic::Ordering::Relaxed;
+
+use crate::counters::events::period::Period;
+
+/// A [`Period`] in a table. It is the interrupt path's while the event is on a counter.
+#[derive(Debug)]
+#[repr(C)]
+pub(crate) struct SharedPeriod {
+    every: AtomicU64,
+    current: AtomicU64,
+    left: AtomicU64,
+    resume: AtomicU64,
+}
+
+impl SharedPeriod {
+    pub(crate) const fn new() -> Self {
+        let (every, current) = (AtomicU64::new(0), AtomicU64::new(0));
+        Self { every, current, left: AtomicU64::new(0), resume: AtomicU64::new(0) }
+    }
+
+    pub(crate) fn store(&self, period: Period) {
+        self.every.store(period.every, Relaxed);
+        self.current.store(period.current, Relaxed);
+        self.left.store(period.left, Relaxed);
+        self.resume.store(period.resume, Relaxed);
+    }
+
+    pub(crate) fn load(&self) -> Period {
+        Period {
+            every: self.every.load(Relaxed),
+            current: self.current.load(Relaxed),
+            left: self.left.load(Relaxed),
+            resume: self.resume.load(Relaxed),
+        }
+    }
+
+    /// Sets the period that begins next.
+    pub(crate) fn set(&self, every: u64) {
+        self.every.store(every, Relaxed);
+    }
+
+    /// Returns whether the event reports, and so interrupts.
+    pub(crate) fn reports(&self) -> bool {
+        self.every.load(Relaxed) != 0
+    }
+
+    /// Returns the period that was over when the counter was taken.
+    pub(crate) fn ended(&self) -> u64 {
+        self.current.load(Relaxed)
+    }
+
+    /// Returns the period that ended with an overflow, if this was its last chunk.
+    #[inline]
+    pub(crate) fn over(&self) -> Option<u64> {
+        let over = self.current.load(Relaxed);
+        (self.left.load(Relaxed) == 0 && over != 0).then_some(over)
+    }
+
+    /// Returns the number of events that a counter is loaded with as it begins or resumes. `max_load` is the greatest
+    /// number that it takes.
+    pub(crate) fn first_chunk(&self, max_load: u64) -> u64 {
+        match self.resume.swap(0, Relaxed) {
+            0 => self.begin(max_load),
+            // Another counter may take less, and a period that was set since may be shorter.
+            resume => match self.left.load(Relaxed).saturating_add(resume) {
+                left if left <= self.every.load(Relaxed) => self.take_chunk(left, max_load),
+                _ => self.begin(max_load),
+            },
+        }
+    }
+
+    /// Returns the number of events that the counter is loaded with after an overflow.
+    #[inline]
+    pub(crate) fn next_chunk(&self, max_load: u64) -> u64 {
+        match self.left.load(Relaxed) {
+            0 => self.begin(max_load),
+            left => self.take_chunk(left, max_load),
+        }
+    }
+
+    /// Begins a period, and returns its first chunk. A counter that only counts wraps as late as it can: a wrap that the
+    /// interrupt did not see would be lost.
+    fn begin(&self, max_load: u64) -> u64 {
+        let every = self.every.load(Relaxed);
+        self.current.store(every, Relaxed);
+        self.take_chunk(if every == 0 { max_load } else { every }, max_load)
+    }
+
+    /// Takes the next chunk of `events`: at most `max_load`. If less than twice that is left, the chunk is half of it,
+    /// so that the last one is not so short that its interrupt comes at once.
+    fn take_chunk(&self, events: u64, max_load: u64) -> u64 {
+        let chunk = match events {
+            _ if events <= max_load => events,
+            _ if events / 2 < max_load => events / 2,
+            _ => max_load,
+        };
+        self.left.store(events - chunk, Relaxed);
+        chunk
+    }
+
+    /// Notes that the counter was taken from the event with `events` to go.
+    pub(crate) fn set_resume(&self, events: u64) {
+        let interrupts = self.current.load(Relaxed) != 0;
+        self.resume.store(if interrupts { events } else { 0 }, Relaxed);
+    }
+
+    /// Notes that the counter was taken from the event with an overflow pending. Returns whether the period is over; the
+    /// next one then begins.
+    pub(crate) fn end_chunk(&self) -> bool {
+        let left = self.left.swap(0, Relaxed);
+        self.resume.store(left, Relaxed);
+        left == 0 && self.current.load(Relaxed) != 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn every(events: u64) -> SharedPeriod {
+        let period = SharedPeriod::new();
+        period.set(events);
+        period
+    }
+
+    #[test]
+    fn the_chunks_of_a_period_add_up_to_it() {
+        for (period, max_load) in
+            [(1, 100), (100, 100), (101, 100), (199, 100), (200, 100), (201, 100), (12_345, 100)]
+        {
+            let shared = every(period);
+            let mut sum = shared.first_chunk(max_load);
+            let mut chunks = 1;
+            loop {
+                let over = shared.over();
+                let next = shared.next_chunk(max_load);
+                if let Some(over) = over {
+                    assert_eq!((over, sum), (period, period));
+                    break;
+                }
+                assert!(next <= max_load && next >= max_load / 2);
+                sum += next;
+                chunks += 1;
+            }
+            assert_eq!(chunks, period.div_ceil(max_load), "{period}");
+        }
+    }
+
+    #[test]
+    fn a_period_that_changes_is_reported_as_it_was_loaded() {
+        let shared = every(1000);
+        assert_eq!(shared.first_chunk(100_000), 1000);
+        shared.set(2000);
+        assert_eq!((shared.over(), shared.next_chunk(100_000)), (Some(1000), 2000));
+        assert_eq!((shared.over(), shared.next_chunk(100_000)), (Some(2000), 2000));
+    }
+
+    #[test]
+    fn an_event_that_resumes_on_a_shorter_counter_loses_nothing() {
+        let shared = every(1000);
+        assert_eq!(shared.first_chunk(100_000), 1000);
+        shared.set_resume(700);
+        assert_eq!(shared.first_chunk(400), 350);
+        assert_eq!((shared.over(), shared.next_chunk(400)), (None, 350));
+        assert_eq!(shared.over(), Some(1000));
+    }
+
+    #[test]
+    fn an_event_that_resumes_with_a_period_shorter_than_what_is_left_begins_that_period() {
+        for (period, first) in [(699, 699), (700, 700), (701, 700), (1000, 700)] {
+            let shared = every(1000);
+            assert_eq!(shared.first_chunk(100_000), 1000);
+            shared.set_resume(700);
+            shared.set(period);
+            assert_eq!(shared.first_chunk(100_000), first, "{period}");
+        }
+    }
+
+    #[test]
+    fn what_is_only_counted_wraps_as_late_as_it_can_and_is_not_reported() {
+        let shared = every(0);
+        assert_eq!(shared.first_chunk(100), 100);
+        assert_eq!((shared.over(), shared.next_chunk(100)), (None, 100));
+        shared.set_resume(7);
+        assert_eq!(shared.first_chunk(100), 100);
+        assert!(!shared.end_chunk());
+    }
+}
