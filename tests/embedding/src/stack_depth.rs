@@ -32,7 +32,7 @@ const STACK_LIMIT: usize = 576;
 /// Beside opened events of a machine.
 const STACK_LIMIT_OF_EVENTS: usize = 608;
 /// Bytes that a processor's counters and session may take.
-const STATE_LIMIT: usize = 8 * COUNTERS + 64;
+const STATE_LIMIT: usize = 8 * COUNTERS + 96;
 const STATE: usize = size_of::<CounterMemory<[CounterSlot; COUNTERS]>>()
     + size_of::<Session<'_, &Emon, Msr, Apic>>();
 
