@@ -6,6 +6,7 @@ use core::fmt;
 
 #[cfg(all(feature = "native", any(target_arch = "x86", target_arch = "x86_64")))]
 pub(crate) mod native;
+pub(crate) mod optional;
 
 /// The number of a model-specific register that a caller vouches for.
 ///

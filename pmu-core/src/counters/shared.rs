@@ -3,7 +3,6 @@
 pub(crate) mod entry;
 pub(crate) mod extra_registers;
 pub(crate) mod memory;
-pub(crate) mod msr_address;
 pub(crate) mod period;
 pub(crate) mod slot;
 pub(crate) mod table;

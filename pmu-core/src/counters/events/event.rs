@@ -232,7 +232,7 @@ impl Event {
 
     /// Returns the extra register that refines it, and its value. Of several encodings, this is the first one's.
     pub const fn extra(&self) -> Option<(MsrAddress, u64)> {
-        match self.extra.registers[0] {
+        match self.extra.registers[0].get() {
             Some(register) => Some((register, self.extra.value)),
             None => None,
         }

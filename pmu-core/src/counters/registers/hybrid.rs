@@ -4,12 +4,11 @@
 use crate::counters::registers::unit::CounterUnit;
 
 /// Difference between the events of a source's unit and those of one processor, which may be a core of another type.
+/// The [type](CounterUnit::core_type) itself is not in it: to find it takes code, which only opened events need.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct HybridDelta {
     /// Bits of a select that one of the two has, and the other lacks.
     event_bits: u64,
-    /// The processor's type of core.
-    core_type: u32,
     /// Generic events that the processor lacks, one bit each.
     lacking: u8,
     /// One of the two can deny user mode's RDPMC for each counter.
@@ -21,7 +20,6 @@ impl HybridDelta {
     pub(crate) const fn between(unit: &CounterUnit, processor: &CounterUnit) -> Self {
         Self {
             event_bits: unit.event_bits ^ processor.event_bits,
-            core_type: processor.core_type(),
             lacking: unit.has_named & !processor.has_named,
             user_rdpmc: unit.user_rdpmc_control != processor.user_rdpmc_control,
         }
@@ -46,7 +44,6 @@ impl HybridDelta {
     pub(crate) const fn applied_to(self, unit: &CounterUnit) -> CounterUnit {
         let mut here = *unit;
         here.event_bits = self.event_bits(unit);
-        here.set_core_type(self.core_type);
         here.user_rdpmc_control = self.user_rdpmc_control(unit);
         here.has_named &= !self.lacking;
         here

@@ -1,7 +1,7 @@
 //! One opened event: its select, total, times and turn.
 
 use core::sync::atomic::Ordering::Relaxed;
-use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU32, AtomicU64};
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64};
 
 use crate::counters::events::count::EventCount;
 use crate::counters::events::event::{Event, GuestMode};
@@ -11,9 +11,9 @@ use crate::counters::events::stopped::StoppedEvent;
 use crate::counters::names::counter_id::CounterSet;
 use crate::counters::names::group_id::GroupId;
 use crate::counters::registers::select::EventSelect;
-use crate::counters::shared::msr_address::SharedMsrAddress;
 use crate::counters::shared::period::SharedPeriod;
 use crate::msr::MsrAddress;
+use crate::msr::optional::SharedAddress;
 
 /// State of an opened event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,15 +73,14 @@ shared_members! {
 #[repr(C)]
 struct SharedExtra {
     value: AtomicU64,
-    registers: [SharedMsrAddress; MAX_ENCODINGS as usize],
-    differences: [AtomicU16; MAX_ENCODINGS as usize],
+    registers: [SharedAddress; MAX_ENCODINGS as usize],
+    differences: AtomicU64,
 }
 
 impl SharedExtra {
     const fn new() -> Self {
-        let registers = [const { SharedMsrAddress::new() }; MAX_ENCODINGS as usize];
-        let differences = [const { AtomicU16::new(0) }; MAX_ENCODINGS as usize];
-        Self { value: AtomicU64::new(0), registers, differences }
+        let registers = [const { SharedAddress::new() }; MAX_ENCODINGS as usize];
+        Self { value: AtomicU64::new(0), registers, differences: AtomicU64::new(0) }
     }
 
     fn store(&self, extra: &Extra) {
@@ -89,16 +88,14 @@ impl SharedExtra {
         for (shared, register) in self.registers.iter().zip(extra.registers) {
             shared.store(register);
         }
-        for (shared, difference) in self.differences.iter().zip(extra.differences) {
-            shared.store(difference, Relaxed);
-        }
+        self.differences.store(extra.differences, Relaxed);
     }
 
     fn load(&self) -> Extra {
         Extra {
             value: self.value.load(Relaxed),
-            registers: self.registers.each_ref().map(SharedMsrAddress::load),
-            differences: self.differences.each_ref().map(|difference| difference.load(Relaxed)),
+            registers: self.registers.each_ref().map(SharedAddress::load),
+            differences: self.differences.load(Relaxed),
         }
     }
 }
@@ -206,9 +203,8 @@ impl EventEntry {
 
     /// Returns the select of the present encoding.
     pub(crate) fn select(&self) -> EventSelect {
-        let difference = self.extra.differences.get(usize::from(self.encoding()));
-        let difference = difference.map_or(0, |difference| difference.load(Relaxed));
-        EventSelect::from_bits(self.members.select.load(Relaxed) ^ u64::from(difference))
+        let difference = self.extra.differences.load(Relaxed) >> (16 * (self.encoding() & 3));
+        EventSelect::from_bits(self.members.select.load(Relaxed) ^ difference & 0xFFFF)
     }
 
     pub(crate) fn membership(&self) -> Membership {
@@ -235,7 +231,7 @@ impl EventEntry {
 
     /// Returns the extra register of an encoding.
     pub(crate) fn extra_register(&self, encoding: u8) -> Option<MsrAddress> {
-        self.extra.registers.get(usize::from(encoding))?.load()
+        self.extra.registers.get(usize::from(encoding))?.load().get()
     }
 
     /// Returns the value of the extra registers of its encodings.

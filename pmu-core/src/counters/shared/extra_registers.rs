@@ -4,7 +4,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::{AtomicBool, AtomicU64};
 
 use crate::counters::error::CounterError;
-use crate::counters::shared::msr_address::SharedMsrAddress;
+use crate::msr::optional::{OptionalAddress, SharedAddress};
 use crate::msr::{MsrAccess, MsrAddress, MsrBackend, MsrFault};
 
 /// Greatest number of extra registers that the events of a processor use.
@@ -18,7 +18,7 @@ pub(crate) struct ExtraRegisters {
 
 #[derive(Debug)]
 struct ExtraRegister {
-    address: SharedMsrAddress,
+    address: SharedAddress,
     /// It holds `value`, and not perhaps something else after a write that failed.
     known: AtomicBool,
     value: AtomicU64,
@@ -28,7 +28,7 @@ struct ExtraRegister {
 impl ExtraRegister {
     pub(crate) const fn new() -> Self {
         let (value, before) = (AtomicU64::new(0), AtomicU64::new(0));
-        Self { address: SharedMsrAddress::new(), known: AtomicBool::new(false), value, before }
+        Self { address: SharedAddress::new(), known: AtomicBool::new(false), value, before }
     }
 
     fn write(
@@ -59,15 +59,15 @@ impl ExtraRegisters {
         msr: &impl MsrBackend,
     ) -> Result<(), CounterError> {
         let is_it =
-            |of: &&ExtraRegister| of.address.load().is_none_or(|address| address == register);
+            |of: &&ExtraRegister| of.address.load().get().is_none_or(|address| address == register);
         let in_use = CounterError::ExtraRegisterInUse(register.get());
         let of = self.registers.iter().find(is_it).ok_or(in_use)?;
-        if of.address.load().is_none() {
+        if of.address.load().get().is_none() {
             let before = msr.rdmsr_retrying(register).map_err(CounterError::Access)?;
             of.before.store(before, Relaxed);
             of.value.store(before, Relaxed);
             of.known.store(true, Relaxed);
-            of.address.store(Some(register));
+            of.address.store(OptionalAddress::some(register));
         }
         if of.known.load(Relaxed) && of.value.load(Relaxed) == value {
             return Ok(());
@@ -78,7 +78,7 @@ impl ExtraRegisters {
     /// Returns whether a register holds the value that it was given last.
     pub(crate) fn is_known(&self, register: MsrAddress) -> bool {
         let mut registers = self.registers.iter();
-        let of = registers.find(|of| of.address.load() == Some(register));
+        let of = registers.find(|of| of.address.load().get() == Some(register));
         of.is_none_or(|of| of.known.load(Relaxed))
     }
 
@@ -101,7 +101,7 @@ impl ExtraRegisters {
     ) -> Result<(), MsrFault> {
         let mut outcome = Ok(());
         for of in &self.registers {
-            if let Some(register) = of.address.load() {
+            if let Some(register) = of.address.load().get() {
                 outcome = outcome.and(of.write(register, value(of), msr));
             }
         }
@@ -111,7 +111,7 @@ impl ExtraRegisters {
     /// Forgets the registers.
     pub(crate) fn clear(&self) {
         for of in &self.registers {
-            of.address.store(None);
+            of.address.store(OptionalAddress::NONE);
         }
     }
 }

@@ -18,7 +18,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
     ///
     /// # Errors
     /// [`OtherProcessor`](CounterError::OtherProcessor): `processor` describes another type of core than the session's,
-    /// with another [`core_type`](CounterUnit::core_type), other generic events or other bits of a select.
+    /// with other generic events or other bits of a select. One that differs in its
+    /// [`core_type`](CounterUnit::core_type) alone is believed: an event that is opened by its select is then of that
+    /// type.
     /// [`Unsupported`](CounterError::Unsupported), [`IllegalBits`](CounterError::IllegalBits),
     /// [`GuestModeUnsupported`](CounterError::GuestModeUnsupported): this processor lacks it.
     /// [`NeedsCounterPair`](CounterError::NeedsCounterPair),
