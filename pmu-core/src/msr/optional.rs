@@ -5,7 +5,7 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use crate::msr::MsrAddress;
 
-/// An `Option<MsrAddress>` in four bytes. Zeros, as in new memory, stand for `None`; an address is inverted, so that only
+/// An `Option<MsrAddress>` in four bytes. Zeros, as in new memory, stand for `None`. An address is inverted: so only
 /// `FFFF_FFFFh`, which is no register's, cannot be told from `None`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]

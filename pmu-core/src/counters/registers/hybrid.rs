@@ -40,7 +40,7 @@ impl HybridDelta {
         unit.user_rdpmc_control ^ self.user_rdpmc
     }
 
-    /// Returns the unit with the events of the processor: its select bits, and without the generic events that it lacks.
+    /// Returns the unit with the events of the processor: its select bits, without the generic events that it lacks.
     pub(crate) const fn applied_to(self, unit: &CounterUnit) -> CounterUnit {
         let mut here = *unit;
         here.event_bits = self.event_bits(unit);

@@ -22,7 +22,8 @@ impl RegisterBits {
     /// Describes `bits` of the register with this number (ECX).
     ///
     /// # Safety
-    /// - Setting and clearing any of the bits, with the register's other bits as they are, does not break memory safety.
+    /// - Setting and clearing any of the bits, with the register's other bits as they are, does not break memory
+    ///   safety.
     ///
     /// ```
     /// use pmu_core::RegisterBits;

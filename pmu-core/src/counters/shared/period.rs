@@ -81,8 +81,8 @@ impl SharedPeriod {
         }
     }
 
-    /// Begins a period, and returns its first chunk. A counter that only counts wraps as late as it can: a wrap that the
-    /// interrupt did not see would be lost.
+    /// Begins a period, and returns its first chunk. A counter that only counts wraps as late as it can: a wrap that
+    /// the interrupt did not see would be lost.
     fn begin(&self, max_load: u64) -> u64 {
         let every = self.every.load(Relaxed);
         self.current.store(every, Relaxed);
@@ -107,8 +107,8 @@ impl SharedPeriod {
         self.resume.store(if interrupts { events } else { 0 }, Relaxed);
     }
 
-    /// Notes that the counter was taken from the event with an overflow pending. Returns whether the period is over; the
-    /// next one then begins.
+    /// Notes that the counter was taken from the event with an overflow pending. Returns whether the period is over;
+    /// the next one then begins.
     pub(crate) fn end_chunk(&self) -> bool {
         let left = self.left.swap(0, Relaxed);
         self.resume.store(left, Relaxed);
