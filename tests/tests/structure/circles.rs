@@ -112,6 +112,59 @@ const FLOORS: &[Floors] = &[
         ],
     },
     Floors {
+        of: "pmu-virt: mediated",
+        floors: &[
+            "access, load, put",
+            "disarm, selects",
+            "loaded",
+            "interrupts",
+            "host_counters",
+            "registers",
+            "error",
+        ],
+    },
+    Floors {
+        of: "pmu-virt: mock",
+        floors: &[
+            "backend",
+            "access, time",
+            "cpuid, deviate, interrupts, machine",
+            "processor",
+            "deviation, plan, trace",
+        ],
+    },
+    Floors {
+        of: "pmu-virt: pmu",
+        floors: &[
+            "advance, msr, next_overflow, pmi, rdpmc, running, state",
+            "virtual_pmu",
+            "access, load_number, state_error",
+        ],
+    },
+    Floors {
+        of: "pmu-virt: model",
+        floors: &["count, next_overflow", "state", "advanced, budget, register_file"],
+    },
+    Floors {
+        of: "pmu-virt: registers",
+        floors: &["list", "resolve", "vendors", "layout", "table", "row", "family", "counters"],
+    },
+    Floors { of: "pmu-virt: events", floors: &["feed", "fed", "error", "key, slot"] },
+    Floors {
+        of: "pmu-virt: configuration",
+        floors: &[
+            "from_cpuid",
+            "cpuid, intersect",
+            "any_vendor",
+            "amd, hidden, host_error, intel",
+            "bitmap, error, vendor",
+        ],
+    },
+    Floors {
+        of: "pmu",
+        floors: &["lib", "local_apic, machine, per_processor, perf, user, watchdog"],
+    },
+    Floors {
         of: "pmu-kprofile",
         floors: &[
             "lib",
