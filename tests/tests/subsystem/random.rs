@@ -2,8 +2,9 @@
 //! frequencies, switches between processors, suspends and faults, on every configuration.
 
 use super::perf::expected::Told;
+use super::perf::lent::Lent;
 use super::perf::operations::Faults;
-use super::perf::{Lent, Subsystem};
+use super::perf::state::Subsystem;
 use pmu_tests::opened::{Mock, Processor, processors};
 use pmu_virt::IntelConfiguration;
 use pmu_virt::mock::Deviations;

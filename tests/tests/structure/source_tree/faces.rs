@@ -2,7 +2,8 @@
 
 use syn::{Item, Visibility};
 
-use super::{SourceTree, expand};
+use super::imports::expand;
+use super::tree::SourceTree;
 
 impl SourceTree {
     /// Returns the files of faces that define something, rather than hand on what their folders' files define. The

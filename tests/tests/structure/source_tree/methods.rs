@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use syn::visit::{self, Visit};
 use syn::{Expr, ExprMethodCall, ExprPath, ImplItem, Item, ItemImpl, Type};
 
-use super::SourceTree;
+use super::tree::SourceTree;
 
 /// A type, by the file that defines it and its name.
 type Named = (usize, String);

@@ -2,7 +2,8 @@
 
 use syn::Item;
 
-use super::{ModulePath, SourceTree, expand};
+use super::imports::expand;
+use super::tree::{ModulePath, SourceTree};
 
 /// The meaning of a name in a module.
 enum Meaning {

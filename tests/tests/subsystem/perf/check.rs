@@ -2,7 +2,7 @@
 
 use pmu_core::{CounterSet, ThreadEvent};
 
-use super::{Placed, Subsystem};
+use super::state::{Placed, Subsystem};
 use pmu_tests::opened::running;
 
 impl Subsystem<'_, '_> {

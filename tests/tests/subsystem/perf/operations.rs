@@ -4,7 +4,7 @@ use pmu_core::{CounterError, CounterSet, EventCount, GroupId, SwitchError, Threa
 use pmu_virt::mock::Fault;
 
 use super::expected::{Expected, MAX_EVENTS, Modes};
-use super::{Cpu, Group, Placed, Subsystem, Task, feed_of};
+use super::state::{Cpu, Group, Placed, Subsystem, Task, feed_of};
 use pmu_tests::opened::{KINDS, running};
 
 /// Greatest number of events of a processor, and of a task.
