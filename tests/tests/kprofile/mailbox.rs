@@ -270,6 +270,34 @@ fn a_stop_that_finds_the_session_in_use_is_done_later() {
     assert_eq!(running(&machine), []);
 }
 
+#[test]
+fn a_processor_without_a_session_says_so_and_no_stop_is_left_to_it() {
+    for request in [SourceRequest::Start(SOURCE), SourceRequest::Stop(SOURCE)] {
+        let (machine, mailbox) = (Machine::default(), Mailbox::<3>::new());
+        let served = AtomicU64::new(0);
+        let without = serving(Processor::new(&machine, 1), |processor, _| {
+            served.fetch_add(1, Ordering::SeqCst);
+            Err(InterfaceError::NoSession(processor.this_processor()))
+        });
+        thread::scope(|scope| {
+            let asking = scope.spawn(|| {
+                let mut hardware = Remote::new(&mailbox, Processor::new(&machine, 0));
+                match request {
+                    SourceRequest::Start(source) => hardware.start(on(1), source),
+                    SourceRequest::Stop(source) => hardware.stop(on(1), source),
+                }
+            });
+            while !asking.is_finished() {
+                mailbox.drain(&without);
+                thread::yield_now();
+            }
+            assert_eq!(asking.join().unwrap(), Err(InterfaceError::NoSession(on(1))));
+        });
+        mailbox.drain(&without);
+        assert_eq!(served.load(Ordering::SeqCst), 1, "{request:?}");
+    }
+}
+
 /// By a stop that was left, a request that is waited for, and one that is given up meanwhile.
 #[test]
 fn a_panic_in_serve_leaves_the_slot_usable_and_the_source_stopped() {
