@@ -205,3 +205,20 @@ fn a_program_whose_place_a_fifo_takes_while_it_runs_is_profiled() {
     assert!(report["samples"].as_u64().unwrap() >= 100, "{report:#}");
     std::io::stdout().flush().unwrap();
 }
+
+#[test]
+fn a_recording_whose_programs_place_a_fifo_has_taken_since_is_reported() {
+    let [program, recording] = ["untrusted-recorded", "untrusted-recorded.data"].map(scratch);
+    let [program_path, recording_path] = [&program, &recording].map(|path| path.to_str().unwrap());
+    fs::copy(SHORT_LIVED, &program).unwrap();
+    let command = ["record", "-o", recording_path, "--", program_path, "threads", "5", "20000"];
+    if profile(&command).is_none() {
+        return;
+    }
+    fs::remove_file(&program).unwrap();
+    fifo(&program);
+    let output = profile(&["report", recording_path, "--json"]).unwrap();
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(report["samples"].as_u64().unwrap() >= 50, "{report:#}");
+    fs::remove_file(&program).unwrap();
+}

@@ -101,6 +101,23 @@ mod tests {
         assert_eq!(map.function(0xFFF), None);
     }
 
+    #[test]
+    fn a_map_file_of_another_user_than_the_processs_names_no_function() {
+        let process = std::process::id();
+        let file = format!("/tmp/perf-{process}.map");
+        std::fs::write(&file, "1000 10 name\n").unwrap();
+        // SAFETY: no preconditions.
+        let mut owner = unsafe { libc::geteuid() };
+        if owner == 0 {
+            // Root's are taken for every process.
+            owner = 4321;
+            std::os::unix::fs::chown(&file, Some(owner), None).unwrap();
+        }
+        let taken = [owner, owner + 1].map(|user| PerfMap::of(&path(process), |_| Some(user)));
+        std::fs::remove_file(file).unwrap();
+        assert_eq!(taken.map(|map| map.is_some()), [true, false]);
+    }
+
     /// mmap(2) with MAP_ANONYMOUS: private memory has no path, shared memory one of these.
     #[test]
     fn memory_of_no_file_is_known_by_its_path() {

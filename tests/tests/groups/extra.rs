@@ -356,6 +356,37 @@ fn an_extra_register_that_cannot_be_written_again_stops_its_events_and_is_writte
     }
 }
 
+#[test]
+fn a_group_whose_extra_register_cannot_be_written_again_does_not_run_in_part() {
+    for processor in processors(Deviations::NONE) {
+        let context = format!("{processor:?}");
+        let (memory, table, mock) = (Memory::new(), Table::new(), processor.mock());
+        let extra = WithExtra::new(&mock);
+        let mut counters = extra.take(&processor, CounterSet::ALL, &memory, &table);
+        let events = [refined(2, &demand(7, &EXTRA[..1])), raw(5)];
+        let group = counters.open_group(&processor.unit, &events).unwrap();
+        counters.start_group(group, 0).unwrap();
+        let members: Vec<_> = counters.group_events(group).collect();
+        extra.set([0; 4]);
+        extra.broken.set(EXTRA[0]);
+        let outcome = counters.reprogram(|o| panic!("{o:?}"));
+        assert!(matches!(outcome, Err(CounterError::Faulted(_))), "{context}: {outcome:?}");
+        let on = [members[0], members[1]].map(|id| counters.counter_of(id));
+        assert_eq!(on, [None; 2], "{context}");
+        assert!(members.iter().all(|id| !counters.is_started(*id)), "{context}");
+        let lost = Err(CounterError::CounterLost(members[1]));
+        assert_eq!(counters.read_event(members[1], 1), lost, "{context}");
+        extra.broken.set(0);
+        counters.start_group(group, 2).unwrap();
+        assert_eq!(extra.values()[0], 7, "{context}: not written");
+        happen(&mock, 2, 5);
+        happen(&mock, 5, 5);
+        let counts = [members[0], members[1]].map(|id| counters.read_event(id, 3).unwrap().value);
+        assert_eq!(counts, [5; 2], "{context}");
+        counters.shut_down().unwrap();
+    }
+}
+
 fn fault_of(error: CounterError) -> u32 {
     match error {
         CounterError::Access(fault) => fault.register,

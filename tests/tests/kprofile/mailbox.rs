@@ -317,7 +317,8 @@ fn a_panic_in_serve_leaves_the_slot_usable_and_the_source_stopped() {
         let drain = || catch_unwind(AssertUnwindSafe(|| mailbox.drain(&panics)));
         thread::scope(|scope| {
             let asking = scope.spawn(|| {
-                let mut hardware = Remote::new(&mailbox, Processor::new(&machine, 0));
+                let mut hardware =
+                    Remote::new(&mailbox, patient(Processor::new(&machine, 0), true));
                 if start { hardware.start(on(1), SOURCE) } else { hardware.stop(on(1), SOURCE) }
             });
             while drain().is_ok() {
@@ -330,7 +331,7 @@ fn a_panic_in_serve_leaves_the_slot_usable_and_the_source_stopped() {
         assert_eq!(running(&machine), [(1, SOURCE.value())]);
         mailbox.drain(&Processor::new(&machine, 1));
         assert_eq!(running(&machine), [], "{request:?}");
-        let mut hardware = Remote::new(&mailbox, Processor::new(&machine, 0));
+        let mut hardware = Remote::new(&mailbox, patient(Processor::new(&machine, 0), true));
         let again = while_1_drains(&machine, &mailbox, || hardware.start(on(1), SOURCE));
         assert_eq!((again, running(&machine)), (Ok(()), vec![(1, SOURCE.value())]));
     }
@@ -339,7 +340,7 @@ fn a_panic_in_serve_leaves_the_slot_usable_and_the_source_stopped() {
 /// A task that was killed while it served neither returns nor unwinds.
 #[test]
 fn a_slot_whose_call_never_ends_is_had_back() {
-    for for_ever in [false, true] {
+    for for_answer in [false, true] {
         let machine: &Machine = Box::leak(Box::default());
         let mailbox: &Mailbox<3> = Box::leak(Box::new(Mailbox::new()));
         thread::spawn(|| {
@@ -356,13 +357,13 @@ fn a_slot_whose_call_never_ends_is_had_back() {
         });
         let silent = Err(InterfaceError::NoAnswer(on(1)));
         let ask = || {
-            // Until the other processor is at it, and then for ever or not.
-            let asker = patient(Processor::new(machine, 0), for_ever);
+            // Until the other processor is at it, and then for an answer or not.
+            let asker = patient(Processor::new(machine, 0), for_answer);
             Remote::new(mailbox, asker).start(on(1), SOURCE)
         };
         thread::scope(|scope| {
             let asking = scope.spawn(ask);
-            while !machine.inside.load(Ordering::SeqCst) || !for_ever && !asking.is_finished() {
+            while !machine.inside.load(Ordering::SeqCst) || !for_answer && !asking.is_finished() {
                 thread::yield_now();
             }
             // SAFETY: the thread that serves never goes on.
@@ -370,7 +371,7 @@ fn a_slot_whose_call_never_ends_is_had_back() {
             assert_eq!(asking.join().unwrap(), silent);
         });
         machine.running.lock().unwrap().insert((1, SOURCE.value()));
-        let mut hardware = Remote::new(mailbox, Processor::new(machine, 0));
+        let mut hardware = Remote::new(mailbox, patient(Processor::new(machine, 0), true));
         let again = while_1_drains(machine, mailbox, || hardware.start(on(1), SOURCE));
         assert_eq!((again, running(machine)), (Ok(()), vec![(1, SOURCE.value())]));
     }

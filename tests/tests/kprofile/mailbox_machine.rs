@@ -4,6 +4,7 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::collections::BTreeSet;
 use std::sync::Mutex;
 use std::thread;
+use std::time::{Duration, Instant};
 
 use pmu_core::{InterfaceError, KProfileSource, ProcessorNumber};
 use pmu_kprofile::{Affinity, Mailbox, Processors, SourceRequest};
@@ -132,11 +133,13 @@ where
     Hooked { processor, serve, keep_waiting: Processor::keep_waiting }
 }
 
-/// Returns a requester that waits until its request is being served, or for ever.
-pub(crate) fn patient<'m>(processor: Processor<'m>, for_ever: bool) -> impl Processors + use<'m> {
+/// Returns a requester that waits until its request is being served, or for an answer, which comes within a minute.
+pub(crate) fn patient<'m>(processor: Processor<'m>, for_answer: bool) -> impl Processors + use<'m> {
+    let begin = Instant::now();
     let keep_waiting = move |processor: &Processor<'m>, _| {
         thread::yield_now();
-        for_ever || !processor.machine.inside.load(Ordering::SeqCst)
+        let is_late = begin.elapsed() > Duration::from_secs(60);
+        !is_late && (for_answer || !processor.machine.inside.load(Ordering::SeqCst))
     };
     Hooked { processor, serve: Processor::serve, keep_waiting }
 }

@@ -214,3 +214,34 @@ fn an_overflow_that_cannot_be_acknowledged_is_not_the_next_events() {
         assert_eq!(mock.with_pmu(|pmu| pmu.state()).global_status(), 0, "{context}");
     }
 }
+
+/// The other event needs its counter, which does not stop.
+#[test]
+fn an_event_that_cannot_leave_its_counter_for_another_is_not_read_as_stopped() {
+    for processor in processors(Deviations::NONE) {
+        let context = format!("{processor:?}");
+        let (memory, table, mock) = (Memory::new(), Table::new(), processor.mock());
+        let mut counters = processor.take(&mock, &memory, &table);
+        let [first, second] = [0, 1].map(|n| general(&processor, n));
+        let unit = &processor.unit;
+        let [moving, other] = [raw(2).on(first | second), raw(3).on(first)]
+            .map(|event| counters.open_event(unit, &event).unwrap());
+        counters.start_event(moving, 0).unwrap();
+        happen(&mock, 2, PASSED);
+        let on = counters.counter_of(moving).unwrap();
+        assert_eq!(on.only(), first, "{context}");
+        let select = unit.counter(on).unwrap().control().register().get();
+        mock.inject(Fault::Register(select));
+        let started = counters.start_event(other, 1);
+        mock.inject(Fault::None);
+        let faulted = matches!(started, Err(CounterError::Faulted(f)) if f.register == select);
+        assert!(faulted, "{context}: {started:?}");
+        let lost = Err(CounterError::CounterLost(moving));
+        assert_eq!(counters.read_event(moving, 2), lost, "{context}");
+        assert!(!counters.is_started(moving) && !counters.is_started(other), "{context}");
+        counters.start_event(moving, 3).unwrap();
+        assert_eq!(counters.counter_of(moving).map(|on| on.only()), Some(second), "{context}");
+        counters.shut_down().unwrap();
+        assert_eq!(running(&mock), CounterSet::NONE, "{context}");
+    }
+}

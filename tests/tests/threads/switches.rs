@@ -394,3 +394,25 @@ fn a_switch_names_the_events_that_failed_and_one_that_found_no_counter_starts_el
     here.shut_down().unwrap();
     there.shut_down().unwrap();
 }
+
+#[test]
+fn an_event_that_was_refused_a_counter_twice_starts_elsewhere_all_the_same() {
+    let processor = Processor::intel(IntelConfiguration::new(4, 1, 0));
+    let (memories, tables) = ([Memory::new(), Memory::new()], [Table::new(), Table::new()]);
+    let mocks = [processor.mock(), processor.mock()];
+    let [mut here, mut there] = [0, 1].map(|n| processor.take(&mocks[n], &memories[n], &tables[n]));
+    let unit = &processor.unit;
+    let id = here.open_event(unit, &raw(2)).unwrap();
+    here.start_event(id, 0).unwrap();
+    let mut thread = [ThreadEvent::Opened(id)];
+    here.switch_out(&mut thread, 10, |o| panic!("{o:?}")).unwrap();
+    let other = there.open_event(unit, &raw(3)).unwrap();
+    there.start_event(other, 10).unwrap();
+    let reason = CounterError::NoFreeCounter;
+    let refused = there.switch_in(unit, &mut thread, 10);
+    assert_eq!(refused, Err(SwitchError { events: 1, reason }));
+    assert_eq!(there.start_event(opened_event(thread[0]), 15), Err(reason));
+    there.switch_out(&mut thread, 20, |o| panic!("{o:?}")).unwrap();
+    here.switch_in(unit, &mut thread, 30).unwrap();
+    assert!(here.is_started(opened_event(thread[0])));
+}

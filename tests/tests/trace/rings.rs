@@ -50,6 +50,20 @@ fn a_ring_read_while_it_is_written_loses_nothing_but_what_it_counts() {
     assert_eq!((read, ring.dropped()), (pushed, PUSHES - pushed as u64));
 }
 
+#[test]
+fn a_drain_that_is_forgotten_after_a_record_takes_no_room_away() {
+    let ring: TraceRing<2> = TraceRing::new();
+    let push = |n: u64| ring.push_sample(Bits64, n, &Sample { pc: n, thread: 1, detail: SAMPLE });
+    let room = (0..).take_while(|n| push(*n)).count() as u64;
+    for n in 0..3 * room {
+        let mut drain = ring.drain();
+        assert!(drain.next().is_some());
+        core::mem::forget(drain);
+        assert!(push(room + n), "{n}");
+    }
+    assert_eq!(samples(&ring).len() as u64, room);
+}
+
 /// A context switch takes 40 bytes, 8 more with the index.
 #[test]
 fn a_ring_stores_any_record_that_a_slot_has_room_for() {

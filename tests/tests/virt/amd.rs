@@ -3,8 +3,8 @@
 
 use pmu_tests::software_pmu::*;
 use pmu_virt::{
-    AmdConfiguration, AmdCounters, Configuration, ConfigurationError, Privilege, Read, VirtualPmu,
-    Write,
+    AmdConfiguration, AmdCounters, Configuration, ConfigurationError, EventKey, Privilege, Read,
+    Vendor, VirtualPmu, Write,
 };
 
 fn each(mut test: impl FnMut(AmdConfiguration, u32, VirtualPmu)) {
@@ -276,4 +276,18 @@ fn other_registers_are_not_the_pmus() {
             write_faults(&mut pmu, address, 0);
         }
     });
+}
+
+/// APM vol. 2, "Core Performance Event-Select Registers", HG_ONLY: bit 40 is GuestOnly, bit 41 HostOnly.
+#[test]
+fn an_event_in_guests_alone_and_one_in_the_host_alone_have_keys_of_their_own() {
+    let event = EventKey::general(0x76, 0);
+    for (key, bits) in [
+        (event.guest_only(), 0b01),
+        (event.host_only(), 0b10),
+        (event.guest_only().host_only(), 0b11),
+    ] {
+        assert_eq!(key, EventKey::of_select(Vendor::Amd, bits << 40 | 0x53_0076), "{bits:#b}");
+        assert_ne!(key, event);
+    }
 }

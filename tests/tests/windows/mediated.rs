@@ -275,3 +275,11 @@ fn a_forbidden_event_does_not_count_on_a_real_counter() {
     let in_use = counters.read(&loaded, &guest, 0x392, &mock);
     assert_eq!(in_use, Ok(pmu_virt::Read::Value(1 << 63 | 0b11 << 32 | 0b111)));
 }
+
+#[test]
+fn a_host_with_any_thread_offers_its_counters_without_it() {
+    let plain = IntelConfiguration::new(4, 8, 3);
+    let host = plain.with(|intel| intel.any_thread = true);
+    let counters = HostCounters::new(Configuration::Intel(host)).unwrap();
+    assert_eq!(counters.guest(), Configuration::Intel(plain));
+}
