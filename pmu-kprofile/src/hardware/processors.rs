@@ -77,8 +77,8 @@ pub trait Processors {
     /// Performs a request with this processor's session.
     ///
     /// # Errors
-    /// The error of the session. [`NoAnswer`](InterfaceError::NoAnswer): the session is in use; a stop is then left to be
-    /// done. [`NoSession`](InterfaceError::NoSession): there is no session, and so nothing to be stopped.
+    /// The error of the session. [`NoAnswer`](InterfaceError::NoAnswer): the session is in use; a stop is then left to
+    /// be done. [`NoSession`](InterfaceError::NoSession): there is no session, and so nothing to be stopped.
     fn serve(&self, request: SourceRequest) -> Result<(), InterfaceError>;
 
     /// Interrupts another processor, whose handler drains the mailbox or wakes the task that does.

@@ -1,10 +1,11 @@
 //! A machine of three processors that ask each other: each is a thread, and its interrupt a flag that it polls.
 
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use core::time::Duration;
 use std::collections::BTreeSet;
 use std::sync::Mutex;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use pmu_core::{InterfaceError, KProfileSource, ProcessorNumber};
 use pmu_kprofile::{Affinity, Mailbox, Processors, SourceRequest};
