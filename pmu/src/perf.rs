@@ -174,9 +174,9 @@ impl PerfAttributes {
     }
 }
 
-/// Converts as [`PerfAttributes::event`] does for a processor whose constraints are not known. A raw event may be given
-/// any counter; on one that cannot count it, it counts nothing or something else. On AMD's processors every core
-/// counter counts every event. On Intel's, use `PerfAttributes::event`.
+/// Converts as [`PerfAttributes::event`] does for a processor whose constraints are not known. A raw event may then get
+/// any counter, and a counter that cannot count the event counts nothing, or something else. On AMD's processors every
+/// core counter counts every event. On Intel's, use `PerfAttributes::event`.
 ///
 /// # Errors
 /// Those of [`PerfAttributes::event`].

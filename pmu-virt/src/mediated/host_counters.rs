@@ -83,7 +83,7 @@ const PERF_METRICS: u64 = 1 << 15;
 /// }
 /// ```
 ///
-/// The window cannot end while a guest is loaded, and without a window there is nothing to load it onto:
+/// The window cannot end while a guest is loaded. Without a window there are no counters to load a guest onto:
 ///
 /// ```compile_fail,E0505
 /// # use pmu_core::{Counters, EventSource, MsrBackend, Platform};
