@@ -113,7 +113,7 @@ impl HostCounters {
         loaded.check(guest)?;
         let answer = guest.write(address, value).answer;
         let Some(located) = guest.model.layout.find(address) else { return Ok(answer) };
-        // A put that is to be tried again has taken the guest's state off the counters, if it has saved the guest.
+        // A put that has saved the guest, and is to be tried again, has taken the guest's state off the counters.
         if !matches!(answer, Write::Done | Write::Shared { .. }) || loaded.saved.is_some() {
             return Ok(answer);
         }
@@ -130,7 +130,7 @@ impl HostCounters {
             Family::GlobalControl => {
                 loaded.global_control = registers.of(Family::GlobalControl);
                 if self.is_amd() {
-                    // The next attempt of a put stops them again.
+                    // The next attempt of a put stops the counters again.
                     loaded.stopped = false;
                     msr.write(control, loaded.lent.global_control() | loaded.global_control)?;
                 }
@@ -161,7 +161,7 @@ impl HostCounters {
         }
         let new = loaded.interrupts.set_interrupting(to_global(guest.model.interrupting()));
         if new != 0 {
-            // An earlier overflow did not interrupt.
+            // A counter that overflowed before it interrupts has raised no interrupt.
             loaded.interrupts.know(msr.read(status)? & new);
         }
         Ok(answer)

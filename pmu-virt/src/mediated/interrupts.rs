@@ -127,7 +127,7 @@ impl GuestInterrupts {
             let known = if overflowed != 0 { POSSIBLE } else { 0 };
             Some(state & PENDING | if coming { EXPECTED } else { known })
         };
-        // An interrupt in between has told.
+        // An interrupt in between has noted the overflow.
         let _ = self.state.fetch_update(AcqRel, Acquire, put);
         coming
     }
@@ -136,8 +136,8 @@ impl GuestInterrupts {
     fn interrupted(&self, status: u64) -> bool {
         let overflowed = status & (self.interrupting.load(Relaxed) & COUNTERS | OTHERS);
         let noted = self.state.fetch_update(AcqRel, Acquire, |state| {
-            // An announced one may never come, if the entry was masked. So one that finds an overflow is the guest's,
-            // and at worst one more than the guest needs.
+            // An announced interrupt never comes if the LVT entry was masked. So an interrupt that finds an overflow is
+            // the guest's; at worst the guest gets one more than it needs.
             let is_known = overflowed & !state == 0;
             let flags = state & !COUNTERS & if is_known { !EXPECTED } else { u64::MAX };
             if state & EXPECTED != 0 && overflowed == 0 {

@@ -19,7 +19,7 @@ const PEBS_ENABLE: u32 = 0x3F1;
 /// `IA32_DEBUGCTL`, and its bit that freezes the counters.
 const DEBUGCTL: u32 = 0x1D9;
 const FREEZE_COUNTERS: u64 = 1 << 12;
-
+/// Registers that acknowledge overflows, of each vendor.
 const ACKNOWLEDGE: [u32; 2] = [0x390, 0xC000_0302];
 
 impl<'h, const T: usize> MockMsr<'h, T> {

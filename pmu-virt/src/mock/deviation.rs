@@ -125,7 +125,7 @@ impl Deviations {
     ) -> CpuidRegisters {
         let [mut a, b, mut c, mut d] = configuration.cpuid(leaf, subleaf, given);
         if leaf == 0 {
-            // They add bits of leaf 1.
+            // The deviations add bits of leaf 1.
             a = a.max(1);
         }
         if leaf == 1 {

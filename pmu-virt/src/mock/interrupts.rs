@@ -45,7 +45,7 @@ impl<'h, const T: usize> MockMsr<'h, T> {
     pub fn deliver(&self) {
         let overflowed = self.overflowed.take();
         if self.precise.get() & overflowed != 0 {
-            // A record was written instead.
+            // With PEBS an overflow writes a record, and raises no interrupt.
             self.pmu.borrow_mut().init();
         }
         let outcome = self.pmu.borrow_mut().deliver_pmi(&mut Entry(&self.entry));

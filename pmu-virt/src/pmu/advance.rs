@@ -54,7 +54,7 @@ impl<P: EventPolicy> VirtualPmu<P> {
         while general != 0 {
             let counter = general.trailing_zeros() as usize % MAX_PER_KIND;
             if model.overflows_in(feed, counter, model.layout.mask(0)) {
-                // Those before this one were counted to the end of the span: undo that.
+                // The counters before this one have counted the whole span already; `overflow` undoes that.
                 return Ok(model.overflow(feed, running, (running & 0xFF) - general as Counters));
             }
             general &= general - 1;

@@ -85,7 +85,7 @@ impl FilterEntry {
             return matched;
         }
         let mut low: u64 = 1 << (self.unit_mask & 0x3F);
-        // A bit that is not compared doubles them: without it, and with it.
+        // A bit that is not compared doubles the matches: without the bit, and with it.
         for (bit, distance) in [1, 2, 4, 8, 16, 32].into_iter().enumerate() {
             if self.mask >> bit & 1 == 0 {
                 low |= low << distance;
