@@ -19,8 +19,8 @@ const HOST_ONLY: u64 = PerfCtl::new().with_host_only(true).into_bits();
 /// Register").
 const EVENT_BITS: u64 = 0xF_FF87_FFFF;
 
-/// PMCx003, retired SSE and AVX FLOPs, of which up to 64 per cycle are counted, by PMCxFFF on the next counter (PPR of
-/// families 17h, 19h and 1Ah, "Large Increment per Cycle Events"; "Use MergeEvent feature" in family 1Ah's PMCx003).
+/// PMCx003, retired SSE and AVX FLOPs: up to 64 per cycle are counted with PMCxFFF on the next counter (PPR of families
+/// 17h, 19h and 1Ah, "Large Increment per Cycle Events"; "Use MergeEvent feature" in family 1Ah's PMCx003).
 const SSE_AVX_FLOPS: u16 = 0x003;
 const MERGE: u16 = 0xFFF;
 
@@ -70,7 +70,7 @@ pub(crate) fn unit(processor: &Snapshot) -> CounterUnit {
 fn best(processor: &Snapshot) -> CounterUnit {
     let mut unit = of_family(Family::of(processor));
     let (family, model) = (processor.family(), processor.model());
-    // Zen 4 on (family 19h from these models on) has cycles of P0's clock.
+    // From Zen 4 on (these models of family 19h) an event counts cycles of P0's clock.
     let zen_4 = family >= 0x1A || family == 0x19 && matches!(model, 0x10..=0x1F | 0x60..=0xAF);
     let reference_cycles = 1 << NamedEvent::ReferenceCycles as u8;
     let named = match family {
@@ -82,8 +82,8 @@ fn best(processor: &Snapshot) -> CounterUnit {
     if family >= 0x17 {
         unit.set_merge_event(SSE_AVX_FLOPS, MERGE);
     }
-    // AMD's local APIC leaves the entry as it is (APM vol. 2, §16.4.4, has no such side effect); in a virtual
-    // machine the hypervisor's may not.
+    // Delivery leaves the LVT entry of AMD's local APIC unmasked (APM vol. 2, §16.4.4, has no such side effect). A
+    // hypervisor's APIC may mask the entry.
     unit.set_masked_on_delivery(processor.has_hypervisor());
     // APM vol. 3, appendix E: leaf 0x80000001, ECX bit 2, SVM.
     if processor.leaf(0x8000_0001, 0).ecx >> 2 & 1 != 0 {
@@ -92,14 +92,14 @@ fn best(processor: &Snapshot) -> CounterUnit {
     unit
 }
 
-/// The events that have a name, in the order of [`NamedEvent`]; caches are those of the second level. Sources: BKDG
-/// of families 10h to 16h.
+/// The events that have a name, in the order of [`NamedEvent`], before Zen; caches are those of the second level.
+/// Sources: BKDG of families 10h to 16h.
 static BEFORE_ZEN: [u64; NamedEvent::COUNT] = [0x76, 0xC0, 0, 0x077D, 0x077E, 0xC2, 0xC3];
 
-/// PPR of families 17h and 19h: PMCx120 (from Zen 4 on), PMCx060, PMCx064.
+/// The named events of Zen 1 to 4. PPR of families 17h and 19h: PMCx120 (from Zen 4 on), PMCx060, PMCx064.
 static ZEN: [u64; NamedEvent::COUNT] = [0x76, 0xC0, 0x1_0000_0120, 0xFF60, 0x0964, 0xC2, 0xC3];
 
-/// PPR of family 1Ah.
+/// The named events of Zen 5 on. PPR of family 1Ah.
 static ZEN_5: [u64; NamedEvent::COUNT] = [0x76, 0xC0, 0x1_0000_0120, 0xF760, 0x0964, 0xC2, 0xC3];
 
 /// Returns the counters of a family.
@@ -139,7 +139,7 @@ static CORE: CounterBank = CounterBank {
     sign_extended: false,
 };
 
-/// With PerfMonV2.
+/// The global registers of PerfMonV2.
 static GLOBAL: GlobalRegisters = {
     // SAFETY: these say which counters run and which overflowed; none holds an address.
     unsafe {

@@ -20,15 +20,15 @@ pub enum Generation {
     Family16h,
     /// Family 17h, models below 30h: Zen, Zen+.
     Zen1,
-    /// Family 17h, models from 30h on.
+    /// Family 17h, models from 30h on: Zen 2.
     Zen2,
-    /// Family 19h, models 00h–0Fh, 20h–2Fh, 40h–5Fh.
+    /// Family 19h, models 00h–0Fh, 20h–2Fh, 40h–5Fh: Zen 3, Zen 3+.
     Zen3,
-    /// Family 19h, the other models.
+    /// Family 19h, the other models: Zen 4.
     Zen4,
-    /// Family 1Ah, models 00h–2Fh, 40h–4Fh, 60h–7Fh.
+    /// Family 1Ah, models 00h–2Fh, 40h–4Fh, 60h–7Fh: Zen 5.
     Zen5,
-    /// Family 1Ah, the other models.
+    /// Family 1Ah, the other models: Zen 6.
     Zen6,
     /// Family 0Fh: K8, for which the sources were defined.
     Hammer,

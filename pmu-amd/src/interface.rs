@@ -80,8 +80,8 @@ impl Amd64 {
     /// Detects the interface as the HAL of a given Windows does: there may be none, or one with only the [four legacy
     /// counters](Self::with_legacy_counters). The conditions of [`detect`](Self::detect) hold too.
     ///
-    /// A HAL that knows only four counters is told by
-    /// [`has_four_amd_counters`](pmu_core::WindowsVersion::has_four_amd_counters).
+    /// [`has_four_amd_counters`](pmu_core::WindowsVersion::has_four_amd_counters) has the versions whose HAL knows only
+    /// four counters.
     ///
     /// ```
     /// # use pmu_core::{CpuidDump, Snapshot};

@@ -13,11 +13,11 @@ use crate::generation::Generation;
 pub enum Meaning {
     /// The event that the source's name says.
     Same,
-    /// Another event.
+    /// Another event than the source's name says.
     Other,
     /// No event: the event number needs bits of the unit mask, and the source's unit mask has none of them.
     Nothing,
-    /// No available table describes it.
+    /// Unknown: no available table describes the event number on this generation.
     Unknown,
 }
 

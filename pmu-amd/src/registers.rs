@@ -25,10 +25,12 @@ pub const PERF_CTR0: u32 = 0xC001_0201;
 /// Number of counters of the core extension, where CPUID does not declare a number (APM vol. 2, §13.2.1).
 pub const CORE_COUNTERS: u8 = 6;
 
-/// `PerfCntrGlobalStatus`, with PerfMonV2 (APM vol. 2, §13.2.1; CPUID 0x80000022 EAX bit 0).
+/// `PerfCntrGlobalStatus`, with PerfMonV2: the overflows of all counters (APM vol. 2, §13.2.1; CPUID 0x80000022 EAX bit
+/// 0).
 pub const PERF_CNTR_GLOBAL_STATUS: u32 = 0xC000_0300;
 
-/// `PerfCntrGlobalCtl`, with PerfMonV2 (APM vol. 2, §13.2.1; CPUID 0x80000022 EAX bit 0).
+/// `PerfCntrGlobalCtl`, with PerfMonV2: the enable bits of all counters (APM vol. 2, §13.2.1; CPUID 0x80000022 EAX bit
+/// 0).
 pub const PERF_CNTR_GLOBAL_CTL: u32 = 0xC000_0301;
 
 /// `PerfCntrGlobalStatusClr`, with PerfMonV2: writing 1 to a bit clears it in the status (APM vol. 2, §13.2.1; CPUID

@@ -1,4 +1,4 @@
-//! Sources with the general meanings, on Zen.
+//! The Zen interface: general sources whose events count what the sources' names say.
 
 use core::sync::atomic::AtomicU32;
 
@@ -13,7 +13,7 @@ use crate::registers::PerfCtl;
 
 /// The interface of AMD's Zen: general profile sources with events that count what the sources' names say.
 ///
-/// It complements [`Amd64`](crate::Amd64). That has Windows' table, most rows of which count another event on Zen.
+/// [`Amd64`](crate::Amd64) has Windows' table, most rows of which count another event on Zen.
 ///
 /// A source is missing where the generation has no event for it: instruction-cache fetches and floating-point
 /// instructions on Zen 6, misses of the last cache on Zen 1 and 2. Loads and stores are counted at dispatch. Data-cache

@@ -1,6 +1,6 @@
 //! Core types: the events of each, found by name, by pattern and by encoding.
 //!
-//! It uses [events](crate::event), and what is below them.
+//! Uses [events](crate::event), and what is below them.
 
 pub(crate) mod constraints;
 pub(crate) mod error;

@@ -96,6 +96,16 @@ impl PmuEvent {
     }
 
     /// Returns the encodings of the event: one, or one per MSR if several MSRs can refine it. Each counts the same.
+    ///
+    /// ```
+    /// use pmu_events::{Encoding, EventError, SKYLAKE};
+    /// // The other encoding, while the first one's MSR has a value for another event.
+    /// let event = SKYLAKE.event("offcore_response.demand_data_rd.any_response")?;
+    /// let is_free = |way: &Encoding| way.extra.is_none_or(|extra| extra.register != 0x1A6);
+    /// let way = event.encodings().find(is_free).unwrap();
+    /// assert_eq!(way.select.select_bits(), 0x01BB);
+    /// # Ok::<(), EventError>(())
+    /// ```
     pub fn encodings(&self) -> impl ExactSizeIterator<Item = Encoding> + Clone {
         let Record { select, shape, value, .. } = self.record;
         let value = value.iter().rev().fold(0, |value, byte| value << 8 | u64::from(*byte));
@@ -122,7 +132,7 @@ impl PmuEvent {
         self.encodings().next().and_then(|encoding| encoding.extra)
     }
 
-    /// Returns whether the event can, or must, be sampled precisely, by PEBS.
+    /// Returns whether the event can, or must, be sampled precisely: by PEBS.
     pub const fn precise(&self) -> Precise {
         self.record.shape.precise
     }

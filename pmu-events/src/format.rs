@@ -1,6 +1,6 @@
 //! The form of the generated tables: what they consist of, and how it is read.
 //!
-//! It uses [names](crate::name) alone, and looks nothing up.
+//! Uses [names](crate::name) alone, and looks nothing up.
 
 pub(crate) mod core_type;
 pub(crate) mod dictionary;

@@ -7,9 +7,9 @@ use crate::format::core_type::CoreType;
 
 /// A ratio of events, by its usual name: instructions per cycle, or the top-down shares.
 ///
-/// The four of top-down level 1 (A. Yasin, "A Top-Down Method for Performance Analysis and Counters
-/// Architecture", ISPASS 2014) share a thread's issue slots among them. Up to Cascade Lake, and on Zen, the slots
-/// are computed from the thread's cycles, which is right while the core's other thread is idle.
+/// Four metrics are top-down level 1 (A. Yasin, "A Top-Down Method for Performance Analysis and Counters Architecture",
+/// ISPASS 2014): each issue slot of a thread is in one of them. Up to Cascade Lake, and on Zen, the slots are computed
+/// from the thread's cycles, which is right while the core's other thread is idle.
 ///
 /// ```
 /// use pmu_events::{Metric, SKYLAKE};

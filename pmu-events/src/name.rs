@@ -1,6 +1,6 @@
 //! Names of events: compared, hashed and matched in letters of either case.
 //!
-//! The lowest floor: it uses nothing else of the crate.
+//! The lowest floor: uses nothing else of the crate.
 
 pub(crate) mod distance;
 pub(crate) mod event_name;

@@ -54,7 +54,7 @@ impl Processor {
         Err(unknown)
     }
 
-    /// Returns the processor's core type, by which events are found without the processor.
+    /// Returns the processor's core type, which has all its events.
     pub const fn core_type(&self) -> &'static CoreType {
         self.0.core_type
     }
@@ -87,6 +87,23 @@ impl Processor {
     }
 
     /// Finds the event of the processor's core type with this name, in letters of either case.
+    ///
+    /// ```
+    /// use pmu_core::Snapshot;
+    /// use pmu_events::{EventError, Processor};
+    /// fn explain(this_processor: &Snapshot, name: &str) -> String {
+    ///     let processor = match Processor::detect(this_processor) {
+    ///         Ok(processor) => processor,
+    ///         Err(unknown) => return unknown.to_string(),
+    ///     };
+    ///     match processor.event(name) {
+    ///         Ok(event) => format!("{event:?} on {:?}", event.counters()),
+    ///         Err(EventError::OtherCore(other)) => format!("{name}: pin the task to a core of {other}"),
+    ///         Err(error) => format!("{name}: {error}"),
+    ///     }
+    /// }
+    /// # let _ = explain;
+    /// ```
     ///
     /// # Errors
     /// As [`CoreType::event`]; and [`OtherCore`](EventError::OtherCore) if only another core type of the model has the
@@ -122,7 +139,7 @@ impl defmt::Format for Processor {
 pub enum UnknownProcessor {
     /// No table covers this model and stepping.
     Model {
-        /// The vendor's characters.
+        /// The vendor's twelve characters in CPUID leaf 0.
         vendor: [u8; 12],
         /// The family.
         family: u16,

@@ -96,7 +96,15 @@ impl ArchitecturalPerfmon {
         self.events_unavailable
     }
 
-    /// Returns whether the architectural event of this number is available: its bit is meaningful and clear.
+    /// Returns whether the architectural event of this number is available: its bit in EBX is meaningful and clear.
+    ///
+    /// ```
+    /// use pmu_intel::ArchitecturalPerfmon;
+    /// const LLC_MISSES: u8 = 4;
+    /// // A hypervisor's leaf, which hides both events of the last cache: bits 3 and 4 of EBX.
+    /// let perfmon = ArchitecturalPerfmon::from_registers(0x0730_0402, 0b1_1000, 0, 0x603);
+    /// assert!(!perfmon.has_event(LLC_MISSES));
+    /// ```
     pub const fn has_event(&self, number: u8) -> bool {
         number < self.events() && number < 32 && self.events_unavailable >> number & 1 == 0
     }

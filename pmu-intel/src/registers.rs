@@ -13,37 +13,38 @@ pub const IA32_PMC0: u32 = 0xC1;
 /// `IA32_PERFEVTSEL0`: the first event select (SDM vol. 3B, §20.2.1.1).
 pub const IA32_PERFEVTSEL0: u32 = 0x186;
 
-/// `IA32_MISC_ENABLE` (SDM vol. 4, table 2-2).
+/// `IA32_MISC_ENABLE`, which declares performance monitoring, BTS and PEBS (SDM vol. 4, table 2-2).
 pub const IA32_MISC_ENABLE: u32 = 0x1A0;
 
-/// `IA32_DEBUGCTL` (SDM vol. 3B, §18.4.1).
+/// `IA32_DEBUGCTL`, the control of branch tracing and of freezing (SDM vol. 3B, §18.4.1).
 pub const IA32_DEBUGCTL: u32 = 0x1D9;
 
 /// `IA32_FIXED_CTR0`: the first fixed counter, from version 2 (SDM vol. 3B, §20.2.2).
 pub const IA32_FIXED_CTR0: u32 = 0x309;
 
-/// `IA32_PERF_CAPABILITIES`, where CPUID leaf 1, ECX bit 15 declares it (SDM vol. 4, table 2-2).
+/// `IA32_PERF_CAPABILITIES`, which declares full-width writes; it exists if CPUID leaf 1, ECX bit 15 is set (SDM vol.
+/// 4, table 2-2).
 pub const IA32_PERF_CAPABILITIES: u32 = 0x345;
 
 /// `IA32_PERF_CAPABILITIES.FW_WRITE`: the general counters can be written at [`IA32_A_PMC0`] (SDM vol. 3B,
 /// "Full-Width Writes to Performance Counter Registers").
 pub const FULL_WIDTH_WRITES: u64 = 1 << 13;
 
-/// `IA32_FIXED_CTR_CTRL`, from version 2 (SDM vol. 3B, §20.2.2).
+/// `IA32_FIXED_CTR_CTRL`, from version 2: the control of all fixed counters (SDM vol. 3B, §20.2.2).
 pub const IA32_FIXED_CTR_CTRL: u32 = 0x38D;
 
-/// `IA32_PERF_GLOBAL_STATUS`, from version 2 (SDM vol. 3B, §20.2.2).
+/// `IA32_PERF_GLOBAL_STATUS`, from version 2: the overflows of all counters (SDM vol. 3B, §20.2.2).
 pub const IA32_PERF_GLOBAL_STATUS: u32 = 0x38E;
 
 /// `IA32_PERF_GLOBAL_STATUS.CTR_FRZ`, from version 4: the counters are frozen (SDM vol. 3B,
 /// §20.2.4.1).
 pub const STATUS_CTR_FRZ: u64 = 1 << 59;
 
-/// `IA32_PERF_GLOBAL_CTRL`, from version 2 (SDM vol. 3B, §20.2.2).
+/// `IA32_PERF_GLOBAL_CTRL`, from version 2: the enable bits of all counters (SDM vol. 3B, §20.2.2).
 pub const IA32_PERF_GLOBAL_CTRL: u32 = 0x38F;
 
-/// `IA32_PERF_GLOBAL_OVF_CTRL`, from version 4 named `IA32_PERF_GLOBAL_STATUS_RESET` (SDM vol. 3B,
-/// §20.2.2 and §20.2.4).
+/// `IA32_PERF_GLOBAL_OVF_CTRL`, from version 2: writing 1 to a bit clears it in the status. From version 4 on its name
+/// is `IA32_PERF_GLOBAL_STATUS_RESET` (SDM vol. 3B, §20.2.2 and §20.2.4).
 pub const IA32_PERF_GLOBAL_OVF_CTRL: u32 = 0x390;
 
 /// `IA32_A_PMC0`: the first general counter, whose writes take the whole value (SDM vol. 3B, "Full-Width Writes
@@ -76,13 +77,13 @@ pub const IA32_PMC_FX0_CFG_B: u32 = 0x1982;
 /// `IA32_PMC_FX0_CFG_C`, from version 6: [`IA32_PMC_GP0_CFG_C`] of the first fixed counter (SDM vol. 4, table 2-2).
 pub const IA32_PMC_FX0_CFG_C: u32 = 0x1983;
 
-/// `IA32_PEBS_ENABLE` (SDM vol. 3B, §20.6.2.4).
+/// `IA32_PEBS_ENABLE`: the counters whose overflows write PEBS records (SDM vol. 3B, §20.6.2.4).
 pub const IA32_PEBS_ENABLE: u32 = 0x3F1;
 
-/// `IA32_DS_AREA` (SDM vol. 3B, §18.4.9).
+/// `IA32_DS_AREA`: the linear address of the DS save area (SDM vol. 3B, §18.4.9).
 pub const IA32_DS_AREA: u32 = 0x600;
 
-/// `IA32_PERFEVTSELx` (SDM vol. 3B, §20.2.1.1, figure "Layout of IA32_PERFEVTSELx MSRs").
+/// `IA32_PERFEVTSELx`: an event-select register (SDM vol. 3B, §20.2.1.1, figure "Layout of IA32_PERFEVTSELx MSRs").
 ///
 /// ```
 /// use pmu_intel::registers::PerfEvtSel;
@@ -107,7 +108,7 @@ pub struct PerfEvtSel {
     pub pin_control: bool,
     /// Interrupts through the local APIC when the counter overflows.
     pub interrupt: bool,
-    /// Version 3: counts for all threads of the core; deprecated from version 5.
+    /// Counts for all threads of the core; from version 3 on, deprecated from version 5 on.
     pub any_thread: bool,
     /// Enables the counter.
     pub enable: bool,
@@ -164,7 +165,7 @@ pub struct DebugCtl {
     pub tr: bool,
     /// Stores branch trace messages in the BTS buffer: **memory is written**.
     pub bts: bool,
-    /// Interrupts when the BTS buffer is nearly full, instead of wrapping around.
+    /// Interrupts when the BTS buffer reaches its threshold; otherwise the buffer is a ring.
     pub bt_int: bool,
     /// Suppresses branch trace messages at privilege level 0.
     pub bts_off_os: bool,

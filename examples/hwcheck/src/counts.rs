@@ -1,7 +1,7 @@
 //! Counts, on counters that the project's own counter layer opened: of code whose numbers are known by hand, and of the
 //! sources of the documents' tables.
 //!
-//! It uses the [registers](crate::registers), and what is below.
+//! Uses the [registers](crate::registers), and what is below.
 
 pub(crate) mod all;
 pub(crate) mod bench;

@@ -1,6 +1,6 @@
 //! The machine that is checked: this one, or a software one; and the code that runs on it to be counted.
 //!
-//! It uses the [report](crate::report), and [numbers from a seed](crate::random).
+//! Uses the [report](crate::report), and [numbers from a seed](crate::random).
 
 pub mod device;
 pub(crate) mod host;

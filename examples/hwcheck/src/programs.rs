@@ -1,6 +1,6 @@
 //! The model against the silicon: the same seeded programs of reads and writes on both.
 //!
-//! It uses the [registers](crate::registers), and what is below.
+//! Uses the [registers](crate::registers), and what is below.
 
 pub(crate) mod comparison;
 pub(crate) mod generated;

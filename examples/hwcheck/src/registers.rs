@@ -1,7 +1,7 @@
 //! The processor's registers: what may be written, by the user's agreement; the one function that writes; the journal
 //! of what was written, and putting it back.
 //!
-//! It uses the [machine](crate::machine), and what is below.
+//! Uses the [machine](crate::machine), and what is below.
 
 pub(crate) mod access;
 pub mod agreed;

@@ -1,6 +1,6 @@
 //! The report: an allow-list of what leaves the machine, by its fields. Whatever is not a field is not in the report.
 //!
-//! The lowest floor, and the one that needs no Linux: it reads reports from anywhere, and makes pages of them.
+//! The lowest floor, which needs no Linux: reads reports from anywhere, and makes pages of them.
 
 pub(crate) mod bounds;
 pub(crate) mod claim;

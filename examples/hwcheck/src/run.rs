@@ -1,7 +1,7 @@
 //! A run on this processor, in the user's consent: refused where it could disturb, supervised by a second process, and
 //! restored.
 //!
-//! It uses [programs](crate::programs) and [counts](crate::counts), and what is below.
+//! Uses [programs](crate::programs) and [counts](crate::counts), and what is below.
 
 pub mod check;
 pub mod consent;

@@ -1,6 +1,6 @@
 //! Instructions that the monitor executes or refuses in KVM's place.
 //!
-//! It works on the [guest](crate::guest)'s registers and memory.
+//! Works on the [guest](crate::guest)'s registers and memory.
 
 pub(crate) mod offered;
 pub(crate) mod pvm;

@@ -1,6 +1,6 @@
 //! The state that the processors of a machine share: memory, devices, and the means to stop each other.
 //!
-//! It knows no processor: it [kicks](crate::vcpu::kick) threads.
+//! Knows no processor, but [kicks](crate::vcpu::kick) their threads.
 
 pub(crate) mod end;
 pub(crate) mod machine;

@@ -8,7 +8,7 @@ use crate::hash::{MAX_NAME, odd_character};
 const CORE_TYPES: &str = "core_types.csv";
 const PROCESSORS: &str = "processors.csv";
 
-/// Everything.
+/// The core types with their events, and the processors that have them.
 pub(crate) struct Catalog {
     /// Ascending by name.
     pub(crate) core_types: Vec<CoreType>,
@@ -38,14 +38,14 @@ pub(crate) struct Event {
     /// Event and unit mask of the first encoding.
     pub(crate) low: u16,
     pub(crate) shape: Shape,
-    /// Of the MSR, if the shape has any.
+    /// Value of the MSR, if the shape has one.
     pub(crate) value: u64,
     pub(crate) errata: String,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Shape {
-    /// First, so that such shapes come last, and the other shapes' places do not depend on them.
+    /// The first field, by which such shapes are last: the places of other shapes do not depend on them.
     pub(crate) needs_pair: bool,
     pub(crate) select: u64,
     pub(crate) counters: u64,
@@ -98,7 +98,7 @@ impl Catalog {
     }
 }
 
-/// The events of a core type's file.
+/// Returns the events of a core type's file, ascending by name.
 fn events(file: &str, text: &str, vendor: Vendor) -> Result<Vec<Event>, String> {
     let columns = [
         "name",
@@ -211,7 +211,8 @@ const GENERAL: u64 = 0xFFFF;
 /// feature for accurate results". Of Zen 6's, Linux' `arch/x86/events/amd/core.c` makes pairs, too.
 const SSE_AVX_FLOPS: u64 = 0x003;
 
-/// `0-3`, `0+2-3`, `F2`: one bit per counter, fixed ones from bit 32 on. AMD's are all.
+/// Returns the counters that `0-3`, `0+2-3` or `F2` names: one bit per counter, fixed ones from bit 32 on. AMD's events
+/// are on all general counters.
 fn counters(row: &Row<'_>, vendor: Vendor) -> Result<u64, String> {
     let text = row.text("counters");
     match (vendor, text.is_empty()) {
@@ -242,7 +243,7 @@ fn counters(row: &Row<'_>, vendor: Vendor) -> Result<u64, String> {
     Ok(bits)
 }
 
-/// The rows of the processors, which must not overlap.
+/// Returns the rows of the processors, which must not overlap.
 fn models(text: &str, core_types: &[CoreType]) -> Result<Vec<Model>, String> {
     let columns = [
         "vendor",

@@ -1,4 +1,4 @@
-//! Lines of a CSV file without quotes, and what is wrong with them.
+//! Lines of a CSV file without quotes, and errors that name the line.
 
 /// A line under the column names.
 pub(crate) struct Row<'a> {
@@ -9,7 +9,7 @@ pub(crate) struct Row<'a> {
 }
 
 impl<'a> Row<'a> {
-    /// An error of this line.
+    /// Returns an error of this line.
     pub(crate) fn error<T>(&self, reason: impl core::fmt::Display) -> Result<T, String> {
         Err(format!("{}:{}: {reason}", self.file, self.line))
     }
@@ -19,12 +19,12 @@ impl<'a> Row<'a> {
         self.fields[place.expect("a column of the file")]
     }
 
-    /// A number, hexadecimal after `0x`, of at most `max`.
+    /// Returns a number, hexadecimal after `0x`, of at most `max`.
     pub(crate) fn number(&self, column: &str, max: u64) -> Result<u64, String> {
         self.parse(column, self.text(column), max)
     }
 
-    /// Numbers between semicolons; none of an empty text.
+    /// Returns the numbers between semicolons; an empty text has none.
     pub(crate) fn numbers(&self, column: &str, max: u64) -> Result<Vec<u64>, String> {
         let parts = self.text(column).split(';').filter(|part| !part.is_empty());
         parts.map(|part| self.parse(column, part, max)).collect()
@@ -43,7 +43,7 @@ impl<'a> Row<'a> {
     }
 }
 
-/// The rows of a file whose first line must be the column names.
+/// Returns the rows of a file, whose first line must be the column names.
 pub(crate) fn rows<'a>(
     file: &'a str,
     text: &'a str,

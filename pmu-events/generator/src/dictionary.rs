@@ -1,4 +1,4 @@
-//! Tokens of names: the characters, and the texts that save most.
+//! Tokens of names: single characters, and the texts that save the most bytes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +10,7 @@ const LEARNED: usize = TOKENS + 600;
 /// Pairs that become tokens between two counts.
 const AT_ONCE: usize = 16;
 
-/// Weight of a name that is this many tokens: those of many weigh more, so that none is slow to compare.
+/// Weight of a name of this many tokens. Names of many tokens weigh more, so that no name is slow to compare.
 const fn weight(tokens: usize) -> usize {
     match tokens {
         0..8 => 1,
@@ -89,7 +89,7 @@ impl Dictionary {
         Self { tokens, places }
     }
 
-    /// The bytes of a name's tokens.
+    /// Returns the bytes that encode a name's tokens.
     pub(crate) fn compress(&self, name: &str) -> Vec<u8> {
         let bytes = |token: usize| match token.checked_sub(SHORT_TOKENS) {
             None => vec![token as u8],
@@ -98,7 +98,7 @@ impl Dictionary {
         self.parse(name).into_iter().flat_map(bytes).collect()
     }
 
-    /// The fewest tokens of a name.
+    /// Returns the fewest tokens that a name can be made of.
     fn parse(&self, name: &str) -> Vec<usize> {
         // Of each beginning of the name: the number of tokens, and the last one with its length.
         let mut best: Vec<Option<(usize, usize, usize)>> = vec![None; name.len() + 1];

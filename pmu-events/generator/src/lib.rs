@@ -14,7 +14,7 @@ mod hash;
 
 use std::path::Path;
 
-/// The generated files, by their paths in the crate.
+/// Returns the contents of the generated files, by their paths in the crate.
 ///
 /// # Errors
 /// A file cannot be read, or contradicts itself: `file:line: reason`.

@@ -1,4 +1,4 @@
-//! The files that the crate includes.
+//! The generated files: tables of events as bytes, and the source that includes them.
 
 use core::fmt::Write as _;
 use std::collections::{BTreeMap, BTreeSet};
@@ -9,7 +9,7 @@ use crate::hash::{TOKENS, Wanted};
 
 const EMPTY: u16 = u16::MAX;
 
-/// The generated files: the tables, and the source that includes them.
+/// Returns the generated files: the tables, and the source that includes them.
 pub(crate) fn files(catalog: &Catalog) -> Result<Vec<(String, Vec<u8>)>, String> {
     let all = || catalog.core_types.iter().flat_map(|core_type| &core_type.events);
     let shapes: Vec<&Shape> =
@@ -78,12 +78,12 @@ pub(crate) fn files(catalog: &Catalog) -> Result<Vec<(String, Vec<u8>)>, String>
     Ok(files)
 }
 
-/// `WESTMEREEP_DP` of `westmereep-dp`.
+/// Returns a core type's constant: `WESTMEREEP_DP` of `westmereep-dp`.
 fn constant(name: &str) -> String {
     name.to_uppercase().replace('-', "_")
 }
 
-/// Linux' name of the counters: a hybrid's two kinds of cores have their own.
+/// Returns the name of the core type's PMU in Linux: each kind of a hybrid's cores has its own.
 fn perf_pmu(catalog: &Catalog, name: &str) -> &'static str {
     let of = catalog.models.iter().filter(|model| model.core_type == name);
     match of.filter_map(|model| model.core).next().map(|core| core >> 24) {
@@ -96,7 +96,7 @@ fn perf_pmu(catalog: &Catalog, name: &str) -> &'static str {
 fn write_core_type(source: &mut String, core_type: &CoreType, table: &str, perf_pmu: &str) {
     let CoreType { name, version, published, source: from, width, .. } = core_type;
     let published = (!published.is_empty()).then_some(published);
-    let dated = published.map_or(String::new(), |day| format!(", {day}"));
+    let dated = published.map_or(String::new(), |day| format!(" ({day})"));
     // Bits of a select.
     let number: u64 = match core_type.vendor {
         Vendor::Amd => 0xF_0000_00FF,
@@ -104,7 +104,7 @@ fn write_core_type(source: &mut String, core_type: &CoreType, table: &str, perf_
     };
     let _ = writeln!(
         source,
-        "/// `{name}`: {} events, version {version}{dated}.\n\
+        "/// The core type `{name}`: {} events, from version {version} of their list{dated}.\n\
          pub static {}: CoreType = CoreType {{ name: {name:?}, version: {version:?}, \
          published: {published:?}, source: {from:?}, width: {width}, number: {number:#X}, \
          perf_pmu: {perf_pmu:?}, table: {}_TABLE }};\n",

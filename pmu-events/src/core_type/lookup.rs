@@ -57,7 +57,7 @@ impl CoreType {
     /// ```
     ///
     /// # Context
-    /// Any; at most 400 instructions if the event exists.
+    /// Any. A name that exists takes at most 400 instructions.
     ///
     /// # Errors
     /// [`Unknown`](EventError::Unknown), [`TooLong`](EventError::TooLong), [`Character`](EventError::Character).

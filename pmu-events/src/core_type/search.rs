@@ -67,7 +67,7 @@ impl CoreType {
     /// ```
     ///
     /// # Context
-    /// Task: it compares all names, in some hundred thousand to some million steps.
+    /// Task: the function compares all names, in some hundred thousand to some million steps.
     pub fn nearest<const COUNT: usize>(&self, name: &str) -> [Option<PmuEvent>; COUNT] {
         let mut nearest = [None; COUNT];
         if name.len() > MAX_NAME {

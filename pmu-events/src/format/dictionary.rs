@@ -37,11 +37,11 @@ impl Dictionary {
     }
 }
 
-/// Some characters of names.
+/// A token: some characters that names consist of.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Token {
     pub(crate) spelled: u128,
-    /// Ones in the bits that must be the same: of letters, all but the one that tells their case.
+    /// Ones in the bits that must be the same: in letters, all bits but that of the case.
     pub(crate) mask: u128,
     pub(crate) len: u8,
 }
@@ -64,7 +64,7 @@ impl Token {
         }
     }
 
-    /// Appends it to a name.
+    /// Appends the token to a name.
     pub(crate) fn push_to(&self, name: &mut EventName) {
         let text = self.spelled.to_le_bytes();
         name.push(text.get(..usize::from(self.len)).unwrap_or_default());

@@ -2,13 +2,13 @@
 
 use crate::format::core_type::CoreType;
 
-/// Processors of one core type.
+/// Processors with the same core type: a family and ranges of models and steppings.
 pub(crate) struct Model {
     pub(crate) vendor: [u8; 12],
     pub(crate) family: u16,
-    /// First and last.
+    /// First model and last.
     pub(crate) models: [u8; 2],
-    /// First and last.
+    /// First stepping and last.
     pub(crate) steppings: [u8; 2],
     /// A hybrid's: type and native model in EAX of leaf 0x1A.
     pub(crate) core: Option<u32>,

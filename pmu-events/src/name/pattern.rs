@@ -2,8 +2,8 @@
 
 /// Returns whether a pattern matches a whole text, in letters of either case: `*` is any text, `?` any character.
 ///
-/// A failed `*` is retried one character further, and only the last one is: the time is at most the product of both
-/// lengths.
+/// If the text behind a `*` fails to match, only the last `*` is retried, one character further. So the time is at most
+/// the product of both lengths.
 pub(crate) fn matches(pattern: &[u8], text: &[u8]) -> bool {
     let (mut p, mut t) = (0, 0);
     let mut again: Option<(usize, usize)> = None;

@@ -18,7 +18,7 @@ pub struct DsSaveArea<Word, const RESETS: usize> {
     pub bts_index: Word,
     /// Linear address of the byte after the BTS buffer.
     pub bts_absolute_maximum: Word,
-    /// Linear address of the BTS record at which to interrupt.
+    /// Linear address of the BTS record at which the processor interrupts.
     pub bts_interrupt_threshold: Word,
     /// Linear address of the PEBS buffer's first byte.
     pub pebs_buffer_base: Word,
@@ -26,7 +26,7 @@ pub struct DsSaveArea<Word, const RESETS: usize> {
     pub pebs_index: Word,
     /// Linear address of the byte after the PEBS buffer.
     pub pebs_absolute_maximum: Word,
-    /// Linear address of the PEBS record at which to interrupt.
+    /// Linear address of the PEBS record at which the processor interrupts.
     pub pebs_interrupt_threshold: Word,
     /// Values that the processor loads into the counters after each of their PEBS records.
     pub pebs_counter_reset: [Word; RESETS],

@@ -169,8 +169,21 @@ impl<'m, const RESETS: usize> ProcessorProfileControl<'m, RESETS> {
         Ok(memory.area())
     }
 
-    /// Destroys the area, after the caller took it from the processor ([`write_ds_area`](super::write_ds_area) with
-    /// 0).
+    /// Destroys the area, after the caller took it from the processor.
+    ///
+    /// ```
+    /// # use pmu_core::MsrBackend;
+    /// use pmu_intel::debug_store::{ProcessorProfileControl, write_ds_area, write_debugctl};
+    /// use pmu_intel::registers::DebugCtl;
+    /// fn end<M: MsrBackend>(control: &ProcessorProfileControl<'static>, msr: &M) -> Result<(), M::Error> {
+    ///     // SAFETY: 0 enables nothing; this is a task, and no debugger uses the register.
+    ///     unsafe { write_debugctl(msr, DebugCtl::new()) }?;
+    ///     // SAFETY: 0 is no address.
+    ///     unsafe { write_ds_area(msr, 0) }?;
+    ///     let _ = control.destroy(); // there may have been no area
+    ///     Ok(())
+    /// }
+    /// ```
     ///
     /// # Errors
     /// [`NotAllocated`](ControlAreaError::NotAllocated).
@@ -182,8 +195,22 @@ impl<'m, const RESETS: usize> ProcessorProfileControl<'m, RESETS> {
         }
     }
 
-    /// Returns the address of the next PEBS record, with which the kernel stamps its own events; `None` while there is
+    /// Returns the address of the next PEBS record, to stamp the kernel's own events with; `None` while there is
     /// no area.
+    ///
+    /// ```
+    /// use pmu_intel::debug_store::ProcessorProfileControl;
+    /// struct SwitchRecord {
+    ///     thread: u32,
+    ///     pebs_index: u64, // 0: no area
+    /// }
+    /// /// Called by the context switch; a reader orders switches and PEBS records by the index.
+    /// fn switched(control: &ProcessorProfileControl, thread: u32) -> SwitchRecord {
+    ///     SwitchRecord { thread, pebs_index: control.pebs_index().unwrap_or(0) }
+    /// }
+    /// # let record = switched(&ProcessorProfileControl::new(None), 7);
+    /// # assert_eq!((record.thread, record.pebs_index), (7, 0));
+    /// ```
     ///
     /// # Context
     /// Any, on the area's processor.

@@ -35,7 +35,7 @@ use crate::registers::{DebugCtl, IA32_DEBUGCTL, IA32_DS_AREA, IA32_PEBS_ENABLE};
 /// ```
 ///
 /// # Safety
-/// `msr` writes the value that it is given, once, and neither keeps the register's [`MsrAddress`] nor passes it on to
+/// `msr` writes the given value, once, and neither keeps the register's [`MsrAddress`] nor passes it on to
 /// other safe code. Unless `linear_address` is 0, until another value was written on this processor:
 /// - a DS save area of the form that this processor uses (DTES64, number of counter resets by its
 ///   PEBS format) is mapped, writable, at `linear_address` in *every* address space that the
@@ -67,7 +67,7 @@ pub unsafe fn write_ds_area<M: MsrBackend>(msr: &M, linear_address: u64) -> Resu
 /// }
 /// ```
 ///
-/// Wrong: in the other order, records would go to where no area is any more.
+/// Wrong: in the other order, so that the processor may write a record where there is no area any more.
 ///
 /// ```
 /// # use pmu_core::MsrBackend;
@@ -87,7 +87,7 @@ pub unsafe fn write_ds_area<M: MsrBackend>(msr: &M, linear_address: u64) -> Resu
 ///   processor's PEBS format gives it.
 ///
 /// Whatever `counters` is, do not call this from code that may have interrupted an operation of a session on this
-/// processor: the session changes other bits of the register, and would write these back.
+/// processor: the session changes other bits of the register, and would write the old value of these bits back.
 pub unsafe fn write_pebs_enable<M: MsrBackend>(msr: &M, counters: u64) -> Result<(), M::Error> {
     // SAFETY: the caller promised a save area and a buffer that the processor may write. The
     // backend keeps the address to itself, by the caller's promise.
@@ -130,7 +130,7 @@ pub unsafe fn write_pebs_enable<M: MsrBackend>(msr: &M, counters: u64) -> Result
 ///   the promises of [`write_ds_area`] hold for a save area that was written, with a BTS buffer.
 /// - The kernel's debugger and debug-exception handler can live with `lbr` and `btf` as given.
 /// - It is not called from code that may have interrupted an operation of a session on this processor: the session
-///   changes another bit of the register, and would write these back.
+///   changes another bit of the register, and would write the old value of the others back.
 pub unsafe fn write_debugctl<M: MsrBackend>(msr: &M, value: DebugCtl) -> Result<(), M::Error> {
     // SAFETY: the caller promised that the processor may store branch records. The
     // backend keeps the address to itself, by the caller's promise.
