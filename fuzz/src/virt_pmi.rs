@@ -1,4 +1,4 @@
-//! The interrupt through whatever the guest has in the local APIC's performance entry (LVTPC).
+//! The interrupt through whatever the guest has in the LVT entry (LVTPC).
 //!
 //! The bytes: the vendor; then turns, each the guest's entry if it writes one, and whether a counter
 //! overflows before the interrupt is delivered.

@@ -1,7 +1,7 @@
 //! The core counters, as CPUID declares them.
 
 use pmu_core::{
-    CounterBank, CounterUnit, GlobalRegisters, MsrAddress, NamedEvent, NoInterface, Snapshot,
+    CounterBank, CounterUnit, GenericEvent, GlobalRegisters, MsrAddress, NoInterface, Snapshot,
 };
 
 use crate::cpuid::Family;
@@ -72,13 +72,13 @@ fn best(processor: &Snapshot) -> CounterUnit {
     let (family, model) = (processor.family(), processor.model());
     // From Zen 4 on (these models of family 19h) an event counts cycles of P0's clock.
     let zen_4 = family >= 0x1A || family == 0x19 && matches!(model, 0x10..=0x1F | 0x60..=0xAF);
-    let reference_cycles = 1 << NamedEvent::ReferenceCycles as u8;
+    let reference_cycles = 1 << GenericEvent::ReferenceCycles as u8;
     let named = match family {
         ..=0x16 => &BEFORE_ZEN,
         0x17..=0x19 => &ZEN,
         0x1A.. => &ZEN_5,
     };
-    unit.set_named(named, if zen_4 { u8::MAX } else { !reference_cycles });
+    unit.set_generic(named, if zen_4 { u8::MAX } else { !reference_cycles });
     if family >= 0x17 {
         unit.set_merge_event(SSE_AVX_FLOPS, MERGE);
     }
@@ -92,15 +92,15 @@ fn best(processor: &Snapshot) -> CounterUnit {
     unit
 }
 
-/// The events that have a name, in the order of [`NamedEvent`], before Zen; caches are those of the second level.
+/// The events that have a name, in the order of [`GenericEvent`], before Zen; caches are those of the second level.
 /// Sources: BKDG of families 10h to 16h.
-static BEFORE_ZEN: [u64; NamedEvent::COUNT] = [0x76, 0xC0, 0, 0x077D, 0x077E, 0xC2, 0xC3];
+static BEFORE_ZEN: [u64; GenericEvent::COUNT] = [0x76, 0xC0, 0, 0x077D, 0x077E, 0xC2, 0xC3];
 
 /// The named events of Zen 1 to 4. PPR of families 17h and 19h: PMCx120 (from Zen 4 on), PMCx060, PMCx064.
-static ZEN: [u64; NamedEvent::COUNT] = [0x76, 0xC0, 0x1_0000_0120, 0xFF60, 0x0964, 0xC2, 0xC3];
+static ZEN: [u64; GenericEvent::COUNT] = [0x76, 0xC0, 0x1_0000_0120, 0xFF60, 0x0964, 0xC2, 0xC3];
 
 /// The named events of Zen 5 on. PPR of family 1Ah.
-static ZEN_5: [u64; NamedEvent::COUNT] = [0x76, 0xC0, 0x1_0000_0120, 0xF760, 0x0964, 0xC2, 0xC3];
+static ZEN_5: [u64; GenericEvent::COUNT] = [0x76, 0xC0, 0x1_0000_0120, 0xF760, 0x0964, 0xC2, 0xC3];
 
 /// Returns the counters of a family.
 pub(crate) const fn of_family(family: Family) -> CounterUnit {

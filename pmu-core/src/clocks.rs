@@ -10,7 +10,7 @@ const MPERF: MsrUpdate = MsrUpdate::read(0xE7);
 const APERF: MsrUpdate = MsrUpdate::read(0xE8);
 
 /// The clocks of a processor that declares them: MPERF at a constant rate, APERF at the core's own. Both stand
-/// still while the core is halted.
+/// still while the core is paused.
 ///
 /// The value is the proof that the registers exist, on the processor that the snapshot describes. Nothing here
 /// writes them.
@@ -21,7 +21,7 @@ const APERF: MsrUpdate = MsrUpdate::read(0xE8);
 /// ```
 /// use pmu_core::{ClockReading, Clocks, MsrBackend, MsrFault, Snapshot, tsc_hertz};
 ///
-/// /// The frequency of the core while `workload` ran, not counting the time in which it was halted.
+/// /// The frequency of the core while `workload` ran, not counting the time in which it was paused.
 /// fn hertz(
 ///     this: &Snapshot,
 ///     msr: &impl MsrBackend,
@@ -71,10 +71,10 @@ impl Clocks {
 }
 
 impl ClockReading {
-    /// Returns the mean frequency of the core since `earlier`, over the time in which it was not halted.
+    /// Returns the mean frequency of the core since `earlier`, over the time in which it was not paused.
     /// `base_hertz` is MPERF's rate: commonly that of the TSC, on AMD's processors that of P-state 0.
     ///
-    /// `None`: the core was halted all the time, or the figure exceeds 64 bits.
+    /// `None`: the core was paused all the time, or the figure exceeds 64 bits.
     pub fn effective_hertz(&self, earlier: &Self, base_hertz: u64) -> Option<u64> {
         let mperf = self.mperf.wrapping_sub(earlier.mperf);
         let aperf = self.aperf.wrapping_sub(earlier.aperf);
@@ -145,7 +145,7 @@ mod tests {
         let base = 2_000_000_000;
         let wrapped = at(500, 249).effective_hertz(&at(u64::MAX - 499, u64::MAX - 250), base);
         assert_eq!(wrapped, Some(1_000_000_000));
-        assert_eq!(at(7, 9).effective_hertz(&at(7, 8), base), None, "halted all the time");
+        assert_eq!(at(7, 9).effective_hertz(&at(7, 8), base), None, "paused all the time");
         assert_eq!(at(1, u64::MAX).effective_hertz(&at(0, 0), base), None);
         assert_eq!(at(1 << 62, 1 << 62).effective_hertz(&at(0, 0), base), Some(base));
     }

@@ -15,5 +15,5 @@ pub(crate) mod source_index;
 pub(crate) mod source_interface;
 pub(crate) mod status;
 pub(crate) mod windows_sources;
-pub(crate) mod with_events;
-pub(crate) mod with_sources;
+pub(crate) mod with_added_sources;
+pub(crate) mod with_opened_events;

@@ -1,8 +1,8 @@
 //! The counters of architectural performance monitoring, as CPUID declares them.
 
 use pmu_core::{
-    CounterBank, CounterSet, CounterUnit, FixedCounters, FullWidth, GlobalRegisters, MAX_FIXED,
-    MAX_GENERAL, MsrAddress, NamedEvent, NoInterface, PreciseSampling, RegisterBits, Snapshot,
+    CounterBank, CounterSet, CounterUnit, FixedCounters, FullWidth, GenericEvent, GlobalRegisters,
+    MAX_FIXED, MAX_GENERAL, MsrAddress, NoInterface, PreciseSampling, RegisterBits, Snapshot,
 };
 
 use crate::cpuid::{ArchitecturalPerfmon, PerfmonExtension};
@@ -33,7 +33,7 @@ const ZHAOXIN: [[u8; 12]; 2] = [*b"CentaurHauls", *b"  Shanghai  "];
 /// same numbers. So no event of Zhaoxin's is known by name, and [`SOURCES`](crate::SOURCES) has none of its sources.
 ///
 /// Neither auto counter reload nor architectural PEBS of version 6 is used. If a predecessor left them enabled,
-/// [`clear_left_over`](crate::clear_left_over) disables them.
+/// [`clear_stale`](crate::clear_stale) disables them.
 ///
 /// ```
 /// # use pmu_core::{CpuidDump, Snapshot};
@@ -68,7 +68,7 @@ pub fn counters(processor: &Snapshot) -> Result<CounterUnit, NoInterface> {
     } else {
         let mut unit =
             of_perfmon(&perfmon, &PerfmonExtension::NONE, PLAIN_EVENT_BITS, Registers::ZHAOXIN);
-        unit.set_named(&NAMED, 0);
+        unit.set_generic(&NAMED, 0);
         Ok(unit)
     }
 }
@@ -145,7 +145,7 @@ pub(crate) const fn of_perfmon(
     }
     let has_fixed_2 = unit.counters().bits() >> 34 & 1 != 0;
     let named = if has_fixed_2 { &NAMED_BY_FIXED } else { &NAMED };
-    unit.set_named(named, perfmon.available_events());
+    unit.set_generic(named, perfmon.available_events());
     unit
 }
 
@@ -227,11 +227,11 @@ const FIXED_EVENTS: [u16; MAX_FIXED] = [0x00C0, 0x003C, 0x0300, 0x0400, 0, 0, 0,
 
 /// The pre-defined architectural events (SDM vol. 3B, table "UMask and Event Select Encodings for Pre-Defined
 /// Architectural Performance Events"): their order is that of their bits in leaf 0x0A's EBX, and of
-/// [`NamedEvent`].
-static NAMED: [u64; NamedEvent::COUNT] = [0x003C, 0x00C0, 0x013C, 0x4F2E, 0x412E, 0x00C4, 0x00C5];
+/// [`GenericEvent`].
+static NAMED: [u64; GenericEvent::COUNT] = [0x003C, 0x00C0, 0x013C, 0x4F2E, 0x412E, 0x00C4, 0x00C5];
 
 /// The pre-defined architectural events, with reference cycles on fixed counter 2.
-static NAMED_BY_FIXED: [u64; NamedEvent::COUNT] =
+static NAMED_BY_FIXED: [u64; GenericEvent::COUNT] =
     [0x003C, 0x00C0, FIXED_EVENTS[2] as u64, 0x4F2E, 0x412E, 0x00C4, 0x00C5];
 
 static FIXED_ZHAOXIN: FixedCounters = FixedCounters {

@@ -57,15 +57,15 @@ const fn fixed(value: u32, name: &'static str, event: u64, counter: u8) -> Added
 /// # Examples
 /// ```
 /// use core::num::NonZeroU64;
-/// use pmu_core::{AddSourceError, AddedSlot, AddedSources, Rules, Snapshot, WithSources, tsc_hertz};
+/// use pmu_core::{AddSourceError, AddedSlot, AddedSources, Rules, Snapshot, WithAddedSources, tsc_hertz};
 /// use pmu_intel::{Emon, add_later_sources};
 ///
 /// static ADDED: AddedSources<[AddedSlot; 8]> = AddedSources::new();
 ///
-/// fn prepare<'a>(emon: &'a Emon, boot: &Snapshot) -> Result<WithSources<'a, Emon>, AddSourceError> {
+/// fn prepare<'a>(emon: &'a Emon, boot: &Snapshot) -> Result<WithAddedSources<'a, Emon>, AddSourceError> {
 ///     let hertz = tsc_hertz(boot).and_then(NonZeroU64::new);
 ///     add_later_sources(&ADDED, boot, Rules::LATEST, hertz)?;
-///     Ok(WithSources::new(emon, &ADDED))
+///     Ok(WithAddedSources::new(emon, &ADDED))
 /// }
 /// # let _ = prepare;
 /// ```

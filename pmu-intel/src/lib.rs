@@ -19,4 +19,4 @@ pub use cpuid::ArchitecturalPerfmon;
 pub use interface::Emon;
 pub use later_sources::add_later_sources;
 pub use sources::SOURCES;
-pub use unused::{clear_left_over, unused_registers};
+pub use unused::{clear_stale, unused_registers};

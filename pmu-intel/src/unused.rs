@@ -63,7 +63,7 @@ pub fn unused_registers(processor: &Snapshot) -> [UnusedRegisters; 2] {
 /// once; processors before version 6 have none. `IA32_PEBS_BASE` and `IA32_PEBS_INDEX` are not written.
 ///
 /// Call this function before the counters are taken, and before another kernel is started, beside
-/// [`silence`](pmu_core::silence).
+/// [`stop_all`](pmu_core::stop_all).
 ///
 /// # Context
 /// Any. No other owner uses these counters.
@@ -71,11 +71,11 @@ pub fn unused_registers(processor: &Snapshot) -> [UnusedRegisters; 2] {
 /// ```
 /// # use pmu_core::{CounterSet, MsrBackend, Snapshot};
 /// fn may_be_taken(this_processor: &Snapshot, msr: &impl MsrBackend) -> CounterSet {
-///     let stays = pmu_intel::clear_left_over(this_processor, CounterSet::ALL, msr);
+///     let stays = pmu_intel::clear_stale(this_processor, CounterSet::ALL, msr);
 ///     CounterSet::ALL.without(stays)
 /// }
 /// ```
-pub fn clear_left_over(
+pub fn clear_stale(
     processor: &Snapshot,
     counters: CounterSet,
     msr: &impl MsrBackend,

@@ -6,7 +6,7 @@ use pmu_amd::{Amd64, Zen};
 use pmu_core::{
     CounterAnswer, CounterMemory, CounterUnit, DefaultInterface, EventTable, MsrBackend,
     NoInterface, OpenedEvents, Overflow, Platform, ProfileInterface, Rules, ServiceError, Serviced,
-    Snapshot, SourceInterface, SourceTable, WithEvents,
+    Snapshot, SourceInterface, SourceTable, WithOpenedEvents,
 };
 use pmu_intel::Emon;
 
@@ -146,7 +146,7 @@ impl Machine {
     /// use pmu::Machine;
     /// use pmu::core::{
     ///     CounterMemory, CounterSet, CounterSlot, Event, EventEntry, EventTable, KProfileSource, MAX_COUNTERS,
-    ///     NamedEvent, ProfileInterface, SourceInterface,
+    ///     GenericEvent, ProfileInterface, SourceInterface,
     /// };
     /// # use pmu_virt::mock::MockMsr;
     /// # use pmu_virt::{Configuration, FedEvents, IntelConfiguration, VirtualPmu};
@@ -160,13 +160,13 @@ impl Machine {
     /// let mut session = both.initialize(this, CounterSet::ALL, msr, apic, &MEMORY)?;
     /// session.start(KProfileSource::BRANCH_MISPREDICTIONS)?;
     /// let counters = session.counters_mut();
-    /// let id = counters.open_event(machine.unit(), &Event::named(NamedEvent::Instructions))?;
+    /// let id = counters.open_event(machine.unit(), &Event::generic(GenericEvent::Instructions))?;
     /// counters.start_event(id, 0)?;
     /// assert!(session.is_running(KProfileSource::BRANCH_MISPREDICTIONS));
     /// # Ok::<(), Box<dyn core::error::Error>>(())
     /// ```
-    pub const fn with_events<'a>(&'a self, events: &'a EventTable) -> WithEvents<'a, Self> {
-        WithEvents::new(self, events)
+    pub const fn with_events<'a>(&'a self, events: &'a EventTable) -> WithOpenedEvents<'a, Self> {
+        WithOpenedEvents::new(self, events)
     }
 
     /// Returns the opened events of one processor, whose table is `events`, without any source. They run on the
@@ -179,7 +179,7 @@ impl Machine {
     /// ```
     /// use pmu::Machine;
     /// use pmu::core::{
-    ///     CounterMemory, CounterSet, CounterSlot, Counters, Event, EventEntry, EventTable, MAX_COUNTERS, NamedEvent,
+    ///     CounterMemory, CounterSet, CounterSlot, CounterSession, Event, EventEntry, EventTable, MAX_COUNTERS, GenericEvent,
     ///     SourceInterface,
     /// };
     /// # use pmu_virt::mock::MockMsr;
@@ -191,8 +191,8 @@ impl Machine {
     /// static MEMORY: CounterMemory<[CounterSlot; MAX_COUNTERS]> = CounterMemory::new();
     /// let machine = Machine::detect(this);
     /// let unit = machine.unit_of(this);
-    /// let mut counters = Counters::take(machine.events(&EVENTS), &unit, CounterSet::ALL, msr, apic, &MEMORY)?;
-    /// let id = counters.open_event(&unit, &Event::named(NamedEvent::Cycles))?;
+    /// let mut counters = CounterSession::take(machine.events(&EVENTS), &unit, CounterSet::ALL, msr, apic, &MEMORY)?;
+    /// let id = counters.open_event(&unit, &Event::generic(GenericEvent::Cycles))?;
     /// counters.start_event(id, 0)?;
     /// let count = counters.read_event(id, 100)?; // at time 100
     /// assert_eq!((count.value, count.running), (0, 100)); // nothing happens on this mock

@@ -5,7 +5,7 @@ use core::fmt;
 use core::marker::PhantomData;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use pmu_core::{Counters, Session};
+use pmu_core::{CounterSession, Session};
 
 /// Number of the executing processor, which the kernel provides: the one promise that it makes for all of its
 /// [`PerProcessor`] and [`ProcessorLocal`] values.
@@ -77,7 +77,7 @@ unsafe impl<I: Send, M: Send, P: Send> OnProcessor for Session<'_, I, M, P> {}
 
 // SAFETY: as for a session: (1) they are not `Send` so that they stay on their processor; (2) what they hold is
 // sent (`S`, `M`, `P`), or shared (the counter memory, which is atomics).
-unsafe impl<S: Send, M: Send, P: Send> OnProcessor for Counters<'_, S, M, P> {}
+unsafe impl<S: Send, M: Send, P: Send> OnProcessor for CounterSession<'_, S, M, P> {}
 
 /// Static with a place for each of `N` processors, for a value that must stay on its processor, such as a [`Session`].
 ///

@@ -6,7 +6,7 @@
 use core::fmt;
 use core::str::FromStr;
 
-use pmu_core::{CounterSet, Event, EventSelect, MsrAddress, NamedEvent};
+use pmu_core::{CounterSet, Event, EventSelect, GenericEvent, MsrAddress};
 
 /// Type of perf's generic events, `PERF_TYPE_HARDWARE`: the configuration is one of [`HARDWARE_EVENTS`].
 pub const PERF_TYPE_HARDWARE: u32 = 0;
@@ -17,14 +17,14 @@ pub const PERF_TYPE_RAW: u32 = 4;
 /// Hardware events of perf that have a name here, with their numbers: `PERF_COUNT_HW_CPU_CYCLES`,
 /// `PERF_COUNT_HW_INSTRUCTIONS` and others. Without a name are bus cycles (6), and cycles in which the front end (7) or
 /// the back end (8) is stalled.
-pub const HARDWARE_EVENTS: [(u64, NamedEvent); NamedEvent::COUNT] = [
-    (0, NamedEvent::Cycles),
-    (1, NamedEvent::Instructions),
-    (2, NamedEvent::CacheReferences),
-    (3, NamedEvent::CacheMisses),
-    (4, NamedEvent::Branches),
-    (5, NamedEvent::BranchMisses),
-    (9, NamedEvent::ReferenceCycles),
+pub const HARDWARE_EVENTS: [(u64, GenericEvent); GenericEvent::COUNT] = [
+    (0, GenericEvent::Cycles),
+    (1, GenericEvent::Instructions),
+    (2, GenericEvent::CacheReferences),
+    (3, GenericEvent::CacheMisses),
+    (4, GenericEvent::Branches),
+    (5, GenericEvent::BranchMisses),
+    (9, GenericEvent::ReferenceCycles),
 ];
 
 /// Extra register of each of Intel's events that have one, by event and unit mask: off-core response, Nova Lake's
@@ -144,7 +144,7 @@ impl PerfAttributes {
             PERF_TYPE_HARDWARE => {
                 let known = HARDWARE_EVENTS.iter().find(|(number, _)| *number == self.config);
                 let (_, name) = known.ok_or(PerfError::Hardware(self.config))?;
-                Event::named(*name)
+                Event::generic(*name)
             }
             PERF_TYPE_RAW => {
                 let select = RawConfig::new(self.config)?.select();

@@ -15,8 +15,8 @@
 //! A page is valid for one thread on one processor, while its event has one counter. The kernel publishes or hides the
 //! page, before the thread next executes in user mode:
 //! - after it started, stopped or closed the event;
-//! - after it started *another* event, or called [`rotate`](pmu_core::Counters::rotate): both may move the event;
-//! - after [`reprogram`](pmu_core::Counters::reprogram): the counter may begin anew;
+//! - after it started *another* event, or called [`rotate`](pmu_core::CounterSession::rotate): both may move the event;
+//! - after [`reprogram`](pmu_core::CounterSession::reprogram): the counter may begin anew;
 //! - after every switch to the thread, on any processor, even where the event did not move: the thread may have been in
 //!   the middle of a read. A switch away needs nothing, because the thread does not read then;
 //! - once within 2ʷⁱᵈᵗʰ events, with the view's width, which is 31 on old processors: half a second of cycles. Every
@@ -45,11 +45,11 @@ const ATTEMPTS: u32 = 64;
 /// The kernel, whenever the [module](self) says so:
 ///
 /// ```
-/// use pmu::core::{Counters, EventId, EventSource, MsrBackend, Platform};
+/// use pmu::core::{CounterSession, EventId, EventSource, MsrBackend, Platform};
 /// use pmu::user::UserPage;
 ///
 /// fn publish<S: EventSource, M: MsrBackend, P: Platform>(
-///     counters: &Counters<'_, S, M, P>,
+///     counters: &CounterSession<'_, S, M, P>,
 ///     event: EventId,
 ///     page: &UserPage,
 /// ) {

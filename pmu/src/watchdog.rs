@@ -3,7 +3,7 @@
 use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::{AtomicBool, AtomicU32};
 
-use pmu_core::{CounterMemory, CounterUnit, Event, EventId, NamedEvent};
+use pmu_core::{CounterMemory, CounterUnit, Event, EventId, GenericEvent};
 
 /// Hard-lockup detector of one processor: reports, by an NMI, that the processor has not taken its timer tick for
 /// seconds.
@@ -20,7 +20,7 @@ use pmu_core::{CounterMemory, CounterUnit, Event, EventId, NamedEvent};
 /// ```
 /// use pmu::Watchdog;
 /// use pmu::core::{
-///     Claim, CounterError, CounterMemory, CounterSet, CounterSlot, CounterUnit, Counters, EventEntry, EventTable,
+///     Claim, CounterError, CounterMemory, CounterSet, CounterSlot, CounterUnit, CounterSession, EventEntry, EventTable,
 ///     MAX_COUNTERS, OpenedEvents, service,
 /// };
 /// # use pmu::core::{MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, Platform, PmcIndex, Interval};
@@ -48,10 +48,10 @@ use pmu_core::{CounterMemory, CounterUnit, Event, EventId, NamedEvent};
 ///     processor: usize,
 ///     unit: &'static CounterUnit,
 ///     hertz: u64,
-/// ) -> Result<Counters<'static, OpenedEvents<'static>, Registers, Apic>, CounterError> {
+/// ) -> Result<CounterSession<'static, OpenedEvents<'static>, Registers, Apic>, CounterError> {
 ///     let events = OpenedEvents::new(unit, &EVENTS[processor]);
 ///     let event = Watchdog::event(unit, hertz, 10).ok_or(CounterError::NoCounterForEvent)?;
-///     let mut counters = Counters::take(events, unit, CounterSet::ALL, Registers, Apic, &MEMORY[processor])?;
+///     let mut counters = CounterSession::take(events, unit, CounterSet::ALL, Registers, Apic, &MEMORY[processor])?;
 ///     let id = counters.open_event(unit, &event)?;
 ///     WATCHDOGS[processor].watch(id);
 ///     counters.start_event(id, 0).map(|()| counters)
@@ -123,10 +123,10 @@ impl Watchdog {
     /// ```
     pub fn event(unit: &CounterUnit, hertz: u64, seconds: u32) -> Option<Event> {
         let period = hertz.checked_mul(seconds.into())?;
-        let known = [NamedEvent::Cycles, NamedEvent::ReferenceCycles];
-        let event = known.into_iter().find(|event| unit.named(*event).is_some())?;
+        let known = [GenericEvent::Cycles, GenericEvent::ReferenceCycles];
+        let event = known.into_iter().find(|event| unit.generic(*event).is_some())?;
         let fits = period != 0 && i64::try_from(period).is_ok();
-        fits.then(|| Event::named(event).every(period))
+        fits.then(|| Event::generic(event).every(period))
     }
 
     /// Stops watching. A kernel calls this before it closes the event, because another event may then have the same
@@ -150,7 +150,7 @@ impl Watchdog {
     /// was not started yet, or its counter failed. `memory` is the processor's.
     ///
     /// A kernel asks after [`service`](pmu_core::service) failed. To move the watchdog to another counter, a task
-    /// starts the event again: [`start_event`](pmu_core::Counters::start_event).
+    /// starts the event again: [`start_event`](pmu_core::CounterSession::start_event).
     ///
     /// # Context
     /// Any, on the watchdog's processor.

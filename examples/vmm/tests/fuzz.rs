@@ -11,7 +11,7 @@ use guest::{Code, exit, file, image, kvm, messages, run, skip_two_bytes, wrmsr};
 use iced_x86::IcedError;
 use iced_x86::code_asm::*;
 
-/// The local APIC's performance entry, and its delivery mode for an NMI.
+/// The LVT entry, and its delivery mode for an NMI.
 const LVTPC: u64 = 0xFEE0_0340;
 const NMI: u32 = 4 << 8;
 

@@ -297,8 +297,8 @@ fn shares_on_amd_are_the_known_ones() {
 struct Cost([u64; 3]);
 
 impl Cost {
-    /// Parses a cell of that table, like "1R 4W 1A". The monitor does not see A, an unmask of the local
-    /// APIC's entry.
+    /// Parses a cell of that table, like "1R 4W 1A". The monitor does not see A, an unmask of the LVT
+    /// entry.
     fn from_cell(cell: &str) -> Self {
         let mut cost = [0; 3];
         for part in cell.split_whitespace() {

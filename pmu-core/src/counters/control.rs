@@ -13,6 +13,6 @@ pub(crate) mod read;
 pub(crate) mod reprogram;
 pub(crate) mod rows;
 pub(crate) mod run;
-pub(crate) mod silence;
+pub(crate) mod stop_all;
 pub(crate) mod switch;
 pub(crate) mod window;

@@ -4,8 +4,8 @@ use core::fmt;
 
 use crate::counters::names::counter_id::CounterSet;
 use crate::counters::names::event_id::EventId;
+use crate::counters::names::generic_event::GenericEvent;
 use crate::counters::names::group_id::GroupId;
-use crate::counters::names::named_event::NamedEvent;
 use crate::detection::NoInterface;
 use crate::msr::MsrFault;
 
@@ -42,12 +42,12 @@ pub enum CounterError {
     FreezeUnsupported,
     /// These bits of a control register are the session's own; or there is no such register.
     OwnControlBits(u64),
-    /// Some of these counters are another owner's, are [lent](crate::Counters::lend), or run.
+    /// Some of these counters are another owner's, are [lent](crate::CounterSession::lend), or run.
     NotAvailable(CounterSet),
     /// The event has these bits, which no select of this processor may have.
     IllegalBits(u64),
     /// The processor lacks the event.
-    Unsupported(NamedEvent),
+    Unsupported(GenericEvent),
     /// The processor cannot tell guests from their host.
     GuestModeUnsupported,
     /// The event may happen more than 15 times per cycle, which takes a pair of counters, and no pairs are made; or it
@@ -55,7 +55,7 @@ pub enum CounterError {
     NeedsCounterPair,
     /// No counter of this session can count the event: of those that can, it has none.
     NoCounterForEvent,
-    /// This period is out of range: below the table's [floor](crate::EventTable::set_floor), or beyond 63 bits.
+    /// This period is out of range: below the table's [shortest period](crate::EventTable::set_min_period), or beyond 63 bits.
     Period(u64),
     /// The event is not open.
     NoSuchEvent(EventId),
@@ -74,7 +74,7 @@ pub enum CounterError {
     CounterLost(EventId),
     /// Every counter that could count the event is in use, and no other event can give way; or it has fallen out, as
     /// all have after a [`service`](crate::service) that [masked](ServiceError::masked) the interrupt, until
-    /// [`reprogram`](crate::Counters::reprogram).
+    /// [`reprogram`](crate::CounterSession::reprogram).
     NoFreeCounter,
     /// Running events need other values of the event's [extra register](crate::Event::with_extra), which is at this
     /// address (of several, this is the first); or the processor's events use more of them than there is room for.
@@ -85,7 +85,7 @@ pub enum CounterError {
     NoEvents,
     /// The group is not open, or not all of its events are on this processor.
     NoSuchGroup(GroupId),
-    /// A running counter's registers lost their contents; see [`reprogram`](crate::Counters::reprogram).
+    /// A running counter's registers lost their contents; see [`reprogram`](crate::CounterSession::reprogram).
     RegistersLost,
     /// The counters that were saved cannot be restored: they are of other rows, this processor lacks an event of
     /// theirs, another source has a counter, or too few are free.
@@ -93,7 +93,7 @@ pub enum CounterError {
     /// A register access failed; what had been programmed was undone.
     Access(MsrFault),
     /// A register access failed, and so did undoing: this register does not answer. The counter is presumed
-    /// running until it is [programmed again](crate::Counters::reprogram) or shut down; it counts for no event
+    /// running until it is [programmed again](crate::CounterSession::reprogram) or shut down; it counts for no event
     /// and is not used meanwhile.
     Faulted(MsrFault),
 }
@@ -122,14 +122,14 @@ pub struct ServiceError {
     pub fault: MsrFault,
     /// Counters that fell out: their events, and the other events of these events' groups, do not run any more.
     ///
-    /// A task finds the events by [`is_started`](crate::Counters::is_started), which is false of those that do not
+    /// A task finds the events by [`is_started`](crate::CounterSession::is_started), which is false of those that do not
     /// rotate, and starts them again: on other counters at once, on these after
-    /// [`reprogram`](crate::Counters::reprogram). Those that rotate take turns again at the next
-    /// [`rotate`](crate::Counters::rotate).
+    /// [`reprogram`](crate::CounterSession::reprogram). Those that rotate take turns again at the next
+    /// [`rotate`](crate::CounterSession::rotate).
     pub counters: CounterSet,
-    /// The overflow status could be neither read nor cleared, so that the same interrupt could come for ever. The local
-    /// APIC's entry is masked, every counter of the session has fallen out, and no event starts until
-    /// [`reprogram`](crate::Counters::reprogram). Other owners of the interrupt get none meanwhile.
+    /// The overflow status could be neither read nor cleared, so that the same interrupt could come for ever. The LVT
+    /// entry is masked, every counter of the session has fallen out, and no event starts until
+    /// [`reprogram`](crate::CounterSession::reprogram). Other owners of the interrupt get none meanwhile.
     pub masked: bool,
 }
 
@@ -236,7 +236,7 @@ impl core::error::Error for CounterError {
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct GroupError {
     /// Number of the event for which it failed, from 0, in the order in which they were given to
-    /// [`open_group`](crate::Counters::open_group); `None`, where it is not one event's: a register failed while the
+    /// [`open_group`](crate::CounterSession::open_group); `None`, where it is not one event's: a register failed while the
     /// group was started, or it is the group as a whole.
     pub member: Option<usize>,
     /// Reason.

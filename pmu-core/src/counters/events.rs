@@ -6,5 +6,5 @@ pub(crate) mod extra;
 pub(crate) mod membership;
 pub(crate) mod period;
 pub(crate) mod resolve;
-pub(crate) mod stopped;
+pub(crate) mod saved;
 pub(crate) mod thread_event;

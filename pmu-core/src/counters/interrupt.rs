@@ -8,7 +8,7 @@
 //! - The overflow status is acknowledged before a counter is loaded again, wherever counters run
 //!   meanwhile: an overflow after the acknowledgement sets the status, and interrupts, anew. Where the
 //!   status says that the processor froze the counters, its acknowledgement releases them, and comes last.
-//! - The local APIC's entry is unmasked before counters can overflow again: an overflow while it is masked is lost.
+//! - The LVT entry is unmasked before counters can overflow again: an overflow while it is masked is lost.
 //!   Running counters are read after it. Where the counters stand still, unmasking comes after the acknowledgement,
 //!   because from Intel's version 3 on unmasking raises an interrupt while a bit of the status is set; only frozen
 //!   counters leave no choice, and that interrupt is claimed.

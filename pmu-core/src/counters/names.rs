@@ -2,5 +2,5 @@
 
 pub(crate) mod counter_id;
 pub(crate) mod event_id;
+pub(crate) mod generic_event;
 pub(crate) mod group_id;
-pub(crate) mod named_event;

@@ -12,7 +12,7 @@ pub enum Availability {
     /// CPUID declares the source; no counter was accessed.
     Declared,
     /// The counters of this processor read back the values written to them.
-    Proven,
+    Verified,
 }
 
 /// The information on a source: `HAL_PROFILE_SOURCE_INFORMATION_EX`, with the availability in place of a boolean.

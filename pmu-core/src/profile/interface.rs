@@ -84,13 +84,13 @@ pub trait ProfileInterface: SourceInterface {
     }
 
     /// Takes over the general counters of the processor that executes the call, which `processor` describes, as
-    /// [`Counters::take`](crate::Counters::take) does.
+    /// [`CounterSession::take`](crate::CounterSession::take) does.
     ///
     /// # Context
     /// Task, on the processor on which the session then lives. An interrupt may come at any time.
     ///
     /// # Errors
-    /// Those of [`Counters::take`](crate::Counters::take). If no slot was lent and the interface does not
+    /// Those of [`CounterSession::take`](crate::CounterSession::take). If no slot was lent and the interface does not
     /// [require](SourceInterface::requires_memory) one, this is not an error: every source is unsupported.
     ///
     /// After an error no counter runs, and only time remains: see [`DefaultInterface`](crate::DefaultInterface).

@@ -2,7 +2,7 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use crate::counters::control::handle::{Counters, SessionCounters};
+use crate::counters::control::handle::{CounterSession, SessionCounters};
 use crate::counters::control::switch::saved::SavedCounters;
 use crate::counters::control::window::lend::CounterWindow;
 use crate::counters::error::CounterError;
@@ -23,7 +23,7 @@ use crate::profile::source::KProfileSource;
 use crate::profile::source_interface::SourceInterface;
 use crate::snapshot::Snapshot;
 
-/// The control handle to the profile sources of one processor: its [`Counters`], and its profile timer.
+/// The control handle to the profile sources of one processor: its [`CounterSession`], and its profile timer.
 ///
 /// It cannot move to another thread, and dropping it accesses no register: [shut a session down](Self::shut_down) on
 /// its processor instead. A session dropped without that leaves its counters running and its [`CounterMemory`] in use:
@@ -39,7 +39,7 @@ use crate::snapshot::Snapshot;
 /// ```
 #[derive(Debug)]
 pub struct Session<'a, I, M, P> {
-    counters: Counters<'a, I, M, SessionPlatform<P>>,
+    counters: CounterSession<'a, I, M, SessionPlatform<P>>,
 }
 
 /// The platform, and the state of its timer.
@@ -84,7 +84,7 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
         }
         let platform = SessionPlatform { platform, usable, running: false };
         let counters = if has_counters && (usable || declared.is_empty()) {
-            let taken = Counters::take(interface, &own, only, msr, platform, memory);
+            let taken = CounterSession::take(interface, &own, only, msr, platform, memory);
             if let (Some(answer), Ok(_) | Err(CounterError::Unresponsive)) =
                 (interface.answer(), &taken)
             {
@@ -92,13 +92,13 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
             }
             taken?
         } else {
-            Counters::unopened(interface, declared, msr, platform, memory)
+            CounterSession::unopened(interface, declared, msr, platform, memory)
         };
         Ok(Self { counters })
     }
 
     /// Returns the counters that the sources run on, to open further events on them.
-    pub fn counters_mut(&mut self) -> &mut Counters<'a, I, M, SessionPlatform<P>> {
+    pub fn counters_mut(&mut self) -> &mut CounterSession<'a, I, M, SessionPlatform<P>> {
         &mut self.counters
     }
 
@@ -115,7 +115,7 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
         &mut self.counters.platform
     }
 
-    /// Returns the information on a source on this processor, whose counters are proven. A source whose event this
+    /// Returns the information on a source on this processor, whose counters are verified. A source whose event this
     /// processor lacks is unsupported here, on a hybrid machine for instance, whatever the interface says.
     pub fn query(&self, source: KProfileSource) -> SourceInformation {
         let mut information = declared_information(self.interface(), source);
@@ -135,7 +135,7 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
             information.availability = Availability::Unsupported;
             information.interval = 0;
         } else if source != KProfileSource::TIME {
-            information.availability = Availability::Proven;
+            information.availability = Availability::Verified;
         }
         information
     }
@@ -304,29 +304,29 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
     }
 
     /// Makes the processor stop all its counters when it raises the performance interrupt:
-    /// [`Counters::freeze_on_interrupt`].
+    /// [`CounterSession::freeze_on_interrupt`].
     ///
     /// # Errors
-    /// Those of [`Counters::freeze_on_interrupt`].
+    /// Those of [`CounterSession::freeze_on_interrupt`].
     pub fn freeze_on_interrupt(&mut self) -> Result<(), InterfaceError> {
         Ok(self.counters.freeze_on_interrupt()?)
     }
 
-    /// Sets or clears other owners' bits of the global control register: [`Counters::set_others_control`].
+    /// Sets or clears other owners' bits of the global control register: [`CounterSession::set_others_control`].
     ///
     /// # Errors
-    /// Those of [`Counters::set_others_control`].
+    /// Those of [`CounterSession::set_others_control`].
     pub fn set_others_control(&mut self, bits: u64, enabled: bool) -> Result<(), InterfaceError> {
         Ok(self.counters.set_others_control(bits, enabled)?)
     }
 
-    /// Stops every running source of the table and keeps its counter's state in `area`: [`Counters::save`].
+    /// Stops every running source of the table and keeps its counter's state in `area`: [`CounterSession::save`].
     ///
     /// Added sources run on, as opened events do, and are reported meanwhile: `area` has no room for them. A kernel
     /// that counts by thread [stops](Self::stop) them at the switch.
     ///
     /// # Errors
-    /// Those of [`Counters::save`].
+    /// Those of [`CounterSession::save`].
     pub fn save(
         &mut self,
         area: &mut SavedCounters,
@@ -340,21 +340,21 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
         })?)
     }
 
-    /// Loads the counters that [`save`](Self::save) kept and resumes them: [`Counters::restore`]. Added sources stay as
+    /// Loads the counters that [`save`](Self::save) kept and resumes them: [`CounterSession::restore`]. Added sources stay as
     /// they are.
     ///
     /// # Errors
-    /// Those of [`Counters::restore`].
+    /// Those of [`CounterSession::restore`].
     pub fn restore(&mut self, area: &SavedCounters) -> Result<(), InterfaceError> {
         Ok(self.counters.restore(area)?)
     }
 
-    /// Lends the counters until the window ends, to a guest for instance: [`Counters::lend`]. Pending overflows of
+    /// Lends the counters until the window ends, to a guest for instance: [`CounterSession::lend`]. Pending overflows of
     /// opened events are not reported; the operation of the same name of [`counters_mut`](Self::counters_mut) reports
     /// both kinds. The profile timer goes on.
     ///
     /// # Errors
-    /// Those of [`Counters::lend`].
+    /// Those of [`CounterSession::lend`].
     pub fn lend(
         &mut self,
         now: u64,
@@ -368,12 +368,12 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
         })?)
     }
 
-    /// Programs this processor's counters again after their registers lost their contents: [`Counters::reprogram`]. The
+    /// Programs this processor's counters again after their registers lost their contents: [`CounterSession::reprogram`]. The
     /// platform's timer is started again if it ran. Overflows of opened events are not reported;
     /// [`reprogram_all`](Self::reprogram_all) reports them, for a session with events.
     ///
     /// # Errors
-    /// Those of [`Counters::reprogram`]; [`Timer`](InterfaceError::Timer).
+    /// Those of [`CounterSession::reprogram`]; [`Timer`](InterfaceError::Timer).
     pub fn reprogram(
         &mut self,
         mut overflowed: impl FnMut(Overflow),
@@ -399,10 +399,10 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
         Ok(outcome?)
     }
 
-    /// Stops everything that runs and returns the counters and the memory: [`Counters::shut_down`].
+    /// Stops everything that runs and returns the counters and the memory: [`CounterSession::shut_down`].
     ///
     /// # Errors
-    /// Those of [`Counters::shut_down`]: the session then stays open, and `shut_down` may be called again.
+    /// Those of [`CounterSession::shut_down`]: the session then stays open, and `shut_down` may be called again.
     pub fn shut_down(&mut self) -> Result<(), InterfaceError> {
         if self.timer().running {
             self.timer().platform.stop_profile_timer();

@@ -164,7 +164,7 @@ impl ProfileSource {
     }
 
     /// Restricts the source to processors whose CPUID declares the architectural event of this number. Of the first
-    /// eight, a [`Session`](crate::Session) asks its own processor's [unit](crate::CounterUnit::set_named).
+    /// eight, a [`Session`](crate::Session) asks its own processor's [unit](crate::CounterUnit::set_generic).
     pub const fn declared_by(mut self, event_bit: u8) -> Self {
         self.event_bit = Some(event_bit);
         self

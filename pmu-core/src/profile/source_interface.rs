@@ -139,7 +139,7 @@ unsafe impl<I: SourceInterface> EventSource for I {
         Some(self.interval_cell(row)?.load(Ordering::Relaxed))
     }
 
-    fn rows(&self) -> usize {
+    fn table_id(&self) -> usize {
         core::ptr::from_ref(self.table()).addr()
     }
 

@@ -23,7 +23,7 @@ use crate::affinity::Affinity;
 ///         4
 ///     }
 ///     fn allocate(&mut self, on: ProcessorNumber, sources: &[KProfileSource]) -> Result<(), NtStatus> {
-///         // Each is an event of `Counters` there, which is only counted.
+///         // Each is an event of `CounterSession` there, which is only counted.
 ///         sources.iter().try_for_each(|source| open_and_start(on, *source)).inspect_err(|_| close_all(on))
 ///     }
 ///     fn free(&mut self, on: ProcessorNumber) {

@@ -19,7 +19,7 @@ const PERF_METRICS: u64 = 1 << 15;
 /// [intercepted](Self::intercepts): counters, global control, the status and its acknowledgement, RDPMC.
 /// [`write`](Self::write), [`read`](Self::read) and [`read_pmc`](Self::read_pmc) answer the intercepted accesses.
 ///
-/// The host's session [lends](pmu_core::Counters::lend) its counters for that time; a host without a session calls
+/// The host's session [lends](pmu_core::CounterSession::lend) its counters for that time; a host without a session calls
 /// [`stop`](Self::stop) instead. Meanwhile the host does not use the features that share the status register with the
 /// counters (Processor Trace, LBR and PEBS that interrupt).
 ///
@@ -38,7 +38,7 @@ const PERF_METRICS: u64 = 1 << 15;
 /// The NMI handler that belongs to this loop is the example of [`GuestInterrupts`](crate::GuestInterrupts).
 ///
 /// ```
-/// use pmu_core::{CounterError, Counters, EventSource, MsrBackend, Platform};
+/// use pmu_core::{CounterError, CounterSession, EventSource, MsrBackend, Platform};
 /// use pmu_virt::{GuestInterrupts, HostCounters, Loaded, VirtualPmu};
 /// # use std::error::Error;
 /// # enum Exit { Wrmsr(u32, u64), Interrupt, Stop }
@@ -51,7 +51,7 @@ const PERF_METRICS: u64 = 1 << 15;
 /// /// Lets the guest run, with interrupts off. `interrupts` is what an NMI's handler reaches.
 /// fn run<S: EventSource, M: MsrBackend, P: Platform>(
 ///     host: &HostCounters,
-///     session: &mut Counters<'_, S, M, P>,
+///     session: &mut CounterSession<'_, S, M, P>,
 ///     guest: &mut VirtualPmu,
 ///     interrupts: &GuestInterrupts,
 ///     (msr, platform): (&M, &P),
@@ -86,10 +86,10 @@ const PERF_METRICS: u64 = 1 << 15;
 /// The window cannot end while a guest is loaded. Without a window there are no counters to load a guest onto:
 ///
 /// ```compile_fail,E0505
-/// # use pmu_core::{Counters, EventSource, MsrBackend, Platform};
+/// # use pmu_core::{CounterSession, EventSource, MsrBackend, Platform};
 /// # use pmu_virt::{GuestInterrupts, HostCounters, VirtualPmu};
 /// # fn wrong<S: EventSource, M: MsrBackend, P: Platform>(
-/// #     host: &HostCounters, session: &mut Counters<'_, S, M, P>, guest: &mut VirtualPmu,
+/// #     host: &HostCounters, session: &mut CounterSession<'_, S, M, P>, guest: &mut VirtualPmu,
 /// #     interrupts: &GuestInterrupts, msr: &M,
 /// # ) {
 /// let mut window = session.lend(0, |_| ()).unwrap();

@@ -7,10 +7,10 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering
 use pmu::Machine;
 use pmu_core::{
     AddedSlot, AddedSource, AddedSources, CounterMemory, CounterSet, CounterSlot, CounterUnit,
-    Counters, Event, EventCount, EventEntry, EventId, EventSelect, EventSource, EventTable,
+    CounterSession, Event, EventCount, EventEntry, EventId, EventSelect, EventSource, EventTable,
     GroupId, InterfaceError, KProfileSource, MAX_COUNTERS, MsrAddress, MsrBackend, MsrErrorKind,
-    MsrUpdate, NamedEvent, Platform, PmcIndex, ProcessorNumber, ProfileSource, SavedCounter,
-    SavedCounters, Session, Snapshot, SourceInterface, ThreadEvent, WithEvents, WithSources,
+    MsrUpdate, GenericEvent, Platform, PmcIndex, ProcessorNumber, ProfileSource, SavedCounter,
+    SavedCounters, Session, Snapshot, SourceInterface, ThreadEvent, WithOpenedEvents, WithAddedSources,
 };
 use pmu_kprofile::{Affinity, Mailbox, Processors, ProfileHardware, Remote, SourceRequest};
 
@@ -131,7 +131,7 @@ operations! {
 }
 
 type Table = EventTable<[EventEntry; 24]>;
-type OneSession = Session<'static, WithEvents<'static, Machine>, Msr, Apic>;
+type OneSession = Session<'static, WithOpenedEvents<'static, Machine>, Msr, Apic>;
 
 static EVENTS: Table = EventTable::new();
 static MEMORY: CounterMemory<[CounterSlot; MAX_COUNTERS]> = CounterMemory::new();
@@ -210,7 +210,7 @@ struct Opened {
 impl Opened {
     fn open<S: EventSource, P: Platform>(
         unit: &CounterUnit,
-        counters: &mut Counters<'_, S, Msr, P>,
+        counters: &mut CounterSession<'_, S, Msr, P>,
     ) -> Self {
         let raw = |event| Event::raw(EventSelect::from_bits(event));
         // SAFETY: places in memory.
@@ -218,7 +218,7 @@ impl Opened {
         let refined = |value| raw(0x01B7).with_extra(first, value).or_with_extra(0x01BB, second);
         let on = |bits| raw(0x01D1).on(CounterSet::from_bits(bits));
         let alone = [
-            Event::named(NamedEvent::Instructions),
+            Event::generic(GenericEvent::Instructions),
             raw(0x01D1).with_total().every(1 << 40).rotating(),
             on(0b0011),
             on(0b0110).rotating(),
@@ -235,7 +235,7 @@ impl Opened {
         let groups = [
             [on(0b0111).rotating(), refined(1), raw(0x04D1)],
             [refined(2).rotating(), refined(4), on(0b1111)],
-            [Event::named(NamedEvent::Cycles), on(0b1_0011), refined(2)],
+            [Event::generic(GenericEvent::Cycles), on(0b1_0011), refined(2)],
         ];
         let groups = groups.map(|events| OPEN_GROUP.measure(|| counters.open_group(unit, &events)));
         Self { alone, groups }
@@ -253,7 +253,7 @@ impl Opened {
 /// Starts, turns, switches and stops a processor's events.
 fn count<S: EventSource, P: Platform>(
     unit: &CounterUnit,
-    counters: &mut Counters<'_, S, Msr, P>,
+    counters: &mut CounterSession<'_, S, Msr, P>,
     opened: &Opened,
 ) -> Option<()> {
     for event in opened.each_alone().take(3) {
@@ -298,7 +298,7 @@ fn count<S: EventSource, P: Platform>(
 /// Changes what is the session's, beside running events.
 fn share<S: EventSource, P: Platform>(
     unit: &CounterUnit,
-    counters: &mut Counters<'_, S, Msr, P>,
+    counters: &mut CounterSession<'_, S, Msr, P>,
     opened: &Opened,
 ) {
     FREEZE.measure(|| counters.freeze_on_interrupt());
@@ -347,8 +347,8 @@ static ADDED: AddedSources<[AddedSlot; 1]> = AddedSources::new();
 /// Starts and stops an added source, beside events that are opened, with a register that faults meanwhile.
 fn added(machine: &'static Machine, processor: &Snapshot, faulty: u32) -> Option<()> {
     let source = KProfileSource::new(0x25)?;
-    let sources = WithSources::new(machine, &ADDED);
-    let both = WithEvents::new(&sources, &EVENTS);
+    let sources = WithAddedSources::new(machine, &ADDED);
+    let both = WithOpenedEvents::new(&sources, &EVENTS);
     let all = CounterSet::ALL;
     let mut session = both.initialize(processor, all, Msr, Apic, &MEMORY).ok()?;
     let unit = machine.unit_of(processor);

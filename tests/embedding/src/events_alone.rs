@@ -10,8 +10,8 @@ use core::hint::black_box;
 use machine::{Apic, Msr};
 use pmu::Machine;
 use pmu_core::{
-    CounterError, CounterMemory, CounterSet, CounterSlot, Counters, Event, EventEntry, EventTable,
-    MAX_COUNTERS, NamedEvent, Snapshot, SourceInterface, service,
+    CounterError, CounterMemory, CounterSet, CounterSlot, CounterSession, Event, EventEntry, EventTable,
+    MAX_COUNTERS, GenericEvent, Snapshot, SourceInterface, service,
 };
 
 static COUNTERS: CounterMemory<[CounterSlot; MAX_COUNTERS]> = CounterMemory::new();
@@ -19,8 +19,8 @@ static EVENTS: EventTable<[EventEntry; 8]> = EventTable::new();
 
 fn count(machine: &Machine, this: &Snapshot) -> Result<u64, CounterError> {
     let (events, unit) = (machine.events(&EVENTS), machine.unit_of(this));
-    let mut counters = Counters::take(events, &unit, CounterSet::ALL, Msr, Apic, &COUNTERS)?;
-    let instructions = counters.open_event(&unit, &Event::named(NamedEvent::Instructions))?;
+    let mut counters = CounterSession::take(events, &unit, CounterSet::ALL, Msr, Apic, &COUNTERS)?;
+    let instructions = counters.open_event(&unit, &Event::generic(GenericEvent::Instructions))?;
     counters.start_event(instructions, 0)?;
     let serviced = service(&events, &Msr, &Apic, &COUNTERS, |overflow| _ = black_box(overflow));
     let _ = black_box(serviced);

@@ -101,7 +101,7 @@ fn snapshot(vendor: &[u8; 12], leaf_0a: u32) -> Snapshot {
     })
 }
 
-/// The local APIC's performance entry of a virtual processor.
+/// The LVT entry of a virtual processor.
 struct Entry(u32);
 
 impl PerformanceEntry for Entry {

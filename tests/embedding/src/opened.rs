@@ -16,10 +16,10 @@ use pmu::{
 };
 use pmu_core::raw_cpuid::CpuIdResult;
 use pmu_core::{
-    CounterError, CounterMemory, CounterSet, CounterSlot, CounterUnit, Counters, Event, EventCount,
-    EventEntry, EventSelect, EventTable, KProfileSource, MAX_COUNTERS, NamedEvent,
+    CounterError, CounterMemory, CounterSet, CounterSlot, CounterUnit, CounterSession, Event, EventCount,
+    EventEntry, EventSelect, EventTable, KProfileSource, MAX_COUNTERS, GenericEvent,
     ProfileInterface, SavedCounter, SavedCounters, Session, Snapshot, ThreadEvent, service,
-    silence,
+    stop_all,
 };
 
 type Memory = CounterMemory<[CounterSlot; MAX_COUNTERS]>;
@@ -59,12 +59,12 @@ fn any<T, E>(outcome: Result<T, E>) -> Option<T> {
 fn count(machine: &Machine, unit: &CounterUnit) -> Result<(), CounterError> {
     let events = machine.events(&EVENTS);
     let all = CounterSet::from_bits(black_box(u64::MAX));
-    let mut counters = Counters::take(events, unit, all, Msr, Apic, &MEMORY)?;
+    let mut counters = CounterSession::take(events, unit, all, Msr, Apic, &MEMORY)?;
     let raw = Event::raw(EventSelect::from_bits(black_box(0x01C0)));
-    EVENTS.set_floor(black_box(0x1000));
+    EVENTS.set_min_period(black_box(0x1000));
     any(counters.freeze_on_interrupt());
     let counted = counters.open_event(unit, &raw.rotating().with_user_rdpmc())?;
-    let sampled = Event::named(NamedEvent::Instructions).every(black_box(0x1_0000)).with_total();
+    let sampled = Event::generic(GenericEvent::Instructions).every(black_box(0x1_0000)).with_total();
     let sampled = counters.open_event(unit, &sampled)?;
     if let Some(event) = Watchdog::event(unit, black_box(1_000_000_000), black_box(10)) {
         let event = counters.open_event(unit, &event)?;
@@ -149,7 +149,7 @@ fn profile(machine: &Machine, processor: &Snapshot) {
 fn others() {
     any(PLACES.with(|place| place.as_mut().map(|session| any(session.shut_down()))));
     any(Event::try_from(black_box(PerfAttributes::default())));
-    any(PerfAttributes::try_from(black_box(Event::named(NamedEvent::Cycles))));
+    any(PerfAttributes::try_from(black_box(Event::generic(GenericEvent::Cycles))));
     any(Delivery::vector(black_box(0xE1)));
 }
 
@@ -186,8 +186,8 @@ extern "C" fn main() -> i32 {
         if any(count(&machine, &unit)).is_none() {
             return 30 + number as i32;
         }
-        any(silence(&unit, &Msr));
-        black_box(pmu_intel::clear_left_over(&processor, CounterSet::ALL, &Msr));
+        any(stop_all(&unit, &Msr));
+        black_box(pmu_intel::clear_stale(&processor, CounterSet::ALL, &Msr));
         // SAFETY: `count` shut its session down, and no interrupt uses them.
         unsafe {
             MEMORY.reclaim();

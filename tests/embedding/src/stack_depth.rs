@@ -18,8 +18,8 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use machine::{Apic, FAULTY, Frame, Msr, register};
 use pmu::Machine;
 use pmu_core::{
-    CounterError, CounterMemory, CounterSet, CounterSlot, CounterUnit, Counters, Event, EventEntry,
-    EventSelect, EventSource, EventTable, KProfileSource, NamedEvent, Platform, ProcessId,
+    CounterError, CounterMemory, CounterSet, CounterSlot, CounterUnit, CounterSession, Event, EventEntry,
+    EventSelect, EventSource, EventTable, KProfileSource, GenericEvent, Platform, ProcessId,
     ProcessorNumber, ProfileInterface, Report, Session, Snapshot, SourceInterface,
 };
 use pmu_intel::Emon;
@@ -110,10 +110,10 @@ static PERIODS: AtomicU32 = AtomicU32::new(0);
 /// Opens events of each kind and starts them: with a period and a total, and only counted, on a fixed counter.
 fn open<S: EventSource, P: Platform>(
     unit: &CounterUnit,
-    counters: &mut Counters<'_, S, Msr, P>,
+    counters: &mut CounterSession<'_, S, Msr, P>,
 ) -> Result<(), CounterError> {
     let raw = Event::raw(EventSelect::from_bits(0x01D1)).with_total().rotating();
-    let instructions = Event::named(NamedEvent::Instructions);
+    let instructions = Event::generic(GenericEvent::Instructions);
     for event in [raw.every(1 << 40), instructions, raw.every(0x1000).tagged(7)] {
         let event = counters.open_event(unit, &event)?;
         counters.start_event(event, 0)?;

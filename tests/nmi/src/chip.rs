@@ -53,7 +53,7 @@ pub struct Chip<const N: usize = SOURCES> {
     control: AtomicU64,
     status: AtomicU64,
     debug_control: AtomicU64,
-    /// The mask bit of the local APIC's performance entry.
+    /// The mask bit of the LVT entry.
     masked: AtomicBool,
     /// An interrupt was raised and waits to be delivered.
     pending: AtomicBool,

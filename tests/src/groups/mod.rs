@@ -4,14 +4,15 @@
 use core::cell::{Cell, RefCell};
 
 use pmu_core::{
-    CounterMemory, CounterSet, Counters, Event, EventEntry, EventTable, MsrAddress, MsrBackend,
-    MsrError, MsrErrorKind, MsrUpdate, OpenedEvents, PmcIndex,
+    CounterMemory, CounterSession, CounterSet, Event, EventEntry, EventTable, MsrAddress,
+    MsrBackend, MsrError, MsrErrorKind, MsrUpdate, OpenedEvents, PmcIndex,
 };
 
 use crate::opened::{Mock, Processor, Random, raw};
 
 pub type LargeTable = EventTable<[EventEntry; 24]>;
-pub type Refined<'a, 'm> = Counters<'a, OpenedEvents<'a>, &'m WithExtra<'m, 'm>, &'m Mock<'m>>;
+pub type Refined<'a, 'm> =
+    CounterSession<'a, OpenedEvents<'a>, &'m WithExtra<'m, 'm>, &'m Mock<'m>>;
 
 /// Extra registers.
 pub const EXTRA: [u32; 4] = [0x1A6, 0x1A7, 0x3F6, 0x3F7];
@@ -87,9 +88,9 @@ impl<'m, 'h> WithExtra<'m, 'h> {
         only: CounterSet,
         memory: &'a CounterMemory,
         table: &'a EventTable,
-    ) -> Counters<'a, OpenedEvents<'a>, &'m Self, &'m Mock<'h>> {
+    ) -> CounterSession<'a, OpenedEvents<'a>, &'m Self, &'m Mock<'h>> {
         let source = OpenedEvents::new(&processor.unit, table);
-        Counters::take(source, &processor.unit, only, self, self.mock, memory).unwrap()
+        CounterSession::take(source, &processor.unit, only, self, self.mock, memory).unwrap()
     }
 }
 

@@ -7,8 +7,8 @@ use core::fmt;
 
 use crate::deviations::snapshot;
 use pmu_core::{
-    CounterMemory, CounterSet, CounterSlot, CounterUnit, Counters, Event, EventCount, EventEntry,
-    EventId, EventSelect, EventTable, MAX_COUNTERS, OpenedEvents, Snapshot,
+    CounterMemory, CounterSession, CounterSet, CounterSlot, CounterUnit, Event, EventCount,
+    EventEntry, EventId, EventSelect, EventTable, MAX_COUNTERS, OpenedEvents, Snapshot,
 };
 use pmu_virt::mock::{Deviations, MockMsr};
 use pmu_virt::{
@@ -19,7 +19,7 @@ use pmu_virt::{
 pub type Mock<'h> = MockMsr<'h, 64>;
 pub type Memory = CounterMemory<[CounterSlot; MAX_COUNTERS]>;
 pub type Table = EventTable<[EventEntry; 12]>;
-pub type Opened<'a, 'm> = Counters<'a, OpenedEvents<'a>, &'m Mock<'m>, &'m Mock<'m>>;
+pub type Opened<'a, 'm> = CounterSession<'a, OpenedEvents<'a>, &'m Mock<'m>, &'m Mock<'m>>;
 
 /// Events that general counters count, by number and unit mask; of the first two there are fixed counters.
 pub const KINDS: [(u8, u8); 8] =
@@ -90,7 +90,8 @@ impl Processor {
         table: &'a EventTable,
     ) -> Opened<'a, 'm> {
         let source = OpenedEvents::new(&self.unit, table);
-        let mut counters = Counters::take(source, &self.unit, only, mock, mock, memory).unwrap();
+        let mut counters =
+            CounterSession::take(source, &self.unit, only, mock, mock, memory).unwrap();
         if self.freezing {
             counters.freeze_on_interrupt().unwrap();
         }

@@ -2,13 +2,13 @@
 
 use pmu_core::testing::RecordingMsr;
 use pmu_core::{
-    CounterSet, Counters, Event, EventTable, MsrOperation, OpenedEvents, Snapshot, ThreadEvent,
-    service,
+    CounterSession, CounterSet, Event, EventTable, MsrOperation, OpenedEvents, Snapshot,
+    ThreadEvent, service,
 };
 use pmu_tests::opened::*;
 use pmu_tests::{FakePlatform, RegisterFile, intel_processor};
 
-/// Numbers of RDMSRs, WRMSRs, RDPMCs, and of unmaskings of the local APIC's entry.
+/// Numbers of RDMSRs, WRMSRs, RDPMCs, and of unmaskings of the LVT entry.
 type Cost = [u32; 4];
 
 /// Costs of one event.
@@ -43,7 +43,7 @@ fn costs(version: u32, freezing: bool, event: Event) -> Costs {
     let (memory, table) = (Memory::new(), Table::new());
     let source = OpenedEvents::new(&unit, &table as &EventTable);
     let mut counters =
-        Counters::take(source, &unit, CounterSet::ALL, &msr, &platform, &memory).unwrap();
+        CounterSession::take(source, &unit, CounterSet::ALL, &msr, &platform, &memory).unwrap();
     if freezing {
         counters.freeze_on_interrupt().unwrap();
     }

@@ -1,6 +1,6 @@
 //! Costs of groups in register accesses: exact, and equal to the table in COSTS.md.
 
-use pmu_core::{CounterSet, Counters, Event, EventCount, OpenedEvents, ThreadEvent, service};
+use pmu_core::{CounterSession, CounterSet, Event, EventCount, OpenedEvents, ThreadEvent, service};
 use pmu_tests::FakePlatform;
 use pmu_tests::groups::*;
 use pmu_tests::opened::*;
@@ -26,7 +26,7 @@ fn row(configuration: Configuration, freezing: bool) -> String {
     let general = processor.unit.counters() & CounterSet::GENERAL;
     let four: CounterSet = general.iter().take(4).collect();
     let mut counters =
-        Counters::take(source, &processor.unit, four, &extra, &platform, &memory).unwrap();
+        CounterSession::take(source, &processor.unit, four, &extra, &platform, &memory).unwrap();
     if freezing {
         counters.freeze_on_interrupt().unwrap();
     }

@@ -1,6 +1,6 @@
 //! Costs of the driver's operations in register accesses: exact, and equal to the table in COSTS.md.
 //!
-//! R, W and P are RDMSR, WRMSR and RDPMC; A is an unmask of the local APIC's entry, counted at the
+//! R, W and P are RDMSR, WRMSR and RDPMC; A is an unmask of the LVT entry, counted at the
 //! platform.
 
 use core::fmt;

@@ -3,8 +3,8 @@
 use core::cell::Cell;
 
 use pmu_core::{
-    Claim, CounterMemory, CounterSet, CounterSlot, Counters, Event, EventEntry, EventTable,
-    MAX_COUNTERS, NamedEvent, OpenedEvents, service,
+    Claim, CounterMemory, CounterSession, CounterSet, CounterSlot, Event, EventEntry, EventTable,
+    GenericEvent, MAX_COUNTERS, OpenedEvents, service,
 };
 use pmu_tests::deviations::snapshot;
 use pmu_tests::software_pmu::*;
@@ -53,8 +53,8 @@ fn a_total_loses_nothing_when_its_counter_wraps_unread() {
         };
         mock.on_interrupt(&handler);
         let mut counters =
-            Counters::take(source, &unit, CounterSet::ALL, &mock, &mock, &memory).unwrap();
-        let id = counters.open_event(&unit, &Event::named(NamedEvent::Cycles)).unwrap();
+            CounterSession::take(source, &unit, CounterSet::ALL, &mock, &mock, &memory).unwrap();
+        let id = counters.open_event(&unit, &Event::generic(GenericEvent::Cycles)).unwrap();
         let mut expected = 0;
         // Short of half a range, over it, exactly a range, over one, over several; and some after each.
         let wraps = [1 << 39, 1 << 40, (1 << 40) + 5, 3 << 40, (1 << 48) - 7, 1 << 48, 3 << 47];

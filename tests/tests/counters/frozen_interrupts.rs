@@ -30,7 +30,7 @@ fn an_interrupt_that_only_releases_frozen_counters_is_claimed() {
     }
 }
 
-/// Unmasking the local APIC's entry while another owner's bit is set may raise one interrupt more. SDM vol. 4, table of
+/// Unmasking the LVT entry while another owner's bit is set may raise one interrupt more. SDM vol. 4, table of
 /// the architectural MSRs, IA32_PERF_GLOBAL_STATUS.
 #[test]
 fn one_interrupt_more_is_claimed_beside_a_bit_of_another_owner_that_raises_one() {

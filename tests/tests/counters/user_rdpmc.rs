@@ -4,10 +4,10 @@ use core::mem::{offset_of, size_of};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use pmu::core::{
-    CounterError, CounterMemory, CounterSet, CounterSlot, CounterUnit, Counters, Event, EventEntry,
-    EventSelect, EventTable, KProfileSource, MAX_COUNTERS, MsrBackend, NamedEvent, OpenedEvents,
-    PmcIndex, SavedCounter, SavedCounters, SourceInterface, ThreadEvent, UserView, WithEvents,
-    service,
+    CounterError, CounterMemory, CounterSession, CounterSet, CounterSlot, CounterUnit, Event,
+    EventEntry, EventSelect, EventTable, GenericEvent, KProfileSource, MAX_COUNTERS, MsrBackend,
+    OpenedEvents, PmcIndex, SavedCounter, SavedCounters, SourceInterface, ThreadEvent, UserView,
+    WithOpenedEvents, service,
 };
 use pmu::user::UserPage;
 use pmu_intel::Emon;
@@ -19,7 +19,7 @@ use pmu_virt::{Configuration, EventKey, IntelConfiguration, Mode, Privilege};
 
 type Mock<'h> = MockMsr<'h, 8>;
 
-static INSTRUCTIONS_EVENT: Event = Event::named(NamedEvent::Instructions);
+static INSTRUCTIONS_EVENT: Event = Event::generic(GenericEvent::Instructions);
 
 fn unit(configuration: Configuration) -> CounterUnit {
     pmu_intel::counters(&snapshot(configuration, Deviations::NONE)).unwrap()
@@ -43,7 +43,7 @@ fn user_mode_reads_what_the_kernel_reads_over_stops_and_wraps() {
     let mock = Mock::strict(pmu(VERSION_4));
     mock.on_interrupt(&handler);
     let mut counters =
-        Counters::take(source, &unit, CounterSet::ALL, &mock, &mock, &memory).unwrap();
+        CounterSession::take(source, &unit, CounterSet::ALL, &mock, &mock, &memory).unwrap();
     let id = counters.open_event(&unit, &INSTRUCTIONS_EVENT).unwrap();
     let page = UserPage::new();
     let user = |page: &UserPage| {
@@ -93,7 +93,7 @@ fn a_narrow_counters_view_outlives_its_interrupts() {
     let mock = Mock::strict(pmu(configuration));
     mock.on_interrupt(&handler);
     let mut counters =
-        Counters::take(source, &unit, CounterSet::ALL, &mock, &mock, &memory).unwrap();
+        CounterSession::take(source, &unit, CounterSet::ALL, &mock, &mock, &memory).unwrap();
     let id = counters.open_event(&unit, &INSTRUCTIONS_EVENT).unwrap();
     counters.start_event(id, 0).unwrap();
     mock.advance(&mut feed(INSTRUCTIONS, Privilege::User, 1 << 30));
@@ -113,7 +113,7 @@ fn an_event_that_another_one_moves_has_another_view() {
     let mock = Mock::strict(pmu(VERSION_4));
     let source = OpenedEvents::new(&unit, &events);
     let mut counters =
-        Counters::take(source, &unit, CounterSet::ALL, &mock, &mock, &memory).unwrap();
+        CounterSession::take(source, &unit, CounterSet::ALL, &mock, &mock, &memory).unwrap();
     let moved = counters.open_event(&unit, &INSTRUCTIONS_EVENT).unwrap();
     counters.start_event(moved, 0).unwrap();
     mock.advance(&mut feed(EventKey::fixed(0).unwrap(), Privilege::User, 70));
@@ -142,7 +142,7 @@ fn what_user_mode_cannot_read_has_no_view() {
     let mock = Mock::strict(pmu(configuration));
     let source = OpenedEvents::new(&unit, &events);
     let mut counters =
-        Counters::take(source, &unit, CounterSet::ALL, &mock, &mock, &memory).unwrap();
+        CounterSession::take(source, &unit, CounterSet::ALL, &mock, &mock, &memory).unwrap();
     let mut started = |event: Event| {
         let id = counters.open_event(&unit, &event).unwrap();
         counters.start_event(id, 0).unwrap();
@@ -256,7 +256,7 @@ fn a_sources_counter_is_not_read_by_user_mode() {
         let emon = Emon::detect(&processor).unwrap();
         let memory = CounterMemory::<[CounterSlot; MAX_COUNTERS]>::new();
         let events = EventTable::<[EventEntry; 4]>::new();
-        let both = WithEvents::new(&emon, &events);
+        let both = WithOpenedEvents::new(&emon, &events);
         let unit = both.unit_of(&processor);
         let mock = Mock::strict(pmu(configuration));
         let mut session =

@@ -4,7 +4,7 @@
 use core::cell::RefCell;
 
 use pmu_core::{
-    CounterSet, EventCount, EventOverflow, OpenedEvents, ThreadEvent, service, silence,
+    CounterSet, EventCount, EventOverflow, OpenedEvents, ThreadEvent, service, stop_all,
 };
 use pmu_tests::opened::*;
 use pmu_tests::{StateRegisters, recorded};
@@ -79,7 +79,7 @@ fn overflows_are_gone_when_every_counter_was_silenced() {
     let processor = zx_c();
     let mock = processor.mock();
     leave_overflowed(&mock);
-    silence(&processor.unit, &&mock).unwrap();
+    stop_all(&processor.unit, &&mock).unwrap();
     let state = mock.with_pmu(|pmu| pmu.state());
     assert_eq!((state.global_status(), state.global_control()), (0, 0));
     assert_eq!(running(&mock), CounterSet::NONE);

@@ -53,7 +53,7 @@ fn a_driver_starts_counts_interrupts_and_stops() {
             let mut session = bench.initialize(&mock, &memory).unwrap();
             let usable = session.counters().usable.bits();
             let source = bench.sources[0];
-            assert_eq!(session.query(source).availability, Availability::Proven);
+            assert_eq!(session.query(source).availability, Availability::Verified);
             assert_eq!(running(&mock), 0);
 
             session.start(source).unwrap();

@@ -4,8 +4,8 @@
 use std::collections::BTreeSet;
 
 use pmu::core::{
-    CounterError, CounterMemory, CounterSet, CounterSlot, Counters, Event, EventEntry, EventSelect,
-    EventTable, MAX_COUNTERS, OpenedEvents,
+    CounterError, CounterMemory, CounterSession, CounterSet, CounterSlot, Event, EventEntry,
+    EventSelect, EventTable, MAX_COUNTERS, OpenedEvents,
 };
 use pmu::perf::{PERF_TYPE_RAW, PerfAttributes};
 use pmu_amd::{Generation, SOURCES, Zen};
@@ -43,7 +43,7 @@ fn outcomes(file: &str, events: impl IntoIterator<Item = Event>) -> Vec<Result<(
     let platform = FakePlatform::default();
     let source = OpenedEvents::new(&unit, &table);
     let mut counters =
-        Counters::take(source, &unit, CounterSet::ALL, &msr, &platform, &memory).unwrap();
+        CounterSession::take(source, &unit, CounterSet::ALL, &msr, &platform, &memory).unwrap();
     let outcomes = events.into_iter().map(|event| {
         msr.take_writes();
         let id = counters.open_event(&unit, &event);

@@ -1,6 +1,6 @@
 //! Perf's names of events: the manual's own examples, and round trips.
 
-use pmu::core::{Event, EventSelect, NamedEvent};
+use pmu::core::{Event, EventSelect, GenericEvent};
 use pmu::perf::{
     HARDWARE_EVENTS, PERF_TYPE_HARDWARE, PERF_TYPE_RAW, PerfAttributes, PerfError, RawConfig,
 };
@@ -95,20 +95,20 @@ fn hardware_events_have_the_kernels_numbers() {
         Event::try_from(attributes).map(|event| event.name())
     };
     for (number, name) in [
-        (0, NamedEvent::Cycles),
-        (1, NamedEvent::Instructions),
-        (2, NamedEvent::CacheReferences),
-        (3, NamedEvent::CacheMisses),
-        (4, NamedEvent::Branches),
-        (5, NamedEvent::BranchMisses),
-        (9, NamedEvent::ReferenceCycles),
+        (0, GenericEvent::Cycles),
+        (1, GenericEvent::Instructions),
+        (2, GenericEvent::CacheReferences),
+        (3, GenericEvent::CacheMisses),
+        (4, GenericEvent::Branches),
+        (5, GenericEvent::BranchMisses),
+        (9, GenericEvent::ReferenceCycles),
     ] {
         assert_eq!(event(number), Ok(Some(name)));
     }
     for number in [6, 7, 8, 10, 1 << 32, u64::MAX] {
         assert_eq!(event(number), Err(PerfError::Hardware(number)));
     }
-    assert!(NamedEvent::ALL.iter().all(|name| HARDWARE_EVENTS.iter().any(|(_, n)| n == name)));
+    assert!(GenericEvent::ALL.iter().all(|name| HARDWARE_EVENTS.iter().any(|(_, n)| n == name)));
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use pmu_core::{
     CounterError, CounterSet, EventCount, GroupError, GroupId, KProfileSource, ProfileInterface,
-    SavedCounter, SavedCounters, SwitchError, ThreadEvent, WithEvents,
+    SavedCounter, SavedCounters, SwitchError, ThreadEvent, WithOpenedEvents,
 };
 use pmu_intel::Emon;
 use pmu_tests::groups::*;
@@ -95,7 +95,7 @@ fn an_event_whose_turn_comes_while_counters_are_saved_is_counted() {
     let processor = Processor::intel(IntelConfiguration::new(2, 4, 0));
     let emon = Emon::detect(&processor.snapshot).unwrap();
     let (memory, table, mock) = (Memory::new(), Table::new(), processor.mock());
-    let both = WithEvents::new(&emon, &table);
+    let both = WithOpenedEvents::new(&emon, &table);
     let source = KProfileSource::TOTAL_CYCLES;
     emon.set_interval(source, 0x1000).unwrap();
     let two = CounterSet::from_bits(0b11);

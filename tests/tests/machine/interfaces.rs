@@ -6,8 +6,8 @@ use pmu::Machine;
 use pmu_amd::{Amd64, Generation, Zen};
 use pmu_core::raw_cpuid::CpuIdResult;
 use pmu_core::{
-    CounterError, CounterMemory, CounterSet, CounterSlot, Counters, Event, EventEntry, EventSelect,
-    EventTable, NamedEvent, NoInterface, OpenedEvents, Snapshot, SourceInterface,
+    CounterError, CounterMemory, CounterSession, CounterSet, CounterSlot, Event, EventEntry,
+    EventSelect, EventTable, GenericEvent, NoInterface, OpenedEvents, Snapshot, SourceInterface,
 };
 use pmu_intel::Emon;
 use pmu_tests::{FakePlatform, RegisterFile, result};
@@ -145,7 +145,7 @@ fn reference_cycles_of_amd_come_with_zen_4() {
         (0x1A, 0x44, true),
     ] {
         let unit = pmu_amd::counters(&Amd::of(family, model).snapshot()).unwrap();
-        let there = unit.named(NamedEvent::ReferenceCycles).is_some();
+        let there = unit.generic(GenericEvent::ReferenceCycles).is_some();
         assert_eq!(there, has, "family {family:#X} model {model:#X}");
     }
 }
@@ -162,8 +162,8 @@ fn an_event_of_guests_takes_svm() {
         let (msr, platform) = (RegisterFile::amd(), FakePlatform::default());
         let opened = OpenedEvents::new(&unit, &events);
         let mut counters =
-            Counters::take(opened, &unit, CounterSet::ALL, &msr, &platform, &memory).unwrap();
-        let event = Event::named(NamedEvent::Instructions).in_guests();
+            CounterSession::take(opened, &unit, CounterSet::ALL, &msr, &platform, &memory).unwrap();
+        let event = Event::generic(GenericEvent::Instructions).in_guests();
         let refused = counters.open_event(&unit, &event).err();
         assert_eq!(refused, (!has).then_some(CounterError::GuestModeUnsupported), "{ecx:#x}");
         counters.shut_down().unwrap();

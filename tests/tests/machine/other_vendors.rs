@@ -7,10 +7,10 @@ use std::path::Path;
 
 use pmu::Machine;
 use pmu::core::{
-    Claim, Clocks, CounterError, CounterMemory, CounterSet, CounterSlot, CounterUnit, Counters,
-    CpuidDump, Event, EventEntry, EventSelect, EventTable, KProfileSource, MAX_COUNTERS,
-    MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, NamedEvent, NoInterface, PmcIndex,
-    ProfileInterface, Snapshot, SourceInterface,
+    Claim, Clocks, CounterError, CounterMemory, CounterSession, CounterSet, CounterSlot,
+    CounterUnit, CpuidDump, Event, EventEntry, EventSelect, EventTable, GenericEvent,
+    KProfileSource, MAX_COUNTERS, MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, NoInterface,
+    PmcIndex, ProfileInterface, Snapshot, SourceInterface,
 };
 use pmu::{Watchdog, core::service};
 use pmu_tests::{FakePlatform, RegisterFile};
@@ -93,7 +93,8 @@ fn started(
     let events = EventTable::<[EventEntry; 2]>::new();
     let platform = FakePlatform::default();
     let source = pmu::core::OpenedEvents::new(unit, &events);
-    let mut counters = Counters::take(source, unit, CounterSet::ALL, msr, &platform, &memory)?;
+    let mut counters =
+        CounterSession::take(source, unit, CounterSet::ALL, msr, &platform, &memory)?;
     assert_eq!(counters.counters().usable, unit.counters(), "every counter answers");
     let opened = counters.open_event(unit, event);
     msr.take_writes();
@@ -114,11 +115,15 @@ fn any_event_of_hygons_manual_runs_on_amds_registers() {
         let preload = (1 << 48) - 0x1_0000;
         assert_eq!(writes, [(0xC001_0201, preload), (0xC001_0200, 0x1_0053_02D0)], "{file}");
         // Those of AMD's first Zen have names.
-        let cycles = started(machine.unit(), &msr, &Event::named(NamedEvent::Cycles)).unwrap();
+        let cycles = started(machine.unit(), &msr, &Event::generic(GenericEvent::Cycles)).unwrap();
         assert_eq!(cycles.last(), Some(&(0xC001_0200, 0x53_0076)), "{file}");
-        let reference = Event::named(NamedEvent::ReferenceCycles);
+        let reference = Event::generic(GenericEvent::ReferenceCycles);
         let refused = started(machine.unit(), &msr, &reference);
-        assert_eq!(refused, Err(CounterError::Unsupported(NamedEvent::ReferenceCycles)), "{file}");
+        assert_eq!(
+            refused,
+            Err(CounterError::Unsupported(GenericEvent::ReferenceCycles)),
+            "{file}"
+        );
     }
 }
 
@@ -127,8 +132,8 @@ fn zhaoxin_takes_raw_events_only() {
     for (file, general, width) in [("zhaoxin-shanghai.txt", 2, 40), ("zhaoxin-kx6000.txt", 4, 48)] {
         let machine = Machine::detect(&recorded(file));
         let (unit, msr) = (machine.unit(), zhaoxin_registers(general));
-        for name in NamedEvent::ALL {
-            let refused = started(unit, &msr, &Event::named(name));
+        for name in GenericEvent::ALL {
+            let refused = started(unit, &msr, &Event::generic(name));
             assert_eq!(refused, Err(CounterError::Unsupported(name)), "{file}");
         }
         assert_eq!(Watchdog::event(unit, 2_600_000_000, 10), None, "{file}");
@@ -201,7 +206,8 @@ fn an_overflow_on_zx_c_is_acknowledged_while_its_counters_are_enabled() {
     let events = EventTable::<[EventEntry; 2]>::new();
     let source = machine.events(&events);
     let mut counters =
-        Counters::take(source, machine.unit(), CounterSet::ALL, &msr, &platform, &memory).unwrap();
+        CounterSession::take(source, machine.unit(), CounterSet::ALL, &msr, &platform, &memory)
+            .unwrap();
     let cycles = Event::raw(EventSelect::from_bits(0x0082)).every(0x1_0000);
     let id = counters.open_event(machine.unit(), &cycles).unwrap();
     counters.start_event(id, 0).unwrap();

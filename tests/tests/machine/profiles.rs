@@ -4,7 +4,7 @@ use core::cell::RefCell;
 
 use pmu::Machine;
 use pmu_core::{
-    Claim, CounterError, CounterSet, Counters, InterfaceError, KProfileSource, NoInterface,
+    Claim, CounterError, CounterSession, CounterSet, InterfaceError, KProfileSource, NoInterface,
     ProfileInterface, Snapshot, SourceInterface,
 };
 use pmu_tests::opened::*;
@@ -84,7 +84,7 @@ fn a_machine_without_counters_says_so_with_the_reason() {
         let mock = Processor::intel(IntelConfiguration::new(4, 4, 3)).mock();
         mock.clear();
         let (events, unit) = (machine.events(&table), machine.unit_of(&this));
-        let taken = Counters::take(events, &unit, CounterSet::ALL, &mock, &mock, &memory);
+        let taken = CounterSession::take(events, &unit, CounterSet::ALL, &mock, &mock, &memory);
         let error = taken.map(|_| ()).unwrap_err();
         assert_eq!(error, CounterError::NoCounters(why));
         assert!(error.to_string().contains(&why.to_string()), "{error}");

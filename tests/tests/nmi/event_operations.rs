@@ -10,7 +10,7 @@ use core::cell::Cell;
 use pmu_amd::Amd64;
 use pmu_core::{
     CounterMemory, CounterSet, CounterSlot, KProfileSource, MAX_COUNTERS, ProfileInterface, Report,
-    SavedCounter, SavedCounters, ThreadEvent, WithEvents,
+    SavedCounter, SavedCounters, ThreadEvent, WithOpenedEvents,
 };
 use pmu_intel::Emon;
 use pmu_tests::deviations::{self, snapshot};
@@ -120,7 +120,7 @@ fn interrupt<I: ProfileInterface>(
     let world = Processor::new(context, deviations, keys);
     let context = &world.context;
     let (memory, table) = (Memory::new(), Table::new());
-    let both = WithEvents::new(interface, &table);
+    let both = WithOpenedEvents::new(interface, &table);
     let handler = |mock: &Mock<'_>| {
         let told = |report| {
             world.told(report);
@@ -236,7 +236,7 @@ fn interrupt<I: ProfileInterface>(
             let mut thread = [sampled, counted].map(ThreadEvent::Opened);
             counters.switch_out(&mut thread, 1, |o| world.told(Report::Event(o))).unwrap();
             for (event, place) in [(SAMPLED, thread[0]), (COUNTED, thread[1])] {
-                let ThreadEvent::Switched(event_here) = place else { panic!("{place:?}") };
+                let ThreadEvent::SwitchedOut(event_here) = place else { panic!("{place:?}") };
                 let value = event_here.count().value;
                 assert!(world.fits(event, value, &unit), "{context}: {event}: {value}");
             }

@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 
 use super::world::{Accesses, World};
 use pmu_core::{
-    Claim, CounterError, CounterSet, Counters, EventId, EventOverflow, MsrAddress, MsrBackend,
-    MsrErrorKind, MsrUpdate, OpenedEvents, PmcIndex, service,
+    Claim, CounterError, CounterSession, CounterSet, EventId, EventOverflow, MsrAddress,
+    MsrBackend, MsrErrorKind, MsrUpdate, OpenedEvents, PmcIndex, service,
 };
 use pmu_tests::StateRegisters;
 use pmu_tests::opened::*;
@@ -173,7 +173,7 @@ impl Guests {
     #[track_caller]
     fn assert_exact<M: MsrBackend, P: pmu_core::Platform>(
         &self,
-        counters: &Counters<'_, OpenedEvents<'_>, M, P>,
+        counters: &CounterSession<'_, OpenedEvents<'_>, M, P>,
         ids: [EventId; 4],
     ) {
         for event in EVENTS {
@@ -208,7 +208,7 @@ fn switch(processor: &Processor, on: bool, plan: (u32, u32), fault: Fault) -> bo
     let registers = Registers(&mock, &svm);
     let source = OpenedEvents::new(&processor.unit, &table);
     let mut counters =
-        Counters::take(source, &processor.unit, CounterSet::ALL, registers, &mock, &memory)
+        CounterSession::take(source, &processor.unit, CounterSet::ALL, registers, &mock, &memory)
             .unwrap();
     let sampling = |event: usize| raw(kind(event)).every(PERIOD).with_total();
     let events = [

@@ -30,8 +30,8 @@ pub(crate) const SLACK: u64 = 64;
 /// Number of further intervals that pass until a late interrupt is taken.
 pub(crate) const LATE: u64 = 3;
 
-/// Events within an operation. Accesses are counted from 1, those of the interrupts included; unmasking the local
-/// APIC's entry is one.
+/// Events within an operation. Accesses are counted from 1, those of the interrupts included; unmasking the LVT
+/// entry is one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Plan {
     /// Every running counter overflows just before access `at`; the interrupt is delivered `late` accesses later.

@@ -4,7 +4,7 @@ use core::cell::RefCell;
 
 use pmu_core::{
     CounterError, CounterId, CounterSet, EventId, EventOverflow, EventTable, KProfileSource,
-    OpenedEvents, ProfileInterface, Report, WithEvents, service,
+    OpenedEvents, ProfileInterface, Report, WithOpenedEvents, service,
 };
 use pmu_intel::Emon;
 use pmu_tests::opened::*;
@@ -272,7 +272,7 @@ fn a_source_gives_way_to_an_event_and_goes_on() {
         let processor = Processor::intel(IntelConfiguration::new(version, 2, 2));
         let emon = Emon::detect(&processor.snapshot).unwrap();
         let (memory, table, mock) = (Memory::new(), Table::new(), processor.mock());
-        let both = WithEvents::new(&emon, &table);
+        let both = WithOpenedEvents::new(&emon, &table);
         let reports = RefCell::new(vec![]);
         let handler = |mock: &Mock<'_>| {
             both.service(mock, mock, &memory, |report| reports.borrow_mut().push(report)).unwrap();

@@ -1,8 +1,9 @@
 //! Refusals of opened events, each with its error, and without an effect.
 
 use pmu_core::{
-    CounterError, CounterId, CounterMemory, CounterSet, Counters, Event, EventId, EventSelect,
-    EventTable, NamedEvent, OpenedEvents, ProfileInterface, Snapshot, SwitchError, ThreadEvent,
+    CounterError, CounterId, CounterMemory, CounterSession, CounterSet, Event, EventId,
+    EventSelect, EventTable, GenericEvent, OpenedEvents, ProfileInterface, Snapshot, SwitchError,
+    ThreadEvent,
 };
 use pmu_intel::Emon;
 use pmu_tests::opened::*;
@@ -34,7 +35,10 @@ fn events_that_the_processor_lacks_are_refused_by_name_bits_counter_and_period()
         refused(raw(0).on(CounterSet::NONE), none);
         refused(raw(0).on(CounterSet::from_bits(1 << 15)), none);
         refused(raw(2).on(CounterSet::fixed(1 << 6)), none);
-        refused(raw(0).every(EventTable::FLOOR - 1), CounterError::Period(EventTable::FLOOR - 1));
+        refused(
+            raw(0).every(EventTable::DEFAULT_MIN_PERIOD - 1),
+            CounterError::Period(EventTable::DEFAULT_MIN_PERIOD - 1),
+        );
         refused(raw(0).every(1), CounterError::Period(1));
         refused(raw(0).every(1 << 63), CounterError::Period(1 << 63));
         if processor.fixed() {
@@ -62,10 +66,10 @@ fn named_events_that_cpuid_denies_are_unsupported() {
     let processor = Processor::intel(configuration);
     let (memory, table, mock) = (Memory::new(), Table::new(), processor.mock());
     let mut counters = processor.take(&mock, &memory, &table);
-    for name in NamedEvent::ALL {
-        let found = counters.open_event(&processor.unit, &Event::named(name)).map(|_| ());
-        let there = name == NamedEvent::Instructions;
-        assert_eq!(processor.unit.named(name).is_some(), there);
+    for name in GenericEvent::ALL {
+        let found = counters.open_event(&processor.unit, &Event::generic(name)).map(|_| ());
+        let there = name == GenericEvent::Instructions;
+        assert_eq!(processor.unit.generic(name).is_some(), there);
         assert_eq!(found, if there { Ok(()) } else { Err(CounterError::Unsupported(name)) });
     }
 }
@@ -86,7 +90,7 @@ fn operations_on_events_in_another_state_are_refused() {
         assert_eq!(counters.read_event(id, 0), Err(CounterError::NoTotal(id)));
         assert_eq!(table.set_period(counted, 0x1000), Err(CounterError::NoPeriod(counted)));
         assert_eq!(table.set_period(id, 0xFFF), Err(CounterError::Period(0xFFF)));
-        table.set_floor(1);
+        table.set_min_period(1);
         table.set_period(id, 1).unwrap();
         assert_eq!(table.set_period(id, 0), Err(CounterError::Period(0)));
         assert_eq!(mock.accesses().total(), 0);
@@ -142,8 +146,9 @@ fn a_table_has_one_owner() {
     let (mock, second) = (processor.mock(), processor.mock());
     let counters = processor.take(&mock, &memory, &table);
     let source = OpenedEvents::new(&processor.unit, &table);
-    let take =
-        |memory| Counters::take(source, &processor.unit, CounterSet::ALL, &second, &second, memory);
+    let take = |memory| {
+        CounterSession::take(source, &processor.unit, CounterSet::ALL, &second, &second, memory)
+    };
     let in_use = Some(CounterError::MemoryInUse);
     assert_eq!(take(&memory).err(), in_use);
     assert_eq!(take(&other).err(), in_use, "the table");
@@ -275,9 +280,15 @@ fn an_event_that_a_core_lacks_is_an_error_or_stands_still_before_anything_is_wri
     let source = |table| OpenedEvents::new(&big.unit, table);
     let mut on_big = big.take(&mock, &memories[0], &tables[0]);
     let table: &EventTable = &tables[1];
-    let mut on_small =
-        Counters::take(source(table), &small.unit, CounterSet::ALL, &other, &other, &memories[1])
-            .unwrap();
+    let mut on_small = CounterSession::take(
+        source(table),
+        &small.unit,
+        CounterSet::ALL,
+        &other,
+        &other,
+        &memories[1],
+    )
+    .unwrap();
     let usable = on_small.counters().usable;
     assert_eq!(usable, small.unit.counters());
     other.clear();
@@ -304,7 +315,7 @@ fn an_event_is_not_put_on_a_fixed_counter_that_counts_another() {
     let processor = Processor::intel(IntelConfiguration::new(4, 4, 3));
     let (memory, table, mock) = (Memory::new(), Table::new(), processor.mock());
     let mut counters = processor.take(&mock, &memory, &table);
-    let instructions = Event::named(NamedEvent::Instructions).on(CounterSet::FIXED);
+    let instructions = Event::generic(GenericEvent::Instructions).on(CounterSet::FIXED);
     let first = counters.open_event(&processor.unit, &instructions).unwrap();
     counters.start_event(first, 0).unwrap();
     assert_eq!(counters.counter_of(first), CounterId::fixed(0));
@@ -333,7 +344,8 @@ fn in_txcp_is_counter_2s() {
     let (memory, table) = (Memory::new(), Table::new());
     let source = OpenedEvents::new(&unit, &table);
     let mut counters =
-        Counters::take(source, &unit, CounterSet::ALL, &registers, &platform, &memory).unwrap();
+        CounterSession::take(source, &unit, CounterSet::ALL, &registers, &platform, &memory)
+            .unwrap();
     let sampled = counters.open_event(&unit, &Event::raw(select).every(0x1000));
     assert_eq!(sampled, Err(CounterError::IllegalBits(1 << 33)));
     let id = counters.open_event(&unit, &Event::raw(select)).unwrap();
@@ -356,6 +368,6 @@ fn reference_cycles_are_not_a_fixed_counters_that_is_not_there() {
     });
     let unit = pmu_intel::counters(&processor).unwrap();
     assert_eq!(unit.counters(), CounterSet::from_bits(0b1111));
-    let select = unit.named(NamedEvent::ReferenceCycles).unwrap();
+    let select = unit.generic(GenericEvent::ReferenceCycles).unwrap();
     assert_eq!(select.select_bits() & 0xFFFF, 0x013C);
 }

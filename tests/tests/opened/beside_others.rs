@@ -4,9 +4,9 @@
 use core::cell::{Cell, RefCell};
 use pmu_core::testing::RecordingMsr;
 use pmu_core::{
-    CounterId, CounterSet, CounterUnit, Counters, EventId, EventOverflow, EventTable,
-    KProfileSource, MsrOperation, OpenedEvents, ProfileInterface, Report, WithEvents, service,
-    silence,
+    CounterId, CounterSession, CounterSet, CounterUnit, EventId, EventOverflow, EventTable,
+    KProfileSource, MsrOperation, OpenedEvents, ProfileInterface, Report, WithOpenedEvents,
+    service, stop_all,
 };
 use pmu_intel::Emon;
 use pmu_tests::StateRegisters;
@@ -192,7 +192,8 @@ fn the_status_bits_of_others_are_handed_out_for_nothing() {
             let source = OpenedEvents::new(&processor.unit, &table as &EventTable);
             let only = general(0) | general(1);
             let mut counters =
-                Counters::take(source, &processor.unit, only, &msr, &platform, &memory).unwrap();
+                CounterSession::take(source, &processor.unit, only, &msr, &platform, &memory)
+                    .unwrap();
             let id = counters.open_event(&processor.unit, &raw(2).every(PERIOD)).unwrap();
             counters.start_event(id, 0).unwrap();
             let counter = if version == 6 { 0x1900 } else { 0xC1 };
@@ -226,7 +227,7 @@ fn silence_stops_every_counter() {
         if processor.fixed() {
             let _ = mock.with_pmu(|pmu| pmu.write(0x38D, 0xBB));
         }
-        silence(&processor.unit, &mock).unwrap();
+        stop_all(&processor.unit, &mock).unwrap();
         let state = mock.with_pmu(|pmu| pmu.state());
         assert_eq!(state.fixed_control(), 0);
         assert!(
@@ -261,7 +262,7 @@ fn silence_under_a_session_leaves_it_to_be_reprogrammed() {
         // The processor stops at every access of it.
         for access in 1..30 {
             mock.inject(pmu_virt::mock::Fault::At(access));
-            let _ = silence(unit, &mock);
+            let _ = stop_all(unit, &mock);
             mock.inject(pmu_virt::mock::Fault::None);
             assert_eq!(running(&mock), CounterSet::NONE, "{processor:?}: a fault is tried again");
             counters.reprogram(|o| panic!("{o:?}")).unwrap();
@@ -286,7 +287,7 @@ fn sources_and_events_share_counters_and_their_reports_are_told_apart() {
         let processor = Processor::intel(IntelConfiguration::new(version, 4, fixed));
         let emon = Emon::detect(&processor.snapshot).unwrap();
         let (memory, table, mock) = (Memory::new(), Table::new(), processor.mock());
-        let both = WithEvents::new(&emon, &table);
+        let both = WithOpenedEvents::new(&emon, &table);
         let reports = RefCell::new(vec![]);
         let handler = |mock: &Mock<'_>| {
             let push = |report: Report| reports.borrow_mut().push(report);

@@ -2,8 +2,8 @@
 
 use core::cell::RefCell;
 use pmu_core::{
-    CounterId, CounterSet, Counters, Event, EventOverflow, EventSelect, EventTable, NamedEvent,
-    OpenedEvents, service,
+    CounterId, CounterSession, CounterSet, Event, EventOverflow, EventSelect, EventTable,
+    GenericEvent, OpenedEvents, service,
 };
 use pmu_tests::StateRegisters;
 use pmu_tests::opened::*;
@@ -124,9 +124,9 @@ fn an_events_modes_are_in_the_bits_of_its_counter() {
     let processor = Processor::intel(IntelConfiguration::new(4, 4, 3));
     let state = |mock: &Mock<'_>| mock.with_pmu(|pmu| pmu.state());
     for (event, fixed, select) in [
-        (Event::named(NamedEvent::Instructions), 0xB, 0x53_00C0),
-        (Event::named(NamedEvent::Instructions).user_only(), 0xA, 0x51_00C0),
-        (Event::named(NamedEvent::Instructions).kernel_only(), 0x9, 0x52_00C0),
+        (Event::generic(GenericEvent::Instructions), 0xB, 0x53_00C0),
+        (Event::generic(GenericEvent::Instructions).user_only(), 0xA, 0x51_00C0),
+        (Event::generic(GenericEvent::Instructions).kernel_only(), 0x9, 0x52_00C0),
         (Event::raw(EventSelect::from_bits(0x2_00C0)), 0x9, 0x52_00C0),
         (Event::raw(EventSelect::from_bits(0x1_00C0)), 0xA, 0x51_00C0),
     ] {
@@ -148,7 +148,7 @@ fn an_events_modes_are_in_the_bits_of_its_counter() {
         counters.start_event(id, 0).unwrap();
         assert_eq!(counters.counter_of(id), CounterId::general(1));
         // Reference cycles, by which only fixed counter 2 counts.
-        let reference = Event::named(NamedEvent::ReferenceCycles);
+        let reference = Event::generic(GenericEvent::ReferenceCycles);
         let id = counters.open_event(&processor.unit, &reference).unwrap();
         counters.start_event(id, 0).unwrap();
         assert_eq!(counters.counter_of(id), CounterId::fixed(2));
@@ -228,7 +228,8 @@ fn guest_bits_are_set_only_while_virtualization_is_on() {
     let platform = FakePlatform::default();
     let source = OpenedEvents::new(&processor.unit, &table);
     let mut counters =
-        Counters::take(source, &processor.unit, CounterSet::ALL, &msr, &platform, &memory).unwrap();
+        CounterSession::take(source, &processor.unit, CounterSet::ALL, &msr, &platform, &memory)
+            .unwrap();
     let ids = [raw(2), raw(2).in_guests().every(PERIOD), raw(2).outside_guests()].map(|event| {
         let id = counters.open_event(&processor.unit, &event).unwrap();
         counters.start_event(id, 0).unwrap();

@@ -11,7 +11,7 @@ use pmu_tests::opened::*;
 use pmu_virt::mock::{Deviation, Deviations, Fault};
 
 const PERIOD: u64 = 0x1000;
-/// The mask bit of the local APIC's entry (SDM vol. 3A, "Local Vector Table").
+/// The mask bit of the LVT entry (SDM vol. 3A, "Local Vector Table").
 const MASKED: u32 = 1 << 16;
 
 /// Processors with an overflow status, on platforms that mask the entry on delivery, or do not, and on those where an

@@ -162,7 +162,7 @@ fn persistent(processor: &Processor, scene: Scene, access: u32, reprograms: bool
             if case.counters.is_started(event) {
                 case.counters.stop_event(event, 3).unwrap();
             }
-            if !matches!(case.thread[0], ThreadEvent::Switched(_)) || event != case.events[2] {
+            if !matches!(case.thread[0], ThreadEvent::SwitchedOut(_)) || event != case.events[2] {
                 case.counters.start_event(event, 3).unwrap();
                 case.counters.close_event(event, 3).unwrap();
             }

@@ -2,8 +2,8 @@
 
 use core::cell::{Cell, RefCell};
 use pmu_core::{
-    Claim, CounterError, CounterId, CounterMemory, CounterSet, CounterSlot, CounterUnit, Counters,
-    OpenedEvents, service,
+    Claim, CounterError, CounterId, CounterMemory, CounterSession, CounterSet, CounterSlot,
+    CounterUnit, OpenedEvents, service,
 };
 use pmu_tests::StateRegisters;
 use pmu_tests::opened::*;
@@ -101,7 +101,8 @@ fn what_has_no_owner_is_acknowledged_on_request() {
     registers.set(0x38E, 1 << 62);
     let source = OpenedEvents::new(&unit, &table);
     let mut counters =
-        Counters::take(source, &unit, CounterSet::ALL, &registers, &platform, &memory).unwrap();
+        CounterSession::take(source, &unit, CounterSet::ALL, &registers, &platform, &memory)
+            .unwrap();
     registers.take_writes();
     counters.acknowledge_others(1 << 62).unwrap();
     assert_eq!(registers.take_writes(), [(0x390, 1 << 62)]);
@@ -121,7 +122,8 @@ fn an_interrupt_of_a_buffer_is_claimed_ahead_and_told() {
     let (memory, table) = (Memory::new(), Table::new());
     let source = OpenedEvents::new(&unit, &table);
     let mut counters =
-        Counters::take(source, &unit, CounterSet::ALL, &registers, &platform, &memory).unwrap();
+        CounterSession::take(source, &unit, CounterSet::ALL, &registers, &platform, &memory)
+            .unwrap();
     registers.set(0x38E, 1 << 55);
     let serviced = service(&source, &registers, &platform, &memory, |o| panic!("{o:?}")).unwrap();
     assert_eq!((serviced.claim, serviced.others), (Claim::Ours, 1 << 55));

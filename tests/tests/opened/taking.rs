@@ -2,7 +2,7 @@
 
 use core::cell::Cell;
 
-use pmu_core::{CounterError, CounterId, CounterSet, Counters, OpenedEvents, service};
+use pmu_core::{CounterError, CounterId, CounterSession, CounterSet, OpenedEvents, service};
 use pmu_tests::opened::*;
 use pmu_virt::mock::{Deviations, Fault};
 
@@ -37,7 +37,7 @@ fn take<'a, 'm>(
 ) -> Result<Opened<'a, 'm>, CounterError> {
     let source = OpenedEvents::new(&processor.unit, table);
     let only = CounterSet::ALL.without(anothers(processor));
-    Counters::take(source, &processor.unit, only, mock, mock, memory)
+    CounterSession::take(source, &processor.unit, only, mock, mock, memory)
 }
 
 fn accesses(processor: &Processor) -> u32 {

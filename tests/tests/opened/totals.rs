@@ -4,7 +4,8 @@ use core::cell::{Cell, RefCell};
 
 use pmu_core::{
     AddedSlot, AddedSource, AddedSources, CounterError, CounterSet, EventId, EventOverflow,
-    EventSelect, KProfileSource, OpenedEvents, ProfileSource, WithEvents, WithSources, service,
+    EventSelect, KProfileSource, OpenedEvents, ProfileSource, WithAddedSources, WithOpenedEvents,
+    service,
 };
 use pmu_intel::Emon;
 use pmu_tests::StateRegisters;
@@ -231,8 +232,8 @@ fn a_time_before_the_last_one_changes_no_event_s_times() {
     let processor = Processor::intel(IntelConfiguration::new(4, 6, 3));
     let (mock, memory, table) = (processor.mock(), Memory::new(), Table::new());
     let emon = Emon::detect(&processor.snapshot).unwrap();
-    let machine = WithSources::new(&emon, added);
-    let of = WithEvents::new(&machine, &table);
+    let machine = WithAddedSources::new(&emon, added);
+    let of = WithOpenedEvents::new(&machine, &table);
     let session = of.initialize(&processor.snapshot, CounterSet::ALL, &mock, &mock, &memory);
     let mut session = session.unwrap();
     let counters = session.counters_mut();

@@ -1,9 +1,9 @@
 //! Leftovers of a predecessor: precise sampling of fixed counters, and status bits that belong to no counter.
 
 use pmu_core::{
-    CounterMemory, CounterSet, CounterSlot, CounterUnit, Counters, EventEntry, EventTable,
+    CounterMemory, CounterSession, CounterSet, CounterSlot, CounterUnit, EventEntry, EventTable,
     MAX_COUNTERS, MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, OpenedEvents, PmcIndex,
-    Snapshot, silence,
+    Snapshot, stop_all,
 };
 use pmu_tests::{FakePlatform, Fault, RegisterFile, intel_processor};
 
@@ -44,7 +44,7 @@ fn take(version: u32, left: u64, fault: Fault) -> (u64, CounterSet) {
     let table = EventTable::<[EventEntry; 4]>::new();
     let source = OpenedEvents::new(&unit, &table);
     let counters =
-        Counters::take(source, &unit, CounterSet::ALL, &msr, &platform, &memory).unwrap();
+        CounterSession::take(source, &unit, CounterSet::ALL, &msr, &platform, &memory).unwrap();
     (msr.get(PEBS_ENABLE), counters.counters().usable)
 }
 
@@ -115,7 +115,7 @@ fn silence_acknowledges_what_is_no_counters_too() {
     ] {
         let msr = Refusing { file: registers(), bits: refused };
         msr.file.set(STATUS, set);
-        silence(&unit(4), &msr).unwrap();
+        stop_all(&unit(4), &msr).unwrap();
         let writes = msr.file.take_writes().into_iter();
         let acknowledged: Vec<u64> =
             writes.filter(|(register, _)| *register == ACKNOWLEDGE).map(|(_, v)| v).collect();

@@ -8,7 +8,7 @@
 
 use pmu_core::testing::RecordingMsr;
 use pmu_core::{
-    CounterMemory, CounterSet, CounterSlot, Counters, EventEntry, EventTable, MAX_COUNTERS,
+    CounterMemory, CounterSession, CounterSet, CounterSlot, EventEntry, EventTable, MAX_COUNTERS,
     MsrOperation, OpenedEvents, Snapshot,
 };
 use pmu_tests::{FakePlatform, Fault, RegisterFile, amd_processor, intel_processor};
@@ -79,7 +79,7 @@ fn clear(
     file: RegisterFile,
 ) -> (CounterSet, Vec<u32>, RegisterFile) {
     let msr = RecordingMsr::<_, 256>::new(&file);
-    let stays = pmu_intel::clear_left_over(processor, counters, &msr);
+    let stays = pmu_intel::clear_stale(processor, counters, &msr);
     let accesses = msr.take();
     assert!(accesses.iter().all(|access| access.operation == MsrOperation::Write));
     let mut touched: Vec<u32> = accesses.into_iter().map(|access| access.register).collect();
@@ -155,10 +155,10 @@ fn the_counters_that_were_cleared_are_taken_and_the_others_are_left_out() {
     let (unit, msr, platform) =
         (pmu_intel::counters(&processor).unwrap(), registers(), FakePlatform::default());
     msr.fail(Fault::WritesTo(0x1987));
-    let only = ALL.without(pmu_intel::clear_left_over(&processor, ALL, &msr));
+    let only = ALL.without(pmu_intel::clear_stale(&processor, ALL, &msr));
     let (memory, table) = (Memory::new(), Table::new());
     let source = OpenedEvents::new(&unit, &table);
-    let mut counters = Counters::take(source, &unit, only, &msr, &platform, &memory).unwrap();
+    let mut counters = CounterSession::take(source, &unit, only, &msr, &platform, &memory).unwrap();
     let usable = CounterSet::from_bits(0b1111) | CounterSet::fixed(0b101);
     assert_eq!(counters.counters().usable, usable);
     counters.shut_down().unwrap();

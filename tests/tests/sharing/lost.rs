@@ -18,7 +18,7 @@ use pmu_virt::{
 
 const ENTRY: u32 = 0x400;
 
-/// Suspended: counters, selects, global control, freezing, and the local APIC's entry.
+/// Suspended: counters, selects, global control, freezing, and the LVT entry.
 #[test]
 fn a_session_whose_registers_were_lost_works_again() {
     for (version, freezes) in [(1, false), (2, false), (3, true), (4, false), (5, true)] {

@@ -4,8 +4,8 @@ use core::cell::Cell;
 
 use pmu::Watchdog;
 use pmu::core::{
-    CounterId, CounterMemory, CounterSet, CounterSlot, CounterUnit, Counters, Event, EventEntry,
-    EventTable, MAX_COUNTERS, NamedEvent, OpenedEvents, Snapshot, service,
+    CounterId, CounterMemory, CounterSession, CounterSet, CounterSlot, CounterUnit, Event,
+    EventEntry, EventTable, GenericEvent, MAX_COUNTERS, OpenedEvents, Snapshot, service,
 };
 use pmu_tests::deviations::snapshot;
 use pmu_tests::software_pmu::*;
@@ -76,7 +76,7 @@ impl Processor {
         };
         mock.on_interrupt(&handler);
         let mut counters =
-            Counters::take(source, &self.unit, CounterSet::ALL, &mock, &mock, &self.memory)
+            CounterSession::take(source, &self.unit, CounterSet::ALL, &mock, &mock, &self.memory)
                 .unwrap();
         let id = counters.open_event(&self.unit, event).unwrap();
         self.watchdog.watch(id);
@@ -129,7 +129,7 @@ fn a_processor_that_never_ticked_has_one_period_and_is_told_at_each_further_one(
 #[test]
 fn a_period_beyond_the_counters_reach_is_told_once_at_its_end() {
     // No full-width writes: a counter is loaded with 31 bits at most, on the fixed one as on a general one. 12 s of
-    // 3 GHz are 18 such pieces.
+    // 3 GHz are 18 such chunks.
     let narrow = Configuration::Intel(
         IntelConfiguration::new(4, 4, 0).with(|intel| intel.full_width_writes = false),
     );
@@ -165,10 +165,16 @@ fn only_the_watched_event_is_the_watchdogs() {
     let processor = Processor::new(configuration);
     let mock = Mock::strict(VirtualPmu::new(configuration, fed()).unwrap());
     let source = OpenedEvents::new(&processor.unit, &processor.events);
-    let mut counters =
-        Counters::take(source, &processor.unit, CounterSet::ALL, &mock, &mock, &processor.memory)
-            .unwrap();
-    let cycles = Event::named(NamedEvent::Cycles);
+    let mut counters = CounterSession::take(
+        source,
+        &processor.unit,
+        CounterSet::ALL,
+        &mock,
+        &mock,
+        &processor.memory,
+    )
+    .unwrap();
+    let cycles = Event::generic(GenericEvent::Cycles);
     let [watched, other] = [(); 2].map(|()| counters.open_event(&processor.unit, &cycles).unwrap());
     assert!(!watchdog.is_stuck(watched), "nothing is watched yet");
     watchdog.watch(watched);
@@ -188,8 +194,9 @@ fn a_watchdog_that_watches_no_more_bites_no_other_event() {
     let source = OpenedEvents::new(&processor.unit, &processor.events);
     let mock = Mock::strict(VirtualPmu::new(processor.configuration, fed()).unwrap());
     let (unit, memory) = (&processor.unit, &processor.memory);
-    let mut counters = Counters::take(source, unit, CounterSet::ALL, &mock, &mock, memory).unwrap();
-    let event = Event::named(NamedEvent::Cycles).every(0x1000);
+    let mut counters =
+        CounterSession::take(source, unit, CounterSet::ALL, &mock, &mock, memory).unwrap();
+    let event = Event::generic(GenericEvent::Cycles).every(0x1000);
     let watched = counters.open_event(unit, &event).unwrap();
     processor.watchdog.watch(watched);
     processor.watchdog.unwatch();
@@ -215,8 +222,8 @@ fn the_event_is_cycles_or_reference_cycles_or_none() {
     };
     let of = |unit: &CounterUnit| period(Watchdog::event(unit, 3_000_000_000, 10));
     let expected = |name| Some((Some(name), Some(30_000_000_000)));
-    assert_eq!(of(&intel(0)), expected(NamedEvent::Cycles));
-    assert_eq!(of(&intel(1)), expected(NamedEvent::ReferenceCycles));
+    assert_eq!(of(&intel(0)), expected(GenericEvent::Cycles));
+    assert_eq!(of(&intel(1)), expected(GenericEvent::ReferenceCycles));
     assert_eq!(of(&intel(0b101)), None);
     assert_eq!(of(&CounterUnit::NONE), None);
     let unit = intel(0);
@@ -274,7 +281,8 @@ fn a_watchdog_whose_counter_fell_out_says_so_and_moves_to_another() {
     mock.on_interrupt(&handler);
     let memory = &processor.memory;
     let mut counters =
-        Counters::take(source, &processor.unit, CounterSet::ALL, &mock, &mock, memory).unwrap();
+        CounterSession::take(source, &processor.unit, CounterSet::ALL, &mock, &mock, memory)
+            .unwrap();
     assert!(!processor.watchdog.is_blind(memory), "it watches nothing");
     let event = Watchdog::event(&processor.unit, 1_000_000, 10).unwrap();
     let id = counters.open_event(&processor.unit, &event).unwrap();

@@ -6,10 +6,10 @@ use core::num::NonZeroU64;
 
 use pmu_core::{
     AddSourceError, AddedSlot, AddedSource, AddedSources, Availability, CounterError, CounterId,
-    CounterSet, Event, EventSelect, InterfaceError, IntervalLimits, IntervalUnit, KProfileSource,
-    NamedEvent, Overflow, PointerWidth, ProfileInterface, ProfileSource, Report, Rules,
-    SavedCounter, SavedCounters, Session, Snapshot, SourceInterface, WindowsVersion, WithEvents,
-    WithSources,
+    CounterSet, Event, EventSelect, GenericEvent, InterfaceError, IntervalLimits, IntervalUnit,
+    KProfileSource, Overflow, PointerWidth, ProfileInterface, ProfileSource, Report, Rules,
+    SavedCounter, SavedCounters, Session, Snapshot, SourceInterface, WindowsVersion,
+    WithAddedSources, WithOpenedEvents,
 };
 use pmu_intel::{Emon, add_later_sources};
 use pmu_kprofile::compat::source_list::{SOURCE_LIST_CLASS, read_source_list, write_source_list};
@@ -69,7 +69,7 @@ fn keys() -> [EventKey; 4] {
     [EventKey::general(0xCC, 0x20), fixed(0), fixed(1), fixed(2)]
 }
 
-type Pair<'a> = WithEvents<'a, WithSources<'a, Emon>>;
+type Pair<'a> = WithOpenedEvents<'a, WithAddedSources<'a, Emon>>;
 
 /// A machine of one processor on which the sources of `added` may run, beside the table's.
 struct Machine {
@@ -96,8 +96,8 @@ impl Machine {
         only: CounterSet,
         test: impl for<'s> FnOnce(&Mock<'_>, &mut Session<'s, Pair<'s>, &Mock<'_>, &Mock<'_>>),
     ) {
-        let machine = WithSources::new(&self.emon, self.added);
-        let pair = WithEvents::new(&machine, &self.table);
+        let machine = WithAddedSources::new(&self.emon, self.added);
+        let pair = WithOpenedEvents::new(&machine, &self.table);
         let pmu = VirtualPmu::new(configuration(3), FedEvents::new(&keys()).unwrap()).unwrap();
         let mock = Mock::strict(pmu);
         let handler = |mock: &Mock<'_>| {
@@ -157,7 +157,7 @@ fn each_later_source_interrupts_on_its_counter_each_time_that_its_interval_has_p
         for ((place, (value, _, counters)), interval) in LATER.into_iter().enumerate().zip(defaults)
         {
             let (source, place) = (source(value), place.min(3));
-            assert_eq!(session.query(source).availability, Availability::Proven);
+            assert_eq!(session.query(source).availability, Availability::Verified);
             session.start(source).unwrap();
             assert!(session.is_running(source));
             assert_eq!(session.start(source), Err(InterfaceError::AlreadyStarted(source)));
@@ -215,7 +215,7 @@ fn sources_of_one_fixed_counter_exclude_each_other_and_no_other_source() {
 #[test]
 fn an_interval_that_is_set_is_taken_up_at_the_next_overflow() {
     let machine = Machine::new();
-    let interface = WithSources::new(&machine.emon, machine.added);
+    let interface = WithAddedSources::new(&machine.emon, machine.added);
     machine.run(CounterSet::ALL, |mock, session| {
         for (value, place, units, events) in
             [(0x21, 1, 5000, 5000), (0x24, 3, 1221, 1221 * HERTZ / 10_000_000)]
@@ -260,7 +260,7 @@ fn opened_events_beside_added_sources_stay_events() {
     let machine = Machine::new();
     machine.run(CounterSet::ALL, |mock, session| {
         let unit = *machine.emon.unit();
-        let event = Event::named(NamedEvent::Instructions).every(0x1000).tagged(0x22);
+        let event = Event::generic(GenericEvent::Instructions).every(0x1000).tagged(0x22);
         let event = session.counters_mut().open_event(&unit, &event).unwrap();
         session.counters_mut().start_event(event, 0).unwrap();
         session.start(source(0x22)).unwrap();
@@ -376,7 +376,9 @@ fn a_source_is_added_and_removed_while_others_run() {
             session
                 .counters_mut()
                 .counter_of(
-                    WithSources::new(&machine.emon, machine.added).event(source(0x19)).unwrap()
+                    WithAddedSources::new(&machine.emon, machine.added)
+                        .event(source(0x19))
+                        .unwrap()
                 )
                 .map(CounterId::is_fixed),
             Some(false)
@@ -486,7 +488,7 @@ fn what_does_not_find_room_is_not_added_in_part() {
 #[test]
 fn later_sources_follow_the_table_in_windows_source_list_and_not_in_the_table() {
     let machine = Machine::new();
-    let interface = WithSources::new(&machine.emon, machine.added);
+    let interface = WithAddedSources::new(&machine.emon, machine.added);
     assert_eq!(interface.sources().len(), 13);
     for (value, name, _) in LATER {
         assert_eq!(machine.added.named(name), Some(source(value)));

@@ -5,7 +5,7 @@ use core::cell::Cell;
 use pmu_amd::{Amd64, Generation, Zen};
 use pmu_core::{
     CounterError, CounterMemory, CounterSet, CounterSlot, InterfaceError, KProfileSource,
-    MAX_COUNTERS, ProfileInterface, Report, SavedCounter, SavedCounters, WithEvents,
+    MAX_COUNTERS, ProfileInterface, Report, SavedCounter, SavedCounters, WithOpenedEvents,
 };
 use pmu_intel::Emon;
 use pmu_tests::opened::{self, Processor};
@@ -100,7 +100,7 @@ fn restored<I: ProfileInterface>(processor: &Processor, interface: &I) -> u32 {
     interface.set_interval(source, INTERVAL).unwrap();
     let (memory, table) = (opened::Memory::new(), opened::Table::new());
     let told = Cell::new(0);
-    let both = WithEvents::new(interface, &table);
+    let both = WithOpenedEvents::new(interface, &table);
     let handler = |mock: &opened::Mock<'_>| {
         let count = |report: Report| match report {
             Report::Source(overflow) => {

@@ -33,7 +33,7 @@ fn initialize_zeroes_the_selects_and_proves_the_counters() {
     let session = interface.initialize(&intel_processor(1, 2), &msr, &platform, &memory).unwrap();
     msr.finish();
     assert_eq!(platform.unmasked.get(), 1);
-    assert_eq!(session.query(CYCLES).availability, Availability::Proven);
+    assert_eq!(session.query(CYCLES).availability, Availability::Verified);
     assert_eq!(interface.query(CYCLES).availability, Availability::Declared);
 }
 

@@ -1,8 +1,8 @@
 //! Events of one type of core of a hybrid machine, whose thread runs on the other, too.
 
 use pmu_core::{
-    CounterError, CounterSet, Counters, Event, EventCount, EventId, NamedEvent, OpenedEvents,
-    ThreadEvent,
+    CounterError, CounterSession, CounterSet, Event, EventCount, EventId, GenericEvent,
+    OpenedEvents, ThreadEvent,
 };
 use pmu_tests::opened::*;
 use pmu_tests::recorded;
@@ -26,7 +26,7 @@ fn take<'a, 'm>(
     table: &'a Table,
 ) -> Opened<'a, 'm> {
     let source = OpenedEvents::new(&machine.unit, table);
-    Counters::take(source, &core.unit, CounterSet::ALL, mock, mock, memory).unwrap()
+    CounterSession::take(source, &core.unit, CounterSet::ALL, mock, mock, memory).unwrap()
 }
 
 fn id(event: ThreadEvent) -> EventId {
@@ -63,7 +63,7 @@ fn a_raw_event_of_one_type_of_core_counts_nothing_on_the_other() {
     let units = cores.map(|core| core.unit);
     let kinds = [2, 1, 3, 4, 5];
     let group = first.open_group(&units[0], &[raw(4), raw(5)]).unwrap();
-    let alone = [raw(2).every(0x1000).with_total(), Event::named(NamedEvent::Cycles)];
+    let alone = [raw(2).every(0x1000).with_total(), Event::generic(GenericEvent::Cycles)];
     let anywhere = raw(3).on_any_core_type();
     let alone = alone.into_iter().chain([anywhere]);
     let opened = alone.map(|event| first.open_event(&units[0], &event).unwrap());

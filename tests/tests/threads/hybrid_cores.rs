@@ -3,11 +3,11 @@
 use core::sync::atomic::AtomicU32;
 
 use pmu_core::{
-    AddedSlot, AddedSource, AddedSources, Availability, CounterError, CounterMemory, CounterSet,
-    CounterUnit, Counters, Event, EventSelect, InterfaceError, KProfileSource, MAX_COUNTERS,
-    NamedEvent, OpenedEvents, ProfileInterface, ProfileSource, SavedCounter, SavedCounters,
-    Session, Snapshot, SourceIndex, SourceInterface, SourceTable, SwitchError, ThreadEvent,
-    WithEvents, WithSources,
+    AddedSlot, AddedSource, AddedSources, Availability, CounterError, CounterMemory,
+    CounterSession, CounterSet, CounterUnit, Event, EventSelect, GenericEvent, InterfaceError,
+    KProfileSource, MAX_COUNTERS, OpenedEvents, ProfileInterface, ProfileSource, SavedCounter,
+    SavedCounters, Session, Snapshot, SourceIndex, SourceInterface, SourceTable, SwitchError,
+    ThreadEvent, WithAddedSources, WithOpenedEvents,
 };
 use pmu_intel::Emon;
 use pmu_tests::StateRegisters;
@@ -65,12 +65,12 @@ fn a_source_whose_event_the_core_lacks_is_unsupported_there() {
     let (mock, other) = (whole.mock(), lacking.mock());
     let mut here = emon.initialize(&whole.snapshot, &mock, &mock, &memories[0]).unwrap();
     let mut there = emon.initialize(&lacking.snapshot, &other, &other, &memories[1]).unwrap();
-    assert_eq!(here.query(MISSES).availability, Availability::Proven);
+    assert_eq!(here.query(MISSES).availability, Availability::Verified);
     here.start(MISSES).unwrap();
     let unsupported = InterfaceError::UnsupportedSource(MISSES);
     refused(&other, &mut there, MISSES, unsupported);
     // It has the others, and time.
-    assert_eq!(there.query(CYCLES).availability, Availability::Proven);
+    assert_eq!(there.query(CYCLES).availability, Availability::Verified);
     assert!(there.query(KProfileSource::TIME).is_supported());
     there.start(CYCLES).unwrap();
     // The same after its registers were lost.
@@ -168,7 +168,7 @@ fn a_source_with_a_select_bit_that_the_core_lacks_is_unsupported_there() {
         let (mock, other) = (with.mock(), without.mock());
         let mut here = wide.initialize(&with.snapshot, &mock, &mock, &memories[0]).unwrap();
         let mut there = wide.initialize(&without.snapshot, &other, &other, &memories[1]).unwrap();
-        assert_eq!(here.query(INSTRUCTIONS).availability, Availability::Proven);
+        assert_eq!(here.query(INSTRUCTIONS).availability, Availability::Verified);
         here.start(INSTRUCTIONS).unwrap();
         assert_eq!(selects(&mock), [1 << 40 | 0x53_01D0]);
         let unsupported = InterfaceError::UnsupportedSource(INSTRUCTIONS);
@@ -194,10 +194,10 @@ fn an_added_source_is_the_core_s_that_has_its_select_bits() {
             Box::leak(Box::new(AddedSources::<[AddedSlot; 1]>::new()));
         added.add(&WIDE).unwrap();
         let emon = Emon::detect(&boot.snapshot).unwrap();
-        let machine = WithSources::new(&emon, added);
+        let machine = WithAddedSources::new(&emon, added);
         let (memories, tables) = ([Memory::new(), Memory::new()], [Table::new(), Table::new()]);
         let (mock, other) = (with.mock(), without.mock());
-        let of = |place: usize| WithEvents::new(&machine, &tables[place]);
+        let of = |place: usize| WithOpenedEvents::new(&machine, &tables[place]);
         let all = CounterSet::ALL;
         let here = of(0).initialize(&with.snapshot, all, &mock, &mock, &memories[0]);
         let there = of(1).initialize(&without.snapshot, all, &other, &other, &memories[1]);
@@ -205,7 +205,7 @@ fn an_added_source_is_the_core_s_that_has_its_select_bits() {
         let information = here.query(source);
         assert_eq!(
             (information.availability, information.interval),
-            (Availability::Proven, 65_536)
+            (Availability::Verified, 65_536)
         );
         here.start(source).unwrap();
         assert_eq!(selects(&mock), [1 << 41 | 0x53_01D0]);
@@ -266,7 +266,7 @@ fn on_core<'a, 'm>(
     table: &'a Table,
 ) -> opened::Opened<'a, 'm> {
     let source = OpenedEvents::new(&boot.unit, table);
-    Counters::take(source, &processor.unit, CounterSet::ALL, mock, mock, memory).unwrap()
+    CounterSession::take(source, &processor.unit, CounterSet::ALL, mock, mock, memory).unwrap()
 }
 
 #[test]
@@ -276,12 +276,12 @@ fn a_thread_s_named_event_stands_still_with_its_group_where_the_core_lacks_it() 
     let (mock, other) = (whole.mock(), lacking.mock());
     let mut here = on_core(&whole, &whole, &mock, &memories[0], &tables[0]);
     let mut there = on_core(&whole, &lacking, &other, &memories[1], &tables[1]);
-    let misses = Event::named(NamedEvent::BranchMisses);
+    let misses = Event::generic(GenericEvent::BranchMisses);
     let alone = here.open_event(&whole.unit, &misses).unwrap();
     // Neither core says its type: the same event by its number is the caller's to judge.
     let number = Event::raw(EventSelect::from_bits(0xC5));
     let by_number = here.open_event(&whole.unit, &number).unwrap();
-    let group = [Event::named(NamedEvent::Branches), misses];
+    let group = [Event::generic(GenericEvent::Branches), misses];
     let group = here.open_group(&whole.unit, &group).unwrap();
     let mut thread = [ThreadEvent::Unused; 4];
     let all = [alone, by_number].into_iter().chain(here.group_events(group));
@@ -341,11 +341,12 @@ fn events_are_not_taken_by_the_word_of_another_core_and_nothing_reaches_a_regist
     for [boot, here] in [with_and_without_unit_mask_2(), whole_and_lacking()] {
         let (mock, memory, table) = (here.mock(), Memory::new(), Table::new());
         let source = OpenedEvents::new(&boot.unit, &table);
-        let counters = Counters::take(source, &here.unit, CounterSet::ALL, &mock, &mock, &memory);
+        let counters =
+            CounterSession::take(source, &here.unit, CounterSet::ALL, &mock, &mock, &memory);
         let mut counters = counters.unwrap();
         mock.clear();
         let other = Err(CounterError::OtherProcessor);
-        for event in [raw(2), Event::named(NamedEvent::BranchMisses), raw(2).every(0x1000)] {
+        for event in [raw(2), Event::generic(GenericEvent::BranchMisses), raw(2).every(0x1000)] {
             assert_eq!(counters.open_event(&boot.unit, &event), other);
             let group = counters.open_group(&boot.unit, &[event]).map_err(|error| error.reason);
             assert_eq!(group.map(drop), other.map(drop));
@@ -356,7 +357,7 @@ fn events_are_not_taken_by_the_word_of_another_core_and_nothing_reaches_a_regist
         let reason = CounterError::OtherProcessor;
         let in_other = counters.switch_in(&boot.unit, &mut thread, 0);
         assert_eq!(in_other, Err(SwitchError { events: 1, reason }));
-        assert!(matches!(thread, [ThreadEvent::Switched(_)]));
+        assert!(matches!(thread, [ThreadEvent::SwitchedOut(_)]));
         assert_eq!(mock.accesses().total(), 0);
         counters.switch_in(&here.unit, &mut thread, 0).unwrap();
     }

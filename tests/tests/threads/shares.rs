@@ -1,7 +1,7 @@
 //! The shares of events that rotate: of a processor and of its threads, at rotations and at switches.
 
 use pmu_core::{
-    CounterSet, CounterUnit, Counters, Event, EventId, EventTable, GroupId, OpenedEvents,
+    CounterSession, CounterSet, CounterUnit, Event, EventId, EventTable, GroupId, OpenedEvents,
     ThreadEvent,
 };
 use pmu_tests::opened::*;
@@ -313,7 +313,7 @@ fn a_share_follows_a_thread() {
         here.switch_out(&mut thread, now + 1, |o| panic!("{o:?}")).unwrap();
         here.switch_in(&processor.unit, &mut [], now + 1).unwrap();
     }
-    let [ThreadEvent::Switched(event)] = thread else { panic!("{thread:?}") };
+    let [ThreadEvent::SwitchedOut(event)] = thread else { panic!("{thread:?}") };
     // The thread is half of the time on each: a share of 2/3 leaves the other event 2/3 of all its time.
     let [here, there] = [0, 1].map(|at| counters[at].read_event(others[at], 10_000).unwrap());
     for count in [event.count(), here, there] {
@@ -345,7 +345,7 @@ fn an_event_that_another_type_of_core_cannot_count_takes_no_more_than_its_share_
     let [mut here, mut there] = [0, 1].map(|at| {
         let source = OpenedEvents::new(&cores[0].unit, &tables[at] as &EventTable);
         let (mock, memory) = (&mocks[at], &memories[at]);
-        Counters::take(source, &cores[at].unit, CounterSet::ALL, mock, mock, memory).unwrap()
+        CounterSession::take(source, &cores[at].unit, CounterSet::ALL, mock, mock, memory).unwrap()
     });
     let [other, event] = [0, 1].map(|_| {
         let event = here.open_event(&cores[0].unit, &rotating()).unwrap();

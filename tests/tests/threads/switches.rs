@@ -4,7 +4,7 @@ use core::cell::{Cell, RefCell};
 
 use pmu_core::{
     CounterError, CounterId, CounterSet, EventId, EventOverflow, KProfileSource, OpenedEvents,
-    ProfileInterface, Report, SwitchError, ThreadEvent, WithEvents, service,
+    ProfileInterface, Report, SwitchError, ThreadEvent, WithOpenedEvents, service,
 };
 use pmu_intel::Emon;
 use pmu_tests::opened::*;
@@ -147,7 +147,7 @@ fn an_overflow_that_is_pending_at_a_switch_is_reported_once() {
             assert_eq!(*reports.borrow(), [id], "{context}");
             assert_eq!(claims.borrow().len(), 1);
             assert_ne!(claims.borrow()[0], pmu_core::Claim::NotOurs, "{context}");
-            let ThreadEvent::Switched(stopped) = thread[0] else { panic!("{thread:?}") };
+            let ThreadEvent::SwitchedOut(stopped) = thread[0] else { panic!("{thread:?}") };
             assert_eq!(stopped.count().value, counted, "{context}");
             counters.switch_in(unit, &mut thread, 0).unwrap();
             // The next period is a whole one.
@@ -169,7 +169,7 @@ fn sources_and_threads_events_leave_each_other_alone() {
         let processor = Processor::intel(IntelConfiguration::new(version, general, fixed));
         let emon = Emon::detect(&processor.snapshot).unwrap();
         let (memory, table, mock) = (Memory::new(), Table::new(), processor.mock());
-        let both = WithEvents::new(&emon, &table);
+        let both = WithOpenedEvents::new(&emon, &table);
         let (sources, events) = (Cell::new(0), Cell::new(0));
         let handler = |mock: &Mock<'_>| {
             both.service(mock, mock, &memory, |report| match report {
@@ -219,7 +219,7 @@ fn sources_and_threads_events_leave_each_other_alone() {
     }
 }
 
-/// A period beyond the reach of the other processor's counters: in full-width registers here, in pieces there.
+/// A period beyond the reach of the other processor's counters: in full-width registers here, in chunks there.
 #[test]
 fn a_period_goes_on_on_a_counter_of_shorter_reach() {
     let wide = Processor::intel(IntelConfiguration::new(4, 4, 0));
@@ -278,7 +278,7 @@ fn a_thread_that_finds_no_room_keeps_its_events() {
     assert_eq!(outcome, Err(SwitchError { events: 0b11, reason: full }));
     let id = opened_event(thread[0]);
     assert!(!there.is_started(id));
-    assert!(matches!(thread[1], ThreadEvent::Switched(_)));
+    assert!(matches!(thread[1], ThreadEvent::SwitchedOut(_)));
     assert_eq!(there.read_event(id, 0).unwrap().value, 9);
     there.close_event(filler[5], 0).unwrap();
     there.switch_in(unit, &mut thread, 0).unwrap();
@@ -310,7 +310,7 @@ fn a_threads_rotating_events_take_turns_over_its_slices() {
         counters.switch_out(&mut thread, now, |o| panic!("{o:?}")).unwrap();
     }
     for event in thread {
-        let ThreadEvent::Switched(event) = event else { panic!("{event:?}") };
+        let ThreadEvent::SwitchedOut(event) = event else { panic!("{event:?}") };
         let count = event.count();
         assert_eq!((count.enabled, count.running, count.value), (1000, 500, 500));
     }
@@ -370,7 +370,10 @@ fn a_switch_names_the_events_that_failed_and_one_that_found_no_counter_starts_el
     there.rotate(15).unwrap();
     there.switch_out(&mut thread, 20, |o| panic!("{o:?}")).unwrap();
     for event in thread {
-        assert!(matches!(event, ThreadEvent::Switched(event) if event.is_started()), "{event:?}");
+        assert!(
+            matches!(event, ThreadEvent::SwitchedOut(event) if event.is_started()),
+            "{event:?}"
+        );
     }
     here.switch_in(unit, &mut thread, 30).unwrap();
     (2..5).for_each(|kind| happen(&mocks[0], kind, 9));
@@ -386,7 +389,7 @@ fn a_switch_names_the_events_that_failed_and_one_that_found_no_counter_starts_el
     let by_place = matches!(error.reason, CounterError::Faulted(fault) if fault.register == select);
     assert!(by_place && error.events == 0b010, "{error:?}");
     let values = thread.map(|event| match event {
-        ThreadEvent::Switched(event) => (event.count().value, event.is_started()),
+        ThreadEvent::SwitchedOut(event) => (event.count().value, event.is_started()),
         other => panic!("{other:?}"),
     });
     assert_eq!([values[0], values[2]], [(18, true); 2]);

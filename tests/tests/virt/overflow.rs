@@ -19,7 +19,7 @@ fn amd() -> Configuration {
     Configuration::Amd(pmu_virt::AmdConfiguration::perf_mon_v2(6))
 }
 
-/// A local APIC's entry that keeps what it is told.
+/// A LVT entry that keeps what it is told.
 struct Apic {
     entry: u32,
     raised: Vec<Delivery>,

@@ -1,7 +1,7 @@
 //! The claims of counts and of sources, on counters that the project's own counter layer took.
 
 use pmu_core::{
-    CounterMemory, CounterSet, CounterSlot, Counters, EventEntry, EventTable, MAX_COUNTERS,
+    CounterMemory, CounterSession, CounterSet, CounterSlot, EventEntry, EventTable, MAX_COUNTERS,
     OpenedEvents,
 };
 
@@ -40,7 +40,7 @@ pub fn counts(
     let events = OpenedEvents::new(&unit, &table);
     let msr = DriverMsr { registers, rdpmc };
     let only = CounterSet::from_bits(registers.agreed.taken());
-    let mut counters = match Counters::take(events, &unit, only, msr, NoInterrupts, &slots) {
+    let mut counters = match CounterSession::take(events, &unit, only, msr, NoInterrupts, &slots) {
         Ok(counters) => counters,
         Err(error) => {
             stop_of(error)?;

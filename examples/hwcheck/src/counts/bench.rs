@@ -1,6 +1,6 @@
 //! One measurement: an event counted over a workload, on counters that the driver took.
 
-use pmu_core::{CounterError, CounterUnit, Counters, Event, MsrErrorKind, OpenedEvents};
+use pmu_core::{CounterError, CounterSession, CounterUnit, Event, MsrErrorKind, OpenedEvents};
 
 use crate::machine::interrupts;
 use crate::machine::workload::{Memory, Workload};
@@ -20,7 +20,7 @@ pub(crate) struct Bench<'c, 'a> {
 }
 
 /// The counters, taken by the driver.
-type Taken<'a> = Counters<'a, OpenedEvents<'a>, DriverMsr<'a, 'a>, NoInterrupts>;
+type Taken<'a> = CounterSession<'a, OpenedEvents<'a>, DriverMsr<'a, 'a>, NoInterrupts>;
 
 /// An error of the driver that ends the work; any other is the claim's.
 pub(crate) fn stop_of(error: CounterError) -> Result<(), Stop> {

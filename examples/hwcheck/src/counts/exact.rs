@@ -1,6 +1,6 @@
 //! Counts of code whose numbers are known by hand.
 
-use pmu_core::{CounterSet, Event, EventSelect, NamedEvent};
+use pmu_core::{CounterSet, Event, EventSelect, GenericEvent};
 use pmu_virt::{Configuration, Vendor};
 
 use crate::counts::bench::Bench;
@@ -65,12 +65,12 @@ pub(crate) fn exact(
 }
 
 fn claims(registers: &Registers<'_>) -> [Exact; 6] {
-    let named = |event, on| Some(Event::named(event).user_only().on(on));
+    let named = |event, on| Some(Event::generic(event).user_only().on(on));
     let raw =
         |bits: u64| Event::raw(EventSelect::from_bits(bits)).user_only().on(CounterSet::GENERAL);
     let has_fixed =
         matches!(registers.configuration, Configuration::Intel(intel) if intel.fixed != 0);
-    let fixed = if has_fixed { named(NamedEvent::Instructions, CounterSet::FIXED) } else { None };
+    let fixed = if has_fixed { named(GenericEvent::Instructions, CounterSet::FIXED) } else { None };
     let (branches, taken) = match registers.configuration.vendor() {
         Vendor::Intel => (0xC4, knows_taken_branches(registers).then_some(0x20C4)),
         Vendor::Amd => (0xC2, Some(0xC4)),
@@ -79,10 +79,14 @@ fn claims(registers: &Registers<'_>) -> [Exact; 6] {
     let exact = |id, quantity, event| Exact { id, quantity, event };
     use Quantity::{Branches, Instructions, TakenBranches};
     [
-        exact("count.instructions.general", Instructions, named(NamedEvent::Instructions, general)),
+        exact(
+            "count.instructions.general",
+            Instructions,
+            named(GenericEvent::Instructions, general),
+        ),
         exact("count.instructions.fixed", Instructions, fixed),
         exact("count.instructions.raw", Instructions, Some(raw(0xC0))),
-        exact("count.branches.general", Branches, named(NamedEvent::Branches, general)),
+        exact("count.branches.general", Branches, named(GenericEvent::Branches, general)),
         exact("count.branches.raw", Branches, Some(raw(branches))),
         exact("count.taken-branches.raw", TakenBranches, taken.map(raw)),
     ]

@@ -3,7 +3,7 @@
 
 use pmu::Machine;
 use pmu::core::{
-    CounterError, CounterSet, CounterUnit, Event, EventSelect, NamedEvent, Snapshot,
+    CounterError, CounterSet, CounterUnit, Event, EventSelect, GenericEvent, Snapshot,
     SourceInterface,
 };
 
@@ -50,7 +50,7 @@ pub fn run(
 fn raw_and_fixed(counters: &mut Events, unit: &CounterUnit) -> Result<bool, Failure> {
     let general = Event::raw(INSTRUCTIONS).on(CounterSet::GENERAL);
     let general = counters.open_event(unit, &general)?;
-    let fixed = match counters.open_event(unit, &Event::named(NamedEvent::Instructions).on(FIXED_0))
+    let fixed = match counters.open_event(unit, &Event::generic(GenericEvent::Instructions).on(FIXED_0))
     {
         Ok(event) => Some(event),
         Err(CounterError::NoCounterForEvent) => None,

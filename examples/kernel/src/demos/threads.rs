@@ -1,6 +1,6 @@
 //! Threads of ring 3 that take turns, each with an event of its own, which goes with it.
 
-use pmu::core::{CounterUnit, Event, NamedEvent, ThreadEvent};
+use pmu::core::{CounterUnit, Event, GenericEvent, ThreadEvent};
 
 use crate::demos::failure::Failure;
 use crate::demos::programs::count_down;
@@ -32,14 +32,14 @@ impl CountDown {
 /// # Errors
 /// Those of the counters.
 pub fn run(counters: &mut Events, unit: &CounterUnit) -> Result<bool, Failure> {
-    let event = Event::named(NamedEvent::Instructions).user_only();
+    let event = Event::generic(GenericEvent::Instructions).user_only();
     let mut threads = [CountDown::new(0, 1_000, 3), CountDown::new(1, 300, 2)];
     for thread in &mut threads {
         let event = counters.open_event(unit, &event)?;
         thread.events = [ThreadEvent::Opened(event)];
         // The thread does not run yet: its event starts with its first turn.
         counters.switch_out(&mut thread.events, clock::now(), |_| ())?;
-        if let [ThreadEvent::Switched(event)] = &mut thread.events {
+        if let [ThreadEvent::SwitchedOut(event)] = &mut thread.events {
             *event = event.to_be_started(true);
         }
     }
@@ -53,7 +53,7 @@ pub fn run(counters: &mut Events, unit: &CounterUnit) -> Result<bool, Failure> {
     let mut right = true;
     for (number, CountDown { turns, events, instructions, .. }) in threads.iter().enumerate() {
         let count = match events {
-            [ThreadEvent::Switched(event)] => event.count().value,
+            [ThreadEvent::SwitchedOut(event)] => event.count().value,
             _ => return Err(Failure::Wrong("a thread's event was lost")),
         };
         right &= count == *instructions;

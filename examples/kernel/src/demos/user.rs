@@ -1,6 +1,6 @@
 //! Events that ring 3 reads by itself, by RDPMC and a page that the kernel shares with it.
 
-use pmu::core::{CounterError, CounterSet, CounterUnit, Event, EventId, NamedEvent, ThreadEvent};
+use pmu::core::{CounterError, CounterSet, CounterUnit, Event, EventId, GenericEvent, ThreadEvent};
 
 use crate::demos::failure::Failure;
 use crate::demos::programs::{HIDDEN, count_down, measure, read_counter, read_interrupted};
@@ -31,7 +31,7 @@ pub fn run(counters: &mut Events, unit: &CounterUnit) -> Result<bool, Failure> {
 
 /// An event of ring 3 on a general counter, which can move to another one.
 fn event() -> Event {
-    Event::named(NamedEvent::Instructions).user_only().on(CounterSet::GENERAL)
+    Event::generic(GenericEvent::Instructions).user_only().on(CounterSet::GENERAL)
 }
 
 /// Reads an event at ring 3.
@@ -77,7 +77,7 @@ fn moved(
     asks(&mut thread)?;
     let mut events = [ThreadEvent::Opened(event)];
     counters.switch_out(&mut events, clock::now(), |_| ())?;
-    let other = Event::named(NamedEvent::Instructions).on(from.only()).with_user_rdpmc();
+    let other = Event::generic(GenericEvent::Instructions).on(from.only()).with_user_rdpmc();
     let other = counters.open_event(unit, &other)?;
     counters.start_event(other, clock::now())?;
     counters.switch_in(unit, &mut events, clock::now())?;

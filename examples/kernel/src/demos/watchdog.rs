@@ -3,7 +3,7 @@
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
-use pmu::core::{CounterUnit, Event, EventId, EventTable, NamedEvent};
+use pmu::core::{CounterUnit, Event, EventId, EventTable, GenericEvent};
 use pmu::{Machine, Watchdog};
 use x86_64::instructions::interrupts;
 
@@ -60,7 +60,7 @@ pub fn run(machine: &'static Machine) -> Result<(), Failure> {
 /// Starts a watchdog on this processor, touches it for a while, and then no more until it fires. Returns how many
 /// of its interrupts found the processor well.
 fn watch(counters: &mut Events, unit: &CounterUnit, number: usize) -> Result<u32, Failure> {
-    let cycles = Event::named(NamedEvent::Cycles);
+    let cycles = Event::generic(GenericEvent::Cycles);
     let measured = counters.open_event(unit, &cycles)?;
     let begin = clock::now();
     counters.start_event(measured, begin)?;
@@ -71,7 +71,7 @@ fn watch(counters: &mut Events, unit: &CounterUnit, number: usize) -> Result<u32
     let rate = Rate { events: events.value, ticks };
 
     // A kernel of your own waits for some seconds. Here a second has 200 ms, so that the example ends.
-    let hertz = rate.per(PERIOD_MS).max(EventTable::FLOOR);
+    let hertz = rate.per(PERIOD_MS).max(EventTable::DEFAULT_MIN_PERIOD);
     let no_cycles = Failure::Wrong("the processor has no event of cycles");
     let event = Watchdog::event(unit, hertz, 1).ok_or(no_cycles)?;
     let event = counters.open_event(unit, &event)?;

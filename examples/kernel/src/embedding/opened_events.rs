@@ -3,8 +3,8 @@
 use pmu::Machine;
 use pmu::core::raw_cpuid::native_cpuid::CpuIdReaderNative;
 use pmu::core::{
-    CounterSet, CounterUnit, Counters, FixupMsr, InterfaceError, SessionPlatform, Snapshot,
-    SourceInterface, WithEvents,
+    CounterSet, CounterUnit, CounterSession, FixupMsr, InterfaceError, SessionPlatform, Snapshot,
+    SourceInterface, WithOpenedEvents,
 };
 
 use crate::embedding::memory::{COUNTERS, EVENTS};
@@ -13,7 +13,7 @@ use crate::embedding::platform::{Apic, apic};
 use crate::machine::processor;
 
 /// The counters of a processor, with its events.
-pub type Events = Counters<'static, WithEvents<'static, Machine>, FixupMsr, SessionPlatform<Apic>>;
+pub type Events = CounterSession<'static, WithOpenedEvents<'static, Machine>, FixupMsr, SessionPlatform<Apic>>;
 
 /// Takes this processor's counters, fixed ones included, and gives them back.
 ///

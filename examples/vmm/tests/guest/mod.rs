@@ -33,7 +33,7 @@ pub(crate) const AMD_COUNTER_0: u32 = 0xC001_0004;
 pub(crate) const USER: u64 = 1 << 22 | 1 << 16;
 pub(crate) const KERNEL: u64 = 1 << 22 | 1 << 17;
 pub(crate) const ALL: u64 = USER | KERNEL;
-/// The local APIC's performance entry, and its delivery mode for an NMI.
+/// The LVT entry, and its delivery mode for an NMI.
 pub(crate) const LVTPC: u64 = 0xFEE0_0340;
 pub(crate) const NMI: u32 = 4 << 8;
 

@@ -2,7 +2,7 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use crate::counters::control::handle::Counters;
+use crate::counters::control::handle::CounterSession;
 use crate::counters::error::CounterError;
 use crate::counters::hooks::event_source::EventSource;
 use crate::counters::names::counter_id::CounterSet;
@@ -11,7 +11,7 @@ use crate::counters::registers::global::GlobalRegisters;
 use crate::msr::{MsrAccess, MsrAddress, MsrBackend, MsrFault};
 use crate::platform::Platform;
 
-impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
+impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// Writes a register.
     pub(crate) fn wrmsr_retrying(&self, register: MsrAddress, value: u64) -> Result<(), MsrFault> {
         self.msr.wrmsr_retrying(register, value)
@@ -100,7 +100,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
     pub(crate) fn acknowledge(&self, global: &GlobalRegisters, bits: u64) -> Result<u64, MsrFault> {
         let pending = self.rdmsr_retrying(global.status)? & bits;
         if pending != 0 {
-            self.memory.expect_late(CounterSet::from_bits(pending).len() as u32);
+            self.memory.expect_spurious(CounterSet::from_bits(pending).len() as u32);
             self.clear_status(global, pending)?;
         }
         Ok(pending)

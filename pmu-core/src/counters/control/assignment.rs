@@ -3,10 +3,10 @@
 //! A context switch and an interrupt's handler plan on the kernel's stack. So a plan has two bytes per counter, and the
 //! searches change it in place.
 
+pub(crate) mod apply;
 pub(crate) mod assign;
-pub(crate) mod carry_out;
+pub(crate) mod detach;
 pub(crate) mod encodings;
-pub(crate) mod lift;
 pub(crate) mod matching;
 pub(crate) mod plan;
 pub(crate) mod planner;

@@ -2,13 +2,13 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use crate::counters::control::handle::Counters;
+use crate::counters::control::handle::CounterSession;
 use crate::counters::error::CounterError;
 use crate::counters::hooks::event_source::EventSource;
 use crate::msr::{MsrAccess, MsrBackend, MsrFault};
 use crate::platform::Platform;
 
-impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
+impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// Lets the processor stop all its counters as it raises the performance interrupt, until the
     /// interrupt path has acknowledged it. Servicing then needs fewer register accesses, and none of
     /// its own events are counted.

@@ -2,7 +2,7 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use crate::counters::control::handle::Counters;
+use crate::counters::control::handle::CounterSession;
 use crate::counters::error::CounterError;
 use crate::counters::hooks::event_source::{EventSource, opens_events};
 use crate::counters::names::counter_id::CounterSet;
@@ -10,10 +10,10 @@ use crate::counters::shared::slot::SlotState;
 use crate::msr::MsrBackend;
 use crate::platform::Platform;
 
-impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
+impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// Stops these counters by the global control register, if there is one.
     #[inline(never)]
-    pub(crate) fn halt(&self, counters: CounterSet) -> Result<(), CounterError> {
+    pub(crate) fn pause(&self, counters: CounterSet) -> Result<(), CounterError> {
         match self.unit().global().filter(|_| !counters.is_empty()) {
             Some(global) => self.change_global(global, (counters.bits(), 0)),
             None => Ok(()),
@@ -22,7 +22,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
 
     /// Lets these counters go on. If that fails, they are presumed running.
     #[inline(never)]
-    pub(crate) fn go_on(&self, counters: CounterSet) -> Result<(), CounterError> {
+    pub(crate) fn resume(&self, counters: CounterSet) -> Result<(), CounterError> {
         let Some(global) = self.unit().global().filter(|_| !counters.is_empty()) else {
             return Ok(());
         };
@@ -72,9 +72,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
     }
 
     /// Makes a session whose counters were saved ready to start others: nothing parked, gate open.
-    pub(crate) fn leave_switch(&self) -> Result<(), CounterError> {
+    pub(crate) fn unpark_all(&self) -> Result<(), CounterError> {
         // Rows alone are saved: without any, this is not linked.
-        let parked = if self.source.rows() == 0 { CounterSet::NONE } else { self.own() };
+        let parked = if self.source.table_id() == 0 { CounterSet::NONE } else { self.own() };
         for (counter, slot) in self.slots_of(parked) {
             if let SlotState::Parked { .. } = slot.load() {
                 let registers = self.registers(counter);

@@ -23,7 +23,7 @@ use crate::counters::shared::table::EventTable;
 use crate::msr::{MsrAddress, MsrBackend, MsrErrorKind, MsrFault, MsrOperation};
 use crate::platform::Platform;
 
-impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
+impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// Returns the registers of a counter, and its slot.
     pub(crate) fn place(&self, counter: CounterId) -> Option<(&CounterSlot, Counter)> {
         Some((self.slot(counter)?, self.registers(counter)))
@@ -95,7 +95,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
     }
 
     /// Returns the counters that can be used.
-    pub(crate) fn usable(&self) -> CounterSet {
+    pub(crate) fn not_faulted(&self) -> CounterSet {
         self.own().retain(|counter| {
             self.slot(counter).is_some_and(|slot| slot.load() != SlotState::Faulted)
         })
@@ -114,10 +114,10 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
 ///
 /// ```compile_fail,E0277
 /// fn needs_send<T: Send>() {}
-/// needs_send::<pmu_core::Counters<'static, pmu_core::OpenedEvents<'static>, (), ()>>();
+/// needs_send::<pmu_core::CounterSession<'static, pmu_core::OpenedEvents<'static>, (), ()>>();
 /// ```
 #[derive(Debug)]
-pub struct Counters<'a, S, M, P> {
+pub struct CounterSession<'a, S, M, P> {
     pub(crate) source: S,
     pub(crate) msr: M,
     pub(crate) platform: P,
@@ -136,7 +136,7 @@ pub struct Counters<'a, S, M, P> {
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct SessionCounters {
     /// Counters that answered, on which events run. A later fault does not show here: its counter is not used again
-    /// until [`reprogram`](Counters::reprogram) or [`shut_down`](Counters::shut_down).
+    /// until [`reprogram`](CounterSession::reprogram) or [`shut_down`](CounterSession::shut_down).
     pub usable: CounterSet,
     /// Counters that did not read back the value written to them, or faulted: another owner's, or absent.
     pub unresponsive: CounterSet,
@@ -144,7 +144,7 @@ pub struct SessionCounters {
     pub without_slot: CounterSet,
 }
 
-impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
+impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P> {
     /// Creates a handle to counters that are not taken.
     pub(crate) fn unopened(
         source: S,
@@ -159,7 +159,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
 
     /// Returns the declared counters for which a slot was lent.
     pub(crate) fn candidates(&self) -> CounterSet {
-        self.declared & self.unit().within(self.memory.counters())
+        self.declared & self.unit().addressable_with(self.memory.counters())
     }
 
     /// Returns whether the session was not shut down.
@@ -222,7 +222,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
     /// Returns the session's counters. One without candidates did not take the memory, and has none of its present
     /// owner's.
     pub(crate) fn own(&self) -> CounterSet {
-        self.memory.proven(self.declared)
+        self.memory.verified(self.declared)
     }
 
     /// Checks that an overflow would interrupt.
@@ -263,8 +263,8 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
     pub(crate) fn running_bits(&self, counter: &Counter, event: EventId) -> Option<u64> {
         let select = self.select(event)?;
         // One that counts in guests only has no bits while there are none.
-        let halted = select.select_bits() == 0 && event.row().is_none();
-        Some(if halted { 0 } else { counter.control.running(select) })
+        let paused = select.select_bits() == 0 && event.row().is_none();
+        Some(if paused { 0 } else { counter.control.running(select) })
     }
 
     /// Returns the value with which a counter is loaded for an event, and the period until it overflows.
@@ -272,8 +272,8 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
         let period = match event.row() {
             Some(row) => self.source.row_period(row)?.into(),
             None => {
-                let reach = counter.reach(self.memory.full_width.load(Relaxed));
-                self.source.opened().entry(event)?.period.first_chunk(reach)
+                let max_load = counter.max_load(self.memory.full_width.load(Relaxed));
+                self.source.opened().entry(event)?.period.first_chunk(max_load)
             }
         };
         Some((counter.preload(period), period))

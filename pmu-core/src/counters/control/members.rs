@@ -1,7 +1,7 @@
 //! The events of a group, as they are on this processor.
 
-use crate::counters::control::assignment::plan::Unplaced;
-use crate::counters::control::handle::Counters;
+use crate::counters::control::assignment::plan::PlacementError;
+use crate::counters::control::handle::CounterSession;
 use crate::counters::error::{GroupError, no_such};
 use crate::counters::hooks::event_source::EventSource;
 use crate::counters::names::event_id::EventId;
@@ -10,7 +10,7 @@ use crate::counters::shared::entry::{EventEntry, EventState};
 use crate::msr::MsrBackend;
 use crate::platform::Platform;
 
-impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
+impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     pub(crate) fn members(&self, group: GroupId) -> impl Iterator<Item = (EventId, &EventEntry)> {
         self.table().opened().filter(move |(_, entry)| entry.group() == Some(group))
     }
@@ -38,10 +38,10 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
     }
 
     /// Checks that the group of an event, if it has one, is whole on this processor.
-    pub(crate) fn check_whole(&self, event: EventId) -> Result<(), Unplaced> {
+    pub(crate) fn check_whole(&self, event: EventId) -> Result<(), PlacementError> {
         let group = self.table().entry(event).and_then(EventEntry::group);
         let whole = group.map_or(Ok(event), |group| self.first_of(group));
-        whole.map(|_| ()).map_err(|error| Unplaced { event, reason: error.reason })
+        whole.map(|_| ()).map_err(|error| PlacementError { event, reason: error.reason })
     }
 
     /// Returns whether this processor can count an event and its group.

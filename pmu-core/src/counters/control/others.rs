@@ -2,7 +2,7 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use crate::counters::control::handle::Counters;
+use crate::counters::control::handle::CounterSession;
 use crate::counters::error::CounterError;
 use crate::counters::hooks::event_source::EventSource;
 use crate::counters::names::counter_id::CounterSet;
@@ -11,12 +11,12 @@ use crate::counters::registers::select::EventSelect;
 use crate::msr::MsrBackend;
 use crate::platform::Platform;
 
-impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
+impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// Sets or clears bits of the global control register for the other owners of counters, a watchdog for
     /// instance. They do not write the register while the session lives; what they set through it stays at
     /// [`shut_down`](Self::shut_down). Of a shared interrupt the handler calls [`service`](crate::service)
-    /// first, and then looks for the others' overflows: one that comes before `service` unmasked the local
-    /// APIC's entry has no interrupt of its own.
+    /// first, and then looks for the others' overflows: one that comes before `service` unmasked the LVT
+    /// entry has no interrupt of its own.
     ///
     /// # Errors
     /// [`OwnControlBits`](CounterError::OwnControlBits): some of `bits` are the session's counters', the session's are
@@ -36,7 +36,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
     }
 
     /// Acknowledges bits of the overflow status that are not the session's: what a predecessor left of a Debug
-    /// Store's buffer (62) for instance, or of counters that have no owner. Each unmasking of the local APIC's entry
+    /// Store's buffer (62) for instance, or of counters that have no owner. Each unmasking of the LVT entry
     /// raises an interrupt while one of them is set, on Intel's processors from version 3 on.
     ///
     /// # Errors
@@ -74,9 +74,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
     /// Returns the status bits of counters that have no owner who would acknowledge them: neither the session's
     /// nor enabled by anyone. From Intel's version 3 on, each unmasking raises an interrupt while one of them is
     /// set.
-    pub(crate) fn unowned(&self, proven: CounterSet, control: u64) -> u64 {
-        let disabled =
-            self.declared.without(proven).retain(|counter| match self.registers(counter).control {
+    pub(crate) fn unowned(&self, verified: CounterSet, control: u64) -> u64 {
+        let disabled = self.declared.without(verified).retain(|counter| {
+            match self.registers(counter).control {
                 CounterControl::Select(select) => {
                     let bits = self.rdmsr_retrying(select);
                     bits.is_ok_and(|bits| !EventSelect::from_bits(bits).is_enabled())
@@ -84,8 +84,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
                 CounterControl::Shared { counter, .. } => {
                     self.memory.fixed_control.load(Relaxed) >> (4 * (counter & 7)) & 0b11 == 0
                 }
-            });
-        let gated = CounterSet::from_bits(!control).without(proven);
+            }
+        });
+        let gated = CounterSet::from_bits(!control).without(verified);
         (disabled | gated).bits()
     }
 }

@@ -1,8 +1,8 @@
-//! A processor's counters taken, proven, and given back.
+//! A processor's counters taken, verified, and given back.
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use crate::counters::control::handle::{Counters, too_little_memory};
+use crate::counters::control::handle::{CounterSession, too_little_memory};
 use crate::counters::error::CounterError;
 use crate::counters::hooks::event_source::{EventSource, opens_events};
 use crate::counters::names::counter_id::{CounterId, CounterSet};
@@ -13,7 +13,7 @@ use crate::counters::shared::slot::{CounterSlot, SlotState};
 use crate::msr::MsrBackend;
 use crate::platform::Platform;
 
-impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
+impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P> {
     /// Takes the counters of `only` of the processor that executes the call, which `processor` describes: those that
     /// it shares with the source's unit. The source is kept; an [`OpenedEvents`](crate::OpenedEvents) is two
     /// references.
@@ -22,7 +22,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
     /// RDPMC), and leaves it zero. Then
     /// acknowledges overflows that a predecessor left, disables precise sampling (`IA32_PEBS_ENABLE`; version 6 has
     /// [other registers](crate::UnusedRegisters)), enables their bits of the global control register where there is
-    /// one, and unmasks the local APIC's entry.
+    /// one, and unmasks the LVT entry.
     ///
     /// A counter that does not answer, or for which no slot was lent, is left out and untouched from then on: see
     /// [`counters`](Self::counters). So is every counter that is not in `only`, and every fixed counter if the source
@@ -40,7 +40,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
     /// - [`Unresponsive`](CounterError::Unresponsive): no counter answers.
     /// - [`Access`](CounterError::Access): a global register faulted.
     ///
-    /// After an error no counter runs. An interrupt that came meanwhile may have left the local APIC's entry masked:
+    /// After an error no counter runs. An interrupt that came meanwhile may have left the LVT entry masked:
     /// its other owner unmasks it.
     pub fn take(
         source: S,
@@ -95,13 +95,13 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
         if opens_events(&self.source) && !(self.declared & CounterSet::FIXED).is_empty() {
             self.find_fixed_control()?;
         }
-        let proven = self.prove(processor, candidates)?;
+        let verified = self.probe(processor, candidates)?;
         memory.full_width.store(processor.has_full_width(&self.msr), Relaxed);
         if let Some(global) = self.unit().global() {
             let found = self.rdmsr_retrying(global.control);
             let found = found.map_err(CounterError::Access)?;
-            let left = proven.bits() | global.frozen | self.unowned(proven, found);
-            let control = found | proven.bits();
+            let left = verified.bits() | global.frozen | self.unowned(verified, found);
+            let control = found | verified.bits();
             memory.global_control.store(control, Relaxed);
             // Before the acknowledgement, which ZX-C takes only while counters are enabled here. They are stopped.
             let enabled = self.wrmsr_retrying(global.control, control);
@@ -110,33 +110,33 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
                 let _ = self.wrmsr_retrying(global.control, found);
                 CounterError::Access(fault)
             })?;
-            self.before = CounterSet::from_bits(found) & proven;
+            self.before = CounterSet::from_bits(found) & verified;
         } else {
             // Without a status, the predecessor's overflows are unknown.
-            memory.expect_late(1);
+            memory.expect_spurious(1);
         }
-        memory.publish(proven);
+        memory.publish(verified);
         self.platform.unmask_performance_interrupt();
         Ok(())
     }
 
     /// Stops these counters, and returns those that answer and interrupt.
-    fn prove(
+    fn probe(
         &self,
         processor: &CounterUnit,
         candidates: CounterSet,
     ) -> Result<CounterSet, CounterError> {
-        let mut proven = self.prove_counters(candidates);
+        let mut verified = self.probe_counters(candidates);
         if let Some(precise) = processor.precise() {
-            proven = proven.without(precise.disable(&self.msr, proven));
+            verified = verified.without(precise.disable(&self.msr, verified));
         }
-        if proven.is_empty() { Err(CounterError::Unresponsive) } else { Ok(proven) }
+        if verified.is_empty() { Err(CounterError::Unresponsive) } else { Ok(verified) }
     }
 
     /// Writes a different value to each counter, then reads all of them back both ways. This finds registers that
     /// ignore writes, and two addresses of one register. RDPMC comes second: an emulator that has no counters, and
     /// to which it is an undefined opcode, is found out by RDMSR.
-    fn prove_counters(&self, candidates: CounterSet) -> CounterSet {
+    fn probe_counters(&self, candidates: CounterSet) -> CounterSet {
         let pattern = |counter: CounterId| 0x0135_7AC0 + u64::from(counter.bit());
         let write = |counter: CounterId, value: u64| {
             let register = self.registers(counter).value_register();
@@ -151,12 +151,12 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
         let stopped =
             candidates.retain(|counter| self.set_control(&self.registers(counter), 0).is_ok());
         let written = stopped.retain(|counter| write(counter, pattern(counter)));
-        let proven = written.retain(echoes);
+        let verified = written.retain(echoes);
         for counter in written.iter() {
             // One that does not answer keeps its value.
             let _ = write(counter, 0);
         }
-        proven
+        verified
     }
 
     /// Takes more counters, which another owner gave up, and returns those that answered. Counters that are the
@@ -174,7 +174,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
         counters: CounterSet,
     ) -> Result<CounterSet, CounterError> {
         let more = counters.without(self.own());
-        let lent = self.unit().within(self.memory.counters());
+        let lent = self.unit().addressable_with(self.memory.counters());
         let there = self.unit().shared_with(processor) & lent;
         let there = if !opens_events(&self.source) { there & CounterSet::GENERAL } else { there };
         if !self.is_open() || self.own().is_empty() || !more.without(there).is_empty() {
@@ -186,17 +186,17 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
         if !(more & CounterSet::FIXED).is_empty() {
             self.find_fixed_control()?;
         }
-        let proven = self.prove(processor, more)?;
-        for (_, slot) in self.slots_of(proven) {
+        let verified = self.probe(processor, more)?;
+        for (_, slot) in self.slots_of(verified) {
             slot.store(SlotState::Free);
         }
         if let Some(global) = self.unit().global() {
-            self.acknowledge(global, proven.bits()).map_err(CounterError::Access)?;
-            self.change_global(global, (0, proven.bits()))?;
+            self.acknowledge(global, verified.bits()).map_err(CounterError::Access)?;
+            self.change_global(global, (0, verified.bits()))?;
         }
         self.declared = self.declared | more;
-        self.memory.set_proven(self.memory.proven(CounterSet::ALL) | proven);
-        Ok(proven)
+        self.memory.set_verified(self.memory.verified(CounterSet::ALL) | verified);
+        Ok(verified)
     }
 
     /// Gives counters to another owner: stops them, clears their bits of the global control register, and no longer
@@ -215,11 +215,11 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
         if !counters.without(self.own()).is_empty() || rest.is_empty() || used {
             return Err(CounterError::NotAvailable(counters));
         }
-        self.leave_switch()?;
+        self.unpark_all()?;
         if let Some(global) = self.unit().global() {
             self.change_global(global, (counters.bits(), 0))?;
         }
-        self.memory.set_proven(rest);
+        self.memory.set_verified(rest);
         self.declared = self.declared.without(counters);
         Ok(())
     }
@@ -266,7 +266,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
         if outcome.is_ok() {
             self.declared = CounterSet::NONE;
             self.source.opened().give_back();
-            self.memory.expect_late_after_shut_down();
+            self.memory.expect_spurious_after_shut_down();
             self.memory.give_back();
         }
         outcome.map_err(CounterError::Faulted)

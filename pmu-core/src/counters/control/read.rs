@@ -1,6 +1,6 @@
 //! Reading a counter that runs, while interrupts may load it again.
 
-use crate::counters::control::handle::Counters;
+use crate::counters::control::handle::CounterSession;
 use crate::counters::error::CounterError;
 use crate::counters::hooks::event_source::EventSource;
 use crate::counters::names::counter_id::CounterId;
@@ -10,7 +10,7 @@ use crate::counters::shared::entry::EventEntry;
 use crate::msr::{MsrBackend, MsrFault};
 use crate::platform::Platform;
 
-impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
+impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// Reads the total of an event that is on a counter, and the counter's value then.
     pub(crate) fn read_total(
         &self,
@@ -21,20 +21,20 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
         let registers = self.registers(counter);
         // An interrupt in between adds to the total, and may load the counter again.
         loop {
-            let (mut booked, counted_to) = entry.booked();
+            let (mut accumulated, counted_to) = entry.accumulated();
             let value = registers.read(&self.msr).map_err(CounterError::Access)?;
             let again = self.wrapped_again(counter, entry, value).map_err(CounterError::Access)?;
-            if entry.booked() != (booked, counted_to) {
+            if entry.accumulated() != (accumulated, counted_to) {
                 continue;
             }
             if registers.has_overflowed(value) {
                 self.check_registers(&registers, event)?;
             }
             if again {
-                booked = booked.wrapping_add(registers.mask()).wrapping_add(1);
+                accumulated = accumulated.wrapping_add(registers.mask()).wrapping_add(1);
             }
             let since = value.wrapping_sub(counted_to) & registers.mask();
-            return Ok((booked.wrapping_add(since), value));
+            return Ok((accumulated.wrapping_add(since), value));
         }
     }
 
@@ -46,7 +46,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
         entry: &EventEntry,
         value: u64,
     ) -> Result<bool, MsrFault> {
-        let near = entry.counts_on() && self.registers(counter).has_overflowed(value);
+        let near = entry.has_wrapped() && self.registers(counter).has_overflowed(value);
         match self.unit().global() {
             Some(global) if near => {
                 Ok(self.rdmsr_retrying(global.status)? & counter.only().bits() != 0)
@@ -56,7 +56,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
     }
 }
 
-impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
+impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P> {
     /// Reads the number of a source's events since its counter was last loaded (RDPMC).
     pub(crate) fn read_loaded(&self, event: EventId) -> Result<u64, CounterError> {
         let not_started = CounterError::NotStarted(event);

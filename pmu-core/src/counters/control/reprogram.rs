@@ -2,7 +2,7 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use crate::counters::control::handle::Counters;
+use crate::counters::control::handle::CounterSession;
 use crate::counters::error::CounterError;
 use crate::counters::hooks::event_source::EventSource;
 use crate::counters::interrupt::overflow::EventOverflow;
@@ -14,7 +14,7 @@ use crate::counters::shared::slot::{CounterSlot, SlotState};
 use crate::msr::{MsrAccess, MsrBackend};
 use crate::platform::Platform;
 
-impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
+impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// Programs this processor's counters again after their registers lost their contents: after suspend
     /// and hibernation, and after the processor was offline. Call it on each processor, before the performance
     /// interrupt is expected again.
@@ -49,7 +49,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
         let mut outcome = self.restore_fixed_control(own);
         let (lost, stopped) = self.stop_lost(own);
         outcome = outcome.and(stopped);
-        outcome = outcome.and(self.clear_left_over(own, lost));
+        outcome = outcome.and(self.clear_stale(own, lost));
         outcome = outcome.and(self.restore_extra(own));
         outcome = outcome.and(self.program(lost));
         outcome = outcome.and(self.enable());
@@ -58,7 +58,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
         self.platform.unmask_performance_interrupt();
         // The interrupts that came meanwhile were not served.
         match service(&self.source, &self.msr, &self.platform, self.memory, overflowed) {
-            Ok(serviced) => self.memory.expect_late(serviced.overflows),
+            Ok(serviced) => self.memory.expect_spurious(serviced.overflows),
             Err(error) => outcome = outcome.and(Err(CounterError::Faulted(error.fault))),
         }
         outcome.map(|()| anew)
@@ -114,7 +114,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
 
     /// Disables precise sampling, and acknowledges leftover overflows of all but the counters that kept their
     /// registers.
-    fn clear_left_over(&self, own: CounterSet, lost: CounterSet) -> Result<(), CounterError> {
+    fn clear_stale(&self, own: CounterSet, lost: CounterSet) -> Result<(), CounterError> {
         let declared = self.memory.precise.load(Relaxed);
         if let Some(precise) = self.unit().precise().filter(|_| declared) {
             for (_, slot) in self.slots_of(precise.disable(&self.msr, own)) {

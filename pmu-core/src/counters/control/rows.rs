@@ -1,6 +1,6 @@
 //! Events of a table's rows: started and stopped.
 
-use crate::counters::control::handle::Counters;
+use crate::counters::control::handle::CounterSession;
 use crate::counters::error::CounterError;
 use crate::counters::hooks::event_source::{EventSource, opens_events};
 use crate::counters::names::counter_id::CounterSet;
@@ -8,7 +8,7 @@ use crate::counters::names::event_id::EventId;
 use crate::msr::MsrBackend;
 use crate::platform::Platform;
 
-impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
+impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P> {
     /// Starts a row's event on a free counter, which interrupts once per period.
     pub(crate) fn start_row(&mut self, row: usize) -> Result<(), CounterError> {
         let event = EventId::of_row(row);

@@ -1,6 +1,6 @@
 //! One counter: programmed for an event, running, released.
 
-use crate::counters::control::handle::{Counters, marked_faulted};
+use crate::counters::control::handle::{CounterSession, marked_faulted};
 use crate::counters::error::CounterError;
 use crate::counters::hooks::event_source::EventSource;
 use crate::counters::names::counter_id::{CounterId, CounterSet};
@@ -10,11 +10,11 @@ use crate::counters::shared::slot::{CounterSlot, SlotState};
 use crate::msr::{MsrAccess, MsrBackend, MsrFault};
 use crate::platform::Platform;
 
-impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
+impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// Returns a free counter of `capable`. A fixed counter is preferred: fewer events can be on it.
     pub(crate) fn free_counter(&self, capable: CounterSet) -> Result<CounterId, CounterError> {
         self.check_unmuted()?;
-        self.leave_switch()?;
+        self.unpark_all()?;
         let own = self.own() & capable;
         let mut preferred =
             (own & CounterSet::FIXED).iter().chain((own & CounterSet::GENERAL).iter());
@@ -25,7 +25,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
     }
 }
 
-impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
+impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P> {
     /// Loads a free counter for an event, and lets it run.
     pub(crate) fn run(&self, counter: CounterId, event: EventId) -> Result<(), CounterError> {
         self.run_for(counter, event, None)
@@ -109,7 +109,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
                 self.set_control(registers, 0)?;
             }
             let found = meanwhile()?;
-            self.memory.expect_late(1);
+            self.memory.expect_spurious(1);
             // Until here, an interrupt may have loaded the counter for another period.
             let SlotState::Running { period, .. } = slot.replace(next) else {
                 // An interrupt marked it meanwhile.
@@ -132,7 +132,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
                 let ran = matches!(slot.load(), SlotState::Running { .. });
                 let value = self.read(&registers)?;
                 if ran && registers.has_overflowed(value) {
-                    self.memory.expect_late(1);
+                    self.memory.expect_spurious(1);
                 }
                 Ok(())
             }

@@ -2,7 +2,7 @@
 
 use crate::counters::events::extra::Extra;
 use crate::counters::names::counter_id::CounterSet;
-use crate::counters::names::named_event::NamedEvent;
+use crate::counters::names::generic_event::GenericEvent;
 use crate::counters::registers::select::EventSelect;
 use crate::msr::MsrAddress;
 
@@ -14,8 +14,8 @@ use crate::msr::MsrAddress;
 /// Intel's version 1) a counter that wrapped, once in 2^47 or 2^31 events, stands still while it is set back.
 ///
 /// ```
-/// use pmu_core::{Event, EventSelect, NamedEvent};
-/// let instructions = Event::named(NamedEvent::Instructions);
+/// use pmu_core::{Event, EventSelect, GenericEvent};
+/// let instructions = Event::generic(GenericEvent::Instructions);
 /// // Every 100,000th miss of the last cache in user mode, by the number that a manual gives it.
 /// let misses = Event::raw(EventSelect::from_bits(0x412E)).user_only().every(100_000);
 /// # let _ = (instructions, misses);
@@ -23,7 +23,7 @@ use crate::msr::MsrAddress;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Event {
-    pub(crate) what: What,
+    pub(crate) kind: EventKind,
     /// Mode bits of the select that remain.
     pub(crate) modes: u64,
     pub(crate) guest: GuestMode,
@@ -43,9 +43,9 @@ pub struct Event {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
-pub(crate) enum What {
+pub(crate) enum EventKind {
     Raw(EventSelect),
-    Named(NamedEvent),
+    Generic(GenericEvent),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,9 +57,9 @@ pub(crate) enum GuestMode {
 }
 
 impl Event {
-    const fn new(what: What) -> Self {
+    const fn new(kind: EventKind) -> Self {
         Self {
-            what,
+            kind,
             modes: EventSelect::MODES,
             guest: GuestMode::Everywhere,
             period: 0,
@@ -82,12 +82,12 @@ impl Event {
         let modes = select.select_bits() & EventSelect::MODES;
         let modes = if modes == 0 { EventSelect::MODES } else { modes };
         let plain = EventSelect::from_bits(select.select_bits() & !EventSelect::MODES);
-        Self { modes, ..Self::new(What::Raw(plain)) }
+        Self { modes, ..Self::new(EventKind::Raw(plain)) }
     }
 
     /// Returns the event with this name.
-    pub const fn named(event: NamedEvent) -> Self {
-        Self::new(What::Named(event))
+    pub const fn generic(event: GenericEvent) -> Self {
+        Self::new(EventKind::Generic(event))
     }
 
     /// Counts it at privilege levels above 0 only.
@@ -103,7 +103,7 @@ impl Event {
     }
 
     /// Counts it only while a guest runs. It counts nothing until
-    /// [`set_virtualization`](crate::Counters::set_virtualization) says that there may be one.
+    /// [`set_virtualization`](crate::CounterSession::set_virtualization) says that there may be one.
     pub const fn in_guests(mut self) -> Self {
         self.guest = GuestMode::GuestOnly;
         self
@@ -118,7 +118,7 @@ impl Event {
     /// Makes it interrupt once per `period` events. Its total can be read only [`with_total`](Self::with_total).
     ///
     /// With a period of 0 it does not interrupt, like a new one. A period beyond the counter's reach is counted in
-    /// pieces. One below the table's [floor](crate::EventTable::set_floor) is refused when the event is opened.
+    /// chunks. One below the table's [shortest period](crate::EventTable::set_min_period) is refused when the event is opened.
     pub const fn every(mut self, period: u64) -> Self {
         self.period = period;
         self.total = period == 0;
@@ -138,7 +138,7 @@ impl Event {
         self
     }
 
-    /// Lets it take turns with other events at [`rotate`](crate::Counters::rotate), where there are too few counters.
+    /// Lets it take turns with other events at [`rotate`](crate::CounterSession::rotate), where there are too few counters.
     ///
     /// An event that does not rotate takes the counter of one that does, and keeps it until it is stopped or its thread
     /// is switched out. What such events leave is shared by those that rotate, of the processor and of threads: each
@@ -168,7 +168,7 @@ impl Event {
 
     /// Promises that its select means the same event on every type of core of a hybrid processor, as those of the
     /// architectural events do. Without this promise, an event that is opened by its select counts on the type of core
-    /// on which it was opened, and [stands still](crate::Counters::switch_in) while its thread is on another one.
+    /// on which it was opened, and [stands still](crate::CounterSession::switch_in) while its thread is on another one.
     pub const fn on_any_core_type(mut self) -> Self {
         self.any_core_type = true;
         self
@@ -211,7 +211,7 @@ impl Event {
     /// the same value in another extra register. It may have four encodings. A fifth one, one without
     /// [`with_extra`](Self::with_extra) before it, and one of an event that has no select of its own are ignored.
     pub const fn or_with_extra(mut self, event: u16, register: MsrAddress) -> Self {
-        if let (false, What::Raw(select)) = (self.extra.is_none(), self.what) {
+        if let (false, EventKind::Raw(select)) = (self.extra.is_none(), self.kind) {
             self.extra = self.extra.or(select.select_bits() as u16 ^ event, register);
         }
         self
@@ -224,9 +224,9 @@ impl Event {
 
     /// Returns the select of an event that has no name: its event, unit mask and qualifiers, without the mode bits.
     pub const fn select(&self) -> Option<EventSelect> {
-        match self.what {
-            What::Raw(select) => Some(select),
-            What::Named(_) => None,
+        match self.kind {
+            EventKind::Raw(select) => Some(select),
+            EventKind::Generic(_) => None,
         }
     }
 
@@ -239,10 +239,10 @@ impl Event {
     }
 
     /// Returns the name of an event that has one.
-    pub const fn name(&self) -> Option<NamedEvent> {
-        match self.what {
-            What::Raw(_) => None,
-            What::Named(name) => Some(name),
+    pub const fn name(&self) -> Option<GenericEvent> {
+        match self.kind {
+            EventKind::Raw(_) => None,
+            EventKind::Generic(name) => Some(name),
         }
     }
 
@@ -282,7 +282,7 @@ mod tests {
 
     #[test]
     fn a_period_of_0_is_none_and_leaves_the_total() {
-        let event = Event::named(NamedEvent::Cycles);
+        let event = Event::generic(GenericEvent::Cycles);
         assert_eq!(event.every(0), event);
     }
 }

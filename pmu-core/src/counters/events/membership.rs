@@ -1,6 +1,6 @@
 //! An opened event's group, present encoding, name and readers, in one word.
 
-use crate::counters::names::named_event::NamedEvent;
+use crate::counters::names::generic_event::GenericEvent;
 
 /// An event's group, present encoding, name and readers, in 8 bytes.
 #[derive(Clone, Copy)]
@@ -19,7 +19,7 @@ pub(crate) struct Membership {
 
 impl Membership {
     /// Creates that of an event that is alone, in its first encoding.
-    pub(crate) const fn alone(name: Option<NamedEvent>, user_rdpmc: bool) -> Self {
+    pub(crate) const fn ungrouped(name: Option<GenericEvent>, user_rdpmc: bool) -> Self {
         let name = match name {
             Some(name) => name as u8,
             None => u8::MAX,
@@ -27,8 +27,8 @@ impl Membership {
         Self { group: 0, members: 0, encoding: 0, name, user_rdpmc }
     }
 
-    pub(crate) fn name(self) -> Option<NamedEvent> {
-        NamedEvent::of_bit(self.name)
+    pub(crate) fn name(self) -> Option<GenericEvent> {
+        GenericEvent::of_bit(self.name)
     }
 
     pub(crate) const fn pack(self) -> u64 {

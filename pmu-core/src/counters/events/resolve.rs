@@ -1,7 +1,7 @@
 //! An event on a processor: its select, and the counters that can count it.
 
 use crate::counters::error::CounterError;
-use crate::counters::events::event::{Event, GuestMode, What};
+use crate::counters::events::event::{Event, EventKind, GuestMode};
 use crate::counters::names::counter_id::CounterSet;
 use crate::counters::registers::select::EventSelect;
 use crate::counters::registers::unit::{CounterUnit, IN_TXCP};
@@ -9,12 +9,14 @@ use crate::counters::registers::unit::{CounterUnit, IN_TXCP};
 impl CounterUnit {
     /// Returns the select and the counters with which an event is counted.
     pub(crate) fn resolve(&self, event: &Event) -> Result<(EventSelect, CounterSet), CounterError> {
-        let plain = match event.what {
-            What::Raw(select) if self.needs_pair(select, event.narrow) => {
+        let plain = match event.kind {
+            EventKind::Raw(select) if self.needs_pair(select, event.narrow) => {
                 return Err(CounterError::NeedsCounterPair);
             }
-            What::Raw(select) => select,
-            What::Named(name) => self.named(name).ok_or(CounterError::Unsupported(name))?,
+            EventKind::Raw(select) => select,
+            EventKind::Generic(name) => {
+                self.generic(name).ok_or(CounterError::Unsupported(name))?
+            }
         };
         let illegal = self.illegal_bits(plain);
         if illegal != 0 {

@@ -1,6 +1,6 @@
 //! An event of a thread: on a processor, or switched out.
 
-use crate::counters::events::stopped::StoppedEvent;
+use crate::counters::events::saved::SavedEvent;
 use crate::counters::names::event_id::EventId;
 
 /// One event of a thread, on a processor or switched out.
@@ -9,19 +9,19 @@ use crate::counters::names::event_id::EventId;
 ///
 /// ```
 /// use pmu_core::{
-///     CounterError, CounterUnit, Counters, Event, EventSource, GroupError, MsrBackend, NamedEvent, Platform,
+///     CounterError, CounterUnit, CounterSession, Event, EventSource, GroupError, MsrBackend, GenericEvent, Platform,
 ///     SwitchError, ThreadEvent,
 /// };
 ///
 /// /// Opens a group and an event for the running thread. Those of a thread that does not run are opened in the same
 /// /// way on any processor, of the type of core whose event a raw one is, and switched out at once.
 /// fn open<S: EventSource, M: MsrBackend, P: Platform>(
-///     counters: &mut Counters<'_, S, M, P>,
+///     counters: &mut CounterSession<'_, S, M, P>,
 ///     this: &CounterUnit, // this processor's, of its own type of core
 ///     alone: Event,
 ///     now: u64,
 /// ) -> Result<[ThreadEvent; 3], GroupError> {
-///     let group = counters.open_group(this, &[NamedEvent::Instructions, NamedEvent::Cycles].map(Event::named))?;
+///     let group = counters.open_group(this, &[GenericEvent::Instructions, GenericEvent::Cycles].map(Event::generic))?;
 ///     let opened = counters.open_event(this, &alone).map_err(GroupError::from);
 ///     let started = opened.and_then(|alone| {
 ///         counters.start_group(group, now)?;
@@ -45,7 +45,7 @@ use crate::counters::names::event_id::EventId;
 ///
 /// /// The context switch, on each processor with its own counters and unit.
 /// fn switch<S: EventSource, M: MsrBackend, P: Platform>(
-///     counters: &mut Counters<'_, S, M, P>,
+///     counters: &mut CounterSession<'_, S, M, P>,
 ///     this: &CounterUnit,
 ///     (old, new): (&mut [ThreadEvent], &mut [ThreadEvent]),
 ///     now: u64,
@@ -65,5 +65,5 @@ pub enum ThreadEvent {
     /// Opened on the processor on which the thread runs.
     Opened(EventId),
     /// The thread is not on a processor.
-    Switched(StoppedEvent),
+    SwitchedOut(SavedEvent),
 }

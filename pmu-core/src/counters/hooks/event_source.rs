@@ -32,7 +32,7 @@ use crate::counters::shared::table::EventTable;
 ///     fn row_period(&self, _: usize) -> Option<u32> {
 ///         None
 ///     }
-///     fn rows(&self) -> usize {
+///     fn table_id(&self) -> usize {
 ///         0
 ///     }
 ///     fn opened(&self) -> &EventTable {
@@ -54,7 +54,7 @@ use crate::counters::shared::table::EventTable;
 ///     }
 /// #     fn row_select(&self, _: usize) -> Option<EventSelect> { None }
 /// #     fn row_period(&self, _: usize) -> Option<u32> { None }
-/// #     fn rows(&self) -> usize { 0 }
+/// #     fn table_id(&self) -> usize { 0 }
 /// #     fn opened(&self) -> &EventTable { EventTable::none() }
 /// }
 /// ```
@@ -75,7 +75,7 @@ pub unsafe trait EventSource {
     fn row_period(&self, row: usize) -> Option<u32>;
 
     /// Returns the identity of the rows: saved counters of others are not restored.
-    fn rows(&self) -> usize;
+    fn table_id(&self) -> usize;
 
     /// Returns the events that were opened.
     fn opened(&self) -> &EventTable;

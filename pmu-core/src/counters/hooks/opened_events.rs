@@ -44,7 +44,7 @@ unsafe impl EventSource for OpenedEvents<'_> {
         None
     }
 
-    fn rows(&self) -> usize {
+    fn table_id(&self) -> usize {
         0
     }
 

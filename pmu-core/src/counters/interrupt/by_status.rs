@@ -97,7 +97,7 @@ where
                 return true;
             }
             // They are frozen for a counter that was stopped meanwhile: this is the interrupt expected of it.
-            self.memory.expect_one_fewer();
+            self.memory.cancel_spurious();
             self.raised += 1;
         }
         // Found overflowed when the entry was unmasked, or since: either may have raised another interrupt.
@@ -141,7 +141,7 @@ where
             match self.at_work(counter) {
                 Some((slot, running)) => self.reload(counter, slot, running, None),
                 // It was stopped meanwhile, and this is the interrupt that was expected of it.
-                None => self.memory.expect_one_fewer(),
+                None => self.memory.cancel_spurious(),
             }
         }
         if opens_events(self.source) && overflowed & !GENERAL != 0 {
@@ -157,7 +157,7 @@ where
             let slot = self.memory.slot(counter);
             match slot.and_then(|slot| Some((slot, Running::of(slot)?))) {
                 Some((slot, running)) => self.reload_opened(counter, slot, running, None),
-                None => self.memory.expect_one_fewer(),
+                None => self.memory.cancel_spurious(),
             }
         }
     }

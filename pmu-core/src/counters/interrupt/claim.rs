@@ -18,8 +18,8 @@ pub struct Serviced {
     /// Bits of the global status that were set and are not the session's to acknowledge: another owner's
     /// counters, and whatever else raises this interrupt (a branch or trace buffer). They are left set.
     pub others: u64,
-    /// The counters are [lent](crate::Counters::lend): no register was accessed, and the interrupt may be the
-    /// borrower's, whatever the claim says: the handler asks the borrower. The local APIC's entry stays masked where
+    /// The counters are [lent](crate::CounterSession::lend): no register was accessed, and the interrupt may be the
+    /// borrower's, whatever the claim says: the handler asks the borrower. The LVT entry stays masked where
     /// delivery masked it. After the window's end the borrower is asked only where the claim is
     /// [`NotOurs`](Claim::NotOurs).
     pub lent: bool,
@@ -68,8 +68,8 @@ impl CounterMemory {
     /// Claims an interrupt for which no overflow was found: it is the session's if one was expected to find nothing,
     /// or if counters are just being taken.
     #[inline(never)]
-    pub(crate) fn claim_empty(&self) -> Claim {
-        match self.late.swap(0, Ordering::Relaxed) {
+    pub(crate) fn claim_spurious(&self) -> Claim {
+        match self.spurious_expected.swap(0, Ordering::Relaxed) {
             0 if self.owner.load(Ordering::Relaxed) != INITIALIZING => Claim::NotOurs,
             0 | 1 => Claim::Ours,
             _ => Claim::OursAndMore,
@@ -108,7 +108,7 @@ impl CounterMemory {
         if lent {
             self.owner.store(LENT_INTERRUPTED, Ordering::Relaxed);
         }
-        (self.claim_empty(), lent)
+        (self.claim_spurious(), lent)
     }
 }
 

@@ -14,7 +14,7 @@ pub struct EventOverflow {
     /// The counter that it is on.
     pub counter: CounterId,
     /// The event's own [tag](crate::Event::tagged), if it was opened with one. At
-    /// [`switch_in`](crate::Counters::switch_in), for instance, an interrupt may come before the caller knows the
+    /// [`switch_in`](crate::CounterSession::switch_in), for instance, an interrupt may come before the caller knows the
     /// event's identity.
     pub tag: u64,
 }

@@ -75,7 +75,7 @@ where
         self.note(written).is_some()
     }
 
-    /// Unmasks the local APIC's entry where its delivery masked it.
+    /// Unmasks the LVT entry where its delivery masked it.
     pub(crate) fn unmask(&self) {
         if self.unit().is_masked_on_delivery() {
             self.platform.unmask_performance_interrupt();

@@ -59,7 +59,7 @@ where
         }
     }
 
-    /// Serves an opened event's overflow: adds to its total, and loads the next piece of its period.
+    /// Serves an opened event's overflow: adds to its total, and loads the next chunk of its period.
     ///
     /// The counter of an event without a period is not loaded where the status reported its wrap; it simply
     /// continues.
@@ -75,8 +75,8 @@ where
         let Some(entry) = source.opened().entry(running.event) else { return };
         if !entry.period.reports() {
             return match value {
-                None => entry.book_wrap(registers.mask()),
-                Some(_) => self.set_back(running.event, &registers, entry),
+                None => entry.accumulate_wrap(registers.mask()),
+                Some(_) => self.rearm_free_running(running.event, &registers, entry),
             };
         }
         let (event, tag) = (running.event, entry.tag());
@@ -87,13 +87,13 @@ where
         if entry.wants_total() {
             let read = value.map_or_else(|| registers.read(self.msr), Ok);
             let Some(read) = self.note(read) else { return self.fall_out(Some(running.event)) };
-            entry.book(read, registers.mask());
+            entry.accumulate(read, registers.mask());
         }
         let full_width = self.memory.full_width.load(Ordering::Relaxed);
-        let piece = entry.period.next_chunk(registers.reach(full_width));
-        let preload = registers.preload(piece);
+        let chunk = entry.period.next_chunk(registers.max_load(full_width));
+        let preload = registers.preload(chunk);
         entry.loaded(preload);
-        self.load(slot, registers.register_for(preload), preload, running, piece);
+        self.load(slot, registers.register_for(preload), preload, running, chunk);
     }
 
     /// Sets the counter of an event without a period as far back from its next wrap as it reaches.
@@ -101,15 +101,15 @@ where
     /// Without a status only the value shows a wrap, and only if the counter was past half its range before. It
     /// stands still meanwhile, so that the total misses none of its events. Its select is left as it was found: the
     /// interrupted operation may have stopped it.
-    fn set_back(&mut self, event: EventId, registers: &Counter, entry: &EventEntry) {
+    fn rearm_free_running(&mut self, event: EventId, registers: &Counter, entry: &EventEntry) {
         let select = registers.control.register();
         let full_width = self.memory.full_width.load(Ordering::Relaxed);
         let write = |register, value| self.msr.wrmsr_retrying(register, value);
         let done = self.msr.rdmsr_retrying(select).and_then(|found| {
             write(select, 0)?;
             let value = registers.read(self.msr)?;
-            entry.book(value, registers.mask());
-            let value = registers.counted_on(value, full_width);
+            entry.accumulate(value, registers.mask());
+            let value = registers.rearmed_value(value, full_width);
             entry.loaded(value);
             write(registers.register_for(value), value)?;
             write(select, found)

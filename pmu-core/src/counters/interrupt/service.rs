@@ -14,21 +14,21 @@ use crate::platform::Platform;
 /// re-arms them, reports each period that is over to `overflowed` once, and lets the interrupt recur.
 ///
 /// `memory` is the processor's. Without a session it accesses no register and returns [`NotOurs`](Claim::NotOurs),
-/// but claims one interrupt that comes late, after [`shut_down`](crate::Counters::shut_down). A nested call, from an
+/// but claims one interrupt that comes late, after [`shut_down`](crate::CounterSession::shut_down). A nested call, from an
 /// interrupt that interrupted this one, returns [`Ours`](Claim::Ours) at once, and the outer call makes another pass.
 ///
 /// # Context
 /// Interrupt or NMI, and any other. Bounded by the number of counters, once more for each nested interrupt;
 /// takes no lock, does not allocate and does not panic unless `overflowed` does. If that unwinds, later
-/// interrupts are only noted, until [`reprogram`](crate::Counters::reprogram).
+/// interrupts are only noted, until [`reprogram`](crate::CounterSession::reprogram).
 ///
 /// # Errors
 /// Returns the first access that failed after one retry, and the counters that fell out: those that may no longer count
 /// or interrupt, and those of the other events of their groups. Their events do not run. The remaining accesses are
 /// still attempted. The interrupt is to be counted as [`OursAndMore`](Claim::OursAndMore).
 ///
-/// Where the overflow status can be neither read nor cleared, the local APIC's entry is left
-/// [masked](ServiceError::masked). Until [`reprogram`](crate::Counters::reprogram), calls access no register.
+/// Where the overflow status can be neither read nor cleared, the LVT entry is left
+/// [masked](ServiceError::masked). Until [`reprogram`](crate::CounterSession::reprogram), calls access no register.
 #[inline]
 pub fn service<S: EventSource, M: MsrBackend, P: Platform>(
     source: &S,
@@ -39,7 +39,7 @@ pub fn service<S: EventSource, M: MsrBackend, P: Platform>(
 ) -> Result<Serviced, ServiceError> {
     let unit = source.unit();
     // This source's unit does not describe counters that another source's session has taken.
-    let own = memory.proven(unit.counters());
+    let own = memory.verified(unit.counters());
     if own.is_empty() {
         let (claim, lent) = memory.unserved(own);
         return Ok(Serviced { overflows: 0, claim, others: 0, lent });
@@ -69,7 +69,7 @@ pub fn service<S: EventSource, M: MsrBackend, P: Platform>(
         return Err(ServiceError { fault, counters: pass.fallen, masked: memory.is_muted() });
     }
     let claim = match pass.raised {
-        0 => memory.claim_empty(),
+        0 => memory.claim_spurious(),
         1 => Claim::Ours,
         2.. => Claim::OursAndMore,
     };

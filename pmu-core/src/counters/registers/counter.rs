@@ -5,7 +5,7 @@ use crate::msr::{MsrAccess, MsrAddress, MsrBackend, MsrFault, PmcIndex};
 
 /// The longest period of a counter whose writes take 32 bits and extend their sign (SDM vol. 3B, "Full-Width Writes to
 /// Performance Counter Registers").
-const NARROW_REACH: u64 = (1 << 31) - 1;
+const NARROW_MAX_LOAD: u64 = (1 << 31) - 1;
 
 /// The control that programs a counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -118,19 +118,19 @@ impl Counter {
 
     /// Returns the longest period that the counter can be loaded for. `full_width`: the processor has full-width
     /// writes.
-    pub(crate) const fn reach(&self, full_width: bool) -> u64 {
+    pub(crate) const fn max_load(&self, full_width: bool) -> u64 {
         if self.sign_extended && !(full_width && self.full.is_some()) {
-            NARROW_REACH
+            NARROW_MAX_LOAD
         } else {
             self.mask >> 1
         }
     }
 
     /// Returns the value from which the counter of an event without a period continues: one from which it overflows
-    /// within its reach. The bits of the reach stay as in `value`, so that they count on over its interrupts.
-    pub(crate) const fn counted_on(&self, value: u64, full_width: bool) -> u64 {
-        let reach = self.reach(full_width);
-        value & reach | self.mask & !reach
+    /// within its greatest load. Its lower bits stay as in `value`, so that they count on over its interrupts.
+    pub(crate) const fn rearmed_value(&self, value: u64, full_width: bool) -> u64 {
+        let max_load = self.max_load(full_width);
+        value & max_load | self.mask & !max_load
     }
 
     /// Returns the address at which a write makes the counter hold `value`: the plain one where that suffices.
@@ -196,21 +196,21 @@ mod tests {
             assert_eq!(narrow.register_for(value).get(), address, "{value:#X}");
             assert_eq!(counter(48, false).register_for(value).get(), 1, "{value:#X}");
         }
-        assert_eq!([narrow.reach(false), narrow.reach(true)], [0x7FFF_FFFF, (1 << 47) - 1]);
-        assert_eq!(counter(48, false).reach(false), (1 << 47) - 1);
+        assert_eq!([narrow.max_load(false), narrow.max_load(true)], [0x7FFF_FFFF, (1 << 47) - 1]);
+        assert_eq!(counter(48, false).max_load(false), (1 << 47) - 1);
     }
 
     #[test]
     fn what_is_only_counted_goes_on_where_a_wrap_is_seen() {
         let counter = counter(48, true);
         for (full_width, start) in [(false, 0xFFFF_8000_0000), (true, 0x8000_0000_0000)] {
-            let reach = counter.reach(full_width);
-            for value in [0, 5, reach] {
-                let on = counter.counted_on(value, full_width);
+            let max_load = counter.max_load(full_width);
+            for value in [0, 5, max_load] {
+                let on = counter.rearmed_value(value, full_width);
                 assert_eq!(on, start | value);
                 assert!(!counter.has_overflowed(on));
-                // Every value between it and the next overflow is greater, and every one within the reach of it less.
-                assert!(reach < on);
+                // Every value between it and the next overflow is greater, and every one within the max_load of it less.
+                assert!(max_load < on);
                 let register = counter.register_for(on);
                 assert!(full_width || register == counter.value_register(), "{on:#X}");
             }

@@ -7,7 +7,7 @@ use crate::msr::MsrAddress;
 ///
 /// A session owns the bits of its counters in them, and no others. Other owners do not write the control register
 /// while a session lives, but set their bits through it
-/// ([`Counters::set_others_control`](crate::Counters::set_others_control)); in the status they acknowledge their own
+/// ([`CounterSession::set_others_control`](crate::CounterSession::set_others_control)); in the status they acknowledge their own
 /// bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]

@@ -20,7 +20,7 @@ impl HybridDelta {
     pub(crate) const fn between(unit: &CounterUnit, processor: &CounterUnit) -> Self {
         Self {
             event_bits: unit.event_bits ^ processor.event_bits,
-            lacking: unit.has_named & !processor.has_named,
+            lacking: unit.has_generic & !processor.has_generic,
             user_rdpmc: unit.user_rdpmc_control != processor.user_rdpmc_control,
         }
     }
@@ -45,7 +45,7 @@ impl HybridDelta {
         let mut here = *unit;
         here.event_bits = self.event_bits(unit);
         here.user_rdpmc_control = self.user_rdpmc_control(unit);
-        here.has_named &= !self.lacking;
+        here.has_generic &= !self.lacking;
         here
     }
 }
@@ -77,7 +77,7 @@ mod tests {
     #[test]
     fn a_processor_lacks_the_names_that_the_unit_alone_has() {
         let [mut boot, mut processor] = [CounterUnit::NONE; 2];
-        (boot.has_named, processor.has_named) = (0b111_0011, 0b100_0111);
+        (boot.has_generic, processor.has_generic) = (0b111_0011, 0b100_0111);
         let difference = HybridDelta::between(&boot, &processor);
         let lacking: std::vec::Vec<u8> = (0..=255).filter(|bit| difference.lacks(*bit)).collect();
         assert_eq!(lacking, [4, 5]);

@@ -1,7 +1,7 @@
 //! A processor's counters as data: their registers, and the events that they take.
 
 use crate::counters::names::counter_id::{CounterId, CounterSet, MAX_FIXED, MAX_GENERAL};
-use crate::counters::names::named_event::NamedEvent;
+use crate::counters::names::generic_event::GenericEvent;
 use crate::counters::registers::banks::{CounterBank, FixedCounters, FullWidth};
 use crate::counters::registers::counter::{Counter, CounterControl};
 use crate::counters::registers::global::GlobalRegisters;
@@ -33,8 +33,8 @@ pub struct CounterUnit {
     full_width: Option<&'static FullWidth>,
     /// The bits that an event may have in a select.
     pub(crate) event_bits: u64,
-    named: &'static [u64; NamedEvent::COUNT],
-    pub(crate) has_named: u8,
+    named: &'static [u64; GenericEvent::COUNT],
+    pub(crate) has_generic: u8,
     pub(crate) user_rdpmc_control: bool,
     masked_on_delivery: bool,
     /// The type of core on a hybrid processor; 0: all cores are alike.
@@ -64,7 +64,7 @@ impl CounterUnit {
             full_width: None,
             event_bits: 0,
             named: &[0; _],
-            has_named: 0,
+            has_generic: 0,
             user_rdpmc_control: false,
             masked_on_delivery: false,
             core_type: 0,
@@ -76,7 +76,7 @@ impl CounterUnit {
         }
     };
 
-    /// No counters, for a reason that [`Counters::take`](crate::Counters::take) then tells.
+    /// No counters, for a reason that [`CounterSession::take`](crate::CounterSession::take) then tells.
     pub const fn absent(reason: NoInterface) -> Self {
         Self { absent: reason, ..Self::NONE }
     }
@@ -197,11 +197,11 @@ impl CounterUnit {
         self.full_width = Some(full_width);
     }
 
-    /// Sets the event and unit mask of each [`NamedEvent`], by its number. Those whose bits are clear in `available`,
+    /// Sets the event and unit mask of each [`GenericEvent`], by its number. Those whose bits are clear in `available`,
     /// and those that are 0, are absent.
-    pub const fn set_named(&mut self, named: &'static [u64; NamedEvent::COUNT], available: u8) {
+    pub const fn set_generic(&mut self, named: &'static [u64; GenericEvent::COUNT], available: u8) {
         self.named = named;
-        self.has_named = available;
+        self.has_generic = available;
     }
 
     /// Declares a bit in each counter's control that denies RDPMC of it above privilege level 0: bit 37 of an
@@ -266,9 +266,9 @@ impl CounterUnit {
     }
 
     /// Returns the select of an event by its name, counting at every privilege level, if the processor has it.
-    pub fn named(&self, event: NamedEvent) -> Option<EventSelect> {
+    pub fn generic(&self, event: GenericEvent) -> Option<EventSelect> {
         let bits = *self.named.get(event as usize)?;
-        let available = self.has_named >> event as u32 & 1 != 0;
+        let available = self.has_generic >> event as u32 & 1 != 0;
         (available && bits != 0).then(|| EventSelect::from_bits(bits | EventSelect::MODES))
     }
 
@@ -380,7 +380,7 @@ impl CounterUnit {
     }
 
     /// Returns the counters for which so many slots are enough.
-    pub(crate) fn within(&self, slots: usize) -> CounterSet {
+    pub(crate) fn addressable_with(&self, slots: usize) -> CounterSet {
         let first = |count: usize, most: usize| (1u64 << count.min(most)) - 1;
         let fixed = first(slots.saturating_sub(self.first_fixed_slot()), MAX_FIXED) as u8;
         CounterSet::from_bits(first(slots, MAX_GENERAL)) | CounterSet::fixed(fixed)
@@ -415,7 +415,7 @@ impl CounterUnit {
         self.precise
     }
 
-    /// Returns whether each interrupt must unmask the local APIC's performance entry.
+    /// Returns whether each interrupt must unmask the LVT entry.
     #[inline]
     pub const fn is_masked_on_delivery(&self) -> bool {
         self.masked_on_delivery

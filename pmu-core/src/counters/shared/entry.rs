@@ -7,7 +7,7 @@ use crate::counters::events::count::EventCount;
 use crate::counters::events::event::{Event, GuestMode};
 use crate::counters::events::extra::{Extra, MAX_ENCODINGS};
 use crate::counters::events::membership::Membership;
-use crate::counters::events::stopped::StoppedEvent;
+use crate::counters::events::saved::SavedEvent;
 use crate::counters::names::counter_id::CounterSet;
 use crate::counters::names::group_id::GroupId;
 use crate::counters::registers::select::EventSelect;
@@ -31,7 +31,7 @@ pub(crate) enum EventState {
     Uncountable,
 }
 
-/// Declares what stays of an event while it is open: members of this name and type, which a [`StoppedEvent`] has, too.
+/// Declares what stays of an event while it is open: members of this name and type, which a [`SavedEvent`] has, too.
 macro_rules! shared_members {
     ($($member:ident: $cell:ident = $zero:expr;)+) => {
         #[derive(Debug)]
@@ -45,11 +45,11 @@ macro_rules! shared_members {
                 Self { $($member: $cell::new($zero),)+ }
             }
 
-            fn store(&self, event: &StoppedEvent) {
+            fn store(&self, event: &SavedEvent) {
                 $(self.$member.store(event.$member, Relaxed);)+
             }
 
-            fn load_into(&self, event: &mut StoppedEvent) {
+            fn load_into(&self, event: &mut SavedEvent) {
                 $(event.$member = self.$member.load(Relaxed);)+
             }
         }
@@ -152,11 +152,11 @@ impl EventEntry {
         counters: CounterSet,
         core_type: u32,
     ) {
-        self.insert(&StoppedEvent::new(event, select, counters, core_type), true);
+        self.insert(&SavedEvent::new(event, select, counters, core_type), true);
     }
 
     /// Puts a stopped event here, which this processor can count, or cannot.
-    pub(crate) fn insert(&self, event: &StoppedEvent, countable: bool) {
+    pub(crate) fn insert(&self, event: &SavedEvent, countable: bool) {
         self.countable.store(countable, Relaxed);
         self.members.store(event);
         self.extra.store(&event.extra);
@@ -172,14 +172,14 @@ impl EventEntry {
     }
 
     /// Returns the event as data, after its counter was taken from it.
-    pub(crate) fn extract(&self) -> StoppedEvent {
-        let mut event = StoppedEvent {
+    pub(crate) fn extract(&self) -> SavedEvent {
+        let mut event = SavedEvent {
             started: self.state() as u8 >= EventState::Waiting as u8,
             extra: self.extra.load(),
             period: self.period.load(),
             count: self.count(),
             forgotten: self.forgotten.each_ref().map(|time| time.load(Relaxed)),
-            ..StoppedEvent::NONE
+            ..SavedEvent::NONE
         };
         self.members.load_into(&mut event);
         event
@@ -366,7 +366,7 @@ impl EventEntry {
     }
 
     /// Returns the total so far, and the counter's value up to which it is.
-    pub(crate) fn booked(&self) -> (u64, u64) {
+    pub(crate) fn accumulated(&self) -> (u64, u64) {
         (self.total.load(Relaxed), self.counted_to.load(Relaxed))
     }
 
@@ -379,21 +379,21 @@ impl EventEntry {
     /// Adds the events that the counter counted up to `value`. Correct over a wrap, for the counter was loaded at
     /// half its range or beyond.
     #[inline]
-    pub(crate) fn book(&self, value: u64, mask: u64) {
+    pub(crate) fn accumulate(&self, value: u64, mask: u64) {
         let counted = value.wrapping_sub(self.counted_to.swap(value, Relaxed)) & mask;
         self.total.store(self.total.load(Relaxed).wrapping_add(counted), Relaxed);
     }
 
     /// Adds the events that the counter counted up to its wrap. It was not loaded since, and continues from 0.
     #[inline]
-    pub(crate) fn book_wrap(&self, mask: u64) {
+    pub(crate) fn accumulate_wrap(&self, mask: u64) {
         let counted = mask.wrapping_add(1).wrapping_sub(self.counted_to.swap(0, Relaxed));
         self.total.store(self.total.load(Relaxed).wrapping_add(counted), Relaxed);
     }
 
     /// Returns whether the counter of an event without a period has wrapped since it was loaded. From then on its
     /// value alone does not show the next wrap.
-    pub(crate) fn counts_on(&self) -> bool {
+    pub(crate) fn has_wrapped(&self) -> bool {
         !self.period.reports() && self.counted_to.load(Relaxed) == 0
     }
 
@@ -428,8 +428,8 @@ mod tests {
     fn a_total_counts_on_over_a_wrap() {
         let entry = entry(1000);
         entry.loaded(0xFFF0);
-        entry.book(0xFFF8, 0xFFFF);
-        entry.book(0x0005, 0xFFFF);
+        entry.accumulate(0xFFF8, 0xFFFF);
+        entry.accumulate(0x0005, 0xFFFF);
         assert_eq!(entry.count().value, 0x15);
     }
 

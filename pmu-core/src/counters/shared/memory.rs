@@ -31,11 +31,11 @@ pub struct CounterMemory<S: ?Sized = [CounterSlot]> {
     /// write it.
     pub(crate) fixed_control: AtomicU64,
     /// The bits of the counters that answered and belong to the session; none: the registers belong to others.
-    proven: AtomicU64,
+    verified: AtomicU64,
     pub(crate) owner: AtomicU8,
     pub(crate) service: AtomicU8,
     /// Number of interrupts that may still come of overflows that were already reported or dropped.
-    pub(crate) late: AtomicU8,
+    pub(crate) spurious_expected: AtomicU8,
     /// The processor freezes the counters for the interrupt path.
     pub(crate) freezes: AtomicBool,
     /// The freeze bit was set before the session set it.
@@ -70,7 +70,7 @@ pub(crate) const SERVING: u8 = 1;
 /// Serving, and another interrupt came meanwhile.
 pub(crate) const AGAIN: u8 = 2;
 
-/// The local APIC's entry is masked, until the counters are published anew: interrupts touch no register.
+/// The LVT entry is masked, until the counters are published anew: interrupts touch no register.
 pub(crate) const MUTED: u8 = 3;
 
 impl<const N: usize> CounterMemory<[CounterSlot; N]> {
@@ -79,10 +79,10 @@ impl<const N: usize> CounterMemory<[CounterSlot; N]> {
         Self {
             global_control: AtomicU64::new(0),
             fixed_control: AtomicU64::new(0),
-            proven: AtomicU64::new(0),
+            verified: AtomicU64::new(0),
             owner: AtomicU8::new(UNTAKEN),
             service: AtomicU8::new(IDLE),
-            late: AtomicU8::new(0),
+            spurious_expected: AtomicU8::new(0),
             freezes: AtomicBool::new(false),
             froze_before: AtomicBool::new(false),
             precise: AtomicBool::new(false),
@@ -115,8 +115,8 @@ impl CounterMemory {
 
     /// Returns those of `counters` that answered and belong to the session that has the memory, if any.
     #[inline]
-    pub(crate) fn proven(&self, counters: CounterSet) -> CounterSet {
-        counters.of_bits(self.proven.load(Ordering::Acquire))
+    pub(crate) fn verified(&self, counters: CounterSet) -> CounterSet {
+        counters.of_bits(self.verified.load(Ordering::Acquire))
     }
 
     /// Returns the index of a counter's slot: the general counters come first.
@@ -141,13 +141,13 @@ impl CounterMemory {
     /// Returns the counter that an event is on, of the processor's session; `None` also where its counter has faulted.
     ///
     /// # Context
-    /// Any, on the memory's processor: an interrupt's handler has no [`Counters`](crate::Counters) to ask.
+    /// Any, on the memory's processor: an interrupt's handler has no [`CounterSession`](crate::CounterSession) to ask.
     pub fn counter_of(&self, event: EventId) -> Option<CounterId> {
         let is_on = |counter: &CounterId| {
             let state = self.slot(*counter).map(CounterSlot::load);
             matches!(state, Some(SlotState::Running { event: of, .. }) if of == event)
         };
-        self.proven(CounterSet::ALL).iter().find(is_on)
+        self.verified(CounterSet::ALL).iter().find(is_on)
     }
 
     /// Marks the counters of an event and of the rest of its group as faulted: they may no longer count or interrupt
@@ -169,12 +169,12 @@ impl CounterMemory {
         CounterSet::from_bits(faulted)
     }
 
-    /// Notes that the local APIC's entry is masked.
+    /// Notes that the LVT entry is masked.
     pub(crate) fn mute(&self) {
         self.service.store(MUTED, Ordering::Relaxed);
     }
 
-    /// Returns whether the local APIC's entry is masked because the overflow status did not answer.
+    /// Returns whether the LVT entry is masked because the overflow status did not answer.
     pub(crate) fn is_muted(&self) -> bool {
         self.service.load(Ordering::Relaxed) == MUTED
     }
@@ -195,30 +195,30 @@ impl CounterMemory {
     }
 
     /// Hands these counters to the interrupt path.
-    pub(crate) fn publish(&self, proven: CounterSet) {
+    pub(crate) fn publish(&self, verified: CounterSet) {
         self.service.store(IDLE, Ordering::Relaxed);
         // In this order an interrupt in between is served or claimed, never left unclaimed.
-        self.set_proven(proven);
+        self.set_verified(verified);
         self.owner.store(TAKEN, Ordering::Relaxed);
     }
 
     /// Changes the counters of a session that has the memory.
-    pub(crate) fn set_proven(&self, proven: CounterSet) {
-        self.proven.store(proven.bits(), Ordering::Release);
+    pub(crate) fn set_verified(&self, verified: CounterSet) {
+        self.verified.store(verified.bits(), Ordering::Release);
     }
 
     /// Takes the counters from the interrupt path while they are programmed: an interrupt is claimed, and
     /// touches no register, until they are [published](Self::publish) again.
     pub(crate) fn withdraw(&self) {
         self.owner.store(INITIALIZING, Ordering::Relaxed);
-        self.set_proven(CounterSet::NONE);
+        self.set_verified(CounterSet::NONE);
     }
 
     /// Takes the counters from the interrupt path while they are lent: until they are [taken back](Self::take_back), it
     /// touches no register.
     pub(crate) fn lend(&self) {
         self.owner.store(LENT, Ordering::Relaxed);
-        self.set_proven(CounterSet::NONE);
+        self.set_verified(CounterSet::NONE);
     }
 
     /// Returns whether the counters are lent.
@@ -228,20 +228,20 @@ impl CounterMemory {
 
     /// Hands lent counters to the interrupt path again. Returns whether an interrupt came meanwhile.
     pub(crate) fn take_back(&self, own: CounterSet) -> bool {
-        self.set_proven(own);
+        self.set_verified(own);
         self.owner.swap(TAKEN, Ordering::Relaxed) == LENT_INTERRUPTED
     }
 
     /// Gives the memory back: the interrupt path touches no register from here on.
     pub(crate) fn give_back(&self) {
-        self.proven.store(0, Ordering::Release);
+        self.verified.store(0, Ordering::Release);
         self.freezes.store(false, Ordering::Relaxed);
         self.owner.store(UNTAKEN, Ordering::Release);
     }
 
     /// Takes the memory back from a session that was dropped, or forgotten, without
-    /// [`shut_down`](crate::Counters::shut_down): a crashed driver's, or one that a panic left. Its counters go on
-    /// until the next session takes them; see [`silence`](crate::silence).
+    /// [`shut_down`](crate::CounterSession::shut_down): a crashed driver's, or one that a panic left. Its counters go on
+    /// until the next session takes them; see [`stop_all`](crate::stop_all).
     ///
     /// # Context
     /// Task, on the processor whose memory it is, no interrupt of it under way.
@@ -262,25 +262,25 @@ impl CounterMemory {
     pub unsafe fn reclaim(&self) {
         self.give_back();
         self.service.store(IDLE, Ordering::Relaxed);
-        self.expect_late_after_shut_down();
+        self.expect_spurious_after_shut_down();
     }
 
     /// Notes that up to this many more interrupts may come that find nothing.
-    pub(crate) fn expect_late(&self, interrupts: u32) {
+    pub(crate) fn expect_spurious(&self, interrupts: u32) {
         let more = interrupts.min(u8::MAX.into()) as u8;
         let add = |late: u8| Some(late.saturating_add(more));
-        let _ = self.late.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
+        let _ = self.spurious_expected.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
     }
 
     /// Expects one interrupt fewer: its counter had not overflowed.
-    pub(crate) fn expect_one_fewer(&self) {
+    pub(crate) fn cancel_spurious(&self) {
         let subtract = |late: u8| Some(late.saturating_sub(1));
-        let _ = self.late.fetch_update(Ordering::Relaxed, Ordering::Relaxed, subtract);
+        let _ = self.spurious_expected.fetch_update(Ordering::Relaxed, Ordering::Relaxed, subtract);
     }
 
     /// Notes that an interrupt may come that finds no session.
-    pub(crate) fn expect_late_after_shut_down(&self) {
-        self.late.fetch_max(1, Ordering::Relaxed);
+    pub(crate) fn expect_spurious_after_shut_down(&self) {
+        self.spurious_expected.fetch_max(1, Ordering::Relaxed);
     }
 }
 

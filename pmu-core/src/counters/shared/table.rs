@@ -28,8 +28,8 @@ pub struct EventTable<E: ?Sized = [EventEntry]> {
     virtualization: AtomicBool,
     /// Number of the last change of an event's turn.
     turn: AtomicU32,
-    /// 0: [`FLOOR`](EventTable::FLOOR), so that a new table is zeros, which take no room in a kernel's image.
-    floor: AtomicU64,
+    /// 0: [`FLOOR`](EventTable::DEFAULT_MIN_PERIOD), so that a new table is zeros, which take no room in a kernel's image.
+    min_period: AtomicU64,
     pub(crate) extra: ExtraRegisters,
     entries: E,
 }
@@ -44,7 +44,7 @@ impl<const N: usize> EventTable<[EventEntry; N]> {
             taken: AtomicBool::new(false),
             virtualization: AtomicBool::new(false),
             turn: AtomicU32::new(0),
-            floor: AtomicU64::new(0),
+            min_period: AtomicU64::new(0),
             extra: ExtraRegisters::new(),
             entries: [const { EventEntry::new() }; N],
         }
@@ -67,7 +67,7 @@ impl<const N: usize> Deref for EventTable<[EventEntry; N]> {
 
 impl EventTable {
     /// The shortest period, until another is set.
-    pub const FLOOR: u64 = 0x1000;
+    pub const DEFAULT_MIN_PERIOD: u64 = 0x1000;
 
     /// Returns the empty table.
     #[inline]
@@ -94,8 +94,8 @@ impl EventTable {
     ///
     /// # Context
     /// Any.
-    pub fn set_floor(&self, events: u64) {
-        self.floor.store(events.max(1), Relaxed);
+    pub fn set_min_period(&self, events: u64) {
+        self.min_period.store(events.max(1), Relaxed);
     }
 
     /// Sets the period of an opened event that interrupts. The counter takes the new period when it is next loaded
@@ -107,7 +107,7 @@ impl EventTable {
     ///
     /// # Errors
     /// [`NoSuchEvent`](CounterError::NoSuchEvent); [`NoPeriod`](CounterError::NoPeriod): it does not interrupt;
-    /// [`Period`](CounterError::Period): below the [floor](Self::set_floor).
+    /// [`Period`](CounterError::Period): below the [shortest period](Self::set_min_period).
     pub fn set_period(&self, event: EventId, period: u64) -> Result<(), CounterError> {
         let entry = self.entry(event).ok_or(CounterError::NoSuchEvent(event))?;
         if !entry.period.reports() {
@@ -119,11 +119,11 @@ impl EventTable {
     }
 
     pub(crate) fn check_period(&self, period: u64) -> Result<(), CounterError> {
-        let floor = match self.floor.load(Relaxed) {
-            0 => Self::FLOOR,
+        let min_period = match self.min_period.load(Relaxed) {
+            0 => Self::DEFAULT_MIN_PERIOD,
             set => set,
         };
-        let fits = (floor..=i64::MAX as u64).contains(&period);
+        let fits = (min_period..=i64::MAX as u64).contains(&period);
         if fits { Ok(()) } else { Err(CounterError::Period(period)) }
     }
 
@@ -183,7 +183,7 @@ impl EventTable {
     }
 
     /// Takes the table back from a session that was dropped, or forgotten, without
-    /// [`shut_down`](crate::Counters::shut_down): with its [memory](crate::CounterMemory::reclaim). Its events are
+    /// [`shut_down`](crate::CounterSession::shut_down): with its [memory](crate::CounterMemory::reclaim). Its events are
     /// closed; its [extra registers](crate::Event::with_extra) keep their values.
     ///
     /// # Context

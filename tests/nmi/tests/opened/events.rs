@@ -5,8 +5,8 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
 use pmu::Watchdog;
 use pmu_core::{
     CounterMemory, CounterSet, CounterSlot, Event, EventEntry, EventId, EventSelect, EventTable,
-    MAX_COUNTERS, NamedEvent, ProfileInterface, Report, SavedCounter, SavedCounters,
-    SourceInterface, ThreadEvent, WithEvents,
+    MAX_COUNTERS, GenericEvent, ProfileInterface, Report, SavedCounter, SavedCounters,
+    SourceInterface, ThreadEvent, WithOpenedEvents,
 };
 use pmu_nmi_tests::steps::{self, Event as Interrupt, Moment, step_through};
 use pmu_nmi_tests::{Chip, Kind, Machine, amd, intel};
@@ -159,7 +159,7 @@ fn interrupt<I: ProfileInterface + SourceInterface>(
     let unit = interface.unit_of(&machine.processor);
     let fixed = unit.counters() & CounterSet::FIXED;
     let general: Vec<_> = (unit.counters() & CounterSet::GENERAL).iter().collect();
-    let cycles = unit.named(NamedEvent::Cycles).expect("cycles").select_bits();
+    let cycles = unit.generic(GenericEvent::Cycles).expect("cycles").select_bits();
     // A source whose event is none of the others.
     let others = [INSTRUCTIONS, cycles & EVENT_BITS];
     let row = machine.interface.sources().iter().find(|row| {
@@ -181,7 +181,7 @@ fn interrupt<I: ProfileInterface + SourceInterface>(
     let (memory, table, watchdog) = (Memory::new(), Table::new(), Watchdog::new());
     let table: &EventTable = &table;
     let reports = Reports::default();
-    let both = WithEvents::new(interface, table);
+    let both = WithOpenedEvents::new(interface, table);
     let report = |report| reports.add(report, &watchdog);
     let serve = || {
         if both.service(&chip, &chip, &memory, report).is_err() {

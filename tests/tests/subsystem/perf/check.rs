@@ -42,7 +42,7 @@ impl Subsystem<'_, '_> {
         }
         for task in &self.tasks {
             for (number, event) in task.numbers.iter().zip(&task.events) {
-                if let ThreadEvent::Switched(stopped) = event {
+                if let ThreadEvent::SwitchedOut(stopped) = event {
                     let expected = &self.events[*number];
                     let context = format!("{}: event {number}, {expected:?}", self.context);
                     assert_eq!(stopped.is_started(), expected.started, "{context}");

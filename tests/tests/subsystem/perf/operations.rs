@@ -117,7 +117,7 @@ impl Subsystem<'_, '_> {
                         expected.count
                     }
                 }
-                ThreadEvent::Switched(saved) => {
+                ThreadEvent::SwitchedOut(saved) => {
                     expected.started = saved.is_started();
                     saved.count()
                 }
@@ -162,7 +162,7 @@ impl Subsystem<'_, '_> {
             for (number, event) in numbers.iter().zip(events) {
                 let expected = &mut self.events[*number];
                 expected.refused = false;
-                if let (ThreadEvent::Switched(saved), Some(_)) = (event, expected.uncertain) {
+                if let (ThreadEvent::SwitchedOut(saved), Some(_)) = (event, expected.uncertain) {
                     expected.started = saved.is_started();
                     expected.check_times(saved.count(), &self.context);
                     expected.count = saved.count();

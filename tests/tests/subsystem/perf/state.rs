@@ -1,6 +1,6 @@
 //! The state of the subsystem: its processors, tasks and events, and the events that happen.
 
-use pmu_core::{CounterSet, Counters, EventId, GroupId, OpenedEvents, ThreadEvent};
+use pmu_core::{CounterSession, CounterSet, EventId, GroupId, OpenedEvents, ThreadEvent};
 use pmu_tests::opened::{KINDS, Mock, Opened, Processor, Random, fed_events};
 use pmu_virt::{EventKey, FedEvent, Feed, Privilege};
 
@@ -82,7 +82,8 @@ impl<'a, 'm> Subsystem<'a, 'm> {
         let cpus = processors.iter().zip(lent).zip(mocks).map(|((processor, lent), mock)| {
             let source = OpenedEvents::new(&machine.unit, &lent.table);
             let (unit, all) = (&processor.unit, CounterSet::ALL);
-            let mut counters = Counters::take(source, unit, all, mock, mock, &lent.memory).unwrap();
+            let mut counters =
+                CounterSession::take(source, unit, all, mock, mock, &lent.memory).unwrap();
             if processor.freezing {
                 counters.freeze_on_interrupt().unwrap();
             }

@@ -1,6 +1,6 @@
 //! Encodings for the events of a plan, such that each extra register has one value.
 
-use crate::counters::control::assignment::plan::Placed;
+use crate::counters::control::assignment::plan::Placement;
 use crate::counters::control::assignment::planner::Planner;
 use crate::counters::events::extra::MAX_ENCODINGS;
 use crate::counters::names::counter_id::{CounterId, CounterSet, MAX_COUNTERS};
@@ -82,9 +82,9 @@ impl Planner<'_> {
     /// was.
     pub(crate) fn choose_encodings(&mut self) -> bool {
         let has_extra =
-            |placed: Placed| self.table().entry(placed.event).is_some_and(EventEntry::has_extra);
+            |placed: Placement| self.table().entry(placed.event).is_some_and(EventEntry::has_extra);
         let all = CounterSet::ALL.retain(|counter| self.plan.at(counter).is_some_and(has_extra));
-        let runs = |placed: Placed| self.running(placed.event).is_some();
+        let runs = |placed: Placement| self.running(placed.event).is_some();
         let running = all.retain(|counter| self.plan.at(counter).is_some_and(runs));
         let refined = Refined { running, others: all.without(running) };
         self.search(refined, running.len()) || self.search(refined, 0)
@@ -111,7 +111,7 @@ impl Planner<'_> {
             let step = Step { depth, encodings, adds: registers < MAX_REGISTERS };
             let next = self.next_encoding(refined, step, placed.event, tried);
             let encoding = next.unwrap_or(tried.own());
-            self.plan.set(counter, Some(Placed { encoding, ..placed }));
+            self.plan.set(counter, Some(Placement { encoding, ..placed }));
             goes_back = next.is_none();
             if goes_back {
                 let Some(before) = depth.checked_sub(1) else { return false };

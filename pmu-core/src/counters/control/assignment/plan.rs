@@ -1,6 +1,6 @@
 //! A plan: which event is to be on which counter.
 
-use crate::counters::control::handle::Counters;
+use crate::counters::control::handle::CounterSession;
 use crate::counters::error::CounterError;
 use crate::counters::hooks::event_source::EventSource;
 use crate::counters::names::counter_id::{CounterId, CounterSet, MAX_COUNTERS};
@@ -11,13 +11,13 @@ use crate::platform::Platform;
 
 /// An event on a counter, counted by one of its encodings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Placed {
+pub(crate) struct Placement {
     pub(crate) event: EventId,
     /// Below 4.
     pub(crate) encoding: u8,
 }
 
-impl Placed {
+impl Placement {
     const PRESENT: u16 = 1 << 15;
 
     /// Below it lies the event's identity, of 12 bits.
@@ -43,7 +43,7 @@ pub(crate) struct Plan {
 
 /// The event of a group for which there is no room, and the reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Unplaced {
+pub(crate) struct PlacementError {
     pub(crate) event: EventId,
     pub(crate) reason: CounterError,
 }
@@ -51,13 +51,13 @@ pub(crate) struct Unplaced {
 impl Plan {
     pub(crate) const EMPTY: Self = Self { on: [0; MAX_COUNTERS] };
 
-    pub(crate) fn at(&self, counter: CounterId) -> Option<Placed> {
-        self.on.get(counter.place()).copied().and_then(Placed::unpack)
+    pub(crate) fn at(&self, counter: CounterId) -> Option<Placement> {
+        self.on.get(counter.place()).copied().and_then(Placement::unpack)
     }
 
-    pub(crate) fn set(&mut self, counter: CounterId, placed: Option<Placed>) {
+    pub(crate) fn set(&mut self, counter: CounterId, placed: Option<Placement>) {
         if let Some(on) = self.on.get_mut(counter.place()) {
-            *on = placed.map_or(0, Placed::pack);
+            *on = placed.map_or(0, Placement::pack);
         }
     }
 
@@ -76,12 +76,12 @@ impl Plan {
 
     /// Returns the events.
     pub(crate) fn events(&self) -> impl Iterator<Item = EventId> {
-        self.on.iter().filter_map(|on| Placed::unpack(*on)).map(|placed| placed.event)
+        self.on.iter().filter_map(|on| Placement::unpack(*on)).map(|placed| placed.event)
     }
 
     /// Returns an event's counter.
     pub(crate) fn find(&self, event: EventId) -> Option<CounterId> {
-        let is_it = |on: &u16| Placed::unpack(*on).is_some_and(|placed| placed.event == event);
+        let is_it = |on: &u16| Placement::unpack(*on).is_some_and(|placed| placed.event == event);
         // All counters, in the order of their places.
         CounterSet::ALL.nth(self.on.iter().position(is_it)?)
     }
@@ -93,7 +93,7 @@ impl Plan {
     }
 }
 
-impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
+impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// Writes the present assignment into `plan`.
     #[inline(never)]
     pub(crate) fn present(&self, plan: &mut Plan) {
@@ -101,7 +101,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
         for (counter, slot) in self.slots() {
             if let Some(event) = slot.running() {
                 let encoding = self.table().entry(event).map_or(0, EventEntry::encoding);
-                plan.set(counter, Some(Placed { event, encoding }));
+                plan.set(counter, Some(Placement { event, encoding }));
             }
         }
     }
@@ -115,7 +115,7 @@ pub(crate) struct NoRoom {
     pub(crate) register: u32,
 }
 
-impl From<NoRoom> for Unplaced {
+impl From<NoRoom> for PlacementError {
     fn from(NoRoom { event, register }: NoRoom) -> Self {
         let reason = match register {
             0 => CounterError::NoFreeCounter,
@@ -137,7 +137,7 @@ mod tests {
         let events = [EventId::of_row(0), EventId::of_place(0x7FF), EventId::of_place(0)];
         for encoding in 0..4 {
             for (counter, event) in counters.into_iter().flatten().zip(events) {
-                let placed = Placed { event, encoding };
+                let placed = Placement { event, encoding };
                 plan.set(counter, Some(placed));
                 assert_eq!((plan.at(counter), plan.find(event)), (Some(placed), Some(counter)));
             }

@@ -2,8 +2,8 @@
 
 use core::mem;
 
-use crate::counters::control::assignment::plan::{Plan, Unplaced};
-use crate::counters::control::handle::Counters;
+use crate::counters::control::assignment::plan::{PlacementError, Plan};
+use crate::counters::control::handle::CounterSession;
 use crate::counters::error::CounterError;
 use crate::counters::hooks::event_source::EventSource;
 use crate::counters::names::counter_id::{CounterId, CounterSet};
@@ -15,13 +15,13 @@ use crate::counters::shared::table::EventTable;
 use crate::msr::MsrBackend;
 use crate::platform::Platform;
 
-impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
+impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// Returns a planner, whose plan is empty.
     pub(crate) fn planner(&self) -> Planner<'_> {
         Planner {
             table: self.table(),
             memory: self.memory,
-            counters: self.usable(),
+            counters: self.not_faulted(),
             plan: Plan::EMPTY,
             before: Plan::EMPTY,
             moving: [Moving::NONE; 2],
@@ -33,10 +33,10 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
 
     // Nothing of it is to be on the stack while a plan is made.
     #[inline(never)]
-    pub(crate) fn get_ready(&self, event: EventId) -> Result<(), Unplaced> {
+    pub(crate) fn get_ready(&self, event: EventId) -> Result<(), PlacementError> {
         self.check_whole(event)?;
-        let ready = self.check_unmuted().and_then(|()| self.leave_switch());
-        ready.map_err(|reason| Unplaced { event, reason })
+        let ready = self.check_unmuted().and_then(|()| self.unpark_all());
+        ready.map_err(|reason| PlacementError { event, reason })
     }
 }
 

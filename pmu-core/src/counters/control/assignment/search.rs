@@ -1,23 +1,23 @@
 //! The search for a plan, before any register is accessed.
 
-use crate::counters::control::assignment::plan::{NoRoom, Placed};
+use crate::counters::control::assignment::plan::{NoRoom, Placement};
 use crate::counters::control::assignment::planner::Planner;
 use crate::counters::names::event_id::EventId;
 use crate::counters::shared::entry::EventEntry;
 
 impl Planner<'_> {
-    /// Plans for an event: see [`Counters::assign`](crate::Counters::assign).
+    /// Plans for an event: see [`CounterSession::assign`](crate::CounterSession::assign).
     // Inlined into its few callers, for the sake of the stack.
     #[inline(always)]
     pub(crate) fn plan(&mut self, event: EventId, great: Option<u32>) -> Result<(), NoRoom> {
-        while let Err(no_room) = self.admit(event) {
+        while let Err(no_room) = self.try_place(event) {
             let first = self.first_to_go(great).ok_or(no_room)?;
             self.table.with_group(first).for_each(|event| self.plan.remove(event));
         }
         // Those that need not have given way stay, last of all the one that was the first to go.
         let mut last = None;
         while let Some(gone) = self.last_gone(last) {
-            let _ = self.admit(gone);
+            let _ = self.try_place(gone);
             last = Some(self.rank(gone));
         }
         Ok(())
@@ -26,7 +26,7 @@ impl Planner<'_> {
     /// Adds an event and its group to the plan. Events that run move only if there is no room otherwise. After an error
     /// the plan is as it was.
     #[inline(never)]
-    pub(crate) fn admit(&mut self, event: EventId) -> Result<(), NoRoom> {
+    pub(crate) fn try_place(&mut self, event: EventId) -> Result<(), NoRoom> {
         self.before = self.plan;
         let mut moves = false;
         loop {
@@ -64,7 +64,7 @@ impl Planner<'_> {
         let present = self.running(event).filter(|counter| self.plan.at(*counter).is_none());
         let Some(counter) = present.or_else(|| self.make_room(event, moves)) else { return false };
         let encoding = self.table.entry(event).map_or(0, EventEntry::encoding);
-        self.plan.set(counter, Some(Placed { event, encoding }));
+        self.plan.set(counter, Some(Placement { event, encoding }));
         true
     }
 }

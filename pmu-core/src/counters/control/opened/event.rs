@@ -1,10 +1,10 @@
 //! Events that are opened on a processor: counted, reported, and closed.
 
-use crate::counters::control::assignment::plan::Unplaced;
-use crate::counters::control::handle::Counters;
+use crate::counters::control::assignment::plan::PlacementError;
+use crate::counters::control::handle::CounterSession;
 use crate::counters::error::CounterError;
 use crate::counters::events::count::EventCount;
-use crate::counters::events::event::{Event, What};
+use crate::counters::events::event::{Event, EventKind};
 use crate::counters::hooks::event_source::EventSource;
 use crate::counters::names::event_id::EventId;
 use crate::counters::registers::unit::CounterUnit;
@@ -12,7 +12,7 @@ use crate::counters::shared::entry::{EventEntry, EventState};
 use crate::msr::MsrBackend;
 use crate::platform::Platform;
 
-impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
+impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// Opens an event, stopped. `processor` describes the processor that executes the call: its events, and their
     /// counters.
     ///
@@ -40,7 +40,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
             self.table().check_period(period)?;
         }
         let (id, entry) = self.free_entry()?;
-        let is_raw = matches!(event.what, What::Raw(_));
+        let is_raw = matches!(event.kind, EventKind::Raw(_));
         let confined = is_raw && !event.any_core_type;
         let core_type = if confined { processor.core_type() } else { 0 };
         entry.open(event, select, counters, core_type);
@@ -53,7 +53,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
     /// [`NoSuchEvent`](CounterError::NoSuchEvent); those of [`stop_event`](Self::stop_event), after which it stays
     /// open.
     pub fn close_event(&mut self, event: EventId, now: u64) -> Result<EventCount, CounterError> {
-        self.alone(event)?;
+        self.ungrouped(event)?;
         if self.is_started(event) {
             self.stop_event(event, now)?;
         }
@@ -105,7 +105,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
 
     /// Returns an opened event that is not started, and counts its times from `now` on.
     fn begin_time(&self, event: EventId, now: u64) -> Result<&EventEntry, CounterError> {
-        let entry = self.alone(event)?;
+        let entry = self.ungrouped(event)?;
         if self.is_started(event) {
             return Err(CounterError::AlreadyStarted(event));
         }
@@ -114,15 +114,15 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
     }
 
     /// Returns an opened event that is in no group.
-    fn alone(&self, event: EventId) -> Result<&EventEntry, CounterError> {
+    fn ungrouped(&self, event: EventId) -> Result<&EventEntry, CounterError> {
         let entry = self.entry(event)?;
         entry.group().map_or(Ok(entry), |group| Err(CounterError::InGroup(group)))
     }
 
     /// Starts an opened event and its group: where every counter is in use, on those of events that rotate. If it
     /// rotates itself, it waits for its turn instead.
-    pub(crate) fn give_counters(&self, event: EventId, now: u64) -> Result<(), Unplaced> {
-        let unplaced = |reason| Unplaced { event, reason };
+    pub(crate) fn give_counters(&self, event: EventId, now: u64) -> Result<(), PlacementError> {
+        let unplaced = |reason| PlacementError { event, reason };
         let entry = self.entry(event).map_err(unplaced)?;
         let (rotates, refused) = (entry.rotates(), entry.state() == EventState::Refused);
         if !self.is_countable(event) {
@@ -158,11 +158,11 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
     /// [`NotStarted`](CounterError::NotStarted); [`Faulted`](CounterError::Faulted) if the counter's registers do not
     /// answer: its count since the last reading is lost.
     pub fn stop_event(&mut self, event: EventId, now: u64) -> Result<(), CounterError> {
-        let entry = self.alone(event)?;
+        let entry = self.ungrouped(event)?;
         if !self.is_started(event) {
             return Err(CounterError::NotStarted(event));
         }
-        self.take_off(event, entry, now)
+        self.detach_and_stop(event, entry, now)
     }
 
     /// Reads an opened event's count up to now: its counter once, by RDPMC, if it is on one.

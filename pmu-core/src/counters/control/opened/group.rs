@@ -1,7 +1,7 @@
 //! Groups: events that are counted together, or not at all.
 
-use crate::counters::control::assignment::plan::Unplaced;
-use crate::counters::control::handle::Counters;
+use crate::counters::control::assignment::plan::PlacementError;
+use crate::counters::control::handle::CounterSession;
 use crate::counters::error::{CounterError, GroupError, no_such};
 use crate::counters::events::count::EventCount;
 use crate::counters::events::event::Event;
@@ -13,22 +13,22 @@ use crate::counters::shared::entry::{EventEntry, EventState};
 use crate::msr::MsrBackend;
 use crate::platform::Platform;
 
-impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
+impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// Opens events that are to be counted together, stopped. The group [rotates](Event::rotating) if its first event
     /// does.
     ///
     /// ```
     /// # use pmu_core::{
-    /// #     CounterUnit, Counters, Event, EventCount, EventSource, GroupError, MsrBackend, NamedEvent, Platform,
+    /// #     CounterUnit, CounterSession, Event, EventCount, EventSource, GroupError, MsrBackend, GenericEvent, Platform,
     /// # };
     /// /// Returns the instructions per thousand cycles of a function.
     /// fn instructions_per_kilocycle<S: EventSource, M: MsrBackend, P: Platform>(
-    ///     counters: &mut Counters<'_, S, M, P>,
+    ///     counters: &mut CounterSession<'_, S, M, P>,
     ///     unit: &CounterUnit,
     ///     clock: impl Fn() -> u64,
     ///     function: impl FnOnce(),
     /// ) -> Result<Option<u64>, GroupError> {
-    ///     let events = [NamedEvent::Instructions, NamedEvent::Cycles].map(Event::named);
+    ///     let events = [GenericEvent::Instructions, GenericEvent::Cycles].map(Event::generic);
     ///     let group = counters.open_group(unit, &events)?;
     ///     let mut counts = [EventCount::default(); 2];
     ///     let counted = counters.start_group(group, clock()).and_then(|()| {
@@ -90,12 +90,12 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
     /// Checks that the events of a group can be counted together.
     fn check_room(&self, group: GroupId) -> Result<(), GroupError> {
         let (first, _) = self.members(group).next().ok_or_else(|| no_such(group))?;
-        let room = self.planner().admit(first);
+        let room = self.planner().try_place(first);
         room.map_err(|no_room| self.error_of(no_room.into()))
     }
 
     /// Returns the error that names the event for which there is no room.
-    fn error_of(&self, Unplaced { event, reason }: Unplaced) -> GroupError {
+    fn error_of(&self, PlacementError { event, reason }: PlacementError) -> GroupError {
         let group = self.table().entry(event).and_then(EventEntry::group);
         let member = group.and_then(|group| self.group_events(group).position(|of| of == event));
         GroupError { member: member.filter(|_| reason.is_no_room()), reason }
@@ -139,13 +139,13 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
         }
         let on: CounterSet =
             self.group_events(group).filter_map(|of| self.counter_of(of)).collect();
-        let mut outcome = self.halt(on).map_err(GroupError::of_group);
+        let mut outcome = self.pause(on).map_err(GroupError::of_group);
         for (member, (event, entry)) in self.members(group).enumerate() {
-            let taken = self.take_off(event, entry, now);
+            let taken = self.detach_and_stop(event, entry, now);
             outcome = outcome.and(taken.map_err(|reason| GroupError::of_member(member, reason)));
         }
-        let going_on = self.go_on(on).map_err(GroupError::of_group);
-        outcome.and(going_on)
+        let resumed = self.resume(on).map_err(GroupError::of_group);
+        outcome.and(resumed)
     }
 
     /// Stops a group and closes its events: also what of it is on this processor, if other events of it are switched

@@ -1,6 +1,6 @@
 //! Events confined to guests, or to the host.
 
-use crate::counters::control::handle::Counters;
+use crate::counters::control::handle::CounterSession;
 use crate::counters::error::CounterError;
 use crate::counters::events::event::GuestMode;
 use crate::counters::hooks::event_source::EventSource;
@@ -9,7 +9,7 @@ use crate::counters::shared::slot::SlotState;
 use crate::msr::MsrBackend;
 use crate::platform::Platform;
 
-impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
+impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// Declares the processor's virtualization on or off (`EFER.SVME`). The bits that confine an event to guests, or
     /// to the host, may be set only while it is on. Call this after switching it on, and before switching it off.
     ///

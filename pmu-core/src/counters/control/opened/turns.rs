@@ -1,6 +1,6 @@
 //! Rotation: events that take turns where there are too few counters.
 
-use crate::counters::control::handle::Counters;
+use crate::counters::control::handle::CounterSession;
 use crate::counters::error::{CounterError, SwitchError, bit};
 use crate::counters::events::thread_event::ThreadEvent;
 use crate::counters::hooks::event_source::EventSource;
@@ -11,7 +11,7 @@ use crate::counters::shared::slot::{CounterSlot, SlotState};
 use crate::msr::MsrBackend;
 use crate::platform::Platform;
 
-impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
+impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// Returns the bits of an event and its group, by their places in a thread's events.
     pub(crate) fn places_of(&self, thread: &[ThreadEvent], event: EventId) -> u64 {
         let its = |place: &ThreadEvent| match *place {

@@ -2,7 +2,7 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use crate::counters::control::handle::Counters;
+use crate::counters::control::handle::CounterSession;
 use crate::counters::error::CounterError;
 use crate::counters::hooks::event_source::EventSource;
 use crate::counters::names::event_id::EventId;
@@ -48,7 +48,7 @@ impl UserView {
     }
 }
 
-impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
+impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// Returns the view by which user mode reads an opened event without a period, while it is on its counter. Costs
     /// one RDPMC.
     ///
@@ -77,7 +77,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
         let index = registers.rdpmc_index().filter(|_| may_be_read(entry));
         let index = index.ok_or(CounterError::NotAvailable(counter.only()))?;
         let full_width = self.memory.full_width.load(Relaxed);
-        let width = registers.reach(full_width).count_ones();
+        let width = registers.max_load(full_width).count_ones();
         let (counted, counted_to) = self.read_total(counter, event, entry)?;
         Ok(UserView { index, width, counted, counted_to })
     }

@@ -3,7 +3,7 @@
 //! With a global control register one write stops all counters, and one starts them; their selects stay as they are.
 //! Between two threads that count the same events, only values move.
 
-use crate::counters::control::handle::{Counters, too_little_memory};
+use crate::counters::control::handle::{CounterSession, too_little_memory};
 use crate::counters::error::CounterError;
 use crate::counters::hooks::event_source::EventSource;
 use crate::counters::interrupt::overflow::EventOverflow;
@@ -66,7 +66,7 @@ impl<S: ?Sized + AsRef<[SavedCounter]>> SavedCounters<S> {
     }
 }
 
-impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
+impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// Stops every counter that runs for a row, and saves its state in `area`, replacing the old contents. Opened
     /// events continue. An overflow that became pending meanwhile is reported once to `overflowed`, as its interrupt
     /// would have reported it; the interrupt, if it still comes, finds nothing.
@@ -88,7 +88,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
             return Err(too_little_memory(needed, lent));
         }
         let gated = self.close_gate()?;
-        area.rows = self.source.rows();
+        area.rows = self.source.table_id();
         area.counters.fill(SavedCounter::default());
         let (mut pending, mut outcome) = (CounterSet::NONE, Ok(()));
         for (counter, slot) in self.slots() {
@@ -106,7 +106,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
             };
             let mut next = period;
             if !registers.has_overflowed(value) {
-                self.memory.expect_one_fewer();
+                self.memory.cancel_spurious();
             } else {
                 next = self.source.row_period(row).map_or(period, u64::from);
                 let bits = self.running_bits(&registers, event).unwrap_or(0);
@@ -155,8 +155,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
             let place = area.counters.get(self.memory.slot_index(counter)).copied();
             place.unwrap_or_default()
         };
-        let fits =
-            area.rows == self.source.rows() && area.counters.len() >= self.unit().slots_needed(own);
+        let fits = area.rows == self.source.table_id()
+            && area.counters.len() >= self.unit().slots_needed(own);
         let usable = (own & CounterSet::GENERAL).retain(|counter| {
             let state = self.slot(counter).map(CounterSlot::load);
             matches!(state, Some(SlotState::Free | SlotState::Parked { .. }))

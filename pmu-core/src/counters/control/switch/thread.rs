@@ -1,8 +1,8 @@
 //! Events of a thread, which the context switch moves between processors.
 
-use crate::counters::control::handle::Counters;
+use crate::counters::control::handle::CounterSession;
 use crate::counters::error::{CounterError, SwitchError, bit};
-use crate::counters::events::stopped::StoppedEvent;
+use crate::counters::events::saved::SavedEvent;
 use crate::counters::events::thread_event::ThreadEvent;
 use crate::counters::hooks::event_source::EventSource;
 use crate::counters::interrupt::overflow::EventOverflow;
@@ -14,7 +14,7 @@ use crate::counters::shared::entry::{EventEntry, EventState};
 use crate::msr::MsrBackend;
 use crate::platform::Platform;
 
-impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
+impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// Takes a thread's events from this processor: stops and closes those that are opened here, and keeps their
     /// counts and the remainders of their periods. Everything else on the processor continues. An overflow that
     /// became pending meanwhile is reported once to `overflowed`, as its interrupt would have reported it; the
@@ -39,7 +39,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
     ) -> Result<(), SwitchError> {
         let together = self.grouped_counters(events);
         let mut outcome = Ok(());
-        SwitchError::add(&mut outcome, 0, self.halt(together));
+        SwitchError::add(&mut outcome, 0, self.pause(together));
         for (number, place) in events.iter_mut().enumerate() {
             let ThreadEvent::Opened(event) = *place else { continue };
             let entry = match self.entry(event) {
@@ -53,8 +53,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
             SwitchError::add(&mut outcome, bit(number), self.check_counter(event, entry));
             self.add_time(event, entry, now);
             if let Some((counter, _)) = self.find(event) {
-                match self.lift(counter, event) {
-                    Ok(lifted) if lifted.overflowed => {
+                match self.detach(counter, event) {
+                    Ok(detached) if detached.overflowed => {
                         let period = entry.period.ended();
                         overflowed(EventOverflow { event, period, counter, tag: entry.tag() });
                     }
@@ -62,17 +62,17 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
                     Err(error) => SwitchError::add(&mut outcome, bit(number), Err(error)),
                 }
             }
-            *place = ThreadEvent::Switched(entry.extract());
+            *place = ThreadEvent::SwitchedOut(entry.extract());
             entry.set_state(EventState::Closed);
         }
         for (number, place) in events.iter().enumerate() {
-            if let ThreadEvent::Switched(event) = place
+            if let ThreadEvent::SwitchedOut(event) = place
                 && let Some(group) = event.group()
             {
                 SwitchError::add(&mut outcome, bit(number), self.stop_rest(group, now));
             }
         }
-        SwitchError::add(&mut outcome, 0, self.go_on(together));
+        SwitchError::add(&mut outcome, 0, self.resume(together));
         outcome
     }
 
@@ -80,7 +80,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
     fn stop_rest(&self, group: GroupId, now: u64) -> Result<(), CounterError> {
         let mut outcome = Ok(());
         for (event, entry) in self.members(group) {
-            outcome = outcome.and(self.take_off(event, entry, now));
+            outcome = outcome.and(self.detach_and_stop(event, entry, now));
         }
         outcome
     }
@@ -133,7 +133,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
         let here = self.check_processor(processor);
         let mut outcome = Ok(());
         for (number, place) in events.iter_mut().enumerate() {
-            let ThreadEvent::Switched(event) = place else { continue };
+            let ThreadEvent::SwitchedOut(event) = place else { continue };
             match here.and_then(|()| self.insert(processor, event, now)) {
                 Ok(id) => *place = ThreadEvent::Opened(id),
                 Err(error) => SwitchError::add(&mut outcome, bit(number), Err(error)),
@@ -148,9 +148,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
 
     /// Returns whether this processor can count an event: of its type of core, with its select or name, on a counter of
     /// the session's.
-    fn can_count(&self, processor: &CounterUnit, event: &StoppedEvent) -> bool {
+    fn can_count(&self, processor: &CounterUnit, event: &SavedEvent) -> bool {
         let is_legal = event.select().select_bits() & !processor.all_bits() == 0;
-        let has_name = event.name().is_none_or(|name| processor.named(name).is_some());
+        let has_name = event.name().is_none_or(|name| processor.generic(name).is_some());
         let has_counter = !(event.counters() & self.own()).is_empty();
         event.is_of_core_type(processor.core_type()) && is_legal && has_name && has_counter
     }
@@ -158,7 +158,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
     fn insert(
         &self,
         processor: &CounterUnit,
-        event: &StoppedEvent,
+        event: &SavedEvent,
         now: u64,
     ) -> Result<EventId, CounterError> {
         let (id, entry) = self.free_entry()?;

@@ -19,7 +19,7 @@ use crate::msr::MsrFault;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct WindowError {
-    /// The counters whose events do not run: they are not used until [`reprogram`](crate::Counters::reprogram).
+    /// The counters whose events do not run: they are not used until [`reprogram`](crate::CounterSession::reprogram).
     pub counters: CounterSet,
     /// The first access that failed.
     pub fault: MsrFault,

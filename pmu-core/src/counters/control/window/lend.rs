@@ -2,7 +2,7 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use crate::counters::control::handle::{Counters, marked_faulted};
+use crate::counters::control::handle::{CounterSession, marked_faulted};
 use crate::counters::control::window::error::{Failures, WindowError};
 use crate::counters::control::window::lent_counters::LentCounters;
 use crate::counters::control::window::restore::Values;
@@ -15,18 +15,18 @@ use crate::counters::shared::slot::SlotState;
 use crate::msr::MsrBackend;
 use crate::platform::Platform;
 
-/// The time in which a session's counters are [lent](Counters::lend). It borrows the session, so that nothing starts,
+/// The time in which a session's counters are [lent](CounterSession::lend). It borrows the session, so that nothing starts,
 /// stops or reads an event meanwhile.
 ///
 /// Dropping it accesses no register and leaves the counters lent: the session's events count nothing. So does an early
 /// return by `?`. The end of the next window brings the events back; their periods begin anew, and what they counted
 /// since their last interrupt or start is lost. Until then the session's operations find no counters, and
-/// [`shut_down`](Counters::shut_down) stops them. What the borrower left on counters that were
+/// [`shut_down`](CounterSession::shut_down) stops them. What the borrower left on counters that were
 /// [added](LentCounters::add_unowned), and in the status, is taken away by the end of this window alone.
 #[must_use = "the counters are lent until the window ends"]
 #[derive(Debug)]
 pub struct CounterWindow<'c, 'a, S, M, P> {
-    counters: &'c mut Counters<'a, S, M, P>,
+    counters: &'c mut CounterSession<'a, S, M, P>,
     lent: LentCounters,
     /// The handle's counters that were declared; meanwhile they are those that it lends.
     declared: CounterSet,
@@ -36,12 +36,12 @@ pub struct CounterWindow<'c, 'a, S, M, P> {
     values: Values,
 }
 
-impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
+impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P> {
     /// Lends the counters: stops them, and keeps what they hold until the window [ends](CounterWindow::end). A
     /// hypervisor's window lasts from before a guest's state is loaded until after it is put back.
     ///
     /// Meanwhile [`service`](crate::service) accesses no register, and [says](crate::Serviced::lent) that the interrupt
-    /// may be the borrower's. Where delivery masks the local APIC's entry, it stays masked until the borrower unmasks
+    /// may be the borrower's. Where delivery masks the LVT entry, it stays masked until the borrower unmasks
     /// it, with the overflow acknowledged, or until the window's end, which unmasks it. The times of the events stand
     /// still between both `now`s.
     ///
@@ -53,11 +53,11 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
     /// control, which costs one write.
     ///
     /// ```
-    /// # use pmu_core::{Counters, EventSource, LentCounters, MsrBackend, Platform, WindowError};
+    /// # use pmu_core::{CounterSession, EventSource, LentCounters, MsrBackend, Platform, WindowError};
     /// # use pmu_core::CounterError;
     /// # fn enter_guest(_: &mut LentCounters) {}
     /// fn run_guest<S: EventSource, M: MsrBackend, P: Platform>(
-    ///     counters: &mut Counters<'_, S, M, P>,
+    ///     counters: &mut CounterSession<'_, S, M, P>,
     ///     clock: impl Fn() -> u64,
     /// ) -> Result<(), CounterError> {
     ///     let mut window = counters.lend(clock(), |_| ())?;
@@ -69,9 +69,9 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
     /// Nothing reaches the session's counters meanwhile:
     ///
     /// ```compile_fail,E0499
-    /// # use pmu_core::{CounterError, Counters, EventId, EventSource, MsrBackend, Platform};
+    /// # use pmu_core::{CounterError, CounterSession, EventId, EventSource, MsrBackend, Platform};
     /// # fn wrong<S: EventSource, M: MsrBackend, P: Platform>(
-    /// #     counters: &mut Counters<'_, S, M, P>, event: EventId,
+    /// #     counters: &mut CounterSession<'_, S, M, P>, event: EventId,
     /// # ) -> Result<(), CounterError> {
     /// let window = counters.lend(0, |_| ())?;
     /// counters.stop_event(event, 0)?;
@@ -102,7 +102,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
         } else {
             let gate = control.load(Relaxed) & own.bits();
             let stopped = self.stop_all(own).and_then(|()| self.settle(own, overflowed));
-            (gate, stopped.map_err(|error| self.resume(own, gate, error))?)
+            (gate, stopped.map_err(|error| self.undo(own, gate, error))?)
         };
         self.table().opened().for_each(|(event, entry)| self.add_time(event, entry, now));
         self.memory.lend();
@@ -115,7 +115,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
     /// Stops these counters: all together, or where there is no global control register, each one that runs.
     fn stop_all(&self, own: CounterSet) -> Result<(), CounterError> {
         if self.unit().global().is_some() {
-            return self.halt(own);
+            return self.pause(own);
         }
         for (counter, slot) in self.slots_of(own) {
             if let SlotState::Running { .. } = slot.load() {
@@ -144,7 +144,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
         };
         if pending {
             let served = service(&self.source, &self.msr, &self.platform, self.memory, overflowed);
-            self.memory.expect_late(
+            self.memory.expect_spurious(
                 served.map_err(|error| CounterError::Faulted(error.fault))?.claim.interrupts(),
             );
             if let Some(global) = self.unit().global()
@@ -198,9 +198,9 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
     }
 
     /// Lets these counters go on, some of which are stopped, after a failure.
-    fn resume(&self, own: CounterSet, gate: u64, error: CounterError) -> CounterError {
+    fn undo(&self, own: CounterSet, gate: u64, error: CounterError) -> CounterError {
         let resumed = if self.unit().global().is_some() {
-            self.go_on(CounterSet::from_bits(gate))
+            self.resume(CounterSet::from_bits(gate))
         } else {
             let mut failures = Failures::default();
             self.restore_controls(own, &mut failures);
@@ -216,9 +216,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterWindow<'_, '_, S, M, P> 
         &mut self.lent
     }
 
-    /// Ends the window: every event continues where it was. `now` is by the clock of [`lend`](Counters::lend).
+    /// Ends the window: every event continues where it was. `now` is by the clock of [`lend`](CounterSession::lend).
     ///
-    /// Before, the embedder restores what it changed of the local APIC's entry and of `IA32_DEBUGCTL`, which VM exits
+    /// Before, the embedder restores what it changed of the LVT entry and of `IA32_DEBUGCTL`, which VM exits
     /// clear.
     ///
     /// # Context
@@ -243,7 +243,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterWindow<'_, '_, S, M, P> 
         }
         counters.table().opened().for_each(|(_, entry)| entry.skip_time(now));
         if let Err(CounterError::Access(fault) | CounterError::Faulted(fault)) =
-            counters.go_on(CounterSet::from_bits(gate))
+            counters.resume(CounterSet::from_bits(gate))
         {
             failures.fault.get_or_insert(fault);
         }

@@ -59,7 +59,7 @@ impl LentCounters {
     }
 
     /// Notes the bits of the overflow status, beside the counters', that the borrower sets: before it does. Where
-    /// something is programmed at the window's end, it acknowledges them, too: each unmasking of the local APIC's entry
+    /// something is programmed at the window's end, it acknowledges them, too: each unmasking of the LVT entry
     /// would raise an interrupt.
     pub const fn set_status(&mut self, bits: u64) {
         self.status = bits;

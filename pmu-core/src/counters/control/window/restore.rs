@@ -2,7 +2,7 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use crate::counters::control::handle::Counters;
+use crate::counters::control::handle::CounterSession;
 use crate::counters::control::window::error::Failures;
 use crate::counters::hooks::event_source::EventSource;
 use crate::counters::names::counter_id::{CounterId, CounterSet, MAX_COUNTERS};
@@ -11,7 +11,7 @@ use crate::counters::shared::slot::SlotState;
 use crate::msr::{MsrBackend, MsrFault};
 use crate::platform::Platform;
 
-impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
+impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P> {
     /// Returns those of these counters that run.
     pub(crate) fn running(&self, own: CounterSet) -> CounterSet {
         let running =
@@ -85,8 +85,8 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Counters<'a, S, M, P> {
                 && let Some(entry) = self.table().entry(event)
             {
                 // It is counted only, and no write reaches the value.
-                entry.book(value, registers.mask());
-                value = registers.counted_on(value, full_width);
+                entry.accumulate(value, registers.mask());
+                value = registers.rearmed_value(value, full_width);
                 entry.loaded(value);
             }
             if let Err(fault) = self.wrmsr_retrying(registers.register_for(value), value) {

@@ -6,19 +6,19 @@
 /// (which encode them otherwise).
 ///
 /// ```
-/// use pmu_core::{CounterUnit, NamedEvent};
+/// use pmu_core::{CounterUnit, GenericEvent};
 /// // Which of them a processor has: `CounterUnit::NONE` stands for what a vendor crate detects.
 /// let unit = CounterUnit::NONE;
-/// assert!(NamedEvent::ALL.iter().all(|event| unit.named(*event).is_none()));
+/// assert!(GenericEvent::ALL.iter().all(|event| unit.generic(*event).is_none()));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
-pub enum NamedEvent {
-    /// Cycles in which the core is not halted, at its present frequency.
+pub enum GenericEvent {
+    /// Cycles in which the core is not paused, at its present frequency.
     Cycles,
     /// Instructions retired.
     Instructions,
-    /// Cycles of a clock of constant frequency in which the core is not halted: the TSC's on Intel's fixed counter 2
+    /// Cycles of a clock of constant frequency in which the core is not paused: the TSC's on Intel's fixed counter 2
     /// and on AMD's Zen 4 on; on an Intel processor without that counter, whichever clock its manual names.
     ReferenceCycles,
     /// Accesses of the last-level cache, on Intel; of the second level, on AMD's Zen.
@@ -31,7 +31,7 @@ pub enum NamedEvent {
     BranchMisses,
 }
 
-impl NamedEvent {
+impl GenericEvent {
     /// The number of names.
     pub const COUNT: usize = 7;
 

@@ -1,9 +1,9 @@
 //! Carrying out a plan.
 
-use crate::counters::control::assignment::lift::Lifted;
-use crate::counters::control::assignment::plan::{Placed, Plan};
+use crate::counters::control::assignment::detach::Detached;
+use crate::counters::control::assignment::plan::{Placement, Plan};
 use crate::counters::control::assignment::planner::{Moving, Planner};
-use crate::counters::control::handle::Counters;
+use crate::counters::control::handle::CounterSession;
 use crate::counters::error::CounterError;
 use crate::counters::hooks::event_source::EventSource;
 use crate::counters::names::counter_id::{CounterId, CounterSet};
@@ -18,22 +18,22 @@ enum Step {
     /// The event of this counter leaves it.
     Leave(CounterId),
     /// An event enters this free counter.
-    Enter(CounterId, Placed),
+    Enter(CounterId, Placement),
 }
 
-impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
+impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// Gives every event its planned counter. An event that is in the plan for the first time is started; one that
     /// loses its counter waits for its turn, and its pending overflow is reported when the event next happens on a
     /// counter. If groups are among them, their counters start and stop with one write.
     ///
     /// On failure every event is back on its counter, unless that one faulted; then the other events of its group have
     /// none, either.
-    pub(crate) fn carry_out(&self, planner: &mut Planner<'_>) -> Result<(), CounterError> {
+    pub(crate) fn apply(&self, planner: &mut Planner<'_>) -> Result<(), CounterError> {
         let together = self.begin(planner);
         while let Some(step) = self.next_step(planner) {
             match step {
                 Step::Leave(counter) => self.leave(counter, planner),
-                Step::Enter(counter, placed) => self.enter(counter, placed, planner),
+                Step::Enter(counter, placed) => self.attach(counter, placed, planner),
             }
         }
         self.end(planner, together)
@@ -45,14 +45,15 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
         self.present(&mut planner.before);
         (planner.leaving, planner.counters) = self.difference(&planner.before, &planner.plan);
         let changing = planner.before.besides(&planner.plan) | planner.counters;
-        let is_grouped =
-            |placed: Placed| self.table().entry(placed.event).is_some_and(EventEntry::is_grouped);
+        let is_grouped = |placed: Placement| {
+            self.table().entry(placed.event).is_some_and(EventEntry::is_grouped)
+        };
         let grouped = |plan: &Plan, counter| plan.at(counter).is_some_and(is_grouped);
         let together = changing
             .iter()
             .any(|counter| grouped(&planner.before, counter) || grouped(&planner.plan, counter));
         let together = if together { changing } else { CounterSet::NONE };
-        planner.outcome = self.halt(together);
+        planner.outcome = self.pause(together);
         together
     }
 
@@ -68,7 +69,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
             let mut now = Plan::EMPTY;
             self.present(&mut now);
             let (leaving, entering) = self.difference(&now, &planner.before);
-            (planner.leaving, planner.counters) = (leaving, entering & self.usable());
+            (planner.leaving, planner.counters) = (leaving, entering & self.not_faulted());
         }
         let next = self.next_to_enter(planner.counters);
         let in_the_way = || self.in_the_way(next?, planner);
@@ -96,8 +97,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
             });
         }
         self.settle_states(planner);
-        let going_on = self.go_on(together);
-        planner.outcome.and(going_on)
+        let resumed = self.resume(together);
+        planner.outcome.and(resumed)
     }
 
     /// Sets the states of the events that got or lost a counter. One that does not rotate waits if the plan was carried
@@ -111,7 +112,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
                 (Some(_), None) => self.change_state(event, EventState::Counting),
                 (None, Some(_)) if waits => self.change_state(event, EventState::Waiting),
                 // Its count is lost: it is not read as that of a stopped event.
-                (None, Some(counter)) if !self.usable().contains(counter) => {}
+                (None, Some(counter)) if !self.not_faulted().contains(counter) => {}
                 (None, Some(_)) => self.change_state(event, EventState::Stopped),
                 _ => {}
             }
@@ -148,12 +149,12 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
     fn leave(&self, counter: CounterId, planner: &mut Planner<'_>) {
         let before = || planner.before.at(counter).map(|placed| placed.event);
         let Some(event) = self.running_on(counter).or_else(before) else { return };
-        match (self.lift(counter, event), self.table().entry(event)) {
+        match (self.detach(counter, event), self.table().entry(event)) {
             (Err(error), _) => planner.note(Err(error)),
-            (Ok(lifted), Some(entry)) if lifted.overflowed => entry.period.set_resume(1),
+            (Ok(detached), Some(entry)) if detached.overflowed => entry.period.set_resume(1),
             (Ok(_), Some(_)) => {}
             // A row's period is below 2^31, and so is what is left of it.
-            (Ok(Lifted { period, rest, .. }), None) => {
+            (Ok(Detached { period, rest, .. }), None) => {
                 planner.put_moving(Moving { event, period: period as u32, rest: rest as u32 });
             }
         }
@@ -161,10 +162,10 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
 
     /// Lets an event run on a free counter: a row's for the rest of a period that began on another one.
     #[inline(never)]
-    fn enter(
+    fn attach(
         &self,
         counter: CounterId,
-        Placed { event, encoding }: Placed,
+        Placement { event, encoding }: Placement,
         planner: &mut Planner<'_>,
     ) {
         if let Some(entry) = self.table().entry(event) {

@@ -6,15 +6,15 @@ use crate::counters::events::extra::Extra;
 use crate::counters::events::membership::Membership;
 use crate::counters::events::period::Period;
 use crate::counters::names::counter_id::CounterSet;
+use crate::counters::names::generic_event::GenericEvent;
 use crate::counters::names::group_id::GroupId;
-use crate::counters::names::named_event::NamedEvent;
 use crate::counters::registers::select::EventSelect;
 use crate::counters::registers::unit::CounterUnit;
 
 /// A stopped event apart from its table: plain data, which any other processor's table takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
-pub struct StoppedEvent {
+pub struct SavedEvent {
     /// It was started: on a counter, waiting for one, or refused one.
     pub(crate) started: bool,
     pub(crate) total_wanted: bool,
@@ -32,7 +32,7 @@ pub struct StoppedEvent {
     pub(crate) forgotten: [u64; 2],
 }
 
-impl StoppedEvent {
+impl SavedEvent {
     pub(crate) const NONE: Self = Self {
         started: false,
         total_wanted: false,
@@ -61,7 +61,7 @@ impl StoppedEvent {
             rotates: event.rotates,
             guest: event.guest as u8,
             core_type,
-            membership: Membership::alone(event.name(), event.user_rdpmc).pack(),
+            membership: Membership::ungrouped(event.name(), event.user_rdpmc).pack(),
             extra: event.extra,
             select: select.select_bits(),
             tag: event.tag,
@@ -82,7 +82,7 @@ impl StoppedEvent {
     }
 
     /// Returns whether it was started when it was taken from its processor, so that
-    /// [`switch_in`](crate::Counters::switch_in) starts it again.
+    /// [`switch_in`](crate::CounterSession::switch_in) starts it again.
     pub const fn is_started(&self) -> bool {
         self.started
     }
@@ -118,7 +118,7 @@ impl StoppedEvent {
     }
 
     /// Returns the name by which it was opened.
-    pub(crate) fn name(&self) -> Option<NamedEvent> {
+    pub(crate) fn name(&self) -> Option<GenericEvent> {
         Membership::unpack(self.membership).name()
     }
 }

@@ -12,7 +12,7 @@ use crate::msr::{MsrAccess, MsrBackend, MsrFault};
 /// Registers beside a counter's control keep their value ([`UnusedRegisters`](crate::UnusedRegisters)).
 ///
 /// It needs no session, and ends none. Do not use this processor's sessions afterwards, except for
-/// [`reprogram`](crate::Counters::reprogram), which starts their events anew. A performance interrupt that is still
+/// [`reprogram`](crate::CounterSession::reprogram), which starts their events anew. A performance interrupt that is still
 /// to come, and whose handler calls [`service`](crate::service), may write the global control once more; the
 /// counters' own controls stay clear.
 ///
@@ -26,10 +26,10 @@ use crate::msr::{MsrAccess, MsrBackend, MsrFault};
 /// # use pmu_core::{CounterUnit, MsrBackend};
 /// fn before_kexec(unit: &CounterUnit, msr: &impl MsrBackend) {
 ///     // A register that does not answer does not keep the next kernel from starting.
-///     let _ = pmu_core::silence(unit, msr);
+///     let _ = pmu_core::stop_all(unit, msr);
 /// }
 /// ```
-pub fn silence(unit: &CounterUnit, msr: &impl MsrBackend) -> Result<(), MsrFault> {
+pub fn stop_all(unit: &CounterUnit, msr: &impl MsrBackend) -> Result<(), MsrFault> {
     let mut outcome = Ok(());
     let mut clear = |register| {
         outcome = outcome.and(msr.wrmsr_retrying(register, 0));

@@ -1,6 +1,6 @@
 //! Taking an event off its counter, with the remainder of its period.
 
-use crate::counters::control::handle::Counters;
+use crate::counters::control::handle::CounterSession;
 use crate::counters::error::CounterError;
 use crate::counters::hooks::event_source::EventSource;
 use crate::counters::names::counter_id::CounterId;
@@ -12,7 +12,7 @@ use crate::platform::Platform;
 
 /// Remainder of an event's period at the time its counter was taken away.
 #[derive(Clone, Copy)]
-pub(crate) struct Lifted {
+pub(crate) struct Detached {
     /// The period that the counter was loaded for.
     pub(crate) period: u64,
     /// Its remainder; 1 also stands for a pending overflow.
@@ -21,9 +21,9 @@ pub(crate) struct Lifted {
     pub(crate) overflowed: bool,
 }
 
-impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
+impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// Stops an opened event, and takes it from its counter if it is on one.
-    pub(crate) fn take_off(
+    pub(crate) fn detach_and_stop(
         &self,
         event: EventId,
         entry: &EventEntry,
@@ -31,39 +31,43 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
     ) -> Result<(), CounterError> {
         let on = self.counter_of(event);
         entry.add_time(now, on.is_some());
-        let lifted = on.map_or(Ok(()), |counter| self.lift(counter, event).map(|_| ()));
+        let detached = on.map_or(Ok(()), |counter| self.detach(counter, event).map(|_| ()));
         self.change_state(event, EventState::Stopped);
-        lifted
+        detached
     }
 
     /// Stops an event's counter, frees it, and adds its count to the total. An opened event keeps the remainder of
     /// its period; where the period was over, a new one begins.
-    pub(crate) fn lift(&self, counter: CounterId, event: EventId) -> Result<Lifted, CounterError> {
+    pub(crate) fn detach(
+        &self,
+        counter: CounterId,
+        event: EventId,
+    ) -> Result<Detached, CounterError> {
         let slot = self.slot(counter).ok_or(CounterError::NotStarted(event))?;
         let registers = self.registers(counter);
         let entry = self.table().entry(event);
-        let mut booked = None;
+        let mut accumulated = None;
         let (period, value, again) =
             self.stop_and_read(slot, &registers, SlotState::Free, || {
-                booked = entry.map(EventEntry::booked);
-                match entry.filter(|entry| entry.counts_on()) {
+                accumulated = entry.map(EventEntry::accumulated);
+                match entry.filter(|entry| entry.has_wrapped()) {
                     Some(entry) => self.wrapped_again(counter, entry, self.read(&registers)?),
                     None => Ok(false),
                 }
             })?;
         let mut overflowed = registers.has_overflowed(value);
         if let Some(entry) = entry {
-            if entry.counts_on() {
+            if entry.has_wrapped() {
                 // Unless an interrupt has added it since.
-                overflowed = again && booked == Some(entry.booked());
+                overflowed = again && accumulated == Some(entry.accumulated());
                 if overflowed {
-                    entry.book_wrap(registers.mask());
+                    entry.accumulate_wrap(registers.mask());
                 }
             }
-            entry.book(value, registers.mask());
+            entry.accumulate(value, registers.mask());
         }
         if !overflowed {
-            self.memory.expect_one_fewer();
+            self.memory.cancel_spurious();
         } else if let Some(global) = self.unit().global() {
             let bit = counter.only().bits();
             let acknowledged = self.clear_status(global, bit);
@@ -82,6 +86,6 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Counters<'_, S, M, P> {
         if let Some(entry) = entry.filter(|_| !overflowed) {
             entry.period.set_resume(rest);
         }
-        Ok(Lifted { period, rest, overflowed: ended })
+        Ok(Detached { period, rest, overflowed: ended })
     }
 }

@@ -13,35 +13,35 @@ use crate::snapshot::Snapshot;
 /// A profile interface with sources beyond those of its table.
 ///
 /// It is two references. They run where events can be opened: a session is made of it together with a processor's
-/// [events](crate::WithEvents).
+/// [events](crate::WithOpenedEvents).
 ///
 /// ```
-/// use pmu_core::{AddedSlot, AddedSources, EventEntry, EventTable, WithEvents, WithSources};
+/// use pmu_core::{AddedSlot, AddedSources, EventEntry, EventTable, WithOpenedEvents, WithAddedSources};
 /// # use pmu_core::DefaultInterface;
 /// # static MACHINE: DefaultInterface = DefaultInterface::new();
 /// static ADDED: AddedSources<[AddedSlot; 8]> = AddedSources::new();
 /// static EVENTS: [EventTable<[EventEntry; 8]>; 2] = [const { EventTable::new() }; 2];
 ///
-/// let machine = WithSources::new(&MACHINE, &ADDED);
-/// let of_processor_0 = WithEvents::new(&machine, &EVENTS[0]);
+/// let machine = WithAddedSources::new(&MACHINE, &ADDED);
+/// let of_processor_0 = WithOpenedEvents::new(&machine, &EVENTS[0]);
 /// // of_processor_0.initialize(…): its session starts what is in ADDED, too.
 /// # let _ = of_processor_0;
 /// ```
 #[derive(Debug)]
-pub struct WithSources<'a, I> {
+pub struct WithAddedSources<'a, I> {
     interface: &'a I,
     added: &'static AddedSources,
 }
 
-impl<I> Clone for WithSources<'_, I> {
+impl<I> Clone for WithAddedSources<'_, I> {
     fn clone(&self) -> Self {
         *self
     }
 }
 
-impl<I> Copy for WithSources<'_, I> {}
+impl<I> Copy for WithAddedSources<'_, I> {}
 
-impl<'a, I: SourceInterface> WithSources<'a, I> {
+impl<'a, I: SourceInterface> WithAddedSources<'a, I> {
     /// Combines the sources of `interface` with those of `added`, which serves the whole machine.
     pub const fn new(interface: &'a I, added: &'static AddedSources) -> Self {
         Self { interface, added }
@@ -49,7 +49,7 @@ impl<'a, I: SourceInterface> WithSources<'a, I> {
 }
 
 // SAFETY: the unit and the table of events are the interface's.
-unsafe impl<I: SourceInterface> SourceInterface for WithSources<'_, I> {
+unsafe impl<I: SourceInterface> SourceInterface for WithAddedSources<'_, I> {
     forward_interface!(self => self.interface);
 
     #[inline]

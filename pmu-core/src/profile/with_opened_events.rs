@@ -25,10 +25,10 @@ use crate::snapshot::Snapshot;
 /// It is two references: the session is made of one, and the interrupt's handler makes its own.
 ///
 /// ```
-/// # use pmu_core::{DefaultInterface, EventEntry, EventTable, WithEvents};
+/// # use pmu_core::{DefaultInterface, EventEntry, EventTable, WithOpenedEvents};
 /// # static MACHINE: DefaultInterface = DefaultInterface::new();
 /// static EVENTS: [EventTable<[EventEntry; 8]>; 2] = [const { EventTable::new() }; 2];
-/// let of_processor_0 = WithEvents::new(&MACHINE, &EVENTS[0]);
+/// let of_processor_0 = WithOpenedEvents::new(&MACHINE, &EVENTS[0]);
 /// # let _ = of_processor_0;
 /// ```
 ///
@@ -36,32 +36,32 @@ use crate::snapshot::Snapshot;
 ///
 /// ```
 /// use pmu_core::{
-///     CounterMemory, CounterSet, Event, InterfaceError, KProfileSource, MsrBackend, NamedEvent, Platform, Report,
-///     Snapshot, SourceInterface, WithEvents,
+///     CounterMemory, CounterSet, Event, InterfaceError, KProfileSource, MsrBackend, GenericEvent, Platform, Report,
+///     Snapshot, SourceInterface, WithOpenedEvents,
 /// };
 /// fn both<I: SourceInterface>(
-///     with_events: WithEvents<'static, I>,
+///     with_opened_events: WithOpenedEvents<'static, I>,
 ///     this_processor: &Snapshot,
 ///     msr: impl MsrBackend,
 ///     platform: impl Platform,
 ///     memory: &'static CounterMemory,
 /// ) -> Result<(), InterfaceError> {
-///     let mut session = with_events.initialize(this_processor, CounterSet::ALL, msr, platform, memory)?;
+///     let mut session = with_opened_events.initialize(this_processor, CounterSet::ALL, msr, platform, memory)?;
 ///     session.start(KProfileSource::BRANCH_MISPREDICTIONS)?;
-///     let (unit, counters) = (with_events.unit_of(this_processor), session.counters_mut());
-///     let id = counters.open_event(&unit, &Event::named(NamedEvent::Cycles).every(1_000_000_000))?;
+///     let (unit, counters) = (with_opened_events.unit_of(this_processor), session.counters_mut());
+///     let id = counters.open_event(&unit, &Event::generic(GenericEvent::Cycles).every(1_000_000_000))?;
 ///     counters.start_event(id, 0)?;
 ///     Ok(())
 /// }
 ///
 /// /// The interrupt's handler: of the pair, not of the interface alone, which knows no events.
 /// fn interrupt<I: SourceInterface>(
-///     with_events: &WithEvents<'static, I>,
+///     with_opened_events: &WithOpenedEvents<'static, I>,
 ///     msr: &impl MsrBackend,
 ///     platform: &impl Platform,
 ///     memory: &CounterMemory,
 /// ) {
-///     let serviced = with_events.service(msr, platform, memory, |report| match report {
+///     let serviced = with_opened_events.service(msr, platform, memory, |report| match report {
 ///         Report::Source(overflow) => { /* pmu_kprofile::Profiles::interrupt(&frame, overflow.source) */ }
 ///         Report::Event(overflow) => { /* overflow.event, overflow.tag */ }
 ///     });
@@ -69,18 +69,18 @@ use crate::snapshot::Snapshot;
 /// }
 /// ```
 #[derive(Debug)]
-pub struct WithEvents<'a, I> {
+pub struct WithOpenedEvents<'a, I> {
     interface: &'a I,
     events: &'a EventTable,
 }
 
-impl<I> Clone for WithEvents<'_, I> {
+impl<I> Clone for WithOpenedEvents<'_, I> {
     fn clone(&self) -> Self {
         *self
     }
 }
 
-impl<I> Copy for WithEvents<'_, I> {}
+impl<I> Copy for WithOpenedEvents<'_, I> {}
 
 /// One overflow: a source's, or an opened event's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,7 +102,7 @@ impl Report {
     }
 }
 
-impl<'a, I: SourceInterface> WithEvents<'a, I> {
+impl<'a, I: SourceInterface> WithOpenedEvents<'a, I> {
     /// Combines the sources of `interface` with the events of `events`, which is this processor's.
     pub const fn new(interface: &'a I, events: &'a EventTable) -> Self {
         Self { interface, events }
@@ -148,7 +148,9 @@ impl<'a, I: SourceInterface> WithEvents<'a, I> {
     }
 }
 
-impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, WithEvents<'a, I>, M, P> {
+impl<'a, I: SourceInterface, M: MsrBackend, P: Platform>
+    Session<'a, WithOpenedEvents<'a, I>, M, P>
+{
     /// Programs the counters again like [`reprogram`](Session::reprogram), and also reports the pending overflows of
     /// opened events.
     ///
@@ -164,7 +166,7 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, WithEvents<
 }
 
 // SAFETY: the unit is the interface's, and the table a field.
-unsafe impl<I: SourceInterface> SourceInterface for WithEvents<'_, I> {
+unsafe impl<I: SourceInterface> SourceInterface for WithOpenedEvents<'_, I> {
     forward_interface!(self => self.interface);
 
     #[inline]
