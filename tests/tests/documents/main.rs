@@ -3,3 +3,4 @@
 mod commands;
 mod errors;
 mod kprofile_readme;
+mod links;
