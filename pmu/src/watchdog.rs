@@ -20,8 +20,8 @@ use pmu_core::{CounterMemory, CounterUnit, Event, EventId, GenericEvent};
 /// ```
 /// use pmu::Watchdog;
 /// use pmu::core::{
-///     Claim, CounterError, CounterMemory, CounterSet, CounterSlot, CounterUnit, CounterSession, EventEntry, EventTable,
-///     MAX_COUNTERS, OpenedEvents, service,
+///     Claim, CounterError, CounterMemory, CounterSession, CounterSet, CounterSlot, CounterUnit, EventEntry,
+///     EventTable, MAX_COUNTERS, OpenedEvents, service,
 /// };
 /// # use pmu::core::{MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, Platform, PmcIndex, Interval};
 /// # #[derive(Clone, Copy)] struct Registers;

@@ -55,7 +55,8 @@ pub enum CounterError {
     NeedsCounterPair,
     /// No counter of this session can count the event: of those that can, it has none.
     NoCounterForEvent,
-    /// This period is out of range: below the table's [shortest period](crate::EventTable::set_min_period), or beyond 63 bits.
+    /// This period is out of range: below the table's [shortest period](crate::EventTable::set_min_period), or beyond
+    /// 63 bits.
     Period(u64),
     /// The event is not open.
     NoSuchEvent(EventId),
@@ -122,8 +123,8 @@ pub struct ServiceError {
     pub fault: MsrFault,
     /// Counters that fell out: their events, and the other events of these events' groups, do not run any more.
     ///
-    /// A task finds the events by [`is_started`](crate::CounterSession::is_started), which is false of those that do not
-    /// rotate, and starts them again: on other counters at once, on these after
+    /// A task finds the events by [`is_started`](crate::CounterSession::is_started), which is false of those that do
+    /// not rotate, and starts them again: on other counters at once, on these after
     /// [`reprogram`](crate::CounterSession::reprogram). Those that rotate take turns again at the next
     /// [`rotate`](crate::CounterSession::rotate).
     pub counters: CounterSet,
@@ -236,8 +237,8 @@ impl core::error::Error for CounterError {
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct GroupError {
     /// Number of the event for which it failed, from 0, in the order in which they were given to
-    /// [`open_group`](crate::CounterSession::open_group); `None`, where it is not one event's: a register failed while the
-    /// group was started, or it is the group as a whole.
+    /// [`open_group`](crate::CounterSession::open_group); `None`, where it is not one event's: a register failed while
+    /// the group was started, or it is the group as a whole.
     pub member: Option<usize>,
     /// Reason.
     pub reason: CounterError,

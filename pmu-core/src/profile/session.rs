@@ -340,8 +340,8 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
         })?)
     }
 
-    /// Loads the counters that [`save`](Self::save) kept and resumes them: [`CounterSession::restore`]. Added sources stay as
-    /// they are.
+    /// Loads the counters that [`save`](Self::save) kept and resumes them: [`CounterSession::restore`]. Added sources
+    /// stay as they are.
     ///
     /// # Errors
     /// Those of [`CounterSession::restore`].
@@ -349,9 +349,9 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
         Ok(self.counters.restore(area)?)
     }
 
-    /// Lends the counters until the window ends, to a guest for instance: [`CounterSession::lend`]. Pending overflows of
-    /// opened events are not reported; the operation of the same name of [`counters_mut`](Self::counters_mut) reports
-    /// both kinds. The profile timer goes on.
+    /// Lends the counters until the window ends, to a guest for instance: [`CounterSession::lend`]. Pending overflows
+    /// of opened events are not reported; the operation of the same name of [`counters_mut`](Self::counters_mut)
+    /// reports both kinds. The profile timer goes on.
     ///
     /// # Errors
     /// Those of [`CounterSession::lend`].
@@ -368,9 +368,9 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
         })?)
     }
 
-    /// Programs this processor's counters again after their registers lost their contents: [`CounterSession::reprogram`]. The
-    /// platform's timer is started again if it ran. Overflows of opened events are not reported;
-    /// [`reprogram_all`](Self::reprogram_all) reports them, for a session with events.
+    /// Programs this processor's counters again after their registers lost their contents:
+    /// [`CounterSession::reprogram`]. The platform's timer is started again if it ran. Overflows of opened events are
+    /// not reported; [`reprogram_all`](Self::reprogram_all) reports them, for a session with events.
     ///
     /// # Errors
     /// Those of [`CounterSession::reprogram`]; [`Timer`](InterfaceError::Timer).

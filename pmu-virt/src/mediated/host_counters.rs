@@ -19,9 +19,9 @@ const PERF_METRICS: u64 = 1 << 15;
 /// [intercepted](Self::intercepts): counters, global control, the status and its acknowledgement, RDPMC.
 /// [`write`](Self::write), [`read`](Self::read) and [`read_pmc`](Self::read_pmc) answer the intercepted accesses.
 ///
-/// The host's session [lends](pmu_core::CounterSession::lend) its counters for that time; a host without a session calls
-/// [`stop`](Self::stop) instead. Meanwhile the host does not use the features that share the status register with the
-/// counters (Processor Trace, LBR and PEBS that interrupt).
+/// The host's session [lends](pmu_core::CounterSession::lend) its counters for that time; a host without a session
+/// calls [`stop`](Self::stop) instead. Meanwhile the host does not use the features that share the status register with
+/// the counters (Processor Trace, LBR and PEBS that interrupt).
 ///
 /// The host's execution is not counted. On Intel the processor switches the global control with the entry, by these
 /// fields of the VMCS:

@@ -12,8 +12,8 @@ use crate::msr::{MsrAccess, MsrBackend, MsrFault};
 /// Registers beside a counter's control keep their value ([`UnusedRegisters`](crate::UnusedRegisters)).
 ///
 /// It needs no session, and ends none. Do not use this processor's sessions afterwards, except for
-/// [`reprogram`](crate::CounterSession::reprogram), which starts their events anew. A performance interrupt that is still
-/// to come, and whose handler calls [`service`](crate::service), may write the global control once more; the
+/// [`reprogram`](crate::CounterSession::reprogram), which starts their events anew. A performance interrupt that is
+/// still to come, and whose handler calls [`service`](crate::service), may write the global control once more; the
 /// counters' own controls stay clear.
 ///
 /// # Context

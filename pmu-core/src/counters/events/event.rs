@@ -118,7 +118,8 @@ impl Event {
     /// Makes it interrupt once per `period` events. Its total can be read only [`with_total`](Self::with_total).
     ///
     /// With a period of 0 it does not interrupt, like a new one. A period beyond the counter's reach is counted in
-    /// chunks. One below the table's [shortest period](crate::EventTable::set_min_period) is refused when the event is opened.
+    /// chunks. One below the table's [shortest period](crate::EventTable::set_min_period) is refused when the event is
+    /// opened.
     pub const fn every(mut self, period: u64) -> Self {
         self.period = period;
         self.total = period == 0;
@@ -138,7 +139,8 @@ impl Event {
         self
     }
 
-    /// Lets it take turns with other events at [`rotate`](crate::CounterSession::rotate), where there are too few counters.
+    /// Lets it take turns with other events at [`rotate`](crate::CounterSession::rotate), where there are too few
+    /// counters.
     ///
     /// An event that does not rotate takes the counter of one that does, and keeps it until it is stopped or its thread
     /// is switched out. What such events leave is shared by those that rotate, of the processor and of threads: each

@@ -13,8 +13,8 @@ use crate::platform::Platform;
 /// Services the performance interrupt of the processor that executes the call: finds the overflowed counters,
 /// re-arms them, reports each period that is over to `overflowed` once, and lets the interrupt recur.
 ///
-/// `memory` is the processor's. Without a session it accesses no register and returns [`NotOurs`](Claim::NotOurs),
-/// but claims one interrupt that comes late, after [`shut_down`](crate::CounterSession::shut_down). A nested call, from an
+/// `memory` is the processor's. Without a session it accesses no register and returns [`NotOurs`](Claim::NotOurs), but
+/// claims one interrupt that comes late, after [`shut_down`](crate::CounterSession::shut_down). A nested call, from an
 /// interrupt that interrupted this one, returns [`Ours`](Claim::Ours) at once, and the outer call makes another pass.
 ///
 /// # Context

@@ -5,7 +5,8 @@ use core::num::NonZero;
 use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::Relaxed;
 
-/// Events that are counted together, or not at all: opened by [`CounterSession::open_group`](crate::CounterSession::open_group).
+/// Events that are counted together, or not at all: opened by
+/// [`CounterSession::open_group`](crate::CounterSession::open_group).
 ///
 /// The identity is unique in the machine until 2³² groups were opened, and a group keeps it on every processor.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]

@@ -5,10 +5,10 @@ use crate::msr::MsrAddress;
 
 /// The registers that control all counters of a processor together.
 ///
-/// A session owns the bits of its counters in them, and no others. Other owners do not write the control register
-/// while a session lives, but set their bits through it
-/// ([`CounterSession::set_others_control`](crate::CounterSession::set_others_control)); in the status they acknowledge their own
-/// bits.
+/// A session owns the bits of its counters in them, and no others. Other owners do not write the control register while
+/// a session lives, but set their bits through it
+/// ([`CounterSession::set_others_control`](crate::CounterSession::set_others_control)); in the status they acknowledge
+/// their own bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct GlobalRegisters {

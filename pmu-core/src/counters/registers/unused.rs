@@ -7,8 +7,8 @@ use crate::msr::{MsrAccess, MsrAddress, MsrBackend};
 /// Registers that some counters have beside their control, and that no driver here uses. With values that firmware,
 /// or the kernel before a kexec, left in them, a counter is reloaded or writes records behind the driver's back.
 ///
-/// [`CounterSession::take`](crate::CounterSession::take) does not clear them, so that a kernel that is never started this way
-/// does not pay for them.
+/// [`CounterSession::take`](crate::CounterSession::take) does not clear them, so that a kernel that is never started
+/// this way does not pay for them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct UnusedRegisters {

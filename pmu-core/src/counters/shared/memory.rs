@@ -240,8 +240,8 @@ impl CounterMemory {
     }
 
     /// Takes the memory back from a session that was dropped, or forgotten, without
-    /// [`shut_down`](crate::CounterSession::shut_down): a crashed driver's, or one that a panic left. Its counters go on
-    /// until the next session takes them; see [`stop_all`](crate::stop_all).
+    /// [`shut_down`](crate::CounterSession::shut_down): a crashed driver's, or one that a panic left. Its counters go
+    /// on until the next session takes them; see [`stop_all`](crate::stop_all).
     ///
     /// # Context
     /// Task, on the processor whose memory it is, no interrupt of it under way.

@@ -28,7 +28,8 @@ pub struct EventTable<E: ?Sized = [EventEntry]> {
     virtualization: AtomicBool,
     /// Number of the last change of an event's turn.
     turn: AtomicU32,
-    /// 0: [`FLOOR`](EventTable::DEFAULT_MIN_PERIOD), so that a new table is zeros, which take no room in a kernel's image.
+    /// 0: [`FLOOR`](EventTable::DEFAULT_MIN_PERIOD), so that a new table is zeros, which take no room in a kernel's
+    /// image.
     min_period: AtomicU64,
     pub(crate) extra: ExtraRegisters,
     entries: E,
@@ -183,8 +184,8 @@ impl EventTable {
     }
 
     /// Takes the table back from a session that was dropped, or forgotten, without
-    /// [`shut_down`](crate::CounterSession::shut_down): with its [memory](crate::CounterMemory::reclaim). Its events are
-    /// closed; its [extra registers](crate::Event::with_extra) keep their values.
+    /// [`shut_down`](crate::CounterSession::shut_down): with its [memory](crate::CounterMemory::reclaim). Its events
+    /// are closed; its [extra registers](crate::Event::with_extra) keep their values.
     ///
     /// # Context
     /// Task, on the processor whose table it is, no interrupt of it under way.

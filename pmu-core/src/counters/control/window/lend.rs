@@ -15,8 +15,8 @@ use crate::counters::shared::slot::SlotState;
 use crate::msr::MsrBackend;
 use crate::platform::Platform;
 
-/// The time in which a session's counters are [lent](CounterSession::lend). It borrows the session, so that nothing starts,
-/// stops or reads an event meanwhile.
+/// The time in which a session's counters are [lent](CounterSession::lend). It borrows the session, so that nothing
+/// starts, stops or reads an event meanwhile.
 ///
 /// Dropping it accesses no register and leaves the counters lent: the session's events count nothing. So does an early
 /// return by `?`. The end of the next window brings the events back; their periods begin anew, and what they counted
