@@ -178,10 +178,10 @@ impl Machine {
     ///
     /// ```
     /// use pmu::Machine;
-/// use pmu::core::{
-///     CounterMemory, CounterSession, CounterSet, CounterSlot, Event, EventEntry, EventTable, GenericEvent,
-///     MAX_COUNTERS, SourceInterface,
-/// };
+    /// use pmu::core::{
+    ///     CounterMemory, CounterSession, CounterSet, CounterSlot, Event, EventEntry, EventTable, GenericEvent,
+    ///     MAX_COUNTERS, SourceInterface,
+    /// };
     /// # use pmu_virt::mock::MockMsr;
     /// # use pmu_virt::{Configuration, FedEvents, IntelConfiguration, VirtualPmu};
     /// # let configuration = Configuration::Intel(IntelConfiguration::new(4, 4, 3));

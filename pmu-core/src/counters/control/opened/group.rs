@@ -18,9 +18,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// does.
     ///
     /// ```
-/// # use pmu_core::{
-/// #     CounterSession, CounterUnit, Event, EventCount, EventSource, GenericEvent, GroupError, MsrBackend, Platform,
-/// # };
+    /// # use pmu_core::{
+    /// #     CounterSession, CounterUnit, Event, EventCount, EventSource, GenericEvent, GroupError, MsrBackend, Platform,
+    /// # };
     /// /// Returns the instructions per thousand cycles of a function.
     /// fn instructions_per_kilocycle<S: EventSource, M: MsrBackend, P: Platform>(
     ///     counters: &mut CounterSession<'_, S, M, P>,
