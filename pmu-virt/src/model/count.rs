@@ -4,7 +4,7 @@ use crate::events::feed::Feed;
 use crate::events::slot::FeedSlot;
 use crate::model::advanced::Advanced;
 use crate::model::state::Model;
-use crate::registers::counters::{Counters, MAX_COUNTERS, to_global};
+use crate::registers::counters::{Counters, MAX_COUNTERS, places, to_global};
 use crate::registers::family::Family;
 use crate::registers::layout::{Freeze, Layout};
 
@@ -33,7 +33,7 @@ impl Model {
     ) -> Advanced {
         // The earliest overflow that interrupts: missing/count is its time within the span.
         let mut first: Option<(u64, u64, FeedSlot)> = None;
-        for counter in (0..MAX_COUNTERS).filter(|counter| running >> counter & 1 != 0) {
+        for counter in places(running) {
             let cell = self.cells[counter];
             let count = feed.at(cell);
             let value = self.registers.counter_mut(counter);
@@ -64,7 +64,7 @@ impl Model {
     pub(crate) fn count(&mut self, feed: &Feed, running: Counters) -> Advanced {
         let mut advanced = Advanced::NOTHING;
         let mut overflowed = 0;
-        for counter in (0..MAX_COUNTERS).filter(|counter| running >> counter & 1 != 0) {
+        for counter in places(running) {
             let mask = self.layout.mask(counter);
             let value = self.registers.counter_mut(counter);
             let sum = u128::from(*value) + u128::from(feed.at(self.cells[counter]));
@@ -111,7 +111,7 @@ impl Model {
     /// Makes every running counter that interrupts overflow, for the mock.
     pub(crate) fn overflow_all(&mut self) {
         let overflowing = self.running() & self.interrupting();
-        for counter in (0..MAX_COUNTERS).filter(|counter| overflowing >> counter & 1 != 0) {
+        for counter in places(overflowing) {
             *self.registers.counter_mut(counter) = 0;
         }
         self.budget_is_stale = true;

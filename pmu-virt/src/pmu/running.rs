@@ -6,7 +6,7 @@ use crate::events::feed::Feed;
 use crate::events::key::EventKey;
 use crate::pmu::virtual_pmu::VirtualPmu;
 use crate::policy::event_policy::EventPolicy;
-use crate::registers::counters::{MAX_COUNTERS, MAX_PER_KIND};
+use crate::registers::counters::{MAX_PER_KIND, places};
 use crate::registers::family::Family;
 
 impl<P: EventPolicy> VirtualPmu<P> {
@@ -68,9 +68,7 @@ impl<P: EventPolicy> VirtualPmu<P> {
     /// ```
     pub fn running(&self) -> impl Iterator<Item = RunningEvent> + '_ {
         let running = self.model.running();
-        (0..MAX_COUNTERS)
-            .filter(move |counter| running >> counter & 1 != 0)
-            .map(|counter| self.running_event(counter))
+        places(running).map(|counter| self.running_event(counter))
     }
 
     /// Returns the running counters whose events the embedder does not feed: these counters stand still.

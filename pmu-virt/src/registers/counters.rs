@@ -16,6 +16,7 @@ pub(crate) const fn from_global(bits: u64) -> Counters {
 }
 
 /// Returns the place of each counter of the set, 0–15.
+#[inline]
 pub(crate) fn places(counters: Counters) -> impl Iterator<Item = usize> {
     (0..MAX_COUNTERS).filter(move |counter| counters >> counter & 1 != 0)
 }
