@@ -167,6 +167,7 @@ const FLOORS: &[Floors] = &[
         of: "pmu",
         floors: &["lib", "local_apic, machine, per_processor, perf, user, watchdog"],
     },
+    Floors { of: "pmu: perf", floors: &["attributes", "raw_config", "error"] },
     Floors {
         of: "pmu-kprofile",
         floors: &[

@@ -1,0 +1,48 @@
+//! Reasons why attributes or texts are not events.
+
+use core::fmt;
+
+/// Reason why attributes or a text are not an event, or an event has no attributes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[non_exhaustive]
+pub enum PerfError {
+    /// The type is neither that of generic events nor that of raw ones.
+    Type(u32),
+    /// The hardware event with this number has no name here.
+    Hardware(u64),
+    /// These bits of a raw configuration belong to no term; perf itself sets bits 16, 17, 20 and 22.
+    Bits(u64),
+    /// The event with this configuration has no extra register, or another one than was given.
+    NoExtraRegister(u64),
+    /// The attributes exclude everything: user and kernel, or host and guest.
+    ExcludesAll,
+    /// The text has an unknown term, or no closing slash.
+    Term {
+        /// Place in the text, in bytes.
+        at: usize,
+    },
+    /// A term's value is missing, is no number, or is too great.
+    Value {
+        /// Place in the text, in bytes.
+        at: usize,
+    },
+}
+
+impl fmt::Display for PerfError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Type(type_) => write!(f, "events of type {type_} are not counters' events"),
+            Self::Hardware(number) => write!(f, "hardware event {number} is not known"),
+            Self::Bits(bits) => write!(f, "a raw configuration cannot have bits {bits:#X}"),
+            Self::NoExtraRegister(config) => {
+                write!(f, "config1 has no meaning for configuration {config:#X}, or another one")
+            }
+            Self::ExcludesAll => f.write_str("everything is excluded from the event"),
+            Self::Term { at } => write!(f, "no term of an event at byte {at}"),
+            Self::Value { at } => write!(f, "no value, or none that fits, at byte {at}"),
+        }
+    }
+}
+
+impl core::error::Error for PerfError {}

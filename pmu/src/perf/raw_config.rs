@@ -1,0 +1,213 @@
+//! Raw configurations of events, and their texts.
+
+use core::fmt;
+use core::str::FromStr;
+
+use pmu_core::EventSelect;
+
+use crate::perf::error::PerfError;
+
+/// Raw configuration of perf: an event select without the bits that perf itself sets (16, 17, 20 and 22).
+///
+/// As text it is `r01c0`, with the event in the low byte and the unit mask in the next; or terms, as in
+/// `cpu/event=0xc0,umask=0x1/`, where a flag needs no value. As in perf, `cpu/r1a8/` and `cpu/config=0x1a8/` are the
+/// same as `r1a8`. The terms are those of the kernel's format files:
+///
+/// | term | bits |
+/// |---|---|
+/// | `event` | 7:0, and 35:32 on AMD's processors |
+/// | `umask` | 15:8, and 47:40 on Intel's with a second unit mask |
+/// | `edge`, `pc`, `any`, `inv` | 18, 19, 21, 23 |
+/// | `cmask` | 31:24 |
+/// | `eq` | 36 |
+///
+/// A processor may lack some of these bits, which is checked where the event is opened. Intel's `in_tx` and `in_tx_cp`,
+/// bits 32 and 33, are parsed. [`terms`](Self::terms) writes these bits as AMD's event, which perf refuses on Intel's
+/// processors; `r1000001c0` is right on both.
+///
+/// ```
+/// use pmu::perf::RawConfig;
+/// let config: RawConfig = "cpu/event=0xc0,umask=0x1,cmask=4,inv,edge/".parse()?;
+/// assert_eq!(config.bits(), 0x0484_01C0);
+/// assert_eq!(config.to_string(), "r48401c0");
+/// assert_eq!(config.terms().to_string(), "cpu/event=0xc0,umask=0x1,edge,inv,cmask=0x4/");
+/// assert_eq!("r01c0".parse::<RawConfig>()?.bits(), 0x01C0);
+/// # Ok::<(), pmu::perf::PerfError>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct RawConfig(u64);
+
+/// Term of a raw configuration: its name, and its fields' lowest bits and widths, the value's low bits first.
+pub(crate) struct Term {
+    name: &'static str,
+    fields: &'static [(u32, u32)],
+}
+
+/// Terms in the order in which they are written. The last two are only read, because the first one has their bits, too.
+const TERMS: [Term; 10] = [
+    Term { name: "event", fields: &[(0, 8), (32, 4)] },
+    Term { name: "umask", fields: &[(8, 8), (40, 8)] },
+    Term { name: "edge", fields: &[(18, 1)] },
+    Term { name: "pc", fields: &[(19, 1)] },
+    Term { name: "any", fields: &[(21, 1)] },
+    Term { name: "inv", fields: &[(23, 1)] },
+    Term { name: "cmask", fields: &[(24, 8)] },
+    Term { name: "eq", fields: &[(36, 1)] },
+    Term { name: "in_tx", fields: &[(32, 1)] },
+    Term { name: "in_tx_cp", fields: &[(33, 1)] },
+];
+
+const WRITTEN: usize = 8;
+
+impl Term {
+    fn is_flag(&self) -> bool {
+        matches!(self.fields, [(_, 1)])
+    }
+
+    /// Returns the configuration bits of this value; `None` if it is too great.
+    fn of(&self, value: u64) -> Option<u64> {
+        let mut left = value;
+        let bits = self.fields.iter().fold(0, |bits, (lowest, width)| {
+            let low = left & ((1 << width) - 1);
+            left >>= width;
+            bits | low << lowest
+        });
+        (left == 0).then_some(bits)
+    }
+
+    /// Returns the term's value in a configuration.
+    fn value(&self, bits: u64) -> u64 {
+        let fields = self.fields.iter().rev();
+        fields
+            .fold(0, |value, (lowest, width)| value << width | bits >> lowest & ((1 << width) - 1))
+    }
+
+    /// Returns the mask of the term's bits.
+    fn mask(&self) -> u64 {
+        self.fields.iter().fold(0, |bits, (lowest, width)| bits | ((1 << width) - 1) << lowest)
+    }
+}
+
+impl RawConfig {
+    /// Creates the configuration with these bits.
+    ///
+    /// # Errors
+    /// [`Bits`](PerfError::Bits): some bits are no term's.
+    ///
+    /// ```
+    /// use pmu::perf::{PerfError, RawConfig};
+    /// assert_eq!(RawConfig::new(0x01C0)?.select().select_bits(), 0x01C0);
+    /// // Bit 22 enables a counter, which perf does itself.
+    /// assert_eq!(RawConfig::new(0x40_01C0), Err(PerfError::Bits(1 << 22)));
+    /// # Ok::<(), PerfError>(())
+    /// ```
+    pub fn new(bits: u64) -> Result<Self, PerfError> {
+        let others = TERMS.iter().fold(bits, |left, term| left & !term.mask());
+        if others == 0 { Ok(Self(bits)) } else { Err(PerfError::Bits(others)) }
+    }
+
+    /// Returns the bits of the configuration.
+    pub const fn bits(self) -> u64 {
+        self.0
+    }
+
+    /// Returns the configuration as an event select, at no privilege level yet.
+    pub const fn select(self) -> EventSelect {
+        EventSelect::from_bits(self.0)
+    }
+
+    /// Returns the configuration in a form that is written as terms: `cpu/event=0xc0,umask=0x1/`. Terms that are 0 are
+    /// left out, except the event.
+    pub const fn terms(self) -> RawTerms {
+        RawTerms(self)
+    }
+
+    /// Parses the terms between the slashes.
+    fn of_terms(text: &str, start: usize) -> Result<Self, PerfError> {
+        let (mut config, mut at) = (0, start);
+        for part in text.split(',') {
+            let (name, value) = part.split_once('=').map_or((part, None), |(n, v)| (n, Some(v)));
+            let term = TERMS.iter().find(|term| term.name == name);
+            config |= match (term, value) {
+                (Some(term), Some(value)) => {
+                    let value = number(value).and_then(|value| term.of(value));
+                    value.ok_or(PerfError::Value { at: at + name.len() + 1 })?
+                }
+                (Some(term), None) if term.is_flag() => term.mask(),
+                (Some(_), None) => return Err(PerfError::Value { at: at + name.len() }),
+                (None, Some(value)) if name == "config" => {
+                    let bits = number(value).ok_or(PerfError::Value { at: at + name.len() + 1 })?;
+                    Self::new(bits)?.0
+                }
+                (None, None) if name.starts_with('r') => Self::of_raw(name, at)?.0,
+                _ => return Err(PerfError::Term { at }),
+            };
+            at += part.len() + 1;
+        }
+        Ok(Self(config))
+    }
+
+    /// Parses hexadecimal digits, with or without a leading `0x`.
+    fn of_raw(text: &str, at: usize) -> Result<Self, PerfError> {
+        let digits = text.strip_prefix('r').ok_or(PerfError::Term { at })?;
+        let digits = digits.strip_prefix("0x").unwrap_or(digits);
+        Self::new(hexadecimal(digits).ok_or(PerfError::Value { at: at + 1 })?)
+    }
+}
+
+/// Parses a number as perf's terms have it: decimal, or hexadecimal after `0x`.
+pub(crate) fn number(text: &str) -> Option<u64> {
+    match text.strip_prefix("0x") {
+        Some(digits) => hexadecimal(digits),
+        // `parse` would take a sign.
+        None => text.bytes().all(|c| c.is_ascii_digit()).then(|| text.parse().ok())?,
+    }
+}
+
+fn hexadecimal(digits: &str) -> Option<u64> {
+    let plain = digits.bytes().all(|c| c.is_ascii_hexdigit());
+    plain.then(|| u64::from_str_radix(digits, 16).ok())?
+}
+
+impl FromStr for RawConfig {
+    type Err = PerfError;
+
+    /// Parses `r01c0`, or terms between `cpu/` and `/`.
+    fn from_str(text: &str) -> Result<Self, PerfError> {
+        match text.strip_prefix("cpu/") {
+            Some(terms) => {
+                let unclosed = PerfError::Term { at: text.len() };
+                Self::of_terms(terms.strip_suffix('/').ok_or(unclosed)?, "cpu/".len())
+            }
+            None => Self::of_raw(text, 0),
+        }
+    }
+}
+
+/// Writes `r01c0`.
+impl fmt::Display for RawConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "r{:04x}", self.0)
+    }
+}
+
+/// [`RawConfig`] that is written as terms: see [`RawConfig::terms`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct RawTerms(RawConfig);
+
+impl fmt::Display for RawTerms {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (place, term) in TERMS.iter().take(WRITTEN).enumerate() {
+            let value = term.value(self.0.0);
+            let separator = if place == 0 { "cpu/" } else { "," };
+            match value {
+                0 if place != 0 => {}
+                1 if term.is_flag() => write!(f, "{separator}{}", term.name)?,
+                _ => write!(f, "{separator}{}={value:#x}", term.name)?,
+            }
+        }
+        f.write_str("/")
+    }
+}
