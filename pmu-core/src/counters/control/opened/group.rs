@@ -19,7 +19,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     ///
     /// ```
     /// # use pmu_core::{
-    /// #     CounterSession, CounterUnit, Event, EventCount, EventSource, GenericEvent, GroupError, MsrBackend, Platform,
+    /// #     CounterSession, CounterUnit, Event, EventCount, EventSource, GenericEvent, GroupError, MsrBackend,
+    /// #     Platform,
     /// # };
     /// /// Returns the instructions per thousand cycles of a function.
     /// fn instructions_per_kilocycle<S: EventSource, M: MsrBackend, P: Platform>(
