@@ -201,7 +201,7 @@ fn lock(machine: &dyn Machine) -> Result<RunLock, Failure> {
     Ok(lock)
 }
 
-/// The machine. If it is to be written, the user agreed.
+/// Returns the machine; if the run is to write registers, the user agreed.
 fn machine(arguments: &Arguments) -> Result<Box<dyn Machine>, Failure> {
     let folder = |folder: &Path| Software::open(folder).map_err(other("the software machine"));
     if let Some(path) = &arguments.machine {
@@ -278,7 +278,7 @@ fn agree(arguments: &Arguments, cpuid: impl Fn(u32, u32) -> CpuidRegisters) -> R
     }
 }
 
-/// Checks that the report can be written there, before anything is done for it.
+/// Checks that the report can be written to this file, before the run begins.
 fn check_place(file: &Path) -> Result<(), Failure> {
     let failure = |what| Err(Failure::Other(format!("{}: {what}", file.display())));
     let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty());

@@ -30,7 +30,7 @@ impl Random {
         self.below(times) == 0
     }
 
-    /// One of these.
+    /// Returns one of these items; `None` if there are none.
     pub fn of<'a, T>(&mut self, choices: &'a [T]) -> Option<&'a T> {
         choices.get(self.below(choices.len() as u64) as usize)
     }

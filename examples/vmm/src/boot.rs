@@ -1,6 +1,6 @@
 //! A kernel's image: its format, its place in memory, and the start of its first processor.
 //!
-//! Uses nothing else of the monitor: untrusted bytes come in, and the fuzz targets take it as it is.
+//! Uses nothing else of the monitor. The fuzz targets compile this folder, because an image is untrusted bytes.
 
 pub(crate) mod cpio;
 mod elf;

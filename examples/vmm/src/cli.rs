@@ -1,4 +1,4 @@
-//! The command line: reads what it names, runs the machine, and says how that ended.
+//! The command line: reads the files that it names, runs the machine, and reports the end.
 
 use core::time::Duration;
 use std::fs;

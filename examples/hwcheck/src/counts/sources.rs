@@ -1,4 +1,4 @@
-//! The sources of the documents' tables: which of them count on this processor.
+//! The sources of the documents' tables: each counts on this processor, or does not.
 
 use pmu_core::{CounterSet, Event, ProfileSource};
 use pmu_virt::{Configuration, Vendor};
@@ -80,7 +80,7 @@ fn is_as_known(count: &Count) -> bool {
     })
 }
 
-/// Returns the quantity in a source's name, if a workload's number of it is known.
+/// Returns the quantity that a source's name says, if its number in a workload is known.
 fn quantity(vendor: Vendor, source: &ProfileSource) -> Option<Quantity> {
     use Quantity::{
         Branches, DataCacheMisses, Instructions, LastCacheMisses, MisalignedAccesses,

@@ -10,7 +10,8 @@ use pmu_core::{FaultFixup, FixupMsr, MsrAddress, MsrBackend, MsrErrorKind, MsrUp
 
 /// The registers of one processor, by the kernel's `msr` module; RDPMC by the instruction.
 ///
-/// An access reaches the processor whose file it is, whichever one executes the call; RDPMC the one that executes it.
+/// An access reaches the processor that the file belongs to, on whichever processor the call executes. RDPMC reads the
+/// processor that executes the call.
 /// A #GP comes back as EIO, and is [`GeneralProtection`](MsrErrorKind::GeneralProtection). EPERM is the kernel's
 /// refusal, not the processor's, and like any other error [`Unreachable`](MsrErrorKind::Unreachable).
 ///

@@ -31,7 +31,7 @@ impl Host {
         format!("/dev/cpu/{processor}/msr").into()
     }
 
-    /// Opens the registers of a processor, for writing too if `writes`. Loads the module `msr` where it is not.
+    /// Opens the registers of a processor, for writing too if `writes`. Loads the module `msr` if it is not loaded.
     ///
     /// # Errors
     /// The file is not there, also after modprobe(8), or cannot be opened.

@@ -48,7 +48,7 @@ pub fn processor(machine: &dyn Machine) -> Processor {
     }
 }
 
-/// The digits of the kernel's release: what follows them names who built it.
+/// The digits of the kernel's release. The text behind them may name a person, and is left out.
 pub fn kernel(machine: &dyn Machine) -> String {
     let release = kernel_file(machine, "proc/sys/kernel/osrelease").unwrap_or_default();
     let digits: String =

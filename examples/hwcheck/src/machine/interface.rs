@@ -29,7 +29,7 @@ pub trait Machine {
     /// The folder that has `proc` and `sys`.
     fn root(&self) -> &Path;
 
-    /// Returns whether it is a software PMU.
+    /// Returns whether the machine is a software PMU.
     fn is_software(&self) -> bool;
 
     /// Stays on the processor from here on, before others.

@@ -34,7 +34,7 @@ pub struct Plan {
     pub refuses_writes: bool,
     /// The accesses of the `msr` file that fail.
     pub failing: Option<Range<u64>>,
-    /// The process that makes this access is killed before it.
+    /// The process is killed just before this access.
     pub killed_at: Option<u64>,
     /// Writes of another owner, each before an access: number of the access, register, and value.
     pub others: Vec<(u64, u32, u64)>,
@@ -255,7 +255,7 @@ impl SoftwareMsr {
         Ok(())
     }
 
-    /// Writes it at once: a process that is killed leaves the file whole.
+    /// Writes the file by one call, so that a process that is killed leaves it whole.
     fn store(&self) -> io::Result<()> {
         let kept = &mut *self.kept.borrow_mut();
         let state = kept.pmu.state();

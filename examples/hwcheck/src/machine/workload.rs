@@ -1,4 +1,4 @@
-//! Code of which it is known by hand how often something happens in it.
+//! Code in which the number of instructions, branches and other events is counted by hand.
 
 use core::arch::asm;
 use core::cell::Cell;
@@ -14,7 +14,7 @@ pub enum Workload {
     Loop,
     /// A branch that follows a random bit, and the loop's own. Predictors are wrong in half of the first.
     Random,
-    /// A read of an address that the read before tells: one miss of each cache that is smaller than the memory.
+    /// A read whose address is the result of the read before: one miss of each cache that is smaller than the memory.
     Chase,
     /// A read of 8 bytes of which 4 are in the next cache line.
     Misaligned,
@@ -42,7 +42,7 @@ pub enum Quantity {
 }
 
 impl Workload {
-    /// All of them.
+    /// All workloads.
     pub const ALL: [Self; 5] =
         [Self::Loop, Self::Random, Self::Chase, Self::Misaligned, Self::Mixed];
 

@@ -136,7 +136,7 @@ impl<'r, 'm> Comparison<'r, 'm> {
         Ok(self.compare(register, Access::Rdmsr, None, model, processor))
     }
 
-    /// The bits of a register of which the model knows what they are now; `None` where it knows nothing.
+    /// Returns the bits of a register whose present value the model knows; `None` if the model knows no bit.
     fn compared_bits(&self, register: &RegisterInfo) -> Option<u64> {
         let agreed = self.registers.agreed;
         let place = agreed.place(register.kind, register.counter);
@@ -245,7 +245,7 @@ impl<'r, 'm> Comparison<'r, 'm> {
         (model != processor).then(|| (claim, disagreement()))
     }
 
-    /// The bits of the global control that stay as they were found: which, and their value.
+    /// Returns a mask of the global control's bits that stay as they were found, and their value.
     pub(crate) fn rest(&self, register: &RegisterInfo) -> (u64, u64) {
         let agreed = self.registers.agreed;
         let cell = agreed.cell_at(register.address).and_then(|place| agreed.cells().get(place));

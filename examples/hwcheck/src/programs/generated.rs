@@ -15,7 +15,7 @@ const ARCHITECTURAL: [u64; 7] = [0x003C, 0x00C0, 0x013C, 0x4F2E, 0x412E, 0x00C4,
 const OF_EVERY_FAMILY: [u64; 6] = [0x76, 0xC0, 0xC2, 0xC3, 0xC4, 0xC5];
 
 impl Comparison<'_, '_> {
-    /// A program for each register that may be written: its bits one by one, but those of a select's event.
+    /// Returns a program for each register that may be written: each bit alone, except the bits of a select's event.
     pub(crate) fn sweeps(&self) -> Vec<Vec<Operation>> {
         let agreed = self.registers.agreed;
         let writable = self.writable().into_iter().map(|register| {
@@ -37,7 +37,7 @@ impl Comparison<'_, '_> {
         self.listed.iter().filter(|one| addresses.contains(&one.address)).copied().collect()
     }
 
-    /// A program: accesses in random order, then a read of everything.
+    /// Returns a program: accesses in random order, then a read of every register.
     pub(crate) fn program(&self, random: &mut Random) -> Vec<Operation> {
         let writable = self.writable();
         let mut program = Vec::new();
@@ -61,7 +61,7 @@ impl Comparison<'_, '_> {
     }
 }
 
-/// A value for a register: mostly a legal one, sometimes with one illegal bit.
+/// Returns a value for a register: mostly a legal one, sometimes with an illegal bit.
 fn value(configuration: &Configuration, register: &RegisterInfo, random: &mut Random) -> u64 {
     let legal = match register.kind {
         RegisterKind::EventSelect => select(configuration, register.legal, random),
@@ -72,7 +72,7 @@ fn value(configuration: &Configuration, register: &RegisterInfo, random: &mut Ra
     if random.one_in(6) { legal | illegal } else { legal }
 }
 
-/// An event select. Its event is a known one, wherever it can run.
+/// Returns an event select. If the counter could run, the event is a known one.
 fn select(configuration: &Configuration, legal: u64, random: &mut Random) -> u64 {
     let events: Vec<u64> = match configuration {
         Configuration::Intel(intel) => {
@@ -94,7 +94,7 @@ fn select(configuration: &Configuration, legal: u64, random: &mut Random) -> u64
     }
 }
 
-/// A counter's value: at the ends of ranges, of 32 bits with and without a sign, or any.
+/// Returns a counter's value: at the ends of ranges, of 32 bits with and without a sign, or any.
 fn counter(random: &mut Random) -> u64 {
     let any = random.next();
     match random.below(6) {

@@ -8,7 +8,7 @@ use crate::registers::stop::Stop;
 use crate::report::claim::{Claim, Evidence, Outcome};
 
 impl Comparison<'_, '_> {
-    /// Reads what needs no write: registers that are absent, and those of capabilities.
+    /// Reads the registers that are tested without a write: absent ones, and those of capabilities.
     ///
     /// # Errors
     /// A register cannot be reached.
@@ -63,7 +63,7 @@ impl Comparison<'_, '_> {
         self.registers.check_others()
     }
 
-    /// Does it again where the answers differ: what comes of the processor comes twice.
+    /// Repeats the work if the answers differ: a real disagreement comes twice.
     fn twice(
         &mut self,
         work: impl Fn(&mut Self) -> Result<Differs, Stop>,
@@ -112,7 +112,7 @@ impl Comparison<'_, '_> {
         Ok(None)
     }
 
-    /// Stops everything, on both, makes it 0, and reads it back.
+    /// Stops the counters on both, sets every register to 0, and reads it back.
     fn clean(&mut self) -> Result<Differs, Stop> {
         let agreed = self.registers.agreed;
         let mut first = None;

@@ -25,20 +25,20 @@ const STATUS_OF_OTHERS: u64 = METRICS | 1 << 55 | 0x3F << 58;
 /// A register that may be changed and is restored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cell {
-    /// The address at which it is read.
+    /// The address at which the register is read.
     pub address: u32,
-    /// The address at which it is restored: a counter's full-width one where there is one.
+    /// The address at which the register is restored: a counter's full-width address, if it has one.
     pub restored_at: u32,
     /// Its purpose.
     pub kind: RegisterKind,
     /// The number of its counter.
     pub counter: u8,
-    /// Its value when it was found.
+    /// The register's value before the run.
     pub found: u64,
 }
 
 impl Cell {
-    /// Returns whether it is a counter.
+    /// Returns whether the register is a counter.
     pub fn is_counter(&self) -> bool {
         matches!(self.kind, RegisterKind::GeneralCounter | RegisterKind::FixedCounter)
     }
@@ -63,7 +63,7 @@ struct Rule {
     free: u64,
     /// The value of the others.
     rest: u64,
-    /// One value more: the one that was found.
+    /// One more value that may be written: the register's value before the run.
     found: Option<u64>,
 }
 

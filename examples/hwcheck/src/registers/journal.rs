@@ -10,9 +10,9 @@ use pmu_virt::RegisterKind;
 
 /// A write was made, or begun.
 const CHANGED: u32 = 1 << 0;
-/// A write was begun, and it is not known whether it was made.
+/// A write was begun; whether the register took it is unknown.
 const PENDING: u32 = 1 << 1;
-/// A counter ran since it was written.
+/// The counter may have counted since its last write.
 const MOVED: u32 = 1 << 2;
 
 #[derive(Debug)]

@@ -76,7 +76,7 @@ pub fn restore(registers: &Registers<'_>) -> Restored {
     restored
 }
 
-/// Acknowledges those of these counters' overflows that are shown and were not there before.
+/// Acknowledges these counters' overflows, except those that the run found pending.
 pub(crate) fn acknowledge(registers: &Registers<'_>, counters: u64) {
     let status = registers.address_of(RegisterKind::GlobalStatus);
     let shown = status.and_then(|status| registers.read(status).ok()).unwrap_or(0);

@@ -1,4 +1,4 @@
-//! The bounds of a report that is read, and the error of one that is none.
+//! The bounds of a report that is read, and the error of bytes that are no report.
 
 use core::fmt;
 

@@ -39,7 +39,7 @@ pub enum Outcome {
     Silent,
     /// A source counts, but not the known number of what its name says.
     SomethingElse,
-    /// It could not be tried: see the reason.
+    /// The claim could not be tried: see the reason.
     NotTried,
     /// Another owner of the counters wrote meanwhile.
     Disturbed,
@@ -49,7 +49,7 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// The words for it.
+    /// Returns the outcome in words.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Agrees => "agrees",
@@ -85,7 +85,7 @@ pub struct Evidence {
     /// The counts, by workload.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub counts: Vec<Count>,
-    /// The reason for which it was not tried.
+    /// The reason why the claim was not tried.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<Reason>,
 }
@@ -119,13 +119,13 @@ impl Evidence {
 pub enum Reason {
     /// It needs writes, and the run was to make none.
     ReadOnly,
-    /// The processor lacks it.
+    /// The processor lacks the claim's registers or event.
     Absent,
     /// The counter holds what could not be restored.
     NotRestorable,
     /// User mode may not execute RDPMC.
     RdpmcNotAllowed,
-    /// The driver's counter layer refused it.
+    /// The driver's counter layer refused the counters or the event.
     Driver,
     /// The worker ended before.
     WorkerEnded,
@@ -143,7 +143,7 @@ pub enum Reason {
 }
 
 impl Reason {
-    /// The words for it.
+    /// Returns the reason in words.
     pub const fn name(self) -> &'static str {
         match self {
             Self::ReadOnly => "the run was to write nothing",

@@ -3,11 +3,11 @@
 /// A claim that the tool knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Known {
-    /// Its id. One that ends with a period begins those of a list: a source's name follows.
+    /// The claim's id. An id that ends with a period is completed by a source's name.
     pub id: &'static str,
     /// Statement of the claim.
     pub claim: &'static str,
-    /// Place where it is tried.
+    /// The place where the claim is tried.
     pub tried: Tried,
 }
 

@@ -45,7 +45,7 @@ pub enum WorkloadName {
 }
 
 impl WorkloadName {
-    /// The word for it.
+    /// Returns the workload's name as a word.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Loop => "loop",

@@ -46,7 +46,7 @@ pub enum MachineKind {
 }
 
 impl MachineKind {
-    /// The word for it.
+    /// Returns the kind as a word.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Hardware => "hardware",
@@ -131,7 +131,7 @@ impl Report {
         if report.is_bounded() { Ok(report) } else { Err(ReportError::TooMuch) }
     }
 
-    /// Writes it as [`parse`](Self::parse) reads it, a claim on each line.
+    /// Writes the report as [`parse`](Self::parse) reads it, a claim on each line.
     pub fn to_json(&self) -> String {
         let claims = self.claims.iter().filter_map(|claim| serde_json::to_string(claim).ok());
         let claims: Vec<_> = claims.map(|claim| format!("    {claim}")).collect();

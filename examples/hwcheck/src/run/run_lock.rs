@@ -39,7 +39,7 @@ pub struct Found {
 /// Reason for which the lock was not taken.
 #[derive(Debug)]
 pub enum LockError {
-    /// Another run has it.
+    /// Another run has the lock.
     AnotherRun,
     /// The file cannot be opened, locked or read.
     System(io::Error),

@@ -36,13 +36,13 @@ enum Message {
     Done,
 }
 
-/// The work: what it finds it tells by its first argument, and it asks the second whether the supervisor is gone.
+/// The work: hands each claim to its first argument, and asks the second whether the supervisor is gone.
 pub type Work<'w> = dyn FnOnce(&mut dyn FnMut(Claim), &dyn Fn() -> bool) -> Result<(), Stop> + 'w;
 
 /// The worker's process, for the handler of signals.
 static WORKER: AtomicI32 = AtomicI32::new(0);
 
-/// A signal came that is to end it.
+/// A signal arrived that ends the run.
 static IS_TO_END: AtomicBool = AtomicBool::new(false);
 
 /// Signals that end the worker in the supervisor's place.

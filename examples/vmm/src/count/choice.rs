@@ -22,7 +22,7 @@ pub(crate) struct Choice {
 }
 
 impl Choice {
-    /// Finds out what the source of these options feeds.
+    /// Chooses the source of these options, and finds the quantities that it feeds on this host.
     pub(crate) fn of(options: &Options) -> Result<Self, Error> {
         let &Options { count, frequency, rate, .. } = options;
         let quantities = match count {

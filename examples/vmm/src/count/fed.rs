@@ -8,7 +8,7 @@ use pmu_virt::{
 
 use crate::count::quantity::Quantity;
 
-/// Interval of looks at a guest that counts at the privilege where it last was not.
+/// Interval of looks at a guest that counts only at the other privilege than it last had.
 const ELSEWHERE: Duration = Duration::from_millis(1);
 
 /// The quantities that a source feeds, with their events' places in a [`Feed`].

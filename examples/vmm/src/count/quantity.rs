@@ -27,7 +27,7 @@ impl Quantity {
         Self::TakenBranches,
     ];
 
-    /// Returns its bit in leaf 0x0A's EBX. SDM vol. 3B, "Pre-defined Architectural Performance Events".
+    /// Returns the quantity's bit in leaf 0x0A's EBX. SDM vol. 3B, "Pre-defined Architectural Performance Events".
     pub(crate) const fn architectural(self) -> u8 {
         match self {
             Self::Cycles => 1 << 0,
@@ -54,8 +54,8 @@ impl Quantity {
         }
     }
 
-    /// Returns the events by which a guest selects it. Intel: the architectural events, and the fixed counter of
-    /// reference cycles; the other fixed counters have the same keys as the events. AMD: "Core Performance Monitor
+    /// Returns the events by which a guest selects the quantity. Intel: the architectural events, and the fixed counter
+    /// of reference cycles; the other fixed counters have the same keys as the events. AMD: "Core Performance Monitor
     /// Counters" in the processor programming references, PMCx076, x0C0, x0C2, x0C3 and x0C4.
     pub(crate) fn keys(self, vendor: Vendor) -> &'static [EventKey] {
         const fn key(event: u16, unit_mask: u8) -> EventKey {

@@ -87,12 +87,13 @@ pub(crate) struct Next {
 pub(crate) struct Retired {
     pub(crate) instruction: Instruction,
     pub(crate) privilege: Privilege,
-    /// It did not continue at the instruction behind it.
+    /// The guest did not continue at the next instruction.
     pub(crate) taken: bool,
 }
 
 impl Retired {
-    /// Returns whether "branch instructions retired" counts it: every instruction that changes the flow of control.
+    /// Returns whether "branch instructions retired" counts the instruction: every instruction that changes the flow of
+    /// control.
     pub(crate) fn is_branch(&self) -> bool {
         match self.instruction.flow_control() {
             FlowControl::UnconditionalBranch
@@ -122,7 +123,7 @@ impl Next {
         Retired { instruction: self.instruction, privilege: self.at.privilege, taken }
     }
 
-    /// Returns whether it is a string instruction that may be executed again.
+    /// Returns whether this is a string instruction that may be repeated.
     fn is_repeated(&self) -> bool {
         let repeats = self.instruction.has_rep_prefix() || self.instruction.has_repne_prefix();
         repeats && self.instruction.is_string_instruction()
@@ -136,7 +137,7 @@ impl Next {
         (jumps != passes).then_some(jumps)
     }
 
-    /// Returns the point behind it, where that is known.
+    /// Returns the point after the instruction, if it is known.
     fn after(&self, memory: &impl Memory) -> Option<Point> {
         let instruction = &self.instruction;
         match (instruction.code(), instruction.flow_control()) {

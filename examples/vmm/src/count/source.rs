@@ -1,4 +1,4 @@
-//! A source of events: what the loop of a [processor](crate::processor) asks of it.
+//! A source of events, as the loop of a [processor](crate::processor) calls it.
 
 use core::time::Duration;
 
@@ -23,10 +23,10 @@ pub(crate) enum Stop {
 /// While a counter runs the processor calls [`enter`](Self::enter) before it runs the guest, and
 /// [`leave`](Self::leave) afterwards, before it serves the guest's exit.
 pub(crate) trait Source {
-    /// Returns the quantities that it feeds.
+    /// Returns the quantities that the source feeds.
     fn fed(&self) -> &Fed;
 
-    /// Returns whether it ever stops the guest after one instruction.
+    /// Returns whether the source ever stops the guest after one instruction.
     fn steps(&self) -> bool {
         false
     }

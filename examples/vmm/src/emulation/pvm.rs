@@ -30,7 +30,7 @@ pub(crate) fn is_there() -> bool {
 pub(crate) const DEBUG: u8 = 1;
 const BREAKPOINT: u8 = 3;
 
-/// Returns whether its interpreter executes the instruction together with the one behind it, and stops only then.
+/// Returns whether kvm-pvm's interpreter executes the instruction together with the next one, without a stop between.
 pub(crate) fn has_no_stop(code: Code) -> bool {
     matches!(code, Code::Lfence | Code::Mfence | Code::Sfence | Code::Swapgs | Code::Iretq)
 }

@@ -27,7 +27,7 @@ pub(crate) struct Fault {
     pub(crate) mode: Mode,
 }
 
-/// Returns the fault, if it was RDPMC's.
+/// Returns the fault at the guest's handler of #GP, if RDPMC caused it.
 pub(crate) fn fault(guest: Guest<'_>) -> Option<Fault> {
     let registers = guest.registers();
     // The error code comes first; RDPMC's is 0.

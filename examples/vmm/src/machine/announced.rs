@@ -1,4 +1,4 @@
-//! The PMU that the guest gets: what the command line asks for, less what is not counted, and what is said of it.
+//! The PMU that the guest gets: the command line's, without events that are not fed; and the messages about it.
 
 use kvm_bindings::CpuId;
 use pmu_virt::Configuration;

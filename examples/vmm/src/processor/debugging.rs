@@ -19,7 +19,7 @@ pub(crate) const DR6_BS: u64 = 1 << 14;
 const DR7_EXECUTE: [u64; 3] = [1 << 1 | 1 << 10, 1 << 3 | 1 << 10, 1 << 5 | 1 << 10];
 
 impl Processor {
-    /// Executes a HLT that would be stepped: kvm-pvm halts only when it steps no more.
+    /// Executes a HLT in KVM's place: kvm-pvm does not halt while it single-steps.
     pub(crate) fn halt(&mut self) -> Result<(), Error> {
         if !self.machine.kvm_pvm || !self.source.steps() {
             return Ok(());

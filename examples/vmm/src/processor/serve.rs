@@ -69,7 +69,7 @@ impl Processor {
         Ok(None)
     }
 
-    /// Returns whether only an NMI or another processor can wake it.
+    /// Returns whether only an NMI or another processor can wake this processor.
     fn is_parked(&self) -> Result<bool, Error> {
         let state = self.vcpu.get_mp_state().map_err(Error::kvm("KVM_GET_MP_STATE"))?;
         Ok(match state.mp_state {
@@ -80,7 +80,7 @@ impl Processor {
         })
     }
 
-    /// Returns whether the guest's CPUID offers the instruction at which it is. One that cannot be read is not known.
+    /// Returns whether the guest's CPUID offers the next instruction; also if the instruction cannot be read.
     fn offers(&self, guest: Guest<'_>) -> bool {
         let system = guest.system();
         let rip = guest.registers().rip;

@@ -43,7 +43,7 @@ impl Rendezvous {
         result
     }
 
-    /// Calls `work` while no thread is in the guest; this one is not.
+    /// Calls `work` while no thread is in the guest; the caller's thread is outside.
     pub(crate) fn alone<R>(&self, work: impl FnOnce() -> R) -> R {
         let mut state = self.lock();
         state.waiting += 1;

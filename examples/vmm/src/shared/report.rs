@@ -2,7 +2,7 @@
 
 use core::sync::atomic::{AtomicBool, Ordering};
 
-/// A processor's last report whether it is parked.
+/// The last report of a processor: parked or not.
 #[derive(Debug, Default)]
 pub(crate) struct Report {
     asked: AtomicBool,
@@ -20,7 +20,7 @@ impl Report {
         self.asked.store(false, Ordering::Release);
     }
 
-    /// Returns whether it reported, and is parked.
+    /// Returns whether the processor has reported, and is parked.
     pub(crate) fn is_parked(&self) -> bool {
         !self.asked.load(Ordering::Acquire) && self.parked.load(Ordering::Relaxed)
     }

@@ -16,7 +16,7 @@ impl Requests {
         Self { processors, pending: AtomicU16::new(0) }
     }
 
-    /// Requests RESET of a processor, which performs it at its next exit. One that is not there ignores it.
+    /// Requests RESET of a processor, which performs it at its next exit. An absent processor is ignored.
     pub(crate) fn request(&self, processor: u8) {
         if processor < self.processors {
             self.pending.fetch_or(1 << processor, Ordering::AcqRel);

@@ -1,4 +1,4 @@
-//! The model-specific registers that the monitor intercepts, and those of them that stay KVM's.
+//! The model-specific registers that the monitor intercepts, and KVM's own values of shared ones.
 
 use kvm_bindings::{Msrs, kvm_msr_entry};
 use kvm_ioctls::{MsrFilterDefaultAction, MsrFilterRange, MsrFilterRangeFlags, VcpuFd, VmFd};
