@@ -1,0 +1,30 @@
+//! The error of a metric without a value.
+
+use core::fmt;
+
+use crate::metric::kinds::Metric;
+
+/// Reason that a metric has no value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[non_exhaustive]
+pub enum MetricError {
+    /// The core type lacks an event that the metric needs.
+    NotHere(Metric),
+    /// No count was given for the event with this name.
+    NotCounted(&'static str),
+    /// The denominator is 0: nothing happened while the events were counted.
+    NothingToShare,
+}
+
+impl fmt::Display for MetricError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotHere(metric) => write!(f, "{metric}: this core type lacks events of it"),
+            Self::NotCounted(event) => write!(f, "{event} was not counted"),
+            Self::NothingToShare => f.write_str("nothing was counted of what it is a share of"),
+        }
+    }
+}
+
+impl core::error::Error for MetricError {}

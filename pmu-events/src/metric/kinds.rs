@@ -1,0 +1,61 @@
+//! The metrics by their names.
+
+use core::fmt;
+
+/// A ratio of events, by its usual name: instructions per cycle, or the top-down shares.
+///
+/// Four metrics are top-down level 1 (A. Yasin, "A Top-Down Method for Performance Analysis and Counters Architecture",
+/// ISPASS 2014): each issue slot of a thread is in one of them. Up to Cascade Lake, and on Zen, the slots are computed
+/// from the thread's cycles, which is right while the core's other thread is idle.
+///
+/// ```
+/// use pmu_events::{Metric, SKYLAKE};
+/// let ipc = SKYLAKE.metric(Metric::InstructionsPerCycle)?;
+/// let needs: Vec<_> = ipc.events().map(|event| event.name().to_string()).collect();
+/// assert_eq!(needs, ["INST_RETIRED.ANY", "CPU_CLK_UNHALTED.THREAD"]);
+/// let counted = |name: &str| if name == "INST_RETIRED.ANY" { Some(3_000) } else { Some(2_000) };
+/// assert_eq!(ipc.ratio(counted)?.times(100), Some(150));
+/// # Ok::<(), pmu_events::MetricError>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[non_exhaustive]
+pub enum Metric {
+    /// Instructions retired per cycle in which the thread is not halted.
+    InstructionsPerCycle,
+    /// Mispredicted branches per thousand instructions: retired ones; on Nehalem and Westmere, executed ones.
+    BranchMissesPerThousand,
+    /// Share of slots whose operations retired.
+    Retiring,
+    /// Share of slots lost to operations that did not retire, and to recovering from them.
+    BadSpeculation,
+    /// Share of slots in which the front end delivered nothing.
+    FrontendBound,
+    /// Share of slots in which the back end took nothing.
+    BackendBound,
+}
+
+impl Metric {
+    /// All metrics.
+    pub const ALL: [Self; 6] = [
+        Self::InstructionsPerCycle,
+        Self::BranchMissesPerThousand,
+        Self::Retiring,
+        Self::BadSpeculation,
+        Self::FrontendBound,
+        Self::BackendBound,
+    ];
+}
+
+impl fmt::Display for Metric {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::InstructionsPerCycle => "instructions per cycle",
+            Self::BranchMissesPerThousand => "branch misses per thousand instructions",
+            Self::Retiring => "top-down: retiring",
+            Self::BadSpeculation => "top-down: bad speculation",
+            Self::FrontendBound => "top-down: front-end bound",
+            Self::BackendBound => "top-down: back-end bound",
+        })
+    }
+}
