@@ -6,11 +6,12 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering
 
 use pmu::Machine;
 use pmu_core::{
-    AddedSlot, AddedSource, AddedSources, CounterMemory, CounterSet, CounterSlot, CounterUnit,
-    CounterSession, Event, EventCount, EventEntry, EventId, EventSelect, EventSource, EventTable,
-    GroupId, InterfaceError, KProfileSource, MAX_COUNTERS, MsrAddress, MsrBackend, MsrErrorKind,
-    MsrUpdate, GenericEvent, Platform, PmcIndex, ProcessorNumber, ProfileSource, SavedCounter,
-    SavedCounters, Session, Snapshot, SourceInterface, ThreadEvent, WithOpenedEvents, WithAddedSources,
+    AddedSlot, AddedSource, AddedSources, CounterMemory, CounterSession, CounterSet, CounterSlot,
+    CounterUnit, Event, EventCount, EventEntry, EventId, EventSelect, EventSource, EventTable,
+    GenericEvent, GroupId, InterfaceError, KProfileSource, MAX_COUNTERS, MsrAddress, MsrBackend,
+    MsrErrorKind, MsrUpdate, Platform, PmcIndex, ProcessorNumber, ProfileSource, SavedCounter,
+    SavedCounters, Session, Snapshot, SourceInterface, ThreadEvent, WithAddedSources,
+    WithOpenedEvents,
 };
 use pmu_kprofile::{Affinity, Mailbox, Processors, ProfileHardware, Remote, SourceRequest};
 

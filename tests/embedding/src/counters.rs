@@ -11,8 +11,8 @@ use core::sync::atomic::Ordering;
 
 use machine::{Apic, Msr, register};
 use pmu_core::{
-    CounterError, CounterMemory, CounterSet, CounterSlot, CounterUnit, CounterSession, Event, EventEntry,
-    EventTable, GenericEvent, OpenedEvents, Snapshot, service,
+    CounterError, CounterMemory, CounterSession, CounterSet, CounterSlot, CounterUnit, Event,
+    EventEntry, EventTable, GenericEvent, OpenedEvents, Snapshot, service,
 };
 
 static MEMORY: CounterMemory<[CounterSlot; 11]> = CounterMemory::new();
@@ -31,7 +31,8 @@ fn count(unit: &CounterUnit) -> Result<bool, CounterError> {
     let events = OpenedEvents::new(unit, &EVENTS);
     let mut counters = CounterSession::take(events, unit, CounterSet::ALL, Msr, Apic, &MEMORY)?;
     let cycles = counters.open_event(unit, &Event::generic(GenericEvent::Cycles))?;
-    let sampled = Event::generic(GenericEvent::Instructions).every(0x1_0000).on(CounterSet::GENERAL);
+    let sampled =
+        Event::generic(GenericEvent::Instructions).every(0x1_0000).on(CounterSet::GENERAL);
     let sampled = counters.open_event(unit, &sampled)?;
     counters.start_event_if_free(cycles, 0)?;
     counters.start_event_if_free(sampled, 0)?;

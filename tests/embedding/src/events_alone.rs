@@ -10,8 +10,8 @@ use core::hint::black_box;
 use machine::{Apic, Msr};
 use pmu::Machine;
 use pmu_core::{
-    CounterError, CounterMemory, CounterSet, CounterSlot, CounterSession, Event, EventEntry, EventTable,
-    MAX_COUNTERS, GenericEvent, Snapshot, SourceInterface, service,
+    CounterError, CounterMemory, CounterSession, CounterSet, CounterSlot, Event, EventEntry,
+    EventTable, GenericEvent, MAX_COUNTERS, Snapshot, SourceInterface, service,
 };
 
 static COUNTERS: CounterMemory<[CounterSlot; MAX_COUNTERS]> = CounterMemory::new();

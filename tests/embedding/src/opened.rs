@@ -16,8 +16,8 @@ use pmu::{
 };
 use pmu_core::raw_cpuid::CpuIdResult;
 use pmu_core::{
-    CounterError, CounterMemory, CounterSet, CounterSlot, CounterUnit, CounterSession, Event, EventCount,
-    EventEntry, EventSelect, EventTable, KProfileSource, MAX_COUNTERS, GenericEvent,
+    CounterError, CounterMemory, CounterSession, CounterSet, CounterSlot, CounterUnit, Event,
+    EventCount, EventEntry, EventSelect, EventTable, GenericEvent, KProfileSource, MAX_COUNTERS,
     ProfileInterface, SavedCounter, SavedCounters, Session, Snapshot, ThreadEvent, service,
     stop_all,
 };
@@ -64,7 +64,8 @@ fn count(machine: &Machine, unit: &CounterUnit) -> Result<(), CounterError> {
     EVENTS.set_min_period(black_box(0x1000));
     any(counters.freeze_on_interrupt());
     let counted = counters.open_event(unit, &raw.rotating().with_user_rdpmc())?;
-    let sampled = Event::generic(GenericEvent::Instructions).every(black_box(0x1_0000)).with_total();
+    let sampled =
+        Event::generic(GenericEvent::Instructions).every(black_box(0x1_0000)).with_total();
     let sampled = counters.open_event(unit, &sampled)?;
     if let Some(event) = Watchdog::event(unit, black_box(1_000_000_000), black_box(10)) {
         let event = counters.open_event(unit, &event)?;

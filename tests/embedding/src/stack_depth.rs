@@ -18,9 +18,9 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use machine::{Apic, FAULTY, Frame, Msr, register};
 use pmu::Machine;
 use pmu_core::{
-    CounterError, CounterMemory, CounterSet, CounterSlot, CounterUnit, CounterSession, Event, EventEntry,
-    EventSelect, EventSource, EventTable, KProfileSource, GenericEvent, Platform, ProcessId,
-    ProcessorNumber, ProfileInterface, Report, Session, Snapshot, SourceInterface,
+    CounterError, CounterMemory, CounterSession, CounterSet, CounterSlot, CounterUnit, Event,
+    EventEntry, EventSelect, EventSource, EventTable, GenericEvent, KProfileSource, Platform,
+    ProcessId, ProcessorNumber, ProfileInterface, Report, Session, Snapshot, SourceInterface,
 };
 use pmu_intel::Emon;
 use pmu_kprofile::trace::{Hook, TraceCallback, TraceRing};

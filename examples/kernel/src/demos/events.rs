@@ -50,12 +50,12 @@ pub fn run(
 fn raw_and_fixed(counters: &mut Events, unit: &CounterUnit) -> Result<bool, Failure> {
     let general = Event::raw(INSTRUCTIONS).on(CounterSet::GENERAL);
     let general = counters.open_event(unit, &general)?;
-    let fixed = match counters.open_event(unit, &Event::generic(GenericEvent::Instructions).on(FIXED_0))
-    {
-        Ok(event) => Some(event),
-        Err(CounterError::NoCounterForEvent) => None,
-        Err(error) => return Err(error.into()),
-    };
+    let fixed =
+        match counters.open_event(unit, &Event::generic(GenericEvent::Instructions).on(FIXED_0)) {
+            Ok(event) => Some(event),
+            Err(CounterError::NoCounterForEvent) => None,
+            Err(error) => return Err(error.into()),
+        };
     for event in [Some(general), fixed].into_iter().flatten() {
         counters.start_event(event, clock::now())?;
     }

@@ -3,7 +3,7 @@
 use pmu::Machine;
 use pmu::core::raw_cpuid::native_cpuid::CpuIdReaderNative;
 use pmu::core::{
-    CounterSet, CounterUnit, CounterSession, FixupMsr, InterfaceError, SessionPlatform, Snapshot,
+    CounterSession, CounterSet, CounterUnit, FixupMsr, InterfaceError, SessionPlatform, Snapshot,
     SourceInterface, WithOpenedEvents,
 };
 
@@ -13,7 +13,8 @@ use crate::embedding::platform::{Apic, apic};
 use crate::machine::processor;
 
 /// The counters of a processor, with its events.
-pub type Events = CounterSession<'static, WithOpenedEvents<'static, Machine>, FixupMsr, SessionPlatform<Apic>>;
+pub type Events =
+    CounterSession<'static, WithOpenedEvents<'static, Machine>, FixupMsr, SessionPlatform<Apic>>;
 
 /// Takes this processor's counters, fixed ones included, and gives them back.
 ///

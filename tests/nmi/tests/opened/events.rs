@@ -5,7 +5,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
 use pmu::Watchdog;
 use pmu_core::{
     CounterMemory, CounterSet, CounterSlot, Event, EventEntry, EventId, EventSelect, EventTable,
-    MAX_COUNTERS, GenericEvent, ProfileInterface, Report, SavedCounter, SavedCounters,
+    GenericEvent, MAX_COUNTERS, ProfileInterface, Report, SavedCounter, SavedCounters,
     SourceInterface, ThreadEvent, WithOpenedEvents,
 };
 use pmu_nmi_tests::steps::{self, Event as Interrupt, Moment, step_through};
