@@ -212,6 +212,11 @@ impl AddedSources {
         self.slots.iter().find(|slot| slot.source().is_some_and(|of| of.row.source() == source))
     }
 
+    /// Returns whether a source was added.
+    pub(crate) fn contains(&self, source: KProfileSource) -> bool {
+        self.find(source).is_some()
+    }
+
     /// Returns a source and the event to open for it.
     #[inline]
     pub(crate) fn event(&self, source: KProfileSource) -> Option<(&'static AddedSource, Event)> {

@@ -154,6 +154,11 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
         self.interface().table().row(source)
     }
 
+    /// Returns whether a source is not one of the table, but was added.
+    fn is_added(&self, source: KProfileSource) -> bool {
+        self.row(source).is_none() && self.interface().added().contains(source)
+    }
+
     /// Returns an added source and the event to open for it; `None` for a source of the table.
     fn added_source(&self, source: KProfileSource) -> Option<(&'static AddedSource, Event)> {
         let added = self.interface().added();
@@ -195,7 +200,7 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
     /// [`Access`](CounterError::Access) if a register faulted and the counter is as it was;
     /// [`Faulted`](CounterError::Faulted) if it could not even be stopped again.
     pub fn start(&mut self, source: KProfileSource) -> Result<(), InterfaceError> {
-        if self.added_source(source).is_some() {
+        if self.is_added(source) {
             return self.start_added(source);
         }
         let row = self.supported_row(source)?;
@@ -211,7 +216,6 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
     }
 
     /// Opens the event of an added source and starts it.
-    #[inline(never)]
     fn start_added(&mut self, source: KProfileSource) -> Result<(), InterfaceError> {
         let opened = self.open_added(source)?;
         self.counters.start_event(opened, 0).map_err(|error| {
@@ -262,7 +266,7 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
     /// [`Faulted`](CounterError::Faulted) if the counter's registers do not answer.
     pub fn stop(&mut self, source: KProfileSource) -> Result<(), InterfaceError> {
         let not_started = InterfaceError::NotStarted(source);
-        if self.added_source(source).is_some() {
+        if self.is_added(source) {
             let event = self.event(source).filter(|_| self.is_running(source));
             return self.close_added(event.ok_or(not_started)?, source);
         }
