@@ -217,15 +217,26 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
 
     /// Opens the event of an added source and starts it.
     fn start_added(&mut self, source: KProfileSource) -> Result<(), InterfaceError> {
+        self.close_faulted(source)?;
         let opened = self.open_added(source)?;
-        self.counters.start_event(opened, 0).map_err(|error| {
+        self.counters.start_without_clock(opened).map_err(|error| {
             // Closing cannot fail: the event is stopped.
             let _ = self.counters.close_event(opened, 0);
             of_source(error, source)
         })
     }
 
-    /// Opens the event of an added source that does not run. By itself, so that its stack is free again as the event
+    /// Closes the event of an added source whose counter has faulted.
+    #[inline(never)]
+    fn close_faulted(&mut self, source: KProfileSource) -> Result<(), InterfaceError> {
+        match self.event(source) {
+            Some(_) if self.is_running(source) => Err(InterfaceError::AlreadyStarted(source)),
+            Some(faulted) => self.close_added(faulted, source),
+            None => Ok(()),
+        }
+    }
+
+    /// Opens the event of an added source that has none. By itself, so that its stack is free again as the event
     /// starts.
     #[inline(never)]
     fn open_added(&mut self, source: KProfileSource) -> Result<EventId, InterfaceError> {
@@ -233,12 +244,6 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
         let (_, event) = self.added_source(source).ok_or(unsupported)?;
         if !self.timer().usable {
             return Err(unsupported);
-        }
-        if self.is_running(source) {
-            return Err(InterfaceError::AlreadyStarted(source));
-        }
-        if let Some(faulted) = self.event(source) {
-            self.close_added(faulted, source)?;
         }
         let opened = self.counters.open_event(&self.counters.unit_here(), &event);
         opened.map_err(|error| of_source(error, source))

@@ -158,10 +158,7 @@ impl Slot {
     pub(super) unsafe fn reclaim(&self, processor: ProcessorNumber) {
         let state = self.state.load(Ordering::Acquire);
         let taken = request_of(state, TAKEN).or_else(|| request_of(state, ABANDONED));
-        drop(taken.map(|request| {
-            let answer = Err(InterfaceError::NoAnswer(processor));
-            Taken { slot: self, request, answer, is_served: false }
-        }));
+        drop(taken.map(|request| Unanswered { slot: self, request, processor }));
         self.drain.store(IDLE, Ordering::Release);
     }
 
@@ -198,10 +195,32 @@ impl Slot {
         if !self.change(word(POSTED, request), word(TAKEN, request)) {
             return; // Withdrawn.
         }
-        let no_answer = Err(InterfaceError::NoAnswer(processors.this_processor()));
-        let mut taken = Taken { slot: self, request, answer: no_answer, is_served: false };
-        taken.answer = processors.serve(request);
-        taken.is_served = true;
+        let unanswered = Unanswered { slot: self, request, processor: processors.this_processor() };
+        let answer = processors.serve(request);
+        mem::forget(unanswered);
+        self.put_answer(request, answer);
+    }
+
+    /// Answers a request that was taken.
+    fn put_answer(&self, request: SourceRequest, answer: Result<(), InterfaceError>) {
+        self.answer.with_mut(|place| {
+            // SAFETY: the phase was changed to taken for this value, or for the one whose place it has (`reclaim`), and
+            // nothing else accesses the answer until the phase is done.
+            unsafe { *place = answer };
+        });
+        if !self.change(word(TAKEN, request), word(DONE, request)) {
+            // Abandoned: the requester was told that nothing runs, or waits for no answer of a stop.
+            let (SourceRequest::Start(source) | SourceRequest::Stop(source)) = request;
+            let is_started = matches!(request, SourceRequest::Start(_)) && answer.is_ok();
+            let is_unserved = matches!(answer, Err(InterfaceError::NoAnswer(_)));
+            if is_started || is_unserved && matches!(request, SourceRequest::Stop(_)) {
+                self.leave(source);
+            }
+            if is_started {
+                self.drain.store(AGAIN, Ordering::Release);
+            }
+            self.state.store(FREE, Ordering::Release);
+        }
     }
 }
 
@@ -223,38 +242,17 @@ impl Drop for Unserved<'_> {
     }
 }
 
-/// A request that its processor is serving. Dropped, it is answered.
-struct Taken<'s> {
+/// A request that its processor is serving. Dropped before it was served, it answers, and leaves a stop to be done.
+struct Unanswered<'s> {
     slot: &'s Slot,
     request: SourceRequest,
-    answer: Result<(), InterfaceError>,
-    /// Set once the request was served; not where serving unwound.
-    is_served: bool,
+    processor: ProcessorNumber,
 }
 
-impl Drop for Taken<'_> {
+impl Drop for Unanswered<'_> {
     fn drop(&mut self) {
-        let &mut Self { slot, request, answer, is_served } = self;
-        let (SourceRequest::Start(source) | SourceRequest::Stop(source)) = request;
-        if !is_served {
-            slot.leave(source);
-        }
-        slot.answer.with_mut(|place| {
-            // SAFETY: the phase was changed to taken for this value, or for the one whose place it has (`reclaim`), and
-            // nothing else accesses the answer until the phase is done.
-            unsafe { *place = answer };
-        });
-        if !slot.change(word(TAKEN, request), word(DONE, request)) {
-            // Abandoned: the requester was told that nothing runs, or waits for no answer of a stop.
-            let is_started = matches!(request, SourceRequest::Start(_)) && answer.is_ok();
-            let is_unserved = matches!(answer, Err(InterfaceError::NoAnswer(_)));
-            if is_started || is_unserved && matches!(request, SourceRequest::Stop(_)) {
-                slot.leave(source);
-            }
-            if is_started {
-                slot.drain.store(AGAIN, Ordering::Release);
-            }
-            slot.state.store(FREE, Ordering::Release);
-        }
+        let (SourceRequest::Start(source) | SourceRequest::Stop(source)) = self.request;
+        self.slot.leave(source);
+        self.slot.put_answer(self.request, Err(InterfaceError::NoAnswer(self.processor)));
     }
 }

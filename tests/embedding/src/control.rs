@@ -104,7 +104,7 @@ operations! {
     SHUT_DOWN: "shut_down", START;
     DRAIN_START: "Mailbox::drain of a start", START;
     DRAIN_STOP: "Mailbox::drain of a stop", START;
-    START_ADDED: "Session::start of an added source", SWITCH;
+    START_ADDED: "Session::start of an added source", START;
     STOP_ADDED: "Session::stop of an added source", START;
     TAKE_MORE: "take_more", START;
     GIVE_BACK: "give_back", START;
@@ -132,17 +132,19 @@ operations! {
 }
 
 type Table = EventTable<[EventEntry; 24]>;
-type OneSession = Session<'static, WithOpenedEvents<'static, Machine>, Msr, Apic>;
+type Sources = WithAddedSources<'static, Machine>;
+type OneSession = Session<'static, WithOpenedEvents<'static, Sources>, Msr, Apic>;
 
 static EVENTS: Table = EventTable::new();
 static MEMORY: CounterMemory<[CounterSlot; MAX_COUNTERS]> = CounterMemory::new();
 static MAILBOX: Mailbox<2> = Mailbox::new();
 
-/// The session that the mailbox's requests are for.
-struct Place(UnsafeCell<Option<OneSession>>);
+struct Place<T>(UnsafeCell<Option<T>>);
 // SAFETY: the program has one thread.
-unsafe impl Sync for Place {}
-static SESSION: Place = Place(UnsafeCell::new(None));
+unsafe impl<T> Sync for Place<T> {}
+/// The session that the mailbox's requests are for.
+static SESSION: Place<OneSession> = Place(UnsafeCell::new(None));
+static WITH_ADDED: Place<Sources> = Place(UnsafeCell::new(None));
 
 /// The requester is processor 0, and the session that of processor 1.
 struct TwoProcessors(Cell<u16>);
@@ -193,7 +195,7 @@ fn drain(session: OneSession, starts: bool) -> Option<OneSession> {
     STARTS.store(starts.into(), Ordering::Relaxed);
     // SAFETY: nothing else uses it.
     unsafe { *SESSION.0.get() = Some(session) };
-    for source in SOURCES {
+    for source in SOURCES.into_iter().chain([LATER.row().source()]) {
         let processor = ProcessorNumber::from_index(1);
         let _ =
             if starts { remote.start(processor, source) } else { remote.stop(processor, source) };
@@ -315,8 +317,13 @@ fn share<S: EventSource, P: Platform>(
 }
 
 /// Runs a session through every operation, with a register that faults from its initialization on (0: none).
-fn session(machine: &'static Machine, processor: &Snapshot, faulty: u32) -> Option<()> {
-    let both = machine.with_events(&EVENTS);
+fn session(
+    sources: &'static Sources,
+    machine: &'static Machine,
+    processor: &Snapshot,
+    faulty: u32,
+) -> Option<()> {
+    let both = WithOpenedEvents::new(sources, &EVENTS);
     let all = CounterSet::ALL;
     let mut session = INITIALIZE.measure(|| both.initialize(processor, all, Msr, Apic, &MEMORY))?;
     let unit = machine.unit_of(processor);
@@ -346,10 +353,14 @@ static LATER: AddedSource = AddedSource::new(
 static ADDED: AddedSources<[AddedSlot; 1]> = AddedSources::new();
 
 /// Starts and stops an added source, beside events that are opened, with a register that faults meanwhile.
-fn added(machine: &'static Machine, processor: &Snapshot, faulty: u32) -> Option<()> {
-    let source = KProfileSource::new(0x25)?;
-    let sources = WithAddedSources::new(machine, &ADDED);
-    let both = WithOpenedEvents::new(&sources, &EVENTS);
+fn added(
+    sources: &'static Sources,
+    machine: &'static Machine,
+    processor: &Snapshot,
+    faulty: u32,
+) -> Option<()> {
+    let source = LATER.row().source();
+    let both = WithOpenedEvents::new(sources, &EVENTS);
     let all = CounterSet::ALL;
     let mut session = both.initialize(processor, all, Msr, Apic, &MEMORY).ok()?;
     let unit = machine.unit_of(processor);
@@ -370,9 +381,13 @@ pub fn measure(machine: &'static Machine, processor: &Snapshot) -> Option<()> {
     let counters = (0xC1..0xC9).chain(0x4C1..0x4C9).chain(0x309..0x30C);
     let others = [0x1A6, 0x1A7, 0x38D, 0x38E, 0x38F, 0x390];
     ADDED.add(&LATER).ok()?;
+    // SAFETY: nothing else uses it yet.
+    unsafe { *WITH_ADDED.0.get() = Some(WithAddedSources::new(machine, &ADDED)) };
+    // SAFETY: nothing changes it from here on.
+    let sources = unsafe { (*WITH_ADDED.0.get()).as_ref() }?;
     for faulty in selects.chain(counters).chain(others).chain([0]) {
-        session(machine, processor, faulty)?;
-        added(machine, processor, faulty)?;
+        session(sources, machine, processor, faulty)?;
+        added(sources, machine, processor, faulty)?;
     }
     let covered = OPERATIONS.iter().all(|operation| operation.succeeded.load(Ordering::Relaxed));
     covered.then_some(())

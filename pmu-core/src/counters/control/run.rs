@@ -37,12 +37,12 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
         &self,
         counter: CounterId,
         event: EventId,
-        rest: Option<(u64, u64)>,
+        rest: Option<(u32, u32)>,
     ) -> Result<(), CounterError> {
         let slot = self.slot(counter).ok_or(CounterError::NoFreeCounter)?;
         let registers = self.registers(counter);
         let load = match rest {
-            Some((period, rest)) => Some((registers.preload(rest), period)),
+            Some((period, rest)) => Some((registers.preload(rest.into()), period.into())),
             None => self.first_load(&registers, event),
         };
         let (value, period) = load.ok_or(CounterError::NoSuchEvent(event))?;

@@ -81,6 +81,12 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         self.give_counters(event, now).map_err(|unplaced| unplaced.reason)
     }
 
+    /// Starts an opened event that does not rotate, like [`start_event`](Self::start_event) at time 0, on less stack.
+    pub(crate) fn start_without_clock(&mut self, event: EventId) -> Result<(), CounterError> {
+        self.begin_time(event, 0)?;
+        self.assign(event, Some(0)).map_err(|unplaced| unplaced.reason)
+    }
+
     /// Starts an opened event on a free counter that can count it. No other event moves or gives way, and one that
     /// rotates does not wait. The code that [`start_event`](Self::start_event) needs for that is not linked either.
     ///
