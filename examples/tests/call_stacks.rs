@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Output};
 use std::thread;
 
+use object::{Object, ObjectSegment, ObjectSymbol};
 use pprof::protos::Message;
 use serde_json::Value;
 
@@ -157,6 +158,54 @@ fn every_file_has_all_samples_for_a_reader_that_is_not_this_projects() {
         };
     }
     assert_eq!(weights, samples);
+    firefox_finds_sources_and_code(&firefox);
+}
+
+/// The file, the address, the symbol, the source file and the line of the hottest function are those that the program
+/// has, read by `object` alone.
+fn firefox_finds_sources_and_code(profile: &Value) {
+    let bytes = fs::read(SHORT_LIVED).unwrap();
+    let program = object::File::parse(&*bytes).unwrap();
+    let base = program.segments().next().unwrap().address();
+    let symbol =
+        program.symbols().find(|one| one.name().is_ok_and(|name| name.contains("in_main")));
+    let symbol = symbol.unwrap();
+    let thread =
+        profile["threads"].as_array().unwrap().iter().find(|one| one["isMainThread"] == true);
+    let thread = thread.unwrap();
+    let cell = |table: &str, column: &str, row: usize| thread[table][column][row].clone();
+    let index = |value: Value| usize::try_from(value.as_u64().unwrap()).unwrap();
+    let string = |value: Value| thread["stringArray"][index(value)].as_str().unwrap().to_string();
+    let rows = index(thread["frameTable"]["length"].clone());
+    let name = |row| string(cell("funcTable", "name", index(cell("frameTable", "func", row))));
+    let mut lines = Vec::new();
+    for row in (0..rows).filter(|row| name(*row).ends_with("::in_main")) {
+        let function = index(cell("frameTable", "func", row));
+        let library = cell("resourceTable", "lib", index(cell("funcTable", "resource", function)));
+        let library = &profile["libs"][index(library)];
+        assert_eq!(
+            (library["path"].as_str(), &library["arch"]),
+            (Some(SHORT_LIVED), &"x86_64".into())
+        );
+        let build_id = program.build_id().unwrap().unwrap_or_default();
+        let hexadecimal: String = build_id.iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(library["codeId"].as_str().unwrap_or_default(), hexadecimal);
+        let debug_id = library["breakpadId"].as_str().unwrap();
+        assert_eq!(debug_id.len(), 33);
+        if let [a, b, c, d, ..] = *build_id {
+            assert!(debug_id.starts_with(&format!("{d:02X}{c:02X}{b:02X}{a:02X}")), "{library}");
+        }
+        let address = cell("frameTable", "address", row).as_u64().unwrap() + base;
+        assert!((symbol.address()..symbol.address() + symbol.size()).contains(&address));
+        let native = index(cell("frameTable", "nativeSymbol", row));
+        let [start, size] = ["address", "functionSize"]
+            .map(|column| cell("nativeSymbols", column, native).as_u64().unwrap());
+        assert_eq!((start + base, size), (symbol.address(), symbol.size()));
+        assert!(string(cell("funcTable", "fileName", function)).ends_with("short_lived.rs"));
+        lines.extend(cell("frameTable", "line", row).as_u64());
+    }
+    // Where the macro that makes the function has its loop.
+    assert!(!lines.is_empty() && lines.iter().all(|line| (20..60).contains(line)), "{lines:?}");
 }
 
 /// A program under way; ends with the test.

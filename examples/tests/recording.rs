@@ -104,6 +104,34 @@ fn perf_reads_a_recording_and_finds_as_many_samples() {
 }
 
 #[test]
+fn a_file_that_changed_since_the_recording_has_no_names_of_the_other_and_a_note_tells_it() {
+    let (file, program) = (scratch("recording-changed.data"), scratch("changed-program"));
+    fs::copy(SHORT_LIVED, &program).unwrap();
+    let words = ["threads", "3", "50000"];
+    let output = profile(
+        &[&["record", "-o", file.to_str().unwrap(), "--", program.to_str().unwrap()][..], &words]
+            .concat(),
+    );
+    if is_skipped(&output) {
+        return;
+    }
+    let has_names = |report: &Value| samples_of(report, "::in_main", "samples") > 0;
+    let whole = report(&file, &[]);
+    assert!(has_names(&whole), "{whole:#}");
+    let perf = Command::new("perf").args(["buildid-list", "-i"]).arg(&file).output();
+    if let Ok(list) = perf.as_ref().map(|output| String::from_utf8_lossy(&output.stdout)) {
+        assert!(list.contains("changed-program"), "{list}");
+    }
+    // Another program of the same name, with another build ID.
+    fs::remove_file(&program).unwrap();
+    fs::copy(env!("CARGO_BIN_EXE_profile"), &program).unwrap();
+    let changed = report(&file, &[]);
+    let notes = changed["notes"].to_string();
+    assert!(!has_names(&changed) && notes.contains("changed since the recording"), "{changed:#}");
+    assert_eq!(whole["samples"], changed["samples"]);
+}
+
+#[test]
 fn a_recording_of_perfs_is_read_with_its_callers() {
     let file = scratch("recording-of-perf.data");
     let perf = Command::new("perf")

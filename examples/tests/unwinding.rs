@@ -118,6 +118,83 @@ fn stacks_that_end_at_their_first_frame_are_noted_with_the_remedy() {
     );
 }
 
+/// Removes a program's tables; false, and a line that says so, where there is no tool for it.
+fn remove_tables(program: &Path) -> bool {
+    // The C library's own files have tables, which end up in the program.
+    let removed = Command::new("objcopy")
+        .args(["--remove-section=.eh_frame", "--remove-section=.eh_frame_hdr"])
+        .arg(program)
+        .status();
+    let is_removed = removed.is_ok_and(|status| status.success());
+    if !is_removed {
+        println!("skipped: no objcopy here");
+    }
+    is_removed
+}
+
+#[test]
+fn leaves_without_tables_and_frames_have_their_callers_and_no_false_one() {
+    let options = [
+        "-fno-omit-frame-pointer",
+        "-momit-leaf-frame-pointer",
+        "-fno-asynchronous-unwind-tables",
+        "-fno-unwind-tables",
+        "-static",
+    ];
+    let Some(program) = build("callers-leaf", &options) else { return };
+    if !remove_tables(&program) {
+        return;
+    }
+    let Some((stacks, _)) = stacks(&program, "auto") else { return };
+    let leaves: HashMap<_, _> = CALLERS.into_iter().filter(|(name, _)| *name != "asks").collect();
+    let (mut known, mut lost) = (0, 0);
+    for (frames, samples) in &stacks {
+        for pair in frames.windows(2) {
+            let [caller, function] = [&*pair[0], &*pair[1]];
+            let callers = leaves.get(function);
+            assert!(
+                callers.is_none_or(|callers| callers.contains(&caller)),
+                "{caller} calls {function}: {frames:?}"
+            );
+            known += if callers.is_some() { *samples } else { 0 };
+        }
+        lost += if frames.len() == 1 { *samples } else { 0 };
+    }
+    assert!(known >= 100 && lost * 50 <= known, "{known} callers, {lost} lost: {stacks:?}");
+    assert!(stacks.iter().any(|(frames, _)| frames.ends_with(&["middle".into(), "leaf".into()])));
+}
+
+#[test]
+fn goroutines_have_their_callers_up_to_the_first_function() {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("compare/programs/calls.go");
+    let program = scratch("calls-go");
+    let mut command = Command::new("go");
+    command.args(["build", "-o"]).arg(&program).arg(source);
+    command.env("GOCACHE", scratch("go-cache")).env("GO111MODULE", "off");
+    if !command.status().is_ok_and(|status| status.success()) {
+        println!("skipped: no Go here");
+        return;
+    }
+    let Some((stacks, _)) = stacks(&program, "auto") else { return };
+    let (mut all, mut whole) = (0, 0);
+    for (frames, samples) in &stacks {
+        for pair in frames.windows(2) {
+            let callers: &[&str] = match &*pair[1] {
+                "main.leaf" => &["main.middle"],
+                "main.middle" => &["main.middle", "main.outer"],
+                "main.outer" => &["main.main", "main.inGoroutine"],
+                _ => continue,
+            };
+            assert!(callers.contains(&&*pair[0]), "{frames:?}");
+        }
+        if frames.iter().any(|frame| frame == "main.leaf") {
+            all += samples;
+            whole += if frames[0].starts_with("runtime.goexit") { *samples } else { 0 };
+        }
+    }
+    assert!(all >= 100 && whole * 50 >= all * 49, "{whole} of {all}: {stacks:?}");
+}
+
 #[test]
 fn files_without_tables_have_their_callers_by_frame_pointers_which_is_told() {
     let options = [
@@ -127,13 +204,7 @@ fn files_without_tables_have_their_callers_by_frame_pointers_which_is_told() {
         "-static",
     ];
     let Some(program) = build("callers-fp", &options) else { return };
-    // The C library's own files have tables, which end up in the program.
-    let removed = Command::new("objcopy")
-        .args(["--remove-section=.eh_frame", "--remove-section=.eh_frame_hdr"])
-        .arg(&program)
-        .status();
-    if !removed.is_ok_and(|status| status.success()) {
-        println!("skipped: no objcopy here");
+    if !remove_tables(&program) {
         return;
     }
     let Some((stacks, output)) = stacks(&program, "auto") else { return };
