@@ -10,6 +10,7 @@ and tool:
   whole        the share whose stack ends at the first function of its thread, or in the kernel where that was not
                called by a program
   false        samples with a caller that the program's source does not have
+  wait         the time from the program's end to the result, of the time until then
   difference   the largest difference of a function's own share from perf's, in points; a file without symbols is one
                function
 
@@ -27,6 +28,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 
 HERE = pathlib.Path(__file__).resolve().parent
 PROGRAMS = HERE / "programs"
@@ -39,14 +41,14 @@ Stack = collections.namedtuple("Stack", "frames samples")
 
 # The first functions of programs and threads, in C libraries, Go's runtime and the dynamic linker.
 FIRST = re.compile(
-    r"^(_start|__libc_start_(main|call_main)(_impl)?(@@?.*)?|start_thread|(__)?clone3?|_dl_start(_user)?|"
+    r"^(start|libc_start_(main|call_main)(_impl)?|start_thread|clone3?|dl_start(_user)?|"
     r"runtime\.(goexit|mstart|rt0_go|mcall|gogo|morestack|systemstack|asmcgocall|sigtramp|sigreturn)(\..*)?|"
-    r"_rt0_amd64.*|ret_from_fork.*|thread_start)$"
+    r"rt0_amd64.*|ret_from_fork.*|thread_start)$"
 )
 
 # The callers of functions of libgcc's that replace their return address, and then return to a handler: a stack from the
 # moment between both is nobody's fault, and not judged.
-AT_RESUME = {"_Unwind_RaiseException": "__cxa_throw", "_Unwind_Resume": "descends"}
+AT_RESUME = {"Unwind_RaiseException": "cxa_throw", "Unwind_Resume": "descends"}
 
 # The callers of each function of tests/programs/callers.c.
 C_CALLERS = {
@@ -55,10 +57,10 @@ C_CALLERS = {
     "outer": "main",
     "interrupted": "main",
     # perf has no name for the first of them.
-    "handler": r"__restore_rt|\[libc.*",
+    "handler": r"restore_rt|\[libc.*",
     "in_handler": "handler",
     "asks": "main",
-    "main": "__libc_start_call_main",
+    "main": "libc_start_call_main",
 }
 
 # Functions that Go's runtime calls at any place of a program: to stop it, to grow its stack, at a signal.
@@ -149,8 +151,8 @@ CPP_CALLERS = {
     "descends": "descends|catches",
     "catches": "rounds",
     "rounds": "main",
-    "main": "__libc_start_call_main",
-    "__cxa_throw": "throws",
+    "main": "libc_start_call_main",
+    "cxa_throw": "throws",
 }
 RUST_CALLERS = {
     "leaf": "work|in_thread",
@@ -173,11 +175,12 @@ EIGHT = {
 
 
 def clean(name):
-    """Returns a function's name without arguments, versions, paths of Rust's crates, and marks of V8's."""
+    """Returns a function's name without arguments, versions, paths of Rust's crates, marks of V8's, and the underscores
+    that it begins with, of which samply takes one."""
     script = re.match(r"(?:JS|LazyCompile|Function|Script):[~*^+']*(\S*)", name)
     if script:
         return script.group(1) or "(anonymous)"
-    name = re.sub(r"@@?[A-Z].*$", "", name)
+    name = re.sub(r"@@?[A-Z].*$", "", name).lstrip("_")
     name = re.sub(r"^<calls::\w+ as [^>]*>::", "", name)
     name = re.sub(r"^calls::|::h[0-9a-f]{16}$", "", name)
     return name.split("(")[0] if not name.startswith(("(", "[")) and "::" not in name else name
@@ -353,7 +356,7 @@ def main():
     if not profile.exists():
         sys.exit(f"no {profile}: cargo build --release --bin profile")
     failures, missing = [], set()
-    print(f"{'program':21} {'tool':8} {'samples':>7} {'one frame':>9} {'whole':>7} {'false':>6}  difference")
+    print(f"{'program':21} {'tool':8} {'samples':>7} {'one frame':>9} {'whole':>7} {'false':>6} {'wait':>6}  difference")
     for name in arguments.program or EIGHT:
         build, known = EIGHT[name]
         with tempfile.TemporaryDirectory() as folder:
@@ -364,9 +367,14 @@ def main():
                 print(f"skipped: {name}: {reason} is not installed" if isinstance(reason, Missing)
                       else f"skipped: {name}: {reason}")
                 continue
+            ended = folder / "ended"
+            timed = ["sh", "-c", '"$@"; date +%s.%N >"$0"', str(ended), *command]
             for tool, sample in TOOLS.items():
+                begin = time.time()
                 try:
-                    rows[tool] = facts(sample(command, folder, profile), known)
+                    stacks = sample(timed, folder, profile)
+                    end = float(ended.read_text())
+                    rows[tool] = facts(stacks, known) | {"wait": 100 * (time.time() - end) / (end - begin)}
                 except Missing as reason:
                     missing.add(str(reason))
                 except (RuntimeError, OSError, ValueError, KeyError, subprocess.CalledProcessError) as error:
@@ -377,6 +385,7 @@ def main():
             points, function = difference(row["shares"], rows.get("perf", row)["shares"])
             told = f"{points:4.1f} {function}" if tool != "perf" and "perf" in rows else ""
             print(f"{name:21} {tool:8} {row['samples']:7} {row['one']:7.1f} % {row['whole']:5.1f} % {row['false']:6}"
+                  f" {row['wait']:4.0f} %"
                   f"  {told}", flush=True)
             if arguments.verbose:
                 for pair, samples in row["pairs"].most_common(5):

@@ -1,6 +1,11 @@
 //! Events of a core type, as text for people.
 
+mod json;
+mod meaning;
+
 use core::fmt::Write as _;
+
+use clap::ValueEnum;
 
 use crate::machine::Source;
 use pmu::perf::RawConfig;
@@ -99,11 +104,25 @@ fn nearest(core_type: &CoreType, name: &str) -> String {
     }
 }
 
-/// The events of a core type whose names match a pattern, with encodings, constraints and perf's form.
+/// A form of output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Form {
+    /// For people.
+    Text,
+    /// For programs.
+    Json,
+}
+
+/// The events of a core type whose names match a pattern, with meanings, encodings, constraints and perf's form.
 ///
 /// # Errors
 /// There is none; the error names the core types of `others` that have some, or the nearest names.
-pub fn events(core_type: &CoreType, others: &[&CoreType], pattern: &str) -> Result<String, String> {
+pub fn events(
+    core_type: &CoreType,
+    others: &[&CoreType],
+    pattern: &str,
+    form: Form,
+) -> Result<String, String> {
     let at_fault = |error: EventError| {
         let hint = match error {
             EventError::Character { .. } => {
@@ -114,7 +133,6 @@ pub fn events(core_type: &CoreType, others: &[&CoreType], pattern: &str) -> Resu
         };
         format!("{pattern:?}: {error}{hint}")
     };
-    let mut text = about(core_type);
     let mut matching = core_type.matching(pattern).map_err(at_fault)?.peekable();
     if matching.peek().is_none() {
         let has_some = |other: &&&CoreType| {
@@ -132,6 +150,10 @@ pub fn events(core_type: &CoreType, others: &[&CoreType], pattern: &str) -> Resu
             None => at_fault(EventError::Unknown) + &nearest(core_type, pattern),
         });
     }
+    if form == Form::Json {
+        return Ok(json::events(core_type, matching));
+    }
+    let mut text = about(core_type);
     matching.for_each(|event| describe(&mut text, core_type, &event));
     Ok(text)
 }
@@ -158,6 +180,10 @@ fn about(core_type: &CoreType) -> String {
 
 fn describe(text: &mut String, core_type: &CoreType, event: &PmuEvent) {
     let _ = writeln!(text, "\n{}", event.name());
+    let meaning = meaning::of(core_type, event);
+    if let Some(meaning) = meaning.text {
+        let _ = writeln!(text, "  meaning   {meaning}");
+    }
     for way in event.encodings() {
         let select = way.select.select_bits();
         let extra = way.extra.map_or(String::new(), |extra| format!(", {extra:?}"));
@@ -173,6 +199,7 @@ fn describe(text: &mut String, core_type: &CoreType, event: &PmuEvent) {
         let _ = writeln!(text, "  errata    {}", errata.replace(';', " "));
     }
     let _ = writeln!(text, "  perf      {}", perf(core_type, event));
+    let _ = writeln!(text, "  described {}", meaning.described);
 }
 
 /// `general 0-3`, or `fixed 1 only`.
@@ -225,29 +252,52 @@ mod tests {
     #[test]
     fn an_event_has_its_encodings_constraints_and_perfs_form() {
         let skylake = named("skylake").unwrap();
-        let text = events(skylake, &[], "frontend_retired.dsb_miss").unwrap();
+        let text = events(skylake, &[], "frontend_retired.dsb_miss", Form::Text).unwrap();
         assert_eq!(
             block(&text, "FRONTEND_RETIRED.DSB_MISS"),
             [
+                "meaning   instructions that retired after the front end had kept them waiting; which wait the second \
+                 register tells",
                 "select    0x000001C6, MSR 0x3F7 = 0x11",
                 "counters  general 0-3",
                 "precise   possible",
                 "perf      cpu/event=0xc6,umask=0x1,config1=0x11/",
+                "described perfmon-events.intel.com; intel/perfmon SKL/events/skylake_core.json",
             ]
         );
-        let text = events(skylake, &[], "inst_retired.total_cycles_ps").unwrap();
+        let text = events(skylake, &[], "inst_retired.total_cycles_ps", Form::Text).unwrap();
         let lines = block(&text, "INST_RETIRED.TOTAL_CYCLES_PS");
-        assert_eq!(lines[1], "counters  general 0,2-3");
-        let text =
-            events(named("alderlake_gracemont").unwrap(), &[], "CPU_CLK_UNHALTED.CORE").unwrap();
+        assert_eq!(lines[2], "counters  general 0,2-3");
+        let gracemont = named("alderlake_gracemont").unwrap();
+        let text = events(gracemont, &[], "CPU_CLK_UNHALTED.CORE", Form::Text).unwrap();
         let lines = block(&text, "CPU_CLK_UNHALTED.CORE");
-        assert_eq!(lines[1..], ["counters  fixed 1 only", "perf      cpu_atom/event=0x3c/"]);
+        assert_eq!(lines[2..4], ["counters  fixed 1 only", "perf      cpu_atom/event=0x3c/"]);
+    }
+
+    #[test]
+    fn json_has_what_the_text_has() {
+        let zen = named("zen4").unwrap();
+        let text = events(zen, &[], "ls_int_taken", Form::Json).unwrap();
+        let object: serde_json::Value = serde_json::from_str(&text).unwrap();
+        assert_eq!((&object["version"], &object["core_type"]), (&1.into(), &"zen4".into()));
+        let [event] = object["events"].as_array().unwrap().as_slice() else { panic!("{text}") };
+        let expected = serde_json::json!({
+            "name": "ls_int_taken",
+            "meaning": "interrupts that were taken",
+            "described": "AMD PPR of the family, \"Core Performance Monitor Counters\", PMCx02C",
+            "encodings": [{ "select": "0x0000002C", "extra": null }],
+            "counters": "any general",
+            "precise": "no",
+            "errata": null,
+            "perf": "cpu/event=0x2c/",
+        });
+        assert_eq!(*event, expected);
     }
 
     #[test]
     fn every_event_of_every_core_type_has_a_form_for_perf() {
         for core_type in CoreType::all() {
-            let text = events(core_type, &[], "*").unwrap();
+            let text = events(core_type, &[], "*", Form::Text).unwrap();
             assert!(!text.contains("none:"), "{core_type}");
             assert_eq!(text.matches("  perf ").count(), core_type.events().len());
         }
@@ -256,12 +306,14 @@ mod tests {
     #[test]
     fn what_is_no_event_is_told_with_the_nearest_names() {
         let zen = named("ZEN4").unwrap();
-        let error = events(zen, &[], "ex_ret_instrs").unwrap_err();
+        let error = events(zen, &[], "ex_ret_instrs", Form::Text).unwrap_err();
         assert!(error.contains("no event has this name; the nearest are ex_ret_instr,"), "{error}");
-        let odd = events(zen, &[], "ex ret").unwrap_err();
+        let odd = events(zen, &[], "ex ret", Form::Text).unwrap_err();
         assert!(odd.contains("byte 2; letters, digits and `_.:=` make names"), "{odd}");
-        assert!(events(zen, &[], &"a".repeat(97)).unwrap_err().ends_with("`*` is any text"));
-        let pattern = events(zen, &[], "*zzz*").unwrap_err();
+        assert!(
+            events(zen, &[], &"a".repeat(97), Form::Text).unwrap_err().ends_with("`*` is any text")
+        );
+        let pattern = events(zen, &[], "*zzz*", Form::Text).unwrap_err();
         assert_eq!(pattern, "\"*zzz*\": no event of zen4 matches; `*` matches all");
         let none = named("pentium").unwrap_err();
         assert!(none.contains("no core type has this name; there are alderlake"), "{none}");
@@ -275,7 +327,7 @@ mod tests {
         let processor = detect(Some(&CpuidDump::parse(dump).unwrap())).unwrap();
         let others: Vec<_> = processor.other_core_types().collect();
         for pattern in ["topdown_fe_bound.all", "TOPDOWN_FE_*"] {
-            let error = events(processor.core_type(), &others, pattern).unwrap_err();
+            let error = events(processor.core_type(), &others, pattern, Form::Text).unwrap_err();
             assert!(error.ends_with("has it: --processor alderlake_gracemont"), "{error}");
         }
     }

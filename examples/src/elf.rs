@@ -1,6 +1,7 @@
 //! The functions and lines of an ELF file.
 
 mod debug_file;
+mod functions;
 pub mod identity;
 pub mod lines;
 pub mod parts;
@@ -8,7 +9,6 @@ mod plt;
 pub mod unwind_sections;
 
 use core::cell::OnceCell;
-use core::cmp::Reverse;
 use core::ops::Range;
 use std::borrow::Cow;
 use std::fs;
@@ -16,23 +16,19 @@ use std::io;
 use std::path::Path;
 
 use object::read::ReadCache;
-use object::{Object, ObjectSection, ObjectSegment, ObjectSymbol, SymbolKind};
+use object::{Object, ObjectSegment};
 
+use functions::Functions;
 use identity::Identity;
 use lines::{Lines, SourceFrame};
 use parts::Parts;
-
-/// The most symbols that are kept, and bytes of names: a file may declare any number in a few bytes each.
-const MOST_SYMBOLS: usize = 8 << 20;
-const MOST_NAMES: usize = 512 << 20;
 
 /// An ELF file.
 pub struct File {
     /// The build ID, and the ID of the symbols.
     pub identity: Identity,
     segments: Vec<Segment>,
-    /// Ascending by address.
-    symbols: Vec<Symbol>,
+    functions: Functions,
     /// The file with the lines: this one, or a separate one. It is read when the first line is asked for.
     with_lines: Option<fs::File>,
     lines: OnceCell<Option<Lines>>,
@@ -42,12 +38,6 @@ struct Segment {
     file_offset: u64,
     file_size: u64,
     address: u64,
-}
-
-struct Symbol {
-    address: u64,
-    size: u64,
-    name: String,
 }
 
 impl File {
@@ -67,31 +57,27 @@ impl File {
                 Segment { file_offset, file_size, address: segment.address() }
             })
             .collect();
-        let identity = Identity::of(&parts);
-        let mut symbols = Symbols::default();
-        symbols.add_functions(&parts);
+        let identity = Identity::of(&parts, &cache);
+        let mut functions = Functions::default();
+        functions.add_file(&parts);
         let mut with_lines = Some(file);
         if parts.symbols().next().is_none()
             && let Some(separate) = debug_file::find(path, &parts, &owner)
         {
             let cache = ReadCache::new(separate.try_clone()?);
             if let Ok(parts) = Parts::parse(&cache) {
-                symbols.add_functions(&parts);
+                functions.add_file(&parts);
                 with_lines = Some(separate);
             }
         }
-        plt::stubs(&parts, |address, size, name| symbols.add(address, size, name));
-        let mut symbols = symbols.all;
-        symbols.sort_by(|a, b| {
-            (a.address, Reverse(a.size), &a.name).cmp(&(b.address, Reverse(b.size), &b.name))
-        });
-        symbols.dedup_by_key(|symbol| symbol.address);
-        Ok(Self { identity, segments, symbols, with_lines, lines: OnceCell::new() })
+        plt::stubs(&parts, |address, size, name| functions.add(address, size, &name));
+        functions.sort();
+        Ok(Self { identity, segments, functions, with_lines, lines: OnceCell::new() })
     }
 
     /// Returns whether the file names any function.
     pub fn has_functions(&self) -> bool {
-        !self.symbols.is_empty()
+        !self.functions.is_empty()
     }
 
     /// Returns the address of a place in the file, in the file's own address space.
@@ -110,19 +96,13 @@ impl File {
 
     /// Returns the addresses of the function at an address.
     pub fn extent(&self, address: u64) -> Option<Range<u64>> {
-        let symbol = self.symbol(address)?;
-        Some(symbol.address..symbol.address.saturating_add(symbol.size))
+        Some(self.functions.at(address)?.0)
     }
 
     /// Returns the function at an address.
     pub fn function(&self, address: u64) -> Option<Function> {
-        let symbol = self.symbol(address)?;
-        Some(Function { name: demangle(&symbol.name), start: symbol.address })
-    }
-
-    fn symbol(&self, address: u64) -> Option<&Symbol> {
-        let next = self.symbols.partition_point(|symbol| symbol.address <= address);
-        self.symbols[..next].last().filter(|symbol| address - symbol.address < symbol.size)
+        let (extent, name) = self.functions.at(address)?;
+        Some(Function { name: demangle(&name), start: extent.start })
     }
 
     /// Returns the frames of the source at an address, first those of functions that are inlined there; nothing where
@@ -133,47 +113,6 @@ impl File {
         match self.lines.get_or_init(read) {
             Some(lines) if address != u64::MAX => lines.frames(address),
             _ => Vec::new(),
-        }
-    }
-}
-
-/// Symbols so far, within bounds.
-#[derive(Default)]
-struct Symbols {
-    all: Vec<Symbol>,
-    name_bytes: usize,
-}
-
-impl Symbols {
-    fn add(&mut self, address: u64, size: u64, name: String) {
-        self.name_bytes += name.len();
-        if self.all.len() < MOST_SYMBOLS && self.name_bytes <= MOST_NAMES {
-            self.all.push(Symbol { address, size, name });
-        }
-    }
-
-    /// Adds the functions in a file's tables of symbols.
-    fn add_functions(&mut self, file: &Parts<'_>) {
-        let all = file.symbols().chain(file.dynamic_symbols());
-        for symbol in all.filter(|one| one.is_definition() && one.kind() == SymbolKind::Text) {
-            if self.all.len() >= MOST_SYMBOLS || self.name_bytes > MOST_NAMES {
-                return;
-            }
-            let address = symbol.address();
-            let Ok(name) = symbol.name() else { continue };
-            let size = match symbol.size() {
-                // Assembly may give no size: then it reaches to the next symbol, or to its section's end.
-                0 => {
-                    let section = symbol.section_index();
-                    let section = section.and_then(|index| file.section_by_index(index).ok());
-                    let end =
-                        section.map(|section| section.address().saturating_add(section.size()));
-                    let Some(size) = end.and_then(|end| end.checked_sub(address)) else { continue };
-                    size
-                }
-                size => size,
-            };
-            self.add(address, size, name.into());
         }
     }
 }
@@ -207,11 +146,14 @@ mod tests {
 
     #[test]
     fn a_place_beyond_a_functions_size_is_not_in_it() {
-        let symbol = |address, size, name: &str| Symbol { address, size, name: name.into() };
+        let mut functions = Functions::default();
+        functions.add(0x40_1010, 0x10, "first");
+        functions.add(0x40_1040, 0x100, "second");
+        functions.sort();
         let file = File {
             identity: Identity::default(),
             segments: vec![Segment { file_offset: 0x1000, file_size: 0x1000, address: 0x40_1000 }],
-            symbols: vec![symbol(0x40_1010, 0x10, "first"), symbol(0x40_1040, 0x100, "second")],
+            functions,
             with_lines: None,
             lines: OnceCell::new(),
         };

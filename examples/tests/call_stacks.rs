@@ -204,7 +204,7 @@ fn firefox_finds_sources_and_code(profile: &Value) {
         assert!(string(cell("funcTable", "fileName", function)).ends_with("short_lived.rs"));
         lines.extend(cell("frameTable", "line", row).as_u64());
     }
-    // Where the macro that makes the function has its loop.
+    // The lines of the loop, in the macro that makes the function.
     assert!(!lines.is_empty() && lines.iter().all(|line| (20..60).contains(line)), "{lines:?}");
 }
 

@@ -1,4 +1,4 @@
-//! Prints events of a core type: encodings, constraints, and what perf takes for them.
+//! Prints events of a core type: meanings, encodings, constraints, and what perf takes for them.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -6,9 +6,10 @@ use std::process::ExitCode;
 use clap::Parser;
 use pmu_core::CpuidDump;
 use pmu_events::Processor;
+use pmu_examples::catalog::Form;
 use pmu_examples::{catalog, output};
 
-/// Prints a core type's events: encodings, the counters that can count them, and what perf takes.
+/// Prints a core type's events: meanings, encodings, the counters that can count them, and what perf takes.
 ///
 /// Nothing is probed: these are the tables of pmu-events.
 #[derive(Parser)]
@@ -24,6 +25,10 @@ struct Arguments {
     /// The core type of the processor recorded in this CPUID dump (`cpuid -r`, AIDA64 or InstLatx64 format).
     #[arg(long, value_name = "FILE")]
     cpuid: Option<PathBuf>,
+
+    /// Text, or JSON for programs.
+    #[arg(long, value_enum, default_value = "text", conflicts_with = "metrics")]
+    format: Form,
 
     /// Print the metrics: instructions per cycle, branch misses, top-down level 1.
     #[arg(long, conflicts_with = "name")]
@@ -51,7 +56,7 @@ fn print(arguments: &Arguments) -> Result<(), String> {
         }
     };
     let text = match &arguments.name {
-        Some(name) => catalog::events(core_type, &others, name)?,
+        Some(name) => catalog::events(core_type, &others, name, arguments.format)?,
         None if arguments.metrics => catalog::metrics(core_type),
         None => return Err("no NAME: '*' is every event, and --metrics the metrics".into()),
     };

@@ -5,14 +5,14 @@
 use core::fmt::Write as _;
 use std::fs;
 
-use object::Object;
-use object::read::ReadCache;
+use object::read::{ReadCache, ReadRef};
+use object::{Object, ObjectSection};
 
-use super::parts::{Parts, contents};
+use super::parts::Parts;
 
 /// The bytes of an ID of Breakpad's, and those of code that stand for a missing build ID.
 const ID: usize = 16;
-const CODE: usize = 4096;
+const CODE: u64 = 4096;
 
 /// The identity of a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -27,15 +27,17 @@ impl Identity {
     /// Reads that of a file that was opened; `None` if it is no ELF file.
     pub fn read(file: &fs::File) -> Option<Self> {
         let cache = ReadCache::new(file.try_clone().ok()?);
-        Some(Self::of(&Parts::parse(&cache).ok()?))
+        Some(Self::of(&Parts::parse(&cache).ok()?, &cache))
     }
 
-    pub(super) fn of(parts: &Parts<'_>) -> Self {
+    /// Reads that of a file with these parts, which `cache` has.
+    pub(super) fn of<'f>(parts: &Parts<'f>, cache: &'f ReadCache<fs::File>) -> Self {
         let build_id = parts.build_id().ok().flatten().unwrap_or_default().to_vec();
         let mut id = [0; ID];
         if build_id.is_empty() {
-            let code = contents(parts, ".text");
-            let code = code.get(..CODE).unwrap_or(&code);
+            let place = parts.section_by_name(".text").and_then(|section| section.file_range());
+            let (offset, size) = place.unwrap_or_default();
+            let code = cache.read_bytes_at(offset, size.min(CODE)).unwrap_or_default();
             code.iter().enumerate().for_each(|(place, byte)| id[place % ID] ^= byte);
         } else {
             id.iter_mut().zip(&build_id).for_each(|(byte, given)| *byte = *given);

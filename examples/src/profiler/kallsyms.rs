@@ -3,6 +3,7 @@
 use core::ops::Range;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use super::maps::Mapping;
 
@@ -28,8 +29,14 @@ struct Part {
 }
 
 impl Kallsyms {
-    /// The running kernel's; `None` if it hides them from this user (`kernel.kptr_restrict`).
-    pub fn read() -> Option<Self> {
+    /// The running kernel's, as they are when they are asked for first; `None` if it hides them from this user
+    /// (`kernel.kptr_restrict`).
+    pub fn running() -> Option<&'static Self> {
+        static RUNNING: OnceLock<Option<Kallsyms>> = OnceLock::new();
+        RUNNING.get_or_init(Self::read).as_ref()
+    }
+
+    fn read() -> Option<Self> {
         // A kernel without modules has no such file.
         let modules = std::fs::read_to_string("/proc/modules").unwrap_or_default();
         Self::parse(&std::fs::read_to_string("/proc/kallsyms").ok()?, &modules)

@@ -1,6 +1,5 @@
 //! From a place in a file to the function and the line there.
 
-use core::cell::OnceCell;
 use core::ops::Range;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -18,7 +17,6 @@ use crate::untrusted::{self, Owner};
 #[derive(Default)]
 pub struct Symbols {
     files: HashMap<PathBuf, Option<File>>,
-    kernel: OnceCell<Option<Kallsyms>>,
     maps: HashMap<PathBuf, Option<PerfMap>>,
     kept: Kept,
 }
@@ -90,7 +88,7 @@ impl Symbols {
     /// The function at an offset in a file, and the distance from its start.
     pub fn function(&mut self, path: &Path, file_offset: u64) -> (Function, u64) {
         if path.starts_with(KERNEL)
-            && let Some(kernel) = self.kernel.get_or_init(Kallsyms::read)
+            && let Some(kernel) = Kallsyms::running()
             && let Some((start, name)) = kernel.function(path, file_offset)
         {
             return (Function { name: name.into(), start }, file_offset - start);

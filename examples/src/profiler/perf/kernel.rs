@@ -197,7 +197,7 @@ impl PerfEvents for Kernel {
     }
 
     fn kernel_texts(&self) -> Vec<Mapping> {
-        Kallsyms::read().map(|kernel| kernel.texts().collect()).unwrap_or_default()
+        Kallsyms::running().map(|kernel| kernel.texts().collect()).unwrap_or_default()
     }
 }
 

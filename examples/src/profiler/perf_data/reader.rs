@@ -103,7 +103,7 @@ impl Reader {
             has_ended: false,
             facts,
         };
-        let here = Kallsyms::read().and_then(|kernel| kernel.texts().next());
+        let here = Kallsyms::running().and_then(|kernel| kernel.texts().next());
         while let Some((record, kernel)) = reader.next()? {
             // The kernel's first address is chosen at each boot.
             reader.is_this_kernel |=
@@ -273,7 +273,7 @@ impl PerfEvents for Reader {
     }
 
     fn kernel_texts(&self) -> Vec<Mapping> {
-        let kernel = if self.is_this_kernel { Kallsyms::read() } else { None };
+        let kernel = if self.is_this_kernel { Kallsyms::running() } else { None };
         kernel.map(|kernel| kernel.texts().collect()).unwrap_or_default()
     }
 

@@ -1,0 +1,45 @@
+//! Events of a core type as JSON.
+
+use pmu_events::{CoreType, Encoding, PmuEvent, Precise};
+use serde_json::{Value, json};
+
+use super::{counters, meaning, perf};
+
+/// The version of the object: fields are added with a new number, never changed.
+const VERSION: u32 = 1;
+
+/// Returns the events with their core type and its source.
+pub(super) fn events(core_type: &CoreType, events: impl Iterator<Item = PmuEvent>) -> String {
+    let events: Vec<_> = events.map(|one| event(core_type, &one)).collect();
+    let object = json!({
+        "version": VERSION,
+        "core_type": core_type.name(),
+        "source": core_type.source(),
+        "source_version": core_type.version(),
+        "published": core_type.published(),
+        "events": events,
+    });
+    format!("{object:#}\n")
+}
+
+fn event(core_type: &CoreType, event: &PmuEvent) -> Value {
+    let encoding = |way: Encoding| {
+        let extra = way.extra.map(|extra| format!("{extra:?}"));
+        json!({ "select": format!("{:#010X}", way.select.select_bits()), "extra": extra })
+    };
+    let meaning = meaning::of(core_type, event);
+    json!({
+        "name": event.name().to_string(),
+        "meaning": meaning.text,
+        "described": meaning.described,
+        "encodings": event.encodings().map(encoding).collect::<Vec<_>>(),
+        "counters": counters(event.counters()),
+        "precise": match event.precise() {
+            Precise::No => "no",
+            Precise::Possible => "possible",
+            Precise::Only => "only",
+        },
+        "errata": event.errata().map(|errata| errata.split(';').collect::<Vec<_>>()),
+        "perf": perf(core_type, event),
+    })
+}

@@ -1,0 +1,190 @@
+//! The functions that a file's symbol tables name (System V ABI, "Symbol Table"). Each table is read as a whole, and a
+//! name is looked at when its function is asked for: large programs have half a million.
+
+use core::cmp::Reverse;
+use core::ops::Range;
+use std::borrow::Cow;
+use std::fs;
+
+use object::elf;
+use object::read::elf::{ElfFile, FileHeader, SectionHeader, Sym, SymbolTable};
+use object::read::{ReadCache, SymbolIndex};
+
+use super::parts::Parts;
+
+/// The most symbols that are kept, and bytes of names: a file may declare any number in a few bytes each.
+const MOST_SYMBOLS: usize = 8 << 20;
+const MOST_NAMES: usize = 512 << 20;
+
+type Cache<'f> = &'f ReadCache<fs::File>;
+
+/// Functions by their addresses.
+#[derive(Default)]
+pub(super) struct Functions {
+    /// Ascending by address after [`sort`](Self::sort).
+    all: Vec<Symbol>,
+    /// The names, each up to a zero.
+    names: Vec<u8>,
+}
+
+struct Symbol {
+    address: u64,
+    size: u64,
+    /// The first byte of its name.
+    name: usize,
+}
+
+impl Functions {
+    /// Adds the functions in a file's tables.
+    pub(super) fn add_file(&mut self, file: &Parts<'_>) {
+        match file {
+            object::File::Elf32(file) => self.add_tables(file),
+            object::File::Elf64(file) => self.add_tables(file),
+            _ => {}
+        }
+    }
+
+    fn add_tables<'f, Elf: FileHeader>(&mut self, file: &ElfFile<'f, Elf, Cache<'f>>) {
+        self.add_table(file, file.elf_symbol_table());
+        self.add_table(file, file.elf_dynamic_symbol_table());
+    }
+
+    fn add_table<'f, Elf: FileHeader>(
+        &mut self,
+        file: &ElfFile<'f, Elf, Cache<'f>>,
+        table: &SymbolTable<'f, Elf, Cache<'f>>,
+    ) {
+        let (endian, sections) = (file.endian(), file.elf_section_table());
+        let names = sections.section(table.string_section()).ok();
+        let names = names.and_then(|section| section.data(endian, file.data()).ok());
+        let Some(names) = names.filter(|names| names.len() <= MOST_NAMES - self.names.len()) else {
+            return;
+        };
+        let begin = self.names.len();
+        self.names.extend_from_slice(names);
+        // So that the last name ends.
+        self.names.push(0);
+        for (number, symbol) in table.symbols().iter().enumerate() {
+            let section = table.symbol_section(endian, symbol, SymbolIndex(number));
+            let Ok(Some(section)) = section else { continue };
+            if symbol.st_type() != elf::STT_FUNC || self.all.len() >= MOST_SYMBOLS {
+                continue;
+            }
+            let name = symbol.st_name(endian) as usize;
+            if name >= names.len() {
+                continue;
+            }
+            let address: u64 = symbol.st_value(endian).into();
+            let size = match symbol.st_size(endian).into() {
+                // Assembly may give no size: then it reaches to the next symbol, or to its section's end.
+                0 => {
+                    let section = sections.section(section).ok();
+                    let end = section.map(|section| {
+                        section
+                            .sh_addr(endian)
+                            .into()
+                            .saturating_add(section.sh_size(endian).into())
+                    });
+                    let Some(size) = end.and_then(|end| end.checked_sub(address)) else { continue };
+                    size
+                }
+                size => size,
+            };
+            self.all.push(Symbol { address, size, name: begin + name });
+        }
+    }
+
+    /// Adds a function.
+    pub(super) fn add(&mut self, address: u64, size: u64, name: &str) {
+        if self.all.len() < MOST_SYMBOLS && name.len() < MOST_NAMES - self.names.len() {
+            self.all.push(Symbol { address, size, name: self.names.len() });
+            self.names.extend(name.bytes().chain([0]));
+        }
+    }
+
+    /// Makes functions to be found: of those at one address the largest, and of these the first by name.
+    pub(super) fn sort(&mut self) {
+        let Self { all, names } = self;
+        all.sort_by(|a, b| {
+            let sizes = || (a.address, Reverse(a.size)).cmp(&(b.address, Reverse(b.size)));
+            sizes().then_with(|| bytes(names, a.name).cmp(bytes(names, b.name)))
+        });
+        all.dedup_by_key(|symbol| symbol.address);
+        all.shrink_to_fit();
+    }
+
+    /// Returns whether there is any.
+    pub(super) fn is_empty(&self) -> bool {
+        self.all.is_empty()
+    }
+
+    /// Returns the addresses and the name of the function at an address.
+    pub(super) fn at(&self, address: u64) -> Option<(Range<u64>, Cow<'_, str>)> {
+        let next = self.all.partition_point(|symbol| symbol.address <= address);
+        let symbol = self.all[..next].last()?;
+        let extent = symbol.address..symbol.address.saturating_add(symbol.size);
+        let name = String::from_utf8_lossy(bytes(&self.names, symbol.name));
+        (address - symbol.address < symbol.size).then_some((extent, name))
+    }
+}
+
+fn bytes(names: &[u8], begin: usize) -> &[u8] {
+    names[begin..].split(|byte| *byte == 0).next().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_functions_at_one_address_the_largest_counts_and_none_reaches_beyond_its_size() {
+        let mut functions = Functions::default();
+        assert!(functions.is_empty() && functions.at(0).is_none());
+        for (address, size, name) in [
+            (0x40, 0x100, "second"),
+            (0x10, 0x8, "small"),
+            (0x10, 0x10, "z"),
+            (0x10, 0x10, "first"),
+        ] {
+            functions.add(address, size, name);
+        }
+        functions.sort();
+        let name = |address| functions.at(address).map(|(_, name)| name.into_owned());
+        for (address, expected) in [
+            (0xF, None),
+            (0x10, Some("first")),
+            (0x1F, Some("first")),
+            (0x20, None),
+            (0x13F, Some("second")),
+            (0x140, None),
+        ] {
+            assert_eq!(name(address).as_deref(), expected, "{address:#x}");
+        }
+        assert_eq!(functions.at(0x41).unwrap().0, 0x40..0x140);
+    }
+
+    /// This test's own program, each of whose functions `object` reads one by one.
+    #[test]
+    fn a_programs_functions_are_those_that_another_reading_finds() {
+        use object::{Object, ObjectSymbol, SymbolKind};
+        let file = fs::File::open(std::env::current_exe().unwrap()).unwrap();
+        let cache = ReadCache::new(file);
+        let parts = Parts::parse(&cache).unwrap();
+        let mut functions = Functions::default();
+        functions.add_file(&parts);
+        functions.sort();
+        let all = parts.symbols().chain(parts.dynamic_symbols());
+        let is_function = |one: &object::Symbol<'_, '_, Cache<'_>>| {
+            one.is_definition() && one.kind() == SymbolKind::Text && one.size() > 0
+        };
+        let mut count = 0;
+        for symbol in all.filter(is_function) {
+            let (extent, name) = functions.at(symbol.address()).unwrap();
+            assert!(extent.start == symbol.address() && extent.end >= extent.start + symbol.size());
+            let is_it = name == symbol.name().unwrap();
+            assert!(is_it || extent.end - extent.start >= symbol.size(), "{name}");
+            count += usize::from(is_it);
+        }
+        assert!(count > 1000, "{count}");
+    }
+}
