@@ -2,18 +2,18 @@
 
 mod json;
 mod meaning;
+mod words;
 
 use core::fmt::Write as _;
 
 use clap::ValueEnum;
 
 use crate::machine::Source;
-use pmu::perf::RawConfig;
 use pmu_core::{
-    Availability, CounterSet, CpuidDump, IntervalLimits, KProfileSource, Snapshot,
-    SourceInformation,
+    Availability, CpuidDump, IntervalLimits, KProfileSource, Snapshot, SourceInformation,
 };
 use pmu_events::{CoreType, EventError, Metric, PmuEvent, Precise, Processor};
+use words::{counters, perf};
 
 /// A recorded processor, or this one.
 ///
@@ -200,44 +200,6 @@ fn describe(text: &mut String, core_type: &CoreType, event: &PmuEvent) {
     }
     let _ = writeln!(text, "  perf      {}", perf(core_type, event));
     let _ = writeln!(text, "  described {}", meaning.described);
-}
-
-/// `general 0-3`, or `fixed 1 only`.
-fn counters(set: CounterSet) -> String {
-    if set == CounterSet::GENERAL {
-        return "any general".into();
-    }
-    let numbers: Vec<_> = set.iter().map(|counter| counter.number()).collect();
-    // Neighbors become ranges.
-    let mut ranges: Vec<[u8; 2]> = Vec::new();
-    for number in numbers {
-        match ranges.last_mut() {
-            Some([_, last]) if *last + 1 == number => *last = number,
-            _ => ranges.push([number, number]),
-        }
-    }
-    let texts = ranges.iter().map(|[first, last]| match first == last {
-        true => first.to_string(),
-        false => format!("{first}-{last}"),
-    });
-    let text = texts.collect::<Vec<_>>().join(",");
-    let fixed = set.iter().all(|counter| counter.is_fixed());
-    if fixed { format!("fixed {text} only") } else { format!("general {text}") }
-}
-
-/// The event's form for `perf stat -e`.
-fn perf(core_type: &CoreType, event: &PmuEvent) -> String {
-    let (config, config1) = event.perf_config();
-    match RawConfig::new(config) {
-        Ok(raw) => {
-            let terms = raw.terms().to_string().replacen("cpu", core_type.perf_pmu(), 1);
-            match config1 {
-                0 => terms,
-                value => format!("{},config1={value:#x}/", terms.trim_end_matches('/')),
-            }
-        }
-        Err(error) => format!("none: {error}"),
-    }
 }
 
 #[cfg(test)]

@@ -3,7 +3,8 @@
 use pmu_events::{CoreType, Encoding, PmuEvent, Precise};
 use serde_json::{Value, json};
 
-use super::{counters, meaning, perf};
+use super::meaning;
+use super::words::{counters, perf};
 
 /// The version of the object: fields are added with a new number, never changed.
 const VERSION: u32 = 1;
